@@ -1,0 +1,1 @@
+"""The command line: one thin file a verb. The only place that prints, exits or reads arguments."""

@@ -1,0 +1,171 @@
+"""The verdict: plain values, ready to be shown or written. Everything in it was decided elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from hangscope.model import Frame, Gap, Source
+
+SCHEMA = "hangscope.diagnosis/1"
+
+KINDS = ("absent", "dead", "frozen", "gpu", "mismatch", "deadlock", "network", "slow", "unknown", "none")
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One sentence with where it was read. `detail` are lines to show under it (frames, a quoted log line)."""
+
+    text: str
+    sources: tuple[Source, ...] = ()
+    detail: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Culprit:
+    """A rank that others wait for, while it waits for no one."""
+
+    rank: int
+    node: str | None
+    local_rank: int | None
+    gpu: str | None
+    pid: int | None
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Victim:
+    """A rank that waits. `chain` is the path of ranks that leads from it to the root, itself first."""
+
+    rank: int
+    waits_for: tuple[int, ...]
+    group: str | None
+    operation: str | None
+    chain: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class OperationInFlight:
+    """The operation at the root of the hang, over all members of its group."""
+
+    group: str
+    members: tuple[int, ...]
+    seq: int | None
+    name: str
+    bytes: int | None
+    dtypes: tuple[str, ...]
+    state_by_rank: Mapping[int, str]
+    """rank → "not launched", "scheduled", "started", "completed", "unknown"."""
+    frames: tuple[Frame, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class LastCompleted:
+    """The last operation that every member of the group finished."""
+
+    group: str
+    seq: int | None
+    name: str
+    frames: tuple[Frame, ...]
+    at_ns: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class LinkEnd:
+    rank: int
+    node: str | None
+    nic: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """The connection over which bytes do not arrive."""
+
+    sender: LinkEnd
+    receiver: LinkEnd
+    channel: int | None
+    evidence: str
+
+
+@dataclass(frozen=True, slots=True)
+class FirstReported:
+    """Where the timeout was first reported. Seldom the culprit."""
+
+    rank: int
+    node: str | None
+    at_ns: int | None
+    operation: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class RuledOut:
+    """A kind that the evidence excludes, and by what."""
+
+    kind: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Lateness:
+    """How much one rank kept the others waiting, for kind "slow" (and as context elsewhere)."""
+
+    rank: int
+    late_ms_median: float
+    share_of_step: float
+    times_last: int
+    operations: int
+
+
+@dataclass(frozen=True, slots=True)
+class Completeness:
+    """How much of the evidence is there: ranks with each kind of source, of all ranks."""
+
+    ranks: int
+    dumps: int
+    stacks: int
+    logs: int
+    nccl_logs: int
+    missing_dumps: tuple[int, ...] = ()
+    missing_nccl_logs: tuple[int, ...] = ()
+    clock_skew_ms: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnosis:
+    """The answer to "what hung this job?"."""
+
+    hang: bool
+    kind: str
+    culprits: tuple[Culprit, ...]
+    victims: tuple[Victim, ...]
+    operation: OperationInFlight | None
+    last_completed: LastCompleted | None
+    link: Link | None
+    first_reported: FirstReported | None
+    confidence: str
+    confidence_rule: str
+    summary: str
+    why: tuple[Finding, ...]
+    ruled_out: tuple[RuledOut, ...]
+    next_steps: tuple[str, ...]
+    evidence: tuple[Finding, ...]
+    gaps: tuple[Gap, ...]
+    headline: str = ""
+    """What happened in a few words, for the first line: ``rank 14 never launched all_to_all #45265``."""
+    waiting_s: float | None = None
+    """How long the longest-waiting victim had waited when the evidence was taken."""
+    lateness: tuple[Lateness, ...] = ()
+    nodes: Mapping[int, str] = field(default_factory=dict)
+    completeness: Completeness | None = None
+    versions: Mapping[str, str] = field(default_factory=dict)
+    inputs: tuple[str, ...] = ()
+
+    @property
+    def exit_status(self) -> int:
+        """0 no hang; 1 a hang with a named cause; 3 a hang whose cause the evidence does not name.
+
+        A mismatch or a slow rank that did not hang anything is still a finding, but the job went on: 0.
+        """
+        if not self.hang:
+            return 0
+        return 3 if self.kind == "unknown" else 1

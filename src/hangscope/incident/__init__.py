@@ -1,0 +1,4 @@
+"""On disk: the layout of an incident, bringing nodes together, the support bundle and its redaction.
+
+Standard library only; nothing here judges.
+"""

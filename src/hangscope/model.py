@@ -1,0 +1,622 @@
+"""What is known about a job, with no trace of how it was stored: no I/O, no formats, no judgement.
+
+Ranks are always global ranks. Times are nanoseconds since the epoch on the clock of the rank's own node.
+The operations are columns (`Operations`), because a large job has tens of millions of them; `job.ops[i]` gives one as
+a small typed object for people who script.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import IntEnum
+
+import numpy as np
+import numpy.typing as npt
+
+Ints = npt.NDArray[np.int64]
+
+UNKNOWN = -1
+"""In integer columns: the file does not say."""
+
+
+class State(IntEnum):
+    """How far one rank got with one operation it launched, normalised over backends by the reader."""
+
+    UNKNOWN = 0
+    SCHEDULED = 1
+    STARTED = 2
+    COMPLETED = 3
+
+
+class Kind(IntEnum):
+    """What an entry is. BATCH closes a coalesced batch; the entries inside share its `batch` number."""
+
+    COLLECTIVE = 0
+    SEND = 1
+    RECV = 2
+    BATCH = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Where a fact was read: a file, as the user named it, and a place in it (``line 12``, ``entries[17]``)."""
+
+    file: str
+    place: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.file} {self.place}".strip()
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """Evidence that should be there and is not, or that cannot be trusted. Never an accusation by itself."""
+
+    what: str
+    why: str = ""
+    rank: int | None = None
+    node: str | None = None
+    source: Source | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """One frame of a Python (or C++) stack."""
+
+    name: str
+    filename: str
+    line: int
+
+    def __str__(self) -> str:
+        return f"{self.filename}:{self.line} {self.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """A process group. Identity is name and member set; `members` is None where no file says who belongs to it.
+
+    `members` is in group order: position is the group-local rank. `inferred` marks members learnt from other ranks'
+    entries and not from a table of members.
+    """
+
+    index: int
+    name: str
+    desc: str
+    members: tuple[int, ...] | None
+    backend: str = ""
+    inferred: bool = False
+
+    @property
+    def label(self) -> str:
+        """The name people know: the description where there is one, otherwise the name."""
+        if self.desc and self.desc != "undefined":
+            return self.desc
+        return f"group {self.name}" if self.name else "default group"
+
+
+@dataclass(frozen=True, slots=True)
+class GroupStatus:
+    """One rank's own counters for one group (`pg_status`). -1 = none yet; None = not said.
+
+    They count collectives and point-to-point batches on one scale for NCCL, and op ids for nccl2 (`counts_op_ids`), so
+    they support a conclusion but never carry one.
+    """
+
+    last_enqueued: int | None
+    last_started: int | None
+    last_completed: int | None
+    counts_op_ids: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Dump:
+    """One flight recorder dump as it was read.
+
+    `records` entries were kept; `first_record` > 0 means that the ring wrapped and older history is gone.
+    `timing` says whether the state STARTED can be seen at all. `complete` is False for a truncated or damaged file.
+    `has_stacks` is False where the writer left the frames out.
+    """
+
+    rank: int
+    file: str
+    version: str
+    backend: str
+    library_version: str
+    records: int
+    first_record: int
+    timing: bool
+    has_stacks: bool
+    complete: bool = True
+    node: str | None = None
+    role: str = "dump"
+    """"dump", or "poll" for the last answer of a live poll, which lists unfinished operations only."""
+
+    @property
+    def wrapped(self) -> bool:
+        return self.first_record > 0
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """One row of `Operations`, for people."""
+
+    row: int
+    rank: int
+    group: Group
+    kind: Kind
+    name: str
+    seq: int
+    p2p_seq: int
+    op_id: int
+    record_id: int
+    state: State
+    retired: bool | None
+    created_ns: int | None
+    started_ns: int | None
+    completed_ns: int | None
+    duration_ms: float | None
+    size_bytes: int | None
+    input_shapes: tuple[tuple[int, ...], ...]
+    output_shapes: tuple[tuple[int, ...], ...]
+    input_dtypes: tuple[str, ...]
+    output_dtypes: tuple[str, ...]
+    frames: tuple[Frame, ...]
+    thread: str
+    timeout_ms: int | None
+    source: int | None
+    destination: int | None
+    batch: int | None
+
+    @property
+    def title(self) -> str:
+        """As people say it: ``all_reduce #16``, ``send 0->1``."""
+        if self.kind is Kind.SEND:
+            return f"send {self.source if self.source is not None else '?'}->{_or(self.destination)}"
+        if self.kind is Kind.RECV:
+            return f"recv {_or(self.destination)}<-{_or(self.source)}"
+        return f"{self.name} #{self.seq}"
+
+
+def _or(rank: int | None) -> str:
+    return "?" if rank is None else str(rank)
+
+
+Shapes = tuple[tuple[int, ...], ...]
+
+COLUMNS: Mapping[str, str] = {
+    "rank": "i4",
+    "group": "i4",  # index into Job.groups
+    "kind": "i1",  # Kind
+    "name": "i4",  # id in Tables.names; without the library's prefix ("nccl:") and without peers
+    "seq": "i8",  # collective sequence number of the group at that moment
+    "p2p_seq": "i8",
+    "op_id": "i8",
+    "record_id": "i8",  # counts over all groups of one process: never comparable across ranks
+    "state": "i1",  # State
+    "retired": "i1",  # 1, 0, -1 unknown
+    "created_ns": "i8",
+    "started_ns": "i8",
+    "completed_ns": "i8",
+    "duration_ms": "f4",  # NaN unknown
+    "size_bytes": "i8",  # of the inputs; of the outputs where there is no input
+    "in_shapes": "i4",  # id in Tables.shapes
+    "out_shapes": "i4",
+    "in_dtypes": "i4",  # id in Tables.dtypes
+    "out_dtypes": "i4",
+    "stack": "i4",  # id in Tables.stacks; 0 is the empty stack
+    "thread": "i4",  # id in Tables.names
+    "timeout_ms": "i8",
+    "source": "i4",  # point-to-point only: global rank of the sender, -1 unknown or any
+    "destination": "i4",
+    "batch": "i4",  # number of the coalesced batch within the rank, -1 outside any
+}
+"""Every column with its numpy type: 118 bytes an operation, so 33 million operations are about 4 GB."""
+
+
+class Table:
+    """Interned values: each distinct value once, named by a small id. Id 0 is the empty value given at the start."""
+
+    __slots__ = ("_ids", "values")
+
+    def __init__(self, empty: object) -> None:
+        self.values: list[object] = [empty]
+        self._ids: dict[object, int] = {empty: 0}
+
+    def add(self, value: object) -> int:
+        found = self._ids.get(value)
+        if found is None:
+            found = self._ids[value] = len(self.values)
+            self.values.append(value)
+        return found
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+
+class Tables:
+    """The interned values that the columns point into."""
+
+    __slots__ = ("_dtypes", "_names", "_shapes", "_stacks")
+
+    def __init__(self) -> None:
+        self._names = Table("")
+        self._shapes = Table(())
+        self._dtypes = Table(())
+        self._stacks = Table(())
+
+    def add_name(self, value: str) -> int:
+        return self._names.add(value)
+
+    def add_shapes(self, value: Shapes) -> int:
+        return self._shapes.add(value)
+
+    def add_dtypes(self, value: tuple[str, ...]) -> int:
+        return self._dtypes.add(value)
+
+    def add_stack(self, value: tuple[Frame, ...]) -> int:
+        return self._stacks.add(value)
+
+    def name(self, index: int) -> str:
+        return self._names.values[index]  # type: ignore[return-value]  # one Table class serves four value types
+
+    def shapes(self, index: int) -> Shapes:
+        return self._shapes.values[index]  # type: ignore[return-value]
+
+    def dtypes(self, index: int) -> tuple[str, ...]:
+        return self._dtypes.values[index]  # type: ignore[return-value]
+
+    def stack(self, index: int) -> tuple[Frame, ...]:
+        return self._stacks.values[index]  # type: ignore[return-value]
+
+    @property
+    def names(self) -> Sequence[str]:
+        return self._names.values  # type: ignore[return-value]
+
+    @property
+    def stacks(self) -> Sequence[tuple[Frame, ...]]:
+        return self._stacks.values  # type: ignore[return-value]
+
+
+class Operations:
+    """All operations of all ranks as numpy columns, ordered by rank and, within a rank, as they were recorded."""
+
+    __slots__ = ("_groups", "columns", "tables")
+
+    def __init__(
+        self,
+        columns: Mapping[str, npt.NDArray[np.generic]],
+        tables: Tables,
+        groups: Sequence[Group],
+    ) -> None:
+        self.columns: dict[str, npt.NDArray[np.generic]] = {
+            name: np.asarray(columns[name], dtype=kind) for name, kind in COLUMNS.items()
+        }
+        self.tables = tables
+        self._groups = groups
+
+    @classmethod
+    def empty(cls) -> Operations:
+        return cls({name: np.empty(0, dtype=kind) for name, kind in COLUMNS.items()}, Tables(), ())
+
+    def __len__(self) -> int:
+        return len(self.columns["rank"])
+
+    def __iter__(self) -> Iterator[Operation]:
+        return (self[row] for row in range(len(self)))
+
+    def column(self, name: str) -> Ints:
+        """One column, as stored. All but `duration_ms` are integers."""
+        return self.columns[name]  # type: ignore[return-value]  # narrower integers behave alike
+
+    def rows(
+        self, *, rank: int | None = None, group: int | None = None, kind: Kind | None = None, name: str | None = None
+    ) -> Ints:
+        """The row numbers that match all the given conditions, in recorded order."""
+        mask = np.ones(len(self), dtype=bool)
+        if rank is not None:
+            mask &= self.columns["rank"] == rank
+        if group is not None:
+            mask &= self.columns["group"] == group
+        if kind is not None:
+            mask &= self.columns["kind"] == kind
+        if name is not None:
+            wanted = [i for i, value in enumerate(self.tables.names) if value == name]
+            mask &= np.isin(self.columns["name"], wanted)
+        return np.flatnonzero(mask)
+
+    def __getitem__(self, row: int) -> Operation:
+        c, t = self.columns, self.tables
+        row = int(row)
+
+        def known(name: str) -> int | None:
+            value = int(c[name][row])
+            return None if value == UNKNOWN else value
+
+        def number(name: str) -> int:
+            return int(c[name][row])
+
+        duration = float(c["duration_ms"][row])
+        retired = number("retired")
+        return Operation(
+            row=row,
+            rank=number("rank"),
+            group=self._groups[number("group")],
+            kind=Kind(number("kind")),
+            name=t.name(number("name")),
+            seq=number("seq"),
+            p2p_seq=number("p2p_seq"),
+            op_id=number("op_id"),
+            record_id=number("record_id"),
+            state=State(number("state")),
+            retired=None if retired == UNKNOWN else bool(retired),
+            created_ns=known("created_ns"),
+            started_ns=known("started_ns"),
+            completed_ns=known("completed_ns"),
+            duration_ms=None if duration != duration else duration,
+            size_bytes=known("size_bytes"),
+            input_shapes=t.shapes(number("in_shapes")),
+            output_shapes=t.shapes(number("out_shapes")),
+            input_dtypes=t.dtypes(number("in_dtypes")),
+            output_dtypes=t.dtypes(number("out_dtypes")),
+            frames=t.stack(number("stack")),
+            thread=t.name(number("thread")),
+            timeout_ms=known("timeout_ms"),
+            source=known("source"),
+            destination=known("destination"),
+            batch=known("batch"),
+        )
+
+
+# ---- facts from everything that is not a dump ------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """What a launcher, an agent, a log prefix or RAS says about the process of one rank. None = not said.
+
+    `exit_status` is the exit code, or minus the signal. `state` is the kernel's letter (R S D T Z) or "gone".
+    `alive_at_end` is True where the source says the process was still there when the evidence was taken.
+    `python_answers` is False where the process lives but no Python thread could be made to answer (the GIL is held).
+    """
+
+    rank: int
+    node: str | None = None
+    local_rank: int | None = None
+    pid: int | None = None
+    gpu: str | None = None
+    exit_status: int | None = None
+    ended_at_s: float | None = None
+    alive_at_end: bool | None = None
+    state: str | None = None
+    wait_channel: str | None = None
+    python_answers: bool | None = None
+    source: Source | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class WatchdogReport:
+    """What PyTorch's watchdog logged on one rank about one group.
+
+    `kind`: "timeout", "async_error" (NCCL reported an error), "status" (counters only, for example while answering a
+    dump signal). `seq` and `operation` name the operation that the watchdog complains about.
+    """
+
+    rank: int
+    kind: str
+    source: Source
+    at_ns: int | None = None
+    group_name: str | None = None
+    group_desc: str | None = None
+    seq: int | None = None
+    operation: str | None = None
+    numel_in: int | None = None
+    numel_out: int | None = None
+    timeout_ms: int | None = None
+    elapsed_ms: int | None = None
+    last_enqueued: int | None = None
+    last_completed: int | None = None
+    error: str | None = None
+    frames: tuple[Frame, ...] = ()
+    signalled_by: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PythonError:
+    """An exception that ended (or was printed by) one rank, with its frames, outermost first as Python prints them."""
+
+    rank: int | None
+    type: str
+    message: str
+    frames: tuple[Frame, ...]
+    source: Source
+    at_ns: int | None = None
+    node: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TransportEvent:
+    """One NCCL warning that speaks of the transport or of a peer.
+
+    `kind`: "completion_error", "async_event", "connection_closed", "connection_error", "connect_failed",
+    "size_desync" (the peer sent another size: not a network fault), "cuda_error", "init_mismatch", "other".
+    """
+
+    kind: str
+    text: str
+    source: Source
+    rank: int | None = None
+    node: str | None = None
+    pid: int | None = None
+    at_ns: int | None = None
+    peer_address: str | None = None
+    peer_rank: int | None = None
+    hca: str | None = None
+    port: int | None = None
+    status: int | None = None
+    status_name: str | None = None
+    fatal: bool | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Edge:
+    """One directed connection of a communicator as NCCL logged it; ranks are global where known, else None."""
+
+    channel: int
+    sender: int | None
+    receiver: int | None
+    transport: str
+    nic: str | None
+    side: str
+    """"send" or "receive": whose log says so."""
+    source: Source
+
+
+@dataclass(frozen=True, slots=True)
+class Communicator:
+    """One rank's part of one NCCL communicator, from its log.
+
+    `rank_in_comm` and `size` are the communicator's own; `rank` is global where it could be told. `rings` maps channel
+    to (previous, next) and `trees` maps channel to (parent, children), in ranks of the communicator.
+    """
+
+    comm_id: str
+    rank_in_comm: int
+    size: int
+    node: str | None
+    pid: int | None
+    rank: int | None = None
+    gpu: str | None = None
+    cuda_device: int | None = None
+    started: bool = True
+    completed: bool = False
+    split: bool = False
+    started_at_ns: int | None = None
+    rings: Mapping[int, tuple[int, int]] = field(default_factory=dict)
+    trees: Mapping[int, tuple[int, tuple[int, ...]]] = field(default_factory=dict)
+    edges: tuple[Edge, ...] = ()
+    source: Source | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RasRank:
+    """One rank of one communicator as NCCL's RAS saw it. `rank` is the communicator's own numbering."""
+
+    rank: int
+    host: str | None
+    pid: int | None
+    counts: Mapping[str, int] = field(default_factory=dict)
+    async_error: int | None = None
+    aborting: bool = False
+    missing: bool = False
+    unresponsive: bool = False
+    dead: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class RasReport:
+    """One communicator in one RAS answer."""
+
+    comm_id: str
+    size: int
+    ranks: tuple[RasRank, ...]
+    source: Source
+    at: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ThreadStack:
+    """One thread's stack, innermost frame first. `sample` numbers captures of the same process (1, 2)."""
+
+    rank: int | None
+    pid: int | None
+    thread: str
+    frames: tuple[Frame, ...]
+    source: Source
+    main: bool = False
+    sample: int = 1
+    active: bool | None = None
+    node: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class KernelMessage:
+    """A line of the kernel's log that matters. `kind`: "oom", "xid", "link", "nic", "other"."""
+
+    kind: str
+    text: str
+    source: Source
+    node: str | None = None
+    pid: int | None = None
+    pci: str | None = None
+    device: str | None = None
+    code: int | None = None
+    at: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CounterChange:
+    """How much one counter of one network port rose between the job's start and the stall."""
+
+    node: str
+    device: str
+    port: int | None
+    counter: str
+    before: int
+    after: int
+    source: Source
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """Everything that logs, launchers, RAS, stacks and counters say."""
+
+    processes: tuple[Process, ...] = ()
+    watchdog: tuple[WatchdogReport, ...] = ()
+    errors: tuple[PythonError, ...] = ()
+    transport: tuple[TransportEvent, ...] = ()
+    communicators: tuple[Communicator, ...] = ()
+    ras: tuple[RasReport, ...] = ()
+    stacks: tuple[ThreadStack, ...] = ()
+    kernel: tuple[KernelMessage, ...] = ()
+    counters: tuple[CounterChange, ...] = ()
+    recorder_off: tuple[Source, ...] = ()
+    """Log lines that say the flight recorder was disabled."""
+    clean_exits: tuple[tuple[int, Source], ...] = ()
+    """Ranks whose log shows that Python ended by itself (destroy_process_group() was not called…)."""
+    versions: Mapping[str, str] = field(default_factory=dict)
+    """"torch", "nccl", "cuda", "driver", "python", … where something says so."""
+    log_ranks: tuple[tuple[int, str], ...] = ()
+    """(rank, file) for every log that could be given to a rank."""
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One attempt of one job: every rank that is known to exist, and all evidence about it.
+
+    `ranks` is every rank that anything mentions as a member of the job (dumps, group members, rosters, logs, RAS); a
+    rank without a dump is in it too. `nodes` maps rank to host name where something says so.
+    """
+
+    ops: Operations
+    groups: tuple[Group, ...]
+    ranks: tuple[int, ...]
+    dumps: Mapping[int, tuple[Dump, ...]]
+    status: Mapping[tuple[int, int], GroupStatus]
+    """(rank, group index) → that rank's own counters for the group."""
+    nodes: Mapping[int, str]
+    processes: Mapping[int, Process]
+    """One merged view per rank of `facts.processes`."""
+    facts: Facts
+    gaps: tuple[Gap, ...]
+    inputs: tuple[str, ...] = ()
+    job_id: str | None = None
+    attempt: str | None = None
+
+    @property
+    def world_size(self) -> int:
+        return len(self.ranks)
+
+    def wrapped(self, rank: int) -> bool:
+        """Whether that rank's ring lost older entries: what is missing before the oldest kept one says nothing."""
+        return any(dump.wrapped for dump in self.dumps.get(rank, ()))

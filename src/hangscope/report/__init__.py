@@ -1,0 +1,1 @@
+"""From a verdict to what people and machines read. Renderers format; they decide nothing."""
