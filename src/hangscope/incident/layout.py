@@ -42,7 +42,7 @@ def write_atomic(path: Path, data: bytes | str) -> None:
     try:
         with os.fdopen(handle, "wb") as stream:
             stream.write(raw)
-        os.chmod(temporary, 0o644 & ~_umask())  # mkstemp makes 0600; an incident is read by the whole team
+        os.chmod(temporary, 0o644)  # mkstemp makes 0600; an incident is read by the whole team
         os.replace(temporary, path)
     except BaseException:
         Path(temporary).unlink(missing_ok=True)
@@ -62,9 +62,3 @@ def file_entry(path: Path) -> dict[str, Any]:
             digest.update(chunk)
             size += len(chunk)
     return {"size": size, "sha256": digest.hexdigest()}
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask

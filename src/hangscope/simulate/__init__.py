@@ -1,1 +1,1 @@
-"""Synthetic jobs of any size, layout, fault and format version, with their truth: for tests, benchmarks and trying out."""
+"""Synthetic jobs of any size, layout, fault and format version, with their truth."""
