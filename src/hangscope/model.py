@@ -612,6 +612,9 @@ class Job:
     inputs: tuple[str, ...] = ()
     job_id: str | None = None
     attempt: str | None = None
+    reason: str | None = None
+    """Why the evidence was taken, where an incident's manifest says so: "stall", "rank-exit", "watchdog", …"""
+    captured_at_ns: int | None = None
 
     @property
     def world_size(self) -> int:
