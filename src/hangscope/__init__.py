@@ -1,5 +1,67 @@
-"""hangscope names the rank, node, operation, code line and link that hung a distributed training job."""
+"""hangscope names the rank, node, operation, code line and link that hung a distributed training job.
+
+    import hangscope
+
+    job = hangscope.load("hangs/job-48121")
+    print(hangscope.diagnose(job).summary)
+
+Everything public is in `__all__`. The names are loaded when they are first used: this package is also imported inside
+training jobs, where it must cost nothing and need nothing but the standard library.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
 
 from hangscope.__about__ import __version__
+from hangscope.errors import (
+    CollectError,
+    DamagedError,
+    HangscopeError,
+    InputError,
+    LaunchError,
+    NotFoundError,
+    SettingsError,
+)
 
-__all__ = ["__version__"]
+if TYPE_CHECKING:
+    from hangscope.diagnosis import diagnose
+    from hangscope.diagnosis.verdict import Diagnosis
+    from hangscope.model import Job
+    from hangscope.reader.load import load
+
+__all__ = [
+    "CollectError",
+    "DamagedError",
+    "Diagnosis",
+    "HangscopeError",
+    "InputError",
+    "Job",
+    "LaunchError",
+    "NotFoundError",
+    "SettingsError",
+    "__version__",
+    "diagnose",
+    "load",
+]
+
+_HOMES = {
+    "Diagnosis": "hangscope.diagnosis.verdict",
+    "Job": "hangscope.model",
+    "diagnose": "hangscope.diagnosis",
+    "load": "hangscope.reader.load",
+}
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    value = globals()[name] = getattr(import_module(home), name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,0 +1,37 @@
+"""`hangscope diagnose PATH…`: what hung the job."""
+
+from __future__ import annotations
+
+import click
+
+from hangscope.cli.output import progress, width, write, write_lines
+
+
+@click.command()
+@click.argument("paths", metavar="PATH...", nargs=-1, required=True, type=click.Path())
+@click.option("--json", "as_json", is_flag=True, help="Print the verdict as JSON (schema hangscope.diagnosis/1).")
+@click.option("-v", "--verbose", is_flag=True, help="Add the chain of waits, whole stacks, every source and gap.")
+@click.option("--width", "asked_width", type=click.IntRange(min=40), help="Columns to use; else COLUMNS, else 80.")
+def command(paths: tuple[str, ...], as_json: bool, verbose: bool, asked_width: int | None) -> int:
+    """Name the rank, node, operation, code line and link that hung a job.
+
+    PATH is anything: an incident, a bundle, a folder tree of dumps and logs, single files. Files are recognised by
+    what is in them, and nothing is written beside them.
+
+    Exit status: 0 no hang, 1 a hang with a named cause, 2 unusable input, 3 a hang whose cause the evidence does not
+    name.
+    """
+    from hangscope.diagnosis import diagnose
+    from hangscope.reader.load import load
+
+    with progress(f"reading {', '.join(paths)}"):
+        verdict = diagnose(load(paths))
+    if as_json:
+        from hangscope.report.export import to_json
+
+        write(to_json(verdict))
+    else:
+        from hangscope.report.terminal import render
+
+        write_lines(render(verdict, width=width(asked_width), verbose=verbose))
+    return verdict.exit_status

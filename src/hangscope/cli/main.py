@@ -1,0 +1,107 @@
+"""`main(argv) -> int`: finds the verb, runs it, and turns errors into ``error:`` and ``hint:`` lines.
+
+A verb's module is imported when the verb is used, so that `hangscope --help` is quick and a verb that cannot be loaded
+leaves the others alone.
+
+Exit status: what the verb returns; 2 for input or options that cannot be used (an error may carry another one);
+70 for a mistake of hangscope itself, because 1 and 3 are answers of `diagnose`; 130 and 141 as a shell gives them for
+an interrupt and a closed pipe.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+from importlib import import_module
+from importlib.util import find_spec
+
+import click
+
+from hangscope.__about__ import __version__
+from hangscope.cli.output import complain, finish
+from hangscope.errors import HangscopeError
+
+VERBS = {
+    "run": "Start a training command with the recorder on; capture and diagnose when it hangs.",
+    "env": "Print the recorder's settings for people who set them themselves.",
+    "doctor": "Say what would happen here if a collective hung now, and the cure.",
+    "snapshot": "Capture a running job now.",
+    "watch": "Show live who waits for whom.",
+    "collect": "Bring every node's part into one incident.",
+    "diagnose": "Name the rank, node, operation, code line and link that hung a job.",
+    "report": "Write the diagnosis to a file: .json, .txt or .md by its ending.",
+    "bundle": "Make the one file that a support ticket needs.",
+    "show": "List the operations themselves, filtered by rank, group, state.",
+    "simulate": "Write dumps of a synthetic job of any size, layout, fault and format.",
+    "demo": "Start a real small job that hangs, and follow it from launch to verdict.",
+}
+"""Every verb with its line in `hangscope --help`, in the order of a hang's life."""
+
+INTERNAL_ERROR = 70
+INTERRUPTED = 130
+PIPE_CLOSED = 141
+
+
+class Verbs(click.Group):
+    """The group of all verbs, each imported when it is asked for."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002  # click's signature
+        return [verb for verb in VERBS if find_spec(f"hangscope.cli.{verb}") is not None]
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in self.list_commands(ctx):
+            return None
+        command = import_module(f"hangscope.cli.{cmd_name}").command
+        assert isinstance(command, click.Command)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Verbs"):
+            formatter.write_dl([(verb, VERBS[verb]) for verb in self.list_commands(ctx)])
+
+
+@click.group(
+    cls=Verbs,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    invoke_without_command=True,
+    subcommand_metavar="VERB [ARGS]...",
+)
+@click.version_option(__version__, prog_name="hangscope", message="%(prog)s %(version)s")
+@click.pass_context
+def cli(ctx: click.Context) -> None:
+    """Name the rank, node, operation, code line and link that hung a distributed training job."""
+    if ctx.invoked_subcommand is None:
+        click.echo(ctx.get_help())
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command line. Returns the exit status; never raises for a user's mistake."""
+    try:
+        result = cli.main(args=None if argv is None else list(argv), prog_name="hangscope", standalone_mode=False)
+        finish()
+        return result if isinstance(result, int) else 0
+    except HangscopeError as error:
+        complain(str(error), error.hint)
+        return error.exit_status
+    except click.ClickException as error:
+        complain(error.format_message(), _usage_hint(error))
+        return error.exit_code
+    except (click.Abort, KeyboardInterrupt):
+        complain("interrupted")
+        return INTERRUPTED
+    except BrokenPipeError:
+        # The reader of our output (`| head`) has gone: whatever Python flushes at exit must not complain again.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return PIPE_CLOSED
+    except Exception:
+        traceback.print_exc()
+        complain("this is a mistake in hangscope, not in your input", "please report it with the lines above")
+        return INTERNAL_ERROR
+
+
+def _usage_hint(error: click.ClickException) -> str | None:
+    if isinstance(error, click.UsageError) and error.ctx is not None:
+        return f"`{error.ctx.command_path} --help` lists what it takes"
+    return None

@@ -1,0 +1,186 @@
+"""The verdict as JSON: the contract `hangscope.diagnosis/1`, whose JSON Schema is published beside this file.
+
+Unknown values are null and never left out. Fields may be added at the end in later versions, never changed.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Sequence
+from importlib import resources
+from typing import Any
+
+from hangscope.diagnosis.verdict import SCHEMA, Completeness, Diagnosis, Finding, Link, LinkEnd, OperationInFlight
+from hangscope.model import Frame, Gap, Source
+from hangscope.report.text import iso, whole
+
+
+def to_dict(diagnosis: Diagnosis) -> dict[str, Any]:
+    """The verdict as plain JSON values, keys in the order of the contract."""
+    d = diagnosis
+    return {
+        "schema": SCHEMA,
+        "hang": bool(d.hang),
+        "kind": d.kind,
+        "culprits": [
+            {
+                "rank": int(c.rank),
+                "node": _text(c.node),
+                "local_rank": _int(c.local_rank),
+                "gpu": _text(c.gpu),
+                "pid": _int(c.pid),
+                "why": whole(c.why),
+            }
+            for c in sorted(d.culprits, key=lambda c: c.rank)
+        ],
+        "victims": [
+            {
+                "rank": int(v.rank),
+                "waits_for": _ranks(v.waits_for),
+                "group": _text(v.group),
+                "operation": _text(v.operation),
+                "chain": [int(rank) for rank in v.chain],
+            }
+            for v in sorted(d.victims, key=lambda v: v.rank)
+        ],
+        "operation": None if d.operation is None else _operation(d.operation),
+        "last_completed": None
+        if d.last_completed is None
+        else {
+            "group": whole(d.last_completed.group),
+            "seq": _int(d.last_completed.seq),
+            "name": whole(d.last_completed.name),
+            "frames": _frames(d.last_completed.frames),
+            "at": iso(d.last_completed.at_ns),
+        },
+        "link": None if d.link is None else _link(d.link),
+        "first_reported": None
+        if d.first_reported is None
+        else {
+            "rank": int(d.first_reported.rank),
+            "node": _text(d.first_reported.node),
+            "at": iso(d.first_reported.at_ns),
+            "operation": _text(d.first_reported.operation),
+        },
+        "confidence": d.confidence,
+        "confidence_rule": _text(d.confidence_rule),
+        "summary": whole(d.summary),
+        "why": _findings(d.why),
+        "ruled_out": [{"kind": item.kind, "why": whole(item.why)} for item in d.ruled_out],
+        "next_steps": [whole(step) for step in d.next_steps],
+        "evidence": _findings(d.evidence),
+        "gaps": [_gap(gap) for gap in d.gaps],
+        "headline": _text(d.headline),
+        "waiting_s": _float(d.waiting_s),
+        "lateness": [
+            {
+                "rank": int(item.rank),
+                "late_ms_median": _float(item.late_ms_median),
+                "share_of_step": _float(item.share_of_step),
+                "times_last": int(item.times_last),
+                "operations": int(item.operations),
+            }
+            for item in d.lateness
+        ],
+        "nodes": {str(int(rank)): whole(node) for rank, node in sorted(d.nodes.items())},
+        "completeness": None if d.completeness is None else _completeness(d.completeness),
+        "versions": {whole(name): whole(value) for name, value in sorted(d.versions.items())},
+        "inputs": [whole(path) for path in d.inputs],
+    }
+
+
+def to_json(diagnosis: Diagnosis) -> str:
+    """The verdict as JSON text. Pure ASCII, so that no stream's encoding and no terminal can come to harm."""
+    return json.dumps(to_dict(diagnosis), indent=1, allow_nan=False) + "\n"
+
+
+def schema() -> dict[str, Any]:
+    """The published JSON Schema of `to_dict`'s result."""
+    text = resources.files("hangscope.report").joinpath("diagnosis.schema.json").read_text(encoding="utf-8")
+    value: dict[str, Any] = json.loads(text)
+    return value
+
+
+def _operation(operation: OperationInFlight) -> dict[str, Any]:
+    return {
+        "group": whole(operation.group),
+        "members": [int(rank) for rank in operation.members],
+        "seq": _int(operation.seq),
+        "name": whole(operation.name),
+        "bytes": _int(operation.bytes),
+        "dtypes": [whole(dtype) for dtype in operation.dtypes],
+        "state_by_rank": {str(int(rank)): state for rank, state in sorted(operation.state_by_rank.items())},
+        "frames": _frames(operation.frames),
+    }
+
+
+def _link(link: Link) -> dict[str, Any]:
+    def end(value: LinkEnd) -> dict[str, Any]:
+        return {"rank": int(value.rank), "node": _text(value.node), "nic": _text(value.nic)}
+
+    return {
+        "from": end(link.sender),
+        "to": end(link.receiver),
+        "channel": _int(link.channel),
+        "evidence": whole(link.evidence),
+    }
+
+
+def _completeness(value: Completeness) -> dict[str, Any]:
+    return {
+        "ranks": int(value.ranks),
+        "dumps": int(value.dumps),
+        "stacks": int(value.stacks),
+        "logs": int(value.logs),
+        "nccl_logs": int(value.nccl_logs),
+        "missing_dumps": _ranks(value.missing_dumps),
+        "missing_nccl_logs": _ranks(value.missing_nccl_logs),
+        "clock_skew_ms": _float(value.clock_skew_ms),
+    }
+
+
+def _findings(findings: Sequence[Finding]) -> list[dict[str, Any]]:
+    return [
+        {
+            "text": whole(finding.text),
+            "source": _source(finding.sources[0]) if finding.sources else None,
+            "sources": [{"file": whole(s.file), "place": _text(s.place)} for s in finding.sources],
+            "detail": [whole(line) for line in finding.detail],
+        }
+        for finding in findings
+    ]
+
+
+def _gap(gap: Gap) -> dict[str, Any]:
+    return {
+        "what": whole(gap.what),
+        "why": _text(gap.why),
+        "rank": _int(gap.rank),
+        "node": _text(gap.node),
+        "source": _source(gap.source),
+    }
+
+
+def _source(source: Source | None) -> str | None:
+    return None if source is None else whole(str(source))
+
+
+def _frames(frames: Sequence[Frame]) -> list[dict[str, Any]]:
+    return [{"name": whole(f.name), "filename": whole(f.filename), "line": int(f.line)} for f in frames]
+
+
+def _ranks(ranks: Iterable[int]) -> list[int]:
+    return sorted(int(rank) for rank in ranks)
+
+
+def _text(value: str | None) -> str | None:
+    return whole(value) if value else None
+
+
+def _int(value: int | None) -> int | None:
+    return None if value is None else int(value)
+
+
+def _float(value: float | None) -> float | None:
+    return None if value is None or not math.isfinite(value) else float(value)

@@ -1,0 +1,235 @@
+"""The rank strip: one letter a rank, a row a node, readable from two ranks to many thousands.
+
+Few ranks are drawn one by one. Many are folded: neighbouring rows that look alike become one, and the legend names the
+ranks behind each letter as ranges.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby
+
+from hangscope.diagnosis.verdict import Diagnosis
+from hangscope.report.layout import Line, Piece, cells, pad, paragraph, shorten
+from hangscope.report.text import plural, ranges
+
+FEW = 64
+"""Up to so many ranks are drawn one by one."""
+_ROWS = 12
+"""Folded rows beyond this many are summed up in one line; those with a culprit are kept first."""
+_CHUNK = 32
+"""Letters in a row where no node bounds it."""
+
+_STATES = {"not launched": "-", "scheduled": "s", "started": "S", "completed": "C", "unknown": "?"}
+_ROLES = {"X": "culprit", "W": "waiting", "w": "waiting", "-": "culprit", ">": "culprit", "<": "culprit"}
+
+
+@dataclass(frozen=True, slots=True)
+class Letters:
+    """One letter a rank, and what each letter says, in the order of the legend."""
+
+    by_rank: Mapping[int, str]
+    meaning: Mapping[str, str]
+
+    def ranks(self, letter: str) -> list[int]:
+        return [rank for rank, value in self.by_rank.items() if value == letter]
+
+
+@dataclass(slots=True)
+class _Row:
+    """Ranks that are drawn on one line: those of a node, of part of one, or of several that look alike."""
+
+    nodes: list[str]
+    ranks: list[int]
+    look: str
+    folded: int = field(default=1)
+
+    @property
+    def uniform(self) -> bool:
+        return len(set(self.look)) == 1
+
+
+def strip(diagnosis: Diagnosis, width: int, *, verbose: bool = False) -> list[Line]:
+    """The rows and the legend, no line wider than `width`; nothing where there is nobody to show."""
+    letters = assign(diagnosis)
+    if not letters.by_rank:
+        return []
+    few = len(letters.by_rank) <= FEW
+    rows = _rows(letters.by_rank, diagnosis.nodes)
+    rest: list[_Row] = []
+    if not few:
+        rows = _fold(rows)
+        if not verbose and len(rows) > _ROWS:
+            rows, rest = _most_telling(rows)
+    lines = _draw(rows, width, spaced=few)
+    if rest:
+        counts = {letter: sum(row.look.count(letter) for row in rest) for letter in letters.meaning}
+        said = ", ".join(f"{count} {letter}" for letter, count in counts.items() if count)
+        more = plural(sum(row.folded for row in rest), "more row")
+        lines += paragraph(f"{more}, no culprit among them: {said}", width)
+    return lines + _legend(letters, width, few=few, verbose=verbose)
+
+
+def assign(diagnosis: Diagnosis) -> Letters:
+    """The letter of every rank that anything mentions."""
+    d = diagnosis
+    culprits = {c.rank for c in d.culprits}
+    named = {v.rank: v for v in d.victims}
+    states = d.operation.state_by_rank if d.operation is not None else {}
+    missing = set(d.completeness.missing_dumps) if d.completeness is not None else set()
+    everyone = culprits | set(named) | set(states) | missing | set(d.nodes)
+    if d.completeness is not None and all(rank < d.completeness.ranks for rank in everyone):
+        everyone |= set(range(d.completeness.ranks))  # ranks count from 0: those that nothing mentions are the others
+
+    meaning: dict[str, str] = {}
+    by_rank: dict[int, str] = {}
+    operation = None if d.operation is None else title(d.operation.name, d.operation.seq)
+    ends = {} if d.link is None else {d.link.sender.rank: ">", d.link.receiver.rank: "<"}
+    for rank in sorted(everyone):
+        if rank in culprits:
+            letter, says = "X", _kind_word(d.kind)
+        elif not culprits and rank in ends:
+            letter = ends[rank]
+            says = "sending end of the link" if letter == ">" else "receiving end of the link"
+        elif not culprits and rank in states:
+            letter = _STATES.get(states[rank], "?")
+            says = f"{states[rank]} {operation}" if letter != "?" else "state unknown"
+        elif rank in named:
+            direct = not culprits or bool(culprits & set(named[rank].waits_for))
+            letter = "W" if direct else "w"
+            says = f"waiting in {_common(d, direct=True) or 'its group'}" if direct else "waiting behind them"
+        elif rank in missing:
+            letter, says = "?", "no dump"
+        else:
+            letter, says = ".", "not waiting"
+        by_rank[rank] = letter
+        meaning.setdefault(letter, says)
+    order = {letter: i for i, letter in enumerate("X><-Ww?sSC.")}
+    return Letters(by_rank, dict(sorted(meaning.items(), key=lambda item: order[item[0]])))
+
+
+def title(name: str, seq: int | None) -> str:
+    """``all_reduce #16``."""
+    return name if seq is None else f"{name} #{seq}"
+
+
+def _kind_word(kind: str) -> str:
+    return {"gpu": "GPU stuck", "network": "cut off", "slow": "late", "unknown": "suspected"}.get(kind, kind)
+
+
+def _common(diagnosis: Diagnosis, *, direct: bool) -> str | None:
+    """The one operation that all direct victims wait in, where there is only one."""
+    culprits = {c.rank for c in diagnosis.culprits}
+    operations = {v.operation for v in diagnosis.victims if bool(not culprits or culprits & set(v.waits_for)) is direct}
+    return next(iter(operations)) if len(operations) == 1 else None
+
+
+def _rows(by_rank: Mapping[int, str], nodes: Mapping[int, str]) -> list[_Row]:
+    """One row a node, in the order of their lowest ranks; ranks of no known node follow each other in chunks."""
+    homes: dict[str, list[int]] = {}
+    for rank in by_rank:
+        homes.setdefault(nodes.get(rank, ""), []).append(rank)
+    rows = []
+    for node, ranks in homes.items():
+        for at in range(0, len(ranks), _CHUNK):
+            part = ranks[at : at + _CHUNK]
+            rows.append(_Row([node] if node else [], part, "".join(by_rank[rank] for rank in part)))
+    return sorted(rows, key=lambda row: row.ranks[0])
+
+
+def _fold(rows: Sequence[_Row]) -> list[_Row]:
+    """Neighbouring rows of one look as one. All-alike rows fold whatever their length."""
+    folded = []
+    for _, group in groupby(rows, key=lambda row: row.look[0] if row.uniform else row.look):
+        same = list(group)
+        nodes = [node for row in same for node in row.nodes]
+        look = same[0].look
+        folded.append(_Row(nodes, [rank for row in same for rank in row.ranks], look, len(same)))
+        if folded[-1].uniform:
+            folded[-1].look = look[0] * len(folded[-1].ranks)
+    return folded
+
+
+def _most_telling(rows: Sequence[_Row]) -> tuple[list[_Row], list[_Row]]:
+    """The rows to draw and the rest: rows with a culprit first, then the others from the top."""
+    by_weight = sorted(range(len(rows)), key=lambda i: (not set(rows[i].look) & set("X><-"), i))
+    kept = set(by_weight[:_ROWS])
+    return [row for i, row in enumerate(rows) if i in kept], [row for i, row in enumerate(rows) if i not in kept]
+
+
+def _draw(rows: Sequence[_Row], width: int, *, spaced: bool) -> list[Line]:
+    labels = [shorten(_label(row), max(width // 3, 8)) for row in rows]
+    spans = [shorten(_span(row.ranks), max(width // 4, 8)) for row in rows]
+    label_width = max(map(cells, labels))
+    span_width = max(map(cells, spans))
+    lead = (label_width + 2 if label_width else 0) + span_width + 2
+    room = max(width - lead, 8)
+    lines: list[Line] = []
+    for row, label, span in zip(rows, labels, spans, strict=True):
+        head = f"{pad(label, label_width)}  " if label_width else ""
+        head += f"{pad(span, span_width)}  "
+        if row.folded > 1:
+            look = f"all {row.look[0]}" if row.uniform else f"each {row.look}"
+            if cells(look) > room:
+                look = f"each {_run_lengths(row.look)}"
+            lines.append((Piece(head, "faint"), Piece(shorten(look, room), _ROLES.get(row.look[0], ""))))
+            continue
+        gap = " " if spaced and 2 * len(row.look) - 1 <= room else ""
+        step = room if not gap else len(row.look)
+        for at in range(0, len(row.look), step):
+            lines.append((Piece(head if at == 0 else " " * lead, "faint"), *_coloured(row.look[at : at + step], gap)))
+    return lines
+
+
+def _coloured(look: str, gap: str) -> list[Piece]:
+    pieces = []
+    for letter, group in groupby(look):
+        pieces.append(Piece(gap.join(group) + gap, _ROLES.get(letter, "")))
+    return pieces
+
+
+def _run_lengths(look: str) -> str:
+    return " ".join(f"{len(list(group))}×{letter}" for letter, group in groupby(look))
+
+
+def _label(row: _Row) -> str:
+    distinct = list(dict.fromkeys(row.nodes))
+    if len(distinct) <= 1:
+        return "".join(distinct)
+    return f"{len(distinct)} nodes {distinct[0]} … {distinct[-1]}"
+
+
+def _span(ranks: Sequence[int]) -> str:
+    if ranks[-1] - ranks[0] + 1 == len(ranks) and len(ranks) > 1:
+        return f"{ranks[0]}-{ranks[-1]}"
+    return ranges(ranks, limit=3)
+
+
+def _legend(letters: Letters, width: int, *, few: bool, verbose: bool) -> list[Line]:
+    if few:
+        entries = [(letter, says) for letter, says in letters.meaning.items()]
+        lines: list[Line] = []
+        current: list[Piece] = []
+        used = 0
+        for letter, says in entries:
+            size = len(letter) + 1 + cells(says)
+            if current and used + 3 + size > width:
+                lines.append(tuple(current))
+                current, used = [], 0
+            if current:
+                current.append(Piece("   "))
+                used += 3
+            if size > width:
+                says = shorten(says, width - 2)
+                size = width
+            current += [Piece(letter, _ROLES.get(letter, "")), Piece(f" {says}")]
+            used += size
+        lines.append(tuple(current))
+        return lines
+    lines = []
+    for letter, says in letters.meaning.items():
+        ranks = letters.ranks(letter)
+        text = f"{says}, {plural(len(ranks), 'rank')}: {ranges(ranks, None if verbose else 12)}"
+        lines += paragraph(text, width, first=f"{letter} ", mark=_ROLES.get(letter, ""))
+    return lines

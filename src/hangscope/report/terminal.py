@@ -1,0 +1,385 @@
+"""The verdict for people: the answer first, then why, who waits, what was ruled out, what to do, what is missing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from hangscope.diagnosis.verdict import Completeness, Culprit, Diagnosis, Finding, LinkEnd, Victim
+from hangscope.model import Gap, Source
+from hangscope.report.layout import Line, Piece, cells, pad, paragraph, plain, table, wrap
+from hangscope.report.strip import strip, title
+from hangscope.report.text import clock, duration, iso, own_frame, place, plural, ranges, rank_list, safe, size
+
+_HEAD = 7
+_LABEL = 11
+_BLANK: Line = ()
+
+_CULPRITS_SHOWN = 4
+_SOURCES_SHOWN = 2
+_DETAIL_SHOWN = 6
+_GAPS_SHOWN = 5
+_LATE_SHOWN = 8
+
+
+def render_text(diagnosis: Diagnosis, *, width: int = 80, verbose: bool = False) -> str:
+    """The report as plain text."""
+    return plain(render(diagnosis, width=width, verbose=verbose))
+
+
+def render(diagnosis: Diagnosis, *, width: int = 80, verbose: bool = False) -> list[Line]:
+    """The report as lines whose pieces have roles. No line is wider than `width`."""
+    d = diagnosis
+    blocks = [
+        _head(d, width, verbose),
+        _why(d, width, verbose),
+        _slowest(d, width, verbose),
+        _ranks(d, width, verbose),
+        _waits(d, width) if verbose else [],
+        _operation(d, width) if verbose else [],
+        [
+            *_ruled_out(d, width),
+            *_last_good(d, width, verbose),
+            *_reported(d, width, verbose),
+            *_next(d, width),
+            *_evidence(d, width),
+            *_gaps(d, width, verbose),
+        ],
+        _findings("Facts", d.evidence, d.inputs, width, verbose) if verbose else [],
+    ]
+    lines: list[Line] = []
+    for block in blocks:
+        if block and lines:
+            lines.append(_BLANK)
+        lines += block
+    return lines
+
+
+# ---- the answer ------------------------------------------------------------------------------------------------------
+
+
+def _head(d: Diagnosis, width: int, verbose: bool) -> list[Line]:
+    label, role = _label(d)
+    sure = f"confidence: {d.confidence}"
+    first = pad(label, _HEAD)
+    said = d.headline or d.summary
+    lines: list[Line] = []
+    if cells(first) + cells(said) + 2 + len(sure) <= width:
+        gap = " " * (width - cells(first) - cells(said) - len(sure))
+        lines.append((Piece(first, role), Piece(said, "label"), Piece(gap), Piece(sure, "faint")))
+    else:
+        lines += paragraph(said, width, first=first, role="label", mark=role)
+        lines += _under(sure, width, "faint")
+    if verbose and d.confidence_rule:
+        lines += _under(f"confidence is {d.confidence}: {d.confidence_rule}", width, "faint")
+    for text in _about(d, verbose):
+        lines += _under(text, width)
+    return lines
+
+
+def _label(d: Diagnosis) -> tuple[str, str]:
+    if d.hang:
+        return "HANG", "alarm"
+    if d.kind == "none":
+        return "OK", "good"
+    return {"slow": ("SLOW", "waiting"), "mismatch": ("WRONG", "alarm")}.get(d.kind, ("NOTE", "waiting"))
+
+
+def _under(text: str, width: int, role: str = "") -> list[Line]:
+    return paragraph(text, width, indent=_HEAD, role=role)
+
+
+def _about(d: Diagnosis, verbose: bool) -> list[str]:
+    """Who, where, since when, from which line: one sentence a line."""
+    lines = []
+    group = ""
+    if d.operation is not None:
+        group = f"group {d.operation.group} ({plural(len(d.operation.members), 'rank')})"
+    if len(d.culprits) == 1:
+        lines.append("; ".join(part for part in (_where(d.culprits[0]), group) if part))
+    else:
+        lines += _several(d.culprits, verbose)
+        if group:
+            lines.append(group)
+    if d.link is not None:
+        channel = "" if d.link.channel is None else f", channel {d.link.channel}"
+        lines.append(f"link {_end(d.link.sender)} → {_end(d.link.receiver)}{channel}")
+    if d.hang:
+        lines += _waiting(d)
+    if not d.hang and d.kind == "none" and d.completeness is not None:
+        lines.append(_population(d))
+    if d.operation is not None and (frame := own_frame(d.operation.frames)) is not None:
+        lines.append(f"{d.operation.name} is called at {place(frame)}")
+    return lines
+
+
+def _where(culprit: Culprit) -> str:
+    parts = [f"node {culprit.node}" if culprit.node else "node not known"]
+    if culprit.local_rank is not None:
+        parts.append(f"local rank {culprit.local_rank}")
+    if culprit.gpu:
+        parts.append(f"GPU {culprit.gpu.removeprefix('0000:')}")
+    if culprit.pid is not None:
+        parts.append(f"pid {culprit.pid}")
+    return ", ".join(parts)
+
+
+def _several(culprits: Sequence[Culprit], verbose: bool) -> list[str]:
+    if verbose or len(culprits) <= _CULPRITS_SHOWN:
+        return [f"rank {c.rank}: {_where(c)}{f'; {c.why}' if c.why else ''}" for c in culprits]
+    homes: dict[str | None, list[int]] = {}
+    for culprit in culprits:
+        homes.setdefault(culprit.node, []).append(culprit.rank)
+    return [f"{rank_list(ranks)} on {node or 'a node not known'}" for node, ranks in homes.items()]
+
+
+def _waiting(d: Diagnosis) -> list[str]:
+    culprits = {c.rank for c in d.culprits}
+    direct = [v for v in d.victims if not culprits or culprits & set(v.waits_for)]
+    behind = len(d.victims) - len(direct)
+    if not d.victims:
+        return []
+    has = "has" if len(direct) == 1 else "have"
+    if d.waiting_s is not None:
+        text = f"{plural(len(direct), 'rank')} {has} waited {duration(d.waiting_s)}"
+    else:
+        text = f"{plural(len(direct), 'rank')} {'waits' if len(direct) == 1 else 'wait'}"
+    if behind:
+        text += f"; {behind} more {'waits' if behind == 1 else 'wait'} behind them"
+    return [text]
+
+
+def _population(d: Diagnosis) -> str:
+    assert d.completeness is not None
+    nodes = len(set(d.nodes.values()))
+    where = f" on {plural(nodes, 'node')}" if nodes else ""
+    return f"{plural(d.completeness.ranks, 'rank')}{where}"
+
+
+def _end(end: LinkEnd) -> str:
+    known = ", ".join(part for part in (end.node, end.nic) if part)
+    return f"rank {end.rank}{f' ({known})' if known else ''}"
+
+
+# ---- why -------------------------------------------------------------------------------------------------------------
+
+
+def _why(d: Diagnosis, width: int, verbose: bool) -> list[Line]:
+    return _findings("Why", d.why, d.inputs, width, verbose)
+
+
+def _findings(
+    heading: str, findings: Sequence[Finding], inputs: Sequence[str], width: int, verbose: bool
+) -> list[Line]:
+    if not findings:
+        return []
+    lines: list[Line] = [(Piece(heading, "label"),)]
+    for number, finding in enumerate(findings, 1):
+        first = f"  {number}. "
+        lines += paragraph(finding.text, width, first=first, mark="")
+        column = len(first)
+        shown = finding.detail if verbose else finding.detail[:_DETAIL_SHOWN]
+        for text in shown:
+            lines += _verbatim(text, column + 2, width)
+        if len(shown) < len(finding.detail):
+            lines += _verbatim(f"… {len(finding.detail) - len(shown)} more with -v", column + 2, width, "faint")
+        if finding.sources:
+            lines += paragraph(_sources(finding.sources, inputs, verbose), width, indent=column, role="faint")
+    return lines
+
+
+def _verbatim(text: str, column: int, width: int, role: str = "") -> list[Line]:
+    """A quoted line: its own blanks are kept, because they carry the shape of frames and logs."""
+    clean = safe(text).rstrip()
+    room = max(width - column, 10)
+    if cells(clean) <= room:
+        return [(Piece(" " * column), Piece(clean, role))]
+    lead = len(clean) - len(clean.lstrip())
+    parts = wrap(clean, room - min(lead, room // 2))
+    return [(Piece(" " * (column + min(lead, room // 2))), Piece(part, role)) for part in parts]
+
+
+def _sources(sources: Sequence[Source], inputs: Sequence[str], verbose: bool) -> str:
+    shown = sources if verbose else sources[:_SOURCES_SHOWN]
+    text = "; ".join(_short(source, inputs) for source in shown)
+    left = len(sources) - len(shown)
+    return f"from {text}" + (f"; and {left} more" if left else "")
+
+
+def _short(source: Source, inputs: Sequence[str]) -> str:
+    """The source without the path that the user just typed."""
+    for given in inputs:
+        lead = given.rstrip("/") + "/"
+        if source.file.startswith(lead):
+            return str(Source(source.file[len(lead) :], source.place))
+    return str(source)
+
+
+# ---- who -------------------------------------------------------------------------------------------------------------
+
+
+def _slowest(d: Diagnosis, width: int, verbose: bool) -> list[Line]:
+    """The ranks that keep the others waiting, worst first, with what they cost. Only where that is the finding."""
+    if not d.lateness or (d.kind != "slow" and not verbose):
+        return []
+    ordered = sorted(d.lateness, key=lambda item: (-item.share_of_step, item.rank))
+    shown = ordered if verbose else ordered[:_LATE_SHOWN]
+    rows = [("rank", "node", "late (median)", "last in", "share of step")]
+    for item in shown:
+        rows.append(
+            (
+                str(item.rank),
+                d.nodes.get(item.rank, "?"),
+                f"{item.late_ms_median:.1f} ms",
+                f"{item.times_last} of {item.operations}",
+                f"{item.share_of_step:.1%}",
+            )
+        )
+    drawn = table(rows, width - 2, right=frozenset((0, 2, 3, 4)))
+    lines: list[Line] = [(Piece("Slowest", "label"),)]
+    lines += [(Piece("  "), Piece(text, "faint" if i == 0 else "")) for i, text in enumerate(drawn)]
+    if len(shown) < len(ordered):
+        lines.append((Piece(f"  … {len(ordered) - len(shown)} more with -v", "faint"),))
+    return lines
+
+
+def _ranks(d: Diagnosis, width: int, verbose: bool) -> list[Line]:
+    if not d.hang and not d.culprits:
+        return []
+    drawn = strip(d, width - _LABEL, verbose=verbose)
+    return [(Piece(pad("Ranks" if i == 0 else "", _LABEL), "label"), *line) for i, line in enumerate(drawn)]
+
+
+def _waits(d: Diagnosis, width: int) -> list[Line]:
+    """Every victim, those that wait for the same in the same place together, with the chain to the root."""
+    groups: dict[tuple[tuple[int, ...], str | None, str | None], list[Victim]] = {}
+    for victim in d.victims:
+        groups.setdefault((tuple(sorted(victim.waits_for)), victim.operation, victim.group), []).append(victim)
+    if not groups:
+        return []
+    lines: list[Line] = [(Piece("Waits", "label"),)]
+    for (waits_for, operation, group), victims in sorted(groups.items(), key=lambda item: item[1][0].rank):
+        who = rank_list(v.rank for v in victims)
+        text = f"{who} {'waits' if len(victims) == 1 else 'wait'}"
+        text += f" for {rank_list(waits_for)}" if waits_for else ""
+        text += f" in {operation}" if operation else ""
+        text += f" of {group}" if group else ""
+        longest = max(victims, key=lambda v: len(v.chain))
+        if len(longest.chain) > 2:
+            text += f"; chain {' → '.join(map(str, longest.chain))}"
+        lines += paragraph(text, width, indent=4)
+    return lines
+
+
+def _operation(d: Diagnosis, width: int) -> list[Line]:
+    """The operation in flight in full: its size, each rank's state, the whole stack."""
+    if d.operation is None:
+        return []
+    o = d.operation
+    facts = [title(o.name, o.seq), f"group {o.group}"]
+    if o.bytes is not None:
+        facts.append(size(o.bytes))
+    if o.dtypes:
+        facts.append("/".join(o.dtypes))
+    lines = _labelled("Operation", ", ".join(facts), width)
+    states: dict[str, list[int]] = {}
+    for rank, state in sorted(o.state_by_rank.items()):
+        states.setdefault(state, []).append(rank)
+    for state, ranks in states.items():
+        lines += _labelled("", f"{state}: {rank_list(ranks)}", width)
+    for frame in o.frames:
+        lines += _verbatim(str(frame), _LABEL + 2, width, "faint")
+    return lines
+
+
+# ---- the rest --------------------------------------------------------------------------------------------------------
+
+
+def _labelled(label: str, text: str, width: int) -> list[Line]:
+    return paragraph(text, width, first=pad(label, _LABEL), indent=_LABEL)
+
+
+def _ruled_out(d: Diagnosis, width: int) -> list[Line]:
+    if not d.ruled_out:
+        return []
+    said = [f"{_kind(item.kind)} ({item.why})" if item.why else _kind(item.kind) for item in d.ruled_out]
+    return _labelled("Ruled out", " · ".join(said), width)
+
+
+def _kind(kind: str) -> str:
+    return "GPU" if kind == "gpu" else kind
+
+
+def _last_good(d: Diagnosis, width: int, verbose: bool) -> list[Line]:
+    last = d.last_completed
+    if last is None:
+        return _labelled("Last good", "not known", width) if d.hang else []
+    at = (iso if verbose else clock)(last.at_ns)
+    text = f"{title(last.name, last.seq)} on every rank of {last.group}{f', {at}' if at else ''}"
+    if (frame := own_frame(last.frames)) is not None:
+        text += f", from {place(frame)}"
+    return _labelled("Last good", text, width)
+
+
+def _reported(d: Diagnosis, width: int, verbose: bool) -> list[Line]:
+    first = d.first_reported
+    if first is None:
+        return []
+    at = (iso if verbose else clock)(first.at_ns)
+    text = f"first by rank {first.rank}"
+    text += f" on {first.node}" if first.node else ""
+    text += f" at {at}" if at else ""
+    text += f" ({first.operation})" if first.operation else ""
+    if first.rank in {c.rank for c in d.culprits}:
+        text += "; who reports first is seldom the culprit, here it is"
+    else:
+        text += "; who reports first is seldom the culprit"
+        text += ", and is not here" if d.culprits else ""
+    return _labelled("Reported", text, width)
+
+
+def _next(d: Diagnosis, width: int) -> list[Line]:
+    if len(d.next_steps) == 1:
+        return _labelled("Next", d.next_steps[0], width)
+    lines: list[Line] = []
+    for number, step in enumerate(d.next_steps, 1):
+        first = pad("Next" if number == 1 else "", _LABEL) + f"{number}. "
+        lines += paragraph(step, width, first=first)
+    return lines
+
+
+def _evidence(d: Diagnosis, width: int) -> list[Line]:
+    if d.completeness is None:
+        return []
+    return _labelled("Evidence", " · ".join(_complete(d.completeness)), width)
+
+
+def _complete(c: Completeness) -> Iterable[str]:
+    def count(what: str, have: int, missing: Sequence[int] = ()) -> str:
+        none = f" (none from {ranges(missing, limit=8)})" if missing and have else ""
+        return f"{what} {have}/{c.ranks}{none}"
+
+    yield count("dumps", c.dumps, c.missing_dumps)
+    yield count("stacks", c.stacks)
+    yield count("logs", c.logs)
+    yield count("NCCL logs", c.nccl_logs, c.missing_nccl_logs)
+    if c.clock_skew_ms is not None:
+        yield f"clock skew {c.clock_skew_ms:.1f} ms"
+
+
+def _gaps(d: Diagnosis, width: int, verbose: bool) -> list[Line]:
+    if not d.gaps:
+        return []
+    shown = d.gaps if verbose else d.gaps[:_GAPS_SHOWN]
+    lines: list[Line] = []
+    for i, gap in enumerate(shown):
+        lines += _labelled("Gaps" if i == 0 else "", _gap(gap, d.inputs, verbose), width)
+    if len(shown) < len(d.gaps):
+        lines += _labelled("", f"and {len(d.gaps) - len(shown)} more with -v", width)
+    return lines
+
+
+def _gap(gap: Gap, inputs: Sequence[str], verbose: bool) -> str:
+    text = f"{gap.what}: {gap.why}" if gap.why else gap.what
+    if gap.source is not None and (verbose or gap.source.file not in text):
+        text += f" ({_short(gap.source, inputs)})"
+    return text
