@@ -10,6 +10,7 @@ import json
 import os
 import re
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +21,11 @@ MANIFEST = "incident.json"
 NODE_FILE = "node.json"
 VERDICT_JSON = "verdict.json"
 VERDICT_TEXT = "verdict.txt"
+TICKET = "ticket.md"
+REDACTION = "redaction.json"
 
 _UNSAFE = re.compile(r"[^A-Za-z0-9._-]")
+_HALF_WRITTEN = re.compile(r"\..*\.part")
 
 
 def safe_name(text: str) -> str:
@@ -62,3 +66,24 @@ def file_entry(path: Path) -> dict[str, Any]:
             digest.update(chunk)
             size += len(chunk)
     return {"size": size, "sha256": digest.hexdigest()}
+
+
+def walk_files(root: Path) -> Iterator[tuple[str, Path]]:
+    """Every regular file below `root` as (path inside, with slashes; path on disk), sorted by the former.
+
+    Half-written files are left out, and so are pipes, sockets and devices: opening a dump pipe would wait for ever.
+    A link to a file outside `root` counts as that file, a link to one inside is met anyway, and a link to a directory
+    is not entered: it may lead in circles.
+    """
+    inside = os.path.realpath(root)
+    found: list[tuple[str, Path]] = []
+    for folder, folders, names in os.walk(root):
+        folders[:] = sorted(name for name in folders if not os.path.islink(os.path.join(folder, name)))
+        for name in names:
+            path = os.path.join(folder, name)
+            if _HALF_WRITTEN.fullmatch(name) or not os.path.isfile(path):
+                continue
+            if os.path.islink(path) and os.path.realpath(path).startswith(inside + os.sep):
+                continue
+            found.append((os.path.relpath(path, root).replace(os.sep, "/"), Path(path)))
+    yield from sorted(found)
