@@ -18,6 +18,7 @@ PLAIN_WIDTH = 80
 """The width where nobody says one: what survives a mail, a chat and a ticket."""
 NARROWEST, WIDEST = 40, 120
 """A terminal of any width is answered within these: longer lines are hard to read. `--width` may ask for more."""
+UNCUT = 10_000
 
 _PLAIN = str.maketrans({"·": "|", "→": "->", "…": "...", "–": "-", "—": "-", "“": '"', "”": '"', "’": "'", "×": "x"})
 
@@ -55,6 +56,13 @@ def width(asked: int | None = None) -> int:
         return asked
     columns = shutil.get_terminal_size((PLAIN_WIDTH, 24)).columns
     return min(max(columns, NARROWEST), WIDEST)
+
+
+def table_width(asked: int | None = None) -> int:
+    """`--width`, else the terminal's; a table that goes to a file or a pipe is not cut."""
+    if asked is not None:
+        return asked
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else UNCUT
 
 
 def coloured(stream: TextIO) -> bool:

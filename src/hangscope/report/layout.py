@@ -64,10 +64,11 @@ def shorten(text: str, width: int) -> str:
         return "…"[:width]
     head = (width - 1) // 2
     tail = width - 1 - head
-    return f"{_first_cells(text, head)}…{_first_cells(text[::-1], tail)[::-1]}"
+    return f"{cut(text, head)}…{cut(text[::-1], tail)[::-1]}"
 
 
-def _first_cells(text: str, width: int) -> str:
+def cut(text: str, width: int) -> str:
+    """The first `width` columns of `text`."""
     used = 0
     for i, character in enumerate(text):
         used += cells(character)
@@ -98,9 +99,9 @@ def wrap(text: str, width: int) -> list[str]:
 
 def _break(word: str, width: int) -> str:
     """The first part of a word that is too long: up to the last ``/`` or ``,`` that fits, else as much as fits."""
-    head = _first_cells(word, width) or word[0]
-    cut = max((m.end() for m in re.finditer(r"[/,]", head)), default=0)
-    return head[:cut] if cut > width // 2 else head
+    head = cut(word, width) or word[0]
+    at = max((m.end() for m in re.finditer(r"[/,]", head)), default=0)
+    return head[:at] if at > width // 2 else head
 
 
 def paragraph(
@@ -124,5 +125,5 @@ def table(rows: Sequence[Sequence[str]], width: int, *, right: frozenset[int] = 
         parts = [
             " " * (sizes[i] - cells(cell)) + cell if i in right else pad(cell, sizes[i]) for i, cell in enumerate(row)
         ]
-        out.append(_first_cells("  ".join(parts).rstrip(), width))
+        out.append(cut("  ".join(parts).rstrip(), width))
     return out
