@@ -398,8 +398,10 @@ class Process:
 class WatchdogReport:
     """What PyTorch's watchdog logged on one rank about one group.
 
-    `kind`: "timeout", "async_error" (NCCL reported an error), "status" (counters only, for example while answering a
-    dump signal). `seq` and `operation` name the operation that the watchdog complains about.
+    `kind`: "timeout", "async_error" (NCCL reported an error), "cuda_error" (the GPU or its driver did), "status" (counters
+    only, for example while answering a dump signal), "gil" (Python did not answer), "watchdog_stuck" (the watchdog
+    itself hung, typically inside a CUDA or NCCL call), "desync" (a line of the desync report).
+    `seq` and `operation` name the operation that the watchdog complains about.
     """
 
     rank: int
@@ -432,6 +434,10 @@ class PythonError:
     source: Source
     at_ns: int | None = None
     node: str | None = None
+    consequence: bool = False
+    """True where the exception only says that the rank waited for others or was told to stop."""
+    cause: PythonError | None = None
+    """The exception before this one in a chain ("During handling of…", "… was the direct cause of…")."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -456,6 +462,8 @@ class TransportEvent:
     status: int | None = None
     status_name: str | None = None
     fatal: bool | None = None
+    peer_node: str | None = None
+    """The host behind `peer_address`, where NCCL's logs tell whose address that is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -511,6 +519,8 @@ class RasRank:
     missing: bool = False
     unresponsive: bool = False
     dead: bool = False
+    global_rank: int | None = None
+    """The rank in the job, where the process could be recognised."""
 
 
 @dataclass(frozen=True, slots=True)
