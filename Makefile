@@ -1,0 +1,70 @@
+# make demo         a job that hangs, from launch to verdict
+# make test         everything that CI runs: lint, types, tests
+# make lint         lint and types alone
+# make scoreboard   accuracy on simulated and recorded jobs, beside torchfrtrace
+# make clean        forget the virtual environment and all caches
+#
+# The first run makes .venv with plain venv and pip (minutes); later ones start at once. Other settings:
+#   PYTHON=python3.12   which interpreter .venv is made from
+#   TORCH=…             what pip installs for the tests that start real jobs; empty for none
+
+PYTHON ?= python3
+# The CPU build by its exact name: a bare `torch` would bring gigabytes of CUDA libraries.
+TORCH ?= torch==2.13.0+cpu
+
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check
+READY := $(VENV)/ready
+READY_TORCH := $(VENV)/ready-torch
+
+.PHONY: demo test lint scoreboard test-deps clean
+.DELETE_ON_ERROR:
+
+demo: $(READY)
+	@echo "A recorded job of 4 ranks on 2 nodes: who hung it?"
+	@echo "$$ hangscope diagnose tests/cases/multi_pg"
+	@$(BIN)/hangscope diagnose tests/cases/multi_pg || test $$? -eq 1
+
+test: lint $(READY_TORCH) test-deps
+	$(BIN)/python -m pytest --durations=10
+
+lint: $(READY)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+scoreboard: $(READY) $(READY_TORCH)
+	$(BIN)/python tests/scoreboard.py
+
+$(READY): pyproject.toml src/hangscope/__about__.py
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || \
+		{ echo "error: hangscope needs Python 3.10 or later; $(PYTHON) is older"; \
+		  echo "hint: make PYTHON=/path/to/python3.12 …"; exit 1; }
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) || \
+		{ echo "error: $(PYTHON) cannot make a virtual environment"; \
+		  echo "hint: on Debian and Ubuntu: apt-get install python3-venv"; exit 1; }
+	$(PIP) install -qq --editable '.[dev]'
+	@touch $@
+
+# Without that build (another Python, no CPU build in the configured indexes) the tests that need torch skip and say so.
+$(READY_TORCH): $(READY)
+	@if [ -n "$(TORCH)" ]; then \
+		echo "$(PIP) install -qq $(TORCH)"; \
+		$(PIP) install -qq '$(TORCH)' || \
+		{ echo "note: $(TORCH) is not to be had here: tests that start real jobs will skip"; \
+		  echo "hint: install the CPU build of PyTorch into $(VENV) to run them"; }; fi
+	@touch $@
+
+# `collect` is tested against a real sshd.
+test-deps:
+	@if [ -x /usr/sbin/sshd ]; then :; \
+	elif [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+		echo "apt-get install openssh-server"; \
+		{ apt-get update -qq && DEBIAN_FRONTEND=noninteractive \
+			apt-get install -y -qq --no-install-recommends openssh-server; } >/dev/null 2>&1 || \
+			echo "note: openssh-server could not be installed: tests that need sshd will skip"; \
+	else echo "note: no sshd here: tests that need it will skip"; fi
+
+clean:
+	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis src/*.egg-info
