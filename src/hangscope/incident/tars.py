@@ -1,0 +1,279 @@
+"""Reading a tar stream that a stranger, or a remote node, wrote. Nothing in it is trusted for size, name or kind.
+
+Python's own tarfile reads extended headers into memory whatever size they claim, and follows conventions (links,
+sparse maps, global headers) that evidence never needs. This reader knows plain files and directories; whatever else an
+archive holds is named by its kind and left to the caller to refuse.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Protocol
+
+from hangscope.errors import DamagedError
+
+_BLOCK = 512
+_MAX_EXTENSION = 64 << 10
+_MAX_NAME = 1024
+_MAX_COMPONENT = 255
+_MAX_DEPTH = 64
+_ZEROS = bytes(_BLOCK)
+
+_KINDS = {
+    b"0": "file", b"\0": "file", b"7": "file", b"5": "directory", b"1": "hard link", b"2": "symbolic link",
+    b"3": "character device", b"4": "block device", b"6": "pipe", b"S": "sparse file", b"M": "part of a multi-volume",
+}  # fmt: skip
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
+
+
+class Readable(Protocol):
+    def read(self, size: int, /) -> bytes: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What an archive may at most hold. The defaults fit a job of some 30,000 ranks."""
+
+    members: int = 250_000
+    member_bytes: int = 16 << 30
+    total_bytes: int = 64 << 30
+    ratio: int = 200
+    """Unpacked bytes per packed byte, once there are `ratio_from` unpacked ones. Evidence packs some ten times, log
+    spam some fifty times; a file of zeros hundreds of times."""
+    ratio_from: int = 128 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """One entry of an archive: its name as written, and what it is (`file`, `directory`, `symbolic link`, …)."""
+
+    name: str
+    kind: str
+    size: int
+    mtime: float
+
+
+class Content:
+    """The bytes of the current member; at the end of the member, or of the archive, it gives b''."""
+
+    def __init__(self, take: Callable[[int], bytes], size: int) -> None:
+        self._take = take
+        self.left = size
+
+    def read(self, size: int = 1 << 20) -> bytes:
+        if self.left == 0:
+            return b""
+        data = self._take(min(size, self.left, 1 << 20))
+        self.left -= len(data)
+        return data
+
+
+class Truncated(DamagedError):
+    """The archive ends in the middle. What came before is whole."""
+
+
+class TarReader:
+    """Iterates over (member, content); content that the caller leaves unread is skipped."""
+
+    def __init__(self, stream: Readable, *, file: str = "", limits: Limits | None = None) -> None:
+        self._stream = stream
+        self._file = file
+        self._limits = limits or Limits()
+        self.position = 0
+
+    def __iter__(self) -> Iterator[tuple[Member, Content]]:
+        limits = self._limits
+        count = total = 0
+        while (header := self._header()) is not None:
+            member, size = header
+            count += 1
+            total += size
+            if count > limits.members:
+                raise self._bad(f"more than {limits.members} entries")
+            if size > limits.member_bytes:
+                raise self._bad(f"{member.name!r} claims {size} bytes, more than the {limits.member_bytes} allowed")
+            if total > limits.total_bytes:
+                raise self._bad(f"more than {limits.total_bytes} bytes unpacked")
+            content = Content(self._some, size)
+            yield member, content
+            while content.left:
+                content.read(1 << 20)
+            self._exactly(-size % _BLOCK)
+
+    def _header(self) -> tuple[Member, int] | None:
+        """The next member's header, with what extension headers in front of it say; None at the end."""
+        name: str | None = None
+        size: int | None = None
+        for _ in range(8):  # at most: global, long name, long link and one pax header, with room
+            block = self._block()
+            if block is None:
+                return None
+            flag = block[156:157]
+            own = _number(block[124:136])
+            if own is None:
+                raise self._bad("a header without a valid size")
+            if flag in (b"x", b"g", b"L", b"K"):
+                if own > _MAX_EXTENSION:
+                    raise self._bad(f"an extension header of {own} bytes")
+                data = self._exactly(own)
+                self._exactly(-own % _BLOCK)
+                if flag == b"x":
+                    name, size = self._extended(data, name, size)
+                elif flag == b"L":
+                    name = _decode(data.split(b"\0", 1)[0])
+                continue
+            plain = _decode(block[:100].split(b"\0", 1)[0])
+            prefix = block[345:500].split(b"\0", 1)[0]
+            if block[257:263] == b"ustar\0" and prefix:  # GNU tar keeps other things in that place
+                plain = f"{_decode(prefix)}/{plain}"
+            kind = _KINDS.get(flag, f"entry of type {flag!r}")
+            told = plain if name is None else name
+            if kind == "file" and told.endswith("/"):
+                kind = "directory"
+            length = own if size is None else size
+            return Member(told, kind, length, float(_number(block[136:148]) or 0)), length
+        raise self._bad("too many extension headers in a row")
+
+    def _extended(self, data: bytes, name: str | None, size: int | None) -> tuple[str | None, int | None]:
+        position = 0
+        while position < len(data):
+            space = data.find(b" ", position, position + 20)
+            digits = data[position:space] if space > 0 else b""
+            if not digits.isdigit() or not 0 < (length := int(digits)) <= len(data) - position:
+                raise self._bad("a broken extension header")
+            key, _, value = data[space + 1 : position + length - 1].partition(b"=")
+            if key == b"path":
+                name = _decode(value)
+            elif key == b"size":
+                if not value.isdigit() or len(value) > 20:
+                    raise self._bad("a broken size in an extension header")
+                size = int(value)
+            elif key.startswith(b"GNU.sparse"):
+                raise self._bad("a sparse file")
+            position += length
+        return name, size
+
+    def _block(self) -> bytes | None:
+        block = self._upto(_BLOCK)
+        if not block:
+            raise Truncated("ends without an end mark", file=self._file, offset=self.position)
+        if len(block) < _BLOCK:
+            raise Truncated("ends inside a header", file=self._file, offset=self.position)
+        if block == _ZEROS:
+            return None
+        told = _number(block[148:156])
+        body = block[:148] + b" " * 8 + block[156:]
+        # Some old tars summed signed bytes; both sums are accepted everywhere.
+        if told != sum(body) and told != sum(byte - 256 if byte > 127 else byte for byte in body):
+            raise self._bad("not a tar header")
+        return block
+
+    def _upto(self, size: int) -> bytes:
+        parts = []
+        while size:
+            part = self._stream.read(size)
+            if not part:
+                break
+            self.position += len(part)
+            size -= len(part)
+            parts.append(part)
+        return b"".join(parts)
+
+    def _some(self, size: int) -> bytes:
+        part = self._stream.read(size)
+        self.position += len(part)
+        if not part:
+            raise Truncated("ends inside a file", file=self._file, offset=self.position)
+        return part
+
+    def _exactly(self, size: int) -> bytes:
+        data = self._upto(size)
+        if len(data) < size:
+            raise Truncated("ends inside an entry", file=self._file, offset=self.position)
+        return data
+
+    def _bad(self, reason: str) -> DamagedError:
+        return DamagedError(reason, file=self._file, offset=self.position)
+
+
+def _decode(raw: bytes) -> str:
+    return raw.decode("utf-8", "surrogateescape")
+
+
+def _number(field: bytes) -> int | None:
+    """A number in a header: octal digits, or GNU's binary form for sizes of 8 GiB and more."""
+    if field[:1] == b"\x80":
+        return int.from_bytes(field[1:], "big")
+    digits = field.split(b"\0", 1)[0].strip()
+    if not digits:
+        return 0
+    try:
+        return int(digits, 8) if not digits.startswith((b"-", b"+")) else None
+    except ValueError:
+        return None
+
+
+# ---- names -----------------------------------------------------------------------------------------------------------
+
+
+def unsafe(name: str) -> str | None:
+    """Why a path may not be created below a target directory; None where it may.
+
+    Stricter than the file systems at hand: what is fine here may be a trick on the machine that opens it next.
+    """
+    if not name:
+        return "an empty name"
+    if len(name) > _MAX_NAME:
+        return "a name that is too long"
+    if name.startswith("/") or re.match(r"[A-Za-z]:", name):
+        return "an absolute path"
+    if "\\" in name:
+        return "a backslash in the name"
+    if _CONTROL.search(name):
+        return "control characters in the name"
+    try:
+        name.encode("utf-8")
+    except UnicodeEncodeError:
+        return "a name that is no UTF-8"
+    parts = name.rstrip("/").split("/")
+    if ".." in parts:
+        return "a path that leaves the target"
+    if any(part in ("", ".") for part in parts):
+        return "an empty part in the path"
+    if len(parts) > _MAX_DEPTH or any(len(part.encode()) > _MAX_COMPONENT for part in parts):
+        return "a path that is too deep or too long"
+    if any(part.endswith((" ", ".")) or ":" in part for part in parts):
+        return "a name that some systems read as another"
+    return None
+
+
+class Names:
+    """The names an archive used so far. `add` says why a new one cannot live beside them."""
+
+    def __init__(self) -> None:
+        self._files: set[str] = set()
+        self._folders: dict[str, str] = {}
+
+    def add(self, name: str, *, folder: bool = False) -> str | None:
+        """None where the name is new; otherwise the reason. Case and Unicode form do not make a name different."""
+        parts = name.rstrip("/").split("/")
+        keys = [unicodedata.normalize("NFC", part).casefold() for part in parts]
+        above = range(1, len(parts) + 1 if folder else len(parts))
+        for depth in above:
+            key, spelled = "/".join(keys[:depth]), "/".join(parts[:depth])
+            if key in self._files:
+                return "a file used as a directory"
+            if self._folders.setdefault(key, spelled) != spelled:
+                return "the same directory in another spelling"
+        if folder:
+            return None
+        key = "/".join(keys)
+        if key in self._folders:
+            return "a directory used as a file"
+        if key in self._files:
+            return "the same name twice"
+        self._files.add(key)
+        return None
