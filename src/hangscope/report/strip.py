@@ -10,9 +10,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 
-from hangscope.diagnosis.verdict import Diagnosis
+from hangscope.diagnosis.verdict import Diagnosis, Victim
 from hangscope.report.layout import Line, Piece, cells, pad, paragraph, shorten
-from hangscope.report.text import plural, ranges
+from hangscope.report.text import plural, ranges, rank_list, safe, spans
 
 FEW = 64
 """Up to so many ranks are drawn one by one."""
@@ -22,6 +22,7 @@ _CHUNK = 32
 """Letters in a row where no node bounds it."""
 
 _STATES = {"not launched": "-", "scheduled": "s", "started": "S", "completed": "C", "unknown": "?"}
+_OTHERS = {"slow": "on time", "mismatch": "as the majority"}
 _ROLES = {"X": "culprit", "W": "waiting", "w": "waiting", "-": "culprit", ">": "culprit", "<": "culprit"}
 
 
@@ -75,10 +76,11 @@ def assign(diagnosis: Diagnosis) -> Letters:
     """The letter of every rank that anything mentions."""
     d = diagnosis
     culprits = {c.rank for c in d.culprits}
-    named = {v.rank: v for v in d.victims}
+    named = {v.rank for v in d.victims}
+    at_root = {v.rank for v in direct(d)}
     states = d.operation.state_by_rank if d.operation is not None else {}
     missing = set(d.completeness.missing_dumps) if d.completeness is not None else set()
-    everyone = culprits | set(named) | set(states) | missing | set(d.nodes)
+    everyone = culprits | named | set(states) | missing | set(d.nodes)
     if d.completeness is not None and all(rank < d.completeness.ranks for rank in everyone):
         everyone |= set(range(d.completeness.ranks))  # ranks count from 0: those that nothing mentions are the others
 
@@ -96,13 +98,12 @@ def assign(diagnosis: Diagnosis) -> Letters:
             letter = _STATES.get(states[rank], "?")
             says = f"{states[rank]} {operation}" if letter != "?" else "state unknown"
         elif rank in named:
-            direct = not culprits or bool(culprits & set(named[rank].waits_for))
-            letter = "W" if direct else "w"
-            says = f"waiting in {_common(d, direct=True) or 'its group'}" if direct else "waiting behind them"
+            letter = "W" if rank in at_root else "w"
+            says = _waits(d, at_root) if letter == "W" else "waiting behind them"
         elif rank in missing:
             letter, says = "?", "no dump"
         else:
-            letter, says = ".", "not waiting"
+            letter, says = ".", _OTHERS.get(d.kind, "not waiting") if not d.hang else "not waiting"
         by_rank[rank] = letter
         meaning.setdefault(letter, says)
     order = {letter: i for i, letter in enumerate("X><-Ww?sSC.")}
@@ -118,11 +119,18 @@ def _kind_word(kind: str) -> str:
     return {"gpu": "GPU stuck", "network": "cut off", "slow": "late", "unknown": "suspected"}.get(kind, kind)
 
 
-def _common(diagnosis: Diagnosis, *, direct: bool) -> str | None:
-    """The one operation that all direct victims wait in, where there is only one."""
+def direct(diagnosis: Diagnosis) -> list[Victim]:
+    """The victims that wait for a culprit and not for another victim; all of them where nobody is accused."""
     culprits = {c.rank for c in diagnosis.culprits}
-    operations = {v.operation for v in diagnosis.victims if bool(not culprits or culprits & set(v.waits_for)) is direct}
-    return next(iter(operations)) if len(operations) == 1 else None
+    return [v for v in diagnosis.victims if not culprits or culprits.intersection(v.waits_for)]
+
+
+def _waits(diagnosis: Diagnosis, at_root: set[int]) -> str:
+    operations = {v.operation for v in diagnosis.victims if v.rank in at_root}
+    if len(operations) == 1 and (operation := operations.pop()):
+        return f"waiting in {operation}"
+    accused = [c.rank for c in diagnosis.culprits]
+    return f"waiting for {rank_list(accused, limit=3)}" if accused else "waiting"
 
 
 def _rows(by_rank: Mapping[int, str], nodes: Mapping[int, str]) -> list[_Row]:
@@ -159,14 +167,15 @@ def _most_telling(rows: Sequence[_Row]) -> tuple[list[_Row], list[_Row]]:
 
 
 def _draw(rows: Sequence[_Row], width: int, *, spaced: bool) -> list[Line]:
-    labels = [shorten(_label(row), max(width // 3, 8)) for row in rows]
-    spans = [shorten(_span(row.ranks), max(width // 4, 8)) for row in rows]
+    said = [shorten(_span(row.ranks), max(width // 4, 8)) for row in rows]
+    span_width = max(map(cells, said))
+    look_width = min(max(len(row.look) for row in rows if not (row.folded > 1 and row.uniform)) + 5, width // 3)
+    labels = [shorten(_label(row), max(width - span_width - look_width - 4, 8)) for row in rows]
     label_width = max(map(cells, labels))
-    span_width = max(map(cells, spans))
     lead = (label_width + 2 if label_width else 0) + span_width + 2
     room = max(width - lead, 8)
     lines: list[Line] = []
-    for row, label, span in zip(rows, labels, spans, strict=True):
+    for row, label, span in zip(rows, labels, said, strict=True):
         head = f"{pad(label, label_width)}  " if label_width else ""
         head += f"{pad(span, span_width)}  "
         if row.folded > 1:
@@ -194,10 +203,10 @@ def _run_lengths(look: str) -> str:
 
 
 def _label(row: _Row) -> str:
-    distinct = list(dict.fromkeys(row.nodes))
+    distinct = [safe(node) for node in dict.fromkeys(row.nodes)]
     if len(distinct) <= 1:
         return "".join(distinct)
-    return f"{len(distinct)} nodes {distinct[0]} … {distinct[-1]}"
+    return f"{distinct[0]} … {distinct[-1]} ({len(distinct)} nodes)"
 
 
 def _span(ranks: Sequence[int]) -> str:
@@ -208,11 +217,11 @@ def _span(ranks: Sequence[int]) -> str:
 
 def _legend(letters: Letters, width: int, *, few: bool, verbose: bool) -> list[Line]:
     if few:
-        entries = [(letter, says) for letter, says in letters.meaning.items()]
         lines: list[Line] = []
         current: list[Piece] = []
         used = 0
-        for letter, says in entries:
+        for letter, meaning in letters.meaning.items():
+            says = safe(meaning)
             size = len(letter) + 1 + cells(says)
             if current and used + 3 + size > width:
                 lines.append(tuple(current))
@@ -220,16 +229,13 @@ def _legend(letters: Letters, width: int, *, few: bool, verbose: bool) -> list[L
             if current:
                 current.append(Piece("   "))
                 used += 3
-            if size > width:
-                says = shorten(says, width - 2)
-                size = width
-            current += [Piece(letter, _ROLES.get(letter, "")), Piece(f" {says}")]
+            current += [Piece(letter, _ROLES.get(letter, "")), Piece(f" {shorten(says, width - 2)}")]
             used += size
         lines.append(tuple(current))
         return lines
     lines = []
     for letter, says in letters.meaning.items():
         ranks = letters.ranks(letter)
-        text = f"{says}, {plural(len(ranks), 'rank')}: {ranges(ranks, None if verbose else 12)}"
+        text = f"{says}, {plural(len(ranks), 'rank')}: {spans(ranks, 24 if verbose else 6)}"
         lines += paragraph(text, width, first=f"{letter} ", mark=_ROLES.get(letter, ""))
     return lines

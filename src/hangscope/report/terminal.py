@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from hangscope.diagnosis.verdict import Completeness, Culprit, Diagnosis, Finding, LinkEnd, Victim
 from hangscope.model import Gap, Source
 from hangscope.report.layout import Line, Piece, cells, pad, paragraph, plain, table, wrap
-from hangscope.report.strip import strip, title
+from hangscope.report.strip import direct, strip, title
 from hangscope.report.text import clock, duration, iso, own_frame, place, plural, ranges, rank_list, safe, size
 
 _HEAD = 7
@@ -19,6 +19,7 @@ _SOURCES_SHOWN = 2
 _DETAIL_SHOWN = 6
 _GAPS_SHOWN = 5
 _LATE_SHOWN = 8
+_SETS_SHOWN = 8
 
 
 def render_text(diagnosis: Diagnosis, *, width: int = 80, verbose: bool = False) -> str:
@@ -59,16 +60,12 @@ def render(diagnosis: Diagnosis, *, width: int = 80, verbose: bool = False) -> l
 
 def _head(d: Diagnosis, width: int, verbose: bool) -> list[Line]:
     label, role = _label(d)
-    sure = f"confidence: {d.confidence}"
     first = pad(label, _HEAD)
-    said = d.headline or d.summary
-    lines: list[Line] = []
-    if cells(first) + cells(said) + 2 + len(sure) <= width:
-        gap = " " * (width - cells(first) - cells(said) - len(sure))
-        lines.append((Piece(first, role), Piece(said, "label"), Piece(gap), Piece(sure, "faint")))
-    else:
-        lines += paragraph(said, width, first=first, role="label", mark=role)
-        lines += _under(sure, width, "faint")
+    sure = f"confidence: {d.confidence}"
+    said = wrap(d.headline or d.summary, width - _HEAD - len(sure) - 2)
+    gap = " " * (width - _HEAD - cells(said[0]) - len(sure))
+    lines: list[Line] = [(Piece(first, role), Piece(said[0], "label"), Piece(gap), Piece(sure, "faint"))]
+    lines += [(Piece(" " * _HEAD), Piece(part, "label")) for part in said[1:]]
     if verbose and d.confidence_rule:
         lines += _under(f"confidence is {d.confidence}: {d.confidence_rule}", width, "faint")
     for text in _about(d, verbose):
@@ -129,20 +126,20 @@ def _several(culprits: Sequence[Culprit], verbose: bool) -> list[str]:
     homes: dict[str | None, list[int]] = {}
     for culprit in culprits:
         homes.setdefault(culprit.node, []).append(culprit.rank)
-    return [f"{rank_list(ranks)} on {node or 'a node not known'}" for node, ranks in homes.items()]
+    lines = [f"{rank_list(ranks)} on {node or 'a node not known'}" for node, ranks in homes.items()]
+    more = len(lines) - _CULPRITS_SHOWN
+    return lines if more <= 0 else [*lines[:_CULPRITS_SHOWN], f"and on {plural(more, 'more node')} (-v names them)"]
 
 
 def _waiting(d: Diagnosis) -> list[str]:
-    culprits = {c.rank for c in d.culprits}
-    direct = [v for v in d.victims if not culprits or culprits & set(v.waits_for)]
-    behind = len(d.victims) - len(direct)
     if not d.victims:
         return []
-    has = "has" if len(direct) == 1 else "have"
+    waiting = len(direct(d))
+    behind = len(d.victims) - waiting
     if d.waiting_s is not None:
-        text = f"{plural(len(direct), 'rank')} {has} waited {duration(d.waiting_s)}"
+        text = f"{plural(waiting, 'rank')} {'has' if waiting == 1 else 'have'} waited {duration(d.waiting_s)}"
     else:
-        text = f"{plural(len(direct), 'rank')} {'waits' if len(direct) == 1 else 'wait'}"
+        text = f"{plural(waiting, 'rank')} {'waits' if waiting == 1 else 'wait'}"
     if behind:
         text += f"; {behind} more {'waits' if behind == 1 else 'wait'} behind them"
     return [text]
@@ -250,24 +247,36 @@ def _ranks(d: Diagnosis, width: int, verbose: bool) -> list[Line]:
 
 
 def _waits(d: Diagnosis, width: int) -> list[Line]:
-    """Every victim, those that wait for the same in the same place together, with the chain to the root."""
-    groups: dict[tuple[tuple[int, ...], str | None, str | None], list[Victim]] = {}
-    for victim in d.victims:
-        groups.setdefault((tuple(sorted(victim.waits_for)), victim.operation, victim.group), []).append(victim)
-    if not groups:
+    """Every victim: those that wait for the same in the same place together, with the chain to the root.
+
+    A layout repeats: where one kind of operation on one kind of group has many such sets, they are told in one line.
+    """
+    alike: dict[tuple[str, str | None], dict[tuple[tuple[int, ...], str | None], list[Victim]]] = {}
+    for victim in sorted(d.victims, key=lambda v: v.rank):
+        sort = ((victim.operation or "").split(" ")[0], victim.group)
+        alike.setdefault(sort, {}).setdefault((tuple(sorted(victim.waits_for)), victim.operation), []).append(victim)
+    if not alike:
         return []
     lines: list[Line] = [(Piece("Waits", "label"),)]
-    for (waits_for, operation, group), victims in sorted(groups.items(), key=lambda item: item[1][0].rank):
-        who = rank_list(v.rank for v in victims)
-        text = f"{who} {'waits' if len(victims) == 1 else 'wait'}"
-        text += f" for {rank_list(waits_for)}" if waits_for else ""
-        text += f" in {operation}" if operation else ""
-        text += f" of {group}" if group else ""
-        longest = max(victims, key=lambda v: len(v.chain))
-        if len(longest.chain) > 2:
-            text += f"; chain {' → '.join(map(str, longest.chain))}"
-        lines += paragraph(text, width, indent=4)
+    for (operation, group), sets in alike.items():
+        if len(sets) > _SETS_SHOWN:
+            everyone = [v for victims in sets.values() for v in victims]
+            text = _wait(everyone, [r for v in everyone for r in v.waits_for], operation, group)
+            lines += paragraph(f"{text} ({len(sets)} sets of ranks)", width, indent=2)
+            continue
+        for (waits_for, whole), victims in sets.items():
+            lines += paragraph(_wait(victims, waits_for, whole, group), width, indent=2)
     return lines
+
+
+def _wait(victims: Sequence[Victim], waits_for: Iterable[int], operation: str | None, group: str | None) -> str:
+    text = f"{rank_list((v.rank for v in victims), limit=24)} {'waits' if len(victims) == 1 else 'wait'}"
+    others = set(waits_for)
+    text += f" for {rank_list(others, limit=24)}" if others else ""
+    text += f" in {operation}" if operation else ""
+    text += f" of {group}" if group else ""
+    longest = max(victims, key=lambda v: len(v.chain)).chain
+    return f"{text}; chain {' → '.join(map(str, longest))}" if len(longest) > 2 else text
 
 
 def _operation(d: Diagnosis, width: int) -> list[Line]:

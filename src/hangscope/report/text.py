@@ -23,18 +23,36 @@ _FOLD = 3
 
 def ranges(ranks: Iterable[int], limit: int | None = None) -> str:
     """Ranks as people write them: ``0-511, 520``. At most `limit` parts, then how many ranks are left unsaid."""
-    ordered = sorted(set(ranks))
+    return _join(_runs(sorted(set(ranks)), strides=False), limit)
+
+
+def spans(ranks: Iterable[int], limit: int | None = None) -> str:
+    """As `ranges`, and evenly spaced ranks in one part too: ``3-8187 step 8``. A layout of groups repeats so."""
+    return _join(_runs(sorted(set(ranks)), strides=True), limit)
+
+
+def _runs(ordered: Sequence[int], *, strides: bool) -> list[tuple[str, int]]:
+    """The parts of the list, each with how many ranks it stands for."""
     parts: list[tuple[str, int]] = []
-    start = 0
-    for i in range(1, len(ordered) + 1):
-        if i < len(ordered) and ordered[i] == ordered[i - 1] + 1:
-            continue
-        run = ordered[start:i]
-        if len(run) >= _FOLD:
-            parts.append((f"{run[0]}-{run[-1]}", len(run)))
+    at = 0
+    while at < len(ordered):
+        step = ordered[at + 1] - ordered[at] if at + 1 < len(ordered) else 0
+        end = at + 1
+        while end < len(ordered) and ordered[end] - ordered[end - 1] == step:
+            end += 1
+        count = end - at
+        if step == 1 and count >= _FOLD:
+            parts.append((f"{ordered[at]}-{ordered[end - 1]}", count))
+        elif strides and count > _FOLD:
+            parts.append((f"{ordered[at]}-{ordered[end - 1]} step {step}", count))
         else:
-            parts.extend((str(rank), 1) for rank in run)
-        start = i
+            parts.append((str(ordered[at]), 1))
+            end = at + 1
+        at = end
+    return parts
+
+
+def _join(parts: list[tuple[str, int]], limit: int | None) -> str:
     if limit is not None and len(parts) > limit:
         left = sum(count for _, count in parts[limit:])
         parts = [*parts[:limit], (f"and {left} more", 0)]
@@ -47,9 +65,9 @@ def plural(count: int, noun: str) -> str:
 
 
 def rank_list(ranks: Iterable[int], limit: int | None = None) -> str:
-    """``rank 3`` or ``ranks 0-2, 5``."""
-    known = sorted(set(ranks))
-    return f"{'rank' if len(known) == 1 else 'ranks'} {ranges(known, limit)}"
+    """``rank 3``, ``ranks 0-2, 5`` or ``ranks 3-8187 step 8``."""
+    known = set(ranks)
+    return f"{'rank' if len(known) == 1 else 'ranks'} {spans(known, limit)}"
 
 
 def duration(seconds: float) -> str:
