@@ -1,0 +1,211 @@
+"""Everything that the rules look at, computed once, and the small questions that several of them ask."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from hangscope.diagnosis.align import Alignment, align
+from hangscope.diagnosis.divergence import Divergence, divergences
+from hangscope.diagnosis.fate import Fates
+from hangscope.diagnosis.standing import Standings, Unit
+from hangscope.diagnosis.verdict import Finding, Link, OperationInFlight
+from hangscope.diagnosis.waits import Wait, Waits
+from hangscope.model import Frame, Group, Job, Operation, Source, State, ThreadStack
+
+_TORCH_PATHS = ("/torch/", "/contextlib.py", "/threading.py", "<frozen")
+
+IN_FLIGHT_S = 2.0
+"""An operation younger than this when the evidence was taken is in flight, not stuck."""
+
+
+@dataclass(slots=True)
+class Draft:
+    """What a rule concluded. `conclude` turns it into a Diagnosis."""
+
+    kind: str
+    headline: str
+    summary: str
+    confidence: str
+    rule: str
+    hang: bool = True
+    culprits: dict[int, str] = field(default_factory=dict)
+    wait: Wait | None = None
+    operation: OperationInFlight | None = None
+    link: Link | None = None
+    why: list[Finding] = field(default_factory=list)
+    next_steps: list[str] = field(default_factory=list)
+    ruled_out: dict[str, str] = field(default_factory=dict)
+    evidence: list[Finding] = field(default_factory=list)
+    victims_of: set[int] | None = None
+    """Whose victims to list; the culprits where None."""
+
+
+class Case:
+    """One job under diagnosis."""
+
+    def __init__(self, job: Job) -> None:
+        self.job = job
+        self.alignment: Alignment = align(job)
+        self.standings = Standings(self.alignment)
+        self.waits = Waits(self.standings)
+        self.fates = Fates(job)
+        self.divergences: list[Divergence] = divergences(self.alignment)
+        self.groups: list[Group] = self.standings.groups
+        self._files = {rank: dumps[0].file for rank, dumps in job.dumps.items() if dumps}
+
+    # ---- words -------------------------------------------------------------------------------------------------------
+
+    def group_label(self, index: int) -> str:
+        """A group as people know it, with its members where several groups share the description."""
+        group = self.groups[index]
+        label = group.label
+        if sum(g.label == label for g in self.groups) > 1 and group.name:
+            return f"{label} ({group.name})"
+        return label
+
+    def who(self, rank: int) -> str:
+        node = self.job.nodes.get(rank)
+        return f"rank {rank} on {node}" if node else f"rank {rank}"
+
+    def title(self, wait: Wait) -> str:
+        """The operation as people say it: ``all_reduce #16``, ``recv 0<-3``."""
+        if wait.point_to_point:
+            return self.unit_title(wait.inside[0])
+        return f"{wait.name} #{wait.seq}" if wait.seq is not None else wait.name
+
+    def unit_title(self, unit: Unit) -> str:
+        if unit.point_to_point and unit.rows:
+            inner = [self.job.ops[row] for row in unit.rows]
+            named = [op.title for op in inner if op.source is not None or op.destination is not None]
+            if named:
+                return (
+                    named[0] if len(named) == 1 else f"batch of {', '.join(named[:4])}{'…' if len(named) > 4 else ''}"
+                )
+        return f"{unit.name} #{unit.seq}" if unit.seq is not None else unit.name
+
+    def source(self, rank: int, operation: Operation | None = None) -> tuple[Source, ...]:
+        """The dump of a rank, and the entry in it."""
+        file = self._files.get(rank)
+        if file is None:
+            return ()
+        place = "" if operation is None else f"record {operation.record_id}"
+        return (Source(file, place),)
+
+    # ---- stacks ------------------------------------------------------------------------------------------------------
+
+    def user_frame(self, frames: tuple[Frame, ...]) -> Frame | None:
+        """The innermost frame of the user's own code."""
+        for frame in frames:
+            if not any(part in frame.filename for part in _TORCH_PATHS):
+                return frame
+        return frames[0] if frames else None
+
+    def user_frames(self, frames: tuple[Frame, ...], limit: int = 3) -> tuple[str, ...]:
+        own = [f for f in frames if not any(part in f.filename for part in _TORCH_PATHS)]
+        return tuple(f"{f.filename}:{f.line}  {f.name}" for f in (own or list(frames))[:limit])
+
+    def main_stack(self, rank: int) -> ThreadStack | None:
+        """The newest sample of the rank's main thread."""
+        pid = self.job.processes[rank].pid if rank in self.job.processes else None
+        mine = [
+            s for s in self.job.facts.stacks if s.rank == rank or (s.rank is None and pid is not None and s.pid == pid)
+        ]
+        main = [s for s in mine if s.main] or mine
+        return max(main, key=lambda s: s.sample) if main else None
+
+    def last_operation(self, rank: int) -> Operation | None:
+        low, high = np.searchsorted(self.job.ops.column("rank"), [rank, rank + 1])
+        return self.job.ops[int(high) - 1] if high > low else None
+
+    # ---- time --------------------------------------------------------------------------------------------------------
+
+    def age_s(self, wait: Wait) -> float | None:
+        """How long the operation had been waiting when the evidence was taken; None where nothing says so."""
+        ages = [age for unit in wait.inside if (age := self._unit_age_s(unit)) is not None]
+        return max(ages) if ages else None
+
+    def _unit_age_s(self, unit: Unit) -> float | None:
+        reported = [
+            r.elapsed_ms / 1e3
+            for r in self.job.facts.watchdog
+            if r.rank == unit.rank and r.seq == unit.seq and r.elapsed_ms is not None and not unit.point_to_point
+        ]
+        if unit.row is None:
+            return max(reported) if reported else None
+        ops = self.job.ops
+        created = int(ops.column("created_ns")[unit.row])
+        if created < 0:
+            return max(reported) if reported else None
+        low, high = np.searchsorted(ops.column("rank"), [unit.rank, unit.rank + 1])
+        part = slice(int(low), int(high))
+        # The recorder stamps what it had not yet noticed at the time of the dump (torch 2.3-2.15): the newest stamp of
+        # an entry that is not retired is when the dump was taken.
+        fresh = ops.column("retired")[part] == 0
+        stamps = np.maximum(ops.column("started_ns")[part], ops.column("completed_ns")[part])[fresh]
+        newest = int(stamps.max()) if len(stamps) else -1
+        if newest > 0:
+            reported.append((newest - created) / 1e9)
+        return max(reported) if reported else None
+
+    def stuck(self) -> tuple[bool, str]:
+        """Whether the job hangs (or was brought down), and what says so."""
+        facts = self.job.facts
+        timeouts = [r for r in facts.watchdog if r.kind in ("timeout", "async_error")]
+        if timeouts:
+            return True, f"PyTorch's watchdog reported it on {len({r.rank for r in timeouts})} rank(s)"
+        if self.job.reason in ("stall", "rank-exit", "watchdog", "dump-file") and self.waits.all:
+            return True, f"the evidence was captured because of a {self.job.reason}"
+        ages = [age for wait in self.waits.all if (age := self.age_s(wait)) is not None]
+        if ages and max(ages) >= IN_FLIGHT_S:
+            return True, f"an operation had been unfinished for {max(ages):.1f} s"
+        if ages and len(ages) == len(self.waits.all):
+            return False, f"the oldest unfinished operation was {max(ages):.2f} s old"
+        return bool(self.waits.all), "operations are unfinished, and nothing says how long they have been"
+
+    # ---- the operation at the root -----------------------------------------------------------------------------------
+
+    def operation_of(self, wait: Wait) -> OperationInFlight:
+        """The state of every member at one operation."""
+        group = self.groups[wait.group]
+        by_rank = {u.rank: u for u in wait.inside}
+        states: dict[int, str] = {}
+        members = group.members or tuple(sorted({*by_rank, *wait.blockers, *wait.finished}))
+        if wait.point_to_point:
+            members = tuple(sorted({*by_rank, *wait.blockers, *wait.finished, *(c.peer for _, c in wait.counterparts)}))
+        for rank in members:
+            if rank in by_rank:
+                state = by_rank[rank].state
+                states[rank] = "scheduled" if state is State.UNKNOWN else state.name.lower()
+            elif rank in wait.finished:
+                states[rank] = "completed"
+            elif wait.point_to_point:
+                place = [c.place.value for _, c in wait.counterparts if c.peer == rank]
+                states[rank] = (
+                    {"inside": "started", "queued": "scheduled"}.get(place[0], place[0]) if place else "unknown"
+                )
+            elif wait.seq is not None:
+                place_value = self.standings.place(rank, wait.group, wait.seq, self.waits.launched_at_ns(wait)).value
+                states[rank] = {"queued": "scheduled", "inside": "scheduled"}.get(place_value, place_value)
+        rows = [u.row for u in wait.inside if u.row is not None]
+        sample = self.job.ops[self._representative(rows)] if rows else None
+        name = self.unit_title(wait.inside[0]) if wait.point_to_point else wait.name
+        report = next((u.report for u in wait.inside if u.report), None)
+        return OperationInFlight(
+            group=self.group_label(wait.group),
+            members=members,
+            seq=wait.seq,
+            name=name,
+            bytes=sample.size_bytes if sample else None,
+            dtypes=sample.input_dtypes or sample.output_dtypes if sample else (),
+            state_by_rank=states,
+            frames=sample.frames if sample else (report.frames if report else ()),
+        )
+
+    def _representative(self, rows: list[int]) -> int:
+        """A row of the call that most ranks made."""
+        votes = Counter(int(self.alignment.call[row]) for row in rows)
+        best = votes.most_common(1)[0][0]
+        return next(row for row in rows if int(self.alignment.call[row]) == best)

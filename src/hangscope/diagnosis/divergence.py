@@ -1,0 +1,333 @@
+"""Where members of one group disagree about what they run at one position of the sequence.
+
+The majority is the reference, never the first file. A rank whose sequence fits again after a shift has skipped or added
+calls, and the call that it skipped is named from the others' recordings.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from enum import Enum
+
+import numpy as np
+
+from hangscope.diagnosis.align import Alignment, Ints, Lane
+from hangscope.model import Kind, Operation, State
+
+_SHIFT_MAX = 8
+"""The longest run of skipped or added calls that is looked for."""
+
+
+class Shape(Enum):
+    OTHER_OPERATION = "another operation"
+    OTHER_SIZE = "another size"
+    OTHER_TYPE = "another data type"
+    OTHER_SPLITS = "other split sizes"
+    SKIPPED = "a call left out"
+    ADDED = "a call too many"
+
+
+@dataclass(frozen=True, slots=True)
+class Divergence:
+    """One disagreement: who differs from whom, first at which position, and how."""
+
+    group: int
+    seq: int
+    shape: Shape
+    odd: tuple[int, ...]
+    """The ranks that differ from the majority; where the sides are equal, both sides."""
+    tied: bool
+    odd_row: int
+    """A row of an odd rank at the position."""
+    reference_row: int
+    """A row of the majority at the position."""
+    calls: tuple[int, ...] = ()
+    """SKIPPED: rows of the calls that were left out (on a reference rank). ADDED: rows of the extra calls."""
+    parted_at: tuple[int, int] | None = None
+    """(odd rank's row, reference row) where the two code paths part: what each did instead of the other."""
+    at_ns: int | None = None
+    support: int = 0
+    """How many later positions confirm a shift."""
+
+
+def divergences(alignment: Alignment) -> list[Divergence]:
+    """The first disagreement of every group, the earliest in time first."""
+    found: list[Divergence] = []
+    for lane in alignment.lanes.values():
+        first = _first(alignment, lane)
+        if first is not None:
+            found.append(first)
+    return sorted(found, key=lambda d: (d.at_ns if d.at_ns is not None else 1 << 62, d.group, d.seq))
+
+
+def _first(alignment: Alignment, lane: Lane) -> Divergence | None:
+    starts = lane.starts[:-1]
+    if not len(starts):
+        return None
+    differs = np.flatnonzero(
+        np.minimum.reduceat(lane.signatures, starts) != np.maximum.reduceat(lane.signatures, starts)
+    )
+    candidates: list[Divergence] = []
+    if len(differs):
+        candidates.append(_at(alignment, lane, int(differs[0])))
+    splits = _first_bad_splits(alignment, lane)
+    if splits is not None:
+        candidates.append(splits)
+    shifted = _first_shift_by_stack(alignment, lane, int(differs[0]) if len(differs) else len(lane.seqs))
+    if shifted is not None:
+        candidates.append(shifted)
+    return min(candidates, key=lambda d: d.seq, default=None)
+
+
+def _at(alignment: Alignment, lane: Lane, index: int) -> Divergence:
+    """Judge one position at which signatures differ."""
+    rows, signatures = lane.rows_at(index), lane.signatures_at(index)
+    reference, tied = _majority(alignment, lane, index)
+    odd_rows = rows[signatures != reference]
+    shift = _shift(alignment, lane, index, odd_rows, reference)
+    return _divergence(alignment, lane, index, odd_rows, rows[signatures == reference], tied, shift)
+
+
+def _majority(alignment: Alignment, lane: Lane, index: int) -> tuple[int, bool]:
+    """The reference signature at one position, and whether the vote was a tie.
+
+    A tie is broken by sibling groups (same description, same size) that are at the same position: they run the same
+    line of code.
+    """
+    votes = Counter(lane.signatures_at(index).tolist())
+    ranked = votes.most_common()
+    top = [signature for signature, count in ranked if count == ranked[0][1]]
+    if len(top) == 1:
+        return int(top[0]), False
+    seq = int(lane.seqs[index])
+    beside: Counter[int] = Counter()
+    for other in alignment.lanes.values():
+        if other.group.index == lane.group.index or not _siblings(other, lane):
+            continue
+        place = other.index_of(seq)
+        if place is not None:
+            beside.update(s for s in other.signatures_at(place).tolist() if s in top)
+    if beside:
+        best = beside.most_common()
+        if len(best) == 1 or best[0][1] > best[1][1]:
+            return int(best[0][0]), False
+    return int(min(top)), True
+
+
+def _siblings(a: Lane, b: Lane) -> bool:
+    size_a, size_b = len(a.group.members or ()), len(b.group.members or ())
+    return bool(a.group.desc) and a.group.desc == b.group.desc and size_a == size_b
+
+
+def _divergence(
+    alignment: Alignment,
+    lane: Lane,
+    index: int,
+    odd_rows: Ints,
+    reference_rows: Ints,
+    tied: bool,
+    shift: tuple[Shape, tuple[int, ...], int] | None,
+) -> Divergence:
+    ops = alignment.job.ops
+    ranks = ops.column("rank")
+    odd_row, reference_row = int(odd_rows[0]), int(reference_rows[0])
+    odd = sorted({int(r) for r in ranks[odd_rows]} | ({int(r) for r in ranks[reference_rows]} if tied else set()))
+    created = ops.column("created_ns")[np.concatenate([odd_rows, reference_rows])]
+    known = created[created >= 0]
+    shape, calls, support = shift or (_shape(ops[odd_row], ops[reference_row]), (), 0)
+    return Divergence(
+        group=lane.group.index,
+        seq=int(lane.seqs[index]),
+        shape=shape,
+        odd=tuple(odd),
+        tied=tied,
+        odd_row=odd_row,
+        reference_row=reference_row,
+        calls=calls,
+        parted_at=(odd_row, reference_row),
+        at_ns=int(known.min()) if len(known) else None,
+        support=support,
+    )
+
+
+def _shape(odd: Operation, reference: Operation) -> Shape:
+    if odd.name != reference.name:
+        return Shape.OTHER_OPERATION
+    if (odd.input_dtypes, odd.output_dtypes) != (reference.input_dtypes, reference.output_dtypes):
+        return Shape.OTHER_TYPE
+    return Shape.OTHER_SIZE
+
+
+# ---- skipped and added calls -----------------------------------------------------------------------------------------
+
+
+def _shift(
+    alignment: Alignment, lane: Lane, index: int, odd_rows: Ints, reference: int
+) -> tuple[Shape, tuple[int, ...], int] | None:
+    """Whether the odd ranks' sequence fits the reference again when moved by a few calls."""
+    ranks = alignment.job.ops.column("rank")
+    odd_ranks = {int(r) for r in ranks[odd_rows]}
+    everyone = {int(r) for r in ranks[lane.rows_at(index)]}
+    others = sorted(everyone - odd_ranks)
+    if not others:
+        return None
+    theirs = _sequence(alignment, lane, others[0], index)
+    mine = _sequence(alignment, lane, min(odd_ranks), index)
+    with_stacks = _has_stacks(alignment, theirs) and _has_stacks(alignment, mine)
+    key = alignment.call if with_stacks else _signature_by_row(alignment, lane)
+    a, b = key[mine].tolist(), key[theirs].tolist()
+    for count in range(1, _SHIFT_MAX + 1):
+        left_out = _fits(a, b[count:])
+        if left_out:
+            return Shape.SKIPPED, tuple(int(r) for r in theirs[:count]), left_out
+        too_many = _fits(a[count:], b)
+        if too_many:
+            return Shape.ADDED, tuple(int(r) for r in mine[:count]), too_many
+    return None
+
+
+def _fits(a: list[int], b: list[int]) -> int:
+    """How many positions two sequences share if they agree everywhere they overlap (at least twice, or once at an end)."""
+    overlap = min(len(a), len(b))
+    if overlap < 1 or a[:overlap] != b[:overlap]:
+        return 0
+    if overlap == 1 and len(a) > 1 and len(b) > 1:
+        return 0
+    return overlap
+
+
+def _sequence(alignment: Alignment, lane: Lane, rank: int, index: int) -> Ints:
+    """One rank's rows of a lane from one position on."""
+    rows = lane.rows[lane.starts[index] :]
+    return rows[alignment.job.ops.column("rank")[rows] == rank]
+
+
+def _has_stacks(alignment: Alignment, rows: Ints) -> bool:
+    return bool(len(rows)) and bool(np.all(alignment.job.ops.column("stack")[rows] != 0))
+
+
+def _signature_by_row(alignment: Alignment, lane: Lane) -> Ints:
+    by_row = np.zeros(len(alignment.call), dtype=np.int64)
+    by_row[lane.rows] = lane.signatures
+    return by_row
+
+
+def _first_shift_by_stack(alignment: Alignment, lane: Lane, before: int) -> Divergence | None:
+    """A shift that sizes do not show: same operation and size, but another line of code, and then always one off."""
+    ops = alignment.job.ops
+    if before == 0 or not np.any(ops.column("stack")[lane.rows]):
+        return None
+    calls = alignment.call[lane.rows]
+    starts = lane.starts[:-1]
+    differs = np.flatnonzero(np.minimum.reduceat(calls, starts) != np.maximum.reduceat(calls, starts))
+    ranks = ops.column("rank")
+    for index in differs[:16].tolist():
+        if index >= before:
+            return None
+        rows = lane.rows_at(index)
+        votes = Counter(alignment.call[rows].tolist()).most_common()
+        if len(votes) > 1 and votes[0][1] == votes[1][1]:
+            return None
+        odd_rows = rows[alignment.call[rows] != votes[0][0]]
+        reference_rows = rows[alignment.call[rows] == votes[0][0]]
+        shift = _shift(alignment, lane, index, odd_rows, votes[0][0])
+        if shift is None or shift[2] < 3:
+            return None
+        odd = {int(r) for r in ranks[odd_rows]}
+        usual = _usual_calls(alignment, lane, index, int(ranks[odd_rows[0]]), int(ranks[reference_rows[0]]))
+        if usual:
+            # These ranks have always come from different lines (rank 0 logs, a pipeline's first stage): not a shift.
+            continue
+        if len(odd) <= len(reference_rows):
+            return _divergence(alignment, lane, index, odd_rows, reference_rows, False, shift)
+    return None
+
+
+def _usual_calls(alignment: Alignment, lane: Lane, index: int, odd: int, reference: int) -> bool:
+    """Whether the two ranks came from different lines earlier too, without harm."""
+    rows = lane.rows[: lane.starts[index]]
+    ranks = alignment.job.ops.column("rank")[rows]
+    seqs = alignment.job.ops.column("seq")[rows]
+    mine = dict(zip(seqs[ranks == odd].tolist(), alignment.call[rows[ranks == odd]].tolist(), strict=True))
+    theirs = dict(
+        zip(seqs[ranks == reference].tolist(), alignment.call[rows[ranks == reference]].tolist(), strict=True)
+    )
+    return any(mine[s] != theirs[s] for s in mine.keys() & theirs.keys())
+
+
+# ---- all_to_all: sizes may differ, but what is sent must be what is received -----------------------------------------
+
+
+def _first_bad_splits(alignment: Alignment, lane: Lane) -> Divergence | None:
+    """An all_to_all in which the elements that all members send are not the elements that all members expect."""
+    ops = alignment.job.ops
+    names = ops.tables.names
+    wanted = [i for i, name in enumerate(names) if name.startswith(("all_to_all", "alltoall"))]
+    if not wanted:
+        return None
+    here = np.isin(ops.column("name")[lane.rows], wanted)
+    if not here.any():
+        return None
+    members = len(lane.group.members or ())
+    sent = _element_counts(alignment, lane.rows, "in_shapes")
+    expected = _element_counts(alignment, lane.rows, "out_shapes")
+    for index in range(len(lane.seqs)):
+        part = slice(int(lane.starts[index]), int(lane.starts[index + 1]))
+        if not here[part].all() or part.stop - part.start != members:
+            continue
+        if int(sent[part].sum()) == int(expected[part].sum()):
+            continue
+        rows = lane.rows[part]
+        odd_rows = _odd_splits(sent[part], expected[part], rows)
+        reference_rows = np.setdiff1d(rows, odd_rows)
+        tied = not len(odd_rows) or not len(reference_rows)
+        if tied:
+            odd_rows, reference_rows = rows, rows
+        base = _divergence(alignment, lane, index, odd_rows, reference_rows, tied, None)
+        return Divergence(
+            group=base.group,
+            seq=base.seq,
+            shape=Shape.OTHER_SPLITS,
+            odd=base.odd,
+            tied=tied,
+            odd_row=base.odd_row,
+            reference_row=base.reference_row,
+            at_ns=base.at_ns,
+        )
+    return None
+
+
+def _odd_splits(sent: Ints, expected: Ints, rows: Ints) -> Ints:
+    """The members whose own sizes explain the difference: the ones that differ from a clear majority."""
+    pairs = list(zip(sent.tolist(), expected.tolist(), strict=True))
+    votes = Counter(pairs).most_common()
+    if votes[0][1] * 2 > len(pairs):
+        return rows[[p != votes[0][0] for p in pairs]]
+    surplus = int(sent.sum()) - int(expected.sum())
+    # With ragged splits every member differs; one whose own surplus is exactly the group's is the simplest cause.
+    own = [i for i, (s, e) in enumerate(pairs) if s - e == surplus]
+    return rows[own] if len(own) == 1 else rows[:0]
+
+
+def _element_counts(alignment: Alignment, rows: Ints, column: str) -> Ints:
+    tables = alignment.job.ops.tables
+    ids = alignment.job.ops.column(column)[rows]
+    distinct, inverse = np.unique(ids, return_inverse=True)
+    counts = [sum(int(np.prod(s, dtype=np.int64)) for s in tables.shapes(int(i))) for i in distinct]
+    return np.asarray(counts, dtype=np.int64)[inverse.reshape(-1)]
+
+
+# ---- point-to-point: a pair that disagrees about the size ------------------------------------------------------------
+
+
+def unfinished_from(alignment: Alignment, divergence: Divergence) -> bool:
+    """Whether anything at or after the disagreement is unfinished in that group: then it is what hangs."""
+    lane = alignment.lanes[divergence.group]
+    ops = alignment.job.ops
+    rows = lane.rows[ops.column("seq")[lane.rows] >= divergence.seq]
+    return bool(np.any(ops.column("state")[rows] != State.COMPLETED))
+
+
+def is_batch(operation: Operation) -> bool:
+    return operation.kind is Kind.BATCH

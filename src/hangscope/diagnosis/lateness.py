@@ -1,0 +1,181 @@
+"""How late each rank came to the collectives, and what that cost the others.
+
+Two clocks are never compared directly. Where the recorder timed operations, the time a rank spent inside says how long
+it waited: the rank that spent the least came last. Otherwise the nodes' clocks are aligned through the completion of
+collectives, which ends on all members at once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from hangscope.diagnosis.align import Alignment, Lane
+from hangscope.diagnosis.standing import _SYMMETRIC
+from hangscope.diagnosis.verdict import Lateness
+from hangscope.model import State
+
+Floats = npt.NDArray[np.float64]
+
+_LOOK_BACK = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Tardiness:
+    """The result over the recorded window."""
+
+    ranks: tuple[Lateness, ...]
+    """Slowest first; only ranks that kept others waiting."""
+    window_ms: float
+    operations: int
+    total_cost_ms: float
+    skew_ms: float | None
+
+
+def tardiness(alignment: Alignment) -> Tardiness:
+    """For every rank: how often it came last by itself, by how much, and which share of the window that cost."""
+    job = alignment.job
+    ops = job.ops
+    offsets, skew = _clock_offsets(alignment)
+    waited = np.full(len(ops), np.nan)
+    late: list[tuple[int, int, float]] = []  # row of the last rank, its rank, what it cost the others
+    operations = 0
+    for lane in alignment.lanes.values():
+        for rows, wait in _waits(alignment, lane, offsets):
+            waited[rows.reshape(-1)] = wait.reshape(-1)
+            operations += len(rows)
+            last = np.argmin(wait, axis=1)
+            index = np.arange(len(rows))
+            others = np.sort(wait, axis=1)[:, 1:]
+            cost = np.median(others, axis=1) - wait[index, last]
+            last_rows = rows[index, last]
+            late += zip(last_rows.tolist(), ops.column("rank")[last_rows].tolist(), cost.tolist(), strict=True)
+    own = [
+        (row, rank, cost)
+        for row, rank, cost in late
+        if cost > 0 and not _passed_on(row, rank, cost, waited, ops.column("rank"))
+    ]
+    window_ms = _window_ms(alignment)
+    total = sum(cost for _, _, cost in own)
+    costs: dict[int, list[float]] = {}
+    for _, rank, cost in own:
+        costs.setdefault(rank, []).append(cost)
+    joined = {rank: int(np.sum(np.isfinite(waited[_span(ops.column("rank"), rank)]))) for rank in costs}
+    ranks = [
+        Lateness(
+            rank=rank,
+            late_ms_median=float(np.median(values)),
+            share_of_step=sum(values) / window_ms if window_ms > 0 else 0.0,
+            times_last=len(values),
+            operations=joined[rank],
+        )
+        for rank, values in costs.items()
+    ]
+    ranks.sort(key=lambda item: (-item.share_of_step, item.rank))
+    return Tardiness(tuple(ranks), window_ms, operations, total, skew)
+
+
+def _span(ranks: npt.NDArray[np.int64], rank: int) -> slice:
+    low, high = np.searchsorted(ranks, [rank, rank + 1])
+    return slice(int(low), int(high))
+
+
+def _passed_on(row: int, rank: int, cost: float, waited: Floats, ranks: npt.NDArray[np.int64]) -> bool:
+    """Whether the rank came late because it had itself been kept waiting just before."""
+    for before in range(row - 1, max(row - 1 - _LOOK_BACK, -1), -1):
+        if int(ranks[before]) != rank:
+            return False
+        if np.isfinite(waited[before]):
+            return bool(waited[before] >= cost / 2)
+    return False
+
+
+def _complete_rows(alignment: Alignment, lane: Lane) -> npt.NDArray[np.int64] | None:
+    """Rows of the operations that every member has finished, one line an operation, one column a member."""
+    ops = alignment.job.ops
+    members = len(lane.group.members or ())
+    if members < 2:
+        return None
+    sizes = np.diff(lane.starts)
+    full = np.flatnonzero(sizes == members)
+    if not len(full):
+        return None
+    rows = lane.rows[lane.starts[:-1][full][:, None] + np.arange(members)[None, :]]
+    names = ops.tables.names
+    symmetric = [i for i, name in enumerate(names) if name in _SYMMETRIC]
+    good = np.all(ops.column("state")[rows] == State.COMPLETED, axis=1) & np.isin(
+        ops.column("name")[rows[:, 0]], symmetric
+    )
+    return rows[good] if good.any() else None
+
+
+def _waits(alignment: Alignment, lane: Lane, offsets: Floats | None) -> list[tuple[npt.NDArray[np.int64], Floats]]:
+    """(rows, how long each member waited in ms) for the operations that can be judged."""
+    rows = _complete_rows(alignment, lane)
+    if rows is None:
+        return []
+    ops = alignment.job.ops
+    duration = ops.columns["duration_ms"][rows].astype(np.float64)
+    timed = np.all(np.isfinite(duration), axis=1)
+    parts: list[tuple[npt.NDArray[np.int64], Floats]] = []
+    if timed.any():
+        part = duration[timed]
+        parts.append((rows[timed], part - part.min(axis=1, keepdims=True)))
+    elif offsets is not None:
+        created = ops.column("created_ns")[rows]
+        known = np.all(created >= 0, axis=1)
+        if known.any():
+            adjusted = created[known] / 1e6 - offsets[ops.column("rank")[rows[known]]]
+            parts.append((rows[known], adjusted.max(axis=1, keepdims=True) - adjusted))
+    return parts
+
+
+def _clock_offsets(alignment: Alignment) -> tuple[Floats | None, float | None]:
+    """Per rank the offset of its node's clock in ms, and the spread of all offsets."""
+    job, ops = alignment.job, alignment.job.ops
+    if not job.ranks:
+        return None, None
+    size = max(job.ranks) + 1
+    gathered: dict[int, list[float]] = {}
+    for lane in alignment.lanes.values():
+        rows = _complete_rows(alignment, lane)
+        if rows is None:
+            continue
+        completed = ops.column("completed_ns")[rows[-200:]]
+        # Only what the watchdog swept has a completion time of its own; the rest carries the time of the dump.
+        good = np.all((completed > 0) & (ops.column("retired")[rows[-200:]] == 1), axis=1)
+        if not good.any():
+            continue
+        spread = completed[good] / 1e6
+        spread = spread - np.median(spread, axis=1, keepdims=True)
+        ranks = ops.column("rank")[rows[0]]
+        for column, rank in enumerate(ranks.tolist()):
+            gathered.setdefault(rank, []).extend(spread[:, column].tolist())
+    if not gathered:
+        return None, None
+    by_node: dict[object, list[float]] = {}
+    for rank, values in gathered.items():
+        by_node.setdefault(job.nodes.get(rank, rank), []).extend(values)
+    node_offset = {node: float(np.median(values)) for node, values in by_node.items()}
+    offsets = np.zeros(size)
+    for rank in job.ranks:
+        offsets[rank] = node_offset.get(job.nodes.get(rank, rank), 0.0)
+    values = list(node_offset.values())
+    return offsets, (max(values) - min(values)) if len(values) > 1 else 0.0
+
+
+def _window_ms(alignment: Alignment) -> float:
+    """The recorded time of the rank with the longest recording."""
+    ops = alignment.job.ops
+    created, ranks = ops.column("created_ns"), ops.column("rank")
+    known = created >= 0
+    if not known.any():
+        return 0.0
+    longest = 0.0
+    for rank in np.unique(ranks[known]).tolist():
+        mine = created[_span(ranks, rank)]
+        mine = mine[mine >= 0]
+        longest = max(longest, float(mine.max() - mine.min()) / 1e6)
+    return longest

@@ -1,0 +1,96 @@
+"""From "bytes do not arrive" to the connection: the ring or tree in NCCL's log, and the pair that its warnings name."""
+
+from __future__ import annotations
+
+from hangscope.diagnosis.verdict import Link, LinkEnd
+from hangscope.diagnosis.waits import Wait
+from hangscope.model import Communicator, Edge, Group, Job, TransportEvent
+
+_NETWORK_EVENTS = ("completion_error", "async_event", "connection_error", "connect_failed")
+
+
+def rings(job: Job, group: Group) -> dict[int, dict[int, int]]:
+    """Per channel: global rank → next global rank of the group's communicator, from the logs of its members."""
+    members = group.members or ()
+    parts = [c for c in job.facts.communicators if _belongs(c, members)]
+    newest: dict[int, Communicator] = {}
+    for part in parts:
+        rank = _global(part, members)
+        if rank is not None and part.rings:
+            newest[rank] = part
+    found: dict[int, dict[int, int]] = {}
+    for rank, part in newest.items():
+        for channel, (before, after) in part.rings.items():
+            following = found.setdefault(channel, {})
+            if 0 <= after < len(members):
+                following[rank] = members[after]
+            if 0 <= before < len(members):
+                following.setdefault(members[before], rank)
+    return found
+
+
+def _belongs(part: Communicator, members: tuple[int, ...]) -> bool:
+    if part.size != len(members):
+        return False
+    if part.rank is None:
+        return False
+    return (
+        part.rank in members and members[part.rank_in_comm] == part.rank if part.rank_in_comm < len(members) else False
+    )
+
+
+def _global(part: Communicator, members: tuple[int, ...]) -> int | None:
+    return part.rank if part.rank is not None else None
+
+
+def upstream_edge(job: Job, group: Group, stuck: set[int], finished: set[int]) -> tuple[int, int, int] | None:
+    """The one edge of the ring from a rank that finished to a rank that is stuck: (from, to, channel).
+
+    Data flows along the ring, so the first stuck rank behind a finished one is where bytes stop arriving.
+    """
+    for channel, following in sorted(rings(job, group).items()):
+        edges = [(a, b) for a, b in sorted(following.items()) if a in finished and b in stuck]
+        if len(edges) == 1:
+            return (*edges[0], channel)
+    return None
+
+
+def make(job: Job, sender: int, receiver: int, channel: int | None, evidence: str) -> Link:
+    """A link with the nodes and network interfaces at both ends, as far as NCCL's log names them."""
+    return Link(
+        sender=LinkEnd(sender, job.nodes.get(sender), _nic(job, sender, receiver, channel, "send")),
+        receiver=LinkEnd(receiver, job.nodes.get(receiver), _nic(job, sender, receiver, channel, "receive")),
+        channel=channel,
+        evidence=evidence,
+    )
+
+
+def _nic(job: Job, sender: int, receiver: int, channel: int | None, side: str) -> str | None:
+    fitting: list[Edge] = [
+        edge
+        for part in job.facts.communicators
+        for edge in part.edges
+        if edge.sender == sender and edge.receiver == receiver and edge.side == side
+        if channel is None or edge.channel == channel
+    ]
+    return fitting[-1].nic if fitting else None
+
+
+def network_events(job: Job, before_ns: int | None) -> list[TransportEvent]:
+    """NCCL's warnings about the network itself, not those that any process exit causes, oldest first."""
+    events = [e for e in job.facts.transport if e.kind in _NETWORK_EVENTS]
+    if before_ns is not None:
+        # What comes after the first victim gave up is mostly its own teardown.
+        events = [
+            e
+            for e in events
+            if e.at_ns is None or e.at_ns <= before_ns or e.kind in ("completion_error", "async_event")
+        ]
+    return sorted(events, key=lambda e: (e.at_ns is None, e.at_ns or 0, str(e.source)))
+
+
+def hung_pair(wait: Wait) -> tuple[int, int] | None:
+    """The two ends of a point-to-point call that both sides launched and neither finished: (sender, receiver)."""
+    if not wait.point_to_point or wait.blockers:
+        return None
+    return None

@@ -1,0 +1,18 @@
+"""The rules, one file each. A rule looks at a case and returns what it concludes, or None.
+
+They are asked in this order, and the first that concludes wins: what is directly seen comes before what is inferred.
+"""
+
+from hangscope.diagnosis.rules.deadlock import deadlock
+from hangscope.diagnosis.rules.died import died
+from hangscope.diagnosis.rules.mismatch import hung_mismatch, silent_mismatch
+from hangscope.diagnosis.rules.network import network
+from hangscope.diagnosis.rules.nothing import nothing, undetermined
+from hangscope.diagnosis.rules.peers import wrong_peer
+from hangscope.diagnosis.rules.roots import roots
+from hangscope.diagnosis.rules.slow import slow
+
+HANG_RULES = (hung_mismatch, wrong_peer, roots, deadlock, network, died, undetermined)
+NO_HANG_RULES = (silent_mismatch, slow, nothing)
+
+__all__ = ["HANG_RULES", "NO_HANG_RULES"]

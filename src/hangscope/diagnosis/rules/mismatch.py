@@ -1,0 +1,219 @@
+"""mismatch: a rank runs another operation, order, size, type or split than its group at the same position."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from hangscope.diagnosis.case import Case, Draft
+from hangscope.diagnosis.divergence import Divergence, Shape
+from hangscope.diagnosis.verdict import Finding, OperationInFlight
+from hangscope.diagnosis.words import ranks_text, shape_text, size_text
+from hangscope.model import Operation, State
+
+_HARMLESS_AFTER = 8
+"""A disagreement after which this many operations of the group went well on every member did not cause the hang."""
+
+
+def hung_mismatch(case: Case) -> Draft | None:
+    """Ranks that disagree with their group at or shortly before the operation that hangs."""
+    for divergence in case.divergences:
+        if _explains_the_hang(case, divergence):
+            return _draft(case, divergence, hang=True)
+    return None
+
+
+def silent_mismatch(case: Case) -> Draft | None:
+    """Ranks that disagreed with their group although nothing hung: the results are silently wrong."""
+    return _draft(case, case.divergences[0], hang=False) if case.divergences else None
+
+
+def _explains_the_hang(case: Case, divergence: Divergence) -> bool:
+    lane = case.alignment.lanes[divergence.group]
+    ops = case.job.ops
+    state = ops.column("state")
+    unfinished = clean = 0
+    members = len(lane.group.members or ())
+    for index in range(lane.index_of(divergence.seq) or 0, len(lane.seqs)):
+        rows = lane.rows_at(index)
+        if np.any(state[rows] != State.COMPLETED):
+            unfinished += 1
+        elif len(rows) == members and len(set(lane.signatures_at(index).tolist())) == 1:
+            clean += 1
+    stuck_elsewhere = any(set(divergence.odd) & set(w.waiters) for w in case.waits.all)
+    return clean < _HARMLESS_AFTER and (unfinished > 0 or stuck_elsewhere)
+
+
+def _draft(case: Case, divergence: Divergence, *, hang: bool) -> Draft:
+    ops = case.job.ops
+    odd, reference = ops[divergence.odd_row], ops[divergence.reference_row]
+    where = case.group_label(divergence.group)
+    what = _what(case, divergence, odd, reference)
+    who = ranks_text(divergence.odd)
+    if divergence.tied:
+        who = f"the two sides of {where}" if len(divergence.odd) > 2 else who
+    headline = f"{who} {what.short}"
+    summary = f"{_who_and_where(case, divergence)} {what.long}"
+    summary += ": the job hangs." if hang else "; nothing hung, but the result is silently wrong."
+    why = [*what.findings]
+    line = case.user_frame(reference.frames)
+    own = case.user_frame(odd.frames)
+    if divergence.parted_at and line and own and (line.filename, line.line) != (own.filename, own.line):
+        why.append(
+            Finding(
+                f"the code paths part here: {ranks_text(divergence.odd)} went on at {_at(own)}, the rest at {_at(line)}",
+                (*case.source(odd.rank, odd), *case.source(reference.rank, reference)),
+            )
+        )
+    confidence, rule = _confidence(case, divergence)
+    steps = [_step(divergence, line, own)]
+    error = next((e for r in divergence.odd if (e := case.fates.error(r)) is not None), None)
+    if error is not None:
+        frames = tuple(f"{f.filename}:{f.line}  {f.name}" for f in error.frames[-3:])
+        why.append(Finding(f"rank {error.rank} printed {error.type}: {error.message[:160]}", (error.source,), frames))
+        steps.append(
+            "an exception that is caught on one rank must not skip a collective: re-raise it, or vote on it first"
+        )
+    if not hang:
+        steps.append("do not trust results of this run from that step on")
+    waiting = [w for w in case.waits.all if w.group == divergence.group]
+    for wait in waiting[:2]:
+        why.append(
+            Finding(
+                f"{ranks_text(wait.waiters)} now {'waits' if len(wait.waiters) == 1 else 'wait'} in {case.title(wait)}",
+                case.source(wait.waiters[0]),
+            )
+        )
+    return Draft(
+        kind="mismatch",
+        hang=hang,
+        headline=headline,
+        summary=summary,
+        confidence=confidence,
+        rule=rule,
+        culprits={rank: what.short for rank in divergence.odd},
+        operation=operation_at(case, divergence, reference),
+        why=why,
+        next_steps=steps,
+        victims_of=None,
+    )
+
+
+class _What:
+    def __init__(self, short: str, long: str, findings: list[Finding]) -> None:
+        self.short, self.long, self.findings = short, long, findings
+
+
+def _what(case: Case, d: Divergence, odd: Operation, reference: Operation) -> _What:
+    where = case.group_label(d.group)
+    sources = (*case.source(odd.rank, odd), *case.source(reference.rank, reference))
+    others = "the rest" if not d.tied else f"rank {reference.rank}"
+    if d.shape in (Shape.SKIPPED, Shape.ADDED):
+        calls = [case.job.ops[row] for row in d.calls]
+        call = calls[0]
+        frame = case.user_frame(call.frames)
+        at = f" at {_at(frame)}" if frame else ""
+        more = f" and {len(calls) - 1} more" if len(calls) > 1 else ""
+        verb = "left out" if d.shape is Shape.SKIPPED else "made one call too many:"
+        text = f"{verb} {call.name} #{d.seq}{more}"
+        finding = Finding(
+            f"moved by {len(calls)}, the sequence of {ranks_text(d.odd)} fits the others' again "
+            f"({d.support} later operations agree): {call.name} {shape_text(call)}{at} was "
+            f"{'left out' if d.shape is Shape.SKIPPED else 'added'}",
+            sources,
+            case.user_frames(call.frames),
+        )
+        return _What(text, f"{text}{at} in {where}", [finding])
+    if d.shape is Shape.OTHER_OPERATION:
+        text = f"ran {odd.name} where {others} ran {reference.name} (#{d.seq})"
+        finding = Finding(
+            f"at #{d.seq} of {where}, {ranks_text(d.odd if not d.tied else [odd.rank])} ran {odd.name} {shape_text(odd)}, "
+            f"{others} {reference.name} {shape_text(reference)}",
+            sources,
+        )
+        return _What(text, f"{text} in {where}", [finding])
+    if d.shape is Shape.OTHER_SPLITS:
+        text = f"passed other split sizes to {reference.name} #{d.seq}"
+        finding = Finding(
+            f"over all members of {where}, {reference.name} #{d.seq} sends another number of elements than it receives; "
+            f"rank {odd.rank} sends {shape_text(odd)}",
+            sources,
+        )
+        return _What(text, f"{text} in {where}", [finding, *_truncations(case)])
+    if d.shape is Shape.OTHER_TYPE:
+        text = f"passed {shape_text(odd)} to {reference.name} #{d.seq}, {others} {shape_text(reference)}"
+    else:
+        text = f"passed {size_text(odd.size_bytes)} to {reference.name} #{d.seq}, {others} {size_text(reference.size_bytes)}"
+    finding = Finding(
+        f"at #{d.seq} of {where}, rank {odd.rank} passed {shape_text(odd)}, {others} {shape_text(reference)}", sources
+    )
+    return _What(text, f"{text} in {where}", [finding])
+
+
+def _truncations(case: Case) -> list[Finding]:
+    events = [e for e in case.job.facts.transport if e.kind == "size_desync"]
+    return [Finding(f"NCCL on rank {e.rank}: {' '.join(e.text.split())[:160]}", (e.source,)) for e in events[:2]]
+
+
+def _confidence(case: Case, d: Divergence) -> tuple[str, str]:
+    if d.tied:
+        return "medium", "mismatch: two equal sides; the evidence cannot say which one is wrong"
+    if d.shape is Shape.OTHER_SPLITS:
+        return "high" if _truncations(case) or len(
+            d.odd
+        ) == 1 else "medium", "mismatch: sent and received elements differ"
+    if d.shape in (Shape.SKIPPED, Shape.ADDED) and d.support < 2:
+        return "medium", "mismatch: a shift that few later operations confirm"
+    members = case.groups[d.group].members or ()
+    seen = sum(1 for r in members if case.standings.of.get(r) and case.standings.of[r].source == "dump")
+    if len(members) >= 3 and seen < len(members) and seen - len(d.odd) <= len(d.odd):
+        return "medium", "mismatch: a majority, but not of all members, since dumps are missing"
+    return "high", "mismatch: a clear majority of the group's own recordings disagrees with the rank"
+
+
+def _step(d: Divergence, line: object, own: object) -> str:
+    where = f" at {_at(line)}" if line is not None else ""
+    mine = f"; {ranks_text(d.odd)} was at {_at(own)}" if own is not None and str(own) != str(line) else ""
+    if d.shape is Shape.SKIPPED:
+        return f"code: find the branch that keeps {ranks_text(d.odd)} from the call{where}{mine}"
+    if d.shape is Shape.ADDED:
+        return f"code: find why only {ranks_text(d.odd)} makes the extra call{mine}"
+    if d.shape is Shape.OTHER_SPLITS:
+        return f"code: print the input and output split sizes on every rank before the call{where}"
+    return f"code: compare what the ranks pass to the call{where}{mine}"
+
+
+def _at(frame: object) -> str:
+    return f"{frame.filename}:{frame.line}"  # type: ignore[attr-defined]  # a Frame
+
+
+def _who_and_where(case: Case, d: Divergence) -> str:
+    if len(d.odd) == 1:
+        return case.who(d.odd[0]).capitalize() if False else case.who(d.odd[0])[0].upper() + case.who(d.odd[0])[1:]
+    text = ranks_text(d.odd)
+    return text[0].upper() + text[1:]
+
+
+def operation_at(case: Case, d: Divergence, reference: Operation) -> OperationInFlight:
+    """The position of the disagreement, over all members."""
+    group = case.groups[d.group]
+    lane = case.alignment.lanes[d.group]
+    index = lane.index_of(d.seq)
+    rows = lane.rows_at(index) if index is not None else np.empty(0, dtype=np.int64)
+    states = {
+        int(case.job.ops.column("rank")[r]): State(int(case.job.ops.column("state")[r])).name.lower() for r in rows
+    }
+    for rank in group.members or ():
+        if rank not in states:
+            known = case.standings.of.get(rank)
+            states[rank] = "not launched" if known and known.source == "dump" and known.whole else "unknown"
+    call = case.job.ops[d.calls[0]] if d.shape is Shape.SKIPPED and d.calls else reference
+    return OperationInFlight(
+        group=case.group_label(d.group),
+        members=group.members or tuple(sorted(states)),
+        seq=d.seq,
+        name=call.name,
+        bytes=call.size_bytes,
+        dtypes=call.input_dtypes or call.output_dtypes,
+        state_by_rank=dict(sorted(states.items())),
+        frames=call.frames,
+    )

@@ -1,0 +1,150 @@
+"""mismatch, point-to-point: a rank sends to, or receives from, another peer than the one that waits for it."""
+
+from __future__ import annotations
+
+from hangscope.diagnosis.case import Case, Draft
+from hangscope.diagnosis.standing import Place
+from hangscope.diagnosis.verdict import Finding
+from hangscope.diagnosis.waits import Wait
+from hangscope.diagnosis.words import ranks_text
+from hangscope.model import Communicator, Kind
+
+
+def wrong_peer(case: Case) -> Draft | None:
+    """A rank inside a call whose peer has moved on, while another rank waits for it in a call it never made."""
+    return _from_dumps(case) or _from_connections(case)
+
+
+def _from_dumps(case: Case) -> Draft | None:
+    ops = case.job.ops
+    suspects: dict[int, tuple[Wait, int, Wait]] = {}
+    for wait in case.waits.all:
+        if not wait.point_to_point:
+            continue
+        rank = wait.inside[0].rank
+        lonely = [(row, c) for row, c in wait.counterparts if c.place is Place.NOT_LAUNCHED and c.certain]
+        if not lonely:
+            continue
+        row, other = lonely[0]
+        kind = int(ops.column("kind")[row])
+        for against in case.waits.waits_on(rank):
+            if not against.point_to_point or against is wait or against.inside[0].rank == other.peer:
+                continue
+            # Somebody offers what this rank asks another for: a send to it while it receives elsewhere, or the reverse.
+            opposite = Kind.SEND if kind == Kind.RECV else Kind.RECV
+            offered = [
+                r
+                for r, c in against.counterparts
+                if c.peer == rank and int(ops.column("kind")[r]) == opposite and c.place is Place.NOT_LAUNCHED
+            ]
+            if offered and _moved_on(case, other.peer, rank):
+                suspects[rank] = (wait, row, against)
+    if not suspects:
+        return None
+    culprits: dict[int, str] = {}
+    why: list[Finding] = []
+    for rank, (wait, row, against) in sorted(suspects.items()):
+        operation = ops[row]
+        giver = against.inside[0].rank
+        culprits[rank] = f"called {operation.title}, but rank {giver} waits for it"
+        why.append(
+            Finding(
+                f"rank {rank} is inside {operation.title}, which its peer never answers, "
+                f"while rank {giver} is inside {case.title(against)} and waits for rank {rank}",
+                (*case.source(rank, operation), *case.source(giver)),
+                case.user_frames(operation.frames),
+            )
+        )
+    first = min(suspects)
+    wait, row, against = suspects[first]
+    operation = ops[row]
+    return Draft(
+        kind="mismatch",
+        headline=f"{ranks_text(culprits)} called {operation.title}; rank {against.inside[0].rank} waits for another peer",
+        summary=f"{case.who(first).capitalize()} called {operation.title}, but rank {against.inside[0].rank} waits for it in "
+        f"{case.title(against)}: sender and receiver do not name each other, and the job hangs.",
+        confidence="high" if len(culprits) == 1 else "medium",
+        rule="mismatch: a point-to-point call names a peer that moved on, while another rank offers what it asks for",
+        culprits=culprits,
+        wait=wait,
+        why=why,
+        next_steps=[f"code: check the peer in the call at {case.user_frame(operation.frames) or operation.title}"],
+    )
+
+
+def _moved_on(case: Case, peer: int, rank: int) -> bool:
+    """The peer is inside something else, or past it: it will not make this call before that ends."""
+    standing = case.standings.of.get(peer)
+    if standing is None or not standing.known:
+        return False
+    return all(c.peer != rank for w in case.waits.of.get(peer, ()) for _, c in w.counterparts)
+
+
+# ---- from NCCL's log: torch ≥ 2.2 makes a communicator of two for an unbatched send or receive, before it records it ---
+
+
+def _from_connections(case: Case) -> Draft | None:
+    """Ranks that are stuck making a two-rank communicator with a peer that is elsewhere.
+
+    In a pair's communicator the lower global rank is number 0. A rank whose possible peers have all gone on has named
+    the wrong one; a rank that could still be waiting for such a rank is its victim.
+    """
+    open_pairs = _open_pairs(case)
+    if not open_pairs or not set(case.waits.roots()) & set(open_pairs):
+        return None
+    idle = set(open_pairs)
+    wrong: dict[int, str] = {}
+    victims: set[int] = set()
+    for rank, part in sorted(open_pairs.items()):
+        higher = part.rank_in_comm == 0
+        possible = {r for r in case.job.ranks if (r > rank if higher else r < rank)}
+        still_there = (possible & idle) - {rank}
+        if not still_there:
+            direction = "above" if higher else "below"
+            wrong[rank] = f"connects to a peer {direction} it, and all of those went on"
+        else:
+            victims.add(rank)
+    tied = not wrong
+    culprits = wrong or {rank: "waits for a peer that connects to another rank" for rank in sorted(idle)}
+    waiting = [w for w in case.waits.all if set(w.blockers) & set(open_pairs)]
+    why = [
+        Finding(
+            f"rank {rank} is making a communicator of two ranks that nobody completes "
+            f"(it is its rank {part.rank_in_comm}, so its peer is {'above' if part.rank_in_comm == 0 else 'below'} rank {rank})",
+            (part.source,) if part.source else (),
+        )
+        for rank, part in sorted(open_pairs.items())
+    ]
+    if victims and not tied:
+        why.append(
+            Finding(f"{ranks_text(victims)} can only be waiting for {ranks_text(culprits)}: everybody else went on", ())
+        )
+    return Draft(
+        kind="mismatch",
+        headline=f"{ranks_text(culprits)} {'connects' if len(culprits) == 1 else 'connect'} to a point-to-point peer that is elsewhere",
+        summary=f"{ranks_text(culprits).capitalize()} {'is' if len(culprits) == 1 else 'are'} stuck connecting for a send or receive to a peer "
+        f"that does not answer, while {ranks_text(victims) if victims else 'the others'} "
+        f"{'waits' if len(victims) == 1 else 'wait'}: sender and receiver do not name each other.",
+        confidence="medium",
+        rule="mismatch: unfinished two-rank communicators in NCCL's log that do not pair up",
+        culprits=culprits,
+        wait=waiting[0] if waiting else None,
+        why=why,
+        next_steps=[f"code: check the peer that {ranks_text(culprits)} passes to send or recv"],
+    )
+
+
+def _open_pairs(case: Case) -> dict[int, Communicator]:
+    """Idle ranks that started a two-rank communicator, never completed it, and whose partner never came."""
+    by_id: dict[str, list[Communicator]] = {}
+    for part in case.job.facts.communicators:
+        by_id.setdefault(part.comm_id, []).append(part)
+    found: dict[int, Communicator] = {}
+    for parts in by_id.values():
+        present = {p.rank for p in parts}
+        for part in parts:
+            if part.size == 2 and part.rank is not None and part.started and not part.completed and len(present) == 1:
+                standing = case.standings.of.get(part.rank)
+                if standing is not None and not standing.inside:
+                    found[part.rank] = part
+    return found

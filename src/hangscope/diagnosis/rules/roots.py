@@ -1,0 +1,291 @@
+"""absent, dead, frozen, gpu: the ranks that everybody waits for, and that wait for no one, and why they are where they are."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from hangscope.diagnosis.case import Case, Draft
+from hangscope.diagnosis.fate import Fate
+from hangscope.diagnosis.rules.network import partial
+from hangscope.diagnosis.verdict import Finding
+from hangscope.diagnosis.waits import Because, Wait
+from hangscope.diagnosis.words import plural, ranks_text
+from hangscope.model import KernelMessage, State
+
+_ORDER = ("dead", "frozen", "absent", "gpu", "network", "unknown")
+
+
+@dataclass(frozen=True, slots=True)
+class _Root:
+    rank: int
+    kind: str
+    why: str
+    sure: str
+    """"seen": its own evidence shows it; "inferred": others' evidence does; "unknown": only that it is missing."""
+    findings: tuple[Finding, ...] = ()
+
+
+def roots(case: Case) -> Draft | None:
+    """Ranks that others wait for, and that wait for no one."""
+    found = [_judge(case, rank) for rank in case.waits.roots()]
+    if not found:
+        return None
+    shown = [r for r in found if r.sure != "unknown"]
+    if shown:
+        # A rank of which nothing is known is not accused while a known cause explains the hang.
+        found = shown
+    inside = [r for r in found if r.kind == "network"]
+    if inside and len(inside) == len(found):
+        return partial(case, [r.rank for r in inside])
+    found = [r for r in found if r.kind != "network"] or found
+    dead = [r for r in found if r.kind == "dead" and r.sure != "unknown"]
+    if dead:
+        # A rank that never came because the job was already falling apart is no second cause; one that lives on is.
+        found = [r for r in found if r.kind == "dead" or _independent(case, r.rank, {d.rank for d in dead})]
+    return _draft(case, sorted(found, key=lambda r: r.rank))
+
+
+def _independent(case: Case, rank: int, dead: set[int]) -> bool:
+    """Whether somebody waits for this rank who does not also wait for a dead one."""
+    reach = case.waits.reaches(dead)
+    return any(set(w.waiters) - {rank} - set(reach) for w in case.waits.waits_on(rank))
+
+
+def _judge(case: Case, rank: int) -> _Root:
+    fate = case.fates.of(rank)
+    standing = case.standings.of[rank]
+    reasons = {because for wait in case.waits.waits_on(rank) for r, because in wait.blockers.items() if r == rank}
+    if fate.kind == "dead" and (fate.strength == "strong" or not standing.known):
+        return _Root(rank, "dead", fate.why, "seen" if fate.strength == "strong" else "inferred", fate.findings)
+    if fate.kind == "frozen" and (fate.strength == "strong" or not standing.known):
+        return _Root(rank, "frozen", fate.why, "seen" if fate.strength == "strong" else "inferred", fate.findings)
+    if Because.NOT_STARTED in reasons:
+        return _gpu(case, rank)
+    if not standing.known or reasons == {Because.UNKNOWN}:
+        return _unknown(case, rank, fate)
+    if standing.inside:
+        return _Root(rank, "network", "is inside an operation that its peers have finished", "seen")
+    return _absent(case, rank)
+
+
+def _unknown(case: Case, rank: int, fate: Fate) -> _Root:
+    """Nothing shows what this rank did. PyTorch 2.3-2.14 asks every live rank for its dump, so silence leans to "dead"."""
+    if fate.kind == "alive":
+        return _Root(
+            rank, "unknown", "left no evidence of what it was doing, though its process lived", "unknown", fate.findings
+        )
+    return _Root(rank, "dead", "left no dump and no other sign of life", "unknown", fate.findings)
+
+
+def _gpu(case: Case, rank: int) -> _Root:
+    wait = next(w for w in case.waits.waits_on(rank) if w.blockers.get(rank) is Because.NOT_STARTED)
+    unit = next(u for u in wait.inside if u.rank == rank)
+    started = [u.rank for u in wait.inside if u.state is State.STARTED]
+    operation = case.standings.operation(unit)
+    findings = [
+        Finding(
+            f"rank {rank} launched {case.title(wait)}, but its GPU has not started it; it started on {ranks_text(started)}",
+            case.source(rank, operation),
+            case.user_frames(operation.frames) if operation else (),
+        ),
+        *(Finding(f"kernel: {m.text[:160]}", (m.source,)) for m in gpu_messages(case, rank)[:2]),
+    ]
+    return _Root(rank, "gpu", f"launched {case.title(wait)}, but its GPU does not get there", "seen", tuple(findings))
+
+
+def gpu_messages(case: Case, rank: int) -> list[KernelMessage]:
+    """Xid messages about this rank's GPU or process. 43 and 45 are what a killed process leaves: effects."""
+    process = case.job.processes.get(rank)
+    node = case.job.nodes.get(rank)
+    found = []
+    for message in case.job.facts.kernel:
+        if message.kind != "xid" or message.code in (43, 45):
+            continue
+        same_pid = process is not None and process.pid is not None and message.pid == process.pid
+        same_gpu = (
+            process is not None and process.gpu is not None and message.pci is not None and message.pci in process.gpu
+        )
+        if (message.node is None or node is None or message.node == node) and (same_pid or same_gpu):
+            found.append(message)
+    return found
+
+
+def _absent(case: Case, rank: int) -> _Root:
+    waits = [w for w in case.waits.waits_on(rank) if w.blockers.get(rank) is Because.NOT_LAUNCHED]
+    wait = _largest(waits or case.waits.waits_on(rank))
+    findings: list[Finding] = []
+    standing = case.standings.of[rank]
+    last = case.last_operation(rank)
+    if last is not None:
+        done = "completed" if last.state is State.COMPLETED else last.state.name.lower()
+        findings.append(
+            Finding(
+                f"rank {rank}'s last operation is {last.title} in {case.group_label(last.group.index)}, {done}",
+                case.source(rank, last),
+                case.user_frames(last.frames),
+            )
+        )
+    elif standing.source == "log" and wait.group in standing.launched:
+        report = next((r for r in case.job.facts.watchdog if r.rank == rank and r.last_enqueued is not None), None)
+        text = f"rank {rank}'s log says that the last operation it launched in {case.group_label(wait.group)} is #{standing.launched[wait.group]}"
+        findings.append(Finding(text, (report.source,) if report else ()))
+    stack = case.main_stack(rank)
+    if stack is not None:
+        findings.append(
+            Finding(
+                f"rank {rank}'s main thread is outside any collective",
+                (stack.source,),
+                case.user_frames(stack.frames, 4),
+            )
+        )
+    error = case.fates.error(rank)
+    if error is not None:
+        findings.append(
+            Finding(f"rank {rank} printed {error.type}: {' '.join(error.message.split())[:160]}", (error.source,))
+        )
+    fate = case.fates.of(rank)
+    findings += fate.findings
+    sure = "seen" if standing.source in ("dump", "poll") else "inferred"
+    return _Root(rank, "absent", f"never launched {case.title(wait)}", sure, tuple(findings))
+
+
+def _largest(waits: list[Wait]) -> Wait:
+    """The operation with the most ranks inside; the earliest of equals."""
+    return max(waits, key=lambda w: (len(w.inside), -(w.seq or 0)))
+
+
+def _draft(case: Case, found: list[_Root]) -> Draft:
+    kind = min((r.kind for r in found), key=_ORDER.index)
+    culprits = {r.rank: r.why for r in found}
+    waiting = [w for r in found for w in case.waits.waits_on(r.rank)]
+    direct = [
+        w for w in waiting if any(w.blockers.get(r.rank) in (Because.NOT_LAUNCHED, Because.NOT_STARTED) for r in found)
+    ]
+    wait = _largest(direct or waiting)
+    title = case.title(wait)
+    confidence, rule = _confidence(case, found, wait)
+    names = ranks_text(culprits)
+    verbs = {
+        "absent": f"never launched {title}",
+        "dead": f"{found[0].why}" if len(found) == 1 else "ended",
+        "frozen": f"{found[0].why}" if len(found) == 1 else "answer nothing",
+        "gpu": f"launched {title}, but {'its GPU does' if len(found) == 1 else 'their GPUs do'} not get there",
+        "unknown": "left no evidence of what it was doing",
+    }
+    headline = f"{names} {verbs[kind]}"
+    who = case.who(found[0].rank) if len(found) == 1 else names
+    blocked = {rank for w in waiting for rank in w.waiters} - set(culprits)
+    summary = (
+        f"{who[0].upper()}{who[1:]} {verbs[kind]}; {plural(len(blocked), 'rank')} "
+        f"{'waits' if len(blocked) == 1 else 'wait'} for {'it' if len(found) == 1 else 'them'} in {title} of {case.group_label(wait.group)}."
+    )
+    why = [_who_waits(case, wait, culprits)]
+    why += [finding for r in found for finding in r.findings]
+    if kind == "absent" and len(found) == 1 and (frame := _code_line(case, found[0].rank, wait)) is not None:
+        why.append(frame)
+    return Draft(
+        kind=kind,
+        headline=headline,
+        summary=summary,
+        confidence=confidence,
+        rule=rule,
+        culprits=culprits,
+        wait=wait,
+        why=why,
+        next_steps=_steps(case, found, wait),
+    )
+
+
+def _who_waits(case: Case, wait: Wait, culprits: dict[int, str]) -> Finding:
+    waiters = [r for r in wait.waiters if r not in culprits]
+    unit = next((u for u in wait.inside if u.rank in waiters), wait.inside[0])
+    operation = case.standings.operation(unit)
+    source = case.source(unit.rank, operation) or ((unit.report.source,) if unit.report else ())
+    return Finding(
+        f"{ranks_text(waiters)} {'is' if len(waiters) == 1 else 'are'} inside {case.title(wait)} of {case.group_label(wait.group)}",
+        source,
+        case.user_frames(operation.frames) if operation else (),
+    )
+
+
+def _code_line(case: Case, rank: int, wait: Wait) -> Finding | None:
+    """Where the rank should be: the line from which the others made the call."""
+    rows = [u.row for u in wait.inside if u.row is not None and u.rank != rank]
+    if not rows:
+        return None
+    operation = case.job.ops[rows[0]]
+    frame = case.user_frame(operation.frames)
+    if frame is None:
+        return None
+    return Finding(
+        f"the others called {operation.title} at {frame.filename}:{frame.line}; rank {rank} did not get there",
+        case.source(operation.rank, operation),
+    )
+
+
+def _confidence(case: Case, found: list[_Root], wait: Wait) -> tuple[str, str]:
+    kinds = {r.kind for r in found}
+    if all(r.sure == "unknown" for r in found):
+        return "low", "only its evidence is missing: a rank without any sign of life, while all others wait"
+    if any(r.sure == "unknown" for r in found) or any(r.sure == "inferred" for r in found):
+        return "medium", f"{'/'.join(sorted(kinds))}: inferred from what the other ranks and the logs show"
+    if not wait.certain:
+        return "medium", "point-to-point calls could not be counted from a common start"
+    if kinds == {"absent"}:
+        _, why = case.stuck()
+        if why.startswith("operations are unfinished"):
+            return "medium", "absent: its own dump ends before what its peers are inside of; nothing says for how long"
+        return "high", "absent: its own recording ends before what its peers are inside of"
+    if kinds == {"gpu"}:
+        return "high", "gpu: launched but not started, while its peers started"
+    return "high", f"{'/'.join(sorted(kinds))}: its end or its freeze was seen, and its peers wait for it"
+
+
+def _steps(case: Case, found: list[_Root], wait: Wait) -> list[str]:
+    steps: list[str] = []
+    for root in found[:3]:
+        node = case.job.nodes.get(root.rank)
+        at = f" on {node}" if node else ""
+        if root.kind == "absent":
+            stack = case.main_stack(root.rank)
+            frame = case.user_frame(stack.frames) if stack else None
+            if frame is not None:
+                steps.append(
+                    f"code: rank {root.rank} is at {frame.filename}:{frame.line} ({frame.name}); see why it stays there"
+                )
+            else:
+                last = case.last_operation(root.rank)
+                line = case.user_frame(last.frames) if last else None
+                after = f" after {line.filename}:{line.line}" if line else ""
+                steps.append(
+                    f"code: see what rank {root.rank}{at} does{after} instead of {case.title(wait)} "
+                    "(data loading, checkpoint, compilation, a branch); run under `hangscope run` to get its stack next time"
+                )
+        elif root.kind == "dead":
+            steps.append(_dead_step(case, root, at))
+        elif root.kind == "frozen":
+            pid = case.job.processes[root.rank].pid if root.rank in case.job.processes else None
+            process = f"/proc/{pid}" if pid is not None else "/proc/PID"
+            steps.append(
+                f"node: look at the process of rank {root.rank}{at}: cat {process}/status {process}/wchan {process}/stack"
+            )
+        elif root.kind == "gpu":
+            steps.append(
+                f"node: check the GPU of rank {root.rank}{at}: nvidia-smi -q, dmesg | grep -i xid; drain the node if it repeats"
+            )
+            steps.append(f"code: look at the kernels that rank {root.rank} launched before {case.title(wait)}")
+        else:
+            steps.append(f"collect what is missing of rank {root.rank}{at}: its dump, its log, its exit status")
+    return steps
+
+
+def _dead_step(case: Case, root: _Root, at: str) -> str:
+    error = case.fates.error(root.rank)
+    if error is not None and error.frames:
+        frame = error.frames[-1]
+        return f"code: {error.type} at {frame.filename}:{frame.line} on rank {root.rank}{at}"
+    if "memory" in root.why:
+        return f"node: rank {root.rank}{at} ran out of host memory: dmesg | grep -i oom; lower its memory or its loaders' workers"
+    if root.sure == "unknown":
+        return f"find out how rank {root.rank}{at} ended: its log, its exit status, dmesg on its node; run under `hangscope run` next time"
+    return f"node: find out what ended rank {root.rank}{at}: dmesg | grep -i -E 'oom|xid|segfault', the scheduler's log"

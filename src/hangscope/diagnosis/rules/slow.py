@@ -1,0 +1,64 @@
+"""slow: nothing hangs, but one rank makes all others wait again and again."""
+
+from __future__ import annotations
+
+from hangscope.diagnosis.case import Case, Draft
+from hangscope.diagnosis.lateness import tardiness
+from hangscope.diagnosis.verdict import Finding
+from hangscope.diagnosis.words import ranks_text
+
+_SHARE = 0.15
+"""A rank is slow when waiting for it costs this share of the recorded time…"""
+_OF_ALL_WAITING = 0.5
+"""…and this share of all waiting is for it."""
+_LEAST_TIMES = 4
+
+
+def slow(case: Case) -> Draft | None:
+    """Ranks that came last by themselves often enough to cost a good part of every step."""
+    result = tardiness(case.alignment)
+    if not result.ranks or result.window_ms <= 0:
+        return None
+    top = result.ranks[0]
+    chosen = [
+        item
+        for item in result.ranks
+        if item.share_of_step >= max(_SHARE, top.share_of_step / 2) and item.times_last >= _LEAST_TIMES
+    ]
+    waited = sum(item.share_of_step for item in chosen) * result.window_ms
+    if not chosen or len(chosen) * 2 > len(case.job.ranks) or waited < _OF_ALL_WAITING * result.total_cost_ms:
+        return None
+    culprits = {
+        item.rank: f"came last {item.times_last} times, by {item.late_ms_median:.0f} ms each (median)"
+        for item in chosen
+    }
+    share = sum(item.share_of_step for item in chosen)
+    names = ranks_text(culprits)
+    why = [
+        Finding(
+            f"rank {item.rank} came last to {item.times_last} of {item.operations} collectives, by {item.late_ms_median:.0f} ms (median): "
+            f"{item.share_of_step:.0%} of the recorded {result.window_ms / 1e3:.1f} s",
+            case.source(item.rank),
+        )
+        for item in chosen[:5]
+    ]
+    who = case.who(chosen[0].rank) if len(chosen) == 1 else names
+    return Draft(
+        kind="slow",
+        hang=False,
+        headline=f"{names} {'keeps' if len(chosen) == 1 else 'keep'} the others waiting: {share:.0%} of the time",
+        summary=f"Nothing hangs, but {who} {'is' if len(chosen) == 1 else 'are'} late in collective after collective and "
+        f"{'costs' if len(chosen) == 1 else 'cost'} the others {share:.0%} of the recorded time.",
+        confidence="high" if top.times_last >= 8 and waited >= 0.7 * result.total_cost_ms else "medium",
+        rule="slow: one rank comes last by itself, again and again",
+        culprits=culprits,
+        why=why,
+        next_steps=[
+            f"profile what {names} does between collectives (data loading, garbage collection, a throttled GPU or CPU)",
+            *(
+                f"node: compare {case.job.nodes[i.rank]} with the others: clocks, temperature, nvidia-smi -q -d PERFORMANCE"
+                for i in chosen[:2]
+                if i.rank in case.job.nodes
+            ),
+        ],
+    )
