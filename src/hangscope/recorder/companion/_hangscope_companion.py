@@ -1,0 +1,328 @@
+# mypy: ignore-errors
+"""In each process of the job: start PyTorch's own worker server once torch.distributed is there, and say so in a file.
+
+The rules, because this runs inside other people's training: nothing happens until torch.distributed is imported; no
+call of PyTorch is wrapped; any failure is written to the registration file and otherwise ignored; no signal, warning or
+log line of the process changes. Python 3.6 syntax
+(hence no types), standard library only, and no import of hangscope.
+"""
+
+import json
+import os
+import signal
+import sys
+
+WATCHED = "torch.distributed"
+
+
+def arm():
+    """Wait for the import of torch.distributed. Costs one string comparison for each module that is imported."""
+    sys.meta_path.insert(0, _Finder())
+
+
+class _Finder:
+    def find_spec(self, name, path=None, target=None):
+        if name != WATCHED:
+            return None
+        if self in sys.meta_path:
+            sys.meta_path.remove(self)
+        for finder in list(sys.meta_path):
+            find = getattr(finder, "find_spec", None)
+            spec = find(name, path, target) if find is not None else None
+            if spec is not None:
+                if spec.loader is not None and hasattr(spec.loader, "exec_module"):
+                    spec.loader = _Loader(spec.loader, self)
+                return spec
+        return None
+
+
+class _Loader:
+    """Loads the module with its own loader, puts that loader back where people look for it, then starts the server."""
+
+    def __init__(self, loader, finder):
+        self.loader = loader
+        self.finder = finder
+
+    def create_module(self, spec):
+        create = getattr(self.loader, "create_module", None)
+        return create(spec) if create is not None else None
+
+    def exec_module(self, module):
+        module.__loader__ = self.loader
+        if getattr(module, "__spec__", None) is not None:
+            module.__spec__.loader = self.loader
+        try:
+            self.loader.exec_module(module)
+        except BaseException:
+            sys.meta_path.insert(0, self.finder)  # the import may be tried again
+            raise
+        try:
+            start()
+        except Exception:
+            pass
+
+
+class _State:
+    """What this process told the agent. `pid` tells a forked child that none of it is its own."""
+
+    pid = None
+    registration = None
+    path = None
+    socket = None
+    server = None
+    stack_file = None
+
+
+def start():
+    """Start the server and register, unless this process only launches others."""
+    directory = os.environ.get("HANGSCOPE_SOCKETS")
+    if not directory or not os.path.isdir(directory) or _is_launcher():
+        return
+    pid = os.getpid()
+    _State.pid = pid
+    _State.path = os.path.join(directory, f"{pid}.json")
+    _State.registration = {
+        "pid": pid,
+        "rank": _number("RANK"),
+        "local_rank": _number("LOCAL_RANK"),
+        "world_size": _number("WORLD_SIZE"),
+        "local_world_size": _number("LOCAL_WORLD_SIZE"),
+        "restart": _number("TORCHELASTIC_RESTART_COUNT"),
+        "spawned": _is_multiprocessing_child(),
+        "python": sys.version.split()[0],
+        "torch": str(getattr(sys.modules.get("torch"), "__version__", "")),
+        "socket": None,
+        "handlers": [],
+        "stack_signal": None,
+        "stack_file": None,
+        "stack_fd": None,
+        "errors": [],
+    }
+    _attempt("worker server", _start_server, directory)
+    _attempt("stack signal", _register_stack_signal, directory)
+    _write_registration()
+    if _State.registration["rank"] is None and "hangscope_progress" not in _State.registration["handlers"]:
+        _attempt("rank watcher", _watch_for_rank)
+    import atexit
+
+    atexit.register(_leave)
+
+
+def _attempt(what, function, *arguments):
+    try:
+        function(*arguments)
+    except Exception as error:
+        _State.registration["errors"].append(f"{what}: {type(error).__name__}: {error}")
+
+
+def _number(name):
+    try:
+        return int(os.environ[name])
+    except (KeyError, ValueError):
+        return None
+
+
+def _is_launcher():
+    """torchrun imports torch.distributed too, and is no rank."""
+    words = getattr(sys, "orig_argv", None) or sys.argv
+    if os.path.basename(sys.argv[0] if sys.argv else "") in ("torchrun", "torchrun.exe"):
+        return True
+    if "-m" not in words[:-1]:
+        return False
+    return words[words.index("-m") + 1] in ("torch.distributed.run", "torch.distributed.launch")
+
+
+def _is_multiprocessing_child():
+    """A process started by multiprocessing inherits RANK from its parent, so RANK does not tell which rank it is."""
+    process = sys.modules.get("multiprocessing.process")
+    parent = getattr(process, "parent_process", None)  # Python 3.8
+    return parent is not None and parent() is not None
+
+
+def _start_server(directory):
+    module = sys.modules.get("torch._C._distributed_c10d")
+    make = getattr(module, "_WorkerServer", None)
+    if make is None:
+        raise RuntimeError("this torch has no worker server (it came with 2.4)")
+    path = os.path.join(directory, f"{os.getpid()}.sock")
+    if os.path.exists(path):
+        os.unlink(path)  # the same process before an exec
+    pipe_handler = signal.getsignal(signal.SIGPIPE)
+    # The server's threads inherit this mask. Without it a signal of the process could land on one of them, and where
+    # the script sets SIGPIPE back to its default, a client that goes away early would kill the rank (seen with 2.13).
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, _all_signals())
+    try:
+        server = _quietly(make, path)
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        if pipe_handler != signal.SIG_IGN:
+            try:
+                signal.signal(signal.SIGPIPE, pipe_handler)  # the server's constructor ignores SIGPIPE for the process
+            except (TypeError, ValueError):
+                pass  # not in the main thread, or a handler that C code installed
+    _State.server = server
+    _keep_for_ever(server)
+    _State.socket = path
+    _State.registration["socket"] = path
+    register = getattr(module, "_register_handler", None)  # 2.10
+    if register is not None:
+        register("hangscope_progress", _progress)
+    names = getattr(module, "_get_handler_names", None)
+    _State.registration["handlers"] = sorted(names()) if names is not None else []
+
+
+def _all_signals():
+    valid = getattr(signal, "valid_signals", None)  # Python 3.8
+    return valid() if valid is not None else set(signal.Signals)
+
+
+def _quietly(make, path):
+    """Make the server without the warning that PyTorch prints about it; whatever else was printed meanwhile stays."""
+    try:
+        kept = os.dup(2)
+    except OSError:
+        return make(path)
+    try:
+        readable, writable = os.pipe()
+        os.set_blocking(readable, False)
+        os.dup2(writable, 2)
+        os.close(writable)
+        try:
+            server = make(path)
+        finally:
+            os.dup2(kept, 2)
+        try:
+            text = os.read(readable, 1 << 16)
+        except BlockingIOError:
+            text = b""
+        os.close(readable)
+    finally:
+        os.close(kept)
+    rest = b"".join(line for line in text.splitlines(True) if b"WorkerServer.cpp" not in line)
+    if rest:
+        os.write(2, rest)
+    return server
+
+
+def _keep_for_ever(server):
+    """Its destructor joins a thread, which a forked child does not have: it must run in no process."""
+    import ctypes
+
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(server))
+
+
+def _register_stack_signal(directory):
+    """Let a real-time signal print all Python stacks from C, also while something holds the GIL.
+
+    Only a signal that nobody has touched is taken. The agent sends it as the last resort, after checking that handler
+    and file are still ours.
+    """
+    import faulthandler
+
+    taken = _caught_or_ignored()
+    for number in (signal.SIGRTMAX - 7, signal.SIGRTMAX - 9, signal.SIGRTMAX - 11):
+        if not taken >> (number - 1) & 1:
+            break
+    else:
+        raise RuntimeError("no free real-time signal")
+    path = os.path.join(directory, f"{os.getpid()}.stack")
+    _State.stack_file = open(path, "ab", 0)  # noqa: SIM115 -- open for as long as the process lives
+    faulthandler.register(number, file=_State.stack_file, all_threads=True, chain=False)
+    _State.registration["stack_signal"] = int(number)
+    _State.registration["stack_file"] = path
+    _State.registration["stack_fd"] = _State.stack_file.fileno()
+
+
+def _caught_or_ignored():
+    bits = 0
+    with open("/proc/self/status") as status:
+        for line in status:
+            if line.startswith(("SigCgt:", "SigIgn:")):
+                bits |= int(line.split()[1], 16)
+    return bits
+
+
+def _progress(request, response):
+    """The agent's question once a second: which rank is this, and how far is each group, in some 50 microseconds.
+
+    Runs on a thread of the server, with the GIL. It imports nothing: another thread may be importing.
+    """
+    answer = {"rank": None, "world_size": None}
+    distributed = sys.modules.get("torch.distributed.distributed_c10d")
+    world = getattr(distributed, "_world", None)
+    default = getattr(world, "default_pg", None)
+    if default is not None:
+        answer["rank"] = default.rank()
+        answer["world_size"] = default.size()
+        if request.get_param("groups"):
+            answer["groups"] = _groups(world)
+    status = {}
+    module = sys.modules.get("torch._C._distributed_c10d")
+    dump = getattr(module, "_dump_fr_trace_json", None)
+    if dump is not None and default is not None:
+        try:
+            status["nccl2"] = json.loads(dump(includeCollectives=False, backend="nccl2").decode())["pg_status"]  # 2.15
+            status["gloo"] = json.loads(dump(includeCollectives=False, backend="gloo").decode())["pg_status"]
+        except TypeError:
+            status = {"gloo": json.loads(dump(includeCollectives=False).decode())["pg_status"]}
+    answer["status"] = status
+    response.set_content(json.dumps(answer), "application/json")
+    response.set_status(200)
+
+
+def _groups(world):
+    groups = []
+    for group, ranks in list(world.pg_group_ranks.items()):
+        ordered = sorted(ranks, key=ranks.get)
+        groups.append(
+            {
+                "name": world.pg_names.get(group, ""),
+                "desc": getattr(group, "group_desc", "") or "",
+                "ranks": ordered,
+                "backend": str(world.pg_backend_config.get(group, "")),
+            }
+        )
+    return groups
+
+
+def _watch_for_rank():
+    """For torch before 2.10 and no RANK in the environment (mp.spawn): look now and then, with growing pauses."""
+    import threading
+
+    def look():
+        import time
+
+        pause = 0.2
+        while True:
+            time.sleep(pause)
+            pause = min(pause * 1.5, 5.0)
+            distributed = sys.modules.get("torch.distributed.distributed_c10d")
+            default = getattr(getattr(distributed, "_world", None), "default_pg", None)
+            if default is not None:
+                _State.registration["rank"] = default.rank()
+                _State.registration["world_size"] = default.size()
+                _State.registration["spawned"] = False
+                _write_registration()
+                return
+
+    thread = threading.Thread(target=look, name="hangscope")
+    thread.daemon = True
+    thread.start()
+
+
+def _write_registration():
+    temporary = _State.path + ".part"
+    with open(temporary, "w") as stream:
+        json.dump(_State.registration, stream)
+    os.rename(temporary, _State.path)
+
+
+def _leave():
+    """At exit: take the socket away, so that no question arrives while the process is being torn down."""
+    if _State.pid != os.getpid():
+        return  # a forked child: the socket is its parent's
+    try:
+        if _State.socket:
+            os.unlink(_State.socket)
+    except OSError:
+        pass

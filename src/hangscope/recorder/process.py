@@ -1,0 +1,190 @@
+"""Processes as the kernel shows them: state, family, environment, and how one ended although we are not its parent."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+PROC = Path("/proc")
+_TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
+
+
+@dataclass(frozen=True, slots=True)
+class Stat:
+    """The fields of /proc/<pid>/stat that hangscope uses. `started_ticks` with the pid names a process for ever."""
+
+    pid: int
+    name: str
+    state: str
+    parent: int
+    started_ticks: int
+    cpu_seconds: float
+    exit_code: int | None
+
+    @property
+    def alive(self) -> bool:
+        return self.state not in "ZX"
+
+
+def stat(pid: int) -> Stat | None:
+    """What the kernel says about `pid`, or None where there is no such process."""
+    try:
+        raw = (PROC / str(pid) / "stat").read_text(errors="replace")
+    except OSError:
+        return None
+    head, _, tail = raw.rpartition(")")
+    fields = tail.split()
+    if len(fields) < 20:
+        return None
+    return Stat(
+        pid=pid,
+        name=head.partition("(")[2],
+        state=fields[0],
+        parent=int(fields[1]),
+        started_ticks=int(fields[19]),
+        cpu_seconds=(int(fields[11]) + int(fields[12])) / _TICKS_PER_SECOND,
+        exit_code=_status(int(fields[49])) if fields[0] == "Z" and len(fields) > 49 else None,
+    )
+
+
+def _status(wait_status: int) -> int:
+    """The exit code, or minus the signal."""
+    return os.waitstatus_to_exitcode(wait_status)
+
+
+def environment(pid: int) -> dict[str, str]:
+    """The environment that `pid` was started with; empty where it may not be read."""
+    try:
+        raw = (PROC / str(pid) / "environ").read_bytes()
+    except OSError:
+        return {}
+    pairs = (item.partition(b"=") for item in raw.split(b"\0") if b"=" in item)
+    return {os.fsdecode(name): os.fsdecode(value) for name, _, value in pairs}
+
+
+def command_line(pid: int) -> list[str]:
+    try:
+        raw = (PROC / str(pid) / "cmdline").read_bytes()
+    except OSError:
+        return []
+    return [os.fsdecode(word) for word in raw.rstrip(b"\0").split(b"\0")]
+
+
+def wait_channel(pid: int) -> str | None:
+    """The kernel function in which the main thread sleeps, or None where the kernel does not say."""
+    try:
+        text = (PROC / str(pid) / "wchan").read_text().strip()
+    except OSError:
+        return None
+    return text if text not in ("", "0") else None
+
+
+def caught_signals(pid: int) -> int:
+    """The bits of the signals that `pid` handles itself."""
+    try:
+        for line in (PROC / str(pid) / "status").read_text(errors="replace").splitlines():
+            if line.startswith("SigCgt:"):
+                return int(line.split()[1], 16)
+    except (OSError, ValueError):
+        pass
+    return 0
+
+
+def children(pid: int) -> list[int]:
+    """The direct children of all threads of `pid`."""
+    found: list[int] = []
+    try:
+        threads = os.listdir(PROC / str(pid) / "task")
+    except OSError:
+        return found
+    for thread in threads:
+        try:
+            found += map(int, (PROC / str(pid) / "task" / thread / "children").read_text().split())
+        except (OSError, ValueError):
+            return _children_by_parent(pid)  # a kernel without CONFIG_PROC_CHILDREN
+    return found
+
+
+def _children_by_parent(pid: int) -> list[int]:
+    return [each for each in _all_pids() if (told := stat(each)) is not None and told.parent == pid]
+
+
+def _all_pids() -> list[int]:
+    return [int(name) for name in os.listdir(PROC) if name.isdigit()]
+
+
+def descendants(pid: int) -> Iterator[tuple[int, int]]:
+    """(pid, depth) of everything below `pid`, parents before their children."""
+    level = [pid]
+    depth = 0
+    while level and depth < 32:
+        depth += 1
+        level = [child for each in level for child in children(each)]
+        for child in level:
+            yield child, depth
+
+
+def depth(pid: int) -> int:
+    """How many ancestors `pid` has."""
+    count = 0
+    while pid > 1 and count < 64:
+        told = stat(pid)
+        if told is None:
+            break
+        pid = told.parent
+        count += 1
+    return count
+
+
+class Watched:
+    """A process whose end we want to know at once, and its status with it, although somebody else is its parent.
+
+    A pidfd turns readable when the process ends. Its status then stands in /proc for as long as it is a zombie, and
+    from Linux 6.15 on the pidfd keeps it after the parent has reaped it.
+    """
+
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+        self.fd: int | None = None
+        told = stat(pid)
+        self.started_ticks = told.started_ticks if told is not None else None
+        try:
+            self.fd = os.pidfd_open(pid)
+        except (OSError, AttributeError):
+            pass  # Linux before 5.3: `ended` then looks into /proc
+
+    def ended(self) -> bool:
+        told = stat(self.pid)
+        return told is None or not told.alive or told.started_ticks != self.started_ticks
+
+    def status(self) -> int | None:
+        """The exit code or minus the signal; None while it lives or where nobody can tell any more."""
+        told = stat(self.pid)
+        if told is not None and told.started_ticks == self.started_ticks:
+            return told.exit_code
+        return _status_of_reaped(self.fd) if self.fd is not None else None
+
+    def close(self) -> None:
+        if self.fd is not None:
+            os.close(self.fd)
+            self.fd = None
+
+
+_PIDFD_INFO_EXIT = 1 << 3
+_PIDFD_INFO_SIZE = 64  # struct pidfd_info of Linux 6.13; later kernels accept it, and it ends with the exit code
+
+
+def _status_of_reaped(fd: int) -> int | None:
+    request = 3 << 30 | _PIDFD_INFO_SIZE << 16 | 0xFF << 8 | 11  # _IOWR(PIDFS_IOCTL_MAGIC, 11, struct pidfd_info)
+    buffer = bytearray(struct.pack("=Q", _PIDFD_INFO_EXIT).ljust(_PIDFD_INFO_SIZE, b"\0"))
+    try:
+        fcntl.ioctl(fd, request, buffer)
+    except OSError:
+        return None  # Linux before 6.13
+    if not struct.unpack_from("=Q", buffer, 0)[0] & _PIDFD_INFO_EXIT:
+        return None  # Linux before 6.15
+    return _status(struct.unpack_from("=i", buffer, 60)[0])

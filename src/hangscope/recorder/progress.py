@@ -1,0 +1,199 @@
+"""How far one rank is, from what it answers: its unfinished operations, how long they take usually, what is too long.
+
+No I/O. The cheap answers come every second and can only raise a suspicion; a full answer confirms or clears it. For
+NCCL the cheap answer lists the unfinished operations. Gloo and nccl2 give counters only, because their full answer
+costs the rank some 20 microseconds an entry (torch 2.13: 35 ms for a ring of 2,000), and the counters are not exact:
+two operations that finish out of order leave the lower number behind.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Unfinished:
+    """One operation that a rank has launched and not finished."""
+
+    source: str
+    record: int
+    pg: str
+    group: str
+    name: str
+    seq: int
+    created_ns: int
+
+    def age_s(self, now_ns: int) -> float:
+        return max(0.0, (now_ns - self.created_ns) / 1e9)
+
+    @property
+    def label(self) -> str:
+        return f"{self.name} #{self.seq}"
+
+
+@dataclass(slots=True)
+class _Counter:
+    """One group's counters, and since when they have stood still."""
+
+    enqueued: int
+    completed: int
+    since: float
+    checked: bool = False
+
+
+@dataclass(slots=True)
+class Progress:
+    """What is known of one rank. Times called `now` are monotonic seconds, `now_ns` is the wall clock."""
+
+    counters: dict[tuple[str, str], _Counter] = field(default_factory=dict)
+    unfinished: dict[str, list[Unfinished]] = field(default_factory=dict)
+    usual: dict[tuple[str, str], tuple[int, float]] = field(default_factory=dict)
+    slowest_s: float = 0.0
+    _cleared: set[tuple[str, int]] = field(default_factory=set)
+
+    # ---- cheap answers -----------------------------------------------------------------------------------------------
+
+    def take_counters(self, source: str, status: Mapping[str, Any], now: float, now_ns: int) -> None:
+        """pg_status of a recorder: per group the last operation enqueued and the last one completed."""
+        for group, value in status.items():
+            pair = _pair(value)
+            if pair is None:
+                continue
+            key = (source, str(group))
+            known = self.counters.get(key)
+            if known is not None and (known.enqueued, known.completed) == pair:
+                continue
+            if known is not None and known.completed != pair[1]:
+                gone = [each for each in self.unfinished.get(source, ()) if each.pg == str(group)]
+                self._replace(source, [each for each in self.unfinished.get(source, ()) if each not in gone], now_ns)
+            self.counters[key] = _Counter(*pair, since=now)
+
+    def take_active(self, source: str, dump: Mapping[str, Any], now_ns: int) -> None:
+        """An answer that lists the unfinished operations only."""
+        waiting = [each for each in unfinished(source, dump) if (source, each.record) not in self._cleared]
+        self._replace(source, waiting, now_ns)
+
+    # ---- full answers ------------------------------------------------------------------------------------------------
+
+    def take_full(self, source: str, dump: Mapping[str, Any], now_ns: int) -> None:
+        """The whole ring: says exactly what is unfinished, and clears what only looked so."""
+        waiting = unfinished(source, dump)
+        records = {each.record for each in waiting}
+        for each in self.unfinished.get(source, ()):
+            if each.record not in records:
+                self._cleared.add((source, each.record))
+        self._replace(source, waiting, now_ns)
+        for (known, _), counter in self.counters.items():
+            if known == source:
+                counter.checked = True
+
+    def _replace(self, source: str, waiting: list[Unfinished], now_ns: int) -> None:
+        records = {each.record for each in waiting}
+        for each in self.unfinished.get(source, ()):
+            if each.record not in records and (source, each.record) not in self._cleared:
+                self._learn(each.group, each.name, each.age_s(now_ns))
+        self.unfinished[source] = waiting
+
+    def _learn(self, group: str, name: str, seconds: float) -> None:
+        count, longest = self.usual.get((group, name), (0, 0.0))
+        self.usual[group, name] = (count + 1, max(longest, seconds))
+        self.slowest_s = max(self.slowest_s, seconds)
+
+    # ---- judgement ---------------------------------------------------------------------------------------------------
+
+    def doubtful(self, now: float, now_ns: int, threshold_s: float) -> tuple[set[str], set[str]]:
+        """The recorders whose full answer is needed now, and those where it would be good to have some time.
+
+        Now: something seems unfinished for longer than the threshold. Some time: a fifth of it has passed, which is
+        how the slowest normal operation is learnt; or the counters stand still, which also hides an operation that a
+        later one has overtaken.
+        """
+        now_sources, some_time = set(), set()
+        for (source, _), each in self.counters.items():
+            standing = now - each.since
+            if each.checked or standing <= threshold_s / 5:
+                continue
+            urgent = each.enqueued > each.completed and standing > threshold_s
+            (now_sources if urgent else some_time).add(source)
+        for source, waiting in self.unfinished.items():
+            if any(each.age_s(now_ns) > threshold_s for each in waiting):
+                now_sources.add(source)
+        return now_sources, some_time - now_sources
+
+    def oldest(self) -> Unfinished | None:
+        """The unfinished operation that was launched first."""
+        every = [each for waiting in self.unfinished.values() for each in waiting]
+        return min(every, key=lambda each: each.created_ns, default=None)
+
+    def signature(self) -> tuple[Any, ...]:
+        """Changes whenever the rank gets anywhere."""
+        return (
+            tuple(sorted((key, each.enqueued, each.completed) for key, each in self.counters.items())),
+            tuple(sorted((source, each.record) for source, waiting in self.unfinished.items() for each in waiting)),
+        )
+
+
+def unfinished(source: str, dump: Mapping[str, Any]) -> list[Unfinished]:
+    """The operations in `dump` that are not finished, oldest first, by the rules of the recorder that wrote it.
+
+    Gloo leaves every state at "scheduled" and only sets `retired`. In NCCL the operations inside a coalesced batch stay
+    "scheduled" for ever; the batch's closing entry alone has the state (torch 2.4 to 2.15).
+    """
+    entries = [entry for entry in dump.get("entries") or () if isinstance(entry, dict)]
+    closing = {_batch(entry): entry for entry in entries if _is_closing(entry)}
+    found = []
+    for entry in entries:
+        closed = closing.get(_batch(entry)) if source == "nccl" and entry.get("state") == "scheduled" else None
+        judged = closed or entry
+        if judged.get("retired") or judged.get("state") == "completed":
+            continue
+        names = entry.get("process_group")
+        group = str(names[1] if names[1] not in ("", "undefined") else names[0]) if _is_pair(names) else ""
+        found.append(
+            Unfinished(
+                source=source,
+                record=_integer(entry.get("record_id")),
+                pg=str(entry.get("pg_id")),
+                group=group,
+                name=str(entry.get("profiling_name") or "").partition(":")[2] or str(entry.get("profiling_name") or ""),
+                seq=_integer(entry.get("p2p_seq_id" if entry.get("is_p2p") else "collective_seq_id")),
+                created_ns=_integer(entry.get("time_created_ns")),
+            )
+        )
+    return sorted(found, key=lambda each: each.record)
+
+
+def _is_closing(entry: Mapping[str, Any]) -> bool:
+    return str(entry.get("profiling_name") or "").endswith("coalesced") and not entry.get("input_sizes")
+
+
+def _batch(entry: Mapping[str, Any]) -> tuple[Any, ...]:
+    return entry.get("pg_id"), entry.get("collective_seq_id"), entry.get("p2p_seq_id")
+
+
+def _pair(value: object) -> tuple[int, int] | None:
+    """(enqueued, completed); the JSON form has them as strings."""
+    if not isinstance(value, dict):
+        return None
+    try:
+        return int(value["last_enqueued_collective"]), int(value["last_completed_collective"])
+    except (KeyError, TypeError, ValueError):
+        return None
+
+
+def _is_pair(value: object) -> bool:
+    return isinstance(value, (list, tuple)) and len(value) == 2
+
+
+def _integer(value: object) -> int:
+    return value if isinstance(value, int) else 0
+
+
+def _mapping(value: object) -> Mapping[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def slowest(ranks: Iterable[Progress]) -> float:
+    return max((each.slowest_s for each in ranks), default=0.0)

@@ -1,0 +1,190 @@
+"""The job's output on its way out: passed on byte by byte, with a copy in the incident, from a process of its own.
+
+The job writes into a pipe (or a pseudo terminal) whose other end is here. This process lives in its own session and
+outlives `hangscope run`: if that is killed, the job goes on writing as before, to the same terminal, file or pipe. When
+nobody reads that any more, the output is still drained, so the job is never stopped by a broken pipe. The copy is
+written by a thread of its own behind a bounded queue: a file system that hangs or is full costs the copy, not the job.
+
+Run as a script, with hangscope's own interpreter: `relay.py SETTINGS`, where SETTINGS is a JSON object.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import queue
+import re
+import select
+import signal
+import socket
+import struct
+import sys
+import termios
+import threading
+import time
+from pathlib import Path
+from typing import BinaryIO
+
+QUEUE_BYTES = 64 << 20
+LOG_BYTES = 64 << 20
+"""A log that grows past this is renamed to <name>.1, so a node keeps at most two of these for each."""
+
+_RANK = re.compile(rb"\[rank(\d{1,7})\]:")
+ALARMS = (
+    b"Watchdog caught collective operation timeout",
+    b"failure detected by watchdog",
+    b"watchdog got stuck for",
+    b"Received a dump signal",
+    b"Aborting process on rank",
+)
+"""What PyTorch's watchdogs print when they fire: ProcessGroupNCCL 2.1 to 2.15, and nccl2 (2.15)."""
+
+
+class Log:
+    """Cuts the output into lines and sorts them: a line that names its rank into that rank's file, others into `rest`."""
+
+    def __init__(self, directory: Path, rest: str) -> None:
+        self._directory = directory
+        self._rest = rest
+        self._files: dict[str, BinaryIO] = {}
+        self._open_line: dict[int, str] = {}
+        self.problem = ""
+
+    def add(self, stream: int, data: bytes) -> None:
+        batches: dict[str, list[bytes]] = {}
+        for line in _lines(data):
+            name = self._open_line.pop(stream, None) or self._name(line)
+            if not line.endswith(b"\n"):
+                self._open_line[stream] = name  # the rest of this line belongs to the same file
+            batches.setdefault(name, []).append(line)
+        for name, lines in batches.items():
+            self._write(name, b"".join(lines))
+
+    def _name(self, line: bytes) -> str:
+        match = _RANK.match(line)
+        return f"rank_{int(match[1])}.log" if match else self._rest
+
+    def _write(self, name: str, data: bytes) -> None:
+        try:
+            file = self._files.get(name)
+            if file is None:
+                self._directory.mkdir(parents=True, exist_ok=True)
+                file = self._files[name] = (self._directory / name).open("ab", buffering=0)
+            file.write(data)
+            if file.tell() > LOG_BYTES:
+                self._files.pop(name).close()
+                (self._directory / name).replace(self._directory / f"{name}.1")
+        except OSError as error:
+            self.problem = f"{name}: {error.strerror or error}"
+
+
+def _lines(data: bytes) -> list[bytes]:
+    """Lines end with a line feed alone: a progress bar's carriage returns do not cut."""
+    parts = data.split(b"\n")
+    return [part + b"\n" for part in parts[:-1]] + ([parts[-1]] if parts[-1] else [])
+
+
+class Relay:
+    def __init__(self, settings: dict[str, object]) -> None:
+        self.control = socket.socket(fileno=int(str(settings["control"])))
+        self.streams = [(int(r), int(w)) for r, w in settings["streams"]]  # type: ignore[attr-defined]
+        self.log = Log(Path(str(settings["directory"])), str(settings["rest"]))
+        self.queue: queue.SimpleQueue[tuple[int, bytes] | None] = queue.SimpleQueue()
+        self.waiting = 0
+        self.dropped = 0
+        self.busy = [False] * len(self.streams)
+        self.alarms = 0
+
+    def run(self) -> None:
+        pumps = [threading.Thread(target=self.pump, args=(index,)) for index in range(len(self.streams))]
+        writer = threading.Thread(target=self.keep)
+        for thread in (*pumps, writer):
+            thread.start()
+        threading.Thread(target=self.listen, daemon=True).start()
+        for thread in pumps:
+            thread.join()
+        self.queue.put(None)
+        writer.join(timeout=5)
+        self.tell("end")
+
+    def pump(self, index: int) -> None:
+        """Pass on what one stream brings, until every process that could write to it is gone."""
+        source, target = self.streams[index]
+        open_target: int | None = target
+        while True:
+            self.busy[index] = False
+            try:
+                data = os.read(source, 1 << 16)
+            except OSError:
+                data = b""  # EIO: a pseudo terminal with nobody on the other side
+            if not data:
+                return
+            self.busy[index] = True
+            if open_target is not None and not _write_all(open_target, data):
+                open_target = None
+            if self.waiting + len(data) > QUEUE_BYTES:
+                self.dropped += len(data)
+            else:
+                self.waiting += len(data)
+                self.queue.put((index, data))
+
+    def keep(self) -> None:
+        while (item := self.queue.get()) is not None:
+            index, data = item
+            self.log.add(index, data)
+            self.waiting -= len(data)
+            if self.alarms < 100 and any(alarm in data for alarm in ALARMS):
+                self.alarms += 1
+                line = next(line for line in data.split(b"\n") if any(alarm in line for alarm in ALARMS))
+                self.tell("alarm", line[:500].decode(errors="replace"))
+
+    def listen(self) -> None:
+        """`run` says when the command has ended; the answer comes once all that it wrote has gone out."""
+        with contextlib.suppress(OSError):
+            while message := self.control.recv(64):
+                if b"ended" in message:
+                    quiet = 0
+                    while quiet < 3:  # more than once: a pump may stand between its read and its flag
+                        time.sleep(0.005)
+                        idle = not any(self.busy) and not any(_unread(source) for source, _ in self.streams)
+                        quiet = quiet + 1 if idle else 0
+                    patience = time.monotonic() + 2
+                    while self.waiting > 0 and time.monotonic() < patience:
+                        time.sleep(0.005)
+                    self.tell("drained", self.log.problem or (f"{self.dropped} bytes" if self.dropped else ""))
+
+    def tell(self, kind: str, text: str = "") -> None:
+        with contextlib.suppress(OSError):  # hangscope is gone: nobody to tell
+            self.control.send(json.dumps([kind, text]).encode())
+
+
+def _write_all(target: int, data: bytes) -> bool:
+    view = memoryview(data)
+    while view:
+        try:
+            view = view[os.write(target, view) :]
+        except BlockingIOError:
+            select.select([], [target], [])
+        except OSError:
+            return False
+    return True
+
+
+def _unread(source: int) -> int:
+    try:
+        buffer = fcntl.ioctl(source, termios.FIONREAD, b"\0\0\0\0")
+    except OSError:
+        return 0
+    return int(struct.unpack("i", buffer)[0])
+
+
+def main(argument: str) -> None:
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGPIPE, signal.SIGTTOU):
+        signal.signal(number, signal.SIG_IGN)
+    Relay(json.loads(argument)).run()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

@@ -1,0 +1,167 @@
+"""Questions to PyTorch's worker server over its unix socket, each with a deadline.
+
+A rank that is frozen, or whose GIL is held, answers late or never, and every unanswered question occupies one of the
+few threads of its server. So a question that was given up is not asked again until its answer has come.
+"""
+
+from __future__ import annotations
+
+import selectors
+import socket
+import time
+from collections.abc import Hashable
+from dataclasses import dataclass
+
+MAX_ANSWER_BYTES = 1 << 30
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What came back. `status` is the HTTP status, or None where nothing usable came; `error` then says why."""
+
+    status: int | None
+    body: bytes = b""
+    error: str = ""
+    seconds: float = 0.0
+
+    @property
+    def ok(self) -> bool:
+        return self.status == 200
+
+
+def ask(path: str, handler: str, deadline_s: float) -> Answer:
+    """Ask once and wait up to `deadline_s`."""
+    begun = time.monotonic()
+    connection = _connect(path, handler)
+    if isinstance(connection, Answer):
+        return connection
+    chunks: list[bytes] = []
+    size = 0
+    with connection:
+        while True:
+            left = begun + deadline_s - time.monotonic()
+            if left <= 0:
+                return Answer(None, error=f"no answer within {deadline_s:g} s", seconds=deadline_s)
+            connection.settimeout(left)
+            try:
+                chunk = connection.recv(1 << 18)
+            except TimeoutError:
+                continue
+            except OSError as error:
+                return Answer(None, error=str(error), seconds=time.monotonic() - begun)
+            if not chunk:
+                return _parse(b"".join(chunks), time.monotonic() - begun)
+            chunks.append(chunk)
+            size += len(chunk)
+            if size > MAX_ANSWER_BYTES:
+                return Answer(None, error="the answer has no end", seconds=time.monotonic() - begun)
+
+
+def _connect(path: str, handler: str) -> socket.socket | Answer:
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        connection.setblocking(False)
+        connection.connect(path)
+        connection.send(
+            f"POST /handler/{handler} HTTP/1.1\r\nHost: rank\r\nContent-Length: 0\r\nConnection: close\r\n\r\n".encode()
+        )
+    except BlockingIOError:
+        connection.close()
+        return Answer(None, error="the server's queue is full")
+    except OSError as error:
+        connection.close()
+        return Answer(None, error=f"no connection: {error.strerror or error}")
+    return connection
+
+
+def _parse(raw: bytes, seconds: float) -> Answer:
+    head, separator, body = raw.partition(b"\r\n\r\n")
+    words = head.split(b"\r\n", 1)[0].split()
+    if not separator or len(words) < 2 or not words[1].isdigit():
+        return Answer(None, error="the connection ended before the answer", seconds=seconds)
+    for line in head.split(b"\r\n")[1:]:
+        name, _, value = line.partition(b":")
+        if name.strip().lower() == b"content-length" and value.strip().isdigit() and len(body) != int(value):
+            return Answer(None, error=f"the answer was cut at {len(body)} of {int(value)} bytes", seconds=seconds)
+    return Answer(int(words[1]), body, seconds=seconds)
+
+
+class _Pending:
+    __slots__ = ("begun", "chunks", "connection")
+
+    def __init__(self, connection: socket.socket) -> None:
+        self.connection = connection
+        self.chunks: list[bytes] = []
+        self.begun = time.monotonic()
+
+
+class Asker:
+    """Asks many ranks at once from one thread. At most one question a key is open."""
+
+    def __init__(self) -> None:
+        self._selector = selectors.DefaultSelector()
+        self._pending: dict[Hashable, _Pending] = {}
+        self._done: list[tuple[Hashable, Answer]] = []
+
+    def ask(self, key: Hashable, path: str, handler: str) -> bool:
+        """Send the question, unless one with that key is still open. Its answer comes out of `wait`."""
+        if key in self._pending:
+            return False
+        connection = _connect(path, handler)
+        if isinstance(connection, Answer):
+            self._done.append((key, connection))
+            return True
+        self._pending[key] = _Pending(connection)
+        self._selector.register(connection, selectors.EVENT_READ, key)
+        return True
+
+    def open_for(self, key: Hashable) -> float | None:
+        """Seconds since the open question with that key was asked, None where there is none."""
+        pending = self._pending.get(key)
+        return None if pending is None else time.monotonic() - pending.begun
+
+    def wait(self, seconds: float) -> list[tuple[Hashable, Answer]]:
+        """The answers that are there once no fresh question is open, or after `seconds`. Late ones stay open."""
+        until = time.monotonic() + seconds
+        while any(time.monotonic() - pending.begun < seconds for pending in self._pending.values()):
+            left = until - time.monotonic()
+            if left <= 0:
+                break
+            self._read(left)
+        self._read(0)
+        done, self._done = self._done, []
+        return done
+
+    def _read(self, timeout: float) -> None:
+        if not self._pending:
+            return
+        for event, _ in self._selector.select(timeout):
+            key = event.data
+            pending = self._pending[key]
+            try:
+                chunk = pending.connection.recv(1 << 18)
+            except BlockingIOError:
+                continue
+            except OSError as error:
+                self._finish(key, Answer(None, error=str(error)))
+                continue
+            if chunk:
+                pending.chunks.append(chunk)
+            else:
+                self._finish(key, _parse(b"".join(pending.chunks), time.monotonic() - pending.begun))
+
+    def _finish(self, key: Hashable, answer: Answer) -> None:
+        self.forget(key)
+        self._done.append((key, answer))
+
+    def forget(self, key: Hashable) -> None:
+        """Give the open question with that key up: its process is gone."""
+        pending = self._pending.pop(key, None)
+        if pending is not None:
+            self._selector.unregister(pending.connection)
+            pending.connection.close()
+
+    def close(self) -> None:
+        for key in list(self._pending):
+            self.forget(key)
+        self._selector.close()
