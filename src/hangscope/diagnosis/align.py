@@ -149,7 +149,7 @@ def _lane(group: Group, rows: Ints, rank: Ints, seq: Ints, kind: Ints, signature
 
 
 def _signatures(job: Job) -> Ints:
-    """Per row an id of what every member must agree on: name, element count and type, as far as the operation requires."""
+    """Per row an id of what every member must agree on: name, element count and type, where the operation needs it."""
     ops, tables = job.ops, job.ops.tables
     columns = np.stack(
         [ops.column(c).astype(np.int64) for c in ("name", "in_shapes", "out_shapes", "in_dtypes", "out_dtypes")]

@@ -13,7 +13,7 @@ from hangscope.diagnosis.fate import Fates
 from hangscope.diagnosis.standing import Standings, Unit
 from hangscope.diagnosis.verdict import Finding, Link, OperationInFlight
 from hangscope.diagnosis.waits import Wait, Waits
-from hangscope.model import Frame, Group, Job, Operation, Source, State, ThreadStack
+from hangscope.model import Frame, Group, Job, KernelMessage, Operation, Source, State, ThreadStack
 
 _TORCH_PATHS = ("/torch/", "/contextlib.py", "/threading.py", "<frozen")
 
@@ -115,6 +115,20 @@ class Case:
         ]
         main = [s for s in mine if s.main] or mine
         return max(main, key=lambda s: s.sample) if main else None
+
+    def gpu_messages(self, rank: int) -> list[KernelMessage]:
+        """Xid messages about this rank's GPU or process. 43 and 45 are what a killed process leaves: effects."""
+        process, node = self.job.processes.get(rank), self.job.nodes.get(rank)
+        if process is None:
+            return []
+        return [
+            message
+            for message in self.job.facts.kernel
+            if message.kind == "xid" and message.code not in (43, 45)
+            if message.node is None or node is None or message.node == node
+            if (process.pid is not None and message.pid == process.pid)
+            or (process.gpu is not None and message.pci is not None and message.pci in process.gpu)
+        ]
 
     def last_operation(self, rank: int) -> Operation | None:
         low, high = np.searchsorted(self.job.ops.column("rank"), [rank, rank + 1])

@@ -1,4 +1,4 @@
-"""From what a rule concluded to the full verdict: victims, the last good operation, what was ruled out, what is missing."""
+"""From what a rule concluded to the full verdict: victims, the last good operation, what was ruled out, gaps."""
 
 from __future__ import annotations
 

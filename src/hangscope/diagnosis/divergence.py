@@ -13,7 +13,7 @@ from enum import Enum
 import numpy as np
 
 from hangscope.diagnosis.align import Alignment, Ints, Lane
-from hangscope.model import Kind, Operation, State
+from hangscope.model import Operation
 
 _SHIFT_MAX = 8
 """The longest run of skipped or added calls that is looked for."""
@@ -85,7 +85,7 @@ def _at(alignment: Alignment, lane: Lane, index: int) -> Divergence:
     rows, signatures = lane.rows_at(index), lane.signatures_at(index)
     reference, tied = _majority(alignment, lane, index)
     odd_rows = rows[signatures != reference]
-    shift = _shift(alignment, lane, index, odd_rows, reference)
+    shift = _shift(alignment, lane, index, odd_rows)
     return _divergence(alignment, lane, index, odd_rows, rows[signatures == reference], tied, shift)
 
 
@@ -162,9 +162,7 @@ def _shape(odd: Operation, reference: Operation) -> Shape:
 # ---- skipped and added calls -----------------------------------------------------------------------------------------
 
 
-def _shift(
-    alignment: Alignment, lane: Lane, index: int, odd_rows: Ints, reference: int
-) -> tuple[Shape, tuple[int, ...], int] | None:
+def _shift(alignment: Alignment, lane: Lane, index: int, odd_rows: Ints) -> tuple[Shape, tuple[int, ...], int] | None:
     """Whether the odd ranks' sequence fits the reference again when moved by a few calls."""
     ranks = alignment.job.ops.column("rank")
     odd_ranks = {int(r) for r in ranks[odd_rows]}
@@ -188,7 +186,7 @@ def _shift(
 
 
 def _fits(a: list[int], b: list[int]) -> int:
-    """How many positions two sequences share if they agree everywhere they overlap (at least twice, or once at an end)."""
+    """How many positions two sequences share if they agree wherever they overlap (twice, or once at an end)."""
     overlap = min(len(a), len(b))
     if overlap < 1 or a[:overlap] != b[:overlap]:
         return 0
@@ -200,7 +198,8 @@ def _fits(a: list[int], b: list[int]) -> int:
 def _sequence(alignment: Alignment, lane: Lane, rank: int, index: int) -> Ints:
     """One rank's rows of a lane from one position on."""
     rows = lane.rows[lane.starts[index] :]
-    return rows[alignment.job.ops.column("rank")[rows] == rank]
+    mine: Ints = rows[alignment.job.ops.column("rank")[rows] == rank]
+    return mine
 
 
 def _has_stacks(alignment: Alignment, rows: Ints) -> bool:
@@ -231,7 +230,7 @@ def _first_shift_by_stack(alignment: Alignment, lane: Lane, before: int) -> Dive
             return None
         odd_rows = rows[alignment.call[rows] != votes[0][0]]
         reference_rows = rows[alignment.call[rows] == votes[0][0]]
-        shift = _shift(alignment, lane, index, odd_rows, votes[0][0])
+        shift = _shift(alignment, lane, index, odd_rows)
         if shift is None or shift[2] < 3:
             return None
         odd = {int(r) for r in ranks[odd_rows]}
@@ -314,20 +313,8 @@ def _element_counts(alignment: Alignment, rows: Ints, column: str) -> Ints:
     tables = alignment.job.ops.tables
     ids = alignment.job.ops.column(column)[rows]
     distinct, inverse = np.unique(ids, return_inverse=True)
-    counts = [sum(int(np.prod(s, dtype=np.int64)) for s in tables.shapes(int(i))) for i in distinct]
-    return np.asarray(counts, dtype=np.int64)[inverse.reshape(-1)]
-
-
-# ---- point-to-point: a pair that disagrees about the size ------------------------------------------------------------
-
-
-def unfinished_from(alignment: Alignment, divergence: Divergence) -> bool:
-    """Whether anything at or after the disagreement is unfinished in that group: then it is what hangs."""
-    lane = alignment.lanes[divergence.group]
-    ops = alignment.job.ops
-    rows = lane.rows[ops.column("seq")[lane.rows] >= divergence.seq]
-    return bool(np.any(ops.column("state")[rows] != State.COMPLETED))
-
-
-def is_batch(operation: Operation) -> bool:
-    return operation.kind is Kind.BATCH
+    counts = np.asarray(
+        [sum(int(np.prod(s, dtype=np.int64)) for s in tables.shapes(int(i))) for i in distinct], dtype=np.int64
+    )
+    spread: Ints = counts[inverse.reshape(-1)]
+    return spread

@@ -10,7 +10,7 @@ import signal
 from dataclasses import dataclass
 
 from hangscope.diagnosis.verdict import Finding
-from hangscope.model import Job, Process, PythonError
+from hangscope.model import Job, Process, PythonError, Source
 
 _EFFECTS = (-signal.SIGABRT, -signal.SIGTERM, 128 + signal.SIGABRT, 128 + signal.SIGTERM)
 _FIRST_BY_S = 2.0
@@ -200,7 +200,7 @@ def _own_errors(job: Job) -> dict[int, PythonError]:
     """The first exception of every rank that is not the effect of another rank's failure."""
     found: dict[int, PythonError] = {}
     for error in job.facts.errors:
-        if error.rank is not None and not getattr(error, "consequence", False):
+        if error.rank is not None and not error.consequence:
             found.setdefault(error.rank, error)
     return found
 
@@ -235,11 +235,11 @@ def _is_remote_error(text: str) -> bool:
     )
 
 
-def _ras_missing(job: Job) -> tuple[dict[int, object], dict[int, object]]:
+def _ras_missing(job: Job) -> tuple[dict[int, Source], dict[int, Source]]:
     """Global ranks that RAS could not reach, and those it considers dead, with the source."""
-    by_pid = {(p.pid): r for r, p in job.processes.items() if p.pid is not None}
-    missing: dict[int, object] = {}
-    dead: dict[int, object] = {}
+    by_pid = {p.pid: r for r, p in job.processes.items() if p.pid is not None}
+    missing: dict[int, Source] = {}
+    dead: dict[int, Source] = {}
     for report in job.facts.ras:
         for entry in report.ranks:
             if not (entry.missing or entry.unresponsive or entry.dead):

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hangscope.diagnosis.align import Alignment, Lane
-from hangscope.diagnosis.standing import _SYMMETRIC
+from hangscope.diagnosis.standing import SYMMETRIC
 from hangscope.diagnosis.verdict import Lateness
 from hangscope.model import State
 
@@ -42,9 +42,13 @@ def tardiness(alignment: Alignment) -> Tardiness:
     waited = np.full(len(ops), np.nan)
     late: list[tuple[int, int, float]] = []  # row of the last rank, its rank, what it cost the others
     operations = 0
+    symmetric = _symmetric_names(alignment)
     for lane in alignment.lanes.values():
-        for rows, wait in _waits(alignment, lane, offsets):
-            waited[rows.reshape(-1)] = wait.reshape(-1)
+        for every, every_wait in _waits(alignment, lane, offsets):
+            waited[every.reshape(-1)] = every_wait.reshape(-1)
+            # A broadcast's root leaves early and its last receiver late by nature: that is passed on, not judged.
+            judged = np.isin(ops.column("name")[every[:, 0]], symmetric)
+            rows, wait = every[judged], every_wait[judged]
             operations += len(rows)
             last = np.argmin(wait, axis=1)
             index = np.arange(len(rows))
@@ -77,6 +81,10 @@ def tardiness(alignment: Alignment) -> Tardiness:
     return Tardiness(tuple(ranks), window_ms, operations, total, skew)
 
 
+def _symmetric_names(alignment: Alignment) -> list[int]:
+    return [i for i, name in enumerate(alignment.job.ops.tables.names) if name in SYMMETRIC]
+
+
 def _span(ranks: npt.NDArray[np.int64], rank: int) -> slice:
     low, high = np.searchsorted(ranks, [rank, rank + 1])
     return slice(int(low), int(high))
@@ -103,11 +111,7 @@ def _complete_rows(alignment: Alignment, lane: Lane) -> npt.NDArray[np.int64] | 
     if not len(full):
         return None
     rows = lane.rows[lane.starts[:-1][full][:, None] + np.arange(members)[None, :]]
-    names = ops.tables.names
-    symmetric = [i for i, name in enumerate(names) if name in _SYMMETRIC]
-    good = np.all(ops.column("state")[rows] == State.COMPLETED, axis=1) & np.isin(
-        ops.column("name")[rows[:, 0]], symmetric
-    )
+    good = np.all(ops.column("state")[rows] == State.COMPLETED, axis=1)
     return rows[good] if good.any() else None
 
 
@@ -142,6 +146,9 @@ def _clock_offsets(alignment: Alignment) -> tuple[Floats | None, float | None]:
     for lane in alignment.lanes.values():
         rows = _complete_rows(alignment, lane)
         if rows is None:
+            continue
+        rows = rows[np.isin(ops.column("name")[rows[:, 0]], _symmetric_names(alignment))]
+        if not len(rows):
             continue
         completed = ops.column("completed_ns")[rows[-200:]]
         # Only what the watchdog swept has a completion time of its own; the rest carries the time of the dump.

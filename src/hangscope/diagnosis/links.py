@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from hangscope.diagnosis.verdict import Link, LinkEnd
-from hangscope.diagnosis.waits import Wait
 from hangscope.model import Communicator, Edge, Group, Job, TransportEvent
 
 _NETWORK_EVENTS = ("completion_error", "async_event", "connection_error", "connect_failed")
@@ -15,9 +14,8 @@ def rings(job: Job, group: Group) -> dict[int, dict[int, int]]:
     parts = [c for c in job.facts.communicators if _belongs(c, members)]
     newest: dict[int, Communicator] = {}
     for part in parts:
-        rank = _global(part, members)
-        if rank is not None and part.rings:
-            newest[rank] = part
+        if part.rank is not None and part.rings:
+            newest[part.rank] = part
     found: dict[int, dict[int, int]] = {}
     for rank, part in newest.items():
         for channel, (before, after) in part.rings.items():
@@ -37,10 +35,6 @@ def _belongs(part: Communicator, members: tuple[int, ...]) -> bool:
     return (
         part.rank in members and members[part.rank_in_comm] == part.rank if part.rank_in_comm < len(members) else False
     )
-
-
-def _global(part: Communicator, members: tuple[int, ...]) -> int | None:
-    return part.rank if part.rank is not None else None
 
 
 def upstream_edge(job: Job, group: Group, stuck: set[int], finished: set[int]) -> tuple[int, int, int] | None:
@@ -87,10 +81,3 @@ def network_events(job: Job, before_ns: int | None) -> list[TransportEvent]:
             if e.at_ns is None or e.at_ns <= before_ns or e.kind in ("completion_error", "async_event")
         ]
     return sorted(events, key=lambda e: (e.at_ns is None, e.at_ns or 0, str(e.source)))
-
-
-def hung_pair(wait: Wait) -> tuple[int, int] | None:
-    """The two ends of a point-to-point call that both sides launched and neither finished: (sender, receiver)."""
-    if not wait.point_to_point or wait.blockers:
-        return None
-    return None

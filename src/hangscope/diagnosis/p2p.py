@@ -1,8 +1,8 @@
 """Match point-to-point calls: the n-th send from A to B on a group belongs to B's n-th receive from A on it.
 
 Sequence numbers do not help, since ranks of one group legitimately make different numbers of point-to-point calls.
-Counting needs a common start. Where a ring wrapped, that is the last collective that both ranks finished and still have;
-without one, only the unfinished calls are compared, and the answer is marked as uncertain.
+Counting needs a common start. Where a ring wrapped, that is the last collective that both ranks finished and still
+have; without one, only the unfinished calls are compared, and the answer is marked as uncertain.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def _calls(alignment: Alignment, owner: int, rank: int, peer: int, sending: bool
 
 
 def _common_start(alignment: Alignment, a: int, b: int, *, before: int) -> tuple[int, int, bool]:
-    """A row on each rank (on `a` one that precedes `before`) from which both count alike, and whether that is certain."""
+    """A row on each rank (on `a` one before `before`) from which both count alike, and whether that is certain."""
     job = alignment.job
     if not job.wrapped(a) and not job.wrapped(b):
         return UNKNOWN, UNKNOWN, True

@@ -1,6 +1,6 @@
 """Where each rank stands: what it is inside of, what it queued behind that, what it never launched.
 
-A rank's own dump says so best; its log's watchdog lines say it roughly; otherwise it is unknown, and unknown is a value.
+A rank's own dump says so best; its log's watchdog lines say it roughly; otherwise it is unknown, which is a value.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class Standing:
         return self.known and not self.inside
 
 
-_SYMMETRIC = (
+SYMMETRIC = (
     "all_reduce",
     "allreduce",
     "_all_gather_base",
@@ -193,10 +193,10 @@ class Standings:
         return tuple(sorted(ranks)) or None
 
     def _mark_outdated(self) -> None:
-        """A dump that lacks an operation which a peer finished, and which needs everybody, was taken before the peer's."""
+        """A dump without an operation that a peer finished and that needs everybody was taken before the peer's."""
         ops = self.job.ops
         names = ops.tables.names
-        symmetric = [i for i, name in enumerate(names) if name in _SYMMETRIC]
+        symmetric = [i for i, name in enumerate(names) if name in SYMMETRIC]
         state, name, ranks = ops.column("state"), ops.column("name"), ops.column("rank")
         for index, lane in self.alignment.lanes.items():
             rows = lane.rows[(state[lane.rows] == State.COMPLETED) & np.isin(name[lane.rows], symmetric)]
@@ -231,11 +231,10 @@ class Standings:
             return Place.COMPLETED  # it went past it; the ring has lost the entry, or the backend never recorded it
         if standing.outdated:
             return Place.UNKNOWN
-        if group not in standing.launched and standing.first_kept and at_ns is not None:
+        if group not in standing.launched and standing.first_kept and _older(at_ns, standing.oldest_ns):
             # Nothing of this group is left in a ring that wrapped: only an operation younger than the ring's oldest
             # entry would still be there.
-            if standing.oldest_ns is not None and at_ns < standing.oldest_ns:
-                return Place.UNKNOWN
+            return Place.UNKNOWN
         return Place.NOT_LAUNCHED
 
     def _place_from_counters(self, standing: Standing, group: int, seq: int) -> Place:
@@ -260,6 +259,10 @@ class Standings:
 
     def operation(self, unit: Unit) -> Operation | None:
         return None if unit.row is None else self.job.ops[unit.row]
+
+
+def _older(at_ns: int | None, oldest_ns: int | None) -> bool:
+    return at_ns is not None and oldest_ns is not None and at_ns < oldest_ns
 
 
 def _rows_of(ranks: Ints, rank: int) -> Ints:
@@ -290,6 +293,7 @@ def _unfinished_units(alignment: Alignment, rank: int, rows: Ints) -> list[Unit]
     pending: dict[tuple[int, ...], list[int]] = {}
     for row in rows.tolist():
         peer = bool(alignment.point_to_point[row])
+        key: tuple[int, ...]
         if batch[row] != UNKNOWN:
             key = (0, int(group[row]), int(batch[row]))
         elif peer:
@@ -315,7 +319,7 @@ def _unfinished_units(alignment: Alignment, rank: int, rows: Ints) -> list[Unit]
 
 
 def _split_inside(units: list[Unit]) -> tuple[tuple[Unit, ...], tuple[Unit, ...]]:
-    """What a rank is inside of: the oldest unfinished unit, and every other group's oldest one if the GPU started it."""
+    """What a rank is inside of: the oldest unfinished unit, and another group's oldest one if the GPU started it."""
     inside: list[Unit] = []
     seen: set[int] = set()
     for index, unit in enumerate(units):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from itertools import pairwise
 
 from hangscope.diagnosis.case import Case, Draft
 from hangscope.diagnosis.verdict import Finding
@@ -31,11 +32,12 @@ def deadlock(case: Case) -> Draft | None:
         for wait, ranks in minority
         for rank in ranks
     }
-    largest_wait, largest = max(sides, key=lambda s: len(s[1]))
+    largest_wait, _ = max(sides, key=lambda s: len(s[1]))
     names = ranks_text(culprits)
     why = [
         Finding(
-            f"{ranks_text(ranks)} {'is' if len(ranks) == 1 else 'are'} inside {case.title(wait)} of {case.group_label(wait.group)} "
+            f"{ranks_text(ranks)} {'is' if len(ranks) == 1 else 'are'} inside {case.title(wait)} of "
+            f"{case.group_label(wait.group)} "
             f"and {'waits' if len(ranks) == 1 else 'wait'} for {ranks_text(set(wait.blockers) & set(knot))}",
             case.source(ranks[0]),
             _line(case, wait),
@@ -99,7 +101,7 @@ def _against_custom(case: Case, sides: list[tuple[Wait, list[int]]]) -> set[int]
             if place < 2:
                 return set()
             previous = groups[place - 1]
-            before = Counter(a for a, b in zip(groups[: place - 1], groups[1:place], strict=True) if b == wait.group)
+            before = Counter(a for a, b in pairwise(groups[:place]) if b == wait.group)
             if before and before.most_common(1)[0][0] != previous:
                 odd.add(rank)
     return odd if 0 < len(odd) < sum(len(r) for _, r in sides) else set()

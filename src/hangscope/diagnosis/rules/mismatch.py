@@ -60,7 +60,8 @@ def _draft(case: Case, divergence: Divergence, *, hang: bool) -> Draft:
     if divergence.parted_at and line and own and (line.filename, line.line) != (own.filename, own.line):
         why.append(
             Finding(
-                f"the code paths part here: {ranks_text(divergence.odd)} went on at {_at(own)}, the rest at {_at(line)}",
+                f"the code paths part here: {ranks_text(divergence.odd)} went on at {_at(own)}, the rest "
+                f"at {_at(line)}",
                 (*case.source(odd.rank, odd), *case.source(reference.rank, reference)),
             )
         )
@@ -90,7 +91,7 @@ def _draft(case: Case, divergence: Divergence, *, hang: bool) -> Draft:
         summary=summary,
         confidence=confidence,
         rule=rule,
-        culprits={rank: what.short for rank in divergence.odd},
+        culprits=dict.fromkeys(divergence.odd, what.short),
         operation=operation_at(case, divergence, reference),
         why=why,
         next_steps=steps,
@@ -126,7 +127,8 @@ def _what(case: Case, d: Divergence, odd: Operation, reference: Operation) -> _W
     if d.shape is Shape.OTHER_OPERATION:
         text = f"ran {odd.name} where {others} ran {reference.name} (#{d.seq})"
         finding = Finding(
-            f"at #{d.seq} of {where}, {ranks_text(d.odd if not d.tied else [odd.rank])} ran {odd.name} {shape_text(odd)}, "
+            f"at #{d.seq} of {where}, {ranks_text(d.odd if not d.tied else [odd.rank])} ran {odd.name} "
+            f"{shape_text(odd)}, "
             f"{others} {reference.name} {shape_text(reference)}",
             sources,
         )
@@ -134,7 +136,8 @@ def _what(case: Case, d: Divergence, odd: Operation, reference: Operation) -> _W
     if d.shape is Shape.OTHER_SPLITS:
         text = f"passed other split sizes to {reference.name} #{d.seq}"
         finding = Finding(
-            f"over all members of {where}, {reference.name} #{d.seq} sends another number of elements than it receives; "
+            f"over all members of {where}, {reference.name} #{d.seq} sends another number of elements "
+            f"than it receives; "
             f"rank {odd.rank} sends {shape_text(odd)}",
             sources,
         )
@@ -142,7 +145,10 @@ def _what(case: Case, d: Divergence, odd: Operation, reference: Operation) -> _W
     if d.shape is Shape.OTHER_TYPE:
         text = f"passed {shape_text(odd)} to {reference.name} #{d.seq}, {others} {shape_text(reference)}"
     else:
-        text = f"passed {size_text(odd.size_bytes)} to {reference.name} #{d.seq}, {others} {size_text(reference.size_bytes)}"
+        text = (
+            f"passed {size_text(odd.size_bytes)} to {reference.name} #{d.seq}, {others} "
+            f"{size_text(reference.size_bytes)}"
+        )
     finding = Finding(
         f"at #{d.seq} of {where}, rank {odd.rank} passed {shape_text(odd)}, {others} {shape_text(reference)}", sources
     )

@@ -1,4 +1,4 @@
-"""network: everybody launched; bytes do not arrive. And its twin that only more evidence can tell apart: a GPU inside NCCL."""
+"""network: everybody launched; bytes do not arrive. Its twin, a GPU that fails inside NCCL, needs more evidence."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def partial(case: Case, stuck: list[int]) -> Draft:
         )
     ]
     link: Link | None = None
-    culprits = {rank: f"is stuck in {title}, which its peers have finished" for rank in sorted(inside)}
+    culprits = dict.fromkeys(sorted(inside), f"is stuck in {title}, which its peers have finished")
     event = _naming_event(case, inside | set(wait.finished))
     if edge is not None:
         sender, receiver, channel = edge
@@ -66,7 +66,8 @@ def partial(case: Case, stuck: list[int]) -> Draft:
         culprits = {receiver: f"receives {title} from rank {sender}, and does not get it"}
         why.append(
             Finding(
-                f"in the ring of {case.group_label(wait.group)}, rank {receiver} receives from rank {sender}, which has finished",
+                f"in the ring of {case.group_label(wait.group)}, rank {receiver} receives from rank "
+                f"{sender}, which has finished",
                 (),
             )
         )
@@ -78,7 +79,8 @@ def partial(case: Case, stuck: list[int]) -> Draft:
     return Draft(
         kind="network",
         headline=f"{title} does not arrive at {ranks_text(culprits)}",
-        summary=f"Bytes of {title} do not get through {where}: {ranks_text(wait.finished)} finished it, {ranks_text(inside)} "
+        summary=f"Bytes of {title} do not get through {where}: {ranks_text(wait.finished)} finished it, "
+        f"{ranks_text(inside)} "
         f"{'is' if len(inside) == 1 else 'are'} stuck inside it.",
         confidence=sure if link else "medium",
         rule="network: some members finished, and the ring in NCCL's log names the edge to the first that did not"
@@ -88,7 +90,7 @@ def partial(case: Case, stuck: list[int]) -> Draft:
         wait=wait,
         link=link,
         why=why,
-        next_steps=_link_steps(case, link) if link else [_ports_step(case, sorted(inside)), _COLLECT],
+        next_steps=_link_steps(link) if link else [_ports_step(case, sorted(inside)), _COLLECT],
     )
 
 
@@ -134,11 +136,12 @@ def _pair(case: Case, waits: list[Wait]) -> Draft:
         link=link,
         why=[
             Finding(
-                f"{ranks_text({u.rank for w in waits for u in w.inside})} wait in point-to-point calls whose other side has joined",
+                f"{ranks_text({u.rank for w in waits for u in w.inside})} wait in point-to-point calls "
+                f"whose other side has joined",
                 case.source(wait.waiters[0]),
             )
         ],
-        next_steps=_link_steps(case, link) if link else [_COLLECT],
+        next_steps=_link_steps(link) if link else [_COLLECT],
     )
 
 
@@ -146,7 +149,7 @@ def _pair(case: Case, waits: list[Wait]) -> Draft:
 
 
 def _everyone(case: Case, wait: Wait) -> Draft:
-    """All members are inside one operation. Warnings may name the link; an Xid may name the GPU; otherwise it is not known."""
+    """All members are inside one operation. Warnings may name the link, an Xid the GPU; otherwise it is not known."""
     title = case.title(wait)
     where = case.group_label(wait.group)
     started = [u for u in wait.inside if u.state is State.STARTED]
@@ -155,7 +158,8 @@ def _everyone(case: Case, wait: Wait) -> Draft:
         return hardware
     event = _naming_event(case, set(wait.waiters))
     inside = Finding(
-        f"all {len(wait.inside)} members of {where} {'started' if len(started) == len(wait.inside) else 'launched'} {title}, and none finished it",
+        f"all {len(wait.inside)} members of {where} {'started' if len(started) == len(wait.inside) else 'launched'} "
+        f"{title}, and none finished it",
         case.source(wait.waiters[0]),
     )
     if event is not None:
@@ -180,7 +184,8 @@ def _everyone(case: Case, wait: Wait) -> Draft:
     return Draft(
         kind="unknown",
         headline=f"everybody is inside {title}; a GPU or the network, not determined",
-        summary=f"All {len(wait.inside)} members launched {title} of {where} and none finished it; whether a GPU never got there or bytes do not "
+        summary=f"All {len(wait.inside)} members launched {title} of {where} and none finished it; "
+        f"whether a GPU never got there or bytes do not "
         "arrive is not recorded (timing was off).",
         confidence="low",
         rule="unknown: without timing, a GPU that never started looks like a network that does not deliver",
@@ -192,16 +197,15 @@ def _everyone(case: Case, wait: Wait) -> Draft:
 
 def _xid(case: Case, wait: Wait) -> Draft | None:
     """A GPU error on one member while everybody is inside: the GPU, not the network."""
-    from hangscope.diagnosis.rules.roots import gpu_messages  # the two rules refer to each other
-
-    hit = {rank: messages for rank in wait.waiters if (messages := gpu_messages(case, rank))}
+    hit = {rank: messages for rank in wait.waiters if (messages := case.gpu_messages(rank))}
     if not hit:
         return None
     title = case.title(wait)
+    codes = ", ".join(str(messages[0].code) for messages in hit.values())
     return Draft(
         kind="gpu",
         headline=f"the GPU of {ranks_text(hit)} failed inside {title}",
-        summary=f"The GPU of {ranks_text(hit)} reported an error (Xid {', '.join(str(m[0].code) for m in hit.values())}) while all members were inside {title}.",
+        summary=f"The GPU of {ranks_text(hit)} reported an error (Xid {codes}) while all members were inside {title}.",
         confidence="high",
         rule="gpu: everybody started, and the kernel reports an Xid of one member's GPU",
         culprits={rank: f"its GPU reported Xid {messages[0].code}" for rank, messages in hit.items()},
@@ -228,10 +232,12 @@ def _named_by_event(case: Case, wait: Wait, event: TransportEvent, inside: Findi
     elif reporter is not None:
         culprits = {reporter: f"NCCL on it reports a transport error{f' on {event.hca}' if event.hca else ''}"}
     at = f" ({event.hca}{f', port {event.port}' if event.port else ''})" if event.hca else ""
+    where = case.who(reporter) if reporter is not None else event.node or "a rank"
     return Draft(
         kind="network",
-        headline=f"NCCL on {ranks_text([reporter] if reporter is not None else [])} reports a transport error{at} inside {title}",
-        summary=f"Network: all members are inside {title}, and NCCL on {case.who(reporter) if reporter is not None else event.node} reports "
+        headline=f"NCCL on {ranks_text([reporter] if reporter is not None else [])} reports a transport "
+        f"error{at} inside {title}",
+        summary=f"Network: all members are inside {title}, and NCCL on {where} reports "
         f"{' '.join(event.text.split())[:120]}{at}.",
         confidence="high" if link else "medium",
         rule="network: everybody is inside, and NCCL's own warning names the failing connection",
@@ -239,7 +245,7 @@ def _named_by_event(case: Case, wait: Wait, event: TransportEvent, inside: Findi
         wait=wait,
         link=link,
         why=[inside, _event_finding(event)],
-        next_steps=_link_steps(case, link) if link else [_ports_step(case, sorted(culprits))],
+        next_steps=_link_steps(link) if link else [_ports_step(case, sorted(culprits))],
     )
 
 
@@ -265,7 +271,7 @@ def _event_finding(event: TransportEvent) -> Finding:
     return Finding(f"NCCL on {who}: {' '.join(event.text.split())[:200]}", (event.source,))
 
 
-def _link_steps(case: Case, link: Link) -> list[str]:
+def _link_steps(link: Link) -> list[str]:
     steps = []
     for end, word in ((link.sender, "sending"), (link.receiver, "receiving")):
         node = end.node or f"the node of rank {end.rank}"
@@ -280,4 +286,7 @@ def _link_steps(case: Case, link: Link) -> list[str]:
 def _ports_step(case: Case, ranks: list[int]) -> str:
     nodes = sorted({case.job.nodes[r] for r in ranks if r in case.job.nodes})
     where = ", ".join(nodes[:8]) + (" …" if len(nodes) > 8 else "") if nodes else "the members' nodes"
-    return f"network: look for port errors on {where}: rdma statistic, ibstat, ethtool -S, dmesg | grep -i -E 'mlx5|link|xid'"
+    return (
+        f"network: look for port errors on {where}: rdma statistic, ibstat, ethtool -S, dmesg | grep "
+        f"-i -E 'mlx5|link|xid'"
+    )

@@ -51,7 +51,8 @@ def undetermined(case: Case) -> Draft | None:
         wait=wait,
         why=[
             Finding(
-                f"rank {r.rank}: {r.operation or 'a collective'} #{r.seq} {'timed out' if r.kind == 'timeout' else 'failed'}",
+                f"rank {r.rank}: {r.operation or 'a collective'} #{r.seq} "
+                f"{'timed out' if r.kind == 'timeout' else 'failed'}",
                 (r.source,),
             )
             for r in reports[:3]

@@ -43,7 +43,7 @@ def _from_dumps(case: Case) -> Draft | None:
         return None
     culprits: dict[int, str] = {}
     why: list[Finding] = []
-    for rank, (wait, row, against) in sorted(suspects.items()):
+    for rank, (_, row, against) in sorted(suspects.items()):
         operation = ops[row]
         giver = against.inside[0].rank
         culprits[rank] = f"called {operation.title}, but rank {giver} waits for it"
@@ -60,8 +60,10 @@ def _from_dumps(case: Case) -> Draft | None:
     operation = ops[row]
     return Draft(
         kind="mismatch",
-        headline=f"{ranks_text(culprits)} called {operation.title}; rank {against.inside[0].rank} waits for another peer",
-        summary=f"{case.who(first).capitalize()} called {operation.title}, but rank {against.inside[0].rank} waits for it in "
+        headline=f"{ranks_text(culprits)} called {operation.title}; rank {against.inside[0].rank} waits "
+        f"for another peer",
+        summary=f"{case.who(first).capitalize()} called {operation.title}, but rank {against.inside[0].rank} "
+        f"waits for it in "
         f"{case.title(against)}: sender and receiver do not name each other, and the job hangs.",
         confidence="high" if len(culprits) == 1 else "medium",
         rule="mismatch: a point-to-point call names a peer that moved on, while another rank offers what it asks for",
@@ -80,7 +82,7 @@ def _moved_on(case: Case, peer: int, rank: int) -> bool:
     return all(c.peer != rank for w in case.waits.of.get(peer, ()) for _, c in w.counterparts)
 
 
-# ---- from NCCL's log: torch ≥ 2.2 makes a communicator of two for an unbatched send or receive, before it records it ---
+# ---- from NCCL's log: torch makes a communicator of two for an unbatched send or receive, then records the call ------
 
 
 def _from_connections(case: Case) -> Draft | None:
@@ -105,12 +107,13 @@ def _from_connections(case: Case) -> Draft | None:
         else:
             victims.add(rank)
     tied = not wrong
-    culprits = wrong or {rank: "waits for a peer that connects to another rank" for rank in sorted(idle)}
+    culprits = wrong or dict.fromkeys(sorted(idle), "waits for a peer that connects to another rank")
     waiting = [w for w in case.waits.all if set(w.blockers) & set(open_pairs)]
     why = [
         Finding(
             f"rank {rank} is making a communicator of two ranks that nobody completes "
-            f"(it is its rank {part.rank_in_comm}, so its peer is {'above' if part.rank_in_comm == 0 else 'below'} rank {rank})",
+            f"(it is its rank {part.rank_in_comm}, so its peer is {'above' if part.rank_in_comm == 0 else 'below'} "
+            f"rank {rank})",
             (part.source,) if part.source else (),
         )
         for rank, part in sorted(open_pairs.items())
@@ -121,8 +124,10 @@ def _from_connections(case: Case) -> Draft | None:
         )
     return Draft(
         kind="mismatch",
-        headline=f"{ranks_text(culprits)} {'connects' if len(culprits) == 1 else 'connect'} to a point-to-point peer that is elsewhere",
-        summary=f"{ranks_text(culprits).capitalize()} {'is' if len(culprits) == 1 else 'are'} stuck connecting for a send or receive to a peer "
+        headline=f"{ranks_text(culprits)} {'connects' if len(culprits) == 1 else 'connect'} to a "
+        f"point-to-point peer that is elsewhere",
+        summary=f"{ranks_text(culprits).capitalize()} {'is' if len(culprits) == 1 else 'are'} stuck "
+        f"connecting for a send or receive to a peer "
         f"that does not answer, while {ranks_text(victims) if victims else 'the others'} "
         f"{'waits' if len(victims) == 1 else 'wait'}: sender and receiver do not name each other.",
         confidence="medium",

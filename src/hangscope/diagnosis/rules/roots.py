@@ -1,4 +1,4 @@
-"""absent, dead, frozen, gpu: the ranks that everybody waits for, and that wait for no one, and why they are where they are."""
+"""absent, dead, frozen, gpu: the ranks that others wait for, that wait for no one, and why they are where they are."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hangscope.diagnosis.rules.network import partial
 from hangscope.diagnosis.verdict import Finding
 from hangscope.diagnosis.waits import Because, Wait
 from hangscope.diagnosis.words import plural, ranks_text
-from hangscope.model import KernelMessage, State
+from hangscope.model import State
 
 _ORDER = ("dead", "frozen", "absent", "gpu", "network", "unknown")
 
@@ -62,14 +62,14 @@ def _judge(case: Case, rank: int) -> _Root:
     if Because.NOT_STARTED in reasons:
         return _gpu(case, rank)
     if not standing.known or reasons == {Because.UNKNOWN}:
-        return _unknown(case, rank, fate)
+        return _unknown(rank, fate)
     if standing.inside:
         return _Root(rank, "network", "is inside an operation that its peers have finished", "seen")
     return _absent(case, rank)
 
 
-def _unknown(case: Case, rank: int, fate: Fate) -> _Root:
-    """Nothing shows what this rank did. PyTorch 2.3-2.14 asks every live rank for its dump, so silence leans to "dead"."""
+def _unknown(rank: int, fate: Fate) -> _Root:
+    """Nothing shows what this rank did. PyTorch 2.3-2.14 asks every live rank for a dump: silence leans to "dead"."""
     if fate.kind == "alive":
         return _Root(
             rank, "unknown", "left no evidence of what it was doing, though its process lived", "unknown", fate.findings
@@ -84,30 +84,14 @@ def _gpu(case: Case, rank: int) -> _Root:
     operation = case.standings.operation(unit)
     findings = [
         Finding(
-            f"rank {rank} launched {case.title(wait)}, but its GPU has not started it; it started on {ranks_text(started)}",
+            f"rank {rank} launched {case.title(wait)}, but its GPU has not started it; it started on "
+            f"{ranks_text(started)}",
             case.source(rank, operation),
             case.user_frames(operation.frames) if operation else (),
         ),
-        *(Finding(f"kernel: {m.text[:160]}", (m.source,)) for m in gpu_messages(case, rank)[:2]),
+        *(Finding(f"kernel: {m.text[:160]}", (m.source,)) for m in case.gpu_messages(rank)[:2]),
     ]
     return _Root(rank, "gpu", f"launched {case.title(wait)}, but its GPU does not get there", "seen", tuple(findings))
-
-
-def gpu_messages(case: Case, rank: int) -> list[KernelMessage]:
-    """Xid messages about this rank's GPU or process. 43 and 45 are what a killed process leaves: effects."""
-    process = case.job.processes.get(rank)
-    node = case.job.nodes.get(rank)
-    found = []
-    for message in case.job.facts.kernel:
-        if message.kind != "xid" or message.code in (43, 45):
-            continue
-        same_pid = process is not None and process.pid is not None and message.pid == process.pid
-        same_gpu = (
-            process is not None and process.gpu is not None and message.pci is not None and message.pci in process.gpu
-        )
-        if (message.node is None or node is None or message.node == node) and (same_pid or same_gpu):
-            found.append(message)
-    return found
 
 
 def _absent(case: Case, rank: int) -> _Root:
@@ -127,7 +111,10 @@ def _absent(case: Case, rank: int) -> _Root:
         )
     elif standing.source == "log" and wait.group in standing.launched:
         report = next((r for r in case.job.facts.watchdog if r.rank == rank and r.last_enqueued is not None), None)
-        text = f"rank {rank}'s log says that the last operation it launched in {case.group_label(wait.group)} is #{standing.launched[wait.group]}"
+        text = (
+            f"rank {rank}'s log says that the last operation it launched in {case.group_label(wait.group)} "
+            f"is #{standing.launched[wait.group]}"
+        )
         findings.append(Finding(text, (report.source,) if report else ()))
     stack = case.main_stack(rank)
     if stack is not None:
@@ -177,7 +164,8 @@ def _draft(case: Case, found: list[_Root]) -> Draft:
     blocked = {rank for w in waiting for rank in w.waiters} - set(culprits)
     summary = (
         f"{who[0].upper()}{who[1:]} {verbs[kind]}; {plural(len(blocked), 'rank')} "
-        f"{'waits' if len(blocked) == 1 else 'wait'} for {'it' if len(found) == 1 else 'them'} in {title} of {case.group_label(wait.group)}."
+        f"{'waits' if len(blocked) == 1 else 'wait'} for {'it' if len(found) == 1 else 'them'} in {title} "
+        f"of {case.group_label(wait.group)}."
     )
     why = [_who_waits(case, wait, culprits)]
     why += [finding for r in found for finding in r.findings]
@@ -202,7 +190,8 @@ def _who_waits(case: Case, wait: Wait, culprits: dict[int, str]) -> Finding:
     operation = case.standings.operation(unit)
     source = case.source(unit.rank, operation) or ((unit.report.source,) if unit.report else ())
     return Finding(
-        f"{ranks_text(waiters)} {'is' if len(waiters) == 1 else 'are'} inside {case.title(wait)} of {case.group_label(wait.group)}",
+        f"{ranks_text(waiters)} {'is' if len(waiters) == 1 else 'are'} inside {case.title(wait)} of "
+        f"{case.group_label(wait.group)}",
         source,
         case.user_frames(operation.frames) if operation else (),
     )
@@ -259,7 +248,8 @@ def _steps(case: Case, found: list[_Root], wait: Wait) -> list[str]:
                 after = f" after {line.filename}:{line.line}" if line else ""
                 steps.append(
                     f"code: see what rank {root.rank}{at} does{after} instead of {case.title(wait)} "
-                    "(data loading, checkpoint, compilation, a branch); run under `hangscope run` to get its stack next time"
+                    "(data loading, checkpoint, compilation, a branch); run under `hangscope run` to "
+                    "get its stack next time"
                 )
         elif root.kind == "dead":
             steps.append(_dead_step(case, root, at))
@@ -267,11 +257,13 @@ def _steps(case: Case, found: list[_Root], wait: Wait) -> list[str]:
             pid = case.job.processes[root.rank].pid if root.rank in case.job.processes else None
             process = f"/proc/{pid}" if pid is not None else "/proc/PID"
             steps.append(
-                f"node: look at the process of rank {root.rank}{at}: cat {process}/status {process}/wchan {process}/stack"
+                f"node: look at the process of rank {root.rank}{at}: cat {process}/status {process}/wchan "
+                f"{process}/stack"
             )
         elif root.kind == "gpu":
             steps.append(
-                f"node: check the GPU of rank {root.rank}{at}: nvidia-smi -q, dmesg | grep -i xid; drain the node if it repeats"
+                f"node: check the GPU of rank {root.rank}{at}: nvidia-smi -q, dmesg | grep -i xid; drain "
+                f"the node if it repeats"
             )
             steps.append(f"code: look at the kernels that rank {root.rank} launched before {case.title(wait)}")
         else:
@@ -285,7 +277,13 @@ def _dead_step(case: Case, root: _Root, at: str) -> str:
         frame = error.frames[-1]
         return f"code: {error.type} at {frame.filename}:{frame.line} on rank {root.rank}{at}"
     if "memory" in root.why:
-        return f"node: rank {root.rank}{at} ran out of host memory: dmesg | grep -i oom; lower its memory or its loaders' workers"
+        return (
+            f"node: rank {root.rank}{at} ran out of host memory: dmesg | grep -i oom; lower its memory "
+            f"or its loaders' workers"
+        )
     if root.sure == "unknown":
-        return f"find out how rank {root.rank}{at} ended: its log, its exit status, dmesg on its node; run under `hangscope run` next time"
+        return (
+            f"find out how rank {root.rank}{at} ended: its log, its exit status, dmesg on its node; "
+            f"run under `hangscope run` next time"
+        )
     return f"node: find out what ended rank {root.rank}{at}: dmesg | grep -i -E 'oom|xid|segfault', the scheduler's log"

@@ -36,7 +36,8 @@ def slow(case: Case) -> Draft | None:
     names = ranks_text(culprits)
     why = [
         Finding(
-            f"rank {item.rank} came last to {item.times_last} of {item.operations} collectives, by {item.late_ms_median:.0f} ms (median): "
+            f"rank {item.rank} came last to {item.times_last} of {item.operations} collectives, by "
+            f"{item.late_ms_median:.0f} ms (median): "
             f"{item.share_of_step:.0%} of the recorded {result.window_ms / 1e3:.1f} s",
             case.source(item.rank),
         )
@@ -47,7 +48,8 @@ def slow(case: Case) -> Draft | None:
         kind="slow",
         hang=False,
         headline=f"{names} {'keeps' if len(chosen) == 1 else 'keep'} the others waiting: {share:.0%} of the time",
-        summary=f"Nothing hangs, but {who} {'is' if len(chosen) == 1 else 'are'} late in collective after collective and "
+        summary=f"Nothing hangs, but {who} {'is' if len(chosen) == 1 else 'are'} late in collective "
+        f"after collective and "
         f"{'costs' if len(chosen) == 1 else 'cost'} the others {share:.0%} of the recorded time.",
         confidence="high" if top.times_last >= 8 and waited >= 0.7 * result.total_cost_ms else "medium",
         rule="slow: one rank comes last by itself, again and again",
@@ -56,7 +58,8 @@ def slow(case: Case) -> Draft | None:
         next_steps=[
             f"profile what {names} does between collectives (data loading, garbage collection, a throttled GPU or CPU)",
             *(
-                f"node: compare {case.job.nodes[i.rank]} with the others: clocks, temperature, nvidia-smi -q -d PERFORMANCE"
+                f"node: compare {case.job.nodes[i.rank]} with the others: clocks, temperature, nvidia-smi "
+                f"-q -d PERFORMANCE"
                 for i in chosen[:2]
                 if i.rank in case.job.nodes
             ),
