@@ -34,12 +34,8 @@ def absent() -> Diagnosis:
     return Diagnosis(
         hang=True,
         kind="absent",
-        culprits=(
-            Culprit(14, "gpu-a017", 6, "0000:9d:00.0", 81233, "never launched all_to_all #45265, which 7 ranks wait in"),
-        ),
-        victims=tuple(
-            Victim(r, (14,), "EXPERT_MODEL_PARALLEL", "all_to_all #45265", (r, 14)) for r in group if r != 14
-        )
+        culprits=(Culprit(14, "gpu-a017", 6, "0000:9d:00.0", 81233, "never launched what 7 ranks wait in"),),
+        victims=tuple(Victim(r, (14,), "EXPERT_MODEL_PARALLEL", "all_to_all #45265", (r, 14)) for r in group if r != 14)
         + tuple(
             Victim(r, (r + 8,), "PIPELINE", f"recv {r}<-{r + 8}", (r, 14) if r == 6 else (r, r + 8, 14))
             for r in range(8)
@@ -58,7 +54,7 @@ def absent() -> Diagnosis:
         link=None,
         first_reported=FirstReported(9, "gpu-a017", AT + 1_800_000_000_000, "all_to_all #45265"),
         confidence="high",
-        confidence_rule="its own dump shows that it launched nothing after #45264, and its stack is outside any collective",
+        confidence_rule="its own dump ends before #45265, and its stack is outside any collective",
         summary="The job hangs because rank 14 on gpu-a017 never launched all_to_all #45265; it is waiting for data.",
         why=(
             Finding(

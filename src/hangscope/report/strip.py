@@ -6,6 +6,7 @@ ranks behind each letter as ranges.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
@@ -65,10 +66,9 @@ def strip(diagnosis: Diagnosis, width: int, *, verbose: bool = False) -> list[Li
             rows, rest = _most_telling(rows)
     lines = _draw(rows, width, spaced=few)
     if rest:
-        counts = {letter: sum(row.look.count(letter) for row in rest) for letter in letters.meaning}
-        said = ", ".join(f"{count} {letter}" for letter, count in counts.items() if count)
-        more = plural(sum(row.folded for row in rest), "more row")
-        lines += paragraph(f"{more}, no culprit among them: {said}", width)
+        counts = Counter(letters.by_rank[rank] for row in rest for rank in row.ranks)
+        said = ", ".join(f"{counts[letter]} {letter}" for letter in letters.meaning if counts[letter])
+        lines += paragraph(f"{plural(len(rest), 'more row')} with {said}", width)
     return lines + _legend(letters, width, few=few, verbose=verbose)
 
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:  # the command line needs these words before it needs numpy
     from hangscope.model import Frame
 
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
-_LIBRARY_PATHS = ("/site-packages/", "/dist-packages/", "/torch/", "/lib/python3")
+_LIBRARY_PATHS = ("/site-packages/", "/dist-packages/", "/torch/distributed/", "/torch/nn/", "/torch/_", "/lib/python3")
 _FOLD = 3
 """Two neighbours read better as ``4, 5``; three and more become ``4-6``."""
 
