@@ -1,0 +1,199 @@
+"""The architecture is a test: imports point down, what runs in training images needs nothing, importing is cheap."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).parents[1] / "src" / "hangscope"
+
+BELOW: dict[str, set[str]] = {
+    "__about__": set(),
+    "errors": set(),
+    "model": {"errors"},
+    "incident": {"errors", "__about__"},
+    "recorder": {"incident", "errors", "__about__"},
+    "reader": {"incident", "model", "errors"},
+    "simulate": {"reader", "model", "errors", "__about__"},
+    "diagnosis": {"reader", "model", "errors"},
+    "report": {"diagnosis", "reader", "incident", "model", "errors", "__about__"},
+    "cli": {
+        "report",
+        "diagnosis",
+        "simulate",
+        "recorder",
+        "reader",
+        "incident",
+        "model",
+        "errors",
+        "__about__",
+    },
+    "__main__": {"cli"},
+    "__init__": {"diagnosis", "reader", "model", "errors", "__about__"},
+}
+"""What each room may import, besides itself. The two chains of the design: what judges, and what runs in the job."""
+
+THIRD_PARTY = {
+    "model": {"numpy"},
+    "reader": {"numpy"},
+    "simulate": {"numpy"},
+    "diagnosis": {"numpy"},
+    "report": {"numpy"},
+    "cli": {"numpy", "click", "rich"},
+}
+"""What each room may import from outside the standard library; the rooms that are not here: nothing."""
+
+OPTIONAL = {
+    "incident": {"fsspec"},  # object stores, an extra; imported where it is used
+    "recorder": {"torch"},  # the companion runs inside the job, where torch is already loaded
+}
+
+
+def room(path: Path) -> str:
+    """The part of the package that a module belongs to: its top folder or its own name."""
+    return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+
+
+def imports(path: Path) -> Iterator[tuple[str, bool]]:
+    """Every module that the file imports, with whether it does so at import time (not in a function or for types)."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    late: set[ast.AST] = set()
+    for node in ast.walk(tree):
+        guarded = isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
+        if guarded or isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+            late.update(ast.walk(node))
+    package = path.relative_to(PACKAGE.parent).parts[:-1]
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield alias.name, node not in late
+        elif isinstance(node, ast.ImportFrom):
+            base = ".".join(package[: len(package) - node.level + 1]) if node.level else ""
+            name = ".".join(part for part in (base, node.module) if part)
+            yield name, node not in late
+            for alias in node.names:  # `from hangscope import model` imports a module too
+                yield f"{name}.{alias.name}", node not in late
+
+
+def modules() -> list[Path]:
+    return sorted(PACKAGE.rglob("*.py"))
+
+
+def ids(path: Path) -> str:
+    return str(path.relative_to(PACKAGE))
+
+
+@pytest.mark.parametrize("path", modules(), ids=ids)
+def test_imports_point_down(path: Path) -> None:
+    """A module imports from its own room and the rooms below it, never sideways and never up."""
+    here = room(path)
+    assert here in BELOW, f"{here} is a new room: say in BELOW what it may import"
+    for name, _ in imports(path):
+        parts = name.split(".")
+        if parts[0] == "hangscope" and len(parts) > 1 and parts[1] in BELOW:
+            assert parts[1] == here or parts[1] in BELOW[here], f"{here} imports {name}"
+
+
+@pytest.mark.parametrize("path", modules(), ids=ids)
+def test_nothing_inside_imports_the_public_front(path: Path) -> None:
+    """Modules import each other by their own names; `import hangscope` is for users."""
+    names = {name for name, _ in imports(path)}
+    public = {f"hangscope.{name}" for name in ("load", "diagnose", "Diagnosis", "Job", "__version__")}
+    assert not names & public
+
+
+@pytest.mark.parametrize("path", modules(), ids=ids)
+def test_only_agreed_packages_are_imported(path: Path) -> None:
+    """A dependency is a decision: each room imports the packages that it is allowed, and no other."""
+    here = room(path)
+    for name, at_import in imports(path):
+        top = name.split(".")[0]
+        if top in sys.stdlib_module_names or top in ("hangscope", "__future__"):
+            continue
+        allowed = set(THIRD_PARTY.get(here, ()))
+        if not at_import:
+            allowed |= OPTIONAL.get(here, set())
+        assert top in allowed, f"{here} imports {name}"
+
+
+@pytest.mark.parametrize("path", modules(), ids=ids)
+def test_libraries_do_not_speak_for_the_program(path: Path) -> None:
+    """Outside the command line and what runs as a process of its own, nothing prints, exits or reads arguments."""
+    if room(path) in ("cli", "__main__", "recorder"):
+        pytest.skip("speaks by design")
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Call):
+            called = ast.unparse(node.func)
+            assert called not in ("print", "exit", "quit", "sys.exit", "os._exit"), f"line {node.lineno}: {called}"
+        if isinstance(node, ast.Attribute):
+            assert ast.unparse(node) != "sys.argv", f"line {node.lineno}: sys.argv"
+        if isinstance(node, ast.Assign | ast.AugAssign | ast.Delete):
+            targets = node.targets if not isinstance(node, ast.AugAssign) else [node.target]
+            for target in targets:
+                assert not ast.unparse(target).startswith("os.environ"), f"line {node.lineno}: sets os.environ"
+
+
+def test_no_import_goes_in_circles() -> None:
+    """The modules' imports at import time form no cycle."""
+    graph: dict[str, set[str]] = {}
+    names = {".".join(p.relative_to(PACKAGE.parent).with_suffix("").parts).removesuffix(".__init__") for p in modules()}
+    for path in modules():
+        me = ".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts).removesuffix(".__init__")
+        graph[me] = {name for name, at_import in imports(path) if at_import and name in names and name != me}
+    done: set[str] = set()
+
+    def visit(name: str, trail: tuple[str, ...]) -> None:
+        assert name not in trail, " -> ".join((*trail[trail.index(name) :], name))
+        if name in done:
+            return
+        for other in sorted(graph[name]):
+            # A package and its modules may know each other: the parent is loaded first, and only as far as it is.
+            if not name.startswith(f"{other}."):
+                visit(other, (*trail, name))
+        done.add(name)
+
+    for name in sorted(graph):
+        visit(name, ())
+
+
+def loaded_by(statement: str) -> set[str]:
+    """The top-level modules that a fresh interpreter has loaded after `statement`."""
+    code = f"{statement}\nimport sys\nprint('\\n'.join(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    return {name.split(".")[0] for name in done.stdout.splitlines()}
+
+
+HEAVY = {"torch", "rich", "jinja2", "click", "numpy", "py_spy", "fsspec"}
+
+
+def test_importing_hangscope_needs_nothing() -> None:
+    """`import hangscope` loads neither torch nor rich nor jinja2, nor anything else outside the standard library."""
+    assert not loaded_by("import hangscope") & HEAVY
+    strangers = loaded_by("import hangscope") - loaded_by("pass") - set(sys.stdlib_module_names)
+    assert strangers == {"hangscope"}
+
+
+@pytest.mark.parametrize("name", ["hangscope.incident.layout", "hangscope.recorder", "hangscope.errors"])
+def test_what_runs_in_training_images_needs_nothing(name: str) -> None:
+    """The recorder and the incident's layout load the standard library alone."""
+    assert not loaded_by(f"import {name}") & HEAVY
+
+
+def test_the_help_is_quick() -> None:
+    """`hangscope --help` loads click and nothing heavier: no numpy, no rich, no torch."""
+    loaded = loaded_by("from hangscope.cli.main import main\nmain(['--help'])")
+    assert "click" in loaded
+    assert not loaded & (HEAVY - {"click"})
+
+
+def test_reading_and_diagnosing_never_load_torch() -> None:
+    """A whole diagnosis of a recorded case loads numpy and nothing of torch, rich or jinja2."""
+    case = Path(__file__).parent / "cases" / "skipped"
+    loaded = loaded_by(f"import hangscope\nhangscope.diagnose(hangscope.load({str(case)!r}))")
+    assert "numpy" in loaded
+    assert not loaded & (HEAVY - {"numpy"})
