@@ -1,0 +1,180 @@
+"""Finds the files: walks directories, opens archives, and says by content what each file may be."""
+
+from __future__ import annotations
+
+import io
+import os
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+from hangscope.errors import NotFoundError
+from hangscope.model import Gap, Source
+
+MAX_FILES = 200_000
+HEAD = 64 * 1024
+_SKIP_DIRS = {".git", "__pycache__", "node_modules", ".venv", "lost+found"}
+_SKIP_SUFFIXES = (
+    ".part",
+    ".tmp",
+    ".swp",
+    # sources, documents and hangscope's own reports quote log lines without being evidence
+    ".py",
+    ".pyc",
+    ".md",
+    ".rst",
+    ".html",
+    ".htm",
+    ".ipynb",
+    ".c",
+    ".cc",
+    ".cpp",
+    ".h",
+    ".hpp",
+    ".cu",
+    ".so",
+    ".pt",
+    ".pth",
+    ".safetensors",
+    ".bin",
+    ".npy",
+    ".npz",
+)
+_OWN_OUTPUT = {"verdict.json", "verdict.txt", "truth.json"}
+
+
+@dataclass
+class Found:
+    """One file: where it is, as the user would write it, and how to open it."""
+
+    file: str
+    parts: tuple[str, ...]
+    """Its path below what the user named, that itself included."""
+    size: int
+    opener: Callable[[], BinaryIO]
+
+    @property
+    def name(self) -> str:
+        return self.parts[-1]
+
+    def head(self) -> bytes:
+        with self.opener() as stream:
+            return stream.read(HEAD)
+
+    def read(self) -> bytes:
+        with self.opener() as stream:
+            return stream.read()
+
+
+def from_bytes(file: str, parts: tuple[str, ...], data: bytes) -> Found:
+    return Found(file, parts, len(data), lambda: io.BytesIO(data))
+
+
+def find(paths: Sequence[str | Path], gaps: list[Gap]) -> list[Found]:
+    """Every file under the paths, each once, sorted. Links that lead out of a directory are not followed."""
+    seen: set[str] = set()
+    found: list[Found] = []
+    for given in paths:
+        path = Path(given)
+        if not path.exists():
+            raise NotFoundError(
+                f"{path}: no such file or directory", hint="check the path; on a cluster, whether it is mounted here"
+            )
+        for item in _files(path):
+            real = os.path.realpath(item)
+            if real in seen:
+                continue
+            seen.add(real)
+            if len(found) >= MAX_FILES:
+                gaps.append(
+                    Gap(
+                        "files",
+                        f"there are more than {MAX_FILES}; the rest was not looked at",
+                        source=Source(str(path)),
+                    )
+                )
+                break
+            try:
+                size = item.stat().st_size
+                if size and not os.access(item, os.R_OK):
+                    raise PermissionError(13, "permission denied")
+            except OSError as error:
+                gaps.append(Gap(f"file {item}", f"cannot be read: {error.strerror or error}", source=Source(str(item))))
+                continue
+            if size:
+                parts = item.relative_to(path.parent).parts if item != path else path.absolute().parts[-4:]
+                found.append(Found(str(item), _named(parts, path), size, _opener(item)))
+    found.sort(key=lambda f: f.file)
+    return found
+
+
+def _named(parts: tuple[str, ...], root: Path) -> tuple[str, ...]:
+    """`parts` with the root's real name in front where the user wrote ``.`` or ``..``."""
+    if parts and parts[0] in {".", ".."}:
+        return (root.resolve().name, *parts[1:])
+    return parts
+
+
+def _opener(path: Path) -> Callable[[], BinaryIO]:
+    return lambda: path.open("rb")
+
+
+def _files(path: Path) -> Iterator[Path]:
+    if path.is_file():
+        yield path
+        return
+    root = path.resolve()
+    for directory, subdirs, names in os.walk(path, followlinks=False):
+        subdirs[:] = sorted(name for name in subdirs if not name.startswith(".") and name not in _SKIP_DIRS)
+        for name in sorted(names):
+            if not wanted(name):
+                continue
+            item = Path(directory, name)
+            if item.is_symlink() and root not in item.resolve().parents:
+                continue
+            if item.is_file():
+                yield item
+
+
+def wanted(name: str) -> bool:
+    """False for hidden and half-written files, for documents and code, and for what hangscope itself wrote."""
+    return not (name.startswith(".") or name.lower().endswith(_SKIP_SUFFIXES) or name in _OWN_OUTPUT)
+
+
+_ATTEMPT = re.compile(r"^attempt[_-]?(\d+)$")
+
+
+def newest_attempt(found: list[Found], gaps: list[Gap]) -> list[Found]:
+    """Of directories ``attempt_0``, ``attempt_1``… side by side (torchrun's log directory), the last one alone."""
+    newest: dict[tuple[str, ...], int] = {}
+    for item in found:
+        for index, part in enumerate(item.parts[:-1]):
+            if match := _ATTEMPT.match(part):
+                above = item.parts[:index]
+                newest[above] = max(newest.get(above, -1), int(match[1]))
+    kept: list[Found] = []
+    older: dict[str, int] = {}
+    for item in found:
+        for index, part in enumerate(item.parts[:-1]):
+            match = _ATTEMPT.match(part)
+            if match and int(match[1]) < newest[item.parts[:index]]:
+                older["/".join(item.parts[: index + 1])] = older.get("/".join(item.parts[: index + 1]), 0) + 1
+                break
+        else:
+            kept.append(item)
+    gaps.extend(
+        Gap(f"attempt in {where}", f"an older attempt: {count} files were left out", source=Source(where))
+        for where, count in sorted(older.items())
+    )
+    return kept
+
+
+def looks_like_text(head: bytes) -> bool:
+    """Whether a file is worth reading as lines: no NUL, and few control characters."""
+    sample = head[:8192]
+    if b"\x00" in sample:
+        return False
+    control = sum(1 for byte in sample if byte < 32 and byte not in (9, 10, 12, 13, 27))
+    return control * 50 <= len(sample)

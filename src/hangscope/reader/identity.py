@@ -1,0 +1,385 @@
+"""Who is who: joins pids, hosts, local ranks, tasks and ranks of communicators into ranks of the job and their nodes.
+
+Every source knows a process by something else. What is certain is joined; what is not stays unknown. Nothing here
+depends on the order of files.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+
+from hangscope.model import Gap, Group, Process, RasReport, Source
+from hangscope.reader import nccl_logs
+from hangscope.reader.nccl_warnings import is_loopback
+from hangscope.reader.rosters import NETWORK, Note, host_name, short_name
+from hangscope.reader.texts import TextFile
+
+_ADDRESS = re.compile(r"^(?:\d{1,3}(?:\.\d{1,3}){3}|[0-9a-fA-F:]*:[0-9a-fA-F:]*)$")
+
+
+def is_address(name: str) -> bool:
+    return _ADDRESS.match(name) is not None
+
+
+def merge_nccl(texts: Iterable[TextFile]) -> dict[tuple[str, int], nccl_logs.Process]:
+    """One entry a process, over all files that hold lines of it."""
+    merged: dict[tuple[str, int], nccl_logs.Process] = {}
+    for text in texts:
+        for key, process in sorted(text.nccl.processes.items()):
+            known = merged.get(key)
+            if known is None:
+                merged[key] = process
+                continue
+            if not known.comms or not process.comms or process.comms[0].pointer != known.comms[0].pointer:
+                known.comms.extend(process.comms)
+            known.devices.update(process.devices)
+            known.addresses |= process.addresses
+            known.warnings.extend(process.warnings)
+            known.tags |= process.tags
+    return merged
+
+
+@dataclass
+class Identity:
+    """The answer. `notes` have a rank each; `by_process` is keyed by (short host name, pid)."""
+
+    world_size: int | None = None
+    by_process: dict[tuple[str, int], int] = field(default_factory=dict)
+    by_pid: dict[int, int] = field(default_factory=dict)
+    """pids that one process alone has over all nodes."""
+    by_local_rank: dict[tuple[str, int], int] = field(default_factory=dict)
+    notes: list[Note] = field(default_factory=list)
+    members: dict[str, dict[int, int]] = field(default_factory=dict)
+    """Communicator → its own rank → rank of the job."""
+    nodes: dict[int, str] = field(default_factory=dict)
+    hosts: dict[str, str] = field(default_factory=dict)
+    """Short name → the spelling to show."""
+    addresses: dict[str, str] = field(default_factory=dict)
+    """IP address → host."""
+    ranks: set[int] = field(default_factory=set)
+    gaps: list[Gap] = field(default_factory=list)
+
+    def rank_of(self, host: str | None, pid: int | None) -> int | None:
+        if pid is None:
+            return None
+        if host is not None and not is_loopback(host):
+            known = self.addresses.get(host, host)
+            found = self.by_process.get((short_name(known), pid))
+            if found is not None or not is_address(known):
+                return found
+        return self.by_pid.get(pid)
+
+
+def identify(
+    texts: Sequence[TextFile],
+    processes: Mapping[tuple[str, int], nccl_logs.Process],
+    notes: Sequence[Note],
+    groups: Sequence[Group],
+    dump_ranks: Iterable[int],
+    world_size: int | None,
+    named_hosts: Iterable[str],
+    dump_paths: Mapping[int, Sequence[tuple[str, ...]]],
+    reports: Sequence[RasReport] = (),
+) -> Identity:
+    """Join all sources. `world_size` is what a manifest says; `named_hosts` are hosts that manifests or paths name;
+    `dump_paths` says where the dumps of a rank lie."""
+    who = Identity()
+    for note in sorted(notes, key=_trust):
+        if note.node is not None and not is_address(note.node):
+            who.hosts.setdefault(short_name(note.node), note.node)
+    for host in [*sorted(named_hosts), *sorted({host for host, _ in processes})]:
+        if host_name(host) and not is_address(host):
+            who.hosts.setdefault(short_name(host), host)
+    for process in processes.values():
+        for address in process.addresses:
+            who.addresses.setdefault(address, process.host)
+
+    tags = {tag for text in texts for tag in text.writers.tags}
+    certain = set(dump_ranks) | tags | {note.rank for note in notes if note.rank is not None}
+    for group in groups:
+        certain.update(group.members or ())
+    least = max([*(rank + 1 for rank in certain), world_size or 0], default=0)
+    world_comm = _world_communicator(processes, least)
+    largest = max((report.size for report in reports), default=0)
+    who.world_size = max(least, world_comm[1] if world_comm else 0, largest) or None
+    who.ranks = certain | set(range(world_size or 0)) | set(range(world_comm[1] if world_comm else 0))
+    notes = [*notes, *_ras_notes(reports, who.world_size)]
+    who.ranks.update(note.rank for note in notes if note.rank is not None)
+
+    _join_pids(who, texts, processes, notes, world_comm[0] if world_comm else None)
+    _resolve_notes(who, texts, notes)
+    _members(who, processes, groups, world_comm)
+    for text in texts:
+        text.rank = _own_rank(who, text)
+        if text.rank is not None and text.is_rank_log:
+            who.ranks.add(text.rank)
+        if text.node is None:
+            text.node = host_in_path(who, text.parts)
+    _name_nodes(who, texts, processes, dump_paths)
+    return who
+
+
+def host_in_path(who: Identity, parts: tuple[str, ...]) -> str | None:
+    """The innermost directory of a path that has the name of a host that something else names too."""
+    return next((who.hosts[short_name(part)] for part in reversed(parts[:-1]) if short_name(part) in who.hosts), None)
+
+
+def _own_rank(who: Identity, text: TextFile) -> int | None:
+    """The rank whose file it is: by PyTorch's tags, by the one NCCL process in it, by its name."""
+    hint = text.name_rank
+    if len(text.nccl.processes) == 1:
+        by_pid = who.rank_of(*next(iter(text.nccl.processes)))
+        hint = by_pid if by_pid is not None else hint
+    return text.writers.own_rank(hint)
+
+
+def _trust(note: Note) -> tuple[int, bool, str, int]:
+    """Best first. Of equals, who saw the process alive comes first: how it ended after that says nothing about it."""
+    place = re.sub(r"\D", "", note.source.place)
+    return (note.trust, note.alive_at_end is not True, note.source.file, int(place or 0))
+
+
+def _world_communicator(processes: Mapping[tuple[str, int], nccl_logs.Process], least: int) -> tuple[str, int] | None:
+    """The first communicator that can hold every rank, as (id, size); its ranks are the job's ranks.
+
+    None where the largest one is smaller than the job, or where two of that size have no process in common: then they
+    are parts of a job whose all-rank group never made a communicator.
+    """
+    size = max((comm.size for p in processes.values() for comm in p.comms), default=0)
+    if size == 0 or size < least:
+        return None
+    holders: dict[str, set[tuple[str, int]]] = {}
+    first: Counter[str] = Counter()
+    for key, process in processes.items():
+        whole_job = [comm for comm in process.comms if comm.size == size and comm.comm_id]
+        for comm in whole_job:
+            holders.setdefault(comm.comm_id or "", set()).add(key)
+        if whole_job:
+            first[whole_job[0].comm_id or ""] += 1
+    everyone = set().union(*holders.values())
+    if len(everyone) > size:
+        return None
+    most = max(len(keys) for keys in holders.values())
+    if most < len(everyone) and any(not (a & b) for a in holders.values() for b in holders.values()):
+        return None
+    best = max(holders, key=lambda ident: (len(holders[ident]), first[ident], ident))
+    return best, size
+
+
+def _ras_notes(reports: Sequence[RasReport], world_size: int | None) -> list[Note]:
+    """pids as RAS knows them, from communicators of all ranks; none where two of them number a process otherwise."""
+    found: dict[tuple[str | None, int], dict[int, Note]] = {}
+    for report in sorted(reports, key=lambda r: (r.source.file, r.source.place)):
+        if report.size != world_size:
+            continue
+        for row in report.ranks:
+            if row.pid is not None:
+                note = Note(NETWORK + 1, report.source, rank=row.rank, node=host_name(row.host), pid=row.pid)
+                found.setdefault((row.host, row.pid), {}).setdefault(row.rank, note)
+    if any(len(ranks) > 1 for ranks in found.values()):
+        return []
+    return [note for ranks in found.values() for note in ranks.values()]
+
+
+def _join_pids(
+    who: Identity,
+    texts: Sequence[TextFile],
+    processes: Mapping[tuple[str, int], nccl_logs.Process],
+    notes: Sequence[Note],
+    world: str | None,
+) -> None:
+    for note in sorted(notes, key=_trust):
+        if note.rank is not None and note.pid is not None and note.node is not None:
+            _claim(who, (short_name(note.node), note.pid), note.rank, note.source)
+    for (host, pid), process in sorted(processes.items()):
+        key = (short_name(host), pid)
+        for comm in process.comms:
+            if comm.comm_id == world:
+                _claim(who, key, comm.rank, comm.source)
+                break
+        if len(process.tags) == 1 and process.first_source is not None:
+            _claim(who, key, next(iter(process.tags)), process.first_source)
+    pids: dict[int, set[int]] = {}
+    for (_, pid), rank in who.by_process.items():
+        pids.setdefault(pid, set()).add(rank)
+    for note in notes:
+        if note.rank is not None and note.pid is not None:
+            pids.setdefault(note.pid, set()).add(note.rank)
+    for text in texts:
+        for pid, seen in text.writers.pids.items():
+            if len(seen) == 1:
+                pids.setdefault(pid, set()).update(seen)
+    who.by_pid = {pid: next(iter(ranks)) for pid, ranks in pids.items() if len(ranks) == 1}
+
+
+def _claim(who: Identity, key: tuple[str, int], rank: int, source: Source) -> None:
+    known = who.by_process.setdefault(key, rank)
+    if known != rank:
+        who.gaps.append(
+            Gap(
+                f"rank of pid {key[1]} on {who.hosts.get(key[0], key[0])}",
+                f"one source says {known}, another {rank}; {known} is used",
+                source=source,
+            )
+        )
+
+
+def _resolve_notes(who: Identity, texts: Sequence[TextFile], notes: Sequence[Note]) -> None:
+    """Give every note a rank, by pid, by local rank on its node, or by the launcher's task number."""
+    for note in sorted(notes, key=_trust):
+        if note.rank is not None and note.node is not None and note.local_rank is not None:
+            who.by_local_rank.setdefault((short_name(note.node), note.local_rank), note.rank)
+    torchrun = any(text.launcher.elastic for text in texts)
+    unknown: list[Note] = []
+    for note in sorted(notes, key=_trust):
+        rank = note.rank
+        if rank is None and note.task is not None and not torchrun:
+            rank = note.task if who.world_size is None or note.task < who.world_size else None
+        if rank is None:
+            rank = who.rank_of(note.node, note.pid)
+        if rank is None and note.node is not None and note.local_rank is not None:
+            rank = who.by_local_rank.get((short_name(note.node), note.local_rank))
+        if rank is None:
+            unknown.append(note)
+        else:
+            who.notes.append(replace(note, rank=rank))
+            who.ranks.add(rank)
+    for note in unknown:
+        if note.exit_status is not None:
+            what = f"pid {note.pid}" if note.pid is not None else f"task {note.task}"
+            who.gaps.append(
+                Gap(
+                    f"rank of {what}",
+                    f"a launcher says that it ended with {note.exit_status}, and nothing says which rank it was",
+                    node=note.node,
+                    source=note.source,
+                )
+            )
+
+
+def _members(
+    who: Identity,
+    processes: Mapping[tuple[str, int], nccl_logs.Process],
+    groups: Sequence[Group],
+    world: tuple[str, int] | None,
+) -> None:
+    """Which rank of the job each member of each communicator is: by its process, else by a process group that fits."""
+    sizes: dict[str, int] = {}
+    for (host, pid), process in sorted(processes.items()):
+        rank = who.rank_of(host, pid)
+        for comm in process.comms:
+            ident = comm.comm_id or ""
+            sizes[ident] = comm.size
+            if rank is not None:
+                who.members.setdefault(ident, {})[comm.rank] = rank
+    for ident, size in sizes.items():
+        known = who.members.setdefault(ident, {})
+        if world is not None and size == world[1] == who.world_size and all(a == b for a, b in known.items()):
+            who.members[ident] = {rank: rank for rank in range(size)}
+            continue
+        if len(known) == size or not known:
+            continue
+        fitting = {
+            group.members
+            for group in groups
+            if group.members is not None
+            and len(group.members) == size
+            and all(group.members[inner] == outer for inner, outer in known.items() if inner < size)
+        }
+        if len(fitting) == 1:
+            who.members[ident] = dict(enumerate(fitting.pop()))
+
+
+def _name_nodes(
+    who: Identity,
+    texts: Sequence[TextFile],
+    processes: Mapping[tuple[str, int], nccl_logs.Process],
+    dump_paths: Mapping[int, Sequence[tuple[str, ...]]],
+) -> None:
+    """rank → host: a roster or manifest, else NCCL's prefix, else the directory its files lie in, else an address."""
+    weak: dict[int, str] = {}
+
+    def say(rank: int | None, node: str | None, source: Source | None) -> None:
+        if rank is None or host_name(node) is None or node is None:
+            return
+        if is_address(node):
+            host = who.addresses.get(node)
+            if host is None:
+                weak.setdefault(rank, node)
+                return
+            node = host
+        name = who.hosts.setdefault(short_name(node), node)
+        known = who.nodes.setdefault(rank, name)
+        if known != name:
+            who.gaps.append(
+                Gap(
+                    f"node of rank {rank}",
+                    f"one source says {known}, another {name}; {known} is used",
+                    rank=rank,
+                    source=source,
+                )
+            )
+
+    for note in who.notes:
+        say(note.rank, note.node, note.source)
+    for (host, pid), process in sorted(processes.items()):
+        say(who.rank_of(host, pid), host, process.first_source)
+    for text in texts:
+        if text.node is not None and text.rank is not None and text.rank not in who.nodes:
+            say(text.rank, text.node, Source(text.file))
+    for rank, paths in sorted(dump_paths.items()):
+        for parts in sorted(paths):
+            if rank not in who.nodes:
+                say(rank, host_in_path(who, parts), None)
+    for rank, node in weak.items():
+        who.nodes.setdefault(rank, node)
+
+
+_MERGED = tuple(f.name for f in fields(Process) if f.name not in {"rank", "source", "node"})
+_COMPARED = ("pid", "local_rank", "exit_status", "gpu")
+
+
+def merge_processes(who: Identity) -> tuple[dict[int, Process], list[Process], list[Gap]]:
+    """(one process a rank, every single statement, the contradictions)."""
+    statements: dict[int, list[tuple[int, Process]]] = {}
+    for note in sorted(who.notes, key=_trust):
+        if note.rank is None:
+            continue
+        node = note.node
+        if node is not None:
+            node = who.hosts.get(short_name(node), node)
+        values = {name: getattr(note, name) for name in _MERGED}
+        statements.setdefault(note.rank, []).append(
+            (note.trust, Process(rank=note.rank, node=node, source=note.source, **values))
+        )
+    merged: dict[int, Process] = {}
+    gaps: list[Gap] = []
+    for rank, said in sorted(statements.items()):
+        best = said[0][1]
+        for trust, other in said[1:]:
+            for name in _MERGED:
+                mine, theirs = getattr(best, name), getattr(other, name)
+                if mine is None and theirs is not None and not _moot(best, name):
+                    best = replace(best, **{name: theirs})
+                elif name in _COMPARED and theirs is not None and mine != theirs and trust < NETWORK:
+                    gaps.append(
+                        Gap(
+                            f"{name.replace('_', ' ')} of rank {rank}",
+                            f"{best.source} says {mine}, {other.source} says {theirs}; the first is used",
+                            rank=rank,
+                            source=other.source,
+                        )
+                    )
+        merged[rank] = replace(best, node=who.nodes.get(rank))
+    for rank, node in who.nodes.items():
+        if rank not in merged:
+            merged[rank] = Process(rank=rank, node=node)
+    return merged, [process for _, said in sorted(statements.items()) for _, process in said], gaps
+
+
+def _moot(best: Process, name: str) -> bool:
+    """A weaker source must not say how a process ended that a better one saw alive at the end."""
+    return name == "exit_status" and best.alive_at_end is True and best.source is not None

@@ -1,0 +1,136 @@
+"""Kernel messages that matter to a hang: memory ran out, a GPU reported an Xid, a port went down, a task is stuck."""
+
+from __future__ import annotations
+
+import re
+
+from hangscope.model import KernelMessage, Source
+from hangscope.reader.rosters import pci_id
+
+_OOM = re.compile(
+    r"(?:Out of memory: |Memory cgroup out of memory: )?Killed process (?P<pid>\d+) \((?P<name>[^)]*)\)"
+    r"|oom-kill:.*?\bpid=(?P<pid2>\d+)|oom_reaper: reaped process (?P<pid3>\d+)"
+)
+_XID = re.compile(r"NVRM: Xid \((?:PCI:)?(?P<pci>[0-9a-fA-F:.]+)\): (?P<code>\d+)(?:, (?:pid=)?'?(?P<pid>\d+)?)?")
+_SXID = re.compile(r"SXid \((?:PCI:)?(?P<pci>[0-9a-fA-F:.]+)\): (?P<code>\d+)")
+_FELL_OFF = re.compile(r"NVRM: GPU (?P<pci>[0-9a-fA-F:]+\.\d).*fallen off the bus")
+_NIC = re.compile(
+    r"(?P<driver>mlx5_core|mlx4_core|bnxt_en|ice|i40e|irdma|efa|cxgb4|hns3) (?P<pci>[0-9a-fA-F]{4}:[0-9a-fA-F:]+\.\d)"
+    r"(?: (?P<device>[\w.@-]+))?(?: \(\w+\))?: (?P<what>.*)"
+)
+_LINK = re.compile(r"(?:^|[\s:])(?P<device>[a-z][\w.@-]{2,}): (?:NIC )?[Ll]ink (?:is )?[Dd]own")
+_LINK_WORDS = re.compile(
+    r"[Ll]ink (?:is )?[Dd]own|[Ll]ink (?:is )?[Uu]p|Port module event\[error\]|Cable (?:error|unplugged)"
+)
+_NIC_WORDS = re.compile(
+    r"error|fail|insufficient power|health|timeout|reset|recover|unresponsive|fatal|overheat|temperature", re.IGNORECASE
+)
+_HUNG = re.compile(r"INFO: task (?P<name>.+?):(?P<pid>\d+) blocked for more than (?P<s>\d+) seconds")
+_SEGFAULT = re.compile(r"(?P<name>\S+)\[(?P<pid>\d+)\]: (?:segfault at|general protection)")
+_BUS_ERROR = re.compile(
+    r"AER: .*(?:[Uu]ncorrect|[Ff]atal)|Bus Error: severity=Uncorrected|Machine [Cc]heck|Hardware Error"
+)
+
+_WORDS = (
+    "NVRM",
+    "SXid",
+    "illed process",
+    "oom",
+    "ink ",
+    "mlx5",
+    "mlx4",
+    "bnxt",
+    "irdma",
+    "ice ",
+    "i40e",
+    "efa ",
+    "blocked for more than",
+    "segfault at",
+    "general protection",
+    "AER:",
+    "Bus Error",
+    "achine ",
+    "ardware Error",
+    "ink down",
+    "ink is ",
+)
+
+_UPTIME = re.compile(r"^(?:<\d+>|kern\s*:\w+\s*:)?\s*\[\s*(?P<at>\d+\.\d+)\]\s?")
+_HUMAN = re.compile(r"^\[(?P<at>\w{3} \w{3} +\d+ \d\d:\d\d:\d\d(?:\.\d+)? ?\d{4})\]\s?")
+_SYSLOG = re.compile(
+    r"^(?:(?P<at>\w{3} +\d+ \d\d:\d\d:\d\d)|(?P<iso>\d{4}-\d\d-\d\dT\S+)) (?P<host>[\w.-]+) kernel: "
+    r"(?:\[\s*[\d.]+\] ?)?"
+)
+_ISO = re.compile(r"^(?P<at>\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\S*)\s")
+
+
+class KernelLog:
+    """Reads one file's raw lines: ``dmesg`` in any of its time formats, or the journal.
+
+    It counts as a kernel log only if lines carry a kernel's time stamp, the journal's ``kernel:`` or NVIDIA's ``NVRM``:
+    otherwise a training log that speaks of links would accuse one.
+    """
+
+    def __init__(self, file: str) -> None:
+        self.file = file
+        self.messages: list[KernelMessage] = []
+        self.hosts: set[str] = set()
+
+    def feed(self, number: int, raw: str) -> None:
+        if not any(word in raw for word in _WORDS):
+            return
+        at, host, text, stamped = _stamp(raw)
+        if not stamped and "NVRM" not in text:
+            return
+        if host:
+            self.hosts.add(host)
+        message = self._message(text, Source(self.file, f"line {number}"), at, host)
+        if message is not None:
+            self.messages.append(message)
+
+    def _message(self, text: str, source: Source, at: str | None, host: str | None) -> KernelMessage | None:
+        if match := _OOM.search(text):
+            pid = match["pid"] or match["pid2"] or match["pid3"]
+            return KernelMessage("oom", text, source, host, pid=int(pid), at=at)
+        if match := _XID.search(text):
+            return KernelMessage(
+                "xid",
+                text,
+                source,
+                host,
+                pid=int(match["pid"]) if match["pid"] else None,
+                pci=pci_id(match["pci"]),
+                code=int(match["code"]),
+                at=at,
+            )
+        if match := _SXID.search(text):
+            return KernelMessage("xid", text, source, host, pci=pci_id(match["pci"]), code=int(match["code"]), at=at)
+        if match := _FELL_OFF.search(text):
+            return KernelMessage("xid", text, source, host, pci=pci_id(match["pci"]), code=79, at=at)
+        if match := _NIC.search(text):
+            if _LINK_WORDS.search(match["what"]):
+                return KernelMessage(
+                    "link", text, source, host, pci=pci_id(match["pci"]), device=match["device"], at=at
+                )
+            if _NIC_WORDS.search(match["what"]):
+                return KernelMessage("nic", text, source, host, pci=pci_id(match["pci"]), device=match["device"], at=at)
+            return None
+        if match := _LINK.search(text):
+            return KernelMessage("link", text, source, host, device=match["device"], at=at)
+        if (match := _HUNG.search(text)) or (match := _SEGFAULT.search(text)):
+            return KernelMessage("other", text, source, host, pid=int(match["pid"]), at=at)
+        if _BUS_ERROR.search(text):
+            return KernelMessage("other", text, source, host, at=at)
+        return None
+
+
+def _stamp(raw: str) -> tuple[str | None, str | None, str, bool]:
+    """(time, host, text without them, whether there was a kernel's stamp)."""
+    if match := _SYSLOG.match(raw):
+        return match["at"] or match["iso"], match["host"], raw[match.end() :], True
+    if (match := _HUMAN.match(raw)) or (match := _UPTIME.match(raw)):
+        return match["at"], None, raw[match.end() :], True
+    if match := _ISO.match(raw):
+        rest = raw[match.end() :]
+        return match["at"], None, rest, rest.startswith(("NVRM", "mlx", "oom", "Out of memory", "Memory cgroup"))
+    return None, None, raw, raw.startswith(("Out of memory: Killed", "Memory cgroup out of memory", "oom-kill:"))

@@ -1,0 +1,150 @@
+"""What one NCCL warning says, in every wording from NCCL 2.18 to 2.30: is it the transport, which peer, which adapter.
+
+Only the text after ``NCCL WARN`` is read here, so that the same text quoted by PyTorch ("Last error:") can be read too.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+
+class Warned(NamedTuple):
+    """A warning, taken apart. `kind` is one of `TransportEvent`'s."""
+
+    kind: str
+    peer_address: str | None = None
+    peer_rank_in_comm: int | None = None
+    hca: str | None = None
+    port: int | None = None
+    status: int | None = None
+    status_name: str | None = None
+    fatal: bool | None = None
+
+
+WC_STATUS = {
+    1: "LOC_LEN_ERR",
+    2: "LOC_QP_OP_ERR",
+    3: "LOC_EEC_OP_ERR",
+    4: "LOC_PROT_ERR",
+    5: "WR_FLUSH_ERR",
+    6: "MW_BIND_ERR",
+    7: "BAD_RESP_ERR",
+    8: "LOC_ACCESS_ERR",
+    9: "REM_INV_REQ_ERR",
+    10: "REM_ACCESS_ERR",
+    11: "REM_OP_ERR",
+    12: "RETRY_EXC_ERR",
+    13: "RNR_RETRY_EXC_ERR",
+    14: "LOC_RDD_VIOL_ERR",
+    15: "REM_INV_RD_REQ_ERR",
+    16: "REM_ABORT_ERR",
+    17: "INV_EECN_ERR",
+    18: "INV_EEC_STATE_ERR",
+    19: "FATAL_ERR",
+    20: "RESP_TIMEOUT_ERR",
+    21: "GENERAL_ERR",
+}
+"""Work completion statuses of InfiniBand verbs, by number."""
+
+_ADDRESS = r"(?P<peer>\[?[0-9A-Za-z.:%_-]+\]?<\d+>)"
+# ≤2.19 "with error 12", 2.20-2.28.3 "with status=12", 2.28.7+ "status=IBV_WC_RETRY_EXC_ERR(12)"
+_COMPLETION = re.compile(
+    rf"Got completion from peer {_ADDRESS}.*?(?:with error |status=)"
+    r"(?:(?:IBV_WC_)?(?P<name>[A-Z_]+)\()?(?P<status>\d+)"
+)
+_CQE = re.compile(r"Got CQE with error \(devIndex=")
+_HCA = re.compile(r"\bhca (?P<hca>[\w.+-]+)")
+# ≤2.19 has no device; 2.20+ "mlx5_0:1 Got async event"; 2.23+ "error event", "fatal event"; 2.28.7+ "non-fatal"
+_ASYNC = re.compile(
+    r"NET/\S+ ?:? ?(?:(?P<hca>[\w.+-]+?):(?P<port>\d+) )?"
+    r"Got (?P<how>(?:non-fatal |fatal )?)async (?P<kind>error |fatal )?event"
+    r"(?P<on> on \w+ \(.*?\))?\s?: (?P<text>.*)"
+)
+_CLOSED = re.compile(r"Connection closed by (?:remote )?peer (?P<peer>\S+?)(?:\s|$)")
+_SOCKET = re.compile(
+    r"[Ss]ocketProgress\w*: Call to \w+ (?:from|to) (?P<peer>\S+) failed|Call to (?:recv|send|read|write)\w* "
+    r".*failed : (?:Connection reset|Broken pipe|Connection timed out|No route to host|Network is unreachable)"
+)
+_CONNECT = re.compile(
+    r"(?:socketStartConnect|socketPollConnect|socketConnect\w*|connect to|[Ss]ocketFinalizeConnect|Connect to)\b.*?"
+    r"(?:exceeded|failed|refused|timed out|unreachable|No route)"
+)
+_CONNECT_PEER = re.compile(r"[Cc]onnect to (?P<peer>\S+?<\d+>)")
+_QP = re.compile(
+    r"ibv_modify_qp failed with (?:error )?(?P<name>\d+)?(?P<text>[^,]*)(?:, on dev (?P<hca>[\w.+-]+):(?P<port>\d+))?"
+)
+_TRUNCATED = re.compile(rf"peer {_ADDRESS} message truncated|message truncated : receiving")
+_TRUNCATED_IB = re.compile(r"posted incorrect receive info")
+_MISMATCH = re.compile(
+    r"Bootstrap Root ?: mismatch|has already checked in|Mismatched NCCL version|mismatch in rank|Duplicate GPU detected"
+    r"|Mismatched (?:collective|NCCL)|rank \d+ of \d+ ranks"
+)
+_CUDA = re.compile(r"Cuda failure|CUDA failure|CUDA error|HIP failure")
+_FATAL_COMM = re.compile(r"communicator encountered a fatal error")
+_FAILED_DEVICE = re.compile(r"Device \d+ marked as failed")
+_FATAL_EVENTS = re.compile(r"fatal|catastrophic|CQ error|access violation|invalid request|QP .*error", re.IGNORECASE)
+
+
+def read_warning(text: str) -> Warned:
+    """The meaning of one warning; kind "other" where it does not speak of a peer, the transport or the GPU."""
+    if match := _COMPLETION.search(text):
+        status = int(match["status"])
+        hca = _HCA.search(text)
+        name = match["name"] or WC_STATUS.get(status)
+        return Warned(
+            "completion_error",
+            match["peer"],
+            hca=hca["hca"] if hca else None,
+            status=status,
+            status_name=name,
+            fatal=True,
+        )
+    if _CQE.search(text):
+        return Warned("completion_error", fatal=True)
+    if match := _ASYNC.search(text):
+        fatal = match["how"].strip() == "fatal" or (match["kind"] or "").strip() == "fatal"
+        if not match["how"] and not match["kind"]:
+            fatal = _FATAL_EVENTS.search(match["text"]) is not None
+        port = int(match["port"]) if match["port"] else None
+        return Warned("async_event", hca=match["hca"], port=port, status_name=match["text"].strip(), fatal=fatal)
+    if match := _TRUNCATED.search(text):
+        return Warned("size_desync", match["peer"], fatal=True)
+    if _TRUNCATED_IB.search(text):
+        return Warned("size_desync", fatal=True)
+    if match := _CLOSED.search(text):
+        return Warned("connection_closed", match["peer"], fatal=True)
+    if match := _QP.search(text):
+        port = int(match["port"]) if match["port"] else None
+        number = int(match["name"]) if match["name"] else None
+        return Warned(
+            "connect_failed", hca=match["hca"], port=port, status=number, status_name=match["text"].strip(" :") or None
+        )
+    if _CONNECT.search(text):
+        peer = _CONNECT_PEER.search(text)
+        return Warned("connect_failed", peer["peer"] if peer else None)
+    if match := _SOCKET.search(text):
+        return Warned("connection_error", match["peer"])
+    if _CUDA.search(text):
+        return Warned("cuda_error", fatal=True)
+    if _MISMATCH.search(text):
+        return Warned("init_mismatch")
+    if _FATAL_COMM.search(text) or _FAILED_DEVICE.search(text):
+        return Warned("async_event", fatal=True)
+    return Warned("other")
+
+
+_NAME = re.compile(r"^\[?(?P<host>.+?)\]?(?:<\d+>|:\d+)?$")
+
+
+def address_host(address: str | None) -> str | None:
+    """The host part of ``10.0.0.1<4711>`` or ``[10.0.0.1]:4711``; None for a loopback, which names no one."""
+    if not address:
+        return None
+    match = _NAME.match(address)
+    host = match["host"].strip("[]") if match else address
+    return None if is_loopback(host) else host
+
+
+def is_loopback(host: str) -> bool:
+    return host in {"localhost", "::1", "0.0.0.0", "::", "ip6-localhost"} or host.startswith("127.")

@@ -1,0 +1,139 @@
+"""Python stacks of a live process: faulthandler's format (PyTorch's worker server, a crash) and py-spy's.
+
+Innermost frame first, as both print them.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+
+from hangscope.model import Frame
+
+_HEADER = re.compile(r"^# hangscope stacks (?P<fields>.*)$")
+_FIELD = re.compile(r"(\w+)=(\S+)")
+# 3.14 adds the thread's name: Thread 0x… [name] (most recent call first):
+_FAULT_THREAD = re.compile(
+    r"^(?P<current>Current t|T)hread (?P<id>0x[0-9a-fA-F]+|\d+)(?: \[(?P<name>[^\]]*)\])? \(most recent call first\):"
+)
+_FAULT_FRAME = re.compile(r'^  File "(?P<file>.*)", line (?P<line>\d+) in (?P<name>.*)$')
+_SPY_PROCESS = re.compile(r"^Process (?P<pid>\d+): ")
+_SPY_THREAD = re.compile(r'^Thread (?P<id>0x[0-9A-Fa-f]+|\d+) \((?P<state>[\w+]+)\)(?:: "(?P<name>.*)")?\s*$')
+_SPY_FRAME = re.compile(r"^    (?P<name>\S.*?) \((?P<file>[^()]*?)(?::(?P<line>\d+))?\)\s*$")
+
+
+@dataclass
+class Thread:
+    """One thread as it was printed."""
+
+    name: str
+    number: int
+    frames: list[Frame] = field(default_factory=list)
+    current: bool = False
+    main: bool = False
+    active: bool | None = None
+
+
+@dataclass
+class Capture:
+    """All threads of one process at one moment."""
+
+    number: int
+    rank: int | None = None
+    pid: int | None = None
+    sample: int = 1
+    by: str | None = None
+    threads: list[Thread] = field(default_factory=list)
+    tag: int | None = None
+    stream: str = ""
+
+
+class StackText:
+    """Reads stacks out of a file's lines, be it a file of stacks alone or a rank's log with a stack in it."""
+
+    def __init__(self) -> None:
+        self.captures: list[Capture] = []
+        self.dedicated = False
+        """Whether the file says itself that it is a capture of stacks."""
+        self._open: dict[tuple[int | None, str], Thread | None] = {}
+        self._capture: dict[tuple[int | None, str], Capture] = {}
+        self._style: dict[tuple[int | None, str], str] = {}
+
+    def feed(self, number: int, text: str, tag: int | None = None, stream: str = "") -> bool:
+        """Take one line; True where it belongs to a stack."""
+        key = (tag, stream)
+        if text.startswith("# hangscope stacks "):
+            self._header(number, text, key)
+            return True
+        if "hread" in text and self._thread(number, text, key):
+            return True
+        if text.startswith("Process ") and (match := _SPY_PROCESS.match(text)):
+            capture = self._capture.get(key)
+            if capture is None or capture.threads:
+                capture = self._new(number, key)
+            capture.pid = int(match["pid"]) if capture.pid is None else capture.pid
+            capture.by = capture.by or "py-spy"
+            return True
+        thread = self._open.get(key)
+        if thread is None:
+            return False
+        frame = _FAULT_FRAME.match(text) if self._style.get(key) == "fault" else _SPY_FRAME.match(text)
+        if frame is not None:
+            thread.frames.append(Frame(frame["name"], frame["file"], int(frame["line"] or 0)))
+            return True
+        if text.startswith("    ") or text.strip() == "...":
+            return True  # py-spy's locals, faulthandler's cut
+        self._open[key] = None
+        if text.strip():
+            self._capture.pop(key, None)
+        return False
+
+    def _header(self, number: int, text: str, key: tuple[int | None, str]) -> None:
+        match = _HEADER.match(text)
+        fields = dict(_FIELD.findall(match["fields"])) if match else {}
+        self.dedicated = True
+        capture = self._new(number, key)
+        capture.rank = _number(fields.get("rank"))
+        capture.pid = _number(fields.get("pid"))
+        capture.sample = _number(fields.get("sample")) or 1
+        capture.by = fields.get("by")
+
+    def _thread(self, number: int, text: str, key: tuple[int | None, str]) -> bool:
+        if match := _FAULT_THREAD.match(text):
+            capture = self._capture.get(key) or self._new(number, key)
+            thread = Thread(match["name"] or match["id"], number, current=match["current"].startswith("C"))
+            self._style[key] = "fault"
+        elif match := _SPY_THREAD.match(text):
+            capture = self._capture.get(key) or self._new(number, key)
+            capture.by = capture.by or "py-spy"
+            thread = Thread(match["name"] or match["id"], number, active="active" in match["state"])
+            thread.main = match["name"] == "MainThread" or match["id"] == str(capture.pid)
+            self._style[key] = "spy"
+        else:
+            return False
+        capture.threads.append(thread)
+        self._open[key] = thread
+        return True
+
+    def _new(self, number: int, key: tuple[int | None, str]) -> Capture:
+        capture = Capture(number, tag=key[0], stream=key[1])
+        self.captures.append(capture)
+        self._capture[key] = capture
+        self._open[key] = None
+        return capture
+
+    def finish(self) -> None:
+        self.captures = [capture for capture in self.captures if any(t.frames for t in capture.threads)]
+        for capture in self.captures:
+            if capture.threads and not any(thread.main for thread in capture.threads):
+                _mark_main(capture.threads)
+
+
+def _mark_main(threads: list[Thread]) -> None:
+    """faulthandler names no main thread: it is one that starts in a module, else the oldest, listed last."""
+    outermost = [t for t in threads if t.frames and t.frames[-1].name == "<module>"]
+    (outermost[-1] if outermost else threads[-1]).main = True
+
+
+def _number(text: str | None) -> int | None:
+    return int(text) if text is not None and text.isdigit() else None

@@ -1,0 +1,466 @@
+"""PyTorch's own log lines, from 2.1 to 2.15: watchdog reports, dump signals, recorder hints, tracebacks, clean exits.
+
+The lines of one report come apart: which operation timed out, how far the group had got, and where the operation was
+called are three messages of one thread, with other threads' messages between them. They are put together here.
+
+A rank is taken from ``[rank3]:`` in front of the line, else from the file. ``Rank 1`` inside ``[PG … Rank 1]`` counts
+within that group and is a last resort, for the default group only.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+
+from hangscope.model import Frame, Source
+from hangscope.reader.lines import Clock, Line, Writers
+from hangscope.reader.tracebacks import Traceback, Tracebacks
+
+OP_NAMES = {
+    "ALLREDUCE": "all_reduce",
+    "ALLREDUCE_COALESCED": "allreduce_coalesced",
+    "_ALLREDUCE_SPARSE": "all_reduce_sparse",
+    "ALLGATHER": "all_gather",
+    "_ALLGATHER_BASE": "_all_gather_base",
+    "ALLGATHER_COALESCED": "all_gather_coalesced",
+    "REDUCE_SCATTER": "reduce_scatter",
+    "_REDUCE_SCATTER_BASE": "_reduce_scatter_base",
+    "ALLTOALL": "all_to_all",
+    "ALLTOALL_BASE": "all_to_all",
+    "RECVANYSOURCE": "recv",
+}
+"""The watchdog's OpType → the flight recorder's name, where lower case alone does not do it."""
+
+FINGERPRINTS = {
+    # "Watchdog caught": its line in ProcessGroupNCCL.cpp of the x86-64 wheels
+    "caught": {
+        523: "2.2",
+        563: "2.3",
+        607: "2.4",
+        616: "2.5",
+        629: "2.6",
+        632: "2.7",
+        685: "2.8",
+        683: "2.9",
+        688: "2.10",
+        689: "2.11",
+        757: "2.12",
+        730: "2.13",
+        741: "2.14",
+        738: "2.15",
+    },
+    "stack": {664: "2.6", 667: "2.7", 729: "2.8", 727: "2.9", 732: "2.10", 733: "2.11", 801: "2.12", 774: "2.13"}
+    | {785: "2.14", 782: "2.15"},
+    "no stack": {667: "2.6", 670: "2.7", 732: "2.8", 730: "2.9", 735: "2.10", 736: "2.11", 804: "2.12", 777: "2.13"}
+    | {788: "2.14", 785: "2.15"},
+    "first": {2106: "2.7", 2584: "2.8", 2573: "2.9", 2610: "2.10", 2636: "2.11", 2714: "2.13", 2739: "2.15"},
+}
+"""Message → line number → PyTorch version. Vendors' own builds differ, so this is a hint."""
+
+_HEAD = re.compile(
+    r"\[?(?P<severity>[EWIF])"
+    r"(?:(?P<date>\d{3,4}) (?P<h>\d\d):(?P<m>\d\d):(?P<s>\d\d)\.(?P<fraction>\d{1,9})(?: +\d+)?)? "
+    r"(?P<file>[\w./-]+\.(?:cpp|hpp|h|cc|cu)):(?P<line>\d+)\] ?"
+)
+_GROUP = re.compile(r"\[PG (?:(?:ID \d+ PG )?GUID )?(?P<name>[^\s(\]]*) ?(?:\((?P<desc>.*?)\))? ?Rank (?P<rank>\d+)\]")
+_BARE_RANK = re.compile(r"\[Rank (\d+)\]")
+_WORK = re.compile(r"Work\w*\((?P<body>SeqNum=\d+.*?)\)(?= ran for| raised|[.,]|\s|$)")
+_FIELD = re.compile(r"(\w+(?:\(ms\))?)=([^,]+)")
+_RAN = re.compile(r"ran for (\d+) milliseconds")
+_AT_WORK = re.compile(
+    r"(?:Timeout at NCCL work: |detected by watchdog at work: |failure detected by watchdog at work sequence id: )"
+    r"(?P<seq>-?\d+)"
+)
+_COUNTERS = re.compile(
+    r"[Ll]ast enqueued (?:\w+ )?work: (?P<enqueued>-?\d+), last completed (?:\w+ )?work: (?P<completed>-?\d+)"
+)
+_SIGNAL = re.compile(
+    r"Received a (?:global )?(?:dump|timeout)(?: signal)?\b.*?\bfrom\s+(?P<who>this local rank|rank\s+\d+|another rank)"
+)
+_STACK_FRAME = re.compile(r"^#(?P<index>\d+) (?P<name>.+?) from (?P<file>.+):(?P<line>\d+)\s*$")
+_STUCK = re.compile(r"watchdog got stuck for (\d+) seconds")
+_NCCL2 = re.compile(r"\[TC\]\[rank=(?P<rank>\d+)\](?:\[name=(?P<name>[^\]]*)\])?\s*(?P<text>.*)")
+_NCCL2_ABORT = re.compile(r"Aborting process on rank \d+ due to (?P<kind>timeout|error) - (?P<why>.*)")
+_THREAD_ENDED = re.compile(r"watchdog thread terminated with exception: (?P<why>.*)")
+_ASYNC = "raised the following async exception:"
+_DESYNC = re.compile(
+    r"lagging/dead/mismatched ranks|joined but didn't finish collective|but didn't join collective"
+    r"|lagging ranks that caused|never joined any collectives"
+)
+_GLOO_TIMEOUT = re.compile(r"Timed out waiting (\d+) ?ms for (?:(\w+) )?operation")
+_OOM = re.compile(r"(?:CUDA|HIP|NPU|XPU) out of memory\. Tried to allocate")
+_FATAL_PYTHON = re.compile(r"^Fatal Python error: (?P<why>.*)")
+_NCCL_VERSION = re.compile(r"NCCL version (\d+\.\d+(?:\.\d+)*)")
+
+_KEYWORDS = (
+    "Watchdog",
+    "watchdog",
+    "async exception",
+    "failed collective",
+    "NCCL work",
+    "work:",
+    "GIL within",
+    "dump signal",
+    "dump flag",
+    "timeout signal",
+    "global timeout",
+    "[TC]",
+    "destroy_process_group()",
+    "joined",
+    "lagging",
+    "out of memory",
+    "Fatal Python error",
+    "First PG on this rank",
+    "what():",
+)
+
+
+@dataclass
+class Draft:
+    """A watchdog report while its lines come in. Ranks are settled when the whole input is known."""
+
+    kind: str
+    tag: int | None
+    stream: str
+    number: int
+    at: Clock | int | None
+    group_rank: int | None = None
+    """`Rank` within the default group, or of unknown group: a last resort."""
+    group_name: str | None = None
+    group_desc: str | None = None
+    seq: int | None = None
+    operation: str | None = None
+    numel_in: int | None = None
+    numel_out: int | None = None
+    timeout_ms: int | None = None
+    elapsed_ms: int | None = None
+    last_enqueued: int | None = None
+    last_completed: int | None = None
+    error: str | None = None
+    frames: list[Frame] = field(default_factory=list)
+    signalled_by: int | None = None
+    wants_stack: bool = False
+    last_error: str | None = None
+    """NCCL's own warning that PyTorch quotes under ``Last error:``."""
+
+
+@dataclass
+class Note:
+    """Something one line says about its writer: a clean exit, a recorder that is off, an error without a traceback."""
+
+    tag: int | None
+    stream: str
+    number: int
+    text: str = ""
+    at: Clock | int | None = None
+
+
+class TorchLog:
+    """Reads one file's lines. `reports`, `tracebacks`… are complete after `finish`."""
+
+    def __init__(self, file: str, writers: Writers) -> None:
+        self.file = file
+        self.writers = writers
+        self.reports: list[Draft] = []
+        self.tracebacks: list[Traceback] = []
+        self.clean_exits: list[Note] = []
+        self.recorder_off: list[Note] = []
+        self.out_of_memory: list[Note] = []
+        self.fatal_errors: list[Note] = []
+        self.torch_versions: set[str] = set()
+        self.nccl_version: str | None = None
+        self.last_clock: dict[tuple[int | None, str], Clock | int] = {}
+        self._tracebacks = Tracebacks()
+        self._stacks: dict[str, tuple[Draft | None, list[Frame], tuple[int | None, str]]] = {}
+        self._errors: dict[str, Draft] = {}
+        self._error_lines: dict[str, int] = {}
+
+    def source(self, number: int) -> Source:
+        return Source(self.file, f"line {number}")
+
+    def feed(self, line: Line) -> None:
+        in_traceback = self._tracebacks.feed(line)
+        text = line.text
+        if text.startswith("#") and line.stream in self._stacks and self._stack_line(line):
+            return
+        if line.stream in self._errors and self._error_line(line):
+            return
+        if not any(word in text for word in _KEYWORDS):
+            return
+        head = _HEAD.search(text)
+        at: Clock | int | None = line.at_ns
+        if head is not None:
+            at = _clock(head) or at
+            if at is not None:
+                self.last_clock[(line.tag, line.stream)] = at
+            self._fingerprint(int(head["line"]), text)
+        self._message(line, text[head.end() :] if head else text, at, in_traceback)
+
+    def _message(self, line: Line, text: str, at: Clock | int | None, in_traceback: bool) -> None:
+        if "Watchdog caught collective operation timeout" in text:
+            self._caught(line, text, at, "timeout")
+        elif _ASYNC in text:
+            self._caught(line, text, at, "async_error")
+        elif _AT_WORK.search(text) and _COUNTERS.search(text):
+            self._detected(line, text, at)
+        elif match := _SIGNAL.search(text):
+            draft = self._new(line, "status", text, at)
+            self._count(draft, text)
+            who = match["who"].split()
+            draft.signalled_by = int(who[1]) if who[0] == "rank" else None
+        elif "Stack trace of the failed collective not found" in text:
+            self.recorder_off.append(Note(line.tag, line.stream, line.number, at=at))
+            self._owner_of_stack(line, [])
+        elif "Stack trace of the failed collective" in text:
+            self._stacks[line.stream] = (None, [], (line.tag, line.stream))
+        elif "Could not acquire GIL within" in text:
+            self._new(line, "gil", text, at).error = text.strip()
+        elif match := _STUCK.search(text):
+            draft = self._new(line, "watchdog_stuck", text, at)
+            draft.elapsed_ms = int(match[1]) * 1000
+            draft.error = text.strip()
+        elif match := _NCCL2.search(text):
+            self._nccl2(line, match, at)
+        elif match := _THREAD_ENDED.search(text):
+            self._thread_ended(line, text, match["why"], at)
+        elif "destroy_process_group() was not called before program exit" in text:
+            self.clean_exits.append(Note(line.tag, line.stream, line.number, at=at))
+        elif _DESYNC.search(text):
+            self._new(line, "desync", text, at).error = text.strip()
+        elif _OOM.search(text) and not in_traceback:
+            self.out_of_memory.append(Note(line.tag, line.stream, line.number, text.strip(), at))
+        elif match := _FATAL_PYTHON.match(text):
+            self.fatal_errors.append(Note(line.tag, line.stream, line.number, match["why"], at))
+
+    # ---- one report from several lines ----
+
+    def _new(self, line: Line, kind: str, text: str, at: Clock | int | None) -> Draft:
+        draft = Draft(kind, line.tag, line.stream, line.number, at)
+        _put_group(draft, text)
+        self.reports.append(draft)
+        return draft
+
+    def _same_writer(self, line: Line, text: str) -> list[Draft]:
+        bare = _last_resort_rank(text)
+        return [
+            draft
+            for draft in self.reports
+            if draft.stream == line.stream
+            and (line.tag is None or draft.tag is None or draft.tag == line.tag)
+            and (
+                line.tag is not None
+                or draft.tag is not None
+                or None in (bare, draft.group_rank)
+                or bare == draft.group_rank
+            )
+        ]
+
+    def _caught(self, line: Line, text: str, at: Clock | int | None, kind: str) -> None:
+        work = _WORK.search(text)
+        fields = dict(_FIELD.findall(work["body"])) if work else {}
+        seq, operation = _int(fields.get("SeqNum")), op_name(fields.get("OpType"))
+        ran = _RAN.search(text)
+        elapsed = int(ran[1]) if ran else None
+        for draft in self._same_writer(line, text):
+            if draft.seq != seq or draft.kind not in {kind, "status"}:
+                continue
+            if draft.operation == operation and draft.elapsed_ms == elapsed:
+                return  # the same words again, quoted when the process ends
+            if draft.operation is None and draft.kind == "status" and draft.wants_stack:
+                break
+        else:
+            draft = self._new(line, kind, text, at)
+        draft.kind, draft.seq, draft.operation, draft.elapsed_ms = kind, seq, operation, elapsed
+        draft.numel_in, draft.numel_out = _int(fields.get("NumelIn")), _int(fields.get("NumelOut"))
+        draft.timeout_ms = _int(fields.get("Timeout(ms)"))
+        if kind == "async_error":
+            draft.error = text.split(_ASYNC, 1)[1].strip()
+            self._open_error(line.stream, draft)
+
+    def _detected(self, line: Line, text: str, at: Clock | int | None) -> None:
+        match = _AT_WORK.search(text)
+        seq = int(match["seq"]) if match else None
+        group = _GROUP.search(text)
+        name = group["name"] if group else None
+        for draft in reversed(self._same_writer(line, text)):
+            fits = draft.seq == seq and draft.kind in {"timeout", "async_error"} and draft.last_enqueued is None
+            if fits and draft.group_name in {None, name}:
+                break
+        else:
+            draft = self._new(line, "status", text, at)
+            draft.seq = seq
+        _put_group(draft, text)
+        draft.wants_stack = True
+        self._count(draft, text)
+
+    def _count(self, draft: Draft, text: str) -> None:
+        if match := _COUNTERS.search(text):
+            draft.last_enqueued, draft.last_completed = int(match["enqueued"]), int(match["completed"])
+
+    def _thread_ended(self, line: Line, text: str, why: str, at: Clock | int | None) -> None:
+        """The watchdog's last words: new only where nothing was said before (≤2.4 has no line for an async error)."""
+        if "CUDA error" in why or "HIP error" in why:
+            kind = "cuda_error"
+        elif "NCCL error" in why:
+            kind = "async_error"
+        else:
+            return
+        known = [d for d in self._same_writer(line, text) if d.kind == kind and (kind == "cuda_error" or d.error)]
+        if known:
+            return
+        draft = self._new(line, kind, text, at)
+        draft.error = why.strip()
+        self._open_error(line.stream, draft)
+
+    def _nccl2(self, line: Line, match: re.Match[str], at: Clock | int | None) -> None:
+        if at is None and (head := _HEAD.search(line.text)):
+            at = _clock(head)
+        abort = _NCCL2_ABORT.search(match["text"])
+        if abort is None:
+            return
+        kind = "timeout" if abort["kind"] == "timeout" else "async_error"
+        draft = self._new(line, kind, "", at)
+        draft.group_rank, draft.group_name, draft.error = (
+            int(match["rank"]),
+            match["name"] or None,
+            abort["why"].strip(),
+        )
+
+    # ---- blocks of several lines ----
+
+    def _stack_line(self, line: Line) -> bool:
+        match = _STACK_FRAME.match(line.text)
+        if match is None:
+            return False
+        draft, frames, writer = self._stacks[line.stream]
+        if int(match["index"]) != len(frames):
+            return False
+        frames.append(Frame(match["name"], match["file"], int(match["line"])))
+        if draft is None and len(frames) == 1:
+            self._stacks[line.stream] = (self._owner_of_stack(line._replace(tag=writer[0]), frames), frames, writer)
+        return True
+
+    def _owner_of_stack(self, line: Line, frames: list[Frame]) -> Draft | None:
+        """The report that a stack belongs to: the oldest that waits for one, by preference of the same operation."""
+        waiting = [d for d in self._same_writer(line, "") if d.wants_stack]
+        if not waiting:
+            return None
+        called = frames[0].name if frames else ""
+        owner = next((d for d in waiting if called and _called_as(d.operation, called)), waiting[0])
+        owner.wants_stack = False
+        if frames:
+            owner.frames = frames
+        return owner
+
+    def _open_error(self, stream: str, draft: Draft) -> None:
+        self._errors[stream] = draft
+        self._error_lines[stream] = 0
+
+    def _error_line(self, line: Line) -> bool:
+        """NCCL's explanation under an async error, up to the C++ stack."""
+        draft = self._errors[line.stream]
+        text = line.text.strip()
+        self._error_lines[line.stream] += 1
+        if (
+            not text
+            or line.tag is not None
+            or self._error_lines[line.stream] > 8
+            or text.startswith(("Exception raised", "frame #"))
+        ):
+            del self._errors[line.stream]
+            return False
+        if draft.last_error == "":
+            draft.last_error = text
+        elif text == "Last error:":
+            draft.last_error = ""
+        draft.error = f"{draft.error}\n{text}"
+        return True
+
+    def _fingerprint(self, number: int, text: str) -> None:
+        key = None
+        if "Watchdog caught" in text:
+            key = "caught"
+        elif "Stack trace of the failed collective not found" in text:
+            key = "no stack"
+        elif "Stack trace of the failed collective" in text:
+            key = "stack"
+        elif "First PG on this rank" in text:
+            key = "first"
+        if key and (version := FINGERPRINTS[key].get(number)):
+            self.torch_versions.add(version)
+
+    def finish(self) -> None:
+        self.tracebacks = self._tracebacks.finish()
+        for draft in self.reports:
+            if draft.error and (match := _NCCL_VERSION.search(draft.error)):
+                self.nccl_version = match[1]
+
+    def __bool__(self) -> bool:
+        return bool(
+            self.reports
+            or self.tracebacks
+            or self.clean_exits
+            or self.recorder_off
+            or self.out_of_memory
+            or self.fatal_errors
+        )
+
+
+def op_name(op_type: str | None) -> str | None:
+    """The flight recorder's name of a watchdog OpType."""
+    return None if op_type is None else OP_NAMES.get(op_type, op_type.lower())
+
+
+def gloo_timeout(message: str) -> int | None:
+    """The time limit in ms where a message is Gloo's word for a collective that timed out."""
+    match = _GLOO_TIMEOUT.search(message)
+    return int(match[1]) if match else None
+
+
+def _clock(head: re.Match[str]) -> Clock | None:
+    if head["date"] is None:
+        return None
+    month, day = divmod(int(head["date"]), 100)
+    seconds = int(head["h"]) * 3600 + int(head["m"]) * 60 + int(head["s"])
+    return Clock(month, day, seconds * 1_000_000_000 + int(head["fraction"].ljust(9, "0")))
+
+
+def _put_group(draft: Draft, text: str) -> None:
+    if group := _GROUP.search(text):
+        draft.group_name = group["name"]
+        desc = group["desc"]
+        draft.group_desc = desc if desc and desc != "undefined" else draft.group_desc
+    rank = _last_resort_rank(text)
+    draft.group_rank = rank if rank is not None else draft.group_rank
+
+
+def _last_resort_rank(text: str) -> int | None:
+    if group := _GROUP.search(text):
+        return int(group["rank"]) if group["desc"] == "default_pg" or group["name"] == "0" else None
+    bare = _BARE_RANK.search(text)
+    return int(bare[1]) if bare else None
+
+
+def _called_as(operation: str | None, function: str) -> bool:
+    """Whether a Python function of torch.distributed ends in that operation."""
+    if operation is None:
+        return False
+    plain = operation.strip("_").replace("_base", "")
+    return (
+        function.lstrip("i_").startswith(plain)
+        or {
+            "_all_gather_base": "all_gather_into_tensor",
+            "_reduce_scatter_base": "reduce_scatter_tensor",
+            "all_to_all": "all_to_all_single",
+            "coalesced": "_coalescing_manager",
+            "all_reduce": "barrier",
+        }.get(operation)
+        == function
+    )
+
+
+def _int(text: str | None) -> int | None:
+    try:
+        return int(text) if text is not None else None
+    except ValueError:
+        return None
