@@ -28,4 +28,4 @@ def diagnose(job: Job) -> Diagnosis:
 def _fell(case: Case) -> bool:
     """Whether a rank ended in a way that brings a job down, even where nobody was caught waiting for it."""
     fates = [case.fates.of(rank) for rank in case.job.ranks]
-    return any(f.kind == "dead" and f.strength == "strong" for f in fates) and not all(f.kind == "dead" for f in fates)
+    return any(f.kind == "dead" and f.strength == "strong" and not f.clean for f in fates)

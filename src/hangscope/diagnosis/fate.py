@@ -26,6 +26,8 @@ class Fate:
     why: str
     findings: tuple[Finding, ...] = ()
     error: PythonError | None = None
+    clean: bool = False
+    """It exited with status 0: a cause only where others wait for it."""
 
 
 class Fates:
@@ -96,28 +98,29 @@ class Fates:
             why = _ending(process)
         else:
             why = "its process is gone"
-        return Fate("dead", "strong", why, tuple(findings), error)
+        clean = not killed and error is None and process is not None and process.exit_status == 0
+        return Fate("dead", "strong", why, tuple(findings), error, clean)
 
     def _ended_by_itself(self, rank: int, process: Process) -> bool:
+        """Whether the process ended of its own, and not because the job around it was being taken down."""
+        others = [p for r, p in self.job.processes.items() if r != rank]
         if process.exit_status is None:
-            return process.state in ("gone", "Z") and not any(
-                p.state in ("gone", "Z") for r, p in self.job.processes.items() if r != rank
-            )
-        others = [p.ended_at_s for r, p in self.job.processes.items() if r != rank and p.ended_at_s is not None]
-        still_there = any(
-            p.exit_status is None and p.alive_at_end is not False and p.state not in ("gone", "Z")
-            for r, p in self.job.processes.items()
-            if r != rank
-        )
-        if process.ended_at_s is not None and others:
-            later = [t for t in others if t - process.ended_at_s > _FIRST_BY_S]
-            if process.exit_status in _EFFECTS and self._reported_timeout(rank):
+            return process.state in ("gone", "Z") and not any(p.state in ("gone", "Z") for p in others)
+        still_there = any(p.exit_status is None and p.state not in ("gone", "Z") for p in others)
+        ends = [p.ended_at_s for p in others if p.ended_at_s is not None]
+        if process.exit_status in _EFFECTS:
+            causes = [p for p in others if p.exit_status is not None and p.exit_status not in (*_EFFECTS, 0)]
+            if self._reported_timeout(rank) or causes:
                 return False
-            # Several may have died of their own; each must precede those that were merely stopped.
-            return bool(later) and (
-                process.ended_at_s <= min(others) + _FIRST_BY_S or process.exit_status not in _EFFECTS
+            return still_there or (process.ended_at_s is not None and _well_before(process.ended_at_s, ends))
+        if process.exit_status == 0:
+            return still_there or (
+                process.ended_at_s is not None and any(e > process.ended_at_s + _FIRST_BY_S for e in ends)
             )
-        return process.exit_status not in _EFFECTS or (still_there and not self._reported_timeout(rank))
+        if process.ended_at_s is None or not ends:
+            return True
+        # A launcher's last resort is SIGKILL too, but it comes long after the first end.
+        return process.ended_at_s <= min(ends) + _FIRST_BY_S
 
     def _vanished(self, rank: int) -> Fate | None:
         """No dump, no reaction in its log, and neighbours that lost the connection before anybody timed out."""
@@ -194,6 +197,10 @@ class Fates:
 
     def _reported_timeout(self, rank: int) -> bool:
         return any(r.rank == rank and r.kind in ("timeout", "async_error") for r in self.job.facts.watchdog)
+
+
+def _well_before(end: float, others: list[float]) -> bool:
+    return bool(others) and end + _FIRST_BY_S < min(others)
 
 
 def _own_errors(job: Job) -> dict[int, PythonError]:

@@ -12,9 +12,9 @@ def died(case: Case) -> Draft | None:
     dead = {
         rank: fate
         for rank in case.job.ranks
-        if (fate := case.fates.of(rank)).kind == "dead" and fate.strength == "strong"
+        if (fate := case.fates.of(rank)).kind == "dead" and fate.strength == "strong" and not fate.clean
     }
-    if not dead or len(dead) == len(case.job.ranks):
+    if not dead:
         return None
     names = ranks_text(dead)
     first = min(dead)
