@@ -17,7 +17,8 @@ import sample_verdicts
 from hangscope.report.layout import cells, cut, shorten, wrap
 from hangscope.report.strip import assign
 from hangscope.report.terminal import render, render_text
-from hangscope.report.text import duration, iso, own_frame, ranges, safe, size, spans, whole
+from hangscope.report.text import iso, own_frame, safe, whole
+from hangscope.words import duration, ranges, size, spans
 
 GOLDEN = Path(__file__).parent / "golden"
 

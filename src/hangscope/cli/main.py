@@ -14,6 +14,7 @@ import os
 import sys
 import traceback
 from collections.abc import Sequence
+from difflib import get_close_matches
 from importlib import import_module
 from importlib.util import find_spec
 
@@ -51,8 +52,11 @@ class Verbs(click.Group):
         return [verb for verb in VERBS if find_spec(f"hangscope.cli.{verb}") is not None]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in self.list_commands(ctx):
-            return None
+        verbs = self.list_commands(ctx)
+        if cmd_name not in verbs:
+            close = get_close_matches(cmd_name, verbs, n=1)
+            meant = f"; did you mean {close[0]}?" if close else ""
+            raise click.UsageError(f"there is no verb {cmd_name!r}{meant}", ctx)
         command = import_module(f"hangscope.cli.{cmd_name}").command
         assert isinstance(command, click.Command)
         return command

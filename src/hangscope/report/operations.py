@@ -14,7 +14,8 @@ import numpy as np
 from hangscope.errors import SettingsError
 from hangscope.model import UNKNOWN, Group, Ints, Job, Kind, Operation, State
 from hangscope.report.layout import cells, cut, pad, shorten
-from hangscope.report.text import iso, own_frame, place, ranges, safe, size, whole
+from hangscope.report.text import iso, own_frame, place, safe, whole
+from hangscope.words import ranges, size
 
 STATES = ("scheduled", "started", "completed", "unknown", "unfinished")
 """What `state` takes: a rank's own states, and "unfinished" for all but completed."""

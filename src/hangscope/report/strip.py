@@ -13,7 +13,8 @@ from itertools import groupby
 
 from hangscope.diagnosis.verdict import Diagnosis, Victim
 from hangscope.report.layout import Line, Piece, cells, pad, paragraph, shorten
-from hangscope.report.text import plural, ranges, rank_list, safe, spans
+from hangscope.report.text import safe
+from hangscope.words import plural, ranges, rank_list, spans
 
 FEW = 64
 """Up to so many ranks are drawn one by one."""

@@ -8,7 +8,8 @@ from hangscope.diagnosis.verdict import Completeness, Culprit, Diagnosis, Findin
 from hangscope.model import Gap, Source
 from hangscope.report.layout import Line, Piece, cells, pad, paragraph, plain, table, wrap
 from hangscope.report.strip import direct, strip, title
-from hangscope.report.text import clock, duration, iso, own_frame, place, plural, ranges, rank_list, safe, size
+from hangscope.report.text import clock, iso, own_frame, place, safe
+from hangscope.words import duration, plural, ranges, rank_list, size
 
 _HEAD = 7
 _LABEL = 11

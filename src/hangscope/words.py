@@ -1,0 +1,88 @@
+"""How hangscope says numbers: ranges of ranks, counts, durations, sizes. Used by rules and reports alike."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+
+_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
+_FOLD = 3
+"""Two neighbours read better as ``4, 5``; three and more become ``4-6``."""
+
+
+def ranges(ranks: Iterable[int], limit: int | None = None) -> str:
+    """Ranks as people write them: ``0-511, 520``. At most `limit` parts, then how many ranks are left unsaid."""
+    return _join(_runs(sorted(set(ranks)), strides=False), limit)
+
+
+def spans(ranks: Iterable[int], limit: int | None = None) -> str:
+    """As `ranges`, and evenly spaced ranks in one part too: ``3-8187 step 8``. A layout of groups repeats so."""
+    return _join(_runs(sorted(set(ranks)), strides=True), limit)
+
+
+def _runs(ordered: Sequence[int], *, strides: bool) -> list[tuple[str, int]]:
+    """The parts of the list, each with how many ranks it stands for."""
+    parts: list[tuple[str, int]] = []
+    at = 0
+    while at < len(ordered):
+        step = ordered[at + 1] - ordered[at] if at + 1 < len(ordered) else 0
+        end = at + 1
+        while end < len(ordered) and ordered[end] - ordered[end - 1] == step:
+            end += 1
+        count = end - at
+        if step == 1 and count >= _FOLD:
+            parts.append((f"{ordered[at]}-{ordered[end - 1]}", count))
+        elif strides and count > _FOLD:
+            parts.append((f"{ordered[at]}-{ordered[end - 1]} step {step}", count))
+        else:
+            parts.append((str(ordered[at]), 1))
+            end = at + 1
+        at = end
+    return parts
+
+
+def _join(parts: list[tuple[str, int]], limit: int | None) -> str:
+    if limit is not None and len(parts) > limit:
+        left = sum(count for _, count in parts[limit:])
+        parts = [*parts[:limit], (f"and {left} more", 0)]
+    return ", ".join(text for text, _ in parts)
+
+
+def plural(count: int, noun: str) -> str:
+    """``1 rank``, ``7 ranks``."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
+def rank_list(ranks: Iterable[int], limit: int | None = None) -> str:
+    """``rank 3``, ``ranks 0-2, 5`` or ``ranks 3-8187 step 8``."""
+    known = set(ranks)
+    return f"{'rank' if len(known) == 1 else 'ranks'} {spans(known, limit)}"
+
+
+def duration(seconds: float) -> str:
+    """``0.4s``, ``12s``, ``30m 02s``, ``3h 05m``, ``2d 04h``."""
+    if not math.isfinite(seconds) or seconds < 0:
+        return "an unknown time"
+    if seconds < 9.95:
+        return f"{seconds:.1f}s"
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole}s"
+    minutes, rest = divmod(whole, 60)
+    if minutes < 60:
+        return f"{minutes}m {rest:02d}s"
+    hours, minutes = divmod(minutes, 60)
+    if hours < 48:
+        return f"{hours}h {minutes:02d}m"
+    days, hours = divmod(hours, 24)
+    return f"{days}d {hours:02d}h"
+
+
+def size(count: int) -> str:
+    """``512 B``, ``4.0 MiB``."""
+    value = float(count)
+    for unit in _UNITS[:-1]:
+        if abs(value) < 1024:
+            return f"{count} B" if unit == "B" else f"{value:.1f} {unit}"
+        value /= 1024
+    return f"{value:.1f} {_UNITS[-1]}"
