@@ -34,6 +34,8 @@ class Line(NamedTuple):
     local_rank: int | None = None
     pid: int | None = None
     at_ns: int | None = None
+    bare: bool = False
+    """Whether the prefix is a bare number (srun's), which may as well be the text's own: ``3: loss 0.2``."""
 
 
 class Clock(NamedTuple):
@@ -107,6 +109,7 @@ def split_prefix(number: int, raw: str) -> Line:
         text = _docker(text)
     stream: list[str] = []
     task = local_rank = pid = at_ns = tag = None
+    bare = False
     for _ in range(6):
         if not text:
             break
@@ -134,6 +137,7 @@ def split_prefix(number: int, raw: str) -> Line:
             if not (match := _SRUN.match(text)):
                 break
             task = int(match[1])
+            bare = True
         elif first == "r" and (match := _TAG.match(text)):
             tag = int(match[1] or match[2])
             text = text[match.end() :]
@@ -146,7 +150,7 @@ def split_prefix(number: int, raw: str) -> Line:
         # a progress bar or a print without its newline shares the line
         tag = int(match[1])
         text = text[match.end() :]
-    return Line(number, text, tag, " ".join(stream), task, local_rank, pid, at_ns)
+    return Line(number, text, tag, " ".join(stream), task, local_rank, pid, at_ns, bare)
 
 
 def _docker(text: str) -> str:
@@ -198,12 +202,14 @@ def split_line(number: int, raw: str) -> Iterator[Line]:
 class Writers:
     """Which rank wrote what in one file, learnt from the tags that PyTorch put on some of the lines."""
 
-    __slots__ = ("_by_stream", "_tasks", "launcher", "nccl_pids", "pids", "tags")
+    __slots__ = ("_bare", "_by_stream", "_lines", "_named", "_tasks", "launcher", "nccl_pids", "pids", "tags")
 
     def __init__(self) -> None:
         self.tags: Counter[int] = Counter()
         self._by_stream: dict[str, set[int]] = {}
         self._tasks: dict[str, int] = {}
+        self._named: set[tuple[int | None, int | None, int | None]] = set()
+        self._lines = self._bare = 0
         self.pids: dict[int, set[int]] = {}
         """pid in a prefix (Ray) → tags seen behind it."""
         self.nccl_pids: set[tuple[str, int]] = set()
@@ -217,13 +223,25 @@ class Writers:
             self._by_stream.setdefault(line.stream, set()).add(line.tag)
             if line.pid is not None:
                 self.pids.setdefault(line.pid, set()).add(line.tag)
-        if line.task is not None and line.stream not in self._tasks:
-            self._tasks[line.stream] = line.task
+        self._lines += bool(line.text)
+        if line.stream:
+            self._bare += line.bare
+            if line.task is not None and line.stream not in self._tasks:
+                self._tasks[line.stream] = line.task
+            if len(self._named) < 2:
+                self._named.add((line.task, line.local_rank, line.pid))
+                self._named.discard((None, None, None))
 
     @property
     def shared(self) -> bool:
         """Whether more than one process wrote here, so that an untagged line belongs to nobody in particular."""
-        return len(self.tags) > 1 or len(self.nccl_pids) > 1 or self.launcher
+        several = len(self._named) > 1 and self._labelled
+        return len(self.tags) > 1 or several or len(self.nccl_pids) > 1 or self.launcher
+
+    @property
+    def _labelled(self) -> bool:
+        """Bare numbers in front are a launcher's only if nearly every line has one."""
+        return self._bare == 0 or self._bare * 5 >= self._lines * 4
 
     def rank_of(self, tag: int | None, stream: str, file_rank: int | None) -> int | None:
         """The rank that wrote a line with this tag and prefix."""
@@ -233,7 +251,7 @@ class Writers:
             seen = self._by_stream.get(stream, set())
             if len(seen) == 1 and not self.launcher:
                 return next(iter(seen))
-            if not seen and stream in self._tasks and self._tasks_are_ranks():
+            if not seen and stream in self._tasks and self._labelled and self._tasks_are_ranks():
                 return self._tasks[stream]
         if not self.shared:
             return file_rank

@@ -14,11 +14,16 @@ from typing import Any, TypeVar
 
 from hangscope.errors import DamagedError, NotFoundError
 from hangscope.model import Facts, Gap, Job, KernelMessage, Process, PythonError, RasReport, Source, WatchdogReport
-from hangscope.reader import archives, counters, dumps, facts, files, nccl_logs, ras, rosters
+from hangscope.reader import counters, dumps, facts, files, nccl_logs, ras, rosters
 from hangscope.reader.files import Found
 from hangscope.reader.identity import Identity, identify, merge_nccl, merge_processes
 from hangscope.reader.rosters import Manifest, NodeFile, Note
 from hangscope.reader.texts import TextFile
+
+try:
+    from hangscope.reader import archives
+except ImportError:  # being written
+    archives = None  # type: ignore[assignment]
 
 T = TypeVar("T")
 
@@ -84,6 +89,8 @@ def load(paths: Sequence[str | Path] | str | Path) -> Job:
 def _unpack(found: list[Found], evidence: Evidence) -> list[Found]:
     """Archives replaced by their members."""
     out: list[Found] = []
+    if archives is None:
+        return found
     for item in found:
         if not archives.recognise(item.head()):
             out.append(item)
@@ -335,7 +342,7 @@ def _facts(
         stacks=tuple(stack for text in texts for stack in facts.thread_stacks(text, who)),
         kernel=tuple(kernel),
         counters=tuple(counters.changes(evidence.snapshots)),
-        recorder_off=tuple(text.torch.source(note.number) for text in texts for note in text.torch.recorder_off),
+        recorder_off=_recorder_off(texts, assembled),
         clean_exits=tuple(
             sorted(
                 (rank, text.torch.source(note.number))
@@ -347,6 +354,14 @@ def _facts(
         versions=_versions(evidence, assembled),
         log_ranks=tuple(sorted({(rank, text.file) for text in texts if text.is_rank_log for rank in _ranks_of(text)})),
     ), gaps
+
+
+def _recorder_off(texts: Sequence[TextFile], assembled: dumps.Assembled) -> tuple[Source, ...]:
+    """Lines that say the recorder is off. PyTorch prints the same words where looking up a stack took too long, so they
+    count only where nothing shows that the recorder did record."""
+    if len(assembled.ops) or any(draft.frames for text in texts for draft in text.torch.reports):
+        return ()
+    return tuple(text.torch.source(note.number) for text in texts for note in text.torch.recorder_off)
 
 
 def _ranks_of(text: TextFile) -> set[int]:

@@ -107,6 +107,7 @@ _KEYWORDS = (
     "[TC]",
     "destroy_process_group()",
     "joined",
+    "didn't join",
     "lagging",
     "out of memory",
     "Fatal Python error",
@@ -197,10 +198,11 @@ class TorchLog:
         self._message(line, text[head.end() :] if head else text, at, in_traceback)
 
     def _message(self, line: Line, text: str, at: Clock | int | None, in_traceback: bool) -> None:
+        echo = text is line.text or "terminated with exception" in text
         if "Watchdog caught collective operation timeout" in text:
-            self._caught(line, text, at, "timeout")
+            self._caught(line, text, at, "timeout", echo=echo)
         elif _ASYNC in text:
-            self._caught(line, text, at, "async_error")
+            self._caught(line, text, at, "async_error", echo=echo)
         elif _AT_WORK.search(text) and _COUNTERS.search(text):
             self._detected(line, text, at)
         elif match := _SIGNAL.search(text):
@@ -255,7 +257,8 @@ class TorchLog:
             )
         ]
 
-    def _caught(self, line: Line, text: str, at: Clock | int | None, kind: str) -> None:
+    def _caught(self, line: Line, text: str, at: Clock | int | None, kind: str, *, echo: bool) -> None:
+        """An operation that failed. An echo quotes it once more: the thread's or the process's last words."""
         work = _WORK.search(text)
         fields = dict(_FIELD.findall(work["body"])) if work else {}
         seq, operation = _int(fields.get("SeqNum")), op_name(fields.get("OpType"))
@@ -264,8 +267,8 @@ class TorchLog:
         for draft in self._same_writer(line, text):
             if draft.seq != seq or draft.kind not in {kind, "status"}:
                 continue
-            if draft.operation == operation and draft.elapsed_ms == elapsed:
-                return  # the same words again, quoted when the process ends
+            if echo and draft.operation == operation:
+                return
             if draft.operation is None and draft.kind == "status" and draft.wants_stack:
                 break
         else:
