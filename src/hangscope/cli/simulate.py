@@ -1,0 +1,119 @@
+"""`hangscope simulate`: dumps of a synthetic job, with their truth."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from hangscope.cli.output import note, progress, write
+from hangscope.errors import SettingsError
+from hangscope.simulate.spec import BACKENDS, FAULTS, FORMS, TORCH
+
+_DIMENSIONS = ("dp", "tp", "pp", "ep")
+
+
+@click.command(
+    epilog="Example: hangscope simulate -o /tmp/job --ranks 16 --layout dp=2,tp=4,pp=2 --fault absent --culprit 5"
+)
+@click.option("-o", "--output", required=True, metavar="DIR", type=click.Path(file_okay=False), help="Where to write.")
+@click.option("--ranks", default=8, show_default=True, metavar="N", help="Ranks in the job.")
+@click.option("--layout", default="", metavar="dp=…,tp=…,pp=…,ep=…", help="How the job is split; what is left is dp.")
+@click.option("--fault", type=click.Choice(list(FAULTS)), default="absent", show_default=True, help="What goes wrong.")
+@click.option("--variant", default="", metavar="NAME", help="Which kind of it, such as skipped or size for mismatch.")
+@click.option("--culprit", "culprits", default="", metavar="RANKS", help="Who: 5 or 5,9; else the seed chooses.")
+@click.option("--entries", default=500, show_default=True, metavar="N", help="Size of every rank's ring.")
+@click.option("--steps", default=0, metavar="N", help="Step in which it happens; else when the rings are full.")
+@click.option("--torch", type=click.Choice(TORCH), default="2.11", show_default=True, help="Whose dump format.")
+@click.option(
+    "--backend", type=click.Choice(BACKENDS), default="nccl", show_default=True, help="Communication library."
+)
+@click.option("--form", type=click.Choice(FORMS), default="pickle", show_default=True, help="How dumps are encoded.")
+@click.option("--gzip", is_flag=True, help="Compress the dumps.")
+@click.option("--no-timing", is_flag=True, help="As without TORCH_NCCL_ENABLE_TIMING: no start is ever seen.")
+@click.option("--no-stacks", is_flag=True, help="Dumps without Python stacks.")
+@click.option("--no-evidence", is_flag=True, help="Dumps alone: no logs and no roster.")
+@click.option("--clock-skew-ms", default=0.0, metavar="MS", help="The nodes' clocks differ by up to this, either way.")
+@click.option("--gpus-per-node", default=8, show_default=True, metavar="N", help="Ranks on one node.")
+@click.option("--timeout", "timeout_s", default=600.0, show_default=True, metavar="S", help="The collectives' timeout.")
+@click.option("--seed", default=0, show_default=True, metavar="N", help="Everything that is not given follows from it.")
+def command(
+    output: str,
+    ranks: int,
+    layout: str,
+    fault: str,
+    variant: str,
+    culprits: str,
+    entries: int,
+    steps: int,
+    torch: str,
+    backend: str,
+    form: str,
+    gzip: bool,
+    no_timing: bool,
+    no_stacks: bool,
+    no_evidence: bool,
+    clock_skew_ms: float,
+    gpus_per_node: int,
+    timeout_s: float,
+    seed: int,
+) -> int:
+    """Write dumps of a synthetic job of any size, layout, fault and format, with the truth about it.
+
+    The job is run as a discrete-event simulation: a fault stops a CPU or a GPU, changes what a rank calls or loses the
+    messages of a link, and everything else follows. truth.json says what was done and what a diagnosis should say.
+    """
+    from hangscope.simulate import Spec, simulate
+
+    target = Path(output)
+    if target.exists() and any(target.iterdir()):
+        raise SettingsError(f"{output} is not empty", hint="give a new directory: an old job's files would be mixed in")
+    sizes = _parse_layout(layout)
+    spec = Spec(
+        ranks=ranks,
+        dp=sizes.get("dp", 0),
+        tp=sizes.get("tp", 1),
+        pp=sizes.get("pp", 1),
+        ep=sizes.get("ep", 1),
+        fault=fault,
+        variant=variant,
+        culprits=_parse_ranks(culprits),
+        entries=entries,
+        steps=steps,
+        torch=torch,
+        backend=backend,
+        form=form,
+        gzip=gzip,
+        timing=not no_timing,
+        stacks=not no_stacks,
+        evidence=not no_evidence,
+        clock_skew_ms=clock_skew_ms,
+        gpus_per_node=gpus_per_node,
+        timeout_s=timeout_s,
+        seed=seed,
+    )
+    with progress(f"simulating {ranks} ranks"):
+        job = simulate(spec)
+        job.write(target)
+    note(f"wrote {len(job.dump_ranks)} dumps of {ranks} ranks to {output}")
+    write(f"{job.summary}\n")
+    return 0
+
+
+def _parse_layout(text: str) -> dict[str, int]:
+    sizes: dict[str, int] = {}
+    for part in filter(None, text.split(",")):
+        name, _, value = part.strip().partition("=")
+        if name not in _DIMENSIONS or not value.isdecimal() or len(value) > 7:
+            raise SettingsError(
+                f"--layout {text!r}: {part!r} is no dimension", hint="write it like dp=2,tp=4,pp=2,ep=2"
+            )
+        sizes[name] = int(value)
+    return sizes
+
+
+def _parse_ranks(text: str) -> tuple[int, ...]:
+    parts = [part.strip() for part in text.split(",") if part.strip()]
+    if not all(part.isdecimal() and len(part) < 8 for part in parts):
+        raise SettingsError(f"--culprit {text!r} names no rank", hint="write 5, or 5,9 for two")
+    return tuple(int(part) for part in parts)
