@@ -1,0 +1,158 @@
+"""Joins the dumps of all ranks into one set of operations, whatever order they were read in."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from hangscope.model import UNKNOWN, Dump, Gap, Group, GroupStatus, Operations, Source
+from hangscope.reader.choose import Owned, choose
+from hangscope.reader.columns import join_columns
+from hangscope.reader.groups import Joined, join
+from hangscope.reader.raw import RawDump
+from hangscope.reader.settle import COUNT_OP_IDS
+
+NOTHING_KEPT = 1 << 62
+"""In `first_kept`: the ring wrapped and holds no collective of this group at all."""
+
+
+@dataclass(frozen=True, slots=True)
+class Assembled:
+    """All dumps of a job as one.
+
+    `ranks` is every rank that owns a dump or belongs to a group. `first_kept` says, for each rank and group of which
+    older entries were lost, the smallest collective number that is still there: below it, a missing entry says nothing.
+    `duplicates` names files that hold the same recording as another one (the second is the one that was used).
+    """
+
+    ops: Operations
+    groups: tuple[Group, ...]
+    dumps: Mapping[int, tuple[Dump, ...]]
+    status: Mapping[tuple[int, int], GroupStatus]
+    gaps: tuple[Gap, ...]
+    ranks: tuple[int, ...]
+    first_kept: Mapping[tuple[int, int], int]
+    duplicates: tuple[tuple[str, str], ...] = ()
+
+
+def assemble(raws: Sequence[RawDump], *, expected_ranks: Iterable[int] | None = None) -> Assembled:
+    """Every dump given to its rank, groups joined, group-local numbers turned into global ranks, tables interned."""
+    raws = sorted(raws, key=_order)
+    gaps: list[Gap] = []
+    expected = set() if expected_ranks is None else set(expected_ranks)
+    used, duplicates = choose(raws, gaps)
+    world = _world(used, expected)
+    joined = join(used, world)
+    gaps += joined.gaps
+    gaps += [gap for rank, raw in used for gap in _problems(rank, raw)]
+    columns, tables = join_columns(used, joined, gaps)
+    status: dict[tuple[int, int], GroupStatus] = {}
+    dumps: dict[int, tuple[Dump, ...]] = {}
+    for index, (rank, raw) in enumerate(used):
+        dumps[rank] = (*dumps.get(rank, ()), _dump(rank, raw))
+        for pg_id, counters in raw.status.items():
+            group = joined.by_pg_id[index].get(pg_id)
+            if group is not None:
+                status[rank, group] = GroupStatus(*counters, counts_op_ids=raw.backend in COUNT_OP_IDS)
+    members = {rank for group in joined.groups for rank in group.members or ()}
+    return Assembled(
+        ops=Operations(columns, tables, joined.groups),
+        groups=joined.groups,
+        dumps=dumps,
+        status=dict(sorted(status.items())),
+        gaps=tuple(sorted(gaps, key=_gap_order)),
+        ranks=tuple(sorted(members.union(dumps, expected))),
+        first_kept=_first_kept(used, joined),
+        duplicates=tuple(sorted(duplicates)),
+    )
+
+
+def _order(raw: RawDump) -> tuple[str, ...]:
+    return (raw.file, raw.digest, raw.role, str(raw.hint_rank), str(raw.node))
+
+
+_MOST_FILLED = 100_000
+
+
+def _world(used: Sequence[Owned], expected: set[int]) -> tuple[int, ...]:
+    """Every rank of the job. Ranks are numbered from 0 without holes, so a rank 7 means that 0 to 6 exist."""
+    known = expected.union(rank for rank, _ in used)
+    lists = {id(line.members): line.members for _, raw in used for line in raw.memberships if line.members}
+    known.update(*lists.values())
+    if not expected and known and max(known) < _MOST_FILLED:
+        known.update(range(max(known)))
+    return tuple(sorted(known))
+
+
+def _first_kept(used: Sequence[Owned], joined: Joined) -> dict[tuple[int, int], int]:
+    kept: dict[tuple[int, int], int] = {}
+    for index, (rank, raw) in enumerate(used):
+        lost = raw.first_record > 0 or raw.role == "poll"
+        group, seq, launches = (raw.columns[name] for name in ("group", "seq", "launches"))
+        for slot, target in enumerate(joined.local[index]):
+            rows = np.flatnonzero((group == slot) & (seq != UNKNOWN))
+            if len(rows):
+                # A send carries the number of the collective before it, which itself may be gone.
+                first = int(np.where(launches[rows] == 1, seq[rows], seq[rows] + 1).min())
+                if lost or first > 1:
+                    kept[rank, target] = min(first, kept.get((rank, target), first))
+        if lost:
+            for entry in joined.groups:
+                if entry.backend == raw.backend and rank in (entry.members or ()):
+                    kept.setdefault((rank, entry.index), NOTHING_KEPT)
+    return dict(sorted(kept.items()))
+
+
+def _dump(rank: int, raw: RawDump) -> Dump:
+    return Dump(
+        rank=rank,
+        file=raw.file,
+        version=raw.version,
+        backend=raw.backend,
+        library_version=raw.library_version,
+        records=len(raw),
+        first_record=raw.first_record,
+        timing=raw.timing,
+        has_stacks=raw.has_stacks,
+        complete=raw.complete,
+        node=raw.node,
+        role=raw.role,
+    )
+
+
+def _problems(rank: int, raw: RawDump) -> list[Gap]:
+    gaps = [
+        Gap(f"rank {rank} {problem.place}: {problem.text}", "", rank, raw.node, Source(raw.file, problem.place))
+        for problem in raw.problems
+    ]
+    if not raw.complete:
+        gaps.append(
+            Gap(
+                f"rank {rank}: the dump breaks off, {len(raw)} entries before that were kept",
+                raw.reason or "",
+                rank,
+                raw.node,
+                Source(raw.file, f"byte {raw.broke_at}"),
+            )
+        )
+    elif not len(raw) and raw.role != "poll":
+        why = "the recorder was off, or nothing was launched; torch 2.7 to 2.10 writes such files unless a ring is set"
+        gaps.append(Gap(f"rank {rank}: the dump has no entries", why, rank, raw.node, Source(raw.file)))
+    gaps += [Gap(f"rank {rank}: sequence numbers", note, rank, raw.node, Source(raw.file)) for note in raw.notes]
+    return gaps
+
+
+def _gap_order(gap: Gap) -> tuple[Any, ...]:
+    source = gap.source or Source("")
+    number = "".join(filter(str.isdecimal, source.place))[:18]
+    return (
+        gap.rank is None,
+        gap.rank if gap.rank is not None else UNKNOWN,
+        source.file,
+        int(number) if number.isascii() and number else UNKNOWN,
+        gap.what,
+        gap.why,
+    )

@@ -1,0 +1,211 @@
+"""Flight recorder dumps: recognising one by its content, and reading one into columns.
+
+One reader for every version since torch 2.2, both forms (pickle and JSON) and every backend. What differs between them
+is told by the keys that a file has, hardly ever by its version, so that a version still to come reads as far as it can.
+`assemble` joins the dumps of all ranks.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections import Counter
+from typing import Any
+
+import numpy as np
+
+from hangscope.errors import DamagedError
+from hangscope.model import COLUMNS, UNKNOWN, State
+from hangscope.reader import jsons, pickles, settle
+from hangscope.reader.assemble import Assembled, assemble
+from hangscope.reader.entries import Entries
+from hangscope.reader.header import memberships, statuses, text_of
+from hangscope.reader.limits import DEFAULT, Limits
+from hangscope.reader.names import parse_version
+from hangscope.reader.raw import Columns, Membership, Problem, RawDump
+
+__all__ = ["Assembled", "Membership", "RawDump", "assemble", "read", "recognise"]
+
+_HEAD = 1 << 16
+_TOP_KEYS = (b"pg_config", b"pg_status", b"entries", b"nccl_comm_state", b"comm_lib_version", b"nccl_version")
+_ENTRY_KEYS = (b"profiling_name", b"collective_seq_id", b"time_created_")
+_TOP_NAMES = frozenset(key.decode() for key in _TOP_KEYS)
+_BACKENDS = frozenset(("nccl", "nccl2", "ncclx", "rccl", "rcclx", "xccl", "hccl", "mccl", "gloo", "ucc", "mpi"))
+_USUAL_START = b"}(X\x07\x00\x00\x00version"
+_JSON_START = re.compile(rb"(?:\xef\xbb\xbf)?[ \t\r\n]*([{\[])")
+
+
+def recognise(data: bytes) -> str:
+    """``pickle`` or ``json`` where the head of a file looks like a dump in that form, otherwise nothing.
+
+    Only the first 64 KiB are looked at, so a head will do. A pickle of something else is not recognised:
+    `pickles.is_pickle` tells those.
+    """
+    head = data[:_HEAD]
+    if pickles.is_pickle(head):
+        start = 11 if head[2] == 0x95 else 2  # protocols 4 and 5 put a frame's length first
+        body = head[start:]
+        if body[:1] == b"}":
+            # A file that was cut off within its first bytes starts as PyTorch starts it.
+            known = any(key in body for key in _TOP_KEYS) or _USUAL_START.startswith(body)
+            return "pickle" if known else ""
+        if body[:1] == b"]":
+            return "pickle" if any(key in body for key in _ENTRY_KEYS) or body == b"]." else ""
+        return ""
+    start_of_json = _JSON_START.match(head)
+    if start_of_json is None:
+        return ""
+    quoted = [key for key in _TOP_KEYS if b'"' + key + b'"' in head]
+    entry = any(b'"' + key in head for key in _ENTRY_KEYS)
+    if start_of_json[1] == b"[":
+        return "json" if entry else ""
+    return "json" if entry or any(key != b"entries" for key in quoted) else ""
+
+
+def read(
+    data: bytes,
+    *,
+    file: str,
+    hint_rank: int | None = None,
+    node: str | None = None,
+    role: str = "dump",
+    limits: Limits = DEFAULT,
+) -> RawDump:
+    """One dump from the bytes of its file. Raises DamagedError where nothing in it can be used.
+
+    `file` is the name that people see in messages, `hint_rank` the rank that a manifest gives it. Bad entries are left
+    out and listed in `problems`; a file that breaks off keeps everything before that point.
+    """
+    entries = Entries(limits, len(data), file)
+    if pickles.is_pickle(data):
+        form = "pickle"
+        loaded = pickles.loads(data, file=file, limits=limits, drain=entries.add)
+    elif _JSON_START.match(data):
+        form = "json"
+        loaded = jsons.loads(data, file=file, limits=limits, drain=entries.add)
+    else:
+        raise DamagedError("neither a pickle nor JSON, so not a flight recorder dump", file=file, offset=0)
+    top = _top(loaded, file)
+    problems: list[Problem] = []
+    rest = top.get("entries", [])
+    if type(rest) is not list:
+        problems.append(Problem("entries", "is no list"))
+        rest = []
+    for index, entry in enumerate(rest):
+        if entry is not pickles.DRAINED and id(entry) not in loaded.partial:
+            entries.add(index, entry)
+    columns = entries.columns()
+    if not len(columns["seq"]) and not entries.left_out and not _TOP_NAMES.intersection(top):
+        if not loaded.complete:
+            raise DamagedError(loaded.reason or "is broken", file=file, offset=loaded.broke_at)
+        if top:
+            raise DamagedError("not a flight recorder dump: it has none of a dump's keys", file=file)
+    version = text_of(top.get("version"))
+    tables = memberships(top.get("pg_config"), problems, loaded.partial)
+    status = statuses(top.get("pg_status"), problems, loaded.partial)
+    backend = _backend(columns, entries)
+    notes = _settle(columns, entries, backend, torchcomms=_is_torchcomms(entries, version, status))
+    if entries.unreported:
+        problems.append(Problem("entries", f"{entries.unreported} more problems like these"))
+    own = top.get("rank")
+    return RawDump(
+        file=file,
+        digest=hashlib.blake2b(data, digest_size=16).hexdigest(),
+        form=form,
+        version=version,
+        backend=backend,
+        library_version=text_of(top.get("comm_lib_version", top.get("nccl_version"))),
+        columns=_narrow(columns),
+        names=tuple(entries.names),
+        threads=tuple(entries.threads),
+        shapes=entries.shapes,
+        dtypes=entries.dtypes,
+        stacks=entries.stacks,
+        groups=entries.groups,
+        memberships=tables,
+        status=status,
+        first_record=_first_record(columns, entries),
+        timing=_timing(columns, backend),
+        has_stacks=entries.has_stacks,
+        hint_rank=hint_rank,
+        own_rank=own if type(own) is int and 0 <= own < 1_000_000_000 else None,
+        node=node,
+        role=role,
+        complete=loaded.complete,
+        broke_at=loaded.broke_at,
+        reason=loaded.reason,
+        problems=(*entries.problems, *problems),
+        notes=notes,
+    )
+
+
+def _top(loaded: pickles.Loaded, file: str) -> dict[Any, Any]:
+    """The table at the top; torch 2.2 wrote a bare list of entries instead."""
+    if type(loaded.value) is dict:
+        return loaded.value
+    if type(loaded.value) is list:
+        return {"entries": loaded.value}
+    if not loaded.complete:
+        raise DamagedError(loaded.reason or "is broken", file=file, offset=loaded.broke_at)
+    raise DamagedError("not a flight recorder dump: it holds neither a table nor a list of entries", file=file)
+
+
+def _backend(columns: Columns, entries: Entries) -> str:
+    """The library that most entries name."""
+    counts = Counter(dict(enumerate(np.bincount(columns["name"], minlength=1).tolist())))
+    libraries: Counter[str] = Counter()
+    for index, name in enumerate(entries.names):
+        libraries[name.library] += counts[index]
+    return min(libraries, key=lambda library: (-libraries[library], library), default="")
+
+
+def _is_torchcomms(entries: Entries, version: str, status: dict[int, Any]) -> bool:
+    """Whether torchcomms wrote this: it describes a group by its backend and never fills `pg_status`."""
+    return (
+        parse_version(version) >= (2, 10)
+        and not status
+        and bool(entries.groups)
+        and all(group.desc in _BACKENDS for group in entries.groups)
+    )
+
+
+def _settle(columns: Columns, entries: Entries, backend: str, *, torchcomms: bool) -> tuple[str, ...]:
+    """Brings the columns to the one meaning that the model has. Returns what the format cannot say."""
+    notes = []
+    if not entries.numbered:
+        columns["record_id"] = columns["index"].copy()
+    settle.kinds(columns, entries.names)
+    silent = settle.no_states(columns) and (torchcomms or backend not in _BACKENDS)
+    if backend in settle.RETIRED_MEANS_DONE or silent:
+        settle.retired_is_done(columns)
+    settle.batches(columns, old_sequence=entries.old_sequence)
+    whole = _first_record(columns, entries) == 0
+    if entries.old_sequence and settle.split_counters(columns, whole=whole):
+        notes.append("this version counts collectives and point-to-point calls together, and its ring lost the start")
+    if torchcomms and settle.count_per_group(columns, whole=whole):
+        notes.append("torchcomms counts over all groups together, and its ring lost the start: no sequence numbers")
+    return tuple(notes)
+
+
+def _first_record(columns: Columns, entries: Entries) -> int:
+    """How many records came before the oldest kept one: more than 0 where the ring wrapped."""
+    if not len(columns["seq"]):
+        return 0
+    if entries.numbered:
+        # Entries that were left out as bad are not lost history.
+        return max(0, int(columns["record_id"][0] - columns["index"][0]))
+    # torch 2.2 numbers no records, but each group's sequence starts at 1.
+    group, seq = columns["group"], columns["seq"]
+    return sum(max(0, int(seq[group == g].min()) - 1) for g in np.unique(group))
+
+
+def _narrow(columns: Columns) -> Columns:
+    """The types of the model, because thousands of dumps wait in memory to be joined."""
+    unneeded = ("index", "pg_id")
+    return {name: column.astype(COLUMNS.get(name, "i4")) for name, column in columns.items() if name not in unneeded}
+
+
+def _timing(columns: Columns, backend: str) -> bool:
+    if backend in settle.NEVER_STARTED:
+        return False
+    return bool((columns["state"] == State.STARTED).any() or (columns["started_ns"] != UNKNOWN).any())

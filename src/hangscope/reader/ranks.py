@@ -1,0 +1,121 @@
+"""Whose dump is it? A manifest says so, or the file's name, or the content.
+
+A dump holds no rank. PyTorch appends it to the file's name, and even that number is the rank in the first NCCL group of
+the process, which is not the global rank where a job starts with Gloo and makes NCCL groups later (2.2 to 2.14).
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+import numpy as np
+
+from hangscope.model import UNKNOWN, Kind
+from hangscope.reader.raw import LocalGroup, Membership, RawDump
+
+_OTHER_RANKS = "".join(rf"(?<!{word}[_.-])" for word in ("node", "local", "group", "host", "role"))
+_SAID = re.compile(rf"(?<![a-z]){_OTHER_RANKS}rank[_.=-]?(\d{{1,7}})(?!\d)", re.IGNORECASE)
+_ENDING = re.compile(r"\.[a-z][a-z0-9]{0,9}$", re.IGNORECASE)
+_LAST = re.compile(r"(?<!\d)(\d{1,7})$")
+
+
+def rank_from_name(name: str) -> int | None:
+    """The rank that a file's name gives: ``nccl_trace_rank_3``, ``gpu-a017_3.json``, ``rank3_dump.pickle.gz``.
+
+    A number after the word rank counts first, then one at the very end, whatever stands before it. Where the name has
+    neither, its folder may say ``rank_3``.
+    """
+    *folders, base = re.split(r"[/\\!]", name.rstrip("/"))
+    said = _SAID.findall(base)
+    if said:
+        return int(said[-1])
+    for _ in range(3):
+        base = _ENDING.sub("", base)
+    last = _LAST.search(base)
+    if last:
+        return int(last[1])
+    said = _SAID.findall(folders[-1]) if folders else []
+    return int(said[-1]) if said else None
+
+
+def membership_of(group: LocalGroup, tables: tuple[Membership, ...]) -> Membership | None:
+    """The line of the same dump's `pg_config` for a group of its entries."""
+    if group.name is None:
+        return next((line for line in tables if line.pg_id is not None and line.pg_id == group.pg_id), None)
+    lines = [line for line in tables if line.name == group.name]
+    return next((line for line in lines if line.desc == group.desc), lines[0] if len(lines) == 1 else None)
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """The rank that a dump is read as, and what speaks against it. `rank` is None where nothing tells."""
+
+    rank: int | None
+    conflict: str = ""
+
+
+def claim(raw: RawDump) -> Claim:
+    """Manifest, then file name, then content; a name that the content contradicts is never believed in silence."""
+    if raw.hint_rank is not None:
+        return Claim(raw.hint_rank)
+    content = rank_from_content(raw)
+    named = rank_from_name(raw.file)
+    if named is None:
+        return Claim(content)
+    tables = _own_tables(raw)
+    if content is not None and content != named:
+        return Claim(content, f"conflict: the file's name says rank {named}, its content says rank {content}")
+    if content is None and tables and not all(named in members for members in tables):
+        first = _first_group(raw)
+        if first is not None and named not in first and named < len(first):
+            # The number is the rank within the first NCCL group of the process.
+            return Claim(
+                first[named],
+                f"conflict: the file's name says rank {named}, but its first group has ranks {_some(first)}; "
+                f"read as rank {first[named]}, number {named} of that group",
+            )
+        return Claim(None, f"conflict: the file's name says rank {named}, which is not in the dump's own groups")
+    return Claim(named)
+
+
+def rank_from_content(raw: RawDump) -> int | None:
+    """The rank that only one process can have: its own side of every send and receive, or the one member that all its
+    groups share."""
+    if raw.own_rank is not None:
+        return raw.own_rank
+    columns = raw.columns
+    own: set[int] = set()
+    rows = np.flatnonzero(np.isin(columns["kind"], (Kind.SEND, Kind.RECV)) & (columns["own"] != UNKNOWN))
+    for group, number in {(int(columns["group"][row]), int(columns["own"][row])) for row in rows}:
+        line = membership_of(raw.groups[group], raw.memberships)
+        if line is not None and line.members is not None:
+            own.add(line.members[number] if number < len(line.members) else UNKNOWN)
+    if own:
+        return own.pop() if len(own) == 1 and UNKNOWN not in own else None
+    tables = _own_tables(raw)
+    common = set.intersection(*map(set, tables)) if tables else set()
+    return common.pop() if len(common) == 1 and len(tables) > 1 else None
+
+
+def _own_tables(raw: RawDump) -> list[tuple[int, ...]]:
+    """The members of every group in the dump's own table: a process lists only groups that it is in."""
+    return [line.members for line in raw.memberships if line.members]
+
+
+def _first_group(raw: RawDump) -> tuple[int, ...] | None:
+    """Members of the group that the process made first, where that is certain."""
+    tables = _own_tables(raw)
+    if len(set(tables)) == 1:
+        return tables[0]
+    numbered = [group for group in raw.groups if group.pg_id is not None and group.pg_id >= 0]
+    if not numbered:
+        return None
+    first = min(numbered, key=lambda group: group.pg_id or 0)
+    line = membership_of(first, raw.memberships) if first.pg_id == 0 else None
+    return line.members if line is not None else None
+
+
+def _some(ranks: tuple[int, ...]) -> str:
+    text = ", ".join(map(str, ranks[:4]))
+    return f"{text} … {ranks[-1]}" if len(ranks) > 5 else ", ".join(map(str, ranks))
