@@ -1,0 +1,313 @@
+"""gzip files and tar archives, opened in memory one member at a time. Nothing is ever written to disk.
+
+The archive is untrusted: links, devices and sparse files are refused, names serve for showing only, and what it unpacks
+to is bounded by its own size, so that a bomb stops early. The tar reader is our own, because Python's follows whatever
+lengths a header claims (and hung on crafted headers in several releases, up to 3.13).
+"""
+
+from __future__ import annotations
+
+import io
+import re
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import BinaryIO, Protocol
+
+from hangscope.errors import DamagedError
+from hangscope.model import Gap, Source
+
+MIB = 1 << 20
+_BLOCK = 512
+_PIECE = 1 << 16
+_STREAM = 1 << 14  # what starting another compressed stream costs, though it may unpack to nothing
+_ZEROS = bytes(_BLOCK)
+_GZIP = b"\x1f\x8b\x08"
+_LONGEST_NAME = 4096
+_LONGEST_HEADER = MIB
+_REFUSED = {
+    b"1": "a hard link",
+    b"2": "a symbolic link",
+    b"3": "a device",
+    b"4": "a device",
+    b"6": "a pipe",
+    b"S": "a sparse file",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Bounds for one archive with everything in it. Real logs and dumps shrink to a tenth or a fiftieth, not more."""
+
+    member_bytes: int = 160 * MIB
+    members: int = 200_000
+    free_bytes: int = 64 * MIB
+    ratio: int = 150
+    """An archive of n bytes may unpack to `free_bytes` plus n times this, all layers together."""
+    depth: int = 3
+
+
+DEFAULT = Limits()
+
+
+def recognise(head: bytes) -> str:
+    """``gzip`` or ``tar`` where the first 512 bytes are the start of one, otherwise nothing."""
+    if head.startswith(_GZIP):
+        return "gzip"
+    return "tar" if len(head) >= _BLOCK and _checksum_fits(head[:_BLOCK]) and head[:1] != b"\x00" else ""
+
+
+def members(
+    data: bytes | BinaryIO, *, file: str, limits: Limits = DEFAULT, gaps: list[Gap] | None = None
+) -> Iterator[tuple[str, bytes]]:
+    """The plain files in an archive, each with its name in it; a single gzip-compressed file has the name "".
+
+    What is refused or cut off is added to `gaps`. Raises DamagedError where the archive itself cannot be read on: what
+    was yielded before that stands.
+    """
+    stream = io.BytesIO(data) if isinstance(data, bytes) else data
+    start = stream.tell()
+    size = stream.seek(0, io.SEEK_END) - start
+    stream.seek(start)
+    opened = _Opened(file, limits, [] if gaps is None else gaps, limits.free_bytes + limits.ratio * size)
+    yield from _layer(stream, "", opened, 1)
+
+
+class _Readable(Protocol):
+    def read(self, size: int, /) -> bytes: ...
+
+
+@dataclass(slots=True)
+class _Opened:
+    """One archive being read: what it may still unpack to, and what was refused."""
+
+    file: str
+    limits: Limits
+    gaps: list[Gap]
+    budget: int
+    count: int = 0
+
+    def spend(self, size: int) -> None:
+        self.budget -= size
+        if self.budget < 0:
+            raise DamagedError(
+                "unpacks to far more than a real archive of its size would",
+                file=self.file,
+                hint="if it is real, unpack it yourself and give hangscope the folder",
+            )
+
+    def refuse(self, name: str, why: str) -> None:
+        if len(self.gaps) < 1000:
+            shown = name or self.file.rpartition("/")[2]
+            self.gaps.append(Gap(f"{shown} in an archive", why, source=Source(self.file, name)))
+
+
+def _layer(stream: _Readable, prefix: str, opened: _Opened, depth: int) -> Iterator[tuple[str, bytes]]:
+    """Whatever a stream is: a layer of compression, an archive, or at last a file."""
+    head = _Ahead(stream)
+    kind = recognise(head.peek(_BLOCK))
+    if kind and depth > opened.limits.depth:
+        opened.refuse(prefix, f"packed more than {opened.limits.depth} times over")
+    elif kind == "gzip":
+        yield from _layer(_Gunzip(head, prefix, opened), prefix, opened, depth + 1)
+    elif kind == "tar":
+        yield from _tar(head, prefix, opened, depth)
+    elif depth == 1:
+        raise DamagedError("neither gzip nor tar", file=opened.file)
+    else:
+        whole = head.read(opened.limits.member_bytes + 1)
+        if len(whole) > opened.limits.member_bytes:
+            opened.refuse(prefix, f"larger than {opened.limits.member_bytes // MIB} MiB")
+        else:
+            yield prefix, whole
+
+
+class _Ahead:
+    """A stream whose first bytes can be looked at, and whose `read` gives all it was asked for until the end."""
+
+    def __init__(self, stream: _Readable) -> None:
+        self._stream = stream
+        self._kept = b""
+
+    def peek(self, size: int) -> bytes:
+        self._kept = self.read(size)
+        return self._kept
+
+    def read(self, size: int, /) -> bytes:
+        parts = [self._kept[:size]]
+        self._kept = self._kept[size:]
+        left = size - len(parts[0])
+        while left > 0:
+            part = self._stream.read(min(left, _PIECE))
+            if not part:
+                break
+            parts.append(part)
+            left -= len(part)
+        return b"".join(parts)
+
+
+class _Gunzip:
+    """Decompresses as it is read, a piece at a time. A stream that is cut off or wrong ends where it is."""
+
+    def __init__(self, stream: _Readable, name: str, opened: _Opened) -> None:
+        self._stream = stream
+        self._name = name
+        self._opened = opened
+        self._machine = zlib.decompressobj(wbits=31)
+        self._waiting = b""
+        self._ended = False
+
+    def read(self, size: int, /) -> bytes:
+        while not self._ended:
+            if not self._waiting and not self._machine.unconsumed_tail:
+                self._waiting = self._stream.read(_PIECE)
+                if not self._waiting:
+                    self._ended = True
+                    if not self._machine.eof:
+                        self._opened.refuse(self._name, "the compressed data is cut off; what was before that was read")
+                    break
+            try:
+                part = self._machine.decompress(self._waiting or self._machine.unconsumed_tail, size)
+            except zlib.error as error:
+                self._ended = True
+                self._opened.refuse(self._name, f"the compressed data is damaged ({error}); what was before was read")
+                break
+            self._waiting = b""
+            if self._machine.eof:
+                self._next()
+            if part:
+                self._opened.spend(len(part))
+                return part
+        return b""
+
+    def _next(self) -> None:
+        """Several gzip streams one after the other are one file; anything else after the end is padding."""
+        rest = self._machine.unused_data or self._stream.read(_PIECE)
+        if rest.startswith(_GZIP[:2]):
+            self._opened.spend(_STREAM)
+            self._machine = zlib.decompressobj(wbits=31)
+            self._waiting = rest
+        else:
+            self._ended = True
+
+
+# ---- tar -------------------------------------------------------------------------------------------------------------
+
+
+def _tar(stream: _Ahead, prefix: str, opened: _Opened, depth: int) -> Iterator[tuple[str, bytes]]:
+    offset = 0
+    long_name = ""
+    long_size: int | None = None
+    while True:
+        header = stream.read(_BLOCK)
+        if len(header) < _BLOCK or header == _ZEROS:
+            if 0 < len(header) < _BLOCK:
+                opened.refuse(prefix, f"the archive is cut off at byte {offset}")
+            return
+        if not _checksum_fits(header):
+            raise DamagedError("a tar header whose checksum is wrong", file=opened.file, offset=offset)
+        opened.count += 1
+        if opened.count > opened.limits.members:
+            raise DamagedError(f"more than {opened.limits.members} members", file=opened.file, offset=offset)
+        size = _number(header[124:136])
+        kind = header[156:157]
+        if size is None:
+            raise DamagedError("a tar header without a size", file=opened.file, offset=offset)
+        offset += _BLOCK + size + -size % _BLOCK
+        if kind in b"LxX":
+            # The next member's long name: GNU puts it here, pax as one of several keys.
+            if size > _LONGEST_HEADER:
+                raise DamagedError(f"a tar name of {size} bytes", file=opened.file)
+            text = stream.read(size)
+            stream.read(-size % _BLOCK)
+            if kind == b"L":
+                long_name = _text(text.rstrip(b"\x00"))
+            else:
+                long_name, long_size = _pax(text, long_name)
+            continue
+        name = _clean(long_name or _name(header))
+        size = long_size if long_size is not None else size
+        long_name, long_size = "", None
+        shown = f"{prefix}!{name}" if prefix else name
+        if kind not in (b"0", b"\x00", b"7"):
+            if kind in _REFUSED:
+                opened.refuse(shown, f"{_REFUSED[kind]}, which is never followed")
+            _skip(stream, 0 if kind in b"123456" else size)
+            continue
+        if name.endswith("/") or not name:
+            _skip(stream, size)
+            continue
+        if size > opened.limits.member_bytes:
+            opened.refuse(shown, f"larger than {opened.limits.member_bytes // MIB} MiB")
+            _skip(stream, size)
+            continue
+        data = stream.read(size)
+        if len(data) < size:
+            opened.refuse(shown, f"the archive is cut off after {len(data)} of its {size} bytes")
+        stream.read(-size % _BLOCK)
+        if recognise(data[:_BLOCK]):
+            yield from _layer(io.BytesIO(data), shown, opened, depth + 1)
+        else:
+            yield shown, data
+        if len(data) < size:
+            return
+
+
+def _skip(stream: _Ahead, size: int) -> None:
+    left = size + -size % _BLOCK
+    while left > 0 and (got := len(stream.read(min(left, _PIECE)))):
+        left -= got
+
+
+def _checksum_fits(header: bytes) -> bool:
+    """The sum of the header's bytes, its own field counted as spaces; some old writers summed them with signs."""
+    said = _number(header[148:156])
+    if said is None:
+        return False
+    rest = header[:148] + b" " * 8 + header[156:]
+    return said == sum(rest) or said == sum(byte - 256 if byte > 127 else byte for byte in rest)
+
+
+def _number(field: bytes) -> int | None:
+    """An octal number, or GNU's binary form for large ones."""
+    if field[0] == 0x80:
+        value = int.from_bytes(field[1:], "big")
+        return value if value < 1 << 62 else None
+    digits = field.strip(b" \x00")
+    return int(digits, 8) if re.fullmatch(rb"[0-7]{1,12}", digits) else 0 if not digits else None
+
+
+def _name(header: bytes) -> str:
+    name = header[:100].partition(b"\x00")[0]
+    folder = header[345:500].partition(b"\x00")[0] if header[257:263] == b"ustar\x00" else b""
+    return _text(folder + b"/" + name if folder else name)
+
+
+def _pax(data: bytes, name: str) -> tuple[str, int | None]:
+    """The `path` and `size` among pax's ``length key=value`` lines."""
+    size = None
+    while data:
+        length_text, space, _ = data[:20].partition(b" ")
+        if not space or not length_text.isdigit():
+            break
+        length = int(length_text)
+        if not len(length_text) < length <= len(data):
+            break
+        key, _, value = data[len(length_text) + 1 : length - 1].partition(b"=")
+        if key == b"path":
+            name = _text(value)
+        elif key == b"size" and re.fullmatch(rb"\d{1,18}", value):
+            size = int(value)
+        data = data[length:]
+    return name, size
+
+
+def _text(data: bytes) -> str:
+    return data[:_LONGEST_NAME].decode("utf-8", "replace")
+
+
+def _clean(name: str) -> str:
+    """A name that can be shown: no way up, no root, nothing that moves a cursor."""
+    parts = [part for part in name.split("/") if part not in ("", ".", "..")]
+    shown = "".join(char if char.isprintable() else "?" for char in "/".join(parts))
+    return f"{shown}/" if name.endswith("/") and shown else shown
