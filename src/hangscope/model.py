@@ -625,6 +625,8 @@ class Job:
     reason: str | None = None
     """Why the evidence was taken, where an incident's manifest says so: "stall", "rank-exit", "watchdog", …"""
     captured_at_ns: int | None = None
+    first_kept: Mapping[tuple[int, int], int] = field(default_factory=dict)
+    """(rank, group index) → the oldest collective that a wrapped ring still holds; below it nothing is known."""
 
     @property
     def world_size(self) -> int:
