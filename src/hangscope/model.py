@@ -398,8 +398,8 @@ class Process:
 class WatchdogReport:
     """What PyTorch's watchdog logged on one rank about one group.
 
-    `kind`: "timeout", "async_error" (NCCL reported an error), "cuda_error" (the GPU or its driver did), "status" (counters
-    only, for example while answering a dump signal), "gil" (Python did not answer), "watchdog_stuck" (the watchdog
+    `kind`: "timeout", "async_error" (NCCL reported an error), "cuda_error" (the GPU or its driver did), "status"
+    (counters only, for example while answering a dump signal), "gil" (Python did not answer), "watchdog_stuck" (the watchdog
     itself hung, typically inside a CUDA or NCCL call), "desync" (a line of the desync report).
     `seq` and `operation` name the operation that the watchdog complains about.
     """
