@@ -10,7 +10,7 @@ import numpy as np
 from hangscope.diagnosis.align import Alignment, align
 from hangscope.diagnosis.divergence import Divergence, divergences
 from hangscope.diagnosis.fate import Fates
-from hangscope.diagnosis.standing import Standings, Unit
+from hangscope.diagnosis.standing import SYMMETRIC, Standings, Unit
 from hangscope.diagnosis.verdict import Finding, Link, OperationInFlight
 from hangscope.diagnosis.waits import Wait, Waits
 from hangscope.model import Frame, Group, Job, KernelMessage, Operation, Source, State, ThreadStack
@@ -93,6 +93,10 @@ class Case:
             return ()
         place = "" if operation is None else f"record {operation.record_id}"
         return (Source(file, place),)
+
+    def is_symmetric(self, wait: Wait) -> bool:
+        """Whether nobody can finish the operation before everybody has joined it."""
+        return wait.name in SYMMETRIC
 
     # ---- stacks ------------------------------------------------------------------------------------------------------
 

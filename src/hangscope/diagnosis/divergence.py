@@ -215,8 +215,8 @@ def _signature_by_row(alignment: Alignment, lane: Lane) -> Ints:
 def _first_shift_by_stack(alignment: Alignment, lane: Lane, before: int) -> Divergence | None:
     """A shift that sizes do not show: same operation and size, but another line of code, and then always one off."""
     ops = alignment.job.ops
-    if before == 0 or not np.any(ops.column("stack")[lane.rows]):
-        return None
+    if before == 0 or not np.all(ops.column("stack")[lane.rows]):
+        return None  # a dump without stacks (JSON never has them) says nothing about lines
     calls = alignment.call[lane.rows]
     starts = lane.starts[:-1]
     differs = np.flatnonzero(np.minimum.reduceat(calls, starts) != np.maximum.reduceat(calls, starts))

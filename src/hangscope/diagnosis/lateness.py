@@ -32,6 +32,8 @@ class Tardiness:
     operations: int
     total_cost_ms: float
     skew_ms: float | None
+    timed: bool
+    """Whether the recorder timed the operations; otherwise aligned clocks were compared, which is less sure."""
 
 
 def tardiness(alignment: Alignment) -> Tardiness:
@@ -78,7 +80,8 @@ def tardiness(alignment: Alignment) -> Tardiness:
         for rank, values in costs.items()
     ]
     ranks.sort(key=lambda item: (-item.share_of_step, item.rank))
-    return Tardiness(tuple(ranks), window_ms, operations, total, skew)
+    timed = bool(np.any(np.isfinite(ops.columns["duration_ms"].astype(np.float64))))
+    return Tardiness(tuple(ranks), window_ms, operations, total, skew, timed)
 
 
 def _symmetric_names(alignment: Alignment) -> list[int]:
@@ -103,7 +106,8 @@ def _passed_on(row: int, rank: int, cost: float, waited: Floats, ranks: npt.NDAr
 def _complete_rows(alignment: Alignment, lane: Lane) -> npt.NDArray[np.int64] | None:
     """Rows of the operations that every member has finished, one line an operation, one column a member."""
     ops = alignment.job.ops
-    members = len(lane.group.members or ())
+    # Members without a dump cannot be judged; the others still can be.
+    members = sum(1 for rank in lane.group.members or () if rank in alignment.job.dumps)
     if members < 2:
         return None
     sizes = np.diff(lane.starts)

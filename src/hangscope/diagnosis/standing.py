@@ -154,7 +154,17 @@ class Standings:
             if report.last_completed is not None and group not in mixed:
                 standing.completed[group] = max(standing.completed.get(group, UNKNOWN), report.last_completed)
             if report.kind in ("timeout", "async_error") and report.seq is not None:
-                unit = Unit(rank, group, report.seq, report.operation or "collective", State.UNKNOWN, (), report=report)
+                unit = Unit(
+                    rank,
+                    group,
+                    report.seq,
+                    report.operation or "collective",
+                    State.UNKNOWN,
+                    (),
+                    # The watchdog's line names no peers, so nobody can be said to be missing from such a call.
+                    point_to_point=report.operation in ("send", "recv", "coalesced"),
+                    report=report,
+                )
                 if all((u.group, u.seq) != (group, report.seq) for u in inside):
                     inside.append(unit)
         for group, launched in standing.launched.items():
@@ -182,15 +192,11 @@ class Standings:
             index=len(self.groups),
             name=name if name is not None else "0",
             desc=desc or ("default_pg" if default else ""),
-            members=tuple(self.job.ranks) if default else self._members_from_logs(name),
+            members=tuple(self.job.ranks) if default else None,
             inferred=True,
         )
         self.groups.append(added)
         return added.index
-
-    def _members_from_logs(self, name: str | None) -> tuple[int, ...] | None:
-        ranks = {r.rank for r in self.job.facts.watchdog if r.group_name == name}
-        return tuple(sorted(ranks)) or None
 
     def _mark_outdated(self) -> None:
         """A dump without an operation that a peer finished and that needs everybody was taken before the peer's."""

@@ -9,10 +9,22 @@ from hangscope.diagnosis.rules.mismatch import hung_mismatch, silent_mismatch
 from hangscope.diagnosis.rules.network import network
 from hangscope.diagnosis.rules.nothing import nothing, undetermined
 from hangscope.diagnosis.rules.peers import wrong_peer
+from hangscope.diagnosis.rules.reported import only_silent, ran_ahead, reported_mismatch
 from hangscope.diagnosis.rules.roots import roots
 from hangscope.diagnosis.rules.slow import slow
 
-HANG_RULES = (hung_mismatch, wrong_peer, roots, deadlock, network, died, undetermined)
+HANG_RULES = (
+    hung_mismatch,
+    reported_mismatch,
+    ran_ahead,
+    wrong_peer,
+    roots,
+    deadlock,
+    network,
+    died,
+    only_silent,
+    undetermined,
+)
 NO_HANG_RULES = (silent_mismatch, slow, nothing)
 
 __all__ = ["HANG_RULES", "NO_HANG_RULES"]

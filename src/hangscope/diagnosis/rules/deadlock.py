@@ -44,6 +44,7 @@ def deadlock(case: Case) -> Draft | None:
         )
         for wait, ranks in sorted(sides, key=lambda s: -len(s[1]))
     ]
+    inferred = any(case.standings.of[rank].source == "log" for rank in knot)
     order = [case.group_label(w.group) for w, _ in sides]
     summary_sides = "; ".join(
         f"{ranks_text(ranks)} in {case.title(w)} of {case.group_label(w.group)}" for w, ranks in sides[:3]
@@ -57,7 +58,7 @@ def deadlock(case: Case) -> Draft | None:
         kind="deadlock",
         headline=f"ranks wait for each other over {len(set(order))} groups; {wrong}",
         summary=f"Deadlock over {len(set(order))} groups: {summary_sides}; {wrong}.",
-        confidence="medium" if tied else "high",
+        confidence="medium" if tied or inferred else "high",
         rule="deadlock: a cycle of waits over the groups; the minority side is accused"
         if not tied
         else "deadlock: a cycle of waits whose sides are equally large",

@@ -17,7 +17,7 @@ _COLLECT = (
 
 def network(case: Case) -> Draft | None:
     """Operations that every member has joined and that do not finish."""
-    joined = [w for w in case.waits.all if not w.blockers]
+    joined = [w for w in case.waits.all if not w.blockers and _whole(case, w)]
     if not joined:
         return None
     broken = [w for w in joined if w.finished and not w.point_to_point]
@@ -28,6 +28,11 @@ def network(case: Case) -> Draft | None:
     if pairs and len(pairs) == len(joined):
         return _pair(case, pairs)
     return _everyone(case, max((w for w in joined if not w.point_to_point), key=lambda w: len(w.inside)))
+
+
+def _whole(case: Case, wait: Wait) -> bool:
+    """Whether it is known who belongs to the operation: otherwise nobody can say that all have joined."""
+    return bool(wait.counterparts) if wait.point_to_point else case.groups[wait.group].members is not None
 
 
 # ---- some finished, some did not -------------------------------------------------------------------------------------

@@ -71,9 +71,7 @@ def _judge(case: Case, rank: int) -> _Root:
 def _unknown(rank: int, fate: Fate) -> _Root:
     """Nothing shows what this rank did. PyTorch 2.3-2.14 asks every live rank for a dump: silence leans to "dead"."""
     if fate.kind == "alive":
-        return _Root(
-            rank, "unknown", "left no evidence of what it was doing, though its process lived", "unknown", fate.findings
-        )
+        return _Root(rank, "absent", "lived, and nothing shows that it joined", "unknown", fate.findings)
     return _Root(rank, "dead", "left no dump and no other sign of life", "unknown", fate.findings)
 
 

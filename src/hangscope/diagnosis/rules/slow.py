@@ -8,7 +8,8 @@ from hangscope.diagnosis.verdict import Finding
 from hangscope.diagnosis.words import ranks_text
 
 _SHARE = 0.15
-"""A rank is slow when waiting for it costs this share of the recorded time…"""
+_SHARE_BY_CLOCK = 0.3
+"""A rank is slow when waiting for it costs this share of the recorded time (more where only clocks tell)…"""
 _OF_ALL_WAITING = 0.5
 """…and this share of all waiting is for it."""
 _LEAST_TIMES = 4
@@ -20,10 +21,11 @@ def slow(case: Case) -> Draft | None:
     if not result.ranks or result.window_ms <= 0:
         return None
     top = result.ranks[0]
+    least = _SHARE if result.timed else _SHARE_BY_CLOCK
     chosen = [
         item
         for item in result.ranks
-        if item.share_of_step >= max(_SHARE, top.share_of_step / 2) and item.times_last >= _LEAST_TIMES
+        if item.share_of_step >= max(least, top.share_of_step / 2) and item.times_last >= _LEAST_TIMES
     ]
     waited = sum(item.share_of_step for item in chosen) * result.window_ms
     if not chosen or len(chosen) * 2 > len(case.job.ranks) or waited < _OF_ALL_WAITING * result.total_cost_ms:
@@ -51,7 +53,9 @@ def slow(case: Case) -> Draft | None:
         summary=f"Nothing hangs, but {who} {'is' if len(chosen) == 1 else 'are'} late in collective "
         f"after collective and "
         f"{'costs' if len(chosen) == 1 else 'cost'} the others {share:.0%} of the recorded time.",
-        confidence="high" if top.times_last >= 8 and waited >= 0.7 * result.total_cost_ms else "medium",
+        confidence="high"
+        if result.timed and top.times_last >= 8 and waited >= 0.7 * result.total_cost_ms
+        else "medium",
         rule="slow: one rank comes last by itself, again and again",
         culprits=culprits,
         why=why,

@@ -1,0 +1,152 @@
+"""The recorded cases: real NCCL failures whose cause was injected and is written in their truth.json.
+
+Every case is diagnosed as recorded, and again with some of its evidence taken away. What can still be known then is
+written down in LESS; everything that is not listed there must come out exactly right.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from perturb import PERTURBATIONS, all_cases, perturbed, truth_of
+
+import hangscope
+from hangscope.errors import NotFoundError
+
+SHARED = frozenset(
+    "alltoall broadcast_link coalesced cpu_stall dtype_mismatch exception gpu_stall healthy link_stall multi_pg p2p "
+    "pg_order sigkill sigstop size_mismatch skipped straggler type_mismatch".split()
+)
+
+OPERATIONS: dict[str, tuple[str, int, int | None]] = {
+    # case: operation, sequence number, line of train.py, as the recording program made the call (see cases/README.md)
+    "alltoall": ("all_to_all", 16, 182),
+    "broadcast_link": ("broadcast", 17, 168),
+    "cpu_stall": ("all_reduce", 16, 17),
+    "dtype_mismatch": ("all_reduce", 16, 90),
+    "exception": ("all_reduce", 16, 17),
+    "gpu_stall": ("all_reduce", 16, 17),
+    "link_stall": ("all_reduce", 17, 128),
+    "multi_pg": ("all_reduce", 6, 113),
+    "p2p": ("all_reduce", 16, 17),
+    "pg_order": ("all_reduce", 2, 120),
+    "sigkill": ("all_reduce", 16, 17),
+    "sigstop": ("all_reduce", 16, 17),
+    "size_mismatch": ("all_reduce", 16, 85),
+    "skipped": ("all_reduce", 20, 95),
+    "type_mismatch": ("all_reduce", 16, 80),
+}
+
+LESS: dict[tuple[str, str], tuple[str, list[int]]] = {
+    # The watchdog's lines of a point-to-point batch name no peers, and those of a subgroup no members.
+    ("coalesced", "logs_only"): ("unknown", []),
+    ("pg_order", "logs_only"): ("unknown", []),
+    # The one rank that is inside the batch is the one whose recording is lost.
+    ("coalesced", "innocent_removed"): ("unknown", []),
+    ("coalesced", "innocent_truncated"): ("unknown", []),
+    # Nothing hung, so no log speaks of it, and the other dumps agree with each other.
+    ("dtype_mismatch", "culprit_dumps_removed"): ("none", []),
+    ("dtype_mismatch", "logs_only"): ("none", []),
+    ("size_mismatch", "culprit_dumps_removed"): ("none", []),
+    ("size_mismatch", "logs_only"): ("none", []),
+    ("straggler", "culprit_dumps_removed"): ("none", []),
+    # Without timing, or without the dump of one member, a GPU that never started looks like a network that fails.
+    ("gpu_stall", "culprit_dumps_removed"): ("unknown", []),
+    ("gpu_stall", "logs_only"): ("unknown", []),
+    ("gpu_stall", "timing_off"): ("unknown", []),
+    ("link_stall", "logs_only"): ("unknown", []),
+    ("link_stall", "innocent_removed"): ("unknown", []),
+    ("link_stall", "timing_off"): ("unknown", []),
+    # The wrong peer is only in NCCL's log: PyTorch records an unbatched receive after its connection is made.
+    ("p2p", "no_nccl_logs"): ("absent", [0, 1]),
+    ("p2p", "logs_only"): ("absent", [0, 1]),
+    ("p2p", "dumps_only"): ("absent", [0, 1]),
+    # Silence alone cannot tell a frozen process from one that is gone.
+    ("sigstop", "dumps_only"): ("dead", [1]),
+}
+
+SAYS_NOTHING = {("healthy", "logs_only"), ("straggler", "logs_only")}
+"""The ranks' output has no line of PyTorch or NCCL at all: that is unusable input, said as such."""
+
+
+def _accused(verdict: hangscope.Diagnosis) -> list[int]:
+    return [c.rank for c in verdict.culprits]
+
+
+def _honest(truth: dict[str, Any]) -> list[list[int]]:
+    return [truth["culprits"], *truth["accept"]]
+
+
+@pytest.mark.parametrize("case", all_cases())
+def test_recorded_case_comes_out_right(case: str) -> None:
+    """Hang, kind, the exact culprits and their nodes are what was injected."""
+    truth = truth_of(case)
+    verdict = hangscope.diagnose(hangscope.load([Path(__file__).parent / "cases" / case]))
+    assert verdict.hang == truth["hang"], verdict.headline
+    assert verdict.kind in [truth["kind"], *truth.get("accept_kinds", [])], verdict.headline
+    assert _accused(verdict) in _honest(truth), verdict.headline
+    for culprit in verdict.culprits:
+        assert culprit.node == truth["nodes"][str(culprit.rank)]
+    if truth.get("link") and verdict.link is not None:
+        assert [verdict.link.sender.rank, verdict.link.receiver.rank] == truth["link"]
+    assert verdict.exit_status == (1 if truth["hang"] else 0)
+
+
+@pytest.mark.parametrize("case", sorted(OPERATIONS))
+def test_operation_and_line_are_named(case: str) -> None:
+    """The operation at the root, its sequence number and the line of the user's code that called it."""
+    name, seq, line = OPERATIONS[case]
+    verdict = hangscope.diagnose(hangscope.load([Path(__file__).parent / "cases" / case]))
+    assert verdict.operation is not None
+    assert (verdict.operation.name, verdict.operation.seq) == (name, seq)
+    own = [f.line for f in verdict.operation.frames if f.filename == "/workspace/train.py"]
+    assert own[0] == line
+
+
+def test_broadcast_link_names_the_edge() -> None:
+    """The ring in NCCL's log turns a stuck receiver into the link that does not deliver."""
+    verdict = hangscope.diagnose(hangscope.load([Path(__file__).parent / "cases" / "broadcast_link"]))
+    assert verdict.link is not None
+    assert [verdict.link.sender.rank, verdict.link.receiver.rank] == truth_of("broadcast_link")["link"]
+
+
+def test_lines_where_the_code_paths_part_are_named() -> None:
+    """A rank that ran another operation: both lines are in the verdict."""
+    verdict = hangscope.diagnose(hangscope.load([Path(__file__).parent / "cases" / "type_mismatch"]))
+    assert any("train.py:79" in f.text and "train.py:80" in f.text for f in verdict.why)
+
+
+@pytest.mark.parametrize("perturbation", PERTURBATIONS, ids=lambda p: p.__name__)
+@pytest.mark.parametrize("case", sorted(SHARED))
+def test_less_evidence_gives_a_right_or_an_honest_answer(case: str, perturbation: Any, tmp_path: Path) -> None:
+    """With evidence taken away the answer is right, or the one that LESS writes down, and never surely wrong."""
+    truth = truth_of(case)
+    folder = perturbed(case, perturbation, tmp_path)
+    if (case, perturbation.__name__) in SAYS_NOTHING:
+        with pytest.raises(NotFoundError):
+            hangscope.load([folder])
+        return
+    verdict = hangscope.diagnose(hangscope.load([folder]))
+    expected = LESS.get((case, perturbation.__name__))
+    if expected is None:
+        assert (verdict.hang, verdict.kind) == (truth["hang"], truth["kind"]), verdict.headline
+        assert _accused(verdict) in _honest(truth), verdict.headline
+    else:
+        assert (verdict.kind, _accused(verdict)) == expected, verdict.headline
+        assert verdict.hang == (truth["hang"] and expected[0] != "none")
+    guilty = {rank for honest in _honest(truth) for rank in honest}
+    assert verdict.confidence != "high" or set(_accused(verdict)) <= guilty
+
+
+@pytest.mark.parametrize("case", sorted(SHARED))
+def test_missing_culprit_lowers_confidence(case: str, tmp_path: Path) -> None:
+    """Without the culprit's own dump no verdict about what it did is sure, unless its end or its freeze was seen."""
+    truth = truth_of(case)
+    if not truth["culprits"] or truth["kind"] in ("dead", "frozen", "network"):
+        pytest.skip("its dump is no part of the evidence, or others show it as well")
+    from perturb import culprit_dumps_removed
+
+    verdict = hangscope.diagnose(hangscope.load([perturbed(case, culprit_dumps_removed, tmp_path)]))
+    assert verdict.kind == "none" or verdict.confidence in ("medium", "low")
