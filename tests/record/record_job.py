@@ -173,7 +173,11 @@ class RecordedJob(threading.Thread):
         ]
         for rank in alive:
             self.processes[rank].kill()
-            self.processes[rank].wait()
+        for rank in alive:
+            try:
+                self.processes[rank].wait(timeout=20)
+            except subprocess.TimeoutExpired:  # stuck in the driver; the others' evidence must not wait for it
+                self.outcome.problems.append(f"rank {rank} could not be killed")
 
     # -------------------------------------------------------------------------------------------------- while it runs
 
