@@ -22,10 +22,11 @@ from hangscope.reader import nccl_logs, ras
 from hangscope.reader.identity import Identity
 from hangscope.reader.lines import Clock, resolve_time
 from hangscope.reader.nccl_warnings import address_host, read_warning
-from hangscope.reader.rosters import NETWORK, ErrorFile, Note, short_name
+from hangscope.reader.rosters import NETWORK, ErrorFile, Note
 from hangscope.reader.texts import TextFile
-from hangscope.reader.torch_logs import gloo_timeout
+from hangscope.reader.torch_words import gloo_timeout
 from hangscope.reader.tracebacks import Traceback
+from hangscope.reader.values import short_name
 
 _GLOO_CLOSED = "Connection closed by peer"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import os
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
@@ -47,29 +47,36 @@ _OWN_OUTPUT = {"verdict.json", "verdict.txt", "truth.json"}
 
 @dataclass
 class Found:
-    """One file: where it is, as the user would write it, and how to open it."""
+    """One file: where it is, as the user would write it, and how to open it.
+
+    A member of an archive has its bytes in `data` while they are at hand.
+    """
 
     file: str
     parts: tuple[str, ...]
     """Its path below what the user named, that itself included."""
     size: int
-    opener: Callable[[], BinaryIO]
+    path: Path | None = None
+    data: bytes | None = None
+    archive: Found | None = None
+    ordinal: int = 0
 
     @property
     def name(self) -> str:
         return self.parts[-1]
 
-    def head(self) -> bytes:
-        with self.opener() as stream:
-            return stream.read(HEAD)
+    def open(self) -> BinaryIO:
+        if self.path is not None:
+            return self.path.open("rb")
+        return io.BytesIO(self.data or b"")
+
+    def head(self, size: int) -> bytes:
+        with self.open() as stream:
+            return stream.read(size)
 
     def read(self) -> bytes:
-        with self.opener() as stream:
+        with self.open() as stream:
             return stream.read()
-
-
-def from_bytes(file: str, parts: tuple[str, ...], data: bytes) -> Found:
-    return Found(file, parts, len(data), lambda: io.BytesIO(data))
 
 
 def find(paths: Sequence[str | Path], gaps: list[Gap]) -> list[Found]:
@@ -105,7 +112,7 @@ def find(paths: Sequence[str | Path], gaps: list[Gap]) -> list[Found]:
                 continue
             if size:
                 parts = item.relative_to(path.parent).parts if item != path else path.absolute().parts[-4:]
-                found.append(Found(str(item), _named(parts, path), size, _opener(item)))
+                found.append(Found(str(item), _named(parts, path), size, item))
     found.sort(key=lambda f: f.file)
     return found
 
@@ -115,10 +122,6 @@ def _named(parts: tuple[str, ...], root: Path) -> tuple[str, ...]:
     if parts and parts[0] in {".", ".."}:
         return (root.resolve().name, *parts[1:])
     return parts
-
-
-def _opener(path: Path) -> Callable[[], BinaryIO]:
-    return lambda: path.open("rb")
 
 
 def _files(path: Path) -> Iterator[Path]:

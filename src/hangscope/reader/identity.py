@@ -14,8 +14,9 @@ from dataclasses import dataclass, field, fields, replace
 from hangscope.model import Gap, Group, Process, RasReport, Source
 from hangscope.reader import nccl_logs
 from hangscope.reader.nccl_warnings import is_loopback
-from hangscope.reader.rosters import NETWORK, Note, host_name, short_name
+from hangscope.reader.rosters import NETWORK, Note
 from hangscope.reader.texts import TextFile
+from hangscope.reader.values import host_name, short_name
 
 _ADDRESS = re.compile(r"^(?:\d{1,3}(?:\.\d{1,3}){3}|[0-9a-fA-F:]*:[0-9a-fA-F:]*)$")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from hangscope.model import KernelMessage, Source
-from hangscope.reader.rosters import pci_id
+from hangscope.reader.values import pci_id
 
 _OOM = re.compile(
     r"(?:Out of memory: |Memory cgroup out of memory: )?Killed process (?P<pid>\d+) \((?P<name>[^)]*)\)"

@@ -6,59 +6,19 @@ damaged, is too large or belongs to another attempt becomes a gap. The result do
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
-from hangscope.errors import DamagedError, NotFoundError
+from hangscope.errors import NotFoundError
 from hangscope.model import Facts, Gap, Job, KernelMessage, Process, PythonError, RasReport, Source, WatchdogReport
-from hangscope.reader import counters, dumps, facts, files, nccl_logs, ras, rosters
-from hangscope.reader.files import Found
+from hangscope.reader import counters, dumps, facts, nccl_logs
+from hangscope.reader.evidence import Evidence, gather
 from hangscope.reader.identity import Identity, identify, merge_nccl, merge_processes
-from hangscope.reader.rosters import Manifest, NodeFile, Note
 from hangscope.reader.texts import TextFile
 
-try:
-    from hangscope.reader import archives
-except ImportError:  # being written
-    archives = None  # type: ignore[assignment]
-
 T = TypeVar("T")
-
-JSON_LIMIT = 64 << 20
-SAME_INCIDENT_NS = 3_600_000_000_000
-"""Manifests of one attempt captured within this time are parts of one incident."""
-
-
-@dataclass
-class Evidence:
-    """Everything that was recognised, before anyone is identified."""
-
-    dumps: list[dumps.RawDump] = field(default_factory=list)
-    texts: list[TextFile] = field(default_factory=list)
-    notes: list[Note] = field(default_factory=list)
-    nodes: list[NodeFile] = field(default_factory=list)
-    manifests: list[Manifest] = field(default_factory=list)
-    answers: list[ras.Answer] = field(default_factory=list)
-    errors: list[tuple[rosters.ErrorFile, str, str | None]] = field(default_factory=list)
-    snapshots: list[counters.Snapshot] = field(default_factory=list)
-    gaps: list[Gap] = field(default_factory=list)
-    paths: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    """Shown name of a file → its path, for the directories it lies in."""
-
-    @property
-    def useful(self) -> bool:
-        return bool(
-            self.dumps
-            or any(text.useful for text in self.texts)
-            or self.notes
-            or self.nodes
-            or self.answers
-            or self.errors
-            or self.snapshots
-        )
 
 
 def load(paths: Sequence[str | Path] | str | Path) -> Job:
@@ -67,168 +27,14 @@ def load(paths: Sequence[str | Path] | str | Path) -> Job:
     Raises `NotFoundError` where a path does not exist or nothing usable lies under any of them.
     """
     given = [paths] if isinstance(paths, (str, Path)) else list(paths)
-    evidence = Evidence()
-    found = files.find(given, evidence.gaps)
-    found = files.newest_attempt(_unpack(found, evidence), evidence.gaps)
-    found = _newest_incident(found, evidence)
-    hosts = _host_directories(found, evidence)
-    for item in found:
-        _read(item, hosts, evidence)
+    evidence = gather(given)
     if not evidence.useful:
         raise NotFoundError(
-            f"nothing usable in {', '.join(str(path) for path in given)}",
+            f"nothing usable in {', '.join(str(path) for path in given) or 'no paths at all'}",
             hint="looked for flight recorder dumps, training and NCCL logs, RAS answers, rosters, stacks and kernel "
             "messages, in files and in .tar and .gz archives",
         )
     return _job(evidence, tuple(str(path) for path in given))
-
-
-# ---- reading --------------------------------------------------------------------------------------------------------
-
-
-def _unpack(found: list[Found], evidence: Evidence) -> list[Found]:
-    """Archives replaced by their members."""
-    out: list[Found] = []
-    if archives is None:
-        return found
-    for item in found:
-        if not archives.recognise(item.head()):
-            out.append(item)
-            continue
-        try:
-            for name, data in archives.members(item.read(), file=item.file):
-                parts = (*item.parts, *(part for part in name.split("/") if part not in {"", ".", ".."}))
-                if files.wanted(parts[-1]):
-                    out.append(files.from_bytes(f"{item.file}!{name}" if name else item.file, parts, data))
-        except DamagedError as error:
-            evidence.gaps.append(Gap(f"archive {item.file}", str(error), source=Source(item.file)))
-    return out
-
-
-def _newest_incident(found: list[Found], evidence: Evidence) -> list[Found]:
-    """Where manifests of several incidents lie side by side, the newest alone."""
-    manifests: list[tuple[tuple[str, ...], Manifest]] = []
-    for item in found:
-        if item.size > JSON_LIMIT or b"hangscope.incident/" not in item.head():
-            continue
-        value = _json(item)
-        if isinstance(value, Mapping) and str(value.get("schema", "")).startswith("hangscope.incident/"):
-            manifests.append((item.parts[:-1], rosters.read_manifest(value, item.file)))
-    if not manifests:
-        return found
-    newest = max(manifests, key=lambda m: (m[1].captured_at_ns or 0, m[1].attempt or "", m[0]))[1]
-    evidence.manifests = [m for _, m in manifests if _same_incident(m, newest)]
-    others = [where for where, m in manifests if not _same_incident(m, newest)]
-    ours = [where for where, m in manifests if _same_incident(m, newest)]
-    kept = [item for item in found if not _below(item.parts, others) or _below(item.parts, ours, others)]
-    for where in sorted(others):
-        name = "/".join(where)
-        evidence.gaps.append(
-            Gap(f"incident {name}", "another attempt or job; the newest one is used", source=Source(name))
-        )
-    return kept
-
-
-def _same_incident(one: Manifest, newest: Manifest) -> bool:
-    if (one.job, one.attempt) != (newest.job, newest.attempt):
-        return False
-    if one.captured_at_ns is None or newest.captured_at_ns is None:
-        return True
-    return newest.captured_at_ns - one.captured_at_ns <= SAME_INCIDENT_NS
-
-
-def _below(parts: tuple[str, ...], tops: list[tuple[str, ...]], unless: Sequence[tuple[str, ...]] = ()) -> bool:
-    """Whether a path lies under one of the directories, and no deeper under one of the others."""
-    depth = max((len(top) for top in tops if parts[: len(top)] == top), default=-1)
-    return depth > max((len(top) for top in unless if parts[: len(top)] == top), default=-1)
-
-
-def _host_directories(found: list[Found], evidence: Evidence) -> dict[tuple[str, ...], str]:
-    """Directories that stand for a host because a node.json in them says so, or because they are ``nodes/<host>``."""
-    hosts: dict[tuple[str, ...], str] = {}
-    for item in found:
-        for index, part in enumerate(item.parts[:-2]):
-            if part == "nodes" and evidence.manifests:
-                hosts.setdefault(item.parts[: index + 2], item.parts[index + 1])
-        if item.size <= JSON_LIMIT and b"hangscope.node/" in item.head()[:4096]:
-            value = _json(item)
-            if isinstance(value, Mapping) and isinstance(value.get("node"), str):
-                hosts[item.parts[:-1]] = value["node"]
-    return hosts
-
-
-def _directory_host(parts: tuple[str, ...], hosts: Mapping[tuple[str, ...], str]) -> str | None:
-    for end in range(len(parts) - 1, 0, -1):
-        if parts[:end] in hosts:
-            return hosts[parts[:end]]
-    return None
-
-
-def _read(item: Found, hosts: Mapping[tuple[str, ...], str], evidence: Evidence) -> None:
-    """Recognise one file and put what it says into the evidence."""
-    head = item.head()
-    node = _directory_host(item.parts, hosts)
-    try:
-        if ras.recognise(head):
-            evidence.answers.append(ras.read(item.read(), item.file))
-        elif dumps.recognise(head):
-            _read_dump(item, node, evidence)
-        elif head.lstrip()[:1] in (b"{", b"[") and item.size <= JSON_LIMIT and _read_json(item, node, evidence):
-            pass
-        elif files.looks_like_text(head):
-            text = TextFile(item.file, item.parts, node)
-            with item.opener() as stream:
-                text.read(stream, item.size)
-            evidence.gaps.extend(text.gaps)
-            if text.useful or text.is_rank_log:
-                evidence.texts.append(text)
-    except OSError as error:
-        evidence.gaps.append(Gap(f"file {item.file}", f"cannot be read: {error}", source=Source(item.file)))
-
-
-def _read_dump(item: Found, node: str | None, evidence: Evidence) -> None:
-    evidence.paths[item.file] = item.parts
-    role = "poll" if item.name.startswith("last_rank_") else "dump"
-    try:
-        evidence.dumps.append(dumps.read(item.read(), file=item.file, hint_rank=None, node=node, role=role))
-    except DamagedError as error:
-        evidence.gaps.append(Gap(f"dump {item.file}", str(error), node=node, source=Source(item.file)))
-
-
-def _json(item: Found) -> Any:
-    try:
-        return json.loads(item.read())
-    except (ValueError, RecursionError, UnicodeDecodeError):
-        return None
-
-
-def _read_json(item: Found, node: str | None, evidence: Evidence) -> bool:
-    """Whether it was JSON of a known kind, or JSON that must not be read as anything."""
-    value = _json(item)
-    if value is None:
-        return False
-    if isinstance(value, Mapping):
-        schema = str(value.get("schema", ""))
-        if {"culprits", "case"} <= value.keys() or schema.startswith("hangscope.diagnosis/") or "culprits" in value:
-            return True  # a truth or an earlier verdict is no evidence
-        if schema.startswith("hangscope.incident/"):
-            return True
-        if schema.startswith("hangscope.node/"):
-            evidence.nodes.append(rosters.read_node(value, item.file))
-            return True
-        if counters.is_snapshot(value):
-            evidence.snapshots.append(counters.read(value, item.file, node))
-            return True
-        if rosters.is_error_file(value):
-            evidence.errors.append((rosters.read_error_file(value, item.file), item.file, node))
-            return True
-    if rosters.is_roster(value):
-        evidence.notes.extend(rosters.read_roster(value, item.file))
-        return True
-    return isinstance(value, Mapping) and not item.name.endswith((".log", ".txt", ".out", ".err"))
-
-
-# ---- putting together -----------------------------------------------------------------------------------------------
 
 
 def _job(evidence: Evidence, inputs: tuple[str, ...]) -> Job:
@@ -294,8 +100,7 @@ def _first(*sources: Sequence[T | None]) -> T | None:
 def _named_hosts(evidence: Evidence) -> set[str]:
     hosts = {node.node for node in evidence.nodes if node.node}
     hosts.update(host for text in evidence.texts for host in text.kernel.hosts)
-    hosts.update(text.node for text in evidence.texts if text.node)
-    return hosts
+    return hosts | evidence.hosts
 
 
 def _facts(

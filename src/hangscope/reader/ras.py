@@ -10,7 +10,7 @@ from typing import Any
 
 from hangscope.model import Gap, RasRank, RasReport, Source
 from hangscope.reader.nccl_logs import comm_id
-from hangscope.reader.rosters import whole
+from hangscope.reader.values import whole
 
 _PROTOCOL = re.compile(rb"^\s*(?:SERVER PROTOCOL \d+\s*\n|OK\s*\n)+")
 _TEXT_HEAD = re.compile(r"^\s*(?:SERVER PROTOCOL \d+\s+)?(?:OK\s+)*NCCL version \S+ compiled with CUDA", re.MULTILINE)

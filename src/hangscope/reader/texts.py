@@ -10,9 +10,9 @@ from typing import BinaryIO
 
 from hangscope.model import Gap, Source
 from hangscope.reader.kernel import KernelLog
+from hangscope.reader.launchers import LauncherLog
 from hangscope.reader.lines import Writers, raw_lines, split_line
 from hangscope.reader.nccl_logs import NcclLog
-from hangscope.reader.rosters import LauncherLog
 from hangscope.reader.stacks import StackText
 from hangscope.reader.torch_logs import TorchLog
 

@@ -1,0 +1,244 @@
+"""Reads all files under some paths, recognises each by its content, and keeps what they say until everyone is known."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from hangscope.errors import DamagedError
+from hangscope.model import Gap, Source
+from hangscope.reader import archives, counters, dumps, files, ras, rosters
+from hangscope.reader.files import Found
+from hangscope.reader.rosters import Manifest, NodeFile, Note
+from hangscope.reader.texts import TextFile
+
+JSON_LIMIT = 64 << 20
+SAME_INCIDENT_NS = 3_600_000_000_000
+"""Manifests of one attempt that were captured within this time are parts of one incident."""
+
+
+@dataclass
+class Evidence:
+    """Everything that was recognised, before anyone is identified."""
+
+    dumps: list[dumps.RawDump] = field(default_factory=list)
+    texts: list[TextFile] = field(default_factory=list)
+    notes: list[Note] = field(default_factory=list)
+    nodes: list[NodeFile] = field(default_factory=list)
+    manifests: list[Manifest] = field(default_factory=list)
+    answers: list[ras.Answer] = field(default_factory=list)
+    errors: list[tuple[rosters.ErrorFile, str, str | None]] = field(default_factory=list)
+    """(torchrun's error file, its name, its node)."""
+    snapshots: list[counters.Snapshot] = field(default_factory=list)
+    gaps: list[Gap] = field(default_factory=list)
+    paths: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    """Shown name of a dump → its path, for the directories it lies in."""
+    hosts: set[str] = field(default_factory=set)
+    """Hosts that own directories here."""
+
+    @property
+    def useful(self) -> bool:
+        return bool(
+            self.dumps
+            or any(text.useful for text in self.texts)
+            or self.notes
+            or self.nodes
+            or self.answers
+            or self.errors
+            or self.snapshots
+            or any(gap.what.startswith("dump ") for gap in self.gaps)
+        )
+
+
+def gather(paths: Sequence[str | Path]) -> Evidence:
+    """Read everything that is known, of the newest attempt."""
+    evidence = Evidence()
+    found = _open_archives(files.find(paths, evidence.gaps), evidence)
+    found = files.newest_attempt(found, evidence.gaps)
+    found = _newest_incident(found, evidence)
+    directories = _host_directories(found, evidence)
+    evidence.hosts.update(directories.values())
+    for item in _with_content(found):
+        _read(item, _directory_host(item.parts, directories), evidence)
+    return evidence
+
+
+# ---- archives --------------------------------------------------------------------------------------------------------
+
+
+def _open_archives(found: list[Found], evidence: Evidence) -> list[Found]:
+    """Archives replaced by what they hold. Only hangscope's own manifests stay in memory; the rest is read later."""
+    out: list[Found] = []
+    for item in found:
+        if not archives.recognise(item.head(512)):
+            out.append(item)
+            continue
+        for ordinal, (name, data) in enumerate(_members(item, evidence.gaps)):
+            inside = tuple(part for part in name.split("/") if part)
+            parts = (*item.parts, *inside) if inside else (*item.parts[:-1], item.name.removesuffix(".gz"))
+            if files.wanted(parts[-1]) and data:
+                shown = f"{item.file}!{name}" if name else item.file
+                kept = data if b'"hangscope.' in data[: files.HEAD] else None
+                out.append(Found(shown, parts, len(data), data=kept, archive=item, ordinal=ordinal))
+    return out
+
+
+def _members(item: Found, gaps: list[Gap]) -> Iterator[tuple[str, bytes]]:
+    try:
+        with item.open() as stream:
+            yield from archives.members(stream, file=item.file, gaps=gaps)
+    except DamagedError as error:
+        gaps.append(Gap(f"archive {item.file}", error.reason, source=Source(item.file)))
+    except OSError as error:
+        gaps.append(Gap(f"archive {item.file}", f"cannot be read: {error}", source=Source(item.file)))
+
+
+def _with_content(found: list[Found]) -> Iterator[Found]:
+    """Each file once its bytes can be had: plain files as they are, members as their archive is read again."""
+    packed: dict[str, tuple[Found, dict[int, Found]]] = {}
+    for item in found:
+        if item.archive is None:
+            yield item
+        else:
+            packed.setdefault(item.archive.file, (item.archive, {}))[1][item.ordinal] = item
+    for _, (archive, wanted) in sorted(packed.items()):
+        for ordinal, (_, data) in enumerate(_members(archive, [])):
+            if ordinal in wanted:
+                wanted[ordinal].data = data
+                yield wanted[ordinal]
+                wanted[ordinal].data = None
+
+
+# ---- which attempt, which host ---------------------------------------------------------------------------------------
+
+
+def _own_json(item: Found, schema: str) -> Mapping[str, Any] | None:
+    """The file's JSON where it is one of hangscope's own of that schema."""
+    if item.size > JSON_LIMIT or (item.archive is not None and item.data is None):
+        return None
+    if f'"hangscope.{schema}/'.encode() not in item.head(files.HEAD):
+        return None
+    value = _json(item)
+    return value if isinstance(value, Mapping) and _schema(value).startswith(f"hangscope.{schema}/") else None
+
+
+def _schema(value: Mapping[str, Any]) -> str:
+    return str(value.get("schema", ""))
+
+
+def _newest_incident(found: list[Found], evidence: Evidence) -> list[Found]:
+    """Where manifests of several incidents lie side by side, the newest alone."""
+    manifests: list[tuple[tuple[str, ...], Manifest]] = []
+    for item in found:
+        value = _own_json(item, "incident")
+        if value is not None:
+            manifests.append((item.parts[:-1], rosters.read_manifest(value, item.file)))
+    if not manifests:
+        return found
+    newest = max(manifests, key=lambda m: (m[1].captured_at_ns or 0, m[1].attempt or "", m[0]))[1]
+    ours = [where for where, manifest in manifests if _same_incident(manifest, newest)]
+    others = [where for where, manifest in manifests if not _same_incident(manifest, newest)]
+    evidence.manifests = [manifest for _, manifest in manifests if _same_incident(manifest, newest)]
+    for where in sorted(others):
+        name = "/".join(where)
+        why = "of another attempt or job; the newest one is used"
+        evidence.gaps.append(Gap(f"incident {name}", why, source=Source(name)))
+    return [item for item in found if _depth(item.parts, ours) >= _depth(item.parts, others)]
+
+
+def _same_incident(one: Manifest, newest: Manifest) -> bool:
+    if (one.job, one.attempt) != (newest.job, newest.attempt):
+        return False
+    if one.captured_at_ns is None or newest.captured_at_ns is None:
+        return True
+    return newest.captured_at_ns - one.captured_at_ns <= SAME_INCIDENT_NS
+
+
+def _depth(parts: tuple[str, ...], tops: list[tuple[str, ...]]) -> int:
+    """How deep the innermost of these directories lies that a path is under; -1 where it is under none."""
+    return max((len(top) for top in tops if parts[: len(top)] == top), default=-1)
+
+
+def _host_directories(found: list[Found], evidence: Evidence) -> dict[tuple[str, ...], str]:
+    """Directories that stand for a host: those with a node.json, and ``nodes/<host>`` of an incident."""
+    hosts: dict[tuple[str, ...], str] = {}
+    for item in found:
+        for index, part in enumerate(item.parts[:-2]):
+            if part == "nodes" and evidence.manifests:
+                hosts.setdefault(item.parts[: index + 2], item.parts[index + 1])
+        value = _own_json(item, "node")
+        if value is not None and isinstance(value.get("node"), str):
+            hosts[item.parts[:-1]] = value["node"]
+    return hosts
+
+
+def _directory_host(parts: tuple[str, ...], hosts: Mapping[tuple[str, ...], str]) -> str | None:
+    for end in range(len(parts) - 1, 0, -1):
+        if parts[:end] in hosts:
+            return hosts[parts[:end]]
+    return None
+
+
+# ---- one file --------------------------------------------------------------------------------------------------------
+
+
+def _read(item: Found, node: str | None, evidence: Evidence) -> None:
+    """Recognise one file and put what it says into the evidence. Files that are nothing known are passed over."""
+    try:
+        head = item.head(files.HEAD)
+        if ras.recognise(head) and item.size <= JSON_LIMIT:
+            evidence.answers.append(ras.read(item.read(), item.file))
+        elif dumps.recognise(head):
+            _read_dump(item, node, evidence)
+        elif head.lstrip()[:1] in (b"{", b"[") and item.size <= JSON_LIMIT and _read_json(item, node, evidence):
+            return
+        elif files.looks_like_text(head):
+            text = TextFile(item.file, item.parts, node)
+            with item.open() as stream:
+                text.read(stream, item.size)
+            evidence.gaps.extend(text.gaps)
+            if text.useful or text.is_rank_log:
+                evidence.texts.append(text)
+    except OSError as error:
+        evidence.gaps.append(Gap(f"file {item.file}", f"cannot be read: {error}", source=Source(item.file)))
+
+
+def _read_dump(item: Found, node: str | None, evidence: Evidence) -> None:
+    # a live poll's last answer has the form of a dump; only the name that hangscope gave it tells them apart
+    role = "poll" if item.name.startswith("last_rank_") else "dump"
+    try:
+        evidence.dumps.append(dumps.read(item.read(), file=item.file, node=node, role=role))
+        evidence.paths[item.file] = item.parts
+    except DamagedError as error:
+        evidence.gaps.append(Gap(f"dump {item.file}", error.reason, node=node, source=Source(item.file)))
+
+
+def _json(item: Found) -> Any:
+    try:
+        return json.loads(item.read())
+    except (ValueError, RecursionError):
+        return None
+
+
+def _read_json(item: Found, node: str | None, evidence: Evidence) -> bool:
+    """Whether the file was JSON and is dealt with. False: it may still be a log that begins with a brace."""
+    value = _json(item)
+    if isinstance(value, Mapping):
+        schema = _schema(value)
+        if "culprits" in value or schema.startswith(("hangscope.diagnosis/", "hangscope.incident/")):
+            return True  # a truth or an earlier verdict is no evidence; manifests were read before
+        if schema.startswith("hangscope.node/"):
+            evidence.nodes.append(rosters.read_node(value, item.file))
+        elif counters.is_snapshot(value):
+            evidence.snapshots.append(counters.read(value, item.file, node))
+        elif rosters.is_error_file(value):
+            evidence.errors.append((rosters.read_error_file(value, item.file), item.file, node))
+        elif rosters.is_roster(value):
+            evidence.notes.extend(rosters.read_roster(value, item.file))
+        return True
+    if rosters.is_roster(value):
+        evidence.notes.extend(rosters.read_roster(value, item.file))
+    return value is not None

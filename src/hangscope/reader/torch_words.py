@@ -1,0 +1,77 @@
+"""The words PyTorch uses for one thing in different places: operations in the watchdog, the recorder and the API."""
+
+from __future__ import annotations
+
+import re
+
+OP_NAMES = {
+    "ALLREDUCE": "all_reduce",
+    "ALLREDUCE_COALESCED": "allreduce_coalesced",
+    "_ALLREDUCE_SPARSE": "all_reduce_sparse",
+    "ALLGATHER": "all_gather",
+    "_ALLGATHER_BASE": "_all_gather_base",
+    "ALLGATHER_COALESCED": "all_gather_coalesced",
+    "REDUCE_SCATTER": "reduce_scatter",
+    "_REDUCE_SCATTER_BASE": "_reduce_scatter_base",
+    "ALLTOALL": "all_to_all",
+    "ALLTOALL_BASE": "all_to_all",
+    "RECVANYSOURCE": "recv",
+}
+"""The watchdog's OpType → the flight recorder's name, where lower case alone does not do it."""
+
+FINGERPRINTS = {
+    # "Watchdog caught": its line in ProcessGroupNCCL.cpp of the x86-64 wheels
+    "caught": {
+        523: "2.2",
+        563: "2.3",
+        607: "2.4",
+        616: "2.5",
+        629: "2.6",
+        632: "2.7",
+        685: "2.8",
+        683: "2.9",
+        688: "2.10",
+        689: "2.11",
+        757: "2.12",
+        730: "2.13",
+        741: "2.14",
+        738: "2.15",
+    },
+    "stack": {664: "2.6", 667: "2.7", 729: "2.8", 727: "2.9", 732: "2.10", 733: "2.11", 801: "2.12", 774: "2.13"}
+    | {785: "2.14", 782: "2.15"},
+    "no stack": {667: "2.6", 670: "2.7", 732: "2.8", 730: "2.9", 735: "2.10", 736: "2.11", 804: "2.12", 777: "2.13"}
+    | {788: "2.14", 785: "2.15"},
+    "first": {2106: "2.7", 2584: "2.8", 2573: "2.9", 2610: "2.10", 2636: "2.11", 2714: "2.13", 2739: "2.15"},
+}
+"""Message → line number → PyTorch version. Vendors' own builds differ, so this is a hint."""
+
+_GLOO_TIMEOUT = re.compile(r"Timed out waiting (\d+) ?ms for (?:(\w+) )?operation")
+
+
+def op_name(op_type: str | None) -> str | None:
+    """The flight recorder's name of a watchdog OpType."""
+    return None if op_type is None else OP_NAMES.get(op_type, op_type.lower())
+
+
+def gloo_timeout(message: str) -> int | None:
+    """The time limit in ms where a message is Gloo's word for a collective that timed out."""
+    match = _GLOO_TIMEOUT.search(message)
+    return int(match[1]) if match else None
+
+
+def called_as(operation: str | None, function: str) -> bool:
+    """Whether a Python function of torch.distributed ends in that operation."""
+    if operation is None:
+        return False
+    plain = operation.strip("_").replace("_base", "")
+    return (
+        function.lstrip("i_").startswith(plain)
+        or {
+            "_all_gather_base": "all_gather_into_tensor",
+            "_reduce_scatter_base": "reduce_scatter_tensor",
+            "all_to_all": "all_to_all_single",
+            "coalesced": "_coalescing_manager",
+            "all_reduce": "barrier",
+        }.get(operation)
+        == function
+    )

@@ -1,0 +1,63 @@
+"""Small values that several formats spell in their own way: numbers in strings, host names, PCI addresses."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from hangscope.reader.lines import parse_time
+
+_PCI = re.compile(
+    r"^(?:(?P<domain>[0-9a-fA-F]{4,8}):)?(?P<bus>[0-9a-fA-F]{2}):(?P<device>[0-9a-fA-F]{2})(?:\.(?P<fn>[0-7]))?$"
+)
+
+
+def pci_id(value: str | None) -> str | None:
+    """A PCI address in the kernel's spelling, ``0000:9b:00.0``; None where the text is not one."""
+    match = _PCI.match(value) if value else None
+    if match is None:
+        return None
+    domain = (match["domain"] or "0000").lower()[-4:]
+    return f"{domain}:{match['bus'].lower()}:{match['device'].lower()}.{match['fn'] or '0'}"
+
+
+def host_name(value: str | None) -> str | None:
+    """A host name worth showing: never a loopback's, never empty."""
+    if not value or value in {"localhost", "localhost.localdomain", "<N/A>"} or value.startswith("127."):
+        return None
+    return value
+
+
+def short_name(host: str) -> str:
+    """The part that two spellings of one host share: NCCL logs short names, torchrun full ones."""
+    return host if re.fullmatch(r"[\d.]+|.*:.*", host) else host.split(".", 1)[0].lower()
+
+
+def whole(value: Any) -> int | None:
+    if isinstance(value, bool):
+        return None
+    if isinstance(value, int):
+        return value
+    if isinstance(value, str) and re.fullmatch(r"-?\d{1,18}", value.strip()):
+        return int(value)
+    return None
+
+
+def number(value: Any) -> float | None:
+    if isinstance(value, bool):
+        return None
+    if isinstance(value, (int, float)):
+        return float(value)
+    if isinstance(value, str):
+        try:
+            return float(value)
+        except ValueError:
+            at = parse_time(value)
+            return at / 1e9 if at is not None else None
+    return None
+
+
+def text(value: Any) -> str | None:
+    if isinstance(value, str):
+        return value or None
+    return str(value) if isinstance(value, int) and not isinstance(value, bool) else None
