@@ -48,6 +48,7 @@ def assemble(raws: Sequence[RawDump], *, expected_ranks: Iterable[int] | None = 
     joined = join(used, world)
     gaps += joined.gaps
     gaps += [gap for rank, raw in used for gap in _problems(rank, raw)]
+    gaps += _notes(used)
     columns, tables = join_columns(used, joined, gaps)
     status: dict[tuple[int, int], GroupStatus] = {}
     dumps: dict[int, tuple[Dump, ...]] = {}
@@ -82,7 +83,7 @@ def _world(used: Sequence[Owned], expected: set[int]) -> tuple[int, ...]:
     known = expected.union(rank for rank, _ in used)
     lists = {id(line.members): line.members for _, raw in used for line in raw.memberships if line.members}
     known.update(*lists.values())
-    if not expected and known and max(known) < _MOST_FILLED:
+    if known and max(known) < _MOST_FILLED:
         known.update(range(max(known)))
     return tuple(sorted(known))
 
@@ -141,8 +142,19 @@ def _problems(rank: int, raw: RawDump) -> list[Gap]:
     elif not len(raw) and raw.role != "poll":
         why = "the recorder was off, or nothing was launched; torch 2.7 to 2.10 writes such files unless a ring is set"
         gaps.append(Gap(f"rank {rank}: the dump has no entries", why, rank, raw.node, Source(raw.file)))
-    gaps += [Gap(f"rank {rank}: sequence numbers", note, rank, raw.node, Source(raw.file)) for note in raw.notes]
     return gaps
+
+
+def _notes(used: Sequence[Owned]) -> list[Gap]:
+    """What formats cannot say, once for all dumps that have it."""
+    told: dict[str, list[int]] = {}
+    for rank, raw in used:
+        for note in raw.notes:
+            told.setdefault(note, []).append(rank)
+    return [
+        Gap(f"sequence numbers of rank {ranks[0]}" + (f" and {len(ranks) - 1} others" if len(ranks) > 1 else ""), note)
+        for note, ranks in told.items()
+    ]
 
 
 def _gap_order(gap: Gap) -> tuple[Any, ...]:

@@ -181,9 +181,9 @@ def _settle(columns: Columns, entries: Entries, backend: str, *, torchcomms: boo
     settle.batches(columns, old_sequence=entries.old_sequence)
     whole = _first_record(columns, entries) == 0
     if entries.old_sequence and settle.split_counters(columns, whole=whole):
-        notes.append("this version counts collectives and point-to-point calls together, and its ring lost the start")
+        notes.append("this version counts collectives and point-to-point calls together, and the ring lost the start")
     if torchcomms and settle.count_per_group(columns, whole=whole):
-        notes.append("torchcomms counts over all groups together, and its ring lost the start: no sequence numbers")
+        notes.append("torchcomms counts over all groups together, and the ring lost the start")
     return tuple(notes)
 
 

@@ -12,7 +12,9 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from hangscope.model import Gap, Group
+import numpy as np
+
+from hangscope.model import UNKNOWN, Gap, Group
 from hangscope.reader.ranks import membership_of
 from hangscope.reader.raw import LocalGroup, Membership, RawDump
 
@@ -57,6 +59,8 @@ class _Found:
     desc: str = ""
     ranks: set[int] = field(default_factory=set)
     sizes: set[int] = field(default_factory=set)
+    several: bool = False
+    """Whether two ranks have one number within it, so that it is more than one group."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +88,7 @@ def join(dumps: Sequence[tuple[int, RawDump]], world: Members) -> Joined:
     """Joins the groups of all dumps, which come sorted by rank. `world` is every rank of the job."""
     mentions = [mention for index, (rank, raw) in enumerate(dumps) for mention in _mentions(index, rank, raw)]
     keys, found = _keys(mentions)
+    _count_own_numbers(dumps, mentions, keys, found)
     gaps = [*_settle_pools(mentions, keys, found, world), *_disagreements(found)]
     same = _without_backend(found)
     order = sorted((key for key in found if key not in same), key=lambda key: _sort_key(key, found[key]))
@@ -215,6 +220,19 @@ def _lender(mention: _Mention, candidates: Sequence[_Key], found: Mapping[_Key, 
     return fitting[0] if len({key.members for key in fitting}) == 1 else None
 
 
+def _count_own_numbers(
+    dumps: Sequence[tuple[int, RawDump]], mentions: Sequence[_Mention], keys: Sequence[_Key], found: dict[_Key, _Found]
+) -> None:
+    """Groups without names are pooled by their number; the sides of their sends show where that joins several."""
+    owners: dict[tuple[_Key, int], int] = {}
+    for mention, key in zip(mentions, keys, strict=True):
+        if key.name is None and key.members is None and mention.slot is not None:
+            columns = dumps[mention.dump][1].columns
+            for own in np.unique(columns["own"][columns["group"] == mention.slot]).tolist():
+                if own != UNKNOWN and owners.setdefault((key, own), mention.rank) != mention.rank:
+                    found[key].several = True
+
+
 def _settle_pools(
     mentions: Sequence[_Mention], keys: Sequence[_Key], found: dict[_Key, _Found], world: Members
 ) -> list[Gap]:
@@ -236,6 +254,8 @@ def _settle_pools(
                 sizes = " or ".join(map(str, sorted(entry.sizes)))
                 why = f"its table says only that there are {sizes}; {len(entry.ranks)} recorded it"
                 gaps.append(Gap(f"members of {label}", why))
+        elif entry.several:
+            gaps.append(Gap(f"members of {label}", "several groups have this number, and nothing else tells them apart"))
         elif key in defaults:
             entry.members, entry.inferred = world, True
         else:
@@ -301,9 +321,9 @@ def _order(mention: _Mention, group: Group, world: Members) -> Members | None:
     """Global ranks by their number in the group: the dump's own table first."""
     if mention.line is not None and mention.line.members:
         return mention.line.members
-    if group.members is not None and (not group.inferred or group.members == world):
-        return group.members
-    return None
+    if group.members is None or (group.inferred and not mention.is_default):
+        return None
+    return world if group.inferred else group.members
 
 
 def _by_pg_id(raw: RawDump, mentioned: Sequence[tuple[_Mention, int]]) -> dict[int, int]:

@@ -5,7 +5,7 @@ Works on the columns of one dump, in place.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -47,61 +47,74 @@ def batches(columns: Columns, *, old_sequence: bool) -> None:
     one that the rank is still filling. Adds `batch` and `launches`.
     """
     kind, state = columns["kind"], columns["state"]
-    batch = np.full(len(kind), UNKNOWN, dtype="i8")
+    run = _old_runs(columns) if old_sequence else _runs(columns)
+    rows = np.flatnonzero(run != UNKNOWN)
+    closes = kind[rows] == Kind.BATCH
+    count = int(run.max(initial=UNKNOWN)) + 1
+    closing = np.full(count, UNKNOWN, dtype="i8")
+    closing[run[rows[closes]]] = rows[closes]
+    inner = rows[~closes]
+    closer = closing[run[inner]]
+    takes = (closer != UNKNOWN) & (state[inner] == State.SCHEDULED)
+    state[inner[takes]] = state[closer[takes]]
+    # One batch takes one number: of the collectives where it holds any, which its closing entry then stands for.
     launches = (kind == Kind.COLLECTIVE) | (kind == Kind.BATCH)
-    found = _old_batches(columns) if old_sequence else _batches(columns)
-    for number, (inner, closing) in enumerate(found):
-        batch[inner] = number
-        if closing is not None:
-            batch[closing] = number
-            state[inner] = np.where(state[inner] == State.SCHEDULED, state[closing], state[inner])
-            launches[closing] = not np.isin(kind[inner], _P2P).any()
-        # A batch of collectives takes one number for all of them.
-        launches[inner[1:] if closing is None else inner] = False
-    columns["batch"] = batch
+    transfers = np.zeros(count, dtype=bool)
+    transfers[run[inner[np.isin(kind[inner], _P2P)]]] = True
+    launches[closing[(closing != UNKNOWN) & transfers]] = False
+    first = np.zeros(len(kind), dtype=bool)
+    first[inner[np.unique(run[inner], return_index=True)[1]]] = True
+    launches[inner[(closer != UNKNOWN) | ~first[inner]]] = False
+    columns["batch"] = run
     columns["launches"] = launches.astype("i8")
 
 
-def _batches(columns: Columns) -> Iterator[tuple[Ints, int | None]]:
-    """Entries of one group with the same collective and point-to-point numbers were launched together."""
+def _runs(columns: Columns) -> Ints:
+    """For each entry the number of its batch, or -1. Entries of one group with the same collective and point-to-point
+    numbers were launched together."""
     group, seq, p2p, kind = (columns[name] for name in ("group", "seq", "p2p_seq", "kind"))
+    run = np.full(len(seq), UNKNOWN, dtype="i8")
     if not len(seq):
-        return
+        return run
     order = np.lexsort((np.arange(len(seq)), p2p, seq, group))
-    changes = np.flatnonzero((np.diff(group[order]) != 0) | (np.diff(seq[order]) != 0) | (np.diff(p2p[order]) != 0)) + 1
-    starts = np.concatenate(([0], changes))
+    changes = (np.diff(group[order]) != 0) | (np.diff(seq[order]) != 0) | (np.diff(p2p[order]) != 0)
+    starts = np.concatenate(([0], np.flatnonzero(changes) + 1))
     lengths = np.diff(np.concatenate((starts, [len(order)])))
     closes = kind[order] == Kind.BATCH
-    wanted = (lengths > 1) | closes[starts]
-    runs = zip(starts[wanted].tolist(), lengths[wanted].tolist(), strict=True)
-    for start, length in sorted(runs, key=lambda run: int(order[run[0]])):
-        rows = np.sort(order[start : start + length])
-        closing = rows[kind[rows] == Kind.BATCH]
-        inner = rows[kind[rows] != Kind.BATCH]
-        if len(closing):
-            inner = inner[inner < closing[-1]]
-            yield inner, int(closing[-1])
-        elif (columns["state"][inner] == State.SCHEDULED).all() and seq[inner[0]] != UNKNOWN:
-            yield inner, None
+    last_closing = np.maximum.reduceat(np.where(closes, order, UNKNOWN), starts)
+    waiting = np.logical_and.reduceat(columns["state"][order] == State.SCHEDULED, starts)
+    # Without a closing entry, two entries of one number are a batch only if neither shows a state of its own.
+    wanted = (last_closing != UNKNOWN) | ((lengths > 1) & waiting & (seq[order[starts]] != UNKNOWN))
+    numbers = np.full(len(starts), UNKNOWN, dtype="i8")
+    numbers[wanted] = np.argsort(np.argsort(order[starts][wanted]))
+    run[order] = np.repeat(numbers, lengths)
+    behind = np.repeat(last_closing, lengths)
+    run[order[(behind != UNKNOWN) & ((order > behind) | (closes & (order < behind)))]] = UNKNOWN
+    return run
 
 
-def _old_batches(columns: Columns) -> Iterator[tuple[Ints, int | None]]:
+def _old_runs(columns: Columns) -> Ints:
     """Before torch 2.4 one counter serves both: the calls right before a closing entry, of one number, are its own."""
     group, seq, kind, state = (columns[name].tolist() for name in ("group", "seq", "kind", "state"))
-    open_runs: dict[int, list[int]] = {}
+    run = np.full(len(seq), UNKNOWN, dtype="i8")
+    calls: dict[int, list[int]] = {}
+    number = 0
     for row, g in enumerate(group):
-        run = open_runs.setdefault(g, [])
+        before = calls.setdefault(g, [])
         if kind[row] in _P2P and state[row] == State.SCHEDULED:
-            if run and seq[run[-1]] != seq[row]:
-                run.clear()
-            run.append(row)
-        else:
-            if kind[row] == Kind.BATCH:
-                yield np.array(run, dtype="i8"), row
-            run.clear()
-    for run in open_runs.values():
-        if len(run) > 1:
-            yield np.array(run, dtype="i8"), None
+            if before and seq[before[-1]] != seq[row]:
+                before.clear()
+            before.append(row)
+            continue
+        if kind[row] == Kind.BATCH:
+            run[[*before, row]] = number
+            number += 1
+        before.clear()
+    for before in calls.values():
+        if len(before) > 1:
+            run[before] = number
+            number += 1
+    return run
 
 
 def retired_is_done(columns: Columns) -> None:
@@ -124,28 +137,31 @@ def split_counters(columns: Columns, *, whole: bool) -> bool:
     """Takes apart the one counter of torch 2.2 and 2.3 that collectives and point-to-point calls share.
 
     Where the ring is whole, both are counted again from its start, as newer versions would have numbered them. Where
-    it is not, the numbers stay as they are. Returns whether some could not be taken apart.
+    it is not, the numbers of a group that has both mean something else on every rank and become -1; returns whether
+    some did.
     """
-    group, kind = columns["group"], columns["kind"]
-    columns["p2p_seq"][:] = 0
-    mixed = np.unique(group[np.isin(kind, _P2P)])
-    if not whole:
-        rows = np.isin(kind, _P2P)
-        columns["p2p_seq"][rows] = columns["seq"][rows]
-        return len(mixed) > 0
-    batch, launches = columns["batch"], columns["launches"]
-    for g in mixed.tolist():
+    group, kind, batch, launches = (columns[name] for name in ("group", "kind", "batch", "launches"))
+    seq, p2p_seq = columns["seq"], columns["p2p_seq"]
+    p2p_seq[:] = 0
+    lost = False
+    for g in np.unique(group[np.isin(kind, _P2P)]).tolist():
+        rows = np.flatnonzero(group == g)
+        if not whole:
+            calls_only = launches[rows] == 0
+            p2p_seq[rows] = np.where(calls_only & calls_only.all(), seq[rows], UNKNOWN)
+            seq[rows] = UNKNOWN
+            lost = lost or not calls_only.all()
+            continue
         collectives = calls = 0
         last_batch = UNKNOWN
-        for row in np.flatnonzero(group == g).tolist():
+        for row in rows.tolist():
             if launches[row]:
                 collectives += 1
             elif kind[row] in _P2P and (batch[row] == UNKNOWN or batch[row] != last_batch):
                 calls += 1
                 last_batch = int(batch[row])
-            columns["seq"][row] = collectives
-            columns["p2p_seq"][row] = calls
-    return False
+            seq[row], p2p_seq[row] = collectives, calls
+    return lost
 
 
 def count_per_group(columns: Columns, *, whole: bool) -> bool:
