@@ -88,16 +88,11 @@ def _under(text: str, width: int, role: str = "") -> list[Line]:
 
 def _about(d: Diagnosis, verbose: bool) -> list[str]:
     """Who, where, since when, from which line: one sentence a line."""
-    lines = []
-    group = ""
-    if d.operation is not None:
-        group = f"group {d.operation.group} ({plural(len(d.operation.members), 'rank')})"
-    if len(d.culprits) == 1:
-        lines.append("; ".join(part for part in (_where(d.culprits[0]), group) if part))
-    else:
-        lines += _several(d.culprits, verbose)
-        if group:
-            lines.append(group)
+    lines = [_where(d.culprits[0])] if len(d.culprits) == 1 else _several(d.culprits, verbose)
+    if (o := d.operation) is not None:
+        frame = own_frame(o.frames)
+        called = f", called at {place(frame)}" if frame is not None else ""
+        lines.append(f"{title(o.name, o.seq)} of {o.group} ({plural(len(o.members), 'rank')}){called}")
     if d.link is not None:
         channel = "" if d.link.channel is None else f", channel {d.link.channel}"
         lines.append(f"link {_end(d.link.sender)} → {_end(d.link.receiver)}{channel}")
@@ -105,8 +100,6 @@ def _about(d: Diagnosis, verbose: bool) -> list[str]:
         lines += _waiting(d)
     if not d.hang and d.kind == "none" and d.completeness is not None:
         lines.append(_population(d))
-    if d.operation is not None and (frame := own_frame(d.operation.frames)) is not None:
-        lines.append(f"{d.operation.name} is called at {place(frame)}")
     return lines
 
 

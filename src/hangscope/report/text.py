@@ -80,5 +80,6 @@ def own_frame(frames: Sequence[Frame]) -> Frame | None:
 
 
 def place(frame: Frame) -> str:
-    """``train.py:88 train_step``: the file's own name is what people look for."""
-    return f"{frame.filename.replace(chr(92), '/').rsplit('/', 1)[-1]}:{frame.line} {frame.name}".rstrip()
+    """``train.py:88 in train_step``: the file's own name is what people look for."""
+    file = frame.filename.replace("\\", "/").rsplit("/", 1)[-1]
+    return f"{file}:{frame.line} in {frame.name}" if frame.name else f"{file}:{frame.line}"
