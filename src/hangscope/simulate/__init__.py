@@ -5,7 +5,8 @@
 
 from __future__ import annotations
 
+from hangscope.simulate.sample import random_spec
 from hangscope.simulate.simulated import Simulated, simulate
 from hangscope.simulate.spec import Spec
 
-__all__ = ["Simulated", "Spec", "simulate"]
+__all__ = ["Simulated", "Spec", "random_spec", "simulate"]

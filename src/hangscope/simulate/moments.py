@@ -9,6 +9,7 @@ import numpy as np
 from hangscope.simulate.engine import NEVER
 from hangscope.simulate.job import Run
 from hangscope.simulate.records import UNSET, Holding
+from hangscope.simulate.waits import waits_for
 
 SECOND = 1_000_000_000
 
@@ -26,8 +27,14 @@ class Moments:
             self._clock_off[node] = rng.randint(-skew, skew)
         self.waiting_since = [self._oldest_pending(rank) for rank in range(spec.ranks)]
         timeout = int(spec.timeout_s * SECOND)
-        waiting = [since for since in self.waiting_since if since is not None]
-        self.first_timeout: int | None = min(waiting) + timeout if waiting else None
+        self.last_ns = max(max(line.finished, default=0) for line in run.timelines)
+        """When anything was last finished anywhere."""
+        self.first_reporter = -1
+        self.first_report: int | None = None
+        """When a rank first complained: of a timeout, or of a peer that is gone."""
+        self.lost_peer = plan.culprits[0] if plan.kind == "dead" else -1
+        self._noticed: dict[int, int] = {}
+        self._who_complains(timeout, rng)
         self._dump: list[int | None] = []
         at_once = self._when_running(rng)
         for rank in range(spec.ranks):
@@ -37,17 +44,58 @@ class Moments:
                 at = self._earlier(rng) if spec.stale_dump and plan.kind == "dead" else None
             elif at_once is not None:
                 at = at_once + rng.randint(0, 2_000_000)
-            elif self.first_timeout is None:
+            elif self.first_report is None:
                 at = self._end(rank) + later
             elif spec.self_dump:
-                at = None if since is None else since + timeout + later // 6
+                at = None if since is None else self._noticed.get(rank, since + timeout) + later // 6
             else:
-                at = self.first_timeout + later
+                at = self.first_report + later
             self._dump.append(at)
 
     def dump_ns(self, rank: int) -> int | None:
         """When a rank wrote its dump, on the true clock; None if it never did."""
         return self._dump[rank]
+
+    def died_ns(self, rank: int) -> int | None:
+        """When the process of a rank ended by itself or was killed; None for those that lived on."""
+        plan = self.run.plan
+        if plan.kind != "dead" or rank not in plan.culprits:
+            return None
+        return max(self.run.timelines[rank].finished, default=self.run.job.begin_ns) + 5_000_000
+
+    def noticed_ns(self, rank: int) -> int | None:
+        """When NCCL on that rank noticed that a peer is gone."""
+        return self._noticed.get(rank)
+
+    def _who_complains(self, timeout: int, rng: random.Random) -> None:
+        run, spec = self.run, self.run.job.spec
+        complaints = [(since + timeout, rank) for rank, since in enumerate(self.waiting_since) if since is not None]
+        # NCCL 2.26 and 2.27, in torch 2.7 to 2.10, keep a lost connection to themselves.
+        if run.plan.kind == "dead" and spec.backend not in ("gloo", "nccl2") and not 7 <= spec.minor <= 10:
+            died = self.died_ns(self.lost_peer)
+            assert died is not None
+            for rank in self._neighbours(self.lost_peer):
+                self._noticed[rank] = died + rng.randint(SECOND // 5, SECOND)
+        complaints += [(at, rank) for rank, at in self._noticed.items()]
+        if complaints:
+            self.first_report, self.first_reporter = min(complaints)
+
+    def _neighbours(self, lost: int) -> list[int]:
+        """Ranks next to a lost one on the ring of a group that they are stuck in."""
+        found = []
+        for rank, waits in sorted(waits_for(self.run).items()):
+            if lost not in waits:
+                continue
+            for number in self.run.stuck(rank):
+                index = self.run.job.groups.of[rank][self.run.flat[rank][number].role]
+                members = self.run.job.groups.all[index].members
+                if lost in members and (members.index(rank) - members.index(lost)) % len(members) in (
+                    1,
+                    len(members) - 1,
+                ):
+                    found.append(rank)
+                    break
+        return found
 
     def stale(self, rank: int) -> bool:
         plan = self.run.plan

@@ -9,8 +9,9 @@ from pathlib import Path
 
 from hangscope.errors import SettingsError
 from hangscope.simulate import faults, truth
+from hangscope.simulate.evidence import Evidence
 from hangscope.simulate.files import encode, file_name
-from hangscope.simulate.formats import dumped
+from hangscope.simulate.formats import Dumped, dumped
 from hangscope.simulate.job import Job, Run
 from hangscope.simulate.moments import Moments
 from hangscope.simulate.records import Recorder
@@ -53,19 +54,29 @@ class Simulated:
 
     def dump(self, rank: int) -> bytes | None:
         """One rank's dump file, None if it left none."""
+        contents = self.contents(rank)
+        return None if contents is None else encode(self.spec, contents)
+
+    def contents(self, rank: int) -> Dumped | None:
+        """What one rank's dump says, before it is encoded."""
         at = self._moments.dump_ns(rank)
         if at is None:
             return None
         held = self._recorder.hold(rank, at, stale=self._moments.stale(rank))
         self._moments.shift(held)
-        return encode(self.spec, dumped(self.spec, self._run.job.groups, held))
+        return dumped(self.spec, self._run.job.groups, held)
 
     def files(self) -> Iterator[tuple[str, bytes]]:
         """(relative path, contents) of everything: dumps, the evidence around them and the truth."""
+        evidence = Evidence(self._run, self._moments)
         for rank in range(self.spec.ranks):
-            data = self.dump(rank)
-            if data is not None:
-                yield f"{self.spec.node(rank)}/{file_name(self.spec, rank)}", data
+            contents = self.contents(rank)
+            if contents is not None:
+                yield f"{self.spec.node(rank)}/{file_name(self.spec, rank)}", encode(self.spec, contents)
+            if self.spec.evidence:
+                yield from evidence.rank_files(rank, contents)
+        if self.spec.evidence:
+            yield "roster.json", evidence.roster()
         yield "truth.json", (json.dumps(self.truth, indent=1) + "\n").encode()
 
     def write(self, directory: str | Path) -> None:

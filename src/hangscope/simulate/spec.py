@@ -78,6 +78,8 @@ class Spec:
     timeout_s: float = 600.0
     evidence: bool = True
     """Also the launcher's roster and every rank's log, which tell the dead from the frozen."""
+    nccl_warnings: bool = False
+    """Where a link between nodes dies, its sender's NCCL says so half a minute later."""
     self_dump: bool = False
     """Only ranks that time out themselves write a dump, as nccl2 does without a collector."""
 
@@ -151,6 +153,8 @@ class Spec:
             raise SettingsError(f"Gloo records nothing in torch {self.torch}", hint="use torch 2.8 or newer")
         if self.backend == "gloo" and self.fault == "gpu":
             raise SettingsError("Gloo runs on the CPU: its GPU cannot hang", hint="choose another fault or backend")
+        if self.backend == "gloo" and self.pp > 1:
+            raise SettingsError("Gloo does not record point-to-point calls", hint="use pp=1 or another backend")
 
     @staticmethod
     def _choice(what: str, value: str, known: tuple[str, ...]) -> None:

@@ -1,8 +1,8 @@
 """Writes a dump the way PyTorch's own pickler does (protocol 2), fast enough for thousands of ranks.
 
 PyTorch writes every string once and refers to it afterwards, shares the dictionaries of frames, and never memoises the
-lists of sizes. So entries of one call in one state differ only in a few numbers: they are laid out once, and all of them are
-filled in at a time as the columns of one byte matrix.
+lists of sizes. So entries of one call in one state differ only in a few numbers: they are laid out once, and all of
+them are filled in at a time as the columns of one byte matrix.
 """
 
 from __future__ import annotations

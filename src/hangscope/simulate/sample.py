@@ -1,0 +1,114 @@
+"""Samples the space of jobs: sizes, layouts, faults, formats, rings, clocks and missing evidence."""
+
+from __future__ import annotations
+
+import random
+
+from hangscope.simulate.spec import Spec
+
+_SIZES = (8, 8, 8, 8, 12, 16, 16, 16, 24, 32, 32, 32, 48, 64, 64, 96, 128, 128, 256, 512, 1024)
+"""Ranks; small ones more often, because a thousand jobs have to be run in minutes."""
+
+_FAULTS = (
+    ("absent", 22),
+    ("mismatch", 20),
+    ("dead", 10),
+    ("frozen", 8),
+    ("gpu", 10),
+    ("network", 10),
+    ("deadlock", 8),
+    ("slow", 6),
+    ("none", 6),
+)
+
+_TORCH = (
+    "2.2",
+    "2.3",
+    "2.4",
+    "2.5",
+    "2.6",
+    "2.7",
+    "2.8",
+    "2.9",
+    "2.10",
+    "2.11",
+    "2.11",
+    "2.12",
+    "2.13",
+    "2.14",
+    "2.15",
+)
+
+
+def random_spec(seed: int) -> Spec:
+    """One job, every choice drawn from the seed. It can always be simulated."""
+    rng = random.Random(f"spec {seed}")
+    fault = rng.choices([name for name, _ in _FAULTS], [weight for _, weight in _FAULTS])[0]
+    backend, torch = _library(rng, fault)
+    minor = int(torch.partition(".")[2])
+    ranks, tp, pp, ep = _layout(rng, fault, backend)
+    large = ranks > 128
+    timing = rng.random() < 0.75
+    form = "pickle"
+    if minor >= 5 and rng.random() < 0.12:
+        form = "json"
+    elif rng.random() < 0.12:
+        form = rng.choice(("python3", "python4", "python5"))
+    several = fault in ("absent", "dead", "frozen") and ranks >= 16 and rng.random() < 0.15
+    return Spec(
+        ranks=ranks,
+        tp=tp,
+        pp=pp,
+        ep=ep,
+        gpus_per_node=rng.choice((4, 8, 8)),
+        fault=fault,
+        culprit_count=rng.randint(2, 3) if several else 1,
+        stale_dump=fault == "dead" and rng.random() < 0.25,
+        entries=rng.choice((300, 500, 1000) if large else (200, 300, 600, 2000)),
+        data_parallel=rng.choice(("fsdp", "fsdp", "ddp", "coalesced")),
+        plain_p2p=rng.random() < 0.3,
+        overlap=rng.random() < 0.3,
+        ahead=rng.choice((1, 2, 4, 8, 16)),
+        torch=torch,
+        backend=backend,
+        form=form,
+        gzip=rng.random() < 0.1,
+        stacks=rng.random() < 0.92,
+        timing=timing,
+        style=rng.choice(("mesh", "mesh", "megatron", "plain")),
+        split_names=rng.random() < 0.25,
+        clock_skew_ms=rng.choice((0.0, 0.0, 2.0, 20.0, 400.0)),
+        timeout_s=rng.choice((60.0, 600.0, 1800.0)),
+        evidence=rng.random() < 0.7,
+        nccl_warnings=rng.random() < 0.5,
+        self_dump=backend == "nccl2" and rng.random() < 0.5,
+        checkpoint_every=rng.choice((0, 0, 5, 50)),
+        seed=seed,
+        case=f"simulated-{seed}",
+    )
+
+
+def _library(rng: random.Random, fault: str) -> tuple[str, str]:
+    draw = rng.random()
+    if draw < 0.05 and fault in ("absent", "frozen", "slow", "none", "deadlock"):
+        return "gloo", rng.choice(("2.13", "2.15"))
+    if draw < 0.10:
+        return "nccl2", "2.15"
+    torch = rng.choice(_TORCH)
+    return (rng.choice(("rccl", "xccl")) if draw < 0.14 and torch not in ("2.2", "2.3") else "nccl"), torch
+
+
+def _layout(rng: random.Random, fault: str, backend: str) -> tuple[int, int, int, int]:
+    """ranks, tp, pp, ep"""
+    for _ in range(100):
+        ranks = rng.choice(_SIZES)
+        tp = rng.choice((1, 1, 2, 2, 4, 8))
+        pp = 1 if backend == "gloo" else rng.choice((1, 1, 1, 2, 4, 8))
+        if ranks % (tp * pp):
+            continue
+        dp = ranks // (tp * pp)
+        if dp * tp < 3 and fault in ("slow", "deadlock", "mismatch"):
+            continue  # too few peers to tell who is different
+        ep = rng.choice([ways for ways in (1, 1, 2, 4, 8) if dp % ways == 0])
+        return ranks, tp, pp, ep
+    raise AssertionError("a hundred layouts in a row did not fit")
