@@ -1,0 +1,60 @@
+"""The built wheel is what users get: it is built and looked into."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
+    """The wheel of this tree, built from a copy so that nothing is left in it."""
+    base = tmp_path_factory.mktemp("wheel")
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, base / name)
+    if (ROOT / "setup.py").exists():
+        shutil.copy(ROOT / "setup.py", base / "setup.py")
+    for folder in ("src", "native"):
+        if (ROOT / folder).exists():
+            ignore = shutil.ignore_patterns("__pycache__", "*.egg-info", "*.so", "*.o")
+            shutil.copytree(ROOT / folder, base / folder, ignore=ignore)
+    command = [sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation", "-q", "-w", "out", "."]
+    done = subprocess.run(command, cwd=base, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    (built,) = (base / "out").glob("*.whl")
+    return zipfile.ZipFile(built)
+
+
+def test_the_wheel_holds_the_whole_package(wheel: zipfile.ZipFile) -> None:
+    """Every module, the type marker and the published schema are in the wheel; tests and cases are not."""
+    names = set(wheel.namelist())
+    package = ROOT / "src" / "hangscope"
+    modules = {str(path.relative_to(package.parent)) for path in package.rglob("*.py")}
+    assert modules <= names
+    assert "hangscope/py.typed" in names
+    assert "hangscope/report/diagnosis.schema.json" in names
+    assert not [name for name in names if name.startswith(("tests/", "cases/"))]
+
+
+def test_the_wheel_asks_for_little(wheel: zipfile.ZipFile) -> None:
+    """A plain installation needs numpy, click and rich and nothing else; the licence is declared."""
+    (metadata,) = (name for name in wheel.namelist() if name.endswith("METADATA"))
+    text = wheel.read(metadata).decode()
+    needed = re.findall(r"^Requires-Dist: ([A-Za-z0-9_-]+)[^;\n]*$", text, re.MULTILINE)
+    assert sorted(needed) == ["click", "numpy", "rich"]
+    assert "License-Expression: Apache-2.0" in text
+    assert "Requires-Python: >=3.10" in text
+
+
+def test_the_wheel_installs_the_command(wheel: zipfile.ZipFile) -> None:
+    """The command `hangscope` runs `main`."""
+    (points,) = (name for name in wheel.namelist() if name.endswith("entry_points.txt"))
+    assert "hangscope = hangscope.cli.main:main" in wheel.read(points).decode()
