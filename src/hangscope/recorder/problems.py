@@ -115,6 +115,11 @@ class Setting:
         return self.integer(*names, default=table.default_wait_ms(self.release))
 
     @property
+    def dumps_on_timeout(self) -> bool | None:
+        """ProcessGroupNCCL's own switch."""
+        return self.boolean("TORCH_NCCL_DUMP_ON_TIMEOUT", default=table.default_dump_on_timeout(self.release))
+
+    @property
     def prefix(self) -> str:
         """The dump file's path without the rank."""
         name = self.set("TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE")

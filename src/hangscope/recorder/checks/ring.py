@@ -27,7 +27,7 @@ def ring_off(setting: Setting) -> Iterator[Problem]:
         what = f"{setting.torch} records nothing unless it is set"
         if "TORCH_FR_BUFFER_SIZE" in setting.environ:
             what += "; TORCH_FR_BUFFER_SIZE is read from torch 2.8 on"
-        elif setting.uses("nccl") and setting.gate:
+        elif setting.uses("nccl") and setting.gate and setting.dumps_on_timeout:
             what += ", and a timeout writes a dump without a single entry"
     yield Problem(
         name or names[-1],
@@ -90,12 +90,12 @@ def ring_too_large(setting: Setting) -> Iterator[Problem]:
     if wait is not None and bare * 1000 > wait:
         severity = LOSES_DUMPS
         parts.append(
-            f"its dump of {sizes.readable(sizes.dump_bytes(entries))} takes about {bare:.0f} s even without stacks and"
-            f" may take {wait / 1000:g} s: it cannot be written in time"
+            f"its dump of {sizes.readable(sizes.dump_bytes(entries))} takes about {bare:.0f} s even without stacks,"
+            f" and PyTorch allows {wait / 1000:g} s: it cannot be written in time"
         )
     elif wait is not None and full * 1000 > wait:
         severity = LOSES_EVIDENCE
-        parts.append(f"a dump with stacks takes about {full:.0f} s and may take {wait / 1000:g} s: stacks are lost")
+        parts.append(f"a dump with stacks takes about {full:.0f} s, PyTorch allows {wait / 1000:g} s: no stacks")
     if entries == sizes.BYTES_MISREADING:
         parts.append("a vendor's guide gives this number as 2 MB, which is wrong")
     if severity:
