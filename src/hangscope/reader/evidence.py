@@ -12,6 +12,7 @@ from hangscope.errors import DamagedError
 from hangscope.model import Gap, Source
 from hangscope.reader import archives, counters, dumps, files, ras, rosters
 from hangscope.reader.files import Found
+from hangscope.reader.ranks import rank_from_name
 from hangscope.reader.rosters import Manifest, NodeFile, Note
 from hangscope.reader.texts import TextFile
 
@@ -30,8 +31,8 @@ class Evidence:
     nodes: list[NodeFile] = field(default_factory=list)
     manifests: list[Manifest] = field(default_factory=list)
     answers: list[ras.Answer] = field(default_factory=list)
-    errors: list[tuple[rosters.ErrorFile, str, str | None]] = field(default_factory=list)
-    """(torchrun's error file, its name, its node)."""
+    errors: list[tuple[rosters.ErrorFile, str, str | None, tuple[str, ...]]] = field(default_factory=list)
+    """(torchrun's error file, its name, its node, its path)."""
     snapshots: list[counters.Snapshot] = field(default_factory=list)
     gaps: list[Gap] = field(default_factory=list)
     paths: dict[str, tuple[str, ...]] = field(default_factory=dict)
@@ -79,7 +80,7 @@ def _open_archives(found: list[Found], evidence: Evidence) -> list[Found]:
         for ordinal, (name, data) in enumerate(_members(item, evidence.gaps)):
             inside = tuple(part for part in name.split("/") if part)
             parts = (*item.parts, *inside) if inside else (*item.parts[:-1], item.name.removesuffix(".gz"))
-            if files.wanted(parts[-1]) and data:
+            if files.wanted(parts[-1]):
                 shown = f"{item.file}!{name}" if name else item.file
                 kept = data if b'"hangscope.' in data[: files.HEAD] else None
                 out.append(Found(shown, parts, len(data), data=kept, archive=item, ordinal=ordinal))
@@ -187,6 +188,9 @@ def _directory_host(parts: tuple[str, ...], hosts: Mapping[tuple[str, ...], str]
 
 def _read(item: Found, node: str | None, evidence: Evidence) -> None:
     """Recognise one file and put what it says into the evidence. Files that are nothing known are passed over."""
+    if not item.size:
+        _read_empty(item, node, evidence)
+        return
     try:
         head = item.head(files.HEAD)
         if ras.recognise(head) and item.size <= JSON_LIMIT:
@@ -204,6 +208,16 @@ def _read(item: Found, node: str | None, evidence: Evidence) -> None:
                 evidence.texts.append(text)
     except OSError as error:
         evidence.gaps.append(Gap(f"file {item.file}", f"cannot be read: {error}", source=Source(item.file)))
+
+
+def _read_empty(item: Found, node: str | None, evidence: Evidence) -> None:
+    """A log that says nothing is that of a rank that never spoke; a dump without a byte was never finished."""
+    kind = files.empty_kind(item.name)
+    if kind == "log":
+        evidence.texts.append(TextFile(item.file, item.parts, node))
+    elif kind == "dump":
+        rank = rank_from_name(item.file)
+        evidence.gaps.append(Gap(f"dump {item.file}", "the file is empty", rank, node, Source(item.file)))
 
 
 def _read_dump(item: Found, node: str | None, evidence: Evidence) -> None:
@@ -235,7 +249,7 @@ def _read_json(item: Found, node: str | None, evidence: Evidence) -> bool:
         elif counters.is_snapshot(value):
             evidence.snapshots.append(counters.read(value, item.file, node))
         elif rosters.is_error_file(value):
-            evidence.errors.append((rosters.read_error_file(value, item.file), item.file, node))
+            evidence.errors.append((rosters.read_error_file(value, item.file), item.file, node, item.parts))
         elif rosters.is_roster(value):
             evidence.notes.extend(rosters.read_roster(value, item.file))
         return True

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import astuple, replace
 
 from hangscope.model import (
     Communicator,
@@ -27,8 +27,6 @@ from hangscope.reader.texts import TextFile
 from hangscope.reader.torch_words import gloo_timeout
 from hangscope.reader.tracebacks import Traceback
 from hangscope.reader.values import short_name
-
-_GLOO_CLOSED = "Connection closed by peer"
 
 
 class Times:
@@ -96,8 +94,7 @@ def watchdog_reports(text: TextFile, times: Times, who: Identity) -> tuple[list[
             )
         )
     for traceback in text.torch.tracebacks:
-        rank = text.writers.rank_of(traceback.tag, traceback.stream, text.rank)
-        report = _gloo_report(traceback, rank, text, times)
+        report = _gloo_report(traceback, _raised_by(traceback, text), text, times)
         if report is not None:
             found.append(report)
     return found, lost
@@ -106,7 +103,7 @@ def watchdog_reports(text: TextFile, times: Times, who: Identity) -> tuple[list[
 def _gloo_report(traceback: Traceback, rank: int | None, text: TextFile, times: Times) -> WatchdogReport | None:
     """Gloo has no watchdog: the collective that timed out, or whose peer went away, raises in the caller."""
     limit = gloo_timeout(traceback.message)
-    closed = _GLOO_CLOSED in traceback.message
+    closed = _peer_is_gone(traceback)
     if rank is None or (limit is None and not closed):
         return None
     inner = tuple(reversed(traceback.frames))
@@ -120,6 +117,10 @@ def _gloo_report(traceback: Traceback, rank: int | None, text: TextFile, times: 
         error=traceback.message.split("\n", 1)[0],
         frames=inner,
     )
+
+
+def _peer_is_gone(traceback: Traceback) -> bool:
+    return "gloo" in traceback.message and read_warning(traceback.message).kind == "connection_closed"
 
 
 def _called_operation(inner: Sequence[Frame]) -> str | None:
@@ -136,7 +137,7 @@ def python_errors(text: TextFile, times: Times, who: Identity) -> list[PythonErr
     """Exceptions of one file, with those that were logged without a traceback."""
     found: list[PythonError] = []
     for traceback in text.torch.tracebacks:
-        rank = text.writers.rank_of(traceback.tag, traceback.stream, text.rank)
+        rank = _raised_by(traceback, text)
         node = _node(who, rank, text)
         found.append(_python_error(traceback, rank, node, text.file, times.ns(traceback.at_ns)))
     for note in text.torch.out_of_memory:
@@ -160,6 +161,12 @@ def python_errors(text: TextFile, times: Times, who: Identity) -> list[PythonErr
             )
         )
     return found
+
+
+def _raised_by(traceback: Traceback, text: TextFile) -> int | None:
+    """The rank of a traceback: torchrun's summary says whose it quotes, otherwise the line's writer."""
+    quoted = text.launcher.traceback_ranks.get(traceback.number)
+    return quoted if quoted is not None else text.writers.rank_of(traceback.tag, traceback.stream, text.rank)
 
 
 def _crash_frames(text: TextFile, number: int) -> tuple[Frame, ...]:
@@ -194,11 +201,12 @@ def _node(who: Identity, rank: int | None, text: TextFile) -> str | None:
     return who.nodes.get(rank, text.node) if rank is not None else text.node
 
 
-def error_file(found: ErrorFile, file: str, node: str | None, who: Identity) -> PythonError:
-    """torchrun's error file; its rank is known where its node and local rank lead to one."""
-    rank = None
-    if node is not None and found.local_rank is not None:
-        rank = who.by_local_rank.get((short_name(node), found.local_rank))
+def error_file(found: ErrorFile, file: str, node: str | None, parts: tuple[str, ...], who: Identity) -> PythonError:
+    """torchrun's error file; its rank is that of the log beside it, or what node and local rank lead to."""
+    rank = who.by_directory.get(parts[:-1])
+    if rank is None and found.local_rank is not None:
+        rank = who.by_local_rank.get((short_name(node or ""), found.local_rank))
+    node = who.nodes.get(rank, node) if rank is not None else node
     return _python_error(found.traceback, rank, node, file, found.at_ns, "message")
 
 
@@ -206,11 +214,13 @@ def without_echoes(errors: Iterable[PythonError]) -> list[PythonError]:
     """Each exception once: what a launcher or an error file repeats without naming a rank is dropped."""
     kept: list[PythonError] = []
     with_rank: set[tuple[str, str]] = set()
-    seen: set[tuple[int | None, str, str, tuple[Frame, ...]]] = set()
-    for error in sorted(errors, key=lambda e: (e.rank is None, e.source.file, _line(e.source))):
+    seen: set[tuple[int | None, str, str, Frame | None]] = set()
+    for error in sorted(
+        errors, key=lambda e: (e.rank is None, not e.source.place.startswith("line"), e.source.file, _line(e.source))
+    ):
         first_line = error.message.split("\n", 1)[0]
-        key = (error.rank, error.type, error.message, error.frames)
         short = (error.type.rsplit(".", 1)[-1], first_line)
+        key = (error.rank, *short, error.frames[-1] if error.frames else None)
         if key in seen or (error.rank is None and short in with_rank):
             continue
         seen.add(key)
@@ -218,6 +228,14 @@ def without_echoes(errors: Iterable[PythonError]) -> list[PythonError]:
             with_rank.add(short)
         kept.append(error)
     return kept
+
+
+def distinct(reports: Iterable[WatchdogReport]) -> list[WatchdogReport]:
+    """Each report once: the same lines often lie in a rank's own log and in its node's."""
+    kept: dict[tuple[object, ...], WatchdogReport] = {}
+    for report in sorted(reports, key=lambda r: (r.source.file, _line(r.source))):
+        kept.setdefault(tuple(astuple(replace(report, source=Source(""), frames=()))), report)
+    return list(kept.values())
 
 
 def _line(source: Source) -> int:
@@ -290,12 +308,14 @@ def transport_events(
         for draft in text.torch.reports:
             rank = text.writers.rank_of(draft.tag, draft.stream, text.rank)
             if draft.last_error and (rank, draft.last_error) not in quoted:
+                quoted.add((rank, draft.last_error))
                 source = text.torch.source(draft.number)
                 found.append(_event(draft.last_error, source, rank, _node(who, rank, text), None, times.ns(draft.at)))
         for traceback in text.torch.tracebacks:
             message = traceback.message.split("\n", 1)[0]
-            if _GLOO_CLOSED in message:
-                rank = text.writers.rank_of(traceback.tag, traceback.stream, text.rank)
+            rank = _raised_by(traceback, text)
+            if _peer_is_gone(traceback) and (rank, message) not in quoted:
+                quoted.add((rank, message))
                 source = text.torch.source(traceback.number)
                 found.append(_event(message, source, rank, _node(who, rank, text), None, times.ns(traceback.at_ns)))
     return [_with_peer(event, who, known) for event in found]

@@ -105,14 +105,13 @@ def find(paths: Sequence[str | Path], gaps: list[Gap]) -> list[Found]:
                 break
             try:
                 size = item.stat().st_size
-                if size and not os.access(item, os.R_OK):
+                if not os.access(item, os.R_OK):
                     raise PermissionError(13, "permission denied")
             except OSError as error:
                 gaps.append(Gap(f"file {item}", f"cannot be read: {error.strerror or error}", source=Source(str(item))))
                 continue
-            if size:
-                parts = item.relative_to(path.parent).parts if item != path else path.absolute().parts[-4:]
-                found.append(Found(str(item), _named(parts, path), size, item))
+            parts = item.relative_to(path.parent).parts if item != path else path.absolute().parts[-4:]
+            found.append(Found(str(item), _named(parts, path), size, item))
     found.sort(key=lambda f: f.file)
     return found
 
@@ -172,6 +171,17 @@ def newest_attempt(found: list[Found], gaps: list[Gap]) -> list[Found]:
         for where, count in sorted(older.items())
     )
     return kept
+
+
+_LOG_NAME = re.compile(r"\.(?:log|txt|out|err)\d*$|std(?:out|err)", re.IGNORECASE)
+_DUMP_NAME = re.compile(r"trace|dump|flight", re.IGNORECASE)
+
+
+def empty_kind(name: str) -> str:
+    """What an empty file was meant to be, by its name: "log", "dump" or nothing. An empty log still names its rank."""
+    if _LOG_NAME.search(name):
+        return "log"
+    return "dump" if _DUMP_NAME.search(name) else ""
 
 
 def looks_like_text(head: bytes) -> bool:

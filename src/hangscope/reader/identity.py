@@ -52,6 +52,9 @@ class Identity:
     by_pid: dict[int, int] = field(default_factory=dict)
     """pids that one process alone has over all nodes."""
     by_local_rank: dict[tuple[str, int], int] = field(default_factory=dict)
+    """(short host name, local rank); the host is "" where a launcher calls itself localhost."""
+    by_directory: dict[tuple[str, ...], int] = field(default_factory=dict)
+    """torchrun's directory of one worker, ``attempt_0/3``, which is named by the local rank."""
     notes: list[Note] = field(default_factory=list)
     members: dict[str, dict[int, int]] = field(default_factory=dict)
     """Communicator → its own rank → rank of the job."""
@@ -119,6 +122,7 @@ def identify(
             who.ranks.add(text.rank)
         if text.node is None:
             text.node = host_in_path(who, text.parts)
+    _share_directories(who, texts)
     _name_nodes(who, texts, processes, dump_paths)
     return who
 
@@ -141,6 +145,35 @@ def _trust(note: Note) -> tuple[int, bool, str, int]:
     """Best first. Of equals, who saw the process alive comes first: how it ended after that says nothing about it."""
     place = re.sub(r"\D", "", note.source.place)
     return (note.trust, note.alive_at_end is not True, note.source.file, int(place or 0))
+
+
+_WORKER = re.compile(r"^attempt_\d+$")
+
+
+def _share_directories(who: Identity, texts: Sequence[TextFile]) -> None:
+    """torchrun's ``attempt_0/<local rank>/``: one worker's files are one rank's, though not each of them says so.
+
+    Ranks of one node follow each other, so one worker that is known tells who the others are; also the one that was
+    killed before it could write a word.
+    """
+    where = [text.parts[:-1] if _is_worker(text.parts) else None for text in texts]
+    starts: dict[tuple[str, ...], set[int]] = {}
+    for text, worker in zip(texts, where, strict=True):
+        if text.rank is not None and worker is not None:
+            starts.setdefault(worker[:-1], set()).add(text.rank - int(worker[-1]))
+    for text, worker in zip(texts, where, strict=True):
+        if worker is None:
+            continue
+        start = starts.get(worker[:-1], set())
+        if len(start) == 1:
+            who.by_directory[worker] = next(iter(start)) + int(worker[-1])
+            if text.rank is None and not text.writers.shared:
+                text.rank = who.by_directory[worker]
+                who.ranks.add(text.rank)
+
+
+def _is_worker(parts: tuple[str, ...]) -> bool:
+    return len(parts) > 2 and parts[-2].isdigit() and _WORKER.match(parts[-3]) is not None
 
 
 def _world_communicator(processes: Mapping[tuple[str, int], nccl_logs.Process], least: int) -> tuple[str, int] | None:
@@ -230,9 +263,11 @@ def _claim(who: Identity, key: tuple[str, int], rank: int, source: Source) -> No
 
 def _resolve_notes(who: Identity, texts: Sequence[TextFile], notes: Sequence[Note]) -> None:
     """Give every note a rank, by pid, by local rank on its node, or by the launcher's task number."""
-    for note in sorted(notes, key=_trust):
-        if note.rank is not None and note.node is not None and note.local_rank is not None:
-            who.by_local_rank.setdefault((short_name(note.node), note.local_rank), note.rank)
+    local: dict[tuple[str, int], set[int]] = {}
+    for note in notes:
+        if note.rank is not None and note.local_rank is not None:
+            local.setdefault((short_name(note.node or ""), note.local_rank), set()).add(note.rank)
+    who.by_local_rank = {key: next(iter(ranks)) for key, ranks in local.items() if len(ranks) == 1}
     torchrun = any(text.launcher.elastic for text in texts)
     unknown: list[Note] = []
     for note in sorted(notes, key=_trust):
@@ -241,8 +276,8 @@ def _resolve_notes(who: Identity, texts: Sequence[TextFile], notes: Sequence[Not
             rank = note.task if who.world_size is None or note.task < who.world_size else None
         if rank is None:
             rank = who.rank_of(note.node, note.pid)
-        if rank is None and note.node is not None and note.local_rank is not None:
-            rank = who.by_local_rank.get((short_name(note.node), note.local_rank))
+        if rank is None and note.local_rank is not None:
+            rank = who.by_local_rank.get((short_name(note.node or ""), note.local_rank))
         if rank is None:
             unknown.append(note)
         else:
@@ -365,7 +400,7 @@ def merge_processes(who: Identity) -> tuple[dict[int, Process], list[Process], l
                 mine, theirs = getattr(best, name), getattr(other, name)
                 if mine is None and theirs is not None and not _moot(best, name):
                     best = replace(best, **{name: theirs})
-                elif name in _COMPARED and theirs is not None and mine != theirs and trust < NETWORK:
+                elif name in _COMPARED and None not in (mine, theirs) and mine != theirs and trust < NETWORK:
                     gaps.append(
                         Gap(
                             f"{name.replace('_', ' ')} of rank {rank}",

@@ -41,6 +41,8 @@ class LauncherLog:
         self.notes: list[Note] = []
         self.elastic = False
         """Whether a torchrun spoke here: then Slurm's tasks are nodes and not ranks."""
+        self.traceback_ranks: dict[int, int] = {}
+        """Line of a traceback in torchrun's summary → the rank whose it is."""
         self._blocks: dict[str, dict[str, str]] = {}
 
     def feed(self, line: Line) -> None:
@@ -108,6 +110,8 @@ class LauncherLog:
         if match["key"] == "time":
             block.clear()
         block[match["key"]] = match["value"].strip()
+        if match["key"] == "traceback" and (rank := _BLOCK_RANK.match(block.get("rank", ""))):
+            self.traceback_ranks[line.number] = int(rank["rank"])
         if match["key"] != "exitcode" or "rank" not in block:
             return
         rank, ended = _BLOCK_RANK.match(block["rank"]), _BLOCK_EXIT.match(block["exitcode"])

@@ -124,7 +124,7 @@ def _facts(
             gaps.append(
                 Gap(f"ranks of {lost} watchdog lines", "the lines name no global rank", source=Source(text.file))
             )
-    errors.extend(facts.error_file(error, file, node, who) for error, file, node in evidence.errors)
+    errors.extend(facts.error_file(*found, who) for found in evidence.errors)
     comms = facts.communicators(who, processes)
     kernel = [message for text in texts for message in facts.kernel_messages(text, who)]
     for node in evidence.nodes:
@@ -140,7 +140,7 @@ def _facts(
         )
     return Facts(
         processes=tuple(statements),
-        watchdog=tuple(watchdog),
+        watchdog=tuple(facts.distinct(watchdog)),
         errors=tuple(facts.without_echoes(errors)),
         transport=tuple(facts.transport_events(who, processes, texts, comms, times)),
         communicators=tuple(comms),

@@ -61,7 +61,9 @@ _ASYNC = re.compile(
     r"Got (?P<how>(?:non-fatal |fatal )?)async (?P<kind>error |fatal )?event"
     r"(?P<on> on \w+ \(.*?\))?\s?: (?P<text>.*)"
 )
-_CLOSED = re.compile(r"Connection closed by (?:remote )?peer (?P<peer>\S+?)(?:\s|$)")
+# NCCL says "remote peer"; Gloo says "peer", or names the reset that a killed process leaves behind
+_CLOSED = re.compile(r"Connection closed by (?:remote )?peer (?P<peer>\S+?)\.?(?:\s|$)")
+_RESET = re.compile(r"(?:Read|Write) error (?P<peer>\[\S+?\]:\d+): (?:Connection reset|Broken pipe)")
 _SOCKET = re.compile(
     r"[Ss]ocketProgress\w*: Call to \w+ (?:from|to) (?P<peer>\S+) failed|Call to (?:recv|send|read|write)\w* "
     r".*failed : (?:Connection reset|Broken pipe|Connection timed out|No route to host|Network is unreachable)"
@@ -112,7 +114,7 @@ def read_warning(text: str) -> Warned:
         return Warned("size_desync", match["peer"], fatal=True)
     if _TRUNCATED_IB.search(text):
         return Warned("size_desync", fatal=True)
-    if match := _CLOSED.search(text):
+    if match := _CLOSED.search(text) or _RESET.search(text):
         return Warned("connection_closed", match["peer"], fatal=True)
     if match := _QP.search(text):
         port = int(match["port"]) if match["port"] else None

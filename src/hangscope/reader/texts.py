@@ -86,4 +86,4 @@ class TextFile:
             return True
         if self.stacks.dedicated or self.kernel.messages or self.nccl.starts_with_nccl:
             return False
-        return self.name_rank is not None
+        return self.name_rank is not None or self.rank is not None

@@ -130,7 +130,7 @@ class Tracebacks:
     def finish(self) -> list[Traceback]:
         for key in list(self._open):
             self._end(key)
-        return self.found
+        return sorted(self.found, key=lambda traceback: traceback.number)
 
     def _end(self, key: tuple[int | None, str]) -> Traceback | None:
         reading = self._open.pop(key)
