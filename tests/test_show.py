@@ -62,6 +62,13 @@ def test_by_group(capsys: pytest.CaptureFixture[str], raw: dict[int, list[dict[s
     assert len(lines) == sum(entry["process_group"][0] == name for entries in raw.values() for entry in entries)
 
 
+def test_groups_that_share_a_description_stay_apart(capsys: pytest.CaptureFixture[str]) -> None:
+    """Two groups described as dp are shown as dp (3) and dp (4), and either can be asked for by that."""
+    every = {line["group"] for line in shown(capsys, "--group", "dp")}
+    assert every == {"dp (3)", "dp (4)"}
+    assert {line["rank"] for line in shown(capsys, "--group", "DP (4)")} == {1, 3}
+
+
 def test_by_state(capsys: pytest.CaptureFixture[str], raw: dict[int, list[dict[str, Any]]]) -> None:
     """--state completed and --state unfinished part the operations in two."""
     done, open_ones, everything = (

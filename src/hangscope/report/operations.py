@@ -6,6 +6,7 @@ A large job has tens of millions of operations: picking works on columns, and ro
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
@@ -61,16 +62,18 @@ def select(
 
 def table(job: Job, rows: Ints, width: int) -> Iterator[str]:
     """The rows as text lines, heading first, each at most `width` columns."""
-    sizes = _sizes(job, rows)
+    labels = _labels(job)
+    sizes = _sizes(job, rows, labels)
     yield _line({column: column for column in _COLUMNS}, sizes, width)
     for row in rows:
-        yield _line(_cells(job, job.ops[int(row)]), sizes, width)
+        yield _line(_cells(job, job.ops[int(row)], labels), sizes, width)
 
 
 def json_lines(job: Job, rows: Ints) -> Iterator[str]:
     """One JSON object a row. Times are whole nanoseconds since the epoch on the clock of the rank's own node."""
+    labels = _labels(job)
     for row in rows:
-        yield json.dumps(_plain(job, job.ops[int(row)]))
+        yield json.dumps(_plain(job, job.ops[int(row)], labels))
 
 
 # ---- picking ---------------------------------------------------------------------------------------------------------
@@ -79,11 +82,17 @@ def json_lines(job: Job, rows: Ints) -> Iterator[str]:
 def _groups(job: Job, wanted: str) -> list[Group]:
     """The groups of that name, description or label; case does not matter."""
     key = wanted.casefold()
-    found = [g for g in job.groups if key in (g.name.casefold(), g.desc.casefold(), g.label.casefold())]
+    labels = _labels(job)
+    found = [g for g in job.groups if key in (t.casefold() for t in (g.name, g.desc, g.label, labels[g.index]))]
     if not found:
-        labels = sorted({g.label for g in job.groups})
-        raise SettingsError(f"the job has no group {wanted!r}", hint=f"its groups are {_some(labels)}")
+        raise SettingsError(f"the job has no group {wanted!r}", hint=f"its groups are {_some(sorted(labels.values()))}")
     return found
+
+
+def _labels(job: Job) -> dict[int, str]:
+    """What to call each group: its label, with its name behind where several share the label, as in ``dp (4)``."""
+    shared = Counter(group.label for group in job.groups)
+    return {g.index: f"{g.label} ({g.name})" if shared[g.label] > 1 and g.name else g.label for g in job.groups}
 
 
 def _names(job: Job, wanted: str) -> list[int]:
@@ -125,7 +134,7 @@ def _last(rows: Ints, ranks: Ints, count: int) -> Ints:
 # ---- showing ---------------------------------------------------------------------------------------------------------
 
 
-def _sizes(job: Job, rows: Ints) -> dict[str, int]:
+def _sizes(job: Job, rows: Ints, labels: dict[int, str]) -> dict[str, int]:
     """Column widths from the distinct values in the selection, so that no row is looked at twice."""
     ops, tables = job.ops, job.ops.tables
     sizes = {column: len(column) for column in _COLUMNS}
@@ -145,7 +154,7 @@ def _sizes(job: Job, rows: Ints) -> dict[str, int]:
     widen("operation", [f"{name} #{'9' * longest_seq}" for name in names])
     if (ops.column("kind")[rows] != Kind.COLLECTIVE).any():
         widen("operation", [f"send {digits}->{digits}"])
-    widen("group", [job.groups[int(i)].label for i in np.unique(ops.column("group")[rows])])
+    widen("group", [labels[int(i)] for i in np.unique(ops.column("group")[rows])])
     widen("state", [State(int(i)).name for i in np.unique(ops.column("state")[rows])])
     widen("size", ["1023.9 MiB"])
     widen("dtype", ["/".join(tables.dtypes(int(i))) for i in np.unique(ops.column("in_dtypes")[rows])])
@@ -153,14 +162,14 @@ def _sizes(job: Job, rows: Ints) -> dict[str, int]:
     return sizes
 
 
-def _cells(job: Job, operation: Operation) -> dict[str, str]:
+def _cells(job: Job, operation: Operation, labels: dict[int, str]) -> dict[str, str]:
     frame = own_frame(operation.frames)
     dtypes = operation.input_dtypes or operation.output_dtypes
     return {
         "rank": str(operation.rank),
         "node": job.nodes.get(operation.rank, "?"),
         "operation": operation.title,
-        "group": operation.group.label,
+        "group": labels[operation.group.index],
         "state": operation.state.name.lower(),
         "size": "?" if operation.size_bytes is None else size(operation.size_bytes),
         "dtype": "/".join(dict.fromkeys(dtypes)),
@@ -181,13 +190,13 @@ def _line(values: dict[str, str], sizes: dict[str, int], width: int) -> str:
     return line if cells(line) <= width else f"{cut(line, width - 1).rstrip()}…"
 
 
-def _plain(job: Job, operation: Operation) -> dict[str, Any]:
+def _plain(job: Job, operation: Operation, labels: dict[int, str]) -> dict[str, Any]:
     o = operation
     node = job.nodes.get(o.rank)
     return {
         "rank": o.rank,
         "node": None if node is None else whole(node),
-        "group": whole(o.group.label),
+        "group": whole(labels[o.group.index]),
         "group_name": whole(o.group.name),
         "kind": o.kind.name.lower(),
         "name": whole(o.name),

@@ -112,8 +112,8 @@ def assign(diagnosis: Diagnosis) -> Letters:
 
 
 def title(name: str, seq: int | None) -> str:
-    """``all_reduce #16``."""
-    return name if seq is None else f"{name} #{seq}"
+    """``all_reduce #16``. A send or receive is known by its peers: its group counts collectives only."""
+    return name if seq is None or "->" in name or "<-" in name else f"{name} #{seq}"
 
 
 def _kind_word(kind: str) -> str:
