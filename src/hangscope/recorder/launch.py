@@ -168,7 +168,7 @@ class Command:
     def handle_signals(self, told: Callable[[int], None]) -> None:
         """Hand signals on from now on; `told` hears of each. Must be called in the main thread."""
 
-        def hand_on(number: int, frame: FrameType | None) -> None:
+        def hand_on(number: int, _: FrameType | None) -> None:
             told(number)
             try:
                 if number in _TO_GROUP:
@@ -178,7 +178,7 @@ class Command:
             except ProcessLookupError:
                 pass
 
-        def resize(number: int, frame: FrameType | None) -> None:
+        def resize(_: int, __: FrameType | None) -> None:
             for stream in self._streams:
                 stream.resize()
 

@@ -65,15 +65,16 @@ class Progress:
             known = self.counters.get(key)
             if known is not None and (known.enqueued, known.completed) == pair:
                 continue
-            if known is not None and known.completed != pair[1]:
+            if known is not None and known.completed != pair[1] and source != "nccl":
                 gone = [each for each in self.unfinished.get(source, ()) if each.pg == str(group)]
                 self._replace(source, [each for each in self.unfinished.get(source, ()) if each not in gone], now_ns)
             self.counters[key] = _Counter(*pair, since=now)
 
-    def take_active(self, source: str, dump: Mapping[str, Any], now_ns: int) -> None:
-        """An answer that lists the unfinished operations only."""
-        waiting = [each for each in unfinished(source, dump) if (source, each.record) not in self._cleared]
-        self._replace(source, waiting, now_ns)
+    def take_active(self, dump: Mapping[str, Any], now: float, now_ns: int) -> None:
+        """NCCL's answer that lists the unfinished operations only."""
+        self.take_counters("nccl", _mapping(dump.get("pg_status")), now, now_ns)
+        waiting = [each for each in unfinished("nccl", dump) if ("nccl", each.record) not in self._cleared]
+        self._replace("nccl", waiting, now_ns)
 
     # ---- full answers ------------------------------------------------------------------------------------------------
 
@@ -110,10 +111,11 @@ class Progress:
         how the slowest normal operation is learnt; or the counters stand still, which also hides an operation that a
         later one has overtaken.
         """
-        now_sources, some_time = set(), set()
+        now_sources: set[str] = set()
+        some_time: set[str] = set()
         for (source, _), each in self.counters.items():
             standing = now - each.since
-            if each.checked or standing <= threshold_s / 5:
+            if source == "nccl" or each.checked or standing <= threshold_s / 5:
                 continue
             urgent = each.enqueued > each.completed and standing > threshold_s
             (now_sources if urgent else some_time).add(source)
@@ -149,14 +151,12 @@ def unfinished(source: str, dump: Mapping[str, Any]) -> list[Unfinished]:
         judged = closed or entry
         if judged.get("retired") or judged.get("state") == "completed":
             continue
-        names = entry.get("process_group")
-        group = str(names[1] if names[1] not in ("", "undefined") else names[0]) if _is_pair(names) else ""
         found.append(
             Unfinished(
                 source=source,
                 record=_integer(entry.get("record_id")),
                 pg=str(entry.get("pg_id")),
-                group=group,
+                group=_group(entry.get("process_group")),
                 name=str(entry.get("profiling_name") or "").partition(":")[2] or str(entry.get("profiling_name") or ""),
                 seq=_integer(entry.get("p2p_seq_id" if entry.get("is_p2p") else "collective_seq_id")),
                 created_ns=_integer(entry.get("time_created_ns")),
@@ -183,8 +183,11 @@ def _pair(value: object) -> tuple[int, int] | None:
         return None
 
 
-def _is_pair(value: object) -> bool:
-    return isinstance(value, (list, tuple)) and len(value) == 2
+def _group(names: object) -> str:
+    """Its description where it has one, else its name."""
+    if not isinstance(names, (list, tuple)) or len(names) != 2:
+        return ""
+    return str(names[1] if names[1] not in ("", "undefined") else names[0])
 
 
 def _integer(value: object) -> int:

@@ -43,7 +43,7 @@ ALARMS = (
 
 
 class Log:
-    """Cuts the output into lines and sorts them: a line that names its rank into that rank's file, others into `rest`."""
+    """Sorts the output by line: one that names its rank goes into that rank's file, the others into `rest`."""
 
     def __init__(self, directory: Path, rest: str) -> None:
         self._directory = directory

@@ -23,6 +23,8 @@ class Answer:
     body: bytes = b""
     error: str = ""
     seconds: float = 0.0
+    late: bool = False
+    """The process took the question and did not answer it in time."""
 
     @property
     def ok(self) -> bool:
@@ -41,7 +43,7 @@ def ask(path: str, handler: str, deadline_s: float) -> Answer:
         while True:
             left = begun + deadline_s - time.monotonic()
             if left <= 0:
-                return Answer(None, error=f"no answer within {deadline_s:g} s", seconds=deadline_s)
+                return Answer(None, error=f"no answer within {deadline_s:g} s", seconds=deadline_s, late=True)
             connection.settimeout(left)
             try:
                 chunk = connection.recv(1 << 18)

@@ -1,0 +1,306 @@
+"""The node agent: watches this node's ranks, notices that they stall, and has the evidence saved.
+
+One thread polls; a capture runs on a thread of its own, so that the end of a rank is noticed meanwhile. Nothing that
+happens here reaches the job: every question has a deadline, and an error of ours is said and left behind.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from hangscope.incident.layout import write_json
+from hangscope.recorder import process, shared, status
+from hangscope.recorder.capture import counters, logs
+from hangscope.recorder.evidence import Node
+from hangscope.recorder.incidents import Incidents
+from hangscope.recorder.polling import POLL_S, Polling
+from hangscope.recorder.ranks import Rank
+from hangscope.recorder.verdict import Verdict
+
+STATUS_S = 2.0
+_ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+
+
+class Agent:
+    def __init__(
+        self,
+        *,
+        root: Path,
+        folder: Path,
+        node: Node,
+        sockets: Path,
+        stall_after: float | None = None,
+        say: Callable[[str], None],
+        diagnose: Callable[[Path], Verdict] | None,
+    ) -> None:
+        self._folder = folder
+        self._node = node
+        self._say = say
+        self._polling = Polling(sockets, stall_after)
+        self._ended = threading.Event()
+        self._incidents = Incidents(
+            root=root,
+            folder=folder,
+            node=node,
+            ended=self._ended,
+            publish=self.write_status,
+            say=say,
+            diagnose=diagnose,
+        )
+        self._command: int | None = None
+        self._exit: int | None = None
+        self._signalled = False
+        self._alarms: list[str] = []
+        self._stalled: dict[int, tuple[Any, ...]] = {}
+        self._dumps_seen: set[Path] = set()
+        self._dump_folders: set[Path] | None = None
+        self._next_poll = 0.0
+        self._next_status = 0.0
+        self._complained = False
+        self._wake_read, self._wake_write = os.pipe()
+        os.set_blocking(self._wake_write, False)
+        self._thread = threading.Thread(target=self._run, name="agent", daemon=True)
+
+    # ---- what `run` calls --------------------------------------------------------------------------------------------
+
+    def start(self, command: int) -> None:
+        self._command = command
+        threading.Thread(target=self._look_around, name="inventory", daemon=True).start()
+        self._thread.start()
+
+    def alarm(self, text: str) -> None:
+        """A watchdog of PyTorch has printed that it gives up."""
+        self._alarms.append(text)
+        self._wake()
+
+    def signalled(self, number: int) -> None:
+        """A signal is being handed on: ranks that end now were told to."""
+        self._signalled = self._signalled or number in _ENDING
+
+    def finish(self, status: int) -> None:
+        """The command has ended with `status`, and its output is all there: save what is left to save."""
+        self._exit = status
+        self._ended.set()
+        self._wake()
+        self._thread.join(timeout=10)
+        try:
+            self._polling.note_ends()
+            self._incidents.finish(list(self._polling), self._failure(status))
+        except Exception as error:
+            self._say(f"the last part of the capture failed: {type(error).__name__}: {error}")
+        self.write_status()
+        self._polling.close()
+
+    def _failure(self, status: int) -> str | None:
+        """How the job failed by itself, None where it did not."""
+        if status == 0 or self._signalled or not self._polling.ranks:
+            return None
+        return self._bad_end() or f"the command ended with status {status}"
+
+    def _wake(self) -> None:
+        with contextlib.suppress(OSError):
+            os.write(self._wake_write, b"x")
+
+    def _look_around(self) -> None:
+        """Once, beside the start of the job: it must not wait for nvidia-smi."""
+        self._node.look_up()
+        with contextlib.suppress(OSError):
+            write_json(self._folder / "counters" / "start.json", counters.snapshot())
+
+    # ---- the loop ----------------------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        while not self._ended.is_set():
+            try:
+                self._sleep()
+                self._turn()
+            except Exception as error:
+                # A full disk or a mistake of ours must not end the watch. Said once: it may come every second.
+                if not self._complained:
+                    self._say(f"the agent has a problem and goes on: {type(error).__name__}: {error}")
+                self._complained = True
+                time.sleep(POLL_S)
+
+    def _sleep(self) -> None:
+        """Until the next poll is due, a rank ends, or somebody wakes us."""
+        poller = select.poll()
+        poller.register(self._wake_read, select.POLLIN)
+        longest = self._next_poll - time.monotonic()
+        for rank in self._polling:
+            if not rank.ended and rank.watched.fd is not None:
+                poller.register(rank.watched.fd, select.POLLIN)
+            elif not rank.ended:
+                longest = min(longest, 0.3)
+        for fd, _ in poller.poll(max(0.0, longest) * 1000):
+            if fd == self._wake_read:
+                os.read(self._wake_read, 64)
+
+    def _turn(self) -> None:
+        self._polling.note_ends()
+        now = time.monotonic()
+        if now >= self._next_poll and not self._ended.is_set():
+            self._polling.turn(self._command)
+            self._next_poll = now + self._polling.interval
+            if self._polling.restarted:
+                self._polling.restarted = False
+                self._incidents.next_hang()
+                self._stalled.clear()
+        self._judge()
+        if now >= self._next_status:
+            self.write_status()
+            self._next_status = now + STATUS_S + len(self._polling.ranks) / 50
+
+    # ---- judgement ---------------------------------------------------------------------------------------------------
+
+    def _judge(self) -> None:
+        self._note_recovery()
+        incidents = self._incidents
+        if incidents.working:
+            return
+        for path in (incidents.hang, incidents.snapshot):
+            asked = shared.marked(path)
+            if asked is not None and incidents.reason(path) is None:
+                self._capture(path, str(asked.get("reason") or "stall"), str(asked.get("detail") or ""))
+                return
+        trouble = self._trouble()
+        if trouble is None:
+            return
+        reason, detail = trouble
+        before = incidents.reason(incidents.hang)
+        # Captured once. Once more when PyTorch itself gives up: soon there will be nobody left to ask.
+        last = reason in ("watchdog", "dump-file") and before not in ("watchdog", "dump-file")
+        if before is None or last:
+            self._capture(incidents.hang, reason, detail)
+
+    def _capture(self, path: Path, reason: str, detail: str) -> None:
+        if path == self._incidents.hang:
+            self._stalled = {rank.number: rank.progress.signature() for rank in self._polling if not rank.ended}
+            self._polling.settled = set(self._stalled)
+        self._incidents.capture(path, reason, detail, list(self._polling))
+
+    def _trouble(self) -> tuple[str, str] | None:
+        """(reason, detail) of what is wrong now, the most certain first."""
+        bad = None if self._signalled else self._bad_end()
+        if bad is not None and self._incidents.reason(self._incidents.hang) is None:
+            return "rank-exit", bad
+        stuck = self._oldest()
+        if stuck is not None:
+            return "stall", stuck
+        if self._alarms:
+            text, self._alarms = self._alarms[0], []
+            return "watchdog", text
+        fresh = self._fresh_dumps()
+        if fresh:
+            return "dump-file", f"PyTorch wrote {fresh[0].name}"
+        return None
+
+    def _bad_end(self) -> str | None:
+        """The rank that ended badly first, in words."""
+        ended = [rank for rank in self._polling if rank.ended and rank.exit_status not in (0, None)]
+        first = min(ended, key=lambda rank: rank.ended_at or 0.0, default=None)
+        if first is None:
+            return None
+        return f"rank {first.number} (pid {first.worker.pid}) {how_ended(first.exit_status)}"
+
+    def _oldest(self) -> str | None:
+        """The oldest unfinished operation of all ranks, in words, if it is older than the threshold."""
+        now_ns = time.time_ns()
+        waiting = [
+            (oldest.age_s(now_ns), rank.number, oldest.label)
+            for rank in self._polling
+            if not rank.ended and rank.number not in self._stalled and (oldest := rank.progress.oldest()) is not None
+        ]
+        age, number, label = max(waiting, default=(0.0, 0, ""))
+        return f"rank {number}: {label} unfinished for {age:.1f} s" if age > self._polling.threshold() else None
+
+    def _fresh_dumps(self) -> list[Path]:
+        """Dumps that PyTorch has written by itself since we last looked."""
+        found = []
+        for folder in self._folders():
+            with contextlib.suppress(OSError):
+                for entry in os.scandir(folder):
+                    path = Path(entry.path)
+                    if path in self._dumps_seen or _is_ours(entry.name) or not entry.is_file():
+                        continue
+                    self._dumps_seen.add(path)
+                    if entry.stat().st_mtime >= self._node.started_at - 1:
+                        found.append(path)
+        return found
+
+    def _folders(self) -> set[Path]:
+        """Where PyTorch's dumps go: our own folder, or where the user's settings put them."""
+        if self._dump_folders is None:
+            first: Rank | None = next((rank for rank in self._polling if not rank.ended), None)
+            environ = process.environment(first.worker.pid) if first is not None else {}
+            if not environ:
+                return {self._folder / "dumps"}
+            prefixes = [environ[name] for name in logs.DUMP_VARIABLES if environ.get(name)]
+            self._dump_folders = {self._folder / "dumps", *(Path(prefix).parent for prefix in prefixes)}
+        return self._dump_folders
+
+    def _note_recovery(self) -> None:
+        """A stall that went on by itself is over, and the next one is another incident."""
+        if not self._stalled or self._incidents.working:
+            return
+        moved = [
+            number
+            for number, before in self._stalled.items()
+            if (rank := self._polling.ranks.get(number)) is not None
+            and not rank.ended
+            and rank.progress.signature() != before
+        ]
+        if len(moved) == len(self._stalled):
+            path = self._incidents.hang
+            self._stalled = {}
+            self._polling.settled = set()
+            if self._incidents.reason(path) in ("stall", "watchdog", "dump-file"):
+                self._say(f"the job goes on; what was saved is in {path}")
+                self._incidents.next_hang()
+
+    # ---- status ------------------------------------------------------------------------------------------------------
+
+    def write_status(self) -> None:
+        first = next(iter(self._polling), None)
+        value = {
+            "schema": status.SCHEMA,
+            "node": self._node.name,
+            "job": self._node.job,
+            "attempt": self._node.attempt,
+            "at": time.time(),
+            "agent_pid": os.getpid(),
+            "command_pid": self._command,
+            "sockets": str(self._polling.sockets),
+            "world_size": first.worker.world_size if first is not None else None,
+            "local_world_size": first.worker.local_world_size if first is not None else None,
+            "threshold_s": self._polling.threshold(),
+            "poll_s": round(self._polling.interval, 3),
+            "ended": self._exit,
+            "captures": self._incidents.log,
+            "live": status.rows(self._polling),
+        }
+        with contextlib.suppress(OSError):
+            write_json(self._folder / shared.STATUS, value)
+
+
+def _is_ours(name: str) -> bool:
+    return name.startswith((".", "last_rank_")) or name.endswith((".json", ".pickle", ".pipe", ".part"))
+
+
+def how_ended(code: int | None) -> str:
+    """In words: "was killed by SIGKILL", "ended with status 1"."""
+    if code is None:
+        return "ended"
+    if code >= 0:
+        return f"ended with status {code}"
+    try:
+        return f"was killed by {signal.Signals(-code).name}"
+    except ValueError:
+        return f"was killed by signal {-code}"

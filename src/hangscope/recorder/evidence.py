@@ -1,0 +1,309 @@
+"""One capture on this node: every source, the most perishable first, each with its own deadline, all ranks at once."""
+
+from __future__ import annotations
+
+import json
+import platform
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future, wait
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timezone
+from typing import Any
+
+from hangscope.__about__ import __version__
+from hangscope.incident.layout import NODE_FILE, NODE_SCHEMA
+from hangscope.recorder import process
+from hangscope.recorder.capture import counters, flight, gpu, kernel, logs, ras, stacks
+from hangscope.recorder.part import Part
+from hangscope.recorder.ranks import Rank
+from hangscope.recorder.server import ask
+from hangscope.recorder.workers import Worker
+
+BETWEEN_SAMPLES_S = 2.0
+DEADLINE_S = 14.0
+LAST_WORDS_S = 5.0
+_DUMPS = (("nccl", "pickle"), ("gloo", "json"), ("nccl2", "json"))
+_PREFIXES = ("TORCH_", "NCCL_", "GLOO_", "PYTORCH_", "CUDA_", "TORCHELASTIC_", "MASTER_", "HANGSCOPE_")
+
+
+@dataclass(slots=True)
+class Node:
+    """What does not change while the job runs, looked up once."""
+
+    name: str
+    job: str
+    attempt: str
+    started_at: float
+    gpus: list[dict[str, Any]] = field(default_factory=list)
+    driver: str | None = None
+    nics: list[dict[str, Any]] = field(default_factory=list)
+
+    def look_up(self) -> None:
+        self.gpus, self.driver = gpu.inventory()
+        self.nics = counters.ports()
+
+
+@dataclass(slots=True)
+class Capture:
+    """`ended` turns true when the command has: nothing is left then that could answer."""
+
+    part: Part
+    node: Node
+    ranks: Sequence[Rank]
+    reason: str
+    detail: str
+    ended: threading.Event
+    captured_at: str = field(default_factory=lambda: _iso(time.time()))
+    _settings: dict[str, str] = field(default_factory=dict)
+    _rows: dict[int, dict[str, Any]] = field(default_factory=dict)
+    _complete: bool = False
+
+    def goes_on(self, before: Capture) -> None:
+        """This is another capture of the same hang: what the first one saw of a process stays."""
+        self.captured_at, self._settings, self._rows = before.captured_at, before._settings, before._rows
+
+    def take(self) -> None:
+        """Everything, in at most DEADLINE_S. A source that does not come back in time is a gap."""
+        begun = time.monotonic()
+        number = stacks.next_number(self.part)
+        alive = [rank for rank in self.ranks if not rank.ended]
+        # Threads that hang in a source must not keep us: the pool is left behind, its threads are daemons of this run.
+        pool = _Pool(max(8, 3 * len(self.ranks) + 6))
+        first = [pool.start(f"rank {rank.number}", self._rank, rank, number) for rank in alive]
+        environ = self._environ(alive)
+        rest = [
+            pool.start("network counters", self._counters),
+            pool.start("GPU state", self._gpu),
+            pool.start("kernel messages", self._kernel),
+            pool.start("RAS", self._ras, 1, environ),
+            pool.start("files", self._files, environ),
+        ]
+        self._last_answers()
+        self._wait(first, begun + 5.0, report=False)
+        self.write_node(environ)
+        second = [pool.start(f"rank {rank.number}", self._again, rank, number + 1) for rank in alive]
+        second.append(pool.start("RAS", self._ras, 2, environ))
+        self._wait([*first, *rest, *second], begun + DEADLINE_S, report=True)
+        self.write_node(environ)
+
+    def _wait(self, jobs: Iterable[Future[None]], until: float, *, report: bool) -> None:
+        done, late = wait(list(jobs), timeout=max(0.1, until - time.monotonic()))
+        for job in done:
+            error = job.exception()
+            if error is not None:
+                self.part.gap(_Pool.name(job), f"{type(error).__name__}: {error}")
+        if report:
+            for job in late:
+                self.part.gap(_Pool.name(job), f"no end within {DEADLINE_S:g} s")
+
+    # ---- one rank ----------------------------------------------------------------------------------------------------
+
+    def _rank(self, rank: Rank, number: int) -> None:
+        worker = rank.worker
+        told = process.stat(worker.pid)
+        frozen = told is not None and told.state in "Tt"
+        if worker.socket is not None:
+            # A stopped process still accepts connections into its queue: asking it costs deadlines and tells nothing.
+            rank.server_answers = False if frozen else ask(worker.socket, "ping", 1.0).ok
+        if rank.server_answers:
+            for backend in flight.quick(self.part, worker):
+                self._complete_groups(rank, backend)
+        elif worker.socket is not None:
+            rank.python_answers = None
+            self.part.gap(
+                f"recorder of rank {rank.number}",
+                "the process is stopped" if frozen else "its worker server does not answer",
+                rank.number,
+            )
+        else:
+            why = "; ".join(worker.errors) or "no companion runs in it"
+            self.part.gap(f"recorder of rank {rank.number}", why, rank.number)
+        self._stacks(rank, number)
+        if rank.server_answers:
+            flight.with_stacks(self.part, worker)
+        if rank.output:
+            logs.save_redirected(self.part, worker, rank.output)
+
+    def _stacks(self, rank: Rank, number: int) -> None:
+        worker = rank.worker if rank.server_answers else _without_server(rank)
+        answered = stacks.sample(self.part, worker, number)
+        if rank.server_answers:
+            rank.python_answers = answered
+
+    def _again(self, rank: Rank, number: int) -> None:
+        if self.ended.wait(BETWEEN_SAMPLES_S) or rank.watched.ended():
+            return
+        if rank.python_answers is False:
+            rank.server_answers = ask(rank.worker.socket or "", "ping", 1.0).ok
+            stacks.sample(self.part, _without_server(rank), number)  # the first question to its Python is still open
+        else:
+            self._stacks(rank, number)
+
+    def _complete_groups(self, rank: Rank, backend: str) -> None:
+        """Put the members of the groups into a dump whose recorder does not know them."""
+        name = f"dumps/{backend}_rank_{rank.number}.json"
+        table = rank.members(backend)
+        if not table or not self.part.has(name):
+            return
+        try:
+            dump = json.loads((self.part.directory / name).read_bytes())
+        except (OSError, ValueError):
+            return
+        rank.take_full(backend, dump)
+        dump["pg_config"] = rank.members(backend)
+        self.part.write(name, json.dumps(dump), rank=rank.number)
+
+    def _last_answers(self) -> None:
+        for rank in self.ranks:
+            logs.save_error_file(self.part, rank.number, rank.error_file)
+            if any(self.part.has(f"dumps/{name}_rank_{rank.number}.{end}") for name, end in _DUMPS):
+                continue
+            text = rank.last_answer() if rank.ended or rank.server_answers is False else None
+            if text is not None:
+                self.part.write(f"dumps/last_rank_{rank.number}.json", text, rank=rank.number)
+            elif rank.ended:
+                self.part.gap(f"recorder of rank {rank.number}", "it ended before it was ever asked", rank.number)
+
+    # ---- the node ----------------------------------------------------------------------------------------------------
+
+    def _environ(self, alive: Sequence[Rank]) -> dict[str, str]:
+        for rank in alive:
+            environ = process.environment(rank.worker.pid)
+            if environ:
+                return {name: value for name, value in sorted(environ.items()) if name.startswith(_PREFIXES)}
+        return {}
+
+    def _counters(self) -> None:
+        self.part.write_json("counters/stall.json", counters.snapshot())
+
+    def _gpu(self) -> None:
+        if not self.node.gpus:
+            return
+        text, why = gpu.report()
+        if text is None:
+            self.part.gap("GPU state", why)
+        else:
+            self.part.write("gpu/nvidia-smi.txt", text)
+
+    def _kernel(self) -> None:
+        text, why = kernel.messages(self.node.started_at)
+        if text is None:
+            self.part.gap("kernel messages", why)
+        elif text:
+            self.part.write("kernel/messages.txt", text)
+
+    def _ras(self, number: int, environ: dict[str, str]) -> None:
+        if not any("dump_nccl_trace_pickle" in rank.worker.handlers for rank in self.ranks):
+            return  # no NCCL in this torch
+        if number > 1 and self.ended.wait(BETWEEN_SAMPLES_S):
+            return
+        where = ras.address(environ.get("NCCL_RAS_ADDR"))
+        if not ras.listening(where[1]):
+            self.part.gap("RAS", f"nothing listens on port {where[1]} (NCCL before 2.24, or NCCL_RAS_ENABLE=0)")
+            return
+        answer, form, why = ras.status(where, 6.0)
+        if answer is None:
+            self.part.gap("RAS", why)
+        else:
+            self.part.write(f"ras/ras.{number}.{'json' if form == 'json' else 'txt'}", answer)
+
+    def _files(self, environ: dict[str, str]) -> None:
+        logs.save_elsewhere(self.part, environ, [rank.number for rank in self.ranks], platform.node())
+
+    # ---- node.json ---------------------------------------------------------------------------------------------------
+
+    def complete(self) -> None:
+        """All is there. Also called when the job has ended: how each rank ended is known only then."""
+        if not self._complete:
+            self.write_node()
+        self._complete = True
+        self.write_node()
+
+    def write_node(self, environ: dict[str, str] | None = None) -> None:
+        self._last_answers()
+        using = gpu.users() if self.node.gpus and not self.ended.is_set() else {}
+        torch = next((rank.worker.torch for rank in self.ranks if rank.worker.torch), None)
+        python = next((rank.worker.python for rank in self.ranks if rank.worker.python), None)
+        if environ:
+            self._settings = environ
+        self.part.write_json(
+            NODE_FILE,
+            {
+                "schema": NODE_SCHEMA,
+                "node": self.node.name,
+                "captured_at": self.captured_at,
+                "reason": self.reason,
+                "detail": self.detail,
+                "job": self.node.job,
+                "attempt": self.node.attempt,
+                "versions": {
+                    "hangscope": __version__,
+                    "python": python,
+                    "torch": torch,
+                    "driver": self.node.driver,
+                    "kernel": platform.release(),
+                },
+                "gpus": self.node.gpus,
+                "nics": self.node.nics,
+                "settings": self._settings,
+                "ranks": [self._row(rank, self._gpu_of(rank, using)) for rank in self.ranks],
+                "gaps": self.part.gaps,
+                "complete": self._complete,
+            },
+        )
+
+    def _row(self, rank: Rank, gpu_used: str | None) -> dict[str, Any]:
+        """The rank as it was when its hang was captured. That it ended much later is told beside it, not in it.
+
+        A hang that somebody ends hours later with a signal must not look like a rank that died of one.
+        """
+        row = rank.row(gpu_used)
+        before = self._rows.get(rank.number)
+        if before is None or not self._complete:
+            if before is not None and row["state"] == "gone":
+                row = {**before, "state": "gone", "exit_status": row["exit_status"], "ended_at": row["ended_at"]}
+            self._rows[rank.number] = row
+            return row
+        if before["ended_at"] is not None:
+            return {**before, "exit_status": row["exit_status"], "oom_kills": row["oom_kills"]}
+        return {**before, "later": {"exit_status": row["exit_status"], "ended_at": row["ended_at"]}}
+
+    def _gpu_of(self, rank: Rank, using: dict[int, str]) -> str | None:
+        return using.get(rank.worker.pid) or gpu.by_order(self.node.gpus, rank.visible_gpus, rank.worker.local_rank)
+
+
+def _without_server(rank: Rank) -> Worker:
+    return replace(rank.worker, socket=None)
+
+
+def _iso(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, timezone.utc).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+class _Pool:
+    """Threads that nobody waits for at exit: a source may hang for good."""
+
+    def __init__(self, size: int) -> None:
+        self._slots = threading.Semaphore(size)
+
+    def start(self, name: str, function: Callable[..., None], *arguments: Any) -> Future[None]:
+        job: Future[None] = Future()
+        job.name = name  # type: ignore[attr-defined]
+
+        def work() -> None:
+            with self._slots:
+                try:
+                    function(*arguments)
+                except BaseException as error:
+                    job.set_exception(error)
+                else:
+                    job.set_result(None)
+
+        threading.Thread(target=work, name=name, daemon=True).start()
+        return job
+
+    @staticmethod
+    def name(job: Future[None]) -> str:
+        return str(getattr(job, "name", ""))

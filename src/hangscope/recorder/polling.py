@@ -1,0 +1,217 @@
+"""The ranks of this node and the questions to them: who is there, how far each one is, at a bounded cost."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from hangscope.recorder import process, workers
+from hangscope.recorder.capture import flight
+from hangscope.recorder.progress import slowest
+from hangscope.recorder.ranks import Rank
+from hangscope.recorder.server import Answer, Asker
+
+POLL_S = 1.0
+LONGEST_POLL_S = 5.0
+ANSWER_S = 0.5
+DUTY = 0.0005
+"""The share of one core that the questions to one rank may cost it, and the same again for asking them."""
+STALL_S = 30.0
+TIMES_SLOWEST = 5.0
+SCAN_S = 10.0
+COMPANION_S = 20.0
+"""A process with RANK in its environment that has not registered after this long has no companion."""
+GROUPS_S = 30.0
+_KEYS = (("nccl",), ("python",), ("full", "nccl"), ("full", "gloo"), ("full", "nccl2"))
+
+
+class Polling:
+    """`stall_after` is the user's threshold; None means the larger of 30 s and five times the slowest so far."""
+
+    def __init__(self, sockets: Path, stall_after: float | None = None) -> None:
+        self.sockets = sockets
+        self.ranks: dict[int, Rank] = {}
+        self.restarted = False
+        """Set when the launcher has started ranks anew after some had ended; whoever cares clears it."""
+        self.settled: set[int] = set()
+        """Ranks whose stall is known: nothing needs to be confirmed about them."""
+        self.interval = POLL_S
+        self._stall_after = stall_after
+        self._registry = workers.Registry(sockets)
+        self._asker = Asker()
+        self._cost = 0.0
+        self._unknown: dict[int, tuple[float, float]] = {}
+        self._foreign: set[int] = set()
+        self._next_discovery = 0.0
+        self._next_scan = 0.0
+        self._next_groups = 0.0
+        self._next_full: dict[tuple[int, str], float] = {}
+
+    def __iter__(self) -> Iterator[Rank]:
+        """The ranks in order."""
+        return iter([self.ranks[number] for number in sorted(self.ranks)])
+
+    def close(self) -> None:
+        self._asker.close()
+
+    def threshold(self) -> float:
+        if self._stall_after is not None:
+            return self._stall_after
+        return max(STALL_S, TIMES_SLOWEST * slowest(rank.progress for rank in self.ranks.values()))
+
+    def note_ends(self) -> None:
+        for rank in self.ranks.values():
+            if rank.note_end():
+                for key in _KEYS:
+                    self._asker.forget((*key, rank.number))
+
+    def turn(self, command: int | None) -> None:
+        """Look who is there, and ask everybody. Sets the interval to the next turn by what it cost."""
+        begun = time.thread_time()
+        now = time.monotonic()
+        if now >= self._next_discovery:
+            self._discover(now, command)
+            complete = any(len(self.ranks) >= (rank.worker.local_world_size or 1 << 30) for rank in self.ranks.values())
+            self._next_discovery = now + (LONGEST_POLL_S if complete else 0.0)
+        self._ask(now)
+        self._confirm(now)
+        cost = (time.thread_time() - begun) / max(1, len(self.ranks))
+        self._cost += 0.2 * (cost - self._cost)
+        self.interval = min(LONGEST_POLL_S, max(POLL_S, self._cost / DUTY))
+
+    # ---- who is there ------------------------------------------------------------------------------------------------
+
+    def _discover(self, now: float, command: int | None) -> None:
+        for worker in self._registry.workers():
+            if worker.pid in self._foreign or any(rank.worker.pid == worker.pid for rank in self.ranks.values()):
+                continue
+            if worker.rank is not None:
+                self._add(worker)
+            elif worker.asks_python and worker.socket:
+                # Which rank a process of mp.spawn is, only it knows; many processes are none and never will be.
+                due, pause = self._unknown.get(worker.pid, (0.0, POLL_S))
+                if process.stat(worker.pid) is None:
+                    self._foreign.add(worker.pid)
+                elif now >= due:
+                    self._asker.ask(("who", worker.pid), worker.socket, "hangscope_progress?groups=1")
+                    self._unknown[worker.pid] = (now + pause, min(30.0, 1.2 * pause))
+        if command is not None and now >= self._next_scan:
+            self._next_scan = now + SCAN_S
+            for worker in workers.below(command):
+                if worker.rank not in self.ranks and _age(worker.pid) > COMPANION_S:
+                    self._add(worker)
+
+    def _add(self, worker: workers.Worker) -> None:
+        assert worker.rank is not None
+        before = self.ranks.get(worker.rank)
+        if before is not None and not before.ended:
+            if before.worker.registered and workers.one_per_rank([before.worker, worker])[0] is before.worker:
+                self._foreign.add(worker.pid)  # a helper process of the rank that inherited RANK
+                return
+            before.watched.close()
+        elif before is not None:
+            # The launcher starts the ranks anew. Those that ended belong to what was captured, if anything was.
+            for number in [number for number, rank in self.ranks.items() if rank.ended]:
+                self.ranks.pop(number).watched.close()
+            self.settled.clear()
+            self.restarted = True
+        self.ranks[worker.rank] = Rank.of(worker)
+
+    # ---- questions ---------------------------------------------------------------------------------------------------
+
+    def _ask(self, now: float) -> None:
+        with_groups = now >= self._next_groups
+        if with_groups:
+            self._next_groups = now + GROUPS_S
+        for rank in self.ranks.values():
+            socket = rank.worker.socket
+            if rank.ended or socket is None:
+                continue
+            nccl = "dump_nccl_trace_json" in rank.worker.handlers  # CUDA builds from 2.5 on
+            if nccl:
+                self._asker.ask(("nccl", rank.number), socket, "dump_nccl_trace_json?onlyactive=true")
+            if rank.worker.asks_python and (with_groups or not rank.groups or not nccl or rank.last_status):
+                question = "hangscope_progress" + ("?groups=1" if with_groups or not rank.groups else "")
+                self._asker.ask(("python", rank.number), socket, question)
+        self._take(self._asker.wait(ANSWER_S))
+
+    def _confirm(self, now: float) -> None:
+        """Ask for the whole ring where the cheap answers leave a doubt. One that costs much is asked for rarely."""
+        threshold = self.threshold()
+        asked = False
+        for rank in self.ranks.values():
+            socket = rank.worker.socket
+            if rank.ended or socket is None or rank.number in self.settled:
+                continue
+            urgent, some_time = rank.progress.doubtful(now, time.time_ns(), threshold)
+            silent = (self._asker.open_for(("python", rank.number)) or 0.0) > threshold
+            if silent and "fr_trace_json" in rank.worker.handlers:
+                some_time.add("gloo")  # the recorder itself needs no GIL to answer
+            for source in urgent | some_time:
+                if source in urgent or now >= self._next_full.get((rank.number, source), 0.0):
+                    asked |= self._asker.ask(("full", source, rank.number), socket, flight.json_question(source))
+        if asked:
+            self._take(self._asker.wait(2.0))
+
+    def _take(self, answers: list[tuple[Any, Answer]]) -> None:
+        for key, answer in answers:
+            if key[0] == "who":
+                self._take_who(key[1], answer)
+                continue
+            rank = self.ranks.get(key[-1])
+            if rank is None:
+                continue
+            if key[0] == "python" and answer.ok:
+                rank.python_answers = True
+            if answer.status is not None:
+                rank.server_answers = True
+            value = json_object(answer)
+            if value is None:
+                continue
+            rank.last_poll_at = time.time()
+            if key[0] == "nccl":
+                rank.take_active(value)
+            elif key[0] == "python":
+                rank.take_progress(value, time.monotonic())
+                self._learn_rank(rank, value)
+            else:
+                source = key[1]
+                rank.take_full(source, value)
+                self._next_full[rank.number, source] = time.monotonic() + answer.seconds / DUTY
+
+    def _learn_rank(self, rank: Rank, answer: dict[str, Any]) -> None:
+        """What it says itself wins over the RANK that it was started with."""
+        before = rank.number
+        rank.worker = workers.told(rank.worker, answer.get("rank"), answer.get("world_size"))
+        if rank.number != before:
+            self.ranks.pop(before, None)
+            self.ranks[rank.number] = rank
+
+    def _take_who(self, pid: int, answer: Answer) -> None:
+        value = json_object(answer)
+        if value is None or not isinstance(value.get("rank"), int):
+            return
+        for worker in self._registry.workers():
+            if worker.pid == pid:
+                self._add(workers.told(worker, value["rank"], value.get("world_size")))
+
+
+def _age(pid: int) -> float:
+    told = process.stat(pid)
+    if told is None:
+        return 0.0
+    return time.clock_gettime(time.CLOCK_BOOTTIME) - told.started_ticks / os.sysconf("SC_CLK_TCK")
+
+
+def json_object(answer: Answer) -> dict[str, Any] | None:
+    if not answer.ok:
+        return None
+    try:
+        value = json.loads(answer.body)
+    except ValueError:
+        return None
+    return value if isinstance(value, dict) else None

@@ -1,0 +1,163 @@
+"""One rank of this node as the agent knows it: the process, its last answers, and how it ended."""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from hangscope.recorder import process
+from hangscope.recorder.capture import logs, processes
+from hangscope.recorder.process import Watched
+from hangscope.recorder.progress import Progress
+from hangscope.recorder.workers import Worker
+
+
+@dataclass(slots=True)
+class Rank:
+    """`last_active` is NCCL's last list of unfinished operations, `last_status` the other recorders' counters."""
+
+    worker: Worker
+    watched: Watched
+    progress: Progress = field(default_factory=Progress)
+    groups: list[dict[str, Any]] = field(default_factory=list)
+    pg_names: dict[tuple[str, str], str] = field(default_factory=dict)
+    last_active: dict[str, Any] | None = None
+    last_status: dict[str, Any] = field(default_factory=dict)
+    last_poll_at: float | None = None
+    server_answers: bool | None = None
+    python_answers: bool | None = None
+    exit_status: int | None = None
+    ended_at: float | None = None
+    visible_gpus: str | None = None
+    error_file: Path | None = None
+    memory_file: Path | None = None
+    oom_before: int | None = None
+    output: list[Path] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, worker: Worker) -> Rank:
+        memory = processes.memory_events(worker.pid)
+        environ = process.environment(worker.pid)
+        error = environ.get("TORCHELASTIC_ERROR_FILE")
+        return cls(
+            worker=worker,
+            watched=Watched(worker.pid),
+            memory_file=memory,
+            oom_before=processes.oom_kills(memory),
+            visible_gpus=environ.get("CUDA_VISIBLE_DEVICES"),
+            error_file=Path(error) if error else None,
+            output=logs.output_files(worker.pid),
+        )
+
+    @property
+    def number(self) -> int:
+        assert self.worker.rank is not None
+        return self.worker.rank
+
+    @property
+    def ended(self) -> bool:
+        return self.ended_at is not None
+
+    def note_end(self) -> bool:
+        """Look whether the process has ended; True the first time it has."""
+        if self.ended or not self.watched.ended():
+            return False
+        self.exit_status = self.watched.status()
+        self.ended_at = time.time()
+        return True
+
+    def note_status(self) -> None:
+        """Try again for a status that could not be seen at the moment of the end: its parent may reap it later."""
+        if self.ended and self.exit_status is None:
+            self.exit_status = self.watched.status()
+
+    def oom_kills(self) -> int | None:
+        now = processes.oom_kills(self.memory_file)
+        return None if now is None else now - (self.oom_before or 0)
+
+    def row(self, gpu: str | None) -> dict[str, Any]:
+        """This rank's line of node.json, as things are now."""
+        self.note_status()
+        gone = {"state": "gone", "wait_channel": None}
+        return {
+            "rank": self.number,
+            "local_rank": self.worker.local_rank,
+            "pid": self.worker.pid,
+            "gpu": gpu,
+            **(gone if self.ended else processes.describe(self.worker.pid, self.watched.started_ticks)),
+            "exit_status": self.exit_status,
+            "ended_at": self.ended_at,
+            "server_answers": None if self.ended else self.server_answers,
+            "python_answers": None if self.ended else self.python_answers,
+            "last_poll_at": self.last_poll_at,
+            "oom_kills": self.oom_kills(),
+        }
+
+    # ---- answers -----------------------------------------------------------------------------------------------------
+
+    def take_progress(self, answer: dict[str, Any], now: float) -> None:
+        """An answer of the companion's own handler."""
+        if isinstance(answer.get("groups"), list):
+            self.groups = [group for group in answer["groups"] if isinstance(group, dict)]
+        status = answer.get("status")
+        for source, counters in (status if isinstance(status, dict) else {}).items():
+            if isinstance(counters, dict) and counters:
+                self.last_status[source] = counters
+                self.progress.take_counters(source, counters, now, time.time_ns())
+
+    def take_active(self, dump: dict[str, Any]) -> None:
+        self.last_active = dump
+        self.progress.take_active(dump, time.monotonic(), time.time_ns())
+
+    def take_full(self, source: str, dump: dict[str, Any]) -> None:
+        for entry in dump.get("entries") or ():
+            names = entry.get("process_group")
+            if isinstance(names, list) and names:
+                self.pg_names[source, str(entry.get("pg_id"))] = str(names[0])
+        self.progress.take_full(source, dump, time.time_ns())
+
+    def group_label(self, source: str, number: str) -> str:
+        """What people call the group with that number in that recorder."""
+        name = self.pg_names.get((source, number))
+        for group in self.groups:
+            if name is not None and group.get("name") == name and group.get("desc") not in (None, "", "undefined"):
+                return str(group["desc"])
+        return name if name is not None else number
+
+    def members(self, source: str) -> dict[str, dict[str, Any]]:
+        """The groups as a dump's pg_config has them. Gloo's own is of no use: one line, with no name (2.8 to 2.15)."""
+        numbers = {name: number for (known, number), name in self.pg_names.items() if known == source}
+        order = [group for group in self.groups if source.rstrip("2") in str(group.get("backend", source))]
+        table: dict[str, dict[str, Any]] = {}
+        for index, group in enumerate(order):
+            name = str(group.get("name", ""))
+            number = numbers.get(name, str(index) if not numbers else None)
+            table[name] = {
+                "name": name,
+                "desc": str(group.get("desc", "")),
+                "ranks": str(group.get("ranks", [])),
+                **({"pg_id": int(number)} if number is not None and number.isdigit() else {}),
+            }
+        return table
+
+    def last_answer(self) -> str | None:
+        """What the last polls said, in the form of a dump that lists the unfinished operations only."""
+        if self.last_active is not None and (self.last_active.get("pg_status") or self.last_active.get("entries")):
+            value = dict(self.last_active)
+        elif self.last_status:
+            source = "nccl2" if self.last_status.get("nccl2") else "gloo"
+            value = {
+                "version": "2.10",
+                "comm_lib_version": "",
+                "pg_config": self.members(source),
+                "pg_status": self.last_status.get(source, {}),
+                "entries": [],
+            }
+        else:
+            return None
+        value["rank"] = self.number
+        value["polled_at"] = self.last_poll_at
+        return json.dumps(value)

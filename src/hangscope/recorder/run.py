@@ -1,0 +1,165 @@
+"""`hangscope run`: the settings, the command, the agent beside it, and the command's own exit status at the end."""
+
+from __future__ import annotations
+
+import shutil
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from hangscope.errors import LaunchError, SettingsError
+from hangscope.incident.layout import safe_name
+from hangscope.recorder import settings, shared, sockets
+from hangscope.recorder.agent import Agent
+from hangscope.recorder.evidence import Node
+from hangscope.recorder.identity import Identity, identify
+from hangscope.recorder.launch import Command, with_companion
+from hangscope.recorder.problems import FATAL, LOSES_DUMPS
+from hangscope.recorder.torch_version import interpreter_of, torch_of
+from hangscope.recorder.variables import DEFAULT_ENTRIES
+from hangscope.recorder.verdict import Verdict
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What the user may set. None means the default, or what the environment says."""
+
+    directory: Path | None = None
+    job: str | None = None
+    attempt: str | None = None
+    node: str | None = None
+    stall_after: float | None = None
+    entries: int | None = None
+    fix: bool = False
+
+
+def run(
+    words: Sequence[str],
+    options: Options,
+    *,
+    environ: Mapping[str, str],
+    say: Callable[[str], None],
+    diagnose: Callable[[Path], Verdict] | None,
+) -> int:
+    """Run the command with the recorder on and return its exit status. Call it in the main thread: it hands on signals.
+
+    Before the command starts, an error is the user's to mend and is raised; afterwards nothing of ours stops it.
+    """
+    if not words:
+        raise LaunchError("there is no command to run", hint="write it after `--`: hangscope run -- torchrun …")
+    if shutil.which(words[0], path=environ.get("PATH")) is None:
+        raise LaunchError(f"{words[0]}: command not found", hint="write the command as in the shell, after `--`")
+    if options.stall_after is not None and options.stall_after <= 0:
+        raise SettingsError("--stall-after must be a number of seconds above 0")
+    identity = identify(environ, job=options.job, attempt=options.attempt, node=options.node)
+    directory = options.directory or Path("hangscope") / safe_name(identity.job) / safe_name(identity.attempt)
+    root, identity = shared.claim(directory.absolute(), identity)
+    folder = shared.claim_node(root, identity.node)
+    place = sockets.make(environ)
+    try:
+        return _run(words, options, identity, root, folder, place, environ, say, diagnose)
+    finally:
+        sockets.remove(place)
+
+
+def _run(
+    words: Sequence[str],
+    options: Options,
+    identity: Identity,
+    root: Path,
+    folder: Path,
+    place: Path,
+    environ: Mapping[str, str],
+    say: Callable[[str], None],
+    diagnose: Callable[[Path], Verdict] | None,
+) -> int:
+    prepared = _settings(words, options, identity, folder, environ, say)
+    node = Node(identity.node, identity.job, identity.attempt, time.time())
+    agent = Agent(
+        root=root,
+        folder=folder,
+        node=node,
+        sockets=place,
+        stall_after=options.stall_after,
+        say=say,
+        diagnose=diagnose,
+    )
+
+    def heard(kind: str, text: str) -> None:
+        if kind == "alarm":
+            agent.alarm(text)
+
+    command = Command(
+        words,
+        environ={**with_companion(prepared, sockets=place), "HANGSCOPE_DIR": str(root)},
+        logs=folder / "logs",
+        rest=f"rank_{environ['RANK']}.log" if environ.get("RANK", "").isdigit() else "launcher.log",
+        events=heard,
+    )
+    agent.start(command.pid)
+    command.handle_signals(agent.signalled)
+    status = command.wait()
+    drained = threading.Thread(target=command.drain, daemon=True)
+    drained.start()
+    drained.join(timeout=10)
+    agent.finish(status)
+    drained.join()
+    if command.problem:
+        say(f"the copy of the output is not complete: {command.problem}")
+    return status
+
+
+def _settings(
+    words: Sequence[str],
+    options: Options,
+    identity: Identity,
+    folder: Path,
+    environ: Mapping[str, str],
+    say: Callable[[str], None],
+) -> dict[str, str]:
+    """The command's environment with the recorder's variables in it, and their directories made."""
+    python = interpreter_of(words, environ=environ)
+    torch = torch_of(python, environ=environ) if python is not None else None
+    try:
+        made = settings.plan(
+            torch_version=torch.version if torch is not None else None,
+            backend="gloo" if torch is not None and torch.backends == ("gloo",) else None,
+            directory=folder,
+            job=identity.job,
+            attempt=identity.attempt,
+            host=folder.name,
+            environ=environ,
+            world_size=int(environ["WORLD_SIZE"]) if environ.get("WORLD_SIZE", "").isdigit() else None,
+            fix=options.fix,
+            entries=options.entries or DEFAULT_ENTRIES,
+        )
+        made = settings.prepare(_into_incident(made, folder))
+    except OSError as error:
+        say(f"the recorder's settings are left as they are: {error.strerror or error}")
+        return dict(environ)
+    for problem in made.warnings:
+        if problem.severity in (FATAL, LOSES_DUMPS) and not problem.fixed:
+            say(f"warning: {problem}; {problem.cure}")
+    return {**environ, **made.variables}
+
+
+def _into_incident(made: settings.Plan, folder: Path) -> settings.Plan:
+    """The plan with its own paths replaced by those of the incident, which has a place for each kind of file already.
+
+    A path that the user chose stays: captures copy what they find there.
+    """
+    moved = {
+        made.dump_prefix: str(folder / "dumps" / "nccl_trace_rank_"),
+        made.nccl_log: str(folder / "logs" / "nccl.").replace("%", "%%") + "%h.%p.log",
+    }
+    variables = {name: moved.get(value, value) for name, value in made.variables.items()}
+    pipes = [path for path in made.directories if made.pipe_stem and Path(made.pipe_stem).parent == path]
+    return replace(
+        made,
+        variables=variables,
+        directories=(folder / "dumps", folder / "logs", *pipes),
+        dump_prefix=variables.get("TORCH_FR_DUMP_TEMP_FILE", made.dump_prefix),
+        nccl_log=variables.get("NCCL_DEBUG_FILE", made.nccl_log),
+    )
