@@ -53,7 +53,7 @@ $(READY_TORCH): $(READY)
 		echo "$(PIP) install -qq $(TORCH)"; \
 		$(PIP) install -qq '$(TORCH)' || \
 		{ echo "note: $(TORCH) is not to be had here: tests that start real jobs will skip"; \
-		  echo "hint: install the CPU build of PyTorch into $(VENV) to run them"; }; fi
+		  echo "hint: make TORCH=torch==2.13.0 … takes the build with CUDA, some gigabytes"; }; fi
 	@touch $@
 
 # `collect` is tested against a real sshd.
