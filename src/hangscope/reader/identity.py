@@ -236,6 +236,10 @@ def _join_pids(
                 break
         if len(process.tags) == 1 and process.first_source is not None:
             _claim(who, key, next(iter(process.tags)), process.first_source)
+    for text in texts:
+        if len(text.nccl.processes) == 1 and text.name_rank is not None:
+            ((host, pid),) = text.nccl.processes
+            who.by_process.setdefault((short_name(host), pid), text.name_rank)
     pids: dict[int, set[int]] = {}
     for (_, pid), rank in who.by_process.items():
         pids.setdefault(pid, set()).add(rank)

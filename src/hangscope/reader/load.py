@@ -150,12 +150,10 @@ def _facts(
         counters=tuple(counters.changes(evidence.snapshots)),
         recorder_off=_recorder_off(texts, assembled),
         clean_exits=tuple(
-            sorted(
-                (rank, text.torch.source(note.number))
-                for text in texts
-                for note in text.torch.clean_exits
-                if (rank := text.writers.rank_of(note.tag, note.stream, text.rank)) is not None
-            )
+            (rank, text.torch.source(note.number))
+            for text in texts
+            for note in text.torch.clean_exits
+            if (rank := text.writers.rank_of(note.tag, note.stream, text.rank)) is not None
         ),
         versions=_versions(evidence, assembled),
         log_ranks=tuple(sorted({(rank, text.file) for text in texts if text.is_rank_log for rank in _ranks_of(text)})),

@@ -31,7 +31,7 @@ class TextFile:
         self.parts = parts or tuple(file.split("/"))
         self.node = node
         """The host whose directory it lies in."""
-        hint = _RANK_IN_NAME.search(self.parts[-1])
+        hint = _RANK_IN_NAME.search(self.parts[-1]) or _RANK_IN_NAME.search("".join(self.parts[-2:-1]))
         self.name_rank = int(hint[1]) if hint else None
         self.writers = Writers()
         self.torch = TorchLog(file, self.writers)
