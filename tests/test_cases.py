@@ -10,15 +10,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from perturb import PERTURBATIONS, all_cases, perturbed, truth_of
 
 import hangscope
 from hangscope.errors import NotFoundError
+from perturb import PERTURBATIONS, all_cases, perturbed, truth_of
 
-SHARED = frozenset(
-    "alltoall broadcast_link coalesced cpu_stall dtype_mismatch exception gpu_stall healthy link_stall multi_pg p2p "
-    "pg_order sigkill sigstop size_mismatch skipped straggler type_mismatch".split()
+SHARED = (
+    *("alltoall", "broadcast_link", "coalesced", "cpu_stall", "dtype_mismatch", "exception", "gpu_stall", "healthy"),
+    *("link_stall", "multi_pg", "p2p", "pg_order", "sigkill", "sigstop", "size_mismatch", "skipped", "straggler"),
+    "type_mismatch",
 )
+"""The cases of the first recording, to which LESS belongs."""
 
 OPERATIONS: dict[str, tuple[str, int, int | None]] = {
     # case: operation, sequence number, line of train.py, as the recording program made the call (see cases/README.md)
@@ -105,6 +107,32 @@ def test_operation_and_line_are_named(case: str) -> None:
     assert own[0] == line
 
 
+WITH_OPERATION = [c for c in all_cases() if (truth_of(c).get("operation") or {}).get("seq") is not None]
+
+
+@pytest.mark.parametrize("case", WITH_OPERATION)
+def test_operation_is_the_one_that_the_recording_wrote_down(case: str) -> None:
+    """Group, sequence number, name and calling line are what the rank at fault wrote down before it went wrong."""
+    truth = truth_of(case)
+    verdict = hangscope.diagnose(hangscope.load([Path(__file__).parent / "cases" / case]))
+    assert verdict.operation is not None
+    assert (verdict.operation.name, verdict.operation.seq) == (truth["operation"]["name"], truth["operation"]["seq"])
+    assert list(verdict.operation.members) == truth["operation"]["members"]
+    assert truth["line"] in {f"{f.filename}:{f.line}" for f in verdict.operation.frames}
+
+
+@pytest.mark.parametrize(
+    "case", [c for c in all_cases() if truth_of(c)["kind"] == "absent" and "culprit_line" in truth_of(c)]
+)
+def test_absent_rank_is_shown_at_its_line(case: str) -> None:
+    """The stack of an absent rank says where it is instead, and the next step names that line."""
+    truth = truth_of(case)
+    verdict = hangscope.diagnose(hangscope.load([Path(__file__).parent / "cases" / case]))
+    shown = "\n".join(line for finding in verdict.why for line in finding.detail)
+    assert truth["culprit_line"] in shown
+    assert verdict.last_completed is not None
+
+
 def test_broadcast_link_names_the_edge() -> None:
     """The ring in NCCL's log turns a stuck receiver into the link that does not deliver."""
     verdict = hangscope.diagnose(hangscope.load([Path(__file__).parent / "cases" / "broadcast_link"]))
@@ -119,7 +147,7 @@ def test_lines_where_the_code_paths_part_are_named() -> None:
 
 
 @pytest.mark.parametrize("perturbation", PERTURBATIONS, ids=lambda p: p.__name__)
-@pytest.mark.parametrize("case", sorted(SHARED))
+@pytest.mark.parametrize("case", SHARED)
 def test_less_evidence_gives_a_right_or_an_honest_answer(case: str, perturbation: Any, tmp_path: Path) -> None:
     """With evidence taken away the answer is right, or the one that LESS writes down, and never surely wrong."""
     truth = truth_of(case)
@@ -140,7 +168,7 @@ def test_less_evidence_gives_a_right_or_an_honest_answer(case: str, perturbation
     assert verdict.confidence != "high" or set(_accused(verdict)) <= guilty
 
 
-@pytest.mark.parametrize("case", sorted(SHARED))
+@pytest.mark.parametrize("case", SHARED)
 def test_missing_culprit_lowers_confidence(case: str, tmp_path: Path) -> None:
     """Without the culprit's own dump no verdict about what it did is sure, unless its end or its freeze was seen."""
     truth = truth_of(case)

@@ -13,7 +13,7 @@ from hangscope.diagnosis.fate import Fates
 from hangscope.diagnosis.standing import SYMMETRIC, Standings, Unit
 from hangscope.diagnosis.verdict import Finding, Link, OperationInFlight
 from hangscope.diagnosis.waits import Wait, Waits
-from hangscope.model import Frame, Group, Job, KernelMessage, Operation, Source, State, ThreadStack
+from hangscope.model import Frame, Group, Job, KernelMessage, Kind, Operation, Source, State, ThreadStack
 
 _TORCH_PATHS = ("/torch/", "/contextlib.py", "/threading.py", "<frozen")
 
@@ -76,6 +76,16 @@ class Case:
             return self.unit_title(wait.inside[0])
         return f"{wait.name} #{wait.seq}" if wait.seq is not None else wait.name
 
+    def missing_title(self, wait: Wait, rank: int) -> str:
+        """What a rank should have launched for others to go on: of a send, its receive, and the reverse."""
+        for row, other in wait.counterparts:
+            if other.peer == rank:
+                operation = self.job.ops[row]
+                if operation.kind is Kind.SEND:
+                    return f"recv {rank}<-{operation.rank}"
+                return f"send {rank}->{operation.rank}"
+        return self.title(wait)
+
     def unit_title(self, unit: Unit) -> str:
         if unit.point_to_point and unit.rows:
             inner = [self.job.ops[row] for row in unit.rows]
@@ -137,6 +147,33 @@ class Case:
     def last_operation(self, rank: int) -> Operation | None:
         low, high = np.searchsorted(self.job.ops.column("rank"), [rank, rank + 1])
         return self.job.ops[int(high) - 1] if high > low else None
+
+    def usual_next_group(self, rank: int) -> int | None:
+        """The group that a rank used to turn to after the call that it made last; None where its past does not say."""
+        low, high = (int(x) for x in np.searchsorted(self.job.ops.column("rank"), [rank, rank + 1]))
+        if high - low < 2:
+            return None
+        calls, groups = self.alignment.call[low:high], self.job.ops.column("group")[low:high]
+        before = np.flatnonzero((calls[:-1] == calls[-1]) & (groups[:-1] == groups[-1]))
+        followers = Counter(groups[before + 1].tolist())
+        return int(followers.most_common(1)[0][0]) if followers else None
+
+    def runs_before(self, a: Wait, b: Wait) -> bool:
+        """Whether a rank that ran both calls (on its own groups of the same description) ran `a` first."""
+        ops = self.job.ops
+        labels = np.array([g.desc for g in self.job.groups] or [""])
+        if a.point_to_point or b.point_to_point or max(a.group, b.group) >= len(self.job.groups):
+            return False
+        first, second = (
+            np.flatnonzero((labels[ops.column("group")] == labels[w.group]) & (ops.column("seq") == (w.seq or -1)))
+            for w in (a, b)
+        )
+        rank_of = ops.column("rank")
+        common = np.intersect1d(rank_of[first], rank_of[second])
+        if labels[a.group] == labels[b.group] or not len(common):
+            return False
+        rank = common[0]
+        return bool(first[rank_of[first] == rank][0] < second[rank_of[second] == rank][0])
 
     # ---- time --------------------------------------------------------------------------------------------------------
 

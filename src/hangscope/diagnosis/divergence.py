@@ -182,7 +182,30 @@ def _shift(alignment: Alignment, lane: Lane, index: int, odd_rows: Ints) -> tupl
         too_many = _fits(a[count:], b)
         if too_many:
             return Shape.ADDED, tuple(int(r) for r in mine[:count]), too_many
-    return None
+    return _skipped_by_custom(alignment, lane, others[0], index, a[0], b) if with_stacks and a and b else None
+
+
+def _skipped_by_custom(
+    alignment: Alignment, lane: Lane, reference: int, index: int, odd_call: int, theirs: list[int]
+) -> tuple[Shape, tuple[int, ...], int] | None:
+    """Whether earlier rounds of the reference show the odd rank's call a few calls after the one it left out."""
+    rows = lane.rows[: lane.starts[index]]
+    past = rows[alignment.job.ops.column("rank")[rows] == reference]
+    calls = alignment.call[past].tolist()
+    distances = Counter(
+        count
+        for at, call in enumerate(calls)
+        if call == theirs[0]
+        for count in range(1, _SHIFT_MAX + 1)
+        if calls[at + count : at + count + 1] == [odd_call]
+    )
+    if not distances:
+        return None
+    count = min(distances)
+    if distances[count] < 2:
+        return None
+    at = max(i for i, call in enumerate(calls[:-count]) if call == theirs[0] and calls[i + count] == odd_call)
+    return Shape.SKIPPED, tuple(int(r) for r in past[at : at + count]), distances[count]
 
 
 def _fits(a: list[int], b: list[int]) -> int:
@@ -234,7 +257,9 @@ def _first_shift_by_stack(alignment: Alignment, lane: Lane, before: int) -> Dive
         if shift is None or shift[2] < 3:
             return None
         odd = {int(r) for r in ranks[odd_rows]}
-        usual = _usual_calls(alignment, lane, index, int(ranks[odd_rows[0]]), int(ranks[reference_rows[0]]))
+        usual = came_from_elsewhere_before(
+            alignment, lane, index, int(ranks[odd_rows[0]]), int(ranks[reference_rows[0]])
+        )
         if usual:
             # These ranks have always come from different lines (rank 0 logs, a pipeline's first stage): not a shift.
             continue
@@ -243,7 +268,7 @@ def _first_shift_by_stack(alignment: Alignment, lane: Lane, before: int) -> Dive
     return None
 
 
-def _usual_calls(alignment: Alignment, lane: Lane, index: int, odd: int, reference: int) -> bool:
+def came_from_elsewhere_before(alignment: Alignment, lane: Lane, index: int, odd: int, reference: int) -> bool:
     """Whether the two ranks came from different lines earlier too, without harm."""
     rows = lane.rows[: lane.starts[index]]
     ranks = alignment.job.ops.column("rank")[rows]

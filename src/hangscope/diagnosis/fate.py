@@ -157,7 +157,7 @@ class Fates:
         gil = [r for r in self.job.facts.watchdog if r.rank == rank and r.kind == "gil"]
         if gil:
             text = f"rank {rank}'s monitor thread could not take the GIL"
-            return Fate("frozen", "weak", "holds the GIL and runs no Python", (Finding(text, (gil[0].source,)),))
+            return Fate("frozen", "strong", "holds the GIL and runs no Python", (Finding(text, (gil[0].source,)),))
         if not self._no_sign_of_life(rank):
             return None
         alive = process is not None and process.exit_status is None and process.alive_at_end

@@ -8,6 +8,7 @@ from hangscope.diagnosis.rules.died import died
 from hangscope.diagnosis.rules.mismatch import hung_mismatch, silent_mismatch
 from hangscope.diagnosis.rules.network import network
 from hangscope.diagnosis.rules.nothing import nothing, undetermined
+from hangscope.diagnosis.rules.other_root import other_root
 from hangscope.diagnosis.rules.peers import wrong_peer
 from hangscope.diagnosis.rules.reported import only_silent, ran_ahead, reported_mismatch
 from hangscope.diagnosis.rules.roots import roots
@@ -18,6 +19,7 @@ HANG_RULES = (
     reported_mismatch,
     ran_ahead,
     wrong_peer,
+    other_root,
     roots,
     deadlock,
     network,

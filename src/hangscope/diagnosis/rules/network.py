@@ -80,14 +80,15 @@ def partial(case: Case, stuck: list[int]) -> Draft:
         why.append(_event_finding(event))
     where = f"from rank {link.sender.rank} to rank {link.receiver.rank}" if link else f"towards {ranks_text(inside)}"
     timing = all(case.standings.of[r].timing for r in inside)
-    sure = "high" if (link or len(inside) == 1) and timing and (link is not None or event is not None) else "medium"
+    # An all_reduce that some finish and some do not may also be the trace of an earlier disagreement.
+    sure = "high" if link is not None and timing and not case.is_symmetric(wait) else "medium"
     return Draft(
         kind="network",
         headline=f"{title} does not arrive at {ranks_text(culprits)}",
         summary=f"Bytes of {title} do not get through {where}: {ranks_text(wait.finished)} finished it, "
         f"{ranks_text(inside)} "
         f"{'is' if len(inside) == 1 else 'are'} stuck inside it.",
-        confidence=sure if link else "medium",
+        confidence=sure,
         rule="network: some members finished, and the ring in NCCL's log names the edge to the first that did not"
         if link
         else "network: some members finished and some did not; the edge is not determined",

@@ -75,11 +75,11 @@ def _from_dumps(case: Case) -> Draft | None:
 
 
 def _moved_on(case: Case, peer: int, rank: int) -> bool:
-    """The peer is inside something else, or past it: it will not make this call before that ends."""
-    standing = case.standings.of.get(peer)
-    if standing is None or not standing.known:
-        return False
-    return all(c.peer != rank for w in case.waits.of.get(peer, ()) for _, c in w.counterparts)
+    """The peer is inside something else that waits for this rank in turn: it will never make this call.
+
+    An idle peer has not gone on; it is late, and a root of its own.
+    """
+    return bool(case.waits.of.get(peer)) and bool(case.waits.chain(peer, {rank}))
 
 
 # ---- from NCCL's log: torch makes a communicator of two for an unbatched send or receive, then records the call ------

@@ -94,7 +94,7 @@ def _gpu(case: Case, rank: int) -> _Root:
 
 def _absent(case: Case, rank: int) -> _Root:
     waits = [w for w in case.waits.waits_on(rank) if w.blockers.get(rank) is Because.NOT_LAUNCHED]
-    wait = _largest(waits or case.waits.waits_on(rank))
+    wait = _first_missed(case, rank, waits or case.waits.waits_on(rank))
     findings: list[Finding] = []
     standing = case.standings.of[rank]
     last = case.last_operation(rank)
@@ -131,12 +131,23 @@ def _absent(case: Case, rank: int) -> _Root:
     fate = case.fates.of(rank)
     findings += fate.findings
     sure = "seen" if standing.source in ("dump", "poll") else "inferred"
-    return _Root(rank, "absent", f"never launched {case.title(wait)}", sure, tuple(findings))
+    return _Root(rank, "absent", f"never launched {case.missing_title(wait, rank)}", sure, tuple(findings))
 
 
-def _largest(waits: list[Wait]) -> Wait:
-    """The operation with the most ranks inside; the earliest of equals."""
-    return max(waits, key=lambda w: (len(w.inside), -(w.seq or 0)))
+def _first_missed(case: Case, rank: int, waits: list[Wait]) -> Wait:
+    """Of the operations that wait for a rank, the one it should have launched first.
+
+    Its own custom says which: what it used to do after its last call. Otherwise the order in which another rank ran
+    the same two; otherwise the one that a peer launched first.
+    """
+    usual = case.usual_next_group(rank)
+    fitting = [w for w in waits if w.group == usual] or waits
+    order = sorted(fitting, key=lambda w: (case.waits.launched_at_ns(w) or 1 << 62, -len(w.inside), w.seq or 0))
+    first = order[0]
+    for other in order[1:8]:
+        if case.runs_before(other, first):
+            first = other
+    return first
 
 
 def _draft(case: Case, found: list[_Root]) -> Draft:
@@ -146,12 +157,13 @@ def _draft(case: Case, found: list[_Root]) -> Draft:
     direct = [
         w for w in waiting if any(w.blockers.get(r.rank) in (Because.NOT_LAUNCHED, Because.NOT_STARTED) for r in found)
     ]
-    wait = _largest(direct or waiting)
+    first = min(found, key=lambda r: _ORDER.index(r.kind)).rank
+    wait = _first_missed(case, first, [w for w in direct or waiting if first in w.blockers] or waiting)
     title = case.title(wait)
     confidence, rule = _confidence(case, found, wait)
     names = ranks_text(culprits)
     verbs = {
-        "absent": f"never launched {title}",
+        "absent": f"never launched {case.missing_title(wait, found[0].rank)}",
         "dead": f"{found[0].why}" if len(found) == 1 else "ended",
         "frozen": f"{found[0].why}" if len(found) == 1 else "answer nothing",
         "gpu": f"launched {title}, but {'its GPU does' if len(found) == 1 else 'their GPUs do'} not get there",
