@@ -6,17 +6,17 @@ import gzip
 import json
 import pickle
 
-from hangscope.simulate import torch_pickle
 from hangscope.simulate.formats import STATES, Dumped
 from hangscope.simulate.objects import config_object, to_object
 from hangscope.simulate.records import UNSET
 from hangscope.simulate.spec import Spec
+from hangscope.simulate.torch_pickle import Encoder
 
 
-def encode(spec: Spec, dump: Dumped) -> bytes:
-    """The bytes of one dump file."""
+def encode(spec: Spec, dump: Dumped, encoder: Encoder) -> bytes:
+    """The bytes of one dump file. `encoder`: of the whole job, which knows the layouts of other ranks."""
     if spec.form == "pickle":
-        data = torch_pickle.encode(dump)
+        data = encoder.encode(dump)
     elif spec.form == "json":
         data = to_json(dump).encode()
     else:

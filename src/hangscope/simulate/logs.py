@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime, timezone
 
+import numpy as np
+
 from hangscope.simulate.formats import NCCL_OF_TORCH, Dumped
 from hangscope.simulate.layouts import GroupDef
 from hangscope.simulate.records import COMPLETED, INNER
@@ -63,10 +65,9 @@ class Overdue:
 def overdue(spec: Spec, dump: Dumped, groups_of: dict[int, tuple[GroupDef, int, int]]) -> list[Overdue]:
     """What one rank waits for, oldest first. `groups_of`: role → group, pg_id, rank in it."""
     held, found = dump.holding, {}
-    for row in range(len(held) - 1, -1, -1):
+    parts = np.array([call.kind == INNER for call in held.calls])[held.call]
+    for row in reversed(np.flatnonzero((held.state != COMPLETED) & ~parts).tolist()):
         call = held.calls[int(held.call[row])]
-        if held.state[row] == COMPLETED or call.kind == INNER:
-            continue
         group, local_id, group_rank = groups_of[call.role]
         seq, p2p_seq = int(held.seq[row]), int(held.p2p_seq[row])
         transfer = call.p2p or call.site.name == "coalesced"

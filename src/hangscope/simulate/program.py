@@ -77,6 +77,8 @@ class _Step:
         self.ops: list[Op] = []
         self.first, self.last = stage == 0, stage == layout.pp - 1
         self.layers = model.layers // layout.pp + (stage < model.layers % layout.pp)
+        self.work_us = 0.0
+        """Computation since the last operation."""
 
     def call(
         self,
@@ -99,9 +101,11 @@ class _Step:
         call = site(name, api, caller, (inputs,), shapes, dtype)
         size = max(count(call.inputs), count(call.outputs)) * ELEMENT_BYTES[dtype]
         algorithm = "all_reduce" if name == "all_reduce_barrier" else name.strip("_").removesuffix("_base")
-        self.ops.append(
-            Op(call, role, algorithm, size, (), root, gap_us, cpu_us, fence, background, join),
-        )
+        self.add(Op(call, role, algorithm, size, (), root, gap_us, cpu_us, fence, background, join))
+
+    def add(self, op: Op) -> None:
+        self.ops.append(replace(op, gap_us=op.gap_us + self.work_us))
+        self.work_us = 0.0
 
     # ---- one layer ---------------------------------------------------------------------------------------------------
 
@@ -154,21 +158,23 @@ class _Step:
         )
         end = site(closing, "coalesced end", caller, (), (), closing=True)
         size = max(inputs, outputs) * ELEMENT_BYTES["BFloat16"]
-        self.ops.append(Op(end, DP, name.strip("_").removesuffix("_base"), size, parts, gap_us=30))
+        self.add(Op(end, DP, name.strip("_").removesuffix("_base"), size, parts, gap_us=30))
 
     def layer(self, number: int, direction: str) -> None:
         model, backward = self.model, direction == "backward"
         work = 2.0 if backward else 1.0
         activations = (model.tokens, model.hidden)
+        self.work_us += 900 * work
         if self.layout.tp > 1:
-            self.call("all_reduce", "all_reduce", f"attention {direction}", TP, activations, gap_us=900 * work)
+            self.call("all_reduce", "all_reduce", f"attention {direction}", TP, activations)
         if self.layout.ep > 1 and number % 2:
             routed = (-(-model.tokens // self.layout.ep) * self.layout.ep, model.hidden)
             first, second = ("combine", "dispatch") if backward else ("dispatch", "combine")
             self.call("all_to_all", "all_to_all_single", f"{first} {direction}", EP, routed, gap_us=400 * work)
             self.call("all_to_all", "all_to_all_single", f"{second} {direction}", EP, routed, gap_us=1100 * work)
+        self.work_us += 1300 * work
         if self.layout.tp > 1:
-            self.call("all_reduce", "all_reduce", f"mlp {direction}", TP, activations, gap_us=1300 * work)
+            self.call("all_reduce", "all_reduce", f"mlp {direction}", TP, activations)
 
     def forward(self, microbatch: int) -> None:
         for number in range(self.layers):
@@ -199,11 +205,11 @@ class _Step:
         if self.model.plain_p2p:
             for way, peer in moves:
                 call = site(way, way, caller, shape, direction=way)
-                self.ops.append(Op(call, PP, "p2p", size, (Part(call, peer),), gap_us=100))
+                self.add(Op(call, PP, "p2p", size, (Part(call, peer),), gap_us=100))
             return
         parts = tuple(Part(site(way, f"batch {way}", caller, shape, direction=way), peer) for way, peer in moves)
         end = site("coalesced", "batch end", caller, (), (), closing=True)
-        self.ops.append(Op(end, PP, "p2p", size, parts, gap_us=100))
+        self.add(Op(end, PP, "p2p", size, parts, gap_us=100))
 
     def all_forward_all_backward(self) -> None:
         before, after = self.stage - 1, self.stage + 1

@@ -47,6 +47,8 @@ def random_spec(seed: int) -> Spec:
     backend, torch = _library(rng, fault)
     minor = int(torch.partition(".")[2])
     ranks, tp, pp, ep = _layout(rng, fault, backend)
+    if minor == 2 and fault in ("mismatch", "deadlock", "network"):
+        tp = pp = ep = 1  # that format does not say who is in which group
     large = ranks > 128
     timing = rng.random() < 0.75
     form = "pickle"
@@ -76,7 +78,7 @@ def random_spec(seed: int) -> Spec:
         stacks=rng.random() < 0.92,
         timing=timing,
         style=rng.choice(("mesh", "mesh", "megatron", "plain")),
-        split_names=rng.random() < 0.25,
+        split_names=rng.random() < 0.25 and backend != "gloo",  # whose dumps do not say who is in a group
         clock_skew_ms=rng.choice((0.0, 0.0, 2.0, 20.0, 400.0)),
         timeout_s=rng.choice((60.0, 600.0, 1800.0)),
         evidence=rng.random() < 0.7,

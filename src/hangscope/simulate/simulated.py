@@ -16,6 +16,7 @@ from hangscope.simulate.job import Job, Run
 from hangscope.simulate.moments import Moments
 from hangscope.simulate.records import Recorder
 from hangscope.simulate.spec import Spec
+from hangscope.simulate.torch_pickle import Encoder
 
 ATTEMPTS = 40
 """Places that are tried before a fault is said not to fit the job."""
@@ -29,6 +30,7 @@ class Simulated:
         self._run = run
         self._recorder = recorder
         self._moments = Moments(run)
+        self._encoder = Encoder()
         self.truth: dict[str, object] = truth.write(run, recorder, run.plan)
 
     @property
@@ -55,7 +57,7 @@ class Simulated:
     def dump(self, rank: int) -> bytes | None:
         """One rank's dump file, None if it left none."""
         contents = self.contents(rank)
-        return None if contents is None else encode(self.spec, contents)
+        return None if contents is None else encode(self.spec, contents, self._encoder)
 
     def contents(self, rank: int) -> Dumped | None:
         """What one rank's dump says, before it is encoded."""
@@ -72,7 +74,7 @@ class Simulated:
         for rank in range(self.spec.ranks):
             contents = self.contents(rank)
             if contents is not None:
-                yield f"{self.spec.node(rank)}/{file_name(self.spec, rank)}", encode(self.spec, contents)
+                yield f"{self.spec.node(rank)}/{file_name(self.spec, rank)}", encode(self.spec, contents, self._encoder)
             if self.spec.evidence:
                 yield from evidence.rank_files(rank, contents)
         if self.spec.evidence:

@@ -1,14 +1,14 @@
 """Writes a dump the way PyTorch's own pickler does (protocol 2), fast enough for thousands of ranks.
 
 PyTorch writes every string once and refers to it afterwards, shares the dictionaries of frames, and never memoises the
-lists of sizes. So entries of one call in one state differ only in a few numbers: they are laid out once, and all of
-them are filled in at a time as the columns of one byte matrix.
+lists of sizes. So ranks that ran the same program write the same bytes but for the numbers in them: the bytes are laid
+out once, with the places of the numbers, and every further rank only fills them in.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import numpy as np
 import numpy.typing as npt
@@ -25,6 +25,8 @@ _NONE, _TRUE, _FALSE, _TUPLE2 = b"N", b"\x88", b"\x89", b"\x86"
 
 Token = bytes | str
 """Bytes that are the same in every entry of one layout, or the name of the column whose value belongs there."""
+
+KEPT_LAYOUTS = 64
 
 _COUNTERS = ("record_id", "collective_seq_id", "p2p_seq_id", "op_id", "seq_id")
 
@@ -73,6 +75,16 @@ class _Memo:
     def __len__(self) -> int:
         return len(self._numbers)
 
+    def copy(self) -> _Memo:
+        other = _Memo()
+        other._numbers = dict(self._numbers)
+        return other
+
+    def known(self, fixed: Fixed) -> tuple[object, ...]:
+        """What decides how one call is written here, besides the call itself."""
+        group = tuple(self._numbers.get(text, text) for text in fixed.process_group)
+        return (fixed.pg_id, fixed.timeout_ms, *group)
+
     def _put(self, key: object) -> bytes:
         number = self._numbers[key] = len(self._numbers)
         return b"q" + bytes((number,)) if number < 256 else b"r" + struct.pack("<I", number)
@@ -87,18 +99,46 @@ def _shapes(shapes: tuple[Shape, ...]) -> bytes:
     return _LIST + inner + _END_LIST
 
 
-def encode(dump: Dumped) -> bytes:
-    """The whole file."""
-    memo, form = _Memo(), dump.format
-    if form.version is None:
-        return _PROTO + _list_of_entries(dump, memo) + _STOP
-    if form.version == "1.4":
-        out = [_PROTO, _DICT, memo.string("entries"), _list_of_entries(dump, memo)]
-        out += [memo.string("version"), memo.string(form.version), memo.string("pg_config"), _DICT]
-        for number, members in dump.config_by_id.items():
-            out += [integer(number), _LIST, *map(integer, members), _END_LIST]
-        return b"".join([*out, _END_DICT, _END_DICT, _STOP])
-    out = [_PROTO, _DICT, memo.string("version"), memo.string(form.version), memo.string("pg_config"), _DICT]
+class Encoder:
+    """Encodes the dumps of one job and remembers the layouts that it has seen."""
+
+    def __init__(self) -> None:
+        self._layouts: dict[object, _Layout] = {}
+
+    def encode(self, dump: Dumped) -> bytes:
+        """The whole file."""
+        memo, version = _Memo(), dump.format.version
+        if version is None:
+            return _PROTO + self._list_of_entries(dump, memo) + _STOP
+        if version == "1.4":
+            out = [_PROTO, _DICT, memo.string("entries"), self._list_of_entries(dump, memo)]
+            out += [memo.string("version"), memo.string(version), memo.string("pg_config"), _DICT]
+            for number, members in dump.config_by_id.items():
+                out += [integer(number), _LIST, *map(integer, members), _END_LIST]
+            return b"".join([*out, _END_DICT, _END_DICT, _STOP])
+        out = _head(dump, memo, version)
+        if len(dump.holding):
+            out += [memo.string("entries"), self._list_of_entries(dump, memo)]
+        return b"".join([*out, _END_DICT, _STOP])
+
+    def _list_of_entries(self, dump: Dumped, memo: _Memo) -> bytes:
+        if not len(dump.holding):
+            return b"]"
+        columns = _columns(dump)
+        kinds = _kinds_of_rows(dump, columns)
+        # What the bytes depend on besides the numbers: which rows are alike, and what their strings are known as.
+        key = (kinds.tobytes(), len(memo), *(memo.known(dump.fixed[number]) for number in dump.fixed))
+        layout = self._layouts.get(key)
+        if layout is None:
+            if len(self._layouts) >= KEPT_LAYOUTS:
+                self._layouts.clear()
+            layout = self._layouts[key] = _Layout(dump, kinds, memo.copy())
+        return _LIST + layout.fill(dump, columns) + _END_LIST
+
+
+def _head(dump: Dumped, memo: _Memo, version: str) -> list[bytes]:
+    form = dump.format
+    out = [_PROTO, _DICT, memo.string("version"), memo.string(version), memo.string("pg_config"), _DICT]
     for key, values in config_object(dump).items():
         out += [memo.string(key), _DICT]
         for name, value in values.items():
@@ -114,21 +154,13 @@ def encode(dump: Dumped) -> bytes:
             out += [memo.string("last_started_collective"), integer(started)]
             out += [memo.string("last_completed_collective"), integer(completed), _END_DICT]
         out.append(_END_DICT)
-    if len(dump.holding):
-        out += [memo.string("entries"), _list_of_entries(dump, memo)]
-    return b"".join([*out, _END_DICT, _STOP])
+    return out
 
 
 # ---- entries ---------------------------------------------------------------------------------------------------------
 
 
-def _list_of_entries(dump: Dumped, memo: _Memo) -> bytes:
-    if not len(dump.holding):
-        return b"]"
-    return _LIST + b"".join(_entries(dump, memo)) + _END_LIST
-
-
-def _columns(dump: Dumped) -> dict[str, Column]:
+def _columns(dump: Dumped) -> dict[str, npt.NDArray[np.generic]]:
     held = dump.holding
     return {
         "record_id": held.record,
@@ -140,40 +172,93 @@ def _columns(dump: Dumped) -> dict[str, Column]:
         "time_created_us": held.created_ns // 1000,
         "time_discovered_started_ns": held.started_ns,
         "time_discovered_completed_ns": held.completed_ns,
+        "duration_ms": held.duration_ms,
     }
 
 
-def _entries(dump: Dumped, memo: _Memo) -> list[bytes]:
-    held, form = dump.holding, dump.format
-    columns = _columns(dump)
-    counters = [name for name in _COUNTERS if name in form.keys]
-    # Entries of equal layout: the same call, state, missing values and widths of the counters.
-    flags = held.state.copy()
-    if dump.always_scheduled:
-        flags[:] = 0
-    layout = held.call * 3 + flags
+def _kinds_of_rows(dump: Dumped, columns: Mapping[str, npt.NDArray[np.generic]]) -> Column:
+    """Rows of one kind differ in numbers only: the same call, state, missing values and widths of the counters."""
+    held = dump.holding
+    kinds = held.call * 3 + (0 if dump.always_scheduled else held.state)
     for present in (held.started_ns != UNSET, held.completed_ns != UNSET, held.retired, ~np.isnan(held.duration_ms)):
-        layout = layout * 2 + present
-    for name in counters:
-        layout = layout * 4 + _width(columns[name])
-    _, first, which = np.unique(layout, return_index=True, return_inverse=True)
-    order = np.argsort(which, kind="stable")
-    bounds = np.searchsorted(which[order], np.arange(len(first) + 1))
-    pieces = np.empty(len(layout), dtype=object)
-    for number in np.argsort(first, kind="stable").tolist():
-        rows = order[bounds[number] : bounds[number + 1]]
-        row = int(rows[0])
-        known = len(memo)
-        tokens = _tokens(dump, form, memo, row)
-        if len(memo) > known:
-            # The first entry of its kind spells out what the later ones refer to.
-            pieces[row] = _fill(tokens, columns, held.duration_ms, rows[:1])[0]
-            rows = rows[1:]
-            if not len(rows):
-                continue
-            tokens = _tokens(dump, form, memo, row)
-        pieces[rows] = _fill(tokens, columns, held.duration_ms, rows)
-    return pieces.tolist()  # type: ignore[no-any-return]
+        kinds = kinds * 2 + present
+    for name in _COUNTERS:
+        if name in dump.format.keys:
+            kinds = kinds * 4 + _width(columns[name])  # type: ignore[arg-type]  # counters are integers
+    return kinds
+
+
+class _Layout:
+    """The bytes of all entries with nothing in the places of the numbers, and where those places are."""
+
+    def __init__(self, dump: Dumped, kinds: Column, memo: _Memo) -> None:
+        _, first, which = np.unique(kinds, return_index=True, return_inverse=True)
+        order = np.argsort(which, kind="stable")
+        bounds = np.searchsorted(which[order], np.arange(len(first) + 1))
+        columns = _columns(dump)
+        pieces = np.empty(len(kinds), dtype=object)
+        groups: list[tuple[Column, list[tuple[str, int, str]]]] = []
+        for number in np.argsort(first, kind="stable").tolist():
+            rows = order[bounds[number] : bounds[number + 1]]
+            row, known = int(rows[0]), len(memo)
+            text, places = _spaced(_tokens(dump, dump.format, memo, row), columns, row)
+            if len(memo) > known:
+                # The first entry of its kind spells out what the later ones refer to.
+                pieces[row] = text
+                groups.append((rows[:1], places))
+                rows = rows[1:]
+                text, places = _spaced(_tokens(dump, dump.format, memo, row), columns, row)
+            if len(rows):
+                pieces[rows] = [text] * len(rows)
+                groups.append((rows, places))
+        parts: list[bytes] = pieces.tolist()
+        data = b"".join(parts)
+        self._bytes = np.frombuffer(data, dtype=np.uint8)
+        # Every rank has its own threads; their ids are of one length and written once each.
+        threads = {fixed.thread_id: number for number, fixed in dump.fixed.items()}
+        self._threads = [(data.find(text.encode()), number) for text, number in threads.items()]
+        begins = np.cumsum([0, *map(len, parts)])[:-1]
+        gathered: dict[tuple[str, str], tuple[list[Column], list[Column]]] = {}
+        for rows, places in groups:
+            for name, place, kind in places:
+                all_rows, all_places = gathered.setdefault((name, kind), ([], []))
+                all_rows.append(rows)
+                all_places.append(begins[rows] + place)
+        self._numbers = []
+        for (name, kind), (all_rows, all_places) in gathered.items():
+            where = np.concatenate(all_places)[:, None] + np.arange(np.dtype(kind).itemsize)
+            self._numbers.append((name, kind, np.concatenate(all_rows), where))
+
+    def fill(self, dump: Dumped, columns: Mapping[str, npt.NDArray[np.generic]]) -> bytes:
+        out = self._bytes.copy()
+        for place, number in self._threads:
+            text = dump.fixed[number].thread_id.encode()
+            if place >= 0:
+                out[place : place + len(text)] = np.frombuffer(text, dtype=np.uint8)
+        for name, kind, rows, where in self._numbers:
+            out[where] = columns[name][rows].astype(kind).view(np.uint8).reshape(where.shape)
+        return bytes(out)
+
+
+def _spaced(
+    tokens: list[Token], columns: Mapping[str, npt.NDArray[np.generic]], row: int
+) -> tuple[bytes, list[tuple[str, int, str]]]:
+    """One entry with zeros for its numbers, and (column, place, type) of each of them."""
+    out: list[bytes] = []
+    places: list[tuple[str, int, str]] = []
+    length = 0
+    for token in tokens:
+        if isinstance(token, bytes):
+            data = token
+        else:
+            code, kind = b"G", ">f8"
+            if token != "duration_ms":
+                code, kind = _WIDTHS[int(_width(columns[token][row : row + 1])[0])]  # type: ignore[arg-type]
+            places.append((token, length + len(code), kind))
+            data = code + bytes(np.dtype(kind).itemsize)
+        out.append(data)
+        length += len(data)
+    return b"".join(out), places
 
 
 def _tokens(dump: Dumped, form: Format, memo: _Memo, row: int) -> list[Token]:
@@ -216,32 +301,3 @@ def _tokens(dump: Dumped, form: Format, memo: _Memo, row: int) -> list[Token]:
             tokens.append(key)
     tokens.append(_END_DICT)
     return tokens
-
-
-def _fill(
-    tokens: list[Token], columns: dict[str, Column], duration_ms: npt.NDArray[np.float64], rows: Column
-) -> list[bytes]:
-    """All entries of one layout."""
-    template: list[bytes] = []
-    places: list[tuple[int, npt.NDArray[np.uint8]]] = []
-    length = 0
-    for token in tokens:
-        if isinstance(token, bytes):
-            data = token
-        else:
-            if token == "duration_ms":
-                code, values = b"G", duration_ms[rows].astype(">f8")
-            else:
-                column = columns[token][rows]
-                code, kind = _WIDTHS[int(_width(column[:1])[0])]
-                values = column.astype(kind)
-            size = values.dtype.itemsize
-            places.append((length + len(code), values.view(np.uint8).reshape(-1, size)))
-            data = code + bytes(size)
-        template.append(data)
-        length += len(data)
-    matrix = np.empty((len(rows), length), dtype=np.uint8)
-    matrix[:] = np.frombuffer(b"".join(template), dtype=np.uint8)
-    for place, numbers in places:
-        matrix[:, place : place + numbers.shape[1]] = numbers
-    return matrix.view(f"V{length}").ravel().tolist()  # type: ignore[no-any-return]

@@ -51,6 +51,10 @@ def _who_is_waited_for(run: Run) -> bool:
         # Everybody launched it and nobody is seen to have started: nothing tells whose GPU is in the way.
         plan.accept.append([])
         plan.accept_kinds = ["unknown", "network"]
+    if plan.kind == "gpu" and spec.minor == 2 and run.job.layout.ranks != run.job.layout.dp:
+        # Format 2.2 does not say who is in which group.
+        plan.accept.append([])
+        plan.accept_kinds = ["unknown", "network"]
     if plan.kind in ("dead", "frozen") and not spec.evidence:
         plan.accept_kinds = [kind for kind in ("dead", "frozen", "absent", "unknown") if kind != plan.kind]
     if plan.kind == "absent" and spec.self_dump:
@@ -66,8 +70,10 @@ def _who_got_through(run: Run) -> bool:
     place = run.number(sender, plan.number)
     op = run.flat[sender][place]
     both = [sender, receiver]
+    if said := _link_is_said(run):
+        plan.accept.append([sender])
     if op.p2p:
-        plan.culprits, plan.accept = [], [both, [receiver]]
+        plan.culprits, plan.accept = [], [both, [receiver], *plan.accept]
         return bool(run.stuck(receiver))
     index = run.job.groups.of[sender][op.role]
     ordinal = run.collectives_before(sender, place, index)
@@ -80,18 +86,28 @@ def _who_got_through(run: Run) -> bool:
         (inside if end == NEVER else through).append(rank)
     if not inside:
         return False
-    if not through:
-        plan.culprits, plan.accept = [], [both]
-        if not starts_are_seen(run):
-            plan.accept_kinds = ["unknown", "gpu"]
-        return True
-    plan.culprits, plan.accept = [receiver], [both]
-    if not run.job.spec.evidence or op.algorithm != "broadcast":
-        # Without NCCL's own word on the order of the ring nobody can say where in it the stuck ones begin.
-        plan.accept += [[], inside] if inside != [receiver] else [[]]
-    if not starts_are_seen(run):
+    plan.accept.append(both)
+    if not starts_are_seen(run) and not said:
         plan.accept_kinds = ["unknown", "gpu"]
+    if not through:
+        plan.culprits = []
+    elif op.algorithm == "all_to_all":
+        plan.culprits = []  # both ends are stuck, each in a transfer with the other
+        plan.accept.append([receiver])
+    else:
+        plan.culprits = [receiver]
+        if not run.job.spec.evidence or op.algorithm != "broadcast":
+            # Without NCCL's own word on the order of the ring nobody can say where in it the stuck ones begin.
+            plan.accept += [[], inside] if inside != [receiver] else [[]]
     return True
+
+
+def _link_is_said(run: Run) -> bool:
+    """Whether a log names the link."""
+    spec, link = run.job.spec, run.plan.link
+    if link is None or not (spec.evidence and spec.nccl_warnings) or spec.backend == "gloo":
+        return False
+    return spec.node(link[0]) != spec.node(link[1])
 
 
 def _end_of(run: Run, rank: int, index: int, ordinal: int) -> int | None:
