@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -102,7 +101,8 @@ class Polling:
         if command is not None and now >= self._next_scan:
             self._next_scan = now + SCAN_S
             for worker in workers.below(command):
-                if worker.rank not in self.ranks and _age(worker.pid) > COMPANION_S:
+                told = process.stat(worker.pid)
+                if worker.rank not in self.ranks and told is not None and process.age_s(told) > COMPANION_S:
                     self._add(worker)
 
     def _add(self, worker: workers.Worker) -> None:
@@ -198,13 +198,6 @@ class Polling:
         for worker in self._registry.workers():
             if worker.pid == pid:
                 self._add(workers.told(worker, value["rank"], value.get("world_size")))
-
-
-def _age(pid: int) -> float:
-    told = process.stat(pid)
-    if told is None:
-        return 0.0
-    return time.clock_gettime(time.CLOCK_BOOTTIME) - told.started_ticks / os.sysconf("SC_CLK_TCK")
 
 
 def json_object(answer: Answer) -> dict[str, Any] | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 import struct
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -49,6 +50,11 @@ def stat(pid: int) -> Stat | None:
         cpu_seconds=(int(fields[11]) + int(fields[12])) / _TICKS_PER_SECOND,
         exit_code=_status(int(fields[49])) if fields[0] == "Z" and len(fields) > 49 else None,
     )
+
+
+def age_s(told: Stat) -> float:
+    """Seconds since the process was started."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME) - told.started_ticks / _TICKS_PER_SECOND
 
 
 def _status(wait_status: int) -> int:

@@ -142,7 +142,11 @@ def _settings(
     for problem in made.warnings:
         if problem.severity in (FATAL, LOSES_DUMPS) and not problem.fixed:
             say(f"warning: {problem}; {problem.cure}")
-    return {**environ, **made.variables}
+    variables = dict(made.variables)
+    if made.families == {"gloo"}:
+        # Gloo reads the new name; the old one would only make every rank print that it is deprecated (2.8 and newer).
+        variables.pop("TORCH_NCCL_TRACE_BUFFER_SIZE", None)
+    return {**environ, **variables}
 
 
 def _into_incident(made: settings.Plan, folder: Path) -> settings.Plan:

@@ -90,7 +90,7 @@ def _py_spy(pid: int) -> tuple[str | None, str]:
     except OSError as error:
         return None, error.strerror or str(error)
     if done.returncode != 0 or "Thread" not in done.stdout:
-        return None, (done.stderr.strip().splitlines() or ["no stack"])[-1]
+        return None, (done.stderr.strip().splitlines() or ["no stack"])[0]
     return done.stdout, ""
 
 

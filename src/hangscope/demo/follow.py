@@ -1,0 +1,92 @@
+"""Starts the demo's job under `hangscope run`, passes on what is said, and ends the job when there is a verdict."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from hangscope.errors import HangscopeError
+
+TRAIN = Path(__file__).with_name("train.py")
+RANKS = 4
+STALL_AFTER_S = 3.0
+LONGEST_S = 120.0
+
+
+def command(fault: str, incident: Path) -> list[str]:
+    """The command that the demo runs, as a user would type it."""
+    return [
+        *(
+            sys.executable,
+            "-m",
+            "hangscope",
+            "run",
+            "--dir",
+            str(incident),
+            "--stall-after",
+            f"{STALL_AFTER_S:g}",
+            "--",
+        ),
+        *(sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={RANKS}"),
+        *(str(TRAIN), "--fault", fault),
+    ]
+
+
+def follow(fault: str, incident: Path, say: Callable[[str], None]) -> Path:
+    """Run the demo to its verdict. Returns the incident; raises where none came."""
+    environ = {**os.environ, "OMP_NUM_THREADS": "1"}  # torchrun would say a paragraph about it otherwise
+    process = subprocess.Popen(
+        command(fault, incident),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        env=environ,
+    )
+    assert process.stdout is not None
+    until = time.monotonic() + LONGEST_S
+    spoken = False
+    try:
+        for line in _lines(process, until):
+            spoken = spoken or line.startswith("hangscope: the verdict")
+            if not spoken:  # the verdict itself is the demo's answer, printed by the caller
+                say(line)
+            if (incident / "verdict.txt").exists():
+                break
+        while not (incident / "verdict.txt").exists() and process.poll() is None and time.monotonic() < until:
+            time.sleep(0.1)
+    finally:
+        _end(process, incident)
+    if not (incident / "verdict.txt").exists():
+        raise HangscopeError("the demo's job ended without a verdict", hint=f"what was saved is in {incident}")
+    return incident
+
+
+def _lines(process: subprocess.Popen[str], until: float) -> Iterator[str]:
+    assert process.stdout is not None
+    for line in process.stdout:
+        yield line.rstrip("\n")
+        if time.monotonic() > until:
+            return
+
+
+def _end(process: subprocess.Popen[str], incident: Path) -> None:
+    """End the ranks themselves: a frozen one hears nothing but SIGKILL, and torchrun would wait 30 s for it."""
+    for path in incident.glob("nodes/*/status.json"):
+        with contextlib.suppress(OSError, ValueError):
+            for row in json.loads(path.read_text()).get("live") or ():
+                if row.get("state") != "gone" and isinstance(row.get("pid"), int):
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(row["pid"], signal.SIGKILL)
+    try:
+        process.communicate(timeout=30)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.communicate()
