@@ -116,9 +116,13 @@ def test_missing_dump_is_a_gap_with_its_reason(case: str) -> None:
     job = load([CASES / case])
     gaps = [gap for gap in job.gaps if gap.what.startswith("no dump of rank")]
     assert sorted(gap.rank for gap in gaps if gap.rank is not None) == sorted(set(job.ranks) - set(job.dumps))
-    reasons = {"sigkill": "its process was ended by signal 9", "exception": "it ended with ValueError"}
-    reasons["sigstop"] = "its process was still there and wrote none"
-    assert [gap.why for gap in gaps] == ([reasons[case]] if case in reasons else [])
+    reasons = {
+        "sigkill": "its process was ended by signal 9",
+        "exception": "it ended with ValueError",
+        "sigstop": "its process was still there and wrote none",
+    }
+    assert all(gap.why and gap.node == job.nodes[gap.rank or 0] for gap in gaps)
+    assert case not in reasons or [gap.why for gap in gaps] == [reasons[case]]
 
 
 # ---- order, names, forms --------------------------------------------------------------------------------------------

@@ -31,29 +31,34 @@ _BUS_ERROR = re.compile(
     r"AER: .*(?:[Uu]ncorrect|[Ff]atal)|Bus Error: severity=Uncorrected|Machine [Cc]heck|Hardware Error"
 )
 
-_WORDS = (
+WORDS = (
     "NVRM",
     "SXid",
     "illed process",
-    "oom",
-    "ink ",
-    "mlx5",
-    "mlx4",
-    "bnxt",
+    "oom-kill",
+    "oom_reaper",
+    "ink down",
+    "ink is ",
+    "ink Down",
+    "mlx5_core",
+    "mlx4_core",
+    "bnxt_en",
     "irdma",
-    "ice ",
-    "i40e",
-    "efa ",
+    "hns3 ",
+    "cxgb4 ",
+    "ice 0000:",
+    "i40e 0000:",
+    "efa 0000:",
     "blocked for more than",
     "segfault at",
     "general protection",
     "AER:",
     "Bus Error",
-    "achine ",
+    "achine Check",
+    "achine check",
     "ardware Error",
-    "ink down",
-    "ink is ",
 )
+"""Every message that matters holds one of these."""
 
 _UPTIME = re.compile(r"^(?:<\d+>|kern\s*:\w+\s*:)?\s*\[\s*(?P<at>\d+\.\d+)\]\s?")
 _HUMAN = re.compile(r"^\[(?P<at>\w{3} \w{3} +\d+ \d\d:\d\d:\d\d(?:\.\d+)? ?\d{4})\]\s?")
@@ -62,6 +67,9 @@ _SYSLOG = re.compile(
     r"(?:\[\s*[\d.]+\] ?)?"
 )
 _ISO = re.compile(r"^(?P<at>\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\S*)\s")
+
+
+_ANY = re.compile("|".join(map(re.escape, WORDS)))
 
 
 class KernelLog:
@@ -77,7 +85,7 @@ class KernelLog:
         self.hosts: set[str] = set()
 
     def feed(self, number: int, raw: str) -> None:
-        if not any(word in raw for word in _WORDS):
+        if _ANY.search(raw) is None:
             return
         at, host, text, stamped = _stamp(raw)
         if not stamped and "NVRM" not in text:

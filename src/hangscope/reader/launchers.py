@@ -22,6 +22,23 @@ _MPI = re.compile(
 )
 _SHELL = re.compile(r"line \d+:\s+(?P<pid>\d+) (?P<how>Killed|Segmentation fault|Aborted|Bus error|Terminated)\b")
 
+WORDS = (
+    "exitcode",
+    "local_rank:",
+    "closing signal",
+    "via signal",
+    "Unable to shutdown process",
+    "did not exit after",
+    ": error: ",
+    "exited on signal",
+    " Killed",
+    " Segmentation fault",
+    " Aborted",
+    " Bus error",
+    " Terminated",
+)
+"""Every line that speaks of a process that ended holds one of these."""
+
 _ENDS = {
     "Killed": -signal.SIGKILL,
     "Out Of Memory": -signal.SIGKILL,

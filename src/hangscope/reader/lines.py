@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta, timezone
 from typing import BinaryIO, NamedTuple
 
@@ -18,6 +18,9 @@ LINE_LIMIT = 16_384
 """Characters of one line that are looked at; the rest of the line is skipped."""
 
 _CHUNK = 1 << 20
+_STRETCH = 1 << 15
+_BEGINNING = 8
+"""Stretches at the beginning of a file that are read whatever they hold: they show which prefixes it uses."""
 
 
 class Line(NamedTuple):
@@ -33,9 +36,14 @@ class Line(NamedTuple):
     """The task number of mpirun or srun: the rank where one task is one rank."""
     local_rank: int | None = None
     pid: int | None = None
-    at_ns: int | None = None
+    stamp: str = ""
+    """The launcher's or the runtime's time, as it stands in front."""
     bare: bool = False
     """Whether the prefix is a bare number (srun's), which may as well be the text's own: ``3: loss 0.2``."""
+
+    @property
+    def at_ns(self) -> int | None:
+        return parse_time(self.stamp) if self.stamp else None
 
 
 class Clock(NamedTuple):
@@ -108,7 +116,8 @@ def split_prefix(number: int, raw: str) -> Line:
     if text.startswith('{"log":'):
         text = _docker(text)
     stream: list[str] = []
-    task = local_rank = pid = at_ns = tag = None
+    task = local_rank = pid = tag = None
+    stamp = ""
     bare = False
     for _ in range(6):
         if not text:
@@ -131,7 +140,7 @@ def split_prefix(number: int, raw: str) -> Line:
             pid = int(match[1])
         elif first.isdigit() or first == " ":
             if match := _TIME.match(text):
-                at_ns = parse_time(text) if at_ns is None else at_ns
+                stamp = stamp or match[0]
                 text = text[match.end() :]
                 continue
             if not (match := _SRUN.match(text)):
@@ -150,7 +159,7 @@ def split_prefix(number: int, raw: str) -> Line:
         # a progress bar or a print without its newline shares the line
         tag = int(match[1])
         text = text[match.end() :]
-    return Line(number, text, tag, " ".join(stream), task, local_rank, pid, at_ns, bare)
+    return Line(number, text, tag, " ".join(stream), task, local_rank, pid, stamp, bare)
 
 
 def _docker(text: str) -> str:
@@ -166,25 +175,44 @@ def _docker(text: str) -> str:
     return f"{at} {inner.rstrip()}" if isinstance(at, str) else inner.rstrip()
 
 
-def raw_lines(stream: BinaryIO, *, skip: tuple[int, int] | None = None) -> Iterator[tuple[int, str]]:
-    """(number from 1, text) of every line, each cut at `LINE_LIMIT`, in constant memory.
+def raw_lines(
+    stream: BinaryIO, *, skip: tuple[int, int] | None = None, words: Sequence[bytes] = ()
+) -> Iterator[tuple[int, str]]:
+    """(number from 1, text) of lines, each cut at `LINE_LIMIT`, in constant memory.
 
     Of the bytes in `skip` the lines are counted and not looked at, so that the numbers behind them stay right.
+    Stretches that hold none of the `words`, and do not follow one that does, are passed over in the same way: a
+    training log is mostly loss values. The beginning is always read whole.
     """
     number = 1
     rest = b""
     position = 0
+    after_a_hit = _BEGINNING
     while chunk := stream.read(_CHUNK):
         begin, position = position, position + len(chunk)
         if skip is not None and skip[0] <= begin and position <= skip[1]:
             number += chunk.count(b"\n")
             rest = b""
             continue
-        pieces = (rest + chunk).split(b"\n")
-        rest = pieces.pop()[:LINE_LIMIT]
-        for piece in pieces:
-            yield number, piece[:LINE_LIMIT].decode("utf-8", "replace").rstrip("\r")
-            number += 1
+        end = chunk.rfind(b"\n") + 1
+        whole, rest = (rest + chunk[:end], chunk[end:]) if end else (b"", (rest + chunk)[:LINE_LIMIT])
+        start = 0
+        while start < len(whole):
+            stop = whole.find(b"\n", start + _STRETCH) + 1 or len(whole)
+            stretch = whole[start:stop]
+            start = stop
+            after_a_hit -= 1
+            if words and any(word in stretch for word in words):
+                after_a_hit = max(after_a_hit, 2)
+            if words and after_a_hit < 0:
+                number += stretch.count(b"\n")
+                continue
+            pieces = stretch.split(b"\n")
+            pieces.pop()
+            for piece in pieces:
+                yield number, piece[:LINE_LIMIT].decode("utf-8", "replace").rstrip("\r")
+                number += 1
+        rest = rest[:LINE_LIMIT]
     if rest:
         yield number, rest.decode("utf-8", "replace").rstrip("\r")
 

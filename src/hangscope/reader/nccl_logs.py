@@ -14,6 +14,9 @@ from hangscope.model import Source
 from hangscope.reader.lines import Line, Writers, parse_time
 from hangscope.reader.nccl_warnings import Warned, is_loopback, read_warning
 
+RECENT = 256
+"""Communicators of a process, newest first, that a line without a communicator's name may belong to."""
+
 _LINE = re.compile(
     r"(?P<host>[A-Za-z0-9][\w.-]*):(?P<pid>\d+):(?P<tid>\d+) (?:\[(?P<dev>-?\d+)\] )?"
     r"(?:(?P<where>[\w./+-]+:\d+) (?:\([^)]*\) )?)?NCCL (?P<level>INFO|WARN) (?P<text>.*)"
@@ -45,7 +48,7 @@ _BOOTSTRAP = re.compile(r"^Bootstrap ?: Using (?P<interface>[\w.@-]+):(?P<addres
 _OOB = re.compile(r"OOB (?P<interface>[\w.@-]+):(?P<address>[\w.:%\[\]-]+?)<\d+>")
 
 
-@dataclass
+@dataclass(eq=False)
 class Comm:
     """One process's part of one communicator, in the communicator's own ranks."""
 
@@ -65,6 +68,8 @@ class Comm:
     rings: dict[int, tuple[int, int]] = field(default_factory=dict)
     trees: dict[int, tuple[int, tuple[int, ...]]] = field(default_factory=dict)
     channels: list[Channel] = field(default_factory=list)
+    connected: set[tuple[int, int, int, str]] = field(default_factory=set)
+    """(channel, sender, receiver, side) of every connection that was logged."""
 
     @property
     def split(self) -> bool:
@@ -205,7 +210,7 @@ class NcclLog:
 
     def _building(self, process: Process, thread: str, me: int) -> Comm | None:
         """The communicator that this thread of the process is setting up; else the newest in which it has that rank."""
-        fitting = [comm for comm in process.comms if comm.rank == me]
+        fitting = [comm for comm in process.comms[-RECENT:] if comm.rank == me]
         return next(
             (c for c in reversed(fitting) if c.thread == thread and not c.completed),
             next((c for c in reversed(fitting) if not c.completed), fitting[-1] if fitting else None),
@@ -228,6 +233,7 @@ class NcclLog:
         if comm is None:
             return
         transport = f"NET/{net['net']}{net['rest']}" if net else via.split("[", 1)[0].strip()
+        comm.connected.add((channel, sender, receiver, side))
         comm.channels.append(
             Channel(
                 channel,
@@ -251,7 +257,9 @@ class NcclLog:
         """
         mine = sender if side == "send" else receiver
         fitting = [
-            comm for comm in process.comms if max(sender, receiver) < comm.size and (comm.rank == mine or remote_proxy)
+            comm
+            for comm in process.comms[-RECENT:]
+            if max(sender, receiver) < comm.size and (comm.rank == mine or remote_proxy)
         ]
         if not fitting:
             return None
@@ -259,18 +267,16 @@ class NcclLog:
         if building:
             return building[-1]
 
-        def weight(comm: Comm) -> tuple[bool, bool, int]:
-            known = any(
-                c.channel == channel and c.sender == sender and c.receiver == receiver and c.side == side
-                for c in comm.channels
-            )
+        def weight(numbered: tuple[int, Comm]) -> tuple[bool, bool, int]:
+            order, comm = numbered
+            known = (channel, sender, receiver, side) in comm.connected
             ring = comm.rings.get(channel)
             up, down = comm.trees.get(channel, (-1, ()))
             other = receiver if side == "send" else sender
             neighbour = (ring is not None and other in ring) or other == up or other in down
-            return (not known, neighbour, fitting.index(comm))
+            return (not known, neighbour, order)
 
-        return max(fitting, key=weight)
+        return max(enumerate(fitting), key=weight)[1]
 
     # ---- devices, addresses, versions ----
 

@@ -9,6 +9,7 @@ import re
 from typing import BinaryIO
 
 from hangscope.model import Gap, Source
+from hangscope.reader import kernel, launchers, torch_logs
 from hangscope.reader.kernel import KernelLog
 from hangscope.reader.launchers import LauncherLog
 from hangscope.reader.lines import Writers, raw_lines, split_line
@@ -20,6 +21,25 @@ HEAD_BYTES = 64 << 20
 TAIL_BYTES = 192 << 20
 """Of a larger file the beginning (NCCL's setup) and the end (what went wrong) are read; the middle is skipped."""
 
+_WORDS = tuple(
+    sorted(
+        word.encode()
+        for word in {
+            *torch_logs.WORDS,
+            *kernel.WORDS,
+            *launchers.WORDS,
+            "CCL version",
+            "NCCL INFO",
+            "NCCL WARN",
+            "[rank",
+            "Traceback (most recent",
+            "(most recent call first)",
+            "# hangscope stacks",
+            "Process ",
+            "Thread ",
+        }
+    )
+)
 _RANK_IN_NAME = re.compile(r"(?:^|[^A-Za-z])rank[_.-]?(\d{1,7})(?!\d)", re.IGNORECASE)
 
 
@@ -54,7 +74,7 @@ class TextFile:
                     source=Source(self.file),
                 )
             )
-        for number, raw in raw_lines(stream, skip=skip):
+        for number, raw in raw_lines(stream, skip=skip, words=_WORDS):
             self.kernel.feed(number, raw)
             for line in split_line(number, raw):
                 self.writers.see(line)
