@@ -18,7 +18,7 @@ SLOTS = 8
 """Messages that fit between two neighbours before the sender has to wait (NCCL_STEPS)."""
 LOOP_BYTES = 8 << 20
 """Bytes per rank that one turn round the ring moves: chunk size times channels."""
-SMALL_BYTES = 64 << 10
+SMALL_BYTES = 8 << 10
 """Below this NCCL uses its low-latency protocol, whose messages the other protocol cannot read."""
 HOP_NS = 4_000
 

@@ -51,7 +51,7 @@ class Simulated:
             who += f", link {plan.link[0]} -> {plan.link[1]}"
         what = f"{plan.kind} ({plan.variant}): {who}"
         if isinstance(operation, dict):
-            what += f"; {operation['name']} #{operation['seq']} of {operation['desc']}"
+            what += f"; {operation['name']} #{operation['seq']} of {operation['description']}"
         return what if plan.hang else f"{what}; the job did not hang"
 
     def dump(self, rank: int) -> bytes | None:

@@ -127,7 +127,8 @@ class Spec:
 
     def describe(self) -> dict[str, object]:
         """Every field with its value, for the record."""
-        return {field.name: getattr(self, field.name) for field in fields(self)}
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        return {**values, "culprits": list(self.culprits)}
 
     def _check_layout(self) -> None:
         for name in ("dp", "tp", "pp", "ep"):

@@ -7,6 +7,7 @@ from hangscope.simulate.formats import NCCL_OF_TORCH, recorded_name
 from hangscope.simulate.job import Plan, Run
 from hangscope.simulate.program import Op
 from hangscope.simulate.records import SINGLE, Call, Recorder
+from hangscope.simulate.sites import Site
 from hangscope.simulate.waits import waits_for
 
 
@@ -167,6 +168,11 @@ def _side(run: Run) -> bool:
         plan.accept += [[other], sorted((plan.rank, other))]
     if plan.variant in ("skipped", "extra"):
         plan.accept_kinds = ["deadlock"]
+    if plan.variant == "root" and plan.hang:
+        # Nothing but the line of the call tells it from a link that died behind the rank with the wrong root.
+        after = members[(members.index(plan.rank) + 1) % len(members)]
+        plan.accept += [[after], sorted((plan.rank, after))]
+        plan.accept_kinds = ["network"]
     return True
 
 
@@ -212,17 +218,23 @@ def operation(run: Run, recorder: Recorder) -> dict[str, object] | None:
     name = recorded_name(spec, Call(op.site, label, op.role, op.p2p, SINGLE))
     return {
         "group": group.name,
-        "desc": group.desc,
-        "members": list(group.members),
         "seq": int(seq[row]),
         "name": name,
+        "description": group.desc,
+        "members": list(group.members),
     }
+
+
+def _place(site: Site) -> str:
+    _, file, line = site.caller
+    return f"{file}:{line}"
 
 
 def write(run: Run, recorder: Recorder, plan: Plan) -> dict[str, object]:
     """truth.json."""
     spec = run.job.spec
-    line = usual(run).site.caller if plan.rank >= 0 and plan.kind != "slow" else None
+    line = _place(usual(run).site) if plan.rank >= 0 and plan.kind != "slow" else None
+    changed = plan.programs.get(plan.rank, ())[plan.number : plan.number + 1] if plan.variant != "skipped" else ()
     return {
         "case": spec.case or f"{spec.fault}-{spec.seed}",
         "world_size": spec.ranks,
@@ -237,7 +249,8 @@ def write(run: Run, recorder: Recorder, plan: Plan) -> dict[str, object]:
         "accept_kinds": plan.accept_kinds,
         "link": list(plan.link) if plan.link else None,
         "operation": operation(run, recorder),
-        "line": None if line is None else {"function": line[0], "file": line[1], "line": line[2]},
+        "line": line,
+        "culprit_line": _place(changed[0].site) if changed else None,
         "layout": {"dp": run.job.layout.dp, "tp": spec.tp, "pp": spec.pp, "ep": spec.ep},
         "seed": spec.seed,
         "step": run.job.steps,
