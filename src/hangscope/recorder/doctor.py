@@ -105,17 +105,18 @@ def examine(
 
 
 def _from_problem(problem: Problem) -> Finding:
-    subject = problem.variable if problem.value is None else f"{problem.variable}={problem.value}"
-    if problem.value is None and problem.variable in BY_NAME:
-        subject = f"{problem.variable} is not set"
+    about_a_variable = problem.variable not in ("torch", "backend")
+    equals = "=" if about_a_variable else " "
     return Finding(
-        id=f"setting.{problem.variable}",
+        id=f"setting.{problem.variable}" if about_a_variable else problem.variable,
         severity=_GRADE[problem.severity],
-        what=subject,
+        what=f"{problem.variable} is not set"
+        if problem.value is None
+        else f"{problem.variable}{equals}{problem.value}",
         why=problem.what,
         cure=problem.cure,
-        variable=problem.variable if problem.variable in BY_NAME else None,
-        value=problem.value,
+        variable=problem.variable if about_a_variable else None,
+        value=problem.value if about_a_variable else None,
     )
 
 

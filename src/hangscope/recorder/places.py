@@ -36,12 +36,14 @@ def places(*, directory: Path, job: str, attempt: str, host: str, environ: Mappi
     Pipes lie on the node's own disk: not every shared file system has them, and PyTorch ends a process that cannot
     make its pipe.
     """
-    node, run = safe_name(host), f"{safe_name(job)}.{safe_name(attempt)}"
+    node, run = safe_name(host), (safe_name(job), safe_name(attempt))
     base = Path(os.path.abspath(directory))
-    # The default directory of `run` ends in job and attempt already.
-    named = base.parts[-2:] == (safe_name(job), safe_name(attempt))
-    below = Path(node) if named else Path(run) / node
-    local = Path(environ.get("TMPDIR") or "/tmp") / f"hangscope-{os.getuid()}" / run / node
+    # An incident's own directory names job and attempt already, and a node's part of it the node.
+    named = any(base.parts[at : at + 2] == run for at in range(len(base.parts) - 1))
+    below = Path() if named else Path(".".join(run))
+    if base.name != node:
+        below /= node
+    local = Path(environ.get("TMPDIR") or "/tmp") / f"hangscope-{os.getuid()}" / ".".join(run) / node
     found = Places(
         dump_prefix=str(base / "dumps" / below / "nccl_trace_rank_"),
         pipe_stem=str(local / "rank_"),

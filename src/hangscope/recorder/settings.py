@@ -96,9 +96,13 @@ def plan(
         to_be_made=frozenset(where.folders),
         look_at_files=look_at_files,
     )
-    warnings = check(replace(base, environ=seen | variables))
+
+    def look(added: Mapping[str, str]) -> list[Problem]:
+        return [_as_the_user_wrote(problem, seen) for problem in check(replace(base, environ={**seen, **added}))]
+
+    warnings = look(variables)
     if fix:
-        warnings = _cure(variables, warnings, lambda added: check(replace(base, environ=seen | dict(added))))
+        warnings = _cure(variables, warnings, look)
     return _finished(base, variables, [*(replace(problem, fixed=True) for problem in cured), *warnings], where, environ)
 
 
@@ -155,6 +159,18 @@ def _finished(
 def _backend_cures(backend: str | None, release: Release | None, environ: Mapping[str, str]) -> list[Problem]:
     setting = Setting(environ, release, families(backend, release, environ))
     return [problem for rule in BACKEND_RULES for problem in rule(setting) if problem.sets]
+
+
+def _as_the_user_wrote(problem: Problem, environ: Mapping[str, str]) -> Problem:
+    """Blame the name that the user set, where ours is only its copy under the other generation's name."""
+    if problem.variable in environ or problem.variable not in BY_NAME:
+        return problem
+    newer = BY_NAME[problem.variable].alias_of
+    older = [variable.name for variable in BY_NAME.values() if variable.alias_of == problem.variable]
+    for name in (newer, *older):
+        if name is not None and environ.get(name) == problem.value and problem.value is not None:
+            return replace(problem, variable=name)
+    return problem
 
 
 def _cure(

@@ -7,7 +7,18 @@ from collections.abc import Iterator
 
 from hangscope.recorder import sizes
 from hangscope.recorder import variables as table
-from hangscope.recorder.problems import FATAL, LOSES_DUMPS, NOTE, Problem, Setting, folder_of, free_bytes
+from hangscope.recorder.problems import (
+    FATAL,
+    LOSES_DUMPS,
+    LOSES_EVIDENCE,
+    NOTE,
+    Problem,
+    Setting,
+    folder_of,
+    free_bytes,
+)
+
+_LIMITS = ("TORCH_FR_WAIT_TIMEOUT_DUMP_MILSEC", "TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC")
 
 
 def dump_switched_off(setting: Setting) -> Iterator[Problem]:
@@ -106,6 +117,20 @@ def heartbeat_too_short(setting: Setting) -> Iterator[Problem]:
         )
 
 
+def limit_too_short(setting: Setting) -> Iterator[Problem]:
+    """A dump with stacks takes seconds for the first look-up of names alone, whatever the ring's size."""
+    wait, usual, ring = setting.wait_ms, table.default_wait_ms(setting.release), setting.ring
+    if wait is None or wait >= usual or not ring or ring < 0 or not setting.uses("nccl", "nccl2"):
+        return
+    full, bare = sizes.dump_seconds(ring), sizes.dump_seconds(ring, stacks=False)
+    if full * 1000 > wait:
+        names = [name for name in _LIMITS if name in setting.environ and table.BY_NAME[name].exists_in(setting.release)]
+        severity, lost = (LOSES_DUMPS, "it is lost") if bare * 1000 > wait else (LOSES_EVIDENCE, "its stacks are lost")
+        what = f"allows {wait / 1000:g} s for a dump that takes about {full:.0f} s: {lost}"
+        cure = dict.fromkeys(names, str(usual))
+        yield Problem(names[0], setting.environ[names[0]], severity, what, f"set it to {usual}", cure)
+
+
 def dump_folder(setting: Setting) -> Iterator[Problem]:
     """PyTorch makes only its default folder; a prefix in a folder that is missing or not writable loses the dump."""
     name = setting.set("TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE", "TORCH_HCCL_DEBUG_INFO_TEMP_FILE")
@@ -198,6 +223,7 @@ DUMP_RULES = (
     error_handling,
     monitoring_off,
     heartbeat_too_short,
+    limit_too_short,
     dump_folder,
     pipe_folder,
     room_for_dumps,

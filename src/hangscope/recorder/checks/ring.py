@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from hangscope.recorder import sizes
 from hangscope.recorder.problems import COST, FATAL, LOSES_DUMPS, LOSES_EVIDENCE, Problem, Setting
-from hangscope.recorder.variables import BY_NAME, RING_NAMES
+from hangscope.recorder.variables import BY_NAME, RING_NAMES, default_wait_ms
 
 _OLDER = "TORCH_NCCL_TRACE_BUFFER_SIZE"
 _HCCL = "TORCH_HCCL_TRACE_BUFFER_SIZE"
@@ -86,6 +86,8 @@ def ring_too_large(setting: Setting) -> Iterator[Problem]:
         f" {sizes.readable(memory)} of host memory in each rank once full"
     ]
     wait = setting.wait_ms if setting.uses("nccl", "nccl2") else None
+    if wait is not None:
+        wait = max(wait, default_wait_ms(setting.release))  # a limit set too low is that variable's fault
     bare, full = sizes.dump_seconds(entries, stacks=False), sizes.dump_seconds(entries)
     if wait is not None and bare * 1000 > wait:
         severity = LOSES_DUMPS
