@@ -1,0 +1,116 @@
+"""Every way in which a rank can go wrong, with real processes: each ends in an incident whose verdict names the rank."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from .conftest import Started, Starter, node_file, rank_row
+
+pytest.importorskip("torch")
+pytestmark = pytest.mark.torch
+
+TRAIN = Path(__file__).with_name("train.py")
+THRESHOLD_S = 3.0
+TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--standalone")
+
+
+class Hang:
+    """A job that went wrong under `hangscope run`, with the verdict that came."""
+
+    def __init__(self, started: Started, incident: Path) -> None:
+        self.started = started
+        self.incident = incident
+        started.until(lambda: (incident / "verdict.txt").exists(), 60, "verdict")
+        self.verdict: dict[str, Any] = json.loads((incident / "verdict.json").read_text())
+        self.culprits = [culprit["rank"] for culprit in self.verdict["culprits"]]
+        at = re.search(r"fault at ([\d.]+)", started.out)
+        assert at is not None
+        self.seconds = (incident / "verdict.txt").stat().st_mtime - float(at[1])
+
+
+@pytest.fixture
+def hang(start: Starter, tmp_path: Path) -> Any:
+    def make(fault: str, *, ranks: int = 2) -> Hang:
+        incident = tmp_path / fault
+        job = (*TORCHRUN, f"--nproc-per-node={ranks}", TRAIN, "--fault", fault)
+        started = start.run(incident, *job, options=("--stall-after", str(THRESHOLD_S), "--job", "j1", "--attempt", "2"))
+        return Hang(started, incident)
+
+    yield make
+    start.end()
+
+
+def assert_in_time(found: Hang) -> None:
+    assert found.seconds < THRESHOLD_S + 10
+
+
+def test_a_rank_that_sleeps_is_named_with_its_code_line(hang: Any) -> None:
+    """A rank stuck in user code is the culprit, and the verdict shows the line, in seconds and not after a timeout."""
+    found = hang("sleep", ranks=3)
+    assert (found.verdict["kind"], found.culprits) == ("absent", [1])
+    assert "stuck_in_loader" in (found.incident / "verdict.txt").read_text()
+    assert_in_time(found)
+    manifest = json.loads((found.incident / "incident.json").read_text())
+    assert (manifest["job"], manifest["attempt"], manifest["reason"]) == ("j1", "2", "stall")
+    assert manifest["world_size"] == 3
+    assert {f"nodes/{node_file(found.incident)['node']}/stacks/rank_{r}.{s}.txt" for r in range(3) for s in (1, 2)} <= set(
+        manifest["files"]
+    )
+    assert f"hangscope: the verdict on {found.incident}" in found.started.err
+
+
+def test_a_rank_that_raises_is_named_with_its_exception(hang: Any) -> None:
+    """The exception that ended a rank is the verdict, not the broken connections that its peers then saw."""
+    found = hang("raise")
+    assert (found.verdict["kind"], found.culprits) == ("dead", [1])
+    assert "a batch that cannot be read" in (found.incident / "verdict.txt").read_text()
+    assert rank_row(found.incident, 1)["exit_status"] == 1
+    assert_in_time(found)
+
+
+def test_a_rank_killed_with_sigkill_is_named(hang: Any) -> None:
+    """Although torchrun, and not we, is its parent, the signal that ended a rank is known, and its last answer kept."""
+    found = hang("kill")
+    assert (found.verdict["kind"], found.culprits) == ("dead", [1])
+    assert rank_row(found.incident, 1)["exit_status"] == -9
+    [last] = found.incident.glob("nodes/*/dumps/last_rank_1.json")
+    polled = json.loads(last.read_text())
+    [status] = polled["pg_status"].values()
+    assert int(status["last_completed_collective"]) > 0
+    assert rank_row(found.incident, 1)["ended_at"] - polled["polled_at"] < 3
+    assert_in_time(found)
+
+
+def test_a_rank_stopped_with_sigstop_is_named(hang: Any) -> None:
+    """A frozen process is told from a slow one by the kernel's own word for its state."""
+    found = hang("stop")
+    assert (found.verdict["kind"], found.culprits) == ("frozen", [1])
+    assert rank_row(found.incident, 1)["state"] == "T"
+    assert rank_row(found.incident, 1)["server_answers"] is False
+    assert_in_time(found)
+
+
+def test_a_rank_that_exits_cleanly_early_is_named(hang: Any) -> None:
+    """Status 0 is no excuse: the others still wanted it."""
+    found = hang("exit")
+    assert rank_row(found.incident, 1)["exit_status"] == 0
+    assert (found.verdict["kind"], found.culprits) == ("dead", [1])
+    assert_in_time(found)
+
+
+def test_a_rank_that_holds_the_gil_for_ever_is_named(hang: Any) -> None:
+    """Its server answers and its Python does not; its recorder and a stack from outside are saved all the same."""
+    found = hang("gil")
+    row = rank_row(found.incident, 1)
+    assert (row["server_answers"], row["python_answers"]) == (True, False)
+    assert list(found.incident.glob("nodes/*/dumps/gloo_rank_1.json"))
+    [stack] = found.incident.glob("nodes/*/stacks/rank_1.1.txt")
+    assert re.match(r"# hangscope stacks rank=1 pid=\d+ sample=1 by=(py-spy|faulthandler) at=", stack.read_text())
+    assert (found.verdict["kind"], found.culprits) == ("frozen", [1])
+    assert_in_time(found)

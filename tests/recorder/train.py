@@ -1,0 +1,72 @@
+"""A training script that tests start: steps of all_reduce on Gloo, in which one rank goes wrong as asked."""
+
+import argparse
+import ctypes
+import os
+import signal
+import sys
+import time
+
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+
+
+def stuck_in_loader():
+    time.sleep(1000)
+
+
+def go_wrong(fault):
+    if fault == "sleep":
+        stuck_in_loader()
+    elif fault == "pause":
+        time.sleep(5)
+    elif fault == "raise":
+        raise ValueError("a batch that cannot be read")
+    elif fault == "kill":
+        os.kill(os.getpid(), signal.SIGKILL)
+    elif fault == "stop":
+        os.kill(os.getpid(), signal.SIGSTOP)
+    elif fault == "exit":
+        sys.exit(0)
+    elif fault == "gil":
+        ctypes.PyDLL(None).sleep(1000)
+
+
+def train(arguments, rank=None, world_size=None, store=None):
+    if rank is None:
+        dist.init_process_group("gloo")
+    else:
+        dist.init_process_group("gloo", init_method=store, rank=rank, world_size=world_size)
+    tensor = torch.ones(8)
+    for step in range(arguments.steps):
+        if step == arguments.at and dist.get_rank() == arguments.rank:
+            print(f"fault at {time.time():.3f}", flush=True)
+            go_wrong(arguments.fault)
+        dist.all_reduce(tensor)
+        tensor.fill_(1.0)
+        print(f"rank {dist.get_rank()} step {step}", flush=True)
+        time.sleep(arguments.pause)
+    dist.destroy_process_group()
+    sys.exit(arguments.status)
+
+
+def spawned(index, arguments, world_size, store):
+    train(arguments, index, world_size, store)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--fault", default="none")
+    parser.add_argument("--rank", type=int, default=1)
+    parser.add_argument("--at", type=int, default=40)
+    parser.add_argument("--steps", type=int, default=60)
+    parser.add_argument("--pause", type=float, default=0.1)
+    parser.add_argument("--status", type=int, default=0)
+    parser.add_argument("--spawn", type=int, default=0)
+    parser.add_argument("--store", default="")
+    given = parser.parse_args()
+    if given.spawn:
+        mp.spawn(spawned, (given, given.spawn, given.store), nprocs=given.spawn)
+    else:
+        train(given)
