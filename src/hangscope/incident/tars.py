@@ -277,3 +277,23 @@ class Names:
             return "the same name twice"
         self._files.add(key)
         return None
+
+
+_UNFIT = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\\:]")
+
+
+def fitting(name: str, names: Names) -> str:
+    """A name for a file in a new archive that `unsafe` and `names` accept: as given wherever possible."""
+    parts = []
+    for part in name.encode("utf-8", "surrogateescape").decode("utf-8", "replace").split("/"):
+        fit = _UNFIT.sub("-", part).rstrip(" .") or "-"
+        parts.append(fit.encode()[:_MAX_COMPONENT].decode("utf-8", "ignore"))
+    wanted = "/".join(parts[-_MAX_DEPTH + 2 :])[-_MAX_NAME + 128 :].lstrip("/")
+    chosen, number = wanted, 1
+    while names.add(chosen) is not None:
+        number += 1
+        folder, slash, last = wanted.rpartition("/")
+        stem, dot, ending = last.partition(".")
+        # The number goes in front of the ending, and behind no digit: what ends a dump's name is its rank.
+        chosen = f"{folder}-{number}/{last}" if slash else f"{number}-{stem}{dot}{ending}"
+    return chosen

@@ -1,0 +1,317 @@
+"""The one file that a support ticket needs: an incident, or any folder of evidence, with verdict and ticket.
+
+A bundle is a plain .tar.gz with one folder in it. It is streamed: memory does not depend on the size of the evidence.
+The manifest comes last, because only then every checksum is known; a bundle without one was cut short.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+import time
+import zlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import IO, Any
+
+from hangscope.__about__ import __version__
+from hangscope.errors import InputError, NotFoundError
+from hangscope.incident import manifest as manifests
+from hangscope.incident.archive import ArchiveWriter
+from hangscope.incident.gzips import GzipWriter
+from hangscope.incident.layout import MANIFEST, REDACTION, TICKET, VERDICT_JSON, VERDICT_TEXT, safe_name, walk_files
+from hangscope.incident.manifest import Manifest, Missing
+from hangscope.incident.redact import learn
+from hangscope.incident.redact.aliases import Aliases
+from hangscope.incident.redact.files import LeftOut, Redactor
+from hangscope.incident.redact.pickles import is_pickle
+from hangscope.incident.stale import Stale, stale_dumps
+from hangscope.incident.usefulness import Involved, Item, Plan, item, shorten, shrink
+
+Progress = Callable[[int, int, str], None]
+"""`progress(done, total, what)`, in bytes of evidence."""
+REDACTION_SCHEMA = "hangscope.redaction/1"
+
+_IN_MEMORY = 8 << 20
+_SAMPLE = 256 << 10
+_PASSES = 12
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """How to make a bundle. Verdict and ticket are given, because judging is not this layer's part."""
+
+    redact: bool = True
+    pseudonymise: bool = False
+    map_file: Path | None = None
+    """Where aliases are kept; beside the bundle where not said. Never inside it."""
+    max_bytes: int | None = None
+    involved: Involved = field(default_factory=Involved)
+    verdict_json: str | None = None
+    verdict_text: str | None = None
+    ticket: Callable[[Manifest], str] | None = None
+    """Writes ticket.md when the names and checksums of all files are known."""
+    name: str | None = None
+    """The bundle's one folder; from the target's name where not said."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bundle:
+    """A bundle that was written."""
+
+    path: Path
+    size: int
+    manifest: Manifest
+    replaced: Mapping[str, int]
+    """Kind of secret or name → how many were replaced."""
+    dropped: Mapping[str, int]
+    """What was given up to stay below the size → how many files."""
+    left_out: tuple[Missing, ...]
+    """Files that could not be read, or not be redacted safely."""
+    map_file: Path | None
+
+
+def write_bundle(
+    source: Path, target: Path, options: Options | None = None, *, progress: Progress | None = None, **changes: Any
+) -> Bundle:
+    """Bundle the incident, folder or file at `source` into `target`. `changes` are single fields of `Options`."""
+    options = replace(options or Options(), **changes)
+    if options.pseudonymise:
+        options = replace(options, redact=True, map_file=options.map_file or map_beside(target))
+    files = _files(source, {target, options.map_file})
+    if not files:
+        raise NotFoundError(f"{source}: nothing to bundle here", hint="name an incident, or a folder of dumps and logs")
+    given = (manifests.read(source) if source.is_dir() else None) or Manifest(reason="collected")
+    items = [item(name, path.stat().st_size, _head(path)) for name, path in files.items()]
+    users, hosts = _learn(files, given, options, progress)
+    top = options.name or safe_name(target.name.removesuffix(".gz").removesuffix(".tar").removesuffix(".tgz"))
+    plan = Plan()
+    target.parent.mkdir(parents=True, exist_ok=True)
+    handle, temporary = tempfile.mkstemp(prefix=f".{target.name}.", suffix=".part", dir=target.parent)
+    try:
+        with os.fdopen(handle, "wb") as out:
+            for _ in range(_PASSES):
+                out.seek(0)
+                out.truncate()
+                aliases = Aliases.load(options.map_file, hosts) if options.map_file else None
+                one = _Pass(files, given, Redactor(users, aliases) if options.redact else None, plan, options)
+                size = one.write(out, top, _counting(items, progress))
+                excess = size - options.max_bytes if options.max_bytes is not None else 0
+                if excess <= 0:
+                    break
+                plan = _smaller(items, one, excess, plan, options, source)
+            else:
+                raise InputError(f"{source}: no bundle of at most {options.max_bytes} bytes could be made")
+        os.chmod(temporary, 0o644)
+        os.replace(temporary, target)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+    if one.redactor is not None and one.redactor.aliases is not None and options.map_file is not None:
+        one.redactor.aliases.save(options.map_file)
+    return Bundle(
+        path=target,
+        size=size,
+        manifest=one.manifest,
+        replaced=one.replaced(),
+        dropped=_by_reason(plan),
+        left_out=tuple(one.left_out),
+        map_file=options.map_file,
+    )
+
+
+def map_beside(target: Path) -> Path:
+    """Where the aliases of a bundle are kept, unless somebody says otherwise."""
+    return target.with_name(target.name.removesuffix(".gz").removesuffix(".tar").removesuffix(".tgz") + ".aliases.json")
+
+
+class _Pass:
+    """One pass over the evidence. With a limit on the size there may be several, each with less in it."""
+
+    def __init__(
+        self, files: Mapping[str, Path], given: Manifest, redactor: Redactor | None, plan: Plan, options: Options
+    ) -> None:
+        self._files, self._given, self.redactor, self._plan, self._options = files, given, redactor, plan, options
+        self.packed: dict[str, float] = {}
+        self.left_out: list[Missing] = []
+        self.manifest = given
+
+    def write(self, out: IO[bytes], top: str, told: Callable[[str, int], None]) -> int:
+        """Write the whole bundle; returns its size."""
+        texts = {VERDICT_JSON: self._options.verdict_json, VERDICT_TEXT: self._options.verdict_text}
+        names: dict[str, str] = {}
+        modified: dict[str, float] = {}
+        with GzipWriter(out) as packer:
+            archive = ArchiveWriter(packer, top)
+            for name, path in self._files.items():
+                told(name, 0)
+                if name in self._plan.drop or texts.get(name) is not None or (name == TICKET and self._options.ticket):
+                    continue
+                try:
+                    with path.open("rb") as source:
+                        modified[name] = os.fstat(source.fileno()).st_mtime
+                        names[name] = self._add(archive, name, source, modified[name], told)
+                except LeftOut as reason:
+                    self.left_out.append(Missing(name, f"left out of the bundle: {reason}"))
+                except OSError as error:
+                    self.left_out.append(Missing(name, f"cannot be read: {error.strerror}"))
+            stale = [Stale(names[old.file], old.why) for old in stale_dumps(modified) if old.file in names]
+            self._finish(archive, texts, tuple(stale))
+        return packer.written
+
+    def replaced(self) -> dict[str, int]:
+        return dict(sorted(self.redactor.counts.items())) if self.redactor else {}
+
+    def _add(
+        self, archive: ArchiveWriter, name: str, source: IO[bytes], mtime: float, told: Callable[[str, int], None]
+    ) -> str:
+        inside = self.redactor.name(name) if self.redactor else name
+        with (
+            tempfile.SpooledTemporaryFile(_IN_MEMORY) as shorter,
+            tempfile.SpooledTemporaryFile(_IN_MEMORY) as clean,
+        ):
+            reading: IO[bytes] = source
+            if name in self._plan.shorten and shorten(source, shorter):
+                shorter.seek(0)
+                reading = shorter
+            if self.redactor is not None:
+                self.redactor.file(reading, clean)
+                reading = clean
+            size = reading.seek(0, os.SEEK_END)
+            reading.seek(0)
+            if self._options.max_bytes is not None:
+                sample = reading.read(_SAMPLE)
+                reading.seek(0)
+                self.packed[name] = size * len(zlib.compress(sample, 1)) / max(1, len(sample)) + 128
+            return archive.add(inside, reading, size, mtime, lambda done: told(name, done))
+
+    def _finish(self, archive: ArchiveWriter, texts: Mapping[str, str | None], stale: tuple[Stale, ...]) -> None:
+        now = time.time()
+        for name, text in texts.items():
+            if text is not None:
+                archive.add_bytes(name, self._clean(text), now)
+        given = self._given
+        dropped = tuple(
+            Missing(f"{count} files: {what}", "left out to keep the bundle small")
+            for what, count in _by_reason(self._plan).items()
+        )
+        described = replace(
+            given,
+            captured_at=given.captured_at or manifests.now(),
+            versions={**given.versions, "hangscope": __version__},
+            gaps=(*given.gaps, *self.left_out, *dropped),
+            stale=stale,
+            extra={
+                **given.extra,
+                "bundle": {
+                    "made_at": manifests.now(),
+                    "redacted": self.redactor is not None,
+                    "pseudonymised": self._options.pseudonymise,
+                    "shortened": sorted(self._plan.shorten),
+                    "dropped": sorted(self._plan.drop),
+                },
+            },
+        )
+        if self._options.ticket is not None:
+            ticket = self._options.ticket(replace(described, files=archive.files))
+            archive.add_bytes(TICKET, self._clean(ticket), now)
+        value = json.loads(self._clean(json.dumps(replace(described, files={}).to_json(), ensure_ascii=False)))
+        if self.redactor is not None:
+            summary = {
+                "schema": REDACTION_SCHEMA,
+                "replaced": self.replaced(),
+                "pseudonymised": self._options.pseudonymise,
+                "left_out": [gap["what"] for gap in value["gaps"] if gap["why"].startswith("left out of the bundle:")],
+            }
+            archive.add_bytes(REDACTION, (json.dumps(summary, indent=1, ensure_ascii=False) + "\n").encode(), now)
+        value["files"] = dict(sorted(archive.files.items()))
+        raw = (json.dumps(value, indent=1, ensure_ascii=False) + "\n").encode("utf-8", "surrogateescape")
+        self.manifest = manifests.parse(raw)
+        archive.finish(raw, now)
+
+    def _clean(self, text: str) -> bytes:
+        raw = text.encode("utf-8", "surrogateescape")
+        return self.redactor.text(raw) if self.redactor else raw
+
+
+def _files(source: Path, without: set[Path | None]) -> dict[str, Path]:
+    """What there is to bundle: name inside → path. The manifest and the last redaction's summary are made anew."""
+    if source.is_file():
+        return {source.name: source}
+    if not source.is_dir():
+        raise NotFoundError(f"{source}: no such file or directory")
+    left = {path.resolve() for path in without if path is not None}
+    return {
+        name: path
+        for name, path in walk_files(source)
+        if name not in (MANIFEST, REDACTION) and path.resolve() not in left
+    }
+
+
+def _head(path: Path) -> bytes:
+    try:
+        with path.open("rb") as stream:
+            return stream.read(2048)
+    except OSError:
+        return b""
+
+
+def _learn(
+    files: Mapping[str, Path], given: Manifest, options: Options, progress: Progress | None
+) -> tuple[set[bytes], set[str]]:
+    """The users and, where they get aliases, the hosts that the evidence names."""
+    users: set[bytes] = set()
+    hosts: set[str] = set()
+    if not options.redact:
+        return users, hosts
+    if options.pseudonymise:
+        hosts |= learn.hosts_of_names(files) | learn.hosts_of_manifest(json.dumps(given.to_json()).encode())
+    for index, (name, path) in enumerate(files.items()):
+        if progress is not None:
+            progress(index, len(files), f"looking for names: {name}")
+        try:
+            dump = is_pickle(_head(path))
+            for piece in learn.pieces(path):
+                if dump:  # its strings are names of files and functions
+                    users |= learn.home_owners(piece)
+                    continue
+                users |= learn.users_in(piece)
+                if options.pseudonymise:
+                    hosts |= learn.hosts_in(piece)
+        except OSError:
+            continue  # the pass that packs will say so
+    return users, hosts
+
+
+def _counting(items: list[Item], progress: Progress | None) -> Callable[[str, int], None]:
+    total = sum(one.size for one in items)
+    done = 0
+
+    def told(name: str, size: int) -> None:
+        nonlocal done
+        done += size
+        if progress is not None:
+            progress(min(done, total), total, name)
+
+    return told
+
+
+def _smaller(items: list[Item], one: _Pass, excess: int, plan: Plan, options: Options, source: Path) -> Plan:
+    # A little more than needed: how much a file takes in the archive is an estimate.
+    found = shrink(items, one.packed, excess * 1.05, options.involved, plan)
+    if found is None:
+        raise InputError(
+            f"{source}: what the verdict rests on takes {excess + (options.max_bytes or 0)} bytes, "
+            f"more than the {options.max_bytes} allowed",
+            hint="allow more, or hand the dumps over in another way",
+        )
+    return found
+
+
+def _by_reason(plan: Plan) -> dict[str, int]:
+    counts: dict[str, int] = {}
+    for why in (*plan.shorten.values(), *plan.drop.values()):
+        counts[why] = counts.get(why, 0) + 1
+    return counts

@@ -1,0 +1,181 @@
+"""Redacting one file, whatever is in it, without holding it in memory.
+
+Text is done in pieces of whole lines, a dump string by string, a compressed file inside. What cannot be looked into is
+left out: a bundle must not carry what nobody could check.
+"""
+
+from __future__ import annotations
+
+import gzip
+import mmap
+import re
+import tempfile
+import zlib
+from collections import Counter
+from collections.abc import Iterable
+from typing import IO, BinaryIO
+
+from hangscope.incident.redact import patterns as known
+from hangscope.incident.redact import pickles
+from hangscope.incident.redact.aliases import Aliases
+from hangscope.incident.redact.names import secret_name
+from hangscope.incident.redact.secrets import Secrets
+
+_CHUNK = 1 << 20
+_LONGEST_LINE = 8 << 20
+_HEAD = 64 << 10
+_MAX_UNPACKED = 16 << 30
+_CACHED = 200_000
+_PACKED = ((b"PK\x03\x04", "zip"), (b"\xfd7zXZ\0", "xz"), (b"\x28\xb5\x2f\xfd", "zstd"), (b"BZh", "bzip2"))
+_WIDE = (b"\xff\xfe", b"\xfe\xff")
+_BINARY = re.compile(rb"[\x01-\x06\x0e-\x1a\x1c-\x1f]")
+_PAIR_LINE = re.compile(rb"name[\"']?\s*[:=][^\n]*\n\Z", re.IGNORECASE)
+
+
+class LeftOut(Exception):
+    """The file cannot be made safe; says why."""
+
+
+class Redactor:
+    """Redacts files and texts, all with the same users and aliases, and counts what it replaced."""
+
+    def __init__(self, users: Iterable[bytes] = (), aliases: Aliases | None = None) -> None:
+        self.secrets = Secrets(users)
+        self.aliases = aliases
+        self._strings: dict[bytes, tuple[bytes, Counter[str]] | None] = {}
+        self._again: Counter[str] = Counter()
+        self._keys: dict[bytes, bool] = {}
+
+    @property
+    def counts(self) -> Counter[str]:
+        """How many things of each kind were replaced so far."""
+        return self.secrets.counts + (self.aliases.counts if self.aliases else Counter()) + self._again
+
+    def text(self, data: bytes) -> bytes:
+        data = self.secrets.clean(data)
+        return self.aliases.clean(data) if self.aliases else data
+
+    def string(self, data: bytes) -> bytes:
+        """One string of a dump; dumps of all ranks hold much the same ones."""
+        try:
+            found = self._strings[data]
+        except KeyError:
+            before = self.counts
+            cleaned = self.secrets.clean(data)
+            if self.aliases:
+                cleaned = self.aliases.clean(cleaned, whole=True)
+            if len(self._strings) > _CACHED:
+                self._strings.clear()
+            found = self._strings[data] = None if cleaned is data else (cleaned, self.counts - before)
+            if found is not None:
+                self._again.subtract(found[1])  # counted by now; what follows counts each time
+        if found is None:
+            return data
+        self._again.update(found[1])
+        return found[0]
+
+    def name(self, path: str) -> str:
+        """A file's path inside the bundle."""
+        raw = self.secrets.clean(f"/{path}".encode("utf-8", "surrogateescape"))
+        if self.aliases:
+            parts = raw.split(b"/")
+            if parts[1] == b"nodes" and len(parts) > 5:  # nodes/<host>/logs/<the path it had there>
+                raw = b"/".join(parts[:4]) + self.aliases.clean(b"/" + b"/".join(parts[4:]), whole=True)
+            raw = self.aliases.rename(raw)
+        return raw.decode("utf-8", "surrogateescape")[1:]
+
+    def file(self, source: IO[bytes], out: IO[bytes]) -> None:
+        """Write `source`, redacted, to `out`. Raises LeftOut where that cannot be done safely."""
+        head = source.read(_HEAD)
+        source.seek(0)
+        if head.startswith(b"\x1f\x8b"):
+            self._gzip(source, out)
+        elif pickles.is_pickle(head):
+            self._pickle(source, out)
+        elif packed := next((name for magic, name in _PACKED if head.startswith(magic)), None):
+            raise LeftOut(f"packed with {packed}, which hangscope cannot look into")
+        elif head.startswith(_WIDE):
+            raise LeftOut("text in UTF-16, which hangscope cannot redact")
+        elif len(_BINARY.findall(head)) * 100 > len(head):
+            self._binary(source, out)
+        else:
+            self._text(source, out)
+
+    def _text(self, source: IO[bytes], out: IO[bytes]) -> None:
+        carry = b""
+        while chunk := source.read(_CHUNK):
+            data = carry + chunk if carry else chunk
+            cut = _safe_cut(data)
+            out.write(self.text(data[:cut]))
+            carry = data[cut:]
+        out.write(self.text(carry))
+
+    def _pickle(self, source: IO[bytes], out: IO[bytes]) -> None:
+        try:
+            with mmap.mmap(source.fileno(), 0, access=mmap.ACCESS_READ) as data:
+                for piece in pickles.rewrite(data, self.string, self._secret_key):
+                    out.write(piece)
+        except pickles.Unwalkable as error:
+            raise LeftOut(f"not a pickle of plain values ({error}): it cannot be redacted safely") from None
+
+    def _binary(self, source: IO[bytes], out: IO[bytes]) -> None:
+        overlap = known.PRIVATE_KEY_BYTES
+        carry = b""
+        while True:
+            chunk = source.read(4 * _CHUNK)
+            data = carry + chunk
+            if self.aliases and self.aliases.clean(data) is not data:
+                raise LeftOut("a binary file that names hosts, addresses or paths, which cannot be exchanged in it")
+            masked = self.secrets.mask(data)
+            keep = overlap if chunk and len(data) > overlap else 0
+            out.write(masked[: len(masked) - keep])
+            carry = masked[len(masked) - keep :] if keep else b""
+            if not chunk:
+                return
+
+    def _gzip(self, source: IO[bytes], out: IO[bytes]) -> None:
+        with tempfile.TemporaryFile() as inner, tempfile.TemporaryFile() as redacted:
+            try:
+                _unpack(source, inner)
+            except (gzip.BadGzipFile, zlib.error, EOFError) as error:
+                raise LeftOut(f"broken compression ({error})") from None
+            inner.seek(0)
+            self.file(inner, redacted)
+            redacted.seek(0)
+            with gzip.GzipFile(fileobj=out, mode="wb", compresslevel=1, mtime=0) as packed:
+                while chunk := redacted.read(_CHUNK):
+                    packed.write(chunk)
+
+    def _secret_key(self, text: bytes) -> bool:
+        known_already = self._keys.get(text)
+        if known_already is None:
+            if len(self._keys) > _CACHED:
+                self._keys.clear()
+            known_already = self._keys[text] = secret_name(text)
+        return known_already
+
+
+def _unpack(source: IO[bytes], target: BinaryIO | IO[bytes]) -> None:
+    total = 0
+    with gzip.GzipFile(fileobj=source, mode="rb") as packed:
+        while chunk := packed.read(_CHUNK):
+            total += len(chunk)
+            if total > _MAX_UNPACKED:
+                raise LeftOut("a compressed file that unpacks to more than 16 GiB")
+            target.write(chunk)
+    target.flush()
+
+
+def _safe_cut(data: bytes) -> int:
+    """Where `data` can be cut in two without cutting a secret: behind a line, outside keys and pairs of lines."""
+    cut = data.rfind(b"\n") + 1
+    if cut == 0:
+        if len(data) < _LONGEST_LINE:
+            return 0
+        cut = max(data.rfind(mark) + len(mark) for mark in (b"},", b", ", b",", b" ", b";")) or len(data)
+    start = data.rfind(b"-----BEGIN ", 0, cut)
+    inside_key = start >= 0 and cut - start < known.PRIVATE_KEY_BYTES and known.PRIVATE_KEY_START.match(data, start)
+    if inside_key and not known.PRIVATE_KEY_END.search(data, start):
+        return start
+    last = data.rfind(b"\n", 0, cut - 1) + 1
+    return last if cut - last < 1024 and _PAIR_LINE.search(data[last:cut]) else cut

@@ -1,0 +1,113 @@
+"""A first look over the evidence: which users it gives away, and which words are host names."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from hangscope.incident.redact import patterns as known
+from hangscope.incident.redact.aliases import is_host
+from hangscope.incident.redact.secrets import back_over
+
+_CHUNK = 4 << 20
+_OVERLAP = 512
+
+_HOMES = tuple(re.compile(word) for word in (rb"/home/", rb"/homes/", rb"/Users/", rb"/users/"))
+_ACCOUNTS = tuple(re.compile(word) for word in (rb"USER", rb"LOGNAME", rb"user", rb"logname", rb"login", rb"uname"))
+_NUMBERS = tuple(re.compile(word) for word in (rb"uid=", rb"gid="))
+"""One expression a word, because a search for one fixed word is many times faster than one for several."""
+
+_NCCL = re.compile(rb" NCCL (?:INFO|WARN|CALL|TRACE)")
+_NCCL_FRONT = re.compile(rb"(?P<h>[A-Za-z0-9][\w.-]{1,252}):\d{1,8}:\d{1,8}(?= |\Z)")
+_HOSTS = tuple(
+    re.compile(pattern)
+    for pattern in (
+        rb"(?:host|node)_?(?:name)?[\"']\s{0,3}:\s{0,3}[\"'](?P<h>[\w.-]{2,253})[\"']",
+        rb"(?:HOSTNAME|HOST|NODENAME|NODE_NAME|MASTER_ADDR|POD_NAME|TOPOLOGY_ADDR)=[\"']?(?P<h>[A-Za-z][\w.-]{1,252})",
+        rb"(?m)^\s{0,8}host\s{1,10}:\s(?P<h>[\w.-]{2,253})",  # torchrun's report of a failure
+        rb"(?<![\w.:-])(?P<h>[A-Za-z][A-Za-z0-9.-]{2,252})<\d{1,5}>",  # NCCL's peers
+        rb"\[(?P<h>[A-Za-z][A-Za-z0-9-]{1,62}(?:\.[A-Za-z0-9-]{1,63})*)\]:\d{2,5}(?!\d)",  # c10d's sockets
+        rb"\((?P<h>[A-Za-z][A-Za-z0-9-]{1,62}(?:\.[A-Za-z0-9-]{1,63})*), \d{2,5}\)",
+    )
+)
+_LIST = re.compile(
+    rb"(?:NODELIST|nodelist|node_list)[\"']?\s{0,2}[=:]\s{0,2}[\"']?(?P<list>[A-Za-z][\w.,\[\]-]{1,4000})"
+)
+_LISTED = re.compile(rb"([A-Za-z][A-Za-z0-9.-]*?)\[([\d,-]{1,2000})\]|([A-Za-z][\w.-]*)")
+_FILE = re.compile(r"(?:^|/)nccl[._-](?P<h>[A-Za-z0-9][\w-]*(?:\.[A-Za-z][\w-]*)*)\.\d+\.")
+
+
+def home_owners(data: bytes) -> set[bytes]:
+    """The user names that `data` gives away in a home directory."""
+    found: set[bytes] = set()
+    for word in _HOMES:
+        for hit in word.finditer(data):
+            if match := known.HOME.match(data, hit.start()):
+                found.add(match["s"])
+    return found - known.GENERIC_USERS
+
+
+def users_in(data: bytes) -> set[bytes]:
+    """The user names that `data` gives away in a home directory or an assignment."""
+    found = home_owners(data)
+    for word in _ACCOUNTS:
+        for hit in word.finditer(data):
+            if match := known.USER.match(data, back_over(data, hit.start(), known.USER_FRONT, 40)):
+                found.add(match["s"])
+    for word in _NUMBERS:
+        for hit in word.finditer(data):
+            if match := known.NUMBERED_USER.match(data, hit.start()):
+                found.add(match["s"])
+    return found - known.GENERIC_USERS
+
+
+def hosts_in(data: bytes) -> set[str]:
+    """The host names that stand in places where only host names stand."""
+    found: set[bytes] = set()
+    for hit in _NCCL.finditer(data):
+        line = data[max(data.rfind(b"\n", 0, hit.start()) + 1, hit.start() - 512) : hit.start()]
+        if match := _NCCL_FRONT.search(line):
+            found.add(match["h"])
+    for pattern in _HOSTS:
+        found.update(match["h"] for match in pattern.finditer(data))
+    for listed in _LIST.finditer(data):
+        for stem, numbers, single in _LISTED.findall(listed["list"]):
+            found.add(single or stem + numbers.replace(b"-", b",").split(b",")[0])
+    return _hosts(name.decode("ascii", "replace").rstrip(".") for name in found)
+
+
+def hosts_of_names(names: Iterable[str]) -> set[str]:
+    """The host names in an incident's own file names."""
+    found: set[str] = set()
+    for name in names:
+        parts = name.split("/")
+        if len(parts) > 2 and "nodes" in parts[:-2]:
+            found.add(parts[parts.index("nodes") + 1])
+        if match := _FILE.search(name):
+            found.add(match["h"])
+    return _hosts(found)
+
+
+def hosts_of_manifest(raw: bytes) -> set[str]:
+    """The nodes that a manifest expects, also those of which nothing is there."""
+    try:
+        value = json.loads(raw)
+    except (ValueError, RecursionError):
+        return set()
+    lists = [value.get("nodes_expected"), value.get("nodes_present")] if isinstance(value, dict) else []
+    return _hosts(name for item in lists if isinstance(item, list) for name in item if isinstance(name, str))
+
+
+def pieces(path: Path) -> Iterator[bytes]:
+    """A file in pieces that overlap a little, so that nothing is lost at their ends."""
+    with path.open("rb") as stream:
+        tail = b""
+        while chunk := stream.read(_CHUNK):
+            yield tail + chunk
+            tail = chunk[-_OVERLAP:]
+
+
+def _hosts(names: Iterable[str]) -> set[str]:
+    return {name for name in names if is_host(name.partition(".")[0])}

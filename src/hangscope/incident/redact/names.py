@@ -1,0 +1,110 @@
+"""Assignments: a name that says its value is secret, in the syntaxes in which evidence writes one.
+
+`PASSWORD=x`, `"password": "x"`, the same inside a string with backslashes, `password: x`, `--password x`,
+`'--password', 'x'`, `os.environ["TOKEN"] = "x"`, `("API_KEY", "x")`, and Kubernetes' `name: TOKEN` with `value: x` on
+the next line.
+"""
+
+from __future__ import annotations
+
+import re
+
+NEEDLES: tuple[bytes, ...] = (b"pass", b"pwd", b"secret", b"key", b"cred", b"token")
+NEEDLES += (b"connection_s", b"connection-s", b"connections", b"connection.s", b"conn_str", b"connstr", b"conn-str")
+FRONT = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_.-"
+"""What may stand in front of the needle and belongs to the name."""
+
+_PASSWORD = (
+    rb"pass(?:word|wd|phrase|code|wort)s?|(?:db|user|mysql|pg|postgres|redis|smtp|ftp|admin|root|login|auth|mail|proxy|"
+    rb"ssh|sudo|jenkins|rabbitmq)[_.-]?pass|(?<![A-Za-z])pwd"
+)
+_SECRET = rb"secrets?(?:[_.-]?(?:access)?[_.-]?keys?)?(?:[_.-]?(?:id|value|token))?"
+_KEY = (
+    rb"(?:api|access|account|private|encryption|signing|master|auth|subscription|deploy|license|app|application|"
+    rb"ssh|gpg|hmac|webhook|consumer|kaggle|cipher)[_.-]?key(?:[_.-]?id)?(?:[_.-]?(?:value|\d))?"
+)
+_OTHER = rb"credentials?|creds|connection[_.-]?string|conn[_.-]?str"
+
+ASSIGNMENT = re.compile(
+    rb"(?P<name>(?P<flag>--?)?(?P<front>[A-Za-z0-9_.-]{0,64}?)"
+    rb"(?:(?P<password>" + _PASSWORD + rb")|(?P<secret>" + _SECRET + rb")|(?P<key>" + _KEY + rb")"
+    rb"|(?P<other>" + _OTHER + rb")|(?P<token>tokens?)))(?![A-Za-z0-9_.-])"
+    rb"(?P<close>\\{0,3}[\"']\]?|\])?"
+    rb"(?P<sep>[ \t]{0,3}(?:=>|:=|=(?!=)|:(?![:/\\]))[ \t]{0,3}|(?P<list>[ \t]*,[ \t]*)|(?P<blank>[ ]+))"
+    rb"(?:[rbuf]{0,2}(?P<open>\\{0,3}[\"'])(?P<quoted>(?:(?!(?P=open))(?:\\.|[^\\\r\n\0])){0,16384})"
+    rb"(?:(?P=open)|(?=[\r\n\0]|\Z))"
+    rb"|(?P<bare>[^\s\"'\\,;&<>|(){}\[\]\0][^\s\"'\\,;&<>|)}\]\0]{0,16384}))",
+    re.IGNORECASE,
+)  # fmt: skip
+
+PLAIN_SCALAR = re.compile(rb"[ \t]+(?P<s>[^\s\"'{\[|>&*#$][^\r\n]*)")
+"""The rest of a YAML line: a password may have blanks in it."""
+
+PAIR_FRONT = re.compile(rb"(?:name|key|Name|Key)(?:\\{0,3}[\"'])?\s*[:=]\s*(?:\\{0,3}[\"'])?\Z")
+PAIR_TAIL = re.compile(
+    rb"(?:\\{0,3}[\"'])?\s*,?\s*(?:\n\s*)?(?:\\{0,3}[\"'])?[vV]alue(?:\\{0,3}[\"'])?\s*[:=][ \t]*"
+    rb"(?:(?P<open>\\{0,3}[\"'])(?P<quoted>(?:(?!(?P=open))(?:\\.|[^\\\r\n]))*)|(?P<bare>(?!\[redacted)[^\s,}\]\"'][^\r\n,}\]]*))"
+)
+
+_COUNTED = b"""num nums max min n total per avg mean eos bos eot eod pad padding unk unknown mask cls sep special
+    next prev previous first last new image img audio video vision input output prompt completion generated reasoning
+    thinking stop end start begin decode decoded prefill sub text vocab added additional extra drop dropped tool cached
+    train eval valid global local batch chunk sequence seq expert routed target source draft class register latent
+    query word char byte position pos all of in by token tokens""".split()
+_COUNTED_TOKEN = re.compile(rb"(?:^|[_.-])(?:" + b"|".join(_COUNTED) + rb")[_.-]?$", re.IGNORECASE)
+"""Language models have tokens too: `max_tokens`, `eos_token`."""
+
+_WORDS = b"""null none nil true false yes no on off undefined str int bool bytes float string any self required missing
+    unset empty redacted hidden invalid expired incorrect is was for and or the not has from in to with must should of
+    at""".split()
+_HARMLESS = re.compile(
+    rb"(?:"
+    + b"|".join(_WORDS)
+    + rb"|optional.*|union.*|list.*|not[ _]set|\*+|x+|\.\.\.|-+|\$\{?[A-Za-z_(].*|%[sdr({].*|\{+[^}]*\}+|<[^>]*>|"
+    rb"\[redacted.*|0x[0-9a-f]{1,8}|-?\d+(?:\.\d+)?(?:e-?\d+)?)",
+    re.IGNORECASE,
+)
+"""Types, placeholders, references to variables, and the words that follow in a sentence."""
+
+_NUMBER = re.compile(rb"-?[\d.,_]+[kKmMgGbB%]?")
+_CODE = re.compile(rb"[A-Za-z_][\w.]*[(\[].*")
+
+
+def kind_of(match: re.Match[bytes]) -> str | None:
+    """The kind of secret that an assignment gives away, or None where its name or value is harmless."""
+    quoted = match["open"] is not None
+    value: bytes = match["quoted"] if quoted else match["bare"]
+    name = match["name"].lstrip(b"-")
+    upper = name.isupper()
+    if match["blank"] and (not match["flag"] or value.startswith(b"-")):
+        return None
+    if match["list"] and not (match["close"] and (match["flag"] or upper)):
+        return None
+    number = _NUMBER.fullmatch(value) is not None
+    if not value or (_HARMLESS.fullmatch(value) and not (number and match["password"])):
+        return None
+    if not quoted and not upper and _CODE.fullmatch(value):
+        return None
+    front = match["front"]
+    if match["password"]:
+        directory = match["password"].lower() == b"pwd" and (value[:1] in b"/~." or name in (b"PWD", b"OLDPWD"))
+        return None if directory else "password"
+    if match["secret"]:
+        return "secret"
+    if match["other"]:
+        return "credentials" if len(value) >= 4 else None
+    if match["key"]:
+        return "api-key" if len(value) >= (4 if upper else 6) and not number else None
+    if _COUNTED_TOKEN.search(front) or number or value.startswith((b"<", b"/")):
+        return None
+    if match["token"].lower() == b"tokens" and not upper:
+        return None
+    return "token" if len(value) >= (4 if upper or match["flag"] else 8) else None
+
+
+def secret_name(name: bytes) -> bool:
+    """Whether a name alone, as a key of a dictionary or in a list of pairs, says that its value is secret."""
+    if len(name) > 128:
+        return False
+    probe = ASSIGNMENT.fullmatch(name + b'="Xq7-probe-value"')
+    return probe is not None and kind_of(probe) is not None
