@@ -19,9 +19,9 @@ from hangscope.cli.simulate import command
 from hangscope.errors import SettingsError
 from hangscope.simulate import Simulated, Spec, random_spec, simulate
 from hangscope.simulate.engine import NEVER, Engine, Interference
-from hangscope.simulate.layouts import WORLD, Groups, Layout
+from hangscope.simulate.layouts import GroupDef
 from hangscope.simulate.objects import to_object
-from hangscope.simulate.program import Op
+from hangscope.simulate.program import Op, Part
 from hangscope.simulate.sites import Site
 from hangscope.simulate.spec import FAULTS
 
@@ -73,72 +73,116 @@ def _inside(entry: dict[str, Any]) -> bool:
 
 # ---- physics ---------------------------------------------------------------------------------------------------------
 
-ALGORITHMS = {"all_reduce_barrier": "all_reduce", "_all_gather_base": "all_gather"}
+ALGORITHMS = {
+    "all_reduce_barrier": "all_reduce",
+    "_all_gather_base": "all_gather",
+    "_reduce_scatter_base": "reduce_scatter",
+}
 BYTES = {"Float": 4, "BFloat16": 2, "Double": 8, "Half": 2}
 
 
-def recorded(case: str) -> dict[int, list[dict[str, Any]]]:
-    return {
-        int(path.name.rpartition("_")[2]): pickle.loads(path.read_bytes())["entries"]
-        for path in sorted((CASES / case).glob("*/nccl_trace_rank_?"))
-    }
+class Replay:
+    """The programs of a recorded job, as its dumps show them; every group is a role of its own."""
 
+    def __init__(self, case: str) -> None:
+        self.truth = json.loads((CASES / case / "truth.json").read_text())
+        self.ranks = self.truth["world_size"]
+        self.dumps = {
+            int(path.name.rpartition("_")[2]): pickle.loads(path.read_bytes())
+            for path in sorted((CASES / case).glob("*/nccl_trace_rank_?"))
+        }
+        self.all: list[GroupDef] = []
+        self.local_id: list[dict[int, int]] = []
+        names: dict[str, int] = {}
+        for dump in self.dumps.values():
+            for name, group in dump["pg_config"].items():
+                if name not in names:
+                    names[name] = len(self.all)
+                    members = tuple(json.loads(group["ranks"]))
+                    self.all.append(GroupDef(len(self.all), len(self.all), name, "", members))
+        self.of = [list(range(len(self.all))) for _ in range(self.ranks)]
+        self.rows: list[list[int]] = []
+        """rank → for each operation the entry that carries its state."""
+        self.programs = [self._program(rank, names) for rank in range(self.ranks)]
 
-def as_op(entry: dict[str, Any]) -> Op:
-    name = entry["profiling_name"].removeprefix("nccl:")
-    sizes = [*entry["input_sizes"], *entry["output_sizes"]]
-    site = Site(name, (), (), entry["input_dtypes"][0], (("f", "/workspace/train.py", 1),), "python3")
-    return Op(site, WORLD, ALGORITHMS.get(name, name), max(shape[0] for shape in sizes) * BYTES[site.dtype])
+    def entries(self, rank: int) -> list[dict[str, Any]]:
+        return list(self.dumps[rank]["entries"])
+
+    def states(self, rank: int) -> list[str]:
+        return [self.entries(rank)[row]["state"] for row in self.rows[rank]]
+
+    def _program(self, rank: int, names: dict[str, int]) -> list[Op]:
+        ops: list[Op] = []
+        rows: list[int] = []
+        parts: list[Part] = []
+        size = 0
+        batches = {_key(entry) for entry in self.entries(rank) if entry["profiling_name"] == "nccl:coalesced"}
+        for row, entry in enumerate(self.entries(rank)):
+            name = entry["profiling_name"].removeprefix("nccl:")
+            role = names[entry["process_group"][0]]
+            dtype = (entry["input_dtypes"] or ["Float"])[0]
+            site = Site(name, (), (), dtype, (("f", "/workspace/train.py", 1),), "python3", name.partition(" ")[0])
+            if entry["is_p2p"]:
+                parts.append(Part(site, int(name.rpartition("->" if "->" in name else "<-")[2])))
+                size = entry["input_sizes"][0][0] * BYTES[dtype]
+                if _key(entry) in batches:
+                    continue
+            if entry["is_p2p"] or name == "coalesced":
+                ops.append(Op(site, role, "p2p", size, tuple(parts)))
+                parts = []
+            else:
+                sizes = [*entry["input_sizes"], *entry["output_sizes"]]
+                size = max(shape[0] for shape in sizes) * BYTES[dtype]
+                ops.append(Op(site, role, ALGORITHMS.get(name, name), size))
+            rows.append(row)
+        self.rows.append(rows)
+        return ops
 
 
 @pytest.mark.parametrize(
-    "case", ["healthy", "straggler", "cpu_stall", "gpu_stall", "skipped", "type_mismatch", "size_mismatch",
-             "dtype_mismatch", "link_stall", "broadcast_link", "broadcast_root", "broadcast_link6", "link_stall8"]
+    "case", ["healthy", "healthy8_mesh", "straggler", "straggler8", "cpu_stall", "gpu_stall", "skipped", "uneven_data",
+             "oom_caught", "type_mismatch", "size_mismatch", "dtype_mismatch", "broadcast_root", "link_stall",
+             "link_stall8", "broadcast_link", "broadcast_link6", "coalesced", "pipeline", "multi_pg", "mesh_absent",
+             "two_culprits", "fsdp_checkpoint", "pg_order", "deadlock3"]
 )  # fmt: skip
 def test_the_engine_reproduces_recorded_nccl_jobs(case: str) -> None:
     """What every rank of a real job completed, started and only launched is what the engine says it would."""
-    truth = json.loads((CASES / case / "truth.json").read_text())
-    dumps, ranks = recorded(case), truth["world_size"]
-    groups = Groups(Layout(dp=ranks))
-    programs = [[as_op(entry) for entry in dumps[rank]] for rank in range(ranks)]
-    wrong = Interference()
-    signs = [[(op.site.name, op.size) for op in program] for program in programs]
-    culprits = truth["culprits"]
+    real = Replay(case)
+    truth, programs, wrong = real.truth, real.programs, Interference()
+    kind, culprits = truth["kind"], truth["culprits"]
     if case == "broadcast_root":
-        (place,) = (i for i, entry in enumerate(dumps[2]) if entry["collective_seq_id"] == truth["operation"]["seq"])
+        place = truth["operation"]["seq"] - 1
         programs[2][place] = replace(programs[2][place], root=3)
         wrong.odd_groups[0] = place
-    elif truth["kind"] == "mismatch":
-        others = signs[(culprits[0] + 1) % ranks]
-        wrong.odd_groups[0] = next(
-            i for i, (a, b) in enumerate(zip(signs[culprits[0]], others, strict=False)) if a != b
+    elif kind == "mismatch":
+        mine, others = (
+            [(op.site.name, op.size) for op in programs[rank]] for rank in (culprits[0], (culprits[0] + 1) % real.ranks)
         )
-    elif truth["kind"] == "gpu":
-        states = [entry["state"] for entry in dumps[culprits[0]]]
-        wrong.gpu_stops[culprits[0]] = states.index("scheduled")
-    elif truth["kind"] == "network":
+        wrong.odd_groups[0] = next(i for i, (a, b) in enumerate(zip(mine, others, strict=False)) if a != b)
+    elif kind == "gpu":
+        wrong.gpu_stops[culprits[0]] = real.states(culprits[0]).index("scheduled")
+    elif kind == "network":
         sender, receiver = truth["link"]
-        first = next(i for i, entry in enumerate(dumps[receiver]) if entry["state"] != "completed")
+        first = next(i for i, state in enumerate(real.states(receiver)) if state != "completed")
         wrong.lost_link, wrong.odd_groups[0] = (sender, receiver, first), first
         if case == "broadcast_link6":
             for program in programs:
                 program[first] = replace(program[first], root=2)
     engine = Engine(
-        groups,
+        real,  # type: ignore[arg-type]  # has the tables of Groups
         programs,
-        [frozenset()] * ranks,
+        [frozenset()] * real.ranks,
         [[0] * len(program) for program in programs],
         ahead=100,
         interference=wrong,
         begin_ns=0,
     )
     engine.run()
-    for rank in range(ranks):
+    for rank in range(real.ranks):
         line = engine.timelines[rank]
-        expected = [entry["state"] for entry in dumps[rank]]
         got = ["completed" if end != NEVER else "started" for end in line.finished]
         got += ["scheduled"] * (line.launched - len(got))
-        assert got == expected, f"{case}: rank {rank}"
+        assert got == real.states(rank), f"{case}: rank {rank}"
 
 
 def test_an_operation_is_finished_by_all_or_by_nobody_when_a_rank_is_absent() -> None:
@@ -467,16 +511,17 @@ def test_clocks_differ_by_node_and_not_within_one() -> None:
 
 
 def test_groups_share_a_name_where_they_were_split() -> None:
-    """With split names, disjoint groups of one kind are called the same; otherwise every group has its own number."""
+    """Disjoint groups of one kind may be called the same; otherwise every group has its own number or hash."""
 
     def names(job: Simulated) -> list[set[str]]:
         return [
             {e["process_group"][0] for e in entries_of(job, r) if e["process_group"][1] == "mesh_tp"} for r in (0, 7)
         ]
 
-    assert names(simulate(Spec(**SMALL, split_names=True))) == [{"2"}, {"2"}]  # type: ignore[arg-type]
-    first, last = names(simulate(Spec(**SMALL)))  # type: ignore[arg-type]
-    assert first != last
+    assert names(simulate(Spec(**SMALL, naming="shared"))) == [{"2"}, {"2"}]  # type: ignore[arg-type]
+    for naming in ("numbers", "hashes"):
+        first, last = names(simulate(Spec(**SMALL, naming=naming)))  # type: ignore[arg-type]
+        assert first != last
 
 
 def test_the_same_seed_gives_the_same_bytes() -> None:

@@ -20,6 +20,8 @@ LAUNCH_NS = 12_000
 """From the CPU's call to the earliest start on an idle GPU."""
 NS_PER_BYTE = 1 / 100
 """100 GB/s: slow enough to be seen, fast enough not to dominate."""
+EAGER_BYTES = 1 << 20
+"""A send up to this size fits into the buffers of a pair."""
 BUFFERED_BYTES = 4 << 20
 """A broadcast up to this size fits into the buffers on the way: nobody waits for those behind him."""
 
@@ -294,7 +296,10 @@ class Engine:
     def _exchange(
         self, rank: int, number: int, index: int, place: int, moves: list[tuple[str, int, int]], at: int
     ) -> None:
-        """Transfers between pairs: done when the other side is there too, wants as much, and the link works."""
+        """Transfers between pairs: done when the other side is there too, wants as much, and the link works.
+
+        A send that fits into the buffers is done before anybody receives it.
+        """
         waiting = self._outstanding[rank, number] = [len(moves), at]
         link = self._wrong.lost_link
         members = self.groups.all[index].members
@@ -302,19 +307,23 @@ class Engine:
             sending = way == "send"
             pair = (place, peer) if sending else (peer, place)
             lost = link is not None and sending and (rank, members[peer]) == link[:2] and number >= link[2]
-            mine, other = ("send", "recv") if sending else ("recv", "send")
-            waiting_there = self._posts.get((index, *pair, other))
-            if waiting_there:
-                its_rank, its_number, its_size, its_start = waiting_there.pop(0)
-                if lost or its_size < 0 or its_size != size:
-                    continue
-                end = max(at, its_start) + 10_000 + int(size * NS_PER_BYTE)
+            if sending and size <= EAGER_BYTES:
+                waiting[0] -= 1
+            other = "recv" if sending else "send"
+            posted = self._posts.get((index, *pair, other))
+            if not posted:
+                post = (rank, number, NEVER if lost else size, at)
+                self._posts.setdefault((index, *pair, way), []).append(post)
+                continue
+            its_rank, its_number, its_size, its_start = posted.pop(0)
+            if lost or its_size != size:
+                continue
+            end = max(at, its_start) + 10_000 + int(size * NS_PER_BYTE)
+            if sending or size > EAGER_BYTES:
                 self._part_done(its_rank, its_number, end)
+            if not sending or size > EAGER_BYTES:
                 waiting[0] -= 1
                 waiting[1] = max(waiting[1], end)
-            else:
-                post = (rank, number, NEVER if lost else size, at)
-                self._posts.setdefault((index, *pair, mine), []).append(post)
         if waiting[0] == 0:
             self._done(rank, number, waiting[1])
 

@@ -209,7 +209,9 @@ def dumped(spec: Spec, groups: Groups, holding: Holding) -> Dumped:
             is_p2p=call.p2p,
         )
     used = sorted((groups.all[groups.of[rank][role]] for role in holding.roles), key=lambda group: local[group.index])
-    config = {group.name: (group.name, group.desc, group.members) for group in used}
+    # The table knows no description of a communicator that was split off; its entries do.
+    silent = spec.naming == "hashes"
+    config = {g.name: (g.name, "" if silent and g.index else g.desc, g.members) for g in used}
     library = NCCL_OF_TORCH[spec.minor]
     if spec.backend == "gloo":
         # Gloo fills one entry without a name; the last group that was made wins, and its members may be missing.

@@ -51,7 +51,7 @@ class Job:
     def __init__(self, spec: Spec) -> None:
         self.spec = spec
         self.layout = spec.layout
-        self.groups = Groups(self.layout, style=spec.style, split_names=spec.split_names)
+        self.groups = Groups(self.layout, style=spec.style, naming=spec.naming)
         self.random = random.Random(f"hangscope {spec.seed}")
         self.model = self._model()
         self._programs: dict[tuple[int, str], tuple[Op, ...]] = {}

@@ -6,6 +6,7 @@ other, pipeline stages far apart. Expert-parallel groups are slices of the data-
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass
 
 from hangscope.errors import SettingsError
@@ -25,6 +26,8 @@ DESCRIPTIONS = {
     "plain": ("default_pg", "undefined", "undefined", "undefined", "undefined"),
 }
 """What the groups are called, by the framework that made them. "plain": made by new_group without a description."""
+
+NAMINGS = ("numbers", "shared", "hashes")
 
 CREATION = {"mesh": (PP, DP, TP, EP), "megatron": (DP, TP, PP, EP), "plain": (TP, DP, PP, EP)}
 """In which order a framework makes its groups: it decides their numbers."""
@@ -80,9 +83,9 @@ class GroupDef:
 class Groups:
     """All groups of a job: who is in which, under which name and which local number."""
 
-    def __init__(self, layout: Layout, *, style: str = "mesh", split_names: bool = False) -> None:
-        """`split_names`: groups of one kind share one name, as `split_group` gives it; otherwise every `new_group` call
-        of the job takes the next number on all ranks."""
+    def __init__(self, layout: Layout, *, style: str = "mesh", naming: str = "numbers") -> None:
+        """`naming`: "numbers" (every `new_group` call of the job takes the next one on all ranks), "shared" (groups of
+        one kind have one number) or "hashes" (of the members, as PyTorch names communicators that are split off)."""
         descriptions, order = DESCRIPTIONS[style], CREATION[style]
         self.all: list[GroupDef] = []
         self.of: list[list[int]] = [[-1] * len(ROLES) for _ in range(layout.ranks)]
@@ -94,12 +97,14 @@ class Groups:
         for role in order:
             if self._size(layout, role) == 1:
                 continue
-            if split_names:
-                number += 1
+            number += naming == "shared"
             for members in self._members(layout, role):
-                if not split_names:
-                    number += 1
-                self._add(role, members, str(number), descriptions[role])
+                number += naming == "numbers"
+                name = str(number)
+                if naming == "hashes":
+                    text = f"{role}_{'_'.join(map(str, members))}"
+                    name = hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest()
+                self._add(role, members, name, descriptions[role])
 
     def _add(self, role: int, members: tuple[int, ...], name: str, desc: str) -> None:
         group = GroupDef(len(self.all), role, name, desc, members)

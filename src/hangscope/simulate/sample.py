@@ -78,7 +78,7 @@ def random_spec(seed: int) -> Spec:
         stacks=rng.random() < 0.92,
         timing=timing,
         style=rng.choice(("mesh", "mesh", "megatron", "plain")),
-        split_names=rng.random() < 0.25 and backend != "gloo",  # whose dumps do not say who is in a group
+        naming=rng.choice(("numbers", "numbers", "shared", "hashes") if backend != "gloo" else ("numbers", "hashes")),
         clock_skew_ms=rng.choice((0.0, 0.0, 2.0, 20.0, 400.0)),
         timeout_s=rng.choice((60.0, 600.0, 1800.0)),
         evidence=rng.random() < 0.7,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 
 from hangscope.errors import SettingsError
-from hangscope.simulate.layouts import DESCRIPTIONS, Layout
+from hangscope.simulate.layouts import DESCRIPTIONS, NAMINGS, Layout
 
 FAULTS: dict[str, tuple[str, ...]] = {
     "none": ("stopped", "running"),
@@ -72,7 +72,8 @@ class Spec:
     stacks: bool = True
     timing: bool = True
     style: str = "mesh"
-    split_names: bool = False
+    naming: str = "numbers"
+    """How PyTorch names the groups: by number, one number for all of a kind ("shared"), or by hash."""
     clock_skew_ms: float = 0.0
     """The clocks of the nodes differ by up to this much, either way."""
     timeout_s: float = 600.0
@@ -94,6 +95,7 @@ class Spec:
         self._choice("form", self.form, FORMS)
         self._choice("backend", self.backend, BACKENDS)
         self._choice("style", self.style, tuple(DESCRIPTIONS))
+        self._choice("naming", self.naming, NAMINGS)
         self._choice("data_parallel", self.data_parallel, ("fsdp", "ddp", "coalesced"))
         for name, least in (("ranks", 2), ("gpus_per_node", 1), ("entries", 8), ("culprit_count", 1), ("ahead", 1)):
             if getattr(self, name) < least:

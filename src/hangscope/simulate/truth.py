@@ -92,7 +92,7 @@ def _who_got_through(run: Run) -> bool:
         plan.accept_kinds = ["unknown", "gpu"]
     if not through:
         plan.culprits = []
-    elif op.algorithm == "all_to_all":
+    elif op.algorithm == "all_to_all" and sender in inside:
         plan.culprits = []  # both ends are stuck, each in a transfer with the other
         plan.accept.append([receiver])
     else:
