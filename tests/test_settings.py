@@ -207,7 +207,9 @@ def test_nccl2_in_2_14_records_nothing_and_that_is_said() -> None:
 def test_gloo_gets_a_ring_and_nothing_else(release: tuple[int, int]) -> None:
     """Gloo never writes a dump, so that only the ring's size matters, and the plan says so."""
     made = make(release, "gloo")
-    assert made.variables == {"TORCH_FR_BUFFER_SIZE": "2000", "TORCH_NCCL_TRACE_BUFFER_SIZE": "2000"}
+    assert made.variables == {"TORCH_FR_BUFFER_SIZE": "2000"}
+    said = make(release, "gloo", {"TORCH_NCCL_TRACE_BUFFER_SIZE": "500"})
+    assert said.variables == {"TORCH_FR_BUFFER_SIZE": "500"}
     assert made.dump_prefix is None
     assert made.directories == ()
     assert severities(made) == {"backend": "note"}
@@ -301,6 +303,8 @@ def test_a_directory_that_names_the_job_is_not_told_twice() -> None:
     """Below a node's part of an incident the files lie where the incident format wants them."""
     made = make((2, 11), directory=Path("/d/hangscope/48121/2/nodes/gpu-a017"))
     assert made.dump_prefix == "/d/hangscope/48121/2/nodes/gpu-a017/dumps/nccl_trace_rank_"
+    made = make((2, 11), directory=Path("/d/nodes/x"), own_directory=True)
+    assert (made.dump_prefix, made.nccl_log) == ("/d/nodes/x/dumps/nccl_trace_rank_", "/d/nodes/x/logs/nccl.%h.%p.log")
 
 
 def test_a_hostile_name_stays_below_the_directory() -> None:

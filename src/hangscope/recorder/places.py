@@ -30,8 +30,12 @@ class Places:
         return tuple(dict.fromkeys(folder_for(text) for text in (self.dump_prefix, self.nccl_log, self.pipe_stem)))
 
 
-def places(*, directory: Path, job: str, attempt: str, host: str, environ: Mapping[str, str]) -> Places:
+def places(
+    *, directory: Path, job: str, attempt: str, host: str, environ: Mapping[str, str], own: bool = False
+) -> Places:
     """Job, attempt and host are in every path, so that no rank and no restart overwrites another's evidence.
+
+    `own` says that the directory is this node's and this attempt's alone.
 
     Pipes lie on the node's own disk: not every shared file system has them, and PyTorch ends a process that cannot
     make its pipe.
@@ -40,8 +44,8 @@ def places(*, directory: Path, job: str, attempt: str, host: str, environ: Mappi
     base = Path(os.path.abspath(directory))
     # An incident's own directory names job and attempt already, and a node's part of it the node.
     named = any(base.parts[at : at + 2] == run for at in range(len(base.parts) - 1))
-    below = Path() if named else Path(".".join(run))
-    if base.name != node:
+    below = Path() if named or own else Path(".".join(run))
+    if base.name != node and not own:
         below /= node
     local = Path(environ.get("TMPDIR") or "/tmp") / f"hangscope-{os.getuid()}" / ".".join(run) / node
     found = Places(

@@ -63,11 +63,13 @@ def plan(
     entries: int = DEFAULT_ENTRIES,
     nccl_debug: str = "WARN",
     look_at_files: bool = True,
+    own_directory: bool = False,
 ) -> Plan:
     """The settings for a job. `environ` is what the ranks would see without hangscope; it is not changed.
 
     An unknown torch or backend gets every name that any of them reads: a variable that nobody reads does nothing.
-    `look_at_files` is False where the settings are for another machine than this one.
+    `look_at_files` is False where the settings are for another machine than this one. `own_directory` says that the
+    directory is this node's and this attempt's alone, so that dumps/ and logs/ in it need no names below them.
     """
     if not 0 < entries < 1 << 31:
         raise SettingsError(f"a ring of {entries} entries is not possible", hint="2000 is the usual size")
@@ -76,7 +78,7 @@ def plan(
     release = release_of(torch_version)
     if torch_version is not None and release is None:
         raise SettingsError(f"{torch_version} is not a version of torch", hint="write it like 2.8 or 2.8.0+cu128")
-    where = places(directory=directory, job=job, attempt=attempt, host=host, environ=environ)
+    where = places(directory=directory, job=job, attempt=attempt, host=host, environ=environ, own=own_directory)
     # Another backend wants other variables, so that this cure comes before all else.
     cured = _backend_cures(backend, release, environ) if fix else []
     chosen = {name: value for problem in cured for name, value in problem.sets.items()}

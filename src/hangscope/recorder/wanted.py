@@ -44,10 +44,11 @@ class Wanted:
 
     def _recorder(self, recorded: set[str]) -> dict[str, str]:
         found: dict[str, str] = {}
-        if recorded & {"nccl", "nccl2", "gloo"}:
+        if recorded - {"hccl"}:
             found |= self._pair(RING_NAMES, str(self.entries), _is_int)
-        elif recorded & {"xccl", "other"}:
-            found |= self._alone("TORCH_FR_BUFFER_SIZE", str(self.entries))
+        if not recorded & {"nccl", "nccl2"}:
+            # Nobody else needs the older name, which only makes every rank print that it is deprecated.
+            found.pop("TORCH_NCCL_TRACE_BUFFER_SIZE", None)
         if recorded & {"nccl", "nccl2", "other"}:
             found |= self._pair(DUMP_NAMES, self.places.dump_prefix)
             found |= self._pair(_SWITCH_NAMES, "1", _is_bool)

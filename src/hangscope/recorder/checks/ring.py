@@ -117,7 +117,7 @@ def _names(setting: Setting) -> list[str]:
     if setting.families == {"hccl"}:
         return [_HCCL]
     names = [name for name in RING_NAMES if BY_NAME[name].exists_in(setting.release)]
-    return names[:1] if setting.families <= {"xccl", "other"} else names
+    return names[:1] if setting.families <= {"gloo", "xccl", "other"} else names
 
 
 def _set_names(setting: Setting) -> list[str]:
