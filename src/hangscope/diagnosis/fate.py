@@ -39,6 +39,7 @@ class Fates:
         self._closed = _connection_losses(job)
         self._ras_missing, self._ras_dead = _ras_missing(job)
         self._answered = {r.rank for r in job.facts.watchdog}
+        self._victims = {e.rank for e in job.facts.errors if e.consequence} - set(self._errors)
         self._memory: dict[int, Fate] = {}
 
     def of(self, rank: int) -> Fate:
@@ -98,7 +99,13 @@ class Fates:
             why = _ending(process)
         else:
             why = "its process is gone"
-        clean = not killed and error is None and process is not None and process.exit_status == 0
+        clean = (
+            not killed
+            and error is None
+            and process is not None
+            and process.exit_status == 0
+            and not self._missed_by_victims(rank, process)
+        )
         return Fate("dead", "strong", why, tuple(findings), error, clean)
 
     def _ended_by_itself(self, rank: int, process: Process) -> bool:
@@ -114,13 +121,29 @@ class Fates:
                 return False
             return still_there or (process.ended_at_s is not None and _well_before(process.ended_at_s, ends))
         if process.exit_status == 0:
-            return still_there or (
-                process.ended_at_s is not None and any(e > process.ended_at_s + _FIRST_BY_S for e in ends)
+            return (
+                still_there
+                or (process.ended_at_s is not None and any(e > process.ended_at_s + _FIRST_BY_S for e in ends))
+                or self._missed_by_victims(rank, process)
             )
         if process.ended_at_s is None or not ends:
             return True
+        if rank in self._victims and min(ends) <= process.ended_at_s:
+            return False  # its only exception says that it lost somebody who was gone before it
         # A launcher's last resort is SIGKILL too, but it comes long after the first end.
         return process.ended_at_s <= min(ends) + _FIRST_BY_S
+
+    def _missed_by_victims(self, rank: int, process: Process) -> bool:
+        """Whether those that ended after it did so with an exception that only says that they lost somebody."""
+        later = [
+            other
+            for other, p in self.job.processes.items()
+            if other != rank
+            and p.exit_status not in (None, 0)
+            and None not in (p.ended_at_s, process.ended_at_s)
+            and (p.ended_at_s or 0.0) > (process.ended_at_s or 0.0)
+        ]
+        return any(other in self._victims for other in later) and not any(other in self._errors for other in later)
 
     def _vanished(self, rank: int) -> Fate | None:
         """No dump, no reaction in its log, and neighbours that lost the connection before anybody timed out."""
