@@ -21,10 +21,14 @@ READY_TORCH := $(VENV)/ready-torch
 .PHONY: demo test lint scoreboard test-deps clean
 .DELETE_ON_ERROR:
 
-demo: $(READY)
-	@echo "A recorded job of 4 ranks on 2 nodes: who hung it?"
-	@echo "$$ hangscope diagnose tests/cases/multi_pg"
-	@$(BIN)/hangscope diagnose tests/cases/multi_pg || test $$? -eq 1
+demo: $(READY_TORCH)
+	@if $(BIN)/python -c 'import importlib.util as u, sys; sys.exit(u.find_spec("torch") is None)'; then \
+		$(BIN)/hangscope demo; \
+	else \
+		echo "There is no torch here to start a real job with, so a recorded one is replayed: who hung it?"; \
+		echo "$$ hangscope diagnose tests/cases/multi_pg"; \
+		$(BIN)/hangscope diagnose tests/cases/multi_pg || test $$? -eq 1; \
+	fi
 
 test: lint $(READY_TORCH) test-deps
 	$(BIN)/python -m pytest --durations=10
@@ -34,7 +38,7 @@ lint: $(READY)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-scoreboard: $(READY) $(READY_TORCH)
+scoreboard: $(READY_TORCH)
 	$(BIN)/python tests/scoreboard.py
 
 $(READY): pyproject.toml src/hangscope/__about__.py
