@@ -105,6 +105,11 @@ class Aliases:
                 data = _PATH.sub(lambda match: self._folder(match["folder"]) + match["name"], data)
         return before if data == before else data
 
+    def touches(self, data: bytes) -> bool:
+        """Whether `clean` might replace something. Gives no alias."""
+        patterns = (self._regex, _IPV4, _IPV6, _PATH)
+        return data.startswith(b"/") or any(pattern.search(data) for pattern in patterns if pattern is not None)
+
     def rename(self, path: bytes) -> bytes:
         """A path inside an incident: its parts are names of hosts, or have them inside; its folders stay."""
         parts = path.split(b"/")

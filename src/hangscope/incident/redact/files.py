@@ -74,6 +74,19 @@ class Redactor:
         self._again.update(found[1])
         return found[0]
 
+    def touches(self, data: bytes) -> bool:
+        """Whether `string` might replace something in it. Gives no alias, and counts nothing."""
+        return bool(self.secrets.edits(data)) or (self.aliases is not None and self.aliases.touches(data))
+
+    def secret_key(self, text: bytes) -> bool:
+        """Whether a string, as the key of a dictionary, makes the value behind it secret."""
+        known_already = self._keys.get(text)
+        if known_already is None:
+            if len(self._keys) > _CACHED:
+                self._keys.clear()
+            known_already = self._keys[text] = secret_name(text)
+        return known_already
+
     def name(self, path: str) -> str:
         """A file's path inside the bundle."""
         raw = self.secrets.clean(f"/{path}".encode("utf-8", "surrogateescape"))
@@ -113,7 +126,7 @@ class Redactor:
     def _pickle(self, source: IO[bytes], out: IO[bytes]) -> None:
         try:
             with mmap.mmap(source.fileno(), 0, access=mmap.ACCESS_READ) as data:
-                for piece in pickles.rewrite(data, self.string, self._secret_key):
+                for piece in pickles.rewrite(data, self):
                     out.write(piece)
         except pickles.Unwalkable as error:
             raise LeftOut(f"not a pickle of plain values ({error}): it cannot be redacted safely") from None
@@ -145,14 +158,6 @@ class Redactor:
             with gzip.GzipFile(fileobj=out, mode="wb", compresslevel=1, mtime=0) as packed:
                 while chunk := redacted.read(_CHUNK):
                     packed.write(chunk)
-
-    def _secret_key(self, text: bytes) -> bool:
-        known_already = self._keys.get(text)
-        if known_already is None:
-            if len(self._keys) > _CACHED:
-                self._keys.clear()
-            known_already = self._keys[text] = secret_name(text)
-        return known_already
 
 
 def _unpack(source: IO[bytes], target: BinaryIO | IO[bytes]) -> None:

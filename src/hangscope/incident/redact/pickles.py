@@ -9,12 +9,24 @@ that cannot be walked: it may hide a string where nobody looks.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from mmap import mmap
+from typing import Protocol
 
 Raw = bytes | mmap
-Change = Callable[[bytes], bytes]
-"""Gives a string's replacement; the same object where it stays as it is."""
+
+
+class Strings(Protocol):
+    """Knows what to make of a string."""
+
+    def string(self, data: bytes, /) -> bytes:
+        """Its replacement; the same object where it stays as it is."""
+
+    def touches(self, data: bytes, /) -> bool:
+        """Whether bytes that may be no string at all hold something to replace. Has no effect."""
+
+    def secret_key(self, text: bytes, /) -> bool:
+        """Whether it, as the key of a dictionary, makes the value behind it secret."""
 
 
 class Unwalkable(Exception):
@@ -45,17 +57,14 @@ def is_pickle(head: bytes) -> bool:
     return len(head) > 1 and head[0] == 0x80 and 2 <= head[1] <= 5
 
 
-def rewrite(data: Raw, change: Change, secret_key: Callable[[bytes], bool] | None = None) -> Iterator[bytes]:
-    """The dump with every string changed, in pieces. Raises Unwalkable before the first piece or not at all.
-
-    `secret_key` says whether a string, as the key of a dictionary, makes the value behind it secret.
-    """
-    quick = _in_place(data, change, secret_key) if len(data) > 1 and data[1] < 4 else None
+def rewrite(data: Raw, strings: Strings) -> Iterator[bytes]:
+    """The dump with every string changed, in pieces. Raises Unwalkable before the first piece or not at all."""
+    quick = _in_place(data, strings) if len(data) > 1 and data[1] < 4 else None
     if quick is None:
         # Twice, because what cannot be walked to its end must not be given away in part.
-        for _ in _walk(data, change, secret_key):
+        for _ in _walk(data, strings):
             pass
-        yield from _walk(data, change, secret_key)
+        yield from _walk(data, strings)
         return
     position = 0
     for start, size, new in quick:
@@ -68,15 +77,13 @@ def rewrite(data: Raw, change: Change, secret_key: Callable[[bytes], bool] | Non
         position += 8 << 20
 
 
-def _in_place(
-    data: Raw, change: Change, secret_key: Callable[[bytes], bool] | None
-) -> list[tuple[int, int, bytes]] | None:
+def _in_place(data: Raw, strings: Strings) -> list[tuple[int, int, bytes]] | None:
     """(place, size, replacement) of the strings to change, found without walking; None where that is not safe.
 
     A dump is mostly numbers and references to strings seen before. So every byte that could be the opcode of a string
-    is tried as one: a true string is never missed. A false one would have to read as text, be secret, and end in front
-    of an opcode: its bytes would then span the true string's own length, which holds zeros, and text holds none. What
-    is in doubt is left to the walk.
+    is tried as one: a true string is never missed. A false one would have to read as text, hold something to replace,
+    and end in front of an opcode: its bytes would then span the true string's own length, which holds zeros, and text
+    holds none. What is in doubt is left to the walk.
     """
     found: list[tuple[int, int, bytes]] = []
     end = len(data)
@@ -84,17 +91,21 @@ def _in_place(
         start = match.start() + 5
         size = int.from_bytes(match[1], "little")
         if size > end - start:
-            if size < _LONGEST and end - start < _LONGEST and _to_change(data[start:end], change):
+            if size < _LONGEST and end - start < _LONGEST and _doubtful(data[start:end], strings):
                 return None  # the dump was cut inside this string
             continue
         text = data[start : start + size]
-        if secret_key is not None and secret_key(text):
+        if _CONTROL.search(text):
+            if strings.touches(text):
+                return None
+            continue
+        if strings.secret_key(text):
             return None
-        new = change(text)
+        new = strings.string(text)
         if new is not text:
             after = start + size
             overlaps = bool(found) and start < found[-1][0] + found[-1][1]
-            if overlaps or after >= end or data[after] not in _FOLLOWS_STRING or _CONTROL.search(text):
+            if overlaps or after >= end or data[after] not in _FOLLOWS_STRING:
                 return None
             found.append((start, size, new))
     for pattern, width in ((_MAYBE_SHORT, 1), (_MAYBE_LONG, 8)):
@@ -102,17 +113,17 @@ def _in_place(
         for match in pattern.finditer(data):
             start = match.start() + 1 + width
             size = int.from_bytes(match[1], "little")
-            if size <= end - start and _to_change(data[start : start + size], change):
+            if size <= end - start and _doubtful(data[start : start + size], strings):
                 return None
     return found
 
 
-def _to_change(text: bytes, change: Change) -> bool:
-    """Whether bytes that may be a string, or the part of one, read as text and are to be changed."""
-    return not _CONTROL.search(text) and change(text) is not text
+def _doubtful(text: bytes, strings: Strings) -> bool:
+    """Whether bytes that may be a string, or a part of one, read as text with something to replace in it."""
+    return not _CONTROL.search(text) and strings.touches(text)
 
 
-def _walk(data: Raw, change: Change, secret_key: Callable[[bytes], bool] | None) -> Iterator[bytes]:
+def _walk(data: Raw, strings: Strings) -> Iterator[bytes]:
     """Every opcode in turn. A dump that was cut short is walked to where it was cut; half a string is left out."""
     position = copied = 0
     end = len(data)
@@ -129,8 +140,8 @@ def _walk(data: Raw, change: Change, secret_key: Callable[[bytes], bool] | None)
                 yield data[copied:position]
                 return
             text = data[start : start + size]
-            new = _SECRET if after_key else change(text)
-            last_was_key = secret_key is not None and not after_key and secret_key(text)
+            new = _SECRET if after_key and text else strings.string(text)
+            last_was_key = not after_key and strings.secret_key(text)
             if new is not text:
                 yield data[copied:position]
                 yield b"X" + len(new).to_bytes(4, "little") + new

@@ -18,8 +18,11 @@ _KEY_LINE = re.compile(
 )
 
 
+_USER = "user-name"
+
+
 class Edit(NamedTuple):
-    """Bytes from `start` to `end` are a secret of this kind; `text` takes their place."""
+    """Bytes from `start` to `end` are a secret of this kind; `text` takes their place. A user's alias is given last."""
 
     start: int
     end: int
@@ -75,7 +78,8 @@ class Secrets:
         parts: list[bytes] = []
         position = 0
         for edit in edits:
-            parts += (data[position : edit.start], edit.text)
+            text = self._alias(data[edit.start : edit.end]) if edit.kind == _USER else edit.text
+            parts += (data[position : edit.start], text)
             position = edit.end
         parts.append(data[position:])
         self._count(edits)
@@ -93,7 +97,7 @@ class Secrets:
         return bytes(masked)
 
     def edits(self, data: bytes) -> list[Edit]:
-        """What is to be replaced, in order, without overlaps."""
+        """What is to be replaced, in order, without overlaps. Changes nothing and counts nothing."""
         found: list[Edit] = []
         table = self._table
         for hit in self._needles.finditer(data.lower()):
@@ -112,7 +116,7 @@ class Secrets:
 
     def _add_user(self, match: re.Match[bytes] | None, out: list[Edit]) -> None:
         if match is not None and (name := match["s"]) not in known.GENERIC_USERS and not _ALIAS.fullmatch(name):
-            out.append(Edit(match.start("s"), match.end("s"), "user-name", self._alias(name)))
+            out.append(Edit(match.start("s"), match.end("s"), _USER, b""))
 
     def _home(self, data: bytes, at: int, out: list[Edit]) -> None:
         if data[at : at + 7] == b"/users/" and at and data[at - 1 : at].isalnum():
@@ -133,12 +137,12 @@ class Secrets:
         end = _COMPONENT_END.search(data, at + 1)
         name = data[at + 1 : end.start() if end else len(data)]
         if name in self._users:
-            out.append(Edit(at + 1, at + 1 + len(name), "user-name", self._users[name]))
+            out.append(Edit(at + 1, at + 1 + len(name), _USER, b""))
 
     def _at_host(self, data: bytes, at: int, out: list[Edit]) -> None:
         name = data[at : max(at, data.find(b"@", at, at + 65))]
         if name in self._users and not data[max(0, at - 1) : at].isalnum():
-            out.append(Edit(at, at + len(name), "user-name", self._users[name]))
+            out.append(Edit(at, at + len(name), _USER, b""))
 
 
 _ALIAS = re.compile(rb"user-\d+")
@@ -251,7 +255,8 @@ def _without_overlaps(found: list[Edit]) -> list[Edit]:
         if edit.start >= last.end:
             kept.append(edit)
         elif edit.end > last.end:
-            kept[-1] = Edit(last.start, edit.end, last.kind, last.text)
+            kind = edit.kind if last.kind == _USER else last.kind
+            kept[-1] = Edit(last.start, edit.end, kind, redacted(kind))
     return kept
 
 
