@@ -80,6 +80,8 @@ def test_a_shell_reads_what_was_planned(program: str, name: str, tmp_path: Path)
     assert {key: seen.get(key) for key in made.variables} == made.variables
     assert seen.keys() - CLEAN.keys() - made.variables.keys() <= {"_", "PWD", "SHLVL", "OLDPWD"}
     assert all(folder.is_dir() for folder in made.directories)
+    assert Path(seen["TORCH_FR_DUMP_TEMP_FILE"]).parent.is_dir()
+    assert (tmp_path / name / "logs" / "48121.1" / "gpu-a017").is_dir()
 
 
 def test_the_host_is_that_of_the_machine_that_reads_it(tmp_path: Path) -> None:

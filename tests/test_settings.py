@@ -287,6 +287,15 @@ def test_somebody_who_watches_nccls_log_goes_on_seeing_it() -> None:
     assert severities(made) == {"NCCL_DEBUG_FILE": "note"}
 
 
+def test_a_log_below_each_hosts_folder_is_understood(tmp_path: Path) -> None:
+    """NCCL fills in %h and %p before it opens its log, so that the folder to look for is the expanded one."""
+    (tmp_path / socket.gethostname().split(".")[0]).mkdir()
+    mine = {"NCCL_DEBUG": "WARN", "NCCL_DEBUG_FILE": f"{tmp_path}/%h/nccl.%p.log"}
+    assert make((2, 11), environ=mine).warnings == ()
+    mine["NCCL_DEBUG_FILE"] = f"{tmp_path}/no/%h/nccl.%p.log"
+    assert severities(make((2, 11), environ=mine)) == {"NCCL_DEBUG_FILE": "loses_evidence"}
+
+
 # ---- where ---------------------------------------------------------------------------------------------------------
 
 

@@ -10,11 +10,12 @@ from __future__ import annotations
 import re
 import socket
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from hangscope.errors import SettingsError
-from hangscope.recorder.places import folder_for
+from hangscope.recorder.places import private_top
+from hangscope.recorder.problems import folder_for
 from hangscope.recorder.ras_address import FIRST_PORT, PORTS
 from hangscope.recorder.settings import Plan, plan
 from hangscope.recorder.variables import DEFAULT_ENTRIES
@@ -32,7 +33,7 @@ _IN_CONTAINER = Path("/hangscope")
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What to print settings for. A host or job of None is filled in where the ranks run."""
+    """What to print settings for. A host of None, and in Slurm an unknown job, is filled in where it is read."""
 
     torch_version: str | None
     backend: str | None
@@ -44,7 +45,6 @@ class Request:
     entries: int = DEFAULT_ENTRIES
     fix: bool = False
     nccl_debug: str = "WARN"
-    world_size: int | None = None
     job_is_known: bool = True
 
 
@@ -70,7 +70,7 @@ def slurm(request: Request) -> tuple[str, Plan]:
         files=False,
     )
     if not named and "NCCL_RAS_ADDR" in made.variables:
-        made.variables["NCCL_RAS_ADDR"] = f"localhost:{_PORT}"
+        made = replace(made, variables={**made.variables, "NCCL_RAS_ADDR": f"localhost:{_PORT}"})
     written = {
         _HOST: '"$HANGSCOPE_HOST"',
         _JOB: '"$SLURM_JOB_ID"',
@@ -143,7 +143,6 @@ def _plan(
         attempt=request.attempt if attempt is None else attempt,
         host=host,
         environ={} if container else request.environ,
-        world_size=request.world_size,
         fix=request.fix,
         entries=request.entries,
         nccl_debug=request.nccl_debug,
@@ -156,9 +155,9 @@ def _export_lines(made: Plan, written: Mapping[str, str]) -> list[str]:
     for name, value in made.variables.items():
         assignment = f"export {name}={_quoted(value, written)}"
         if name in PIPE_NAMES:
-            folder = folder_for(value)
-            top = next((str(parent) for parent in folder.parents if parent.name.startswith("hangscope-")), str(folder))
-            ours = f"(umask 077 && mkdir -p {_quoted(str(folder), written)}) && [ -O {_quoted(top, written)} ]"
+            folder = folder_for(name, value)
+            top = _quoted(str(private_top(folder)), written)
+            ours = f"(umask 077 && mkdir -p {_quoted(str(folder), written)}) && [ -O {top} ]"
             lines.append(f"if {ours}; then {assignment}; fi")
         else:
             lines.append(assignment)
@@ -167,7 +166,7 @@ def _export_lines(made: Plan, written: Mapping[str, str]) -> list[str]:
 
 def _folders(made: Plan) -> list[Path]:
     """The folders to make, without those for pipes."""
-    pipes = {folder_for(value) for name, value in made.variables.items() if name in PIPE_NAMES}
+    pipes = {folder_for(name, value) for name, value in made.variables.items() if name in PIPE_NAMES}
     return [folder for folder in made.directories if folder not in pipes]
 
 
@@ -192,7 +191,7 @@ def _expanded(value: str, written: Mapping[str, str]) -> str:
 def _yaml(text: str) -> str:
     """A double-quoted YAML scalar; everything that YAML would fold, strip or refuse is escaped."""
     if any("\ud800" <= char <= "\udfff" for char in text):
-        raise SettingsError(f"{text!r} is not UTF-8, which YAML must be", hint="choose another directory")
+        raise SettingsError(f"{text!r} is not UTF-8, which this format must be", hint="choose another directory")
     return '"' + "".join(_yaml_char(char) for char in text) + '"'
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from hangscope.errors import SettingsError
 from hangscope.incident.layout import safe_name
-from hangscope.recorder.problems import folder_of
+from hangscope.recorder.problems import folder_for
 from hangscope.recorder.variables import BY_NAME
 
 _PATH_MAX = 4096
@@ -27,7 +27,8 @@ class Places:
 
     @property
     def folders(self) -> tuple[Path, ...]:
-        return tuple(dict.fromkeys(folder_for(text) for text in (self.dump_prefix, self.nccl_log, self.pipe_stem)))
+        log = folder_for("NCCL_DEBUG_FILE", self.nccl_log)
+        return tuple(dict.fromkeys((Path(self.dump_prefix).parent, log, Path(self.pipe_stem).parent)))
 
 
 def places(
@@ -47,7 +48,7 @@ def places(
     below = Path() if named or own else Path(".".join(run))
     if base.name != node and not own:
         below /= node
-    local = Path(environ.get("TMPDIR") or "/tmp") / f"hangscope-{os.getuid()}" / ".".join(run) / node
+    local = Path(environ.get("TMPDIR") or "/tmp") / _private_name() / ".".join(run) / node
     found = Places(
         dump_prefix=str(base / "dumps" / below / "nccl_trace_rank_"),
         pipe_stem=str(local / "rank_"),
@@ -58,14 +59,18 @@ def places(
     return found
 
 
-def folder_for(value: str) -> Path:
-    """The folder of a path variable's value; %% is NCCL's way to write a percent sign."""
-    return folder_of(value.replace("%%", "%"))
+def private_top(folder: Path) -> Path:
+    """The outermost folder of ours above a pipe: the one that must belong to this user."""
+    return next((parent for parent in reversed(folder.parents) if parent.name == _private_name()), folder)
+
+
+def _private_name() -> str:
+    return f"hangscope-{os.getuid()}"
 
 
 def needed_folders(variables: Mapping[str, str], where: Places) -> tuple[Path, ...]:
     """Those of our folders that these variables point into."""
-    used = {folder_for(value) for name, value in variables.items() if BY_NAME[name].kind == "path"}
+    used = {folder_for(name, value) for name, value in variables.items() if BY_NAME[name].kind == "path"}
     return tuple(folder for folder in where.folders if folder in used)
 
 
@@ -83,7 +88,7 @@ def make_private(folder: Path) -> str:
 
     A folder that somebody else put there first is refused, so that they cannot lead our ranks elsewhere.
     """
-    top = next((parent for parent in folder.parents if parent.name.startswith("hangscope-")), folder)
+    top = private_top(folder)
     try:
         top.mkdir(mode=0o700, parents=True, exist_ok=True)
         state = os.lstat(top)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import re
+import socket
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -131,6 +133,15 @@ class Setting:
 def folder_of(prefix: str) -> Path:
     """The folder that a dump prefix, pipe stem or log file lies in. ``a/`` lies in a: the rank becomes the name."""
     return Path(prefix.rpartition("/")[0] or ("/" if prefix.startswith("/") else "."))
+
+
+def folder_for(name: str, value: str) -> Path:
+    """The folder that a path variable's value lies in. NCCL fills in %h and %p, and takes %% for a percent sign."""
+    if name != "NCCL_DEBUG_FILE":
+        return folder_of(value)
+    host = socket.gethostname().partition(".")[0]
+    known = {"%%": "%", "%h": host, "%p": str(os.getpid())}
+    return folder_of(re.sub("%[%hp]", lambda hit: known[hit[0]], value))
 
 
 def free_bytes(prefix: str) -> int | None:

@@ -15,8 +15,8 @@ from hangscope.recorder import sizes
 from hangscope.recorder.backends import families, records
 from hangscope.recorder.checks import check
 from hangscope.recorder.checks.backend import BACKEND_RULES
-from hangscope.recorder.places import Places, folder_for, make, make_private, needed_folders, places
-from hangscope.recorder.problems import LOSES_DUMPS, LOSES_EVIDENCE, Problem, Setting
+from hangscope.recorder.places import Places, make, make_private, needed_folders, places
+from hangscope.recorder.problems import LOSES_DUMPS, LOSES_EVIDENCE, Problem, Setting, folder_for
 from hangscope.recorder.torch_version import release_of
 from hangscope.recorder.variables import BY_NAME, DEFAULT_ENTRIES, Release
 from hangscope.recorder.wanted import DUMP_NAMES, PIPE_NAMES, Wanted
@@ -113,7 +113,9 @@ def prepare(plan: Plan) -> Plan:
     variables, warnings, made = dict(plan.variables), list(plan.warnings), []
     for folder in plan.directories:
         needs = [
-            name for name, value in variables.items() if BY_NAME[name].kind == "path" and folder_for(value) == folder
+            name
+            for name, value in variables.items()
+            if BY_NAME[name].kind == "path" and folder_for(name, value) == folder
         ]
         reason = make_private(folder) if any(name in PIPE_NAMES for name in needs) else make(folder)
         if not reason:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from hangscope.recorder.problems import LOSES_EVIDENCE, NOTE, Problem, Setting, folder_of
+from hangscope.recorder.problems import LOSES_EVIDENCE, NOTE, Problem, Setting, folder_for
 from hangscope.recorder.ras_address import DEFAULT_PORT, is_free
 
 _SHARED = ("/dev/stderr", "/dev/stdout")
@@ -39,7 +39,8 @@ def log_overwritten(setting: Setting) -> Iterator[Problem]:
         what = "has no %p: every rank opens the same file, empties it and overwrites the others' lines"
         yield Problem(name, file, LOSES_EVIDENCE, what, f"set it to {better}", {name: better})
     elif setting.look_at_files and not _is_there(file, setting):
-        what = f"there is no folder {folder_of(file)}: NCCL falls back to stdout, whose last lines a killed rank loses"
+        folder = folder_for(name, file)
+        what = f"there is no folder {folder}: NCCL falls back to stdout, whose last lines a killed rank loses"
         sets = {} if setting.nccl_log is None else {name: setting.nccl_log}
         cure = "make the folder" if setting.nccl_log is None else f"make the folder, or set it to {setting.nccl_log}"
         yield Problem(name, file, LOSES_EVIDENCE, what, cure, sets)
@@ -85,7 +86,7 @@ def ras_shared(setting: Setting) -> Iterator[Problem]:
 
 
 def _is_there(file: str, setting: Setting) -> bool:
-    folder = folder_of(file)
+    folder = folder_for("NCCL_DEBUG_FILE", file)
     return folder in setting.to_be_made or folder.is_dir()
 
 
