@@ -361,3 +361,113 @@ def test_tar_of_hostile_names_stays_inside(tmp_path: Path) -> None:
     before = sorted(tmp_path.rglob("*"))
     assert {e.rank for e in load([tmp_path / "evil.tar"]).facts.errors} == {1}
     assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_mutated_evidence_never_breaks_the_reader(tmp_path: Path) -> None:
+    """Logs, answers and rosters with bytes changed, cut and mixed give a job or "nothing usable", and no other end."""
+    kinds = ("*/*.log", "ras.*", "roster.json", "*/stacks/*.txt")
+    seeds = [
+        path.read_bytes()[:12_000] for case in ALL[:12] for kind in kinds for path in sorted((CASES / case).glob(kind))
+    ]
+    pieces = [b"9" * 7, b"9" * 25, b"9" * 5000, b"-1", b"0x", b"\n", b"[rank", b"NCCL INFO ", b"null", b"{", b"1e999"]
+    chance = random.Random(7)
+    for _ in range(150):
+        data = bytearray(chance.choice(seeds))
+        for _ in range(chance.randrange(1, 25)):
+            at = chance.randrange(len(data) + 1)
+            kind = chance.randrange(4)
+            if kind == 0:
+                data[at : at + 1] = bytes([chance.randrange(256)])
+            elif kind == 1:
+                del data[at : at + chance.randrange(1, 200)]
+            elif kind == 2:
+                data[at:at] = chance.choice(pieces)
+            else:
+                other = chance.choice(seeds)
+                start = chance.randrange(len(other))
+                data[at:at] = other[start : start + 2000]
+        (tmp_path / "rank_1").write_bytes(bytes(data))
+        try:
+            load([tmp_path])
+        except NotFoundError:
+            pass
+
+
+def test_absurd_numbers_are_not_believed(tmp_path: Path) -> None:
+    """A rank of a billion, a communicator of a billion and a world of a billion cost neither memory nor time."""
+    (tmp_path / "a.log").write_text("[rank999999999]: Traceback (most recent call last):\nValueError: x\n")
+    (tmp_path / "b.log").write_text(nccl_init("n0", 1, 999999999, 2000000000, "0x1", "01:00:00"))
+    (tmp_path / "incident.json").write_text('{"schema": "hangscope.incident/1", "world_size": 1000000000000}')
+    rows = [{"rank": 10**12, "host": "n0", "pid": 1}, {"rank": 3, "host": "n0", "pid": 2, "ended_at": 1e999}]
+    (tmp_path / "roster.json").write_text(json.dumps(rows))
+    assert load([tmp_path]).ranks == (3,)
+
+
+# ---- several attempts -----------------------------------------------------------------------------------------------
+
+
+def timeout(rank: int, at: str, seq: int) -> str:
+    work = f"WorkNCCL(SeqNum={seq}, OpType=ALLREDUCE, NumelIn=1, NumelOut=1, Timeout(ms)=600000)"
+    return (
+        f"[rank{rank}]:[E1115 {at}.1 ProcessGroupNCCL.cpp:689] [Rank {rank}] Watchdog caught collective operation "
+        f"timeout: {work} ran for 600123 milliseconds before timing out.\n"
+    )
+
+
+def test_earlier_attempt_in_an_appended_log_is_left_out(tmp_path: Path) -> None:
+    """A log that a restarted job went on writing counts from the newest attempt on; the rest is a gap."""
+    crash = '[rank{0}]: Traceback (most recent call last):\n[rank{0}]:   File "a.py", line 1, in f\n'
+    crash += "[rank{0}]: KeyError: {1}\n"
+    for rank in range(2):
+        text = (
+            crash.format(rank, 1) + timeout(rank, "01:00:00", 7) + timeout(rank, "04:30:00", 99) + crash.format(rank, 2)
+        )
+        (tmp_path / f"rank_{rank}.log").write_text(text)
+    job = load([tmp_path])
+    assert [(w.rank, w.seq) for w in job.facts.watchdog] == [(0, 99), (1, 99)]
+    assert [(e.rank, e.message) for e in job.facts.errors] == [(0, "2"), (1, "2")]
+    assert [gap.rank for gap in job.gaps if gap.what.startswith("an older attempt")] == [0, 1]
+
+
+def test_late_second_failure_of_another_rank_is_the_same_attempt(tmp_path: Path) -> None:
+    """Ranks that report hours apart, each once, are one attempt: nothing is thrown away."""
+    (tmp_path / "a.log").write_text(timeout(0, "01:00:00", 7) + timeout(1, "04:30:00", 7))
+    assert len(load([tmp_path]).facts.watchdog) == 2
+
+
+def nccl_init(host: str, pid: int, rank: int, size: int, ident: str, at: str) -> str:
+    return (
+        f"[2026-11-15T{at}] {host}:{pid}:{pid} [0] NCCL INFO comm 0x1 rank {rank} nranks {size} cudaDev 0 nvmlDev 0 "
+        f"busId 9b000 commId {ident} - Init START\n"
+    )
+
+
+def test_nccl_logs_of_an_older_attempt_are_left_out(tmp_path: Path) -> None:
+    """Processes of an earlier attempt beside those of the newest do not confuse who is who."""
+    for attempt, (at, base) in enumerate((("01:00:00", 100), ("02:00:00", 200))):
+        for rank in range(4):
+            text = nccl_init(f"n{rank // 2}", base + rank, (rank + attempt) % 4, 4, f"0x{attempt + 1}", at)
+            (tmp_path / f"nccl.n{rank // 2}.{base + rank}.log").write_text(text)
+    job = load([tmp_path])
+    assert {rank: p.pid for rank, p in job.processes.items()} == {0: 203, 1: 200, 2: 201, 3: 202}
+    assert {c.comm_id for c in job.facts.communicators} == {"0x2"}
+    assert [gap.what for gap in job.gaps if "older attempt" in gap.what] == ["NCCL logs of an older attempt"]
+
+
+def test_roster_says_which_attempt_is_meant(tmp_path: Path) -> None:
+    """A roster of the earlier attempt makes that one the job, though newer logs lie beside it."""
+    for attempt, (at, base) in enumerate((("01:00:00", 100), ("02:00:00", 200))):
+        for rank in range(2):
+            (tmp_path / f"f{base + rank}").write_text(nccl_init("n0", base + rank, rank, 2, f"0x{attempt + 1}", at))
+    rows = [{"rank": rank, "host": "n0", "pid": 100 + rank, "exit": 1} for rank in range(2)]
+    (tmp_path / "roster.json").write_text(json.dumps(rows))
+    assert {c.pid for c in load([tmp_path]).facts.communicators} == {100, 101}
+
+
+def test_two_halves_that_start_together_are_one_attempt(tmp_path: Path) -> None:
+    """Equal communicators of different processes that begin at the same time are groups of one job."""
+    for half in range(2):
+        for rank in range(2):
+            text = nccl_init("n0", 100 + 2 * half + rank, rank, 2, f"0x{half + 1}", f"01:00:0{half}")
+            (tmp_path / f"f{half}{rank}").write_text(text)
+    assert len(load([tmp_path]).facts.communicators) == 4

@@ -85,6 +85,18 @@ def test_split_communicator_is_known_by_parent_count_and_colour(version: str) ->
         assert ids == ["0x77"] * 3
 
 
+def test_split_communicators_have_the_hash_that_ras_knows() -> None:
+    """The hash that the log leaves out is computed, and equals what RAS printed of the same job."""
+    job = load([CASES / "healthy8_mesh"])
+    splits = [c for c in job.facts.communicators if c.split]
+    assert {(c.size, c.completed) for c in splits} == {(2, True), (4, True)}
+    answer = {r.comm_id: r for r in job.facts.ras}
+    assert {c.comm_id for c in splits} == {r.comm_id for r in answer.values() if r.size < 8}
+    for comm in splits:
+        pids = {row.rank: (row.pid, row.global_rank) for row in answer[comm.comm_id].ranks}
+        assert pids[comm.rank_in_comm] == (comm.pid, comm.rank)
+
+
 @pytest.mark.parametrize(
     ("packed", "address"),
     [("9b000", "0000:9b:00.0"), ("f01000", "000f:01:00.0"), ("60", "0000:00:06.0"), ("1a0", "0000:00:1a.0")],

@@ -20,7 +20,7 @@ from hangscope.model import (
 )
 from hangscope.reader import nccl_logs, ras
 from hangscope.reader.identity import Identity
-from hangscope.reader.lines import Clock, resolve_time
+from hangscope.reader.lines import Clock, line_of, resolve_time
 from hangscope.reader.nccl_warnings import address_host, read_warning
 from hangscope.reader.rosters import NETWORK, ErrorFile, Note
 from hangscope.reader.texts import TextFile
@@ -28,12 +28,15 @@ from hangscope.reader.torch_words import gloo_timeout
 from hangscope.reader.tracebacks import Traceback
 from hangscope.reader.values import short_name
 
+_YEAR_2100 = 4_102_444_800_000_000_000
+
 
 class Times:
     """Turns the times of log lines into ns since the epoch. Years come from whatever else has a full date."""
 
     def __init__(self, references: Iterable[int]) -> None:
-        self._reference = max(references, default=None)
+        # a date outside these years is no date, and would carry all others with it
+        self._reference = max((ns for ns in references if 0 < ns < _YEAR_2100), default=None)
         self._now = time.time_ns()
 
     def ns(self, at: Clock | int | None) -> int | None:
@@ -216,7 +219,7 @@ def without_echoes(errors: Iterable[PythonError]) -> list[PythonError]:
     with_rank: set[tuple[str, str]] = set()
     seen: set[tuple[int | None, str, str, Frame | None]] = set()
     for error in sorted(
-        errors, key=lambda e: (e.rank is None, not e.source.place.startswith("line"), e.source.file, _line(e.source))
+        errors, key=lambda e: (e.rank is None, not e.source.place.startswith("line"), e.source.file, line_of(e.source))
     ):
         first_line = error.message.split("\n", 1)[0]
         short = (error.type.rsplit(".", 1)[-1], first_line)
@@ -233,14 +236,9 @@ def without_echoes(errors: Iterable[PythonError]) -> list[PythonError]:
 def distinct(reports: Iterable[WatchdogReport]) -> list[WatchdogReport]:
     """Each report once: the same lines often lie in a rank's own log and in its node's."""
     kept: dict[tuple[object, ...], WatchdogReport] = {}
-    for report in sorted(reports, key=lambda r: (r.source.file, _line(r.source))):
+    for report in sorted(reports, key=lambda r: (r.source.file, line_of(r.source))):
         kept.setdefault(tuple(astuple(replace(report, source=Source(""), frames=()))), report)
     return list(kept.values())
-
-
-def _line(source: Source) -> int:
-    digits = "".join(ch for ch in source.place if ch.isdigit())
-    return int(digits or 0)
 
 
 # ---- NCCL -----------------------------------------------------------------------------------------------------------
@@ -318,7 +316,14 @@ def transport_events(
                 quoted.add((rank, message))
                 source = text.torch.source(traceback.number)
                 found.append(_event(message, source, rank, _node(who, rank, text), None, times.ns(traceback.at_ns)))
-    return [_with_peer(event, who, known) for event in found]
+    ends: dict[int, set[int]] = {}
+    for comm in known:
+        if comm.rank is not None:
+            over_network = (edge for edge in comm.edges if edge.transport.startswith("NET/"))
+            ends.setdefault(comm.rank, set()).update(
+                end for edge in over_network for end in (edge.sender, edge.receiver) if end is not None
+            )
+    return [_with_peer(event, who, ends) for event in found]
 
 
 def _event(
@@ -342,8 +347,8 @@ def _event(
     )
 
 
-def _with_peer(event: TransportEvent, who: Identity, known: Sequence[Communicator]) -> TransportEvent:
-    """The peer's node by its address; its rank where only one rank on that node can be meant."""
+def _with_peer(event: TransportEvent, who: Identity, ends: Mapping[int, set[int]]) -> TransportEvent:
+    """The peer's node by its address; its rank where only one on that node can be meant, `ends` being neighbours."""
     address = address_host(event.peer_address)
     if address is None:
         return event
@@ -354,15 +359,7 @@ def _with_peer(event: TransportEvent, who: Identity, known: Sequence[Communicato
         return event
     node = who.hosts.get(short_name(node), node)
     there = {rank for rank, name in who.nodes.items() if name == node and rank != event.rank}
-    neighbours = {
-        end
-        for comm in known
-        if comm.rank == event.rank and event.rank is not None
-        for edge in comm.edges
-        if edge.transport.startswith("NET/")
-        for end in (edge.sender, edge.receiver)
-        if end is not None
-    } & there
+    neighbours = ends.get(event.rank, set()) & there if event.rank is not None else set()
     candidates = neighbours or there
     return replace(event, peer_node=node, peer_rank=next(iter(candidates)) if len(candidates) == 1 else None)
 
@@ -386,7 +383,7 @@ def ras_reports(answers: Sequence[ras.Answer], who: Identity) -> list[RasReport]
                     rank = row.rank
                 rows.append(replace(row, global_rank=rank))
             found.append(replace(report, ranks=tuple(rows)))
-    return sorted(found, key=lambda r: (r.at or "", r.source.file, _line(r.source)))
+    return sorted(found, key=lambda r: (r.at or "", r.source.file, line_of(r.source)))
 
 
 # ---- stacks and the kernel ------------------------------------------------------------------------------------------

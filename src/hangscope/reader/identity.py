@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, fields, replace
 
 from hangscope.model import Gap, Group, Process, RasReport, Source
 from hangscope.reader import nccl_logs
+from hangscope.reader.lines import line_of
 from hangscope.reader.nccl_warnings import is_loopback
 from hangscope.reader.rosters import NETWORK, Note
 from hangscope.reader.texts import TextFile
@@ -143,8 +144,7 @@ def _own_rank(who: Identity, text: TextFile) -> int | None:
 
 def _trust(note: Note) -> tuple[int, bool, str, int]:
     """Best first. Of equals, who saw the process alive comes first: how it ended after that says nothing about it."""
-    place = re.sub(r"\D", "", note.source.place)
-    return (note.trust, note.alive_at_end is not True, note.source.file, int(place or 0))
+    return (note.trust, note.alive_at_end is not True, note.source.file, line_of(note.source))
 
 
 _WORKER = re.compile(r"^attempt_\d+$")

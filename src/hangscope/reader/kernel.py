@@ -9,11 +9,11 @@ from hangscope.reader.values import pci_id
 
 _OOM = re.compile(
     r"(?:Out of memory: |Memory cgroup out of memory: )?Killed process (?P<pid>\d+) \((?P<name>[^)]*)\)"
-    r"|oom-kill:.*?\bpid=(?P<pid2>\d+)|oom_reaper: reaped process (?P<pid3>\d+)"
+    r"|oom-kill:.{0,400}?\bpid=(?P<pid2>\d+)|oom_reaper: reaped process (?P<pid3>\d+)"
 )
 _XID = re.compile(r"NVRM: Xid \((?:PCI:)?(?P<pci>[0-9a-fA-F:.]+)\): (?P<code>\d+)(?:, (?:pid=)?'?(?P<pid>\d+)?)?")
 _SXID = re.compile(r"SXid \((?:PCI:)?(?P<pci>[0-9a-fA-F:.]+)\): (?P<code>\d+)")
-_FELL_OFF = re.compile(r"NVRM: GPU (?P<pci>[0-9a-fA-F:]+\.\d).*fallen off the bus")
+_FELL_OFF = re.compile(r"NVRM: GPU (?P<pci>[0-9a-fA-F:]+\.\d).{0,60}fallen off the bus")
 _NIC = re.compile(
     r"(?P<driver>mlx5_core|mlx4_core|bnxt_en|ice|i40e|irdma|efa|cxgb4|hns3) (?P<pci>[0-9a-fA-F]{4}:[0-9a-fA-F:]+\.\d)"
     r"(?: (?P<device>[\w.@-]+))?(?: \(\w+\))?: (?P<what>.*)"
@@ -28,7 +28,7 @@ _NIC_WORDS = re.compile(
 _HUNG = re.compile(r"INFO: task (?P<name>.+?):(?P<pid>\d+) blocked for more than (?P<s>\d+) seconds")
 _SEGFAULT = re.compile(r"(?P<name>\S+)\[(?P<pid>\d+)\]: (?:segfault at|general protection)")
 _BUS_ERROR = re.compile(
-    r"AER: .*(?:[Uu]ncorrect|[Ff]atal)|Bus Error: severity=Uncorrected|Machine [Cc]heck|Hardware Error"
+    r"AER: .{0,100}(?:[Uu]ncorrect|[Ff]atal)|Bus Error: severity=Uncorrected|Machine [Cc]heck|Hardware Error"
 )
 
 WORDS = (

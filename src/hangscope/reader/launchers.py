@@ -12,13 +12,13 @@ from hangscope.reader.values import host_name
 
 _FAILED = re.compile(r"failed \(exitcode: (?P<exit>-?\d+)\) local_rank: (?P<local>\d+) \(pid: (?P<pid>\d+)\) of binary")
 _BLOCK_ROW = re.compile(r"^\s{0,4}(?P<key>time|host|rank|exitcode|error_file|traceback)\s*: (?P<value>.*)$")
-_BLOCK_RANK = re.compile(r"(?P<rank>\d+) \(local_rank: (?P<local>\d+)\)")
+_BLOCK_RANK = re.compile(r"(?P<rank>\d{1,6}) \(local_rank: (?P<local>\d+)\)")
 _BLOCK_EXIT = re.compile(r"(?P<exit>-?\d+)\s+\(pid: (?P<pid>\d+)\)")
 _CLOSING = re.compile(r"(?:Sending process (\d+) closing signal (\w+)|Closing process (\d+) via signal (\w+))")
 _STUCK = re.compile(r"Unable to shutdown process (\d+) via|Process (\d+) did not exit after")
 _SRUN = re.compile(r"(?:srun|slurmstepd): error: (?P<node>[\w.-]+): tasks? (?P<tasks>[\d,\-]+): (?P<how>.*)")
 _MPI = re.compile(
-    r"process rank (?P<rank>\d+) with PID (?P<pid>\d+) on node (?P<node>[\w.-]+) exited on signal (?P<signal>\d+)"
+    r"process rank (?P<rank>\d{1,6}) with PID (?P<pid>\d+) on node (?P<node>[\w.-]+) exited on signal (?P<signal>\d+)"
 )
 _SHELL = re.compile(r"line \d+:\s+(?P<pid>\d+) (?P<how>Killed|Segmentation fault|Aborted|Bus error|Terminated)\b")
 

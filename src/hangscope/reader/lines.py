@@ -14,8 +14,12 @@ from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta, timezone
 from typing import BinaryIO, NamedTuple
 
-LINE_LIMIT = 16_384
+from hangscope.model import Source
+
+LINE_LIMIT = 8192
 """Characters of one line that are looked at; the rest of the line is skipped."""
+RANK_LIMIT = 1 << 20
+"""Ranks and sizes from here on are not believed."""
 
 _CHUNK = 1 << 20
 _STRETCH = 1 << 15
@@ -100,14 +104,14 @@ def parse_time(text: str) -> int | None:
 
 _ANSI = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]")
 _TIME = re.compile(_ISO.pattern + r"\s(?:std(?:out|err) [FP] )?")
-_MPI = re.compile(r"\[\d+,(\d+)\]<std(?:out|err|diag)>:\s?")
+_MPI = re.compile(r"\[\d+,(\d{1,6})\]<std(?:out|err|diag)>:\s?")
 _RAY = re.compile(r"\((?:[\w.:<>-]+ )?pid=(\d+)(?:, ip=([\w.:]+))?\)\s")
-_SRUN = re.compile(r" {0,3}(\d{1,7}): ")
+_SRUN = re.compile(r" {0,3}(\d{1,6}): ")
 _POD = re.compile(r"\[pod/[\w.-]+(?:/[\w.-]+)?\]\s?")
 _COMPOSE = re.compile(r"[\w.-]+\s*\|\s")
 _TEE = re.compile(r"\[(?!rank)([a-zA-Z_]\w*?)(\d+)\]:\s?")
-_TAG = re.compile(r"\[rank:? ?(\d+)\]:? ?|rank(\d+): (?=Traceback|  |\[)")
-_TAG_INSIDE = re.compile(r"\[rank(\d+)\]:\s?(?=\[[EWIF][\d ]|Traceback)")
+_TAG = re.compile(r"\[rank:? ?(\d{1,6})\]:? ?|rank(\d{1,6}): (?=Traceback|  |\[)")
+_TAG_INSIDE = re.compile(r"\[rank(\d{1,6})\]:\s?(?=\[[EWIF][\d ]|Traceback)")
 
 
 def split_prefix(number: int, raw: str) -> Line:
@@ -217,8 +221,19 @@ def raw_lines(
         yield number, rest.decode("utf-8", "replace").rstrip("\r")
 
 
+_LONG_NUMBER = re.compile(r"\d{20,}")
+
+
+def line_of(source: Source) -> int:
+    """The number in a place such as ``line 12``, for order."""
+    digits = "".join(char for char in source.place if char.isdigit())[:18]
+    return int(digits or 0)
+
+
 def split_line(number: int, raw: str) -> Iterator[Line]:
     """A raw line without its prefix. A carriage return (progress bars) ends a line too, but does not count as one."""
+    if len(raw) > 20 and _LONG_NUMBER.search(raw):
+        raw = _LONG_NUMBER.sub("-1", raw)  # no number that anyone logs on purpose: -1 as an unsigned one, or an attack
     if "\r" in raw:
         for part in raw.split("\r"):
             if part:

@@ -16,6 +16,7 @@ from hangscope.model import Facts, Gap, Job, KernelMessage, Process, PythonError
 from hangscope.reader import counters, dumps, facts, nccl_logs
 from hangscope.reader.evidence import Evidence, gather
 from hangscope.reader.identity import Identity, identify, merge_nccl, merge_processes
+from hangscope.reader.restarts import newest_processes, newest_reports
 from hangscope.reader.texts import TextFile
 
 T = TypeVar("T")
@@ -43,7 +44,9 @@ def _job(evidence: Evidence, inputs: tuple[str, ...]) -> Job:
     world_size = manifest.world_size if manifest else None
     expected = {note.rank for note in notes if note.rank is not None} | set(range(world_size or 0))
     assembled = dumps.assemble(evidence.dumps, expected_ranks=sorted(expected) or None)
-    processes = merge_nccl(evidence.texts)
+    listed = [(note.node, note.pid) for note in notes if note.pid is not None]
+    processes, start_ns, old = newest_processes(merge_nccl(evidence.texts), listed)
+    evidence.gaps.extend(old)
     for text in evidence.texts:
         notes.extend(facts.launcher_notes(text))
     who = identify(
@@ -60,7 +63,7 @@ def _job(evidence: Evidence, inputs: tuple[str, ...]) -> Job:
     reports = facts.ras_reports(evidence.answers, who)
     who.notes.extend(facts.network_notes(who, processes))
     merged, statements, conflicts = merge_processes(who)
-    made = _facts(evidence, who, processes, reports, statements, assembled)
+    made = _facts(evidence, who, processes, reports, statements, assembled, start_ns)
     gaps = [*evidence.gaps, *assembled.gaps, *who.gaps, *conflicts]
     gaps.extend(gap for manifest in evidence.manifests for gap in manifest.gaps)
     gaps.extend(gap for node in evidence.nodes for gap in node.gaps)
@@ -110,6 +113,7 @@ def _facts(
     reports: list[RasReport],
     statements: list[Process],
     assembled: dumps.Assembled,
+    start_ns: int | None,
 ) -> tuple[Facts, list[Gap]]:
     texts = evidence.texts
     times = facts.Times(_full_dates(evidence, processes, assembled))
@@ -125,6 +129,8 @@ def _facts(
                 Gap(f"ranks of {lost} watchdog lines", "the lines name no global rank", source=Source(text.file))
             )
     errors.extend(facts.error_file(*found, who) for found in evidence.errors)
+    watchdog, errors, old = newest_reports(watchdog, errors, start_ns)
+    gaps.extend(old)
     comms = facts.communicators(who, processes)
     kernel = [message for text in texts for message in facts.kernel_messages(text, who)]
     for node in evidence.nodes:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 from hangscope.model import Source
 from hangscope.reader.lines import Line, Writers, parse_time
+from hangscope.reader.nccl_hash import split_hash
 from hangscope.reader.nccl_warnings import Warned, is_loopback, read_warning
 
 RECENT = 256
@@ -25,12 +26,13 @@ _VERSION = re.compile(
     r"\b(?:NCCL|RCCL) version (?P<nccl>\d+\.\d+(?:\.\d+)?)\S*?(?:\+(?P<kind>cuda|hip)(?P<cuda>\d+\.\d+))?(?:\s|$)"
 )
 _INIT = re.compile(
-    r"(?:^|\s)(?:ncclComm\w+ )?(?:\[Rank \d+\] )?comm (?P<ptr>0x[0-9a-fA-F]+) rank (?P<rank>\d+) nranks (?P<size>\d+) "
-    r"cudaDev (?P<dev>-?\d+)(?: nvmlDev -?\d+)?(?: busId (?P<bus>[0-9a-fA-F]+))?"
-    r"(?P<rest>.*?)-\s?Init (?P<phase>START|COMPLETE)"
+    r"(?:^|\s)(?:ncclComm\w+ )?(?:\[Rank \d+\] )?comm (?P<ptr>0x[0-9a-fA-F]+) rank (?P<rank>\d{1,6}) "
+    r"nranks (?P<size>\d{1,6}) cudaDev (?P<dev>-?\d+)(?: nvmlDev -?\d+)?(?: busId (?P<bus>[0-9a-fA-F]+))?"
+    r"(?P<rest>.{0,300}?)-\s?Init (?P<phase>START|COMPLETE)"
 )
 _COMM_ID = re.compile(r"commId (0x[0-9a-fA-F]+)")
-_PARENT = re.compile(r"parent (?P<ptr>0x[0-9a-fA-F]+).*?color (?P<color>-?\d+)")
+_PARENT = re.compile(r"parent (?P<ptr>0x[0-9a-fA-F]+).{0,100}?color (?P<color>-?\d+)")
+_HASH = re.compile(r"^0x[0-9a-f]{1,16}$")
 _COUNT = re.compile(r"(?:split|child)Count (-?\d+)")
 _RING = re.compile(r"^Ring (?P<channel>\d+) : (?P<prev>\d+) -> (?P<me>\d+) -> (?P<next>\d+)")
 _TREES = re.compile(r"\[(?P<channel>\d+)\] (?P<down>-?\d+(?:/-?\d+)*)->(?P<me>-?\d+)->(?P<up>-?\d+)")
@@ -39,7 +41,7 @@ _CHANNEL = re.compile(
     r"(?:\[(?P<side>send|receive)\] )?via (?P<via>\S.*?)\s*$"
 )
 _NET = re.compile(r"^NET/(?P<net>.+)/(?P<index>\d+)(?:\((?P<proxy>\d+)\))?(?P<rest>(?:/.*)?)$")
-_RCCL_TAIL = re.compile(r"\s+comm 0x[0-9a-fA-F]+ nRanks \d+.*$")
+_RCCL_TAIL = re.compile(r"\scomm 0x[0-9a-fA-F]+ nRanks \d+.*$")
 _USING = re.compile(r"^NET/(?P<net>[^:]+?) ?: Using (?P<list>.*)")
 _FUSED_NAME = re.compile(r"\[\d+\]\s?([\w.+-]+):(\d+)")
 _SOCKET_ITEM = re.compile(r"\[(?P<index>\d+)\](?P<name>[\w.@-]+):(?P<address>[\w.:%\[\]-]+?)<\d+>")
@@ -203,7 +205,7 @@ class NcclLog:
             count = _COUNT.search(rest)
             comm.count = int(count[1]) if count else None
             above = next((c for c in reversed(process.comms) if c.pointer == parent["ptr"].lower()), None)
-            comm.parent = above.comm_id if above is not None and above.comm_id else parent["ptr"].lower()
+            comm.parent = above.comm_id if above is not None and above.comm_id else f"pointer {parent['ptr'].lower()}"
         if comm.comm_id is None:
             comm.comm_id = _made_up_id(process, comm)
         process.comms.append(comm)
@@ -347,13 +349,16 @@ def bus_id(packed: str) -> str:
 
 
 def _made_up_id(process: Process, comm: Comm) -> str:
-    """An identity for a communicator whose line has none (NCCL ≥2.23 leaves it out for splits).
+    """The identity of a communicator whose line has none (NCCL ≥2.23 leaves it out for splits).
 
-    All members of one split share parent, colour and the parent's count of splits; without a count (2.23) the ordinal
-    of the split on this process stands in, which is the same on all members because a split is collective.
+    All members of one split share parent, colour and the parent's count of splits, and NCCL's own hash follows from
+    these. Without a count (2.23) the ordinal of the split on this process stands in, which is the same on all members
+    because a split is collective.
     """
     if comm.parent is None:
         return f"{process.host}:{process.pid}:{comm.pointer}"
+    if comm.count is not None and comm.color is not None and _HASH.match(comm.parent):
+        return f"0x{split_hash(int(comm.parent, 16), comm.count, comm.color):x}"
     count = comm.count
     if count is None:
         count = sum(1 for other in process.comms if other.parent == comm.parent)

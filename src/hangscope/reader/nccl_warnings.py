@@ -50,7 +50,7 @@ WC_STATUS = {
 _ADDRESS = r"(?P<peer>\[?[0-9A-Za-z.:%_-]+\]?<\d+>)"
 # ≤2.19 "with error 12", 2.20-2.28.3 "with status=12", 2.28.7+ "status=IBV_WC_RETRY_EXC_ERR(12)"
 _COMPLETION = re.compile(
-    rf"Got completion from peer {_ADDRESS}.*?(?:with error |status=)"
+    rf"Got completion from peer {_ADDRESS}.{{0,200}}?(?:with error |status=)"
     r"(?:(?:IBV_WC_)?(?P<name>[A-Z_]+)\()?(?P<status>\d+)"
 )
 _CQE = re.compile(r"Got CQE with error \(devIndex=")
@@ -66,11 +66,11 @@ _CLOSED = re.compile(r"Connection closed by (?:remote )?peer (?P<peer>\S+?)\.?(?
 _RESET = re.compile(r"(?:Read|Write) error (?P<peer>\[\S+?\]:\d+): (?:Connection reset|Broken pipe)")
 _SOCKET = re.compile(
     r"[Ss]ocketProgress\w*: Call to \w+ (?:from|to) (?P<peer>\S+) failed|Call to (?:recv|send|read|write)\w* "
-    r".*failed : (?:Connection reset|Broken pipe|Connection timed out|No route to host|Network is unreachable)"
+    r".{0,200}?failed : (?:Connection reset|Broken pipe|Connection timed out|No route to host|Network is unreachable)"
 )
 _CONNECT = re.compile(
-    r"(?:socketStartConnect|socketPollConnect|socketConnect\w*|connect to|[Ss]ocketFinalizeConnect|Connect to)\b.*?"
-    r"(?:exceeded|failed|refused|timed out|unreachable|No route)"
+    r"(?:socketStartConnect|socketPollConnect|socketConnect\w*|[Cc]onnect to|[Ss]ocketFinalizeConnect)\b"
+    r".{0,200}?(?:exceeded|failed|refused|timed out|unreachable|No route)"
 )
 _CONNECT_PEER = re.compile(r"[Cc]onnect to (?P<peer>\S+?<\d+>)")
 _QP = re.compile(
@@ -85,7 +85,9 @@ _MISMATCH = re.compile(
 _CUDA = re.compile(r"Cuda failure|CUDA failure|CUDA error|HIP failure")
 _FATAL_COMM = re.compile(r"communicator encountered a fatal error")
 _FAILED_DEVICE = re.compile(r"Device \d+ marked as failed")
-_FATAL_EVENTS = re.compile(r"fatal|catastrophic|CQ error|access violation|invalid request|QP .*error", re.IGNORECASE)
+_FATAL_EVENTS = re.compile(
+    r"fatal|catastrophic|CQ error|access violation|invalid request|QP .{0,60}error", re.IGNORECASE
+)
 
 
 def read_warning(text: str) -> Warned:

@@ -10,7 +10,7 @@ from typing import Any
 
 from hangscope.model import Gap, RasRank, RasReport, Source
 from hangscope.reader.nccl_logs import comm_id
-from hangscope.reader.values import whole
+from hangscope.reader.values import rank_number, whole
 
 _PROTOCOL = re.compile(rb"^\s*(?:SERVER PROTOCOL \d+\s*\n|OK\s*\n)+")
 _TEXT_HEAD = re.compile(r"^\s*(?:SERVER PROTOCOL \d+\s+)?(?:OK\s+)*NCCL version \S+ compiled with CUDA", re.MULTILINE)
@@ -67,21 +67,19 @@ def _read_json(body: str, file: str) -> Answer:
         ranks = [_json_rank(row, missing=False) for row in _rows(comm, "ranks")]
         ranks += [_json_rank(row, missing=True) for row in _rows(comm, "missing_ranks")]
         try:
-            ident = comm_id(comm["hash"])
+            ident = comm_id(comm["hash"][:32])
         except ValueError:
             continue
-        reports.append(RasReport(ident, whole(comm.get("size")) or len(ranks), tuple(ranks), source, at))
+        reports.append(RasReport(ident, rank_number(comm.get("size")) or len(ranks), tuple(ranks), source, at))
     version = value.get("nccl_version")
     return Answer(tuple(reports), version if isinstance(version, str) else None, at, gaps)
 
 
 def _rows(comm: Mapping[str, Any], key: str) -> list[Mapping[str, Any]]:
     rows = comm.get(key)
-    return (
-        [row for row in rows if isinstance(row, Mapping) and whole(row.get("rank")) is not None]
-        if isinstance(rows, list)
-        else []
-    )
+    if not isinstance(rows, list):
+        return []
+    return [row for row in rows if isinstance(row, Mapping) and rank_number(row.get("rank")) is not None]
 
 
 def _json_rank(row: Mapping[str, Any], *, missing: bool) -> RasRank:
@@ -90,7 +88,7 @@ def _json_rank(row: Mapping[str, Any], *, missing: bool) -> RasRank:
     counts = row.get("collective_counts")
     host = row.get("host")
     return RasRank(
-        rank=whole(row.get("rank")) or 0,
+        rank=rank_number(row.get("rank")) or 0,
         host=host if isinstance(host, str) else None,
         pid=whole(row.get("pid")),
         counts={str(k): v for k, v in counts.items() if isinstance(v, int)} if isinstance(counts, Mapping) else {},
@@ -127,15 +125,18 @@ def repair(text: str) -> str:
 # ---- the text form ---------------------------------------------------------------------------------------------------
 
 _VERSION = re.compile(r"NCCL version (\S+) compiled with CUDA")
-_TABLE_ROW = re.compile(r"^\s*(?P<group>\d+)\s+\d+\s+[\d-]+\s+[\d-]+\s+(?P<size>[\d-]+)\s+\d+\s+[A-Z]+")
-_SECTION = re.compile(r"^#(?P<group>\d+)-(?P<index>\d+) \((?P<hash>[0-9a-fA-F]+)\) (?P<kind>[A-Z]+)")
+_TABLE_ROW = re.compile(
+    r"^\s*(?P<group>\d{1,9})\s+\d+\s+[\d-]+\s+[\d-]+\s+(?:\d{1,6}-)?(?P<size>\d{1,6})\s+\d+\s+[A-Z]+"
+)
+_SECTION = re.compile(r"^#(?P<group>\d{1,9})-\d+ \((?P<hash>[0-9a-fA-F]{1,16})\) (?P<kind>[A-Z]+)")
 _PLAIN_SECTION = re.compile(r"^(?P<kind>INCOMPLETE|DEAD|TIMEOUT|MISMATCH|ERROR)\s*$")
-_PROCESS = re.compile(r"Process (?P<pid>\d+) on node (?P<host>\S+) managing GPU")
+_PROCESS = re.compile(r"Process (?P<pid>\d{1,18}) on node (?P<host>\S+) managing GPU")
 _RANK = re.compile(
-    r"^\s*Rank (?P<rank>\d+)(?P<says>.*?) -- GPU\S* (?P<gpu>\S+) managed by process (?P<pid>\d+) on node (?P<host>\S+)"
+    r"^\s*Rank (?P<rank>\d{1,6})(?P<says>.{0,200}?) -- GPU\S* \S+ managed by process (?P<pid>\d{1,18}) "
+    r"on node (?P<host>\S+)"
 )
 _DIFFERENT = re.compile(r"different (?P<what>\w+) operation counts")
-_UP_TO = re.compile(r"(?:(?P<n>\d+) ranks? )?(?:have|has) launched up to operation (?P<count>\d+)")
+_UP_TO = re.compile(r"(?:(?P<n>\d{1,9}) ranks? )?(?:have|has) launched up to operation (?P<count>\d{1,18})")
 _STATUS = re.compile(r"(?:have|has) status (?P<status>[A-Z]+)")
 _ASYNC_NAMES = {
     "Unhandled CUDA error": 1,
@@ -185,7 +186,7 @@ def _read_text(body: str, file: str) -> Answer:
 
     for number, row in enumerate(body.splitlines(), 1):
         if match := _TABLE_ROW.match(row):
-            sizes[int(match["group"])] = int(match["size"].split("-")[-1])
+            sizes[int(match["group"])] = int(match["size"])
         elif match := _SECTION.match(row):
             close()
             ident, kind, what, said, unlisted = comm_id(match["hash"]), match["kind"], "", None, []
@@ -210,7 +211,7 @@ def _read_text(body: str, file: str) -> Answer:
                 said = status["status"]
             elif " reported " in says:
                 said = says.split(" reported ", 1)[1].strip()
-            elif not spelled_out:
+            elif not spelled_out and unlisted:
                 unlisted.pop()  # the rows that follow a summary are the ranks it counts
                 spelled_out = True
             _apply(found, kind, what, said)

@@ -14,7 +14,7 @@ from typing import Any
 from hangscope.model import Gap, Source
 from hangscope.reader.lines import Line, parse_time
 from hangscope.reader.tracebacks import Traceback, Tracebacks
-from hangscope.reader.values import host_name, number, pci_id, text, whole
+from hangscope.reader.values import host_name, number, pci_id, rank_number, text, whole
 
 ROSTER, NODE, LAUNCHER, LOG, NETWORK = range(5)
 """How much a source is trusted, best first: where two disagree, the first wins and the other becomes a gap."""
@@ -92,8 +92,8 @@ def read_roster(value: Any, file: str) -> list[Note]:
 
 
 def _row(row: Mapping[str, Any], trust: int, source: Source, node: str | None = None) -> Note | None:
-    rank = whole(row.get("rank"))
-    if rank is None or rank < 0:
+    rank = rank_number(row.get("rank"))
+    if rank is None:
         return None
     exit_key = next((key for key in ("exit_status", "exit", "exit_code", "returncode") if key in row), None)
     exit_status = whole(row.get(exit_key)) if exit_key else None
@@ -137,7 +137,7 @@ def read_manifest(value: Mapping[str, Any], file: str) -> Manifest:
         text(value.get("attempt")),
         text(value.get("reason")),
         parse_time(text(value.get("captured_at")) or ""),
-        whole(value.get("world_size")),
+        rank_number(value.get("world_size")),
         _versions(value.get("versions")),
         tuple(gaps),
     )

@@ -17,14 +17,19 @@ from hangscope.reader.lines import Clock, Line, Writers
 from hangscope.reader.torch_words import FINGERPRINTS, called_as, op_name
 from hangscope.reader.tracebacks import Traceback, Tracebacks
 
+RECENT = 500
+"""Reports of a file, newest first, that a further line may belong to."""
+
 _HEAD = re.compile(
     r"\[?(?P<severity>[EWIF])"
     r"(?:(?P<date>\d{3,4}) (?P<h>\d\d):(?P<m>\d\d):(?P<s>\d\d)\.(?P<fraction>\d{1,9})(?: +\d+)?)? "
     r"(?P<file>[\w./-]+\.(?:cpp|hpp|h|cc|cu)):(?P<line>\d+)\] ?"
 )
-_GROUP = re.compile(r"\[PG (?:(?:ID \d+ PG )?GUID )?(?P<name>[^\s(\]]*) ?(?:\((?P<desc>.*?)\))? ?Rank (?P<rank>\d+)\]")
-_BARE_RANK = re.compile(r"\[Rank (\d+)\]")
-_WORK = re.compile(r"Work\w*\((?P<body>SeqNum=\d+.*?)\)(?= ran for| raised|[.,]|\s|$)")
+_GROUP = re.compile(
+    r"\[PG (?:(?:ID \d+ PG )?GUID )?(?P<name>[^\s(\]]*) ?(?:\((?P<desc>.{0,200}?)\))? ?Rank (?P<rank>\d{1,6})\]"
+)
+_BARE_RANK = re.compile(r"\[Rank (\d{1,6})\]")
+_WORK = re.compile(r"Work\w*\((?P<body>SeqNum=\d+.{0,300}?)\)(?= ran for| raised|[.,]|\s|$)")
 _FIELD = re.compile(r"(\w+(?:\(ms\))?)=([^,]+)")
 _RAN = re.compile(r"ran for (\d+) milliseconds")
 _AT_WORK = re.compile(
@@ -35,11 +40,12 @@ _COUNTERS = re.compile(
     r"[Ll]ast enqueued (?:\w+ )?work: (?P<enqueued>-?\d+), last completed (?:\w+ )?work: (?P<completed>-?\d+)"
 )
 _SIGNAL = re.compile(
-    r"Received a (?:global )?(?:dump|timeout)(?: signal)?\b.*?\bfrom\s+(?P<who>this local rank|rank\s+\d+|another rank)"
+    r"Received a (?:global )?(?:dump|timeout)(?: signal)?\b.{0,60}?"
+    r"\bfrom\s{1,3}(?P<who>this local rank|rank\s{1,3}\d{1,6}|another rank)"
 )
 _STACK_FRAME = re.compile(r"^#(?P<index>\d+) (?P<name>.+?) from (?P<file>.+):(?P<line>\d+)\s*$")
 _STUCK = re.compile(r"watchdog got stuck for (\d+) seconds")
-_NCCL2 = re.compile(r"\[TC\]\[rank=(?P<rank>\d+)\](?:\[name=(?P<name>[^\]]*)\])?\s*(?P<text>.*)")
+_NCCL2 = re.compile(r"\[TC\]\[rank=(?P<rank>\d{1,6})\](?:\[name=(?P<name>[^\]]*)\])?\s*(?P<text>.*)")
 _NCCL2_ABORT = re.compile(r"Aborting process on rank \d+ due to (?P<kind>timeout|error) - (?P<why>.*)")
 _THREAD_ENDED = re.compile(r"watchdog thread terminated with exception: (?P<why>.*)")
 _ASYNC = "raised the following async exception:"
@@ -204,7 +210,7 @@ class TorchLog:
         bare = _last_resort_rank(text)
         return [
             draft
-            for draft in self.reports
+            for draft in self.reports[-RECENT:]
             if draft.stream == line.stream
             and (line.tag is None or draft.tag is None or draft.tag == line.tag)
             and (
@@ -392,7 +398,4 @@ def _last_resort_rank(text: str) -> int | None:
 
 
 def _int(text: str | None) -> int | None:
-    try:
-        return int(text) if text is not None else None
-    except ValueError:
-        return None
+    return int(text) if text is not None and text.isascii() and text.isdigit() else None

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import re
 from typing import Any
 
-from hangscope.reader.lines import parse_time
+from hangscope.reader.lines import RANK_LIMIT, parse_time
 
 _PCI = re.compile(
     r"^(?:(?P<domain>[0-9a-fA-F]{4,8}):)?(?P<bus>[0-9a-fA-F]{2}):(?P<device>[0-9a-fA-F]{2})(?:\.(?P<fn>[0-7]))?$"
@@ -43,17 +44,21 @@ def whole(value: Any) -> int | None:
     return None
 
 
+def rank_number(value: Any) -> int | None:
+    """A number that can be a rank or a size."""
+    found = whole(value)
+    return found if found is not None and 0 <= found <= RANK_LIMIT else None
+
+
 def number(value: Any) -> float | None:
     if isinstance(value, bool):
         return None
-    if isinstance(value, (int, float)):
-        return float(value)
-    if isinstance(value, str):
-        try:
-            return float(value)
-        except ValueError:
-            at = parse_time(value)
-            return at / 1e9 if at is not None else None
+    if isinstance(value, str) and not re.fullmatch(r"-?\d{1,18}(?:\.\d{0,18})?", value.strip()):
+        at = parse_time(value)
+        return at / 1e9 if at is not None else None
+    if isinstance(value, (int, float, str)):
+        found = float(value) if not isinstance(value, int) or abs(value) < 1 << 63 else math.inf
+        return found if math.isfinite(found) else None
     return None
 
 
