@@ -72,7 +72,7 @@ def _best(half: Sequence[RawDump]) -> RawDump:
         progress = int(raw.columns["state"].sum())
         return (raw.role != "poll", raw.hint_rank is not None, newest, len(raw), raw.has_stacks, progress, raw.complete)
 
-    return max(reversed(half), key=merit)
+    return max(half, key=merit)
 
 
 def _same_recording(one: RawDump, other: RawDump) -> bool:

@@ -98,7 +98,7 @@ def read(
     if not len(columns["seq"]) and not entries.left_out and not _TOP_NAMES.intersection(top):
         if not loaded.complete:
             raise DamagedError(loaded.reason or "is broken", file=file, offset=loaded.broke_at)
-        if top:
+        if top is loaded.value:
             raise DamagedError("not a flight recorder dump: it has none of a dump's keys", file=file)
     version = text_of(top.get("version"))
     tables = memberships(top.get("pg_config"), problems, loaded.partial)

@@ -255,7 +255,9 @@ def _settle_pools(
                 why = f"its table says only that there are {sizes}; {len(entry.ranks)} recorded it"
                 gaps.append(Gap(f"members of {label}", why))
         elif entry.several:
-            gaps.append(Gap(f"members of {label}", "several groups have this number, and nothing else tells them apart"))
+            gaps.append(
+                Gap(f"members of {label}", "several groups have this number, and nothing else tells them apart")
+            )
         elif key in defaults:
             entry.members, entry.inferred = world, True
         else:

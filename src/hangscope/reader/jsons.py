@@ -42,6 +42,7 @@ def loads(data: bytes, *, file: str, limits: Limits = DEFAULT, drain: Drain | No
     try:
         if text.peek() == "[":
             _entries(text, drain)
+            return Loaded([])
         else:
             _object(text, value, drain)
     except (_Broken, ValueError) as error:
