@@ -26,14 +26,14 @@ class ArchiveWriter:
         self._packer = packer
         self._top = top
         self._names = Names()
-        self._names.add(f"{top}/{MANIFEST}")
+        self._names.add(MANIFEST)
         self.files: dict[str, Mapping[str, Any]] = {}
 
     def add(
         self, name: str, source: IO[bytes], size: int, mtime: float, told: Callable[[int], None] | None = None
     ) -> str:
         """Add `size` bytes of `source`. Returns the name it got, which differs where the wanted one cannot be used."""
-        name = fitting(f"{self._top}/{name}", self._names).partition("/")[2]
+        name = fitting(name, self._names)
         self._header(name, size, mtime)
         digest = hashlib.sha256()
         left = size

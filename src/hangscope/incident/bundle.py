@@ -199,7 +199,6 @@ class _Pass:
         )
         described = replace(
             given,
-            captured_at=given.captured_at or manifests.now(),
             versions={**given.versions, "hangscope": __version__},
             gaps=(*given.gaps, *self.left_out, *dropped),
             stale=stale,
@@ -215,7 +214,7 @@ class _Pass:
             },
         )
         if self._options.ticket is not None:
-            ticket = self._options.ticket(replace(described, files=archive.files))
+            ticket = self._options.ticket(replace(described, files=dict(archive.files)))
             archive.add_bytes(TICKET, self._clean(ticket), now)
         value = json.loads(self._clean(json.dumps(replace(described, files={}).to_json(), ensure_ascii=False)))
         if self.redactor is not None:
