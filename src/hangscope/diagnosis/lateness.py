@@ -19,7 +19,8 @@ from hangscope.model import State
 
 Floats = npt.NDArray[np.float64]
 
-_LOOK_BACK = 4
+_LOOK_BACK = 8
+"""How many calls back a wait can have been that made a rank late."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +59,7 @@ def tardiness(alignment: Alignment) -> Tardiness:
             cost = np.median(others, axis=1) - wait[index, last]
             last_rows = rows[index, last]
             late += zip(last_rows.tolist(), ops.column("rank")[last_rows].tolist(), cost.tolist(), strict=True)
+    _add_peer_waits(alignment, waited)
     own = [
         (row, rank, cost)
         for row, rank, cost in late
@@ -68,7 +70,8 @@ def tardiness(alignment: Alignment) -> Tardiness:
     costs: dict[int, list[float]] = {}
     for _, rank, cost in own:
         costs.setdefault(rank, []).append(cost)
-    joined = {rank: int(np.sum(np.isfinite(waited[_span(ops.column("rank"), rank)]))) for rank in costs}
+    judged_rows = np.isfinite(waited) & ~alignment.point_to_point
+    joined = {rank: int(np.sum(judged_rows[_span(ops.column("rank"), rank)])) for rank in costs}
     ranks = [
         Lateness(
             rank=rank,
@@ -84,6 +87,14 @@ def tardiness(alignment: Alignment) -> Tardiness:
     return Tardiness(tuple(ranks), window_ms, operations, total, skew, timed)
 
 
+def _add_peer_waits(alignment: Alignment, waited: Floats) -> None:
+    """A receive waits for its sender: as long as it took or, where it was not timed, as long as it may have been."""
+    ops = alignment.job.ops
+    rows = np.flatnonzero(alignment.point_to_point)
+    duration = ops.columns["duration_ms"][rows].astype(np.float64)
+    waited[rows] = np.where(np.isfinite(duration), duration, np.inf)
+
+
 def _symmetric_names(alignment: Alignment) -> list[int]:
     return [i for i, name in enumerate(alignment.job.ops.tables.names) if name in SYMMETRIC]
 
@@ -94,13 +105,10 @@ def _span(ranks: npt.NDArray[np.int64], rank: int) -> slice:
 
 
 def _passed_on(row: int, rank: int, cost: float, waited: Floats, ranks: npt.NDArray[np.int64]) -> bool:
-    """Whether the rank came late because it had itself been kept waiting just before."""
-    for before in range(row - 1, max(row - 1 - _LOOK_BACK, -1), -1):
-        if int(ranks[before]) != rank:
-            return False
-        if np.isfinite(waited[before]):
-            return bool(waited[before] >= cost / 2)
-    return False
+    """Whether the rank came late because it had itself been kept waiting shortly before."""
+    low = max(row - _LOOK_BACK, 0)
+    mine = waited[low:row][ranks[low:row] == rank]
+    return bool(np.any(mine[~np.isnan(mine)] >= cost / 2))
 
 
 def _complete_rows(alignment: Alignment, lane: Lane) -> npt.NDArray[np.int64] | None:

@@ -111,7 +111,16 @@ class Waits:
                 wait.blockers.setdefault(other.peer, Because.UNKNOWN)
             elif other.place is Place.COMPLETED:
                 wait.finished.add(other.peer)
+            elif self._not_started(unit, other):
+                wait.blockers.setdefault(other.peer, Because.NOT_STARTED)
         return wait
+
+    def _not_started(self, unit: Unit, other: Counterpart) -> bool:
+        """Whether this rank's GPU started its side while the peer's GPU has not."""
+        peer = self.standings.of[other.peer]
+        if unit.state is not State.STARTED or not peer.timing or other.row is None:
+            return False
+        return any(other.row in u.rows and u.state is State.SCHEDULED for u in peer.inside)
 
     # ---- asking ------------------------------------------------------------------------------------------------------
 

@@ -22,8 +22,8 @@ HANG_RULES = (
     other_root,
     roots,
     deadlock,
-    network,
     died,
+    network,
     only_silent,
     undetermined,
 )

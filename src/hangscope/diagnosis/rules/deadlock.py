@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from itertools import pairwise
+import numpy as np
 
 from hangscope.diagnosis.case import Case, Draft
 from hangscope.diagnosis.verdict import Finding
@@ -20,13 +19,11 @@ def deadlock(case: Case) -> Draft | None:
     sides = _sides(case, knot)
     if len(sides) < 2:
         return None
+    odd = _against_custom(case, sides)
     smallest = min(len(ranks) for _, ranks in sides)
-    minority = [(wait, ranks) for wait, ranks in sides if len(ranks) == smallest]
-    tied = len(minority) > 1 and len(minority) == len(sides)
-    if len(minority) > 1:
-        odd_by_history = _against_custom(case, sides)
-        if odd_by_history:
-            minority, tied = [s for s in sides if set(s[1]) & odd_by_history], False
+    minority = [(wait, [r for r in ranks if r in odd]) for wait, ranks in sides if odd & set(ranks)]
+    minority = minority or [(wait, ranks) for wait, ranks in sides if len(ranks) == smallest]
+    tied = not odd and len(minority) == len(sides)
     culprits = {
         rank: f"is inside {case.title(wait)} of {case.group_label(wait.group)}"
         for wait, ranks in minority
@@ -85,27 +82,33 @@ def _sides(case: Case, knot: list[int]) -> list[tuple[Wait, list[int]]]:
 
 
 def _against_custom(case: Case, sides: list[tuple[Wait, list[int]]]) -> set[int]:
-    """Where the sides are equally large: the ranks that now enter a group first which they used to enter second.
+    """The ranks that entered their operation with fewer calls of another side's group behind them than they used to.
 
-    Earlier rounds show the custom: after which group each rank used to turn to the group that it is inside of now.
+    In earlier rounds the distance between the two groups' sequence numbers was always the same on a rank; a rank that
+    is now one short has turned to the second group first.
     """
-    ops = case.job.ops
     odd: set[int] = set()
+    everyone = 0
     for wait, ranks in sides:
+        others = {w.group for w, _ in sides} - {wait.group}
         for rank in ranks:
-            unit = next(u for u in wait.inside if u.rank == rank)
-            if unit.row is None:
-                return set()
-            rows = ops.rows(rank=rank)
-            groups = ops.column("group")[rows].tolist()
-            place = int((rows < unit.row).sum())
-            if place < 2:
-                return set()
-            previous = groups[place - 1]
-            before = Counter(a for a, b in pairwise(groups[:place]) if b == wait.group)
-            if before and before.most_common(1)[0][0] != previous:
+            everyone += 1
+            if any(_is_short(case, rank, wait, group) for group in others):
                 odd.add(rank)
-    return odd if 0 < len(odd) < sum(len(r) for _, r in sides) else set()
+    return odd if len(odd) < everyone else set()
+
+
+def _is_short(case: Case, rank: int, wait: Wait, group: int) -> bool:
+    ops = case.job.ops
+    rows = ops.rows(rank=rank)
+    rows = rows[~case.alignment.point_to_point[rows]]
+    groups, seqs = ops.column("group")[rows], ops.column("seq")[rows]
+    if not np.any(groups == group):
+        return False
+    behind = np.maximum.accumulate(np.where(groups == group, seqs, -1))
+    mine = (groups == wait.group) & (behind >= 0)
+    distance = (behind - seqs)[mine]
+    return len(distance) >= 2 and bool(np.all(distance[:-1] == distance[-2])) and int(distance[-1]) < int(distance[-2])
 
 
 def _line(case: Case, wait: Wait) -> tuple[str, ...]:

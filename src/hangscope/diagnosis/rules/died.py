@@ -1,4 +1,4 @@
-"""dead, without anybody caught waiting: a rank ended, and the rest of the job fell with it."""
+"""dead or frozen, without a recording that shows who waits for it: its end or its freeze was seen."""
 
 from __future__ import annotations
 
@@ -8,28 +8,33 @@ from hangscope.diagnosis.words import ranks_text
 
 
 def died(case: Case) -> Draft | None:
-    """Ranks whose end was seen, where no recording shows an operation that waits for them."""
-    dead = {
+    """Ranks whose end or freeze was seen, where no recording shows an operation that waits for them."""
+    seen = {
         rank: fate
         for rank in case.job.ranks
-        if (fate := case.fates.of(rank)).kind == "dead" and fate.strength == "strong" and not fate.clean
+        if (fate := case.fates.of(rank)).kind in ("dead", "frozen") and fate.strength == "strong" and not fate.clean
     }
+    dead = {rank: fate for rank, fate in seen.items() if fate.kind == "dead"} or seen
     if not dead:
         return None
     names = ranks_text(dead)
     first = min(dead)
+    kind = dead[first].kind
     steps = [
         f"code: {fate.error.type} at {fate.error.frames[-1].filename}:{fate.error.frames[-1].line} on rank {rank}"
         for rank, fate in dead.items()
         if fate.error is not None and fate.error.frames
     ]
+    look = "find out what ended" if kind == "dead" else "look at the processes of"
+    who = case.who(first) if len(dead) == 1 else names
+    what = dead[first].why if len(dead) == 1 else "ended" if kind == "dead" else "answer nothing"
     return Draft(
-        kind="dead",
-        headline=f"{names} {dead[first].why}" if len(dead) == 1 else f"{names} ended",
-        summary=f"{case.who(first)[0].upper()}{case.who(first)[1:]} {dead[first].why}, and the job could not go on.",
+        kind=kind,
+        headline=f"{names} {what}",
+        summary=f"{who[0].upper()}{who[1:]} {what}, and the job could not go on.",
         confidence="medium",
-        rule="dead: its end was seen; no recording shows who waited for it",
+        rule=f"{kind}: it was seen; no recording shows who waited for it",
         culprits={rank: fate.why for rank, fate in dead.items()},
-        why=[finding for fate in dead.values() for finding in fate.findings] or [Finding(f"{names} ended")],
-        next_steps=steps or [f"node: find out what ended {names}: dmesg, the scheduler's log"],
+        why=[finding for fate in dead.values() for finding in fate.findings] or [Finding(f"{names} {what}")],
+        next_steps=steps or [f"node: {look} {names}: dmesg, /proc, the scheduler's log"],
     )

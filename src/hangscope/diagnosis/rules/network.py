@@ -18,16 +18,18 @@ _COLLECT = (
 def network(case: Case) -> Draft | None:
     """Operations that every member has joined and that do not finish."""
     joined = [w for w in case.waits.all if not w.blockers and _whole(case, w)]
-    if not joined:
-        return None
-    broken = [w for w in joined if w.finished and not w.point_to_point]
+    return nobody_missing(case, joined) if joined else None
+
+
+def nobody_missing(case: Case, waits: list[Wait]) -> Draft:
+    """Judge operations that wait for no rank: cut off at the far end, a pair, or everybody inside."""
+    broken = [w for w in waits if w.finished and not w.point_to_point]
     if broken:
-        wait = max(broken, key=lambda w: len(w.finished))
-        return partial(case, list(wait.waiters))
-    pairs = [w for w in joined if w.point_to_point]
-    if pairs and len(pairs) == len(joined):
-        return _pair(case, pairs)
-    return _everyone(case, max((w for w in joined if not w.point_to_point), key=lambda w: len(w.inside)))
+        return _partial(case, max(broken, key=lambda w: len(w.finished)))
+    collective = [w for w in waits if not w.point_to_point]
+    if not collective:
+        return _pair(case, waits)
+    return _everyone(case, max(collective, key=lambda w: len(w.inside)))
 
 
 def _whole(case: Case, wait: Wait) -> bool:
@@ -38,20 +40,13 @@ def _whole(case: Case, wait: Wait) -> bool:
 # ---- some finished, some did not -------------------------------------------------------------------------------------
 
 
-def partial(case: Case, stuck: list[int]) -> Draft:
+def _partial(case: Case, wait: Wait) -> Draft:
     """Peers finished the operation that these ranks are inside of: the far end of a chain of transfers is cut off."""
-    wait = max(
-        (w for w in case.waits.all if set(w.waiters) & set(stuck) and not w.blockers),
-        key=lambda w: len(w.inside),
-        default=None,
-    )
-    if wait is None:
-        wait = max((w for w in case.waits.all if set(w.waiters) & set(stuck)), key=lambda w: len(w.inside))
-    if wait.point_to_point:
-        return _pair(case, [wait])
     group = case.groups[wait.group]
     inside = set(wait.waiters)
-    edge = links.upstream_edge(case.job, group, inside, set(wait.finished))
+    # An all_to_all goes over pairs, not along the ring.
+    ring = not wait.name.startswith(("all_to_all", "alltoall"))
+    edge = links.upstream_edge(case.job, group, inside, set(wait.finished)) if ring else None
     title = case.title(wait)
     why = [
         Finding(
@@ -130,6 +125,12 @@ def _pair(case: Case, waits: list[Wait]) -> Draft:
                 receiver: "receives it, and does not get it",
             }
     title = case.title(wait)
+    if not any(case.standings.of[rank].timing for w in waits for rank in w.waiters):
+        return _untimed(
+            case,
+            wait,
+            Finding(f"both sides of {title} launched it, and it does not finish", case.source(wait.waiters[0])),
+        )
     text = f"from rank {link.sender.rank} to rank {link.receiver.rank}" if link else f"in {title}"
     return Draft(
         kind="network",
@@ -187,12 +188,17 @@ def _everyone(case: Case, wait: Wait) -> Draft:
             why=[inside, *others],
             next_steps=[_ports_step(case, sorted(wait.waiters)), _COLLECT],
         )
+    return _untimed(case, wait, inside)
+
+
+def _untimed(case: Case, wait: Wait, inside: Finding) -> Draft:
+    """Everybody is inside, and the recording does not say whose GPU got there."""
+    title, where = case.title(wait), case.group_label(wait.group)
     return Draft(
         kind="unknown",
         headline=f"everybody is inside {title}; a GPU or the network, not determined",
-        summary=f"All {len(wait.inside)} members launched {title} of {where} and none finished it; "
-        f"whether a GPU never got there or bytes do not "
-        "arrive is not recorded (timing was off).",
+        summary=f"All that take part launched {title} of {where} and do not finish it; whether a GPU never got there "
+        "or bytes do not arrive is not recorded (timing was off).",
         confidence="low",
         rule="unknown: without timing, a GPU that never started looks like a network that does not deliver",
         wait=wait,

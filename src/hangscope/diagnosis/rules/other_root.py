@@ -15,6 +15,8 @@ from hangscope.diagnosis.divergence import Divergence, Shape, came_from_elsewher
 from hangscope.diagnosis.rules.mismatch import operation_at
 from hangscope.diagnosis.verdict import Finding
 from hangscope.diagnosis.waits import Wait
+from hangscope.diagnosis.words import ranks_text
+from hangscope.model import Operation
 
 _ROOTED = ("broadcast", "_broadcast_oop", "reduce", "_reduce_oop", "gather", "scatter")
 _LOOK_BACK = 4
@@ -24,7 +26,7 @@ _LOOK_BACK = 4
 def other_root(case: Case) -> Draft | None:
     """One rank that reached a rooted operation from a line of its own, shortly before members fell apart."""
     for wait in case.waits.all:
-        if wait.point_to_point or wait.blockers or not wait.finished or wait.seq is None:
+        if wait.point_to_point or wait.blockers or wait.seq is None:
             continue
         found = _odd_caller(case, wait)
         if found is not None:
@@ -41,54 +43,55 @@ def _odd_caller(case: Case, wait: Wait) -> Divergence | None:
     for index in range(last, max(last - _LOOK_BACK - 1, -1), -1):
         rows = lane.rows_at(index)
         stacks = ops.column("stack")[rows]
-        if ops[int(rows[0])].name not in _ROOTED or not np.all(stacks) or len(rows) < 3:
+        if ops[int(rows[0])].name not in _ROOTED or not np.all(stacks) or len(rows) < 2:
             continue
+        if not wait.finished and index != last:
+            continue  # everybody is inside a later operation, which all can only be if this one went well
         votes = Counter(stacks.tolist()).most_common()
         odd_rows = rows[stacks != votes[0][0]]
         # The root itself often has a line of its own (it loads what it then broadcasts): by custom the first member.
-        if len(odd_rows) != 1 or int(ops.column("rank")[odd_rows[0]]) == (lane.group.members or (-1,))[0]:
+        pair = len(rows) == 2
+        if len(odd_rows) != 1 or (not pair and ops[int(odd_rows[0])].rank == (lane.group.members or (-1,))[0]):
             continue
         odd, reference = int(odd_rows[0]), int(rows[stacks == votes[0][0]][0])
         if came_from_elsewhere_before(case.alignment, lane, index, ops[odd].rank, ops[reference].rank):
             continue
-        return Divergence(
-            wait.group, int(lane.seqs[index]), Shape.OTHER_OPERATION, (ops[odd].rank,), False, odd, reference
-        )
+        accused = tuple(sorted({ops[odd].rank, ops[reference].rank})) if pair else (ops[odd].rank,)
+        return Divergence(wait.group, int(lane.seqs[index]), Shape.OTHER_OPERATION, accused, pair, odd, reference)
     return None
 
 
 def _draft(case: Case, wait: Wait, d: Divergence) -> Draft:
     odd, reference = case.job.ops[d.odd_row], case.job.ops[d.reference_row]
-    mine, theirs = case.user_frame(odd.frames), case.user_frame(reference.frames)
-    text = f"called {odd.name} #{d.seq} from another line than all others, perhaps with another root"
-    lines = (
-        f"rank {odd.rank} at {mine.filename}:{mine.line}, the rest at {theirs.filename}:{theirs.line}"
-        if mine and theirs
-        else ""
-    )
+    lines = _lines(case, odd, reference)
+    text = f"called {odd.name} #{d.seq} from another line than {'its peer' if d.tied else 'all others'}"
+    names = ranks_text(d.odd)
+    after = f"is finished on some ranks and stuck on {ranks_text(wait.waiters)}" if wait.finished else "does not finish"
     return Draft(
         kind="mismatch",
-        headline=f"rank {odd.rank} {text}",
-        summary=f"{case.who(odd.rank)[0].upper()}{case.who(odd.rank)[1:]} {text}; after it {case.title(wait)} "
-        f"is finished on some ranks "
-        "and stuck on others.",
+        headline=f"{names} {text}, perhaps with another root",
+        summary=f"{names[0].upper()}{names[1:]} {text}, perhaps with another root; {case.title(wait)} {after}.",
         confidence="medium",
-        rule="mismatch: a rooted operation called from a line of its own, just before members fell "
-        "apart; roots are not recorded",
-        culprits={odd.rank: text},
+        rule="mismatch: a rooted operation called from a line of its own where members fall apart; "
+        "roots are not recorded",
+        culprits=dict.fromkeys(d.odd, text),
         operation=operation_at(case, d, reference),
         why=[
             Finding(
                 f"{odd.name} #{d.seq} was called from two lines: {lines}",
                 (*case.source(odd.rank, odd), *case.source(reference.rank, reference)),
             ),
-            Finding(
-                f"{case.title(wait)} then finished on some members and not on {', '.join(map(str, wait.waiters))}",
-                case.source(wait.waiters[0]),
-            ),
+            Finding(f"{case.title(wait)} {after}", case.source(wait.waiters[0])),
         ],
         next_steps=[
             f"code: compare the source rank that the two calls of {odd.name} pass ({lines})",
             "if they agree, suspect the network: collect NCCL's log and the port counters",
         ],
     )
+
+
+def _lines(case: Case, odd: Operation, reference: Operation) -> str:
+    mine, theirs = case.user_frame(odd.frames), case.user_frame(reference.frames)
+    if mine is None or theirs is None:
+        return ""
+    return f"rank {odd.rank} at {mine.filename}:{mine.line}, rank {reference.rank} at {theirs.filename}:{theirs.line}"

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 from hangscope.diagnosis.case import Case, Draft
 from hangscope.diagnosis.fate import Fate
-from hangscope.diagnosis.rules.network import partial
+from hangscope.diagnosis.rules.died import died
+from hangscope.diagnosis.rules.network import nobody_missing
 from hangscope.diagnosis.verdict import Finding
 from hangscope.diagnosis.waits import Because, Wait
 from hangscope.diagnosis.words import plural, ranks_text
@@ -35,8 +36,10 @@ def roots(case: Case) -> Draft | None:
         # A rank of which nothing is known is not accused while a known cause explains the hang.
         found = shown
     inside = [r for r in found if r.kind == "network"]
+    if inside and len(inside) == len(found) and (seen := died(case)) is not None:
+        return seen  # a rank that is gone or frozen explains more than a network that fails around it
     if inside and len(inside) == len(found):
-        return partial(case, [r.rank for r in inside])
+        return nobody_missing(case, [w for r in inside for w in case.waits.of[r.rank] if not w.blockers])
     found = [r for r in found if r.kind != "network"] or found
     dead = [r for r in found if r.kind == "dead" and r.sure != "unknown"]
     if dead:
@@ -77,7 +80,7 @@ def _unknown(rank: int, fate: Fate) -> _Root:
 
 def _gpu(case: Case, rank: int) -> _Root:
     wait = next(w for w in case.waits.waits_on(rank) if w.blockers.get(rank) is Because.NOT_STARTED)
-    unit = next(u for u in wait.inside if u.rank == rank)
+    unit = next(u for u in (*wait.inside, *case.standings.of[rank].inside) if u.rank == rank)
     started = [u.rank for u in wait.inside if u.state is State.STARTED]
     operation = case.standings.operation(unit)
     findings = [

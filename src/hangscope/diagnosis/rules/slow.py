@@ -9,7 +9,9 @@ from hangscope.diagnosis.words import ranks_text
 
 _SHARE = 0.15
 _SHARE_BY_CLOCK = 0.3
+_SHARE_BY_CLOCK_ALONE = 0.25
 """A rank is slow when waiting for it costs this share of the recorded time (more where only clocks tell)…"""
+_ALONE = 0.8
 _OF_ALL_WAITING = 0.5
 """…and this share of all waiting is for it."""
 _LEAST_TIMES = 4
@@ -21,7 +23,8 @@ def slow(case: Case) -> Draft | None:
     if not result.ranks or result.window_ms <= 0:
         return None
     top = result.ranks[0]
-    least = _SHARE if result.timed else _SHARE_BY_CLOCK
+    alone = top.share_of_step * result.window_ms >= _ALONE * result.total_cost_ms
+    least = _SHARE if result.timed else _SHARE_BY_CLOCK if not alone else _SHARE_BY_CLOCK_ALONE
     chosen = [
         item
         for item in result.ranks
