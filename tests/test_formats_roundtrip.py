@@ -191,6 +191,22 @@ def test_gloo_reads_back(torch: str, form: str) -> None:
     assert names == {(group.name, group.desc) for group in job._run.job.groups.all}
 
 
+@pytest.mark.parametrize("form", ["pickle", "json"])
+def test_torchcomms_reads_back(form: str) -> None:
+    """torchcomms counts over all groups, says nothing of peers and members, and never changes a state."""
+    spec = Spec(ranks=8, tp=2, fault="absent", entries=900, steps=4, backend="torchcomms", torch="2.13", form=form)
+    job = simulate(spec)
+    compare(job, {"kind", "name", "record_id", "created_ns", "input_shapes", "output_shapes", "input_dtypes"})
+    got, groups = read(job), job._run.job.groups.all
+    assert sorted(group.members or () for group in got.groups) == sorted(group.members for group in groups)
+    culprits: Any = job.truth["culprits"]
+    waiting = {got.ops[row].rank for row in range(len(got.ops)) if got.ops[row].state is not State.COMPLETED}
+    assert waiting == set(range(8)) - set(culprits)
+    operation: Any = job.truth["operation"]
+    last = {got.ops[row].seq for row in range(len(got.ops)) if got.ops[row].group.name == operation["group"]}
+    assert operation["seq"] in last
+
+
 def test_nccl2_reads_back() -> None:
     """nccl2 never shows a start; everything else is there."""
     job = job_of("plain transfers", "2.15", backend="nccl2")

@@ -30,7 +30,7 @@ def _likely_variants(job: Job) -> list[str]:
     """Variants that the layout can have at all."""
     layout, spec = job.layout, job.spec
     wanted = list(FAULTS[spec.fault])
-    batches = (layout.pp > 1 and not job.model.plain_p2p) or (spec.data_parallel == "coalesced" and layout.dp > 1)
+    batches = (layout.pp > 1 and not job.model.plain_p2p) or (job.model.data_parallel == "coalesced" and layout.dp > 1)
     unusable = {
         "batch": not batches,
         "split": layout.ep == 1,
@@ -39,18 +39,18 @@ def _likely_variants(job: Job) -> list[str]:
         "cycle": layout.tp == 1 or layout.dp == 1 or spec.overlap,
         "p2p": layout.pp == 1 or spec.backend == "gloo",
         "broadcast": layout.tp == 1,
-        "running": not spec.timing or spec.backend in ("gloo", "nccl2"),
+        "running": not spec.sees_starts,
         "gpu": not _starts_are_seen(job),
     }
     return [name for name in wanted if not unusable.get(name, False)]
 
 
 def _starts_are_seen(job: Job) -> bool:
-    return job.spec.timing and job.spec.backend not in ("gloo", "nccl2") and job.spec.minor > 2
+    return job.spec.sees_starts and job.spec.minor > 2
 
 
 def _lines_are_seen(job: Job) -> bool:
-    return job.spec.stacks and job.spec.form != "json"
+    return job.spec.stacks and job.spec.form != "json" and job.spec.backend != "torchcomms"
 
 
 # ---- helpers ---------------------------------------------------------------------------------------------------------

@@ -36,7 +36,6 @@ def to_json(dump: Dumped) -> str:
     """PyTorch's JSON form: keys in alphabetical order, no stacks, 0 for what is not known, counters as strings."""
     held, form = dump.holding, dump.format
     top: dict[str, str] = {
-        "nccl_comm_state": "{}",
         "pg_config": _json({key: dict(sorted(values.items())) for key, values in config_object(dump).items()}),
         "version": _json(form.version),
         "pg_status": _json(
@@ -50,6 +49,8 @@ def to_json(dump: Dumped) -> str:
             }
         ),
     }
+    if dump.comm_state:
+        top["nccl_comm_state"] = "{}"
     if form.library_key:
         top[form.library_key] = _json(dump.library_version)
     if len(held):

@@ -12,7 +12,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from hangscope.simulate.layouts import Groups
 from hangscope.simulate.records import Call, Holding
@@ -127,6 +127,13 @@ def recorded_name(spec: Spec, call: Call) -> str:
             "_reduce_scatter_base": "all_reduce",  # Gloo builds it from an all_reduce
             "all_reduce_barrier": "barrier",
         }.get(name, name)
+    if spec.backend == "torchcomms":
+        return {
+            "_all_gather_base": "all_gather_single",
+            "_reduce_scatter_base": "reduce_scatter_single",
+            "all_to_all": "all_to_all_single",
+            "all_reduce_barrier": "barrier",
+        }.get(name, call.site.direction or name)
     if spec.backend == "nccl2":
         return {"all_to_all": "all_to_all_single", "all_reduce_barrier": "barrier"}.get(name, name)
     if name == "all_reduce_barrier" and spec.minor < 6:
@@ -135,9 +142,9 @@ def recorded_name(spec: Spec, call: Call) -> str:
 
 
 def recorded_sizes(spec: Spec, site: Site, members: int) -> tuple[tuple[Shape, ...], tuple[Shape, ...]]:
+    if spec.hooked and spec.backend != "nccl2" and site.name == "all_reduce_barrier":
+        return (), ()
     if spec.backend == "gloo":
-        if site.name == "all_reduce_barrier":
-            return (), ()
         if site.name == "_all_gather_base":
             return site.inputs, ((members, *site.inputs[0]),)
         if site.name == "_reduce_scatter_base":
@@ -178,6 +185,11 @@ class Dumped:
     status: dict[str, tuple[int, int, int]]
     library_version: str
     always_scheduled: bool = False
+    ranks_text: str = "[{}]"
+    """How `pg_config` writes the members."""
+    between: str = ", "
+    comm_state: bool = True
+    """Whether the JSON form has the communicators' state."""
 
 
 def dumped(spec: Spec, groups: Groups, holding: Holding) -> Dumped:
@@ -186,6 +198,7 @@ def dumped(spec: Spec, groups: Groups, holding: Holding) -> Dumped:
     form = format_of(spec.minor)
     local = groups.local_id[rank]
     thread = 140_000_000_000_000 + (spec.seed * 7_368_787 + rank * 99_991_111) % 9_999_999_999 * 64
+    foreign = spec.backend == "torchcomms"
     fixed = {}
     for number in sorted(set(holding.call.tolist())):
         call = holding.calls[number]
@@ -195,18 +208,18 @@ def dumped(spec: Spec, groups: Groups, holding: Holding) -> Dumped:
         if spec.backend == "gloo" and group.index:
             timeout = 1_800_000  # new_group does not hand Gloo the default group's timeout
         fixed[number] = Fixed(
-            frames=call.site.frames if spec.stacks else None,
+            frames=call.site.frames if spec.stacks and not foreign else None,
             pg_id=local[group.index],
-            process_group=(group.name, group.desc),
-            profiling_name=f"{spec.backend}:{recorded_name(spec, call)}",
+            process_group=(group.name, "nccl" if foreign else group.desc),
+            profiling_name=f"{'nccl' if foreign else spec.backend}:{recorded_name(spec, call)}",
             thread_name=call.site.thread,
             thread_id=str(thread if call.site.thread == "python3" else thread + 8_388_608),
             input_sizes=inputs,
             output_sizes=outputs,
             input_dtypes=(call.site.dtype,) * len(inputs),
             output_dtypes=(call.site.output_dtype or call.site.dtype,) * len(outputs),
-            timeout_ms=timeout,
-            is_p2p=call.p2p,
+            timeout_ms=600_000 if foreign else timeout,
+            is_p2p=call.p2p and not foreign,
         )
     used = sorted((groups.all[groups.of[rank][role]] for role in holding.roles), key=lambda group: local[group.index])
     # The table knows no description of a communicator that was split off; its entries do.
@@ -216,13 +229,21 @@ def dumped(spec: Spec, groups: Groups, holding: Holding) -> Dumped:
     if spec.backend == "gloo":
         # Gloo fills one entry without a name; the last group that was made wins, and its members may be missing.
         config, library = {"": ("", "", ())}, ""
+    if foreign:
+        # torchcomms counts all operations of the process in one row, and members by their place in the group.
+        holding = replace(holding, seq=holding.record, p2p_seq=holding.record * 0, op_id=holding.record)
+        config = {g.name: (g.name, "nccl", tuple(range(len(g.members)))) for g in used}
+        library = ""
     return Dumped(
         format=form,
         holding=holding,
         fixed=fixed,
         config=config,
         config_by_id={local[group.index]: group.members for group in used},
-        status={str(local[groups.of[rank][role]]): values for role, values in holding.status.items()},
+        status={} if foreign else {str(local[groups.of[rank][role]]): value for role, value in holding.status.items()},
         library_version=library,
-        always_scheduled=spec.backend == "gloo",
+        always_scheduled=spec.always_scheduled,
+        ranks_text="{}" if foreign else "[{}]",
+        between="," if foreign else ", ",
+        comm_state=not foreign,
     )

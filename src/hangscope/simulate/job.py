@@ -70,8 +70,8 @@ class Job:
             microbatches=spec.microbatches or (1 if self.layout.pp == 1 else rng.choice((1, 2) if many else (2, 3, 4))),
             hidden=rng.choice((1024, 2048, 4096)),
             tokens=rng.choice((1024, 2048, 4096, 8192)),
-            data_parallel=spec.data_parallel,
-            plain_p2p=spec.plain_p2p or spec.backend in ("gloo", "nccl2"),
+            data_parallel="fsdp" if spec.hooked and spec.data_parallel == "coalesced" else spec.data_parallel,
+            plain_p2p=spec.plain_p2p or spec.hooked,
             overlap=spec.overlap,
         )
 

@@ -126,7 +126,7 @@ class RankLog:
 
     def timed_out(self, work: Overdue, at_ns: int) -> None:
         spec, line = self.spec, _WATCHDOG_LINE[self.spec.minor]
-        if spec.backend == "nccl2":
+        if spec.hooked:
             who = f"[TC][rank={self.rank}][name={work.group.name}] "
             why = "timeout - timeout watchdog detected operation timeout"
             self.say(f"{who}Aborting process on rank {self.rank} due to {why}")
@@ -182,7 +182,7 @@ class RankLog:
     def dumps(self, own: Overdue, at_ns: int, signalled_by: int) -> None:
         """The monitor's lines while the dump is written. `own`: the default group's status on this rank."""
         minor = self.spec.minor
-        if self.spec.backend == "nccl2" or minor < 3:
+        if self.spec.hooked or minor < 3:
             return
         mine, line, group = signalled_by == self.rank, _WATCHDOG_LINE[minor] + 1160, self._of_group(own)
         counters = f"Last enqueued NCCL work: {own.enqueued}, last completed NCCL work: {own.completed}."
@@ -219,7 +219,7 @@ class RankLog:
 
     def ends(self, own: Overdue, at_ns: int) -> None:
         minor, group = self.spec.minor, self._of_group(own)
-        if self.spec.backend == "nccl2":
+        if self.spec.hooked:
             return
         if minor >= 5:
             self.say(

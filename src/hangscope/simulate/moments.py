@@ -71,7 +71,7 @@ class Moments:
         run, spec = self.run, self.run.job.spec
         complaints = [(since + timeout, rank) for rank, since in enumerate(self.waiting_since) if since is not None]
         # NCCL 2.26 and 2.27, in torch 2.7 to 2.10, keep a lost connection to themselves.
-        if run.plan.kind == "dead" and spec.backend not in ("gloo", "nccl2") and not 7 <= spec.minor <= 10:
+        if run.plan.kind == "dead" and not spec.hooked and not 7 <= spec.minor <= 10:
             died = self.died_ns(self.lost_peer)
             assert died is not None
             for rank in self._neighbours(self.lost_peer):

@@ -33,7 +33,7 @@ def to_object(dump: Dumped) -> object:
 
 def config_object(dump: Dumped) -> dict[str, dict[str, str]]:
     return {
-        key: {"name": name, "desc": desc, "ranks": f"[{', '.join(map(str, members))}]"}
+        key: {"name": name, "desc": desc, "ranks": dump.ranks_text.format(dump.between.join(map(str, members)))}
         for key, (name, desc, members) in dump.config.items()
     }
 

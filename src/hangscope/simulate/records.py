@@ -285,12 +285,12 @@ class Recorder:
         completed = (end <= dump_ns) & single
         begun = (start <= dump_ns) & single
         retired = completed & (swept <= dump_ns)
-        if spec.backend in ("gloo", "nccl2"):
+        if spec.hooked:
             retired = completed
             swept = end
         discovered = np.where(retired, swept, dump_ns)
-        state = np.where(completed, COMPLETED, np.where(begun & self._timed, STARTED, SCHEDULED))
-        seen_start = begun & self._timed
+        state = np.where(completed, COMPLETED, np.where(begun & spec.sees_starts, STARTED, SCHEDULED))
+        seen_start = begun & spec.sees_starts
         holding = Holding(
             rank=rank,
             calls=self.calls,
@@ -302,7 +302,7 @@ class Recorder:
             created_ns=created[keep],
             started_ns=np.where(seen_start, discovered - 1_800, UNSET),
             completed_ns=np.where(completed, discovered, UNSET),
-            duration_ms=np.where(retired & self._timed, (end - start) / 1e6, np.nan)
+            duration_ms=np.where(retired & spec.sees_starts, (end - start) / 1e6, np.nan)
             .astype(np.float32)
             .astype(np.float64),
             state=state,
@@ -310,11 +310,6 @@ class Recorder:
         )
         self._summarise(holding, rows, everything, started, finished, dump_ns)
         return holding
-
-    @property
-    def _timed(self) -> bool:
-        """Whether the recorder sees when an operation starts."""
-        return self.spec.timing and self.spec.backend not in ("gloo", "nccl2")
 
     def _inside_batch(self, rank: int, rows: Rows) -> tuple[Column, int] | None:
         """The records of the parts of a batch that the rank never closed, and when they were made."""
@@ -343,7 +338,7 @@ class Recorder:
             work = mine & own
             ends = (
                 work,
-                work & (start <= dump_ns) & self._timed,
+                work & (start <= dump_ns) & self.spec.sees_starts,
                 work & (end <= dump_ns),
             )
             last = [int(value[np.flatnonzero(mask)[-1]]) if mask.any() else -1 for mask in ends]
@@ -351,7 +346,7 @@ class Recorder:
         holding.roles = tuple(roles)
 
     def _status_values(self, rows: Rows, there: Column) -> Column:
-        if self.spec.backend in ("gloo", "nccl2"):
+        if self.spec.hooked:
             return rows.op_id[there]
         # NCCL keeps one number for both kinds: that of the last operation, whichever it was.
         transfer = self._call_traits()[1][rows.call[there]]

@@ -50,6 +50,7 @@ def random_spec(seed: int) -> Spec:
     if minor == 2 and fault in ("mismatch", "deadlock", "network"):
         tp = pp = ep = 1  # that format does not say who is in which group
     large = ranks > 128
+    members_said = backend not in ("gloo", "torchcomms")
     timing = rng.random() < 0.75
     form = "pickle"
     if minor >= 5 and rng.random() < 0.12:
@@ -66,7 +67,9 @@ def random_spec(seed: int) -> Spec:
         fault=fault,
         culprit_count=rng.randint(2, 3) if several else 1,
         stale_dump=fault == "dead" and rng.random() < 0.25,
-        entries=rng.choice((300, 500, 1000) if large else (200, 300, 600, 2000)),
+        # torchcomms counts over all groups: only a ring that lost nothing can be taken apart again.
+        steps=rng.randint(4, 12) if backend == "torchcomms" else 0,
+        entries=5000 if backend == "torchcomms" else rng.choice((300, 500, 1000) if large else (200, 300, 600, 2000)),
         data_parallel=rng.choice(("fsdp", "fsdp", "ddp", "coalesced")),
         plain_p2p=rng.random() < 0.3,
         overlap=rng.random() < 0.3,
@@ -78,7 +81,7 @@ def random_spec(seed: int) -> Spec:
         stacks=rng.random() < 0.92,
         timing=timing,
         style=rng.choice(("mesh", "mesh", "megatron", "plain")),
-        naming=rng.choice(("numbers", "numbers", "shared", "hashes") if backend != "gloo" else ("numbers", "hashes")),
+        naming=rng.choice(("numbers", "numbers", "shared", "hashes") if members_said else ("numbers", "hashes")),
         clock_skew_ms=rng.choice((0.0, 0.0, 2.0, 20.0, 400.0)),
         timeout_s=rng.choice((60.0, 600.0, 1800.0)),
         evidence=rng.random() < 0.7,
@@ -92,6 +95,8 @@ def random_spec(seed: int) -> Spec:
 
 def _library(rng: random.Random, fault: str) -> tuple[str, str]:
     draw = rng.random()
+    if draw < 0.02:
+        return "torchcomms", rng.choice(("2.11", "2.13", "2.15"))
     if draw < 0.05 and fault in ("absent", "frozen", "slow", "none", "deadlock"):
         return "gloo", rng.choice(("2.13", "2.15"))
     if draw < 0.10:
@@ -105,7 +110,7 @@ def _layout(rng: random.Random, fault: str, backend: str) -> tuple[int, int, int
     for _ in range(100):
         ranks = rng.choice(_SIZES)
         tp = rng.choice((1, 1, 2, 2, 4, 8))
-        pp = 1 if backend == "gloo" else rng.choice((1, 1, 1, 2, 4, 8))
+        pp = 1 if backend in ("gloo", "torchcomms") else rng.choice((1, 1, 1, 2, 4, 8))
         if ranks % (tp * pp):
             continue
         dp = ranks // (tp * pp)

@@ -23,7 +23,9 @@ FAULTS: dict[str, tuple[str, ...]] = {
 TORCH = ("2.2", "2.3", "2.4", "2.5", "2.6", "2.7", "2.8", "2.9", "2.10", "2.11", "2.12", "2.13", "2.14", "2.15")
 FORMS = ("pickle", "json", "python3", "python4", "python5")
 """As PyTorch pickles it; its JSON form; pickled again by Python with that protocol."""
-BACKENDS = ("nccl", "nccl2", "gloo", "rccl", "xccl", "hccl", "ncclx")
+BACKENDS = ("nccl", "nccl2", "gloo", "torchcomms", "rccl", "xccl", "hccl", "ncclx")
+_HOOKED = ("nccl2", "gloo", "torchcomms")
+"""Backends whose recorder has no GPU events: it never sees a start, and cannot batch."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,6 +123,20 @@ class Spec:
         return int(self.torch.partition(".")[2])
 
     @property
+    def hooked(self) -> bool:
+        """Whether the recorder only hears of launches and completions, unlike that of the legacy NCCL backend."""
+        return self.backend in _HOOKED
+
+    @property
+    def sees_starts(self) -> bool:
+        return self.timing and not self.hooked
+
+    @property
+    def always_scheduled(self) -> bool:
+        """Whether an entry's state never changes, and only `retired` says that it is done."""
+        return self.backend in ("gloo", "torchcomms")
+
+    @property
     def node_count(self) -> int:
         return -(-self.ranks // self.gpus_per_node)
 
@@ -154,6 +170,8 @@ class Spec:
             raise SettingsError(f"nccl2 records nothing in torch {self.torch}", hint="use torch 2.15")
         if self.backend == "gloo" and self.minor < 8:
             raise SettingsError(f"Gloo records nothing in torch {self.torch}", hint="use torch 2.8 or newer")
+        if self.backend == "torchcomms" and self.minor < 11:
+            raise SettingsError(f"torchcomms does not work with torch {self.torch}", hint="use torch 2.11 or newer")
         if self.backend == "gloo" and self.fault == "gpu":
             raise SettingsError("Gloo runs on the CPU: its GPU cannot hang", hint="choose another fault or backend")
         if self.backend == "gloo" and self.pp > 1:

@@ -32,11 +32,6 @@ def judge(run: Run) -> bool:
     return _side(run)
 
 
-def starts_are_seen(run: Run) -> bool:
-    spec = run.job.spec
-    return spec.timing and spec.backend not in ("gloo", "nccl2")
-
-
 def _who_is_waited_for(run: Run) -> bool:
     plan, spec = run.plan, run.job.spec
     waits = waits_for(run)
@@ -48,7 +43,7 @@ def _who_is_waited_for(run: Run) -> bool:
     plan.rank = found[0]
     stops = plan.gpu_stops if plan.kind == "gpu" else plan.cpu_stops
     plan.number = stops[plan.rank]
-    if plan.kind == "gpu" and not starts_are_seen(run):
+    if plan.kind == "gpu" and not run.job.spec.sees_starts:
         # Everybody launched it and nobody is seen to have started: nothing tells whose GPU is in the way.
         plan.accept.append([])
         plan.accept_kinds = ["unknown", "network"]
@@ -88,7 +83,7 @@ def _who_got_through(run: Run) -> bool:
     if not inside:
         return False
     plan.accept.append(both)
-    if not starts_are_seen(run) and not said:
+    if not run.job.spec.sees_starts and not said:
         plan.accept_kinds = ["unknown", "gpu"]
     if not through:
         plan.culprits = []
