@@ -143,6 +143,16 @@ def test_messages_of_an_incident_belong_to_its_node(tmp_path: Path) -> None:
     assert [(m.kind, m.pid, m.node) for m in job.facts.kernel] == [("oom", 751, "gpu-a017")]
 
 
+def test_captured_messages_need_no_kernel_stamp(tmp_path: Path) -> None:
+    """What the recorder took from the kernel has ISO times; in its own directory every such line is the kernel's."""
+    node = incident(tmp_path)
+    at = "2026-11-15T01:23:34.123456+00:00"
+    lines = ("bond0: link down", "INFO: task python3:751 blocked for more than 120 seconds.", "usb 1-1: new device")
+    (node / "kernel/messages.txt").write_text("".join(f"{at} {line}\n" for line in lines))
+    found = load([tmp_path]).facts.kernel
+    assert [(m.kind, m.at, m.node) for m in found] == [("link", at, "gpu-a017"), ("other", at, "gpu-a017")]
+
+
 def test_counters_are_differences_between_start_and_stall(tmp_path: Path) -> None:
     """Only what rose between the two snapshots is told; what fell was reset and says nothing."""
     node = incident(tmp_path)

@@ -294,6 +294,13 @@ def test_error_file_is_quoted_with_its_line(tmp_path: Path) -> None:
     assert error.at_ns == 1_794_711_462_000_000_000
 
 
+def test_captured_error_file_has_its_rank_in_its_name(tmp_path: Path) -> None:
+    """The recorder keeps an error file under the rank's name, because torchrun removes the original."""
+    reply = {"message": {"message": "KeyError: 'x'", "extraInfo": {"timestamp": "1"}}}
+    job = job_of(tmp_path, {"nodes/gpu-a017/logs/error_rank_6.json": reply})
+    assert [(e.rank, e.type) for e in job.facts.errors] == [(6, "KeyError")]
+
+
 def test_error_file_without_a_stack_still_has_its_message(tmp_path: Path) -> None:
     """A reply without a call stack gives type and message, and no rank."""
     job = job_of(tmp_path, {"reply.json": {"message": {"message": "KeyError: 'x'", "extraInfo": {"timestamp": "1"}}}})

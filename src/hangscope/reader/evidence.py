@@ -12,6 +12,7 @@ from hangscope.errors import DamagedError
 from hangscope.model import Gap, Source
 from hangscope.reader import archives, counters, dumps, files, ras, rosters
 from hangscope.reader.files import Found
+from hangscope.reader.limits import DEFAULT as LIMITS
 from hangscope.reader.ranks import rank_from_name
 from hangscope.reader.rosters import Manifest, NodeFile, Note
 from hangscope.reader.texts import TextFile
@@ -222,6 +223,10 @@ def _read_empty(item: Found, node: str | None, evidence: Evidence) -> None:
 
 def _read_dump(item: Found, node: str | None, evidence: Evidence) -> None:
     # a live poll's last answer has the form of a dump; only the name that hangscope gave it tells them apart
+    if item.size > LIMITS.input_bytes:
+        why = f"it has {item.size >> 20} MiB, more than any real dump"
+        evidence.gaps.append(Gap(f"dump {item.file}", why, node=node, source=Source(item.file)))
+        return
     role = "poll" if item.name.startswith("last_rank_") else "dump"
     try:
         evidence.dumps.append(dumps.read(item.read(), file=item.file, node=node, role=role))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import astuple, replace
+from dataclasses import replace
 
 from hangscope.model import (
     Communicator,
@@ -23,7 +23,7 @@ from hangscope.reader.identity import Identity
 from hangscope.reader.lines import Clock, line_of, resolve_time
 from hangscope.reader.nccl_warnings import address_host, read_warning
 from hangscope.reader.rosters import NETWORK, ErrorFile, Note
-from hangscope.reader.texts import TextFile
+from hangscope.reader.texts import TextFile, rank_in_path
 from hangscope.reader.torch_words import gloo_timeout
 from hangscope.reader.tracebacks import Traceback
 from hangscope.reader.values import short_name
@@ -205,8 +205,10 @@ def _node(who: Identity, rank: int | None, text: TextFile) -> str | None:
 
 
 def error_file(found: ErrorFile, file: str, node: str | None, parts: tuple[str, ...], who: Identity) -> PythonError:
-    """torchrun's error file; its rank is that of the log beside it, or what node and local rank lead to."""
-    rank = who.by_directory.get(parts[:-1])
+    """torchrun's error file; its rank is in its name, that of the log beside it, or follows from its local rank."""
+    rank = rank_in_path(parts)
+    if rank is None:
+        rank = who.by_directory.get(parts[:-1])
     if rank is None and found.local_rank is not None:
         rank = who.by_local_rank.get((short_name(node or ""), found.local_rank))
     node = who.nodes.get(rank, node) if rank is not None else node
@@ -237,7 +239,8 @@ def distinct(reports: Iterable[WatchdogReport]) -> list[WatchdogReport]:
     """Each report once: the same lines often lie in a rank's own log and in its node's."""
     kept: dict[tuple[object, ...], WatchdogReport] = {}
     for report in sorted(reports, key=lambda r: (r.source.file, line_of(r.source))):
-        kept.setdefault(tuple(astuple(replace(report, source=Source(""), frames=()))), report)
+        said = (report.kind, report.group_name, report.seq, report.operation, report.at_ns, report.elapsed_ms)
+        kept.setdefault((report.rank, *said, report.last_enqueued, report.signalled_by, report.error), report)
     return list(kept.values())
 
 

@@ -75,12 +75,13 @@ _ANY = re.compile("|".join(map(re.escape, WORDS)))
 class KernelLog:
     """Reads one file's raw lines: ``dmesg`` in any of its time formats, or the journal.
 
-    It counts as a kernel log only if lines carry a kernel's time stamp, the journal's ``kernel:`` or NVIDIA's ``NVRM``:
-    otherwise a training log that speaks of links would accuse one.
+    A line counts only if it carries a kernel's time stamp, the journal's ``kernel:`` or NVIDIA's ``NVRM``: otherwise a
+    training log that speaks of links would accuse one. `sure` says that the file is known to be the kernel's.
     """
 
-    def __init__(self, file: str) -> None:
+    def __init__(self, file: str, *, sure: bool = False) -> None:
         self.file = file
+        self._sure = sure
         self.messages: list[KernelMessage] = []
         self.hosts: set[str] = set()
 
@@ -88,7 +89,7 @@ class KernelLog:
         if _ANY.search(raw) is None:
             return
         at, host, text, stamped = _stamp(raw)
-        if not stamped and "NVRM" not in text:
+        if not (stamped or self._sure) and "NVRM" not in text:
             return
         if host:
             self.hosts.add(host)

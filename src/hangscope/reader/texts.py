@@ -40,7 +40,14 @@ _WORDS = tuple(
         }
     )
 )
-_RANK_IN_NAME = re.compile(r"(?:^|[^A-Za-z])rank[_.-]?(\d{1,7})(?!\d)", re.IGNORECASE)
+_KERNEL_NAME = re.compile(r"^kernel/|(?:^|/)(?:dmesg|kern(?:el)?)\b[^/]*$", re.IGNORECASE)
+_RANK_IN_NAME = re.compile(r"(?:^|[^A-Za-z])rank[_.-]?(\d{1,6})(?!\d)", re.IGNORECASE)
+
+
+def rank_in_path(parts: tuple[str, ...]) -> int | None:
+    """The rank that a file's name gives, ``rank_3.log``, or else its directory's, ``rank_3/``."""
+    hint = _RANK_IN_NAME.search(parts[-1]) or _RANK_IN_NAME.search("".join(parts[-2:-1]))
+    return int(hint[1]) if hint else None
 
 
 class TextFile:
@@ -51,13 +58,12 @@ class TextFile:
         self.parts = parts or tuple(file.split("/"))
         self.node = node
         """The host whose directory it lies in."""
-        hint = _RANK_IN_NAME.search(self.parts[-1]) or _RANK_IN_NAME.search("".join(self.parts[-2:-1]))
-        self.name_rank = int(hint[1]) if hint else None
+        self.name_rank = rank_in_path(self.parts)
         self.writers = Writers()
         self.torch = TorchLog(file, self.writers)
         self.nccl = NcclLog(file, self.writers)
         self.launcher = LauncherLog(file, self.writers)
-        self.kernel = KernelLog(file)
+        self.kernel = KernelLog(file, sure=_KERNEL_NAME.search("/".join(self.parts[-2:])) is not None)
         self.stacks = StackText()
         self.gaps: list[Gap] = []
         self.rank: int | None = None
