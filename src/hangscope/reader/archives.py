@@ -44,7 +44,8 @@ class Limits:
     free_bytes: int = 64 * MIB
     ratio: int = 150
     """An archive of n bytes may unpack to `free_bytes` plus n times this, all layers together."""
-    depth: int = 3
+    depth: int = 5
+    """Layers of packing: a compressed dump in a node's tar.gz in the job's tar is four."""
 
 
 DEFAULT = Limits()
