@@ -39,7 +39,9 @@ def hang(start: Starter, tmp_path: Path) -> Any:
     def make(fault: str, *, ranks: int = 2) -> Hang:
         incident = tmp_path / fault
         job = (*TORCHRUN, f"--nproc-per-node={ranks}", TRAIN, "--fault", fault)
-        started = start.run(incident, *job, options=("--stall-after", str(THRESHOLD_S), "--job", "j1", "--attempt", "2"))
+        started = start.run(
+            incident, *job, options=("--stall-after", str(THRESHOLD_S), "--job", "j1", "--attempt", "2")
+        )
         return Hang(started, incident)
 
     yield make
@@ -59,9 +61,9 @@ def test_a_rank_that_sleeps_is_named_with_its_code_line(hang: Any) -> None:
     manifest = json.loads((found.incident / "incident.json").read_text())
     assert (manifest["job"], manifest["attempt"], manifest["reason"]) == ("j1", "2", "stall")
     assert manifest["world_size"] == 3
-    assert {f"nodes/{node_file(found.incident)['node']}/stacks/rank_{r}.{s}.txt" for r in range(3) for s in (1, 2)} <= set(
-        manifest["files"]
-    )
+    assert {
+        f"nodes/{node_file(found.incident)['node']}/stacks/rank_{r}.{s}.txt" for r in range(3) for s in (1, 2)
+    } <= set(manifest["files"])
     assert f"hangscope: the verdict on {found.incident}" in found.started.err
 
 

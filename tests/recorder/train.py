@@ -12,6 +12,11 @@ import torch.distributed as dist
 import torch.multiprocessing as mp
 
 
+def say(text):
+    """One write a line: ranks share a pipe, and print() makes two writes under `python -u`."""
+    os.write(1, f"{text}\n".encode())
+
+
 def stuck_in_loader():
     time.sleep(1000)
 
@@ -41,11 +46,11 @@ def train(arguments, rank=None, world_size=None, store=None):
     tensor = torch.ones(8)
     for step in range(arguments.steps):
         if step == arguments.at and dist.get_rank() == arguments.rank:
-            print(f"fault at {time.time():.3f}", flush=True)
+            say(f"fault at {time.time():.3f}")
             go_wrong(arguments.fault)
         dist.all_reduce(tensor)
         tensor.fill_(1.0)
-        print(f"rank {dist.get_rank()} step {step}", flush=True)
+        say(f"rank {dist.get_rank()} step {step}")
         time.sleep(arguments.pause)
     dist.destroy_process_group()
     sys.exit(arguments.status)

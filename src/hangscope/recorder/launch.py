@@ -141,14 +141,13 @@ class Command:
                 message = b""
             if message:
                 kind, text = json.loads(message)
-                if kind == "drained":
-                    self.problem = text
-                    self._drained.set()
-                elif kind == "end":
-                    self._drained.set()
-                    return
-                else:
+                if kind not in ("drained", "end"):
                     self._events(kind, text)
+                    continue
+                self.problem = text or self.problem
+                self._drained.set()
+                if kind == "end":
+                    return
                 continue
             self._relay.wait()
             if self._drained.is_set():

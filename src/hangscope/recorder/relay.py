@@ -31,6 +31,9 @@ QUEUE_BYTES = 64 << 20
 LOG_BYTES = 64 << 20
 """A log that grows past this is renamed to <name>.1, so a node keeps at most two of these for each."""
 
+LINE_BYTES = 64 << 10
+HALF_LINE_S = 0.5
+
 _RANK = re.compile(rb"\[rank(\d{1,7})\]:")
 ALARMS = (
     b"Watchdog caught collective operation timeout",
@@ -43,28 +46,44 @@ ALARMS = (
 
 
 class Log:
-    """Sorts the output by line: one that names its rank goes into that rank's file, the others into `rest`."""
+    """Sorts the output by line: one that names its rank goes into that rank's file, the others into `rest`.
+
+    Lines are written whole, because two streams share a file; `flush` writes what has waited long enough for its end.
+    """
 
     def __init__(self, directory: Path, rest: str) -> None:
         self._directory = directory
         self._rest = rest
         self._files: dict[str, BinaryIO] = {}
-        self._open_line: dict[int, str] = {}
+        self._begun: dict[int, bytes] = {}
+        self._owner: dict[int, str] = {}
         self.problem = ""
 
     def add(self, stream: int, data: bytes) -> None:
         batches: dict[str, list[bytes]] = {}
-        for line in _lines(data):
-            name = self._open_line.pop(stream, None) or self._name(line)
-            if not line.endswith(b"\n"):
-                self._open_line[stream] = name  # the rest of this line belongs to the same file
-            batches.setdefault(name, []).append(line)
+        for line in _lines(self._begun.pop(stream, b"") + data):
+            if not line.endswith(b"\n") and len(line) < LINE_BYTES:
+                self._begun[stream] = line
+                break
+            batches.setdefault(self._name(stream, line), []).append(line)
         for name, lines in batches.items():
             self._write(name, b"".join(lines))
 
-    def _name(self, line: bytes) -> str:
+    def flush(self) -> None:
+        for stream, line in self._begun.items():
+            self._write(self._name(stream, line), line)
+        self._begun.clear()
+
+    @property
+    def waits(self) -> bool:
+        return bool(self._begun)
+
+    def _name(self, stream: int, line: bytes) -> str:
         match = _RANK.match(line)
-        return f"rank_{int(match[1])}.log" if match else self._rest
+        name = self._owner.pop(stream, "") or (f"rank_{int(match[1])}.log" if match else self._rest)
+        if not line.endswith(b"\n"):
+            self._owner[stream] = name  # the rest of this line belongs to the same file
+        return name
 
     def _write(self, name: str, data: bytes) -> None:
         try:
@@ -107,7 +126,7 @@ class Relay:
             thread.join()
         self.queue.put(None)
         writer.join(timeout=5)
-        self.tell("end")
+        self.tell("end", self.problem())
 
     def pump(self, index: int) -> None:
         """Pass on what one stream brings, until every process that could write to it is gone."""
@@ -131,7 +150,15 @@ class Relay:
                 self.queue.put((index, data))
 
     def keep(self) -> None:
-        while (item := self.queue.get()) is not None:
+        while True:
+            try:
+                item = self.queue.get(timeout=HALF_LINE_S if self.log.waits else None)
+            except queue.Empty:
+                self.log.flush()
+                continue
+            if item is None:
+                self.log.flush()
+                return
             index, data = item
             self.log.add(index, data)
             self.waiting -= len(data)
@@ -151,9 +178,13 @@ class Relay:
                         idle = not any(self.busy) and not any(_unread(source) for source, _ in self.streams)
                         quiet = quiet + 1 if idle else 0
                     patience = time.monotonic() + 2
-                    while self.waiting > 0 and time.monotonic() < patience:
+                    while (self.waiting > 0 or self.log.waits) and time.monotonic() < patience:
                         time.sleep(0.005)
-                    self.tell("drained", self.log.problem or (f"{self.dropped} bytes" if self.dropped else ""))
+                    self.tell("drained", self.problem())
+
+    def problem(self) -> str:
+        """What the copy lacks, empty where it lacks nothing."""
+        return self.log.problem or (f"{self.dropped} bytes were not kept in time" if self.dropped else "")
 
     def tell(self, kind: str, text: str = "") -> None:
         with contextlib.suppress(OSError):  # hangscope is gone: nobody to tell
