@@ -228,6 +228,29 @@ def test_who_was_stopped_by_the_launcher_was_alive(tmp_path: Path) -> None:
     assert (job.processes[9].alive_at_end, job.processes[9].exit_status) == (False, -9)
 
 
+def test_stubborn_worker_that_the_launcher_killed_is_not_dead_by_itself(tmp_path: Path) -> None:
+    """torchrun ends a worker that ignores SIGTERM by SIGKILL; a roster that saw -9 must not make it a culprit."""
+    roster = [{"rank": r, "host": "gpu-a017", "pid": 122 + r, "exit": -9, "ended_at": 5.0} for r in range(2)]
+    text = (
+        "Sending process 122 closing signal SIGTERM\nUnable to shutdown process 122 via 15, forcefully exiting via 9\n"
+    )
+    job = job_of(tmp_path, {"roster.json": roster, "launcher.log": text})
+    assert (job.processes[0].alive_at_end, job.processes[0].exit_status) == (True, None)
+    assert (job.processes[1].alive_at_end, job.processes[1].exit_status) == (False, -9)
+
+
+def test_slurm_kills_the_innocent_after_the_guilty(tmp_path: Path) -> None:
+    """Tasks that Slurm kills once it has begun to end the step were alive until then."""
+    text = (
+        "srun: error: gpu-a017: task 3: Out Of Memory\nsrun: Terminating StepId=48121.0\n"
+        "slurmstepd: error: *** STEP 48121.0 ON gpu-a016 CANCELLED AT 2026-11-15T01:23:34 ***\n"
+        "srun: error: gpu-a016: tasks 0-2: Killed\n"
+    )
+    job = job_of(tmp_path, {"slurm.out": text})
+    assert {rank: process.exit_status for rank, process in job.processes.items()} == {0: None, 1: None, 2: None, 3: -9}
+    assert all(job.processes[rank].alive_at_end for rank in range(3))
+
+
 SLURM = {
     "srun: error: gpu-a017: task 3: Killed": {3: -9},
     "srun: error: gpu-a017: tasks 0-1,3: Out Of Memory": {0: -9, 1: -9, 3: -9},

@@ -15,7 +15,7 @@ from hangscope.model import Gap, Group, Process, RasReport, Source
 from hangscope.reader import nccl_logs
 from hangscope.reader.lines import line_of
 from hangscope.reader.nccl_warnings import is_loopback
-from hangscope.reader.rosters import NETWORK, Note
+from hangscope.reader.rosters import LAUNCHER, NETWORK, Note
 from hangscope.reader.texts import TextFile
 from hangscope.reader.values import host_name, short_name
 
@@ -413,6 +413,9 @@ def merge_processes(who: Identity) -> tuple[dict[int, Process], list[Process], l
                             source=other.source,
                         )
                     )
+        if any(trust == LAUNCHER and process.alive_at_end for trust, process in said):
+            # it lived until its launcher stopped it, by SIGTERM or in the end by SIGKILL: that says nothing about it
+            best = replace(best, alive_at_end=True, exit_status=None, ended_at_s=None)
         merged[rank] = replace(best, node=who.nodes.get(rank))
     for rank, node in who.nodes.items():
         if rank not in merged:

@@ -36,6 +36,9 @@ WORDS = (
     " Aborted",
     " Bus error",
     " Terminated",
+    "CANCELLED AT",
+    "Terminating StepId",
+    "Job step aborted",
 )
 """Every line that speaks of a process that ended holds one of these."""
 
@@ -61,6 +64,8 @@ class LauncherLog:
         self.traceback_ranks: dict[int, int] = {}
         """Line of a traceback in torchrun's summary → the rank whose it is."""
         self._blocks: dict[str, dict[str, str]] = {}
+        self._stopping = False
+        """Slurm has begun to end the step: whom it kills from here on did nothing wrong."""
 
     def feed(self, line: Line) -> None:
         row = line.text
@@ -68,6 +73,8 @@ class LauncherLog:
             self._block(line)
         if "process" in row or "exitcode" in row:
             self._elastic(line)
+        if "CANCELLED AT" in row or "Terminating StepId" in row or "Job step aborted" in row:
+            self._stopping = True
         if "error:" in row and (match := _SRUN.search(row)):
             self._slurm(match, line)
         elif "exited on signal" in row and (match := _MPI.search(row)):
@@ -157,6 +164,7 @@ class LauncherLog:
             status = int(code[1])
         if status is None:
             return
+        stopped = self._stopping and status in {-signal.SIGKILL, -signal.SIGTERM}
         for task in expand_range(match["tasks"]):
             self.notes.append(
                 Note(
@@ -164,8 +172,8 @@ class LauncherLog:
                     self._source(line),
                     node=host_name(match["node"]),
                     task=task,
-                    exit_status=status,
-                    alive_at_end=False,
+                    exit_status=None if stopped else status,
+                    alive_at_end=stopped,
                 )
             )
 
