@@ -33,6 +33,8 @@ class Tardiness:
     operations: int
     total_cost_ms: float
     skew_ms: float | None
+    everywhere: frozenset[int]
+    """Ranks that come late to all of their groups. One that is on time in some group waits for what is late there."""
     timed: bool
     """Whether the recorder timed the operations; otherwise aligned clocks were compared, which is less sure."""
 
@@ -66,10 +68,20 @@ def tardiness(alignment: Alignment) -> Tardiness:
         if cost > 0 and not _passed_on(row, rank, cost, waited, ops.column("rank"))
     ]
     window_ms = _window_ms(alignment)
-    total = sum(cost for _, _, cost in own)
     costs: dict[int, list[float]] = {}
-    for _, rank, cost in own:
+    by_group: dict[int, dict[int, float]] = {}
+    for row, rank, cost in own:
         costs.setdefault(rank, []).append(cost)
+        group = int(ops.column("group")[row])
+        by_group.setdefault(rank, {})[group] = by_group.setdefault(rank, {}).get(group, 0.0) + cost
+    # A rank that waits as much as it makes others wait only passes on what reached it many calls ago.
+    collective = np.where(alignment.point_to_point, 0.0, np.nan_to_num(waited, posinf=0.0))
+    costs = {
+        rank: values
+        for rank, values in costs.items()
+        if float(collective[_span(ops.column("rank"), rank)].sum()) <= sum(values) / 2
+    }
+    total = sum(sum(values) for values in costs.values())
     judged_rows = np.isfinite(waited) & ~alignment.point_to_point
     joined = {rank: int(np.sum(judged_rows[_span(ops.column("rank"), rank)])) for rank in costs}
     ranks = [
@@ -84,7 +96,17 @@ def tardiness(alignment: Alignment) -> Tardiness:
     ]
     ranks.sort(key=lambda item: (-item.share_of_step, item.rank))
     timed = bool(np.any(np.isfinite(ops.columns["duration_ms"].astype(np.float64))))
-    return Tardiness(tuple(ranks), window_ms, operations, total, skew, timed)
+    everywhere = frozenset(rank for rank in costs if _late_everywhere(alignment, rank, by_group[rank], judged_rows))
+    return Tardiness(tuple(ranks), window_ms, operations, total, skew, everywhere, timed)
+
+
+def _late_everywhere(alignment: Alignment, rank: int, costs: dict[int, float], judged: npt.NDArray[np.bool_]) -> bool:
+    ops = alignment.job.ops
+    span = _span(ops.column("rank"), rank)
+    groups, counts = np.unique(ops.column("group")[span][judged[span]], return_counts=True)
+    often = [g for g, count in zip(groups.tolist(), counts.tolist(), strict=True) if count >= 4]
+    most = max(costs.values())
+    return all(costs.get(g, 0.0) >= most / 10 for g in often)
 
 
 def _add_peer_waits(alignment: Alignment, waited: Floats) -> None:

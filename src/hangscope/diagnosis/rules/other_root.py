@@ -10,6 +10,7 @@ from collections import Counter
 
 import numpy as np
 
+from hangscope.diagnosis.align import Lane
 from hangscope.diagnosis.case import Case, Draft
 from hangscope.diagnosis.divergence import Divergence, Shape, came_from_elsewhere_before
 from hangscope.diagnosis.rules.mismatch import operation_at
@@ -49,16 +50,27 @@ def _odd_caller(case: Case, wait: Wait) -> Divergence | None:
             continue  # everybody is inside a later operation, which all can only be if this one went well
         votes = Counter(stacks.tolist()).most_common()
         odd_rows = rows[stacks != votes[0][0]]
-        # The root itself often has a line of its own (it loads what it then broadcasts): by custom the first member.
-        pair = len(rows) == 2
-        if len(odd_rows) != 1 or (not pair and ops[int(odd_rows[0])].rank == (lane.group.members or (-1,))[0]):
+        if len(odd_rows) != 1:
             continue
+        pair = len(rows) == 2
         odd, reference = int(odd_rows[0]), int(rows[stacks == votes[0][0]][0])
+        # The root itself often has a line of its own (it loads what it then broadcasts), and it mostly is the first
+        # member; unless it used the others' line in earlier rounds.
+        first = ops[odd].rank == (lane.group.members or (-1,))[0]
+        if first and not pair and not _shared_line_before(case, lane, index, ops[odd].rank, reference):
+            continue
         if came_from_elsewhere_before(case.alignment, lane, index, ops[odd].rank, ops[reference].rank):
             continue
         accused = tuple(sorted({ops[odd].rank, ops[reference].rank})) if pair else (ops[odd].rank,)
         return Divergence(wait.group, int(lane.seqs[index]), Shape.OTHER_OPERATION, accused, pair, odd, reference)
     return None
+
+
+def _shared_line_before(case: Case, lane: Lane, index: int, rank: int, reference: int) -> bool:
+    """Whether the rank made the reference's call, from the reference's line, in an earlier round."""
+    rows = lane.rows[: lane.starts[index]]
+    mine = rows[case.job.ops.column("rank")[rows] == rank]
+    return bool(np.any(case.alignment.call[mine] == case.alignment.call[reference]))
 
 
 def _draft(case: Case, wait: Wait, d: Divergence) -> Draft:

@@ -30,6 +30,8 @@ def slow(case: Case) -> Draft | None:
         for item in result.ranks
         if item.share_of_step >= max(least, top.share_of_step / 2) and item.times_last >= _LEAST_TIMES
     ]
+    # Ranks that are late wherever they come are the source; the rest passes it on.
+    chosen = [item for item in chosen if item.rank in result.everywhere] or chosen
     waited = sum(item.share_of_step for item in chosen) * result.window_ms
     if not chosen or len(chosen) * 2 > len(case.job.ranks) or waited < _OF_ALL_WAITING * result.total_cost_ms:
         return None
