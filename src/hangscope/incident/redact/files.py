@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gzip
 import mmap
+import os
 import re
 import tempfile
 import zlib
@@ -22,6 +23,7 @@ from hangscope.incident.redact.names import secret_name
 from hangscope.incident.redact.secrets import Secrets
 
 _CHUNK = 1 << 20
+_IN_MEMORY = 8 << 20
 _LONGEST_LINE = 8 << 20
 _HEAD = 64 << 10
 _MAX_UNPACKED = 16 << 30
@@ -125,9 +127,12 @@ class Redactor:
 
     def _pickle(self, source: IO[bytes], out: IO[bytes]) -> None:
         try:
+            if source.seek(0, os.SEEK_END) <= _IN_MEMORY:
+                source.seek(0)
+                out.writelines(pickles.rewrite(source.read(), self))
+                return
             with mmap.mmap(source.fileno(), 0, access=mmap.ACCESS_READ) as data:
-                for piece in pickles.rewrite(data, self):
-                    out.write(piece)
+                out.writelines(pickles.rewrite(data, self))
         except pickles.Unwalkable as error:
             raise LeftOut(f"not a pickle of plain values ({error}): it cannot be redacted safely") from None
 

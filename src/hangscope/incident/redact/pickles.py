@@ -43,7 +43,7 @@ _STRINGS = {ord("X"): 4, 0x8C: 1, 0x8D: 8}
 _PUT = {ord("q"), ord("r")}
 _GET = {ord("h"), ord("j")}
 _MEMOIZE = 0x94
-_FOLLOWS_STRING = frozenset(_PLAIN) | set(_STRINGS) | {_STOP, _FRAME, _LONG1, _LONG4}
+_REMEMBER = {*_PUT, _MEMOIZE}
 
 _MAYBE_STRING = re.compile(rb"X(?=(.{4}))", re.DOTALL)
 _MAYBE_SHORT = re.compile(rb"\x8c(?=(.))", re.DOTALL)
@@ -81,20 +81,26 @@ def _in_place(data: Raw, strings: Strings) -> list[tuple[int, int, bytes]] | Non
     """(place, size, replacement) of the strings to change, found without walking; None where that is not safe.
 
     A dump is mostly numbers and references to strings seen before. So every byte that could be the opcode of a string
-    is tried as one: a true string is never missed. A false one would have to read as text, hold something to replace,
-    and end in front of an opcode: its bytes would then span the true string's own length, which holds zeros, and text
-    holds none. What is in doubt is left to the walk.
+    is tried as one: a true string is never missed. It is followed by the opcode that remembers it; where a text is
+    not, the writer was another, and the dump is walked. A false string would have to hold something to replace, read
+    as text and be followed by that opcode: its bytes would then span the true string's own length, which holds zeros,
+    and text holds none. What is in doubt is left to the walk.
     """
     found: list[tuple[int, int, bytes]] = []
     end = len(data)
     for match in _MAYBE_STRING.finditer(data):
         start = match.start() + 5
         size = int.from_bytes(match[1], "little")
-        if size > end - start:
+        after = start + size
+        if after >= end:
             if size < _LONGEST and end - start < _LONGEST and _doubtful(data[start:end], strings):
                 return None  # the dump was cut inside this string
             continue
-        text = data[start : start + size]
+        if data[after] not in _PUT:
+            if 8 <= size < _LONGEST and not _CONTROL.search(data[start:after]):
+                return None
+            continue
+        text = data[start:after]
         if _CONTROL.search(text):
             if strings.touches(text):
                 return None
@@ -103,17 +109,15 @@ def _in_place(data: Raw, strings: Strings) -> list[tuple[int, int, bytes]] | Non
             return None
         new = strings.string(text)
         if new is not text:
-            after = start + size
-            overlaps = bool(found) and start < found[-1][0] + found[-1][1]
-            if overlaps or after >= end or data[after] not in _FOLLOWS_STRING:
+            if found and start < found[-1][0] + found[-1][1]:
                 return None
             found.append((start, size, new))
     for pattern, width in ((_MAYBE_SHORT, 1), (_MAYBE_LONG, 8)):
         # Protocol 2 has neither; a file that mixes them must still not leak.
         for match in pattern.finditer(data):
             start = match.start() + 1 + width
-            size = int.from_bytes(match[1], "little")
-            if size <= end - start and _doubtful(data[start : start + size], strings):
+            after = start + int.from_bytes(match[1], "little")
+            if after < end and data[after] in _REMEMBER and _doubtful(data[start:after], strings):
                 return None
     return found
 
