@@ -25,7 +25,7 @@ SCHEDULED, STARTED, COMPLETED = range(3)
 UNSET = -1
 _FAR = np.iinfo(np.int64).max
 SWEEP_NS = 100_000_000
-"""The watchdog looks through its list ten times a second."""
+"""The watchdog looks through its list ten times a second, and takes a moment to do it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +101,10 @@ class Recorder:
         lengths = np.array([begins[model + 1] - begins[model] for model in self._past_models], dtype=np.int64)
         self._begins = begins
         self._past_begins: Column = begins[len(REHEARSAL)] - lengths[::-1].cumsum()[::-1]
-        self._phase = [rng.randrange(SWEEP_NS) for _ in range(self.spec.ranks)]
+        self._sweeps = [
+            (rng.randrange(SWEEP_NS), SWEEP_NS + rng.randrange(50_000, 900_000)) for _ in range(self.spec.ranks)
+        ]
+        """rank → when its watchdog first looked, and how often it does."""
 
     # ---- static: which records an operation makes --------------------------------------------------------------------
 
@@ -280,7 +283,8 @@ class Recorder:
         everything = keep
         keep = keep[-spec.entries :]
         start, end = started[rows.op][keep], finished[rows.op][keep]
-        swept = end + (self._phase[rank] - end) % SWEEP_NS
+        first_sweep, period = self._sweeps[rank]
+        swept = end + (first_sweep - end) % period
         single = rows.kind[keep] != INNER
         completed = (end <= dump_ns) & single
         begun = (start <= dump_ns) & single
@@ -314,7 +318,7 @@ class Recorder:
     def _inside_batch(self, rank: int, rows: Rows) -> tuple[Column, int] | None:
         """The records of the parts of a batch that the rank never closed, and when they were made."""
         run = self.run
-        if rank not in run.plan.inside_batch:
+        if rank not in run.plan.inside_batch or rank not in run.engine.halted:
             return None
         place = run.engine.halted[rank] - run.offsets[rank][len(REHEARSAL)] + rows.ops
         parts = np.flatnonzero((rows.op == place) & (rows.kind == INNER))

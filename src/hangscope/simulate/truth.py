@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from hangscope.simulate.engine import NEVER
 from hangscope.simulate.formats import NCCL_OF_TORCH, recorded_name
 from hangscope.simulate.job import Plan, Run
@@ -220,6 +222,10 @@ def operation(run: Run, recorder: Recorder) -> dict[str, object] | None:
     }
 
 
+def _once(sets: Iterable[list[int]]) -> list[list[int]]:
+    return [list(ranks) for ranks in dict.fromkeys(tuple(ranks) for ranks in sets)]
+
+
 def _place(site: Site) -> str:
     _, file, line = site.caller
     return f"{file}:{line}"
@@ -240,7 +246,7 @@ def write(run: Run, recorder: Recorder, plan: Plan) -> dict[str, object]:
         "kind": plan.kind,
         "variant": plan.variant,
         "culprits": sorted(plan.culprits),
-        "accept": [sorted(ranks) for ranks in plan.accept],
+        "accept": _once(sorted(ranks) for ranks in plan.accept),
         "accept_kinds": plan.accept_kinds,
         "link": list(plan.link) if plan.link else None,
         "operation": operation(run, recorder),
