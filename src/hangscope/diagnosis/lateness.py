@@ -19,8 +19,8 @@ from hangscope.model import State
 
 Floats = npt.NDArray[np.float64]
 
-_LOOK_BACK = 8
-"""How many calls back a wait can have been that made a rank late."""
+_LOOK_BACK = 256
+"""How many calls back a wait is looked for that made a rank late."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,9 +63,7 @@ def tardiness(alignment: Alignment) -> Tardiness:
             late += zip(last_rows.tolist(), ops.column("rank")[last_rows].tolist(), cost.tolist(), strict=True)
     _add_peer_waits(alignment, waited)
     own = [
-        (row, rank, cost)
-        for row, rank, cost in late
-        if cost > 0 and not _passed_on(row, rank, cost, waited, ops.column("rank"))
+        (row, rank, cost) for row, rank, cost in late if cost > 0 and not _passed_on(alignment, row, rank, cost, waited)
     ]
     window_ms = _window_ms(alignment)
     costs: dict[int, list[float]] = {}
@@ -126,10 +124,15 @@ def _span(ranks: npt.NDArray[np.int64], rank: int) -> slice:
     return slice(int(low), int(high))
 
 
-def _passed_on(row: int, rank: int, cost: float, waited: Floats, ranks: npt.NDArray[np.int64]) -> bool:
-    """Whether the rank came late because it had itself been kept waiting shortly before."""
+def _passed_on(alignment: Alignment, row: int, rank: int, cost: float, waited: Floats) -> bool:
+    """Whether the rank came late because it had itself been kept waiting since its last call in the same group."""
+    ops = alignment.job.ops
+    ranks, groups = ops.column("rank"), ops.column("group")
     low = max(row - _LOOK_BACK, 0)
-    mine = waited[low:row][ranks[low:row] == rank]
+    before = np.flatnonzero((ranks[low:row] != rank) | (groups[low:row] == groups[row]))
+    # The wait in that last call itself counts: who waited in it left it no earlier than the others.
+    start = low + int(before[-1]) if len(before) else low
+    mine = waited[start:row][ranks[start:row] == rank]
     return bool(np.any(mine[~np.isnan(mine)] >= cost / 2))
 
 
@@ -161,7 +164,11 @@ def _waits(alignment: Alignment, lane: Lane, offsets: Floats | None) -> list[tup
     if timed.any():
         part = duration[timed]
         parts.append((rows[timed], part - part.min(axis=1, keepdims=True)))
-    elif offsets is not None:
+    elif (
+        offsets is not None
+        and not alignment.point_to_point[np.isin(ops.column("rank"), ops.column("rank")[rows[0]])].any()
+    ):
+        # A pipeline's stages come at different times by nature; without timing nothing says whom they waited for.
         created = ops.column("created_ns")[rows]
         known = np.all(created >= 0, axis=1)
         if known.any():
