@@ -50,7 +50,6 @@ def random_spec(seed: int) -> Spec:
     if minor == 2 and fault in ("mismatch", "deadlock", "network"):
         tp = pp = ep = 1  # that format does not say who is in which group
     large = ranks > 128
-    members_said = backend not in ("gloo", "torchcomms")
     timing = rng.random() < 0.75
     form = "pickle"
     if minor >= 5 and rng.random() < 0.12:
@@ -81,7 +80,11 @@ def random_spec(seed: int) -> Spec:
         stacks=rng.random() < 0.92,
         timing=timing,
         style=rng.choice(("mesh", "mesh", "megatron", "plain")),
-        naming=rng.choice(("numbers", "numbers", "shared", "hashes") if members_said else ("numbers", "hashes")),
+        naming=rng.choice(
+            ("numbers", "numbers", "shared", "hashes")
+            if backend not in ("gloo", "torchcomms")
+            else ("numbers", "hashes")
+        ),
         clock_skew_ms=rng.choice((0.0, 0.0, 2.0, 20.0, 400.0)),
         timeout_s=rng.choice((60.0, 600.0, 1800.0)),
         evidence=rng.random() < 0.7,

@@ -137,6 +137,11 @@ class Spec:
         return self.backend in ("gloo", "torchcomms")
 
     @property
+    def names_members(self) -> bool:
+        """Whether a dump says who is in a group."""
+        return self.minor > 2 and self.backend not in ("gloo", "torchcomms")
+
+    @property
     def node_count(self) -> int:
         return -(-self.ranks // self.gpus_per_node)
 

@@ -55,6 +55,10 @@ def _who_is_waited_for(run: Run) -> bool:
         plan.accept_kinds = ["unknown", "network"]
     if plan.kind in ("dead", "frozen") and not spec.evidence:
         plan.accept_kinds = [kind for kind in ("dead", "frozen", "absent", "unknown") if kind != plan.kind]
+        if not spec.names_members:
+            # Nothing says that a rank without a dump belongs to the job at all.
+            plan.accept.append([])
+            plan.accept_kinds += ["network", "gpu"]
     if plan.kind == "absent" and spec.self_dump:
         plan.accept_kinds = ["frozen", "unknown"] if spec.evidence else ["dead", "frozen", "unknown"]
     return True
