@@ -341,6 +341,24 @@ def test_two_sources_of_a_pid_that_disagree_are_told(tmp_path: Path) -> None:
     assert [gap.what for gap in job.gaps if gap.what.startswith("rank of pid")]
 
 
+def test_pods_and_machines_are_two_names_of_one_node(tmp_path: Path) -> None:
+    """In a container NCCL logs the pod's name: where it always goes with one machine, the roster's name is shown."""
+    for rank in range(4):
+        pod, pid = f"pod-{rank // 2}", 7 + rank % 2
+        text = f"{pod}:{pid}:{pid} [0] NCCL INFO Bootstrap: Using eth0:10.0.0.{rank // 2}<0>\n"
+        (tmp_path / f"nccl{rank}").write_text(text + nccl_init(pod, pid, rank, 4, "0x1", "01:00:00"))
+    with (tmp_path / "nccl3").open("a") as log:
+        log.write("pod-1:8:9 [0] NCCL WARN socketProgress: Connection closed by remote peer 10.0.0.0<4711>\n")
+    rows = [{"rank": rank, "host": f"gpu-a01{rank // 2}", "pid": 5000 + rank} for rank in range(4)]
+    (tmp_path / "roster.json").write_text(json.dumps(rows))
+    job = load([tmp_path])
+    assert job.nodes == {0: "gpu-a010", 1: "gpu-a010", 2: "gpu-a011", 3: "gpu-a011"}
+    assert [gap.what for gap in job.gaps] == ["flight recorder dumps"]
+    assert [(e.rank, e.node, e.peer_node) for e in job.facts.transport] == [(3, "gpu-a011", "gpu-a010")]
+    (tmp_path / "roster.json").write_text(json.dumps([{**row, "host": f"gpu-{row['rank']}"} for row in rows]))
+    assert [gap.rank for gap in load([tmp_path]).gaps if gap.what.startswith("node of")] == [0, 1, 2, 3]
+
+
 def test_job_of_two_directories_is_one_job(tmp_path: Path) -> None:
     """Each node's directory may be given by itself, dumps here and logs there."""
     whole = load([CASES / "multi_pg"])

@@ -258,7 +258,7 @@ def test_completion_error_names_status_peer_and_adapter(version: str, where: str
     """The retry-exceeded line of every version gives status 12, the peer, and the adapter where the version says it."""
     text = f"\n[2026-11-15 01:23:34] gpu-a017:81233:81301 [3] {where} NCCL WARN {COMPLETIONS[version]}\n"
     (warning,) = process(text).warnings
-    found = warning.warned
+    found = read_warning(warning.text)
     assert (found.kind, found.status, found.status_name) == ("completion_error", 12, "RETRY_EXC_ERR")
     assert found.peer_address == "10.1.2.3<41873>"
     assert found.hca == (None if version.startswith(("2.19", "2.20")) else "mlx5_3")

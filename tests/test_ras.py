@@ -163,6 +163,21 @@ def test_loaded_answers_have_ranks_of_the_job() -> None:
         assert all(row.global_rank == pids[row.pid] for row in report.ranks)
 
 
+def test_answer_of_another_job_on_the_node_is_left_out(tmp_path: Path) -> None:
+    """All jobs of a user share RAS's port: an answer that knows none of our processes is not ours."""
+    for path in (CASES / "sigkill8").rglob("*"):
+        if path.is_file() and path.parent.name != "stacks" and not path.name.startswith("ras."):
+            (tmp_path / path.parent.name).mkdir(exist_ok=True)
+            (tmp_path / path.parent.name / path.name).write_bytes(path.read_bytes())
+    (tmp_path / "ras.json").write_bytes((CASES / "sigkill/ras.json").read_bytes())
+    job = load([tmp_path])
+    assert job.facts.ras == ()
+    assert job.ranks == tuple(range(8))
+    assert [gap.why for gap in job.gaps if gap.what == "NCCL RAS answer"] == [
+        "it is about another job on the same node"
+    ]
+
+
 def test_answer_alone_makes_a_job(tmp_path: Path) -> None:
     """With nothing but an answer of RAS, its largest communicator's ranks are the job's."""
     (tmp_path / "answer").write_bytes((CASES / "sigkill/ras.json").read_bytes())

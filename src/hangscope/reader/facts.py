@@ -10,6 +10,7 @@ from hangscope.model import (
     Communicator,
     Edge,
     Frame,
+    Gap,
     KernelMessage,
     PythonError,
     RasReport,
@@ -302,7 +303,7 @@ def transport_events(
     for (host, pid), process in sorted(processes.items()):
         rank = who.rank_of(host, pid)
         node = who.nodes.get(rank, host) if rank is not None else host
-        for warning in process.warnings:
+        for warning in {(w.text, w.at_ns): w for w in reversed(process.warnings)}.values():
             quoted.add((rank, warning.text))
             found.append(_event(warning.text, warning.source, rank, node, pid, warning.at_ns))
     for text in texts:
@@ -367,12 +368,21 @@ def _with_peer(event: TransportEvent, who: Identity, ends: Mapping[int, set[int]
     return replace(event, peer_node=node, peer_rank=next(iter(candidates)) if len(candidates) == 1 else None)
 
 
-def ras_reports(answers: Sequence[ras.Answer], who: Identity) -> list[RasReport]:
-    """All communicators that RAS spoke of, with ranks of the job. The text form is used where there is no JSON."""
+def ras_reports(answers: Sequence[ras.Answer], who: Identity) -> tuple[list[RasReport], list[Gap]]:
+    """(all communicators that RAS spoke of, with ranks of the job; answers of other jobs, left out).
+
+    The text form is used where there is no JSON.
+    """
+    own = {id(report) for report in who.reports}
     in_json = {report.comm_id for answer in answers if answer.is_json for report in answer.reports}
     found: list[RasReport] = []
+    foreign: list[Gap] = []
     for answer in answers:
         for report in answer.reports:
+            if id(report) not in own:
+                where = Source(report.source.file)
+                foreign.append(Gap("NCCL RAS answer", "it is about another job on the same node", source=where))
+                continue
             if not answer.is_json and report.comm_id in in_json:
                 continue
             members = who.members.get(report.comm_id, {})
@@ -386,7 +396,7 @@ def ras_reports(answers: Sequence[ras.Answer], who: Identity) -> list[RasReport]
                     rank = row.rank
                 rows.append(replace(row, global_rank=rank))
             found.append(replace(report, ranks=tuple(rows)))
-    return sorted(found, key=lambda r: (r.at or "", r.source.file, line_of(r.source)))
+    return sorted(found, key=lambda r: (r.at or "", r.source.file, line_of(r.source))), foreign
 
 
 # ---- stacks and the kernel ------------------------------------------------------------------------------------------

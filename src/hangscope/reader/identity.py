@@ -65,6 +65,8 @@ class Identity:
     addresses: dict[str, str] = field(default_factory=dict)
     """IP address → host."""
     ranks: set[int] = field(default_factory=set)
+    reports: list[RasReport] = field(default_factory=list)
+    """What RAS said about this job, and not about another one on the same node."""
     gaps: list[Gap] = field(default_factory=list)
 
     def rank_of(self, host: str | None, pid: int | None) -> int | None:
@@ -108,6 +110,7 @@ def identify(
         certain.update(group.members or ())
     least = max([*(rank + 1 for rank in certain), world_size or 0], default=0)
     world_comm = _world_communicator(processes, least)
+    reports = who.reports = own_reports(reports, processes, notes, max(least, world_comm[1] if world_comm else 0))
     largest = max((report.size for report in reports), default=0)
     who.world_size = max(least, world_comm[1] if world_comm else 0, largest) or None
     who.ranks = certain | set(range(world_size or 0)) | set(range(world_comm[1] if world_comm else 0))
@@ -147,7 +150,7 @@ def _trust(note: Note) -> tuple[int, bool, str, int]:
     return (note.trust, note.alive_at_end is not True, note.source.file, line_of(note.source))
 
 
-_WORKER = re.compile(r"^attempt_\d+$")
+_WORKER = re.compile(r"^attempt_\d+/(\d{1,6})$")
 
 
 def _share_directories(who: Identity, texts: Sequence[TextFile]) -> None:
@@ -156,7 +159,7 @@ def _share_directories(who: Identity, texts: Sequence[TextFile]) -> None:
     Ranks of one node follow each other, so one worker that is known tells who the others are; also the one that was
     killed before it could write a word.
     """
-    where = [text.parts[:-1] if _is_worker(text.parts) else None for text in texts]
+    where = [text.parts[:-1] if _WORKER.match("/".join(text.parts[-3:-1])) else None for text in texts]
     starts: dict[tuple[str, ...], set[int]] = {}
     for text, worker in zip(texts, where, strict=True):
         if text.rank is not None and worker is not None:
@@ -165,15 +168,11 @@ def _share_directories(who: Identity, texts: Sequence[TextFile]) -> None:
         if worker is None:
             continue
         start = starts.get(worker[:-1], set())
-        if len(start) == 1:
-            who.by_directory[worker] = next(iter(start)) + int(worker[-1])
+        if len(start) == 1 and min(start) >= 0:
+            who.by_directory[worker] = min(start) + int(worker[-1])
             if text.rank is None and not text.writers.shared:
                 text.rank = who.by_directory[worker]
                 who.ranks.add(text.rank)
-
-
-def _is_worker(parts: tuple[str, ...]) -> bool:
-    return len(parts) > 2 and parts[-2].isdigit() and _WORKER.match(parts[-3]) is not None
 
 
 def _world_communicator(processes: Mapping[tuple[str, int], nccl_logs.Process], least: int) -> tuple[str, int] | None:
@@ -201,6 +200,32 @@ def _world_communicator(processes: Mapping[tuple[str, int], nccl_logs.Process], 
         return None
     best = max(holders, key=lambda ident: (len(holders[ident]), first[ident], ident))
     return best, size
+
+
+def own_reports(
+    reports: Sequence[RasReport],
+    processes: Mapping[tuple[str, int], nccl_logs.Process],
+    notes: Sequence[Note],
+    world_size: int,
+) -> list[RasReport]:
+    """Those of this job: all jobs of a user on a node listen on one port, and the kernel picks who answers.
+
+    It is this job's where it knows one of its communicators or processes, or speaks of a job of the same size.
+    """
+    idents = {comm.comm_id for process in processes.values() for comm in process.comms}
+    pids = {pid for _, pid in processes} | {note.pid for note in notes if note.pid is not None}
+    answers: dict[tuple[str, str | None], list[RasReport]] = {}
+    for report in reports:
+        answers.setdefault((report.source.file, report.at), []).append(report)
+    kept: list[RasReport] = []
+    for answer in answers.values():
+        knows = any(report.comm_id in idents for report in answer)
+        knows |= any(row.pid in pids for report in answer for row in report.ranks)
+        size = max(report.size for report in answer)
+        nobody_known = not idents and not pids and size <= world_size
+        if knows or nobody_known or world_size in {0, size}:
+            kept.extend(answer)
+    return kept
 
 
 def _ras_notes(reports: Sequence[RasReport], world_size: int | None) -> list[Note]:
@@ -341,6 +366,7 @@ def _name_nodes(
 ) -> None:
     """rank → host: a roster or manifest, else NCCL's prefix, else the directory its files lie in, else an address."""
     weak: dict[int, str] = {}
+    doubts: list[tuple[int, str, str, Source | None]] = []
 
     def say(rank: int | None, node: str | None, source: Source | None) -> None:
         if rank is None or host_name(node) is None or node is None:
@@ -354,14 +380,7 @@ def _name_nodes(
         name = who.hosts.setdefault(short_name(node), node)
         known = who.nodes.setdefault(rank, name)
         if known != name:
-            who.gaps.append(
-                Gap(
-                    f"node of rank {rank}",
-                    f"one source says {known}, another {name}; {known} is used",
-                    rank=rank,
-                    source=source,
-                )
-            )
+            doubts.append((rank, known, name, source))
 
     for note in who.notes:
         say(note.rank, note.node, note.source)
@@ -376,6 +395,16 @@ def _name_nodes(
                 say(rank, host_in_path(who, parts), None)
     for rank, node in weak.items():
         who.nodes.setdefault(rank, node)
+    # a pod has another name than its machine: where the two always go together, nobody contradicts anybody
+    meant: dict[str, set[str]] = {}
+    for _, known, name, _ in doubts:
+        meant.setdefault(name, set()).add(known)
+    for rank, known, name, source in doubts:
+        if len(meant[name]) > 1 or name in who.nodes.values():
+            why = f"one source says {known}, another {name}; {known} is used"
+            who.gaps.append(Gap(f"node of rank {rank}", why, rank=rank, source=source))
+        else:
+            who.hosts[short_name(name)] = known
 
 
 _MERGED = tuple(f.name for f in fields(Process) if f.name not in {"rank", "source", "node"})

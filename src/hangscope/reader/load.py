@@ -60,7 +60,8 @@ def _job(evidence: Evidence, inputs: tuple[str, ...]) -> Job:
         {rank: [evidence.paths[dump.file] for dump in of_rank] for rank, of_rank in assembled.dumps.items()},
         [report for answer in evidence.answers for report in answer.reports],
     )
-    reports = facts.ras_reports(evidence.answers, who)
+    reports, foreign = facts.ras_reports(evidence.answers, who)
+    evidence.gaps.extend(foreign)
     who.notes.extend(facts.network_notes(who, processes))
     merged, statements, conflicts = merge_processes(who)
     made = _facts(evidence, who, processes, reports, statements, assembled, start_ns)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from hangscope.model import Source
 from hangscope.reader.lines import Line, Writers, parse_time
 from hangscope.reader.nccl_hash import split_hash
-from hangscope.reader.nccl_warnings import Warned, is_loopback, read_warning
+from hangscope.reader.nccl_warnings import is_loopback
 
 RECENT = 256
 """Communicators of a process, newest first, that a line without a communicator's name may belong to."""
@@ -93,11 +93,10 @@ class Channel:
 
 
 @dataclass
-class Warning:
+class Warn:
     """One NCCL WARN of one process."""
 
     text: str
-    warned: Warned
     source: Source
     at_ns: int | None
 
@@ -112,11 +111,10 @@ class Process:
     devices: dict[tuple[str, int], str] = field(default_factory=dict)
     """(net, index) → device name, with the port behind a colon where NCCL says it."""
     addresses: set[str] = field(default_factory=set)
-    warnings: list[Warning] = field(default_factory=list)
+    warnings: list[Warn] = field(default_factory=list)
     first_source: Source | None = None
     tags: set[int] = field(default_factory=set)
     """Ranks that PyTorch's tags or the file put beside this process's lines."""
-    lines: int = 0
 
     def device(self, channel: Channel) -> str | None:
         if channel.net is None or channel.device_index is None:
@@ -155,14 +153,13 @@ class NcclLog:
         if process is None:
             process = self.processes[key] = Process(*key, first_source=source)
             self.writers.nccl_pids.add(key)
-        process.lines += 1
         if line.tag is not None:
             process.tags.add(line.tag)
         at_ns = parse_time(text[: match.start()]) if match.start() else None
         at_ns = line.at_ns if at_ns is None else at_ns
         message = match["text"]
         if match["level"] == "WARN":
-            process.warnings.append(Warning(message.strip(), read_warning(message), source, at_ns))
+            process.warnings.append(Warn(message.strip(), source, at_ns))
             return
         self._info(process, message, match["tid"], source, at_ns)
 

@@ -14,7 +14,6 @@ class Warned(NamedTuple):
 
     kind: str
     peer_address: str | None = None
-    peer_rank_in_comm: int | None = None
     hca: str | None = None
     port: int | None = None
     status: int | None = None

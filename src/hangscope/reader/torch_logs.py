@@ -33,7 +33,7 @@ _WORK = re.compile(r"Work\w*\((?P<body>SeqNum=\d+.{0,300}?)\)(?= ran for| raised
 _FIELD = re.compile(r"(\w+(?:\(ms\))?)=([^,]+)")
 _RAN = re.compile(r"ran for (\d+) milliseconds")
 _AT_WORK = re.compile(
-    r"(?:Timeout at NCCL work: |detected by watchdog at work: |failure detected by watchdog at work sequence id: )"
+    r"(?:Timeout at \w+ work: |detected by watchdog at work: |failure detected by watchdog at work sequence id: )"
     r"(?P<seq>-?\d+)"
 )
 _COUNTERS = re.compile(
@@ -61,7 +61,7 @@ WORDS = (
     "atchdog ",
     "async exception",
     "failed collective",
-    "NCCL work",
+    "ast enqueued",
     "GIL within",
     "dump signal",
     "timeout signal",
@@ -134,9 +134,9 @@ class TorchLog:
         self.fatal_errors: list[Note] = []
         self.torch_versions: set[str] = set()
         self.nccl_version: str | None = None
-        self.last_clock: dict[tuple[int | None, str], Clock | int] = {}
         self._tracebacks = Tracebacks()
-        self._stacks: dict[str, tuple[Draft | None, list[Frame], tuple[int | None, str]]] = {}
+        self._stacks: dict[str, tuple[int | None, list[Frame]]] = {}
+        """Prefix → (tag of the line that announced a stack, its frames so far)."""
         self._errors: dict[str, Draft] = {}
         self._error_lines: dict[str, int] = {}
 
@@ -156,8 +156,6 @@ class TorchLog:
         at: Clock | int | None = line.at_ns
         if head is not None:
             at = _clock(head) or at
-            if at is not None:
-                self.last_clock[(line.tag, line.stream)] = at
             self._fingerprint(int(head["line"]), text)
         self._message(line, text[head.end() :] if head else text, at, in_traceback)
 
@@ -176,9 +174,9 @@ class TorchLog:
             draft.signalled_by = int(who[1]) if who[0] == "rank" else None
         elif "Stack trace of the failed collective not found" in text:
             self.recorder_off.append(Note(line.tag, line.stream, line.number, at=at))
-            self._owner_of_stack(line, [])
+            self._give_stack(line, [])
         elif "Stack trace of the failed collective" in text:
-            self._stacks[line.stream] = (None, [], (line.tag, line.stream))
+            self._stacks[line.stream] = (line.tag, [])
         elif "Could not acquire GIL within" in text:
             self._new(line, "gil", text, at).error = text.strip()
         elif match := _STUCK.search(text):
@@ -287,11 +285,8 @@ class TorchLog:
             return
         kind = "timeout" if abort["kind"] == "timeout" else "async_error"
         draft = self._new(line, kind, "", at)
-        draft.group_rank, draft.group_name, draft.error = (
-            int(match["rank"]),
-            match["name"] or None,
-            abort["why"].strip(),
-        )
+        draft.group_rank, draft.group_name = int(match["rank"]), match["name"] or None
+        draft.error = abort["why"].strip()
 
     # ---- blocks of several lines ----
 
@@ -299,25 +294,25 @@ class TorchLog:
         match = _STACK_FRAME.match(line.text)
         if match is None:
             return False
-        draft, frames, writer = self._stacks[line.stream]
+        tag, frames = self._stacks[line.stream]
         if int(match["index"]) != len(frames):
             return False
         frames.append(Frame(match["name"], match["file"], int(match["line"])))
-        if draft is None and len(frames) == 1:
-            self._stacks[line.stream] = (self._owner_of_stack(line._replace(tag=writer[0]), frames), frames, writer)
+        if len(frames) == 1:
+            self._give_stack(line._replace(tag=tag), frames)
         return True
 
-    def _owner_of_stack(self, line: Line, frames: list[Frame]) -> Draft | None:
-        """The report that a stack belongs to: the oldest that waits for one, by preference of the same operation."""
+    def _give_stack(self, line: Line, frames: list[Frame]) -> None:
+        """Give a stack to its report: the oldest that waits for one, by preference of the same operation.
+
+        The list is the one that further frames are put into.
+        """
         waiting = [d for d in self._same_writer(line, "") if d.wants_stack]
-        if not waiting:
-            return None
-        called = frames[0].name if frames else ""
-        owner = next((d for d in waiting if called and called_as(d.operation, called)), waiting[0])
-        owner.wants_stack = False
-        if frames:
+        if waiting:
+            called = frames[0].name if frames else ""
+            owner = next((d for d in waiting if called and called_as(d.operation, called)), waiting[0])
+            owner.wants_stack = False
             owner.frames = frames
-        return owner
 
     def _open_error(self, stream: str, draft: Draft) -> None:
         self._errors[stream] = draft
