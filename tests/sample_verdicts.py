@@ -271,8 +271,8 @@ def large(ranks: int, per_node: int = 8, culprits: tuple[int, ...] = (4099,), *,
     """Data parallel over every `per_node`-th rank; whoever shares a node with a waiting rank waits behind it."""
     root = culprits[0]
     members = tuple(range(root % per_node, ranks, per_node))
-    direct = tuple(r for r in members if r not in culprits)
-    behind = tuple(r for r in range(ranks) if r not in members and r not in culprits)
+    direct = sorted(set(members) - set(culprits))
+    behind = sorted(set(range(ranks)) - set(members) - set(culprits))
     return small(
         "absent",
         culprits=tuple(Culprit(r, f"node-{r // per_node:04d}", r % per_node, None, None, "") for r in culprits),

@@ -85,30 +85,41 @@ def assign(diagnosis: Diagnosis) -> Letters:
     if d.completeness is not None and all(rank < d.completeness.ranks for rank in everyone):
         everyone |= set(range(d.completeness.ranks))  # ranks count from 0: those that nothing mentions are the others
 
-    meaning: dict[str, str] = {}
-    by_rank: dict[int, str] = {}
-    operation = None if d.operation is None else title(d.operation.name, d.operation.seq)
     ends = {} if d.link is None else {d.link.sender.rank: ">", d.link.receiver.rank: "<"}
+    by_rank: dict[int, str] = {}
     for rank in sorted(everyone):
         if rank in culprits:
-            letter, says = "X", _kind_word(d.kind)
+            letter = "X"
         elif not culprits and rank in ends:
             letter = ends[rank]
-            says = "sending end of the link" if letter == ">" else "receiving end of the link"
         elif not culprits and rank in states:
             letter = _STATES.get(states[rank], "?")
-            says = f"{states[rank]} {operation}" if letter != "?" else "state unknown"
         elif rank in named:
             letter = "W" if rank in at_root else "w"
-            says = _waits(d, at_root) if letter == "W" else "waiting behind them"
-        elif rank in missing:
-            letter, says = "?", "no dump"
         else:
-            letter, says = ".", _OTHERS.get(d.kind, "not waiting") if not d.hang else "not waiting"
+            letter = "?" if rank in missing else "."
         by_rank[rank] = letter
-        meaning.setdefault(letter, says)
-    order = {letter: i for i, letter in enumerate("X><-Ww?sSC.")}
-    return Letters(by_rank, dict(sorted(meaning.items(), key=lambda item: order[item[0]])))
+    used = set(by_rank.values())
+    return Letters(by_rank, {letter: says for letter, says in _meanings(d, at_root).items() if letter in used})
+
+
+def _meanings(diagnosis: Diagnosis, at_root: set[int]) -> dict[str, str]:
+    """What each letter says in this verdict, in the order of the legend."""
+    d = diagnosis
+    operation = "" if d.operation is None else title(d.operation.name, d.operation.seq)
+    return {
+        "X": _kind_word(d.kind),
+        ">": "sending end of the link",
+        "<": "receiving end of the link",
+        "-": f"not launched {operation}",
+        "W": _waits(d, at_root),
+        "w": "waiting behind them",
+        "?": "not known",
+        "s": f"scheduled {operation}",
+        "S": f"started {operation}",
+        "C": f"completed {operation}",
+        ".": "not waiting" if d.hang else _OTHERS.get(d.kind, "not waiting"),
+    }
 
 
 def title(name: str, seq: int | None) -> str:
