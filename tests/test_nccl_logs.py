@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from hangscope.reader import facts
+from hangscope.reader import facts, nccl_facts
 from hangscope.reader.identity import identify, merge_nccl
 from hangscope.reader.load import load
 from hangscope.reader.nccl_logs import Process, bus_id, comm_id, split_devices
@@ -394,7 +394,7 @@ def test_subgroup_ranks_become_ranks_of_the_job() -> None:
     processes = merge_nccl(texts)
     who = identify(texts, processes, [], [], [], None, [], {})
     assert who.nodes == {0: "gpu-a010", 1: "gpu-a010", 2: "gpu-a011", 3: "gpu-a011"}
-    comms = {(c.rank, c.comm_id): c for c in facts.communicators(who, processes)}
+    comms = {(c.rank, c.comm_id): c for c in nccl_facts.communicators(who, processes)}
     edges = comms[3, "0x21"].edges
     assert [(e.sender, e.receiver, e.nic, e.side) for e in edges] == [
         (3, 1, "mlx5_1:1", "send"),
@@ -412,8 +412,8 @@ def test_peer_of_a_warning_is_found_by_address_and_neighbours() -> None:
     texts.append(read(warn, "warnings"))
     processes = merge_nccl(texts)
     who = identify(texts, processes, [], [], [], None, [], {})
-    comms = facts.communicators(who, processes)
-    (event,) = facts.transport_events(who, processes, texts, comms, facts.Times([]))
+    comms = nccl_facts.communicators(who, processes)
+    (event,) = nccl_facts.transport_events(who, processes, texts, comms, facts.Times([]))
     assert (event.rank, event.node, event.hca, event.peer_node, event.peer_rank) == (
         1,
         "gpu-a010",

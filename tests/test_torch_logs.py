@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from hangscope.model import PythonError, TransportEvent, WatchdogReport
-from hangscope.reader import facts
+from hangscope.reader import facts, nccl_facts
 from hangscope.reader.identity import Identity
 from hangscope.reader.lines import Clock, resolve_time, split_prefix
 from hangscope.reader.texts import TextFile
@@ -536,7 +536,7 @@ def test_gloo_closed_connection_names_the_peer() -> None:
         "RuntimeError: [../gloo/transport/tcp/pair.cc:534] Connection closed by peer [10.0.0.3]:2345\n",
         "rank_0.log",
     )
-    found: list[TransportEvent] = facts.transport_events(Identity(), {}, [log], [], facts.Times([]))
+    found: list[TransportEvent] = nccl_facts.transport_events(Identity(), {}, [log], [], facts.Times([]))
     assert [(e.kind, e.rank, e.peer_address) for e in found] == [("connection_closed", 0, "[10.0.0.3]:2345")]
 
 

@@ -9,13 +9,13 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 
-from hangscope.model import Gap, Group, Process, RasReport, Source
+from hangscope.model import Gap, Group, RasReport, Source
 from hangscope.reader import nccl_logs
 from hangscope.reader.lines import line_of
 from hangscope.reader.nccl_warnings import is_loopback
-from hangscope.reader.rosters import LAUNCHER, NETWORK, Note
+from hangscope.reader.rosters import NETWORK, Note
 from hangscope.reader.texts import TextFile
 from hangscope.reader.values import host_name, short_name
 
@@ -94,7 +94,7 @@ def identify(
     """Join all sources. `world_size` is what a manifest says; `named_hosts` are hosts that manifests or paths name;
     `dump_paths` says where the dumps of a rank lie."""
     who = Identity()
-    for note in sorted(notes, key=_trust):
+    for note in sorted(notes, key=by_trust):
         if note.node is not None and not is_address(note.node):
             who.hosts.setdefault(short_name(note.node), note.node)
     for host in [*sorted(named_hosts), *sorted({host for host, _ in processes})]:
@@ -145,7 +145,7 @@ def _own_rank(who: Identity, text: TextFile) -> int | None:
     return text.writers.own_rank(hint)
 
 
-def _trust(note: Note) -> tuple[int, bool, str, int]:
+def by_trust(note: Note) -> tuple[int, bool, str, int]:
     """Best first. Of equals, who saw the process alive comes first: how it ended after that says nothing about it."""
     return (note.trust, note.alive_at_end is not True, note.source.file, line_of(note.source))
 
@@ -250,7 +250,7 @@ def _join_pids(
     notes: Sequence[Note],
     world: str | None,
 ) -> None:
-    for note in sorted(notes, key=_trust):
+    for note in sorted(notes, key=by_trust):
         if note.rank is not None and note.pid is not None and note.node is not None:
             _claim(who, (short_name(note.node), note.pid), note.rank, note.source)
     for (host, pid), process in sorted(processes.items()):
@@ -299,7 +299,7 @@ def _resolve_notes(who: Identity, texts: Sequence[TextFile], notes: Sequence[Not
     who.by_local_rank = {key: next(iter(ranks)) for key, ranks in local.items() if len(ranks) == 1}
     torchrun = any(text.launcher.elastic for text in texts)
     unknown: list[Note] = []
-    for note in sorted(notes, key=_trust):
+    for note in sorted(notes, key=by_trust):
         rank = note.rank
         if rank is None and note.task is not None and not torchrun:
             rank = note.task if who.world_size is None or note.task < who.world_size else None
@@ -405,53 +405,3 @@ def _name_nodes(
             who.gaps.append(Gap(f"node of rank {rank}", why, rank=rank, source=source))
         else:
             who.hosts[short_name(name)] = known
-
-
-_MERGED = tuple(f.name for f in fields(Process) if f.name not in {"rank", "source", "node"})
-_COMPARED = ("pid", "local_rank", "exit_status", "gpu")
-
-
-def merge_processes(who: Identity) -> tuple[dict[int, Process], list[Process], list[Gap]]:
-    """(one process a rank, every single statement, the contradictions)."""
-    statements: dict[int, list[tuple[int, Process]]] = {}
-    for note in sorted(who.notes, key=_trust):
-        if note.rank is None:
-            continue
-        node = note.node
-        if node is not None:
-            node = who.hosts.get(short_name(node), node)
-        values = {name: getattr(note, name) for name in _MERGED}
-        statements.setdefault(note.rank, []).append(
-            (note.trust, Process(rank=note.rank, node=node, source=note.source, **values))
-        )
-    merged: dict[int, Process] = {}
-    gaps: list[Gap] = []
-    for rank, said in sorted(statements.items()):
-        best = said[0][1]
-        for trust, other in said[1:]:
-            for name in _MERGED:
-                mine, theirs = getattr(best, name), getattr(other, name)
-                if mine is None and theirs is not None and not _moot(best, name):
-                    best = replace(best, **{name: theirs})
-                elif name in _COMPARED and None not in (mine, theirs) and mine != theirs and trust < NETWORK:
-                    gaps.append(
-                        Gap(
-                            f"{name.replace('_', ' ')} of rank {rank}",
-                            f"{best.source} says {mine}, {other.source} says {theirs}; the first is used",
-                            rank=rank,
-                            source=other.source,
-                        )
-                    )
-        if any(trust == LAUNCHER and process.alive_at_end for trust, process in said):
-            # it lived until its launcher stopped it, by SIGTERM or in the end by SIGKILL: that says nothing about it
-            best = replace(best, alive_at_end=True, exit_status=None, ended_at_s=None)
-        merged[rank] = replace(best, node=who.nodes.get(rank))
-    for rank, node in who.nodes.items():
-        if rank not in merged:
-            merged[rank] = Process(rank=rank, node=node)
-    return merged, [process for _, said in sorted(statements.items()) for _, process in said], gaps
-
-
-def _moot(best: Process, name: str) -> bool:
-    """A weaker source must not say how a process ended that a better one saw alive at the end."""
-    return name == "exit_status" and best.alive_at_end is True and best.source is not None

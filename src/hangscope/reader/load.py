@@ -13,9 +13,10 @@ from typing import TypeVar
 
 from hangscope.errors import NotFoundError
 from hangscope.model import Facts, Gap, Job, KernelMessage, Process, PythonError, RasReport, Source, WatchdogReport
-from hangscope.reader import counters, dumps, facts, nccl_logs
+from hangscope.reader import counters, dumps, facts, nccl_facts, nccl_logs
 from hangscope.reader.evidence import Evidence, gather
-from hangscope.reader.identity import Identity, identify, merge_nccl, merge_processes
+from hangscope.reader.identity import Identity, identify, merge_nccl
+from hangscope.reader.processes import merge_processes
 from hangscope.reader.restarts import newest_processes, newest_reports
 from hangscope.reader.texts import TextFile
 
@@ -60,7 +61,7 @@ def _job(evidence: Evidence, inputs: tuple[str, ...]) -> Job:
         {rank: [evidence.paths[dump.file] for dump in of_rank] for rank, of_rank in assembled.dumps.items()},
         [report for answer in evidence.answers for report in answer.reports],
     )
-    reports, foreign = facts.ras_reports(evidence.answers, who)
+    reports, foreign = nccl_facts.ras_reports(evidence.answers, who)
     evidence.gaps.extend(foreign)
     who.notes.extend(facts.network_notes(who, processes))
     merged, statements, conflicts = merge_processes(who)
@@ -132,7 +133,7 @@ def _facts(
     errors.extend(facts.error_file(*found, who) for found in evidence.errors)
     watchdog, errors, old = newest_reports(watchdog, errors, start_ns)
     gaps.extend(old)
-    comms = facts.communicators(who, processes)
+    comms = nccl_facts.communicators(who, processes)
     kernel = [message for text in texts for message in facts.kernel_messages(text, who)]
     for node in evidence.nodes:
         kernel.extend(
@@ -149,7 +150,7 @@ def _facts(
         processes=tuple(statements),
         watchdog=tuple(facts.distinct(watchdog)),
         errors=tuple(facts.without_echoes(errors)),
-        transport=tuple(facts.transport_events(who, processes, texts, comms, times)),
+        transport=tuple(nccl_facts.transport_events(who, processes, texts, comms, times)),
         communicators=tuple(comms),
         ras=tuple(reports),
         stacks=tuple(stack for text in texts for stack in facts.thread_stacks(text, who)),
