@@ -10,7 +10,7 @@ import numpy as np
 from hangscope.diagnosis.align import Alignment, align
 from hangscope.diagnosis.divergence import Divergence, divergences
 from hangscope.diagnosis.fate import Fates
-from hangscope.diagnosis.standing import SYMMETRIC, Standings, Unit
+from hangscope.diagnosis.standing import Standings, Unit, is_symmetric
 from hangscope.diagnosis.verdict import Finding, Link, OperationInFlight
 from hangscope.diagnosis.waits import Wait, Waits
 from hangscope.model import Frame, Group, Job, KernelMessage, Kind, Operation, Source, State, ThreadStack
@@ -106,7 +106,7 @@ class Case:
 
     def is_symmetric(self, wait: Wait) -> bool:
         """Whether nobody can finish the operation before everybody has joined it."""
-        return wait.name in SYMMETRIC
+        return is_symmetric(wait.name)
 
     # ---- stacks ------------------------------------------------------------------------------------------------------
 

@@ -13,12 +13,14 @@ import numpy as np
 import numpy.typing as npt
 
 from hangscope.diagnosis.align import Alignment, Lane
-from hangscope.diagnosis.standing import SYMMETRIC
+from hangscope.diagnosis.standing import is_symmetric
 from hangscope.diagnosis.verdict import Lateness
 from hangscope.model import State
 
 Floats = npt.NDArray[np.float64]
 
+_SWEEP_MS = 100.0
+"""How often PyTorch's watchdog looks (torch 2.2-2.15)."""
 _LOOK_BACK = 256
 """How many calls back a wait is looked for that made a rank late."""
 
@@ -116,7 +118,7 @@ def _add_peer_waits(alignment: Alignment, waited: Floats) -> None:
 
 
 def _symmetric_names(alignment: Alignment) -> list[int]:
-    return [i for i, name in enumerate(alignment.job.ops.tables.names) if name in SYMMETRIC]
+    return [i for i, name in enumerate(alignment.job.ops.tables.names) if is_symmetric(name)]
 
 
 def _span(ranks: npt.NDArray[np.int64], rank: int) -> slice:
@@ -173,6 +175,10 @@ def _waits(alignment: Alignment, lane: Lane, offsets: Floats | None) -> list[tup
         known = np.all(created >= 0, axis=1)
         if known.any():
             adjusted = created[known] / 1e6 - offsets[ops.column("rank")[rows[known]]]
+            # Clocks are aligned through what the watchdogs noticed, and those sweep every 100 ms: a smaller lateness
+            # that is the same at every call is more likely a clock than a rank.
+            bias = np.median(adjusted - np.median(adjusted, axis=1, keepdims=True), axis=0)
+            adjusted = adjusted - np.where(np.abs(bias) < _SWEEP_MS, bias, 0.0)
             parts.append((rows[known], adjusted.max(axis=1, keepdims=True) - adjusted))
     return parts
 

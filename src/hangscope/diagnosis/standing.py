@@ -5,6 +5,7 @@ A rank's own dump says so best; its log's watchdog lines say it roughly; otherwi
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from dataclasses import dataclass, field
 from enum import Enum
@@ -79,16 +80,12 @@ class Standing:
         return self.known and not self.inside
 
 
-SYMMETRIC = (
-    "all_reduce",
-    "allreduce",
-    "_all_gather_base",
-    "all_gather",
-    "barrier",
-    "all_reduce_barrier",
-    "_reduce_scatter_base",
-)
-"""Nobody finishes these before everybody has joined (NCCL and Gloo)."""
+_SYMMETRIC = re.compile(r"all_?reduce|all_?gather|reduce_scatter|barrier", re.IGNORECASE)
+
+
+def is_symmetric(name: str) -> bool:
+    """Whether nobody finishes the operation before everybody has joined it (NCCL and Gloo), coalesced or not."""
+    return _SYMMETRIC.search(name) is not None
 
 
 class Standings:
@@ -206,7 +203,7 @@ class Standings:
         """A dump without an operation that a peer finished and that needs everybody was taken before the peer's."""
         ops = self.job.ops
         names = ops.tables.names
-        symmetric = [i for i, name in enumerate(names) if name in SYMMETRIC]
+        symmetric = [i for i, name in enumerate(names) if is_symmetric(name)]
         state, name, ranks = ops.column("state"), ops.column("name"), ops.column("rank")
         for index, lane in self.alignment.lanes.items():
             rows = lane.rows[(state[lane.rows] == State.COMPLETED) & np.isin(name[lane.rows], symmetric)]

@@ -93,9 +93,34 @@ def _against_custom(case: Case, sides: list[tuple[Wait, list[int]]]) -> set[int]
         others = {w.group for w, _ in sides} - {wait.group}
         for rank in ranks:
             everyone += 1
-            if any(_is_short(case, rank, wait, group) for group in others):
+            short = any(_is_short(case, rank, wait, group) for group in others)
+            waiting = [other for other, _ in sides if rank in other.blockers]
+            if short or any(_behind_siblings(case, rank, wait, other) for other in waiting):
                 odd.add(rank)
     return odd if len(odd) < everyone else set()
+
+
+def _behind_siblings(case: Case, rank: int, wait: Wait, other: Wait) -> bool:
+    """Whether those who entered the same operation had made one more call in their own group of that kind.
+
+    Groups of one kind (description and size) advance together, so the others' counts say what was due.
+    """
+    if other.seq is None or other.point_to_point:
+        return False
+    kind = case.groups[other.group]
+    alike = {g.index for g in case.groups if g.desc == kind.desc and len(g.members or ()) == len(kind.members or ())}
+    ops = case.job.ops
+    behind = ahead = 0
+    for unit in wait.inside:
+        if unit.rank == rank or unit.row is None:
+            continue
+        rows = ops.rows(rank=unit.rank)
+        rows = rows[(rows < unit.row) & ~case.alignment.point_to_point[rows]]
+        latest = [int(ops.column("seq")[rows[ops.column("group")[rows] == g]].max(initial=-1)) for g in alike]
+        near = [seq for seq in latest if abs(seq - other.seq) <= 2]
+        ahead += any(seq >= other.seq for seq in near)
+        behind += bool(near) and all(seq < other.seq for seq in near)
+    return ahead > behind
 
 
 def _is_short(case: Case, rank: int, wait: Wait, group: int) -> bool:

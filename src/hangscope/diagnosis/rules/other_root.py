@@ -20,8 +20,8 @@ from hangscope.diagnosis.words import ranks_text
 from hangscope.model import Operation
 
 _ROOTED = ("broadcast", "_broadcast_oop", "reduce", "_reduce_oop", "gather", "scatter")
-_LOOK_BACK = 4
-"""How many positions before the stuck operation are looked at."""
+_LOOK_BACK = 16
+"""How many positions before the stuck operation are looked at: what a wrong root leaves behind fits into buffers."""
 
 
 def other_root(case: Case) -> Draft | None:
@@ -46,8 +46,6 @@ def _odd_caller(case: Case, wait: Wait) -> Divergence | None:
         stacks = ops.column("stack")[rows]
         if ops[int(rows[0])].name not in _ROOTED or not np.all(stacks) or len(rows) < 2:
             continue
-        if not wait.finished and index != last:
-            continue  # everybody is inside a later operation, which all can only be if this one went well
         votes = Counter(stacks.tolist()).most_common()
         odd_rows = rows[stacks != votes[0][0]]
         if len(odd_rows) != 1:
@@ -57,7 +55,12 @@ def _odd_caller(case: Case, wait: Wait) -> Divergence | None:
         # The root itself often has a line of its own (it loads what it then broadcasts), and it mostly is the first
         # member; unless it used the others' line in earlier rounds.
         first = ops[odd].rank == (lane.group.members or (-1,))[0]
-        if first and not pair and not _shared_line_before(case, lane, index, ops[odd].rank, reference):
+        shared = _shared_line_before(case, lane, index, ops[odd].rank, reference)
+        if (
+            not shared
+            and (first or index < last - 4 or (index != last and not wait.finished))
+            and not (pair and index == last)
+        ):
             continue
         if came_from_elsewhere_before(case.alignment, lane, index, ops[odd].rank, ops[reference].rank):
             continue
