@@ -26,6 +26,8 @@ _NONE = type(None)
 _MAX_INT = (1 << 63) - 1
 _SEQUENCES = frozenset((list, tuple))
 _STATES = {"scheduled": State.SCHEDULED, "started": State.STARTED, "completed": State.COMPLETED}
+_HOPELESS = 1000
+"""Bad entries after which, where they are the majority, nobody looks at the others any more."""
 _MAX_LINE = (1 << 31) - 1
 
 INTS = ("record_id", "pg_id", "seq", "p2p_seq", "op_id", "created_ns", "started_ns", "completed_ns", "timeout_ms")
@@ -54,6 +56,7 @@ class Entries:
         self.threads: list[str] = [""]
         self.problems: list[Problem] = []
         self.left_out = 0
+        self._kept = 0
         self.unreported = 0
         self.has_stacks = False
         self.old_sequence = False
@@ -78,12 +81,20 @@ class Entries:
         return tuple(self._stacks)
 
     def add(self, index: int, entry: Any) -> None:
+        if self.left_out > _HOPELESS and self.left_out > self._kept:
+            self.left_out += 1
+            self.unreported += 1
+            return
         if type(entry) is not dict:
             self._leave_out(index, f"is {_a(entry)}, not an entry")
+            return
+        if "profiling_name" not in entry:
+            self._leave_out(index, "no `profiling_name`")
             return
         if id(entry) in self._seen:
             self._leave_out(index, "is the same entry as an earlier one")
             return
+        self._kept += 1
         self._indices.append(index)
         self._pending.append(entry)
         self._seen.add(id(entry))
@@ -148,6 +159,7 @@ class Entries:
             "timeout_ms": self._ints(indices, entries, "timeout_ms"),
         }
         self.left_out += len(bad)
+        self._kept -= len(bad)
         keep = np.array([row not in bad for row in range(len(entries))], dtype=bool)
         kinds = {"duration_ms": "f4"}
         return {name: np.array(values, dtype=kinds.get(name, "i8"))[keep] for name, values in columns.items()}

@@ -65,6 +65,7 @@ _REFUSED = {
 }
 
 _SEGMENT = 1 << 18
+_FREE = 16 << 20  # memory that any file may take, however small it is
 _VALUE = 40  # a number and its place in a list
 _MEMO = 100
 _CUT = "ends in the middle of the data"
@@ -114,6 +115,7 @@ def _run(data: bytes, file: str, limits: Limits, drain: Drain | None) -> Loaded:
     """The machine. One long function with local names: a method call per opcode would double the time."""
     size = len(data)
     nesting = limits.nesting
+    memory = min(limits.memory_bytes, _FREE + limits.growth * size)
     stack: list[Any] = []
     marks: list[list[Any]] = []
     memo: dict[int, Any] = {}
@@ -126,8 +128,8 @@ def _run(data: bytes, file: str, limits: Limits, drain: Drain | None) -> Loaded:
             # Memory is measured once a segment, so that no opcode pays for a check: in between a segment can add
             # at most a hundred times its own size, and one string.
             end = min(size, pos + _SEGMENT)
-            if spent + _VALUE * sum(map(len, marks), len(stack)) > limits.memory_bytes:
-                reason = f"holds more than {limits.memory_bytes} bytes of objects"
+            if spent + _VALUE * sum(map(len, marks), len(stack)) > memory:
+                reason = f"holds more than {memory} bytes of objects"
                 break
             while pos < end:
                 op = data[pos]

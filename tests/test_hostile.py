@@ -1,0 +1,84 @@
+"""Thousands of hostile files: no code runs, nothing hangs, memory stays bounded, and only our own errors come out.
+
+The full size is a command: ``python tests/fuzz_reader.py --count 20000``.
+"""
+
+from __future__ import annotations
+
+import gzip
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+import fuzz_reader
+import hostile
+from hangscope.errors import DamagedError
+from hangscope.reader import dumps
+
+
+def test_two_thousand_hostile_files() -> None:
+    """Mutated, cut and crafted files are read or refused, each within two seconds and all within 500 MB."""
+    result = fuzz_reader.run(seed=20261115, first=0, count=2000)
+    assert result["failures"] == []
+    assert result["files"] == 2000
+    assert result["megabytes"] <= fuzz_reader.MEGABYTES
+    assert set(result["kinds"]) == {kind.__name__ for _, kind in hostile.KINDS}
+    assert result["outcomes"]["refused"] > 100
+    assert result["outcomes"]["broken"] > 100
+
+
+def test_the_hostile_files_are_the_same_everywhere() -> None:
+    """A failure can be repeated from its seed and number alone."""
+    assert [hostile.make(5, number) for number in range(40)] == [hostile.make(5, number) for number in range(40)]
+
+
+def test_the_watch_sees_code_run() -> None:
+    """The harness itself notices an unpickler that runs what a file says: a check of the check."""
+    payload = b"\x80\x02" + hostile.PAYLOADS[0].replace(b"touch", b"true ") + b"."
+    program = (
+        "import sys, pickle; sys.path.insert(0, sys.argv[1]); import fuzz_reader\n"
+        "watch = fuzz_reader._Watch(); watch.active = True\n"
+        f"pickle.loads({payload!r}); print(watch.events)"
+    )
+    command = [sys.executable, "-c", program, str(Path(__file__).parent)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert "pickle.find_class" in done.stdout
+    assert "os.system" in done.stdout
+
+
+@pytest.mark.parametrize("field", ["input_sizes", "frames", "process_group", "thread_name", "profiling_name"])
+def test_shared_lists_do_not_multiply(field: str) -> None:
+    """A list of sixty thousand, sixty thousand times in the next, in nine hundred entries, costs next to nothing."""
+    build = b"]q\x00(" + b"K\x01" * 60_000 + b"e"
+    build = b"]q\x01(" + build + b"h\x00" * 60_000 + b"e"
+    body = hostile.entry_with(field, build) + hostile.entry_with(field, b"h\x01") * 900
+    data = hostile._ENTRIES + body + b"eu."
+    started = time.process_time()
+    try:
+        dumps.read(data, file="x")
+    except DamagedError as error:
+        assert "shared" in str(error)
+    assert time.process_time() - started < 2
+
+
+def test_reading_leaves_the_folder_as_it_was(tmp_path: Path) -> None:
+    """Nothing is ever written beside the input, whatever the input is."""
+    from hangscope.errors import HangscopeError
+    from hangscope.reader.load import load
+
+    for number in range(60):
+        kind, data = hostile.make(77, number)
+        (tmp_path / f"{kind}_rank_{number}").write_bytes(data)
+    outside = tmp_path.parent / "outside_rank_9"
+    outside.write_bytes(gzip.compress(b"secret"))
+    os.symlink(outside, tmp_path / "nccl_trace_rank_9")
+    before = {path: (path.lstat().st_size, path.lstat().st_mtime_ns) for path in tmp_path.rglob("*")}
+    try:
+        load(tmp_path)
+    except HangscopeError:
+        pass
+    assert {path: (path.lstat().st_size, path.lstat().st_mtime_ns) for path in tmp_path.rglob("*")} == before
