@@ -26,8 +26,8 @@ demo: $(READY_TORCH)
 		$(BIN)/hangscope demo; \
 	else \
 		echo "There is no torch here to start a real job with, so a recorded one is replayed: who hung it?"; \
-		echo "$$ hangscope diagnose tests/cases/multi_pg"; \
-		$(BIN)/hangscope diagnose tests/cases/multi_pg || test $$? -eq 1; \
+		echo "$$ hangscope diagnose tests/cases/mesh_absent"; \
+		$(BIN)/hangscope diagnose tests/cases/mesh_absent || test $$? -eq 1; \
 	fi
 
 test: lint $(READY_TORCH) test-deps
