@@ -73,10 +73,13 @@ def _some_rank(job: Job, rng: random.Random) -> int:
 
 
 def _some_ranks(job: Job, rng: random.Random) -> list[int]:
+    """As many ranks as were asked for, all of one stage, so that they can be stuck at the same place."""
     spec = job.spec
     if spec.culprits:
         return sorted(set(spec.culprits))
-    return sorted(rng.sample(range(spec.ranks), min(spec.culprit_count, spec.ranks - 1)))
+    stage = rng.choice(job.stages)
+    there = [rank for rank in range(spec.ranks) if job.stages[rank] == stage]
+    return sorted(rng.sample(there, min(spec.culprit_count, max(1, len(there) - 1))))
 
 
 def _pick(rng: random.Random, ops: tuple[Op, ...], wanted: Callable[[Op], bool]) -> int | None:
@@ -108,11 +111,9 @@ def _absent(job: Job, rng: random.Random, variant: str) -> Plan | None:
         if number is None:
             return None
         plan.cpu_stops[rank] = number
-    if len(ranks) > 1 and rng.random() < 0.7:
+    if all(job.stages[rank] == job.stages[ranks[0]] for rank in ranks) and rng.random() < 0.8:
         # The usual way to have several: all of them are stuck at the same place.
-        same = plan.cpu_stops[ranks[0]]
-        if all(job.stages[rank] == job.stages[ranks[0]] for rank in ranks):
-            plan.cpu_stops = dict.fromkeys(ranks, same)
+        plan.cpu_stops = dict.fromkeys(ranks, plan.cpu_stops[ranks[0]])
     if variant == "batch":
         plan.inside_batch = frozenset(ranks)
     plan.number = plan.cpu_stops[ranks[0]]

@@ -202,8 +202,6 @@ class Recorder:
         record = visible.cumsum() - 1 + before[-1][0]
         return Rows(call, op, kind, seq, p2p_seq, op_id, record, offset, int(sizes[: len(past)].sum()), visible)
 
-    rehearsal = REHEARSAL
-
     def usual_rows(self, rank: int) -> Rows:
         """Rows of the simulated steps as a rank without a fault records them."""
         run, place = self.run, self.run.job.stages[rank]

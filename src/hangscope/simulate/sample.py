@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from hangscope.simulate.spec import Spec
+from hangscope.simulate.spec import TORCH, Spec
 
 _SIZES = (8, 8, 8, 8, 12, 16, 16, 16, 24, 32, 32, 32, 48, 64, 64, 96, 128, 128, 256, 512, 1024)
 """Ranks; small ones more often, because a thousand jobs have to be run in minutes."""
@@ -19,24 +19,6 @@ _FAULTS = (
     ("deadlock", 8),
     ("slow", 6),
     ("none", 6),
-)
-
-_TORCH = (
-    "2.2",
-    "2.3",
-    "2.4",
-    "2.5",
-    "2.6",
-    "2.7",
-    "2.8",
-    "2.9",
-    "2.10",
-    "2.11",
-    "2.11",
-    "2.12",
-    "2.13",
-    "2.14",
-    "2.15",
 )
 
 
@@ -89,7 +71,7 @@ def random_spec(seed: int) -> Spec:
         timeout_s=rng.choice((60.0, 600.0, 1800.0)),
         evidence=rng.random() < 0.7,
         nccl_warnings=rng.random() < 0.5,
-        self_dump=backend == "nccl2" and rng.random() < 0.5,
+        self_dump=(backend == "nccl2" or minor == 2) and rng.random() < 0.5,
         checkpoint_every=rng.choice((0, 0, 5, 50)),
         seed=seed,
         case=f"simulated-{seed}",
@@ -104,7 +86,7 @@ def _library(rng: random.Random, fault: str) -> tuple[str, str]:
         return "gloo", rng.choice(("2.13", "2.15"))
     if draw < 0.10:
         return "nccl2", "2.15"
-    torch = rng.choice(_TORCH)
+    torch = rng.choice((*TORCH, "2.11"))
     return (rng.choice(("rccl", "xccl")) if draw < 0.14 and torch not in ("2.2", "2.3") else "nccl"), torch
 
 

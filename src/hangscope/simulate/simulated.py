@@ -106,9 +106,8 @@ def simulate(spec: Spec) -> Simulated:
             run = Run(job, plan, steps_after=rng.randint(0, 1))
             if not truth.judge(run):
                 continue
-        recorder = Recorder(run)
-        if truth.seen(run, recorder):
-            return Simulated(spec, run, recorder)
+        if truth.seen(run):
+            return Simulated(spec, run, Recorder(run))
     raise SettingsError(
         f"found no place for {spec.fault} {spec.variant}".rstrip() + f" in a job of {spec.ranks} ranks ({spec.layout})",
         hint="choose another variant, layout, culprit or seed, or more --entries",

@@ -48,7 +48,7 @@ class Spec:
     variant: str = ""
     culprits: tuple[int, ...] = ()
     culprit_count: int = 1
-    """How many ranks go wrong where `culprits` does not name them (absent, dead, frozen, gpu)."""
+    """How many ranks of one stage go wrong where `culprits` does not name them (absent, dead, frozen, gpu)."""
     stale_dump: bool = False
     """A dead rank left the dump of an earlier moment."""
 
@@ -84,7 +84,7 @@ class Spec:
     nccl_warnings: bool = False
     """Where a link between nodes dies, its sender's NCCL says so half a minute later."""
     self_dump: bool = False
-    """Only ranks that time out themselves write a dump, as nccl2 does without a collector."""
+    """Only ranks that time out themselves write a dump, as torch 2.2 and nccl2 do without a collector."""
 
     seed: int = 0
     case: str = ""

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from hangscope.simulate.engine import NEVER
 from hangscope.simulate.formats import NCCL_OF_TORCH, recorded_name
-from hangscope.simulate.job import Plan, Run
+from hangscope.simulate.job import REHEARSAL, Plan, Run
 from hangscope.simulate.program import Op
 from hangscope.simulate.records import SINGLE, Call, Recorder
 from hangscope.simulate.sites import Site
@@ -39,28 +39,24 @@ def _who_is_waited_for(run: Run) -> bool:
     waits = waits_for(run)
     wanted = set().union(*waits.values()) if waits else set()
     found = [rank for rank in plan.culprits if rank in run.engine.halted and rank in wanted and not run.stuck(rank)]
-    if not found or (spec.culprits and len(found) < len(set(spec.culprits))):
-        return False
-    plan.culprits = found
-    plan.rank = found[0]
-    stops = plan.gpu_stops if plan.kind == "gpu" else plan.cpu_stops
-    plan.number = stops[plan.rank]
-    if plan.kind == "gpu" and not run.job.spec.sees_starts:
-        # Everybody launched it and nobody is seen to have started: nothing tells whose GPU is in the way.
-        plan.accept.append([])
-        plan.accept_kinds = ["unknown", "network"]
-    if plan.kind == "gpu" and spec.minor == 2 and run.job.layout.ranks != run.job.layout.dp:
-        # Format 2.2 does not say who is in which group.
-        plan.accept.append([])
-        plan.accept_kinds = ["unknown", "network"]
-    if plan.kind in ("dead", "frozen") and not spec.evidence:
+    if found != plan.culprits:
+        return False  # one of them has himself to wait, or nobody came far enough to wait for him
+    if plan.kind == "gpu":
+        groups_unknown = not spec.names_members and run.job.layout.ranks != run.job.layout.dp
+        if not spec.sees_starts or groups_unknown:
+            # Everybody launched it and nobody is seen to have started: nothing tells whose GPU is in the way.
+            plan.accept.append([])
+            plan.accept_kinds = ["unknown", "network"]
+        return True
+    without_dump = plan.kind != "absent" or spec.self_dump
+    if without_dump and not spec.evidence:
         plan.accept_kinds = [kind for kind in ("dead", "frozen", "absent", "unknown") if kind != plan.kind]
         if not spec.names_members:
             # Nothing says that a rank without a dump belongs to the job at all.
             plan.accept.append([])
             plan.accept_kinds += ["network", "gpu"]
-    if plan.kind == "absent" and spec.self_dump:
-        plan.accept_kinds = ["frozen", "unknown"] if spec.evidence else ["dead", "frozen", "unknown"]
+    elif plan.kind == "absent" and spec.self_dump:
+        plan.accept_kinds = ["frozen", "unknown"]
     return True
 
 
@@ -72,8 +68,10 @@ def _who_got_through(run: Run) -> bool:
     place = run.number(sender, plan.number)
     op = run.flat[sender][place]
     both = [sender, receiver]
-    if said := _link_is_said(run):
+    if _link_is_said(run):
         plan.accept.append([sender])
+    elif not run.job.spec.sees_starts:
+        plan.accept_kinds = ["unknown", "gpu"]
     if op.p2p:
         plan.culprits, plan.accept = [], [both, [receiver], *plan.accept]
         return bool(run.stuck(receiver))
@@ -89,8 +87,6 @@ def _who_got_through(run: Run) -> bool:
     if not inside:
         return False
     plan.accept.append(both)
-    if not run.job.spec.sees_starts and not said:
-        plan.accept_kinds = ["unknown", "gpu"]
     if not through:
         plan.culprits = []
     elif op.algorithm == "all_to_all" and sender in inside:
@@ -184,7 +180,7 @@ def usual(run: Run) -> Op:
     return run.job.program(run.job.stages[plan.rank], kind)[plan.number]
 
 
-def seen(run: Run, recorder: Recorder) -> bool:
+def seen(run: Run) -> bool:
     """Whether the rings still hold the place where ranks began to differ: else nobody could find it."""
     plan = run.plan
     if plan.kind not in ("mismatch", "deadlock"):
@@ -197,7 +193,7 @@ def seen(run: Run, recorder: Recorder) -> bool:
         records = sum(len(part.parts) + 1 if part.batch else 1 for part in run.flat[rank][first : first + later])
         if records >= run.job.spec.entries:
             return False
-    return len(recorder.past_kinds) == run.past
+    return True
 
 
 def operation(run: Run, recorder: Recorder) -> dict[str, object] | None:
@@ -213,7 +209,7 @@ def operation(run: Run, recorder: Recorder) -> dict[str, object] | None:
     if spec.minor < 4:
         seq = rows.seq + rows.p2p_seq
     steps = run.programs[plan.rank][: run.fault_step]
-    before = sum(len(ops) for ops in steps[len(recorder.rehearsal) :])
+    before = sum(len(ops) for ops in steps[len(REHEARSAL) :])
     row = int((rows.op == rows.ops + before + plan.number).nonzero()[0][0])
     label = recorder.label(op, place)
     name = recorded_name(spec, Call(op.site, label, op.role, op.p2p, SINGLE))
