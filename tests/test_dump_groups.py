@@ -207,3 +207,17 @@ def test_the_rank_that_stopped_first_is_not_stale() -> None:
     stuck = attempt(2, 0, range(30, 40))
     waiting = [attempt(rank, 600, range(40, 41), state="started") for rank in (0, 1)]
     assert set(job(stuck, *waiting).dumps) == {0, 1, 2}
+
+
+def test_a_rank_that_had_little_to_do_is_not_stale() -> None:
+    """A rank whose few operations are long gone from the others' wrapped rings may well be of the same attempt."""
+    idle = attempt(2, 0, range(1, 3))
+    busy = [
+        read(
+            top([entry(9000 + number, 8000 + number, process_group=("1", "tp"), pg_id=1) for number in range(5)]), rank
+        )
+        for rank in (0, 1)
+    ]
+    for raw in busy:
+        raw.columns["created_ns"][:] += 3600 * 10**9
+    assert set(job(idle, *busy).dumps) == {0, 1, 2}

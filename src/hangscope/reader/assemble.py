@@ -38,8 +38,13 @@ class Assembled:
     duplicates: tuple[tuple[str, str], ...] = ()
 
 
-def assemble(raws: Sequence[RawDump], *, expected_ranks: Iterable[int] | None = None) -> Assembled:
-    """Every dump given to its rank, groups joined, group-local numbers turned into global ranks, tables interned."""
+def assemble(
+    raws: Sequence[RawDump], *, expected_ranks: Iterable[int] | None = None, consume: bool = False
+) -> Assembled:
+    """Every dump given to its rank, groups joined, group-local numbers turned into global ranks, tables interned.
+
+    `expected_ranks` are ranks that something else says exist. `consume` lets the dumps' own columns go on the way.
+    """
     raws = sorted(raws, key=_order)
     gaps: list[Gap] = []
     expected = set() if expected_ranks is None else set(expected_ranks)
@@ -49,15 +54,16 @@ def assemble(raws: Sequence[RawDump], *, expected_ranks: Iterable[int] | None = 
     gaps += joined.gaps
     gaps += [gap for rank, raw in used for gap in _problems(rank, raw)]
     gaps += _notes(used)
-    columns, tables = join_columns(used, joined, gaps)
-    status: dict[tuple[int, int], GroupStatus] = {}
     dumps: dict[int, tuple[Dump, ...]] = {}
+    status: dict[tuple[int, int], GroupStatus] = {}
     for index, (rank, raw) in enumerate(used):
         dumps[rank] = (*dumps.get(rank, ()), _dump(rank, raw))
         for pg_id, counters in raw.status.items():
             group = joined.by_pg_id[index].get(pg_id)
             if group is not None:
                 status[rank, group] = GroupStatus(*counters, counts_op_ids=raw.backend in COUNT_OP_IDS)
+    first_kept = _first_kept(used, joined)
+    columns, tables = join_columns(used, joined, gaps, consume=consume)
     members = {rank for group in joined.groups for rank in group.members or ()}
     return Assembled(
         ops=Operations(columns, tables, joined.groups),
@@ -66,7 +72,7 @@ def assemble(raws: Sequence[RawDump], *, expected_ranks: Iterable[int] | None = 
         status=dict(sorted(status.items())),
         gaps=tuple(sorted(gaps, key=_gap_order)),
         ranks=tuple(sorted(members.union(dumps, expected))),
-        first_kept=_first_kept(used, joined),
+        first_kept=first_kept,
         duplicates=tuple(sorted(duplicates)),
     )
 

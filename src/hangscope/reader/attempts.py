@@ -9,9 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
 from hangscope.model import UNKNOWN, State
+from hangscope.reader.ranks import membership_of
 from hangscope.reader.raw import RawDump
 
 APART_NS = 120 * 10**9
@@ -38,8 +37,17 @@ def stale(dumps: Sequence[RawDump]) -> dict[int, int]:
         if len(created):
             spans.append(_Span(index, int(created.min()), int(created.max())))
     older, newest_start = _split(spans)
-    newest = [dumps[span.index] for span in spans if span.last >= newest_start]
-    return {span.index: newest_start - span.last for span in older if not _fits(dumps[span.index], newest)}
+    if not older:
+        return {}
+    newer = [dumps[span.index] for span in spans if span.last >= newest_start]
+    ranges = _together(newer)
+    # Rings that wrapped do not show when their attempt began.
+    begun = not all(raw.first_record for raw in newer)
+    return {
+        span.index: newest_start - span.last
+        for span in older
+        if not _fits(_ranges(dumps[span.index]), ranges, alone=not begun)
+    }
 
 
 def _split(spans: Sequence[_Span]) -> tuple[list[_Span], int]:
@@ -53,31 +61,37 @@ def _split(spans: Sequence[_Span]) -> tuple[list[_Span], int]:
     return [span for span in spans if span.last < start], start
 
 
-def _fits(raw: RawDump, newer: Sequence[RawDump]) -> bool:
-    """Whether this dump can be the same attempt's: where they share groups, the newer ones go on where it stops, and
-    completed nothing beyond that without it."""
-    shared = False
-    ours = _ranges(raw)
-    for other in newer:
-        for name, (first, _, completed) in _ranges(other).items():
-            if name in ours:
-                shared = True
-                last = ours[name][1]
-                if first < last or completed > last:
-                    return False
-    return shared
+_Group = tuple[str, "str | None", str, "tuple[int, ...] | None"]
+_Range = tuple[int, int, int]
+"""First, last and last completed collective of a group."""
 
 
-def _ranges(raw: RawDump) -> dict[tuple[str, str | None, str], tuple[int, int, int]]:
-    """For each group with collectives: its first, last and last completed number."""
+def _fits(ours: dict[_Group, _Range], newer: dict[_Group, _Range], *, alone: bool) -> bool:
+    """Whether a dump can be of the same attempt: in the groups that it shares with the newer ones, they go on where it
+    stops, and completed nothing beyond that without it. `alone` is the answer where they share none."""
+    shared = ours.keys() & newer.keys()
+    return all(newer[key][0] >= ours[key][1] >= newer[key][2] for key in shared) if shared else alone
+
+
+def _together(dumps: Sequence[RawDump]) -> dict[_Group, _Range]:
+    whole: dict[_Group, _Range] = {}
+    for raw in dumps:
+        for key, (first, last, completed) in _ranges(raw).items():
+            known = whole.get(key, (first, last, completed))
+            whole[key] = (min(known[0], first), max(known[1], last), max(known[2], completed))
+    return whole
+
+
+def _ranges(raw: RawDump) -> dict[_Group, _Range]:
     columns = raw.columns
     ranges = {}
     launches = columns["launches"] == 1
     for slot, group in enumerate(raw.groups):
-        rows = np.flatnonzero((columns["group"] == slot) & launches)
-        if len(rows) and columns["seq"][rows].max() != UNKNOWN:
-            seq = columns["seq"][rows]
-            done = seq[columns["state"][rows] == State.COMPLETED]
-            key = (raw.backend, group.name, group.desc if group.name is not None else str(group.pg_id))
-            ranges[key] = (int(seq.min()), int(seq.max()), int(done.max()) if len(done) else 0)
+        seq = columns["seq"][(columns["group"] == slot) & launches]
+        if len(seq) and seq.max() != UNKNOWN:
+            done = columns["state"][(columns["group"] == slot) & launches] == State.COMPLETED
+            line = membership_of(group, raw.memberships)
+            members = line.members if line is not None else None
+            key = (raw.backend, group.name, group.desc if group.name is not None else str(group.pg_id), members)
+            ranges[key] = (int(seq.min()), int(seq.max()), int(seq[done].max(initial=0)))
     return ranges

@@ -14,15 +14,20 @@ from hangscope.reader.groups import Joined
 from hangscope.reader.raw import Columns, RawDump
 
 
-def join_columns(used: Sequence[Owned], joined: Joined, gaps: list[Gap]) -> tuple[Columns, Tables]:
-    """The columns of all dumps in rank order, with their ids turned into those of shared tables."""
+def join_columns(used: Sequence[Owned], joined: Joined, gaps: list[Gap], *, consume: bool) -> tuple[Columns, Tables]:
+    """The columns of all dumps in rank order, with their ids turned into those of shared tables.
+
+    With `consume` each dump's own columns are given up as soon as they are copied: a large job is never there twice.
+    """
     tables = Tables()
-    parts: dict[str, list[Any]] = {name: [] for name in COLUMNS}
+    sizes = [len(raw) for _, raw in used]
+    whole: Columns = {name: np.empty(sum(sizes), dtype=kind) for name, kind in COLUMNS.items()}
+    start = 0
     unknown_peers: set[int] = set()
     batches: dict[int, int] = defaultdict(int)
     for index, (rank, raw) in enumerate(used):
         own = raw.columns
-        size = len(raw)
+        size = sizes[index]
         names = _ids(tables.add_name, (name.operation for name in raw.names))
         threads = _ids(tables.add_name, raw.threads)
         shapes = _ids(tables.add_shapes, raw.shapes)
@@ -47,15 +52,17 @@ def join_columns(used: Sequence[Owned], joined: Joined, gaps: list[Gap]) -> tupl
             "batch": np.where(batch == UNKNOWN, UNKNOWN, batch + batches[rank]),
         }
         batches[rank] += int(batch.max()) + 1 if size else 0
-        for name, kind in COLUMNS.items():
-            parts[name].append(columns[name].astype(kind, copy=False))
-    joined_columns = {
-        name: np.concatenate(parts[name]) if parts[name] else np.empty(0, dtype=kind) for name, kind in COLUMNS.items()
-    }
+        for name in COLUMNS:
+            whole[name][start : start + size] = columns[name]
+        start += size
+        if consume:
+            raw.columns.clear()
     for group in sorted(unknown_peers):
         label = joined.groups[group].label
         gaps.append(Gap(f"peers of point-to-point calls in {label}", "no file says which ranks its numbers stand for"))
-    return _in_order(joined_columns, used), tables
+    if len({rank for rank, _ in used}) < len(used):
+        _put_in_order(whole, sizes)
+    return whole, tables
 
 
 def _ids(add: Any, values: Iterable[Any]) -> Any:
@@ -90,16 +97,14 @@ def _peers(
     return source, destination
 
 
-def _in_order(columns: Columns, used: Sequence[Owned]) -> Columns:
+def _put_in_order(columns: Columns, sizes: Sequence[int]) -> None:
     """Where a rank has dumps of two backends, their entries follow each other as they were created."""
-    if len({rank for rank, _ in used}) == len(used):
-        return columns
     created = columns["created_ns"].copy()
     start = 0
-    for _, raw in used:
-        stop = start + len(raw)
+    for size in sizes:
         # Within one dump the recorded order stands, also where the clock stepped back.
-        created[start:stop] = np.maximum.accumulate(created[start:stop])
-        start = stop
+        created[start : start + size] = np.maximum.accumulate(created[start : start + size])
+        start += size
     order = np.lexsort((np.arange(len(created)), created, columns["rank"]))
-    return {name: column[order] for name, column in columns.items()}
+    for name, column in columns.items():
+        columns[name] = column[order]
