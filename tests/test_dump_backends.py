@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from dumpkit import T0, as_json, call, entry, group, job, operations, read, top
 from hangscope.model import Kind, State
+from hangscope.reader import dumps
 
 # ---- backends --------------------------------------------------------------------------------------------------------
 
@@ -183,3 +189,69 @@ def test_peers_of_an_unknown_group_are_unknown() -> None:
     assembled = job(read(top(entries), 7))
     assert [(row.source, row.destination) for row in assembled.ops] == [(7, None), (7, None)]
     assert len([gap for gap in assembled.gaps if "point-to-point" in gap.what]) == 1
+
+
+# ---- a real job ------------------------------------------------------------------------------------------------------
+
+GLOO_JOB = """
+import os, sys, time, torch, torch.distributed as dist
+from torch._C._distributed_c10d import _dump_fr_trace, _dump_fr_trace_json
+rank = int(os.environ["RANK"])
+dist.init_process_group("gloo")
+pair = dist.new_group([0, 1], group_desc="pair")
+other = dist.new_group([1, 2], group_desc="other")
+value = torch.ones(4)
+dist.all_reduce(value)
+if rank < 2:
+    dist.all_reduce(value, group=pair)
+if rank > 0:
+    dist.all_gather([torch.ones(4), torch.ones(4)], value, group=other)
+dist.barrier()
+if rank != 2:
+    waiting = dist.all_reduce(value, async_op=True)
+with open(f"{sys.argv[1]}/gloo_rank_{rank}.pickle", "wb") as file:
+    file.write(_dump_fr_trace())
+with open(f"{sys.argv[1]}/gloo_rank_{rank}.json", "wb") as file:
+    text = _dump_fr_trace_json()
+    file.write(text if isinstance(text, bytes) else text.encode())
+store = dist.distributed_c10d._get_default_store()
+store.add("written", 1)
+while rank == 0 and store.add("written", 0) < 3:
+    time.sleep(0.05)
+os._exit(0)
+"""
+
+
+@pytest.mark.torch
+def test_a_real_gloo_job_is_read(tmp_path: Path) -> None:
+    """Three processes under this PyTorch's own Gloo recorder: groups, states and the rank that stays away."""
+    pytest.importorskip("torch")
+    (tmp_path / "job.py").write_text(GLOO_JOB)
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    base = {**os.environ, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": "3"}
+    base |= {"TORCH_FR_BUFFER_SIZE": "200", "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, str(tmp_path / "job.py"), str(tmp_path)]
+    processes = [subprocess.Popen(command, env={**base, "RANK": str(rank)}) for rank in range(3)]
+    try:
+        assert [process.wait(timeout=120) for process in processes] == [0, 0, 0]
+    finally:
+        for process in processes:
+            process.kill()
+    for form in ("pickle", "json"):
+        raws = [dumps.read(path.read_bytes(), file=path.name) for path in sorted(tmp_path.glob(f"*.{form}"))]
+        assembled = job(*raws)
+        assert {entry.label: entry.members for entry in assembled.groups} == {
+            "default_pg": (0, 1, 2),
+            "pair": (0, 1),
+            "other": (1, 2),
+        }
+        last = {rank: operations(assembled, rank)[-1] for rank in range(3)}
+        assert [(last[rank].title, last[rank].state) for rank in range(3)] == [
+            ("all_reduce #3", State.SCHEDULED),
+            ("all_reduce #3", State.SCHEDULED),
+            ("barrier #2", State.COMPLETED),
+        ]
+        assert all(row.frames for row in assembled.ops) == (form == "pickle")
+        assert len(assembled.status) == 7

@@ -515,3 +515,14 @@ def test_a_compressed_dump_reads_like_a_plain_one() -> None:
     ((name, data),) = archives.members(gzip.compress(path.read_bytes()), file="x.gz")
     assert name == ""
     assert data == path.read_bytes()
+
+
+def test_the_example_in_the_documentation_runs(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The program in docs/reading-dumps.md prints every group of the recorded case."""
+    root = Path(__file__).parents[1]
+    monkeypatch.chdir(root)
+    program = (root / "docs" / "reading-dumps.md").read_text().split("```python\n")[1].split("```")[0]
+    exec(program, {})
+    assert "tp (2, 3) " in capsys.readouterr().out
