@@ -301,10 +301,10 @@ def _run(data: bytes, file: str, limits: Limits, drain: Drain | None) -> Loaded:
                     return Loaded(stack[0])
                 elif op in _REFUSED:
                     raise DamagedError(
-                        f"pickle opcode {_REFUSED[op]}, which no flight recorder dump uses; nothing of it was run",
+                        f"pickle opcode {_REFUSED[op]} is none that a flight recorder dump uses, refused",
                         file=file,
                         offset=pos - 1,
-                        hint="this file is no dump, or somebody changed it: do not open it with other tools either",
+                        hint="nothing in the file was run; it is no dump, or was tampered with: open it with no other tool",
                     )
                 else:
                     reason = f"byte 0x{op:02x} is no pickle opcode"
