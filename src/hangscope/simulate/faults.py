@@ -34,6 +34,7 @@ def _likely_variants(job: Job) -> list[str]:
     unusable = {
         "batch": not batches,
         "split": layout.ep == 1,
+        "dtype": spec.minor < 4,  # older formats do not record types
         "root": layout.tp == 1 or not _lines_are_seen(job),
         "peer": layout.pp < 3 or spec.backend == "gloo",
         "cycle": layout.tp == 1 or layout.dp == 1 or spec.overlap,
