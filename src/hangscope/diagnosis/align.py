@@ -68,6 +68,8 @@ class Alignment:
     lanes: dict[int, Lane]
     point_to_point: Bools
     """Per row: a send, a receive, or the closing entry of a batch that holds some."""
+    unlaunched: Bools
+    """Per row: part of a batch that was begun and never closed, so that nothing of it was launched."""
     call: Ints
     """Per row: an id of the call (name, shapes, types, stack) for recognising the same line of code elsewhere."""
 
@@ -81,6 +83,11 @@ class Alignment:
         ranks = self.job.ops.column("rank")[rows]
         place = int(np.searchsorted(ranks, rank))
         return int(rows[place]) if place < len(rows) and int(ranks[place]) == rank else None
+
+
+def is_guessed(group: Group) -> bool:
+    """A group that is known by a local number alone (torch 2.2): different groups may hide behind it."""
+    return group.inferred and not group.desc and group.name not in ("", "0")
 
 
 def align(job: Job) -> Alignment:
@@ -106,7 +113,8 @@ def align(job: Job) -> Alignment:
     signature = _signatures(job)
     call = _calls(job, signature)
 
-    collective = np.flatnonzero(~point_to_point) if count else np.empty(0, dtype=np.int64)
+    unlaunched = _open_batches(job, call)
+    collective = np.flatnonzero(~point_to_point & ~unlaunched) if count else np.empty(0, dtype=np.int64)
     lanes: dict[int, Lane] = {}
     if len(collective):
         order = collective[np.lexsort((collective, rank[collective], seq[collective], group[collective]))]
@@ -114,7 +122,40 @@ def align(job: Job) -> Alignment:
             int(g): _lane(job.groups[int(g)], rows, rank, seq, kind, signature)
             for g, rows in _split(order, group[order])
         }
-    return Alignment(job=job, lanes=lanes, point_to_point=point_to_point, call=call)
+    return Alignment(job=job, lanes=lanes, point_to_point=point_to_point, unlaunched=unlaunched, call=call)
+
+
+def _open_batches(job: Job, call: Ints) -> Bools:
+    """Rows of batches that a rank began as its very last calls and never closed.
+
+    Only the closing entry tells a batch from single calls (torch 2.4-2.15). Where it is missing at the end of a
+    recording, a batch number says so, or custom: the same line of code made batches before.
+    """
+    ops = job.ops
+    ranks, batch, kind, group, seq = (ops.column(c) for c in ("rank", "batch", "kind", "group", "seq"))
+    p2p_seq, state = ops.column("p2p_seq"), ops.column("state")
+    found = np.zeros(len(ops), dtype=bool)
+    bounds = np.searchsorted(ranks, np.unique(ranks))
+    if not len(ops):
+        return found
+    for low, high in zip(bounds.tolist(), [*bounds[1:].tolist(), len(ops)], strict=True):
+        if high == low or kind[high - 1] == Kind.BATCH or state[high - 1] != State.SCHEDULED:
+            continue
+        last = high - 1
+        part = np.arange(low, high)
+        if batch[last] != UNKNOWN:
+            mine = part[batch[low:high] == batch[last]]
+            if not np.any(kind[mine] == Kind.BATCH):
+                found[mine] = True
+            continue
+        same_line = part[:-1][call[low:last] == call[last]]
+        same_line = same_line[(group[same_line] == group[last]) & (state[same_line] == State.COMPLETED)]
+        if len(same_line) and np.all(batch[same_line] != UNKNOWN):
+            together = (
+                (group[low:high] == group[last]) & (seq[low:high] == seq[last]) & (p2p_seq[low:high] == p2p_seq[last])
+            )
+            found[part[together & (batch[low:high] == UNKNOWN) & (state[low:high] == State.SCHEDULED)]] = True
+    return found
 
 
 def _split(rows: Ints, labels: Ints) -> list[tuple[int, Ints]]:

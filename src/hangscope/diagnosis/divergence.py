@@ -12,7 +12,7 @@ from enum import Enum
 
 import numpy as np
 
-from hangscope.diagnosis.align import Alignment, Ints, Lane
+from hangscope.diagnosis.align import Alignment, Ints, Lane, is_guessed
 from hangscope.model import Operation
 
 _SHIFT_MAX = 8
@@ -55,6 +55,8 @@ def divergences(alignment: Alignment) -> list[Divergence]:
     """The first disagreement of every group, the earliest in time first."""
     found: list[Divergence] = []
     for lane in alignment.lanes.values():
+        if is_guessed(lane.group):
+            continue
         first = _first(alignment, lane)
         if first is not None:
             found.append(first)
@@ -254,7 +256,7 @@ def _first_shift_by_stack(alignment: Alignment, lane: Lane, before: int) -> Dive
         odd_rows = rows[alignment.call[rows] != votes[0][0]]
         reference_rows = rows[alignment.call[rows] == votes[0][0]]
         shift = _shift(alignment, lane, index, odd_rows)
-        if shift is None or shift[2] < 3:
+        if shift is None or (shift[2] < 3 and not _is_novel(alignment, lane, shift)):
             return None
         odd = {int(r) for r in ranks[odd_rows]}
         usual = came_from_elsewhere_before(
@@ -266,6 +268,16 @@ def _first_shift_by_stack(alignment: Alignment, lane: Lane, before: int) -> Dive
         if len(odd) <= len(reference_rows):
             return _divergence(alignment, lane, index, odd_rows, reference_rows, False, shift)
     return None
+
+
+def _is_novel(alignment: Alignment, lane: Lane, shift: tuple[Shape, tuple[int, ...], int]) -> bool:
+    """Whether the added call was never made by anyone else: then one later call that fits is enough."""
+    shape, calls, _ = shift
+    ranks = alignment.job.ops.column("rank")
+    if shape is not Shape.ADDED or not calls:
+        return False
+    others = lane.rows[ranks[lane.rows] != ranks[calls[0]]]
+    return not np.any(alignment.call[others] == alignment.call[calls[0]])
 
 
 def came_from_elsewhere_before(alignment: Alignment, lane: Lane, index: int, odd: int, reference: int) -> bool:

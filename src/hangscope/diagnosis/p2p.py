@@ -62,7 +62,7 @@ def _counterpart(row: int, rank: int, peer: int, sending: bool, standings: Stand
         match = int(open_theirs[ordinal]) if ordinal < len(open_theirs) else None
     if match is None:
         return Counterpart(peer, Place.UNKNOWN if standing.outdated else Place.NOT_LAUNCHED, certain=certain)
-    if standing.open_batch is not None and match in standing.open_batch.rows:
+    if alignment.unlaunched[match]:
         return Counterpart(peer, Place.NOT_LAUNCHED, certain=certain)
     if standings.job.ops.column("state")[match] == State.COMPLETED:
         return Counterpart(peer, Place.COMPLETED, match, certain)

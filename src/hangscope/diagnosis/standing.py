@@ -65,8 +65,6 @@ class Standing:
     timing: bool = False
     whole: bool = True
     """False for a truncated dump, whose newest entries are the ones that are lost."""
-    open_batch: Unit | None = None
-    """A batch that it began and never closed: none of its calls was launched."""
     outdated: bool = False
     """Its peers finished operations that need this rank and that its dump does not have: it was taken earlier."""
 
@@ -114,6 +112,7 @@ class Standings:
         if not dumps or not any(d.records for d in dumps):
             return None
         rows = _rows_of(ops.column("rank"), rank)
+        rows = rows[~self.alignment.unlaunched[rows]]
         poll = all(d.role == "poll" for d in dumps)
         standing = Standing(
             rank,
@@ -138,8 +137,6 @@ class Standings:
             if wrapped:
                 standing.first_kept[g] = int(seq[mine].min())
         units = _unfinished_units(self.alignment, rank, rows[state != State.COMPLETED])
-        if units and _is_open_batch(self.alignment, rows, units[-1]):
-            standing.open_batch = units.pop()
         standing.inside, standing.queued = _split_inside(units)
         return standing
 
@@ -323,24 +320,6 @@ def _unfinished_units(alignment: Alignment, rank: int, rows: Ints) -> list[Unit]
             )
         )
     return units
-
-
-def _is_open_batch(alignment: Alignment, rows: Ints, unit: Unit) -> bool:
-    """Whether the rank's last calls belong to a batch that was never closed, so that nothing of it was launched.
-
-    The closing entry alone tells a batch from single calls (torch 2.4-2.15). Where it is missing, a shared batch number
-    says so, or custom: the same line made batches before.
-    """
-    ops = alignment.job.ops
-    if not unit.point_to_point or unit.rows[-1] != int(rows[-1]) or unit.state is State.STARTED:
-        return False
-    kind, batch = ops.column("kind"), ops.column("batch")
-    if any(kind[row] == Kind.BATCH for row in unit.rows):
-        return False
-    if batch[unit.rows[-1]] != UNKNOWN:
-        return True
-    same_line = rows[(alignment.call[rows] == alignment.call[unit.rows[-1]]) & (rows < unit.rows[0])]
-    return bool(len(same_line)) and bool(np.all(batch[same_line] != UNKNOWN))
 
 
 def _split_inside(units: list[Unit]) -> tuple[tuple[Unit, ...], tuple[Unit, ...]]:

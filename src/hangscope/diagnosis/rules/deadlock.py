@@ -95,9 +95,26 @@ def _against_custom(case: Case, sides: list[tuple[Wait, list[int]]]) -> set[int]
             everyone += 1
             short = any(_is_short(case, rank, wait, group) for group in others)
             waiting = [other for other, _ in sides if rank in other.blockers]
+            short = short or any(_out_of_rhythm(case, rank, other.group) for other in waiting)
             if short or any(_behind_siblings(case, rank, wait, other) for other in waiting):
                 odd.add(rank)
     return odd if len(odd) < everyone else set()
+
+
+def _out_of_rhythm(case: Case, rank: int, group: int) -> bool:
+    """Whether a rank made fewer calls of a group between its last two calls of another one than it always did."""
+    ops = case.job.ops
+    rows = ops.rows(rank=rank)
+    rows = rows[~case.alignment.point_to_point[rows]]
+    groups = ops.column("group")[rows]
+    made = np.cumsum(groups == group)
+    for other in np.unique(groups[groups != group]).tolist():
+        steps = np.diff(made[groups == other])
+        # Several calls of the other group in a row have nothing in between: compare the last round with whole rounds.
+        rounds = steps[steps > 0]
+        if len(rounds) >= 3 and np.all(rounds[1:-1] == rounds[-2]) and steps[-1] > 0 and rounds[-1] < rounds[-2]:
+            return True
+    return False
 
 
 def _behind_siblings(case: Case, rank: int, wait: Wait, other: Wait) -> bool:

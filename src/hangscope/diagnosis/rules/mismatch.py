@@ -11,6 +11,7 @@ from hangscope.diagnosis.words import ranks_text, shape_text, size_text
 from hangscope.model import Operation, State
 
 _HARMLESS_AFTER = 8
+_HARMLESS_AFTER_IF_NOBODY_IS_MISSING = 64
 """A disagreement after which this many operations of the group went well on every member did not cause the hang."""
 
 
@@ -40,7 +41,10 @@ def _explains_the_hang(case: Case, divergence: Divergence) -> bool:
         elif len(rows) == members and len(set(lane.signatures_at(index).tolist())) == 1:
             clean += 1
     stuck_elsewhere = any(set(divergence.odd) & set(w.waiters) for w in case.waits.all)
-    return clean < _HARMLESS_AFTER and (unfinished > 0 or stuck_elsewhere)
+    # Where nobody is missing in that group, the choice is between this and a failing network, and this was seen.
+    nobody_missing = any(w.group == divergence.group and not w.blockers for w in case.waits.all)
+    limit = _HARMLESS_AFTER_IF_NOBODY_IS_MISSING if nobody_missing else _HARMLESS_AFTER
+    return clean < limit and (unfinished > 0 or stuck_elsewhere)
 
 
 def _draft(case: Case, divergence: Divergence, *, hang: bool) -> Draft:

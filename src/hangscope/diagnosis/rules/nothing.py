@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from hangscope.diagnosis.case import Case, Draft
 from hangscope.diagnosis.verdict import Finding
 from hangscope.diagnosis.words import plural, ranks_text
@@ -16,7 +18,7 @@ def nothing(case: Case) -> Draft | None:
     text = (
         f"no rank waits for another in {plural(len(job.ops), 'recorded operation')} of {plural(len(job.dumps), 'rank')}"
     )
-    complete = all(r in job.dumps for r in job.ranks)
+    complete = all(r in job.dumps for r in job.ranks) and bool(np.any(job.ops.column("completed_ns") > 0))
     return Draft(
         kind="none",
         hang=False,

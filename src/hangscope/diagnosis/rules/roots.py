@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from hangscope.diagnosis.align import is_guessed
 from hangscope.diagnosis.case import Case, Draft
 from hangscope.diagnosis.fate import Fate
 from hangscope.diagnosis.rules.died import died
@@ -231,6 +232,8 @@ def _confidence(case: Case, found: list[_Root], wait: Wait) -> tuple[str, str]:
         return "low", "only its evidence is missing: a rank without any sign of life, while all others wait"
     if any(r.sure == "unknown" for r in found) or any(r.sure == "inferred" for r in found):
         return "medium", f"{'/'.join(sorted(kinds))}: inferred from what the other ranks and the logs show"
+    if is_guessed(case.groups[wait.group]):
+        return "medium", "the format (torch 2.2) does not say who belongs to the group"
     if not wait.certain:
         return "medium", "point-to-point calls could not be counted from a common start"
     if kinds == {"absent"}:
