@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -178,6 +179,44 @@ sys.exit(7)
             _, errors = process.communicate("", timeout=30)
             assert (process.returncode, errors) == (7, "")
             assert not Path(socket).exists()
+        finally:
+            process.kill()
+            process.communicate()
+
+    def test_a_question_in_flight_does_not_disturb_the_exit(self, tmp_path: Path) -> None:
+        """The process ends while its server still answers: it waits for that, and its status is its own."""
+        code = """
+import sys, time, torch.distributed
+from torch._C import _distributed_c10d as c10d
+def slow(request, response):
+    for _ in range(50):
+        time.sleep(0.01)
+    response.set_content('done', 'text/plain')
+    response.set_status(200)
+c10d._register_handler('slow', slow)
+print('ready', flush=True)
+sys.stdin.readline()
+sys.exit(7)
+"""
+        base = {n: v for n, v in os.environ.items() if not n.startswith(("HANGSCOPE", "PYTHON", "TORCH"))}
+        process = subprocess.Popen(
+            [sys.executable, "-c", code],
+            env=with_companion({**base, "RANK": "0"}, sockets=tmp_path),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        try:
+            assert process.stdin is not None
+            assert process.stdout is not None
+            assert process.stdout.readline() == "ready\n", process.communicate()
+            with ThreadPoolExecutor(1) as pool:
+                answer = pool.submit(ask, str(tmp_path / f"{process.pid}.sock"), "slow", 10)
+                time.sleep(0.2)
+                _, errors = process.communicate("\n", timeout=30)
+                assert answer.result().body == b"done"
+            assert (process.returncode, errors) == (7, "")
         finally:
             process.kill()
             process.communicate()

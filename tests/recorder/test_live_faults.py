@@ -1,4 +1,4 @@
-"""Every way in which a rank can go wrong, with real processes: each ends in an incident whose verdict names the rank."""
+"""Every way in which a rank can go wrong, with real processes: each ends in a verdict that names the rank."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ def hangscope(*words: str | Path) -> subprocess.CompletedProcess[str]:
 
 
 def test_two_nodes_that_share_a_directory_make_one_incident(start: Starter, tmp_path: Path) -> None:
-    """Ranks started as plain Python on two nodes: both capture when one stalls, and rank 0's node alone gives the verdict."""
+    """Plain Python on two nodes: both capture when one stalls, and rank 0's node alone gives the verdict."""
     incident = tmp_path / "shared"
     world = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port()}
     runs = [

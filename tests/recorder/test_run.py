@@ -129,7 +129,7 @@ def test_the_command_goes_on_when_hangscope_is_killed(start: Starter, tmp_path: 
 
 
 def test_the_command_goes_on_when_the_relay_is_killed(start: Starter, tmp_path: Path) -> None:
-    """The process that carries the output is replaced by another; what it held at that moment is all that can be lost."""
+    """The process that carries the output is replaced by another; what it held just then is all that can be lost."""
     started = start.run(tmp_path / "i", *python(WRITER), str(tmp_path / "end"))
     started.until(lambda: "line 3" in started.out, 10, "output")
     [relay] = [pid for pid in started.processes() if b"relay.py" in Path(f"/proc/{pid}/cmdline").read_bytes()]
@@ -142,7 +142,7 @@ def test_the_command_goes_on_when_the_relay_is_killed(start: Starter, tmp_path: 
 
 
 def test_the_command_goes_on_when_nobody_reads_its_output(tmp_path: Path) -> None:
-    """The reader of the pipe behind `run` goes away: the command is not ended by a broken pipe, and its copy is kept."""
+    """The reader behind `run` goes away: no broken pipe ends the command, and the copy of its output is kept."""
     head = [sys.executable, "-m", "hangscope", "run", "--dir", str(tmp_path / "i"), "--node", "n1", "--"]
     mark = f"broken-pipe-{os.getpid()}"
     process = subprocess.Popen(
@@ -178,7 +178,7 @@ def test_a_disk_without_room_costs_the_copy_and_not_the_job(start: Starter, tmp_
 
 def test_a_terminal_stays_a_terminal(tmp_path: Path) -> None:
     """Under a terminal the command sees one too, of the same size, and Ctrl-C typed there ends it."""
-    code = "import os, sys, time; print(os.isatty(1), os.isatty(2), os.get_terminal_size().columns, flush=True); time.sleep(20)"
+    code = "import os, time; print(os.isatty(1), os.isatty(2), os.get_terminal_size(1), flush=True); time.sleep(20)"
     words = [sys.executable, "-m", "hangscope", "run", "--dir", str(tmp_path / "i"), "--", *python(code)]
     pid, terminal = pty.fork()
     if pid == 0:

@@ -1,7 +1,8 @@
-"""A training script that tests start: steps of all_reduce on Gloo, in which one rank goes wrong as asked."""
+"""A training script that tests start: steps of all_reduce, in which one rank goes wrong as asked."""
 
 import argparse
 import ctypes
+import datetime
 import os
 import signal
 import sys
@@ -36,19 +37,41 @@ def go_wrong(fault):
         sys.exit(0)
     elif fault == "gil":
         ctypes.PyDLL(None).sleep(1000)
+    elif fault == "gpu":
+        torch.cuda._sleep(1 << 62)  # a kernel that does not end, in front of the next all_reduce
+
+
+def use_one_gpu():
+    """Several ranks on one GPU: NCCL must take each for a node of its own."""
+    os.environ.update(
+        NCCL_HOSTID=f"rank{os.environ['RANK']}",
+        NCCL_NET="Socket",
+        NCCL_IB_DISABLE="1",
+        NCCL_SOCKET_IFNAME="lo",
+        NCCL_MAX_CTAS="1",
+    )
+    torch.cuda.set_device(0)
 
 
 def train(arguments, rank=None, world_size=None, store=None):
-    if rank is None:
-        dist.init_process_group("gloo")
-    else:
-        dist.init_process_group("gloo", init_method=store, rank=rank, world_size=world_size)
-    tensor = torch.ones(8)
+    device = "cpu"
+    if arguments.backend == "nccl":
+        use_one_gpu()
+        device = "cuda"
+    extra = {"init_method": store, "rank": rank, "world_size": world_size} if rank is not None else {}
+    dist.init_process_group(arguments.backend, timeout=datetime.timedelta(seconds=arguments.timeout), **extra)
+    tensor = torch.ones(1 << 22 if device == "cuda" else 1024, device=device)
     for step in range(arguments.steps):
-        if step == arguments.at and dist.get_rank() == arguments.rank:
+        wrong = step == arguments.at and dist.get_rank() == arguments.rank
+        if wrong:
             say(f"fault at {time.time():.3f}")
             go_wrong(arguments.fault)
-        dist.all_reduce(tensor)
+        if wrong and arguments.fault == "mismatch":
+            dist.broadcast(tensor, src=dist.get_rank())
+        else:
+            dist.all_reduce(tensor)
+        if device == "cuda":
+            torch.cuda.synchronize()
         tensor.fill_(1.0)
         say(f"rank {dist.get_rank()} step {step}")
         time.sleep(arguments.pause)
@@ -70,6 +93,8 @@ if __name__ == "__main__":
     parser.add_argument("--status", type=int, default=0)
     parser.add_argument("--spawn", type=int, default=0)
     parser.add_argument("--store", default="")
+    parser.add_argument("--backend", default="gloo")
+    parser.add_argument("--timeout", type=float, default=600)
     given = parser.parse_args()
     if given.spawn:
         mp.spawn(spawned, (given, given.spawn, given.store), nprocs=given.spawn)

@@ -56,13 +56,15 @@ class Capture:
     detail: str
     ended: threading.Event
     captured_at: str = field(default_factory=lambda: _iso(time.time()))
+    _begun_at: float = field(default_factory=time.time)
     _settings: dict[str, str] = field(default_factory=dict)
     _rows: dict[int, dict[str, Any]] = field(default_factory=dict)
     _complete: bool = False
 
     def goes_on(self, before: Capture) -> None:
         """This is another capture of the same hang: what the first one saw of a process stays."""
-        self.captured_at, self._settings, self._rows = before.captured_at, before._settings, before._rows
+        self.reason, self.detail, self.captured_at = before.reason, before.detail, before.captured_at
+        self._begun_at, self._settings, self._rows = before._begun_at, before._settings, before._rows
 
     def take(self) -> None:
         """Everything, in at most DEADLINE_S. A source that does not come back in time is a gap."""
@@ -197,9 +199,9 @@ class Capture:
     def _ras(self, number: int, environ: dict[str, str]) -> None:
         if not any("dump_nccl_trace_pickle" in rank.worker.handlers for rank in self.ranks):
             return  # no NCCL in this torch
-        if number > 1 and self.ended.wait(BETWEEN_SAMPLES_S):
+        if self.ended.is_set() or (number > 1 and self.ended.wait(BETWEEN_SAMPLES_S)):
             return
-        where = ras.address(environ.get("NCCL_RAS_ADDR"))
+        where = ras.address((environ or self._settings).get("NCCL_RAS_ADDR"))
         if not ras.listening(where[1]):
             self.part.gap("RAS", f"nothing listens on port {where[1]} (NCCL before 2.24, or NCCL_RAS_ENABLE=0)")
             return
@@ -216,8 +218,6 @@ class Capture:
 
     def complete(self) -> None:
         """All is there. Also called when the job has ended: how each rank ended is known only then."""
-        if not self._complete:
-            self.write_node()
         self._complete = True
         self.write_node()
 
@@ -261,14 +261,15 @@ class Capture:
         """
         row = rank.row(gpu_used)
         before = self._rows.get(rank.number)
-        if before is None or not self._complete:
-            if before is not None and row["state"] == "gone":
-                row = {**before, "state": "gone", "exit_status": row["exit_status"], "ended_at": row["ended_at"]}
+        if before is None or (row["ended_at"] is None and not self._complete):
             self._rows[rank.number] = row
             return row
-        if before["ended_at"] is not None:
-            return {**before, "exit_status": row["exit_status"], "oom_kills": row["oom_kills"]}
-        return {**before, "later": {"exit_status": row["exit_status"], "ended_at": row["ended_at"]}}
+        end = {"exit_status": row["exit_status"], "ended_at": row["ended_at"]}
+        if row["ended_at"] is None:
+            return before
+        if row["ended_at"] > self._begun_at + LAST_WORDS_S:
+            return {**before, "later": end}
+        return {**before, **end, "state": "gone", "wait_channel": None, "oom_kills": row["oom_kills"]}
 
     def _gpu_of(self, rank: Rank, using: dict[int, str]) -> str | None:
         return using.get(rank.worker.pid) or gpu.by_order(self.node.gpus, rank.visible_gpus, rank.worker.local_rank)

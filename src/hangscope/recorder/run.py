@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import threading
 import time
@@ -20,6 +21,7 @@ from hangscope.recorder.problems import FATAL, LOSES_DUMPS
 from hangscope.recorder.torch_version import interpreter_of, torch_of
 from hangscope.recorder.variables import DEFAULT_ENTRIES
 from hangscope.recorder.verdict import Verdict
+from hangscope.recorder.wanted import PIPE_NAMES
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +110,18 @@ def _run(
     drained.join()
     if command.problem:
         say(f"the copy of the output is not complete: {command.problem}")
+    _remove_pipes(prepared, environ)
     return status
+
+
+def _remove_pipes(prepared: Mapping[str, str], environ: Mapping[str, str]) -> None:
+    """The dump pipes lie on the node's own disk, in a folder that was made for this run."""
+    for name in PIPE_NAMES:
+        if name in prepared and name not in environ:
+            folder = Path(prepared[name]).parent
+            shutil.rmtree(folder, ignore_errors=True)
+            with contextlib.suppress(OSError):
+                folder.parent.rmdir()
 
 
 def _settings(

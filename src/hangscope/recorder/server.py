@@ -130,14 +130,15 @@ class Asker:
             if left <= 0:
                 break
             self._read(left)
-        self._read(0)
+        while self._read(0):  # a late answer takes more than one read
+            pass
         done, self._done = self._done, []
         return done
 
-    def _read(self, timeout: float) -> None:
-        if not self._pending:
-            return
-        for event, _ in self._selector.select(timeout):
+    def _read(self, timeout: float) -> bool:
+        """Read once from every connection that has something; whether there was any."""
+        ready = self._selector.select(timeout) if self._pending else []
+        for event, _ in ready:
             key = event.data
             pending = self._pending[key]
             try:
@@ -151,6 +152,7 @@ class Asker:
                 pending.chunks.append(chunk)
             else:
                 self._finish(key, _parse(b"".join(pending.chunks), time.monotonic() - pending.begun))
+        return bool(ready)
 
     def _finish(self, key: Hashable, answer: Answer) -> None:
         self.forget(key)

@@ -15,7 +15,7 @@ from hangscope.recorder.server import Answer, ask
 from hangscope.recorder.workers import Worker
 
 QUICK_S = 3.0
-STACKS_S = 10.0
+STACKS_S = 6.5
 
 
 def recorders(worker: Worker) -> Iterator[tuple[str, str]]:

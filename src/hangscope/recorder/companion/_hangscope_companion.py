@@ -11,8 +11,10 @@ import json
 import os
 import signal
 import sys
+import time
 
 WATCHED = "torch.distributed"
+LEAVE_S = 10.0
 
 
 def arm():
@@ -290,8 +292,6 @@ def _watch_for_rank():
     import threading
 
     def look():
-        import time
-
         pause = 0.2
         while True:
             time.sleep(pause)
@@ -318,11 +318,28 @@ def _write_registration():
 
 
 def _leave():
-    """At exit: take the socket away, so that no question arrives while the process is being torn down."""
-    if _State.pid != os.getpid():
+    """At exit: take the socket away, then wait for the questions that are being answered.
+
+    A thread of the server that needs the GIL while Python is torn down ends the process (seen with torch 2.11, 2.13).
+    The server's own shutdown() is no help: it holds the GIL while it waits for those threads.
+    """
+    if _State.pid != os.getpid() or not _State.socket:
         return  # a forked child: the socket is its parent's
     try:
-        if _State.socket:
-            os.unlink(_State.socket)
-    except OSError:
+        os.unlink(_State.socket)
+        deadline = time.monotonic() + LEAVE_S
+        while _is_answering(_State.socket) and time.monotonic() < deadline:
+            time.sleep(0.005)
+    except Exception:
         pass
+
+
+def _is_answering(path):
+    """Whether a client is connected to the socket, or waits to be. The kernel lists both ends by the server's path."""
+    connected = "03"
+    with open("/proc/self/net/unix", errors="replace") as table:
+        for line in table:
+            fields = line.split(None, 7)
+            if len(fields) == 8 and fields[7].rstrip("\n") == path and fields[5] == connected:
+                return True
+    return False
