@@ -20,6 +20,7 @@ from hangscope.__about__ import __version__
 from hangscope.errors import InputError, NotFoundError
 from hangscope.incident import manifest as manifests
 from hangscope.incident.archive import ArchiveWriter
+from hangscope.incident.evidence import is_evidence
 from hangscope.incident.gzips import GzipWriter
 from hangscope.incident.layout import MANIFEST, REDACTION, TICKET, VERDICT_JSON, VERDICT_TEXT, safe_name, walk_files
 from hangscope.incident.manifest import Manifest, Missing
@@ -242,10 +243,11 @@ def _files(source: Path, without: set[Path | None]) -> dict[str, Path]:
     if not source.is_dir():
         raise NotFoundError(f"{source}: no such file or directory")
     left = {path.resolve() for path in without if path is not None}
+    plain = not (source / MANIFEST).exists() and not (source / "nodes").is_dir()
     return {
         name: path
         for name, path in walk_files(source)
-        if name not in (MANIFEST, REDACTION) and path.resolve() not in left
+        if name not in (MANIFEST, REDACTION) and path.resolve() not in left and (not plain or is_evidence(name))
     }
 
 

@@ -1,0 +1,10 @@
+"""Bringing every node's evidence into one incident, from directories, over ssh, srun and kubectl, and object stores.
+
+`sources` says what a source is; `gather` lists them all, plans, and fetches in parallel. Nothing is ever deleted or
+changed where it comes from.
+"""
+
+from hangscope.incident.collect.gather import Collected, NodeResult, collect
+from hangscope.incident.collect.sources import Source
+
+__all__ = ["Collected", "NodeResult", "Source", "collect"]

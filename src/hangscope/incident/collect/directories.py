@@ -1,0 +1,51 @@
+"""Evidence in a directory that this machine sees."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from hangscope.errors import NotFoundError
+from hangscope.incident.collect.sources import Deadline, Entry, Listing, Sink
+from hangscope.incident.layout import walk_files
+
+
+class Directory:
+    """A folder, or a single file."""
+
+    is_node = False
+
+    def __init__(self, path: Path) -> None:
+        if not path.exists():
+            raise NotFoundError(f"{path}: no such file or directory", hint="on a cluster, is it mounted here?")
+        self._path = path
+        self.name = path.resolve().name or "root"
+
+    def listing(self, deadline: Deadline) -> Listing:
+        entries: list[Entry] = []
+        notes: list[tuple[str, str]] = []
+        for name, path in self._files():
+            deadline.check()
+            try:
+                state = path.stat()
+            except OSError as error:
+                notes.append((name, f"cannot be read: {error.strerror}"))
+                continue
+            entries.append(Entry(name, state.st_size, int(state.st_mtime)))
+        return Listing(tuple(entries), tuple(notes))
+
+    def fetch(self, wanted: Sequence[Entry], sink: Sink, deadline: Deadline) -> None:
+        for entry in wanted:
+            deadline.check()
+            path = self._path if self._path.is_file() else self._path / entry.path
+            try:
+                with path.open("rb") as stream:
+                    sink(entry, stream, entry.mtime)
+            except (FileNotFoundError, PermissionError):
+                continue  # whoever asked sees that it did not come
+
+    def stop(self) -> None:
+        """A local copy ends by itself."""
+
+    def _files(self) -> list[tuple[str, Path]]:
+        return [(self._path.name, self._path)] if self._path.is_file() else list(walk_files(self._path))

@@ -1,0 +1,330 @@
+"""`collect`: list every source, decide what belongs together, fetch it in parallel, write the manifest.
+
+A second run into the same directory fetches only what is missing or has changed. What could not be had is a gap with
+its reason.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TypeVar
+
+from hangscope.errors import CollectError, InputError
+from hangscope.incident import manifest as manifests
+from hangscope.incident.collect import plan as planning
+from hangscope.incident.collect.plan import Plan, Wanted
+from hangscope.incident.collect.sources import Deadline, Entry, Listing, Source, Unreachable
+from hangscope.incident.manifest import Manifest, Missing
+from hangscope.incident.stale import STALE_AFTER_S
+from hangscope.incident.tars import Readable
+
+Progress = Callable[[int, int, str], None]
+"""`progress(done, total, what)`, in bytes."""
+T = TypeVar("T")
+
+_CHUNK = 1 << 20
+_PAUSE_S = 1.0
+_CHECKSUMS = "checksums"
+"""In the manifest: what a source without times said about the files it gave."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How long, how often and how many at once."""
+
+    deadline_s: float = 120.0
+    """For one source, for listing and for each try to fetch."""
+    retries: int = 2
+    parallel: int = 16
+    stale_after_s: float = STALE_AFTER_S
+
+
+@dataclass
+class NodeResult:
+    """What came of one source."""
+
+    name: str
+    fetched: int = 0
+    kept: int = 0
+    """Files that an earlier run had brought already."""
+    bytes: int = 0
+    problem: str | None = None
+    missing: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class Collected:
+    """An incident that was brought together."""
+
+    path: Path
+    manifest: Manifest
+    nodes: tuple[NodeResult, ...]
+    others: tuple[str, ...]
+    """Other incidents that were seen and left where they are."""
+
+    @property
+    def complete(self) -> bool:
+        return not any(node.problem or node.missing for node in self.nodes)
+
+
+def collect(
+    out: Path,
+    sources: Sequence[Source],
+    *,
+    limits: Limits | None = None,
+    job: str | None = None,
+    attempt: str | None = None,
+    gone: Sequence[Missing] = (),
+    progress: Progress | None = None,
+) -> Collected:
+    """Bring the sources' evidence together in the directory `out`.
+
+    `job` and `attempt` pick one of several incidents; otherwise the newest is taken. `gone` are nodes that are known
+    to exist and cannot be asked. Raises CollectError where nothing at all could be had.
+    """
+    if not sources:
+        raise CollectError("nothing to collect from", hint="name directories, hosts, a job, or a selector")
+    limits = limits or Limits()
+    before = manifests.read(out) if out.is_dir() else None
+    results = [NodeResult(source.name) for source in sources]
+    work = _Work(out, sources, results, limits, progress, before)
+    with ThreadPoolExecutor(max(1, min(limits.parallel, len(sources))), thread_name_prefix="collect") as pool:
+        try:
+            listings = work.list_all(pool)
+            roots = [root for found in work.each(pool, listings, work.roots) for root in found]
+            chosen, others = planning.choose(roots, job=job, attempt=attempt)
+            if (job or attempt) and not chosen and roots:
+                raise CollectError(f"no incident of job {job or 'any'}, attempt {attempt or 'any'}, is there")
+            plan = planning.make(sources, listings, chosen, others, stale_after_s=limits.stale_after_s)
+            merged = manifests.merge([*plan.parts])
+            _refuse_another(out, before, merged)
+            work.fetch_all(pool, plan)
+        except BaseException:
+            for source in sources:
+                source.stop()
+            raise
+    if not any(result.fetched or result.kept for result in results) and not (before and before.files):
+        reasons = "; ".join(f"{result.name}: {result.problem or 'nothing there'}" for result in results[:5])
+        raise CollectError(f"nothing could be had ({reasons})", hint="`--path GLOB` names other places to look in")
+    manifest = _manifest(out, before, merged, plan, sources, results, gone)
+    return Collected(out, manifest, tuple(results), tuple(plan.others))
+
+
+class _Work:
+    """What the threads share."""
+
+    def __init__(
+        self,
+        out: Path,
+        sources: Sequence[Source],
+        results: list[NodeResult],
+        limits: Limits,
+        progress: Progress | None,
+        before: Manifest | None,
+    ) -> None:
+        known = before.extra.get(_CHECKSUMS) if before else None
+        self._checksums: Mapping[str, object] = known if isinstance(known, dict) else {}
+        self._out, self._sources, self._results, self._limits = out, sources, results, limits
+        self._progress = progress
+        self._lock = threading.Lock()
+        self._done = self._total = 0
+
+    def each(
+        self, pool: ThreadPoolExecutor, listings: Mapping[int, Listing], act: Callable[[int, Listing], T]
+    ) -> list[T]:
+        waiting: list[Future[T]] = [pool.submit(act, index, listing) for index, listing in listings.items()]
+        return [future.result() for future in waiting]
+
+    # ---- listing -----------------------------------------------------------------------------------------------------
+
+    def list_all(self, pool: ThreadPoolExecutor) -> dict[int, Listing]:
+        waiting = {index: pool.submit(self._list, index) for index in range(len(self._sources))}
+        found = {}
+        for index, future in waiting.items():
+            listing = future.result()
+            self._tell(0, f"asked {self._sources[index].name}")
+            if listing is not None:
+                found[index] = listing
+        return found
+
+    def _list(self, index: int) -> Listing | None:
+        def once() -> Listing:
+            return self._sources[index].listing(Deadline(self._limits.deadline_s))
+
+        try:
+            return self._again(once)
+        except Unreachable as error:
+            self._results[index].problem = str(error)
+            return None
+
+    def roots(self, index: int, listing: Listing) -> list[planning.Root]:
+        """The incidents at one source, by the files that describe them."""
+        contents: dict[str, bytes] = {}
+
+        def sink(entry: Entry, content: Readable, _: int | None) -> None:
+            raw = bytearray()
+            while (data := content.read(_CHUNK)) and len(raw) < manifests.MAX_MANIFEST_BYTES:
+                raw += data
+            contents[entry.path] = bytes(raw)
+
+        wanted = planning.describing(listing)
+        if wanted:
+            try:
+                left = [entry for entry in wanted if entry.path not in contents]
+                self._again(lambda: self._sources[index].fetch(left, sink, Deadline(self._limits.deadline_s)))
+            except Unreachable as error:
+                self._results[index].problem = str(error)
+        return planning.roots_of(index, self._sources[index], listing, contents)
+
+    def _again(self, act: Callable[[], T]) -> T:
+        """Try some times: a node under load answers the second time, one that is gone does not."""
+        for tries in range(self._limits.retries + 1):
+            try:
+                return act()
+            except Unreachable:
+                if tries == self._limits.retries:
+                    raise
+                time.sleep(_PAUSE_S * (tries + 1))
+        raise AssertionError("not reached")
+
+    # ---- fetching ----------------------------------------------------------------------------------------------------
+
+    def fetch_all(self, pool: ThreadPoolExecutor, plan: Plan) -> None:
+        by_source: dict[int, list[Wanted]] = {}
+        for wanted in plan.wanted:
+            if self._is_here(wanted):
+                self._results[wanted.source].kept += 1
+            else:
+                by_source.setdefault(wanted.source, []).append(wanted)
+        self._done = 0
+        self._total = sum(wanted.entry.size or 0 for some in by_source.values() for wanted in some)
+        for future in [pool.submit(self._fetch, index, some) for index, some in by_source.items()]:
+            future.result()
+
+    def _is_here(self, wanted: Wanted) -> bool:
+        """Whether an earlier run brought this file and it did not change since, as far as the source can say."""
+        entry = wanted.entry
+        try:
+            state = os.lstat(self._out / wanted.target)
+        except OSError:
+            return False
+        if entry.size is None or state.st_size != entry.size:
+            return False
+        if entry.mtime is not None:
+            return int(state.st_mtime) == entry.mtime
+        return entry.checksum is not None and self._checksums.get(wanted.target) == entry.checksum
+
+    def _fetch(self, index: int, wanted: Sequence[Wanted]) -> None:
+        result, source = self._results[index], self._sources[index]
+        left = {item.entry.path: item for item in wanted}
+
+        def sink(entry: Entry, content: Readable, mtime: int | None) -> None:
+            item = left.get(entry.path)
+            if item is None:
+                return
+            size = self._store(item, content, mtime if mtime is not None else entry.mtime, source.name)
+            del left[entry.path]
+            result.fetched += 1
+            result.bytes += size
+
+        def once() -> None:
+            source.fetch([item.entry for item in left.values()], sink, Deadline(self._limits.deadline_s))
+            if left:
+                raise Unreachable("it was listed but not sent: removed meanwhile, or not readable")
+
+        try:
+            self._again(once)
+        except Unreachable as error:
+            result.problem = str(error)
+            result.missing = sorted(left)
+
+    def _store(self, item: Wanted, content: Readable, mtime: int | None, name: str) -> int:
+        path = self._out / item.target
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if not os.path.realpath(path.parent).startswith(os.path.realpath(self._out)):
+            raise InputError(f"{path.parent}: leads out of {self._out}")
+        handle, temporary = tempfile.mkstemp(prefix=f".{path.name[:100]}.", suffix=".part", dir=path.parent)
+        size = 0
+        try:
+            with os.fdopen(handle, "wb") as out:
+                while data := content.read(_CHUNK):
+                    out.write(data)
+                    size += len(data)
+                    self._tell(len(data), f"{name}: {path.name}")
+            os.chmod(temporary, 0o644)
+            if mtime is not None:
+                os.utime(temporary, (mtime, mtime))
+            os.replace(temporary, path)
+        except BaseException:
+            Path(temporary).unlink(missing_ok=True)
+            self._tell(-size, name)
+            raise
+        return size
+
+    def _tell(self, size: int, what: str) -> None:
+        with self._lock:
+            self._done += size
+            if self._progress is not None:
+                self._progress(self._done, max(self._total, self._done), what)
+
+
+# ---- the manifest -------------------------------------------------------------------------------------------------
+
+
+def _refuse_another(out: Path, before: Manifest | None, merged: Manifest) -> None:
+    """Evidence of two attempts in one directory would be read as one job that contradicts itself."""
+    known = before.identity if before else (None, None)
+    if (None, None) not in (known, merged.identity) and known != merged.identity:
+        raise InputError(
+            f"{out}: holds attempt {known[1]} of job {known[0]}, "
+            f"and this is attempt {merged.attempt} of job {merged.job}",
+            hint="give another directory with -o, or pick with --job and --attempt",
+        )
+
+
+def _manifest(
+    out: Path,
+    before: Manifest | None,
+    merged: Manifest,
+    plan: Plan,
+    sources: Sequence[Source],
+    results: Sequence[NodeResult],
+    gone: Sequence[Missing],
+) -> Manifest:
+    asked = {source.name for source in sources if source.is_node} | {gap.node for gap in gone if gap.node}
+    gaps = [*merged.gaps, *plan.gaps, *gone]
+    for source, result in zip(sources, results, strict=True):
+        node = source.name if source.is_node else None
+        if result.missing:
+            shown = ", ".join(result.missing[:3]) + (
+                f" and {len(result.missing) - 3} more" if len(result.missing) > 3 else ""
+            )
+            gaps.append(Missing(f"{len(result.missing)} files of {result.name}: {shown}", result.problem or "", node))
+        elif result.problem:
+            gaps.append(Missing(f"evidence of {result.name}", result.problem, node))
+        elif not result.fetched and not result.kept:
+            gaps.append(Missing(f"evidence of {result.name}", "nothing was found there", node))
+    old = [gap for gap in before.gaps if gap.node is not None and gap.node not in asked] if before else []
+    expected = {*asked, *(merged.nodes_expected or ()), *((before.nodes_expected or ()) if before else ())}
+    first = merged if merged.identity != (None, None) or before is None else before
+    untimed = [item for item in plan.wanted if item.entry.mtime is None and item.entry.checksum]
+    checksums = {item.target: item.entry.checksum for item in untimed}
+    given = replace(
+        first,
+        reason=first.reason,
+        captured_at=first.captured_at,
+        nodes_expected=tuple(sorted(expected)) or None,
+        gaps=tuple(dict.fromkeys([*old, *gaps])),
+        extra={**first.extra, **({_CHECKSUMS: checksums} if checksums else {})},
+    )
+    built = manifests.build(out, given)
+    built = replace(built, captured_at=first.captured_at)  # a time of collecting would be taken for one of the hang
+    manifests.write(out, built)
+    return built

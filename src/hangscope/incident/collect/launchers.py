@@ -1,0 +1,133 @@
+"""The nodes of a job, as ssh, Slurm and Kubernetes know them, each with the command that reaches it."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from hangscope.errors import CollectError, SettingsError
+from hangscope.incident.collect.remote import Node
+from hangscope.incident.manifest import Missing
+
+_ASK_S = 60.0
+_RANGE = re.compile(r"^(?P<front>[^\[\]]*)\[(?P<list>[\d,\s-]+)\](?P<back>.*)$")
+_HOST = re.compile(r"[A-Za-z0-9_.@%:\[\]-]+")
+_MOST_HOSTS = 100_000
+
+
+def hosts_of(text: str) -> list[str]:
+    """The hosts in `a,b`, or in Slurm's way to write many: `gpu-a[017-020,31],login`."""
+    found: list[str] = []
+    for word in re.split(r"[,\s]+(?![^\[]*\])", text.strip()):
+        found.extend(_expanded(word))
+        if len(found) > _MOST_HOSTS:
+            raise SettingsError(f"more than {_MOST_HOSTS} hosts")
+    return list(dict.fromkeys(found))
+
+
+def hosts_in(file: Path) -> list[str]:
+    """The hosts in a hostfile: the first word of each line (`gpu-a017 slots=8`, `gpu-a017:8`), comments left out."""
+    try:
+        lines = file.read_text().splitlines()
+    except OSError as error:
+        raise SettingsError(f"{file}: cannot be read ({error.strerror})") from None
+    words = [line.split("#")[0].split() for line in lines]
+    return [host for word in words if word for host in hosts_of(re.sub(r":\d+$", "", word[0]))]
+
+
+def ssh(
+    hosts: Iterable[str], *, patterns: Sequence[str] = (), defaults: bool = True, command: Sequence[str] = ("ssh",)
+) -> list[Node]:
+    """Nodes over ssh, which must work without a password. Your own ssh configuration applies."""
+    nodes = []
+    for host in hosts:
+        if host.startswith("-") or not _HOST.fullmatch(host):
+            raise SettingsError(f"{host!r} is no host name")
+        options = ("-T", "-o", "BatchMode=yes", "-o", "ConnectTimeout=15", "-o", "Compression=yes")
+        name = host.rpartition("@")[2]
+        nodes.append(Node(name, (*command, *options, host, "sh -s"), tuple(patterns), defaults))
+    return nodes
+
+
+def slurm(
+    job: str, *, patterns: Sequence[str] = (), defaults: bool = True, srun: Sequence[str] = ("srun",)
+) -> list[Node]:
+    """The nodes of a Slurm job that still runs, each reached by a step beside the job's own."""
+    if not re.fullmatch(r"\d+(?:[_+]\d+)?", job):
+        raise SettingsError(f"{job!r} is no Slurm job id")
+    listed = _ask(("squeue", "--noheader", "--jobs", job, "--format", "%N")).split()
+    if not listed or listed == ["(null)"]:
+        raise CollectError(
+            f"Slurm job {job} does not run, so that srun cannot reach its nodes",
+            hint=f'over ssh: hangscope collect --hosts "$(sacct -nXP -j {job} -o NodeList)"',
+        )
+    names = _ask(("scontrol", "show", "hostnames", ",".join(listed))).split()
+    options = (f"--jobid={job}", "--overlap", "--nodes=1", "--ntasks=1", "--quiet")
+    return [
+        Node(name, (*srun, *options, f"--nodelist={name}", "sh", "-s"), tuple(patterns), defaults) for name in names
+    ]
+
+
+def kubernetes(
+    selector: str,
+    *,
+    namespace: str | None = None,
+    container: str | None = None,
+    patterns: Sequence[str] = (),
+    defaults: bool = True,
+    kubectl: Sequence[str] = ("kubectl",),
+) -> tuple[list[Node], list[Missing]]:
+    """The running pods of a selector; and those that cannot be asked, with the reason."""
+    where = ("--namespace", namespace) if namespace else ()
+    answer = _ask((*kubectl, "get", "pods", *where, "--selector", selector, "--output", "json"))
+    try:
+        pods: list[dict[str, Any]] = json.loads(answer)["items"]
+        found = [(str(pod["metadata"]["name"]), str(pod.get("status", {}).get("phase"))) for pod in pods]
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise CollectError(f"kubectl answered what is no list of pods ({error})") from None
+    if not found:
+        raise CollectError(f"no pod matches {selector!r}", hint="is it the right namespace?  --namespace NAME")
+    into = ("--container", container) if container else ()
+    nodes = [
+        Node(name, (*kubectl, "exec", "--stdin", *where, name, *into, "--", "sh", "-s"), tuple(patterns), defaults)
+        for name, phase in found
+        if phase == "Running"
+    ]
+    gone = [
+        Missing(f"evidence of {name}", f"its pod is {phase}, and only a running one can be asked", name)
+        for name, phase in found
+        if phase != "Running"
+    ]
+    return nodes, gone
+
+
+def _expanded(word: str) -> list[str]:
+    match = _RANGE.match(word)
+    if match is None:
+        return [word] if word else []
+    found: list[str] = []
+    for part in match["list"].split(","):
+        first, _, last = part.strip().partition("-")
+        if not first.isdigit() or (last and not last.isdigit()) or int(last or first) - int(first) > _MOST_HOSTS:
+            raise SettingsError(f"{word!r}: cannot be read as a list of hosts")
+        for number in range(int(first), int(last or first) + 1):
+            found.extend(_expanded(f"{match['front']}{str(number).zfill(len(first))}{match['back']}"))
+    return found
+
+
+def _ask(command: Sequence[str]) -> str:
+    """What a command of the scheduler says."""
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_ASK_S, stdin=subprocess.DEVNULL)
+    except FileNotFoundError:
+        raise CollectError(f"{command[0]}: not found", hint="run this where the scheduler's commands are") from None
+    except subprocess.TimeoutExpired:
+        raise CollectError(f"{command[0]}: no answer within {_ASK_S:g} s") from None
+    if done.returncode != 0:
+        words = done.stderr.strip().splitlines()
+        raise CollectError(f"{' '.join(command)}: {words[-1] if words else f'status {done.returncode}'}")
+    return done.stdout

@@ -1,0 +1,238 @@
+"""From what the sources list to what is fetched and where it goes.
+
+Incidents that `hangscope run` made are brought together by job and attempt; dumps and logs of people who never used it
+are laid out by node. Of several incidents the newest is taken, because its parts alone belong together.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from hangscope.errors import DamagedError
+from hangscope.incident import manifest as manifests
+from hangscope.incident.collect.sources import Entry, Listing, Source
+from hangscope.incident.evidence import is_evidence
+from hangscope.incident.layout import MANIFEST, safe_name
+from hangscope.incident.manifest import Manifest, Missing
+from hangscope.incident.stale import dump_rank
+from hangscope.incident.tars import Names, fitting
+
+RUN = "run.json"
+_NODES = re.compile(r"^(?P<root>(?:.*/)?)nodes/[^/]+/.+$", re.DOTALL)
+_NUMBER = re.compile(r"\.((?:hang|snapshot)-\d+)$")
+_LOG = re.compile(r"\.(?:log|out|err|txt)(?:\.\d+)?(?:\.gz)?$", re.IGNORECASE)
+_OWN = (MANIFEST,)
+
+
+@dataclass(frozen=True, slots=True)
+class Root:
+    """One incident's directory at one source. `number` tells a later hang of the same attempt."""
+
+    source: int
+    path: str
+    manifest: Manifest
+    number: str = ""
+    changed: int = 0
+
+    @property
+    def key(self) -> tuple[str | None, str | None, str]:
+        return (*self.manifest.identity, self.number)
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """One file to fetch: from which source, and where it goes."""
+
+    source: int
+    entry: Entry
+    target: str
+
+
+@dataclass
+class Plan:
+    wanted: list[Wanted] = field(default_factory=list)
+    gaps: list[Missing] = field(default_factory=list)
+    parts: list[Manifest] = field(default_factory=list)
+    others: list[str] = field(default_factory=list)
+    """Incidents that were seen and left where they are."""
+
+
+def describing(listing: Listing) -> list[Entry]:
+    """The small files that say which incident a directory is; they are read before anything is chosen."""
+    roots = _roots(listing)
+    return [
+        entry
+        for entry in listing.entries
+        if entry.path in {f"{root}{name}" for root in roots for name in (MANIFEST, RUN)}
+    ]
+
+
+def roots_of(index: int, source: Source, listing: Listing, contents: Mapping[str, bytes]) -> list[Root]:
+    """The incidents at one source. `contents` are the files that `describing` asked for, as far as they came."""
+    changed = {entry.path: entry.mtime or 0 for entry in listing.entries}
+    found = []
+    for path in sorted(_roots(listing)):
+        base = path.rstrip("/").rpartition("/")[2] or source.name
+        number = _NUMBER.search(base)
+        manifest = _manifest(contents.get(f"{path}{MANIFEST}"), contents.get(f"{path}{RUN}"))
+        when = max(changed.get(f"{path}{name}", 0) for name in (MANIFEST, RUN))
+        found.append(Root(index, path, manifest, number[1] if number else "", when))
+    return found
+
+
+def choose(
+    roots: Sequence[Root], *, job: str | None = None, attempt: str | None = None
+) -> tuple[list[Root], list[Root]]:
+    """(the parts of the incident to collect, all others)."""
+    asked = [root for root in roots if job in (None, root.manifest.job) and attempt in (None, root.manifest.attempt)]
+    names, _ = manifests.newest((str(position), root.manifest) for position, root in enumerate(asked))
+    same = [asked[int(name)] for name in names]
+    if not same:
+        return [], list(roots)
+    latest = max(same, key=lambda root: (root.manifest.captured_at or "", root.changed))
+    chosen = [root for root in same if root.key == latest.key]
+    return chosen, [root for root in roots if root not in chosen]
+
+
+def make(
+    sources: Sequence[Source],
+    listings: Mapping[int, Listing],
+    chosen: Sequence[Root],
+    others: Sequence[Root],
+    *,
+    stale_after_s: float,
+) -> Plan:
+    """What to fetch from whom."""
+    plan = Plan(parts=[root.manifest for root in chosen], others=sorted({_name(sources, root) for root in others}))
+    latest = _latest_dump(listings)
+    names = Names()
+    names.add(MANIFEST)
+    taken: dict[str, int] = {}
+    labels = _labels(sources)
+    for index, listing in sorted(listings.items()):
+        own = [root.path for root in chosen if root.source == index]
+        left = [root.path for root in others if root.source == index]
+        for entry in sorted(listing.entries, key=lambda entry: entry.path):
+            root = next((path for path in own if entry.path.startswith(path)), None)
+            if root is not None:
+                _add_part(plan, taken, names, Wanted(index, entry, entry.path[len(root) :]))
+            elif not any(entry.path.startswith(path) for path in left):
+                _add_plain(plan, names, sources[index], labels[index], index, entry, bool(own), latest, stale_after_s)
+        plan.gaps += [Missing(what, why, _node(sources[index])) for what, why in listing.notes]
+    return plan
+
+
+def _add_part(plan: Plan, taken: dict[str, int], names: Names, wanted: Wanted) -> None:
+    """A file of an incident. Nodes that share a directory list the same file: it is fetched once, the newest of it."""
+    if wanted.target in _OWN:
+        return
+    known = taken.get(wanted.target)
+    if known is None:
+        taken[wanted.target] = len(plan.wanted)
+        plan.wanted.append(replace(wanted, target=fitting(wanted.target, names)))
+        return
+    before = plan.wanted[known]
+    if (wanted.entry.mtime or 0, wanted.entry.size or 0) > (before.entry.mtime or 0, before.entry.size or 0):
+        plan.wanted[known] = replace(wanted, target=before.target)
+
+
+def _add_plain(
+    plan: Plan,
+    names: Names,
+    source: Source,
+    label: str,
+    index: int,
+    entry: Entry,
+    has_incident: bool,
+    latest: int,
+    stale_after_s: float,
+) -> None:
+    """A file outside any incident: of a node by what it is, of a directory where it lay."""
+    if not is_evidence(entry.path):
+        return
+    if entry.found == "default":
+        # Where the recorder ran, PyTorch's dumps are in the incident; what is elsewhere is from before.
+        if has_incident:
+            return
+        behind = latest - entry.mtime if entry.mtime is not None else 0
+        if behind > stale_after_s:
+            why = f"left where it is: {behind / 3600:.1f} h older than the newest dump, so from an earlier run"
+            plan.gaps.append(Missing(entry.path, why, _node(source)))
+            return
+    # Readers pass hidden folders over, and dumps lie in ~/.cache.
+    inside = "/".join(re.sub(r"^\.+", "_", part) for part in entry.path.lstrip("/").split("/"))
+    target = f"nodes/{label}/{_category(entry.path)}/{inside}" if source.is_node else f"files/{label}/{inside}"
+    plan.wanted.append(Wanted(index, entry, fitting(target, names)))
+
+
+def _category(path: str) -> str:
+    if dump_rank(path) is not None:
+        return "dumps"
+    return "logs" if _LOG.search(path) else "files"
+
+
+def _latest_dump(listings: Mapping[int, Listing]) -> int:
+    times = [
+        entry.mtime
+        for listing in listings.values()
+        for entry in listing.entries
+        if entry.mtime is not None and dump_rank(entry.path) is not None
+    ]
+    return max(times, default=0)
+
+
+def _labels(sources: Sequence[Source]) -> list[str]:
+    """A folder's name for each source; two of the same name get a number."""
+    used: dict[str, int] = {}
+    labels = []
+    for source in sources:
+        label = safe_name(source.name)
+        used[label] = used.get(label, 0) + 1
+        labels.append(label if used[label] == 1 else f"{label}-{used[label]}")
+    return labels
+
+
+def _roots(listing: Listing) -> set[str]:
+    """Directories that have a manifest, or a run's mark beside nodes/."""
+    with_nodes = {match["root"] for entry in listing.entries if (match := _NODES.match(entry.path))}
+    marked = {
+        entry.path[: -len(name)]
+        for entry in listing.entries
+        for name in (MANIFEST, RUN)
+        if entry.path == name or entry.path.endswith(f"/{name}")
+    }
+    return {root for root in marked if root in with_nodes} | {
+        root
+        for root in with_nodes
+        if any(
+            entry.path.startswith(f"{root}nodes/") and entry.path.endswith("/node.json") for entry in listing.entries
+        )
+    }
+
+
+def _manifest(described: bytes | None, run: bytes | None) -> Manifest:
+    if described is not None:
+        try:
+            return manifests.parse(described)
+        except DamagedError:
+            pass
+    try:
+        value = json.loads(run or b"{}")
+    except ValueError:
+        value = {}
+    value = value if isinstance(value, dict) else {}
+    text = {key: str(value[key]) for key in ("job", "attempt") if isinstance(value.get(key), (str, int))}
+    return Manifest(job=text.get("job"), attempt=text.get("attempt"))
+
+
+def _node(source: Source) -> str | None:
+    return source.name if source.is_node else None
+
+
+def _name(sources: Sequence[Source], root: Root) -> str:
+    job, attempt, number = root.key
+    which = f"job {job}, attempt {attempt}" + (f", {number}" if number else "")
+    return f"{which}: {root.path or sources[root.source].name}"

@@ -1,0 +1,123 @@
+"""What is run on a remote node: plain sh, with tar alone, and stat, wc or cksum only where they exist."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+
+BEGIN = "HANGSCOPE-BEGIN"
+END = "HANGSCOPE-END"
+MOST_FILES = 20_000
+"""A pattern that matches more than this on one node is a mistake, such as a whole disk."""
+
+DEFAULT_PATTERNS = (
+    "/tmp/nccl_trace_rank_*",  # torch 2.2 to 2.6
+    "~/.cache/torch/nccl_trace_rank_*",  # 2.7 and 2.8
+    "/tmp/.cache/torch/nccl_trace_rank_*",  # the same without HOME
+    "~/.cache/torch/comm_lib_trace_rank_*",  # 2.9 on
+    "/tmp/.cache/torch/comm_lib_trace_rank_*",
+    "$XDG_CACHE_HOME/torch/comm_lib_trace_rank_*",  # 2.11 on
+    "$TORCH_FR_DUMP_TEMP_FILE*",
+    "$TORCH_NCCL_DEBUG_INFO_TEMP_FILE*",
+    "/tmp/hccl_trace_rank_*",  # torch_npu
+    "$TORCH_HCCL_DEBUG_INFO_TEMP_FILE*",
+)
+"""Where PyTorch leaves dumps when nobody says otherwise, in every version, and where its variables say."""
+
+INCIDENT_PATTERNS = ("hangscope/*/*", "~/hangscope/*/*")
+"""Where `hangscope run` keeps incidents, below the directory it was started in."""
+
+_VARIABLE = re.compile(r"\$(?:\{(\w+)\}|(\w+))")
+_GLOB = re.compile(r"[*?]|\[[^\]/]*\]")
+
+_PRELUDE = r"""
+LC_ALL=C; export LC_ALL; unset CDPATH; set +e
+nl='
+'
+count=0
+tag=G
+if stat -L -c '%s %Y' / >/dev/null 2>&1; then how=gnu
+elif stat -L -f '%z %m' / >/dev/null 2>&1; then how=bsd
+elif command -v cksum >/dev/null 2>&1; then how=cksum
+else how=none; fi
+emit() {
+  case $1 in *"$nl"*) printf 'S %s\n' 'a name with a line break in it'; return;; esac
+  if [ ! -r "$1" ]; then printf 'S %s\n' "$1: no permission to read it"; return; fi
+  count=$((count+1))
+  case $how in
+    gnu) facts=$(stat -L -c '%s %Y -' "$1" 2>/dev/null) ;;
+    bsd) facts=$(stat -L -f '%z %m -' "$1" 2>/dev/null) ;;
+    cksum) facts=$(cksum <"$1" 2>/dev/null); facts="${facts#* } - ${facts%% *}" ;;
+    *) facts='- - -' ;;
+  esac
+  [ -n "$facts" ] && printf '%s %s %s\n' "$tag" "$facts" "$1"
+}
+walk() {
+  for one in "$1"/* "$1"/.[!.]*; do
+    if [ "$count" -ge MOST ]; then return; fi
+    if [ -f "$one" ]; then emit "$one"
+    elif [ -d "$one" ] && [ ! -L "$one" ]; then ( walk "$one" ); fi
+  done
+}
+visit() {
+  for found in "$@"; do
+    case $found in /dev/*) continue;; /*) ;; *) found=$PWD/$found;; esac
+    if [ -f "$found" ]; then emit "$found"; elif [ -d "$found" ]; then walk "$found"; fi
+  done
+}
+""".replace("MOST", str(MOST_FILES))
+
+_NCCL_DEBUG_FILE = r"""
+n=${NCCL_DEBUG_FILE:-}
+while :; do case $n in *%[hp]*) n="${n%%%[hp]*}*${n#*%[hp]}";; *) break;; esac; done
+[ -n "$n" ] && { IFS=; visit $n; unset IFS; }
+"""
+
+
+def list_script(patterns: Iterable[str], *, defaults: bool = True) -> str:
+    """A script that prints a line for every file: `tag size mtime checksum path`, with - for what is not known.
+
+    The tag says how it was found: G given, D default, I an incident.
+    """
+    lines = [_PRELUDE, f"echo; echo {BEGIN}", "tag=G", *(_visit(pattern) for pattern in patterns)]
+    if defaults:
+        lines += ["tag=D", *(_visit(pattern) for pattern in DEFAULT_PATTERNS), _NCCL_DEBUG_FILE]
+        lines += ["tag=I", *(_visit(pattern) for pattern in INCIDENT_PATTERNS)]
+    lines.append(f"echo {END}")
+    return "\n".join(lines) + "\n"
+
+
+def fetch_script(paths: Sequence[str]) -> str:
+    """A script that writes a tar of these files to its output. Relative to /, as old tars want it."""
+    names = " ".join(quote(path.lstrip("/")) for path in paths)
+    return f"cd / || exit 9\necho; echo {BEGIN}\nexec tar -c -h -f - {names}\n"
+
+
+def quote(text: str) -> str:
+    return "'" + text.replace("'", "'\\''") + "'"
+
+
+def _visit(pattern: str) -> str:
+    """`visit` with a pattern in which only *, ?, [] and variables mean something."""
+    needed: list[str] = []
+    words: list[str] = []
+    if pattern == "~" or pattern.startswith("~/"):
+        pattern = "$HOME" + pattern[1:]
+    position = 0
+    marks = sorted([*_VARIABLE.finditer(pattern), *_GLOB.finditer(pattern)], key=lambda mark: mark.start())
+    for mark in marks:
+        if mark.start() < position:
+            continue
+        if mark.start() > position:
+            words.append(quote(pattern[position : mark.start()]))
+        if mark.group().startswith("$"):
+            name = mark[1] or mark[2]
+            needed.append(name)
+            words.append(f'"${{{name}}}"')
+        else:
+            words.append(mark.group())
+        position = mark.end()
+    if position < len(pattern):
+        words.append(quote(pattern[position:]))
+    conditions = "".join(f'[ -n "${{{name}:-}}" ] && ' for name in dict.fromkeys(needed))
+    return f"{conditions}visit {''.join(words)}"
