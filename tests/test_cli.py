@@ -294,6 +294,16 @@ def test_report_writes_the_form_that_the_ending_names(tmp_path: Path) -> None:
         assert target.read_text(encoding="utf-8") == hangscope("diagnose", case, *option).stdout
 
 
+def test_report_makes_a_ticket(tmp_path: Path) -> None:
+    """`report -o ticket.md` writes Markdown that names the culprit's rank and node and the first reporter."""
+    target = tmp_path / "ticket.md"
+    assert hangscope("report", CASES / "multi_pg", "-o", target).returncode == 1
+    ticket = target.read_text(encoding="utf-8")
+    assert ticket.startswith("# ")
+    for needed in ("rank 3", "gpu-worker-7", "rank 2", "2.28.9"):
+        assert needed in ticket
+
+
 def test_report_that_cannot_be_written_says_so(tmp_path: Path) -> None:
     """A target that cannot be written is an error of its own, and nothing is left behind."""
     blocker = tmp_path / "file"
