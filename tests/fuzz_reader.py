@@ -43,7 +43,15 @@ def main() -> int:
 
 def run(seed: int, first: int, count: int) -> dict[str, Any]:
     """Reads `count` files in a worker; one that kills the worker is a failure, and the rest goes on in a new one."""
-    total: dict[str, Any] = {"files": 0, "failures": [], "megabytes": 0, "slowest_s": 0.0, "outcomes": {}, "kinds": {}}
+    total: dict[str, Any] = {
+        "files": 0,
+        "failures": [],
+        "megabytes": 0,
+        "slowest_s": 0.0,
+        "slowest": "",
+        "outcomes": {},
+        "kinds": {},
+    }
     number, stop = first, first + count
     environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(map(str, sys.path))}
     with tempfile.TemporaryDirectory() as folder:
@@ -67,7 +75,8 @@ def run(seed: int, first: int, count: int) -> dict[str, Any]:
                     total["files"] += 1
                     for table, key in (("outcomes", line["outcome"]), ("kinds", line["kind"])):
                         total[table][key] = total[table].get(key, 0) + 1
-                    total["slowest_s"] = max(total["slowest_s"], line["seconds"])
+                    if line["seconds"] > total["slowest_s"]:
+                        total["slowest_s"], total["slowest"] = line["seconds"], f"{line['kind']} {line['number']}"
                     number = line["number"] + 1
                     if line["outcome"] == "failure":
                         total["failures"].append(line)

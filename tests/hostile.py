@@ -313,6 +313,10 @@ def json_text(rng: random.Random) -> bytes:
 # ---- archives --------------------------------------------------------------------------------------------------------
 
 
+def zipped(data: bytes, level: int = 9) -> bytes:
+    return gzip.compress(data, level, mtime=0)
+
+
 def tarred(rng: random.Random) -> bytes:
     made = io.BytesIO()
     with tarfile.open(fileobj=made, mode="w", format=rng.choice((tarfile.GNU_FORMAT, tarfile.PAX_FORMAT))) as archive:
@@ -325,7 +329,7 @@ def tarred(rng: random.Random) -> bytes:
                 (tarfile.REGTYPE,) * 5 + (tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.CHRTYPE, tarfile.FIFOTYPE)
             )
             info.linkname = rng.choice(("/etc/passwd", "nccl_trace_rank_0", "../.."))
-            body = rng.choice((rng.choice(originals()), gzip.compress(rng.choice(originals())), b""))
+            body = rng.choice((rng.choice(originals()), zipped(rng.choice(originals())), b""))
             info.size = len(body) if info.type == tarfile.REGTYPE else 0
             archive.addfile(info, io.BytesIO(body))
     data = bytearray(made.getvalue())
@@ -347,27 +351,27 @@ def tarred(rng: random.Random) -> bytes:
 def compressed(rng: random.Random) -> bytes:
     kind = rng.randrange(6)
     if kind == 0:
-        return gzip.compress(flipped(rng), rng.randrange(10))
+        return zipped(flipped(rng), rng.randrange(10))
     if kind == 1:
-        data = bytearray(gzip.compress(tarred(rng)))
+        data = bytearray(zipped(tarred(rng)))
         data[rng.randrange(len(data))] ^= 1 << rng.randrange(8)
         return bytes(data)
     if kind == 2:
         data = _bomb()
         for _ in range(rng.randrange(4)):
-            data = gzip.compress(data)
+            data = zipped(data)
         return data
     if kind == 3:
-        return gzip.compress(b"") * rng.choice((3, 30_000))
+        return zipped(b"") * rng.choice((3, 30_000))
     if kind == 4:
-        body = gzip.compress(rng.choice(originals()))
+        body = zipped(rng.choice(originals()))
         return body[: rng.randrange(len(body))]
-    return gzip.compress(gzip.compress(gzip.compress(tarred(rng))))
+    return zipped(zipped(zipped(tarred(rng))))
 
 
 @lru_cache(maxsize=1)
 def _bomb() -> bytes:
-    return gzip.compress(bytes(200 << 20), 1) * 2
+    return zipped(bytes(200 << 20), 1) * 2
 
 
 KINDS: tuple[tuple[int, Callable[[random.Random], bytes]], ...] = (

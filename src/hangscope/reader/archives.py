@@ -135,16 +135,15 @@ class _Ahead:
         return self._kept
 
     def read(self, size: int, /) -> bytes:
-        parts = [self._kept[:size]]
+        got = io.BytesIO()  # hands its content over without the copy that joining parts would make
+        left = size - got.write(self._kept[:size])
         self._kept = self._kept[size:]
-        left = size - len(parts[0])
         while left > 0:
             part = self._stream.read(min(left, _PIECE))
             if not part:
                 break
-            parts.append(part)
-            left -= len(part)
-        return b"".join(parts)
+            left -= got.write(part)
+        return got.getvalue()
 
 
 class _Gunzip:

@@ -304,7 +304,7 @@ def _run(data: bytes, file: str, limits: Limits, drain: Drain | None) -> Loaded:
                         f"pickle opcode {_REFUSED[op]} is none that a flight recorder dump uses, refused",
                         file=file,
                         offset=pos - 1,
-                        hint="nothing in the file was run; it is no dump, or was tampered with: open it with no other tool",
+                        hint="nothing in the file was run; it is no dump, or was tampered with: open it nowhere else",
                     )
                 else:
                     reason = f"byte 0x{op:02x} is no pickle opcode"
