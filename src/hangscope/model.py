@@ -281,7 +281,7 @@ class Tables:
 class Operations:
     """All operations of all ranks as numpy columns, ordered by rank and, within a rank, as they were recorded."""
 
-    __slots__ = ("_groups", "columns", "tables")
+    __slots__ = ("_groups", "_spans", "columns", "tables")
 
     def __init__(
         self,
@@ -294,6 +294,9 @@ class Operations:
         }
         self.tables = tables
         self._groups = groups
+        ranks, starts = np.unique(self.columns["rank"], return_index=True)
+        ends = [*starts[1:].tolist(), len(self)] if len(starts) else []
+        self._spans = {int(r): slice(a, b) for r, a, b in zip(ranks.tolist(), starts.tolist(), ends, strict=True)}
 
     @classmethod
     def empty(cls) -> Operations:
@@ -309,10 +312,17 @@ class Operations:
         """One column, as stored. All but `duration_ms` are integers."""
         return self.columns[name]  # type: ignore[return-value]  # narrower integers behave alike
 
+    def span(self, rank: int) -> slice:
+        """Where one rank's rows are; empty for a rank without any."""
+        return self._spans.get(rank, slice(0, 0))
+
     def rows(
         self, *, rank: int | None = None, group: int | None = None, kind: Kind | None = None, name: str | None = None
     ) -> Ints:
         """The row numbers that match all the given conditions, in recorded order."""
+        if rank is not None and group is None and kind is None and name is None:
+            part = self.span(rank)
+            return np.arange(part.start, part.stop)
         mask = np.ones(len(self), dtype=bool)
         if rank is not None:
             mask &= self.columns["rank"] == rank
@@ -399,8 +409,8 @@ class WatchdogReport:
     """What PyTorch's watchdog logged on one rank about one group.
 
     `kind`: "timeout", "async_error" (NCCL reported an error), "cuda_error" (the GPU or its driver did), "status"
-    (counters only, for example while answering a dump signal), "gil" (Python did not answer), "watchdog_stuck" (the watchdog
-    itself hung, typically inside a CUDA or NCCL call), "desync" (a line of the desync report).
+    (counters only, for example while answering a dump signal), "gil" (Python did not answer), "watchdog_stuck" (the
+    watchdog itself hung, typically inside a CUDA or NCCL call), "desync" (a line of the desync report).
     `seq` and `operation` name the operation that the watchdog complains about.
     """
 

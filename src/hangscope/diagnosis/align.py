@@ -192,14 +192,15 @@ def _lane(group: Group, rows: Ints, rank: Ints, seq: Ints, kind: Ints, signature
 def _signatures(job: Job) -> Ints:
     """Per row an id of what every member must agree on: name, element count and type, where the operation needs it."""
     ops, tables = job.ops, job.ops.tables
-    columns = np.stack(
-        [ops.column(c).astype(np.int64) for c in ("name", "in_shapes", "out_shapes", "in_dtypes", "out_dtypes")]
-    )
-    distinct, inverse = np.unique(columns, axis=1, return_inverse=True)
+    columns = [ops.column(c).astype(np.int64) for c in ("name", "in_shapes", "out_shapes", "in_dtypes", "out_dtypes")]
+    combined = columns[0]
+    for column in columns[1:]:
+        combined = _paired(combined, column)
+    _, first, inverse = np.unique(combined, return_index=True, return_inverse=True)
     ids: dict[object, int] = {}
-    of_distinct = np.empty(distinct.shape[1], dtype=np.int64)
-    for index in range(distinct.shape[1]):
-        name, in_shapes, out_shapes, in_dtypes, out_dtypes = (int(v) for v in distinct[:, index])
+    of_distinct = np.empty(len(first), dtype=np.int64)
+    for index, row in enumerate(first.tolist()):
+        name, in_shapes, out_shapes, in_dtypes, out_dtypes = (int(column[row]) for column in columns)
         text = tables.name(name)
         side = _ROOTED_OR_RAGGED.get(text, "both")
         agreed: tuple[object, ...] = (text,)
@@ -210,14 +211,22 @@ def _signatures(job: Job) -> Ints:
         if side is None:
             agreed += (tables.dtypes(in_dtypes)[:1],)
         of_distinct[index] = ids.setdefault(agreed, len(ids) + 1)
-    return of_distinct[inverse.reshape(-1)]
+    signatures: Ints = of_distinct[inverse.reshape(-1)]
+    return signatures
 
 
 def _calls(job: Job, signature: Ints) -> Ints:
     """Per row an id of signature and stack together."""
-    pair = np.stack([signature, job.ops.column("stack").astype(np.int64)])
-    _, inverse = np.unique(pair, axis=1, return_inverse=True)
-    return inverse.reshape(-1).astype(np.int64)
+    return _paired(signature, job.ops.column("stack").astype(np.int64))
+
+
+def _paired(a: Ints, b: Ints) -> Ints:
+    """Per row a small id of the pair."""
+    if not len(a):
+        return a
+    _, inverse = np.unique(a * (int(b.max()) + 1) + b, return_inverse=True)
+    ids: Ints = inverse.reshape(-1).astype(np.int64)
+    return ids
 
 
 def _elements(shapes: tuple[tuple[int, ...], ...]) -> tuple[int, ...]:

@@ -145,15 +145,15 @@ class Case:
         ]
 
     def last_operation(self, rank: int) -> Operation | None:
-        low, high = np.searchsorted(self.job.ops.column("rank"), [rank, rank + 1])
-        return self.job.ops[int(high) - 1] if high > low else None
+        part = self.job.ops.span(rank)
+        return self.job.ops[part.stop - 1] if part.stop > part.start else None
 
     def usual_next_group(self, rank: int) -> int | None:
         """The group that a rank used to turn to after the call that it made last; None where its past does not say."""
-        low, high = (int(x) for x in np.searchsorted(self.job.ops.column("rank"), [rank, rank + 1]))
-        if high - low < 2:
+        part = self.job.ops.span(rank)
+        if part.stop - part.start < 2:
             return None
-        calls, groups = self.alignment.call[low:high], self.job.ops.column("group")[low:high]
+        calls, groups = self.alignment.call[part], self.job.ops.column("group")[part]
         before = np.flatnonzero((calls[:-1] == calls[-1]) & (groups[:-1] == groups[-1]))
         followers = Counter(groups[before + 1].tolist())
         return int(followers.most_common(1)[0][0]) if followers else None
@@ -194,8 +194,7 @@ class Case:
         created = int(ops.column("created_ns")[unit.row])
         if created < 0:
             return max(reported) if reported else None
-        low, high = np.searchsorted(ops.column("rank"), [unit.rank, unit.rank + 1])
-        part = slice(int(low), int(high))
+        part = ops.span(unit.rank)
         # The recorder stamps what it had not yet noticed at the time of the dump (torch 2.3-2.15): the newest stamp of
         # an entry that is not retired is when the dump was taken.
         fresh = ops.column("retired")[part] == 0
@@ -246,12 +245,15 @@ class Case:
                 states[rank] = {"queued": "scheduled", "inside": "scheduled"}.get(place_value, place_value)
         rows = [u.row for u in wait.inside if u.row is not None]
         sample = self.job.ops[self._representative(rows)] if rows else None
-        name = self.unit_title(wait.inside[0]) if wait.point_to_point else wait.name
+        name, seq = wait.name, wait.seq
+        if wait.point_to_point and sample is not None:
+            # A batch goes by its closing entry's name; both count on the point-to-point scale.
+            name, seq = sample.name if sample.kind is Kind.BATCH else sample.title, sample.p2p_seq
         report = next((u.report for u in wait.inside if u.report), None)
         return OperationInFlight(
             group=self.group_label(wait.group),
             members=members,
-            seq=wait.seq,
+            seq=seq,
             name=name,
             bytes=sample.size_bytes if sample else None,
             dtypes=sample.input_dtypes or sample.output_dtypes if sample else (),

@@ -77,13 +77,11 @@ def tardiness(alignment: Alignment) -> Tardiness:
     # A rank that waits as much as it makes others wait only passes on what reached it many calls ago.
     collective = np.where(alignment.point_to_point, 0.0, np.nan_to_num(waited, posinf=0.0))
     costs = {
-        rank: values
-        for rank, values in costs.items()
-        if float(collective[_span(ops.column("rank"), rank)].sum()) <= sum(values) / 2
+        rank: values for rank, values in costs.items() if float(collective[ops.span(rank)].sum()) <= sum(values) / 2
     }
     total = sum(sum(values) for values in costs.values())
     judged_rows = np.isfinite(waited) & ~alignment.point_to_point
-    joined = {rank: int(np.sum(judged_rows[_span(ops.column("rank"), rank)])) for rank in costs}
+    joined = {rank: int(np.sum(judged_rows[ops.span(rank)])) for rank in costs}
     ranks = [
         Lateness(
             rank=rank,
@@ -102,7 +100,7 @@ def tardiness(alignment: Alignment) -> Tardiness:
 
 def _late_everywhere(alignment: Alignment, rank: int, costs: dict[int, float], judged: npt.NDArray[np.bool_]) -> bool:
     ops = alignment.job.ops
-    span = _span(ops.column("rank"), rank)
+    span = ops.span(rank)
     groups, counts = np.unique(ops.column("group")[span][judged[span]], return_counts=True)
     often = [g for g, count in zip(groups.tolist(), counts.tolist(), strict=True) if count >= 4]
     most = max(costs.values())
@@ -119,11 +117,6 @@ def _add_peer_waits(alignment: Alignment, waited: Floats) -> None:
 
 def _symmetric_names(alignment: Alignment) -> list[int]:
     return [i for i, name in enumerate(alignment.job.ops.tables.names) if is_symmetric(name)]
-
-
-def _span(ranks: npt.NDArray[np.int64], rank: int) -> slice:
-    low, high = np.searchsorted(ranks, [rank, rank + 1])
-    return slice(int(low), int(high))
 
 
 def _passed_on(alignment: Alignment, row: int, rank: int, cost: float, waited: Floats) -> bool:
@@ -229,7 +222,7 @@ def _window_ms(alignment: Alignment) -> float:
         return 0.0
     longest = 0.0
     for rank in np.unique(ranks[known]).tolist():
-        mine = created[_span(ranks, rank)]
+        mine = created[ops.span(rank)]
         mine = mine[mine >= 0]
         longest = max(longest, float(mine.max() - mine.min()) / 1e6)
     return longest

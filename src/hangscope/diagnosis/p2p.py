@@ -74,8 +74,7 @@ def _calls(alignment: Alignment, owner: int, rank: int, peer: int, sending: bool
     """`owner`'s rows that carry data between `rank` and `peer` in that direction: its sends or its receives."""
     ops = alignment.job.ops
     source, destination = (rank, peer) if sending else (peer, rank)
-    low, high = np.searchsorted(ops.column("rank"), [owner, owner + 1])
-    part = slice(int(low), int(high))
+    part = ops.span(owner)
     wanted = Kind.SEND if owner == source else Kind.RECV
     hits = (
         (ops.column("kind")[part] == wanted)
@@ -83,7 +82,8 @@ def _calls(alignment: Alignment, owner: int, rank: int, peer: int, sending: bool
         & (ops.column("destination")[part] == destination)
         & (ops.column("group")[part] == group)
     )
-    return np.flatnonzero(hits) + int(low)
+    rows: Ints = np.flatnonzero(hits) + int(part.start)
+    return rows
 
 
 def _common_start(alignment: Alignment, a: int, b: int, *, before: int) -> tuple[int, int, bool]:

@@ -111,7 +111,7 @@ class Standings:
         dumps = job.dumps.get(rank, ())
         if not dumps or not any(d.records for d in dumps):
             return None
-        rows = _rows_of(ops.column("rank"), rank)
+        rows = ops.rows(rank=rank)
         rows = rows[~self.alignment.unlaunched[rows]]
         poll = all(d.role == "poll" for d in dumps)
         standing = Standing(
@@ -267,12 +267,6 @@ class Standings:
 
 def _older(at_ns: int | None, oldest_ns: int | None) -> bool:
     return at_ns is not None and oldest_ns is not None and at_ns < oldest_ns
-
-
-def _rows_of(ranks: Ints, rank: int) -> Ints:
-    """The rows of one rank: operations are ordered by rank."""
-    low, high = np.searchsorted(ranks, [rank, rank + 1])
-    return np.arange(int(low), int(high))
 
 
 def _groups_with_peers(alignment: Alignment) -> set[int]:
