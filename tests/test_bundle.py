@@ -8,6 +8,7 @@ import io
 import json
 import os
 import random
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -18,6 +19,7 @@ from pathlib import Path
 import pytest
 
 import bench_bundle
+from hangscope.cli.main import main
 from hangscope.errors import InputError, NotFoundError
 from hangscope.incident.bundle import write_bundle
 from hangscope.incident.gzips import GzipWriter
@@ -355,3 +357,83 @@ def test_parallel_compression_gives_one_ordinary_gzip(size: int) -> None:
     assert machine.unused_data == b""
     assert gzip.decompress(out.getvalue()) == data
     assert subprocess.run(["gzip", "-dc"], input=out.getvalue(), capture_output=True, check=True).stdout == data
+
+
+# ---- the command line ------------------------------------------------------------------------------------------------
+
+
+def test_the_command_makes_a_bundle_with_verdict_and_ticket(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`bundle .` prints the bundle's name alone; the verdict and ticket inside name files as the bundle does."""
+    shutil.copytree(HERE / "cases/sigkill", tmp_path / "hang")
+    (tmp_path / "hang/gpu-worker-6/rank_0.log").open("a").write("export HF_TOKEN=hf_" + "aB3" * 12 + "\n")
+    monkeypatch.chdir(tmp_path / "hang")
+    assert main(["bundle", ".", "-o", "../x.tar.gz"]) == 0
+    said = capsys.readouterr()
+    assert said.out == "../x.tar.gz\n"
+    assert "replaced: 1 huggingface-token" in said.err
+    extract(tmp_path / "x.tar.gz", tmp_path / "out")
+    verdict = json.loads((tmp_path / "out/verdict.json").read_text())
+    assert [culprit["rank"] for culprit in verdict["culprits"]] == [3]
+    assert verdict["inputs"] == ["."]
+    ticket = (tmp_path / "out/ticket.md").read_text()
+    for text in (json.dumps(verdict), ticket, (tmp_path / "out/verdict.txt").read_text()):
+        assert str(tmp_path) not in text
+    assert "| gpu-worker-6/nccl_trace_rank_0 |" in ticket
+    assert main(["diagnose", str(tmp_path / "x.tar.gz")]) == 1
+
+
+def test_the_command_keeps_the_culprits_evidence_below_a_size(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With --max-size what goes is said on stderr, the culprit's and the first reporter's evidence stays."""
+    target = tmp_path / "x.tar.gz"
+    case = HERE / "cases/sigkill8"
+    assert main(["bundle", str(case), "-o", str(target)]) == 0
+    limit = target.stat().st_size * 8 // 10
+    assert main(["bundle", str(case), "-o", str(target), "--max-size", str(limit)]) == 0
+    assert target.stat().st_size <= limit
+    assert "left out to keep the bundle small: NCCL logs of ranks" in capsys.readouterr().err
+    files = verify(target).manifest.files
+    truth = json.loads((case / "truth.json").read_text())
+    roster = {row["rank"]: row for row in json.loads((case / "roster.json").read_text())}
+    assert main(["diagnose", str(target)]) == 1
+    for rank in truth["culprits"]:
+        host, pid = roster[rank]["host"], roster[rank]["pid"]
+        assert f"{host}/nccl.{host}.{pid}.log" in files
+        assert f"{host}/rank_{rank}.log" in files
+
+
+def test_the_command_verifies_unpacks_and_redacts_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """--verify and --unpack open a bundle safely; bundling a bundle redacts what is in it."""
+    target = tmp_path / "x.tar.gz"
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in/rank_0.log").write_text("password=Zx81\n")
+    assert main(["bundle", str(tmp_path / "in"), "-o", str(target), "--no-redact"]) == 0
+    assert main(["bundle", str(target), "--verify"]) == 0
+    assert "every name and checksum is right" in capsys.readouterr().err
+    assert main(["bundle", str(target), "-o", str(tmp_path / "y.tar.gz")]) == 0
+    assert main(["bundle", str(tmp_path / "y.tar.gz"), "--unpack", str(tmp_path / "out")]) == 0
+    assert (tmp_path / "out/rank_0.log").read_text() == "password=[redacted:password]\n"
+    target.write_bytes(target.read_bytes()[:-30])
+    assert main(["bundle", str(target), "--verify"]) == 2
+    assert "error:" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--no-redact", "--pseudonymise"], "contradict"),
+        (["--max-size", "many"], "no size such as"),
+        (["--max-size", "10"], "more than the 10 allowed"),
+    ],
+)
+def test_the_command_explains_what_cannot_work(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], options: list[str], words: str
+) -> None:
+    """Options that contradict, sizes that are none and limits that are too tight are errors with exit status 2."""
+    case = str(HERE / "cases/sigkill")
+    assert main(["bundle", case, "-o", str(tmp_path / "x.tar.gz"), *options]) == 2
+    assert words in capsys.readouterr().err
+    assert not (tmp_path / "x.tar.gz").exists()

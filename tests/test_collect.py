@@ -15,6 +15,7 @@ import pytest
 
 import hangscope
 import sshd
+from hangscope.cli.main import main
 from hangscope.errors import CollectError, InputError, NotFoundError, SettingsError
 from hangscope.incident import manifest
 from hangscope.incident.collect import collect, launchers, shell
@@ -118,7 +119,7 @@ def test_a_transfer_that_breaks_is_tried_again_for_the_rest(cluster: sshd.Cluste
         _put(node.home / f".cache/torch/comm_lib_trace_rank_{rank}", os.urandom(60_000))
     cluster.start("gpu-a")
     node.drops_after(100_000)
-    found = collect(tmp_path / "out", _nodes(cluster, "gpu-a"), limits=Limits(deadline_s=20, retries=4))
+    found = collect(tmp_path / "out", _nodes(cluster, "gpu-a"), limits=Limits(deadline_s=20, retries=4, pause_s=0.1))
     assert found.complete
     assert found.nodes[0].fetched == 4
 
@@ -557,3 +558,39 @@ def test_without_fsspec_the_cure_is_named(monkeypatch: pytest.MonkeyPatch) -> No
     with pytest.raises(CollectError, match="fsspec is not installed") as raised:
         Store("s3://bucket/x")
     assert raised.value.hint == "pip install 'hangscope[objectstore]'"
+
+
+# ---- the command line ------------------------------------------------------------------------------------------------
+
+
+def test_the_command_collects_and_tells(
+    cluster: sshd.Cluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`collect` prints the incident's directory alone, says on stderr what is missing, and ends with 0, 1 or 2."""
+    _put(cluster["gpu-a"].home / "logs/rank_0.log", "hello")
+    _put(tmp_path / "here/rank_1.log", "hello")
+    cluster.start("gpu-a")
+    hostfile = _put(tmp_path / "hosts", "gpu-a slots=8\n")
+    common = ["collect", "-o", str(tmp_path / "out"), "--ssh", " ".join(cluster.ssh), "--deadline", "10s"]
+        "collect",
+        "-o",
+        str(tmp_path / "out"),
+        "--ssh",
+        " ".join(cluster.ssh),
+        "--deadline",
+        "10s",
+        "--retries",
+        "0",
+    ]
+    common += ["--path", "~/logs/*", "--no-defaults", "--from", str(tmp_path / "here")]
+    assert main([*common, "--hostfile", str(hostfile), "--hosts", "gpu-b"]) == 1
+    said = capsys.readouterr()
+    assert said.out == f"{tmp_path / 'out'}\n"
+    assert "gpu-a: 1 file" in said.err
+    assert "missing: evidence of gpu-b" in said.err
+    assert main([*common, "--hostfile", str(hostfile)]) == 0
+    assert "1 already here" in capsys.readouterr().err
+    assert main(["collect", "-o", str(tmp_path / "none")]) == 2
+    assert "nothing to collect from" in capsys.readouterr().err
+    assert main(["collect", "-o", str(tmp_path / "none"), "--from", str(tmp_path / "nowhere")]) == 2
+    assert main(["collect", "-o", str(tmp_path / "x"), "--deadline", "soon", "--from", str(tmp_path)]) == 2

@@ -30,7 +30,6 @@ Progress = Callable[[int, int, str], None]
 T = TypeVar("T")
 
 _CHUNK = 1 << 20
-_PAUSE_S = 1.0
 _CHECKSUMS = "checksums"
 """In the manifest: what a source without times said about the files it gave."""
 
@@ -42,6 +41,8 @@ class Limits:
     deadline_s: float = 120.0
     """For one source, for listing and for each try to fetch."""
     retries: int = 2
+    pause_s: float = 1.0
+    """Before a second try; longer before each further one."""
     parallel: int = 16
     stale_after_s: float = STALE_AFTER_S
 
@@ -191,7 +192,7 @@ class _Work:
             except Unreachable:
                 if tries == self._limits.retries:
                     raise
-                time.sleep(_PAUSE_S * (tries + 1))
+                time.sleep(self._limits.pause_s * (tries + 1))
         raise AssertionError("not reached")
 
     # ---- fetching ----------------------------------------------------------------------------------------------------

@@ -1,0 +1,196 @@
+"""`hangscope bundle PATH`: the one file that a support ticket needs."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from hangscope.cli.bars import bar
+from hangscope.cli.output import note, progress, write
+from hangscope.cli.sizes import size
+from hangscope.errors import InputError, NotFoundError, SettingsError
+
+if TYPE_CHECKING:
+    from hangscope.diagnosis.verdict import Diagnosis
+    from hangscope.incident.bundle import Bundle, Options
+    from hangscope.incident.usefulness import Involved
+    from hangscope.model import Job
+
+
+@click.command(epilog="Example: hangscope bundle hangscope/48121/0 -o ticket-4711.tar.gz --max-size 50MB")
+@click.argument("path", metavar="PATH", type=click.Path(path_type=Path))
+@click.option("-o", "--output", metavar="FILE", type=click.Path(path_type=Path), help="The bundle.  [default: by PATH]")
+@click.option("--no-redact", is_flag=True, help="Keep secrets and user names as they are.")
+@click.option("--pseudonymise", is_flag=True, help="Give hosts, addresses and paths aliases; their map stays here.")
+@click.option("--map", "map_file", metavar="FILE", type=click.Path(path_type=Path), help="Where aliases are kept.")
+@click.option("--max-size", callback=size, metavar="SIZE", help="Leave the least useful evidence out: 50MB, 1GiB.")
+@click.option("--no-verdict", is_flag=True, help="Do not diagnose: no verdict and no ticket in the bundle.")
+@click.option("--verify", "only_verify", is_flag=True, help="PATH is a bundle: check every name and checksum in it.")
+@click.option("--unpack", metavar="DIR", type=click.Path(path_type=Path), help="PATH is a bundle: unpack it safely.")
+def command(
+    path: Path,
+    output: Path | None,
+    no_redact: bool,
+    pseudonymise: bool,
+    map_file: Path | None,
+    max_size: int | None,
+    no_verdict: bool,
+    only_verify: bool,
+    unpack: Path | None,
+) -> int:
+    """Make one file of an incident, or of any folder of dumps and logs, with the verdict and a ticket in it.
+
+    Secrets, user names and home directories are redacted, also inside dumps. The name of the bundle goes to stdout,
+    what was replaced and left out to stderr.
+    """
+    if only_verify or unpack is not None:
+        return _open(path, unpack)
+    if no_redact and pseudonymise:
+        raise SettingsError("--no-redact and --pseudonymise contradict each other", hint="choose one")
+    from hangscope.incident.bundle import Options
+
+    path = Path(os.path.abspath(path))  # so that it can be told from what is inside, also where it was "."
+    options = Options(redact=not no_redact, pseudonymise=pseudonymise, map_file=map_file, max_bytes=max_size)
+    target = output or Path(f"{path.name.removesuffix('.gz').removesuffix('.tar')}.bundle.tar.gz")
+    if _is_bundle(path):
+        from hangscope.incident.unpack import extract
+
+        with tempfile.TemporaryDirectory(prefix="hangscope-") as folder:
+            extract(path, Path(folder) / "incident")
+            return _make(Path(folder) / "incident", target, options, verdict=not no_verdict)
+    return _make(path, target, options, verdict=not no_verdict)
+
+
+def _make(path: Path, target: Path, options: Options, *, verdict: bool) -> int:
+    from hangscope.incident.bundle import write_bundle
+
+    if verdict:
+        options = _with_verdict(path, options)
+    with bar(f"bundling {path.name}") as told:
+        try:
+            made = write_bundle(path, target, options, progress=told)
+        except OSError as error:
+            raise SettingsError(f"{target} cannot be written: {error.strerror or error}") from None
+    _report(made)
+    write(f"{made.path}\n")
+    return 0
+
+
+def _with_verdict(path: Path, options: Options) -> Options:
+    """The verdict and the ticket, where the evidence allows one; a bundle is worth making without them too."""
+    from hangscope.diagnosis import diagnose
+    from hangscope.reader.load import load
+    from hangscope.report.export import to_dict
+    from hangscope.report.terminal import render_text
+    from hangscope.report.ticket import render_ticket
+
+    try:
+        with progress(f"diagnosing {path}"):
+            job = load([path])
+            found = diagnose(job)
+    except NotFoundError as error:
+        if not path.exists():
+            raise
+        note(f"no verdict in the bundle: {error}")
+        return options
+    import json
+
+    prefix = _prefix(path)
+    return replace(
+        options,
+        verdict_json=json.dumps(_inside(to_dict(found), prefix), indent=1) + "\n",
+        verdict_text=render_text(found).replace(prefix, ""),
+        ticket=lambda manifest: render_ticket(found, job, files=manifest.files),
+        involved=involved(found, job, path),
+    )
+
+
+def involved(found: Diagnosis, job: Job, path: Path) -> Involved:
+    """Whose evidence the verdict rests on: what a bundle of limited size may not leave out."""
+    from hangscope.incident.usefulness import Involved
+
+    ranks = {culprit.rank for culprit in found.culprits}
+    nodes = {culprit.node for culprit in found.culprits}
+    if found.first_reported is not None:
+        ranks.add(found.first_reported.rank)
+    if found.link is not None:
+        ranks |= {found.link.sender.rank, found.link.receiver.rank}
+        nodes |= {found.link.sender.node, found.link.receiver.node}
+    files = [source.file for finding in found.why for source in finding.sources]
+    files += [dump.file for rank in ranks for dump in job.dumps.get(rank, ())]
+    files += [file for rank, file in job.facts.log_ranks if rank in ranks]
+    files += [comm.source.file for comm in job.facts.communicators if comm.rank in ranks and comm.source]
+    files += [stack.source.file for stack in job.facts.stacks if stack.rank in ranks]
+    pids = {job.processes[rank].pid for rank in ranks if rank in job.processes}
+    prefix = _prefix(path)
+    return Involved(
+        ranks=frozenset(ranks),
+        nodes=frozenset(node for node in nodes if node),
+        pids=frozenset(pid for pid in pids if pid is not None),
+        files=frozenset(file.removeprefix(prefix) for file in files),
+    )
+
+
+def _prefix(path: Path) -> str:
+    """What stands in front of the names that the bundle will have."""
+    return f"{str(path if path.is_dir() else path.parent).rstrip('/')}/"
+
+
+def _inside(value: Any, prefix: str) -> Any:
+    """The verdict with files as the bundle names them, not as they were reached here."""
+    if isinstance(value, dict):
+        return {key: _inside(item, prefix) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_inside(item, prefix) for item in value]
+    if isinstance(value, str):
+        return "." if f"{value}/" == prefix else value.replace(prefix, "")
+    return value
+
+
+def _report(made: Bundle) -> None:
+    """What was replaced, left out and kept back, on stderr."""
+    from hangscope.words import plural
+    from hangscope.words import size as human
+
+    note(f"{plural(len(made.manifest.files), 'file')}, {human(made.size)}")
+    if made.replaced:
+        note("replaced: " + ", ".join(f"{count} {kind}" for kind, count in made.replaced.items()))
+    for what, count in made.dropped.items():
+        note(f"left out to keep the bundle small: {what} ({plural(count, 'file')})")
+    for gap in made.left_out:
+        note(f"{gap.what}: {gap.why}")
+    if made.map_file is not None:
+        note(f"the aliases are in {made.map_file}: keep it to yourself")
+
+
+def _open(bundle: Path, target: Path | None) -> int:
+    from hangscope.incident.unpack import extract, verify
+    from hangscope.words import plural
+    from hangscope.words import size as human
+
+    with bar(f"checking {bundle.name}") as told:
+        opened = verify(bundle, progress=told) if target is None else extract(bundle, target, progress=told)
+    note(f"{bundle}: {plural(opened.files, 'file')}, {human(opened.bytes)}; every name and checksum is right")
+    if target is not None:
+        write(f"{target}\n")
+    return 0
+
+
+def _is_bundle(path: Path) -> bool:
+    """Whether a file is a bundle, so that it is opened and not packed as it is."""
+    if not path.is_file():
+        return False
+    from hangscope.incident.unpack import members
+
+    try:
+        for member, _ in members(path):
+            if member.name.count("/") == 1 and member.name.endswith("/incident.json"):
+                return True
+    except InputError:
+        return False
+    return False

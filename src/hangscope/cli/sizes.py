@@ -1,0 +1,29 @@
+"""Sizes and times as people type them, for options: `callback=size`."""
+
+from __future__ import annotations
+
+import re
+
+import click
+
+_DECIMAL = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
+_BINARY = {"k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
+_SECONDS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+
+
+def size(ctx: click.Context, param: click.Parameter, value: str | None) -> int | None:
+    """Bytes: `50MB`, `1.5GiB`, `700000`."""
+    if value is None:
+        return None
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(i?)b?", value.strip().lower())
+    if match is None or (match[3] and not match[2]):
+        raise click.BadParameter(f"{value!r} is no size such as 50MB", ctx, param)
+    return int(float(match[1]) * (_BINARY[match[2]] if match[3] else _DECIMAL[match[2]]))
+
+
+def seconds(ctx: click.Context, param: click.Parameter, value: str) -> float:
+    """Seconds: `90`, `30s`, `10m`, `2h`."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([smhd]?)", value.strip().lower())
+    if match is None:
+        raise click.BadParameter(f"{value!r} is no time such as 30s or 2h", ctx, param)
+    return float(match[1]) * _SECONDS[match[2]]
