@@ -8,7 +8,7 @@ from hangscope.diagnosis.rules.died import died
 from hangscope.diagnosis.rules.mismatch import hung_mismatch, silent_mismatch
 from hangscope.diagnosis.rules.network import network
 from hangscope.diagnosis.rules.nothing import nothing, undetermined
-from hangscope.diagnosis.rules.other_root import other_root
+from hangscope.diagnosis.rules.other_root import other_root, silent_root
 from hangscope.diagnosis.rules.peers import wrong_peer
 from hangscope.diagnosis.rules.reported import only_silent, ran_ahead, reported_mismatch
 from hangscope.diagnosis.rules.roots import roots
@@ -27,6 +27,6 @@ HANG_RULES = (
     only_silent,
     undetermined,
 )
-NO_HANG_RULES = (silent_mismatch, slow, nothing)
+NO_HANG_RULES = (silent_mismatch, silent_root, slow, nothing)
 
 __all__ = ["HANG_RULES", "NO_HANG_RULES"]

@@ -9,10 +9,14 @@ from hangscope.diagnosis.words import ranks_text
 
 def died(case: Case) -> Draft | None:
     """Ranks whose end or freeze was seen, where no recording shows an operation that waits for them."""
+    hung, _ = case.stuck()
     seen = {
         rank: fate
         for rank in case.job.ranks
-        if (fate := case.fates.of(rank)).kind in ("dead", "frozen") and fate.strength == "strong" and not fate.clean
+        if (fate := case.fates.of(rank)).kind in ("dead", "frozen")
+        and fate.strength == "strong"
+        # One that exited with status 0 did no harm, unless the others hang and it left nothing behind.
+        and (not fate.clean or (hung and rank not in case.job.dumps))
     }
     dead = {rank: fate for rank, fate in seen.items() if fate.kind == "dead"} or seen
     if not dead:

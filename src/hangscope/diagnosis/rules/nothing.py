@@ -18,7 +18,9 @@ def nothing(case: Case) -> Draft | None:
     text = (
         f"no rank waits for another in {plural(len(job.ops), 'recorded operation')} of {plural(len(job.dumps), 'rank')}"
     )
-    complete = all(r in job.dumps for r in job.ranks) and bool(np.any(job.ops.column("completed_ns") > 0))
+    complete = all(r in job.dumps for r in job.ranks) and bool(
+        np.any(np.isfinite(job.ops.columns["duration_ms"].astype(float)))
+    )
     return Draft(
         kind="none",
         hang=False,

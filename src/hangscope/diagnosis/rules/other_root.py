@@ -10,7 +10,7 @@ from collections import Counter
 
 import numpy as np
 
-from hangscope.diagnosis.align import Lane
+from hangscope.diagnosis.align import Lane, is_guessed
 from hangscope.diagnosis.case import Case, Draft
 from hangscope.diagnosis.divergence import Divergence, Shape, came_from_elsewhere_before
 from hangscope.diagnosis.rules.mismatch import operation_at
@@ -33,6 +33,57 @@ def other_root(case: Case) -> Draft | None:
         if found is not None:
             return _draft(case, wait, found)
     return None
+
+
+def silent_root(case: Case) -> Draft | None:
+    """One rank that made a rooted call, once, from a line that nobody else ever used, and nothing hung."""
+    ops = case.job.ops
+    rooted = [i for i, name in enumerate(ops.tables.names) if name in _ROOTED]
+    for lane in case.alignment.lanes.values():
+        if is_guessed(lane.group) or not np.all(ops.column("stack")[lane.rows]):
+            continue
+        stacks, starts = ops.column("stack")[lane.rows], lane.starts[:-1]
+        differs = np.minimum.reduceat(stacks, starts) != np.maximum.reduceat(stacks, starts)
+        for index in np.flatnonzero(differs & np.isin(ops.column("name")[lane.rows[starts]], rooted)).tolist():
+            rows = lane.rows_at(index)
+            votes = Counter(ops.column("stack")[rows].tolist()).most_common()
+            odd_rows = rows[ops.column("stack")[rows] != votes[0][0]]
+            if len(odd_rows) != 1 or len(rows) < 3:
+                continue
+            odd, reference = int(odd_rows[0]), int(rows[ops.column("stack")[rows] == votes[0][0]][0])
+            elsewhere = case.alignment.call == case.alignment.call[odd]
+            usual = lane.rows[ops.column("rank")[lane.rows] == ops[odd].rank]
+            shared = np.any(case.alignment.call[usual] == case.alignment.call[reference])
+            if int(elsewhere.sum()) == 1 and shared:
+                seq = int(lane.seqs[index])
+                found = Divergence(
+                    lane.group.index, seq, Shape.OTHER_OPERATION, (ops[odd].rank,), False, odd, reference
+                )
+                return _silent_draft(case, found)
+    return None
+
+
+def _silent_draft(case: Case, d: Divergence) -> Draft:
+    odd, reference = case.job.ops[d.odd_row], case.job.ops[d.reference_row]
+    lines = _lines(case, odd, reference)
+    text = f"called {odd.name} #{d.seq} once from a line that nobody else ever used"
+    return Draft(
+        kind="mismatch",
+        hang=False,
+        headline=f"rank {odd.rank} {text}, perhaps with another root",
+        summary=f"Nothing hangs, but rank {odd.rank} {text}, perhaps with another root: then the result is wrong.",
+        confidence="medium",
+        rule="mismatch: a rooted operation called once from a line of its own; roots are not recorded",
+        culprits={odd.rank: text},
+        operation=operation_at(case, d, reference),
+        why=[
+            Finding(
+                f"{odd.name} #{d.seq} was called from two lines: {lines}",
+                (*case.source(odd.rank, odd), *case.source(reference.rank, reference)),
+            )
+        ],
+        next_steps=[f"code: compare the source rank that the two calls of {odd.name} pass ({lines})"],
+    )
 
 
 def _odd_caller(case: Case, wait: Wait) -> Divergence | None:

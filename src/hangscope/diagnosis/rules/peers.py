@@ -35,7 +35,9 @@ def _from_dumps(case: Case) -> Draft | None:
             offered = [
                 r
                 for r, c in against.counterparts
-                if c.peer == rank and int(ops.column("kind")[r]) == opposite and c.place is Place.NOT_LAUNCHED
+                if c.peer == rank
+                and int(ops.column("kind")[r]) == opposite
+                and c.place in (Place.NOT_LAUNCHED, Place.QUEUED)
             ]
             if offered and _moved_on(case, other.peer, rank):
                 suspects[rank] = (wait, row, against)

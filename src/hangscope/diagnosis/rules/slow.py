@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from hangscope.diagnosis.case import Case, Draft
+from hangscope.diagnosis.gaps import own_times
 from hangscope.diagnosis.lateness import tardiness
 from hangscope.diagnosis.verdict import Finding
 from hangscope.diagnosis.words import ranks_text
@@ -19,6 +20,44 @@ _LEAST_TIMES = 4
 
 def slow(case: Case) -> Draft | None:
     """Ranks that came last by themselves often enough to cost a good part of every step."""
+    return _by_waiting(case) or _by_own_time(case)
+
+
+def _by_own_time(case: Case) -> Draft | None:
+    """One rank that takes longer than its peers between the same two calls, on its own clock."""
+    found = own_times(case.alignment)
+    window_ms = tardiness(case.alignment).window_ms
+    if not found or window_ms <= 0:
+        return None
+    top = found[0]
+    share = top.extra_ms / window_ms
+    if share < _SHARE or (len(found) > 1 and found[1].extra_ms > top.extra_ms / 2):
+        return None
+    operation = case.job.ops[top.row]
+    line = case.user_frame(operation.frames)
+    before = f" before {operation.title}" + (f" at {line.filename}:{line.line}" if line else "")
+    each = top.extra_ms / top.rounds
+    return Draft(
+        kind="slow",
+        hang=False,
+        headline=f"rank {top.rank} takes longer than its peers{before}: {share:.0%} of the time",
+        summary=f"Nothing hangs, but {case.who(top.rank)} takes {each:.0f} ms longer than its peers{before}, "
+        f"{top.rounds} times: {share:.0%} of the recorded time.",
+        confidence="medium",
+        rule="slow: on its own clock a rank takes longer than its peers between the same two calls",
+        culprits={top.rank: f"takes {each:.0f} ms longer than its peers{before}"},
+        why=[
+            Finding(
+                f"between the same two calls rank {top.rank} takes {each:.0f} ms longer than its peers, "
+                f"{top.rounds} times",
+                case.source(top.rank, operation),
+            )
+        ],
+        next_steps=[f"profile what rank {top.rank} does{before} (data loading, garbage collection, a throttled CPU)"],
+    )
+
+
+def _by_waiting(case: Case) -> Draft | None:
     result = tardiness(case.alignment)
     if not result.ranks or result.window_ms <= 0:
         return None
