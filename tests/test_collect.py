@@ -572,17 +572,7 @@ def test_the_command_collects_and_tells(
     cluster.start("gpu-a")
     hostfile = _put(tmp_path / "hosts", "gpu-a slots=8\n")
     common = ["collect", "-o", str(tmp_path / "out"), "--ssh", " ".join(cluster.ssh), "--deadline", "10s"]
-        "collect",
-        "-o",
-        str(tmp_path / "out"),
-        "--ssh",
-        " ".join(cluster.ssh),
-        "--deadline",
-        "10s",
-        "--retries",
-        "0",
-    ]
-    common += ["--path", "~/logs/*", "--no-defaults", "--from", str(tmp_path / "here")]
+    common += ["--retries", "0", "--path", "~/logs/*", "--no-defaults", "--from", str(tmp_path / "here")]
     assert main([*common, "--hostfile", str(hostfile), "--hosts", "gpu-b"]) == 1
     said = capsys.readouterr()
     assert said.out == f"{tmp_path / 'out'}\n"
