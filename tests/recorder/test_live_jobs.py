@@ -87,11 +87,11 @@ def test_mp_spawn_in_an_interpreter_without_hangscope(start: Starter, tmp_path: 
         pythons[name] = tmp_path / name / "bin" / "python"
     incident = tmp_path / "incident"
     store = f"file://{tmp_path}/store"
-    job = (pythons["job"], TRAIN, "--spawn", "2", "--store", store, "--fault", "pause")
+    job = (pythons["job"], TRAIN, "--spawn", "2", "--store", store, "--fault", "pause", "--steps", "130")
     words = ("-m", "hangscope", "run", "--dir", incident, "--stall-after", "3", "--node", "n", "--")
     started = start(pythons["tool"], *words, *job, PYTHONPATH="")
     assert started.wait(90) == 0
-    assert started.out.count("step") == 120
+    assert started.out.count("step") == 260
     assert len(re.findall("saving what every rank is doing", started.err)) == 1
     assert f"the job goes on; what was saved is in {incident}" in started.err
     verdict = json.loads((incident / "verdict.json").read_text())
