@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from hangscope.diagnosis.align import Alignment
 
@@ -48,8 +49,13 @@ def own_times(alignment: Alignment) -> list[OwnTime]:
     place = between.reshape(-1)[order][starts]
     owner = rank[following][order][starts]
     mean = total / rounds
+    # Peers are ranks of one role: a pipeline's stages share calls, but not their rhythm.
+    role = _roles(place, owner, rounds)
+    by_role = np.lexsort((owner, role, place))
+    rounds, place, owner, role, starts = (a[by_role] for a in (rounds, place, owner, role, starts))
+    mean = mean[by_role]
     best: dict[int, OwnTime] = {}
-    bounds = np.flatnonzero(np.append(True, np.diff(place) != 0))
+    bounds = np.flatnonzero(np.append(True, (np.diff(place) != 0) | (np.diff(role) != 0)))
     for low, high in zip(bounds.tolist(), [*bounds[1:].tolist(), len(place)], strict=True):
         often = rounds[low:high] >= _LEAST_ROUNDS
         if int(often.sum()) < _LEAST_PEERS:
@@ -62,3 +68,16 @@ def own_times(alignment: Alignment) -> list[OwnTime]:
                 row = int(following[order[starts[index]]])
                 best[who] = OwnTime(who, extra, int(rounds[index]), row)
     return sorted(best.values(), key=lambda item: (-item.extra_ms, item.rank))
+
+
+def _roles(
+    place: npt.NDArray[np.int64], owner: npt.NDArray[np.int64], rounds: npt.NDArray[np.int64]
+) -> npt.NDArray[np.int64]:
+    """Per entry the role of its rank: ranks that make the same pairs of calls, again and again, have one role."""
+    made: dict[int, set[int]] = {}
+    for who, where, often in zip(owner.tolist(), place.tolist(), (rounds >= _LEAST_ROUNDS).tolist(), strict=True):
+        if often:
+            made.setdefault(who, set()).add(where)
+    ids: dict[frozenset[int], int] = {}
+    role_of = {who: ids.setdefault(frozenset(places), len(ids)) for who, places in made.items()}
+    return np.asarray([role_of.get(who, -1) for who in owner.tolist()], dtype=np.int64)

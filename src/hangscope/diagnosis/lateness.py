@@ -168,10 +168,10 @@ def _waits(alignment: Alignment, lane: Lane, offsets: Floats | None) -> list[tup
         known = np.all(created >= 0, axis=1)
         if known.any():
             adjusted = created[known] / 1e6 - offsets[ops.column("rank")[rows[known]]]
-            # Clocks are aligned through what the watchdogs noticed, and those sweep every 100 ms: a smaller lateness
-            # that is the same at every call is more likely a clock than a rank.
-            bias = np.median(adjusted - np.median(adjusted, axis=1, keepdims=True), axis=0)
-            adjusted = adjusted - np.where(np.abs(bias) < _SWEEP_MS, bias, 0.0)
+            # Clocks are aligned through what the watchdogs noticed, and those sweep every 100 ms; and the CPU runs
+            # ahead of the GPU by more or less. Only a larger lateness that is there at most calls means anything.
+            usual = np.median(adjusted - np.median(adjusted, axis=1, keepdims=True), axis=0, keepdims=True)
+            adjusted = np.where(np.abs(usual) < _SWEEP_MS, 0.0, usual) + np.zeros_like(adjusted)
             parts.append((rows[known], adjusted.max(axis=1, keepdims=True) - adjusted))
     return parts
 
