@@ -215,6 +215,30 @@ def same_entry(rng: random.Random) -> bytes:
     return _ENTRIES + entry_with("op_id", b"K\x01") + b"\x94" + b"h\x00" * count + b"eu."
 
 
+def many_groups(rng: random.Random) -> bytes:
+    """Thousands of groups in one process, by number, by name, or in the table alone."""
+    count = rng.choice((50, 6000))
+    kind = rng.randrange(3)
+    entries = [
+        {
+            "profiling_name": "nccl:send 0->1",
+            "state": "scheduled",
+            "collective_seq_id": 1,
+            "p2p_seq_id": 1,
+            "pg_id": n if kind != 1 else 0,
+            "process_group": ("0" if kind != 1 else str(n), "x"),
+            "record_id": n,
+        }
+        for n in range(count if kind < 2 else 1)
+    ]
+    config = {str(n): {"name": str(n), "desc": "x", "ranks": f"[0, {n + 1}]"} for n in range(count)}
+    if rng.random() < 0.3:
+        entries = [{**line, "seq_id": 7} for line in entries]
+        for line in entries:
+            del line["process_group"], line["collective_seq_id"], line["record_id"]
+    return pickle.dumps({"version": "2.10", "pg_config": config, "entries": entries}, protocol=rng.randrange(2, 6))
+
+
 def tiny_entries(rng: random.Random) -> bytes:
     return (
         _ENTRIES
@@ -387,6 +411,7 @@ KINDS: tuple[tuple[int, Callable[[random.Random], bytes]], ...] = (
     (3, laughs),
     (2, tuple_laughs),
     (1, same_entry),
+    (2, many_groups),
     (2, tiny_entries),
     (3, nesting),
     (3, memo),

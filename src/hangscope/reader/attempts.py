@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from hangscope.model import UNKNOWN, State
-from hangscope.reader.ranks import membership_of
+from hangscope.reader.ranks import lines_of
 from hangscope.reader.raw import RawDump
 
 APART_NS = 120 * 10**9
@@ -86,11 +86,11 @@ def _ranges(raw: RawDump) -> dict[_Group, _Range]:
     columns = raw.columns
     ranges = {}
     launches = columns["launches"] == 1
-    for slot, group in enumerate(raw.groups):
-        seq = columns["seq"][(columns["group"] == slot) & launches]
+    for slot, (group, line) in enumerate(zip(raw.groups, lines_of(raw), strict=True)):
+        mine = (columns["group"] == slot) & launches
+        seq = columns["seq"][mine]
         if len(seq) and seq.max() != UNKNOWN:
-            done = columns["state"][(columns["group"] == slot) & launches] == State.COMPLETED
-            line = membership_of(group, raw.memberships)
+            done = columns["state"][mine] == State.COMPLETED
             members = line.members if line is not None else None
             key = (raw.backend, group.name, group.desc if group.name is not None else str(group.pg_id), members)
             ranges[key] = (int(seq.min()), int(seq.max()), int(seq[done].max(initial=0)))

@@ -195,8 +195,9 @@ def _first_record(columns: Columns, entries: Entries) -> int:
         # Entries that were left out as bad are not lost history.
         return max(0, int(columns["record_id"][0] - columns["index"][0]))
     # torch 2.2 numbers no records, but each group's sequence starts at 1.
-    group, seq = columns["group"], columns["seq"]
-    return sum(max(0, int(seq[group == g].min()) - 1) for g in np.unique(group))
+    first = np.full(len(entries.groups), np.iinfo("i8").max)
+    np.minimum.at(first, columns["group"], columns["seq"])
+    return int(np.maximum(first[np.unique(columns["group"])] - 1, 0).sum())
 
 
 def _narrow(columns: Columns) -> Columns:

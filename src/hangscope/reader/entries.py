@@ -16,7 +16,7 @@ import numpy as np
 
 from hangscope.errors import DamagedError
 from hangscope.model import UNKNOWN, Frame, Shapes, State
-from hangscope.reader.limits import Limits
+from hangscope.reader.limits import MOST_GROUPS, Limits
 from hangscope.reader.names import Name, parse, size_bytes
 from hangscope.reader.raw import Columns, LocalGroup, Problem
 
@@ -29,8 +29,6 @@ _STATES = {"scheduled": State.SCHEDULED, "started": State.STARTED, "completed": 
 _HOPELESS = 1000
 """Bad entries after which, where they are the majority, nobody looks at the others any more."""
 _MAX_LINE = (1 << 31) - 1
-
-INTS = ("record_id", "pg_id", "seq", "p2p_seq", "op_id", "created_ns", "started_ns", "completed_ns", "timeout_ms")
 
 
 class Entries:
@@ -226,7 +224,9 @@ class Entries:
             found = known.get(key)
             if found is None:
                 found = 0
-                if row not in bad:
+                if row not in bad and len(known) >= MOST_GROUPS:
+                    self._reject(row, indices, bad, f"belongs to one more than {MOST_GROUPS} groups")
+                elif row not in bad:
                     found = known[key] = len(known)
             columns.append(found)
         return pg_ids, columns

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from hangscope.model import UNKNOWN, Gap, Group
-from hangscope.reader.ranks import membership_of
+from hangscope.reader.ranks import lines_of
 from hangscope.reader.raw import LocalGroup, Membership, RawDump
 
 Members = tuple[int, ...]
@@ -115,13 +115,11 @@ def join(dumps: Sequence[tuple[int, RawDump]], world: Members) -> Joined:
 
 
 def _mentions(index: int, rank: int, raw: RawDump) -> list[_Mention]:
-    serials = _serials(raw.groups)
-    mentions = []
-    for slot, group in enumerate(raw.groups):
-        line = membership_of(group, raw.memberships)
-        mentions.append(
-            _Mention(index, rank, raw.backend, slot, group.name, group.desc, group.pg_id, serials[slot], line)
-        )
+    described = zip(raw.groups, lines_of(raw), _serials(raw.groups), strict=True)
+    mentions = [
+        _Mention(index, rank, raw.backend, slot, group.name, group.desc, group.pg_id, serial, line)
+        for slot, (group, line, serial) in enumerate(described)
+    ]
     used = {id(mention.line) for mention in mentions}
     for line in raw.memberships:
         if id(line) not in used:
@@ -133,31 +131,29 @@ def _mentions(index: int, rank: int, raw: RawDump) -> list[_Mention]:
 
 def _serials(groups: Sequence[LocalGroup]) -> list[int]:
     """0 for the newest group of a name in a process, 1 for the one before: a restart in the process reuses names."""
-    numbers: dict[tuple[str | None, str], set[int]] = defaultdict(set)
+    numbers: dict[tuple[str, str], set[int]] = defaultdict(set)
     for group in groups:
         if group.name is not None and group.pg_id is not None and group.pg_id >= 0:
             numbers[group.name, group.desc].add(group.pg_id)
-    serials = []
-    for group in groups:
-        newest_first = sorted(numbers[group.name, group.desc], reverse=True)
-        serials.append(newest_first.index(group.pg_id) if group.pg_id in newest_first else 0)
-    return serials
+    order: dict[tuple[object, ...], int] = {
+        (*named, pg_id): serial
+        for named, pg_ids in numbers.items()
+        for serial, pg_id in enumerate(sorted(pg_ids, reverse=True))
+    }
+    return [order.get((group.name, group.desc, group.pg_id), 0) for group in groups]
 
 
 def _number_unnamed(mentions: list[_Mention]) -> list[_Mention]:
     """torch 2.3 has no names: groups of the same members are told apart by the order in which they were made, which is
     the same on all of them."""
-    made: dict[Members, list[int]] = defaultdict(list)
-    for mention in mentions:
-        if mention.line is not None and mention.line.members and mention.line.pg_id is not None:
-            made[tuple(sorted(mention.line.members))].append(mention.line.pg_id)
-    numbered = []
-    for mention in mentions:
-        if mention.line is not None and mention.line.members and mention.line.pg_id is not None:
-            same = sorted(made[tuple(sorted(mention.line.members))])
-            mention = replace(mention, serial=same.index(mention.line.pg_id))
-        numbered.append(mention)
-    return numbered
+    made: dict[frozenset[int], int] = defaultdict(int)
+    serials: dict[int, int] = {}
+    lines = [mention.line for mention in mentions if mention.line is not None and mention.line.members]
+    for line in sorted(lines, key=lambda line: line.pg_id or 0):
+        members = frozenset(line.members or ())
+        serials[id(line)] = made[members]
+        made[members] += 1
+    return [replace(mention, serial=serials.get(id(mention.line), mention.serial)) for mention in mentions]
 
 
 def _keys(mentions: Sequence[_Mention]) -> tuple[list[_Key], dict[_Key, _Found]]:
@@ -284,6 +280,8 @@ def _disagreements(found: Mapping[_Key, _Found]) -> list[Gap]:
             by_name[key.backend, key.name, key.serial].append(key)
     gaps = []
     for (_, name, _), keys in sorted(by_name.items()):
+        if len(keys) == 1:
+            continue
         counts = Counter(rank for key in keys for rank in key.members or ())
         shared = sorted(rank for rank, times in counts.items() if times > 1)
         if shared:

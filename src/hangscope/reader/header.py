@@ -5,13 +5,13 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from hangscope.reader.limits import MOST_GROUPS
 from hangscope.reader.raw import Membership, Problem
 
 Counters = tuple["int | None", "int | None", "int | None"]
 
 _RANKS = re.compile(r"\s*(\[?)\s*(\d{1,9}(?:\s*,\s*\d{1,9})*)?\s*(\]?)\s*")
 _NUMBER = re.compile(r"-?\d{1,18}")
-_MOST_GROUPS = 100_000
 _MOST_RANKS = 1_000_000
 _LONGEST = 1 << 20
 
@@ -35,10 +35,12 @@ def memberships(config: Any, problems: list[Problem], partial: frozenset[int] = 
         problems.append(Problem("pg_config", "is no table of groups"))
         return ()
     found: list[Membership] = []
-    for key, line in list(config.items())[:_MOST_GROUPS]:
+    listed = 0
+    for key, line in list(config.items())[:MOST_GROUPS]:
+        listed += found[-1].size or 0 if found else 0
         if id(line) in partial:
             continue
-        if sum(member.size or 0 for member in found) > _MOST_RANKS:
+        if listed > _MOST_RANKS:
             problems.append(Problem("pg_config", f"lists more than {_MOST_RANKS} members; the rest was left out"))
             break
         place = f"pg_config[{_short(key)}]"
@@ -74,7 +76,7 @@ def statuses(status: Any, problems: list[Problem], partial: frozenset[int] = fro
         problems.append(Problem("pg_status", "is no table of counters"))
         return {}
     found = {}
-    for key, line in list(status.items())[:_MOST_GROUPS]:
+    for key, line in list(status.items())[:MOST_GROUPS]:
         pg_id = _number(key)
         if id(line) in partial:
             continue
@@ -97,26 +99,36 @@ def _ranks(value: Any) -> tuple[int, ...] | None:
         return None
     if not {int}.issuperset(map(type, value)) or not all(0 <= rank < 1_000_000_000 for rank in value):
         return None
-    return tuple(value) if len(set(value)) == len(value) else None
+    return _keep(tuple(value), tuple(value)) if len(set(value)) == len(value) else None
 
 
 def _parse(text: str) -> tuple[int, ...] | None:
-    """Kept, because every rank of a job writes the same few texts: a list of ten thousand ranks then exists once."""
-    if text in _parsed:
-        return _parsed[text]
+    known = _known.get(text)
+    if known is not None:
+        return known
     found = _RANKS.fullmatch(text) if len(text) <= _LONGEST else None
     if found is None or bool(found[1]) != bool(found[3]):
         return None
     ranks = tuple(map(int, found[2].split(","))) if found[2] else ()
     if len(set(ranks)) != len(ranks):
         return None
-    if sum(map(len, _parsed.values())) > _MOST_RANKS or len(_parsed) > 10_000:
-        _parsed.clear()
-    _parsed[text] = ranks
-    return ranks
+    return _keep(text, ranks)
 
 
-_parsed: dict[str, tuple[int, ...]] = {}
+_known: dict[object, tuple[int, ...]] = {}
+_kept = 0
+
+
+def _keep(key: object, ranks: tuple[int, ...]) -> tuple[int, ...]:
+    """Every rank of a job writes the same few lists: one of ten thousand ranks then exists once, not ten thousand
+    times. What is kept is bounded."""
+    global _kept
+    if _kept > _MOST_RANKS or len(_known) > 10_000:
+        _known.clear()
+        _kept = 0
+    known = _known.setdefault(key, ranks)
+    _kept += len(ranks) if known is ranks else 0
+    return known
 
 
 def _number(value: Any) -> int | None:

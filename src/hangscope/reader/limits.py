@@ -27,3 +27,6 @@ class Limits:
 
 
 DEFAULT = Limits()
+
+MOST_GROUPS = 5000
+"""Groups of one process. Real ones have some dozens."""

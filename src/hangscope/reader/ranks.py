@@ -7,12 +7,13 @@ the process, which is not the global rank where a job starts with Gloo and makes
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from dataclasses import dataclass
 
 import numpy as np
 
 from hangscope.model import UNKNOWN, Kind
-from hangscope.reader.raw import LocalGroup, Membership, RawDump
+from hangscope.reader.raw import Membership, RawDump
 
 _OTHER_RANKS = "".join(rf"(?<!{word}[_.-])" for word in ("node", "local", "group", "host", "role"))
 _SAID = re.compile(rf"(?<![a-z]){_OTHER_RANKS}rank[_.=-]?(\d{{1,7}})(?!\d)", re.IGNORECASE)
@@ -39,12 +40,22 @@ def rank_from_name(name: str) -> int | None:
     return int(said[-1]) if said else None
 
 
-def membership_of(group: LocalGroup, tables: tuple[Membership, ...]) -> Membership | None:
-    """The line of the same dump's `pg_config` for a group of its entries."""
-    if group.name is None:
-        return next((line for line in tables if line.pg_id is not None and line.pg_id == group.pg_id), None)
-    lines = [line for line in tables if line.name == group.name]
-    return next((line for line in lines if line.desc == group.desc), lines[0] if len(lines) == 1 else None)
+def lines_of(raw: RawDump) -> list[Membership | None]:
+    """For each group of a dump's entries, the line of its own `pg_config` about it."""
+    by_number = {line.pg_id: line for line in raw.memberships if line.name is None}
+    by_name: dict[str, list[Membership]] = defaultdict(list)
+    for line in raw.memberships:
+        if line.name is not None:
+            by_name[line.name].append(line)
+    found: list[Membership | None] = []
+    for group in raw.groups:
+        if group.name is None:
+            found.append(by_number.get(group.pg_id))
+            continue
+        lines = by_name.get(group.name, [])
+        same = [line for line in lines if line.desc == group.desc]
+        found.append(same[0] if same else lines[0] if len(lines) == 1 else None)
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +86,9 @@ def claim(raw: RawDump) -> Claim:
                 f"conflict: the file's name says rank {named}, but its first group has ranks {_some(first)}; "
                 f"read as rank {first[named]}, number {named} of that group",
             )
-        return Claim(None, f"conflict: the file's name says rank {named}, which is not in the dump's own groups")
+        return Claim(
+            None, f"conflict: the file's name says rank {named}, which is not in the dump's own groups; not used"
+        )
     return Claim(named)
 
 
@@ -86,9 +99,10 @@ def rank_from_content(raw: RawDump) -> int | None:
         return raw.own_rank
     columns = raw.columns
     own: set[int] = set()
-    rows = np.flatnonzero(np.isin(columns["kind"], (Kind.SEND, Kind.RECV)) & (columns["own"] != UNKNOWN))
-    for group, number in {(int(columns["group"][row]), int(columns["own"][row])) for row in rows}:
-        line = membership_of(raw.groups[group], raw.memberships)
+    calls = np.isin(columns["kind"], (Kind.SEND, Kind.RECV)) & (columns["own"] != UNKNOWN)
+    lines = lines_of(raw)
+    for group, number in set(zip(columns["group"][calls].tolist(), columns["own"][calls].tolist(), strict=True)):
+        line = lines[group]
         if line is not None and line.members is not None:
             own.add(line.members[number] if number < len(line.members) else UNKNOWN)
     if own:
@@ -108,11 +122,7 @@ def _first_group(raw: RawDump) -> tuple[int, ...] | None:
     tables = _own_tables(raw)
     if len(set(tables)) == 1:
         return tables[0]
-    numbered = [group for group in raw.groups if group.pg_id is not None and group.pg_id >= 0]
-    if not numbered:
-        return None
-    first = min(numbered, key=lambda group: group.pg_id or 0)
-    line = membership_of(first, raw.memberships) if first.pg_id == 0 else None
+    line = next((line for group, line in zip(raw.groups, lines_of(raw), strict=True) if group.pg_id == 0), None)
     return line.members if line is not None else None
 
 
