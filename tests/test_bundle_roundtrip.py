@@ -62,3 +62,50 @@ def has_roster(case: Path) -> bool:
 def test_there_are_cases() -> None:
     """All recorded cases are tried."""
     assert len(CASES) >= 18
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ("--form", "json", "--fault", "absent"),
+        ("--form", "python4", "--fault", "mismatch", "--gzip"),
+        ("--form", "python5", "--fault", "dead", "--torch", "2.4"),
+        ("--form", "pickle", "--fault", "network", "--torch", "2.2"),
+        ("--form", "pickle", "--fault", "frozen", "--backend", "nccl2", "--torch", "2.15"),
+    ],
+    ids=" ".join,
+)
+def test_every_form_of_dump_survives(options: tuple[str, ...], tmp_path: Path) -> None:
+    """Dumps of every version and encoding, also compressed, are diagnosed alike after redaction and with aliases."""
+    from hangscope.cli.main import main
+
+    source = tmp_path / "job"
+    assert main(["simulate", "-o", str(source), "--ranks", "16", "--entries", "60", *options]) == 0
+    truth = _answer(source)
+    assert truth["hang"]
+    redacted = write_bundle(source, tmp_path / "redacted.tar.gz")
+    assert redacted.left_out == ()
+    assert _answer(redacted.path) == truth
+    aliased = write_bundle(source, tmp_path / "aliased.tar.gz", pseudonymise=True)
+    assert aliased.map_file is not None
+    assert _answer(aliased.path, json.loads(aliased.map_file.read_text())["hosts"]) == truth
+
+
+@pytest.mark.torch
+def test_a_live_incident_survives(tmp_path: Path) -> None:
+    """An incident that was recorded from a real job, and its parts collected again, are diagnosed alike."""
+    pytest.importorskip("torch")
+    from hangscope.cli.main import main
+    from hangscope.incident.collect import collect
+    from hangscope.incident.collect.directories import Directory
+
+    assert main(["demo", "--dir", str(tmp_path / "live")]) == 0
+    (incident,) = [path.parent for path in (tmp_path / "live").rglob("incident.json")]
+    truth = _answer(incident)
+    assert [rank for rank, *_ in truth["culprits"]] == [2]
+    aliased = write_bundle(incident, tmp_path / "aliased.tar.gz", pseudonymise=True)
+    assert aliased.map_file is not None
+    assert _answer(aliased.path, json.loads(aliased.map_file.read_text())["hosts"]) == truth
+    assert _answer(write_bundle(incident, tmp_path / "redacted.tar.gz").path) == truth
+    collect(tmp_path / "collected", [Directory(incident)])
+    assert _answer(tmp_path / "collected") == truth
