@@ -209,6 +209,7 @@ if rank > 0:
 dist.barrier()
 if rank != 2:
     waiting = dist.all_reduce(value, async_op=True)
+time.sleep(0.5)  # the barrier's entry is retired by another thread, a moment after the call returned
 with open(f"{sys.argv[1]}/gloo_rank_{rank}.pickle", "wb") as file:
     file.write(_dump_fr_trace())
 with open(f"{sys.argv[1]}/gloo_rank_{rank}.json", "wb") as file:
