@@ -216,8 +216,12 @@ with open(f"{sys.argv[1]}/gloo_rank_{rank}.json", "wb") as file:
     text = _dump_fr_trace_json()
     file.write(text if isinstance(text, bytes) else text.encode())
 store = dist.distributed_c10d._get_default_store()
+# Nobody leaves before all have written, because a closed connection ends the others' operations; rank 0 has the store.
 store.add("written", 1)
-while rank == 0 and store.add("written", 0) < 3:
+while store.add("written", 0) < 3:
+    time.sleep(0.05)
+store.add("left", 1)
+while rank == 0 and store.add("left", 0) < 3:
     time.sleep(0.05)
 os._exit(0)
 """
