@@ -96,6 +96,10 @@ def _world(used: Sequence[Owned], expected: set[int]) -> tuple[int, ...]:
 
 def _first_kept(used: Sequence[Owned], joined: Joined) -> dict[tuple[int, int], int]:
     kept: dict[tuple[int, int], int] = {}
+    memberships: dict[tuple[str, int], list[int]] = {}
+    for entry in joined.groups:
+        for member in entry.members or ():
+            memberships.setdefault((entry.backend, member), []).append(entry.index)
     for index, (rank, raw) in enumerate(used):
         lost = raw.first_record > 0 or raw.role == "poll"
         group, seq, launches = (raw.columns[name] for name in ("group", "seq", "launches"))
@@ -107,9 +111,8 @@ def _first_kept(used: Sequence[Owned], joined: Joined) -> dict[tuple[int, int], 
                 if lost or first > 1:
                     kept[rank, target] = min(first, kept.get((rank, target), first))
         if lost:
-            for entry in joined.groups:
-                if entry.backend == raw.backend and rank in (entry.members or ()):
-                    kept.setdefault((rank, entry.index), NOTHING_KEPT)
+            for target in memberships.get((raw.backend, rank), ()):
+                kept.setdefault((rank, target), NOTHING_KEPT)
     return dict(sorted(kept.items()))
 
 
