@@ -19,6 +19,7 @@ from pathlib import Path
 import pytest
 
 import bench_bundle
+import hangscope
 from hangscope.cli.main import main
 from hangscope.errors import InputError, NotFoundError
 from hangscope.incident.bundle import write_bundle
@@ -193,14 +194,59 @@ def test_a_failure_leaves_the_old_bundle_and_no_rest(tmp_path: Path) -> None:
 
 
 def test_a_file_that_cannot_be_read_is_a_gap(tmp_path: Path) -> None:
-    """One unreadable file does not stop the bundle; the manifest says what is missing and why."""
+    """A file that vanishes meanwhile does not stop the bundle; the manifest says what is missing and why."""
     source = _incident(tmp_path / "inc", log=1000)
-    secret = source / "nodes/a/logs/rank_0.log"
-    secret.unlink()
-    secret.symlink_to("/proc/self/mem")  # readable by its mode, but not in fact
-    bundle = write_bundle(source, tmp_path / "x.tar.gz")
+
+    def progress(done: int, total: int, what: str) -> None:
+        if what == "nodes/a/logs/rank_0.log":
+            (source / what).unlink(missing_ok=True)
+
+    bundle = write_bundle(source, tmp_path / "x.tar.gz", progress=progress)
     assert [(gap.what, "cannot be read" in gap.why) for gap in bundle.left_out] == [("nodes/a/logs/rank_0.log", True)]
     assert "nodes/a/logs/rank_0.log" in [gap.what for gap in verify(bundle.path).manifest.gaps]
+
+
+def test_links_that_lead_outside_are_not_followed(tmp_path: Path) -> None:
+    """A link in somebody's folder does not bring a file of this machine into the bundle; it is a gap."""
+    (tmp_path / "private.txt").write_text("do not take this along")
+    source = _incident(tmp_path / "inc", log=1000)
+    (source / "nodes/a/logs/rank_9.log").symlink_to(tmp_path / "private.txt")
+    manifest = verify(write_bundle(source, tmp_path / "x.tar.gz").path).manifest
+    assert "nodes/a/logs/rank_9.log" not in manifest.files
+    assert ("nodes/a/logs/rank_9.log", "a link that leads outside, not followed") in [
+        (gap.what, gap.why) for gap in manifest.gaps
+    ]
+
+
+def test_a_broken_manifest_is_a_gap(tmp_path: Path) -> None:
+    """An incident whose manifest was damaged can still be bundled, and the bundle says so."""
+    source = _incident(tmp_path / "inc", log=1000)
+    (source / "incident.json").write_text('{"schema": "hangsc')
+    manifest = verify(write_bundle(source, tmp_path / "x.tar.gz").path).manifest
+    assert "incident.json" in [gap.what for gap in manifest.gaps]
+
+
+def test_archives_among_the_evidence_are_redacted_file_by_file(tmp_path: Path) -> None:
+    """Tarballs that somebody made of each node are looked into, and the verdict stays the same."""
+    case = HERE / "cases/sigkill"
+    source = tmp_path / "tarballs"
+    source.mkdir()
+    for node in ("gpu-worker-6", "gpu-worker-7"):
+        with tarfile.open(source / f"{node}.tar.gz", "w:gz") as tar:
+            tar.add(case / node, node)
+            info = tarfile.TarInfo(f"{node}/secrets.txt")
+            info.size = len(b"password=Zx81abc /home/alice/x\n")
+            tar.addfile(info, io.BytesIO(b"password=Zx81abc /home/alice/x\n"))
+    shutil.copy(case / "roster.json", source)
+    truth = hangscope.diagnose(hangscope.load(case))
+    bundle = write_bundle(source, tmp_path / "x.tar.gz")
+    assert bundle.left_out == ()
+    extract(bundle.path, tmp_path / "out")
+    text = (tmp_path / "out/gpu-worker-6/gpu-worker-6/secrets.txt").read_text()
+    assert text == "password=[redacted:password] /home/user-1/x\n"
+    found = hangscope.diagnose(hangscope.load(bundle.path))
+    assert (found.kind, [c.rank for c in found.culprits]) == (truth.kind, [c.rank for c in truth.culprits])
+    assert found.nodes == truth.nodes
 
 
 # ---- size ------------------------------------------------------------------------------------------------------------

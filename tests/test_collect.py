@@ -279,6 +279,15 @@ def test_two_folders_of_one_name_stay_apart(tmp_path: Path) -> None:
     assert (tmp_path / "out/files/dumps-2/nccl_trace_rank_0").read_text() == "b"
 
 
+def test_a_directory_of_other_things_is_not_written_into(tmp_path: Path) -> None:
+    """Collecting into a folder that holds something else is refused before anything is fetched."""
+    _put(tmp_path / "in/rank_0.log", "x")
+    _put(tmp_path / "out/thesis.txt", "mine")
+    with pytest.raises(InputError, match="not empty, and not an incident"):
+        collect(tmp_path / "out", [Directory(tmp_path / "in")], limits=QUICK)
+    assert _files(tmp_path / "out") == {"thesis.txt"}
+
+
 def test_a_missing_directory_is_an_error(tmp_path: Path) -> None:
     """A path that does not exist is named before anything is fetched."""
     with pytest.raises(NotFoundError, match="no such file or directory"):

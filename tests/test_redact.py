@@ -12,6 +12,7 @@ import random
 import re
 import string
 import tarfile
+import time
 import uuid
 from pathlib import Path
 from typing import Any
@@ -539,6 +540,19 @@ def test_a_log_with_holes_is_still_text() -> None:
     assert out.getvalue() == b"\0" * 4096 + b"node-001 password=[redacted:password]\n"
 
 
+@pytest.mark.parametrize(
+    "piece",
+    [b"sk-", b"eyJ", b"-----BEGIN RSA PRIVATE KEY-----", b"password: '", b"authorization: bearer ", b"://::::", b"a@",
+     b"a", b"token=", b"gpu-a[", b"/a", b"curl -u ", b"cookie: a=", b"name: TOKEN ", b"1.", b"0:", b"X-Amz-", b"user"],
+)  # fmt: skip
+def test_no_file_makes_redaction_slow(piece: bytes) -> None:
+    """Whatever is repeated, without a single line break, redaction takes seconds and not hours."""
+    redactor = Redactor([b"alice"], Aliases(["gpu-a017", "a1"]))
+    begun = time.process_time()
+    redactor.text(piece * (300_000 // len(piece)))
+    assert time.process_time() - begun < 20
+
+
 # ---- users and aliases -----------------------------------------------------------------------------------------------
 
 
@@ -592,6 +606,12 @@ closed by gpu-9<123>, [gpu-10]:29500, (gpu-11, 29500), {"host": "10.0.0.1"}, "ho
     assert hosts_in(text) == {
         "gpu-1", "gpu-2", "gpu-3.cluster.local", "gpu-4", "gpu-a05", "login-1", "gpu-8", "gpu-9", "gpu-10", "gpu-11",
     }  # fmt: skip
+
+
+def test_a_short_host_name_does_not_rename_a_gpu() -> None:
+    """A host called a1 stands for itself: A100 and H200 are no hosts of the same form."""
+    aliases = Aliases(["a1", "h2"])
+    assert aliases.clean(b"a1:7:7 NVIDIA A100, H200 on h2") == b"node-001:7:7 NVIDIA A100, H200 on node-002"
 
 
 def test_the_map_makes_aliases_stable(tmp_path: Path) -> None:

@@ -6,8 +6,10 @@ The manifest comes last, because only then every checksum is known; a bundle wit
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
+import re
 import tempfile
 import time
 import zlib
@@ -17,18 +19,29 @@ from pathlib import Path
 from typing import IO, Any
 
 from hangscope.__about__ import __version__
-from hangscope.errors import InputError, NotFoundError
+from hangscope.errors import DamagedError, InputError, NotFoundError
 from hangscope.incident import manifest as manifests
 from hangscope.incident.archive import ArchiveWriter
 from hangscope.incident.evidence import is_evidence
 from hangscope.incident.gzips import GzipWriter
-from hangscope.incident.layout import MANIFEST, REDACTION, TICKET, VERDICT_JSON, VERDICT_TEXT, safe_name, walk_files
+from hangscope.incident.layout import (
+    MANIFEST,
+    REDACTION,
+    TICKET,
+    VERDICT_JSON,
+    VERDICT_TEXT,
+    outside_links,
+    safe_name,
+    walk_files,
+)
 from hangscope.incident.manifest import Manifest, Missing
 from hangscope.incident.redact import learn
 from hangscope.incident.redact.aliases import Aliases
 from hangscope.incident.redact.files import LeftOut, Redactor
 from hangscope.incident.redact.pickles import is_pickle
 from hangscope.incident.stale import Stale, stale_dumps
+from hangscope.incident.tars import is_header
+from hangscope.incident.unpack import members
 from hangscope.incident.usefulness import Involved, Item, Plan, item, shorten, shrink
 
 Progress = Callable[[int, int, str], None]
@@ -84,7 +97,7 @@ def write_bundle(
     files = _files(source, {target, options.map_file})
     if not files:
         raise NotFoundError(f"{source}: nothing to bundle here", hint="name an incident, or a folder of dumps and logs")
-    given = (manifests.read(source) if source.is_dir() else None) or Manifest(reason="collected")
+    given = _given(source)
     items = [item(name, path.stat().st_size, _head(path)) for name, path in files.items()]
     users, hosts = _learn(files, given, options, progress)
     top = options.name or safe_name(target.name.removesuffix(".gz").removesuffix(".tar").removesuffix(".tgz"))
@@ -152,9 +165,12 @@ class _Pass:
                     continue
                 try:
                     with path.open("rb") as source:
+                        if self.redactor is not None and _holds_files(source):
+                            self._add_archive(archive, name, path, told)
+                            continue
                         modified[name] = os.fstat(source.fileno()).st_mtime
                         names[name] = self._add(archive, name, source, modified[name], told)
-                except LeftOut as reason:
+                except (LeftOut, DamagedError) as reason:
                     self.left_out.append(Missing(name, f"left out of the bundle: {reason}"))
                 except OSError as error:
                     self.left_out.append(Missing(name, f"cannot be read: {error.strerror}"))
@@ -187,6 +203,20 @@ class _Pass:
                 reading.seek(0)
                 self.packed[name] = size * len(zlib.compress(sample, 1)) / max(1, len(sample)) + 128
             return archive.add(inside, reading, size, mtime, lambda done: told(name, done))
+
+    def _add_archive(self, archive: ArchiveWriter, name: str, path: Path, told: Callable[[str, int], None]) -> None:
+        """A tar that somebody put among the evidence: its files are redacted one by one, into a folder of its name."""
+        folder = re.sub(r"\.(?:tgz|tar|tar\.gz|gz)$", "", name) or name
+        for member, content in members(path):
+            inside = f"{folder}/{member.name}"
+            with tempfile.SpooledTemporaryFile(_IN_MEMORY) as source:
+                while data := content.read():
+                    source.write(data)
+                source.seek(0)
+                try:
+                    self._add(archive, inside, source, member.mtime, told)
+                except LeftOut as reason:
+                    self.left_out.append(Missing(inside, f"left out of the bundle: {reason}"))
 
     def _finish(self, archive: ArchiveWriter, texts: Mapping[str, str | None], stale: tuple[Stale, ...]) -> None:
         now = time.time()
@@ -234,6 +264,32 @@ class _Pass:
     def _clean(self, text: str) -> bytes:
         raw = text.encode("utf-8", "surrogateescape")
         return self.redactor.text(raw) if self.redactor else raw
+
+
+def _given(source: Path) -> Manifest:
+    """What the incident says about itself; of a folder without a manifest, or with a broken one, little."""
+    if not source.is_dir():
+        return Manifest(reason="collected")
+    gaps = tuple(Missing(name, "a link that leads outside, not followed") for name in outside_links(source))
+    try:
+        given = manifests.read(source) or Manifest(reason="collected")
+    except DamagedError as error:
+        return Manifest(reason="collected", gaps=(Missing(MANIFEST, error.reason), *gaps))
+    return replace(given, gaps=tuple(dict.fromkeys([*given.gaps, *gaps])))
+
+
+def _holds_files(source: IO[bytes]) -> bool:
+    """Whether a file is a tar, compressed or not."""
+    head = source.read(512)
+    source.seek(0)
+    if head[:2] == b"\x1f\x8b":
+        try:
+            with gzip.GzipFile(fileobj=source, mode="rb") as stream:
+                head = stream.read(512)
+        except (OSError, zlib.error, EOFError):
+            head = b""
+        source.seek(0)
+    return is_header(head)
 
 
 def _files(source: Path, without: set[Path | None]) -> dict[str, Path]:

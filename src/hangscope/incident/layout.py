@@ -72,18 +72,27 @@ def walk_files(root: Path) -> Iterator[tuple[str, Path]]:
     """Every regular file below `root` as (path inside, with slashes; path on disk), sorted by the former.
 
     Half-written files are left out, and so are pipes, sockets and devices: opening a dump pipe would wait for ever.
-    A link to a file outside `root` counts as that file, a link to one inside is met anyway, and a link to a directory
-    is not entered: it may lead in circles.
+    Links are not followed: a link inside leads to what is met anyway, and one that leads outside may have been put
+    there by somebody else.
     """
-    inside = os.path.realpath(root)
     found: list[tuple[str, Path]] = []
     for folder, folders, names in os.walk(root):
-        folders[:] = sorted(name for name in folders if not os.path.islink(os.path.join(folder, name)))
+        folders.sort()
         for name in names:
             path = os.path.join(folder, name)
-            if _HALF_WRITTEN.fullmatch(name) or not os.path.isfile(path):
-                continue
-            if os.path.islink(path) and os.path.realpath(path).startswith(inside + os.sep):
-                continue
-            found.append((os.path.relpath(path, root).replace(os.sep, "/"), Path(path)))
+            if not _HALF_WRITTEN.fullmatch(name) and os.path.isfile(path) and not os.path.islink(path):
+                found.append((os.path.relpath(path, root).replace(os.sep, "/"), Path(path)))
     yield from sorted(found)
+
+
+def outside_links(root: Path) -> list[str]:
+    """Links to files outside `root`, by their path inside: what `walk_files` leaves out and somebody may miss."""
+    inside = os.path.realpath(root) + os.sep
+    return sorted(
+        os.path.relpath(path, root).replace(os.sep, "/")
+        for folder, _, names in os.walk(root)
+        for name in names
+        if os.path.islink(path := os.path.join(folder, name))
+        and os.path.isfile(path)
+        and not os.path.realpath(path).startswith(inside)
+    )

@@ -164,10 +164,7 @@ class TarReader:
             raise Truncated("ends inside a header", file=self._file, offset=self.position)
         if block == _ZEROS:
             return None
-        told = _number(block[148:156])
-        body = block[:148] + b" " * 8 + block[156:]
-        # Some old tars summed signed bytes; both sums are accepted everywhere.
-        if told != sum(body) and told != sum(byte - 256 if byte > 127 else byte for byte in body):
+        if not is_header(block):
             raise self._bad("not a tar header")
         return block
 
@@ -197,6 +194,16 @@ class TarReader:
 
     def _bad(self, reason: str) -> DamagedError:
         return DamagedError(reason, file=self._file, offset=self.position)
+
+
+def is_header(block: bytes) -> bool:
+    """Whether 512 bytes are the header of a member: their sum is in them."""
+    told = _number(block[148:156])
+    if len(block) < _BLOCK or not told:
+        return False
+    body = block[:148] + b" " * 8 + block[156:_BLOCK]
+    # Some old tars summed signed bytes; both sums are accepted everywhere.
+    return told == sum(body) or told == sum(byte - 256 if byte > 127 else byte for byte in body)
 
 
 def _decode(raw: bytes) -> str:

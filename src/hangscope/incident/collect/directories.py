@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from hangscope.errors import NotFoundError
-from hangscope.incident.collect.sources import Deadline, Entry, Listing, Sink
-from hangscope.incident.layout import walk_files
+from hangscope.incident.collect.sources import Deadline, Entry, Listing, Sink, Unreachable
+from hangscope.incident.layout import outside_links, walk_files
 
 
 class Directory:
@@ -32,9 +32,12 @@ class Directory:
                 notes.append((name, f"cannot be read: {error.strerror}"))
                 continue
             entries.append(Entry(name, state.st_size, int(state.st_mtime)))
+        if self._path.is_dir():
+            notes += [(name, "a link that leads outside, not followed") for name in outside_links(self._path)]
         return Listing(tuple(entries), tuple(notes))
 
     def fetch(self, wanted: Sequence[Entry], sink: Sink, deadline: Deadline) -> None:
+        failed: Unreachable | None = None
         for entry in wanted:
             deadline.check()
             path = self._path if self._path.is_file() else self._path / entry.path
@@ -43,6 +46,10 @@ class Directory:
                     sink(entry, stream, entry.mtime)
             except (FileNotFoundError, PermissionError):
                 continue  # whoever asked sees that it did not come
+            except Unreachable as error:
+                failed = error  # one file that cannot be read does not keep the others
+        if failed is not None:
+            raise failed
 
     def stop(self) -> None:
         """A local copy ends by itself."""

@@ -94,6 +94,8 @@ def collect(
         raise CollectError("nothing to collect from", hint="name directories, hosts, a job, or a selector")
     limits = limits or Limits()
     before = manifests.read(out) if out.is_dir() else None
+    if before is None and out.is_dir() and any(out.iterdir()):
+        raise InputError(f"{out}: not empty, and not an incident", hint="give a new directory with -o")
     results = [NodeResult(source.name) for source in sources]
     work = _Work(out, sources, results, limits, progress, before)
     with ThreadPoolExecutor(max(1, min(limits.parallel, len(sources))), thread_name_prefix="collect") as pool:
@@ -107,9 +109,11 @@ def collect(
             merged = manifests.merge([*plan.parts])
             _refuse_another(out, before, merged)
             work.fetch_all(pool, plan)
-        except BaseException:
+        except BaseException as error:
             for source in sources:
                 source.stop()
+            if isinstance(error, OSError):
+                raise CollectError(f"{out}: cannot be written ({error.strerror or error})") from None
             raise
     if not any(result.fetched or result.kept for result in results) and not (before and before.files):
         reasons = "; ".join(f"{result.name}: {result.problem or 'nothing there'}" for result in results[:5])
@@ -255,7 +259,7 @@ class _Work:
         size = 0
         try:
             with os.fdopen(handle, "wb") as out:
-                while data := content.read(_CHUNK):
+                while data := _read(content):
                     out.write(data)
                     size += len(data)
                     self._tell(len(data), f"{name}: {path.name}")
@@ -274,6 +278,13 @@ class _Work:
             self._done += size
             if self._progress is not None:
                 self._progress(self._done, max(self._total, self._done), what)
+
+
+def _read(content: Readable) -> bytes:
+    try:
+        return content.read(_CHUNK)
+    except OSError as error:
+        raise Unreachable(f"cannot be read: {error.strerror or error}") from None
 
 
 # ---- the manifest -------------------------------------------------------------------------------------------------

@@ -41,7 +41,9 @@ _NO_HOST = frozenset(
 """Words that are no host's name, or would be found everywhere."""
 _PREFIXES = ("node-", "host-", "machine-", "alias-")
 """What host aliases begin with: the first that no true host begins with."""
-_RANGE = re.compile(rb"(?P<stem>[A-Za-z][A-Za-z0-9.-]*?)\[(?P<list>\d+(?:-\d+)?(?:,\d+(?:-\d+)?)*)\]")
+_RANGE = re.compile(
+    rb"(?P<stem>[A-Za-z][A-Za-z0-9.-]{0,62}?)\[(?P<list>\d{1,9}(?:-\d{1,9})?(?:,\d{1,9}(?:-\d{1,9})?)*)\]"
+)
 """Slurm's way to name many hosts: `gpu-a[017-020,031]`."""
 
 
@@ -140,9 +142,9 @@ class Aliases:
         """One expression for all hosts: their names with numbers for numbers, and the domains behind them."""
         if not self.hosts:
             return None
-        forms = sorted({re.sub(r"\d+", r"\\d+", re.escape(name)) for name in self.hosts}, key=lambda f: (-len(f), f))
-        numbered = "|".join(form for form in forms if r"\d" in form)
-        plain = "|".join(form for form in forms if r"\d" not in form)
+        names = sorted(self.hosts, key=lambda name: (-len(name), name))
+        numbered = "|".join(dict.fromkeys(_form(name) for name in names if re.search(r"\d", name)))
+        plain = "|".join(re.escape(name) for name in names if not re.search(r"\d", name))
         # A name without a number may be a word: it must stand alone.
         both = [rf"(?<![A-Za-z0-9])(?:{numbered})(?![A-Za-z0-9])" if numbered else ""]
         both.append(rf"(?<![\w./-])(?:{plain})(?![\w/-]|\.\w)" if plain else "")
@@ -230,6 +232,13 @@ class Aliases:
         key = front.decode("utf-8", "surrogateescape")
         alias = self.paths.setdefault(key, f"/path-{len(self.paths) + 1:03d}")
         return alias.encode() + rest
+
+
+def _form(name: str) -> str:
+    """A pattern for a host and its neighbours: `gpu-a017` also stands for gpu-a018. `a1` stands for itself alone,
+    because A100 is a GPU."""
+    escaped = re.escape(name)
+    return re.sub(r"\d+", r"\\d+", escaped) if len(re.sub(r"\d", "", name)) > 3 else escaped
 
 
 def is_host(name: str) -> bool:

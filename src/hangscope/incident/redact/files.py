@@ -21,6 +21,7 @@ from hangscope.incident.redact import pickles
 from hangscope.incident.redact.aliases import Aliases
 from hangscope.incident.redact.names import secret_name
 from hangscope.incident.redact.secrets import Secrets
+from hangscope.incident.tars import is_header
 
 _CHUNK = 1 << 20
 _IN_MEMORY = 8 << 20
@@ -107,6 +108,8 @@ class Redactor:
             self._gzip(source, out)
         elif pickles.is_pickle(head):
             self._pickle(source, out)
+        elif is_header(head[:512]):
+            raise LeftOut("an archive inside another")
         elif packed := next((name for magic, name in _PACKED if head.startswith(magic)), None):
             raise LeftOut(f"packed with {packed}, which hangscope cannot look into")
         elif head.startswith(_WIDE):

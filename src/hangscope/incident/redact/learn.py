@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import re
+import zlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import IO
 
 from hangscope.incident.redact import patterns as known
 from hangscope.incident.redact.aliases import is_host
@@ -35,7 +38,7 @@ _HOSTS = tuple(
 _LIST = re.compile(
     rb"(?:NODELIST|nodelist|node_list)[\"']?\s{0,2}[=:]\s{0,2}[\"']?(?P<list>[A-Za-z][\w.,\[\]-]{1,4000})"
 )
-_LISTED = re.compile(rb"([A-Za-z][A-Za-z0-9.-]*?)\[([\d,-]{1,2000})\]|([A-Za-z][\w.-]*)")
+_LISTED = re.compile(rb"([A-Za-z][A-Za-z0-9.-]{0,62}?)\[([\d,-]{1,2000})\]|([A-Za-z][\w.-]{0,252})")
 _FILE = re.compile(r"(?:^|/)nccl[._-](?P<h>[A-Za-z0-9][\w-]*(?:\.[A-Za-z][\w-]*)*)\.\d+\.")
 
 
@@ -101,12 +104,18 @@ def hosts_of_manifest(raw: bytes) -> set[str]:
 
 
 def pieces(path: Path) -> Iterator[bytes]:
-    """A file in pieces that overlap a little, so that nothing is lost at their ends."""
-    with path.open("rb") as stream:
+    """A file in pieces that overlap a little, so that nothing is lost at their ends; a compressed one unpacked."""
+    with path.open("rb") as raw:
+        packed = raw.read(2) == b"\x1f\x8b"
+        raw.seek(0)
+        stream: IO[bytes] = gzip.GzipFile(fileobj=raw, mode="rb") if packed else raw  # type: ignore[assignment]
         tail = b""
-        while chunk := stream.read(_CHUNK):
-            yield tail + chunk
-            tail = chunk[-_OVERLAP:]
+        try:
+            while chunk := stream.read(_CHUNK):
+                yield tail + chunk
+                tail = chunk[-_OVERLAP:]
+        except (gzip.BadGzipFile, zlib.error, EOFError):
+            return  # whoever redacts it will say so
 
 
 def _hosts(names: Iterable[str]) -> set[str]:

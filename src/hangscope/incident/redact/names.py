@@ -25,15 +25,18 @@ _KEY = (
 )
 _OTHER = rb"credentials?|creds|connection[_.-]?string|conn[_.-]?str"
 
+REACH = 4096
+"""How long a name with its value can be, so that no file makes looking for them slow."""
+
 ASSIGNMENT = re.compile(
     rb"(?P<name>(?P<flag>--?)?(?P<front>[A-Za-z0-9_.-]{0,64}?)"
     rb"(?:(?P<password>" + _PASSWORD + rb")|(?P<secret>" + _SECRET + rb")|(?P<key>" + _KEY + rb")"
     rb"|(?P<other>" + _OTHER + rb")|(?P<token>tokens?)))(?![A-Za-z0-9_.-])"
     rb"(?P<close>\\{0,3}[\"']\]?|\])?"
     rb"(?P<sep>[ \t]{0,3}(?:=>|:=|=(?!=)|:(?![:/\\]))[ \t]{0,3}|(?P<list>[ \t]*,[ \t]*)|(?P<blank>[ ]+))"
-    rb"(?:[rbuf]{0,2}(?P<open>\\{0,3}[\"'])(?P<quoted>(?:(?!(?P=open))(?:\\.|[^\\\r\n\0])){0,16384})"
+    rb"(?:[rbuf]{0,2}(?P<open>\\{0,3}[\"'])(?P<quoted>(?:(?!(?P=open))(?:\\.|[^\\\r\n\0])){0,3800})"
     rb"(?:(?P=open)|(?=[\r\n\0]|\Z))"
-    rb"|(?P<bare>[^\s\"'\\,;&<>|(){}\[\]\0][^\s\"'\\,;&<>|)}\]\0]{0,16384}))",
+    rb"|(?P<bare>[^\s\"'\\,;&<>|(){}\[\]\0][^\s\"'\\,;&<>|)}\]\0]{0,3800}))",
     re.IGNORECASE,
 )  # fmt: skip
 

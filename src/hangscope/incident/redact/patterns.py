@@ -20,11 +20,13 @@ class Pattern:
     needles: tuple[bytes, ...]
     regex: re.Pattern[bytes]
     back: int = 0
+    reach: int = 2048
+    """How far behind its needle a match can end: whatever a file holds, trying a pattern costs so much and no more."""
 
 
-def _p(kind: str, needles: str, regex: bytes, *, back: int = 0, case: bool = True) -> Pattern:
+def _p(kind: str, needles: str, regex: bytes, *, back: int = 0, reach: int = 2048, case: bool = True) -> Pattern:
     flags = 0 if case else re.IGNORECASE
-    return Pattern(kind, tuple(needle.encode() for needle in needles.split()), re.compile(regex, flags), back)
+    return Pattern(kind, tuple(needle.encode() for needle in needles.split()), re.compile(regex, flags), back, reach)
 
 
 _START = rb"(?<![A-Za-z0-9])"  # not the tail of a longer word
@@ -77,7 +79,7 @@ TOKENS = (
     _p("age-key", "age-secret-key-", _START + rb"(?P<s>AGE-SECRET-KEY-1[0-9A-Z]{40,})", case=False),
     _p("telegram-token", ":aa", rb"(?<![0-9])(?P<s>\d{9}\d?:AA[A-Za-z0-9_-]{32,34})" + _END, back=10),
     _p("telegram-token", ":aa", rb"(?<![0-9])(?P<s>\d{9}:AA[A-Za-z0-9_-]{32,34})" + _END, back=9),
-    _p("jwt", "eyj", _START + rb"(?P<s>eyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}(?:\.[A-Za-z0-9_-]*){0,3})"),
+    _p("jwt", "eyj", _START + rb"(?P<s>eyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}(?:\.[A-Za-z0-9_-]*){0,3})", reach=16384),
 )
 """Secrets that say themselves what they are."""
 
@@ -107,7 +109,7 @@ SURROUNDED = (
         rb"(?<=[?&])(?:X-(?:Amz|Goog)-(?:Signature|Credential|Security-Token)|Signature)=(?P<s>[^&\s\"'<>]{8,})",
         case=False,
     ),
-    _p("url-credentials", "://", rb"://(?P<s>" + _NEW + rb"[^\s/\"'<>@]*:[^\s/\"'<>]+)@(?=[\w.\[-])"),
+    _p("url-credentials", "://", rb"://(?P<s>" + _NEW + rb"[^\s/\"'<>@:]*:[^\s/\"'<>]+)@(?=[\w.\[-])"),
     _p("url-credentials", "://", rb"(?<=ttps)://(?P<s>(?!git@)" + _NEW + rb"[^\s/:\"'<>@]+)@(?=[\w.\[-])", case=False),
     _p(
         "authorization",

@@ -161,10 +161,11 @@ def redacted(kind: str) -> bytes:
 
 
 def _by_pattern(pattern: known.Pattern) -> Handler:
-    regex, back, kind, text = pattern.regex, pattern.back, pattern.kind, redacted(pattern.kind)
+    regex, back, reach, kind = pattern.regex, pattern.back, pattern.reach, pattern.kind
+    text = redacted(kind)
 
     def handle(data: bytes, at: int, out: list[Edit]) -> None:
-        match = regex.match(data, at - back) if at >= back else None
+        match = regex.match(data, at - back, at + reach) if at >= back else None
         if match is not None:
             out.append(Edit(match.start("s"), match.end("s"), kind, text))
 
@@ -179,7 +180,7 @@ def _email(data: bytes, at: int, out: list[Edit]) -> None:
     start = back_over(data, at, known.EMAIL_FRONT, 64)
     if data[start:at] in (b"", b"git") or _IN_ADDRESS.search(data[max(0, at - 256) : at]):
         return
-    match = known.EMAIL.match(data, at - len(data[start:at].lstrip(b"_.+%-")))
+    match = known.EMAIL.match(data, at - len(data[start:at].lstrip(b"_.+%-")), at + 320)
     if match is not None:
         out.append(Edit(match.start("s"), match.end("s"), "email", redacted("email")))
 
@@ -188,7 +189,7 @@ def _assignment(data: bytes, at: int, out: list[Edit]) -> None:
     start = back_over(data, at, names.FRONT, 72)
     if _pair(data, start, out):
         return
-    match = names.ASSIGNMENT.match(data, start)
+    match = names.ASSIGNMENT.match(data, start, start + names.REACH)
     kind = names.kind_of(match) if match is not None else None
     if match is None or kind is None:
         return
@@ -212,7 +213,7 @@ def _pair(data: bytes, start: int, out: list[Edit]) -> bool:
     ):
         return False
     end = _IDENTIFIER.match(data, start).end()  # type: ignore[union-attr]  # matches also nothing
-    tail = names.PAIR_TAIL.match(data, end)
+    tail = names.PAIR_TAIL.match(data, end, end + names.REACH)
     if tail is None or not names.secret_name(data[start:end]):
         return False
     begin, stop = tail.span("quoted" if tail["open"] is not None else "bare")
