@@ -12,18 +12,23 @@ import json
 import os
 import re
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from hangscope.errors import DamagedError
 from hangscope.incident.layout import write_json
+from hangscope.incident.redact.secrets import back_over
 
 MAP_SCHEMA = "hangscope.aliases/1"
 
-_IPV4 = re.compile(rb"(?<![\w.-])(?:\d{1,3}\.){3}\d{1,3}(?![\w]|\.\d|-\d)")
+# Each search begins with a fixed byte, because that is many times faster; what stands in front is looked at afterwards.
+_IPV4_TAIL = re.compile(rb"\.\d{1,3}\.\d{1,3}\.\d{1,3}(?![\w]|\.\d|-\d)")
 _VERSION_FRONT = re.compile(rb"(?:version|ver|==|>=|v|driver|cuda|cudnn|release)[\s:='\"]{0,3}\Z", re.IGNORECASE)
-_IPV6 = re.compile(rb"(?<![\w:.])(?:[0-9A-Fa-f]{0,4}:){2,7}[0-9A-Fa-f]{0,4}(?:\d{0,3}(?:\.\d{1,3}){3})?(?![\w:])")
-_PATH = re.compile(rb"(?<![\w.:/~<$}-])(?P<folder>/(?:[\w.+@%=~,#-]+/)+)(?P<name>[\w.+@%=~,#-]*)")
+_IPV6_MARK = re.compile(rb"::|:[0-9A-Fa-f]{1,4}:[0-9A-Fa-f]{1,4}:[0-9A-Fa-f]{1,4}:[0-9A-Fa-f]{1,4}:")
+_IPV6 = re.compile(rb"(?:[0-9A-Fa-f]{0,4}:){2,7}[0-9A-Fa-f]{0,4}(?:\d{0,3}(?:\.\d{1,3}){3})?(?![\w:])")
+_PATH = re.compile(rb"(?P<folder>/(?:[\w.+@%=~,#-]+/)+)(?P<name>[\w.+@%=~,#-]*)")
+_PATH_FRONT = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_.:/~<$}-")
+"""What in front of a slash says that no path begins there: `NET/IB/0`, `https://`, `transport/net.cc`."""
 _LIBRARY = re.compile(rb"/(?:lib(?:32|64)?/python\d[\d.]*|(?:site|dist)-packages)/")
 _SYSTEM = re.compile(
     rb"/(?:(?:usr|lib|lib32|lib64|bin|sbin|etc|proc|sys|dev|run|boot)/|var/(?:run|lib|log)/|tmp/\Z|opt/\Z|"
@@ -31,6 +36,7 @@ _SYSTEM = re.compile(
     rb"pytorch/(?:torch|aten|c10|third_party)/)"  # where PyTorch itself was built, in its C++ stacks
 )
 _ALIASED = re.compile(rb"/path-\d{3,}/|/\Z")
+_HOST_LETTERS = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789.-"
 _HOST = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,251}[A-Za-z0-9])?")
 _NO_HOST = frozenset(
     word.decode()
@@ -41,9 +47,7 @@ _NO_HOST = frozenset(
 """Words that are no host's name, or would be found everywhere."""
 _PREFIXES = ("node-", "host-", "machine-", "alias-")
 """What host aliases begin with: the first that no true host begins with."""
-_RANGE = re.compile(
-    rb"(?P<stem>[A-Za-z][A-Za-z0-9.-]{0,62}?)\[(?P<list>\d{1,9}(?:-\d{1,9})?(?:,\d{1,9}(?:-\d{1,9})?)*)\]"
-)
+_RANGE = re.compile(rb"\[(?P<list>\d{1,9}(?:-\d{1,9})?(?:,\d{1,9}(?:-\d{1,9})?)*)\]")
 """Slurm's way to name many hosts: `gpu-a[017-020,031]`."""
 
 
@@ -68,6 +72,11 @@ class Aliases:
             self._learn(name)
         self._lower = {name.lower(): name for name in self.hosts}
         self._regex = self._compile()
+        stems = {re.split(r"\d", name, maxsplit=1)[0].lower() for name in self.hosts}
+        exact = {name.lower() for name in self.hosts if len(re.split(r"\d", name, maxsplit=1)[0]) < 3}
+        self._stems = [
+            re.compile(re.escape(stem).encode()) for stem in sorted({x for x in stems if len(x) > 2} | exact)
+        ]
 
     @classmethod
     def load(cls, file: Path, hosts: Iterable[str] = ()) -> Aliases:
@@ -93,24 +102,22 @@ class Aliases:
         """`data` with aliases; the same object where nothing is replaced. `whole`: it is one string, maybe one path."""
         before = data
         if self._regex is not None:
-            data = _RANGE.sub(self._range, data) if b"[" in data else data
-            data = self._regex.sub(self._host, data)
-        if b"." in data:
-            data = _IPV4.sub(self._ipv4, data)
-        if b":" in data:
-            data = _IPV6.sub(self._ipv6, data)
-        if b"/" in data:
-            if whole and data.startswith(b"/") and b"\n" not in data:
-                folder, slash, name = data.rpartition(b"/")
-                data = self._folder(folder + slash) + name
-            else:
-                data = _PATH.sub(lambda match: self._folder(match["folder"]) + match["name"], data)
+            data = _exchanged(data, self._ranges(data))
+            data = _exchanged(data, self._host_edits(data))
+        data = _exchanged(data, self._ipv4_edits(data))
+        data = _exchanged(data, self._ipv6_edits(data))
+        if whole and data.startswith(b"/") and b"\n" not in data:
+            folder, slash, name = data.rpartition(b"/")
+            data = self._folder(folder + slash) + name
+        else:
+            data = _exchanged(data, self._path_edits(data))
         return before if data == before else data
 
     def touches(self, data: bytes) -> bool:
         """Whether `clean` might replace something. Gives no alias."""
-        patterns = (self._regex, _IPV4, _IPV6, _PATH)
-        return data.startswith(b"/") or any(pattern.search(data) for pattern in patterns if pattern is not None)
+        if data.startswith(b"/") or next(self._hosts_in(data), None) is not None:
+            return True
+        return any(pattern.search(data) for pattern in (_IPV4_TAIL, _IPV6_MARK, _PATH))
 
     def rename(self, path: bytes) -> bytes:
         """A path inside an incident: its parts are names of hosts, or have them inside; its folders stay."""
@@ -121,7 +128,7 @@ class Aliases:
                 parts[index] = self.hosts[known].encode()
             elif self._regex is not None:
                 parts[index] = self._regex.sub(self._host, part)
-            parts[index] = _IPV4.sub(self._ipv4, parts[index])
+            parts[index] = _exchanged(parts[index], self._ipv4_edits(parts[index]))
         return b"/".join(parts)
 
     # ---- hosts -------------------------------------------------------------------------------------------------------
@@ -152,6 +159,21 @@ class Aliases:
         behind = rf"(?:\.(?:{domains})(?![\w-]))?" if domains else ""
         return re.compile(f"(?P<host>{'|'.join(part for part in both if part)}){behind}".encode(), re.IGNORECASE)
 
+    def _hosts_in(self, data: bytes) -> Iterator[re.Match[bytes]]:
+        """Where hosts are named: found by how their names begin, which few names do in a cluster."""
+        if self._regex is None:
+            return
+        lower = data.lower()
+        found = {hit.start() for stem in self._stems for hit in stem.finditer(lower)}
+        for start in sorted(found):
+            match = self._regex.match(data, start)
+            if match is not None:
+                yield match
+
+    def _host_edits(self, data: bytes) -> Iterator[tuple[int, int, bytes]]:
+        for match in self._hosts_in(data):
+            yield match.start(), match.end(), self._host(match)
+
     def _host(self, match: re.Match[bytes]) -> bytes:
         name = match["host"].decode()
         if self._is_alias.fullmatch(name):
@@ -159,59 +181,79 @@ class Aliases:
         self.counts["host"] += 1
         return self._new_host(self._lower.setdefault(name.lower(), name)).encode()
 
-    def _range(self, match: re.Match[bytes]) -> bytes:
+    def _ranges(self, data: bytes) -> Iterator[tuple[int, int, bytes]]:
+        """Lists of hosts, written out, so that each of them is found."""
         assert self._regex is not None
-        stem, names = match["stem"], []
-        for part in match["list"].split(b","):
-            first, _, last = part.partition(b"-")
-            numbers = range(int(first), int(last or first) + 1)
-            if len(numbers) > 100_000:
-                return match.group()
-            names += [stem + str(number).zfill(len(first)).encode() for number in numbers]
-        if not names or not self._regex.fullmatch(names[0]):
-            return match.group()
-        return b",".join(names)
+        for match in _RANGE.finditer(data):
+            start = back_over(data, match.start(), _HOST_LETTERS, 63)
+            stem = data[start : match.start()]
+            first = match["list"].replace(b"-", b",").split(b",")[0]
+            if not stem or not self._regex.fullmatch(stem + first):
+                continue
+            names: list[bytes] = []
+            for part in match["list"].split(b","):
+                low, _, high = part.partition(b"-")
+                numbers = range(int(low), int(high or low) + 1)
+                if len(names) + len(numbers) > 100_000:
+                    break
+                names += [stem + str(number).zfill(len(low)).encode() for number in numbers]
+            else:
+                yield start, match.end(), b",".join(names)
 
     # ---- addresses ---------------------------------------------------------------------------------------------------
 
-    def _ipv4(self, match: re.Match[bytes]) -> bytes:
-        text = match.group().decode()
-        try:
-            address = ipaddress.IPv4Address(text)
-        except ValueError:
-            return match.group()
-        if address.is_loopback or address.is_unspecified or address.is_multicast or text.startswith("255."):
-            return match.group()
-        if text in self._given or _VERSION_FRONT.search(match.string[max(0, match.start() - 16) : match.start()]):
-            return match.group()
+    def _ipv4_edits(self, data: bytes) -> Iterator[tuple[int, int, bytes]]:
+        for tail in _IPV4_TAIL.finditer(data):
+            start = back_over(data, tail.start(), b"0123456789", 4)
+            front = data[max(0, start - 16) : start]
+            if front[-1:].isalnum() or front[-1:] in (b".", b"-", b"_") or _VERSION_FRONT.search(front):
+                continue
+            text = data[start : tail.end()].decode()
+            try:
+                address = ipaddress.IPv4Address(text)
+            except ValueError:
+                continue
+            kept = address.is_loopback or address.is_unspecified or address.is_multicast or text.startswith("255.")
+            if not kept and text not in self._given:
+                yield start, tail.end(), self._address(text, "198.18.0.0")
+
+    def _ipv6_edits(self, data: bytes) -> Iterator[tuple[int, int, bytes]]:
+        for mark in _IPV6_MARK.finditer(data):
+            start = back_over(data, mark.start(), b"0123456789abcdefABCDEF:", 40)
+            if data[max(0, start - 1) : start].isalnum() or data[max(0, start - 1) : start] in (b".", b"_"):
+                continue  # the tail of a word: c10d::ops
+            match = _IPV6.match(data, start)
+            text = match.group().decode() if match else ""
+            if match is None or ("::" not in text and text.count(":") != 7):
+                continue  # a time of day, a PCI address
+            try:
+                address = ipaddress.IPv6Address(text)
+            except ValueError:
+                continue
+            kept = address.is_loopback or address.is_unspecified or address.ipv4_mapped is not None
+            if not kept and text not in self._given:
+                yield start, match.end(), self._address(address.compressed, "2001:db8::")
+
+    def _address(self, text: str, first: str) -> bytes:
         self.counts["address"] += 1
         known = self.addresses.get(text)
         if known is None:
-            number = sum("." in alias for alias in self.addresses.values()) + 1
-            known = self.addresses[text] = str(ipaddress.IPv4Address("198.18.0.0") + number)
-            self._given.add(known)
-        return known.encode()
-
-    def _ipv6(self, match: re.Match[bytes]) -> bytes:
-        text = match.group().decode()
-        if "::" not in text and text.count(":") != 7:
-            return match.group()  # a time of day, a PCI address
-        try:
-            address = ipaddress.IPv6Address(text)
-        except ValueError:
-            return match.group()
-        if address.is_loopback or address.is_unspecified or address.ipv4_mapped is not None or text in self._given:
-            return match.group()
-        self.counts["address"] += 1
-        key = address.compressed
-        known = self.addresses.get(key)
-        if known is None:
-            number = sum(":" in alias for alias in self.addresses.values()) + 1
-            known = self.addresses[key] = str(ipaddress.IPv6Address("2001:db8::") + number)
+            mark = ":" if ":" in first else "."
+            number = sum(mark in alias for alias in self.addresses.values()) + 1
+            known = self.addresses[text] = str(ipaddress.ip_address(first) + number)
             self._given.add(known)
         return known.encode()
 
     # ---- paths -------------------------------------------------------------------------------------------------------
+
+    def _path_edits(self, data: bytes) -> Iterator[tuple[int, int, bytes]]:
+        for match in _PATH.finditer(data):
+            start = match.start()
+            if start == 0 or data[start - 1] not in _PATH_FRONT:
+                folder = match["folder"]
+                alias = self._folder(folder)
+                if alias is not folder:
+                    yield start, start + len(folder), alias
 
     def _folder(self, folder: bytes) -> bytes:
         """The alias of a directory, with its slashes. Of an installed library only what is in front of it."""
@@ -232,6 +274,17 @@ class Aliases:
         key = front.decode("utf-8", "surrogateescape")
         alias = self.paths.setdefault(key, f"/path-{len(self.paths) + 1:03d}")
         return alias.encode() + rest
+
+
+def _exchanged(data: bytes, edits: Iterable[tuple[int, int, bytes]]) -> bytes:
+    """`data` with the edits made, of which those count that overlap none before them."""
+    parts: list[bytes] = []
+    position = 0
+    for start, end, new in edits:
+        if start >= position:
+            parts += (data[position:start], new)
+            position = end
+    return b"".join([*parts, data[position:]]) if parts else data
 
 
 def _form(name: str) -> str:

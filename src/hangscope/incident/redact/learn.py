@@ -24,17 +24,24 @@ _NUMBERS = tuple(re.compile(word) for word in (rb"uid=", rb"gid="))
 
 _NCCL = re.compile(rb" NCCL (?:INFO|WARN|CALL|TRACE)")
 _NCCL_FRONT = re.compile(rb"(?P<h>[A-Za-z0-9][\w.-]{1,252}):\d{1,8}:\d{1,8}(?= |\Z)")
+_NAME = rb"[A-Za-z][A-Za-z0-9-]{1,62}(?:\.[A-Za-z0-9-]{1,63}){0,8}"
 _HOSTS = tuple(
     re.compile(pattern)
     for pattern in (
-        rb"(?:host|node)_?(?:name)?[\"']\s{0,3}:\s{0,3}[\"'](?P<h>[\w.-]{2,253})[\"']",
-        rb"(?:HOSTNAME|HOST|NODENAME|NODE_NAME|MASTER_ADDR|POD_NAME|TOPOLOGY_ADDR)=[\"']?(?P<h>[A-Za-z][\w.-]{1,252})",
-        rb"(?m)^\s{0,8}host\s{1,10}:\s(?P<h>[\w.-]{2,253})",  # torchrun's report of a failure
-        rb"(?<![\w.:-])(?P<h>[A-Za-z][A-Za-z0-9.-]{2,252})<\d{1,5}>",  # NCCL's peers
-        rb"\[(?P<h>[A-Za-z][A-Za-z0-9-]{1,62}(?:\.[A-Za-z0-9-]{1,63})*)\]:\d{2,5}(?!\d)",  # c10d's sockets
-        rb"\((?P<h>[A-Za-z][A-Za-z0-9-]{1,62}(?:\.[A-Za-z0-9-]{1,63})*), \d{2,5}\)",
+        rb"host_?(?:name)?[\"']\s{0,3}:\s{0,3}[\"'](?P<h>[\w.-]{2,253})[\"']",
+        rb"node_?(?:name)?[\"']\s{0,3}:\s{0,3}[\"'](?P<h>[\w.-]{2,253})[\"']",
+        rb"host\s{1,10}:\s(?P<h>[\w.-]{2,253})",  # torchrun's report of a failure
+        *(
+            word + rb"=[\"']?(?P<h>[A-Za-z][\w.-]{1,252})"
+            for word in (b"HOSTNAME", b"HOST", b"NODENAME", b"NODE_NAME", b"MASTER_ADDR", b"POD_NAME", b"TOPOLOGY_ADDR")
+        ),
+        rb"\[(?P<h>" + _NAME + rb")\]:\d{2,5}(?!\d)",  # c10d's sockets
+        rb"\((?P<h>" + _NAME + rb"), \d{2,5}\)",
     )
 )
+_PORT = re.compile(rb"<\d{1,5}>")  # behind NCCL's peers
+_PEER = re.compile(rb"(?<![\w.:-])[A-Za-z][A-Za-z0-9.-]{2,252}\Z")
+_LISTS = (re.compile(rb"NODELIST"), re.compile(rb"nodelist"), re.compile(rb"node_list"))
 _LIST = re.compile(
     rb"(?:NODELIST|nodelist|node_list)[\"']?\s{0,2}[=:]\s{0,2}[\"']?(?P<list>[A-Za-z][\w.,\[\]-]{1,4000})"
 )
@@ -75,9 +82,14 @@ def hosts_in(data: bytes) -> set[str]:
             found.add(match["h"])
     for pattern in _HOSTS:
         found.update(match["h"] for match in pattern.finditer(data))
-    for listed in _LIST.finditer(data):
-        for stem, numbers, single in _LISTED.findall(listed["list"]):
-            found.add(single or stem + numbers.replace(b"-", b",").split(b",")[0])
+    for port in _PORT.finditer(data):
+        if match := _PEER.search(data[max(0, port.start() - 256) : port.start()]):
+            found.add(match.group())
+    for word in _LISTS:
+        for hit in word.finditer(data):
+            if match := _LIST.match(data, hit.start()):
+                for stem, numbers, single in _LISTED.findall(match["list"]):
+                    found.add(single or stem + numbers.replace(b"-", b",").split(b",")[0])
     return _hosts(name.decode("ascii", "replace").rstrip(".") for name in found)
 
 
