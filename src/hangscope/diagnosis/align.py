@@ -114,7 +114,9 @@ def align(job: Job) -> Alignment:
     call = _calls(job, signature)
 
     unlaunched = _open_batches(job, call)
-    collective = np.flatnonzero(~point_to_point & ~unlaunched) if count else np.empty(0, dtype=np.int64)
+    collective = (
+        np.flatnonzero(~point_to_point & ~unlaunched & ~_torn_batches(job)) if count else np.empty(0, dtype=np.int64)
+    )
     lanes: dict[int, Lane] = {}
     if len(collective):
         order = collective[np.lexsort((collective, rank[collective], seq[collective], group[collective]))]
@@ -123,6 +125,21 @@ def align(job: Job) -> Alignment:
             for g, rows in _split(order, group[order])
         }
     return Alignment(job=job, lanes=lanes, point_to_point=point_to_point, unlaunched=unlaunched, call=call)
+
+
+def _torn_batches(job: Job) -> Bools:
+    """Rows of the oldest batch of every ring that wrapped: part of it may have been overwritten."""
+    ops = job.ops
+    found = np.zeros(len(ops), dtype=bool)
+    batch, kind = ops.column("batch"), ops.column("kind")
+    for rank in job.ranks:
+        part = ops.span(rank)
+        if part.stop > part.start and job.wrapped(rank):
+            if batch[part.start] != UNKNOWN:
+                found[part] = batch[part] == batch[part.start]
+            elif kind[part.start] == Kind.BATCH:
+                found[part.start] = True
+    return found
 
 
 def _open_batches(job: Job, call: Ints) -> Bools:

@@ -210,6 +210,9 @@ class Case:
         timeouts = [r for r in facts.watchdog if r.kind in ("timeout", "async_error")]
         if timeouts:
             return True, f"PyTorch's watchdog reported it on {len({r.rank for r in timeouts})} rank(s)"
+        ends = [p.exit_status for p in self.job.processes.values()]
+        if len(ends) == len(self.job.ranks) and all(status == 0 for status in ends):
+            return False, "every process exited with status 0"
         if self.job.reason in ("stall", "rank-exit", "watchdog", "dump-file") and self.waits.all:
             return True, f"the evidence was captured because of a {self.job.reason}"
         ages = [age for wait in self.waits.all if (age := self.age_s(wait)) is not None]

@@ -15,6 +15,7 @@ import numpy as np
 from hangscope.diagnosis.align import Alignment, Ints, Lane, is_guessed
 from hangscope.model import Operation
 
+_AGREED_BEFORE = 16
 _SHIFT_MAX = 8
 """The longest run of skipped or added calls that is looked for."""
 
@@ -55,9 +56,9 @@ def divergences(alignment: Alignment) -> list[Divergence]:
     """The first disagreement of every group, the earliest in time first."""
     found: list[Divergence] = []
     for lane in alignment.lanes.values():
-        if is_guessed(lane.group):
-            continue
         first = _first(alignment, lane)
+        if first is not None and is_guessed(lane.group) and (lane.index_of(first.seq) or 0) < _AGREED_BEFORE:
+            continue  # different groups may hide behind one number; only if they agreed for long do they run in step
         if first is not None:
             found.append(first)
     return sorted(found, key=lambda d: (d.at_ns if d.at_ns is not None else 1 << 62, d.group, d.seq))

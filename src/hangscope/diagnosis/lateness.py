@@ -171,9 +171,20 @@ def _waits(alignment: Alignment, lane: Lane, offsets: Floats | None) -> list[tup
             # Clocks are aligned through what the watchdogs noticed, and those sweep every 100 ms; and the CPU runs
             # ahead of the GPU by more or less. Only a larger lateness that is there at most calls means anything.
             usual = np.median(adjusted - np.median(adjusted, axis=1, keepdims=True), axis=0, keepdims=True)
+            usual = usual - _node_share(alignment, rows[0], usual)
             adjusted = np.where(np.abs(usual) < _SWEEP_MS, 0.0, usual) + np.zeros_like(adjusted)
             parts.append((rows[known], adjusted.max(axis=1, keepdims=True) - adjusted))
     return parts
+
+
+def _node_share(alignment: Alignment, rows: npt.NDArray[np.int64], usual: Floats) -> Floats:
+    """Per member what all members on its node have in common: that is their clock, and not the rank."""
+    ranks = alignment.job.ops.column("rank")[rows].tolist()
+    nodes = [alignment.job.nodes.get(rank, f"rank {rank}") for rank in ranks]
+    least: dict[str, float] = {}
+    for node, value in zip(nodes, usual.reshape(-1).tolist(), strict=True):
+        least[node] = value if node not in least else min(least[node], value, key=abs)
+    return np.asarray([[least[node] for node in nodes]])
 
 
 def _clock_offsets(alignment: Alignment) -> tuple[Floats | None, float | None]:

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+import multiprocessing
+import os
+import threading
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,6 +22,8 @@ from hangscope.reader.rosters import Manifest, NodeFile, Note
 from hangscope.reader.texts import TextFile
 
 JSON_LIMIT = 64 << 20
+PARALLEL_BYTES = 16 << 20
+"""Below this much of dumps a second process costs more than it saves."""
 SAME_INCIDENT_NS = 3_600_000_000_000
 """Manifests of one attempt that were captured within this time are parts of one incident."""
 
@@ -40,6 +46,8 @@ class Evidence:
     """Shown name of a dump → its path, for the directories it lies in."""
     hosts: set[str] = field(default_factory=set)
     """Hosts that own directories here."""
+    waiting: list[tuple[Found, str | None]] = field(default_factory=list)
+    """Dumps on disk, with their node, that are read last: many of them by several processes."""
 
     @property
     def useful(self) -> bool:
@@ -65,6 +73,7 @@ def gather(paths: Sequence[str | Path]) -> Evidence:
     evidence.hosts.update(directories.values())
     for item in _with_content(found):
         _read(item, _directory_host(item.parts, directories), evidence)
+    _read_waiting(evidence)
     return evidence
 
 
@@ -222,17 +231,56 @@ def _read_empty(item: Found, node: str | None, evidence: Evidence) -> None:
 
 
 def _read_dump(item: Found, node: str | None, evidence: Evidence) -> None:
-    # a live poll's last answer has the form of a dump; only the name that hangscope gave it tells them apart
     if item.size > LIMITS.input_bytes:
         why = f"it has {item.size >> 20} MiB, more than any real dump"
         evidence.gaps.append(Gap(f"dump {item.file}", why, node=node, source=Source(item.file)))
-        return
+    elif item.path is not None and item.data is None:
+        evidence.waiting.append((item, node))
+    else:
+        _add_dump(item, node, _dump_of(item, node), evidence)
+
+
+def _dump_of(item: Found, node: str | None) -> dumps.RawDump | str:
+    """The dump, or why there is none."""
+    # a live poll's last answer has the form of a dump; only the name that hangscope gave it tells them apart
     role = "poll" if item.name.startswith("last_rank_") else "dump"
     try:
-        evidence.dumps.append(dumps.read(item.read(), file=item.file, node=node, role=role))
-        evidence.paths[item.file] = item.parts
+        return dumps.read(item.read(), file=item.file, node=node, role=role)
     except DamagedError as error:
-        evidence.gaps.append(Gap(f"dump {item.file}", error.reason, node=node, source=Source(item.file)))
+        return error.reason
+    except OSError as error:
+        return f"cannot be read: {error}"
+
+
+def _add_dump(item: Found, node: str | None, dump: dumps.RawDump | str, evidence: Evidence) -> None:
+    if isinstance(dump, str):
+        evidence.gaps.append(Gap(f"dump {item.file}", dump, node=node, source=Source(item.file)))
+    else:
+        evidence.dumps.append(dump)
+        evidence.paths[item.file] = item.parts
+
+
+def _read_waiting(evidence: Evidence) -> None:
+    items = [item for item, _ in evidence.waiting]
+    nodes = [node for _, node in evidence.waiting]
+    evidence.waiting = []
+    for item, node, dump in zip(items, nodes, _dumps_of(items, nodes), strict=True):
+        _add_dump(item, node, dump, evidence)
+
+
+def _dumps_of(items: list[Found], nodes: list[str | None]) -> Iterable[dumps.RawDump | str]:
+    """All dumps in order. Reading is pure computation, so where there is much of it, every core takes a share.
+
+    Only by fork, and only while this process has one thread: then it works in any script and no lock is held.
+    """
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
+    large = sum(item.size for item in items) >= PARALLEL_BYTES
+    if not large or cores < 2 or threading.active_count() > 1 or "fork" not in multiprocessing.get_all_start_methods():
+        yield from map(_dump_of, items, nodes)
+        return
+    context = multiprocessing.get_context("fork")
+    with ProcessPoolExecutor(min(cores, 32), mp_context=context) as pool:
+        yield from pool.map(_dump_of, items, nodes, chunksize=max(1, min(16, len(items) // (4 * cores))))
 
 
 def _json(item: Found) -> Any:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 
+from hangscope.diagnosis.align import is_guessed
 from hangscope.diagnosis.case import Case, Draft
 from hangscope.diagnosis.verdict import Finding
 from hangscope.diagnosis.waits import Wait
 from hangscope.diagnosis.words import ranks_text
+
+_MANY_TIMES = 4
 
 
 def deadlock(case: Case) -> Draft | None:
@@ -23,6 +26,8 @@ def deadlock(case: Case) -> Draft | None:
     smallest = min(len(ranks) for _, ranks in sides)
     minority = [(wait, [r for r in ranks if r in odd]) for wait, ranks in sides if odd & set(ranks)]
     minority = minority or [(wait, ranks) for wait, ranks in sides if len(ranks) == smallest]
+    if not odd and len(minority) == len(sides):
+        minority = _lonely(sides) or minority
     tied = not odd and len(minority) == len(sides)
     culprits = {
         rank: f"is inside {case.title(wait)} of {case.group_label(wait.group)}"
@@ -41,6 +46,7 @@ def deadlock(case: Case) -> Draft | None:
         )
         for wait, ranks in sorted(sides, key=lambda s: -len(s[1]))
     ]
+    guessed = any(is_guessed(case.groups[w.group]) for w, _ in sides)
     inferred = any(case.standings.of[rank].source == "log" for rank in knot)
     order = [case.group_label(w.group) for w, _ in sides]
     summary_sides = "; ".join(
@@ -55,7 +61,7 @@ def deadlock(case: Case) -> Draft | None:
         kind="deadlock",
         headline=f"ranks wait for each other over {len(set(order))} groups; {wrong}",
         summary=f"Deadlock over {len(set(order))} groups: {summary_sides}; {wrong}.",
-        confidence="medium" if tied or inferred else "high",
+        confidence="low" if guessed else "medium" if tied or inferred else "high",
         rule="deadlock: a cycle of waits over the groups; the minority side is accused"
         if not tied
         else "deadlock: a cycle of waits whose sides are equally large",
@@ -69,6 +75,13 @@ def deadlock(case: Case) -> Draft | None:
         ],
         victims_of=set(culprits) if not tied else set(),
     )
+
+
+def _lonely(sides: list[tuple[Wait, list[int]]]) -> list[tuple[Wait, list[int]]]:
+    """The side whose operation hardly anybody entered, where each other one has many times as many ranks inside."""
+    ordered = sorted(sides, key=lambda side: len(side[0].waiters))
+    alone, next_one = len(ordered[0][0].waiters), len(ordered[1][0].waiters)
+    return ordered[:1] if next_one >= _MANY_TIMES * alone else []
 
 
 def _sides(case: Case, knot: list[int]) -> list[tuple[Wait, list[int]]]:

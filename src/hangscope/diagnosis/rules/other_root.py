@@ -48,19 +48,25 @@ def silent_root(case: Case) -> Draft | None:
             rows = lane.rows_at(index)
             votes = Counter(ops.column("stack")[rows].tolist()).most_common()
             odd_rows = rows[ops.column("stack")[rows] != votes[0][0]]
-            if len(odd_rows) != 1 or len(rows) < 3:
+            if len(odd_rows) != 1:
                 continue
             odd, reference = int(odd_rows[0]), int(rows[ops.column("stack")[rows] == votes[0][0]][0])
-            elsewhere = case.alignment.call == case.alignment.call[odd]
+            if len(rows) == 2 and not _only_once(case, odd):
+                odd, reference = reference, odd
             usual = lane.rows[ops.column("rank")[lane.rows] == ops[odd].rank]
             shared = np.any(case.alignment.call[usual] == case.alignment.call[reference])
-            if int(elsewhere.sum()) == 1 and shared:
+            if _only_once(case, odd) and shared:
                 seq = int(lane.seqs[index])
                 found = Divergence(
                     lane.group.index, seq, Shape.OTHER_OPERATION, (ops[odd].rank,), False, odd, reference
                 )
                 return _silent_draft(case, found)
     return None
+
+
+def _only_once(case: Case, row: int) -> bool:
+    """Whether this call was made nowhere else, by nobody."""
+    return int(np.sum(case.alignment.call == case.alignment.call[row])) == 1
 
 
 def _silent_draft(case: Case, d: Divergence) -> Draft:
