@@ -2,10 +2,12 @@
 
     python tests/bench_overhead.py                       2 ranks, Gloo, CPU
     python tests/bench_overhead.py --backend nccl --ranks 4
+    python tests/bench_overhead.py --nothing             both copies without: what chance alone does
 
-Both jobs live all the time and take turns of a fraction of a second, so that whatever else the machine does hits both
-alike. A step is ten small all_reduce and nothing else: the worst case, for a real step also computes. The answer is the
-median over all pairs of turns of (with / without), with the interval that holds it in 95 of 100 resamples.
+Both jobs live at the same time and take turns of a fraction of a second, so that whatever else the machine does hits
+both alike; then both are started anew, because two copies of one job differ by some per cent for as long as they live
+(where their memory and threads happen to lie). A step is ten small all_reduce and nothing else: the worst case, for a
+real step also computes. The answer is the mean over the starts of the median ratio of each, with its standard error.
 """
 
 from __future__ import annotations
@@ -13,7 +15,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import random
 import socket
 import statistics
 import subprocess
@@ -28,6 +29,10 @@ OPERATIONS = 10
 
 def worker(arguments: argparse.Namespace) -> None:
     rank = int(os.environ["RANK"])
+    cores = sorted(os.sched_getaffinity(0))
+    share = max(1, len(cores) // arguments.ranks)
+    if share > 1:
+        os.sched_setaffinity(0, cores[rank * share : (rank + 1) * share])
     if arguments.backend == "nccl":
         # Several ranks on one GPU: NCCL must take each for a node of its own (see tests/record/README.md).
         os.environ.update(
@@ -68,14 +73,23 @@ def worker(arguments: argparse.Namespace) -> None:
 
 
 class Job:
-    def __init__(self, scratch: Path, arguments: argparse.Namespace, *, watched: bool) -> None:
-        name = "with" if watched else "without"
+    def __init__(self, scratch: Path, arguments: argparse.Namespace, which: bool, *, watched: bool) -> None:
+        name = "second" if which else "first"
         listener = socket.socket(socket.AF_UNIX)
         listener.bind(str(scratch / name))
         listener.listen()
         head = [sys.executable, "-m", "hangscope", "run", "--dir", str(scratch / "incident"), "--"] if watched else []
         launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={arguments.ranks}"]
-        own = [__file__, "--worker", "--control", str(scratch / name), "--backend", arguments.backend]
+        own = [
+            __file__,
+            "--worker",
+            "--control",
+            str(scratch / name),
+            "--backend",
+            arguments.backend,
+            "--ranks",
+            str(arguments.ranks),
+        ]
         path = os.pathsep.join(filter(None, (str(SOURCE), os.environ.get("PYTHONPATH"))))
         environ = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
         self.process = subprocess.Popen([*head, *launch, *own], env=environ, stdout=subprocess.DEVNULL)
@@ -93,46 +107,48 @@ class Job:
         self.process.wait(60)
 
 
-def interval(ratios: list[float], draws: int = 2000) -> tuple[float, float]:
-    medians = sorted(statistics.median(random.choices(ratios, k=len(ratios))) for _ in range(draws))
-    return medians[int(0.025 * draws)], medians[int(0.975 * draws)]
+def compare(arguments: argparse.Namespace, number: int) -> tuple[float, float, int]:
+    """The median seconds a step without and with it, of one start of both jobs, and the steps of a turn."""
+    with tempfile.TemporaryDirectory(prefix="bench.") as name:
+        order = (False, True) if number % 2 else (True, False)
+        jobs = {which: Job(Path(name), arguments, which, watched=which and not arguments.nothing) for which in order}
+        try:
+            for job in jobs.values():
+                job.turn(20)
+            steps = max(1, int(arguments.turn / min(job.turn(20) for job in jobs.values())))
+            times: dict[bool, list[float]] = {False: [], True: []}
+            for round_number in range(arguments.rounds):
+                for which in (False, True) if round_number % 2 else (True, False):
+                    times[which].append(jobs[which].turn(steps))
+        finally:
+            for job in jobs.values():
+                job.end()
+    ratio = statistics.median(with_it / without for without, with_it in zip(times[False], times[True], strict=True))
+    return statistics.median(times[False]), ratio, steps
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--backend", choices=("gloo", "nccl"), default="gloo")
     parser.add_argument("--ranks", type=int, default=2)
-    parser.add_argument("--rounds", type=int, default=200)
-    parser.add_argument("--turn", type=float, default=0.25, help="seconds that one turn should take")
+    parser.add_argument("--starts", type=int, default=8)
+    parser.add_argument("--rounds", type=int, default=40)
+    parser.add_argument("--turn", type=float, default=0.1, help="seconds that one turn should take")
+    parser.add_argument("--nothing", action="store_true", help="run both without hangscope")
     parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--control", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.worker:
         worker(arguments)
         return 0
-    with tempfile.TemporaryDirectory(prefix="bench.") as name:
-        jobs = [Job(Path(name), arguments, watched=watched) for watched in (False, True)]
-        try:
-            for job in jobs:
-                job.turn(20)
-            steps = max(1, int(arguments.turn / min(job.turn(20) for job in jobs)))
-            pairs = []
-            for number in range(arguments.rounds):
-                order = (0, 1) if number % 2 else (1, 0)
-                times = {index: jobs[index].turn(steps) for index in order}
-                pairs.append((times[0], times[1]))
-        finally:
-            for job in jobs:
-                job.end()
-    ratios = [with_it / without for without, with_it in pairs]
-    low, high = interval(ratios)
-    without, with_it = (1e6 * statistics.median(side) for side in zip(*pairs, strict=True))
-    work = f"{arguments.rounds} rounds of {steps} steps of {OPERATIONS} all_reduce"
-    print(f"{arguments.backend}, {arguments.ranks} ranks, {work}")
-    print(f"without  {without:9.1f} us a step (median)")
-    print(f"with     {with_it:9.1f} us a step (median)")
-    middle, low, high = (100 * (ratio - 1) for ratio in (statistics.median(ratios), low, high))
-    print(f"overhead {middle:+.2f} %  (95 %: {low:+.2f} to {high:+.2f})")
+    found = [compare(arguments, number) for number in range(arguments.starts)]
+    ratios = [100 * (ratio - 1) for _, ratio, _ in found]
+    work = f"{arguments.rounds} rounds of {found[0][2]} steps of {OPERATIONS} all_reduce"
+    print(f"{arguments.backend}, {arguments.ranks} ranks, {arguments.starts} starts of {work}")
+    print(f"without  {1e6 * statistics.median(without for without, _, _ in found):9.1f} us a step (median)")
+    print("each     " + " ".join(f"{ratio:+.2f}" for ratio in ratios) + " %")
+    error = statistics.stdev(ratios) / len(ratios) ** 0.5 if len(ratios) > 1 else float("nan")
+    print(f"overhead {statistics.mean(ratios):+.2f} % ± {error:.2f} (standard error)")
     return 0
 
 
