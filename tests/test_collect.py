@@ -225,6 +225,26 @@ def test_a_shared_directory_is_fetched_once(tmp_path: Path) -> None:
     assert found.manifest.nodes_present == ("gpu-a", "gpu-b")
 
 
+def test_a_job_that_nothing_named_is_one_job(tmp_path: Path) -> None:
+    """Without a scheduler each node makes a name of its own: parts captured together are one incident all the same."""
+    for name, job, at in (
+        ("gpu-a", "20261115-023000-77", "2026-11-15T02:30:11Z"),
+        ("gpu-b", "20261115-023004-78", "2026-11-15T02:30:14Z"),
+    ):
+        _part(tmp_path / f"{name}/hangscope/{job}/0", name, job=job, at=at)
+        old = "20261101-000000-5"
+        _part(tmp_path / f"{name}/hangscope/{old}/0", name, job=old, at="2026-11-01T00:00:00Z")
+            tmp_path / f"{name}/hangscope/20261101-000000-5/0", name, job="20261101-000000-5", at="2026-11-01T00:00:00Z"
+        )
+    nodes = [Node(name, ("env", f"HOME={tmp_path / name}", "sh", "-s")) for name in ("gpu-a", "gpu-b")]
+    found = collect(tmp_path / "out", nodes[1:], limits=QUICK)
+    assert found.manifest.nodes_present == ("gpu-b",)
+    found = collect(tmp_path / "out", nodes, limits=QUICK)
+    assert found.manifest.nodes_present == ("gpu-a", "gpu-b")
+    assert found.manifest.captured_at == "2026-11-15T02:30:11Z"
+    assert len(found.others) == 2
+
+
 # ---- directories -----------------------------------------------------------------------------------------------------
 
 

@@ -15,7 +15,8 @@ from pathlib import Path
 import pytest
 
 from hangscope.errors import DamagedError, InputError, NotFoundError
-from hangscope.incident.tars import Limits, Names, TarReader, unsafe
+from hangscope.incident.paths import Names, unsafe
+from hangscope.incident.tars import Limits, TarReader
 from hangscope.incident.unpack import extract, verify
 
 GOOD = {"nodes/a/dumps/nccl_trace_rank_0": b"\x80\x02}.", "nodes/a/logs/rank_0.log": b"hello\n"}

@@ -10,7 +10,7 @@ from typing import IO, Any
 
 from hangscope.incident.gzips import GzipWriter
 from hangscope.incident.layout import MANIFEST
-from hangscope.incident.tars import Names, fitting
+from hangscope.incident.paths import Names, fitting
 
 _CHUNK = 1 << 20
 _BLOCK = 512

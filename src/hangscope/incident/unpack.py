@@ -22,7 +22,8 @@ from hangscope.errors import DamagedError, InputError, NotFoundError
 from hangscope.incident import manifest as manifests
 from hangscope.incident.layout import MANIFEST
 from hangscope.incident.manifest import Manifest
-from hangscope.incident.tars import Content, Limits, Member, Names, Readable, TarReader, unsafe
+from hangscope.incident.paths import Names, unsafe
+from hangscope.incident.tars import Content, Limits, Member, Readable, TarReader
 
 Progress = Callable[[int, int, str], None]
 """`progress(done, total, what)`: bytes of the whole, and a word for what is being done."""

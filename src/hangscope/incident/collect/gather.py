@@ -246,6 +246,7 @@ class _Work:
 
         try:
             self._again(once)
+            result.problem = None
         except Unreachable as error:
             result.problem = str(error)
             result.missing = sorted(left)
@@ -293,6 +294,8 @@ def _read(content: Readable) -> bytes:
 def _refuse_another(out: Path, before: Manifest | None, merged: Manifest) -> None:
     """Evidence of two attempts in one directory would be read as one job that contradicts itself."""
     known = before.identity if before else (None, None)
+    if planning.made_up(known[0]) and planning.made_up(merged.job) and known[1] == merged.attempt:
+        return
     if (None, None) not in (known, merged.identity) and known != merged.identity:
         raise InputError(
             f"{out}: holds attempt {known[1]} of job {known[0]}, "

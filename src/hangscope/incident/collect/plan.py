@@ -10,6 +10,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 
 from hangscope.errors import DamagedError
 from hangscope.incident import manifest as manifests
@@ -17,14 +18,16 @@ from hangscope.incident.collect.sources import Entry, Listing, Source
 from hangscope.incident.evidence import is_evidence
 from hangscope.incident.layout import MANIFEST, safe_name
 from hangscope.incident.manifest import Manifest, Missing
+from hangscope.incident.paths import Names, fitting
 from hangscope.incident.stale import dump_rank
-from hangscope.incident.tars import Names, fitting
 
 RUN = "run.json"
 _NODES = re.compile(r"^(?P<root>(?:.*/)?)nodes/[^/]+/.+$", re.DOTALL)
 _NUMBER = re.compile(r"\.((?:hang|snapshot)-\d+)$")
 _LOG = re.compile(r"\.(?:log|out|err|txt)(?:\.\d+)?(?:\.gz)?$", re.IGNORECASE)
-_OWN = (MANIFEST,)
+_MADE_UP = re.compile(r"\d{8}-\d{6}-\d+")
+_TOGETHER_S = 600.0
+"""Nodes without a common directory notice a hang within seconds of each other, or within a collective's timeout."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,9 +95,40 @@ def choose(
     same = [asked[int(name)] for name in names]
     if not same:
         return [], list(roots)
-    latest = max(same, key=lambda root: (root.manifest.captured_at or "", root.changed))
+    latest = max(same, key=_age)
     chosen = [root for root in same if root.key == latest.key]
-    return chosen, [root for root in roots if root not in chosen]
+    if job is None and made_up(latest.manifest.job):
+        chosen = _unnamed(asked, latest)
+    places = {(root.source, root.path) for root in chosen}
+    return chosen, [root for root in roots if (root.source, root.path) not in places]
+
+
+def made_up(job: str | None) -> bool:
+    """Whether `hangscope run` had to name the job itself: then each node of it gave another name."""
+    return job is not None and _MADE_UP.fullmatch(job) is not None
+
+
+def _unnamed(roots: Sequence[Root], latest: Root) -> list[Root]:
+    """The parts of a job that nothing named: the newest of each source, if it was captured together with the latest."""
+    newest: dict[int, Root] = {}
+    for root in roots:
+        if made_up(root.manifest.job) and (root.source not in newest or _age(root) > _age(newest[root.source])):
+            newest[root.source] = root
+    together = [root for root in newest.values() if _apart_s(root, latest) <= _TOGETHER_S]
+    name = min(root.manifest.job or "" for root in together)
+    return [replace(root, manifest=replace(root.manifest, job=name)) for root in together]
+
+
+def _age(root: Root) -> tuple[str, int]:
+    return root.manifest.captured_at or "", root.changed
+
+
+def _apart_s(one: Root, other: Root) -> float:
+    try:
+        times = [datetime.fromisoformat((r.manifest.captured_at or "").replace("Z", "+00:00")) for r in (one, other)]
+    except ValueError:
+        return abs(one.changed - other.changed)
+    return abs((times[0] - times[1]).total_seconds())
 
 
 def make(
@@ -127,7 +161,7 @@ def make(
 
 def _add_part(plan: Plan, taken: dict[str, int], names: Names, wanted: Wanted) -> None:
     """A file of an incident. Nodes that share a directory list the same file: it is fetched once, the newest of it."""
-    if wanted.target in _OWN:
+    if wanted.target == MANIFEST:
         return
     known = taken.get(wanted.target)
     if known is None:
