@@ -20,7 +20,7 @@ class Store:
 
     def __init__(self, url: str) -> None:
         try:
-            from fsspec.core import url_to_fs  # type: ignore[import-untyped]
+            from fsspec.core import url_to_fs
         except ImportError:
             raise CollectError(f"{url}: fsspec is not installed", hint="pip install 'hangscope[objectstore]'") from None
         try:
