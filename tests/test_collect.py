@@ -234,8 +234,6 @@ def test_a_job_that_nothing_named_is_one_job(tmp_path: Path) -> None:
         _part(tmp_path / f"{name}/hangscope/{job}/0", name, job=job, at=at)
         old = "20261101-000000-5"
         _part(tmp_path / f"{name}/hangscope/{old}/0", name, job=old, at="2026-11-01T00:00:00Z")
-            tmp_path / f"{name}/hangscope/20261101-000000-5/0", name, job="20261101-000000-5", at="2026-11-01T00:00:00Z"
-        )
     nodes = [Node(name, ("env", f"HOME={tmp_path / name}", "sh", "-s")) for name in ("gpu-a", "gpu-b")]
     found = collect(tmp_path / "out", nodes[1:], limits=QUICK)
     assert found.manifest.nodes_present == ("gpu-b",)
