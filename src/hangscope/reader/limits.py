@@ -14,8 +14,8 @@ class Limits:
     input_bytes: int = 1024 * MIB
     memory_bytes: int = 256 * MIB
     """Estimated memory of the objects that a file may hold at one time: bounds containers, objects and strings."""
-    growth: int = 32
-    """The same, for each byte of the file: a real dump needs less than 20, a crafted one can ask for 100."""
+    growth: int = 40
+    """The same, for each byte of the file: a real dump needs up to 35, a crafted one can ask for more than 100."""
     nesting: int = 64
     memo: int = 4_000_000
     string_bytes: int = 4 * MIB
