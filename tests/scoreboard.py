@@ -139,30 +139,28 @@ def simulated(first: int, count: int, peer: Peer | None, scratch: Path) -> Itera
         shutil.rmtree(directory)
 
 
-def show(title: str, scores: list[Score], out: Any = sys.stdout) -> None:
-    """The confusion matrix and the summary."""
+def show(title: str, scores: list[Score]) -> None:
+    """Print the confusion matrix and the summary."""
     kinds = sorted({s.truth_kind for s in scores} | {s.got_kind for s in scores})
     cells = Counter((s.truth_kind, s.got_kind) for s in scores)
-    print(f"\n{title}: {len(scores)} jobs", file=out)
-    print("  truth \\ verdict  " + " ".join(f"{k[:8]:>8}" for k in kinds) + "    exact  ranks", file=out)
+    print(f"\n{title}: {len(scores)} jobs")
+    print("  truth \\ verdict  " + " ".join(f"{k[:8]:>8}" for k in kinds) + "    exact  ranks")
     for truth in kinds:
         mine = [s for s in scores if s.truth_kind == truth]
         if mine:
             row = " ".join(f"{cells[truth, got] or '.':>8}" for got in kinds)
             exact = sum(s.exact for s in mine) / len(mine)
             ranks = sum(s.exact_ranks for s in mine) / len(mine)
-            print(f"  {truth:<16} {row}   {exact:6.1%} {ranks:6.1%}", file=out)
+            print(f"  {truth:<16} {row}   {exact:6.1%} {ranks:6.1%}")
     total = len(scores)
     print(
         f"  exact kind and ranks   {sum(s.exact for s in scores)}/{total} = {sum(s.exact for s in scores) / total:.1%}",
-        file=out,
     )
     print(
         f"  exact ranks            {sum(s.exact_ranks for s in scores)}/{total} = "
         f"{sum(s.exact_ranks for s in scores) / total:.1%}",
-        file=out,
     )
-    print(f"  innocent, high         {sum(s.innocent_high for s in scores)}", file=out)
+    print(f"  innocent, high         {sum(s.innocent_high for s in scores)}")
     compared = [s for s in scores if s.peer is not None]
     if compared:
         theirs, ours = sum(bool(s.peer) for s in compared), sum(s.exact_ranks for s in compared)
