@@ -166,7 +166,6 @@ def show(title: str, scores: list[Score]) -> None:
         theirs, ours = sum(bool(s.peer) for s in compared), sum(s.exact_ranks for s in compared)
         print(
             f"  exact ranks, same jobs hangscope {ours}/{len(compared)}, torchfrtrace {theirs}/{len(compared)}",
-            file=out,
         )
 
 
