@@ -24,11 +24,12 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 CASES = Path(__file__).parent / "cases"
+LEAST_ENTRIES = 60
 
 
 @dataclass(frozen=True)
@@ -76,7 +77,7 @@ def judge(name: str, truth: dict[str, Any], directory: Path, peer: Peer | None) 
 class Peer:
     """torchfrtrace, imported once and forked for every job."""
 
-    limit_s = 60
+    limit_s = 20
 
     def __init__(self) -> None:
         from torch.distributed.flight_recorder.fr_trace import main  # here and nowhere else is torch imported
@@ -126,13 +127,15 @@ def recorded(peer: Peer | None) -> Iterator[Score]:
         yield judge(truth_file.parent.name, truth, truth_file.parent, peer)
 
 
-def simulated(first: int, count: int, peer: Peer | None, scratch: Path) -> Iterator[Score]:
+def simulated(first: int, count: int, operations: int, peer: Peer | None, scratch: Path) -> Iterator[Score]:
     """Jobs drawn from the whole space of sizes, layouts, faults, formats and ring sizes."""
     from hangscope.simulate import random_spec, simulate
 
     for seed in range(first, first + count):
         directory = scratch / str(seed)
-        job = simulate(random_spec(seed))
+        spec = random_spec(seed)
+        # A large job gets a smaller ring: what it shows fits into the last steps, and a thousand jobs fit into an hour.
+        job = simulate(replace(spec, entries=min(spec.entries, max(LEAST_ENTRIES, operations // spec.ranks))))
         job.write(directory)
         truth = dict(job.truth)
         yield judge(f"seed {seed}", truth, directory, peer)
@@ -173,6 +176,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--jobs", type=int, default=1000, help="how many simulated jobs")
     parser.add_argument("--first", type=int, default=0, help="the first seed")
+    parser.add_argument("--operations", type=int, default=40_000, help="the most recorded operations of one job")
     parser.add_argument("--no-peer", action="store_true", help="do not score torchfrtrace beside it")
     parser.add_argument("--misses", action="store_true", help="list every job that is not exact")
     options = parser.parse_args()
@@ -186,7 +190,7 @@ def main() -> int:
     show("recorded cases", cases)
     jobs: list[Score] = []
     with tempfile.TemporaryDirectory(dir="/dev/shm" if Path("/dev/shm").is_dir() else None) as scratch:
-        for score in simulated(options.first, options.jobs, peer, Path(scratch)):
+        for score in simulated(options.first, options.jobs, options.operations, peer, Path(scratch)):
             jobs.append(score)
             if len(jobs) % 50 == 0:
                 exact = sum(s.exact for s in jobs) / len(jobs)
