@@ -140,6 +140,19 @@ def planted() -> list[tuple[str, str, list[str]]]:
     plant("token", "('KUBE_TOKEN', '{}')", some(30))
     plant("key", "api_key={}", some(24))
     plant("key", "config = Config(apikey='{}', retries=3)", some(24))
+    plant("password", "<db><password>{}</password></db>", some(10))
+    plant("password", "user=bob pass={} host=db", some(10))
+    plant("password", "  db_password ........................ {}", some(10))
+    plant("password", "| db_password | {} |", some(10))
+    plant("password", "the password is {} by the way", some(10))
+    plant("password", "password%3D{}", some(10))
+    plant("password", "PASSWORD={}", some(4) + "&" + some(4) + ";" + some(4))
+    plant("password", "mysql -u root -p{} -h db", some(10))
+    plant("password", "docker login -u bob -p {} nvcr.io", some(12))
+    plant("key", "API key: {}", some(24))
+    plant("key", "Access token = '{}'", some(24))
+    plant("discord", "https://discord.com/api/webhooks/123456789/{}", some(60))
+    plant("mailgun", "mailgun uses {} now", "key-" + some(32, HEX))
     plant("stripe", "charge with {}", "sk_live_" + some(24))
     plant("vault", "VAULT_TOKEN={}", "hvs." + some(40))
     plant("databricks", "host uses {}", "dapi" + some(32, HEX))
@@ -171,9 +184,10 @@ def innocents() -> list[str]:
         "secretary", "passwordless", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "bypass",
         "max_tokens=4096", "num_tokens: 1048576", "tokens_per_second=182734.5", "eos_token=</s>", "pad_token_id=128001",
         'bos_token="<s>"', "token=128009", "tokens=[1, 2, 3]", "n_tokens_per_batch: 65536", "key=weight",
-        "sort_key=loss",
-        "cache_key=abcdef0123456789", "primary_key=id", "PWD=/workspace/run", "OLDPWD=/workspace", "password=None",
-        "token: str", "api_key: Optional[str] = None", "secret=***", "password: ${DB_PASSWORD}",
+        "sort_key=loss", "cache_key=abcdef0123456789", "token | count", "forward pass: 3", "pass=1",
+        "the token is here", "key is weight", "password is required",
+        "password is incorrect", "secret is set", "primary_key=id", "PWD=/workspace/run", "OLDPWD=/workspace",
+        "password=None", "token: str", "api_key: Optional[str] = None", "secret=***", "password: ${DB_PASSWORD}",
         "secretName: nccl-conf",
         "sk-learn-contrib", "scikit-learn", "task-scheduler-0123456789abcdef", "risk-adjusted", "hf_hub_download",
         "hf_transfer", "npm_config_cache", "pypi-publish", "glpat", "xoxo", "ghp", "AKIA", "eyJ", "bearer of news",
@@ -561,9 +575,13 @@ def test_users_keep_apart_and_are_followed_into_other_paths(tmp_path: Path) -> N
     users = users_in(b"HOME=/home/alice\nUSER=bob\nuid=7(carol) gid=7(carol)\n/home/ubuntu/x /root/y\nUSER=root")
     assert users == {b"alice", b"bob", b"carol"}
     text = "/home/alice/a /home/bob/b /scratch/alice/c alice@gpu-1 /data/carol/x /home/ubuntu/x /root/y malice /alicex/"
+    text += "\nalice  4711  99.0 python train.py; run by carol. Bob"
     result = clean(text, users=users)
     assert not re.search(r"\b(alice|bob|carol)\b", result)
     assert "/home/ubuntu/x /root/y malice /alicex/" in result
+    assert re.search(r"\nuser-\d  4711  99.0 python train.py; run by user-\d\. Bob$", result)
+    words = clean("/home/adam/x optimizer=adam lr /scratch/adam/y adam@gpu", users=[b"adam"])
+    assert words == "/home/user-1/x optimizer=adam lr /scratch/user-1/y user-1@gpu"
     assert re.search(r"/home/(user-\d)/a /home/(?!\1)user-\d/b /scratch/\1/c \1@gpu-1", result)
 
 

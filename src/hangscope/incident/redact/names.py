@@ -1,8 +1,9 @@
 """Assignments: a name that says its value is secret, in the syntaxes in which evidence writes one.
 
 `PASSWORD=x`, `"password": "x"`, the same inside a string with backslashes, `password: x`, `--password x`,
-`'--password', 'x'`, `os.environ["TOKEN"] = "x"`, `("API_KEY", "x")`, and Kubernetes' `name: TOKEN` with `value: x` on
-the next line.
+`'--password', 'x'`, `os.environ["TOKEN"] = "x"`, `("API_KEY", "x")`, `<password>x</password>`, `password | x` in a
+table, `password ........ x` as Megatron prints its arguments, `password is x`, and Kubernetes' `name: TOKEN` with
+`value: x` on the next line.
 """
 
 from __future__ import annotations
@@ -11,34 +12,53 @@ import re
 
 NEEDLES: tuple[bytes, ...] = (b"pass", b"pwd", b"secret", b"key", b"cred", b"token")
 NEEDLES += (b"connection_s", b"connection-s", b"connections", b"connection.s", b"conn_str", b"connstr", b"conn-str")
+NEEDLES += (b"basic_auth", b"basic-auth", b"basicauth")
 FRONT = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_.-"
 """What may stand in front of the needle and belongs to the name."""
+FIRST_WORDS = (
+    b"api ",
+    b"access ",
+    b"secret ",
+    b"private ",
+    b"auth ",
+    b"account ",
+    b"bearer ",
+    b"refresh ",
+    b"session ",
+)
+"""In a sentence a name has two words: `API key: x`."""
 
 _PASSWORD = (
     rb"pass(?:word|wd|phrase|code|wort)s?|(?:db|user|mysql|pg|postgres|redis|smtp|ftp|admin|root|login|auth|mail|proxy|"
-    rb"ssh|sudo|jenkins|rabbitmq)[_.-]?pass|(?<![A-Za-z])pwd"
+    rb"ssh|sudo|jenkins|rabbitmq)[_.-]?pass|(?<![A-Za-z])pwd|(?<![A-Za-z0-9_.-])pass(?==[^=])"
 )
-_SECRET = rb"secrets?(?:[_.-]?(?:access)?[_.-]?keys?)?(?:[_.-]?(?:id|value|token))?"
+_SECRET = rb"secrets?(?:[_. -]?(?:access)?[_. -]?keys?)?(?:[_.-]?(?:id|value|token))?"
 _KEY = (
     rb"(?:api|access|account|private|encryption|signing|master|auth|subscription|deploy|license|app|application|"
-    rb"ssh|gpg|hmac|webhook|consumer|kaggle|cipher)[_.-]?key(?:[_.-]?id)?(?:[_.-]?(?:value|\d))?"
+    rb"ssh|gpg|hmac|webhook|consumer|kaggle|cipher)[_. -]?key(?:[_.-]?id)?(?:[_.-]?(?:value|\d))?"
 )
-_OTHER = rb"credentials?|creds|connection[_.-]?string|conn[_.-]?str"
+_OTHER = rb"credentials?|creds|connection[_.-]?string|conn[_.-]?str|basic[_.-]?auth"
 
 REACH = 4096
 """How long a name with its value can be, so that no file makes looking for them slow."""
 
 ASSIGNMENT = re.compile(
-    rb"(?P<name>(?P<flag>--?)?(?P<front>[A-Za-z0-9_.-]{0,64}?)"
+    rb"(?P<name>(?P<flag>--?)?(?P<front>(?:(?:access|auth|bearer|refresh|session)[ ])?[A-Za-z0-9_.-]{0,64}?)"
     rb"(?:(?P<password>" + _PASSWORD + rb")|(?P<secret>" + _SECRET + rb")|(?P<key>" + _KEY + rb")"
     rb"|(?P<other>" + _OTHER + rb")|(?P<token>tokens?)))(?![A-Za-z0-9_.-])"
     rb"(?P<close>\\{0,3}[\"']\]?|\])?"
-    rb"(?P<sep>[ \t]{0,3}(?:=>|:=|=(?!=)|:(?![:/\\]))[ \t]{0,3}|(?P<list>[ \t]*,[ \t]*)|(?P<blank>[ ]+))"
+    rb"(?P<sep>[ \t]{0,40}(?:=>|:=|=(?!=)|:(?![:/\\])|%3[dD])[ \t]{0,3}|(?P<list>[ \t]*,[ \t]*)|(?P<tag>>)(?=[^<\s])"
+    rb"|[ ]\.{3,}[ ]"
+    rb"|(?P<prose>[ \t]{0,40}(?:\||\xe2\x94\x82)[ \t]{1,3}|[ ](?:set[ ](?:by[ ]\w{1,16}[ ])?to|is|was|to)[ ])"
+    rb"|(?P<blank>[ ]+))"
     rb"(?:[rbuf]{0,2}(?P<open>\\{0,3}[\"'])(?P<quoted>(?:(?!(?P=open))(?:\\.|[^\\\r\n\0])){0,3800})"
     rb"(?:(?P=open)|(?=[\r\n\0]|\Z))"
     rb"|(?P<bare>[^\s\"'\\,;&<>|(){}\[\]\0][^\s\"'\\,;&<>|)}\]\0]{0,3800}))",
     re.IGNORECASE,
 )  # fmt: skip
+
+MORE = re.compile(rb"[,;&|(){}\[\]<>]+[^\s,;&|\"'=:<>\0]{1,64}(?=[\s,;&|]|\Z)")
+"""What follows a bare password behind a sign that may end it or be a part of it; not where another name follows."""
 
 PLAIN_SCALAR = re.compile(rb"[ \t]+(?P<s>[^\s\"'{\[|>&*#$][^\r\n]*)")
 """The rest of a YAML line: a password may have blanks in it."""
@@ -46,7 +66,7 @@ PLAIN_SCALAR = re.compile(rb"[ \t]+(?P<s>[^\s\"'{\[|>&*#$][^\r\n]*)")
 PAIR_FRONT = re.compile(rb"(?:name|key|Name|Key)(?:\\{0,3}[\"'])?\s*[:=]\s*(?:\\{0,3}[\"'])?\Z")
 PAIR_TAIL = re.compile(
     rb"(?:\\{0,3}[\"'])?\s*,?\s*(?:\n\s*)?(?:\\{0,3}[\"'])?[vV]alue(?:\\{0,3}[\"'])?\s*[:=][ \t]*"
-    rb"(?:(?P<open>\\{0,3}[\"'])(?P<quoted>(?:(?!(?P=open))(?:\\.|[^\\\r\n]))*)|(?P<bare>(?!\[redacted)[^\s,}\]\"'][^\r\n,}\]]*))"
+    rb"(?:(?P<open>\\{0,3}[\"'])(?P<quoted>(?:(?!(?P=open))(?:\\.|[^\\\r\n])){0,3800})|(?P<bare>(?!\[redacted)[^\s,}\]\"'][^\r\n,}\]]{0,3800}))"
 )
 
 _COUNTED = b"""num nums max min n total per avg mean eos bos eot eod pad padding unk unknown mask cls sep special
@@ -60,6 +80,11 @@ _COUNTED_TOKEN = re.compile(rb"(?:^|[_.-])(?:" + b"|".join(_COUNTED) + rb")[_.-]
 _WORDS = b"""null none nil true false yes no on off undefined str int bool bytes float string any self required missing
     unset empty redacted hidden invalid expired incorrect is was for and or the not has from in to with must should of
     at""".split()
+_PROSE = re.compile(
+    rb"(?:wrong|correct|needed|valid|set|ok|too|be|been|a|an|it|this|that|used|given|known|unknown|here|there|also|only)",
+    re.IGNORECASE,
+)
+"""How sentences about passwords go on."""
 _HARMLESS = re.compile(
     rb"(?:"
     + b"|".join(_WORDS)
@@ -81,6 +106,8 @@ def kind_of(match: re.Match[bytes]) -> str | None:
     upper = name.isupper()
     if match["blank"] and (not match["flag"] or value.startswith(b"-")):
         return None
+    if match["prose"] and (not (upper or match["password"] or match["secret"]) or _PROSE.fullmatch(value)):
+        return None
     if match["list"] and not (match["close"] and (match["flag"] or upper)):
         return None
     number = _NUMBER.fullmatch(value) is not None
@@ -90,6 +117,8 @@ def kind_of(match: re.Match[bytes]) -> str | None:
         return None
     front = match["front"]
     if match["password"]:
+        if number and match["password"].lower() == b"pass":
+            return None  # forward pass=3
         directory = match["password"].lower() == b"pwd" and (value[:1] in b"/~." or name in (b"PWD", b"OLDPWD"))
         return None if directory else "password"
     if match["secret"]:

@@ -54,6 +54,9 @@ TOKENS = (
         _START + rb"(?P<s>(?:xox[abprs]|xoxe(?:\.xox[bp])?|xapp)-[A-Za-z0-9-]{10,})",
     ),
     _p("slack-webhook", "hooks.slack.com", rb"hooks\.slack\.com/(?P<s>\w+/[A-Za-z0-9/_-]{20,})", case=False),
+    _p("discord-webhook", "api/webhooks/", rb"api/webhooks/\d+/(?P<s>[\w-]{20,})"),
+    _p("mailgun-key", "key-", _START + rb"(?P<s>key-[0-9a-f]{32})" + _END),
+    _p("gcp-oauth", "1//0", _START + rb"(?P<s>1//0[A-Za-z0-9_-]{20,})"),
     _p("wandb-key", "wandb_v1_ local-", _START + rb"(?P<s>wandb_v1_[A-Za-z0-9_]{20,}|local-[0-9a-f]{40})" + _END),
     _p(
         "wandb-key",
@@ -145,6 +148,13 @@ SURROUNDED = (
         + _NEW
         + rb"[^\s\"']+)",
     ),
+    _p("password", "mysql", rb"mysql(?:dump|admin|sh)?\s[^\n]{0,200}?(?<=\s)-p(?P<s>(?!\s)" + _NEW + rb"\S+)"),
+    _p("password", "redis-cli", rb"redis-cli\s[^\n]{0,200}?(?<=\s)(?:-a|--pass)\s+(?P<s>" + _NEW + rb"\S+)"),
+    _p(
+        "password",
+        "docker podman",
+        _START + rb"(?:docker|podman) login\s[^\n]{0,200}?(?<=\s)-p\s+(?P<s>" + _NEW + rb"\S+)",
+    ),
     _p("docker-auth", '"auth" _auth', rb"(?:\"auth\"|_auth(?:Token)?)\s*[:=]\s*\"?(?P<s>[A-Za-z0-9+/_-]{12,}={0,2})"),
 )
 """Secrets by the words around them."""
@@ -175,3 +185,14 @@ GENERIC_USERS = frozenset(
     linuxbrew work workspace data host main system node""".split()
 )
 """Accounts that name nobody. A home of one of them stays as it is."""
+
+WORDS = frozenset(
+    b"""ada adam all amber any auto batch bench best big cache chip clip cluster code compute core cuda dash data
+    deep demo dev dist drop edge epoch eval exp file fire flash fold free fsdp git grace grad group hopper host
+    info init jax job key lab lamb large last learn lib lion load local log loss main mark master max mean merge
+    meta min mini mixed model mon nano nccl net new none norm nova null opt para pass path perf pile pip plan
+    pod pool pro process proxy pt python rand rank ray ref research root run sage sam save scale sched server
+    shard sky small spark speed start state step stop storage sum sun super task team temp test text time tmp
+    tool top torch train trainer tuna tune user val var vim wait warm warn web will work worker world zero""".split()
+)
+"""Names of people that are also words of logs and programs: replacing these everywhere would spoil the evidence."""

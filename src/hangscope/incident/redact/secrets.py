@@ -37,8 +37,8 @@ Handler = Callable[[bytes, int, list[Edit]], None]
 class Secrets:
     """Replaces secrets, and user names by user-1, user-2, …, and counts what it replaced.
 
-    `users` are names that the evidence gives away somewhere (a home directory, USER=…); they are then also replaced
-    where nothing but a path shows them: /scratch/alice.
+    `users` are names that the evidence gives away somewhere (a home directory, USER=…); they are then replaced wherever
+    they stand as a word. One that is also a word of logs and programs (adam, max) only in paths and in front of a host.
     """
 
     def __init__(self, users: Iterable[bytes] = ()) -> None:
@@ -60,10 +60,14 @@ class Secrets:
         on((b"user", b"logname", b"login", b"uname"), self._user)
         on((b"uid=", b"gid="), self._numbered_user)
         for name in sorted(users):
-            if name not in known.GENERIC_USERS and len(name) > 2:
-                self._alias(name)
+            if name in known.GENERIC_USERS or len(name) < 3:
+                continue
+            self._alias(name)
+            if name.lower() in known.WORDS:
                 on((b"/" + name.lower(),), self._component)
                 on((name.lower() + b"@",), self._at_host)
+            else:
+                on((name.lower(),), self._word)
         self._needles, overlaps = _search_for(tuple(sorted(needles)))
         self._table = {
             needle: [(handler, offset) for other, offset in found for handler in needles[other]]
@@ -132,6 +136,13 @@ class Secrets:
     def _numbered_user(self, data: bytes, at: int, out: list[Edit]) -> None:
         self._add_user(known.NUMBERED_USER.match(data, at), out)
 
+    def _word(self, data: bytes, at: int, out: list[Edit]) -> None:
+        """A known user's name as a whole word, wherever it stands."""
+        end = _WORD_END.search(data, at)
+        name = data[at : end.start() if end else len(data)].rstrip(b".-")
+        if name in self._users and not _WORD_LETTER.match(data, at - 1 if at else len(data)):
+            out.append(Edit(at, at + len(name), _USER, b""))
+
     def _component(self, data: bytes, at: int, out: list[Edit]) -> None:
         """A whole component of a path that is a known user's name."""
         end = _COMPONENT_END.search(data, at + 1)
@@ -146,6 +157,8 @@ class Secrets:
 
 
 _ALIAS = re.compile(rb"user-\d+")
+_WORD_LETTER = re.compile(rb"[A-Za-z0-9_-]")
+_WORD_END = re.compile(rb"[^A-Za-z0-9_.-]")
 _COMPONENT_END = re.compile(rb"[^A-Za-z0-9_.+-]")
 
 
@@ -189,9 +202,13 @@ def _assignment(data: bytes, at: int, out: list[Edit]) -> None:
     start = back_over(data, at, names.FRONT, 72)
     if _pair(data, start, out):
         return
+    if data[start - 1 : start] == b" ":
+        start -= next(
+            (len(word) for word in names.FIRST_WORDS if data[max(0, start - 8) : start].lower().endswith(word)), 0
+        )
     match = names.ASSIGNMENT.match(data, start, start + names.REACH)
     kind = names.kind_of(match) if match is not None else None
-    if match is None or kind is None:
+    if match is None or kind is None or (match["tag"] and data[start - 1 : start] != b"<"):
         return
     group = "quoted" if match["open"] is not None else "bare"
     begin, end = match.span(group)
@@ -203,6 +220,9 @@ def _assignment(data: bytes, at: int, out: list[Edit]) -> None:
         elif kind in ("password", "secret") and _LINE_FRONT.search(data[max(0, start - 80) : start]):
             scalar = names.PLAIN_SCALAR.match(data, begin - 1)
             end = scalar.end() if scalar else end
+    if group == "bare" and not close and kind in ("password", "secret"):
+        while (more := names.MORE.match(data, end, end + 256)) is not None:
+            end = more.end()
     out.append(Edit(begin, end, kind, text))
 
 
