@@ -18,7 +18,7 @@ _CHUNK = 4 << 20
 _OVERLAP = 512
 
 _HOMES = tuple(re.compile(word) for word in (rb"/home/", rb"/homes/", rb"/Users/", rb"/users/"))
-_ACCOUNTS = tuple(re.compile(word) for word in (rb"USER", rb"LOGNAME", rb"user", rb"logname", rb"login", rb"uname"))
+_ACCOUNTS = tuple(re.compile(word) for word in (rb"USER", rb"LOGNAME"))
 _NUMBERS = tuple(re.compile(word) for word in (rb"uid=", rb"gid="))
 """One expression a word, because a search for one fixed word is many times faster than one for several."""
 

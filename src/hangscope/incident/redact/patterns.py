@@ -171,11 +171,14 @@ EMAIL_FRONT = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_.
 
 HOME = re.compile(rb"/(?:home|homes|Users|users)/(?P<s>[^/\s:\"'<>|,;()\[\]{}\\$*?&=\0]{1,64})")
 WINDOWS_HOME = re.compile(rb":(?:\\{1,4}|/)Users(?:\\{1,4}|/)(?P<s>[^/\s:\"'<>|,;\\\0]{1,64})", re.IGNORECASE)
+_ACCOUNT = rb"(?:\\{0,3}[\"'])?(?P<s>[A-Za-z_][A-Za-z0-9_.-]{0,31})(?![\w$(/@:-])"
 USER = re.compile(
-    rb"(?<![A-Za-z0-9.$-])(?:[A-Z0-9_]{0,40}(?:USER|LOGNAME|USERNAME|USER_NAME)(?:\\{0,3}[\"'])?(?:=|\s?:\s|\s=\s)"
-    rb"|(?:user|username|user_name|logname|login|owner|uname)(?:=|\\{0,3}[\"']\s?:\s?))"
-    rb"(?:\\{0,3}[\"'])?(?P<s>[A-Za-z_][A-Za-z0-9_.-]{0,31})(?![\w$(/@:-])"
+    rb"(?<![A-Za-z0-9.$-])[A-Z0-9_]{0,40}(?:USER|LOGNAME|USERNAME|USER_NAME)(?:\\{0,3}[\"'])?(?:=|\s?:\s|\s=\s)"
+    + _ACCOUNT
 )
+"""A variable of the environment. The name in it is a user's, wherever else it stands."""
+USER_FIELD = re.compile(rb"(?<![A-Za-z0-9.$_-])(?:user|username|user_name|logname)(?:=|\\{0,3}[\"']\s?:\s?)" + _ACCOUNT)
+"""A field of a record: a user, or a role in a conversation. Replaced here, and not looked for elsewhere."""
 USER_FRONT = b"ABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_"
 NUMBERED_USER = re.compile(rb"[ug]id=\d+\((?P<s>[A-Za-z_][\w.-]{0,31})\)")
 

@@ -57,7 +57,7 @@ class Secrets:
         on((b"@",), _email)
         on((b"/home/", b"/homes/", b"/users/"), self._home)
         on((b":\\users\\", b":\\\\users\\", b":/users/", b":\\\\\\\\users"), self._windows_home)
-        on((b"user", b"logname", b"login", b"uname"), self._user)
+        on((b"user", b"logname"), self._user)
         on((b"uid=", b"gid="), self._numbered_user)
         for name in sorted(users):
             if name in known.GENERIC_USERS or len(name) < 3:
@@ -132,6 +132,7 @@ class Secrets:
 
     def _user(self, data: bytes, at: int, out: list[Edit]) -> None:
         self._add_user(known.USER.match(data, back_over(data, at, known.USER_FRONT, 40)), out)
+        self._add_user(known.USER_FIELD.match(data, at), out)
 
     def _numbered_user(self, data: bytes, at: int, out: list[Edit]) -> None:
         self._add_user(known.NUMBERED_USER.match(data, at), out)
