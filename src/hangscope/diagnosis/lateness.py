@@ -15,7 +15,7 @@ import numpy.typing as npt
 from hangscope.diagnosis.align import Alignment, Lane
 from hangscope.diagnosis.standing import is_symmetric
 from hangscope.diagnosis.verdict import Lateness
-from hangscope.model import State
+from hangscope.model import UNKNOWN, Kind, State
 
 Floats = npt.NDArray[np.float64]
 
@@ -37,6 +37,8 @@ class Tardiness:
     skew_ms: float | None
     everywhere: frozenset[int]
     """Ranks that come late to all of their groups. One that is on time in some group waits for what is late there."""
+    waited_ms: dict[int, float]
+    """Per rank how long it waited in collectives itself."""
     timed: bool
     """Whether the recorder timed the operations; otherwise aligned clocks were compared, which is less sure."""
 
@@ -95,7 +97,8 @@ def tardiness(alignment: Alignment) -> Tardiness:
     ranks.sort(key=lambda item: (-item.share_of_step, item.rank))
     timed = bool(np.any(np.isfinite(ops.columns["duration_ms"].astype(np.float64))))
     everywhere = frozenset(rank for rank in costs if _late_everywhere(alignment, rank, by_group[rank], judged_rows))
-    return Tardiness(tuple(ranks), window_ms, operations, total, skew, everywhere, timed)
+    own_waits = {rank: float(collective[ops.span(rank)].sum()) for rank in job.ranks}
+    return Tardiness(tuple(ranks), window_ms, operations, total, skew, everywhere, own_waits, timed)
 
 
 def _late_everywhere(alignment: Alignment, rank: int, costs: dict[int, float], judged: npt.NDArray[np.bool_]) -> bool:
@@ -112,7 +115,10 @@ def _add_peer_waits(alignment: Alignment, waited: Floats) -> None:
     ops = alignment.job.ops
     rows = np.flatnonzero(alignment.point_to_point)
     duration = ops.columns["duration_ms"][rows].astype(np.float64)
-    waited[rows] = np.where(np.isfinite(duration), duration, np.inf)
+    timed = np.isfinite(duration)
+    # Inside a batch only its closing entry is timed.
+    inner = (ops.column("batch")[rows] != UNKNOWN) & (ops.column("kind")[rows] != Kind.BATCH)
+    waited[rows] = np.where(timed, duration, np.where(inner & timed.any(), np.nan, np.inf))
 
 
 def _symmetric_names(alignment: Alignment) -> list[int]:

@@ -25,14 +25,19 @@ def slow(case: Case) -> Draft | None:
 
 def _by_own_time(case: Case) -> Draft | None:
     """One rank that takes longer than its peers between the same two calls, on its own clock."""
-    found = own_times(case.alignment)
-    window_ms = tardiness(case.alignment).window_ms
-    if not found or window_ms <= 0:
+    result = tardiness(case.alignment)
+    if not result.timed or result.window_ms <= 0:
+        return None  # without timing nothing tells the one that is slow from those that wait for it
+    # Who waits as much as it takes longer is kept waiting, and not slow.
+    found = [
+        item
+        for item in own_times(case.alignment)
+        if item.extra_ms >= _SHARE * result.window_ms and result.waited_ms[item.rank] <= item.extra_ms / 2
+    ]
+    if len(found) != 1:
         return None
     top = found[0]
-    share = top.extra_ms / window_ms
-    if share < _SHARE or (len(found) > 1 and found[1].extra_ms > top.extra_ms / 2):
-        return None
+    share = top.extra_ms / result.window_ms
     operation = case.job.ops[top.row]
     line = case.user_frame(operation.frames)
     before = f" before {operation.title}" + (f" at {line.filename}:{line.line}" if line else "")
