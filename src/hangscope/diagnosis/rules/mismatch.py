@@ -146,13 +146,11 @@ def _what(case: Case, d: Divergence, odd: Operation, reference: Operation) -> _W
             sources,
         )
         return _What(text, f"{text} in {where}", [finding, *_truncations(case)])
-    if d.shape is Shape.OTHER_TYPE:
+    sizes = odd.size_bytes, reference.size_bytes
+    if d.shape is Shape.OTHER_TYPE or None in sizes or sizes[0] == sizes[1]:
         text = f"passed {shape_text(odd)} to {reference.name} #{d.seq}, {others} {shape_text(reference)}"
     else:
-        text = (
-            f"passed {size_text(odd.size_bytes)} to {reference.name} #{d.seq}, {others} "
-            f"{size_text(reference.size_bytes)}"
-        )
+        text = f"passed {size_text(sizes[0])} to {reference.name} #{d.seq}, {others} {size_text(sizes[1])}"
     finding = Finding(
         f"at #{d.seq} of {where}, rank {odd.rank} passed {shape_text(odd)}, {others} {shape_text(reference)}", sources
     )
