@@ -16,13 +16,13 @@ from hangscope.errors import DamagedError
 from hangscope.incident import manifest as manifests
 from hangscope.incident.collect.sources import Entry, Listing, Source
 from hangscope.incident.evidence import is_evidence
-from hangscope.incident.layout import MANIFEST, safe_name
+from hangscope.incident.layout import MANIFEST, NODE_FILE, safe_name
 from hangscope.incident.manifest import Manifest, Missing
 from hangscope.incident.paths import Names, fitting
 from hangscope.incident.stale import dump_rank
 
 RUN = "run.json"
-_NODES = re.compile(r"^(?P<root>(?:.*/)?)nodes/[^/]+/.+$", re.DOTALL)
+_NODES = re.compile(r"^(?P<root>(?:.*/)?)nodes/[^/]+/(?P<file>.+)$", re.DOTALL)
 _NUMBER = re.compile(r"\.((?:hang|snapshot)-\d+)$")
 _LOG = re.compile(r"\.(?:log|out|err|txt)(?:\.\d+)?(?:\.gz)?$", re.IGNORECASE)
 _MADE_UP = re.compile(r"\d{8}-\d{6}-\d+")
@@ -65,12 +65,8 @@ class Plan:
 
 def describing(listing: Listing) -> list[Entry]:
     """The small files that say which incident a directory is; they are read before anything is chosen."""
-    roots = _roots(listing)
-    return [
-        entry
-        for entry in listing.entries
-        if entry.path in {f"{root}{name}" for root in roots for name in (MANIFEST, RUN)}
-    ]
+    paths = {f"{root}{name}" for root in _roots(listing) for name in (MANIFEST, RUN)}
+    return [entry for entry in listing.entries if entry.path in paths]
 
 
 def roots_of(index: int, source: Source, listing: Listing, contents: Mapping[str, bytes]) -> list[Root]:
@@ -140,66 +136,65 @@ def make(
     stale_after_s: float,
 ) -> Plan:
     """What to fetch from whom."""
-    plan = Plan(parts=[root.manifest for root in chosen], others=sorted({_name(sources, root) for root in others}))
-    latest = _latest_dump(listings)
-    names = Names()
-    names.add(MANIFEST)
-    taken: dict[str, int] = {}
-    labels = _labels(sources)
+    planner = _Planner(sources, _latest_dump(listings), stale_after_s)
     for index, listing in sorted(listings.items()):
         own = [root.path for root in chosen if root.source == index]
         left = [root.path for root in others if root.source == index]
         for entry in sorted(listing.entries, key=lambda entry: entry.path):
             root = next((path for path in own if entry.path.startswith(path)), None)
             if root is not None:
-                _add_part(plan, taken, names, Wanted(index, entry, entry.path[len(root) :]))
+                planner.add_part(index, entry, entry.path[len(root) :])
             elif not any(entry.path.startswith(path) for path in left):
-                _add_plain(plan, names, sources[index], labels[index], index, entry, bool(own), latest, stale_after_s)
-        plan.gaps += [Missing(what, why, _node(sources[index])) for what, why in listing.notes]
-    return plan
+                planner.add_plain(index, entry, has_incident=bool(own))
+        planner.plan.gaps += [Missing(what, why, _node(sources[index])) for what, why in listing.notes]
+    planner.plan.parts = [root.manifest for root in chosen]
+    planner.plan.others = sorted({_name(sources, root) for root in others})
+    return planner.plan
 
 
-def _add_part(plan: Plan, taken: dict[str, int], names: Names, wanted: Wanted) -> None:
-    """A file of an incident. Nodes that share a directory list the same file: it is fetched once, the newest of it."""
-    if wanted.target == MANIFEST:
-        return
-    known = taken.get(wanted.target)
-    if known is None:
-        taken[wanted.target] = len(plan.wanted)
-        plan.wanted.append(replace(wanted, target=fitting(wanted.target, names)))
-        return
-    before = plan.wanted[known]
-    if (wanted.entry.mtime or 0, wanted.entry.size or 0) > (before.entry.mtime or 0, before.entry.size or 0):
-        plan.wanted[known] = replace(wanted, target=before.target)
+class _Planner:
+    """Decides file by file; knows which names are taken."""
 
+    def __init__(self, sources: Sequence[Source], latest_dump: int, stale_after_s: float) -> None:
+        self._sources = sources
+        self._labels = _labels(sources)
+        self._latest, self._stale_after_s = latest_dump, stale_after_s
+        self._names = Names()
+        self._names.add(MANIFEST)
+        self._parts: dict[str, int] = {}
+        self.plan = Plan()
 
-def _add_plain(
-    plan: Plan,
-    names: Names,
-    source: Source,
-    label: str,
-    index: int,
-    entry: Entry,
-    has_incident: bool,
-    latest: int,
-    stale_after_s: float,
-) -> None:
-    """A file outside any incident: of a node by what it is, of a directory where it lay."""
-    if not is_evidence(entry.path):
-        return
-    if entry.found == "default":
-        # Where the recorder ran, PyTorch's dumps are in the incident; what is elsewhere is from before.
-        if has_incident:
+    def add_part(self, index: int, entry: Entry, inside: str) -> None:
+        """A file of an incident. Nodes that share a directory list the same file: it is fetched once, the newest."""
+        if inside == MANIFEST:
             return
-        behind = latest - entry.mtime if entry.mtime is not None else 0
-        if behind > stale_after_s:
-            why = f"left where it is: {behind / 3600:.1f} h older than the newest dump, so from an earlier run"
-            plan.gaps.append(Missing(entry.path, why, _node(source)))
+        known = self._parts.get(inside)
+        if known is None:
+            self._parts[inside] = len(self.plan.wanted)
+            self.plan.wanted.append(Wanted(index, entry, fitting(inside, self._names)))
             return
-    # Readers pass hidden folders over, and dumps lie in ~/.cache.
-    inside = "/".join(re.sub(r"^\.+", "_", part) for part in entry.path.lstrip("/").split("/"))
-    target = f"nodes/{label}/{_category(entry.path)}/{inside}" if source.is_node else f"files/{label}/{inside}"
-    plan.wanted.append(Wanted(index, entry, fitting(target, names)))
+        before = self.plan.wanted[known]
+        if (entry.mtime or 0, entry.size or 0) > (before.entry.mtime or 0, before.entry.size or 0):
+            self.plan.wanted[known] = Wanted(index, entry, before.target)
+
+    def add_plain(self, index: int, entry: Entry, *, has_incident: bool) -> None:
+        """A file outside any incident: of a node by what it is, of a directory where it lay."""
+        source, label = self._sources[index], self._labels[index]
+        if not is_evidence(entry.path):
+            return
+        if entry.found == "default":
+            # Where the recorder ran, PyTorch's dumps are in the incident; what is elsewhere is from before.
+            if has_incident:
+                return
+            behind = self._latest - entry.mtime if entry.mtime is not None else 0
+            if behind > self._stale_after_s:
+                why = f"left where it is: {behind / 3600:.1f} h older than the newest dump, so from an earlier run"
+                self.plan.gaps.append(Missing(entry.path, why, _node(source)))
+                return
+        # Readers pass hidden folders over, and dumps lie in ~/.cache.
+        inside = "/".join(re.sub(r"^\.+", "_", part) for part in entry.path.lstrip("/").split("/"))
+        target = f"nodes/{label}/{_category(entry.path)}/{inside}" if source.is_node else f"files/{label}/{inside}"
+        self.plan.wanted.append(Wanted(index, entry, fitting(target, self._names)))
 
 
 def _category(path: str) -> str:
@@ -230,21 +225,21 @@ def _labels(sources: Sequence[Source]) -> list[str]:
 
 
 def _roots(listing: Listing) -> set[str]:
-    """Directories that have a manifest, or a run's mark beside nodes/."""
-    with_nodes = {match["root"] for entry in listing.entries if (match := _NODES.match(entry.path))}
-    marked = {
-        entry.path[: -len(name)]
-        for entry in listing.entries
-        for name in (MANIFEST, RUN)
-        if entry.path == name or entry.path.endswith(f"/{name}")
-    }
-    return {root for root in marked if root in with_nodes} | {
-        root
-        for root in with_nodes
-        if any(
-            entry.path.startswith(f"{root}nodes/") and entry.path.endswith("/node.json") for entry in listing.entries
-        )
-    }
+    """Directories that have a manifest, a node's description below nodes/, or a run's mark beside nodes/."""
+    found: set[str] = set()
+    runs: set[str] = set()
+    with_nodes: set[str] = set()
+    for entry in listing.entries:
+        folder, _, name = entry.path.rpartition("/")
+        if name == MANIFEST:
+            found.add(f"{folder}/" if folder else "")
+        elif name == RUN:
+            runs.add(f"{folder}/" if folder else "")
+        if match := _NODES.match(entry.path):
+            with_nodes.add(match["root"])
+            if match["file"] == NODE_FILE:
+                found.add(match["root"])
+    return found | (runs & with_nodes)
 
 
 def _manifest(described: bytes | None, run: bytes | None) -> Manifest:
