@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
+from importlib import import_module
 from typing import Any
 
 from hangscope.errors import CollectError
@@ -20,11 +21,11 @@ class Store:
 
     def __init__(self, url: str) -> None:
         try:
-            from fsspec.core import url_to_fs
+            core = import_module("fsspec.core")  # an extra, loaded where it is used
         except ImportError:
             raise CollectError(f"{url}: fsspec is not installed", hint="pip install 'hangscope[objectstore]'") from None
         try:
-            self._files, self._root = url_to_fs(url)
+            self._files, self._root = core.url_to_fs(url)
         except (ImportError, ValueError) as error:  # the store's own package is missing, or nobody knows the protocol
             raise CollectError(f"{url}: {error}", hint="pip install the package that fsspec names for it") from None
         self._url = url
