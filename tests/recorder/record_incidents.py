@@ -12,6 +12,8 @@ import argparse
 import contextlib
 import json
 import os
+import platform
+import re
 import shutil
 import signal
 import socket
@@ -25,8 +27,10 @@ from typing import Any
 
 HERE = Path(__file__).parent
 SOURCE = HERE.parents[1] / "src"
-sys.path[:0] = [str(HERE.parent / "record")]
+sys.path[:0] = [str(SOURCE), str(HERE.parent / "record")]
 from record_neutral import leaks, neutralise, pack  # noqa: E402 -- a neighbour that is no package
+
+from hangscope.incident import manifest  # noqa: E402 -- from this working copy
 
 FAULTS = {
     "sleep": ("absent", 2),
@@ -61,6 +65,10 @@ def main() -> int:
     words = replacements(scratch)
     for problem in neutralise(scratch / "incidents", words):
         print(f"not neutral: {problem}")
+    for path in (scratch / "incidents").rglob("nvidia-smi.txt"):
+        path.write_text(re.sub(r"(?m)^( +(?:GPU UUID|Serial Number|GPU PDI) +: ).*$", r"\1N/A", path.read_text()))
+    for incident in sorted((scratch / "incidents").glob("*/")):
+        manifest.write(incident, manifest.build(incident, manifest.read(incident)))
     for leak in leaks(scratch / "incidents", [old for old, _ in words]):
         print(f"leak: {leak}")
     pack(scratch / "incidents", options.out)
@@ -78,6 +86,7 @@ def replacements(scratch: Path) -> list[tuple[str, str]]:
         (str(SOURCE), "/usr/lib/python3/dist-packages"),
         (sys.prefix, "/usr"),
         (socket.gethostname(), NODES[0]),
+        (platform.release(), "6.8.0"),
     ]
     return [(old, new) for old, new in found if old and old != "localhost"]
 

@@ -176,8 +176,8 @@ class Agent:
         reason, detail = trouble
         before = incidents.reason(incidents.hang)
         # Captured once. Once more when PyTorch itself gives up: soon there will be nobody left to ask.
-        last = reason in ("watchdog", "dump-file") and before not in ("watchdog", "dump-file")
-        if before is None or last:
+        gives_up = reason in ("watchdog", "dump-file") and before not in ("watchdog", "dump-file")
+        if before is None or (gives_up and not incidents.captured_twice(incidents.hang)):
             self._capture(incidents.hang, reason, detail)
 
     def _capture(self, path: Path, reason: str, detail: str) -> None:

@@ -74,6 +74,9 @@ class Incidents:
     def working(self) -> bool:
         return self._working is not None and self._working.is_alive()
 
+    def captured_twice(self, path: Path) -> bool:
+        return sum(each["incident"] == str(path) for each in self.log) > 1
+
     def reason(self, path: Path) -> str | None:
         """Why `path` was captured, None where it was not."""
         taken = self._taken.get(path)
