@@ -94,6 +94,9 @@ def read(
     for index, entry in enumerate(rest):
         if entry is not pickles.DRAINED and id(entry) not in loaded.partial:
             entries.add(index, entry)
+            if entries.hopeless:
+                entries.unreported += len(rest) - index - 1
+                break
     columns = entries.columns()
     if not len(columns["seq"]) and not entries.left_out and not _TOP_NAMES.intersection(top):
         if not loaded.complete:

@@ -78,8 +78,13 @@ class Entries:
     def stacks(self) -> tuple[tuple[Frame, ...], ...]:
         return tuple(self._stacks)
 
+    @property
+    def hopeless(self) -> bool:
+        """Whether so many entries were bad that nobody looks at the others any more."""
+        return self.left_out > _HOPELESS and self.left_out > self._kept
+
     def add(self, index: int, entry: Any) -> None:
-        if self.left_out > _HOPELESS and self.left_out > self._kept:
+        if self.hopeless:
             self.left_out += 1
             self.unreported += 1
             return
