@@ -93,7 +93,6 @@ def is_guessed(group: Group) -> bool:
 def align(job: Job) -> Alignment:
     """Sort the collectives of every group by sequence number and give each a signature of what must agree."""
     ops = job.ops
-    count = len(ops)
     kind = ops.column("kind")
     rank = ops.column("rank").astype(np.int64)
     group = ops.column("group").astype(np.int64)
@@ -114,9 +113,8 @@ def align(job: Job) -> Alignment:
     call = _calls(job, signature)
 
     unlaunched = _open_batches(job, call)
-    collective = (
-        np.flatnonzero(~point_to_point & ~unlaunched & ~_torn_batches(job)) if count else np.empty(0, dtype=np.int64)
-    )
+    # A sequence number below 0 could not be known (torch 2.2 and 2.3 count point-to-point on the same scale).
+    collective = np.flatnonzero(~point_to_point & ~unlaunched & ~_torn_batches(job) & (seq >= 0))
     lanes: dict[int, Lane] = {}
     if len(collective):
         order = collective[np.lexsort((collective, rank[collective], seq[collective], group[collective]))]

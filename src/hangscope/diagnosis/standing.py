@@ -128,8 +128,8 @@ class Standings:
         peers = self.alignment.point_to_point[rows]
         group, seq, state = ops.column("group")[rows], ops.column("seq")[rows], ops.column("state")[rows]
         wrapped = job.wrapped(rank)
-        for g in np.unique(group[~peers]).tolist():
-            mine = (group == g) & ~peers
+        for g in np.unique(group[~peers & (seq >= 0)]).tolist():
+            mine = (group == g) & ~peers & (seq >= 0)
             standing.launched[g] = int(seq[mine].max())
             done = mine & (state == State.COMPLETED)
             if done.any():
@@ -306,7 +306,7 @@ def _unfinished_units(alignment: Alignment, rank: int, rows: Ints) -> list[Unit]
             Unit(
                 rank=rank,
                 group=int(group[last]),
-                seq=int(seq[last]),
+                seq=int(seq[last]) if seq[last] >= 0 else None,
                 name=ops.tables.name(int(names[inner[0] if kind[last] == Kind.BATCH and len(inner) == 1 else last])),
                 state=State(int(ops.column("state")[last])),
                 rows=tuple(members),

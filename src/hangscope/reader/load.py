@@ -44,7 +44,7 @@ def _job(evidence: Evidence, inputs: tuple[str, ...]) -> Job:
     manifest = max(evidence.manifests, key=lambda m: (m.captured_at_ns or 0, m.source.file), default=None)
     world_size = manifest.world_size if manifest else None
     expected = {note.rank for note in notes if note.rank is not None} | set(range(world_size or 0))
-    assembled = dumps.assemble(evidence.dumps, expected_ranks=sorted(expected) or None)
+    assembled = dumps.assemble(evidence.dumps, expected_ranks=sorted(expected) or None, consume=True)
     listed = [(note.node, note.pid) for note in notes if note.pid is not None]
     processes, start_ns, old = newest_processes(merge_nccl(evidence.texts), listed)
     evidence.gaps.extend(old)
