@@ -5,21 +5,28 @@
 
 from __future__ import annotations
 
+import json
 import os
 import unicodedata
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
+from jsonschema import Draft202012Validator
 
 import sample_verdicts
+from hangscope.diagnosis.verdict import KINDS, Completeness, Culprit, Diagnosis, Link, LinkEnd, Victim
+from hangscope.report.export import schema, to_json
 from hangscope.report.layout import cells, cut, shorten, wrap
 from hangscope.report.strip import assign
 from hangscope.report.terminal import render, render_text
 from hangscope.report.text import iso, own_frame, safe, whole
 from hangscope.words import duration, ranges, size, spans
 
+VALIDATOR = Draft202012Validator(schema())
+STATES = ("not launched", "scheduled", "started", "completed", "unknown")
 GOLDEN = Path(__file__).parent / "golden"
 
 
@@ -98,6 +105,25 @@ def test_the_strip_stays_readable_at_any_size(ranks: int, named: bool) -> None:
     assert "X" in text.split("Ranks", 1)[1]
 
 
+@pytest.mark.parametrize("ranks", [2, 65, 1024])
+def test_a_job_whose_ranks_all_look_alike_is_one_row(ranks: int) -> None:
+    """Where everybody started and nobody finished, a large job is one folded row and the legend says which ranks."""
+    verdict = sample_verdicts.small(
+        "network",
+        operation=replace(
+            sample_verdicts.all_reduce(dict.fromkeys(range(ranks), "started")), members=tuple(range(ranks))
+        ),
+        nodes={rank: f"node-{rank // 8:03d}" for rank in range(ranks)},
+        completeness=Completeness(ranks, ranks, 0, 0, 0),
+    )
+    drawn = render_text(verdict).split("Ranks", 1)[1].split("\n\n")[0]
+    if ranks > 64:
+        assert len(drawn.splitlines()) == 2
+        assert f"S started all_reduce #16, {ranks} ranks: 0-{ranks - 1}" in drawn
+    else:
+        assert "S S" in drawn
+
+
 def test_many_culprits_are_folded_and_none_is_lost() -> None:
     """A whole rack that went missing is named as ranges; with -v each rank has its line."""
     verdict = sample_verdicts.large(1024, culprits=tuple(range(256, 512)))
@@ -121,6 +147,43 @@ def test_every_rank_has_exactly_one_letter() -> None:
         assert verdict.completeness is not None
         assert set(letters.by_rank) == set(range(verdict.completeness.ranks))
         assert set(letters.by_rank.values()) == set(letters.meaning)
+
+
+@st.composite
+def any_verdict(draw: st.DrawFn) -> Diagnosis:
+    """A verdict of any size and mixture: known and unknown nodes, holes in the ranks, states, links, dumps missing."""
+    ranks = draw(st.sampled_from([1, 3, 64, 65, 200, 700]))
+    some = st.sets(st.integers(0, ranks - 1), max_size=draw(st.sampled_from([0, 1, 3, ranks])))
+    culprits = sorted(draw(some))
+    victims = sorted(draw(some) - set(culprits))
+    states = {rank: draw(st.sampled_from(STATES)) for rank in sorted(draw(some))}
+    per_node = draw(st.sampled_from([1, 4, 8, 100]))
+    names = st.none() | st.text(max_size=40)
+    link = draw(st.booleans()) and ranks > 1
+    return sample_verdicts.small(
+        draw(st.sampled_from(KINDS)),
+        hang=draw(st.booleans()),
+        culprits=tuple(
+            Culprit(rank, draw(st.none() | st.text(max_size=40)), None, None, None, "") for rank in culprits
+        ),
+        victims=tuple(
+            Victim(rank, tuple(culprits[:2]) or (0,), "g", draw(st.none() | st.just("op #1"))) for rank in victims
+        ),
+        operation=replace(sample_verdicts.all_reduce(states), name=draw(st.text(max_size=60))) if states else None,
+        link=Link(LinkEnd(0, None, None), LinkEnd(1, "b", "mlx5_0"), None, "") if link else None,
+        nodes={rank: f"node-{rank // per_node}" for rank in sorted(draw(some))},
+        completeness=draw(st.none() | st.just(Completeness(ranks, 0, 0, 0, 0, tuple(sorted(draw(some)))))),
+        headline=draw(st.text(max_size=150)),
+    )
+
+
+@settings(max_examples=150, deadline=None)
+@given(any_verdict(), st.sampled_from([40, 60, 80, 133]), st.booleans())
+def test_any_verdict_can_be_shown(verdict: Diagnosis, width: int, verbose: bool) -> None:
+    """Whatever a verdict holds, its report is drawn within the width, and its JSON follows the schema."""
+    text = render_text(verdict, width=width, verbose=verbose)
+    assert max(map(cells, text.splitlines())) <= width
+    assert list(VALIDATOR.iter_errors(json.loads(to_json(verdict)))) == []
 
 
 @given(st.sets(st.integers(0, 300)), st.sampled_from([ranges, spans]))

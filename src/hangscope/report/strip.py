@@ -181,7 +181,8 @@ def _most_telling(rows: Sequence[_Row]) -> tuple[list[_Row], list[_Row]]:
 def _draw(rows: Sequence[_Row], width: int, *, spaced: bool) -> list[Line]:
     said = [shorten(_span(row.ranks), max(width // 4, 8)) for row in rows]
     span_width = max(map(cells, said))
-    look_width = min(max(len(row.look) for row in rows if not (row.folded > 1 and row.uniform)) + 5, width // 3)
+    looks = (len(row.look) for row in rows if not (row.folded > 1 and row.uniform))
+    look_width = min(max(looks, default=0) + 5, width // 3)
     labels = [shorten(_label(row), max(width - span_width - look_width - 4, 8)) for row in rows]
     label_width = max(map(cells, labels))
     lead = (label_width + 2 if label_width else 0) + span_width + 2
