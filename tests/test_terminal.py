@@ -163,12 +163,8 @@ def any_verdict(draw: st.DrawFn) -> Diagnosis:
     return sample_verdicts.small(
         draw(st.sampled_from(KINDS)),
         hang=draw(st.booleans()),
-        culprits=tuple(
-            Culprit(rank, draw(st.none() | st.text(max_size=40)), None, None, None, "") for rank in culprits
-        ),
-        victims=tuple(
-            Victim(rank, tuple(culprits[:2]) or (0,), "g", draw(st.none() | st.just("op #1"))) for rank in victims
-        ),
+        culprits=tuple(Culprit(rank, draw(names), None, None, None, "") for rank in culprits),
+        victims=tuple(Victim(rank, tuple(culprits[:2]) or (0,), "g", draw(names)) for rank in victims),
         operation=replace(sample_verdicts.all_reduce(states), name=draw(st.text(max_size=60))) if states else None,
         link=Link(LinkEnd(0, None, None), LinkEnd(1, "b", "mlx5_0"), None, "") if link else None,
         nodes={rank: f"node-{rank // per_node}" for rank in sorted(draw(some))},
