@@ -276,6 +276,14 @@ def test_first_to_end_is_the_cause_and_the_rest_were_taken_down() -> None:
     assert (verdict.kind, accused(verdict), verdict.confidence) == ("dead", [1], "high")
 
 
+def test_job_that_was_killed_as_a_whole_had_no_dead_rank() -> None:
+    """The same signal ended all processes within a second: whoever did that was not the cause of the hang."""
+    processes = {r: Process(r, exit_status=-9, ended_at_s=100.0 + r / 10) for r in range(3)}
+    ranks = {0: [Op(D), Op(D, state="started")], 1: [Op(D), Op(D, state="started")], 2: [Op(D)]}
+    verdict = diagnose(job({D: [0, 1, 2]}, ranks, processes=processes))
+    assert (verdict.kind, accused(verdict)) == ("absent", [2])
+
+
 def test_traceback_is_quoted_with_its_line() -> None:
     """The culprit's exception is in the verdict, with the line that raised it."""
     error = PythonError(

@@ -113,6 +113,8 @@ class Fates:
         others = [p for r, p in self.job.processes.items() if r != rank]
         if process.exit_status is None:
             return process.state in ("gone", "Z") and not any(p.state in ("gone", "Z") for p in others)
+        if self._after_capture(process):
+            return False
         still_there = any(p.exit_status is None and p.state not in ("gone", "Z") for p in others)
         ends = [p.ended_at_s for p in others if p.ended_at_s is not None]
         if process.exit_status in _EFFECTS:
@@ -126,6 +128,9 @@ class Fates:
                 or (process.ended_at_s is not None and any(e > process.ended_at_s + _FIRST_BY_S for e in ends))
                 or self._missed_by_victims(rank, process)
             )
+        alike = [p for p in others if p.exit_status == process.exit_status]
+        if process.exit_status < 0 and len(alike) * 2 > len(others):
+            return False  # one hand ended them all
         if process.ended_at_s is None or not ends:
             return True
         if rank in self._victims and min(ends) <= process.ended_at_s:
@@ -144,6 +149,16 @@ class Fates:
             and (p.ended_at_s or 0.0) > (process.ended_at_s or 0.0)
         ]
         return any(other in self._victims for other in later) and not any(other in self._errors for other in later)
+
+    def _after_capture(self, process: Process) -> bool:
+        """Whether it ended only after the stall had been noticed and captured."""
+        taken = self.job.captured_at_ns
+        return (
+            self.job.reason == "stall"
+            and taken is not None
+            and process.ended_at_s is not None
+            and process.ended_at_s * 1e9 > taken
+        )
 
     def _vanished(self, rank: int) -> Fate | None:
         """No dump, no reaction in its log, and neighbours that lost the connection before anybody timed out."""
