@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -114,6 +115,12 @@ def start(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Starter]:
     starter = Starter(tmp_path_factory.mktemp("started"))
     yield starter
     starter.end()
+
+
+def free_port() -> str:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return str(listener.getsockname()[1])
 
 
 def node_file(incident: Path) -> dict[str, Any]:

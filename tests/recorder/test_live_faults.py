@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from .conftest import Started, Starter, node_file, rank_row
+from .conftest import Started, Starter, free_port, node_file, rank_row
 
 pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
@@ -116,3 +116,29 @@ def test_a_rank_that_holds_the_gil_for_ever_is_named(hang: Any) -> None:
     assert re.match(r"# hangscope stacks rank=1 pid=\d+ sample=1 by=(py-spy|faulthandler) at=", stack.read_text())
     assert (found.verdict["kind"], found.culprits) == ("frozen", [1])
     assert_in_time(found)
+
+
+def test_a_restarted_job_keeps_its_hangs_apart(start: Starter, tmp_path: Path) -> None:
+    """The launcher starts the ranks anew after a failure: the second one is an incident of its own beside the first."""
+    job = f"{sys.executable} {TRAIN} --spawn 2 --store file://{tmp_path}/store$i --fault raise --at 30"
+    loop = ("sh", "-c", f"for i in 1 2; do {job}; done; exit 9")
+    started = start.run(tmp_path / "i", *loop, options=("--stall-after", str(THRESHOLD_S)))
+    assert started.wait(90) == 9
+    pids = []
+    for incident in (tmp_path / "i", tmp_path / "i.hang-2"):
+        verdict = json.loads((incident / "verdict.json").read_text())
+        assert (verdict["kind"], [each["rank"] for each in verdict["culprits"]]) == ("dead", [1])
+        pids.append(rank_row(incident, 1)["pid"])
+    assert pids[0] != pids[1]
+
+
+def test_ranks_that_never_find_each_other_are_captured(start: Starter, tmp_path: Path) -> None:
+    """A job that hangs in init_process_group has recorded nothing yet; PyTorch's own counters show it all the same."""
+    job = (sys.executable, TRAIN)
+    alone = {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port()}
+    options = ("--stall-after", "1", "--node", "n", "--no-diagnose")
+    started = start.run(tmp_path / "i", *job, options=options, **alone)
+    started.until(lambda: (tmp_path / "i" / "nodes" / "n" / "stacks" / "rank_0.2.txt").exists(), 40, "capture")
+    assert re.search(r"hangscope: rank 0: init_process_group unfinished for [4-9]\.\d s; saving", started.err)
+    assert "in init_process_group" in (tmp_path / "i" / "nodes" / "n" / "stacks" / "rank_0.1.txt").read_text()
+    start.end()

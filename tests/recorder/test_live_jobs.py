@@ -5,28 +5,22 @@ from __future__ import annotations
 import json
 import os
 import re
-import socket
 import subprocess
 import sys
 import sysconfig
+import time
 import venv
 from pathlib import Path
 
 import pytest
 
-from .conftest import SOURCE, Starter
+from .conftest import SOURCE, Starter, free_port
 
 pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
 
 TRAIN = Path(__file__).with_name("train.py")
 TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
-
-
-def free_port() -> str:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return str(listener.getsockname()[1])
 
 
 def hangscope(*words: str | Path) -> subprocess.CompletedProcess[str]:
@@ -137,3 +131,14 @@ def test_a_failing_job_keeps_its_status(start: Starter, tmp_path: Path) -> None:
     started = start.run(tmp_path / "i", *job, options=("--no-diagnose",))
     assert started.wait(60) == 1
     assert "ChildFailedError" in started.err
+
+
+def test_the_demo_ends_in_a_verdict_within_a_minute(tmp_path: Path) -> None:
+    """From the command to the rank, its code line and the operation that the others wait in."""
+    begun = time.monotonic()
+    done = hangscope("demo", "--dir", tmp_path / "demo")
+    assert time.monotonic() - begun < 60
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("HANG   rank 2 never launched all_reduce #12")
+    assert "wait_for_storage" in done.stdout
+    assert "step 11" in done.stderr

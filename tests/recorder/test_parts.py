@@ -365,7 +365,7 @@ def test_output_that_went_to_a_file_is_found(tmp_path: Path) -> None:
         part = Part(tmp_path, tmp_path / "n")
         files = logs.output_files(child.pid)
         assert files[0] == tmp_path / "stdout.log"
-        logs.save_redirected(part, workers.Worker(child.pid, 4), files[:1])
+        logs.save_redirected(part, "rank_4", files[:1])
         assert (tmp_path / "n" / "logs" / "rank_4.redirected.log").read_text() == "x\n"
     finally:
         child.communicate()

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from .conftest import SOURCE, Starter, processes_with
+from .conftest import SOURCE, Starter, node_file, processes_with, rank_row
 
 
 def python(code: str) -> tuple[str, ...]:
@@ -205,6 +205,25 @@ def test_a_directory_that_holds_an_earlier_run_is_left_alone(start: Starter, tmp
         assert start.run(tmp_path / "i", *python("print(1)"), options=("--node", "n1")).wait(20) == 0
     assert (tmp_path / "i" / "nodes" / "n1" / "status.json").exists()
     assert (tmp_path / "i.2" / "nodes" / "n1" / "status.json").exists()
+
+
+def test_a_job_that_was_started_without_us_can_be_captured(start: Starter, tmp_path: Path) -> None:
+    """`snapshot PID` of a rank that has no companion: its state and, where py-spy may look, its stack."""
+    rank = start(
+        *python("def waits():\n    import time\n    print('in', flush=True)\n    time.sleep(60)\nwaits()"), RANK="3"
+    )
+    rank.until(lambda: "in" in rank.out, 10, "start")
+    head = (sys.executable, "-m", "hangscope", "snapshot", str(rank.process.pid), "--dir", str(tmp_path / "i"))
+    taken = start(*head, "--no-diagnose")
+    assert taken.wait(40) == 0
+    assert taken.out == f"{tmp_path / 'i'}\n"
+    row = rank_row(tmp_path / "i", 3)
+    assert (row["pid"], row["state"], row["exit_status"]) == (rank.process.pid, "S", None)
+    gaps = {gap["what"]: gap["why"] for gap in node_file(tmp_path / "i")["gaps"]}
+    assert gaps["recorder of rank 3"] == "no companion runs in it"
+    if "stacks of rank 3" not in gaps:
+        [stack] = (tmp_path / "i").glob("nodes/*/stacks/rank_3.1.txt")
+        assert "waits" in stack.read_text()
 
 
 def test_a_run_without_trouble_says_nothing_and_writes_no_incident(start: Starter, tmp_path: Path) -> None:

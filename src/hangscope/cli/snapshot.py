@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from hangscope.cli.output import note, write
+from hangscope.incident.layout import VERDICT_TEXT
 from hangscope.recorder import snapshot
 from hangscope.recorder.verdict import diagnose
 
@@ -26,9 +27,13 @@ def command(target: str, directory: Path | None, no_diagnose: bool) -> int:
     else:
         incident = snapshot.of_run(Path(target).absolute(), note)
     write(f"{incident}\n")
-    if not no_diagnose and not (incident / "verdict.json").exists():
+    if no_diagnose:
+        return 0
+    if (incident / VERDICT_TEXT).exists():  # the agents have given it already
+        text = (incident / VERDICT_TEXT).read_text()
+    else:
         verdict = diagnose(incident)
-        note(verdict.text.rstrip() if verdict.value else f"no verdict: {verdict.problem}")
-    elif not no_diagnose:
-        note((incident / "verdict.txt").read_text().rstrip())
+        text = verdict.text if verdict.value else f"no verdict: {verdict.problem}"
+    for line in text.rstrip().splitlines():
+        note(line)
     return 0

@@ -191,7 +191,7 @@ class Agent:
         bad = None if self._signalled else self._bad_end()
         if bad is not None and self._incidents.reason(self._incidents.hang) is None:
             return "rank-exit", bad
-        stuck = self._oldest()
+        stuck = self._oldest() or self._joining()
         if stuck is not None:
             return "stall", stuck
         if self._alarms:
@@ -220,6 +220,15 @@ class Agent:
         ]
         age, number, label = max(waiting, default=(0.0, 0, ""))
         return f"rank {number}: {label} unfinished for {age:.1f} s" if age > self._polling.threshold() else None
+
+    def _joining(self) -> str | None:
+        """A rank that never gets out of init_process_group, in words."""
+        now = time.monotonic()
+        for rank in self._polling:
+            since = None if rank.ended or rank.number in self._stalled else rank.joining_since
+            if since is not None and now - since > self._polling.joining_threshold():
+                return f"rank {rank.number}: init_process_group unfinished for {now - since:.1f} s"
+        return None
 
     def _fresh_dumps(self) -> list[Path]:
         """Dumps that PyTorch has written by itself since we last looked."""

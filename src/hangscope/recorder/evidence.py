@@ -125,8 +125,9 @@ class Capture:
         self._stacks(rank, number)
         if rank.server_answers:
             flight.with_stacks(self.part, worker)
-        if rank.output:
-            logs.save_redirected(self.part, worker, rank.output)
+        own = [file for file in rank.output if sum(file in other.output for other in self.ranks) == 1]
+        if own:
+            logs.save_redirected(self.part, f"rank_{rank.number}", own)
 
     def _stacks(self, rank: Rank, number: int) -> None:
         worker = rank.worker if rank.server_answers else _without_server(rank)
@@ -212,6 +213,14 @@ class Capture:
             self.part.write(f"ras/ras.{number}.{'json' if form == 'json' else 'txt'}", answer)
 
     def _files(self, environ: dict[str, str]) -> None:
+        common = {
+            file
+            for rank in self.ranks
+            for file in rank.output
+            if any(file in o.output for o in self.ranks if o is not rank)
+        }
+        if common:
+            logs.save_redirected(self.part, "launcher", sorted(common))
         logs.save_elsewhere(self.part, environ, [rank.number for rank in self.ranks], platform.node())
 
     # ---- node.json ---------------------------------------------------------------------------------------------------

@@ -21,11 +21,12 @@ DUTY = 0.0005
 """The share of one core that the questions to one rank may cost it, and the same again for asking them."""
 STALL_S = 30.0
 TIMES_SLOWEST = 5.0
+TIMES_JOINING = 4.0
 SCAN_S = 10.0
 COMPANION_S = 20.0
 """A process with RANK in its environment that has not registered after this long has no companion."""
 GROUPS_S = 30.0
-_KEYS = (("nccl",), ("python",), ("full", "nccl"), ("full", "gloo"), ("full", "nccl2"))
+_KEYS = (("nccl",), ("python",), ("waits",), ("full", "nccl"), ("full", "gloo"), ("full", "nccl2"))
 
 
 class Polling:
@@ -62,6 +63,10 @@ class Polling:
             return self._stall_after
         return max(STALL_S, TIMES_SLOWEST * slowest(rank.progress for rank in self.ranks.values()))
 
+    def joining_threshold(self) -> float:
+        """Ranks start at different times, on large jobs minutes apart: to wait for them is normal for longer."""
+        return TIMES_JOINING * (self._stall_after if self._stall_after is not None else STALL_S)
+
     def note_ends(self) -> None:
         for rank in self.ranks.values():
             if rank.note_end():
@@ -74,13 +79,18 @@ class Polling:
         now = time.monotonic()
         if now >= self._next_discovery:
             self._discover(now, command)
-            complete = any(len(self.ranks) >= (rank.worker.local_world_size or 1 << 30) for rank in self.ranks.values())
-            self._next_discovery = now + (LONGEST_POLL_S if complete else 0.0)
+            self._next_discovery = now + (LONGEST_POLL_S if self._all_there() else 0.0)
         self._ask(now)
         self._confirm(now)
         cost = (time.thread_time() - begun) / max(1, len(self.ranks))
         self._cost += 0.2 * (cost - self._cost)
         self.interval = min(LONGEST_POLL_S, max(POLL_S, self._cost / DUTY))
+
+    def _all_there(self) -> bool:
+        """As many ranks as the launcher announced, and none of them ended: nobody else is to be expected soon."""
+        living = sum(not rank.ended for rank in self.ranks.values())
+        announced = [size for rank in self.ranks.values() if (size := rank.worker.local_world_size) is not None]
+        return bool(announced) and living >= max(announced)
 
     # ---- who is there ------------------------------------------------------------------------------------------------
 
@@ -137,6 +147,8 @@ class Polling:
             if rank.worker.asks_python and (with_groups or not rank.groups or not nccl or rank.last_status):
                 question = "hangscope_progress" + ("?groups=1" if with_groups or not rank.groups else "")
                 self._asker.ask(("python", rank.number), socket, question)
+            if "wait_counter_values" in rank.worker.handlers and (rank.joining_since is not None or not rank.groups):
+                self._asker.ask(("waits", rank.number), socket, "wait_counter_values")  # 2.10
         self._take(self._asker.wait(ANSWER_S))
 
     def _confirm(self, now: float) -> None:
@@ -173,7 +185,9 @@ class Polling:
             if value is None:
                 continue
             rank.last_poll_at = time.time()
-            if key[0] == "nccl":
+            if key[0] == "waits":
+                rank.take_wait_counters(value, time.monotonic())
+            elif key[0] == "nccl":
                 rank.take_active(value)
             elif key[0] == "python":
                 rank.take_progress(value, time.monotonic())

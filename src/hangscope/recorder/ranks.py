@@ -27,6 +27,8 @@ class Rank:
     last_active: dict[str, Any] | None = None
     last_status: dict[str, Any] = field(default_factory=dict)
     last_poll_at: float | None = None
+    joining_since: float | None = None
+    """Since when (monotonic) it has been seen inside init_process_group."""
     server_answers: bool | None = None
     python_answers: bool | None = None
     exit_status: int | None = None
@@ -107,6 +109,12 @@ class Rank:
             if isinstance(counters, dict) and counters:
                 self.last_status[source] = counters
                 self.progress.take_counters(source, counters, now, time.time_ns())
+
+    def take_wait_counters(self, counters: dict[str, Any], now: float) -> None:
+        """PyTorch counts who is inside init_process_group; its recorder knows nothing before the first operation."""
+        counter = counters.get("pytorch.wait_counter.c10d.init_process_group")
+        inside = isinstance(counter, dict) and counter.get("active_count", 0) > 0
+        self.joining_since = (self.joining_since or now) if inside else None
 
     def take_active(self, dump: dict[str, Any]) -> None:
         self.last_active = dump

@@ -11,7 +11,6 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from hangscope.recorder.part import Part
-from hangscope.recorder.workers import Worker
 
 MAX_BYTES = 32 << 20
 DUMP_VARIABLES = ("TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE")
@@ -30,8 +29,8 @@ def output_files(pid: int) -> list[Path]:
     return found
 
 
-def save_redirected(part: Part, worker: Worker, files: list[Path]) -> None:
-    """Copy the end of the rank's own output files, unless the job's whole output goes to that file anyway."""
+def save_redirected(part: Part, owner: str, files: list[Path]) -> None:
+    """Copy the end of output files that are `owner`'s: a rank's own, or what all ranks write to."""
     texts = []
     for file in files:
         try:
@@ -39,9 +38,9 @@ def save_redirected(part: Part, worker: Worker, files: list[Path]) -> None:
                 stream.seek(max(0, file.stat().st_size - MAX_BYTES))
                 texts.append(stream.read(MAX_BYTES))
         except OSError as error:
-            part.gap(f"output of rank {worker.rank}", f"{file}: {error.strerror}", worker.rank)
+            part.gap(f"output of {owner}", f"{file}: {error.strerror}")
     if any(texts):
-        part.write(f"logs/rank_{worker.rank}.redirected.log", b"".join(texts), rank=worker.rank)
+        part.write(f"logs/{owner}.redirected.log", b"".join(texts))
 
 
 def save_error_file(part: Part, rank: int, file: Path | None) -> None:
