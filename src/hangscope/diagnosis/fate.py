@@ -98,7 +98,7 @@ class Fates:
         elif process is not None and ended and process.exit_status is not None:
             why = _ending(process)
         else:
-            why = "its process is gone"
+            why = "is gone"
         clean = (
             not killed
             and error is None

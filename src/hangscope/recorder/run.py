@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import shutil
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from hangscope.errors import LaunchError, SettingsError
@@ -56,14 +57,25 @@ def run(
     if options.stall_after is not None and options.stall_after <= 0:
         raise SettingsError("--stall-after must be a number of seconds above 0")
     identity = identify(environ, job=options.job, attempt=options.attempt, node=options.node)
-    directory = options.directory or Path("hangscope") / safe_name(identity.job) / safe_name(identity.attempt)
-    root, identity = shared.claim(directory.absolute(), identity)
-    folder = shared.claim_node(root, identity.node)
+    name = Path(safe_name(identity.job)) / safe_name(identity.attempt)
+    directory = (options.directory or Path("hangscope") / name).absolute()
+    try:
+        root, identity, folder = _claim(directory, identity)
+    except (OSError, SettingsError) as error:
+        # A directory that cannot be written is no reason to keep the training from starting.
+        elsewhere = Path(environ.get("TMPDIR") or "/tmp") / f"hangscope-{os.getuid()}" / "incidents" / name
+        say(f"warning: {error}; what this node saves goes to {elsewhere} instead")
+        root, identity, folder = _claim(elsewhere, identity)
     place = sockets.make(environ)
     try:
         return _run(words, options, identity, root, folder, place, environ, say, diagnose)
     finally:
         sockets.remove(place)
+
+
+def _claim(directory: Path, identity: Identity) -> tuple[Path, Identity, Path]:
+    root, identity = shared.claim(directory, identity)
+    return root, identity, shared.claim_node(root, identity.node)
 
 
 def _run(
@@ -147,10 +159,11 @@ def _settings(
             world_size=int(environ["WORLD_SIZE"]) if environ.get("WORLD_SIZE", "").isdigit() else None,
             fix=options.fix,
             entries=options.entries or DEFAULT_ENTRIES,
+            own_directory=True,
         )
-        made = settings.prepare(_into_incident(made, folder))
-    except OSError as error:
-        say(f"the recorder's settings are left as they are: {error.strerror or error}")
+        made = settings.prepare(made)
+    except (OSError, SettingsError) as error:
+        say(f"the recorder's settings are left as they are: {getattr(error, 'strerror', None) or error}")
         return dict(environ)
     for problem in made.warnings:
         if problem.severity in (FATAL, LOSES_DUMPS) and not problem.fixed:
@@ -160,23 +173,3 @@ def _settings(
         # Gloo reads the new name; the old one would only make every rank print that it is deprecated (2.8 and newer).
         variables.pop("TORCH_NCCL_TRACE_BUFFER_SIZE", None)
     return {**environ, **variables}
-
-
-def _into_incident(made: settings.Plan, folder: Path) -> settings.Plan:
-    """The plan with its own paths replaced by those of the incident, which has a place for each kind of file already.
-
-    A path that the user chose stays: captures copy what they find there.
-    """
-    moved = {
-        made.dump_prefix: str(folder / "dumps" / "nccl_trace_rank_"),
-        made.nccl_log: str(folder / "logs" / "nccl.").replace("%", "%%") + "%h.%p.log",
-    }
-    variables = {name: moved.get(value, value) for name, value in made.variables.items()}
-    pipes = [path for path in made.directories if made.pipe_stem and Path(made.pipe_stem).parent == path]
-    return replace(
-        made,
-        variables=variables,
-        directories=(folder / "dumps", folder / "logs", *pipes),
-        dump_prefix=variables.get("TORCH_FR_DUMP_TEMP_FILE", made.dump_prefix),
-        nccl_log=variables.get("NCCL_DEBUG_FILE", made.nccl_log),
-    )
