@@ -176,6 +176,15 @@ def test_a_disk_without_room_costs_the_copy_and_not_the_job(start: Starter, tmp_
     assert "the copy of the output is not complete: launcher.log: No space left on device" in started.err
 
 
+def test_a_directory_that_cannot_be_written_does_not_stop_the_job(start: Starter, tmp_path: Path) -> None:
+    """The evidence goes to the node's own disk then, and we say where."""
+    started = start.run(Path("/proc/nowhere"), *python("print('runs')"), options=("--job", "j"), TMPDIR=str(tmp_path))
+    assert started.wait(20) == 0
+    assert started.out == "runs\n"
+    assert "hangscope: warning: /proc/nowhere: " in started.err
+    assert list(tmp_path.glob("hangscope-*/incidents/j/0/nodes/*/status.json"))
+
+
 def test_a_terminal_stays_a_terminal(tmp_path: Path) -> None:
     """Under a terminal the command sees one too, of the same size, and Ctrl-C typed there ends it."""
     code = "import os, time; print(os.isatty(1), os.isatty(2), os.get_terminal_size(1), flush=True); time.sleep(20)"
