@@ -239,6 +239,12 @@ def test_missing_dump_is_no_accusation_while_a_known_cause_explains_the_hang() -
     assert accused(verdict) == [2]
 
 
+def test_evidence_of_one_rank_alone_names_nobody() -> None:
+    """With one dump of four the others' were not collected: that is no accusation of three ranks."""
+    verdict = diagnose(job({D: [0, 1, 2, 3]}, {0: [Op(D), Op(D, state="started")]}))
+    assert (verdict.kind, accused(verdict), verdict.exit_status) == ("unknown", [], 3)
+
+
 def test_log_line_clears_a_rank_whose_dump_is_missing() -> None:
     """A rank that reported the same timeout was waiting like its peers."""
     ranks = {r: [Op(D), Op(D, state="started")] for r in (0, 1)}

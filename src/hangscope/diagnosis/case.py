@@ -210,6 +210,9 @@ class Case:
         timeouts = [r for r in facts.watchdog if r.kind in ("timeout", "async_error")]
         if timeouts:
             return True, f"PyTorch's watchdog reported it on {len({r.rank for r in timeouts})} rank(s)"
+        signals = [r for r in facts.watchdog if r.signalled_by is not None]
+        if signals:
+            return True, f"rank {signals[0].signalled_by} signalled a timeout to the others"
         ends = [p.exit_status for p in self.job.processes.values()]
         if len(ends) == len(self.job.ranks) and all(status == 0 for status in ends):
             return False, "every process exited with status 0"

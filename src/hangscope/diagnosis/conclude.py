@@ -139,7 +139,13 @@ def _last_completed_from_logs(case: Case, group: int | None) -> LastCompleted | 
 def _first_reported(case: Case) -> FirstReported | None:
     reports = [r for r in case.job.facts.watchdog if r.kind in ("timeout", "async_error")]
     if not reports:
-        return None
+        # The others' logs name the rank that signalled it, even where its own log is missing.
+        told = [r for r in case.job.facts.watchdog if r.signalled_by is not None]
+        if not told:
+            return None
+        early = min(told, key=lambda r: (r.at_ns is None, r.at_ns or 0, r.rank))
+        rank = early.signalled_by if early.signalled_by is not None else early.rank
+        return FirstReported(rank, case.job.nodes.get(rank), early.at_ns, None)
     first = min(reports, key=lambda r: (r.at_ns is None, r.at_ns or 0, r.rank))
     what = f"{first.operation} #{first.seq}" if first.operation and first.seq is not None else first.operation
     return FirstReported(first.rank, case.job.nodes.get(first.rank), first.at_ns, what)

@@ -38,7 +38,7 @@ def undetermined(case: Case) -> Draft | None:
     reports = [r for r in case.job.facts.watchdog if r.kind in ("timeout", "async_error")]
     inside = sorted({rank for wait in case.waits.all for rank in wait.waiters})
     wait = max(case.waits.all, key=lambda w: len(w.inside), default=None)
-    what = case.title(wait) if wait else (reports[0].operation or "a collective" if reports else "an operation")
+    what = case.title(wait) if wait else (reports[0].operation if reports and reports[0].operation else "a collective")
     steps = ["collect the dumps and logs of all ranks; `hangscope run` does it without a change to the training code"]
     if case.job.facts.recorder_off:
         steps.insert(
@@ -61,6 +61,16 @@ def undetermined(case: Case) -> Draft | None:
             )
             for r in reports[:3]
         ]
+        or _told(case)
         or [Finding(f"{ranks_text(inside)} wait in {what}")],
         next_steps=steps,
     )
+
+
+def _told(case: Case) -> list[Finding]:
+    """Ranks that answered another one's signal: they say that something timed out, and where."""
+    return [
+        Finding(f"rank {r.rank} was told by rank {r.signalled_by} that a collective timed out", (r.source,))
+        for r in case.job.facts.watchdog
+        if r.signalled_by is not None
+    ][:3]

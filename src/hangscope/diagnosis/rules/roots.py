@@ -36,6 +36,8 @@ def roots(case: Case) -> Draft | None:
     if shown:
         # A rank of which nothing is known is not accused while a known cause explains the hang.
         found = shown
+    elif len(found) > 1 and len(found) * 4 > len(case.job.ranks):
+        return _not_collected(case, [r.rank for r in found])
     inside = [r for r in found if r.kind == "network"]
     if inside and len(inside) == len(found) and (seen := died(case)) is not None:
         return seen  # a rank that is gone or frozen explains more than a network that fails around it
@@ -47,6 +49,26 @@ def roots(case: Case) -> Draft | None:
         # A rank that never came because the job was already falling apart is no second cause; one that lives on is.
         found = [r for r in found if r.kind == "dead" or _independent(case, r.rank, {d.rank for d in dead})]
     return _draft(case, sorted(found, key=lambda r: r.rank))
+
+
+def _not_collected(case: Case, missing: list[int]) -> Draft:
+    """The evidence of so many ranks is missing that it was rather not collected: nobody can be named."""
+    waiting = [w for rank in missing for w in case.waits.waits_on(rank)]
+    wait = _first_missed(case, missing[0], waiting)
+    title = case.title(wait)
+    return Draft(
+        kind="unknown",
+        headline=f"{ranks_text(wait.waiters)} {'waits' if len(wait.waiters) == 1 else 'wait'} in {title}; "
+        f"of {ranks_text(missing)} there is no evidence",
+        summary=f"{ranks_text(wait.waiters).capitalize()} {'waits' if len(wait.waiters) == 1 else 'wait'} "
+        f"in {title} of "
+        f"{case.group_label(wait.group)}; one of {ranks_text(missing)} holds it up, and there is no evidence of them.",
+        confidence="low",
+        rule="unknown: the evidence of too many ranks is missing to name one of them",
+        wait=wait,
+        why=[_who_waits(case, wait, {})],
+        next_steps=[f"collect the dumps and logs of {ranks_text(missing)}; `hangscope collect` brings nodes together"],
+    )
 
 
 def _independent(case: Case, rank: int, dead: set[int]) -> bool:
