@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from hangscope.diagnosis.align import is_guessed
 from hangscope.diagnosis.case import Case, Draft
@@ -32,6 +32,10 @@ def roots(case: Case) -> Draft | None:
     found = [_judge(case, rank) for rank in case.waits.roots()]
     if not found:
         return None
+    silent = [r for r in found if r.sure == "inferred" and not case.standings.of[r.rank].known]
+    if len(silent) > 1:
+        # Several ranks without a sign of life: one node that was not collected looks the same.
+        found = [replace(r, sure="unknown") if r in silent else r for r in found]
     shown = [r for r in found if r.sure != "unknown"]
     if shown:
         # A rank of which nothing is known is not accused while a known cause explains the hang.
