@@ -58,7 +58,11 @@ def divergences(alignment: Alignment) -> list[Divergence]:
     for lane in alignment.lanes.values():
         first = _first(alignment, lane)
         agreed = 0 if first is None else lane.index_of(first.seq) or 0
-        if first is not None and is_guessed(lane.group) and (first.tied or agreed < _AGREED_BEFORE):
+        if (
+            first is not None
+            and is_guessed(lane.group)
+            and (first.tied or len(first.odd) > 1 or agreed < _AGREED_BEFORE)
+        ):
             continue  # different groups may hide behind one number; only if they agreed for long do they run in step
         if first is not None:
             found.append(first)

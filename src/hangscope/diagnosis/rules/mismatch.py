@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from hangscope.diagnosis.align import is_guessed
 from hangscope.diagnosis.case import Case, Draft
 from hangscope.diagnosis.divergence import Divergence, Shape
 from hangscope.diagnosis.verdict import Finding, OperationInFlight
@@ -172,6 +173,10 @@ def _confidence(case: Case, d: Divergence) -> tuple[str, str]:
     if d.shape in (Shape.SKIPPED, Shape.ADDED) and d.support < 2:
         return "medium", "mismatch: a shift that few later operations confirm"
     members = case.groups[d.group].members or ()
+    if is_guessed(case.groups[d.group]):
+        return "low", "mismatch: the format (torch 2.2) does not say who belongs to the group"
+    if len(d.odd) * 4 > len(members) and len(d.odd) > 1:
+        return "medium", "mismatch: so many ranks differ that they may be right"
     seen = sum(1 for r in members if case.standings.of.get(r) and case.standings.of[r].source == "dump")
     if len(members) >= 3 and seen < len(members) and seen - len(d.odd) <= len(d.odd):
         return "medium", "mismatch: a majority, but not of all members, since dumps are missing"

@@ -48,6 +48,10 @@ def _partial(case: Case, wait: Wait) -> Draft:
     ring = not wait.name.startswith(("all_to_all", "alltoall"))
     edge = links.upstream_edge(case.job, group, inside, set(wait.finished)) if ring else None
     title = case.title(wait)
+    if edge is None and len(inside) > 1 and not any(case.standings.of[r].timing for r in inside):
+        # Nothing says whose GPU got there, and no ring says where bytes stop.
+        text = f"{ranks_text(wait.finished)} finished {title}, {ranks_text(inside)} did not"
+        return _untimed(case, wait, Finding(text, case.source(min(inside))))
     why = [
         Finding(
             f"{ranks_text(wait.finished)} finished {title} of {case.group_label(wait.group)}; "

@@ -42,6 +42,13 @@ def roots(case: Case) -> Draft | None:
         found = shown
     elif len(found) > 1 and len(found) * 4 > len(case.job.ranks):
         return _not_collected(case, [r.rank for r in found])
+    waits = [w for r in found for w in case.waits.waits_on(r.rank)]
+    if (
+        len(found) > 1
+        and all(is_guessed(case.groups[w.group]) for w in waits)
+        and not any(r.kind == "dead" for r in found)
+    ):
+        return None  # different groups hide behind one number: most of these are not missing at all
     inside = [r for r in found if r.kind == "network"]
     if inside and len(inside) == len(found) and (seen := died(case)) is not None:
         return seen  # a rank that is gone or frozen explains more than a network that fails around it
