@@ -98,7 +98,7 @@ SCENARIOS = (
     ),
     Scenario(
         "broadcast_root", _nodes(62, 3, 3), "mismatch", (2,),
-        "rank 2 passes src=3 to a broadcast, the rest src=0: rank 2 forwards nothing, ranks 3, 4, 5 wait in it",
+        "rank 2 passes src=3 to a broadcast, the rest src=0; it completes, and rank 3 is stuck in the next all_reduce",
         accept=((2, 3), (3,)), accept_kinds=("network",),
     ),
     Scenario(
