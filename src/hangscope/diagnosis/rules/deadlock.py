@@ -61,7 +61,7 @@ def deadlock(case: Case) -> Draft | None:
         kind="deadlock",
         headline=f"ranks wait for each other over {len(set(order))} groups; {wrong}",
         summary=f"Deadlock over {len(set(order))} groups: {summary_sides}; {wrong}.",
-        confidence="low" if guessed else "medium" if tied or inferred else "high",
+        confidence="low" if guessed else "medium" if tied or inferred or len(culprits) * 4 > len(knot) > 4 else "high",
         rule="deadlock: a cycle of waits over the groups; the minority side is accused"
         if not tied
         else "deadlock: a cycle of waits whose sides are equally large",
@@ -111,7 +111,7 @@ def _against_custom(case: Case, sides: list[tuple[Wait, list[int]]]) -> set[int]
             short = short or any(_out_of_rhythm(case, rank, other.group) for other in waiting)
             if short or any(_behind_siblings(case, rank, wait, other) for other in waiting):
                 odd.add(rank)
-    return odd if len(odd) < everyone else set()
+    return odd if len(odd) * 2 <= everyone else set()  # custom is what most do
 
 
 def _out_of_rhythm(case: Case, rank: int, group: int) -> bool:
