@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 
 from hangscope.diagnosis.align import Alignment, align
 from hangscope.diagnosis.divergence import Divergence, divergences
 from hangscope.diagnosis.fate import Fates
+from hangscope.diagnosis.lateness import Tardiness, tardiness
 from hangscope.diagnosis.standing import Standings, Unit, is_symmetric
 from hangscope.diagnosis.verdict import Finding, Link, OperationInFlight
 from hangscope.diagnosis.waits import Wait, Waits
@@ -37,8 +39,6 @@ class Draft:
     link: Link | None = None
     why: list[Finding] = field(default_factory=list)
     next_steps: list[str] = field(default_factory=list)
-    ruled_out: dict[str, str] = field(default_factory=dict)
-    evidence: list[Finding] = field(default_factory=list)
     victims_of: set[int] | None = None
     """Whose victims to list; the culprits where None."""
 
@@ -55,6 +55,11 @@ class Case:
         self.divergences: list[Divergence] = divergences(self.alignment)
         self.groups: list[Group] = self.standings.groups
         self._files = {rank: dumps[0].file for rank, dumps in job.dumps.items() if dumps}
+
+    @cached_property
+    def tardiness(self) -> Tardiness:
+        """Who came late to the collectives: a walk over everything recorded, so done once and only where asked for."""
+        return tardiness(self.alignment)
 
     # ---- words -------------------------------------------------------------------------------------------------------
 

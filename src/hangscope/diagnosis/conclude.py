@@ -6,7 +6,6 @@ import numpy as np
 
 from hangscope.diagnosis.align import completed_on_all
 from hangscope.diagnosis.case import Case, Draft
-from hangscope.diagnosis.lateness import tardiness
 from hangscope.diagnosis.verdict import (
     Completeness,
     Culprit,
@@ -32,14 +31,14 @@ def conclude(case: Case, draft: Draft) -> Diagnosis:
             "switch the flight recorder on: TORCH_NCCL_TRACE_BUFFER_SIZE=2000 and TORCH_FR_BUFFER_SIZE=2000 "
             "(entries, not bytes), TORCH_NCCL_DUMP_ON_TIMEOUT=1; `hangscope env` prints the full set"
         )
-    evidence = list(draft.evidence)
+    evidence: list[Finding] = []
     if first is not None and draft.culprits and first.rank not in draft.culprits:
         evidence.append(
             Finding(
                 f"the timeout was first reported by rank {first.rank}, a victim: it noticed first, it did not cause it"
             )
         )
-    result = tardiness(case.alignment) if not draft.hang else None
+    result = case.tardiness if not draft.hang else None
     return Diagnosis(
         hang=draft.hang,
         kind=draft.kind,
@@ -154,7 +153,7 @@ def _first_reported(case: Case) -> FirstReported | None:
 def _ruled_out(case: Case, draft: Draft) -> tuple[RuledOut, ...]:
     """The other kinds, where the evidence excludes them."""
     job = case.job
-    out: dict[str, str] = dict(draft.ruled_out)
+    out: dict[str, str] = {}
     dumps = len(job.dumps)
     complete = all(r in job.dumps for r in job.ranks)
     if draft.kind != "mismatch" and not case.divergences and complete and dumps > 1:
@@ -237,7 +236,6 @@ def _completeness(case: Case) -> Completeness:
     nccl = {c.rank for c in job.facts.communicators if c.rank is not None}
     stacks = {s.rank for s in job.facts.stacks if s.rank is not None}
     has_dump = {r for r in job.dumps if any(d.role == "dump" for d in job.dumps[r])}
-    _, skew = (None, tardiness(case.alignment).skew_ms) if len(job.ops) else (None, None)
     return Completeness(
         ranks=len(job.ranks),
         dumps=len(has_dump),
@@ -246,5 +244,5 @@ def _completeness(case: Case) -> Completeness:
         nccl_logs=len(nccl),
         missing_dumps=tuple(r for r in job.ranks if r not in has_dump),
         missing_nccl_logs=tuple(r for r in job.ranks if r not in nccl) if nccl else (),
-        clock_skew_ms=skew,
+        clock_skew_ms=case.tardiness.skew_ms if len(job.ops) else None,
     )

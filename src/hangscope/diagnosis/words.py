@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from hangscope.model import Operation
 from hangscope.words import plural, rank_list, size
 
-__all__ = ["plural", "ranks_text", "shape_text", "size_text"]
+__all__ = ["plural", "ranks_text", "sentence", "shape_text", "size_text"]
 
 _PARTS = 12
 
@@ -16,6 +16,11 @@ def ranks_text(ranks: Iterable[int]) -> str:
     """``rank 3``, ``ranks 0-2, 5``; long lists end in a count."""
     known = set(ranks)
     return rank_list(known, _PARTS) if known else "no rank"
+
+
+def sentence(text: str) -> str:
+    """`text` with a capital at its start and nothing else changed: host names keep theirs."""
+    return text[:1].upper() + text[1:]
 
 
 def size_text(count: int | None) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hangscope.diagnosis.case import Case, Draft
 from hangscope.diagnosis.verdict import Finding
-from hangscope.diagnosis.words import ranks_text
+from hangscope.diagnosis.words import ranks_text, sentence
 
 
 def died(case: Case) -> Draft | None:
@@ -35,7 +35,7 @@ def died(case: Case) -> Draft | None:
     return Draft(
         kind=kind,
         headline=f"{names} {what}",
-        summary=f"{who[0].upper()}{who[1:]} {what}, and the job could not go on.",
+        summary=f"{sentence(who)} {what}, and the job could not go on.",
         confidence="medium",
         rule=f"{kind}: it was seen; no recording shows who waited for it",
         culprits={rank: fate.why for rank, fate in dead.items()},

@@ -8,7 +8,7 @@ from hangscope.diagnosis.align import is_guessed
 from hangscope.diagnosis.case import Case, Draft
 from hangscope.diagnosis.divergence import Divergence, Shape
 from hangscope.diagnosis.verdict import Finding, OperationInFlight
-from hangscope.diagnosis.words import ranks_text, shape_text, size_text
+from hangscope.diagnosis.words import ranks_text, sentence, shape_text, size_text
 from hangscope.model import Operation, State
 
 _HARMLESS_AFTER = 8
@@ -200,10 +200,7 @@ def _at(frame: object) -> str:
 
 
 def _who_and_where(case: Case, d: Divergence) -> str:
-    if len(d.odd) == 1:
-        return case.who(d.odd[0]).capitalize() if False else case.who(d.odd[0])[0].upper() + case.who(d.odd[0])[1:]
-    text = ranks_text(d.odd)
-    return text[0].upper() + text[1:]
+    return sentence(case.who(d.odd[0]) if len(d.odd) == 1 else ranks_text(d.odd))
 
 
 def operation_at(case: Case, d: Divergence, reference: Operation) -> OperationInFlight:

@@ -16,7 +16,7 @@ from hangscope.diagnosis.divergence import Divergence, Shape, came_from_elsewher
 from hangscope.diagnosis.rules.mismatch import operation_at
 from hangscope.diagnosis.verdict import Finding
 from hangscope.diagnosis.waits import Wait
-from hangscope.diagnosis.words import ranks_text
+from hangscope.diagnosis.words import ranks_text, sentence
 from hangscope.model import Operation
 
 _ROOTED = ("broadcast", "_broadcast_oop", "reduce", "_reduce_oop", "gather", "scatter")
@@ -142,7 +142,7 @@ def _draft(case: Case, wait: Wait, d: Divergence) -> Draft:
     return Draft(
         kind="mismatch",
         headline=f"{names} {text}, perhaps with another root",
-        summary=f"{names[0].upper()}{names[1:]} {text}, perhaps with another root; {case.title(wait)} {after}.",
+        summary=f"{sentence(names)} {text}, perhaps with another root; {case.title(wait)} {after}.",
         confidence="medium",
         rule="mismatch: a rooted operation called from a line of its own where members fall apart; "
         "roots are not recorded",

@@ -6,7 +6,7 @@ from hangscope.diagnosis.case import Case, Draft
 from hangscope.diagnosis.standing import Place
 from hangscope.diagnosis.verdict import Finding
 from hangscope.diagnosis.waits import Wait
-from hangscope.diagnosis.words import ranks_text
+from hangscope.diagnosis.words import ranks_text, sentence
 from hangscope.model import Communicator, Kind
 
 
@@ -64,7 +64,7 @@ def _from_dumps(case: Case) -> Draft | None:
         kind="mismatch",
         headline=f"{ranks_text(culprits)} called {operation.title}; rank {against.inside[0].rank} waits "
         f"for another peer",
-        summary=f"{case.who(first).capitalize()} called {operation.title}, but rank {against.inside[0].rank} "
+        summary=f"{sentence(case.who(first))} called {operation.title}, but rank {against.inside[0].rank} "
         f"waits for it in "
         f"{case.title(against)}: sender and receiver do not name each other, and the job hangs.",
         confidence="high" if len(culprits) == 1 else "medium",
@@ -128,7 +128,7 @@ def _from_connections(case: Case) -> Draft | None:
         kind="mismatch",
         headline=f"{ranks_text(culprits)} {'connects' if len(culprits) == 1 else 'connect'} to a "
         f"point-to-point peer that is elsewhere",
-        summary=f"{ranks_text(culprits).capitalize()} {'is' if len(culprits) == 1 else 'are'} stuck "
+        summary=f"{sentence(ranks_text(culprits))} {'is' if len(culprits) == 1 else 'are'} stuck "
         f"connecting for a send or receive to a peer "
         f"that does not answer, while {ranks_text(victims) if victims else 'the others'} "
         f"{'waits' if len(victims) == 1 else 'wait'}: sender and receiver do not name each other.",

@@ -8,7 +8,7 @@ import numpy as np
 
 from hangscope.diagnosis.case import Case, Draft
 from hangscope.diagnosis.verdict import Finding, OperationInFlight
-from hangscope.diagnosis.words import ranks_text
+from hangscope.diagnosis.words import ranks_text, sentence
 from hangscope.model import Source, State
 
 _MAY_DIFFER = ("gather", "scatter", "all_gather", "reduce_scatter", "send", "recv", "coalesced")
@@ -31,7 +31,7 @@ def reported_mismatch(case: Case) -> Draft | None:
         return Draft(
             kind="mismatch",
             headline=f"{names} {what}",
-            summary=f"{names[0].upper()}{names[1:]} {what} in {case.group_label(group)}, as the watchdog's "
+            summary=f"{sentence(names)} {what} in {case.group_label(group)}, as the watchdog's "
             f"lines say: the job hangs.",
             confidence="medium",
             rule="mismatch: the watchdog's lines of a majority disagree with the rank's",
@@ -98,7 +98,7 @@ def ran_ahead(case: Case) -> Draft | None:
         return Draft(
             kind="mismatch",
             headline=f"{names} went past {title}, which nobody can finish alone",
-            summary=f"{names[0].upper()}{names[1:]} finished {title} of {case.group_label(wait.group)} "
+            summary=f"{sentence(names)} finished {title} of {case.group_label(wait.group)} "
             f"and went on, while "
             f"{ranks_text(wait.waiters)} are still inside it: they did not run the same operations.",
             confidence="low" if any(case.standings.of[r].source == "log" for r in wait.finished) else "medium",
@@ -131,7 +131,7 @@ def only_silent(case: Case) -> Draft | None:
     return Draft(
         kind="absent",
         headline=f"{names} reported no timeout, all others did",
-        summary=f"{names[0].upper()}{names[1:]} answered the others' signal but had nothing of its own to wait for; "
+        summary=f"{sentence(names)} answered the others' signal but had nothing of its own to wait for; "
         f"all other {len(complained)} ranks timed out.",
         confidence="low",
         rule="absent: from logs alone, the only live ranks without a timeout of their own",

@@ -11,7 +11,7 @@ from hangscope.diagnosis.rules.died import died
 from hangscope.diagnosis.rules.network import nobody_missing
 from hangscope.diagnosis.verdict import Finding
 from hangscope.diagnosis.waits import Because, Wait
-from hangscope.diagnosis.words import plural, ranks_text
+from hangscope.diagnosis.words import plural, ranks_text, sentence
 from hangscope.model import State
 
 _ORDER = ("dead", "frozen", "absent", "gpu", "network", "unknown")
@@ -71,7 +71,7 @@ def _not_collected(case: Case, missing: list[int]) -> Draft:
         kind="unknown",
         headline=f"{ranks_text(wait.waiters)} {'waits' if len(wait.waiters) == 1 else 'wait'} in {title}; "
         f"of {ranks_text(missing)} there is no evidence",
-        summary=f"{ranks_text(wait.waiters).capitalize()} {'waits' if len(wait.waiters) == 1 else 'wait'} "
+        summary=f"{sentence(ranks_text(wait.waiters))} {'waits' if len(wait.waiters) == 1 else 'wait'} "
         f"in {title} of "
         f"{case.group_label(wait.group)}; one of {ranks_text(missing)} holds it up, and there is no evidence of them.",
         confidence="low",
@@ -210,7 +210,7 @@ def _draft(case: Case, found: list[_Root]) -> Draft:
     who = case.who(found[0].rank) if len(found) == 1 else names
     blocked = {rank for w in waiting for rank in w.waiters} - set(culprits)
     summary = (
-        f"{who[0].upper()}{who[1:]} {verbs[kind]}; {plural(len(blocked), 'rank')} "
+        f"{sentence(who)} {verbs[kind]}; {plural(len(blocked), 'rank')} "
         f"{'waits' if len(blocked) == 1 else 'wait'} for {'it' if len(found) == 1 else 'them'} in {title} "
         f"of {case.group_label(wait.group)}."
     )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from hangscope.diagnosis.case import Case, Draft
 from hangscope.diagnosis.gaps import own_times
-from hangscope.diagnosis.lateness import tardiness
 from hangscope.diagnosis.verdict import Finding
 from hangscope.diagnosis.words import ranks_text
 
@@ -25,7 +24,7 @@ def slow(case: Case) -> Draft | None:
 
 def _by_own_time(case: Case) -> Draft | None:
     """One rank that takes longer than its peers between the same two calls, on its own clock."""
-    result = tardiness(case.alignment)
+    result = case.tardiness
     if not result.timed or result.window_ms <= 0:
         return None  # without timing nothing tells the one that is slow from those that wait for it
     # Who waits as much as it takes longer is kept waiting, and not slow.
@@ -63,7 +62,7 @@ def _by_own_time(case: Case) -> Draft | None:
 
 
 def _by_waiting(case: Case) -> Draft | None:
-    result = tardiness(case.alignment)
+    result = case.tardiness
     if not result.ranks or result.window_ms <= 0:
         return None
     top = result.ranks[0]
