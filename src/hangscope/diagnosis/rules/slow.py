@@ -3,117 +3,125 @@
 from __future__ import annotations
 
 from hangscope.diagnosis.case import Case, Draft
-from hangscope.diagnosis.gaps import own_times
+from hangscope.diagnosis.launches import LateLaunches
+from hangscope.diagnosis.own_time import OwnTime
 from hangscope.diagnosis.verdict import Finding
 from hangscope.diagnosis.words import ranks_text
 
-_SHARE = 0.15
-_SHARE_BY_CLOCK = 0.3
-_SHARE_BY_CLOCK_ALONE = 0.25
-"""A rank is slow when waiting for it costs this share of the recorded time (more where only clocks tell)…"""
-_ALONE = 0.8
-_OF_ALL_WAITING = 0.5
-"""…and this share of all waiting is for it."""
-_LEAST_TIMES = 4
+_SHARE = 0.05
+"""A rank is slow when its extra time is this share of the recorded time, …"""
+_LONGER = 0.2
+"""…this much longer than its peers take for the same work, …"""
+_STEADY = 0.6
+"""…hardly ever less than theirs, …"""
+_BEYOND = 2.0
+"""…and this many times as large as their own differences."""
+_PASSED_ON = 0.5
+"""A rank that itself waited for this part of its extra time passes on what another one lost."""
+_LEAST_TIMES = 3
+_LEAST_TIMES_OF_TWO = 8
+"""Of two ranks nobody can say how much they differ by chance: then it has to happen more often."""
+_SURE_TIMES = 6
+_SHARE_BY_LAUNCH = 0.25
+_LEAST_LAUNCHES = 4
 
 
 def slow(case: Case) -> Draft | None:
-    """Ranks that came last by themselves often enough to cost a good part of every step."""
-    return _by_waiting(case) or _by_own_time(case)
+    """Ranks that take longer than their peers for the same work, again and again."""
+    return _by_own_time(case) or _by_launches(case)
 
 
 def _by_own_time(case: Case) -> Draft | None:
-    """One rank that takes longer than its peers between the same two calls, on its own clock."""
-    result = case.tardiness
-    if not result.timed or result.window_ms <= 0:
-        return None  # without timing nothing tells the one that is slow from those that wait for it
-    # Who waits as much as it takes longer is kept waiting, and not slow.
-    found = [
-        item
-        for item in own_times(case.alignment)
-        if item.extra_ms >= _SHARE * result.window_ms and result.waited_ms[item.rank] <= item.extra_ms / 2
-    ]
-    if len(found) != 1:
+    """Ranks that spend less time inside operations than others who made the same calls in the same time."""
+    found = [item for item in case.tardiness.own if _is_slow(item) and _often(case, item)]
+    chosen = [item for item in found if 2 * item.extra_ms >= found[0].extra_ms]
+    if not chosen or len(chosen) * 2 > len(case.job.ranks):
         return None
-    top = found[0]
-    share = top.extra_ms / result.window_ms
-    operation = case.job.ops[top.row]
-    line = case.user_frame(operation.frames)
-    before = f" before {operation.title}" + (f" at {line.filename}:{line.line}" if line else "")
-    each = top.extra_ms / top.rounds
-    return Draft(
-        kind="slow",
-        hang=False,
-        headline=f"rank {top.rank} takes longer than its peers{before}: {share:.0%} of the time",
-        summary=f"Nothing hangs, but {case.who(top.rank)} takes {each:.0f} ms longer than its peers{before}, "
-        f"{top.rounds} times: {share:.0%} of the recorded time.",
-        confidence="medium",
-        rule="slow: on its own clock a rank takes longer than its peers between the same two calls",
-        culprits={top.rank: f"takes {each:.0f} ms longer than its peers{before}"},
-        why=[
-            Finding(
-                f"between the same two calls rank {top.rank} takes {each:.0f} ms longer than its peers, "
-                f"{top.rounds} times",
-                case.source(top.rank, operation),
-            )
-        ],
-        next_steps=[f"profile what rank {top.rank} does{before} (data loading, garbage collection, a throttled CPU)"],
+    top = chosen[0]
+    sure = top.peers > 1 and all(item.late >= _SURE_TIMES for item in chosen)
+    why = [
+        Finding(
+            f"for the same calls rank {i.rank} took {i.late_ms:.0f} ms longer than its peers, {i.late} times in "
+            f"{i.span_ms / 1e3:.1f} s; they spent that time waiting inside collectives",
+            case.source(i.rank, case.job.ops[i.row]),
+        )
+        for i in chosen[:5]
+    ]
+    return _draft(
+        case,
+        {i.rank: f"takes {i.late_ms:.0f} ms longer than its peers for the same calls, {i.late} times" for i in chosen},
+        sum(i.extra_ms / i.span_ms for i in chosen),
+        "high" if sure else "medium",
+        "slow: between the same two collectives a rank takes longer than its peers for its own work, again and again",
+        why,
     )
 
 
-def _by_waiting(case: Case) -> Draft | None:
-    result = case.tardiness
-    if not result.ranks or result.window_ms <= 0:
-        return None
-    top = result.ranks[0]
-    alone = top.share_of_step * result.window_ms >= _ALONE * result.total_cost_ms
-    least = _SHARE if result.timed else _SHARE_BY_CLOCK if not alone else _SHARE_BY_CLOCK_ALONE
-    chosen = [
-        item
-        for item in result.ranks
-        if item.share_of_step >= max(least, top.share_of_step / 2) and item.times_last >= _LEAST_TIMES
-    ]
-    # Ranks that are late wherever they come are the source; the rest passes it on.
-    chosen = [item for item in chosen if item.rank in result.everywhere] or chosen
-    waited = sum(item.share_of_step for item in chosen) * result.window_ms
-    if not chosen or len(chosen) * 2 > len(case.job.ranks) or waited < _OF_ALL_WAITING * result.total_cost_ms:
-        return None
-    culprits = {
-        item.rank: f"came last {item.times_last} times, by {item.late_ms_median:.0f} ms each (median)"
-        for item in chosen
-    }
-    share = sum(item.share_of_step for item in chosen)
+def _is_slow(item: OwnTime) -> bool:
+    return (
+        item.extra_ms >= _SHARE * item.span_ms
+        and item.extra_ms >= _LONGER * item.own_ms
+        and item.steady >= _STEADY
+        and item.extra_ms >= _BEYOND * item.spread_ms
+        and item.waited_ms <= _PASSED_ON * item.extra_ms
+    )
+
+
+def _often(case: Case, item: OwnTime) -> bool:
+    """Late again and again; or every time in a ring that holds no more, if it wrapped: first steps are never alike."""
+    if item.peers == 1:
+        return item.late >= _LEAST_TIMES_OF_TWO
+    return item.late >= _LEAST_TIMES or (item.late == 2 and item.always and case.job.wrapped(item.rank))
+
+
+def _by_launches(case: Case) -> Draft | None:
+    """One rank whose collectives end as soon as it has launched them, while everybody else has long done so."""
+    window_ms = case.tardiness.window_ms
+    found = [item for item in case.tardiness.launches if _launches_late(item, window_ms)]
+    if len(found) != 1:
+        return None  # one that is late because of another cannot be told from that other
+    top = found[0]
+    text = f"launched {top.times} of {top.collectives} collectives last, {top.late_ms:.0f} ms after the others (median)"
+    return _draft(
+        case,
+        {top.rank: text},
+        top.cost_ms / window_ms,
+        "medium",
+        "slow: a rank launches last again and again, and never waits itself",
+        [Finding(f"rank {top.rank} {text}, and never waited itself", case.source(top.rank))],
+    )
+
+
+def _launches_late(item: LateLaunches, window_ms: float) -> bool:
+    return (
+        item.times >= _LEAST_LAUNCHES
+        and item.own_waits * 4 <= item.times
+        and item.cost_ms >= _SHARE_BY_LAUNCH * window_ms
+    )
+
+
+def _draft(case: Case, culprits: dict[int, str], share: float, confidence: str, rule: str, why: list[Finding]) -> Draft:
     names = ranks_text(culprits)
-    why = [
-        Finding(
-            f"rank {item.rank} came last to {item.times_last} of {item.operations} collectives, by "
-            f"{item.late_ms_median:.0f} ms (median): "
-            f"{item.share_of_step:.0%} of the recorded {result.window_ms / 1e3:.1f} s",
-            case.source(item.rank),
-        )
-        for item in chosen[:5]
-    ]
-    who = case.who(chosen[0].rank) if len(chosen) == 1 else names
+    alone = len(culprits) == 1
+    who = case.who(next(iter(culprits))) if alone else names
     return Draft(
         kind="slow",
         hang=False,
-        headline=f"{names} {'keeps' if len(chosen) == 1 else 'keep'} the others waiting: {share:.0%} of the time",
-        summary=f"Nothing hangs, but {who} {'is' if len(chosen) == 1 else 'are'} late in collective "
-        f"after collective and "
-        f"{'costs' if len(chosen) == 1 else 'cost'} the others {share:.0%} of the recorded time.",
-        confidence="high"
-        if result.timed and top.times_last >= 8 and waited >= 0.7 * result.total_cost_ms
-        else "medium",
-        rule="slow: one rank comes last by itself, again and again",
+        headline=f"{names} {'keeps' if alone else 'keep'} the others waiting: {share:.0%} of the time",
+        summary=f"Nothing hangs, but {who} {'is' if alone else 'are'} late again and again and "
+        f"{'costs' if alone else 'cost'} the others {share:.0%} of the recorded time.",
+        confidence=confidence,
+        rule=rule,
         culprits=culprits,
         why=why,
         next_steps=[
-            f"profile what {names} does between collectives (data loading, garbage collection, a throttled GPU or CPU)",
+            f"profile what {names} {'does' if alone else 'do'} between collectives (data loading, garbage collection, "
+            "a throttled GPU or CPU)",
             *(
-                f"node: compare {case.job.nodes[i.rank]} with the others: clocks, temperature, nvidia-smi "
-                f"-q -d PERFORMANCE"
-                for i in chosen[:2]
-                if i.rank in case.job.nodes
+                f"node: compare {case.job.nodes[rank]} with the others: clocks, temperature, "
+                "nvidia-smi -q -d PERFORMANCE"
+                for rank in list(culprits)[:2]
+                if rank in case.job.nodes
             ),
         ],
     )

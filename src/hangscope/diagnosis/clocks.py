@@ -1,0 +1,56 @@
+"""How far the clocks of the nodes differ, told from collectives that end on all members at once.
+
+What is recorded of an end is when the rank's watchdog noticed it, and that sweeps every 100 ms: the median over many
+collectives is better than that, one alone is not. Nothing is decided by it.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from hangscope.diagnosis.align import Alignment, Ints, Lane
+from hangscope.diagnosis.standing import is_symmetric
+from hangscope.model import State
+
+Floats = npt.NDArray[np.float64]
+
+_ENOUGH = 200
+"""Collectives of one group by which clocks are compared."""
+
+
+def clock_skew_ms(alignment: Alignment) -> float | None:
+    """From the slowest node's clock to the fastest; None where no end was seen on several ranks."""
+    job, ops = alignment.job, alignment.job.ops
+    gathered: dict[object, list[Floats]] = {}
+    for lane in alignment.lanes.values():
+        rows = met_by_all(alignment, lane)[-_ENOUGH:]
+        completed = ops.column("completed_ns")[rows]
+        # Only what the watchdog swept has a completion time of its own; the rest carries the time of the dump.
+        seen = np.all((completed > 0) & (ops.column("retired")[rows] == 1), axis=1)
+        if not seen.any():
+            continue
+        off = completed[seen] / 1e6
+        off = off - np.median(off, axis=1, keepdims=True)
+        for column, rank in enumerate(ops.column("rank")[rows[0]].tolist()):
+            gathered.setdefault(job.nodes.get(rank, rank), []).append(off[:, column])
+    if not gathered:
+        return None
+    offsets = [float(np.median(np.concatenate(values))) for values in gathered.values()]
+    return max(offsets) - min(offsets)
+
+
+def met_by_all(alignment: Alignment, lane: Lane) -> Ints:
+    """Rows of the collectives that nobody leaves before all have come and that every member with a dump finished:
+    one line a collective, one column a member."""
+    ops = alignment.job.ops
+    members = sum(1 for rank in lane.group.members or () if rank in alignment.job.dumps)
+    if members < 2:
+        return np.empty((0, 2), dtype=np.int64)
+    full = lane.starts[:-1][np.diff(lane.starts) == members]
+    rows = lane.rows[full[:, None] + np.arange(members)[None, :]]
+    symmetric = [i for i, name in enumerate(ops.tables.names) if is_symmetric(name)]
+    good = np.all(ops.column("state")[rows] == State.COMPLETED, axis=1)
+    good &= np.isin(ops.column("name")[rows[:, 0]], symmetric)
+    met: Ints = rows[good]
+    return met

@@ -1,0 +1,216 @@
+"""Which rank is slow by itself, told from durations alone: no two clocks are compared.
+
+A collective that nobody leaves before all have come ends on all members at once. Between two such ends the same time
+passes for everybody, and each rank spends it either inside operations, which the recorder timed, or on work of its own.
+So a rank that was inside for less time than others who made the same calls took that much longer for its own work.
+Where the waiting was done (in another group, in a receive, in a broadcast) does not matter, nor through whom it was
+passed on: who merely waits for a slow rank was inside as long as everybody else.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from hangscope.diagnosis.align import Alignment, Bools, Ints, Lane
+from hangscope.diagnosis.standing import is_symmetric
+from hangscope.model import UNKNOWN, Kind, State
+
+Floats = npt.NDArray[np.float64]
+
+_COVERED = 0.8
+"""A group that spans this part of a rank's recording is enough to judge it by."""
+
+
+@dataclass(frozen=True, slots=True)
+class OwnTime:
+    """How much longer than its peers one rank took for its own work, over all stretches that could be compared."""
+
+    rank: int
+    extra_ms: float
+    steady: float
+    """Extra time less what it took shorter elsewhere, as a share of both together: 1 where it was never quicker."""
+    spread_ms: float
+    """How much its peers differ among themselves."""
+    own_ms: float
+    """What its peers took for the same work."""
+    span_ms: float
+    """The time that all stretches cover."""
+    stretches: int
+    late: int
+    """In how many of them it was late…"""
+    late_ms: float
+    """…and by how much (median)."""
+    always: bool
+    """Whether it was late every time that it made the calls of the stretch where it lost most."""
+    waited_ms: float
+    """How long it waited itself for others of its role."""
+    peers: int
+    """How many it was compared with, at most."""
+    row: int
+    """The call that ends the stretch where it lost most."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Stretches:
+    """The stretches between two collectives of one group, one entry a rank that can be compared there."""
+
+    rank: Ints
+    begin: Ints
+    end: Ints
+    """Rows of the two collectives."""
+    inside: Floats
+    """Time inside operations, in ms: of the rank's peers (median), …"""
+    extra: Floats
+    """…by how much the rank's own is less, …"""
+    spread: Floats
+    """…and how far apart its peers are (quartiles)."""
+    peers: Ints
+    calls: npt.NDArray[np.uint64]
+    """What was called in between, as a number: the same for ranks of one role."""
+
+
+def own_times(alignment: Alignment) -> list[OwnTime]:
+    """What can be said of every rank, the slowest first. Each is judged by the one group that shows most of it."""
+    ops = alignment.job.ops
+    if not len(ops):
+        return []
+    recorded = np.bincount(ops.column("rank"))
+    covered = np.zeros(len(recorded))
+    judge = np.full(len(recorded), UNKNOWN)
+    found: list[_Stretches] = []
+    measure = _Measure(alignment)
+    # Large groups first: they have the most peers, and mostly nothing is left to be told by the others.
+    for lane in sorted(alignment.lanes.values(), key=lambda lane: -len(lane.group.members or ())):
+        members = np.unique(ops.column("rank")[lane.rows_at(len(lane.seqs) - 1)])
+        if np.all(covered[members] >= _COVERED * recorded[members]):
+            continue
+        part = measure.stretches(lane)
+        if part is None:
+            continue
+        here = np.bincount(part.rank, part.end - part.begin, minlength=len(recorded))
+        better = here > 1.1 * covered
+        judge[better], covered[better] = len(found), here[better]
+        found.append(part)
+    result: list[OwnTime] = []
+    for number, part in enumerate(found):
+        result += _summed(alignment, part, judge == number)
+    return sorted(result, key=lambda item: (-item.extra_ms, item.rank))
+
+
+class _Measure:
+    """Running totals over all rows, so that any stretch of a rank's recording is a difference of two of them."""
+
+    def __init__(self, alignment: Alignment) -> None:
+        self._ops = ops = alignment.job.ops
+        duration = ops.columns["duration_ms"].astype(np.float64)
+        timed = np.isfinite(duration)
+        # Of a batch only the closing entry is timed.
+        inner = (ops.column("batch") != UNKNOWN) & (ops.column("kind") != Kind.BATCH)
+        self._inside = np.cumsum(np.where(timed, duration, 0.0))
+        self._untimed = np.cumsum(~timed & ~inner)
+        # Ranks that made the same calls in a stretch have the same work there. Sizes may differ with the data.
+        call = ops.column("name").astype(np.uint64) << np.uint64(32) | ops.column("stack").astype(np.uint64)
+        distinct, which = np.unique(call, return_inverse=True)
+        numbers = np.random.default_rng(1).integers(1, 1 << 63, len(distinct), dtype=np.uint64)
+        self._calls = np.cumsum(numbers[which.reshape(-1)])
+        symmetric = [i for i, name in enumerate(ops.tables.names) if is_symmetric(name)]
+        self._meets = (ops.column("state") == State.COMPLETED) & np.isin(ops.column("name"), symmetric)
+
+    def stretches(self, lane: Lane) -> _Stretches | None:
+        """Between every two consecutive collectives of a group: each member beside those that made the same calls."""
+        rank, seq = self._ops.column("rank"), self._ops.column("seq")
+        rows = np.sort(lane.rows[self._meets[lane.rows]])
+        begin, end = rows[:-1], rows[1:]
+        whole = (rank[begin] == rank[end]) & (self._untimed[begin] == self._untimed[end])
+        begin, end = begin[whole], end[whole]
+        inside = self._inside[end] - self._inside[begin]
+        calls = self._calls[end] - self._calls[begin]
+        order = np.lexsort((inside, calls, seq[begin], seq[end]))
+        begin, end, inside, calls = begin[order], end[order], inside[order], calls[order]
+        changed = (np.diff(seq[begin]) != 0) | (np.diff(seq[end]) != 0) | (np.diff(calls) != 0)
+        starts = np.flatnonzero(np.append(len(order) > 0, changed))
+        sizes = np.diff(np.append(starts, len(order)))
+        first, size = np.repeat(starts, sizes), np.repeat(sizes, sizes)
+        place = np.arange(len(order)) - first
+        some = size > 1
+        if not some.any():
+            return None
+        first, place, others = first[some], place[some], size[some] - 1
+
+        def nth(n: Ints) -> Floats:
+            """Of the peers' times inside, sorted and without the rank's own, the n-th."""
+            values: Floats = inside[first + n + (n >= place)]
+            return values
+
+        usual = (nth((others - 1) // 2) + nth(others // 2)) / 2
+        return _Stretches(
+            rank[end[some]].astype(np.int64),
+            begin[some],
+            end[some],
+            usual,
+            usual - inside[some],
+            nth((3 * others - 1) // 4) - nth(others // 4),
+            others,
+            calls[some],
+        )
+
+
+def _summed(alignment: Alignment, part: _Stretches, judged: Bools) -> list[OwnTime]:
+    """The sums over all stretches of those ranks that this group judges, where they stand out at all."""
+    created, size = alignment.job.ops.column("created_ns"), len(judged)
+    extra = np.bincount(part.rank, part.extra, minlength=size)
+    either = np.bincount(part.rank, np.abs(part.extra), minlength=size)
+    spread = np.bincount(part.rank, part.spread, minlength=size)
+    inside = np.bincount(part.rank, part.inside, minlength=size)
+    # The CPU runs ahead of the GPU, but by no more at the end of a stretch than at its start, give or take.
+    passed = (created[part.end] - created[part.begin]) / 1e6
+    span = np.bincount(part.rank, passed, minlength=size)
+    result: list[OwnTime] = []
+    for rank in np.flatnonzero(judged & (extra > spread) & (span > 0)).tolist():
+        mine = np.flatnonzero(part.rank == rank)
+        most = mine[np.argmax(part.extra[mine])]
+        late = _is_late(part.extra[mine])
+        result.append(
+            OwnTime(
+                rank=rank,
+                extra_ms=float(extra[rank]),
+                steady=float(extra[rank] / either[rank]),
+                spread_ms=float(spread[rank]),
+                own_ms=max(float(span[rank] - inside[rank]), 0.0),
+                span_ms=float(span[rank]),
+                stretches=len(mine),
+                late=int(late.sum()),
+                late_ms=float(np.median(part.extra[mine][late])),
+                always=bool(np.all(late[part.calls[mine] == part.calls[most]])),
+                waited_ms=_waited_ms(alignment, rank, np.unique(part.rank[np.isin(part.calls, part.calls[mine])])),
+                peers=int(part.peers[mine].max()),
+                row=int(part.end[most]),
+            )
+        )
+    return result
+
+
+def _waited_ms(alignment: Alignment, rank: int, role: Ints) -> float:
+    """How long a rank waited in collectives until the last one of its role had come."""
+    ops = alignment.job.ops
+    ranks, duration = ops.column("rank"), ops.columns["duration_ms"].astype(np.float64)
+    total = 0.0
+    for lane in alignment.lanes.values():
+        if lane.group.members is not None and rank not in lane.group.members:
+            continue
+        shown = np.where(np.isin(ranks[lane.rows], role), duration[lane.rows], np.nan)
+        shortest = np.repeat(np.fmin.reduceat(shown, lane.starts[:-1]), np.diff(lane.starts))
+        total += float(np.nansum((shown - shortest)[ranks[lane.rows] == rank]))
+    return total
+
+
+def _is_late(extra: Floats) -> Bools:
+    """The stretches that make up a rank's extra time: at least half as long as the one at the middle of all of it."""
+    largest_first = np.sort(np.maximum(extra, 0.0))[::-1]
+    gathered = np.cumsum(largest_first)
+    middle = largest_first[np.searchsorted(gathered, gathered[-1] / 2)]
+    found: Bools = extra >= middle / 2
+    return found
