@@ -271,11 +271,17 @@ def _read_waiting(evidence: Evidence) -> None:
 def _dumps_of(items: list[Found], nodes: list[str | None]) -> Iterable[dumps.RawDump | str]:
     """All dumps in order. Reading is pure computation, so where there is much of it, every core takes a share.
 
-    Only by fork, and only while this process has one thread: then it works in any script and no lock is held.
+    Only by fork, and only while this process has one thread: then it works in any script and no lock is held. A worker
+    of somebody's process pool may have no children, and reads alone.
     """
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
     large = sum(item.size for item in items) >= PARALLEL_BYTES
-    if not large or cores < 2 or threading.active_count() > 1 or "fork" not in multiprocessing.get_all_start_methods():
+    may_fork = (
+        threading.active_count() == 1
+        and not multiprocessing.current_process().daemon
+        and "fork" in multiprocessing.get_all_start_methods()
+    )
+    if not large or cores < 2 or not may_fork:
         yield from map(_dump_of, items, nodes)
         return
     context = multiprocessing.get_context("fork")
