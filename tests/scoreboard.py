@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import multiprocessing
 import os
 import re
 import shutil
@@ -25,6 +26,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -128,18 +130,23 @@ def recorded(peer: Peer | None) -> Iterator[Score]:
 
 
 def simulated(first: int, count: int, operations: int, peer: Peer | None, scratch: Path) -> Iterator[Score]:
-    """Jobs drawn from the whole space of sizes, layouts, faults, formats and ring sizes."""
+    """Jobs drawn from the whole space of sizes, layouts, faults, formats and ring sizes, one process a core."""
+    one = partial(_simulated, operations=operations, peer=peer, scratch=scratch)
+    with multiprocessing.get_context("fork").Pool(os.cpu_count(), maxtasksperchild=20) as pool:
+        yield from pool.imap(one, range(first, first + count))
+
+
+def _simulated(seed: int, operations: int, peer: Peer | None, scratch: Path) -> Score:
     from hangscope.simulate import random_spec, simulate
 
-    for seed in range(first, first + count):
-        directory = scratch / str(seed)
-        spec = random_spec(seed)
-        # A large job gets a smaller ring: what it shows fits into the last steps, and a thousand jobs fit into an hour.
-        job = simulate(replace(spec, entries=min(spec.entries, max(LEAST_ENTRIES, operations // spec.ranks))))
-        job.write(directory)
-        truth = dict(job.truth)
-        yield judge(f"seed {seed}", truth, directory, peer)
-        shutil.rmtree(directory)
+    directory = scratch / str(seed)
+    spec = random_spec(seed)
+    # A large job gets a smaller ring: what it shows fits into the last steps, and a thousand jobs fit into an hour.
+    job = simulate(replace(spec, entries=min(spec.entries, max(LEAST_ENTRIES, operations // spec.ranks))))
+    job.write(directory)
+    score = judge(f"seed {seed}", dict(job.truth), directory, peer)
+    shutil.rmtree(directory)
+    return score
 
 
 def show(title: str, scores: list[Score]) -> None:
