@@ -70,6 +70,8 @@ class Alignment:
     """Per row: a send, a receive, or the closing entry of a batch that holds some."""
     unlaunched: Bools
     """Per row: part of a batch that was begun and never closed, so that nothing of it was launched."""
+    signature: Ints
+    """Per row: an id of what every member must agree on."""
     call: Ints
     """Per row: an id of the call (name, shapes, types, stack) for recognising the same line of code elsewhere."""
 
@@ -122,7 +124,9 @@ def align(job: Job) -> Alignment:
             int(g): _lane(job.groups[int(g)], rows, rank, seq, kind, signature)
             for g, rows in _split(order, group[order])
         }
-    return Alignment(job=job, lanes=lanes, point_to_point=point_to_point, unlaunched=unlaunched, call=call)
+    return Alignment(
+        job=job, lanes=lanes, point_to_point=point_to_point, unlaunched=unlaunched, signature=signature, call=call
+    )
 
 
 def _torn_batches(job: Job) -> Bools:

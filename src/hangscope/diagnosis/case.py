@@ -9,18 +9,21 @@ from functools import cached_property
 import numpy as np
 
 from hangscope.diagnosis.align import Alignment, align
+from hangscope.diagnosis.custom import Departure, departures
 from hangscope.diagnosis.divergence import Divergence, divergences
 from hangscope.diagnosis.fate import Fates
 from hangscope.diagnosis.lateness import Tardiness, tardiness
 from hangscope.diagnosis.standing import Standings, Unit, is_symmetric
 from hangscope.diagnosis.verdict import Finding, Link, OperationInFlight
 from hangscope.diagnosis.waits import Wait, Waits
-from hangscope.model import Frame, Group, Job, KernelMessage, Kind, Operation, Source, State, ThreadStack
+from hangscope.model import UNKNOWN, Frame, Group, Job, KernelMessage, Kind, Operation, Source, State, ThreadStack
 
 _TORCH_PATHS = ("/torch/", "/contextlib.py", "/threading.py", "<frozen")
 
 IN_FLIGHT_S = 2.0
 """An operation younger than this when the evidence was taken is in flight, not stuck."""
+LONG_S = 60.0
+"""So long an operation may be unfinished while ranks still launch new ones: steps of large jobs take that long."""
 
 
 @dataclass(slots=True)
@@ -60,6 +63,16 @@ class Case:
     def tardiness(self) -> Tardiness:
         """Who came late to the collectives: a walk over everything recorded, so done once and only where asked for."""
         return tardiness(self.alignment)
+
+    @cached_property
+    def knot(self) -> list[int]:
+        """The largest set of ranks that wait for each other with no way out."""
+        return max(self.waits.knots(), key=len, default=[])
+
+    @cached_property
+    def departures(self) -> dict[int, Departure]:
+        """The ranks of the knot that called something else than is called there."""
+        return departures(self.standings, self.knot)
 
     # ---- words -------------------------------------------------------------------------------------------------------
 
@@ -199,15 +212,38 @@ class Case:
         created = int(ops.column("created_ns")[unit.row])
         if created < 0:
             return max(reported) if reported else None
-        part = ops.span(unit.rank)
-        # The recorder stamps what it had not yet noticed at the time of the dump (torch 2.3-2.15): the newest stamp of
-        # an entry that is not retired is when the dump was taken.
-        fresh = ops.column("retired")[part] == 0
-        stamps = np.maximum(ops.column("started_ns")[part], ops.column("completed_ns")[part])[fresh]
-        newest = int(stamps.max()) if len(stamps) else -1
-        if newest > 0:
-            reported.append((newest - created) / 1e9)
+        dumped = self._dumped_ns(unit.rank)
+        if dumped is not None:
+            reported.append((dumped - created) / 1e9)
         return max(reported) if reported else None
+
+    def _dumped_ns(self, rank: int) -> int | None:
+        """When a rank's dump was taken, on its own clock; None where it does not say.
+
+        The recorder stamps what it had not yet noticed at the time of the dump (torch 2.3-2.15): the newest stamp of an
+        entry that is not retired is when the dump was taken. Calls inside a batch are never retired, but stamped early.
+        """
+        ops = self.job.ops
+        part = ops.span(rank)
+        single = (ops.column("batch")[part] == UNKNOWN) & ~self.alignment.point_to_point[part]
+        stamped = (ops.column("state")[part] == State.STARTED) | single
+        fresh = (ops.column("retired")[part] == 0) & stamped
+        stamps = np.maximum(ops.column("started_ns")[part], ops.column("completed_ns")[part])[fresh]
+        newest = int(stamps.max(initial=-1))
+        return newest if newest > 0 else None
+
+    def _quiet_s(self) -> float | None:
+        """How long before its dump a rank that waits last launched something, the least of all, each on its own clock.
+
+        A rank that waits in nothing may have been dumped at its end, long before the others.
+        """
+        ops = self.job.ops
+        quiet: list[float] = []
+        for rank in (rank for rank, waits in self.waits.of.items() if waits):
+            dumped, created = self._dumped_ns(rank), ops.column("created_ns")[ops.span(rank)]
+            if dumped is not None and int(created.max(initial=-1)) > 0:
+                quiet.append((dumped - int(created.max())) / 1e9)
+        return min(quiet) if quiet else None
 
     def stuck(self) -> tuple[bool, str]:
         """Whether the job hangs (or was brought down), and what says so."""
@@ -225,8 +261,13 @@ class Case:
             return True, f"the evidence was captured because of a {self.job.reason}"
         ages = [age for wait in self.waits.all if (age := self.age_s(wait)) is not None]
         if ages and max(ages) >= IN_FLIGHT_S:
-            return True, f"an operation had been unfinished for {max(ages):.1f} s"
-        if ages and len(ages) == len(self.waits.all):
+            quiet = self._quiet_s()
+            if max(ages) >= LONG_S or quiet is None or quiet >= IN_FLIGHT_S:
+                return True, f"an operation had been unfinished for {max(ages):.1f} s"
+            text = f"the oldest unfinished operation was {max(ages):.1f} s old, and ranks still launched new ones"
+            return False, f"{text} {quiet:.2f} s before their dumps"
+        # In a hang every operation that waits is old: one whose dumps have no stamp is as young as the rest.
+        if ages:
             return False, f"the oldest unfinished operation was {max(ages):.2f} s old"
         return bool(self.waits.all), "operations are unfinished, and nothing says how long they have been"
 

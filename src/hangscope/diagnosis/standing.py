@@ -12,7 +12,7 @@ from enum import Enum
 
 import numpy as np
 
-from hangscope.diagnosis.align import Alignment, Ints
+from hangscope.diagnosis.align import Alignment, Ints, is_guessed
 from hangscope.model import UNKNOWN, Group, Job, Kind, Operation, State, WatchdogReport
 
 
@@ -102,6 +102,7 @@ class Standings:
                 standing = self._from_log(rank, reports.get(rank, []), mixed)
             self.of[rank] = standing or Standing(rank, "none")
         self._mixed = mixed
+        self._share_timing()
         self._mark_outdated()
 
     # ---- building ----------------------------------------------------------------------------------------------------
@@ -196,6 +197,13 @@ class Standings:
         self.groups.append(added)
         return added.index
 
+    def _share_timing(self) -> None:
+        """Timing is one setting of the whole job. A dump of torch 2.2 shows it only where something is started now."""
+        old = [self.of[r] for r, dumps in self.job.dumps.items() if r in self.of and not any(d.version for d in dumps)]
+        if sum(standing.timing for standing in old) * 2 > len(old):
+            for standing in old:
+                standing.timing = True
+
     def _mark_outdated(self) -> None:
         """A dump without an operation that a peer finished and that needs everybody was taken before the peer's."""
         ops = self.job.ops
@@ -203,6 +211,8 @@ class Standings:
         symmetric = [i for i, name in enumerate(names) if is_symmetric(name)]
         state, name, ranks = ops.column("state"), ops.column("name"), ops.column("rank")
         for index, lane in self.alignment.lanes.items():
+            if is_guessed(lane.group):
+                continue  # what one of the groups behind the number finished says nothing about another
             rows = lane.rows[(state[lane.rows] == State.COMPLETED) & np.isin(name[lane.rows], symmetric)]
             if not len(rows):
                 continue

@@ -53,6 +53,8 @@ class Waits:
         self._blockers: dict[int, dict[int, Because]] = {}
         collective: dict[tuple[int, int | None], Wait] = {}
         for standing in standings.of.values():
+            if standing.outdated:
+                continue  # it has long left what its dump shows it inside of
             for unit in standing.inside:
                 if unit.point_to_point:
                     self._add(self._peer_wait(unit))
@@ -78,13 +80,9 @@ class Waits:
         if wait.seq is None:
             return
         at_ns = self.launched_at_ns(wait)
-        started = any(u.state is State.STARTED for u in wait.inside)
-        by_rank = {u.rank: u for u in wait.inside}
+        inside = {u.rank for u in wait.inside}
         for rank in standings.groups[wait.group].members or ():
-            unit = by_rank.get(rank)
-            if unit is not None:
-                if started and unit.state is State.SCHEDULED and standings.of[rank].timing:
-                    wait.blockers[rank] = Because.NOT_STARTED
+            if rank in inside:
                 continue
             place = standings.place(rank, wait.group, wait.seq, at_ns)
             if place is Place.COMPLETED:
@@ -95,6 +93,10 @@ class Waits:
                 wait.blockers[rank] = Because.QUEUED
             elif place is Place.UNKNOWN:
                 wait.blockers[rank] = Because.UNKNOWN
+        if wait.finished or any(u.state is State.STARTED for u in wait.inside):
+            for unit in wait.inside:
+                if unit.state is State.SCHEDULED and standings.of[unit.rank].timing:
+                    wait.blockers[unit.rank] = Because.NOT_STARTED
 
     def _peer_wait(self, unit: Unit) -> Wait:
         wait = Wait(unit.group, unit.seq, unit.name, point_to_point=True, inside=[unit])

@@ -3,7 +3,9 @@
 They are asked in this order, and the first that concludes wins: what is directly seen comes before what is inferred.
 """
 
+from hangscope.diagnosis.rules.alone import alone, alone_among_guessed
 from hangscope.diagnosis.rules.deadlock import deadlock
+from hangscope.diagnosis.rules.departed import departed
 from hangscope.diagnosis.rules.died import died
 from hangscope.diagnosis.rules.mismatch import hung_mismatch, silent_mismatch
 from hangscope.diagnosis.rules.network import network
@@ -15,15 +17,18 @@ from hangscope.diagnosis.rules.roots import roots
 from hangscope.diagnosis.rules.slow import slow
 
 HANG_RULES = (
+    alone_among_guessed,
     hung_mismatch,
     reported_mismatch,
     ran_ahead,
     wrong_peer,
     other_root,
     roots,
+    departed,
     deadlock,
     died,
     network,
+    alone,
     only_silent,
     undetermined,
 )

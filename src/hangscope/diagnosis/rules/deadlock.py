@@ -2,29 +2,26 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from hangscope.diagnosis.align import is_guessed
 from hangscope.diagnosis.case import Case, Draft
+from hangscope.diagnosis.rules.departed import departure_finding
 from hangscope.diagnosis.verdict import Finding
 from hangscope.diagnosis.waits import Wait
 from hangscope.diagnosis.words import ranks_text
 
 _MANY_TIMES = 4
+_SIDES_SHOWN = 8
 
 
 def deadlock(case: Case) -> Draft | None:
     """A knot of waits with no way out: every rank in it waits for another one in it."""
-    knots = case.waits.knots()
-    if not knots:
-        return None
-    knot = max(knots, key=len)
+    knot = case.knot
     sides = _sides(case, knot)
     if len(sides) < 2:
         return None
-    odd = _against_custom(case, sides)
+    odd = case.departures
     smallest = min(len(ranks) for _, ranks in sides)
-    minority = [(wait, [r for r in ranks if r in odd]) for wait, ranks in sides if odd & set(ranks)]
+    minority = [(wait, [r for r in ranks if r in odd]) for wait, ranks in sides if set(odd) & set(ranks)]
     minority = minority or [(wait, ranks) for wait, ranks in sides if len(ranks) == smallest]
     if not odd and len(minority) == len(sides):
         minority = _lonely(sides) or minority
@@ -44,8 +41,9 @@ def deadlock(case: Case) -> Draft | None:
             case.source(ranks[0]),
             _line(case, wait),
         )
-        for wait, ranks in sorted(sides, key=lambda s: -len(s[1]))
+        for wait, ranks in sorted(sides, key=lambda s: -len(s[1]))[:_SIDES_SHOWN]
     ]
+    why[:0] = [departure_finding(case, departure) for departure in list(odd.values())[:2]]
     guessed = any(is_guessed(case.groups[w.group]) for w, _ in sides)
     inferred = any(case.standings.of[rank].source == "log" for rank in knot)
     order = [case.group_label(w.group) for w, _ in sides]
@@ -92,78 +90,6 @@ def _sides(case: Case, knot: list[int]) -> list[tuple[Wait, list[int]]]:
         if waits:
             by_wait.setdefault(id(waits[0]), (waits[0], []))[1].append(rank)
     return sorted(by_wait.values(), key=lambda side: (-len(side[1]), side[1]))
-
-
-def _against_custom(case: Case, sides: list[tuple[Wait, list[int]]]) -> set[int]:
-    """The ranks that entered their operation with fewer calls of another side's group behind them than they used to.
-
-    In earlier rounds the distance between the two groups' sequence numbers was always the same on a rank; a rank that
-    is now one short has turned to the second group first.
-    """
-    odd: set[int] = set()
-    everyone = 0
-    for wait, ranks in sides:
-        others = {w.group for w, _ in sides} - {wait.group}
-        for rank in ranks:
-            everyone += 1
-            short = any(_is_short(case, rank, wait, group) for group in others)
-            waiting = [other for other, _ in sides if rank in other.blockers]
-            short = short or any(_out_of_rhythm(case, rank, other.group) for other in waiting)
-            if short or any(_behind_siblings(case, rank, wait, other) for other in waiting):
-                odd.add(rank)
-    return odd if len(odd) * 2 <= everyone else set()  # custom is what most do
-
-
-def _out_of_rhythm(case: Case, rank: int, group: int) -> bool:
-    """Whether a rank made fewer calls of a group between its last two calls of another one than it always did."""
-    ops = case.job.ops
-    rows = ops.rows(rank=rank)
-    rows = rows[~case.alignment.point_to_point[rows]]
-    groups = ops.column("group")[rows]
-    made = np.cumsum(groups == group)
-    for other in np.unique(groups[groups != group]).tolist():
-        steps = np.diff(made[groups == other])
-        # Several calls of the other group in a row have nothing in between: compare the last round with whole rounds.
-        rounds = steps[steps > 0]
-        if len(rounds) >= 3 and np.all(rounds[1:-1] == rounds[-2]) and steps[-1] > 0 and rounds[-1] < rounds[-2]:
-            return True
-    return False
-
-
-def _behind_siblings(case: Case, rank: int, wait: Wait, other: Wait) -> bool:
-    """Whether those who entered the same operation had made one more call in their own group of that kind.
-
-    Groups of one kind (description and size) advance together, so the others' counts say what was due.
-    """
-    if other.seq is None or other.point_to_point:
-        return False
-    kind = case.groups[other.group]
-    alike = {g.index for g in case.groups if g.desc == kind.desc and len(g.members or ()) == len(kind.members or ())}
-    ops = case.job.ops
-    behind = ahead = 0
-    for unit in wait.inside:
-        if unit.rank == rank or unit.row is None:
-            continue
-        rows = ops.rows(rank=unit.rank)
-        rows = rows[(rows < unit.row) & ~case.alignment.point_to_point[rows]]
-        latest = [int(ops.column("seq")[rows[ops.column("group")[rows] == g]].max(initial=-1)) for g in alike]
-        near = [seq for seq in latest if abs(seq - other.seq) <= 2]
-        ahead += any(seq >= other.seq for seq in near)
-        behind += bool(near) and all(seq < other.seq for seq in near)
-    return ahead > behind
-
-
-def _is_short(case: Case, rank: int, wait: Wait, group: int) -> bool:
-    ops = case.job.ops
-    rows = ops.rows(rank=rank)
-    rows = rows[~case.alignment.point_to_point[rows]]
-    groups, seqs = ops.column("group")[rows], ops.column("seq")[rows]
-    if not np.any(groups == group):
-        return False
-    behind = np.maximum.accumulate(np.where(groups == group, seqs, -1))
-    mine = (groups == wait.group) & (behind >= 0)
-    distance = (behind - seqs)[mine]
-    return len(distance) >= 2 and bool(np.all(distance[:-1] == distance[-2])) and int(distance[-1]) < int(distance[-2])
 
 
 def _line(case: Case, wait: Wait) -> tuple[str, ...]:

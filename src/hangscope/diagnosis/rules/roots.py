@@ -115,7 +115,7 @@ def _unknown(rank: int, fate: Fate) -> _Root:
 def _gpu(case: Case, rank: int) -> _Root:
     wait = next(w for w in case.waits.waits_on(rank) if w.blockers.get(rank) is Because.NOT_STARTED)
     unit = next(u for u in (*wait.inside, *case.standings.of[rank].inside) if u.rank == rank)
-    started = [u.rank for u in wait.inside if u.state is State.STARTED]
+    started = wait.finished | {u.rank for u in wait.inside if u.state is State.STARTED}
     operation = case.standings.operation(unit)
     findings = [
         Finding(
