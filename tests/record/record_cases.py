@@ -20,7 +20,8 @@ from record_job import HERE, Outcome, RecordedJob, Setting
 from record_neutral import leaks, pack, read_dump
 from record_scenarios import SCENARIOS, Scenario
 
-NEUTRAL_TRAIN = "/workspace/train.py"
+NEUTRAL = "/workspace"
+PROGRAMS = ("train.py", "pretrain.py", "train_tools.py")
 EXPECTED_S = 75.0
 SIZE_LIMIT = 16 << 20
 
@@ -37,13 +38,13 @@ def main() -> int:
     scratch = Path(tempfile.mkdtemp(prefix="record."))
     cases = scratch / "cases"
     cases.mkdir()
-    train = place_train(options.place, scratch)
+    programs = place_programs(options.place, scratch)
     host = socket.gethostname().replace("localhost", "")  # that name gives nothing away
-    replacements = neutral_paths(Path(torch.__file__), train, scratch)
+    replacements = neutral_paths(Path(torch.__file__), programs, scratch)
     named = can_name_nodes()
     say(f"torch {torch.__version__}, NCCL {nccl_version(torch)}, host names per node: {named}")
     setting = Setting(
-        train=train,
+        programs=programs,
         scratch=scratch,
         backend=options.backend,
         timeout_s=options.timeout,
@@ -145,29 +146,29 @@ def show_failure(job: RecordedJob) -> None:
 # ---------------------------------------------------------------------------------------------------------- neutrality
 
 
-def place_train(place: Path, scratch: Path) -> Path:
-    """Copy the training program to where the cases show it; elsewhere if something else lies there."""
-    sources = [HERE / "train.py", HERE / "train_tools.py"]
+def place_programs(place: Path, scratch: Path) -> Path:
+    """Copy the training programs to where the cases show them; elsewhere if something else lies there."""
     try:
-        taken = place / "train.py"
-        if taken.exists() and not taken.read_text().startswith(sources[0].read_text()[:100]):
-            raise FileExistsError(taken)
+        for name in PROGRAMS:
+            taken = place / name
+            if taken.exists() and not taken.read_text().startswith((HERE / name).read_text()[:100]):
+                raise FileExistsError(taken)
         place.mkdir(parents=True, exist_ok=True)
     except OSError:
         place = scratch
-    for source in sources:
-        shutil.copyfile(source, place / source.name)
-    return place / "train.py"
+    for name in PROGRAMS:
+        shutil.copyfile(HERE / name, place / name)
+    return place
 
 
-def neutral_paths(torch_file: Path, train: Path, scratch: Path) -> list[tuple[str, str]]:
+def neutral_paths(torch_file: Path, programs: Path, scratch: Path) -> list[tuple[str, str]]:
     """What to write instead of this machine's paths."""
     version = f"python{sys.version_info.major}.{sys.version_info.minor}"
     paths = {
         str(torch_file.parent.parent): f"/usr/local/lib/{version}/dist-packages",
-        str(scratch): "/workspace/run",
-        str(train.parent): str(Path(NEUTRAL_TRAIN).parent),
-        str(HERE): "/workspace",
+        str(scratch): f"{NEUTRAL}/run",
+        str(programs): NEUTRAL,
+        str(HERE): NEUTRAL,
     }
     library = sysconfig.get_paths()["stdlib"]
     if not library.startswith("/usr/"):
@@ -200,7 +201,7 @@ def line(outcome: Outcome) -> str:
     exits = " ".join("-" if status is None else str(status) for status in outcome.exits)
     world = outcome.scenario.world
     return (
-        f"{outcome.scenario.name:<16} {outcome.seconds:5.0f} s  dumps {outcome.dumps}/{world} "
+        f"{outcome.scenario.name:<18} {outcome.seconds:5.0f} s  dumps {outcome.dumps}/{world} "
         f"(frames {outcome.dumps_with_frames})  stacks {outcome.stacks}/{2 * world}  ras {outcome.ras:<8} "
         f"hang {'yes' if outcome.hang else 'no':<3}  timed out {outcome.timed_out}  exits {exits}"
         + (f"  PROBLEM: {'; '.join(outcome.problems)}" if outcome.problems else "")
@@ -230,10 +231,11 @@ def tails(outcomes: list[Outcome], cases: Path) -> str:
 
 
 def operation(entry: dict[str, Any]) -> str:
-    where = next((f for f in entry.get("frames", []) if f["filename"] == NEUTRAL_TRAIN), None)
+    where = next((f for f in entry.get("frames", []) if f["filename"].startswith(f"{NEUTRAL}/")), None)
     return (
         f"{entry.get('process_group')} #{entry.get('collective_seq_id')} {entry.get('profiling_name')} "
-        f"{entry.get('input_sizes')} {entry.get('state')}" + (f" at train.py:{where['line']}" if where else "")
+        f"{entry.get('input_sizes')} {entry.get('state')}"
+        + (f" at {where['filename'].rpartition('/')[2]}:{where['line']}" if where else "")
     )
 
 

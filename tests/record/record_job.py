@@ -31,7 +31,8 @@ TIMED_OUT = b"Watchdog caught collective operation timeout"
 class Setting:
     """What all jobs of one recording share."""
 
-    train: Path
+    programs: Path
+    """The folder of the training programs."""
     scratch: Path
     backend: str
     timeout_s: float
@@ -74,6 +75,7 @@ class RecordedJob(threading.Thread):
         self.processes: list[subprocess.Popen[bytes]] = []
         self.ended_at: list[float | None] = [None] * scenario.world
         self.ras_thread: threading.Thread | None = None
+        self.signalled: set[int] = set()
         self.stopping = threading.Event()
 
     def run(self) -> None:
@@ -109,8 +111,8 @@ class RecordedJob(threading.Thread):
     def _start(self, rank: int, store_port: int) -> subprocess.Popen[bytes]:
         node, folder = self.scenario.hosts[rank], self._node_dir(rank)
         folder.mkdir(parents=True, exist_ok=True)
-        env = {name: value for name, value in os.environ.items() if not name.startswith(("NCCL_", "TORCH_"))}
-        env |= {
+        given = {name: value for name, value in os.environ.items() if not name.startswith(("NCCL_", "TORCH_"))}
+        wanted = {
             "RANK": str(rank),
             "WORLD_SIZE": str(self.scenario.world),
             "MASTER_ADDR": "127.0.0.1",
@@ -148,11 +150,12 @@ class RecordedJob(threading.Thread):
             "TORCH_FR_DUMP_TEMP_FILE": f"{folder}/nccl_trace_rank_",
             **self.scenario.env,
         }
+        env = {name: value for name, value in (given | wanted).items() if value is not None}
         command = [sys.executable, str(HERE / "record_node.py"), node]
-        command += [sys.executable, str(self.setting.train), self.scenario.name]
+        command += [sys.executable, str(self.setting.programs / self.scenario.program), self.scenario.name]
         with (folder / f"rank_{rank}.log").open("wb") as log:
             return subprocess.Popen(
-                command, env=env, cwd=self.setting.train.parent,
+                command, env=env, cwd=self.setting.programs,
                 stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT,
             )  # fmt: skip
 
@@ -202,7 +205,7 @@ class RecordedJob(threading.Thread):
                 self._ask_ras()
             if injected_at is None and self._injections():
                 injected_at = now
-                self._kill_on_request()
+            self._signal_on_request()
             if injected_at is None:
                 if len(alive) < self.scenario.world and self.scenario.hangs:
                     early_end_at = early_end_at or now
@@ -223,11 +226,12 @@ class RecordedJob(threading.Thread):
     def _injections(self) -> list[dict[str, Any]]:
         return [json.loads(path.read_text()) for path in sorted(self.notes.glob("injected.*.json"))]
 
-    def _kill_on_request(self) -> None:
+    def _signal_on_request(self) -> None:
+        """Send a rank the signal that its note names, a second later: its peers are inside the operation by then."""
         for note in self._injections():
-            if "kill" in note:
-                time.sleep(1.0)  # its peers are inside the operation by then
-                self.processes[note["kill"]].send_signal(signal.SIGKILL)
+            if "signal" in note and note["rank"] not in self.signalled and time.time() > note["at"] + 1.0:
+                self.processes[note["rank"]].send_signal(signal.Signals[note["signal"]])
+                self.signalled.add(note["rank"])
 
     def _take_stacks(self, sample: int, alive: list[int]) -> None:
         """Ask every rank for the stacks of its Python threads; faulthandler writes them from a signal handler."""
@@ -251,7 +255,7 @@ class RecordedJob(threading.Thread):
 
     def _ask_ras(self) -> None:
         """Take both RAS answers, once, beside the watching: an answer can take ten seconds."""
-        if self.ras_thread is None and self.setting.backend == "nccl":
+        if self.ras_thread is None and self.setting.backend == "nccl" and self.scenario.has_ras:
             self.ras_thread = threading.Thread(target=self._take_ras, daemon=True)
             self.ras_thread.start()
 

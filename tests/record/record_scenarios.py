@@ -1,9 +1,9 @@
-"""What is recorded: the shape of each job, what goes wrong in it, and who is to blame. train.py makes it happen."""
+"""What is recorded: the shape of each job, what goes wrong in it, and who is to blame. Its program makes it happen."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 
 @dataclass(frozen=True)
@@ -21,7 +21,9 @@ class Scenario:
     hangs: bool = True
     untouched: tuple[int, ...] = ()
     """Ranks that are asked for no stack, because they must look as if they answered nothing."""
-    env: Mapping[str, str] = field(default_factory=dict)
+    env: Mapping[str, str | None] = field(default_factory=dict)
+    """What differs from the usual settings; None unsets."""
+    program: str = "train.py"
     deadline_s: float = 110.0
 
     @property
@@ -33,13 +35,25 @@ class Scenario:
     def world(self) -> int:
         return len(self.hosts)
 
+    @property
+    def has_ras(self) -> bool:
+        return self.env.get("NCCL_RAS_ENABLE") != "0"
+
 
 def _nodes(first: int, *ranks: int) -> tuple[tuple[str, int], ...]:
     return tuple((f"gpu-worker-{first + index}", count) for index, count in enumerate(ranks))
 
 
+Env = dict[str, str | None]
+NO_TIMING: Env = {"TORCH_NCCL_ENABLE_TIMING": None}
+NO_NCCL_LOG: Env = {"NCCL_DEBUG": None, "NCCL_DEBUG_SUBSYS": None, "NCCL_DEBUG_FILE": None}
+WARNINGS: Env = {"NCCL_DEBUG": "WARN", "NCCL_DEBUG_SUBSYS": None}
+NO_RAS: Env = {"NCCL_RAS_ENABLE": "0"}
+SMALL_RING: Env = {"TORCH_FR_BUFFER_SIZE": "30"}
+OLD_SMALL_RING: Env = {"TORCH_FR_BUFFER_SIZE": None, "TORCH_NCCL_TRACE_BUFFER_SIZE": "30"}
+
 # Large jobs first and small ones to fill the gaps; what is wanted most comes early, in case time runs out.
-SCENARIOS = (
+TRAIN = (
     Scenario(
         "mesh_absent", _nodes(10, 2, 2, 2, 2), "absent", (6,),
         "dp 2 x tp 4 from init_device_mesh; rank 6 sleeps in its data loader before a tp all_reduce",
@@ -106,3 +120,107 @@ SCENARIOS = (
         "rank 2 ends with status 0 in the middle of training",
     ),
 )  # fmt: skip
+
+PRETRAIN = (
+    Scenario(
+        "ddp_barrier", _nodes(80, 8, 8), "mismatch", (11,),
+        "DistributedDataParallel on sixteen ranks; rank 11 calls a barrier of its own between forward and backward",
+        env=NO_TIMING | WARNINGS,
+    ),
+    Scenario(
+        "pair_absent", _nodes(82, 1, 1), "absent", (0,),
+        "two ranks; rank 0 validates for ever; no timing, no NCCL log, no RAS, no stacks",
+        untouched=(0, 1), env=NO_TIMING | NO_NCCL_LOG | NO_RAS,
+    ),
+    Scenario(
+        "pair_frozen", _nodes(84, 2), "frozen", (1,),
+        "two ranks on one node; rank 1 gets SIGSTOP; no NCCL log, no RAS",
+        untouched=(1,), env=NO_NCCL_LOG | NO_RAS,
+    ),
+    Scenario(
+        "ddp_skip", _nodes(86, 4, 4, 4), "mismatch", (7,),
+        "DistributedDataParallel on twelve ranks; rank 7 skips backward of a batch whose loss is not finite, and meets "
+        "the gradients' all_reduce with the next forward's broadcast of buffers",
+    ),
+    Scenario(
+        "mesh3d_loader", _nodes(90, 2, 2, 2, 2), "absent", (4,),
+        "dp 2 x pp 2 x tp 2; rank 4 waits in its data loader: its tensor pair, its second stage and the other replica "
+        "wait for it, each in another group",
+    ),
+    Scenario(
+        "mesh3d_stage", _nodes(94, 4, 4), "absent", (3,),
+        "the same mesh; rank 3, of the last stage, stalls between the two receives of a micro-batch; no timing, and a "
+        "ring of 30 entries that has wrapped",
+        env=NO_TIMING | SMALL_RING | WARNINGS,
+    ),
+    Scenario(
+        "mesh3d_kill", _nodes(96, 8), "dead", (2,),
+        "the same mesh; rank 2, of the last stage, gets SIGKILL; no timing, no NCCL log, no RAS",
+        env=NO_TIMING | NO_NCCL_LOG | NO_RAS,
+    ),
+    Scenario(
+        "deadlock2", _nodes(100, 4, 4), "deadlock", (2, 5),
+        "a group of all eight ranks and one of 0, 2, 3, 5, 7; ranks 2 and 5 use them in the other order; no timing",
+        env=NO_TIMING | WARNINGS,
+    ),
+    Scenario(
+        "async_late", _nodes(102, 2, 6), "absent", (1,),
+        "dp 4 x tp 2 with asynchronous collectives of three groups from two streams; rank 1 stalls after the first",
+    ),
+    Scenario(
+        "frozen2", _nodes(104, 4, 4), "frozen", (2, 5),
+        "ranks 2 and 5 of eight get SIGSTOP in the same step",
+        untouched=(2, 5), env=NO_TIMING | WARNINGS,
+    ),
+    Scenario(
+        "kill_and_sleep", _nodes(106, 2, 2, 2, 2), "dead", (4, 7),
+        "even and odd ranks train on their own; rank 4 gets SIGKILL, and rank 7 stalls for a reason of its own",
+        accept_kinds=("absent",), env=WARNINGS,
+    ),
+    Scenario(
+        "hsdp_size", _nodes(110, 4, 4), "mismatch", (5,),
+        "replicate 2 x shard 4; rank 5 reduces and scatters half as many elements",
+        env=NO_TIMING | WARNINGS,
+    ),
+    Scenario(
+        "odd_group", _nodes(112, 3, 4), "absent", (6,),
+        "new_group([1, 3, 6]) beside the default group of seven; rank 6 waits for a process that is gone; no timing, "
+        "and a ring of 30 entries that has wrapped",
+        env=NO_TIMING | OLD_SMALL_RING | WARNINGS,
+    ),
+    Scenario(
+        "fsdp_raise", _nodes(114, 3, 3), "dead", (4,),
+        "FSDP2 on six ranks; an exception that nobody catches ends rank 4 in the forward of a block",
+    ),
+    Scenario(
+        "moe_split", _nodes(116, 2, 2, 2), "mismatch", (4,),
+        "uneven all_to_all_single on six ranks; rank 4 sends rank 1 fewer tokens than it expects",
+        accept=((1, 4), (1,), ()),
+    ),
+    Scenario(
+        "gpu_tp", _nodes(120, 2, 4), "gpu", (3,),
+        "dp 3 x tp 2; the GPU of rank 3 is busy with a kernel that does not end, before a tp all_reduce",
+    ),
+    Scenario(
+        "dtype_first", _nodes(122, 2, 3), "mismatch", (0,),
+        "rank 0 of five gathers bfloat16 where the rest gather float32",
+        env=NO_NCCL_LOG | NO_RAS,
+    ),
+    Scenario(
+        "slow_first_stage", _nodes(124, 1, 1, 1, 1), "slow", (0,),
+        "four pipeline stages, of which the first is 0.3 s late with every micro-batch; no hang",
+        accept=((),), accept_kinds=("none",), hangs=False, env=NO_NCCL_LOG,
+    ),
+    Scenario(
+        "slow_gpu", _nodes(128, 2, 3), "slow", (3,),
+        "the GPU of rank 3 needs 0.25 s more in every step, its process is on time; no hang",
+        hangs=False, env=NO_NCCL_LOG,
+    ),
+    Scenario(
+        "healthy6_fsdp", _nodes(130, 3, 3), "none", (),
+        "nothing; FSDP2 on six ranks without timing, with a ring of 30 entries that has wrapped",
+        hangs=False, env=NO_TIMING | SMALL_RING | NO_NCCL_LOG | NO_RAS,
+    ),
+)  # fmt: skip
+
+SCENARIOS = (*TRAIN, *(replace(scenario, program="pretrain.py") for scenario in PRETRAIN))

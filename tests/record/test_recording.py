@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from record_neutral import leaks, neutral_pickle, neutral_text, neutralise, pack
-from record_scenarios import SCENARIOS
+from record_scenarios import SCENARIOS, Scenario
 
 HERE = Path(__file__).parent
 CASES = HERE.parent / "cases"
@@ -80,14 +80,13 @@ def test_an_archive_names_no_owner(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.name)
-def test_a_scenario_is_told_by_the_program_that_plays_it(scenario: object) -> None:
-    """Every scenario has its function in train.py, and each one that hangs marks the line of its operation."""
-    source = (HERE / "train.py").read_text()
+def test_a_scenario_is_told_by_the_program_that_plays_it(scenario: Scenario) -> None:
+    """Every scenario has its function in its program, and each one that hangs marks the line of its operation."""
+    source = (HERE / scenario.program).read_text()
     functions = {node.name for node in ast.parse(source).body if isinstance(node, ast.FunctionDef)}
-    name = scenario.name  # type: ignore[attr-defined]
-    assert name in functions
-    marks = set(re.findall(r"# <(\w+\.\w+)>$", source, flags=re.MULTILINE))
-    assert (f"{name}.op" in marks) == scenario.hangs  # type: ignore[attr-defined]
+    assert scenario.name in functions
+    marks = {mark for row in source.splitlines() for mark in re.findall(r" <(\w+\.\w+)>", row.partition("  #")[2])}
+    assert (f"{scenario.name}.op" in marks) == scenario.hangs
 
 
 @pytest.mark.torch

@@ -10,9 +10,7 @@ note refers to.
 from __future__ import annotations
 
 import ctypes
-import faulthandler
 import io
-import signal
 import sys
 import time
 import traceback
@@ -23,35 +21,30 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d
 from torch.distributed.device_mesh import init_device_mesh
 from train_tools import (
-    BACKEND,
     DEVICE,
     FOREVER,
-    NOTES,
     ON_GPU,
     RANK,
     TIMEOUT,
     WORLD,
     barrier,
     cut_link,
-    dump,
     end_step,
-    finish,
     injected,
     line_of,
     mesh_groups,
     new_group,
     note,
+    play,
     say,
-    sleep_while_waiting,
     sync,
-    warm_up,
     zeros,
 )  # fmt: skip
 
 
 def mesh_absent() -> None:
     """Two data-parallel replicas of four tensor-parallel ranks; rank 6 never gets its batch."""
-    dp, tp = mesh_groups(2, 4)
+    dp, tp = mesh_groups(dp=2, tp=4)
     hidden, grads = zeros(16384), zeros(65536)
     for step in range(6):
         mesh_next_batch(step, tp)
@@ -266,7 +259,7 @@ def sync_router(weights: torch.Tensor, group: Any) -> None:
 
 def sigkill8() -> None:
     """Four data-parallel pairs; rank 5 is killed while it decodes its batch."""
-    dp, tp = mesh_groups(4, 2)
+    dp, tp = mesh_groups(dp=4, tp=2)
     hidden, grads = zeros(16384), zeros(65536)
     for step in range(6):
         if RANK == 5 and step == 3:
@@ -277,7 +270,7 @@ def sigkill8() -> None:
 
 
 def decode(group: Any) -> None:
-    injected("sigkill8", "all_reduce", group, kill=RANK)
+    injected("sigkill8", "all_reduce", group, signal="SIGKILL")
     while True:
         time.sleep(FOREVER)  # <sigkill8.culprit>
 
@@ -359,7 +352,7 @@ def augment() -> None:
 
 def healthy8_mesh() -> None:
     """A mesh of four by two whose communicators are split off the first one. Nothing is wrong."""
-    dp, tp = mesh_groups(4, 2)
+    dp, tp = mesh_groups(dp=4, tp=2)
     hidden, grads = zeros(16384), zeros(65536)
     for step in range(8):
         for _ in range(2):
@@ -392,25 +385,5 @@ SCENARIOS = {
 }  # fmt: skip
 
 
-def main() -> None:
-    scenario = SCENARIOS[sys.argv[1]]
-    stacks = (NOTES / f"stacks.{RANK}").open("w")
-    faulthandler.register(signal.SIGUSR2, file=stacks, all_threads=True)
-    if ON_GPU:
-        sleep_while_waiting()
-        torch.cuda.set_device(DEVICE)
-        zeros(1).add_(1).sum().item()
-    bound = DEVICE if ON_GPU and scenario is healthy8_mesh else None  # then subgroups come from ncclCommSplit
-    dist.init_process_group(BACKEND, timeout=TIMEOUT, device_id=bound)
-    try:
-        warm_up()
-        scenario()
-        finish()
-    except Exception:
-        if not ON_GPU:
-            dump()  # Gloo writes no dump when it times out
-        raise
-
-
 if __name__ == "__main__":
-    main()
+    play(SCENARIOS, split=("healthy8_mesh",))

@@ -1,4 +1,4 @@
-"""What the scenarios of train.py share: notes for the launcher, small helpers, and a link that can be cut.
+"""What the training programs share: notes for the launcher, small helpers, and a link that can be cut.
 
 RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT are what a launcher sets. RECORD_DIR is where notes are left.
 """
@@ -7,12 +7,15 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import faulthandler
 import json
 import os
+import signal
 import socket
 import struct
+import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -48,9 +51,10 @@ def wait_for_note(name: str, seconds: float = 120) -> None:
 
 
 def line_of(tag: str) -> str | None:
-    for number, text in enumerate((Path(__file__).parent / "train.py").read_text().splitlines(), 1):
-        if text.rstrip().endswith(f"# <{tag}>"):
-            return f"/workspace/train.py:{number}"
+    program = Path(sys.argv[0])
+    for number, text in enumerate(program.read_text().splitlines(), 1):
+        if f" <{tag}>" in text.partition("  #")[2]:
+            return f"/workspace/{program.name}:{number}"
     return None
 
 
@@ -110,9 +114,10 @@ def new_group(ranks: list[int], name: str) -> Any:
     return dist.new_group(ranks, timeout=TIMEOUT, group_desc=name)
 
 
-def mesh_groups(dp: int, tp: int) -> tuple[Any, Any]:
-    mesh = init_device_mesh(DEVICE.type, (dp, tp), mesh_dim_names=("dp", "tp"))
-    groups = mesh.get_group("dp"), mesh.get_group("tp")
+def mesh_groups(**sizes: int) -> tuple[Any, ...]:
+    """This rank's group of every dimension, outermost first."""
+    mesh = init_device_mesh(DEVICE.type, tuple(sizes.values()), mesh_dim_names=tuple(sizes))
+    groups = tuple(mesh.get_group(name) for name in sizes)
     for group in groups:
         distributed_c10d._set_pg_timeout(TIMEOUT, group)  # a mesh gives its groups the default of ten minutes
     return groups
@@ -146,6 +151,27 @@ def sleep_while_waiting() -> None:
         driver = ctypes.CDLL("libcuda.so.1")
         driver.cuInit(0)
         driver.cuDevicePrimaryCtxSetFlags_v2(0, blocking_sync)
+
+
+def play(scenarios: dict[str, Callable[[], None]], split: tuple[str, ...] = ()) -> None:
+    """Run the scenario that the command names. Those in `split` get their subgroups from ncclCommSplit."""
+    name = sys.argv[1]
+    stacks = (NOTES / f"stacks.{RANK}").open("w")
+    faulthandler.register(signal.SIGUSR2, file=stacks, all_threads=True)
+    if ON_GPU:
+        sleep_while_waiting()
+        torch.cuda.set_device(DEVICE)
+        zeros(1).add_(1).sum().item()
+    bound = DEVICE if ON_GPU and name in split else None
+    dist.init_process_group(BACKEND, timeout=TIMEOUT, device_id=bound)
+    try:
+        warm_up()
+        scenarios[name]()
+        finish()
+    except Exception:
+        if not ON_GPU:
+            dump()  # Gloo writes no dump when it times out
+        raise
 
 
 # ------------------------------------------------------------------------------------------------- a link that is dead
