@@ -39,7 +39,7 @@ def tardiness(alignment: Alignment) -> Tardiness:
     timed = bool(np.any(np.isfinite(alignment.job.ops.columns["duration_ms"].astype(np.float64))))
     own = own_times(alignment) if timed else []
     launches = late_launches(alignment) if not timed and window_ms > 0 else []
-    ranks = [Lateness(i.rank, i.late_ms, i.extra_ms / i.span_ms, i.late, i.stretches) for i in own] + [
+    ranks = [Lateness(i.rank, i.late_ms, i.cost_ms / i.span_ms, i.late, i.stretches) for i in own] + [
         Lateness(i.rank, i.late_ms, i.cost_ms / window_ms, i.times, i.collectives) for i in launches
     ]
     ranks.sort(key=lambda item: (-item.share_of_step, item.rank))

@@ -22,6 +22,8 @@ Floats = npt.NDArray[np.float64]
 
 _COVERED = 0.8
 """A group that spans this part of a rank's recording is enough to judge it by."""
+_LEAST_SHARE = 0.01
+"""Less of the time than this is not worth a word."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,12 +47,15 @@ class OwnTime:
     """…and by how much (median)."""
     always: bool
     """Whether it was late every time that it made the calls of the stretch where it lost most."""
-    waited_ms: float
-    """How long it waited itself for others of its role."""
+    cost_ms: float
+    """What its peers lost by it. In a pipeline that can be less than the extra time, part of which fits into waiting
+    that is there anyway: only what they usually waited for it in one collective counts."""
+    felt_row: int
+    """A call of the collective where they waited most."""
+    at_most: bool
+    """Whether they may have lost less: they waited a little in many collectives, which may run beside computation."""
     peers: int
     """How many it was compared with, at most."""
-    row: int
-    """The call that ends the stretch where it lost most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,10 +174,14 @@ def _summed(alignment: Alignment, part: _Stretches, judged: Bools) -> list[OwnTi
     passed = (created[part.end] - created[part.begin]) / 1e6
     span = np.bincount(part.rank, passed, minlength=size)
     result: list[OwnTime] = []
-    for rank in np.flatnonzero(judged & (extra > spread) & (span > 0)).tolist():
+    for rank in np.flatnonzero(judged & (extra > spread) & (extra > _LEAST_SHARE * span) & (span > 0)).tolist():
         mine = np.flatnonzero(part.rank == rank)
         most = mine[np.argmax(part.extra[mine])]
         late = _is_late(part.extra[mine])
+        kind = mine[part.calls[mine] == part.calls[most]]
+        piped = bool(np.any(alignment.point_to_point[alignment.job.ops.span(rank)]))
+        felt, place = (_felt_in_pipeline if piped else _felt)(alignment, part, kind)
+        felt *= int(late.sum())
         result.append(
             OwnTime(
                 rank=rank,
@@ -184,27 +193,80 @@ def _summed(alignment: Alignment, part: _Stretches, judged: Bools) -> list[OwnTi
                 stretches=len(mine),
                 late=int(late.sum()),
                 late_ms=float(np.median(part.extra[mine][late])),
-                always=bool(np.all(late[part.calls[mine] == part.calls[most]])),
-                waited_ms=_waited_ms(alignment, rank, np.unique(part.rank[np.isin(part.calls, part.calls[mine])])),
+                always=bool(np.all(late[np.isin(mine, kind)])),
+                cost_ms=min(float(extra[rank]), felt) if piped else float(extra[rank]),
+                felt_row=place,
+                at_most=not piped and felt < extra[rank] / 2,
                 peers=int(part.peers[mine].max()),
-                row=int(part.end[most]),
             )
         )
     return result
 
 
-def _waited_ms(alignment: Alignment, rank: int, role: Ints) -> float:
-    """How long a rank waited in collectives until the last one of its role had come."""
-    ops = alignment.job.ops
-    ranks, duration = ops.column("rank"), ops.columns["duration_ms"].astype(np.float64)
-    total = 0.0
+def _felt(alignment: Alignment, part: _Stretches, stretches: Ints) -> tuple[float, int]:
+    """Of all collectives in some stretches of one kind the one where others of that role waited most for the rank, by
+    the median over the stretches and the mean over the others: by how much, and a row of it."""
+    rank, begin, end = int(part.rank[stretches[0]]), part.begin[stretches], part.end[stretches]
+    role = np.unique(part.rank[np.isin(part.calls, part.calls[stretches])])
+    longer = np.full((len(begin), int((end - begin).max())), np.nan)
     for lane in alignment.lanes.values():
-        if lane.group.members is not None and rank not in lane.group.members:
-            continue
-        shown = np.where(np.isin(ranks[lane.rows], role), duration[lane.rows], np.nan)
-        shortest = np.repeat(np.fmin.reduceat(shown, lane.starts[:-1]), np.diff(lane.starts))
-        total += float(np.nansum((shown - shortest)[ranks[lane.rows] == rank]))
-    return total
+        if lane.group.members is None or rank in lane.group.members:
+            rows, by = _beside(alignment, lane, rank, role)
+            stretch = np.searchsorted(begin, rows) - 1
+            within = (stretch >= 0) & (rows <= end[stretch])
+            longer[stretch[within], (rows - begin[stretch])[within] - 1] = by[within]
+    seen = np.flatnonzero(np.isfinite(longer).all(axis=0))
+    if not len(seen):
+        return 0.0, int(end[-1])
+    usual = np.median(longer[:, seen], axis=0)
+    most = int(np.argmax(usual))
+    return float(usual[most]), int(begin[-1] + 1 + seen[most])
+
+
+def _felt_in_pipeline(alignment: Alignment, part: _Stretches, stretches: Ints) -> tuple[float, int]:
+    """The same for all that are connected by transfers: what a rank passes on to a later stage is felt there."""
+    ops = alignment.job.ops
+    until = ops.column("seq")[part.end[stretches]]
+    best = _felt(alignment, part, stretches)
+    for other in _transfers_with(alignment, int(part.rank[stretches[0]])):
+        its = np.flatnonzero((part.rank == other) & np.isin(ops.column("seq")[part.end], until))
+        if len(its):
+            kinds, counts = np.unique(part.calls[its], return_counts=True)
+            best = max(best, _felt(alignment, part, its[part.calls[its] == kinds[np.argmax(counts)]]))
+    return best
+
+
+def _transfers_with(alignment: Alignment, rank: int) -> set[int]:
+    """The other ranks of a pipeline: those with which a rank exchanges anything, directly or through others."""
+    ops = alignment.job.ops
+    found, todo = {rank}, [rank]
+    while todo:
+        span = ops.span(todo.pop())
+        ends = np.concatenate([ops.column("source")[span], ops.column("destination")[span]])
+        new = set(np.unique(ends[ends >= 0]).tolist()) - found
+        found |= new
+        todo += new
+    return found - {rank}
+
+
+def _beside(alignment: Alignment, lane: Lane, rank: int, role: Ints) -> tuple[Ints, Floats]:
+    """A rank's collectives of one group, and how much longer others of its role were inside than the rank (mean)."""
+    ops = alignment.job.ops
+    ranks = ops.column("rank")[lane.rows]
+    duration = np.where(np.isin(ranks, role), ops.columns["duration_ms"][lane.rows].astype(np.float64), np.nan)
+    timed = np.isfinite(duration)
+    count, total = (np.add.reduceat(v, lane.starts[:-1]) for v in (timed.astype(float), np.nan_to_num(duration)))
+    mine = np.flatnonzero(timed & (ranks == rank))
+    which = np.searchsorted(lane.starts, mine, side="right") - 1
+    mine, which = mine[count[which] > 1], which[count[which] > 1]
+    return lane.rows[mine], (total[which] - duration[mine]) / (count[which] - 1) - duration[mine]
+
+
+def waits_for(alignment: Alignment, rank: int, other: int) -> float:
+    """How much longer a rank was inside the collectives that it has in common with another one, in ms."""
+    both = np.asarray([rank, other])
+    lanes = [lane for lane in alignment.lanes.values() if {rank, other} <= set(lane.group.members or (rank, other))]
+    return -sum(float(_beside(alignment, lane, rank, both)[1].sum()) for lane in lanes)
 
 
 def _is_late(extra: Floats) -> Bools:

@@ -4,20 +4,21 @@ from __future__ import annotations
 
 from hangscope.diagnosis.case import Case, Draft
 from hangscope.diagnosis.launches import LateLaunches
-from hangscope.diagnosis.own_time import OwnTime
+from hangscope.diagnosis.own_time import OwnTime, waits_for
 from hangscope.diagnosis.verdict import Finding
 from hangscope.diagnosis.words import ranks_text
 
 _SHARE = 0.05
-"""A rank is slow when its extra time is this share of the recorded time, …"""
+"""A rank is slow when it costs its peers this share of the recorded time, and its own work takes…"""
 _LONGER = 0.2
-"""…this much longer than its peers take for the same work, …"""
+"""…this much longer than theirs, …"""
 _STEADY = 0.6
 """…hardly ever less than theirs, …"""
 _BEYOND = 2.0
 """…and this many times as large as their own differences."""
 _PASSED_ON = 0.5
-"""A rank that itself waited for this part of its extra time passes on what another one lost."""
+"""A rank that waited for another slow one for this part of its extra time only passes it on."""
+_MOST_CANDIDATES = 16
 _LEAST_TIMES = 3
 _LEAST_TIMES_OF_TWO = 8
 """Of two ranks nobody can say how much they differ by chance: then it has to happen more often."""
@@ -34,36 +35,47 @@ def slow(case: Case) -> Draft | None:
 def _by_own_time(case: Case) -> Draft | None:
     """Ranks that spend less time inside operations than others who made the same calls in the same time."""
     found = [item for item in case.tardiness.own if _is_slow(item) and _often(case, item)]
-    chosen = [item for item in found if 2 * item.extra_ms >= found[0].extra_ms]
+    chosen = [item for item in found if 2 * item.extra_ms >= found[0].extra_ms and not _passes_on(case, item, found)]
     if not chosen or len(chosen) * 2 > len(case.job.ranks):
         return None
     top = chosen[0]
-    sure = top.peers > 1 and all(item.late >= _SURE_TIMES for item in chosen)
-    why = [
-        Finding(
-            f"for the same calls rank {i.rank} took {i.late_ms:.0f} ms longer than its peers, {i.late} times in "
-            f"{i.span_ms / 1e3:.1f} s; they spent that time waiting inside collectives",
-            case.source(i.rank, case.job.ops[i.row]),
-        )
-        for i in chosen[:5]
-    ]
+    sure = top.peers > 1 and all(item.late >= _SURE_TIMES and not item.at_most for item in chosen)
     return _draft(
         case,
         {i.rank: f"takes {i.late_ms:.0f} ms longer than its peers for the same calls, {i.late} times" for i in chosen},
-        sum(i.extra_ms / i.span_ms for i in chosen),
+        f"{'up to ' if any(i.at_most for i in chosen) else ''}{sum(i.cost_ms / i.span_ms for i in chosen):.0%}",
         "high" if sure else "medium",
         "slow: between the same two collectives a rank takes longer than its peers for its own work, again and again",
-        why,
+        [_finding(case, i) for i in chosen[:5]],
+    )
+
+
+def _finding(case: Case, item: OwnTime) -> Finding:
+    met = case.job.ops[item.felt_row]
+    line = case.user_frame(met.frames)
+    return Finding(
+        f"for the same calls rank {item.rank} took {item.late_ms:.0f} ms longer than its peers, {item.late} times in "
+        f"{item.span_ms / 1e3:.1f} s; others waited for that in {met.name}"
+        + (f" at {line.filename}:{line.line}" if line else ""),
+        case.source(met.rank, met),
     )
 
 
 def _is_slow(item: OwnTime) -> bool:
     return (
-        item.extra_ms >= _SHARE * item.span_ms
+        item.cost_ms >= _SHARE * item.span_ms
         and item.extra_ms >= _LONGER * item.own_ms
         and item.steady >= _STEADY
         and item.extra_ms >= _BEYOND * item.spread_ms
-        and item.waited_ms <= _PASSED_ON * item.extra_ms
+    )
+
+
+def _passes_on(case: Case, item: OwnTime, found: list[OwnTime]) -> bool:
+    """Collectives that overlap with computation make waiting look longer than it is, and by that others quicker."""
+    return any(
+        waits_for(case.alignment, item.rank, other.rank) >= _PASSED_ON * item.extra_ms
+        for other in found[:_MOST_CANDIDATES]
+        if other.rank != item.rank
     )
 
 
@@ -85,7 +97,7 @@ def _by_launches(case: Case) -> Draft | None:
     return _draft(
         case,
         {top.rank: text},
-        top.cost_ms / window_ms,
+        f"up to {top.cost_ms / window_ms:.0%}",
         "medium",
         "slow: a rank launches last again and again, and never waits itself",
         [Finding(f"rank {top.rank} {text}, and never waited itself", case.source(top.rank))],
@@ -100,16 +112,16 @@ def _launches_late(item: LateLaunches, window_ms: float) -> bool:
     )
 
 
-def _draft(case: Case, culprits: dict[int, str], share: float, confidence: str, rule: str, why: list[Finding]) -> Draft:
+def _draft(case: Case, culprits: dict[int, str], share: str, confidence: str, rule: str, why: list[Finding]) -> Draft:
     names = ranks_text(culprits)
     alone = len(culprits) == 1
     who = case.who(next(iter(culprits))) if alone else names
     return Draft(
         kind="slow",
         hang=False,
-        headline=f"{names} {'keeps' if alone else 'keep'} the others waiting: {share:.0%} of the time",
+        headline=f"{names} {'keeps' if alone else 'keep'} the others waiting: {share} of the time",
         summary=f"Nothing hangs, but {who} {'is' if alone else 'are'} late again and again and "
-        f"{'costs' if alone else 'cost'} the others {share:.0%} of the recorded time.",
+        f"{'costs' if alone else 'cost'} the others {share} of the recorded time.",
         confidence=confidence,
         rule=rule,
         culprits=culprits,
