@@ -74,7 +74,7 @@ def test_the_figures_are_those_of_the_delay(layout: str, rank: int, variant: str
 
 @pytest.mark.parametrize("stage", [1, 2, 3])
 def test_what_a_pipeline_hides_is_not_held_against_anybody(stage: int, tmp_path: Path) -> None:
-    """Behind the first stage a short delay fits into the wait for the first transfer; the rest of a longer one costs."""
+    """Behind the first stage a short delay fits into the wait for the first transfer; what is beyond that costs."""
     spec = Spec(ranks=32, tp=2, pp=4, layers=8, microbatches=3, entries=600, seed=stage)
     rank = 8 * stage + 3
     verdict, share = slowed(spec, rank, "cpu", 10, tmp_path / "short")
