@@ -7,6 +7,7 @@ clock, sequence number or member list is needed, so it also tells who started a 
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from dataclasses import dataclass, replace
 from enum import Enum
@@ -106,8 +107,9 @@ def _sort(alignment: Alignment, calls: Ints, departure: Departure) -> Sort:
         return Sort.ORDER
     # What follows the usual call, there or in any earlier round of that rank.
     part = ops.span(usual_rank)
-    rounds = np.flatnonzero(calls[part] == usual) + part.start
-    due = any(call in calls[row + 1 : min(row + 1 + _CALLS_AFTER, part.stop)] for row in rounds.tolist())
+    stop = departure.row if usual_rank == departure.rank else part.stop
+    rounds = np.flatnonzero(calls[part.start : stop] == usual) + part.start
+    due = any(call in calls[row + 1 : min(row + 1 + _CALLS_AFTER, stop)] for row in rounds.tolist())
     if not due:
         return Sort.EXTRA
     return Sort.SKIPPED if len(after) else Sort.ORDER
@@ -125,7 +127,9 @@ def _vote(row: int, rank: int, same: Ints, ranks: Ints, calls: Ints) -> Departur
     if votes[int(calls[row])] * 2 >= len(newest):
         return False
     usual, count = votes.most_common(1)[0]
-    return Departure(rank, row, int(newest[calls[newest] == usual][0]), count)
+    fitting = newest[calls[newest] == usual]
+    foreign = fitting[ranks[fitting] != rank]
+    return Departure(rank, row, int((foreign if len(foreign) else fitting)[0]), count)
 
 
 def _contexts(calls: Ints, ranks: Ints) -> list[tuple[int, Hashes]]:
@@ -176,6 +180,6 @@ def _calls(alignment: Alignment, *, lines: bool = True) -> Ints:
 
 
 def _kind_of(group: Group) -> object:
-    """What groups of one kind have in common: description, size and the distance of their members."""
+    """What groups of one kind have in common: description but for numbers, size and the distance of their members."""
     members = group.members or ()
-    return group.desc, len(members), members[1] - members[0] if len(members) > 1 else 0
+    return re.sub(r"\d+", "#", group.desc), len(members), members[1] - members[0] if len(members) > 1 else 0

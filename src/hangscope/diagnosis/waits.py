@@ -149,7 +149,7 @@ class Waits:
 
     def roots(self) -> list[int]:
         """Ranks that others wait for, and that wait for no one."""
-        awaited = {rank for wait in self.all for rank in wait.blockers if set(wait.waiters) - {rank}}
+        awaited = {r for wait in self.all for r in wait.blockers if {*wait.waiters, *wait.finished} - {r}}
         return sorted(rank for rank in awaited if not self.blockers(rank))
 
     def knots(self) -> list[list[int]]:

@@ -27,8 +27,8 @@ HANG_RULES = (
     departed,
     deadlock,
     died,
-    network,
     alone,
+    network,
     only_silent,
     undetermined,
 )

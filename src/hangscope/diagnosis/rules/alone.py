@@ -22,10 +22,16 @@ def alone_among_guessed(case: Case) -> Draft | None:
     """Who was seen to end, or is alone: the first question where nothing says who is in which group (torch 2.2)."""
     if not any(is_guessed(case.groups[w.group]) for w in case.waits.all):
         return None
-    return died(case) or alone(case)
+    return died(case) or _alone(case)
 
 
 def alone(case: Case) -> Draft | None:
+    """Who is alone, where an operation's place in its group, or its peer, is not known."""
+    unplaced = any(not w.counterparts if w.point_to_point else w.seq is None for w in case.waits.all)
+    return _alone(case) if unplaced else None
+
+
+def _alone(case: Case) -> Draft | None:
     """The few ranks that wait in nothing, or whose GPU waits in nothing, while everybody else does."""
     seen = {rank: s for rank, s in case.standings.of.items() if s.source in ("dump", "poll") and s.whole}
     if len(seen) < len(case.job.ranks) or any(s.outdated for s in seen.values()):
