@@ -22,6 +22,8 @@ Floats = npt.NDArray[np.float64]
 
 _COVERED = 0.8
 """A group that spans this part of a rank's recording is enough to judge it by."""
+_REPEATED = 3
+_NEARLY_ALL = 0.8
 _LEAST_SHARE = 0.01
 """Less of the time than this is not worth a word."""
 
@@ -48,12 +50,17 @@ class OwnTime:
     always: bool
     """Whether it was late every time that it made the calls of the stretch where it lost most."""
     cost_ms: float
-    """What its peers lost by it. In a pipeline that can be less than the extra time, part of which fits into waiting
-    that is there anyway: only what they usually waited for it in one collective counts."""
+    """What its peers lost by it. That can be less than the extra time: in a pipeline part of it fits into waiting that
+    is there anyway; and where they wait in one call after the other from the same line (the buckets of
+    DistributedDataParallel), these run beside computation, so that a small lateness is seen in each of them. There only
+    what they usually waited in one collective counts."""
     felt_row: int
     """A call of the collective where they waited most."""
-    at_most: bool
-    """Whether they may have lost less: they waited a little in many collectives, which may run beside computation."""
+    bound: str
+    """"up to" or "at least", where they waited a little in many collectives; empty where one shows most of it."""
+    in_row: bool
+    """Whether it was mostly late in one call right after the other from the same line: if these run beside
+    computation, one lateness is seen in each of them, and nothing tells."""
     peers: int
     """How many it was compared with, at most."""
 
@@ -180,32 +187,39 @@ def _summed(alignment: Alignment, part: _Stretches, judged: Bools) -> list[OwnTi
         late = _is_late(part.extra[mine])
         kind = mine[part.calls[mine] == part.calls[most]]
         piped = bool(np.any(alignment.point_to_point[alignment.job.ops.span(rank)]))
-        felt, place = (_felt_in_pipeline if piped else _felt)(alignment, part, kind)
-        felt *= int(late.sum())
+        felt, place, repeated = (_felt_in_pipeline if piped else _felt)(alignment, part, kind)
+        times, by = int(late.sum()), float(np.median(part.extra[mine][late]))
+        total, least = float(extra[rank]), min(float(extra[rank]), felt * times)
+        bounded = piped or repeated
+        single = late & (part.end[mine] - part.begin[mine] == 1)
+        calls, together = part.calls[mine], part.begin[mine][1:] == part.end[mine][:-1]
+        in_row = 2 * int(np.sum(single[1:] & single[:-1] & together & (calls[1:] == calls[:-1]))) >= times
         result.append(
             OwnTime(
                 rank=rank,
-                extra_ms=float(extra[rank]),
-                steady=float(extra[rank] / either[rank]),
+                extra_ms=total,
+                steady=total / float(either[rank]),
                 spread_ms=float(spread[rank]),
                 own_ms=max(float(span[rank] - inside[rank]), 0.0),
                 span_ms=float(span[rank]),
                 stretches=len(mine),
-                late=int(late.sum()),
-                late_ms=float(np.median(part.extra[mine][late])),
+                late=times,
+                late_ms=min(by, felt) if repeated else by,
                 always=bool(np.all(late[np.isin(mine, kind)])),
-                cost_ms=min(float(extra[rank]), felt) if piped else float(extra[rank]),
+                cost_ms=least if bounded else total,
                 felt_row=place,
-                at_most=not piped and felt < extra[rank] / 2,
+                bound="up to" if in_row else "" if least >= total / 2 else "at least" if bounded else "up to",
+                in_row=in_row,
                 peers=int(part.peers[mine].max()),
             )
         )
     return result
 
 
-def _felt(alignment: Alignment, part: _Stretches, stretches: Ints) -> tuple[float, int]:
+def _felt(alignment: Alignment, part: _Stretches, stretches: Ints) -> tuple[float, int, bool]:
     """Of all collectives in some stretches of one kind the one where others of that role waited most for the rank, by
-    the median over the stretches and the mean over the others: by how much, and a row of it."""
+    the median over the stretches and the mean over the others: by how much, a row of it, and whether nearly all of
+    their waiting is in repeated calls from its line."""
     rank, begin, end = int(part.rank[stretches[0]]), part.begin[stretches], part.end[stretches]
     role = np.unique(part.rank[np.isin(part.calls, part.calls[stretches])])
     longer = np.full((len(begin), int((end - begin).max())), np.nan)
@@ -217,13 +231,17 @@ def _felt(alignment: Alignment, part: _Stretches, stretches: Ints) -> tuple[floa
             longer[stretch[within], (rows - begin[stretch])[within] - 1] = by[within]
     seen = np.flatnonzero(np.isfinite(longer).all(axis=0))
     if not len(seen):
-        return 0.0, int(end[-1])
-    usual = np.median(longer[:, seen], axis=0)
+        return 0.0, int(end[-1]), False
+    usual = np.maximum(np.median(longer[:, seen], axis=0), 0.0)
     most = int(np.argmax(usual))
-    return float(usual[most]), int(begin[-1] + 1 + seen[most])
+    rows = begin[-1] + 1 + seen
+    name, stack = (alignment.job.ops.column(c)[rows] for c in ("name", "stack"))
+    same = (name == name[most]) & (stack == stack[most])
+    repeated = int(same.sum()) >= _REPEATED and float(usual[same].sum()) >= _NEARLY_ALL * float(usual.sum())
+    return float(usual[most]), int(rows[most]), repeated
 
 
-def _felt_in_pipeline(alignment: Alignment, part: _Stretches, stretches: Ints) -> tuple[float, int]:
+def _felt_in_pipeline(alignment: Alignment, part: _Stretches, stretches: Ints) -> tuple[float, int, bool]:
     """The same for all that are connected by transfers: what a rank passes on to a later stage is felt there."""
     ops = alignment.job.ops
     until = ops.column("seq")[part.end[stretches]]

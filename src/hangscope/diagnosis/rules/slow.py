@@ -10,6 +10,8 @@ from hangscope.diagnosis.words import ranks_text
 
 _SHARE = 0.05
 """A rank is slow when it costs its peers this share of the recorded time, and its own work takes…"""
+_SHARE_IN_ROW = 0.35
+"""(this one where a small lateness may have been seen many times over)…"""
 _LONGER = 0.2
 """…this much longer than theirs, …"""
 _STEADY = 0.6
@@ -17,7 +19,7 @@ _STEADY = 0.6
 _BEYOND = 2.0
 """…and this many times as large as their own differences."""
 _PASSED_ON = 0.5
-"""A rank that waited for another slow one for this part of its extra time only passes it on."""
+"""A rank that waited for another slow one for this part of what it costs only passes it on."""
 _MOST_CANDIDATES = 16
 _LEAST_TIMES = 3
 _LEAST_TIMES_OF_TWO = 8
@@ -35,15 +37,16 @@ def slow(case: Case) -> Draft | None:
 def _by_own_time(case: Case) -> Draft | None:
     """Ranks that spend less time inside operations than others who made the same calls in the same time."""
     found = [item for item in case.tardiness.own if _is_slow(item) and _often(case, item)]
-    chosen = [item for item in found if 2 * item.extra_ms >= found[0].extra_ms and not _passes_on(case, item, found)]
+    most = max((item.cost_ms for item in found), default=0.0)
+    chosen = [item for item in found if 2 * item.cost_ms >= most and not _passes_on(case, item, found)]
     if not chosen or len(chosen) * 2 > len(case.job.ranks):
         return None
     top = chosen[0]
-    sure = top.peers > 1 and all(item.late >= _SURE_TIMES and not item.at_most for item in chosen)
+    sure = top.peers > 1 and all(item.late >= _SURE_TIMES and item.bound != "up to" for item in chosen)
     return _draft(
         case,
         {i.rank: f"takes {i.late_ms:.0f} ms longer than its peers for the same calls, {i.late} times" for i in chosen},
-        f"{'up to ' if any(i.at_most for i in chosen) else ''}{sum(i.cost_ms / i.span_ms for i in chosen):.0%}",
+        f"{top.bound} {sum(i.cost_ms / i.span_ms for i in chosen):.0%}".lstrip(),
         "high" if sure else "medium",
         "slow: between the same two collectives a rank takes longer than its peers for its own work, again and again",
         [_finding(case, i) for i in chosen[:5]],
@@ -63,7 +66,7 @@ def _finding(case: Case, item: OwnTime) -> Finding:
 
 def _is_slow(item: OwnTime) -> bool:
     return (
-        item.cost_ms >= _SHARE * item.span_ms
+        item.cost_ms >= (_SHARE_IN_ROW if item.in_row else _SHARE) * item.span_ms
         and item.extra_ms >= _LONGER * item.own_ms
         and item.steady >= _STEADY
         and item.extra_ms >= _BEYOND * item.spread_ms
@@ -73,7 +76,7 @@ def _is_slow(item: OwnTime) -> bool:
 def _passes_on(case: Case, item: OwnTime, found: list[OwnTime]) -> bool:
     """Collectives that overlap with computation make waiting look longer than it is, and by that others quicker."""
     return any(
-        waits_for(case.alignment, item.rank, other.rank) >= _PASSED_ON * item.extra_ms
+        waits_for(case.alignment, item.rank, other.rank) >= _PASSED_ON * item.cost_ms
         for other in found[:_MOST_CANDIDATES]
         if other.rank != item.rank
     )
