@@ -22,6 +22,8 @@ _TORCH_PATHS = ("/torch/", "/contextlib.py", "/threading.py", "<frozen")
 
 IN_FLIGHT_S = 2.0
 """An operation younger than this when the evidence was taken is in flight, not stuck."""
+QUIET_S = 1.0
+"""Where half of the ranks that wait launched something this shortly before their dumps, the job runs."""
 LONG_S = 60.0
 """So long an operation may be unfinished while ranks still launch new ones: steps of large jobs take that long."""
 
@@ -141,12 +143,20 @@ class Case:
 
     def main_stack(self, rank: int) -> ThreadStack | None:
         """The newest sample of the rank's main thread."""
-        pid = self.job.processes[rank].pid if rank in self.job.processes else None
-        mine = [
-            s for s in self.job.facts.stacks if s.rank == rank or (s.rank is None and pid is not None and s.pid == pid)
-        ]
+        process = self.job.processes.get(rank)
+        mine = self._stacks.get((rank, None), [])
+        if process is not None and process.pid is not None:
+            mine = [*mine, *self._stacks.get((None, process.pid), [])]
         main = [s for s in mine if s.main] or mine
         return max(main, key=lambda s: s.sample) if main else None
+
+    @cached_property
+    def _stacks(self) -> dict[tuple[int | None, int | None], list[ThreadStack]]:
+        """By rank or, where that is not known, by pid."""
+        found: dict[tuple[int | None, int | None], list[ThreadStack]] = {}
+        for stack in self.job.facts.stacks:
+            found.setdefault((stack.rank, None if stack.rank is not None else stack.pid), []).append(stack)
+        return found
 
     def gpu_messages(self, rank: int) -> list[KernelMessage]:
         """Xid messages about this rank's GPU or process. 43 and 45 are what a killed process leaves: effects."""
@@ -233,7 +243,7 @@ class Case:
         return newest if newest > 0 else None
 
     def _quiet_s(self) -> float | None:
-        """How long before its dump a rank that waits last launched something, the least of all, each on its own clock.
+        """How long before its dump a rank that waits last launched something, each on its own clock (the median).
 
         A rank that waits in nothing may have been dumped at its end, long before the others.
         """
@@ -243,7 +253,7 @@ class Case:
             dumped, created = self._dumped_ns(rank), ops.column("created_ns")[ops.span(rank)]
             if dumped is not None and int(created.max(initial=-1)) > 0:
                 quiet.append((dumped - int(created.max())) / 1e9)
-        return min(quiet) if quiet else None
+        return float(np.median(quiet)) if quiet else None
 
     def stuck(self) -> tuple[bool, str]:
         """Whether the job hangs (or was brought down), and what says so."""
@@ -262,10 +272,10 @@ class Case:
         ages = [age for wait in self.waits.all if (age := self.age_s(wait)) is not None]
         if ages and max(ages) >= IN_FLIGHT_S:
             quiet = self._quiet_s()
-            if max(ages) >= LONG_S or quiet is None or quiet >= IN_FLIGHT_S:
+            if max(ages) >= LONG_S or quiet is None or quiet >= QUIET_S:
                 return True, f"an operation had been unfinished for {max(ages):.1f} s"
-            text = f"the oldest unfinished operation was {max(ages):.1f} s old, and ranks still launched new ones"
-            return False, f"{text} {quiet:.2f} s before their dumps"
+            text = f"the oldest unfinished operation was {max(ages):.1f} s old, and half of the ranks that wait"
+            return False, f"{text} launched another {quiet:.2f} s or less before their dumps"
         # In a hang every operation that waits is old: one whose dumps have no stamp is as young as the rest.
         if ages:
             return False, f"the oldest unfinished operation was {max(ages):.2f} s old"

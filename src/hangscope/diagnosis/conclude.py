@@ -218,7 +218,7 @@ def _gaps(case: Case, draft: Draft) -> tuple[Gap, ...]:
     gaps: list[Gap] = []
     outdated = [r for r, s in case.standings.of.items() if s.outdated]
     gaps += [Gap(f"what rank {r} did last", "its dump was taken before its peers'", rank=r) for r in outdated]
-    silent = [r for r, s in case.standings.of.items() if not s.known]
+    silent = [r for r, s in case.standings.of.items() if not s.known and case.main_stack(r) is None]
     if draft.hang and silent and not job_has_gap(case, silent):
         gaps += [Gap(f"what rank {r} was doing", "neither a dump nor a watchdog line", rank=r) for r in silent[:64]]
     return tuple(gaps)

@@ -71,7 +71,8 @@ def _job(evidence: Evidence, inputs: tuple[str, ...]) -> Job:
     gaps.extend(gap for node in evidence.nodes for gap in node.gaps)
     gaps.extend(gap for answer in evidence.answers for gap in answer.gaps)
     gaps.extend(made[1])
-    ranks = tuple(sorted(who.ranks | set(assembled.ranks)))
+    sampled = {stack.rank for stack in made[0].stacks if stack.rank is not None}
+    ranks = tuple(sorted(who.ranks | sampled | set(assembled.ranks)))
     gaps.extend(missing_dumps(ranks, assembled, merged, made[0], who.nodes))
     return Job(
         ops=assembled.ops,

@@ -15,6 +15,7 @@ from hangscope.diagnosis.rules.peers import wrong_peer
 from hangscope.diagnosis.rules.reported import only_silent, ran_ahead, reported_mismatch
 from hangscope.diagnosis.rules.roots import roots
 from hangscope.diagnosis.rules.slow import slow
+from hangscope.diagnosis.rules.stacks import apart, only_stacks
 
 HANG_RULES = (
     alone_among_guessed,
@@ -30,8 +31,9 @@ HANG_RULES = (
     alone,
     network,
     only_silent,
+    apart,
     undetermined,
 )
-NO_HANG_RULES = (silent_mismatch, silent_root, slow, nothing)
+NO_HANG_RULES = (silent_mismatch, silent_root, slow, nothing, only_stacks)
 
 __all__ = ["HANG_RULES", "NO_HANG_RULES"]
