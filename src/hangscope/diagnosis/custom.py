@@ -154,7 +154,8 @@ def _contexts(calls: Ints, ranks: Ints) -> list[tuple[int, Hashes]]:
 
 
 def _calls(alignment: Alignment, *, lines: bool = True) -> Ints:
-    """Per row an id of the call as every rank of one role makes it: operation, kind of group, direction, and line.
+    """Per row an id of the call as every rank of one role makes it: operation, kind of group, distance of the peer,
+    and line.
 
     Sizes count only where there are no lines: batches of text are longer or shorter from rank to rank.
     """
@@ -172,7 +173,7 @@ def _calls(alignment: Alignment, *, lines: bool = True) -> Ints:
         stack,
         np.where(stack == 0, alignment.signature, 0),
         ops.column("kind").astype(np.int64),
-        np.where(peers & (peer != UNKNOWN), np.sign(peer - rank), 0),
+        np.where(peers & (peer != UNKNOWN), peer - rank, 0),
     ]
     _, ids = np.unique(np.stack(parts), axis=1, return_inverse=True)
     calls: Ints = ids.reshape(-1).astype(np.int64)

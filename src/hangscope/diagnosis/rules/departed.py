@@ -6,7 +6,7 @@ from hangscope.diagnosis.case import Case, Draft
 from hangscope.diagnosis.custom import Departure, Sort
 from hangscope.diagnosis.verdict import Finding, OperationInFlight
 from hangscope.diagnosis.words import ranks_text, sentence
-from hangscope.model import Frame, Operation
+from hangscope.model import Frame, Kind, Operation
 
 _SURE_VOTES = 3
 
@@ -19,7 +19,10 @@ def departed(case: Case) -> Draft | None:
     found = sorted(case.departures.values(), key=lambda departure: departure.rank)
     first = found[0]
     call, usual = case.job.ops[first.row], case.job.ops[first.usual_row]
-    if first.sort is Sort.SKIPPED:
+    if call.kind in (Kind.SEND, Kind.RECV) and (call.kind, call.frames) == (usual.kind, usual.frames):
+        what = f"called {call.title}{_at(case, call)}, which names another peer than is the custom there"
+        step = f"code: check the peer in the call{_at(case, call)}"
+    elif first.sort is Sort.SKIPPED:
         what = f"left out {usual.name}{_at(case, usual)} and went on with {call.title}{_at(case, call)}"
         step = f"code: find the branch that keeps {ranks_text(case.departures)} from the call{_at(case, usual)}"
     else:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from hangscope.diagnosis import links
+from hangscope.diagnosis.align import is_guessed
 from hangscope.diagnosis.case import Case, Draft
 from hangscope.diagnosis.verdict import Finding, Link
 from hangscope.diagnosis.waits import Wait
@@ -17,7 +18,7 @@ _COLLECT = (
 
 def network(case: Case) -> Draft | None:
     """Operations that every member has joined and that do not finish."""
-    joined = [w for w in case.waits.all if not w.blockers and _whole(case, w)]
+    joined = [w for w in case.waits.all if not w.blockers and is_whole(case, w)]
     return nobody_missing(case, joined) if joined else None
 
 
@@ -32,9 +33,14 @@ def nobody_missing(case: Case, waits: list[Wait]) -> Draft:
     return _everyone(case, max(collective, key=lambda w: len(w.inside)))
 
 
-def _whole(case: Case, wait: Wait) -> bool:
+def is_whole(case: Case, wait: Wait) -> bool:
     """Whether it is known who belongs to the operation: otherwise nobody can say that all have joined."""
-    return bool(wait.counterparts) if wait.point_to_point else case.groups[wait.group].members is not None
+    if wait.point_to_point:
+        return bool(wait.counterparts)
+    group = case.groups[wait.group]
+    if is_guessed(group):
+        return len(wait.inside) == len(case.job.ranks)
+    return group.members is not None
 
 
 # ---- some finished, some did not -------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from hangscope.diagnosis.case import Case, Draft
+from hangscope.diagnosis.custom import departures
 from hangscope.diagnosis.standing import Place
 from hangscope.diagnosis.verdict import Finding
 from hangscope.diagnosis.waits import Wait
@@ -43,6 +44,10 @@ def _from_dumps(case: Case) -> Draft | None:
                 suspects[rank] = (wait, row, against)
     if not suspects:
         return None
+    if len(suspects) > 1:
+        # Those who wait for one with the wrong peer look alike; who left custom is the one.
+        odd = departures(case.standings, sorted({*suspects, *case.knot}))
+        suspects = {rank: found for rank, found in suspects.items() if rank in odd} or suspects
     culprits: dict[int, str] = {}
     why: list[Finding] = []
     for rank, (_, row, against) in sorted(suspects.items()):

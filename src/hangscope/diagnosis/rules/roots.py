@@ -8,7 +8,7 @@ from hangscope.diagnosis.align import is_guessed
 from hangscope.diagnosis.case import Case, Draft
 from hangscope.diagnosis.fate import Fate
 from hangscope.diagnosis.rules.died import died
-from hangscope.diagnosis.rules.network import nobody_missing
+from hangscope.diagnosis.rules.network import is_whole, nobody_missing
 from hangscope.diagnosis.verdict import Finding
 from hangscope.diagnosis.waits import Because, Wait
 from hangscope.diagnosis.words import plural, ranks_text, sentence
@@ -53,7 +53,8 @@ def roots(case: Case) -> Draft | None:
     if inside and len(inside) == len(found) and (seen := died(case)) is not None:
         return seen  # a rank that is gone or frozen explains more than a network that fails around it
     if inside and len(inside) == len(found):
-        return nobody_missing(case, [w for r in inside for w in case.waits.of[r.rank] if not w.blockers])
+        stuck = [w for r in inside for w in case.waits.of[r.rank] if not w.blockers and is_whole(case, w)]
+        return nobody_missing(case, stuck) if stuck else None
     found = [r for r in found if r.kind != "network"] or found
     dead = [r for r in found if r.kind == "dead" and r.sure != "unknown"]
     if dead:
