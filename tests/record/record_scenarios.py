@@ -223,4 +223,66 @@ PRETRAIN = (
     ),
 )  # fmt: skip
 
-SCENARIOS = (*TRAIN, *(replace(scenario, program="pretrain.py") for scenario in PRETRAIN))
+FINETUNE = (
+    Scenario(
+        "ddp_shift", _nodes(140, 5, 5), "mismatch", (3,),
+        "DistributedDataParallel on ten ranks; rank 3 skips one backward, its later ones meet its peers' of the step "
+        "before, and its last barrier meets their gradients",
+        env=NO_TIMING | WARNINGS,
+    ),
+    Scenario(
+        "frozen_inside", _nodes(142, 3, 3), "frozen", (2,),
+        "rank 2 gets SIGSTOP inside a series of all_reduce that it has launched like everybody else",
+        untouched=(2,), env=WARNINGS,
+    ),
+    Scenario(
+        "hsdp_hook", _nodes(144, 3, 3), "absent", (5,),
+        "HSDP, replicate 2 x shard 3, communicators split off the first one; rank 5 stalls in a hook of backward, on "
+        "the thread that runs backward",
+    ),
+    Scenario(
+        "odd_broadcast", _nodes(146, 4, 2), "absent", (0,),
+        "new_group([0, 2, 5]) beside the default group; 5 broadcasts and goes on, rank 0 never comes",
+        env=NO_NCCL_LOG,
+    ),
+    Scenario(
+        "kill_inside", _nodes(148, 1, 4), "dead", (0,),
+        "rank 0 gets SIGKILL inside a series of all_reduce that it has launched like everybody else; no RAS",
+        env=NO_TIMING | NO_RAS,
+    ),
+    Scenario(
+        "batch_peer", _nodes(150, 2, 3), "mismatch", (3,),
+        "five ranks pass data on in a ring, in batches; rank 3 sends to the next but one",
+    ),
+    Scenario(
+        "device_assert", _nodes(152, 2, 2), "dead", (2,),
+        "a token outside the vocabulary: an assertion on rank 2's GPU, whose process ends with its exception",
+        accept_kinds=("gpu",),
+    ),
+    Scenario(
+        "ring_lost", _nodes(154, 2, 2), "absent", (2,),
+        "nobody waits for the GPU between steps: while rank 2 stalls, its peers queue more calls than their ring of 16 "
+        "holds, and what they wait in is no longer in it",
+        env=WARNINGS | {"TORCH_FR_BUFFER_SIZE": "16"},
+    ),
+    Scenario(
+        "gpu_stage", _nodes(156, 1, 1, 1), "gpu", (1,),
+        "three pipeline stages; the GPU of the middle one is busy with a kernel that does not end",
+    ),
+    Scenario(
+        "deadlock_ring", _nodes(160, 2, 1), "deadlock", (0,),
+        "three ranks and their three pairs; rank 0 uses its two in the other order, and the waits close a circle",
+        env=NO_TIMING | NO_NCCL_LOG | NO_RAS,
+    ),
+    Scenario(
+        "slow_node", _nodes(162, 2, 2, 2), "slow", (2, 3),
+        "both ranks of the second node are 0.3 s late in every step; no hang",
+        hangs=False, env=NO_NCCL_LOG,
+    ),
+)  # fmt: skip
+
+SCENARIOS = (
+    *TRAIN,
+    *(replace(scenario, program="pretrain.py") for scenario in PRETRAIN),
+    *(replace(scenario, program="finetune.py") for scenario in FINETUNE),
+)
