@@ -13,7 +13,7 @@ import pytest
 
 import hangscope
 from hangscope.errors import NotFoundError
-from perturb import PERTURBATIONS, all_cases, perturbed, truth_of
+from perturb import CASES, PERTURBATIONS, all_cases, logs_only, perturbed, truth_of
 
 SHARED = (
     *("alltoall", "broadcast_link", "coalesced", "cpu_stall", "dtype_mismatch", "exception", "gpu_stall", "healthy"),
@@ -21,6 +21,7 @@ SHARED = (
     "type_mismatch",
 )
 """The cases of the first recording, to which LESS belongs."""
+LATER = sorted(set(all_cases()) - set(SHARED))
 
 OPERATIONS: dict[str, tuple[str, int, int | None]] = {
     # case: operation, sequence number, line of train.py, as the recording program made the call (see cases/README.md)
@@ -112,25 +113,35 @@ WITH_OPERATION = [c for c in all_cases() if (truth_of(c).get("operation") or {})
 
 @pytest.mark.parametrize("case", WITH_OPERATION)
 def test_operation_is_the_one_that_the_recording_wrote_down(case: str) -> None:
-    """Group, sequence number, name and calling line are what the rank at fault wrote down before it went wrong."""
+    """Group, sequence number, name and calling line are what a rank at fault wrote down before it went wrong."""
     truth = truth_of(case)
     verdict = hangscope.diagnose(hangscope.load([Path(__file__).parent / "cases" / case]))
     assert verdict.operation is not None
-    assert (verdict.operation.name, verdict.operation.seq) == (truth["operation"]["name"], truth["operation"]["seq"])
-    assert list(verdict.operation.members) == truth["operation"]["members"]
-    assert truth["line"] in {f"{f.filename}:{f.line}" for f in verdict.operation.frames}
+    named = {"name": verdict.operation.name, "seq": verdict.operation.seq, "members": list(verdict.operation.members)}
+    told = [note for note in truth.get("by_culprit", [truth]) if named.items() <= note["operation"].items()]
+    assert told, named
+    if told[0]["line"] is not None:  # backward runs on a thread without Python frames
+        assert told[0]["line"] in {f"{f.filename}:{f.line}" for f in verdict.operation.frames}
 
 
-@pytest.mark.parametrize(
-    "case", [c for c in all_cases() if truth_of(c)["kind"] == "absent" and "culprit_line" in truth_of(c)]
-)
+SEEN_ELSEWHERE = [
+    c
+    for c in all_cases()
+    if truth_of(c)["kind"] == "absent"
+    and "culprit_line" in truth_of(c)
+    and all(list((CASES / c).glob(f"*/stacks/rank_{rank}.*")) for rank in truth_of(c)["culprits"])
+]
+
+
+@pytest.mark.parametrize("case", SEEN_ELSEWHERE)
 def test_absent_rank_is_shown_at_its_line(case: str) -> None:
     """The stack of an absent rank says where it is instead, and the next step names that line."""
     truth = truth_of(case)
     verdict = hangscope.diagnose(hangscope.load([Path(__file__).parent / "cases" / case]))
     shown = "\n".join(line for finding in verdict.why for line in finding.detail)
     assert truth["culprit_line"] in shown
-    assert verdict.last_completed is not None
+    # Of mesh3d_stage the ring has wrapped, so that its sends and receives have no common start to be counted from.
+    assert verdict.last_completed is not None or case == "mesh3d_stage"
 
 
 def test_broadcast_link_names_the_edge() -> None:
@@ -166,6 +177,20 @@ def test_less_evidence_gives_a_right_or_an_honest_answer(case: str, perturbation
         assert verdict.hang == (truth["hang"] and expected[0] != "none")
     guilty = {rank for honest in _honest(truth) for rank in honest}
     assert verdict.confidence != "high" or set(_accused(verdict)) <= guilty
+
+
+@pytest.mark.parametrize("perturbation", PERTURBATIONS, ids=lambda p: p.__name__)
+@pytest.mark.parametrize("case", LATER)
+def test_less_evidence_accuses_no_innocent_surely(case: str, perturbation: Any, tmp_path: Path) -> None:
+    """Whatever is taken away, nobody who did nothing wrong is accused with high confidence."""
+    folder = perturbed(case, perturbation, tmp_path)
+    try:
+        verdict = hangscope.diagnose(hangscope.load([folder]))
+    except NotFoundError:
+        assert perturbation is logs_only
+        return
+    guilty = {rank for honest in _honest(truth_of(case)) for rank in honest}
+    assert verdict.confidence != "high" or set(_accused(verdict)) <= guilty, verdict.headline
 
 
 @pytest.mark.parametrize("case", SHARED)

@@ -48,7 +48,8 @@ def test_every_field_of_the_recorded_dumps_is_kept(case: str) -> None:
         rank = int(path.name.rpartition("_")[2])
         (dump,) = assembled.dumps[rank]
         assert (dump.version, dump.library_version, dump.backend) == ("2.10", plain["comm_lib_version"], "nccl")
-        assert (dump.records, dump.first_record, dump.complete) == (len(plain["entries"]), 0, True)
+        oldest = plain["entries"][0]["record_id"]
+        assert (dump.records, dump.first_record, dump.complete) == (len(plain["entries"]), oldest, True)
         rows = operations(assembled, rank)
         assert len(rows) == len(plain["entries"])
         for operation, raw in zip(rows, plain["entries"], strict=True):
@@ -84,7 +85,7 @@ def check_entry(operation: Operation, raw: dict[str, Any], plain: dict[str, Any]
         assert {operation.source, operation.destination} == {own, peer}
     elif operation.kind is Kind.COLLECTIVE:
         assert operation.state.name.lower() == raw["state"]
-        sizes = {"Float": 4, "Double": 8, "BFloat16": 2, "Long": 8, "Half": 2}
+        sizes = {"Float": 4, "Double": 8, "BFloat16": 2, "Long": 8, "Int": 4, "Half": 2}
         total = 0
         for shape, dtype in zip(raw["input_sizes"], raw["input_dtypes"], strict=True):
             count = sizes[dtype]
@@ -99,7 +100,7 @@ def check_status(assembled: dumps.Assembled, rank: int, plain: dict[str, Any]) -
     found = {
         assembled.groups[index].name: status for (owner, index), status in assembled.status.items() if owner == rank
     }
-    assert set(found) == set(numbers.values())
+    assert set(found) >= set(numbers.values())  # a group whose entries have left the ring still has its line
     for pg_id, name in numbers.items():
         line = plain["pg_status"][str(pg_id)]
         assert found[name].last_enqueued == line["last_enqueued_collective"]
