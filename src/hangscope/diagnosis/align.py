@@ -214,7 +214,7 @@ def _signatures(job: Job) -> Ints:
     columns = [ops.column(c).astype(np.int64) for c in ("name", "in_shapes", "out_shapes", "in_dtypes", "out_dtypes")]
     combined = columns[0]
     for column in columns[1:]:
-        combined = _paired(combined, column)
+        combined = paired(combined, column)
     _, first, inverse = np.unique(combined, return_index=True, return_inverse=True)
     ids: dict[object, int] = {}
     of_distinct = np.empty(len(first), dtype=np.int64)
@@ -236,10 +236,10 @@ def _signatures(job: Job) -> Ints:
 
 def _calls(job: Job, signature: Ints) -> Ints:
     """Per row an id of signature and stack together."""
-    return _paired(signature, job.ops.column("stack").astype(np.int64))
+    return paired(signature, job.ops.column("stack").astype(np.int64))
 
 
-def _paired(a: Ints, b: Ints) -> Ints:
+def paired(a: Ints, b: Ints) -> Ints:
     """Per row a small id of the pair."""
     if not len(a):
         return a

@@ -15,7 +15,7 @@ from enum import Enum
 import numpy as np
 import numpy.typing as npt
 
-from hangscope.diagnosis.align import Alignment, Ints
+from hangscope.diagnosis.align import Alignment, Ints, paired
 from hangscope.diagnosis.standing import Standings
 from hangscope.model import UNKNOWN, Group, Kind
 
@@ -24,8 +24,10 @@ Hashes = npt.NDArray[np.uint64]
 _CONTEXTS = (64, 32, 16, 8, 4)
 """How many preceding calls have to be the same, the longest first."""
 _LEAST_VOTES = 2
+_LEAST_ROUNDS = 3
+"""How many earlier rounds, all alike, make the custom of a rank that is alone in its role."""
 _CALLS_BEFORE = 8
-"""How many finished calls before the first unfinished one are looked at: a small send may finish all the same."""
+"""At most so many finished calls before the first unfinished one are looked at: a small send may finish all the same."""
 _CALLS_AFTER = 16
 """How far behind the usual call another one may come and still be the next thing to do."""
 _BASE = np.uint64(0x9E3779B97F4A7C15)
@@ -47,7 +49,7 @@ class Departure:
     row: int
     usual_row: int
     votes: int
-    """How many ranks (its own earlier rounds count as one) went on like `usual_row`."""
+    """How many ranks (its own earlier rounds count as one), or of its own rounds, went on like `usual_row`."""
     sort: Sort = Sort.ORDER
 
 
@@ -62,10 +64,8 @@ def _recent(standings: Standings, rank: int) -> Ints:
     """What a rank has not finished, and its last calls before that."""
     standing = standings.of[rank]
     unfinished = [row for unit in (*standing.inside, *standing.queued) for row in unit.rows]
-    if not unfinished:
-        return np.empty(0, dtype=np.int64)
     part = standings.job.ops.span(rank)
-    return np.arange(max(part.start, min(unfinished) - _CALLS_BEFORE), part.stop)
+    return np.arange(max(part.start, min(unfinished, default=part.stop) - _CALLS_BEFORE), part.stop)
 
 
 def _departures(alignment: Alignment, candidates: dict[int, Ints]) -> dict[int, Departure]:
@@ -86,14 +86,16 @@ def _departures(alignment: Alignment, candidates: dict[int, Ints]) -> dict[int, 
                     continue
                 low, high = np.searchsorted(sorted_hashes, [hashes[row], hashes[row] + np.uint64(1)])
                 same = order[low:high]
-                if len(same) > 1 and (vote := _vote(row, rank, same, ranks, calls)) is not None:
+                if len(same) > 1 and (vote := _vote(row, rank, row - ops.span(rank).start, same, ranks, calls)) is not None:
                     judged[row] = vote if isinstance(vote, Departure) else None
         if context == _CONTEXTS[-1]:
             break
+    plain: Ints | None = None
     for rank, rows in candidates.items():
         odd = [departure for row in rows.tolist() if (departure := judged.get(row)) is not None]
         if odd:
-            found[rank] = replace(odd[0], sort=_sort(alignment, _calls(alignment, lines=False), odd[0]))
+            plain = _calls(alignment, lines=False) if plain is None else plain
+            found[rank] = replace(odd[0], sort=_sort(alignment, plain, odd[0]))
     return found
 
 
@@ -115,18 +117,25 @@ def _sort(alignment: Alignment, calls: Ints, departure: Departure) -> Sort:
     return Sort.SKIPPED if len(after) else Sort.ORDER
 
 
-def _vote(row: int, rank: int, same: Ints, ranks: Ints, calls: Ints) -> Departure | bool | None:
-    """One vote a rank: its newest call after the same calls. None: too few; False: as is the custom."""
+def _vote(row: int, rank: int, place: int, same: Ints, ranks: Ints, calls: Ints) -> Departure | bool | None:
+    """One vote a rank: its newest call after the same calls. None: too few; False: as is the custom.
+
+    `place` is how many calls of the rank are kept before this one.
+    """
     others = same[(ranks[same] != rank) | (same < row)]
     if not len(others):
         return None
     newest = others[np.append(ranks[others][1:] != ranks[others][:-1], True)]
     if len(newest) < _LEAST_VOTES:
-        return None
+        if len(others) < _LEAST_ROUNDS or len(set(calls[others].tolist())) > 1:
+            return None
+        newest = others  # nobody else has its role: all of its own earlier rounds speak
     votes = Counter(calls[newest].tolist())
     if votes[int(calls[row])] * 2 >= len(newest):
         return False
     usual, count = votes.most_common(1)[0]
+    if usual not in calls[row - place : row]:
+        return False  # it never makes that call: it has another role than those who do
     fitting = newest[calls[newest] == usual]
     foreign = fitting[ranks[fitting] != rank]
     return Departure(rank, row, int((foreign if len(foreign) else fitting)[0]), count)
@@ -175,8 +184,9 @@ def _calls(alignment: Alignment, *, lines: bool = True) -> Ints:
         ops.column("kind").astype(np.int64),
         np.where(peers & (peer != UNKNOWN), peer - rank, 0),
     ]
-    _, ids = np.unique(np.stack(parts), axis=1, return_inverse=True)
-    calls: Ints = ids.reshape(-1).astype(np.int64)
+    calls = parts[0]
+    for part in parts[1:]:
+        calls = paired(calls, part - int(part.min()))
     return calls
 
 

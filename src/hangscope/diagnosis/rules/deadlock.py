@@ -47,6 +47,7 @@ def deadlock(case: Case) -> Draft | None:
     guessed = any(is_guessed(case.groups[w.group]) for w, _ in sides)
     inferred = any(case.standings.of[rank].source == "log" for rank in knot)
     order = [case.group_label(w.group) for w, _ in sides]
+    usual = [case.group_label(int(case.job.ops.column("group")[d.usual_row])) for d in odd.values()]
     summary_sides = "; ".join(
         f"{ranks_text(ranks)} in {case.title(w)} of {case.group_label(w.group)}" for w, ranks in sides[:3]
     )
@@ -68,7 +69,7 @@ def deadlock(case: Case) -> Draft | None:
         why=why,
         next_steps=[
             "code: make every rank use these groups in the same order: "
-            + ", then ".join(dict.fromkeys([case.group_label(largest_wait.group), *order])),
+            + ", then ".join(dict.fromkeys([*usual[:1], case.group_label(largest_wait.group), *order])),
             "NCCL 2.26 and newer can order them itself: NCCL_LAUNCH_ORDER_IMPLICIT=1",
         ],
         victims_of=set(culprits) if not tied else set(),

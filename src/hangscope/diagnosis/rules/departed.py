@@ -46,9 +46,10 @@ def departed(case: Case) -> Draft | None:
 def departure_finding(case: Case, departure: Departure) -> Finding:
     """What a rank called, and what the others did after the same calls before it."""
     call, usual = case.job.ops[departure.row], case.job.ops[departure.usual_row]
+    others = f"{departure.votes} others" if usual.rank != call.rank else f"it had {departure.votes} times"
     return Finding(
         f"after the same calls before it, rank {departure.rank} went on with {call.title}{_at(case, call)}, where "
-        f"{departure.votes} others went on with {usual.name}{_at(case, usual)}",
+        f"{others} {'went' if usual.rank != call.rank else 'gone'} on with {usual.name}{_at(case, usual)}",
         (*case.source(departure.rank, call), *case.source(usual.rank, usual)),
     )
 
