@@ -6,6 +6,7 @@ import numpy as np
 
 from hangscope.diagnosis.align import completed_on_all
 from hangscope.diagnosis.case import Case, Draft
+from hangscope.diagnosis.clocks import clock_skew_ms
 from hangscope.diagnosis.verdict import (
     Completeness,
     Culprit,
@@ -244,5 +245,5 @@ def _completeness(case: Case) -> Completeness:
         nccl_logs=len(nccl),
         missing_dumps=tuple(r for r in job.ranks if r not in has_dump),
         missing_nccl_logs=tuple(r for r in job.ranks if r not in nccl) if nccl else (),
-        clock_skew_ms=case.tardiness.skew_ms if len(job.ops) else None,
+        clock_skew_ms=clock_skew_ms(case.alignment) if len(job.ops) else None,
     )

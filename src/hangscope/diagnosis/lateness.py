@@ -11,7 +11,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from hangscope.diagnosis.align import Alignment
-from hangscope.diagnosis.clocks import clock_skew_ms
 from hangscope.diagnosis.launches import LateLaunches, late_launches
 from hangscope.diagnosis.own_time import OwnTime, own_times
 from hangscope.diagnosis.verdict import Lateness
@@ -24,7 +23,6 @@ class Tardiness:
     ranks: tuple[Lateness, ...]
     """Slowest first; only ranks that kept others waiting."""
     window_ms: float
-    skew_ms: float | None
     timed: bool
     """Whether the recorder timed the operations."""
     own: tuple[OwnTime, ...]
@@ -43,7 +41,7 @@ def tardiness(alignment: Alignment) -> Tardiness:
         Lateness(i.rank, i.late_ms, i.cost_ms / window_ms, i.times, i.collectives) for i in launches
     ]
     ranks.sort(key=lambda item: (-item.share_of_step, item.rank))
-    return Tardiness(tuple(ranks), window_ms, clock_skew_ms(alignment), timed, tuple(own), tuple(launches))
+    return Tardiness(tuple(ranks), window_ms, timed, tuple(own), tuple(launches))
 
 
 def _window_ms(alignment: Alignment) -> float:
