@@ -1,13 +1,33 @@
-"""How hangscope says numbers: ranges of ranks, counts, durations, sizes. Used by rules and reports alike."""
+"""How hangscope says numbers (ranges of ranks, counts, durations, sizes), and whose code a line is.
+
+Used by rules and reports alike.
+"""
 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Sequence
 
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 _FOLD = 3
 """Two neighbours read better as ``4, 5``; three and more become ``4-6``."""
+
+_LIBRARY = re.compile(
+    r"/torch/|^torch/|^<"  # PyTorch, however it was installed; <frozen importlib>, <string>
+    r"|/lib(64)?/python3\.\d+t?/(?!(site|dist)-packages/)"  # the standard library, and not what is installed beside it
+    # py-spy shortens names to what follows lib/python3.x: these are where processes wait.
+    r"|(^|/)(threading|contextlib)\.py$|^(queue|selectors|socket|ssl|subprocess|runpy)\.py$"
+    r"|^(multiprocessing|concurrent|asyncio|importlib)/"
+)
+
+
+def is_own_code(filename: str) -> bool:
+    """Whether a line is of the user's own code: neither PyTorch's nor the standard library's.
+
+    Installed packages count as the user's: Megatron or transformers is what such a job runs.
+    """
+    return bool(filename) and _LIBRARY.search(filename.replace("\\", "/")) is None
 
 
 def ranges(ranks: Iterable[int], limit: int | None = None) -> str:

@@ -13,12 +13,12 @@ from hangscope.diagnosis.custom import Departure, departures
 from hangscope.diagnosis.divergence import Divergence, divergences
 from hangscope.diagnosis.fate import Fates
 from hangscope.diagnosis.lateness import Tardiness, tardiness
-from hangscope.diagnosis.standing import Standings, Unit, is_symmetric
+from hangscope.diagnosis.p2p import transfers
+from hangscope.diagnosis.standing import Place, Standings, Unit, is_symmetric
 from hangscope.diagnosis.verdict import Finding, Link, OperationInFlight
 from hangscope.diagnosis.waits import Wait, Waits
 from hangscope.model import UNKNOWN, Frame, Group, Job, KernelMessage, Kind, Operation, Source, State, ThreadStack
-
-_TORCH_PATHS = ("/torch/", "/contextlib.py", "/threading.py", "<frozen")
+from hangscope.words import is_own_code
 
 IN_FLIGHT_S = 2.0
 """An operation younger than this when the evidence was taken is in flight, not stuck."""
@@ -96,15 +96,29 @@ class Case:
             return self.unit_title(wait.inside[0])
         return f"{wait.name} #{wait.seq}" if wait.seq is not None else wait.name
 
+    def own_title(self, wait: Wait, rank: int) -> str:
+        """The operation from a rank's own side: of a send that waits for it, its receive, and the reverse."""
+        row = self._open_call(wait, rank)
+        if row is None:
+            return self.title(wait)
+        operation = self.job.ops[row]
+        if operation.kind is Kind.SEND:
+            return f"recv {rank}<-{operation.rank}"
+        return f"send {rank}->{operation.rank}"
+
     def missing_title(self, wait: Wait, rank: int) -> str:
-        """What a rank should have launched for others to go on: of a send, its receive, and the reverse."""
-        for row, other in wait.counterparts:
-            if other.peer == rank:
-                operation = self.job.ops[row]
-                if operation.kind is Kind.SEND:
-                    return f"recv {rank}<-{operation.rank}"
-                return f"send {rank}->{operation.rank}"
-        return self.title(wait)
+        """What a rank should have launched for others to go on: ``all_reduce #16``, ``the next recv 3<-1``."""
+        title = self.own_title(wait, rank)
+        row = self._open_call(wait, rank)
+        if row is None:
+            return title
+        before = transfers(self.alignment, rank, row)
+        return f"the next {title}" if len(before) else title
+
+    def _open_call(self, wait: Wait, rank: int) -> int | None:
+        """Of a point-to-point wait, the call that waits for a rank."""
+        mine = [(row, other.place) for row, other in wait.counterparts if other.peer == rank]
+        return min(mine, key=lambda item: item[1] is Place.COMPLETED)[0] if mine else None
 
     def unit_title(self, unit: Unit) -> str:
         if unit.point_to_point and unit.rows:
@@ -131,24 +145,46 @@ class Case:
     # ---- stacks ------------------------------------------------------------------------------------------------------
 
     def user_frame(self, frames: tuple[Frame, ...]) -> Frame | None:
-        """The innermost frame of the user's own code."""
-        for frame in frames:
-            if not any(part in frame.filename for part in _TORCH_PATHS):
-                return frame
-        return frames[0] if frames else None
+        """The innermost frame of the user's own code; None where PyTorch made the call by itself."""
+        return next(iter(self.own_frames(frames)), None)
+
+    def own_frames(self, frames: tuple[Frame, ...]) -> list[Frame]:
+        return [f for f in frames if is_own_code(f.filename)]
 
     def user_frames(self, frames: tuple[Frame, ...], limit: int = 3) -> tuple[str, ...]:
-        own = [f for f in frames if not any(part in f.filename for part in _TORCH_PATHS)]
+        """The user's frames as lines to show, or the innermost ones where there is none."""
+        own = self.own_frames(frames)
         return tuple(f"{f.filename}:{f.line}  {f.name}" for f in (own or list(frames))[:limit])
 
     def main_stack(self, rank: int) -> ThreadStack | None:
-        """The newest sample of the rank's main thread."""
+        """The newest sample of the thread that decides what the rank does next: its main thread, mostly.
+
+        While that is in autograd's backward, hooks and custom backwards run on autograd's own thread.
+        """
         process = self.job.processes.get(rank)
         mine = self._stacks.get((rank, None), [])
         if process is not None and process.pid is not None:
             mine = [*mine, *self._stacks.get((None, process.pid), [])]
-        main = [s for s in mine if s.main] or mine
-        return max(main, key=lambda s: s.sample) if main else None
+        main = max([s for s in mine if s.main] or mine, key=lambda s: s.sample, default=None)
+        if main is None or not self._in_backward(main):
+            return main
+        beside = [s for s in mine if s.sample == main.sample and not s.main and s.source.file == main.source.file]
+        return next((s for s in beside if self._runs_hook(s)), main)
+
+    def _in_backward(self, stack: ThreadStack) -> bool:
+        """Whether a thread waits in autograd, which is below its innermost frame of the user's code."""
+        for frame in stack.frames:
+            if frame.name == "_engine_run_backward":
+                return True
+            if is_own_code(frame.filename):
+                return False
+        return False
+
+    def _runs_hook(self, stack: ThreadStack) -> bool:
+        """Whether a thread is autograd's and runs the user's code. Threads that Python made start in threading.py."""
+        started = stack.frames[-1] if stack.frames else None
+        python_made = started is None or started.filename.replace("\\", "/").rsplit("/", 1)[-1] == "threading.py"
+        return not python_made and bool(self.own_frames(stack.frames))
 
     @cached_property
     def _stacks(self) -> dict[tuple[int | None, int | None], list[ThreadStack]]:

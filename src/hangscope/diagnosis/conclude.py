@@ -7,6 +7,7 @@ import numpy as np
 from hangscope.diagnosis.align import completed_on_all
 from hangscope.diagnosis.case import Case, Draft
 from hangscope.diagnosis.clocks import clock_skew_ms
+from hangscope.diagnosis.p2p import transfers
 from hangscope.diagnosis.verdict import (
     Completeness,
     Culprit,
@@ -17,6 +18,7 @@ from hangscope.diagnosis.verdict import (
     RuledOut,
     Victim,
 )
+from hangscope.diagnosis.waits import Wait
 from hangscope.diagnosis.words import ranks_text
 from hangscope.model import Gap, State
 
@@ -88,7 +90,7 @@ def _victims(case: Case, draft: Draft) -> tuple[Victim, ...]:
     for rank, waits in sorted(case.waits.of.items()):
         if rank in draft.culprits or not waits:
             continue
-        wait = waits[0]
+        wait = _told(draft, goals, waits)
         way = ways.get(rank, ())
         victims.append(
             Victim(
@@ -102,7 +104,40 @@ def _victims(case: Case, draft: Draft) -> tuple[Victim, ...]:
     return tuple(victims)
 
 
+def _told(draft: Draft, goals: set[int], waits: list[Wait]) -> Wait:
+    """Of all that a rank is inside of, the operation that the verdict speaks of, else one that a culprit holds up."""
+    if any(w is draft.wait for w in waits) and draft.wait is not None:
+        return draft.wait
+    return next((w for w in waits if goals.intersection(w.blockers)), waits[0])
+
+
+def _last_transfer(case: Case, wait: Wait) -> LastCompleted | None:
+    """The last transfer of the same pair that its receiver finished, where that came after its last collective."""
+    ops, state = case.job.ops, case.job.ops.column("state")
+    found: list[int] = []
+    for row, other in wait.counterparts:
+        operation = ops[row]
+        sender, receiver = operation.source, operation.destination
+        if other.peer not in wait.blockers or sender is None or receiver is None:
+            continue
+        sent, received = (transfers(case.alignment, rank, row) for rank in (sender, receiver))
+        done = received[state[received] == State.COMPLETED]
+        if len(done) and np.any(state[sent] == State.COMPLETED):
+            found.append(int(done[-1]))
+    if not found:
+        return None
+    last = ops[max(found)]
+    later = completed_on_all(case.alignment, wait.group)
+    if later is not None and np.any((ops.column("rank")[later[1]] == last.rank) & (later[1] > last.row)):
+        return None
+    return LastCompleted(case.group_label(wait.group), last.p2p_seq, last.title, last.frames, last.completed_ns)
+
+
 def _last_completed(case: Case, draft: Draft) -> LastCompleted | None:
+    if draft.wait is not None and draft.wait.point_to_point:
+        transfer = _last_transfer(case, draft.wait)
+        if transfer is not None:
+            return transfer
     group = draft.wait.group if draft.wait is not None else None
     if group is None:
         lanes = case.alignment.lanes

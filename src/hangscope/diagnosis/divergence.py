@@ -49,7 +49,19 @@ class Divergence:
     """(odd rank's row, reference row) where the two code paths part: what each did instead of the other."""
     at_ns: int | None = None
     support: int = 0
-    """How many later positions confirm a shift."""
+    """How many later positions confirm a shift; `by_custom`: how many earlier rounds."""
+    by_custom: bool = False
+    """SKIPPED, because the odd rank went on with what usually comes after those calls."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Shift:
+    """The calls by which one sequence has to be moved to fit another again."""
+
+    shape: Shape
+    calls: tuple[int, ...]
+    support: int
+    by_custom: bool = False
 
 
 def divergences(alignment: Alignment) -> list[Divergence]:
@@ -135,7 +147,7 @@ def _divergence(
     odd_rows: Ints,
     reference_rows: Ints,
     tied: bool,
-    shift: tuple[Shape, tuple[int, ...], int] | None,
+    shift: _Shift | None,
 ) -> Divergence:
     ops = alignment.job.ops
     ranks = ops.column("rank")
@@ -143,19 +155,20 @@ def _divergence(
     odd = sorted({int(r) for r in ranks[odd_rows]} | ({int(r) for r in ranks[reference_rows]} if tied else set()))
     created = ops.column("created_ns")[np.concatenate([odd_rows, reference_rows])]
     known = created[created >= 0]
-    shape, calls, support = shift or (_shape(ops[odd_row], ops[reference_row]), (), 0)
+    shift = shift or _Shift(_shape(ops[odd_row], ops[reference_row]), (), 0)
     return Divergence(
         group=lane.group.index,
         seq=int(lane.seqs[index]),
-        shape=shape,
+        shape=shift.shape,
         odd=tuple(odd),
         tied=tied,
         odd_row=odd_row,
         reference_row=reference_row,
-        calls=calls,
+        calls=shift.calls,
         parted_at=(odd_row, reference_row),
         at_ns=int(known.min()) if len(known) else None,
-        support=support,
+        support=shift.support,
+        by_custom=shift.by_custom,
     )
 
 
@@ -170,8 +183,8 @@ def _shape(odd: Operation, reference: Operation) -> Shape:
 # ---- skipped and added calls -----------------------------------------------------------------------------------------
 
 
-def _shift(alignment: Alignment, lane: Lane, index: int, odd_rows: Ints) -> tuple[Shape, tuple[int, ...], int] | None:
-    """Whether the odd ranks' sequence fits the reference again when moved by a few calls."""
+def _shift(alignment: Alignment, lane: Lane, index: int, odd_rows: Ints) -> _Shift | None:
+    """Whether the odd ranks' sequence fits the reference again when moved by a few calls, and better than unmoved."""
     ranks = alignment.job.ops.column("rank")
     odd_ranks = {int(r) for r in ranks[odd_rows]}
     everyone = {int(r) for r in ranks[lane.rows_at(index)]}
@@ -183,27 +196,35 @@ def _shift(alignment: Alignment, lane: Lane, index: int, odd_rows: Ints) -> tupl
     with_stacks = _has_stacks(alignment, theirs) and _has_stacks(alignment, mine)
     key = alignment.call if with_stacks else _signature_by_row(alignment, lane)
     a, b = key[mine].tolist(), key[theirs].tolist()
+    unmoved = sum(x == y for x, y in zip(a[1:], b[1:], strict=False))
+    custom = _skipped_by_custom(alignment, lane, mine, theirs, index) if a and b else None
     for count in range(1, _SHIFT_MAX + 1):
         left_out = _fits(a, b[count:])
-        if left_out:
-            return Shape.SKIPPED, tuple(int(r) for r in theirs[:count]), left_out
+        if left_out > unmoved:
+            return _Shift(Shape.SKIPPED, tuple(int(r) for r in theirs[:count]), left_out)
         too_many = _fits(a[count:], b)
-        if too_many:
-            return Shape.ADDED, tuple(int(r) for r in mine[:count]), too_many
-    return _skipped_by_custom(alignment, lane, others[0], index, a[0], b) if with_stacks and a and b else None
+        if too_many > unmoved:
+            if custom is not None and len(b) <= len(custom.calls):
+                # The reference has not come to what the odd rank went on with, so "left out" fits as well, and a
+                # rank that makes its usual calls too early is a smaller surprise than one that makes them twice.
+                return custom
+            return _Shift(Shape.ADDED, tuple(int(r) for r in mine[:count]), too_many)
+    # Where the two agree again right after the position, one call differs and none was left out.
+    agree_again = bool(b[1:2]) and a[1:2] == b[1:2]
+    return custom if with_stacks and not agree_again else None
 
 
-def _skipped_by_custom(
-    alignment: Alignment, lane: Lane, reference: int, index: int, odd_call: int, theirs: list[int]
-) -> tuple[Shape, tuple[int, ...], int] | None:
+def _skipped_by_custom(alignment: Alignment, lane: Lane, mine: Ints, theirs: Ints, index: int) -> _Shift | None:
     """Whether earlier rounds of the reference show the odd rank's call a few calls after the one it left out."""
+    ranks = alignment.job.ops.column("rank")
+    odd_call, missed = int(alignment.call[mine[0]]), int(alignment.call[theirs[0]])
     rows = lane.rows[: lane.starts[index]]
-    past = rows[alignment.job.ops.column("rank")[rows] == reference]
+    past = rows[ranks[rows] == ranks[theirs[0]]]
     calls = alignment.call[past].tolist()
     distances = Counter(
         count
         for at, call in enumerate(calls)
-        if call == theirs[0]
+        if call == missed
         for count in range(1, _SHIFT_MAX + 1)
         if calls[at + count : at + count + 1] == [odd_call]
     )
@@ -212,8 +233,12 @@ def _skipped_by_custom(
     count = min(distances)
     if distances[count] < 2:
         return None
-    at = max(i for i, call in enumerate(calls[:-count]) if call == theirs[0] and calls[i + count] == odd_call)
-    return Shape.SKIPPED, tuple(int(r) for r in past[at : at + count]), distances[count]
+    at = max(i for i, call in enumerate(calls[:-count]) if call == missed and calls[i + count] == odd_call)
+    now = theirs[:count]
+    if alignment.call[now].tolist() != calls[at : at + len(now)]:
+        now = theirs[:1]
+    left_out = (*now.tolist(), *past[at + len(now) : at + count].tolist())
+    return _Shift(Shape.SKIPPED, left_out, distances[count], by_custom=True)
 
 
 def _fits(a: list[int], b: list[int]) -> int:
@@ -262,7 +287,7 @@ def _first_shift_by_stack(alignment: Alignment, lane: Lane, before: int) -> Dive
         odd_rows = rows[alignment.call[rows] != votes[0][0]]
         reference_rows = rows[alignment.call[rows] == votes[0][0]]
         shift = _shift(alignment, lane, index, odd_rows)
-        if shift is None or (shift[2] < 3 and not _is_novel(alignment, lane, shift)):
+        if shift is None or (shift.support < 3 and not _is_novel(alignment, lane, shift)):
             return None
         odd = {int(r) for r in ranks[odd_rows]}
         usual = came_from_elsewhere_before(
@@ -276,14 +301,14 @@ def _first_shift_by_stack(alignment: Alignment, lane: Lane, before: int) -> Dive
     return None
 
 
-def _is_novel(alignment: Alignment, lane: Lane, shift: tuple[Shape, tuple[int, ...], int]) -> bool:
+def _is_novel(alignment: Alignment, lane: Lane, shift: _Shift) -> bool:
     """Whether the added call was never made by anyone else: then one later call that fits is enough."""
-    shape, calls, _ = shift
     ranks = alignment.job.ops.column("rank")
-    if shape is not Shape.ADDED or not calls:
+    if shift.shape is not Shape.ADDED or not shift.calls:
         return False
-    others = lane.rows[ranks[lane.rows] != ranks[calls[0]]]
-    return not np.any(alignment.call[others] == alignment.call[calls[0]])
+    first = shift.calls[0]
+    others = lane.rows[ranks[lane.rows] != ranks[first]]
+    return not np.any(alignment.call[others] == alignment.call[first])
 
 
 def came_from_elsewhere_before(alignment: Alignment, lane: Lane, index: int, odd: int, reference: int) -> bool:

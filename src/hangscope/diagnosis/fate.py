@@ -10,6 +10,7 @@ import signal
 from dataclasses import dataclass
 
 from hangscope.diagnosis.verdict import Finding
+from hangscope.diagnosis.words import first_line
 from hangscope.model import Job, Process, PythonError, Source
 
 _EFFECTS = (-signal.SIGABRT, -signal.SIGTERM, 128 + signal.SIGABRT, 128 + signal.SIGTERM)
@@ -94,7 +95,7 @@ class Fates:
         if killed:
             why = "was killed by the kernel: out of memory"
         elif error is not None:
-            why = f"ended with {error.type}: {_short(error.message)}"
+            why = f"ended with {error.type}: {first_line(error.message)}"
         elif process is not None and ended and process.exit_status is not None:
             why = _ending(process)
         else:
@@ -315,7 +316,7 @@ def _ending(process: Process) -> str:
 
 def _quote(rank: int, error: PythonError) -> Finding:
     frames = tuple(f"{f.filename}:{f.line}  {f.name}" for f in error.frames[-3:])
-    return Finding(f"rank {rank}'s log ends with {error.type}: {_short(error.message)}", (error.source,), frames)
+    return Finding(f"rank {rank}'s log ends with {error.type}: {first_line(error.message)}", (error.source,), frames)
 
 
 def _short(text: str, limit: int = 160) -> str:

@@ -86,6 +86,14 @@ def _calls(alignment: Alignment, owner: int, rank: int, peer: int, sending: bool
     return rows
 
 
+def transfers(alignment: Alignment, owner: int, row: int) -> Ints:
+    """`owner`'s rows of the transfers that `row` is one of: same sender, same receiver, same group."""
+    operation = alignment.job.ops[row]
+    if operation.source is None or operation.destination is None:
+        return np.empty(0, dtype=np.int64)
+    return _calls(alignment, owner, operation.source, operation.destination, True, operation.group.index)
+
+
 def _common_start(alignment: Alignment, a: int, b: int, *, before: int) -> tuple[int, int, bool]:
     """A row on each rank (on `a` one before `before`) from which both count alike, and whether that is certain."""
     job = alignment.job

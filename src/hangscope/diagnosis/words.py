@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from hangscope.model import Operation
 from hangscope.words import plural, rank_list, size
 
-__all__ = ["plural", "ranks_text", "sentence", "shape_text", "size_text"]
+__all__ = ["first_line", "plural", "ranks_text", "sentence", "shape_text", "size_text"]
 
 _PARTS = 12
 
@@ -21,6 +21,13 @@ def ranks_text(ranks: Iterable[int]) -> str:
 def sentence(text: str) -> str:
     """`text` with a capital at its start and nothing else changed: host names keep theirs."""
     return text[:1].upper() + text[1:]
+
+
+def first_line(message: str, limit: int = 160) -> str:
+    """What a message says before its hints and links: its first line, and the next where that one ends in a colon."""
+    lines = [" ".join(line.split()) for line in message.splitlines() if line.strip()]
+    text = " ".join(lines[:2]) if lines and lines[0].endswith(":") else "".join(lines[:1])
+    return text if len(text) <= limit else text[: limit - 1] + "…"
 
 
 def size_text(count: int | None) -> str:

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 
-from hangscope.diagnosis.verdict import Diagnosis, Victim
+from hangscope.diagnosis.verdict import Culprit, Diagnosis, Victim
 from hangscope.report.layout import Line, Piece, cells, pad, paragraph, shorten
 from hangscope.report.text import safe
 from hangscope.words import plural, ranges, rank_list, spans
@@ -25,6 +25,8 @@ _CHUNK = 32
 
 _STATES = {"not launched": "-", "scheduled": "s", "started": "S", "completed": "C", "unknown": "?"}
 _OTHERS = {"slow": "on time", "mismatch": "as the majority"}
+_LAUNCHED = ("never", "launched")
+"""How the reasons begin that accuse a live rank, beside others that ended or answer nothing."""
 _ROLES = {"X": "culprit", "W": "waiting", "w": "waiting", "-": "culprit", ">": "culprit", "<": "culprit"}
 
 
@@ -108,7 +110,7 @@ def _meanings(diagnosis: Diagnosis, at_root: set[int]) -> dict[str, str]:
     d = diagnosis
     operation = "" if d.operation is None else title(d.operation.name, d.operation.seq)
     return {
-        "X": _kind_word(d.kind),
+        "X": _kind_word(d.kind) if _alike(d.culprits) else "at fault",
         ">": "sending end of the link",
         "<": "receiving end of the link",
         "-": f"not launched {operation}",
@@ -129,6 +131,11 @@ def title(name: str, seq: int | None) -> str:
 
 def _kind_word(kind: str) -> str:
     return {"gpu": "GPU stuck", "network": "cut off", "slow": "late", "unknown": "suspected"}.get(kind, kind)
+
+
+def _alike(culprits: Sequence[Culprit]) -> bool:
+    """Whether one word holds for all that are accused: the verdict's kind is that of the first cause."""
+    return len({c.why.split(" ")[0] in _LAUNCHED and c.why.split(" ")[0] for c in culprits}) <= 1
 
 
 def direct(diagnosis: Diagnosis) -> list[Victim]:

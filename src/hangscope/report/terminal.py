@@ -8,7 +8,7 @@ from hangscope.diagnosis.verdict import Completeness, Culprit, Diagnosis, Findin
 from hangscope.model import Gap, Source
 from hangscope.report.layout import Line, Piece, cells, pad, paragraph, plain, table, wrap
 from hangscope.report.strip import direct, strip, title
-from hangscope.report.text import clock, iso, own_frame, place, safe
+from hangscope.report.text import brief, clock, iso, own_frame, place, safe
 from hangscope.words import duration, plural, ranges, rank_list, size
 
 _HEAD = 7
@@ -30,7 +30,7 @@ def render_text(diagnosis: Diagnosis, *, width: int = 80, verbose: bool = False)
 
 def render(diagnosis: Diagnosis, *, width: int = 80, verbose: bool = False) -> list[Line]:
     """The report as lines whose pieces have roles. No line is wider than `width`."""
-    d = diagnosis
+    d = diagnosis if verbose else brief(diagnosis)
     blocks = [
         _head(d, width, verbose),
         _why(d, width, verbose),
@@ -317,7 +317,9 @@ def _last_good(d: Diagnosis, width: int, verbose: bool) -> list[Line]:
     if last is None:
         return _labelled("Last good", "not known", width) if d.hang else []
     at = (iso if verbose else clock)(last.at_ns)
-    text = f"{title(last.name, last.seq)} on every rank of {last.group}{f', {at}' if at else ''}"
+    pair = "->" in last.name or "<-" in last.name
+    where = f"of {last.group}" if pair else f"on every rank of {last.group}"
+    text = f"{title(last.name, last.seq)} {where}{f', {at}' if at else ''}"
     if (frame := own_frame(last.frames)) is not None:
         text += f", from {place(frame)}"
     return _labelled("Last good", text, width)

@@ -6,15 +6,18 @@ between it and a terminal.
 
 from __future__ import annotations
 
+import re
 import unicodedata
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:  # the command line needs these words before it needs numpy
-    from hangscope.model import Frame
+from hangscope.words import is_own_code
 
-_LIBRARY_PATHS = ("/site-packages/", "/dist-packages/", "/torch/distributed/", "/torch/nn/", "/torch/_", "/lib/python3")
+if TYPE_CHECKING:  # the command line needs these words before it needs numpy
+    from hangscope.diagnosis.verdict import Diagnosis
+    from hangscope.model import Frame
 
 
 def moment(at_ns: int | None) -> datetime | None:
@@ -71,12 +74,32 @@ def _escape(character: str) -> str:
 
 
 def own_frame(frames: Sequence[Frame]) -> Frame | None:
-    """The innermost frame outside PyTorch and installed libraries: the line that the reader of a report can change."""
-    for frame in frames:
-        name = frame.filename.replace("\\", "/")
-        if name and not name.startswith("<") and not any(part in name for part in _LIBRARY_PATHS):
-            return frame
-    return frames[0] if frames else None
+    """The innermost frame of the user's own code; None where PyTorch made the call by itself, as in backward."""
+    return next((frame for frame in frames if is_own_code(frame.filename)), None)
+
+
+_HASH = re.compile(r"\b([0-9a-f]{8})[0-9a-f]{32}\b")
+
+
+def brief(diagnosis: Diagnosis) -> Diagnosis:
+    """The verdict as people are told it: a group whose name is a hash (of a mesh) goes by its first digits."""
+
+    def short(text: str) -> str:
+        return _HASH.sub(r"\1…", text)
+
+    d = diagnosis
+    return replace(
+        d,
+        headline=short(d.headline),
+        summary=short(d.summary),
+        culprits=tuple(replace(c, why=short(c.why)) for c in d.culprits),
+        victims=tuple(replace(v, group=v.group and short(v.group)) for v in d.victims),
+        operation=d.operation and replace(d.operation, group=short(d.operation.group)),
+        last_completed=d.last_completed and replace(d.last_completed, group=short(d.last_completed.group)),
+        why=tuple(replace(f, text=short(f.text)) for f in d.why),
+        ruled_out=tuple(replace(r, why=short(r.why)) for r in d.ruled_out),
+        next_steps=tuple(map(short, d.next_steps)),
+    )
 
 
 def place(frame: Frame) -> str:

@@ -12,7 +12,7 @@ from typing import Any
 
 from hangscope.diagnosis.verdict import Culprit, Diagnosis, LinkEnd
 from hangscope.model import Frame, Job, Source, TransportEvent
-from hangscope.report.text import iso, own_frame, place, safe
+from hangscope.report.text import brief, iso, own_frame, place, safe
 from hangscope.words import duration, plural, ranges, size
 
 _FILES_SHOWN = 120
@@ -31,7 +31,7 @@ def render_ticket(
     diagnosis: Diagnosis, job: Job | None = None, *, files: Mapping[str, Mapping[str, Any]] | None = None
 ) -> str:
     """The ticket. `job` adds what the verdict does not carry (NCCL's lines, NICs); `files` are those attached."""
-    d = diagnosis
+    d = brief(diagnosis)
     blocks = [
         [f"# {_title(d, job)}", "", text(d.summary)],
         _table(_facts(d, job)),

@@ -8,12 +8,13 @@ from hangscope.diagnosis.align import is_guessed
 from hangscope.diagnosis.case import Case, Draft
 from hangscope.diagnosis.divergence import Divergence, Shape
 from hangscope.diagnosis.verdict import Finding, OperationInFlight
-from hangscope.diagnosis.words import ranks_text, sentence, shape_text, size_text
+from hangscope.diagnosis.words import first_line, plural, ranks_text, sentence, shape_text, size_text
 from hangscope.model import Operation, State
 
 _HARMLESS_AFTER = 8
 _HARMLESS_AFTER_IF_NOBODY_IS_MISSING = 64
 """A disagreement after which this many operations of the group went well on every member did not cause the hang."""
+_CALLS_LISTED = 3
 
 
 def hung_mismatch(case: Case) -> Draft | None:
@@ -68,14 +69,17 @@ def _draft(case: Case, divergence: Divergence, *, hang: bool) -> Draft:
                 f"the code paths part here: {ranks_text(divergence.odd)} went on at {_at(own)}, the rest "
                 f"at {_at(line)}",
                 (*case.source(odd.rank, odd), *case.source(reference.rank, reference)),
+                case.user_frames(odd.frames) if divergence.shape is Shape.SKIPPED else (),
             )
         )
     confidence, rule = _confidence(case, divergence)
-    steps = [_step(divergence, line, own)]
+    steps = [_step(case, divergence, odd, reference)]
     error = next((e for r in divergence.odd if (e := case.fates.error(r)) is not None), None)
     if error is not None:
         frames = tuple(f"{f.filename}:{f.line}  {f.name}" for f in error.frames[-3:])
-        why.append(Finding(f"rank {error.rank} printed {error.type}: {error.message[:160]}", (error.source,), frames))
+        why.append(
+            Finding(f"rank {error.rank} printed {error.type}: {first_line(error.message)}", (error.source,), frames)
+        )
         steps.append(
             "an exception that is caught on one rank must not skip a collective: re-raise it, or vote on it first"
         )
@@ -83,12 +87,13 @@ def _draft(case: Case, divergence: Divergence, *, hang: bool) -> Draft:
         steps.append("do not trust results of this run from that step on")
     waiting = [w for w in case.waits.all if w.group == divergence.group]
     for wait in waiting[:2]:
-        why.append(
-            Finding(
-                f"{ranks_text(wait.waiters)} now {'waits' if len(wait.waiters) == 1 else 'wait'} in {case.title(wait)}",
-                case.source(wait.waiters[0]),
-            )
-        )
+        # Ranks that disagree at one position are inside operations of their own there.
+        apart = [r for r in wait.waiters if r in divergence.odd and wait.seq == divergence.seq]
+        together = [r for r in wait.waiters if r not in apart]
+        for ranks, title in ((together, case.title(wait)), (apart, odd.title)):
+            if ranks:
+                verb = "waits" if len(ranks) == 1 else "wait"
+                why.append(Finding(f"{ranks_text(ranks)} now {verb} in {title}", case.source(ranks[0])))
     return Draft(
         kind="mismatch",
         hang=hang,
@@ -116,18 +121,25 @@ def _what(case: Case, d: Divergence, odd: Operation, reference: Operation) -> _W
     if d.shape in (Shape.SKIPPED, Shape.ADDED):
         calls = [case.job.ops[row] for row in d.calls]
         call = calls[0]
-        frame = case.user_frame(call.frames)
-        at = f" at {_at(frame)}" if frame else ""
-        more = f" and {len(calls) - 1} more" if len(calls) > 1 else ""
-        verb = "left out" if d.shape is Shape.SKIPPED else "made one call too many:"
-        text = f"{verb} {call.name} #{d.seq}{more}"
-        finding = Finding(
-            f"moved by {len(calls)}, the sequence of {ranks_text(d.odd)} fits the others' again "
-            f"({d.support} later operations agree): {call.name} {shape_text(call)}{at} was "
-            f"{'left out' if d.shape is Shape.SKIPPED else 'added'}",
-            sources,
-            case.user_frames(call.frames),
-        )
+        at = _called(case, call)
+        text = _count(d, f"{call.name} #{d.seq}", len(calls))
+        added = "added" if d.shape is Shape.ADDED else "left out"
+        named = f"{call.name} {shape_text(call)}{at} was {added}"
+        if len(calls) > 1:
+            listed = ", ".join(f"{c.name} {shape_text(c)}" for c in calls[:_CALLS_LISTED])
+            named = f"{len(calls)} calls were {added}, the first{at}: {listed}{', …' * (len(calls) > _CALLS_LISTED)}"
+        if d.by_custom:
+            said = (
+                f"{ranks_text(d.odd)} went on with {odd.name} {shape_text(odd)}{_called(case, odd)}, which usually "
+                f"comes {plural(len(calls), 'call')} after {call.name} {shape_text(call)} "
+                f"({plural(d.support, 'earlier round')}): {named}"
+            )
+        else:
+            said = (
+                f"moved by {len(calls)}, the sequence of {ranks_text(d.odd)} fits the others' again "
+                f"({plural(d.support, 'later operation')} {'agrees' if d.support == 1 else 'agree'}): {named}"
+            )
+        finding = Finding(said, sources, case.user_frames(call.frames))
         return _What(text, f"{text}{at} in {where}", [finding])
     if d.shape is Shape.OTHER_OPERATION:
         text = f"ran {odd.name} where {others} ran {reference.name} (#{d.seq})"
@@ -136,6 +148,7 @@ def _what(case: Case, d: Divergence, odd: Operation, reference: Operation) -> _W
             f"{shape_text(odd)}, "
             f"{others} {reference.name} {shape_text(reference)}",
             sources,
+            case.user_frames(odd.frames),
         )
         return _What(text, f"{text} in {where}", [finding])
     if d.shape is Shape.OTHER_SPLITS:
@@ -145,6 +158,7 @@ def _what(case: Case, d: Divergence, odd: Operation, reference: Operation) -> _W
             f"than it receives; "
             f"rank {odd.rank} sends {shape_text(odd)}",
             sources,
+            case.user_frames(odd.frames),
         )
         return _What(text, f"{text} in {where}", [finding, *_truncations(case)])
     sizes = odd.size_bytes, reference.size_bytes
@@ -153,9 +167,23 @@ def _what(case: Case, d: Divergence, odd: Operation, reference: Operation) -> _W
     else:
         text = f"passed {size_text(sizes[0])} to {reference.name} #{d.seq}, {others} {size_text(sizes[1])}"
     finding = Finding(
-        f"at #{d.seq} of {where}, rank {odd.rank} passed {shape_text(odd)}, {others} {shape_text(reference)}", sources
+        f"at #{d.seq} of {where}, rank {odd.rank} passed {shape_text(odd)}, {others} {shape_text(reference)}",
+        sources,
+        case.user_frames(odd.frames),
     )
     return _What(text, f"{text} in {where}", [finding])
+
+
+def _count(d: Divergence, first: str, count: int) -> str:
+    """``left out all_reduce #9``, ``made 2 calls too many, from broadcast #24 on``."""
+    if d.shape is Shape.SKIPPED:
+        return f"left out {first}" if count == 1 else f"left out {count} calls, from {first} on"
+    return f"made one call too many: {first}" if count == 1 else f"made {count} calls too many, from {first} on"
+
+
+def _called(case: Case, operation: Operation) -> str:
+    frame = case.user_frame(operation.frames)
+    return f" at {_at(frame)}" if frame else ""
 
 
 def _truncations(case: Case) -> list[Finding]:
@@ -183,16 +211,29 @@ def _confidence(case: Case, d: Divergence) -> tuple[str, str]:
     return "high", "mismatch: a clear majority of the group's own recordings disagrees with the rank"
 
 
-def _step(d: Divergence, line: object, own: object) -> str:
+def _step(case: Case, d: Divergence, odd: Operation, reference: Operation) -> str:
+    line, own = case.user_frame(reference.frames), case.user_frame(odd.frames)
     where = f" at {_at(line)}" if line is not None else ""
     mine = f"; {ranks_text(d.odd)} was at {_at(own)}" if own is not None and str(own) != str(line) else ""
     if d.shape is Shape.SKIPPED:
         return f"code: find the branch that keeps {ranks_text(d.odd)} from the call{where}{mine}"
     if d.shape is Shape.ADDED:
-        return f"code: find why only {ranks_text(d.odd)} makes the extra call{mine}"
+        return f"code: find why only {ranks_text(d.odd)} makes the extra call{_reached(case, odd)}"
     if d.shape is Shape.OTHER_SPLITS:
         return f"code: print the input and output split sizes on every rank before the call{where}"
+    if d.shape is Shape.OTHER_OPERATION and not d.tied:
+        calls = "calls" if len(d.odd) == 1 else "call"
+        here = f"{odd.name}{_reached(case, odd)}"
+        return f"code: find why {ranks_text(d.odd)} {calls} {here}, and the rest {reference.name}{where}"
     return f"code: compare what the ranks pass to the call{where}{mine}"
+
+
+def _reached(case: Case, operation: Operation) -> str:
+    """Where a call was made, and from where that was called: the innermost line is often a helper that all share."""
+    own = case.own_frames(operation.frames)
+    if not own:
+        return ""
+    return f" at {_at(own[0])}" + (f" (from {_at(own[1])})" if len(own) > 1 else "")
 
 
 def _at(frame: object) -> str:

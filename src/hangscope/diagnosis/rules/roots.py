@@ -11,10 +11,28 @@ from hangscope.diagnosis.rules.died import died
 from hangscope.diagnosis.rules.network import is_whole, nobody_missing
 from hangscope.diagnosis.verdict import Finding
 from hangscope.diagnosis.waits import Because, Wait
-from hangscope.diagnosis.words import plural, ranks_text, sentence
+from hangscope.diagnosis.words import first_line, plural, ranks_text, sentence
 from hangscope.model import State
 
 _ORDER = ("dead", "frozen", "absent", "gpu", "network", "unknown")
+_MANY = {
+    "dead": "ended",
+    "frozen": "answer nothing",
+    "absent": "never launched what their peers wait in",
+    "gpu": "launched what their peers wait in, but their GPUs do not get there",
+    "network": "are inside operations that their peers have finished",
+    "unknown": "left no evidence of what they were doing",
+}
+"""What several ranks of one kind did, where no one sentence about one of them holds for all."""
+_PLURALS = (
+    ("was ", "were "),
+    ("is ", "are "),
+    ("never ", "never "),
+    ("ended ", "ended "),
+    ("exited with", "exited with"),
+    ("left ", "left "),
+)
+_EACH = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,14 +138,15 @@ def _gpu(case: Case, rank: int) -> _Root:
     operation = case.standings.operation(unit)
     findings = [
         Finding(
-            f"rank {rank} launched {case.title(wait)}, but its GPU has not started it; it started on "
+            f"rank {rank} launched {case.own_title(wait, rank)}, but its GPU has not started it; it started on "
             f"{ranks_text(started)}",
             case.source(rank, operation),
             case.user_frames(operation.frames) if operation else (),
         ),
         *(Finding(f"kernel: {m.text[:160]}", (m.source,)) for m in case.gpu_messages(rank)[:2]),
     ]
-    return _Root(rank, "gpu", f"launched {case.title(wait)}, but its GPU does not get there", "seen", tuple(findings))
+    why = f"launched {case.own_title(wait, rank)}, but its GPU does not get there"
+    return _Root(rank, "gpu", why, "seen", tuple(findings))
 
 
 def _absent(case: Case, rank: int) -> _Root:
@@ -154,18 +173,17 @@ def _absent(case: Case, rank: int) -> _Root:
         findings.append(Finding(text, (report.source,) if report else ()))
     stack = case.main_stack(rank)
     if stack is not None:
+        thread = "main" if stack.main else "backward"
         findings.append(
             Finding(
-                f"rank {rank}'s main thread is outside any collective",
+                f"rank {rank}'s {thread} thread is outside any collective",
                 (stack.source,),
                 case.user_frames(stack.frames, 4),
             )
         )
     error = case.fates.error(rank)
     if error is not None:
-        findings.append(
-            Finding(f"rank {rank} printed {error.type}: {' '.join(error.message.split())[:160]}", (error.source,))
-        )
+        findings.append(Finding(f"rank {rank} printed {error.type}: {first_line(error.message)}", (error.source,)))
     fate = case.fates.of(rank)
     findings += fate.findings
     sure = "seen" if standing.source in ("dump", "poll") else "inferred"
@@ -190,7 +208,6 @@ def _first_missed(case: Case, rank: int, waits: list[Wait]) -> Wait:
 
 def _draft(case: Case, found: list[_Root]) -> Draft:
     kind = min((r.kind for r in found), key=_ORDER.index)
-    culprits = {r.rank: r.why for r in found}
     waiting = [w for r in found for w in case.waits.waits_on(r.rank)]
     direct = [
         w for w in waiting if any(w.blockers.get(r.rank) in (Because.NOT_LAUNCHED, Because.NOT_STARTED) for r in found)
@@ -198,24 +215,27 @@ def _draft(case: Case, found: list[_Root]) -> Draft:
     first = min(found, key=lambda r: _ORDER.index(r.kind)).rank
     wait = _first_missed(case, first, [w for w in direct or waiting if first in w.blockers] or waiting)
     title = case.title(wait)
+    found = [_as_in(case, r, wait) for r in found]
+    culprits = {r.rank: r.why for r in found}
     confidence, rule = _confidence(case, found, wait)
-    names = ranks_text(culprits)
-    verbs = {
-        "absent": f"never launched {case.missing_title(wait, found[0].rank)}",
-        "dead": f"{found[0].why}" if len(found) == 1 else "ended",
-        "frozen": f"{found[0].why}" if len(found) == 1 else "answer nothing",
-        "gpu": f"launched {title}, but {'its GPU does' if len(found) == 1 else 'their GPUs do'} not get there",
-        "unknown": "left no evidence of what it was doing",
-    }
-    headline = f"{names} {verbs[kind]}"
-    who = case.who(found[0].rank) if len(found) == 1 else names
+    alike = [[r for r in found if r.kind == k] for k in _ORDER if any(r.kind == k for r in found)]
+    headline = "; ".join(f"{ranks_text(r.rank for r in part)} {_what(part)}" for part in alike)
+    told = "; ".join(
+        f"{case.who(part[0].rank) if len(part) == 1 else ranks_text(r.rank for r in part)} {_what(part)}"
+        for part in alike
+    )
     blocked = {rank for w in waiting for rank in w.waiters} - set(culprits)
+    places = {(w.group, w.seq) for w in waiting}
     summary = (
-        f"{sentence(who)} {verbs[kind]}; {plural(len(blocked), 'rank')} "
-        f"{'waits' if len(blocked) == 1 else 'wait'} for {'it' if len(found) == 1 else 'them'} in {title} "
+        f"{sentence(told)}; {plural(len(blocked), 'rank')} {'waits' if len(blocked) == 1 else 'wait'} for "
+        f"{'it' if len(found) == 1 else 'them'}{', as' if len(places) > 1 and len(found) > 1 else ''} in {title} "
         f"of {case.group_label(wait.group)}."
     )
     why = [_who_waits(case, wait, culprits)]
+    for root in found[:_EACH]:
+        mine = case.waits.waits_on(root.rank)
+        if len(found) > 1 and mine and root.rank not in wait.blockers:
+            why.append(_who_waits(case, _first_missed(case, root.rank, mine), culprits))
     why += [finding for r in found for finding in r.findings]
     if kind == "absent" and len(found) == 1 and (frame := _code_line(case, found[0].rank, wait)) is not None:
         why.append(frame)
@@ -230,6 +250,29 @@ def _draft(case: Case, found: list[_Root]) -> Draft:
         why=why,
         next_steps=_steps(case, found, wait),
     )
+
+
+def _as_in(case: Case, root: _Root, wait: Wait) -> _Root:
+    """A root told by the operation that the whole verdict speaks of, where that one waits for it too."""
+    because = wait.blockers.get(root.rank)
+    if root.kind == "absent" and because is Because.NOT_LAUNCHED:
+        return replace(root, why=f"never launched {case.missing_title(wait, root.rank)}")
+    if root.kind == "gpu" and because is Because.NOT_STARTED:
+        return replace(root, why=f"launched {case.own_title(wait, root.rank)}, but its GPU does not get there")
+    return root
+
+
+def _what(alike: list[_Root]) -> str:
+    """What one rank did, or what several of one kind did."""
+    why = alike[0].why
+    if len(alike) == 1:
+        return why
+    if any(r.why != why for r in alike):
+        return _MANY[alike[0].kind]
+    for one, several in _PLURALS:
+        if why.startswith(one):
+            return several + why.removeprefix(one)
+    return _MANY[alike[0].kind]
 
 
 def _who_waits(case: Case, wait: Wait, culprits: dict[int, str]) -> Finding:
@@ -254,8 +297,10 @@ def _code_line(case: Case, rank: int, wait: Wait) -> Finding | None:
     frame = case.user_frame(operation.frames)
     if frame is None:
         return None
+    callers = {case.job.ops[row].rank for row in rows}
+    who = "the others" if len(callers) > 1 else f"rank {operation.rank}"
     return Finding(
-        f"the others called {operation.title} at {frame.filename}:{frame.line}; rank {rank} did not get there",
+        f"{who} called {operation.title} at {frame.filename}:{frame.line}; rank {rank} did not get there",
         case.source(operation.rank, operation),
     )
 
@@ -287,7 +332,7 @@ def _steps(case: Case, found: list[_Root], wait: Wait) -> list[str]:
         at = f" on {node}" if node else ""
         if root.kind == "absent":
             stack = case.main_stack(root.rank)
-            frame = case.user_frame(stack.frames) if stack else None
+            frame = case.user_frame(stack.frames) or next(iter(stack.frames), None) if stack else None
             if frame is not None:
                 steps.append(
                     f"code: rank {root.rank} is at {frame.filename}:{frame.line} ({frame.name}); see why it stays there"
@@ -297,7 +342,7 @@ def _steps(case: Case, found: list[_Root], wait: Wait) -> list[str]:
                 line = case.user_frame(last.frames) if last else None
                 after = f" after {line.filename}:{line.line}" if line else ""
                 steps.append(
-                    f"code: see what rank {root.rank}{at} does{after} instead of {case.title(wait)} "
+                    f"code: see what rank {root.rank}{at} does{after} instead of {case.own_title(wait, root.rank)} "
                     "(data loading, checkpoint, compilation, a branch); run under `hangscope run` to "
                     "get its stack next time"
                 )
@@ -315,7 +360,8 @@ def _steps(case: Case, found: list[_Root], wait: Wait) -> list[str]:
                 f"node: check the GPU of rank {root.rank}{at}: nvidia-smi -q, dmesg | grep -i xid; drain "
                 f"the node if it repeats"
             )
-            steps.append(f"code: look at the kernels that rank {root.rank} launched before {case.title(wait)}")
+            stuck = case.own_title(wait, root.rank)
+            steps.append(f"code: look at the kernels that rank {root.rank} launched before {stuck}")
         else:
             steps.append(f"collect what is missing of rank {root.rank}{at}: its dump, its log, its exit status")
     return steps
