@@ -86,6 +86,8 @@ class Group:
     members: tuple[int, ...] | None
     backend: str = ""
     inferred: bool = False
+    open: tuple[int, ...] = ()
+    """Ranks without a dump that may belong to it as well, where members were learnt from the dumps."""
 
     @property
     def label(self) -> str:
@@ -433,6 +435,10 @@ class WatchdogReport:
     signalled_by: int | None = None
 
 
+GLOO_SIZE = "gloo::EnforceNotMet"
+"""The type under which Gloo ends a process that got more bytes than its call asked for."""
+
+
 @dataclass(frozen=True, slots=True)
 class PythonError:
     """An exception that ended (or was printed by) one rank, with its frames, outermost first as Python prints them."""
@@ -557,6 +563,8 @@ class ThreadStack:
     sample: int = 1
     active: bool | None = None
     node: str | None = None
+    outside: bool = False
+    """Read out of the process's memory (py-spy), which a stopped process allows too; otherwise the process answered."""
 
 
 @dataclass(frozen=True, slots=True)

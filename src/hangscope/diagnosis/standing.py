@@ -9,11 +9,12 @@ import re
 from collections import defaultdict
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import cached_property
 
 import numpy as np
 
 from hangscope.diagnosis.align import Alignment, Ints, is_guessed
-from hangscope.model import UNKNOWN, Group, Job, Kind, Operation, State, WatchdogReport
+from hangscope.model import UNKNOWN, Frame, Group, Job, Kind, Operation, State, WatchdogReport
 
 
 class Place(Enum):
@@ -100,7 +101,8 @@ class Standings:
             standing = self._from_dump(rank)
             if standing is None:
                 standing = self._from_log(rank, reports.get(rank, []), mixed)
-            self.of[rank] = standing or Standing(rank, "none")
+            self.of[rank] = standing = standing or Standing(rank, "none")
+            standing.inside = standing.inside or self._unrecorded(rank, reports.get(rank, []))
         self._mixed = mixed
         self._share_timing()
         self._mark_outdated()
@@ -173,6 +175,33 @@ class Standings:
         # An asynchronous error may be reported for an operation that had just finished: the counters know better.
         standing.inside = tuple(u for u in inside if (u.seq or 0) > standing.completed.get(u.group, UNKNOWN))
         return standing
+
+    def _unrecorded(self, rank: int, reports: list[WatchdogReport]) -> tuple[Unit, ...]:
+        """What a rank waits in without a record. Gloo records no point-to-point calls, and its calls block: a rank that
+        raised waited in something, and so does one without a dump whose own stack ends inside such a call."""
+        dumps = self.job.dumps.get(rank, ())
+        raised = [r for r in reports if r.frames and r.kind in ("timeout", "async_error") and r.seq is None]
+        if any(d.backend != "gloo" for d in dumps):
+            return ()
+        if raised:
+            name = raised[-1].operation or "an operation that was not recorded"
+        elif not dumps and rank in self._in_calls:
+            name = self._in_calls[rank]
+        else:
+            return ()
+        report = raised[-1] if raised else None
+        return (Unit(rank, self.group_of(rank, None, None), None, name, State.UNKNOWN, (), True, report),)
+
+    @cached_property
+    def _in_calls(self) -> dict[int, str]:
+        """Of a job on Gloo: rank → the call of torch.distributed that its main thread is in, by its own stack."""
+        if not self.job.dumps or any(d.backend != "gloo" for dumps in self.job.dumps.values() for d in dumps):
+            return {}
+        found: dict[int, tuple[int, Frame]] = {}
+        for stack in self.job.facts.stacks:
+            if stack.rank is not None and stack.main and not stack.outside and stack.frames:
+                found[stack.rank] = max(found.get(stack.rank, (0, stack.frames[0])), (stack.sample, stack.frames[0]))
+        return {rank: f.name for rank, (_, f) in found.items() if f.filename.endswith("/distributed_c10d.py")}
 
     def group_of(self, rank: int, name: str | None, desc: str | None) -> int:
         """The index of the group that a log line speaks of; a group that no dump knows is added."""

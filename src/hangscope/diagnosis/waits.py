@@ -81,7 +81,8 @@ class Waits:
             return
         at_ns = self.launched_at_ns(wait)
         inside = {u.rank for u in wait.inside}
-        for rank in standings.groups[wait.group].members or ():
+        group = standings.groups[wait.group]
+        for rank in (*(group.members or ()), *group.open):
             if rank in inside:
                 continue
             place = standings.place(rank, wait.group, wait.seq, at_ns)
@@ -150,7 +151,11 @@ class Waits:
     def roots(self) -> list[int]:
         """Ranks that others wait for, and that wait for no one."""
         awaited = {r for wait in self.all for r in wait.blockers if {*wait.waiters, *wait.finished} - {r}}
-        return sorted(rank for rank in awaited if not self.blockers(rank))
+        return sorted(rank for rank in awaited if not self.blockers(rank) and not self._waits_unrecorded(rank))
+
+    def _waits_unrecorded(self, rank: int) -> bool:
+        """Whether a rank waits in something that was not recorded: for whom is not known, but for somebody."""
+        return any(not unit.rows and unit.seq is None for unit in self.standings.of[rank].inside)
 
     def knots(self) -> list[list[int]]:
         """Sets of ranks that wait for each other and, outside the set, for no one."""

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from hangscope.model import (
+    GLOO_SIZE,
     Frame,
     KernelMessage,
     PythonError,
@@ -146,6 +147,10 @@ def python_errors(text: TextFile, times: Times, who: Identity) -> list[PythonErr
         found.append(
             PythonError(rank, "torch.OutOfMemoryError", note.text, (), source, at_ns, node_of(who, rank, text))
         )
+    for note in text.torch.wrong_sizes:
+        rank = text.writers.rank_of(note.tag, note.stream, text.rank)
+        source = text.torch.source(note.number)
+        found.append(PythonError(rank, GLOO_SIZE, note.text, (), source, times.ns(note.at), node_of(who, rank, text)))
     for note in text.torch.fatal_errors:
         rank = text.writers.rank_of(note.tag, note.stream, text.rank)
         found.append(
@@ -265,6 +270,7 @@ def thread_stacks(text: TextFile, who: Identity) -> list[ThreadStack]:
                     sample=capture.sample,
                     active=thread.active,
                     node=node_of(who, rank, text),
+                    outside=capture.by == "py-spy",
                 )
             )
     return found

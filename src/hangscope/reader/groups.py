@@ -3,7 +3,7 @@
 Identity is the name and the member set: `split_group` gives one name to disjoint groups, and the number a process gives
 its groups (`pg_id`) means nothing on another rank. Where a dump does not say who belongs to a group (Gloo; torch 2.2; a
 table that is filled only when a communicator is made), another rank's table that lists this rank is used, and only then
-the ranks that recorded the group.
+the ranks that recorded the group; those that left no dump may belong to it too.
 """
 
 from __future__ import annotations
@@ -59,6 +59,7 @@ class _Found:
     desc: str = ""
     ranks: set[int] = field(default_factory=set)
     sizes: set[int] = field(default_factory=set)
+    open: Members = ()
     several: bool = False
     """Whether two ranks have one number within it, so that it is more than one group."""
 
@@ -90,6 +91,7 @@ def join(dumps: Sequence[tuple[int, RawDump]], world: Members) -> Joined:
     keys, found = _keys(mentions)
     _count_own_numbers(dumps, mentions, keys, found)
     gaps = [*_settle_pools(mentions, keys, found, world), *_disagreements(found)]
+    _add_silent(mentions, keys, found, world)
     same = _without_backend(found)
     order = sorted((key for key in found if key not in same), key=lambda key: _sort_key(key, found[key]))
     position = {key: index for index, key in enumerate(order)}
@@ -272,6 +274,39 @@ def _settle_pools(
     return gaps
 
 
+def _add_silent(mentions: Sequence[_Mention], keys: Sequence[_Key], found: dict[_Key, _Found], world: Members) -> None:
+    """A rank without a dump recorded nothing, and yet belongs to groups: without it nobody would be missing there.
+
+    The groups of one description are cut from one mesh, so that one that lacks members is a copy of a whole one, moved
+    by a few ranks. Where that does not tell, every silent rank that no such group has may belong to it.
+    """
+    silent = set(world) - {mention.rank for mention in mentions}
+    defaults = {key for mention, key in zip(mentions, keys, strict=True) if mention.is_default}
+    families: dict[tuple[str, str, int], list[_Found]] = defaultdict(list)
+    for key, entry in found.items():
+        if key.members is None and key.name is not None and key not in defaults and entry.inferred and entry.members:
+            families[key.backend, entry.desc, key.serial].append(entry)
+    for siblings in families.values() if silent else ():
+        size = max(len(entry.members or ()) for entry in siblings)
+        shapes = {_shape(entry.members or ()) for entry in siblings if len(entry.members or ()) == size}
+        if len(shapes) == 1 and len(siblings) > 1:
+            shape = shapes.pop()
+            for entry in siblings:
+                here = set(entry.members or ())
+                copies = [{min(here) - back + step for step in shape} for back in shape]
+                fitting = [copy for copy in copies if here <= copy <= here | silent]
+                if len(fitting) == 1:
+                    entry.members = tuple(sorted(fitting[0]))
+        open_ranks = silent - {rank for entry in siblings for rank in entry.members or ()}
+        for entry in siblings:
+            entry.open = tuple(sorted(open_ranks))
+
+
+def _shape(members: Members) -> Members:
+    """Members as distances from the first."""
+    return tuple(rank - members[0] for rank in members)
+
+
 def _disagreements(found: Mapping[_Key, _Found]) -> list[Gap]:
     """Tables of one name that overlap without being equal."""
     by_name: dict[tuple[str, str, int], list[_Key]] = defaultdict(list)
@@ -314,7 +349,7 @@ def _group(index: int, key: _Key, entry: _Found) -> Group:
     desc = entry.desc
     if key.serial and key.name is not None:
         desc = f"{desc or key.name} (made before, {key.serial})"
-    return Group(index, entry.name, desc, entry.members, key.backend, entry.inferred)
+    return Group(index, entry.name, desc, entry.members, key.backend, entry.inferred, entry.open)
 
 
 def _order(mention: _Mention, group: Group, world: Members) -> Members | None:

@@ -15,6 +15,7 @@ from hangscope.errors import NotFoundError
 from hangscope.model import Facts, Gap, Job, KernelMessage, Process, PythonError, RasReport, Source, WatchdogReport
 from hangscope.reader import counters, dumps, facts, nccl_facts, nccl_logs
 from hangscope.reader.evidence import Evidence, gather
+from hangscope.reader.gave_up import reopen
 from hangscope.reader.identity import Identity, identify, merge_nccl
 from hangscope.reader.processes import merge_processes
 from hangscope.reader.restarts import newest_processes, newest_reports
@@ -66,6 +67,8 @@ def _job(evidence: Evidence, inputs: tuple[str, ...]) -> Job:
     who.notes.extend(facts.network_notes(who, processes))
     merged, statements, conflicts = merge_processes(who)
     made = _facts(evidence, who, processes, reports, statements, assembled, start_ns)
+    if manifest is None or manifest.reason != "stall":  # captured in a stall, dumps are older than any exception
+        reopen(assembled.ops, assembled.dumps, made[0].watchdog)
     gaps = [*evidence.gaps, *assembled.gaps, *who.gaps, *conflicts]
     gaps.extend(gap for manifest in evidence.manifests for gap in manifest.gaps)
     gaps.extend(gap for node in evidence.nodes for gap in node.gaps)

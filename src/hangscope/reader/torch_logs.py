@@ -55,6 +55,7 @@ _DESYNC = re.compile(
 )
 _OOM = re.compile(r"(?:CUDA|HIP|NPU|XPU) out of memory\. Tried to allocate")
 _FATAL_PYTHON = re.compile(r"^Fatal Python error: (?P<why>.*)")
+_GLOO_SIZE = re.compile(r"op\.preamble\.length <= op\.nbytes\. (?P<got>\d+) vs (?P<expected>\d+)")
 _NCCL_VERSION = re.compile(r"NCCL version (\d+\.\d+(?:\.\d+)*)")
 
 WORDS = (
@@ -75,6 +76,7 @@ WORDS = (
     "out of memory",
     "Fatal Python error",
     "First PG on this rank",
+    "op.preamble.length",
 )
 """Every line that is looked at more closely holds one of these."""
 _ANY = re.compile("|".join(map(re.escape, WORDS)))
@@ -132,6 +134,8 @@ class TorchLog:
         self.recorder_off: list[Note] = []
         self.out_of_memory: list[Note] = []
         self.fatal_errors: list[Note] = []
+        self.wrong_sizes: list[Note] = []
+        """Gloo got more bytes than the call asked for, and ended the process."""
         self.torch_versions: set[str] = set()
         self.nccl_version: str | None = None
         self._tracebacks = Tracebacks()
@@ -195,6 +199,9 @@ class TorchLog:
             self.out_of_memory.append(Note(line.tag, line.stream, line.number, text.strip(), at))
         elif match := _FATAL_PYTHON.match(text):
             self.fatal_errors.append(Note(line.tag, line.stream, line.number, match["why"], at))
+        elif (match := _GLOO_SIZE.search(text)) and not in_traceback:
+            why = f"a peer sent {match['got']} bytes where {match['expected']} were expected"
+            self.wrong_sizes.append(Note(line.tag, line.stream, line.number, why, at))
 
     # ---- one report from several lines ----
 
@@ -365,6 +372,7 @@ class TorchLog:
             or self.recorder_off
             or self.out_of_memory
             or self.fatal_errors
+            or self.wrong_sizes
         )
 
 
