@@ -1,7 +1,8 @@
 """What became of a rank's process: it ended, it is frozen, it lives, or nobody can say. Each with what shows it.
 
 A process that ended is a cause only if it ended first. PyTorch's watchdog aborts every victim in the end (SIGABRT), and
-launchers stop the rest of a job with SIGTERM, then SIGKILL: those ends are effects.
+launchers stop the rest of a job with SIGTERM, then SIGKILL: those ends are effects. So is the end of a process whose
+only exception says that a collective timed out or that a peer went away, even where it was the first to give up.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ from hangscope.diagnosis.words import first_line
 from hangscope.model import Job, Process, PythonError, Source
 
 _EFFECTS = (-signal.SIGABRT, -signal.SIGTERM, 128 + signal.SIGABRT, 128 + signal.SIGTERM)
+_ORDERED = ("KeyboardInterrupt", "SystemExit", "Fatal Python error")
+"""Exceptions that say who was told to stop, not that a peer was lost."""
 _FIRST_BY_S = 2.0
 """A process that ended this much before all others ended by itself, whatever its status says."""
 
@@ -41,6 +44,10 @@ class Fates:
         self._ras_missing, self._ras_dead = _ras_missing(job)
         self._answered = {r.rank for r in job.facts.watchdog}
         self._victims = {e.rank for e in job.facts.errors if e.consequence} - set(self._errors)
+        self._gave_up = {
+            e.rank for e in job.facts.errors if e.consequence and e.type not in _ORDERED and e.rank in self._victims
+        }
+        self._stacks = _answered_stacks(job)
         self._memory: dict[int, Fate] = {}
 
     def of(self, rank: int) -> Fate:
@@ -119,7 +126,11 @@ class Fates:
         still_there = any(p.exit_status is None and p.state not in ("gone", "Z") for p in others)
         ends = [p.ended_at_s for p in others if p.ended_at_s is not None]
         if process.exit_status in _EFFECTS:
-            causes = [p for p in others if p.exit_status is not None and p.exit_status not in (*_EFFECTS, 0)]
+            causes = [
+                p
+                for r, p in self.job.processes.items()
+                if r != rank and p.exit_status not in (None, 0, *_EFFECTS) and r not in self._gave_up
+            ]
             if self._reported_timeout(rank) or causes:
                 return False
             return still_there or (process.ended_at_s is not None and _well_before(process.ended_at_s, ends))
@@ -132,6 +143,8 @@ class Fates:
         alike = [p for p in others if p.exit_status == process.exit_status]
         if process.exit_status < 0 and len(alike) * 2 > len(others):
             return False  # one hand ended them all
+        if process.exit_status > 0 and rank in self._gave_up:
+            return False  # its only exception says that it waited for somebody else, or lost somebody
         if process.ended_at_s is None or not ends:
             return True
         if rank in self._victims and min(ends) <= process.ended_at_s:
@@ -163,7 +176,7 @@ class Fates:
 
     def _vanished(self, rank: int) -> Fate | None:
         """No dump, no reaction in its log, and neighbours that lost the connection before anybody timed out."""
-        if not self._no_sign_of_life(rank):
+        if not self._no_sign_of_life(rank) or rank in self._stacks:
             return None
         if self._closed:
             return Fate(
@@ -197,7 +210,7 @@ class Fates:
         if gil:
             text = f"rank {rank}'s monitor thread could not take the GIL"
             return Fate("frozen", "strong", "holds the GIL and runs no Python", (Finding(text, (gil[0].source,)),))
-        if not self._no_sign_of_life(rank):
+        if not self._no_sign_of_life(rank) or rank in self._stacks:
             return None
         alive = process is not None and process.exit_status is None and process.alive_at_end
         in_ras = self._ras_missing.get(rank)
@@ -222,6 +235,9 @@ class Fates:
     def _alive(self, rank: int) -> Fate | None:
         if not self._no_sign_of_life(rank):
             return Fate("alive", "strong", "its process was alive")
+        if rank in self._stacks:
+            text = f"rank {rank}'s process answered with its stack"
+            return Fate("alive", "strong", "its process answered", (Finding(text, (self._stacks[rank],)),))
         process = self.job.processes.get(rank)
         if process is not None and process.alive_at_end:
             return Fate("alive", "weak", "its process was still there")
@@ -248,6 +264,18 @@ def _own_errors(job: Job) -> dict[int, PythonError]:
     for error in job.facts.errors:
         if error.rank is not None and not error.consequence:
             found.setdefault(error.rank, error)
+    return found
+
+
+def _answered_stacks(job: Job) -> dict[int, Source]:
+    """Ranks whose process gave its own stack, with the source. One that was read from outside proves no life."""
+    by_pid = {p.pid: r for r, p in job.processes.items() if p.pid is not None}
+    crashed = {(e.source.file, e.rank) for e in job.facts.errors if e.type == "Fatal Python error"}
+    found: dict[int, Source] = {}
+    for stack in job.facts.stacks:
+        rank = stack.rank if stack.rank is not None else by_pid.get(stack.pid) if stack.pid is not None else None
+        if rank is not None and not stack.outside and (stack.source.file, rank) not in crashed:
+            found.setdefault(rank, stack.source)
     return found
 
 
