@@ -14,6 +14,7 @@ from hangscope.diagnosis.rules.other_root import other_root, silent_root
 from hangscope.diagnosis.rules.peers import wrong_peer
 from hangscope.diagnosis.rules.reported import only_silent, ran_ahead, reported_mismatch
 from hangscope.diagnosis.rules.roots import roots
+from hangscope.diagnosis.rules.sizes import other_size
 from hangscope.diagnosis.rules.slow import slow
 from hangscope.diagnosis.rules.stacks import apart, only_stacks
 
@@ -21,6 +22,7 @@ HANG_RULES = (
     alone_among_guessed,
     hung_mismatch,
     reported_mismatch,
+    other_size,
     ran_ahead,
     wrong_peer,
     other_root,
