@@ -79,21 +79,7 @@ def _json_entries(dump: Dumped) -> list[str]:
     held = dump.holding
     layouts: dict[tuple[int, bool], str] = {}
     entries = []
-    columns = zip(
-        held.call.tolist(),
-        held.record.tolist(),
-        held.seq.tolist(),
-        held.p2p_seq.tolist(),
-        held.op_id.tolist(),
-        held.created_ns.tolist(),
-        held.started_ns.tolist(),
-        held.completed_ns.tolist(),
-        held.duration_ms.tolist(),
-        held.state.tolist(),
-        held.retired.tolist(),
-        strict=True,
-    )
-    for call, record, seq, p2p_seq, op_id, created, started, completed, duration, state, retired in columns:
+    for call, record, seq, p2p_seq, op_id, created, started, completed, duration, state, retired in held.entries():
         timed = duration == duration
         layout = layouts.get((call, timed))
         if layout is None:

@@ -63,23 +63,9 @@ def _entries(dump: Dumped) -> list[dict[str, object]]:
         }
         for number, values in dump.fixed.items()
     }
-    columns = zip(
-        held.call.tolist(),
-        held.record.tolist(),
-        held.seq.tolist(),
-        held.p2p_seq.tolist(),
-        held.op_id.tolist(),
-        held.created_ns.tolist(),
-        held.started_ns.tolist(),
-        held.completed_ns.tolist(),
-        held.duration_ms.tolist(),
-        held.state.tolist(),
-        held.retired.tolist(),
-        strict=True,
-    )
-    entries = []
-    for call, record, seq, p2p_seq, op_id, created, started, completed, duration, state, retired in columns:
-        values = {
+    entries: list[dict[str, object]] = []
+    for call, record, seq, p2p_seq, op_id, created, started, completed, duration, state, retired in held.entries():
+        values: dict[str, object] = {
             **fixed[call],
             "record_id": record,
             "seq_id": seq + p2p_seq,

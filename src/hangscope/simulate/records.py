@@ -7,6 +7,7 @@ process group (2.4 to 2.15) and the formats derive their own from them.
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -81,6 +82,24 @@ class Holding:
 
     def __len__(self) -> int:
         return len(self.call)
+
+    def entries(self) -> Iterator[tuple[int, int, int, int, int, int, int, int, float, int, bool]]:
+        """Entry by entry, as plain numbers: call, record, the two sequence numbers, op id, the three times, duration,
+        state, retired."""
+        return zip(
+            self.call.tolist(),
+            self.record.tolist(),
+            self.seq.tolist(),
+            self.p2p_seq.tolist(),
+            self.op_id.tolist(),
+            self.created_ns.tolist(),
+            self.started_ns.tolist(),
+            self.completed_ns.tolist(),
+            self.duration_ms.tolist(),
+            self.state.tolist(),
+            self.retired.tolist(),
+            strict=True,
+        )
 
 
 class Recorder:
