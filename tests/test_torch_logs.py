@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from hangscope.model import PythonError, TransportEvent, WatchdogReport
+from hangscope.model import GLOO_SIZE, PythonError, TransportEvent, WatchdogReport
 from hangscope.reader import facts, nccl_facts
 from hangscope.reader.identity import Identity
 from hangscope.reader.lines import Clock, resolve_time, split_prefix
@@ -552,3 +552,16 @@ def test_very_long_line_and_wild_bytes_do_no_harm() -> None:
     log = TextFile("out.log")
     log.read(io.BytesIO(data), len(data))
     assert [(d.seq, d.number) for d in log.torch.reports] == [(16, 3)]
+
+
+def test_size_that_gloo_ends_a_process_over_is_read() -> None:
+    """Gloo's enforce says how much came and how much was expected. It is no effect of another's failure."""
+    text = (
+        "terminate called after throwing an instance of 'gloo::EnforceNotMet'\n"
+        "  what():  [enforce fail at /__w/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:456] op.preamble.length <= "
+        "op.nbytes. 32768 vs 16384. Received data size doesn't match expected size. Is there a distributed collective "
+        "mismatch in your code?\n"
+    )
+    (found,) = errors(text, rank=4)
+    assert (found.rank, found.type, found.consequence) == (4, GLOO_SIZE, False)
+    assert found.message == "a peer sent 32768 bytes where 16384 were expected"
