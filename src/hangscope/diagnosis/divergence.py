@@ -7,7 +7,7 @@ calls, and the call that it skipped is named from the others' recordings.
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 
 import numpy as np
@@ -37,7 +37,7 @@ class Divergence:
     seq: int
     shape: Shape
     odd: tuple[int, ...]
-    """The ranks that differ from the majority; where the sides are equal, both sides."""
+    """The ranks that differ from the majority; where the sides are equal, both sides; where nobody can say, none."""
     tied: bool
     odd_row: int
     """A row of an odd rank at the position."""
@@ -347,34 +347,20 @@ def _first_bad_splits(alignment: Alignment, lane: Lane) -> Divergence | None:
             continue
         rows = lane.rows[part]
         odd_rows = _odd_splits(sent[part], expected[part], rows)
-        reference_rows = np.setdiff1d(rows, odd_rows)
-        tied = not len(odd_rows) or not len(reference_rows)
-        if tied:
-            odd_rows, reference_rows = rows, rows
-        base = _divergence(alignment, lane, index, odd_rows, reference_rows, tied, None)
-        return Divergence(
-            group=base.group,
-            seq=base.seq,
-            shape=Shape.OTHER_SPLITS,
-            odd=base.odd,
-            tied=tied,
-            odd_row=base.odd_row,
-            reference_row=base.reference_row,
-            at_ns=base.at_ns,
-        )
+        unknown, tied = not len(odd_rows), members == 2  # of two, both are the sides of it
+        reference_rows = rows if unknown else np.setdiff1d(rows, odd_rows)
+        base = _divergence(alignment, lane, index, rows if unknown else odd_rows, reference_rows, tied, None)
+        odd = () if unknown and not tied else base.odd
+        return replace(base, shape=Shape.OTHER_SPLITS, odd=odd, parted_at=None)
     return None
 
 
 def _odd_splits(sent: Ints, expected: Ints, rows: Ints) -> Ints:
-    """The members whose own sizes explain the difference: the ones that differ from a clear majority."""
+    """The members that differ from a clear majority. None where splits are ragged: then every size differs by design,
+    and the recording holds the sums alone."""
     pairs = list(zip(sent.tolist(), expected.tolist(), strict=True))
-    votes = Counter(pairs).most_common()
-    if votes[0][1] * 2 > len(pairs):
-        return rows[[p != votes[0][0] for p in pairs]]
-    surplus = int(sent.sum()) - int(expected.sum())
-    # With ragged splits every member differs; one whose own surplus is exactly the group's is the simplest cause.
-    own = [i for i, (s, e) in enumerate(pairs) if s - e == surplus]
-    return rows[own] if len(own) == 1 else rows[:0]
+    usual, count = Counter(pairs).most_common(1)[0]
+    return rows[[p != usual for p in pairs]] if count * 2 > len(pairs) else rows[:0]
 
 
 def _element_counts(alignment: Alignment, rows: Ints, column: str) -> Ints:

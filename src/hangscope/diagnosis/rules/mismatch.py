@@ -7,6 +7,7 @@ import numpy as np
 from hangscope.diagnosis.align import is_guessed
 from hangscope.diagnosis.case import Case, Draft
 from hangscope.diagnosis.divergence import Divergence, Shape
+from hangscope.diagnosis.rules.splits import ragged
 from hangscope.diagnosis.verdict import Finding, OperationInFlight
 from hangscope.diagnosis.words import first_line, plural, ranks_text, sentence, shape_text, size_text
 from hangscope.model import Operation, State
@@ -52,6 +53,8 @@ def _explains_the_hang(case: Case, divergence: Divergence) -> bool:
 def _draft(case: Case, divergence: Divergence, *, hang: bool) -> Draft:
     ops = case.job.ops
     odd, reference = ops[divergence.odd_row], ops[divergence.reference_row]
+    if not divergence.odd:
+        return ragged(case, divergence, operation_at(case, divergence, reference), hang=hang)
     where = case.group_label(divergence.group)
     what = _what(case, divergence, odd, reference)
     who = ranks_text(divergence.odd)
@@ -88,7 +91,8 @@ def _draft(case: Case, divergence: Divergence, *, hang: bool) -> Draft:
     waiting = [w for w in case.waits.all if w.group == divergence.group]
     for wait in waiting[:2]:
         # Ranks that disagree at one position are inside operations of their own there.
-        apart = [r for r in wait.waiters if r in divergence.odd and wait.seq == divergence.seq]
+        differs = wait.seq == divergence.seq and case.title(wait) != odd.title
+        apart = [r for r in wait.waiters if r in divergence.odd and differs]
         together = [r for r in wait.waiters if r not in apart]
         for ranks, title in ((together, case.title(wait)), (apart, odd.title)):
             if ranks:
@@ -126,8 +130,8 @@ def _what(case: Case, d: Divergence, odd: Operation, reference: Operation) -> _W
         added = "added" if d.shape is Shape.ADDED else "left out"
         named = f"{call.name} {shape_text(call)}{at} was {added}"
         if len(calls) > 1:
-            listed = ", ".join(f"{c.name} {shape_text(c)}" for c in calls[:_CALLS_LISTED])
-            named = f"{len(calls)} calls were {added}, the first{at}: {listed}{', …' * (len(calls) > _CALLS_LISTED)}"
+            listed = ", ".join(f"{c.name} {shape_text(c)}{_called(case, c)}" for c in calls[:_CALLS_LISTED])
+            named = f"{len(calls)} calls were {added}: {listed}{', …' * (len(calls) > _CALLS_LISTED)}"
         if d.by_custom:
             said = (
                 f"{ranks_text(d.odd)} went on with {odd.name} {shape_text(odd)}{_called(case, odd)}, which usually "
@@ -140,7 +144,7 @@ def _what(case: Case, d: Divergence, odd: Operation, reference: Operation) -> _W
                 f"({plural(d.support, 'later operation')} {'agrees' if d.support == 1 else 'agree'}): {named}"
             )
         finding = Finding(said, sources, case.user_frames(call.frames))
-        return _What(text, f"{text}{at} in {where}", [finding])
+        return _What(text, f"{_count(d, f'{call.name} #{d.seq}{at}', len(calls))}, in {where}", [finding])
     if d.shape is Shape.OTHER_OPERATION:
         text = f"ran {odd.name} where {others} ran {reference.name} (#{d.seq})"
         finding = Finding(
@@ -171,7 +175,7 @@ def _what(case: Case, d: Divergence, odd: Operation, reference: Operation) -> _W
         sources,
         case.user_frames(odd.frames),
     )
-    return _What(text, f"{text} in {where}", [finding])
+    return _What(text, f"{text}, in {where}", [finding])
 
 
 def _count(d: Divergence, first: str, count: int) -> str:
