@@ -9,7 +9,7 @@ import re
 from collections import defaultdict
 from dataclasses import dataclass, field
 from enum import Enum
-from functools import cached_property
+from functools import cache, cached_property
 
 import numpy as np
 
@@ -82,6 +82,7 @@ class Standing:
 _SYMMETRIC = re.compile(r"all_?reduce|all_?gather|reduce_scatter|barrier", re.IGNORECASE)
 
 
+@cache
 def is_symmetric(name: str) -> bool:
     """Whether nobody finishes the operation before everybody has joined it (NCCL and Gloo), coalesced or not."""
     return _SYMMETRIC.search(name) is not None
@@ -96,20 +97,20 @@ class Standings:
         self.groups: list[Group] = list(self.job.groups)
         self.of: dict[int, Standing] = {}
         mixed = _groups_with_peers(alignment)
+        self._mixed = mixed
         reports = _reports_by_rank(self.job)
         for rank in self.job.ranks:
-            standing = self._from_dump(rank)
+            standing = self._from_dump(rank, reports.get(rank, []))
             if standing is None:
                 standing = self._from_log(rank, reports.get(rank, []), mixed)
             self.of[rank] = standing = standing or Standing(rank, "none")
             standing.inside = standing.inside or self._unrecorded(rank, reports.get(rank, []))
-        self._mixed = mixed
         self._share_timing()
         self._mark_outdated()
 
     # ---- building ----------------------------------------------------------------------------------------------------
 
-    def _from_dump(self, rank: int) -> Standing | None:
+    def _from_dump(self, rank: int, reports: list[WatchdogReport]) -> Standing | None:
         job, ops = self.job, self.job.ops
         dumps = job.dumps.get(rank, ())
         if not dumps or not any(d.records for d in dumps):
@@ -140,8 +141,28 @@ class Standings:
             if wrapped:
                 standing.first_kept[g] = int(seq[mine].min())
         units = _unfinished_units(self.alignment, rank, rows[state != State.COMPLETED])
-        standing.inside, standing.queued = _split_inside(units)
+        overwritten = self._overwritten(standing, units, reports)
+        standing.inside, standing.queued = _split_inside([*overwritten, *units])
         return standing
+
+    def _overwritten(self, standing: Standing, units: list[Unit], reports: list[WatchdogReport]) -> list[Unit]:
+        """Operations that a rank still waits in, although it queued so much behind them that its ring lost them.
+
+        The counters know: the one after the last completed is what it is inside of, and the oldest entry is later.
+        """
+        lost: list[Unit] = []
+        oldest = {unit.group: unit for unit in reversed(units) if not unit.point_to_point}
+        for group, first in standing.first_kept.items():
+            status = self.job.status.get((standing.rank, group))
+            if status is None or status.last_completed is None or status.counts_op_ids or group in self._mixed:
+                continue
+            waits_in = status.last_completed + 1
+            if group in oldest and oldest[group].seq == first > waits_in > 0:
+                named = [r.operation for r in reports if r.seq == waits_in and r.operation]
+                names = {unit.name for unit in units if unit.group == group}
+                name = named[0] if named else names.pop() if len(names) == 1 else "collective"
+                lost.append(Unit(standing.rank, group, waits_in, name, State.UNKNOWN, ()))
+        return lost
 
     def _from_log(self, rank: int, reports: list[WatchdogReport], mixed: set[int]) -> Standing | None:
         if not reports:
@@ -268,6 +289,8 @@ class Standings:
             return Place.INSIDE if any(u.group == group and u.seq == seq for u in standing.inside) else Place.QUEUED
         if standing.source == "log":
             return self._place_from_counters(standing, group, seq)
+        if any(u.group == group and u.seq == seq and not u.point_to_point for u in standing.inside):
+            return Place.INSIDE
         if standing.source == "poll" or not standing.whole:
             return self._place_from_status(rank, group, seq)
         if seq <= standing.launched.get(group, UNKNOWN):
