@@ -73,7 +73,7 @@ def test_extra_call_in_a_pipeline_blames_one_rank_and_no_stage(odd: int, stacks:
     assert accused(verdict) == [odd]
     assert (verdict.kind, verdict.confidence) == ("mismatch", "high")
     assert "barrier" in verdict.headline
-    assert any("others went on with send" in finding.text for finding in verdict.why)
+    assert any("other ranks, is send" in finding.text for finding in verdict.why)
 
 
 def test_call_left_out_across_groups_is_named_with_its_line() -> None:

@@ -27,7 +27,7 @@ _LEAST_VOTES = 2
 _LEAST_ROUNDS = 3
 """How many earlier rounds, all alike, make the custom of a rank that is alone in its role."""
 _CALLS_BEFORE = 8
-"""At most so many finished calls before the first unfinished one are looked at: a small send may finish all the same."""
+"""How many finished calls before the first unfinished one are looked at: a small send may finish all the same."""
 _CALLS_AFTER = 16
 """How far behind the usual call another one may come and still be the next thing to do."""
 _BASE = np.uint64(0x9E3779B97F4A7C15)
@@ -48,16 +48,18 @@ class Departure:
     rank: int
     row: int
     usual_row: int
+    own_row: int
+    """The rank's own last call of the usual kind: it says which of its own groups was due."""
     votes: int
     """How many ranks (its own earlier rounds count as one), or of its own rounds, went on like `usual_row`."""
     sort: Sort = Sort.ORDER
 
 
-def departures(standings: Standings, ranks: list[int]) -> dict[int, Departure]:
-    """Of some ranks the unfinished, or last, call that is out of custom. None if most of them left it."""
+def departures(standings: Standings, ranks: list[int], among: int) -> dict[int, Departure]:
+    """Of some ranks the unfinished, or last, call that is out of custom. None if that were most of `among` ranks."""
     candidates = {rank: rows for rank in ranks if len(rows := _recent(standings, rank))}
     found = _departures(standings.alignment, candidates)
-    return found if len(found) * 2 <= len(ranks) else {}  # custom is what most do
+    return found if len(found) * 2 <= among else {}  # custom is what most do
 
 
 def _recent(standings: Standings, rank: int) -> Ints:
@@ -77,19 +79,18 @@ def _departures(alignment: Alignment, candidates: dict[int, Ints]) -> dict[int, 
     calls = _calls(alignment)
     ranks = ops.column("rank").astype(np.int64)
     judged: dict[int, Departure | None] = {}
-    for context, hashes in _contexts(calls, ranks):
+    for hashes in _contexts(calls, ranks):
         order = np.argsort(hashes, kind="stable")  # by rank and time within one context
         sorted_hashes = hashes[order]
         for rank, rows in candidates.items():
+            kept_from = ops.span(rank).start
             for row in rows.tolist():
                 if row in judged or hashes[row] == 0:
                     continue
                 low, high = np.searchsorted(sorted_hashes, [hashes[row], hashes[row] + np.uint64(1)])
-                same = order[low:high]
-                if len(same) > 1 and (vote := _vote(row, rank, row - ops.span(rank).start, same, ranks, calls)) is not None:
+                vote = _vote(row, rank, row - kept_from, order[low:high], ranks, calls)
+                if vote is not None:
                     judged[row] = vote if isinstance(vote, Departure) else None
-        if context == _CONTEXTS[-1]:
-            break
     plain: Ints | None = None
     for rank, rows in candidates.items():
         odd = [departure for row in rows.tolist() if (departure := judged.get(row)) is not None]
@@ -134,14 +135,16 @@ def _vote(row: int, rank: int, place: int, same: Ints, ranks: Ints, calls: Ints)
     if votes[int(calls[row])] * 2 >= len(newest):
         return False
     usual, count = votes.most_common(1)[0]
-    if usual not in calls[row - place : row]:
+    own = np.flatnonzero(calls[row - place : row] == usual)
+    if not len(own):
         return False  # it never makes that call: it has another role than those who do
     fitting = newest[calls[newest] == usual]
     foreign = fitting[ranks[fitting] != rank]
-    return Departure(rank, row, int((foreign if len(foreign) else fitting)[0]), count)
+    usual_row = int((foreign if len(foreign) else fitting)[0])
+    return Departure(rank, row, usual_row, int(own[-1]) + row - place, count)
 
 
-def _contexts(calls: Ints, ranks: Ints) -> list[tuple[int, Hashes]]:
+def _contexts(calls: Ints, ranks: Ints) -> list[Hashes]:
     """Per row a hash of the calls before it, for every length of context; 0 where there are not so many."""
     total = len(calls)
     start = np.zeros(total, dtype=np.int64)
@@ -159,7 +162,7 @@ def _contexts(calls: Ints, ranks: Ints) -> list[tuple[int, Hashes]]:
             shifted[length:] = window[:-length]
             window = window + shifted * power * np.uint64(31)
             length, power = 2 * length, power * power
-    return [(length, found[length]) for length in _CONTEXTS]
+    return [found[length] for length in _CONTEXTS]
 
 
 def _calls(alignment: Alignment, *, lines: bool = True) -> Ints:

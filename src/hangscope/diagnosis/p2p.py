@@ -42,6 +42,12 @@ def counterparts(unit: Unit, standings: Standings) -> list[tuple[int, Counterpar
     return found
 
 
+def counterpart_of(row: int, rank: int, peer: int, standings: Standings) -> Counterpart:
+    """The other side of one send or receive, finished or not."""
+    sending = int(standings.job.ops.column("kind")[row]) == Kind.SEND
+    return _counterpart(row, rank, peer, sending, standings)
+
+
 def _counterpart(row: int, rank: int, peer: int, sending: bool, standings: Standings) -> Counterpart:
     standing = standings.of.get(peer)
     if standing is None or standing.source not in ("dump",) or not standing.whole:

@@ -31,7 +31,9 @@ def deadlock(case: Case) -> Draft | None:
         for wait, ranks in minority
         for rank in ranks
     }
-    largest_wait, _ = max(sides, key=lambda s: len(s[1]))
+    due = {int(case.job.ops.column("group")[departure.own_row]) for departure in odd.values()}
+    missed = [w for w, _ in sides if set(culprits) & set(w.blockers) - set(w.waiters)] or [w for w, _ in sides]
+    wait = max(missed, key=lambda w: (w.group in due, len(w.inside)))
     names = ranks_text(culprits)
     why = [
         Finding(
@@ -47,7 +49,6 @@ def deadlock(case: Case) -> Draft | None:
     guessed = any(is_guessed(case.groups[w.group]) for w, _ in sides)
     inferred = any(case.standings.of[rank].source == "log" for rank in knot)
     order = [case.group_label(w.group) for w, _ in sides]
-    usual = [case.group_label(int(case.job.ops.column("group")[d.usual_row])) for d in odd.values()]
     summary_sides = "; ".join(
         f"{ranks_text(ranks)} in {case.title(w)} of {case.group_label(w.group)}" for w, ranks in sides[:3]
     )
@@ -65,11 +66,11 @@ def deadlock(case: Case) -> Draft | None:
         if not tied
         else "deadlock: a cycle of waits whose sides are equally large",
         culprits=culprits,
-        wait=largest_wait,
+        wait=wait,
         why=why,
         next_steps=[
             "code: make every rank use these groups in the same order: "
-            + ", then ".join(dict.fromkeys([*usual[:1], case.group_label(largest_wait.group), *order])),
+            + ", then ".join(dict.fromkeys([case.group_label(wait.group), *order])),
             "NCCL 2.26 and newer can order them itself: NCCL_LAUNCH_ORDER_IMPLICIT=1",
         ],
         victims_of=set(culprits) if not tied else set(),

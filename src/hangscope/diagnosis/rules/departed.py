@@ -46,10 +46,12 @@ def departed(case: Case) -> Draft | None:
 def departure_finding(case: Case, departure: Departure) -> Finding:
     """What a rank called, and what the others did after the same calls before it."""
     call, usual = case.job.ops[departure.row], case.job.ops[departure.usual_row]
-    others = f"{departure.votes} others" if usual.rank != call.rank else f"it had {departure.votes} times"
+    due = case.job.ops[departure.own_row].group
+    who = "other ranks" if usual.rank != call.rank else "earlier rounds of its own"
     return Finding(
-        f"after the same calls before it, rank {departure.rank} went on with {call.title}{_at(case, call)}, where "
-        f"{others} {'went' if usual.rank != call.rank else 'gone'} on with {usual.name}{_at(case, usual)}",
+        f"after the same calls before it, rank {departure.rank} went on with {call.title} of "
+        f"{case.group_label(call.group.index)}{_at(case, call)}; the custom there, by {departure.votes} {who}, is "
+        f"{usual.name} of {case.group_label(due.index)}{_at(case, usual)}",
         (*case.source(departure.rank, call), *case.source(usual.rank, usual)),
     )
 

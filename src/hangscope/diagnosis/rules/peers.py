@@ -4,16 +4,20 @@ from __future__ import annotations
 
 from hangscope.diagnosis.case import Case, Draft
 from hangscope.diagnosis.custom import departures
+from hangscope.diagnosis.p2p import counterpart_of
+from hangscope.diagnosis.rules.departed import departure_finding
 from hangscope.diagnosis.standing import Place
 from hangscope.diagnosis.verdict import Finding
 from hangscope.diagnosis.waits import Wait
 from hangscope.diagnosis.words import ranks_text, sentence
 from hangscope.model import Communicator, Kind
 
+_SURE_VOTES = 3
+
 
 def wrong_peer(case: Case) -> Draft | None:
     """A rank inside a call whose peer has moved on, while another rank waits for it in a call it never made."""
-    return _from_dumps(case) or _from_connections(case)
+    return _from_dumps(case) or _from_connections(case) or _from_custom(case)
 
 
 def _from_dumps(case: Case) -> Draft | None:
@@ -46,7 +50,7 @@ def _from_dumps(case: Case) -> Draft | None:
         return None
     if len(suspects) > 1:
         # Those who wait for one with the wrong peer look alike; who left custom is the one.
-        odd = departures(case.standings, sorted({*suspects, *case.knot}))
+        odd = departures(case.standings, sorted(suspects), len(case.job.ranks))
         suspects = {rank: found for rank, found in suspects.items() if rank in odd} or suspects
     culprits: dict[int, str] = {}
     why: list[Finding] = []
@@ -87,6 +91,55 @@ def _moved_on(case: Case, peer: int, rank: int) -> bool:
     An idle peer has not gone on; it is late, and a root of its own.
     """
     return bool(case.waits.of.get(peer)) and bool(case.waits.chain(peer, {rank}))
+
+
+# ---- from custom: the call looks finished, because its launch never ended ------------------------------------------
+
+
+def _from_custom(case: Case) -> Draft | None:
+    """A root of the waits whose last calls name another peer than is the custom there, and that peer never answered.
+
+    A batch is recorded as a whole before it is launched: a rank that is stuck connecting to the wrong peer has it in
+    its dump, often as completed.
+    """
+    idle = [rank for rank in case.waits.roots() if case.standings.of[rank].idle]
+    idle = [rank for rank in idle if any(w.point_to_point for w in case.waits.waits_on(rank))]
+    for departure in departures(case.standings, idle, len(case.job.ranks)).values():
+        call, usual = case.job.ops[departure.row], case.job.ops[departure.usual_row]
+        peer = call.destination if call.kind is Kind.SEND else call.source
+        if call.kind not in (Kind.SEND, Kind.RECV) or call.kind is not usual.kind or call.frames != usual.frames:
+            continue
+        if peer is None or _answered(case, call.row, call.rank, peer):
+            continue
+        waiting = [w for w in case.waits.waits_on(departure.rank) if w.point_to_point]
+        who = ranks_text({rank for w in waiting for rank in w.waiters})
+        text = f"called {call.title}, which rank {peer} does not answer, while {who} "
+        text += f"{'waits' if len(waiting) == 1 else 'wait'} for it"
+        return Draft(
+            kind="mismatch",
+            headline=f"rank {departure.rank} {text}",
+            summary=f"{sentence(case.who(departure.rank))} {text}: sender and receiver do not name each other, and the "
+            "job hangs.",
+            confidence="high" if departure.votes >= _SURE_VOTES else "medium",
+            rule="mismatch: a point-to-point call names another peer than is the custom there, and it does not answer",
+            culprits={departure.rank: text},
+            wait=waiting[0],
+            why=[
+                departure_finding(case, departure),
+                Finding(f"rank {peer} never made the other side of {call.title}", case.source(peer)),
+                Finding(f"{who} {'is' if len(waiting) == 1 else 'are'} inside {case.title(waiting[0])}"),
+            ],
+            next_steps=[f"code: check the peer that rank {departure.rank} passes to {call.title}"],
+        )
+    return None
+
+
+def _answered(case: Case, row: int, rank: int, peer: int) -> bool:
+    """Whether the peer is known to have made the other side of a call."""
+    standing = case.standings.of.get(peer)
+    if standing is None or standing.source != "dump" or not standing.whole:
+        return True  # nobody can say that it did not
+    return counterpart_of(row, rank, peer, case.standings).row is not None
 
 
 # ---- from NCCL's log: torch makes a communicator of two for an unbatched send or receive, then records the call ------
