@@ -74,7 +74,7 @@ class Case:
     @cached_property
     def departures(self) -> dict[int, Departure]:
         """The ranks of the knot that called something else than is called there."""
-        return departures(self.standings, self.knot)
+        return departures(self.standings, self.knot, len(self.knot))
 
     # ---- words -------------------------------------------------------------------------------------------------------
 
@@ -125,10 +125,17 @@ class Case:
             inner = [self.job.ops[row] for row in unit.rows]
             named = [op.title for op in inner if op.source is not None or op.destination is not None]
             if named:
-                return (
-                    named[0] if len(named) == 1 else f"batch of {', '.join(named[:4])}{'…' if len(named) > 4 else ''}"
-                )
+                return named[0] if len(named) == 1 else _batch_title(named)
         return f"{unit.name} #{unit.seq}" if unit.seq is not None else unit.name
+
+    def call_title(self, operation: Operation) -> str:
+        """One recorded call as people say it; the closing entry of a batch by what is in the batch."""
+        if operation.kind is not Kind.BATCH or operation.batch is None:
+            return operation.title
+        ops, part = self.job.ops, self.job.ops.span(operation.rank)
+        inside = np.flatnonzero(ops.column("batch")[part] == operation.batch) + int(part.start)
+        titles = [ops[row].title for row in inside.tolist() if ops[row].kind in (Kind.SEND, Kind.RECV)]
+        return _batch_title(titles) if titles else operation.title
 
     def source(self, rank: int, operation: Operation | None = None) -> tuple[Source, ...]:
         """The dump of a rank, and the entry in it."""
@@ -312,6 +319,10 @@ class Case:
                 return True, f"an operation had been unfinished for {max(ages):.1f} s"
             text = f"the oldest unfinished operation was {max(ages):.1f} s old, and half of the ranks that wait"
             return False, f"{text} launched another {quiet:.2f} s or less before their dumps"
+        without = sorted({r for w in self.waits.all for r in w.blockers} - set(self.job.dumps))
+        if ages and without and self.job.reason != "snapshot":
+            # A rank that died takes the others down within moments, so that their dumps are young.
+            return True, f"operations are unfinished, and rank {without[0]}, which they wait for, left no dump"
         # In a hang every operation that waits is old: one whose dumps have no stamp is as young as the rest.
         if ages:
             return False, f"the oldest unfinished operation was {max(ages):.2f} s old"
@@ -364,3 +375,7 @@ class Case:
         votes = Counter(int(self.alignment.call[row]) for row in rows)
         best = votes.most_common(1)[0][0]
         return next(row for row in rows if int(self.alignment.call[row]) == best)
+
+
+def _batch_title(titles: list[str]) -> str:
+    return f"batch of {', '.join(titles[:4])}{'…' if len(titles) > 4 else ''}"

@@ -40,6 +40,8 @@ def _alone(case: Case) -> Draft | None:
     not_started = [rank for rank, s in seen.items() if s.inside and s.inside[0].state is State.SCHEDULED]
     if idle:
         return _draft(case, idle, "absent") if len(idle) * _FEW <= len(seen) else None
+    if len(not_started) > 1 and case.stuck()[1].startswith("operations are unfinished"):
+        return None  # nothing says that it hangs at all, and in a job that runs some GPU is always on its way
     if not_started and all(s.timing for s in seen.values()) and len(not_started) * _FEW <= len(seen):
         return _draft(case, not_started, "gpu")
     return None

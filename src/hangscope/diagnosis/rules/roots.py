@@ -55,7 +55,10 @@ def roots(case: Case) -> Draft | None:
         # Several ranks without a sign of life: one node that was not collected looks the same.
         found = [replace(r, sure="unknown") if r in silent else r for r in found]
     shown = [r for r in found if r.sure != "unknown"]
+    unexplained: list[int] = []
     if shown:
+        known = {r.rank for r in shown}
+        unexplained = [r.rank for r in found if r not in shown and _independent(case, r.rank, known)]
         # A rank of which nothing is known is not accused while a known cause explains the hang.
         found = shown
     elif len(found) > 1 and len(found) * 4 > len(case.job.ranks):
@@ -78,7 +81,14 @@ def roots(case: Case) -> Draft | None:
     if dead:
         # A rank that never came because the job was already falling apart is no second cause; one that lives on is.
         found = [r for r in found if r.kind == "dead" or _independent(case, r.rank, {d.rank for d in dead})]
-    return _draft(case, sorted(found, key=lambda r: r.rank))
+    draft = _draft(case, sorted(found, key=lambda r: r.rank))
+    if unexplained:
+        # Its peers wait for it and for none of the accused: there may be a second cause, or its recording is missing.
+        draft.why.append(Finding(f"other ranks wait for {ranks_text(unexplained)}, of which nothing is known"))
+        if draft.confidence == "high":
+            draft.confidence = "medium"
+            draft.rule += f"; {ranks_text(unexplained)}, of which nothing is known, may be a second cause"
+    return draft
 
 
 def _not_collected(case: Case, missing: list[int]) -> Draft:
@@ -159,7 +169,7 @@ def _absent(case: Case, rank: int) -> _Root:
         done = "completed" if last.state is State.COMPLETED else last.state.name.lower()
         findings.append(
             Finding(
-                f"rank {rank}'s last operation is {last.title} in {case.group_label(last.group.index)}, {done}",
+                f"rank {rank}'s last operation is {case.call_title(last)} in {case.group_label(last.group.index)}, {done}",
                 case.source(rank, last),
                 case.user_frames(last.frames),
             )
@@ -209,9 +219,9 @@ def _first_missed(case: Case, rank: int, waits: list[Wait]) -> Wait:
 def _draft(case: Case, found: list[_Root]) -> Draft:
     kind = min((r.kind for r in found), key=_ORDER.index)
     waiting = [w for r in found for w in case.waits.waits_on(r.rank)]
-    direct = [
-        w for w in waiting if any(w.blockers.get(r.rank) in (Because.NOT_LAUNCHED, Because.NOT_STARTED) for r in found)
-    ]
+    # A GPU is stuck in what it launched, whatever it never came to behind that.
+    reasons = (Because.NOT_STARTED,) if kind == "gpu" else (Because.NOT_LAUNCHED, Because.NOT_STARTED)
+    direct = [w for w in waiting if any(w.blockers.get(r.rank) in reasons for r in found)]
     first = min(found, key=lambda r: _ORDER.index(r.kind)).rank
     wait = _first_missed(case, first, [w for w in direct or waiting if first in w.blockers] or waiting)
     title = case.title(wait)
@@ -225,11 +235,13 @@ def _draft(case: Case, found: list[_Root]) -> Draft:
         for part in alike
     )
     blocked = {rank for w in waiting for rank in w.waiters} - set(culprits)
-    places = {(w.group, w.seq) for w in waiting}
+    here = blocked.intersection(wait.waiters) or blocked
+    behind = len(blocked - here)
+    awaited = [r.rank for r in found if r.rank in wait.blockers]
     summary = (
-        f"{sentence(told)}; {plural(len(blocked), 'rank')} {'waits' if len(blocked) == 1 else 'wait'} for "
-        f"{'it' if len(found) == 1 else 'them'}{', as' if len(places) > 1 and len(found) > 1 else ''} in {title} "
-        f"of {case.group_label(wait.group)}."
+        f"{sentence(told)}; {plural(len(here), 'rank')} {'waits' if len(here) == 1 else 'wait'} for "
+        f"{'it' if len(found) == 1 else ranks_text(awaited) if awaited else 'them'} in {title} of "
+        f"{case.group_label(wait.group)}{f', {behind} more in other operations' if behind else ''}."
     )
     why = [_who_waits(case, wait, culprits)]
     for root in found[:_EACH]:
@@ -300,7 +312,7 @@ def _code_line(case: Case, rank: int, wait: Wait) -> Finding | None:
     callers = {case.job.ops[row].rank for row in rows}
     who = "the others" if len(callers) > 1 else f"rank {operation.rank}"
     return Finding(
-        f"{who} called {operation.title} at {frame.filename}:{frame.line}; rank {rank} did not get there",
+        f"{who} called {case.title(wait)} at {frame.filename}:{frame.line}; rank {rank} did not get there",
         case.source(operation.rank, operation),
     )
 
@@ -372,6 +384,11 @@ def _dead_step(case: Case, root: _Root, at: str) -> str:
     if error is not None and error.frames:
         frame = error.frames[-1]
         return f"code: {error.type} at {frame.filename}:{frame.line} on rank {root.rank}{at}"
+    if "status 0" in root.why:
+        return (
+            f"code: see why rank {root.rank}{at} came to its end before the others: fewer batches, an early return, "
+            f"sys.exit()"
+        )
     if "memory" in root.why:
         return (
             f"node: rank {root.rank}{at} ran out of host memory: dmesg | grep -i oom; lower its memory "
