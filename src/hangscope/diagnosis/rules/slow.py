@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from hangscope.diagnosis.case import Case, Draft
 from hangscope.diagnosis.launches import LateLaunches
 from hangscope.diagnosis.own_time import OwnTime, waits_for
@@ -27,11 +29,16 @@ _LEAST_TIMES_OF_TWO = 8
 _SURE_TIMES = 6
 _SHARE_BY_LAUNCH = 0.25
 _LEAST_LAUNCHES = 4
+_LEAST_STAGES = 3
+_LEAST_TIMED = 12
+_HARDLY = 0.15
+_NEARLY_ALWAYS = 0.85
+"""A pipeline's slow stage waits hardly ever, and every other one nearly always."""
 
 
 def slow(case: Case) -> Draft | None:
     """Ranks that take longer than their peers for the same work, again and again."""
-    return _by_own_time(case) or _by_launches(case)
+    return _by_own_time(case) or _by_launches(case) or _by_transfers(case)
 
 
 def _by_own_time(case: Case) -> Draft | None:
@@ -113,6 +120,44 @@ def _launches_late(item: LateLaunches, window_ms: float) -> bool:
         and item.own_waits * 4 <= item.times
         and item.cost_ms >= _SHARE_BY_LAUNCH * window_ms
     )
+
+
+def _by_transfers(case: Case) -> Draft | None:
+    """The one stage of a pipeline that never waits, while all others do nothing else.
+
+    A stage that is alone in its role has no peer to be compared with, and stages differ by design: only the extreme
+    case says something.
+    """
+    shares = {rank: share for rank in case.job.ranks if (share := _waiting_share(case, rank)) is not None}
+    if len(shares) < len(case.job.ranks) or len(shares) < _LEAST_STAGES:
+        return None
+    least, *others = sorted(shares, key=lambda rank: shares[rank])
+    if shares[least] > _HARDLY or shares[others[0]] < _NEARLY_ALWAYS:
+        return None
+    if not case.alignment.point_to_point[case.job.ops.span(least)].any():
+        return None
+    text = f"waits {shares[least]:.0%} of the time, all others {shares[others[0]]:.0%} or more"
+    return _draft(
+        case,
+        {least: text},
+        f"{shares[others[0]]:.0%}",
+        "medium",
+        "slow: a stage of a pipeline hardly waits, while all others wait nearly always",
+        [Finding(f"rank {least} {text}, in their transfers and collectives", case.source(least))],
+    )
+
+
+def _waiting_share(case: Case, rank: int) -> float | None:
+    """Which part of the recorded time a rank spent inside operations; None where too few were timed."""
+    ops = case.job.ops
+    part = ops.span(rank)
+    duration = ops.columns["duration_ms"][part].astype(np.float64)
+    created = ops.column("created_ns")[part]
+    timed = np.isfinite(duration)
+    if int(timed.sum()) < _LEAST_TIMED or int(created.min(initial=0)) < 0:
+        return None
+    window_ms = float(created.max() - created.min()) / 1e6
+    return float(duration[timed].sum()) / window_ms if window_ms > 0 else None
 
 
 def _draft(case: Case, culprits: dict[int, str], share: str, confidence: str, rule: str, why: list[Finding]) -> Draft:
