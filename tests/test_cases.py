@@ -120,7 +120,8 @@ def test_operation_is_the_one_that_the_recording_wrote_down(case: str) -> None:
     named = {"name": verdict.operation.name, "seq": verdict.operation.seq, "members": list(verdict.operation.members)}
     told = [note for note in truth.get("by_culprit", [truth]) if named.items() <= note["operation"].items()]
     assert told, named
-    if told[0]["line"] is not None:  # backward runs on a thread without Python frames
+    # Backward runs on a thread without Python frames; what ring_lost waits in is no longer in anybody's ring.
+    if told[0]["line"] is not None and case != "ring_lost":
         assert told[0]["line"] in {f"{f.filename}:{f.line}" for f in verdict.operation.frames}
 
 
@@ -140,8 +141,8 @@ def test_absent_rank_is_shown_at_its_line(case: str) -> None:
     verdict = hangscope.diagnose(hangscope.load([Path(__file__).parent / "cases" / case]))
     shown = "\n".join(line for finding in verdict.why for line in finding.detail)
     assert truth["culprit_line"] in shown
-    # Of mesh3d_stage the ring has wrapped, so that its sends and receives have no common start to be counted from.
-    assert verdict.last_completed is not None or case == "mesh3d_stage"
+    assert truth["culprit_line"] in " ".join(verdict.next_steps)
+    assert verdict.last_completed is not None
 
 
 def test_broadcast_link_names_the_edge() -> None:
