@@ -13,7 +13,7 @@ import pytest
 
 import hangscope
 from hangscope.errors import NotFoundError
-from perturb import CASES, PERTURBATIONS, all_cases, logs_only, perturbed, truth_of
+from perturb import CASES, PERTURBATIONS, all_cases, dumps_only, logs_only, perturbed, truth_of
 
 SHARED = (
     *("alltoall", "broadcast_link", "coalesced", "cpu_stall", "dtype_mismatch", "exception", "gpu_stall", "healthy"),
@@ -204,3 +204,16 @@ def test_missing_culprit_lowers_confidence(case: str, tmp_path: Path) -> None:
 
     verdict = hangscope.diagnose(hangscope.load([perturbed(case, culprit_dumps_removed, tmp_path)]))
     assert verdict.kind == "none" or verdict.confidence in ("medium", "low")
+
+
+def test_young_dumps_that_wait_for_a_missing_one_are_no_healthy_job(tmp_path: Path) -> None:
+    """A rank that dies takes the others down within moments: their dumps are young, and it left none."""
+    verdict = hangscope.diagnose(hangscope.load([perturbed("fsdp_raise", dumps_only, tmp_path)]))
+    assert (verdict.hang, _accused(verdict), verdict.confidence) == (True, [4], "low")
+
+
+def test_second_cause_of_which_nothing_is_left_makes_the_first_less_sure(tmp_path: Path) -> None:
+    """Rank 7 stalls and rank 4 was killed, in two groups; with dumps alone nothing shows rank 4."""
+    verdict = hangscope.diagnose(hangscope.load([perturbed("kill_and_sleep", dumps_only, tmp_path)]))
+    assert (_accused(verdict), verdict.confidence) == ([7], "medium")
+    assert any("rank 4, of which nothing is known" in finding.text for finding in verdict.why)
