@@ -166,3 +166,22 @@ def test_victim_without_a_record_is_no_root() -> None:
     on_gloo = {rank: tuple(replace(dump, backend="gloo") for dump in dumps) for rank, dumps in built.dumps.items()}
     verdict = diagnose(replace(built, dumps=on_gloo))
     assert 0 not in [culprit.rank for culprit in verdict.culprits]
+
+
+@pytest.mark.parametrize(("file", "accused"), [("/t/distributed_c10d.py", [3]), ("/w/train.py", [2, 3])])
+def test_rank_whose_stack_ends_in_a_call_is_no_root(file: str, accused: list[int]) -> None:
+    """Gloo's calls block: without a dump, a rank's last own sample tells whether it waits or is away."""
+    samples = tuple(
+        replace(stack(rank, outside=False), frames=(Frame("send", where, 2753),), sample=sample)
+        for rank, where in ((2, file), (3, "/w/train.py"))
+        for sample in (2, 1, 2)
+    )
+    built = Builder(
+        {"all": range(16)},
+        {rank: [Op("all"), Op("all", state="scheduled")] for rank in range(16) if rank not in (2, 3)},
+        timing=False,
+        facts=Facts(stacks=samples),
+    ).build()
+    on_gloo = {rank: tuple(replace(dump, backend="gloo") for dump in dumps) for rank, dumps in built.dumps.items()}
+    verdict = diagnose(replace(built, dumps=on_gloo))
+    assert [culprit.rank for culprit in verdict.culprits] == accused

@@ -218,11 +218,11 @@ class Standings:
         """Of a job on Gloo: rank → the call of torch.distributed that its main thread is in, by its own stack."""
         if not self.job.dumps or any(d.backend != "gloo" for dumps in self.job.dumps.values() for d in dumps):
             return {}
-        found: dict[int, tuple[int, Frame]] = {}
-        for stack in self.job.facts.stacks:
+        found: dict[int, Frame] = {}
+        for stack in sorted(self.job.facts.stacks, key=lambda stack: stack.sample):
             if stack.rank is not None and stack.main and not stack.outside and stack.frames:
-                found[stack.rank] = max(found.get(stack.rank, (0, stack.frames[0])), (stack.sample, stack.frames[0]))
-        return {rank: f.name for rank, (_, f) in found.items() if f.filename.endswith("/distributed_c10d.py")}
+                found[stack.rank] = stack.frames[0]
+        return {rank: f.name for rank, f in found.items() if f.filename.endswith("/distributed_c10d.py")}
 
     def group_of(self, rank: int, name: str | None, desc: str | None) -> int:
         """The index of the group that a log line speaks of; a group that no dump knows is added."""
