@@ -105,6 +105,13 @@ def test_odd_rank_does_not_wait_in_the_others_operation() -> None:
     assert "rank 11 now waits in all_reduce_barrier #13" in text
 
 
+def test_last_good_is_an_operation_that_all_ran() -> None:
+    """A position that every member finished with an operation of its own is not good, it is where they part."""
+    last = recorded("type_mismatch").last_completed
+    assert last is not None
+    assert (last.name, last.seq) == ("_all_gather_base", 15)
+
+
 # ---- ranks that others wait for --------------------------------------------------------------------------------------
 
 
@@ -130,6 +137,31 @@ def test_several_culprits_of_one_kind_share_a_sentence() -> None:
     assert verdict.headline == "ranks 2, 3 were ended by SIGKILL"
     ended[3] = replace(ended[3], exit_status=1)
     assert diagnose(job({D: [0, 1, 2, 3]}, ops, processes=ended)).headline == "ranks 2, 3 ended"
+
+
+def test_summary_counts_those_in_the_operation_that_it_names() -> None:
+    """Ranks that wait for the culprit in other operations are counted, but not as if they were in this one."""
+    assert recorded("async_late").summary.endswith(
+        "; 3 ranks wait for it in _all_gather_base #4 of mesh_dp (2), 4 more in other operations."
+    )
+    assert recorded("two_culprits").summary.endswith(
+        "; 3 ranks wait for rank 1 in all_reduce #4 of replica_a, 3 more in other operations."
+    )
+
+
+def test_batches_are_told_by_what_is_in_them() -> None:
+    """Both sides of a ring make batches of one number: their transfers tell them apart."""
+    text = shown(recorded("coalesced"))
+    assert "rank 3's last operation is batch of send 3->0, recv 3<-2 in default_pg, completed" in text
+    assert "rank 0 called batch of send 0->1, recv 0<-3 at" in text
+    assert "coalesced #" not in text
+
+
+def test_end_of_a_healthy_process_is_looked_for_in_its_code() -> None:
+    """Nothing on the node ended a process that exited with status 0."""
+    step = recorded("clean_exit").next_steps[0]
+    assert step.startswith("code: ")
+    assert "dmesg" not in step
 
 
 def test_a_gpu_is_stuck_in_its_own_side_of_a_transfer() -> None:
@@ -189,6 +221,7 @@ def test_message_of_an_error_ends_with_its_first_line() -> None:
     assert first_line("\n x" * 200) == "x"
     assert len(first_line("x" * 500)) == 160
     assert first_line("") == ""
+    assert first_line("Out of memory. " + "x" * 200) == "Out of memory."
 
 
 # ---- whose code ------------------------------------------------------------------------------------------------------
@@ -272,6 +305,17 @@ def test_stack_without_own_code_is_named_by_its_innermost_line() -> None:
     """Where a rank stands is worth a line even in a library."""
     verdict = absent(thread(Frame("wait", f"{LIB}/threading.py", 355), Frame("_run", "<frozen runpy>", 9), main=True))
     assert f"{LIB}/threading.py:355 (wait)" in verdict.next_steps[0]
+
+
+def test_recorded_hook_names_its_line_and_a_short_group() -> None:
+    """FSDP calls from backward's thread: no line of PyTorch's is named, and no name of forty digits."""
+    verdict = recorded("hsdp_hook")
+    text = render_text(verdict)
+    assert "/workspace/finetune.py:118 (log_gradient)" in verdict.next_steps[0]
+    assert "mesh_shard (fc899875…) (3 ranks)\n" in text
+    assert "called at" not in text
+    assert verdict.operation is not None
+    assert verdict.operation.group == "mesh_shard (fc899875bb02c4530003f190bcc3a468d46833cf)"
 
 
 def test_no_line_is_named_where_torch_made_the_call() -> None:

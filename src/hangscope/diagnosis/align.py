@@ -264,8 +264,8 @@ def completed_on_all(alignment: Alignment, group: int) -> tuple[int, Ints] | Non
     recorded = {r for r in members if r in job.dumps}
     for index in range(len(lane.seqs) - 1, -1, -1):
         rows = lane.rows_at(index)
-        if not np.all(state[rows] == State.COMPLETED):
-            continue
+        if not np.all(state[rows] == State.COMPLETED) or len(np.unique(lane.signatures_at(index))) > 1:
+            continue  # where members disagree, they finished different operations
         present = {int(r) for r in ranks[rows]}
         # A member whose ring no longer holds this one had long passed it.
         if all(r in present or _is_past(alignment, r, group, int(lane.seqs[index])) for r in recorded):

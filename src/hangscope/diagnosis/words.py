@@ -27,7 +27,10 @@ def first_line(message: str, limit: int = 160) -> str:
     """What a message says before its hints and links: its first line, and the next where that one ends in a colon."""
     lines = [" ".join(line.split()) for line in message.splitlines() if line.strip()]
     text = " ".join(lines[:2]) if lines and lines[0].endswith(":") else "".join(lines[:1])
-    return text if len(text) <= limit else text[: limit - 1] + "…"
+    if len(text) <= limit:
+        return text
+    sentences = text[:limit].rfind(". ") + 1
+    return text[:sentences] if sentences else text[: limit - 1] + "…"
 
 
 def size_text(count: int | None) -> str:

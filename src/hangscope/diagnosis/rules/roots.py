@@ -169,7 +169,8 @@ def _absent(case: Case, rank: int) -> _Root:
         done = "completed" if last.state is State.COMPLETED else last.state.name.lower()
         findings.append(
             Finding(
-                f"rank {rank}'s last operation is {case.call_title(last)} in {case.group_label(last.group.index)}, {done}",
+                f"rank {rank}'s last operation is {case.call_title(last)} in "
+                f"{case.group_label(last.group.index)}, {done}",
                 case.source(rank, last),
                 case.user_frames(last.frames),
             )
