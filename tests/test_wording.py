@@ -195,6 +195,9 @@ def test_last_good_of_a_pair_is_what_its_receiver_finished() -> None:
     verdict = diagnose(job({D: [0, 1]}, {rank: [Op(D), *ops] for rank, ops in transfers.items()}))
     assert verdict.last_completed is not None
     assert verdict.last_completed.name == "recv 1<-0"
+    both = {0: [Op(D), *transfers[0]], 1: [Op(D), *transfers[1], recv(D, 0, "started")]}
+    verdict = diagnose(job({D: [0, 1]}, both))
+    assert (verdict.kind, verdict.last_completed and verdict.last_completed.name) == ("network", "recv 1<-0")
     late = {0: [*transfers[0][:2], Op(D), transfers[0][2]], 1: [*transfers[1], Op(D)]}
     verdict = diagnose(job({D: [0, 1]}, late))
     assert verdict.last_completed is not None

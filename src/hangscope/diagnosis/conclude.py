@@ -118,7 +118,7 @@ def _last_transfer(case: Case, wait: Wait) -> LastCompleted | None:
     for row, other in wait.counterparts:
         operation = ops[row]
         sender, receiver = operation.source, operation.destination
-        if other.peer not in wait.blockers or sender is None or receiver is None:
+        if (wait.blockers and other.peer not in wait.blockers) or sender is None or receiver is None:
             continue
         sent, received = (transfers(case.alignment, rank, row) for rank in (sender, receiver))
         done = received[state[received] == State.COMPLETED]

@@ -197,13 +197,13 @@ def _shift(alignment: Alignment, lane: Lane, index: int, odd_rows: Ints) -> _Shi
     key = alignment.call if with_stacks else _signature_by_row(alignment, lane)
     a, b = key[mine].tolist(), key[theirs].tolist()
     unmoved = sum(x == y for x, y in zip(a[1:], b[1:], strict=False))
-    custom = _skipped_by_custom(alignment, lane, mine, theirs, index) if a and b else None
     for count in range(1, _SHIFT_MAX + 1):
         left_out = _fits(a, b[count:])
         if left_out > unmoved:
             return _Shift(Shape.SKIPPED, tuple(int(r) for r in theirs[:count]), left_out)
         too_many = _fits(a[count:], b)
         if too_many > unmoved:
+            custom = _skipped_by_custom(alignment, lane, mine, theirs, index)
             if custom is not None and len(b) <= len(custom.calls):
                 # The reference has not come to what the odd rank went on with, so "left out" fits as well, and a
                 # rank that makes its usual calls too early is a smaller surprise than one that makes them twice.
@@ -211,7 +211,9 @@ def _shift(alignment: Alignment, lane: Lane, index: int, odd_rows: Ints) -> _Shi
             return _Shift(Shape.ADDED, tuple(int(r) for r in mine[:count]), too_many)
     # Where the two agree again right after the position, one call differs and none was left out.
     agree_again = bool(b[1:2]) and a[1:2] == b[1:2]
-    return custom if with_stacks and not agree_again else None
+    if not a or not b or not with_stacks or agree_again:
+        return None
+    return _skipped_by_custom(alignment, lane, mine, theirs, index)
 
 
 def _skipped_by_custom(alignment: Alignment, lane: Lane, mine: Ints, theirs: Ints, index: int) -> _Shift | None:
