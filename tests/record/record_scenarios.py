@@ -281,8 +281,31 @@ FINETUNE = (
     ),
 )  # fmt: skip
 
+STARTUP = (
+    Scenario(
+        "join_default", _nodes(170, 2, 3), "absent", (3,),
+        "rank 3 is busy before its first collective; the others make the communicator of all five ranks",
+        deadline_s=50.0,
+    ),
+    Scenario(
+        "join_group", _nodes(172, 3, 3), "absent", (3,),
+        "ranks 1, 3 and 4 use their group for the first time in the fourth step; rank 3 does not come",
+    ),
+    Scenario(
+        "join_killed", _nodes(174, 2, 2), "dead", (1,),
+        "rank 1 gets SIGKILL before its first collective, while the others make the communicator of all four ranks",
+        deadline_s=50.0,
+    ),
+    Scenario(
+        "join_split", _nodes(176, 1, 3), "absent", (2,),
+        "groups are split off the first communicator; rank 2 does not come to new_group, which takes all four ranks",
+        deadline_s=60.0,
+    ),
+)  # fmt: skip
+
 SCENARIOS = (
     *TRAIN,
     *(replace(scenario, program="pretrain.py") for scenario in PRETRAIN),
     *(replace(scenario, program="finetune.py") for scenario in FINETUNE),
+    *(replace(scenario, program="startup.py") for scenario in STARTUP),
 )

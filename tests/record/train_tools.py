@@ -153,8 +153,11 @@ def sleep_while_waiting() -> None:
         driver.cuDevicePrimaryCtxSetFlags_v2(0, blocking_sync)
 
 
-def play(scenarios: dict[str, Callable[[], None]], split: tuple[str, ...] = ()) -> None:
-    """Run the scenario that the command names. Those in `split` get their subgroups from ncclCommSplit."""
+def play(scenarios: dict[str, Callable[[], None]], split: tuple[str, ...] = (), cold: tuple[str, ...] = ()) -> None:
+    """Run the scenario that the command names.
+
+    Those in `split` get their subgroups from ncclCommSplit; those in `cold` start without a collective before them.
+    """
     name = sys.argv[1]
     stacks = (NOTES / f"stacks.{RANK}").open("w")
     faulthandler.register(signal.SIGUSR2, file=stacks, all_threads=True)
@@ -165,7 +168,8 @@ def play(scenarios: dict[str, Callable[[], None]], split: tuple[str, ...] = ()) 
     bound = DEVICE if ON_GPU and name in split else None
     dist.init_process_group(BACKEND, timeout=TIMEOUT, device_id=bound)
     try:
-        warm_up()
+        if name not in cold:
+            warm_up()
         scenarios[name]()
         finish()
     except Exception:
