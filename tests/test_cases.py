@@ -142,7 +142,8 @@ def test_absent_rank_is_shown_at_its_line(case: str) -> None:
     shown = "\n".join(line for finding in verdict.why for line in finding.detail)
     assert truth["culprit_line"] in shown
     assert truth["culprit_line"] in " ".join(verdict.next_steps)
-    assert verdict.last_completed is not None
+    # Where a communicator was never made there is no dump, and no operation before it.
+    assert verdict.last_completed is not None or case in ("join_default", "join_split")
 
 
 def test_broadcast_link_names_the_edge() -> None:
@@ -188,7 +189,7 @@ def test_less_evidence_accuses_no_innocent_surely(case: str, perturbation: Any, 
     try:
         verdict = hangscope.diagnose(hangscope.load([folder]))
     except NotFoundError:
-        assert perturbation is logs_only
+        assert perturbation is logs_only or case in ("join_default", "join_killed", "join_split")
         return
     guilty = {rank for honest in _honest(truth_of(case)) for rank in honest}
     assert verdict.confidence != "high" or set(_accused(verdict)) <= guilty, verdict.headline

@@ -367,8 +367,13 @@ class Case:
             bytes=sample.size_bytes if sample else None,
             dtypes=sample.input_dtypes or sample.output_dtypes if sample else (),
             state_by_rank=states,
-            frames=sample.frames if sample else (report.frames if report else ()),
+            frames=sample.frames if sample else (report.frames if report else self._frames_in_call(wait)),
         )
+
+    def _frames_in_call(self, wait: Wait) -> tuple[Frame, ...]:
+        """Where a rank makes a call that was never recorded, by its stack."""
+        stacks = [stack for unit in wait.inside if (stack := self.main_stack(unit.rank)) is not None]
+        return stacks[0].frames if stacks and not any(unit.rows for unit in wait.inside) else ()
 
     def _representative(self, rows: list[int]) -> int:
         """A row of the call that most ranks made."""

@@ -139,7 +139,7 @@ def _last_completed(case: Case, draft: Draft) -> LastCompleted | None:
         if transfer is not None:
             return transfer
     group = draft.wait.group if draft.wait is not None else None
-    if group is None:
+    if group is None or group in case.standings.joining:
         lanes = case.alignment.lanes
         if case.divergences and draft.kind == "mismatch":
             group = case.divergences[0].group

@@ -10,10 +10,12 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import cache, cached_property
+from itertools import takewhile
 
 import numpy as np
 
 from hangscope.diagnosis.align import Alignment, Ints, is_guessed
+from hangscope.diagnosis.joining import Joining, joinings
 from hangscope.model import UNKNOWN, Frame, Group, Job, Kind, Operation, State, WatchdogReport
 
 
@@ -79,6 +81,8 @@ class Standing:
         return self.known and not self.inside
 
 
+_CALLS = "/distributed_c10d.py"
+"""Where the calls of torch.distributed are defined."""
 _SYMMETRIC = re.compile(r"all_?reduce|all_?gather|reduce_scatter|barrier", re.IGNORECASE)
 
 
@@ -105,6 +109,7 @@ class Standings:
                 standing = self._from_log(rank, reports.get(rank, []), mixed)
             self.of[rank] = standing = standing or Standing(rank, "none")
             standing.inside = standing.inside or self._unrecorded(rank, reports.get(rank, []))
+        self.joining = self._join()
         self._share_timing()
         self._mark_outdated()
 
@@ -197,32 +202,55 @@ class Standings:
         standing.inside = tuple(u for u in inside if (u.seq or 0) > standing.completed.get(u.group, UNKNOWN))
         return standing
 
+    def _join(self) -> dict[int, Joining]:
+        """Let the ranks that make a communicator wait in that. The result has a group of its own for each."""
+        found: dict[int, Joining] = {}
+        for joining in joinings(self.job, {rank for rank, standing in self.of.items() if not standing.inside}):
+            waiting = [rank for rank in joining.begun if all(not unit.rows for unit in self.of[rank].inside)]
+            if not waiting:
+                continue
+            group = Group(
+                index=len(self.groups),
+                name=joining.comm_id,
+                desc=f"a communicator of {joining.size} ranks",
+                members=joining.members,
+                inferred=True,
+            )
+            self.groups.append(group)
+            found[group.index] = joining
+            for rank in waiting:
+                standing = self.of[rank]
+                name = self._in_calls.get(rank, "a communicator")
+                standing.inside = (Unit(rank, group.index, None, name, State.UNKNOWN, ()),)
+                standing.source = "log" if standing.source == "none" else standing.source
+        return found
+
     def _unrecorded(self, rank: int, reports: list[WatchdogReport]) -> tuple[Unit, ...]:
         """What a rank waits in without a record. Gloo records no point-to-point calls, and its calls block: a rank that
         raised waited in something, and so does one without a dump whose own stack ends inside such a call."""
-        dumps = self.job.dumps.get(rank, ())
         raised = [r for r in reports if r.frames and r.kind in ("timeout", "async_error") and r.seq is None]
-        if any(d.backend != "gloo" for d in dumps):
-            return ()
-        if raised:
+        gloo = all(d.backend == "gloo" for d in self.job.dumps.get(rank, ()))
+        if raised and gloo:
             name = raised[-1].operation or "an operation that was not recorded"
-        elif not dumps and rank in self._in_calls:
+        elif rank in self._in_calls:
             name = self._in_calls[rank]
         else:
             return ()
-        report = raised[-1] if raised else None
+        report = raised[-1] if raised and gloo else None
         return (Unit(rank, self.group_of(rank, None, None), None, name, State.UNKNOWN, (), True, report),)
 
     @cached_property
     def _in_calls(self) -> dict[int, str]:
-        """Of a job on Gloo: rank → the call of torch.distributed that its main thread is in, by its own stack."""
-        if not self.job.dumps or any(d.backend != "gloo" for dumps in self.job.dumps.values() for d in dumps):
-            return {}
-        found: dict[int, Frame] = {}
-        for stack in sorted(self.job.facts.stacks, key=lambda stack: stack.sample):
+        """rank → the call of torch.distributed that its main thread is in, by its own stack and in every sample."""
+        places: dict[int, list[tuple[Frame, ...]]] = {}
+        for stack in self.job.facts.stacks:
             if stack.rank is not None and stack.main and not stack.outside and stack.frames:
-                found[stack.rank] = stack.frames[0]
-        return {rank: f.name for rank, f in found.items() if f.filename.endswith("/distributed_c10d.py")}
+                places.setdefault(stack.rank, []).append(stack.frames)
+        return {
+            rank: _call_of(samples[0])
+            for rank, samples in places.items()
+            if len(set(samples)) == 1 and len(samples) > 1 and samples[0][0].filename.endswith(_CALLS)
+        }
 
     def group_of(self, rank: int, name: str | None, desc: str | None) -> int:
         """The index of the group that a log line speaks of; a group that no dump knows is added."""
@@ -325,6 +353,13 @@ class Standings:
 
     def operation(self, unit: Unit) -> Operation | None:
         return None if unit.row is None else self.job.ops[unit.row]
+
+
+def _call_of(frames: tuple[Frame, ...]) -> str:
+    """The call of torch.distributed that the user made, from a stack that ends in it."""
+    inner = list(takewhile(lambda frame: "/torch/distributed/" in frame.filename, frames))
+    public = [frame.name for frame in inner if frame.filename.endswith(_CALLS) and not frame.name.startswith("_")]
+    return public[-1] if public else frames[0].name
 
 
 def _older(at_ns: int | None, oldest_ns: int | None) -> bool:

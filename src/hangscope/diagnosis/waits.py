@@ -77,6 +77,10 @@ class Waits:
     def _fill(self, wait: Wait) -> None:
         """Find the blockers of a collective: members that have not joined it, or whose GPU has not."""
         standings = self.standings
+        joining = standings.joining.get(wait.group)
+        if joining is not None:
+            for rank, certain in joining.missing.items():
+                wait.blockers[rank] = Because.NOT_LAUNCHED if certain else Because.UNKNOWN
         if wait.seq is None:
             return
         at_ns = self.launched_at_ns(wait)

@@ -8,7 +8,7 @@ from hangscope.diagnosis.p2p import counterpart_of
 from hangscope.diagnosis.rules.departed import departure_finding
 from hangscope.diagnosis.standing import Place
 from hangscope.diagnosis.verdict import Finding
-from hangscope.diagnosis.waits import Wait
+from hangscope.diagnosis.waits import Because, Wait
 from hangscope.diagnosis.words import ranks_text, sentence
 from hangscope.model import Communicator, Kind
 
@@ -97,13 +97,18 @@ def _moved_on(case: Case, peer: int, rank: int) -> bool:
 
 
 def _from_custom(case: Case) -> Draft | None:
-    """A root of the waits whose last calls name another peer than is the custom there, and that peer never answered.
+    """A rank that is missed, and whose last calls name another peer than is the custom there; that one never answered.
 
     A batch is recorded as a whole before it is launched: a rank that is stuck connecting to the wrong peer has it in
     its dump, often as completed.
     """
-    idle = [rank for rank in case.waits.roots() if case.standings.of[rank].idle]
-    idle = [rank for rank in idle if any(w.point_to_point for w in case.waits.waits_on(rank))]
+    missed = {
+        rank
+        for wait in case.waits.all
+        for rank, because in wait.blockers.items()
+        if wait.point_to_point and because is Because.NOT_LAUNCHED
+    }
+    idle = sorted(rank for rank in missed if all(not unit.rows for unit in case.standings.of[rank].inside))
     for departure in departures(case.standings, idle, len(case.job.ranks)).values():
         call, usual = case.job.ops[departure.row], case.job.ops[departure.usual_row]
         peer = call.destination if call.kind is Kind.SEND else call.source
@@ -210,6 +215,6 @@ def _open_pairs(case: Case) -> dict[int, Communicator]:
         for part in parts:
             if part.size == 2 and part.rank is not None and part.started and not part.completed and len(present) == 1:
                 standing = case.standings.of.get(part.rank)
-                if standing is not None and not standing.inside:
+                if standing is not None and all(not unit.rows for unit in standing.inside):
                     found[part.rank] = part
     return found

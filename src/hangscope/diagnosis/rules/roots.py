@@ -127,6 +127,8 @@ def _judge(case: Case, rank: int) -> _Root:
         return _Root(rank, "frozen", fate.why, "seen" if fate.strength == "strong" else "inferred", fate.findings)
     if Because.NOT_STARTED in reasons:
         return _gpu(case, rank)
+    if fate.kind == "alive" and not standing.known and Because.NOT_LAUNCHED in reasons:
+        return _absent(case, rank)
     if not standing.known or reasons == {Because.UNKNOWN}:
         return _unknown(rank, fate)
     if standing.inside:
@@ -207,6 +209,8 @@ def _first_missed(case: Case, rank: int, waits: list[Wait]) -> Wait:
     Its own custom says which: what it used to do after its last call. Otherwise the order in which another rank ran
     the same two; otherwise the one that a peer launched first.
     """
+    # Who waits in one and is missing in the other comes to that one later, and so would this rank.
+    waits = [w for w in waits if not any(o is not w and set(o.waiters) <= set(w.blockers) for o in waits)] or waits
     usual = case.usual_next_group(rank)
     fitting = [w for w in waits if w.group == usual] or waits
     order = sorted(fitting, key=lambda w: (case.waits.launched_at_ns(w) or 1 << 62, -len(w.inside), w.seq or 0))
@@ -293,6 +297,12 @@ def _who_waits(case: Case, wait: Wait, culprits: dict[int, str]) -> Finding:
     unit = next((u for u in wait.inside if u.rank in waiters), wait.inside[0])
     operation = case.standings.operation(unit)
     source = case.source(unit.rank, operation) or ((unit.report.source,) if unit.report else ())
+    joining = case.standings.joining.get(wait.group)
+    if joining is not None:
+        return Finding(
+            f"{ranks_text(waiters)} began to make {case.group_label(wait.group)}, and nobody completed it",
+            (joining.source,) if joining.source else (),
+        )
     return Finding(
         f"{ranks_text(waiters)} {'is' if len(waiters) == 1 else 'are'} inside {case.title(wait)} of "
         f"{case.group_label(wait.group)}",
@@ -328,6 +338,11 @@ def _confidence(case: Case, found: list[_Root], wait: Wait) -> tuple[str, str]:
         return "medium", "the format (torch 2.2) does not say who belongs to the group"
     if not wait.certain:
         return "medium", "point-to-point calls could not be counted from a common start"
+    if kinds == {"absent"} and len(found) > 1 and not all(case.main_stack(r.rank) for r in found):
+        return (
+            "medium",
+            "absent: several ranks; that some of them make a communicator with another would not be recorded",
+        )
     if kinds == {"absent"}:
         _, why = case.stuck()
         if why.startswith("operations are unfinished"):
