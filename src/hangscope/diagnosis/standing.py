@@ -206,7 +206,9 @@ class Standings:
         """Let the ranks that make a communicator wait in that. The result has a group of its own for each."""
         found: dict[int, Joining] = {}
         for joining in joinings(self.job, {rank for rank, standing in self.of.items() if not standing.inside}):
-            waiting = [rank for rank in joining.begun if all(not unit.rows for unit in self.of[rank].inside)]
+            waiting = [
+                rank for rank in joining.begun if all(not u.rows and u.seq is None for u in self.of[rank].inside)
+            ]
             if not waiting:
                 continue
             group = Group(
