@@ -21,7 +21,7 @@ from record_neutral import leaks, pack, read_dump
 from record_scenarios import SCENARIOS, Scenario
 
 NEUTRAL = "/workspace"
-PROGRAMS = ("train.py", "pretrain.py", "finetune.py", "startup.py", "train_tools.py")
+PROGRAMS = ("train.py", "pretrain.py", "finetune.py", "startup.py", "evaluate.py", "train_tools.py")
 EXPECTED_S = 75.0
 SIZE_LIMIT = 16 << 20
 

@@ -303,9 +303,80 @@ STARTUP = (
     ),
 )  # fmt: skip
 
+EVALUATE = (
+    Scenario(
+        "ring_both", _nodes(180, 3, 3, 2), "absent", (6,),
+        "eight ranks swap data with both neighbours in one batch_isend_irecv; rank 6 does not come",
+    ),
+    Scenario(
+        "gather_leaf", _nodes(184, 2, 3), "absent", (4,),
+        "rank 4 does not come to a gather at rank 1; the other leaves have sent their part and wait one call further",
+        env=WARNINGS,
+    ),
+    Scenario(
+        "dtensor_skip", _nodes(186, 3, 3), "mismatch", (4,),
+        "dp 2 x tp 3 with DTensor; rank 4 leaves one redistribution out and goes on to the next all_reduce",
+    ),
+    Scenario(
+        "two_faults", _nodes(188, 2, 2, 2), "gpu", (1, 5),
+        "two groups of three that train on their own; the GPU of rank 1 is busy for ever, and rank 5 stays away",
+        accept_kinds=("absent",),
+    ),
+    Scenario(
+        "log_only", _nodes(192, 3, 2), "absent", (4,),
+        "rank 4 of five sleeps; no flight recorder, no NCCL log, no RAS, no stacks: the watchdogs' lines alone",
+        untouched=(0, 1, 2, 3, 4), env=NO_NCCL_LOG | NO_RAS | {"TORCH_FR_BUFFER_SIZE": "0"},
+    ),
+    Scenario(
+        "object_pickle", _nodes(194, 1, 3), "absent", (1,),
+        "rank 1 is stuck in pickling its object, inside all_gather_object; no timing",
+        env=NO_TIMING | WARNINGS,
+    ),
+    Scenario(
+        "store_wait", _nodes(196, 1, 2), "absent", (0,),
+        "rank 0 waits for a key of the TCPStore that nobody sets, and with that its dump thread waits for the store",
+        env=NO_NCCL_LOG,
+    ),
+    Scenario(
+        "gather_link", _nodes(198, 2, 3), "network", (),
+        "nothing from its predecessor in the ring reaches rank 1 any more, in a series of all_gather",
+        accept=((1,),),
+    ),
+    Scenario(
+        "left_early", _nodes(200, 2, 2), "absent", (1,),
+        "rank 1 destroys its process group in the middle of training and goes on to something else",
+    ),
+    Scenario(
+        "zero_layers", _nodes(202, 2, 2), "mismatch", (3,),
+        "layers gathered forward and reduced backward; rank 3 has one layer less in one step, and reduces where the "
+        "rest gather",
+        env=NO_TIMING | WARNINGS,
+    ),
+    Scenario(
+        "ddp_oom", _nodes(204, 3, 1), "dead", (1,),
+        "torch.OutOfMemoryError that nobody catches ends rank 1 in backward of DistributedDataParallel",
+    ),
+    Scenario(
+        "scatter_root", _nodes(206, 1, 1, 2), "absent", (2,),
+        "rank 2, the root of a scatter, does not come; no timing, no RAS",
+        env=NO_TIMING | NO_RAS,
+    ),
+    Scenario(
+        "kill_no_dump", _nodes(210, 1, 3), "dead", (2,),
+        "rank 2 gets SIGKILL; dumps are switched off",
+        env=WARNINGS | {"TORCH_NCCL_DUMP_ON_TIMEOUT": "0"},
+    ),
+    Scenario(
+        "checkpoint_wait", _nodes(212, 2, 2), "none", (),
+        "nothing; rank 0 saves for six seconds once while the others wait at a barrier",
+        hangs=False,
+    ),
+)  # fmt: skip
+
 SCENARIOS = (
     *TRAIN,
     *(replace(scenario, program="pretrain.py") for scenario in PRETRAIN),
     *(replace(scenario, program="finetune.py") for scenario in FINETUNE),
     *(replace(scenario, program="startup.py") for scenario in STARTUP),
+    *(replace(scenario, program="evaluate.py") for scenario in EVALUATE),
 )
