@@ -24,7 +24,8 @@ _ROOTED_OR_RAGGED = {
     "alltoall": None,
     "alltoall_base": None,
     "gather": "in",
-    "scatter": "out",
+    # NCCL's recorder has the two sides of a scatter the other way round (torch 2.11), and only the root has a list.
+    "scatter": "name",
     "all_gather": "out",
     "all_gather_v": None,
     "reduce_scatter": "in",
@@ -227,8 +228,8 @@ def _signatures(job: Job) -> Ints:
             agreed += (_elements(tables.shapes(in_shapes)), tables.dtypes(in_dtypes))
         if side in ("both", "out"):
             agreed += (_elements(tables.shapes(out_shapes)), tables.dtypes(out_dtypes))
-        if side is None:
-            agreed += (tables.dtypes(in_dtypes)[:1],)
+        if side in (None, "name"):
+            agreed += ((tables.dtypes(in_dtypes) or tables.dtypes(out_dtypes))[:1],)
         of_distinct[index] = ids.setdefault(agreed, len(ids) + 1)
     signatures: Ints = of_distinct[inverse.reshape(-1)]
     return signatures
