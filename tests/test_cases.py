@@ -21,6 +21,8 @@ SHARED = (
     "type_mismatch",
 )
 """The cases of the first recording, to which LESS belongs."""
+NO_DUMPS = ("join_default", "join_killed", "join_split", "kill_no_dump", "log_only")
+"""Where PyTorch wrote none, or one without entries."""
 LATER = sorted(set(all_cases()) - set(SHARED))
 
 OPERATIONS: dict[str, tuple[str, int, int | None]] = {
@@ -143,7 +145,7 @@ def test_absent_rank_is_shown_at_its_line(case: str) -> None:
     assert truth["culprit_line"] in shown
     assert truth["culprit_line"] in " ".join(verdict.next_steps)
     # Where a communicator was never made there is no dump, and no operation before it.
-    assert verdict.last_completed is not None or case in ("join_default", "join_split")
+    assert verdict.last_completed is not None or case in NO_DUMPS
 
 
 def test_broadcast_link_names_the_edge() -> None:
@@ -189,7 +191,7 @@ def test_less_evidence_accuses_no_innocent_surely(case: str, perturbation: Any, 
     try:
         verdict = hangscope.diagnose(hangscope.load([folder]))
     except NotFoundError:
-        assert perturbation is logs_only or case in ("join_default", "join_killed", "join_split")
+        assert perturbation is logs_only or case in NO_DUMPS
         return
     guilty = {rank for honest in _honest(truth_of(case)) for rank in honest}
     assert verdict.confidence != "high" or set(_accused(verdict)) <= guilty, verdict.headline

@@ -41,14 +41,15 @@ def test_every_field_of_the_recorded_dumps_is_kept(case: str) -> None:
     """Every field of every entry of every recorded dump is what a plain unpickler finds."""
     paths = case_dumps(case)
     assembled = dumps.assemble([read_file(path) for path in paths])
-    assert not assembled.gaps
+    assert bool(assembled.gaps) == (case == "log_only")  # its recorder was off: dumps without entries
     assert len(assembled.dumps) == len(paths)
     for path in paths:
         plain = pickle.loads(path.read_bytes())
         rank = int(path.name.rpartition("_")[2])
         (dump,) = assembled.dumps[rank]
-        assert (dump.version, dump.library_version, dump.backend) == ("2.10", plain["comm_lib_version"], "nccl")
-        oldest = plain["entries"][0]["record_id"]
+        backend = "nccl" if plain["entries"] else ""
+        assert (dump.version, dump.library_version, dump.backend) == ("2.10", plain["comm_lib_version"], backend)
+        oldest = plain["entries"][0]["record_id"] if plain["entries"] else 0
         assert (dump.records, dump.first_record, dump.complete) == (len(plain["entries"]), oldest, True)
         rows = operations(assembled, rank)
         assert len(rows) == len(plain["entries"])
@@ -85,7 +86,7 @@ def check_entry(operation: Operation, raw: dict[str, Any], plain: dict[str, Any]
         assert {operation.source, operation.destination} == {own, peer}
     elif operation.kind is Kind.COLLECTIVE:
         assert operation.state.name.lower() == raw["state"]
-        sizes = {"Float": 4, "Double": 8, "BFloat16": 2, "Long": 8, "Int": 4, "Half": 2}
+        sizes = {"Float": 4, "Double": 8, "BFloat16": 2, "Long": 8, "Int": 4, "Half": 2, "Byte": 1}
         total = 0
         for shape, dtype in zip(raw["input_sizes"], raw["input_dtypes"], strict=True):
             count = sizes[dtype]

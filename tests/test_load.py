@@ -22,8 +22,8 @@ from hangscope.reader.load import load
 
 CASES = Path(__file__).parent / "cases"
 ALL = sorted(path.parent.name for path in CASES.glob("*/truth.json"))
-DUMPED = [case for case in ALL if any((CASES / case).glob("*/nccl_trace*"))]
-"""Those in which PyTorch wrote a dump: it does not where all wait for a communicator."""
+DUMPED = [case for case in ALL if any(p.stat().st_size > 1000 for p in (CASES / case).glob("*/nccl_trace*"))]
+"""Those in which PyTorch wrote a dump with entries: it does not where all wait for a communicator."""
 
 
 def truth(case: str) -> dict[str, Any]:

@@ -82,6 +82,7 @@ def roots(case: Case) -> Draft | None:
         # A rank that never came because the job was already falling apart is no second cause; one that lives on is.
         found = [r for r in found if r.kind == "dead" or _independent(case, r.rank, {d.rank for d in dead})]
     draft = _draft(case, sorted(found, key=lambda r: r.rank))
+    _tell_of_others(case, draft)
     if unexplained:
         # Its peers wait for it and for none of the accused: there may be a second cause, or its recording is missing.
         draft.why.append(Finding(f"other ranks wait for {ranks_text(unexplained)}, of which nothing is known"))
@@ -89,6 +90,29 @@ def roots(case: Case) -> Draft | None:
             draft.confidence = "medium"
             draft.rule += f"; {ranks_text(unexplained)}, of which nothing is known, may be a second cause"
     return draft
+
+
+def _tell_of_others(case: Case, draft: Draft) -> None:
+    """Operations that all members are inside of and that wait for none of the accused hang for another reason."""
+    explained = {*case.waits.reaches(set(draft.culprits)), *draft.culprits}
+    others = [
+        w
+        for w in case.waits.all
+        if not w.point_to_point and not w.blockers and w.seq is not None
+        if is_whole(case, w) and not explained & set(w.waiters)
+    ]
+    for wait in others[:2]:
+        draft.why.append(
+            Finding(
+                f"{ranks_text(wait.waiters)} are all inside {case.title(wait)} of {case.group_label(wait.group)}, "
+                f"which {ranks_text(draft.culprits)} {'does' if len(draft.culprits) == 1 else 'do'} not explain: a GPU "
+                "or the network",
+                case.source(wait.waiters[0]),
+            )
+        )
+    if others and draft.confidence == "high":
+        draft.confidence = "medium"
+        draft.rule += "; other ranks hang for a reason of their own"
 
 
 def _not_collected(case: Case, missing: list[int]) -> Draft:
@@ -130,16 +154,17 @@ def _judge(case: Case, rank: int) -> _Root:
     if fate.kind == "alive" and not standing.known and Because.NOT_LAUNCHED in reasons:
         return _absent(case, rank)
     if not standing.known or reasons == {Because.UNKNOWN}:
-        return _unknown(rank, fate)
+        return _unknown(case, rank, fate)
     if standing.inside:
         return _Root(rank, "network", "is inside an operation that its peers have finished", "seen")
     return _absent(case, rank)
 
 
-def _unknown(rank: int, fate: Fate) -> _Root:
+def _unknown(case: Case, rank: int, fate: Fate) -> _Root:
     """Nothing shows what this rank did. PyTorch 2.3-2.14 asks every live rank for a dump: silence leans to "dead"."""
     if fate.kind == "alive":
-        return _Root(rank, "absent", "lived, and nothing shows that it joined", "unknown", fate.findings)
+        findings = (*_stack_finding(case, rank), *fate.findings)
+        return _Root(rank, "absent", "lived, and nothing shows that it joined", "unknown", findings)
     return _Root(rank, "dead", "left no dump and no other sign of life", "unknown", fate.findings)
 
 
@@ -184,16 +209,7 @@ def _absent(case: Case, rank: int) -> _Root:
             f"is #{standing.launched[wait.group]}"
         )
         findings.append(Finding(text, (report.source,) if report else ()))
-    stack = case.main_stack(rank)
-    if stack is not None:
-        thread = "main" if stack.main else "backward"
-        findings.append(
-            Finding(
-                f"rank {rank}'s {thread} thread is outside any collective",
-                (stack.source,),
-                case.user_frames(stack.frames, 4),
-            )
-        )
+    findings += _stack_finding(case, rank)
     error = case.fates.error(rank)
     if error is not None:
         findings.append(Finding(f"rank {rank} printed {error.type}: {first_line(error.message)}", (error.source,)))
@@ -201,6 +217,15 @@ def _absent(case: Case, rank: int) -> _Root:
     findings += fate.findings
     sure = "seen" if standing.source in ("dump", "poll") else "inferred"
     return _Root(rank, "absent", f"never launched {case.missing_title(wait, rank)}", sure, tuple(findings))
+
+
+def _stack_finding(case: Case, rank: int) -> list[Finding]:
+    stack = case.main_stack(rank)
+    if stack is None:
+        return []
+    thread = "main" if stack.main else "backward"
+    text = f"rank {rank}'s {thread} thread is outside any collective"
+    return [Finding(text, (stack.source,), case.user_frames(stack.frames, 4))]
 
 
 def _first_missed(case: Case, rank: int, waits: list[Wait]) -> Wait:
