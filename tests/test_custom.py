@@ -122,6 +122,14 @@ def test_only_rank_that_waits_in_nothing_is_the_absent_one_where_groups_are_unkn
     assert (verdict.kind, accused(verdict), verdict.confidence) == ("absent", [7], "medium")
 
 
+def test_only_idle_rank_of_a_small_job_is_named_too() -> None:
+    """One of four is few enough."""
+    waiting = [Op("tp"), Op("dp", state="started")]
+    ranks = {0: waiting, 1: waiting, 2: [Op("tp")], 3: waiting}
+    verdict = diagnose(of_torch_2_2(job({"tp": range(4), "dp": range(4)}, ranks)))
+    assert (verdict.kind, accused(verdict), verdict.confidence) == ("absent", [2], "medium")
+
+
 def test_only_gpu_that_has_not_started_is_stuck_where_groups_are_unknown() -> None:
     """All other GPUs have started what they wait in."""
     groups = {"tp": range(8), "dp": range(8)}

@@ -7,6 +7,8 @@ that has not started its oldest operation is stuck before it.
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from hangscope.diagnosis.align import is_guessed
 from hangscope.diagnosis.case import Case, Draft
 from hangscope.diagnosis.rules.died import died
@@ -15,7 +17,7 @@ from hangscope.diagnosis.words import plural, ranks_text, sentence
 from hangscope.model import State
 
 _FEW = 8
-"""At most one rank in so many: more of them would rather mean that their dumps were taken at another time."""
+"""One rank, or at most one in so many: more would rather mean that their dumps were taken at another time."""
 
 
 def alone_among_guessed(case: Case) -> Draft | None:
@@ -39,12 +41,16 @@ def _alone(case: Case) -> Draft | None:
     idle = [rank for rank, standing in seen.items() if not standing.inside]
     not_started = [rank for rank, s in seen.items() if s.inside and s.inside[0].state is State.SCHEDULED]
     if idle:
-        return _draft(case, idle, "absent") if len(idle) * _FEW <= len(seen) else None
+        return _draft(case, idle, "absent") if _few(idle, seen) else None
     if len(not_started) > 1 and case.stuck()[1].startswith("operations are unfinished"):
         return None  # nothing says that it hangs at all, and in a job that runs some GPU is always on its way
-    if not_started and all(s.timing for s in seen.values()) and len(not_started) * _FEW <= len(seen):
+    if not_started and all(s.timing for s in seen.values()) and _few(not_started, seen):
         return _draft(case, not_started, "gpu")
     return None
+
+
+def _few(ranks: list[int], everyone: Collection[int]) -> bool:
+    return len(ranks) * _FEW <= len(everyone) or (len(ranks) == 1 and len(everyone) > 2)
 
 
 def _draft(case: Case, ranks: list[int], kind: str) -> Draft:
@@ -52,7 +58,7 @@ def _draft(case: Case, ranks: list[int], kind: str) -> Draft:
     one = len(ranks) == 1
     others = len(case.job.ranks) - len(ranks)
     if kind == "absent":
-        what = f"{'waits' if one else 'wait'} in nothing, while all others do"
+        what = f"{'is' if one else 'are'} inside nothing, while all others wait in something"
         why = "has finished everything it launched, while all others wait in something"
         shown = f"{'has' if one else 'have'} finished every operation launched there"
     else:
