@@ -88,6 +88,25 @@ def test_call_left_out_across_groups_is_named_with_its_line() -> None:
     assert verdict.operation.name == "all_gather"
 
 
+def test_call_left_out_long_before_the_hang_is_found() -> None:
+    """A pair swallows a skip until the end of the step, a dozen calls later: nobody but rank 1 is accused."""
+    pair = {"pair 0": [0, 1], "pair 1": [2, 3], WORLD: [0, 1, 2, 3]}
+    step = [Op("", line=line) for line in (20, 30, 40, 20, 30, 40, 20, 30, 50, 60, 70, 80)]
+    end = Op(WORLD, "barrier", elements=1, line=90)
+
+    def rounds(rank: int) -> list[Op]:
+        mine = [replace(op, group="pair 0" if rank < 2 else "pair 1") for op in step]
+        done = [op for _ in range(4) for op in (*mine, end)]
+        if rank == 0:
+            return [*done, *mine[:-1], stuck(mine[-1])]
+        if rank == 1:
+            return [*done, *mine[1:], stuck(end)]  # it left the first call out
+        return [*done, *mine, stuck(end)]
+
+    verdict = diagnose(job(pair, {rank: rounds(rank) for rank in range(4)}))
+    assert accused(verdict) == [1]
+
+
 def test_two_calls_that_changed_places_are_a_deadlock() -> None:
     """The usual call comes later on the odd rank: order, not a call too many."""
     calls = one_step(1)

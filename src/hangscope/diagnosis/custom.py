@@ -26,8 +26,9 @@ _CONTEXTS = (64, 32, 16, 8, 4)
 _LEAST_VOTES = 2
 _LEAST_ROUNDS = 3
 """How many earlier rounds, all alike, make the custom of a rank that is alone in its role."""
-_CALLS_BEFORE = 8
-"""How many finished calls before the first unfinished one are looked at: a small send may finish all the same."""
+_CALLS_BEFORE = 32
+"""How many finished calls before the first unfinished one are looked at: a small send may finish all the same, and a
+group swallows a skip until it runs out of calls."""
 _CALLS_AFTER = 16
 """How far behind the usual call another one may come and still be the next thing to do."""
 _BASE = np.uint64(0x9E3779B97F4A7C15)
