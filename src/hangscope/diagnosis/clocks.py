@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hangscope.diagnosis.align import Alignment, Ints, Lane
-from hangscope.diagnosis.standing import is_symmetric
+from hangscope.diagnosis.standing import symmetric_names
 from hangscope.model import State
 
 Floats = npt.NDArray[np.float64]
@@ -49,8 +49,7 @@ def met_by_all(alignment: Alignment, lane: Lane) -> Ints:
         return np.empty((0, 2), dtype=np.int64)
     full = lane.starts[:-1][np.diff(lane.starts) == members]
     rows = lane.rows[full[:, None] + np.arange(members)[None, :]]
-    symmetric = [i for i, name in enumerate(ops.tables.names) if is_symmetric(name)]
     good = np.all(ops.column("state")[rows] == State.COMPLETED, axis=1)
-    good &= np.isin(ops.column("name")[rows[:, 0]], symmetric)
+    good &= np.isin(ops.column("name")[rows[:, 0]], symmetric_names(ops))
     met: Ints = rows[good]
     return met

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hangscope.diagnosis.align import Alignment, Bools, Ints, Lane
-from hangscope.diagnosis.standing import is_symmetric
+from hangscope.diagnosis.standing import symmetric_names
 from hangscope.model import UNKNOWN, Kind, State
 
 Floats = npt.NDArray[np.float64]
@@ -128,8 +128,7 @@ class _Measure:
         distinct, which = np.unique(call, return_inverse=True)
         numbers = np.random.default_rng(1).integers(1, 1 << 63, len(distinct), dtype=np.uint64)
         self._calls = np.cumsum(numbers[which.reshape(-1)])
-        symmetric = [i for i, name in enumerate(ops.tables.names) if is_symmetric(name)]
-        self._meets = (ops.column("state") == State.COMPLETED) & np.isin(ops.column("name"), symmetric)
+        self._meets = (ops.column("state") == State.COMPLETED) & np.isin(ops.column("name"), symmetric_names(ops))
 
     def stretches(self, lane: Lane) -> _Stretches | None:
         """Between every two consecutive collectives of a group: each member beside those that made the same calls."""

@@ -16,7 +16,7 @@ import numpy as np
 
 from hangscope.diagnosis.align import Alignment, Ints, is_guessed
 from hangscope.diagnosis.joining import Joining, joinings
-from hangscope.model import UNKNOWN, Frame, Group, Job, Kind, Operation, State, WatchdogReport
+from hangscope.model import UNKNOWN, Frame, Group, Job, Kind, Operation, Operations, State, WatchdogReport
 
 
 class Place(Enum):
@@ -90,6 +90,11 @@ _SYMMETRIC = re.compile(r"all_?reduce|all_?gather|reduce_scatter|barrier", re.IG
 def is_symmetric(name: str) -> bool:
     """Whether nobody finishes the operation before everybody has joined it (NCCL and Gloo), coalesced or not."""
     return _SYMMETRIC.search(name) is not None
+
+
+def symmetric_names(ops: Operations) -> list[int]:
+    """The ids of the names of such operations, for whole columns at once."""
+    return [index for index, name in enumerate(ops.tables.names) if is_symmetric(name)]
 
 
 class Standings:
@@ -287,8 +292,7 @@ class Standings:
     def _mark_outdated(self) -> None:
         """A dump without an operation that a peer finished and that needs everybody was taken before the peer's."""
         ops = self.job.ops
-        names = ops.tables.names
-        symmetric = [i for i, name in enumerate(names) if is_symmetric(name)]
+        symmetric = symmetric_names(ops)
         state, name, ranks = ops.column("state"), ops.column("name"), ops.column("rank")
         for index, lane in self.alignment.lanes.items():
             if is_guessed(lane.group):
