@@ -13,8 +13,7 @@ __all__ = ["Diagnosis", "diagnose"]
 def diagnose(job: Job) -> Diagnosis:
     """Say what hung the job, who caused it and how sure that is. Depends on nothing but the job."""
     case = Case(job)
-    hang, _ = case.stuck()
-    rules = HANG_RULES if hang or _fell(case) else NO_HANG_RULES
+    rules = HANG_RULES if case.stuck.hangs or _fell(case) else NO_HANG_RULES
     for rule in rules:
         draft = rule(case)
         if draft is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -17,6 +18,7 @@ from hangscope.diagnosis.p2p import transfers
 from hangscope.diagnosis.standing import Place, Standings, Unit, is_symmetric
 from hangscope.diagnosis.verdict import Finding, Link, OperationInFlight
 from hangscope.diagnosis.waits import Wait, Waits
+from hangscope.diagnosis.words import ranks_text
 from hangscope.model import UNKNOWN, Frame, Group, Job, KernelMessage, Kind, Operation, Source, State, ThreadStack
 from hangscope.words import is_own_code
 
@@ -26,6 +28,16 @@ QUIET_S = 1.0
 """Where half of the ranks that wait launched something this shortly before their dumps, the job runs."""
 LONG_S = 60.0
 """So long an operation may be unfinished while ranks still launch new ones: steps of large jobs take that long."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stuck:
+    """Whether the job hangs (or was brought down), and what says so."""
+
+    hangs: bool
+    why: str
+    timeless: bool = False
+    """Operations are unfinished, and nothing says for how long: it may have been a moment."""
 
 
 @dataclass(slots=True)
@@ -89,6 +101,10 @@ class Case:
     def who(self, rank: int) -> str:
         node = self.job.nodes.get(rank)
         return f"rank {rank} on {node}" if node else f"rank {rank}"
+
+    def whom(self, ranks: Collection[int]) -> str:
+        """Ranks as a sentence begins with them; one alone with its node."""
+        return self.who(next(iter(ranks))) if len(ranks) == 1 else ranks_text(ranks)
 
     def title(self, wait: Wait) -> str:
         """The operation as people say it: ``all_reduce #16``, ``recv 0<-3``."""
@@ -154,6 +170,11 @@ class Case:
     def user_frame(self, frames: tuple[Frame, ...]) -> Frame | None:
         """The innermost frame of the user's own code; None where PyTorch made the call by itself."""
         return next(iter(self.own_frames(frames)), None)
+
+    def at(self, frames: tuple[Frame, ...]) -> str:
+        """`` at train.py:88``, for the end of a phrase; empty where no frame is the user's."""
+        frame = self.user_frame(frames)
+        return f" at {frame.filename}:{frame.line}" if frame else ""
 
     def own_frames(self, frames: tuple[Frame, ...]) -> list[Frame]:
         return [f for f in frames if is_own_code(f.filename)]
@@ -298,35 +319,37 @@ class Case:
                 quiet.append((dumped - int(created.max())) / 1e9)
         return float(np.median(quiet)) if quiet else None
 
-    def stuck(self) -> tuple[bool, str]:
-        """Whether the job hangs (or was brought down), and what says so."""
+    @cached_property
+    def stuck(self) -> Stuck:
         facts = self.job.facts
         timeouts = [r for r in facts.watchdog if r.kind in ("timeout", "async_error")]
         if timeouts:
-            return True, f"PyTorch's watchdog reported it on {len({r.rank for r in timeouts})} rank(s)"
+            return Stuck(True, f"PyTorch's watchdog reported it on {len({r.rank for r in timeouts})} rank(s)")
         signals = [r for r in facts.watchdog if r.signalled_by is not None]
         if signals:
-            return True, f"rank {signals[0].signalled_by} signalled a timeout to the others"
+            return Stuck(True, f"rank {signals[0].signalled_by} signalled a timeout to the others")
         ends = [p.exit_status for p in self.job.processes.values()]
         if len(ends) == len(self.job.ranks) and all(status == 0 for status in ends):
-            return False, "every process exited with status 0"
+            return Stuck(False, "every process exited with status 0")
         if self.job.reason in ("stall", "rank-exit", "watchdog", "dump-file") and self.waits.all:
-            return True, f"the evidence was captured because of a {self.job.reason}"
+            return Stuck(True, f"the evidence was captured because of a {self.job.reason}")
         ages = [age for wait in self.waits.all if (age := self.age_s(wait)) is not None]
         if ages and max(ages) >= IN_FLIGHT_S:
             quiet = self._quiet_s()
             if max(ages) >= LONG_S or quiet is None or quiet >= QUIET_S:
-                return True, f"an operation had been unfinished for {max(ages):.1f} s"
+                return Stuck(True, f"an operation had been unfinished for {max(ages):.1f} s")
             text = f"the oldest unfinished operation was {max(ages):.1f} s old, and half of the ranks that wait"
-            return False, f"{text} launched another {quiet:.2f} s or less before their dumps"
+            return Stuck(False, f"{text} launched another {quiet:.2f} s or less before their dumps")
         without = sorted({r for w in self.waits.all for r in w.blockers} - set(self.job.dumps))
         if ages and without and self.job.reason != "snapshot":
             # A rank that died takes the others down within moments, so that their dumps are young.
-            return True, f"operations are unfinished, and rank {without[0]}, which they wait for, left no dump"
+            why = f"operations are unfinished, and rank {without[0]}, which they wait for, left no dump"
+            return Stuck(True, why, timeless=True)
         # In a hang every operation that waits is old: one whose dumps have no stamp is as young as the rest.
         if ages:
-            return False, f"the oldest unfinished operation was {max(ages):.2f} s old"
-        return bool(self.waits.all), "operations are unfinished, and nothing says how long they have been"
+            return Stuck(False, f"the oldest unfinished operation was {max(ages):.2f} s old")
+        why = "operations are unfinished, and nothing says how long they have been"
+        return Stuck(bool(self.waits.all), why, timeless=True)
 
     # ---- the operation at the root -----------------------------------------------------------------------------------
 

@@ -24,6 +24,7 @@ Hashes = npt.NDArray[np.uint64]
 _CONTEXTS = (64, 32, 16, 8, 4)
 """How many preceding calls have to be the same, the longest first."""
 _LEAST_VOTES = 2
+_SURE_VOTES = 3
 _LEAST_ROUNDS = 3
 """How many earlier rounds, all alike, make the custom of a rank that is alone in its role."""
 _CALLS_BEFORE = 32
@@ -54,6 +55,10 @@ class Departure:
     votes: int
     """How many ranks (its own earlier rounds count as one), or of its own rounds, went on like `usual_row`."""
     sort: Sort = Sort.ORDER
+
+    @property
+    def sure(self) -> bool:
+        return self.votes >= _SURE_VOTES
 
 
 def departures(standings: Standings, ranks: list[int], among: int) -> dict[int, Departure]:

@@ -42,7 +42,7 @@ def _alone(case: Case) -> Draft | None:
     not_started = [rank for rank, s in seen.items() if s.inside and s.inside[0].state is State.SCHEDULED]
     if idle:
         return _draft(case, idle, "absent") if _few(idle, seen) else None
-    if len(not_started) > 1 and case.stuck()[1].startswith("operations are unfinished"):
+    if len(not_started) > 1 and case.stuck.timeless:
         return None  # nothing says that it hangs at all, and in a job that runs some GPU is always on its way
     if not_started and all(s.timing for s in seen.values()) and _few(not_started, seen):
         return _draft(case, not_started, "gpu")
@@ -72,7 +72,7 @@ def _draft(case: Case, ranks: list[int], kind: str) -> Draft:
     return Draft(
         kind=kind,
         headline=f"{ranks_text(ranks)} {what}",
-        summary=f"{sentence(case.who(ranks[0]) if one else ranks_text(ranks))} {what}: "
+        summary=f"{sentence(case.whom(ranks))} {what}: "
         f"{plural(others, 'rank')} {'waits' if others == 1 else 'wait'}, as in {case.title(wait)}.",
         confidence="medium" if one else "low",
         rule=f"{kind}: everybody who is kept waiting is inside something; who belongs to which group is not recorded",

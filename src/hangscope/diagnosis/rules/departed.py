@@ -6,9 +6,7 @@ from hangscope.diagnosis.case import Case, Draft
 from hangscope.diagnosis.custom import Departure, Sort
 from hangscope.diagnosis.verdict import Finding, OperationInFlight
 from hangscope.diagnosis.words import ranks_text, sentence
-from hangscope.model import Frame, Kind, Operation
-
-_SURE_VOTES = 3
+from hangscope.model import Kind, Operation
 
 
 def departed(case: Case) -> Draft | None:
@@ -20,21 +18,20 @@ def departed(case: Case) -> Draft | None:
     first = found[0]
     call, usual = case.job.ops[first.row], case.job.ops[first.usual_row]
     if call.kind in (Kind.SEND, Kind.RECV) and (call.kind, call.frames) == (usual.kind, usual.frames):
-        what = f"called {call.title}{_at(case, call)}, which names another peer than is the custom there"
-        step = f"code: check the peer in the call{_at(case, call)}"
+        what = f"called {call.title}{case.at(call.frames)}, which names another peer than is the custom there"
+        step = f"code: check the peer in the call{case.at(call.frames)}"
     elif first.sort is Sort.SKIPPED:
-        what = f"left out {usual.name}{_at(case, usual)} and went on with {call.title}{_at(case, call)}"
-        step = f"code: find the branch that keeps {ranks_text(case.departures)} from the call{_at(case, usual)}"
+        what = f"left out {usual.name}{case.at(usual.frames)} and went on with {call.title}{case.at(call.frames)}"
+        step = f"code: find the branch that keeps {ranks_text(case.departures)} from the call{case.at(usual.frames)}"
     else:
-        what = f"called {call.title}{_at(case, call)}, which does not belong there"
-        step = f"code: find why only {ranks_text(case.departures)} makes the call{_at(case, call)}"
+        what = f"called {call.title}{case.at(call.frames)}, which does not belong there"
+        step = f"code: find why only {ranks_text(case.departures)} makes the call{case.at(call.frames)}"
     operation = usual if first.sort is Sort.SKIPPED else call
     return Draft(
         kind="mismatch",
         headline=f"{ranks_text(case.departures)} {what}",
-        summary=f"{sentence(case.who(first.rank) if len(found) == 1 else ranks_text(case.departures))} {what}, "
-        f"where the rest called {usual.name}: the job hangs.",
-        confidence="high" if len(found) == 1 and first.votes >= _SURE_VOTES else "medium",
+        summary=f"{sentence(case.whom(case.departures))} {what}, where the rest called {usual.name}: the job hangs.",
+        confidence="high" if len(found) == 1 and first.sure else "medium",
         rule="mismatch: after the same calls, most others went on with another one",
         culprits=dict.fromkeys(case.departures, what),
         operation=_in_flight(case, operation),
@@ -50,8 +47,8 @@ def departure_finding(case: Case, departure: Departure) -> Finding:
     who = "other ranks" if usual.rank != call.rank else "earlier rounds of its own"
     return Finding(
         f"after the same calls before it, rank {departure.rank} went on with {call.title} of "
-        f"{case.group_label(call.group.index)}{_at(case, call)}; the custom there, by {departure.votes} {who}, is "
-        f"{usual.name} of {case.group_label(due.index)}{_at(case, usual)}",
+        f"{case.group_label(call.group.index)}{case.at(call.frames)}; the custom there, by {departure.votes} {who}, is "
+        f"{usual.name} of {case.group_label(due.index)}{case.at(usual.frames)}",
         (*case.source(departure.rank, call), *case.source(usual.rank, usual)),
     )
 
@@ -72,8 +69,3 @@ def _in_flight(case: Case, operation: Operation) -> OperationInFlight | None:
         state_by_rank={operation.rank: operation.state.name.lower()},
         frames=operation.frames,
     )
-
-
-def _at(case: Case, operation: Operation) -> str:
-    frame: Frame | None = case.user_frame(operation.frames)
-    return f" at {frame.filename}:{frame.line}" if frame else ""

@@ -9,14 +9,13 @@ from hangscope.diagnosis.words import ranks_text, sentence
 
 def died(case: Case) -> Draft | None:
     """Ranks whose end or freeze was seen, where no recording shows an operation that waits for them."""
-    hung, _ = case.stuck()
     seen = {
         rank: fate
         for rank in case.job.ranks
         if (fate := case.fates.of(rank)).kind in ("dead", "frozen")
         and fate.strength == "strong"
         # One that exited with status 0 did no harm, unless the others hang and it left nothing behind.
-        and (not fate.clean or (hung and rank not in case.job.dumps))
+        and (not fate.clean or (case.stuck.hangs and rank not in case.job.dumps))
     }
     dead = {rank: fate for rank, fate in seen.items() if fate.kind == "dead"} or seen
     if not dead:
@@ -30,12 +29,11 @@ def died(case: Case) -> Draft | None:
         if fate.error is not None and fate.error.frames
     ]
     look = "find out what ended" if kind == "dead" else "look at the processes of"
-    who = case.who(first) if len(dead) == 1 else names
     what = dead[first].why if len(dead) == 1 else "ended" if kind == "dead" else "answer nothing"
     return Draft(
         kind=kind,
         headline=f"{names} {what}",
-        summary=f"{sentence(who)} {what}, and the job could not go on.",
+        summary=f"{sentence(case.whom(dead))} {what}, and the job could not go on.",
         confidence="medium",
         rule=f"{kind}: it was seen; no recording shows who waited for it",
         culprits={rank: fate.why for rank, fate in dead.items()},

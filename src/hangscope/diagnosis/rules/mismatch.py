@@ -258,7 +258,7 @@ def _at(frame: object) -> str:
 
 
 def _who_and_where(case: Case, d: Divergence) -> str:
-    return sentence(case.who(d.odd[0]) if len(d.odd) == 1 else ranks_text(d.odd))
+    return sentence(case.whom(d.odd))
 
 
 def operation_at(case: Case, d: Divergence, reference: Operation) -> OperationInFlight:

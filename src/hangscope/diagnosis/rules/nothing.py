@@ -14,7 +14,6 @@ def nothing(case: Case) -> Draft | None:
     job = case.job
     if not len(job.ops) and not job.facts.processes and not job.facts.log_ranks:
         return None
-    _, why = case.stuck()
     text = (
         f"no rank waits for another in {plural(len(job.ops), 'recorded operation')} of {plural(len(job.dumps), 'rank')}"
     )
@@ -28,7 +27,7 @@ def nothing(case: Case) -> Draft | None:
         summary=f"No hang: {text}.",
         confidence="high" if complete and len(job.ops) else "medium" if len(job.ops) else "low",
         rule="none: every recorded operation completed, or was in flight for a moment, and all members agree",
-        why=[Finding(text), *([Finding(why)] if case.waits.all else [])],
+        why=[Finding(text), *([Finding(case.stuck.why)] if case.waits.all else [])],
         next_steps=[],
     )
 

@@ -12,8 +12,6 @@ from hangscope.diagnosis.waits import Because, Wait
 from hangscope.diagnosis.words import ranks_text, sentence
 from hangscope.model import Communicator, Kind
 
-_SURE_VOTES = 3
-
 
 def wrong_peer(case: Case) -> Draft | None:
     """A rank inside a call whose peer has moved on, while another rank waits for it in a call it never made."""
@@ -125,7 +123,7 @@ def _from_custom(case: Case) -> Draft | None:
             headline=f"rank {departure.rank} {text}",
             summary=f"{sentence(case.who(departure.rank))} {text}: sender and receiver do not name each other, and the "
             "job hangs.",
-            confidence="high" if departure.votes >= _SURE_VOTES else "medium",
+            confidence="high" if departure.sure else "medium",
             rule="mismatch: a point-to-point call names another peer than is the custom there, and it does not answer",
             culprits={departure.rank: text},
             wait=waiting[0],

@@ -260,10 +260,7 @@ def _draft(case: Case, found: list[_Root]) -> Draft:
     confidence, rule = _confidence(case, found, wait)
     alike = [[r for r in found if r.kind == k] for k in _ORDER if any(r.kind == k for r in found)]
     headline = "; ".join(f"{ranks_text(r.rank for r in part)} {_what(part)}" for part in alike)
-    told = "; ".join(
-        f"{case.who(part[0].rank) if len(part) == 1 else ranks_text(r.rank for r in part)} {_what(part)}"
-        for part in alike
-    )
+    told = "; ".join(f"{case.whom([r.rank for r in part])} {_what(part)}" for part in alike)
     blocked = {rank for w in waiting for rank in w.waiters} - set(culprits)
     here = blocked.intersection(wait.waiters) or blocked
     behind = len(blocked - here)
@@ -369,8 +366,7 @@ def _confidence(case: Case, found: list[_Root], wait: Wait) -> tuple[str, str]:
             "absent: several ranks; that some of them make a communicator with another would not be recorded",
         )
     if kinds == {"absent"}:
-        _, why = case.stuck()
-        if why.startswith("operations are unfinished"):
+        if case.stuck.timeless:
             return "medium", "absent: its own dump ends before what its peers are inside of; nothing says for how long"
         return "high", "absent: its own recording ends before what its peers are inside of"
     if kinds == {"gpu"}:

@@ -62,11 +62,9 @@ def _by_own_time(case: Case) -> Draft | None:
 
 def _finding(case: Case, item: OwnTime) -> Finding:
     met = case.job.ops[item.felt_row]
-    line = case.user_frame(met.frames)
     return Finding(
         f"for the same calls rank {item.rank} took {item.late_ms:.0f} ms longer than its peers, {item.late} times in "
-        f"{item.span_ms / 1e3:.1f} s; others waited for that in {met.name}"
-        + (f" at {line.filename}:{line.line}" if line else ""),
+        f"{item.span_ms / 1e3:.1f} s; others waited for that in {met.name}{case.at(met.frames)}",
         case.source(met.rank, met),
     )
 
@@ -163,12 +161,11 @@ def _waiting_share(case: Case, rank: int) -> float | None:
 def _draft(case: Case, culprits: dict[int, str], share: str, confidence: str, rule: str, why: list[Finding]) -> Draft:
     names = ranks_text(culprits)
     alone = len(culprits) == 1
-    who = case.who(next(iter(culprits))) if alone else names
     return Draft(
         kind="slow",
         hang=False,
         headline=f"{names} {'keeps' if alone else 'keep'} the others waiting: {share} of the time",
-        summary=f"Nothing hangs, but {who} {'is' if alone else 'are'} late again and again and "
+        summary=f"Nothing hangs, but {case.whom(culprits)} {'is' if alone else 'are'} late again and again and "
         f"{'costs' if alone else 'cost'} the others {share} of the recorded time.",
         confidence=confidence,
         rule=rule,

@@ -28,8 +28,6 @@ def ragged(case: Case, divergence: Divergence, operation: OperationInFlight, *, 
         Finding(f"{waiting} {'is' if len(w.waiters) == 1 else 'are'} still inside it", case.source(w.waiters[0]))
         for w in stuck
     ]
-    line = case.user_frame(operation.frames)
-    at = f" at {line.filename}:{line.line}" if line else ""
     return Draft(
         kind="mismatch",
         hang=hang,
@@ -41,6 +39,9 @@ def ragged(case: Case, divergence: Divergence, operation: OperationInFlight, *, 
         rule="mismatch: sent and expected elements differ; all sizes differ by design, so nobody is accused",
         operation=operation,
         why=[finding, *inside],
-        next_steps=[f"code: print the split sizes of every rank before the call{at}, and compare them pair by pair"],
+        next_steps=[
+            f"code: print the split sizes of every rank before the call{case.at(operation.frames)}, "
+            "and compare them pair by pair"
+        ],
         victims_of=set(),
     )

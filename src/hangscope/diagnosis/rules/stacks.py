@@ -34,7 +34,7 @@ def apart(case: Case) -> Draft | None:
     return Draft(
         kind="absent",
         headline=f"{ranks_text(odd)} {what}",
-        summary=f"{sentence(case.who(odd[0]) if one else ranks_text(odd))} {what}: probably they wait for "
+        summary=f"{sentence(case.whom(odd))} {what}: probably they wait for "
         f"{'it' if one else 'them'}. Only stacks were found, which do not say who waits for whom.",
         confidence="low",
         rule="absent: from stacks alone, a few ranks stand elsewhere than the rest",
@@ -83,5 +83,4 @@ def only_stacks(case: Case) -> Draft | None:
 
 
 def _main_stacks(case: Case) -> dict[int, ThreadStack]:
-    ranks = sorted({s.rank for s in case.job.facts.stacks if s.rank is not None} | set(case.job.ranks))
-    return {rank: stack for rank in ranks if (stack := case.main_stack(rank)) is not None}
+    return {rank: stack for rank in case.job.ranks if (stack := case.main_stack(rank)) is not None}
