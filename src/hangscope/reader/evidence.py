@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from hangscope.errors import DamagedError
-from hangscope.model import Gap, Source
-from hangscope.reader import archives, counters, dumps, files, ras, rosters
+from hangscope.model import BlackBox, Gap, Source
+from hangscope.reader import archives, blackbox, counters, dumps, files, ras, rosters
 from hangscope.reader.files import Found
 from hangscope.reader.limits import DEFAULT as LIMITS
 from hangscope.reader.ranks import rank_from_name
@@ -41,6 +41,7 @@ class Evidence:
     errors: list[tuple[rosters.ErrorFile, str, str | None, tuple[str, ...]]] = field(default_factory=list)
     """(torchrun's error file, its name, its node, its path)."""
     snapshots: list[counters.Snapshot] = field(default_factory=list)
+    boxes: list[BlackBox] = field(default_factory=list)
     gaps: list[Gap] = field(default_factory=list)
     paths: dict[str, tuple[str, ...]] = field(default_factory=dict)
     """Shown name of a dump → its path, for the directories it lies in."""
@@ -59,6 +60,7 @@ class Evidence:
             or self.answers
             or self.errors
             or self.snapshots
+            or self.boxes
             or any(gap.what.startswith("dump ") for gap in self.gaps)
         )
 
@@ -205,6 +207,8 @@ def _read(item: Found, node: str | None, evidence: Evidence) -> None:
         head = item.head(files.HEAD)
         if ras.recognise(head) and item.size <= JSON_LIMIT:
             evidence.answers.append(ras.read(item.read(), item.file))
+        elif blackbox.recognise(head):
+            _read_box(item, evidence)
         elif dumps.recognise(head):
             _read_dump(item, node, evidence)
         elif head.lstrip()[:1] in (b"{", b"[") and item.size <= JSON_LIMIT and _read_json(item, node, evidence):
@@ -228,6 +232,21 @@ def _read_empty(item: Found, node: str | None, evidence: Evidence) -> None:
     elif kind == "dump":
         rank = rank_from_name(item.file)
         evidence.gaps.append(Gap(f"dump {item.file}", "the file is empty", rank, node, Source(item.file)))
+
+
+def _read_box(item: Found, evidence: Evidence) -> None:
+    """A black box; of a process that may still run, hence twice where it is a file of its own."""
+    try:
+        if item.size > blackbox.MAX_BYTES:
+            raise DamagedError(f"it has {item.size >> 20} MiB, more than any black box")
+        data = item.read()
+        later = item.read() if item.path is not None else None
+        box, gaps = blackbox.read(data, Source(item.file), later)
+    except DamagedError as error:
+        evidence.gaps.append(Gap(f"black box {item.file}", error.reason, source=Source(item.file)))
+        return
+    evidence.boxes.append(box)
+    evidence.gaps.extend(gaps)
 
 
 def _read_dump(item: Found, node: str | None, evidence: Evidence) -> None:

@@ -13,7 +13,7 @@ from typing import TypeVar
 
 from hangscope.errors import NotFoundError
 from hangscope.model import Facts, Gap, Job, KernelMessage, Process, PythonError, RasReport, Source, WatchdogReport
-from hangscope.reader import counters, dumps, facts, nccl_facts, nccl_logs
+from hangscope.reader import blackbox, counters, dumps, facts, nccl_facts, nccl_logs
 from hangscope.reader.evidence import Evidence, gather
 from hangscope.reader.gave_up import reopen
 from hangscope.reader.identity import Identity, identify, merge_nccl
@@ -34,8 +34,8 @@ def load(paths: Sequence[str | Path] | str | Path) -> Job:
     if not evidence.useful:
         raise NotFoundError(
             f"nothing usable in {', '.join(str(path) for path in given) or 'no paths at all'}",
-            hint="looked for flight recorder dumps, training and NCCL logs, RAS answers, rosters, stacks and kernel "
-            "messages, in files and in .tar and .gz archives",
+            hint="looked for flight recorder dumps, training and NCCL logs, RAS answers, rosters, stacks, kernel "
+            "messages and black boxes, in files and in .tar and .gz archives",
         )
     return _job(evidence, tuple(str(path) for path in given))
 
@@ -49,6 +49,7 @@ def _job(evidence: Evidence, inputs: tuple[str, ...]) -> Job:
     listed = [(note.node, note.pid) for note in notes if note.pid is not None]
     processes, start_ns, old = newest_processes(merge_nccl(evidence.texts), listed)
     evidence.gaps.extend(old)
+    notes.extend(blackbox.notes(evidence.boxes))
     for text in evidence.texts:
         notes.extend(facts.launcher_notes(text))
     who = identify(
@@ -138,6 +139,8 @@ def _facts(
     watchdog, errors, old = newest_reports(watchdog, errors, start_ns)
     gaps.extend(old)
     comms = nccl_facts.communicators(who, processes)
+    boxes, older = blackbox.of_ranks(evidence.boxes, who)
+    gaps.extend(older)
     kernel = [message for text in texts for message in facts.kernel_messages(text, who)]
     for node in evidence.nodes:
         kernel.extend(
@@ -169,6 +172,7 @@ def _facts(
         ),
         versions=_versions(evidence, assembled),
         log_ranks=tuple(sorted({(rank, text.file) for text in texts if text.is_rank_log for rank in _ranks_of(text)})),
+        blackboxes=boxes,
     ), gaps
 
 
