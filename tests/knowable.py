@@ -34,6 +34,8 @@ class Wait:
 
     partners: frozenset[int]
     call: tuple[str, int, str]
+    pair: bool
+    """Whether it is between pairs of ranks, whose numbers differ from rank to rank."""
 
 
 @dataclass
@@ -127,7 +129,7 @@ def _look(case: Recorded, rank: int, path: Path) -> None:
             for local in re.findall(r"(?:->|<-)(\d+)", e["profiling_name"])
             if int(local) < len(members)
         }
-        case.waits[rank].append(Wait(frozenset(peers or members) - {rank}, _call(entry)))
+        case.waits[rank].append(Wait(frozenset(peers or members) - {rank}, _call(entry), bool(peers)))
 
 
 def _call(entry: Mapping[str, Any]) -> tuple[str, int, str]:
@@ -141,7 +143,7 @@ def witnesses(case: Recorded, culprit: int) -> set[int]:
         rank
         for rank, waits in case.waits.items()
         if rank not in case.guilty
-        and any(culprit in w.partners and (alike or w.call not in case.calls.get(culprit, ())) for w in waits)
+        and any(culprit in w.partners and (alike or w.pair or w.call not in case.calls.get(culprit, ())) for w in waits)
     }
 
 
@@ -152,7 +154,7 @@ def _log_says(case: Recorded, rank: int, what: re.Pattern[bytes]) -> bool:
 def expected(case: Recorded, level: str, touched: frozenset[int], mode: str) -> Expected:
     """What may be said of the case where only these files are left, and the dumps of `touched` cannot be relied on."""
     kind = case.truth["kind"]
-    if mode == "stampless":  # they lack their times, and say everything else
+    if mode == "stampless" and kind != "slow":  # they lack their times, and say everything else
         touched = frozenset()
     kinds = set(case.kinds)
     if level != "all" and kinds & GONE:
@@ -167,18 +169,19 @@ def expected(case: Recorded, level: str, touched: frozenset[int], mode: str) -> 
         return _culprit_lost(case, level, touched, kinds, honest)
     others = case.ranks - set(case.guilty) - touched
     if not case.truth["hang"]:
-        sure = len(others & set(case.dumps)) >= 2
-        return _made(sure, honest, kinds if sure else kinds | {"none"}, "the culprit's dump beside two others")
-    if kind == "network":
-        return _made(not touched, honest, kinds, "everybody must be seen to have launched")
+        sure = len(others & set(case.dumps)) > len(case.guilty)
+        return _made(sure, honest, kinds if sure else kinds | {"none"}, "the culprits' dumps beside more others")
+    if kind == "network" or case.id in NEEDS_ALL:
+        return _made(not touched, honest, kinds, "everybody must be seen")
     unseen = set(case.guilty) - set(case.dumps)
     if unseen:
         return _silent_culprit(case, level, touched, kinds, honest, unseen)
     seen_by = [witnesses(case, culprit) - touched for culprit in case.guilty]
     if kind == "mismatch":
-        sure = len(others & set(case.dumps)) >= 2
+        sure = len(others & set(case.dumps)) >= 2 and not touched & set(ENDS.get(case.id, ()))
     elif kind == "deadlock":
         sure = len(others & set(case.dumps)) >= 2 and len(case.ranks) > 3
+        kinds |= {"mismatch", "absent"} if touched or level != "all" else set()
     else:
         sure = all(seen_by)
     return _made(sure, honest, kinds, f"seen by {[sorted(ranks) for ranks in seen_by]}")
@@ -195,7 +198,7 @@ def _culprit_lost(
     """The culprit's own recording is lost. Its end or its stack may still show; otherwise it is the one of whom nothing
     is known, which is worth saying but no proof."""
     parts = {ranks - gone for ranks in honest for gone in (touched, frozenset(case.guilty) - touched)}
-    shown = level == "all" and kinds & {"dead", "frozen"} and not kinds & {"gpu"}
+    shown = level == "all" and len(case.kinds) == 1 and kinds & {"dead", "frozen"}
     if shown and touched <= set(case.guilty):
         return _made(True, honest, kinds, "its end or its freeze was seen")
     loose = kinds | GONE | {"network", "unknown"} | ({"none"} if not case.truth["hang"] else set())
@@ -237,6 +240,10 @@ LESS: dict[str, Less] = {
 """What dumps and the ranks' output leave of a case: sets of ranks and kinds that are then as good as the truth.
 
 NCCL's logs, stacks, RAS and the launcher's record are what showed more."""
+NEEDS_ALL = ("nccl/moe_split", "nccl/broadcast_root")
+"""Splits by peer and roots are not recorded: only sums and states over all members show that something is off."""
+ENDS = {"nccl/batch_peer": (0, 4)}
+"""Whom the culprit sent to, and who waits for that: the two ends of what went to the wrong rank."""
 GLOO_ALONE = "what raised counts as finished in Gloo's dumps: without a traceback nothing shows a hang"
 
 
