@@ -72,6 +72,8 @@ class Score:
     denied_high: bool
     confidence: str
     detail: str
+    slips: tuple[str, ...] = ()
+    """Sentences that must not reach a reader, whoever is accused in them."""
 
 
 def changes(case: Recorded) -> Iterator[Change]:
@@ -140,6 +142,7 @@ def judge(case: Recorded, change: Change, folder: Path) -> Score:
     """Diagnose the folder as it is now, and compare with what one can know."""
     import hangscope
     from hangscope.errors import NotFoundError
+    from spoken import slips
 
     touched = frozenset(change.ranks) if change.only < 0 else frozenset[int]()
     may = expected(case, change.logs, touched, change.mode)
@@ -166,6 +169,7 @@ def judge(case: Recorded, change: Change, folder: Path) -> Score:
         verdict.confidence,
         f"truth {case.truth['kind']} {case.guilty}; said {outcome} {verdict.kind} "
         f"{[c.rank for c in verdict.culprits]} ({verdict.confidence}): {verdict.headline} | {may.why}",
+        tuple(slips(verdict)),
     )
 
 
@@ -241,6 +245,9 @@ def show(scores: Sequence[Score], listing: bool) -> None:
         hard = (sum(s.innocent_high for s in mine), sum(s.denied_high for s in mine))
         print(f"{family + ' / ' + logs if logs else family:26}" + "".join(f"{n:>9}" for n in (*cells, *more, *hard)))
     print(f"exact in what remains knowable: {exactness(scores):.2%}")
+    worded = {slip: score.name for score in scores for slip in score.slips}
+    for slip, name in sorted(worded.items())[:40]:
+        print(f"WORDS  {name}  {slip}")
     for score in scores:
         if score.innocent_high or score.denied_high:
             print(f"{'INNOCENT' if score.innocent_high else 'DENIED'}  {score.name}  {score.detail}")

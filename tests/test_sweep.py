@@ -49,6 +49,12 @@ def test_what_remains_knowable_is_known(scores: list[Score]) -> None:
     assert exactness(scores) >= 0.9, f"{exactness(scores):.1%} exact\n{_told(missed)}"
 
 
+def test_no_sentence_has_a_hole_in_it(scores: list[Score]) -> None:
+    """Whatever is missing, no verdict shows an unset value, an empty list or a wrong plural."""
+    worded = {slip: score.name for score in scores for slip in score.slips}
+    assert not worded
+
+
 def test_the_sample_covers_every_case_and_every_change(cases: list[Recorded]) -> None:
     """Each recorded job, each thing that can happen to a dump, and each level of logs is in the part that CI runs."""
     chosen = sample([change for case in cases for change in changes(case)], FOLDERS)

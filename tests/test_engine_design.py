@@ -1,0 +1,246 @@
+"""The design of the engine is a test: one place for doubt, rules that only propose, no logic that hangs on prose."""
+
+from __future__ import annotations
+
+import ast
+import io
+import tokenize
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import hangscope
+from knowable import SUITES
+from spoken import OWN_WORD, sentences, slips
+
+PACKAGE = Path(__file__).parents[1] / "src" / "hangscope"
+DIAGNOSIS = PACKAGE / "diagnosis"
+RULES = DIAGNOSIS / "rules"
+
+MOST_LINES = 4713
+"""The size of the engine that this design replaced; more would mean that it did not simplify anything."""
+MOST_OF_A_FUNCTION = 60
+MOST_BRANCHES = 15
+DOUBT = {"high", "medium", "low"}
+MAY_SAY_HOW_SURE = {"diagnosis/weigh.py", "diagnosis/verdict.py"}
+"""Where confidence is computed, and the schema of what is handed out."""
+OURS = {"why", "what", "headline", "summary", "confidence_rule"}
+"""Attributes that hold sentences which hangscope worded itself: gaps, findings, verdicts."""
+
+
+def modules(*folders: Path) -> list[Path]:
+    return sorted(path for folder in folders for path in folder.rglob("*.py"))
+
+
+def ids(path: Path) -> str:
+    return str(path.relative_to(PACKAGE))
+
+
+def tree(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+def docstrings(module: ast.Module) -> set[ast.AST]:
+    """The constants that are documentation, those under attributes too."""
+    return {
+        node.value
+        for node in ast.walk(module)
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
+    }
+
+
+@pytest.mark.parametrize("path", modules(DIAGNOSIS), ids=ids)
+def test_how_sure_is_said_in_one_place(path: Path) -> None:
+    """The words of confidence are in the module that computes it, and nowhere else in the engine."""
+    module = tree(path)
+    quiet = docstrings(module)
+    found = [
+        node.lineno
+        for node in ast.walk(module)
+        if isinstance(node, ast.Constant) and node.value in DOUBT and node not in quiet
+    ]
+    assert not found or ids(path) in MAY_SAY_HOW_SURE, f"lines {found}"
+
+
+@pytest.mark.parametrize("path", modules(RULES), ids=ids)
+def test_no_rule_knows_another(path: Path) -> None:
+    """A rule imports no rule: their order means nothing, and one can be read alone."""
+    if path.name == "__init__.py":
+        return
+    for node in ast.walk(tree(path)):
+        names: list[str] = []
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            inside = (
+                "hangscope.diagnosis.rules" if node.level == 1 else "hangscope.diagnosis" if node.level == 2 else ""
+            )
+            base = ".".join(part for part in (inside, node.module) if part)
+            names = [base, *(f"{base}.{alias.name}" for alias in node.names)]
+        for name in names:
+            assert not name.startswith("hangscope.diagnosis.rules"), f"line {node.lineno}: {name}"
+
+
+@pytest.mark.parametrize("path", modules(RULES), ids=ids)
+def test_a_rule_words_no_verdict(path: Path) -> None:
+    """A rule proposes who, what and on which basis; the headline, the summary and the confidence are made elsewhere."""
+    for node in ast.walk(tree(path)):
+        name = node.attr if isinstance(node, ast.Attribute) else node.arg if isinstance(node, ast.keyword) else None
+        assert name not in ("headline", "summary", "confidence", "confidence_rule", "next_steps"), (
+            f"line {node.lineno}: {name}"  # type: ignore[attr-defined]
+        )
+
+
+@pytest.mark.parametrize("path", modules(RULES), ids=ids)
+def test_a_rule_changes_nothing(path: Path) -> None:
+    """What a rule is given is the same after it: nothing is assigned to its arguments' attributes or items."""
+    for function in (node for node in ast.walk(tree(path)) if isinstance(node, ast.FunctionDef)):
+        given = {arg.arg for arg in (*function.args.args, *function.args.kwonlyargs)}
+        for node in ast.walk(function):
+            targets: list[ast.expr] = []
+            if isinstance(node, ast.Assign | ast.Delete):
+                targets = node.targets
+            elif isinstance(node, ast.AugAssign | ast.AnnAssign):
+                targets = [node.target]
+            for target in targets:
+                root = target
+                while isinstance(root, ast.Attribute | ast.Subscript):
+                    root = root.value
+                changed = root is not target and isinstance(root, ast.Name) and root.id in given
+                assert not changed, f"line {target.lineno}: {ast.unparse(target)}"
+
+
+def comparisons(module: ast.Module) -> Iterator[tuple[ast.expr, list[ast.expr]]]:
+    """(the operands of every test of equality, containment, beginning, end or pattern; whole expression first)."""
+    for node in ast.walk(module):
+        if isinstance(node, ast.Compare):
+            yield node, [node.left, *node.comparators]
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            tests = ("startswith", "endswith", "find", "index", "count", "removeprefix", "removesuffix", "partition")
+            if node.func.attr in (*tests, "search", "match", "fullmatch", "findall", "compile"):
+                yield node, [node.func.value, *node.args]
+        elif isinstance(node, ast.Match):
+            patterns = [case.pattern for case in node.cases]
+            values = [p.value for pattern in patterns for p in ast.walk(pattern) if isinstance(p, ast.MatchValue)]
+            yield node.subject, [node.subject, *values]
+
+
+def texts(operand: ast.expr) -> list[str]:
+    """The string constants that an operand is made of."""
+    return [c.value for c in ast.walk(operand) if isinstance(c, ast.Constant) and isinstance(c.value, str)]
+
+
+@pytest.mark.parametrize("path", modules(DIAGNOSIS), ids=ids)
+def test_no_sentence_decides_in_the_engine(path: Path) -> None:
+    """Nothing in the engine is told apart by words that were written for people: what a line means, the reader says."""
+    for whole, operands in comparisons(tree(path)):
+        prose = [text for operand in operands for text in texts(operand) if " " in text.strip()]
+        assert not prose, f"line {whole.lineno}: {prose}"
+        _no_own_sentence(whole, operands, OURS | {"text"})
+
+
+@pytest.mark.parametrize("path", modules(PACKAGE / "reader"), ids=ids)
+def test_no_sentence_of_our_own_decides_in_the_reader(path: Path) -> None:
+    """A reader looks for words in what it reads, never in a gap or a finding that hangscope worded."""
+    for whole, operands in comparisons(tree(path)):
+        _no_own_sentence(whole, operands, OURS)
+
+
+def _no_own_sentence(whole: ast.expr, operands: list[ast.expr], ours: set[str]) -> None:
+    said = any(isinstance(operand, ast.Attribute) and operand.attr in ours for operand in operands)
+    constant = any(texts(operand) for operand in operands if not isinstance(operand, ast.Attribute))
+    assert not (said and constant), f"line {whole.lineno}: {ast.unparse(whole)}"
+
+
+def functions() -> list[tuple[str, ast.FunctionDef | ast.AsyncFunctionDef]]:
+    return [
+        (f"{ids(path)}:{node.name}", node)
+        for path in modules(DIAGNOSIS)
+        for node in ast.walk(tree(path))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+    ]
+
+
+def test_no_function_is_too_long() -> None:
+    """A function of the engine fits on a screen."""
+    long = [name for name, node in functions() if (node.end_lineno or 0) - node.lineno + 1 > MOST_OF_A_FUNCTION]
+    assert not long
+
+
+def branches(function: ast.AST) -> int:
+    """Ways that a function can go: conditions with their alternatives, loops, handlers and cases."""
+    count = 0
+    for node in ast.walk(function):
+        if isinstance(node, ast.If):
+            count += 1 + bool(node.orelse and not (len(node.orelse) == 1 and isinstance(node.orelse[0], ast.If)))
+        elif isinstance(node, ast.For | ast.While | ast.ExceptHandler | ast.match_case | ast.IfExp):
+            count += 1
+    return count
+
+
+def test_no_function_has_too_many_branches() -> None:
+    """A function of the engine decides few things."""
+    wide = [(name, branches(node)) for name, node in functions() if branches(node) > MOST_BRANCHES]
+    assert not wide
+
+
+def lines_of_code(path: Path) -> int:
+    """Lines with code on them: no comments, no blank lines, no docstrings of modules, classes and functions."""
+    source = path.read_text(encoding="utf-8")
+    nothing = (tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER)
+    lines: set[int] = set()
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type not in nothing:
+            lines.update(range(token.start[0], token.end[0] + 1))
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) and ast.get_docstring(
+            node
+        ):
+            lines.difference_update(range(node.body[0].lineno, (node.body[0].end_lineno or 0) + 1))
+    return len(lines)
+
+
+def test_the_engine_did_not_grow() -> None:
+    """It has no more code than the one before."""
+    assert sum(map(lines_of_code, modules(DIAGNOSIS))) <= MOST_LINES
+
+
+@pytest.mark.parametrize("path", modules(DIAGNOSIS, PACKAGE / "report"), ids=ids)
+def test_the_code_speaks_as_the_field_does(path: Path) -> None:
+    """No word of our own where PyTorch engineers have one: in names, comments and messages."""
+    assert not OWN_WORD.search(path.stem)
+    lines = path.read_text(encoding="utf-8").splitlines()
+    found = [f"{at}: {m[0]}" for at, line in enumerate(lines, start=1) for m in OWN_WORD.finditer(line)]
+    assert not found
+
+
+@pytest.mark.parametrize("suite", sorted(SUITES))
+def test_a_verdict_speaks_as_the_field_does(suite: str) -> None:
+    """Verdicts on recorded jobs have no word of our own, no unset value, no wrong plural and no empty list."""
+    for truth in sorted(SUITES[suite].glob("*/truth.json")):
+        verdict = hangscope.diagnose(hangscope.load([truth.parent]))
+        assert not slips(verdict), truth.parent.name
+        words = [text for text in sentences(verdict) if OWN_WORD.search(text)]
+        assert not words, truth.parent.name
+
+
+def test_the_checks_find_what_they_look_for() -> None:
+    """Each check fails on code that breaks its promise."""
+    for bad in (
+        'gap.what.startswith("dump ")',
+        '"out of memory" in gap.why',
+        'gap.what == "dump"',
+        '"dump" in gap.what',
+    ):
+        ((whole, operands),) = comparisons(ast.parse(bad))
+        with pytest.raises(AssertionError):
+            _no_own_sentence(whole, operands, OURS)
+    ((whole, operands),) = comparisons(ast.parse('line.startswith("Watchdog caught")'))
+    _no_own_sentence(whole, operands, OURS)
+    assert texts(operands[1]) == ["Watchdog caught"]
+    two_ways_and_a_third = "def f():\n    if a:\n        pass\n    elif b:\n        pass\n    else:\n        pass\n"
+    assert branches(ast.parse(two_ways_and_a_third)) == 3
+    assert OWN_WORD.search("self._fates")
+    assert OWN_WORD.search("as we were told")
+    assert not OWN_WORD.search("outstanding customer notwithstanding")
