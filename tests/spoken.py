@@ -36,7 +36,8 @@ NEVER = (
     r"\branks (\d+)(?= (?!and)[a-z])",  # "ranks 3 never launched"
     r"\brank \d+, \d+",  # "rank 3, 4 never launched"
     r"[Rr]anks? ([\d, -]+) ran \S+ where ranks? \1 ran",
-    r"\b(?:rank|ranks) +(?:has|have|was|were|is|are)\b",  # a list that came out empty
+    r"(?:^|[.:;,] )[Rr]anks? +(?:has|have|was|were|is|are|never|ran)\b",  # a list that came out empty
+    r"\bno rank are\b",
 )
 """Slips that a reader must not see: unset values, wrong plurals, empty lists."""
 _SLIPS = tuple(re.compile(pattern) for pattern in NEVER)
