@@ -433,6 +433,8 @@ class WatchdogReport:
     error: str | None = None
     frames: tuple[Frame, ...] = ()
     signalled_by: int | None = None
+    group_rank: int | None = None
+    """``Rank`` as the line has it: within the group that it names, which is the global rank in the default group."""
 
 
 GLOO_SIZE = "gloo::EnforceNotMet"
@@ -595,134 +597,79 @@ class CounterChange:
     source: Source
 
 
-# ---- the black box: what NCCL's own transfers wait for -----------------------------------------------------------
+FAILURE_KINDS = (
+    "cuda_error",
+    "xid",
+    "ecc",
+    "gpu_oom",
+    "host_oom",
+    "signal",
+    "exit",
+    "exception",
+    "nccl_system_error",
+    "nccl_remote_error",
+    "nccl_internal_error",
+    "ib_error",
+    "socket_error",
+    "store_timeout",
+    "rendezvous_timeout",
+    "init_timeout",
+    "heartbeat_stuck",
+    "mismatch",
+    "missing_ranks",
+    "launcher_kill",
+    "node_lost",
+    "other",
+)
+"""Everything that `Failure.kind` may be. "exit" is a non-zero status in a launcher's words, "exception" a death notice
+without a traceback, "init_timeout" a job that never got together ("clients joined 1/3"), "mismatch" and
+"missing_ranks" what PyTorch itself reported (fingerprint, desync report, monitored barrier)."""
 
 
 @dataclass(frozen=True, slots=True)
-class ProxyStep:
-    """One step of a transfer that is under way. `state` is NCCL's word: SendWait, RecvWait, …; "" before the first."""
+class Failure:
+    """One line of any log that says that something failed, as far as its text goes: nothing here is concluded.
 
-    step: int
-    state: str
-    bytes: int
-    changed_ns: int
-
-
-@dataclass(frozen=True, slots=True)
-class ProxyOp:
-    """One operation's transfers with one neighbour on one channel in one direction.
-
-    `comm` and `op` are serials within the process `pid`, which is another than the box's own where NCCL lets a
-    neighbour's proxy send for it (PXN). `rank` and `peer` are ranks of the communicator, not of the job. `ordinal` is
-    its number on that link since the communicator was made: the n-th send of one end is the n-th receive of the other.
+    `code` is the exit status, minus the signal, the Xid, or the status of InfiniBand. `ranks` are those that the line
+    names beside its writer: lagging, missing or mismatched ranks. `effect` is True where the line only says that its
+    rank waited for others, lost them or was stopped: teardown, a launcher's SIGTERM, the watchdog's abort.
     """
 
-    serial: int
-    comm: int
-    op: int
-    group: int
-    func: str
-    seq: int
-    pid: int
-    rank: int
-    peer: int
-    channel: int
-    sends: bool
-    steps: int
-    steps_started: int
-    steps_done: int
-    in_progress: bool
-    """Its turn on the connection has come; before that it is queued behind an older one."""
-    ordinal: int | None
-    state: str
-    """"live", "done", or "cut off" where its communicator was destroyed while it ran."""
-    started_ns: int
-    changed_ns: int
-    live: tuple[ProxyStep, ...]
-    """The steps under way, oldest first."""
-
-
-@dataclass(frozen=True, slots=True)
-class ProxyLink:
-    """Everything that one communicator ever moved to or from one neighbour on one channel."""
-
-    comm: int
-    rank: int
-    peer: int
-    channel: int
-    sends: bool
-    pid: int
-    ops: int
-    ops_done: int
-    steps_done: int
-    changed_ns: int
-
-
-@dataclass(frozen=True, slots=True)
-class BlackBoxOp:
-    """A collective or point-to-point call as NCCL took it. `enqueued_ns` is None while the call has not come back."""
-
-    serial: int
-    group: int
-    comm: int
     kind: str
-    """"collective", "p2p" or "copy engine"."""
-    func: str
-    seq: int
-    count: int
-    datatype: str
-    algorithm: str
-    protocol: str
-    channels: int
-    peer: int
-    """Root of a collective; a rank of the communicator."""
-    started_ns: int
-    enqueued_ns: int | None
-    proxies: int
-    """Transfers over the network that it began; 0 for an operation within NVLink or shared memory."""
-    proxies_done: int
-
-
-@dataclass(frozen=True, slots=True)
-class BlackBoxComm:
-    """A communicator as NCCL made it. `last` maps each function to the sequence number and time of its last call."""
-
-    serial: int
-    hash: str
-    rank: int
-    size: int
-    nodes: int
-    name: str
-    live: bool
-    created_ns: int
-    ops: int
-    last: Mapping[str, tuple[int, int]]
-
-
-@dataclass(frozen=True, slots=True)
-class BlackBox:
-    """One process's file. Times are wall-clock ns of its node. `rank` is the job's rank, None where nothing says it."""
-
+    text: str
     source: Source
-    host: str
-    pid: int
     rank: int | None
-    nccl_version: str
-    started_ns: int
-    last_event_ns: int | None
-    """When anything was last written."""
-    alive_ns: int | None
-    """The last heartbeat: the process was scheduled then. None where it has no heartbeat."""
-    read_ns: int | None
-    """When the file was copied or read from the running process; None where nobody noted it."""
-    comms: tuple[BlackBoxComm, ...]
-    ops: tuple[BlackBoxOp, ...]
-    transfers: tuple[ProxyOp, ...]
-    links: tuple[ProxyLink, ...]
-    dropped: int = 0
-    """Events that found no place: what is missing from the tables says nothing then."""
-    torn: int = 0
-    """Slots that were being written when the file was taken."""
+    node: str | None
+    local_rank: int | None = None
+    pid: int | None = None
+    peer_rank: int | None = None
+    peer_node: str | None = None
+    at_ns: int | None = None
+    code: int | None = None
+    operation: str | None = None
+    seq: int | None = None
+    group_name: str | None = None
+    ranks: tuple[int, ...] = ()
+    effect: bool = False
+    detail: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LogScope:
+    """What one log file can testify: who wrote into it, from when to when, and whether it shows beginning and end.
+
+    `from_start` where it shows a process's beginning (a launcher's banner, NCCL's setup) or is a whole file of an
+    incident. `to_end` where nothing more can be expected after its last lines. An excerpt has neither, so its silence
+    says nothing.
+    """
+
+    file: str
+    ranks: tuple[int, ...]
+    first_ns: int | None
+    last_ns: int | None
+    from_start: bool
+    to_end: bool
+    lines: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -746,8 +693,13 @@ class Facts:
     """"torch", "nccl", "cuda", "driver", "python", … where something says so."""
     log_ranks: tuple[tuple[int, str], ...] = ()
     """(rank, file) for every log that could be given to a rank."""
-    blackboxes: tuple[BlackBox, ...] = ()
-    """One per process that wrote one, the newest of each rank."""
+    failures: tuple[Failure, ...] = ()
+    """Every line of failure, so that "no line of failure anywhere" is one look; tracebacks and watchdog timeouts stand
+    in `errors` and `watchdog` alone."""
+    logs: tuple[LogScope, ...] = ()
+    """What each log file can testify."""
+    signs_of_life: Mapping[int, Source] = field(default_factory=dict)
+    """Rank → the last line or file that is its own, whatever it says."""
 
 
 @dataclass(frozen=True, slots=True)
