@@ -164,7 +164,7 @@ def test_group_without_description_and_without_any_rank_is_dropped() -> None:
         "sequence id: 7 PG status: last enqueued work: 7, last completed work: 6"
     )
     found, lost = facts.watchdog_reports(read(line), facts.Times([]), Identity())
-    assert (found, lost) == ([], 1)
+    assert (found, len(lost)) == ([], 1)
 
 
 def test_two_groups_of_one_process_are_two_reports() -> None:
@@ -256,8 +256,8 @@ def test_desync_report_lines_are_kept() -> None:
         "\t   - [2] finished collective #15, but didn't join collective #16 (count from 1)\n"
     )
     found = read(text, "rank_0.log").torch.reports
-    assert [r.kind for r in found] == ["desync", "desync"]
-    assert found[1].error is not None and "didn't join collective #16" in found[1].error
+    assert [r.report.kind for r in found] == ["desync", "desync"]
+    assert "didn't join collective #16" in str(found[1].report.error)
 
 
 @pytest.mark.parametrize(
@@ -551,7 +551,7 @@ def test_very_long_line_and_wild_bytes_do_no_harm() -> None:
     data = b"x" * 1_000_000 + b"\n\xff\xfe\x00\n" + BY_VERSION["2.6"].encode()
     log = TextFile("out.log")
     log.read(io.BytesIO(data), len(data))
-    assert [(d.seq, d.number) for d in log.torch.reports] == [(16, 3)]
+    assert [(r.report.seq, r.number) for r in log.torch.reports] == [(16, 3)]
 
 
 def test_size_that_gloo_ends_a_process_over_is_read() -> None:

@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import Any
 
 from hangscope.errors import DamagedError
-from hangscope.model import BlackBox, Gap, Source
-from hangscope.reader import archives, blackbox, counters, dumps, files, ras, rosters
+from hangscope.model import Gap, Source
+from hangscope.reader import archives, counters, dumps, files, pickles, ras, rosters
 from hangscope.reader.files import Found
 from hangscope.reader.limits import DEFAULT as LIMITS
 from hangscope.reader.ranks import rank_from_name
-from hangscope.reader.rosters import Manifest, NodeFile, Note
+from hangscope.reader.rosters import Manifest, NodeFile, Statement
 from hangscope.reader.texts import TextFile
 
 JSON_LIMIT = 64 << 20
@@ -34,7 +34,7 @@ class Evidence:
 
     dumps: list[dumps.RawDump] = field(default_factory=list)
     texts: list[TextFile] = field(default_factory=list)
-    notes: list[Note] = field(default_factory=list)
+    statements: list[Statement] = field(default_factory=list)
     nodes: list[NodeFile] = field(default_factory=list)
     manifests: list[Manifest] = field(default_factory=list)
     answers: list[ras.Answer] = field(default_factory=list)
@@ -47,6 +47,11 @@ class Evidence:
     """Shown name of a dump → its path, for the directories it lies in."""
     hosts: set[str] = field(default_factory=set)
     """Hosts that own directories here."""
+    refused: set[int] = field(default_factory=set)
+    """Ranks whose dump is there and could not be read at all."""
+    refusals: int = 0
+    looked_at: list[str] = field(default_factory=list)
+    """Files in which nothing was recognised."""
     waiting: list[tuple[Found, str | None]] = field(default_factory=list)
     """Dumps on disk, with their node, that are read last: many of them by several processes."""
 
@@ -55,13 +60,12 @@ class Evidence:
         return bool(
             self.dumps
             or any(text.useful for text in self.texts)
-            or self.notes
+            or self.statements
             or self.nodes
             or self.answers
             or self.errors
             or self.snapshots
-            or self.boxes
-            or any(gap.what.startswith("dump ") for gap in self.gaps)
+            or self.refusals
         )
 
 
@@ -213,15 +217,40 @@ def _read(item: Found, node: str | None, evidence: Evidence) -> None:
             _read_dump(item, node, evidence)
         elif head.lstrip()[:1] in (b"{", b"[") and item.size <= JSON_LIMIT and _read_json(item, node, evidence):
             return
+        elif pickles.is_pickle(head) or (files.empty_kind(item.name) == "dump" and pickles.is_text_pickle(head)):
+            _refuse(item, node, "a pickle that is no flight recorder dump: it is not opened", evidence)
         elif files.looks_like_text(head):
-            text = TextFile(item.file, item.parts, node)
-            with item.open() as stream:
-                text.read(stream, item.size)
-            evidence.gaps.extend(text.gaps)
-            if text.useful or text.is_rank_log:
-                evidence.texts.append(text)
+            _read_text(item, node, evidence)
+        elif files.empty_kind(item.name) == "dump":
+            _refuse(item, node, "it is neither a pickle nor JSON", evidence)
+        else:
+            evidence.looked_at.append(f"{item.file} (no text)")
     except OSError as error:
         evidence.gaps.append(Gap(f"file {item.file}", f"cannot be read: {error}", source=Source(item.file)))
+
+
+def _read_text(item: Found, node: str | None, evidence: Evidence) -> None:
+    text = TextFile(item.file, item.parts, node)
+    with item.open() as stream:
+        text.read(stream, item.size)
+    evidence.gaps.extend(text.gaps)
+    if text.useful:
+        evidence.texts.append(text)
+    elif files.empty_kind(item.name) == "dump":
+        _refuse(item, node, "it is neither a pickle nor JSON", evidence)
+    elif text.is_rank_log:
+        evidence.texts.append(text)
+    else:
+        evidence.looked_at.append(f"{item.file} ({text.lines} lines of text)")
+
+
+def _refuse(item: Found, node: str | None, why: str, evidence: Evidence) -> None:
+    """A dump, or what calls itself one, that cannot be read: its rank is known where the name says it."""
+    rank = rank_from_name(item.file)
+    evidence.refusals += 1
+    if rank is not None:
+        evidence.refused.add(rank)
+    evidence.gaps.append(Gap(f"dump {item.file}", why, rank, node, Source(item.file)))
 
 
 def _read_empty(item: Found, node: str | None, evidence: Evidence) -> None:
@@ -230,8 +259,7 @@ def _read_empty(item: Found, node: str | None, evidence: Evidence) -> None:
     if kind == "log":
         evidence.texts.append(TextFile(item.file, item.parts, node))
     elif kind == "dump":
-        rank = rank_from_name(item.file)
-        evidence.gaps.append(Gap(f"dump {item.file}", "the file is empty", rank, node, Source(item.file)))
+        _refuse(item, node, "the file is empty", evidence)
 
 
 def _read_box(item: Found, evidence: Evidence) -> None:
@@ -251,8 +279,7 @@ def _read_box(item: Found, evidence: Evidence) -> None:
 
 def _read_dump(item: Found, node: str | None, evidence: Evidence) -> None:
     if item.size > LIMITS.input_bytes:
-        why = f"it has {item.size >> 20} MiB, more than any real dump"
-        evidence.gaps.append(Gap(f"dump {item.file}", why, node=node, source=Source(item.file)))
+        _refuse(item, node, f"it has {item.size >> 20} MiB, more than any real dump", evidence)
     elif item.path is not None and item.data is None:
         evidence.waiting.append((item, node))
     else:
@@ -273,7 +300,7 @@ def _dump_of(item: Found, node: str | None) -> dumps.RawDump | str:
 
 def _add_dump(item: Found, node: str | None, dump: dumps.RawDump | str, evidence: Evidence) -> None:
     if isinstance(dump, str):
-        evidence.gaps.append(Gap(f"dump {item.file}", dump, node=node, source=Source(item.file)))
+        _refuse(item, node, dump, evidence)
     else:
         evidence.dumps.append(dump)
         evidence.paths[item.file] = item.parts
@@ -329,8 +356,8 @@ def _read_json(item: Found, node: str | None, evidence: Evidence) -> bool:
         elif rosters.is_error_file(value):
             evidence.errors.append((rosters.read_error_file(value, item.file), item.file, node, item.parts))
         elif rosters.is_roster(value):
-            evidence.notes.extend(rosters.read_roster(value, item.file))
+            evidence.statements.extend(rosters.read_roster(value, item.file))
         return True
     if rosters.is_roster(value):
-        evidence.notes.extend(rosters.read_roster(value, item.file))
+        evidence.statements.extend(rosters.read_roster(value, item.file))
     return value is not None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -10,6 +11,7 @@ from hangscope.model import (
     GLOO_SIZE,
     Frame,
     KernelMessage,
+    Process,
     PythonError,
     Source,
     ThreadStack,
@@ -19,12 +21,14 @@ from hangscope.reader import nccl_logs
 from hangscope.reader.identity import Identity
 from hangscope.reader.lines import Clock, line_of, resolve_time
 from hangscope.reader.nccl_warnings import read_warning
-from hangscope.reader.rosters import NETWORK, ErrorFile, Note
+from hangscope.reader.rosters import NETWORK, ErrorFile, Statement
 from hangscope.reader.texts import TextFile, rank_in_path
+from hangscope.reader.torch_logs import Reading
 from hangscope.reader.torch_words import gloo_timeout
 from hangscope.reader.tracebacks import Traceback
 from hangscope.reader.values import short_name
 
+_SETTING_UP = re.compile(r"\[(\d{1,6})\] is setting up NCCL communicator")
 _YEAR_2100 = 4_102_444_800_000_000_000
 
 
@@ -40,59 +44,48 @@ class Times:
         return resolve_time(at, self._reference, self._now)
 
 
-def launcher_notes(text: TextFile) -> list[Note]:
+def launcher_statements(text: TextFile) -> list[Statement]:
     """What launchers say in one file, on the node in whose directory it lies."""
-    return [note if note.node else replace(note, node=text.node) for note in text.launcher.notes]
+    return [
+        said if said.process.node else replace(said, process=replace(said.process, node=text.node))
+        for said in text.launcher.statements
+    ]
 
 
-def network_notes(who: Identity, processes: Mapping[tuple[str, int], nccl_logs.Process]) -> list[Note]:
+def network_statements(who: Identity, processes: Mapping[tuple[str, int], nccl_logs.Process]) -> list[Statement]:
     """Node, pid and GPU of ranks as NCCL's log has them."""
-    notes: list[Note] = []
+    found: list[Statement] = []
     for (host, pid), process in sorted(processes.items()):
         rank = who.rank_of(host, pid)
         source = process.first_source
         if rank is None or source is None:
             continue
         gpu = next((comm.gpu for comm in process.comms if comm.gpu), None)
-        notes.append(Note(NETWORK, source, rank=rank, node=host, pid=pid, gpu=gpu))
-    return notes
+        found.append(Statement(NETWORK, Process(rank=rank, node=host, pid=pid, gpu=gpu, source=source)))
+    return found
 
 
 # ---- PyTorch's log ---------------------------------------------------------------------------------------------------
 
 
-def watchdog_reports(text: TextFile, times: Times, who: Identity) -> tuple[list[WatchdogReport], int]:
-    """(the reports of one file, how many could not be given to a rank)."""
+def report_rank(reading: Reading, text: TextFile, who: Identity) -> int | None:
+    """The rank whose report it is; None where the lines tell only its number within a group."""
+    rank = text.writers.rank_of(reading.tag, reading.stream, text.rank)
+    if rank is None:
+        rank = reading.hint
+    return None if rank is None or (who.world_size is not None and rank >= who.world_size) else rank
+
+
+def watchdog_reports(text: TextFile, times: Times, who: Identity) -> tuple[list[WatchdogReport], list[Reading]]:
+    """(the reports of one file, those that could not be given to a rank)."""
     found: list[WatchdogReport] = []
-    lost = 0
-    for draft in text.torch.reports:
-        rank = text.writers.rank_of(draft.tag, draft.stream, text.rank)
+    lost: list[Reading] = []
+    for reading in text.torch.reports:
+        rank = report_rank(reading, text, who)
         if rank is None:
-            rank = draft.group_rank
-        if rank is None or (who.world_size is not None and rank >= who.world_size):
-            lost += 1
-            continue
-        found.append(
-            WatchdogReport(
-                rank=rank,
-                kind=draft.kind,
-                source=text.torch.source(draft.number),
-                at_ns=times.ns(draft.at),
-                group_name=draft.group_name,
-                group_desc=draft.group_desc,
-                seq=draft.seq,
-                operation=draft.operation,
-                numel_in=draft.numel_in,
-                numel_out=draft.numel_out,
-                timeout_ms=draft.timeout_ms,
-                elapsed_ms=draft.elapsed_ms,
-                last_enqueued=draft.last_enqueued,
-                last_completed=draft.last_completed,
-                error=draft.error,
-                frames=tuple(draft.frames),
-                signalled_by=draft.signalled_by,
-            )
-        )
+            lost.append(reading)
+        else:
+            found.append(replace(reading.report, rank=rank, at_ns=times.ns(reading.at)))
     for traceback in text.torch.tracebacks:
         report = _gloo_report(traceback, raised_by(traceback, text), text, times)
         if report is not None:
@@ -138,7 +131,7 @@ def python_errors(text: TextFile, times: Times, who: Identity) -> list[PythonErr
     found: list[PythonError] = []
     for traceback in text.torch.tracebacks:
         rank = raised_by(traceback, text)
-        node = node_of(who, rank, text)
+        node = node_of(who, rank, text) or text.writers.node_of(traceback.stream)
         found.append(_python_error(traceback, rank, node, text.file, times.ns(traceback.at_ns)))
     for note in text.torch.out_of_memory:
         rank = text.writers.rank_of(note.tag, note.stream, text.rank)
@@ -172,7 +165,12 @@ def python_errors(text: TextFile, times: Times, who: Identity) -> list[PythonErr
 def raised_by(traceback: Traceback, text: TextFile) -> int | None:
     """The rank of a traceback: torchrun's summary says whose it quotes, otherwise the line's writer."""
     quoted = text.launcher.traceback_ranks.get(traceback.number)
-    return quoted if quoted is not None else text.writers.rank_of(traceback.tag, traceback.stream, text.rank)
+    if quoted is not None:
+        return quoted
+    rank = text.writers.rank_of(traceback.tag, traceback.stream, text.rank)
+    if rank is None and (named := _SETTING_UP.match(traceback.message)):
+        rank = int(named[1])
+    return rank
 
 
 def _crash_frames(text: TextFile, number: int) -> tuple[Frame, ...]:

@@ -11,11 +11,11 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from hangscope.model import Gap, Group, RasReport, Source
+from hangscope.model import Gap, Group, Process, RasReport, Source
 from hangscope.reader import nccl_logs
 from hangscope.reader.lines import line_of
 from hangscope.reader.nccl_warnings import is_loopback
-from hangscope.reader.rosters import NETWORK, Note
+from hangscope.reader.rosters import NETWORK, Statement
 from hangscope.reader.texts import TextFile
 from hangscope.reader.values import host_name, short_name
 
@@ -46,7 +46,7 @@ def merge_nccl(texts: Iterable[TextFile]) -> dict[tuple[str, int], nccl_logs.Pro
 
 @dataclass
 class Identity:
-    """The answer. `notes` have a rank each; `by_process` is keyed by (short host name, pid)."""
+    """The answer. `statements` have a rank each; `by_process` is keyed by (short host name, pid)."""
 
     world_size: int | None = None
     by_process: dict[tuple[str, int], int] = field(default_factory=dict)
@@ -56,7 +56,7 @@ class Identity:
     """(short host name, local rank); the host is "" where a launcher calls itself localhost."""
     by_directory: dict[tuple[str, ...], int] = field(default_factory=dict)
     """torchrun's directory of one worker, ``attempt_0/3``, which is named by the local rank."""
-    notes: list[Note] = field(default_factory=list)
+    statements: list[Statement] = field(default_factory=list)
     members: dict[str, dict[int, int]] = field(default_factory=dict)
     """Communicator → its own rank → rank of the job."""
     nodes: dict[int, str] = field(default_factory=dict)
@@ -83,7 +83,7 @@ class Identity:
 def identify(
     texts: Sequence[TextFile],
     processes: Mapping[tuple[str, int], nccl_logs.Process],
-    notes: Sequence[Note],
+    statements: Sequence[Statement],
     groups: Sequence[Group],
     dump_ranks: Iterable[int],
     world_size: int | None,
@@ -94,9 +94,9 @@ def identify(
     """Join all sources. `world_size` is what a manifest says; `named_hosts` are hosts that manifests or paths name;
     `dump_paths` says where the dumps of a rank lie."""
     who = Identity()
-    for note in sorted(notes, key=by_trust):
-        if note.node is not None and not is_address(note.node):
-            who.hosts.setdefault(short_name(note.node), note.node)
+    for node in (said.process.node for said in sorted(statements, key=by_trust)):
+        if node is not None and not is_address(node):
+            who.hosts.setdefault(short_name(node), node)
     for host in [*sorted(named_hosts), *sorted({host for host, _ in processes})]:
         if host_name(host) and not is_address(host):
             who.hosts.setdefault(short_name(host), host)
@@ -105,20 +105,20 @@ def identify(
             who.addresses.setdefault(address, process.host)
 
     tags = {tag for text in texts for tag in text.writers.tags}
-    certain = set(dump_ranks) | tags | {note.rank for note in notes if note.rank is not None}
+    certain = set(dump_ranks) | tags | {said.rank for said in statements if said.rank is not None}
     for group in groups:
         certain.update(group.members or ())
     least = max([*(rank + 1 for rank in certain), world_size or 0], default=0)
     world_comm = _world_communicator(processes, least)
-    reports = who.reports = own_reports(reports, processes, notes, max(least, world_comm[1] if world_comm else 0))
+    reports = who.reports = own_reports(reports, processes, statements, max(least, world_comm[1] if world_comm else 0))
     largest = max((report.size for report in reports), default=0)
     who.world_size = max(least, world_comm[1] if world_comm else 0, largest) or None
     who.ranks = certain | set(range(world_size or 0)) | set(range(world_comm[1] if world_comm else 0))
-    notes = [*notes, *_ras_notes(reports, who.world_size)]
-    who.ranks.update(note.rank for note in notes if note.rank is not None)
+    statements = [*statements, *_ras_statements(reports, who.world_size)]
+    who.ranks.update(said.rank for said in statements if said.rank is not None)
 
-    _join_pids(who, texts, processes, notes, world_comm[0] if world_comm else None)
-    _resolve_notes(who, texts, notes)
+    _join_pids(who, texts, processes, statements, world_comm[0] if world_comm else None)
+    _resolve(who, texts, statements)
     _members(who, processes, groups, world_comm)
     for text in texts:
         text.rank = _own_rank(who, text)
@@ -145,9 +145,10 @@ def _own_rank(who: Identity, text: TextFile) -> int | None:
     return text.writers.own_rank(hint)
 
 
-def by_trust(note: Note) -> tuple[int, bool, str, int]:
+def by_trust(said: Statement) -> tuple[int, bool, str, int]:
     """Best first. Of equals, who saw the process alive comes first: how it ended after that says nothing about it."""
-    return (note.trust, note.alive_at_end is not True, note.source.file, line_of(note.source))
+    source = said.process.source or Source("")
+    return (said.trust, said.process.alive_at_end is not True, source.file, line_of(source))
 
 
 _WORKER = re.compile(r"^attempt_\d+/(\d{1,6})$")
@@ -205,7 +206,7 @@ def _world_communicator(processes: Mapping[tuple[str, int], nccl_logs.Process], 
 def own_reports(
     reports: Sequence[RasReport],
     processes: Mapping[tuple[str, int], nccl_logs.Process],
-    notes: Sequence[Note],
+    statements: Sequence[Statement],
     world_size: int,
 ) -> list[RasReport]:
     """Those of this job: all jobs of a user on a node listen on one port, and the kernel picks who answers.
@@ -213,7 +214,7 @@ def own_reports(
     It is this job's where it knows one of its communicators or processes, or speaks of a job of the same size.
     """
     idents = {comm.comm_id for process in processes.values() for comm in process.comms}
-    pids = {pid for _, pid in processes} | {note.pid for note in notes if note.pid is not None}
+    pids = {pid for _, pid in processes} | {said.process.pid for said in statements if said.process.pid is not None}
     answers: dict[tuple[str, str | None], list[RasReport]] = {}
     for report in reports:
         answers.setdefault((report.source.file, report.at), []).append(report)
@@ -228,31 +229,32 @@ def own_reports(
     return kept
 
 
-def _ras_notes(reports: Sequence[RasReport], world_size: int | None) -> list[Note]:
+def _ras_statements(reports: Sequence[RasReport], world_size: int | None) -> list[Statement]:
     """pids as RAS knows them, from communicators of all ranks; none where two of them number a process otherwise."""
-    found: dict[tuple[str | None, int], dict[int, Note]] = {}
+    found: dict[tuple[str | None, int], dict[int, Statement]] = {}
     for report in sorted(reports, key=lambda r: (r.source.file, r.source.place)):
         if report.size != world_size:
             continue
         for row in report.ranks:
             if row.pid is not None:
-                note = Note(NETWORK + 1, report.source, rank=row.rank, node=host_name(row.host), pid=row.pid)
-                found.setdefault((row.host, row.pid), {}).setdefault(row.rank, note)
+                process = Process(rank=row.rank, node=host_name(row.host), pid=row.pid, source=report.source)
+                found.setdefault((row.host, row.pid), {}).setdefault(row.rank, Statement(NETWORK + 1, process))
     if any(len(ranks) > 1 for ranks in found.values()):
         return []
-    return [note for ranks in found.values() for note in ranks.values()]
+    return [said for ranks in found.values() for said in ranks.values()]
 
 
 def _join_pids(
     who: Identity,
     texts: Sequence[TextFile],
     processes: Mapping[tuple[str, int], nccl_logs.Process],
-    notes: Sequence[Note],
+    statements: Sequence[Statement],
     world: str | None,
 ) -> None:
-    for note in sorted(notes, key=by_trust):
-        if note.rank is not None and note.pid is not None and note.node is not None:
-            _claim(who, (short_name(note.node), note.pid), note.rank, note.source)
+    for said in sorted(statements, key=by_trust):
+        process_said = said.process
+        if said.rank is not None and process_said.pid is not None and process_said.node is not None:
+            _claim(who, (short_name(process_said.node), process_said.pid), said.rank, process_said.source)
     for (host, pid), process in sorted(processes.items()):
         key = (short_name(host), pid)
         for comm in process.comms:
@@ -268,9 +270,9 @@ def _join_pids(
     pids: dict[int, set[int]] = {}
     for (_, pid), rank in who.by_process.items():
         pids.setdefault(pid, set()).add(rank)
-    for note in notes:
-        if note.rank is not None and note.pid is not None:
-            pids.setdefault(note.pid, set()).add(note.rank)
+    for said in statements:
+        if said.rank is not None and said.process.pid is not None:
+            pids.setdefault(said.process.pid, set()).add(said.rank)
     for text in texts:
         for pid, seen in text.writers.pids.items():
             if len(seen) == 1:
@@ -278,7 +280,7 @@ def _join_pids(
     who.by_pid = {pid: next(iter(ranks)) for pid, ranks in pids.items() if len(ranks) == 1}
 
 
-def _claim(who: Identity, key: tuple[str, int], rank: int, source: Source) -> None:
+def _claim(who: Identity, key: tuple[str, int], rank: int, source: Source | None) -> None:
     known = who.by_process.setdefault(key, rank)
     if known != rank:
         who.gaps.append(
@@ -290,37 +292,38 @@ def _claim(who: Identity, key: tuple[str, int], rank: int, source: Source) -> No
         )
 
 
-def _resolve_notes(who: Identity, texts: Sequence[TextFile], notes: Sequence[Note]) -> None:
-    """Give every note a rank, by pid, by local rank on its node, or by the launcher's task number."""
+def _resolve(who: Identity, texts: Sequence[TextFile], statements: Sequence[Statement]) -> None:
+    """Give every statement a rank, by pid, by local rank on its node, or by the launcher's task number."""
     local: dict[tuple[str, int], set[int]] = {}
-    for note in notes:
-        if note.rank is not None and note.local_rank is not None:
-            local.setdefault((short_name(note.node or ""), note.local_rank), set()).add(note.rank)
+    for said in statements:
+        if said.rank is not None and said.process.local_rank is not None:
+            local.setdefault((short_name(said.process.node or ""), said.process.local_rank), set()).add(said.rank)
     who.by_local_rank = {key: next(iter(ranks)) for key, ranks in local.items() if len(ranks) == 1}
     torchrun = any(text.launcher.elastic for text in texts)
-    unknown: list[Note] = []
-    for note in sorted(notes, key=by_trust):
-        rank = note.rank
-        if rank is None and note.task is not None and not torchrun:
-            rank = note.task if who.world_size is None or note.task < who.world_size else None
+    unknown: list[Statement] = []
+    for said in sorted(statements, key=by_trust):
+        rank, process = said.rank, said.process
+        if rank is None and said.task is not None and not torchrun:
+            rank = said.task if who.world_size is None or said.task < who.world_size else None
         if rank is None:
-            rank = who.rank_of(note.node, note.pid)
-        if rank is None and note.local_rank is not None:
-            rank = who.by_local_rank.get((short_name(note.node or ""), note.local_rank))
+            rank = who.rank_of(process.node, process.pid)
+        if rank is None and process.local_rank is not None:
+            rank = who.by_local_rank.get((short_name(process.node or ""), process.local_rank))
         if rank is None:
-            unknown.append(note)
+            unknown.append(said)
         else:
-            who.notes.append(replace(note, rank=rank))
+            who.statements.append(replace(said, process=replace(process, rank=rank)))
             who.ranks.add(rank)
-    for note in unknown:
-        if note.exit_status is not None:
-            what = f"pid {note.pid}" if note.pid is not None else f"task {note.task}"
+    for said in unknown:
+        process = said.process
+        if process.exit_status is not None:
+            what = f"pid {process.pid}" if process.pid is not None else f"task {said.task}"
             who.gaps.append(
                 Gap(
                     f"rank of {what}",
-                    f"a launcher says that it ended with {note.exit_status}, and nothing says which rank it was",
-                    node=note.node,
-                    source=note.source,
+                    f"a launcher says that it ended with {process.exit_status}, and nothing says which rank it was",
+                    node=process.node,
+                    source=process.source,
                 )
             )
 
@@ -382,8 +385,8 @@ def _name_nodes(
         if known != name:
             doubts.append((rank, known, name, source))
 
-    for note in who.notes:
-        say(note.rank, note.node, note.source)
+    for said in who.statements:
+        say(said.rank, said.process.node, said.process.source)
     for (host, pid), process in sorted(processes.items()):
         say(who.rank_of(host, pid), host, process.first_source)
     for text in texts:

@@ -1,15 +1,14 @@
 """Text logs as lines: what a launcher put in front is taken off and kept as the name of the writer.
 
 Several ranks may share one file. Lines of one writer carry the same prefix, so blocks of several lines are put together
-per prefix. PyTorch's own ``[rank3]:`` is the one prefix that names a global rank; mpirun's and srun's task numbers and
-torchrun's local ranks are kept, and used only where nothing contradicts them.
+per prefix. PyTorch's own ``[rank3]:`` is the one prefix that names a global rank; numbers of mpirun, srun, Horovod and
+vLLM and torchrun's local ranks are kept, and used only where nothing contradicts them.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta, timezone
 from typing import BinaryIO, NamedTuple
@@ -44,6 +43,8 @@ class Line(NamedTuple):
     """The launcher's or the runtime's time, as it stands in front."""
     bare: bool = False
     """Whether the prefix is a bare number (srun's), which may as well be the text's own: ``3: loss 0.2``."""
+    host: str = ""
+    """The host that stands in front (pdsh, Ray's ``ip=``), which may as well be the text's own: ``step1: loss``."""
 
     @property
     def at_ns(self) -> int | None:
@@ -102,26 +103,36 @@ def parse_time(text: str) -> int | None:
     return int(moment.timestamp()) * 1_000_000_000 + int((fraction or "").ljust(9, "0"))
 
 
-_ANSI = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]")
+_ANSI = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]{0,200}(?:\x07|\x1b\\)")
+# colours whose escape character was lost on the way through a browser
+_COLOUR = re.compile(r"\[(?:0|[1-9]\d?(?:;\d{1,3}){0,4})m")
 _TIME = re.compile(_ISO.pattern + r"\s(?:std(?:out|err) [FP] )?")
+# determined.ai and SGLang put the time in brackets, the latter with its own ranks behind it
+_BRACKET_TIME = re.compile(r"\[" + _ISO.pattern + r"(?: (?P<ranks>(?:[A-Z]{2}\d+ ?)+))?\]\s?(?=\S|$)")
 _MPI = re.compile(r"\[\d+,(\d{1,6})\]<std(?:out|err|diag)>:\s?")
-_RAY = re.compile(r"\((?:[\w.:<>-]+ )?pid=(\d+)(?:, ip=([\w.:]+))?\)\s")
+_HOROVOD = re.compile(r"\[(\d{1,6})\]<std(?:out|err)>:\s?")
+# not the device in a NCCL line whose host was cut off: [4] NCCL WARN
+_NUMBER = re.compile(r"\[(\d{1,6})\]:?\s(?=\S)(?!(?:\S+:\d+ )?NCCL )")
+_RAY = re.compile(r"\((?:[\w.:<>-]+ )?(?:rank=(\d{1,6}) )?pid=(\d+)(?:, ip=([\w.:]+))?(?:, \w+=[^)]{0,60})?\)\s?")
 _SRUN = re.compile(r" {0,3}(\d{1,6}): ")
 _POD = re.compile(r"\[pod/[\w.-]+(?:/[\w.-]+)?\]\s?")
-_COMPOSE = re.compile(r"[\w.-]+\s*\|\s")
+_COMPOSE = re.compile(r"[\w.-]+\s*\|{1,2}\s")
+_PDSH = re.compile(r"(?!rank)([A-Za-z][A-Za-z-]*[\w.-]*\d[\w.-]*): ")
 _TEE = re.compile(r"\[(?!rank)([a-zA-Z_]\w*?)(\d+)\]:\s?")
 _TAG = re.compile(r"\[rank:? ?(\d{1,6})\]:? ?|rank(\d{1,6}): (?=Traceback|  |\[)")
-_TAG_INSIDE = re.compile(r"\[rank(\d{1,6})\]:\s?(?=\[[EWIF][\d ]|Traceback)")
+_TAG_INSIDE = re.compile(r"\[rank(\d{1,6})\]:\s?")
 
 
 def split_prefix(number: int, raw: str) -> Line:
     """Take off everything that a launcher, a container runtime or PyTorch put in front of one line."""
     text = _ANSI.sub("", raw) if "\x1b" in raw else raw
+    if "m" in text and "[" in text and _COLOUR.search(text):
+        text = _COLOUR.sub("", text)
     if text.startswith('{"log":'):
         text = _docker(text)
     stream: list[str] = []
     task = local_rank = pid = tag = None
-    stamp = ""
+    stamp = host = ""
     bare = False
     for _ in range(6):
         if not text:
@@ -132,7 +143,19 @@ def split_prefix(number: int, raw: str) -> Line:
                 tag = int(match[1] or match[2])
                 text = text[match.end() :]
                 break
-            if match := _MPI.match(text):
+            if match := _NUMBER.match(text):
+                # mpirun's -prepend-rank; in front of a tag it is a viewer's line number, which names no one
+                if not _TAG.match(text, match.end()):
+                    task, bare = int(match[1]), True
+                    stream.append(match[0].strip())
+                text = text[match.end() :]
+                continue
+            if match := _BRACKET_TIME.match(text):
+                stamp = stamp or match[0]
+                stream.extend([match["ranks"].strip()] if match["ranks"] else [])
+                text = text[match.end() :]
+                continue
+            if match := _MPI.match(text) or _HOROVOD.match(text):
                 task = int(match[1])
             elif match := _TEE.match(text):
                 local_rank = int(match[2])
@@ -141,7 +164,8 @@ def split_prefix(number: int, raw: str) -> Line:
         elif first == "(":
             if not (match := _RAY.match(text)):
                 break
-            pid = int(match[1])
+            pid, host = int(match[2]), match[3] or host
+            task = int(match[1]) if match[1] else task
         elif first.isdigit() or first == " ":
             if match := _TIME.match(text):
                 stamp = stamp or match[0]
@@ -156,14 +180,16 @@ def split_prefix(number: int, raw: str) -> Line:
             text = text[match.end() :]
             break
         elif not (match := _COMPOSE.match(text)):
-            break
+            if ": " not in text[:64] or not (match := _PDSH.match(text)):
+                break
+            host = match[1]
         stream.append(match[0].strip())
         text = text[match.end() :]
     if tag is None and "[rank" in text and (match := _TAG_INSIDE.search(text)):
-        # a progress bar or a print without its newline shares the line
+        # a progress bar, a pod's name or a print without its newline shares the line
         tag = int(match[1])
         text = text[match.end() :]
-    return Line(number, text, tag, " ".join(stream), task, local_rank, pid, stamp, bare)
+    return Line(number, text, tag, " ".join(stream), task, local_rank, pid, stamp, bare, host)
 
 
 def _docker(text: str) -> str:
@@ -186,12 +212,13 @@ def raw_lines(
 
     Of the bytes in `skip` the lines are counted and not looked at, so that the numbers behind them stay right.
     Stretches that hold none of the `words`, and do not follow one that does, are passed over in the same way: a
-    training log is mostly loss values. The beginning is always read whole.
+    training log is mostly loss values. The beginning and the end are always read.
     """
     number = 1
     rest = b""
     position = 0
     after_a_hit = _BEGINNING
+    passed: tuple[int, bytes] | None = None
     while chunk := stream.read(_CHUNK):
         begin, position = position, position + len(chunk)
         if skip is not None and skip[0] <= begin and position <= skip[1]:
@@ -209,16 +236,25 @@ def raw_lines(
             if words and any(word in stretch for word in words):
                 after_a_hit = max(after_a_hit, 2)
             if words and after_a_hit < 0:
+                passed = (number, stretch)
                 number += stretch.count(b"\n")
                 continue
+            passed = None
             pieces = stretch.split(b"\n")
             pieces.pop()
             for piece in pieces:
-                yield number, piece[:LINE_LIMIT].decode("utf-8", "replace").rstrip("\r")
+                yield number, _text(piece)
                 number += 1
         rest = rest[:LINE_LIMIT]
+    if passed is not None:
+        for back, piece in enumerate(passed[1].split(b"\n")[:-1]):
+            yield passed[0] + back, _text(piece)
     if rest:
-        yield number, rest.decode("utf-8", "replace").rstrip("\r")
+        yield number, _text(rest)
+
+
+def _text(piece: bytes) -> str:
+    return piece[:LINE_LIMIT].decode("utf-8", "replace").rstrip("\r")
 
 
 _LONG_NUMBER = re.compile(r"\d{20,}")
@@ -240,76 +276,3 @@ def split_line(number: int, raw: str) -> Iterator[Line]:
                 yield split_prefix(number, part)
     else:
         yield split_prefix(number, raw)
-
-
-class Writers:
-    """Which rank wrote what in one file, learnt from the tags that PyTorch put on some of the lines."""
-
-    __slots__ = ("_bare", "_by_stream", "_lines", "_named", "_tasks", "launcher", "nccl_pids", "pids", "tags")
-
-    def __init__(self) -> None:
-        self.tags: Counter[int] = Counter()
-        self._by_stream: dict[str, set[int]] = {}
-        self._tasks: dict[str, int] = {}
-        self._named: set[tuple[int | None, int | None, int | None]] = set()
-        self._lines = self._bare = 0
-        self.pids: dict[int, set[int]] = {}
-        """pid in a prefix (Ray) → tags seen behind it."""
-        self.nccl_pids: set[tuple[str, int]] = set()
-        """(host, pid) of NCCL's own lines in this file."""
-        self.launcher = False
-        """Whether a torchrun wrote into this file: then it is a node's log, and task numbers are nodes."""
-
-    def see(self, line: Line) -> None:
-        if line.tag is not None:
-            self.tags[line.tag] += 1
-            self._by_stream.setdefault(line.stream, set()).add(line.tag)
-            if line.pid is not None:
-                self.pids.setdefault(line.pid, set()).add(line.tag)
-        self._lines += bool(line.text)
-        if line.stream:
-            self._bare += line.bare
-            if line.task is not None and line.stream not in self._tasks:
-                self._tasks[line.stream] = line.task
-            if len(self._named) < 2:
-                self._named.add((line.task, line.local_rank, line.pid))
-                self._named.discard((None, None, None))
-
-    @property
-    def shared(self) -> bool:
-        """Whether more than one process wrote here, so that an untagged line belongs to nobody in particular."""
-        several = len(self._named) > 1 and self._labelled
-        return len(self.tags) > 1 or several or len(self.nccl_pids) > 1 or self.launcher
-
-    @property
-    def _labelled(self) -> bool:
-        """Bare numbers in front are a launcher's only if nearly every line has one."""
-        return self._bare == 0 or self._bare * 5 >= self._lines * 4
-
-    def rank_of(self, tag: int | None, stream: str, file_rank: int | None) -> int | None:
-        """The rank that wrote a line with this tag and prefix."""
-        if tag is not None:
-            return tag
-        if stream:
-            seen = self._by_stream.get(stream, set())
-            if len(seen) == 1 and not self.launcher:
-                return next(iter(seen))
-            if not seen and stream in self._tasks and self._labelled and self._tasks_are_ranks():
-                return self._tasks[stream]
-        if not self.shared:
-            return file_rank
-        return None
-
-    def _tasks_are_ranks(self) -> bool:
-        """A task number is a rank unless a tag, or a torchrun in the same file, says otherwise."""
-        if self.launcher:
-            return False
-        return all(
-            self._by_stream[stream] == {task} for stream, task in self._tasks.items() if stream in self._by_stream
-        )
-
-    def own_rank(self, hint: int | None) -> int | None:
-        """The one rank whose file this is: by its tags, else by the hint; None where several ranks share it."""
-        if self.shared:
-            return None
-        return next(iter(self.tags)) if self.tags else hint

@@ -6,14 +6,25 @@ damaged, is too large or belongs to another attempt becomes a gap. The result do
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
 from hangscope.errors import NotFoundError
-from hangscope.model import Facts, Gap, Job, KernelMessage, Process, PythonError, RasReport, Source, WatchdogReport
-from hangscope.reader import blackbox, counters, dumps, facts, nccl_facts, nccl_logs
+from hangscope.model import (
+    Facts,
+    Failure,
+    Gap,
+    Job,
+    KernelMessage,
+    Process,
+    PythonError,
+    RasReport,
+    Source,
+    WatchdogReport,
+)
+from hangscope.reader import counters, dumps, facts, failure_facts, nccl_facts, nccl_logs, scopes
 from hangscope.reader.evidence import Evidence, gather
 from hangscope.reader.gave_up import reopen
 from hangscope.reader.identity import Identity, identify, merge_nccl
@@ -33,29 +44,38 @@ def load(paths: Sequence[str | Path] | str | Path) -> Job:
     evidence = gather(given)
     if not evidence.useful:
         raise NotFoundError(
-            f"nothing usable in {', '.join(str(path) for path in given) or 'no paths at all'}",
-            hint="looked for flight recorder dumps, training and NCCL logs, RAS answers, rosters, stacks, kernel "
-            "messages and black boxes, in files and in .tar and .gz archives",
+            f"nothing usable in {', '.join(str(path) for path in given) or 'no paths at all'}{_looked_at(evidence)}",
+            hint="looked for flight recorder dumps, training and NCCL logs, launchers' messages, RAS answers, rosters, "
+            "stacks and kernel messages, in files and in .tar and .gz archives",
         )
     return _job(evidence, tuple(str(path) for path in given))
 
 
+def _looked_at(evidence: Evidence) -> str:
+    """Which files were opened in vain, in a few words."""
+    seen = sorted(evidence.looked_at)
+    if not seen:
+        return ""
+    more = f" and {len(seen) - 4} more" if len(seen) > 4 else ""
+    return f": looked at {', '.join(seen[:4])}{more}"
+
+
 def _job(evidence: Evidence, inputs: tuple[str, ...]) -> Job:
-    notes = [*evidence.notes, *(note for node in evidence.nodes for note in node.notes)]
+    statements = [*evidence.statements, *(said for node in evidence.nodes for said in node.statements)]
     manifest = max(evidence.manifests, key=lambda m: (m.captured_at_ns or 0, m.source.file), default=None)
     world_size = manifest.world_size if manifest else None
-    expected = {note.rank for note in notes if note.rank is not None} | set(range(world_size or 0))
+    expected = {said.rank for said in statements if said.rank is not None} | set(range(world_size or 0))
     assembled = dumps.assemble(evidence.dumps, expected_ranks=sorted(expected) or None, consume=True)
-    listed = [(note.node, note.pid) for note in notes if note.pid is not None]
+    listed = [(said.process.node, said.process.pid) for said in statements if said.process.pid is not None]
     processes, start_ns, old = newest_processes(merge_nccl(evidence.texts), listed)
     evidence.gaps.extend(old)
     notes.extend(blackbox.notes(evidence.boxes))
     for text in evidence.texts:
-        notes.extend(facts.launcher_notes(text))
+        statements.extend(facts.launcher_statements(text))
     who = identify(
         evidence.texts,
         processes,
-        notes,
+        statements,
         assembled.groups,
         assembled.ranks,
         world_size,
@@ -65,9 +85,9 @@ def _job(evidence: Evidence, inputs: tuple[str, ...]) -> Job:
     )
     reports, foreign = nccl_facts.ras_reports(evidence.answers, who)
     evidence.gaps.extend(foreign)
-    who.notes.extend(facts.network_notes(who, processes))
-    merged, statements, conflicts = merge_processes(who)
-    made = _facts(evidence, who, processes, reports, statements, assembled, start_ns)
+    who.statements.extend(facts.network_statements(who, processes))
+    merged, said_of_ranks, conflicts = merge_processes(who)
+    made = _facts(evidence, who, processes, reports, said_of_ranks, assembled, start_ns)
     if manifest is None or manifest.reason != "stall":  # captured in a stall, dumps are older than any exception
         reopen(assembled.ops, assembled.dumps, made[0].watchdog)
     gaps = [*evidence.gaps, *assembled.gaps, *who.gaps, *conflicts]
@@ -76,8 +96,11 @@ def _job(evidence: Evidence, inputs: tuple[str, ...]) -> Job:
     gaps.extend(gap for answer in evidence.answers for gap in answer.gaps)
     gaps.extend(made[1])
     sampled = {stack.rank for stack in made[0].stacks if stack.rank is not None}
-    ranks = tuple(sorted(who.ranks | sampled | set(assembled.ranks)))
-    gaps.extend(missing_dumps(ranks, assembled, merged, made[0], who.nodes))
+    named = failure_facts.ranks_named(made[0].failures, who.nodes)
+    named.update(report.rank for report in made[0].watchdog)
+    named.update(rank for scope in made[0].logs for rank in scope.ranks)
+    ranks = tuple(sorted(who.ranks | sampled | named | evidence.refused | set(assembled.ranks)))
+    gaps.extend(missing_dumps(ranks, assembled, merged, made[0], who.nodes, evidence.refused))
     return Job(
         ops=assembled.ops,
         groups=tuple(assembled.groups),
@@ -127,40 +150,37 @@ def _facts(
     gaps: list[Gap] = []
     watchdog: list[WatchdogReport] = []
     errors: list[PythonError] = []
+    failures: list[Failure] = []
+    torchrun = any(text.launcher.elastic for text in texts)
     for text in texts:
         found, lost = facts.watchdog_reports(text, times, who)
         watchdog.extend(found)
         errors.extend(facts.python_errors(text, times, who))
+        failures.extend(failure_facts.in_logs(text, who, times, torchrun=torchrun))
+        failures.extend(failure_facts.of_reports(lost, text, times))
         if lost:
             gaps.append(
-                Gap(f"ranks of {lost} watchdog lines", "the lines name no global rank", source=Source(text.file))
+                Gap(f"ranks of {len(lost)} watchdog lines", "the lines name no global rank", source=Source(text.file))
             )
     errors.extend(facts.error_file(*found, who) for found in evidence.errors)
     watchdog, errors, old = newest_reports(watchdog, errors, start_ns)
     gaps.extend(old)
     comms = nccl_facts.communicators(who, processes)
-    boxes, older = blackbox.of_ranks(evidence.boxes, who)
-    gaps.extend(older)
+    events = nccl_facts.transport_events(who, processes, texts, comms, times)
     kernel = [message for text in texts for message in facts.kernel_messages(text, who)]
-    for node in evidence.nodes:
-        kernel.extend(
-            KernelMessage(
-                "oom",
-                f"the control group of pid {pid} counted {kills} out-of-memory kills",
-                node.source,
-                node.node,
-                pid=pid,
-            )
-            for pid, kills in node.oom_kills
-        )
+    kernel.extend(_counted_kills(evidence))
+    failures.extend(failure_facts.of_transport(events))
+    failures.extend(failure_facts.of_kernel(kernel, who))
+    stacks = [stack for text in texts for stack in facts.thread_stacks(text, who)]
+    watchdog = facts.distinct(watchdog)
     return Facts(
         processes=tuple(statements),
-        watchdog=tuple(facts.distinct(watchdog)),
+        watchdog=tuple(watchdog),
         errors=tuple(facts.without_echoes(errors)),
-        transport=tuple(nccl_facts.transport_events(who, processes, texts, comms, times)),
+        transport=tuple(events),
         communicators=tuple(comms),
         ras=tuple(reports),
-        stacks=tuple(stack for text in texts for stack in facts.thread_stacks(text, who)),
+        stacks=tuple(stacks),
         kernel=tuple(kernel),
         counters=tuple(counters.changes(evidence.snapshots)),
         recorder_off=_recorder_off(texts, assembled),
@@ -172,14 +192,39 @@ def _facts(
         ),
         versions=_versions(evidence, assembled),
         log_ranks=tuple(sorted({(rank, text.file) for text in texts if text.is_rank_log for rank in _ranks_of(text)})),
-        blackboxes=boxes,
+        failures=tuple(failure_facts.distinct(failures, watchdog, errors)),
+        logs=tuple(scopes.log_scopes(texts, times, _ranks_in_files(watchdog), incident=bool(evidence.manifests))),
+        signs_of_life=scopes.signs_of_life(texts, watchdog, stacks, assembled.dumps),
     ), gaps
+
+
+def _counted_kills(evidence: Evidence) -> list[KernelMessage]:
+    """Out-of-memory kills that a node's file counted, in the place of the kernel's own words."""
+    return [
+        KernelMessage(
+            "oom",
+            f"the control group of pid {pid} counted {kills} out-of-memory kills",
+            node.source,
+            node.node,
+            pid=pid,
+        )
+        for node in evidence.nodes
+        for pid, kills in node.oom_kills
+    ]
+
+
+def _ranks_in_files(watchdog: Sequence[WatchdogReport]) -> dict[str, set[int]]:
+    """File → ranks whose reports stand in it, for files that tag no line."""
+    found: dict[str, set[int]] = {}
+    for report in watchdog:
+        found.setdefault(report.source.file, set()).add(report.rank)
+    return found
 
 
 def _recorder_off(texts: Sequence[TextFile], assembled: dumps.Assembled) -> tuple[Source, ...]:
     """Lines that say the recorder is off. PyTorch prints the same words where looking up a stack took too long, so they
     count only where nothing shows that the recorder did record."""
-    if len(assembled.ops) or any(draft.frames for text in texts for draft in text.torch.reports):
+    if len(assembled.ops) or any(reading.report.frames for text in texts for reading in text.torch.reports):
         return ()
     return tuple(text.torch.source(note.number) for text in texts for note in text.torch.recorder_off)
 
@@ -197,7 +242,8 @@ def _full_dates(
     for process in processes.values():
         yield from (w.at_ns for w in process.warnings if w.at_ns is not None)
         yield from (c.started_at_ns for c in process.comms if c.started_at_ns is not None)
-    yield from (int(n.ended_at_s * 1e9) for n in evidence.notes if n.ended_at_s is not None)
+    ends = (said.process.ended_at_s for said in evidence.statements)
+    yield from (int(ended_at_s * 1e9) for ended_at_s in ends if ended_at_s is not None)
     yield from (m.captured_at_ns for m in evidence.manifests if m.captured_at_ns is not None)
     yield from (n.captured_at_ns for n in evidence.nodes if n.captured_at_ns is not None)
 
@@ -231,13 +277,14 @@ def missing_dumps(
     processes: Mapping[int, Process],
     made: Facts,
     nodes: Mapping[int, str],
+    refused: Set[int] = frozenset(),
 ) -> list[Gap]:
     """One gap for every rank without a dump, with the reason where something tells it."""
     missing = [rank for rank in ranks if rank not in assembled.dumps]
-    if not assembled.dumps:
+    if not assembled.dumps and not refused:
         why = "the log says that the flight recorder is off" if made.recorder_off else ""
         return [Gap("flight recorder dumps", why or "there is none of any rank")]
-    said = {gap.rank for gap in assembled.gaps if gap.rank is not None and "dump" in gap.what}
+    said = {gap.rank for gap in assembled.gaps if gap.rank is not None} | refused
     return [
         Gap(f"no dump of rank {rank}", _why_missing(rank, processes.get(rank), made), rank, nodes.get(rank))
         for rank in missing

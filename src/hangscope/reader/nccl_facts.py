@@ -74,12 +74,13 @@ def transport_events(
             quoted.add((rank, warning.text))
             found.append(_event(warning.text, warning.source, rank, node, pid, warning.at_ns))
     for text in texts:
-        for draft in text.torch.reports:
-            rank = text.writers.rank_of(draft.tag, draft.stream, text.rank)
-            if draft.last_error and (rank, draft.last_error) not in quoted:
-                quoted.add((rank, draft.last_error))
-                source = text.torch.source(draft.number)
-                found.append(_event(draft.last_error, source, rank, node_of(who, rank, text), None, times.ns(draft.at)))
+        for reading in text.torch.reports:
+            rank = text.writers.rank_of(reading.tag, reading.stream, text.rank)
+            said = reading.last_error
+            if said and (rank, said) not in quoted:
+                quoted.add((rank, said))
+                source = text.torch.source(reading.number)
+                found.append(_event(said, source, rank, node_of(who, rank, text), None, times.ns(reading.at)))
         for traceback in text.torch.tracebacks:
             message = traceback.message.split("\n", 1)[0]
             rank = raised_by(traceback, text)

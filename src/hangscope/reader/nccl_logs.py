@@ -11,9 +11,10 @@ import re
 from dataclasses import dataclass, field
 
 from hangscope.model import Source
-from hangscope.reader.lines import Line, Writers, parse_time
+from hangscope.reader.lines import Line, parse_time
 from hangscope.reader.nccl_hash import split_hash
 from hangscope.reader.nccl_warnings import is_loopback
+from hangscope.reader.writers import Writers
 
 RECENT = 256
 """Communicators of a process, newest first, that a line without a communicator's name may belong to."""
@@ -115,6 +116,8 @@ class Process:
     first_source: Source | None = None
     tags: set[int] = field(default_factory=set)
     """Ranks that PyTorch's tags or the file put beside this process's lines."""
+    stream: str = ""
+    """What a launcher put in front of its first line."""
 
     def device(self, channel: Channel) -> str | None:
         if channel.net is None or channel.device_index is None:
@@ -151,7 +154,7 @@ class NcclLog:
         process = self.processes.get(key)
         source = Source(self.file, f"line {line.number}")
         if process is None:
-            process = self.processes[key] = Process(*key, first_source=source)
+            process = self.processes[key] = Process(*key, first_source=source, stream=line.stream)
             self.writers.nccl_pids.add(key)
         if line.tag is not None:
             process.tags.add(line.tag)
@@ -310,6 +313,9 @@ class NcclLog:
 
     def finish(self) -> None:
         for process in self.processes.values():
+            labelled = self.writers.rank_of(None, process.stream, None) if process.stream else None
+            if not process.tags and labelled is not None:
+                process.tags.add(labelled)
             if not process.tags and len(self.writers.tags) == 1 and not self.writers.shared:
                 process.tags.update(self.writers.tags)
 

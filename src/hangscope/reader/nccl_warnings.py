@@ -64,7 +64,8 @@ _ASYNC = re.compile(
 _CLOSED = re.compile(r"Connection closed by (?:remote )?peer (?P<peer>\S+?)\.?(?:\s|$)")
 _RESET = re.compile(r"(?:Read|Write) error (?P<peer>\[\S+?\]:\d+): (?:Connection reset|Broken pipe)")
 _SOCKET = re.compile(
-    r"[Ss]ocketProgress\w*: Call to \w+ (?:from|to) (?P<peer>\S+) failed|Call to (?:recv|send|read|write)\w* "
+    r"[Ss]ocketProgress\w*: Call to \w+ (?:from|to) (?P<peer>\S+) failed"
+    r"|Call to (?:recv|send|read|write)\w* (?:(?:from|to) (?P<other>\S+) )?"
     r".{0,200}?failed : (?:Connection reset|Broken pipe|Connection timed out|No route to host|Network is unreachable)"
 )
 _CONNECT = re.compile(
@@ -127,7 +128,7 @@ def read_warning(text: str) -> Warned:
         peer = _CONNECT_PEER.search(text)
         return Warned("connect_failed", peer["peer"] if peer else None)
     if match := _SOCKET.search(text):
-        return Warned("connection_error", match["peer"])
+        return Warned("connection_error", match["peer"] or match["other"])
     if _CUDA.search(text):
         return Warned("cuda_error", fatal=True)
     if _MISMATCH.search(text):
@@ -135,6 +136,33 @@ def read_warning(text: str) -> Warned:
     if _FATAL_COMM.search(text) or _FAILED_DEVICE.search(text):
         return Warned("async_event", fatal=True)
     return Warned("other")
+
+
+_PROXY = re.compile(r"Failed to execute operation \w+ from rank \d+, retcode (?P<code>\d+)|Socket recv failed while")
+
+FAILURE_KINDS = {
+    "completion_error": "ib_error",
+    "connection_closed": "socket_error",
+    "connection_error": "socket_error",
+    "connect_failed": "socket_error",
+    "size_desync": "mismatch",
+    "cuda_error": "cuda_error",
+    "init_mismatch": "mismatch",
+}
+"""A warning's kind → the kind of failure that it is."""
+
+
+def failure_of(warned: Warned, text: str) -> tuple[str | None, bool]:
+    """(the kind of failure that a warning tells of, None for none; whether it only says that a peer went away)."""
+    if warned.kind == "async_event":
+        return ("ib_error" if warned.fatal else None), False
+    if warned.kind == "cuda_error":
+        return ("gpu_oom" if "out of memory" in text else "cuda_error"), False
+    if warned.kind == "other":
+        return ("nccl_internal_error" if _PROXY.search(text) else None), True
+    # status 5, a flushed work request, follows from an earlier error of the same connection
+    effect = warned.kind == "connection_closed" or "Connection reset" in text or "Broken pipe" in text
+    return FAILURE_KINDS.get(warned.kind), effect or warned.status == 5
 
 
 _NAME = re.compile(r"^\[?(?P<host>.+?)\]?(?:<\d+>|:\d+)?$")

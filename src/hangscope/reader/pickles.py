@@ -93,6 +93,14 @@ class Loaded:
     partial: frozenset[int] = frozenset()
 
 
+def is_text_pickle(data: bytes) -> bool:
+    """Whether these bytes can be a pickle of protocol 0 or 1, which has no mark at its start and is text in parts.
+
+    It opens with an opcode that text does not open with: a class that is looked up, a mark, a quoted string.
+    """
+    return data[:1] in b"c(}]" and (data[:1] == b"c" or data[1:2] in b"(cdlpq0123456789iSVIFLKMJTUX}]")
+
+
 def is_pickle(data: bytes) -> bool:
     """Whether the content starts like a pickle of protocol 2 to 5, whatever it holds."""
     return len(data) > 2 and data[0] == 0x80 and 2 <= data[1] <= 5

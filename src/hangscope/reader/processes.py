@@ -16,21 +16,18 @@ _COMPARED = ("pid", "local_rank", "exit_status", "gpu")
 def merge_processes(who: Identity) -> tuple[dict[int, Process], list[Process], list[Gap]]:
     """(one process a rank, every single statement, the contradictions)."""
     statements: dict[int, list[tuple[int, Process]]] = {}
-    for note in sorted(who.notes, key=by_trust):
-        if note.rank is None:
+    for said in sorted(who.statements, key=by_trust):
+        if said.rank is None:
             continue
-        node = note.node
+        node = said.process.node
         if node is not None:
             node = who.hosts.get(short_name(node), node)
-        values = {name: getattr(note, name) for name in _MERGED}
-        statements.setdefault(note.rank, []).append(
-            (note.trust, Process(rank=note.rank, node=node, source=note.source, **values))
-        )
+        statements.setdefault(said.rank, []).append((said.trust, replace(said.process, node=node)))
     merged: dict[int, Process] = {}
     gaps: list[Gap] = []
-    for rank, said in sorted(statements.items()):
-        best = said[0][1]
-        for trust, other in said[1:]:
+    for rank, of_rank in sorted(statements.items()):
+        best = of_rank[0][1]
+        for trust, other in of_rank[1:]:
             for name in _MERGED:
                 mine, theirs = getattr(best, name), getattr(other, name)
                 if mine is None and theirs is not None and not _moot(best, name):
@@ -44,14 +41,14 @@ def merge_processes(who: Identity) -> tuple[dict[int, Process], list[Process], l
                             source=other.source,
                         )
                     )
-        if any(trust == LAUNCHER and process.alive_at_end for trust, process in said):
+        if any(trust == LAUNCHER and process.alive_at_end for trust, process in of_rank):
             # it lived until its launcher stopped it, by SIGTERM or in the end by SIGKILL: that says nothing about it
             best = replace(best, alive_at_end=True, exit_status=None, ended_at_s=None)
         merged[rank] = replace(best, node=who.nodes.get(rank))
     for rank, node in who.nodes.items():
         if rank not in merged:
             merged[rank] = Process(rank=rank, node=node)
-    return merged, [process for _, said in sorted(statements.items()) for _, process in said], gaps
+    return merged, [process for _, of_rank in sorted(statements.items()) for _, process in of_rank], gaps
 
 
 def _moot(best: Process, name: str) -> bool:

@@ -1,7 +1,7 @@
 """Who ran where and how it ended: rosters, hangscope's own manifests, torchrun's error files.
 
-A launcher often knows a process only by pid or local rank. Such notes are kept as they are; whoever knows all the files
-turns them into ranks.
+A launcher often knows a process only by pid or local rank. Such statements are kept as they are; whoever knows all the
+files turns them into ranks.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from hangscope.model import Gap, Source
+from hangscope.model import UNKNOWN, Gap, Process, Source
 from hangscope.reader.lines import Line, parse_time
 from hangscope.reader.tracebacks import Traceback, Tracebacks
 from hangscope.reader.values import host_name, number, pci_id, rank_number, text, whole
@@ -21,24 +21,18 @@ ROSTER, NODE, LAUNCHER, LOG, NETWORK = range(5)
 
 
 @dataclass(frozen=True, slots=True)
-class Note:
-    """What one source says about one process. At least one of rank, pid and local rank is known."""
+class Statement:
+    """What one source says about one process. At least one of rank, pid, local rank and task is known."""
 
     trust: int
-    source: Source
-    rank: int | None = None
-    node: str | None = None
-    local_rank: int | None = None
-    pid: int | None = None
-    gpu: str | None = None
-    exit_status: int | None = None
-    ended_at_s: float | None = None
-    alive_at_end: bool | None = None
-    state: str | None = None
-    wait_channel: str | None = None
-    python_answers: bool | None = None
+    process: Process
+    """Its rank is UNKNOWN where the source knows the process by something else."""
     task: int | None = None
     """A launcher's task number: the rank where one task is one rank."""
+
+    @property
+    def rank(self) -> int | None:
+        return None if self.process.rank == UNKNOWN else self.process.rank
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +58,7 @@ class NodeFile:
     job: str | None
     attempt: str | None
     captured_at_ns: int | None
-    notes: tuple[Note, ...]
+    statements: tuple[Statement, ...]
     versions: Mapping[str, str]
     gaps: tuple[Gap, ...]
     oom_kills: tuple[tuple[int | None, int], ...] = ()
@@ -83,15 +77,15 @@ def is_roster(value: Any) -> bool:
     )
 
 
-def read_roster(value: Any, file: str) -> list[Note]:
-    """One note a row. A row that says ``"exit": null`` was still there when the roster was written."""
+def read_roster(value: Any, file: str) -> list[Statement]:
+    """One statement a row. A row that says ``"exit": null`` was still there when the roster was written."""
     rows = value["ranks"] if isinstance(value, Mapping) else value
     return [
-        note for index, row in enumerate(rows) if (note := _row(row, ROSTER, Source(file, f"[{index}]"))) is not None
+        said for index, row in enumerate(rows) if (said := _row(row, ROSTER, Source(file, f"[{index}]"))) is not None
     ]
 
 
-def _row(row: Mapping[str, Any], trust: int, source: Source, node: str | None = None) -> Note | None:
+def _row(row: Mapping[str, Any], trust: int, source: Source, node: str | None = None) -> Statement | None:
     rank = rank_number(row.get("rank"))
     if rank is None:
         return None
@@ -103,10 +97,9 @@ def _row(row: Mapping[str, Any], trust: int, source: Source, node: str | None = 
         alive = state not in {"gone", "Z", "X"}
     elif exit_key is not None:
         alive = row.get(exit_key) is None
-    return Note(
-        trust,
-        source,
+    process = Process(
         rank=rank,
+        source=source,
         node=host_name(text(row.get("host")) or text(row.get("hostname")) or text(row.get("node")) or node),
         local_rank=whole(row.get("local_rank")),
         pid=whole(row.get("pid")),
@@ -118,6 +111,7 @@ def _row(row: Mapping[str, Any], trust: int, source: Source, node: str | None = 
         wait_channel=text(row.get("wait_channel")),
         python_answers=row["python_answers"] if isinstance(row.get("python_answers"), bool) else None,
     )
+    return Statement(trust, process)
 
 
 def read_manifest(value: Mapping[str, Any], file: str) -> Manifest:
@@ -146,15 +140,15 @@ def read_manifest(value: Mapping[str, Any], file: str) -> Manifest:
 def read_node(value: Mapping[str, Any], file: str) -> NodeFile:
     """A node.json: the node's ranks, their processes, and what could not be captured there."""
     node = host_name(text(value.get("node")))
-    notes: list[Note] = []
+    statements: list[Statement] = []
     oom: list[tuple[int | None, int]] = []
     rows = value.get("ranks")
     for index, row in enumerate(rows if isinstance(rows, list) else []):
         if not isinstance(row, Mapping):
             continue
-        note = _row(row, NODE, Source(file, f"ranks[{index}]"), node)
-        if note is not None:
-            notes.append(note)
+        said = _row(row, NODE, Source(file, f"ranks[{index}]"), node)
+        if said is not None:
+            statements.append(said)
         kills = whole(row.get("oom_kills"))
         if kills:
             oom.append((whole(row.get("pid")), kills))
@@ -165,7 +159,7 @@ def read_node(value: Mapping[str, Any], file: str) -> NodeFile:
         text(value.get("job")),
         text(value.get("attempt")),
         parse_time(text(value.get("captured_at")) or ""),
-        tuple(notes),
+        tuple(statements),
         _versions(value.get("versions")),
         tuple(
             Gap(str(gap.get("what", "")), str(gap.get("why", "")), whole(gap.get("rank")), node, Source(file))

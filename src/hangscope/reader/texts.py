@@ -6,42 +6,121 @@ A training log may hold NCCL's lines, a launcher's summary, a crash handler's st
 from __future__ import annotations
 
 import re
+from collections import deque
 from typing import BinaryIO
 
 from hangscope.model import Gap, Source
-from hangscope.reader import kernel, launchers, torch_logs
+from hangscope.reader import failures, kernel, launchers, notices, torch_logs
+from hangscope.reader.failures import FailureLog
 from hangscope.reader.kernel import KernelLog
 from hangscope.reader.launchers import LauncherLog
-from hangscope.reader.lines import Writers, raw_lines, split_line
+from hangscope.reader.lines import Line, raw_lines, split_line
+from hangscope.reader.mend import mended
 from hangscope.reader.nccl_logs import NcclLog
+from hangscope.reader.notices import NoticeLog
 from hangscope.reader.stacks import StackText
+from hangscope.reader.told import Told
 from hangscope.reader.torch_logs import TorchLog
+from hangscope.reader.writers import Writers
 
 HEAD_BYTES = 64 << 20
 TAIL_BYTES = 192 << 20
 """Of a larger file the beginning (NCCL's setup) and the end (what went wrong) are read; the middle is skipped."""
 
-_WORDS = tuple(
-    sorted(
-        word.encode()
-        for word in {
-            *torch_logs.WORDS,
-            *kernel.WORDS,
-            *launchers.WORDS,
-            "CCL version",
-            "NCCL INFO",
-            "NCCL WARN",
-            "[rank",
-            "Traceback (most recent",
-            "(most recent call first)",
-            "# hangscope stacks",
-            "Process ",
-            "Thread ",
-        }
-    )
+HEAD_LINES = 400
+TAIL_LINES = 60
+"""Lines at both ends of a file that are kept to tell what it shows of the job."""
+
+_SHORT = (" error", "illed", "ermina", "exit", "imeout", "signal", "didn't ", "died", " joined")
+"""Parts that many of the readers' words have in common: looked for in their place."""
+
+
+def _fewest(words: set[str]) -> tuple[bytes, ...]:
+    """The words without those that hold another one: whoever holds the longer holds the shorter too."""
+    return tuple(sorted(w.encode() for w in words if not any(other in w for other in words if other != w)))
+
+
+_WORDS = _fewest(
+    {
+        *_SHORT,
+        *torch_logs.WORDS,
+        *kernel.WORDS,
+        *launchers.WORDS,
+        *failures.WORDS,
+        *notices.WORDS,
+        "CCL version",
+        "NCCL INFO",
+        "[rank",
+        "Traceback (most recent",
+        "(most recent call first)",
+        "# hangscope stacks",
+        "Process ",
+        "Thread ",
+    }
 )
+
+
+def _failing(text: str) -> bool:
+    """Whether a line can be one of failure at all. Nearly none is, and a look at these parts costs little."""
+    return (
+        "rror" in text
+        or "ailed" in text
+        or "ailure" in text
+        or "illed" in text
+        or "xit" in text
+        or "ermina" in text
+        or "signal" in text
+        or "xception" in text
+        or "imeout" in text
+        or "imed out" in text
+        or "bort" in text
+        or "WARN" in text
+        or "atchdog" in text
+        or "eartbeat" in text
+        or "joined" in text
+        or "didn't " in text
+        or "out of mem" in text
+        or "ismatch" in text
+        or "died" in text
+        or "oom" in text
+        or "fault" in text
+        or "Signal" in text
+        or "shutdown process" in text
+        or "RROR" in text
+        or "EXIT" in text
+        or "SIG" in text
+        or "ABORT" in text
+        or "CANCEL" in text
+        or "RUNNING AT" in text
+        or "Process name" in text
+        or "completion from" in text
+        or "ncclUniqueId" in text
+        or "onitoredBarrier" in text
+        or "agging" in text
+        or "inconsistent" in text
+        or "not to match" in text
+        or "marked dead" in text
+        or "ncountered" in text
+        or "victed" in text
+        or "low on" in text
+        or "NotReady" in text
+        or "responding" in text
+        or "CrashLoop" in text
+        or "NodeLost" in text
+        or "shut down" in text
+        or "by peer" in text
+        or "waiting for" in text
+        or "process down" in text
+        or "Last error" in text
+        or "] started " in text
+        or "] finished " in text
+        or " ranks:" in text
+    )
+
+
 _KERNEL_NAME = re.compile(r"^kernel/|(?:^|/)(?:dmesg|kern(?:el)?)\b[^/]*$", re.IGNORECASE)
-_RANK_IN_NAME = re.compile(r"(?:^|[^A-Za-z])rank[_.-]?(\d{1,6})(?!\d)", re.IGNORECASE)
+_OTHER_RANKS = "".join(rf"(?<!{word}[_.-])" for word in ("node", "local", "group", "host", "role"))
+_RANK_IN_NAME = re.compile(rf"(?:^|[^A-Za-z]){_OTHER_RANKS}rank[_.-]?(\d{{1,6}})(?!\d)", re.IGNORECASE)
 
 
 def rank_in_path(parts: tuple[str, ...]) -> int | None:
@@ -64,7 +143,14 @@ class TextFile:
         self.nccl = NcclLog(file, self.writers)
         self.launcher = LauncherLog(file, self.writers)
         self.kernel = KernelLog(file, sure=_KERNEL_NAME.search("/".join(self.parts[-2:])) is not None)
+        self.notices = NoticeLog(file)
+        self.failures = FailureLog(file)
         self.stacks = StackText()
+        self.tail: deque[str] = deque(maxlen=TAIL_LINES)
+        """The last lines as they stand in the file, for whoever asks whether it shows the end."""
+        self.head: list[str] = []
+        self.lines = 0
+        self.whole_last_line = True
         self.gaps: list[Gap] = []
         self.rank: int | None = None
         """The rank whose file it is, once the whole input is known."""
@@ -80,18 +166,35 @@ class TextFile:
                     source=Source(self.file),
                 )
             )
-        for number, raw in raw_lines(stream, skip=skip, words=_WORDS):
+        for number, raw in mended(raw_lines(stream, skip=skip, words=_WORDS)):
+            self.lines = number
+            self.tail.append(raw)
+            if len(self.head) < HEAD_LINES:
+                self.head.append(raw)
             self.kernel.feed(number, raw)
             for line in split_line(number, raw):
-                self.writers.see(line)
-                if self.stacks.feed(number, line.text, line.tag, line.stream):
-                    continue
-                self.nccl.feed(line)
-                self.torch.feed(line)
-                self.launcher.feed(line)
+                self._take(line)
         self.torch.finish()
         self.nccl.finish()
+        self.notices.finish()
         self.stacks.finish()
+
+    def _take(self, line: Line) -> None:
+        self.writers.see(line)
+        if self.stacks.feed(line.number, line.text, line.tag, line.stream):
+            return
+        self.nccl.feed(line)
+        in_traceback = self.torch.feed(line)
+        failing = _failing(line.text)
+        self.launcher.feed(line, failing=failing)
+        noticed = (failing or self.notices.waiting) and self.notices.feed(line)
+        if (failing or self.failures.waiting) and not noticed:
+            self.failures.feed(line, in_traceback=in_traceback)
+
+    @property
+    def told(self) -> list[Told]:
+        """Every line of failure, of all readers."""
+        return [*self.launcher.failures, *self.notices.failures, *self.failures.failures]
 
     @property
     def useful(self) -> bool:
@@ -99,7 +202,8 @@ class TextFile:
         return bool(
             self.torch
             or self.nccl.processes
-            or self.launcher.notes
+            or self.launcher.statements
+            or self.told
             or self.kernel.messages
             or self.stacks.captures
             or self.writers.tags

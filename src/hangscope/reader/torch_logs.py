@@ -4,32 +4,36 @@ The lines of one report come apart: which operation timed out, how far the group
 called are three messages of one thread, with other threads' messages between them. They are put together here.
 
 A rank is taken from ``[rank3]:`` in front of the line, else from the file. ``Rank 1`` inside ``[PG … Rank 1]`` counts
-within that group and is a last resort, for the default group only.
+within that group: a last resort, for the default group only. ``[Rank 1] Watchdog caught`` names no group at all, and is
+booked to none until the message behind it says which.
 """
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Any
 
-from hangscope.model import Frame, Source
-from hangscope.reader.lines import Clock, Line, Writers
-from hangscope.reader.torch_words import FINGERPRINTS, called_as, op_name
+from hangscope.model import UNKNOWN, Frame, Source, WatchdogReport
+from hangscope.reader.lines import Clock, Line
+from hangscope.reader.torch_words import (
+    FINGERPRINTS,
+    GLOG_HEAD,
+    PG_HEAD,
+    called_as,
+    default_rank,
+    head_clock,
+    is_default,
+    op_name,
+)
 from hangscope.reader.tracebacks import Traceback, Tracebacks
+from hangscope.reader.writers import Writers
 
 RECENT = 500
 """Reports of a file, newest first, that a further line may belong to."""
 
-_HEAD = re.compile(
-    r"\[?(?P<severity>[EWIF])"
-    r"(?:(?P<date>\d{3,4}) (?P<h>\d\d):(?P<m>\d\d):(?P<s>\d\d)\.(?P<fraction>\d{1,9})(?: +\d+)?)? "
-    r"(?P<file>[\w./-]+\.(?:cpp|hpp|h|cc|cu)):(?P<line>\d+)\] ?"
-)
-_GROUP = re.compile(
-    r"\[PG (?:(?:ID \d+ PG )?GUID )?(?P<name>[^\s(\]]*) ?(?:\((?P<desc>.{0,200}?)\))? ?Rank (?P<rank>\d{1,6})\]"
-)
-_BARE_RANK = re.compile(r"\[Rank (\d{1,6})\]")
-_WORK = re.compile(r"Work\w*\((?P<body>SeqNum=\d+.{0,300}?)\)(?= ran for| raised|[.,]|\s|$)")
+_LINE_RANK = re.compile(r"\[(?:PG [^\]]{0,240}?)?Rank (\d{1,6})\]")
+_WORK = re.compile(r"Work\w*\((?P<body>(?:SeqNum=\d+|OpType=).{0,300}?)\)(?= ran for| raised|[.,]|\s|$)")
 _FIELD = re.compile(r"(\w+(?:\(ms\))?)=([^,]+)")
 _RAN = re.compile(r"ran for (\d+) milliseconds")
 _AT_WORK = re.compile(
@@ -37,7 +41,8 @@ _AT_WORK = re.compile(
     r"(?P<seq>-?\d+)"
 )
 _COUNTERS = re.compile(
-    r"[Ll]ast enqueued (?:\w+ )?work: (?P<enqueued>-?\d+), last completed (?:\w+ )?work: (?P<completed>-?\d+)"
+    r"[Ll]ast enqueued (?:\w+ )?work: (?P<enqueued>-?\d+),(?: last started (?:\w+ )?work: -?\d+(?: \(\w+\))?,)? "
+    r"last completed (?:\w+ )?work: (?P<completed>-?\d+)"
 )
 _SIGNAL = re.compile(
     r"Received a (?:global )?(?:dump|timeout)(?: signal)?\b.{0,60}?"
@@ -77,38 +82,45 @@ WORDS = (
     "Fatal Python error",
     "First PG on this rank",
     "op.preamble.length",
+    "preparing to dump",
 )
 """Every line that is looked at more closely holds one of these."""
 _ANY = re.compile("|".join(map(re.escape, WORDS)))
 
 
 @dataclass
-class Draft:
-    """A watchdog report while its lines come in. Ranks are settled when the whole input is known."""
+class Reading:
+    """A watchdog report while its lines come in. Its rank is UNKNOWN until the whole input is known."""
 
-    kind: str
+    report: WatchdogReport
     tag: int | None
     stream: str
     number: int
     at: Clock | int | None
-    group_rank: int | None = None
-    """`Rank` within the default group, or of unknown group: a last resort."""
-    group_name: str | None = None
-    group_desc: str | None = None
-    seq: int | None = None
-    operation: str | None = None
-    numel_in: int | None = None
-    numel_out: int | None = None
-    timeout_ms: int | None = None
-    elapsed_ms: int | None = None
-    last_enqueued: int | None = None
-    last_completed: int | None = None
-    error: str | None = None
-    frames: list[Frame] = field(default_factory=list)
-    signalled_by: int | None = None
+    hint: int | None = None
+    """The rank in the default group, or in a group that no line names: a last resort."""
+    stack: list[Frame] = field(default_factory=list)
     wants_stack: bool = False
     last_error: str | None = None
     """NCCL's own warning that PyTorch quotes under ``Last error:``."""
+
+    def put(self, **values: Any) -> None:
+        self.report = replace(self.report, **values)
+
+    def put_group(self, text: str) -> None:
+        """Whatever the message says about its group and the rank in it."""
+        if group := PG_HEAD.search(text):
+            desc = group["desc"]
+            desc = desc if desc and desc != "undefined" else self.report.group_desc
+            self.put(group_name=group["name"], group_desc=desc)
+        if number := _LINE_RANK.search(text):
+            self.put(group_rank=int(number[1]))
+        named = self.report.group_name
+        if named is not None and not is_default(named, self.report.group_desc):
+            self.hint = None  # whatever number was read before counts within that group
+        else:
+            hint = default_rank(text)
+            self.hint = hint if hint is not None else self.hint
 
 
 @dataclass
@@ -120,6 +132,8 @@ class Note:
     number: int
     text: str = ""
     at: Clock | int | None = None
+    hint: int | None = None
+    """The rank that the line names in the default group."""
 
 
 class TorchLog:
@@ -128,7 +142,7 @@ class TorchLog:
     def __init__(self, file: str, writers: Writers) -> None:
         self.file = file
         self.writers = writers
-        self.reports: list[Draft] = []
+        self.reports: list[Reading] = []
         self.tracebacks: list[Traceback] = []
         self.clean_exits: list[Note] = []
         self.recorder_off: list[Note] = []
@@ -136,32 +150,36 @@ class TorchLog:
         self.fatal_errors: list[Note] = []
         self.wrong_sizes: list[Note] = []
         """Gloo got more bytes than the call asked for, and ended the process."""
+        self.alive: list[Note] = []
+        """Lines by which a process answered, whatever they say: it prepares to dump."""
         self.torch_versions: set[str] = set()
         self.nccl_version: str | None = None
         self._tracebacks = Tracebacks()
         self._stacks: dict[str, tuple[int | None, list[Frame]]] = {}
         """Prefix → (tag of the line that announced a stack, its frames so far)."""
-        self._errors: dict[str, Draft] = {}
+        self._errors: dict[str, Reading] = {}
         self._error_lines: dict[str, int] = {}
 
     def source(self, number: int) -> Source:
         return Source(self.file, f"line {number}")
 
-    def feed(self, line: Line) -> None:
+    def feed(self, line: Line) -> bool:
+        """Take one line. True where it belongs to a Python traceback."""
         in_traceback = self._tracebacks.feed(line)
         text = line.text
         if text.startswith("#") and line.stream in self._stacks and self._stack_line(line):
-            return
+            return in_traceback
         if line.stream in self._errors and self._error_line(line):
-            return
+            return in_traceback
         if _ANY.search(text) is None:
-            return
-        head = _HEAD.search(text)
+            return in_traceback
+        head = GLOG_HEAD.search(text)
         at: Clock | int | None = line.at_ns
         if head is not None:
-            at = _clock(head) or at
+            at = head_clock(head) or at
             self._fingerprint(int(head["line"]), text)
         self._message(line, text[head.end() :] if head else text, at, in_traceback)
+        return in_traceback
 
     def _message(self, line: Line, text: str, at: Clock | int | None, in_traceback: bool) -> None:
         echo = text is line.text or "terminated with exception" in text
@@ -172,21 +190,19 @@ class TorchLog:
         elif _AT_WORK.search(text) and _COUNTERS.search(text):
             self._detected(line, text, at)
         elif match := _SIGNAL.search(text):
-            draft = self._new(line, "status", text, at)
-            self._count(draft, text)
+            reading = self._new(line, "status", text, at)
+            _count(reading, text)
             who = match["who"].split()
-            draft.signalled_by = int(who[1]) if who[0] == "rank" else None
+            reading.put(signalled_by=int(who[1]) if who[0] == "rank" else None)
         elif "Stack trace of the failed collective not found" in text:
             self.recorder_off.append(Note(line.tag, line.stream, line.number, at=at))
             self._give_stack(line, [])
         elif "Stack trace of the failed collective" in text:
             self._stacks[line.stream] = (line.tag, [])
         elif "Could not acquire GIL within" in text:
-            self._new(line, "gil", text, at).error = text.strip()
+            self._new(line, "gil", text, at).put(error=text.strip())
         elif match := _STUCK.search(text):
-            draft = self._new(line, "watchdog_stuck", text, at)
-            draft.elapsed_ms = int(match[1]) * 1000
-            draft.error = text.strip()
+            self._new(line, "watchdog_stuck", text, at).put(elapsed_ms=int(match[1]) * 1000, error=text.strip())
         elif match := _NCCL2.search(text):
             self._nccl2(line, match, at)
         elif match := _THREAD_ENDED.search(text):
@@ -194,7 +210,9 @@ class TorchLog:
         elif "destroy_process_group() was not called before program exit" in text:
             self.clean_exits.append(Note(line.tag, line.stream, line.number, at=at))
         elif _DESYNC.search(text):
-            self._new(line, "desync", text, at).error = text.strip()
+            self._new(line, "desync", text, at).put(error=text.strip())
+        elif "preparing to dump" in text:
+            self.alive.append(Note(line.tag, line.stream, line.number, at=at, hint=default_rank(text)))
         elif _OOM.search(text) and not in_traceback:
             self.out_of_memory.append(Note(line.tag, line.stream, line.number, text.strip(), at))
         elif match := _FATAL_PYTHON.match(text):
@@ -205,24 +223,26 @@ class TorchLog:
 
     # ---- one report from several lines ----
 
-    def _new(self, line: Line, kind: str, text: str, at: Clock | int | None) -> Draft:
-        draft = Draft(kind, line.tag, line.stream, line.number, at)
-        _put_group(draft, text)
-        self.reports.append(draft)
-        return draft
+    def _new(self, line: Line, kind: str, text: str, at: Clock | int | None) -> Reading:
+        report = WatchdogReport(UNKNOWN, kind, self.source(line.number))
+        reading = Reading(report, line.tag, line.stream, line.number, at)
+        reading.put_group(text)
+        self.reports.append(reading)
+        return reading
 
-    def _same_writer(self, line: Line, text: str) -> list[Draft]:
-        bare = _last_resort_rank(text)
+    def _same_writer(self, line: Line, text: str) -> list[Reading]:
+        number = _LINE_RANK.search(text)
+        mine = int(number[1]) if number else None
         return [
-            draft
-            for draft in self.reports[-RECENT:]
-            if draft.stream == line.stream
-            and (line.tag is None or draft.tag is None or draft.tag == line.tag)
+            known
+            for known in self.reports[-RECENT:]
+            if known.stream == line.stream
+            and (line.tag is None or known.tag is None or known.tag == line.tag)
             and (
                 line.tag is not None
-                or draft.tag is not None
-                or None in (bare, draft.group_rank)
-                or bare == draft.group_rank
+                or known.tag is not None
+                or None in (mine, known.report.group_rank)
+                or mine == known.report.group_rank
             )
         ]
 
@@ -232,42 +252,45 @@ class TorchLog:
         fields = dict(_FIELD.findall(work["body"])) if work else {}
         seq, operation = _int(fields.get("SeqNum")), op_name(fields.get("OpType"))
         ran = _RAN.search(text)
-        elapsed = int(ran[1]) if ran else None
-        for draft in self._same_writer(line, text):
-            if draft.seq != seq or draft.kind not in {kind, "status"}:
+        for reading in self._same_writer(line, text):
+            known = reading.report
+            if known.seq != seq or known.kind not in {kind, "status"}:
                 continue
-            if echo and draft.operation == operation:
+            if echo and known.operation == operation:
                 return
-            if draft.operation is None and draft.kind == "status" and draft.wants_stack:
+            if known.operation is None and known.kind == "status" and reading.wants_stack:
                 break
         else:
-            draft = self._new(line, kind, text, at)
-        draft.kind, draft.seq, draft.operation, draft.elapsed_ms = kind, seq, operation, elapsed
-        draft.numel_in, draft.numel_out = _int(fields.get("NumelIn")), _int(fields.get("NumelOut"))
-        draft.timeout_ms = _int(fields.get("Timeout(ms)"))
+            reading = self._new(line, kind, text, at)
+        reading.put(
+            kind=kind,
+            seq=seq,
+            operation=operation,
+            elapsed_ms=int(ran[1]) if ran else None,
+            numel_in=_int(fields.get("NumelIn")),
+            numel_out=_int(fields.get("NumelOut")),
+            timeout_ms=_int(fields.get("Timeout(ms)")),
+        )
         if kind == "async_error":
-            draft.error = text.split(_ASYNC, 1)[1].strip()
-            self._open_error(line.stream, draft)
+            reading.put(error=text.split(_ASYNC, 1)[1].strip())
+            self._open_error(line.stream, reading)
 
     def _detected(self, line: Line, text: str, at: Clock | int | None) -> None:
         match = _AT_WORK.search(text)
         seq = int(match["seq"]) if match else None
-        group = _GROUP.search(text)
+        group = PG_HEAD.search(text)
         name = group["name"] if group else None
-        for draft in reversed(self._same_writer(line, text)):
-            fits = draft.seq == seq and draft.kind in {"timeout", "async_error"} and draft.last_enqueued is None
-            if fits and draft.group_name in {None, name}:
+        for reading in reversed(self._same_writer(line, text)):
+            known = reading.report
+            fits = known.seq == seq and known.kind in {"timeout", "async_error"} and known.last_enqueued is None
+            if fits and known.group_name in {None, name}:
                 break
         else:
-            draft = self._new(line, "status", text, at)
-            draft.seq = seq
-        _put_group(draft, text)
-        draft.wants_stack = True
-        self._count(draft, text)
-
-    def _count(self, draft: Draft, text: str) -> None:
-        if match := _COUNTERS.search(text):
-            draft.last_enqueued, draft.last_completed = int(match["enqueued"]), int(match["completed"])
+            reading = self._new(line, "status", text, at)
+            reading.put(seq=seq)
+        reading.put_group(text)
+        reading.wants_stack = True
+        _count(reading, text)
 
     def _thread_ended(self, line: Line, text: str, why: str, at: Clock | int | None) -> None:
         """The watchdog's last words: new only where nothing was said before (≤2.4 has no line for an async error)."""
@@ -277,23 +300,23 @@ class TorchLog:
             kind = "async_error"
         else:
             return
-        known = [d for d in self._same_writer(line, text) if d.kind == kind and (kind == "cuda_error" or d.error)]
-        if known:
+        said = [reading.report for reading in self._same_writer(line, text) if reading.report.kind == kind]
+        if any(kind == "cuda_error" or report.error for report in said):
             return
-        draft = self._new(line, kind, text, at)
-        draft.error = why.strip()
-        self._open_error(line.stream, draft)
+        reading = self._new(line, kind, text, at)
+        reading.put(error=why.strip())
+        self._open_error(line.stream, reading)
 
     def _nccl2(self, line: Line, match: re.Match[str], at: Clock | int | None) -> None:
-        if at is None and (head := _HEAD.search(line.text)):
-            at = _clock(head)
+        if at is None and (head := GLOG_HEAD.search(line.text)):
+            at = head_clock(head)
         abort = _NCCL2_ABORT.search(match["text"])
         if abort is None:
             return
         kind = "timeout" if abort["kind"] == "timeout" else "async_error"
-        draft = self._new(line, kind, "", at)
-        draft.group_rank, draft.group_name = int(match["rank"]), match["name"] or None
-        draft.error = abort["why"].strip()
+        reading = self._new(line, kind, "", at)
+        reading.hint = int(match["rank"])
+        reading.put(group_rank=reading.hint, group_name=match["name"] or None, error=abort["why"].strip())
 
     # ---- blocks of several lines ----
 
@@ -314,20 +337,21 @@ class TorchLog:
 
         The list is the one that further frames are put into.
         """
-        waiting = [d for d in self._same_writer(line, "") if d.wants_stack]
+        waiting = [reading for reading in self._same_writer(line, "") if reading.wants_stack]
         if waiting:
             called = frames[0].name if frames else ""
-            owner = next((d for d in waiting if called and called_as(d.operation, called)), waiting[0])
+            fitting = (reading for reading in waiting if called and called_as(reading.report.operation, called))
+            owner = next(fitting, waiting[0])
             owner.wants_stack = False
-            owner.frames = frames
+            owner.stack = frames
 
-    def _open_error(self, stream: str, draft: Draft) -> None:
-        self._errors[stream] = draft
+    def _open_error(self, stream: str, reading: Reading) -> None:
+        self._errors[stream] = reading
         self._error_lines[stream] = 0
 
     def _error_line(self, line: Line) -> bool:
         """NCCL's explanation under an async error, up to the C++ stack."""
-        draft = self._errors[line.stream]
+        reading = self._errors[line.stream]
         text = line.text.strip()
         self._error_lines[line.stream] += 1
         if (
@@ -338,11 +362,11 @@ class TorchLog:
         ):
             del self._errors[line.stream]
             return False
-        if draft.last_error == "":
-            draft.last_error = text
+        if reading.last_error == "":
+            reading.last_error = text
         elif text == "Last error:":
-            draft.last_error = ""
-        draft.error = f"{draft.error}\n{text}"
+            reading.last_error = ""
+        reading.put(error=f"{reading.report.error}\n{text}")
         return True
 
     def _fingerprint(self, number: int, text: str) -> None:
@@ -360,13 +384,15 @@ class TorchLog:
 
     def finish(self) -> None:
         self.tracebacks = self._tracebacks.finish()
-        for draft in self.reports:
-            if draft.error and (match := _NCCL_VERSION.search(draft.error)):
+        for reading in self.reports:
+            reading.put(frames=tuple(reading.stack))
+            if reading.report.error and (match := _NCCL_VERSION.search(reading.report.error)):
                 self.nccl_version = match[1]
 
     def __bool__(self) -> bool:
         return bool(
             self.reports
+            or self.alive
             or self.tracebacks
             or self.clean_exits
             or self.recorder_off
@@ -376,28 +402,9 @@ class TorchLog:
         )
 
 
-def _clock(head: re.Match[str]) -> Clock | None:
-    if head["date"] is None:
-        return None
-    month, day = divmod(int(head["date"]), 100)
-    seconds = int(head["h"]) * 3600 + int(head["m"]) * 60 + int(head["s"])
-    return Clock(month, day, seconds * 1_000_000_000 + int(head["fraction"].ljust(9, "0")))
-
-
-def _put_group(draft: Draft, text: str) -> None:
-    if group := _GROUP.search(text):
-        draft.group_name = group["name"]
-        desc = group["desc"]
-        draft.group_desc = desc if desc and desc != "undefined" else draft.group_desc
-    rank = _last_resort_rank(text)
-    draft.group_rank = rank if rank is not None else draft.group_rank
-
-
-def _last_resort_rank(text: str) -> int | None:
-    if group := _GROUP.search(text):
-        return int(group["rank"]) if group["desc"] == "default_pg" or group["name"] == "0" else None
-    bare = _BARE_RANK.search(text)
-    return int(bare[1]) if bare else None
+def _count(reading: Reading, text: str) -> None:
+    if match := _COUNTERS.search(text):
+        reading.put(last_enqueued=int(match["enqueued"]), last_completed=int(match["completed"]))
 
 
 def _int(text: str | None) -> int | None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+from hangscope.reader.lines import Clock
+
 OP_NAMES = {
     "ALLREDUCE": "all_reduce",
     "ALLREDUCE_COALESCED": "allreduce_coalesced",
@@ -75,3 +77,46 @@ def called_as(operation: str | None, function: str) -> bool:
         }.get(operation)
         == function
     )
+
+
+GLOG_HEAD = re.compile(
+    r"\[?(?P<severity>[EWIF])"
+    r"(?:(?P<date>\d{3,4}) (?P<h>\d\d):(?P<m>\d\d):(?P<s>\d\d)\.(?P<fraction>\d{1,9})(?: +\d+)?)? "
+    r"(?P<file>[\w./-]+\.(?:cpp|hpp|h|cc|cu)):(?P<line>\d+)\] ?"
+)
+"""What c10 puts in front of a message: ``[E1115 02:30:11.204000000 ProcessGroupNCCL.cpp:685] ``."""
+PG_HEAD = re.compile(
+    r"\[PG (?:(?:ID \d+ PG )?GUID )?(?P<name>[^\s(\]]*) ?(?:\((?P<desc>.{0,200}?)\))? ?Rank (?P<rank>\d{1,6})\]"
+)
+"""The group of a message, and the rank *within that group*."""
+_BARE_RANK = re.compile(r"\[Rank (\d{1,6})\]")
+
+
+def clock_of(text: str) -> Clock | None:
+    """The time of day in a c10 message."""
+    head = GLOG_HEAD.search(text)
+    return head_clock(head) if head is not None else None
+
+
+def head_clock(head: re.Match[str]) -> Clock | None:
+    if head["date"] is None:
+        return None
+    month, day = divmod(int(head["date"]), 100)
+    seconds = int(head["h"]) * 3600 + int(head["m"]) * 60 + int(head["s"])
+    return Clock(month, day, seconds * 1_000_000_000 + int(head["fraction"].ljust(9, "0")))
+
+
+def default_rank(text: str) -> int | None:
+    """The rank that a message names within the default group, or within a group that it does not name.
+
+    The latter is a guess: ``[Rank 3] Watchdog caught`` counts within the operation's own group. None where the message
+    names another group.
+    """
+    if group := PG_HEAD.search(text):
+        return int(group["rank"]) if is_default(group["name"], group["desc"]) else None
+    bare = _BARE_RANK.search(text)
+    return int(bare[1]) if bare else None
+
+
+def is_default(name: str | None, desc: str | None) -> bool:
+    return desc == "default_pg" or (name == "0" and desc in {None, "", "undefined"})

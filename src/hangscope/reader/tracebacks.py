@@ -104,7 +104,7 @@ class Tracebacks:
         """Take one line. True where it belongs to a traceback, so that nobody else reads its message."""
         key = (line.tag, line.stream)
         reading = self._open.get(key)
-        if _START.search(line.text):
+        if "Traceback (" in line.text and _START.search(line.text):
             earlier = None
             if reading is not None:
                 earlier = self._end(key)
