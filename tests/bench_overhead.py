@@ -3,11 +3,14 @@
     python tests/bench_overhead.py                       2 ranks, Gloo, CPU
     python tests/bench_overhead.py --backend nccl --ranks 4
     python tests/bench_overhead.py --nothing             both copies without: what chance alone does
+    python tests/bench_overhead.py --backend nccl --ranks 4 --plugin FILE [--step layers]
+                                                         NCCL's black box alone: one copy with the plugin, one without
 
 Both jobs live at the same time and take turns of a fraction of a second, so that whatever else the machine does hits
 both alike; then both are started anew, because two copies of one job differ by some per cent for as long as they live
 (where their memory and threads happen to lie). A step is ten small all_reduce and nothing else: the worst case, for a
-real step also computes. The answer is the mean over the starts of the median ratio of each, with its standard error.
+real step also computes (`--step layers`: matrix products with an all_reduce of 2 MiB behind each). The answer is the
+mean over the starts of the median ratio of each, with its standard error.
 """
 
 from __future__ import annotations
@@ -54,6 +57,9 @@ def worker(arguments: argparse.Namespace) -> None:
     if rank == 0:
         control.connect(arguments.control)
     tensor = torch.ones(256, device=device)
+    layers = arguments.step == "layers"
+    weight = torch.ones(2048, 2048, device=device, dtype=torch.bfloat16 if device == "cuda" else torch.float32)
+    gradients = [torch.ones(1 << 19, device=device) for _ in range(OPERATIONS)]
     while True:
         order = torch.tensor([int(control.recv(16) or b"0") if rank == 0 else 0])
         dist.broadcast(order, 0)
@@ -62,8 +68,16 @@ def worker(arguments: argparse.Namespace) -> None:
             break
         begun = time.perf_counter()
         for _ in range(steps):
-            for _ in range(OPERATIONS):
-                dist.all_reduce(tensor)
+            work = []
+            for number in range(OPERATIONS):
+                if layers:
+                    for _ in range(4):
+                        weight @ weight
+                    work.append(dist.all_reduce(gradients[number], async_op=True))
+                else:
+                    dist.all_reduce(tensor)
+            for each in work:
+                each.wait()
             if device == "cuda":
                 torch.cuda.synchronize()
         if rank == 0:
@@ -78,7 +92,8 @@ class Job:
         listener = socket.socket(socket.AF_UNIX)
         listener.bind(str(scratch / name))
         listener.listen()
-        head = [sys.executable, "-m", "hangscope", "run", "--dir", str(scratch / "incident"), "--"] if watched else []
+        run = [sys.executable, "-m", "hangscope", "run", "--dir", str(scratch / "incident"), "--"]
+        head = run if watched and not arguments.plugin else []
         launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={arguments.ranks}"]
         own = [
             __file__,
@@ -89,9 +104,13 @@ class Job:
             arguments.backend,
             "--ranks",
             str(arguments.ranks),
+            "--step",
+            arguments.step,
         ]
         path = os.pathsep.join(filter(None, (str(SOURCE), os.environ.get("PYTHONPATH"))))
         environ = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
+        if watched and arguments.plugin:
+            environ |= {"NCCL_PROFILER_PLUGIN": arguments.plugin, "HANGSCOPE_BLACKBOX_DIR": str(scratch / "boxes")}
         self.process = subprocess.Popen([*head, *launch, *own], env=environ, stdout=subprocess.DEVNULL)
         listener.settimeout(120)
         self.control, _ = listener.accept()
@@ -135,6 +154,8 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=40)
     parser.add_argument("--turn", type=float, default=0.1, help="seconds that one turn should take")
     parser.add_argument("--nothing", action="store_true", help="run both without hangscope")
+    parser.add_argument("--plugin", default="", help="measure this NCCL profiler plugin and nothing else")
+    parser.add_argument("--step", choices=("tiny", "layers"), default="tiny")
     parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--control", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
@@ -143,9 +164,10 @@ def main() -> int:
         return 0
     found = [compare(arguments, number) for number in range(arguments.starts)]
     ratios = [100 * (ratio - 1) for _, ratio, _ in found]
-    work = f"{arguments.rounds} rounds of {found[0][2]} steps of {OPERATIONS} all_reduce"
+    work = f"{arguments.rounds} rounds of {found[0][2]} steps of {OPERATIONS} all_reduce ({arguments.step})"
     print(f"{arguments.backend}, {arguments.ranks} ranks, {arguments.starts} starts of {work}")
     print(f"without  {1e6 * statistics.median(without for without, _, _ in found):9.1f} us a step (median)")
+    print(f"with     {1e6 * statistics.median(without * ratio for without, ratio, _ in found):9.1f} us")
     print("each     " + " ".join(f"{ratio:+.2f}" for ratio in ratios) + " %")
     error = statistics.stdev(ratios) / len(ratios) ** 0.5 if len(ratios) > 1 else float("nan")
     print(f"overhead {statistics.mean(ratios):+.2f} % ± {error:.2f} (standard error)")

@@ -1,0 +1,66 @@
+"""Black boxes: what NCCL's transfers on this node wait for, of every process that wrote one, of killed ones too.
+
+A process writes while its file is copied. The copy marks what changed meanwhile as torn, by the sequence lock that each
+slot begins with, and carries the time at which it was taken: so a later reader knows which heartbeat was old then.
+"""
+
+from __future__ import annotations
+
+import struct
+import time
+from pathlib import Path
+
+from hangscope.recorder.part import Part
+
+MAGIC = b"\xffHSNCCLB"
+LAYOUT = 1
+SUFFIX = ".ncclbb"
+MAX_BYTES = 80 << 20
+_TABLES_AT, _TABLES, _COPIED_AT = 128, 5, 208
+
+
+def save(part: Part, folder: Path) -> int:
+    """Copy every black box of a folder; how many there were."""
+    saved = 0
+    for path in sorted(folder.glob(f"*{SUFFIX}")):
+        try:
+            data = copy_of(path)
+        except OSError as error:
+            part.gap(f"black box {path.name}", f"{type(error).__name__}: {error}")
+            continue
+        if data is None:
+            part.gap(f"black box {path.name}", "it has no header that hangscope knows")
+            continue
+        part.write(f"blackbox/{path.name}", data)
+        saved += 1
+    return saved
+
+
+def copy_of(path: Path) -> bytes | None:
+    """A copy that a reader can trust slot by slot; None where the file is no black box."""
+    if path.stat().st_size > MAX_BYTES:
+        return None
+    with path.open("rb") as stream:
+        first = bytearray(stream.read())
+        now_ns = time.time_ns()
+        stream.seek(0)
+        second = stream.read()
+    if len(first) < 1024 or not first.startswith(MAGIC) or struct.unpack_from("<I", first, 8)[0] != LAYOUT:
+        return None
+    for table in range(_TABLES):
+        offset, size, slots, _ = struct.unpack_from("<4I", first, _TABLES_AT + 16 * table)
+        _mark_torn(first, second, offset, size, slots, events=table == _TABLES - 1)
+    struct.pack_into("<Q", first, _COPIED_AT, now_ns)
+    return bytes(first)
+
+
+def _mark_torn(first: bytearray, second: bytes, offset: int, size: int, slots: int, *, events: bool) -> None:
+    end = offset + size * slots
+    if size < 8 or end > min(len(first), len(second)) or first[offset:end] == second[offset:end]:
+        return
+    for at in range(offset, end, size):
+        if events:
+            if first[at : at + size] != second[at : at + size]:
+                struct.pack_into("<Q", first, at, 0)
+        elif first[at : at + 4] != second[at : at + 4]:
+            struct.pack_into("<I", first, at, 1)
