@@ -646,6 +646,8 @@ static int open_file(char *path, size_t size) {
     snprintf(folder, sizeof folder, "%s", set);
   else
     snprintf(folder, sizeof folder, "/dev/shm/hangscope-%u", (unsigned)getuid());
+  for (char *c = folder + 1; *c; c++) /* with the folders above it */
+    if (*c == '/') *c = 0, mkdir(folder, 0700), *c = '/';
   mkdir(folder, 0700);
   for (char *c = host; *c; c++)
     if (*c == '/') *c = '-';

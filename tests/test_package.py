@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import subprocess
@@ -42,6 +43,33 @@ def test_the_wheel_holds_the_whole_package(wheel: zipfile.ZipFile) -> None:
     assert "hangscope/py.typed" in names
     assert "hangscope/report/diagnosis.schema.json" in names
     assert not [name for name in names if name.startswith(("tests/", "cases/"))]
+
+
+@pytest.mark.native
+@pytest.mark.skipif(not (shutil.which("cc") or shutil.which("gcc")), reason="there is no C compiler here")
+def test_the_wheel_holds_the_black_box(wheel: zipfile.ZipFile) -> None:
+    """Built where there is a compiler, the wheel has NCCL's plugin, and suits every Python 3 of the platform."""
+    assert "hangscope/recorder/libhangscope_blackbox.so" in wheel.namelist()
+    assert "-py3-none-linux" in str(wheel.filename)
+
+
+def test_without_a_compiler_the_package_still_installs(tmp_path: Path) -> None:
+    """A machine without C compiler gets everything but the plugin."""
+    base = tmp_path / "tree"
+    base.mkdir()
+    for name in ("pyproject.toml", "setup.py", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, base / name)
+    for folder in ("src", "native"):
+        ignore = shutil.ignore_patterns("__pycache__", "*.egg-info", "*.so", "*.o")
+        shutil.copytree(ROOT / folder, base / folder, ignore=ignore)
+    command = [sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation", "-q", "-w", "out", "."]
+    env = {**os.environ, "CC": "/nonexistent/cc"}
+    done = subprocess.run(command, cwd=base, capture_output=True, text=True, timeout=300, env=env)
+    assert done.returncode == 0, done.stderr
+    (built,) = (base / "out").glob("*.whl")
+    names = zipfile.ZipFile(built).namelist()
+    assert "hangscope/recorder/settings.py" in names
+    assert not [name for name in names if name.endswith(".so")]
 
 
 def test_the_wheel_asks_for_little(wheel: zipfile.ZipFile) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 import click
 
 from hangscope.cli.output import note
+from hangscope.recorder import blackbox
 from hangscope.recorder.envformats import FORMATS, Request
 from hangscope.recorder.identity import identify
 from hangscope.recorder.problems import Problem
@@ -42,9 +43,9 @@ from hangscope.recorder.variables import DEFAULT_ENTRIES
 @click.option(
     "--nccl-debug",
     type=click.Choice(NCCL_LOG_LEVELS, case_sensitive=False),
-    default="WARN",
+    default="INFO",
     show_default=True,
-    help="How much NCCL logs; INFO also tells which link a channel uses.",
+    help="How much NCCL logs, to a file of each process; WARN does not tell which NIC a channel uses.",
 )
 @click.option("--fix", is_flag=True, help="Also overrule settings of yours that would lose the evidence.")
 def command(
@@ -83,6 +84,7 @@ def command(
         fix=fix,
         nccl_debug=nccl_debug,
         job_is_known=bool(job),
+        plugin=blackbox.library(),
     )
     text, made = FORMATS[kind](request)
     for problem in made.warnings:

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from hangscope.recorder import sizes
+from hangscope.recorder import blackbox, sizes
 from hangscope.recorder.backends import WORKER_SERVER_SINCE, families, records, writes_file
 from hangscope.recorder.checks import check
 from hangscope.recorder.doctor_node import Node, node_findings
@@ -91,6 +91,7 @@ def examine(
         *(_from_problem(problem) for problem in problems),
         *_recorder_findings(setting, problems),
         *_nccl_log_findings(setting, problems),
+        *_blackbox_findings(setting, torch),
         *_directory_findings(directory, setting),
         *node_findings(node or Node(), setting),
     ]
@@ -203,6 +204,32 @@ def _nccl_log_findings(setting: Setting, problems: list[Problem]) -> Iterator[Fi
     file = setting.environ.get("NCCL_DEBUG_FILE")
     if file and setting.uses("nccl", "nccl2") and not any(p.variable.startswith("NCCL_DEBUG") for p in problems):
         yield Finding("nccl.log", OK, f"NCCL logs to {file}, at level {setting.environ.get('NCCL_DEBUG', '')}")
+
+
+def _blackbox_findings(setting: Setting, torch: TorchInstall | None) -> Iterator[Finding]:
+    """Whether a hang inside a collective would leave what each transfer waited for."""
+    if not setting.uses("nccl", "nccl2"):
+        return
+    what, why = "no black box would be kept", "which link stands still inside a collective could not be told"
+    nccl = release_of(torch.nccl) if torch is not None else None
+    taken = blackbox.others_plugin(setting.environ)
+    library = blackbox.library()
+    if taken is not None:
+        said = f"NCCL takes one profiler plugin, and {taken} is set"
+        yield Finding("blackbox", NOTE, what, f"{said}; {why}", "unset NCCL_PROFILER_PLUGIN, if it is not needed")
+    elif setting.environ.get(blackbox.PLUGIN, "").lower() == "none":
+        yield Finding("blackbox", NOTE, what, f"NCCL_PROFILER_PLUGIN=none; {why}", "unset it")
+    elif setting.release is not None and setting.release < blackbox.FIRST_TORCH:
+        yield Finding("blackbox", NOTE, what, f"its NCCL is older than 2.26; {why}", "use torch 2.7 or later")
+    elif nccl is not None and nccl < blackbox.FIRST_NCCL:
+        yield Finding("blackbox", NOTE, what, f"NCCL {torch.nccl if torch else ''} is older than 2.26; {why}", "")
+    elif library is None:
+        said = "its library was not built when hangscope was installed: there was no C compiler"
+        yield Finding("blackbox", NOTE, what, f"{said}; {why}", "install gcc or clang, then hangscope again")
+    else:
+        set_ = setting.environ.get(blackbox.PLUGIN) == str(library)
+        how = "it is set" if set_ else "hangscope run and hangscope env set it"
+        yield Finding("blackbox", OK, f"NCCL's black box is there: {library}", how)
 
 
 def _directory_findings(directory: Path | None, setting: Setting) -> Iterator[Finding]:

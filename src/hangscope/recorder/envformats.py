@@ -44,8 +44,10 @@ class Request:
     environ: Mapping[str, str]
     entries: int = DEFAULT_ENTRIES
     fix: bool = False
-    nccl_debug: str = "WARN"
+    nccl_debug: str = "INFO"
     job_is_known: bool = True
+    plugin: Path | None = None
+    """The black box's library on this machine: no use in a container, nor on another node."""
 
 
 def shell(request: Request) -> tuple[str, Plan]:
@@ -147,6 +149,7 @@ def _plan(
         entries=request.entries,
         nccl_debug=request.nccl_debug,
         look_at_files=files and not container,
+        plugin=request.plugin if files and not container else None,
     )
 
 

@@ -10,12 +10,14 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, wait
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
+from pathlib import Path
 from typing import Any
 
 from hangscope.__about__ import __version__
 from hangscope.incident.layout import NODE_FILE, NODE_SCHEMA
 from hangscope.recorder import process
-from hangscope.recorder.capture import counters, flight, gpu, kernel, logs, ras, stacks
+from hangscope.recorder.blackbox import FOLDER
+from hangscope.recorder.capture import blackbox, counters, flight, gpu, kernel, logs, ras, stacks
 from hangscope.recorder.part import Part
 from hangscope.recorder.ranks import Rank
 from hangscope.recorder.server import ask
@@ -39,6 +41,8 @@ class Node:
     gpus: list[dict[str, Any]] = field(default_factory=list)
     driver: str | None = None
     nics: list[dict[str, Any]] = field(default_factory=list)
+    boxes: Path | None = None
+    """Where the ranks' black boxes lie."""
 
     def look_up(self) -> None:
         self.gpus, self.driver = gpu.inventory()
@@ -81,6 +85,7 @@ class Capture:
             pool.start("kernel messages", self._kernel),
             pool.start("RAS", self._ras, 1, environ),
             pool.start("files", self._files, environ),
+            pool.start("black boxes", self._boxes, environ),
         ]
         self._last_answers()
         self._wait(first, begun + 5.0, report=False)
@@ -222,6 +227,13 @@ class Capture:
         if common:
             logs.save_redirected(self.part, "launcher", sorted(common))
         logs.save_elsewhere(self.part, environ, [rank.number for rank in self.ranks], platform.node())
+
+    def _boxes(self, environ: dict[str, str]) -> None:
+        """Of all ranks: a killed one leaves its file. Before the first communicator there is none."""
+        named = environ.get(FOLDER) or self._settings.get(FOLDER)
+        folder = Path(named) if named else self.node.boxes
+        if folder is not None and folder.is_dir():
+            blackbox.save(self.part, folder, [rank.worker.pid for rank in self.ranks])
 
     # ---- node.json ---------------------------------------------------------------------------------------------------
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from hangscope.errors import SettingsError
 from hangscope.incident.layout import safe_name
+from hangscope.recorder import blackbox
 from hangscope.recorder.problems import folder_for
 from hangscope.recorder.variables import BY_NAME
 
@@ -24,11 +25,15 @@ class Places:
     dump_prefix: str
     pipe_stem: str
     nccl_log: str
+    blackbox: str
+    """A folder, with a slash at its end."""
 
     @property
     def folders(self) -> tuple[Path, ...]:
         log = folder_for("NCCL_DEBUG_FILE", self.nccl_log)
-        return tuple(dict.fromkeys((Path(self.dump_prefix).parent, log, Path(self.pipe_stem).parent)))
+        return tuple(
+            dict.fromkeys((Path(self.dump_prefix).parent, log, Path(self.pipe_stem).parent, Path(self.blackbox)))
+        )
 
 
 def places(
@@ -52,6 +57,7 @@ def places(
     found = Places(
         dump_prefix=str(base / "dumps" / below / "nccl_trace_rank_"),
         pipe_stem=str(local / "rank_"),
+        blackbox=f"{blackbox.home(environ) / _private_name() / '.'.join(run) / node}/",
         nccl_log=str(base / "logs" / below / "nccl.").replace("%", "%%") + "%h.%p.log",
     )
     if max(len(os.fsencode(text)) for text in (found.dump_prefix, found.pipe_stem, found.nccl_log)) + _ROOM > _PATH_MAX:

@@ -13,12 +13,12 @@ from pathlib import Path
 
 from hangscope.errors import LaunchError, SettingsError
 from hangscope.incident.layout import safe_name
-from hangscope.recorder import settings, shared, sockets
+from hangscope.recorder import blackbox, settings, shared, sockets
 from hangscope.recorder.agent import Agent
 from hangscope.recorder.evidence import Node
 from hangscope.recorder.identity import Identity, identify
 from hangscope.recorder.launch import Command, with_companion
-from hangscope.recorder.problems import FATAL, LOSES_DUMPS
+from hangscope.recorder.problems import FATAL, LOSES_DUMPS, folder_for
 from hangscope.recorder.torch_version import interpreter_of, torch_of
 from hangscope.recorder.variables import DEFAULT_ENTRIES
 from hangscope.recorder.verdict import Verdict
@@ -91,6 +91,8 @@ def _run(
 ) -> int:
     prepared = _settings(words, options, identity, folder, environ, say)
     node = Node(identity.node, identity.job, identity.attempt, time.time())
+    if blackbox.FOLDER in prepared:
+        node.boxes = Path(prepared[blackbox.FOLDER])
     agent = Agent(
         root=root,
         folder=folder,
@@ -127,10 +129,10 @@ def _run(
 
 
 def _remove_pipes(prepared: Mapping[str, str], environ: Mapping[str, str]) -> None:
-    """The dump pipes lie on the node's own disk, in a folder that was made for this run."""
-    for name in PIPE_NAMES:
+    """Dump pipes and black boxes lie on the node's own disk or in its memory, in folders made for this run."""
+    for name in (*PIPE_NAMES, blackbox.FOLDER):
         if name in prepared and name not in environ:
-            folder = Path(prepared[name]).parent
+            folder = folder_for(name, prepared[name])
             shutil.rmtree(folder, ignore_errors=True)
             with contextlib.suppress(OSError):
                 folder.parent.rmdir()
@@ -160,6 +162,7 @@ def _settings(
             fix=options.fix,
             entries=options.entries or DEFAULT_ENTRIES,
             own_directory=True,
+            plugin=blackbox.library(),
         )
         made = settings.prepare(made)
     except (OSError, SettingsError) as error:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from hangscope.errors import SettingsError
-from hangscope.recorder import sizes
+from hangscope.recorder import blackbox, sizes
 from hangscope.recorder.backends import families, records
 from hangscope.recorder.checks import check
 from hangscope.recorder.checks.backend import BACKEND_RULES
@@ -61,15 +61,17 @@ def plan(
     world_size: int | None = None,
     fix: bool = False,
     entries: int = DEFAULT_ENTRIES,
-    nccl_debug: str = "WARN",
+    nccl_debug: str = "INFO",
     look_at_files: bool = True,
     own_directory: bool = False,
+    plugin: Path | None = None,
 ) -> Plan:
     """The settings for a job. `environ` is what the ranks would see without hangscope; it is not changed.
 
     An unknown torch or backend gets every name that any of them reads: a variable that nobody reads does nothing.
     `look_at_files` is False where the settings are for another machine than this one. `own_directory` says that the
     directory is this node's and this attempt's alone, so that dumps/ and logs/ in it need no names below them.
+    `plugin` is the black box's library, where there is one.
     """
     if not 0 < entries < 1 << 31:
         raise SettingsError(f"a ring of {entries} entries is not possible", hint="2000 is the usual size")
@@ -84,7 +86,7 @@ def plan(
     chosen = {name: value for problem in cured for name, value in problem.sets.items()}
     seen = {**environ, **chosen}
     used = families(backend, release, seen)
-    variables = Wanted(release, used, seen, where, job, entries, nccl_debug.upper()).variables() | chosen
+    variables = Wanted(release, used, seen, where, job, entries, nccl_debug.upper(), plugin).variables() | chosen
     base = Setting(
         environ=seen,
         release=release,
@@ -117,7 +119,8 @@ def prepare(plan: Plan) -> Plan:
             for name, value in variables.items()
             if BY_NAME[name].kind == "path" and folder_for(name, value) == folder
         ]
-        reason = make_private(folder) if any(name in PIPE_NAMES for name in needs) else make(folder)
+        private = any(name in (*PIPE_NAMES, blackbox.FOLDER) for name in needs)
+        reason = make_private(folder) if private else make(folder)
         if not reason:
             made.append(folder)
             continue
@@ -126,6 +129,8 @@ def prepare(plan: Plan) -> Plan:
             what = f"{reason}; it is left out, because it could end the job"
             cure = "choose a directory that this user may write to"
             warnings.append(Problem(name, variables.pop(name), severity, what, cure))
+    if blackbox.FOLDER in plan.variables and blackbox.FOLDER not in variables:
+        variables.pop(blackbox.PLUGIN, None)
     gone = {value for name, value in plan.variables.items() if name not in variables}
     return replace(
         plan,

@@ -92,6 +92,9 @@ VARIABLES: tuple[Variable, ...] = (
     Variable("NCCL_SET_THREAD_NAME", "text", None, _BOTH),
     Variable("NCCL_RAS_ENABLE", "text", None, _BOTH),
     Variable("NCCL_RAS_ADDR", "text", None, _BOTH),
+    Variable("NCCL_PROFILER_PLUGIN", "text", None, _BOTH),
+    # Ours: where the black box's plugin puts its files.
+    Variable("HANGSCOPE_BLACKBOX_DIR", "path", None, _BOTH),
 )
 
 BY_NAME: Mapping[str, Variable] = {variable.name: variable for variable in VARIABLES}

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
+from hangscope.recorder import blackbox
 from hangscope.recorder import variables as table
 from hangscope.recorder.backends import records
 from hangscope.recorder.places import Places
@@ -33,6 +35,8 @@ class Wanted:
     job: str
     entries: int
     nccl_debug: str
+    plugin: Path | None = None
+    """NCCL's profiler plugin that keeps the black box, where it was built."""
 
     def variables(self) -> dict[str, str]:
         found: dict[str, str] = {}
@@ -99,7 +103,14 @@ class Wanted:
                 wanted["NCCL_DEBUG_SUBSYS"] = _SUBSYSTEMS
         if "NCCL_RAS_ADDR" not in self.environ:
             wanted["NCCL_RAS_ADDR"] = address_for(self.job)
+        if self._has_blackbox():
+            wanted[blackbox.PLUGIN] = str(self.plugin)
+            wanted[blackbox.FOLDER] = self.places.blackbox
         return {name: value for name, value in wanted.items() if name not in self.environ}
+
+    def _has_blackbox(self) -> bool:
+        known = self.release is None or self.release >= blackbox.FIRST_TORCH
+        return self.plugin is not None and known and blackbox.others_plugin(self.environ) is None
 
     def _alone(self, name: str, value: str) -> dict[str, str]:
         """Set `name`, unless this torch does not read it, or the user set it, under this name or its deprecated one."""

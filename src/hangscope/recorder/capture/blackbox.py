@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import struct
 import time
+from collections.abc import Collection
 from pathlib import Path
 
 from hangscope.recorder.part import Part
@@ -19,10 +20,15 @@ MAX_BYTES = 80 << 20
 _TABLES_AT, _TABLES, _COPIED_AT = 128, 5, 208
 
 
-def save(part: Part, folder: Path) -> int:
-    """Copy every black box of a folder; how many there were."""
+def save(part: Part, folder: Path, pids: Collection[int]) -> int:
+    """Copy the black boxes of these processes, all where none is theirs; how many there were.
+
+    A folder may also hold those of an earlier start of the same ranks.
+    """
+    files = sorted(folder.glob(f"*{SUFFIX}"))
+    ours = [path for path in files if path.name.removesuffix(SUFFIX).rpartition(".")[2] in {str(pid) for pid in pids}]
     saved = 0
-    for path in sorted(folder.glob(f"*{SUFFIX}")):
+    for path in ours or files:
         try:
             data = copy_of(path)
         except OSError as error:

@@ -1,0 +1,48 @@
+"""The black box's library: whether NCCL can load it here, and where its files go.
+
+NCCL takes one profiler plugin a process. Where somebody else's is set, or lies on the library path under the name that
+NCCL looks for by itself, it stays.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from hangscope.recorder.variables import Release
+
+PLUGIN = "NCCL_PROFILER_PLUGIN"
+FOLDER = "HANGSCOPE_BLACKBOX_DIR"
+FIRST_TORCH: Release = (2, 7)
+"""It brings NCCL 2.26, the first whose profiler interface tells which step of a transfer waits for what."""
+FIRST_NCCL: Release = (2, 26)
+LIBRARY = Path(__file__).with_name("libhangscope_blackbox.so")
+_SHM = Path("/dev/shm")
+_SHM_FREE = 128 << 20
+
+
+def library() -> Path | None:
+    """The plugin, where it was built when hangscope was installed."""
+    return LIBRARY if LIBRARY.is_file() else None
+
+
+def others_plugin(environ: Mapping[str, str]) -> str | None:
+    """Another profiler plugin that NCCL would load: as set, or found by its name on the library path."""
+    if environ.get(PLUGIN) and Path(environ[PLUGIN]).name != LIBRARY.name:
+        return environ[PLUGIN]
+    for folder in environ.get("LD_LIBRARY_PATH", "").split(os.pathsep):
+        if folder and Path(folder, "libnccl-profiler.so").is_file():
+            return str(Path(folder, "libnccl-profiler.so"))
+    return None
+
+
+def home(environ: Mapping[str, str]) -> Path:
+    """Where the files lie: in memory where there is room, for a page on disk may be busy when a rank writes to it."""
+    try:
+        state = os.statvfs(_SHM)
+        if os.access(_SHM, os.W_OK) and state.f_bavail * state.f_frsize >= _SHM_FREE:
+            return _SHM
+    except OSError:
+        pass
+    return Path(environ.get("TMPDIR") or "/tmp")
