@@ -11,6 +11,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import pairwise
 
 WINDOW = 8
@@ -161,12 +162,13 @@ class Play:
                 members = next(o.members for o in self.operations if o.comm == comm)
                 if rank in members:
                     self.say(rank, f"comm {comm} {0xC0 + comm:x} 2 {len(members)} {members.index(rank)}")
+        sources = self.sources()
         while True:
-            moves = list(self.moves())
+            self.random.shuffle(sources)
+            moves = next((found for source in sources if (found := list(source()))), None)
             if not moves:
                 break
-            move = self.random.choice(moves)
-            move()
+            self.random.choice(moves)()
             self.acts += 1
             if self.fault.kind == "frozen" and self.acts == 40 + self.fault.step * 20:
                 self.frozen.add(self.fault.rank)
@@ -177,23 +179,26 @@ class Play:
 
     # ---- everything that could happen next ---------------------------------------------------------------------------
 
-    def moves(self) -> Iterator[Callable[[], None]]:
-        for rank in self.ranks:
-            if rank in self.frozen:
-                continue
-            number = self.launched[rank]
-            while number < len(self.operations) and rank not in self.operations[number].members:
-                number += 1
-            away = self.fault.kind == "absent" and self.fault.rank == rank and number >= self.fault.operation
-            if number < len(self.operations) and not away:
-                yield lambda rank=rank, number=number: self.launch(rank, number)
+    def sources(self) -> list[Callable[[], Iterator[Callable[[], None]]]]:
+        """Who can do something: hosts, kernels, and both proxies of each connection."""
+        found: list[Callable[[], Iterator[Callable[[], None]]]] = [partial(self._host, rank) for rank in self.ranks]
         for number, (wires, threads) in enumerate(self.shapes):
-            for rank in threads:
-                if rank not in self.frozen and self.launched[rank] > number and self._turn(rank, number):
-                    yield from self._kernel(rank, number, threads[rank])
+            found += [partial(self._gpu, rank, number, threads[rank]) for rank in threads]
             for wire in wires:
-                yield from self._sending(number, wire)
-                yield from self._receiving(number, wire)
+                found += [partial(self._sending, number, wire), partial(self._receiving, number, wire)]
+        return found
+
+    def _host(self, rank: int) -> Iterator[Callable[[], None]]:
+        number = self.launched[rank]
+        while number < len(self.operations) and rank not in self.operations[number].members:
+            number += 1
+        away = self.fault.kind == "absent" and self.fault.rank == rank and number >= self.fault.operation
+        if number < len(self.operations) and not away and rank not in self.frozen:
+            yield lambda: self.launch(rank, number)
+
+    def _gpu(self, rank: int, number: int, threads: list[list[Act]]) -> Iterator[Callable[[], None]]:
+        if rank not in self.frozen and self.launched[rank] > number and self._turn(rank, number):
+            yield from self._kernel(rank, number, threads)
 
     def launch(self, rank: int, number: int) -> None:
         operation = self.operations[number]
