@@ -21,8 +21,9 @@ DEFAULT_PATTERNS = (
     "$TORCH_NCCL_DEBUG_INFO_TEMP_FILE*",
     "/tmp/hccl_trace_rank_*",  # torch_npu
     "$TORCH_HCCL_DEBUG_INFO_TEMP_FILE*",
+    "$HANGSCOPE_BLACKBOX_DIR/*.ncclbb",
 )
-"""Where PyTorch leaves dumps when nobody says otherwise, in every version, and where its variables say."""
+"""Where PyTorch leaves dumps when nobody says otherwise, in every version, and where variables say; and black boxes."""
 
 INCIDENT_PATTERNS = ("hangscope/*/*", "~/hangscope/*/*")
 """Where `hangscope run` keeps incidents, below the directory it was started in."""
@@ -61,7 +62,7 @@ walk() {
 }
 visit() {
   for found in "$@"; do
-    case $found in /dev/*) continue;; /*) ;; *) found=$PWD/$found;; esac
+    case $found in /dev/shm/*) ;; /dev/*) continue;; /*) ;; *) found=$PWD/$found;; esac
     if [ -f "$found" ]; then emit "$found"; elif [ -d "$found" ]; then walk "$found"; fi
   done
 }
