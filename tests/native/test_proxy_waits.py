@@ -158,6 +158,35 @@ def test_two_stopped_links_are_both_candidates(tmp_path: Path) -> None:
     assert {in_short(c) for c in found.candidates} == {"link 0>1", "link 2>3"}
 
 
+def test_an_operation_without_network_leaves_it_open(tmp_path: Path) -> None:
+    """A rank that may wait inside NVLink, where the black box sees nothing, is a candidate and not the root."""
+    for kind, type_ in (("gpu", StuckGpu), ("absent", AbsentRank)):
+        operations = [Operation("ring", [0, 1, 2, 3], steps=2), Operation("ring", [0, 1, 2, 3], steps=2)]
+        boxes = boxes_of(Play(operations, Fault(kind, 2, operation=1), "socket", 3), tmp_path / kind)
+        assert in_short(root(boxes)) == f"{kind} 2"
+        box = boxes[2]
+        inside = replace(box.comms[0], serial=1, hash="00000000000000ee", size=2)
+        unseen = replace(box.ops[0], serial=2, comm=1, proxies=0, proxies_done=0)
+        boxes[2] = replace(box, comms=(*box.comms, inside), ops=(unseen, *box.ops))
+        found = root(boxes)
+        assert isinstance(found, NotKnown)
+        assert [type(one) for one in found.candidates] == [type_]
+
+
+def test_a_neighbours_proxy_sends_for_a_rank(tmp_path: Path) -> None:
+    """With PXN the sends of rank 1 stand in the box of rank 0 on its node: the link is still rank 1's."""
+    operations = [Operation("ring", [0, 1, 2, 3], channels=1, steps=2), Operation("ring", [0, 1, 2, 3], channels=1)]
+    boxes = boxes_of(Play(operations, Fault("link", 1, 2, operation=1), "ib", 3), tmp_path)
+    assert in_short(root(boxes)) == "link 1>2"
+    moved = tuple(t for t in boxes[1].transfers if t.sends)
+    boxes[1] = replace(boxes[1], host="node0", transfers=tuple(t for t in boxes[1].transfers if not t.sends), links=())
+    boxes[0] = replace(boxes[0], transfers=(*boxes[0].transfers, *moved))
+    found = root(boxes)
+    assert in_short(found) == "link 1>2" or isinstance(found, NotKnown), found
+    boxes[0] = replace(boxes[0], transfers=tuple(t for t in boxes[0].transfers if not t.sends or t in moved))
+    assert in_short(root(boxes)) == "link 1>2"
+
+
 def test_the_versions_say_the_same(tmp_path: Path) -> None:
     """v4, v5 and v6 of NCCL's interface lead to the same answer for the same events."""
     for version in (4, 5, 6):

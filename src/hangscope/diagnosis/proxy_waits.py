@@ -14,6 +14,7 @@ answer is `NotKnown` with both.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -361,10 +362,16 @@ class _Job:
 
     def _waits(self, rank: int) -> list[_Transfer]:
         """The transfers in which the rank waits for its peer."""
-        mine = self.unfinished(rank)
-        if self._kernel_is_not_there(mine):
-            return []
-        return [one for one in mine if _is_wait(one) and not self._own_doing(one, mine)]
+        kernels: dict[tuple[int, int], list[_Transfer]] = {}
+        for one in self.unfinished(rank):
+            kernels.setdefault((one.comm.serial, one.launch), []).append(one)
+        return [
+            one
+            for mine in kernels.values()
+            if not self._kernel_is_not_there(mine)
+            for one in mine
+            if _is_wait(one) and not self._own_doing(one, mine)
+        ]
 
     def _own_doing(self, one: _Transfer, mine: list[_Transfer]) -> bool:
         """Whether the peer is the parent in a tree and cannot answer before it gets what this rank has not sent."""
@@ -402,15 +409,11 @@ class _Job:
     @staticmethod
     def _kernel_is_not_there(mine: list[_Transfer]) -> bool:
         """Whether data lies untouched that a running kernel of point-to-point operations would have taken."""
-        if not mine or any(one.op.func not in ("Send", "Recv") for one in mine):
+        if any(one.op.func not in ("Send", "Recv") for one in mine):
             return False
-        crowd: dict[tuple[int, int, bool], int] = {}
-        for one in mine:
-            key = (one.comm.serial, one.op.channel, one.op.sends)
-            crowd[key] = crowd.get(key, 0) + 1
-        return max(crowd.values()) <= P2P_BATCH and any(
-            one.state == "RecvGPUWait" and one.op.steps_done == 0 for one in mine
-        )
+        crowd = Counter((one.op.channel, one.op.sends) for one in mine)
+        untouched = any(one.state == "RecvGPUWait" and one.op.steps_done == 0 for one in mine)
+        return untouched and max(crowd.values()) <= P2P_BATCH
 
     def _waiting_for(self, rank: int) -> tuple[int, ...]:
         return tuple(
@@ -441,13 +444,16 @@ class _Job:
         mine = self.unfinished(rank)
         if mine:
             oldest = min(mine, key=lambda one: one.op.changed_ns)
-            return StuckGpu(rank, _named(oldest), waiting, max(one.op.changed_ns for one in mine))
+            gpu = StuckGpu(rank, _named(oldest), waiting, max(one.op.changed_ns for one in mine))
+            if self._unseen(box, before_ns=max(one.op.started_ns for one in mine)):
+                return NotKnown(f"the GPU of rank {rank} may wait in an operation without network", (gpu,))
+            return gpu
         wait = min(waits, key=lambda one: one.op.started_ns)
         reached = self._reached(rank, wait)
         if reached is None or box.dropped or box.torn:
             return NotKnown(f"rank {rank} has no transfer under way, and nothing says whether it came this far")
         absent = AbsentRank(rank, _named(wait), reached if reached >= 0 else None, waiting)
-        if not self._idle(box):
+        if self._unseen(box) or not self._is_over(box):
             why = f"rank {rank} has not launched what others wait in; it may wait in an operation without network"
             return NotKnown(why, (absent,))
         return absent
@@ -471,10 +477,24 @@ class _Job:
         return -1 if last is None else None if last[0] >= wait.op.seq else last[0]
 
     @staticmethod
-    def _idle(box: BlackBox) -> bool:
-        """Whether the last operation that the rank launched is seen to be over."""
-        last = box.ops[-1] if box.ops else None
-        return last is None or (last.proxies > 0 and last.proxies_done >= last.proxies)
+    def _unseen(box: BlackBox, before_ns: int | None = None) -> bool:
+        """Whether the rank launched something that moves nothing over the network, and that may not be over.
+
+        It says nothing any more once a later operation of the same communicator has moved data.
+        """
+        own = {comm.serial: comm.rank for comm in box.comms}
+        small = {comm.serial for comm in box.comms if comm.size == 1}
+        newest: dict[int, BlackBoxOp] = {}
+        for op in box.ops:
+            alone = op.comm in small or (op.kind == "p2p" and op.peer == own.get(op.comm))
+            if not alone and (before_ns is None or op.started_ns <= before_ns):
+                newest[op.comm] = op
+        return any(op.proxies == 0 for op in newest.values())
+
+    @staticmethod
+    def _is_over(box: BlackBox) -> bool:
+        """Whether every operation that moved data over the network is seen to have moved all of it."""
+        return all(op.proxies_done >= op.proxies for op in box.ops)
 
 
 def _same_operation(receive: _Transfer, send: _Transfer) -> bool:
