@@ -5,6 +5,8 @@ from __future__ import annotations
 import io
 import random
 import struct
+import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -21,6 +23,7 @@ from hangscope.reader import blackbox
 from hangscope.recorder import blackbox as library
 from hangscope.recorder.capture.blackbox import copy_of, save
 from hangscope.recorder.doctor import examine
+from hangscope.recorder.evidence import Capture, Node
 from hangscope.recorder.part import Part
 from hangscope.recorder.settings import Plan, plan, prepare
 from hangscope.recorder.torch_version import TorchInstall
@@ -189,6 +192,18 @@ def test_only_the_ranks_own_boxes_are_saved(tmp_path: Path) -> None:
         "gpu-a017.71.ncclbb",
     ]
     assert [gap["what"] for gap in part.gaps] == ["black box gpu-a017.72.ncclbb"]
+
+
+def test_a_capture_has_the_boxes_of_ranks_that_are_gone(tmp_path: Path) -> None:
+    """A capture in which no rank lives any more still saves what they left."""
+    boxes = tmp_path / "boxes"
+    boxes.mkdir()
+    (boxes / "gpu-a017.77.ncclbb").write_bytes(made())
+    part = Part(tmp_path / "incident", tmp_path / "incident" / "nodes" / "gpu-a017")
+    node = Node("gpu-a017", "job", "0", time.time(), boxes=boxes)
+    Capture(part, node, (), "rank-exit", "", threading.Event()).take()
+    job = hangscope.load(tmp_path / "incident")
+    assert [(box.rank, box.pid, box.read_ns is not None) for box in job.facts.blackboxes] == [(3, 77, True)]
 
 
 def test_a_redacted_box_names_nobody(tmp_path: Path) -> None:
