@@ -17,7 +17,7 @@ from older import inside_a_batch, pending, unpacked
 
 HERE = Path(__file__).parent
 SUITES = {"nccl": HERE / "cases", "gloo": HERE / "cases_gloo", "incident": HERE / "incidents"}
-DUMP = re.compile(r"(?:nccl_trace_rank_|nccl_rank_|last_rank_)(\d+)(?:\.json|\.pickle)?")
+DUMP = re.compile(r"(?:(?:nccl|comm_lib)_trace_rank_|nccl_rank_|last_rank_)(\d+)(?:\.json|\.pickle)?")
 RANK_LOG = re.compile(r"rank_(\d+)\.log")
 LEVELS = ("all", "training", "none")
 """Everything; the dumps with the ranks' own output; the dumps alone."""
@@ -94,20 +94,21 @@ class Expected:
 
 def recorded(suites: Iterable[str] = tuple(SUITES)) -> list[Recorded]:
     """Every recorded job that has dumps."""
-    found = []
-    for suite in suites:
-        for truth in sorted(SUITES[suite].glob("*/truth.json")):
-            case = Recorded(suite, truth.parent.name, truth.parent, json.loads(truth.read_text()))
-            for path in sorted(truth.parent.rglob("*")):
-                if match := DUMP.fullmatch(path.name):
-                    case.dumps.setdefault(int(match[1]), []).append(path)
-                elif match := RANK_LOG.fullmatch(path.name):
-                    case.logs[int(match[1])] = path
-            for rank, files in case.dumps.items():
-                _look(case, rank, max(files, key=lambda path: (path.name.startswith("nccl_"), path.stat().st_size)))
-            if case.dumps:
-                found.append(case)
-    return found
+    found = [read_case(suite, truth.parent) for suite in suites for truth in sorted(SUITES[suite].glob("*/truth.json"))]
+    return [case for case in found if case.dumps]
+
+
+def read_case(suite: str, folder: Path) -> Recorded:
+    """One job with its truth, and what each of its dumps shows."""
+    case = Recorded(suite, folder.name, folder, json.loads((folder / "truth.json").read_text()))
+    for path in sorted(folder.rglob("*")):
+        if match := DUMP.fullmatch(path.name):
+            case.dumps.setdefault(int(match[1]), []).append(path)
+        elif match := RANK_LOG.fullmatch(path.name):
+            case.logs[int(match[1])] = path
+    for rank, files in case.dumps.items():
+        _look(case, rank, max(files, key=lambda path: (not path.name.startswith("last_"), path.stat().st_size)))
+    return case
 
 
 def _look(case: Recorded, rank: int, path: Path) -> None:
@@ -165,7 +166,8 @@ def expected(case: Recorded, level: str, touched: frozenset[int], mode: str) -> 
     special = _special(case, level)
     if special is not None:
         return special
-    if touched & set(case.guilty):
+    suspects = {rank for ranks in case.honest for rank in ranks} if kind == "mismatch" else set(case.guilty)
+    if touched & suspects:
         return _culprit_lost(case, level, touched, kinds, honest)
     others = case.ranks - set(case.guilty) - touched
     if not case.truth["hang"]:
@@ -178,13 +180,22 @@ def expected(case: Recorded, level: str, touched: frozenset[int], mode: str) -> 
         return _silent_culprit(case, level, touched, kinds, honest, unseen)
     seen_by = [witnesses(case, culprit) - touched for culprit in case.guilty]
     if kind == "mismatch":
-        sure = len(others & set(case.dumps)) >= 2 and not touched & set(ENDS.get(case.id, ()))
+        sure = _outlier_shows(case, touched)
     elif kind == "deadlock":
         sure = len(others & set(case.dumps)) >= 2 and len(case.ranks) > 3
         kinds |= {"mismatch", "absent"} if touched or level != "all" else set()
     else:
         sure = all(seen_by)
     return _made(sure, honest, kinds, f"seen by {[sorted(ranks) for ranks in seen_by]}")
+
+
+def _outlier_shows(case: Recorded, touched: frozenset[int]) -> bool:
+    """Whether enough members are left beside the one that differs; sums over all need every one of them."""
+    members = set((case.truth.get("operation") or {}).get("members") or case.ranks)
+    if touched & (members if case.truth.get("variant") == "split" else set(ENDS.get(case.id, ()))):
+        return False
+    peers = members - set(case.guilty)
+    return len((peers - touched) & set(case.dumps)) >= min(2, len(peers))
 
 
 def _made(sure: bool, honest: set[frozenset[int]], kinds: Iterable[str], why: str) -> Expected:

@@ -23,10 +23,10 @@ import tempfile
 import time
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from knowable import DUMP, LEVELS, RANK_LOG, Expected, Recorded, expected, recorded
+from knowable import DUMP, LEVELS, RANK_LOG, Expected, Recorded, expected, read_case, recorded
 from older import OLDER, without_stamps
 
 CUTS = {f"cut-{share:02d}": share / 100 for share in (0, 3, 12, 25, 38, 50, 62, 75, 88, 96)} | {"cut-end": 1.0}
@@ -216,6 +216,25 @@ def run(wanted: Iterable[Change], cases: Sequence[Recorded], jobs: int = 1) -> l
             return [score for scores in pool.imap(_job, work) for score in scores]
 
 
+def simulated(first: int, count: int, scratch: Path) -> list[Recorded]:
+    """Jobs that nobody has seen, of small size and in the formats that `older` can rewrite."""
+    from hangscope.errors import SettingsError
+    from hangscope.simulate import random_spec, simulate
+
+    found: list[Recorded] = []
+    for seed in range(first, first + 100 * count):
+        spec = random_spec(seed)
+        if len(found) == count:
+            break
+        if spec.ranks > 32 or spec.minor < 4 or spec.backend not in ("nccl", "rccl", "xccl"):
+            continue
+        with contextlib.suppress(SettingsError):  # no place for that fault in so short a ring
+            job = simulate(replace(spec, gzip=False, entries=min(spec.entries, 120)))
+            job.write(scratch / f"seed-{seed}")
+            found.append(read_case("simulated", scratch / f"seed-{seed}"))
+    return found
+
+
 def sample(wanted: Sequence[Change], count: int) -> list[Change]:
     """Some of the folders, the same ones every time, spread over cases and over what was done."""
     strata: dict[tuple[str, str], list[Change]] = defaultdict(list)
@@ -284,6 +303,8 @@ def main() -> int:
     parser.add_argument("--mode", action="append", help="cut, gone, old, stampless, node or one of them in full")
     parser.add_argument("--logs", choices=LEVELS, action="append", help="which logs are left")
     parser.add_argument("--sample", type=int, help="this many folders, the same ones every time")
+    parser.add_argument("--simulated", type=int, help="instead of the recorded jobs, this many simulated ones")
+    parser.add_argument("--first", type=int, default=70_000, help="the first seed of simulated jobs")
     parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="how many processes")
     parser.add_argument(
         "--list", action="store_true", help="also list what is not exact, though nobody is surely wronged"
@@ -291,7 +312,13 @@ def main() -> int:
     parser.add_argument("--json", type=Path, help="write every score there")
     parser.add_argument("--keep", nargs=2, metavar=("NAME", "DIR"), help="write one folder to disk, and its verdict")
     options = parser.parse_args()
-    cases = recorded()
+    with tempfile.TemporaryDirectory() as scratch:
+        cases = simulated(options.first, options.simulated, Path(scratch)) if options.simulated else recorded()
+        return sweep(options, cases)
+
+
+def sweep(options: argparse.Namespace, cases: list[Recorded]) -> int:
+    """What the command line asks for."""
     if options.keep:
         return keep(options.keep[0], Path(options.keep[1]), cases)
     if options.case:

@@ -69,17 +69,17 @@ def test_no_rule_knows_another(path: Path) -> None:
     if path.name == "__init__.py":
         return
     for node in ast.walk(tree(path)):
-        names: list[str] = []
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
-            inside = (
-                "hangscope.diagnosis.rules" if node.level == 1 else "hangscope.diagnosis" if node.level == 2 else ""
-            )
-            base = ".".join(part for part in (inside, node.module) if part)
+            package = {0: "", 1: "hangscope.diagnosis.rules", 2: "hangscope.diagnosis"}.get(node.level, "hangscope")
+            base = ".".join(part for part in (package, node.module) if part)
             names = [base, *(f"{base}.{alias.name}" for alias in node.names)]
-        for name in names:
-            assert not name.startswith("hangscope.diagnosis.rules"), f"line {node.lineno}: {name}"
+        else:
+            continue
+        assert not [name for name in names if name.startswith("hangscope.diagnosis.rules")], (
+            f"line {node.lineno}: {names}"
+        )
 
 
 @pytest.mark.parametrize("path", modules(RULES), ids=ids)
