@@ -2,6 +2,7 @@
 # make test         everything that CI runs: lint, types, tests
 # make lint         lint and types alone
 # make scoreboard   accuracy on simulated and recorded jobs, beside torchfrtrace
+# make sweep        every recorded dump cut, gone and of an older attempt, with and without logs
 # make clean        forget the virtual environment and all caches
 #
 # The first run makes .venv with plain venv and pip (minutes); later ones start at once. Other settings:
@@ -18,7 +19,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 READY := $(VENV)/ready
 READY_TORCH := $(VENV)/ready-torch
 
-.PHONY: demo test lint scoreboard test-deps clean
+.PHONY: demo test lint scoreboard sweep test-deps clean
 .DELETE_ON_ERROR:
 
 demo: $(READY_TORCH)
@@ -41,6 +42,9 @@ lint: $(READY)
 
 scoreboard: $(READY_TORCH)
 	$(BIN)/python tests/scoreboard.py
+
+sweep: $(READY)
+	$(BIN)/python tests/sweep.py
 
 $(READY): pyproject.toml src/hangscope/__about__.py
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || \

@@ -25,6 +25,8 @@ MOST_BRANCHES = 15
 DOUBT = {"high", "medium", "low"}
 MAY_SAY_HOW_SURE = {"diagnosis/weigh.py", "diagnosis/verdict.py"}
 """Where confidence is computed, and the schema of what is handed out."""
+FLAGS = {"strength", "sure", "certain", "timeless", "outdated", "inferred", "guessed"}
+"""Flags by which doubt was carried beside the answers, so that a caller could forget to ask."""
 OURS = {"why", "what", "headline", "summary", "confidence_rule"}
 """Attributes that hold sentences which hangscope worded itself: gaps, findings, verdicts."""
 
@@ -61,6 +63,23 @@ def test_how_sure_is_said_in_one_place(path: Path) -> None:
         if isinstance(node, ast.Constant) and node.value in DOUBT and node not in quiet
     ]
     assert not found or ids(path) in MAY_SAY_HOW_SURE, f"lines {found}"
+
+
+@pytest.mark.parametrize("path", modules(DIAGNOSIS), ids=ids)
+def test_doubt_is_no_flag(path: Path) -> None:
+    """Nothing in the engine is called sure, certain or inferred: an answer says itself that it is not known."""
+    for node in ast.walk(tree(path)):
+        names = {getattr(node, field, None) for field in ("attr", "id", "arg", "name")}
+        assert not names & FLAGS, f"line {getattr(node, 'lineno', 0)}: {names & FLAGS}"
+
+
+@pytest.mark.parametrize("path", modules(DIAGNOSIS), ids=ids)
+def test_not_known_is_neither_none_nor_false(path: Path) -> None:
+    """No question is answered by `bool | None`: what is not known has a type that a caller cannot take for no."""
+    for node in ast.walk(tree(path)):
+        if isinstance(node, ast.FunctionDef) and node.returns is not None:
+            answer = ast.unparse(node.returns).replace(" ", "")
+            assert answer not in ("bool|None", "None|bool", "Optional[bool]"), f"line {node.lineno}: {node.name}"
 
 
 @pytest.mark.parametrize("path", modules(RULES), ids=ids)

@@ -5,6 +5,7 @@ Nothing here was taken from a verdict. A folder's file is written, read and diag
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ import hangscope
 import wild_dumps  # noqa: F401  (each brings its folders)
 import wild_logs  # noqa: F401
 import wild_records  # noqa: F401
+from hangscope.cli.main import main
 from hangscope.errors import HangscopeError
 from hangscope.simulate import Spec, simulate
 from spoken import sentences, slips
@@ -66,6 +68,29 @@ def test_the_verdict_is_what_an_expert_would_say(folder: Folder, tmp_path: Path)
     assert not slips(verdict)
     assert verdict.exit_status in folder.exits, line
     assert getattr(verdict, "outcome", None) in folder.outcomes, line
+
+
+@pytest.mark.parametrize("name", ["excerpt-all_reduce-out.log", "old-dump-beside-absent-63s-300-done", "running-4"])
+def test_the_json_says_how_it_came_out(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The command's JSON has the outcome and what else is possible, and its exit status is the verdict's."""
+    folder = next(folder for folder in FOLDERS if folder.name == name)
+    status = main(["diagnose", "--json", str(_written(folder, tmp_path))])
+    said = json.loads(capsys.readouterr().out)
+    assert said["outcome"] in folder.outcomes
+    assert isinstance(said["also_possible"], list)
+    assert status in folder.exits
+
+
+def test_nothing_recognised_is_exit_2_and_says_what_was_looked_at(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A folder without any evidence is unusable input, not a healthy job."""
+    (tmp_path / "notes.txt").write_text("meet at three\n")
+    (tmp_path / "data.bin2").write_bytes(b"\x01\x02\x03" * 100)
+    assert main(["diagnose", str(tmp_path)]) == 2
+    said = capsys.readouterr()
+    assert not said.out
+    assert "dump" in said.err
 
 
 @pytest.mark.parametrize("torch", ["2.3", "2.5", "2.7", "2.8", "2.11", "2.15"])
