@@ -15,6 +15,7 @@ import pytest
 import hangscope
 import wild_dumps  # noqa: F401  (each brings its folders)
 import wild_logs  # noqa: F401
+import wild_mixed  # noqa: F401
 import wild_records  # noqa: F401
 from hangscope.cli.main import main
 from hangscope.errors import HangscopeError
