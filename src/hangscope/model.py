@@ -670,6 +670,8 @@ class LogScope:
     from_start: bool
     to_end: bool
     lines: int
+    local_time: bool = False
+    """Whether its times name no zone: they are some node's own, good for order within the file and not for a clock."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -70,6 +70,8 @@ _ISO = re.compile(r"^(?P<at>\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\S*)\s")
 
 
 _ANY = re.compile("|".join(map(re.escape, WORDS)))
+_STAMPS = frozenset("[<k0123456789OMo ")
+"""How a line with a kernel's stamp begins, or one of the few that count without."""
 
 
 class KernelLog:
@@ -86,7 +88,10 @@ class KernelLog:
         self.hosts: set[str] = set()
 
     def feed(self, number: int, raw: str) -> None:
-        if _ANY.search(raw) is None:
+        first = raw[:1]
+        # most lines of a training log cannot be the kernel's, which have a stamp or name the kernel or NVIDIA's driver
+        may_be = self._sure or first in _STAMPS or " kernel: " in raw or "NVRM" in raw
+        if not may_be or raw[:5] == "[rank" or _ANY.search(raw) is None:
             return
         at, host, text, stamped = _stamp(raw)
         if not (stamped or self._sure) and "NVRM" not in text:

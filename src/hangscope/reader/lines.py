@@ -126,7 +126,7 @@ _TAG_INSIDE = re.compile(r"\[rank(\d{1,6})\]:\s?")
 def split_prefix(number: int, raw: str) -> Line:
     """Take off everything that a launcher, a container runtime or PyTorch put in front of one line."""
     text = _ANSI.sub("", raw) if "\x1b" in raw else raw
-    if "m" in text and "[" in text and _COLOUR.search(text):
+    if ("[0m" in text or "[3" in text) and _COLOUR.search(text):
         text = _COLOUR.sub("", text)
     if text.startswith('{"log":'):
         text = _docker(text)
@@ -207,8 +207,8 @@ def _docker(text: str) -> str:
 
 def raw_lines(
     stream: BinaryIO, *, skip: tuple[int, int] | None = None, words: Sequence[bytes] = ()
-) -> Iterator[tuple[int, str]]:
-    """(number from 1, text) of lines, each cut at `LINE_LIMIT`, in constant memory.
+) -> Iterator[tuple[int, str, bytes]]:
+    """(number from 1, text, text without digits) of lines, each cut at `LINE_LIMIT`, in constant memory.
 
     Of the bytes in `skip` the lines are counted and not looked at, so that the numbers behind them stay right.
     Stretches that hold none of the `words`, and do not follow one that does, are passed over in the same way: a
@@ -240,24 +240,20 @@ def raw_lines(
                 number += stretch.count(b"\n")
                 continue
             passed = None
-            pieces = stretch.split(b"\n")
-            pieces.pop()
-            for piece in pieces:
-                yield number, _text(piece)
-                number += 1
+            yield from _lines(stretch, number)
+            number += stretch.count(b"\n")
         rest = rest[:LINE_LIMIT]
     if passed is not None:
-        for back, piece in enumerate(passed[1].split(b"\n")[:-1]):
-            yield passed[0] + back, _text(piece)
+        yield from _lines(passed[1], passed[0])
     if rest:
-        yield number, _text(rest)
+        yield from _lines(rest + b"\n", number)
 
 
-def _text(piece: bytes) -> str:
-    return piece[:LINE_LIMIT].decode("utf-8", "replace").rstrip("\r")
-
-
-_LONG_NUMBER = re.compile(r"\d{20,}")
+def _lines(stretch: bytes, number: int) -> Iterator[tuple[int, str, bytes]]:
+    shapes = stretch.translate(None, b"0123456789").split(b"\n")
+    for index, piece in enumerate(stretch.split(b"\n")[:-1]):
+        text = piece[:LINE_LIMIT].decode("utf-8", "replace")
+        yield number + index, text.rstrip("\r"), shapes[index][:LINE_LIMIT]
 
 
 def line_of(source: Source) -> int:
@@ -268,8 +264,6 @@ def line_of(source: Source) -> int:
 
 def split_line(number: int, raw: str) -> Iterator[Line]:
     """A raw line without its prefix. A carriage return (progress bars) ends a line too, but does not count as one."""
-    if len(raw) > 20 and _LONG_NUMBER.search(raw):
-        raw = _LONG_NUMBER.sub("-1", raw)  # no number that anyone logs on purpose: -1 as an unsigned one, or an attack
     if "\r" in raw:
         for part in raw.split("\r"):
             if part:

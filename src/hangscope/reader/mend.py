@@ -15,7 +15,12 @@ from hangscope.reader.torch_words import GLOG_HEAD
 MOST_JOINED = 6
 """Lines that one message may have been broken into."""
 
+MOST_SHAPES = 4096
+"""Lines without their digits that are remembered: a training log prints a few over and over."""
+_LONG_NUMBER = re.compile(r"\d{20,}")
+
 _QUOTE = re.compile(r"^\s{0,3}(?:(?:>|&gt;)\s?)+")
+_MARKS = frozenset(">`~& ")
 _FENCE = re.compile(r"^\s*(?:`{3,}|~{3,})\s*\w*\s*$")
 _ENTITY = re.compile(r"&(lt|gt|amp|quot|#39|apos|nbsp);")
 _ENTITIES = {"lt": "<", "gt": ">", "amp": "&", "quot": '"', "#39": "'", "apos": "'", "nbsp": " "}
@@ -49,32 +54,109 @@ _OPEN: tuple[tuple[str, re.Pattern[str]], ...] = (
 """How a message begins → what it has when it is whole. c10's own messages are known by their head."""
 
 
-def mended(lines: Iterable[tuple[int, str]]) -> Iterator[tuple[int, str]]:
-    """(number, text) of every line, or of several that are one message."""
-    held: list[tuple[int, str]] = []
+def mended(lines: Iterable[tuple[int, str, bytes]]) -> Iterator[tuple[int, str, bool]]:
+    """(number, text, whether it can be a line of failure) of every line, or of several that are one message.
+
+    Lines that differ in their digits alone, the third value of each line given, are looked at once.
+    """
+    held: list[tuple[int, str, bool]] = []
+    shapes: dict[bytes, bool] = {}
+    whole: set[bytes] = set()
+    """Shapes of lines that looked unfinished, and that nothing below finished."""
+    opened = b""
     end: re.Pattern[str] | None = None
-    for number, raw in lines:
-        if raw[:1] in "> `~&" or "&" in raw:
+    for number, raw, shape in lines:
+        if raw[:1] in _MARKS or "&" in raw:
             raw = _clean(raw)
+        if len(raw) - len(shape) >= 20:
+            # no number that anyone logs on purpose: -1 as an unsigned one, or an attack
+            raw = _LONG_NUMBER.sub("-1", raw)
+        failing = shapes.get(shape)
+        if failing is None:
+            if len(shapes) >= MOST_SHAPES:
+                shapes.clear()
+            failing = shapes[shape] = may_fail(raw)
         if end is not None:
             if not _STARTS_ANEW.match(raw) and len(held) < MOST_JOINED:
-                held.append((number, raw))
-                joined = _join([text for _, text in held], end)
+                held.append((number, raw, failing))
+                joined = _join([text for _, text, _ in held], end)
                 if joined is not None:
-                    yield held[0][0], joined
+                    yield held[0][0], joined, True
                     held, end = [], None
                 continue
             yield from held
+            if len(whole) < MOST_SHAPES:
+                whole.add(opened)
             held, end = [], None
-        end = _open(raw)
-        if end is None:
-            yield number, raw
+        if failing and shape not in whole and (end := _open(raw)) is not None:
+            held.append((number, raw, failing))
+            opened = shape
         else:
-            held.append((number, raw))
+            yield number, raw, failing
     yield from held
 
 
+def may_fail(text: str) -> bool:
+    """Whether a line can be one of failure at all. Nearly none is, and a look at these parts costs little."""
+    return (
+        "rror" in text
+        or "ailed" in text
+        or "illed" in text
+        or "xit" in text
+        or "ermina" in text
+        or "ignal" in text
+        or "xception" in text
+        or "imeout" in text
+        or "imed out" in text
+        or "bort" in text
+        or "WARN" in text
+        or "atchdog" in text
+        or "ProcessGroup" in text
+        or "eartbeat" in text
+        or "joined" in text
+        or "didn't " in text
+        or "out of mem" in text
+        or "smatch" in text
+        or "died" in text
+        or "oom" in text
+        or "fault" in text
+        or "hutdown" in text
+        or "RROR" in text
+        or "EXIT" in text
+        or "SIG" in text
+        or "ABORT" in text
+        or "CANCEL" in text
+        or "RUNNING AT" in text
+        or "Process name" in text
+        or "completion from" in text
+        or "ncclUniqueId" in text
+        or "edBarrier" in text
+        or "agging" in text
+        or "inconsistent" in text
+        or "not to match" in text
+        or "dead" in text
+        or "ncountered" in text
+        or "victed" in text
+        or "low on" in text
+        or "NotReady" in text
+        or "responding" in text
+        or "CrashLoop" in text
+        or "NodeLost" in text
+        or "by peer" in text
+        or "waiting for" in text
+        or "process down" in text
+        or "preamble" in text
+        or "to dump" in text
+        or "GIL" in text
+        or "] started " in text
+        or "] finished " in text
+        or " ranks:" in text
+    )
+
+
 def _clean(raw: str) -> str:
+    if raw[:1] == " " and raw[:4].lstrip()[:1] not in _MARKS and "&" not in raw:
+        return raw
     if raw.lstrip()[:1] in {">", "&"}:
         raw = _QUOTE.sub("", raw)
     if "`" in raw[:4]:

@@ -22,6 +22,7 @@ _ENDS = re.compile(
     r"|destroy_process_group\(\) was not called|Job step aborted|Force Terminated|exitcode\s*: |return code ="
 )
 _WORKER = re.compile(r"(?:^|/)attempt_\d+/\d{1,6}/std(?:out|err)[^/]*$")
+_ZONED = re.compile(r"\d\d:\d\d(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)\b")
 LAST = 12
 """Lines at the end among which one must show that it is the end."""
 
@@ -55,9 +56,16 @@ def log_scopes(
                 whole or any(_BEGINS.search(row) for row in text.head),
                 whole or any(_ENDS.search(row.strip()) for row in list(text.tail)[-LAST:]),
                 text.lines,
+                local_time=_local_time(text),
             )
         )
     return scopes
+
+
+def _local_time(text: TextFile) -> bool:
+    """Whether the file has times, and none of them with a zone. c10 never names one."""
+    rows = [row for row in (*text.head, *text.tail) if _moment(row) is not None]
+    return bool(rows) and not any(_ZONED.search(row) for row in rows)
 
 
 def _moment(row: str) -> Clock | int | None:

@@ -122,6 +122,11 @@ class StackText:
         self._open[key] = None
         return capture
 
+    @property
+    def waiting(self) -> bool:
+        """Whether a stack is open, so that the next line may belong to it."""
+        return bool(self._open) and any(thread is not None for thread in self._open.values())
+
     def finish(self) -> None:
         self.captures = [capture for capture in self.captures if any(t.frames for t in capture.threads)]
         for capture in self.captures:

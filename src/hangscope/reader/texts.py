@@ -10,7 +10,6 @@ from collections import deque
 from typing import BinaryIO
 
 from hangscope.model import Gap, Source
-from hangscope.reader import failures, kernel, launchers, notices, torch_logs
 from hangscope.reader.failures import FailureLog
 from hangscope.reader.kernel import KernelLog
 from hangscope.reader.launchers import LauncherLog
@@ -31,96 +30,36 @@ HEAD_LINES = 400
 TAIL_LINES = 60
 """Lines at both ends of a file that are kept to tell what it shows of the job."""
 
-_SHORT = (" error", "illed", "ermina", "exit", "imeout", "signal", "didn't ", "died", " joined")
-"""Parts that many of the readers' words have in common: looked for in their place."""
-
-
-def _fewest(words: set[str]) -> tuple[bytes, ...]:
-    """The words without those that hold another one: whoever holds the longer holds the shorter too."""
-    return tuple(sorted(w.encode() for w in words if not any(other in w for other in words if other != w)))
-
-
-_WORDS = _fewest(
-    {
-        *_SHORT,
-        *torch_logs.WORDS,
-        *kernel.WORDS,
-        *launchers.WORDS,
-        *failures.WORDS,
-        *notices.WORDS,
-        "CCL version",
-        "NCCL INFO",
-        "[rank",
-        "Traceback (most recent",
-        "(most recent call first)",
-        "# hangscope stacks",
-        "Process ",
-        "Thread ",
-    }
-)
-
-
-def _failing(text: str) -> bool:
-    """Whether a line can be one of failure at all. Nearly none is, and a look at these parts costs little."""
-    return (
-        "rror" in text
-        or "ailed" in text
-        or "ailure" in text
-        or "illed" in text
-        or "xit" in text
-        or "ermina" in text
-        or "signal" in text
-        or "xception" in text
-        or "imeout" in text
-        or "imed out" in text
-        or "bort" in text
-        or "WARN" in text
-        or "atchdog" in text
-        or "eartbeat" in text
-        or "joined" in text
-        or "didn't " in text
-        or "out of mem" in text
-        or "ismatch" in text
-        or "died" in text
-        or "oom" in text
-        or "fault" in text
-        or "Signal" in text
-        or "shutdown process" in text
-        or "RROR" in text
-        or "EXIT" in text
-        or "SIG" in text
-        or "ABORT" in text
-        or "CANCEL" in text
-        or "RUNNING AT" in text
-        or "Process name" in text
-        or "completion from" in text
-        or "ncclUniqueId" in text
-        or "onitoredBarrier" in text
-        or "agging" in text
-        or "inconsistent" in text
-        or "not to match" in text
-        or "marked dead" in text
-        or "ncountered" in text
-        or "victed" in text
-        or "low on" in text
-        or "NotReady" in text
-        or "responding" in text
-        or "CrashLoop" in text
-        or "NodeLost" in text
-        or "shut down" in text
-        or "by peer" in text
-        or "waiting for" in text
-        or "process down" in text
-        or "Last error" in text
-        or "] started " in text
-        or "] finished " in text
-        or " ranks:" in text
+_WORDS = tuple(
+    word.encode()
+    for word in (
+        *("Error", "xception", "ailed", "illed", "ermina", "exit", "imeout", "imed out", "signal", "died", "bort"),
+        *("CCL ", "[rank", "most recent", "Process ", "Thread ", "ProcessGroup", "atchdog ", "out of memory"),
+        *(": error: ", "CUDA error", "Python error", "us error", "NVRM", "SXid", "ink ", "_core 0", " 0000:", "AER:"),
+        *("blocked for", "egfault", "tion fault", "victed", "CANCEL", "ABORT", "RUNNING AT", "marked dead"),
     )
+)
+"""A stretch of a long log without any of these is passed over: parts that the readers' own words have in common, as few
+and as short as they can be without standing in every line of a training log."""
 
 
 _KERNEL_NAME = re.compile(r"^kernel/|(?:^|/)(?:dmesg|kern(?:el)?)\b[^/]*$", re.IGNORECASE)
 _OTHER_RANKS = "".join(rf"(?<!{word}[_.-])" for word in ("node", "local", "group", "host", "role"))
 _RANK_IN_NAME = re.compile(rf"(?:^|[^A-Za-z]){_OTHER_RANKS}rank[_.-]?(\d{{1,6}})(?!\d)", re.IGNORECASE)
+
+
+def _speaks(raw: str) -> bool:
+    """Whether a line that tells of no failure may still say something: NCCL's setup, a stack, a row of a summary."""
+    return (
+        "CCL " in raw
+        or "raceback" in raw
+        or "hread" in raw
+        or "rocess" in raw
+        or " : " in raw
+        or "#" in raw
+        or "error_file" in raw
+        or "Last error" in raw
+    )
 
 
 def rank_in_path(parts: tuple[str, ...]) -> int | None:
@@ -166,26 +105,35 @@ class TextFile:
                     source=Source(self.file),
                 )
             )
-        for number, raw in mended(raw_lines(stream, skip=skip, words=_WORDS)):
-            self.lines = number
+        number = 0
+        for number, raw, failing in mended(raw_lines(stream, skip=skip, words=_WORDS)):
             self.tail.append(raw)
-            if len(self.head) < HEAD_LINES:
+            if number <= HEAD_LINES:
                 self.head.append(raw)
             self.kernel.feed(number, raw)
-            for line in split_line(number, raw):
-                self._take(line)
+            if failing or _speaks(raw) or self._waiting:
+                for line in split_line(number, raw):
+                    self._take(line, failing)
+            else:
+                for line in split_line(number, raw):
+                    self.writers.see(line)
+        self.lines = number
         self.torch.finish()
         self.nccl.finish()
         self.notices.finish()
         self.stacks.finish()
 
-    def _take(self, line: Line) -> None:
+    @property
+    def _waiting(self) -> bool:
+        """Whether somebody is in the middle of a message of several lines."""
+        return self.torch.waiting or self.stacks.waiting or self.notices.waiting or self.failures.waiting
+
+    def _take(self, line: Line, failing: bool) -> None:
         self.writers.see(line)
         if self.stacks.feed(line.number, line.text, line.tag, line.stream):
             return
         self.nccl.feed(line)
-        in_traceback = self.torch.feed(line)
-        failing = _failing(line.text)
+        in_traceback = self.torch.feed(line, failing=failing)
         self.launcher.feed(line, failing=failing)
         noticed = (failing or self.notices.waiting) and self.notices.feed(line)
         if (failing or self.failures.waiting) and not noticed:

@@ -163,15 +163,15 @@ class TorchLog:
     def source(self, number: int) -> Source:
         return Source(self.file, f"line {number}")
 
-    def feed(self, line: Line) -> bool:
-        """Take one line. True where it belongs to a Python traceback."""
+    def feed(self, line: Line, *, failing: bool = True) -> bool:
+        """Take one line; `failing` says whether it can be a message at all. True where it is part of a traceback."""
         in_traceback = self._tracebacks.feed(line)
         text = line.text
         if text.startswith("#") and line.stream in self._stacks and self._stack_line(line):
             return in_traceback
         if line.stream in self._errors and self._error_line(line):
             return in_traceback
-        if _ANY.search(text) is None:
+        if not failing or _ANY.search(text) is None:
             return in_traceback
         head = GLOG_HEAD.search(text)
         at: Clock | int | None = line.at_ns
@@ -381,6 +381,11 @@ class TorchLog:
             key = "first"
         if key and (version := FINGERPRINTS[key].get(number)):
             self.torch_versions.add(version)
+
+    @property
+    def waiting(self) -> bool:
+        """Whether a message of several lines is open, so that the next line may belong to it."""
+        return bool(self._errors) or self._tracebacks.waiting
 
     def finish(self) -> None:
         self.tracebacks = self._tracebacks.finish()

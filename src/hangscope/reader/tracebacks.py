@@ -127,6 +127,11 @@ class Tracebacks:
         reading.foreign += 1
         return False
 
+    @property
+    def waiting(self) -> bool:
+        """Whether a traceback is open, so that the next line may belong to it."""
+        return bool(self._open)
+
     def finish(self) -> list[Traceback]:
         for key in list(self._open):
             self._end(key)
