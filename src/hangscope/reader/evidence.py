@@ -217,11 +217,14 @@ def _read(item: Found, node: str | None, evidence: Evidence) -> None:
             _read_dump(item, node, evidence)
         elif head.lstrip()[:1] in (b"{", b"[") and item.size <= JSON_LIMIT and _read_json(item, node, evidence):
             return
-        elif pickles.is_pickle(head) or (files.empty_kind(item.name) == "dump" and pickles.is_text_pickle(head)):
-            _refuse(item, node, "a pickle that is no flight recorder dump: it is not opened", evidence)
+        elif pickles.is_pickle(head) or (files.named_as_dump(item.name) and pickles.is_text_pickle(head)):
+            if files.named_as_dump(item.name):
+                _refuse(item, node, "a pickle that is no flight recorder dump: it is not opened", evidence)
+            else:
+                evidence.looked_at.append(f"{item.file} (a pickle of something else)")
         elif files.looks_like_text(head):
             _read_text(item, node, evidence)
-        elif files.empty_kind(item.name) == "dump":
+        elif files.named_as_dump(item.name):
             _refuse(item, node, "it is neither a pickle nor JSON", evidence)
         else:
             evidence.looked_at.append(f"{item.file} (no text)")
@@ -236,7 +239,7 @@ def _read_text(item: Found, node: str | None, evidence: Evidence) -> None:
     evidence.gaps.extend(text.gaps)
     if text.useful:
         evidence.texts.append(text)
-    elif files.empty_kind(item.name) == "dump":
+    elif files.named_as_dump(item.name):
         _refuse(item, node, "it is neither a pickle nor JSON", evidence)
     elif text.is_rank_log:
         evidence.texts.append(text)

@@ -184,6 +184,14 @@ def empty_kind(name: str) -> str:
     return "dump" if _DUMP_NAME.search(name) else ""
 
 
+_PICKLE_NAME = re.compile(r"rank.*\.(?:pkl|pickle)$", re.IGNORECASE)
+
+
+def named_as_dump(name: str) -> bool:
+    """Whether a file calls itself a dump: what it holds is then refused or read as one, and never taken for a log."""
+    return empty_kind(name) == "dump" or _PICKLE_NAME.search(name) is not None
+
+
 _CONTROL = bytes(byte for byte in range(32) if byte not in (9, 10, 12, 13, 27))
 
 

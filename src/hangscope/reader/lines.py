@@ -112,7 +112,7 @@ _BRACKET_TIME = re.compile(r"\[" + _ISO.pattern + r"(?: (?P<ranks>(?:[A-Z]{2}\d+
 _MPI = re.compile(r"\[\d+,(\d{1,6})\]<std(?:out|err|diag)>:\s?")
 _HOROVOD = re.compile(r"\[(\d{1,6})\]<std(?:out|err)>:\s?")
 # not the device in a NCCL line whose host was cut off: [4] NCCL WARN
-_NUMBER = re.compile(r"\[(\d{1,6})\]:?\s(?=\S)(?!(?:\S+:\d+ )?NCCL )")
+_NUMBER = re.compile(r"\[(\d{1,6})\]:?\s(?=\S)(?!(?:\S+:\d+ )?NCCL |params\[)")
 _RAY = re.compile(r"\((?:[\w.:<>-]+ )?(?:rank=(\d{1,6}) )?pid=(\d+)(?:, ip=([\w.:]+))?(?:, \w+=[^)]{0,60})?\)\s?")
 _SRUN = re.compile(r" {0,3}(\d{1,6}): ")
 _POD = re.compile(r"\[pod/[\w.-]+(?:/[\w.-]+)?\]\s?")

@@ -30,32 +30,29 @@ LAST = 12
 def log_scopes(
     texts: Sequence[TextFile], times: Times, ranks: Mapping[str, set[int]], *, incident: bool
 ) -> list[LogScope]:
-    """One scope a file. `ranks` maps a file to the ranks that something else puts into it (NCCL's processes, reports).
+    """One scope a file. `ranks` maps a file to the ranks that something else puts into it (reports without a tag).
 
-    A whole file is one that hangscope or torchrun wrote for a single rank, or one of several that are named by rank:
-    nobody cuts excerpts like that. It counts as whole only if it does not break off within a line.
+    A file is whole if hangscope or torchrun wrote it for a single rank, or if it is one of several that are named by
+    rank: nobody cuts excerpts like that. Its end is seen only if it does not break off within a line.
     """
     named = [text for text in texts if text.name_rank is not None and text.rank == text.name_rank and text.lines]
     several = len({text.rank for text in named}) > 1
     scopes = []
     for text in texts:
-        whole = text.lines > 0 and text.whole_last_line
-        whole &= (
-            (incident and text.node is not None)
-            or _WORKER.search("/".join(text.parts)) is not None
-            or (several and text in named)
-        )
-        moments = [at for row in text.head if (at := times.ns(_moment(row))) is not None][:1]
-        ends = [at for row in reversed(text.tail) if (at := times.ns(_moment(row))) is not None][:1]
+        own = (incident and text.node is not None) or _WORKER.search("/".join(text.parts)) is not None
+        whole = text.lines > 0 and (own or (several and text in named))
+        first = next((at for row in text.head if (at := times.ns(_moment(row))) is not None), None)
+        last = next((at for row in reversed(text.tail) if (at := times.ns(_moment(row))) is not None), None)
+        ended = any(_ENDS.search(row.strip()) for row in list(text.tail)[-LAST:])
         scopes.append(
             LogScope(
                 text.file,
                 tuple(sorted(writers_of(text) | ranks.get(text.file, set()))),
-                moments[0] if moments else None,
-                ends[0] if ends else None,
-                whole or any(_BEGINS.search(row) for row in text.head),
-                whole or any(_ENDS.search(row.strip()) for row in list(text.tail)[-LAST:]),
-                text.lines,
+                first,
+                last,
+                from_start=whole or any(_BEGINS.search(row) for row in text.head),
+                to_end=(whole and text.whole_last_line) or ended,
+                lines=text.lines,
                 local_time=_local_time(text),
             )
         )

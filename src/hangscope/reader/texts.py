@@ -36,7 +36,17 @@ _WORDS = tuple(
         *("Error", "xception", "ailed", "illed", "ermina", "exit", "imeout", "imed out", "signal", "died", "bort"),
         *("CCL ", "[rank", "most recent", "Process ", "Thread ", "ProcessGroup", "atchdog ", "out of memory"),
         *(": error: ", "CUDA error", "Python error", "us error", "NVRM", "SXid", "ink ", "_core 0", " 0000:", "AER:"),
-        *("blocked for", "egfault", "tion fault", "victed", "CANCEL", "ABORT", "RUNNING AT", "marked dead"),
+        *(
+            "blocked for",
+            "egfault",
+            "tion fault",
+            "victed",
+            "CANCEL",
+            "ABORT",
+            "RUNNING AT",
+            "marked dead",
+            "completion from",
+        ),
     )
 )
 """A stretch of a long log without any of these is passed over: parts that the readers' own words have in common, as few
@@ -118,6 +128,8 @@ class TextFile:
                 for line in split_line(number, raw):
                     self.writers.see(line)
         self.lines = number
+        stream.seek(max(size - 1, 0))
+        self.whole_last_line = stream.read(1) in {b"\n", b""}
         self.torch.finish()
         self.nccl.finish()
         self.notices.finish()
