@@ -341,6 +341,18 @@ def test_an_abort_by_the_watchdog_is_an_effect(tmp_path: Path) -> None:
     assert (alone.effect, after.effect) == (False, True)
 
 
+def test_whom_the_launcher_stopped_did_not_die_by_itself(tmp_path: Path) -> None:
+    """SIGKILL of a process that torchrun had asked to close is an effect; of the first that failed it is not."""
+    text = (
+        "W1115 03:11:09.120000 47 torch/distributed/elastic/multiprocessing/api.py:897] Sending process 4720 closing "
+        "signal SIGTERM\n  time      : 2026-11-15_03:11:09\n  host      : n1\n  rank      : 0 (local_rank: 0)\n"
+        "  exitcode  : -9 (pid: 4720)\n  time      : 2026-11-15_03:11:08\n  host      : n1\n"
+        "  rank      : 1 (local_rank: 1)\n  exitcode  : -9 (pid: 4721)\n"
+    )
+    ends = {f.rank: f.effect for f in load(tmp_path, text).facts.failures if f.kind == "signal"}
+    assert ends == {0: True, 1: False}
+
+
 def test_each_failure_is_told_once(tmp_path: Path) -> None:
     """The same line in a rank's log and in its node's, and torchrun's line beside its summary, are one failure."""
     row = "[rank2]: RuntimeError: CUDA error: an illegal memory access was encountered\n"

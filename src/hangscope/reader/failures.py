@@ -14,7 +14,7 @@ from typing import Any
 from hangscope.reader.lines import Line
 from hangscope.reader.nccl_warnings import address_host, failure_of, read_warning
 from hangscope.reader.told import Told, tell
-from hangscope.reader.torch_words import clock_of, default_rank, op_name
+from hangscope.reader.torch_words import GLOG_HEAD, clock_of, default_rank, op_name
 from hangscope.reader.tracebacks import is_consequence
 
 MOST = 2000
@@ -23,7 +23,7 @@ MOST = 2000
 _CUDA = re.compile(r"(?:CUDA|HIP|[Cc]uda runtime) error(?: \(\d+\))?\s?:? (?P<what>.{0,160})|CUDA_ERROR_(?P<name>\w+)")
 _OOM = re.compile(r"(?:CUDA|HIP|NPU|XPU) out of memory\.|CUDA error: out of memory|torch\.(?:cuda\.)?OutOfMemoryError")
 _NCCL = re.compile(
-    r"NCCL error (?:in|during)?.{0,200}?(?P<what>unhandled system error|unhandled cuda error|remote process exited"
+    r"NCCL error\b.{0,200}?(?P<what>unhandled system error|unhandled cuda error|remote process exited"
     r"|internal error|invalid usage|invalid argument|unknown result code|in progress)"
     r"|NCCL failure .{0,120}?'(?P<test>[\w ]+)|^(?:.{0,40}\s)?nccl(?P<code>System|Remote|Internal|UnhandledCuda)Error: "
 )
@@ -35,7 +35,6 @@ _NCCL_KINDS = {
     "remote process exited": "nccl_remote_error",
     "Remote": "nccl_remote_error",
     "internal error": "nccl_internal_error",
-    "internal error ": "nccl_internal_error",
     "Internal": "nccl_internal_error",
 }
 _BARE_WARNING = re.compile(
@@ -90,11 +89,13 @@ _SNAPSHOT_SEQ = re.compile(r"#(?P<seq>\d{1,18}) (?:started|finished) ranks:")
 _HEARTBEAT = re.compile(
     r"Heartbeat monitor timed out|watchdog got stuck for \d+ seconds|detected no heartbeat of its watchdog"
 )
+_ABORTED = re.compile(r"NCCL communicator was aborted on rank (?P<rank>\d{1,6})")
 _DOWN = re.compile(r"taking the entire process down|NCCL communicator was aborted|operations have failed or timed out")
 _GLOO = re.compile(
     r"gloo\S*\] (?:Timed out waiting (?P<ms>\d+) ?ms for (?P<op>\w+)|.{0,200}?(?:Connection closed by peer"
     r"|Connection reset|Broken pipe|[Cc]onnect timeout))|connectFullMesh failed"
 )
+_CPP_STACK = re.compile(r"Exception raised from (checkTimeout) at|frame #\d+: c10d::(ProcessGroup\w+)::")
 _TERMINATE = re.compile(r"terminate called after throwing an instance of '(?P<type>[\w:]+)'")
 _EXCEPTION = re.compile(r"^(?:ERROR:? +)?(?P<type>(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception)): (?P<message>\S.*)")
 
@@ -141,6 +142,8 @@ WORDS = (
     "gloo",
     "connectFullMesh",
     "terminate called",
+    "raised from checkTimeout",
+    "c10d::ProcessGroup",
     "Exception: ",
 )
 """Every line that is looked at more closely holds one of these."""
@@ -192,8 +195,10 @@ class FailureLog:
             (_STORE, lambda line, _: self._tell(line, "store_timeout", effect=True)),
             (_STORE_GONE, lambda line, _: self._tell(line, "socket_error", effect=True, detail="store")),
             (_GLOO, self._gloo),
+            (_ABORTED, lambda line, m: self._tell(line, "other", rank=int(m["rank"]), effect=True)),
             (_DOWN, lambda line, _: self._tell(line, "other", effect=True)),
             (_TERMINATE, self._terminate),
+            (_CPP_STACK, lambda line, m: self._tell(line, "other", effect=True, detail=m[1] or m[2], once=m[0][:12])),
         )
 
     def feed(self, line: Line, *, in_traceback: bool = False) -> None:
@@ -219,7 +224,7 @@ class FailureLog:
 
     def _tell(self, line: Line, kind: str, **values: Any) -> None:
         """Keep one failure; what the same writer says again in the same words is one."""
-        key = (kind, line.tag, line.stream, line.text.strip()[-160:])
+        key = (kind, line.tag, line.stream, values.pop("once", None) or line.text.strip()[-160:])
         if len(self.failures) >= MOST or key in self._seen:
             return
         self._seen.add(key)
@@ -284,6 +289,8 @@ class FailureLog:
         self._tell(line, "init_timeout", effect=True, detail=count[1] if count else None)
 
     def _connect(self, line: Line, match: re.Match[str]) -> None:
+        if (head := GLOG_HEAD.search(line.text)) and head["severity"] == "W":
+            return  # one address of several, tried again: every healthy job has these
         peer = address_host(match["peer"]) if match["peer"] else None
         self._tell(line, "store_timeout", peer_node=peer, effect=True)
 
@@ -302,7 +309,7 @@ class FailureLog:
         self._tell(line, kind, detail=what[:160] or None)
 
     def _nccl(self, line: Line, match: re.Match[str]) -> None:
-        what = match["what"] or match["code"] or match["test"] or ""
+        what = (match["what"] or match["code"] or match["test"] or "").strip()
         kind = _NCCL_KINDS.get(what, "other")
         last = self.failures[-1] if self.failures else None
         near = last is not None and last.line.stream == line.stream and line.number - last.line.number <= 2

@@ -14,6 +14,7 @@ _OOM = re.compile(
 _XID = re.compile(r"NVRM: Xid \((?:PCI:)?(?P<pci>[0-9a-fA-F:.]+)\): (?P<code>\d+)(?:, (?:pid=)?'?(?P<pid>\d+)?)?")
 _SXID = re.compile(r"SXid \((?:PCI:)?(?P<pci>[0-9a-fA-F:.]+)\): (?P<code>\d+)")
 _FELL_OFF = re.compile(r"NVRM: GPU (?P<pci>[0-9a-fA-F:]+\.\d).{0,60}fallen off the bus")
+_NAMED_GPU = re.compile(r"NVRM: The NVIDIA GPU (?P<pci>[0-9a-fA-F:]+\.\d)\s*$")
 _NIC = re.compile(
     r"(?P<driver>mlx5_core|mlx4_core|bnxt_en|ice|i40e|irdma|efa|cxgb4|hns3) (?P<pci>[0-9a-fA-F]{4}:[0-9a-fA-F:]+\.\d)"
     r"(?: (?P<device>[\w.@-]+))?(?: \(\w+\))?: (?P<what>.*)"
@@ -86,6 +87,7 @@ class KernelLog:
         self._sure = sure
         self.messages: list[KernelMessage] = []
         self.hosts: set[str] = set()
+        self._gpu: str | None = None
 
     def feed(self, number: int, raw: str) -> None:
         first = raw[:1]
@@ -121,6 +123,11 @@ class KernelLog:
             return KernelMessage("xid", text, source, host, pci=pci_id(match["pci"]), code=int(match["code"]), at=at)
         if match := _FELL_OFF.search(text):
             return KernelMessage("xid", text, source, host, pci=pci_id(match["pci"]), code=79, at=at)
+        if match := _NAMED_GPU.search(text):
+            self._gpu = pci_id(match["pci"])  # the sentence goes on in the next lines
+            return None
+        if "NVRM" in text and "fallen off the bus" in text:
+            return KernelMessage("xid", text, source, host, pci=self._gpu, code=79, at=at)
         if match := _NIC.search(text):
             if _LINK_WORDS.search(match["what"]):
                 return KernelMessage(

@@ -55,6 +55,7 @@ WORDS = (
     "closing signal",
     "via signal",
     "death signal",
+    "ChildFailedError",
     "Unable to shutdown process",
     "did not exit after",
     " error: ",
@@ -102,7 +103,7 @@ class LauncherLog:
             self._block(line)
         if not failing or _ANY.search(row) is None:
             return
-        if "process" in row or "exitcode" in row or "death signal" in row:
+        if "process" in row or "exitcode" in row or "death signal" in row or "ChildFailed" in row:
             self._elastic(line)
         if "error: " in row or "CANCELLED" in row or "ermina" in row or "step aborted" in row:
             self._slurm(line)
@@ -166,6 +167,9 @@ class LauncherLog:
         elif _DEATH.search(line.text):
             self.elastic = self.writers.launcher = True
             self._tell(line, "launcher_kill", effect=True)
+        elif "ChildFailedError" in line.text:
+            self.elastic = self.writers.launcher = True
+            self._tell(line, "exit", effect=True, detail="torchrun ends because a process of its failed")
         elif match := _ONE_ROW.search(line.text):
             self._row(line, match["rank"], match["local"], match["exit"], match["pid"], match["host"], None)
 

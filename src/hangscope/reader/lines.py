@@ -117,6 +117,8 @@ _RAY = re.compile(r"\((?:[\w.:<>-]+ )?(?:rank=(\d{1,6}) )?pid=(\d+)(?:, ip=([\w.
 _SRUN = re.compile(r" {0,3}(\d{1,6}): ")
 _POD = re.compile(r"\[pod/[\w.-]+(?:/[\w.-]+)?\]\s?")
 _COMPOSE = re.compile(r"[\w.-]+\s*\|{1,2}\s")
+# vLLM's logger stands in front of every line of a traceback
+_LOGGER = re.compile(r"(?:ERROR|WARNING|INFO|DEBUG|CRITICAL) \d\d-\d\d \d\d:\d\d:\d\d (?:\[\S+?:\d+\]|\S+?:\d+\]) ?")
 _PDSH = re.compile(r"(?!rank)([A-Za-z][A-Za-z-]*[\w.-]*\d[\w.-]*): ")
 _TEE = re.compile(r"\[(?!rank)([a-zA-Z_]\w*?)(\d+)\]:\s?")
 _TAG = re.compile(r"\[rank:? ?(\d{1,6})\]:? ?|rank(\d{1,6}): (?=Traceback|  |\[)")
@@ -179,6 +181,9 @@ def split_prefix(number: int, raw: str) -> Line:
             tag = int(match[1] or match[2])
             text = text[match.end() :]
             break
+        elif first in "EWIDC" and (match := _LOGGER.match(text)):
+            text = text[match.end() :]
+            continue
         elif not (match := _COMPOSE.match(text)):
             if ": " not in text[:64] or not (match := _PDSH.match(text)):
                 break

@@ -99,11 +99,18 @@ class Tracebacks:
     def __init__(self) -> None:
         self.found: list[Traceback] = []
         self._open: dict[tuple[int | None, str], _Reading] = {}
+        self._fresh: tuple[tuple[int | None, str], int] | None = None
+        """The traceback that began last, and on which line."""
 
     def feed(self, line: Line) -> bool:
         """Take one line. True where it belongs to a traceback, so that nobody else reads its message."""
         key = (line.tag, line.stream)
         reading = self._open.get(key)
+        if reading is None and self._fresh is not None and key == (None, ""):
+            # a logger's prefix stands in front of the first line alone
+            if line.number - self._fresh[1] <= 1 and self._fresh[0] in self._open:
+                reading = self._open[key] = self._open.pop(self._fresh[0])
+            self._fresh = None
         if "Traceback (" in line.text and _START.search(line.text):
             earlier = None
             if reading is not None:
@@ -114,6 +121,7 @@ class Tracebacks:
             new = Traceback(line.tag, line.stream, line.number, line.at_ns, cause=chained)
             new.indent = len(line.text) - len(line.text.lstrip(" |+"))
             self._open[key] = _Reading(new)
+            self._fresh = (key, line.number)
             return True
         if reading is None:
             return False
