@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import time
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import pytest
 import hangscope
 from hangscope.errors import NotFoundError
 from hangscope.model import FAILURE_KINDS, Failure, Job
-from hangscope.reader import lines, mend
+from hangscope.reader import lines, mend, prefixes
 from hangscope.reader.texts import TextFile
 from hangscope.reader.values import short_name
 
@@ -124,7 +125,7 @@ def test_prefixes_come_off_and_tell_the_writer(
     raw: str, tag: int | None, task: int | None, host: str, text: str
 ) -> None:
     """What a launcher put in front is taken off, and what it says about the writer is kept."""
-    line = lines.split_prefix(1, raw)
+    line = prefixes.split_prefix(1, raw)
     assert (line.tag, line.task, line.host, line.text) == (tag, task, host, text)
 
 
@@ -299,6 +300,14 @@ def test_quotes_fences_and_entities_come_off() -> None:
             None,
             {},
         ),
+        (
+            "[2026-11-15 13:11:27,879] [INFO] [launch.py:428:sigkill_handler] Killing subprocess 13266",
+            "launcher_kill",
+            {"pid": 13266, "effect": True},
+        ),
+        ("[rank: 2] Received SIGTERM: 15", "launcher_kill", {"rank": 2, "effect": True}),
+        ("TERM_MEMLIMIT: job killed after reaching LSF memory usage limit.", "host_oom", {"effect": False}),
+        ("=>> PBS: job killed: walltime 86435 exceeded limit 86400", "launcher_kill", {"effect": True}),
         ("OSError: [Errno 28] No space left on device", "exception", {"detail": "OSError", "effect": False}),
         (
             "torch.distributed.DistNetworkError: The client socket has failed to connect to any network address of "
@@ -374,6 +383,17 @@ def test_a_healthy_log_has_no_line_of_failure(tmp_path: Path) -> None:
     assert load(tmp_path, text).facts.failures == ()
 
 
+@pytest.mark.parametrize("start", ["NCCL WARN", "NCCL error", "CollectiveFingerPrint(", "CalledProcessError: Command "])
+@pytest.mark.parametrize("fill", ["a", "1, ", "(", " but Rank 1"])
+def test_no_line_costs_more_than_its_length(start: str, fill: str) -> None:
+    """Lines made to be slow to match are read about as quickly as others: twenty of them within a second."""
+    data = f"{start}{fill * 8000}"[:8000].encode() + b"\n"
+    log = TextFile("x.log")
+    began = time.process_time()
+    log.read(io.BytesIO(data * 20), len(data) * 20)
+    assert time.process_time() - began < 1
+
+
 # ---- scopes, signs of life, refusals ---------------------------------------------------------------------------------
 
 
@@ -443,3 +463,12 @@ def test_what_was_looked_at_is_said_where_nothing_is_recognised(tmp_path: Path) 
     (tmp_path / "notes.txt").write_text("dear diary\nnothing happened\n")
     with pytest.raises(NotFoundError, match=r"notes\.txt \(2 lines of text\)"):
         hangscope.load(tmp_path)
+
+
+def test_failures_of_an_older_attempt_are_left_out(tmp_path: Path) -> None:
+    """An appended log: what the attempt before said, hours earlier, is no failure of this one."""
+    first = MESSAGE.replace("E327 17:04:16", "E327 02:00:00")
+    text = f"[rank0]: RuntimeError: CUDA error: device-side assert triggered\n{first}\nloss 1\n{MESSAGE}\n"
+    facts = load(tmp_path, text).facts
+    assert [report.at_ns is not None for report in facts.watchdog] == [True]
+    assert facts.failures == ()

@@ -11,7 +11,8 @@ import pytest
 from hangscope.model import GLOO_SIZE, PythonError, TransportEvent, WatchdogReport
 from hangscope.reader import facts, nccl_facts
 from hangscope.reader.identity import Identity
-from hangscope.reader.lines import Clock, resolve_time, split_prefix
+from hangscope.reader.lines import Clock, resolve_time
+from hangscope.reader.prefixes import split_prefix
 from hangscope.reader.texts import TextFile
 
 CASES = Path(__file__).parent / "cases"

@@ -41,7 +41,9 @@ _BARE_WARNING = re.compile(
     r"NCCL WARN (?P<text>.*)|(?P<cut>NET/IB\w* ?:? ?Got (?:completion from peer|async).*)"
     r"|^\s*(?P<last>(?:socketProgress\w*|socketStartConnect|Net) ?: .*)"
 )
-_NCCL_PREFIX = re.compile(r"[\w.-]+:\d+:\d+ (?:\[-?\d+\] )?\S* ?(?:\([^)]*\) )?NCCL ")
+_NCCL_PREFIX = re.compile(
+    r"(?<![\w.-])[\w.-]{1,255}:\d{1,10}:\d{1,10} (?:\[-?\d{1,4}\] )?\S{0,120} ?(?:\([^)]*\) )?NCCL "
+)
 _JOINED = re.compile(r"\d+/\d+ (?:clients|workers) joined|Timed out after \d+ seconds waiting for (?:clients|workers)")
 _HOW_MANY = re.compile(r"(\d+/\d+) (?:clients|workers) joined")
 _UNIQUE_ID = re.compile(

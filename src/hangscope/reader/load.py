@@ -29,7 +29,7 @@ from hangscope.reader.evidence import Evidence, gather
 from hangscope.reader.gave_up import reopen
 from hangscope.reader.identity import Identity, identify, merge_nccl
 from hangscope.reader.processes import merge_processes
-from hangscope.reader.restarts import newest_processes, newest_reports
+from hangscope.reader.restarts import newest_failures, newest_processes, newest_reports
 from hangscope.reader.texts import TextFile
 
 T = TypeVar("T")
@@ -164,6 +164,7 @@ def _facts(
             )
     errors.extend(facts.error_file(*found, who) for found in evidence.errors)
     watchdog, errors, old = newest_reports(watchdog, errors, start_ns)
+    failures = newest_failures(failures, old)
     gaps.extend(old)
     comms = nccl_facts.communicators(who, processes)
     events = nccl_facts.transport_events(who, processes, texts, comms, times)

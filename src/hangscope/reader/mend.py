@@ -54,13 +54,78 @@ _OPEN: tuple[tuple[str, re.Pattern[str]], ...] = (
 """How a message begins → what it has when it is whole. c10's own messages are known by their head."""
 
 
-def mended(lines: Iterable[tuple[int, str, bytes]]) -> Iterator[tuple[int, str, bool]]:
-    """(number, text, whether it can be a line of failure) of every line, or of several that are one message.
+_PARTS = (
+    "rror",
+    "ailed",
+    "illed",
+    "xit",
+    "ermina",
+    "ignal",
+    "xception",
+    "imeout",
+    "imed out",
+    "bort",
+    "WARN",
+    "atchdog",
+    "ProcessGroup",
+    "eartbeat",
+    "joined",
+    "didn't ",
+    "out of mem",
+    "smatch",
+    "died",
+    "oom",
+    "fault",
+    "hutdown",
+    "RROR",
+    "EXIT",
+    "TERM_",
+    "ubprocess",
+    "SIG",
+    "ABORT",
+    "CANCEL",
+    "RUNNING AT",
+    "Process name",
+    "completion from",
+    "ncclUniqueId",
+    "edBarrier",
+    "agging",
+    "inconsistent",
+    "not to match",
+    "dead",
+    "ncountered",
+    "victed",
+    "low on",
+    "NotReady",
+    "responding",
+    "CrashLoop",
+    "NodeLost",
+    "by peer",
+    "waiting for",
+    "process down",
+    "preamble",
+    "to dump",
+    "GIL",
+    "] started ",
+    "] finished ",
+    " ranks:",
+)
+"""Every line of failure holds one of these."""
+
+
+_SPEAKS = ("CCL ", "raceback", "hread", "rocess", " : ", "#", "error_file", "Last error")
+"""A line that tells of no failure may still say something: NCCL's setup, a stack, a row of a summary."""
+PLAIN, SPEAKS, FAILING = range(3)
+"""What a line can be, by the parts that it holds."""
+
+
+def mended(lines: Iterable[tuple[int, str, bytes]]) -> Iterator[tuple[int, str, int]]:
+    """(number, text, what it can be) of every line, or of several that are one message.
 
     Lines that differ in their digits alone, the third value of each line given, are looked at once.
     """
-    held: list[tuple[int, str, bool]] = []
-    shapes: dict[bytes, bool] = {}
+    held: list[tuple[int, str, int]] = []
+    shapes: dict[bytes, int] = {}
     whole: set[bytes] = set()
     """Shapes of lines that looked unfinished, and that nothing below finished."""
     opened = b""
@@ -71,87 +136,35 @@ def mended(lines: Iterable[tuple[int, str, bytes]]) -> Iterator[tuple[int, str, 
         if len(raw) - len(shape) >= 20:
             # no number that anyone logs on purpose: -1 as an unsigned one, or an attack
             raw = _LONG_NUMBER.sub("-1", raw)
-        failing = shapes.get(shape)
-        if failing is None:
+        use = shapes.get(shape)
+        if use is None:
             if len(shapes) >= MOST_SHAPES:
                 shapes.clear()
-            failing = shapes[shape] = may_fail(raw)
+            use = shapes[shape] = _use(raw)
         if end is not None:
             if not _STARTS_ANEW.match(raw) and len(held) < MOST_JOINED:
-                held.append((number, raw, failing))
+                held.append((number, raw, use))
                 joined = _join([text for _, text, _ in held], end)
                 if joined is not None:
-                    yield held[0][0], joined, True
+                    yield held[0][0], joined, FAILING
                     held, end = [], None
                 continue
             yield from held
             if len(whole) < MOST_SHAPES:
                 whole.add(opened)
             held, end = [], None
-        if failing and shape not in whole and (end := _open(raw)) is not None:
-            held.append((number, raw, failing))
+        if use == FAILING and shape not in whole and (end := _open(raw)) is not None:
+            held.append((number, raw, use))
             opened = shape
         else:
-            yield number, raw, failing
+            yield number, raw, use
     yield from held
 
 
-def may_fail(text: str) -> bool:
-    """Whether a line can be one of failure at all. Nearly none is, and a look at these parts costs little."""
-    return (
-        "rror" in text
-        or "ailed" in text
-        or "illed" in text
-        or "xit" in text
-        or "ermina" in text
-        or "ignal" in text
-        or "xception" in text
-        or "imeout" in text
-        or "imed out" in text
-        or "bort" in text
-        or "WARN" in text
-        or "atchdog" in text
-        or "ProcessGroup" in text
-        or "eartbeat" in text
-        or "joined" in text
-        or "didn't " in text
-        or "out of mem" in text
-        or "smatch" in text
-        or "died" in text
-        or "oom" in text
-        or "fault" in text
-        or "hutdown" in text
-        or "RROR" in text
-        or "EXIT" in text
-        or "SIG" in text
-        or "ABORT" in text
-        or "CANCEL" in text
-        or "RUNNING AT" in text
-        or "Process name" in text
-        or "completion from" in text
-        or "ncclUniqueId" in text
-        or "edBarrier" in text
-        or "agging" in text
-        or "inconsistent" in text
-        or "not to match" in text
-        or "dead" in text
-        or "ncountered" in text
-        or "victed" in text
-        or "low on" in text
-        or "NotReady" in text
-        or "responding" in text
-        or "CrashLoop" in text
-        or "NodeLost" in text
-        or "by peer" in text
-        or "waiting for" in text
-        or "process down" in text
-        or "preamble" in text
-        or "to dump" in text
-        or "GIL" in text
-        or "] started " in text
-        or "] finished " in text
-        or " ranks:" in text
-    )
+def _use(text: str) -> int:
+    if any(map(text.__contains__, _PARTS)):
+        return FAILING
+    return SPEAKS if any(map(text.__contains__, _SPEAKS)) else PLAIN
 
 
 def _clean(raw: str) -> str:

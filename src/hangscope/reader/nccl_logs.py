@@ -20,7 +20,7 @@ RECENT = 256
 """Communicators of a process, newest first, that a line without a communicator's name may belong to."""
 
 _LINE = re.compile(
-    r"(?P<host>[A-Za-z0-9][\w.-]*):(?P<pid>\d+):(?P<tid>\d+) (?:\[(?P<dev>-?\d+)\] )?"
+    r"(?<![\w.-])(?P<host>[A-Za-z0-9][\w.-]{0,254}):(?P<pid>\d+):(?P<tid>\d+) (?:\[(?P<dev>-?\d+)\] )?"
     r"(?:(?P<where>[\w./+-]+:\d+) (?:\([^)]*\) )?)?NCCL (?P<level>INFO|WARN) (?P<text>.*)"
 )
 _VERSION = re.compile(

@@ -16,6 +16,9 @@ from hangscope.reader.told import SIGNAL_NAMES, Told, kind_of_end, plain_status,
 from hangscope.reader.values import host_name
 
 _DEEPSPEED = re.compile(r"exits with return code = (?P<exit>-?\d+)")
+_KILLING = re.compile(r"sigkill_handler\] Killing subprocess (?P<pid>\d+)")
+_TOLD_TO_STOP = re.compile(r"[Rr]eceived (?:SIGTERM|SIGINT|signal 15)\b")
+_BATCH_LIMIT = re.compile(r"\bTERM_(?P<lsf>MEMLIMIT|RUNLIMIT|OWNER|ADMIN)\b|PBS: job killed: (?P<pbs>\w+)")
 _LOCAL_RANK = re.compile(r"--local[-_]rank[= ]'?,? ?'?(?P<local>\d+)")
 _LIGHTNING = re.compile(r"Child process with PID (?P<pid>\d+) terminated with code (?P<exit>-?\d+)")
 _SPAWN = re.compile(
@@ -59,6 +62,11 @@ _SEGFAULT = re.compile(r"!!!!!!! Segfault encountered !!!!!!!|\*\*\* SIG(?P<name
 
 WORDS = (
     "exits with return code",
+    "Killing subprocess",
+    "eceived SIG",
+    "eceived signal 15",
+    "TERM_",
+    "PBS: job killed",
     "terminated with",
     "exit with status code",
     "CalledProcessError",
@@ -95,6 +103,9 @@ class NoticeLog:
         self._actor: dict[str, tuple[Line, dict[str, str]]] = {}
         self._rules: tuple[tuple[re.Pattern[str], Callable[[Line, re.Match[str]], None]], ...] = (
             (_DEEPSPEED, self._deepspeed),
+            (_KILLING, lambda line, m: self._tell(line, "launcher_kill", pid=int(m["pid"]), effect=True)),
+            (_TOLD_TO_STOP, lambda line, _: self._tell(line, "launcher_kill", own=True, effect=True)),
+            (_BATCH_LIMIT, self._batch_limit),
             (_LIGHTNING, self._lightning),
             (_SPAWN, self._index),
             (_HOROVOD, self._index),
@@ -167,6 +178,11 @@ class NoticeLog:
         if status:
             number = int(local["local"]) if local else None
             self._ended(line, Process(UNKNOWN, local_rank=number, exit_status=status))
+
+    def _batch_limit(self, line: Line, match: re.Match[str]) -> None:
+        """LSF and PBS end a job that asked for too little."""
+        memory = match["lsf"] == "MEMLIMIT" or (match["pbs"] or "").lower() in {"mem", "vmem", "memory"}
+        self._tell(line, "host_oom" if memory else "launcher_kill", code=-9 if memory else None, effect=not memory)
 
     def _lightning(self, line: Line, match: re.Match[str]) -> None:
         rank = UNKNOWN if line.tag is None else line.tag

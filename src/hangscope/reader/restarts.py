@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from itertools import pairwise
 
-from hangscope.model import Gap, PythonError, Source, WatchdogReport
+from hangscope.model import Failure, Gap, PythonError, Source, WatchdogReport
 from hangscope.reader import nccl_logs
 from hangscope.reader.lines import line_of
 from hangscope.reader.values import short_name
@@ -97,6 +97,24 @@ def newest_reports(
     ]
     gone = {id(report) for report in old}
     return [r for r in reports if id(r) not in gone], kept_errors, gaps
+
+
+def newest_failures(failures: list[Failure], old: Iterable[Gap]) -> list[Failure]:
+    """Failures without those above an older attempt's last report, `old` being the gaps that `newest_reports` made.
+
+    A failure of nobody in particular is as old as the lines around it: older than every rank's in that file.
+    """
+    above: dict[str, dict[int, int]] = {}
+    for gap in old:
+        if gap.source is not None and gap.rank is not None:
+            above.setdefault(gap.source.file, {})[gap.rank] = line_of(gap.source)
+    kept = []
+    for failure in failures:
+        cuts = above.get(failure.source.file, {})
+        cut = cuts.get(failure.rank, -1) if failure.rank is not None else min(cuts.values(), default=-1)
+        if line_of(failure.source) > cut:
+            kept.append(failure)
+    return kept
 
 
 def _cut(times: list[int], start_ns: int | None) -> int:

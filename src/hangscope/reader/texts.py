@@ -13,10 +13,11 @@ from hangscope.model import Gap, Source
 from hangscope.reader.failures import FailureLog
 from hangscope.reader.kernel import KernelLog
 from hangscope.reader.launchers import LauncherLog
-from hangscope.reader.lines import Line, raw_lines, split_line
-from hangscope.reader.mend import mended
+from hangscope.reader.lines import Line, raw_lines
+from hangscope.reader.mend import FAILING, mended
 from hangscope.reader.nccl_logs import NcclLog
 from hangscope.reader.notices import NoticeLog
+from hangscope.reader.prefixes import split_line
 from hangscope.reader.stacks import StackText
 from hangscope.reader.told import Told
 from hangscope.reader.torch_logs import TorchLog
@@ -58,20 +59,6 @@ _OTHER_RANKS = "".join(rf"(?<!{word}[_.-])" for word in ("node", "local", "group
 _RANK_IN_NAME = re.compile(rf"(?:^|[^A-Za-z]){_OTHER_RANKS}rank[_.-]?(\d{{1,6}})(?!\d)", re.IGNORECASE)
 
 
-def _speaks(raw: str) -> bool:
-    """Whether a line that tells of no failure may still say something: NCCL's setup, a stack, a row of a summary."""
-    return (
-        "CCL " in raw
-        or "raceback" in raw
-        or "hread" in raw
-        or "rocess" in raw
-        or " : " in raw
-        or "#" in raw
-        or "error_file" in raw
-        or "Last error" in raw
-    )
-
-
 def rank_in_path(parts: tuple[str, ...]) -> int | None:
     """The rank that a file's name gives, ``rank_3.log``, or else its directory's, ``rank_3/``."""
     hint = _RANK_IN_NAME.search(parts[-1]) or _RANK_IN_NAME.search("".join(parts[-2:-1]))
@@ -101,6 +88,8 @@ class TextFile:
         self.lines = 0
         self.whole_last_line = True
         self.gaps: list[Gap] = []
+        self._waiting = False
+        """Whether somebody is in the middle of a message of several lines."""
         self.rank: int | None = None
         """The rank whose file it is, once the whole input is known."""
 
@@ -116,14 +105,14 @@ class TextFile:
                 )
             )
         number = 0
-        for number, raw, failing in mended(raw_lines(stream, skip=skip, words=_WORDS)):
+        for number, raw, use in mended(raw_lines(stream, skip=skip, words=_WORDS)):
             self.tail.append(raw)
             if number <= HEAD_LINES:
                 self.head.append(raw)
             self.kernel.feed(number, raw)
-            if failing or _speaks(raw) or self._waiting:
+            if use or self._waiting:
                 for line in split_line(number, raw):
-                    self._take(line, failing)
+                    self._take(line, use == FAILING)
             else:
                 for line in split_line(number, raw):
                     self.writers.see(line)
@@ -135,14 +124,10 @@ class TextFile:
         self.notices.finish()
         self.stacks.finish()
 
-    @property
-    def _waiting(self) -> bool:
-        """Whether somebody is in the middle of a message of several lines."""
-        return self.torch.waiting or self.stacks.waiting or self.notices.waiting or self.failures.waiting
-
     def _take(self, line: Line, failing: bool) -> None:
         self.writers.see(line)
         if self.stacks.feed(line.number, line.text, line.tag, line.stream):
+            self._waiting = True
             return
         self.nccl.feed(line)
         in_traceback = self.torch.feed(line, failing=failing)
@@ -150,6 +135,8 @@ class TextFile:
         noticed = (failing or self.notices.waiting) and self.notices.feed(line)
         if (failing or self.failures.waiting) and not noticed:
             self.failures.feed(line, in_traceback=in_traceback)
+        readers = (self.torch, self.stacks, self.notices, self.failures)
+        self._waiting = any(reader.waiting for reader in readers)
 
     @property
     def told(self) -> list[Told]:
