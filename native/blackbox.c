@@ -112,7 +112,7 @@ static inline void *strange(void) {
 
 /* ---- handles: what it is, which slot, and which of those that had the slot one after another ----------------------*/
 
-enum { H_COMM = 1, H_GROUP, H_OP, H_PROXY, H_STEP };
+enum { H_COMM = 1, H_GROUP, H_OP, H_PROXY, H_STEP, H_SEND, H_RECV };
 #define SERIAL_BITS 40
 #define SLOT_BITS 20
 #define SERIAL_MASK ((1ull << SERIAL_BITS) - 1)
@@ -142,9 +142,11 @@ static struct bb_comm *comm_of(void *context) {
   return GET(comm->serial) == serial_of(context) ? comm : NULL;
 }
 
+static inline bool is_op(int what) { return what == H_OP || what == H_SEND || what == H_RECV; }
+
 static struct bb_op *op_of(void *handle) {
   uint32_t slot = slot_of(handle);
-  if (what_of(handle) != H_OP || slot >= box.slots[BB_OPS]) return NULL;
+  if (!is_op(what_of(handle)) || slot >= box.slots[BB_OPS]) return NULL;
   struct bb_op *op = &box.ops[slot];
   return GET(op->serial) == serial_of(handle) ? op : NULL;
 }
@@ -173,6 +175,34 @@ static inline void note(uint64_t at_ns, uint32_t type, uint16_t action, uint32_t
   PUT(event->slot, slot);
   PUT(event->step, step);
   __atomic_store_n(&event->ticket, ticket + 1, __ATOMIC_RELEASE);
+}
+
+/* ---- launches -----------------------------------------------------------------------------------------------------*/
+
+/* The last launches, with their communicators: what a point-to-point operation belonged to whose slot is gone. */
+enum { GROUPS = 256 };
+static struct {
+  uint64_t serial, comm;
+} groups[GROUPS];
+static uint32_t next_group;
+
+static void *start_group(void *context) {
+  uint64_t serial = next_serial();
+  uint32_t at = ADD(next_group, 1) % GROUPS;
+  PUT(groups[at].serial, 0);
+  PUT(groups[at].comm, serial_of(context));
+  __atomic_store_n(&groups[at].serial, serial, __ATOMIC_RELEASE);
+  return handle_of(H_GROUP, 0, serial);
+}
+
+static uint64_t group_before(uint64_t comm, void *op) {
+  uint32_t newest = GET(next_group);
+  for (uint32_t i = 1; i <= GROUPS; i++) {
+    uint32_t at = (newest - i) % GROUPS;
+    uint64_t serial = __atomic_load_n(&groups[at].serial, __ATOMIC_ACQUIRE);
+    if (serial && serial < serial_of(op) && GET(groups[at].comm) == comm) return serial;
+  }
+  return 0;
 }
 
 /* ---- operations ---------------------------------------------------------------------------------------------------*/
@@ -207,8 +237,8 @@ static void *start_op(struct bb_comm *comm, const struct started *it) {
     PUT(last->at_ns, at);
     end(&comm->lock);
   }
-  uint64_t turn = ADD(comm->ops[p2p], 1) % BB_RING;
-  uint32_t slot = (uint32_t)((comm - box.comms) * 2 * BB_RING + (p2p ? BB_RING : 0) + (long)turn);
+  uint64_t turn = ADD(comm->ops[p2p], 1) % BB_RING, ring = box.slots[BB_OPS] / 2;
+  uint64_t slot = p2p ? ring + ADD(box.header->next_p2p, 1) % ring : (uint64_t)(comm - box.comms) * BB_RING + turn;
   struct bb_op *op = &box.ops[slot];
   if (!begin(&op->lock)) {
     drop(BB_OPS);
@@ -232,8 +262,8 @@ static void *start_op(struct bb_comm *comm, const struct started *it) {
   PUT(op->proxies, 0);
   PUT(op->proxies_done, 0);
   end(&op->lock);
-  note(at, it->kind, BB_START, 0, slot, 0);
-  return handle_of(H_OP, slot, serial);
+  note(at, it->kind, BB_START, 0, (uint32_t)slot, 0);
+  return handle_of(!p2p ? H_OP : it->func && it->func[0] == 'S' ? H_SEND : H_RECV, slot, serial);
 }
 
 static void stop_op(void *handle) {
@@ -298,6 +328,7 @@ static void *start_proxy(void *context, const struct np_event *event) {
   struct bb_comm *comm = it->pid == box.pid ? comm_of(context) : NULL;
   uint64_t comm_serial = serial_of(context);
   struct bb_op *op = comm ? op_of(event->parent) : NULL;
+  int what = what_of(event->parent);
   uint32_t slots = box.slots[BB_PROXIES];
   for (int i = 0; i < PROBES; i++) {
     uint32_t slot = (uint32_t)(ADD(box.header->next_proxy, 1) % slots);
@@ -311,8 +342,8 @@ static void *start_proxy(void *context, const struct np_event *event) {
     int64_t ordinal = -1;
     int link = link_of(comm_serial, event->rank, it, at, &ordinal);
     PUT(proxy->serial, serial);
-    PUT(proxy->op, what_of(event->parent) == H_OP ? place_of(event->parent) : 0);
-    PUT(proxy->group, op ? GET(op->group) : 0);
+    PUT(proxy->op, is_op(what) ? place_of(event->parent) : 0);
+    PUT(proxy->group, op ? GET(op->group) : comm && is_op(what) ? group_before(comm_serial, event->parent) : 0);
     PUT(proxy->comm, comm_serial);
     PUT(proxy->seq, op ? GET(op->seq) : 0);
     PUT(proxy->pid, it->pid);
@@ -327,7 +358,8 @@ static void *start_proxy(void *context, const struct np_event *event) {
     PUT(proxy->progress, 0);
     PUT(proxy->link, link);
     PUT(proxy->ordinal, ordinal);
-    put_text(proxy->func, op ? get_text(op->func) : text_of(NULL));
+    /* Of a launch of more point-to-point operations than there are slots, the kind of the handle still tells. */
+    put_text(proxy->func, op ? get_text(op->func) : text_of(what == H_SEND ? "Send" : what == H_RECV ? "Recv" : NULL));
     PUT(proxy->started_ns, at);
     PUT(proxy->changed_ns, at);
     for (int s = 0; s < BB_STEPS; s++) {
@@ -367,7 +399,7 @@ static void stop_proxy(void *handle) {
       end(&link->lock);
     }
   }
-  void *parent = (void *)(uintptr_t)((uint64_t)H_OP << (SERIAL_BITS + SLOT_BITS) | place);
+  void *parent = (void *)(uintptr_t)((uint64_t)H_OP /* any of the three */ << (SERIAL_BITS + SLOT_BITS) | place);
   struct bb_op *op = ours && place ? op_of(parent) : NULL;
   if (op) ADD(op->proxies_done, 1);
   note(at, NP_PROXY_OP, BB_STOP, 0, slot_of(handle), GET(proxy->peer));
@@ -443,7 +475,7 @@ static int start(void *context, void **handle, const struct np_event *event, uin
   struct bb_comm *comm;
   void *group = NULL;
   switch (type) {
-  case NP_GROUP: *handle = handle_of(H_GROUP, 0, next_serial()); return 0;
+  case NP_GROUP: *handle = start_group(context); return 0;
   case NP_PROXY_OP: *handle = start_proxy(context, event); return 0;
   case NP_PROXY_STEP: *handle = start_step(event); return 0;
   case NP_COLL:
@@ -520,7 +552,9 @@ static int start_v6(void *context, void **handle, struct np_event *event) {
 static int stop(void *handle) {
   if (!handle || !box.header) return 0;
   switch (what_of(handle)) {
-  case H_OP: stop_op(handle); break;
+  case H_OP:
+  case H_SEND:
+  case H_RECV: stop_op(handle); break;
   case H_PROXY: stop_proxy(handle); break;
   case H_STEP: stop_step(handle); break;
   case H_GROUP: break;

@@ -46,6 +46,7 @@ struct bb_header {
   _Alignas(64) uint64_t events; /* ever written to the ring */
   _Alignas(64) uint64_t serials;
   _Alignas(64) uint64_t next_proxy;
+  uint64_t next_p2p;
   _Alignas(64) uint64_t dropped[BB_TABLES];
   uint64_t contended; /* writes left out because another thread was writing to the same slot */
   uint64_t strange;   /* handles that this process never gave, or that are long gone */
@@ -66,7 +67,9 @@ struct bb_last {
   uint64_t at_ns;
 };
 #define BB_FUNCS 16
-#define BB_RING 8 /* the last operations of a communicator: so many collectives, and so many point-to-point */
+/* Operations: first so many slots for each communicator's last collectives, then as many again for the last
+ * point-to-point operations of all communicators together, of which one launch may bring hundreds. */
+#define BB_RING 8
 
 struct bb_comm {
   uint32_t lock;

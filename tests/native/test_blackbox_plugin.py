@@ -177,6 +177,26 @@ def test_full_tables_drop_and_count(tmp_path: Path) -> None:
     assert next(tmp_path.glob("*.ncclbb")).stat().st_size <= 131072 + 4096
 
 
+def test_a_launch_of_more_operations_than_slots_keeps_its_kind(tmp_path: Path) -> None:
+    """Transfers of an all_to_all over a thousand ranks know that they are sends or receives, and their launch."""
+    lines = ["comm 0 1 1 1000 0", "p2p 0 0 0 Send 5 7", "p2p 1 0 1 Send 5 7"]
+    lines += [f"p2p {n} 0 2 {'Send' if n % 2 else 'Recv'} 5 {n // 2}" for n in range(2, 2000)]
+    lines += [f"proxy {n} 0 {n} 0 {n // 2} 4 {n % 2}" for n in range(2, 600)]
+    built = build()
+    subprocess.run(
+        [built.drive, built.plugin, "5", "script"],
+        input="\n".join(lines) + "\n",
+        text=True,
+        check=True,
+        env=environment(tmp_path),
+    )
+    box = the_box(tmp_path)
+    assert len(box.transfers) == 598 and not box.dropped
+    assert all(t.func == ("Send" if t.sends else "Recv") for t in box.transfers)
+    (group,) = {t.group for t in box.transfers}
+    assert group == box.ops[-1].group
+
+
 def test_a_destroyed_communicator_keeps_what_was_under_way(tmp_path: Path) -> None:
     """Aborting a communicator does not wipe what its transfers waited for; it marks them as cut off."""
     script = "comm 0 1 1 2 0\ncoll 0 0 0 AllReduce 0 1 1 R\nproxy 0 0 0 0 1 4 1\nstep 0 0\nstate 0 0 9 64\ndestroy 0\n"

@@ -52,7 +52,12 @@ def trials(ring: bool, world: int) -> list[dict[str, Any]]:
         else ["all_reduce", "all_reduce_small", "all_to_all", "all_reduce", "half_all_reduce", "exchange", "all_reduce"]
     )
     found: list[dict[str, Any]] = [
-        {"operation": name, "fault": "link", "then": "all_reduce_small", "after_bytes": (0, 150_000, 700_000)[n % 3]}
+        {
+            "operation": name,
+            "fault": "link",
+            "then": "all_reduce_small",
+            "after_bytes": 0 if name.endswith("small") else (0, 20_000, 150_000)[n % 3],
+        }
         for n, name in enumerate(operations)
     ]
     for fault, name, victim in (
@@ -84,11 +89,12 @@ class Job(threading.Thread):
         self.rows: list[dict[str, Any]] = []
         self.problem = ""
         self.random = random.Random(name)
+        self.more: dict[str, str] = {}
         self.program = program
 
     def run(self) -> None:
         try:
-            self._start()
+            self.start_ranks()
             for number, trial in enumerate(self.trials):
                 self._play(number, trial)
         except Exception as error:
@@ -97,7 +103,7 @@ class Job(threading.Thread):
             for process in self.processes:
                 process.kill()
 
-    def _start(self) -> None:
+    def start_ranks(self) -> None:
         (self.room / "boxes").mkdir(parents=True)
         (self.room / "logs").mkdir()
         (self.room / "trials.json").write_text(json.dumps(self.trials))
@@ -142,6 +148,7 @@ class Job(threading.Thread):
                 "NCCL_DEBUG_TIMESTAMP_FORMAT": "[%FT%T.%3f] ",
                 "NCCL_DEBUG_TIMESTAMP_LEVELS": "ALL",
                 "TORCH_FR_BUFFER_SIZE": "2000",
+                **self.more,
             }
             command = [sys.executable, str(HERE / "record_node.py"), node, sys.executable, str(self.program)]
             with (self.room / "logs" / f"rank_{rank}.log").open("wb") as log:
@@ -170,14 +177,19 @@ class Job(threading.Thread):
 
     def _play(self, number: int, trial: dict[str, Any]) -> None:
         everyone = list(range(self.world))
-        before = used(self._boxes()) if number else {}
+        before = used(self._boxes())
+        (self.room / f"start.{number}").touch()
         self._wait("warm", number, everyone)
         edges = sorted(pair for pair, count in used(self._boxes()).items() if count > before.get(pair, 0))
         row = {"job": self.name, "number": number, **trial, "edges": len(edges)}
         link: tuple[int, int] | None = None
         if trial["fault"] == "link":
+            if os.environ.get("RECORD_BACKEND") == "gloo":  # to try the launcher alone: no black box, no link stops
+                edges = [(0, 1)]
+            if not edges:
+                raise RuntimeError(f"trial {number}: {trial['operation']} uses no link")
             taken = {tuple(old["link"]) for old in self.rows if old.get("link")}
-            link = self.random.choice([edge for edge in edges if edge not in taken] or edges or [(0, 1)])
+            link = self.random.choice([edge for edge in edges if edge not in taken] or edges)
             self._set(1, *link, trial["after_bytes"])
             row["link"] = link
         (self.room / f"go.{number}").touch()
@@ -193,7 +205,8 @@ class Job(threading.Thread):
             self.processes[victim].kill()
         time.sleep(HOLD_S)
         row["still"] = [rank for rank in everyone if not (self.room / f"done.{number}.{rank}").exists()]
-        self._take(number, row)
+        if row["still"]:  # otherwise there is no hang to take evidence of
+            self._take(number, row)
         self.rows.append(row)
         self._set(0, -1, -1, 0)
         if trial["fault"] == "frozen":
@@ -219,7 +232,7 @@ class Job(threading.Thread):
         quiet = [rank for rank in range(self.world) if rank != row.get("victim") or row["fault"] in ("absent", "gpu")]
         (self.room / f"collect.{number}").touch()
         try:
-            self._wait("collected", number, quiet, 8)
+            self._wait("collected", number, quiet, 8 if number else 25)
         except TimeoutError as error:
             row["problem"] = str(error)
         for rank, node in enumerate(self.nodes):
@@ -283,6 +296,8 @@ def judge(case: Path, row: dict[str, Any]) -> str:
     boxes = [blackbox.read(path.read_bytes(), Source(path.name))[0] for path in sorted(case.rglob("*.ncclbb"))]
     found = proxy_waits.root(boxes)
     row["found"] = repr(found)
+    operation = getattr(found, "operation", None)
+    row["in"] = f"in {operation.func} {operation.seq}" if operation is not None else ""
     return proxy_waits.in_short(found)
 
 
@@ -314,6 +329,23 @@ def build(libraries: Path) -> None:
         check=True,
     )
     subprocess.run([*shared, HERE / "stop_sends.c", "-o", libraries / "stop_sends.so", "-ldl"], check=True)
+
+
+def startup(arguments: argparse.Namespace, libraries: Path, program: Path, say: Callable[[str], None]) -> None:
+    """Seconds from init_process_group to the end of the first all_reduce, with NCCL's log at WARN and INFO in turns."""
+    for world in (4, 8):
+        times: dict[str, list[float]] = {"WARN": [], "INFO": []}
+        for turn in range(arguments.startup_rounds):
+            for level in ("WARN", "INFO") if turn % 2 else ("INFO", "WARN"):
+                job = Job(f"start{world}{level}{turn}", world, "Ring", arguments.place, libraries, 0, program)
+                job.more = {"NCCL_DEBUG": level, "RECORD_STARTUP": "1"}
+                job.start_ranks()
+                for process in job.processes:
+                    process.wait(60)
+                found = [float(path.read_text()) for path in job.room.glob("startup.*")]
+                times[level].append(max(found, default=float("nan")))
+        shown = "; ".join(f"{level} " + " ".join(f"{t:.2f}" for t in found) for level, found in times.items())
+        say(f"start of {world} ranks, slowest rank, s: {shown}")
 
 
 def overhead(libraries: Path, seconds: float, say: Callable[[str], None]) -> None:
@@ -353,6 +385,9 @@ def main() -> int:
     parser.add_argument("--only", default="ring4,tree4,ring8,tree8")
     parser.add_argument("--seconds", type=float, default=440, help="the most it takes in all")
     parser.add_argument("--bench-seconds", type=float, default=150, help="of which for the step times; 0 for none")
+    parser.add_argument(
+        "--startup-rounds", type=int, default=0, help="also time the start with NCCL's log at two levels"
+    )
     parser.add_argument("--place", type=Path, default=Path("/tmp/record_links"))
     parser.add_argument("--programs", type=Path, default=Path("/workspace"), help="where the cases show the program")
     arguments = parser.parse_args()
@@ -381,6 +416,9 @@ def main() -> int:
     score: dict[str, list[str]] = {}
     for job in jobs:
         for row in job.rows:
+            if "case" not in row:
+                say(f"{row['job']:6} {row['number']:2} {row['fault']:7} {row['operation']:17} did not hang")
+                continue
             try:
                 said = judge(job.cases / row["case"], row)
             except Exception as error:
@@ -390,7 +428,8 @@ def main() -> int:
             where = f"{row['link'][0]}>{row['link'][1]}" if row.get("link") else str(row["victim"])
             say(
                 f"{row['job']:6} {row['number']:2} {row['fault']:7} {row['operation']:17} {where:4} "
-                f"of {row['edges']:3} links  still {len(row['still'])}  {good:3} {said}  {row.get('problem', '')}"
+                f"of {row['edges']:3} links  still {len(row['still'])}  {good:3} {said} {row.get('in', '')} "
+                f"{row.get('problem', '')}"
             )
             (job.cases / row["case"] / "found.txt").write_text(f"{said}\n{row.get('found')}\n")
         if job.problem:
@@ -399,22 +438,28 @@ def main() -> int:
                 say(f"--- {log.name}\n" + log.read_text(errors="replace")[-1500:])
     for fault, answers in sorted(score.items()):
         say(f"{fault}: {answers.count('yes')} right, {answers.count('-')} not named, {answers.count('no')} wrong")
+    pairs = {(row["job"], row["link"]) for job in jobs for row in job.rows if row.get("link") and "case" in row}
+    say(f"{len(pairs)} different links in {sum(1 for answers in score.values() for _ in answers)} trials")
     boxes = [path.stat().st_size for path in (arguments.place / "rooms").rglob("*.ncclbb")]
-    logs = list((arguments.place / "rooms").rglob("nccl.*.log"))
-    if boxes and logs:
+    for world in (4, 8):
+        logs = [log for job in jobs if job.world == world for log in (job.room / "logs").glob("nccl.*.log")]
+        if not boxes or not logs:
+            continue
         sizes = [log.stat().st_size for log in logs]
         counts = [log.read_bytes().count(b"\n") for log in logs]
         say(
-            f"black box {max(boxes)} bytes; NCCL log a rank: {statistics.median(counts):.0f} lines, "
+            f"{world} ranks: black box {max(boxes)} bytes; NCCL log a rank: {statistics.median(counts):.0f} lines, "
             f"{statistics.median(sizes):.0f} bytes (median of {len(logs)})"
         )
     neutral = [(str(arguments.place), "/workspace/run"), (socket.gethostname(), "node")]
     for job in jobs:
-        if job.rows:
+        if any("case" in row for row in job.rows):
             neutralise(job.cases, neutral)
             archive = arguments.out / f"{job.name}.tar.gz"
             pack(job.cases, archive)
             say(f"{archive.name}: {archive.stat().st_size >> 10} KiB, after {time.monotonic() - began:.0f} s")
+    if arguments.startup_rounds:
+        startup(arguments, libraries, program, say)
     if arguments.bench_seconds:
         overhead(libraries, arguments.bench_seconds, say)
     say(f"{time.monotonic() - began:.0f} s in all")
