@@ -136,6 +136,8 @@ def compare(arguments: argparse.Namespace, number: int) -> tuple[float, float, i
                 job.turn(20)
             steps = max(1, int(arguments.turn / min(job.turn(20) for job in jobs.values())))
             times: dict[bool, list[float]] = {False: [], True: []}
+            if arguments.plugin and len(list(Path(name, "boxes").glob("*.ncclbb"))) != arguments.ranks:
+                raise RuntimeError("the plugin was not loaded in every rank: there is nothing to compare")
             for round_number in range(arguments.rounds):
                 for which in (False, True) if round_number % 2 else (True, False):
                     times[which].append(jobs[which].turn(steps))
