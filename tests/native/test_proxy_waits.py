@@ -165,7 +165,7 @@ def test_an_operation_without_network_leaves_it_open(tmp_path: Path) -> None:
         boxes = boxes_of(Play(operations, Fault(kind, 2, operation=1), "socket", 3), tmp_path / kind)
         assert in_short(root(boxes)) == f"{kind} 2"
         box = boxes[2]
-        inside = replace(box.comms[0], serial=1, hash="00000000000000ee", size=2)
+        inside = replace(box.comms[0], serial=1, hash="0xee", size=2)
         unseen = replace(box.ops[0], serial=2, comm=1, proxies=0, proxies_done=0)
         boxes[2] = replace(box, comms=(*box.comms, inside), ops=(unseen, *box.ops))
         found = root(boxes)

@@ -203,7 +203,7 @@ def _comm(row: Any, clock: _Clock) -> BlackBoxComm:
     }
     return BlackBoxComm(
         int(row["serial"]),
-        f"{int(row['hash']):016x}",
+        f"{int(row['hash']):#x}",
         int(row["rank"]),
         int(row["ranks"]),
         int(row["nodes"]),
