@@ -1,0 +1,224 @@
+"""The timeline: what every rank did when, on one clock, up to the hang.
+
+All ranks of a job of up to a thousand have a row; of a larger one those that matter and one of every node, as far as
+they go. Of each rank the last operations are kept, as many as the page has room for. The page says what it left out.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from hangscope.diagnosis.verdict import Diagnosis
+from hangscope.model import Job, Kind
+from hangscope.report.page.columns import pack
+from hangscope.report.page.moments import Moments
+from hangscope.report.page.texts import SHORT, code_line, shown
+from hangscope.report.spans import Ints, Spans
+from hangscope.report.strip import Letters
+from hangscope.report.text import own_frame
+from hangscope.words import plural, size
+
+_RANKS = 1024
+_OPERATIONS = 90_000
+_FEWEST = 24
+_UNIT_NS = 1000
+"""Times are whole microseconds from the hang, unless the recording is too long for that."""
+_VIEW = 14
+"""So many operations of a rank before the hang are in view at first."""
+
+UNFINISHED, HUNG, QUEUED, STARTED = 1, 2, 4, 8
+"""Bits of a bar: not ended; the hung operation; behind another that has not ended; its GPU began."""
+
+
+def timeline(diagnosis: Diagnosis, job: Job, spans: Spans, moments: Moments, letters: Letters) -> dict[str, Any]:
+    """The rows, the bars as columns, and what they are called."""
+    ranks = _chosen(diagnosis, job, letters)
+    room = max(_OPERATIONS // max(len(ranks), 1), _FEWEST)
+    rows, counts, cut = _kept(job, spans, ranks, room)
+    zero = moments.zero_ns or 0
+    end = moments.end_ns if moments.end_ns is not None else zero
+    unit = _unit(spans, rows, zero, end)
+    begin = (spans.begin_ns[rows] - zero) // unit
+    until = np.where(spans.unfinished[rows], end, spans.end_ns[rows])
+    length = np.maximum((until - spans.begin_ns[rows]) // unit, 0)
+    calls, call = _calls(job, rows)
+    # Begins are told from the one before: small numbers pack well.
+    return {
+        "rows": [_row(diagnosis, job, letters, rank) for rank in ranks],
+        "counts": counts,
+        "begin": pack(np.diff(begin, prepend=0)),
+        "length": pack(length),
+        "call": pack(call),
+        "seq": pack(np.diff(job.ops.column("seq")[rows], prepend=0)),
+        "bits": pack(_bits(job, spans, rows, moments)),
+        "calls": calls,
+        "unit_us": unit / 1000,
+        "zero_ms": zero // 1_000_000,
+        "zero_text": moments.zero_text,
+        "hang": bool(diagnosis.hang),
+        "end": int((end - zero) // unit),
+        "deviation": None if moments.deviation_ns is None else int((moments.deviation_ns - zero) // unit),
+        "deviation_text": moments.deviation_text,
+        "view": _view(begin, length, counts, int((end - zero) // unit), hang=diagnosis.hang),
+        "said": _said(job, len(ranks), room if cut else None),
+        "clocks": _clocks(job, spans),
+    }
+
+
+def _chosen(diagnosis: Diagnosis, job: Job, letters: Letters) -> list[int]:
+    """Those at fault first, then those in the hung operation, then the rest by node and rank."""
+    def weight(rank: int) -> tuple[bool, bool, int, int]:
+        members = () if diagnosis.operation is None else diagnosis.operation.state_by_rank
+        return letters.by_rank.get(rank, ".") not in "X><-", rank not in members, homes[job.nodes.get(rank, "")], rank
+
+    homes: dict[str, int] = {}
+    for rank in job.ranks:
+        homes.setdefault(job.nodes.get(rank, ""), len(homes))
+    ordered = sorted(job.ranks, key=weight)
+    if len(ordered) <= _RANKS:
+        return ordered
+    telling = [rank for rank in ordered if letters.by_rank.get(rank, ".") in "X><-"][: _RANKS // 4]
+    members = [] if diagnosis.operation is None else [r for r in ordered if r in diagnosis.operation.state_by_rank]
+    first: dict[str, int] = {}
+    for rank in job.ranks:
+        first.setdefault(job.nodes.get(rank, f"rank {rank}"), rank)
+    chosen = dict.fromkeys([*telling, *members[: _RANKS // 4], *first.values(), *ordered])
+    return sorted(list(chosen)[:_RANKS], key=weight)
+
+
+def _row(diagnosis: Diagnosis, job: Job, letters: Letters, rank: int) -> list[Any]:
+    """[rank, node, role, what stands in the row where nothing is recorded]."""
+    return [rank, shown(job.nodes.get(rank, ""), SHORT), letters.by_rank.get(rank, "?"), int(rank not in job.dumps)]
+
+
+def _kept(job: Job, spans: Spans, ranks: list[int], room: int) -> tuple[Ints, list[int], bool]:
+    """The rows of the last operations of every rank, oldest first, and how many each rank has."""
+    inner = (job.ops.column("batch") >= 0) & (job.ops.column("kind") != Kind.BATCH)
+    parts, counts, cut = [], [], False
+    for rank in ranks:
+        part = job.ops.span(rank)
+        mine = part.start + np.flatnonzero(spans.known[part] & ~inner[part])
+        cut = cut or len(mine) > room
+        mine = mine[-room:]
+        parts.append(mine[np.argsort(spans.begin_ns[mine], kind="stable")])
+        counts.append(len(mine))
+    return (np.concatenate(parts) if parts else np.empty(0, dtype=np.int64)).astype(np.int64), counts, cut
+
+
+def _unit(spans: Spans, rows: Ints, zero: int, end: int) -> int:
+    far = max(int(np.abs(spans.begin_ns[rows] - zero).max(initial=0)), abs(end - zero))
+    unit = _UNIT_NS
+    while far // unit > 2**31 - 2:
+        unit *= 10
+    return unit
+
+
+def _calls(job: Job, rows: Ints) -> tuple[list[list[Any]], Ints]:
+    """The distinct calls [name, group, size, type, line, function], and which one each bar is."""
+    ops, tables = job.ops, job.ops.tables
+    names = ("name", "group", "size_bytes", "in_dtypes", "stack", "source", "destination", "kind")
+    keys = np.stack([ops.column(name)[rows].astype(np.int64) for name in names], axis=1)
+    if not len(rows):
+        return [], np.empty(0, dtype=np.int64)
+    _, first, index = np.unique(_mixed(keys), return_index=True, return_inverse=True)
+    lines: dict[int, tuple[str, str]] = {}
+    labels = group_labels(job)
+    calls: list[list[Any]] = []
+    for row in rows[first].tolist():
+        stack = int(ops.column("stack")[row])
+        if stack not in lines:
+            frames = tables.stack(stack)
+            frame = own_frame(frames) or (frames[0] if frames else None)
+            lines[stack] = ("", "") if frame is None else (code_line(frame), shown(frame.name, SHORT))
+        count = int(ops.column("size_bytes")[row])
+        kind = int(ops.column("kind")[row])
+        name = ops[row].title if kind in (Kind.SEND, Kind.RECV) else tables.name(int(ops.column("name")[row]))
+        calls.append(
+            [
+                shown(name, SHORT),
+                labels[int(ops.column("group")[row])],
+                "" if count < 0 else size(count),
+                shown("/".join(tables.dtypes(int(ops.column("in_dtypes")[row]))[:2]), SHORT),
+                *lines[stack],
+                int(kind in (Kind.SEND, Kind.RECV)),
+            ]
+        )
+    return calls, index.reshape(-1).astype(np.int64)
+
+
+def _mixed(keys: Ints) -> Ints:
+    """One number a row; rows that are equal have the same."""
+    ids = np.zeros(len(keys), dtype=np.int64)
+    for column in keys.T:
+        _, small = np.unique(column, return_inverse=True)
+        ids = ids * (int(small.max()) + 1) + small.reshape(-1)
+        _, ids = np.unique(ids, return_inverse=True)
+        ids = ids.reshape(-1)
+    return ids
+
+
+def group_labels(job: Job) -> list[str]:
+    """What each group is called: its description, with its name where several share one."""
+    seen: dict[str, int] = {}
+    for group in job.groups:
+        seen[group.label] = seen.get(group.label, 0) + 1
+    return [
+        shown(f"{shown(g.label, 30)} ({shown(g.name, 12)})" if seen[g.label] > 1 else g.label, SHORT) for g in job.groups
+    ]
+
+
+def _bits(job: Job, spans: Spans, rows: Ints, moments: Moments) -> Ints:
+    unfinished = spans.unfinished[rows]
+    rank = job.ops.column("rank")[rows].astype(np.int64)
+    bits = np.where(unfinished, UNFINISHED, 0) | np.where(np.isin(rows, moments.hung), HUNG, 0)
+    bits |= np.where(unfinished & (job.ops.column("state")[rows] == 2), STARTED, 0)
+    waiting = np.flatnonzero(unfinished)
+    if len(waiting):
+        order = waiting[np.lexsort((spans.begin_ns[rows[waiting]], rank[waiting]))]
+        later = np.zeros(len(order), dtype=bool)
+        later[1:] = np.diff(rank[order]) == 0
+        behind = order[later]
+        bits[behind] |= np.where(bits[behind] & HUNG, 0, QUEUED)
+    return bits.astype(np.int64)
+
+
+def _view(begin: Ints, length: Ints, counts: list[int], end: int, *, hang: bool) -> list[int]:
+    """What is in view at first: some operations before the hang, and about as much of the wait."""
+    if not len(begin):
+        return [-1000, max(end, 1000)]
+    starts = np.cumsum([0, *counts[:-1]])
+    lows = []
+    for start, count in zip(starts.tolist(), counts, strict=True):
+        mine = begin[start : start + count]
+        mine = mine[mine < 0]
+        if len(mine):
+            lows.append(int(mine[max(len(mine) - _VIEW, 0)]))
+    low = int(np.median(lows)) if lows else int(begin.min())
+    low = min(low, -1000)
+    high = min(max(end, 0), int(-low * 0.9)) if hang else end
+    return [int(low * 1.04), max(high, int(-low * 0.08))]
+
+
+def _said(job: Job, rows: int, room: int | None) -> str:
+    parts = []
+    if rows < len(job.ranks):
+        parts.append(
+            f"{rows:,} of {len(job.ranks):,} ranks have a row: those that the verdict names, and one of every node"
+        )
+    if room is not None:
+        parts.append(f"of every rank the last {room:,} operations")
+    return "; ".join(parts)
+
+
+def _clocks(job: Job, spans: Spans) -> str:
+    if len(set(job.nodes.values())) < 2 and len(job.nodes) == len(job.ranks):
+        return "one node, one clock"
+    if not spans.clocks.compared:
+        return "clocks of different nodes could not be compared, and are as recorded"
+    moved = {name: ns for name, ns in spans.clocks.ahead_ns.items() if ns}
+    seen = plural(spans.clocks.compared, "collective")
+    if not moved:
+        return f"the nodes' clocks agree as far as {seen} can tell (100 ms)"
+    return f"clocks of {plural(len(moved), 'node')} moved by up to {max(map(abs, moved.values())) / 1e6:,.0f} ms, by {seen}"

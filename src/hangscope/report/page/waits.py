@@ -1,0 +1,232 @@
+"""Who waits for whom, as boxes and arrows: ranks that wait for the same in the same operation are one box.
+
+The culprit is the first box and every arrow leads towards it. A layout repeats itself over its groups: boxes of one
+kind of operation at one distance are drawn as one, with how many there are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from hangscope.diagnosis.verdict import Diagnosis
+from hangscope.report.page.texts import SHORT, runs, shown
+from hangscope.words import plural, spans
+
+_BOXES = 6
+"""In one column; more become one box."""
+_WIDE, _HIGH, _GAP_X, _GAP_Y, _TOP = 168, 62, 46, 14, 8
+
+
+@dataclass(slots=True)
+class Box:
+    """Ranks drawn together. `sets` counts the sets of ranks that it stands for."""
+
+    ranks: set[int]
+    level: int
+    role: str
+    says: str
+    group: str = ""
+    operation: str = ""
+    waits_for: set[int] = field(default_factory=set)
+    sets: int = 1
+    x: int = 0
+    y: int = 0
+
+
+def waits(diagnosis: Diagnosis) -> dict[str, Any] | None:
+    """Boxes and arrows with their places; None where nobody waits."""
+    if not diagnosis.victims and diagnosis.link is None:
+        return None
+    roots = {culprit.rank for culprit in diagnosis.culprits}
+    boxes = _roots(diagnosis) + _victims(diagnosis, roots)
+    columns: dict[int, list[Box]] = {}
+    for box in boxes:
+        columns.setdefault(box.level, []).append(box)
+    for number, level in enumerate(sorted(columns)):
+        if number > 0:
+            columns[level] = _folded(columns[level])
+        for place, box in enumerate(columns[level]):
+            box.x = number * (_WIDE + _GAP_X) + 2
+            box.y = _TOP + place * (_HIGH + _GAP_Y)
+    drawn = [box for level in sorted(columns) for box in columns[level]]
+    return {
+        "boxes": [_box(box) for box in drawn],
+        "arrows": _arrows(drawn, diagnosis),
+        "width": max((box.x for box in drawn), default=0) + _WIDE + 6,
+        "height": max((box.y for box in drawn), default=0) + _HIGH + _TOP,
+    }
+
+
+def _roots(diagnosis: Diagnosis) -> list[Box]:
+    link = diagnosis.link
+    if link is not None:
+        ends = []
+        for end, says in ((link.sender, "sends"), (link.receiver, "receives")):
+            where = ", ".join(part for part in (end.node, end.nic) if part)
+            ends.append(Box({end.rank}, 0, "link", f"{says}: {where}" if where else says))
+        others = {c.rank for c in diagnosis.culprits} - {link.sender.rank, link.receiver.rank}
+        return ends + ([Box(others, 0, "culprit", diagnosis.kind)] if others else [])
+    homes: dict[tuple[str, str], set[int]] = {}
+    for culprit in diagnosis.culprits:
+        homes.setdefault((culprit.node or "", ""), set()).add(culprit.rank)
+    if len(homes) > _BOXES:
+        homes = {(plural(len(homes), "node"), ""): {culprit.rank for culprit in diagnosis.culprits}}
+    waiting = {victim.rank: victim for victim in diagnosis.victims}
+    boxes = []
+    for (node, _), ranks in homes.items():
+        own = {(v.operation or "", v.group or "") for v in (waiting[r] for r in ranks if r in waiting)}
+        operation, group = own.pop() if len(own) == 1 else ("", "")
+        boxes.append(Box(ranks, 0, "culprit", node or diagnosis.kind, group or node, operation))
+    return boxes
+
+
+def _victims(diagnosis: Diagnosis, roots: set[int]) -> list[Box]:
+    boxes: dict[tuple[int, str, str, frozenset[int]], Box] = {}
+    everyone = {victim.rank for victim in diagnosis.victims}
+    for victim in diagnosis.victims:
+        if victim.rank in roots and not set(victim.waits_for) - roots:
+            continue
+        if victim.rank in roots:
+            continue  # a deadlock's own ranks are boxes already; their arrows are drawn from `victims`
+        direct = bool(set(victim.waits_for) & roots) or not roots
+        level = 1 if direct else max(len(victim.chain) - 1, 2)
+        # A group's members wait for each other's absent ones: where that is a set of victims, it is drawn once.
+        key = (level, victim.group or "", victim.operation or "", frozenset(set(victim.waits_for) & roots))
+        box = boxes.setdefault(
+            key, Box(set(), level, "waiting", "", victim.group or "", victim.operation or "")
+        )
+        box.ranks.add(victim.rank)
+        box.waits_for |= set(victim.waits_for) & (everyone | roots)
+    for box in boxes.values():
+        box.says = plural(len(box.ranks), "rank")
+    return list(boxes.values())
+
+
+def _folded(boxes: list[Box]) -> list[Box]:
+    if len(boxes) <= _BOXES:
+        return boxes
+    alike: dict[str, list[Box]] = {}
+    for box in boxes:
+        alike.setdefault(box.operation.split(" ")[0], []).append(box)
+    folded = [_merged(same) for same in alike.values()]
+    if len(folded) > _BOXES:
+        folded = [*folded[: _BOXES - 1], _merged(folded[_BOXES - 1 :])]
+    return folded
+
+
+def _merged(boxes: list[Box]) -> Box:
+    if len(boxes) == 1:
+        return boxes[0]
+    ranks = set().union(*(box.ranks for box in boxes))
+    groups = {box.group.split(" (")[0] for box in boxes}
+    names = {box.operation.split(" ")[0] for box in boxes}
+    return Box(
+        ranks,
+        boxes[0].level,
+        "waiting",
+        f"{plural(len(ranks), 'rank')} in {plural(sum(box.sets for box in boxes), 'set')}",
+        groups.pop() if len(groups) == 1 else plural(len(groups), "kind") + " of groups",
+        names.pop() if len(names) == 1 else "several operations",
+        set().union(*(box.waits_for for box in boxes)),
+        sum(box.sets for box in boxes),
+    )
+
+
+def _box(box: Box) -> dict[str, Any]:
+    return {
+        "x": box.x,
+        "y": box.y,
+        "wide": _WIDE,
+        "high": _HIGH,
+        "role": box.role,
+        "title": ("rank " if len(box.ranks) == 1 else "ranks ") + shown(spans(box.ranks, limit=4), 14),
+        "says": shown(f"in {box.operation}" if box.operation else box.says, 22),
+        "under": shown(f"{box.group} · {box.says}" if box.sets > 1 else box.group, 23),
+        "ranks": runs(box.ranks),
+        "all": shown(spans(box.ranks, limit=12)),
+    }
+
+
+def _arrows(boxes: list[Box], diagnosis: Diagnosis) -> list[dict[str, Any]]:
+    arrows = []
+    if diagnosis.link is not None and len(boxes) > 1:
+        first, second = boxes[0], boxes[1]
+        arrows.append(_down(first, second, "no bytes arrive", "broken"))
+    owner: Mapping[int, Box] = {rank: box for box in reversed(boxes) for rank in box.ranks}
+    for box in boxes:
+        targets = list({id(owner[r]): owner[r] for r in sorted(box.waits_for) if r in owner}.values())
+        targets = [target for target in targets if target is not box and target.level < box.level][:_BOXES]
+        for target in targets:
+            arrows.append(_across(box, target, box.group, box.operation))
+    arrows += _among_roots(boxes, diagnosis)
+    return arrows
+
+
+def _among_roots(boxes: list[Box], diagnosis: Diagnosis) -> list[dict[str, Any]]:
+    """The arrows that close a cycle: what those at fault wait for themselves."""
+    if diagnosis.link is not None:
+        return []
+    owner = {rank: box for box in reversed(boxes) for rank in box.ranks}
+    found: dict[tuple[int, int], dict[str, Any]] = {}
+    for victim in diagnosis.victims:
+        source = owner.get(victim.rank)
+        if source is None or source.level != 0:
+            continue
+        for target in [owner[r] for r in victim.waits_for if r in owner]:
+            if target is source or (id(source), id(target)) in found:
+                continue
+            make = _back(source, target, victim.group or "", victim.operation or "")
+            found[id(source), id(target)] = make
+    return list(found.values())
+
+
+def _across(source: Box, target: Box, group: str, operation: str) -> dict[str, Any]:
+    x1, y1 = source.x, source.y + _HIGH // 2
+    x2, y2 = target.x + _WIDE + 9, target.y + _HIGH // 2
+    bend = (x1 - x2) // 2
+    return {
+        "path": f"M{x1} {y1} C{x1 - bend} {y1} {x2 + bend} {y2} {x2} {y2}",
+        "head": f"M{x2 + 8} {y2 - 5} L{x2 - 6} {y2} L{x2 + 8} {y2 + 5} Z",
+        "x": 0,
+        "y": 0,
+        "says": "",
+        "role": "waiting",
+        "title": shown(f"{operation} of {group}"),
+    }
+
+
+def _back(source: Box, target: Box, group: str, operation: str) -> dict[str, Any]:
+    """What the culprit itself waits for, in a deadlock: an arrow the other way, below the first one."""
+    x1, y1 = source.x + _WIDE, source.y + _HIGH - 8
+    x2, y2 = target.x - 9, target.y + _HIGH - 8
+    if target.level == source.level:
+        return _down(source, target, operation, "waiting")
+    bend = max((x2 - x1) // 2, 20)
+    return {
+        "path": f"M{x1} {y1} C{x1 + bend} {y1} {x2 - bend} {y2} {x2} {y2}",
+        "head": f"M{x2 - 8} {y2 - 5} L{x2 + 6} {y2} L{x2 - 8} {y2 + 5} Z",
+        "x": 0,
+        "y": 0,
+        "says": "",
+        "role": "culprit",
+        "title": shown(f"{operation} of {group}"),
+    }
+
+
+def _down(source: Box, target: Box, says: str, role: str) -> dict[str, Any]:
+    x = source.x + 26
+    down = target.y > source.y
+    y1, y2 = (source.y + _HIGH, target.y - 7) if down else (source.y, target.y + _HIGH + 7)
+    tip = -7 if down else 7
+    return {
+        "path": f"M{x} {y1} L{x} {y2}",
+        "head": f"M{x - 5} {y2 + tip + 4 if down else y2 + tip - 4} L{x + 5} {y2 + tip + 4 if down else y2 + tip - 4} "
+        f"L{x} {y2 + 6 if down else y2 - 6} Z",
+        "x": x + 60,
+        "y": (y1 + y2) // 2 + 4,
+        "says": shown(says, SHORT // 2),
+        "role": role,
+        "title": shown(says),
+    }
