@@ -26,7 +26,7 @@ _COMPARED = 64
 _ROUNDS = 30
 _SETTLED_NS = 50_000
 _TOLERANCE_NS = 100_000_000
-"""The watchdog notices ends in sweeps, 100 ms apart (torch 2.2-2.15): clocks that differ by less cannot be told apart."""
+"""The watchdog notices ends in sweeps 100 ms apart (torch 2.2-2.15): less cannot be told from chance."""
 _FAR_NS = 30 * 86_400 * 1_000_000_000
 """Further than a month from the rest is no time but damage."""
 
@@ -155,7 +155,7 @@ def _after_the_one_before(begin: Ints, end: Ints, lane: Ints, known: Bools) -> I
     place = np.cumsum(np.append(0, np.diff(lane[order]) != 0)) * width_us
     until = np.maximum.accumulate((np.maximum(begin, end)[order] - base) // 1000 + place)
     before = np.append(-1, until[:-1]) - place
-    moved = begin.copy()
+    moved: Ints = begin.copy()
     free = base + before * 1000
     moved[order] = np.where((before > 0) & (free > begin[order]), free, begin[order])
     return moved
@@ -205,7 +205,7 @@ def _clocks(job: Job, completed: Ints) -> Clocks:
 
 
 def _meetings(job: Job, completed: Ints) -> Ints:
-    """The rows by which clocks can be compared: the last ends that the watchdog saw, of what everybody leaves at once."""
+    """The rows by which clocks are compared: the last ends that the watchdog saw, of what everybody leaves at once."""
     ops = job.ops
     names = [i for i, name in enumerate(ops.tables.names) if any(word in name for word in _MEETING)]
     good = (ops.column("state") == State.COMPLETED) & (ops.column("retired") != 0) & (completed > 0)

@@ -126,7 +126,9 @@ def _culprit_line(d: Diagnosis, job: Job) -> str:
     accused = {culprit.rank for culprit in d.culprits}
     stacks = [s for s in job.facts.stacks if s.rank in accused and s.main and s.frames]
     if not stacks:
-        return ""
+        raised = [e for e in job.facts.errors if e.rank in accused and e.frames and not e.consequence]
+        last = own_frame(tuple(reversed(raised[0].frames))) if raised else None
+        return "" if last is None else f"{code_line(last)} in {last.name} (raised {raised[0].type})"
     newest = max(stacks, key=lambda s: (-(s.rank or 0), s.sample))
     frame = own_frame(newest.frames)
     if frame is None:

@@ -25,20 +25,22 @@ def lateness(diagnosis: Diagnosis, job: Job, spans: Spans) -> dict[str, Any] | N
     waited, window, by = _waited(job, spans)
     late = {item.rank: item for item in diagnosis.lateness}
     own = {rank: max(1 - waited.get(rank, 0.0) / window, 0.0) if window > 0 else None for rank in job.ranks}
-    order = sorted(job.ranks, key=lambda rank: (-(late[rank].share_of_step if rank in late else 0.0), -(own[rank] or 0.0), rank))
+    share = {item.rank: item.share_of_step for item in diagnosis.lateness}
+    order = sorted(job.ranks, key=lambda rank: (-share.get(rank, 0.0), -(own[rank] or 0.0), rank))
     accused = {culprit.rank for culprit in diagnosis.culprits}
     bars = []
     for rank in order[:_BARS]:
         item = late.get(rank)
-        share = own[rank] if rank in waited else None
+        part = own[rank] if rank in waited else None
+        said = "" if item is None else f"last in {item.times_last} of {item.operations}"
         bars.append(
             {
                 "rank": rank,
                 "node": shown(job.nodes.get(rank, ""), SHORT),
                 "culprit": rank in accused,
-                "own": None if share is None else round(share * _WIDE),
-                "own_text": "not known" if share is None else f"{share:.0%}",
-                "late": "" if item is None else f"{item.late_ms_median:,.1f} ms late, last in {item.times_last} of {item.operations}",
+                "own": None if part is None else round(part * _WIDE),
+                "own_text": "not known" if part is None else f"{part:.0%}",
+                "late": "" if item is None else f"{item.late_ms_median:,.1f} ms late, {said}",
             }
         )
     rest = len(order) - len(bars)

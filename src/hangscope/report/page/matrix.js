@@ -5,7 +5,7 @@
     C: "completed", S: "started, not ended", s: "scheduled, not started", "-": "not launched", "?": "not known",
     D: "completed, as another call than most", T: "started, as another call than most", t: "scheduled, as another call than most",
   };
-  const ROLES = { X: "x", ">": "x", "<": "x", W: "w", w: "b", "?": "q" };
+  const ROLES = { X: "x", ">": "x", "<": "x", "-": "x", W: "w", S: "w", w: "b", s: "b", "?": "q" };
   const { blocks, rows } = DATA.matrix;
   const table = byId("matrix-table");
   const columns = blocks.flatMap((block) => block.columns.map((column, i) => ({ ...column, block, first: i === 0 })));
@@ -35,7 +35,7 @@
     const line = body.insertRow();
     line.dataset.row = number;
     line.tabIndex = 0;
-    const fault = "X><".includes(row.role);
+    const fault = "X><-".includes(row.role);
     if (fault) line.className = "culprit";
     const label = element("th");
     label.scope = "row";

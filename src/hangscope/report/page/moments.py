@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from hangscope.diagnosis.verdict import Diagnosis, OperationInFlight
-from hangscope.model import Group, Job, Kind
+from hangscope.model import Group, Job, Kind, State
 from hangscope.report.page.agreement import differs
 from hangscope.report.spans import Ints, Spans
 from hangscope.report.strip import title
@@ -33,6 +33,8 @@ class Moments:
     """The rows of the operation in flight at the root."""
     group: int | None
     """Its group."""
+    odd: int | None
+    """For a mismatch: the row of the first call that most of the group did not make there."""
 
 
 def moments(diagnosis: Diagnosis, job: Job, spans: Spans) -> Moments:
@@ -52,8 +54,13 @@ def moments(diagnosis: Diagnosis, job: Job, spans: Spans) -> Moments:
         zero, text = end - int(diagnosis.waiting_s * 1e9), "begin of the wait"
     if end is not None and zero is not None and diagnosis.hang and diagnosis.waiting_s is not None:
         end = max(end, zero + int(min(diagnosis.waiting_s, 30 * 86400.0) * 1e9))
+    ranks = [culprit.rank for culprit in diagnosis.culprits]
+    odd = _other_call(job, spans, hung, ranks) if diagnosis.kind == "mismatch" else None
     deviation, why = _deviation(diagnosis, job, spans, hung, zero)
-    return Moments(zero, text, end, deviation, why, hung, group)
+    if odd is not None:
+        deviation = int(spans.begin_ns[odd])
+        why = f"rank {job.ops.column('rank')[odd]} calls {job.ops[odd].title}"
+    return Moments(zero, text, end, deviation, why, hung, group, odd)
 
 
 def group_of(operation: OperationInFlight | None, job: Job) -> int | None:
@@ -66,6 +73,11 @@ def group_of(operation: OperationInFlight | None, job: Job) -> int | None:
     loose = [group for group in job.groups if _bears(group, operation.group) and members <= set(group.members or ())]
     found = named or alike or loose
     return found[0].index if found else None
+
+
+def is_pair(operation: OperationInFlight) -> bool:
+    """Whether it is a send or a receive: its number is no position of the group."""
+    return _PAIR.search(operation.name) is not None
 
 
 def _bears(group: Group, name: str) -> bool:
@@ -82,8 +94,7 @@ def _hung_rows(operation: OperationInFlight | None, job: Job, group: int | None)
         source = int(pair["from"] or pair["of"])
         target = int(pair["to"] or pair["at"])
         mask = (ops.column("source") == source) & (ops.column("destination") == target)
-        rows = np.flatnonzero(mask & (ops.column("state") != 3))
-        return rows
+        return np.flatnonzero(mask & (ops.column("state") != State.COMPLETED))
     if group is None or operation.seq is None:
         return none
     kind = ops.column("kind")
@@ -101,15 +112,9 @@ def _end(diagnosis: Diagnosis, spans: Spans) -> int | None:
 
 
 def _deviation(diagnosis: Diagnosis, job: Job, spans: Spans, hung: Ints, zero: int | None) -> tuple[int | None, str]:
-    """When a culprit first did otherwise: another call than the rest, or its last sign before they went on without."""
+    """The last sign of a culprit before the others went on without it."""
     ranks = [culprit.rank for culprit in diagnosis.culprits]
-    if not ranks or zero is None:
-        return None, ""
-    if diagnosis.kind == "mismatch":
-        other = _other_call(job, spans, hung, ranks)
-        if other is not None:
-            return int(spans.begin_ns[other]), f"rank {job.ops.column('rank')[other]} calls {job.ops[other].title}"
-    if not diagnosis.hang:
+    if not diagnosis.hang or not ranks or zero is None:
         return None, ""
     joined = set(job.ops.column("rank")[hung].tolist())
     found: list[tuple[int, int]] = []

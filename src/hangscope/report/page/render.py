@@ -17,8 +17,9 @@ from hangscope.__about__ import __version__
 from hangscope.diagnosis.verdict import Diagnosis
 from hangscope.model import Job
 from hangscope.report.page.answer import answer
+from hangscope.report.page.cells import legend
 from hangscope.report.page.lateness import lateness
-from hangscope.report.page.matrix import legend, matrix
+from hangscope.report.page.matrix import matrix
 from hangscope.report.page.moments import moments
 from hangscope.report.page.places import places
 from hangscope.report.page.stacks import stacks
@@ -55,12 +56,12 @@ def render_page(diagnosis: Diagnosis, job: Job, times: Spans | None = None) -> s
         zero=iso(when.zero_ns),
         deviation=when.deviation_text,
         roles=[(letter, shown(says)) for letter, says in letters.meaning.items()],
-        legend=legend(drawn["rows"]),
+        legend=legend([row["cells"] for row in drawn["rows"]]),
         matrix=drawn,
         timeline={name: line[name] for name in ("said", "clocks", "zero_text")},
         has_times=bool(times.known.any()),
-        waits=waits(d),
-        stacks=stacks(d, job),
+        waits=waits(d, job),
+        stacks=stacks(d, job, when),
         lateness=lateness(d, job, times),
         data=_data(
             {

@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
+import numpy as np
+
 from hangscope.diagnosis.verdict import Diagnosis
 from hangscope.model import Frame, Job, State
+from hangscope.report.page.moments import Moments
 from hangscope.report.page.texts import SHORT, code_line, shown, source_text
 from hangscope.words import is_own_code
 
@@ -14,28 +17,72 @@ _FRAMES = 40
 
 Stack = tuple[tuple[Frame, ...], str, str]
 """Frames, innermost first; what they are; where they were read."""
+Pair = tuple[tuple[int | None, Stack | None], tuple[int | None, Stack | None]]
+"""The culprit and the other, each with its stack."""
 
 
-def stacks(diagnosis: Diagnosis, job: Job) -> dict[str, Any] | None:
-    """The two columns, outermost frame first; None where no stack of anybody is known."""
-    mains = _mains(job, diagnosis)
-    culprit = next((c.rank for c in diagnosis.culprits if c.rank in mains), None)
-    if culprit is None:
-        culprit = next((c.rank for c in diagnosis.culprits if _last_call(job, c.rank)), None)
-    left = _of(job, mains, culprit)
-    victim = _typical(diagnosis, mains, job, left[0] if left else ())
-    right = _of(job, mains, victim)
-    if left is None and right is None:
+def stacks(diagnosis: Diagnosis, job: Job, moments: Moments) -> dict[str, Any] | None:
+    """The two columns, outermost frame first; None where no stack of anybody is known, or nothing is wrong."""
+    if not diagnosis.hang and not diagnosis.culprits:
         return None
-    a, b = (left[0] if left else ()), (right[0] if right else ())
-    shared = _shared(a, b)
-    return {
-        "shared": shared,
-        "sides": [
-            _side("culprit", culprit, left, shared),
-            _side("a rank that waits" if diagnosis.culprits else "a rank", victim, right, shared),
-        ],
-    }
+    pair = _odd_pair(diagnosis, job, moments) or _standing(diagnosis, job)
+    (culprit, left), (victim, right) = pair
+    if left is None and (right is None or not diagnosis.hang):
+        return None
+    both = left is not None and right is not None
+    shared = _shared(left[0], right[0]) if left is not None and right is not None else 0
+    same = both and left is not None and right is not None and left[0] == right[0]
+    if same and not diagnosis.hang:
+        return None
+    said = ""
+    if same:
+        said = "Both are at the same place in the code."
+    elif both:
+        said = (
+            "Grey frames are the same on both; the marked one is where they part." if shared else "No frame in common."
+        )
+    sides = [
+        _side("culprit", culprit, left, shared, both=both),
+        _side("a rank that waits" if diagnosis.culprits else "a rank", victim, right, shared, both=both),
+    ]
+    return {"said": said, "sides": [side for side in sides if side is not None]}
+
+
+def _odd_pair(diagnosis: Diagnosis, job: Job, moments: Moments) -> Pair | None:
+    """For a mismatch: the call that differs, and what another member called at the same position."""
+    if moments.odd is None:
+        return None
+    ops = job.ops
+    row = moments.odd
+    same = (ops.column("group") == ops.column("group")[row]) & (ops.column("seq") == ops.column("seq")[row])
+    culprits = [culprit.rank for culprit in diagnosis.culprits]
+    peers = [int(other) for other in np.flatnonzero(same) if int(ops.column("rank")[other]) not in culprits]
+    peers = [other for other in peers if ops.column("stack")[other]]
+    if not peers or not ops.column("stack")[row]:
+        return None
+    usual = Counter(int(ops.column("stack")[other]) for other in peers).most_common(1)[0][0]
+    peer = next(other for other in peers if int(ops.column("stack")[other]) == usual)
+
+    def side(at: int) -> tuple[int, Stack]:
+        operation = ops[at]
+        return operation.rank, (operation.frames, shown(f"where it called {operation.title}"), "")
+
+    return side(row), side(peer)
+
+
+def _standing(diagnosis: Diagnosis, job: Job) -> Pair:
+    """Where the culprit and a typical victim stand: stacks, an exception, else the frames of their calls."""
+    mains = _mains(job, diagnosis)
+    for error in job.facts.errors:
+        if error.rank is not None and error.frames and not error.consequence and error.rank not in mains:
+            said = shown(f"where it raised {error.type}")
+            mains[error.rank] = (tuple(reversed(error.frames)), said, source_text(error.source, diagnosis.inputs))
+    ranks = [culprit.rank for culprit in diagnosis.culprits]
+    culprit = next((rank for rank in ranks if rank in mains), None)
+    if culprit is None:
+        culprit = next((rank for rank in ranks if _last_call(job, rank)), None)
+    victim = _typical(diagnosis, mains, job)
+    return (culprit, _of(job, mains, culprit)), (victim, _of(job, mains, victim))
 
 
 def _mains(job: Job, diagnosis: Diagnosis) -> dict[int, Stack]:
@@ -54,14 +101,13 @@ def _mains(job: Job, diagnosis: Diagnosis) -> dict[int, Stack]:
 def _last_call(job: Job, rank: int) -> Stack | None:
     """Where no stack was taken: the frames of the rank's oldest call that has not ended, else of its last."""
     part = job.ops.span(rank)
-    rows = range(part.start, part.stop)
+    rows = range(part.start, part.stop)[-2000:]
     state, stack = job.ops.column("state"), job.ops.column("stack")
-    waiting = [row for row in rows[-2000:] if state[row] in (State.SCHEDULED, State.STARTED) and stack[row]]
-    ended = [row for row in rows[-2000:] if stack[row]]
+    ended = [row for row in rows if stack[row]]
+    waiting = [row for row in ended if state[row] in (State.SCHEDULED, State.STARTED)]
     if not ended:
         return None
-    row = waiting[0] if waiting else ended[-1]
-    operation = job.ops[row]
+    operation = job.ops[waiting[0] if waiting else ended[-1]]
     said = f"where it called {operation.title}" + ("" if waiting else ", its last operation")
     return operation.frames, shown(said), ""
 
@@ -72,10 +118,11 @@ def _of(job: Job, mains: dict[int, Stack], rank: int | None) -> Stack | None:
     return mains.get(rank) or _last_call(job, rank)
 
 
-def _typical(diagnosis: Diagnosis, mains: dict[int, Stack], job: Job, other: tuple[Frame, ...]) -> int | None:
+def _typical(diagnosis: Diagnosis, mains: dict[int, Stack], job: Job) -> int | None:
     """A victim that stands where most do."""
     culprits = {culprit.rank for culprit in diagnosis.culprits}
-    waiting = [v.rank for v in diagnosis.victims if v.rank not in culprits and (not culprits or culprits & set(v.waits_for))]
+    others = [victim for victim in diagnosis.victims if victim.rank not in culprits]
+    waiting = [v.rank for v in others if not culprits or culprits.intersection(v.waits_for)]
     inside = set() if diagnosis.operation is None else set(diagnosis.operation.state_by_rank)
     waiting = [rank for rank in waiting if rank in inside] or waiting
     waiting = waiting or [v.rank for v in diagnosis.victims if v.rank not in culprits]
@@ -91,30 +138,28 @@ def _typical(diagnosis: Diagnosis, mains: dict[int, Stack], job: Job, other: tup
 def _shared(a: tuple[Frame, ...], b: tuple[Frame, ...]) -> int:
     """How many outermost frames are the same on both sides."""
     count = 0
-    for left, right in zip(reversed(a), reversed(b)):
+    for left, right in zip(reversed(a), reversed(b), strict=False):
         if left != right:
             break
         count += 1
     return count
 
 
-def _side(who: str, rank: int | None, stack: Stack | None, shared: int) -> dict[str, Any]:
+def _side(who: str, rank: int | None, stack: Stack | None, shared: int, *, both: bool) -> dict[str, Any] | None:
     if rank is None or stack is None:
-        return {"who": who, "rank": rank, "said": "no stack", "source": "", "frames": [], "cut": 0}
+        return None
     frames = list(reversed(stack[0]))
-    parting = frames[shared] if shared < len(frames) else None
-    shown_frames = []
     inner = max((i for i, frame in enumerate(frames) if is_own_code(frame.filename)), default=None)
-    for number, frame in enumerate(frames[: shared + _FRAMES]):
-        shown_frames.append(
-            {
-                "name": shown(frame.name, SHORT),
-                "line": code_line(frame),
-                "shared": number < shared,
-                "parts": frame is parting,
-                "own": is_own_code(frame.filename),
-                "inner": number == inner,
-            }
-        )
-    left = len(frames) - len(shown_frames)
-    return {"who": who, "rank": rank, "said": stack[1], "source": stack[2], "frames": shown_frames[-_FRAMES:], "cut": left}
+    shown_frames = [
+        {
+            "name": shown(frame.name, SHORT),
+            "line": code_line(frame),
+            "shared": number < shared,
+            "parts": both and number == shared,
+            "own": is_own_code(frame.filename),
+            "inner": number == inner,
+        }
+        for number, frame in enumerate(frames)
+    ]
+    # The outermost frames say least: of an endless stack they are left out.
+    return {"who": who, "rank": rank, "said": stack[1], "source": stack[2], "frames": shown_frames[-_FRAMES:]}

@@ -27,7 +27,7 @@
   let style = {};
   let hatch, stripes;
 
-  const fault = (row) => "X><".includes(data.rows[row][2]);
+  const fault = (row) => "X><-".includes(data.rows[row][2]);
   const gutter = () => (canvas.clientWidth < 520 ? 84 : 168);
   const x = (t) => gutter() + ((t - view[0]) / (view[1] - view[0])) * (canvas.clientWidth - gutter());
   const timeAt = (px) => view[0] + ((px - gutter()) / (canvas.clientWidth - gutter())) * (view[1] - view[0]);
@@ -143,16 +143,16 @@
   }
 
   function drawMarks(wide, high) {
-    const marks = [[0, data.hang ? "hang" : "end", style.text, [2, 3], 30]];
-    if (data.deviation !== null) marks.unshift([data.deviation, `first deviation: ${data.deviation_text}`, style.culprit, [6, 3], 14]);
-    for (const [t, text, colour, dash, height] of marks) {
+    const marks = [[0, "", style.text, [2, 3]]];
+    if (data.deviation !== null) marks.push([data.deviation, `first deviation: ${data.deviation_text}`, style.culprit, [6, 3]]);
+    for (const [t, text, colour, dash] of marks) {
       const at = x(t);
       if (at < gutter() - 1 || at > wide) continue;
       pen.strokeStyle = colour; pen.lineWidth = 1.6; pen.setLineDash(dash);
       pen.beginPath(); pen.moveTo(at, 22); pen.lineTo(at, high); pen.stroke(); pen.setLineDash([]);
       const room = pen.measureText(text).width;
       const left = at + room + 8 > wide ? Math.max(at - room - 5, 2) : at + 5;
-      if (t !== 0) {
+      if (text) {
         pen.fillStyle = style.back; pen.fillRect(left - 2, 22, room + 4, 15);
         pen.fillStyle = colour; pen.fillText(text, left, 30);
       }
@@ -321,7 +321,10 @@
   const entry = (kind, text) => { const item = element("li"); item.append(element("i", `op op-${kind}`), text); legend.append(item); };
   names.slice(0, 8).forEach((name, i) => entry(i, i === 7 && names.length > 8 ? `${name} and ${names.length - 8} more` : name));
   if (bits.some((b) => b & UNFINISHED)) entry("w", "not ended");
-  if (data.hang && data.rows.some((_, i) => fault(i))) entry("x", "at fault: no operation in flight");
+  const busy = (row) => { for (let i = offsets[row]; i < offsets[row + 1]; i++) if (bits[i] & UNFINISHED) return true; return false; };
+  const atFault = data.hang ? data.rows.map((_, i) => i).filter(fault) : [];
+  if (atFault.some(busy)) entry("f", "at fault: not ended");
+  if (atFault.some((row) => !busy(row) && !data.rows[row][3])) entry("x", "at fault: no operation in flight");
   if (data.rows.some((row) => row[3])) entry("q", "no dump: not known");
 
   readStyle();

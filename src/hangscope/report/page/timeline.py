@@ -46,7 +46,7 @@ def timeline(diagnosis: Diagnosis, job: Job, spans: Spans, moments: Moments, let
     calls, call = _calls(job, rows)
     # Begins are told from the one before: small numbers pack well.
     return {
-        "rows": [_row(diagnosis, job, letters, rank) for rank in ranks],
+        "rows": [_row(job, letters, rank) for rank in ranks],
         "counts": counts,
         "begin": pack(np.diff(begin, prepend=0)),
         "length": pack(length),
@@ -61,7 +61,7 @@ def timeline(diagnosis: Diagnosis, job: Job, spans: Spans, moments: Moments, let
         "end": int((end - zero) // unit),
         "deviation": None if moments.deviation_ns is None else int((moments.deviation_ns - zero) // unit),
         "deviation_text": moments.deviation_text,
-        "view": _view(begin, length, counts, int((end - zero) // unit), hang=diagnosis.hang),
+        "view": _view(begin, counts, int((end - zero) // unit), hang=diagnosis.hang),
         "said": _said(job, len(ranks), room if cut else None),
         "clocks": _clocks(job, spans),
     }
@@ -69,6 +69,7 @@ def timeline(diagnosis: Diagnosis, job: Job, spans: Spans, moments: Moments, let
 
 def _chosen(diagnosis: Diagnosis, job: Job, letters: Letters) -> list[int]:
     """Those at fault first, then those in the hung operation, then the rest by node and rank."""
+
     def weight(rank: int) -> tuple[bool, bool, int, int]:
         members = () if diagnosis.operation is None else diagnosis.operation.state_by_rank
         return letters.by_rank.get(rank, ".") not in "X><-", rank not in members, homes[job.nodes.get(rank, "")], rank
@@ -88,7 +89,7 @@ def _chosen(diagnosis: Diagnosis, job: Job, letters: Letters) -> list[int]:
     return sorted(list(chosen)[:_RANKS], key=weight)
 
 
-def _row(diagnosis: Diagnosis, job: Job, letters: Letters, rank: int) -> list[Any]:
+def _row(job: Job, letters: Letters, rank: int) -> list[Any]:
     """[rank, node, role, what stands in the row where nothing is recorded]."""
     return [rank, shown(job.nodes.get(rank, ""), SHORT), letters.by_rank.get(rank, "?"), int(rank not in job.dumps)]
 
@@ -165,7 +166,8 @@ def group_labels(job: Job) -> list[str]:
     for group in job.groups:
         seen[group.label] = seen.get(group.label, 0) + 1
     return [
-        shown(f"{shown(g.label, 30)} ({shown(g.name, 12)})" if seen[g.label] > 1 else g.label, SHORT) for g in job.groups
+        f"{shown(group.label, 30)} ({shown(group.name, 12)})" if seen[group.label] > 1 else shown(group.label, SHORT)
+        for group in job.groups
     ]
 
 
@@ -184,7 +186,7 @@ def _bits(job: Job, spans: Spans, rows: Ints, moments: Moments) -> Ints:
     return bits.astype(np.int64)
 
 
-def _view(begin: Ints, length: Ints, counts: list[int], end: int, *, hang: bool) -> list[int]:
+def _view(begin: Ints, counts: list[int], end: int, *, hang: bool) -> list[int]:
     """What is in view at first: some operations before the hang, and about as much of the wait."""
     if not len(begin):
         return [-1000, max(end, 1000)]
@@ -221,4 +223,5 @@ def _clocks(job: Job, spans: Spans) -> str:
     seen = plural(spans.clocks.compared, "collective")
     if not moved:
         return f"the nodes' clocks agree as far as {seen} can tell (100 ms)"
-    return f"clocks of {plural(len(moved), 'node')} moved by up to {max(map(abs, moved.values())) / 1e6:,.0f} ms, by {seen}"
+    most = max(abs(ns) for ns in moved.values()) / 1e6
+    return f"clocks of {plural(len(moved), 'node')} moved by up to {most:,.0f} ms, by {seen}"

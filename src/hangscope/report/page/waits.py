@@ -11,7 +11,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hangscope.diagnosis.verdict import Diagnosis
+from hangscope.model import Job, State
 from hangscope.report.page.texts import SHORT, runs, shown
+from hangscope.report.page.timeline import group_labels
 from hangscope.words import plural, spans
 
 _BOXES = 6
@@ -35,12 +37,22 @@ class Box:
     y: int = 0
 
 
-def waits(diagnosis: Diagnosis) -> dict[str, Any] | None:
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """What a rank at fault waits for itself."""
+
+    waits_for: set[int]
+    group: str
+    operation: str
+
+
+def waits(diagnosis: Diagnosis, job: Job) -> dict[str, Any] | None:
     """Boxes and arrows with their places; None where nobody waits."""
     if not diagnosis.victims and diagnosis.link is None:
         return None
     roots = {culprit.rank for culprit in diagnosis.culprits}
-    boxes = _roots(diagnosis) + _victims(diagnosis, roots)
+    circle = _own_waits(diagnosis, job)
+    boxes = _roots(diagnosis, circle) + _victims(diagnosis, roots)
     columns: dict[int, list[Box]] = {}
     for box in boxes:
         columns.setdefault(box.level, []).append(box)
@@ -53,13 +65,13 @@ def waits(diagnosis: Diagnosis) -> dict[str, Any] | None:
     drawn = [box for level in sorted(columns) for box in columns[level]]
     return {
         "boxes": [_box(box) for box in drawn],
-        "arrows": _arrows(drawn, diagnosis),
+        "arrows": _arrows(drawn, diagnosis, circle),
         "width": max((box.x for box in drawn), default=0) + _WIDE + 6,
         "height": max((box.y for box in drawn), default=0) + _HIGH + _TOP,
     }
 
 
-def _roots(diagnosis: Diagnosis) -> list[Box]:
+def _roots(diagnosis: Diagnosis, circle: Mapping[int, Wait]) -> list[Box]:
     link = diagnosis.link
     if link is not None:
         ends = []
@@ -68,17 +80,17 @@ def _roots(diagnosis: Diagnosis) -> list[Box]:
             ends.append(Box({end.rank}, 0, "link", f"{says}: {where}" if where else says))
         others = {c.rank for c in diagnosis.culprits} - {link.sender.rank, link.receiver.rank}
         return ends + ([Box(others, 0, "culprit", diagnosis.kind)] if others else [])
-    homes: dict[tuple[str, str], set[int]] = {}
+    homes: dict[str, set[int]] = {}
     for culprit in diagnosis.culprits:
-        homes.setdefault((culprit.node or "", ""), set()).add(culprit.rank)
+        homes.setdefault(culprit.node or "", set()).add(culprit.rank)
     if len(homes) > _BOXES:
-        homes = {(plural(len(homes), "node"), ""): {culprit.rank for culprit in diagnosis.culprits}}
-    waiting = {victim.rank: victim for victim in diagnosis.victims}
+        homes = {plural(len(homes), "node"): {culprit.rank for culprit in diagnosis.culprits}}
     boxes = []
-    for (node, _), ranks in homes.items():
-        own = {(v.operation or "", v.group or "") for v in (waiting[r] for r in ranks if r in waiting)}
+    for node, ranks in homes.items():
+        own = {(wait.operation, wait.group) for wait in (circle[r] for r in ranks if r in circle)}
         operation, group = own.pop() if len(own) == 1 else ("", "")
-        boxes.append(Box(ranks, 0, "culprit", node or diagnosis.kind, group or node, operation))
+        says = "GPU" if diagnosis.kind == "gpu" else diagnosis.kind
+        boxes.append(Box(ranks, 0, "culprit", says, group or node, operation))
     return boxes
 
 
@@ -86,17 +98,13 @@ def _victims(diagnosis: Diagnosis, roots: set[int]) -> list[Box]:
     boxes: dict[tuple[int, str, str, frozenset[int]], Box] = {}
     everyone = {victim.rank for victim in diagnosis.victims}
     for victim in diagnosis.victims:
-        if victim.rank in roots and not set(victim.waits_for) - roots:
-            continue
         if victim.rank in roots:
-            continue  # a deadlock's own ranks are boxes already; their arrows are drawn from `victims`
+            continue  # it is a box already
         direct = bool(set(victim.waits_for) & roots) or not roots
         level = 1 if direct else max(len(victim.chain) - 1, 2)
         # A group's members wait for each other's absent ones: where that is a set of victims, it is drawn once.
         key = (level, victim.group or "", victim.operation or "", frozenset(set(victim.waits_for) & roots))
-        box = boxes.setdefault(
-            key, Box(set(), level, "waiting", "", victim.group or "", victim.operation or "")
-        )
+        box = boxes.setdefault(key, Box(set(), level, "waiting", "", victim.group or "", victim.operation or ""))
         box.ranks.add(victim.rank)
         box.waits_for |= set(victim.waits_for) & (everyone | roots)
     for box in boxes.values():
@@ -149,7 +157,7 @@ def _box(box: Box) -> dict[str, Any]:
     }
 
 
-def _arrows(boxes: list[Box], diagnosis: Diagnosis) -> list[dict[str, Any]]:
+def _arrows(boxes: list[Box], diagnosis: Diagnosis, circle: Mapping[int, Wait]) -> list[dict[str, Any]]:
     arrows = []
     if diagnosis.link is not None and len(boxes) > 1:
         first, second = boxes[0], boxes[1]
@@ -160,26 +168,39 @@ def _arrows(boxes: list[Box], diagnosis: Diagnosis) -> list[dict[str, Any]]:
         targets = [target for target in targets if target is not box and target.level < box.level][:_BOXES]
         for target in targets:
             arrows.append(_across(box, target, box.group, box.operation))
-    arrows += _among_roots(boxes, diagnosis)
-    return arrows
+    return arrows + _closing(boxes, circle)
 
 
-def _among_roots(boxes: list[Box], diagnosis: Diagnosis) -> list[dict[str, Any]]:
+def _closing(boxes: list[Box], circle: Mapping[int, Wait]) -> list[dict[str, Any]]:
     """The arrows that close a cycle: what those at fault wait for themselves."""
-    if diagnosis.link is not None:
-        return []
     owner = {rank: box for box in reversed(boxes) for rank in box.ranks}
     found: dict[tuple[int, int], dict[str, Any]] = {}
-    for victim in diagnosis.victims:
-        source = owner.get(victim.rank)
-        if source is None or source.level != 0:
-            continue
-        for target in [owner[r] for r in victim.waits_for if r in owner]:
-            if target is source or (id(source), id(target)) in found:
-                continue
-            make = _back(source, target, victim.group or "", victim.operation or "")
-            found[id(source), id(target)] = make
+    for rank, wait in circle.items():
+        source = owner.get(rank)
+        for target in [owner[r] for r in wait.waits_for if r in owner]:
+            if source is not None and target is not source and (id(source), id(target)) not in found:
+                found[id(source), id(target)] = _back(source, target, wait.group, wait.operation)
     return list(found.values())
+
+
+def _own_waits(diagnosis: Diagnosis, job: Job) -> dict[int, Wait]:
+    """In a deadlock those at fault wait too: for the members that have not come to what they are in."""
+    found: dict[int, Wait] = {}
+    if diagnosis.kind != "deadlock":
+        return found
+    ops = job.ops
+    group, seq, ranks, state = (ops.column(name) for name in ("group", "seq", "rank", "state"))
+    for culprit in diagnosis.culprits[:_BOXES]:
+        mine = ops.rows(rank=culprit.rank)
+        mine = mine[(state[mine] == State.STARTED) | (state[mine] == State.SCHEDULED)]
+        if not len(mine):
+            continue
+        row = int(mine[0])
+        come = set(ranks[(group == group[row]) & (seq == seq[row])].tolist())
+        away = set(job.groups[int(group[row])].members or ()) - come
+        if away:
+            found[culprit.rank] = Wait(away, group_labels(job)[int(group[row])], ops[row].title)
+    return found
 
 
 def _across(source: Box, target: Box, group: str, operation: str) -> dict[str, Any]:
