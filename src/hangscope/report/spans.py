@@ -21,10 +21,10 @@ Bools = npt.NDArray[np.bool_]
 
 _MEETING = ("all_reduce", "all_gather", "allgather", "reduce_scatter", "all_to_all", "alltoall", "barrier")
 """In these (and their variants) nobody is done before everybody has come."""
-_COMPARED = 64
+_COMPARED = 24
 """The last so many collectives of every group tell its members' clocks apart."""
 _ROUNDS = 30
-_SETTLED_NS = 50_000
+_SETTLED_NS = 1_000_000
 _TOLERANCE_NS = 100_000_000
 """The watchdog notices ends in sweeps 100 ms apart (torch 2.2-2.15): less cannot be told from chance."""
 _FAR_NS = 30 * 86_400 * 1_000_000_000

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hangscope.model import Group, Job, Kind, State
+from hangscope.model import Group, Job, State
 from hangscope.report.spans import Ints, paired
 
 
@@ -18,17 +18,6 @@ class Block:
     group_of: Ints
     """Per rank (by its place among the job's ranks) the group it belongs to, or -1."""
     waiting: int = 0
-
-
-def collectives(job: Job) -> Ints:
-    """Rows that stand for a position: collectives with a number, and a batch by its closing entry."""
-    ops = job.ops
-    kind, seq, batch = ops.column("kind"), ops.column("seq"), ops.column("batch").astype(np.int64)
-    peer = (kind == Kind.SEND) | (kind == Kind.RECV)
-    key = ops.column("rank").astype(np.int64) * (int(batch.max(initial=0)) + 2) + batch
-    with_peers = (batch >= 0) & np.isin(key, np.unique(key[peer & (batch >= 0)]))
-    coalesced = np.isin(ops.column("name"), [i for i, name in enumerate(ops.tables.names) if name == "coalesced"])
-    return np.flatnonzero(~peer & ~with_peers & ~((kind == Kind.BATCH) & coalesced) & (seq >= 0))
 
 
 def arrange(job: Job, ranks: Ints, collective: Ints, hung: int | None) -> list[Block]:

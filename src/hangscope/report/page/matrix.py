@@ -12,7 +12,8 @@ import numpy as np
 
 from hangscope.diagnosis.verdict import Diagnosis
 from hangscope.model import Job
-from hangscope.report.page.blocks import Block, arrange, collectives
+from hangscope.report.matching import collectives
+from hangscope.report.page.blocks import Block, arrange
 from hangscope.report.page.blocks import frontiers as frontiers_of
 from hangscope.report.page.cells import DIFFERS, DONE, SCHEDULED, STARTED, STATES, Cells, fill
 from hangscope.report.page.moments import Moments, is_pair

@@ -40,7 +40,7 @@ def fold(job: Job, ranks: Ints, cells: Cells, letters: Letters) -> list[dict[str
         rows.append(
             {
                 "ranks": runs(mine),
-                "label": spans(mine, limit=3),
+                "label": spans(mine, limit=2),
                 "count": len(places),
                 "node": shown(nodes[0], SHORT) if len(nodes) == 1 else (plural(len(nodes), "node") if nodes else ""),
                 "role": role[places[0]],

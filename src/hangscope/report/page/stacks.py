@@ -101,14 +101,14 @@ def _mains(job: Job, diagnosis: Diagnosis) -> dict[int, Stack]:
 def _last_call(job: Job, rank: int) -> Stack | None:
     """Where no stack was taken: the frames of the rank's oldest call that has not ended, else of its last."""
     part = job.ops.span(rank)
-    rows = range(part.start, part.stop)[-2000:]
-    state, stack = job.ops.column("state"), job.ops.column("stack")
-    ended = [row for row in rows if stack[row]]
-    waiting = [row for row in ended if state[row] in (State.SCHEDULED, State.STARTED)]
-    if not ended:
+    state, stack = job.ops.column("state")[part], job.ops.column("stack")[part]
+    ended = np.flatnonzero(stack > 0)
+    if not len(ended):
         return None
-    operation = job.ops[waiting[0] if waiting else ended[-1]]
-    said = f"where it called {operation.title}" + ("" if waiting else ", its last operation")
+    waiting = ended[(state[ended] == State.SCHEDULED) | (state[ended] == State.STARTED)]
+    row = part.start + int(waiting[0] if len(waiting) else ended[-1])
+    operation = job.ops[row]
+    said = f"where it called {operation.title}" + ("" if len(waiting) else ", its last operation")
     return operation.frames, shown(said), ""
 
 

@@ -25,6 +25,8 @@ _OPERATIONS = 90_000
 _FEWEST = 24
 _UNIT_NS = 1000
 """Times are whole microseconds from the hang, unless the recording is too long for that."""
+_LEAST_NS = 500_000_000
+"""Less than this is not drawn at first: ends are known to 100 ms only."""
 _VIEW = 14
 """So many operations of a rank before the hang are in view at first."""
 
@@ -61,7 +63,7 @@ def timeline(diagnosis: Diagnosis, job: Job, spans: Spans, moments: Moments, let
         "end": int((end - zero) // unit),
         "deviation": None if moments.deviation_ns is None else int((moments.deviation_ns - zero) // unit),
         "deviation_text": moments.deviation_text,
-        "view": _view(begin, counts, int((end - zero) // unit), hang=diagnosis.hang),
+        "view": _view(begin, counts, int((end - zero) // unit), _LEAST_NS // unit, hang=diagnosis.hang),
         "said": _said(job, len(ranks), room if cut else None),
         "clocks": _clocks(job, spans),
     }
@@ -186,7 +188,7 @@ def _bits(job: Job, spans: Spans, rows: Ints, moments: Moments) -> Ints:
     return bits.astype(np.int64)
 
 
-def _view(begin: Ints, counts: list[int], end: int, *, hang: bool) -> list[int]:
+def _view(begin: Ints, counts: list[int], end: int, least: int, *, hang: bool) -> list[int]:
     """What is in view at first: some operations before the hang, and about as much of the wait."""
     if not len(begin):
         return [-1000, max(end, 1000)]
@@ -198,7 +200,7 @@ def _view(begin: Ints, counts: list[int], end: int, *, hang: bool) -> list[int]:
         if len(mine):
             lows.append(int(mine[max(len(mine) - _VIEW, 0)]))
     low = int(np.median(lows)) if lows else int(begin.min())
-    low = min(low, -1000)
+    low = min(low, max(-least, int(begin.min())), -1)
     high = min(max(end, 0), int(-low * 0.9)) if hang else end
     return [int(low * 1.04), max(high, int(-low * 0.08))]
 

@@ -142,6 +142,14 @@ def _merged(boxes: list[Box]) -> Box:
     )
 
 
+def _title(ranks: set[int]) -> str:
+    """Which ranks, where that fits into a box; else how many: the tip names them."""
+    said = spans(ranks)
+    if len(ranks) == 1:
+        return f"rank {said}"
+    return f"ranks {said}" if len(said) <= 12 else f"{len(ranks):,} ranks"
+
+
 def _box(box: Box) -> dict[str, Any]:
     return {
         "x": box.x,
@@ -149,9 +157,9 @@ def _box(box: Box) -> dict[str, Any]:
         "wide": _WIDE,
         "high": _HIGH,
         "role": box.role,
-        "title": ("rank " if len(box.ranks) == 1 else "ranks ") + shown(spans(box.ranks, limit=4), 14),
+        "title": _title(box.ranks),
         "says": shown(f"in {box.operation}" if box.operation else box.says, 22),
-        "under": shown(f"{box.group} · {box.says}" if box.sets > 1 else box.group, 23),
+        "under": shown(f"{box.group} · {plural(box.sets, 'set')}" if box.sets > 1 else box.group, 23),
         "ranks": runs(box.ranks),
         "all": shown(spans(box.ranks, limit=12)),
     }

@@ -1,0 +1,308 @@
+"""The job as a Perfetto trace: nodes are processes, ranks and their groups are tracks, operations are slices.
+
+Open it in ui.perfetto.dev. Arrows (flows) join the parts of one operation on different ranks, and the verdict is a
+slice of its own from the moment of the hang. The file is gzipped protobuf (TrackEvent), which Perfetto opens as it is.
+An operation that has not ended has no end in the trace either.
+
+Field numbers are those of perfetto_trace.proto.
+"""
+
+from __future__ import annotations
+
+import gzip
+import io
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import cache
+
+import numpy as np
+
+from hangscope.diagnosis.verdict import Diagnosis
+from hangscope.model import Job, Kind, State
+from hangscope.report.matching import matches
+from hangscope.report.page.moments import moments
+from hangscope.report.page.texts import LINE, LONG, SHORT, code_line, shown
+from hangscope.report.page.timeline import group_labels
+from hangscope.report.protobuf import Template, fixed64_slot, message, number, text, varint_slot
+from hangscope.report.spans import Ints, Spans, lane_of_row, spans
+from hangscope.report.text import brief, own_frame
+
+_MOST = 4_000_000
+"""More slices than this no browser opens: of a larger job the last of every rank are kept."""
+_CHUNK = 100_000
+_LEAD_NS = 1_000_000_000
+"""The trace begins a second before the first operation."""
+
+_PACKET, _TIMESTAMP, _SEQUENCE, _EVENT, _INTERNED, _FLAGS, _DESCRIPTOR, _CLOCKS = 1, 8, 10, 11, 12, 13, 60, 6
+_BEGIN, _END, _INSTANT = 1, 2, 3
+_ANNOTATION, _TYPE, _NAME_IID, _TRACK, _NAME, _FLOW = 4, 9, 10, 11, 23, 47
+_ARGUMENTS = ("group", "seq", "size_bytes", "state", "dtype", "called at", "duration_ms")
+"""The names of a slice's arguments; their place here, from 1, is their id in the trace."""
+
+Progress = Callable[[int, int, str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """The file's bytes, with what is in it."""
+
+    data: bytes
+    slices: int
+    flows: int
+    left_out: int
+
+
+def render_perfetto(
+    diagnosis: Diagnosis, job: Job, times: Spans | None = None, progress: Progress | None = None
+) -> Trace:
+    """The whole trace."""
+    d = brief(diagnosis)
+    times = spans(job) if times is None else times
+    rows = _kept(job, times)
+    base = int(times.begin_ns[rows].min()) - _LEAD_NS if len(rows) else 0
+    flow = matches(job)
+    flow[~times.known] = 0
+    kept = np.zeros(len(job.ops), dtype=bool)
+    kept[rows] = True
+    flow[~kept] = 0
+    tracks = _Tracks(job, times, rows)
+    names = _Names(job, rows)
+    out = io.BytesIO()
+    with gzip.GzipFile(fileobj=out, mode="wb", compresslevel=2, mtime=0) as file:
+        file.write(_clocks(base))
+        file.write(names.packet())
+        for packet in tracks.packets():
+            file.write(packet)
+        file.write(_verdict(d, job, times, base, tracks, int(times.known.sum()) - len(rows)))
+        for start in range(0, len(rows), _CHUNK):
+            file.write(_slices(job, times, rows[start : start + _CHUNK], base, flow, tracks, names))
+            if progress is not None:
+                progress(min(start + _CHUNK, len(rows)), len(rows), "perfetto")
+    parts = np.bincount(flow[rows]) if len(rows) else np.zeros(1, dtype=np.int64)
+    arrows = int(np.maximum(parts[1:] - 1, 0).sum())
+    return Trace(out.getvalue(), len(rows), arrows, int(times.known.sum()) - len(rows))
+
+
+def _kept(job: Job, times: Spans) -> Ints:
+    """The rows that become slices, lane by lane, each lane in time."""
+    order, _ = lane_of_row(times.lane)
+    order = order[times.known[order]]
+    if len(order) > _MOST:
+        room = max(_MOST // max(len(job.ranks), 1), 1)
+        keep = np.zeros(len(job.ops), dtype=bool)
+        for rank in job.ranks:
+            part = job.ops.span(rank)
+            keep[max(part.stop - room, part.start) : part.stop] = True
+        order = order[keep[order]]
+    return order
+
+
+def _packet(*parts: bytes) -> bytes:
+    return message(_PACKET, *parts, number(_SEQUENCE, 1))
+
+
+def _clocks(base: int) -> bytes:
+    """What the trace's own clock (from 0) is in the time of day, so that Perfetto can show that."""
+
+    def clock(identity: int, at: int) -> bytes:
+        return message(1, number(1, identity), number(2, at))
+
+    return _packet(message(_CLOCKS, clock(6, 0), clock(1, max(base, 0)), number(2, 6)))
+
+
+# ---- tracks ----------------------------------------------------------------------------------------------------------
+
+
+class _Tracks:
+    """One process a node, one thread a rank, below it one track a lane."""
+
+    VERDICT = 1
+
+    def __init__(self, job: Job, times: Spans, rows: Ints) -> None:
+        self.job = job
+        homes: dict[str, list[int]] = {}
+        for rank in job.ranks:
+            homes.setdefault(job.nodes.get(rank, ""), []).append(rank)
+        self.nodes = list(homes.items())
+        first = self.VERDICT + 1 + len(self.nodes)
+        self.rank_track = {rank: first + i for i, rank in enumerate(r for _, ranks in self.nodes for r in ranks)}
+        self.base = first + len(self.rank_track)
+        lanes, index = np.unique(times.lane[rows], return_index=True)
+        self.lanes = lanes
+        self.heads = rows[index]
+
+    def of(self, lane: Ints) -> Ints:
+        found: Ints = self.base + np.searchsorted(self.lanes, lane)
+        return found
+
+    def packets(self) -> Iterable[bytes]:
+        yield _packet(message(_DESCRIPTOR, number(1, self.VERDICT), text(2, "hangscope: the verdict")))
+        for i, (node, ranks) in enumerate(self.nodes):
+            track, pid = self.VERDICT + 1 + i, i + 1
+            name = shown(node, LINE) if node else "node not known"
+            process = message(3, number(1, pid), text(6, name))
+            yield _packet(message(_DESCRIPTOR, number(1, track), process))
+            for rank in ranks:
+                thread = message(4, number(1, pid), number(2, rank + 1), text(5, f"rank {rank}"))
+                yield _packet(message(_DESCRIPTOR, number(1, self.rank_track[rank]), number(5, track), thread))
+        labels = group_labels(self.job)
+        ops = self.job.ops
+        for i, row in enumerate(self.heads.tolist()):
+            parent = self.rank_track[int(ops.column("rank")[row])]
+            name = labels[int(ops.column("group")[row])]
+            kind = int(ops.column("kind")[row])
+            if kind == Kind.SEND:
+                name += f": send to {_peer(ops.column('destination')[row])}"
+            elif kind == Kind.RECV:
+                name += f": recv from {_peer(ops.column('source')[row])}"
+            yield _packet(message(_DESCRIPTOR, number(1, self.base + i), number(5, parent), text(2, name)))
+
+
+def _peer(rank: int) -> str:
+    return "?" if rank < 0 else str(int(rank))
+
+
+# ---- names -----------------------------------------------------------------------------------------------------------
+
+
+class _Names:
+    """Every distinct text once, by a number: names of slices, and texts in arguments."""
+
+    def __init__(self, job: Job, rows: Ints) -> None:
+        ops = job.ops
+        self._strings: dict[str, int] = {}
+        keys = [ops.column(name)[rows].astype(np.int64) for name in ("name", "seq", "kind", "source", "destination")]
+        pair = (keys[2] == Kind.SEND) | (keys[2] == Kind.RECV)
+        columns = [keys[0], np.where(pair, -1, keys[1]), np.where(pair, keys[2], 0)]
+        columns += [np.where(pair, key, -1) for key in keys[3:]]
+        title = np.zeros(len(rows), dtype=np.int64)
+        for column in columns:
+            title = title * (int(column.max(initial=0)) + 2) + column + 1
+            if len(title):
+                _, title = np.unique(title, return_inverse=True)
+                title = title.reshape(-1).astype(np.int64)
+        self.title = np.zeros(len(ops), dtype=np.int64)
+        self.titles: list[str] = []
+        if len(rows):
+            _, first = np.unique(title, return_index=True)
+            self.titles = [shown(ops[row].title, SHORT * 2) for row in rows[first].tolist()]
+            self.title[rows] = title + 1
+        labels = group_labels(job)
+        self.group = np.array([self._id(label) for label in labels] or [0], dtype=np.int64)
+        tables = ops.tables
+        used = np.unique(ops.column("stack")[rows]).tolist()
+        self.line = np.zeros(len(tables.stacks), dtype=np.int64)
+        for stack in used:
+            frames = tables.stack(int(stack))
+            frame = own_frame(frames) or (frames[0] if frames else None)
+            said = "not recorded" if frame is None else f"{code_line(frame)} in {shown(frame.name, SHORT)}"
+            self.line[int(stack)] = self._id(said)
+        dtypes = np.unique(ops.column("in_dtypes")[rows]).tolist()
+        self.dtype = np.zeros(int(max(dtypes, default=0)) + 1, dtype=np.int64)
+        for dtype in dtypes:
+            self.dtype[int(dtype)] = self._id(shown("/".join(tables.dtypes(int(dtype))[:4]) or "not recorded", LINE))
+        self.state = np.array([self._id(state.name.lower()) for state in State], dtype=np.int64)
+
+    def _id(self, said: str) -> int:
+        return self._strings.setdefault(said, len(self._strings) + 1)
+
+    def packet(self) -> bytes:
+        parts = [message(2, number(1, i), text(2, name)) for i, name in enumerate(self.titles, 1)]
+        parts += [message(3, number(1, i), text(2, name)) for i, name in enumerate(_ARGUMENTS, 1)]
+        parts += [message(29, number(1, i), text(2, said)) for said, i in self._strings.items()]
+        return _packet(number(_FLAGS, 3), number(87, 1), message(_INTERNED, *parts))
+
+
+# ---- slices ----------------------------------------------------------------------------------------------------------
+
+
+@cache
+def _template(sized: bool, timed: bool, flowing: bool, ended: bool) -> Template:
+    """One operation: the packet that begins its slice, and where it has ended the one that ends it."""
+
+    def argument(name: str, value: Template) -> Template:
+        return (Template(number(1, _ARGUMENTS.index(name) + 1)) + value).within(_ANNOTATION)
+
+    event = Template(number(_TYPE, _BEGIN)) + varint_slot(_TRACK, "track", 5) + varint_slot(_NAME_IID, "title", 4)
+    if flowing:
+        event += fixed64_slot(_FLOW, "flow")
+    event += argument("group", varint_slot(17, "group", 4)) + argument("state", varint_slot(17, "state", 4))
+    event += argument("called at", varint_slot(17, "line", 4)) + argument("dtype", varint_slot(17, "dtype", 4))
+    event += argument("seq", varint_slot(3, "seq", 9))
+    if sized:
+        event += argument("size_bytes", varint_slot(3, "size", 9))
+    if timed:
+        event += argument("duration_ms", fixed64_slot(5, "duration"))
+    tail = Template(number(_SEQUENCE, 1) + number(_FLAGS, 2))
+    whole = (varint_slot(_TIMESTAMP, "begin", 9) + event.within(_EVENT) + tail).within(_PACKET)
+    if ended:
+        event = Template(number(_TYPE, _END)) + varint_slot(_TRACK, "track", 5)
+        whole += (varint_slot(_TIMESTAMP, "end", 9) + event.within(_EVENT) + tail).within(_PACKET)
+    return whole
+
+
+def _slices(job: Job, times: Spans, rows: Ints, base: int, flow: Ints, tracks: _Tracks, names: _Names) -> bytes:
+    """The packets of some rows, in their order."""
+    ops = job.ops
+    duration = ops.columns["duration_ms"][rows].astype(np.float64)
+    size = ops.column("size_bytes")[rows]
+    columns = {
+        "begin": times.begin_ns[rows] - base,
+        "end": times.end_ns[rows] - base,
+        "track": tracks.of(times.lane[rows]),
+        "title": names.title[rows],
+        "flow": flow[rows],
+        "group": names.group[ops.column("group")[rows]],
+        "state": names.state[np.clip(ops.column("state")[rows], 0, 3)],
+        "line": names.line[ops.column("stack")[rows]],
+        "dtype": names.dtype[ops.column("in_dtypes")[rows]],
+        "seq": np.maximum(ops.column("seq")[rows], 0),
+        "size": np.maximum(size, 0),
+        "duration": np.nan_to_num(duration).view(np.int64),
+    }
+    sort = (size >= 0) * 1 + np.isfinite(duration) * 2 + (flow[rows] > 0) * 4 + ~times.unfinished[rows] * 8
+    lengths = np.zeros(16, dtype=np.int64)
+    for kind in np.unique(sort).tolist():
+        lengths[kind] = len(_template(bool(kind & 1), bool(kind & 2), bool(kind & 4), bool(kind & 8)).data)
+    places = np.cumsum(lengths[sort]) - lengths[sort]
+    out = np.empty(int(lengths[sort].sum()), dtype=np.uint8)
+    for kind in np.unique(sort).tolist():
+        mine = np.flatnonzero(sort == kind)
+        template = _template(bool(kind & 1), bool(kind & 2), bool(kind & 4), bool(kind & 8))
+        filled = template.fill({name: column[mine] for name, column in columns.items()})
+        out[places[mine][:, None] + np.arange(filled.shape[1])[None, :]] = filled
+    return out.tobytes()
+
+
+# ---- the verdict -----------------------------------------------------------------------------------------------------
+
+
+def _verdict(d: Diagnosis, job: Job, times: Spans, base: int, tracks: _Tracks, left_out: int) -> bytes:
+    """A slice from the hang to the end of the evidence, and a mark on the track of every culprit."""
+    when = moments(d, job, times)
+    at = max((when.zero_ns or base) - base, 0)
+    end = max((when.end_ns or base) - base, at)
+    word = "HANG" if d.hang else d.kind.upper()
+    said = {
+        "summary": d.summary,
+        "confidence": f"{d.confidence} ({d.confidence_rule})" if d.confidence_rule else d.confidence,
+        "kind": d.kind,
+        "next": "; ".join(d.next_steps),
+    }
+    if left_out:
+        said["left out"] = f"{left_out:,} older operations: of every rank the last are drawn"
+    arguments = b"".join(message(_ANNOTATION, text(10, k), text(6, shown(v, LONG))) for k, v in said.items() if v)
+    name = text(_NAME, shown(f"{word}: {d.headline or d.summary}", LINE))
+
+    def event(moment: int, kind: int, track: int, *parts: bytes) -> bytes:
+        body = message(_EVENT, number(_TYPE, kind), number(_TRACK, track), *parts)
+        return _packet(number(_TIMESTAMP, moment), body, number(_FLAGS, 2))
+
+    out = event(at, _BEGIN, tracks.VERDICT, name, arguments)
+    if end > at:
+        out += event(end, _END, tracks.VERDICT)
+    for culprit in d.culprits:
+        if culprit.rank in tracks.rank_track:
+            mark = text(_NAME, shown(f"culprit: {culprit.why}" if culprit.why else "culprit", LINE))
+            out += event(at, _INSTANT, tracks.rank_track[culprit.rank], mark)
+    return out
