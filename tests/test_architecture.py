@@ -47,7 +47,7 @@ THIRD_PARTY = {
     "reader": {"numpy"},
     "simulate": {"numpy"},
     "diagnosis": {"numpy"},
-    "report": {"numpy"},
+    "report": {"numpy", "jinja2"},
     "cli": {"numpy", "click", "rich"},
     "demo": {"torch"},  # the training script that the demo starts as a process of its own
 }

@@ -35,13 +35,15 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
 
 
 def test_the_wheel_holds_the_whole_package(wheel: zipfile.ZipFile) -> None:
-    """Every module, the type marker and the published schema are in the wheel; tests and cases are not."""
+    """Every module, the type marker, the published schema and the page's files are in the wheel; tests are not."""
     names = set(wheel.namelist())
     package = ROOT / "src" / "hangscope"
     modules = {str(path.relative_to(package.parent)) for path in package.rglob("*.py")}
     assert modules <= names
     assert "hangscope/py.typed" in names
     assert "hangscope/report/diagnosis.schema.json" in names
+    page = {f"hangscope/report/page/page.{kind}" for kind in ("html", "css", "js")}
+    assert page | {"hangscope/report/page/matrix.js", "hangscope/report/page/timeline.js"} <= names
     assert not [name for name in names if name.startswith(("tests/", "cases/"))]
 
 
@@ -73,11 +75,11 @@ def test_without_a_compiler_the_package_still_installs(tmp_path: Path) -> None:
 
 
 def test_the_wheel_asks_for_little(wheel: zipfile.ZipFile) -> None:
-    """A plain installation needs numpy, click and rich and nothing else; the licence is declared."""
+    """A plain installation needs numpy, click, rich and jinja2 and nothing else; the licence is declared."""
     (metadata,) = (name for name in wheel.namelist() if name.endswith("METADATA"))
     text = wheel.read(metadata).decode()
     needed = re.findall(r"^Requires-Dist: ([A-Za-z0-9_-]+)[^;\n]*$", text, re.MULTILINE)
-    assert sorted(needed) == ["click", "numpy", "rich"]
+    assert sorted(needed) == ["click", "jinja2", "numpy", "rich"]
     assert "License-Expression: Apache-2.0" in text
     assert "Requires-Python: >=3.10" in text
 

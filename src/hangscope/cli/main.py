@@ -32,7 +32,7 @@ VERBS = {
     "watch": "Show live who waits for whom.",
     "collect": "Bring every node's part into one incident.",
     "diagnose": "Name the rank, node, operation, code line and link that hung a job.",
-    "report": "Write the diagnosis to a file: .json, .txt or .md by its ending.",
+    "report": "Write the diagnosis to files: a web page, a Perfetto trace, JSON, text or a ticket.",
     "bundle": "Make the one file that a support ticket needs.",
     "show": "List the operations themselves, filtered by rank, group, state.",
     "simulate": "Write dumps of a synthetic job of any size, layout, fault and format.",

@@ -24,7 +24,7 @@ from hangscope.report.page.moments import moments
 from hangscope.report.page.texts import LINE, LONG, SHORT, code_line, shown
 from hangscope.report.page.timeline import group_labels
 from hangscope.report.protobuf import Template, fixed64_slot, message, number, text, varint_slot
-from hangscope.report.spans import Ints, Spans, lane_of_row, spans
+from hangscope.report.spans import Ints, Spans, lane_of_row, paired, ranked, spans
 from hangscope.report.text import brief, own_frame
 
 _MOST = 4_000_000
@@ -171,16 +171,13 @@ class _Names:
     def __init__(self, job: Job, rows: Ints) -> None:
         ops = job.ops
         self._strings: dict[str, int] = {}
-        keys = [ops.column(name)[rows].astype(np.int64) for name in ("name", "seq", "kind", "source", "destination")]
-        pair = (keys[2] == Kind.SEND) | (keys[2] == Kind.RECV)
-        columns = [keys[0], np.where(pair, -1, keys[1]), np.where(pair, keys[2], 0)]
-        columns += [np.where(pair, key, -1) for key in keys[3:]]
-        title = np.zeros(len(rows), dtype=np.int64)
-        for column in columns:
-            title = title * (int(column.max(initial=0)) + 2) + column + 1
-            if len(title):
-                _, title = np.unique(title, return_inverse=True)
-                title = title.reshape(-1).astype(np.int64)
+        name, seq, kind, source, target = (
+            ops.column(column)[rows].astype(np.int64) for column in ("name", "seq", "kind", "source", "destination")
+        )
+        pair = (kind == Kind.SEND) | (kind == Kind.RECV)
+        title = paired(name, np.clip(seq, -1, 1 << 40) + 1) * 3
+        title[pair] = paired(paired(source[pair] + 1, target[pair] + 1), kind[pair]) * 3 + 1
+        title = ranked(title)
         self.title = np.zeros(len(ops), dtype=np.int64)
         self.titles: list[str] = []
         if len(rows):

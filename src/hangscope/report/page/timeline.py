@@ -15,7 +15,7 @@ from hangscope.model import Job, Kind
 from hangscope.report.page.columns import pack
 from hangscope.report.page.moments import Moments
 from hangscope.report.page.texts import SHORT, code_line, shown
-from hangscope.report.spans import Ints, Spans
+from hangscope.report.spans import Ints, Spans, paired, ranked
 from hangscope.report.strip import Letters
 from hangscope.report.text import own_frame
 from hangscope.words import plural, size
@@ -155,10 +155,7 @@ def _mixed(keys: Ints) -> Ints:
     """One number a row; rows that are equal have the same."""
     ids = np.zeros(len(keys), dtype=np.int64)
     for column in keys.T:
-        _, small = np.unique(column, return_inverse=True)
-        ids = ids * (int(small.max()) + 1) + small.reshape(-1)
-        _, ids = np.unique(ids, return_inverse=True)
-        ids = ids.reshape(-1)
+        ids = paired(ids, ranked(column))
     return ids
 
 
