@@ -42,6 +42,11 @@ def matrix(diagnosis: Diagnosis, job: Job, moments: Moments, letters: Letters) -
         if head["columns"]:
             columns.append(head)
             cells.append(part)
+    if not any(head["hung"] for head in columns):
+        told = _told(diagnosis, ranks)
+        if told is not None:
+            columns.insert(0, told[0])
+            cells.insert(0, told[1])
     pairs = peers(diagnosis, job, ranks)
     if pairs is not None:
         columns.append(pairs[0])
@@ -113,6 +118,25 @@ def _block(
         },
         cells,
     )
+
+
+def _told(diagnosis: Diagnosis, ranks: Ints) -> tuple[dict[str, Any], Cells] | None:
+    """The hung operation as the verdict tells it, where no dump holds it: one column."""
+    operation = diagnosis.operation
+    if operation is None or is_pair(operation) or not operation.state_by_rank:
+        return None
+    cells = np.zeros((len(ranks), 1), dtype=np.uint8)
+    for rank, state in operation.state_by_rank.items():
+        place = int(np.searchsorted(ranks, rank))
+        if place < len(ranks) and int(ranks[place]) == rank:
+            cells[place, 0] = STATES.get(state, STATES["unknown"])
+    column = {
+        "at": "now" if operation.seq is None else f"#{operation.seq}",
+        "name": shown(operation.name, SHORT),
+        "frontier": True,
+    }
+    note = "no dump holds it: as logs and the other ranks tell"
+    return {"label": shown(operation.group, SHORT), "hung": True, "columns": [column], "note": note}, cells
 
 
 def _usual(job: Job, rows: Ints) -> str:

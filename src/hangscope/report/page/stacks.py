@@ -41,6 +41,8 @@ def stacks(diagnosis: Diagnosis, job: Job, moments: Moments) -> dict[str, Any] |
         said = (
             "Grey frames are the same on both; the marked one is where they part." if shared else "No frame in common."
         )
+    if culprit is None and diagnosis.culprits:
+        culprit, left = diagnosis.culprits[0].rank, ((), "no stack was taken", "")
     sides = [
         _side("culprit", culprit, left, shared, both=both),
         _side("a rank that waits" if diagnosis.culprits else "a rank", victim, right, shared, both=both),

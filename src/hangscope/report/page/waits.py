@@ -96,17 +96,25 @@ def _roots(diagnosis: Diagnosis, circle: Mapping[int, Wait]) -> list[Box]:
 
 def _victims(diagnosis: Diagnosis, roots: set[int]) -> list[Box]:
     boxes: dict[tuple[int, str, str, frozenset[int]], Box] = {}
-    everyone = {victim.rank for victim in diagnosis.victims}
+    last: dict[tuple[int, str, str, frozenset[int]], frozenset[int]] = {}
+    everyone = roots | {victim.rank for victim in diagnosis.victims}
+    known: dict[tuple[int, ...], tuple[frozenset[int], frozenset[int]]] = {}  # thousands wait for the same
     for victim in diagnosis.victims:
         if victim.rank in roots:
             continue  # it is a box already
-        direct = bool(set(victim.waits_for) & roots) or not roots
+        if victim.waits_for not in known:
+            named = frozenset(everyone.intersection(victim.waits_for))
+            known[victim.waits_for] = frozenset(named & roots), named
+        at_root, targets = known[victim.waits_for]
+        direct = bool(at_root) or not roots
         level = 1 if direct else max(len(victim.chain) - 1, 2)
         # A group's members wait for each other's absent ones: where that is a set of victims, it is drawn once.
-        key = (level, victim.group or "", victim.operation or "", frozenset(set(victim.waits_for) & roots))
+        key = (level, victim.group or "", victim.operation or "", at_root)
         box = boxes.setdefault(key, Box(set(), level, "waiting", "", victim.group or "", victim.operation or ""))
         box.ranks.add(victim.rank)
-        box.waits_for |= set(victim.waits_for) & (everyone | roots)
+        if targets is not last.get(key):
+            box.waits_for |= targets
+            last[key] = targets
     for box in boxes.values():
         box.says = plural(len(box.ranks), "rank")
     return list(boxes.values())
