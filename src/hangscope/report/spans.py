@@ -24,7 +24,7 @@ _MEETING = ("all_reduce", "all_gather", "allgather", "reduce_scatter", "all_to_a
 _COMPARED = 24
 """The last so many collectives of every group tell its members' clocks apart."""
 _ROUNDS = 30
-_COUNTED = 1 << 25
+_COUNTED = 1 << 20
 _SETTLED_NS = 1_000_000
 _TOLERANCE_NS = 100_000_000
 """The watchdog notices ends in sweeps 100 ms apart (torch 2.2-2.15): less cannot be told from chance."""
@@ -144,7 +144,7 @@ def ranked(keys: Ints) -> Ints:
     if not len(keys):
         return keys.astype(np.int64)
     low, high = int(keys.min()), int(keys.max())
-    if high - low <= _COUNTED:
+    if high - low <= max(_COUNTED, 8 * len(keys)):
         seen = np.zeros(high - low + 1, dtype=bool)
         seen[keys - low] = True
         places: Ints = (np.cumsum(seen) - 1)[keys - low]

@@ -126,7 +126,8 @@ def _told(diagnosis: Diagnosis, ranks: Ints) -> tuple[dict[str, Any], Cells] | N
     if operation is None or is_pair(operation) or not operation.state_by_rank:
         return None
     cells = np.zeros((len(ranks), 1), dtype=np.uint8)
-    for rank, state in operation.state_by_rank.items():
+    states = dict.fromkeys((c.rank for c in diagnosis.culprits if diagnosis.kind == "absent"), "not launched")
+    for rank, state in {**states, **operation.state_by_rank}.items():
         place = int(np.searchsorted(ranks, rank))
         if place < len(ranks) and int(ranks[place]) == rank:
             cells[place, 0] = STATES.get(state, STATES["unknown"])

@@ -86,6 +86,9 @@
     pen.restore();
     for (let i = 0; i < pinned; i++) drawRow(rows[i], TOP + i * ROW, wide, i === cursor.row);
     drawMarks(wide, high);
+    box.dataset.from = Math.round(view[0]);
+    box.dataset.to = Math.round(view[1]);
+    box.dataset.rows = rows.length;
     drawAxis(wide);
     if (!rows.length) { pen.fillStyle = style.faint; pen.fillText("no rank passes the filter", gutter(), TOP + 10); }
   }
