@@ -72,9 +72,12 @@ def timeline(diagnosis: Diagnosis, job: Job, spans: Spans, moments: Moments, let
 def _chosen(diagnosis: Diagnosis, job: Job, letters: Letters) -> list[int]:
     """Those at fault first, then those in the hung operation, then the rest by node and rank."""
 
+    members = () if diagnosis.operation is None else diagnosis.operation.state_by_rank
+
     def weight(rank: int) -> tuple[bool, bool, int, int]:
-        members = () if diagnosis.operation is None else diagnosis.operation.state_by_rank
-        return letters.by_rank.get(rank, ".") not in "X><-", rank not in members, homes[job.nodes.get(rank, "")], rank
+        if letters.by_rank.get(rank, ".") in "X><-":
+            return False, False, 0, rank
+        return True, rank not in members, homes[job.nodes.get(rank, "")], rank
 
     homes: dict[str, int] = {}
     for rank in job.ranks:
@@ -83,11 +86,11 @@ def _chosen(diagnosis: Diagnosis, job: Job, letters: Letters) -> list[int]:
     if len(ordered) <= _RANKS:
         return ordered
     telling = [rank for rank in ordered if letters.by_rank.get(rank, ".") in "X><-"][: _RANKS // 4]
-    members = [] if diagnosis.operation is None else [r for r in ordered if r in diagnosis.operation.state_by_rank]
+    inside = [rank for rank in ordered if rank in members]
     first: dict[str, int] = {}
     for rank in job.ranks:
         first.setdefault(job.nodes.get(rank, f"rank {rank}"), rank)
-    chosen = dict.fromkeys([*telling, *members[: _RANKS // 4], *first.values(), *ordered])
+    chosen = dict.fromkeys([*telling, *inside[: _RANKS // 4], *first.values(), *ordered])
     return sorted(list(chosen)[:_RANKS], key=weight)
 
 
