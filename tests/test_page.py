@@ -7,6 +7,7 @@ import json
 import re
 import time
 import zlib
+from dataclasses import replace
 from functools import cache
 from html.parser import HTMLParser
 from pathlib import Path
@@ -18,7 +19,7 @@ import pytest
 import hangscope
 import sample_verdicts
 from big_jobs import big_job, its_verdict
-from hangscope.diagnosis.verdict import Diagnosis
+from hangscope.diagnosis.verdict import Completeness, Diagnosis
 from hangscope.model import Facts, Job, Operations
 from hangscope.report.page.columns import pack
 from hangscope.report.page.render import render_page
@@ -112,8 +113,13 @@ def test_the_head_says_what_people_ask_first() -> None:
 
 def test_what_would_raise_the_confidence_is_said_where_it_is_not_high() -> None:
     """A verdict that is not sure names the evidence that is missing; one that is sure names none."""
-    assert "Python stacks (0 of 4 ranks have one)" in render_page(*judged("link_stall"))
-    assert "would raise it" not in render_page(*judged("mesh_absent"))
+    unsure = replace(
+        sample_verdicts.small("absent"), confidence="medium", completeness=Completeness(4, 3, 0, 4, 4, (2,))
+    )
+    page = render_page(unsure, without_dumps())
+    assert "Python stacks (0 of 4 ranks have one)" in page
+    assert "flight recorder dumps of rank 2 (3 of 4 ranks have one)" in page
+    assert "would raise it" not in render_page(replace(unsure, confidence="high"), without_dumps())
 
 
 def test_the_policy_allows_the_pages_own_script_alone() -> None:
