@@ -5,7 +5,20 @@ from __future__ import annotations
 import numpy as np
 
 from hangscope.diagnosis.verdict import Completeness, Culprit, Diagnosis, Finding, OperationInFlight, Victim
-from hangscope.model import COLUMNS, Dump, Facts, Frame, Group, Job, Operations, Source, State, Tables
+from hangscope.model import (
+    COLUMNS,
+    Dump,
+    Facts,
+    Frame,
+    Group,
+    Job,
+    Operations,
+    PythonError,
+    Source,
+    State,
+    Tables,
+    ThreadStack,
+)
 
 T0 = 1_790_000_000_000_000_000
 STEP_NS = 120_000_000
@@ -13,19 +26,20 @@ SIZE = 8
 """Ranks of a tensor group, and of a node."""
 
 
-def big_job(ranks: int, steps: int, culprit: int, ahead_ns: dict[str, int] | None = None) -> Job:
+def big_job(ranks: int, steps: int, culprit: int, ahead_ns: dict[str, int] | None = None, text: str = "") -> Job:
     """Each step an all_reduce in the tensor group and one among all; `culprit` does not come to its last tensor call.
 
-    `ahead_ns` sets the clocks of nodes wrong.
+    `ahead_ns` sets the clocks of nodes wrong; `text` stands in every name.
     """
     per_rank = 2 * steps
     of = np.repeat(np.arange(ranks), per_rank)
     at = np.tile(np.arange(per_rank), ranks)
     step, everyone = at // 2 + 1, at % 2
-    nodes = {rank: f"gpu-node-{rank // SIZE:04d}" for rank in range(ranks)}
+    nodes = {rank: f"gpu-node-{rank // SIZE:04d}{text}" for rank in range(ranks)}
     tables = Tables()
-    name = tables.add_name("all_reduce")
-    stack = tables.add_stack((Frame("reduce", "/workspace/model.py", 58), Frame("main", "/workspace/train.py", 9)))
+    name = tables.add_name(f"all_reduce{text}")
+    frames = (Frame(f"reduce{text}", f"/workspace/model{text}.py", 58), Frame("main", f"/workspace/{text}", 9))
+    stack = tables.add_stack(frames)
     home = of // SIZE
     hung = culprit // SIZE
     last = step == steps
@@ -59,7 +73,7 @@ def big_job(ranks: int, steps: int, culprit: int, ahead_ns: dict[str, int] | Non
     members = [tuple(range(first, min(first + SIZE, ranks))) for first in range(0, ranks, SIZE)]
     groups = (
         Group(0, "0", "default_pg", tuple(range(ranks))),
-        *(Group(i, str(i), "mesh_tp", ranks_of) for i, ranks_of in enumerate(members, 1)),
+        *(Group(i, f"{i}{text}", f"mesh_tp{text}", ranks_of) for i, ranks_of in enumerate(members, 1)),
     )
     dump = {"version": "2.10", "backend": "nccl", "library_version": "2.28.9", "timing": True, "has_stacks": True}
     dumps = {
@@ -74,9 +88,22 @@ def big_job(ranks: int, steps: int, culprit: int, ahead_ns: dict[str, int] | Non
         status={},
         nodes=nodes,
         processes={},
-        facts=Facts(),
+        facts=_facts(culprit, frames, text),
         gaps=(),
         inputs=("job",),
+    )
+
+
+def _facts(culprit: int, frames: tuple[Frame, ...], text: str) -> Facts:
+    """A stack of the culprit and of another rank, each in a place of its own."""
+    source = Source(f"stacks{text}.txt", "line 2")
+    other = (Frame(f"read_shard{text}", f"/workspace/data{text}.py", 72), *frames[1:])
+    return Facts(
+        stacks=(
+            ThreadStack(culprit, 4711, f"main{text}", other, source, main=True),
+            ThreadStack(culprit ^ 1, 4712, f"main{text}", frames, source, main=True),
+        ),
+        errors=(PythonError(culprit, f"ValueError{text}", text, frames, source),),
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,8 @@ import pytest
 import hangscope
 from big_jobs import big_job, its_verdict
 from dumpkit import entry, group, packed, top
+from hangscope.diagnosis.verdict import Diagnosis, Finding, FirstReported, LastCompleted, Link, LinkEnd, RuledOut
+from hangscope.model import Frame, Gap, Job, Source
 from hangscope.report.page.render import render_page
 
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
@@ -288,8 +290,8 @@ HOSTILE = (
 )
 
 
-def hostile_job(folder: Path) -> str:
-    """The page of a job in which every name that evidence can set is hostile."""
+def evidence(folder: Path) -> tuple[Diagnosis, Job]:
+    """A job from dumps, logs and a roster in which every name that they can set is hostile."""
     for rank in range(4):
         entries = []
         for record, text in enumerate(HOSTILE):
@@ -314,23 +316,66 @@ def hostile_job(folder: Path) -> str:
         log += f'\n[rank{rank}]:   File "{HOSTILE[0]}", line 1, in {HOSTILE[2]}'
         (node / f"rank_{rank}.log").write_text(log + f"\n[rank{rank}]: ValueError: {HOSTILE[4]}\n", encoding="utf-8")
     job = hangscope.load(folder)
-    return render_page(hangscope.diagnose(job), job)
+    return hangscope.diagnose(job), job
+
+
+def poisoned(value: Any, text: str) -> Any:
+    """`value` with `text` in every string of it, those apart that hangscope chooses itself."""
+    if isinstance(value, str):
+        return value + text
+    if isinstance(value, tuple):
+        return tuple(poisoned(item, text) for item in value)
+    if isinstance(value, dict):
+        return {key: poisoned(item, text) for key, item in value.items()}
+    if is_dataclass(value) and not isinstance(value, type):
+        own = ("kind", "confidence", "state_by_rank")
+        return replace(
+            value, **{f.name: poisoned(getattr(value, f.name), text) for f in fields(value) if f.name not in own}
+        )
+    return value
+
+
+def everywhere(text: str) -> tuple[Diagnosis, Job]:
+    """A hang whose every name, sentence, source and frame holds `text`."""
+    job = big_job(16, 6, culprit=5, text=text)
+    verdict = its_verdict(job, 6, culprit=5)
+    link = Link(LinkEnd(5, "node", "mlx5_0"), LinkEnd(6, "node", "mlx5_1"), 0, "")
+    more = {
+        "link": link,
+        "ruled_out": (RuledOut("gpu", "why"),),
+        "gaps": (Gap("what", "why", 3, "node", Source("file", "place")),),
+        "first_reported": FirstReported(4, "node", None, "all_reduce"),
+        "last_completed": LastCompleted("mesh", 5, "all_reduce", (Frame("f", "/w/x.py", 1),), None),
+        "evidence": (Finding("fact", (Source("file", "line 1"),), ("detail",)),),
+        "versions": {"torch": "2.11"},
+    }
+    return poisoned(replace(verdict, **more), text), job
 
 
 @pytest.mark.parametrize("size", [WIDE, PHONE], ids=["wide", "phone"])
-def test_nothing_in_evidence_can_run_or_break_the_page(show: Any, tmp_path: Path, size: tuple[int, int]) -> None:
+@pytest.mark.parametrize("what", ["evidence", "markup", "long"])
+def test_nothing_in_evidence_can_run_or_break_the_page(
+    show: Any, tmp_path: Path, what: str, size: tuple[int, int]
+) -> None:
     """Markup, script addresses, quotes, template and bidi marks and 10 kB names in files, nodes, groups, functions, log
     lines and frames are shown as text: nothing runs, no element comes of them, and the layout holds."""
-    shown = show(hostile_job(tmp_path / "evidence"), size=size)
+    made = {
+        "evidence": lambda: evidence(tmp_path / "evidence"),
+        "markup": lambda: everywhere("".join(text for text in HOSTILE if len(text) < 100)),
+        "long": lambda: everywhere("A" * 10_000),
+    }
+    html = render_page(*made[what]())
+    assert len(html) < 1_000_000
+    shown = show(html, size=size)
     assert shown.page.evaluate("window.pwned") is None
-    counts = shown.page.evaluate(
-        "['script', 'img', 'a', 'iframe', 'style'].map((t) => document.querySelectorAll(t).length)"
-    )
-    assert counts == [2, 0, 0, 0, 1]
+    count = "['script', 'img', 'a', 'iframe', 'style', 'body *:not(header):is([onload], [onerror])']"
+    assert shown.page.evaluate(f"{count}.map((t) => document.querySelectorAll(t).length)") == [2, 0, 0, 0, 1, 0]
     assert shown.overflow() == 0
-    box = shown.page.locator("#lines-canvas").bounding_box()
-    shown.page.locator("#lines-canvas").hover(position={"x": box["width"] - 20, "y": 71})
+    canvas = shown.page.locator("#lines-canvas")
+    canvas.hover(position={"x": canvas.bounding_box()["width"] - 20, "y": 71})
     assert shown.page.locator("#tip").bounding_box()["width"] <= size[0]
-    for text in shown.page.locator("body").all_inner_texts():
-        assert not {"\u202e", "\u2066", "\u200f", "\u2028"} & set(text)
-    assert "{{ 7 * 7 }}" in shown.page.content()
+    said = shown.page.evaluate("document.body.innerText")
+    assert not {"\u202e", "\u2066", "\u200f", "\u2028"} & set(said)
+    if what == "markup":
+        assert "<script>window.pwned=1</script>" in said
+        assert "{{ 7 * 7 }}" in said

@@ -33,7 +33,7 @@ def answer(diagnosis: Diagnosis, job: Job) -> dict[str, Any]:
     return {
         "word": word,
         "tone": tone,
-        "headline": shown(d.headline or d.summary, 400),
+        "headline": shown(d.headline or d.summary),
         "summary": shown(d.summary, LONG),
         "kind": d.kind,
         "confidence": d.confidence,
@@ -70,6 +70,10 @@ def _word(d: Diagnosis) -> tuple[str, str]:
     return _WORDS[outcome]
 
 
+def _short(name: str) -> str:
+    return shown(name, 64)
+
+
 def _kind(kind: str) -> str:
     return "GPU" if kind == "gpu" else shown(kind, SHORT)
 
@@ -81,7 +85,10 @@ def _facts(d: Diagnosis, job: Job) -> Iterator[tuple[str, str]]:
     yield from _who(d.culprits)
     operation = d.operation
     if operation is not None:
-        parts = [f"{title(operation.name, operation.seq)} of {operation.group}", plural(len(operation.members), "rank")]
+        parts = [
+            f"{_short(title(operation.name, operation.seq))} of {_short(operation.group)}",
+            plural(len(operation.members), "rank"),
+        ]
         if operation.bytes is not None:
             parts.append(size(operation.bytes))
         if operation.dtypes:
@@ -89,7 +96,7 @@ def _facts(d: Diagnosis, job: Job) -> Iterator[tuple[str, str]]:
         yield "operation", " · ".join(parts)
         frame = own_frame(operation.frames)
         if frame is not None:
-            yield "called at", f"{code_line(frame)} in {frame.name}"
+            yield "called at", f"{code_line(frame)} in {_short(frame.name)}"
     where = _culprit_line(d, job)
     if where:
         yield "culprit is at", where
@@ -103,7 +110,7 @@ def _facts(d: Diagnosis, job: Job) -> Iterator[tuple[str, str]]:
 def _who(culprits: Sequence[Culprit]) -> Iterator[tuple[str, str]]:
     if len(culprits) <= _CULPRITS:
         for culprit in culprits:
-            parts = [f"rank {culprit.rank}", f"node {culprit.node}" if culprit.node else "node not known"]
+            parts = [f"rank {culprit.rank}", f"node {_short(culprit.node)}" if culprit.node else "node not known"]
             if culprit.gpu:
                 parts.append(f"GPU {culprit.gpu.removeprefix('0000:')}")
             if culprit.local_rank is not None:
@@ -116,7 +123,7 @@ def _who(culprits: Sequence[Culprit]) -> Iterator[tuple[str, str]]:
     for culprit in culprits:
         homes.setdefault(culprit.node, []).append(culprit.rank)
     for node, ranks in list(homes.items())[:_CULPRITS]:
-        yield "culprits", f"{rank_list(ranks, 6)} · {node or 'node not known'}"
+        yield "culprits", f"{rank_list(ranks, 6)} · {_short(node or 'node not known')}"
     if len(homes) > _CULPRITS:
         yield "culprits", f"and on {plural(len(homes) - _CULPRITS, 'more node')}"
 
@@ -128,17 +135,17 @@ def _culprit_line(d: Diagnosis, job: Job) -> str:
     if not stacks:
         raised = [e for e in job.facts.errors if e.rank in accused and e.frames and not e.consequence]
         last = own_frame(tuple(reversed(raised[0].frames))) if raised else None
-        return "" if last is None else f"{code_line(last)} in {last.name} (raised {raised[0].type})"
+        return "" if last is None else f"{code_line(last)} in {_short(last.name)} (raised {_short(raised[0].type)})"
     newest = max(stacks, key=lambda s: (-(s.rank or 0), s.sample))
     frame = own_frame(newest.frames)
     if frame is None:
         return ""
     which = f" (rank {newest.rank})" if len(accused) > 1 else ""
-    return f"{code_line(frame)} in {frame.name}{which}"
+    return f"{code_line(frame)} in {_short(frame.name)}{which}"
 
 
 def _end(end: LinkEnd) -> str:
-    known = ", ".join(part for part in (end.node, end.nic) if part)
+    known = ", ".join(_short(part) for part in (end.node, end.nic) if part)
     return f"rank {end.rank}{f' ({known})' if known else ''}"
 
 

@@ -10,6 +10,7 @@ import numpy as np
 from hangscope.diagnosis.verdict import Diagnosis, OperationInFlight
 from hangscope.model import Group, Job, Kind, State
 from hangscope.report.page.agreement import differs
+from hangscope.report.page.texts import SHORT, shown
 from hangscope.report.spans import Ints, Spans
 from hangscope.report.strip import title
 
@@ -47,7 +48,7 @@ def moments(diagnosis: Diagnosis, job: Job, spans: Spans) -> Moments:
     begun = waiting if len(waiting) else hung
     if diagnosis.hang and diagnosis.operation is not None and len(begun):
         zero = int(spans.begin_ns[begun].min())
-        text = f"first launch of {title(diagnosis.operation.name, diagnosis.operation.seq)}"
+        text = f"first launch of {shown(title(diagnosis.operation.name, diagnosis.operation.seq), SHORT)}"
     elif diagnosis.hang and spans.unfinished.any():
         zero, text = int(spans.begin_ns[spans.unfinished].min()), "oldest operation that has not ended"
     elif diagnosis.hang and diagnosis.waiting_s is not None and end is not None:
@@ -59,7 +60,7 @@ def moments(diagnosis: Diagnosis, job: Job, spans: Spans) -> Moments:
     deviation, why = _deviation(diagnosis, job, spans, hung, zero)
     if odd is not None:
         deviation = int(spans.begin_ns[odd])
-        why = f"rank {job.ops.column('rank')[odd]} calls {job.ops[odd].title}"
+        why = f"rank {job.ops.column('rank')[odd]} calls {shown(job.ops[odd].title, SHORT)}"
     return Moments(zero, text, end, deviation, why, hung, group, odd)
 
 
