@@ -251,7 +251,7 @@ def test_operations_of_one_lane_follow_each_other(name: str) -> None:
         rows = np.flatnonzero((found.lane == lane) & found.known)
         assert (found.end_ns[rows] >= found.begin_ns[rows]).all()
         ended = rows[~found.unfinished[rows]]
-        assert (found.begin_ns[ended][1:] >= found.end_ns[ended][:-1] - 1000).all()
+        assert (found.begin_ns[ended][1:] >= found.end_ns[ended][:-1]).all()
 
 
 # ---- the other views -------------------------------------------------------------------------------------------------

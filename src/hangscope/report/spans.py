@@ -168,8 +168,8 @@ def _after_the_one_before(begin: Ints, end: Ints, lane: Ints, known: Bools) -> I
     until = np.maximum.accumulate((np.maximum(begin, end)[order] - base) // 1000 + place)
     before = np.append(-1, until[:-1]) - place
     moved: Ints = begin.copy()
-    free = base + before * 1000
-    moved[order] = np.where((before > 0) & (free > begin[order]), free, begin[order])
+    free = base + (before + 1) * 1000  # rounded up: not a nanosecond before the end
+    moved[order] = np.where((before >= 0) & (free > begin[order]), free, begin[order])
     return moved
 
 
