@@ -65,15 +65,21 @@ $(READY_TORCH): $(READY)
 		  echo "hint: make TORCH=torch==2.13.0 … takes the build with CUDA, some gigabytes"; }; fi
 	@touch $@
 
-# `collect` is tested against a real sshd.
+# `collect` is tested against a real sshd, the page in a real Chromium.
 test-deps:
-	@if [ -x /usr/sbin/sshd ]; then :; \
-	elif [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
-		echo "apt-get install openssh-server"; \
-		{ apt-get update -qq && DEBIAN_FRONTEND=noninteractive \
-			apt-get install -y -qq --no-install-recommends openssh-server; } >/dev/null 2>&1 || \
-			echo "note: openssh-server could not be installed: tests that need sshd will skip"; \
-	else echo "note: no sshd here: tests that need it will skip"; fi
+	@$(call apt,/usr/sbin/sshd,openssh-server,tests that need sshd)
+	@$(call apt,/usr/bin/chromium,chromium,tests that open the page in a browser)
+
+# $(call apt,FILE,PACKAGE,WHAT): has PACKAGE installed where FILE is not there, or says that WHAT will skip.
+define apt
+if [ -x $(1) ]; then :; \
+elif [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+	echo "apt-get install $(2)"; \
+	{ apt-get update -qq && DEBIAN_FRONTEND=noninteractive \
+		apt-get install -y -qq --no-install-recommends $(2); } >/dev/null 2>&1 || \
+		echo "note: $(2) could not be installed: $(3) will skip"; \
+else echo "note: no $(notdir $(1)) here: $(3) will skip"; fi
+endef
 
 clean:
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis src/*.egg-info
