@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import gzip
 import hashlib
 import io
@@ -430,6 +431,27 @@ def test_the_command_makes_a_bundle_with_verdict_and_ticket(
     assert main(["diagnose", str(tmp_path / "x.tar.gz")]) == 1
 
 
+def test_the_page_in_a_bundle_is_redacted_and_whole(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """verdict.html in a bundle has no host, user or path of the place it was made at, and its script is still its own;
+    an older page of the incident is replaced, and left out where no new one is made."""
+    case = tmp_path / "hang"
+    shutil.copytree(HERE / "cases/sigkill", case)
+    (case / "incident.json").write_text('{"schema": "hangscope.incident/1"}')
+    (case / "verdict.html").write_text("an older page of gpu-worker-6")
+    assert main(["bundle", str(case), "-o", str(tmp_path / "x.tar.gz"), "--pseudonymise"]) == 0
+    extract(tmp_path / "x.tar.gz", tmp_path / "out")
+    page = (tmp_path / "out/verdict.html").read_text()
+    assert "gpu-worker" not in page
+    assert str(tmp_path) not in page
+    assert "rank 3" in page
+    script = page.split("<script>")[1].split("</script>")[0]
+    checksum = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    assert f"script-src 'sha256-{checksum}'" in page
+    assert main(["bundle", str(case), "-o", str(tmp_path / "y.tar.gz"), "--no-verdict"]) == 0
+    extract(tmp_path / "y.tar.gz", tmp_path / "bare")
+    assert not (tmp_path / "bare/verdict.html").exists()
+
+
 def test_the_command_keeps_the_culprits_evidence_below_a_size(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -437,7 +459,7 @@ def test_the_command_keeps_the_culprits_evidence_below_a_size(
     target = tmp_path / "x.tar.gz"
     case = HERE / "cases/sigkill8"
     assert main(["bundle", str(case), "-o", str(target)]) == 0
-    limit = target.stat().st_size * 8 // 10
+    limit = target.stat().st_size * 6 // 10
     assert main(["bundle", str(case), "-o", str(target), "--max-size", str(limit)]) == 0
     assert target.stat().st_size <= limit
     assert "left out to keep the bundle small: NCCL logs of ranks" in capsys.readouterr().err

@@ -313,3 +313,70 @@ def test_report_that_cannot_be_written_says_so(tmp_path: Path) -> None:
     assert done.stderr.startswith("error: ")
     assert "Traceback" not in done.stderr
     assert list(tmp_path.iterdir()) == [blocker]
+
+
+def test_report_writes_several_forms_at_once_and_says_their_sizes(tmp_path: Path) -> None:
+    """Several -o read the job once, each in its form; stderr names every file with its size, stdout stays empty."""
+    names = ["hang.html", "hang.perfetto-trace", "verdict.json", "verdict.txt", "ticket.md"]
+    options = [word for name in names for word in ("-o", str(tmp_path / name))]
+    done = hangscope("report", CASES / "skipped", *options)
+    assert done.returncode == 1
+    assert done.stdout == ""
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(names)
+    for line, name in zip(done.stderr.splitlines(), names, strict=True):
+        assert re.fullmatch(rf"wrote {re.escape(str(tmp_path / name))} \([\d.]+ (B|KiB|MiB)\)", line)
+    assert (tmp_path / "hang.html").read_text(encoding="utf-8").startswith("<!doctype html>")
+    assert (tmp_path / "hang.perfetto-trace").read_bytes()[:2] == b"\x1f\x8b"
+
+
+def test_report_overwrites_only_when_told_to(tmp_path: Path) -> None:
+    """A file that is there is refused before anything is written; --force overwrites it."""
+    target = tmp_path / "hang.html"
+    target.write_text("mine")
+    done = hangscope("report", CASES / "skipped", "-o", tmp_path / "new.json", "-o", target)
+    assert done.returncode == 2
+    assert "is there already" in done.stderr
+    assert "--force" in done.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["hang.html"]
+    assert target.read_text() == "mine"
+    assert hangscope("report", CASES / "skipped", "-o", target, "--force").returncode == 1
+    assert target.read_text(encoding="utf-8") != "mine"
+
+
+def test_report_takes_the_form_from_format_whatever_the_ending(tmp_path: Path) -> None:
+    """--format overrides the ending, and allows one that names no form."""
+    target = tmp_path / "attachment.bin"
+    assert hangscope("report", CASES / "skipped", "-o", target, "--format", "json").returncode == 1
+    assert json.loads(target.read_text())["kind"] == "mismatch"
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ([], "nothing to write"),
+        (["-o", "a.html", "-o", "a.html"], "given twice"),
+        (["-o", ".", "--format", "html"], "is a directory"),
+        (["-o", "x.html", "--format", "pdf"], "pdf"),
+    ],
+)
+def test_report_refuses_what_cannot_be_meant(options: list[str], says: str, tmp_path: Path) -> None:
+    """No file, one file twice, a directory and an unknown form are errors before anything is read."""
+    done = hangscope("report", CASES / "skipped", *options, cwd=tmp_path)
+    assert done.returncode == 2
+    assert says in done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_report_opens_the_page_in_the_browser(tmp_path: Path) -> None:
+    """--open hands the page to the browser: the one that -o names, else one in a directory of its own."""
+    browser = tmp_path / "browser.sh"
+    browser.write_text(f'#!/bin/sh\necho "$1" >> {tmp_path}/opened\n')
+    browser.chmod(0o755)
+    env = {"BROWSER": f"{browser} %s", "TMPDIR": str(tmp_path)}
+    assert hangscope("report", CASES / "skipped", "--open", "-o", tmp_path / "hang.html", env=env).returncode == 1
+    done = hangscope("report", CASES / "skipped", "--open", env=env)
+    assert done.returncode == 1
+    first, second = (tmp_path / "opened").read_text().split()
+    assert first == (tmp_path / "hang.html").as_uri()
+    assert Path(second.removeprefix("file://")).read_text(encoding="utf-8").startswith("<!doctype html>")
+    assert second.removeprefix("file://") in done.stderr

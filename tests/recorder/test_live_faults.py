@@ -65,6 +65,9 @@ def test_a_rank_that_sleeps_is_named_with_its_code_line(hang: Any) -> None:
         f"nodes/{node_file(found.incident)['node']}/stacks/rank_{r}.{s}.txt" for r in range(3) for s in (1, 2)
     } <= set(manifest["files"])
     assert f"hangscope: the verdict on {found.incident}" in found.started.err
+    page = found.incident / "verdict.html"
+    found.started.until(lambda: str(page) in found.started.err, 30, "page")
+    assert "stuck_in_loader" in page.read_text()
 
 
 def test_a_rank_that_raises_is_named_with_its_exception(hang: Any) -> None:

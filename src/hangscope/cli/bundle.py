@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 @click.option("--pseudonymise", is_flag=True, help="Give hosts, addresses and paths aliases; their map stays here.")
 @click.option("--map", "map_file", metavar="FILE", type=click.Path(path_type=Path), help="Where aliases are kept.")
 @click.option("--max-size", callback=size, metavar="SIZE", help="Leave the least useful evidence out: 50MB, 1GiB.")
-@click.option("--no-verdict", is_flag=True, help="Do not diagnose: no verdict and no ticket in the bundle.")
+@click.option("--no-verdict", is_flag=True, help="Do not diagnose: no verdict, no page and no ticket in the bundle.")
 @click.option("--verify", "only_verify", is_flag=True, help="PATH is a bundle: check every name and checksum in it.")
 @click.option("--unpack", metavar="DIR", type=click.Path(path_type=Path), help="PATH is a bundle: unpack it safely.")
 def command(
@@ -82,10 +83,12 @@ def _make(path: Path, target: Path, options: Options, *, verdict: bool) -> int:
 
 
 def _with_verdict(path: Path, options: Options) -> Options:
-    """The verdict and the ticket, where the evidence allows one; a bundle is worth making without them too."""
+    """Verdict, page and ticket, where the evidence allows them; a bundle is worth making without them too."""
     from hangscope.diagnosis import diagnose
     from hangscope.reader.load import load
     from hangscope.report.export import to_dict
+    from hangscope.report.page.render import render_page
+    from hangscope.report.redacted import redacted
     from hangscope.report.terminal import render_text
     from hangscope.report.ticket import render_ticket
 
@@ -101,10 +104,15 @@ def _with_verdict(path: Path, options: Options) -> Options:
     import json
 
     prefix = _prefix(path)
+
+    def page(clean: Callable[[str], str]) -> str:
+        return render_page(*redacted(found, job, lambda said: clean(_inside(said, prefix))))
+
     return replace(
         options,
         verdict_json=json.dumps(_inside(to_dict(found), prefix), indent=1) + "\n",
         verdict_text=render_text(found).replace(prefix, ""),
+        page=page,
         ticket=lambda manifest: render_ticket(found, job, files=manifest.files),
         involved=involved(found, job, path),
     )

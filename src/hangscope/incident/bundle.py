@@ -29,6 +29,7 @@ from hangscope.incident.layout import (
     REDACTION,
     TICKET,
     VERDICT_JSON,
+    VERDICT_PAGE,
     VERDICT_TEXT,
     outside_links,
     safe_name,
@@ -51,6 +52,8 @@ REDACTION_SCHEMA = "hangscope.redaction/1"
 _IN_MEMORY = 8 << 20
 _SAMPLE = 256 << 10
 _PASSES = 12
+_PAGE_SHARE = 8
+"""Of a bundle of limited size the page may take this part."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +68,8 @@ class Options:
     involved: Involved = field(default_factory=Involved)
     verdict_json: str | None = None
     verdict_text: str | None = None
+    page: Callable[[Callable[[str], str]], str] | None = None
+    """Writes verdict.html with what it is given applied to every name: a page that is done cannot be redacted."""
     ticket: Callable[[Manifest], str] | None = None
     """Writes ticket.md when the names and checksums of all files are known."""
     name: str | None = None
@@ -163,6 +168,8 @@ class _Pass:
                 told(name, 0)
                 if name in self._plan.drop or texts.get(name) is not None or (name == TICKET and self._options.ticket):
                     continue
+                if name == VERDICT_PAGE and (self._options.page or self.redactor):
+                    continue
                 try:
                     with path.open("rb") as source:
                         if self.redactor is not None and _holds_files(source):
@@ -223,6 +230,16 @@ class _Pass:
         for name, text in texts.items():
             if text is not None:
                 archive.add_bytes(name, self._clean(text), now)
+        if self._options.page is not None:
+            drawn = self._options.page(lambda said: self._clean(said).decode("utf-8", "surrogateescape"))
+            page = drawn.encode("utf-8", "backslashreplace")
+            limit = self._options.max_bytes
+            if limit is None or len(zlib.compress(page, 1)) < limit // _PAGE_SHARE:  # evidence goes first
+                archive.add_bytes(VERDICT_PAGE, page, now)
+            else:
+                self.left_out.append(
+                    Missing(VERDICT_PAGE, "left out of the bundle: evidence goes first in a small one")
+                )
         given = self._given
         dropped = tuple(
             Missing(f"{count} files: {what}", "left out to keep the bundle small")

@@ -7,7 +7,7 @@ _NO_ENDINGS = (
     ".py", ".pyc", ".ipynb", ".c", ".cc", ".cpp", ".h", ".hpp", ".cu", ".so", ".o", ".a",  # programs
     ".pt", ".pth", ".ckpt", ".safetensors", ".bin", ".gguf", ".onnx", ".npy", ".npz", ".parquet",  # models, data
     ".arrow", ".distcp", ".idx", ".tfrecord", ".whl", ".deb", ".png", ".jpg", ".gif", ".mp4", ".pdf", ".swp", ".part",
-    ".tmp",
+    ".tmp", ".html", ".htm", ".perfetto-trace", ".pftrace",
 )  # fmt: skip
 
 

@@ -21,6 +21,7 @@ MANIFEST = "incident.json"
 NODE_FILE = "node.json"
 VERDICT_JSON = "verdict.json"
 VERDICT_TEXT = "verdict.txt"
+VERDICT_PAGE = "verdict.html"
 TICKET = "ticket.md"
 REDACTION = "redaction.json"
 

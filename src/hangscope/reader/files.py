@@ -27,6 +27,8 @@ _SKIP_SUFFIXES = (
     ".rst",
     ".html",
     ".htm",
+    ".perfetto-trace",
+    ".pftrace",
     ".ipynb",
     ".c",
     ".cc",

@@ -14,13 +14,13 @@ from dataclasses import replace
 from pathlib import Path
 
 from hangscope.incident import manifest
-from hangscope.incident.layout import VERDICT_JSON, VERDICT_TEXT, file_entry
+from hangscope.incident.layout import VERDICT_JSON, VERDICT_PAGE, VERDICT_TEXT, file_entry
 from hangscope.recorder import shared
 from hangscope.recorder.capture import logs
 from hangscope.recorder.evidence import Capture, Node
 from hangscope.recorder.part import Part
 from hangscope.recorder.ranks import Rank
-from hangscope.recorder.verdict import Verdict
+from hangscope.recorder.verdict import Verdict, draw
 
 NODES_S = 12.0
 LAST_WORDS_S = 5.0
@@ -197,12 +197,21 @@ class Incidents:
             self._say(f"no verdict on {path}: {verdict.problem}")
             return
         self._verdicts[path] = verdict
+        self._list(path, VERDICT_JSON, VERDICT_TEXT)
+        new = before is None or before.key != verdict.key
+        if new:
+            self._say(f"the verdict on {path}:\n{verdict.text.rstrip()}")
+        page = draw(path)
+        self._list(path, VERDICT_PAGE)
+        if new and page is not None:
+            self._say(f"the same to look at: {page}")
+
+    def _list(self, path: Path, *names: str) -> None:
+        """Name files of ours in the manifest, where there is one."""
         listed = manifest.read(path)
         if listed is not None:
-            files = {name: file_entry(path / name) for name in (VERDICT_JSON, VERDICT_TEXT) if (path / name).exists()}
+            files = {name: file_entry(path / name) for name in names if (path / name).exists()}
             manifest.write(path, replace(listed, files={**listed.files, **files}))
-        if before is None or before.key != verdict.key:
-            self._say(f"the verdict on {path}:\n{verdict.text.rstrip()}")
 
     def _refresh_manifest(self, path: Path) -> None:
         with contextlib.suppress(OSError):

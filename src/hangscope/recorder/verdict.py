@@ -10,9 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hangscope.incident.layout import VERDICT_JSON, VERDICT_TEXT, write_atomic
+from hangscope.incident.layout import VERDICT_JSON, VERDICT_PAGE, VERDICT_TEXT, write_atomic
 
 DEADLINE_S = 180.0
+_JUDGED = (0, 1, 3)
+"""Exit statuses of a diagnosis that came to an end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,29 +34,8 @@ class Verdict:
 
 def diagnose(incident: Path) -> Verdict:
     """Diagnose `incident` and write verdict.json and verdict.txt into it."""
-    environ = {**os.environ, "PYTHONSAFEPATH": "1"}  # the job's own modules in the working directory are not ours
-    started = []
-    for extra in (["--json"], []):
-        command = [sys.executable, "-m", "hangscope", "diagnose", str(incident), *extra]
-        started.append(
-            subprocess.Popen(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                env=environ,
-                text=True,
-            )
-        )
-    outputs = []
-    for process in started:
-        try:
-            outputs.append((*process.communicate(timeout=DEADLINE_S), process.returncode))
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.communicate()
-            outputs.append(("", f"no verdict within {DEADLINE_S:g} s", 2))
-    (raw, errors, _), (text, _, _) = outputs
+    started = [_start("diagnose", str(incident), *extra) for extra in (["--json"], [])]
+    (raw, errors), (text, _) = map(_answer, started)
     try:
         value = json.loads(raw)
     except ValueError:
@@ -65,3 +46,32 @@ def diagnose(incident: Path) -> Verdict:
     except OSError as error:
         return Verdict(text, value, f"{incident}: {error.strerror}")
     return Verdict(text, value)
+
+
+def draw(incident: Path) -> Path | None:
+    """Write verdict.html into `incident`; None where that could not be done. Nobody waits for it."""
+    page = incident / VERDICT_PAGE
+    process = _start("report", str(incident), "-o", str(page), "--force")
+    _answer(process)
+    return page if process.returncode in _JUDGED and page.exists() else None
+
+
+def _start(*words: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "hangscope", *words],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env={**os.environ, "PYTHONSAFEPATH": "1"},  # the job's own modules in the working directory are not ours
+        text=True,
+    )
+
+
+def _answer(process: subprocess.Popen[str]) -> tuple[str, str]:
+    """What it wrote to stdout and stderr, within the deadline."""
+    try:
+        return process.communicate(timeout=DEADLINE_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.communicate()
+        return "", f"no verdict within {DEADLINE_S:g} s"

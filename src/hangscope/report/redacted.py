@@ -1,0 +1,77 @@
+"""A verdict and its job with every name and sentence rewritten: what a page for strangers is drawn from.
+
+A finished page cannot be redacted like a log: a word replaced in its script or its numbers would break it. So what is
+drawn is rewritten first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import fields, is_dataclass, replace
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from hangscope.diagnosis.verdict import Diagnosis
+from hangscope.model import Facts, Frame, Group, Job, Operations, Tables
+
+Clean = Callable[[str], str]
+
+_OWN = frozenset(("kind", "confidence", "outcome", "state_by_rank"))
+"""Fields that hold words of hangscope's own."""
+
+
+def redacted(diagnosis: Diagnosis, job: Job, clean: Clean) -> tuple[Diagnosis, Job]:
+    """Both with `clean` applied to every string that the page can show. `clean` is asked once for each."""
+    once = cache(clean)
+    groups = tuple(_rewritten(group, once) for group in job.groups)
+    other = replace(
+        job,
+        ops=_operations(job.ops, groups, once),
+        groups=groups,
+        nodes={rank: once(node) for rank, node in job.nodes.items()},
+        facts=Facts(stacks=_rewritten(job.facts.stacks, once), errors=_rewritten(job.facts.errors, once)),
+        gaps=(),
+        inputs=_rewritten(job.inputs, once),
+        job_id=None if job.job_id is None else once(job.job_id),
+    )
+    verdict: Diagnosis = _rewritten(diagnosis, once)
+    return verdict, other
+
+
+def _rewritten(value: Any, clean: Clean) -> Any:
+    if isinstance(value, str):
+        return clean(value)
+    if isinstance(value, tuple):
+        return tuple(_rewritten(item, clean) for item in value)
+    if isinstance(value, Mapping):
+        return {_rewritten(key, clean): _rewritten(item, clean) for key, item in value.items()}
+    if is_dataclass(value) and not isinstance(value, type):
+        named = [field.name for field in fields(value) if field.name not in _OWN]
+        return replace(value, **{name: _rewritten(getattr(value, name), clean) for name in named})
+    return value
+
+
+def _operations(ops: Operations, groups: tuple[Group, ...], clean: Clean) -> Operations:
+    """The same rows; names and frames that became the same share a number."""
+    tables = Tables()
+    names = np.array([tables.add_name(clean(name)) for name in ops.tables.names], dtype=np.int64)
+    stacks = np.array([tables.add_stack(_frames(stack, clean)) for stack in ops.tables.stacks], dtype=np.int64)
+    columns = dict(ops.columns)
+    for column, ids in (("name", names), ("thread", names), ("stack", stacks)):
+        columns[column] = ids[ops.column(column)] if len(ops) else ops.columns[column]
+    shapes, dtypes = ("in_shapes", "out_shapes"), ("in_dtypes", "out_dtypes")
+    for index in range(1, _most(ops, shapes) + 1):  # in their order, so that their numbers stay
+        tables.add_shapes(ops.tables.shapes(index))
+    for index in range(1, _most(ops, dtypes) + 1):
+        tables.add_dtypes(ops.tables.dtypes(index))
+    return Operations(columns, tables, groups)
+
+
+def _most(ops: Operations, columns: tuple[str, ...]) -> int:
+    return max(int(ops.column(column).max(initial=0)) for column in columns)
+
+
+def _frames(stack: tuple[Frame, ...], clean: Clean) -> tuple[Frame, ...]:
+    return tuple(Frame(clean(frame.name), clean(frame.filename), frame.line) for frame in stack)
