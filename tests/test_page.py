@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import base64
+import gzip
 import json
 import re
+import shutil
 import time
 import zlib
 from dataclasses import replace
@@ -17,6 +19,8 @@ import numpy as np
 import pytest
 
 import hangscope
+import hostile
+import perfetto_reader
 import sample_verdicts
 from big_jobs import big_job, its_verdict
 from hangscope.diagnosis.verdict import Completeness, Diagnosis
@@ -24,6 +28,7 @@ from hangscope.model import Facts, Job, Operations
 from hangscope.report.page.columns import pack
 from hangscope.report.page.render import render_page
 from hangscope.report.page.texts import middle, runs, shown
+from hangscope.report.perfetto import render_perfetto
 from hangscope.report.spans import spans
 
 CASES = Path(__file__).parent / "cases"
@@ -223,6 +228,19 @@ def test_the_timeline_holds_every_operation_of_a_small_job() -> None:
     assert drawn["deviation"] <= 0
 
 
+def test_the_page_does_not_depend_on_the_order_of_reading(tmp_path: Path) -> None:
+    """The same evidence in files of other names, read in another order, gives the same bars and colours."""
+    verdict, job = judged("straggler8")
+    first = data_of(render_page(verdict, job))["timeline"]
+    for node, name in (("gpu-worker-72", "z"), ("gpu-worker-73", "a")):
+        shutil.copytree(CASES / "straggler8" / node, tmp_path / name / node)
+    shutil.copy(CASES / "straggler8" / "roster.json", tmp_path / "roster.json")
+    other = hangscope.load(tmp_path)
+    second = data_of(render_page(hangscope.diagnose(other), other))["timeline"]
+    assert second == first
+    assert first["names"][0] == "all_reduce"
+
+
 def test_clocks_of_nodes_are_brought_together() -> None:
     """A node whose clock is 3 s ahead is told by the collectives it finishes with others, and moved back."""
     job = big_job(64, 30, culprit=5, ahead_ns={"gpu-node-0002": 3_000 * MILLISECOND})
@@ -299,6 +317,27 @@ def test_a_slow_job_has_its_chart() -> None:
     assert int(bars[0][1]) > 2 * max(int(width) for rank, width in bars if rank != "5")
     assert len(bars) == 8
     assert 'id="lateness"' not in render_page(*judged("mesh_absent"))
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_no_damaged_dump_breaks_the_page_or_the_trace(seed: int, tmp_path: Path) -> None:
+    """Whatever the reader makes of mutated, cut and crafted dumps can be drawn."""
+    for number in range(40):
+        _, data = hostile.make(seed, number)
+        folder = tmp_path / str(number)
+        shutil.copytree(CASES / "multi_pg", folder)
+        (folder / "gpu-worker-7" / "nccl_trace_rank_3").write_bytes(data)
+        try:
+            job = hangscope.load(folder)
+        except hangscope.HangscopeError:
+            continue
+        verdict = hangscope.diagnose(job)
+        drawn = data_of(render_page(verdict, job))
+        assert sum(row["count"] for row in drawn["matrix"]["rows"]) == len(job.ranks)
+        assert len(unpacked(drawn["timeline"]["begin"])) == sum(drawn["timeline"]["counts"])
+        trace = render_perfetto(verdict, job)
+        found = perfetto_reader.load(gzip.decompress(trace.data))
+        assert len(found.slices) == trace.slices + 1
 
 
 # ---- small parts -----------------------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import gzip
 import io
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
 
@@ -39,8 +39,6 @@ _ANNOTATION, _TYPE, _NAME_IID, _TRACK, _NAME, _FLOW = 4, 9, 10, 11, 23, 47
 _ARGUMENTS = ("group", "seq", "size_bytes", "state", "dtype", "called at", "duration_ms")
 """The names of a slice's arguments; their place here, from 1, is their id in the trace."""
 
-Progress = Callable[[int, int, str], None]
-
 
 @dataclass(frozen=True, slots=True)
 class Trace:
@@ -52,9 +50,7 @@ class Trace:
     left_out: int
 
 
-def render_perfetto(
-    diagnosis: Diagnosis, job: Job, times: Spans | None = None, progress: Progress | None = None
-) -> Trace:
+def render_perfetto(diagnosis: Diagnosis, job: Job, times: Spans | None = None) -> Trace:
     """The whole trace."""
     d = brief(diagnosis)
     times = spans(job) if times is None else times
@@ -76,8 +72,6 @@ def render_perfetto(
         file.write(_verdict(d, job, times, base, tracks, int(times.known.sum()) - len(rows)))
         for start in range(0, len(rows), _CHUNK):
             file.write(_slices(job, times, rows[start : start + _CHUNK], base, flow, tracks, names))
-            if progress is not None:
-                progress(min(start + _CHUNK, len(rows)), len(rows), "perfetto")
     parts = np.bincount(flow[rows]) if len(rows) else np.zeros(1, dtype=np.int64)
     arrows = int(np.maximum(parts[1:] - 1, 0).sum())
     return Trace(out.getvalue(), len(rows), arrows, int(times.known.sum()) - len(rows))

@@ -131,6 +131,10 @@ def _deviation(diagnosis: Diagnosis, job: Job, spans: Spans, hung: Ints, zero: i
     if not found:
         return None, ""
     at, rank = min(found)
+    rows = job.ops.rows(rank=rank)
+    waiting = rows[spans.unfinished[rows]]
+    if len(waiting):  # it is inside another operation than the rest
+        return int(spans.begin_ns[waiting[0]]), f"rank {rank} calls {shown(job.ops[int(waiting[0])].title, SHORT)}"
     return at, f"last sign of rank {rank}"
 
 

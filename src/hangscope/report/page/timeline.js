@@ -16,8 +16,8 @@
   const UNFINISHED = 1, HUNG = 2, QUEUED = 4, STARTED = 8;
   const offsets = [0];
   for (const count of data.counts) offsets.push(offsets.at(-1) + count);
-  const names = [...new Set(data.calls.map((c) => c[0].replace(/ .*/, "")))];
-  const colourOf = data.calls.map((c) => names.indexOf(c[0].replace(/ .*/, "")) % 8);
+  const names = data.names;
+  const colourOf = data.calls.map((c) => Math.min(c[7], 7));
   const ROW = 20, TOP = 40, UNIT_S = data.unit_us / 1e6;
 
   let view = [...data.view];

@@ -46,6 +46,9 @@ def timeline(diagnosis: Diagnosis, job: Job, spans: Spans, moments: Moments, let
     until = np.where(spans.unfinished[rows], end, spans.end_ns[rows])
     length = np.maximum((until - spans.begin_ns[rows]) // unit, 0)
     calls, call = _calls(job, rows)
+    names = _names(calls, call)
+    for entry in calls:
+        entry.append(names.index(_kind(entry)))
     # Begins are told from the one before: small numbers pack well.
     return {
         "rows": [_row(job, letters, rank) for rank in ranks],
@@ -56,6 +59,7 @@ def timeline(diagnosis: Diagnosis, job: Job, spans: Spans, moments: Moments, let
         "seq": pack(np.diff(job.ops.column("seq")[rows], prepend=0)),
         "bits": pack(_bits(job, spans, rows, moments)),
         "calls": calls,
+        "names": names,
         "unit_us": unit / 1000,
         "zero_ms": zero // 1_000_000,
         "zero_text": moments.zero_text,
@@ -122,13 +126,18 @@ def _unit(spans: Spans, rows: Ints, zero: int, end: int) -> int:
 
 
 def _calls(job: Job, rows: Ints) -> tuple[list[list[Any]], Ints]:
-    """The distinct calls [name, group, size, type, line, function], and which one each bar is."""
+    """The distinct calls [name, group, size, type, line, function, has a peer], and which one each bar is."""
     ops, tables = job.ops, job.ops.tables
     names = ("name", "group", "size_bytes", "in_dtypes", "stack", "source", "destination", "kind")
     keys = np.stack([ops.column(name)[rows].astype(np.int64) for name in names], axis=1)
     if not len(rows):
         return [], np.empty(0, dtype=np.int64)
     _, first, index = np.unique(_mixed(keys), return_index=True, return_inverse=True)
+    # In the order of their first bar, which does not depend on the order in which files were read.
+    order = np.argsort(first)
+    place = np.empty(len(order), dtype=np.int64)
+    place[order] = np.arange(len(order))
+    first, index = first[order], place[index.reshape(-1)]
     lines: dict[int, tuple[str, str]] = {}
     labels = group_labels(job)
     calls: list[list[Any]] = []
@@ -151,7 +160,20 @@ def _calls(job: Job, rows: Ints) -> tuple[list[list[Any]], Ints]:
                 int(kind in (Kind.SEND, Kind.RECV)),
             ]
         )
-    return calls, index.reshape(-1).astype(np.int64)
+    return calls, index
+
+
+def _kind(call: list[Any]) -> str:
+    """What a bar's colour stands for: sends and receives without their peers."""
+    return str(call[0]).split(" ", 1)[0]
+
+
+def _names(calls: list[list[Any]], call: Ints) -> list[str]:
+    """The kinds of operations, the most frequent first."""
+    counts: dict[str, int] = {}
+    for entry, count in zip(calls, np.bincount(call, minlength=len(calls)).tolist(), strict=True):
+        counts[_kind(entry)] = counts.get(_kind(entry), 0) + count
+    return sorted(counts, key=lambda name: (-counts[name], name))
 
 
 def _mixed(keys: Ints) -> Ints:
