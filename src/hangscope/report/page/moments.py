@@ -99,8 +99,12 @@ def _hung_rows(operation: OperationInFlight | None, job: Job, group: int | None)
     if group is None or operation.seq is None:
         return none
     kind = ops.column("kind")
-    mask = (ops.column("group") == group) & (ops.column("seq") == operation.seq)
-    return np.flatnonzero(mask & (kind != Kind.SEND) & (kind != Kind.RECV))
+    here = ops.column("group") == group
+    mask = here & (ops.column("seq") == operation.seq)
+    rows = np.flatnonzero(mask & (kind != Kind.SEND) & (kind != Kind.RECV))
+    # A batch of sends and receives is counted on a scale of its own: what its group has not ended is it.
+    state = ops.column("state")
+    return rows if len(rows) else np.flatnonzero(here & ((state == State.SCHEDULED) | (state == State.STARTED)))
 
 
 def _end(diagnosis: Diagnosis, spans: Spans) -> int | None:

@@ -103,8 +103,9 @@
     for (let i = offsets[row]; i < offsets[row + 1]; i++) {
       const until = begin[i] + length[i];
       if (bits[i] & UNFINISHED) open = true; else last = Math.max(last, until);
-      if (begin[i] > view[1] || until < view[0]) continue;
-      const a = Math.max(x(begin[i]), left - 2), b = Math.min(x(until), wide + 2);
+      if (begin[i] > view[1] || (until < view[0] && !(bits[i] & UNFINISHED))) continue;
+      // What has not ended goes on beyond the evidence, and beyond the edge.
+      const a = Math.max(x(begin[i]), left - 2), b = bits[i] & UNFINISHED ? wide + 2 : Math.min(x(until), wide + 2);
       const dim = picked.group && data.calls[call[i]][1] !== picked.group;
       if (!(bits[i] & UNFINISHED) && b - a < 1 && Math.floor(b) === edge) continue;
       edge = Math.floor(b);
@@ -123,7 +124,7 @@
       pen.fillStyle = style.panel; pen.fillRect(left + 8, y + 3, 64, ROW - 7);
       pen.fillStyle = style.text; pen.fillText("no dump", left + 13, y + ROW / 2);
     } else if (!open && data.hang && Number.isFinite(last)) {
-      const a = Math.max(x(last), left), b = Math.min(x(data.end), wide);
+      const a = Math.max(x(last), left), b = wide;
       pen.strokeStyle = bad ? style.culprit : style.faint;
       pen.lineWidth = bad ? 2.5 : 1;
       pen.setLineDash([7, 5]); pen.beginPath(); pen.moveTo(a + 8, y + ROW / 2); pen.lineTo(b, y + ROW / 2); pen.stroke(); pen.setLineDash([]);
@@ -211,7 +212,7 @@
   function opAt(row, t, slack) {
     let best = -1;
     for (let i = offsets[row]; i < offsets[row + 1]; i++) {
-      if (begin[i] - slack > t || begin[i] + length[i] + slack < t) continue;
+      if (begin[i] - slack > t || (begin[i] + length[i] + slack < t && !(bits[i] & UNFINISHED))) continue;
       if (best < 0 || !(bits[i] & QUEUED)) best = i;
     }
     return best;

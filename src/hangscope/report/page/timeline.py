@@ -223,7 +223,7 @@ def _view(begin: Ints, counts: list[int], end: int, least: int, *, hang: bool) -
             lows.append(int(mine[max(len(mine) - _VIEW, 0)]))
     low = int(np.median(lows)) if lows else int(begin.min())
     low = min(low, max(-least, int(begin.min())), -1)
-    high = min(max(end, 0), int(-low * 0.9)) if hang else end
+    high = max(min(end, int(-low * 0.9)), int(-low * 0.35)) if hang else end
     return [int(low * 1.04), max(high, int(-low * 0.08))]
 
 

@@ -21,6 +21,9 @@ _BOXES = 6
 _WIDE, _HIGH, _GAP_X, _GAP_Y, _TOP = 168, 62, 46, 14, 8
 
 
+_GAP_LINK = 44
+
+
 @dataclass(slots=True)
 class Box:
     """Ranks drawn together. `sets` counts the sets of ranks that it stands for."""
@@ -61,7 +64,9 @@ def waits(diagnosis: Diagnosis, job: Job) -> dict[str, Any] | None:
             columns[level] = _folded(columns[level])
         for place, box in enumerate(columns[level]):
             box.x = number * (_WIDE + _GAP_X) + 2
-            box.y = _TOP + place * (_HIGH + _GAP_Y)
+            # Between the two ends of a link there is room for what goes wrong there.
+            gap = _GAP_LINK if diagnosis.link is not None and number == 0 else _GAP_Y
+            box.y = _TOP + place * (_HIGH + gap)
     drawn = [box for level in sorted(columns) for box in columns[level]]
     return {
         "boxes": [_box(box) for box in drawn],
@@ -76,8 +81,8 @@ def _roots(diagnosis: Diagnosis, circle: Mapping[int, Wait]) -> list[Box]:
     if link is not None:
         ends = []
         for end, says in ((link.sender, "sends"), (link.receiver, "receives")):
-            where = ", ".join(part for part in (end.node, end.nic) if part)
-            ends.append(Box({end.rank}, 0, "link", f"{says}: {where}" if where else says))
+            over = f"{says} over {end.nic}" if end.nic else says
+            ends.append(Box({end.rank}, 0, "link", over, end.node or ""))
         others = {c.rank for c in diagnosis.culprits} - {link.sender.rank, link.receiver.rank}
         return ends + ([Box(others, 0, "culprit", diagnosis.kind)] if others else [])
     homes: dict[str, set[int]] = {}
