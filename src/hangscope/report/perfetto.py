@@ -64,7 +64,7 @@ def render_perfetto(diagnosis: Diagnosis, job: Job, times: Spans | None = None) 
     tracks = _Tracks(job, times, rows)
     names = _Names(job, rows)
     out = io.BytesIO()
-    with gzip.GzipFile(fileobj=out, mode="wb", compresslevel=2, mtime=0) as file:
+    with gzip.GzipFile(fileobj=out, mode="wb", compresslevel=4, mtime=0) as file:
         file.write(_clocks(base))
         file.write(names.packet())
         for packet in tracks.packets():

@@ -49,8 +49,9 @@ def matrix(diagnosis: Diagnosis, job: Job, moments: Moments, letters: Letters) -
             cells.insert(0, told[1])
     pairs = peers(diagnosis, job, ranks)
     if pairs is not None:
-        columns.append(pairs[0])
-        cells.append(pairs[1])
+        place = 0 if pairs[0]["hung"] else len(columns)  # what hangs comes first
+        columns.insert(place, pairs[0])
+        cells.insert(place, pairs[1])
     whole = np.hstack(cells) if cells else np.zeros((len(ranks), 0), dtype=np.uint8)
     return {
         "blocks": columns,
