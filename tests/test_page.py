@@ -9,7 +9,7 @@ import re
 import shutil
 import time
 import zlib
-from dataclasses import replace
+from dataclasses import dataclass, fields, replace
 from functools import cache
 from html.parser import HTMLParser
 from pathlib import Path
@@ -106,6 +106,42 @@ def test_a_verdict_without_any_dump_has_a_page_too(name: str) -> None:
     """Every kind of verdict can be drawn when nothing but logs was read, and what is unknown is said."""
     reader = parsed(render_page(sample_verdicts.BY_NAME[name](), without_dumps()))
     assert "No dump tells when anything was launched" in reader.text
+
+
+def test_a_job_of_nobody_has_a_page_too() -> None:
+    """Where not even a rank is known, the page says the verdict and draws nothing."""
+    nobody = Job(Operations.empty(), (), (), {}, {}, {}, {}, Facts(), ())
+    verdict = replace(sample_verdicts.small("unknown"), headline="nothing to go by", completeness=None, nodes={})
+    assert "nothing to go by" in parsed(render_page(verdict, nobody)).text
+
+
+@dataclass(frozen=True)
+class Other:
+    """Something that fits nearly as well."""
+
+    kind: str
+    culprits: tuple[int, ...]
+    why: str
+
+
+@dataclass(frozen=True)
+class Later(Diagnosis):
+    """A verdict that also says what people saw, and what else is possible."""
+
+    outcome: str = "ok"
+    also_possible: tuple[Other, ...] = ()
+
+
+@pytest.mark.parametrize(("outcome", "word"), [("crash", "CRASH"), ("pause", "PAUSE"), ("slow", "SLOW"), ("ok", "OK")])
+def test_the_first_word_is_the_outcome(outcome: str, word: str) -> None:
+    """The page begins with what people saw, and names what else is possible."""
+    plain = sample_verdicts.small("dead")
+    values = {f.name: getattr(plain, f.name) for f in fields(plain)}
+    other = Other("network", (1, 2), "NCCL warned of a peer")
+    verdict = Later(**{**values, "outcome": outcome, "also_possible": (other,)})
+    text = parsed(render_page(verdict, without_dumps())).text
+    assert f"{word}: " in text
+    assert "ranks 1, 2: NCCL warned of a peer" in text
 
 
 def test_the_head_says_what_people_ask_first() -> None:

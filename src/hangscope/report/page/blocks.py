@@ -27,16 +27,13 @@ def arrange(job: Job, ranks: Ints, collective: Ints, hung: int | None) -> list[B
     waiting = np.bincount(job.ops.column("group")[collective][unfinished], minlength=len(job.groups))
     blocks: dict[str, list[Block]] = {}
     wanted = sorted({*used.tolist(), *([] if hung is None else [hung])})
-    present: dict[int, Ints] = {}
     for index in wanted:
         group = job.groups[index]
         members = group.members
         if members is None:
             rows = collective[job.ops.column("group")[collective] == index]
             members = tuple(np.unique(job.ops.column("rank")[rows]).tolist())
-        places = np.searchsorted(ranks, np.array(members, dtype=np.int64))
-        places = places[places < len(ranks)]
-        present[index] = places
+        places = np.flatnonzero(np.isin(ranks, members))
         label = group.label if group.desc and group.desc != "undefined" else f"groups of {len(members)}"
         for block in blocks.setdefault(label, []):
             if not (block.group_of[places] >= 0).any():

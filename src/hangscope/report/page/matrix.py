@@ -32,7 +32,7 @@ _TOGETHER = 6
 
 def matrix(diagnosis: Diagnosis, job: Job, moments: Moments, letters: Letters) -> dict[str, Any]:
     """Blocks of columns and rows of cells, as the script draws them."""
-    ranks = np.array(job.ranks, dtype=np.int64)
+    ranks = np.sort(np.array(job.ranks, dtype=np.int64))
     collective = collectives(job)
     blocks = arrange(job, ranks, collective, moments.group)
     columns: list[dict[str, Any]] = []
