@@ -37,8 +37,9 @@
     if (a < 1e-3) return `${sign}${(a * 1e6).toPrecision(3)} µs`;
     if (a < 1) return `${sign}${Number((a * 1e3).toPrecision(3))} ms`;
     if (a < 120) return `${sign}${Number(a.toPrecision(4))} s`;
-    if (a < 7200) return `${sign}${Math.floor(a / 60)} min ${Math.round(a % 60)} s`;
-    return `${sign}${Math.floor(a / 3600)} h ${Math.round((a % 3600) / 60)} min`;
+    const both = (large, unit, small, part) => `${sign}${large} ${unit}${small ? ` ${small} ${part}` : ""}`;
+    if (a < 7200) return both(Math.floor(a / 60), "min", Math.floor(a % 60), "s");
+    return both(Math.floor(a / 3600), "h", Math.floor((a % 3600) / 60), "min");
   };
   const duration = (t) => seconds(t).replace("+", "");
   const cut = (text, room) => {
@@ -167,21 +168,30 @@
     pen.fillStyle = style.panel; pen.fillRect(0, 0, wide, 20);
     pen.strokeStyle = style.line; pen.lineWidth = 1;
     pen.beginPath(); pen.moveTo(0, 20.5); pen.lineTo(wide, 20.5); pen.stroke();
-    const room = (wide - gutter()) / 90;
-    let step = 1;
-    const span = (view[1] - view[0]) * UNIT_S;
-    const nice = [1, 2, 5];
-    let power = Math.floor(Math.log10(span / room)), k = 0;
-    while (nice[k] * 10 ** power < span / room) { k++; if (k === 3) { k = 0; power++; } }
-    step = (nice[k] * 10 ** power) / UNIT_S;
+    const least = ((view[1] - view[0]) * UNIT_S) / ((wide - gutter()) / 100);
+    const step = niceStep(least) / UNIT_S;
+    let free = 0;
     for (let t = Math.ceil(view[0] / step) * step; t <= view[1]; t += step) {
-      const at = x(t), text = seconds(Math.round(t));
+      const at = x(t), zero = Math.abs(t) < step / 2;
       if (at < gutter()) continue;
       pen.strokeStyle = style.line; pen.beginPath(); pen.moveTo(at, 15); pen.lineTo(at, 20); pen.stroke();
-      pen.fillStyle = Math.abs(t) < step / 2 ? style.text : style.faint;
-      const label = Math.abs(t) < step / 2 && data.hang ? "0 hang" : text;
-      pen.fillText(label, Math.min(at + 3, wide - pen.measureText(label).width - 2), 9);
+      const label = zero ? (data.hang ? "0 hang" : "0") : seconds(Math.round(t));
+      const left = Math.min(at + 3, wide - pen.measureText(label).width - 2);
+      if (left < free) continue;
+      pen.fillStyle = zero ? style.text : style.faint;
+      pen.fillText(label, left, 9);
+      free = left + pen.measureText(label).width + 8;
     }
+  }
+
+  /** The distance of ticks in seconds, no less than `least`: 1, 2 or 5 of a power of ten, or what clocks count in. */
+  function niceStep(least) {
+    if (least > 5) {
+      const clock = [10, 20, 30, 60, 120, 300, 600, 1200, 1800, 3600, 7200, 21600, 43200];
+      return clock.find((value) => value >= least) || Math.ceil(least / 86400) * 86400;
+    }
+    const power = 10 ** Math.floor(Math.log10(least));
+    return [1, 2, 5, 10].find((value) => value * power >= least) * power;
   }
 
   /* ---- moving ---- */
