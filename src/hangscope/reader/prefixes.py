@@ -35,6 +35,7 @@ _LOGGER = re.compile(r"(?:ERROR|WARNING|INFO|DEBUG|CRITICAL) \d\d-\d\d \d\d:\d\d
 _PDSH = re.compile(r"(?!rank)([A-Za-z][A-Za-z-]*[\w.-]*\d[\w.-]*): ")
 _TEE = re.compile(r"\[(?!rank)([a-zA-Z_]\w*?)(\d+)\]:\s?")
 _TAG = re.compile(r"\[rank:? ?(\d{1,6})\]:? ?|rank(\d{1,6}): (?=Traceback|  |\[)")
+_GLUED = re.compile(r"(?<=\S)(?=\[rank\d{1,6}\]:\s?(?:\[[EWIF][\d ]|Traceback|\w+Error))")
 _TAG_INSIDE = re.compile(r"\[rank(\d{1,6})\]:\s?")
 
 
@@ -144,13 +145,15 @@ def split_prefix(number: int, raw: str) -> Line:
 
 
 def split_line(number: int, raw: str) -> Iterator[Line]:
-    """A raw line without its prefix. A carriage return (progress bars) ends a line too, but does not count as one."""
-    if "\r" in raw:
-        for part in raw.split("\r"):
-            if part:
-                yield split_prefix(number, part)
-    else:
-        yield split_prefix(number, raw)
+    """A raw line without its prefix. A carriage return (progress bars) ends a line too, but does not count as one, and
+    so does the tag of another rank whose message was written into the same line."""
+    parts = raw.split("\r") if "\r" in raw else [raw]
+    for part in parts:
+        if part.count("[rank") > 1:
+            for piece in _GLUED.split(part):
+                yield split_prefix(number, piece)
+        elif part or len(parts) == 1:
+            yield split_prefix(number, part)
 
 
 def _docker(text: str) -> str:

@@ -34,6 +34,7 @@ RECENT = 500
 
 _LINE_RANK = re.compile(r"\[(?:PG [^\]]{0,240}?)?Rank (\d{1,6})\]")
 _WORK = re.compile(r"Work\w*\((?P<body>(?:SeqNum=\d+|OpType=).{0,300}?)\)(?= ran for| raised|[.,]|\s|$)")
+_CUT_WORK = re.compile(r"Work\w*\((?P<body>(?:SeqNum=\d+|OpType=).{0,300})$")
 _FIELD = re.compile(r"(\w+(?:\(ms\))?)=([^,]+)")
 _RAN = re.compile(r"ran for (\d+) milliseconds")
 _AT_WORK = re.compile(
@@ -65,6 +66,7 @@ _NCCL_VERSION = re.compile(r"NCCL version (\d+\.\d+(?:\.\d+)*)")
 
 WORDS = (
     "atchdog ",
+    "operation timeout",
     "async exception",
     "failed collective",
     "ast enqueued",
@@ -183,7 +185,7 @@ class TorchLog:
 
     def _message(self, line: Line, text: str, at: Clock | int | None, in_traceback: bool) -> None:
         echo = text is line.text or "terminated with exception" in text
-        if "Watchdog caught collective operation timeout" in text:
+        if "caught collective operation timeout" in text:
             self._caught(line, text, at, "timeout", echo=echo)
         elif _ASYNC in text:
             self._caught(line, text, at, "async_error", echo=echo)
@@ -248,7 +250,7 @@ class TorchLog:
 
     def _caught(self, line: Line, text: str, at: Clock | int | None, kind: str, *, echo: bool) -> None:
         """An operation that failed. An echo quotes it once more: the thread's or the process's last words."""
-        work = _WORK.search(text)
+        work = _WORK.search(text) or _CUT_WORK.search(text)
         fields = dict(_FIELD.findall(work["body"])) if work else {}
         seq, operation = _int(fields.get("SeqNum")), op_name(fields.get("OpType"))
         ran = _RAN.search(text)

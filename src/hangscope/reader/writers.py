@@ -88,15 +88,23 @@ class Writers:
         """The rank that wrote a line with this tag and prefix."""
         if tag is not None:
             return tag
-        if stream:
+        if stream and self._names_a_writer(stream):
             seen = self._by_stream.get(stream, set())
             if len(seen) == 1 and not self.launcher:
                 return next(iter(seen))
-            if not seen and stream in self._tasks and self._labelled and self._tasks_are_ranks():
+            if not seen and stream in self._tasks and self._tasks_are_ranks():
                 return self._tasks[stream]
+            if not seen and self._by_stream:
+                return None  # others are known by their prefix, and this is none of them
         if not self.shared:
             return file_rank
         return None
+
+    def _names_a_writer(self, stream: str) -> bool:
+        """Whether a prefix is a launcher's. A bare number or a word in front of few lines is the text's own."""
+        if stream in self._tasks and not self._labelled:
+            return False
+        return stream not in self._nodes or self.node_of(stream) is not None
 
     def _tasks_are_ranks(self) -> bool:
         """A task number is a rank unless a tag, or a torchrun in the same file, says otherwise."""
