@@ -118,6 +118,7 @@ def _why_not(path: Path) -> str:
         ("[2026-11-15T21:35:32.106313Z] fa88a9df || hello", None, None, "", "hello"),
         ("[2026-11-15 08:52:43 TP5] hello", None, None, "", "hello"),
         ("2026-11-15T12:37:42.149692541Z (W pid=66) [rank1]: hello", 1, None, "", "hello"),
+        ("``` rank0]:[E x", 0, None, "", "[E x"),
         ("[4] NCCL WARN cut", None, None, "", "[4] NCCL WARN cut"),
     ],
 )
@@ -308,6 +309,24 @@ def test_quotes_fences_and_entities_come_off() -> None:
         ("[rank: 2] Received SIGTERM: 15", "launcher_kill", {"rank": 2, "effect": True}),
         ("TERM_MEMLIMIT: job killed after reaching LSF memory usage limit.", "host_oom", {"effect": False}),
         ("=>> PBS: job killed: walltime 86435 exceeded limit 86400", "launcher_kill", {"effect": True}),
+        (
+            "EI0002: [PID: 29] 2026-11-15-15:09:34.713.335 The wait execution of the Notify register times out. "
+            "Reason: The Notify register has not received the Notify record from remote rank: [24]. base information: "
+            "[streamID:[1], taskID[3], tag[AllReduce_group_name_1654], x]",
+            "other",
+            {"peer_rank": 24, "operation": "all_reduce", "effect": True},
+        ),
+        (
+            "[ERROR] 2026-11-15-15:09:34 (PID:2969, Device:0, RankID:101) ERR00100 PTA call acl api failed.",
+            "other",
+            {"rank": 101, "pid": 2969},
+        ),
+        ("[FATAL ERROR]: HIP failure: 'invalid device pointer'", "cuda_error", {"detail": "invalid device pointer"}),
+        (
+            "n1:2:3 [1] hipify/src/transport/p2p.cc:220 NCCL WARN hipIpcGetMemHandle failed : invalid argument",
+            "cuda_error",
+            {"node": "n1"},
+        ),
         ("OSError: [Errno 28] No space left on device", "exception", {"detail": "OSError", "effect": False}),
         (
             "torch.distributed.DistNetworkError: The client socket has failed to connect to any network address of "
@@ -360,6 +379,20 @@ def test_whom_the_launcher_stopped_did_not_die_by_itself(tmp_path: Path) -> None
     )
     ends = {f.rank: f.effect for f in load(tmp_path, text).facts.failures if f.kind == "signal"}
     assert ends == {0: True, 1: False}
+
+
+def test_another_container_s_error_is_not_the_tagged_rank_s(tmp_path: Path) -> None:
+    """Where one writer is known by its prefix, an untagged line behind another prefix is somebody else's."""
+    text = f"node-1  | ValueError: bad shape\nnode-0  | {MESSAGE}\n"
+    assert only(tmp_path, text).rank is None
+
+
+@pytest.mark.parametrize("coding", ["utf-16", "utf-8-sig"])
+def test_text_as_windows_saves_it_is_read(tmp_path: Path, coding: str) -> None:
+    """A log that went through PowerShell, or was saved with a mark in front, reads like any other."""
+    (tmp_path / "paste.txt").write_bytes(f"{MESSAGE}\r\n".encode(coding))
+    (report,) = hangscope.load(tmp_path).facts.watchdog
+    assert (report.rank, report.seq) == (0, 2)
 
 
 def test_each_failure_is_told_once(tmp_path: Path) -> None:

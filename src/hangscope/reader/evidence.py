@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import multiprocessing
 import os
@@ -222,7 +223,7 @@ def _read(item: Found, node: str | None, evidence: Evidence) -> None:
                 _refuse(item, node, "a pickle that is no flight recorder dump: it is not opened", evidence)
             else:
                 evidence.looked_at.append(f"{item.file} (a pickle of something else)")
-        elif files.looks_like_text(head):
+        elif files.looks_like_text(head) or files.is_utf16(head):
             _read_text(item, node, evidence)
         elif files.named_as_dump(item.name):
             _refuse(item, node, "it is neither a pickle nor JSON", evidence)
@@ -234,8 +235,12 @@ def _read(item: Found, node: str | None, evidence: Evidence) -> None:
 
 def _read_text(item: Found, node: str | None, evidence: Evidence) -> None:
     text = TextFile(item.file, item.parts, node)
-    with item.open() as stream:
-        text.read(stream, item.size)
+    if files.is_utf16(item.head(2)) and item.size <= JSON_LIMIT:
+        data = item.read().decode("utf-16", "replace").encode()
+        text.read(io.BytesIO(data), len(data))
+    else:
+        with item.open() as stream:
+            text.read(stream, item.size)
     evidence.gaps.extend(text.gaps)
     if text.useful:
         evidence.texts.append(text)

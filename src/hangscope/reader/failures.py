@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from hangscope.reader.lines import Line
+from hangscope.reader.lines import RANK_LIMIT, Line
 from hangscope.reader.nccl_warnings import address_host, failure_of, read_warning
 from hangscope.reader.told import Told, tell
 from hangscope.reader.torch_words import GLOG_HEAD, clock_of, default_rank, op_name
@@ -20,7 +20,10 @@ from hangscope.reader.tracebacks import is_consequence
 MOST = 2000
 """Failures of one file that are kept."""
 
-_CUDA = re.compile(r"(?:CUDA|HIP|[Cc]uda runtime) error(?: \(\d+\))?\s?:? (?P<what>.{0,160})|CUDA_ERROR_(?P<name>\w+)")
+_CUDA = re.compile(
+    r"(?:CUDA|HIP|[Cc]uda runtime) error(?: \(\d+\))?\s?:? (?P<what>.{0,160})|CUDA_ERROR_(?P<name>\w+)"
+    r"|(?:HIP|CUDA|Cuda) failure:? '(?P<failure>[^']{1,80})'|NPU (?:function )?error.{0,120}error code is (?P<npu>\d+)"
+)
 _OOM = re.compile(r"(?:CUDA|HIP|NPU|XPU) out of memory\.|CUDA error: out of memory|torch\.(?:cuda\.)?OutOfMemoryError")
 _NCCL = re.compile(
     r"NCCL error\b.{0,200}?(?P<what>unhandled system error|unhandled cuda error|remote process exited"
@@ -88,6 +91,12 @@ _NOT_JOINED = re.compile(
 _NOT_FINISHED = re.compile(r"\[(?P<ranks>[\d, ]+)\] joined but didn't finish collective #(?P<seq>\d{1,18})")
 _SNAPSHOT = re.compile(r"\[(?P<ranks>[\d, ]+)\] (?P<how>started|finished) (?P<op>[A-Z_]{3,})\s*$")
 _SNAPSHOT_SEQ = re.compile(r"#(?P<seq>\d{1,18}) (?:started|finished) ranks:")
+# Ascend's own codes: a notification of a peer, or its socket, that did not come
+_ASCEND = re.compile(
+    r"EI000(?P<code>[26]): .{0,160}?times? out"
+    r"(?:.{0,200}?remote rank:? ?\[(?P<peer>\d{1,10})\])?(?:.{0,160}?tag\[(?P<tag>[A-Za-z]+)_)?"
+)
+_ASCEND_RANK = re.compile(r"\(PID:(?P<pid>\d+), Device:-?\d+, RankID:(?P<rank>\d{1,6})\) ERR\d+")
 _HEARTBEAT = re.compile(
     r"Heartbeat monitor timed out|watchdog got stuck for \d+ seconds|detected no heartbeat of its watchdog"
 )
@@ -137,6 +146,11 @@ WORDS = (
     "] finished ",
     " ranks:",
     "eartbeat",
+    "EI000",
+    "RankID:",
+    "NPU error",
+    "NPU function error",
+    "failure",
     "watchdog got stuck",
     "process down",
     "was aborted",
@@ -187,6 +201,11 @@ class FailureLog:
             (_SNAPSHOT, self._snapshot),
             (_UNIQUE_ID, self._unique_id),
             (_JOINED, self._joined),
+            (_ASCEND, self._ascend),
+            (
+                _ASCEND_RANK,
+                lambda line, m: self._tell(line, "other", rank=int(m["rank"]), pid=int(m["pid"]), effect=True),
+            ),
             (_HEARTBEAT, lambda line, _: self._tell(line, "heartbeat_stuck")),
             (_OOM, lambda line, _: self._tell(line, "gpu_oom")),
             (_NCCL, self._nccl),
@@ -303,10 +322,17 @@ class FailureLog:
             peer = address_host(read_warning(line.text).peer_address)
             self._tell(line, "socket_error", peer_node=peer, effect="connectFullMesh" not in line.text)
 
+    def _ascend(self, line: Line, match: re.Match[str]) -> None:
+        peer = int(match["peer"]) if match["peer"] and int(match["peer"]) < RANK_LIMIT else None
+        kind = "socket_error" if match["code"] == "6" else "other"
+        operation = op_name(match["tag"].upper()) if match["tag"] else None
+        detail = "waited for a peer's notification" if kind == "other" else "waited for a peer's socket"
+        self._tell(line, kind, peer_rank=peer, operation=operation, effect=True, detail=detail)
+
     # ---- the GPU and NCCL ----
 
     def _cuda(self, line: Line, match: re.Match[str]) -> None:
-        what = (match["what"] or match["name"] or "").strip()
+        what = (match["what"] or match["name"] or match["failure"] or match["npu"] or "").strip()
         kind = "ecc" if "ECC" in what else "gpu_oom" if "out of memory" in what.lower() else "cuda_error"
         self._tell(line, kind, detail=what[:160] or None)
 

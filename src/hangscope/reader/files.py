@@ -197,6 +197,11 @@ def named_as_dump(name: str) -> bool:
 _CONTROL = bytes(byte for byte in range(32) if byte not in (9, 10, 12, 13, 27))
 
 
+def is_utf16(head: bytes) -> bool:
+    """Whether a file is text as Windows' shell writes it: with a mark in front and two bytes a character."""
+    return head[:2] in {b"\xff\xfe", b"\xfe\xff"}
+
+
 def looks_like_text(head: bytes) -> bool:
     """Whether a file is worth reading as lines: no NUL, and few control characters."""
     sample = head[:8192]

@@ -29,8 +29,8 @@ _STARTS_ANEW = re.compile(
     r"|Exception raised|terminate called|what\(\)|\(\w+ pid=|[\w.-]+:\d+:\d+ \[|$)"
 )
 _WATCHDOG = (
-    r"caught collective operation timeout: \w+\((?:SeqNum=\d+, )?OpType=\w+, .{0,120}Timeout\(ms\)=\d+\) ran for \d+ "
-    r"milliseconds before timing out"
+    r"caught collective operation timeout: \w+\((?:\w+=[\w-]+, )*(?:\w+|Timeout\(ms\))=[\w-]+\) ran for \d+ "
+    r"(?:milliseconds|ms) before timing out"
 )
 _COUNTERS = r"ast enqueued (?:\w+ )?work: -?\d+, (?:.{0,80}, )?last completed (?:\w+ )?work: -?\d+"
 _C10_ENDS = re.compile(
@@ -79,6 +79,9 @@ _PARTS = (
     "hutdown",
     "RROR",
     "EXIT",
+    "ailure",
+    "times out",
+    "RankID",
     "TERM_",
     "ubprocess",
     "SIG",
@@ -131,6 +134,7 @@ def mended(lines: Iterable[tuple[int, str, bytes]]) -> Iterator[tuple[int, str, 
     opened = b""
     end: re.Pattern[str] | None = None
     for number, raw, shape in lines:
+        raw = raw.removeprefix("\ufeff")
         if raw[:1] in _MARKS or "&" in raw:
             raw = _clean(raw)
         if len(raw) - len(shape) >= 20:

@@ -82,7 +82,7 @@ _MISMATCH = re.compile(
     r"Bootstrap Root ?: mismatch|has already checked in|Mismatched NCCL version|mismatch in rank|Duplicate GPU detected"
     r"|Mismatched (?:collective|NCCL)|rank \d+ of \d+ ranks"
 )
-_CUDA = re.compile(r"Cuda failure|CUDA failure|CUDA error|HIP failure")
+_CUDA = re.compile(r"Cuda failure|CUDA failure|CUDA error|HIP failure|\b(?:hip|cuda)[A-Z]\w{2,40} failed")
 _FATAL_COMM = re.compile(r"communicator encountered a fatal error")
 _FAILED_DEVICE = re.compile(r"Device \d+ marked as failed")
 _FATAL_EVENTS = re.compile(

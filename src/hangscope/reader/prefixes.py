@@ -32,11 +32,11 @@ _POD = re.compile(r"\[pod/[\w.-]+(?:/[\w.-]+)?\]\s?")
 _COMPOSE = re.compile(r"[\w.-]+\s*\|{1,2}\s")
 # vLLM's logger stands in front of every line of a traceback
 _LOGGER = re.compile(r"(?:ERROR|WARNING|INFO|DEBUG|CRITICAL) \d\d-\d\d \d\d:\d\d:\d\d (?:\[\S+?:\d+\]|\S+?:\d+\]) ?")
-_PDSH = re.compile(r"(?!rank)([A-Za-z][A-Za-z-]*[\w.-]*\d[\w.-]*): ")
+_PDSH = re.compile(r"(?!rank|E[A-Z]\d{4}:)([A-Za-z][A-Za-z-]*[\w.-]*\d[\w.-]*): ")
 _TEE = re.compile(r"\[(?!rank)([a-zA-Z_]\w*?)(\d+)\]:\s?")
 _TAG = re.compile(r"\[rank:? ?(\d{1,6})\]:? ?|rank(\d{1,6}): (?=Traceback|  |\[)")
 _GLUED = re.compile(r"(?<=\S)(?=\[rank\d{1,6}\]:\s?(?:\[[EWIF][\d ]|Traceback|\w+Error))")
-_TAG_INSIDE = re.compile(r"\[rank(\d{1,6})\]:\s?")
+_TAG_INSIDE = re.compile(r"(?<![A-Za-z_])\[?rank(\d{1,6})\]:\s?")
 
 
 class _Front:
@@ -136,7 +136,7 @@ def split_prefix(number: int, raw: str) -> Line:
         text = text[length:]
         if not length or front.tag is not None:
             break
-    if front.tag is None and "[rank" in text and (match := _TAG_INSIDE.search(text)):
+    if front.tag is None and "rank" in text and "]:" in text and (match := _TAG_INSIDE.search(text)):
         # a progress bar, a pod's name or a print without its newline shares the line
         front.tag = int(match[1])
         text = text[match.end() :]

@@ -36,7 +36,7 @@ _LINE_RANK = re.compile(r"\[(?:PG [^\]]{0,240}?)?Rank (\d{1,6})\]")
 _WORK = re.compile(r"Work\w*\((?P<body>(?:SeqNum=\d+|OpType=).{0,300}?)\)(?= ran for| raised|[.,]|\s|$)")
 _CUT_WORK = re.compile(r"Work\w*\((?P<body>(?:SeqNum=\d+|OpType=).{0,300})$")
 _FIELD = re.compile(r"(\w+(?:\(ms\))?)=([^,]+)")
-_RAN = re.compile(r"ran for (\d+) milliseconds")
+_RAN = re.compile(r"ran for (\d+) (?:milliseconds|ms)")
 _AT_WORK = re.compile(
     r"(?:Timeout at \w+ work: |detected by watchdog at work: |failure detected by watchdog at work sequence id: )"
     r"(?P<seq>-?\d+)"
