@@ -395,6 +395,28 @@ def test_text_as_windows_saves_it_is_read(tmp_path: Path, coding: str) -> None:
     assert (report.rank, report.seq) == (0, 2)
 
 
+@pytest.mark.parametrize(
+    ("text", "rank", "status"),
+    [
+        ("[rank: 1] Child process with PID 48 terminated with code -9. Forcefully terminating all other", 1, -9),
+        ("Process 2 exit with status code 139.", 2, -11),
+        ("mpirun noticed that process rank 5 with PID 363 on node node-b exited on signal 9 (Killed).", 5, -9),
+    ],
+)
+def test_a_death_notice_says_how_the_process_ended(tmp_path: Path, text: str, rank: int, status: int) -> None:
+    """What a framework or launcher says about the end of a rank is that rank's process in the job."""
+    job = load(tmp_path, text + "\n")
+    assert job.processes[rank].exit_status == status
+
+
+def test_an_end_without_a_rank_is_a_gap_that_says_whose(tmp_path: Path) -> None:
+    """A local rank alone is no rank: the job says that it ended, and that nobody knows which rank it was."""
+    text = "[ERROR] [launch.py:434:sigkill_handler] ['python', 'main.py', '--local_rank=1'] exits with return code = -9"
+    job = load(tmp_path, text + "\n")
+    assert job.processes == {}
+    assert [gap.what for gap in job.gaps][:1] == ["rank of local rank 1"]
+
+
 def test_each_failure_is_told_once(tmp_path: Path) -> None:
     """The same line in a rank's log and in its node's, and torchrun's line beside its summary, are one failure."""
     row = "[rank2]: RuntimeError: CUDA error: an illegal memory access was encountered\n"

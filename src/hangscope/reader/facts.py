@@ -48,7 +48,7 @@ def launcher_statements(text: TextFile) -> list[Statement]:
     """What launchers say in one file, on the node in whose directory it lies."""
     return [
         said if said.process.node else replace(said, process=replace(said.process, node=text.node))
-        for said in text.launcher.statements
+        for said in (*text.launcher.statements, *text.notices.statements)
     ]
 
 

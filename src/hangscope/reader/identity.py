@@ -318,6 +318,8 @@ def _resolve(who: Identity, texts: Sequence[TextFile], statements: Sequence[Stat
         process = said.process
         if process.exit_status is not None:
             what = f"pid {process.pid}" if process.pid is not None else f"task {said.task}"
+            if process.pid is None and said.task is None:
+                what = f"local rank {process.local_rank}" if process.local_rank is not None else "a process"
             who.gaps.append(
                 Gap(
                     f"rank of {what}",
