@@ -88,13 +88,7 @@ def _job(evidence: Evidence, inputs: tuple[str, ...]) -> Job:
     who.statements.extend(facts.network_statements(who, processes))
     merged, said_of_ranks, conflicts = merge_processes(who)
     made = _facts(evidence, who, processes, reports, said_of_ranks, assembled, start_ns)
-    if manifest is None or manifest.reason != "stall":  # captured in a stall, dumps are older than any exception
-        reopen(assembled.ops, assembled.dumps, made[0].watchdog)
-    gaps = [*evidence.gaps, *assembled.gaps, *who.gaps, *conflicts]
-    gaps.extend(gap for manifest in evidence.manifests for gap in manifest.gaps)
-    gaps.extend(gap for node in evidence.nodes for gap in node.gaps)
-    gaps.extend(gap for answer in evidence.answers for gap in answer.gaps)
-    gaps.extend(made[1])
+    gaps = [*evidence.gaps, *assembled.gaps, *who.gaps, *conflicts, *_gaps_in_files(evidence), *made[1]]
     sampled = {stack.rank for stack in made[0].stacks if stack.rank is not None}
     named = failure_facts.ranks_named(made[0].failures, who.nodes)
     named.update(report.rank for report in made[0].watchdog)
@@ -124,6 +118,16 @@ def _job(evidence: Evidence, inputs: tuple[str, ...]) -> Job:
             [max((n.captured_at_ns or 0 for n in evidence.nodes), default=0) or None],
         ),
     )
+
+
+def _gaps_in_files(evidence: Evidence) -> Iterator[Gap]:
+    """What manifests, nodes' files and RAS answers say is missing."""
+    for manifest in evidence.manifests:
+        yield from manifest.gaps
+    for node in evidence.nodes:
+        yield from node.gaps
+    for answer in evidence.answers:
+        yield from answer.gaps
 
 
 def _first(*sources: Sequence[T | None]) -> T | None:
@@ -185,18 +189,21 @@ def _facts(
         kernel=tuple(kernel),
         counters=tuple(counters.changes(evidence.snapshots)),
         recorder_off=_recorder_off(texts, assembled),
-        clean_exits=tuple(
-            (rank, text.torch.source(note.number))
-            for text in texts
-            for note in text.torch.clean_exits
-            if (rank := text.writers.rank_of(note.tag, note.stream, text.rank)) is not None
-        ),
+        clean_exits=tuple(_clean_exits(texts)),
         versions=_versions(evidence, assembled),
         log_ranks=tuple(sorted({(rank, text.file) for text in texts if text.is_rank_log for rank in _ranks_of(text)})),
         failures=tuple(failure_facts.distinct(failures, watchdog, errors)),
         logs=tuple(scopes.log_scopes(texts, times, _ranks_in_files(watchdog), incident=bool(evidence.manifests))),
         signs_of_life=scopes.signs_of_life(texts, watchdog, stacks, assembled.dumps),
     ), gaps
+
+
+def _clean_exits(texts: Sequence[TextFile]) -> Iterator[tuple[int, Source]]:
+    for text in texts:
+        for note in text.torch.clean_exits:
+            rank = text.writers.rank_of(note.tag, note.stream, text.rank)
+            if rank is not None:
+                yield rank, text.torch.source(note.number)
 
 
 def _counted_kills(evidence: Evidence) -> list[KernelMessage]:

@@ -209,10 +209,15 @@ class TorchLog:
             self._nccl2(line, match, at)
         elif match := _THREAD_ENDED.search(text):
             self._thread_ended(line, text, match["why"], at)
-        elif "destroy_process_group() was not called before program exit" in text:
-            self.clean_exits.append(Note(line.tag, line.stream, line.number, at=at))
         elif _DESYNC.search(text):
             self._new(line, "desync", text, at).put(error=text.strip())
+        else:
+            self._note(line, text, at, in_traceback)
+
+    def _note(self, line: Line, text: str, at: Clock | int | None, in_traceback: bool) -> None:
+        """What a line says about its writer alone."""
+        if "destroy_process_group() was not called before program exit" in text:
+            self.clean_exits.append(Note(line.tag, line.stream, line.number, at=at))
         elif "preparing to dump" in text:
             self.alive.append(Note(line.tag, line.stream, line.number, at=at, hint=default_rank(text)))
         elif _OOM.search(text) and not in_traceback:

@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from hangscope.diagnosis.corrections import corrected, gave_up
+from hangscope.diagnosis.liveness import Is, Liveness
+
 
 from dumpkit import entry, job, read, top
 from hangscope.diagnosis import diagnose
@@ -49,8 +52,8 @@ def test_own_exception_is_a_cause_beside_those_who_gave_up() -> None:
     """The one that raised something of its own ended by itself."""
     processes = {rank: Process(rank, exit_status=1, ended_at_s=100.0) for rank in range(4)}
     facts = Facts(errors=tuple(error(rank, consequence=rank != 3) for rank in range(4)))
-    fates = Fates(waiting(processes, facts).build())
-    assert [fates.of(rank).kind == "dead" for rank in range(4)] == [False, False, False, True]
+    lives = Liveness(waiting(processes, facts).build())
+    assert [lives.of(rank).state is Is.ENDED for rank in range(4)] == [False, False, False, True]
 
 
 def test_abort_is_a_cause_where_the_others_only_gave_up() -> None:
@@ -58,8 +61,8 @@ def test_abort_is_a_cause_where_the_others_only_gave_up() -> None:
     processes = {rank: Process(rank, exit_status=1, ended_at_s=110.0) for rank in range(3)}
     processes[3] = Process(3, exit_status=-6, ended_at_s=100.0)
     facts = Facts(errors=tuple(error(rank, consequence=True) for rank in range(3)))
-    fates = Fates(waiting(processes, facts).build())
-    assert (fates.of(3).kind, fates.of(3).strength) == ("dead", "strong")
+    lives = Liveness(waiting(processes, facts).build())
+    assert (lives.of(3).state, lives.of(3).seen) == (Is.ENDED, True)
 
 
 # ---- silence ---------------------------------------------------------------------------------------------------------
@@ -70,21 +73,21 @@ def test_stack_that_a_process_gave_itself_rules_frozen_out(outside: bool, kind: 
     """py-spy reads a stopped process just as well; a signal handler or a worker server answers only if it runs."""
     processes = {3: Process(3, alive_at_end=True)}
     built = waiting(processes, Facts(stacks=(stack(3, outside=outside),))).build()
-    assert Fates(built).of(3).kind == kind
+    assert Liveness(built).of(3).state.value == kind
 
 
 def test_stopped_process_is_frozen_whatever_stack_was_read_from_outside() -> None:
     """The kernel's word counts."""
     processes = {3: Process(3, alive_at_end=True, state="T")}
     built = waiting(processes, Facts(stacks=(stack(3, outside=True),))).build()
-    assert Fates(built).of(3).kind == "frozen"
+    assert Liveness(built).of(3).state is Is.FROZEN
 
 
 def test_stack_of_a_crash_is_no_sign_of_life() -> None:
     """faulthandler prints one as well when it ends."""
     crash = PythonError(3, "Fatal Python error", "Segmentation fault", (), HERE)
     facts = Facts(errors=(crash,), stacks=(stack(3, outside=False),))
-    assert Fates(waiting({}, facts).build()).of(3).kind == "dead"
+    assert Liveness(waiting({}, facts).build()).of(3).state is Is.ENDED
 
 
 # ---- what Gloo gave up on --------------------------------------------------------------------------------------------
@@ -109,16 +112,18 @@ def report(rank: int, frames: tuple[Frame, ...] = RAISED) -> WatchdogReport:
 def test_operation_that_raised_is_unfinished_again() -> None:
     """The newest entry from the traceback's lines; its torch frame is a few lines further down, where it waits."""
     assembled = job(*(read(top([gloo(0, 1), gloo(1, 2)], CONFIG), rank) for rank in (0, 1)), expected_ranks=range(3))
-    reopen(assembled.ops, assembled.dumps, [report(0), report(1)])
-    assert [op.state for op in assembled.ops] == [State.COMPLETED, State.SCHEDULED] * 2
-    assert not assembled.ops[1].retired
+    told = replace(built_job(assembled), facts=Facts(watchdog=(report(0), report(1))))
+    ops = corrected(told).ops
+    assert [op.state for op in ops] == [State.COMPLETED, State.SCHEDULED] * 2
+    assert not ops[1].retired
+    assert [op.state for op in assembled.ops] == [State.COMPLETED] * 4  # the evidence itself is left alone
 
 
 def test_operation_that_a_peer_went_past_stays_finished() -> None:
     """Its dump is older than the exception: a peer has launched the next one."""
     dumps = [read(top([gloo(0, 1), gloo(1, 2)][: 1 + rank], CONFIG), rank) for rank in (0, 1)]
     assembled = job(*dumps)
-    assert reopen(assembled.ops, assembled.dumps, [report(0)]) == []
+    assert gave_up(assembled.ops, assembled.dumps, [report(0)]) == []
 
 
 def test_wait_of_its_own_belongs_to_the_newest_that_somebody_did_not_join() -> None:
@@ -126,15 +131,15 @@ def test_wait_of_its_own_belongs_to_the_newest_that_somebody_did_not_join() -> N
     waited = (Frame("step", "/w/train.py", 31),)
     dumps = [read(top([gloo(0, 1)], CONFIG), rank) for rank in (0, 1)]
     joined, missing = job(*dumps), job(*dumps, expected_ranks=range(3))
-    assert reopen(joined.ops, joined.dumps, [report(0, waited)]) == []
-    assert reopen(missing.ops, missing.dumps, [report(0, waited)]) == [0]
+    assert gave_up(joined.ops, joined.dumps, [report(0, waited)]) == []
+    assert gave_up(missing.ops, missing.dumps, [report(0, waited)]) == [0]
 
 
 def test_send_that_raised_reopens_nothing() -> None:
     """Gloo records no sends, so the newest entry is none."""
     sent = (Frame("send", "/t/distributed_c10d.py", 2753), *RAISED[1:])
     assembled = job(read(top([gloo(0, 1)], CONFIG), 0), expected_ranks=range(2))
-    assert reopen(assembled.ops, assembled.dumps, [report(0, sent)]) == []
+    assert gave_up(assembled.ops, assembled.dumps, [report(0, sent)]) == []
 
 
 # ---- who belongs to Gloo's groups ------------------------------------------------------------------------------------
