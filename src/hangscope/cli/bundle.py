@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,6 +19,7 @@ from hangscope.errors import InputError, NotFoundError, SettingsError
 if TYPE_CHECKING:
     from hangscope.diagnosis.verdict import Diagnosis
     from hangscope.incident.bundle import Bundle, Options
+    from hangscope.incident.redact.files import Keep
     from hangscope.incident.usefulness import Involved
     from hangscope.model import Job
 
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
 @click.option("-o", "--output", metavar="FILE", type=click.Path(path_type=Path), help="The bundle.  [default: by PATH]")
 @click.option("--no-redact", is_flag=True, help="Keep secrets and user names as they are.")
 @click.option("--pseudonymise", is_flag=True, help="Give hosts, addresses and paths aliases; their map stays here.")
+@click.option("--only-evidence", is_flag=True, help="Keep dumps and the lines that a reader knows, and no other.")
+@click.option("--all-lines", is_flag=True, help="With --pseudonymise: keep every line, redacted.")
 @click.option("--map", "map_file", metavar="FILE", type=click.Path(path_type=Path), help="Where aliases are kept.")
 @click.option("--max-size", callback=size, metavar="SIZE", help="Leave the least useful evidence out: 50MB, 1GiB.")
 @click.option("--no-verdict", is_flag=True, help="Do not diagnose: no verdict, no page and no ticket in the bundle.")
@@ -38,6 +41,8 @@ def command(
     output: Path | None,
     no_redact: bool,
     pseudonymise: bool,
+    only_evidence: bool,
+    all_lines: bool,
     map_file: Path | None,
     max_size: int | None,
     no_verdict: bool,
@@ -53,10 +58,16 @@ def command(
         return _open(path, unpack)
     if no_redact and pseudonymise:
         raise SettingsError("--no-redact and --pseudonymise contradict each other", hint="choose one")
+    if no_redact and only_evidence:
+        raise SettingsError("--no-redact and --only-evidence contradict each other", hint="choose one")
+    if all_lines and (only_evidence or not pseudonymise):
+        raise SettingsError("--all-lines is for --pseudonymise alone", hint="leave it out")
     from hangscope.incident.bundle import Options
 
     path = Path(os.path.abspath(path))  # so that it can be told from what is inside, also where it was "."
     options = Options(redact=not no_redact, pseudonymise=pseudonymise, map_file=map_file, max_bytes=max_size)
+    if only_evidence or (pseudonymise and not all_lines):
+        options = replace(options, keep=_keep(()))
     target = output or Path(f"{path.name.removesuffix('.gz').removesuffix('.tar')}.bundle.tar.gz")
     if _is_bundle(path):
         from hangscope.incident.unpack import extract
@@ -115,7 +126,24 @@ def _with_verdict(path: Path, options: Options) -> Options:
         page=page,
         ticket=lambda manifest: render_ticket(found, job, files=manifest.files),
         involved=involved(found, job, path),
+        keep=_keep(_cited(found, prefix)) if options.keep is not None else None,
     )
+
+
+def _cited(found: Diagnosis, prefix: str) -> Iterator[tuple[str, int]]:
+    """(file as the bundle names it, line) of whatever the verdict cites."""
+    for source in [source for finding in (*found.why, *found.evidence) for source in finding.sources]:
+        if source.place.startswith("line "):
+            yield source.file.removeprefix(prefix), int(source.place[5:].partition("-")[0])
+
+
+def _keep(cited: Iterable[tuple[str, int]]) -> Keep:
+    from hangscope.reader.recognised import keep_evidence
+
+    lines: dict[str, set[int]] = {}
+    for file, line in cited:
+        lines.setdefault(file, set()).add(line)
+    return lambda name, source, out: keep_evidence(source, out, lines.get(name, ()))
 
 
 def involved(found: Diagnosis, job: Job, path: Path) -> Involved:

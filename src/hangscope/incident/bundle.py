@@ -38,7 +38,7 @@ from hangscope.incident.layout import (
 from hangscope.incident.manifest import Manifest, Missing
 from hangscope.incident.redact import learn
 from hangscope.incident.redact.aliases import Aliases
-from hangscope.incident.redact.files import LeftOut, Redactor
+from hangscope.incident.redact.files import Keep, LeftOut, Redactor
 from hangscope.incident.redact.pickles import is_pickle
 from hangscope.incident.stale import Stale, stale_dumps
 from hangscope.incident.tars import is_header
@@ -48,6 +48,19 @@ from hangscope.incident.usefulness import Involved, Item, Plan, item, shorten, s
 Progress = Callable[[int, int, str], None]
 """`progress(done, total, what)`, in bytes of evidence."""
 REDACTION_SCHEMA = "hangscope.redaction/1"
+
+REMAINS = (
+    "passwords without a name or a place that says so",
+    "hexadecimal keys without a name: they look like hashes",
+    "random strings of fewer than 20 letters without a name",
+    "names of people, projects, models and data in running text",
+    "secrets inside pictures, audio and programs' own binary formats",
+)
+REMAINS_OF_EVIDENCE = (
+    "secrets of those kinds inside a line that is evidence itself: the message of an exception",
+    "names of source files, functions, modules and process groups",
+)
+"""What redaction does not find, by kind: the summary says it, because nobody should believe that nothing is left."""
 
 _IN_MEMORY = 8 << 20
 _SAMPLE = 256 << 10
@@ -62,6 +75,8 @@ class Options:
 
     redact: bool = True
     pseudonymise: bool = False
+    keep: Keep | None = None
+    """Only evidence: writes the lines of a file that may stay. None keeps every line, redacted."""
     map_file: Path | None = None
     """Where aliases are kept; beside the bundle where not said. Never inside it."""
     max_bytes: int | None = None
@@ -115,7 +130,9 @@ def write_bundle(
                 out.seek(0)
                 out.truncate()
                 aliases = Aliases.load(options.map_file, hosts) if options.map_file else None
-                one = _Pass(files, given, Redactor(users, aliases) if options.redact else None, plan, options)
+                one = _Pass(
+                    files, given, Redactor(users, aliases, options.keep) if options.redact else None, plan, options
+                )
                 size = one.write(out, top, _counting(items, progress))
                 excess = size - options.max_bytes if options.max_bytes is not None else 0
                 if excess <= 0:
@@ -201,7 +218,7 @@ class _Pass:
                 shorter.seek(0)
                 reading = shorter
             if self.redactor is not None:
-                self.redactor.file(reading, clean)
+                self.redactor.file(reading, clean, name)
                 reading = clean
             size = reading.seek(0, os.SEEK_END)
             reading.seek(0)
@@ -256,6 +273,7 @@ class _Pass:
                     "made_at": manifests.now(),
                     "redacted": self.redactor is not None,
                     "pseudonymised": self._options.pseudonymise,
+                    "only_evidence": self._options.keep is not None,
                     "shortened": sorted(self._plan.shorten),
                     "dropped": sorted(self._plan.drop),
                 },
@@ -270,6 +288,8 @@ class _Pass:
                 "schema": REDACTION_SCHEMA,
                 "replaced": self.replaced(),
                 "pseudonymised": self._options.pseudonymise,
+                "only_evidence": self._options.keep is not None,
+                "not_looked_for": list(REMAINS if self._options.keep is None else REMAINS_OF_EVIDENCE),
                 "left_out": [gap["what"] for gap in value["gaps"] if gap["why"].startswith("left out of the bundle:")],
             }
             archive.add_bytes(REDACTION, (json.dumps(summary, indent=1, ensure_ascii=False) + "\n").encode(), now)

@@ -26,8 +26,11 @@ _IPV4_TAIL = re.compile(rb"\.\d{1,3}\.\d{1,3}\.\d{1,3}(?![\w]|\.\d|-\d)")
 _VERSION_FRONT = re.compile(rb"(?:version|ver|==|>=|v|driver|cuda|cudnn|release)[\s:='\"]{0,3}\Z", re.IGNORECASE)
 _IPV6_MARK = re.compile(rb"::|:[0-9A-Fa-f]{1,4}:[0-9A-Fa-f]{1,4}:[0-9A-Fa-f]{1,4}:[0-9A-Fa-f]{1,4}:")
 _IPV6 = re.compile(rb"(?:[0-9A-Fa-f]{0,4}:){2,7}[0-9A-Fa-f]{0,4}(?:\d{0,3}(?:\.\d{1,3}){3})?(?![\w:])")
+_MAC = re.compile(
+    rb"(?<![0-9A-Fa-f:.-])[0-9A-Fa-f]{2}(?:(?::[0-9A-Fa-f]{2}){5}|(?:-[0-9A-Fa-f]{2}){5})(?![0-9A-Fa-f:-])"
+)
 _PATH = re.compile(rb"(?P<folder>/(?:[\w.+@%=~,#-]+/)+)(?P<name>[\w.+@%=~,#-]*)")
-_PATH_FRONT = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_.:/~<$}-")
+_PATH_FRONT = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_./<$}")
 """What in front of a slash says that no path begins there: `NET/IB/0`, `https://`, `transport/net.cc`."""
 _LIBRARY = re.compile(rb"/(?:lib(?:32|64)?/python\d[\d.]*|(?:site|dist)-packages)/")
 _SYSTEM = re.compile(
@@ -106,6 +109,7 @@ class Aliases:
             data = _exchanged(data, self._host_edits(data))
         data = _exchanged(data, self._ipv4_edits(data))
         data = _exchanged(data, self._ipv6_edits(data))
+        data = _exchanged(data, self._mac_edits(data))
         if whole and data.startswith(b"/") and b"\n" not in data:
             folder, slash, name = data.rpartition(b"/")
             data = self._folder(folder + slash) + name
@@ -117,7 +121,7 @@ class Aliases:
         """Whether `clean` might replace something. Gives no alias."""
         if data.startswith(b"/") or next(self._hosts_in(data), None) is not None:
             return True
-        return any(pattern.search(data) for pattern in (_IPV4_TAIL, _IPV6_MARK, _PATH))
+        return any(pattern.search(data) for pattern in (_IPV4_TAIL, _IPV6_MARK, _MAC, _PATH))
 
     def rename(self, path: bytes) -> bytes:
         """A path inside an incident: its parts are names of hosts, or have them inside; its folders stay."""
@@ -154,7 +158,7 @@ class Aliases:
         plain = "|".join(re.escape(name) for name in names if not re.search(r"\d", name))
         # A name without a number may be a word: it must stand alone.
         both = [rf"(?<![A-Za-z0-9])(?:{numbered})(?![A-Za-z0-9])" if numbered else ""]
-        both.append(rf"(?<![\w./-])(?:{plain})(?![\w/-]|\.\w)" if plain else "")
+        both.append(rf"(?<![\w./-])(?:{plain})(?![\w/-]|\.\w)|(?<=://)(?:{plain})(?![\w-])" if plain else "")
         domains = "|".join(re.escape(domain) for domain in sorted(self._domains, key=lambda d: (-len(d), d)))
         behind = rf"(?:\.(?:{domains})(?![\w-]))?" if domains else ""
         return re.compile(f"(?P<host>{'|'.join(part for part in both if part)}){behind}".encode(), re.IGNORECASE)
@@ -234,12 +238,26 @@ class Aliases:
             if not kept and text not in self._given:
                 yield start, match.end(), self._address(address.compressed, "2001:db8::")
 
+    def _mac_edits(self, data: bytes) -> Iterator[tuple[int, int, bytes]]:
+        for match in _MAC.finditer(data):
+            text = match.group().decode().lower().replace("-", ":")
+            if text in self._given or text in ("00:00:00:00:00:00", "ff:ff:ff:ff:ff:ff"):
+                continue
+            self.counts["address"] += 1
+            known = self.addresses.get(text)
+            if known is None:
+                number = sum(alias.startswith("02:00:") for alias in self.addresses.values()) + 1
+                known = ":".join(f"{byte:02x}" for byte in (2, 0, *number.to_bytes(4, "big")))
+                self.addresses[text] = known
+                self._given.add(known)
+            yield match.start(), match.end(), known.encode()
+
     def _address(self, text: str, first: str) -> bytes:
         self.counts["address"] += 1
         known = self.addresses.get(text)
         if known is None:
             mark = ":" if ":" in first else "."
-            number = sum(mark in alias for alias in self.addresses.values()) + 1
+            number = sum(mark in alias and alias[2:3] != ":" for alias in self.addresses.values()) + 1
             known = self.addresses[text] = str(ipaddress.ip_address(first) + number)
             self._given.add(known)
         return known.encode()
@@ -249,7 +267,8 @@ class Aliases:
     def _path_edits(self, data: bytes) -> Iterator[tuple[int, int, bytes]]:
         for match in _PATH.finditer(data):
             start = match.start()
-            if start == 0 or data[start - 1] not in _PATH_FRONT:
+            option = start > 1 and data[start - 2] == 45 and data[start - 1 : start].isalpha()  # -I/opt/x
+            if start == 0 or option or data[start - 1] not in _PATH_FRONT:
                 folder = match["folder"]
                 alias = self._folder(folder)
                 if alias is not folder:

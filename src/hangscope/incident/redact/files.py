@@ -14,19 +14,21 @@ import struct
 import tempfile
 import zlib
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import IO, BinaryIO
 
 from hangscope.incident.redact import patterns as known
 from hangscope.incident.redact import pickles
 from hangscope.incident.redact.aliases import Aliases
 from hangscope.incident.redact.names import secret_name
-from hangscope.incident.redact.secrets import Secrets
+from hangscope.incident.redact.secrets import Edit, Secrets
+from hangscope.incident.redact.skim import Skim
 from hangscope.incident.tars import is_header
 
 _CHUNK = 1 << 20
 _IN_MEMORY = 8 << 20
-_LONGEST_LINE = 8 << 20
+_BEFORE, _AHEAD = 32 << 10, 80 << 10
+"""How much around a line is at hand when it is judged: more than any structure that is followed, or a private key."""
 _HEAD = 64 << 10
 _MAX_UNPACKED = 16 << 30
 _CACHED = 200_000
@@ -36,18 +38,23 @@ _MAX_BLACK_BOX = 80 << 20
 _COMM_BYTES = 768
 _WIDE = (b"\xff\xfe", b"\xfe\xff")
 _BINARY = re.compile(rb"[\x01-\x06\x0e-\x1a\x1c-\x1f]")
-_PAIR_LINE = re.compile(rb"name[\"']?\s*[:=][^\n]*\n\Z", re.IGNORECASE)
 
 
 class LeftOut(Exception):
     """The file cannot be made safe; says why."""
 
 
+Keep = Callable[[str, IO[bytes], IO[bytes]], bool]
+"""Writes what of a file may stay, by its name; False where nothing may."""
+
+
 class Redactor:
     """Redacts files and texts, all with the same users and aliases, and counts what it replaced."""
 
-    def __init__(self, users: Iterable[bytes] = (), aliases: Aliases | None = None) -> None:
+    def __init__(self, users: Iterable[bytes] = (), aliases: Aliases | None = None, keep: Keep | None = None) -> None:
         self.secrets = Secrets(users)
+        self._keep = keep
+        self._skim = Skim(self.secrets)
         self.aliases = aliases
         self._strings: dict[bytes, tuple[bytes, Counter[str]] | None] = {}
         self._again: Counter[str] = Counter()
@@ -104,14 +111,12 @@ class Redactor:
             raw = self.aliases.rename(raw)
         return raw.decode("utf-8", "surrogateescape")[1:]
 
-    def file(self, source: IO[bytes], out: IO[bytes]) -> None:
+    def file(self, source: IO[bytes], out: IO[bytes], name: str = "") -> None:
         """Write `source`, redacted, to `out`. Raises LeftOut where that cannot be done safely."""
         head = source.read(_HEAD)
         source.seek(0)
         if head.startswith(b"\x1f\x8b"):
-            self._gzip(source, out)
-        elif head.startswith(_BLACK_BOX):
-            self._black_box(source, out)
+            self._gzip(source, out, name)
         elif pickles.is_pickle(head):
             self._pickle(source, out)
         elif is_header(head[:512]):
@@ -121,18 +126,36 @@ class Redactor:
         elif head.startswith(_WIDE):
             raise LeftOut("text in UTF-16, which hangscope cannot redact")
         elif len(_BINARY.findall(head)) * 100 > len(head):
+            if self._keep is not None:
+                raise LeftOut("no evidence that hangscope knows")
             self._binary(source, out)
+        elif self._keep is not None:
+            with tempfile.SpooledTemporaryFile(_IN_MEMORY) as kept:
+                if not self._keep(name, source, kept):
+                    raise LeftOut("no evidence that hangscope knows")
+                kept.seek(0)
+                self._text(kept, out)
         else:
             self._text(source, out)
 
     def _text(self, source: IO[bytes], out: IO[bytes]) -> None:
-        carry = b""
-        while chunk := source.read(_CHUNK):
-            data = carry + chunk if carry else chunk
-            cut = _safe_cut(data)
-            out.write(self.text(data[:cut]))
-            carry = data[cut:]
-        out.write(self.text(carry))
+        """In windows: a little of what was written already, what is written now, and a look ahead behind it."""
+        before = ahead = b""
+        while True:
+            chunk = source.read(_CHUNK)
+            window = before + ahead + chunk
+            begin = len(before)
+            edits = [
+                edit._replace(start=edit.start + start, end=edit.end + start)
+                for start, end in self._skim.regions(window)
+                for edit in self.secrets.edits(window[start:end])
+            ]
+            cut = _cut(window, begin, edits) if chunk else len(window)
+            piece = self.secrets.replaced(window, edits, begin, cut) if edits else window[begin:cut]
+            out.write(self.aliases.clean(piece) if self.aliases else piece)
+            if not chunk:
+                return
+            before, ahead = window[max(0, cut - _BEFORE) : cut], window[cut:]
 
     def _pickle(self, source: IO[bytes], out: IO[bytes]) -> None:
         try:
@@ -178,14 +201,14 @@ class Redactor:
             if not chunk:
                 return
 
-    def _gzip(self, source: IO[bytes], out: IO[bytes]) -> None:
+    def _gzip(self, source: IO[bytes], out: IO[bytes], name: str) -> None:
         with tempfile.TemporaryFile() as inner, tempfile.TemporaryFile() as redacted:
             try:
                 _unpack(source, inner)
             except (gzip.BadGzipFile, zlib.error, EOFError) as error:
                 raise LeftOut(f"broken compression ({error})") from None
             inner.seek(0)
-            self.file(inner, redacted)
+            self.file(inner, redacted, name)
             redacted.seek(0)
             with gzip.GzipFile(fileobj=out, mode="wb", compresslevel=1, mtime=0) as packed:
                 while chunk := redacted.read(_CHUNK):
@@ -203,16 +226,18 @@ def _unpack(source: IO[bytes], target: BinaryIO | IO[bytes]) -> None:
     target.flush()
 
 
-def _safe_cut(data: bytes) -> int:
-    """Where `data` can be cut in two without cutting a secret: behind a line, outside keys and pairs of lines."""
-    cut = data.rfind(b"\n") + 1
-    if cut == 0:
-        if len(data) < _LONGEST_LINE:
-            return 0
-        cut = max(data.rfind(mark) + len(mark) for mark in (b"},", b", ", b",", b" ", b";")) or len(data)
-    start = data.rfind(b"-----BEGIN ", 0, cut)
-    inside_key = start >= 0 and cut - start < known.PRIVATE_KEY_BYTES and known.PRIVATE_KEY_START.match(data, start)
-    if inside_key and not known.PRIVATE_KEY_END.search(data, start):
-        return start
-    last = data.rfind(b"\n", 0, cut - 1) + 1
-    return last if cut - last < 1024 and _PAIR_LINE.search(data[last:cut]) else cut
+def _cut(window: bytes, begin: int, edits: list[Edit]) -> int:
+    """Up to where a window can be written: whole lines, no secret cut in two, and enough left to look ahead."""
+    most = len(window) - _AHEAD
+    if most <= begin:
+        return begin
+    cut = window.rfind(b"\n", begin, most) + 1
+    if cut <= begin:
+        # One endless line: between two values, where no name is parted from what it names.
+        near = max(begin, most - _BEFORE)
+        cut = max(window.rfind(mark, near, most) + len(mark) for mark in (b"},", b", ", b",", b" ", b";"))
+        cut = cut if cut > near else most
+    for edit in edits:
+        if edit.start < cut < edit.end:
+            cut = edit.start if edit.start > begin else min(edit.end, len(window))
+    return cut

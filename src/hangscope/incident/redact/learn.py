@@ -19,6 +19,7 @@ _OVERLAP = 512
 
 _HOMES = tuple(re.compile(word) for word in (rb"/home/", rb"/homes/", rb"/Users/", rb"/users/"))
 _ACCOUNTS = tuple(re.compile(word) for word in (rb"USER", rb"LOGNAME"))
+_SHARED = tuple(re.compile(word) for word in (rb"/u/", rb"/afs/", rb"torchinductor_"))
 _NUMBERS = tuple(re.compile(word) for word in (rb"uid=", rb"gid="))
 """One expression a word, because a search for one fixed word is many times faster than one for several."""
 
@@ -39,6 +40,19 @@ _HOSTS = tuple(
         rb"\((?P<h>" + _NAME + rb"), \d{2,5}\)",
     )
 )
+_ADDRESS = re.compile(
+    rb"[A-Za-z][A-Za-z0-9+.-]{1,15}://(?:[^\s/@\"'<>]{1,200}@)?(?P<h>" + _NAME + rb")(?=[:/\s\"',;)\]]|\Z)"
+)
+"""Hosts of web addresses, stores and rendezvous. Those that the whole world knows are nobody's secret."""
+_PUBLIC = re.compile(
+    rb"(?:^|\.)(?:pytorch\.org|github\.com|githubusercontent\.com|nvidia\.com|python\.org|pypi\.org|huggingface\.co|"
+    rb"readthedocs\.io|wikipedia\.org|google\.com|kernel\.org|example\.(?:com|org|net)|localhost|wandb\.ai)$"
+)
+_BRACKETS = re.compile(
+    rb"(?<![\w.\[-])(?P<stem>[A-Za-z][A-Za-z0-9-]{1,30}?[A-Za-z-])\[(?P<list>\d{2,6}-\d{2,6}[\d,-]{0,400})\]"
+)
+"""`dgx[001-004]`, wherever it stands. An index of a list has no range of several digits behind a word."""
+_POD = re.compile(rb"(?:\[pod/|\bpods?/|\bpod[ =:]{1,2}[\"']?)(?P<h>[a-z][a-z0-9-]{2,62}[a-z0-9])(?=[/\s\"',\]]|\Z)")
 _PORT = re.compile(rb"<\d{1,5}>")  # behind NCCL's peers
 _PEER = re.compile(rb"(?<![\w.:-])[A-Za-z][A-Za-z0-9.-]{2,252}\Z")
 _LISTS = (re.compile(rb"NODELIST"), re.compile(rb"nodelist"), re.compile(rb"node_list"))
@@ -49,27 +63,35 @@ _LISTED = re.compile(rb"([A-Za-z][A-Za-z0-9.-]{0,62}?)\[([\d,-]{1,2000})\]|([A-Z
 _FILE = re.compile(r"(?:^|/)nccl[._-](?P<h>[A-Za-z0-9][\w-]*(?:\.[A-Za-z][\w-]*)*)\.\d+\.")
 
 
+def _hits(words: tuple[re.Pattern[bytes], ...], data: bytes) -> Iterator[int]:
+    for word in words:
+        if word.pattern in data:  # looking whether it is there at all is many times faster than a search
+            for hit in word.finditer(data):
+                yield hit.start()
+
+
 def home_owners(data: bytes) -> set[bytes]:
     """The user names that `data` gives away in a home directory."""
     found: set[bytes] = set()
-    for word in _HOMES:
-        for hit in word.finditer(data):
-            if match := known.HOME.match(data, hit.start()):
-                found.add(match["s"])
+    for at in _hits(_HOMES, data):
+        if match := known.HOME.match(data, at):
+            found.add(match["s"])
+    for at in _hits(_SHARED, data):
+        match = known.SHARED_HOME.match(data, at)
+        if match and match["s"].lower() not in known.FOLDERS:
+            found.add(match["s"])
     return found - known.GENERIC_USERS
 
 
 def users_in(data: bytes) -> set[bytes]:
     """The user names that `data` gives away in a home directory or an assignment."""
     found = home_owners(data)
-    for word in _ACCOUNTS:
-        for hit in word.finditer(data):
-            if match := known.USER.match(data, back_over(data, hit.start(), known.USER_FRONT, 40)):
-                found.add(match["s"])
-    for word in _NUMBERS:
-        for hit in word.finditer(data):
-            if match := known.NUMBERED_USER.match(data, hit.start()):
-                found.add(match["s"])
+    for at in _hits(_ACCOUNTS, data):
+        if match := known.USER.match(data, back_over(data, at, known.USER_FRONT, 40)):
+            found.add(match["s"])
+    for at in _hits(_NUMBERS, data):
+        if match := known.NUMBERED_USER.match(data, at):
+            found.add(match["s"])
     return found - known.GENERIC_USERS
 
 
@@ -82,6 +104,13 @@ def hosts_in(data: bytes) -> set[str]:
             found.add(match["h"])
     for pattern in _HOSTS:
         found.update(match["h"] for match in pattern.finditer(data))
+    if b"://" in data:
+        found.update(match["h"] for match in _ADDRESS.finditer(data) if not _PUBLIC.search(match["h"].lower()))
+    if b"[" in data:
+        for match in _BRACKETS.finditer(data):
+            found.update(match["stem"] + number for number in _numbers(match["list"]))
+    if b"pod" in data:
+        found.update(match["h"] for match in _POD.finditer(data))
     for port in _PORT.finditer(data):
         if match := _PEER.search(data[max(0, port.start() - 256) : port.start()]):
             found.add(match.group())
@@ -89,8 +118,24 @@ def hosts_in(data: bytes) -> set[str]:
         for hit in word.finditer(data):
             if match := _LIST.match(data, hit.start()):
                 for stem, numbers, single in _LISTED.findall(match["list"]):
-                    found.add(single or stem + numbers.replace(b"-", b",").split(b",")[0])
+                    found.update([single] if single else (stem + number for number in _numbers(numbers)))
     return _hosts(name.decode("ascii", "replace").rstrip(".") for name in found)
+
+
+def _numbers(ranges: bytes) -> list[bytes]:
+    """The numbers of `001-004,017`; of a long list the first ones, which give the form of the rest."""
+    found: list[bytes] = []
+    for part in ranges.split(b","):
+        low, _, high = part.partition(b"-")
+        if low.isdigit() and (high or low).isdigit():
+            last = min(int(high or low), int(low) + _MOST_HOSTS)
+            found += [str(number).zfill(len(low)).encode() for number in range(int(low), last + 1)]
+        if len(found) > _MOST_HOSTS:
+            break
+    return found[:_MOST_HOSTS]
+
+
+_MOST_HOSTS = 4096
 
 
 def hosts_of_names(names: Iterable[str]) -> set[str]:

@@ -9,8 +9,12 @@ table, `password ........ x` as Megatron prints its arguments, `password is x`, 
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 
-NEEDLES: tuple[bytes, ...] = (b"pass", b"pwd", b"secret", b"key", b"cred", b"token")
+from hangscope.incident.redact.random_words import is_random
+
+NEEDLES: tuple[bytes, ...] = (b"pass", b"pw", b"secret", b"key", b"cred", b"token", b"kennwort", b"contrasena")
+NEEDLES += (b"cookies", b"sessionid", b"session_id", b"session-id", b"sessid", b"dockerc", b"license")
 NEEDLES += (b"connection_s", b"connection-s", b"connections", b"connection.s", b"conn_str", b"connstr", b"conn-str")
 NEEDLES += (b"basic_auth", b"basic-auth", b"basicauth")
 FRONT = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_.-"
@@ -29,15 +33,22 @@ FIRST_WORDS = (
 """In a sentence a name has two words: `API key: x`."""
 
 _PASSWORD = (
-    rb"pass(?:word|wd|phrase|code|wort)s?|(?:db|user|mysql|pg|postgres|redis|smtp|ftp|admin|root|login|auth|mail|proxy|"
-    rb"ssh|sudo|jenkins|rabbitmq)[_.-]?pass|(?<![A-Za-z])pwd|(?<![A-Za-z0-9_.-])pass(?==[^=])"
+    rb"pass(?:word|wd|phrase|code|wort|wrd)s?|pswd|kennwort|contrasena|(?:db|user|mysql|pg|postgres|redis|smtp|ftp|admin|"
+    rb"root|login|auth|mail|proxy|ssh|sudo|jenkins|rabbitmq|store|key|zip|vnc|require|master|ldap|bind|http|svc|mongo)"
+    rb"[_.-]?pass|(?<![A-Za-z])pwd?|(?<![A-Za-z0-9_.-])pass(?==[^=])|(?<![A-Za-z0-9_.-])pass(?=\\{0,3}[\"'])|(?<=_)PASS"
 )
 _SECRET = rb"secrets?(?:[_. -]?(?:access)?[_. -]?keys?)?(?:[_.-]?(?:id|value|token))?"
 _KEY = (
     rb"(?:api|access|account|private|encryption|signing|master|auth|subscription|deploy|license|app|application|"
-    rb"ssh|gpg|hmac|webhook|consumer|kaggle|cipher)[_. -]?key(?:[_.-]?id)?(?:[_.-]?(?:value|\d))?"
+    rb"ssh|gpg|pgp|hmac|webhook|consumer|kaggle|cipher|client|server|tls|ssl|host|service|session|aes|rsa|ecdsa|ed25519|"
+    rb"jwt|storage|wandb|openai|huggingface|comet|neptune|datadog|dd)[_. -]?key(?:[_.-]?id)?(?:[_.-]?(?:value|\d))?"
 )
-_OTHER = rb"credentials?|creds|connection[_.-]?string|conn[_.-]?str|basic[_.-]?auth"
+_OTHER = (
+    rb"credentials?|creds|connection[_.-]?string|conn[_.-]?str|basic[_.-]?auth|cookies|(?:j|php|asp)?sess(?:ion)?[_-]?id|"
+    rb"dockerconfigjson|dockercfg|license"
+)
+_SUFFIX = rb"(?:[_.-](?:data|pem|json|b64|base64|contents?|raw|text|hash|prod|dev|staging|test|old|new|\d{1,3}))?"
+"""What people put behind such a name: `client-key-data`, `PASSWORD_2`."""
 
 REACH = 4096
 """How long a name with its value can be, so that no file makes looking for them slow."""
@@ -45,7 +56,7 @@ REACH = 4096
 ASSIGNMENT = re.compile(
     rb"(?P<name>(?P<flag>--?)?(?P<front>(?:(?:access|auth|bearer|refresh|session)[ ])?[A-Za-z0-9_.-]{0,64}?)"
     rb"(?:(?P<password>" + _PASSWORD + rb")|(?P<secret>" + _SECRET + rb")|(?P<key>" + _KEY + rb")"
-    rb"|(?P<other>" + _OTHER + rb")|(?P<token>tokens?)))(?![A-Za-z0-9_.-])"
+    rb"|(?P<other>" + _OTHER + rb")|(?P<token>tokens?)|(?P<anykey>keys?))" + _SUFFIX + rb")(?![A-Za-z0-9_.-])"
     rb"(?P<close>\\{0,3}[\"']\]?|\])?"
     rb"(?P<sep>[ \t]{0,40}(?:=>|:=|=(?!=)|:(?![:/\\])|%3[dD])[ \t]{0,3}|(?P<list>[ \t]*,[ \t]*)|(?P<tag>>)(?=[^<\s])"
     rb"|[ ]\.{3,}[ ]"
@@ -94,6 +105,13 @@ _HARMLESS = re.compile(
 )
 """Types, placeholders, references to variables, and the words that follow in a sentence."""
 
+CONTINUES = re.compile(rb"\\?\r?\n[ \t]*(?P<s>(?=[^\n]{0,100}\d)[A-Za-z0-9+/_=~.-]{6,100})[\"']?[ \t]*(?=\r?\n|\Z)")
+"""A line that can only be the rest of the value above it."""
+
+_KEYISH = re.compile(rb"(?=[^\s]*\d)(?=[^\s]*[A-Za-z])(?!.*/.*/)(?!.*\.(?:pem|key|json|ya?ml|txt|crt|py|pub)\Z)[^\s:]+")
+"""A word that may be a key: letters and digits, and no path."""
+_PATH = re.compile(rb"[~.]?(?:/[A-Za-z0-9_.-]+)+/?")
+
 _NUMBER = re.compile(rb"-?[\d.,_]+[kKmMgGbB%]?")
 _CODE = re.compile(rb"[A-Za-z_][\w.]*[(\[].*")
 
@@ -104,39 +122,56 @@ def kind_of(match: re.Match[bytes]) -> str | None:
     value: bytes = match["quoted"] if quoted else match["bare"]
     name = match["name"].lstrip(b"-")
     upper = name.isupper()
-    if match["blank"] and (not match["flag"] or value.startswith(b"-")):
-        return None
-    if match["prose"] and (not (upper or match["password"] or match["secret"]) or _PROSE.fullmatch(value)):
-        return None
-    if match["list"] and not (match["close"] and (match["flag"] or upper)):
+    if not _stands(match, value, upper=upper):
         return None
     number = _NUMBER.fullmatch(value) is not None
     if not value or (_HARMLESS.fullmatch(value) and not (number and match["password"])):
         return None
     if not quoted and not upper and _CODE.fullmatch(value):
         return None
-    front = match["front"]
     if match["password"]:
-        if number and match["password"].lower() == b"pass":
-            return None  # forward pass=3
-        directory = match["password"].lower() == b"pwd" and (value[:1] in b"/~." or name in (b"PWD", b"OLDPWD"))
-        return None if directory else "password"
+        return _password(match["password"].lower(), name, value, number=number)
     if match["secret"]:
         return "secret"
     if match["other"]:
-        return "credentials" if len(value) >= 4 else None
+        return "credentials" if len(value) >= (4 if b"cred" in name.lower() else 12) and not number else None
+    if match["anykey"]:
+        least = 6 if match["flag"] else 16
+        keyish = _KEYISH.fullmatch(value) or is_random(value)
+        return "api-key" if (match["flag"] or upper) and len(value) >= least and keyish else None
     if match["key"]:
-        return "api-key" if len(value) >= (4 if upper else 6) and not number else None
-    if _COUNTED_TOKEN.search(front) or number or value.startswith((b"<", b"/")):
+        path = _PATH.fullmatch(value) and not is_random(value)
+        return "api-key" if len(value) >= (4 if upper else 6) and not number and not path else None
+    if _COUNTED_TOKEN.search(match["front"]) or number or value.startswith((b"<", b"/")):
         return None
     if match["token"].lower() == b"tokens" and not upper:
         return None
     return "token" if len(value) >= (4 if upper or match["flag"] else 8) else None
 
 
+def _stands(match: re.Match[bytes], value: bytes, *, upper: bool) -> bool:
+    """Whether what is between name and value makes it an assignment, and not a sentence or a list of words."""
+    if match["blank"] and (not match["flag"] or value.startswith(b"-")):
+        return False
+    if match["prose"] and (not (upper or match["password"] or match["secret"]) or _PROSE.fullmatch(value)):
+        return False
+    if match["list"]:
+        named = match["flag"] or upper or match["password"] or (len(value) >= 16 and _KEYISH.fullmatch(value))
+        return bool(match["close"] and match["open"] is not None and named)
+    return True
+
+
+def _password(word: bytes, name: bytes, value: bytes, *, number: bool) -> str | None:
+    if number and (word == b"pass" or (word in (b"pw", b"pwd") and len(value) < 4)):
+        return None  # forward pass=3
+    directory = word == b"pwd" and (value[:1] in b"/~." or name in (b"PWD", b"OLDPWD"))
+    return None if directory else "password"
+
+
+@lru_cache(maxsize=20_000)
 def secret_name(name: bytes) -> bool:
     """Whether a name alone, as a key of a dictionary or in a list of pairs, says that its value is secret."""
     if len(name) > 128:
         return False
-    probe = ASSIGNMENT.fullmatch(name + b'="Xq7-probe-value"')
+    probe = ASSIGNMENT.fullmatch(name + b'="Xq7-probe-value-8Zt"')
     return probe is not None and kind_of(probe) is not None

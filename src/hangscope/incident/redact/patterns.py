@@ -22,11 +22,23 @@ class Pattern:
     back: int = 0
     reach: int = 2048
     """How far behind its needle a match can end: whatever a file holds, trying a pattern costs so much and no more."""
+    weak: bool = False
+    """Its beginning is also the end of ordinary words (`task-`): behind a letter the rest must be random."""
 
 
-def _p(kind: str, needles: str, regex: bytes, *, back: int = 0, reach: int = 2048, case: bool = True) -> Pattern:
+def _p(
+    kind: str,
+    needles: str,
+    regex: bytes,
+    *,
+    back: int = 0,
+    reach: int = 2048,
+    case: bool = True,
+    weak: bool = False,
+) -> Pattern:
     flags = 0 if case else re.IGNORECASE
-    return Pattern(kind, tuple(needle.encode() for needle in needles.split()), re.compile(regex, flags), back, reach)
+    words = tuple(needle.encode() for needle in needles.split())
+    return Pattern(kind, words, re.compile(regex, flags), back, reach, weak)
 
 
 _START = rb"(?<![A-Za-z0-9])"  # not the tail of a longer word
@@ -34,57 +46,94 @@ _END = rb"(?![A-Za-z0-9_-])"
 _NEW = rb"(?!\[redacted)"
 
 TOKENS = (
-    _p("aws-access-key", "akia asia abia acca", _START + rb"(?P<s>(?:AKIA|ASIA|ABIA|ACCA)[A-Z0-9]{16})(?![A-Za-z0-9])"),
-    _p("gcp-api-key", "aiza", _START + rb"(?P<s>AIza[0-9A-Za-z_-]{35})" + _END),
-    _p("gcp-oauth", "ya29. gocspx-", _START + rb"(?P<s>ya29\.[0-9A-Za-z_-]{20,}|GOCSPX-[0-9A-Za-z_-]{20,})"),
+    _p("aws-access-key", "akia asia abia acca", rb"(?P<s>(?:AKIA|ASIA|ABIA|ACCA)[A-Z0-9]{16})(?![A-Za-z0-9])"),
+    _p("gcp-api-key", "aiza", rb"(?P<s>AIza[0-9A-Za-z_-]{35})" + _END),
+    _p("gcp-oauth", "ya29. gocspx-", rb"(?P<s>ya29\.[0-9A-Za-z_-]{20,}|GOCSPX-[0-9A-Za-z_-]{20,})"),
     _p("azure-secret", "q~", rb"(?<![\w~.-])(?P<s>[\w~.]{3}\dQ~[\w~.-]{31,34})(?![\w~-])", back=4),
-    _p("github-token", "ghp_ gho_ ghu_ ghs_ ghr_", _START + rb"(?P<s>gh[pousr]_[A-Za-z0-9]{30,255})" + _END),
-    _p("github-token", "github_pat_", _START + rb"(?P<s>github_pat_[A-Za-z0-9_]{22,255})"),
+    _p("github-token", "ghp_ gho_ ghu_ ghs_ ghr_", rb"(?P<s>gh[pousr]_[A-Za-z0-9]{30,255})" + _END),
+    _p("github-token", "github_pat_", rb"(?P<s>github_pat_[A-Za-z0-9_]{22,255})"),
     _p(
         "gitlab-token",
         "glpat- gldt- glrt- glcbt- glptt- glft- gloas- glagent- glsoat-",
-        _START + rb"(?P<s>gl(?:pat|dt|rt|cbt|ptt|ft|oas|agent|soat)-[A-Za-z0-9_.-]{20,})",
+        rb"(?P<s>gl(?:pat|dt|rt|cbt|ptt|ft|oas|agent|soat)-[A-Za-z0-9_.-]{20,})",
     ),
-    _p("huggingface-token", "hf_ api_org_", _START + rb"(?P<s>(?:hf|api_org)_[A-Za-z0-9]{30,64})" + _END),
-    _p("anthropic-key", "sk-ant-", _START + rb"(?P<s>sk-ant-[A-Za-z0-9_-]{16,})"),
-    _p("openai-key", "sk-", _START + rb"(?P<s>sk-(?!ant-)(?=[A-Za-z_-]*[0-9])[A-Za-z0-9_-]{20,})"),
+    _p("huggingface-token", "hf_ api_org_", rb"(?P<s>(?:hf|api_org)_[A-Za-z0-9]{30,64})" + _END),
+    _p("anthropic-key", "sk-ant-", rb"(?P<s>sk-ant-[A-Za-z0-9_-]{16,})"),
+    _p("openrouter-key", "sk-or-", rb"(?P<s>sk-or-v1-[0-9a-f]{64})" + _END),
+    _p("openai-key", "sk-", rb"(?P<s>sk-(?!ant-)(?=[A-Za-z_-]*[0-9])[A-Za-z0-9_-]{20,})", weak=True),
     _p(
         "slack-token",
         "xoxa- xoxb- xoxp- xoxr- xoxs- xoxe- xoxe. xapp-",
-        _START + rb"(?P<s>(?:xox[abprs]|xoxe(?:\.xox[bp])?|xapp)-[A-Za-z0-9-]{10,})",
+        rb"(?P<s>(?:xox[abprs]|xoxe(?:\.xox[bp])?|xapp)-[A-Za-z0-9-]{10,})",
     ),
     _p("slack-webhook", "hooks.slack.com", rb"hooks\.slack\.com/(?P<s>\w+/[A-Za-z0-9/_-]{20,})", case=False),
     _p("discord-webhook", "api/webhooks/", rb"api/webhooks/\d+/(?P<s>[\w-]{20,})"),
-    _p("mailgun-key", "key-", _START + rb"(?P<s>key-[0-9a-f]{32})" + _END),
-    _p("gcp-oauth", "1//0", _START + rb"(?P<s>1//0[A-Za-z0-9_-]{20,})"),
-    _p("wandb-key", "wandb_v1_ local-", _START + rb"(?P<s>wandb_v1_[A-Za-z0-9_]{20,}|local-[0-9a-f]{40})" + _END),
+    _p("mailgun-key", "key-", rb"(?P<s>key-[0-9a-f]{32})" + _END),
+    _p("gcp-oauth", "1//0", rb"(?P<s>1//0[A-Za-z0-9_-]{20,})"),
+    _p("wandb-key", "wandb_v1_ local-", rb"(?P<s>wandb_v1_[A-Za-z0-9_]{20,}|local-[0-9a-f]{40})" + _END),
     _p(
         "wandb-key",
         "wandb",
-        rb"wandb(?:\.ai)?[^\n]{0,60}?(?:login|key|api)[\"'\]\s:=,-]+(?:--\w+\s+)*(?P<s>[0-9a-f]{40})(?![0-9a-z])",
+        rb"wandb(?:\.ai)?[^\n]{0,60}?(?:login|key|api)[\"'\]\s:=,-]+(?:--?[\w-]+(?:[= ][^\s-]\S*)?\s+)*"
+        rb"(?P<s>[0-9a-f]{40})(?![0-9a-z])",
         case=False,
     ),
-    _p("ngc-key", "nvapi-", _START + rb"(?P<s>nvapi-[A-Za-z0-9_-]{20,})"),
-    _p("npm-token", "npm_", _START + rb"(?P<s>npm_[A-Za-z0-9]{36,})" + _END),
-    _p("pypi-token", "pypi-", _START + rb"(?P<s>pypi-(?:Ag[A-Za-z0-9_-]{20,}|[A-Za-z0-9_-]{60,}))"),
-    _p("docker-token", "dckr_pat_ dckr_oat_", _START + rb"(?P<s>dckr_[po]at_[A-Za-z0-9_-]{20,})"),
-    _p("stripe-key", "k_live_ k_test_", _START + rb"(?P<s>[prs]k_(?:live|test)_[A-Za-z0-9]{16,})" + _END, back=1),
-    _p("sendgrid-key", "sg.", _START + rb"(?P<s>SG\.[A-Za-z0-9_-]{16,}\.[A-Za-z0-9_-]{16,})"),
-    _p("databricks-token", "dapi", _START + rb"(?P<s>dapi[0-9a-f]{32}(?:-\d)?)" + _END),
-    _p("vault-token", "hvs. hvb. hvr.", _START + rb"(?P<s>hv[sbr]\.[A-Za-z0-9_-]{20,})"),
-    _p("digitalocean-token", "dop_v1_ doo_v1_ dor_v1_", _START + rb"(?P<s>do[opr]_v1_[0-9a-f]{64})" + _END),
+    _p(
+        "api-key",
+        "login",
+        rb"login(?:\s+--?[\w-]+(?:[= ][^\s-]\S*)?){0,4}[\s:]+(?P<s>[0-9a-f]{32,64})(?![0-9a-z])",
+        case=False,
+    ),
+    _p("ngc-key", "nvapi-", rb"(?P<s>nvapi-[A-Za-z0-9_-]{20,})"),
+    _p("npm-token", "npm_", rb"(?P<s>npm_[A-Za-z0-9]{36,})" + _END),
+    _p("pypi-token", "pypi-", rb"(?P<s>pypi-(?:Ag[A-Za-z0-9_-]{20,}|[A-Za-z0-9_-]{60,}))"),
+    _p("docker-token", "dckr_pat_ dckr_oat_", rb"(?P<s>dckr_[po]at_[A-Za-z0-9_-]{20,})"),
+    _p("stripe-key", "k_live_ k_test_", rb"(?P<s>[prs]k_(?:live|test)_[A-Za-z0-9]{16,})" + _END, back=1),
+    _p("sendgrid-key", "sg.", rb"(?P<s>SG\.[A-Za-z0-9_-]{16,}\.[A-Za-z0-9_-]{16,})", weak=True),
+    _p("databricks-token", "dapi", rb"(?P<s>dapi[0-9a-f]{32}(?:-\d)?)" + _END),
+    _p("vault-token", "hvs. hvb. hvr.", rb"(?P<s>hv[sbr]\.[A-Za-z0-9_-]{20,})"),
+    _p("digitalocean-token", "dop_v1_ doo_v1_ dor_v1_", rb"(?P<s>do[opr]_v1_[0-9a-f]{64})" + _END),
     _p(
         "cloud-key",
         "gsk_ xai- pplx- r8_ lin_api_ rpa_",
-        _START + rb"(?P<s>(?:gsk_|xai-|pplx-|r8_|lin_api_|rpa_)[A-Za-z0-9]{32,})" + _END,
+        rb"(?P<s>(?:gsk_|xai-|pplx-|r8_|lin_api_|rpa_)[A-Za-z0-9]{32,})" + _END,
+        weak=True,
     ),
-    _p("atlassian-token", "atatt3 atctt3", _START + rb"(?P<s>AT[AC]TT3[A-Za-z0-9_=-]{40,})"),
-    _p("age-key", "age-secret-key-", _START + rb"(?P<s>AGE-SECRET-KEY-1[0-9A-Z]{40,})", case=False),
+    _p("newrelic-key", "nrak-", rb"(?P<s>NRAK-[A-Z0-9]{27})"),
+    _p("pulumi-token", "pul-", rb"(?P<s>pul-[0-9a-f]{40})" + _END),
+    _p("shopify-token", "shpat_ shpss_ shpca_ shppa_", rb"(?P<s>shp(?:at|ss|ca|pa)_[0-9a-fA-F]{32})" + _END),
+    _p("square-token", "sq0atp- sq0csp-", rb"(?P<s>sq0(?:atp|csp)-[A-Za-z0-9_-]{22,})"),
+    _p("grafana-token", "glsa_ glc_", rb"(?P<s>glsa_[A-Za-z0-9]{32}_[0-9a-fA-F]{8}|glc_[A-Za-z0-9+/]{32,}={0,2})"),
+    _p("postman-key", "pmak-", rb"(?P<s>PMAK-[0-9a-f]{24}-[0-9a-f]{34})"),
+    _p("notion-token", "secret_ ntn_", rb"(?P<s>secret_[A-Za-z0-9]{43}|ntn_[A-Za-z0-9]{40,})" + _END),
+    _p("figma-token", "figd_", rb"(?P<s>figd_[A-Za-z0-9_-]{40,})"),
+    _p("rubygems-key", "rubygems_", rb"(?P<s>rubygems_[0-9a-f]{48})" + _END),
+    _p("doppler-token", "dp.", rb"(?P<s>dp\.(?:pt|st|ct|sa|scim|audit)\.[A-Za-z0-9._-]{40,})"),
+    _p("planetscale-token", "pscale_", rb"(?P<s>pscale_(?:tkn|pw|oauth)_[A-Za-z0-9_.=-]{30,})"),
+    _p("tailscale-key", "tskey-", rb"(?P<s>tskey-[a-z]+-[A-Za-z0-9-]{16,})"),
+    _p("buildkite-token", "bkua_", rb"(?P<s>bkua_[0-9a-f]{40})" + _END),
+    _p("alibaba-key", "ltai", rb"(?P<s>LTAI[A-Za-z0-9]{12,20})" + _END),
+    _p("tencent-key", "akid", rb"(?P<s>AKID[A-Za-z0-9]{32})" + _END),
+    _p("sentry-token", "sntrys_ sntryu_", rb"(?P<s>sntry[su]_[A-Za-z0-9_=+/-]{40,})"),
+    _p("supabase-token", "sbp_", rb"(?P<s>sbp_[0-9a-f]{40})" + _END),
+    _p("webhook-secret", "whsec_", rb"(?P<s>whsec_[A-Za-z0-9+/=]{24,})"),
+    _p("atlassian-token", "atatt3 atctt3", rb"(?P<s>AT[AC]TT3[A-Za-z0-9_=-]{40,})"),
+    _p("age-key", "age-secret-key-", rb"(?P<s>AGE-SECRET-KEY-1[0-9A-Z]{40,})", case=False),
     _p("telegram-token", ":aa", rb"(?<![0-9])(?P<s>\d{9}\d?:AA[A-Za-z0-9_-]{32,34})" + _END, back=10),
     _p("telegram-token", ":aa", rb"(?<![0-9])(?P<s>\d{9}:AA[A-Za-z0-9_-]{32,34})" + _END, back=9),
-    _p("jwt", "eyj", _START + rb"(?P<s>eyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}(?:\.[A-Za-z0-9_-]*){0,3})", reach=16384),
+    _p("jwt", "eyj", rb"(?P<s>eyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}(?:\.[A-Za-z0-9_-]*){0,3})", reach=16384),
 )
 """Secrets that say themselves what they are."""
+
+WHOLE = tuple(
+    (kind, re.compile(regex))
+    for kind, regex in (
+        ("twilio-key", rb"(?<![A-Za-z0-9])(?P<s>(?:SK|AC)(?=[a-f]*\d)[0-9a-f]{32})(?![A-Za-z0-9])"),
+        ("airtable-token", rb"(?P<s>pat[A-Za-z0-9]{14}\.[0-9a-f]{64})(?![A-Za-z0-9])"),
+        ("terraform-token", rb"(?P<s>[A-Za-z0-9]{14}\.atlasv1\.[A-Za-z0-9_=-]{60,70})"),
+    )
+)
+"""Secrets without a beginning that is worth a search: tried on long words alone."""
 
 SURROUNDED = (
     # The secret half, printed beside the access key that it belongs to.
@@ -139,6 +188,46 @@ SURROUNDED = (
         case=False,
     ),
     _p("password", "login", _START + rb"login\s+\S+\s+password\s+(?P<s>" + _NEW + rb"\S+)"),
+    _p("password", "requirepass masterauth", rb"(?:requirepass|masterauth)\s+[\"']?(?P<s>" + _NEW + rb"[^\s\"']+)"),
+    _p(
+        "password",
+        "passphrase password",
+        rb"pass(?:word|phrase)\s+for\s+\S+\s*:\s*(?P<s>" + _NEW + rb"\S+)",
+        case=False,
+    ),
+    _p(
+        "password",
+        "auth=( auth=h auth=a auth': auth\": login( basicauth(",
+        rb"(?:auth\\{0,3}[\"']?\s{0,3}[=:]\s{0,3}(?:[\w.]+)?|login|basicauth)[(\[]\s*(?:\w+\s*=\s*)?(?P<q>\\{0,3}[\"'])"
+        rb"[^\"'\n\\]{0,200}(?P=q)\s*,\s*(?:\w+\s*=\s*)?(?P=q)(?P<s>" + _NEW + rb"[^\"'\n\\]{1,400})(?P=q)",
+        case=False,
+    ),
+    _p("password", "-pass", rb"-pass(?:in|out)?\s+pass:(?P<s>" + _NEW + rb"\S+)"),
+    _p(
+        "password",
+        "login sshpass mysql maria mongo psql sqlcmd smbclient mosquitto htpasswd ldap",
+        rb"(?:login|sshpass|mysql\w*|maria\w*|mongo\w*|psql|sqlcmd|smbclient|mosquitto\w*|htpasswd|ldap\w+)"
+        rb"(?:\s[^\n|;&]{0,200}?)?(?<=\s)-[pPw](?:\s+|=)(?!-|\d{1,5}(?:\s|:|\Z)|[~.]?/)[\"']?(?P<s>"
+        + _NEW
+        + rb"[^\s\"']+)",
+        case=False,
+    ),
+    _p("password", "-u", rb"-u\s+[\w.@-]+\s+-p\s+(?!-|\d{1,5}(?:\s|\Z))[\"']?(?P<s>" + _NEW + rb"[^\s\"']+)"),
+    _p("secret", "--from-literal", rb"--from-literal[= ][\"']?[\w.-]+=(?P<s>" + _NEW + rb"[^\s\"']+)"),
+    _p("secret", "configure", rb"configure\s+set\s+\S*(?:secret|token|key)\S*\s+(?P<s>" + _NEW + rb"\S+)", case=False),
+    _p(
+        "secret",
+        "config",
+        rb"config\s+(?:--?\w+\s+)*\S*(?:secret|token|password)\s+(?P<s>" + _NEW + rb"\S{6,})",
+        case=False,
+    ),
+    _p(
+        "pgpass",
+        ":5432: :5433: :6432: :3306: :1433: :*:",
+        rb"(?<=[\w.*-])(?::\d{2,5}|:\*):[\w*.-]{1,63}:(?=[A-Za-z_*])[\w.*-]{1,63}:(?P<s>"
+        + _NEW
+        + rb"(?!//)[^\s:]{3,200})(?=\s|\Z|[\"'])",
+    ),
     _p("password", "sshpass", _START + rb"sshpass\s+-p\s*(?P<s>" + _NEW + rb"\S+)"),
     _p(
         "password",
@@ -169,7 +258,32 @@ EMAIL = re.compile(
 )
 EMAIL_FRONT = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_.+%-"
 
-HOME = re.compile(rb"/(?:home|homes|Users|users)/(?P<s>[^/\s:\"'<>|,;()\[\]{}\\$*?&=\0]{1,64})")
+_NAME = rb"(?P<s>[^/\s:\"'<>|,;()\[\]{}\\$*?&=\0]{1,64})"
+HOME = re.compile(rb"/(?:home|homes|Users|users)\d{0,3}/" + _NAME)
+SHARED_HOME = re.compile(
+    rb"(?:/(?:u|afs/[\w.-]+/(?:user|usr|u|home)(?:/\w(?:/\w\w)?)?|(?:lustre|gpfs|nfs|ceph|beegfs|weka|vast|efs|mnt|data|"
+    rb"net|export|storage)(?:/[\w.-]+){0,3}/(?:home|homes|users?))/|(?<=[/ \"'=])torchinductor_)" + _NAME
+)
+"""Homes on shared file systems. `/tmp/torchinductor_alice` is where torch.compile keeps alice's kernels."""
+CLUSTER = re.compile(
+    rb"/(?:scratch|fsx|checkpoints?|workspace|work|lustre|gpfs|projects?)/(?P<s>[a-z][a-z0-9._-]{1,31})(?=[/\s:\"',;)\]]|\Z)"
+)
+"""Directories below which users keep their own, and others theirs: a name is replaced here and looked for nowhere."""
+SHARED_ROOTS = tuple(
+    b"""/u/ /afs/ torchinductor_ /lustre/ /gpfs/ /nfs/ /ceph/ /beegfs/ /weka/ /vast/ /efs/ /mnt/ /data/ /net/ /export/
+    /storage/""".split()
+)
+CLUSTER_ROOTS = tuple(
+    b"/scratch/ /fsx/ /checkpoint/ /checkpoints/ /workspace/ /work/ /project/ /projects/ /lustre/ /gpfs/".split()
+)
+LISTED = re.compile(
+    rb"[bcdlps-][rwxsStT-]{9}[.+@]?\s+\d+\s+(?P<s>[A-Za-z_][\w.-]{0,31})\s+(?P<g>[A-Za-z_][\w.-]{0,31})\s+\d"
+)
+"""`ls -l`."""
+REMOTE = re.compile(
+    rb"(?:ssh|scp|sftp|rsync|mosh)\s[^\n@|;&]{0,200}?(?<![\w.@/-])(?P<s>[A-Za-z_][\w.-]{0,31})@(?=[A-Za-z0-9])"
+)
+PROMPT = re.compile(rb"(?<![\w./:@-])(?P<s>[a-z_][a-z0-9_.-]{1,31})@[A-Za-z][\w.-]{0,63}(?=:[~/]|\s[~/]|\]\$|[#$]\s)")
 WINDOWS_HOME = re.compile(rb":(?:\\{1,4}|/)Users(?:\\{1,4}|/)(?P<s>[^/\s:\"'<>|,;\\\0]{1,64})", re.IGNORECASE)
 _ACCOUNT = rb"(?:\\{0,3}[\"'])?(?P<s>[A-Za-z_][A-Za-z0-9_.-]{0,31})(?![\w$(/@:-])"
 USER = re.compile(
@@ -185,9 +299,21 @@ NUMBERED_USER = re.compile(rb"[ug]id=\d+\((?P<s>[A-Za-z_][\w.-]{0,31})\)")
 GENERIC_USERS = frozenset(
     b"""root user users ubuntu debian centos rocky ec2-user admin administrator nobody daemon www-data jovyan runner
     docker app service slurm opc azureuser vagrant default guest public shared all none null true false name id str
-    linuxbrew work workspace data host main system node""".split()
+    linuxbrew work workspace data host main system node git anonymous svc hadoop spark hdfs nfs postgres mysql
+    _apt bin sys sync games man lp mail news uucp proxy backup list irc staff wheel tty disk sudo adm users""".split()
 )
 """Accounts that name nobody. A home of one of them stays as it is."""
+
+FOLDERS = frozenset(
+    b"""data dataset datasets model models ckpt ckpts checkpoint checkpoints log logs run runs job jobs exp exps
+    experiment experiments project projects src code repo repos env envs conda venv cache tmp temp shared share public
+    common output outputs out results result weights tokenizer tokenizers hf huggingface wandb tensorboard traces dumps
+    scratch home users user group groups team teams lib libs bin etc opt train training eval test tests llama imagenet
+    software containers images sqsh slurm nccl torch triton inductor cuda archive backup old new staging prod dev main
+    hangscope incident incidents nodes node hangs dist distributed benchmark benchmarks bench tools scripts config
+    configs app apps app-root input inputs corpus corpora laion pile refinedweb mount""".split()
+)
+"""Directories that are nobody's own."""
 
 WORDS = frozenset(
     b"""ada adam all amber any auto batch bench best big cache chip clip cluster code compute core cuda dash data

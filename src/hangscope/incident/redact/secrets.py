@@ -1,4 +1,10 @@
-"""Finding secrets and user names in bytes, and replacing them."""
+"""Finding secrets and user names in bytes, and replacing them. In layers:
+
+1. what lies there is looked at as it is, and once more in its plain view, with escapes and encodings undone (`view`);
+2. in both, at every needle that was found: secrets of known form (`patterns`), values by their name (`names`), by the
+   structure around them (`structure`), and user names;
+3. long words that are random (`random_words`).
+"""
 
 from __future__ import annotations
 
@@ -8,8 +14,9 @@ from collections.abc import Callable, Iterable
 from functools import lru_cache
 from typing import NamedTuple
 
-from hangscope.incident.redact import names
+from hangscope.incident.redact import names, random_words, structure
 from hangscope.incident.redact import patterns as known
+from hangscope.incident.redact.view import View, may_differ
 
 _IDENTIFIER = re.compile(rb"[A-Za-z0-9_.-]*")
 _LINE_FRONT = re.compile(rb"(?:\A|\n)[ \t]*(?:-[ \t]+)?[\"']?\Z")
@@ -19,6 +26,8 @@ _KEY_LINE = re.compile(
 
 
 _USER = "user-name"
+_OPENS = "opens"
+"""No edit: a mark that what was found here may go on in other lines."""
 
 
 class Edit(NamedTuple):
@@ -44,6 +53,7 @@ class Secrets:
     def __init__(self, users: Iterable[bytes] = ()) -> None:
         self.counts: Counter[str] = Counter()
         self._users: dict[bytes, bytes] = {}
+        self.users = tuple(sorted(name for name in users if name not in known.GENERIC_USERS and len(name) >= 3))
         needles: dict[bytes, list[Handler]] = {}
 
         def on(words: Iterable[bytes], handler: Handler) -> None:
@@ -54,14 +64,19 @@ class Secrets:
             on(pattern.needles, _by_pattern(pattern))
         on(names.NEEDLES, _assignment)
         on((b"-----begin",), _private_key)
+        on((b"-----end ",), _headless_key)
+        on((b"kind",), _kubernetes)
         on((b"@",), _email)
         on((b"/home/", b"/homes/", b"/users/"), self._home)
         on((b":\\users\\", b":\\\\users\\", b":/users/", b":\\\\\\\\users"), self._windows_home)
         on((b"user", b"logname"), self._user)
         on((b"uid=", b"gid="), self._numbered_user)
-        for name in sorted(users):
-            if name in known.GENERIC_USERS or len(name) < 3:
-                continue
+        on(known.SHARED_ROOTS, self._shared_home)
+        on(known.CLUSTER_ROOTS, self._cluster)
+        on((b"rw-", b"rwx", b"r--", b"r-x"), self._listed)
+        on((b"ssh ", b"scp ", b"rsync ", b"sftp "), self._remote)
+        on((b"@",), self._prompt)
+        for name in self.users:
             self._alias(name)
             if name.lower() in known.WORDS:
                 on((b"/" + name.lower(),), self._component)
@@ -70,23 +85,30 @@ class Secrets:
                 on((name.lower(),), self._word)
         self._needles, overlaps = _search_for(tuple(sorted(needles)))
         self._table = {
-            needle: [(handler, offset) for other, offset in found for handler in needles[other]]
+            needle: [(other, offset, tuple(needles[other])) for other, offset in found]
             for needle, found in overlaps.items()
         }
 
     def clean(self, data: bytes) -> bytes:
         """`data` without secrets. Where there is none it is the same object."""
         edits = self.edits(data)
-        if not edits:
-            return data
+        return self.replaced(data, edits, 0, len(data)) if edits else data
+
+    def replaced(self, data: bytes, edits: Iterable[Edit], begin: int, end: int) -> bytes:
+        """The bytes from `begin` to `end`, with those edits made that begin there."""
         parts: list[bytes] = []
-        position = 0
+        position = begin
         for edit in edits:
-            text = self._alias(data[edit.start : edit.end]) if edit.kind == _USER else edit.text
-            parts += (data[position : edit.start], text)
+            start = max(edit.start, begin)
+            if edit.end <= begin or start >= end:
+                continue
+            old = data[start : edit.end]
+            text = self._alias(old) if edit.kind == _USER else edit.text
+            # Lines stay lines: what else a log says is found by its line number.
+            parts += (data[position:start], text, b"\n" * (old.count(b"\n") - text.count(b"\n")))
             position = edit.end
-        parts.append(data[position:])
-        self._count(edits)
+            self.counts[edit.kind] += 1
+        parts.append(data[position:end])
         return b"".join(parts)
 
     def mask(self, data: bytes) -> bytes:
@@ -102,13 +124,36 @@ class Secrets:
 
     def edits(self, data: bytes) -> list[Edit]:
         """What is to be replaced, in order, without overlaps. Changes nothing and counts nothing."""
+        return self.examine(data)[0]
+
+    def examine(self, data: bytes) -> tuple[list[Edit], bool, bool]:
+        """The edits, whether any needle was there at all, and whether something begins here that goes on elsewhere."""
         found: list[Edit] = []
+        hit = self._look(data, found)
+        if may_differ(data):
+            view = View(data)
+            if view.differs:
+                inner: list[Edit] = []
+                hit = self._look(view.text, inner) or hit
+                for edit in inner:
+                    start, end = view.back(edit.start, edit.end)
+                    found.append(Edit(start, end, edit.kind, b"" if edit.kind == _USER else redacted(edit.kind)))
+        marks = [edit for edit in found if edit.kind == _OPENS]
+        found = [edit for edit in found if edit.kind != _OPENS] if marks else found
+        return _without_overlaps(found) if found else found, hit, bool(marks)
+
+    def _look(self, data: bytes, found: list[Edit]) -> bool:
         table = self._table
-        for hit in self._needles.finditer(data.lower()):
+        hit = None
+        lower = data.lower()
+        for hit in self._needles.finditer(lower):
             start = hit.start()
-            for handler, offset in table[hit.group()]:
-                handler(data, start + offset, found)
-        return _without_overlaps(found) if found else found
+            for word, offset, handlers in table[hit.group()]:
+                if lower.startswith(word, start + offset):
+                    for handler in handlers:
+                        handler(data, start + offset, found)
+        _random(data, found)
+        return hit is not None
 
     def _count(self, edits: Iterable[Edit]) -> None:
         self.counts.update(edit.kind for edit in edits)
@@ -137,6 +182,29 @@ class Secrets:
     def _numbered_user(self, data: bytes, at: int, out: list[Edit]) -> None:
         self._add_user(known.NUMBERED_USER.match(data, at), out)
 
+    def _shared_home(self, data: bytes, at: int, out: list[Edit]) -> None:
+        match = known.SHARED_HOME.match(data, at)
+        if match is not None and match["s"].lower() not in known.FOLDERS:
+            self._add_user(match, out)
+
+    def _cluster(self, data: bytes, at: int, out: list[Edit]) -> None:
+        match = known.CLUSTER.match(data, at)
+        if match is not None and not at_folder(match["s"]) and not data[max(0, at - 1) : at].isalnum():
+            self._add_user(match, out)
+
+    def _listed(self, data: bytes, at: int, out: list[Edit]) -> None:
+        match = known.LISTED.match(data, at - 1) if at else None
+        self._add_user(match, out)
+        if match is not None and match["g"] == match["s"] and out and out[-1].start == match.start("s"):
+            out.append(Edit(match.start("g"), match.end("g"), _USER, b""))
+
+    def _remote(self, data: bytes, at: int, out: list[Edit]) -> None:
+        if not data[max(0, at - 1) : at].isalnum():
+            self._add_user(known.REMOTE.match(data, at, at + 320), out)
+
+    def _prompt(self, data: bytes, at: int, out: list[Edit]) -> None:
+        self._add_user(known.PROMPT.match(data, back_over(data, at, known.EMAIL_FRONT, 32), at + 128), out)
+
     def _word(self, data: bytes, at: int, out: list[Edit]) -> None:
         """A known user's name as a whole word, wherever it stands."""
         end = _WORD_END.search(data, at)
@@ -155,6 +223,11 @@ class Secrets:
         name = data[at : max(at, data.find(b"@", at, at + 65))]
         if name in self._users and not data[max(0, at - 1) : at].isalnum():
             out.append(Edit(at, at + len(name), _USER, b""))
+
+
+def at_folder(name: bytes) -> bool:
+    """Whether the name of a directory is made of words that name nobody."""
+    return not known.FOLDERS.isdisjoint(re.split(rb"[._-]|\d+", name.lower())) or bool(re.search(rb"\d[a-z]|\.", name))
 
 
 _ALIAS = re.compile(rb"user-\d+")
@@ -179,11 +252,80 @@ def _by_pattern(pattern: known.Pattern) -> Handler:
     text = redacted(kind)
 
     def handle(data: bytes, at: int, out: list[Edit]) -> None:
-        match = regex.match(data, at - back, at + reach) if at >= back else None
-        if match is not None:
-            out.append(Edit(match.start("s"), match.end("s"), kind, text))
+        if at < back:
+            return
+        match = regex.match(data, at - back, at + reach)
+        if match is None:
+            line_end = data.find(b"\n", at, at + 100)
+            if kind in _WRAPPED:
+                if line_end > 0:
+                    _unwrapped(regex, data, at - back, line_end, kind, out)
+                elif len(data) - at < 100 and _TO_THE_END.match(data, at):
+                    out.append(Edit(at, at, _OPENS, b""))
+            return
+        if pattern.weak and data[max(0, at - back - 1) : at - back].isalnum():
+            rest = match["s"].split(b"-" if b"-" in match["s"][:8] else b"_", 1)[-1]
+            if not random_words.is_random(rest):
+                return
+        out.append(Edit(match.start("s"), match.end("s"), kind, text))
+        if kind in _WRAPPED:
+            out += (Edit(*span, kind, text) for span in structure.tail(data, match.start("s"), match.end("s")))
 
     return handle
+
+
+_WRAPPED = frozenset(pattern.kind for pattern in known.TOKENS)
+_TO_THE_END = re.compile(rb"[A-Za-z0-9+/_=.-]+[\"'\\]?[ \t\r]*\Z")
+_BREAK = re.compile(rb"[ \t]*\r?\n[ \t]*")
+
+
+def _unwrapped(regex: re.Pattern[bytes], data: bytes, at: int, line_end: int, kind: str, out: list[Edit]) -> None:
+    """A token that an editor or a terminal broke in two: tried with the break taken out."""
+    gap = _BREAK.search(data, at, line_end + 40)
+    if gap is None or gap.end() - gap.start() > 40:
+        return
+    joined = data[at : gap.start()] + data[gap.end() : gap.end() + 400]
+    match = regex.match(joined)
+    first = gap.start() - at
+    if match is None or not match.start("s") < first < match.end("s"):
+        return
+    text = redacted(kind)
+    out.append(Edit(at + match.start("s"), gap.start(), kind, text))
+    out.append(Edit(gap.end(), gap.end() + match.end("s") - first, kind, text))
+
+
+_judged: dict[bytes, tuple[tuple[int, int, str], ...]] = {}
+
+
+def _random(data: bytes, out: list[Edit]) -> None:
+    """Long words that are random, with what goes on below them."""
+    for match in random_words.LONG.finditer(data):
+        word = match.group()
+        spans = _judged.get(word)
+        if spans is None:
+            if len(_judged) > _JUDGED:
+                _judged.clear()
+            spans = _judged[word] = _judge(word) if len(word) < _LONGEST_WORD else ((0, len(word), _RANDOM),)
+        for begin, end, kind in spans:
+            start = match.start()
+            if kind == _RANDOM and _CHECKSUM.search(data, max(0, start + begin - 12), start + begin):
+                continue
+            out.append(Edit(start + begin, start + end, kind, redacted(kind)))
+            if end - begin >= 40:
+                below = structure.tail(data, start + begin, start + end)
+                out += (Edit(*span, kind, redacted(kind)) for span in below)
+
+
+_RANDOM = "random-string"
+_JUDGED = 50_000
+_LONGEST_WORD = 64 << 10
+_CHECKSUM = re.compile(rb"sha(?:1|224|256|384|512)[-:=]\Z")
+"""What follows is the checksum of a file, also where it is written in base64."""
+
+
+def _judge(word: bytes) -> tuple[tuple[int, int, str], ...]:
+    found = [(*match.span("s"), kind) for kind, regex in known.WHOLE for match in regex.finditer(word)]
+    return (*found, *((begin, end, _RANDOM) for begin, end in random_words.pieces(word)))
 
 
 _IN_ADDRESS = re.compile(rb"://[^\s/\"']*\Z")
@@ -201,8 +343,7 @@ def _email(data: bytes, at: int, out: list[Edit]) -> None:
 
 def _assignment(data: bytes, at: int, out: list[Edit]) -> None:
     start = back_over(data, at, names.FRONT, 72)
-    if _pair(data, start, out):
-        return
+    _around(data, start, out)
     if data[start - 1 : start] == b" ":
         start -= next(
             (len(word) for word in names.FIRST_WORDS if data[max(0, start - 8) : start].lower().endswith(word)), 0
@@ -225,47 +366,74 @@ def _assignment(data: bytes, at: int, out: list[Edit]) -> None:
         while (more := names.MORE.match(data, end, end + 256)) is not None:
             end = more.end()
     out.append(Edit(begin, end, kind, text))
+    out += (Edit(*span, kind, redacted(kind)) for span in structure.wrapped(data, end))
 
 
-def _pair(data: bytes, start: int, out: list[Edit]) -> bool:
-    """`name: PASSWORD` with its `value:` behind it."""
-    if data[start - 1 : start] not in (b" ", b'"', b"'", b":", b"=") or not names.PAIR_FRONT.search(
-        data[max(0, start - 24) : start]
-    ):
-        return False
+def _around(data: bytes, start: int, out: list[Edit]) -> None:
+    """What a secret's name gives away that is no assignment: its pair, the block below it, the brackets behind it."""
+    start += len(data[start : start + 2]) - len(data[start : start + 2].lstrip(b"-"))
     end = _IDENTIFIER.match(data, start).end()  # type: ignore[union-attr]  # matches also nothing
-    tail = names.PAIR_TAIL.match(data, end, end + names.REACH)
-    if tail is None or not names.secret_name(data[start:end]):
-        return False
-    begin, stop = tail.span("quoted" if tail["open"] is not None else "bare")
-    out.append(Edit(begin, stop, "secret", redacted("secret")))
-    return True
+    if end - start > 128:
+        return
+    kind = "secret"
+    pair = data[start - 1 : start] in (b" ", b'"', b"'", b":", b"=") and names.PAIR_FRONT.search(
+        data[max(0, start - 24) : start]
+    )
+    opened = structure.opens(data, end)
+    if not pair and not opened:
+        return
+    if not names.secret_name(data[start:end]):
+        return
+    out.append(Edit(start, start, _OPENS, b""))
+    if pair:
+        tail = names.PAIR_TAIL.match(data, end, end + names.REACH)
+        if tail is not None:
+            out.append(Edit(*tail.span("quoted" if tail["open"] is not None else "bare"), kind, redacted(kind)))
+        else:
+            out += (Edit(*span, kind, redacted(kind)) for span in structure.before(data, start))
+    else:
+        out += (Edit(*span, kind, redacted(kind)) for span in structure.below(data, start, end))
+
+
+def _kubernetes(data: bytes, at: int, out: list[Edit]) -> None:
+    if structure.SECRET_OBJECT.match(data, at) is not None:
+        out.append(Edit(at, at, _OPENS, b""))
+    out += (Edit(*span, "secret", redacted("secret")) for span in structure.kubernetes(data, at))
+
+
+def _headless_key(data: bytes, at: int, out: list[Edit]) -> None:
+    end = known.PRIVATE_KEY_END.match(data, at)
+    if end is not None:
+        text = redacted("private-key")
+        out.append(Edit(at, at, _OPENS, b""))
+        out.append(Edit(at, at + end.end() - end.start(), "private-key", text))
+        out += (Edit(*span, "private-key", text) for span in structure.headless(data, at))
 
 
 def _private_key(data: bytes, at: int, out: list[Edit]) -> None:
     head = known.PRIVATE_KEY_START.match(data, at)
     if head is None:
         return
-    start = head.end()
-    end = known.PRIVATE_KEY_END.search(data, start, start + known.PRIVATE_KEY_BYTES)
+    out.append(Edit(at, at, _OPENS, b""))
+    stop = head.end()
+    end = known.PRIVATE_KEY_END.search(data, stop, stop + known.PRIVATE_KEY_BYTES)
     if end is not None:
-        stop = end.start()
+        stop = end.end()
     else:
         # Cut off, or taken apart by a log: every line that looks like a part of a key goes.
-        stop = start
         while stop < len(data) and (line := _KEY_LINE.match(data, stop)) is not None and line.end() > stop:
             stop = line.end()
-        if stop == start:
-            rest = _IDENTIFIER_OR_ESCAPE.match(data, start)
-            stop = rest.end() if rest else start
-    # Lines stay lines: what else a log says is found by its line number.
-    out.append(Edit(start, stop, "private-key", redacted("private-key") + b"\n" * data.count(b"\n", start, stop)))
+        if stop == head.end():
+            rest = _IDENTIFIER_OR_ESCAPE.match(data, stop)
+            stop = rest.end() if rest else stop
+        stop -= data[stop - 1 : stop] == b"\n"
+    out.append(Edit(head.start(), stop, "private-key", redacted("private-key")))
 
 
 _IDENTIFIER_OR_ESCAPE = re.compile(rb"[A-Za-z0-9+/=\\\s]*")
 
 
-_GENERIC = frozenset(("password", "secret", "token", "api-key", "credentials"))
+_GENERIC = frozenset(("password", "secret", "token", "api-key", "credentials", "random-string"))
 """Kinds that a name gave; where a pattern knows the value itself, its kind says more."""
 
 

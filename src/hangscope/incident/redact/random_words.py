@@ -1,0 +1,96 @@
+"""Words that nobody wrote: long random strings, told from hashes, ids, symbols and names by what those are.
+
+Of letters in a name or a symbol most neighbours are pairs that languages use; of letters in a key hardly a third. A
+hash is hexadecimal, an id has its dashes, a symbol has its mangling, a path has its words: these stay.
+"""
+
+from __future__ import annotations
+
+import re
+from itertools import pairwise
+
+LONG = re.compile(rb"[A-Za-z0-9+/_=~.-]{20,}")
+"""What is looked at: long runs of the letters that keys are made of."""
+
+_PIECE = re.compile(rb"[A-Za-z0-9+/_-]{20,}={0,2}")
+_HEX = re.compile(rb"(?:0[xX])?[0-9a-fA-F_-]+")
+_KEPT = re.compile(
+    rb"sha(?:1|224|256|384|512)-.+"  # a checksum in base64
+    rb"|_Z\w+"  # a mangled C++ or Rust symbol
+    rb"|_R\w+"
+    rb"|[A-Z0-9_]+|[a-z_./-]+|[A-Z_./-]+"
+)
+_UUID = re.compile(rb"[0-9A-Fa-f]{8}-(?:[0-9A-Fa-f]{4}-){3}[0-9A-Fa-f]{12}")
+_LETTERS = re.compile(rb"[A-Za-z]+")
+_WORDS = re.compile(rb"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|\d+")
+_COMMON = frozenset(
+    b"""ab ac ad ag ai ak al am an ap ar as at av aw ax ay az ba be bi bl bo br bu by ca cc ce ch ci ck cl co cp cr ct
+    cu da db dd de di dm do dr ds dt du ea ec ed ee ef ei ek el em en ep eq er es et ev ex ey fa fe ff fi fl fo fr
+    fs ft ga ge gh gl gp gr gs gu ha he hi ho hp hr ht hu ia ib ic id ie if ig il im in io ip ir is it iv jo js ke
+    ki kn ks la ld le lf li ll lm ln lo lp ls lt lu ly ma mb mc me mi ml mm mo mp my na nc nd ne nf ng ni nk nn no
+    ns nt nu nv ny od of og oi ok ol om on oo op or os ot ou ov ow pa pe ph pi pl po pp pr ps pt pu py qk qu qv ra
+    rc rd re rg ri rk rl rm rn ro rp rr rs rt ru rv rx ry sc se sh si sk sl sm sn so sp ss st su sw sy ta tc te th
+    ti tl tm to tr ts tt tu tw tx ty ua ub ud ue uf ug ui ul um un up ur us ut uv va ve vi vo vp wa we wh wi wn wo
+    xc xp xt ye yp ys ze zi""".split()
+)
+"""Neighbours of letters that words of languages and programs have."""
+
+
+def is_random(word: bytes) -> bool:
+    """Whether a long word is random beyond what names, hashes, ids and symbols are."""
+    if _HEX.fullmatch(word) or _KEPT.fullmatch(word) or _UUID.search(word):
+        return False
+    return score(word) > _LINE
+
+
+_LINE = 0.75
+_LEAST = 12
+"""The least length of one run: short ones between underscores (`e4m3fn`, `mingw32`) are jargon."""
+_RUN = re.compile(rb"[A-Za-z0-9+]+")
+_PLAIN = re.compile(rb"(?=[a-f]*\d)[0-9a-f]{7,}|\d+|[a-z2-7]{50,56}|[A-Z2-7]{50,56}|(?i:float8e\dm\d\w*)")
+"""Parts that say nothing: hashes, numbers, base32 of a hash (the caches of inductor and Triton), number formats."""
+
+
+def score(word: bytes) -> float:
+    """How often kinds of letters take turns, and how many neighbours no language has: together some 0.4 for names and
+    symbols and 1.1 for keys, whatever their length. A name made of words gets some odd pairs for nothing."""
+    if b"+" in word or word.endswith(b"="):
+        word = word.replace(b"/", b"")  # base64, and no path
+    runs = [run for run in _RUN.findall(word) if not _PLAIN.fullmatch(run)]
+    if max(map(len, runs), default=0) < _LEAST:
+        return 0.0
+    letters = [part for run in runs for part in _LETTERS.findall(run)]
+    if sum(map(len, letters)) < 8:
+        return 0.0
+    found = sum(map(_turns, runs)) / sum(len(run) - 1 for run in runs) + _odd_letters(letters)
+    wordy = sum(map(len, runs)) > 2.7 * len(_WORDS.findall(b" ".join(runs)))
+    return found - 0.12 if wordy else found
+
+
+def _odd_letters(letters: list[bytes]) -> float:
+    """The share of neighbouring letters that words do not have."""
+    pairs = [part[i : i + 2].lower() for part in letters for i in range(len(part) - 1)]
+    return sum(pair not in _COMMON for pair in pairs) / len(pairs) if pairs else 1.0
+
+
+def _turns(word: bytes) -> int:
+    kinds = word.translate(_KINDS)
+    return sum(a != b for a, b in pairwise(kinds))
+
+
+_KINDS = bytes(1 if 48 <= byte < 58 else 2 if 65 <= byte < 91 else 3 if 97 <= byte < 123 else 4 for byte in range(256))
+
+
+def pieces(word: bytes) -> list[tuple[int, int]]:
+    """The parts of a long run that are random each by itself: a path or an address has words between its slashes."""
+    found: list[tuple[int, int]] = []
+    for match in _PIECE.finditer(word):
+        piece = match.group()
+        if is_random(piece):
+            # A path with a key in it: the key alone, where that can be told.
+            parts = [(m.start(), m.end()) for m in re.finditer(rb"[^/]+", piece) if m.end() - m.start() >= 20]
+            inner = [(a, b) for a, b in parts if is_random(piece[a:b])]
+            whole = piece.count(b"/") * 24 <= len(piece) + 48 and not re.match(rb"/?[a-z]+/[a-z]", piece)
+            for a, b in [(0, len(piece))] if whole or not inner else inner:
+                found.append((match.start() + a, match.start() + b))
+    return found

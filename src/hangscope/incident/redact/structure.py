@@ -1,0 +1,195 @@
+"""Secrets by the structure around them: blocks of YAML, objects of Kubernetes, brackets of JSON, keys that lost a line.
+
+Everything here looks at a place that a needle found, within `NEAR` bytes of it, and gives stretches to replace.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from hangscope.incident.redact import names
+
+NEAR = 16 << 10
+"""How far a structure is followed. Objects in logs are smaller, and no file makes following them slow."""
+
+Span = tuple[int, int]
+
+_EMPTY_VALUE = re.compile(rb"(?:[\"'])?[ \t]*[:=][ \t]*(?P<mark>[|>][-+]?\d?|[{\[(]|)[ \t]*(?:#[^\n]*)?\r?(?:\n|\Z)")
+_OPEN_VALUE = re.compile(rb"(?:[\"']\]?)?[ \t]*(?:=>|[:=])[ \t]*(?P<mark>[{\[(])")
+_LINE = re.compile(rb"(?P<indent>[ \t]*)(?P<text>[^\r\n]*)\r?(?:\n|\Z)")
+_YAML_VALUE = re.compile(rb"(?:-[ \t]+)?(?:[\"']?[\w.-]+[\"']?[ \t]*:[ \t]+)?(?P<s>\S.*?)[ \t]*\Z")
+_YAML_KEY = re.compile(rb"(?:-[ \t]+)?[\"']?[\w./-]+[\"']?[ \t]*:[ \t]*(?P<s>\S.*?)[ \t]*\Z")
+_STRING = re.compile(
+    rb"(?P<q>[\"'])(?P<s>(?:(?!(?P=q))[^\\\r\n]|\\.){1,3800})(?P=q)(?P<key>[ \t]*:)?|(?P<n>\b\d{4,}\b)"
+)
+_CLOSING = {b"{": b"}", b"[": b"]", b"(": b")"}
+
+
+def opens(data: bytes, end: int) -> bool:
+    """Whether a name that ends here leaves its value to the lines below, or to brackets."""
+    return _EMPTY_VALUE.match(data, end) is not None or _OPEN_VALUE.match(data, end) is not None
+
+
+def below(data: bytes, start: int, end: int) -> Iterator[Span]:
+    """The values in the block or the brackets that a name between `start` and `end` opens."""
+    bracket = _OPEN_VALUE.match(data, end)
+    if bracket is not None:
+        yield from _inside(data, bracket.end(), bracket["mark"])
+        return
+    match = _EMPTY_VALUE.match(data, end)
+    if match is None:
+        return
+    line = data.rfind(b"\n", 0, start) + 1
+    front = data[line:start]
+    indent = len(front) - len(front.lstrip())
+    if front.strip(b" \t-\"'"):
+        return  # something else stands in front of the name: no key of YAML
+    if front.lstrip().startswith(b"-"):
+        indent += 1
+    yield from _block(data, match.end(), indent, text=match["mark"][:1] in (b"|", b">"))
+
+
+def _block(data: bytes, at: int, indent: int, *, text: bool) -> Iterator[Span]:
+    """Values of the lines that are indented deeper than `indent`."""
+    last = min(len(data), at + NEAR)
+    while at < last and (line := _LINE.match(data, at)) is not None and line.end() > at:
+        if line["text"]:
+            dash = line["text"].startswith(b"- ") and len(line["indent"]) == indent
+            if len(line["indent"]) <= indent and not dash:
+                return
+            value = (None if text else _YAML_VALUE.match(line["text"])) or None
+            begin = line.start("text") + (value.start("s") if value else 0)
+            stop = line.start("text") + (value.end("s") if value else len(line["text"].rstrip()))
+            key_only = value is not None and value["s"].endswith(b":") and not text
+            if stop > begin and not key_only and not _is_redacted(data[begin:stop]):
+                quoted = data[begin : begin + 1] in (b'"', b"'") and data[stop - 1 : stop] == data[begin : begin + 1]
+                yield (begin + 1, stop - 1) if quoted and stop - begin > 2 else (begin, stop)
+        at = line.end()
+
+
+def _inside(data: bytes, at: int, mark: bytes) -> Iterator[Span]:
+    """The strings, and long numbers, up to the bracket that closes this one; keys stay."""
+    last = _balanced(data, at, mark)
+    for match in _STRING.finditer(data, at, last):
+        group = "n" if match["n"] else "s"
+        if not match["key"] and not _is_redacted(match[group]):
+            yield match.span(group)
+
+
+def _balanced(data: bytes, at: int, mark: bytes) -> int:
+    closing, depth = _CLOSING[mark], 1
+    for match in re.finditer(rb"[{}\[\]()]", data[at : at + NEAR]):
+        depth += 1 if match.group() == mark else -1 if match.group() == closing else 0
+        if depth == 0:
+            return at + match.start()
+    return min(len(data), at + NEAR)
+
+
+_BEFORE = re.compile(
+    rb"[\"']?[vV]alue[\"']?[ \t]*[:=][ \t]*(?:(?P<q>[\"'])(?P<quoted>(?:(?!(?P=q))[^\r\n]){1,3800})(?P=q)"
+    rb"|(?P<bare>[^\s,\"'{}\[\]][^\r\n,}]{0,3800}?))[ \t]*,?[ \t]*(?:\r?\n)?[ \t]*[\"']?(?:name|key|Name|Key)[\"']?"
+    rb"[ \t]*[:=][ \t]*[\"']?\Z"
+)
+
+
+def before(data: bytes, start: int) -> Iterator[Span]:
+    """The value in front of its name: `value: x` above `name: TOKEN`."""
+    front = max(0, start - 4200)
+    near = data[front:start]
+    at = max(near.rfind(b"value"), near.rfind(b"Value"))
+    match = _BEFORE.search(near, max(0, at - 1)) if at >= 0 else None
+    if match is not None:
+        begin, stop = match.span("quoted" if match["q"] else "bare")
+        if not _is_redacted(near[begin:stop]):
+            yield front + begin, front + stop
+
+
+_DATA = re.compile(
+    rb"(?m)^(?P<front>[ \t-]*)(?:data|stringData):[ \t]*\r?\n|[\"'](?:data|stringData)[\"'][ \t]*:[ \t]*(?P<open>\{)"
+)
+_KIND = re.compile(rb"(?m)^[ \t-]*kind:|^---|[\"']kind[\"'][ \t]*:")
+SECRET_OBJECT = re.compile(rb"kind[\"']?[ \t]*:[ \t]*[\"']?(?:Sealed)?Secret(?:List)?\b")
+
+
+def kubernetes(data: bytes, at: int) -> Iterator[Span]:
+    """The values of a Secret: of `data` and `stringData`, above or below its `kind`."""
+    if SECRET_OBJECT.match(data, at) is None:
+        return
+    low = max(0, at - NEAR)
+    for boundary in _KIND.finditer(data, low, at):
+        if boundary.end() < at:
+            low = boundary.end()
+    following = _KIND.search(data, at + 6, at + NEAR)
+    high = following.start() if following else min(len(data), at + NEAR)
+    for match in _DATA.finditer(data, low, high):
+        if match["open"]:
+            yield from _inside(data, match.end(), b"{")
+        else:
+            for line in _deeper(data, match.end(), len(match["front"])):
+                value = _YAML_KEY.match(data[line[0] : line[1]])
+                if value and value["s"][:1] not in (b"|", b">") and not _is_redacted(value["s"]):
+                    yield line[0] + value.start("s"), line[0] + value.end("s")
+                elif value is None:
+                    yield line
+
+
+def _deeper(data: bytes, at: int, indent: int) -> Iterator[Span]:
+    last = min(len(data), at + NEAR)
+    while at < last and (line := _LINE.match(data, at)) is not None and line.end() > at:
+        if line["text"]:
+            if len(line["indent"]) <= indent:
+                return
+            yield line.start("text"), line.end("text")
+        at = line.end()
+
+
+_KEY_BODY = re.compile(rb"[^\n]{0,160}?(?P<s>[A-Za-z0-9+/]{40,76}={0,2})[ \t\r]*\n")
+_KEY_LAST = re.compile(rb"[^\n]{0,160}?(?<![^\s:|])(?P<s>(?=[A-Za-z/]*[\d+=])[A-Za-z0-9+/]{2,76}={0,2})[ \t\r]*\n")
+
+
+def headless(data: bytes, at: int) -> Iterator[Span]:
+    """The lines of a private key above its end mark, where its first line is missing."""
+    line = data.rfind(b"\n", 0, at) + 1
+    first = max(0, at - NEAR)
+    shape = _KEY_LAST
+    while line > first:
+        above = data.rfind(b"\n", 0, line - 1) + 1
+        match = shape.fullmatch(data, above, line)
+        if match is None:
+            return
+        yield match.span("s")
+        line, shape = above, _KEY_BODY
+
+
+_AFTER_RANDOM = re.compile(rb"[ \t]*\r?\n(?P<front>[^\n]{0,120}?)(?P<s>[A-Za-z0-9+/_-]{2,76}={0,2})[ \t]*(?=\r?\n|\Z)")
+_SOME_SIGN = re.compile(rb"[0-9+/=]|[a-z][A-Z]")
+
+
+def tail(data: bytes, start: int, end: int) -> Iterator[Span]:
+    """What goes on in the lines below a random string that reached the end of its line: the rest of a wrapped one."""
+    line = data.rfind(b"\n", 0, start) + 1
+    front = data[line:start]
+    for _ in range(400):
+        match = _AFTER_RANDOM.match(data, end, end + 400)
+        if match is None or len(match["s"]) > end - start + 12:
+            return
+        same = match["front"] == front or (not match["front"].strip() and len(match["front"]) < 40)
+        if not same or not _SOME_SIGN.search(match["s"]):
+            return
+        yield match.span("s")
+        start, end = match.span("s")
+
+
+def wrapped(data: bytes, end: int) -> Iterator[Span]:
+    """Lines below a bare value at the end of its line that can only be the rest of it: one word with a digit in it."""
+    for _ in range(40):
+        match = names.CONTINUES.match(data, end, end + 400)
+        if match is None:
+            return
+        yield match.span("s")
+        end = match.end("s")
+
+
+def _is_redacted(text: bytes) -> bool:
+    return text.lstrip(b"\"'").startswith(b"[redacted")

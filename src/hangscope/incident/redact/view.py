@@ -1,0 +1,88 @@
+"""A plain view of evidence: escapes, colours and encodings undone, with a way back to the bytes as they lie.
+
+A token in a coloured line follows the `m` of an escape sequence, one in a repr follows the `n` of `\\n`, one in a web
+address follows the `2` of `%22`: looked at as they lie they are tails of longer words. In the plain view they are not.
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_right
+
+_ESCAPE = re.compile(
+    rb"(?P<colour>(?:\x1b|\\{1,4}(?:x1b|u001b|033|e)|\^\[)(?:\[[0-?]{0,24}[ -/]{0,4}[@-~]|\][^\x07\n]{0,80}\x07))"
+    rb"|(?P<wrap>\\\r?\n[ \t]*)"
+    rb"|\\{1,4}(?:(?P<letter>[nrtfv])|u00(?P<unicode>[0-7][0-9A-Fa-f])|x(?P<hex>[0-7][0-9A-Fa-f])|(?P<sign>[\"'/]))"
+    rb"|%(?:25){0,2}(?P<url>[2-7][0-9A-Fa-f])"
+    rb"|&(?:(?P<entity>quot|amp|lt|gt|apos)|#(?P<number>\d{2,3})|#x(?P<hexnumber>[2-7][0-9A-Fa-f]));"
+)  # fmt: skip
+_LETTERS = {b"n": b"\n", b"r": b"\n", b"t": b"\t", b"f": b"\n", b"v": b"\n"}
+_ENTITIES = {b"quot": b'"', b"amp": b"&", b"lt": b"<", b"gt": b">", b"apos": b"'"}
+_MARK = re.compile(rb"[\\%\x1b&]|\^\[")
+
+
+class View:
+    """`text` is the plain view; `back` says which bytes of the original a stretch of it was."""
+
+    __slots__ = ("_original", "_plain", "text")
+
+    def __init__(self, data: bytes) -> None:
+        parts: list[bytes] = []
+        self._plain = [0]
+        self._original = [0]
+        done = length = 0
+        for match in _ESCAPE.finditer(data):
+            new = _decoded(match, data)
+            parts += (data[done : match.start()], new)
+            length += match.start() - done
+            # Two anchors: where what was decoded begins, and where the plain bytes go on behind it.
+            for plain, original in ((length, match.start()), (length + len(new), match.end())):
+                self._plain.append(plain)
+                self._original.append(original)
+            length += len(new)
+            done = match.end()
+        parts.append(data[done:])
+        self.text = b"".join(parts) if done else data
+
+    @property
+    def differs(self) -> bool:
+        """Whether anything was decoded."""
+        return len(self._plain) > 1
+
+    def back(self, start: int, end: int) -> tuple[int, int]:
+        """The bytes of the original between two places of the view; what was decoded is taken whole."""
+        return self._place(start), self._place(end - 1, last=True) if end > start else self._place(start)
+
+    def _place(self, at: int, *, last: bool = False) -> int:
+        index = bisect_right(self._plain, at) - 1
+        inside = at - self._plain[index]
+        if last:
+            # The byte's own end: of a decoded one the end of its whole escape.
+            following = index + 1
+            if following < len(self._plain) and self._plain[following] == at + 1 and index % 2 == 1:
+                return self._original[following]
+            return self._original[index] + inside + 1
+        return self._original[index] + inside
+
+
+def may_differ(data: bytes) -> bool:
+    """Whether a view could differ at all; quick."""
+    return _MARK.search(data) is not None
+
+
+def _decoded(match: re.Match[bytes], data: bytes) -> bytes:
+    kind = match.lastgroup
+    if kind == "colour":
+        return b""
+    if kind == "wrap":
+        return b" " if data[max(0, match.start() - 1) : match.start()].isspace() else b""
+    value = match[kind or 0]
+    if kind == "letter":
+        return _LETTERS[value]
+    if kind == "entity":
+        return _ENTITIES[value]
+    if kind == "sign":
+        return value
+    if kind == "number":
+        return bytes([int(value)]) if int(value) < 128 else b" "
+    return bytes([int(value, 16)])
