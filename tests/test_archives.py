@@ -79,8 +79,8 @@ def test_compressed_files_inside_an_archive_are_opened_too() -> None:
     [
         (tarfile.SYMTYPE, "a symbolic link"),
         (tarfile.LNKTYPE, "a hard link"),
-        (tarfile.CHRTYPE, "a device"),
-        (tarfile.BLKTYPE, "a device"),
+        (tarfile.CHRTYPE, "a character device"),
+        (tarfile.BLKTYPE, "a block device"),
         (tarfile.FIFOTYPE, "a pipe"),
     ],
 )

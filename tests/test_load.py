@@ -9,7 +9,7 @@ import os
 import random
 import shutil
 import tarfile
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -254,14 +254,19 @@ def test_truth_and_verdicts_are_never_evidence(tmp_path: Path) -> None:
 
 
 def test_links_out_of_the_tree_are_not_followed(tmp_path: Path) -> None:
-    """A link to a file or directory elsewhere is passed over; a loop ends."""
+    """A link to a file or directory elsewhere is passed over and named; a loop ends."""
     root = copy("healthy", tmp_path / "c")
-    before = shape(load([root]), root)
+    before = shape(replace(load([root]), gaps=()), root)
     (tmp_path / "secret.log").write_text("[rank0]: CUDA out of memory. Tried to allocate 1 GiB\n")
     (root / "link.log").symlink_to(tmp_path / "secret.log")
     (root / "dir").symlink_to(tmp_path)
     (root / "loop").symlink_to(root)
-    assert shape(load([root]), root) == before
+    (root / "itself.log").symlink_to(root / "itself.log")
+    job = load([root])
+    assert shape(replace(job, gaps=()), root) == before
+    named = {gap.what.removeprefix(f"file {root}/"): gap.why for gap in job.gaps}
+    assert named["link.log"] == named["dir"] == "a link that leads outside, not followed"
+    assert named["itself.log"] == "a link that leads nowhere"
 
 
 def test_unknown_files_are_passed_over_quietly(tmp_path: Path) -> None:

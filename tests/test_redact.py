@@ -621,7 +621,8 @@ SLURM_JOB_NODELIST=gpu-a[05-07],login-1
 closed by gpu-9<123>, [gpu-10]:29500, (gpu-11, 29500), {"host": "10.0.0.1"}, "host": "localhost", time 12:13:14
 """
     assert hosts_in(text) == {
-        "gpu-1", "gpu-2", "gpu-3.cluster.local", "gpu-4", "gpu-a05", "gpu-a06", "gpu-a07", "login-1", "gpu-8", "gpu-9", "gpu-10", "gpu-11",
+        "gpu-1", "gpu-2", "gpu-3.cluster.local", "gpu-4", "gpu-a05", "gpu-a06", "gpu-a07", "login-1", "gpu-8",
+        "gpu-9", "gpu-10", "gpu-11",
     }  # fmt: skip
 
 

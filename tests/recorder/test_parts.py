@@ -206,7 +206,9 @@ def test_only_one_agent_marks_a_stall(tmp_path: Path) -> None:
     """The first one's reason is everybody's."""
     assert shared.mark(tmp_path, node="a", reason="stall", detail="x")
     assert not shared.mark(tmp_path, node="b", reason="watchdog", detail="y")
-    assert (shared.marked(tmp_path) or {})["reason"] == "stall"
+    marked = shared.marked(tmp_path)
+    assert marked is not None
+    assert (marked.by, marked.reason, marked.detail) == ("a", "stall", "x")
 
 
 def write_status(root: Path, name: str, ranks: list[int], *, age: float = 0.0, **fields: object) -> Path:

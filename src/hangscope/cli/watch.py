@@ -50,9 +50,7 @@ def headline(now: View) -> str:
     if now.ended:
         parts.append("the job has ended")
     parts += [f"no word from {node}" for node in now.stale_nodes]
-    parts += [
-        f"captured: {each.get('detail') or each.get('reason')} -> {each.get('incident')}" for each in now.captures
-    ]
+    parts += [f"captured: {each.detail or each.reason} -> {each.incident}" for each in now.captures]
     return "\n".join(parts)
 
 

@@ -31,9 +31,8 @@ from hangscope.incident.layout import (
     VERDICT_JSON,
     VERDICT_PAGE,
     VERDICT_TEXT,
-    outside_links,
     safe_name,
-    walk_files,
+    survey,
 )
 from hangscope.incident.manifest import Manifest, Missing
 from hangscope.incident.redact import learn
@@ -42,6 +41,7 @@ from hangscope.incident.redact.files import Keep, LeftOut, Redactor
 from hangscope.incident.redact.pickles import is_pickle
 from hangscope.incident.stale import Stale, stale_dumps
 from hangscope.incident.tars import is_header
+from hangscope.incident.touch import new_file, open_file
 from hangscope.incident.unpack import members
 from hangscope.incident.usefulness import Involved, Item, Plan, item, shorten, shrink
 
@@ -123,7 +123,8 @@ def write_bundle(
     top = options.name or safe_name(target.name.removesuffix(".gz").removesuffix(".tar").removesuffix(".tgz"))
     plan = Plan()
     target.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(prefix=f".{target.name}.", suffix=".part", dir=target.parent)
+    # What is not redacted is for its owner's eyes; the rest is for whom the umask says.
+    handle, temporary = new_file(target.parent, target.name, 0o666 if options.redact else 0o600)
     try:
         with os.fdopen(handle, "wb") as out:
             for _ in range(_PASSES):
@@ -140,7 +141,6 @@ def write_bundle(
                 plan = _smaller(items, one, excess, plan, options, source)
             else:
                 raise InputError(f"{source}: no bundle of at most {options.max_bytes} bytes could be made")
-        os.chmod(temporary, 0o644)
         os.replace(temporary, target)
     except BaseException:
         Path(temporary).unlink(missing_ok=True)
@@ -188,7 +188,7 @@ class _Pass:
                 if name == VERDICT_PAGE and (self._options.page or self.redactor):
                     continue
                 try:
-                    with path.open("rb") as source:
+                    with open_file(path) as source:
                         if self.redactor is not None and _holds_files(source):
                             self._add_archive(archive, name, path, told)
                             continue
@@ -307,7 +307,7 @@ def _given(source: Path) -> Manifest:
     """What the incident says about itself; of a folder without a manifest, or with a broken one, little."""
     if not source.is_dir():
         return Manifest(reason="collected")
-    gaps = tuple(Missing(name, "a link that leads outside, not followed") for name in outside_links(source))
+    gaps = tuple(Missing(name, why) for name, why in survey(source).skipped)
     try:
         given = manifests.read(source) or Manifest(reason="collected")
     except DamagedError as error:
@@ -339,14 +339,14 @@ def _files(source: Path, without: set[Path | None]) -> dict[str, Path]:
     plain = not (source / MANIFEST).exists() and not (source / "nodes").is_dir()
     return {
         name: path
-        for name, path in walk_files(source)
+        for name, path in survey(source).files
         if name not in (MANIFEST, REDACTION) and path.resolve() not in left and (not plain or is_evidence(name))
     }
 
 
 def _head(path: Path) -> bytes:
     try:
-        with path.open("rb") as stream:
+        with open_file(path) as stream:
             return stream.read(2048)
     except OSError:
         return b""

@@ -9,10 +9,12 @@ import hashlib
 import json
 import os
 import re
-import tempfile
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from hangscope.incident.touch import kind_of, write_below
 
 INCIDENT_SCHEMA = "hangscope.incident/1"
 NODE_SCHEMA = "hangscope.node/1"
@@ -24,6 +26,9 @@ VERDICT_TEXT = "verdict.txt"
 VERDICT_PAGE = "verdict.html"
 TICKET = "ticket.md"
 REDACTION = "redaction.json"
+
+MOST_FILES = 250_000
+MOST_LEVELS = 100
 
 _UNSAFE = re.compile(r"[^A-Za-z0-9._-]")
 _HALF_WRITTEN = re.compile(r"\..*\.part")
@@ -39,23 +44,22 @@ def node_dir(incident: Path, node: str) -> Path:
     return incident / "nodes" / safe_name(node)
 
 
-def write_atomic(path: Path, data: bytes | str) -> None:
-    """Write `data` under a temporary name in the same directory, then rename. Makes the directory where needed."""
+def write_atomic(path: Path, data: bytes | str, *, mode: int = 0o666) -> None:
+    """Write `data` under a temporary name in the same directory, then rename. Makes the directory where needed.
+
+    Who may read it is what the umask says; `mode` takes more away, for what is the owner's alone.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     raw = data.encode("utf-8", "surrogateescape") if isinstance(data, str) else data
-    handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".part", dir=path.parent)
-    try:
-        with os.fdopen(handle, "wb") as stream:
-            stream.write(raw)
-        os.chmod(temporary, 0o644)  # mkstemp makes 0600; an incident is read by the whole team
-        os.replace(temporary, path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
+    write_below(path.parent, path.name, raw, mode=mode)
 
 
-def write_json(path: Path, value: Any) -> None:
-    write_atomic(path, json.dumps(value, indent=1, sort_keys=False, ensure_ascii=False) + "\n")
+def write_json(path: Path, value: Any, *, mode: int = 0o666) -> None:
+    write_atomic(path, as_json(value), mode=mode)
+
+
+def as_json(value: Any) -> str:
+    return json.dumps(value, indent=1, sort_keys=False, ensure_ascii=False) + "\n"
 
 
 def file_entry(path: Path) -> dict[str, Any]:
@@ -69,31 +73,67 @@ def file_entry(path: Path) -> dict[str, Any]:
     return {"size": size, "sha256": digest.hexdigest()}
 
 
-def walk_files(root: Path) -> Iterator[tuple[str, Path]]:
-    """Every regular file below `root` as (path inside, with slashes; path on disk), sorted by the former.
+@dataclass(frozen=True, slots=True)
+class Survey:
+    """What is below a directory. `files` are (path inside, with slashes; path on disk), sorted by the former; `skipped`
+    names what is there and was left alone, with the reason."""
 
-    Half-written files are left out, and so are pipes, sockets and devices: opening a dump pipe would wait for ever.
-    Links are not followed: a link inside leads to what is met anyway, and one that leads outside may have been put
-    there by somebody else.
+    files: tuple[tuple[str, Path], ...]
+    skipped: tuple[tuple[str, str], ...]
+
+
+def survey(root: Path, *, most: int = MOST_FILES) -> Survey:
+    """Every regular file below `root`, and everything else that somebody may miss.
+
+    Half-written files are left out without a word. Pipes, sockets and devices are never opened: a dump pipe would wait
+    for ever. Links are not followed: one that leads inside leads to what is met anyway, and one that leads outside may
+    have been put there by somebody else. A directory that cannot be read is skipped, and said.
     """
-    found: list[tuple[str, Path]] = []
-    for folder, folders, names in os.walk(root):
-        folders.sort()
-        for name in names:
-            path = os.path.join(folder, name)
-            if not _HALF_WRITTEN.fullmatch(name) and os.path.isfile(path) and not os.path.islink(path):
-                found.append((os.path.relpath(path, root).replace(os.sep, "/"), Path(path)))
-    yield from sorted(found)
-
-
-def outside_links(root: Path) -> list[str]:
-    """Links to files outside `root`, by their path inside: what `walk_files` leaves out and somebody may miss."""
+    files: list[tuple[str, Path]] = []
+    skipped: list[tuple[str, str]] = []
     inside = os.path.realpath(root) + os.sep
-    return sorted(
-        os.path.relpath(path, root).replace(os.sep, "/")
-        for folder, _, names in os.walk(root)
-        for name in names
-        if os.path.islink(path := os.path.join(folder, name))
-        and os.path.isfile(path)
-        and not os.path.realpath(path).startswith(inside)
-    )
+    waiting = [(os.fspath(root), "")]
+    while waiting:
+        folder, front = waiting.pop()
+        try:
+            with os.scandir(folder) as listing:
+                entries = sorted(listing, key=lambda entry: entry.name)
+        except OSError as error:
+            skipped.append((front.rstrip("/") or ".", f"a directory that cannot be read: {error.strerror or error}"))
+            continue
+        for entry in entries:
+            name = f"{front}{entry.name}"
+            if len(files) + len(skipped) >= most:
+                skipped.append((f"{front}…", f"more than {most} files; the rest was not looked at"))
+                return Survey(tuple(sorted(files)), tuple(sorted(skipped)))
+            if entry.is_dir(follow_symlinks=False):
+                if name.count("/") < MOST_LEVELS:
+                    waiting.append((entry.path, f"{name}/"))
+                else:
+                    skipped.append((name, f"more than {MOST_LEVELS} directories deep"))
+            elif entry.is_file(follow_symlinks=False):
+                if not _HALF_WRITTEN.fullmatch(entry.name):
+                    files.append((name, Path(entry.path)))
+            elif (why := _why_not(entry, inside)) is not None:
+                skipped.append((name, why))
+    return Survey(tuple(sorted(files)), tuple(sorted(skipped)))
+
+
+def _why_not(entry: os.DirEntry[str], inside: str) -> str | None:
+    """Why something that is neither file nor directory is left alone; None where it is met elsewhere."""
+    if not entry.is_symlink():
+        try:
+            return f"{kind_of(entry.stat(follow_symlinks=False).st_mode)}, not a file"
+        except OSError as error:
+            return f"cannot be looked at: {error.strerror or error}"
+    target = os.path.realpath(entry.path)
+    if os.path.islink(target) or not os.path.lexists(target):
+        return "a link that leads nowhere"
+    if not f"{target}{os.sep}".startswith(inside):
+        return "a link that leads outside, not followed"
+    return None
+
+
+def walk_files(root: Path) -> Iterator[tuple[str, Path]]:
+    """The files of `survey` alone."""
+    yield from survey(root).files

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+import secrets
 import unicodedata
 
 _MAX_NAME = 1024
 _MAX_COMPONENT = 255
 _MAX_DEPTH = 64
+_STEPS = 200
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
 _UNFIT = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\\:]")
 
@@ -43,6 +45,10 @@ def unsafe(name: str) -> str | None:
     return None
 
 
+def _key(part: str) -> str:
+    return unicodedata.normalize("NFC", part).casefold()
+
+
 class Names:
     """The names an archive used so far. `add` says why a new one cannot live beside them."""
 
@@ -50,10 +56,23 @@ class Names:
         self._files: set[str] = set()
         self._folders: dict[str, str] = {}
 
+    def spelling(self, above: list[str], folder: str) -> str:
+        """A name for a directory below `above` that clashes with none there: one that is spelled like it stays it."""
+        front = "/".join(_key(part) for part in above)
+        front = f"{front}/" if front else ""
+        for number in (1, *range(2, _STEPS), *(secrets.token_hex(8) for _ in range(4))):
+            chosen = folder if number == 1 else f"{_cut(folder, _MAX_COMPONENT - 20)}-{number}"
+            key = f"{front}{_key(chosen)}"
+            if key not in self._files and self._folders.get(key, "/".join([*above, chosen])) == "/".join(
+                [*above, chosen]
+            ):
+                return chosen
+        raise ValueError(f"no free name for the directory {folder[:100]!r}")
+
     def add(self, name: str, *, folder: bool = False) -> str | None:
         """None where the name is new; otherwise the reason. Case and Unicode form do not make a name different."""
         parts = name.rstrip("/").split("/")
-        keys = [unicodedata.normalize("NFC", part).casefold() for part in parts]
+        keys = [_key(part) for part in parts]
         above = range(1, len(parts) + 1 if folder else len(parts))
         for depth in above:
             key, spelled = "/".join(keys[:depth]), "/".join(parts[:depth])
@@ -73,17 +92,29 @@ class Names:
 
 
 def fitting(name: str, names: Names) -> str:
-    """A name for a file in a new archive that `unsafe` and `names` accept: as given wherever possible."""
+    """A name for a file in a new archive that `unsafe` and `names` accept: as given wherever possible.
+
+    Always in a few steps, whatever names are there already: a directory or a file that clashes by case or form gets a
+    number, and where numbers do not help, a number that nobody has.
+    """
     parts = []
     for part in name.encode("utf-8", "surrogateescape").decode("utf-8", "replace").split("/"):
         fit = _UNFIT.sub("-", part).rstrip(" .") or "-"
         parts.append(fit.encode()[:_MAX_COMPONENT].decode("utf-8", "ignore"))
     wanted = "/".join(parts[-_MAX_DEPTH + 2 :])[-_MAX_NAME + 128 :].lstrip("/")
-    chosen, number = wanted, 1
-    while names.add(chosen) is not None:
-        number += 1
-        folder, slash, last = wanted.rpartition("/")
-        stem, dot, ending = last.partition(".")
-        # The number goes in front of the ending, and behind no digit: what ends a dump's name is its rank.
-        chosen = f"{folder}-{number}/{last}" if slash else f"{number}-{stem}{dot}{ending}"
-    return chosen
+    *folders, last = wanted.split("/")
+    above: list[str] = []
+    for folder in folders:
+        above.append(names.spelling(above, folder))
+    for number in (1, *range(2, _STEPS), *(secrets.token_hex(8) for _ in range(4))):
+        # The number goes in front of the name, and behind no digit: what ends a dump's name is its rank.
+        room = _MAX_COMPONENT - len(str(number)) - 1
+        chosen = "/".join([*above, last if number == 1 else f"{number}-{_cut(last, room)}"])
+        if names.add(chosen) is None:
+            return chosen
+    raise ValueError(f"no free name for {wanted[:100]!r}")  # four random numbers were taken: cannot be
+
+
+def _cut(text: str, room: int) -> str:
+    """The end of a name that is too long: what a file is stands there."""
+    return text.encode()[-room:].decode("utf-8", "ignore")

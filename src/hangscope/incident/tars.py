@@ -1,5 +1,7 @@
 """Reading a tar stream that a stranger, or a remote node, wrote. Nothing in it is trusted for size, name or kind.
 
+The only tar reader of this project: bundles, what nodes send, and archives that somebody diagnoses all go through it.
+
 Python's own tarfile reads extended headers into memory whatever size they claim, and follows conventions (links,
 sparse maps, global headers) that evidence never needs. This reader knows plain files and directories; whatever else an
 archive holds is named by its kind and left to the caller to refuse.
@@ -65,6 +67,9 @@ class Content:
         return data
 
 
+NO_END_MARK = "ends without an end mark"
+
+
 class Truncated(DamagedError):
     """The archive ends in the middle. What came before is whole."""
 
@@ -109,12 +114,12 @@ class TarReader:
             own = _number(block[124:136])
             if own is None:
                 raise self._bad("a header without a valid size")
-            if flag in (b"x", b"g", b"L", b"K"):
+            if flag in (b"x", b"X", b"g", b"L", b"K"):
                 if own > _MAX_EXTENSION:
                     raise self._bad(f"an extension header of {own} bytes")
                 data = self._exactly(own)
                 self._exactly(-own % _BLOCK)
-                if flag == b"x":
+                if flag in (b"x", b"X"):
                     name, size = self._extended(data, name, size)
                 elif flag == b"L":
                     name = _decode(data.split(b"\0", 1)[0])
@@ -128,6 +133,8 @@ class TarReader:
             if kind == "file" and told.endswith("/"):
                 kind = "directory"
             length = own if size is None else size
+            if flag in (b"1", b"2", b"3", b"4", b"5", b"6"):
+                length = 0  # whatever the header claims: links, devices and directories have no content
             return Member(told, kind, length, float(_number(block[136:148]) or 0)), length
         raise self._bad("too many extension headers in a row")
 
@@ -153,13 +160,13 @@ class TarReader:
     def _block(self) -> bytes | None:
         block = self._upto(_BLOCK)
         if not block:
-            raise Truncated("ends without an end mark", file=self._file, offset=self.position)
+            raise Truncated(NO_END_MARK, file=self._file, offset=self.position)
         if len(block) < _BLOCK:
             raise Truncated("ends inside a header", file=self._file, offset=self.position)
         if block == _ZEROS:
             return None
         if not is_header(block):
-            raise self._bad("not a tar header")
+            raise DamagedError("a tar header whose checksum is wrong", file=self._file, offset=self.position - _BLOCK)
         return block
 
     def _upto(self, size: int) -> bytes:
@@ -207,7 +214,8 @@ def _decode(raw: bytes) -> str:
 def _number(field: bytes) -> int | None:
     """A number in a header: octal digits, or GNU's binary form for sizes of 8 GiB and more."""
     if field[:1] == b"\x80":
-        return int.from_bytes(field[1:], "big")
+        value = int.from_bytes(field[1:], "big")
+        return value if value < 1 << 62 else None
     digits = field.split(b"\0", 1)[0].strip()
     if not digits:
         return 0

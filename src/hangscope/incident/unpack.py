@@ -135,7 +135,7 @@ def _differences(manifest: Manifest, sums: dict[str, tuple[int, str]]) -> Iterat
 def _new(path: Path) -> BinaryIO:
     path.parent.mkdir(parents=True, exist_ok=True)
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0)
-    return os.fdopen(os.open(path, flags, 0o644), "wb")
+    return os.fdopen(os.open(path, flags, 0o666), "wb")
 
 
 def _all(content: Content) -> bytes:

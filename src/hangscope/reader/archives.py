@@ -1,38 +1,28 @@
 """gzip files and tar archives, opened in memory one member at a time. Nothing is ever written to disk.
 
 The archive is untrusted: links, devices and sparse files are refused, names serve for showing only, and what it unpacks
-to is bounded by its own size, so that a bomb stops early. The tar reader is our own, because Python's follows whatever
-lengths a header claims (and hung on crafted headers in several releases, up to 3.13).
+to is bounded by its own size, so that a bomb stops early. Tars are read by incident.tars.
 """
 
 from __future__ import annotations
 
 import io
-import re
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import BinaryIO, Protocol
 
 from hangscope.errors import DamagedError
+from hangscope.incident.tars import NO_END_MARK, Content, TarReader, Truncated, is_header
+from hangscope.incident.tars import Limits as TarLimits
 from hangscope.model import Gap, Source
 
 MIB = 1 << 20
 _BLOCK = 512
 _PIECE = 1 << 16
 _STREAM = 1 << 14  # what starting another compressed stream costs, though it may unpack to nothing
-_ZEROS = bytes(_BLOCK)
 _GZIP = b"\x1f\x8b\x08"
 _LONGEST_NAME = 4096
-_LONGEST_HEADER = MIB
-_REFUSED = {
-    b"1": "a hard link",
-    b"2": "a symbolic link",
-    b"3": "a device",
-    b"4": "a device",
-    b"6": "a pipe",
-    b"S": "a sparse file",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +45,7 @@ def recognise(head: bytes) -> str:
     """``gzip`` or ``tar`` where the first 512 bytes are the start of one, otherwise nothing."""
     if head.startswith(_GZIP):
         return "gzip"
-    return "tar" if len(head) >= _BLOCK and _checksum_fits(head[:_BLOCK]) and head[:1] != b"\x00" else ""
+    return "tar" if len(head) >= _BLOCK and is_header(head[:_BLOCK]) and head[:1] != b"\x00" else ""
 
 
 def members(
@@ -195,115 +185,40 @@ class _Gunzip:
 
 
 def _tar(stream: _Ahead, prefix: str, opened: _Opened, depth: int) -> Iterator[tuple[str, bytes]]:
-    offset = 0
-    long_name = ""
-    long_size: int | None = None
-    while True:
-        header = stream.read(_BLOCK)
-        if len(header) < _BLOCK or header == _ZEROS:
-            if 0 < len(header) < _BLOCK:
-                opened.refuse(prefix, f"the archive is cut off at byte {offset}")
-            return
-        if not _checksum_fits(header):
-            raise DamagedError("a tar header whose checksum is wrong", file=opened.file, offset=offset)
-        opened.count += 1
-        if opened.count > opened.limits.members:
-            raise DamagedError(f"more than {opened.limits.members} members", file=opened.file, offset=offset)
-        size = _number(header[124:136])
-        kind = header[156:157]
-        if size is None:
-            raise DamagedError("a tar header without a size", file=opened.file, offset=offset)
-        offset += _BLOCK + size + -size % _BLOCK
-        if kind in b"LxX":
-            # The next member's long name: GNU puts it here, pax as one of several keys.
-            if size > _LONGEST_HEADER:
-                raise DamagedError(f"a tar name of {size} bytes", file=opened.file)
-            text = stream.read(size)
-            stream.read(-size % _BLOCK)
-            if kind == b"L":
-                long_name = _text(text.rstrip(b"\x00"))
-            else:
-                long_name, long_size = _pax(text, long_name)
-            continue
-        name = _clean(long_name or _name(header))
-        size = long_size if long_size is not None else size
-        long_name, long_size = "", None
-        shown = f"{prefix}!{name}" if prefix else name
-        if kind not in (b"0", b"\x00", b"7"):
-            if kind in _REFUSED:
-                opened.refuse(shown, f"{_REFUSED[kind]}, which is never followed")
-            _skip(stream, 0 if kind in b"123456" else size)
-            continue
-        if name.endswith("/") or not name:
-            _skip(stream, size)
-            continue
-        if size > opened.limits.member_bytes:
-            opened.refuse(shown, f"larger than {opened.limits.member_bytes // MIB} MiB")
-            _skip(stream, size)
-            continue
-        data = stream.read(size)
-        if len(data) < size:
-            opened.refuse(shown, f"the archive is cut off after {len(data)} of its {size} bytes")
-        stream.read(-size % _BLOCK)
-        if recognise(data[:_BLOCK]):
-            yield from _layer(io.BytesIO(data), shown, opened, depth + 1)
-        else:
-            yield shown, data
-        if len(data) < size:
-            return
+    """The files of a tar, read by the one tar reader of this project. One that is cut off gives what is whole."""
+    # A member that is too large is left out by itself here, and does not end the archive.
+    bounds = TarLimits(members=opened.limits.members + 1, member_bytes=1 << 62, total_bytes=1 << 62)
+    try:
+        for member, content in TarReader(stream, file=opened.file, limits=bounds):
+            opened.count += 1
+            if opened.count > opened.limits.members:
+                raise DamagedError(f"more than {opened.limits.members} members", file=opened.file)
+            name = _clean(member.name[:_LONGEST_NAME])
+            shown = f"{prefix}!{name}" if prefix else name
+            if member.kind not in ("file", "directory"):
+                opened.refuse(shown, f"a {member.kind}, which is never followed")
+            elif member.size > opened.limits.member_bytes and member.kind == "file":
+                opened.refuse(shown, f"larger than {opened.limits.member_bytes // MIB} MiB")
+            elif member.kind == "file" and name and not name.endswith("/"):
+                data = _content(content, shown, opened)
+                if recognise(data[:_BLOCK]):
+                    yield from _layer(io.BytesIO(data), shown, opened, depth + 1)
+                else:
+                    yield shown, data
+    except Truncated as cut:
+        if cut.reason != NO_END_MARK:  # some writers leave it out, and nothing is missing then
+            opened.refuse(prefix, f"the archive is cut off at byte {cut.offset}")
 
 
-def _skip(stream: _Ahead, size: int) -> None:
-    left = size + -size % _BLOCK
-    while left > 0 and (got := len(stream.read(min(left, _PIECE)))):
-        left -= got
-
-
-def _checksum_fits(header: bytes) -> bool:
-    """The sum of the header's bytes, its own field counted as spaces; some old writers summed them with signs."""
-    said = _number(header[148:156])
-    if said is None:
-        return False
-    rest = header[:148] + b" " * 8 + header[156:]
-    return said == sum(rest) or said == sum(byte - 256 if byte > 127 else byte for byte in rest)
-
-
-def _number(field: bytes) -> int | None:
-    """An octal number, or GNU's binary form for large ones."""
-    if field[0] == 0x80:
-        value = int.from_bytes(field[1:], "big")
-        return value if value < 1 << 62 else None
-    digits = field.strip(b" \x00")
-    return int(digits, 8) if re.fullmatch(rb"[0-7]{1,12}", digits) else 0 if not digits else None
-
-
-def _name(header: bytes) -> str:
-    name = header[:100].partition(b"\x00")[0]
-    folder = header[345:500].partition(b"\x00")[0] if header[257:263] == b"ustar\x00" else b""
-    return _text(folder + b"/" + name if folder else name)
-
-
-def _pax(data: bytes, name: str) -> tuple[str, int | None]:
-    """The `path` and `size` among pax's ``length key=value`` lines."""
-    size = None
-    while data:
-        length_text, space, _ = data[:20].partition(b" ")
-        if not space or not length_text.isdigit():
-            break
-        length = int(length_text)
-        if not len(length_text) < length <= len(data):
-            break
-        key, _, value = data[len(length_text) + 1 : length - 1].partition(b"=")
-        if key == b"path":
-            name = _text(value)
-        elif key == b"size" and re.fullmatch(rb"\d{1,18}", value):
-            size = int(value)
-        data = data[length:]
-    return name, size
-
-
-def _text(data: bytes) -> str:
-    return data[:_LONGEST_NAME].decode("utf-8", "replace")
+def _content(content: Content, shown: str, opened: _Opened) -> bytes:
+    """The bytes of a member; of one that is cut off those that are there."""
+    whole = io.BytesIO()
+    try:
+        while part := content.read(_PIECE):
+            whole.write(part)
+    except Truncated:
+        opened.refuse(shown, f"the archive is cut off after {whole.tell()} of its {whole.tell() + content.left} bytes")
+    return whole.getvalue()
 
 
 def _clean(name: str) -> str:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import io
 import os
 import re
+import stat
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
 from hangscope.errors import NotFoundError
+from hangscope.incident.touch import kind_of, open_file
 from hangscope.model import Gap, Source
 
 MAX_FILES = 200_000
@@ -69,7 +71,7 @@ class Found:
 
     def open(self) -> BinaryIO:
         if self.path is not None:
-            return self.path.open("rb")
+            return open_file(self.path)
         return io.BytesIO(self.data or b"")
 
     def head(self, size: int) -> bytes:
@@ -87,23 +89,18 @@ def find(paths: Sequence[str | Path], gaps: list[Gap]) -> list[Found]:
     found: list[Found] = []
     for given in paths:
         path = Path(given)
-        if not path.exists():
+        if not _exists(path):
             raise NotFoundError(
                 f"{path}: no such file or directory", hint="check the path; on a cluster, whether it is mounted here"
             )
-        for item in _files(path):
+        for item in _files(path, gaps):
             real = os.path.realpath(item)
             if real in seen:
                 continue
             seen.add(real)
             if len(found) >= MAX_FILES:
-                gaps.append(
-                    Gap(
-                        "files",
-                        f"there are more than {MAX_FILES}; the rest was not looked at",
-                        source=Source(str(path)),
-                    )
-                )
+                why = f"there are more than {MAX_FILES}; the rest was not looked at"
+                gaps.append(Gap("files", why, source=Source(str(path))))
                 break
             try:
                 size = item.stat().st_size
@@ -118,6 +115,13 @@ def find(paths: Sequence[str | Path], gaps: list[Gap]) -> list[Found]:
     return found
 
 
+def _exists(path: Path) -> bool:
+    try:
+        return path.exists()
+    except OSError:  # a link that leads to itself, a name that is too long
+        return False
+
+
 def _named(parts: tuple[str, ...], root: Path) -> tuple[str, ...]:
     """`parts` with the root's real name in front where the user wrote ``.`` or ``..``."""
     if parts and parts[0] in {".", ".."}:
@@ -125,21 +129,58 @@ def _named(parts: tuple[str, ...], root: Path) -> tuple[str, ...]:
     return parts
 
 
-def _files(path: Path) -> Iterator[Path]:
+def _files(path: Path, gaps: list[Gap]) -> Iterator[Path]:
+    """The files to read below a path. What is there and cannot be, or must not be, read is a gap that names it."""
     if path.is_file():
         yield path
         return
-    root = path.resolve()
-    for directory, subdirs, names in os.walk(path, followlinks=False):
+    if not path.is_dir():
+        gaps.append(_skipped(path, f"{kind_of(os.stat(path).st_mode)}, not a file"))
+        return
+    root = os.path.realpath(path) + os.sep
+
+    def unreadable(error: OSError) -> None:
+        folder = Path(error.filename or path)
+        why = f"the directory cannot be read: {error.strerror or error}"
+        gaps.append(Gap(f"everything in {folder}", why, source=Source(str(folder))))
+
+    for directory, subdirs, names in os.walk(path, followlinks=False, onerror=unreadable):
         subdirs[:] = sorted(name for name in subdirs if not name.startswith(".") and name not in _SKIP_DIRS)
+        for name in [name for name in subdirs if os.path.islink(os.path.join(directory, name))]:
+            subdirs.remove(name)
+            if not os.path.realpath(os.path.join(directory, name)).startswith(root):
+                gaps.append(_skipped(Path(directory, name), "a link that leads outside, not followed"))
         for name in sorted(names):
             if not wanted(name):
                 continue
             item = Path(directory, name)
-            if item.is_symlink() and root not in item.resolve().parents:
-                continue
-            if item.is_file():
+            why = _why_not(item, root)
+            if why is None:
                 yield item
+            elif why:
+                gaps.append(_skipped(item, why))
+
+
+def _skipped(item: Path, why: str) -> Gap:
+    return Gap(f"file {item}", why, source=Source(str(item)))
+
+
+def _why_not(item: Path, root: str) -> str | None:
+    """Why a directory's entry is not read; None where it is. Empty where there is nothing to miss."""
+    try:
+        if item.is_symlink():
+            target = os.path.realpath(item)
+            if os.path.islink(target) or not os.path.lexists(target):
+                return "a link that leads nowhere"
+            if not target.startswith(root):
+                return "a link that leads outside, not followed"
+        mode = os.stat(item).st_mode
+    except OSError as error:
+        return f"cannot be read: {error.strerror or error}"
+    if stat.S_ISREG(mode):
+        return None
+    # The recorder's own dump pipes lie beside the dumps while the job runs: they are no evidence.
+    return "" if stat.S_ISFIFO(mode) and item.name.endswith(".pipe") else f"{kind_of(mode)}, not a file"
 
 
 def wanted(name: str) -> bool:

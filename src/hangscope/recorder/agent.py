@@ -16,7 +16,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from hangscope.incident.layout import write_json
+from hangscope.incident.layout import as_json
+from hangscope.incident.touch import Patience, write_below
 from hangscope.recorder import process, shared, status
 from hangscope.recorder.capture import counters, logs
 from hangscope.recorder.evidence import Node
@@ -41,7 +42,9 @@ class Agent:
         say: Callable[[str], None],
         diagnose: Callable[[Path], Verdict] | None,
     ) -> None:
+        self._root = root
         self._folder = folder
+        self._patience = Patience(5.0)
         self._node = node
         self._say = say
         self._polling = Polling(sockets, stall_after)
@@ -113,7 +116,7 @@ class Agent:
         """Once, beside the start of the job: it must not wait for nvidia-smi."""
         self._node.look_up()
         with contextlib.suppress(OSError):
-            write_json(self._folder / "counters" / "start.json", counters.snapshot())
+            self._write("counters/start.json", counters.snapshot())
 
     # ---- the loop ----------------------------------------------------------------------------------------------------
 
@@ -168,7 +171,7 @@ class Agent:
         for path in (incidents.hang, incidents.snapshot):
             asked = shared.marked(path)
             if asked is not None and incidents.reason(path) is None:
-                self._capture(path, str(asked.get("reason") or "stall"), str(asked.get("detail") or ""))
+                self._capture(path, asked.reason or "stall", asked.detail)
                 return
         trouble = self._trouble()
         if trouble is None:
@@ -296,7 +299,12 @@ class Agent:
             "live": status.rows(self._polling),
         }
         with contextlib.suppress(OSError):
-            write_json(self._folder / shared.STATUS, value)
+            self._patience.ask("status", lambda: self._write(shared.STATUS, value))
+
+    def _write(self, name: str, value: Any) -> None:
+        """Into this node's folder, without following a link that somebody put there."""
+        inside = self._folder.relative_to(self._root).as_posix()
+        write_below(self._root, f"{inside}/{name}", as_json(value).encode("utf-8", "surrogateescape"))
 
 
 def _is_ours(name: str) -> bool:

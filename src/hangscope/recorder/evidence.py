@@ -20,6 +20,7 @@ from hangscope.recorder.blackbox import FOLDER
 from hangscope.recorder.capture import blackbox, counters, flight, gpu, kernel, logs, ras, stacks
 from hangscope.recorder.part import Part
 from hangscope.recorder.ranks import Rank
+from hangscope.recorder.rights import Rights
 from hangscope.recorder.server import ask
 from hangscope.recorder.workers import Worker
 
@@ -132,7 +133,7 @@ class Capture:
             flight.with_stacks(self.part, worker)
         own = [file for file in rank.output if sum(file in other.output for other in self.ranks) == 1]
         if own:
-            logs.save_redirected(self.part, f"rank_{rank.number}", own)
+            logs.save_redirected(self.part, f"rank_{rank.number}", own, rank.rights)
 
     def _stacks(self, rank: Rank, number: int) -> None:
         worker = rank.worker if rank.server_answers else _without_server(rank)
@@ -165,7 +166,7 @@ class Capture:
 
     def _last_answers(self) -> None:
         for rank in self.ranks:
-            logs.save_error_file(self.part, rank.number, rank.error_file)
+            logs.save_error_file(self.part, rank.number, rank.error_file, rank.rights)
             if any(self.part.has(f"dumps/{name}_rank_{rank.number}.{end}") for name, end in _DUMPS):
                 continue
             text = rank.last_answer() if rank.ended or rank.server_answers is False else None
@@ -225,8 +226,12 @@ class Capture:
             if any(file in o.output for o in self.ranks if o is not rank)
         }
         if common:
-            logs.save_redirected(self.part, "launcher", sorted(common))
-        logs.save_elsewhere(self.part, environ, [rank.number for rank in self.ranks], platform.node())
+            logs.save_redirected(self.part, "launcher", sorted(common), self._rights())
+        logs.save_elsewhere(self.part, environ, [rank.number for rank in self.ranks], platform.node(), self._rights())
+
+    def _rights(self) -> Rights:
+        """The rights of the ranks: those of one of them, which has fewer than we where any has."""
+        return next((rank.rights for rank in self.ranks if rank.rights.user is not None), Rights())
 
     def _boxes(self, environ: dict[str, str]) -> None:
         """Of all ranks: a killed one leaves its file. Before the first communicator there is none."""

@@ -106,8 +106,8 @@ class Incidents:
         except OSError as error:
             self._say(f"{path}: {error.strerror or error}; the other nodes cannot be told")
             return reason, detail
-        asked = shared.marked(path) or {}
-        return str(asked.get("reason") or reason), str(asked.get("detail") or detail)
+        asked = shared.marked(path)
+        return (asked.reason or reason, asked.detail or detail) if asked is not None else (reason, detail)
 
     def _work(self, path: Path, taken: Capture) -> None:
         try:

@@ -27,6 +27,7 @@ from hangscope.errors import LaunchError
 COMPANION = Path(__file__).parent / "companion"
 _TO_GROUP = (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP)
 """What a terminal sends to a whole process group."""
+_ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 _TO_COMMAND = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGALRM)
 """What schedulers send to the one process that they started, and launchers hand on to their ranks themselves."""
 
@@ -185,6 +186,14 @@ class Command:
             if signal.getsignal(number) is not signal.SIG_IGN:  # nohup's choice stays
                 signal.signal(number, hand_on)
         signal.signal(signal.SIGWINCH, resize)
+
+    def end_on_signals(self) -> threading.Event:
+        """The command has ended: from now on a signal that would end it is for us. The event says that one came."""
+        told = threading.Event()
+        for number in (*_TO_GROUP, *_TO_COMMAND):
+            if number in _ENDING and signal.getsignal(number) is not signal.SIG_IGN:
+                signal.signal(number, lambda *_: told.set())
+        return told
 
     def wait(self) -> int:
         """The exit status as a shell gives it: 128 + n for signal n. Gives the terminal back."""

@@ -5,10 +5,10 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from hangscope.errors import NotFoundError
 from hangscope.recorder import shared
+from hangscope.recorder.neighbours import CaptureNote, GroupCounter, RankRow, Status
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,71 +46,71 @@ class View:
     world_size: int | None
     ranks: tuple[RankLine, ...]
     groups: tuple[GroupLine, ...]
-    captures: tuple[dict[str, Any], ...]
+    captures: tuple[CaptureNote, ...]
     stale_nodes: tuple[str, ...]
     ended: bool
 
 
 def view(root: Path) -> View:
     """The run in `root` as its agents last described it."""
-    files = sorted(root.glob(f"nodes/*/{shared.STATUS}"))
-    states = [(path, state) for path in files if (state := shared.read(path))]
+    states = shared.statuses(root)
     if not states:
         raise NotFoundError(f"{root}: no run of hangscope", hint="give the directory that `hangscope run` uses")
     now = time.time()
-    rows = [(state, row) for _, state in states for row in state.get("live") or () if isinstance(row, dict)]
+    rows = [(state, row) for _, state in states for row in state.live]
     first = states[0][1]
-    captures = {str(each.get("at")): each for _, state in states for each in state.get("captures") or ()}
+    captures = {(each.at, each.incident): each for _, state in states for each in state.captures}
     return View(
-        job=str(first.get("job")),
-        attempt=str(first.get("attempt")),
-        world_size=max((state.get("world_size") or 0 for _, state in states), default=0) or None,
-        ranks=tuple(sorted((_rank(state, row, now) for state, row in rows), key=lambda line: line.rank)),
+        job=first.job,
+        attempt=first.attempt,
+        world_size=max((state.world_size or 0 for _, state in states), default=0) or None,
+        ranks=tuple(sorted((_rank(state, row, now) for state, row in rows), key=lambda line: (line.rank, line.node))),
         groups=_groups([row for _, row in rows]),
         captures=tuple(captures[at] for at in sorted(captures)),
-        stale_nodes=tuple(
-            str(state.get("node"))
-            for path, state in states
-            if state.get("ended") is None and now - path.stat().st_mtime > shared.FRESH_S
-        ),
-        ended=all(state.get("ended") is not None for _, state in states),
+        stale_nodes=tuple(state.node for folder, state in states if not state.ended and _is_stale(folder, now)),
+        ended=all(state.ended for _, state in states),
     )
 
 
-def _rank(state: dict[str, Any], row: dict[str, Any], now: float) -> RankLine:
-    waiting = row.get("waiting") or {}
-    polled = row.get("last_poll_at")
+def _is_stale(folder: Path, now: float) -> bool:
+    try:
+        return now - (folder / shared.STATUS).lstat().st_mtime > shared.FRESH_S
+    except OSError:
+        return True
+
+
+def _rank(state: Status, row: RankRow, now: float) -> RankLine:
     return RankLine(
-        rank=int(row["rank"]),
-        node=str(state.get("node")),
-        pid=int(row.get("pid") or 0),
-        state=str(row.get("state") or "?"),
-        waits=str(waiting.get("operation") or ""),
-        waits_s=waiting.get("for_s"),
-        group=str(waiting.get("group") or ""),
-        exit_status=row.get("exit_status"),
-        silent_s=now - polled if isinstance(polled, (int, float)) else None,
+        rank=row.rank,
+        node=state.node,
+        pid=row.pid,
+        state=row.state,
+        waits=row.waits,
+        waits_s=row.waits_s,
+        group=row.group,
+        exit_status=row.exit_status,
+        silent_s=now - row.last_poll_at if row.last_poll_at is not None else None,
     )
 
 
-def _groups(rows: list[dict[str, Any]]) -> tuple[GroupLine, ...]:
+def _groups(rows: list[RankRow]) -> tuple[GroupLine, ...]:
     """Groups are told apart by recorder and name: their counters are compared over the ranks that have any."""
-    members: dict[tuple[str, str], list[tuple[int, dict[str, Any]]]] = {}
+    members: dict[tuple[str, str], list[tuple[int, GroupCounter]]] = {}
     for row in rows:
-        for counter in row.get("groups") or ():
-            members.setdefault((counter["recorder"], counter["group"]), []).append((int(row["rank"]), counter))
+        for counter in row.groups:
+            members.setdefault((counter.recorder, counter.group), []).append((row.rank, counter))
     lines = []
     for (recorder, group), each in members.items():
-        newest = max(counter["enqueued"] for _, counter in each)
+        newest = max(counter.enqueued for _, counter in each)
         lines.append(
             GroupLine(
                 group=group,
                 recorder=recorder,
                 newest=newest,
-                completed=min(counter["completed"] for _, counter in each),
+                completed=min(counter.completed for _, counter in each),
                 members=len(each),
-                behind=tuple(sorted(rank for rank, counter in each if counter["enqueued"] < newest)),
-                still_s=min(counter["still_s"] for _, counter in each),
+                behind=tuple(sorted(rank for rank, counter in each if counter.enqueued < newest)),
+                still_s=min(counter.still_s for _, counter in each),
             )
         )
     return tuple(sorted(lines, key=lambda line: (line.recorder, line.group)))

@@ -6,7 +6,8 @@ import threading
 from pathlib import Path
 from typing import Any
 
-from hangscope.incident.layout import write_atomic, write_json
+from hangscope.incident.layout import as_json
+from hangscope.incident.touch import write_below
 
 
 class Part:
@@ -20,7 +21,7 @@ class Part:
 
     def write(self, name: str, data: bytes | str, *, rank: int | None = None) -> bool:
         try:
-            write_atomic(self.directory / name, data)
+            self._put(name, data.encode("utf-8", "surrogateescape") if isinstance(data, str) else data)
         except OSError as error:
             self.gap(name, f"cannot be written: {error.strerror or error}", rank)
             return False
@@ -28,11 +29,17 @@ class Part:
 
     def write_json(self, name: str, value: Any, *, rank: int | None = None) -> bool:
         try:
-            write_json(self.directory / name, value)
+            self._put(name, as_json(value).encode("utf-8", "surrogateescape"))
         except OSError as error:
             self.gap(name, f"cannot be written: {error.strerror or error}", rank)
             return False
         return True
+
+    def _put(self, name: str, data: bytes) -> None:
+        """Below the incident, without following a link: on a shared file system others may have put some there."""
+        self.incident.mkdir(parents=True, exist_ok=True)
+        inside = self.directory.relative_to(self.incident).as_posix()
+        write_below(self.incident, f"{inside}/{name}", data)
 
     def has(self, name: str) -> bool:
         return (self.directory / name).exists()

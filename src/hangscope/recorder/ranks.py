@@ -8,10 +8,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from hangscope.recorder import process
+from hangscope.recorder import process, rights
 from hangscope.recorder.capture import logs, processes
 from hangscope.recorder.process import Watched
 from hangscope.recorder.progress import Progress
+from hangscope.recorder.rights import Rights
 from hangscope.recorder.workers import Worker
 
 
@@ -38,6 +39,8 @@ class Rank:
     memory_file: Path | None = None
     oom_before: int | None = None
     output: list[Path] = field(default_factory=list)
+    rights: Rights = field(default_factory=Rights)
+    """What it names is opened with its own rights."""
 
     @classmethod
     def of(cls, worker: Worker) -> Rank:
@@ -52,6 +55,7 @@ class Rank:
             visible_gpus=environ.get("CUDA_VISIBLE_DEVICES"),
             error_file=Path(error) if error else None,
             output=logs.output_files(worker.pid),
+            rights=rights.of(worker.pid),
         )
 
     @property

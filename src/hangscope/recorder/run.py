@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -13,7 +14,8 @@ from pathlib import Path
 
 from hangscope.errors import LaunchError, SettingsError
 from hangscope.incident.layout import safe_name
-from hangscope.recorder import blackbox, settings, shared, sockets
+from hangscope.incident.touch import make_private
+from hangscope.recorder import settings, shared, sockets
 from hangscope.recorder.agent import Agent
 from hangscope.recorder.evidence import Node
 from hangscope.recorder.identity import Identity, identify
@@ -23,6 +25,11 @@ from hangscope.recorder.torch_version import interpreter_of, torch_of
 from hangscope.recorder.variables import DEFAULT_ENTRIES
 from hangscope.recorder.verdict import Verdict
 from hangscope.recorder.wanted import PIPE_NAMES
+
+FINISH_S = 300.0
+"""For the last capture, the other nodes and the verdict, which has three minutes of its own."""
+AFTER_SIGNAL_S = 5.0
+DRAIN_S = 20.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +70,7 @@ def run(
         root, identity, folder = _claim(directory, identity)
     except (OSError, SettingsError) as error:
         # A directory that cannot be written is no reason to keep the training from starting.
-        elsewhere = Path(environ.get("TMPDIR") or "/tmp") / f"hangscope-{os.getuid()}" / "incidents" / name
+        elsewhere = _elsewhere(environ) / name
         say(f"warning: {error}; what this node saves goes to {elsewhere} instead")
         root, identity, folder = _claim(elsewhere, identity)
     place = sockets.make(environ)
@@ -71,6 +78,17 @@ def run(
         return _run(words, options, identity, root, folder, place, environ, say, diagnose)
     finally:
         sockets.remove(place)
+
+
+def _elsewhere(environ: Mapping[str, str]) -> Path:
+    """A directory of this user alone below TMPDIR. Where somebody has put something in its place, a new one."""
+    base = Path(environ.get("TMPDIR") or "/tmp")
+    top = base / f"hangscope-{os.getuid()}"
+    try:
+        make_private(top)
+    except OSError:
+        top = Path(tempfile.mkdtemp(prefix=f"hangscope-{os.getuid()}-", dir=base))
+    return top / "incidents"
 
 
 def _claim(directory: Path, identity: Identity) -> tuple[Path, Identity, Path]:
@@ -120,12 +138,33 @@ def _run(
     drained = threading.Thread(target=command.drain, daemon=True)
     drained.start()
     drained.join(timeout=10)
-    agent.finish(status)
-    drained.join()
+    _finish(agent, command, status, say)
+    drained.join(timeout=DRAIN_S)
     if command.problem:
         say(f"the copy of the output is not complete: {command.problem}")
     _remove_pipes(prepared, environ)
     return status
+
+
+def _finish(agent: Agent, command: Command, status: int, say: Callable[[str], None]) -> None:
+    """Save what is left to save, for as long as that takes; not for ever, and not against a signal.
+
+    The command has ended: whoever waits for it gets its status, whatever a shared file system or a neighbour does.
+    """
+    work = threading.Thread(target=agent.finish, args=(status,), name="finish", daemon=True)
+    interrupted = command.end_on_signals()
+    signalled = False
+    work.start()
+    until = time.monotonic() + FINISH_S
+    while work.is_alive() and time.monotonic() < until:
+        work.join(timeout=0.2)
+        if interrupted.is_set():
+            until = min(until, time.monotonic() + AFTER_SIGNAL_S)
+            interrupted.clear()
+            signalled = True
+    if work.is_alive():
+        why = "a signal came" if signalled else f"not done within {FINISH_S:g} s"
+        say(f"the last part of the capture is left behind: {why}")
 
 
 def _remove_pipes(prepared: Mapping[str, str], environ: Mapping[str, str]) -> None:

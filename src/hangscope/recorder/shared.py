@@ -16,14 +16,22 @@ from typing import Any
 
 from hangscope.errors import SettingsError
 from hangscope.incident.layout import NODE_FILE, safe_name
+from hangscope.incident.touch import Patience, Refused, entries, folder_below, write_below
+from hangscope.recorder import neighbours as neighbours_files
 from hangscope.recorder.identity import Identity
 
 RUN = "run.json"
 STALL = "stall.json"
 STATUS = "status.json"
 AGENT = "agent.json"
+MOST_NODES = 20_000
 FRESH_S = 20.0
 """An agent whose status file is older than this, against our own, no longer counts on."""
+
+
+PATIENCE_S = 4.0
+"""How long the shared file system has for one look at all neighbours. Where it hangs, we go on alone."""
+_patience = Patience(PATIENCE_S)
 
 
 def claim(directory: Path, identity: Identity) -> tuple[Path, Identity]:
@@ -36,12 +44,10 @@ def claim(directory: Path, identity: Identity) -> tuple[Path, Identity]:
         _make(root)
         if _create(root / RUN, {"schema": "hangscope.run/1", "job": identity.job, "attempt": identity.attempt}):
             return root, identity
-        other = read(root / RUN)
-        same = (other.get("job"), other.get("attempt")) == (identity.job, identity.attempt)
+        other = neighbours_files.run(root, RUN) or neighbours_files.Run("", "")
+        same = (other.job, other.attempt) == (identity.job, identity.attempt)
         if (same or identity.made) and _running(root):
-            return root, replace(
-                identity, job=str(other.get("job") or identity.job), attempt=str(other.get("attempt") or "0")
-            )
+            return root, replace(identity, job=other.job or identity.job, attempt=other.attempt or "0")
     raise SettingsError(f"{directory}: no free name for this run", hint="give another directory with --dir")
 
 
@@ -56,21 +62,58 @@ def _make(root: Path) -> None:
 
 def _running(root: Path) -> bool:
     """Whether nodes of this run are at work: one has not said that it ended, or the first has only just begun."""
-    states = [read(path) for path in root.glob(f"nodes/*/{STATUS}")]
+    states = [state for _, state in statuses(root)]
     if not states:
-        return time.time() - os.stat(root / RUN).st_mtime < 120
-    return any(state.get("ended") is None for state in states)
+        changed = _modified(root / RUN)
+        return changed is not None and time.time() - changed < 120
+    return any(not state.ended for state in states)
 
 
 def claim_node(root: Path, node: str) -> Path:
-    """This agent's folder below nodes/. Two agents on one host (one `run` per rank) get two folders."""
+    """This agent's folder below nodes/. Two agents on one host (one `run` per rank) get two folders.
+
+    A folder of that name that is a link, or somebody else's, is passed over: what we write must stay here.
+    """
+    problem = ""
     for number in range(1, 10_000):
         name = safe_name(node) if number == 1 else f"{safe_name(node)}-{number}"
+        try:
+            with folder_below(root, ["nodes", name], make=True, own=True):
+                pass
+        except Refused as refused:
+            problem = f"{refused.filename}: {refused.strerror}"
+            if number > 100:
+                break
+            continue
+        except OSError as error:
+            raise SettingsError(
+                f"{root}: {error.strerror or error}", hint="give a directory that can be written with --dir"
+            ) from None
         folder = root / "nodes" / name
-        _make(folder)
         if _create(folder / AGENT, {"node": node, "pid": os.getpid()}):
             return folder
-    raise SettingsError(f"{root}: too many agents on {node}")
+    raise SettingsError(f"{root}: no folder for {node} ({problem or 'too many agents'})", hint="give another --dir")
+
+
+def statuses(root: Path) -> list[tuple[Path, neighbours_files.Status]]:
+    """Every node's status that can be read, with its folder; none where the file system does not answer in time."""
+
+    def look() -> list[tuple[Path, neighbours_files.Status]]:
+        try:
+            names = entries(root / "nodes", MOST_NODES)
+        except OSError:
+            return []
+        found = []
+        for name in names:
+            state = neighbours_files.status(root, f"nodes/{name}/{STATUS}")
+            if state is not None:
+                found.append((root / "nodes" / name, state))
+        return found
+
+    try:
+        return _patience.ask(f"statuses in {root}", look)
+    except OSError:
+        return []
 
 
 def incident(root: Path, kind: str, number: int) -> Path:
@@ -84,36 +127,16 @@ def mark(incident: Path, *, node: str, reason: str, detail: str) -> bool:
     return _create(incident / STALL, {"by": node, "at": time.time(), "reason": reason, "detail": detail})
 
 
-def marked(incident: Path) -> dict[str, Any] | None:
-    return read(incident / STALL) or None
-
-
-def read(path: Path) -> dict[str, Any]:
+def marked(incident: Path) -> neighbours_files.Stall | None:
     try:
-        value = json.loads(path.read_bytes())
-    except (OSError, ValueError):
-        return {}
-    return value if isinstance(value, dict) else {}
+        return _patience.ask(f"stall in {incident}", lambda: neighbours_files.stall(incident, STALL))
+    except OSError:
+        return None
 
 
 def _create(path: Path, value: dict[str, Any]) -> bool:
     """Write a file that must not exist yet. Its content comes with it: nobody ever sees it empty."""
-    temporary = path.with_name(f".{path.name}.{os.uname().nodename}.{os.getpid()}.part")
-    try:
-        temporary.write_text(json.dumps(value) + "\n")
-        try:
-            os.link(temporary, path)
-        except FileExistsError:
-            return False
-        except OSError:  # a file system without hard links
-            handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
-            with os.fdopen(handle, "w") as stream:
-                stream.write(json.dumps(value) + "\n")
-        return True
-    except FileExistsError:
-        return False
-    finally:
-        temporary.unlink(missing_ok=True)
+    return write_below(path.parent, path.name, (json.dumps(value) + "\n").encode(), replace=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,30 +160,33 @@ def neighbours(root: Path, own: Path) -> list[Neighbour]:
 
 def _neighbours(root: Path, own: Path) -> Iterator[Neighbour]:
     newest = _modified(own / STATUS) or time.time()
-    for path in sorted(root.glob(f"nodes/*/{STATUS}")):
-        state = read(path)
-        ranks = tuple(sorted(row["rank"] for row in state.get("live") or () if isinstance(row.get("rank"), int)))
-        changed = _modified(path)
+    for folder, state in statuses(root):
+        ranks = tuple(sorted({row.rank for row in state.live}))
+        changed = _modified(folder / STATUS)
         yield Neighbour(
-            folder=path.parent,
-            node=str(state.get("node") or path.parent.name),
+            folder=folder,
+            node=state.node,
             ranks=ranks,
-            expected=max(len(ranks), int(state.get("local_world_size") or 0)),
-            world_size=state.get("world_size"),
+            expected=max(len(ranks), state.local_world_size),
+            world_size=state.world_size,
             fresh=changed is not None and newest - changed < FRESH_S,
-            ended=state.get("ended") is not None,
+            ended=state.ended,
         )
 
 
 def _modified(path: Path) -> float | None:
     try:
-        return path.stat().st_mtime
+        return _patience.ask(str(path), lambda: os.lstat(path).st_mtime)
     except OSError:
         return None
 
 
 def captured(incident: Path, neighbour: Neighbour) -> bool:
-    return bool(read(incident / "nodes" / neighbour.folder.name / NODE_FILE).get("complete"))
+    name = f"nodes/{neighbour.folder.name}/{NODE_FILE}"
+    try:
+        return _patience.ask(f"{incident}/{name}", lambda: neighbours_files.complete(incident, name))
+    except OSError:
+        return False
 
 
 def sees_all(agents: list[Neighbour]) -> bool:

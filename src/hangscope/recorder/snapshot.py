@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import stat
 import threading
 import time
 from collections.abc import Callable
@@ -10,7 +12,7 @@ from pathlib import Path
 from hangscope.errors import NotFoundError
 from hangscope.incident import manifest
 from hangscope.incident.layout import safe_name
-from hangscope.recorder import process, shared, workers
+from hangscope.recorder import neighbours, process, rights, shared, workers
 from hangscope.recorder.evidence import Capture, Node
 from hangscope.recorder.identity import identify
 from hangscope.recorder.part import Part
@@ -25,12 +27,12 @@ def of_run(root: Path, say: Callable[[str], None]) -> Path:
 
     Its agents do it, on all nodes at once. Where they are gone (killed, say) this node's ranks are asked directly.
     """
-    states = {path: shared.read(path) for path in root.glob(f"nodes/*/{shared.STATUS}")}
+    states = shared.statuses(root)
     if not states:
         raise NotFoundError(
             f"{root}: no run of hangscope", hint="give the directory that `hangscope run` uses, or a pid"
         )
-    alive = [path for path, state in states.items() if state.get("ended") is None and _fresh(path)]
+    alive = [folder for folder, state in states if not state.ended and _fresh(folder)]
     number = 1
     while shared.marked(shared.incident(root, "snapshot", number)) is not None:
         number += 1
@@ -40,14 +42,12 @@ def of_run(root: Path, say: Callable[[str], None]) -> Path:
         if _await(incident, alive):
             return incident
         say("the agents did not answer in time; capturing what this node shows")
-    for path, state in states.items():
-        sockets = state.get("sockets")
-        if isinstance(sockets, str) and Path(sockets).is_dir():
-            command = state.get("command_pid")
-            node = Node(str(state.get("node")), str(state.get("job")), str(state.get("attempt")), _started(command))
-            ranks = _ranks(Path(sockets), command if isinstance(command, int) else None)
+    for folder, state in states:
+        if state.sockets and Path(state.sockets).is_dir() and _of_one_user(folder, state.command_pid):
+            node = Node(state.node, state.job, state.attempt, _started(state.command_pid))
+            ranks = _ranks(Path(state.sockets), state.command_pid)
             if ranks:
-                return _capture(incident, path.parent.name, node, ranks)
+                return _capture(incident, folder.name, node, ranks)
     raise NotFoundError(
         f"{root}: no rank of this run answers on this node", hint="run it where the ranks run, or give a rank's pid"
     )
@@ -58,20 +58,49 @@ def of_process(pid: int, directory: Path | None, say: Callable[[str], None]) -> 
     if process.stat(pid) is None:
         raise NotFoundError(f"{pid}: no such process on this node")
     environ = process.environment(pid)
-    if environ.get("HANGSCOPE_DIR") and directory is None and Path(environ["HANGSCOPE_DIR"]).is_dir():
-        return of_run(Path(environ["HANGSCOPE_DIR"]), say)
+    run = environ.get("HANGSCOPE_DIR")
+    if run and directory is None and Path(run).is_dir():
+        if _may_follow(Path(run), pid):
+            return of_run(Path(run), say)
+        say(f"{run} belongs to another user than process {pid}: it is not used")
     identity = identify(environ)
     sockets = Path(environ.get("HANGSCOPE_SOCKETS", "/nonexistent"))
+    if sockets.is_dir() and not _may_follow(sockets, pid):
+        sockets = Path("/nonexistent")
     ranks = _ranks(sockets, pid)
     if not ranks:
         raise NotFoundError(
             f"{pid}: no rank of a distributed job is this process or runs below it",
             hint="give the pid of a rank or of its launcher; ranks are told by RANK in their environment",
         )
-    incident = directory or Path("hangscope") / f"snapshot-{identity.job}"
+    incident = directory or Path("hangscope") / f"snapshot-{safe_name(identity.job)}"
     root, identity = shared.claim(incident.absolute(), identity)
+    if rights.of(pid).user is not None:
+        os.chmod(root, 0o700)  # another user's stacks and output: for whoever took them
     node = Node(identity.node, identity.job, identity.attempt, _started(pid))
     return _capture(root, safe_name(identity.node), node, ranks)
+
+
+def _may_follow(place: Path, pid: int) -> bool:
+    """Whether a directory that a process's environment names may be used: ours, or that process's own user's.
+
+    Root would otherwise write wherever somebody's environment points.
+    """
+    try:
+        found = os.lstat(place)
+    except OSError:
+        return False
+    return stat.S_ISDIR(found.st_mode) and found.st_uid in (os.geteuid(), rights.owner_of(pid))
+
+
+def _of_one_user(folder: Path, pid: int | None) -> bool:
+    """Whether a status speaks of a process of the user who wrote it; always, where we are not root."""
+    if os.geteuid() != 0:
+        return True
+    try:
+        return pid is not None and os.lstat(folder / shared.STATUS).st_uid == rights.owner_of(pid)
+    except OSError:
+        return False
 
 
 def _ranks(sockets: Path, pid: int | None) -> list[Rank]:
@@ -101,15 +130,18 @@ def _started(pid: object) -> float:
     return time.time() - (process.age_s(told) if told is not None else 0.0)
 
 
-def _fresh(path: Path) -> bool:
-    return time.time() - path.stat().st_mtime < shared.FRESH_S
+def _fresh(folder: Path) -> bool:
+    try:
+        return time.time() - os.lstat(folder / shared.STATUS).st_mtime < shared.FRESH_S
+    except OSError:
+        return False
 
 
 def _await(incident: Path, alive: list[Path]) -> bool:
     until = time.monotonic() + AGENTS_S
     while time.monotonic() < until:
-        nodes = [shared.read(incident / "nodes" / path.parent.name / "node.json") for path in alive]
-        if all(node.get("complete") for node in nodes) and (incident / "incident.json").exists():
+        done = [neighbours.complete(incident, f"nodes/{folder.name}/node.json") for folder in alive]
+        if all(done) and (incident / "incident.json").exists():
             return True
         time.sleep(0.2)
     return False

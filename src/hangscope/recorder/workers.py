@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import json
 import os
+import stat
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from hangscope.recorder import process
+from hangscope.incident.touch import read_file
+from hangscope.recorder import process, rights
+
+_MOST_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,20 +60,34 @@ class Registry:
                 known = self._seen.get(entry.name)
                 if known is not None and known[0] == changed:
                     found[entry.name] = known
-                elif (worker := _parse(Path(entry.path).read_bytes())) is not None:
-                    found[entry.name] = (changed, worker)
+                elif (worker := _parse(read_file(entry.path, _MOST_BYTES, follow=False))) is not None:
+                    # A registration speaks for processes of the user who wrote it, and for no other's.
+                    writer = entry.stat(follow_symlinks=False).st_uid
+                    if rights.owner_of(worker.pid) in (None, writer):
+                        found[entry.name] = (changed, _own_socket(worker, writer))
             except OSError:
                 continue
         self._seen = found
         return [worker for _, worker in found.values()]
 
 
+def _own_socket(worker: Worker, writer: int) -> Worker:
+    """The worker, without a socket that is not its user's own: asking another's could do harm with our rights."""
+    try:
+        found = os.lstat(worker.socket) if worker.socket is not None else None
+    except OSError:
+        return worker
+    if found is not None and (not stat.S_ISSOCK(found.st_mode) or found.st_uid != writer):
+        return replace(worker, socket=None, errors=(*worker.errors, "its socket belongs to somebody else"))
+    return worker
+
+
 def _parse(raw: bytes) -> Worker | None:
     try:
         value = json.loads(raw)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
-    if not isinstance(value, dict) or not isinstance(value.get("pid"), int):
+    if not isinstance(value, dict) or not isinstance(value.get("pid"), int) or value["pid"] < 2:
         return None
     # A process that multiprocessing started inherits RANK from its parent: which rank it is, it must say itself.
     rank = None if value.get("spawned") else _number(value, "rank")
@@ -81,15 +99,20 @@ def _parse(raw: bytes) -> Worker | None:
         local_world_size=_number(value, "local_world_size"),
         restart=_number(value, "restart"),
         socket=value.get("socket") if isinstance(value.get("socket"), str) else None,
-        handlers=frozenset(name for name in value.get("handlers") or () if isinstance(name, str)),
+        handlers=frozenset(name for name in _listed(value, "handlers") if isinstance(name, str)),
         torch=str(value.get("torch") or ""),
         python=str(value.get("python") or ""),
         stack_signal=_number(value, "stack_signal"),
         stack_file=value.get("stack_file") if isinstance(value.get("stack_file"), str) else None,
         stack_fd=_number(value, "stack_fd"),
-        errors=tuple(map(str, value.get("errors") or ())),
+        errors=tuple(str(error)[:1000] for error in _listed(value, "errors")),
         registered=True,
     )
+
+
+def _listed(value: dict[str, Any], name: str) -> list[Any]:
+    member = value.get(name)
+    return member[:1000] if isinstance(member, list) else []
 
 
 def _number(value: dict[str, Any], name: str) -> int | None:

@@ -7,7 +7,8 @@ from pathlib import Path
 
 from hangscope.errors import NotFoundError
 from hangscope.incident.collect.sources import Deadline, Entry, Listing, Sink, Unreachable
-from hangscope.incident.layout import outside_links, walk_files
+from hangscope.incident.layout import survey
+from hangscope.incident.touch import open_file
 
 
 class Directory:
@@ -33,7 +34,7 @@ class Directory:
                 continue
             entries.append(Entry(name, state.st_size, int(state.st_mtime)))
         if self._path.is_dir():
-            notes += [(name, "a link that leads outside, not followed") for name in outside_links(self._path)]
+            notes += survey(self._path).skipped
         return Listing(tuple(entries), tuple(notes))
 
     def fetch(self, wanted: Sequence[Entry], sink: Sink, deadline: Deadline) -> None:
@@ -42,7 +43,7 @@ class Directory:
             deadline.check()
             path = self._path if self._path.is_file() else self._path / entry.path
             try:
-                with path.open("rb") as stream:
+                with open_file(path, follow=False) as stream:
                     sink(entry, stream, entry.mtime)
             except (FileNotFoundError, PermissionError):
                 continue  # whoever asked sees that it did not come
@@ -55,4 +56,4 @@ class Directory:
         """A local copy ends by itself."""
 
     def _files(self) -> list[tuple[str, Path]]:
-        return [(self._path.name, self._path)] if self._path.is_file() else list(walk_files(self._path))
+        return [(self._path.name, self._path)] if self._path.is_file() else list(survey(self._path).files)

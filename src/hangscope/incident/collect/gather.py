@@ -7,7 +7,6 @@ its reason.
 from __future__ import annotations
 
 import os
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -24,6 +23,7 @@ from hangscope.incident.collect.sources import Deadline, Entry, Listing, Source,
 from hangscope.incident.manifest import Manifest, Missing
 from hangscope.incident.stale import STALE_AFTER_S
 from hangscope.incident.tars import Readable
+from hangscope.incident.touch import new_file
 
 Progress = Callable[[int, int, str], None]
 """`progress(done, total, what)`, in bytes."""
@@ -256,7 +256,7 @@ class _Work:
         path.parent.mkdir(parents=True, exist_ok=True)
         if not os.path.realpath(path.parent).startswith(os.path.realpath(self._out)):
             raise InputError(f"{path.parent}: leads out of {self._out}")
-        handle, temporary = tempfile.mkstemp(prefix=f".{path.name[:100]}.", suffix=".part", dir=path.parent)
+        handle, temporary = new_file(path.parent, path.name)
         size = 0
         try:
             with os.fdopen(handle, "wb") as out:
@@ -264,7 +264,6 @@ class _Work:
                     out.write(data)
                     size += len(data)
                     self._tell(len(data), f"{name}: {path.name}")
-            os.chmod(temporary, 0o644)
             if mtime is not None:
                 os.utime(temporary, (mtime, mtime))
             os.replace(temporary, path)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import ipaddress
 import json
-import os
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -98,8 +97,7 @@ class Aliases:
     def save(self, file: Path) -> None:
         """Write the map, for the owner's eyes only."""
         value = {"schema": MAP_SCHEMA, "hosts": self.hosts, "addresses": self.addresses, "paths": self.paths}
-        write_json(file, value)
-        os.chmod(file, 0o600)
+        write_json(file, value, mode=0o600)
 
     def clean(self, data: bytes, *, whole: bool = False) -> bytes:
         """`data` with aliases; the same object where nothing is replaced. `whole`: it is one string, maybe one path."""

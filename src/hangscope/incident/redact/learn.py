@@ -13,6 +13,7 @@ from typing import IO
 from hangscope.incident.redact import patterns as known
 from hangscope.incident.redact.aliases import is_host
 from hangscope.incident.redact.secrets import back_over
+from hangscope.incident.touch import open_file
 
 _CHUNK = 4 << 20
 _OVERLAP = 512
@@ -162,7 +163,7 @@ def hosts_of_manifest(raw: bytes) -> set[str]:
 
 def pieces(path: Path) -> Iterator[bytes]:
     """A file in pieces that overlap a little, so that nothing is lost at their ends; a compressed one unpacked."""
-    with path.open("rb") as raw:
+    with open_file(path) as raw:
         packed = raw.read(2) == b"\x1f\x8b"
         raw.seek(0)
         stream: IO[bytes] = gzip.GzipFile(fileobj=raw, mode="rb") if packed else raw  # type: ignore[assignment]

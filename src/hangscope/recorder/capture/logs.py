@@ -11,8 +11,11 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from hangscope.recorder.part import Part
+from hangscope.recorder.rights import Rights
 
 MAX_BYTES = 32 << 20
+ERROR_BYTES = 4 << 20
+"""An error file holds one traceback."""
 DUMP_VARIABLES = ("TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE")
 
 
@@ -29,29 +32,30 @@ def output_files(pid: int) -> list[Path]:
     return found
 
 
-def save_redirected(part: Part, owner: str, files: list[Path]) -> None:
+def save_redirected(part: Part, owner: str, files: list[Path], rights: Rights | None = None) -> None:
     """Copy the end of output files that are `owner`'s: a rank's own, or what all ranks write to."""
     texts = []
     for file in files:
         try:
-            with file.open("rb") as stream:
-                stream.seek(max(0, file.stat().st_size - MAX_BYTES))
-                texts.append(stream.read(MAX_BYTES))
+            texts.append((rights or Rights()).read(file, MAX_BYTES, tail=True))
         except OSError as error:
             part.gap(f"output of {owner}", f"{file}: {error.strerror}")
     if any(texts):
         part.write(f"logs/{owner}.redirected.log", b"".join(texts))
 
 
-def save_error_file(part: Part, rank: int, file: Path | None) -> None:
+def save_error_file(part: Part, rank: int, file: Path | None, rights: Rights | None = None) -> None:
     """Copy what torchelastic's `record` wrote about the rank's exception: torchrun removes it when it ends."""
     if file is None:
         return
     try:
-        text = file.read_bytes()
-    except OSError:
+        text = (rights or Rights()).read(file, ERROR_BYTES)
+    except FileNotFoundError:
         return  # there is one only where the script uses `record` and has failed
-    part.write(f"logs/error_rank_{rank}.json", text[:MAX_BYTES], rank=rank)
+    except OSError as error:
+        part.gap(f"error file of rank {rank}", f"{file}: {error.strerror}", rank)
+        return
+    part.write(f"logs/error_rank_{rank}.json", text, rank=rank)
 
 
 def dump_files(environ: Mapping[str, str], ranks: list[int]) -> list[Path]:
@@ -64,18 +68,24 @@ def dump_files(environ: Mapping[str, str], ranks: list[int]) -> list[Path]:
     return list(dict.fromkeys(found))
 
 
-def save_elsewhere(part: Part, environ: Mapping[str, str], ranks: list[int], node: str) -> None:
-    """Copy PyTorch's own dumps and NCCL's log from where the user's settings put them."""
+def save_elsewhere(
+    part: Part, environ: Mapping[str, str], ranks: list[int], node: str, rights: Rights | None = None
+) -> None:
+    """Copy PyTorch's own dumps and NCCL's log from where the user's settings put them, with the ranks' rights."""
+    rights = rights or Rights()
     wanted = [(file, "dumps") for file in dump_files(environ, ranks)]
     pattern = environ.get("NCCL_DEBUG_FILE", "")
-    if "%p" in pattern:
-        name = glob.escape(pattern).replace("%h", node).replace("%p", "*")
-        wanted += [(Path(file), "logs") for file in glob.glob(name)]
+    try:
+        if "%p" in pattern:
+            name = glob.escape(pattern).replace("%h", node).replace("%p", "*")
+            wanted += [(file, "logs") for file in rights.find(name)]
+    except OSError as error:
+        part.gap(pattern, f"cannot be listed: {error.strerror}")
+    own = os.path.realpath(part.directory) + os.sep
     for file, folder in wanted:
-        if part.directory.resolve() in file.resolve().parents:
+        if os.path.realpath(file).startswith(own):
             continue
         try:
-            with file.open("rb") as stream:
-                part.write(f"{folder}/{file.name}", stream.read(MAX_BYTES))
+            part.write(f"{folder}/{file.name}", rights.read(file, MAX_BYTES, tail=folder == "logs"))
         except OSError as error:
             part.gap(str(file), f"cannot be read: {error.strerror}")

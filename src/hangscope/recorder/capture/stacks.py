@@ -14,7 +14,7 @@ import time
 from datetime import datetime, timezone
 from pathlib import Path
 
-from hangscope.recorder import process
+from hangscope.recorder import process, rights
 from hangscope.recorder.part import Part
 from hangscope.recorder.server import ask
 from hangscope.recorder.workers import Worker
@@ -119,7 +119,9 @@ def _signal(worker: Worker) -> tuple[str | None, str]:
         if now > before and now == size:
             break
         size = now
-    with open(file, "rb") as stream:
-        stream.seek(before)
-        text = stream.read(1 << 20).decode(errors="replace")
+    try:
+        written = min(max(0, os.path.getsize(file) - before), 1 << 20)
+        text = rights.of(worker.pid).read(Path(file), written, tail=True).decode(errors="replace") if written else ""
+    except OSError as error:
+        return None, error.strerror or str(error)
     return (text, "") if text else (None, "no answer")

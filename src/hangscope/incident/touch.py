@@ -1,0 +1,273 @@
+"""The one way to touch files that others may have made: a shared directory, a neighbour's status, a target's log.
+
+Whoever can write beside us can put a link, a pipe or a device where a file should be, or let a file system hang. So a
+path below a directory is walked name by name without following any link, only regular files are read, and of those no
+more than asked for; who owns a directory is looked at before something is written into it; and a read that does not
+come back is left behind on a thread of its own. Standard library only: it runs in training images.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import secrets
+import stat
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import IO, BinaryIO, TypeVar
+
+T = TypeVar("T")
+
+_NOFOLLOW = getattr(os, "O_NOFOLLOW", 0)
+_CLOEXEC = getattr(os, "O_CLOEXEC", 0)
+_READ = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | _CLOEXEC
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | _NOFOLLOW | _CLOEXEC
+_KINDS = (
+    (stat.S_ISDIR, "a directory"),
+    (stat.S_ISLNK, "a link"),
+    (stat.S_ISFIFO, "a pipe"),
+    (stat.S_ISSOCK, "a socket"),
+    (stat.S_ISBLK, "a device"),
+    (stat.S_ISCHR, "a device"),
+)
+WAITING = 32
+"""Reads left behind at one time: where a file system hangs, more of them would only pile up."""
+
+
+class Refused(OSError):
+    """A file that is there and is not touched. `strerror` says why."""
+
+    def __init__(self, why: str, path: str | Path) -> None:
+        super().__init__(errno.EPERM, why, str(path))
+
+
+def kind_of(mode: int) -> str:
+    """What a directory entry is that is no regular file, in words."""
+    return next((words for test, words in _KINDS if test(mode)), "no regular file")
+
+
+# ---- reading ---------------------------------------------------------------------------------------------------------
+
+
+def open_file(path: str | Path, *, follow: bool = True, folder: int | None = None) -> BinaryIO:
+    """Open a regular file for reading, whatever else may have been put there: never waits for a pipe's other end."""
+    before = os.stat(path, dir_fd=folder, follow_symlinks=follow)
+    if not stat.S_ISREG(before.st_mode):
+        raise Refused(f"{kind_of(before.st_mode)}, not a file", path)
+    try:
+        handle = os.open(path, _READ | (0 if follow else _NOFOLLOW), dir_fd=folder)
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            raise Refused("a link, not followed", path) from None
+        raise
+    try:
+        # Between the look and the opening it may have been exchanged.
+        now = os.fstat(handle)
+        if not stat.S_ISREG(now.st_mode):
+            raise Refused(f"{kind_of(now.st_mode)}, not a file", path)
+        os.set_blocking(handle, True)
+        return os.fdopen(handle, "rb")
+    except BaseException:
+        os.close(handle)
+        raise
+
+
+def read_file(path: str | Path, limit: int, *, follow: bool = True, tail: bool = False) -> bytes:
+    """At most `limit` bytes of a regular file; with `tail` the last ones, else a larger file is refused."""
+    with open_file(path, follow=follow) as stream:
+        return _bounded(stream, path, limit, tail=tail)
+
+
+def read_below(root: Path, name: str, limit: int) -> bytes:
+    """A file below `root`, with no link followed on the way to it."""
+    with folder_below(root, _parts(name)[:-1]) as folder, open_file(_parts(name)[-1], follow=False, folder=folder) as s:
+        return _bounded(s, root / name, limit, tail=False)
+
+
+def _bounded(stream: BinaryIO, path: str | Path, limit: int, *, tail: bool) -> bytes:
+    size = os.fstat(stream.fileno()).st_size
+    if tail:
+        stream.seek(max(0, size - limit))
+        return stream.read(limit)
+    data = stream.read(limit + 1)  # the size that a file system tells need not be true
+    if len(data) > limit:
+        raise Refused(f"more than {limit} bytes", path)
+    return data
+
+
+def entries(root: Path, most: int = 100_000) -> list[str]:
+    """The names in a directory, sorted; of a huge one the first that it lists."""
+    found: list[str] = []
+    with os.scandir(root) as listing:
+        for entry in listing:
+            found.append(entry.name)
+            if len(found) >= most:
+                break
+    return sorted(found)
+
+
+# ---- with a deadline -------------------------------------------------------------------------------------------------
+
+
+class Patience:
+    """Runs what may hang, such as a read on a shared file system, and leaves it behind when its time is up.
+
+    A place that did not come back is not asked again until it did: threads that hang do not pile up.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+        self._hanging: dict[str, threading.Thread] = {}
+
+    def ask(self, what: str, act: Callable[[], T]) -> T:
+        """What `act` gives. Raises Refused where it took too long, or still does since the last time."""
+        before = self._hanging.get(what)
+        if before is not None and before.is_alive():
+            raise Refused("still no answer", what)
+        self._hanging.pop(what, None)
+        if len(self._hanging) >= WAITING:
+            self._hanging = {name: thread for name, thread in self._hanging.items() if thread.is_alive()}
+            if len(self._hanging) >= WAITING:
+                raise Refused("too many reads hang already", what)
+        answer: list[T] = []
+        problem: list[BaseException] = []
+
+        def run() -> None:
+            try:
+                answer.append(act())
+            except BaseException as error:
+                problem.append(error)
+
+        thread = threading.Thread(target=run, name=f"touch {what}", daemon=True)
+        thread.start()
+        thread.join(self.seconds)
+        if thread.is_alive():
+            self._hanging[what] = thread
+            raise Refused(f"no answer within {self.seconds:g} s", what)
+        if problem:
+            raise problem[0]
+        return answer[0]
+
+
+# ---- directories -----------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def folder_below(root: Path, parts: list[str], *, make: bool = False, own: bool = False) -> Iterator[int]:
+    """A handle of a directory below `root`, reached without following a link. `make` makes what is missing.
+
+    With `own`, the last one must be ours, or root's: somebody else's would decide what becomes of what we write.
+    """
+    handle = os.open(root, _FOLDER & ~_NOFOLLOW)  # how to get to the root is the caller's own word
+    try:
+        for number, part in enumerate(parts):
+            if make:
+                with suppress(FileExistsError):
+                    os.mkdir(part, dir_fd=handle)
+            below = root.joinpath(*parts[: number + 1])
+            try:
+                following = os.open(part, _FOLDER, dir_fd=handle)
+            except OSError as error:
+                if error.errno in (errno.ELOOP, errno.ENOTDIR):
+                    found = os.stat(part, dir_fd=handle, follow_symlinks=False)
+                    raise Refused(f"{kind_of(found.st_mode)} in the place of a directory", below) from None
+                raise
+            os.close(handle)
+            handle = following
+        if own:
+            owner = os.fstat(handle).st_uid
+            if owner not in (os.geteuid(), 0):
+                raise Refused(f"belongs to somebody else (user {owner})", root.joinpath(*parts))
+        yield handle
+    finally:
+        os.close(handle)
+
+
+def make_private(folder: Path) -> None:
+    """A directory for this user alone, in a place where anybody may write. Refused where somebody was there first."""
+    with suppress(FileExistsError):
+        os.mkdir(folder, 0o700)
+    found = os.lstat(folder)
+    if not stat.S_ISDIR(found.st_mode):
+        raise Refused(f"{kind_of(found.st_mode)} in the place of a directory", folder)
+    if found.st_uid != os.geteuid():
+        raise Refused(f"belongs to somebody else (user {found.st_uid})", folder)
+    os.chmod(folder, 0o700)
+
+
+# ---- writing ---------------------------------------------------------------------------------------------------------
+
+
+def new_file(folder: Path, name: str, mode: int = 0o666) -> tuple[int, str]:
+    """A new file beside `name` for writing, under a name that nobody can guess: (handle, path). The umask applies."""
+    path = os.path.join(folder, f".{name[:100]}.{secrets.token_hex(8)}.part")
+    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _NOFOLLOW | _CLOEXEC, mode), path
+
+
+def write_below(root: Path, name: str, data: bytes, *, mode: int = 0o666, replace: bool = True) -> bool:
+    """Write a file below `root` under a name that nobody can guess, then rename. False where it exists and may not be
+    replaced. No link is followed on the way, and a link in the file's own place is replaced, not written through."""
+    *above, last = _parts(name)
+    with folder_below(root, above, make=True) as folder:
+        temporary = f".{last[:100]}.{secrets.token_hex(8)}.part"
+        handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _NOFOLLOW | _CLOEXEC, mode, dir_fd=folder)
+        try:
+            with os.fdopen(handle, "wb") as stream:
+                stream.write(data)
+            if replace:
+                os.replace(temporary, last, src_dir_fd=folder, dst_dir_fd=folder)
+                return True
+            return _give_name(folder, temporary, last, data, mode)
+        finally:
+            with suppress(FileNotFoundError):
+                os.unlink(temporary, dir_fd=folder)
+
+
+def _give_name(folder: int, temporary: str, last: str, data: bytes, mode: int) -> bool:
+    """The name, if it is free: the content comes with it, so that nobody ever sees the file empty."""
+    try:
+        os.link(temporary, last, src_dir_fd=folder, dst_dir_fd=folder, follow_symlinks=False)
+        return True
+    except FileExistsError:
+        return False
+    except OSError:  # a file system without hard links
+        try:
+            handle = os.open(last, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _NOFOLLOW | _CLOEXEC, mode, dir_fd=folder)
+        except FileExistsError:
+            return False
+        with os.fdopen(handle, "wb") as stream:
+            stream.write(data)
+        return True
+
+
+def append_below(root: Path, name: str) -> IO[bytes]:
+    """Open a file of ours for appending, made where it is missing. Somebody else's, a link or a pipe is refused."""
+    *above, last = _parts(name)
+    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NONBLOCK | _NOFOLLOW | _CLOEXEC
+    with folder_below(root, above, make=True) as folder:
+        try:
+            handle = os.open(last, flags, 0o666, dir_fd=folder)
+        except OSError as error:
+            if error.errno in (errno.ELOOP, errno.ENXIO):
+                raise Refused("a link or a pipe in the place of a file", root / name) from None
+            raise
+    try:
+        found = os.fstat(handle)
+        if not stat.S_ISREG(found.st_mode):
+            raise Refused(f"{kind_of(found.st_mode)}, not a file", root / name)
+        if found.st_uid != os.geteuid() or found.st_nlink != 1:
+            raise Refused("not ours alone: another owner, or another name for it", root / name)
+        os.set_blocking(handle, True)
+        return os.fdopen(handle, "ab", buffering=0)
+    except BaseException:
+        os.close(handle)
+        raise
+
+
+def _parts(name: str) -> list[str]:
+    parts = [part for part in name.split("/") if part not in ("", ".")]
+    if not parts or ".." in parts:
+        raise Refused("a path that leads elsewhere", name)
+    return parts
