@@ -8,8 +8,10 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
+_LONGEST_PATH = 4096
 _FOLD = 3
 """Two neighbours read better as ``4, 5``; three and more become ``4-6``."""
 
@@ -22,12 +24,14 @@ _LIBRARY = re.compile(
 )
 
 
+@lru_cache(maxsize=1 << 16)
 def is_own_code(filename: str) -> bool:
     """Whether a line is of the user's own code: neither PyTorch's nor the standard library's.
 
     Installed packages count as the user's: Megatron or transformers is what such a job runs.
     """
-    return bool(filename) and _LIBRARY.search(filename.replace("\\", "/")) is None
+    name = filename if len(filename) <= _LONGEST_PATH else filename[-_LONGEST_PATH:]  # a dump can hold any string
+    return bool(name) and _LIBRARY.search(name.replace("\\", "/")) is None
 
 
 def ranges(ranks: Iterable[int], limit: int | None = None) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
@@ -87,7 +88,9 @@ def _make(path: Path, target: Path, options: Options, *, verdict: bool) -> int:
         try:
             made = write_bundle(path, target, options, progress=told)
         except OSError as error:
-            raise SettingsError(f"{target} cannot be written: {error.strerror or error}") from None
+            blamed = error.filename if isinstance(error.filename, str) else str(target)
+            what = str(target) if ".part" in blamed or error.errno in (errno.ENOSPC, errno.EDQUOT) else blamed
+            raise SettingsError(f"{what}: {error.strerror or error}") from None
     _report(made)
     write(f"{made.path}\n")
     return 0
@@ -210,7 +213,10 @@ def _open(bundle: Path, target: Path | None) -> int:
     from hangscope.words import size as human
 
     with bar(f"checking {bundle.name}") as told:
-        opened = verify(bundle, progress=told) if target is None else extract(bundle, target, progress=told)
+        try:
+            opened = verify(bundle, progress=told) if target is None else extract(bundle, target, progress=told)
+        except OSError as error:
+            raise SettingsError(f"{target or bundle}: {error.strerror or error}") from None
     note(f"{bundle}: {plural(opened.files, 'file')}, {human(opened.bytes)}; every name and checksum is right")
     if target is not None:
         write(f"{target}\n")

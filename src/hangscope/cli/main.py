@@ -4,19 +4,23 @@ A verb's module is imported when the verb is used, so that `hangscope --help` is
 leaves the others alone.
 
 Exit status: what the verb returns; 2 for input or options that cannot be used (an error may carry another one);
-70 for a mistake of hangscope itself, because 1 and 3 are answers of `diagnose`; 130 and 141 as a shell gives them for
-an interrupt and a closed pipe.
+70 for a mistake of hangscope itself, because 1 and 3 are answers of `diagnose`; 130, 141 and 143 as a shell gives them
+for an interrupt, a closed pipe and SIGTERM.
 """
 
 from __future__ import annotations
 
 import os
+import signal
 import sys
+import threading
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from difflib import get_close_matches
 from importlib import import_module
 from importlib.util import find_spec
+from types import FrameType
 
 import click
 
@@ -43,6 +47,7 @@ VERBS = {
 INTERNAL_ERROR = 70
 INTERRUPTED = 130
 PIPE_CLOSED = 141
+TERMINATED = 143
 
 
 class Verbs(click.Group):
@@ -82,6 +87,11 @@ def cli(ctx: click.Context) -> None:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command line. Returns the exit status; never raises for a user's mistake."""
+    with _prepared():
+        return _main(argv)
+
+
+def _main(argv: Sequence[str] | None) -> int:
     try:
         result = cli.main(args=None if argv is None else list(argv), prog_name="hangscope", standalone_mode=False)
         finish()
@@ -95,14 +105,45 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (click.Abort, KeyboardInterrupt):
         complain("interrupted")
         return INTERRUPTED
+    except Terminated:
+        return TERMINATED
     except BrokenPipeError:
         # The reader of our output (`| head`) has gone: whatever Python flushes at exit must not complain again.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        with suppress(OSError, ValueError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return PIPE_CLOSED
+    except OSError as error:
+        # Ours to say in words: a full disk, a directory that may not be written, a path that is too long.
+        complain(f"{error.filename or 'the system'}: {error.strerror or error}")
+        return 2
     except Exception:
         traceback.print_exc()
         complain("this is a mistake in hangscope, not in your input", "please report it with the lines above")
         return INTERNAL_ERROR
+
+
+class Terminated(BaseException):
+    """SIGTERM: what was half done is cleared away before the end."""
+
+
+@contextmanager
+def _prepared() -> Iterator[None]:
+    """Standard streams that are closed are nobody's: what we say goes nowhere then. SIGTERM ends us in order."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115  # for as long as the program runs
+    if threading.current_thread() is not threading.main_thread() or signal.getsignal(signal.SIGTERM) != signal.SIG_DFL:
+        yield
+        return
+    signal.signal(signal.SIGTERM, _terminate)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+def _terminate(number: int, frame: FrameType | None) -> None:  # noqa: ARG001  # as signals call it
+    raise Terminated
 
 
 def _usage_hint(error: click.ClickException) -> str | None:

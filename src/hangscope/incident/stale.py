@@ -7,12 +7,16 @@ often still there from last week.
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 STALE_AFTER_S = 2 * 3600.0
 """Dumps of one hang are written within minutes of each other, at most within the longest collective timeout. A dump
 that is hours older than the newest belongs to another run."""
+
+FUTURE_S = 3600.0
+"""Clocks of one cluster differ by less. What is dated later says nothing about the age of other files."""
 
 _ENDING = r"(?:\.(?:pickle|pkl|json))?(?:\.gz)?$"
 _INCIDENT_DUMP = re.compile(r"(?:^|/)dumps/(?P<stem>[^/]+)_rank_(?P<rank>\d+)" + _ENDING)
@@ -43,7 +47,8 @@ def stale_dumps(modified: Mapping[str, float], *, spread_s: float = STALE_AFTER_
     dumps = {name: told for name in modified if (told := dump_rank(name)) is not None}
     if not dumps:
         return []
-    latest = max(modified[name] for name in dumps)
+    soon = time.time() + FUTURE_S
+    latest = max((modified[name] for name in dumps if modified[name] <= soon), default=0.0)
     by_key: dict[tuple[str, str, int], list[str]] = {}
     for name, (stem, rank) in dumps.items():
         node = name.split("/")[1] if name.startswith("nodes/") and name.count("/") > 1 else ""

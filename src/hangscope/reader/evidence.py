@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 import json
 import multiprocessing
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from hangscope.errors import DamagedError
+from hangscope.incident.layout import MANIFEST
 from hangscope.model import Gap, Source
 from hangscope.reader import archives, counters, dumps, files, pickles, ras, rosters
 from hangscope.reader.files import Found
@@ -23,6 +25,7 @@ from hangscope.reader.rosters import Manifest, NodeFile, Statement
 from hangscope.reader.texts import TextFile
 
 JSON_LIMIT = 64 << 20
+_MOST_LISTED = 200_000
 PARALLEL_BYTES = 16 << 20
 """Below this much of dumps a second process costs more than it saves."""
 SAME_INCIDENT_NS = 3_600_000_000_000
@@ -94,14 +97,37 @@ def _open_archives(found: list[Found], evidence: Evidence) -> list[Found]:
         if not archives.recognise(item.head(512)):
             out.append(item)
             continue
+        sums: dict[str, str] = {}
+        listed: list[tuple[str, bytes]] = []
         for ordinal, (name, data) in enumerate(_members(item, evidence.gaps)):
+            sums[name] = hashlib.sha256(data).hexdigest()
+            if name.rpartition("/")[2] == MANIFEST and b'"hangscope.incident/' in data[: files.HEAD]:
+                listed.append((name, data))
             inside = tuple(part for part in name.split("/") if part)
             parts = (*item.parts, *inside) if inside else (*item.parts[:-1], item.name.removesuffix(".gz"))
             if files.wanted(parts[-1]):
                 shown = f"{item.file}!{name}" if name else item.file
                 kept = data if b'"hangscope.' in data[: files.HEAD] else None
                 out.append(Found(shown, parts, len(data), data=kept, archive=item, ordinal=ordinal))
+        for name, data in listed:
+            evidence.gaps.extend(_differences(item, name, data, sums))
     return out
+
+
+def _differences(item: Found, name: str, raw: bytes, sums: Mapping[str, str]) -> Iterator[Gap]:
+    """What in a bundle is not what its manifest lists: changed on the way, or missing."""
+    try:
+        value = json.loads(raw)
+    except (ValueError, RecursionError):
+        return
+    folder = name.removesuffix(MANIFEST)
+    entries = value.get("files") if isinstance(value, Mapping) else None
+    for file, entry in list(entries.items())[:_MOST_LISTED] if isinstance(entries, Mapping) else ():
+        sha = entry.get("sha256") if isinstance(entry, Mapping) else None
+        found = sums.get(f"{folder}{file}")
+        if isinstance(sha, str) and found != sha:
+            why = "listed in its manifest and not there" if found is None else "not the file that its manifest lists"
+            yield Gap(f"{file[:200]} in {item.file}", f"{why} (checksum)", source=Source(item.file, file[:200]))
 
 
 def _members(item: Found, gaps: list[Gap]) -> Iterator[tuple[str, bytes]]:

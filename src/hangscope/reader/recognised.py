@@ -11,9 +11,10 @@ import re
 from collections.abc import Collection, Mapping
 from typing import IO
 
-from hangscope.reader import counters, dumps, kernel, launchers, ras, rosters, torch_logs
+from hangscope.reader import counters, dumps, failures, kernel, launchers, notices, ras, rosters, torch_logs
 from hangscope.reader.files import HEAD, looks_like_text
-from hangscope.reader.lines import Line, split_line
+from hangscope.reader.lines import Line
+from hangscope.reader.prefixes import split_line
 
 JSON_LIMIT = 64 << 20
 LINE_BYTES = 8192
@@ -26,6 +27,8 @@ _WORDS = tuple(
             *torch_logs.WORDS,
             *kernel.WORDS,
             *launchers.WORDS,
+            *failures.WORDS,
+            *notices.WORDS,
             *("CCL version", "NCCL INFO", "NCCL WARN", "Traceback (most recent", "(most recent call first)"),
             "# hangscope stacks",
         }

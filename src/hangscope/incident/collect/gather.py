@@ -6,30 +6,38 @@ its reason.
 
 from __future__ import annotations
 
+import errno
 import os
+import re
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TypeVar
 
-from hangscope.errors import CollectError, InputError
+from hangscope.errors import CollectError, DamagedError, InputError
 from hangscope.incident import manifest as manifests
 from hangscope.incident.collect import plan as planning
 from hangscope.incident.collect.plan import Plan, Wanted
-from hangscope.incident.collect.sources import Deadline, Entry, Listing, Source, Unreachable
+from hangscope.incident.collect.sources import LATEST, Deadline, Entry, Listing, Source, Unreachable
+from hangscope.incident.layout import MANIFEST
 from hangscope.incident.manifest import Manifest, Missing
 from hangscope.incident.stale import STALE_AFTER_S
 from hangscope.incident.tars import Readable
-from hangscope.incident.touch import new_file
+from hangscope.incident.touch import folder_below, new_file
 
 Progress = Callable[[int, int, str], None]
 """`progress(done, total, what)`, in bytes."""
 T = TypeVar("T")
 
 _CHUNK = 1 << 20
+_UNFINISHED = "collecting_since"
+_LEFT = re.compile(r"\..*\.[0-9a-f]{16}\.part", re.DOTALL)
+_LOCAL = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
+"""Errors that are ours, and not one node's."""
 _CHECKSUMS = "checksums"
 """In the manifest: what a source without times said about the files it gave."""
 
@@ -43,6 +51,8 @@ class Limits:
     retries: int = 2
     pause_s: float = 1.0
     """Before a second try; longer before each further one."""
+    node_bytes: int = 64 << 30
+    """What one source may send in all."""
     parallel: int = 16
     stale_after_s: float = STALE_AFTER_S
 
@@ -93,9 +103,7 @@ def collect(
     if not sources:
         raise CollectError("nothing to collect from", hint="name directories, hosts, a job, or a selector")
     limits = limits or Limits()
-    before = manifests.read(out) if out.is_dir() else None
-    if before is None and out.is_dir() and any(out.iterdir()):
-        raise InputError(f"{out}: not empty, and not an incident", hint="give a new directory with -o")
+    before = _before(out)
     results = [NodeResult(source.name) for source in sources]
     work = _Work(out, sources, results, limits, progress, before)
     with ThreadPoolExecutor(max(1, min(limits.parallel, len(sources))), thread_name_prefix="collect") as pool:
@@ -116,10 +124,43 @@ def collect(
                 raise CollectError(f"{out}: cannot be written ({error.strerror or error})") from None
             raise
     if not any(result.fetched or result.kept for result in results) and not (before and before.files):
+        _forget(out)
         reasons = "; ".join(f"{result.name}: {result.problem or 'nothing there'}" for result in results[:5])
         raise CollectError(f"nothing could be had ({reasons})", hint="`--path GLOB` names other places to look in")
     manifest = _manifest(out, before, merged, plan, sources, results, gone)
     return Collected(out, manifest, tuple(results), tuple(plan.others))
+
+
+def _before(out: Path) -> Manifest | None:
+    """What an earlier run left in `out`, which makes a directory its own before it fetches anything: interrupted at any
+    moment, it can be run again."""
+    try:
+        before = manifests.read(out) if out.is_dir() else None
+    except DamagedError as error:
+        raise InputError(f"{out}: {error.reason}", hint="give a new directory with -o") from None
+    if before is None:
+        if out.is_dir() and any(out.iterdir()):
+            raise InputError(f"{out}: not empty, and not an incident", hint="give a new directory with -o")
+        try:
+            out.mkdir(parents=True, exist_ok=True)
+            manifests.write(out, Manifest(extra={_UNFINISHED: manifests.now()}))
+        except OSError as error:
+            raise CollectError(f"{out}: cannot be written ({error.strerror or error})") from None
+        return None
+    for folder, _, names in os.walk(out):
+        for name in names:
+            if _LEFT.fullmatch(name):  # of a run that was ended in the middle of a file
+                with suppress(OSError):
+                    os.unlink(os.path.join(folder, name))
+    return before
+
+
+def _forget(out: Path) -> None:
+    """Nothing came: a directory that was made for it, and holds nothing else, goes again."""
+    with suppress(OSError):
+        if sorted(os.listdir(out)) == [MANIFEST] and _UNFINISHED in (out / MANIFEST).read_text():
+            os.unlink(out / MANIFEST)
+            os.rmdir(out)
 
 
 class _Work:
@@ -167,6 +208,9 @@ class _Work:
             return self._again(once)
         except Unreachable as error:
             self._results[index].problem = str(error)
+            return None
+        except (OSError, ValueError, OverflowError) as error:
+            self._results[index].problem = f"its list makes no sense ({error})"
             return None
 
     def roots(self, index: int, listing: Listing) -> list[planning.Root]:
@@ -234,7 +278,8 @@ class _Work:
             item = left.get(entry.path)
             if item is None:
                 return
-            size = self._store(item, content, mtime if mtime is not None else entry.mtime, source.name)
+            room = self._limits.node_bytes - result.bytes
+            size = self._store(item, content, mtime if mtime is not None else entry.mtime, source.name, room)
             del left[entry.path]
             result.fetched += 1
             result.bytes += size
@@ -250,12 +295,18 @@ class _Work:
         except Unreachable as error:
             result.problem = str(error)
             result.missing = sorted(left)
+        except OSError as error:
+            if error.errno in _LOCAL:
+                raise
+            result.problem, result.missing = f"cannot be kept: {error.strerror or error}", sorted(left)
+        except (ValueError, OverflowError) as error:
+            # One node's nonsense costs that node's part, never the others'.
+            result.problem, result.missing = f"what it sends makes no sense ({error})", sorted(left)
 
-    def _store(self, item: Wanted, content: Readable, mtime: int | None, name: str) -> int:
+    def _store(self, item: Wanted, content: Readable, mtime: int | None, name: str, room: int) -> int:
         path = self._out / item.target
-        path.parent.mkdir(parents=True, exist_ok=True)
-        if not os.path.realpath(path.parent).startswith(os.path.realpath(self._out)):
-            raise InputError(f"{path.parent}: leads out of {self._out}")
+        with folder_below(self._out, item.target.split("/")[:-1], make=True):
+            pass  # no part of the way is a link
         handle, temporary = new_file(path.parent, path.name)
         size = 0
         try:
@@ -263,8 +314,10 @@ class _Work:
                 while data := _read(content):
                     out.write(data)
                     size += len(data)
+                    if size > room:
+                        raise Unreachable(f"it sends more than {self._limits.node_bytes} bytes")
                     self._tell(len(data), f"{name}: {path.name}")
-            if mtime is not None:
+            if mtime is not None and 0 < mtime <= LATEST:
                 os.utime(temporary, (mtime, mtime))
             os.replace(temporary, path)
         except BaseException:
@@ -336,7 +389,10 @@ def _manifest(
         captured_at=first.captured_at,
         nodes_expected=tuple(sorted(expected)) or None,
         gaps=tuple(dict.fromkeys([*old, *gaps])),
-        extra={**first.extra, **({_CHECKSUMS: checksums} if checksums else {})},
+        extra={
+            **{key: value for key, value in first.extra.items() if key != _UNFINISHED},
+            **({_CHECKSUMS: checksums} if checksums else {}),
+        },
     )
     built = manifests.build(out, given)
     built = replace(built, captured_at=first.captured_at)  # a time of collecting would be taken for one of the hang

@@ -12,11 +12,13 @@ from typing import Any
 from hangscope.errors import CollectError, SettingsError
 from hangscope.incident.collect.remote import Node
 from hangscope.incident.manifest import Missing
+from hangscope.incident.touch import read_file
 
 _ASK_S = 60.0
 _RANGE = re.compile(r"^(?P<front>[^\[\]]*)\[(?P<list>[\d,\s-]+)\](?P<back>.*)$")
 _HOST = re.compile(r"[A-Za-z0-9_.@%:\[\]-]+")
 _MOST_HOSTS = 100_000
+_MOST_HOSTFILE = 16 << 20
 
 
 def hosts_of(text: str) -> list[str]:
@@ -32,7 +34,7 @@ def hosts_of(text: str) -> list[str]:
 def hosts_in(file: Path) -> list[str]:
     """The hosts in a hostfile: the first word of each line (`gpu-a017 slots=8`, `gpu-a017:8`), comments left out."""
     try:
-        lines = file.read_text().splitlines()
+        lines = read_file(file, _MOST_HOSTFILE).decode("utf-8", "replace").splitlines()
     except OSError as error:
         raise SettingsError(f"{file}: cannot be read ({error.strerror})") from None
     words = [line.split("#")[0].split() for line in lines]

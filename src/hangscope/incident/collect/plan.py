@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -19,7 +20,7 @@ from hangscope.incident.evidence import is_evidence
 from hangscope.incident.layout import MANIFEST, NODE_FILE, safe_name
 from hangscope.incident.manifest import Manifest, Missing
 from hangscope.incident.paths import Names, fitting
-from hangscope.incident.stale import dump_rank
+from hangscope.incident.stale import FUTURE_S, dump_rank
 
 RUN = "run.json"
 _NODES = re.compile(r"^(?P<root>(?:.*/)?)nodes/[^/]+/(?P<file>.+)$", re.DOTALL)
@@ -136,7 +137,11 @@ def make(
     stale_after_s: float,
 ) -> Plan:
     """What to fetch from whom."""
-    planner = _Planner(sources, _latest_dump(listings), stale_after_s)
+    latest = _latest_dump(listings)
+    planner = _Planner(sources, latest, stale_after_s)
+    for index, entry in _from_the_future(listings):
+        why = "dated in the future: that says nothing about the others' age"
+        planner.plan.gaps.append(Missing(entry.path, why, _node(sources[index])))
     for index, listing in sorted(listings.items()):
         own = [root.path for root in chosen if root.source == index]
         left = [root.path for root in others if root.source == index]
@@ -204,13 +209,25 @@ def _category(path: str) -> str:
 
 
 def _latest_dump(listings: Mapping[int, Listing]) -> int:
+    """When the newest dump was written, as far as that can be: a clock that is days ahead must not age the others."""
+    soon = time.time() + FUTURE_S
     times = [
         entry.mtime
         for listing in listings.values()
         for entry in listing.entries
-        if entry.mtime is not None and dump_rank(entry.path) is not None
+        if entry.mtime is not None and entry.mtime <= soon and dump_rank(entry.path) is not None
     ]
     return max(times, default=0)
+
+
+def _from_the_future(listings: Mapping[int, Listing]) -> list[tuple[int, Entry]]:
+    soon = time.time() + FUTURE_S
+    return [
+        (index, entry)
+        for index, listing in sorted(listings.items())
+        for entry in listing.entries
+        if entry.mtime is not None and entry.mtime > soon and dump_rank(entry.path) is not None
+    ][:1000]
 
 
 def _labels(sources: Sequence[Source]) -> list[str]:
@@ -250,7 +267,7 @@ def _manifest(described: bytes | None, run: bytes | None) -> Manifest:
             pass
     try:
         value = json.loads(run or b"{}")
-    except ValueError:
+    except (ValueError, RecursionError):
         value = {}
     value = value if isinstance(value, dict) else {}
     text = {key: str(value[key]) for key in ("job", "attempt") if isinstance(value.get(key), (str, int))}

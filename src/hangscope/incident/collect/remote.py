@@ -13,7 +13,7 @@ from typing import IO
 
 from hangscope.errors import DamagedError
 from hangscope.incident.collect import shell
-from hangscope.incident.collect.sources import Deadline, Entry, Listing, Sink, Unreachable
+from hangscope.incident.collect.sources import LATEST, MOST_BYTES, Deadline, Entry, Listing, Sink, Unreachable
 from hangscope.incident.tars import TarReader
 
 _MOST_NOISE = 256 << 10
@@ -54,7 +54,11 @@ class Node:
             if tag in _TAGS and len(fields) == 4:
                 size, mtime, checksum, path = fields
                 known = None if checksum == "-" else checksum
-                entries.setdefault(path, Entry(path, _number(size), _number(mtime), known, _TAGS[tag]))
+                if size != "-" and _number(size, MOST_BYTES) is None:
+                    notes.append((path, f"it claims {size[:30]} bytes, which cannot be"))
+                    continue
+                entry = Entry(path, _number(size, MOST_BYTES), _number(mtime, LATEST), known, _TAGS[tag])
+                entries.setdefault(path, entry)
             elif tag == "S":
                 what, _, why = line[2:].partition(": ")
                 notes.append((what, why or "not asked for"))
@@ -71,7 +75,7 @@ class Node:
                         # Only what was asked for is taken: what else a node sends is skipped, whatever its name.
                         entry = by_name.get(member.name)
                         if entry is not None and member.kind == "file":
-                            sink(entry, content, int(member.mtime))
+                            sink(entry, content, int(member.mtime) if 0 < member.mtime <= LATEST else None)
                 except DamagedError as error:
                     raise Unreachable(f"the transfer broke off: {error.reason}") from None
 
@@ -177,5 +181,6 @@ def _batches(wanted: Sequence[Entry]) -> Iterator[list[Entry]]:
         yield batch
 
 
-def _number(text: str) -> int | None:
-    return int(text) if text.isdigit() else None
+def _number(text: str, most: int) -> int | None:
+    """A number that a node said; none where it cannot be true."""
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 20 and int(text) <= most else None

@@ -29,7 +29,8 @@ INCIDENT_PATTERNS = ("hangscope/*/*", "~/hangscope/*/*")
 """Where `hangscope run` keeps incidents, below the directory it was started in."""
 
 _VARIABLE = re.compile(r"\$(?:\{(\w+)\}|(\w+))")
-_GLOB = re.compile(r"[*?]|\[[^\]/]*\]")
+_GLOB = re.compile(r"[*?]|\[[!^]?[A-Za-z0-9_.,-]+\]")
+"""Only this reaches a shell without quotes: no sign in it means anything to a shell but a pattern."""
 
 _PRELUDE = r"""
 LC_ALL=C; export LC_ALL; unset CDPATH; set +e
@@ -37,17 +38,19 @@ nl='
 '
 count=0
 tag=G
+named=0
 if stat -L -c '%s %Y' / >/dev/null 2>&1; then how=gnu
 elif stat -L -f '%z %m' / >/dev/null 2>&1; then how=bsd
 elif command -v cksum >/dev/null 2>&1; then how=cksum
 else how=none; fi
 emit() {
   case $1 in *"$nl"*) printf 'S %s\n' 'a name with a line break in it'; return;; esac
+  if [ -L "$1" ]; then printf 'S %s\n' "$1: a link, not followed"; return; fi
   if [ ! -r "$1" ]; then printf 'S %s\n' "$1: no permission to read it"; return; fi
   count=$((count+1))
   case $how in
-    gnu) facts=$(stat -L -c '%s %Y -' "$1" 2>/dev/null) ;;
-    bsd) facts=$(stat -L -f '%z %m -' "$1" 2>/dev/null) ;;
+    gnu) facts=$(stat -c '%s %Y -' "$1" 2>/dev/null) ;;
+    bsd) facts=$(stat -f '%z %m -' "$1" 2>/dev/null) ;;
     cksum) facts=$(cksum <"$1" 2>/dev/null); facts="${facts#* } - ${facts%% *}" ;;
     *) facts='- - -' ;;
   esac
@@ -57,12 +60,17 @@ walk() {
   for one in "$1"/* "$1"/.[!.]*; do
     if [ "$count" -ge MOST ]; then return; fi
     if [ -f "$one" ]; then emit "$one"
-    elif [ -d "$one" ] && [ ! -L "$one" ]; then ( walk "$one" ); fi
+    elif [ -L "$one" ]; then case $one in *'/*'|*'/.[!.]*') ;; *) printf 'S %s\n' "$one: a link, not followed";; esac
+    elif [ -d "$one" ]; then
+      if [ -r "$one" ] && [ -x "$one" ]; then ( walk "$one" )
+      else printf 'S %s\n' "$one: a directory that cannot be read"; fi
+    elif [ -p "$one" ] || [ -S "$one" ]; then printf 'S %s\n' "$one: a pipe or a socket, not a file"; fi
   done
 }
 visit() {
   for found in "$@"; do
-    case $found in /dev/shm/*) ;; /dev/*) continue;; /*) ;; *) found=$PWD/$found;; esac
+    case $found in /dev/*) continue;; /*) ;; *) found=$PWD/$found;; esac
+    if [ -L "$found" ] && [ "$named" != 1 ]; then printf 'S %s\n' "$found: a link, not followed"; continue; fi
     if [ -f "$found" ]; then emit "$found"; elif [ -d "$found" ]; then walk "$found"; fi
   done
 }
@@ -91,7 +99,7 @@ def list_script(patterns: Iterable[str], *, defaults: bool = True) -> str:
 def fetch_script(paths: Sequence[str]) -> str:
     """A script that writes a tar of these files to its output. Relative to /, as old tars want it."""
     names = " ".join(quote(path.lstrip("/")) for path in paths)
-    return f"cd / || exit 9\necho; echo {BEGIN}\nexec tar -c -h -f - {names}\n"
+    return f"cd / || exit 9\necho; echo {BEGIN}\nexec tar -c -f - {names}\n"
 
 
 def quote(text: str) -> str:
@@ -120,5 +128,7 @@ def _visit(pattern: str) -> str:
         position = mark.end()
     if position < len(pattern):
         words.append(quote(pattern[position:]))
+    # A directory that somebody named without a pattern may be a link, by their own word. What a pattern finds may not.
+    named = 0 if any(not mark.group().startswith("$") for mark in marks) else 1
     conditions = "".join(f'[ -n "${{{name}:-}}" ] && ' for name in dict.fromkeys(needed))
-    return f"{conditions}visit {''.join(words)}"
+    return f"named={named}; {conditions}visit {''.join(words)}"

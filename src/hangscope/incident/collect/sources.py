@@ -9,6 +9,10 @@ from typing import Protocol
 
 from hangscope.incident.tars import Readable
 
+MOST_BYTES = 1 << 44
+LATEST = 1 << 33
+"""A size, and a time in seconds (the year 2242), beyond which nothing that a source says is believed."""
+
 
 @dataclass(frozen=True, slots=True)
 class Entry:

@@ -31,6 +31,8 @@ _BEFORE, _AHEAD = 32 << 10, 80 << 10
 """How much around a line is at hand when it is judged: more than any structure that is followed, or a private key."""
 _HEAD = 64 << 10
 _MAX_UNPACKED = 16 << 30
+RATIO, RATIO_FROM = 150, 64 << 20
+"""Logs pack some fifty times. What unpacks to more than this is a file of zeros, or a trap."""
 _CACHED = 200_000
 _PACKED = ((b"PK\x03\x04", "zip"), (b"\xfd7zXZ\0", "xz"), (b"\x28\xb5\x2f\xfd", "zstd"), (b"BZh", "bzip2"))
 _BLACK_BOX = b"\xffHSNCCLB"
@@ -217,11 +219,15 @@ class Redactor:
 
 def _unpack(source: IO[bytes], target: BinaryIO | IO[bytes]) -> None:
     total = 0
+    size = source.seek(0, os.SEEK_END)
+    source.seek(0)
     with gzip.GzipFile(fileobj=source, mode="rb") as packed:
         while chunk := packed.read(_CHUNK):
             total += len(chunk)
             if total > _MAX_UNPACKED:
                 raise LeftOut("a compressed file that unpacks to more than 16 GiB")
+            if total > RATIO_FROM and total > RATIO * size:
+                raise LeftOut(f"a compressed file that unpacks to more than {RATIO} times its size")
             target.write(chunk)
     target.flush()
 

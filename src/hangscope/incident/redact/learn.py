@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 import re
 import zlib
 from collections.abc import Iterable, Iterator
@@ -17,6 +18,7 @@ from hangscope.incident.touch import open_file
 
 _CHUNK = 4 << 20
 _OVERLAP = 512
+_RATIO, _RATIO_FROM = 150, 64 << 20
 
 _HOMES = tuple(re.compile(word) for word in (rb"/home/", rb"/homes/", rb"/Users/", rb"/users/"))
 _ACCOUNTS = tuple(re.compile(word) for word in (rb"USER", rb"LOGNAME"))
@@ -169,7 +171,11 @@ def pieces(path: Path) -> Iterator[bytes]:
         stream: IO[bytes] = gzip.GzipFile(fileobj=raw, mode="rb") if packed else raw  # type: ignore[assignment]
         tail = b""
         try:
+            total, size = 0, os.fstat(raw.fileno()).st_size
             while chunk := stream.read(_CHUNK):
+                total += len(chunk)
+                if packed and total > _RATIO_FROM and total > _RATIO * size:
+                    return  # whoever redacts it leaves it out
                 yield tail + chunk
                 tail = chunk[-_OVERLAP:]
         except (gzip.BadGzipFile, zlib.error, EOFError):
