@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
+import subprocess
 import sys
 import threading
 import time
@@ -396,8 +398,10 @@ def test_variables_of_the_node_say_where_dumps_are(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "pattern", ["/x/$(touch {0}/owned)", "/x/`touch {0}/owned`", "/x/a;touch {0}/owned", "/x/'\n touch {0}/owned"]
-)
+    "pattern",
+    ["/x/$(touch {0}/owned)", "/x/`touch {0}/owned`", "/x/a;touch {0}/owned", "/x/'\n touch {0}/owned",
+     "[;touch {0}/owned;]", "/x/[`touch {0}/owned`]*", "[$(touch {0}/owned)]", "/x/[!a;touch {0}/owned;]"],
+)  # fmt: skip
 def test_a_pattern_runs_no_command(pattern: str, tmp_path: Path) -> None:
     """Whatever a pattern holds, on the remote node it is a name and not a command."""
     from hangscope.incident.collect.sources import Deadline
@@ -611,3 +615,99 @@ def test_the_command_collects_and_tells(
     assert "nothing to collect from" in capsys.readouterr().err
     assert main(["collect", "-o", str(tmp_path / "none"), "--from", str(tmp_path / "nowhere")]) == 2
     assert main(["collect", "-o", str(tmp_path / "x"), "--deadline", "soon", "--from", str(tmp_path)]) == 2
+
+
+# ---- a node's nonsense -----------------------------------------------------------------------------------------------
+
+
+def _answering(tmp_path: Path, name: str, listing: str) -> Node:
+    """A node whose listing says whatever it likes, and which then sends nothing."""
+    script = tmp_path / f"{name}.sh"
+    script.write_text(
+        f"cat >/dev/null\nprintf '%s\\n' '' {shell.BEGIN}\ncat <<'EOF'\n{listing}\nEOF\necho {shell.END}\n"
+    )
+    return Node(name, ("sh", str(script)))
+
+
+NONSENSE = (
+    "G 99999999999999999999999999 1 - /x/nccl_trace_rank_0",
+    "G 5 99999999999999999999 - /x/nccl_trace_rank_0",
+    "G 5 17592186044416 - /x/nccl_trace_rank_0",
+    "G -1 -1 - /x/nccl_trace_rank_0",
+    "G ٣ ٣ - /x/nccl_trace_rank_0",
+    "G 5 5 - ../../../../etc/cron.d/x",
+    "G 5 5 - /" + "a" * 5000,
+    "G 5 5 - /" + "/".join("d" * 50),
+    "G 5 5 - /x/\x1b[2J\udce4",
+    "\n".join(f"G 5 5 - /{'Aa'[n % 2]}x/{'Bb'[n % 2]}y/nccl_trace_rank_{n % 3}" for n in range(300)),
+)
+
+
+@pytest.mark.parametrize("listing", NONSENSE, ids=range(len(NONSENSE)))
+def test_one_nodes_nonsense_is_contained(listing: str, tmp_path: Path) -> None:
+    """Absurd sizes, times and names of one node cost that node's part; another's evidence comes, and soon."""
+    _put(tmp_path / "good/nccl_trace_rank_1", b"dump")
+    bad = _answering(tmp_path, "bad", listing.encode("utf-8", "surrogateescape").decode("utf-8", "replace"))
+    begun = time.monotonic()
+    found = collect(tmp_path / "out", [Directory(tmp_path / "good"), bad], limits=QUICK)
+    assert time.monotonic() - begun < 15
+    assert not found.complete or found.manifest.gaps
+    assert (tmp_path / "out/files/good/nccl_trace_rank_1").read_bytes() == b"dump"
+    assert not (tmp_path / "etc").exists()
+
+
+def test_a_dump_from_the_future_ages_nobody(tmp_path: Path) -> None:
+    """A node whose clock is years ahead does not make the others' dumps old, and is named."""
+    nodes = []
+    for name, ahead in (("now", 0), ("ahead", 4 * 365 * 86400)):
+        home = tmp_path / name
+        _put(home / "nccl_trace_rank_3", b"dump", age_s=-ahead)
+        script = f'HOME={home}; export HOME; sed "s#/tmp/#{home}/#g" | sh -s'
+        nodes.append(Node(name, ("sh", "-c", script)))
+    found = collect(tmp_path / "out", nodes, limits=QUICK)
+    assert sorted(path.parts[-3] for path in (tmp_path / "out/nodes").rglob("nccl_trace_rank_3"))
+    assert len(list((tmp_path / "out/nodes").rglob("nccl_trace_rank_3"))) == 2
+    assert any("dated in the future" in gap.why for gap in found.manifest.gaps)
+
+
+def test_an_interrupted_collect_can_be_run_again(tmp_path: Path) -> None:
+    """Ended by SIGTERM or SIGKILL in the middle, a second run completes it, and no half-written file stays."""
+    for rank in range(4):
+        _put(tmp_path / f"in/nccl_trace_rank_{rank}", os.urandom(3_000_000))
+    slow = "import sys, time; from hangscope.incident.collect import gather\n"
+    slow += "read = gather._read\ngather._read = lambda content: (time.sleep(0.3), read(content))[1]\n"
+    slow += "from hangscope.cli.main import main; sys.exit(main(sys.argv[1:]))"
+    words = ["collect", "--from", str(tmp_path / "in"), "-o", str(tmp_path / "out")]
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        process = subprocess.Popen([sys.executable, "-c", slow, *words], stderr=subprocess.DEVNULL)
+        time.sleep(2.0)
+        process.send_signal(number)
+        process.wait(timeout=20)
+        if number == signal.SIGTERM:
+            assert not list((tmp_path / "out").rglob(".*.part"))
+    assert main(words) == 0
+    assert len(list((tmp_path / "out").rglob("nccl_trace_rank_*"))) == 4
+    assert not list((tmp_path / "out").rglob(".*.part"))
+    assert "collecting_since" not in (tmp_path / "out/incident.json").read_text()
+
+
+def test_no_link_is_followed_on_a_node(tmp_path: Path) -> None:
+    """Over a remote shell, as from a directory: a link is named and not followed, nor is anything sent for it."""
+    (tmp_path / "secret").write_text("secret")
+    _put(tmp_path / "home/run/nccl_trace_rank_0", b"dump")
+    (tmp_path / "home/run/nccl_trace_rank_1").symlink_to(tmp_path / "secret")
+    (tmp_path / "home/run/away").symlink_to(tmp_path)
+    os.mkfifo(tmp_path / "home/run/rank_2.log")
+    node = Node("n", ("sh", "-s"), (f"{tmp_path}/home/run", f"{tmp_path}/home/run/nccl*"), defaults=False)
+    found = collect(tmp_path / "out", [node], limits=QUICK)
+    assert b"secret" not in b"".join(path.read_bytes() for path in (tmp_path / "out").rglob("*") if path.is_file())
+    said = {gap.what.rpartition("/")[2]: gap.why for gap in found.manifest.gaps}
+    assert said["nccl_trace_rank_1"] == said["away"] == "a link, not followed"
+    assert "rank_2.log" in said
+
+
+def test_a_hostfile_in_no_encoding_is_an_error_in_words(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Bytes that are no text name no host, and the message says so."""
+    (tmp_path / "hosts").write_bytes(b"\xff\xfe\x00gpu\n")
+    assert main(["collect", "--hostfile", str(tmp_path / "hosts"), "-o", str(tmp_path / "out")]) == 2
+    assert "is no host name" in capsys.readouterr().err

@@ -82,3 +82,25 @@ def test_reading_leaves_the_folder_as_it_was(tmp_path: Path) -> None:
     except HangscopeError:
         pass
     assert {path: (path.lstat().st_size, path.lstat().st_mtime_ns) for path in tmp_path.rglob("*")} == before
+
+
+def test_hostile_inputs_over_every_verb() -> None:
+    """A sample of ``python tests/hostile_verbs.py``: no traceback, nothing over 5 s or 500 MB, nothing written outside,
+    no escape on a terminal, and every skipped thing named."""
+    program = [sys.executable, str(Path(__file__).with_name("hostile_verbs.py")), "--count", "80", "--batch", "80"]
+    done = subprocess.run(program, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-2000:]
+    assert "80 inputs" in done.stdout
+
+
+def test_a_tree_of_many_files_is_bounded(tmp_path: Path) -> None:
+    """Twenty thousand files are listed within seconds."""
+    from hangscope.incident.layout import survey
+
+    for folder in range(100):
+        (tmp_path / f"d{folder}").mkdir()
+        for number in range(200):
+            os.mknod(tmp_path / f"d{folder}" / f"x{number}.json")
+    started = time.process_time()
+    assert len(survey(tmp_path).files) == 20_000
+    assert time.process_time() - started < 5

@@ -31,6 +31,7 @@ from hangscope.incident.layout import (
     VERDICT_JSON,
     VERDICT_PAGE,
     VERDICT_TEXT,
+    as_json,
     safe_name,
     survey,
 )
@@ -282,7 +283,7 @@ class _Pass:
         if self._options.ticket is not None:
             ticket = self._options.ticket(replace(described, files=dict(archive.files)))
             archive.add_bytes(TICKET, self._clean(ticket), now)
-        value = json.loads(self._clean(json.dumps(replace(described, files={}).to_json(), ensure_ascii=False)))
+        value = self._clean_json(replace(described, files={}).to_json())
         if self.redactor is not None:
             summary = {
                 "schema": REDACTION_SCHEMA,
@@ -292,11 +293,28 @@ class _Pass:
                 "not_looked_for": list(REMAINS if self._options.keep is None else REMAINS_OF_EVIDENCE),
                 "left_out": [gap["what"] for gap in value["gaps"] if gap["why"].startswith("left out of the bundle:")],
             }
-            archive.add_bytes(REDACTION, (json.dumps(summary, indent=1, ensure_ascii=False) + "\n").encode(), now)
+            archive.add_bytes(REDACTION, as_json(summary).encode(), now)
         value["files"] = dict(sorted(archive.files.items()))
-        raw = (json.dumps(value, indent=1, ensure_ascii=False) + "\n").encode("utf-8", "surrogateescape")
+        raw = as_json(value).encode()
         self.manifest = manifests.parse(raw)
         archive.finish(raw, now)
+
+    def _clean_json(self, value: Any) -> Any:
+        """Redacted as a text, because a name says what its value is; where that breaks it, string by string."""
+        try:
+            return json.loads(self._clean(as_json(value)))
+        except ValueError:
+            return self._clean_strings(value)
+
+    def _clean_strings(self, value: Any) -> Any:
+        if isinstance(value, str):
+            return self._clean(value).decode("utf-8", "replace")
+        if isinstance(value, (list, tuple)):
+            return [self._clean_strings(item) for item in value]
+        if not isinstance(value, Mapping):
+            return value
+        hidden = [key for key in value if self.redactor is not None and self.redactor.secret_key(str(key).encode())]
+        return {key: "[redacted:secret]" if key in hidden else self._clean_strings(value[key]) for key in value}
 
     def _clean(self, text: str) -> bytes:
         raw = text.encode("utf-8", "surrogateescape")

@@ -59,7 +59,13 @@ def write_json(path: Path, value: Any, *, mode: int = 0o666) -> None:
 
 
 def as_json(value: Any) -> str:
-    return json.dumps(value, indent=1, sort_keys=False, ensure_ascii=False) + "\n"
+    """JSON that is always UTF-8: a file name that is none is written with escapes."""
+    text = json.dumps(value, indent=1, sort_keys=False, ensure_ascii=False)
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        text = json.dumps(value, indent=1, sort_keys=False)
+    return text + "\n"
 
 
 def file_entry(path: Path) -> dict[str, Any]:

@@ -105,7 +105,10 @@ class Redactor:
 
     def name(self, path: str) -> str:
         """A file's path inside the bundle."""
-        raw = self.secrets.clean(f"/{path}".encode("utf-8", "surrogateescape"))
+        given = f"/{path}".encode("utf-8", "surrogateescape")
+        raw = self.secrets.clean(given)
+        if raw.count(b"/") != given.count(b"/"):  # something in it looked like a secret as a whole: part by part then
+            raw = b"/".join(self.secrets.clean(part) for part in given.split(b"/"))
         if self.aliases:
             parts = raw.split(b"/")
             if parts[1] == b"nodes" and len(parts) > 5:  # nodes/<host>/logs/<the path it had there>

@@ -133,6 +133,8 @@ class Secrets:
         if may_differ(data):
             view = View(data)
             if view.differs:
+                found = [_snapped(view, edit) for edit in found]
+                found = [edit for edit in found if edit.start < edit.end or edit.kind == _OPENS]
                 inner: list[Edit] = []
                 hit = self._look(view.text, inner) or hit
                 for edit in inner:
@@ -245,6 +247,11 @@ def back_over(data: bytes, at: int, letters: bytes, most: int) -> int:
 def redacted(kind: str) -> bytes:
     """What stands in a secret's place: no quotes, blanks or separators, so that what is around it still parses."""
     return b"[redacted:%s]" % kind.encode()
+
+
+def _snapped(view: View, edit: Edit) -> Edit:
+    start, end = view.snapped(edit.start, edit.end) if edit.start < edit.end else (edit.start, edit.end)
+    return edit._replace(start=start, end=end)
 
 
 def _by_pattern(pattern: known.Pattern) -> Handler:

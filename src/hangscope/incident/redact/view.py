@@ -53,6 +53,17 @@ class View:
         """The bytes of the original between two places of the view; what was decoded is taken whole."""
         return self._place(start), self._place(end - 1, last=True) if end > start else self._place(start)
 
+    def snapped(self, start: int, end: int) -> tuple[int, int]:
+        """Bytes of the original, so that no escape is cut in two: half of one would break what is around it."""
+        for _ in range(2):
+            index = bisect_right(self._original, start) - 1
+            if index % 2 == 1 and self._original[index] < start:
+                start = self._original[index + 1]  # inside an escape: behind it
+        index = bisect_right(self._original, end - 1) - 1
+        if index % 2 == 1 and index + 1 < len(self._original):
+            end = max(end, self._original[index + 1])
+        return start, end
+
     def _place(self, at: int, *, last: bool = False) -> int:
         index = bisect_right(self._plain, at) - 1
         inside = at - self._plain[index]
