@@ -360,9 +360,10 @@ def run(seed: int, first: int, count: int) -> dict[str, Any]:
                 failures.append(f"{seed}/{number} {problem}")
         finally:
             os.chdir(here)
+            tempfile.tempdir = None
             for folder, names, _ in os.walk(base):
                 for name in names:
-                    with contextlib.suppress(OSError):
+                    if not os.path.islink(os.path.join(folder, name)):  # a link may lead to the real root
                         os.chmod(os.path.join(folder, name), 0o700)
             shutil.rmtree(base, ignore_errors=True)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import pickle
@@ -431,3 +432,78 @@ def test_run_writes_through_no_planted_link(tmp_path: Path) -> None:
     assert done.returncode == 0
     assert target.read_text() == "mine\n"
     assert "launcher.log: a link" in done.stderr
+
+
+# ---- small things ----------------------------------------------------------------------------------------------------
+
+
+def test_a_closed_stdout_is_no_traceback() -> None:
+    """Whoever closes our output gets a status and no traceback."""
+    words = f"exec {sys.executable} -m hangscope diagnose {CASE} >&-"
+    done = subprocess.run(["sh", "-c", words], capture_output=True, text=True, timeout=60)
+    assert done.returncode in (0, 1, 3)
+    assert "Traceback" not in done.stderr
+
+
+def test_a_full_disk_is_said_in_words(tmp_path: Path) -> None:
+    """Unpacking where there is no room names the directory, leaves nothing behind, and shows no traceback."""
+    write_bundle(CASE, tmp_path / "x.tar.gz")
+    words = f"ulimit -f 1; exec {sys.executable} -m hangscope bundle {tmp_path}/x.tar.gz --unpack {tmp_path}/out"
+    done = subprocess.run(["sh", "-c", words], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 2
+    assert f"error: {tmp_path}/out: File too large" in done.stderr
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["x.tar.gz"]
+
+
+def test_sigterm_leaves_no_half_written_file(tmp_path: Path) -> None:
+    """A bundle that is ended in the middle leaves neither itself nor a part of itself."""
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in/rank_0.log").write_bytes(os.urandom(1 << 20).hex().encode() * 20)
+    words = [sys.executable, "-m", "hangscope", "bundle", str(tmp_path / "in"), "-o", str(tmp_path / "b.tar.gz")]
+    process = subprocess.Popen([*words, "--no-verdict"], stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+    until = time.monotonic() + 20
+    while time.monotonic() < until and not list(tmp_path.glob(".*.part")):
+        time.sleep(0.02)
+    process.terminate()
+    assert process.wait(timeout=20) in (143, 0)
+    assert not list(tmp_path.glob(".*.part"))
+
+
+def test_diagnose_says_where_a_bundle_differs_from_its_checksums(tmp_path: Path) -> None:
+    """A file that was changed in a bundle is a gap that names it."""
+    made = write_bundle(CASE, tmp_path / "x.tar.gz")
+    with tarfile.open(made.path) as source, tarfile.open(tmp_path / "y.tar.gz", "w:gz") as changed:
+        for member in source.getmembers():
+            data = source.extractfile(member)
+            assert data is not None
+            raw = data.read()
+            if member.name.endswith("rank_0.log"):
+                raw = raw[:-1] + b"#"
+            changed.addfile(member, io.BytesIO(raw))
+    job = hangscope.load(tmp_path / "y.tar.gz")
+    assert [gap.why for gap in job.gaps if "rank_0.log" in gap.what] == [
+        "not the file that its manifest lists (checksum)"
+    ]
+    assert not [gap for gap in hangscope.load(made.path).gaps if "checksum" in gap.why]
+
+
+def test_long_names_of_files_in_a_dump_cost_little(tmp_path: Path) -> None:
+    """A dump of 60 kB whose frames share one endless file name is diagnosed in seconds."""
+    name = "/lib/python3." * 4500
+    frames = [{"name": "f", "filename": name, "line": line} for line in range(60)]
+    entries = [
+        {"frames": frames, "record_id": n, "pg_id": 0, "process_group": ("0", "default_pg"), "collective_seq_id": n,
+         "op_id": n, "p2p_seq_id": 0, "profiling_name": "nccl:all_reduce", "time_created_ns": 10**18 + n,
+         "state": "started", "input_sizes": [[4]], "output_sizes": [[4]], "input_dtypes": ["Float"],
+         "output_dtypes": ["Float"],
+         "is_p2p": False, "retired": False, "timeout_ms": 1000, "time_discovered_started_ns": None,
+         "time_discovered_completed_ns": None}
+        for n in range(100)
+    ]  # fmt: skip
+    for rank in range(2):
+        config = {"0": {"name": "0", "desc": "default_pg", "ranks": "[0, 1]"}}
+        value = {"version": "2.10", "entries": entries[: 100 - rank], "pg_config": config}
+        (tmp_path / f"nccl_trace_rank_{rank}").write_bytes(pickle.dumps(value, protocol=2))
+    begun = time.process_time()
+    assert hangscope.diagnose(hangscope.load(tmp_path)).hang
+    assert time.process_time() - begun < 5

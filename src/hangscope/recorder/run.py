@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import shutil
 import tempfile
@@ -14,7 +15,7 @@ from pathlib import Path
 
 from hangscope.errors import LaunchError, SettingsError
 from hangscope.incident.layout import safe_name
-from hangscope.incident.touch import make_private
+from hangscope.incident.touch import Patience, make_private
 from hangscope.recorder import settings, shared, sockets
 from hangscope.recorder.agent import Agent
 from hangscope.recorder.evidence import Node
@@ -26,6 +27,7 @@ from hangscope.recorder.variables import DEFAULT_ENTRIES
 from hangscope.recorder.verdict import Verdict
 from hangscope.recorder.wanted import PIPE_NAMES
 
+CLAIM_S = 30.0
 FINISH_S = 300.0
 """For the last capture, the other nodes and the verdict, which has three minutes of its own."""
 AFTER_SIGNAL_S = 5.0
@@ -67,7 +69,9 @@ def run(
     name = Path(safe_name(identity.job)) / safe_name(identity.attempt)
     directory = (options.directory or Path("hangscope") / name).absolute()
     try:
-        root, identity, folder = _claim(directory, identity)
+        # A shared file system that hangs must not keep the training from starting either.
+        claim = functools.partial(_claim, directory, identity)
+        root, identity, folder = Patience(CLAIM_S).ask(str(directory), claim)
     except (OSError, SettingsError) as error:
         # A directory that cannot be written is no reason to keep the training from starting.
         elsewhere = _elsewhere(environ) / name
