@@ -16,7 +16,7 @@ from pathlib import Path
 
 from hangscope.errors import DamagedError
 from hangscope.incident.layout import write_json
-from hangscope.incident.redact.secrets import back_over
+from hangscope.incident.redact.handlers import back_over
 
 MAP_SCHEMA = "hangscope.aliases/1"
 

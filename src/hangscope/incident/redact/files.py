@@ -20,8 +20,9 @@ from typing import IO, BinaryIO
 from hangscope.incident.redact import patterns as known
 from hangscope.incident.redact import pickles
 from hangscope.incident.redact.aliases import Aliases
+from hangscope.incident.redact.handlers import Edit
 from hangscope.incident.redact.names import secret_name
-from hangscope.incident.redact.secrets import Edit, Secrets
+from hangscope.incident.redact.secrets import Secrets
 from hangscope.incident.redact.skim import Skim
 from hangscope.incident.tars import is_header
 

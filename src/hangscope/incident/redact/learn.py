@@ -13,7 +13,7 @@ from typing import IO
 
 from hangscope.incident.redact import patterns as known
 from hangscope.incident.redact.aliases import is_host
-from hangscope.incident.redact.secrets import back_over
+from hangscope.incident.redact.handlers import back_over
 from hangscope.incident.touch import open_file
 
 _CHUNK = 4 << 20

@@ -10,37 +10,13 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from functools import lru_cache
-from typing import NamedTuple
 
-from hangscope.incident.redact import names, random_words, structure
+from hangscope.incident.redact import handlers, names
 from hangscope.incident.redact import patterns as known
+from hangscope.incident.redact.handlers import OPENS, USER, Edit, Handler, back_over, redacted
 from hangscope.incident.redact.view import View, may_differ
-
-_IDENTIFIER = re.compile(rb"[A-Za-z0-9_.-]*")
-_LINE_FRONT = re.compile(rb"(?:\A|\n)[ \t]*(?:-[ \t]+)?[\"']?\Z")
-_KEY_LINE = re.compile(
-    rb"(?:[^\n]{0,160}?(?:[A-Za-z0-9+/=]{16,}|(?:Proc-Type|DEK-Info|Comment|Version):[^\n]*))?[ \t\r]*(?:\n|\Z)"
-)
-
-
-_USER = "user-name"
-_OPENS = "opens"
-"""No edit: a mark that what was found here may go on in other lines."""
-
-
-class Edit(NamedTuple):
-    """Bytes from `start` to `end` are a secret of this kind; `text` takes their place. A user's alias is given last."""
-
-    start: int
-    end: int
-    kind: str
-    text: bytes
-
-
-Handler = Callable[[bytes, int, list[Edit]], None]
-"""Looks at a place where its needle was found, and adds what is to be replaced."""
 
 
 class Secrets:
@@ -61,12 +37,12 @@ class Secrets:
                 needles.setdefault(word, []).append(handler)
 
         for pattern in (*known.TOKENS, *known.SURROUNDED):
-            on(pattern.needles, _by_pattern(pattern))
-        on(names.NEEDLES, _assignment)
-        on((b"-----begin",), _private_key)
-        on((b"-----end ",), _headless_key)
-        on((b"kind",), _kubernetes)
-        on((b"@",), _email)
+            on(pattern.needles, handlers.by_pattern(pattern))
+        on(names.NEEDLES, handlers.assignment)
+        on((b"-----begin",), handlers.private_key)
+        on((b"-----end ",), handlers.headless_key)
+        on((b"kind",), handlers.kubernetes)
+        on((b"@",), handlers.email)
         on((b"/home/", b"/homes/", b"/users/"), self._home)
         on((b":\\users\\", b":\\\\users\\", b":/users/", b":\\\\\\\\users"), self._windows_home)
         on((b"user", b"logname"), self._user)
@@ -103,7 +79,7 @@ class Secrets:
             if edit.end <= begin or start >= end:
                 continue
             old = data[start : edit.end]
-            text = self._alias(old) if edit.kind == _USER else edit.text
+            text = self._alias(old) if edit.kind == USER else edit.text
             # Lines stay lines: what else a log says is found by its line number.
             parts += (data[position:start], text, b"\n" * (old.count(b"\n") - text.count(b"\n")))
             position = edit.end
@@ -134,14 +110,14 @@ class Secrets:
             view = View(data)
             if view.differs:
                 found = [_snapped(view, edit) for edit in found]
-                found = [edit for edit in found if edit.start < edit.end or edit.kind == _OPENS]
+                found = [edit for edit in found if edit.start < edit.end or edit.kind == OPENS]
                 inner: list[Edit] = []
                 hit = self._look(view.text, inner) or hit
                 for edit in inner:
                     start, end = view.back(edit.start, edit.end)
-                    found.append(Edit(start, end, edit.kind, b"" if edit.kind == _USER else redacted(edit.kind)))
-        marks = [edit for edit in found if edit.kind == _OPENS]
-        found = [edit for edit in found if edit.kind != _OPENS] if marks else found
+                    found.append(Edit(start, end, edit.kind, b"" if edit.kind == USER else redacted(edit.kind)))
+        marks = [edit for edit in found if edit.kind == OPENS]
+        found = [edit for edit in found if edit.kind != OPENS] if marks else found
         return _without_overlaps(found) if found else found, hit, bool(marks)
 
     def _look(self, data: bytes, found: list[Edit]) -> bool:
@@ -150,11 +126,11 @@ class Secrets:
         lower = data.lower()
         for hit in self._needles.finditer(lower):
             start = hit.start()
-            for word, offset, handlers in table[hit.group()]:
+            for word, offset, acts in table[hit.group()]:
                 if lower.startswith(word, start + offset):
-                    for handler in handlers:
-                        handler(data, start + offset, found)
-        _random(data, found)
+                    for act in acts:
+                        act(data, start + offset, found)
+        handlers.random_strings(data, found)
         return hit is not None
 
     def _count(self, edits: Iterable[Edit]) -> None:
@@ -167,7 +143,7 @@ class Secrets:
 
     def _add_user(self, match: re.Match[bytes] | None, out: list[Edit]) -> None:
         if match is not None and (name := match["s"]) not in known.GENERIC_USERS and not _ALIAS.fullmatch(name):
-            out.append(Edit(match.start("s"), match.end("s"), _USER, b""))
+            out.append(Edit(match.start("s"), match.end("s"), USER, b""))
 
     def _home(self, data: bytes, at: int, out: list[Edit]) -> None:
         if data[at : at + 7] == b"/users/" and at and data[at - 1 : at].isalnum():
@@ -198,7 +174,7 @@ class Secrets:
         match = known.LISTED.match(data, at - 1) if at else None
         self._add_user(match, out)
         if match is not None and match["g"] == match["s"] and out and out[-1].start == match.start("s"):
-            out.append(Edit(match.start("g"), match.end("g"), _USER, b""))
+            out.append(Edit(match.start("g"), match.end("g"), USER, b""))
 
     def _remote(self, data: bytes, at: int, out: list[Edit]) -> None:
         if not data[max(0, at - 1) : at].isalnum():
@@ -212,19 +188,19 @@ class Secrets:
         end = _WORD_END.search(data, at)
         name = data[at : end.start() if end else len(data)].rstrip(b".-")
         if name in self._users and not _WORD_LETTER.match(data, at - 1 if at else len(data)):
-            out.append(Edit(at, at + len(name), _USER, b""))
+            out.append(Edit(at, at + len(name), USER, b""))
 
     def _component(self, data: bytes, at: int, out: list[Edit]) -> None:
         """A whole component of a path that is a known user's name."""
         end = _COMPONENT_END.search(data, at + 1)
         name = data[at + 1 : end.start() if end else len(data)]
         if name in self._users:
-            out.append(Edit(at + 1, at + 1 + len(name), _USER, b""))
+            out.append(Edit(at + 1, at + 1 + len(name), USER, b""))
 
     def _at_host(self, data: bytes, at: int, out: list[Edit]) -> None:
         name = data[at : max(at, data.find(b"@", at, at + 65))]
         if name in self._users and not data[max(0, at - 1) : at].isalnum():
-            out.append(Edit(at, at + len(name), _USER, b""))
+            out.append(Edit(at, at + len(name), USER, b""))
 
 
 def at_folder(name: bytes) -> bool:
@@ -238,206 +214,9 @@ _WORD_END = re.compile(rb"[^A-Za-z0-9_.-]")
 _COMPONENT_END = re.compile(rb"[^A-Za-z0-9_.+-]")
 
 
-def back_over(data: bytes, at: int, letters: bytes, most: int) -> int:
-    """Where the run of `letters` that ends at `at` begins."""
-    front = data[max(0, at - most) : at]
-    return at - (len(front) - len(front.rstrip(letters)))
-
-
-def redacted(kind: str) -> bytes:
-    """What stands in a secret's place: no quotes, blanks or separators, so that what is around it still parses."""
-    return b"[redacted:%s]" % kind.encode()
-
-
 def _snapped(view: View, edit: Edit) -> Edit:
     start, end = view.snapped(edit.start, edit.end) if edit.start < edit.end else (edit.start, edit.end)
     return edit._replace(start=start, end=end)
-
-
-def _by_pattern(pattern: known.Pattern) -> Handler:
-    regex, back, reach, kind = pattern.regex, pattern.back, pattern.reach, pattern.kind
-    text = redacted(kind)
-
-    def handle(data: bytes, at: int, out: list[Edit]) -> None:
-        if at < back:
-            return
-        match = regex.match(data, at - back, at + reach)
-        if match is None:
-            line_end = data.find(b"\n", at, at + 100)
-            if kind in _WRAPPED:
-                if line_end > 0:
-                    _unwrapped(regex, data, at - back, line_end, kind, out)
-                elif len(data) - at < 100 and _TO_THE_END.match(data, at):
-                    out.append(Edit(at, at, _OPENS, b""))
-            return
-        if pattern.weak and data[max(0, at - back - 1) : at - back].isalnum():
-            rest = match["s"].split(b"-" if b"-" in match["s"][:8] else b"_", 1)[-1]
-            if not random_words.is_random(rest):
-                return
-        out.append(Edit(match.start("s"), match.end("s"), kind, text))
-        if kind in _WRAPPED:
-            out += (Edit(*span, kind, text) for span in structure.tail(data, match.start("s"), match.end("s")))
-
-    return handle
-
-
-_WRAPPED = frozenset(pattern.kind for pattern in known.TOKENS)
-_TO_THE_END = re.compile(rb"[A-Za-z0-9+/_=.-]+[\"'\\]?[ \t\r]*\Z")
-_BREAK = re.compile(rb"[ \t]*\r?\n[ \t]*")
-
-
-def _unwrapped(regex: re.Pattern[bytes], data: bytes, at: int, line_end: int, kind: str, out: list[Edit]) -> None:
-    """A token that an editor or a terminal broke in two: tried with the break taken out."""
-    gap = _BREAK.search(data, at, line_end + 40)
-    if gap is None or gap.end() - gap.start() > 40:
-        return
-    joined = data[at : gap.start()] + data[gap.end() : gap.end() + 400]
-    match = regex.match(joined)
-    first = gap.start() - at
-    if match is None or not match.start("s") < first < match.end("s"):
-        return
-    text = redacted(kind)
-    out.append(Edit(at + match.start("s"), gap.start(), kind, text))
-    out.append(Edit(gap.end(), gap.end() + match.end("s") - first, kind, text))
-
-
-_judged: dict[bytes, tuple[tuple[int, int, str], ...]] = {}
-
-
-def _random(data: bytes, out: list[Edit]) -> None:
-    """Long words that are random, with what goes on below them."""
-    for match in random_words.LONG.finditer(data):
-        word = match.group()
-        spans = _judged.get(word)
-        if spans is None:
-            if len(_judged) > _JUDGED:
-                _judged.clear()
-            spans = _judged[word] = _judge(word) if len(word) < _LONGEST_WORD else ((0, len(word), _RANDOM),)
-        for begin, end, kind in spans:
-            start = match.start()
-            if kind == _RANDOM and _CHECKSUM.search(data, max(0, start + begin - 12), start + begin):
-                continue
-            out.append(Edit(start + begin, start + end, kind, redacted(kind)))
-            if end - begin >= 40:
-                below = structure.tail(data, start + begin, start + end)
-                out += (Edit(*span, kind, redacted(kind)) for span in below)
-
-
-_RANDOM = "random-string"
-_JUDGED = 50_000
-_LONGEST_WORD = 64 << 10
-_CHECKSUM = re.compile(rb"sha(?:1|224|256|384|512)[-:=]\Z")
-"""What follows is the checksum of a file, also where it is written in base64."""
-
-
-def _judge(word: bytes) -> tuple[tuple[int, int, str], ...]:
-    found = [(*match.span("s"), kind) for kind, regex in known.WHOLE for match in regex.finditer(word)]
-    return (*found, *((begin, end, _RANDOM) for begin, end in random_words.pieces(word)))
-
-
-_IN_ADDRESS = re.compile(rb"://[^\s/\"']*\Z")
-"""The part of a web address in front of its host is no part of a mail address."""
-
-
-def _email(data: bytes, at: int, out: list[Edit]) -> None:
-    start = back_over(data, at, known.EMAIL_FRONT, 64)
-    if data[start:at] in (b"", b"git") or _IN_ADDRESS.search(data[max(0, at - 256) : at]):
-        return
-    match = known.EMAIL.match(data, at - len(data[start:at].lstrip(b"_.+%-")), at + 320)
-    if match is not None:
-        out.append(Edit(match.start("s"), match.end("s"), "email", redacted("email")))
-
-
-def _assignment(data: bytes, at: int, out: list[Edit]) -> None:
-    start = back_over(data, at, names.FRONT, 72)
-    _around(data, start, out)
-    if data[start - 1 : start] == b" ":
-        start -= next(
-            (len(word) for word in names.FIRST_WORDS if data[max(0, start - 8) : start].lower().endswith(word)), 0
-        )
-    match = names.ASSIGNMENT.match(data, start, start + names.REACH)
-    kind = names.kind_of(match) if match is not None else None
-    if match is None or kind is None or (match["tag"] and data[start - 1 : start] != b"<"):
-        return
-    group = "quoted" if match["open"] is not None else "bare"
-    begin, end = match.span(group)
-    text = redacted(kind)
-    close = (match["close"] or b"").rstrip(b"]")
-    if group == "bare" and b":" in match["sep"]:
-        if close:  # a number in JSON: what replaces it must be a string
-            text = close + text + close
-        elif kind in ("password", "secret") and _LINE_FRONT.search(data[max(0, start - 80) : start]):
-            scalar = names.PLAIN_SCALAR.match(data, begin - 1)
-            end = scalar.end() if scalar else end
-    if group == "bare" and not close and kind in ("password", "secret"):
-        while (more := names.MORE.match(data, end, end + 256)) is not None:
-            end = more.end()
-    out.append(Edit(begin, end, kind, text))
-    out += (Edit(*span, kind, redacted(kind)) for span in structure.wrapped(data, end))
-
-
-def _around(data: bytes, start: int, out: list[Edit]) -> None:
-    """What a secret's name gives away that is no assignment: its pair, the block below it, the brackets behind it."""
-    start += len(data[start : start + 2]) - len(data[start : start + 2].lstrip(b"-"))
-    end = _IDENTIFIER.match(data, start).end()  # type: ignore[union-attr]  # matches also nothing
-    if end - start > 128:
-        return
-    kind = "secret"
-    pair = data[start - 1 : start] in (b" ", b'"', b"'", b":", b"=") and names.PAIR_FRONT.search(
-        data[max(0, start - 24) : start]
-    )
-    opened = structure.opens(data, end)
-    if not pair and not opened:
-        return
-    if not names.secret_name(data[start:end]):
-        return
-    out.append(Edit(start, start, _OPENS, b""))
-    if pair:
-        tail = names.PAIR_TAIL.match(data, end, end + names.REACH)
-        if tail is not None:
-            out.append(Edit(*tail.span("quoted" if tail["open"] is not None else "bare"), kind, redacted(kind)))
-        else:
-            out += (Edit(*span, kind, redacted(kind)) for span in structure.before(data, start))
-    else:
-        out += (Edit(*span, kind, redacted(kind)) for span in structure.below(data, start, end))
-
-
-def _kubernetes(data: bytes, at: int, out: list[Edit]) -> None:
-    if structure.SECRET_OBJECT.match(data, at) is not None:
-        out.append(Edit(at, at, _OPENS, b""))
-    out += (Edit(*span, "secret", redacted("secret")) for span in structure.kubernetes(data, at))
-
-
-def _headless_key(data: bytes, at: int, out: list[Edit]) -> None:
-    end = known.PRIVATE_KEY_END.match(data, at)
-    if end is not None:
-        text = redacted("private-key")
-        out.append(Edit(at, at, _OPENS, b""))
-        out.append(Edit(at, at + end.end() - end.start(), "private-key", text))
-        out += (Edit(*span, "private-key", text) for span in structure.headless(data, at))
-
-
-def _private_key(data: bytes, at: int, out: list[Edit]) -> None:
-    head = known.PRIVATE_KEY_START.match(data, at)
-    if head is None:
-        return
-    out.append(Edit(at, at, _OPENS, b""))
-    stop = head.end()
-    end = known.PRIVATE_KEY_END.search(data, stop, stop + known.PRIVATE_KEY_BYTES)
-    if end is not None:
-        stop = end.end()
-    else:
-        # Cut off, or taken apart by a log: every line that looks like a part of a key goes.
-        while stop < len(data) and (line := _KEY_LINE.match(data, stop)) is not None and line.end() > stop:
-            stop = line.end()
-        if stop == head.end():
-            rest = _IDENTIFIER_OR_ESCAPE.match(data, stop)
-            stop = rest.end() if rest else stop
-        stop -= data[stop - 1 : stop] == b"\n"
-    out.append(Edit(head.start(), stop, "private-key", redacted("private-key")))
-
-
-_IDENTIFIER_OR_ESCAPE = re.compile(rb"[A-Za-z0-9+/=\\\s]*")
 
 
 _GENERIC = frozenset(("password", "secret", "token", "api-key", "credentials", "random-string"))
@@ -452,7 +231,7 @@ def _without_overlaps(found: list[Edit]) -> list[Edit]:
         if edit.start >= last.end:
             kept.append(edit)
         elif edit.end > last.end:
-            kind = edit.kind if last.kind == _USER else last.kind
+            kind = edit.kind if last.kind == USER else last.kind
             kept[-1] = Edit(last.start, edit.end, kind, redacted(kind))
     return kept
 

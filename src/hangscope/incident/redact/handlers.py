@@ -1,0 +1,231 @@
+"""What is done where a needle was found: each handler looks at the place and adds what is to be replaced."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import NamedTuple
+
+from hangscope.incident.redact import names, random_words, structure
+from hangscope.incident.redact import patterns as known
+
+_IDENTIFIER = re.compile(rb"[A-Za-z0-9_.-]*")
+_LINE_FRONT = re.compile(rb"(?:\A|\n)[ \t]*(?:-[ \t]+)?[\"']?\Z")
+_KEY_LINE = re.compile(
+    rb"(?:[^\n]{0,160}?(?:[A-Za-z0-9+/=]{16,}|(?:Proc-Type|DEK-Info|Comment|Version):[^\n]*))?[ \t\r]*(?:\n|\Z)"
+)
+
+
+USER = "user-name"
+OPENS = "opens"
+"""No edit: a mark that what was found here may go on in other lines."""
+
+
+class Edit(NamedTuple):
+    """Bytes from `start` to `end` are a secret of this kind; `text` takes their place. A user's alias is given last."""
+
+    start: int
+    end: int
+    kind: str
+    text: bytes
+
+
+Handler = Callable[[bytes, int, list[Edit]], None]
+"""Looks at a place where its needle was found, and adds what is to be replaced."""
+
+
+def back_over(data: bytes, at: int, letters: bytes, most: int) -> int:
+    """Where the run of `letters` that ends at `at` begins."""
+    front = data[max(0, at - most) : at]
+    return at - (len(front) - len(front.rstrip(letters)))
+
+
+def redacted(kind: str) -> bytes:
+    """What stands in a secret's place: no quotes, blanks or separators, so that what is around it still parses."""
+    return b"[redacted:%s]" % kind.encode()
+
+
+def by_pattern(pattern: known.Pattern) -> Handler:
+    regex, back, reach, kind = pattern.regex, pattern.back, pattern.reach, pattern.kind
+    text = redacted(kind)
+
+    def handle(data: bytes, at: int, out: list[Edit]) -> None:
+        if at < back:
+            return
+        match = regex.match(data, at - back, at + reach)
+        if match is None:
+            line_end = data.find(b"\n", at, at + 100)
+            if kind in _WRAPPED:
+                if line_end > 0:
+                    _unwrapped(regex, data, at - back, line_end, kind, out)
+                elif len(data) - at < 100 and _TO_THE_END.match(data, at):
+                    out.append(Edit(at, at, OPENS, b""))
+            return
+        if pattern.weak and data[max(0, at - back - 1) : at - back].isalnum():
+            rest = match["s"].split(b"-" if b"-" in match["s"][:8] else b"_", 1)[-1]
+            if not random_words.is_random(rest):
+                return
+        out.append(Edit(match.start("s"), match.end("s"), kind, text))
+        if kind in _WRAPPED:
+            out += (Edit(*span, kind, text) for span in structure.tail(data, match.start("s"), match.end("s")))
+
+    return handle
+
+
+_WRAPPED = frozenset(pattern.kind for pattern in known.TOKENS)
+_TO_THE_END = re.compile(rb"[A-Za-z0-9+/_=.-]+[\"'\\]?[ \t\r]*\Z")
+_BREAK = re.compile(rb"[ \t]*\r?\n[ \t]*")
+
+
+def _unwrapped(regex: re.Pattern[bytes], data: bytes, at: int, line_end: int, kind: str, out: list[Edit]) -> None:
+    """A token that an editor or a terminal broke in two: tried with the break taken out."""
+    gap = _BREAK.search(data, at, line_end + 40)
+    if gap is None or gap.end() - gap.start() > 40:
+        return
+    joined = data[at : gap.start()] + data[gap.end() : gap.end() + 400]
+    match = regex.match(joined)
+    first = gap.start() - at
+    if match is None or not match.start("s") < first < match.end("s"):
+        return
+    text = redacted(kind)
+    out.append(Edit(at + match.start("s"), gap.start(), kind, text))
+    out.append(Edit(gap.end(), gap.end() + match.end("s") - first, kind, text))
+
+
+_judged: dict[bytes, tuple[tuple[int, int, str], ...]] = {}
+
+
+def random_strings(data: bytes, out: list[Edit]) -> None:
+    """Long words that are random, with what goes on below them."""
+    for match in random_words.LONG.finditer(data):
+        word = match.group()
+        spans = _judged.get(word)
+        if spans is None:
+            if len(_judged) > _JUDGED:
+                _judged.clear()
+            spans = _judged[word] = _judge(word) if len(word) < _LONGEST_WORD else ((0, len(word), _RANDOM),)
+        for begin, end, kind in spans:
+            start = match.start()
+            if kind == _RANDOM and _CHECKSUM.search(data, max(0, start + begin - 12), start + begin):
+                continue
+            out.append(Edit(start + begin, start + end, kind, redacted(kind)))
+            if end - begin >= 40:
+                below = structure.tail(data, start + begin, start + end)
+                out += (Edit(*span, kind, redacted(kind)) for span in below)
+
+
+_RANDOM = "random-string"
+_JUDGED = 50_000
+_LONGEST_WORD = 64 << 10
+_CHECKSUM = re.compile(rb"sha(?:1|224|256|384|512)[-:=]\Z")
+"""What follows is the checksum of a file, also where it is written in base64."""
+
+
+def _judge(word: bytes) -> tuple[tuple[int, int, str], ...]:
+    found = [(*match.span("s"), kind) for kind, regex in known.WHOLE for match in regex.finditer(word)]
+    return (*found, *((begin, end, _RANDOM) for begin, end in random_words.pieces(word)))
+
+
+_IN_ADDRESS = re.compile(rb"://[^\s/\"']*\Z")
+"""The part of a web address in front of its host is no part of a mail address."""
+
+
+def email(data: bytes, at: int, out: list[Edit]) -> None:
+    start = back_over(data, at, known.EMAIL_FRONT, 64)
+    if data[start:at] in (b"", b"git") or _IN_ADDRESS.search(data[max(0, at - 256) : at]):
+        return
+    match = known.EMAIL.match(data, at - len(data[start:at].lstrip(b"_.+%-")), at + 320)
+    if match is not None:
+        out.append(Edit(match.start("s"), match.end("s"), "email", redacted("email")))
+
+
+def assignment(data: bytes, at: int, out: list[Edit]) -> None:
+    start = back_over(data, at, names.FRONT, 72)
+    _around(data, start, out)
+    if data[start - 1 : start] == b" ":
+        start -= next(
+            (len(word) for word in names.FIRST_WORDS if data[max(0, start - 8) : start].lower().endswith(word)), 0
+        )
+    match = names.ASSIGNMENT.match(data, start, start + names.REACH)
+    kind = names.kind_of(match) if match is not None else None
+    if match is None or kind is None or (match["tag"] and data[start - 1 : start] != b"<"):
+        return
+    group = "quoted" if match["open"] is not None else "bare"
+    begin, end = match.span(group)
+    text = redacted(kind)
+    close = (match["close"] or b"").rstrip(b"]")
+    if group == "bare" and b":" in match["sep"]:
+        if close:  # a number in JSON: what replaces it must be a string
+            text = close + text + close
+        elif kind in ("password", "secret") and _LINE_FRONT.search(data[max(0, start - 80) : start]):
+            scalar = names.PLAIN_SCALAR.match(data, begin - 1)
+            end = scalar.end() if scalar else end
+    if group == "bare" and not close and kind in ("password", "secret"):
+        while (more := names.MORE.match(data, end, end + 256)) is not None:
+            end = more.end()
+    out.append(Edit(begin, end, kind, text))
+    out += (Edit(*span, kind, redacted(kind)) for span in structure.wrapped(data, end))
+
+
+def _around(data: bytes, start: int, out: list[Edit]) -> None:
+    """What a secret's name gives away that is no assignment: its pair, the block below it, the brackets behind it."""
+    start += len(data[start : start + 2]) - len(data[start : start + 2].lstrip(b"-"))
+    end = _IDENTIFIER.match(data, start).end()  # type: ignore[union-attr]  # matches also nothing
+    if end - start > 128:
+        return
+    kind = "secret"
+    pair = data[start - 1 : start] in (b" ", b'"', b"'", b":", b"=") and names.PAIR_FRONT.search(
+        data[max(0, start - 24) : start]
+    )
+    opened = structure.opens(data, end)
+    if not pair and not opened:
+        return
+    if not names.secret_name(data[start:end]):
+        return
+    out.append(Edit(start, start, OPENS, b""))
+    if pair:
+        tail = names.PAIR_TAIL.match(data, end, end + names.REACH)
+        if tail is not None:
+            out.append(Edit(*tail.span("quoted" if tail["open"] is not None else "bare"), kind, redacted(kind)))
+        else:
+            out += (Edit(*span, kind, redacted(kind)) for span in structure.before(data, start))
+    else:
+        out += (Edit(*span, kind, redacted(kind)) for span in structure.below(data, start, end))
+
+
+def kubernetes(data: bytes, at: int, out: list[Edit]) -> None:
+    if structure.SECRET_OBJECT.match(data, at) is not None:
+        out.append(Edit(at, at, OPENS, b""))
+    out += (Edit(*span, "secret", redacted("secret")) for span in structure.kubernetes(data, at))
+
+
+def headless_key(data: bytes, at: int, out: list[Edit]) -> None:
+    end = known.PRIVATE_KEY_END.match(data, at)
+    if end is not None:
+        text = redacted("private-key")
+        out.append(Edit(at, at, OPENS, b""))
+        out.append(Edit(at, at + end.end() - end.start(), "private-key", text))
+        out += (Edit(*span, "private-key", text) for span in structure.headless(data, at))
+
+
+def private_key(data: bytes, at: int, out: list[Edit]) -> None:
+    head = known.PRIVATE_KEY_START.match(data, at)
+    if head is None:
+        return
+    out.append(Edit(at, at, OPENS, b""))
+    stop = head.end()
+    end = known.PRIVATE_KEY_END.search(data, stop, stop + known.PRIVATE_KEY_BYTES)
+    if end is not None:
+        stop = end.end()
+    else:
+        # Cut off, or taken apart by a log: every line that looks like a part of a key goes.
+        while stop < len(data) and (line := _KEY_LINE.match(data, stop)) is not None and line.end() > stop:
+            stop = line.end()
+        if stop == head.end():
+            rest = _IDENTIFIER_OR_ESCAPE.match(data, stop)
+            stop = rest.end() if rest else stop
+        stop -= data[stop - 1 : stop] == b"\n"
+    out.append(Edit(head.start(), stop, "private-key", redacted("private-key")))
+
+
+_IDENTIFIER_OR_ESCAPE = re.compile(rb"[A-Za-z0-9+/=\\\s]*")
