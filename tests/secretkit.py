@@ -219,6 +219,10 @@ def _structures(noise: random.Random) -> Iterator[Planted]:
         "openssl rsa -passin pass:{} -in x", "az login -u bob -p {}", "keytool -storepass {} -list",
         "kubectl create secret generic x --from-literal=mode={}", "ldapsearch -x -D cn=bob -w {} -b dc=x",
         "{{Host:db Password:{} Port:5432}}", ":password => '{}'", "password := \"{}\"", "my_pw: '{}'",
+        '<password value="{}"/>', '<entry key="db.password">{}</entry>', "password: &anchor {}", "password: !!str {}",
+        "ENV DB_PASSWORD {}", "DB_PASSWORD\t{}", "  db_password        {}", "echo {} | docker login --password-stdin",
+        "smbclient //h/s -U bob%{}", "htpasswd -b file bob {}", "pass: {}", "- value: {}\n  name: DB_PASSWORD",
+        "passwords:\n  - other\n  - {}", "psql 'host=db password={} sslmode=require'", "$env:DB_PASSWORD = '{}'",
         '<add key="Password" value="{}" />', "PASSWORD\n  = {}".replace("\n  ", " "),
     ):  # fmt: skip
         value = _password(noise)

@@ -12,6 +12,7 @@ import pytest
 import hangscope
 from hangscope.incident.bundle import write_bundle
 from hangscope.incident.unpack import extract
+from hangscope.reader.recognised import keep_evidence
 
 CASES = sorted(path for path in (Path(__file__).parent / "cases").iterdir() if path.is_dir())
 
@@ -39,7 +40,7 @@ def _answer(path: Path, aliases: Mapping[str, str] | None = None) -> dict[str, A
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_a_case_survives_every_bundle(case: Path, tmp_path: Path) -> None:
-    """Folder, plain bundle, redacted bundle, unpacked bundle and pseudonymised bundle are diagnosed alike."""
+    """Folder, plain, redacted and unpacked bundle, one of evidence alone and one with aliases are diagnosed alike."""
     truth = _answer(case)
     assert _answer(write_bundle(case, tmp_path / "plain.tar.gz", redact=False).path) == truth
     redacted = write_bundle(case, tmp_path / "redacted.tar.gz")
@@ -47,6 +48,8 @@ def test_a_case_survives_every_bundle(case: Path, tmp_path: Path) -> None:
     assert redacted.left_out == ()
     extract(redacted.path, tmp_path / "unpacked")
     assert _answer(tmp_path / "unpacked") == truth
+    evidence = write_bundle(case, tmp_path / "evidence.tar.gz", keep=lambda _, source, out: keep_evidence(source, out))
+    assert _answer(evidence.path) == truth
     aliased = write_bundle(case, tmp_path / "aliased.tar.gz", pseudonymise=True)
     assert aliased.map_file is not None
     aliases = json.loads(aliased.map_file.read_text())["hosts"]

@@ -148,7 +148,7 @@ def assignment(data: bytes, at: int, out: list[Edit]) -> None:
         )
     match = names.ASSIGNMENT.match(data, start, start + names.REACH)
     kind = names.kind_of(match) if match is not None else None
-    if match is None or kind is None or (match["tag"] and data[start - 1 : start] != b"<"):
+    if match is None or kind is None or (match["tag"] and not match["close"] and data[start - 1 : start] != b"<"):
         return
     group = "quoted" if match["open"] is not None else "bare"
     begin, end = match.span(group)

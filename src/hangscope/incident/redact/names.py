@@ -35,7 +35,7 @@ FIRST_WORDS = (
 _PASSWORD = (
     rb"pass(?:word|wd|phrase|code|wort|wrd)s?|pswd|kennwort|contrasena|(?:db|user|mysql|pg|postgres|redis|smtp|ftp|admin|"
     rb"root|login|auth|mail|proxy|ssh|sudo|jenkins|rabbitmq|store|key|zip|vnc|require|master|ldap|bind|http|svc|mongo)"
-    rb"[_.-]?pass|(?<![A-Za-z])pwd?|(?<![A-Za-z0-9_.-])pass(?==[^=])|(?<![A-Za-z0-9_.-])pass(?=\\{0,3}[\"'])|(?<=_)PASS"
+    rb"[_.-]?pass|(?<![A-Za-z])pwd?|(?<![A-Za-z0-9_.-])pass(?==[^=]|\\{0,3}[\"']|:[ \t])|(?-i:(?<=_)PASS)"
 )
 _SECRET = rb"secrets?(?:[_. -]?(?:access)?[_. -]?keys?)?(?:[_.-]?(?:id|value|token))?"
 _KEY = (
@@ -58,10 +58,11 @@ ASSIGNMENT = re.compile(
     rb"(?:(?P<password>" + _PASSWORD + rb")|(?P<secret>" + _SECRET + rb")|(?P<key>" + _KEY + rb")"
     rb"|(?P<other>" + _OTHER + rb")|(?P<token>tokens?)|(?P<anykey>keys?))" + _SUFFIX + rb")(?![A-Za-z0-9_.-])"
     rb"(?P<close>\\{0,3}[\"']\]?|\])?"
-    rb"(?P<sep>[ \t]{0,40}(?:=>|:=|=(?!=)|:(?![:/\\])|%3[dD])[ \t]{0,3}|(?P<list>[ \t]*,[ \t]*)|(?P<tag>>)(?=[^<\s])"
+    rb"(?P<sep>[ \t]{0,40}(?:=>|:=|=(?!=)|:(?![:/\\])|%3[dD])[ \t]{0,3}(?:[&!][\w!:./-]{1,60}[ \t]+)?"
+    rb"|[ \t]+[vV]alue[ \t]?=|(?P<list>[ \t]*,[ \t]*)|(?P<tag>>)(?=[^<\s])"
     rb"|[ ]\.{3,}[ ]"
     rb"|(?P<prose>[ \t]{0,40}(?:\||\xe2\x94\x82)[ \t]{1,3}|[ ](?:set[ ](?:by[ ]\w{1,16}[ ])?to|is|was|to)[ ])"
-    rb"|(?P<blank>[ ]+))"
+    rb"|(?P<blank>[ \t]+))"
     rb"(?:[rbuf]{0,2}(?P<open>\\{0,3}[\"'])(?P<quoted>(?:(?!(?P=open))(?:\\.|[^\\\r\n\0])){0,3800})"
     rb"(?:(?P=open)|(?=[\r\n\0]|\Z))"
     rb"|(?P<bare>[^\s\"'\\,;&<>|(){}\[\]\0][^\s\"'\\,;&<>|)}\]\0]{0,3800}))",
@@ -100,7 +101,7 @@ _HARMLESS = re.compile(
     rb"(?:"
     + b"|".join(_WORDS)
     + rb"|optional.*|union.*|list.*|not[ _]set|\*+|x+|\.\.\.|-+|\$\{?[A-Za-z_(].*|%[sdr({].*|\{+[^}]*\}+|<[^>]*>|"
-    rb"\[redacted.*|0x[0-9a-f]{1,8}|-?\d+(?:\.\d+)?(?:e-?\d+)?)",
+    rb"(?:self|cls|args|config|cfg|os|settings|opt|options)\.[\w.]+|\[redacted.*|0x[0-9a-f]{1,8}|-?\d+(?:\.\d+)?(?:e-?\d+)?)",
     re.IGNORECASE,
 )
 """Types, placeholders, references to variables, and the words that follow in a sentence."""
@@ -130,6 +131,13 @@ def kind_of(match: re.Match[bytes]) -> str | None:
     if not quoted and not upper and _CODE.fullmatch(value):
         return None
     if match["password"]:
+        if (
+            match["password"].lower() == b"pass"
+            and not quoted
+            and b":" in match["sep"]
+            and not _KEYISH.fullmatch(value)
+        ):
+            return None  # the first pass: done
         return _password(match["password"].lower(), name, value, number=number)
     if match["secret"]:
         return "secret"
@@ -151,8 +159,13 @@ def kind_of(match: re.Match[bytes]) -> str | None:
 
 def _stands(match: re.Match[bytes], value: bytes, *, upper: bool) -> bool:
     """Whether what is between name and value makes it an assignment, and not a sentence or a list of words."""
-    if match["blank"] and (not match["flag"] or value.startswith(b"-")):
-        return False
+    if match["blank"]:
+        if match["flag"]:
+            return not value.startswith(b"-")
+        # Columns, and Docker's `ENV NAME value`: no sentence goes on with letters and digits in one word.
+        column = len(match["blank"]) > 1 or b"\t" in match["blank"] or upper
+        sure = upper or match["password"] or match["secret"]
+        return bool(column and sure and len(value) >= 6 and _KEYISH.fullmatch(value))
     if match["prose"] and (not (upper or match["password"] or match["secret"]) or _PROSE.fullmatch(value)):
         return False
     if match["list"]:

@@ -192,7 +192,7 @@ SURROUNDED = (
     _p(
         "password",
         "passphrase password",
-        rb"pass(?:word|phrase)\s+for\s+\S+\s*:\s*(?P<s>" + _NEW + rb"\S+)",
+        rb"pass(?:word|phrase)(?:\s+for\s+\S+\s*:\s*|\s*>\s+)(?P<s>" + _NEW + rb"\S+)",
         case=False,
     ),
     _p(
@@ -213,6 +213,17 @@ SURROUNDED = (
         case=False,
     ),
     _p("password", "-u", rb"-u\s+[\w.@-]+\s+-p\s+(?!-|\d{1,5}(?:\s|\Z))[\"']?(?P<s>" + _NEW + rb"[^\s\"']+)"),
+    _p("password", "-p", rb"-p\s+(?!-|\d{1,5}(?:\s|:)|[~.]?/)(?P<s>" + _NEW + rb"[^\s\"']+)[\"']?\s+(?:-u|--user)\s"),
+    _p("password", "-u", rb"-U\s+[\w.\\]+%(?P<s>" + _NEW + rb"[^\s\"']+)"),
+    _p("password", "htpasswd", rb"htpasswd\s+-\w*b\w*\s+\S+\s+\S+\s+(?P<s>" + _NEW + rb"\S+)"),
+    _p(
+        "password",
+        "echo printf",
+        rb"(?:echo|printf)\s+(?:-n\s+)?[\"']?(?P<s>"
+        + _NEW
+        + rb"[^\s\"'|]+)[\"']?\s*\|\s*(?:sudo\s+-S|[^\n|]{0,120}--password-stdin|[^\n|]{0,60}passwd)",
+    ),
+    _p("password", "kinit sudo login", rb"(?:kinit|sudo|login)[^\n]{0,80}<<<\s*[\"']?(?P<s>" + _NEW + rb"[^\s\"']+)"),
     _p("secret", "--from-literal", rb"--from-literal[= ][\"']?[\w.-]+=(?P<s>" + _NEW + rb"[^\s\"']+)"),
     _p("secret", "configure", rb"configure\s+set\s+\S*(?:secret|token|key)\S*\s+(?P<s>" + _NEW + rb"\S+)", case=False),
     _p(
@@ -259,14 +270,15 @@ EMAIL = re.compile(
 EMAIL_FRONT = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_.+%-"
 
 _NAME = rb"(?P<s>[^/\s:\"'<>|,;()\[\]{}\\$*?&=\0]{1,64})"
-HOME = re.compile(rb"/(?:home|homes|Users|users)\d{0,3}/" + _NAME)
+HOME = re.compile(rb"/(?:home|homes|Users|users)\d{0,3}/(?:[A-Za-z]/(?:[A-Za-z]{2}/)?)?" + _NAME)
 SHARED_HOME = re.compile(
-    rb"(?:/(?:u|afs/[\w.-]+/(?:user|usr|u|home)(?:/\w(?:/\w\w)?)?|(?:lustre|gpfs|nfs|ceph|beegfs|weka|vast|efs|mnt|data|"
+    rb"(?:/(?:u|afs/[\w.-]+/(?:user|usr|u|home|work)(?:/\w(?:/\w\w)?)?|(?:lustre|gpfs|nfs|ceph|beegfs|weka|vast|efs|mnt|data|"
     rb"net|export|storage)(?:/[\w.-]+){0,3}/(?:home|homes|users?))/|(?<=[/ \"'=])torchinductor_)" + _NAME
 )
 """Homes on shared file systems. `/tmp/torchinductor_alice` is where torch.compile keeps alice's kernels."""
 CLUSTER = re.compile(
-    rb"/(?:scratch|fsx|checkpoints?|workspace|work|lustre|gpfs|projects?)/(?P<s>[a-z][a-z0-9._-]{1,31})(?=[/\s:\"',;)\]]|\Z)"
+    rb"/(?:scratch|fsx(?:-[a-z0-9]{1,20})?|checkpoints?|workspace|work|lustre|gpfs|projects?)"
+    rb"(?:/(?:scratch|fsx|users?|homes?|work|fs\d{1,3})){0,2}/(?P<s>[a-z][a-z0-9._-]{1,31})(?=[/\s:\"',;)\]]|\Z)"
 )
 """Directories below which users keep their own, and others theirs: a name is replaced here and looked for nowhere."""
 SHARED_ROOTS = tuple(
@@ -274,7 +286,7 @@ SHARED_ROOTS = tuple(
     /storage/""".split()
 )
 CLUSTER_ROOTS = tuple(
-    b"/scratch/ /fsx/ /checkpoint/ /checkpoints/ /workspace/ /work/ /project/ /projects/ /lustre/ /gpfs/".split()
+    b"/scratch/ /fsx /checkpoint/ /checkpoints/ /workspace/ /work/ /project/ /projects/ /lustre/ /gpfs/".split()
 )
 LISTED = re.compile(
     rb"[bcdlps-][rwxsStT-]{9}[.+@]?\s+\d+\s+(?P<s>[A-Za-z_][\w.-]{0,31})\s+(?P<g>[A-Za-z_][\w.-]{0,31})\s+\d"
@@ -295,6 +307,8 @@ USER_FIELD = re.compile(rb"(?<![A-Za-z0-9.$_-])(?:user|username|user_name|lognam
 """A field of a record: a user, or a role in a conversation. Replaced here, and not looked for elsewhere."""
 USER_FRONT = b"ABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_"
 NUMBERED_USER = re.compile(rb"[ug]id=\d+\((?P<s>[A-Za-z_][\w.-]{0,31})\)")
+NAMED_USER = re.compile(rb"(?:[uU]ser|[gG]roup)[iI]d=(?P<s>[A-Za-z_][\w.-]{0,31})\(\d+\)")
+OWNER = re.compile(rb"(?<![\w.-])owner[\"']?\s?[:=]\s{0,2}[\"']?(?P<s>[a-z_][a-z0-9_.-]{1,31})(?![\w@:/({-])")
 
 GENERIC_USERS = frozenset(
     b"""root user users ubuntu debian centos rocky ec2-user admin administrator nobody daemon www-data jovyan runner
@@ -311,7 +325,8 @@ FOLDERS = frozenset(
     scratch home users user group groups team teams lib libs bin etc opt train training eval test tests llama imagenet
     software containers images sqsh slurm nccl torch triton inductor cuda archive backup old new staging prod dev main
     hangscope incident incidents nodes node hangs dist distributed benchmark benchmarks bench tools scripts config
-    configs app apps app-root input inputs corpus corpora laion pile refinedweb mount""".split()
+    configs step steps epoch iter iters global rank version seed layer shard shards part app apps
+    app-root input inputs corpus corpora laion pile refinedweb mount""".split()
 )
 """Directories that are nobody's own."""
 

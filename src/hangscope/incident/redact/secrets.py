@@ -46,7 +46,8 @@ class Secrets:
         on((b"/home/", b"/homes/", b"/users/"), self._home)
         on((b":\\users\\", b":\\\\users\\", b":/users/", b":\\\\\\\\users"), self._windows_home)
         on((b"user", b"logname"), self._user)
-        on((b"uid=", b"gid="), self._numbered_user)
+        on((b"uid=", b"gid=", b"userid=", b"groupid="), self._numbered_user)
+        on((b"owner",), self._owner)
         on(known.SHARED_ROOTS, self._shared_home)
         on(known.CLUSTER_ROOTS, self._cluster)
         on((b"rw-", b"rwx", b"r--", b"r-x"), self._listed)
@@ -159,6 +160,12 @@ class Secrets:
 
     def _numbered_user(self, data: bytes, at: int, out: list[Edit]) -> None:
         self._add_user(known.NUMBERED_USER.match(data, at), out)
+        self._add_user(known.NAMED_USER.match(data, at), out)
+
+    def _owner(self, data: bytes, at: int, out: list[Edit]) -> None:
+        match = known.OWNER.match(data, at)
+        if match is not None and not at_folder(match["s"]):
+            self._add_user(match, out)
 
     def _shared_home(self, data: bytes, at: int, out: list[Edit]) -> None:
         match = known.SHARED_HOME.match(data, at)
@@ -167,7 +174,7 @@ class Secrets:
 
     def _cluster(self, data: bytes, at: int, out: list[Edit]) -> None:
         match = known.CLUSTER.match(data, at)
-        if match is not None and not at_folder(match["s"]) and not data[max(0, at - 1) : at].isalnum():
+        if match is not None and not at_folder(match["s"]) and not _WEB.search(data, max(0, at - 200), at):
             self._add_user(match, out)
 
     def _listed(self, data: bytes, at: int, out: list[Edit]) -> None:
@@ -205,9 +212,13 @@ class Secrets:
 
 def at_folder(name: bytes) -> bool:
     """Whether the name of a directory is made of words that name nobody."""
-    return not known.FOLDERS.isdisjoint(re.split(rb"[._-]|\d+", name.lower())) or bool(re.search(rb"\d[a-z]|\.", name))
+    return not known.FOLDERS.isdisjoint(re.split(rb"[._-]|\d+", name.lower())) or bool(
+        re.search(rb"\d[a-z]|\.|[_-]\d+\Z", name)
+    )
 
 
+_WEB = re.compile(rb"://[^\s\"']*\Z")
+"""In an address on the web `/work/` is no directory."""
 _ALIAS = re.compile(rb"user-\d+")
 _WORD_LETTER = re.compile(rb"[A-Za-z0-9_-]")
 _WORD_END = re.compile(rb"[^A-Za-z0-9_.-]")

@@ -15,7 +15,7 @@ NEAR = 16 << 10
 
 Span = tuple[int, int]
 
-_EMPTY_VALUE = re.compile(rb"(?:[\"'])?[ \t]*[:=][ \t]*(?P<mark>[|>][-+]?\d?|[{\[(]|)[ \t]*(?:#[^\n]*)?\r?(?:\n|\Z)")
+_EMPTY_VALUE = re.compile(rb"(?:[\"'])?[ \t]*[:=][ \t]*(?P<mark>[|>][-+]?\d?|[{\[(]|)[ \t]*(?:#[^\n]*|\\)?\r?(?:\n|\Z)")
 _OPEN_VALUE = re.compile(rb"(?:[\"']\]?)?[ \t]*(?:=>|[:=])[ \t]*(?P<mark>[{\[(])")
 _LINE = re.compile(rb"(?P<indent>[ \t]*)(?P<text>[^\r\n]*)\r?(?:\n|\Z)")
 _YAML_VALUE = re.compile(rb"(?:-[ \t]+)?(?:[\"']?[\w.-]+[\"']?[ \t]*:[ \t]+)?(?P<s>\S.*?)[ \t]*\Z")
