@@ -203,6 +203,9 @@ def _structures(noise: random.Random) -> Iterator[Planted]:
     value = base64.b64encode(_password(noise).encode()).decode()
     as_json = json.dumps({"kind": "Secret", "data": {"mode": value}, "apiVersion": "v1"}, indent=1)
     yield Planted("kubernetes secret", "json", as_json, (value,))
+    values = [base64.b64encode(_password(noise).encode()).decode() for _ in range(60)]
+    rows = "".join(f"  file{n}: {value}\n" for n, value in enumerate(values))
+    yield Planted("kubernetes secret", "of many keys", f"apiVersion: v1\ndata:\n{rows}kind: Secret\n", tuple(values))
     for name in ("client-key-data", "tls.key", ".dockerconfigjson", "ssh-privatekey"):
         value = _b64(noise, 90)
         yield Planted("kubeconfig", name, f"users:\n- name: x\n  user:\n    {name}: {value}\n", (value,))

@@ -21,7 +21,7 @@ _MANY = 24
 _LONG = 16 << 10
 """Lines from here on have no shape that another one has."""
 _FEW = 64
-_ABOVE, _BELOW = 12, 40
+_ABOVE, _BELOW = 120, 120
 """Lines above and below one that opens a structure that are looked at with it."""
 
 
