@@ -101,7 +101,7 @@ _HARMLESS = re.compile(
     rb"(?:"
     + b"|".join(_WORDS)
     + rb"|optional.*|union.*|list.*|not[ _]set|\*+|x+|\.\.\.|-+|\$\{?[A-Za-z_(].*|%[sdr({].*|\{+[^}]*\}+|<[^>]*>|"
-    rb"(?:self|cls|args|config|cfg|os|settings|opt|options)\.[\w.]+|\[redacted.*|0x[0-9a-f]{1,8}|-?\d+(?:\.\d+)?(?:e-?\d+)?)",
+    rb"!!\w+|(?:self|cls|args|config|cfg|os|settings|opt|options)\.[\w.]+|\[redacted.*|0x[0-9a-f]{1,8}|-?\d+(?:\.\d+)?(?:e-?\d+)?)",
     re.IGNORECASE,
 )
 """Types, placeholders, references to variables, and the words that follow in a sentence."""
