@@ -6,7 +6,7 @@ import json
 import pickle
 from typing import Any
 
-from hangscope.model import Operation
+from hangscope.model import Facts, Job, Operation
 from hangscope.reader import dumps
 
 T0 = 1_790_000_000_000_000_000
@@ -101,3 +101,11 @@ def call(record: int, name: str, p2p_seq: int, seq: int = 5) -> dict[str, Any]:
     made = entry(record, seq, f"nccl:{name}", p2p_seq_id=p2p_seq, is_p2p=True, state="scheduled", retired=False)
     made.update(time_discovered_started_ns=None, time_discovered_completed_ns=None)
     return made
+
+
+def as_job(assembled: dumps.Assembled, **more: Any) -> Job:
+    """The dumps as a job with no other evidence; `more` adds some."""
+    fields: dict[str, Any] = {
+        name: getattr(assembled, name) for name in ("ops", "groups", "ranks", "dumps", "status", "first_kept", "gaps")
+    }
+    return Job(**{**fields, "nodes": {}, "processes": {}, "facts": Facts(), **more})

@@ -109,7 +109,7 @@ class Builder:
 
     def _row(self, rank: int, record: int, op: Op, group: int, seq: int, tables: Tables) -> dict[str, Any]:
         state = {"scheduled": State.SCHEDULED, "started": State.STARTED, "completed": State.COMPLETED}[op.state]
-        created = START + record * SECOND // 10
+        created = START + record * SECOND // 10 + rank  # no two ranks call in the same nanosecond
         dumped = START + int(self.hung_s * SECOND) + 10 * SECOND
         done = state is State.COMPLETED
         source = destination = -1

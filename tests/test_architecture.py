@@ -17,12 +17,14 @@ BELOW: dict[str, set[str]] = {
     "errors": set(),
     "words": set(),
     "model": {"errors"},
+    "proxy_waits": {"model"},
+    "columns": {"model"},
     "incident": {"errors", "__about__"},
     "recorder": {"incident", "errors", "__about__"},
     "demo": {"errors"},
     "reader": {"incident", "model", "errors"},
     "simulate": {"reader", "model", "errors", "__about__"},
-    "diagnosis": {"reader", "model", "words", "errors"},
+    "diagnosis": {"reader", "proxy_waits", "columns", "model", "words", "errors"},
     "report": {"diagnosis", "reader", "incident", "model", "words", "errors", "__about__"},
     "cli": {
         "report",
@@ -44,6 +46,7 @@ BELOW: dict[str, set[str]] = {
 
 THIRD_PARTY = {
     "model": {"numpy"},
+    "columns": {"numpy"},
     "reader": {"numpy"},
     "simulate": {"numpy"},
     "diagnosis": {"numpy"},

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import hangscope
-from hangscope.diagnosis import proxy_waits
+from hangscope import proxy_waits
 from hangscope.errors import DamagedError
 from hangscope.incident.redact.aliases import Aliases
 from hangscope.incident.redact.files import Redactor

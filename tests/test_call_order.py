@@ -118,7 +118,7 @@ def test_two_calls_that_changed_places_are_a_deadlock() -> None:
 def of_torch_2_2(built: Job) -> Job:
     """The same job as torch 2.2 records it: no names, no members, one local number for all groups of a kind."""
     groups = tuple(
-        Group(g.index, str(g.index + 1), "", g.members, g.backend, inferred=True) if g.desc != WORLD else g
+        Group(g.index, str(g.index + 1), "", g.members, g.backend, members_seen=True) if g.desc != WORLD else g
         for g in built.groups
     )
     dumps = {rank: tuple(_without_version(d) for d in of_rank) for rank, of_rank in built.dumps.items()}

@@ -53,9 +53,9 @@ LESS: dict[tuple[str, str], tuple[str, list[int]]] = {
     ("coalesced", "innocent_truncated"): ("unknown", []),
     # Nothing hung, so no log speaks of it, and the other dumps agree with each other.
     ("dtype_mismatch", "culprit_dumps_removed"): ("none", []),
-    ("dtype_mismatch", "logs_only"): ("none", []),
+    ("dtype_mismatch", "logs_only"): ("unknown", []),
     ("size_mismatch", "culprit_dumps_removed"): ("none", []),
-    ("size_mismatch", "logs_only"): ("none", []),
+    ("size_mismatch", "logs_only"): ("unknown", []),
     ("straggler", "culprit_dumps_removed"): ("none", []),
     # Without timing, or without the dump of one member, a GPU that never started looks like a network that fails.
     ("gpu_stall", "culprit_dumps_removed"): ("unknown", []),

@@ -43,7 +43,7 @@ def test_gloo_members_are_the_ranks_that_recorded_the_group() -> None:
         for rank in (0, 2, 3)
     ]
     assembled = job(*raws)
-    assert [(entry.label, entry.members, entry.inferred) for entry in assembled.groups] == [
+    assert [(entry.label, entry.members, entry.members_seen) for entry in assembled.groups] == [
         ("default_pg", (0, 1, 2, 3), True),
         ("dp", (0, 2), True),
     ]
@@ -59,7 +59,7 @@ def test_two_backends_of_a_rank_are_two_halves() -> None:
     ]
     assembled = job(*halves)
     assert [(row.group.backend, row.seq) for row in assembled.ops] == [("nccl", 1), ("gloo", 1), ("nccl", 2)]
-    assert [(entry.backend, entry.members, entry.inferred) for entry in assembled.groups] == [
+    assert [(entry.backend, entry.members, entry.members_seen) for entry in assembled.groups] == [
         ("gloo", (0, 1), False),
         ("nccl", (0, 1), False),
     ]
@@ -109,7 +109,7 @@ def test_torchcomms_json_is_read() -> None:
         entries.append(torchcomms(len(entries), "all_reduce", "world", done=False))
         raws.append(read(as_json(top(entries, config)), rank))
     assembled = job(*raws)
-    assert {entry.name: (entry.members, entry.inferred) for entry in assembled.groups if entry.desc == "nccl"}[
+    assert {entry.name: (entry.members, entry.members_seen) for entry in assembled.groups if entry.desc == "nccl"}[
         "world"
     ] == ((0, 1, 2, 3), True)
     last = [operations(assembled, rank)[-1] for rank in range(4)]

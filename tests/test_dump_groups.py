@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from dumpkit import T0, as_json, call, entry, group, job, of, operations, packed, read, top
-from hangscope.reader import dumps
 from hangscope.reader.ranks import rank_from_name
 
 # ---- groups ----------------------------------------------------------------------------------------------------------
@@ -29,7 +28,7 @@ def test_members_are_lent_by_a_peer_that_lists_this_rank() -> None:
     ]
     assembled = job(*raws)
     assert operations(assembled, 2)[0].group.members == (0, 2)
-    assert not operations(assembled, 2)[0].group.inferred
+    assert not operations(assembled, 2)[0].group.members_seen
 
 
 def test_tables_that_disagree_are_a_conflict() -> None:
@@ -182,42 +181,3 @@ def test_a_poll_serves_only_where_there_is_no_dump() -> None:
     full = read(top([entry(number, number + 1) for number in range(10)]), 0)
     assert [dump.role for dump in job(poll, full).dumps[0]] == ["dump"]
     assert not job(poll, full).gaps
-
-
-def attempt(rank: int, start_s: int, seqs: range, state: str = "completed") -> dumps.RawDump:
-    entries = [
-        entry(seq - 1, seq, time_created_ns=T0 + start_s * 10**9 + seq, state=state if seq == seqs[-1] else "completed")
-        for seq in seqs
-    ]
-    return read(top(entries, group("0", "default_pg", 0, 1, 2)), rank)
-
-
-def test_a_dump_of_an_older_attempt_is_not_used() -> None:
-    """A dump that ends minutes before the others begin is of an earlier attempt: a gap, not a rank far behind."""
-    raws = [attempt(0, 3600, range(1, 90)), attempt(1, 3600, range(1, 90)), attempt(2, 0, range(1, 40))]
-    assembled = job(*raws)
-    assert set(assembled.dumps) == {0, 1}
-    (gap,) = assembled.gaps
-    assert gap.what.startswith("stale: this dump of rank 2 is of an older attempt")
-    assert gap.rank == 2
-
-
-def test_the_rank_that_stopped_first_is_not_stale() -> None:
-    """A rank that hung while the others went on to the next operation, after minutes, belongs to the same attempt."""
-    stuck = attempt(2, 0, range(30, 40))
-    waiting = [attempt(rank, 600, range(40, 41), state="started") for rank in (0, 1)]
-    assert set(job(stuck, *waiting).dumps) == {0, 1, 2}
-
-
-def test_a_rank_that_had_little_to_do_is_not_stale() -> None:
-    """A rank whose few operations are long gone from the others' wrapped rings may well be of the same attempt."""
-    idle = attempt(2, 0, range(1, 3))
-    busy = [
-        read(
-            top([entry(9000 + number, 8000 + number, process_group=("1", "tp"), pg_id=1) for number in range(5)]), rank
-        )
-        for rank in (0, 1)
-    ]
-    for raw in busy:
-        raw.columns["created_ns"][:] += 3600 * 10**9
-    assert set(job(idle, *busy).dumps) == {0, 1, 2}

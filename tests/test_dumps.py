@@ -169,7 +169,7 @@ def test_torch_2_2_is_a_bare_list_in_microseconds() -> None:
     first = operations(assembled, 1)[0]
     assert (first.seq, first.created_ns, first.record_id) == (1, T0 + 1000, 0)
     assert (first.size_bytes, first.timeout_ms, first.started_ns) == (None, None, None)
-    assert [(entry.name, entry.members, entry.inferred) for entry in assembled.groups] == [
+    assert [(entry.name, entry.members, entry.members_seen) for entry in assembled.groups] == [
         ("0", (0, 1), True),
         ("1", (0, 1), True),
     ]

@@ -5,15 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from hangscope.diagnosis.corrections import corrected, gave_up
-from hangscope.diagnosis.liveness import Is, Liveness
 
-
-from dumpkit import entry, job, read, top
+from dumpkit import as_job, entry, job, read, top
 from hangscope.diagnosis import diagnose
-from hangscope.diagnosis.fate import Fates
+from hangscope.diagnosis.corrections import corrected
+from hangscope.diagnosis.liveness import Is, Liveness
 from hangscope.model import Facts, Frame, Process, PythonError, Source, State, ThreadStack, WatchdogReport
-from hangscope.reader.gave_up import reopen
+from hangscope.reader.dumps import Assembled
 from jobs import Builder, Op
 
 HERE = Source("rank.log", "line 1")
@@ -109,11 +107,16 @@ def report(rank: int, frames: tuple[Frame, ...] = RAISED) -> WatchdogReport:
     return WatchdogReport(rank, "timeout", HERE, operation="all_reduce", error=GAVE_UP, frames=frames)
 
 
+def reopened(assembled: Assembled, *reports: WatchdogReport) -> list[int]:
+    """The rows that are unfinished again, by what ranks logged."""
+    ops = corrected(as_job(assembled, facts=Facts(watchdog=reports))).ops
+    return [row for row, operation in enumerate(ops) if operation.state is not State.COMPLETED]
+
+
 def test_operation_that_raised_is_unfinished_again() -> None:
     """The newest entry from the traceback's lines; its torch frame is a few lines further down, where it waits."""
     assembled = job(*(read(top([gloo(0, 1), gloo(1, 2)], CONFIG), rank) for rank in (0, 1)), expected_ranks=range(3))
-    told = replace(built_job(assembled), facts=Facts(watchdog=(report(0), report(1))))
-    ops = corrected(told).ops
+    ops = corrected(as_job(assembled, facts=Facts(watchdog=(report(0), report(1))))).ops
     assert [op.state for op in ops] == [State.COMPLETED, State.SCHEDULED] * 2
     assert not ops[1].retired
     assert [op.state for op in assembled.ops] == [State.COMPLETED] * 4  # the evidence itself is left alone
@@ -123,7 +126,7 @@ def test_operation_that_a_peer_went_past_stays_finished() -> None:
     """Its dump is older than the exception: a peer has launched the next one."""
     dumps = [read(top([gloo(0, 1), gloo(1, 2)][: 1 + rank], CONFIG), rank) for rank in (0, 1)]
     assembled = job(*dumps)
-    assert gave_up(assembled.ops, assembled.dumps, [report(0)]) == []
+    assert reopened(assembled, report(0)) == []
 
 
 def test_wait_of_its_own_belongs_to_the_newest_that_somebody_did_not_join() -> None:
@@ -131,15 +134,15 @@ def test_wait_of_its_own_belongs_to_the_newest_that_somebody_did_not_join() -> N
     waited = (Frame("step", "/w/train.py", 31),)
     dumps = [read(top([gloo(0, 1)], CONFIG), rank) for rank in (0, 1)]
     joined, missing = job(*dumps), job(*dumps, expected_ranks=range(3))
-    assert gave_up(joined.ops, joined.dumps, [report(0, waited)]) == []
-    assert gave_up(missing.ops, missing.dumps, [report(0, waited)]) == [0]
+    assert reopened(joined, report(0, waited)) == []
+    assert reopened(missing, report(0, waited)) == [0]
 
 
 def test_send_that_raised_reopens_nothing() -> None:
     """Gloo records no sends, so the newest entry is none."""
     sent = (Frame("send", "/t/distributed_c10d.py", 2753), *RAISED[1:])
     assembled = job(read(top([gloo(0, 1)], CONFIG), 0), expected_ranks=range(2))
-    assert gave_up(assembled.ops, assembled.dumps, [report(0, sent)]) == []
+    assert reopened(assembled, report(0, sent)) == []
 
 
 # ---- who belongs to Gloo's groups ------------------------------------------------------------------------------------

@@ -14,8 +14,9 @@ from typing import Any
 
 import pytest
 
-from hangscope.diagnosis.proxy_waits import NotKnown, StuckLink, in_short, root
+import hangscope
 from hangscope.model import BlackBox, Source
+from hangscope.proxy_waits import NotKnown, StuckLink, in_short, root
 from hangscope.reader import blackbox
 
 ARCHIVE = Path(__file__).with_name("recorded_links.tar.xz")
@@ -68,3 +69,23 @@ def test_the_order_of_the_files_does_not_matter(case: str) -> None:
     """The boxes may be read in any order."""
     _, boxes = recorded()[case]
     assert root(boxes) == root(boxes[::-1])
+
+
+@pytest.mark.parametrize("case", recorded())
+def test_a_folder_of_boxes_alone_names_the_link(case: str, tmp_path: Path) -> None:
+    """Through reader and diagnosis, with no dump and no log: the link, or the rank and its kind."""
+    with tarfile.open(ARCHIVE) as archive:
+        for member in archive:
+            stream = archive.extractfile(member)
+            if stream is not None and member.name.startswith(f"{case}/") and not member.name.endswith("truth.json"):
+                (tmp_path / member.name.replace("/", "_")).write_bytes(stream.read())
+    truth, verdict = recorded()[case][0], hangscope.diagnose(hangscope.load([tmp_path]))
+    if truth.get("link"):
+        assert verdict.link is not None
+        assert [verdict.link.sender.rank, verdict.link.receiver.rank] == truth["link"]
+        assert (verdict.kind, verdict.confidence) == ("network", "high")
+    else:
+        kinds = ("dead", "frozen") if truth["kind"] in ("dead", "frozen") else (truth["kind"],)
+        assert [culprit.rank for culprit in verdict.culprits] == truth["culprits"]
+        assert verdict.kind in kinds
+    assert verdict.outcome == "hang"

@@ -9,13 +9,12 @@ import pytest
 
 import hangscope
 from hangscope.diagnosis import Diagnosis, diagnose
-from hangscope.diagnosis.words import first_line
 from hangscope.model import Facts, Frame, Process, Source, ThreadStack
 from hangscope.report.strip import assign
 from hangscope.report.terminal import render_text
 from hangscope.report.text import brief, own_frame
 from hangscope.report.ticket import render_ticket
-from hangscope.words import is_own_code
+from hangscope.words import first_line, is_own_code
 from jobs import Op, job, recv, send
 from perturb import CASES
 
@@ -167,7 +166,7 @@ def test_end_of_a_healthy_process_is_looked_for_in_its_code() -> None:
 def test_a_gpu_is_stuck_in_its_own_side_of_a_transfer() -> None:
     """The rank that receives launched a receive, whatever its peer calls it."""
     verdict = recorded("gpu_stage")
-    assert verdict.headline == "rank 1 launched recv 1<-0, but its GPU does not get there"
+    assert verdict.headline == "rank 1 launched recv 1<-0, but its kernel never started"
     assert "send 0->1" not in " ".join(verdict.next_steps)
 
 

@@ -76,7 +76,7 @@ class Frame:
 class Group:
     """A process group. Identity is name and member set; `members` is None where no file says who belongs to it.
 
-    `members` is in group order: position is the group-local rank. `inferred` marks members learnt from other ranks'
+    `members` is in group order: position is the group-local rank. `members_seen` marks members learnt from other ranks'
     entries and not from a table of members.
     """
 
@@ -85,7 +85,7 @@ class Group:
     desc: str
     members: tuple[int, ...] | None
     backend: str = ""
-    inferred: bool = False
+    members_seen: bool = False
     open: tuple[int, ...] = ()
     """Ranks without a dump that may belong to it as well, where members were learnt from the dumps."""
 
@@ -439,6 +439,8 @@ class WatchdogReport:
 
 GLOO_SIZE = "gloo::EnforceNotMet"
 """The type under which Gloo ends a process that got more bytes than its call asked for."""
+FATAL_ERROR = "Fatal Python error"
+"""The type of what CPython prints when it ends by a fatal signal or error of its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -835,6 +837,8 @@ class Facts:
     """What each log file can testify."""
     signs_of_life: Mapping[int, Source] = field(default_factory=dict)
     """Rank → the last line or file that is its own, whatever it says."""
+    blackboxes: tuple[BlackBox, ...] = ()
+    """One per process that wrote one, the newest of each rank."""
 
 
 @dataclass(frozen=True, slots=True)

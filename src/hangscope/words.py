@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Sequence, Sized
 from functools import lru_cache
 
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
@@ -110,3 +110,34 @@ def size(count: int) -> str:
             return f"{count} B" if unit == "B" else f"{value:.1f} {unit}"
         value /= 1024
     return f"{value:.1f} {_UNITS[-1]}"
+
+
+def sentence(text: str) -> str:
+    """`text` with a capital at its start and nothing else changed: host names keep theirs."""
+    return text[:1].upper() + text[1:]
+
+
+def first_line(message: str, limit: int = 160) -> str:
+    """What a message says before its hints and links: its first line, and the next where that one ends in a colon."""
+    lines = [" ".join(line.split()) for line in message.splitlines() if line.strip()]
+    text = " ".join(lines[:2]) if lines and lines[0].endswith(":") else "".join(lines[:1])
+    if len(text) <= limit:
+        return text
+    sentences = text[:limit].rfind(". ") + 1
+    return text[:sentences] if sentences else text[: limit - 1] + "…"
+
+
+def short(text: str, limit: int = 160) -> str:
+    """A quoted line on one line, cut."""
+    line = " ".join(text.split())
+    return line if len(line) <= limit else line[: limit - 1] + "…"
+
+
+def verb(ranks: Sized, one: str, many: str) -> str:
+    """The form that agrees with so many ranks."""
+    return one if len(ranks) == 1 else many
+
+
+def numbered(name: str, seq: int | None) -> str:
+    """``all_reduce #7``, or the name alone."""
+    return f"{name} #{seq}" if name and seq is not None else name

@@ -12,9 +12,9 @@ import pytest
 from blackbox_build import COMPILER, build
 from nccl_play import Fault, Operation, Play
 
-from hangscope.diagnosis import proxy_waits
-from hangscope.diagnosis.proxy_waits import AbsentRank, NotKnown, SilentRank, StuckGpu, StuckLink, in_short, root
+from hangscope import proxy_waits
 from hangscope.model import BlackBox, Source
+from hangscope.proxy_waits import AbsentRank, NotKnown, SilentRank, StuckGpu, StuckLink, in_short, root
 from hangscope.reader import blackbox
 
 pytestmark = [

@@ -291,7 +291,7 @@ def used(boxes: dict[int, BlackBox]) -> dict[tuple[int, int], int]:
 
 def judge(case: Path, row: dict[str, Any]) -> str:
     """What the black boxes of a case say, in one word or a pair."""
-    from hangscope.diagnosis import proxy_waits
+    from hangscope import proxy_waits
 
     boxes = [blackbox.read(path.read_bytes(), Source(path.name))[0] for path in sorted(case.rglob("*.ncclbb"))]
     found = proxy_waits.root(boxes)

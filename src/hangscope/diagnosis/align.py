@@ -4,51 +4,52 @@ Collectives are matched by group and collective sequence number, never by record
 entries of one rank with the same number are one coalesced call. Point-to-point has its own matching (`p2p.py`).
 """
 
-from __future__ import annotations
-
+import re
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
-import numpy.typing as npt
 
-from hangscope.model import UNKNOWN, Group, Job, Kind, State
+from hangscope.columns import Bools, Ints, ids, rows_of, runs
+from hangscope.model import UNKNOWN, Group, Job, Kind, Operations, State
 
-Ints = npt.NDArray[np.int64]
-Bools = npt.NDArray[np.bool_]
-
-_ROOTED_OR_RAGGED = {
-    # what every member must agree on; None: nothing in the sizes has to agree
-    "all_to_all": None,
-    "all_to_all_single": None,
-    "all_to_allv": None,
-    "alltoall": None,
-    "alltoall_base": None,
-    "gather": "in",
+_FREE = ("all_to_all", "all_to_all_single", "all_to_allv", "alltoall", "alltoall_base", "all_gather_v")
+# Operations whose sizes may differ between members by design, and the sides that may not.
+_AGREED: dict[str, tuple[str, ...]] = {
+    **dict.fromkeys((*_FREE, "reduce_scatter_v", "split", "new_window"), ()),
     # NCCL's recorder has the two sides of a scatter the other way round (torch 2.11), and only the root has a list.
-    "scatter": "name",
-    "all_gather": "out",
-    "all_gather_v": None,
-    "reduce_scatter": "in",
-    "reduce_scatter_v": None,
-    "split": None,
-    "new_window": None,
+    "scatter": (),
+    "gather": ("in",),
+    "all_gather": ("out",),
+    "reduce_scatter": ("in",),
 }
-"""Operations whose sizes may differ between members by design, and the side that may not."""
+_SYMMETRIC = re.compile(r"all_?reduce|all_?gather|reduce_scatter|barrier", re.IGNORECASE)
+
+
+@cache
+def is_symmetric(name: str) -> bool:
+    """Whether nobody finishes the operation before everybody has joined it (NCCL and Gloo), coalesced or not."""
+    return _SYMMETRIC.search(name) is not None
+
+
+def symmetric_names(ops: Operations) -> list[int]:
+    """The ids of the names of such operations, for whole columns at once."""
+    return [index for index, name in enumerate(ops.tables.names) if is_symmetric(name)]
 
 
 @dataclass(frozen=True, slots=True)
 class Lane:
-    """One group's collectives: for each sequence number (ascending) which rank has it, in which row."""
+    """One group's collectives: for each sequence number (ascending) which rank has it, in which row.
+
+    `rows` are representative ones, ordered by sequence number, then rank; `starts` says where those of each of the
+    distinct `seqs` begin, and has one more entry. `signatures` are ids of what must agree, one for each of `rows`.
+    """
 
     group: Group
     rows: Ints
-    """Representative rows, ordered by sequence number, then rank."""
     seqs: Ints
-    """The distinct sequence numbers."""
     starts: Ints
-    """Where each sequence number's rows begin in `rows`; one more entry than `seqs`."""
     signatures: Ints
-    """What must agree, as an id, for each of `rows`."""
 
     def rows_at(self, index: int) -> Ints:
         return self.rows[self.starts[index] : self.starts[index + 1]]
@@ -63,18 +64,19 @@ class Lane:
 
 @dataclass(frozen=True, slots=True)
 class Alignment:
-    """All lanes of a job, and which rows take part in point-to-point."""
+    """All lanes of a job, and per row of its operations:
+
+    `point_to_point`: a send, a receive, or the closing entry of a batch that holds some. `unlaunched`: part of a batch
+    that was begun and never closed, so that nothing of it was launched. `signature`: an id of what every member must
+    agree on. `call`: an id of name, sizes, types and stack, for recognising the same line of code elsewhere.
+    """
 
     job: Job
     lanes: dict[int, Lane]
     point_to_point: Bools
-    """Per row: a send, a receive, or the closing entry of a batch that holds some."""
     unlaunched: Bools
-    """Per row: part of a batch that was begun and never closed, so that nothing of it was launched."""
     signature: Ints
-    """Per row: an id of what every member must agree on."""
     call: Ints
-    """Per row: an id of the call (name, shapes, types, stack) for recognising the same line of code elsewhere."""
 
     def row_of(self, rank: int, group: int, seq: int) -> int | None:
         """The representative row of one rank at one position, or None."""
@@ -83,51 +85,41 @@ class Alignment:
         if lane is None or index is None:
             return None
         rows = lane.rows_at(index)
-        ranks = self.job.ops.column("rank")[rows]
-        place = int(np.searchsorted(ranks, rank))
-        return int(rows[place]) if place < len(rows) and int(ranks[place]) == rank else None
+        found = rows[self.job.ops.column("rank")[rows] == rank]
+        return int(found[0]) if len(found) else None
 
 
-def is_guessed(group: Group) -> bool:
+def members_not_recorded(group: Group) -> bool:
     """A group that is known by a local number alone (torch 2.2): different groups may hide behind it."""
-    return group.inferred and not group.desc and group.name not in ("", "0")
+    return group.members_seen and not group.desc and group.name not in ("", "0")
 
 
 def align(job: Job) -> Alignment:
     """Sort the collectives of every group by sequence number and give each a signature of what must agree."""
     ops = job.ops
-    kind = ops.column("kind")
-    rank = ops.column("rank").astype(np.int64)
-    group = ops.column("group").astype(np.int64)
-    seq = ops.column("seq")
-    batch = ops.column("batch").astype(np.int64)
+    group, seq = ops.column("group"), ops.column("seq")
+    point_to_point = _point_to_point(ops)
+    signature = _signatures(ops)
+    call = ids(signature, ops.column("stack"))
+    unlaunched = _open_batches(ops, call)
+    # A sequence number below 0 could not be known (torch 2.2 and 2.3 count point-to-point on the same scale).
+    rows = np.flatnonzero(~point_to_point & ~unlaunched & ~_torn_batches(job) & (seq >= 0))
+    rows = rows[np.lexsort((seq[rows], group[rows]))]
+    of_groups = np.split(rows, runs(group[rows])[1:-1]) if len(rows) else []
+    lanes = {int(group[part[0]]): _lane(job.groups[int(group[part[0]])], ops, part, signature) for part in of_groups}
+    return Alignment(job, lanes, point_to_point, unlaunched, signature, call)
 
+
+def _point_to_point(ops: Operations) -> Bools:
+    kind, batch = ops.column("kind"), ops.column("batch").astype(np.int64)
     is_peer = (kind == Kind.SEND) | (kind == Kind.RECV)
-    key = rank * (int(batch.max(initial=0)) + 2) + batch
-    peer_batches = np.unique(key[is_peer & (batch != UNKNOWN)])
-    in_peer_batch = (batch != UNKNOWN) & np.isin(key, peer_batches)
+    key = ops.column("rank").astype(np.int64) * (int(batch.max(initial=0)) + 2) + batch
+    with_peers = (batch != UNKNOWN) & np.isin(key, np.unique(key[is_peer & (batch != UNKNOWN)]))
     # A closing entry whose inner entries fell out of the ring: "coalesced" is only ever used for batches with peers
     # or a mix (torch 2.2-2.15), the collective ones carry the collective's name.
-    named_coalesced = np.isin(ops.column("name"), [i for i, name in enumerate(ops.tables.names) if name == "coalesced"])
-    lone_closing = (kind == Kind.BATCH) & named_coalesced & ~in_peer_batch
-    point_to_point = is_peer | ((kind == Kind.BATCH) & in_peer_batch) | lone_closing
-
-    signature = _signatures(job)
-    call = _calls(job, signature)
-
-    unlaunched = _open_batches(job, call)
-    # A sequence number below 0 could not be known (torch 2.2 and 2.3 count point-to-point on the same scale).
-    collective = np.flatnonzero(~point_to_point & ~unlaunched & ~_torn_batches(job) & (seq >= 0))
-    lanes: dict[int, Lane] = {}
-    if len(collective):
-        order = collective[np.lexsort((collective, rank[collective], seq[collective], group[collective]))]
-        lanes = {
-            int(g): _lane(job.groups[int(g)], rows, rank, seq, kind, signature)
-            for g, rows in _split(order, group[order])
-        }
-    return Alignment(
-        job=job, lanes=lanes, point_to_point=point_to_point, unlaunched=unlaunched, signature=signature, call=call
-    )
+    named = np.isin(ops.column("name"), [i for i, name in enumerate(ops.tables.names) if name == "coalesced"])
+    found: Bools = is_peer | ((kind == Kind.BATCH) & (with_peers | named))
+    return found
 
 
 def _torn_batches(job: Job) -> Bools:
@@ -135,147 +127,95 @@ def _torn_batches(job: Job) -> Bools:
     ops = job.ops
     found = np.zeros(len(ops), dtype=bool)
     batch, kind = ops.column("batch"), ops.column("kind")
-    for rank in job.ranks:
-        part = ops.span(rank)
-        if part.stop > part.start and job.wrapped(rank):
-            if batch[part.start] != UNKNOWN:
-                found[part] = batch[part] == batch[part.start]
-            elif kind[part.start] == Kind.BATCH:
-                found[part.start] = True
+    for rank in filter(job.wrapped, job.ranks):
+        rows = ops.rows(rank=rank)
+        if len(rows) and batch[rows[0]] != UNKNOWN:
+            found[rows] = batch[rows] == batch[rows[0]]
+        elif len(rows):
+            found[rows[0]] = kind[rows[0]] == Kind.BATCH
     return found
 
 
-def _open_batches(job: Job, call: Ints) -> Bools:
+def _open_batches(ops: Operations, call: Ints) -> Bools:
     """Rows of batches that a rank began as its very last calls and never closed.
 
     Only the closing entry tells a batch from single calls (torch 2.4-2.15). Where it is missing at the end of a
-    recording, a batch number says so, or custom: the same line of code made batches before.
+    recording, a batch number says so, or habit: the same line of code made batches before.
     """
-    ops = job.ops
-    ranks, batch, kind, group, seq = (ops.column(c) for c in ("rank", "batch", "kind", "group", "seq"))
-    p2p_seq, state = ops.column("p2p_seq"), ops.column("state")
+    batch, kind, group, seq, p2p_seq = (ops.column(c) for c in ("batch", "kind", "group", "seq", "p2p_seq"))
     found = np.zeros(len(ops), dtype=bool)
-    bounds = np.searchsorted(ranks, np.unique(ranks))
-    if not len(ops):
-        return found
-    for low, high in zip(bounds.tolist(), [*bounds[1:].tolist(), len(ops)], strict=True):
-        if high == low or kind[high - 1] == Kind.BATCH or state[high - 1] != State.SCHEDULED:
+    for rank in np.unique(ops.column("rank")).tolist():
+        last = ops.span(rank).stop - 1
+        if kind[last] == Kind.BATCH or ops.column("state")[last] != State.SCHEDULED:
             continue
-        last = high - 1
-        part = np.arange(low, high)
         if batch[last] != UNKNOWN:
-            mine = part[batch[low:high] == batch[last]]
-            if not np.any(kind[mine] == Kind.BATCH):
-                found[mine] = True
+            mine = rows_of(ops, rank, batch=batch[last])
+            found[mine] = not np.any(kind[mine] == Kind.BATCH)
             continue
-        same_line = part[:-1][call[low:last] == call[last]]
-        same_line = same_line[(group[same_line] == group[last]) & (state[same_line] == State.COMPLETED)]
+        same_line = rows_of(ops, rank, group=group[last], state=State.COMPLETED)
+        same_line = same_line[call[same_line] == call[last]]
         if len(same_line) and np.all(batch[same_line] != UNKNOWN):
-            together = (
-                (group[low:high] == group[last]) & (seq[low:high] == seq[last]) & (p2p_seq[low:high] == p2p_seq[last])
-            )
-            found[part[together & (batch[low:high] == UNKNOWN) & (state[low:high] == State.SCHEDULED)]] = True
+            together = {"group": group[last], "seq": seq[last], "p2p_seq": p2p_seq[last]}
+            found[rows_of(ops, rank, batch=UNKNOWN, state=State.SCHEDULED, **together)] = True
     return found
 
 
-def _split(rows: Ints, labels: Ints) -> list[tuple[int, Ints]]:
-    """Runs of equal labels, as (label, rows)."""
-    cuts = np.flatnonzero(np.diff(labels)) + 1
-    return [(int(labels[start]), part) for start, part in zip([0, *cuts.tolist()], np.split(rows, cuts), strict=True)]
-
-
-def _lane(group: Group, rows: Ints, rank: Ints, seq: Ints, kind: Ints, signature: Ints) -> Lane:
+def _lane(group: Group, ops: Operations, rows: Ints, signature: Ints) -> Lane:
     """Fold entries of one rank with one sequence number (a coalesced call) into one representative row."""
-    changed = np.ones(len(rows), dtype=bool)
-    changed[1:] = (np.diff(seq[rows]) != 0) | (np.diff(rank[rows]) != 0)
-    first = np.flatnonzero(changed)
-    last = np.append(first[1:], len(rows)) - 1
+    seq = ops.column("seq")
+    calls = runs(seq[rows], ops.column("rank")[rows])
+    first, last = calls[:-1], calls[1:] - 1
+    position = np.arange(len(rows)) - np.repeat(first, np.diff(calls))
+    weight = np.where(ops.column("kind")[rows] == Kind.BATCH, 0, signature[rows] * (2 * position + 1))
     # The closing entry comes last; where there is none (a rank inside the batch) the last inner entry stands for it.
-    representative = rows[last]
-    position = np.arange(len(rows)) - np.repeat(first, np.diff(np.append(first, len(rows))))
-    weight = np.where(kind[rows] == Kind.BATCH, 0, signature[rows] * (2 * position + 1))
-    folded = np.add.reduceat(weight, first)
-    single = first == last
-    folded = np.where(single, signature[representative], folded)
-    distinct = np.ones(len(representative), dtype=bool)
-    distinct[1:] = np.diff(seq[representative]) != 0
-    starts = np.flatnonzero(distinct)
-    return Lane(
-        group=group,
-        rows=representative,
-        seqs=seq[representative][starts],
-        starts=np.append(starts, len(representative)),
-        signatures=folded,
-    )
+    folded = np.where(first == last, signature[rows[last]], np.add.reduceat(weight, first))
+    starts = runs(seq[rows[last]])
+    return Lane(group, rows[last], seq[rows[last]][starts[:-1]], starts, folded)
 
 
-def _signatures(job: Job) -> Ints:
+def _signatures(ops: Operations) -> Ints:
     """Per row an id of what every member must agree on: name, element count and type, where the operation needs it."""
-    ops, tables = job.ops, job.ops.tables
-    columns = [ops.column(c).astype(np.int64) for c in ("name", "in_shapes", "out_shapes", "in_dtypes", "out_dtypes")]
-    combined = columns[0]
-    for column in columns[1:]:
-        combined = paired(combined, column)
-    _, first, inverse = np.unique(combined, return_index=True, return_inverse=True)
-    ids: dict[object, int] = {}
+    columns = [ops.column(c) for c in ("name", "in_shapes", "out_shapes", "in_dtypes", "out_dtypes")]
+    _, first, inverse = np.unique(ids(*columns), return_index=True, return_inverse=True)
+    known: dict[object, int] = {}
     of_distinct = np.empty(len(first), dtype=np.int64)
     for index, row in enumerate(first.tolist()):
-        name, in_shapes, out_shapes, in_dtypes, out_dtypes = (int(column[row]) for column in columns)
-        text = tables.name(name)
-        side = _ROOTED_OR_RAGGED.get(text, "both")
-        agreed: tuple[object, ...] = (text,)
-        if side in ("both", "in"):
-            agreed += (_elements(tables.shapes(in_shapes)), tables.dtypes(in_dtypes))
-        if side in ("both", "out"):
-            agreed += (_elements(tables.shapes(out_shapes)), tables.dtypes(out_dtypes))
-        if side in (None, "name"):
-            agreed += ((tables.dtypes(in_dtypes) or tables.dtypes(out_dtypes))[:1],)
-        of_distinct[index] = ids.setdefault(agreed, len(ids) + 1)
+        op = ops[row]
+        sides = {
+            "in": (elements(op.input_shapes), op.input_dtypes),
+            "out": (elements(op.output_shapes), op.output_dtypes),
+        }
+        agreed = tuple(sides[side] for side in _AGREED.get(op.name, ("in", "out")))
+        of_distinct[index] = known.setdefault(
+            (op.name, agreed or (op.input_dtypes or op.output_dtypes)[:1]), len(known) + 1
+        )
     signatures: Ints = of_distinct[inverse.reshape(-1)]
     return signatures
 
 
-def _calls(job: Job, signature: Ints) -> Ints:
-    """Per row an id of signature and stack together."""
-    return paired(signature, job.ops.column("stack").astype(np.int64))
-
-
-def paired(a: Ints, b: Ints) -> Ints:
-    """Per row a small id of the pair."""
-    if not len(a):
-        return a
-    _, inverse = np.unique(a * (int(b.max()) + 1) + b, return_inverse=True)
-    ids: Ints = inverse.reshape(-1).astype(np.int64)
-    return ids
-
-
-def _elements(shapes: tuple[tuple[int, ...], ...]) -> tuple[int, ...]:
+def elements(shapes: tuple[tuple[int, ...], ...]) -> tuple[int, ...]:
     """Element counts: NCCL does not see shapes, so [4, 4] and [16] agree."""
     return tuple(int(np.prod(shape, dtype=np.int64)) for shape in shapes)
 
 
 def completed_on_all(alignment: Alignment, group: int) -> tuple[int, Ints] | None:
     """The last sequence number of a group that every member is known to have finished, with its rows."""
-    lane = alignment.lanes.get(group)
+    lane, job = alignment.lanes.get(group), alignment.job
     if lane is None:
         return None
-    job = alignment.job
     state, ranks = job.ops.column("state"), job.ops.column("rank")
-    members = set(lane.group.members or ()) or {int(r) for r in np.unique(ranks[lane.rows])}
-    recorded = {r for r in members if r in job.dumps}
+    recorded = set(lane.group.members or ranks[lane.rows].tolist()) & set(job.dumps)
     for index in range(len(lane.seqs) - 1, -1, -1):
-        rows = lane.rows_at(index)
+        rows, seq = lane.rows_at(index), int(lane.seqs[index])
         if not np.all(state[rows] == State.COMPLETED) or len(np.unique(lane.signatures_at(index))) > 1:
             continue  # where members disagree, they finished different operations
-        present = {int(r) for r in ranks[rows]}
         # A member whose ring no longer holds this one had long passed it.
-        if all(r in present or _is_past(alignment, r, group, int(lane.seqs[index])) for r in recorded):
-            return int(lane.seqs[index]), rows
+        if all(_is_past(alignment, r, group, seq) for r in recorded - set(ranks[rows].tolist())):
+            return seq, rows
     return None
 
 
 def _is_past(alignment: Alignment, rank: int, group: int, seq: int) -> bool:
-    job = alignment.job
-    rows = job.ops.rows(rank=rank, group=group)
-    rows = rows[~alignment.point_to_point[rows]]
-    return bool(len(rows)) and job.wrapped(rank) and int(job.ops.column("seq")[rows].min()) > seq
+    rows = rows_of(alignment.job.ops, rank, group=group)
+    seqs = alignment.job.ops.column("seq")[rows[~alignment.point_to_point[rows]]]
+    return bool(len(seqs)) and alignment.job.wrapped(rank) and int(seqs.min()) > seq

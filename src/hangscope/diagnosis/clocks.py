@@ -1,43 +1,36 @@
-"""How far the clocks of the nodes differ, told from collectives that end on all members at once.
+"""How far the clocks of the nodes differ, by collectives that end on all members at once.
 
 What is recorded of an end is when the rank's watchdog noticed it, and that sweeps every 100 ms: the median over many
 collectives is better than that, one alone is not. Nothing is decided by it.
 """
 
-from __future__ import annotations
+from collections import defaultdict
 
 import numpy as np
-import numpy.typing as npt
 
-from hangscope.diagnosis.align import Alignment, Ints, Lane
-from hangscope.diagnosis.standing import symmetric_names
+from hangscope.columns import Floats, Ints
+from hangscope.diagnosis.align import Alignment, Lane, symmetric_names
 from hangscope.model import State
 
-Floats = npt.NDArray[np.float64]
-
+# Collectives of one group by which clocks are compared.
 _ENOUGH = 200
-"""Collectives of one group by which clocks are compared."""
 
 
 def clock_skew_ms(alignment: Alignment) -> float | None:
     """From the slowest node's clock to the fastest; None where no end was seen on several ranks."""
     job, ops = alignment.job, alignment.job.ops
-    gathered: dict[object, list[Floats]] = {}
+    gathered: dict[object, list[Floats]] = defaultdict(list)
     for lane in alignment.lanes.values():
         rows = met_by_all(alignment, lane)[-_ENOUGH:]
         completed = ops.column("completed_ns")[rows]
         # Only what the watchdog swept has a completion time of its own; the rest carries the time of the dump.
         seen = np.all((completed > 0) & (ops.column("retired")[rows] == 1), axis=1)
-        if not seen.any():
-            continue
         off = completed[seen] / 1e6
-        off = off - np.median(off, axis=1, keepdims=True)
-        for column, rank in enumerate(ops.column("rank")[rows[0]].tolist()):
-            gathered.setdefault(job.nodes.get(rank, rank), []).append(off[:, column])
-    if not gathered:
-        return None
+        off -= np.median(off, axis=1, keepdims=True)
+        for column, rank in enumerate(ops.column("rank")[rows[0]].tolist() if len(off) else ()):
+            gathered[job.nodes.get(rank, rank)].append(off[:, column])
     offsets = [float(np.median(np.concatenate(values))) for values in gathered.values()]
-    return max(offsets) - min(offsets)
+    return max(offsets) - min(offsets) if offsets else None
 
 
 def met_by_all(alignment: Alignment, lane: Lane) -> Ints:

@@ -1,69 +1,64 @@
-"""From what a rule concluded to the full verdict: victims, the last good operation, what was ruled out, gaps."""
+"""From the chosen accusation to the full verdict: victims, the last good operation, what was ruled out, gaps."""
 
-from __future__ import annotations
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 
+from hangscope.diagnosis import verdict
+from hangscope.diagnosis.accusation import Accusation, Basis, Sides
+from hangscope.diagnosis.ages import IN_FLIGHT_S
 from hangscope.diagnosis.align import completed_on_all
-from hangscope.diagnosis.case import Case, Draft
+from hangscope.diagnosis.answer import Says
+from hangscope.diagnosis.case import Case
 from hangscope.diagnosis.clocks import clock_skew_ms
+from hangscope.diagnosis.divergence import Divergence
+from hangscope.diagnosis.evidence import cited
+from hangscope.diagnosis.links import NETWORK_EVENTS
 from hangscope.diagnosis.p2p import transfers
-from hangscope.diagnosis.verdict import (
-    Completeness,
-    Culprit,
-    Diagnosis,
-    Finding,
-    FirstReported,
-    LastCompleted,
-    RuledOut,
-    Victim,
-)
+from hangscope.diagnosis.progress import Scope
+from hangscope.diagnosis.verdict import Completeness, Culprit, Diagnosis, Finding, FirstReported, LastCompleted, Victim
 from hangscope.diagnosis.waits import Wait
+from hangscope.diagnosis.weigh import Choice
+from hangscope.diagnosis.wording import say, steps
 from hangscope.diagnosis.words import ranks_text
-from hangscope.model import Gap, State
+from hangscope.model import Communicator, Failure, Gap, State, ThreadStack, WatchdogReport
+from hangscope.words import duration, numbered
+
+_NOT_ITS_LAST = {
+    Scope.EARLIER: "its dump was taken before its peers'",
+    Scope.DISPUTED: "the times in its dump do not fit the other ranks': another attempt, or a clock that is off",
+}
+_SILENT_LISTED = 64
+_LATE_LISTED = 8
 
 
-def conclude(case: Case, draft: Draft) -> Diagnosis:
+def conclude(case: Case, choice: Choice) -> Diagnosis:
     """Everything that every verdict has, whatever its kind."""
-    job = case.job
-    operation = draft.operation or (case.operation_of(draft.wait) if draft.wait is not None else None)
+    job, chosen = case.job, choice.accusation
+    words = say(case, chosen)
     first = _first_reported(case)
-    steps = list(dict.fromkeys(draft.next_steps))
-    if job.facts.recorder_off and not job.dumps:
-        steps.append(
-            "switch the flight recorder on: TORCH_NCCL_TRACE_BUFFER_SIZE=2000 and TORCH_FR_BUFFER_SIZE=2000 "
-            "(entries, not bytes), TORCH_NCCL_DUMP_ON_TIMEOUT=1; `hangscope env` prints the full set"
-        )
-    evidence: list[Finding] = []
-    if first is not None and draft.culprits and first.rank not in draft.culprits:
-        evidence.append(
-            Finding(
-                f"the timeout was first reported by rank {first.rank}, a victim: it noticed first, it did not cause it"
-            )
-        )
-    result = case.tardiness if not draft.hang else None
     return Diagnosis(
-        hang=draft.hang,
-        kind=draft.kind,
-        culprits=tuple(_culprit(case, rank, why) for rank, why in sorted(draft.culprits.items())),
-        victims=_victims(case, draft) if draft.hang else (),
-        operation=operation,
-        last_completed=_last_completed(case, draft),
-        link=draft.link,
+        hang=chosen.hang,
+        outcome=_outcome(case, chosen),
+        kind=chosen.kind,
+        culprits=tuple(_culprit(case, rank, words.deeds.get(rank, "")) for rank in chosen.ranks),
+        victims=tuple(_victims(case, chosen)) if chosen.hang else (),
+        operation=chosen.operation or (case.operation_of(chosen.wait) if chosen.wait is not None else None),
+        last_completed=_last_completed(case, chosen),
+        link=chosen.link,
         first_reported=first,
-        confidence=draft.confidence,
-        confidence_rule=draft.rule,
-        summary=draft.summary,
-        why=tuple(draft.why),
-        ruled_out=_ruled_out(case, draft),
-        next_steps=tuple(dict.fromkeys(steps)),
-        evidence=tuple(evidence) + _sources(case),
-        gaps=job.gaps + _gaps(case, draft),
-        headline=draft.headline,
-        waiting_s=max((age for w in case.waits.all if (age := case.age_s(w)) is not None), default=None)
-        if draft.hang
-        else None,
-        lateness=result.ranks[:8] if result is not None else (),
+        confidence=choice.confidence,
+        confidence_rule=choice.rule,
+        summary=words.summary,
+        also_possible=tuple(verdict.AlsoPossible(o.kind, o.ranks, say(case, o).headline) for o in choice.also),
+        why=tuple(chosen.findings),
+        ruled_out=_ruled_out(case, chosen),
+        next_steps=steps(case, chosen, words),
+        evidence=(*_remarks(case, chosen, first), *_sources(case)),
+        gaps=job.gaps + case.heard.gaps + _gaps(case, chosen),
+        headline=words.headline,
+        waiting_s=max((w.age_s for w in case.waits.all if w.age_s is not None), default=None) if chosen.hang else None,
+        lateness=case.stragglers.ranks[:_LATE_LISTED] if not chosen.hang else (),
         nodes=dict(job.nodes),
         completeness=_completeness(case),
         versions=dict(job.facts.versions),
@@ -71,44 +66,50 @@ def conclude(case: Case, draft: Draft) -> Diagnosis:
     )
 
 
+def _remarks(case: Case, chosen: Accusation, first: FirstReported | None) -> Iterator[Finding]:
+    """What could lead a reader astray: who noticed first, and clocks that are off."""
+    if first is not None and chosen.accused and first.rank not in chosen.ranks:
+        text = f"the timeout was first reported by rank {first.rank}, a victim: it noticed first, it did not cause it"
+        yield Finding(text)
+    for node, off in sorted(case.heard.clocks_off_s.items()):
+        yield Finding(f"the clock of {node} is {duration(abs(off))} {'behind' if off < 0 else 'ahead of'} the others'")
+
+
+def _outcome(case: Case, chosen: Accusation) -> str:
+    if chosen.kind == "slow":
+        return "slow"
+    if chosen.kind == "none" or (chosen.kind == "mismatch" and not chosen.hang and case.job.dumps):
+        return "ok"
+    stopped = isinstance(chosen.detail, Failure) and chosen.detail.kind == "launcher_kill"
+    if chosen.basis is Basis.NOTHING_TO_TELL or stopped:
+        return "unknown"
+    waited = any(w.age_s is None or w.age_s >= IN_FLIGHT_S for w in case.waits.all)
+    alone = chosen.kind == "dead" and not waited and case.hang.says is not Says.YES
+    return "hang" if chosen.hang and not alone else "crash"
+
+
 def _culprit(case: Case, rank: int, why: str) -> Culprit:
     process = case.job.processes.get(rank)
-    return Culprit(
-        rank=rank,
-        node=case.job.nodes.get(rank),
-        local_rank=process.local_rank if process else None,
-        gpu=process.gpu if process else None,
-        pid=process.pid if process else None,
-        why=why,
-    )
+    of_process = (process.local_rank, process.gpu, process.pid) if process else (None, None, None)
+    return Culprit(rank, case.job.nodes.get(rank), *of_process, why)
 
 
-def _victims(case: Case, draft: Draft) -> tuple[Victim, ...]:
-    goals = set(draft.culprits) if draft.victims_of is None else set(draft.victims_of)
+def _victims(case: Case, chosen: Accusation) -> Iterator[Victim]:
+    """Who waits, in what and for which ranks."""
+    tied = isinstance(chosen.detail, Sides) and chosen.detail.tied
+    goals = set() if tied else set(chosen.ranks)
     ways = case.waits.reaches(goals) if goals else {}
-    victims: list[Victim] = []
     for rank, waits in sorted(case.waits.of.items()):
-        if rank in draft.culprits or not waits:
+        if rank in chosen.ranks or not waits:
             continue
-        wait = _told(draft, goals, waits)
-        way = ways.get(rank, ())
-        victims.append(
-            Victim(
-                rank=rank,
-                waits_for=tuple(sorted(case.waits.blockers(rank))) or tuple(sorted(goals - {rank})),
-                group=case.group_label(wait.group),
-                operation=case.title(wait),
-                chain=way,
-            )
-        )
-    return tuple(victims)
+        # Of all that it is inside of, the operation that the verdict speaks of, else one that a culprit holds up.
+        own = [w for w in waits if w is chosen.wait] or [w for w in waits if goals.intersection(w.blockers)] or waits
+        waits_for = tuple(sorted(case.waits.blockers(rank))) or tuple(sorted(goals - {rank}))
+        group, title = case.names.group(own[0].group), case.names.wait(own[0])
+        yield Victim(rank, waits_for, group, title, ways.get(rank, ()))
 
 
-def _told(draft: Draft, goals: set[int], waits: list[Wait]) -> Wait:
-    """Of all that a rank is inside of, the operation that the verdict speaks of, else one that a culprit holds up."""
-    if any(w is draft.wait for w in waits) and draft.wait is not None:
-        return draft.wait
-    return next((w for w in waits if goals.intersection(w.blockers)), waits[0])
+# ---- the last operation that went well -------------------------------------------------------------------------------
 
 
 def _last_transfer(case: Case, wait: Wait) -> LastCompleted | None:
@@ -116,167 +117,130 @@ def _last_transfer(case: Case, wait: Wait) -> LastCompleted | None:
     ops, state = case.job.ops, case.job.ops.column("state")
     found: list[int] = []
     for row, other in wait.counterparts:
-        operation = ops[row]
-        sender, receiver = operation.source, operation.destination
+        sender, receiver = ops[row].source, ops[row].destination
         if (wait.blockers and other.peer not in wait.blockers) or sender is None or receiver is None:
             continue
         sent, received = (transfers(case.alignment, rank, row) for rank in (sender, receiver))
         done = received[state[received] == State.COMPLETED]
         if len(done) and np.any(state[sent] == State.COMPLETED):
             found.append(int(done[-1]))
-    if not found:
+    last, later = ops[max(found)] if found else None, completed_on_all(case.alignment, wait.group)
+    if last is None or (later and np.any((ops.column("rank")[later[1]] == last.rank) & (later[1] > last.row))):
         return None
-    last = ops[max(found)]
-    later = completed_on_all(case.alignment, wait.group)
-    if later is not None and np.any((ops.column("rank")[later[1]] == last.rank) & (later[1] > last.row)):
-        return None
-    return LastCompleted(case.group_label(wait.group), last.p2p_seq, last.title, last.frames, last.completed_ns)
+    return LastCompleted(case.names.group(wait.group), last.p2p_seq, last.title, last.frames, last.completed_ns)
 
 
-def _last_completed(case: Case, draft: Draft) -> LastCompleted | None:
-    if draft.wait is not None and draft.wait.point_to_point:
-        transfer = _last_transfer(case, draft.wait)
-        if transfer is not None:
-            return transfer
-    group = draft.wait.group if draft.wait is not None else None
-    if group is None or group in case.standings.joining:
-        lanes = case.alignment.lanes
-        if case.divergences and draft.kind == "mismatch":
-            group = case.divergences[0].group
-        else:
-            group = max(lanes, key=lambda g: len(lanes[g].rows), default=None)
-    if group is None or group not in case.alignment.lanes:
-        return _last_completed_from_logs(case, group)
+def _last_completed(case: Case, chosen: Accusation) -> LastCompleted | None:
+    wait, lanes = chosen.wait, case.alignment.lanes
+    if wait is not None and wait.point_to_point and (transfer := _last_transfer(case, wait)) is not None:
+        return transfer
+    group = wait.group if wait is not None and wait.group not in case.progress.comm_inits else None
+    if group is None and isinstance(chosen.detail, Divergence):
+        group = chosen.detail.group
+    elif group is None:
+        group = max(lanes, key=lambda g: len(lanes[g].rows), default=None)
+    if group is None:
+        return None
+    if group not in lanes:  # the counters in logs
+        done = [mine.completed[group] for mine in case.progress.of.values() if group in mine.completed]
+        last = min(done, default=-1)
+        return LastCompleted(case.names.group(group), last, "collective", (), None) if last >= 0 else None
     found = completed_on_all(case.alignment, group)
     if found is None:
         return None
-    seq, rows = found
-    sample = case.job.ops[int(rows[0])]
-    times = case.job.ops.column("completed_ns")[rows]
-    return LastCompleted(
-        group=case.group_label(group),
-        seq=seq,
-        name=sample.name,
-        frames=sample.frames,
-        at_ns=int(times.max()) if np.any(times > 0) else None,
-    )
-
-
-def _last_completed_from_logs(case: Case, group: int | None) -> LastCompleted | None:
-    if group is None:
-        return None
-    done = [s.completed[group] for s in case.standings.of.values() if group in s.completed]
-    if not done or min(done) < 0:
-        return None
-    return LastCompleted(case.group_label(group), min(done), "collective", (), None)
+    sample, times = case.job.ops[int(found[1][0])], case.job.ops.column("completed_ns")[found[1]]
+    at_ns = int(times.max()) if np.any(times > 0) else None
+    return LastCompleted(case.names.group(group), found[0], sample.name, sample.frames, at_ns)
 
 
 def _first_reported(case: Case) -> FirstReported | None:
-    reports = [r for r in case.job.facts.watchdog if r.kind in ("timeout", "async_error")]
-    if not reports:
-        # The others' logs name the rank that signalled it, even where its own log is missing.
-        told = [r for r in case.job.facts.watchdog if r.signalled_by is not None]
-        if not told:
-            return None
-        early = min(told, key=lambda r: (r.at_ns is None, r.at_ns or 0, r.rank))
-        rank = early.signalled_by if early.signalled_by is not None else early.rank
-        return FirstReported(rank, case.job.nodes.get(rank), early.at_ns, None)
-    first = min(reports, key=lambda r: (r.at_ns is None, r.at_ns or 0, r.rank))
-    what = f"{first.operation} #{first.seq}" if first.operation and first.seq is not None else first.operation
-    return FirstReported(first.rank, case.job.nodes.get(first.rank), first.at_ns, what)
+    nodes = case.job.nodes
+    lines = sorted(case.job.facts.watchdog, key=lambda r: (r.at_ns is None, r.at_ns or 0, r.rank))
+    for r in (r for r in lines if r.kind in ("timeout", "async_error")):
+        return FirstReported(r.rank, nodes.get(r.rank), r.at_ns, numbered(r.operation or "", r.seq) or None)
+    # The others' logs name the rank that signalled it, even where its own log is missing.
+    signals = [(r.signalled_by, r.at_ns) for r in lines if r.signalled_by is not None]
+    return next((FirstReported(rank, nodes.get(rank), at_ns, None) for rank, at_ns in signals), None)
 
 
-def _ruled_out(case: Case, draft: Draft) -> tuple[RuledOut, ...]:
+# ---- what was ruled out ----------------------------------------------------------------------------------------------
+
+
+def _ruled_out(case: Case, chosen: Accusation) -> tuple[verdict.RuledOut, ...]:
     """The other kinds, where the evidence excludes them."""
-    job = case.job
-    out: dict[str, str] = {}
-    dumps = len(job.dumps)
-    complete = all(r in job.dumps for r in job.ranks)
-    if draft.kind != "mismatch" and not case.divergences and complete and dumps > 1:
-        out.setdefault("mismatch", f"operations, sizes and types agree on all {dumps} ranks")
-    if draft.kind != "deadlock" and draft.hang and complete and not case.waits.knots():
-        out.setdefault("deadlock", "no cycle of waits over the groups")
-    alive = [r for r in job.ranks if case.fates.of(r).kind == "alive"]
-    if draft.kind != "dead" and draft.hang and len(alive) == len(job.ranks) and alive:
-        out.setdefault("dead", f"all {len(alive)} processes were alive")
-    events = [e for e in job.facts.transport if e.kind in ("completion_error", "async_event", "connect_failed")]
+    job, ranks, hang = case.job, case.job.ranks, chosen.hang
+    # Every rank's own recording is there, whole and of this hang, and there is more than one.
+    recorded = len(ranks) > 1 and all(case.progress.of[r].own_record for r in ranks)
+    # Ranks that only logs mention are some of them, nobody knows how many there are.
+    counted = len(ranks) > 1 and {*job.dumps, *job.processes}.issuperset(ranks)
+    alive = counted and all(case.liveness.alive(r).says is Says.YES for r in ranks)
     logs = {c.rank for c in job.facts.communicators if c.rank is not None}
-    if draft.kind != "network" and draft.hang and logs >= set(job.ranks) and not events:
-        out.setdefault("network", f"no transport error in NCCL's log of {len(logs)} ranks")
-    timing = [r for r, s in case.standings.of.items() if s.timing]
-    if (
-        draft.kind in ("absent", "dead", "frozen", "deadlock")
-        and draft.wait is not None
-        and len(timing) == len(job.dumps)
-        and timing
-    ):
-        started = [u for u in draft.wait.inside if u.state is State.STARTED]
-        if started and len(started) == len(draft.wait.inside):
-            out.setdefault("gpu", f"the GPU of every waiting rank started {case.title(draft.wait)}")
-    if draft.kind == "gpu" and case.fates.of(next(iter(draft.culprits), -1)).kind == "alive":
-        out.setdefault("absent", "the rank launched the operation")
-    return tuple(RuledOut(kind, why) for kind, why in out.items() if kind != draft.kind)
+    quiet = bool(logs) and logs >= set(ranks) and not any(e.kind in NETWORK_EVENTS for e in job.facts.transport)
+    timed = bool(job.dumps) and all(case.progress.of[r].timing for r in job.dumps if r in case.progress.of)
+    agree = f"operations, sizes and types agree on all {len(job.dumps)} ranks"
+    out: dict[str, tuple[object, str]] = {
+        "mismatch": (recorded and not case.divergences, agree),
+        "deadlock": (hang and recorded and not case.cycle, "no cycle of waits over the groups"),
+        "dead": (hang and alive, f"all {len(ranks)} processes were alive"),
+        "network": (hang and quiet, f"no transport error in NCCL's log of {len(logs)} ranks"),
+    }
+    if chosen.wait is not None:
+        started = timed and all(u.state is State.STARTED for u in chosen.wait.inside)
+        text = f"the kernel of every waiting rank started {case.names.wait(chosen.wait)}"
+        out["gpu"] = (started and chosen.kind in ("absent", "dead", "frozen", "deadlock"), text)
+        out["absent"] = (chosen.kind == "gpu", "the rank launched the operation")
+    return tuple(verdict.RuledOut(kind, why) for kind, (holds, why) in out.items() if holds and kind != chosen.kind)
 
 
-def _sources(case: Case) -> tuple[Finding, ...]:
+# ---- what there was to read ------------------------------------------------------------------------------------------
+
+
+def _sources(case: Case) -> Iterator[Finding]:
     """What was read, one line a kind of source."""
-    job = case.job
-    found: list[Finding] = []
+    job, facts = case.job, case.job.facts
     if job.dumps:
         versions = sorted({d.version for dumps in job.dumps.values() for d in dumps if d.version})
-        text = f"flight recorder dumps of {ranks_text(job.dumps)}" + (
-            f", format {', '.join(versions)}" if versions else ""
-        )
-        found.append(Finding(text, tuple(case.source(min(job.dumps)))))
-    if job.facts.watchdog:
-        found.append(
-            Finding(
-                f"watchdog lines of {ranks_text({r.rank for r in job.facts.watchdog})}", (job.facts.watchdog[0].source,)
-            )
-        )
-    if job.facts.communicators:
-        ranks = {c.rank for c in job.facts.communicators if c.rank is not None}
-        source = job.facts.communicators[0].source
-        found.append(Finding(f"NCCL logs of {ranks_text(ranks)}", (source,) if source else ()))
-    if job.facts.ras:
-        found.append(Finding("NCCL RAS answers", (job.facts.ras[0].source,)))
-    if job.facts.stacks:
-        found.append(
-            Finding(
-                f"stacks of {ranks_text({s.rank for s in job.facts.stacks if s.rank is not None})}",
-                (job.facts.stacks[0].source,),
-            )
-        )
-    return tuple(found)
+        text = f"flight recorder dumps of {ranks_text(job.dumps)}"
+        yield Finding(f"{text}, format {', '.join(versions)}" if versions else text, case.source(min(job.dumps)))
+    for text, found in (
+        (f"watchdog lines of {_ranks(facts.watchdog)}", facts.watchdog),
+        (f"NCCL logs of {_ranks(facts.communicators)}", facts.communicators),
+        ("NCCL RAS answers", facts.ras),
+        (f"stacks of {_ranks(facts.stacks)}", facts.stacks),
+    ):
+        if found:
+            yield cited(text, found[0].source)
 
 
-def _gaps(case: Case, draft: Draft) -> tuple[Gap, ...]:
+def _ranks(found: Iterable[WatchdogReport | Communicator | ThreadStack]) -> str:
+    return ranks_text({f.rank for f in found if f.rank is not None})
+
+
+def _gaps(case: Case, chosen: Accusation) -> tuple[Gap, ...]:
     gaps: list[Gap] = []
-    outdated = [r for r, s in case.standings.of.items() if s.outdated]
-    gaps += [Gap(f"what rank {r} did last", "its dump was taken before its peers'", rank=r) for r in outdated]
-    silent = [r for r, s in case.standings.of.items() if not s.known and case.main_stack(r) is None]
-    if draft.hang and silent and not job_has_gap(case, silent):
-        gaps += [Gap(f"what rank {r} was doing", "neither a dump nor a watchdog line", rank=r) for r in silent[:64]]
+    for rank, mine in case.progress.of.items():
+        if mine.scope in _NOT_ITS_LAST:
+            gaps.append(Gap(f"what rank {rank} did last", _NOT_ITS_LAST[mine.scope], rank=rank))
+        if mine.stale:
+            why = "its record has operations as unfinished that its peers prove finished: its watchdog stopped noticing"
+            gaps.append(Gap(f"what rank {rank} had finished", why, rank=rank))
+    silent = [r for r, mine in case.progress.of.items() if not mine.known and case.stacks.main(r) is None]
+    said = {g.rank for g in (*case.job.gaps, *case.heard.gaps)}
+    if chosen.hang and silent and not said.issuperset(silent):
+        why = "neither a dump nor a watchdog line"
+        gaps += [Gap(f"what rank {r} was doing", why, rank=r) for r in silent[:_SILENT_LISTED]]
     return tuple(gaps)
 
 
-def job_has_gap(case: Case, ranks: list[int]) -> bool:
-    """Whether the reader has already said that these ranks' evidence is missing."""
-    said = {g.rank for g in case.job.gaps}
-    return set(ranks) <= said
-
-
 def _completeness(case: Case) -> Completeness:
-    job = case.job
-    logs = {r for r, _ in job.facts.log_ranks}
-    nccl = {c.rank for c in job.facts.communicators if c.rank is not None}
-    stacks = {s.rank for s in job.facts.stacks if s.rank is not None}
+    job, facts = case.job, case.job.facts
+    nccl = {c.rank for c in facts.communicators if c.rank is not None}
     has_dump = {r for r in job.dumps if any(d.role == "dump" for d in job.dumps[r])}
     return Completeness(
         ranks=len(job.ranks),
         dumps=len(has_dump),
-        stacks=len(stacks),
-        logs=len(logs),
+        stacks=len({s.rank for s in facts.stacks if s.rank is not None}),
+        logs=len({r for r, _ in facts.log_ranks}),
         nccl_logs=len(nccl),
         missing_dumps=tuple(r for r in job.ranks if r not in has_dump),
         missing_nccl_logs=tuple(r for r in job.ranks if r not in nccl) if nccl else (),

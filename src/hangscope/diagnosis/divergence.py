@@ -4,20 +4,19 @@ The majority is the reference, never the first file. A rank whose sequence fits 
 calls, and the call that it skipped is named from the others' recordings.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from dataclasses import dataclass, replace
 from enum import Enum
 
 import numpy as np
 
-from hangscope.diagnosis.align import Alignment, Ints, Lane, is_guessed
-from hangscope.model import Operation
+from hangscope.columns import Ints
+from hangscope.diagnosis.align import Alignment, Lane, elements, members_not_recorded
+from hangscope.model import Operation, Operations
 
 _AGREED_BEFORE = 16
+# The longest run of skipped or added calls that is looked for.
 _SHIFT_MAX = 8
-"""The longest run of skipped or added calls that is looked for."""
 
 
 class Shape(Enum):
@@ -31,37 +30,28 @@ class Shape(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Divergence:
-    """One disagreement: who differs from whom, first at which position, and how."""
+    """One disagreement: who differs from the rest, first at which position, and how.
+
+    `odd` are the ranks that differ from the majority; where the sides are equal (`tied`), both; where nobody can say,
+    none. `odd_row` and `reference_row` are rows of an odd rank and of the majority at the position. `calls`: rows of
+    the calls that were left out (on a reference rank) or of the extra ones. `parted_at`: (odd rank's row, reference
+    row) where the two code paths part: what each did instead of the other. `support`: how many later positions confirm
+    a shift. `by_habit`: a call was left out, because the odd rank went on with what usually comes after it; `support`
+    is then how many earlier rounds say so.
+    """
 
     group: int
     seq: int
     shape: Shape
     odd: tuple[int, ...]
-    """The ranks that differ from the majority; where the sides are equal, both sides; where nobody can say, none."""
     tied: bool
     odd_row: int
-    """A row of an odd rank at the position."""
     reference_row: int
-    """A row of the majority at the position."""
     calls: tuple[int, ...] = ()
-    """SKIPPED: rows of the calls that were left out (on a reference rank). ADDED: rows of the extra calls."""
     parted_at: tuple[int, int] | None = None
-    """(odd rank's row, reference row) where the two code paths part: what each did instead of the other."""
     at_ns: int | None = None
     support: int = 0
-    """How many later positions confirm a shift; `by_custom`: how many earlier rounds."""
-    by_custom: bool = False
-    """SKIPPED, because the odd rank went on with what usually comes after those calls."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Shift:
-    """The calls by which one sequence has to be moved to fit another again."""
-
-    shape: Shape
-    calls: tuple[int, ...]
-    support: int
-    by_custom: bool = False
+    by_habit: bool = False
 
 
 def divergences(alignment: Alignment) -> list[Divergence]:
@@ -69,44 +59,38 @@ def divergences(alignment: Alignment) -> list[Divergence]:
     found: list[Divergence] = []
     for lane in alignment.lanes.values():
         first = _first(alignment, lane)
-        agreed = 0 if first is None else lane.index_of(first.seq) or 0
-        if (
-            first is not None
-            and is_guessed(lane.group)
-            and (first.tied or len(first.odd) > 1 or agreed < _AGREED_BEFORE)
-        ):
-            continue  # different groups may hide behind one number; only if they agreed for long do they run in step
-        if first is not None:
+        if first is None:
+            continue
+        # Different groups may hide behind one number; only if they agreed for long do they run in step.
+        in_step = not first.tied and len(first.odd) < 2 and (lane.index_of(first.seq) or 0) >= _AGREED_BEFORE
+        if in_step or not members_not_recorded(lane.group):
             found.append(first)
     return sorted(found, key=lambda d: (d.at_ns if d.at_ns is not None else 1 << 62, d.group, d.seq))
 
 
 def _first(alignment: Alignment, lane: Lane) -> Divergence | None:
-    starts = lane.starts[:-1]
-    if not len(starts):
-        return None
-    differs = np.flatnonzero(
-        np.minimum.reduceat(lane.signatures, starts) != np.maximum.reduceat(lane.signatures, starts)
+    differs = _differing(lane, lane.signatures)
+    before = int(differs[0]) if len(differs) else len(lane.seqs)
+    candidates = (
+        _at(alignment, lane, before) if len(differs) else None,
+        _first_bad_splits(alignment, lane),
+        _first_shift_by_stack(alignment, lane, before),
     )
-    candidates: list[Divergence] = []
-    if len(differs):
-        candidates.append(_at(alignment, lane, int(differs[0])))
-    splits = _first_bad_splits(alignment, lane)
-    if splits is not None:
-        candidates.append(splits)
-    shifted = _first_shift_by_stack(alignment, lane, int(differs[0]) if len(differs) else len(lane.seqs))
-    if shifted is not None:
-        candidates.append(shifted)
-    return min(candidates, key=lambda d: d.seq, default=None)
+    return min((d for d in candidates if d is not None), key=lambda d: d.seq, default=None)
+
+
+def _differing(lane: Lane, ids: Ints) -> Ints:
+    """The positions at which not all members have the same id."""
+    starts = lane.starts[:-1]
+    return np.flatnonzero(np.minimum.reduceat(ids, starts) != np.maximum.reduceat(ids, starts))
 
 
 def _at(alignment: Alignment, lane: Lane, index: int) -> Divergence:
     """Judge one position at which signatures differ."""
     rows, signatures = lane.rows_at(index), lane.signatures_at(index)
     reference, tied = _majority(alignment, lane, index)
-    odd_rows = rows[signatures != reference]
-    shift = _shift(alignment, lane, index, odd_rows)
-    return _divergence(alignment, lane, index, odd_rows, rows[signatures == reference], tied, shift)
+    odd_rows, reference_rows = rows[signatures != reference], rows[signatures == reference]
+    return _shifted(alignment, lane, index, _divergence(alignment, lane, index, odd_rows, reference_rows, tied))
 
 
 def _majority(alignment: Alignment, lane: Lane, index: int) -> tuple[int, bool]:
@@ -116,59 +100,39 @@ def _majority(alignment: Alignment, lane: Lane, index: int) -> tuple[int, bool]:
     line of code.
     """
     votes = Counter(lane.signatures_at(index).tolist())
-    ranked = votes.most_common()
-    top = [signature for signature, count in ranked if count == ranked[0][1]]
+    top = [signature for signature, count in votes.items() if count == max(votes.values())]
     if len(top) == 1:
-        return int(top[0]), False
-    seq = int(lane.seqs[index])
-    beside: Counter[int] = Counter()
+        return top[0], False
+    group, beside = lane.group, Counter[int]()
     for other in alignment.lanes.values():
-        if other.group.index == lane.group.index or not _siblings(other, lane):
+        alike = group.desc and other.group.desc == group.desc
+        if other is lane or not alike or len(other.group.members or ()) != len(group.members or ()):
             continue
-        place = other.index_of(seq)
+        place = other.index_of(int(lane.seqs[index]))
         if place is not None:
             beside.update(s for s in other.signatures_at(place).tolist() if s in top)
-    if beside:
-        best = beside.most_common()
-        if len(best) == 1 or best[0][1] > best[1][1]:
-            return int(best[0][0]), False
-    return int(min(top)), True
-
-
-def _siblings(a: Lane, b: Lane) -> bool:
-    size_a, size_b = len(a.group.members or ()), len(b.group.members or ())
-    return bool(a.group.desc) and a.group.desc == b.group.desc and size_a == size_b
+    best = beside.most_common(2)
+    if best and (len(best) == 1 or best[0][1] > best[1][1]):
+        return best[0][0], False
+    return min(top), True
 
 
 def _divergence(
-    alignment: Alignment,
-    lane: Lane,
-    index: int,
-    odd_rows: Ints,
-    reference_rows: Ints,
-    tied: bool,
-    shift: _Shift | None,
+    alignment: Alignment, lane: Lane, index: int, odd_rows: Ints, reference_rows: Ints, tied: bool
 ) -> Divergence:
-    ops = alignment.job.ops
-    ranks = ops.column("rank")
-    odd_row, reference_row = int(odd_rows[0]), int(reference_rows[0])
-    odd = sorted({int(r) for r in ranks[odd_rows]} | ({int(r) for r in ranks[reference_rows]} if tied else set()))
-    created = ops.column("created_ns")[np.concatenate([odd_rows, reference_rows])]
-    known = created[created >= 0]
-    shift = shift or _Shift(_shape(ops[odd_row], ops[reference_row]), (), 0)
+    ops, both = alignment.job.ops, np.concatenate([odd_rows, reference_rows])
+    odd, reference = int(odd_rows[0]), int(reference_rows[0])
+    created = ops.column("created_ns")[both]
     return Divergence(
         group=lane.group.index,
         seq=int(lane.seqs[index]),
-        shape=shift.shape,
-        odd=tuple(odd),
+        shape=_shape(ops[odd], ops[reference]),
+        odd=tuple(np.unique(ops.column("rank")[both if tied else odd_rows]).tolist()),
         tied=tied,
-        odd_row=odd_row,
-        reference_row=reference_row,
-        calls=shift.calls,
-        parted_at=(odd_row, reference_row),
-        at_ns=int(known.min()) if len(known) else None,
-        support=shift.support,
-        by_custom=shift.by_custom,
+        odd_row=odd,
+        reference_row=reference,
+        parted_at=(odd, reference),
+        at_ns=min(created[created >= 0].tolist(), default=None),
     )
 
 
@@ -183,45 +147,38 @@ def _shape(odd: Operation, reference: Operation) -> Shape:
 # ---- skipped and added calls -----------------------------------------------------------------------------------------
 
 
-def _shift(alignment: Alignment, lane: Lane, index: int, odd_rows: Ints) -> _Shift | None:
-    """Whether the odd ranks' sequence fits the reference again when moved by a few calls, and better than unmoved."""
-    ranks = alignment.job.ops.column("rank")
-    odd_ranks = {int(r) for r in ranks[odd_rows]}
-    everyone = {int(r) for r in ranks[lane.rows_at(index)]}
-    others = sorted(everyone - odd_ranks)
-    if not others:
-        return None
-    theirs = _sequence(alignment, lane, others[0], index)
-    mine = _sequence(alignment, lane, min(odd_ranks), index)
-    with_stacks = _has_stacks(alignment, theirs) and _has_stacks(alignment, mine)
-    key = alignment.call if with_stacks else _signature_by_row(alignment, lane)
-    a, b = key[mine].tolist(), key[theirs].tolist()
+def _shifted(alignment: Alignment, lane: Lane, index: int, d: Divergence) -> Divergence:
+    """The same as a call left out or added, if the odd ranks' sequence fits the reference again when moved by a few
+    calls, and better than unmoved."""
+    ranks, stack = (alignment.job.ops.column(c) for c in ("rank", "stack"))
+    rows = lane.rows[lane.starts[index] :]
+    theirs_at, mine_at = (np.flatnonzero(ranks[rows] == ranks[row]) for row in (d.reference_row, d.odd_row))
+    theirs, mine = rows[theirs_at], rows[mine_at]
+    with_stacks = bool(np.all(stack[theirs] != 0) and np.all(stack[mine] != 0))
+    key = alignment.call[rows] if with_stacks else lane.signatures[lane.starts[index] :]
+    a, b = key[mine_at].tolist(), key[theirs_at].tolist()
     unmoved = sum(x == y for x, y in zip(a[1:], b[1:], strict=False))
     for count in range(1, _SHIFT_MAX + 1):
-        left_out = _fits(a, b[count:])
+        left_out, too_many = _fits(a, b[count:]), _fits(a[count:], b)
         if left_out > unmoved:
-            return _Shift(Shape.SKIPPED, tuple(int(r) for r in theirs[:count]), left_out)
-        too_many = _fits(a[count:], b)
+            return replace(d, shape=Shape.SKIPPED, calls=tuple(theirs[:count].tolist()), support=left_out)
         if too_many > unmoved:
-            custom = _skipped_by_custom(alignment, lane, mine, theirs, index)
-            if custom is not None and len(b) <= len(custom.calls):
-                # The reference has not come to what the odd rank went on with, so "left out" fits as well, and a
-                # rank that makes its usual calls too early is a smaller surprise than one that makes them twice.
-                return custom
-            return _Shift(Shape.ADDED, tuple(int(r) for r in mine[:count]), too_many)
+            habit = _skipped_by_habit(alignment, lane, index, d, theirs)
+            # Where the reference has not come to what the odd rank went on with, "left out" fits as well, and a rank
+            # that makes its usual calls too early is a smaller surprise than one that makes them twice.
+            added = replace(d, shape=Shape.ADDED, calls=tuple(mine[:count].tolist()), support=too_many)
+            return habit if habit is not d and len(b) <= len(habit.calls) else added
     # Where the two agree again right after the position, one call differs and none was left out.
-    agree_again = bool(b[1:2]) and a[1:2] == b[1:2]
-    if not a or not b or not with_stacks or agree_again:
-        return None
-    return _skipped_by_custom(alignment, lane, mine, theirs, index)
+    agree_again = len(b) > 1 and a[1:2] == b[1:2]
+    return _skipped_by_habit(alignment, lane, index, d, theirs) if with_stacks and not agree_again else d
 
 
-def _skipped_by_custom(alignment: Alignment, lane: Lane, mine: Ints, theirs: Ints, index: int) -> _Shift | None:
-    """Whether earlier rounds of the reference show the odd rank's call a few calls after the one it left out."""
+def _skipped_by_habit(alignment: Alignment, lane: Lane, index: int, d: Divergence, theirs: Ints) -> Divergence:
+    """The same as calls left out, if earlier rounds of the reference show the odd rank's call a few calls after."""
     ranks = alignment.job.ops.column("rank")
-    odd_call, missed = int(alignment.call[mine[0]]), int(alignment.call[theirs[0]])
+    odd_call, missed = int(alignment.call[d.odd_row]), int(alignment.call[d.reference_row])
     rows = lane.rows[: lane.starts[index]]
-    past = rows[ranks[rows] == ranks[theirs[0]]]
+    past = rows[ranks[rows] == ranks[d.reference_row]]
     calls = alignment.call[past].tolist()
     distances = Counter(
         count
@@ -230,44 +187,22 @@ def _skipped_by_custom(alignment: Alignment, lane: Lane, mine: Ints, theirs: Int
         for count in range(1, _SHIFT_MAX + 1)
         if calls[at + count : at + count + 1] == [odd_call]
     )
-    if not distances:
-        return None
-    count = min(distances)
+    count = min(distances, default=0)
     if distances[count] < 2:
-        return None
+        return d
     at = max(i for i, call in enumerate(calls[:-count]) if call == missed and calls[i + count] == odd_call)
     now = theirs[:count]
     if alignment.call[now].tolist() != calls[at : at + len(now)]:
         now = theirs[:1]
     left_out = (*now.tolist(), *past[at + len(now) : at + count].tolist())
-    return _Shift(Shape.SKIPPED, left_out, distances[count], by_custom=True)
+    return replace(d, shape=Shape.SKIPPED, calls=left_out, support=distances[count], by_habit=True)
 
 
 def _fits(a: list[int], b: list[int]) -> int:
     """How many positions two sequences share if they agree wherever they overlap (twice, or once at an end)."""
     overlap = min(len(a), len(b))
-    if overlap < 1 or a[:overlap] != b[:overlap]:
-        return 0
-    if overlap == 1 and len(a) > 1 and len(b) > 1:
-        return 0
-    return overlap
-
-
-def _sequence(alignment: Alignment, lane: Lane, rank: int, index: int) -> Ints:
-    """One rank's rows of a lane from one position on."""
-    rows = lane.rows[lane.starts[index] :]
-    mine: Ints = rows[alignment.job.ops.column("rank")[rows] == rank]
-    return mine
-
-
-def _has_stacks(alignment: Alignment, rows: Ints) -> bool:
-    return bool(len(rows)) and bool(np.all(alignment.job.ops.column("stack")[rows] != 0))
-
-
-def _signature_by_row(alignment: Alignment, lane: Lane) -> Ints:
-    by_row = np.zeros(len(alignment.call), dtype=np.int64)
-    by_row[lane.rows] = lane.signatures
-    return by_row
+    at_an_end = len(a) == 1 or len(b) == 1
+    return overlap if a[:overlap] == b[:overlap] and (overlap > 1 or at_an_end) else 0
 
 
 def _first_shift_by_stack(alignment: Alignment, lane: Lane, before: int) -> Divergence | None:
@@ -275,40 +210,31 @@ def _first_shift_by_stack(alignment: Alignment, lane: Lane, before: int) -> Dive
     ops = alignment.job.ops
     if before == 0 or not np.all(ops.column("stack")[lane.rows]):
         return None  # a dump without stacks (JSON never has them) says nothing about lines
-    calls = alignment.call[lane.rows]
-    starts = lane.starts[:-1]
-    differs = np.flatnonzero(np.minimum.reduceat(calls, starts) != np.maximum.reduceat(calls, starts))
     ranks = ops.column("rank")
-    for index in differs[:16].tolist():
-        if index >= before:
-            return None
+    for index in _differing(lane, alignment.call[lane.rows])[:16].tolist():
         rows = lane.rows_at(index)
-        votes = Counter(alignment.call[rows].tolist()).most_common()
-        if len(votes) > 1 and votes[0][1] == votes[1][1]:
+        calls = alignment.call[rows]
+        votes = Counter(calls.tolist()).most_common()
+        if index >= before or votes[0][1] == votes[1][1]:
             return None
-        odd_rows = rows[alignment.call[rows] != votes[0][0]]
-        reference_rows = rows[alignment.call[rows] == votes[0][0]]
-        shift = _shift(alignment, lane, index, odd_rows)
-        if shift is None or (shift.support < 3 and not _is_novel(alignment, lane, shift)):
+        odd_rows, reference_rows = rows[calls != votes[0][0]], rows[calls == votes[0][0]]
+        base = _divergence(alignment, lane, index, odd_rows, reference_rows, tied=False)
+        found = _shifted(alignment, lane, index, base)
+        if found is base or (found.support < 3 and not _is_novel(alignment, lane, found)):
             return None
-        odd = {int(r) for r in ranks[odd_rows]}
-        usual = came_from_elsewhere_before(
-            alignment, lane, index, int(ranks[odd_rows[0]]), int(ranks[reference_rows[0]])
-        )
-        if usual:
-            # These ranks have always come from different lines (rank 0 logs, a pipeline's first stage): not a shift.
-            continue
-        if len(odd) <= len(reference_rows):
-            return _divergence(alignment, lane, index, odd_rows, reference_rows, False, shift)
+        # Those who have always come from different lines (rank 0 logs, a pipeline's first stage) are no shift.
+        pair = int(ranks[base.odd_row]), int(ranks[base.reference_row])
+        usual = came_from_elsewhere_before(alignment, lane, index, *pair)
+        if not usual and len(odd_rows) <= len(reference_rows):
+            return found
     return None
 
 
-def _is_novel(alignment: Alignment, lane: Lane, shift: _Shift) -> bool:
+def _is_novel(alignment: Alignment, lane: Lane, d: Divergence) -> bool:
     """Whether the added call was never made by anyone else: then one later call that fits is enough."""
-    ranks = alignment.job.ops.column("rank")
-    if shift.shape is not Shape.ADDED or not shift.calls:
+    if d.shape is not Shape.ADDED:
         return False
-    first = shift.calls[0]
+    ranks, first = alignment.job.ops.column("rank"), d.calls[0]
     others = lane.rows[ranks[lane.rows] != ranks[first]]
     return not np.any(alignment.call[others] == alignment.call[first])
 
@@ -316,11 +242,10 @@ def _is_novel(alignment: Alignment, lane: Lane, shift: _Shift) -> bool:
 def came_from_elsewhere_before(alignment: Alignment, lane: Lane, index: int, odd: int, reference: int) -> bool:
     """Whether the two ranks came from different lines earlier too, without harm."""
     rows = lane.rows[: lane.starts[index]]
-    ranks = alignment.job.ops.column("rank")[rows]
-    seqs = alignment.job.ops.column("seq")[rows]
-    mine = dict(zip(seqs[ranks == odd].tolist(), alignment.call[rows[ranks == odd]].tolist(), strict=True))
-    theirs = dict(
-        zip(seqs[ranks == reference].tolist(), alignment.call[rows[ranks == reference]].tolist(), strict=True)
+    ranks, seqs = (alignment.job.ops.column(c)[rows] for c in ("rank", "seq"))
+    mine, theirs = (
+        dict(zip(seqs[ranks == rank].tolist(), alignment.call[rows[ranks == rank]].tolist(), strict=True))
+        for rank in (odd, reference)
     )
     return any(mine[s] != theirs[s] for s in mine.keys() & theirs.keys())
 
@@ -330,31 +255,26 @@ def came_from_elsewhere_before(alignment: Alignment, lane: Lane, index: int, odd
 
 def _first_bad_splits(alignment: Alignment, lane: Lane) -> Divergence | None:
     """An all_to_all in which the elements that all members send are not the elements that all members expect."""
-    ops = alignment.job.ops
-    names = ops.tables.names
-    wanted = [i for i, name in enumerate(names) if name.startswith(("all_to_all", "alltoall"))]
-    if not wanted:
-        return None
+    ops, starts = alignment.job.ops, lane.starts[:-1]
+    wanted = [i for i, name in enumerate(ops.tables.names) if name.startswith(("all_to_all", "alltoall"))]
     here = np.isin(ops.column("name")[lane.rows], wanted)
     if not here.any():
         return None
     members = len(lane.group.members or ())
-    sent = _element_counts(alignment, lane.rows, "in_shapes")
-    expected = _element_counts(alignment, lane.rows, "out_shapes")
-    for index in range(len(lane.seqs)):
-        part = slice(int(lane.starts[index]), int(lane.starts[index + 1]))
-        if not here[part].all() or part.stop - part.start != members:
-            continue
-        if int(sent[part].sum()) == int(expected[part].sum()):
-            continue
-        rows = lane.rows[part]
-        odd_rows = _odd_splits(sent[part], expected[part], rows)
-        unknown, tied = not len(odd_rows), members == 2  # of two, both are the sides of it
-        reference_rows = rows if unknown else np.setdiff1d(rows, odd_rows)
-        base = _divergence(alignment, lane, index, rows if unknown else odd_rows, reference_rows, tied, None)
-        odd = () if unknown and not tied else base.odd
-        return replace(base, shape=Shape.OTHER_SPLITS, odd=odd, parted_at=None)
-    return None
+    sent, expected = (_element_counts(ops, lane.rows, column) for column in ("in_shapes", "out_shapes"))
+    whole = np.logical_and.reduceat(here, starts) & (np.diff(lane.starts) == members)
+    wrong = np.flatnonzero(whole & (np.add.reduceat(sent - expected, starts) != 0))
+    if not len(wrong):
+        return None
+    index = int(wrong[0])
+    part = slice(int(lane.starts[index]), int(lane.starts[index + 1]))
+    rows = lane.rows[part]
+    odd_rows = _odd_splits(sent[part], expected[part], rows)
+    unknown, tied = not len(odd_rows), members == 2  # of two, both are the sides of it
+    reference_rows = rows if unknown else np.setdiff1d(rows, odd_rows)
+    base = _divergence(alignment, lane, index, rows if unknown else odd_rows, reference_rows, tied)
+    odd = () if unknown and not tied else base.odd
+    return replace(base, shape=Shape.OTHER_SPLITS, odd=odd, parted_at=None)
 
 
 def _odd_splits(sent: Ints, expected: Ints, rows: Ints) -> Ints:
@@ -365,12 +285,8 @@ def _odd_splits(sent: Ints, expected: Ints, rows: Ints) -> Ints:
     return rows[[p != usual for p in pairs]] if count * 2 > len(pairs) else rows[:0]
 
 
-def _element_counts(alignment: Alignment, rows: Ints, column: str) -> Ints:
-    tables = alignment.job.ops.tables
-    ids = alignment.job.ops.column(column)[rows]
-    distinct, inverse = np.unique(ids, return_inverse=True)
-    counts = np.asarray(
-        [sum(int(np.prod(s, dtype=np.int64)) for s in tables.shapes(int(i))) for i in distinct], dtype=np.int64
-    )
+def _element_counts(ops: Operations, rows: Ints, column: str) -> Ints:
+    distinct, inverse = np.unique(ops.column(column)[rows], return_inverse=True)
+    counts = np.asarray([sum(elements(ops.tables.shapes(i))) for i in distinct.tolist()], dtype=np.int64)
     spread: Ints = counts[inverse.reshape(-1)]
     return spread

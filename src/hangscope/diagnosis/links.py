@@ -1,21 +1,15 @@
 """From "bytes do not arrive" to the connection: the ring or tree in NCCL's log, and the pair that its warnings name."""
 
-from __future__ import annotations
-
 from hangscope.diagnosis.verdict import Link, LinkEnd
-from hangscope.model import Communicator, Edge, Group, Job, TransportEvent
+from hangscope.model import Communicator, Group, Job, TransportEvent
 
-_NETWORK_EVENTS = ("completion_error", "async_event", "connection_error", "connect_failed")
+NETWORK_EVENTS = ("completion_error", "async_event", "connection_error", "connect_failed")
 
 
 def rings(job: Job, group: Group) -> dict[int, dict[int, int]]:
     """Per channel: global rank → next global rank of the group's communicator, from the logs of its members."""
     members = group.members or ()
-    parts = [c for c in job.facts.communicators if _belongs(c, members)]
-    newest: dict[int, Communicator] = {}
-    for part in parts:
-        if part.rank is not None and part.rings:
-            newest[part.rank] = part
+    newest = {c.rank: c for c in job.facts.communicators if c.rank is not None and c.rings and _belongs(c, members)}
     found: dict[int, dict[int, int]] = {}
     for rank, part in newest.items():
         for channel, (before, after) in part.rings.items():
@@ -28,13 +22,8 @@ def rings(job: Job, group: Group) -> dict[int, dict[int, int]]:
 
 
 def _belongs(part: Communicator, members: tuple[int, ...]) -> bool:
-    if part.size != len(members):
-        return False
-    if part.rank is None:
-        return False
-    return (
-        part.rank in members and members[part.rank_in_comm] == part.rank if part.rank_in_comm < len(members) else False
-    )
+    place = part.rank_in_comm
+    return part.size == len(members) and part.rank is not None and members[place : place + 1] == (part.rank,)
 
 
 def upstream_edge(job: Job, group: Group, stuck: set[int], finished: set[int]) -> tuple[int, int, int] | None:
@@ -51,33 +40,24 @@ def upstream_edge(job: Job, group: Group, stuck: set[int], finished: set[int]) -
 
 def make(job: Job, sender: int, receiver: int, channel: int | None, evidence: str) -> Link:
     """A link with the nodes and network interfaces at both ends, as far as NCCL's log names them."""
-    return Link(
-        sender=LinkEnd(sender, job.nodes.get(sender), _nic(job, sender, receiver, channel, "send")),
-        receiver=LinkEnd(receiver, job.nodes.get(receiver), _nic(job, sender, receiver, channel, "receive")),
-        channel=channel,
-        evidence=evidence,
-    )
+    sending = LinkEnd(sender, job.nodes.get(sender), _nic(job, sender, receiver, channel, "send"))
+    receiving = LinkEnd(receiver, job.nodes.get(receiver), _nic(job, sender, receiver, channel, "receive"))
+    return Link(sending, receiving, channel, evidence)
 
 
 def _nic(job: Job, sender: int, receiver: int, channel: int | None, side: str) -> str | None:
-    fitting: list[Edge] = [
-        edge
-        for part in job.facts.communicators
-        for edge in part.edges
-        if edge.sender == sender and edge.receiver == receiver and edge.side == side
-        if channel is None or edge.channel == channel
-    ]
-    return fitting[-1].nic if fitting else None
+    edges = [edge for part in job.facts.communicators for edge in part.edges if channel in (None, edge.channel)]
+    nics = [e.nic for e in edges if (e.sender, e.receiver, e.side) == (sender, receiver, side)]
+    return nics[-1] if nics else None
 
 
 def network_events(job: Job, before_ns: int | None) -> list[TransportEvent]:
     """NCCL's warnings about the network itself, not those that any process exit causes, oldest first."""
-    events = [e for e in job.facts.transport if e.kind in _NETWORK_EVENTS]
-    if before_ns is not None:
-        # What comes after the first victim gave up is mostly its own teardown.
-        events = [
-            e
-            for e in events
-            if e.at_ns is None or e.at_ns <= before_ns or e.kind in ("completion_error", "async_event")
-        ]
+    # What comes after the first victim gave up is mostly its own teardown.
+    events = [
+        e
+        for e in job.facts.transport
+        if e.kind in ("completion_error", "async_event")
+        or (e.kind in NETWORK_EVENTS and (before_ns is None or e.at_ns is None or e.at_ns <= before_ns))
+    ]
     return sorted(events, key=lambda e: (e.at_ns is None, e.at_ns or 0, str(e.source)))

@@ -1,87 +1,89 @@
-"""Which rank is slow by itself, told from durations alone: no two clocks are compared.
+"""Which rank is slow by itself, from durations alone: no two clocks are compared.
 
 A collective that nobody leaves before all have come ends on all members at once. Between two such ends the same time
 passes for everybody, and each rank spends it either inside operations, which the recorder timed, or on work of its own.
 So a rank that was inside for less time than others who made the same calls took that much longer for its own work.
-Where the waiting was done (in another group, in a receive, in a broadcast) does not matter, nor through whom it was
+Where the waiting was done (in another group, in a receive, in a broadcast) does not matter, nor by which rank it was
 passed on: who merely waits for a slow rank was inside as long as everybody else.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
+from enum import Enum
 
 import numpy as np
 import numpy.typing as npt
 
-from hangscope.diagnosis.align import Alignment, Bools, Ints, Lane
-from hangscope.diagnosis.standing import symmetric_names
+from hangscope.columns import Bools, Floats, Ints, runs
+from hangscope.diagnosis.align import Alignment, Lane, symmetric_names
 from hangscope.model import UNKNOWN, Kind, State
 
-Floats = npt.NDArray[np.float64]
-
+# A group that spans this part of a rank's recording is enough to judge it by.
 _COVERED = 0.8
-"""A group that spans this part of a rank's recording is enough to judge it by."""
 _REPEATED = 3
 _NEARLY_ALL = 0.8
+# Less of the time than this is not worth a word.
 _LEAST_SHARE = 0.01
-"""Less of the time than this is not worth a word."""
+
+
+class Bound(Enum):
+    """What is known of a cost where others waited a little in many collectives."""
+
+    EXACT = ""
+    AT_LEAST = "at least"
+    AT_MOST = "up to"
 
 
 @dataclass(frozen=True, slots=True)
 class OwnTime:
-    """How much longer than its peers one rank took for its own work, over all stretches that could be compared."""
+    """How much longer than its peers one rank took for its own work, over all stretches that could be compared.
+
+    `steady`: extra time less what it took shorter elsewhere, as a share of both together: 1 where it was never quicker.
+    `spread_ms`: how much its peers differ among themselves. `own_ms`: what they took for the same work. `span_ms`: the
+    time that all stretches cover. `late`: in how many of them it was late, and `late_ms` by how much (median).
+    `always`: whether it was late every time that it made the calls of the stretch where it lost most.
+
+    `cost_ms`: what its peers lost by it. That can be less than the extra time: in a pipeline part of it fits into
+    waiting that is there anyway; and where they wait in one call after the other from the same line (the buckets of
+    DistributedDataParallel), these run beside computation, so that a small lateness is seen in each of them. There only
+    what they usually waited in one collective counts. `felt_row`: a call of the collective where they waited most.
+    `in_row`: whether it was mostly late in one call right after the other from the same line: if these run beside
+    computation, one lateness is seen in each of them, and nothing says so. `peers`: how many it was compared with.
+    """
 
     rank: int
     extra_ms: float
     steady: float
-    """Extra time less what it took shorter elsewhere, as a share of both together: 1 where it was never quicker."""
     spread_ms: float
-    """How much its peers differ among themselves."""
     own_ms: float
-    """What its peers took for the same work."""
     span_ms: float
-    """The time that all stretches cover."""
     stretches: int
     late: int
-    """In how many of them it was late…"""
     late_ms: float
-    """…and by how much (median)."""
     always: bool
-    """Whether it was late every time that it made the calls of the stretch where it lost most."""
     cost_ms: float
-    """What its peers lost by it. That can be less than the extra time: in a pipeline part of it fits into waiting that
-    is there anyway; and where they wait in one call after the other from the same line (the buckets of
-    DistributedDataParallel), these run beside computation, so that a small lateness is seen in each of them. There only
-    what they usually waited in one collective counts."""
     felt_row: int
-    """A call of the collective where they waited most."""
-    bound: str
-    """"up to" or "at least", where they waited a little in many collectives; empty where one shows most of it."""
+    bound: Bound
     in_row: bool
-    """Whether it was mostly late in one call right after the other from the same line: if these run beside
-    computation, one lateness is seen in each of them, and nothing tells."""
     peers: int
-    """How many it was compared with, at most."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Stretches:
-    """The stretches between two collectives of one group, one entry a rank that can be compared there."""
+    """The stretches between two collectives of one group, one entry a rank that can be compared there.
+
+    `begin` and `end` are rows of the two. Time inside operations, in ms: `inside` of the rank's peers (median), by how
+    much the rank's own is less (`extra`), and how far apart its peers are (`spread`, quartiles). `calls` is what was
+    called in between, as a number: the same for ranks of one role.
+    """
 
     rank: Ints
     begin: Ints
     end: Ints
-    """Rows of the two collectives."""
     inside: Floats
-    """Time inside operations, in ms: of the rank's peers (median), …"""
     extra: Floats
-    """…by how much the rank's own is less, …"""
     spread: Floats
-    """…and how far apart its peers are (quartiles)."""
     peers: Ints
     calls: npt.NDArray[np.uint64]
-    """What was called in between, as a number: the same for ranks of one role."""
 
 
 def own_times(alignment: Alignment) -> list[OwnTime]:
@@ -94,7 +96,7 @@ def own_times(alignment: Alignment) -> list[OwnTime]:
     judge = np.full(len(recorded), UNKNOWN)
     found: list[_Stretches] = []
     measure = _Measure(alignment)
-    # Large groups first: they have the most peers, and mostly nothing is left to be told by the others.
+    # Large groups first: they have the most peers, and mostly nothing is left for the others to say.
     for lane in sorted(alignment.lanes.values(), key=lambda lane: -len(lane.group.members or ())):
         members = np.unique(ops.column("rank")[lane.rows_at(len(lane.seqs) - 1)])
         if np.all(covered[members] >= _COVERED * recorded[members]):
@@ -106,9 +108,7 @@ def own_times(alignment: Alignment) -> list[OwnTime]:
         better = here > 1.1 * covered
         judge[better], covered[better] = len(found), here[better]
         found.append(part)
-    result: list[OwnTime] = []
-    for number, part in enumerate(found):
-        result += _summed(alignment, part, judge == number)
+    result = [own for number, part in enumerate(found) for own in _summed(alignment, part, judge == number)]
     return sorted(result, key=lambda item: (-item.extra_ms, item.rank))
 
 
@@ -141,15 +141,12 @@ class _Measure:
         calls = self._calls[end] - self._calls[begin]
         order = np.lexsort((inside, calls, seq[begin], seq[end]))
         begin, end, inside, calls = begin[order], end[order], inside[order], calls[order]
-        changed = (np.diff(seq[begin]) != 0) | (np.diff(seq[end]) != 0) | (np.diff(calls) != 0)
-        starts = np.flatnonzero(np.append(len(order) > 0, changed))
-        sizes = np.diff(np.append(starts, len(order)))
-        first, size = np.repeat(starts, sizes), np.repeat(sizes, sizes)
-        place = np.arange(len(order)) - first
+        starts = runs(seq[begin], seq[end], calls)
+        first, size = (np.repeat(values, np.diff(starts)) for values in (starts[:-1], np.diff(starts)))
         some = size > 1
         if not some.any():
             return None
-        first, place, others = first[some], place[some], size[some] - 1
+        first, place, others = first[some], (np.arange(len(order)) - first)[some], size[some] - 1
 
         def nth(n: Ints) -> Floats:
             """Of the peers' times inside, sorted and without the rank's own, the n-th."""
@@ -157,42 +154,34 @@ class _Measure:
             return values
 
         usual = (nth((others - 1) // 2) + nth(others // 2)) / 2
-        return _Stretches(
-            rank[end[some]].astype(np.int64),
-            begin[some],
-            end[some],
-            usual,
-            usual - inside[some],
-            nth((3 * others - 1) // 4) - nth(others // 4),
-            others,
-            calls[some],
-        )
+        who, begin, end, own = rank[end[some]].astype(np.int64), begin[some], end[some], inside[some]
+        spread = nth((3 * others - 1) // 4) - nth(others // 4)
+        return _Stretches(who, begin, end, usual, usual - own, spread, others, calls[some])
 
 
 def _summed(alignment: Alignment, part: _Stretches, judged: Bools) -> list[OwnTime]:
     """The sums over all stretches of those ranks that this group judges, where they stand out at all."""
-    created, size = alignment.job.ops.column("created_ns"), len(judged)
-    extra = np.bincount(part.rank, part.extra, minlength=size)
-    either = np.bincount(part.rank, np.abs(part.extra), minlength=size)
-    spread = np.bincount(part.rank, part.spread, minlength=size)
-    inside = np.bincount(part.rank, part.inside, minlength=size)
+    ops = alignment.job.ops
     # The CPU runs ahead of the GPU, but by no more at the end of a stretch than at its start, give or take.
-    passed = (created[part.end] - created[part.begin]) / 1e6
-    span = np.bincount(part.rank, passed, minlength=size)
+    passed = (ops.column("created_ns")[part.end] - ops.column("created_ns")[part.begin]) / 1e6
+    extra, either, spread, inside, span = (
+        np.bincount(part.rank, values, minlength=len(judged))
+        for values in (part.extra, np.abs(part.extra), part.spread, part.inside, passed)
+    )
     result: list[OwnTime] = []
     for rank in np.flatnonzero(judged & (extra > spread) & (extra > _LEAST_SHARE * span) & (span > 0)).tolist():
         mine = np.flatnonzero(part.rank == rank)
-        most = mine[np.argmax(part.extra[mine])]
-        late = _is_late(part.extra[mine])
-        kind = mine[part.calls[mine] == part.calls[most]]
-        piped = bool(np.any(alignment.point_to_point[alignment.job.ops.span(rank)]))
-        felt, place, repeated = (_felt_in_pipeline if piped else _felt)(alignment, part, kind)
+        begin, end, calls = part.begin[mine], part.end[mine], part.calls[mine]
+        late, kind = _is_late(part.extra[mine]), calls == calls[np.argmax(part.extra[mine])]
+        piped = bool(np.any(alignment.point_to_point[ops.span(rank)]))
+        felt, place, repeated = (_felt_in_pipeline if piped else _felt)(alignment, part, mine[kind])
         times, by = int(late.sum()), float(np.median(part.extra[mine][late]))
-        total, least = float(extra[rank]), min(float(extra[rank]), felt * times)
-        bounded = piped or repeated
-        single = late & (part.end[mine] - part.begin[mine] == 1)
-        calls, together = part.calls[mine], part.begin[mine][1:] == part.end[mine][:-1]
-        in_row = 2 * int(np.sum(single[1:] & single[:-1] & together & (calls[1:] == calls[:-1]))) >= times
+        total = float(extra[rank])
+        least, bounded = min(total, felt * times), piped or repeated
+        single = late & (end - begin == 1)
+        follows = single[1:] & single[:-1] & (begin[1:] == end[:-1]) & (calls[1:] == calls[:-1])
+        in_row = 2 * int(np.sum(follows)) >= times
+        bound = Bound.AT_LEAST if bounded and not in_row else Bound.AT_MOST
         result.append(
             OwnTime(
                 rank=rank,
@@ -204,10 +193,10 @@ def _summed(alignment: Alignment, part: _Stretches, judged: Bools) -> list[OwnTi
                 stretches=len(mine),
                 late=times,
                 late_ms=min(by, felt) if repeated else by,
-                always=bool(np.all(late[np.isin(mine, kind)])),
+                always=bool(np.all(late[kind])),
                 cost_ms=least if bounded else total,
                 felt_row=place,
-                bound="up to" if in_row else "" if least >= total / 2 else "at least" if bounded else "up to",
+                bound=Bound.EXACT if least >= total / 2 and not in_row else bound,
                 in_row=in_row,
                 peers=int(part.peers[mine].max()),
             )
@@ -259,8 +248,8 @@ def _transfers_with(alignment: Alignment, rank: int) -> set[int]:
     found, todo = {rank}, [rank]
     while todo:
         span = ops.span(todo.pop())
-        ends = np.concatenate([ops.column("source")[span], ops.column("destination")[span]])
-        new = set(np.unique(ends[ends >= 0]).tolist()) - found
+        ends = np.union1d(ops.column("source")[span], ops.column("destination")[span])
+        new = set(ends[ends >= 0].tolist()) - found
         found |= new
         todo += new
     return found - {rank}

@@ -2,94 +2,75 @@
 
 Sequence numbers do not help, since ranks of one group legitimately make different numbers of point-to-point calls.
 Counting needs a common start. Where a ring wrapped, that is the last collective that both ranks finished and still
-have; without one, only the unfinished calls are compared, and the answer is marked as uncertain.
+have; without one, only the unfinished calls are compared, and the answer says so.
 """
-
-from __future__ import annotations
 
 from dataclasses import dataclass
 
 import numpy as np
 
-from hangscope.diagnosis.align import Alignment, Ints
-from hangscope.diagnosis.standing import Place, Standings, Unit
-from hangscope.model import UNKNOWN, Kind, State
+from hangscope.columns import Ints, rows_of
+from hangscope.diagnosis.align import Alignment
+from hangscope.diagnosis.progress import Place, Progress, Scope, Unit
+from hangscope.model import UNKNOWN, Kind, Operations, State
 
 
 @dataclass(frozen=True, slots=True)
 class Counterpart:
-    """What the other side of one send or receive is doing about it."""
+    """What the other side of one send or receive is doing about it.
+
+    `common_start`: whether both sides could be counted from the same point.
+    """
 
     peer: int
     place: Place
     row: int | None = None
-    certain: bool = True
+    common_start: bool = True
 
 
-def counterparts(unit: Unit, standings: Standings) -> list[tuple[int, Counterpart]]:
+def counterparts(unit: Unit, progress: Progress) -> list[tuple[int, Counterpart]]:
     """For every send and receive inside `unit` (by row): its counterpart. A receive from any source has none."""
-    ops = standings.job.ops
-    found: list[tuple[int, Counterpart]] = []
-    for row in unit.rows:
-        kind = int(ops.column("kind")[row])
-        if kind not in (Kind.SEND, Kind.RECV):
-            continue
-        sending = kind == Kind.SEND
-        peer = int(ops.column("destination" if sending else "source")[row])
-        if peer == UNKNOWN:
-            continue
-        found.append((row, _counterpart(row, unit.rank, peer, sending, standings)))
-    return found
+    kind, source, destination = (progress.job.ops.column(c) for c in ("kind", "source", "destination"))
+    peers = {
+        row: int((destination if kind[row] == Kind.SEND else source)[row])
+        for row in unit.rows
+        if kind[row] in (Kind.SEND, Kind.RECV)
+    }
+    return [(row, counterpart_of(row, unit.rank, peer, progress)) for row, peer in peers.items() if peer != UNKNOWN]
 
 
-def counterpart_of(row: int, rank: int, peer: int, standings: Standings) -> Counterpart:
+def counterpart_of(row: int, rank: int, peer: int, progress: Progress) -> Counterpart:
     """The other side of one send or receive, finished or not."""
-    sending = int(standings.job.ops.column("kind")[row]) == Kind.SEND
-    return _counterpart(row, rank, peer, sending, standings)
-
-
-def _counterpart(row: int, rank: int, peer: int, sending: bool, standings: Standings) -> Counterpart:
-    standing = standings.of.get(peer)
-    if standing is None or standing.source not in ("dump",) or not standing.whole:
-        return Counterpart(peer, Place.UNKNOWN, certain=False)
-    alignment = standings.alignment
-    mine = _calls(alignment, rank, rank, peer, sending, int(standings.job.ops.column("group")[row]))
-    theirs = _calls(alignment, peer, rank, peer, sending, int(standings.job.ops.column("group")[row]))
-    start_mine, start_theirs, certain = _common_start(alignment, rank, peer, before=row)
-    if certain:
-        ordinal = int(np.searchsorted(mine[mine > start_mine], row))
-        after = theirs[theirs > start_theirs]
-        match = int(after[ordinal]) if ordinal < len(after) else None
+    other = progress.of.get(peer)
+    if other is None or other.source != "dump" or other.scope is Scope.CUT:
+        return Counterpart(peer, Place.NOT_KNOWN, common_start=False)
+    ops, alignment = progress.job.ops, progress.alignment
+    state, group = ops.column("state"), int(ops.column("group")[row])
+    ends = (rank, peer) if ops.column("kind")[row] == Kind.SEND else (peer, rank)
+    mine, theirs = (_calls(ops, owner, *ends, group) for owner in (rank, peer))
+    start = _common_start(alignment, rank, peer, before=row)
+    counted = start is not None
+    if start is not None:
+        mine, theirs = mine[mine > start[0]], theirs[theirs > start[1]]
     else:
-        state = standings.job.ops.column("state")
-        open_mine = mine[state[mine] != State.COMPLETED]
-        open_theirs = theirs[state[theirs] != State.COMPLETED]
-        ordinal = int(np.searchsorted(open_mine, row))
-        match = int(open_theirs[ordinal]) if ordinal < len(open_theirs) else None
-    if match is None:
-        return Counterpart(peer, Place.UNKNOWN if standing.outdated else Place.NOT_LAUNCHED, certain=certain)
+        mine, theirs = (rows[state[rows] != State.COMPLETED] for rows in (mine, theirs))
+    ordinal = int(np.searchsorted(mine, row))
+    if ordinal >= len(theirs):
+        missing = Place.NOT_LAUNCHED if other.scope is Scope.WHOLE else Place.NOT_KNOWN
+        return Counterpart(peer, missing, common_start=counted)
+    match = int(theirs[ordinal])
     if alignment.unlaunched[match]:
-        return Counterpart(peer, Place.NOT_LAUNCHED, certain=certain)
-    if standings.job.ops.column("state")[match] == State.COMPLETED:
-        return Counterpart(peer, Place.COMPLETED, match, certain)
-    inside = any(match in u.rows for u in standing.inside)
-    return Counterpart(peer, Place.INSIDE if inside else Place.QUEUED, match, certain)
+        return Counterpart(peer, Place.NOT_LAUNCHED, common_start=counted)
+    if state[match] == State.COMPLETED:
+        return Counterpart(peer, Place.COMPLETED, match, counted)
+    inside = any(match in u.rows for u in other.inside)
+    return Counterpart(peer, Place.INSIDE if inside else Place.QUEUED, match, counted)
 
 
-def _calls(alignment: Alignment, owner: int, rank: int, peer: int, sending: bool, group: int) -> Ints:
-    """`owner`'s rows that carry data between `rank` and `peer` in that direction: its sends or its receives."""
-    ops = alignment.job.ops
-    source, destination = (rank, peer) if sending else (peer, rank)
-    part = ops.span(owner)
-    wanted = Kind.SEND if owner == source else Kind.RECV
-    hits = (
-        (ops.column("kind")[part] == wanted)
-        & (ops.column("source")[part] == source)
-        & (ops.column("destination")[part] == destination)
-        & (ops.column("group")[part] == group)
-    )
-    rows: Ints = np.flatnonzero(hits) + int(part.start)
-    return rows
+def _calls(ops: Operations, owner: int, source: int, destination: int, group: int) -> Ints:
+    """`owner`'s rows that carry data from one rank to another: its sends or its receives."""
+    kind = Kind.SEND if owner == source else Kind.RECV
+    return rows_of(ops, owner, kind=kind, source=source, destination=destination, group=group)
 
 
 def transfers(alignment: Alignment, owner: int, row: int) -> Ints:
@@ -97,31 +78,23 @@ def transfers(alignment: Alignment, owner: int, row: int) -> Ints:
     operation = alignment.job.ops[row]
     if operation.source is None or operation.destination is None:
         return np.empty(0, dtype=np.int64)
-    return _calls(alignment, owner, operation.source, operation.destination, True, operation.group.index)
+    return _calls(alignment.job.ops, owner, operation.source, operation.destination, operation.group.index)
 
 
-def _common_start(alignment: Alignment, a: int, b: int, *, before: int) -> tuple[int, int, bool]:
-    """A row on each rank (on `a` one before `before`) from which both count alike, and whether that is certain."""
-    job = alignment.job
+def _common_start(alignment: Alignment, a: int, b: int, *, before: int) -> tuple[int, int] | None:
+    """A row on each rank (on `a` one before `before`) from which both count alike; None where there is none."""
+    job, ops = alignment.job, alignment.job.ops
     if not job.wrapped(a) and not job.wrapped(b):
-        return UNKNOWN, UNKNOWN, True
-    ops = job.ops
-    best: tuple[int, int] | None = None
+        return UNKNOWN, UNKNOWN
+    found: list[tuple[int, int]] = []
     for lane in alignment.lanes.values():
-        members = lane.group.members or ()
-        if a not in members or b not in members:
+        if not {a, b} <= set(lane.group.members or ()):
             continue
-        ranks, state, seq = ops.column("rank")[lane.rows], ops.column("state")[lane.rows], ops.column("seq")[lane.rows]
+        ranks, state, seq = (ops.column(c)[lane.rows] for c in ("rank", "state", "seq"))
         done = state == State.COMPLETED
-        common = np.intersect1d(seq[done & (ranks == a)], seq[done & (ranks == b)])
-        if not len(common):
-            continue
-        rows_a = lane.rows[(ranks == a) & np.isin(seq, common)]
-        earlier = np.flatnonzero(rows_a < before)
-        if not len(earlier):
-            continue
-        row_a = int(rows_a[earlier[-1]])
-        row_b = int(lane.rows[(ranks == b) & (seq == ops.column("seq")[row_a])][0])
-        if best is None or row_a > best[0]:
-            best = (row_a, row_b)
-    return (*best, True) if best else (UNKNOWN, UNKNOWN, False)
+        of_b = done & (ranks == b)
+        of_a = done & (ranks == a) & np.isin(seq, seq[of_b]) & (lane.rows < before)
+        if of_a.any():
+            last = np.flatnonzero(of_a)[-1]
+            found.append((int(lane.rows[last]), int(lane.rows[of_b & (seq == seq[last])][0])))
+    return max(found, key=lambda pair: pair[0], default=None)

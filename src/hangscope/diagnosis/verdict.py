@@ -1,7 +1,5 @@
 """The verdict: plain values, ready to be shown or written. Everything in it was decided elsewhere."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -54,8 +52,8 @@ class OperationInFlight:
     name: str
     bytes: int | None
     dtypes: tuple[str, ...]
+    # rank → "not launched", "scheduled", "started", "completed", "unknown".
     state_by_rank: Mapping[int, str]
-    """rank → "not launched", "scheduled", "started", "completed", "unknown"."""
     frames: tuple[Frame, ...] = ()
 
 
@@ -106,6 +104,15 @@ class RuledOut:
 
 
 @dataclass(frozen=True, slots=True)
+class AlsoPossible:
+    """An explanation that fits nearly as well."""
+
+    kind: str
+    culprits: tuple[int, ...]
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
 class Lateness:
     """How much one rank kept the others waiting, for kind "slow" (and as context elsewhere)."""
 
@@ -150,10 +157,13 @@ class Diagnosis:
     next_steps: tuple[str, ...]
     evidence: tuple[Finding, ...]
     gaps: tuple[Gap, ...]
+    # What people see as the first word: hang, crash, pause, slow, ok or unknown.
+    outcome: str = "hang"
+    also_possible: tuple[AlsoPossible, ...] = ()
+    # What happened in a few words, for the first line: ``rank 14 never launched all_to_all #45265``.
     headline: str = ""
-    """What happened in a few words, for the first line: ``rank 14 never launched all_to_all #45265``."""
+    # How long the longest-waiting victim had waited when the evidence was taken.
     waiting_s: float | None = None
-    """How long the longest-waiting victim had waited when the evidence was taken."""
     lateness: tuple[Lateness, ...] = ()
     nodes: Mapping[int, str] = field(default_factory=dict)
     completeness: Completeness | None = None
@@ -162,10 +172,11 @@ class Diagnosis:
 
     @property
     def exit_status(self) -> int:
-        """0 no hang; 1 a hang with a named cause; 3 a hang whose cause the evidence does not name.
+        """0 no hang; 1 a hang or a failure with a named cause; 3 one whose cause the evidence does not name, or where
+        nobody can tell whether all is well.
 
         A mismatch or a slow rank that did not hang anything is still a finding, but the job went on: 0.
         """
-        if not self.hang:
+        if self.outcome in ("ok", "slow", "pause"):
             return 0
-        return 3 if self.kind == "unknown" else 1
+        return 3 if self.kind in ("unknown", "none") else 1

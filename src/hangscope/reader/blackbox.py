@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 
 from hangscope.errors import DamagedError
-from hangscope.model import BlackBox, BlackBoxComm, BlackBoxOp, Gap, ProxyLink, ProxyOp, ProxyStep, Source
+from hangscope.model import BlackBox, BlackBoxComm, BlackBoxOp, Gap, Process, ProxyLink, ProxyOp, ProxyStep, Source
 from hangscope.reader.identity import Identity
 from hangscope.reader.lines import RANK_LIMIT
-from hangscope.reader.rosters import NETWORK, Note
+from hangscope.reader.rosters import NETWORK, Statement
 from hangscope.reader.values import host_name
 
 MAGIC = b"\xffHSNCCLB"
@@ -288,10 +288,10 @@ def _state(number: int) -> str:
 # ---- whose it is -----------------------------------------------------------------------------------------------------
 
 
-def notes(boxes: list[BlackBox]) -> list[Note]:
+def statements(boxes: list[BlackBox]) -> list[Statement]:
     """Rank, node and pid as the boxes have them."""
     return [
-        Note(NETWORK, box.source, rank=box.rank, node=box.host, pid=box.pid)
+        Statement(NETWORK, Process(rank=box.rank, node=box.host, pid=box.pid, source=box.source))
         for box in boxes
         if box.rank is not None and box.host
     ]

@@ -1,4 +1,7 @@
-"""Chooses which dumps to use: one for each rank and backend, of the newest attempt. Nothing is dropped in silence."""
+"""Chooses which dumps to use: one for each rank and backend, the newest. Nothing is dropped in silence.
+
+Whether the dumps of different ranks are of one attempt is not asked here: `diagnosis/testimony.py` compares them.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,6 @@ from typing import Any
 import numpy as np
 
 from hangscope.model import UNKNOWN, Gap, Source
-from hangscope.reader.attempts import stale
 from hangscope.reader.ranks import claim
 from hangscope.reader.raw import RawDump
 
@@ -29,15 +31,9 @@ def choose(raws: Sequence[RawDump], gaps: list[Gap]) -> tuple[list[tuple[int, Ra
             gaps.append(Gap("rank of a dump", why, None, raw.node, Source(raw.file)))
         if claimed.rank is not None:
             owned.append((claimed.rank, raw))
-    old = stale([raw for _, raw in owned])
     by_rank: dict[int, list[RawDump]] = defaultdict(list)
-    for index, (rank, raw) in enumerate(owned):
-        if index in old:
-            why = f"its last entry is {old[index] / 6e10:.0f} min older than the first entry of the newer dumps"
-            what = f"stale: this dump of rank {rank} is of an older attempt"
-            gaps.append(Gap(what, why, rank, raw.node, Source(raw.file)))
-        else:
-            by_rank[rank].append(raw)
+    for rank, raw in owned:
+        by_rank[rank].append(raw)
     used: list[tuple[int, RawDump]] = []
     duplicates: list[tuple[str, str]] = []
     for rank, candidates in sorted(by_rank.items()):

@@ -16,8 +16,8 @@ from typing import Any
 
 from hangscope.errors import DamagedError
 from hangscope.incident.layout import MANIFEST
-from hangscope.model import Gap, Source
-from hangscope.reader import archives, counters, dumps, files, pickles, ras, rosters
+from hangscope.model import BlackBox, Gap, Source
+from hangscope.reader import archives, blackbox, counters, dumps, files, pickles, ras, rosters
 from hangscope.reader.files import Found
 from hangscope.reader.limits import DEFAULT as LIMITS
 from hangscope.reader.ranks import rank_from_name
@@ -69,6 +69,7 @@ class Evidence:
             or self.answers
             or self.errors
             or self.snapshots
+            or self.boxes
             or self.refusals
         )
 

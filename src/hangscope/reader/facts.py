@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from hangscope.model import (
+    FATAL_ERROR,
     GLOO_SIZE,
     Frame,
     KernelMessage,
@@ -149,7 +150,7 @@ def python_errors(text: TextFile, times: Times, who: Identity) -> list[PythonErr
         found.append(
             PythonError(
                 rank,
-                "Fatal Python error",
+                FATAL_ERROR,
                 note.text,
                 _crash_frames(text, note.number),
                 text.torch.source(note.number),

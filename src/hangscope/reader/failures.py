@@ -367,7 +367,7 @@ class FailureLog:
         return True
 
     def _bare_warning(self, line: Line, match: re.Match[str]) -> None:
-        text = match["text"] or match["cut"] or match["last"]
+        text = match["text"] or match["cut"] or match["last"] or ""
         warned = read_warning(text)
         kind, effect = failure_of(warned, text)
         if kind is not None:

@@ -54,7 +54,7 @@ class _Found:
     """Everything that the dumps say about one group."""
 
     members: Members | None = None
-    inferred: bool = False
+    members_seen: bool = False
     name: str = ""
     desc: str = ""
     ranks: set[int] = field(default_factory=set)
@@ -245,9 +245,9 @@ def _settle_pools(
         if entry.sizes:
             # A table that only counts: certain where the count fits, otherwise not known.
             if entry.sizes == {len(world)}:
-                entry.members, entry.inferred = world, True
+                entry.members, entry.members_seen = world, True
             elif entry.sizes == {len(entry.ranks)}:
-                entry.members, entry.inferred = tuple(sorted(entry.ranks)), True
+                entry.members, entry.members_seen = tuple(sorted(entry.ranks)), True
             else:
                 sizes = " or ".join(map(str, sorted(entry.sizes)))
                 why = f"its table says only that there are {sizes}; {len(entry.ranks)} recorded it"
@@ -257,9 +257,9 @@ def _settle_pools(
                 Gap(f"members of {label}", "several groups have this number, and nothing else tells them apart")
             )
         elif key in defaults:
-            entry.members, entry.inferred = world, True
+            entry.members, entry.members_seen = world, True
         else:
-            entry.members, entry.inferred = tuple(sorted(entry.ranks)), True
+            entry.members, entry.members_seen = tuple(sorted(entry.ranks)), True
             inferred["unnamed" if key.name is None else key.backend].append(label)
     for kind, labels in sorted(inferred.items()):
         some = ", ".join(sorted(set(labels))[:5]) + (" …" if len(set(labels)) > 5 else "")
@@ -284,7 +284,13 @@ def _add_silent(mentions: Sequence[_Mention], keys: Sequence[_Key], found: dict[
     defaults = {key for mention, key in zip(mentions, keys, strict=True) if mention.is_default}
     families: dict[tuple[str, str, int], list[_Found]] = defaultdict(list)
     for key, entry in found.items():
-        if key.members is None and key.name is not None and key not in defaults and entry.inferred and entry.members:
+        if (
+            key.members is None
+            and key.name is not None
+            and key not in defaults
+            and entry.members_seen
+            and entry.members
+        ):
             families[key.backend, entry.desc, key.serial].append(entry)
     for siblings in families.values() if silent else ():
         size = max(len(entry.members or ()) for entry in siblings)
@@ -349,16 +355,16 @@ def _group(index: int, key: _Key, entry: _Found) -> Group:
     desc = entry.desc
     if key.serial and key.name is not None:
         desc = f"{desc or key.name} (made before, {key.serial})"
-    return Group(index, entry.name, desc, entry.members, key.backend, entry.inferred, entry.open)
+    return Group(index, entry.name, desc, entry.members, key.backend, entry.members_seen, entry.open)
 
 
 def _order(mention: _Mention, group: Group, world: Members) -> Members | None:
     """Global ranks by their number in the group: the dump's own table first."""
     if mention.line is not None and mention.line.members:
         return mention.line.members
-    if group.members is None or (group.inferred and not mention.is_default):
+    if group.members is None or (group.members_seen and not mention.is_default):
         return None
-    return world if group.inferred else group.members
+    return world if group.members_seen else group.members
 
 
 def _by_pg_id(raw: RawDump, mentioned: Sequence[tuple[_Mention, int]]) -> dict[int, int]:

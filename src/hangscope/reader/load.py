@@ -24,9 +24,8 @@ from hangscope.model import (
     Source,
     WatchdogReport,
 )
-from hangscope.reader import counters, dumps, facts, failure_facts, nccl_facts, nccl_logs, scopes
+from hangscope.reader import blackbox, counters, dumps, facts, failure_facts, nccl_facts, nccl_logs, scopes
 from hangscope.reader.evidence import Evidence, gather
-from hangscope.reader.gave_up import reopen
 from hangscope.reader.identity import Identity, identify, merge_nccl
 from hangscope.reader.processes import merge_processes
 from hangscope.reader.restarts import newest_failures, newest_processes, newest_reports
@@ -46,7 +45,7 @@ def load(paths: Sequence[str | Path] | str | Path) -> Job:
         raise NotFoundError(
             f"nothing usable in {', '.join(str(path) for path in given) or 'no paths at all'}{_looked_at(evidence)}",
             hint="looked for flight recorder dumps, training and NCCL logs, launchers' messages, RAS answers, rosters, "
-            "stacks and kernel messages, in files and in .tar and .gz archives",
+            "stacks, kernel messages and black boxes, in files and in .tar and .gz archives",
         )
     return _job(evidence, tuple(str(path) for path in given))
 
@@ -69,7 +68,7 @@ def _job(evidence: Evidence, inputs: tuple[str, ...]) -> Job:
     listed = [(said.process.node, said.process.pid) for said in statements if said.process.pid is not None]
     processes, start_ns, old = newest_processes(merge_nccl(evidence.texts), listed)
     evidence.gaps.extend(old)
-    notes.extend(blackbox.notes(evidence.boxes))
+    statements.extend(blackbox.statements(evidence.boxes))
     for text in evidence.texts:
         statements.extend(facts.launcher_statements(text))
     who = identify(
@@ -171,6 +170,8 @@ def _facts(
     failures = newest_failures(failures, old)
     gaps.extend(old)
     comms = nccl_facts.communicators(who, processes)
+    boxes, older = blackbox.of_ranks(evidence.boxes, who)
+    gaps.extend(older)
     events = nccl_facts.transport_events(who, processes, texts, comms, times)
     kernel = [message for text in texts for message in facts.kernel_messages(text, who)]
     kernel.extend(_counted_kills(evidence))
@@ -195,6 +196,7 @@ def _facts(
         failures=tuple(failure_facts.distinct(failures, watchdog, errors)),
         logs=tuple(scopes.log_scopes(texts, times, _ranks_in_files(watchdog), incident=bool(evidence.manifests))),
         signs_of_life=scopes.signs_of_life(texts, watchdog, stacks, assembled.dumps),
+        blackboxes=boxes,
     ), gaps
 
 

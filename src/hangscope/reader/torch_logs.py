@@ -220,6 +220,8 @@ class TorchLog:
             self.clean_exits.append(Note(line.tag, line.stream, line.number, at=at))
         elif "preparing to dump" in text:
             self.alive.append(Note(line.tag, line.stream, line.number, at=at, hint=default_rank(text)))
+            if not self._same_writer(line, text):  # else a report of its own shows that it lived
+                self._new(line, "status", text, at)
         elif _OOM.search(text) and not in_traceback:
             self.out_of_memory.append(Note(line.tag, line.stream, line.number, text.strip(), at))
         elif match := _FATAL_PYTHON.match(text):

@@ -237,8 +237,8 @@ class Capture:
         """Of all ranks: a killed one leaves its file. Before the first communicator there is none."""
         named = environ.get(FOLDER) or self._settings.get(FOLDER)
         folder = Path(named) if named else self.node.boxes
-        if folder is not None and folder.is_dir():
-            blackbox.save(self.part, folder, [rank.worker.pid for rank in self.ranks])
+        if folder is not None:
+            blackbox.save(self.part, folder, [rank.worker.pid for rank in self.ranks], self._rights())
 
     # ---- node.json ---------------------------------------------------------------------------------------------------
 

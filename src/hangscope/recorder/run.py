@@ -16,7 +16,7 @@ from pathlib import Path
 from hangscope.errors import LaunchError, SettingsError
 from hangscope.incident.layout import safe_name
 from hangscope.incident.touch import Patience, make_private
-from hangscope.recorder import settings, shared, sockets
+from hangscope.recorder import blackbox, settings, shared, sockets
 from hangscope.recorder.agent import Agent
 from hangscope.recorder.evidence import Node
 from hangscope.recorder.identity import Identity, identify

@@ -1,41 +1,24 @@
-"""The rules, one file each. A rule looks at a case and returns what it concludes, or None.
-
-They are asked in this order, and the first that concludes wins: what is directly seen comes before what is inferred.
+"""The rules: a case in, accusations out. None words a headline, says how sure it is, asks another rule
+or changes the case. `weigh.py` chooses among all that they propose; the order here only says who is first among equals.
 """
 
-from hangscope.diagnosis.rules.alone import alone, alone_among_guessed
-from hangscope.diagnosis.rules.deadlock import deadlock
-from hangscope.diagnosis.rules.departed import departed
-from hangscope.diagnosis.rules.died import died
-from hangscope.diagnosis.rules.mismatch import hung_mismatch, silent_mismatch
+from hangscope.diagnosis.rules import alone, cycle, ended, failures, last_word, mismatch, peers, rooted, watchdog_lines
+from hangscope.diagnosis.rules.blocking import blocking
 from hangscope.diagnosis.rules.network import network
-from hangscope.diagnosis.rules.nothing import nothing, undetermined
-from hangscope.diagnosis.rules.other_root import other_root, silent_root
-from hangscope.diagnosis.rules.peers import wrong_peer
-from hangscope.diagnosis.rules.reported import only_silent, ran_ahead, reported_mismatch
-from hangscope.diagnosis.rules.roots import roots
-from hangscope.diagnosis.rules.sizes import other_size
+from hangscope.diagnosis.rules.one_call_more import one_call_more
 from hangscope.diagnosis.rules.slow import slow
-from hangscope.diagnosis.rules.stacks import apart, only_stacks
+from hangscope.diagnosis.rules.transfers import transfers
 
-HANG_RULES = (
-    alone_among_guessed,
-    hung_mismatch,
-    reported_mismatch,
-    other_size,
-    ran_ahead,
-    wrong_peer,
-    other_root,
-    roots,
-    departed,
-    deadlock,
-    died,
-    alone,
-    network,
-    only_silent,
-    apart,
-    undetermined,
-)
-NO_HANG_RULES = (silent_mismatch, silent_root, slow, nothing, only_stacks)
+_CALLS_DIFFER = (mismatch.hung_mismatch, watchdog_lines.reported_calls, ended.gloo_size)
+_CALLS_MISSING = (watchdog_lines.went_past, one_call_more, rooted.other_root, blocking, ended.ended, alone.alone)
+_WRONG_PEER = (peers.wrong_peer, peers.open_connection, peers.unusual_peer)
+_WAIT_CYCLE = (cycle.call_order, cycle.deadlock, cycle.unusual_order)
+_REPORTED = (failures.reported_mismatch, failures.reported_missing, failures.failure_line, alone.stands_apart)
+_EVERYBODY_IN = (network, transfers, alone.only_one_without_timeout)
+_HANGING = (*_CALLS_DIFFER, *_CALLS_MISSING, *_WRONG_PEER, *_WAIT_CYCLE, *_EVERYBODY_IN)
 
-__all__ = ["HANG_RULES", "NO_HANG_RULES"]
+HANG_RULES = (*_HANGING, *_REPORTED, last_word.hang_unexplained)
+_RUNNING = (mismatch.silent_mismatch, rooted.silent_root, slow, last_word.progress_seen)
+RUNNING_RULES = (*_RUNNING, *_REPORTED, last_word.cannot_tell)
+
+__all__ = ["HANG_RULES", "RUNNING_RULES"]

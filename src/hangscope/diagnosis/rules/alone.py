@@ -1,93 +1,103 @@
-"""absent and gpu without knowing the groups: the one rank that waits in nothing, or whose GPU has nothing to wait in.
+"""absent and gpu, where nothing says who waits for which rank: the few that differ from everybody else.
 
 Whoever is kept waiting is inside something. That needs no members: where all others are inside an operation, a rank
 that has finished all that it launched is what they wait for; where all other GPUs have started what they wait in, a GPU
-that has not started its oldest operation is stuck before it.
+that has not started its oldest operation is stuck before it. In logs, it is the live rank that reported no timeout; in
+stacks, the one that stands at another line, which says where to look, no more.
 """
 
-from __future__ import annotations
+from collections import Counter
+from collections.abc import Iterator
 
-from collections.abc import Collection
+import numpy as np
 
-from hangscope.diagnosis.align import is_guessed
-from hangscope.diagnosis.case import Case, Draft
-from hangscope.diagnosis.rules.died import died
+from hangscope.diagnosis.accusation import Accusation, Accused, Basis, Doubt
+from hangscope.diagnosis.align import members_not_recorded
+from hangscope.diagnosis.case import Case
+from hangscope.diagnosis.code import place, shown
+from hangscope.diagnosis.evidence import cited
 from hangscope.diagnosis.verdict import Finding
-from hangscope.diagnosis.words import plural, ranks_text, sentence
-from hangscope.model import State
+from hangscope.diagnosis.words import ranks_text
+from hangscope.model import State, ThreadStack
+from hangscope.words import plural, verb
 
+# One rank, or at most one in so many: more would rather mean that their dumps were taken at another time.
 _FEW = 8
-"""One rank, or at most one in so many: more would rather mean that their dumps were taken at another time."""
+_LEAST_STACKS = 3
+# At most one rank in so many may stand elsewhere: more than that are roles, not culprits.
+_FEW_ELSEWHERE = 4
 
 
-def alone_among_guessed(case: Case) -> Draft | None:
-    """Who was seen to end, or is alone: the first question where nothing says who is in which group (torch 2.2)."""
-    if not any(is_guessed(case.groups[w.group]) for w in case.waits.all):
-        return None
-    return died(case) or _alone(case)
+def alone(case: Case) -> Iterator[Accusation]:
+    """The few ranks that wait in nothing, or whose GPU waits in nothing, while everybody else does.
+
+    Asked where nothing says who is in which group (torch 2.2), at which place of it an operation is, or its peer.
+    """
+    nowhere = [w for w in case.waits.all if (not w.counterparts if w.point_to_point else w.seq is None)]
+    unplaced = nowhere or any(members_not_recorded(case.groups[w.group]) for w in case.waits.all)
+    seen = {rank: mine for rank, mine in case.progress.of.items() if mine.own_record}
+    if not unplaced or len(seen) < len(case.job.ranks):
+        return  # whose recording is missing may as well be the one
+    idle = [rank for rank, mine in seen.items() if not mine.inside]
+    not_started = [rank for rank, mine in seen.items() if mine.inside and mine.inside[0].state is State.SCHEDULED]
+    # Where nothing says that it hangs at all, in a job that runs some GPU is always on its way.
+    running = len(not_started) > 1 and not case.hang.age_known
+    ranks, kind = idle or not_started, "absent" if idle else "gpu"
+    few = len(ranks) * _FEW <= len(seen) or (len(ranks) == 1 and len(seen) > 2)
+    if ranks and few and (idle or (not running and all(mine.timing for mine in seen.values()))):
+        yield _accusation(case, ranks, kind)
 
 
-def alone(case: Case) -> Draft | None:
-    """Who is alone, where an operation's place in its group, or its peer, is not known."""
-    unplaced = any(not w.counterparts if w.point_to_point else w.seq is None for w in case.waits.all)
-    return _alone(case) if unplaced else None
-
-
-def _alone(case: Case) -> Draft | None:
-    """The few ranks that wait in nothing, or whose GPU waits in nothing, while everybody else does."""
-    seen = {rank: s for rank, s in case.standings.of.items() if s.source in ("dump", "poll") and s.whole}
-    if len(seen) < len(case.job.ranks) or any(s.outdated for s in seen.values()):
-        return None  # whose recording is missing may as well be the one
-    idle = [rank for rank, standing in seen.items() if not standing.inside]
-    not_started = [rank for rank, s in seen.items() if s.inside and s.inside[0].state is State.SCHEDULED]
-    if idle:
-        return _draft(case, idle, "absent") if _few(idle, seen) else None
-    if len(not_started) > 1 and case.stuck.timeless:
-        return None  # nothing says that it hangs at all, and in a job that runs some GPU is always on its way
-    if not_started and all(s.timing for s in seen.values()) and _few(not_started, seen):
-        return _draft(case, not_started, "gpu")
-    return None
-
-
-def _few(ranks: list[int], everyone: Collection[int]) -> bool:
-    return len(ranks) * _FEW <= len(everyone) or (len(ranks) == 1 and len(everyone) > 2)
-
-
-def _draft(case: Case, ranks: list[int], kind: str) -> Draft:
-    wait = max(case.waits.all, key=lambda w: len(w.inside))
-    one = len(ranks) == 1
-    others = len(case.job.ranks) - len(ranks)
-    if kind == "absent":
-        what = f"{'is' if one else 'are'} inside nothing, while all others wait in something"
-        why = "has finished everything it launched, while all others wait in something"
-        shown = f"{'has' if one else 'have'} finished every operation launched there"
-    else:
-        what = f"launched what {'its GPU does' if one else 'their GPUs do'} not get to, while all others started theirs"
-        why = "launched an operation that its GPU does not start, while all others started theirs"
-        shown = "launched an operation that the GPU has not started"
+def _accusation(case: Case, ranks: list[int], kind: str) -> Accusation:
     last = case.last_operation(ranks[0])
-    title = f"{last.title}" if last is not None else "an operation"
-    frames = case.user_frames(last.frames) if last is not None else ()
-    line = f" after {frames[0].split('  ')[0]}" if frames else ""
-    return Draft(
-        kind=kind,
-        headline=f"{ranks_text(ranks)} {what}",
-        summary=f"{sentence(case.whom(ranks))} {what}: "
-        f"{plural(others, 'rank')} {'waits' if others == 1 else 'wait'}, as in {case.title(wait)}.",
-        confidence="medium" if one else "low",
-        rule=f"{kind}: everybody who is kept waiting is inside something; who belongs to which group is not recorded",
-        culprits=dict.fromkeys(ranks, why),
-        wait=wait,
-        why=[
-            Finding(f"{ranks_text(ranks)} {shown}; the last is {title}", case.source(ranks[0], last), frames),
-            Finding(
-                f"the other {plural(others, 'rank')} {'is' if others == 1 else 'are'} inside unfinished operations"
-            ),
-        ],
-        next_steps=[
-            f"code: see what {ranks_text(ranks)} {'does' if one else 'do'}{line} (data loading, checkpoint, a branch)"
-            if kind == "absent"
-            else f"node: check the GPU of {ranks_text(ranks)}: nvidia-smi -q, dmesg | grep -i xid",
-        ],
-        victims_of=set(ranks),
-    )
+    others = len(case.job.ranks) - len(ranks)
+    text = f"{verb(ranks, 'has', 'have')} finished every operation launched there"
+    if kind == "gpu":
+        text = "launched an operation whose kernel never started"
+    title, frames = (last.title, shown(last.frames)) if last is not None else ("an operation", ())
+    found = [Finding(f"{ranks_text(ranks)} {text}; the last is {title}", case.source(ranks[0], last), frames)]
+    inside = f"{'is' if others == 1 else 'are'} inside unfinished operations"
+    found.append(Finding(f"the other {plural(others, 'rank')} {inside}"))
+    accused, waits = [Accused(rank, kind, title) for rank in ranks], case.waits.all
+    wait = max(waits, key=lambda w: len(w.inside))
+    doubts = [Doubt.OTHER_GROUPS_POSSIBLE] if len(ranks) > 1 else ()
+    return Accusation(Basis.IDLE, kind, accused, wait, findings=found, doubts=doubts, explains=waits)
+
+
+def only_one_without_timeout(case: Case) -> Iterator[Accusation]:
+    """Every other rank reported a timeout of its own; this one lives and did not: probably they wait for it."""
+    complained = {r.rank for r in case.job.facts.watchdog if r.kind in ("timeout", "async_error")}
+    answered, rest = {r.rank for r in case.job.facts.watchdog} - complained, set(case.job.ranks) - complained
+    unfinished = np.any(case.job.ops.column("state") != State.COMPLETED)
+    if unfinished or not answered or rest != answered or len(rest) * 4 > len(case.job.ranks):
+        return
+    text = f"{ranks_text(complained)} reported a timeout of their own; {ranks_text(rest)} only answered the signal"
+    found = [cited(text, next(r.source for r in case.job.facts.watchdog if r.rank in rest))]
+    accused, waits = [Accused(rank, "absent") for rank in sorted(rest)], case.waits.all
+    wait = max(waits, key=lambda w: len(w.inside), default=None)
+    yield Accusation(Basis.NO_TIMEOUT, "absent", accused, wait, findings=found, explains=waits)
+
+
+def stands_apart(case: Case) -> Iterator[Accusation]:
+    """Ranks whose main thread stands elsewhere than most others', where nothing else was recorded."""
+    stacks = case.stacks.of_all(case.job.ranks)
+    if len(stacks) < _LEAST_STACKS or len(stacks) < len(case.job.ranks):
+        return
+    # Ranks of different roles come to the same wait by different lines: then the innermost one is compared alone.
+    odd = _odd(stacks, 8) or _odd(stacks, 1)
+    if not odd:
+        return
+    first, count = next(rank for rank in stacks if rank not in odd), plural(len(stacks) - len(odd), "rank")
+    texts = {**{r: f"rank {r} stands here" for r in odd[:3]}, first: f"{count} like rank {first} stand here"}
+    found = [Finding(text, (stacks[r].source,), shown(stacks[r].frames, 4)) for r, text in texts.items()]
+    accused = [Accused(rank, "absent", text=place(stacks[rank].frames) or "an unknown place") for rank in odd]
+    usual, waits = f"the other {count} at {place(stacks[first].frames)}", case.waits.all
+    yield Accusation(Basis.STANDS_APART, "absent", accused, findings=found, detail=usual, explains=waits)
+
+
+def _odd(stacks: dict[int, ThreadStack], depth: int) -> list[int]:
+    """The few that stand elsewhere than most, by so many frames of the user's code."""
+    places = {rank: shown(stack.frames, depth) for rank, stack in stacks.items()}
+    usual = Counter(places.values()).most_common(1)[0][0]
+    odd = sorted(rank for rank, mine in places.items() if mine != usual)
+    return odd if usual and len(odd) * _FEW_ELSEWHERE <= len(stacks) else []

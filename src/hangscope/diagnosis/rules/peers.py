@@ -1,218 +1,153 @@
 """mismatch, point-to-point: a rank sends to, or receives from, another peer than the one that waits for it."""
 
-from __future__ import annotations
+from collections import Counter
+from collections.abc import Iterator
 
-from hangscope.diagnosis.case import Case, Draft
-from hangscope.diagnosis.custom import departures
+from hangscope.diagnosis.accusation import Accusation, Accused, Basis, Doubt
+from hangscope.diagnosis.call_order import outliers
+from hangscope.diagnosis.case import Case
+from hangscope.diagnosis.code import shown
+from hangscope.diagnosis.evidence import cited, outlier_finding, who_waits
 from hangscope.diagnosis.p2p import counterpart_of
-from hangscope.diagnosis.rules.departed import departure_finding
-from hangscope.diagnosis.standing import Place
+from hangscope.diagnosis.progress import Place
 from hangscope.diagnosis.verdict import Finding
 from hangscope.diagnosis.waits import Because, Wait
-from hangscope.diagnosis.words import ranks_text, sentence
+from hangscope.diagnosis.words import ranks_text
 from hangscope.model import Communicator, Kind
+from hangscope.words import verb
+
+# ---- from dumps ------------------------------------------------------------------------------------------------------
 
 
-def wrong_peer(case: Case) -> Draft | None:
+def wrong_peer(case: Case) -> Iterator[Accusation]:
     """A rank inside a call whose peer has moved on, while another rank waits for it in a call it never made."""
-    return _from_dumps(case) or _from_connections(case) or _from_custom(case)
-
-
-def _from_dumps(case: Case) -> Draft | None:
-    ops = case.job.ops
-    suspects: dict[int, tuple[Wait, int, Wait]] = {}
-    for wait in case.waits.all:
-        if not wait.point_to_point:
-            continue
-        rank = wait.inside[0].rank
-        lonely = [(row, c) for row, c in wait.counterparts if c.place is Place.NOT_LAUNCHED and c.certain]
-        if not lonely:
-            continue
-        row, other = lonely[0]
-        kind = int(ops.column("kind")[row])
-        for against in case.waits.waits_on(rank):
-            if not against.point_to_point or against is wait or against.inside[0].rank == other.peer:
-                continue
-            # Somebody offers what this rank asks another for: a send to it while it receives elsewhere, or the reverse.
-            opposite = Kind.SEND if kind == Kind.RECV else Kind.RECV
-            offered = [
-                r
-                for r, c in against.counterparts
-                if c.peer == rank
-                and int(ops.column("kind")[r]) == opposite
-                and c.place in (Place.NOT_LAUNCHED, Place.QUEUED)
-            ]
-            if offered and _moved_on(case, other.peer, rank):
-                suspects[rank] = (wait, row, against)
-    if not suspects:
-        return None
+    suspects = _suspects(case)
     if len(suspects) > 1:
-        # Those who wait for one with the wrong peer look alike; who left custom is the one.
-        odd = departures(case.standings, sorted(suspects), len(case.job.ranks))
+        # Those who wait for one with the wrong peer look alike; whose call is unusual is the one.
+        odd = outliers(case.progress, sorted(suspects), len(case.job.ranks))
         suspects = {rank: found for rank, found in suspects.items() if rank in odd} or suspects
-    culprits: dict[int, str] = {}
-    why: list[Finding] = []
-    for rank, (_, row, against) in sorted(suspects.items()):
-        operation = ops[row]
-        giver = against.inside[0].rank
-        culprits[rank] = f"called {operation.title}, but rank {giver} waits for it"
-        why.append(
-            Finding(
-                f"rank {rank} is inside {operation.title}, which its peer never answers, "
-                f"while rank {giver} is inside {case.title(against)} and waits for rank {rank}",
-                (*case.source(rank, operation), *case.source(giver)),
-                case.user_frames(operation.frames),
-            )
-        )
-    first = min(suspects)
-    wait, row, against = suspects[first]
-    operation = ops[row]
-    return Draft(
-        kind="mismatch",
-        headline=f"{ranks_text(culprits)} called {operation.title}; rank {against.inside[0].rank} waits "
-        f"for another peer",
-        summary=f"{sentence(case.who(first))} called {operation.title}, but rank {against.inside[0].rank} "
-        f"waits for it in "
-        f"{case.title(against)}: sender and receiver do not name each other, and the job hangs.",
-        confidence="high" if len(culprits) == 1 else "medium",
-        rule="mismatch: a point-to-point call names a peer that moved on, while another rank offers what it asks for",
-        culprits=culprits,
-        wait=wait,
-        why=why,
-        next_steps=[f"code: check the peer in the call at {case.user_frame(operation.frames) or operation.title}"],
-    )
+    if not suspects:
+        return
+    accused: list[Accused] = []
+    findings: list[Finding] = []
+    for rank, (row, _, against) in sorted(suspects.items()):
+        operation, giver = case.job.ops[row], against.inside[0].rank
+        accused.append(Accused(rank, "mismatch", operation.title, text=f"but rank {giver} waits for it"))
+        text = f"rank {rank} is inside {operation.title}, which its peer never answers, while rank {giver} is inside "
+        text += f"{case.names.wait(against)} and waits for rank {rank}"
+        sources = (*case.source(rank, operation), *case.source(giver))
+        findings.append(Finding(text, sources, shown(operation.frames)))
+    _, wait, against = suspects[min(suspects)]
+    basis, doubts = Basis.PEER_ELSEWHERE, [Doubt.TWO_SIDES] if len(accused) > 1 else ()
+    text = f"{accused[0].text} in {case.names.wait(against)}"
+    waits = [w for _, own, other in suspects.values() for w in (own, other)]
+    yield Accusation(basis, "mismatch", accused, wait, findings=findings, doubts=doubts, detail=text, explains=waits)
 
 
-def _moved_on(case: Case, peer: int, rank: int) -> bool:
-    """The peer is inside something else that waits for this rank in turn: it will never make this call.
+def _suspects(case: Case) -> dict[int, tuple[int, Wait, Wait]]:
+    """rank → its row, what it waits in, and what waits for it."""
+    found: dict[int, tuple[int, Wait, Wait]] = {}
+    for wait in case.waits.all:
+        lonely = [(row, c) for row, c in wait.counterparts if c.place is Place.NOT_LAUNCHED and c.common_start]
+        for row, other in lonely[:1] if wait.point_to_point else ():
+            rank = wait.inside[0].rank
+            for against in case.waits.waits_on(rank):
+                elsewhere = against.point_to_point and against is not wait and against.inside[0].rank != other.peer
+                # Its peer is inside something else that waits for this rank in turn: it will never make this call.
+                # An idle peer has not gone on; it is late, and blocks others by itself.
+                moved_on = case.waits.of.get(other.peer) and case.waits.chain(other.peer, {rank})
+                if elsewhere and moved_on and _offers(case, against, rank, row):
+                    found[rank] = (row, wait, against)
+    return found
 
-    An idle peer has not gone on; it is late, and a root of its own.
-    """
-    return bool(case.waits.of.get(peer)) and bool(case.waits.chain(peer, {rank}))
+
+def _offers(case: Case, against: Wait, rank: int, row: int) -> bool:
+    """Whether somebody offers what this rank asks another for: a send to it while it receives, or the reverse."""
+    kinds = case.job.ops.column("kind")
+    opposite = Kind.SEND if int(kinds[row]) == Kind.RECV else Kind.RECV
+    unmet = [(r, c) for r, c in against.counterparts if c.place in (Place.NOT_LAUNCHED, Place.QUEUED)]
+    return any(c.peer == rank and int(kinds[r]) == opposite for r, c in unmet)
 
 
-# ---- from custom: the call looks finished, because its launch never ended ------------------------------------------
+# ---- from habit: the call looks finished, because its launch never ended --------------------------------------------
 
 
-def _from_custom(case: Case) -> Draft | None:
-    """A rank that is missed, and whose last calls name another peer than is the custom there; that one never answered.
+def unusual_peer(case: Case) -> Iterator[Accusation]:
+    """A rank that is missed, and whose last calls name another peer than is usual there; that one never answered.
 
     A batch is recorded as a whole before it is launched: a rank that is stuck connecting to the wrong peer has it in
     its dump, often as completed.
     """
-    missed = {
-        rank
-        for wait in case.waits.all
-        for rank, because in wait.blockers.items()
-        if wait.point_to_point and because is Because.NOT_LAUNCHED
-    }
-    idle = sorted(rank for rank in missed if all(not unit.rows for unit in case.standings.of[rank].inside))
-    for departure in departures(case.standings, idle, len(case.job.ranks)).values():
-        call, usual = case.job.ops[departure.row], case.job.ops[departure.usual_row]
+    waits = [w for w in case.waits.all if w.point_to_point]
+    missed = {rank for w in waits for rank, because in w.blockers.items() if because is Because.NOT_LAUNCHED}
+    idle = sorted(rank for rank in missed if all(not unit.rows for unit in case.progress.of[rank].inside))
+    for outlier in outliers(case.progress, idle, len(case.job.ranks)).values():
+        call, usual = case.job.ops[outlier.row], case.job.ops[outlier.usual_row]
         peer = call.destination if call.kind is Kind.SEND else call.source
-        if call.kind not in (Kind.SEND, Kind.RECV) or call.kind is not usual.kind or call.frames != usual.frames:
+        same = call.kind in (Kind.SEND, Kind.RECV) and (call.kind, call.frames) == (usual.kind, usual.frames)
+        if not same or peer is None or _answered(case, call.row, call.rank, peer):
             continue
-        if peer is None or _answered(case, call.row, call.rank, peer):
-            continue
-        waiting = [w for w in case.waits.waits_on(departure.rank) if w.point_to_point]
+        waiting = [w for w in case.waits.waits_on(outlier.rank) if w.point_to_point]
         who = ranks_text({rank for w in waiting for rank in w.waiters})
-        text = f"called {call.title}, which rank {peer} does not answer, while {who} "
-        text += f"{'waits' if len(waiting) == 1 else 'wait'} for it"
-        return Draft(
-            kind="mismatch",
-            headline=f"rank {departure.rank} {text}",
-            summary=f"{sentence(case.who(departure.rank))} {text}: sender and receiver do not name each other, and the "
-            "job hangs.",
-            confidence="high" if departure.sure else "medium",
-            rule="mismatch: a point-to-point call names another peer than is the custom there, and it does not answer",
-            culprits={departure.rank: text},
-            wait=waiting[0],
-            why=[
-                departure_finding(case, departure),
-                Finding(f"rank {peer} never made the other side of {call.title}", case.source(peer)),
-                Finding(f"{who} {'is' if len(waiting) == 1 else 'are'} inside {case.title(waiting[0])}"),
-            ],
-            next_steps=[f"code: check the peer that rank {departure.rank} passes to {call.title}"],
-        )
-    return None
+        text = f"which rank {peer} does not answer, while {who} {verb(waiting, 'waits', 'wait')} for it"
+        silence = Finding(f"rank {peer} never made the other side of {call.title}", case.source(peer))
+        found = [outlier_finding(case, outlier), silence, who_waits(case, waiting[0])]
+        accused = [Accused(outlier.rank, "mismatch", call.title, text=text)]
+        basis, doubts = Basis.PEER_UNUSUAL, [Doubt.FEW_CONFIRM] if outlier.few_votes else ()
+        yield Accusation(basis, "mismatch", accused, waiting[0], findings=found, doubts=doubts, detail=text)
+        return
 
 
 def _answered(case: Case, row: int, rank: int, peer: int) -> bool:
-    """Whether the peer is known to have made the other side of a call."""
-    standing = case.standings.of.get(peer)
-    if standing is None or standing.source != "dump" or not standing.whole:
+    """Whether the peer made the other side of a call, as far as anybody can say."""
+    other = case.progress.of.get(peer)
+    if other is None or other.source != "dump" or not other.own_record:
         return True  # nobody can say that it did not
-    return counterpart_of(row, rank, peer, case.standings).row is not None
+    return counterpart_of(row, rank, peer, case.progress).row is not None
 
 
 # ---- from NCCL's log: torch makes a communicator of two for an unbatched send or receive, then records the call ------
 
 
-def _from_connections(case: Case) -> Draft | None:
+def open_connection(case: Case) -> Iterator[Accusation]:
     """Ranks that are stuck making a two-rank communicator with a peer that is elsewhere.
 
     In a pair's communicator the lower global rank is number 0. A rank whose possible peers have all gone on has named
     the wrong one; a rank that could still be waiting for such a rank is its victim.
     """
     open_pairs = _open_pairs(case)
-    if not open_pairs or not set(case.waits.roots()) & set(open_pairs):
-        return None
-    idle = set(open_pairs)
-    wrong: dict[int, str] = {}
-    victims: set[int] = set()
-    for rank, part in sorted(open_pairs.items()):
-        higher = part.rank_in_comm == 0
-        possible = {r for r in case.job.ranks if (r > rank if higher else r < rank)}
-        still_there = (possible & idle) - {rank}
-        if not still_there:
-            direction = "above" if higher else "below"
-            wrong[rank] = f"connects to a peer {direction} it, and all of those went on"
-        else:
-            victims.add(rank)
-    tied = not wrong
-    culprits = wrong or dict.fromkeys(sorted(idle), "waits for a peer that connects to another rank")
+    if not set(case.waits.blocking()) & set(open_pairs):
+        return
+    side = {rank: "above" if part.rank_in_comm == 0 else "below" for rank, part in open_pairs.items()}
+    # Of those that are open, the highest has nobody above it, the lowest nobody below.
+    outermost = {"above": max(open_pairs), "below": min(open_pairs)}
+    astray = [rank for rank in open_pairs if rank == outermost[side[rank]]]
+    wrong = {rank: f"a peer {side[rank]} it, and all of those went on" for rank in astray}
+    named = wrong or dict.fromkeys(open_pairs, "a peer that connects to another rank")
+    victims = set(open_pairs) - set(named)
     waiting = [w for w in case.waits.all if set(w.blockers) & set(open_pairs)]
-    why = [
-        Finding(
-            f"rank {rank} is making a communicator of two ranks that nobody completes "
-            f"(it is its rank {part.rank_in_comm}, so its peer is {'above' if part.rank_in_comm == 0 else 'below'} "
-            f"rank {rank})",
-            (part.source,) if part.source else (),
-        )
-        for rank, part in sorted(open_pairs.items())
-    ]
-    if victims and not tied:
-        why.append(
-            Finding(f"{ranks_text(victims)} can only be waiting for {ranks_text(culprits)}: everybody else went on", ())
-        )
-    return Draft(
-        kind="mismatch",
-        headline=f"{ranks_text(culprits)} {'connects' if len(culprits) == 1 else 'connect'} to a "
-        f"point-to-point peer that is elsewhere",
-        summary=f"{sentence(ranks_text(culprits))} {'is' if len(culprits) == 1 else 'are'} stuck "
-        f"connecting for a send or receive to a peer "
-        f"that does not answer, while {ranks_text(victims) if victims else 'the others'} "
-        f"{'waits' if len(victims) == 1 else 'wait'}: sender and receiver do not name each other.",
-        confidence="medium",
-        rule="mismatch: unfinished two-rank communicators in NCCL's log that do not pair up",
-        culprits=culprits,
-        wait=waiting[0] if waiting else None,
-        why=why,
-        next_steps=[f"code: check the peer that {ranks_text(culprits)} passes to send or recv"],
+    findings = []
+    for rank, part in open_pairs.items():
+        peer = f"it is its rank {part.rank_in_comm}, so its peer is {side[rank]} rank {rank}"
+        text = f"rank {rank} is making a communicator of two ranks that nobody completes ({peer})"
+        findings.append(cited(text, part.source))
+    if victims:
+        text = f"{ranks_text(victims)} can only be waiting for {ranks_text(named)}: everybody else went on"
+        findings.append(Finding(text))
+    accused = [Accused(rank, "mismatch", text=text) for rank, text in named.items()]
+    basis, doubts = Basis.OPEN_CONNECTION, () if wrong else [Doubt.TWO_SIDES]
+    wait, others = next(iter(waiting), None), ranks_text(victims) if victims else "the others"
+    yield Accusation(
+        basis, "mismatch", accused, wait, findings=findings, doubts=doubts, detail=others, explains=waiting
     )
 
 
 def _open_pairs(case: Case) -> dict[int, Communicator]:
     """Idle ranks that started a two-rank communicator, never completed it, and whose partner never came."""
-    by_id: dict[str, list[Communicator]] = {}
-    for part in case.job.facts.communicators:
-        by_id.setdefault(part.comm_id, []).append(part)
-    found: dict[int, Communicator] = {}
-    for parts in by_id.values():
-        present = {p.rank for p in parts}
-        for part in parts:
-            if part.size == 2 and part.rank is not None and part.started and not part.completed and len(present) == 1:
-                standing = case.standings.of.get(part.rank)
-                if standing is not None and all(not unit.rows for unit in standing.inside):
-                    found[part.rank] = part
-    return found
+    parts = case.job.facts.communicators
+    ranks = {(p.comm_id, p.rank) for p in parts}
+    sizes = Counter(comm for comm, _ in ranks)
+    idle = {rank for rank, mine in case.progress.of.items() if all(not unit.rows for unit in mine.inside)}
+    alone = [p for p in parts if p.size == 2 and sizes[p.comm_id] == 1 and p.started and not p.completed]
+    found = {p.rank: p for p in alone if p.rank is not None and p.rank in idle}
+    return {rank: found[rank] for rank in sorted(found)}

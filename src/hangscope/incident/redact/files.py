@@ -123,6 +123,8 @@ class Redactor:
         source.seek(0)
         if head.startswith(b"\x1f\x8b"):
             self._gzip(source, out, name)
+        elif head.startswith(_BLACK_BOX):
+            self._black_box(source, out)
         elif pickles.is_pickle(head):
             self._pickle(source, out)
         elif is_header(head[:512]):

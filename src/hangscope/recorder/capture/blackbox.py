@@ -6,12 +6,14 @@ slot begins with, and carries the time at which it was taken: so a later reader 
 
 from __future__ import annotations
 
+import glob
 import struct
 import time
 from collections.abc import Collection
 from pathlib import Path
 
 from hangscope.recorder.part import Part
+from hangscope.recorder.rights import Rights
 
 MAGIC = b"\xffHSNCCLB"
 LAYOUT = 1
@@ -20,17 +22,23 @@ MAX_BYTES = 80 << 20
 _TABLES_AT, _TABLES, _COPIED_AT = 128, 5, 208
 
 
-def save(part: Part, folder: Path, pids: Collection[int]) -> int:
+def save(part: Part, folder: Path, pids: Collection[int], rights: Rights | None = None) -> int:
     """Copy the black boxes of these processes, all where none is theirs; how many there were.
 
-    A folder may also hold those of an earlier start of the same ranks.
+    A folder may also hold those of an earlier start of the same ranks. It is named by a rank's environment, so it is
+    read with that rank's rights.
     """
-    files = sorted(folder.glob(f"*{SUFFIX}"))
+    rights = rights or Rights()
+    try:
+        files = sorted(rights.find(f"{glob.escape(str(folder))}/*{SUFFIX}"))
+    except OSError as error:
+        part.gap("black boxes", f"{folder} cannot be listed: {error.strerror}")
+        return 0
     ours = [path for path in files if path.name.removesuffix(SUFFIX).rpartition(".")[2] in {str(pid) for pid in pids}]
     saved = 0
     for path in ours or files:
         try:
-            data = copy_of(path)
+            data = copy_of(path, rights)
         except OSError as error:
             part.gap(f"black box {path.name}", f"{type(error).__name__}: {error}")
             continue
@@ -42,15 +50,12 @@ def save(part: Part, folder: Path, pids: Collection[int]) -> int:
     return saved
 
 
-def copy_of(path: Path) -> bytes | None:
+def copy_of(path: Path, rights: Rights | None = None) -> bytes | None:
     """A copy that a reader can trust slot by slot; None where the file is no black box."""
-    if path.stat().st_size > MAX_BYTES:
-        return None
-    with path.open("rb") as stream:
-        first = bytearray(stream.read())
-        now_ns = time.time_ns()
-        stream.seek(0)
-        second = stream.read()
+    rights = rights or Rights()
+    first = bytearray(rights.read(path, MAX_BYTES))
+    now_ns = time.time_ns()
+    second = rights.read(path, MAX_BYTES)
     if len(first) < 1024 or not first.startswith(MAGIC) or struct.unpack_from("<I", first, 8)[0] != LAYOUT:
         return None
     for table in range(_TABLES):

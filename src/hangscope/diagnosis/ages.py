@@ -1,0 +1,132 @@
+"""How long operations had been waiting when the evidence was taken, and whether the job hangs at all.
+
+Ages are of one operation each: that a pair has been stuck for minutes says nothing about six others who train.
+"""
+
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from hangscope.columns import grouped, rows_of
+from hangscope.diagnosis.align import Alignment
+from hangscope.diagnosis.answer import Says
+from hangscope.diagnosis.progress import Unit
+from hangscope.diagnosis.waits import Wait, Waits
+from hangscope.model import UNKNOWN, Job, State
+
+# An operation younger than this when the evidence was taken is in flight, not stuck.
+IN_FLIGHT_S = 2.0
+# Where something has hung for so long, what was launched just now belongs to ranks that run.
+_LONG_AGO_S = 20.0
+# Where half of the ranks that wait in it launched something this shortly before their dumps, they run.
+_QUIET_S = 1.0
+# So long an operation may be unfinished while ranks still launch new ones: steps of large jobs take that long.
+_LONG_S = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Hang:
+    """Whether the job hangs, and what says so.
+
+    `age_known` is False where operations are unfinished and nothing says for how long: it may have been a moment.
+    """
+
+    says: Says
+    why: str
+    age_known: bool = True
+
+
+def hang_of(alignment: Alignment, waits: Waits, lost: Collection[int]) -> Hang:
+    """Whether the job hangs. Gives every wait its age, and leaves those out that are merely in flight.
+
+    What waits for a rank that is `lost` (ended or frozen) is no such one, however young.
+    """
+    job, stuck = alignment.job, 0.0
+    timed = [r for r in job.facts.watchdog if r.seq is not None]
+    reported = grouped(((r.rank, r.seq), r.elapsed_ms / 1e3) for r in timed if r.elapsed_ms is not None)
+    for wait in waits.all:
+        ages = [age for unit in wait.inside for age in _ages_s(alignment, unit, reported)]
+        wait.age_s = max(ages, default=None)
+        if wait.age_s is not None and _is_stuck(alignment, waits, wait, wait.age_s):
+            stuck = max(stuck, wait.age_s)
+    if stuck >= _LONG_AGO_S:
+        young = [w for w in waits.all if w.age_s is not None and w.age_s < IN_FLIGHT_S]
+        waits.drop([w for w in young if not any(rank in lost for rank in w.blockers)])
+    return _reported(job, waits, stuck) or _without_age(job, waits)
+
+
+def _reported(job: Job, waits: Waits, stuck_s: float) -> Hang | None:
+    """What says by itself whether the job hangs."""
+    # What was completed since, and more after it, hung in an attempt before.
+    progress, reports = waits.progress, [r for r in job.facts.watchdog if r.kind in ("timeout", "async_error")]
+    timeouts = {r.rank for r in reports if r.seq is None or progress.proven.get(progress.group_of(r), 0) <= r.seq}
+    if timeouts:
+        return Hang(Says.YES, f"PyTorch's watchdog reported it on {len(timeouts)} rank(s)")
+    signals = [r.signalled_by for r in job.facts.watchdog if r.signalled_by is not None]
+    if signals:
+        return Hang(Says.YES, f"rank {signals[0]} signalled a timeout to the others")
+    ends = [p.exit_status for p in job.processes.values()]
+    if len(ends) == len(job.ranks) and all(status == 0 for status in ends):
+        return Hang(Says.NO, "every process exited with status 0")
+    if job.reason in ("stall", "rank-exit", "watchdog", "dump-file") and waits.all:
+        return Hang(Says.YES, f"the evidence was captured because of a {job.reason}")
+    return Hang(Says.YES, f"an operation had been unfinished for {stuck_s:.1f} s") if stuck_s else None
+
+
+def _ages_s(alignment: Alignment, unit: Unit, reported: dict[tuple[int, int | None], list[float]]) -> Iterator[float]:
+    """How long a rank had been waiting, as its watchdog and its dump say."""
+    if not unit.point_to_point and unit.seq is not None:
+        yield from reported.get((unit.rank, unit.seq), ())
+    created = alignment.job.ops.column("created_ns")[unit.row] if unit.row is not None else UNKNOWN
+    dumped = _dumped_ns(alignment, unit.rank)
+    if created >= 0 and dumped > 0:
+        yield (dumped - int(created)) / 1e9
+
+
+def _dumped_ns(alignment: Alignment, rank: int) -> int:
+    """When a rank's dump was taken, on its own clock; UNKNOWN where it does not say.
+
+    The recorder stamps what it had not yet noticed at the time of the dump (torch 2.3-2.15): the newest stamp of an
+    entry that is not retired is when the dump was taken. Calls inside a batch are never retired, but stamped early.
+    """
+    ops, rows = alignment.job.ops, rows_of(alignment.job.ops, rank, retired=0)
+    single = (ops.column("batch")[rows] == UNKNOWN) & ~alignment.point_to_point[rows]
+    rows = rows[single | (ops.column("state")[rows] == State.STARTED)]
+    return max(int(ops.column(c)[rows].max(initial=UNKNOWN)) for c in ("started_ns", "completed_ns"))
+
+
+def _is_stuck(alignment: Alignment, waits: Waits, wait: Wait, age_s: float) -> bool:
+    """Whether the ranks inside launch nothing more, nor do most that they wait for, directly or through others."""
+    if age_s < IN_FLIGHT_S or age_s >= _LONG_S:
+        return age_s >= IN_FLIGHT_S
+    awaited, new = set(wait.waiters), set(wait.waiters)
+    while new:
+        new = {other for rank in new for other in waits.blockers(rank)} - awaited
+        awaited |= new
+    others = awaited.difference(wait.waiters)
+    return all(_quiet_s(alignment, ranks) >= _QUIET_S for ranks in (wait.waiters, others))
+
+
+def _quiet_s(alignment: Alignment, ranks: Collection[int]) -> float:
+    """How long before its dump the middle one of these ranks last launched something, each on its own clock."""
+    ops = alignment.job.ops
+    last = {r: int(ops.column("created_ns")[ops.span(r)].max(initial=UNKNOWN)) for r in ranks}
+    quiet = [dumped - at for r, at in last.items() if at > 0 and (dumped := _dumped_ns(alignment, r)) > 0]
+    return float(np.median(quiet)) / 1e9 if quiet else _LONG_S
+
+
+def _without_age(job: Job, waits: Waits) -> Hang:
+    """Nothing is old, as far as that is known."""
+    known = [w.age_s for w in waits.all if w.age_s is not None]
+    without = {r for w in waits.all for r in w.blockers} - set(job.dumps)
+    if known and without and job.reason != "snapshot":
+        # A rank that died takes the others down within moments, so that their dumps are young.
+        why = f"operations are unfinished, and rank {min(without)}, which they wait for, left no dump"
+        return Hang(Says.YES, why, age_known=False)
+    # In a hang every operation that waits is old: one whose dumps have no stamp is as young as the rest.
+    if known:
+        return Hang(Says.NO, f"the oldest unfinished operation was {max(known):.2f} s old")
+    if not waits.all:
+        return Hang(Says.NO, "no operation is unfinished")
+    return Hang(Says.YES, "operations are unfinished, and nothing says how long they have been", age_known=False)

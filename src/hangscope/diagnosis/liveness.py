@@ -1,0 +1,378 @@
+"""Process liveness: a rank's process ended, is frozen, lives, or nobody can say. Each with what shows it.
+
+A process that ended is a cause only if it ended first. PyTorch's watchdog aborts every victim in the end (SIGABRT), and
+launchers stop the rest of a job with SIGTERM, then SIGKILL: those ends are effects. So is the end of a process whose
+only exception says that a collective timed out or that a peer went away, even where it was the first to give up. How
+ranks ended is put to the vote: where most ended in one way, that way is no cause.
+"""
+
+import signal
+from collections import Counter
+from dataclasses import dataclass
+from enum import Enum, auto
+from functools import cached_property
+
+from hangscope.columns import grouped
+from hangscope.diagnosis.answer import Answer, no, not_known, yes
+from hangscope.diagnosis.verdict import Finding
+from hangscope.model import FATAL_ERROR, Failure, Job, Process, PythonError, Source, TransportEvent
+from hangscope.words import first_line, short
+
+_EFFECTS = (-signal.SIGABRT, -signal.SIGTERM, 128 + signal.SIGABRT, 128 + signal.SIGTERM)
+# Exceptions that say who was stopped, not that a peer was lost.
+_ORDERED = ("KeyboardInterrupt", "SystemExit", FATAL_ERROR)
+# A process that ended this much before all others ended by itself, whatever its status says.
+_FIRST_BY_S = 2.0
+_KILLED = (-signal.SIGKILL, 128 + signal.SIGKILL)
+_GONE = ("gone", "Z")
+# In the text that NCCL and PyTorch print: the peer's process is gone, as far as this one can tell.
+_REMOTE = ("remote process exited", "connection closed", "connection reset", "ncclremoteerror")
+
+
+class Is(Enum):
+    ENDED = "dead"
+    FROZEN = "frozen"
+    ALIVE = "alive"
+    NOT_KNOWN = "unknown"
+
+
+class How(Enum):
+    """In which way it ended or froze."""
+
+    OUT_OF_MEMORY = auto()
+    RAISED = auto()
+    STATUS = auto()
+    GONE = auto()
+    LOST_BY_PEERS = auto()
+    STOPPED = auto()
+    SLEEPS = auto()
+    HOLDS_GIL = auto()
+    ANSWERS_NOTHING = auto()
+    REACTED_TO_NOTHING = auto()
+    ANSWERED = auto()
+    NOTHING_SAID = auto()
+
+
+@dataclass(frozen=True, slots=True)
+class Life:
+    """What is known of one process. `seen`: something saw it; otherwise it was inferred from what is missing.
+    `clean`: it exited with status 0, which is a cause only where others wait for it."""
+
+    state: Is
+    how: How
+    seen: bool = True
+    findings: tuple[Finding, ...] = ()
+    error: PythonError | None = None
+    process: Process | None = None
+    clean: bool = False
+
+
+class Liveness:
+    """The process of every rank of a job."""
+
+    def __init__(self, job: Job) -> None:
+        self.job = job
+        own = [e for e in reversed(job.facts.errors) if not e.consequence]
+        self._errors = {e.rank: e for e in own if e.rank is not None}
+        victims = [e for e in job.facts.errors if e.consequence and e.rank not in self._errors]
+        self._victims = {e.rank for e in victims}
+        self._gave_up = {e.rank for e in victims if e.type not in _ORDERED}
+        self._reports = grouped((report.rank, report) for report in job.facts.watchdog)
+        self._stacks = _answered_stacks(job)
+        self._oom = {k.pid: k for k in job.facts.kernel if k.kind == "oom" and k.pid is not None}
+        self._left = dict(reversed(job.facts.clean_exits))
+        self._ends = _Ends(job)
+        self._losses = _connection_losses(job)
+        shown = {r for r in job.ranks if not self._no_reaction(r)} | set(self._stacks)
+        self._unreachable, self._dead = _ras(job, shown)
+        self._memory: dict[int, Life] = {}
+
+    def of(self, rank: int) -> Life:
+        if rank not in self._memory:
+            process = self._process(rank)
+            self._memory[rank] = (
+                self._ended(rank, process) or self._frozen(rank, process) or self._vanished(rank) or self._alive(rank)
+            )
+        return self._memory[rank]
+
+    def _process(self, rank: int) -> Process:
+        return self.job.processes.get(rank) or Process(rank)
+
+    def error(self, rank: int) -> PythonError | None:
+        """The exception that this rank printed by itself, not as a victim."""
+        return self._errors.get(rank)
+
+    def alive(self, rank: int) -> Answer:
+        """Was the process there when the job hung?"""
+        life = self.of(rank)
+        if life.state is Is.NOT_KNOWN or not life.seen:
+            return not_known("neither a dump nor a line nor an exit status of it")
+        return no() if life.state is Is.ENDED else yes()
+
+    @cached_property
+    def lost(self) -> frozenset[int]:
+        """Ranks whose end or freeze was seen."""
+        return frozenset(r for r in self.job.ranks if self.of(r).seen and self.of(r).state in (Is.ENDED, Is.FROZEN))
+
+    @cached_property
+    def finished_cleanly(self) -> frozenset[int]:
+        """Ranks that exited with status 0, where those are most of the job: their work was done."""
+        clean = frozenset(r for r, p in self.job.processes.items() if p.exit_status == 0)
+        return clean if len(clean) * 2 > len(self.job.ranks) else frozenset()
+
+    # ---- ended -------------------------------------------------------------------------------------------------------
+
+    def _ended(self, rank: int, process: Process) -> Life | None:
+        error, killed = self._errors.get(rank), self._oom.get(process.pid) if process.pid is not None else None
+        itself = self._by_itself(rank, process)
+        with_status = itself and process.exit_status is not None
+        findings: list[Finding] = []
+        if killed is not None:
+            text = f"the kernel's out-of-memory killer ended pid {killed.pid}"
+            findings.append(Finding(text, (killed.source,), (killed.text,)))
+        if with_status:
+            findings.append(Finding(f"rank {rank} {ending(process)}", _source(process)))
+        if error is not None and (itself or self._no_reaction(rank)):
+            findings.append(_quote(rank, error))
+        if rank in self._left and not self._reported_timeout(rank):
+            findings.append(Finding(f"rank {rank}'s Python ended without destroy_process_group()", (self._left[rank],)))
+        if rank in self._dead:
+            findings.append(Finding(f"NCCL's RAS considers rank {rank} dead", (self._dead[rank],)))
+        if not findings:
+            return None
+        how = How.STATUS if with_status else How.GONE
+        if killed is not None or error is not None:
+            how = How.OUT_OF_MEMORY if killed is not None else How.RAISED
+        silent = killed is None and error is None
+        clean = silent and process.exit_status == 0 and not self._missed_by_victims(rank, process)
+        return Life(Is.ENDED, how, True, tuple(findings), error, process, clean)
+
+    def _by_itself(self, rank: int, process: Process) -> bool:
+        """Whether the process ended of its own, and not because the job around it was being taken down."""
+        status, at_s, ends = process.exit_status, process.ended_at_s, self._ends
+        if status is None:
+            return process.state in _GONE and ends.gone == 1
+        if self._after_capture(process):
+            return False
+        still_there = ends.running > _runs(process)
+        first_other, last_other = ends.besides(process)
+        if status in _EFFECTS:
+            if self._reported_timeout(rank) or self._other_causes(rank) or ends.most(status):
+                return False
+            return still_there or (at_s is not None and first_other is not None and at_s + _FIRST_BY_S < first_other)
+        if status == 0:
+            later = at_s is not None and last_other is not None and last_other > at_s + _FIRST_BY_S
+            missed = still_there or later or self._missed_by_victims(rank, process)
+            return missed and rank not in self.finished_cleanly
+        if (status < 0 or status >= 128) and ends.most(status):
+            return False  # one hand ended them all
+        if status > 0 and rank in self._gave_up:
+            return False  # its only exception says that it waited for somebody else, or lost somebody
+        if status in _KILLED and self._outlived_the_hang(rank, at_s):
+            return False  # it was there when the hang was noticed: whoever killed it came later
+        if at_s is None or first_other is None:
+            return True
+        if rank in self._victims and first_other <= at_s:
+            return False  # its only exception says that it lost somebody who was gone before it
+        # A launcher's last resort is SIGKILL too, but it comes long after the first end.
+        return at_s <= first_other + _FIRST_BY_S
+
+    def _outlived_the_hang(self, rank: int, at_s: float | None) -> bool:
+        """Whether its own watchdog spoke of the hang, before its end where times are known."""
+        spoke = [r.at_ns for r in self._reports.get(rank, ()) if r.kind in ("timeout", "async_error", "status")]
+        return bool(spoke) and (at_s is None or all(at_ns is None or at_ns / 1e9 < at_s for at_ns in spoke))
+
+    def _other_causes(self, rank: int) -> bool:
+        """Whether somebody else ended in a way that is not an effect."""
+        return any(r != rank and r not in self._gave_up for r in self._ends.causes)
+
+    def _missed_by_victims(self, rank: int, process: Process) -> bool:
+        """Whether those that ended after it did so with an exception that only says that they lost somebody."""
+        if process.ended_at_s is None:
+            return False
+        later = [r for r, at_s in self._ends.failed if r != rank and at_s > process.ended_at_s]
+        return any(r in self._victims for r in later) and not any(r in self._errors for r in later)
+
+    def _after_capture(self, process: Process) -> bool:
+        """Whether it ended only after the stall had been noticed and captured."""
+        taken, at_s = self.job.captured_at_ns, process.ended_at_s
+        return self.job.reason == "stall" and taken is not None and at_s is not None and at_s * 1e9 > taken
+
+    def _vanished(self, rank: int) -> Life | None:
+        """No dump, no reaction in its log, and neighbours that lost the connection before anybody timed out."""
+        if not self._no_reaction(rank) or rank in self._stacks or not self._losses:
+            return None
+        return Life(Is.ENDED, How.LOST_BY_PEERS, False, self._losses[:2])
+
+    # ---- frozen, alive -----------------------------------------------------------------------------------------------
+
+    def _frozen(self, rank: int, process: Process) -> Life | None:
+        sources, gil = _source(process), [r.source for r in self._reports.get(rank, ()) if r.kind == "gil"]
+        if process.state in ("T", "t"):
+            how, text = How.STOPPED, "process is stopped (state T)"
+        elif process.state == "D":
+            at = f" in {process.wait_channel}" if process.wait_channel else ""
+            how, text = How.SLEEPS, f"process is in uninterruptible sleep{at}"
+        elif process.python_answers is False and process.state not in _GONE:
+            how, text = How.HOLDS_GIL, "process lives, but no Python thread answers: something holds the GIL"
+        elif gil:
+            how, text, sources = How.HOLDS_GIL, "monitor thread could not take the GIL", (gil[0],)
+        else:
+            return self._silent(rank, process) if self._no_reaction(rank) and rank not in self._stacks else None
+        return Life(Is.FROZEN, how, True, (Finding(f"rank {rank}'s {text}", sources),), process=process)
+
+    def _silent(self, rank: int, process: Process) -> Life | None:
+        """A process that is there and reacts to nothing."""
+        alive = process.exit_status is None and bool(process.alive_at_end)
+        if self._losses and not alive:
+            return None
+        findings: list[Finding] = []
+        if alive:
+            findings.append(Finding(f"rank {rank}'s process never ended", _source(process)))
+        if rank in self._unreachable:
+            text = f"rank {rank} does not answer NCCL's RAS, and no peer lost its connection to it"
+            findings.append(Finding(text, (self._unreachable[rank],)))
+        if findings:
+            return Life(Is.FROZEN, How.ANSWERS_NOTHING, True, tuple(findings), process=process)
+        if rank in self._whole_logs and (self.job.facts.communicators or self._reports):
+            return Life(Is.FROZEN, How.REACTED_TO_NOTHING, False, process=process)
+        return None
+
+    @cached_property
+    def _whole_logs(self) -> set[int]:
+        """Ranks whose log goes on to the end: its silence says something. An excerpt's does not."""
+        facts = self.job.facts
+        whole = {rank for scope in facts.logs if scope.to_end for rank in scope.ranks}
+        return whole if facts.logs else {rank for rank, _ in facts.log_ranks}
+
+    def _alive(self, rank: int) -> Life:
+        if not self._no_reaction(rank):
+            return Life(Is.ALIVE, How.ANSWERED)
+        if rank in self._stacks:
+            text = f"rank {rank}'s process answered with its stack"
+            return Life(Is.ALIVE, How.ANSWERED, True, (Finding(text, (self._stacks[rank],)),))
+        return Life(Is.ALIVE if self._process(rank).alive_at_end else Is.NOT_KNOWN, How.NOTHING_SAID, False)
+
+    def _no_reaction(self, rank: int) -> bool:
+        """Neither a dump nor a watchdog line: nothing shows that the process did anything once the job hung."""
+        has_dump = any(d.role == "dump" for d in self.job.dumps.get(rank, ()))
+        return not has_dump and rank not in self._reports and self._process(rank).python_answers is not True
+
+    def _reported_timeout(self, rank: int) -> bool:
+        return any(r.kind in ("timeout", "async_error") for r in self._reports.get(rank, ()))
+
+
+class _Ends:
+    """How and when the processes of a job ended, asked for all but one of them."""
+
+    def __init__(self, job: Job) -> None:
+        everyone = job.processes.values()
+        self._others = len(job.processes) - 1
+        self._statuses = Counter(p.exit_status for p in everyone if p.exit_status is not None)
+        self.gone = sum(p.state in _GONE for p in everyone)
+        self.running = sum(_runs(p) for p in everyone)
+        times = sorted(p.ended_at_s for p in everyone if p.ended_at_s is not None)
+        self._times = times if len(times) < 4 else [*times[:2], *times[-2:]]
+        self.causes = [r for r, p in job.processes.items() if p.exit_status not in (None, 0, *_EFFECTS)]
+        self.failed = [
+            (r, p.ended_at_s)
+            for r, p in job.processes.items()
+            if p.exit_status not in (None, 0) and p.ended_at_s is not None
+        ]
+
+    def most(self, status: int) -> bool:
+        """Whether most of the others ended in the same way."""
+        return (self._statuses[status] - 1) * 2 > self._others
+
+    def besides(self, process: Process) -> tuple[float | None, float | None]:
+        """When the first and the last of the others ended."""
+        times = list(self._times)
+        if process.ended_at_s in times:
+            times.remove(process.ended_at_s)
+        return (times[0], times[-1]) if times else (None, None)
+
+
+def _runs(process: Process) -> bool:
+    return process.exit_status is None and process.state not in _GONE
+
+
+def _source(process: Process) -> tuple[Source, ...]:
+    return (process.source,) if process.source else ()
+
+
+def _ras(job: Job, lives: set[int]) -> tuple[dict[int, Source], dict[int, Source]]:
+    """Ranks that NCCL's RAS could not reach, and those that it considers dead, with the source.
+
+    An answer that lacks a rank which shows life elsewhere, or most of the job, did not ask them: it says nothing.
+    """
+    by_pid = {p.pid: r for r, p in job.processes.items() if p.pid is not None}
+    unreachable: dict[int, Source] = {}
+    dead: dict[int, Source] = {}
+    for report in job.facts.ras:
+        lost: dict[int, bool] = {}
+        entries = [entry for entry in report.ranks if entry.missing or entry.unresponsive or entry.dead]
+        for entry in entries:
+            rank = by_pid.get(entry.pid) if entry.pid is not None else entry.global_rank
+            if rank is None and report.size == job.world_size:
+                rank = entry.rank
+            if rank is not None:
+                lost[rank] = lost.get(rank, False) or entry.dead
+        if lost.keys() & lives or len(entries) * 2 >= report.size:
+            continue
+        unreachable = dict.fromkeys(lost, report.source) | unreachable
+        dead = {rank: report.source for rank, gone in lost.items() if gone} | dead
+    return unreachable, dead
+
+
+def _answered_stacks(job: Job) -> dict[int, Source]:
+    """Ranks whose process gave its own stack, with the source. One that was read from outside proves no life."""
+    by_pid = {p.pid: r for r, p in job.processes.items() if p.pid is not None}
+    crashed = {(e.source.file, e.rank) for e in job.facts.errors if e.type == FATAL_ERROR}
+    found: dict[int, Source] = {}
+    for stack in job.facts.stacks:
+        rank = stack.rank if stack.rank is not None else by_pid.get(stack.pid) if stack.pid is not None else None
+        if rank is not None and not stack.outside and (stack.source.file, rank) not in crashed:
+            found.setdefault(rank, stack.source)
+    return found
+
+
+def _connection_losses(job: Job) -> tuple[Finding, ...]:
+    """Reports of a lost peer that came before the first timeout and before any process was known to end as a victim."""
+    timeouts = [r.at_ns for r in job.facts.watchdog if r.kind == "timeout" and r.at_ns is not None]
+    first = min(timeouts, default=None)
+    found: list[tuple[int, Finding]] = []
+    for report in job.facts.watchdog:
+        early = first is None or report.at_ns is None or report.at_ns < first
+        error = report.error or ""
+        if early and report.kind == "async_error" and any(part in error.lower() for part in _REMOTE):
+            found.append((report.at_ns or 0, Finding(f"rank {report.rank}: {short(error)}", (report.source,))))
+    for event in job.facts.transport:
+        closed = event.kind in ("connection_closed", "connection_error")
+        if closed and first is not None and event.at_ns is not None and event.at_ns < first:
+            found.append((event.at_ns, Finding(f"{speaker(event)}: {short(event.text)}", (event.source,))))
+    return tuple(finding for _, finding in sorted(found, key=lambda item: item[0]))
+
+
+def speaker(event: TransportEvent | Failure) -> str:
+    """Who a line is about, as far as it says."""
+    return f"rank {event.rank}" if event.rank is not None else event.node or "a rank"
+
+
+def ending(process: Process) -> str:
+    """``was ended by SIGKILL``, ``exited with status 1``."""
+    status = process.exit_status
+    if status is None:
+        return "is gone"
+    if status < 0:
+        try:
+            return f"was ended by {signal.Signals(-status).name}"
+        except ValueError:
+            return f"was ended by signal {-status}"
+    if status == 0:
+        return "exited by itself with status 0 while the others went on"
+    return f"exited with status {status}"
+
+
+def _quote(rank: int, error: PythonError) -> Finding:
+    frames = tuple(f"{f.filename}:{f.line}  {f.name}" for f in error.frames[-3:])
+    return Finding(f"rank {rank}'s log ends with {error.type}: {first_line(error.message)}", (error.source,), frames)

@@ -1,0 +1,107 @@
+"""Failures that a log tells of: who, where, what, as far as the line says."""
+
+import signal
+
+from hangscope.diagnosis.accusation import Accusation
+from hangscope.diagnosis.case import Case
+from hangscope.diagnosis.wording.network import link_steps
+from hangscope.diagnosis.wording.others import COLLECT, SWITCH_ON, Words
+from hangscope.diagnosis.words import ranks_text
+from hangscope.model import Failure
+from hangscope.words import numbered, sentence, short
+
+_WHAT = {
+    "cuda_error": "hit a CUDA error",
+    "xid": "reports a GPU error{code}",
+    "ecc": "reports a GPU memory error (ECC)",
+    "gpu_oom": "ran out of GPU memory",
+    "host_oom": "ran out of host memory and got killed",
+    "signal": "ended by {code}",
+    "exit": "ended with {code}",
+    "exception": "ended with an exception",
+    "nccl_system_error": "got a system or network error from NCCL",
+    "nccl_remote_error": "lost a peer: that one's process exited, or the network failed",
+    "nccl_internal_error": "got an internal error from NCCL",
+    "ib_error": "got an InfiniBand completion error{code}",
+    "socket_error": "lost a network connection",
+    "store_timeout": "waited in vain for a key of the store",
+    "rendezvous_timeout": "waited in vain in the rendezvous",
+    "init_timeout": "waited in vain for the other ranks to join",
+    "heartbeat_stuck": "reports a watchdog that got stuck in a CUDA or NCCL call, or without the GIL",
+    "mismatch": "called something else than the others",
+    "missing_ranks": "did not come",
+    "launcher_kill": "got stopped by the launcher",
+    "node_lost": "ended with its node",
+    "other": "reports a failure",
+}
+_NEXT = {
+    "cuda_error": "run with CUDA_LAUNCH_BLOCKING=1 to see the failing call; nvidia-smi -q, dmesg | grep -i xid",
+    "xid": "drain the node, then nvidia-smi -q, dmesg | grep -i xid and a GPU reset",
+    "ecc": "drain the node, then nvidia-smi -q -d ECC,ROW_REMAPPER and a GPU reset",
+    "gpu_oom": "lower the batch or the sequence on this rank; see whether its data is larger than the others'",
+    "host_oom": "dmesg | grep -i oom on the node; lower its memory or its loaders' workers",
+    "signal": "dmesg | grep -i -E 'oom|xid|segfault' on the node, the scheduler's log",
+    "exit": "read its own log, up to its first error",
+    "exception": "read its own log, up to its first error",
+    "nccl_system_error": "NCCL_DEBUG=INFO names the interface; check that it is up and that peers reach it",
+    "nccl_remote_error": "look for the rank that ended first: its log, its exit status, dmesg on its node",
+    "ib_error": "ibstat, rdma statistic and the switch port's counters on both ends",
+    "socket_error": "look for the peer that went away, then at the network between the two nodes",
+    "store_timeout": "see which rank never set the key: one that is late, or ended, before this point",
+    "rendezvous_timeout": "see which node did not start, and whether all reach MASTER_ADDR and MASTER_PORT",
+    "init_timeout": "see which rank or node did not start, and whether all reach MASTER_ADDR and MASTER_PORT",
+    "mismatch": "compare the calls of the named ranks with the others'",
+    "missing_ranks": "see what the named ranks do instead",
+    "node_lost": "the scheduler's log and the node's health checks",
+}
+
+
+def failure(case: Case, a: Accusation) -> Words:
+    assert isinstance(a.detail, Failure)
+    found = a.detail
+    what = _WHAT[found.kind].format(code=_code(found))
+    named = case.names.ranks(a.ranks) if a.ranks else _whose(case, found)
+    if found.kind == "mismatch" and not a.ranks:
+        named, what = "the ranks", "called different things"
+    operation = a.accused[0].operation if a.accused else numbered(found.operation or "", found.seq)
+    inside = f" in {operation}" if operation else ""
+    if a.kind == "unknown" and found.effect:
+        inside += ": an effect, the cause is not in this evidence"
+    peer = f"rank {found.peer_rank}" if found.peer_rank is not None else found.peer_node
+    text = f"{what}{inside}" + (f" (peer {peer})" if peer is not None else "")
+    step = _NEXT.get(found.kind)
+    steps = link_steps(a.link) or ([f"{named}: {step}"] if step else [])
+    if not case.job.dumps:
+        steps = [SWITCH_ON, *steps] if a.kind == "unknown" else [*steps, SWITCH_ON]
+    return Words(
+        f"{ranks_text(a.ranks) if a.ranks else named} {text}",
+        f"{sentence(named)} {text}: {short(found.text, 240)}",
+        {x.rank: x.text or f"{what}{inside}" for x in a.accused},
+        steps or [COLLECT],
+    )
+
+
+def _code(found: Failure) -> str:
+    """An exit status with the signal behind it; other numbers as they are."""
+    code = found.code
+    if found.kind not in ("signal", "exit"):
+        return "" if code is None else f" {code}"
+    if code is None:
+        return "a signal" if found.kind == "signal" else "a failure"
+    number = -code if code < 0 else code - 128
+    known = number in signal.valid_signals() and (code < 0 or code > 128)
+    name = signal.Signals(number).name if known else ""
+    return name if code < 0 and name else f"exit status {code}" + (f" ({name})" if name else "")
+
+
+def _whose(case: Case, found: Failure) -> str:
+    node = f" on {found.node}" if found.node is not None else ""
+    pid = f", pid {found.pid}" if found.pid is not None else ""
+    if found.rank is not None:
+        known = case.names.ranks([found.rank])
+        return (known if found.rank in case.job.nodes else f"{known}{node}") + pid
+    if found.local_rank is not None:
+        return f"local rank {found.local_rank}{node or ' of a node that the line does not name'}{pid}"
+    if found.pid is not None:
+        return f"the process with pid {found.pid}{node}"
+    return f"a process{node}" if node else "a rank that the line does not name"
