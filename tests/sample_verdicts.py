@@ -175,6 +175,7 @@ def silent_mismatch() -> Diagnosis:
     return small(
         "mismatch",
         hang=False,
+        outcome="ok",
         culprits=(Culprit(2, "gpu-worker-7", 0, None, None, "all_reduce #16 with 1024 elements, the rest had 2048"),),
         operation=all_reduce(dict.fromkeys(range(4), "completed")),
         headline="rank 2's all_reduce #16 has another size; nothing hung, the result is wrong",
@@ -223,6 +224,7 @@ def slow() -> Diagnosis:
     return small(
         "slow",
         hang=False,
+        outcome="slow",
         culprits=(Culprit(2, "gpu-worker-7", 0, None, None, "late in 19 of 20 operations"),),
         headline="rank 2 keeps the others waiting: 78% of step time",
         summary="Nothing hangs, but rank 2 on gpu-worker-7 costs the job 78% of its step time.",
@@ -235,6 +237,7 @@ def none() -> Diagnosis:
     return small(
         "none",
         hang=False,
+        outcome="ok",
         confidence="high",
         headline="no rank waits for another: all recorded operations completed",
         summary="The job is healthy: every recorded operation completed on every rank.",

@@ -22,6 +22,7 @@ def to_dict(diagnosis: Diagnosis) -> dict[str, Any]:
     return {
         "schema": SCHEMA,
         "hang": bool(d.hang),
+        "outcome": d.outcome,
         "kind": d.kind,
         "culprits": [
             {
@@ -66,6 +67,9 @@ def to_dict(diagnosis: Diagnosis) -> dict[str, Any]:
         "confidence": d.confidence,
         "confidence_rule": _text(d.confidence_rule),
         "summary": whole(d.summary),
+        "also_possible": [
+            {"kind": item.kind, "culprits": _ranks(item.culprits), "why": whole(item.why)} for item in d.also_possible
+        ],
         "why": _findings(d.why),
         "ruled_out": [{"kind": item.kind, "why": whole(item.why)} for item in d.ruled_out],
         "next_steps": [whole(step) for step in d.next_steps],

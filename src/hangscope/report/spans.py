@@ -25,19 +25,19 @@ _COMPARED = 24
 """The last so many collectives of every group tell its members' clocks apart."""
 _ROUNDS = 30
 _COUNTED = 1 << 20
-_SETTLED_NS = 1_000_000
+_STEADY_NS = 1_000_000
 _TOLERANCE_NS = 100_000_000
-"""The watchdog notices ends in sweeps 100 ms apart (torch 2.2-2.15): less cannot be told from chance."""
+"""The watchdog notices ends in sweeps 100 ms apart (torch 2.2-2.15): less may be chance."""
 _FAR_NS = 30 * 86_400 * 1_000_000_000
 """Further than a month from the rest is no time but damage."""
 
 
 @dataclass(frozen=True, slots=True)
 class Clocks:
-    """How far each node's clock is ahead, and by how many collectives that was told."""
+    """How far each node's clock is ahead, and by how many collectives that is known."""
 
     ahead_ns: Mapping[str | int, int]
-    """By node, or by rank where its node is not known. Those that agree within what can be told are 0."""
+    """By node, or by rank where its node is not known. Those that agree within what can be known are 0."""
     compared: int
 
     @property
@@ -240,7 +240,7 @@ def _solve(times: Floats, node: Ints, meeting: Ints, nodes: int) -> tuple[Floats
         middle = np.bincount(meeting, times - ahead[node]) / count
         step, spread = _medians(times - ahead[node] - middle[meeting], node, nodes)
         ahead += step
-        if np.abs(step).max(initial=0) < _SETTLED_NS:
+        if np.abs(step).max(initial=0) < _STEADY_NS:
             break
     seen = np.maximum(np.bincount(node, minlength=nodes), 1)
     return ahead, 3 * 1.4826 * spread / np.sqrt(seen)

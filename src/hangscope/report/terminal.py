@@ -39,6 +39,7 @@ def render(diagnosis: Diagnosis, *, width: int = 80, verbose: bool = False) -> l
         _waits(d, width) if verbose else [],
         _operation(d, width) if verbose else [],
         [
+            *_also_possible(d, width),
             *_ruled_out(d, width),
             *_last_good(d, width, verbose),
             *_reported(d, width, verbose),
@@ -75,11 +76,10 @@ def _head(d: Diagnosis, width: int, verbose: bool) -> list[Line]:
 
 
 def _label(d: Diagnosis) -> tuple[str, str]:
-    if d.hang:
-        return "HANG", "alarm"
-    if d.kind == "none":
-        return "OK", "good"
-    return {"slow": ("SLOW", "waiting"), "mismatch": ("WRONG", "alarm")}.get(d.kind, ("NOTE", "waiting"))
+    if d.kind == "mismatch" and d.outcome == "ok":
+        return "WRONG", "alarm"
+    role = {"hang": "alarm", "crash": "alarm", "ok": "good"}.get(d.outcome, "waiting")
+    return {"unknown": "?"}.get(d.outcome, d.outcome.upper()), role
 
 
 def _under(text: str, width: int, role: str = "") -> list[Line]:
@@ -243,7 +243,7 @@ def _ranks(d: Diagnosis, width: int, verbose: bool) -> list[Line]:
 def _waits(d: Diagnosis, width: int) -> list[Line]:
     """Every victim: those that wait for the same in the same place together, with the chain to the root.
 
-    A layout repeats: where one kind of operation on one kind of group has many such sets, they are told in one line.
+    A layout repeats: where one kind of operation on one kind of group has many such sets, they share one line.
     """
     alike: dict[tuple[str, str | None], dict[tuple[tuple[int, ...], str | None], list[Victim]]] = {}
     for victim in sorted(d.victims, key=lambda v: v.rank):
@@ -306,6 +306,14 @@ def _ruled_out(d: Diagnosis, width: int) -> list[Line]:
         return []
     said = [f"{_kind(item.kind)} ({item.why})" if item.why else _kind(item.kind) for item in d.ruled_out]
     return _labelled("Ruled out", " · ".join(said), width)
+
+
+def _also_possible(d: Diagnosis, width: int) -> list[Line]:
+    lines: list[Line] = []
+    for i, other in enumerate(d.also_possible):
+        who = f", {rank_list(other.culprits)}" if other.culprits else ""
+        lines += _labelled("Or else" if i == 0 else "", f"{_kind(other.kind)}{who}: {other.why}", width)
+    return lines
 
 
 def _kind(kind: str) -> str:

@@ -82,7 +82,7 @@ _HASH = re.compile(r"\b([0-9a-f]{8})[0-9a-f]{32}\b")
 
 
 def brief(diagnosis: Diagnosis) -> Diagnosis:
-    """The verdict as people are told it: a group whose name is a hash (of a mesh) goes by its first digits."""
+    """The verdict as people read it: a group whose name is a hash (of a mesh) goes by its first digits."""
 
     def short(text: str) -> str:
         return _HASH.sub(r"\1…", text)
@@ -96,6 +96,7 @@ def brief(diagnosis: Diagnosis) -> Diagnosis:
         victims=tuple(replace(v, group=v.group and short(v.group)) for v in d.victims),
         operation=d.operation and replace(d.operation, group=short(d.operation.group)),
         last_completed=d.last_completed and replace(d.last_completed, group=short(d.last_completed.group)),
+        also_possible=tuple(replace(other, why=short(other.why)) for other in d.also_possible),
         why=tuple(replace(f, text=short(f.text)) for f in d.why),
         ruled_out=tuple(replace(r, why=short(r.why)) for r in d.ruled_out),
         next_steps=tuple(map(short, d.next_steps)),

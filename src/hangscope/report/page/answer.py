@@ -62,12 +62,9 @@ def answer(diagnosis: Diagnosis, job: Job) -> dict[str, Any]:
 
 def _word(d: Diagnosis) -> tuple[str, str]:
     """The first word. What is no hang may be wrong all the same: a mismatch that NCCL let pass."""
-    outcome = getattr(d, "outcome", None)
-    if outcome not in _WORDS:
-        outcome = "hang" if d.hang else {"none": "ok", "slow": "slow"}.get(d.kind, "unknown")
-    if not d.hang and d.kind == "mismatch":
+    if d.outcome == "ok" and d.kind == "mismatch":
         return "WRONG", "bad"
-    return _WORDS[outcome]
+    return _WORDS.get(d.outcome, _WORDS["unknown"])
 
 
 def _short(name: str) -> str:
@@ -182,10 +179,9 @@ def _would_raise(d: Diagnosis) -> list[str]:
 
 def _also(d: Diagnosis) -> list[tuple[str, str]]:
     found = []
-    for other in getattr(d, "also_possible", ()) or ():
-        ranks = [getattr(item, "rank", item) for item in getattr(other, "culprits", ())]
-        who = f"{rank_list([int(rank) for rank in ranks], 6)}: " if ranks else ""
-        found.append((_kind(str(getattr(other, "kind", ""))), shown(f"{who}{getattr(other, 'why', '')}", 400)))
+    for other in d.also_possible:
+        who = f"{rank_list(other.culprits, 6)}: " if other.culprits else ""
+        found.append((_kind(other.kind), shown(f"{who}{other.why}", 400)))
     return found
 
 

@@ -43,10 +43,10 @@ def matrix(diagnosis: Diagnosis, job: Job, moments: Moments, letters: Letters) -
             columns.append(head)
             cells.append(part)
     if not any(head["hung"] for head in columns):
-        told = _told(diagnosis, ranks)
-        if told is not None:
-            columns.insert(0, told[0])
-            cells.insert(0, told[1])
+        added = _from_verdict(diagnosis, ranks)
+        if added is not None:
+            columns.insert(0, added[0])
+            cells.insert(0, added[1])
     pairs = peers(diagnosis, job, ranks)
     if pairs is not None:
         place = 0 if pairs[0]["hung"] else len(columns)  # what hangs comes first
@@ -121,7 +121,7 @@ def _block(
     )
 
 
-def _told(diagnosis: Diagnosis, ranks: Ints) -> tuple[dict[str, Any], Cells] | None:
+def _from_verdict(diagnosis: Diagnosis, ranks: Ints) -> tuple[dict[str, Any], Cells] | None:
     """The hung operation as the verdict tells it, where no dump holds it: one column."""
     operation = diagnosis.operation
     if operation is None or is_pair(operation) or not operation.state_by_rank:

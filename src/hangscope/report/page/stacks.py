@@ -25,7 +25,7 @@ def stacks(diagnosis: Diagnosis, job: Job, moments: Moments) -> dict[str, Any] |
     """The two columns, outermost frame first; None where no stack of anybody is known, or nothing is wrong."""
     if not diagnosis.hang and not diagnosis.culprits:
         return None
-    pair = _odd_pair(diagnosis, job, moments) or _standing(diagnosis, job)
+    pair = _odd_pair(diagnosis, job, moments) or _where_they_are(diagnosis, job)
     (culprit, left), (victim, right) = pair
     if left is None and (right is None or not diagnosis.hang):
         return None
@@ -72,7 +72,7 @@ def _odd_pair(diagnosis: Diagnosis, job: Job, moments: Moments) -> Pair | None:
     return side(row), side(peer)
 
 
-def _standing(diagnosis: Diagnosis, job: Job) -> Pair:
+def _where_they_are(diagnosis: Diagnosis, job: Job) -> Pair:
     """Where the culprit and a typical victim stand: stacks, an exception, else the frames of their calls."""
     mains = _mains(job, diagnosis)
     for error in job.facts.errors:

@@ -49,7 +49,7 @@ def timeline(diagnosis: Diagnosis, job: Job, spans: Spans, moments: Moments, let
     names = _names(calls, call)
     for entry in calls:
         entry.append(names.index(_kind(entry)))
-    # Begins are told from the one before: small numbers pack well.
+    # Begins count from the one before: small numbers pack well.
     return {
         "rows": [_row(job, letters, rank) for rank in ranks],
         "counts": counts,

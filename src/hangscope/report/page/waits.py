@@ -1,4 +1,4 @@
-"""Who waits for whom, as boxes and arrows: ranks that wait for the same in the same operation are one box.
+"""The waits, as boxes and arrows: ranks that wait for the same in the same operation are one box.
 
 The culprit is the first box and every arrow leads towards it. A layout repeats itself over its groups: boxes of one
 kind of operation at one distance are drawn as one, with how many there are.
