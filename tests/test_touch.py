@@ -16,9 +16,13 @@ import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import numpy  # noqa: F401  # what `as_nobody` runs must be loaded before: another user may not read this interpreter
 import pytest
 
 import hangscope
+import hangscope.diagnosis
+import hangscope.reader.load
+import hangscope.report.terminal
 from hangscope.cli.main import main
 from hangscope.incident import touch
 from hangscope.incident.bundle import write_bundle
@@ -55,11 +59,17 @@ def as_nobody(act: Callable[[], str]) -> str:
     return text
 
 
+def open_to_all(folder: Path) -> None:
+    """Let everybody come to a folder of pytest's, which lies in one that is its user's alone."""
+    for place in (folder, *folder.parents):
+        if place.stat().st_uid == os.geteuid() and place not in (Path("/"), Path("/tmp")):
+            os.chmod(place, 0o755)
+
+
 @pytest.fixture
 def other(tmp_path: Path) -> Iterator[Path]:
     """A directory that the other user owns, reachable for everybody."""
-    for folder in (tmp_path, *list(tmp_path.parents)[:2]):
-        os.chmod(folder, 0o755)
+    open_to_all(tmp_path)
     theirs = tmp_path / "theirs"
     theirs.mkdir()
     os.chown(theirs, NOBODY, NOBODY)
@@ -252,8 +262,7 @@ def test_a_cyclic_link_ends_no_verb_with_a_traceback(
 @root_only
 def test_a_folder_that_cannot_be_read_is_a_gap(tmp_path: Path) -> None:
     """What lies in it is missing, and the diagnosis is told so by name: nobody may be blamed for its silence."""
-    for folder in (tmp_path, *list(tmp_path.parents)[:2]):
-        os.chmod(folder, 0o755)
+    open_to_all(tmp_path)
     hidden = tmp_path / "in/node-b"
     hidden.mkdir(parents=True)
     (tmp_path / "in/rank_0.log").write_text("gpu-a017:1:1 [0] NCCL INFO x\n")
