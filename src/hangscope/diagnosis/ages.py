@@ -105,7 +105,9 @@ def _is_stuck(alignment: Alignment, waits: Waits, wait: Wait, age_s: float) -> b
         new = {other for rank in new for other in waits.blockers(rank)} - awaited
         awaited |= new
     others = awaited.difference(wait.waiters)
-    return all(_quiet_s(alignment, ranks) >= _QUIET_S for ranks in (wait.waiters, others))
+    # Where most ranks that wait in anything still launch, the job runs in long steps; not so long, though.
+    everyone = [rank for rank, found in waits.of.items() if found and age_s < _LONG_AGO_S]
+    return all(_quiet_s(alignment, ranks) >= _QUIET_S for ranks in (wait.waiters, others, everyone))
 
 
 def _quiet_s(alignment: Alignment, ranks: Collection[int]) -> float:
