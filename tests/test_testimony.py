@@ -105,6 +105,24 @@ def test_dump_older_than_its_ranks_own_log_is_set_aside() -> None:
     assert set(heard.job.dumps) == {1, 2, 3}
 
 
+def test_number_of_a_group_is_not_the_name_that_a_log_gives_it() -> None:
+    """torch 2.3's dumps count each process's own groups, its log counts all: a 2 in both is seldom one group."""
+    report = WatchdogReport(0, "timeout", Source("rank_0.log"), group_name="2", seq=300, operation="all_reduce")
+    found = folder(*[attempt(rank, 0, range(1, 60)) for rank in range(4)], facts=Facts(watchdog=(report,)))
+    for numbered, heard in ((False, {1, 2, 3}), (True, {0, 1, 2, 3})):
+        groups = tuple(replace(g, name="2", numbered=numbered) for g in found.groups)
+        assert set(hear(replace(found, groups=groups)).job.dumps) == heard
+
+
+def test_job_whose_dumps_say_no_time_is_not_called_hung() -> None:
+    """Everybody is inside a collective, and nothing says since when: a healthy job looks the same."""
+    raws = [attempt(rank, 0, range(1, 60), state="started") for rank in range(4)]
+    for raw in raws:
+        raw.columns["started_ns"][:] = raw.columns["completed_ns"][:] = -1
+    verdict = diagnose(folder(*raws))
+    assert (verdict.outcome, verdict.confidence, verdict.culprits) == ("unknown", "low", ())
+
+
 def test_copied_dump_accuses_nobody_surely() -> None:
     """The culprit's file under a second name: one of the two ranks it is, nobody knows which."""
     raws = [attempt(rank, 0, range(1, 61), state="started") for rank in (0, 1)]

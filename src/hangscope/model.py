@@ -88,6 +88,12 @@ class Group:
     members_seen: bool = False
     open: tuple[int, ...] = ()
     """Ranks without a dump that may belong to it as well, where members were learnt from the dumps."""
+    numbered: bool = False
+    """Whether the dumps name no groups (torch 2.2, 2.3), so that `name` is only a process's own count of its groups."""
+
+    def is_called(self, name: str | None) -> bool:
+        """Whether a log that says `name` means this group. Only the default group's number is everywhere the same."""
+        return self.name == name and (name == "0" or not self.numbered)
 
     @property
     def label(self) -> str:

@@ -39,7 +39,7 @@ def _timed_out(job: Job) -> list[int]:
     for report in job.facts.watchdog:
         if report.kind != "timeout" or report.seq is None or report.rank not in job.dumps:
             continue
-        named = [g.index for g in job.groups if g.name == (report.group_name or "0")]
+        named = [g.index for g in job.groups if g.is_called(report.group_name or "0")]
         rows = rows_of(ops, report.rank, seq=report.seq)
         peers = np.isin(ops.column("kind")[rows], (Kind.SEND, Kind.RECV))
         rows = rows[np.isin(ops.column("group")[rows], named) & ~peers]

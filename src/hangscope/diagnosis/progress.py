@@ -280,7 +280,7 @@ class Progress:
 
     def _group(self, rank: int, name: str | None, desc: str | None) -> int:
         """The index of the group that a log line speaks of; a group that no dump knows is added."""
-        named = [g for g in self.groups if (g.desc in ("default_pg", "") if name is None else g.name == name)]
+        named = [g for g in self.groups if (g.desc in ("default_pg", "") if name is None else g.is_called(name))]
         fitting = [g for g in named if g.members is None or rank in g.members]
         if name is None and not fitting:
             fitting = [g for g in self.groups if g.members is None or set(g.members) == set(self.job.ranks)]

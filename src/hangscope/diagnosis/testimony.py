@@ -225,7 +225,7 @@ def _older_than_their_logs(job: Job) -> dict[int, str]:
         if report.group_name is None or not all(_speaks_of_groups(d) for d in dumps):
             continue
         rows = ops.rows(rank=report.rank)
-        named = [g.index for g in job.groups if g.name == report.group_name]
+        named = [g.index for g in job.groups if g.is_called(report.group_name)]
         last = int(ops.column("seq")[rows[np.isin(ops.column("group")[rows], named)]].max(initial=UNKNOWN))
         if 0 <= last < report.seq - 1:
             found[report.rank] = f"its log says that #{report.seq} timed out, and its dump ends with #{last} there"

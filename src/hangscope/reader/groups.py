@@ -355,7 +355,7 @@ def _group(index: int, key: _Key, entry: _Found) -> Group:
     desc = entry.desc
     if key.serial and key.name is not None:
         desc = f"{desc or key.name} (made before, {key.serial})"
-    return Group(index, entry.name, desc, entry.members, key.backend, entry.members_seen, entry.open)
+    return Group(index, entry.name, desc, entry.members, key.backend, entry.members_seen, entry.open, key.name is None)
 
 
 def _order(mention: _Mention, group: Group, world: Members) -> Members | None:
