@@ -16,6 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
+import hangscope
 import sample_verdicts
 from hangscope.diagnosis.verdict import KINDS, Completeness, Culprit, Diagnosis, Link, LinkEnd, Victim
 from hangscope.report.export import schema, to_json
@@ -82,6 +83,24 @@ def test_who_reported_first_is_not_taken_for_the_culprit() -> None:
     text = " ".join(render_text(sample_verdicts.absent()).split())
     assert "first by rank 9 on gpu-a017" in text
     assert "seldom the culprit, and is not here" in text
+
+
+def test_one_ranks_log_is_not_taken_for_the_job(tmp_path: Path) -> None:
+    """Who else belongs to the group, where the others are and which zone its clock is in: a log says none of it."""
+    text = (
+        "[rank3]:[E1115 00:56:34.844323936 ProcessGroupNCCL.cpp:689] [Rank 3] Watchdog caught collective operation "
+        "timeout: WorkNCCL(SeqNum=42, OpType=ALLREDUCE, NumelIn=8, NumelOut=8, Timeout(ms)=600000) ran for 600024 "
+        "milliseconds before timing out.\n"
+        "[rank3]:[E1115 00:56:34.844523936 ProcessGroupNCCL.cpp:2168] [PG ID 0 PG GUID 0(default_pg) Rank 3]  failure "
+        "detected by watchdog at work sequence id: 42 PG status: last enqueued work: 42, last completed work: 41\n"
+    )
+    (tmp_path / "train.log").write_text(text)
+    verdict = hangscope.diagnose(hangscope.load([tmp_path]))
+    shown = render_text(verdict, width=200)
+    assert "of default_pg (1 rank seen)" in shown
+    assert "at 00:56:34.844 local time" in shown
+    assert "on every rank" not in shown and "UTC" not in shown
+    assert verdict.first_reported is not None and verdict.first_reported.local_time
 
 
 def test_colour_carries_no_meaning_of_its_own() -> None:

@@ -157,7 +157,8 @@ def _first_reported(case: Case) -> FirstReported | None:
     nodes = case.job.nodes
     lines = sorted(case.job.facts.watchdog, key=lambda r: (r.at_ns is None, r.at_ns or 0, r.rank))
     for r in (r for r in lines if r.kind in ("timeout", "async_error")):
-        return FirstReported(r.rank, nodes.get(r.rank), r.at_ns, numbered(r.operation or "", r.seq) or None)
+        local = any(log.local_time for log in case.job.facts.logs if log.file == r.source.file)
+        return FirstReported(r.rank, nodes.get(r.rank), r.at_ns, numbered(r.operation or "", r.seq) or None, local)
     # The others' logs name the rank that signalled it, even where its own log is missing.
     signals = [(r.signalled_by, r.at_ns) for r in lines if r.signalled_by is not None]
     return next((FirstReported(rank, nodes.get(rank), at_ns, None) for rank, at_ns in signals), None)

@@ -93,6 +93,8 @@ class FirstReported:
     node: str | None
     at_ns: int | None
     operation: str | None
+    # Whether the time is by a log's own clock, which names no zone.
+    local_time: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -62,6 +62,7 @@ def to_dict(diagnosis: Diagnosis) -> dict[str, Any]:
             "rank": int(d.first_reported.rank),
             "node": _text(d.first_reported.node),
             "at": iso(d.first_reported.at_ns),
+            "local_time": d.first_reported.local_time,
             "operation": _text(d.first_reported.operation),
         },
         "confidence": d.confidence,

@@ -8,7 +8,7 @@ from hangscope.diagnosis.verdict import Completeness, Culprit, Diagnosis, Findin
 from hangscope.model import Gap, Source
 from hangscope.report.layout import Line, Piece, cells, pad, paragraph, plain, table, wrap
 from hangscope.report.strip import direct, strip, title
-from hangscope.report.text import brief, clock, iso, own_frame, place, safe
+from hangscope.report.text import brief, clock, iso, members, only_logs, own_frame, place, safe
 from hangscope.words import duration, plural, ranges, rank_list, size
 
 _HEAD = 7
@@ -92,7 +92,7 @@ def _about(d: Diagnosis, verbose: bool) -> list[str]:
     if (o := d.operation) is not None:
         frame = own_frame(o.frames)
         called = f", called at {place(frame)}" if frame is not None else ""
-        lines.append(f"{title(o.name, o.seq)} of {o.group} ({plural(len(o.members), 'rank')}){called}")
+        lines.append(f"{title(o.name, o.seq)} of {o.group} ({members(d)}){called}")
     if d.link is not None:
         channel = "" if d.link.channel is None else f", channel {d.link.channel}"
         lines.append(f"link {_end(d.link.sender)} → {_end(d.link.receiver)}{channel}")
@@ -327,6 +327,7 @@ def _last_good(d: Diagnosis, width: int, verbose: bool) -> list[Line]:
     at = (iso if verbose else clock)(last.at_ns)
     pair = "->" in last.name or "<-" in last.name
     where = f"of {last.group}" if pair else f"on every rank of {last.group}"
+    where = f"of {last.group}, as the logs say that are here" if only_logs(d) else where
     text = f"{title(last.name, last.seq)} {where}{f', {at}' if at else ''}"
     if (frame := own_frame(last.frames)) is not None:
         text += f", from {place(frame)}"
@@ -337,7 +338,7 @@ def _reported(d: Diagnosis, width: int, verbose: bool) -> list[Line]:
     first = d.first_reported
     if first is None:
         return []
-    at = (iso if verbose else clock)(first.at_ns)
+    at = (iso if verbose else clock)(first.at_ns, local=first.local_time)
     text = f"first by rank {first.rank}"
     text += f" on {first.node}" if first.node else ""
     text += f" at {at}" if at else ""

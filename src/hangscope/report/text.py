@@ -31,16 +31,26 @@ def moment(at_ns: int | None) -> datetime | None:
         return None
 
 
-def iso(at_ns: int | None) -> str | None:
-    """``2026-11-15T02:30:11.204Z``, or None."""
+def iso(at_ns: int | None, *, local: bool = False) -> str | None:
+    """``2026-11-15T02:30:11.204Z``, or None; without the Z where the time is a log's own (`local`)."""
     at = moment(at_ns)
-    return None if at is None else f"{at:%Y-%m-%dT%H:%M:%S}.{at.microsecond // 1000:03d}Z"
+    return None if at is None else f"{at:%Y-%m-%dT%H:%M:%S}.{at.microsecond // 1000:03d}{'' if local else 'Z'}"
 
 
-def clock(at_ns: int | None) -> str | None:
+def clock(at_ns: int | None, *, local: bool = False) -> str | None:
     """``02:30:11.204 UTC``: the day is left out, because a hang is read within hours."""
     at = moment(at_ns)
-    return None if at is None else f"{at:%H:%M:%S}.{at.microsecond // 1000:03d} UTC"
+    return None if at is None else f"{at:%H:%M:%S}.{at.microsecond // 1000:03d} {'local time' if local else 'UTC'}"
+
+
+def members(d: Diagnosis) -> str:
+    """How many ranks the operation in flight has. Logs alone show who wrote, and not who else belongs to the group."""
+    count = len(d.operation.members) if d.operation is not None else 0
+    return f"{count} rank{'s' * (count != 1)}{' seen' * only_logs(d)}"
+
+
+def only_logs(d: Diagnosis) -> bool:
+    return d.completeness is not None and not d.completeness.dumps
 
 
 def whole(text: str) -> str:

@@ -12,7 +12,7 @@ from typing import Any
 
 from hangscope.diagnosis.verdict import Culprit, Diagnosis, LinkEnd
 from hangscope.model import Frame, Job, Source, TransportEvent
-from hangscope.report.text import brief, iso, own_frame, place, safe
+from hangscope.report.text import brief, iso, members, own_frame, place, safe
 from hangscope.words import duration, plural, ranges, size
 
 _FILES_SHOWN = 120
@@ -62,7 +62,8 @@ def _facts(d: Diagnosis, job: Job | None) -> list[tuple[str, str]]:
     first = d.first_reported
     rows = [("Verdict", f"{text(d.kind)}, confidence {text(d.confidence)}")]
     if first is not None:
-        said = [f"rank {first.rank}", f"node {_or(first.node)}", iso(first.at_ns) or "at a time that is not known"]
+        at = iso(first.at_ns, local=first.local_time) or "at a time that is not known"
+        said = [f"rank {first.rank}", f"node {_or(first.node)}", at]
         said += [text(first.operation)] if first.operation else []
         rows.append(("Timeout first reported", ", ".join(said)))
     else:
@@ -134,7 +135,7 @@ def _operation(d: Diagnosis) -> str:
     if operation is None:
         return _UNKNOWN if d.hang else "none"
     number = f" #{operation.seq}" if operation.seq is not None else ""
-    said = [f"{text(operation.name)}{number} on {text(operation.group)} ({plural(len(operation.members), 'rank')})"]
+    said = [f"{text(operation.name)}{number} on {text(operation.group)} ({members(d)})"]
     if operation.bytes is not None:
         said.append(
             f"{size(operation.bytes)}{f' of {text(chr(44).join(operation.dtypes))}' if operation.dtypes else ''}"

@@ -9,7 +9,7 @@ from hangscope.diagnosis.verdict import Culprit, Diagnosis, Finding, LinkEnd
 from hangscope.model import Gap, Job
 from hangscope.report.page.texts import LONG, SHORT, code_line, shown, source_text
 from hangscope.report.strip import direct, title
-from hangscope.report.text import clock, iso, own_frame
+from hangscope.report.text import clock, iso, members, own_frame
 from hangscope.words import duration, plural, ranges, rank_list, size
 
 _CULPRITS = 4
@@ -84,7 +84,7 @@ def _facts(d: Diagnosis, job: Job) -> Iterator[tuple[str, str]]:
     if operation is not None:
         parts = [
             f"{_short(title(operation.name, operation.seq))} of {_short(operation.group)}",
-            plural(len(operation.members), "rank"),
+            members(d),
         ]
         if operation.bytes is not None:
             parts.append(size(operation.bytes))
@@ -233,7 +233,7 @@ def _reported(d: Diagnosis) -> str:
     if first is None:
         return ""
     text = f"first by rank {first.rank}{f' on {first.node}' if first.node else ''}"
-    at = iso(first.at_ns)
+    at = iso(first.at_ns, local=first.local_time)
     text += f" at {at}" if at else ""
     text += f" ({first.operation})" if first.operation else ""
     if d.culprits:
