@@ -182,28 +182,8 @@ class Case:
         members = tuple(states) if wait.point_to_point or group.members is None else group.members
         report = next((u.report for u in wait.inside if u.report), None)
         frames = report.frames if report else self._frames_in_call(wait)
-        return self._in_flight(wait.group, members, seq, name, states, sample, frames)
-
-    def _in_flight(
-        self,
-        group: int,
-        members: tuple[int, ...],
-        seq: int | None,
-        name: str,
-        states: dict[int, str],
-        call: Operation | None,
-        frames: tuple[Frame, ...] = (),
-    ) -> OperationInFlight:
-        return OperationInFlight(
-            group=self.names.group(group),
-            members=members,
-            seq=seq,
-            name=name,
-            bytes=call.size_bytes if call else None,
-            dtypes=call.input_dtypes or call.output_dtypes if call else (),
-            state_by_rank=states,
-            frames=call.frames if call else frames,
-        )
+        call, frames = (seq, name, *size_and_types(sample)), sample.frames if sample else frames
+        return OperationInFlight(self.names.group(wait.group), members, *call, states, frames)
 
     def _states(self, wait: Wait) -> dict[int, str]:
         by_rank = {u.rank: u for u in wait.inside}
@@ -247,4 +227,10 @@ class Case:
             states[rank] = "not launched" if known and known.own_record else "unknown"
         call = ops[d.calls[0]] if d.shape is Shape.SKIPPED and d.calls else ops[d.reference_row]
         members = group.members or tuple(sorted(states))
-        return self._in_flight(d.group, members, d.seq, call.name, dict(sorted(states.items())), call)
+        about = (d.seq, call.name, *size_and_types(call))
+        return OperationInFlight(self.names.group(d.group), members, *about, dict(sorted(states.items())), call.frames)
+
+
+def size_and_types(call: Operation | None) -> tuple[int | None, tuple[str, ...]]:
+    """The bytes and the dtypes of a call."""
+    return (call.size_bytes, call.input_dtypes or call.output_dtypes) if call else (None, ())

@@ -6,7 +6,7 @@ from dataclasses import replace
 from hangscope.diagnosis.accusation import Accusation, Accused, Basis, Doubt, Sides, doubts_where
 from hangscope.diagnosis.align import members_not_recorded
 from hangscope.diagnosis.call_order import Sort, outliers
-from hangscope.diagnosis.case import Case
+from hangscope.diagnosis.case import Case, size_and_types
 from hangscope.diagnosis.evidence import outlier_finding, who_waits
 from hangscope.diagnosis.verdict import Finding, OperationInFlight
 from hangscope.diagnosis.waits import Because, Wait
@@ -39,10 +39,9 @@ def _in_flight(case: Case, operation: Operation) -> OperationInFlight | None:
     for wait in case.waits.all:
         if any(unit.row == operation.row for unit in wait.inside):
             return case.operation_of(wait)
-    members, dtypes = operation.group.members or (operation.rank,), operation.input_dtypes or operation.output_dtypes
     group, state = case.names.group(operation.group.index), {operation.rank: operation.state.name.lower()}
-    call = (operation.seq, operation.name, operation.size_bytes, dtypes)
-    return OperationInFlight(group, members, *call, state, operation.frames)
+    call = (operation.seq, operation.name, *size_and_types(operation))
+    return OperationInFlight(group, operation.group.members or (operation.rank,), *call, state, operation.frames)
 
 
 def unusual_order(case: Case) -> Iterator[Accusation]:
@@ -83,6 +82,7 @@ def deadlock(case: Case) -> Iterator[Accusation]:
     found = {
         Doubt.OTHER_GROUPS_POSSIBLE: any(members_not_recorded(case.groups[w.group]) for w, _ in sides),
         Doubt.TWO_SIDES: tied,
+        Doubt.ONE_PEER: not odd and any(len(case.groups[w.group].members or ()) == 2 for w, _ in minority),
         Doubt.SHOWN_BY_OTHERS: any(case.progress.of[rank].source == "counters" for rank in case.cycle),
         Doubt.MANY_ACCUSED: len(inside) * 4 > len(case.cycle) > 4,
     }
@@ -106,6 +106,10 @@ def _minority(case: Case, sides: list[_Side]) -> list[_Side]:
     odd = case.outliers
     if unusual := [(wait, [r for r in ranks if r in odd]) for wait, ranks in sides if set(odd) & set(ranks)]:
         return unusual
+    # Who only waits for a pair that waits for each other comes on as soon as they do.
+    blockers = {rank: set(case.waits.blockers(rank)) for rank in case.cycle}
+    pairs = {a for a in blockers if any(a in blockers.get(b, ()) for b in blockers[a])}
+    sides = [(wait, ranks) for wait, ranks in sides if not pairs.isdisjoint(ranks)] or sides
     smallest = min(len(ranks) for _, ranks in sides)
     found = [(wait, ranks) for wait, ranks in sides if len(ranks) == smallest]
     first, second, *_ = sorted(sides, key=lambda side: len(side[0].waiters))
