@@ -85,6 +85,7 @@ class Doubt(_Argument):
     NO_COMMON_START = MEDIUM, "point-to-point calls could not be counted from a common start"
     INIT_NOT_RECORDED = MEDIUM, "several ranks; a communicator's init that some are in with another is not recorded"
     AGE_NOT_KNOWN = MEDIUM, "nothing says for how long"
+    MAY_RUN = LOW, "nothing says for how long, and a job that runs looks the same"
     SECOND_CAUSE = MEDIUM, "a rank of which nothing is known may be a second cause"
     UNEXPLAINED = MEDIUM, "other ranks hang for a reason of their own"
     FROM_LOGS = LOW, "from the counters in logs"

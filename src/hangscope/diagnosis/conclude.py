@@ -81,7 +81,7 @@ def _outcome(case: Case, chosen: Accusation) -> str:
     if chosen.kind == "none" or (chosen.kind == "mismatch" and not chosen.hang and case.job.dumps):
         return "ok"
     stopped = isinstance(chosen.detail, Failure) and chosen.detail.kind == "launcher_kill"
-    if chosen.basis is Basis.NOTHING_TO_TELL or stopped:
+    if chosen.basis is Basis.NOTHING_TO_TELL or stopped or not (chosen.accused or case.hang.age_known):
         return "unknown"
     waited = any(w.age_s is None or w.age_s >= IN_FLIGHT_S for w in case.waits.all)
     alone = chosen.kind == "dead" and not waited and case.hang.says is not Says.YES

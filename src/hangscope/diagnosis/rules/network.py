@@ -122,7 +122,7 @@ def _everyone(case: Case, wait: Wait) -> Accusation:
     link, findings = None, [inside, *others]
     if started and len(wait.waiters) == 2:
         link = links.make(case.job, *wait.waiters, None, f"{where} has two members, and so one connection")
-    doubts = () if started else [Doubt.NOT_TIMED]
+    doubts = doubts_where({Doubt.NOT_TIMED: not started, Doubt.MAY_RUN: not case.hang.age_known})
     return Accusation(Basis.EVERYBODY_INSIDE, "network", (), wait, link=link, findings=findings, doubts=doubts)
 
 
