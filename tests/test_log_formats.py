@@ -331,8 +331,24 @@ def test_quotes_fences_and_entities_come_off() -> None:
         (
             "torch.distributed.DistNetworkError: The client socket has failed to connect to any network address of "
             "(node-a, 29500).",
-            "store_timeout",
-            {"effect": True},
+            "store_unreachable",
+            {"effect": True, "peer_node": "node-a"},
+        ),
+        (
+            "n2:3:3 [1] misc/shmutils.cc:72 NCCL WARN Error: failed to extend /dev/shm/nccl-8aVbFk to 9637892 bytes",
+            "node_resource",
+            {"node": "n2", "pid": 3, "effect": False},
+        ),
+        (
+            "Unable to determine the device handle for GPU0000:03:00.0: Unknown Error",
+            "gpu_lost",
+            {"detail": "0000:03:00.0"},
+        ),
+        (
+            "RuntimeError: [../third_party/gloo/gloo/transport/tcp/unbound_buffer.cc:72] Timed out waiting 1800000ms "
+            "for recv operation to complete",
+            "wait_timeout",
+            {"effect": True, "operation": "recv"},
         ),
     ],
     ids=lambda value: value[:40] if isinstance(value, str) else "",

@@ -742,6 +742,7 @@ FAILURE_KINDS = (
     "cuda_error",
     "xid",
     "ecc",
+    "gpu_lost",
     "gpu_oom",
     "host_oom",
     "signal",
@@ -750,9 +751,12 @@ FAILURE_KINDS = (
     "nccl_system_error",
     "nccl_remote_error",
     "nccl_internal_error",
+    "node_resource",
     "ib_error",
     "socket_error",
+    "wait_timeout",
     "store_timeout",
+    "store_unreachable",
     "rendezvous_timeout",
     "init_timeout",
     "heartbeat_stuck",
@@ -763,8 +767,9 @@ FAILURE_KINDS = (
     "other",
 )
 """Everything that `Failure.kind` may be. "exit" is a non-zero status in a launcher's words, "exception" a death notice
-without a traceback, "init_timeout" a job that never got together ("clients joined 1/3"), "mismatch" and
-"missing_ranks" what PyTorch itself reported (fingerprint, desync report, monitored barrier)."""
+without a traceback, "node_resource" memory, queues or interfaces that a node did not give, "init_timeout" a job that
+never got together ("clients joined 1/3"), "mismatch" and "missing_ranks" what PyTorch itself reported (fingerprint,
+desync report, monitored barrier)."""
 
 
 @dataclass(frozen=True, slots=True)

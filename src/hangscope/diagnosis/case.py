@@ -87,10 +87,11 @@ class Case:
         group = self.groups[wait.group]
         if wait.point_to_point:
             return yes() if wait.counterparts else not_known("its peer is not recorded")
+        every = all(r in self.job.dumps for r in self.job.ranks)
         if members_not_recorded(group):
-            whole = len(wait.inside) == len(self.job.ranks)
-            return yes() if whole else not_known("the format does not say who belongs to the group")
-        incomplete = group.open or not all(r in self.job.dumps for r in self.job.ranks)
+            whole = every and len(wait.inside) == len(self.job.ranks)
+            return yes() if whole else not_known("the evidence does not say who belongs to the group")
+        incomplete = group.open or not every
         if group.members is None or (group.members_seen and incomplete):
             return not_known("only some logs speak of it, and who belongs to the group is not recorded")
         return yes()

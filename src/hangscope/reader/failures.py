@@ -24,6 +24,10 @@ _CUDA = re.compile(
     r"(?:CUDA|HIP|[Cc]uda runtime) error(?: \(\d+\))?\s?:? (?P<what>.{0,160})|CUDA_ERROR_(?P<name>\w+)"
     r"|(?:HIP|CUDA|Cuda) failure:? '(?P<failure>[^']{1,80})'|NPU (?:function )?error.{0,120}error code is (?P<npu>\d+)"
 )
+_GPU_LOST = re.compile(
+    r"Unable to determine the device handle for (?:GPU ?|gpu )(?P<gpu>[\w:.]*\w)|GPU is lost\b|No devices were found"
+    r"|Failed to initialize NVML|NVML: (?:GPU is lost|Unknown Error|Driver/library version mismatch)"
+)
 _OOM = re.compile(r"(?:CUDA|HIP|NPU|XPU) out of memory\.|CUDA error: out of memory|torch\.(?:cuda\.)?OutOfMemoryError")
 _NCCL = re.compile(
     r"NCCL error\b.{0,200}?(?P<what>unhandled system error|unhandled cuda error|remote process exited"
@@ -54,7 +58,7 @@ _UNIQUE_ID = re.compile(
     r".{0,120}?got error: (?P<why>.{0,120})"
 )
 _CONNECT = re.compile(
-    r"client socket has (?:timed out after \d+\w*|failed) (?:while trying )?to connect to "
+    r"client socket has (?:timed out after \d+\w*|failed) (?:while trying )?to connect to (?:any network address of )?"
     r"(?:\[?\(?(?P<peer>[\w.:-]+?)\]?(?:, |:)\d+\)?)?"
 )
 _RENDEZVOUS = re.compile(r"Rendezvous(?:Timeout|Connection|Closed)Error|connect\(\) timed out\. Original timeout was")
@@ -115,6 +119,10 @@ WORDS = (
     "HIP error",
     "runtime error (",
     "CUDA_ERROR_",
+    "device handle",
+    "GPU is lost",
+    "No devices were",
+    "NVML",
     "out of memory",
     "OutOfMemoryError",
     "NCCL error",
@@ -207,6 +215,7 @@ class FailureLog:
                 lambda line, m: self._tell(line, "other", rank=int(m["rank"]), pid=int(m["pid"]), effect=True),
             ),
             (_HEARTBEAT, lambda line, _: self._tell(line, "heartbeat_stuck")),
+            (_GPU_LOST, lambda line, m: self._tell(line, "gpu_lost", detail=m["gpu"])),
             (_OOM, lambda line, _: self._tell(line, "gpu_oom")),
             (_NCCL, self._nccl),
             (_CUDA, self._cuda),
@@ -313,11 +322,12 @@ class FailureLog:
         if (head := GLOG_HEAD.search(line.text)) and head["severity"] == "W":
             return  # one address of several, tried again: every healthy job has these
         peer = address_host(match["peer"]) if match["peer"] else None
-        self._tell(line, "store_timeout", peer_node=peer, effect=True)
+        self._tell(line, "store_unreachable", peer_node=peer, effect=True)
 
     def _gloo(self, line: Line, match: re.Match[str]) -> None:
         if match["ms"]:
-            self._tell(line, "other", effect=True, detail=f"Gloo {match['op']} waited {match['ms']} ms")
+            detail = f"Gloo {match['op']} waited {match['ms']} ms"
+            self._tell(line, "wait_timeout", effect=True, operation=match["op"], detail=detail)
         else:
             peer = address_host(read_warning(line.text).peer_address)
             self._tell(line, "socket_error", peer_node=peer, effect="connectFullMesh" not in line.text)

@@ -66,7 +66,8 @@ _RESET = re.compile(r"(?:Read|Write) error (?P<peer>\[\S+?\]:\d+): (?:Connection
 _SOCKET = re.compile(
     r"[Ss]ocketProgress\w*: Call to \w+ (?:from|to) (?P<peer>\S+) failed"
     r"|Call to (?:recv|send|read|write)\w* (?:(?:from|to) (?P<other>\S+) )?"
-    r".{0,200}?failed : (?:Connection reset|Broken pipe|Connection timed out|No route to host|Network is unreachable)"
+    r".{0,200}?failed : "
+    r"(?:Connection (?:reset|refused|timed out)|Broken pipe|No route to host|Network is unreachable)"
 )
 _CONNECT = re.compile(
     r"(?:socketStartConnect|socketPollConnect|socketConnect\w*|[Cc]onnect to|[Ss]ocketFinalizeConnect)\b"
@@ -83,6 +84,11 @@ _MISMATCH = re.compile(
     r"|Mismatched (?:collective|NCCL)|rank \d+ of \d+ ranks"
 )
 _CUDA = re.compile(r"Cuda failure|CUDA failure|CUDA error|HIP failure|\b(?:hip|cuda)[A-Z]\w{2,40} failed")
+# Memory that the node does not give: /dev/shm of a container, pinned memory, queues of the adapter
+_RESOURCE = re.compile(
+    r"/dev/shm|shared memory segment|No space left on device|Cannot allocate memory|[Nn]o socket interface found"
+    r"|\bibv_(?:reg_mr|create_\w+|alloc_\w+|open_device|query_\w+)\w*\b.{0,80}failed|Too many open files"
+)
 _FATAL_COMM = re.compile(r"communicator encountered a fatal error")
 _FAILED_DEVICE = re.compile(r"Device \d+ marked as failed")
 _FATAL_EVENTS = re.compile(
@@ -159,6 +165,8 @@ def failure_of(warned: Warned, text: str) -> tuple[str | None, bool]:
     if warned.kind == "cuda_error":
         return ("gpu_oom" if "out of memory" in text else "cuda_error"), False
     if warned.kind == "other":
+        if _RESOURCE.search(text):
+            return "node_resource", False
         return ("nccl_internal_error" if _PROXY.search(text) else None), True
     # status 5, a flushed work request, follows from an earlier error of the same connection
     effect = warned.kind == "connection_closed" or "Connection reset" in text or "Broken pipe" in text

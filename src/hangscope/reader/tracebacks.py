@@ -32,6 +32,10 @@ _MESSAGE_ENDS = re.compile(
     r"^(?:frame #\d+|Exception raised from |C\+\+ CapturedTraceback:|Traceback |\[[EWIF][\d ]|=====|-----)"
 )
 
+_LAUNCHER_FILES = re.compile(
+    r"/runpy\.py$|/bin/(?:torchrun|accelerate|deepspeed|ray|srun|composer|lightning)$"
+    r"|/(?:torch/distributed/(?:run|launch|launcher/.*|elastic/.*)|accelerate/commands/.*|deepspeed/launcher/.*)\.py$"
+)
 _LAUNCHER_ERRORS = {"ChildFailedError", "SignalException"}
 _LOCAL_FAULT = re.compile(r"unhandled cuda error|Cuda failure|Duplicate GPU|CUDA error|out of memory", re.IGNORECASE)
 _PEER_FAULT = re.compile(
@@ -151,7 +155,7 @@ class Tracebacks:
         if found.type and found.type.rsplit(".", 1)[-1] not in _LAUNCHER_ERRORS:
             self.found.append(found)
             return found
-        if not found.type and found.frames:
+        if not found.type and not all(_LAUNCHER_FILES.search(frame.filename) for frame in found.frames):
             found.type = "cut off"  # the process, or the log, ended inside the traceback
             self.found.append(found)
             return found

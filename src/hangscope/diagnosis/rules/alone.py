@@ -66,13 +66,14 @@ def _accusation(case: Case, ranks: list[int], kind: str) -> Accusation:
 
 def only_one_without_timeout(case: Case) -> Iterator[Accusation]:
     """Every other rank reported a timeout of its own; this one lives and did not: probably they wait for it."""
-    complained = {r.rank for r in case.job.facts.watchdog if r.kind in ("timeout", "async_error")}
-    answered, rest = {r.rank for r in case.job.facts.watchdog} - complained, set(case.job.ranks) - complained
+    reports = case.job.facts.watchdog
+    complained = {r.rank for r in reports if r.kind in ("timeout", "async_error") or r.seq is not None}
+    answered, rest = {r.rank for r in reports} - complained, set(case.job.ranks) - complained
     unfinished = np.any(case.job.ops.column("state") != State.COMPLETED)
     if unfinished or not answered or rest != answered or len(rest) * 4 > len(case.job.ranks):
         return
     text = f"{ranks_text(complained)} reported a timeout of their own; {ranks_text(rest)} only answered the signal"
-    found = [cited(text, next(r.source for r in case.job.facts.watchdog if r.rank in rest))]
+    found = [cited(text, next(r.source for r in reports if r.rank in rest))]
     accused, waits = [Accused(rank, "absent") for rank in sorted(rest)], case.waits.all
     wait = max(waits, key=lambda w: len(w.inside), default=None)
     yield Accusation(Basis.NO_TIMEOUT, "absent", accused, wait, findings=found, explains=waits)

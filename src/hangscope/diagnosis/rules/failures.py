@@ -18,15 +18,15 @@ from hangscope.words import first_line, numbered, short
 
 # What a failure means; all others only say that something is wrong.
 _MEANS = {
-    "gpu": ("cuda_error", "xid", "ecc"),
-    "dead": ("gpu_oom", "host_oom", "signal", "exit", "exception", "node_lost"),
+    "gpu": ("cuda_error", "xid", "ecc", "gpu_lost"),
+    "dead": ("gpu_oom", "host_oom", "signal", "exit", "exception", "node_lost", "node_resource"),
     "network": ("nccl_system_error", "ib_error", "socket_error"),
     "mismatch": ("mismatch",),
     "absent": ("missing_ranks",),
 }
 _KIND_OF = {failure: kind for kind, failures in _MEANS.items() for failure in failures}
 # Lines that tell of a wait without an end; "other" only where it is an effect.
-_WAITED = ("heartbeat_stuck", "missing_ranks", "other")
+_WAITED = ("heartbeat_stuck", "missing_ranks", "wait_timeout", "other")
 _SHOWN = 4
 # Failures this close to the first one may be its first sign elsewhere, or the other way round.
 _TOGETHER_NS = 2_000_000_000

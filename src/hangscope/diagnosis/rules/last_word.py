@@ -70,7 +70,7 @@ def _runs(case: Case) -> Answer:
     unseen = set(job.ranks) - ended - (done & recorded)
     if not unseen and job.ranks:
         return yes()
-    return not_known(f"no progress is recorded of {ranks_text(unseen)}")
+    return not_known(f"no progress is recorded of {ranks_text(unseen) if unseen else 'any rank'}")
 
 
 def cannot_tell(case: Case) -> Iterator[Accusation]:

@@ -14,6 +14,7 @@ _WHAT = {
     "cuda_error": "hit a CUDA error",
     "xid": "reports a GPU error{code}",
     "ecc": "reports a GPU memory error (ECC)",
+    "gpu_lost": "lost a GPU, which its driver does not reach",
     "gpu_oom": "ran out of GPU memory",
     "host_oom": "ran out of host memory and got killed",
     "signal": "ended by {code}",
@@ -22,11 +23,14 @@ _WHAT = {
     "nccl_system_error": "got a system or network error from NCCL",
     "nccl_remote_error": "lost a peer: that one's process exited, or the network failed",
     "nccl_internal_error": "got an internal error from NCCL",
+    "node_resource": "did not get shared memory, a queue or an interface from its node",
     "ib_error": "got an InfiniBand completion error{code}",
     "socket_error": "lost a network connection",
+    "wait_timeout": "waited in vain for its peers",
     "store_timeout": "waited in vain for a key of the store",
+    "store_unreachable": "could not connect to the store",
     "rendezvous_timeout": "waited in vain in the rendezvous",
-    "init_timeout": "waited in vain for the other ranks to join",
+    "init_timeout": "waited in vain for the other ranks to join{joined}",
     "heartbeat_stuck": "reports a watchdog that got stuck in a CUDA or NCCL call, or without the GIL",
     "mismatch": "called something else than the others",
     "missing_ranks": "did not come",
@@ -38,6 +42,7 @@ _NEXT = {
     "cuda_error": "run with CUDA_LAUNCH_BLOCKING=1 to see the failing call; nvidia-smi -q, dmesg | grep -i xid",
     "xid": "drain the node, then nvidia-smi -q, dmesg | grep -i xid and a GPU reset",
     "ecc": "drain the node, then nvidia-smi -q -d ECC,ROW_REMAPPER and a GPU reset",
+    "gpu_lost": "drain the node, then nvidia-smi, dmesg | grep -i -E 'xid|nvrm' and a restart of the node",
     "gpu_oom": "lower the batch or the sequence on this rank; see whether its data is larger than the others'",
     "host_oom": "dmesg | grep -i oom on the node; lower its memory or its loaders' workers",
     "signal": "dmesg | grep -i -E 'oom|xid|segfault' on the node, the scheduler's log",
@@ -45,8 +50,10 @@ _NEXT = {
     "exception": "read its own log, up to its first error",
     "nccl_system_error": "NCCL_DEBUG=INFO names the interface; check that it is up and that peers reach it",
     "nccl_remote_error": "look for the rank that ended first: its log, its exit status, dmesg on its node",
+    "node_resource": "df -h /dev/shm and ulimit -l, -n there; in containers --shm-size or --ipc=host",
     "ib_error": "ibstat, rdma statistic and the switch port's counters on both ends",
     "socket_error": "look for the peer that went away, then at the network between the two nodes",
+    "store_unreachable": "see whether the process behind MASTER_ADDR runs, and whether this node reaches MASTER_PORT",
     "store_timeout": "see which rank never set the key: one that is late, or ended, before this point",
     "rendezvous_timeout": "see which node did not start, and whether all reach MASTER_ADDR and MASTER_PORT",
     "init_timeout": "see which rank or node did not start, and whether all reach MASTER_ADDR and MASTER_PORT",
@@ -59,16 +66,17 @@ _NEXT = {
 def failure(case: Case, a: Accusation) -> Words:
     assert isinstance(a.detail, Failure)
     found = a.detail
-    what = _WHAT[found.kind].format(code=_code(found))
+    what = _WHAT[found.kind].format(code=_code(found), joined=f" ({found.detail} did)" if found.detail else "")
     named = case.names.ranks(a.ranks) if a.ranks else _whose(case, found)
     if found.kind == "mismatch" and not a.ranks:
-        named, what = "the ranks", "called different things"
+        named, what = ranks_text(found.ranks) if len(found.ranks) > 1 else "the ranks", "called different things"
     operation = a.accused[0].operation if a.accused else numbered(found.operation or "", found.seq)
     inside = f" in {operation}" if operation else ""
     if a.kind == "unknown" and found.effect:
         inside += ": an effect, the cause is not in this evidence"
-    peer = f"rank {found.peer_rank}" if found.peer_rank is not None else found.peer_node
-    text = f"{what}{inside}" + (f" (peer {peer})" if peer is not None else "")
+    peer = f"rank {found.peer_rank}" if found.peer_rank not in (None, *found.ranks) else found.peer_node
+    around = f" (at or around rank {found.ranks[0]})" if len(found.ranks) == 1 and found.rank is None else ""
+    text = f"{what}{inside}{around}" + (f" (peer {peer})" if peer is not None else "")
     step = _NEXT.get(found.kind)
     steps = link_steps(a.link) or ([f"{named}: {step}"] if step else [])
     if not case.job.dumps:

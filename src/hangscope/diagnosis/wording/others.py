@@ -47,7 +47,7 @@ def hang_unexplained(case: Case, a: Accusation) -> Words:
     age = f" for {duration(wait.age_s)}" if wait is not None and wait.age_s is not None else ""
     who = f"{case.names.ranks(waiters)} {verb(waiters, 'waits', 'wait')} in" if waiters else "the job hangs in"
     rest = "the cause is not determined" if case.hang.age_known else "nothing says for how long"
-    if unseen or len(job.ranks) <= 1:
+    if unseen or not job.dumps:
         rest = f"nothing is known of {ranks_text(unseen) if unseen else 'the other ranks'}"
     return Words(
         f"{who} {what}{age}; {rest}",
