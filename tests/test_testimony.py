@@ -123,6 +123,16 @@ def test_job_whose_dumps_say_no_time_is_not_called_hung() -> None:
     assert (verdict.outcome, verdict.confidence, verdict.culprits) == ("unknown", "low", ())
 
 
+def test_dump_without_times_among_others_with_times_is_disputed() -> None:
+    """Nothing says that it is of this attempt, so that it cannot show that all is well."""
+    raws = [attempt(rank, 0, range(1, 60)) for rank in range(4)]
+    for column in ("created_ns", "started_ns", "completed_ns"):
+        raws[0].columns[column][:] = -1
+    found = folder(*raws)
+    assert hear(found).disputed == {0}
+    assert diagnose(found).confidence != "high"
+
+
 def test_copied_dump_accuses_nobody_surely() -> None:
     """The culprit's file under a second name: one of the two ranks it is, nobody knows which."""
     raws = [attempt(rank, 0, range(1, 61), state="started") for rank in (0, 1)]

@@ -66,6 +66,8 @@ def hear(job: Job) -> Heard:
                 clocks[job.nodes[rank]] = apart[rank][0]
             else:
                 disputed.add(rank)
+        unstamped = {r for r in job.dumps if _span(job, r) is None and len(job.ops.rows(rank=r))}
+        disputed |= unstamped if len(unstamped) * 2 < len(job.dumps) else set()
         aside.update(_in_another_time(job, set(aside) | set(apart)))
         aside.update(_further_than_possible(job, set(aside)))
         copies = _copies(job)
