@@ -17,6 +17,16 @@ BLACK_BOX = Extension(
 )
 """NCCL loads it, not Python: it has no PyInit, and no Python in its name."""
 
+DECODER = Extension(
+    "hangscope.reader._decoder",
+    sources=["native/dump_decoder.c", "native/decoder_module.c"],
+    depends=["native/dump_decoder.h"],
+    extra_compile_args=["-std=gnu11", "-O3", "-fvisibility=hidden"],
+    py_limited_api=True,
+    optional=True,
+)
+"""Reads pickled dumps; what it does not read, and every file where it was not built, the Python reader reads."""
+
 
 class Build(build_ext):
     def get_ext_filename(self, fullname: str) -> str:
@@ -24,11 +34,19 @@ class Build(build_ext):
             return fullname.replace(".", "/") + ".so"
         return super().get_ext_filename(fullname)
 
+    def build_extension(self, ext: Extension) -> None:
+        try:
+            super().build_extension(ext)
+        except Exception:
+            if ext is DECODER:
+                self.warn("no C compiler could build the decoder: large dumps will be read by Python, 20 times slower")
+            raise  # setuptools goes on: the extension is optional
+
 
 class Wheel(bdist_wheel):
     def get_tag(self) -> tuple[str, str, str]:
-        """Any Python 3, on this platform: nothing in the wheel is linked against Python."""
-        return ("py3", "none", super().get_tag()[2])
+        """Any Python from 3.10 on, on this platform: the decoder is built against the limited API of 3.10."""
+        return ("cp310", "abi3", super().get_tag()[2])
 
 
-setup(ext_modules=[BLACK_BOX], cmdclass={"build_ext": Build, "bdist_wheel": Wheel})
+setup(ext_modules=[BLACK_BOX, DECODER], cmdclass={"build_ext": Build, "bdist_wheel": Wheel})

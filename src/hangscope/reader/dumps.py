@@ -10,15 +10,16 @@ from __future__ import annotations
 import hashlib
 import re
 from collections import Counter
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from hangscope.errors import DamagedError
 from hangscope.model import COLUMNS, UNKNOWN, State
-from hangscope.reader import jsons, pickles, settle
+from hangscope.reader import jsons, native, pickles, settle
 from hangscope.reader.assemble import Assembled, assemble
-from hangscope.reader.entries import Entries
+from hangscope.reader.entries import Entries, Taken
 from hangscope.reader.header import memberships, statuses, text_of
 from hangscope.reader.limits import DEFAULT, Limits
 from hangscope.reader.names import parse_version
@@ -76,29 +77,20 @@ def read(
     `file` is the name that people see in messages, `hint_rank` the rank that a manifest gives it. Bad entries are left
     out and listed in `problems`; a file that breaks off keeps everything before that point.
     """
-    entries = Entries(limits, len(data), file)
     if pickles.is_pickle(data):
         form = "pickle"
-        loaded = pickles.loads(data, file=file, limits=limits, drain=entries.add)
+        loaded, taken = native.loads(data, file=file, limits=limits) or _taken(pickles.loads, data, file, limits)
     elif _JSON_START.match(data):
         form = "json"
-        loaded = jsons.loads(data, file=file, limits=limits, drain=entries.add)
+        loaded, taken = _taken(jsons.loads, data, file, limits)
     else:
         raise DamagedError("neither a pickle nor JSON, so not a flight recorder dump", file=file, offset=0)
     top = _top(loaded, file)
+    columns = taken.columns
     problems: list[Problem] = []
-    rest = top.get("entries", [])
-    if type(rest) is not list:
+    if type(top.get("entries", [])) is not list:
         problems.append(Problem("entries", "is no list"))
-        rest = []
-    for index, entry in enumerate(rest):
-        if entry is not pickles.DRAINED and id(entry) not in loaded.partial:
-            entries.add(index, entry)
-            if entries.hopeless:
-                entries.unreported += len(rest) - index - 1
-                break
-    columns = entries.columns()
-    if not len(columns["seq"]) and not entries.left_out and not _TOP_NAMES.intersection(top):
+    if not len(columns["seq"]) and not taken.left_out and not _TOP_NAMES.intersection(top):
         if not loaded.complete:
             raise DamagedError(loaded.reason or "is broken", file=file, offset=loaded.broke_at)
         if top is loaded.value:
@@ -106,10 +98,10 @@ def read(
     version = text_of(top.get("version"))
     tables = memberships(top.get("pg_config"), problems, loaded.partial)
     status = statuses(top.get("pg_status"), problems, loaded.partial)
-    backend = _backend(columns, entries)
-    notes = _settle(columns, entries, backend, torchcomms=_is_torchcomms(entries, version, status))
-    if entries.unreported:
-        problems.append(Problem("entries", f"{entries.unreported} more problems like these"))
+    backend = _backend(columns, taken)
+    notes = _settle(columns, taken, backend, torchcomms=_is_torchcomms(taken, version, status))
+    if taken.unreported:
+        problems.append(Problem("entries", f"{taken.unreported} more problems like these"))
     own = top.get("rank")
     return RawDump(
         file=file,
@@ -119,17 +111,17 @@ def read(
         backend=backend,
         library_version=text_of(top.get("comm_lib_version", top.get("nccl_version"))),
         columns=_narrow(columns),
-        names=tuple(entries.names),
-        threads=tuple(entries.threads),
-        shapes=entries.shapes,
-        dtypes=entries.dtypes,
-        stacks=entries.stacks,
-        groups=entries.groups,
+        names=taken.names,
+        threads=taken.threads,
+        shapes=taken.shapes,
+        dtypes=taken.dtypes,
+        stacks=taken.stacks,
+        groups=taken.groups,
         memberships=tables,
         status=status,
-        first_record=_first_record(columns, entries),
+        first_record=_first_record(columns, taken),
         timing=_timing(columns, backend),
-        has_stacks=entries.has_stacks,
+        has_stacks=taken.has_stacks,
         hint_rank=hint_rank,
         own_rank=own if type(own) is int and 0 <= own < 1_000_000_000 else None,
         node=node,
@@ -137,9 +129,25 @@ def read(
         complete=loaded.complete,
         broke_at=loaded.broke_at,
         reason=loaded.reason,
-        problems=(*entries.problems, *problems),
+        problems=(*taken.problems, *problems),
         notes=notes,
     )
+
+
+def _taken(
+    loads: Callable[..., pickles.Loaded], data: bytes, file: str, limits: Limits
+) -> tuple[pickles.Loaded, Taken]:
+    """The entries as the Python reader finds them: each as it comes, and those that were left in their list."""
+    entries = Entries(limits, len(data), file)
+    loaded = loads(data, file=file, limits=limits, drain=entries.add)
+    rest = _top(loaded, file).get("entries", [])
+    for index, entry in enumerate(rest if type(rest) is list else ()):
+        if entry is not pickles.DRAINED and id(entry) not in loaded.partial:
+            entries.add(index, entry)
+            if entries.hopeless:
+                entries.unreported += len(rest) - index - 1
+                break
+    return loaded, entries.taken()
 
 
 def _top(loaded: pickles.Loaded, file: str) -> dict[Any, Any]:
@@ -153,52 +161,52 @@ def _top(loaded: pickles.Loaded, file: str) -> dict[Any, Any]:
     raise DamagedError("not a flight recorder dump: it holds neither a table nor a list of entries", file=file)
 
 
-def _backend(columns: Columns, entries: Entries) -> str:
+def _backend(columns: Columns, taken: Taken) -> str:
     """The library that most entries name."""
     counts = Counter(dict(enumerate(np.bincount(columns["name"], minlength=1).tolist())))
     libraries: Counter[str] = Counter()
-    for index, name in enumerate(entries.names):
+    for index, name in enumerate(taken.names):
         libraries[name.library] += counts[index]
     return min(libraries, key=lambda library: (-libraries[library], library), default="")
 
 
-def _is_torchcomms(entries: Entries, version: str, status: dict[int, Any]) -> bool:
+def _is_torchcomms(taken: Taken, version: str, status: dict[int, Any]) -> bool:
     """Whether torchcomms wrote this: it describes a group by its backend and never fills `pg_status`."""
     return (
         parse_version(version) >= (2, 10)
         and not status
-        and bool(entries.groups)
-        and all(group.desc in _BACKENDS for group in entries.groups)
+        and bool(taken.groups)
+        and all(group.desc in _BACKENDS for group in taken.groups)
     )
 
 
-def _settle(columns: Columns, entries: Entries, backend: str, *, torchcomms: bool) -> tuple[str, ...]:
+def _settle(columns: Columns, taken: Taken, backend: str, *, torchcomms: bool) -> tuple[str, ...]:
     """Brings the columns to the one meaning that the model has. Returns what the format cannot say."""
     notes = []
-    if not entries.numbered:
+    if not taken.numbered:
         columns["record_id"] = columns["index"].copy()
-    settle.kinds(columns, entries.names)
+    settle.kinds(columns, taken.names)
     silent = settle.no_states(columns) and (torchcomms or backend not in _BACKENDS)
     if backend in settle.RETIRED_MEANS_DONE or silent:
         settle.retired_is_done(columns)
-    settle.batches(columns, old_sequence=entries.old_sequence)
-    whole = _first_record(columns, entries) == 0
-    if entries.old_sequence and settle.split_counters(columns, whole=whole):
+    settle.batches(columns, old_sequence=taken.old_sequence)
+    whole = _first_record(columns, taken) == 0
+    if taken.old_sequence and settle.split_counters(columns, whole=whole):
         notes.append("this version counts collectives and point-to-point calls together, and the ring lost the start")
     if torchcomms and settle.count_per_group(columns, whole=whole):
         notes.append("torchcomms counts over all groups together, and the ring lost the start")
     return tuple(notes)
 
 
-def _first_record(columns: Columns, entries: Entries) -> int:
+def _first_record(columns: Columns, taken: Taken) -> int:
     """How many records came before the oldest kept one: more than 0 where the ring wrapped."""
     if not len(columns["seq"]):
         return 0
-    if entries.numbered:
+    if taken.numbered:
         # Entries that were left out as bad are not lost history.
         return max(0, int(columns["record_id"][0] - columns["index"][0]))
     # torch 2.2 numbers no records, but each group's sequence starts at 1.
-    first = np.full(len(entries.groups), np.iinfo("i8").max)
+    first = np.full(len(taken.groups), np.iinfo("i8").max)
     np.minimum.at(first, columns["group"], columns["seq"])
     return int(np.maximum(first[np.unique(columns["group"])] - 1, 0).sum())
 
@@ -206,7 +214,11 @@ def _first_record(columns: Columns, entries: Entries) -> int:
 def _narrow(columns: Columns) -> Columns:
     """The types of the model, because thousands of dumps wait in memory to be joined."""
     unneeded = ("index", "pg_id")
-    return {name: column.astype(COLUMNS.get(name, "i4")) for name, column in columns.items() if name not in unneeded}
+    return {
+        name: column.astype(COLUMNS.get(name, "i4"), copy=False)
+        for name, column in columns.items()
+        if name not in unneeded
+    }
 
 
 def _timing(columns: Columns, backend: str) -> bool:

@@ -9,6 +9,7 @@ times over.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
@@ -31,8 +32,29 @@ _HOPELESS = 1000
 _MAX_LINE = (1 << 31) - 1
 
 
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """All entries of one dump in columns, whoever read them: `Entries` below, or the C decoder (`native`)."""
+
+    columns: Columns
+    names: tuple[Name, ...]
+    threads: tuple[str, ...]
+    shapes: tuple[Shapes, ...]
+    dtypes: tuple[tuple[str, ...], ...]
+    stacks: tuple[tuple[Frame, ...], ...]
+    groups: tuple[LocalGroup, ...]
+    has_stacks: bool
+    old_sequence: bool
+    """Whether collectives and point-to-point calls share one counter, as before torch 2.4."""
+    numbered: bool
+    """Whether entries have a `record_id` (not in torch 2.2)."""
+    left_out: int = 0
+    unreported: int = 0
+    problems: tuple[Problem, ...] = ()
+
+
 class Entries:
-    """Collects the entries of one dump. Give each to `add` with its index, then ask for `columns()`."""
+    """Collects the entries of one dump. Give each to `add` with its index, then ask for what was `taken()`."""
 
     def __init__(self, limits: Limits, size: int, file: str) -> None:
         self._file = file
@@ -58,25 +80,7 @@ class Entries:
         self.unreported = 0
         self.has_stacks = False
         self.old_sequence = False
-        """Whether collectives and point-to-point calls share one counter, as before torch 2.4."""
         self.numbered = False
-        """Whether entries have a `record_id` (not in torch 2.2)."""
-
-    @property
-    def groups(self) -> tuple[LocalGroup, ...]:
-        return tuple(LocalGroup(*key) for key in self._groups)
-
-    @property
-    def shapes(self) -> tuple[Shapes, ...]:
-        return tuple(self._shapes)
-
-    @property
-    def dtypes(self) -> tuple[tuple[str, ...], ...]:
-        return tuple(self._dtypes)
-
-    @property
-    def stacks(self) -> tuple[tuple[Frame, ...], ...]:
-        return tuple(self._stacks)
 
     @property
     def hopeless(self) -> bool:
@@ -104,12 +108,26 @@ class Entries:
         if len(self._pending) >= CHUNK:
             self._flush()
 
-    def columns(self) -> Columns:
+    def taken(self) -> Taken:
         """All entries that were whole enough, in the order they were added."""
         self._flush()
         if not self._chunks:
             self._chunks.append(self._chunk([], []))
-        return {name: np.concatenate([chunk[name] for chunk in self._chunks]) for name in self._chunks[0]}
+        return Taken(
+            columns={name: np.concatenate([chunk[name] for chunk in self._chunks]) for name in self._chunks[0]},
+            names=tuple(self.names),
+            threads=tuple(self.threads),
+            shapes=tuple(self._shapes),
+            dtypes=tuple(self._dtypes),
+            stacks=tuple(self._stacks),
+            groups=tuple(LocalGroup(*key) for key in self._groups),
+            has_stacks=self.has_stacks,
+            old_sequence=self.old_sequence,
+            numbered=self.numbered,
+            left_out=self.left_out,
+            unreported=self.unreported,
+            problems=tuple(self.problems),
+        )
 
     # ---- one chunk ---------------------------------------------------------------------------------------------------
 
@@ -183,9 +201,10 @@ class Entries:
         values = [entry.get("profiling_name", _MISSING) for entry in entries]
         self._require(values, "profiling_name", str, "text", indices, bad, "")
         known = self._names
-        for text in set(values).difference(known):
-            known[text] = len(self.names)
-            self.names.append(parse(text))
+        for text in dict.fromkeys(values):
+            if text not in known:
+                known[text] = len(self.names)
+                self.names.append(parse(text))
         return [known[text] for text in values]
 
     def _state_column(self, indices: list[int], entries: list[dict[Any, Any]], bad: set[int]) -> list[int]:

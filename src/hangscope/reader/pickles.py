@@ -69,9 +69,22 @@ _SEGMENT = 1 << 18
 _FREE = 8 << 20  # memory that any file may take, however small it is
 _VALUE = 40  # a number and its place in a list
 _MEMO = 100
-_CUT = "ends in the middle of the data"
-_BAD_KEYS = "a dict with something else than text or whole numbers as keys"
 _KEYS = frozenset((str, int))
+
+# Why a read ended, in words that the C decoder's result is put into as well.
+CUT = "ends in the middle of the data"
+TOO_LARGE = "holds more than {} bytes of objects"
+NO_LIST = "appends to something that is no list"
+TOO_DEEP = "nested deeper than {}"
+LONG_INTEGER = "an integer of {} bytes"
+BAD_KEYS = "a dict with something else than text or whole numbers as keys"
+LONG_STRING = "a string of {} bytes, with {left} left in the file"
+OTHER_PROTOCOL = "pickle protocol {}"
+UNFINISHED = "ends with unfinished values"
+NO_OPCODE = "byte 0x{:02x} is no pickle opcode"
+LARGE_MEMO = "more than {} memo entries"
+NEVER_STORED = "refers to a value that was never stored"
+EMPTY_STACK = "takes from an empty stack"
 DRAINED: Any = object()
 """Lies where an entry was before it was handed over."""
 
@@ -106,6 +119,24 @@ def is_pickle(data: bytes) -> bool:
     return len(data) > 2 and data[0] == 0x80 and 2 <= data[1] <= 5
 
 
+def check(data: bytes, file: str, limits: Limits) -> None:
+    """Raises DamagedError for what is no pickle of these protocols, or too large to be looked at."""
+    if len(data) > limits.input_bytes:
+        raise DamagedError(f"{len(data)} bytes, more than the limit of {limits.input_bytes}", file=file)
+    if not is_pickle(data):
+        raise DamagedError("not a pickle of protocol 2 to 5", file=file, offset=0)
+
+
+def refusal(op: int, file: str, at: int) -> DamagedError:
+    """The error for an opcode that ends before byte `at`, and that could make another reader run something."""
+    return DamagedError(
+        f"pickle opcode {_REFUSED[op]} is none that a flight recorder dump uses, refused",
+        file=file,
+        offset=at - 1,
+        hint="nothing in the file was run; it is no dump, or was tampered with: open it nowhere else",
+    )
+
+
 def loads(data: bytes, *, file: str, limits: Limits = DEFAULT, drain: Drain | None = None) -> Loaded:
     """The plain value in `data`: dicts with str or int keys, lists, tuples, strings, numbers, booleans, None.
 
@@ -113,10 +144,7 @@ def loads(data: bytes, *, file: str, limits: Limits = DEFAULT, drain: Drain | No
     its place: a ring of two million entries never lies in memory as two million dicts. Entries written in an unusual
     way may stay in the list; the caller has to look through it.
     """
-    if len(data) > limits.input_bytes:
-        raise DamagedError(f"{len(data)} bytes, more than the limit of {limits.input_bytes}", file=file)
-    if not is_pickle(data):
-        raise DamagedError("not a pickle of protocol 2 to 5", file=file, offset=0)
+    check(data, file, limits)
     collecting = gc.isenabled()
     # A hundred thousand new containers make the collector walk them all again and again, and plain data needs it not.
     gc.disable()
@@ -145,7 +173,7 @@ def _run(data: bytes, file: str, limits: Limits, drain: Drain | None) -> Loaded:
             # at most a hundred times its own size, and one string.
             end = min(size, pos + _SEGMENT)
             if spent + _VALUE * sum(map(len, marks), len(stack)) > memory:
-                reason = f"holds more than {memory} bytes of objects"
+                reason = TOO_LARGE.format(memory)
                 break
             while pos < end:
                 op = data[pos]
@@ -162,7 +190,7 @@ def _run(data: bytes, file: str, limits: Limits, drain: Drain | None) -> Loaded:
                     append = stack.append
                     target = stack[-1]
                     if type(target) is not list:
-                        reason = "appends to something that is no list"
+                        reason = NO_LIST
                         break
                     target.extend(items)
                     spent += _VALUE * len(items)
@@ -180,14 +208,14 @@ def _run(data: bytes, file: str, limits: Limits, drain: Drain | None) -> Loaded:
                     if length == 8:
                         append(_INT8(data, pos)[0])
                     elif length > limits.integer_bytes:
-                        reason = f"an integer of {length} bytes"
+                        reason = LONG_INTEGER.format(length)
                         break
                     else:
                         append(int.from_bytes(data[pos : pos + length], "little", signed=True))
                     pos += length
                 elif op == 0x28:  # MARK
                     if len(marks) >= nesting:
-                        reason = f"nested deeper than {nesting}"
+                        reason = TOO_DEEP.format(nesting)
                         break
                     marks.append(stack)
                     stack = []
@@ -222,7 +250,7 @@ def _run(data: bytes, file: str, limits: Limits, drain: Drain | None) -> Loaded:
                     keys = items[::2]
                     # Only text and whole numbers: hashing a tuple of tuples of shared tuples takes for ever.
                     if type(target) is not dict or len(items) & 1 or not _KEYS.issuperset(map(type, keys)):
-                        reason = _BAD_KEYS
+                        reason = BAD_KEYS
                         break
                     target.update(zip(keys, items[1::2], strict=True))
                     spent += _VALUE * len(items)
@@ -249,7 +277,7 @@ def _run(data: bytes, file: str, limits: Limits, drain: Drain | None) -> Loaded:
                         length = _UINT8(data, pos)[0]
                         pos += 8
                     if length > limits.string_bytes or length > size - pos:
-                        reason = f"a string of {length} bytes, with {size - pos} left in the file"
+                        reason = LONG_STRING.format(length, left=size - pos)
                         break
                     append(data[pos : pos + length].decode("utf-8", "surrogateescape"))
                     pos += length
@@ -266,7 +294,7 @@ def _run(data: bytes, file: str, limits: Limits, drain: Drain | None) -> Loaded:
                     item = stack.pop()
                     target = stack[-1]
                     if type(target) is not list:
-                        reason = "appends to something that is no list"
+                        reason = NO_LIST
                         break
                     target.append(item)
                     spent += _VALUE
@@ -275,7 +303,7 @@ def _run(data: bytes, file: str, limits: Limits, drain: Drain | None) -> Loaded:
                     key = stack.pop()
                     target = stack[-1]
                     if type(target) is not dict or type(key) not in _KEYS:
-                        reason = _BAD_KEYS
+                        reason = BAD_KEYS
                         break
                     target[key] = item
                     spent += 5 * _VALUE
@@ -299,44 +327,39 @@ def _run(data: bytes, file: str, limits: Limits, drain: Drain | None) -> Loaded:
                     pos += 8
                 elif op == 0x80:  # PROTO, which Python tolerates in the middle
                     if not 2 <= data[pos] <= 5:
-                        reason = f"pickle protocol {data[pos]}"
+                        reason = OTHER_PROTOCOL.format(data[pos])
                         break
                     pos += 1
                 elif op == 0x8B:  # LONG4
                     length = _INT4(data, pos)[0]
                     pos += 4
                     if not 0 <= length <= limits.integer_bytes:
-                        reason = f"an integer of {length} bytes"
+                        reason = LONG_INTEGER.format(length)
                         break
                     append(int.from_bytes(data[pos : pos + length], "little", signed=True))
                     pos += length
                 elif op == 0x2E:  # STOP
                     if marks or len(stack) != 1:
-                        reason = "ends with unfinished values"
+                        reason = UNFINISHED
                         break
                     return Loaded(stack[0])
                 elif op in _REFUSED:
-                    raise DamagedError(
-                        f"pickle opcode {_REFUSED[op]} is none that a flight recorder dump uses, refused",
-                        file=file,
-                        offset=pos - 1,
-                        hint="nothing in the file was run; it is no dump, or was tampered with: open it nowhere else",
-                    )
+                    raise refusal(op, file, pos)
                 else:
-                    reason = f"byte 0x{op:02x} is no pickle opcode"
+                    reason = NO_OPCODE.format(op)
                     break
             if reason:
                 break
             if len(memo) > limits.memo:
-                reason = f"more than {limits.memo} memo entries"
+                reason = LARGE_MEMO.format(limits.memo)
                 break
-        reason = reason or _CUT
+        reason = reason or CUT
     except KeyError:
-        reason = "refers to a value that was never stored"
+        reason = NEVER_STORED
     except (IndexError, StructError):
         # Python's own errors for reading past the end of the bytes, and for taking from an empty stack.
-        reason = _CUT if pos >= size - 8 else "takes from an empty stack"
-    return _salvage(marks, stack, min(pos, size), reason)
+        reason = CUT if pos >= size - 8 else EMPTY_STACK
+    return salvage(marks, stack, min(pos, size), reason)
 
 
 def _is_entry(marks: list[list[Any]]) -> bool:
@@ -350,7 +373,7 @@ def _is_entry(marks: list[list[Any]]) -> bool:
     return type(key) is str and key == "entries"
 
 
-def _salvage(marks: list[list[Any]], stack: list[Any], at: int, reason: str) -> Loaded:
+def salvage(marks: list[list[Any]], stack: list[Any], at: int, reason: str) -> Loaded:
     """Closes every open container with what it had so far, from the innermost out."""
     partial = set()
     levels = [*marks, stack]

@@ -1,0 +1,3 @@
+from typing import Any
+
+def decode(data: bytes, limits: tuple[int, ...], drained: object, /) -> tuple[Any, ...] | None: ...

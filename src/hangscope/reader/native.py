@@ -1,0 +1,118 @@
+"""Pickled dumps through the C decoder (native/dump_decoder.c), where it was built: the same answer, many times faster.
+
+The C code reads files in which every entry is as it should be, whole or cut off, and hands all others back: then the
+Python reader (`pickles`, `entries`) reads them from their start and says what is wrong with them.
+HANGSCOPE_DECODER=python in the environment reads everything that way.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import numpy as np
+
+from hangscope.model import COLUMNS, Frame
+from hangscope.reader import pickles
+from hangscope.reader.entries import Taken
+from hangscope.reader.limits import MOST_GROUPS, Limits
+from hangscope.reader.names import parse, size_bytes
+from hangscope.reader.raw import Columns, LocalGroup
+
+try:
+    from hangscope.reader import _decoder
+except ImportError:  # built without a C compiler
+    _decoder = None  # type: ignore[assignment]
+
+VARIABLE = "HANGSCOPE_DECODER"
+
+_ENDS = (
+    "",
+    pickles.CUT,
+    pickles.TOO_LARGE,
+    pickles.NO_LIST,
+    pickles.TOO_DEEP,
+    pickles.LONG_INTEGER,
+    pickles.BAD_KEYS,
+    pickles.LONG_STRING,
+    pickles.OTHER_PROTOCOL,
+    pickles.UNFINISHED,
+    "",
+    pickles.NO_OPCODE,
+    pickles.LARGE_MEMO,
+    pickles.NEVER_STORED,
+    pickles.EMPTY_STACK,
+)
+"""What `enum hs_status` says, in the words of the Python reader."""
+_COMPLETE, _REFUSED, _LARGE_MEMO = 0, 10, 12
+
+
+def in_use() -> bool:
+    """Whether pickled dumps are read by the C decoder."""
+    return _decoder is not None and os.environ.get(VARIABLE) != "python"
+
+
+def loads(data: bytes, *, file: str, limits: Limits) -> tuple[pickles.Loaded, Taken] | None:
+    """The machine's last state and all entries; None where the Python reader has to read this file."""
+    if not in_use():
+        return None
+    pickles.check(data, file, limits)
+    bounds = (
+        limits.memory_bytes,
+        limits.growth,
+        limits.nesting,
+        limits.memo,
+        limits.string_bytes,
+        limits.integer_bytes,
+        limits.visits,
+        MOST_GROUPS,
+    )
+    found = _decoder.decode(data, bounds, pickles.DRAINED)
+    if found is None:
+        return None
+    status, at, detail, levels, count, columns, tables, flags = found
+    if status == _REFUSED:
+        raise pickles.refusal(detail, file, at)
+    if status == _COMPLETE:
+        loaded = pickles.Loaded(levels[0][0])
+    else:
+        number = limits.memo if status == _LARGE_MEMO else detail
+        reason = _ENDS[status].format(number, left=len(data) - at)
+        loaded = pickles.salvage(levels[:-1], levels[-1], at, reason)
+    if not _all_taken(loaded):
+        return None
+    return loaded, _taken(count, columns, tables, *map(bool, flags))
+
+
+def _all_taken(loaded: pickles.Loaded) -> bool:
+    """Whether no whole entry is left in the list: one that is written in an unusual way goes with its neighbours."""
+    value = loaded.value
+    rest = value.get("entries") if type(value) is dict else value
+    if type(rest) is not list or rest.count(pickles.DRAINED) == len(rest):
+        return True
+    return all(entry is pickles.DRAINED or id(entry) in loaded.partial for entry in rest)
+
+
+def _taken(
+    count: int, raw: dict[str, bytearray], tables: dict[str, Any], has_stacks: bool, old_sequence: bool, numbered: bool
+) -> Taken:
+    shapes, dtypes = tuple(tables["shapes"]), tuple(tables["dtypes"])
+    sizes = np.array([size_bytes(shapes[shape], dtypes[dtype]) for shape, dtype in tables["sizes"]], dtype="i8")
+    columns: Columns = {}
+    for name, data in raw.items():
+        kind = "i4" if name == "size_bytes" else COLUMNS.get(name, "i8")
+        columns[name] = np.frombuffer(data, dtype=kind, count=count)
+    columns["size_bytes"] = sizes[columns["size_bytes"]] if count else np.empty(0, "i8")
+    frames = [Frame(*frame) for frame in tables["frames"]]
+    return Taken(
+        columns=columns,
+        names=tuple(map(parse, tables["names"])),
+        threads=("", *(f"{name} {number}".strip() for name, number in tables["threads"])),
+        shapes=shapes,
+        dtypes=dtypes,
+        stacks=tuple(tuple(frames[frame] for frame in stack) for stack in tables["stacks"]),
+        groups=tuple(LocalGroup(*group) for group in tables["groups"]),
+        has_stacks=has_stacks,
+        old_sequence=old_sequence,
+        numbered=numbered,
+    )
