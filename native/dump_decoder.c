@@ -1092,8 +1092,8 @@ enum hs_status hs_decode(hs_dump *d, const uint8_t *data, size_t size, const hs_
         return HS_NOT_MINE;
     d->levels = calloc((size_t)limits->nesting + 1, sizeof *d->levels);
     d->chunk = calloc(1, sizeof *d->chunk);
-    if (d->levels == NULL || d->chunk == NULL || intern(&d->shapes, NULL, 0) < 0 || intern(&d->dtypes, NULL, 0) < 0 ||
-        intern(&d->stacks, NULL, 0) < 0)
+    if (d->levels == NULL || d->chunk == NULL || !GROW(d->stack, d->stack_room, 1) || !GROW(d->cells, d->cell_room, 1) ||
+        intern(&d->shapes, NULL, 0) < 0 || intern(&d->dtypes, NULL, 0) < 0 || intern(&d->stacks, NULL, 0) < 0)
         return HS_NOT_MINE;
     d->shapes.items[0].number = d->dtypes.items[0].number = 0;
     d->next_shape = d->next_dtype = 1;

@@ -11,7 +11,7 @@ import pytest
 import hangscope
 from hangscope.diagnosis import Diagnosis, diagnose
 from hangscope.model import Dump, Group, Job
-from hangscope.reader import evidence
+from hangscope.reader import workers
 from jobs import Op, job, recv, send
 
 FIRST, LAST, WORLD = "stage 0", "stage 1", "default_pg"
@@ -186,7 +186,7 @@ def test_large_step_in_flight_is_no_hang_while_ranks_that_wait_still_launch() ->
 
 
 def _ranks_read(folder: str) -> int:
-    evidence.PARALLEL_BYTES = 0
+    workers.PARALLEL_BYTES = 0
     return len(hangscope.load([Path(folder)]).dumps)
 
 

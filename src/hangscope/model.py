@@ -121,7 +121,8 @@ class GroupStatus:
 class Dump:
     """One flight recorder dump as it was read.
 
-    `records` entries were kept; `first_record` > 0 means that the ring wrapped and older history is gone.
+    `records` entries were read; `first_record` > 0 means that the ring wrapped, or was too large to keep, and older
+    history is gone.
     `timing` says whether the state STARTED can be seen at all. `complete` is False for a truncated or damaged file.
     `has_stacks` is False where the writer left the frames out.
     """

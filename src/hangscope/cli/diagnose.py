@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import click
 
+from hangscope.cli.bars import bar
+from hangscope.cli.loading import say_what_was_left
 from hangscope.cli.output import progress, width, write, write_lines
 
 
@@ -11,8 +13,9 @@ from hangscope.cli.output import progress, width, write, write_lines
 @click.argument("paths", metavar="PATH...", nargs=-1, required=True, type=click.Path())
 @click.option("--json", "as_json", is_flag=True, help="Print the verdict as JSON (schema hangscope.diagnosis/1).")
 @click.option("-v", "--verbose", is_flag=True, help="Add the chain of waits, whole stacks, every source and gap.")
+@click.option("--full", is_flag=True, help="Keep all of huge rings, which takes memory; else their end and what waits.")
 @click.option("--width", "asked_width", type=click.IntRange(min=40), help="Columns to use; else COLUMNS, else 80.")
-def command(paths: tuple[str, ...], as_json: bool, verbose: bool, asked_width: int | None) -> int:
+def command(paths: tuple[str, ...], as_json: bool, verbose: bool, full: bool, asked_width: int | None) -> int:
     """Name the rank, node, operation, code line and link that hung a job.
 
     PATH is anything: an incident, a bundle, a folder tree of dumps and logs, single files. Files are recognised by
@@ -24,8 +27,11 @@ def command(paths: tuple[str, ...], as_json: bool, verbose: bool, asked_width: i
     from hangscope.diagnosis import diagnose
     from hangscope.reader.load import load
 
-    with progress(f"reading {', '.join(paths)}"):
-        verdict = diagnose(load(paths))
+    with bar(f"reading {', '.join(paths)}") as told:
+        job = load(paths, full=full, progress=told)
+    say_what_was_left(job)
+    with progress("diagnosing"):
+        verdict = diagnose(job)
     if as_json:
         from hangscope.report.export import to_json
 

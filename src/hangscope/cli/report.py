@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from hangscope.cli.bars import bar
+from hangscope.cli.loading import say_what_was_left
 from hangscope.cli.output import PLAIN_WIDTH, note, progress
 from hangscope.errors import SettingsError
 from hangscope.words import size
@@ -42,6 +44,7 @@ FORMATS = {
 @click.option("--force", is_flag=True, help="Overwrite files that are there.")
 @click.option("--open", "open_page", is_flag=True, help="Open the page in the browser.")
 @click.option("-v", "--verbose", is_flag=True, help="In .txt: the chain of waits, whole stacks, every source and gap.")
+@click.option("--full", is_flag=True, help="Keep all of huge rings, as in `diagnose`.")
 @click.option("--width", type=click.IntRange(min=40), default=PLAIN_WIDTH, show_default=True, help="In .txt: columns.")
 def command(
     paths: tuple[str, ...],
@@ -50,6 +53,7 @@ def command(
     force: bool,
     open_page: bool,
     verbose: bool,
+    full: bool,
     width: int,
 ) -> int:
     """Write the diagnosis to files, each in the form that its ending names.
@@ -64,8 +68,9 @@ def command(
     from hangscope.diagnosis import diagnose
     from hangscope.reader.load import load
 
-    with progress(f"reading {', '.join(paths)}"):
-        job = load(paths)
+    with bar(f"reading {', '.join(paths)}") as told:
+        job = load(paths, full=full, progress=told)
+    say_what_was_left(job)
     with progress(f"diagnosing {len(job.ranks):,} ranks, {len(job.ops):,} operations"):
         verdict = diagnose(job)
     maker = _Maker(verdict, job, verbose=verbose, width=width)

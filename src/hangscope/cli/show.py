@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import click
 
-from hangscope.cli.output import note, progress, table_width, write
+from hangscope.cli.bars import bar
+from hangscope.cli.output import note, table_width, write
 from hangscope.errors import SettingsError
 from hangscope.report.operations import STATES, json_lines, select, table
 
@@ -36,8 +37,8 @@ def command(
     wanted = None if ranks is None else parse_ranks(ranks)
     from hangscope.reader.load import load
 
-    with progress(f"reading {', '.join(paths)}"):
-        job = load(paths)
+    with bar(f"reading {', '.join(paths)}") as told:
+        job = load(paths, full=True, progress=told)
         rows = select(job, ranks=wanted, group=group, state=state, name=name, last=last)
     if not len(rows):
         note("no operation matches" if len(job.ops) else "no operation was recorded: there is no dump among the input")

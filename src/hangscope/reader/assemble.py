@@ -123,7 +123,7 @@ def _dump(rank: int, raw: RawDump) -> Dump:
         version=raw.version,
         backend=raw.backend,
         library_version=raw.library_version,
-        records=len(raw),
+        records=raw.records,
         first_record=raw.first_record,
         timing=raw.timing,
         has_stacks=raw.has_stacks,

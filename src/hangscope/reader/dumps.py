@@ -17,7 +17,7 @@ import numpy as np
 
 from hangscope.errors import DamagedError
 from hangscope.model import COLUMNS, UNKNOWN, State
-from hangscope.reader import jsons, native, pickles, settle
+from hangscope.reader import history, jsons, native, pickles, settle
 from hangscope.reader.assemble import Assembled, assemble
 from hangscope.reader.entries import Entries, Taken
 from hangscope.reader.header import memberships, statuses, text_of
@@ -71,11 +71,13 @@ def read(
     node: str | None = None,
     role: str = "dump",
     limits: Limits = DEFAULT,
+    keep: int | None = None,
 ) -> RawDump:
     """One dump from the bytes of its file. Raises DamagedError where nothing in it can be used.
 
     `file` is the name that people see in messages, `hint_rank` the rank that a manifest gives it. Bad entries are left
-    out and listed in `problems`; a file that breaks off keeps everything before that point.
+    out and listed in `problems`; a file that breaks off keeps everything before that point. With `keep`, of a ring
+    with more entries only what `history` wants is kept.
     """
     if pickles.is_pickle(data):
         form = "pickle"
@@ -103,9 +105,14 @@ def read(
     if taken.unreported:
         problems.append(Problem("entries", f"{taken.unreported} more problems like these"))
     own = top.get("rank")
+    records, first_record, timing = len(columns["seq"]), _first_record(columns, taken), _timing(columns, backend)
+    rows = history.kept(columns, keep) if keep is not None else None
+    if rows is not None:
+        columns = {name: column[rows] for name, column in columns.items()}
+        first_record += records - len(rows)
     return RawDump(
         file=file,
-        digest=hashlib.blake2b(data, digest_size=16).hexdigest(),
+        digest=_digest(data),
         form=form,
         version=version,
         backend=backend,
@@ -119,8 +126,9 @@ def read(
         groups=taken.groups,
         memberships=tables,
         status=status,
-        first_record=_first_record(columns, taken),
-        timing=_timing(columns, backend),
+        records=records,
+        first_record=first_record,
+        timing=timing,
         has_stacks=taken.has_stacks,
         hint_rank=hint_rank,
         own_rank=own if type(own) is int and 0 <= own < 1_000_000_000 else None,
@@ -132,6 +140,12 @@ def read(
         problems=(*taken.problems, *problems),
         notes=notes,
     )
+
+
+def _digest(data: bytes) -> str:
+    """Tells two copies of one dump from two dumps. The start and the end do: there the newest entry is."""
+    ends = data if len(data) <= 2 * _HEAD else data[:_HEAD] + data[-_HEAD:]
+    return hashlib.blake2b(ends, digest_size=16, salt=len(data).to_bytes(16, "little")).hexdigest()
 
 
 def _taken(

@@ -5,11 +5,7 @@ from __future__ import annotations
 import hashlib
 import io
 import json
-import multiprocessing
-import os
-import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,17 +13,18 @@ from typing import Any
 from hangscope.errors import DamagedError
 from hangscope.incident.layout import MANIFEST
 from hangscope.model import BlackBox, Gap, Source
-from hangscope.reader import archives, blackbox, counters, dumps, files, pickles, ras, rosters
+from hangscope.reader import archives, blackbox, counters, dumps, files, history, pickles, ras, rosters, workers
 from hangscope.reader.files import Found
 from hangscope.reader.limits import DEFAULT as LIMITS
 from hangscope.reader.ranks import rank_from_name
 from hangscope.reader.rosters import Manifest, NodeFile, Statement
 from hangscope.reader.texts import TextFile
+from hangscope.reader.workers import Work, dump_of
 
 JSON_LIMIT = 64 << 20
 _MOST_LISTED = 200_000
-PARALLEL_BYTES = 16 << 20
-"""Below this much of dumps a second process costs more than it saves."""
+Progress = Callable[[int, int, str], None]
+"""Is told of the bytes of dumps read, of all their bytes, and which file it was."""
 SAME_INCIDENT_NS = 3_600_000_000_000
 """Manifests of one attempt that were captured within this time are parts of one incident."""
 
@@ -56,8 +53,8 @@ class Evidence:
     refusals: int = 0
     looked_at: list[str] = field(default_factory=list)
     """Files in which nothing was recognised."""
-    waiting: list[tuple[Found, str | None]] = field(default_factory=list)
-    """Dumps on disk, with their node, that are read last: many of them by several processes."""
+    waiting: list[tuple[Found, str | None, str]] = field(default_factory=list)
+    """Dumps on disk, with their node and form, that are read last: many of them at a time."""
 
     @property
     def useful(self) -> bool:
@@ -74,7 +71,7 @@ class Evidence:
         )
 
 
-def gather(paths: Sequence[str | Path]) -> Evidence:
+def gather(paths: Sequence[str | Path], *, full: bool = False, progress: Progress | None = None) -> Evidence:
     """Read everything that is known, of the newest attempt."""
     evidence = Evidence()
     found = _open_archives(files.find(paths, evidence.gaps), evidence)
@@ -84,7 +81,7 @@ def gather(paths: Sequence[str | Path]) -> Evidence:
     evidence.hosts.update(directories.values())
     for item in _with_content(found):
         _read(item, _directory_host(item.parts, directories), evidence)
-    _read_waiting(evidence)
+    _read_waiting(evidence, full, progress)
     return evidence
 
 
@@ -164,7 +161,7 @@ def _own_json(item: Found, schema: str) -> Mapping[str, Any] | None:
     """The file's JSON where it is one of hangscope's own of that schema."""
     if item.size > JSON_LIMIT or (item.archive is not None and item.data is None):
         return None
-    if f'"hangscope.{schema}/'.encode() not in item.head(files.HEAD):
+    if pickles.is_pickle(item.head(3)) or f'"hangscope.{schema}/'.encode() not in item.head(files.HEAD):
         return None
     value = _json(item)
     return value if isinstance(value, Mapping) and _schema(value).startswith(f"hangscope.{schema}/") else None
@@ -241,8 +238,8 @@ def _read(item: Found, node: str | None, evidence: Evidence) -> None:
             evidence.answers.append(ras.read(item.read(), item.file))
         elif blackbox.recognise(head):
             _read_box(item, evidence)
-        elif dumps.recognise(head):
-            _read_dump(item, node, evidence)
+        elif form := dumps.recognise(head):
+            _read_dump(item, node, form, evidence)
         elif head.lstrip()[:1] in (b"{", b"[") and item.size <= JSON_LIMIT and _read_json(item, node, evidence):
             return
         elif pickles.is_pickle(head) or (files.named_as_dump(item.name) and pickles.is_text_pickle(head)):
@@ -312,25 +309,13 @@ def _read_box(item: Found, evidence: Evidence) -> None:
     evidence.gaps.extend(gaps)
 
 
-def _read_dump(item: Found, node: str | None, evidence: Evidence) -> None:
+def _read_dump(item: Found, node: str | None, form: str, evidence: Evidence) -> None:
     if item.size > LIMITS.input_bytes:
         _refuse(item, node, f"it has {item.size >> 20} MiB, more than any real dump", evidence)
     elif item.path is not None and item.data is None:
-        evidence.waiting.append((item, node))
+        evidence.waiting.append((item, node, form))
     else:
-        _add_dump(item, node, _dump_of(item, node), evidence)
-
-
-def _dump_of(item: Found, node: str | None) -> dumps.RawDump | str:
-    """The dump, or why there is none."""
-    # a live poll's last answer has the form of a dump; only the name that hangscope gave it tells them apart
-    role = "poll" if item.name.startswith("last_rank_") else "dump"
-    try:
-        return dumps.read(item.read(), file=item.file, node=node, role=role)
-    except DamagedError as error:
-        return error.reason
-    except OSError as error:
-        return f"cannot be read: {error}"
+        _add_dump(item, node, dump_of(Work(item, node, form)), evidence)
 
 
 def _add_dump(item: Found, node: str | None, dump: dumps.RawDump | str, evidence: Evidence) -> None:
@@ -341,33 +326,16 @@ def _add_dump(item: Found, node: str | None, dump: dumps.RawDump | str, evidence
         evidence.paths[item.file] = item.parts
 
 
-def _read_waiting(evidence: Evidence) -> None:
-    items = [item for item, _ in evidence.waiting]
-    nodes = [node for _, node in evidence.waiting]
-    evidence.waiting = []
-    for item, node, dump in zip(items, nodes, _dumps_of(items, nodes), strict=True):
-        _add_dump(item, node, dump, evidence)
-
-
-def _dumps_of(items: list[Found], nodes: list[str | None]) -> Iterable[dumps.RawDump | str]:
-    """All dumps in order. Reading is pure computation, so where there is much of it, every core takes a share.
-
-    Only by fork, and only while this process has one thread: then it works in any script and no lock is held. A worker
-    of somebody's process pool may have no children, and reads alone.
-    """
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
-    large = sum(item.size for item in items) >= PARALLEL_BYTES
-    may_fork = (
-        threading.active_count() == 1
-        and not multiprocessing.current_process().daemon
-        and "fork" in multiprocessing.get_all_start_methods()
-    )
-    if not large or cores < 2 or not may_fork:
-        yield from map(_dump_of, items, nodes)
-        return
-    context = multiprocessing.get_context("fork")
-    with ProcessPoolExecutor(min(cores, 32), mp_context=context) as pool:
-        yield from pool.map(_dump_of, items, nodes, chunksize=max(1, min(16, len(items) // (4 * cores))))
+def _read_waiting(evidence: Evidence, full: bool, progress: Progress | None) -> None:
+    waiting, evidence.waiting = evidence.waiting, []
+    keep = None if full else history.share(len(waiting) + len(evidence.dumps))
+    total, done = sum(item.size for item, _, _ in waiting), 0
+    work = [Work(item, node, form, keep) for item, node, form in waiting]
+    for one, dump in zip(work, workers.dumps_of(work), strict=True):
+        _add_dump(one.item, one.node, dump, evidence)
+        done += one.item.size
+        if progress is not None:
+            progress(done, total, one.item.file)
 
 
 def _json(item: Found) -> Any:

@@ -17,6 +17,7 @@ from hangscope.model import Gap, Source
 
 MAX_FILES = 200_000
 HEAD = 64 * 1024
+_START = 512
 _SKIP_DIRS = {".git", "__pycache__", "node_modules", ".venv", "lost+found"}
 _SKIP_SUFFIXES = (
     ".part",
@@ -64,6 +65,8 @@ class Found:
     data: bytes | None = None
     archive: Found | None = None
     ordinal: int = 0
+    start: bytes | None = None
+    """Its first bytes, which several questions are about."""
 
     @property
     def name(self) -> str:
@@ -75,8 +78,13 @@ class Found:
         return io.BytesIO(self.data or b"")
 
     def head(self, size: int) -> bytes:
-        with self.open() as stream:
-            return stream.read(size)
+        if self.path is None or size > _START:
+            with self.open() as stream:
+                return stream.read(size)
+        if self.start is None:
+            with self.open() as stream:
+                self.start = stream.read(_START)
+        return self.start[:size]
 
     def read(self) -> bytes:
         with self.open() as stream:

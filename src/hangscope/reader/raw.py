@@ -66,6 +66,8 @@ class RawDump:
     groups: tuple[LocalGroup, ...]
     memberships: tuple[Membership, ...]
     status: dict[int, tuple[int | None, int | None, int | None]]
+    records: int
+    """Entries that were read; of a huge ring not all are kept."""
     first_record: int
     timing: bool
     has_stacks: bool

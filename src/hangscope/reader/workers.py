@@ -1,0 +1,93 @@
+"""Reads many dumps at once: with the C decoder by threads, which hand columns over as they are, else by processes.
+
+The C decoder releases the GIL, so threads use every core and nothing is copied or pickled on the way back. Bytes that
+are read and not yet decoded are bounded; what is kept of each dump is bounded by `history`.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import threading
+from collections import deque
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor
+from dataclasses import dataclass
+
+from hangscope.errors import DamagedError
+from hangscope.reader import dumps, native
+from hangscope.reader.files import Found
+
+PARALLEL_BYTES = 16 << 20
+"""Below this much of dumps a second process costs more than it saves."""
+_THREADED_BYTES = 1 << 20
+_MOST_WORKERS = 32
+_AHEAD_BYTES = 512 << 20
+"""Files that are read ahead of the one that is waited for. One file of any size always is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """A dump to read: its file, the node that it is known to be of, its form, and how many entries are kept."""
+
+    item: Found
+    node: str | None
+    form: str
+    keep: int | None = None
+
+
+def dump_of(work: Work) -> dumps.RawDump | str:
+    """The dump, or why there is none."""
+    item = work.item
+    # a live poll's last answer has the form of a dump; only the name that hangscope gave it tells them apart
+    role = "poll" if item.name.startswith("last_rank_") else "dump"
+    try:
+        return dumps.read(item.read(), file=item.file, node=work.node, role=role, keep=work.keep)
+    except DamagedError as error:
+        return error.reason
+    except OSError as error:
+        return f"cannot be read: {error}"
+
+
+def dumps_of(work: Sequence[Work]) -> Iterator[dumps.RawDump | str]:
+    """All dumps, in the order of the work."""
+    cores = min(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1, _MOST_WORKERS)
+    threaded = sum(one.item.size for one in work if one.form == "pickle") if native.in_use() else 0
+    others = sum(one.item.size for one in work) - threaded
+    if cores > 1 and others >= PARALLEL_BYTES and others > threaded and _may_fork():
+        context = multiprocessing.get_context("fork")
+        with ProcessPoolExecutor(cores, mp_context=context) as pool:
+            yield from pool.map(dump_of, work, chunksize=max(1, min(16, len(work) // (4 * cores))))
+    elif cores > 1 and threaded >= _THREADED_BYTES:
+        yield from _by_threads(work, cores)
+    else:
+        yield from map(dump_of, work)
+
+
+def _may_fork() -> bool:
+    """Only while this process has one thread: then it works in any script and no lock is held. A worker of somebody's
+    process pool may have no children, and reads alone."""
+    return (
+        threading.active_count() == 1
+        and not multiprocessing.current_process().daemon
+        and "fork" in multiprocessing.get_all_start_methods()
+    )
+
+
+def _by_threads(work: Sequence[Work], cores: int) -> Iterator[dumps.RawDump | str]:
+    ahead: deque[tuple[int, Future[dumps.RawDump | str]]] = deque()
+    size = 0
+    with ThreadPoolExecutor(cores, thread_name_prefix="hangscope-read") as pool:
+        try:
+            for one in work:
+                while ahead and (size + one.item.size > _AHEAD_BYTES or len(ahead) >= 8 * cores):
+                    taken, future = ahead.popleft()
+                    yield future.result()
+                    size -= taken
+                ahead.append((one.item.size, pool.submit(dump_of, one)))
+                size += one.item.size
+            while ahead:
+                yield ahead.popleft()[1].result()
+        finally:
+            for _, future in ahead:
+                future.cancel()
