@@ -19,12 +19,13 @@ BELOW: dict[str, set[str]] = {
     "model": {"errors"},
     "proxy_waits": {"model"},
     "columns": {"model"},
+    "tables": {"columns", "model"},
     "incident": {"errors", "__about__"},
     "recorder": {"incident", "errors", "__about__"},
     "demo": {"errors"},
     "reader": {"incident", "model", "errors"},
     "simulate": {"reader", "model", "errors", "__about__"},
-    "diagnosis": {"reader", "proxy_waits", "columns", "model", "words", "errors"},
+    "diagnosis": {"reader", "proxy_waits", "tables", "columns", "model", "words", "errors"},
     "report": {"diagnosis", "reader", "incident", "model", "words", "errors", "__about__"},
     "cli": {
         "report",
@@ -47,6 +48,7 @@ BELOW: dict[str, set[str]] = {
 THIRD_PARTY = {
     "model": {"numpy"},
     "columns": {"numpy"},
+    "tables": {"numpy"},
     "reader": {"numpy"},
     "simulate": {"numpy"},
     "diagnosis": {"numpy"},

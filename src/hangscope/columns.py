@@ -37,15 +37,6 @@ def rows_of(ops: Operations, rank: int, **wanted: int) -> Ints:
     return rows
 
 
-def ids(*columns: Ints) -> Ints:
-    """Per row a small id of its values in all columns together."""
-    found = columns[0].astype(np.int64)
-    for column in columns[1:] if len(found) else ():
-        values = column.astype(np.int64) - int(column.min())
-        found = np.unique(found * (int(values.max()) + 1) + values, return_inverse=True)[1].reshape(-1)
-    return found
-
-
 def grouped(pairs: Iterable[tuple[K, V]]) -> dict[K, list[V]]:
     """Key → all of its values, both in the order in which they come."""
     found: dict[K, list[V]] = {}

@@ -303,9 +303,10 @@ class Operations:
         }
         self.tables = tables
         self._groups = groups
-        ranks, starts = np.unique(self.columns["rank"], return_index=True)
+        rank = self.columns["rank"]
+        starts = np.flatnonzero(np.concatenate([[len(self) > 0], rank[1:] != rank[:-1]])[: len(self)])
         ends = [*starts[1:].tolist(), len(self)] if len(starts) else []
-        self._spans = {int(r): slice(a, b) for r, a, b in zip(ranks.tolist(), starts.tolist(), ends, strict=True)}
+        self._spans = {r: slice(a, b) for r, a, b in zip(rank[starts].tolist(), starts.tolist(), ends, strict=True)}
 
     @classmethod
     def empty(cls) -> Operations:

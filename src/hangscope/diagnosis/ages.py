@@ -8,12 +8,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hangscope.columns import grouped, rows_of
-from hangscope.diagnosis.align import Alignment
+from hangscope.columns import grouped
 from hangscope.diagnosis.answer import Says
 from hangscope.diagnosis.progress import Unit
 from hangscope.diagnosis.waits import Wait, Waits
-from hangscope.model import UNKNOWN, Job, State
+from hangscope.model import UNKNOWN, Job
+from hangscope.tables.alignment import Alignment
 
 # An operation younger than this when the evidence was taken is in flight, not stuck.
 IN_FLIGHT_S = 2.0
@@ -79,21 +79,9 @@ def _ages_s(alignment: Alignment, unit: Unit, reported: dict[tuple[int, int | No
     if not unit.point_to_point and unit.seq is not None:
         yield from reported.get((unit.rank, unit.seq), ())
     created = alignment.job.ops.column("created_ns")[unit.row] if unit.row is not None else UNKNOWN
-    dumped = _dumped_ns(alignment, unit.rank)
+    dumped = alignment.dumped_ns.get(unit.rank, UNKNOWN)
     if created >= 0 and dumped > 0:
         yield (dumped - int(created)) / 1e9
-
-
-def _dumped_ns(alignment: Alignment, rank: int) -> int:
-    """When a rank's dump was taken, on its own clock; UNKNOWN where it does not say.
-
-    The recorder stamps what it had not yet noticed at the time of the dump (torch 2.3-2.15): the newest stamp of an
-    entry that is not retired is when the dump was taken. Calls inside a batch are never retired, but stamped early.
-    """
-    ops, rows = alignment.job.ops, rows_of(alignment.job.ops, rank, retired=0)
-    single = (ops.column("batch")[rows] == UNKNOWN) & ~alignment.point_to_point[rows]
-    rows = rows[single | (ops.column("state")[rows] == State.STARTED)]
-    return max(int(ops.column(c)[rows].max(initial=UNKNOWN)) for c in ("started_ns", "completed_ns"))
 
 
 def _is_stuck(alignment: Alignment, waits: Waits, wait: Wait, age_s: float) -> bool:
@@ -112,9 +100,8 @@ def _is_stuck(alignment: Alignment, waits: Waits, wait: Wait, age_s: float) -> b
 
 def _quiet_s(alignment: Alignment, ranks: Collection[int]) -> float:
     """How long before its dump the middle one of these ranks last launched something, each on its own clock."""
-    ops = alignment.job.ops
-    last = {r: int(ops.column("created_ns")[ops.span(r)].max(initial=UNKNOWN)) for r in ranks}
-    quiet = [dumped - at for r, at in last.items() if at > 0 and (dumped := _dumped_ns(alignment, r)) > 0]
+    dumped, last = alignment.dumped_ns, alignment.launched_ns
+    quiet = [dumped[r] - last[r] for r in ranks if last.get(r, UNKNOWN) > 0 and dumped[r] > 0]
     return float(np.median(quiet)) / 1e9 if quiet else _LONG_S
 
 

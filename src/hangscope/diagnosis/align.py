@@ -5,13 +5,15 @@ entries of one rank with the same number are one coalesced call. Point-to-point 
 """
 
 import re
-from dataclasses import dataclass
 from functools import cache
 
 import numpy as np
 
-from hangscope.columns import Bools, Ints, ids, rows_of, runs
+from hangscope.columns import Bools, Ints, rows_of
 from hangscope.model import UNKNOWN, Group, Job, Kind, Operations, State
+from hangscope.tables.alignment import Alignment
+from hangscope.tables.index import Index, ids
+from hangscope.tables.lanes import lanes_of
 
 _FREE = ("all_to_all", "all_to_all_single", "all_to_allv", "alltoall", "alltoall_base", "all_gather_v")
 # Operations whose sizes may differ between members by design, and the sides that may not.
@@ -32,111 +34,57 @@ def is_symmetric(name: str) -> bool:
     return _SYMMETRIC.search(name) is not None
 
 
-def symmetric_names(ops: Operations) -> list[int]:
-    """The ids of the names of such operations, for whole columns at once."""
-    return [index for index, name in enumerate(ops.tables.names) if is_symmetric(name)]
-
-
-@dataclass(frozen=True, slots=True)
-class Lane:
-    """One group's collectives: for each sequence number (ascending) which rank has it, in which row.
-
-    `rows` are representative ones, ordered by sequence number, then rank; `starts` says where those of each of the
-    distinct `seqs` begin, and has one more entry. `signatures` are ids of what must agree, one for each of `rows`.
-    """
-
-    group: Group
-    rows: Ints
-    seqs: Ints
-    starts: Ints
-    signatures: Ints
-
-    def rows_at(self, index: int) -> Ints:
-        return self.rows[self.starts[index] : self.starts[index + 1]]
-
-    def signatures_at(self, index: int) -> Ints:
-        return self.signatures[self.starts[index] : self.starts[index + 1]]
-
-    def index_of(self, seq: int) -> int | None:
-        found = int(np.searchsorted(self.seqs, seq))
-        return found if found < len(self.seqs) and int(self.seqs[found]) == seq else None
-
-
-@dataclass(frozen=True, slots=True)
-class Alignment:
-    """All lanes of a job, and per row of its operations:
-
-    `point_to_point`: a send, a receive, or the closing entry of a batch that holds some. `unlaunched`: part of a batch
-    that was begun and never closed, so that nothing of it was launched. `signature`: an id of what every member must
-    agree on. `call`: an id of name, sizes, types and stack, for recognising the same line of code elsewhere.
-    """
-
-    job: Job
-    lanes: dict[int, Lane]
-    point_to_point: Bools
-    unlaunched: Bools
-    signature: Ints
-    call: Ints
-
-    def row_of(self, rank: int, group: int, seq: int) -> int | None:
-        """The representative row of one rank at one position, or None."""
-        lane = self.lanes.get(group)
-        index = None if lane is None else lane.index_of(seq)
-        if lane is None or index is None:
-            return None
-        rows = lane.rows_at(index)
-        found = rows[self.job.ops.column("rank")[rows] == rank]
-        return int(found[0]) if len(found) else None
-
-
 def members_not_recorded(group: Group) -> bool:
     """A group that is known by a local number alone (torch 2.2): different groups may hide behind it."""
     return group.members_seen and not group.desc and group.name not in ("", "0")
 
 
-def align(job: Job) -> Alignment:
+def align(job: Job, index: Index) -> Alignment:
     """Sort the collectives of every group by sequence number and give each a signature of what must agree."""
     ops = job.ops
-    group, seq = ops.column("group"), ops.column("seq")
-    point_to_point = _point_to_point(ops)
+    point_to_point = _point_to_point(ops, index)
     signature = _signatures(ops)
     call = ids(signature, ops.column("stack"))
-    unlaunched = _open_batches(ops, call)
+    unlaunched = _open_batches(ops, call, index)
     # A sequence number below 0 could not be known (torch 2.2 and 2.3 count point-to-point on the same scale).
-    rows = np.flatnonzero(~point_to_point & ~unlaunched & ~_torn_batches(job) & (seq >= 0))
-    rows = rows[np.lexsort((seq[rows], group[rows]))]
-    of_groups = np.split(rows, runs(group[rows])[1:-1]) if len(rows) else []
-    lanes = {int(group[part[0]]): _lane(job.groups[int(group[part[0]])], ops, part, signature) for part in of_groups}
-    return Alignment(job, lanes, point_to_point, unlaunched, signature, call)
+    left_out = point_to_point | unlaunched
+    left_out[_torn_batches(job, index)] = True
+    rows = index.by_group[~left_out[index.by_group]] if left_out.any() else index.by_group
+    lanes = lanes_of(ops, job.groups, rows, signature)
+    return Alignment(job, index, lanes, point_to_point, unlaunched, signature, call, index.named(is_symmetric))
 
 
-def _point_to_point(ops: Operations) -> Bools:
-    kind, batch = ops.column("kind"), ops.column("batch").astype(np.int64)
+def _point_to_point(ops: Operations, index: Index) -> Bools:
+    kind, batch = ops.column("kind"), ops.column("batch")
     is_peer = (kind == Kind.SEND) | (kind == Kind.RECV)
-    key = ops.column("rank").astype(np.int64) * (int(batch.max(initial=0)) + 2) + batch
-    with_peers = (batch != UNKNOWN) & np.isin(key, np.unique(key[is_peer & (batch != UNKNOWN)]))
+    batched = np.flatnonzero(batch != UNKNOWN)
     # A closing entry whose inner entries fell out of the ring: "coalesced" is only ever used for batches with peers
     # or a mix (torch 2.2-2.15), the collective ones carry the collective's name.
-    named = np.isin(ops.column("name"), [i for i, name in enumerate(ops.tables.names) if name == "coalesced"])
-    found: Bools = is_peer | ((kind == Kind.BATCH) & (with_peers | named))
+    closes: Bools = index.named("coalesced".__eq__) & (kind == Kind.BATCH)
+    if len(batched):
+        number = ids(ops.column("rank")[batched], batch[batched])
+        with_peers = np.zeros(int(number.max()) + 1, dtype=bool)
+        with_peers[number[is_peer[batched]]] = True
+        closes[batched] |= with_peers[number] & (kind[batched] == Kind.BATCH)
+    found: Bools = is_peer | closes
     return found
 
 
-def _torn_batches(job: Job) -> Bools:
+def _torn_batches(job: Job, index: Index) -> Ints:
     """Rows of the oldest batch of every ring that wrapped: part of it may have been overwritten."""
-    ops = job.ops
-    found = np.zeros(len(ops), dtype=bool)
-    batch, kind = ops.column("batch"), ops.column("kind")
-    for rank in filter(job.wrapped, job.ranks):
-        rows = ops.rows(rank=rank)
-        if len(rows) and batch[rows[0]] != UNKNOWN:
-            found[rows] = batch[rows] == batch[rows[0]]
-        elif len(rows):
-            found[rows[0]] = kind[rows[0]] == Kind.BATCH
-    return found
+    batch, kind = job.ops.column("batch"), job.ops.column("kind")
+    firsts = index.starts[:-1]
+    torn = firsts[(kind[firsts] == Kind.BATCH) | (batch[firsts] != UNKNOWN)].tolist()
+    owners = [(row, int(job.ops.column("rank")[row])) for row in torn]
+    found = [
+        rows_of(job.ops, rank, batch=batch[row]) if batch[row] != UNKNOWN else np.asarray([row])
+        for row, rank in owners
+        if job.wrapped(rank)
+    ]
+    return np.concatenate(found) if found else np.empty(0, dtype=np.int64)
 
 
-def _open_batches(ops: Operations, call: Ints) -> Bools:
+def _open_batches(ops: Operations, call: Ints, index: Index) -> Bools:
     """Rows of batches that a rank began as its very last calls and never closed.
 
     Only the closing entry tells a batch from single calls (torch 2.4-2.15). Where it is missing at the end of a
@@ -144,10 +92,11 @@ def _open_batches(ops: Operations, call: Ints) -> Bools:
     """
     batch, kind, group, seq, p2p_seq = (ops.column(c) for c in ("batch", "kind", "group", "seq", "p2p_seq"))
     found = np.zeros(len(ops), dtype=bool)
-    for rank in np.unique(ops.column("rank")).tolist():
-        last = ops.span(rank).stop - 1
-        if kind[last] == Kind.BATCH or ops.column("state")[last] != State.SCHEDULED:
-            continue
+    lasts = index.starts[1:] - 1
+    batches = index.largest(batch) != UNKNOWN  # without any, neither says anything
+    open_now = batches & (kind[lasts] != Kind.BATCH) & (ops.column("state")[lasts] == State.SCHEDULED)
+    for last in lasts[open_now].tolist() if len(ops) else ():
+        rank = int(ops.column("rank")[last])
         if batch[last] != UNKNOWN:
             mine = rows_of(ops, rank, batch=batch[last])
             found[mine] = not np.any(kind[mine] == Kind.BATCH)
@@ -160,23 +109,12 @@ def _open_batches(ops: Operations, call: Ints) -> Bools:
     return found
 
 
-def _lane(group: Group, ops: Operations, rows: Ints, signature: Ints) -> Lane:
-    """Fold entries of one rank with one sequence number (a coalesced call) into one representative row."""
-    seq = ops.column("seq")
-    calls = runs(seq[rows], ops.column("rank")[rows])
-    first, last = calls[:-1], calls[1:] - 1
-    position = np.arange(len(rows)) - np.repeat(first, np.diff(calls))
-    weight = np.where(ops.column("kind")[rows] == Kind.BATCH, 0, signature[rows] * (2 * position + 1))
-    # The closing entry comes last; where there is none (a rank inside the batch) the last inner entry stands for it.
-    folded = np.where(first == last, signature[rows[last]], np.add.reduceat(weight, first))
-    starts = runs(seq[rows[last]])
-    return Lane(group, rows[last], seq[rows[last]][starts[:-1]], starts, folded)
-
-
 def _signatures(ops: Operations) -> Ints:
     """Per row an id of what every member must agree on: name, element count and type, where the operation needs it."""
     columns = [ops.column(c) for c in ("name", "in_shapes", "out_shapes", "in_dtypes", "out_dtypes")]
-    _, first, inverse = np.unique(ids(*columns), return_index=True, return_inverse=True)
+    distinct = ids(*columns)
+    first = np.empty(int(distinct.max(initial=-1)) + 1, dtype=np.int64)
+    first[distinct] = np.arange(len(distinct))
     known: dict[object, int] = {}
     of_distinct = np.empty(len(first), dtype=np.int64)
     for index, row in enumerate(first.tolist()):
@@ -189,7 +127,7 @@ def _signatures(ops: Operations) -> Ints:
         of_distinct[index] = known.setdefault(
             (op.name, agreed or (op.input_dtypes or op.output_dtypes)[:1]), len(known) + 1
         )
-    signatures: Ints = of_distinct[inverse.reshape(-1)]
+    signatures: Ints = of_distinct[distinct]
     return signatures
 
 
@@ -204,7 +142,7 @@ def completed_on_all(alignment: Alignment, group: int) -> tuple[int, Ints] | Non
     if lane is None:
         return None
     state, ranks = job.ops.column("state"), job.ops.column("rank")
-    recorded = set(lane.group.members or ranks[lane.rows].tolist()) & set(job.dumps)
+    recorded = set(lane.group.members or ranks[lane.rows].tolist()) & job.dumps.keys()
     for index in range(len(lane.seqs) - 1, -1, -1):
         rows, seq = lane.rows_at(index), int(lane.seqs[index])
         if not np.all(state[rows] == State.COMPLETED) or len(np.unique(lane.signatures_at(index))) > 1:

@@ -7,18 +7,18 @@ clock, sequence number or member list is needed, so it also tells who started a 
 
 import re
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from enum import Enum
 
 import numpy as np
-import numpy.typing as npt
 
-from hangscope.columns import Ints, ids, runs
-from hangscope.diagnosis.align import Alignment
+from hangscope.columns import Ints
 from hangscope.diagnosis.progress import Progress
-from hangscope.model import UNKNOWN, Group, Kind
-
-Hashes = npt.NDArray[np.uint64]
+from hangscope.model import UNKNOWN, Group, Kind, Operations
+from hangscope.tables.alignment import Alignment
+from hangscope.tables.ballots import Ballots, Contexts
+from hangscope.tables.index import ids
 
 # How many preceding calls have to be the same, the longest first.
 _CONTEXTS = (64, 32, 16, 8, 4)
@@ -31,7 +31,6 @@ _LEAST_ROUNDS = 3
 _CALLS_BEFORE = 32
 # How far behind the usual call another one may come and still be the next thing to do.
 _CALLS_AFTER = 16
-_BASE = np.uint64(0x9E3779B97F4A7C15)
 
 
 class Sort(Enum):
@@ -76,23 +75,23 @@ def outliers(progress: Progress, ranks: list[int], among: int) -> dict[int, Outl
 
 def _outliers(alignment: Alignment, candidates: dict[int, Ints]) -> dict[int, Outlier]:
     """For each rank the first of its candidate rows that is unusual, if there is one."""
-    ops = alignment.job.ops
-    if not len(ops):
+    if not candidates or not len(alignment.job.ops):
         return {}
-    calls, ranks = _calls(alignment), ops.column("rank").astype(np.int64)
-    judged: dict[int, Outlier | None] = {}
-    for hashes in _contexts(calls, ranks):
-        order = np.argsort(hashes, kind="stable")  # by rank and time within one context
-        sorted_hashes = hashes[order]
-        for rank, row in ((rank, row) for rank, rows in candidates.items() for row in rows.tolist()):
-            if row in judged or hashes[row] == 0:
-                continue
-            low, high = np.searchsorted(sorted_hashes, [hashes[row], hashes[row] + np.uint64(1)])
-            vote = _vote(row, rank, row - ops.span(rank).start, order[low:high], ranks, calls)
-            if vote is not None:
-                judged[row] = vote if isinstance(vote, Outlier) else None
-    odd = {rank: [o for row in rows.tolist() if (o := judged.get(row))] for rank, rows in candidates.items()}
-    plain = _calls(alignment, lines=False) if any(odd.values()) else calls
+    ops, calls, starts = alignment.job.ops, _calls(alignment), alignment.index.starts
+    contexts, left = Contexts(calls, starts), np.concatenate(list(candidates.values()))
+    found: dict[int, Outlier] = {}
+    for length in _CONTEXTS:
+        hashes = contexts.of(length)
+        ballots = Ballots(hashes, left, ops.column("rank"), calls, least=_LEAST_VOTES, rounds=_LEAST_ROUNDS)
+        judged = ballots.usual
+        for row in ballots.unclear:
+            voters = ballots.voters(row)
+            if voters is not None:
+                judged.add(row)
+                found.update((row, outlier) for outlier in _unusual(ops, row, voters, calls))
+        left = left[~np.isin(left, list(judged))]
+    odd = {rank: [found[row] for row in rows.tolist() if row in found] for rank, rows in candidates.items()}
+    plain = _calls(alignment, lines=False) if found else calls
     return {rank: replace(o[0], sort=_sort(alignment, plain, o[0])) for rank, o in odd.items() if o}
 
 
@@ -113,49 +112,18 @@ def _sort(alignment: Alignment, calls: Ints, outlier: Outlier) -> Sort:
     return Sort.SKIPPED if len(after) else Sort.ORDER
 
 
-def _vote(row: int, rank: int, place: int, same: Ints, ranks: Ints, calls: Ints) -> Outlier | bool | None:
-    """One vote a rank: its newest call after the same calls. None: too few; False: as usual.
-
-    `place` is how many calls of the rank are kept before this one.
-    """
-    others = same[(ranks[same] != rank) | (same < row)]
-    if not len(others):
-        return None
-    newest = others[np.append(ranks[others][1:] != ranks[others][:-1], True)]
-    if len(newest) < _LEAST_VOTES:
-        if len(others) < _LEAST_ROUNDS or len(set(calls[others].tolist())) > 1:
-            return None
-        newest = others  # nobody else has its role: all of its own earlier rounds speak
-    votes = Counter(calls[newest].tolist())
-    if votes[int(calls[row])] * 2 >= len(newest):
-        return False
+def _unusual(ops: Operations, row: int, voters: Ints, calls: Ints) -> Iterator[Outlier]:
+    """A call that is not as most voters went on, by a rank that makes the usual one elsewhere."""
+    rank = int(ops.column("rank")[row])
+    votes, start = Counter(calls[voters].tolist()), ops.span(rank).start
     usual, count = votes.most_common(1)[0]
-    own = np.flatnonzero(calls[row - place : row] == usual)
-    if not len(own):
-        return False  # it never makes that call: it has another role than those who do
-    fitting = newest[calls[newest] == usual]
-    foreign = fitting[ranks[fitting] != rank]
-    usual_row = int((foreign if len(foreign) else fitting)[0])
-    return Outlier(rank, row, usual_row, int(own[-1]) + row - place, count)
-
-
-def _contexts(calls: Ints, ranks: Ints) -> list[Hashes]:
-    """Per row a hash of the calls before it, for every length of context; 0 where there are not so many."""
-    total = len(calls)
-    starts = runs(ranks)
-    place = np.arange(total) - np.repeat(starts[:-1], np.diff(starts))
-    with np.errstate(over="ignore"):
-        window = np.zeros(total, dtype=np.uint64)
-        window[1:] = (calls[:-1].astype(np.uint64) + np.uint64(1)) * _BASE
-        found: dict[int, Hashes] = {}
-        length, power = 1, _BASE
-        while length <= _CONTEXTS[0]:
-            found[length] = np.where(place >= length, window | np.uint64(1), np.uint64(0))
-            shifted = np.zeros(total, dtype=np.uint64)
-            shifted[length:] = window[:-length]
-            window = window + shifted * power * np.uint64(31)
-            length, power = 2 * length, power * power
-    return [found[length] for length in _CONTEXTS]
+    own = np.flatnonzero(calls[start:row] == usual)
+    # Who never makes that call has another role than those who do.
+    if votes[int(calls[row])] * 2 < len(voters) and len(own):
+        fitting = voters[calls[voters] == usual]
+        foreign = fitting[ops.column("rank")[fitting] != rank]
+        usual_row = int((foreign if len(foreign) else fitting)[0])
+        yield Outlier(rank, row, usual_row, int(own[-1]) + start, count)
 
 
 def _calls(alignment: Alignment, *, lines: bool = True) -> Ints:

@@ -1,6 +1,7 @@
 """Everything that the rules look at, computed once and then left alone, and the small questions that several ask."""
 
 from collections import Counter
+from collections.abc import Collection, Container
 from functools import cached_property
 
 import numpy as np
@@ -29,7 +30,7 @@ class Case:
     def __init__(self, heard: Heard) -> None:
         self.heard = heard
         self.job: Job = heard.job
-        self.alignment = align(self.job)
+        self.alignment = align(self.job, heard.index)
         self.divergences: list[Divergence] = divergences(self.alignment)
         differing = {(rank, d.group) for d in self.divergences for rank in d.odd}
         self.progress = Progress(self.alignment, heard.disputed, differing)
@@ -123,7 +124,11 @@ class Case:
 
     def cuda_error(self, rank: int) -> WatchdogReport | None:
         """The CUDA error that a rank's watchdog died of."""
-        return next((r for r in self.job.facts.watchdog if r.rank == rank and r.kind == "cuda_error"), None)
+        return self._cuda_errors.get(rank)
+
+    @cached_property
+    def _cuda_errors(self) -> dict[int, WatchdogReport]:
+        return {r.rank: r for r in reversed(self.job.facts.watchdog) if r.kind == "cuda_error"}
 
     def last_operation(self, rank: int) -> Operation | None:
         part = self.job.ops.span(rank)
@@ -138,7 +143,7 @@ class Case:
         the same two; otherwise the one that a peer launched first.
         """
         # Who waits in one and is missing in the other comes to that one later, and so would this rank.
-        waits = [w for w in waits if not any(o is not w and set(o.waiters) <= set(w.blockers) for o in waits)] or waits
+        waits = [w for w in waits if not any(o is not w and _are_in(o.waiters, w.blockers) for o in waits)] or waits
         usual = self._usual_next_group(rank)
         fitting = [w for w in waits if w.group == usual] or waits
         order = sorted(fitting, key=lambda w: (self.waits.launched_at_ns(w) or 1 << 62, -len(w.inside), w.seq or 0))
@@ -158,14 +163,13 @@ class Case:
 
     def _runs_before(self, a: Wait, b: Wait) -> bool:
         """Whether a rank that ran both calls (on its own groups of the same description) ran `a` first."""
-        ops = self.job.ops
         if a.point_to_point or b.point_to_point or max(a.group, b.group) >= len(self.job.groups):
             return False
-        labels = np.array([g.desc for g in self.job.groups])
-        if labels[a.group] == labels[b.group]:
+        kinds, rank_of = [self.job.groups[w.group].desc for w in (a, b)], self.job.ops.column("rank")
+        if kinds[0] == kinds[1]:
             return False
-        group, seq, rank_of = (ops.column(c) for c in ("group", "seq", "rank"))
-        first, second = (np.flatnonzero((labels[group] == labels[w.group]) & (seq == (w.seq or -1))) for w in (a, b))
+        alike = [[g.index for g in self.job.groups if g.desc == kind] for kind in kinds]
+        first, second = (self.heard.index.rows_at(groups, w.seq or -1) for groups, w in zip(alike, (a, b), strict=True))
         common = np.intersect1d(rank_of[first], rank_of[second])[:1]
         return any(first[rank_of[first] == rank][0] < second[rank_of[second] == rank][0] for rank in common)
 
@@ -235,3 +239,7 @@ class Case:
 def size_and_types(call: Operation | None) -> tuple[int | None, tuple[str, ...]]:
     """The bytes and the dtypes of a call."""
     return (call.size_bytes, call.input_dtypes or call.output_dtypes) if call else (None, ())
+
+
+def _are_in(ranks: Collection[int], known: Container[int]) -> bool:
+    return all(rank in known for rank in ranks)

@@ -4,6 +4,7 @@ PyTorch makes a communicator at the first call that needs it and records the cal
 dump. NCCL's log has a line at the start, with the rank's place and the size, and one at the end.
 """
 
+from bisect import bisect, bisect_left
 from collections.abc import Collection
 from dataclasses import dataclass
 from itertools import pairwise
@@ -58,12 +59,13 @@ def _missing(job: Job, size: int, begun: dict[int, int], idle: Collection[int]) 
     """
     if size == len(job.ranks):
         return {job.ranks[place]: Says.YES for place in range(size) if place not in begun}
-    places = sorted(begun)
+    places, known = sorted(begun), set(begun.values())
     bounds = [(-1, -1), *((place, begun[place]) for place in places), (size, max(job.ranks, default=0) + 1)]
     found: dict[int, Says] = {}
     for (low_place, low), (high_place, high) in pairwise(bounds):
         gap = high_place - low_place - 1
-        fitting = [rank for rank in job.ranks if low < rank < high and rank in idle and rank not in begun.values()]
+        between = job.ranks[bisect(job.ranks, low) : bisect_left(job.ranks, high)] if gap else ()
+        fitting = [rank for rank in between if rank in idle and rank not in known]
         if gap:
             found.update(dict.fromkeys(fitting, Says.YES if len(fitting) == gap else Says.NOT_KNOWN))
     return found

@@ -10,7 +10,6 @@ from hangscope.diagnosis.ages import IN_FLIGHT_S
 from hangscope.diagnosis.align import completed_on_all
 from hangscope.diagnosis.answer import Says
 from hangscope.diagnosis.case import Case
-from hangscope.diagnosis.clocks import clock_skew_ms
 from hangscope.diagnosis.divergence import Divergence
 from hangscope.diagnosis.evidence import cited
 from hangscope.diagnosis.links import NETWORK_EVENTS
@@ -22,6 +21,7 @@ from hangscope.diagnosis.weigh import Choice
 from hangscope.diagnosis.wording import say, steps
 from hangscope.diagnosis.words import ranks_text
 from hangscope.model import Communicator, Failure, Gap, State, ThreadStack, WatchdogReport
+from hangscope.tables.clocks import clock_skew_ms
 from hangscope.words import duration, numbered
 
 _NOT_ITS_LAST = {
@@ -103,8 +103,8 @@ def _victims(case: Case, chosen: Accusation) -> Iterator[Victim]:
         if rank in chosen.ranks or not waits:
             continue
         # Of all that it is inside of, the operation that the verdict speaks of, else one that a culprit holds up.
-        own = [w for w in waits if w is chosen.wait] or [w for w in waits if goals.intersection(w.blockers)] or waits
-        waits_for = tuple(sorted(case.waits.blockers(rank))) or tuple(sorted(goals - {rank}))
+        own = [w for w in waits if w is chosen.wait] or [w for w in waits if goals & w.blockers.keys()] or waits
+        waits_for = case.waits.awaited(rank) or tuple(sorted(goals - {rank}))
         group, title = case.names.group(own[0].group), case.names.wait(own[0])
         yield Victim(rank, waits_for, group, title, ways.get(rank, ()))
 

@@ -10,9 +10,11 @@ from enum import Enum
 
 import numpy as np
 
-from hangscope.columns import Ints
-from hangscope.diagnosis.align import Alignment, Lane, elements, members_not_recorded
+from hangscope.columns import Bools, Ints
+from hangscope.diagnosis.align import elements, members_not_recorded
 from hangscope.model import Operation, Operations
+from hangscope.tables.alignment import Alignment
+from hangscope.tables.lanes import Lane
 
 _AGREED_BEFORE = 16
 # The longest run of skipped or added calls that is looked for.
@@ -57,8 +59,9 @@ class Divergence:
 def divergences(alignment: Alignment) -> list[Divergence]:
     """The first disagreement of every group, the earliest in time first."""
     found: list[Divergence] = []
+    exchanges = alignment.index.named(_exchanges)
     for lane in alignment.lanes.values():
-        first = _first(alignment, lane)
+        first = _first(alignment, lane, exchanges)
         if first is None:
             continue
         # Different groups may hide behind one number; only if they agreed for long do they run in step.
@@ -68,12 +71,16 @@ def divergences(alignment: Alignment) -> list[Divergence]:
     return sorted(found, key=lambda d: (d.at_ns if d.at_ns is not None else 1 << 62, d.group, d.seq))
 
 
-def _first(alignment: Alignment, lane: Lane) -> Divergence | None:
+def _exchanges(name: str) -> bool:
+    return name.startswith(("all_to_all", "alltoall"))
+
+
+def _first(alignment: Alignment, lane: Lane, exchanges: Bools) -> Divergence | None:
     differs = _differing(lane, lane.signatures)
     before = int(differs[0]) if len(differs) else len(lane.seqs)
     candidates = (
         _at(alignment, lane, before) if len(differs) else None,
-        _first_bad_splits(alignment, lane),
+        _first_bad_splits(alignment, lane, exchanges[lane.rows]),
         _first_shift_by_stack(alignment, lane, before),
     )
     return min((d for d in candidates if d is not None), key=lambda d: d.seq, default=None)
@@ -253,11 +260,9 @@ def came_from_elsewhere_before(alignment: Alignment, lane: Lane, index: int, odd
 # ---- all_to_all: sizes may differ, but what is sent must be what is received -----------------------------------------
 
 
-def _first_bad_splits(alignment: Alignment, lane: Lane) -> Divergence | None:
+def _first_bad_splits(alignment: Alignment, lane: Lane, here: Bools) -> Divergence | None:
     """An all_to_all in which the elements that all members send are not the elements that all members expect."""
     ops, starts = alignment.job.ops, lane.starts[:-1]
-    wanted = [i for i, name in enumerate(ops.tables.names) if name.startswith(("all_to_all", "alltoall"))]
-    here = np.isin(ops.column("name")[lane.rows], wanted)
     if not here.any():
         return None
     members = len(lane.group.members or ())

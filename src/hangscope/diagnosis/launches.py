@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from hangscope.columns import Floats
-from hangscope.diagnosis.align import Alignment
-from hangscope.diagnosis.clocks import met_by_all
+from hangscope.tables.alignment import Alignment
+from hangscope.tables.clocks import met_by_all
 
 # How often PyTorch's watchdog looks (torch 2.2-2.15).
 _SWEEP_MS = 100.0

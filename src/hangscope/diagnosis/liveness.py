@@ -11,6 +11,7 @@ from collections import Counter
 from dataclasses import dataclass
 from enum import Enum, auto
 from functools import cached_property
+from heapq import nlargest
 
 from hangscope.columns import grouped
 from hangscope.diagnosis.answer import Answer, no, not_known, yes
@@ -184,14 +185,24 @@ class Liveness:
 
     def _other_causes(self, rank: int) -> bool:
         """Whether somebody else ended in a way that is not an effect."""
-        return any(r != rank and r not in self._gave_up for r in self._ends.causes)
+        return bool(self._causes - {rank})
 
     def _missed_by_victims(self, rank: int, process: Process) -> bool:
         """Whether those that ended after it did so with an exception that only says that they lost somebody."""
         if process.ended_at_s is None:
             return False
-        later = [r for r, at_s in self._ends.failed if r != rank and at_s > process.ended_at_s]
+        later = [r for r in self._last_failed if r != rank and self._ends.failed[r] > process.ended_at_s]
         return any(r in self._victims for r in later) and not any(r in self._errors for r in later)
+
+    @cached_property
+    def _causes(self) -> set[int]:
+        return {r for r in self._ends.causes if r not in self._gave_up}
+
+    @cached_property
+    def _last_failed(self) -> list[int]:
+        """Of victims, and of those with an error of their own, the two who failed last."""
+        kinds = ([r for r in self._ends.failed if r in known] for known in (self._victims, self._errors))
+        return [r for found in kinds for r in nlargest(2, found, key=self._ends.failed.__getitem__)]
 
     def _after_capture(self, process: Process) -> bool:
         """Whether it ended only after the stall had been noticed and captured."""
@@ -274,11 +285,8 @@ class _Ends:
         times = sorted(p.ended_at_s for p in everyone if p.ended_at_s is not None)
         self._times = times if len(times) < 4 else [*times[:2], *times[-2:]]
         self.causes = [r for r, p in job.processes.items() if p.exit_status not in (None, 0, *_EFFECTS)]
-        self.failed = [
-            (r, p.ended_at_s)
-            for r, p in job.processes.items()
-            if p.exit_status not in (None, 0) and p.ended_at_s is not None
-        ]
+        ended = {r: p.ended_at_s for r, p in job.processes.items() if p.exit_status not in (None, 0)}
+        self.failed = {r: at_s for r, at_s in ended.items() if at_s is not None}
 
     def most(self, status: int) -> bool:
         """Whether most of the others ended in the same way."""

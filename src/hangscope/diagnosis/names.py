@@ -5,12 +5,12 @@ from collections.abc import Collection, Sequence
 
 import numpy as np
 
-from hangscope.diagnosis.align import Alignment
 from hangscope.diagnosis.p2p import transfers
 from hangscope.diagnosis.progress import Place, Unit
 from hangscope.diagnosis.waits import Wait
 from hangscope.diagnosis.words import ranks_text
 from hangscope.model import Group, Kind, Operation
+from hangscope.tables.alignment import Alignment
 from hangscope.words import numbered
 
 

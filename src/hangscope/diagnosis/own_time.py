@@ -14,8 +14,10 @@ import numpy as np
 import numpy.typing as npt
 
 from hangscope.columns import Bools, Floats, Ints, runs
-from hangscope.diagnosis.align import Alignment, Lane, symmetric_names
 from hangscope.model import UNKNOWN, Kind, State
+from hangscope.tables.alignment import Alignment
+from hangscope.tables.index import ids, sort_by
+from hangscope.tables.lanes import Lane
 
 # A group that spans this part of a rank's recording is enough to judge it by.
 _COVERED = 0.8
@@ -124,11 +126,10 @@ class _Measure:
         self._inside = np.cumsum(np.where(timed, duration, 0.0))
         self._untimed = np.cumsum(~timed & ~inner)
         # Ranks that made the same calls in a stretch have the same work there. Sizes may differ with the data.
-        call = ops.column("name").astype(np.uint64) << np.uint64(32) | ops.column("stack").astype(np.uint64)
-        distinct, which = np.unique(call, return_inverse=True)
-        numbers = np.random.default_rng(1).integers(1, 1 << 63, len(distinct), dtype=np.uint64)
-        self._calls = np.cumsum(numbers[which.reshape(-1)])
-        self._meets = (ops.column("state") == State.COMPLETED) & np.isin(ops.column("name"), symmetric_names(ops))
+        which = ids(ops.column("name"), ops.column("stack"))
+        numbers = np.random.default_rng(1).integers(1, 1 << 63, int(which.max()) + 1, dtype=np.uint64)
+        self._calls = np.cumsum(numbers[which])
+        self._meets = (ops.column("state") == State.COMPLETED) & alignment.symmetric
 
     def stretches(self, lane: Lane) -> _Stretches | None:
         """Between every two consecutive collectives of a group: each member beside those that made the same calls."""
@@ -169,8 +170,10 @@ def _summed(alignment: Alignment, part: _Stretches, judged: Bools) -> list[OwnTi
         for values in (part.extra, np.abs(part.extra), part.spread, part.inside, passed)
     )
     result: list[OwnTime] = []
+    order = sort_by(part.rank)
+    places = np.searchsorted(part.rank[order], np.arange(len(judged) + 1))
     for rank in np.flatnonzero(judged & (extra > spread) & (extra > _LEAST_SHARE * span) & (span > 0)).tolist():
-        mine = np.flatnonzero(part.rank == rank)
+        mine = order[places[rank] : places[rank + 1]]
         begin, end, calls = part.begin[mine], part.end[mine], part.calls[mine]
         late, kind = _is_late(part.extra[mine]), calls == calls[np.argmax(part.extra[mine])]
         piped = bool(np.any(alignment.point_to_point[ops.span(rank)]))
@@ -211,12 +214,12 @@ def _felt(alignment: Alignment, part: _Stretches, stretches: Ints) -> tuple[floa
     rank, begin, end = int(part.rank[stretches[0]]), part.begin[stretches], part.end[stretches]
     role = np.unique(part.rank[np.isin(part.calls, part.calls[stretches])])
     longer = np.full((len(begin), int((end - begin).max())), np.nan)
-    for lane in alignment.lanes.values():
-        if lane.group.members is None or rank in lane.group.members:
-            rows, by = _beside(alignment, lane, rank, role)
-            stretch = np.searchsorted(begin, rows) - 1
-            within = (stretch >= 0) & (rows <= end[stretch])
-            longer[stretch[within], (rows - begin[stretch])[within] - 1] = by[within]
+    nobodys = [lane for lane in alignment.lanes.values() if lane.group.members is None]
+    for lane in (*alignment.lanes_of.get(rank, ()), *nobodys):
+        rows, by = _beside(alignment, lane, rank, role)
+        stretch = np.searchsorted(begin, rows) - 1
+        within = (stretch >= 0) & (rows <= end[stretch])
+        longer[stretch[within], (rows - begin[stretch])[within] - 1] = by[within]
     seen = np.flatnonzero(np.isfinite(longer).all(axis=0))
     if not len(seen):
         return 0.0, int(end[-1]), False
@@ -270,8 +273,9 @@ def _beside(alignment: Alignment, lane: Lane, rank: int, role: Ints) -> tuple[In
 
 def waits_for(alignment: Alignment, rank: int, other: int) -> float:
     """How much longer a rank was inside the collectives that it has in common with another one, in ms."""
-    both = np.asarray([rank, other])
-    lanes = [lane for lane in alignment.lanes.values() if {rank, other} <= set(lane.group.members or (rank, other))]
+    both, theirs = np.asarray([rank, other]), {id(lane) for lane in alignment.lanes_of.get(other, ())}
+    lanes = [lane for lane in alignment.lanes_of.get(rank, ()) if id(lane) in theirs]
+    lanes += [lane for lane in alignment.lanes.values() if lane.group.members is None]
     return -sum(float(_beside(alignment, lane, rank, both)[1].sum()) for lane in lanes)
 
 

@@ -10,9 +10,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from hangscope.columns import Ints, rows_of
-from hangscope.diagnosis.align import Alignment
 from hangscope.diagnosis.progress import Place, Progress, Scope, Unit
 from hangscope.model import UNKNOWN, Kind, Operations, State
+from hangscope.tables.alignment import Alignment
+from hangscope.tables.lanes import Lane
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,14 +88,22 @@ def _common_start(alignment: Alignment, a: int, b: int, *, before: int) -> tuple
     if not job.wrapped(a) and not job.wrapped(b):
         return UNKNOWN, UNKNOWN
     found: list[tuple[int, int]] = []
-    for lane in alignment.lanes.values():
-        if not {a, b} <= set(lane.group.members or ()):
-            continue
-        ranks, state, seq = (ops.column(c)[lane.rows] for c in ("rank", "state", "seq"))
-        done = state == State.COMPLETED
-        of_b = done & (ranks == b)
-        of_a = done & (ranks == a) & np.isin(seq, seq[of_b]) & (lane.rows < before)
-        if of_a.any():
-            last = np.flatnonzero(of_a)[-1]
-            found.append((int(lane.rows[last]), int(lane.rows[of_b & (seq == seq[last])][0])))
+    theirs = {lane.group.index for lane in alignment.lanes_of.get(b, ())}
+    for lane in (lane for lane in alignment.lanes_of.get(a, ()) if lane.group.index in theirs):
+        of_a, of_b = (_completed(alignment, rank, lane) for rank in (a, b))
+        seq_a, seq_b = ops.column("seq")[of_a], ops.column("seq")[of_b]
+        both = np.flatnonzero(np.isin(seq_a, seq_b) & (of_a < before))
+        if len(both):
+            last = both[-1]
+            found.append((int(of_a[last]), int(of_b[seq_b == seq_a[last]][0])))
     return max(found, key=lambda pair: pair[0], default=None)
+
+
+def _completed(alignment: Alignment, rank: int, lane: Lane) -> Ints:
+    """The collectives of one group that a rank completed, by number: the last entry of each stands for it."""
+    ops = alignment.job.ops
+    rows = rows_of(ops, rank, group=lane.group.index)
+    rows = rows[alignment.aligned[rows]]
+    rows = rows[ops.column("state")[rows] == State.COMPLETED]
+    by_number: Ints = rows[np.argsort(ops.column("seq")[rows], kind="stable")]
+    return by_number

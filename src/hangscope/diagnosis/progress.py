@@ -6,7 +6,7 @@ after the cut, one that was taken before its peers' is silent about what they di
 that it does not have.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import cached_property
@@ -14,10 +14,12 @@ from itertools import takewhile
 
 import numpy as np
 
-from hangscope.columns import Ints, grouped
-from hangscope.diagnosis.align import Alignment, Lane, members_not_recorded, symmetric_names
+from hangscope.columns import Bools, grouped
+from hangscope.diagnosis.align import members_not_recorded
 from hangscope.diagnosis.comm_init import CommInit, comm_inits
 from hangscope.model import UNKNOWN, Frame, Group, GroupStatus, Kind, Operation, State, WatchdogReport
+from hangscope.tables.alignment import Alignment
+from hangscope.tables.lanes import Lane
 
 
 class Place(Enum):
@@ -98,6 +100,7 @@ class RankProgress:
 
 # How many collectives that one rank alone completed are looked at, newest first.
 _LOOK_BACK = 256
+_FAR = 1 << 62
 # Where the calls of torch.distributed are defined.
 _CALLS = "/distributed_c10d.py"
 
@@ -112,7 +115,9 @@ class Progress:
         self.groups: list[Group] = list(self.job.groups)
         self.of: dict[int, RankProgress] = {}
         # Groups in which point-to-point was used: their counters mix two scales and say nothing about collectives.
-        self._mixed = set(np.unique(self.job.ops.column("group")[alignment.point_to_point]).tolist())
+        mixed = np.bincount(self.job.ops.column("group")[alignment.point_to_point])
+        self._mixed = set(np.flatnonzero(mixed).tolist())
+        self._recorded = _Recorded(alignment)
         self._differing = set(differing)
         # Per group the last collective that every member is known to have launched, because several completed it.
         self.proven: dict[int, int] = {}
@@ -141,30 +146,25 @@ class Progress:
     def _from_dump(
         self, rank: int, reports: list[WatchdogReport], counted: list[int], disputed: Collection[int]
     ) -> RankProgress | None:
-        ops, dumps = self.job.ops, self.job.dumps.get(rank, ())
+        dumps = self.job.dumps.get(rank, ())
         if not any(d.records for d in dumps):
             return None
-        rows = ops.rows(rank=rank)
-        rows = rows[~self.alignment.unlaunched[rows]]
-        poll = all(d.role == "poll" for d in dumps)
+        recorded, poll = self._recorded, all(d.role == "poll" for d in dumps)
         mine = RankProgress(rank, "poll" if poll else "dump", timing=any(d.timing for d in dumps))
         if not all(d.complete for d in dumps):
             mine.scope = Scope.CUT
         elif rank in disputed:
             mine.scope = Scope.DISPUTED
-        if not len(rows):
+        if not recorded.launches.get(rank):
             return mine if poll else None
-        created, state = ops.column("created_ns")[rows], ops.column("state")[rows]
-        mine.oldest_ns = min(created[created != UNKNOWN].tolist(), default=None)
-        units = _unfinished_units(self.alignment, rank, rows[state != State.COMPLETED])
-        rows = rows[~self.alignment.point_to_point[rows] & (ops.column("seq")[rows] >= 0)]
-        group, seq, state = (ops.column(c)[rows] for c in ("group", "seq", "state"))
-        for g in np.unique(group).tolist():
-            mine.launched[g] = int(seq[group == g].max())
-            done = seq[(group == g) & (state == State.COMPLETED)]
-            _keep_larger(mine.completed, {g: int(done.max()) if len(done) else None})
-            if self.job.wrapped(rank):
-                mine.first_kept[g] = int(seq[group == g].min())
+        oldest, units = recorded.oldest_ns[rank], recorded.units.get(rank, [])
+        mine.oldest_ns = oldest if oldest < _FAR else None
+        for g, n in self.alignment.index.pairs.of_rank[rank]:
+            if recorded.launched[n] >= 0:
+                mine.launched[g] = recorded.launched[n]
+                _keep_larger(mine.completed, {g: recorded.completed[n] if recorded.completed[n] >= 0 else None})
+                if self.job.wrapped(rank):
+                    mine.first_kept[g] = recorded.first[n]
         mine.inside, mine.queued = _split_inside([*self._overwritten(mine, units, reports), *units])
         counters = self._from_counters(rank, reports, counted) if mine.scope is Scope.CUT else None
         if counters is not None:
@@ -304,14 +304,15 @@ class Progress:
         But one rank alone that is two completed collectives ahead of several others proves nothing: it is disputed.
         """
         ops, rows = self.job.ops, lane.rows
-        state, seq, ranks, names = (ops.column(c)[rows] for c in ("state", "seq", "rank", "name"))
         members = [self.of[r] for r in lane.group.members or () if r in self.of]
         dumps = [m for m in members if m.source == "dump"]
-        done = (state == State.COMPLETED) & np.isin(ranks, [m.rank for m in dumps if m.scope is not Scope.DISPUTED])
-        needs_all = done & np.isin(names, symmetric_names(ops))
+        ranks, heard = ops.column("rank")[rows], [m.rank for m in dumps if m.scope is not Scope.DISPUTED]
+        done = (ops.column("state")[rows] == State.COMPLETED) & np.isin(ranks, heard)
+        needs_all = done & self.alignment.symmetric[rows]
         finished: set[int] = set()
-        for value in np.unique(seq[needs_all])[::-1][:_LOOK_BACK].tolist():
-            finished = set(ranks[needs_all & (seq == value)].tolist())
+        for place in np.flatnonzero(np.logical_or.reduceat(needs_all, lane.starts[:-1]))[::-1][:_LOOK_BACK].tolist():
+            value, here = int(lane.seqs[place]), slice(lane.starts[place], lane.starts[place + 1])
+            finished = set(ranks[here][needs_all[here]].tolist())
             whole = [m for m in dumps if m.scope is Scope.WHOLE and m.rank not in finished]
             behind = [m for m in whole if min(m.launched.get(index, 0), m.completed.get(index, 0) + 1) < value]
             if len(finished) > 1 or len(behind) <= 1 or (min(finished), index) in self._differing:
@@ -320,7 +321,7 @@ class Progress:
             for rank in finished:
                 self.of[rank].scope = Scope.DISPUTED
         proven = self.proven.get(index, UNKNOWN)
-        passed = int(seq[done].max(initial=UNKNOWN))
+        passed = int(ops.column("seq")[rows[done][-1]]) if done.any() else UNKNOWN
         for mine in members:
             if mine.source == "counters":
                 self._forget(mine, index, proven + 1)
@@ -442,25 +443,45 @@ def _keep_larger(counters: dict[int, int], others: Mapping[int, int | None]) -> 
             counters[group] = max(value, counters.get(group, UNKNOWN))
 
 
-def _unfinished_units(alignment: Alignment, rank: int, rows: Ints) -> list[Unit]:
+class _Recorded:
+    """What the dumps say of how far each rank got, for all of them at once.
+
+    By rank: `launches` says whether it launched anything, `oldest_ns` when its oldest entry was made, `units` what it
+    has not finished. By the number of a rank's pair with a group: the largest collective `launched` and `completed`,
+    and the `first` one that is still there.
+    """
+
+    def __init__(self, alignment: Alignment) -> None:
+        ops, index, launched = alignment.job.ops, alignment.index, ~alignment.unlaunched
+        created, seq, done = ops.column("created_ns"), ops.column("seq"), ops.column("state") == State.COMPLETED
+        known = np.where(launched & (created != UNKNOWN), created, _FAR)
+        self.launches = index.by_rank(index.largest(launched.view(np.int8)))
+        self.oldest_ns = index.by_rank(index.smallest(known))
+        collectives = np.flatnonzero(launched & ~alignment.point_to_point & (seq >= 0))
+        self.launched = index.pairs.largest(seq, collectives)
+        self.first = index.pairs.smallest(seq, collectives)
+        self.completed = index.pairs.largest(seq, collectives[done[collectives]])
+        self.units = grouped((unit.rank, unit) for unit in _unfinished_units(alignment, launched & ~done))
+
+
+def _unfinished_units(alignment: Alignment, unfinished: Bools) -> Iterator[Unit]:
     """Unfinished operations in recorded order, the entries of one batch (or one coalesced call) together."""
-    ops = alignment.job.ops
-    kind, batch, group, seq, name, state = (ops.column(c) for c in ("kind", "batch", "group", "seq", "name", "state"))
-
-    def call_of(row: int) -> tuple[int, ...]:
-        if batch[row] == UNKNOWN and alignment.point_to_point[row]:
-            return (row,)
-        return (0, group[row], batch[row]) if batch[row] != UNKNOWN else (1, group[row], seq[row])
-
-    units: list[Unit] = []
-    for members in grouped((call_of(row), row) for row in rows.tolist()).values():
+    ops, rows = alignment.job.ops, np.flatnonzero(unfinished)
+    names = ("rank", "kind", "batch", "group", "seq", "name", "state")
+    rank, kind, batch, group, seq, name, state = (ops.column(c)[rows].tolist() for c in names)
+    peers = alignment.point_to_point[rows].tolist()
+    calls: dict[tuple[int, ...], list[int]] = {}
+    for i in range(len(rows)):
+        alone = batch[i] == UNKNOWN and peers[i]
+        of_call = (-1, i) if alone else (0, group[i], batch[i]) if batch[i] != UNKNOWN else (1, group[i], seq[i])
+        calls.setdefault((rank[i], *of_call), []).append(i)
+    for members in calls.values():
         last = members[-1]
-        inner = [r for r in members if kind[r] != Kind.BATCH] or members
+        inner = [i for i in members if kind[i] != Kind.BATCH] or members
         named = inner[0] if kind[last] == Kind.BATCH and len(inner) == 1 else last
-        number, peers = int(seq[last]) if seq[last] >= 0 else None, bool(alignment.point_to_point[last])
-        title, how_far = ops.tables.name(int(name[named])), State(int(state[last]))
-        units.append(Unit(rank, int(group[last]), number, title, how_far, tuple(members), peers))
-    return units
+        number, title = seq[last] if seq[last] >= 0 else None, ops.tables.name(name[named])
+        own = tuple(rows[members].tolist())
+        yield Unit(rank[last], group[last], number, title, State(state[last]), own, peers[last])
 
 
 def _split_inside(units: list[Unit]) -> tuple[tuple[Unit, ...], tuple[Unit, ...]]:

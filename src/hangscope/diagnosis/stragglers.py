@@ -8,10 +8,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hangscope.diagnosis.align import Alignment
 from hangscope.diagnosis.launches import LateLaunches, late_launches
 from hangscope.diagnosis.own_time import OwnTime, own_times
 from hangscope.diagnosis.verdict import Lateness
+from hangscope.tables.alignment import Alignment
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,9 +28,10 @@ class Stragglers:
 def stragglers(alignment: Alignment) -> Stragglers:
     """For every rank that keeps others waiting: how often, by how much, and which share of the time that costs."""
     ops = alignment.job.ops
-    created = [ops.column("created_ns")[ops.span(rank)] for rank in alignment.job.ranks]
-    window_ms = max((int(np.ptp(c[c >= 0])) for c in created if np.any(c >= 0)), default=0) / 1e6
-    timed = bool(np.any(np.isfinite(ops.columns["duration_ms"].astype(np.float64))))
+    created, index = ops.column("created_ns"), alignment.index
+    first = index.smallest(np.where(created >= 0, created, np.iinfo(np.int64).max))
+    window_ms = max(int((index.largest(created) - first).max(initial=0)), 0) / 1e6
+    timed = bool(np.any(np.isfinite(ops.columns["duration_ms"])))
     own = own_times(alignment) if timed else []
     launches = late_launches(alignment) if not timed and window_ms > 0 else []
     ranks = [Lateness(i.rank, i.late_ms, i.cost_ms / i.span_ms, i.late, i.stretches) for i in own]

@@ -4,8 +4,7 @@ A rank waits in an operation; the operation waits for the ranks that have not jo
 that wait for no one, block the job. Ranks that wait for each other with no way out are a wait cycle: a deadlock.
 """
 
-from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import cached_property
@@ -15,6 +14,7 @@ from hangscope.diagnosis.answer import Says
 from hangscope.diagnosis.p2p import Counterpart, counterparts
 from hangscope.diagnosis.progress import Place, Progress, Scope, Unit
 from hangscope.model import State
+from hangscope.tables.graph import closed_sets, search
 
 
 class Because(Enum):
@@ -48,9 +48,10 @@ class Wait:
     common_start: bool = True
     age_s: float | None = None
 
-    @property
-    def waiters(self) -> tuple[int, ...]:
-        return tuple(sorted({u.rank for u in self.inside}))
+    waiters: tuple[int, ...] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.waiters = tuple(sorted({u.rank for u in self.inside}))
 
 
 class Waits:
@@ -60,6 +61,8 @@ class Waits:
         self.progress = progress
         self.all: list[Wait] = []
         self.of: dict[int, list[Wait]] = {rank: [] for rank in progress.of}
+        self._sorted: dict[int, tuple[int, ...]] = {}
+        self._paths: dict[frozenset[int], dict[int, tuple[int, ...]]] = {}
         # Who has an earlier dump has long left what it shows them inside of.
         units = [u for mine in progress.of.values() if mine.scope is not Scope.EARLIER for u in mine.inside]
         for unit in units:
@@ -133,26 +136,38 @@ class Waits:
         times = [int(created[u.row]) for u in wait.inside if u.row is not None and created[u.row] >= 0]
         return min(times) if times else None
 
-    def blockers(self, rank: int) -> dict[int, Because]:
+    def blockers(self, rank: int) -> Mapping[int, Because]:
         """The ranks that `rank` waits for, each with the strongest reason. A rank never waits for itself."""
-        return self._for.get(rank, {})
+        waits = self._in.get(rank, ())
+        if len(waits) == 1 and rank not in waits[0].blockers:
+            return waits[0].blockers
+        found: dict[int, Because] = {}
+        for wait in waits:
+            for other, because in wait.blockers.items():
+                if other != rank and (other not in found or because is Because.NOT_LAUNCHED):
+                    found[other] = because
+        return found
+
+    def awaited(self, rank: int) -> tuple[int, ...]:
+        """The same ranks, in order; thousands that wait in one operation share one list."""
+        waits = self._in.get(rank, ())
+        if len(waits) != 1 or rank in waits[0].blockers:
+            return tuple(sorted(self.blockers(rank)))
+        if id(waits[0]) not in self._sorted:
+            self._sorted[id(waits[0])] = tuple(sorted(waits[0].blockers))
+        return self._sorted[id(waits[0])]
 
     @cached_property
-    def _for(self) -> dict[int, dict[int, Because]]:
-        edges: dict[int, dict[int, Because]] = {rank: {} for rank in self.of}
-        for rank, found in edges.items():
-            for wait in self.of[rank]:
-                if wait.blockers.get(rank) is Because.NOT_STARTED:
-                    continue  # whether a kernel starts does not depend on its peers
-                for other, because in wait.blockers.items():
-                    if other != rank and (other not in found or because is Because.NOT_LAUNCHED):
-                        found[other] = because
-        return edges
+    def _in(self) -> dict[int, list[Wait]]:
+        """Rank → the operations that hold it up. Whether a kernel starts does not depend on its peers."""
+        pairs = ((rank, wait) for rank, waits in self.of.items() for wait in waits if wait.blockers)
+        return grouped((rank, wait) for rank, wait in pairs if wait.blockers.get(rank) is not Because.NOT_STARTED)
 
     @cached_property
-    def _waiting_for(self) -> dict[int, list[int]]:
-        """The same the other way round: who waits for a rank."""
-        return grouped((other, rank) for rank, others in self._for.items() for other in others)
+    def _behind(self) -> dict[int, list[Wait]]:
+        """The same the other way round: rank → the operations that it holds up."""
+        waits = {id(wait): wait for waits in self._in.values() for wait in waits}
+        return grouped((rank, wait) for wait in waits.values() for rank in wait.blockers)
 
     def waits_on(self, rank: int) -> list[Wait]:
         """The operations that wait for `rank`."""
@@ -170,7 +185,10 @@ class Waits:
 
     def blocking(self) -> list[int]:
         """Ranks that others wait for, and that wait for no one."""
-        awaited = {r for wait in self.all for r in wait.blockers if {*wait.waiters, *wait.finished} - {r}}
+        awaited: set[int] = set()
+        for wait in self.all:
+            others = {*wait.waiters, *wait.finished}
+            awaited |= wait.blockers.keys() - (others if len(others) == 1 else ())
         return sorted(rank for rank in awaited if not self.blockers(rank) and not self._waits_unrecorded(rank))
 
     def _waits_unrecorded(self, rank: int) -> bool:
@@ -179,17 +197,7 @@ class Waits:
 
     def cycles(self) -> list[list[int]]:
         """Sets of ranks that wait for each other and, outside the set, for no one."""
-        found: list[list[int]] = []
-        # Who waits, directly or through others, for a rank that waits for no one, has a way out.
-        free = [rank for rank in {*self._for, *self._waiting_for} if not self.blockers(rank)]
-        done = set(_search(free, self._waiting_for))
-        for rank in sorted(self._for):
-            if rank not in done:
-                ahead, behind = set(_search([rank], self._for)), set(_search([rank], self._waiting_for))
-                if ahead <= behind:
-                    found.append(sorted(ahead))
-                done |= behind  # either in the same set, or with a way out into it
-        return found
+        return closed_sets(self._in, self._in, lambda wait: wait.blockers)
 
     def chain(self, rank: int, goals: set[int]) -> tuple[int, ...]:
         """A shortest path of waits from `rank` to one of `goals`, both ends included; empty where there is none."""
@@ -197,21 +205,15 @@ class Waits:
 
     def reaches(self, goals: set[int]) -> dict[int, tuple[int, ...]]:
         """For every rank that waits, directly or through others, for one of `goals`: the way there, itself first."""
-        step = _search(sorted(goals), self._waiting_for)
-        paths: dict[int, tuple[int, ...]] = {}
-        for rank, following in step.items():
-            paths[rank] = (rank,) if following is None else (rank, *paths[following])
-        return {rank: path for rank, path in paths.items() if rank not in goals}
+        known = frozenset(goals)
+        if known not in self._paths:
+            paths: dict[int, tuple[int, ...]] = {}
+            for rank, following in search(sorted(known), self._behind, _held_up).items():
+                paths[rank] = (rank,) if following is None else (rank, *paths[following])
+            self._paths[known] = {rank: path for rank, path in paths.items() if rank not in known}
+        return self._paths[known]
 
 
-def _search(starts: Iterable[int], edges: Mapping[int, Iterable[int]]) -> dict[int, int | None]:
-    """All that can be reached, the nearest first, each with the one that it was reached from."""
-    found: dict[int, int | None] = dict.fromkeys(starts)
-    queue = deque(found)
-    while queue:
-        here = queue.popleft()
-        for other in sorted(edges.get(here, ())):
-            if other not in found:
-                found[other] = here
-                queue.append(other)
-    return found
+def _held_up(wait: Wait) -> list[int]:
+    """The ranks inside that wait for the others."""
+    return [rank for rank in wait.waiters if wait.blockers.get(rank) is not Because.NOT_STARTED]

@@ -80,6 +80,7 @@ def _explains(case: Case, accusation: Accusation, oldest: list[Wait]) -> bool:
     own = [*accusation.explains, *([accusation.wait] if accusation.wait is not None else [])]
     ranks = {*accusation.ranks, *(rank for w in own for rank in w.waiters)}
     ranks |= set(case.waits.reaches(ranks)) if oldest else set()
+    ids = {id(w) for w in own}
     return not oldest or any(
-        any(w is o for o in own) or ranks.intersection(w.waiters) or ranks.intersection(w.blockers) for w in oldest
+        id(w) in ids or ranks.intersection(w.waiters) or ranks.intersection(w.blockers) for w in oldest
     )

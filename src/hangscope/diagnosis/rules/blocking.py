@@ -35,7 +35,7 @@ def blocking(case: Case) -> Iterator[Accusation]:
     seen = _causes(case, [a for a in found if a.shown is not Shown.NOT_SHOWN])
     known = {a.rank for a in seen}
     # A rank of which nothing is known is not accused while a known cause explains the hang.
-    others = [a.rank for a in found if a.shown is Shown.NOT_SHOWN and _independent(case, a.rank, known)]
+    others = _independent(case, [a.rank for a in found if a.shown is Shown.NOT_SHOWN], known)
     # Who is not in an excerpt was merely not pasted.
     excerpt = not (case.job.dumps or case.job.processes or any(log.to_end for log in case.job.facts.logs))
     if seen:
@@ -50,18 +50,22 @@ def _causes(case: Case, seen: list[Accused]) -> list[Accused]:
     """Those whose being missing no other one of them explains."""
     own = {a.rank for a in seen if a.shown is Shown.SEEN}
     # That a rank exited with status 0 explains nothing that another one's own record explains.
-    seen = [a for a in seen if a.rank in own or not _left_cleanly(a) or _independent(case, a.rank, own)]
+    left = _independent(case, [a.rank for a in seen if a.rank not in own and _left_cleanly(a)], own)
+    seen = [a for a in seen if a.rank in own or not _left_cleanly(a) or a.rank in left]
     # A rank that never came because the job was already falling apart is no second cause; one that lives on is.
     dead, lost = ({a.rank for a in seen if a.kind in kinds} for kinds in (("dead",), ("dead", "frozen")))
     # Nor is a kernel that waits behind what such a rank holds up.
-    over = {a.rank: lost if a.kind == "gpu" else dead for a in seen}
-    return [a for a in seen if a.rank in lost or not over[a.rank] or _independent(case, a.rank, over[a.rank])]
+    gpu, others = ([a.rank for a in seen if (a.kind == "gpu") is of_gpu] for of_gpu in (True, False))
+    causes = {*lost, *_independent(case, gpu, lost), *_independent(case, others, dead)}
+    return [a for a in seen if a.rank in causes or not (lost if a.kind == "gpu" else dead)]
 
 
-def _independent(case: Case, rank: int, known: set[int]) -> bool:
-    """Whether somebody waits for this rank who does not also wait for a known cause."""
-    reach = case.waits.reaches(known)
-    return any(set(w.waiters) - {rank} - set(reach) for w in case.waits.waits_on(rank))
+def _independent(case: Case, ranks: list[int], known: set[int]) -> list[int]:
+    """Those ranks for which somebody waits who does not also wait for a known cause."""
+    reach = case.waits.reaches(known) if ranks else {}
+    beside = {id(w): set(w.waiters).difference(reach) for w in case.waits.all} if ranks else {}
+    apart = {rank: [beside[id(w)] for w in case.waits.waits_on(rank)] for rank in ranks}
+    return [rank for rank, found in apart.items() if any(len(f) > 1 or (f and rank not in f) for f in found)]
 
 
 def _left_cleanly(accused: Accused) -> bool:
@@ -235,9 +239,10 @@ def _stack_finding(case: Case, rank: int) -> list[Finding]:
 
 def _code_line(case: Case, rank: int, wait: Wait) -> list[Finding]:
     """Where the rank should be: the line from which the others made the call."""
-    calls = [case.job.ops[u.row] for u in wait.inside if u.row is not None and u.rank != rank]
-    if not calls or not at(calls[0].frames):
+    units = [u for u in wait.inside if u.row is not None and u.rank != rank]
+    call = case.progress.operation(units[0]) if units else None
+    if call is None or not at(call.frames):
         return []
-    who = "the others" if len({call.rank for call in calls}) > 1 else f"rank {calls[0].rank}"
-    text = f"{who} called {case.names.wait(wait)}{at(calls[0].frames)}; rank {rank} did not get there"
-    return [entry(case, text, calls[0])]
+    who = "the others" if len({unit.rank for unit in units}) > 1 else f"rank {call.rank}"
+    text = f"{who} called {case.names.wait(wait)}{at(call.frames)}; rank {rank} did not get there"
+    return [entry(case, text, call)]

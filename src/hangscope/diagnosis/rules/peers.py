@@ -55,8 +55,8 @@ def _suspects(case: Case) -> dict[int, tuple[int, Wait, Wait]]:
                 elsewhere = against.point_to_point and against is not wait and against.inside[0].rank != other.peer
                 # Its peer is inside something else that waits for this rank in turn: it will never make this call.
                 # An idle peer has not gone on; it is late, and blocks others by itself.
-                moved_on = case.waits.of.get(other.peer) and case.waits.chain(other.peer, {rank})
-                if elsewhere and moved_on and _offers(case, against, rank, row):
+                offered = elsewhere and case.waits.of.get(other.peer) and _offers(case, against, rank, row)
+                if offered and case.waits.chain(other.peer, {rank}):
                     found[rank] = (row, wait, against)
     return found
 

@@ -11,7 +11,7 @@ from dataclasses import replace
 import numpy as np
 
 from hangscope.diagnosis.accusation import Accusation, Accused, Basis, Doubt
-from hangscope.diagnosis.align import Lane, members_not_recorded
+from hangscope.diagnosis.align import members_not_recorded
 from hangscope.diagnosis.case import Case
 from hangscope.diagnosis.code import two_lines
 from hangscope.diagnosis.divergence import Divergence, Shape, came_from_elsewhere_before
@@ -20,6 +20,7 @@ from hangscope.diagnosis.verdict import Finding
 from hangscope.diagnosis.waits import Wait
 from hangscope.diagnosis.words import ranks_text
 from hangscope.model import Ints
+from hangscope.tables.lanes import Lane
 
 _ROOTED = ("broadcast", "_broadcast_oop", "reduce", "_reduce_oop", "gather", "scatter")
 # How many positions before the stuck operation are looked at: what a wrong root leaves behind fits into buffers.

@@ -1,0 +1,74 @@
+"""The recordings of all ranks, laid side by side: what rules look up of one operation, one rank or one group."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from hangscope.columns import Bools, Ints, grouped
+from hangscope.model import UNKNOWN, Job, State
+from hangscope.tables.index import Index
+from hangscope.tables.lanes import Lane
+
+
+@dataclass(frozen=True)
+class Alignment:
+    """All lanes of a job, the index of its operations, and per row of these:
+
+    `point_to_point`: a send, a receive, or the closing entry of a batch that holds some. `unlaunched`: part of a batch
+    that was begun and never closed, so that nothing of it was launched. `signature`: an id of what every member must
+    agree on. `call`: an id of name, sizes, types and stack, for recognising the same line of code elsewhere.
+    `symmetric`: nobody finishes the operation before everybody has joined it.
+    """
+
+    job: Job
+    index: Index
+    lanes: dict[int, Lane]
+    point_to_point: Bools
+    unlaunched: Bools
+    signature: Ints
+    call: Ints
+    symmetric: Bools
+
+    def row_of(self, rank: int, group: int, seq: int) -> int | None:
+        """The representative row of one rank at one position, or None."""
+        lane = self.lanes.get(group)
+        index = None if lane is None else lane.index_of(seq)
+        if lane is None or index is None:
+            return None
+        rows, span = lane.rows_at(index), self.job.ops.span(rank)
+        place = int(np.searchsorted(rows, span.start))  # rows are in the order of ranks
+        return int(rows[place]) if place < len(rows) and rows[place] < span.stop else None
+
+    @cached_property
+    def dumped_ns(self) -> dict[int, int]:
+        """When each rank's dump was taken, on its own clock; UNKNOWN where it does not say.
+
+        The recorder stamps what it had not yet noticed at the time of the dump (torch 2.3-2.15): the newest stamp of an
+        entry that is not retired is when the dump was taken. Calls inside a batch are never retired, but stamped early.
+        """
+        ops = self.job.ops
+        single = (ops.column("batch") == UNKNOWN) & ~self.point_to_point
+        stamped = (ops.column("retired") == 0) & (single | (ops.column("state") == State.STARTED))
+        newest = np.maximum(ops.column("started_ns"), ops.column("completed_ns"))
+        return self.index.by_rank(self.index.largest(np.where(stamped, newest, UNKNOWN)))
+
+    @cached_property
+    def launched_ns(self) -> dict[int, int]:
+        """When each rank last launched something, on its own clock."""
+        return self.index.by_rank(self.index.largest(self.job.ops.column("created_ns")))
+
+    @cached_property
+    def aligned(self) -> Bools:
+        """Per row whether it is in a lane."""
+        found = np.zeros(len(self.job.ops), dtype=bool)
+        for lane in self.lanes.values():
+            found[lane.rows] = True
+        return found
+
+    @cached_property
+    def lanes_of(self) -> dict[int, list[Lane]]:
+        """Rank → the lanes of its groups, in their order."""
+        return grouped((rank, lane) for lane in self.lanes.values() for rank in lane.group.members or ())

@@ -1,0 +1,190 @@
+"""Indexes over all operations of a job, each made once: by rank, by group and number, by rank and group.
+
+Every question of a rule goes through one of these, so that none of them walks over all operations for every rank. Rows
+are numbered and sorted by counting, because the values are small: the cost is linear in the operations.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import cached_property
+from itertools import pairwise
+
+import numpy as np
+
+from hangscope.columns import Bools, Ints, grouped, runs
+from hangscope.model import UNKNOWN, Operations
+
+_SPARE = 4
+"""A table of all possible values may be this many times as long as the columns; beyond that they are sorted."""
+_SMALL = 1 << 16
+
+
+def ids(*columns: Ints) -> Ints:
+    """Per row a small id of its values in all columns together, in the order of the values."""
+    found = columns[0].astype(np.int64)
+    if not len(found) or len(columns) == 1:
+        return found
+    low, high = int(found.min()), int(found.max())
+    found -= low
+    size = high - low + 1
+    for column in columns[1:]:
+        low, high = int(column.min()), int(column.max())
+        if low == high:
+            continue
+        if size * (high - low + 1) > _limit(found):
+            found, size = _numbered(found, size)
+        found *= high - low + 1
+        found += column
+        found -= low
+        size *= high - low + 1
+    return _numbered(found, size)[0]
+
+
+def _limit(keys: Ints) -> int:
+    return _SPARE * len(keys) + _SMALL
+
+
+def _numbered(keys: Ints, size: int) -> tuple[Ints, int]:
+    """Keys below `size` as numbers without holes, and how many there are."""
+    if size > _limit(keys):
+        distinct, found = np.unique(keys, return_inverse=True)
+        return found.reshape(-1).astype(np.int64), len(distinct)
+    seen = np.zeros(size, dtype=bool)
+    seen[keys] = True
+    numbers = np.cumsum(seen, dtype=np.int64) - 1
+    return numbers[keys], int(numbers[-1]) + 1
+
+
+def sort_by(*columns: Ints) -> Ints:
+    """Row numbers in the order of the first column, then the second, …; equal rows stay in their order."""
+    order: Ints = np.arange(len(columns[0]))
+    for key in reversed(_packed(columns)) if len(order) else ():
+        for shift in range(0, int(key.max()).bit_length(), 16):
+            digit = (key >> shift).astype(np.uint16)  # numpy sorts 16 bits by counting
+            order = order[np.argsort(digit[order], kind="stable")]
+    return order
+
+
+def _packed(columns: Sequence[Ints]) -> list[Ints]:
+    """The columns as fewer ones of larger keys, from 0 on."""
+    keys: list[Ints] = []
+    size = 1 << 62
+    for column in columns:
+        low = int(column.min())
+        span = int(column.max()) - low + 1
+        if size * span < 1 << 48:
+            keys[-1] = keys[-1] * span + (column - low)
+            size *= span
+        else:
+            keys.append(column.astype(np.int64) - low)
+            size = span
+    return keys
+
+
+class Index:
+    """All operations of a job, ordered and numbered. What was not asked for is never made."""
+
+    def __init__(self, ops: Operations) -> None:
+        self.ops = ops
+        self._named: dict[Callable[[str], bool], Bools] = {}
+
+    @cached_property
+    def starts(self) -> Ints:
+        """Where each rank's rows begin; the last entry is their number."""
+        return runs(self.ops.column("rank"))
+
+    @cached_property
+    def ranks(self) -> list[int]:
+        """The ranks that have rows."""
+        found: list[int] = self.ops.column("rank")[self.starts[:-1]].tolist()
+        return found
+
+    def largest(self, values: Ints) -> Ints:
+        """Of a value a row, the largest of each rank in `ranks`."""
+        found: Ints = np.maximum.reduceat(values, self.starts[:-1]) if len(values) else values
+        return found
+
+    def smallest(self, values: Ints) -> Ints:
+        found: Ints = np.minimum.reduceat(values, self.starts[:-1]) if len(values) else values
+        return found
+
+    def by_rank(self, values: Ints) -> dict[int, int]:
+        """A value for each rank in `ranks`, as a table."""
+        return dict(zip(self.ranks, values.tolist(), strict=True))
+
+    @cached_property
+    def by_group(self) -> Ints:
+        """Rows whose number is known, by group, then by number, then by rank and as recorded."""
+        group, seq = self.ops.column("group"), self.ops.column("seq")
+        known = seq >= 0
+        if known.all():
+            return sort_by(group, seq)
+        rows = np.flatnonzero(known)
+        return rows[sort_by(group[rows], seq[rows])]
+
+    @cached_property
+    def _places(self) -> dict[int, slice]:
+        """Group → where its rows are in `by_group`."""
+        group = self.ops.column("group")[self.by_group]
+        starts = runs(group).tolist()
+        return {int(group[a]): slice(a, b) for a, b in pairwise(starts)}
+
+    def rows_at(self, groups: Sequence[int], seq: int) -> Ints:
+        """The rows of one number in some groups, in recorded order; -1 is for rows whose number is not known."""
+        if seq < 0:
+            return np.flatnonzero((self.ops.column("seq") == seq) & np.isin(self.ops.column("group"), groups))
+        found = []
+        for group in groups:
+            rows = self.by_group[self._places.get(group, slice(0, 0))]
+            low, high = np.searchsorted(self.ops.column("seq")[rows], [seq, seq + 1])
+            found.append(rows[low:high])
+        return np.sort(np.concatenate(found)) if found else np.empty(0, dtype=np.int64)
+
+    @cached_property
+    def pairs(self) -> Pairs:
+        return Pairs(self.ops, self.starts)
+
+    def named(self, test: Callable[[str], bool]) -> Bools:
+        """Per row whether the operation's name passes a test."""
+        if test not in self._named:
+            passes = np.asarray([test(name) for name in self.ops.tables.names], dtype=bool)
+            self._named[test] = passes[self.ops.column("name")]
+        return self._named[test]
+
+
+class Pairs:
+    """Every rank with every group that it recorded something of: `of_row` gives each row the number of its pair.
+
+    Pairs are numbered by rank, then group; `rank` and `group` say which they are.
+    """
+
+    def __init__(self, ops: Operations, starts: Ints) -> None:
+        position = np.repeat(np.arange(len(starts) - 1), np.diff(starts))
+        self.of_row = ids(position, ops.column("group")) if len(ops) else np.empty(0, dtype=np.int64)
+        count = int(self.of_row.max(initial=-1)) + 1
+        some_row = np.empty(count, dtype=np.int64)
+        some_row[self.of_row] = np.arange(len(ops))
+        self.rank: list[int] = ops.column("rank")[some_row].tolist()
+        self.group: list[int] = ops.column("group")[some_row].tolist()
+
+    @cached_property
+    def of_rank(self) -> dict[int, list[tuple[int, int]]]:
+        """Rank → its groups, each with the number of the pair."""
+        return grouped((r, (g, n)) for n, (r, g) in enumerate(zip(self.rank, self.group, strict=True)))
+
+    @cached_property
+    def of_group(self) -> dict[int, list[tuple[int, int]]]:
+        """Group → its ranks, each with the number of the pair."""
+        return grouped((g, (r, n)) for n, (r, g) in enumerate(zip(self.rank, self.group, strict=True)))
+
+    def largest(self, values: Ints, rows: Ints | Bools) -> list[int]:
+        """Of a value a row, the largest of each pair among some rows; UNKNOWN where there is none."""
+        found = np.full(len(self.rank), UNKNOWN, dtype=np.int64)
+        np.maximum.at(found, self.of_row[rows], values[rows])
+        return list(found.tolist())
+
+    def smallest(self, values: Ints, rows: Ints | Bools) -> list[int]:
+        found = np.full(len(self.rank), np.iinfo(np.int64).max, dtype=np.int64)
+        np.minimum.at(found, self.of_row[rows], values[rows])
+        return list(found.tolist())
