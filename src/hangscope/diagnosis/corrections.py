@@ -10,19 +10,20 @@ from dataclasses import replace
 
 import numpy as np
 
-from hangscope.columns import Ints, rows_of
+from hangscope.columns import grouped, rows_of
 from hangscope.model import UNKNOWN, Frame, Job, Kind, Operations, State
+from hangscope.tables.index import Index
 
 # Calls that Gloo does not record: nothing in the dump is the operation that raised.
 _UNRECORDED = frozenset(("send", "recv", "isend", "irecv", "batch_isend_irecv", "monitored_barrier"))
 
 
-def corrected(job: Job) -> Job:
+def corrected(job: Job, index: Index) -> Job:
     """The job with such operations unfinished again; the same object where there is none."""
     if job.reason == "stall":
         return job  # captured in a stall, dumps are older than any exception
-    timed_out = _timed_out(job)
-    rows = [*_gave_up(job), *timed_out]
+    timed_out = _timed_out(job, index)
+    rows = [*_gave_up(job, index), *timed_out]
     if not rows:
         return job
     columns = dict(job.ops.columns)
@@ -33,50 +34,48 @@ def corrected(job: Job) -> Job:
     return replace(job, ops=Operations(columns, job.ops.tables, job.groups))
 
 
-def _timed_out(job: Job) -> list[int]:
+def _timed_out(job: Job, index: Index) -> list[int]:
     """What a rank's watchdog reported as timed out and its dump as completed, unless a peer went past it."""
     ops, found = job.ops, set()
+    called = grouped((g.name, g.index) for g in job.groups if g.is_called(g.name))
     for report in job.facts.watchdog:
         if report.kind != "timeout" or report.seq is None or report.rank not in job.dumps:
             continue
-        named = [g.index for g in job.groups if g.is_called(report.group_name or "0")]
+        named = called.get(report.group_name or "0", [])
         rows = rows_of(ops, report.rank, seq=report.seq)
         peers = np.isin(ops.column("kind")[rows], (Kind.SEND, Kind.RECV))
         rows = rows[np.isin(ops.column("group")[rows], named) & ~peers]
         done = len(rows) == 1 and ops.column("state")[rows[0]] == State.COMPLETED
-        if done and not np.any(ops.column("state")[_later(ops, rows[0])] == State.COMPLETED):
+        # If somebody completed a later one of the group, that one finished it, and an exception came later.
+        if done and index.furthest(State.COMPLETED)[ops.column("group")[rows[0]]] <= report.seq:
             found.add(int(rows[0]))
     return sorted(found)
 
 
-def _later(ops: Operations, row: int) -> Ints:
-    """What anybody launched after it in its group. If somebody did, that one finished it, and an exception of the
-    others came later."""
-    group, seq = ops.column("group"), ops.column("seq")
-    return np.flatnonzero((group == group[row]) & (seq > seq[row]))
-
-
-def _gave_up(job: Job) -> list[int]:
+def _gave_up(job: Job, index: Index) -> list[int]:
     """The rows of what Gloo ranks gave up on and their dumps have as finished."""
     kinds = ("timeout", "async_error")
     last = {report.rank: report.frames for report in job.facts.watchdog if report.kind in kinds and report.frames}
     rows: list[int] = []
     for rank, frames in sorted(last.items()):
         dumps = job.dumps.get(rank, ())
-        row = _raised(job.ops, rank, frames) if all(d.backend == "gloo" and d.complete for d in dumps) else None
+        row = _raised(index, rank, frames) if all(d.backend == "gloo" and d.complete for d in dumps) else None
         rows += [] if row is None else [row]
     return rows
 
 
-def _raised(ops: Operations, rank: int, frames: tuple[Frame, ...]) -> int | None:
+def _raised(index: Index, rank: int, frames: tuple[Frame, ...]) -> int | None:
     """The entry whose work raised; None where the dump shows something unfinished anyway, or does not have it."""
+    ops = index.ops
     rows, stack = ops.rows(rank=rank)[::-1].tolist(), ops.column("stack")
     if not rows or (ops.column("state")[rows] != State.COMPLETED).any() or frames[0].name in _UNRECORDED:
         return None
     same = next((row for row in rows if _same_call(ops.tables.stack(int(stack[row])), frames)), None)
     # A wait of its own, for work that was launched elsewhere: the newest, if somebody is not known to have joined it.
     row = rows[0] if same is None else same
-    return None if len(_later(ops, row)) or (same is None and _all_joined(ops, row)) else row
+    # If somebody launched a later one of the group, that one finished it, and an exception of the others came later.
+    passed = index.furthest()[ops.column("group")[row]] > ops.column("seq")[row]
+    return None if passed or (same is None and _all_joined(index, row)) else row
 
 
 def _same_call(made: tuple[Frame, ...], raised: tuple[Frame, ...]) -> bool:
@@ -87,9 +86,9 @@ def _same_call(made: tuple[Frame, ...], raised: tuple[Frame, ...]) -> bool:
     return length > 1 and made[1:length] == raised[1:length]
 
 
-def _all_joined(ops: Operations, row: int) -> bool:
-    group = ops[row].group
-    if group.members is None or ops.column("seq")[row] == UNKNOWN:
+def _all_joined(index: Index, row: int) -> bool:
+    operation = index.ops[row]
+    if operation.group.members is None or operation.seq == UNKNOWN:
         return True
-    here = (ops.column("group") == ops.column("group")[row]) & (ops.column("seq") == ops.column("seq")[row])
-    return {*group.members, *group.open} <= set(ops.column("rank")[here].tolist())
+    here = index.ops.column("rank")[index.rows_at([operation.group.index], operation.seq)].tolist()
+    return {*operation.group.members, *operation.group.open} <= set(here)

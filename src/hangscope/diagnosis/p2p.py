@@ -13,7 +13,6 @@ from hangscope.columns import Ints, rows_of
 from hangscope.diagnosis.progress import Place, Progress, Scope, Unit
 from hangscope.model import UNKNOWN, Kind, Operations, State
 from hangscope.tables.alignment import Alignment
-from hangscope.tables.lanes import Lane
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,12 +30,10 @@ class Counterpart:
 
 def counterparts(unit: Unit, progress: Progress) -> list[tuple[int, Counterpart]]:
     """For every send and receive inside `unit` (by row): its counterpart. A receive from any source has none."""
-    kind, source, destination = (progress.job.ops.column(c) for c in ("kind", "source", "destination"))
-    peers = {
-        row: int((destination if kind[row] == Kind.SEND else source)[row])
-        for row in unit.rows
-        if kind[row] in (Kind.SEND, Kind.RECV)
-    }
+    rows = list(unit.rows)
+    kinds, *ends = (progress.job.ops.column(c)[rows].tolist() for c in ("kind", "destination", "source"))
+    sides = {Kind.SEND.value: ends[0], Kind.RECV.value: ends[1]}
+    peers = {row: sides[kind][i] for i, (row, kind) in enumerate(zip(rows, kinds, strict=True)) if kind in sides}
     return [(row, counterpart_of(row, unit.rank, peer, progress)) for row, peer in peers.items() if peer != UNKNOWN]
 
 
@@ -90,20 +87,10 @@ def _common_start(alignment: Alignment, a: int, b: int, *, before: int) -> tuple
     found: list[tuple[int, int]] = []
     theirs = {lane.group.index for lane in alignment.lanes_of.get(b, ())}
     for lane in (lane for lane in alignment.lanes_of.get(a, ()) if lane.group.index in theirs):
-        of_a, of_b = (_completed(alignment, rank, lane) for rank in (a, b))
+        of_a, of_b = (alignment.completed(rank, lane.group.index) for rank in (a, b))
         seq_a, seq_b = ops.column("seq")[of_a], ops.column("seq")[of_b]
         both = np.flatnonzero(np.isin(seq_a, seq_b) & (of_a < before))
         if len(both):
             last = both[-1]
             found.append((int(of_a[last]), int(of_b[seq_b == seq_a[last]][0])))
     return max(found, key=lambda pair: pair[0], default=None)
-
-
-def _completed(alignment: Alignment, rank: int, lane: Lane) -> Ints:
-    """The collectives of one group that a rank completed, by number: the last entry of each stands for it."""
-    ops = alignment.job.ops
-    rows = rows_of(ops, rank, group=lane.group.index)
-    rows = rows[alignment.aligned[rows]]
-    rows = rows[ops.column("state")[rows] == State.COMPLETED]
-    by_number: Ints = rows[np.argsort(ops.column("seq")[rows], kind="stable")]
-    return by_number

@@ -113,6 +113,11 @@ class Progress:
         self.alignment = alignment
         self.job = alignment.job
         self.groups: list[Group] = list(self.job.groups)
+        self._called: dict[str, list[Group]] = {}
+        self._default: list[Group] = []
+        self._sets: dict[int, frozenset[int]] = {}
+        for group in self.groups:
+            self._know(group)
         self.of: dict[int, RankProgress] = {}
         # Groups in which point-to-point was used: their counters mix two scales and say nothing about collectives.
         mixed = np.bincount(self.job.ops.column("group")[alignment.point_to_point])
@@ -254,7 +259,20 @@ class Progress:
     def _add_group(self, name: str, desc: str, members: tuple[int, ...] | None) -> int:
         """A group that no dump knows."""
         self.groups.append(Group(len(self.groups), name, desc, members, members_seen=True))
+        self._know(self.groups[-1])
         return len(self.groups) - 1
+
+    def _know(self, group: Group) -> None:
+        """Let it be found by what logs call it."""
+        if group.is_called(group.name):
+            self._called.setdefault(group.name, []).append(group)
+        if group.desc in ("default_pg", ""):
+            self._default.append(group)
+
+    def _members(self, group: Group) -> frozenset[int]:
+        if group.index not in self._sets:
+            self._sets[group.index] = frozenset(group.members or ())
+        return self._sets[group.index]
 
     def _unrecorded(self, rank: int, reports: list[WatchdogReport]) -> tuple[Unit, ...]:
         """What a rank waits in without a record. Gloo records no point-to-point calls, and its calls block: a rank that
@@ -280,8 +298,8 @@ class Progress:
 
     def _group(self, rank: int, name: str | None, desc: str | None) -> int:
         """The index of the group that a log line speaks of; a group that no dump knows is added."""
-        named = [g for g in self.groups if (g.desc in ("default_pg", "") if name is None else g.is_called(name))]
-        fitting = [g for g in named if g.members is None or rank in g.members]
+        named = self._called.get(name, ()) if name is not None else self._default
+        fitting = [g for g in named if g.members is None or rank in self._members(g)]
         if name is None and not fitting:
             fitting = [g for g in self.groups if g.members is None or set(g.members) == set(self.job.ranks)]
         if fitting:

@@ -88,7 +88,10 @@ def hear(job: Job) -> Heard:
         Gap(f"whose recording rank {r}'s dump is", f"it is the same as rank {other}'s", r, source=files.get(r))
         for r, other in sorted(copies.items())
     ]
-    job = corrected(_without(job, set(aside)) if aside else job)
+    if aside:
+        job = _without(job, set(aside))
+        index = Index(job.ops)
+    job = corrected(job, index)
     index = index if index.ops is job.ops else Index(job.ops)
     return Heard(job, index, tuple(gaps), frozenset(disputed - set(aside)), frozenset(copies), clocks)
 

@@ -103,13 +103,12 @@ def _first_kept(used: Sequence[Owned], joined: Joined) -> dict[tuple[int, int], 
     for index, (rank, raw) in enumerate(used):
         lost = raw.first_record > 0 or raw.role == "poll"
         group, seq, launches = (raw.columns[name] for name in ("group", "seq", "launches"))
-        for slot, target in enumerate(joined.local[index]):
-            rows = np.flatnonzero((group == slot) & (seq != UNKNOWN))
-            if len(rows):
-                # A send carries the number of the collective before it, which itself may be gone.
-                first = int(np.where(launches[rows] == 1, seq[rows], seq[rows] + 1).min())
-                if lost or first > 1:
-                    kept[rank, target] = min(first, kept.get((rank, target), first))
+        oldest = np.full(len(joined.local[index]), NOTHING_KEPT)
+        # A send carries the number of the collective before it, which itself may be gone.
+        np.minimum.at(oldest, group, np.where(seq == UNKNOWN, NOTHING_KEPT, seq + (launches != 1)))
+        for target, first in zip(joined.local[index], oldest.tolist(), strict=True):
+            if first < NOTHING_KEPT and (lost or first > 1):
+                kept[rank, target] = min(first, kept.get((rank, target), first))
         if lost:
             for target in memberships.get((raw.backend, rank), ()):
                 kept.setdefault((rank, target), NOTHING_KEPT)

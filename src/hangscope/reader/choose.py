@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from hangscope.model import UNKNOWN, Gap, Source
-from hangscope.reader.ranks import claim
+from hangscope.reader.ranks import Sets, claim
 from hangscope.reader.raw import RawDump
 
 Owned = tuple[int, RawDump]
@@ -22,8 +22,9 @@ Owned = tuple[int, RawDump]
 def choose(raws: Sequence[RawDump], gaps: list[Gap]) -> tuple[list[tuple[int, RawDump]], list[tuple[str, str]]]:
     """The dumps to use, by rank and backend. What is not used leaves a gap, unless it says the same as what is."""
     owned: list[tuple[int, RawDump]] = []
+    sets = Sets()
     for raw in raws:
-        claimed = claim(raw)
+        claimed = claim(raw, sets)
         if claimed.conflict:
             gaps.append(Gap(claimed.conflict, "", claimed.rank, raw.node, Source(raw.file)))
         elif claimed.rank is None:
@@ -45,7 +46,7 @@ def choose(raws: Sequence[RawDump], gaps: list[Gap]) -> tuple[list[tuple[int, Ra
         if "" in halves and len(halves) > 1 and not any(map(len, halves[""])):
             del halves[""]
         for _, half in sorted(halves.items()):
-            best = _best(half)
+            best = _best(half) if len(half) > 1 else half[0]
             used.append((rank, best))
             for other in half:
                 if other is best or (other.role == "poll" and best.role != "poll"):

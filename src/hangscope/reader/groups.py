@@ -54,6 +54,7 @@ class _Found:
     """Everything that the dumps say about one group."""
 
     members: Members | None = None
+    first_rank: int = UNKNOWN
     members_seen: bool = False
     name: str = ""
     desc: str = ""
@@ -173,9 +174,14 @@ def _keys(mentions: Sequence[_Mention]) -> tuple[list[_Key], dict[_Key, _Found]]
             if key not in found and mention.name is not None:
                 by_name[mention.name].append(key)
             _note(found, key, mention, members)
+    lenders: dict[tuple[str, int], list[_Key]] = defaultdict(list)
+    for name in {mention.name or "" for index, mention in enumerate(mentions) if keys[index] is None}:
+        for key in by_name.get(name, ()):
+            for rank in key.members or ():
+                lenders[name, rank].append(key)
     for index, mention in enumerate(mentions):
         if keys[index] is None:
-            lender = _lender(mention, by_name.get(mention.name or "", ()), found)
+            lender = _lender(mention, lenders.get((mention.name or "", mention.rank), ()), found)
             if lender is not None:
                 key = _Key(mention.backend, mention.name, lender.members, mention.serial)
                 _note(found, key, mention, found[lender].members)
@@ -189,7 +195,9 @@ def _keys(mentions: Sequence[_Mention]) -> tuple[list[_Key], dict[_Key, _Found]]
 
 def _note(found: dict[_Key, _Found], key: _Key, mention: _Mention, members: Members | None) -> None:
     entry = found.setdefault(key, _Found())
-    if members and (entry.members is None or mention.rank == min(members)):
+    if members and entry.members is None:
+        entry.members, entry.first_rank = members, min(members)
+    elif members and mention.rank == entry.first_rank:
         entry.members = members
     if not entry.ranks:
         entry.name = mention.name if mention.name is not None else str(mention.pg_id)
@@ -201,13 +209,10 @@ def _note(found: dict[_Key, _Found], key: _Key, mention: _Mention, members: Memb
 
 
 def _lender(mention: _Mention, candidates: Sequence[_Key], found: Mapping[_Key, _Found]) -> _Key | None:
-    """Another rank's (or backend's) group of the same name whose table lists this rank, where only one fits."""
+    """Of other ranks' (or backends') groups of the same name whose table lists this rank, the one that fits."""
     size = mention.line.size if mention.line is not None else None
     fitting = [
-        key
-        for key in candidates
-        if key.members and mention.rank in key.members and key.serial == mention.serial
-        if size is None or size == len(key.members)
+        key for key in candidates if key.serial == mention.serial and (size is None or size == len(key.members or ()))
     ]
     for narrower in (
         [key for key in fitting if key.backend == mention.backend],
@@ -299,6 +304,8 @@ def _add_silent(mentions: Sequence[_Mention], keys: Sequence[_Key], found: dict[
             shape = shapes.pop()
             for entry in siblings:
                 here = set(entry.members or ())
+                if len(here) == size:
+                    continue
                 copies = [{min(here) - back + step for step in shape} for back in shape]
                 fitting = [copy for copy in copies if here <= copy <= here | silent]
                 if len(fitting) == 1:

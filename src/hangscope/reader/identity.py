@@ -402,10 +402,11 @@ def _name_nodes(
         who.nodes.setdefault(rank, node)
     # a pod has another name than its machine: where the two always go together, nobody contradicts anybody
     meant: dict[str, set[str]] = {}
+    named = set(who.nodes.values())
     for _, known, name, _ in doubts:
         meant.setdefault(name, set()).add(known)
     for rank, known, name, source in doubts:
-        if len(meant[name]) > 1 or name in who.nodes.values():
+        if len(meant[name]) > 1 or name in named:
             why = f"one source says {known}, another {name}; {known} is used"
             who.gaps.append(Gap(f"node of rank {rank}", why, rank=rank, source=source))
         else:

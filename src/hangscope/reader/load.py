@@ -294,21 +294,21 @@ def missing_dumps(
 ) -> list[Gap]:
     """One gap for every rank without a dump, with the reason where something tells it."""
     missing = [rank for rank in ranks if rank not in assembled.dumps]
+    raised = {e.rank: e for e in reversed(made.errors) if not e.consequence}
     if not assembled.dumps and not refused:
         why = "the log says that the flight recorder is off" if made.recorder_off else ""
         return [Gap("flight recorder dumps", why or "there is none of any rank")]
     said = {gap.rank for gap in assembled.gaps if gap.rank is not None} | refused
     return [
-        Gap(f"no dump of rank {rank}", _why_missing(rank, processes.get(rank), made), rank, nodes.get(rank))
+        Gap(f"no dump of rank {rank}", _why_missing(processes.get(rank), raised.get(rank)), rank, nodes.get(rank))
         for rank in missing
         if rank not in said
     ]
 
 
-def _why_missing(rank: int, process: Process | None, made: Facts) -> str:
+def _why_missing(process: Process | None, error: PythonError | None) -> str:
     if process is not None and process.exit_status is not None and process.exit_status < 0:
         return f"its process was ended by signal {-process.exit_status}"
-    error = next((e for e in made.errors if e.rank == rank and not e.consequence), None)
     if error is not None:
         return f"it ended with {error.type}"
     if process is not None and process.exit_status is not None:

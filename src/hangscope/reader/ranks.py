@@ -66,18 +66,31 @@ class Claim:
     conflict: str = ""
 
 
-def claim(raw: RawDump) -> Claim:
+class Sets:
+    """Members as sets, each made once: most dumps of a job list the same members, and as the same object."""
+
+    def __init__(self) -> None:
+        self._known: dict[int, tuple[tuple[int, ...], frozenset[int]]] = {}
+
+    def of(self, members: tuple[int, ...]) -> frozenset[int]:
+        found = self._known.get(id(members))
+        if found is None:
+            found = self._known[id(members)] = members, frozenset(members)  # whose id it is must not go away
+        return found[1]
+
+
+def claim(raw: RawDump, sets: Sets) -> Claim:
     """Manifest, then file name, then content; a name that the content contradicts is never believed in silence."""
     if raw.hint_rank is not None:
         return Claim(raw.hint_rank)
-    content = rank_from_content(raw)
+    content = rank_from_content(raw, sets)
     named = rank_from_name(raw.file)
     if named is None:
         return Claim(content)
     tables = _own_tables(raw)
     if content is not None and content != named:
         return Claim(content, f"conflict: the file's name says rank {named}, its content says rank {content}")
-    if content is None and tables and not all(named in members for members in tables):
+    if content is None and tables and not all(named in sets.of(members) for members in tables):
         first = _first_group(raw)
         if first is not None and named not in first and named < len(first):
             # The number is the rank within the first NCCL group of the process.
@@ -92,24 +105,24 @@ def claim(raw: RawDump) -> Claim:
     return Claim(named)
 
 
-def rank_from_content(raw: RawDump) -> int | None:
+def rank_from_content(raw: RawDump, sets: Sets) -> int | None:
     """The rank that only one process can have: its own side of every send and receive, or the one member that all its
     groups share."""
     if raw.own_rank is not None:
         return raw.own_rank
-    columns = raw.columns
+    columns, kind = raw.columns, raw.columns["kind"]
     own: set[int] = set()
-    calls = np.isin(columns["kind"], (Kind.SEND, Kind.RECV)) & (columns["own"] != UNKNOWN)
-    lines = lines_of(raw)
+    calls = np.flatnonzero(((kind == Kind.SEND) | (kind == Kind.RECV)) & (columns["own"] != UNKNOWN))
+    lines = lines_of(raw) if len(calls) else []
     for group, number in set(zip(columns["group"][calls].tolist(), columns["own"][calls].tolist(), strict=True)):
         line = lines[group]
         if line is not None and line.members is not None:
             own.add(line.members[number] if number < len(line.members) else UNKNOWN)
     if own:
         return own.pop() if len(own) == 1 and UNKNOWN not in own else None
-    tables = _own_tables(raw)
-    common = set.intersection(*map(set, tables)) if tables else set()
-    return common.pop() if len(common) == 1 and len(tables) > 1 else None
+    tables = sorted(map(sets.of, _own_tables(raw)), key=len)
+    common = tables[0].intersection(*tables[1:]) if len(tables) > 1 else ()
+    return next(iter(common)) if len(common) == 1 else None
 
 
 def _own_tables(raw: RawDump) -> list[tuple[int, ...]]:

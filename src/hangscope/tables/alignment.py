@@ -7,7 +7,7 @@ from functools import cached_property
 
 import numpy as np
 
-from hangscope.columns import Bools, Ints, grouped
+from hangscope.columns import Bools, Ints, grouped, rows_of
 from hangscope.model import UNKNOWN, Job, State
 from hangscope.tables.index import Index
 from hangscope.tables.lanes import Lane
@@ -67,6 +67,20 @@ class Alignment:
         for lane in self.lanes.values():
             found[lane.rows] = True
         return found
+
+    def completed(self, rank: int, group: int) -> Ints:
+        """The collectives of one group that a rank completed, by number."""
+        found = self._completed.get((rank, group))
+        if found is None:
+            ops = self.job.ops
+            rows = rows_of(ops, rank, group=group, state=State.COMPLETED)
+            rows = rows[self.aligned[rows]]
+            found = self._completed[rank, group] = rows[np.argsort(ops.column("seq")[rows], kind="stable")]
+        return found
+
+    @cached_property
+    def _completed(self) -> dict[tuple[int, int], Ints]:
+        return {}
 
     @cached_property
     def lanes_of(self) -> dict[int, list[Lane]]:

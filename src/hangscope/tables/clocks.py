@@ -6,9 +6,11 @@ collectives is better than that, one alone is not. Nothing is decided by it.
 
 from __future__ import annotations
 
+from collections import defaultdict
+
 import numpy as np
 
-from hangscope.columns import Floats, Ints, runs
+from hangscope.columns import Floats, Ints
 from hangscope.model import Operations, State
 from hangscope.tables.alignment import Alignment
 from hangscope.tables.lanes import Lane
@@ -20,8 +22,7 @@ _ENOUGH = 200
 def clock_skew_ms(alignment: Alignment) -> float | None:
     """From the slowest node's clock to the fastest; None where no end was seen on several ranks."""
     job, ops = alignment.job, alignment.job.ops
-    clocks: dict[object, int] = {}
-    gathered: list[tuple[Ints, Floats]] = []
+    gathered: dict[object, list[Floats]] = defaultdict(list)
     for lane in alignment.lanes.values():
         rows = met_by_all(alignment, lane, _ENOUGH)
         completed = ops.column("completed_ns")[rows]
@@ -29,19 +30,10 @@ def clock_skew_ms(alignment: Alignment) -> float | None:
         seen = np.all((completed > 0) & (ops.column("retired")[rows] == 1), axis=1)
         off = completed[seen] / 1e6
         off -= np.median(off, axis=1, keepdims=True)
-        ranks = ops.column("rank")[rows[0]].tolist() if len(off) else []
-        clock = np.asarray(
-            [clocks.setdefault(job.nodes.get(rank, rank), len(clocks)) for rank in ranks], dtype=np.int64
-        )
-        gathered.append((np.repeat(clock, len(off)), off.T.reshape(-1)))
-    if not clocks:
-        return None
-    clock, off = (np.concatenate(column) for column in zip(*gathered, strict=True))
-    order = np.lexsort((off, clock))
-    off, starts = off[order], runs(clock[order])
-    first, count = starts[:-1], np.diff(starts)
-    middle = (off[first + (count - 1) // 2] + off[first + count // 2]) / 2
-    return float(middle.max()) - float(middle.min())
+        for column, rank in zip(off.T.copy(), ops.column("rank")[rows[0]].tolist() if len(off) else (), strict=False):
+            gathered[job.nodes.get(rank, rank)].append(column)
+    offsets = [float(np.median(np.concatenate(values))) for values in gathered.values()]
+    return max(offsets) - min(offsets) if offsets else None
 
 
 def met_by_all(alignment: Alignment, lane: Lane, last: int | None = None) -> Ints:

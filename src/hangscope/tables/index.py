@@ -13,7 +13,7 @@ from itertools import pairwise
 import numpy as np
 
 from hangscope.columns import Bools, Ints, grouped, runs
-from hangscope.model import UNKNOWN, Operations
+from hangscope.model import UNKNOWN, Operations, State
 
 _SPARE = 4
 """A table of all possible values may be this many times as long as the columns; beyond that they are sorted."""
@@ -88,6 +88,7 @@ class Index:
     def __init__(self, ops: Operations) -> None:
         self.ops = ops
         self._named: dict[Callable[[str], bool], Bools] = {}
+        self._furthest: dict[State | None, Ints] = {}
 
     @cached_property
     def starts(self) -> Ints:
@@ -140,6 +141,15 @@ class Index:
             low, high = np.searchsorted(self.ops.column("seq")[rows], [seq, seq + 1])
             found.append(rows[low:high])
         return np.sort(np.concatenate(found)) if found else np.empty(0, dtype=np.int64)
+
+    def furthest(self, state: State | None = None) -> Ints:
+        """Per group the largest number that anybody launched, or brought into a state; UNKNOWN where there is none."""
+        if state not in self._furthest:
+            group, seq = self.ops.column("group"), self.ops.column("seq")
+            rows = slice(None) if state is None else self.ops.column("state") == state
+            found = self._furthest[state] = np.full(int(group.max(initial=-1)) + 1, UNKNOWN, dtype=np.int64)
+            np.maximum.at(found, group[rows], seq[rows])
+        return self._furthest[state]
 
     @cached_property
     def pairs(self) -> Pairs:
