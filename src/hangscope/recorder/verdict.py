@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ _JUDGED = (0, 1, 3)
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What `hangscope diagnose` said. `value` is its JSON, {} where it could not say anything; `problem` says why."""
+    """What the diagnosis said. `value` is its JSON, {} where it could not say anything; `problem` says why."""
 
     text: str
     value: dict[str, Any]
@@ -33,13 +34,15 @@ class Verdict:
 
 
 def diagnose(incident: Path) -> Verdict:
-    """Diagnose `incident` and write verdict.json and verdict.txt into it."""
-    started = [_start("diagnose", str(incident), *extra) for extra in (["--json"], [])]
-    (raw, errors), (text, _) = map(_answer, started)
-    try:
-        value = json.loads(raw)
-    except ValueError:
-        return Verdict("", {}, errors.strip() or "the diagnosis said nothing")
+    """Diagnose `incident`, once, and write verdict.json and verdict.txt into it."""
+    with tempfile.TemporaryDirectory(prefix="hangscope-") as folder:
+        made = [Path(folder) / name for name in (VERDICT_JSON, VERDICT_TEXT)]
+        _, errors = _answer(_start("report", str(incident), *(word for path in made for word in ("-o", str(path)))))
+        try:
+            raw, text = (path.read_text(encoding="utf-8") for path in made)
+            value = json.loads(raw)
+        except (OSError, ValueError):
+            return Verdict("", {}, errors.strip() or "the diagnosis said nothing")
     try:
         write_atomic(incident / VERDICT_JSON, raw)
         write_atomic(incident / VERDICT_TEXT, text)
