@@ -3,6 +3,8 @@
 # make lint         lint and types alone
 # make scoreboard   accuracy on simulated and recorded jobs, beside torchfrtrace
 # make sweep        every recorded dump cut, gone and of an older attempt, with and without logs
+# make wheel        sdist and wheel in dist/, the wheel tried in an environment of its own
+# make fuzz         the C decoder under libFuzzer and the sanitizers for SECONDS=600; needs clang
 # make clean        forget the virtual environment and all caches
 #
 # The first run makes .venv with plain venv and pip (minutes); later ones start at once. Other settings:
@@ -19,7 +21,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 READY := $(VENV)/ready
 READY_TORCH := $(VENV)/ready-torch
 
-.PHONY: demo test lint scoreboard sweep test-deps clean
+.PHONY: demo test lint scoreboard sweep wheel fuzz test-deps clean
 .DELETE_ON_ERROR:
 
 demo: $(READY_TORCH)
@@ -45,6 +47,19 @@ scoreboard: $(READY_TORCH)
 
 sweep: $(READY)
 	$(BIN)/python tests/sweep.py
+
+# The wheel is built from the sdist, so a file that is missing there is missed here.
+wheel: $(READY)
+	rm -rf dist build/wheel
+	$(BIN)/python -m build --outdir dist .
+	$(PYTHON) -m venv build/wheel
+	build/wheel/bin/python -m pip --disable-pip-version-check install -qq dist/*.whl
+	cd build && wheel/bin/python -c 'from hangscope.reader import decoder; print("C decoder:", decoder.in_use())'
+	cd build && { wheel/bin/hangscope diagnose ../tests/cases/mesh_absent || test $$? -eq 1; }
+
+SECONDS ?= 600
+fuzz: $(READY)
+	$(BIN)/python tests/fuzz_decoder.py --seconds $(SECONDS)
 
 $(READY): pyproject.toml src/hangscope/__about__.py
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || \

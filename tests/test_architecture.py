@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -200,6 +201,25 @@ def test_the_help_is_quick() -> None:
     loaded = loaded_by("from hangscope.cli.main import main\nmain(['--help'])")
     assert "click" in loaded
     assert not loaded & (HEAVY - {"click"})
+
+
+def cpu_seconds(*arguments: str) -> float:
+    """What one run of Python costs, the least of several: a busy machine makes it longer, nothing makes it shorter."""
+    found = []
+    for _ in range(5):
+        child = subprocess.Popen([sys.executable, *arguments], stdout=subprocess.DEVNULL)
+        _, status, used = os.wait4(child.pid, 0)
+        child.returncode = os.waitstatus_to_exitcode(status)
+        assert child.returncode == 0
+        found.append(used.ru_utime + used.ru_stime)
+    return min(found)
+
+
+def test_starting_costs_little_beside_python_itself() -> None:
+    """`import hangscope` takes at most four times as long as Python's own start, `hangscope --help` ten times."""
+    nothing = cpu_seconds("-c", "pass")
+    assert cpu_seconds("-c", "import hangscope") < 4 * nothing
+    assert cpu_seconds("-m", "hangscope", "--help") < 10 * nothing
 
 
 def test_reading_and_diagnosing_never_load_torch() -> None:

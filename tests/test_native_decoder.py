@@ -18,12 +18,12 @@ from hypothesis import strategies as st
 import hostile
 from dumpkit import FRAMES, T0, call, entry, group, packed, top
 from hangscope.errors import DamagedError
-from hangscope.reader import dumps, native, pickles
+from hangscope.reader import decoder, dumps, native, pickles
 from hangscope.reader.limits import DEFAULT, Limits
 
 pytestmark = [
     pytest.mark.native,
-    pytest.mark.skipif(native._decoder is None, reason="the C decoder was not built here"),
+    pytest.mark.skipif(not decoder.built(), reason="the C decoder was not built here"),
 ]
 
 CASES = Path(__file__).parent / "cases"
@@ -40,9 +40,9 @@ def outcome(data: bytes, limits: Limits) -> Any:
 def compare(data: bytes, limits: Limits = DEFAULT) -> None:
     """Both readers, field by field."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.delenv(native.VARIABLE, raising=False)
+        patch.delenv(decoder.VARIABLE, raising=False)
         fast = outcome(data, limits)
-        patch.setenv(native.VARIABLE, "python")
+        patch.setenv(decoder.VARIABLE, "python")
         slow = outcome(data, limits)
     if isinstance(slow, tuple) or isinstance(fast, tuple):
         assert fast == slow
@@ -270,5 +270,5 @@ def test_the_variable_turns_it_off(monkeypatch: pytest.MonkeyPatch) -> None:
     """HANGSCOPE_DECODER=python reads everything with the Python reader."""
     data = DUMPS[0].read_bytes()
     assert is_native(data)
-    monkeypatch.setenv(native.VARIABLE, "python")
+    monkeypatch.setenv(decoder.VARIABLE, "python")
     assert not is_native(data)

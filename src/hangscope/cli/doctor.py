@@ -12,8 +12,9 @@ import click
 from hangscope.cli.env import torch_here
 from hangscope.cli.output import width, write
 from hangscope.errors import SettingsError
+from hangscope.reader import decoder
 from hangscope.recorder.doctor import Examination, examine
-from hangscope.recorder.finding import NOTE, OK
+from hangscope.recorder.finding import NOTE, OK, Finding
 from hangscope.recorder.torch_version import release_of
 from hangscope.report.text import safe
 
@@ -49,12 +50,29 @@ def command(
         backend=backend,
         directory=directory,
         world_size=world_size,
+        more=[decoder_finding()],
     )
     if as_json:
         write(json.dumps(found.as_json(), indent=1, ensure_ascii=False) + "\n")
     else:
         write(text(found, width()))
     return 0 if found.worst in (NOTE, OK) else 1
+
+
+def decoder_finding() -> Finding:
+    """Which decoder a diagnosis here would read dumps with."""
+    if decoder.in_use():
+        return Finding("decoder", OK, "dumps are read here by the C decoder")
+    if decoder.built():
+        what = f"dumps are read here by Python: {decoder.VARIABLE}=python"
+        return Finding("decoder", NOTE, what, "some twenty times slower", f"unset {decoder.VARIABLE}")
+    return Finding(
+        "decoder",
+        NOTE,
+        "dumps are read here by Python: the C decoder was not built",
+        "some twenty times slower; it matters for a diagnosis of hundreds of ranks, and for nothing else",
+        "install a wheel, or a C compiler and Python's headers, then hangscope again",
+    )
 
 
 def text(found: Examination, columns: int) -> str:

@@ -15,10 +15,10 @@ _MANY = 500_000
 
 def say_what_was_left(job: Job) -> None:
     """That old history was let go, and that it would have gone faster."""
-    from hangscope.reader import native
+    from hangscope.reader import decoder
 
     read = sum(dump.records for dumps in job.dumps.values() for dump in dumps)
     if read > len(job.ops):
         note(f"note: {read - len(job.ops):,} completed operations of huge rings were not kept; --full keeps them")
-    if read > _MANY and not native.in_use():
+    if read > _MANY and not decoder.in_use():
         note("note: read without the C decoder, which is some twenty times faster: see `hangscope doctor`")

@@ -183,7 +183,8 @@ class Entries:
         self._kept -= len(bad)
         keep = np.array([row not in bad for row in range(len(entries))], dtype=bool)
         kinds = {"duration_ms": "f4"}
-        return {name: np.array(values, dtype=kinds.get(name, "i8"))[keep] for name, values in columns.items()}
+        with np.errstate(over="ignore"):  # a duration beyond what the column can hold is infinite
+            return {name: np.array(values, dtype=kinds.get(name, "i8"))[keep] for name, values in columns.items()}
 
     def _column(self, entries: list[dict[Any, Any]], key: str) -> tuple[list[Any], bool]:
         """The field of every entry, and whether one that lacks it is to be reported: most of the others have it."""

@@ -2,29 +2,20 @@
 
 The C code reads files in which every entry is as it should be, whole or cut off, and hands all others back: then the
 Python reader (`pickles`, `entries`) reads them from their start and says what is wrong with them.
-HANGSCOPE_DECODER=python in the environment reads everything that way.
 """
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
 import numpy as np
 
 from hangscope.model import COLUMNS, Frame
-from hangscope.reader import pickles
+from hangscope.reader import decoder, pickles
 from hangscope.reader.entries import Taken
 from hangscope.reader.limits import MOST_GROUPS, Limits
 from hangscope.reader.names import parse, size_bytes
 from hangscope.reader.raw import Columns, LocalGroup
-
-try:
-    from hangscope.reader import _decoder
-except ImportError:  # built without a C compiler
-    _decoder = None  # type: ignore[assignment]
-
-VARIABLE = "HANGSCOPE_DECODER"
 
 _ENDS = (
     "",
@@ -47,15 +38,8 @@ _ENDS = (
 _COMPLETE, _REFUSED, _LARGE_MEMO = 0, 10, 12
 
 
-def in_use() -> bool:
-    """Whether pickled dumps are read by the C decoder."""
-    return _decoder is not None and os.environ.get(VARIABLE) != "python"
-
-
 def loads(data: bytes, *, file: str, limits: Limits) -> tuple[pickles.Loaded, Taken] | None:
     """The machine's last state and all entries; None where the Python reader has to read this file."""
-    if not in_use():
-        return None
     pickles.check(data, file, limits)
     bounds = (
         limits.memory_bytes,
@@ -67,7 +51,7 @@ def loads(data: bytes, *, file: str, limits: Limits) -> tuple[pickles.Loaded, Ta
         limits.visits,
         MOST_GROUPS,
     )
-    found = _decoder.decode(data, bounds, pickles.DRAINED)
+    found: Any = decoder.decode(data, bounds, pickles.DRAINED)
     if found is None:
         return None
     status, at, detail, levels, count, columns, tables, flags = found

@@ -15,7 +15,7 @@ from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor
 from dataclasses import dataclass
 
 from hangscope.errors import DamagedError
-from hangscope.reader import dumps, native
+from hangscope.reader import decoder, dumps
 from hangscope.reader.files import Found
 
 PARALLEL_BYTES = 16 << 20
@@ -52,7 +52,7 @@ def dump_of(work: Work) -> dumps.RawDump | str:
 def dumps_of(work: Sequence[Work]) -> Iterator[dumps.RawDump | str]:
     """All dumps, in the order of the work."""
     cores = min(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1, _MOST_WORKERS)
-    threaded = sum(one.item.size for one in work if one.form == "pickle") if native.in_use() else 0
+    threaded = sum(one.item.size for one in work if one.form == "pickle") if decoder.in_use() else 0
     others = sum(one.item.size for one in work) - threaded
     if cores > 1 and others >= PARALLEL_BYTES and others > threaded and _may_fork():
         context = multiprocessing.get_context("fork")

@@ -7,7 +7,7 @@ examined from its files.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -71,10 +71,12 @@ def examine(
     directory: Path | None = None,
     world_size: int | None = None,
     node: Node | None = None,
+    more: Sequence[Finding] = (),
 ) -> Examination:
     """Look at the settings in `environ`, the torch that would read them, the dump's place and the node itself.
 
-    `torch_version` overrules the one found; `directory` is where `hangscope run` would write.
+    `torch_version` overrules the one found; `directory` is where `hangscope run` would write; `more` is what the
+    caller found out.
     """
     version = torch_version or (torch.version if torch else None)
     release = release_of(version)
@@ -94,6 +96,7 @@ def examine(
         *_blackbox_findings(setting, torch),
         *_directory_findings(directory, setting),
         *node_findings(node or Node(), setting),
+        *more,
     ]
     return Examination(
         summary=_summary(setting),
