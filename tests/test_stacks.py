@@ -65,8 +65,9 @@ def test_py_spy_dump_is_read_with_names_and_activity() -> None:
     """Thread names, activity and frames come out; locals and native frames do no harm."""
     main, loader = stacks(SPY)
     assert (main.thread, main.main, main.active, main.pid) == ("MainThread", True, False, 81233)
-    assert [f.line for f in main.frames] == [0, 212, 418, 500]
-    assert (loader.thread, loader.active, loader.main) == ("loader (0)", True, False)
+    assert [f.line for f in main.frames] == [212, 418, 500]
+    assert [f.name for f in main.native] == ["clock_nanosleep"]
+    assert (loader.thread, loader.active, loader.main, loader.holds_gil) == ("loader (0)", True, False, True)
     assert [str(f) for f in loader.frames] == ["loader.py:3 work"]
 
 

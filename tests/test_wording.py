@@ -37,7 +37,8 @@ def shown(verdict: Diagnosis) -> str:
 def test_another_type_is_not_an_extra_call() -> None:
     """Where all ranks made as many calls and agree right after, the one call differs: nothing was added or left out."""
     verdict = recorded("dtype_first")
-    assert verdict.headline == "rank 0 passed [16384] BFloat16 to _all_gather_base #9, the rest [16384] Float"
+    call = "_all_gather_base #9 in dtype_first (pretrain.py:259)"
+    assert verdict.headline == f"rank 0 passed [16384] BFloat16 to {call}, the rest [16384] Float"
     assert "extra call" not in " ".join(verdict.next_steps)
 
 
@@ -47,17 +48,16 @@ def test_periodic_calls_hide_no_wrong_type(stacks: bool) -> None:
     rounds = [Op(D, "all_gather", line=1), Op(D, "all_reduce", line=2)] * 3
     wrong = [*rounds[:2], replace(rounds[2], dtype="Half"), *rounds[3:]]
     verdict = diagnose(job({D: [0, 1, 2]}, {0: wrong, 1: rounds, 2: rounds}, stacks=stacks))
-    assert (verdict.kind, verdict.headline) == (
-        "mismatch",
-        "rank 0 passed [16] Half to all_gather #3, the rest [16] Float",
-    )
+    line = " in step (train.py:1)" if stacks else ""
+    said = f"rank 0 passed [16] Half to all_gather #3{line}, the rest [16] Float"
+    assert (verdict.kind, verdict.headline) == ("mismatch", said)
 
 
 def test_a_call_left_out_of_equal_ones_is_still_found() -> None:
     """Equal calls after a left-out one agree unmoved as well, but not all of them: the shift explains one more."""
     calls = [Op(D, "broadcast", line=5), *[Op(D, line=6)] * 4]
     verdict = diagnose(job({D: [0, 1, 2]}, {0: calls, 1: calls, 2: calls[1:]}))
-    assert verdict.headline == "rank 2 left out broadcast #1"
+    assert verdict.headline == "rank 2 left out broadcast #1 in step (train.py:5)"
 
 
 def ddp(rounds: int, *, backward: bool = True) -> list[Op]:
@@ -73,7 +73,7 @@ def test_going_on_with_the_next_round_is_leaving_out() -> None:
     peers = [*ddp(3, backward=False), *stuck]
     odd = [*ddp(3, backward=False), *ddp(0, backward=False), *stuck]
     verdict = diagnose(job({D: [0, 1, 2, 3]}, {0: peers, 1: odd, 2: peers, 3: peers}))
-    assert verdict.headline == "rank 1 left out 2 calls, from all_reduce #15 on"
+    assert verdict.headline == "rank 1 left out 2 calls, from all_reduce #15 in step (train.py:11) on"
     assert verdict.operation is not None
     assert (verdict.operation.name, verdict.operation.seq) == ("all_reduce", 15)
     assert recorded("ddp_skip").headline == "rank 7 left out 2 calls, from all_reduce #24 on"
@@ -85,7 +85,7 @@ def test_calls_too_many_are_counted() -> None:
     extra = [Op(D, "reduce", line=7), Op(D, "reduce", line=8)]
     odd = [*usual, *extra, *usual]
     verdict = diagnose(job({D: [0, 1, 2]}, {0: [*usual, *usual], 1: [*usual, *usual], 2: odd}))
-    assert verdict.headline == "rank 2 made 2 calls too many, from reduce #5 on"
+    assert verdict.headline == "rank 2 made 2 calls too many, from reduce #5 in step (train.py:7) on"
     assert "train.py:7" in verdict.next_steps[0]
 
 
@@ -117,9 +117,10 @@ def test_last_good_is_an_operation_that_all_ran() -> None:
 def test_several_kinds_of_culprits_are_each_told() -> None:
     """One rank that was killed and one that sleeps are not said to have ended both, by no part of the report."""
     verdict = recorded("kill_and_sleep")
-    assert verdict.headline == "rank 4 was ended by SIGKILL; rank 7 never launched all_reduce #8"
+    here = "is in kill_and_sleep (pretrain.py:356), and"
+    assert verdict.headline == f"rank 4 was ended by SIGKILL; rank 7 {here} never launched all_reduce #8"
     assert "gpu-worker-108 was ended by SIGKILL" in verdict.summary
-    assert "gpu-worker-109 never launched all_reduce #8" in verdict.summary
+    assert f"gpu-worker-109 {here} never launched all_reduce #8" in verdict.summary
     assert {"policy", "reward"} <= set(shown(verdict).split())
     assert assign(verdict).meaning["X"] == "at fault"
     assert assign(recorded("sigkill")).meaning["X"] == "dead"
@@ -166,14 +167,15 @@ def test_end_of_a_healthy_process_is_looked_for_in_its_code() -> None:
 def test_a_gpu_is_stuck_in_its_own_side_of_a_transfer() -> None:
     """The rank that receives launched a receive, whatever its peer calls it."""
     verdict = recorded("gpu_stage")
-    assert verdict.headline == "rank 1 launched recv 1<-0, but its kernel never started"
+    here = "is in sync (train_tools.py:88), and"
+    assert verdict.headline == f"rank 1 {here} launched recv 1<-0, but its kernel never started"
     assert "send 0->1" not in " ".join(verdict.next_steps)
 
 
 def test_the_transfer_that_is_missing_is_told_from_the_last_one() -> None:
     """Transfers of one pair have one name: the missing one is the next, the last that came is the last good."""
     verdict = recorded("mesh3d_stage")
-    assert verdict.headline == "rank 3 never launched the next recv 3<-1"
+    assert verdict.headline == "rank 3 is in unpack (pretrain.py:86), and never launched the next recv 3<-1"
     assert "rank 1 called send 1->3" in shown(verdict)
     assert verdict.last_completed is not None
     assert (verdict.last_completed.name, verdict.last_completed.group) == ("recv 3<-1", "mesh_pp (6)")
@@ -183,7 +185,7 @@ def test_the_transfer_that_is_missing_is_told_from_the_last_one() -> None:
 def test_first_transfer_of_a_pair_is_not_the_next() -> None:
     """Without an earlier transfer the missing one needs no word to tell it apart, and a collective is the last good."""
     verdict = diagnose(job({D: [0, 1]}, {0: [Op(D), send(D, 1, "started")], 1: [Op(D)]}))
-    assert verdict.headline == "rank 1 never launched recv 1<-0"
+    assert verdict.headline == "rank 1 never launched recv 1<-0 after its call in step (train.py:10)"
     assert verdict.last_completed is not None
     assert verdict.last_completed.name == "all_reduce"
 
@@ -215,7 +217,8 @@ def test_legend_speaks_of_the_same_operation_as_the_headline() -> None:
 def test_message_of_an_error_ends_with_its_first_line() -> None:
     """Hints and links that PyTorch adds to a message are not what happened."""
     verdict = recorded("device_assert")
-    assert verdict.headline == "rank 2 ended with torch.AcceleratorError: CUDA error: device-side assert triggered"
+    error = "torch.AcceleratorError: CUDA error: device-side assert triggered"
+    assert verdict.headline == f"rank 2 ended in device_assert (finetune.py:73) with {error}"
     assert "https" not in render_text(verdict)
     assert (
         first_line("loading state_dict failed:\n\tMissing key: a\n\tb") == "loading state_dict failed: Missing key: a"

@@ -398,6 +398,8 @@ class Process:
     `exit_status` is the exit code, or minus the signal. `state` is the kernel's letter (R S D T Z) or "gone".
     `alive_at_end` is True where the source says the process was still there when the evidence was taken.
     `python_answers` is False where the process lives but no Python thread could be made to answer (the GIL is held).
+    `syscall` is the call of the kernel that its main thread is in, "running" where it is in none; `syscall_file` what
+    that call is about, where it is about a file.
     """
 
     rank: int
@@ -411,6 +413,8 @@ class Process:
     state: str | None = None
     wait_channel: str | None = None
     python_answers: bool | None = None
+    syscall: str | None = None
+    syscall_file: str | None = None
     source: Source | None = None
 
 
@@ -577,6 +581,11 @@ class ThreadStack:
     node: str | None = None
     outside: bool = False
     """Read out of the process's memory (py-spy), which a stopped process allows too; otherwise the process answered."""
+    native: tuple[Frame, ...] = ()
+    """The frames of C and C++ inside the innermost Python frame, where they were asked for (py-spy --native)."""
+    holds_gil: bool = False
+    child: bool = False
+    """Of a process that the rank started: a DataLoader's worker, a subprocess. `pid` is that process's."""
 
 
 @dataclass(frozen=True, slots=True)

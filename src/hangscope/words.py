@@ -21,6 +21,10 @@ _LIBRARY = re.compile(
     # py-spy shortens names to what follows lib/python3.x: these are where processes wait.
     r"|(^|/)(threading|contextlib)\.py$|^(queue|selectors|socket|ssl|subprocess|runpy)\.py$"
     r"|^(multiprocessing|concurrent|asyncio|importlib)/"
+    # What hosts the user's code or runs beside it: a thread that is in these alone does nothing for the training.
+    r"|(^|/(site|dist)-packages/)(ray|ipykernel|IPython|tornado|traitlets|debugpy|cloudpickle|joblib|zmq|grpc"
+    r"|tqdm|tensorboard|tensorboardX|wandb|mlflow|comet_ml|clearml|prometheus_client)/"
+    r"|(^|/)_?hangscope_companion\.py$"
 )
 
 

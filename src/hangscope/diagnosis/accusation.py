@@ -88,6 +88,7 @@ class Doubt(_Argument):
     MAY_RUN = LOW, "nothing says for how long, and a job that runs looks the same"
     SECOND_CAUSE = MEDIUM, "a rank of which nothing is known may be a second cause"
     UNEXPLAINED = MEDIUM, "other ranks hang for a reason of their own"
+    GIL_HELD = MEDIUM, "it holds the GIL, and who waits for its GPU does too: where it holds it is not recorded"
     FROM_LOGS = LOW, "from the counters in logs"
     SHOWN_BY_OTHERS = MEDIUM, "inferred from what the other ranks and the logs show"
     NOTHING_SHOWN = MEDIUM, "of some of the accused nothing is known"

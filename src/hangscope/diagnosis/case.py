@@ -11,7 +11,6 @@ from hangscope.diagnosis.ages import IN_FLIGHT_S, hang_of
 from hangscope.diagnosis.align import align, members_not_recorded
 from hangscope.diagnosis.answer import Answer, no, not_known, yes
 from hangscope.diagnosis.call_order import Outlier, outliers
-from hangscope.diagnosis.code import Stacks
 from hangscope.diagnosis.divergence import Divergence, Shape, divergences
 from hangscope.diagnosis.liveness import Is, Liveness
 from hangscope.diagnosis.names import Names
@@ -22,6 +21,7 @@ from hangscope.diagnosis.verdict import OperationInFlight
 from hangscope.diagnosis.waits import Wait, Waits
 from hangscope.model import Frame, Job, KernelMessage, Kind, Operation, Source, State, WatchdogReport
 from hangscope.proxy_waits import NotKnown, Root, StuckGpu, StuckLink, root
+from hangscope.threads import Stacks, in_collective
 
 
 class Case:
@@ -133,6 +133,12 @@ class Case:
     def last_operation(self, rank: int) -> Operation | None:
         part = self.job.ops.span(rank)
         return self.job.ops[part.stop - 1] if part.stop > part.start else None
+
+    def frames_of(self, call: Operation) -> tuple[Frame, ...]:
+        """From where a call was made: as recorded, else by the stack of a rank that is still inside it."""
+        last, stack = self.last_operation(call.rank), self.stacks.main(call.rank)
+        inside = call.state is not State.COMPLETED and last is not None and last.row == call.row
+        return call.frames or (stack.frames if inside and stack is not None and in_collective(stack) else ())
 
     # ---- order -------------------------------------------------------------------------------------------------------
 

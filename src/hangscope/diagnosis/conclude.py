@@ -189,7 +189,7 @@ def _ruled_out(case: Case, chosen: Accusation) -> tuple[verdict.RuledOut, ...]:
         started = timed and all(u.state is State.STARTED for u in chosen.wait.inside)
         text = f"the kernel of every waiting rank started {case.names.wait(chosen.wait)}"
         out["gpu"] = (started and chosen.kind in ("absent", "dead", "frozen", "deadlock"), text)
-        out["absent"] = (chosen.kind == "gpu", "the rank launched the operation")
+        out["absent"] = (chosen.kind == "gpu" and chosen.accused[0].operation, "the rank launched the operation")
     return tuple(verdict.RuledOut(kind, why) for kind, (holds, why) in out.items() if holds and kind != chosen.kind)
 
 

@@ -2,9 +2,9 @@
 
 from collections.abc import Collection
 
+from hangscope.codelines import at, shown
 from hangscope.diagnosis.call_order import Outlier
 from hangscope.diagnosis.case import Case
-from hangscope.diagnosis.code import at, shown
 from hangscope.diagnosis.liveness import speaker
 from hangscope.diagnosis.verdict import Finding
 from hangscope.diagnosis.waits import Wait

@@ -7,25 +7,25 @@ ranks ended is put to the vote: where most ended in one way, that way is no caus
 """
 
 import signal
-from collections import Counter
 from dataclasses import dataclass
 from enum import Enum, auto
 from functools import cached_property
 from heapq import nlargest
 
+from hangscope.codelines import shown
 from hangscope.columns import grouped
 from hangscope.diagnosis.answer import Answer, no, not_known, yes
 from hangscope.diagnosis.verdict import Finding
 from hangscope.model import FATAL_ERROR, Failure, Job, Process, PythonError, Source, TransportEvent
+from hangscope.processes import EFFECTS, GONE, Ends, lost_to_ras, runs
+from hangscope.threads import Stacks
 from hangscope.words import first_line, short
 
-_EFFECTS = (-signal.SIGABRT, -signal.SIGTERM, 128 + signal.SIGABRT, 128 + signal.SIGTERM)
 # Exceptions that say who was stopped, not that a peer was lost.
 _ORDERED = ("KeyboardInterrupt", "SystemExit", FATAL_ERROR)
 # A process that ended this much before all others ended by itself, whatever its status says.
 _FIRST_BY_S = 2.0
 _KILLED = (-signal.SIGKILL, 128 + signal.SIGKILL)
-_GONE = ("gone", "Z")
 # In the text that NCCL and PyTorch print: the peer's process is gone, as far as this one can tell.
 _REMOTE = ("remote process exited", "connection closed", "connection reset", "ncclremoteerror")
 
@@ -48,6 +48,8 @@ class How(Enum):
     STOPPED = auto()
     SLEEPS = auto()
     HOLDS_GIL = auto()
+    GIL_HELD = auto()  # and by what, its own code or a CUDA call that waits for its GPU, is not recorded
+    IN_CUDA = auto()
     ANSWERS_NOTHING = auto()
     REACTED_TO_NOTHING = auto()
     ANSWERED = auto()
@@ -66,6 +68,8 @@ class Life:
     error: PythonError | None = None
     process: Process | None = None
     clean: bool = False
+    # The CUDA call that its CPU waits in.
+    call: str = ""
 
 
 class Liveness:
@@ -78,14 +82,15 @@ class Liveness:
         victims = [e for e in job.facts.errors if e.consequence and e.rank not in self._errors]
         self._victims = {e.rank for e in victims}
         self._gave_up = {e.rank for e in victims if e.type not in _ORDERED}
+        self._threads = Stacks(job)
+        self._stacks = self._threads.answered
         self._reports = grouped((report.rank, report) for report in job.facts.watchdog)
-        self._stacks = _answered_stacks(job)
         self._oom = {k.pid: k for k in job.facts.kernel if k.kind == "oom" and k.pid is not None}
         self._left = dict(reversed(job.facts.clean_exits))
-        self._ends = _Ends(job)
+        self._ends = Ends(job)
         self._losses = _connection_losses(job)
         shown = {r for r in job.ranks if not self._no_reaction(r)} | set(self._stacks)
-        self._unreachable, self._dead = _ras(job, shown)
+        self._unreachable, self._dead = lost_to_ras(job, shown)
         self._memory: dict[int, Life] = {}
 
     def of(self, rank: int) -> Life:
@@ -152,12 +157,12 @@ class Liveness:
         """Whether the process ended of its own, and not because the job around it was being taken down."""
         status, at_s, ends = process.exit_status, process.ended_at_s, self._ends
         if status is None:
-            return process.state in _GONE and ends.gone == 1
+            return process.state in GONE and ends.gone == 1
         if self._after_capture(process):
             return False
-        still_there = ends.running > _runs(process)
+        still_there = ends.running > runs(process)
         first_other, last_other = ends.besides(process)
-        if status in _EFFECTS:
+        if status in EFFECTS:
             if self._reported_timeout(rank) or self._other_causes(rank) or ends.most(status):
                 return False
             return still_there or (at_s is not None and first_other is not None and at_s + _FIRST_BY_S < first_other)
@@ -218,19 +223,45 @@ class Liveness:
     # ---- frozen, alive -----------------------------------------------------------------------------------------------
 
     def _frozen(self, rank: int, process: Process) -> Life | None:
-        sources, gil = _source(process), [r.source for r in self._reports.get(rank, ()) if r.kind == "gil"]
         if process.state in ("T", "t"):
             how, text = How.STOPPED, "process is stopped (state T)"
         elif process.state == "D":
             at = f" in {process.wait_channel}" if process.wait_channel else ""
             how, text = How.SLEEPS, f"process is in uninterruptible sleep{at}"
-        elif process.python_answers is False and process.state not in _GONE:
-            how, text = How.HOLDS_GIL, "process lives, but no Python thread answers: something holds the GIL"
-        elif gil:
-            how, text, sources = How.HOLDS_GIL, "monitor thread could not take the GIL", (gil[0],)
+        elif rank in self._holding:
+            return self._holds_gil(rank, process)
         else:
             return self._silent(rank, process) if self._no_reaction(rank) and rank not in self._stacks else None
-        return Life(Is.FROZEN, how, True, (Finding(f"rank {rank}'s {text}", sources),), process=process)
+        return Life(Is.FROZEN, how, True, (Finding(f"rank {rank}'s {text}", _source(process)),), process=process)
+
+    @cached_property
+    def _holding(self) -> dict[int, Finding]:
+        """Ranks none of whose Python threads answers."""
+        found: dict[int, Finding] = {}
+        for report in self.job.facts.watchdog:
+            if report.kind == "gil":
+                text = f"rank {report.rank}'s monitor thread could not take the GIL"
+                found.setdefault(report.rank, Finding(text, (report.source,)))
+        for rank, process in self.job.processes.items():
+            if process.python_answers is False and process.state not in GONE:
+                text = f"rank {rank}'s process lives, but no Python thread answers: something holds the GIL"
+                found[rank] = Finding(text, _source(process))
+        return found
+
+    def _holds_gil(self, rank: int, process: Process) -> Life:
+        """Who runs ahead of its GPU fills the launch queue and waits in a CUDA call with the GIL held: so a held GIL
+        marks victims as well as culprits, and what holds it decides."""
+        call, found, stack = self._threads.holds_gil_in(rank), [self._holding[rank]], self._threads.main(rank)
+        if stack is not None:
+            native = tuple(f"{frame.name}  {frame.filename}" for frame in stack.native[:2])
+            found.append(Finding(f"rank {rank} holds it here", (stack.source,), (*native, *shown(stack.frames, 4))))
+        if call:
+            return Life(Is.ALIVE, How.IN_CUDA, True, tuple(found), process=process, call=call)
+        if call is None and len(self._holding) > 1:
+            found.append(Finding(f"{len(self._holding)} ranks hold theirs, as those do that wait for their GPU"))
+            return Life(Is.ALIVE, How.GIL_HELD, True, tuple(found), process=process)
+        how = How.HOLDS_GIL if call is not None else How.GIL_HELD
+        return Life(Is.FROZEN, how, True, tuple(found), process=process)
 
     def _silent(self, rank: int, process: Process) -> Life | None:
         """A process that is there and reacts to nothing."""
@@ -273,75 +304,8 @@ class Liveness:
         return any(r.kind in ("timeout", "async_error") for r in self._reports.get(rank, ()))
 
 
-class _Ends:
-    """How and when the processes of a job ended, asked for all but one of them."""
-
-    def __init__(self, job: Job) -> None:
-        everyone = job.processes.values()
-        self._others = len(job.processes) - 1
-        self._statuses = Counter(p.exit_status for p in everyone if p.exit_status is not None)
-        self.gone = sum(p.state in _GONE for p in everyone)
-        self.running = sum(_runs(p) for p in everyone)
-        times = sorted(p.ended_at_s for p in everyone if p.ended_at_s is not None)
-        self._times = times if len(times) < 4 else [*times[:2], *times[-2:]]
-        self.causes = [r for r, p in job.processes.items() if p.exit_status not in (None, 0, *_EFFECTS)]
-        ended = {r: p.ended_at_s for r, p in job.processes.items() if p.exit_status not in (None, 0)}
-        self.failed = {r: at_s for r, at_s in ended.items() if at_s is not None}
-
-    def most(self, status: int) -> bool:
-        """Whether most of the others ended in the same way."""
-        return (self._statuses[status] - 1) * 2 > self._others
-
-    def besides(self, process: Process) -> tuple[float | None, float | None]:
-        """When the first and the last of the others ended."""
-        times = list(self._times)
-        if process.ended_at_s in times:
-            times.remove(process.ended_at_s)
-        return (times[0], times[-1]) if times else (None, None)
-
-
-def _runs(process: Process) -> bool:
-    return process.exit_status is None and process.state not in _GONE
-
-
 def _source(process: Process) -> tuple[Source, ...]:
     return (process.source,) if process.source else ()
-
-
-def _ras(job: Job, lives: set[int]) -> tuple[dict[int, Source], dict[int, Source]]:
-    """Ranks that NCCL's RAS could not reach, and those that it considers dead, with the source.
-
-    An answer that lacks a rank which shows life elsewhere, or most of the job, did not ask them: it says nothing.
-    """
-    by_pid = {p.pid: r for r, p in job.processes.items() if p.pid is not None}
-    unreachable: dict[int, Source] = {}
-    dead: dict[int, Source] = {}
-    for report in job.facts.ras:
-        lost: dict[int, bool] = {}
-        entries = [entry for entry in report.ranks if entry.missing or entry.unresponsive or entry.dead]
-        for entry in entries:
-            rank = by_pid.get(entry.pid) if entry.pid is not None else entry.global_rank
-            if rank is None and report.size == job.world_size:
-                rank = entry.rank
-            if rank is not None:
-                lost[rank] = lost.get(rank, False) or entry.dead
-        if lost.keys() & lives or len(entries) * 2 >= report.size:
-            continue
-        unreachable = dict.fromkeys(lost, report.source) | unreachable
-        dead = {rank: report.source for rank, gone in lost.items() if gone} | dead
-    return unreachable, dead
-
-
-def _answered_stacks(job: Job) -> dict[int, Source]:
-    """Ranks whose process gave its own stack, with the source. One that was read from outside proves no life."""
-    by_pid = {p.pid: r for r, p in job.processes.items() if p.pid is not None}
-    crashed = {(e.source.file, e.rank) for e in job.facts.errors if e.type == FATAL_ERROR}
-    found: dict[int, Source] = {}
-    for stack in job.facts.stacks:
-        rank = stack.rank if stack.rank is not None else by_pid.get(stack.pid) if stack.pid is not None else None
-        if rank is not None and not stack.outside and (stack.source.file, rank) not in crashed:
-            found.setdefault(rank, stack.source)
-    return found
 
 
 def _connection_losses(job: Job) -> tuple[Finding, ...]:

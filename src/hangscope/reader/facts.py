@@ -265,11 +265,14 @@ def thread_stacks(text: TextFile, who: Identity) -> list[ThreadStack]:
                     thread=thread.name,
                     frames=tuple(thread.frames),
                     source=Source(text.file, f"line {thread.number}"),
-                    main=thread.main,
+                    main=thread.main and capture.parent is None,
                     sample=capture.sample,
                     active=thread.active,
                     node=node_of(who, rank, text),
-                    outside=capture.by == "py-spy",
+                    outside=capture.by == "py-spy" or capture.parent is not None,
+                    native=tuple(thread.native),
+                    holds_gil=thread.holds_gil,
+                    child=capture.parent is not None,
                 )
             )
     return found

@@ -110,6 +110,8 @@ def _row(row: Mapping[str, Any], trust: int, source: Source, node: str | None = 
         state=state,
         wait_channel=text(row.get("wait_channel")),
         python_answers=row["python_answers"] if isinstance(row.get("python_answers"), bool) else None,
+        syscall=text(row.get("syscall")),
+        syscall_file=text(row.get("syscall_file")),
     )
     return Statement(trust, process)
 

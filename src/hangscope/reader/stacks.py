@@ -19,6 +19,7 @@ _FAULT_THREAD = re.compile(
 _FAULT_FRAME = re.compile(r'^  File "(?P<file>.*)", line (?P<line>\d+) in (?P<name>.*)$')
 _SPY_PROCESS = re.compile(r"^Process (?P<pid>\d+): ")
 _SPY_THREAD = re.compile(r'^Thread (?P<id>0x[0-9A-Fa-f]+|\d+) \((?P<state>[\w+]+)\)(?:: "(?P<name>.*)")?\s*$')
+_NATIVE = re.compile(r"\.so(\.[\d.]+)?$|\.(c|cc|cpp|cxx|h|hpp|cu|cuh|inc|pyx|rs)$")
 _SPY_FRAME = re.compile(r"^    (?P<name>\S.*?) \((?P<file>[^()]*?)(?::(?P<line>\d+))?\)\s*$")
 
 
@@ -32,6 +33,15 @@ class Thread:
     current: bool = False
     main: bool = False
     active: bool | None = None
+    holds_gil: bool = False
+    native: list[Frame] = field(default_factory=list)
+    """Inside the innermost Python frame."""
+
+    def add(self, frame: Frame) -> None:
+        if not _NATIVE.search(frame.filename[-80:]):
+            self.frames.append(frame)
+        elif not self.frames:
+            self.native.append(frame)
 
 
 @dataclass
@@ -43,6 +53,8 @@ class Capture:
     pid: int | None = None
     sample: int = 1
     by: str | None = None
+    parent: int | None = None
+    """The rank's own process, where these are the stacks of one that it started."""
     threads: list[Thread] = field(default_factory=list)
     tag: int | None = None
     stream: str = ""
@@ -79,7 +91,7 @@ class StackText:
             return False
         frame = _FAULT_FRAME.match(text) if self._style.get(key) == "fault" else _SPY_FRAME.match(text)
         if frame is not None:
-            thread.frames.append(Frame(frame["name"], frame["file"], int(frame["line"] or 0)))
+            thread.add(Frame(frame["name"], frame["file"], int(frame["line"] or 0)))
             return True
         if text.startswith("    ") or text.strip() == "...":
             return True  # py-spy's locals, faulthandler's cut
@@ -97,6 +109,7 @@ class StackText:
         capture.pid = _number(fields.get("pid"))
         capture.sample = _number(fields.get("sample")) or 1
         capture.by = fields.get("by")
+        capture.parent = _number(fields.get("parent"))
 
     def _thread(self, number: int, text: str, key: tuple[int | None, str]) -> bool:
         if match := _FAULT_THREAD.match(text):
@@ -107,6 +120,7 @@ class StackText:
             capture = self._capture.get(key) or self._new(number, key)
             capture.by = capture.by or "py-spy"
             thread = Thread(match["name"] or match["id"], number, active="active" in match["state"])
+            thread.holds_gil = "gil" in match["state"]
             thread.main = match["name"] == "MainThread" or match["id"] == str(capture.pid)
             self._style[key] = "spy"
         else:

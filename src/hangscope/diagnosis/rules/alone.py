@@ -11,10 +11,10 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from hangscope.codelines import place, shown
 from hangscope.diagnosis.accusation import Accusation, Accused, Basis, Doubt
 from hangscope.diagnosis.align import members_not_recorded
 from hangscope.diagnosis.case import Case
-from hangscope.diagnosis.code import place, shown
 from hangscope.diagnosis.evidence import cited
 from hangscope.diagnosis.verdict import Finding
 from hangscope.diagnosis.words import ranks_text

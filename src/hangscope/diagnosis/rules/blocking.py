@@ -3,22 +3,24 @@
 from collections.abc import Iterator
 from dataclasses import replace
 
+from hangscope.codelines import at, shown
 from hangscope.diagnosis.accusation import Accusation, Accused, Basis, Doubt, Shown, doubts_where
 from hangscope.diagnosis.align import members_not_recorded
 from hangscope.diagnosis.answer import Says
 from hangscope.diagnosis.case import Case
-from hangscope.diagnosis.code import at, in_collective, shown
 from hangscope.diagnosis.evidence import entry, kernel_lines, printed, who_waits
-from hangscope.diagnosis.liveness import Is
+from hangscope.diagnosis.liveness import How, Is
 from hangscope.diagnosis.progress import Scope
 from hangscope.diagnosis.verdict import Finding
 from hangscope.diagnosis.waits import Because, Wait
 from hangscope.diagnosis.words import ranks_text
 from hangscope.model import State
+from hangscope.threads import in_collective
 from hangscope.words import first_line, verb
 
 _ORDER = ("dead", "frozen", "absent", "gpu")
 _EACH = 3
+_UNFINISHED = "its GPU does not finish a kernel"
 
 
 def blocking(case: Case) -> Iterator[Accusation]:
@@ -89,7 +91,9 @@ def _judge(case: Case, rank: int) -> Accused | None:
     if case.cuda_error(rank) is not None:
         return Accused(rank, "gpu", life=life, text="hit a CUDA error")
     if Because.NOT_STARTED in reasons:
-        return Accused(rank, "gpu", case.names.own_side(_not_started(case, rank), rank), life=life)
+        title = case.names.own_side(_not_started(case, rank), rank)
+        text = f"{_UNFINISHED} before {title}; its CPU waits in {life.call}" if life.call else ""
+        return Accused(rank, "gpu", title, life=life, text=text)
     if mine.inside and mine.scope is not Scope.EARLIER:
         return None  # it waits itself
     expected = life.state is Is.ALIVE and Because.NOT_LAUNCHED in reasons
@@ -98,6 +102,8 @@ def _judge(case: Case, rank: int) -> Accused | None:
         return Accused(rank, kind, shown=Shown.NOT_SHOWN, life=life)
     missing = [w for w in waits if w.blockers.get(rank) is Because.NOT_LAUNCHED] or waits
     seen = Shown.SEEN if mine.own_record else Shown.BY_OTHERS
+    if life.call:
+        return Accused(rank, "gpu", shown=seen, life=life, text=f"{_UNFINISHED}; its CPU waits in {life.call}")
     return Accused(rank, "absent", case.names.missing(case.first_missed(rank, missing), rank), seen, life)
 
 
@@ -139,6 +145,7 @@ def _accusation(case: Case, found: list[Accused], others: list[int]) -> Accusati
         Doubt.AGE_NOT_KNOWN: absent and not case.hang.age_known,
         Doubt.SECOND_CAUSE: others,
         Doubt.UNEXPLAINED: unexplained,
+        Doubt.GIL_HELD: any(a.life is not None and a.life.how is How.GIL_HELD for a in found),
     }
     unseen = all(a.shown is Shown.NOT_SHOWN for a in found)
     basis = Basis.BLOCKS_UNSEEN if unseen else Basis.BLOCKS_OTHERS
@@ -191,10 +198,10 @@ def _findings(case: Case, accused: Accused, wait: Wait) -> list[Finding]:
     report, error = case.cuda_error(rank), case.liveness.error(rank)
     if accused.kind == "gpu" and report is not None:
         return [Finding(f"rank {rank}: {first_line(report.error or 'a CUDA error')}", (report.source,))]
-    if accused.kind == "gpu":
-        return _gpu_findings(case, rank)
+    if accused.kind == "gpu" and accused.operation:
+        return [*_gpu_findings(case, rank), *life]
     if accused.kind != "absent":
-        return list(life)
+        return [*life, *kernel_lines(case.gpu_messages(rank) if accused.kind == "gpu" else [])]
     if accused.shown is Shown.NOT_SHOWN:
         return [*_stack_finding(case, rank), *life]
     raised = [printed(error)] if error is not None else []

@@ -5,10 +5,10 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from hangscope.codelines import place
 from hangscope.diagnosis.accusation import Accusation, Basis, Doubt
 from hangscope.diagnosis.answer import Answer, Says, no, not_known, yes
 from hangscope.diagnosis.case import Case
-from hangscope.diagnosis.code import place
 from hangscope.diagnosis.evidence import who_waits
 from hangscope.diagnosis.verdict import Finding
 from hangscope.diagnosis.words import ranks_text

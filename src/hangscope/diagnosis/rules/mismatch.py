@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import numpy as np
 
+from hangscope.codelines import at, shown
 from hangscope.diagnosis.accusation import Accusation, Accused, Basis, Doubt, doubts_where
 from hangscope.diagnosis.align import members_not_recorded
 from hangscope.diagnosis.case import Case
-from hangscope.diagnosis.code import at, shown
 from hangscope.diagnosis.divergence import Divergence, Shape
 from hangscope.diagnosis.evidence import entry, printed, quoted, who_waits
 from hangscope.diagnosis.verdict import Finding, OperationInFlight

@@ -3,10 +3,10 @@
 from collections import Counter
 from collections.abc import Iterator
 
+from hangscope.codelines import shown
 from hangscope.diagnosis.accusation import Accusation, Accused, Basis, Doubt
 from hangscope.diagnosis.call_order import outliers
 from hangscope.diagnosis.case import Case
-from hangscope.diagnosis.code import shown
 from hangscope.diagnosis.evidence import cited, outlier_finding, who_waits
 from hangscope.diagnosis.p2p import counterpart_of
 from hangscope.diagnosis.progress import Place

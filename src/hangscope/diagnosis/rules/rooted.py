@@ -10,10 +10,10 @@ from dataclasses import replace
 
 import numpy as np
 
+from hangscope.codelines import two_lines
 from hangscope.diagnosis.accusation import Accusation, Accused, Basis, Doubt
 from hangscope.diagnosis.align import members_not_recorded
 from hangscope.diagnosis.case import Case
-from hangscope.diagnosis.code import two_lines
 from hangscope.diagnosis.divergence import Divergence, Shape, came_from_elsewhere_before
 from hangscope.diagnosis.evidence import entry
 from hangscope.diagnosis.verdict import Finding

@@ -4,9 +4,9 @@ from collections.abc import Collection, Iterator
 
 import numpy as np
 
+from hangscope.codelines import at
 from hangscope.diagnosis.accusation import Accusation, Accused, Basis, Doubt, doubts_where
 from hangscope.diagnosis.case import Case
-from hangscope.diagnosis.code import at
 from hangscope.diagnosis.evidence import entry
 from hangscope.diagnosis.own_time import Bound, OwnTime, waits_for
 from hangscope.diagnosis.verdict import Finding

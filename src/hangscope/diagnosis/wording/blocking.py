@@ -2,10 +2,11 @@
 
 from collections.abc import Sequence
 
+from hangscope.codelines import at, line, spot, user_frame
 from hangscope.diagnosis.accusation import Accusation, Accused, Shown
 from hangscope.diagnosis.case import Case
-from hangscope.diagnosis.code import at, line, user_frame
 from hangscope.diagnosis.liveness import How, Is, Life, ending
+from hangscope.diagnosis.wording.lines import lead, stands_at
 from hangscope.diagnosis.wording.others import COLLECT, SWITCH_ON, Words, did
 from hangscope.diagnosis.words import ranks_text
 from hangscope.words import first_line, plural, sentence, verb
@@ -23,7 +24,8 @@ _LIFE = {
     How.OUT_OF_MEMORY: ("was killed by the kernel: out of memory", "were killed by the kernel: out of memory"),
     How.STOPPED: ("is stopped (state T)", "are stopped (state T)"),
     How.SLEEPS: ("is in uninterruptible sleep", "are in uninterruptible sleep"),
-    How.HOLDS_GIL: ("holds the GIL and runs no Python", "hold the GIL and run no Python"),
+    How.HOLDS_GIL: ("holds the GIL", "hold the GIL"),
+    How.GIL_HELD: ("holds the GIL", "hold the GIL"),
     How.ANSWERS_NOTHING: ("exists, but answers nothing", "exist, but answer nothing"),
     How.LOST_BY_PEERS: ("left no dump, and its peers lost their connection to it before anyone timed out",) * 2,
     How.REACTED_TO_NOTHING: ("reacted to nothing, and no peer lost its connection to it",) * 2,
@@ -46,7 +48,9 @@ def _deed(accused: Accused, many: bool = False) -> str:
 
 def _life(life: Life, many: bool) -> str:
     if life.how is How.RAISED and life.error is not None:
-        return f"ended with {life.error.type}: {first_line(life.error.message)}"
+        frame = user_frame(life.error.frames[::-1])
+        where = f" in {spot(frame)}" if frame else ""
+        return f"ended{where} with {life.error.type}: {first_line(life.error.message)}"
     if life.how is How.STATUS and life.process is not None:
         return ending(life.process).replace("was ", "were ", 1) if many else ending(life.process)
     text = _LIFE.get(life.how, ("is gone", "are gone"))[many]
@@ -59,11 +63,31 @@ def _together(alike: Sequence[Accused]) -> str:
     return _deed(alike[0], many=len(alike) > 1) if same else _MANY[alike[0].kind]
 
 
+def _did(case: Case, alike: Sequence[Accused]) -> str:
+    """What ranks did, and the line in which they stand."""
+    ranks, what = [x.rank for x in alike], _together(alike)
+    life, last = alike[0].life, case.last_operation(ranks[0])
+    if alike[0].kind == "dead":
+        return what
+    if life is not None and life.how is How.IN_CUDA:
+        where = case.stacks.where(ranks[0])
+        return f"{what}, in {spot(where.frame)}" if where is not None and len(ranks) == 1 else what
+    after = user_frame(last.frames) if last is not None and alike[0].kind == "absent" else None
+    if after is not None and len(ranks) == 1 and not stands_at(case, ranks[0]):
+        return f"{what} after its call in {spot(after)}"
+    return lead(case, ranks, what)
+
+
+def _who_did(case: Case, alike: Sequence[Accused], names: str) -> str:
+    did = _did(case, alike)
+    return f"{names}'s {did.removeprefix('its ')}" if did.startswith("its ") else f"{names} {did}"
+
+
 def blocks(case: Case, a: Accusation) -> Words:
     wait = a.its_wait
     alike = [part for kind in _MANY if (part := [x for x in a.accused if x.kind == kind])]
-    headline = "; ".join(f"{ranks_text(x.rank for x in part)} {_together(part)}" for part in alike)
-    said = "; ".join(f"{case.names.ranks([x.rank for x in part])} {_together(part)}" for part in alike)
+    headline = "; ".join(_who_did(case, part, ranks_text(x.rank for x in part)) for part in alike)
+    said = "; ".join(_who_did(case, part, case.names.ranks([x.rank for x in part])) for part in alike)
     blocked = {r for rank in a.ranks for w in case.waits.waits_on(rank) for r in w.waiters} - set(a.ranks)
     here = blocked.intersection(wait.waiters) or blocked
     awaited = [rank for rank in a.ranks if rank in wait.blockers]
@@ -73,7 +97,7 @@ def blocks(case: Case, a: Accusation) -> Words:
         headline,
         f"{sentence(said)}; {plural(len(here), 'rank')} {verb(here, 'waits', 'wait')} for {awaited_text} in "
         f"{case.names.wait_in_group(wait)}{behind}.",
-        {x.rank: _deed(x) for x in a.accused},
+        {x.rank: "; ".join(filter(None, (_deed(x), stands_at(case, x.rank)))) for x in a.accused},
         [step for accused in a.accused[:_STEPS] for step in _steps(case, accused)],
     )
 
@@ -84,6 +108,9 @@ def _steps(case: Case, accused: Accused) -> list[str]:
         return [_absent_step(case, accused, who)]
     if accused.kind == "dead":
         return [_dead_step(accused, who)]
+    where = case.stacks.where(accused.rank)
+    if where is not None and accused.life is not None and accused.life.how is How.HOLDS_GIL:
+        return [f"code: rank {accused.rank} is at {line(where.frame)} ({where.frame.name}), where it keeps the GIL"]
     if accused.kind == "frozen":
         proc = f"/proc/{process.pid}" if process is not None and process.pid is not None else "/proc/PID"
         return [f"node: look at the process of {who}: cat {proc}/status {proc}/wchan {proc}/stack"]
@@ -95,9 +122,11 @@ def _steps(case: Case, accused: Accused) -> list[str]:
 
 def _absent_step(case: Case, accused: Accused, who: str) -> str:
     stack, last = case.stacks.main(accused.rank), case.last_operation(accused.rank)
-    frame = (user_frame(stack.frames) or next(iter(stack.frames), None)) if stack else None
+    where = case.stacks.where(accused.rank)
+    frame = where.frame if where is not None else next(iter(stack.frames), None) if stack is not None else None
     if frame is not None:
-        return f"code: rank {accused.rank} is at {line(frame)} ({frame.name}); see why it stays there"
+        child = f"'s worker process {where.stack.pid}" if where is not None and where.stack.child else ""
+        return f"code: rank {accused.rank}{child} is at {line(frame)} ({frame.name}); see why it stays there"
     does = f"does{at(last.frames, 'after') if last else ''} instead of {accused.operation or 'its next call'}"
     why = f"code: see what {who} {does} (data loading, checkpoint, compilation, a branch)"
     return f"{why}; run under `hangscope run` to get its stack next time"

@@ -1,10 +1,11 @@
 """Ranks that called something else than their group: operation, order, size, type, split, peer, root."""
 
+from hangscope.codelines import at, line, own_frames, two_lines
 from hangscope.diagnosis.accusation import Accusation, Sides
 from hangscope.diagnosis.call_order import Outlier, Sort
 from hangscope.diagnosis.case import Case
-from hangscope.diagnosis.code import at, line, own_frames, two_lines
 from hangscope.diagnosis.divergence import Divergence, Shape
+from hangscope.diagnosis.wording.lines import called, called_by
 from hangscope.diagnosis.wording.others import COLLECT, Words, did
 from hangscope.diagnosis.words import ranks_text, shape_text, size_text
 from hangscope.model import Kind, Operation
@@ -34,21 +35,23 @@ def _what(case: Case, d: Divergence, odd: Operation, reference: Operation) -> tu
     """What the odd ranks did, briefly and as it goes on with the place."""
     others = "the rest" if not d.tied else f"rank {reference.rank}"
     passed = shape_text(odd), shape_text(reference)
+    here, there = called(case, odd), called(case, reference)
     if d.shape in (Shape.SKIPPED, Shape.ADDED):
         call = case.job.ops[d.calls[0]]
         title = f"{call.name} #{d.seq}"
-        return _count(d, title), f"{_count(d, f'{title}{at(call.frames)}')}, in"
+        return _count(d, f"{title}{called(case, call)}"), f"{_count(d, f'{title}{at(call.frames)}')}, in"
     if d.shape is Shape.OTHER_OPERATION:
-        text = f"ran {odd.name} where {others} ran {reference.name} (#{d.seq})"
+        theirs = there if there != here else ""
+        text = f"ran {odd.name}{here} where {others} ran {reference.name}{theirs} (#{d.seq})"
         return text, f"{text} in"
     if d.shape is Shape.OTHER_SPLITS:
         text = f"passed other split sizes to {reference.name} #{d.seq}"
-        return text, f"{text} in"
+        return f"{text}{here}", f"{text} in"
     sizes = odd.size_bytes, reference.size_bytes
     if d.shape is not Shape.OTHER_TYPE and None not in sizes and sizes[0] != sizes[1]:
         passed = size_text(sizes[0]), size_text(sizes[1])
-    text = f"passed {passed[0]} to {reference.name} #{d.seq}, {others} {passed[1]}"
-    return text, f"{text}, in"
+    text = f"passed {passed[0]} to {reference.name} #{d.seq}"
+    return f"{text}{here}, {others} {passed[1]}", f"{text}, {others} {passed[1]}, in"
 
 
 def _count(d: Divergence, first: str) -> str:
@@ -144,12 +147,12 @@ def other_line(case: Case, a: Accusation) -> Words:
 def call_order(case: Case, a: Accusation) -> Words:
     assert isinstance(a.detail, Outlier)
     call, usual = case.job.ops[a.detail.row], case.job.ops[a.detail.usual_row]
-    names, here = ranks_text(a.ranks), at(call.frames)
+    names, here = ranks_text(a.ranks), called(case, call)
     if call.kind in (Kind.SEND, Kind.RECV) and (call.kind, call.frames) == (usual.kind, usual.frames):
         what = f"called {call.title}{here}, which names another peer than is usual there"
         step = f"code: check the peer in the call{here}"
     elif a.detail.sort is Sort.SKIPPED:
-        what = f"left out {usual.name}{at(usual.frames)} and went on with {call.title}{here}"
+        what = f"left out {usual.name}{called(case, usual)} and went on with {call.title}{here}"
         step = f"code: find the branch that keeps {names} from the call{at(usual.frames)}"
     else:
         what = f"called {call.title}{here}, which does not belong there"
@@ -162,17 +165,23 @@ def wait_cycle(case: Case, a: Accusation) -> Words:
     sides = a.detail.sides
     labels = list(dict.fromkeys(case.names.group(w.group) for w, _ in sides))
     listed = "; ".join(f"{ranks_text(ranks)} in {case.names.wait_in_group(w)}" for w, ranks in sides[:3])
-    order = ", then ".join(dict.fromkeys([case.names.group(a.its_wait.group), *labels]))
-    over, step = f"over {len(labels)} groups", f"use these groups in the same order: {order}"
+    groups = ", then ".join(dict.fromkeys([case.names.group(a.its_wait.group), *labels]))
+    over, step = f"over {len(labels)} groups", f"use these groups in the same order: {groups}"
     if len(labels) == 1:
         over, step = f"in {labels[0]}", f"make its calls in {labels[0]} in the same order"
-    wrong = "no side is in the minority"
-    if not a.detail.tied:
-        wrong = f"{ranks_text(a.ranks)} {verb(a.ranks, 'makes its', 'make their')} calls in another order than the rest"
+    lines = {rank: called_by(case, w, rank) for w, ranks in sides for rank in ranks}
+    order = f"{verb(a.ranks, 'makes its', 'make their')} calls in another order than the rest"
+    wrong, headline = "no side is in the minority", f"ranks wait for each other {over}"
+    if a.detail.tied:
+        each = [f"{ranks_text(ranks)}{lines[ranks[0]]}" for _, ranks in sides if lines[ranks[0]]]
+        headline += f": {', '.join(each[:3])}; {wrong}" if each else f"; {wrong}"
+    else:
+        wrong = f"{ranks_text(a.ranks)} {order}"
+        headline = f"{ranks_text(a.ranks)}{lines.get(a.ranks[0], '')} {order}; {headline}"
     return Words(
-        f"ranks wait for each other {over}; {wrong}",
+        headline,
         f"Deadlock {over}: {listed}; {wrong}.",
-        {x.rank: f"is inside {x.operation}" for x in a.accused},
+        {x.rank: f"is inside {x.operation}{lines.get(x.rank, '')}" for x in a.accused},
         [f"code: make every rank {step}", "NCCL 2.26 and newer can order them itself: NCCL_LAUNCH_ORDER_IMPLICIT=1"],
     )
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 from hangscope.diagnosis.accusation import Accusation
 from hangscope.diagnosis.case import Case
+from hangscope.diagnosis.wording.lines import led
 from hangscope.diagnosis.words import ranks_text
 from hangscope.words import duration, plural, sentence, verb
 
@@ -30,7 +31,7 @@ def did(case: Case, a: Accusation, what: str, rest: str, *steps: str, deeds: str
     """Who did what, and what came of it: the shape of most verdicts. `deeds` where each rank's is said otherwise."""
     summary = f"{sentence(case.names.ranks(a.ranks))} {what}{rest}"
     each = deeds if isinstance(deeds, dict) else dict.fromkeys(a.ranks, deeds or what)
-    return Words(f"{ranks_text(a.ranks)} {what}", summary, each, steps)
+    return Words(f"{ranks_text(a.ranks)} {led(case, a, what)}", summary, each, steps)
 
 
 def recorder_step(case: Case) -> list[str]:

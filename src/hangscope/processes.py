@@ -1,0 +1,67 @@
+"""The processes of a job, counted and joined: how and when they ended, and whom NCCL's RAS did not reach."""
+
+from __future__ import annotations
+
+import signal
+from collections import Counter
+
+from hangscope.model import Job, Process, Source
+
+GONE = ("gone", "Z")
+EFFECTS = (-signal.SIGABRT, -signal.SIGTERM, 128 + signal.SIGABRT, 128 + signal.SIGTERM)
+"""How watchdogs and launchers end the rest of a job."""
+
+
+class Ends:
+    """How and when the processes of a job ended, asked for all but one of them."""
+
+    def __init__(self, job: Job) -> None:
+        everyone = job.processes.values()
+        self._others = len(job.processes) - 1
+        self._statuses = Counter(p.exit_status for p in everyone if p.exit_status is not None)
+        self.gone = sum(p.state in GONE for p in everyone)
+        self.running = sum(runs(p) for p in everyone)
+        times = sorted(p.ended_at_s for p in everyone if p.ended_at_s is not None)
+        self._times = times if len(times) < 4 else [*times[:2], *times[-2:]]
+        self.causes = [r for r, p in job.processes.items() if p.exit_status not in (None, 0, *EFFECTS)]
+        ended = {r: p.ended_at_s for r, p in job.processes.items() if p.exit_status not in (None, 0)}
+        self.failed = {r: at_s for r, at_s in ended.items() if at_s is not None}
+
+    def most(self, status: int) -> bool:
+        """Whether most of the others ended in the same way."""
+        return (self._statuses[status] - 1) * 2 > self._others
+
+    def besides(self, process: Process) -> tuple[float | None, float | None]:
+        """When the first and the last of the others ended."""
+        times = list(self._times)
+        if process.ended_at_s in times:
+            times.remove(process.ended_at_s)
+        return (times[0], times[-1]) if times else (None, None)
+
+
+def runs(process: Process) -> bool:
+    return process.exit_status is None and process.state not in GONE
+
+
+def lost_to_ras(job: Job, lives: set[int]) -> tuple[dict[int, Source], dict[int, Source]]:
+    """Ranks that NCCL's RAS could not reach, and those that it considers dead, with the source.
+
+    An answer that lacks a rank which shows life elsewhere, or most of the job, did not ask them: it says nothing.
+    """
+    by_pid = {p.pid: r for r, p in job.processes.items() if p.pid is not None}
+    unreachable: dict[int, Source] = {}
+    dead: dict[int, Source] = {}
+    for report in job.facts.ras:
+        lost: dict[int, bool] = {}
+        entries = [entry for entry in report.ranks if entry.missing or entry.unresponsive or entry.dead]
+        for entry in entries:
+            rank = by_pid.get(entry.pid) if entry.pid is not None else entry.global_rank
+            if rank is None and report.size == job.world_size:
+                rank = entry.rank
+            if rank is not None:
+                lost[rank] = lost.get(rank, False) or entry.dead
+        if lost.keys() & lives or len(entries) * 2 >= report.size:
+            continue
+        unreachable = dict.fromkeys(lost, report.source) | unreachable
+        dead = {rank: report.source for rank, gone in lost.items() if gone} | dead
+    return unreachable, dead
