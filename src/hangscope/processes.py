@@ -1,4 +1,4 @@
-"""The processes of a job, counted and joined: how and when they ended, and whom NCCL's RAS did not reach."""
+"""The processes of a job, counted and joined: how they ended, who does not answer, whom NCCL's RAS lost."""
 
 from __future__ import annotations
 
@@ -41,6 +41,21 @@ class Ends:
 
 def runs(process: Process) -> bool:
     return process.exit_status is None and process.state not in GONE
+
+
+def silent_python(job: Job) -> dict[int, tuple[str, tuple[Source, ...]]]:
+    """Ranks none of whose Python threads answers, with how that was seen and where: something holds the GIL."""
+    found: dict[int, tuple[str, tuple[Source, ...]]] = {}
+    for report in job.facts.watchdog:
+        if report.kind == "gil":
+            found.setdefault(
+                report.rank, (f"rank {report.rank}'s monitor thread could not take the GIL", (report.source,))
+            )
+    for rank, process in job.processes.items():
+        if process.python_answers is False and process.state not in GONE:
+            text = f"rank {rank}'s process lives, but no Python thread answers: something holds the GIL"
+            found[rank] = (text, (process.source,) if process.source else ())
+    return found
 
 
 def lost_to_ras(job: Job, lives: set[int]) -> tuple[dict[int, Source], dict[int, Source]]:

@@ -66,7 +66,7 @@ class Stacks:
             return None
         child = self._awaited(rank, samples[0])
         if child is not None:
-            return Where(_own(_inside_child(child))[0], child)
+            return Where(_own(inside_child(child))[0], child)
         return _common(samples[0], samples[-1])
 
     def waits_in_cuda(self, rank: int) -> str | None:
@@ -135,9 +135,9 @@ class Stacks:
         """
         if not any(_WAITS_FOR_CHILD.search(_path(frame)) for frame in _library_frames(stack)):
             return None
-        children = [s for s in self._by_owner.get((rank, None), []) if s.child and _own(_inside_child(s))]
+        children = [s for s in self._by_owner.get((rank, None), []) if s.child and _own(inside_child(s))]
         newest = max((s.sample for s in children), default=0)
-        busy = {s: _own(_inside_child(s))[0] for s in children if s.sample == newest}
+        busy = {s: _own(inside_child(s))[0] for s in children if s.sample == newest}
         if not busy:
             return None
         usual = Counter(busy.values()).most_common(1)[0][0]
@@ -190,6 +190,11 @@ def _python_made(stack: ThreadStack) -> bool:
     return not stack.frames or _path(stack.frames[-1]).rpartition("/")[2] == "threading.py"
 
 
+def thread_name(stack: ThreadStack) -> str:
+    """What to call the thread that was chosen."""
+    return "main thread" if stack.main else "training thread" if _python_made(stack) else "backward thread"
+
+
 def in_collective(stack: ThreadStack) -> bool:
     """Whether a thread stands inside torch.distributed, called from the user's code or not."""
     return any("torch/distributed/" in _path(frame) for frame in _library_frames(stack))
@@ -200,7 +205,7 @@ def _library_frames(stack: ThreadStack) -> Iterator[Frame]:
     return takewhile(lambda frame: not is_own_code(frame.filename), stack.frames)
 
 
-def _inside_child(stack: ThreadStack) -> Frames:
+def inside_child(stack: ThreadStack) -> Frames:
     """What a process does since it was started."""
     return tuple(takewhile(lambda frame: not _CHILD_STARTS.search(_path(frame)), stack.frames))
 

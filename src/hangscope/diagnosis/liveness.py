@@ -17,7 +17,7 @@ from hangscope.columns import grouped
 from hangscope.diagnosis.answer import Answer, no, not_known, yes
 from hangscope.diagnosis.verdict import Finding
 from hangscope.model import FATAL_ERROR, Failure, Job, Process, PythonError, Source, TransportEvent
-from hangscope.processes import EFFECTS, GONE, Ends, lost_to_ras, runs
+from hangscope.processes import EFFECTS, GONE, Ends, lost_to_ras, runs, silent_python
 from hangscope.threads import Stacks
 from hangscope.words import first_line, short
 
@@ -87,7 +87,7 @@ class Liveness:
         self._reports = grouped((report.rank, report) for report in job.facts.watchdog)
         self._oom = {k.pid: k for k in job.facts.kernel if k.kind == "oom" and k.pid is not None}
         self._left = dict(reversed(job.facts.clean_exits))
-        self._ends = Ends(job)
+        self._ends, self._holding = Ends(job), silent_python(job)
         self._losses = _connection_losses(job)
         shown = {r for r in job.ranks if not self._no_reaction(r)} | set(self._stacks)
         self._unreachable, self._dead = lost_to_ras(job, shown)
@@ -234,24 +234,10 @@ class Liveness:
             return self._silent(rank, process) if self._no_reaction(rank) and rank not in self._stacks else None
         return Life(Is.FROZEN, how, True, (Finding(f"rank {rank}'s {text}", _source(process)),), process=process)
 
-    @cached_property
-    def _holding(self) -> dict[int, Finding]:
-        """Ranks none of whose Python threads answers."""
-        found: dict[int, Finding] = {}
-        for report in self.job.facts.watchdog:
-            if report.kind == "gil":
-                text = f"rank {report.rank}'s monitor thread could not take the GIL"
-                found.setdefault(report.rank, Finding(text, (report.source,)))
-        for rank, process in self.job.processes.items():
-            if process.python_answers is False and process.state not in GONE:
-                text = f"rank {rank}'s process lives, but no Python thread answers: something holds the GIL"
-                found[rank] = Finding(text, _source(process))
-        return found
-
     def _holds_gil(self, rank: int, process: Process) -> Life:
         """Who runs ahead of its GPU fills the launch queue and waits in a CUDA call with the GIL held: so a held GIL
         marks victims as well as culprits, and what holds it decides."""
-        call, found, stack = self._threads.holds_gil_in(rank), [self._holding[rank]], self._threads.main(rank)
+        call, found, stack = self._threads.holds_gil_in(rank), [Finding(*self._holding[rank])], self._threads.main(rank)
         if stack is not None:
             native = tuple(f"{frame.name}  {frame.filename}" for frame in stack.native[:2])
             found.append(Finding(f"rank {rank} holds it here", (stack.source,), (*native, *shown(stack.frames, 4))))

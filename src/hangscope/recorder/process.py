@@ -12,6 +12,19 @@ from pathlib import Path
 
 PROC = Path("/proc")
 _TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
+_ON_X86 = (
+    "0 read 1 write 2 open 7 poll 16 ioctl 17 pread64 18 pwrite64 23 select 24 sched_yield 35 nanosleep 42 connect "
+)
+_ON_X86 += "43 accept 45 recvfrom 47 recvmsg 61 wait4 72 fcntl 73 flock 74 fsync 202 futex 230 clock_nanosleep "
+_ON_X86 += "232 epoll_wait 247 waitid 257 openat 270 select 271 poll 281 epoll_wait"
+_ON_ARM = (
+    "22 epoll_wait 25 fcntl 29 ioctl 32 flock 56 openat 63 read 64 write 67 pread64 68 pwrite64 72 select 73 poll "
+)
+_ON_ARM += "82 fsync 95 waitid 98 futex 101 nanosleep 115 clock_nanosleep 124 sched_yield 202 accept 203 connect "
+_ON_ARM += "207 recvfrom 212 recvmsg 260 wait4"
+_WORDS = {"x86_64": _ON_X86, "aarch64": _ON_ARM}.get(os.uname().machine, "").split()
+_SYSTEM_CALLS = dict(zip(_WORDS[::2], _WORDS[1::2], strict=True))
+"""Those in which ranks are found waiting, by number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +100,26 @@ def wait_channel(pid: int) -> str | None:
     except OSError:
         return None
     return text if text not in ("", "0") else None
+
+
+def system_call(pid: int) -> tuple[str | None, str | None]:
+    """The call of the kernel that the main thread is in, and the file that it is about; "running" where it is in none.
+
+    (None, None) where the kernel does not say: it asks for the right to trace.
+    """
+    try:
+        words = (PROC / str(pid) / "syscall").read_text().split()
+    except OSError:
+        return None, None
+    if len(words) < 2:
+        return (words[0] if words == ["running"] else None), None
+    name = _SYSTEM_CALLS.get(words[0], f"system call {words[0]}")
+    if name not in ("read", "write", "ioctl"):
+        return name, None
+    try:
+        return name, os.readlink(PROC / str(pid) / "fd" / str(int(words[1], 16)))
+    except (OSError, ValueError):
+        return name, None
 
 
 def caught_signals(pid: int) -> int:

@@ -15,7 +15,7 @@ from hangscope.diagnosis.verdict import Finding
 from hangscope.diagnosis.waits import Because, Wait
 from hangscope.diagnosis.words import ranks_text
 from hangscope.model import State
-from hangscope.threads import in_collective
+from hangscope.threads import in_collective, inside_child, thread_name
 from hangscope.words import first_line, verb
 
 _ORDER = ("dead", "frozen", "absent", "gpu")
@@ -239,9 +239,13 @@ def _stack_finding(case: Case, rank: int) -> list[Finding]:
     stack = case.stacks.main(rank)
     if stack is None:
         return []
-    thread = "main" if stack.main else "backward"
     where = "stands here" if in_collective(stack) else "is outside any collective"
-    return [Finding(f"rank {rank}'s {thread} thread {where}", (stack.source,), shown(stack.frames, 4))]
+    found = [Finding(f"rank {rank}'s {thread_name(stack)} {where}", (stack.source,), shown(stack.frames, 4))]
+    awaited = case.stacks.where(rank)
+    if awaited is not None and (child := awaited.stack).child:
+        text = f"rank {rank} waits for a process that it started, pid {child.pid}, which stands here"
+        found.append(Finding(text, (child.source,), shown(inside_child(child), 4)))
+    return found
 
 
 def _code_line(case: Case, rank: int, wait: Wait) -> list[Finding]:

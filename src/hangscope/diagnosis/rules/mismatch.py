@@ -93,7 +93,9 @@ def _accusation(case: Case, d: Divergence, *, hang: bool) -> Accusation:
 def _findings(case: Case, d: Divergence, waits: list[Wait]) -> list[Finding]:
     odd, reference = case.job.ops[d.odd_row], case.job.ops[d.reference_row]
     call = case.job.ops[d.calls[0]] if d.shape in (Shape.SKIPPED, Shape.ADDED) else odd
-    findings = [replace(entry(case, _what(case, d, odd, reference), odd, reference), detail=shown(call.frames))]
+    findings = [
+        replace(entry(case, _what(case, d, odd, reference), odd, reference), detail=shown(case.frames_of(call)))
+    ]
     findings += _truncations(case) if d.shape is Shape.OTHER_SPLITS else []
     if d.parted_at and at(odd.frames) and at(reference.frames) and at(odd.frames) != at(reference.frames):
         text = f"{ranks_text(d.odd)} went on{at(odd.frames)}, the rest{at(reference.frames)}"

@@ -12,8 +12,9 @@ def describe(pid: int, started_ticks: int | None) -> dict[str, Any]:
     """State and wait channel of a process; `gone` where it is no longer there."""
     told = process.stat(pid)
     if told is None or (started_ticks is not None and told.started_ticks != started_ticks):
-        return {"state": "gone", "wait_channel": None}
-    return {"state": told.state, "wait_channel": process.wait_channel(pid)}
+        return {"state": "gone", "wait_channel": None, "syscall": None, "syscall_file": None}
+    call, file = process.system_call(pid)
+    return {"state": told.state, "wait_channel": process.wait_channel(pid), "syscall": call, "syscall_file": file}
 
 
 def memory_events(pid: int) -> Path | None:

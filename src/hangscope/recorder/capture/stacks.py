@@ -11,21 +11,29 @@ import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Collection
+from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
 
 from hangscope.recorder import process, rights
 from hangscope.recorder.part import Part
 from hangscope.recorder.server import ask
-from hangscope.recorder.workers import Worker
+from hangscope.recorder.workers import Worker, is_python
 
 ANSWER_S = 2.0
 PY_SPY_S = 6.0
+NATIVE_S = 4.0
+CHILDREN_S = 3.0
+MOST_CHILDREN = 32
 SIGNAL_S = 1.5
 
 
-def sample(part: Part, worker: Worker, number: int) -> bool | None:
-    """Save the stacks as sample `number`. Returns whether Python itself answered; None where that cannot be told."""
+def sample(part: Part, worker: Worker, number: int, *, native: bool = False) -> bool | None:
+    """Save the stacks as sample `number`. Returns whether Python itself answered; None where that cannot be told.
+
+    `native`: with the frames of C and C++, which tell a rank that waits for its GPU from one whose code holds the GIL.
+    """
     answered: bool | None = None
     reasons: list[str] = []
     text = by = None
@@ -37,7 +45,7 @@ def sample(part: Part, worker: Worker, number: int) -> bool | None:
         else:
             reasons.append(f"worker server: {answer.error or answer.status}")
     if text is None:
-        text, why = _py_spy(worker.pid)
+        text, why = _py_spy(worker.pid, native=native)
         by = "py-spy"
         if text is None:
             reasons.append(f"py-spy: {why}")
@@ -50,10 +58,34 @@ def sample(part: Part, worker: Worker, number: int) -> bool | None:
         part.gap(f"stacks of rank {worker.rank}", "; ".join(reasons), worker.rank)
         return answered
     part.filled(f"stacks of rank {worker.rank}", worker.rank)
-    at = datetime.now(timezone.utc).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-    head = f"# hangscope stacks rank={worker.rank} pid={worker.pid} sample={number} by={by} at={at}\n"
+    head = f"# hangscope stacks rank={worker.rank} pid={worker.pid} sample={number} by={by} at={_now()}\n"
     part.write(f"stacks/rank_{worker.rank}.{number}.txt", head + text, rank=worker.rank)
     return answered
+
+
+def children(part: Part, worker: Worker, number: int, ranks: Collection[int]) -> None:
+    """Save the stacks of the processes that a rank started: its wait for one of them may be the whole story.
+
+    From outside, or by the handler that a forked process has from its parent. `ranks` are the pids of the ranks.
+    """
+    found: list[str] = []
+    until = time.monotonic() + CHILDREN_S
+    below = [pid for pid, _ in process.descendants(worker.pid) if pid not in ranks and is_python(pid)]
+    for pid in below[:MOST_CHILDREN]:
+        if time.monotonic() > until:
+            break
+        text, by = _py_spy(pid)[0], "py-spy"
+        if text is None:
+            text, by = _signal(replace(worker, pid=pid))[0], "faulthandler"
+        if text is not None:
+            head = f"# hangscope stacks rank={worker.rank} pid={pid} parent={worker.pid} sample={number} by={by}"
+            found.append(f"{head} at={_now()}\n{text}")
+    if found:
+        part.write(f"stacks/rank_{worker.rank}.{number}.children.txt", "\n".join(found), rank=worker.rank)
+
+
+def _now() -> str:
+    return datetime.now(timezone.utc).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def next_number(part: Part) -> int:
@@ -72,26 +104,33 @@ def py_spy() -> str | None:
     return shutil.which("py-spy") or (str(beside) if beside.exists() else None)
 
 
-def _py_spy(pid: int) -> tuple[str | None, str]:
+def _py_spy(pid: int, *, native: bool = False) -> tuple[str | None, str]:
     program = py_spy()
     if program is None:
         return None, "not installed"
-    try:
-        # Not blocking: the process is never stopped, at the price of a stack that may be torn while it runs.
-        done = subprocess.run(
-            [program, "dump", "--nonblocking", "--pid", str(pid)],
-            capture_output=True,
-            text=True,
-            timeout=PY_SPY_S,
-            start_new_session=True,
-        )
-    except subprocess.TimeoutExpired:
-        return None, f"no answer within {PY_SPY_S:g} s"
-    except OSError as error:
-        return None, error.strerror or str(error)
-    if done.returncode != 0 or "Thread" not in done.stdout:
-        return None, (done.stderr.strip().splitlines() or ["no stack"])[0]
-    return done.stdout, ""
+    # Not blocking: the process is never stopped, at the price of a stack that may be torn while it runs. Native frames
+    # need it stopped for a moment, and are asked for only where nothing in it answers anyway.
+    ways = [["--native"]] if native else []
+    why = ""
+    for way in [*ways, ["--nonblocking"]]:
+        try:
+            done = subprocess.run(
+                [program, "dump", *way, "--full-filenames", "--pid", str(pid)],
+                capture_output=True,
+                text=True,
+                errors="replace",
+                timeout=NATIVE_S if "--native" in way else PY_SPY_S,
+                start_new_session=True,
+            )
+        except subprocess.TimeoutExpired as late:
+            why = f"no answer within {late.timeout:g} s"
+            continue
+        except OSError as error:
+            return None, error.strerror or str(error)
+        if done.returncode == 0 and "Thread" in done.stdout:
+            return done.stdout, ""
+        why = (done.stderr.strip().splitlines() or ["no stack"])[0]
+    return None, why
 
 
 def _signal(worker: Worker) -> tuple[str | None, str]:
