@@ -589,6 +589,20 @@ class ThreadStack:
 
 
 @dataclass(frozen=True, slots=True)
+class CallSite:
+    """From where a rank made a call while all was well: what it most likely calls from there in a hang, too.
+
+    A call is (the group's name, the operation, the sizes of its inputs); `before` are the two calls before it.
+    """
+
+    rank: int
+    call: tuple[str, str, str]
+    before: tuple[tuple[str, str, str], ...]
+    frames: tuple[Frame, ...]
+    source: Source
+
+
+@dataclass(frozen=True, slots=True)
 class KernelMessage:
     """A line of the kernel's log that matters. `kind`: "oom", "xid", "link", "nic", "other"."""
 
@@ -842,6 +856,8 @@ class Facts:
     communicators: tuple[Communicator, ...] = ()
     ras: tuple[RasReport, ...] = ()
     stacks: tuple[ThreadStack, ...] = ()
+    sites: tuple[CallSite, ...] = ()
+    """What was learnt of the calls in the steps before."""
     kernel: tuple[KernelMessage, ...] = ()
     counters: tuple[CounterChange, ...] = ()
     recorder_off: tuple[Source, ...] = ()

@@ -6,6 +6,7 @@ from functools import cached_property
 
 import numpy as np
 
+from hangscope.callsites import CallSites
 from hangscope.diagnosis.accusation import Doubt
 from hangscope.diagnosis.ages import IN_FLIGHT_S, hang_of
 from hangscope.diagnosis.align import align, members_not_recorded
@@ -39,7 +40,7 @@ class Case:
         self.waits = Waits(self.progress)
         self.liveness = Liveness(self.job)
         self.hang = hang_of(self.alignment, self.waits, self.liveness.lost)
-        self.stacks = Stacks(self.job)
+        self.stacks, self.sites = Stacks(self.job), CallSites(self.job)
 
     @cached_property
     def stragglers(self) -> Stragglers:
@@ -193,7 +194,7 @@ class Case:
         members = tuple(states) if wait.point_to_point or group.members is None else group.members
         report = next((u.report for u in wait.inside if u.report), None)
         frames = report.frames if report else self._frames_in_call(wait)
-        call, frames = (seq, name, *size_and_types(sample)), sample.frames if sample else frames
+        call, frames = (seq, name, *size_and_types(sample)), self.frames_of(sample) if sample else frames
         return OperationInFlight(self.names.group(wait.group), members, *call, states, frames)
 
     def _states(self, wait: Wait) -> dict[int, str]:
@@ -238,8 +239,8 @@ class Case:
             states[rank] = "not launched" if known and known.own_record else "unknown"
         call = ops[d.calls[0]] if d.shape is Shape.SKIPPED and d.calls else ops[d.reference_row]
         members = group.members or tuple(sorted(states))
-        about = (d.seq, call.name, *size_and_types(call))
-        return OperationInFlight(self.names.group(d.group), members, *about, dict(sorted(states.items())), call.frames)
+        about, frames = (d.seq, call.name, *size_and_types(call)), self.frames_of(call)
+        return OperationInFlight(self.names.group(d.group), members, *about, dict(sorted(states.items())), frames)
 
 
 def size_and_types(call: Operation | None) -> tuple[int | None, tuple[str, ...]]:

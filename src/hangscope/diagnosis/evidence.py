@@ -45,7 +45,10 @@ def who_waits(case: Case, wait: Wait, accused: Collection[int] = ()) -> Finding:
     operation = case.progress.operation(unit)
     text = f"{ranks_text(waiters)} {verb(waiters, 'is', 'are')} inside {case.names.wait_in_group(wait)}"
     source = case.source(unit.rank, operation) or ((unit.report.source,) if unit.report else ())
-    return Finding(text, source, shown(operation.frames) if operation else ())
+    frames, learnt = (case.frames_of(operation), case.sites.frames(operation)) if operation else ((), ())
+    if at(learnt) and not frames:
+        text, frames = f"{text}, called{at(learnt)} (as in the steps before)", learnt
+    return Finding(text, source, shown(frames))
 
 
 def printed(error: PythonError) -> Finding:

@@ -12,8 +12,8 @@ from typing import Any
 
 from hangscope.errors import DamagedError
 from hangscope.incident.layout import MANIFEST
-from hangscope.model import BlackBox, Gap, Source
-from hangscope.reader import archives, blackbox, counters, dumps, files, history, pickles, ras, rosters, workers
+from hangscope.model import BlackBox, CallSite, Gap, Source
+from hangscope.reader import archives, blackbox, counters, dumps, files, history, pickles, ras, rosters, sites, workers
 from hangscope.reader.files import Found
 from hangscope.reader.limits import DEFAULT as LIMITS
 from hangscope.reader.ranks import rank_from_name
@@ -43,6 +43,7 @@ class Evidence:
     """(torchrun's error file, its name, its node, its path)."""
     snapshots: list[counters.Snapshot] = field(default_factory=list)
     boxes: list[BlackBox] = field(default_factory=list)
+    sites: list[CallSite] = field(default_factory=list)
     gaps: list[Gap] = field(default_factory=list)
     paths: dict[str, tuple[str, ...]] = field(default_factory=dict)
     """Shown name of a dump → its path, for the directories it lies in."""
@@ -354,6 +355,8 @@ def _read_json(item: Found, node: str | None, evidence: Evidence) -> bool:
             return True  # a truth or an earlier verdict is no evidence; manifests were read before
         if schema.startswith("hangscope.node/"):
             evidence.nodes.append(rosters.read_node(value, item.file))
+        elif schema.startswith("hangscope.sites/"):
+            evidence.sites.extend(sites.read(value, item.file))
         elif counters.is_snapshot(value):
             evidence.snapshots.append(counters.read(value, item.file, node))
         elif rosters.is_error_file(value):

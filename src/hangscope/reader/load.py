@@ -190,6 +190,7 @@ def _facts(
         communicators=tuple(comms),
         ras=tuple(reports),
         stacks=tuple(stacks),
+        sites=tuple(evidence.sites),
         kernel=tuple(kernel),
         counters=tuple(counters.changes(evidence.snapshots)),
         recorder_off=_recorder_off(texts, assembled),

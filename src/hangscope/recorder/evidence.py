@@ -146,9 +146,11 @@ class Capture:
             return
         if rank.python_answers is False:
             rank.server_answers = ask(rank.worker.socket or "", "ping", 1.0).ok
-            stacks.sample(self.part, _without_server(rank), number)  # the first question to its Python is still open
+            # The first question to its Python is still open.
+            stacks.sample(self.part, _without_server(rank), number, native=True)
         else:
             self._stacks(rank, number)
+        stacks.children(self.part, rank.worker, number, {each.worker.pid for each in self.ranks})
 
     def _complete_groups(self, rank: Rank, backend: str) -> None:
         """Put the members of the groups into a dump whose recorder does not know them."""
@@ -167,6 +169,9 @@ class Capture:
     def _last_answers(self) -> None:
         for rank in self.ranks:
             logs.save_error_file(self.part, rank.number, rank.error_file, rank.rights)
+            learnt = None if self.part.has(f"sites/rank_{rank.number}.json") else rank.sites.file(rank.number)
+            if learnt is not None:
+                self.part.write_json(f"sites/rank_{rank.number}.json", learnt, rank=rank.number)
             if any(self.part.has(f"dumps/{name}_rank_{rank.number}.{end}") for name, end in _DUMPS):
                 continue
             text = rank.last_answer() if rank.ended or rank.server_answers is False else None
@@ -295,7 +300,8 @@ class Capture:
             return before
         if row["ended_at"] > self._begun_at + LAST_WORDS_S:
             return {**before, "later": end}
-        return {**before, **end, "state": "gone", "wait_channel": None, "oom_kills": row["oom_kills"]}
+        gone = {"state": "gone", "wait_channel": None, "syscall": None, "syscall_file": None}
+        return {**before, **end, **gone, "oom_kills": row["oom_kills"]}
 
     def _gpu_of(self, rank: Rank, using: dict[int, str]) -> str | None:
         return using.get(rank.worker.pid) or gpu.by_order(self.node.gpus, rank.visible_gpus, rank.worker.local_rank)

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from hangscope.recorder import process, workers
+from hangscope.recorder import process, sites, workers
 from hangscope.recorder.capture import flight
 from hangscope.recorder.progress import slowest
 from hangscope.recorder.ranks import Rank
@@ -26,7 +26,11 @@ SCAN_S = 10.0
 COMPANION_S = 20.0
 """A process with RANK in its environment that has not registered after this long has no companion."""
 GROUPS_S = 30.0
-_KEYS = (("nccl",), ("python",), ("waits",), ("full", "nccl"), ("full", "gloo"), ("full", "nccl2"))
+_BACKENDS = ("nccl", "gloo", "nccl2")
+_KEYS = (
+    *(("nccl",), ("python",), ("waits",)),
+    *((what, backend) for what in ("full", "sites") for backend in _BACKENDS),
+)
 
 
 class Polling:
@@ -82,6 +86,7 @@ class Polling:
             self._next_discovery = now + (LONGEST_POLL_S if self._all_there() else 0.0)
         self._ask(now)
         self._confirm(now)
+        self._learn_sites(now)
         cost = (time.thread_time() - begun) / max(1, len(self.ranks))
         self._cost += 0.2 * (cost - self._cost)
         self.interval = min(LONGEST_POLL_S, max(POLL_S, self._cost / DUTY))
@@ -169,6 +174,21 @@ class Polling:
         if asked:
             self._take(self._asker.wait(2.0))
 
+    def _learn_sites(self, now: float) -> None:
+        """Now and then ask one rank that moves from where it calls: its answer needs the GIL, so not in a hang."""
+        for rank in self.ranks.values():
+            socket, before = rank.worker.socket, rank.seen_at
+            rank.seen_at = rank.progress.signature()
+            moves = bool(before) and rank.seen_at != before
+            if rank.ended or socket is None or not moves or not rank.has_symbols:
+                continue
+            rank.sites.due = rank.sites.due if rank.sites.due is not None else now + sites.FIRST_S
+            if now >= rank.sites.due:
+                rank.sites.due = now + sites.NEXT_S
+                for backend, question in sites.questions(rank.worker):
+                    self._asker.ask(("sites", backend, rank.number), socket, question)
+                return
+
     def _take(self, answers: list[tuple[Any, Answer]]) -> None:
         for key, answer in answers:
             if key[0] == "who":
@@ -181,6 +201,9 @@ class Polling:
                 rank.python_answers = True
             if answer.status is not None:
                 rank.server_answers = True
+            if key[0] == "sites":
+                rank.sites.take(key[1], answer.body if answer.ok else b"", time.monotonic())
+                continue
             value = json_object(answer)
             if value is None:
                 continue

@@ -13,6 +13,7 @@ from hangscope.recorder.capture import logs, processes
 from hangscope.recorder.process import Watched
 from hangscope.recorder.progress import Progress
 from hangscope.recorder.rights import Rights
+from hangscope.recorder.sites import Sites
 from hangscope.recorder.workers import Worker
 
 
@@ -41,6 +42,11 @@ class Rank:
     output: list[Path] = field(default_factory=list)
     rights: Rights = field(default_factory=Rights)
     """What it names is opened with its own rights."""
+    sites: Sites = field(default_factory=Sites)
+    has_symbols: bool = False
+    """Whether a dump with stacks costs it no import."""
+    seen_at: tuple[Any, ...] = ()
+    """How far it was when it was last asked for one, or would have been."""
 
     @classmethod
     def of(cls, worker: Worker) -> Rank:
@@ -87,7 +93,7 @@ class Rank:
     def row(self, gpu: str | None) -> dict[str, Any]:
         """This rank's line of node.json, as things are now."""
         self.note_status()
-        gone = {"state": "gone", "wait_channel": None}
+        gone = {"state": "gone", "wait_channel": None, "syscall": None, "syscall_file": None}
         return {
             "rank": self.number,
             "local_rank": self.worker.local_rank,
@@ -106,6 +112,7 @@ class Rank:
 
     def take_progress(self, answer: dict[str, Any], now: float) -> None:
         """An answer of the companion's own handler."""
+        self.has_symbols = answer.get("symbols") is True
         if isinstance(answer.get("groups"), list):
             self.groups = [group for group in answer["groups"] if isinstance(group, dict)]
         status = answer.get("status")

@@ -6,7 +6,7 @@ from hangscope.codelines import at, line, spot, user_frame
 from hangscope.diagnosis.accusation import Accusation, Accused, Shown
 from hangscope.diagnosis.case import Case
 from hangscope.diagnosis.liveness import How, Is, Life, ending
-from hangscope.diagnosis.wording.lines import lead, stands_at
+from hangscope.diagnosis.wording.lines import called, lead, stands_at
 from hangscope.diagnosis.wording.others import COLLECT, SWITCH_ON, Words, did
 from hangscope.diagnosis.words import ranks_text
 from hangscope.words import first_line, plural, sentence, verb
@@ -24,8 +24,8 @@ _LIFE = {
     How.OUT_OF_MEMORY: ("was killed by the kernel: out of memory", "were killed by the kernel: out of memory"),
     How.STOPPED: ("is stopped (state T)", "are stopped (state T)"),
     How.SLEEPS: ("is in uninterruptible sleep", "are in uninterruptible sleep"),
-    How.HOLDS_GIL: ("holds the GIL", "hold the GIL"),
-    How.GIL_HELD: ("holds the GIL", "hold the GIL"),
+    How.HOLDS_GIL: ("holds the GIL", "hold their GIL"),
+    How.GIL_HELD: ("holds the GIL", "hold their GIL"),
     How.ANSWERS_NOTHING: ("exists, but answers nothing", "exist, but answer nothing"),
     How.LOST_BY_PEERS: ("left no dump, and its peers lost their connection to it before anyone timed out",) * 2,
     How.REACTED_TO_NOTHING: ("reacted to nothing, and no peer lost its connection to it",) * 2,
@@ -72,9 +72,9 @@ def _did(case: Case, alike: Sequence[Accused]) -> str:
     if life is not None and life.how is How.IN_CUDA:
         where = case.stacks.where(ranks[0])
         return f"{what}, in {spot(where.frame)}" if where is not None and len(ranks) == 1 else what
-    after = user_frame(last.frames) if last is not None and alike[0].kind == "absent" else None
-    if after is not None and len(ranks) == 1 and not stands_at(case, ranks[0]):
-        return f"{what} after its call in {spot(after)}"
+    after = called(case, last) if last is not None and alike[0].kind in ("absent", "frozen") else ""
+    if after and len(ranks) == 1 and not stands_at(case, ranks[0]):
+        return f"{what} after its call{after}"
     return lead(case, ranks, what)
 
 

@@ -22,7 +22,7 @@ def calls_differ(case: Case, a: Accusation) -> Words:
     who, lead = ranks_text(d.odd), case.names.ranks(d.odd)
     if d.tied:
         who = lead = f"the two sides of {where}" if len(d.odd) > 2 else f"rank {odd.rank}"
-    steps = [_step(d, odd, reference)]
+    steps = [_step(case, d, odd, reference)]
     if any(case.liveness.error(rank) is not None for rank in d.odd):
         steps.append("an exception caught on one rank must not skip a collective: re-raise it, or vote on it first")
     if not a.hang:
@@ -62,8 +62,8 @@ def _count(d: Divergence, first: str) -> str:
     return f"made one call too many: {first}" if count == 1 else f"made {count} calls too many, from {first} on"
 
 
-def _step(d: Divergence, odd: Operation, reference: Operation) -> str:
-    names, own, theirs = ranks_text(d.odd), at(odd.frames), at(reference.frames)
+def _step(case: Case, d: Divergence, odd: Operation, reference: Operation) -> str:
+    names, own, theirs = ranks_text(d.odd), at(case.frames_of(odd)), at(case.frames_of(reference))
     mine = f"; {names} {verb(d.odd, 'was', 'were')}{own}" if own and own != theirs else ""
     if d.shape is Shape.SKIPPED:
         return f"code: find the branch that keeps {names} from the call{theirs}{mine}"

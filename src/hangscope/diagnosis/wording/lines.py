@@ -42,7 +42,9 @@ def led(case: Case, a: Accusation, what: str) -> str:
 
 def called(case: Case, call: Operation) -> str:
     """`` in average (train.py:88)``, for the end of a phrase; empty where nothing tells from where a call was made."""
-    frame = user_frame(case.frames_of(call))
+    frame, learnt = user_frame(case.frames_of(call)), user_frame(case.sites.frames(call))
+    if frame is None and learnt is not None:
+        return f" in {spot(learnt, ', as in the steps before')}"
     return f" in {spot(frame)}" if frame is not None else ""
 
 

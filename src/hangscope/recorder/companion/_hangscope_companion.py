@@ -169,6 +169,7 @@ def _start_server(directory):
     register = getattr(module, "_register_handler", None)  # 2.10
     if register is not None:
         register("hangscope_progress", _progress)
+        register("hangscope_sites", _sites)
     names = getattr(module, "_get_handler_names", None)
     _State.registration["handlers"] = sorted(names()) if names is not None else []
 
@@ -249,7 +250,7 @@ def _progress(request, response):
 
     Runs on a thread of the server, with the GIL. It imports nothing: another thread may be importing.
     """
-    answer = {"rank": None, "world_size": None}
+    answer = {"rank": None, "world_size": None, "symbols": _has_symbols()}
     distributed = sys.modules.get("torch.distributed.distributed_c10d")
     world = getattr(distributed, "_world", None)
     default = getattr(world, "default_pg", None)
@@ -269,6 +270,24 @@ def _progress(request, response):
             status = {"gloo": json.loads(dump(includeCollectives=False).decode())["pg_status"]}
     answer["status"] = status
     response.set_content(json.dumps(answer), "application/json")
+    response.set_status(200)
+
+
+def _has_symbols():
+    """Whether a dump with stacks costs milliseconds: the first one would import all of this (torch 2.11 to 2.13)."""
+    return "torch._dynamo" in sys.modules or "torch._inductor" in sys.modules
+
+
+def _sites(request, response):
+    """A dump with stacks of a recorder whose own handler gives none, for the agent to learn calls from."""
+    dump = getattr(sys.modules.get("torch._C._distributed_c10d"), "_dump_fr_trace", None)
+    body = b""
+    if dump is not None and _has_symbols():
+        try:
+            body = dump(backend=request.get_param("backend") or "gloo")  # 2.15
+        except TypeError:
+            body = dump()
+    response.set_content(body, "application/octet-stream")
     response.set_status(200)
 
 
