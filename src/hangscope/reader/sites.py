@@ -20,14 +20,16 @@ _Call = tuple[str, str, str]
 
 def read(value: Mapping[str, Any], file: str) -> list[CallSite]:
     """The rows that say what they should. A place from which calls of several lines come names none of them."""
-    rank, rows = rank_number(value.get("rank")), value.get("sites")
-    if value.get("schema") != SCHEMA or rank is None or not isinstance(rows, list):
+    rank, rows, stacks = rank_number(value.get("rank")), value.get("sites"), value.get("stacks")
+    if value.get("schema") != SCHEMA or rank is None or not isinstance(rows, list) or not isinstance(stacks, list):
         return []
+    table = [_frames(stack) for stack in stacks[:_MOST_SITES]]
     found: list[CallSite] = []
     for index, row in enumerate(rows[:_MOST_SITES]):
         if not isinstance(row, Mapping) or row.get("lines") != 1:
             continue
-        call, before, frames = _call(row.get("call")), row.get("before"), _frames(row.get("frames"))
+        call, before, number = _call(row.get("call")), row.get("before"), rank_number(row.get("stack"))
+        frames = table[number] if number is not None and number < len(table) else ()
         calls = [_call(each) for each in before[-_BEFORE:]] if isinstance(before, list) else [None]
         if call is not None and frames and None not in calls:
             known = tuple(each for each in calls if each is not None)

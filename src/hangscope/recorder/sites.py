@@ -23,13 +23,14 @@ LONGEST_S = 900.0
 MOST_BYTES = 8 << 20
 MOST_ENTRIES = 20_000
 MOST_SITES = 1_000
-_FRAMES = 12
+_FRAMES = 64
 _TEXT = 500
 _BEFORE = 2
 
 Call = tuple[str, str, str]
 """The group's name, the operation's as the recorder has it, the sizes."""
 Key = tuple[Call, tuple[Call, ...]]
+Stack = tuple[tuple[str, str, int], ...]
 
 
 def questions(worker: Worker) -> Iterator[tuple[str, str]]:
@@ -60,12 +61,15 @@ class Sites:
     def file(self, rank: int) -> dict[str, Any] | None:
         """What goes into the incident; None where nothing was learnt. Newer answers win."""
         rows: list[dict[str, Any]] = []
+        stacks: dict[Stack, int] = {}
         for backend, bodies in list(self._answers.items()):
             found: dict[Key, dict[str, Any]] = {}
             for body in bodies:
                 found.update(_sites(_entries(body)))
-            rows += [{"backend": backend, **row} for row in list(found.values())[-MOST_SITES:]]
-        return {"schema": SCHEMA, "rank": rank, "sites": rows} if rows else None
+            for row in list(found.values())[-MOST_SITES:]:
+                number = stacks.setdefault(row.pop("frames"), len(stacks))
+                rows.append({"backend": backend, **row, "stack": number})
+        return {"schema": SCHEMA, "rank": rank, "stacks": list(stacks), "sites": rows} if rows else None
 
 
 # In Python and not in C: there a pickle's own numbers decide how much memory is taken.
@@ -116,11 +120,13 @@ def _sizes(entry: Mapping[str, Any]) -> str:
     return ",".join("x".join(str(size) for size in shape[:8]) for shape in shapes[:64])[:_TEXT]
 
 
-def _frames(entry: Mapping[str, Any]) -> list[list[Any]]:
-    """[function, file, line], innermost first."""
+def _frames(entry: Mapping[str, Any]) -> Stack:
+    """(function, file, line), innermost first."""
     frames = entry.get("frames")
     rows = [frame for frame in frames if isinstance(frame, dict)] if isinstance(frames, list) else []
-    return [[str(f.get("name"))[:_TEXT], str(f.get("filename"))[-_TEXT:], _line(f.get("line"))] for f in rows[:_FRAMES]]
+    return tuple(
+        (str(f.get("name"))[:_TEXT], str(f.get("filename"))[-_TEXT:], _line(f.get("line"))) for f in rows[:_FRAMES]
+    )
 
 
 def _line(value: Any) -> int:
