@@ -10,6 +10,7 @@ from hangscope.model import Gap, Job
 from hangscope.report.page.texts import LONG, SHORT, code_line, shown, source_text
 from hangscope.report.strip import direct, title
 from hangscope.report.text import clock, iso, members, own_frame
+from hangscope.threads import Stacks
 from hangscope.words import duration, plural, ranges, rank_list, size
 
 _CULPRITS = 4
@@ -126,19 +127,18 @@ def _who(culprits: Sequence[Culprit]) -> Iterator[tuple[str, str]]:
 
 
 def _culprit_line(d: Diagnosis, job: Job) -> str:
-    """The culprit's own line, from the newest stack of its main thread."""
+    """The culprit's own line, from the newest stack of the thread that trains."""
     accused = {culprit.rank for culprit in d.culprits}
-    stacks = [s for s in job.facts.stacks if s.rank in accused and s.main and s.frames]
-    if not stacks:
+    stacks = Stacks(job)
+    places = {rank: where for rank in sorted(accused) if (where := stacks.where(rank)) is not None}
+    if not places:
         raised = [e for e in job.facts.errors if e.rank in accused and e.frames and not e.consequence]
         last = own_frame(tuple(reversed(raised[0].frames))) if raised else None
         return "" if last is None else f"{code_line(last)} in {_short(last.name)} (raised {_short(raised[0].type)})"
-    newest = max(stacks, key=lambda s: (-(s.rank or 0), s.sample))
-    frame = own_frame(newest.frames)
-    if frame is None:
-        return ""
-    which = f" (rank {newest.rank})" if len(accused) > 1 else ""
-    return f"{code_line(frame)} in {_short(frame.name)}{which}"
+    rank, where = next(iter(places.items()))
+    which = f" (rank {rank})" if len(accused) > 1 else ""
+    which += f" (worker process {where.stack.pid})" if where.stack.child else ""
+    return f"{code_line(where.frame)} in {_short(where.frame.name)}{which}"
 
 
 def _end(end: LinkEnd) -> str:

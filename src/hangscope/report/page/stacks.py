@@ -11,6 +11,7 @@ from hangscope.diagnosis.verdict import Diagnosis
 from hangscope.model import Frame, Job, State
 from hangscope.report.page.moments import Moments
 from hangscope.report.page.texts import SHORT, code_line, shown, source_text
+from hangscope.threads import Stacks, thread_name
 from hangscope.words import is_own_code
 
 _FRAMES = 40
@@ -88,16 +89,14 @@ def _where_they_are(diagnosis: Diagnosis, job: Job) -> Pair:
 
 
 def _mains(job: Job, diagnosis: Diagnosis) -> dict[int, Stack]:
-    """The newest stack of every rank's main thread."""
-    found: dict[int, tuple[int, Stack]] = {}
-    for stack in job.facts.stacks:
-        if stack.rank is None or not stack.main or not stack.frames:
-            continue
-        said = "main thread"
-        if stack.rank not in found or stack.sample >= found[stack.rank][0]:
-            source = source_text(stack.source, diagnosis.inputs)
-            found[stack.rank] = (stack.sample, (stack.frames, said, source))
-    return {rank: value for rank, (_, value) in found.items()}
+    """The newest stack of the thread that trains, of every rank."""
+    stacks = Stacks(job)
+    mine = stacks.of_all(sorted({s.rank for s in job.facts.stacks if s.rank is not None}))
+    return {
+        rank: (stack.frames, thread_name(stack), source_text(stack.source, diagnosis.inputs))
+        for rank, stack in mine.items()
+        if stack.frames
+    }
 
 
 def _last_call(job: Job, rank: int) -> Stack | None:
