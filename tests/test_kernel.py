@@ -154,16 +154,17 @@ def test_captured_messages_need_no_kernel_stamp(tmp_path: Path) -> None:
 
 
 def test_counters_are_differences_between_start_and_stall(tmp_path: Path) -> None:
-    """Only what rose between the two snapshots is told; what fell was reset and says nothing."""
+    """Only what changed between the two snapshots counts; what fell was reset or wrapped, and rose by what it has."""
     node = incident(tmp_path)
     before = {"mlx5_0/1/link_downed": 3, "mlx5_0/1/symbol_error": 5, "eth0//carrier_changes": 2, "mlx5_1/1/wrapped": 9}
     after = {"mlx5_0/1/link_downed": 4, "mlx5_0/1/symbol_error": 5, "eth0//carrier_changes": 4, "mlx5_1/1/wrapped": 1}
     (node / "counters/stall.json").write_text(json.dumps({"at": "2026-11-15T02:30:00Z", "counters": after}))
     (node / "counters/start.json").write_text(json.dumps({"at": "2026-11-15T02:00:00Z", "counters": before}))
-    found = {(c.node, c.device, c.port, c.counter): (c.before, c.after) for c in load([tmp_path]).facts.counters}
+    found = {(c.node, c.device, c.port, c.counter): (c.rise, c.reset) for c in load([tmp_path]).facts.counters}
     assert found == {
-        ("gpu-a017", "mlx5_0", 1, "link_downed"): (3, 4),
-        ("gpu-a017", "eth0", None, "carrier_changes"): (2, 4),
+        ("gpu-a017", "mlx5_0", 1, "link_downed"): (1, False),
+        ("gpu-a017", "eth0", None, "carrier_changes"): (2, False),
+        ("gpu-a017", "mlx5_1", 1, "wrapped"): (1, True),
     }
 
 
@@ -173,4 +174,7 @@ def test_one_snapshot_alone_says_nothing(tmp_path: Path) -> None:
     (node / "counters/stall.json").write_text(
         '{"at": "2026-11-15T02:30:00Z", "counters": {"mlx5_0/1/link_downed": 900}}'
     )
-    assert load([tmp_path]).facts.counters == ()
+    job = load([tmp_path])
+    assert job.facts.counters == ()
+    assert [gap.node for gap in job.gaps if "counters" in gap.what] == ["gpu-a017"]
+    assert [(str(port), port.sampled) for port in job.facts.ports] == [("mlx5_0:1", False)]

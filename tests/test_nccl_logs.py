@@ -11,7 +11,8 @@ import pytest
 from hangscope.reader import facts, nccl_facts
 from hangscope.reader.identity import identify, merge_nccl
 from hangscope.reader.load import load
-from hangscope.reader.nccl_logs import Process, bus_id, comm_id, split_devices
+from hangscope.reader.nccl_devices import split_devices
+from hangscope.reader.nccl_logs import Process, bus_id, comm_id
 from hangscope.reader.nccl_warnings import address_host, read_warning
 from hangscope.reader.texts import TextFile
 
@@ -173,18 +174,66 @@ def test_channel_lines_name_both_ends_and_the_device(line: str) -> None:
 )
 def test_device_list_in_every_wording(listed: str, devices: list[tuple[int, str]]) -> None:
     """Plain, fused and rail-aware lists of adapters give index and name with port."""
-    assert split_devices(listed) == devices
+    found = [(index, "+".join(f"{part.name}:{part.port}" for part in parts)) for index, parts in split_devices(listed)]
+    assert found == devices
 
 
-def test_virtual_device_has_its_own_name() -> None:
-    """A fused device that is made later is found under its new index."""
+def test_a_virtual_device_is_its_adapters_with_their_ports() -> None:
+    """A fused device that is made later is found under its new index, and its ports in the list of adapters."""
     text = (
         f"{P}NET/IB : Using [0]mlx5_0:1/IB [1]mlx5_1:1/IB [RO]; OOB eth0:10.0.0.1<0>\n"
         f"{P}NET/IB : Made virtual device [8] name=mlx5_0+mlx5_1 speed=800000 ndevs=2\n"
         f"{P}{INIT_LINES['2.23'].format('START')}\n{P}Channel 00/0 : 3[3] -> 12[4] [send] via NET/IB/8/GDRDMA\n"
     )
     found = process(text)
-    assert found.device(found.comms[0].channels[0]) == "mlx5_0+mlx5_1"
+    assert found.device(found.comms[0].channels[0]) == "mlx5_0:1+mlx5_1:1"
+
+
+@pytest.mark.parametrize(
+    ("listed", "name", "fused"),
+    [
+        ("[0]mlx4_0:1/IB [1]mlx4_0:2/IB", "mlx4_0+mlx4_0", "mlx4_0:1+mlx4_0:2"),
+        ("[0]mlx4_0:1/IB [1]mlx4_0:2/IB [2]mlx5_1:1/IB", "mlx4_0+mlx5_1", "mlx4_0+mlx5_1:1"),
+        ("[0]mlx5_7:1/IB", "mlx5_0+mlx5_1", "mlx5_0+mlx5_1"),
+    ],
+)
+def test_a_port_that_nothing_says_is_not_made_up(listed: str, name: str, fused: str) -> None:
+    """Both ports of one adapter can be fused; one of two is not known, nor that of an adapter that is not listed."""
+    text = (
+        f"{P}NET/IB : Using {listed} [RO]; OOB eth0:10.0.0.1<0>\n"
+        f"{P}NET/IB : Made virtual device [9] name={name} speed=80000 ndevs=2\n"
+        f"{P}{INIT_LINES['2.23'].format('START')}\n{P}Channel 00/0 : 3[3] -> 12[4] [send] via NET/IB/9/GDRDMA\n"
+    )
+    found = process(text)
+    assert found.device(found.comms[0].channels[0]) == fused
+
+
+QUEUE_PAIRS = {
+    "NET/IB: NCCL Dev 1 IbDev 1 Port 1 qpn 1337 mtu 5 LID 117": (117, None),
+    "NET/IB: NCCL Dev 1 IbDev 1 Port 1 qpn 1337 mtu 5 LID 117 subnet-prefix 254  FLID 0 fifoRkey=0x1 fifoLkey=0x2": (
+        117,
+        None,
+    ),
+    "NET/IB: NCCL MergedDev 9 IbDev 1 Port 1 qpn 8 mtu 3 GID 3 (0/605000AFFFF0000) fifoRkey=0x1 fifoLkey=0x2": (
+        None,
+        "::ffff:10.0.5.6",
+    ),
+    "NET/IB: IbDev 1 Port 1 qp_num 8 mtu 3 query_ece={supported=1} GID 3 (80FE/100000000000000)": (None, "fe80::1"),
+}
+
+
+@pytest.mark.parametrize("line", QUEUE_PAIRS)
+def test_a_queue_pair_names_what_the_fabric_calls_the_port(line: str) -> None:
+    """The LID, or the GID with the address in it, belongs to the port of NCCL's own index, in every wording."""
+    text = (
+        f"{P}NET/IB: [4] mlx5_1:uverbs4:1/RoCE provider=Mlx5 speed=400000 context=0x5 "
+        "pciPath=/sys/devices/pci0000:37/0000:37:01.0/0000:3b:00.0 ar=0\n"
+        f"{P}NET/IB : Using [0]mlx5_0:1/IB [1]mlx5_1:1/RoCE [RO]; OOB eth0:10.0.0.1<0>\n{P}{line}\n"
+    )
+    ports = {port.name: port for port in process(text).devices.ports}
+    assert (ports["mlx5_1"].lid, ports["mlx5_1"].gid) == QUEUE_PAIRS[line]
+    assert (ports["mlx5_1"].port, ports["mlx5_1"].layer, ports["mlx5_1"].pci) == (1, "RoCE", "0000:3b:00.0")
+    assert (ports["mlx5_0"].layer, ports["mlx5_0"].lid) == ("IB", None)
 
 
 def test_ring_and_trees_are_read() -> None:

@@ -510,6 +510,8 @@ class Edge:
     side: str
     """"send" or "receive": whose log says so."""
     source: Source
+    proxy: int | None = None
+    """The rank whose proxy sends for the sender, over its own device (PXN)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -619,7 +621,10 @@ class KernelMessage:
 
 @dataclass(frozen=True, slots=True)
 class CounterChange:
-    """How much one counter of one network port rose between the job's start and the stall."""
+    """How one counter of one network port changed between the job's start and the stall: by `rise`.
+
+    A counter that fell was reset, or has wrapped: `rise` is what it has counted since, the least that it can be.
+    """
 
     node: str
     device: str
@@ -628,6 +633,39 @@ class CounterChange:
     before: int
     after: int
     source: Source
+    seconds: float | None = None
+    """Between the two samples."""
+
+    @property
+    def reset(self) -> bool:
+        return self.after < self.before
+
+    @property
+    def rise(self) -> int:
+        return self.after if self.reset else self.after - self.before
+
+
+@dataclass(frozen=True, slots=True)
+class NetworkPort:
+    """One port of one node's network device: from NCCL's log, the recorder's inventory and the counters' samples.
+
+    `layer` is "IB" or "RoCE"; a network interface has none, and no port number. `sampled` says that its counters were
+    read at the start and at the stall: only then does it mean something that one of them did not rise.
+    """
+
+    node: str
+    device: str
+    port: int | None = None
+    layer: str | None = None
+    lid: int | None = None
+    gid: str | None = None
+    interface: str | None = None
+    pci: str | None = None
+    state: str | None = None
+    sampled: bool = False
+
+    def __str__(self) -> str:
+        return self.device if self.port is None else f"{self.device}:{self.port}"
 
 
 # ---- the black box: what NCCL's own transfers wait for -----------------------------------------------------------
@@ -860,6 +898,7 @@ class Facts:
     """What was learnt of the calls in the steps before."""
     kernel: tuple[KernelMessage, ...] = ()
     counters: tuple[CounterChange, ...] = ()
+    ports: tuple[NetworkPort, ...] = ()
     recorder_off: tuple[Source, ...] = ()
     """Log lines that say the flight recorder was disabled."""
     clean_exits: tuple[tuple[int, Source], ...] = ()

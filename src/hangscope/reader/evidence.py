@@ -13,7 +13,20 @@ from typing import Any
 from hangscope.errors import DamagedError
 from hangscope.incident.layout import MANIFEST
 from hangscope.model import BlackBox, CallSite, Gap, Source
-from hangscope.reader import archives, blackbox, counters, dumps, files, history, pickles, ras, rosters, sites, workers
+from hangscope.reader import (
+    archives,
+    blackbox,
+    counters,
+    dumps,
+    files,
+    history,
+    pickles,
+    ras,
+    rosters,
+    sites,
+    sysfs,
+    workers,
+)
 from hangscope.reader.files import Found
 from hangscope.reader.limits import DEFAULT as LIMITS
 from hangscope.reader.ranks import rank_from_name
@@ -42,6 +55,8 @@ class Evidence:
     errors: list[tuple[rosters.ErrorFile, str, str | None, tuple[str, ...]]] = field(default_factory=list)
     """(torchrun's error file, its name, its node, its path)."""
     snapshots: list[counters.Snapshot] = field(default_factory=list)
+    trees: dict[tuple[str, ...], sysfs.Tree] = field(default_factory=dict)
+    """Copies of /sys, by where they lie; each becomes a snapshot."""
     boxes: list[BlackBox] = field(default_factory=list)
     sites: list[CallSite] = field(default_factory=list)
     gaps: list[Gap] = field(default_factory=list)
@@ -83,6 +98,7 @@ def gather(paths: Sequence[str | Path], *, full: bool = False, progress: Progres
     for item in _with_content(found):
         _read(item, _directory_host(item.parts, directories), evidence)
     _read_waiting(evidence, full, progress)
+    evidence.snapshots.extend(tree.snapshot("/".join(parts)) for parts, tree in sorted(evidence.trees.items()))
     return evidence
 
 
@@ -230,6 +246,10 @@ def _directory_host(parts: tuple[str, ...], hosts: Mapping[tuple[str, ...], str]
 
 def _read(item: Found, node: str | None, evidence: Evidence) -> None:
     """Recognise one file and put what it says into the evidence. Files that are nothing known are passed over."""
+    copied = sysfs.place_of(item.parts) if item.size <= sysfs.MAX_BYTES else None
+    if copied is not None:
+        _read_sysfs(item, node, copied, evidence)
+        return
     if not item.size:
         _read_empty(item, node, evidence)
         return
@@ -256,6 +276,16 @@ def _read(item: Found, node: str | None, evidence: Evidence) -> None:
             evidence.looked_at.append(f"{item.file} (no text)")
     except OSError as error:
         evidence.gaps.append(Gap(f"file {item.file}", f"cannot be read: {error}", source=Source(item.file)))
+
+
+def _read_sysfs(
+    item: Found, node: str | None, place: tuple[tuple[str, ...], tuple[str, ...]], evidence: Evidence
+) -> None:
+    tree = evidence.trees.setdefault(place[0], sysfs.Tree(node, place[0]))
+    try:
+        sysfs.add(tree, place[1], item.head(sysfs.MAX_BYTES))
+    except OSError:
+        return  # some counters of a live tree cannot be read, and a copy of them has no bytes
 
 
 def _read_text(item: Found, node: str | None, evidence: Evidence) -> None:
@@ -358,7 +388,7 @@ def _read_json(item: Found, node: str | None, evidence: Evidence) -> bool:
         elif schema.startswith("hangscope.sites/"):
             evidence.sites.extend(sites.read(value, item.file))
         elif counters.is_snapshot(value):
-            evidence.snapshots.append(counters.read(value, item.file, node))
+            evidence.snapshots.append(counters.read(value, item.file, node, item.parts))
         elif rosters.is_error_file(value):
             evidence.errors.append((rosters.read_error_file(value, item.file), item.file, node, item.parts))
         elif rosters.is_roster(value):

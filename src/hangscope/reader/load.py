@@ -26,10 +26,11 @@ from hangscope.model import (
 )
 from hangscope.reader import blackbox, counters, dumps, facts, failure_facts, nccl_facts, nccl_logs, scopes
 from hangscope.reader.evidence import Evidence, Progress, gather
-from hangscope.reader.identity import Identity, identify, merge_nccl
+from hangscope.reader.identity import Identity, host_in_path, identify, merge_nccl
 from hangscope.reader.processes import merge_processes
 from hangscope.reader.restarts import newest_failures, newest_processes, newest_reports
 from hangscope.reader.texts import TextFile
+from hangscope.reader.values import short_name
 
 T = TypeVar("T")
 
@@ -175,6 +176,9 @@ def _facts(
     comms = nccl_facts.communicators(who, processes)
     boxes, older = blackbox.of_ranks(evidence.boxes, who)
     gaps.extend(older)
+    snapshots = [_placed(snapshot, who) for snapshot in evidence.snapshots]
+    sampled, alone = counters.first_and_last(snapshots)
+    gaps.extend(alone)
     events = nccl_facts.transport_events(who, processes, texts, comms, times)
     kernel = [message for text in texts for message in facts.kernel_messages(text, who)]
     kernel.extend(_counted_kills(evidence))
@@ -192,7 +196,8 @@ def _facts(
         stacks=tuple(stacks),
         sites=tuple(evidence.sites),
         kernel=tuple(kernel),
-        counters=tuple(counters.changes(evidence.snapshots)),
+        counters=tuple(counters.changes(sampled)),
+        ports=tuple(nccl_facts.network_ports(who, processes, counters.ports(sampled, snapshots))),
         recorder_off=_recorder_off(texts, assembled),
         clean_exits=tuple(_clean_exits(texts)),
         versions=_versions(evidence, assembled),
@@ -202,6 +207,12 @@ def _facts(
         signs_of_life=scopes.signs_of_life(texts, watchdog, stacks, assembled.dumps),
         blackboxes=boxes,
     ), gaps
+
+
+def _placed(snapshot: counters.Snapshot, who: Identity) -> counters.Snapshot:
+    """A sample of counters with its node as everything else names it."""
+    node = snapshot.node or host_in_path(who, (*snapshot.parts, ""))
+    return replace(snapshot, node=who.hosts.get(short_name(node), node) if node else None)
 
 
 def _clean_exits(texts: Sequence[TextFile]) -> Iterator[tuple[int, Source]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from hangscope.model import Communicator, Edge, Gap, RasReport, Source, TransportEvent
+from hangscope.model import Communicator, Edge, Gap, NetworkPort, RasReport, Source, TransportEvent
 from hangscope.reader import nccl_logs, ras
 from hangscope.reader.facts import Times, node_of, peer_is_gone, raised_by
 from hangscope.reader.identity import Identity
@@ -18,6 +18,7 @@ from hangscope.reader.values import short_name
 def communicators(who: Identity, processes: Mapping[tuple[str, int], nccl_logs.Process]) -> list[Communicator]:
     """Every process's part of every communicator, with its edges in ranks of the job."""
     found: list[Communicator] = []
+    of_rank = {who.rank_of(*key): process for key, process in sorted(processes.items())}
     for (host, pid), process in sorted(processes.items()):
         rank = who.rank_of(host, pid)
         node = who.nodes.get(rank, host) if rank is not None else host
@@ -38,23 +39,52 @@ def communicators(who: Identity, processes: Mapping[tuple[str, int], nccl_logs.P
                     started_at_ns=comm.started_at_ns,
                     rings=comm.rings,
                     trees=comm.trees,
-                    edges=tuple(_edge(channel, members, process) for channel in comm.channels),
+                    edges=tuple(_edge(channel, members, process, of_rank) for channel in comm.channels),
                     source=comm.source,
                 )
             )
     return found
 
 
-def _edge(channel: nccl_logs.Channel, members: Mapping[int, int], process: nccl_logs.Process) -> Edge:
+def _edge(
+    channel: nccl_logs.Channel,
+    members: Mapping[int, int],
+    process: nccl_logs.Process,
+    of_rank: Mapping[int | None, nccl_logs.Process],
+) -> Edge:
+    """With PXN the device is one of the process whose proxy sends, which may list its devices in another order."""
+    proxy = members.get(channel.proxy) if channel.proxy is not None else None
+    owner = process if proxy is None else of_rank.get(proxy, process)
     return Edge(
         channel=channel.channel,
         sender=members.get(channel.sender),
         receiver=members.get(channel.receiver),
         transport=channel.transport,
-        nic=process.device(channel),
+        nic=owner.device(channel) or process.device(channel),
         side=channel.side,
         source=channel.source,
+        proxy=proxy,
     )
+
+
+def network_ports(
+    who: Identity, processes: Mapping[tuple[str, int], nccl_logs.Process], known: Iterable[NetworkPort]
+) -> list[NetworkPort]:
+    """The ports that samples of their counters speak of, with what NCCL's logs add, and those that NCCL alone names."""
+    found = {(port.node, port.device, port.port): port for port in known}
+    for (host, _), process in sorted(processes.items()):
+        node = who.hosts.get(short_name(host), host)
+        for said in process.devices.ports:
+            at = (node, said.name, said.port)
+            port = found.get(at, NetworkPort(*at))
+            found[at] = replace(
+                port,
+                layer=port.layer or said.layer,
+                lid=said.lid if port.lid is None else port.lid,
+                gid=said.gid or port.gid,
+                pci=port.pci or said.pci,
+            )
+    return [found[at] for at in sorted(found, key=str)]
 
 
 def transport_events(

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 from hangscope.model import Source
 from hangscope.reader.lines import Line, parse_time
+from hangscope.reader.nccl_devices import Devices
 from hangscope.reader.nccl_hash import split_hash
 from hangscope.reader.nccl_warnings import is_loopback
 from hangscope.reader.writers import Writers
@@ -43,12 +44,7 @@ _CHANNEL = re.compile(
 )
 _NET = re.compile(r"^NET/(?P<net>.+)/(?P<index>\d+)(?:\((?P<proxy>\d+)\))?(?P<rest>(?:/.*)?)$")
 _RCCL_TAIL = re.compile(r"\scomm 0x[0-9a-fA-F]+ nRanks \d+.*$")
-_USING = re.compile(r"^NET/(?P<net>[^:]+?) ?: Using (?P<list>.*)")
-_FUSED_NAME = re.compile(r"\[\d+\]\s?([\w.+-]+):(\d+)")
-_SOCKET_ITEM = re.compile(r"\[(?P<index>\d+)\](?P<name>[\w.@-]+):(?P<address>[\w.:%\[\]-]+?)<\d+>")
-_VIRTUAL = re.compile(r"Made virtual device \[(?P<index>\d+)\] name=(?P<name>\S+)")
 _BOOTSTRAP = re.compile(r"^Bootstrap ?: Using (?P<interface>[\w.@-]+):(?P<address>[\w.:%\[\]-]+?)<\d+>")
-_OOB = re.compile(r"OOB (?P<interface>[\w.@-]+):(?P<address>[\w.:%\[\]-]+?)<\d+>")
 
 
 @dataclass(eq=False)
@@ -91,6 +87,8 @@ class Channel:
     net: str | None
     device_index: int | None
     source: Source
+    proxy: int | None = None
+    """The rank whose proxy posts the sends (PXN), where it is not the sender itself."""
 
 
 @dataclass
@@ -109,8 +107,7 @@ class Process:
     host: str
     pid: int
     comms: list[Comm] = field(default_factory=list)
-    devices: dict[tuple[str, int], str] = field(default_factory=dict)
-    """(net, index) → device name, with the port behind a colon where NCCL says it."""
+    devices: Devices = field(default_factory=Devices)
     addresses: set[str] = field(default_factory=set)
     warnings: list[Warn] = field(default_factory=list)
     first_source: Source | None = None
@@ -122,11 +119,7 @@ class Process:
     def device(self, channel: Channel) -> str | None:
         if channel.net is None or channel.device_index is None:
             return None
-        name = self.devices.get((channel.net, channel.device_index))
-        if name is None:  # IBext_v8 and other plugins list their devices as "NET/IB"
-            names = {n for (net, index), n in self.devices.items() if index == channel.device_index}
-            name = names.pop() if len(names) == 1 else None
-        return name
+        return self.devices.name(channel.net, channel.device_index)
 
 
 class NcclLog:
@@ -178,7 +171,8 @@ class NcclLog:
         elif "Init " in message and (match := _INIT.search(message)):
             self._init(process, match, thread, source, at_ns)
         elif message.startswith("NET/"):
-            self._devices(process, message)
+            for address in process.devices.feed(message):
+                self._address(process, address)
         elif message.startswith("Bootstrap"):
             if match := _BOOTSTRAP.match(message):
                 self._address(process, match["address"])
@@ -246,6 +240,7 @@ class NcclLog:
                 net["net"] if net else None,
                 int(net["index"]) if net else None,
                 source,
+                int(net["proxy"]) if net and net["proxy"] else None,
             )
         )
 
@@ -282,24 +277,6 @@ class NcclLog:
 
     # ---- devices, addresses, versions ----
 
-    def _devices(self, process: Process, message: str) -> None:
-        if match := _VIRTUAL.search(message):
-            process.devices[(message[4:].split(":")[0].strip(), int(match["index"]))] = match["name"]
-            return
-        match = _USING.match(message)
-        if match is None:
-            return
-        net, listed = match["net"].strip(), match["list"]
-        for item in _SOCKET_ITEM.finditer(listed):
-            process.devices[(net, int(item["index"]))] = item["name"]
-            self._address(process, item["address"])
-        if oob := _OOB.search(listed):
-            self._address(process, oob["address"])
-            listed = listed[: oob.start()]
-        if net == "Socket":
-            return
-        process.devices.update({(net, index): name for index, name in split_devices(listed)})
-
     def _address(self, process: Process, address: str) -> None:
         host = address.strip("[]").split("%")[0]
         if not is_loopback(host):
@@ -318,25 +295,6 @@ class NcclLog:
                 process.tags.add(labelled)
             if not process.tags and len(self.writers.tags) == 1 and not self.writers.shared:
                 process.tags.update(self.writers.tags)
-
-
-_DEVICE = re.compile(r"\[(?P<index>\d+)\](?:=?\{(?P<fused>[^}]*)\}|\s?(?P<name>[A-Za-z][\w.+-]*)(?::(?P<port>\d+))?)")
-
-
-def split_devices(listed: str) -> list[tuple[int, str]]:
-    """``[0]mlx5_0:1/IB [1]mlx5_1:1/RoCE`` as (0, "mlx5_0:1"), (1, "mlx5_1:1"); a fused device joins its parts by ``+``.
-
-    NCCL 2.20-2.23 writes fused devices as ``[0]={[0] mlx5_0:1/IB, [1] mlx5_1:1/IB}``.
-    """
-    found: list[tuple[int, str]] = []
-    for match in _DEVICE.finditer(listed):
-        if match["fused"] is not None:
-            parts = [f"{name}:{port}" for name, port in _FUSED_NAME.findall(match["fused"])]
-            found.append((int(match["index"]), "+".join(parts)))
-        else:
-            port = f":{match['port']}" if match["port"] else ""
-            found.append((int(match["index"]), f"{match['name']}{port}"))
-    return found
 
 
 def comm_id(text: str) -> str:

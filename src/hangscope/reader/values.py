@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from ipaddress import AddressValueError, IPv6Address
 from typing import Any
 
 from hangscope.reader.lines import RANK_LIMIT, parse_time
@@ -20,6 +21,15 @@ def pci_id(value: str | None) -> str | None:
         return None
     domain = (match["domain"] or "0000").lower()[-4:]
     return f"{domain}:{match['bus'].lower()}:{match['device'].lower()}.{match['fn'] or '0'}"
+
+
+def gid(value: str | bytes | None) -> str | None:
+    """A port's GID in one spelling: with the IPv4 address in it where it has one, as ``::ffff:10.0.5.6``."""
+    try:
+        address = IPv6Address(value) if value else None
+    except AddressValueError:
+        return None
+    return f"::ffff:{address.ipv4_mapped}" if address and address.ipv4_mapped else str(address) if address else None
 
 
 def host_name(value: str | None) -> str | None:

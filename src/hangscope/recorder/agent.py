@@ -113,10 +113,10 @@ class Agent:
             os.write(self._wake_write, b"x")
 
     def _look_around(self) -> None:
-        """Once, beside the start of the job: it must not wait for nvidia-smi."""
-        self._node.look_up()
+        """Once, beside the start of the job: it must not wait for nvidia-smi. The counters first: they move."""
         with contextlib.suppress(OSError):
             self._write("counters/start.json", counters.snapshot())
+        self._node.look_up()
 
     # ---- the loop ----------------------------------------------------------------------------------------------------
 

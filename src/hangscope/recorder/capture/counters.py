@@ -1,18 +1,32 @@
-"""Network counters from /sys: every port of every InfiniBand or RoCE device, every network interface."""
+"""Network counters and ports from /sys: every port of every InfiniBand or RoCE device, every network interface.
+
+Absolute values are since boot, so they are read twice: beside the start of the job, and when it stalls.
+`HANGSCOPE_SYSFS` names another tree than /sys, so that one that was copied from a node can be replayed.
+"""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-SYS = Path("/sys/class")
+ROOT = "HANGSCOPE_SYSFS"
 MAX_FILES = 20_000
+MAX_GIDS = 16
+_LAYERS = {"InfiniBand": "IB", "Ethernet": "RoCE"}
 
 
-def snapshot(root: Path = SYS) -> dict[str, Any]:
-    """All counters now, keyed `<device>/<port>/<counter>`."""
+def classes(environ: Mapping[str, str] = os.environ) -> Path:
+    """The folder that holds infiniband/ and net/: /sys/class, or in the tree that HANGSCOPE_SYSFS names."""
+    root = Path(environ.get(ROOT) or "/sys")
+    return root / "class" if (root / "class").is_dir() else root
+
+
+def snapshot(root: Path | None = None) -> dict[str, Any]:
+    """All counters now, keyed `<device>/<port>/<counter>`, and the ports in the state that they are in."""
+    root = root or classes()
     counters: dict[str, int] = {}
     for device in _names(root / "infiniband"):
         for port in _names(root / "infiniband" / device / "ports"):
@@ -29,26 +43,53 @@ def snapshot(root: Path = SYS) -> dict[str, Any]:
         for name in ("carrier_changes", "carrier_down_count"):
             _add(counters, f"{interface}//{name}", folder / name)
     at = datetime.now(timezone.utc).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-    return {"at": at, "counters": counters}
+    return {"at": at, "counters": counters, "ports": ports(root)}
 
 
-def ports(root: Path = SYS) -> list[dict[str, Any]]:
-    """The InfiniBand and RoCE ports: state, rate and PCI address."""
+def ports(root: Path | None = None) -> list[dict[str, Any]]:
+    """The InfiniBand and RoCE ports: state, rate, PCI address, and by what the fabric knows them."""
+    root = root or classes()
     found = []
     for device in _names(root / "infiniband"):
         folder = root / "infiniband" / device
         pci = os.path.basename(os.path.realpath(folder / "device"))
         for port in _names(folder / "ports"):
+            place = folder / "ports" / port
+            layer = _LAYERS.get(_text(place / "link_layer"))
+            lid = _text(place / "lid")
             found.append(
                 {
                     "name": device,
                     "port": int(port) if port.isdigit() else None,
-                    "state": _text(folder / "ports" / port / "state").partition(": ")[2] or None,
-                    "rate": _text(folder / "ports" / port / "rate") or None,
+                    "state": _text(place / "state").partition(": ")[2] or None,
+                    "rate": _text(place / "rate") or None,
                     "pci": pci if pci != "device" else None,
+                    "layer": layer,
+                    "lid": int(lid, 0) if layer != "RoCE" and _is_number(lid) else None,
+                    "gid": _gid(place) if layer == "RoCE" else None,
+                    "interface": _text(place / "gid_attrs" / "ndevs" / "0")
+                    or next(iter(_names(folder / "device" / "net")), None),
                 }
             )
     return found
+
+
+def _gid(port: Path) -> str | None:
+    """The GID that leads to the port: the one that carries its IPv4 address, else the first that is set."""
+    gids = [_text(port / "gids" / name) for name in sorted(_names(port / "gids"), key=_number)[:MAX_GIDS]]
+    known = [gid for gid in gids if gid.strip("0:")]
+    return next((gid for gid in known if gid.startswith("0000:0000:0000:0000:0000:ffff:")), next(iter(known), None))
+
+
+def _number(name: str) -> int:
+    return int(name) if name.isdigit() else MAX_FILES
+
+
+def _is_number(text: str) -> bool:
+    try:
+        return 0 <= int(text, 0) < 1 << 16
+    except ValueError:
+        return False
 
 
 def _names(folder: Path) -> list[str]:
