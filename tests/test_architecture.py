@@ -19,6 +19,7 @@ BELOW: dict[str, set[str]] = {
     "words": set(),
     "model": {"errors"},
     "proxy_waits": {"model"},
+    "hardware": {"model", "words"},
     "columns": {"model"},
     "tables": {"columns", "model"},
     "codelines": {"model", "words"},
@@ -33,6 +34,7 @@ BELOW: dict[str, set[str]] = {
     "diagnosis": {
         "reader",
         "proxy_waits",
+        "hardware",
         "tables",
         "columns",
         "codelines",

@@ -20,7 +20,8 @@ from hangscope.diagnosis.stragglers import Stragglers, stragglers
 from hangscope.diagnosis.testimony import Heard
 from hangscope.diagnosis.verdict import OperationInFlight
 from hangscope.diagnosis.waits import Wait, Waits
-from hangscope.model import Frame, Job, KernelMessage, Kind, Operation, Source, State, WatchdogReport
+from hangscope.hardware.paths import Ports
+from hangscope.model import Frame, Job, Kind, Operation, Source, State, WatchdogReport
 from hangscope.proxy_waits import NotKnown, Root, StuckGpu, StuckLink, root
 from hangscope.threads import Stacks, in_collective
 
@@ -67,6 +68,11 @@ class Case:
         return NotKnown("in flight for a moment") if young else found
 
     @cached_property
+    def ports(self) -> Ports:
+        """The network ports that NCCL's connections run over, and what moved on them."""
+        return Ports(self.job)
+
+    @cached_property
     def ended(self) -> bool:
         """Whether a rank ended in a way that brings a job down, even where nobody was caught waiting for it."""
         lives = (self.liveness.of(rank) for rank in self.job.ranks)
@@ -104,24 +110,6 @@ class Case:
         """The dump of a rank, and the entry in it."""
         place = "" if operation is None else f"record {operation.record_id}"
         return tuple(Source(dump.file, place) for dump in self.job.dumps.get(rank, ())[:1])
-
-    @cached_property
-    def _xids(self) -> list[KernelMessage]:
-        # 43 and 45 are what a killed process leaves: effects.
-        return [m for m in self.job.facts.kernel if m.kind == "xid" and m.code not in (43, 45)]
-
-    def gpu_messages(self, rank: int) -> list[KernelMessage]:
-        """Xid messages about this rank's GPU or process."""
-        process, node = self.job.processes.get(rank), self.job.nodes.get(rank)
-        if process is None:
-            return []
-        return [
-            message
-            for message in self._xids
-            if message.node is None or node is None or message.node == node
-            if (process.pid is not None and message.pid == process.pid)
-            or (process.gpu is not None and message.pci is not None and message.pci in process.gpu)
-        ]
 
     def cuda_error(self, rank: int) -> WatchdogReport | None:
         """The CUDA error that a rank's watchdog died of."""

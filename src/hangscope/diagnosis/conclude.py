@@ -12,7 +12,7 @@ from hangscope.diagnosis.answer import Says
 from hangscope.diagnosis.case import Case
 from hangscope.diagnosis.divergence import Divergence
 from hangscope.diagnosis.evidence import cited
-from hangscope.diagnosis.links import NETWORK_EVENTS
+from hangscope.diagnosis.links import NETWORK_EVENTS, shown
 from hangscope.diagnosis.p2p import transfers
 from hangscope.diagnosis.progress import Scope
 from hangscope.diagnosis.verdict import Completeness, Culprit, Diagnosis, Finding, FirstReported, LastCompleted, Victim
@@ -51,7 +51,7 @@ def conclude(case: Case, choice: Choice) -> Diagnosis:
         confidence_rule=choice.rule,
         summary=words.summary,
         also_possible=tuple(verdict.AlsoPossible(o.kind, o.ranks, say(case, o).headline) for o in choice.also),
-        why=tuple(chosen.findings),
+        why=(*chosen.findings, *shown(case, chosen)),
         ruled_out=_ruled_out(case, chosen),
         next_steps=steps(case, chosen, words),
         evidence=(*_remarks(case, chosen, first), *_sources(case)),

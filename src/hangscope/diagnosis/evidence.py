@@ -9,6 +9,7 @@ from hangscope.diagnosis.liveness import speaker
 from hangscope.diagnosis.verdict import Finding
 from hangscope.diagnosis.waits import Wait
 from hangscope.diagnosis.words import ranks_text
+from hangscope.hardware import xids
 from hangscope.model import Failure, KernelMessage, Operation, PythonError, Source, TransportEvent
 from hangscope.words import first_line, short, verb
 
@@ -64,4 +65,4 @@ def quoted(line: TransportEvent | Failure) -> Finding:
 
 
 def kernel_lines(messages: list[KernelMessage]) -> list[Finding]:
-    return [Finding(f"kernel: {m.text[:160]}", (m.source,)) for m in messages[:2]]
+    return [Finding(f"kernel: {m.text[:160]}{xids.note(m.code)}", (m.source,)) for m in messages[:2]]

@@ -91,20 +91,33 @@ def changes(pairs: Pairs) -> list[CounterChange]:
 def ports(pairs: Pairs, snapshots: Iterable[Snapshot]) -> list[NetworkPort]:
     """Every port that a sample speaks of, as the last sample of its node has it."""
     found: dict[tuple[str, str, int | None], NetworkPort] = {}
+    of_last = {node: _places(last) for node, (_, last) in pairs.items()}
     for snapshot in sorted(snapshots, key=lambda s: s.order):
         if snapshot.node is None:
             continue
-        sampled = {_parts(key)[:2] for key in pairs[snapshot.node][0].values} if snapshot.node in pairs else set()
+        sampled = _places(pairs[snapshot.node][0]) & last if (last := of_last.get(snapshot.node)) else set()
         for row in snapshot.ports:
             device = text(row.get("name"))
             if device is not None:
                 place = (device, whole(row.get("port")))
                 known = _port(snapshot.node, place, row, place in sampled)
                 found[known.node, known.device, known.port] = known
-        for place in {_parts(key)[:2] for key in snapshot.values}:
+        for place in _places(snapshot):
             known = found.get((snapshot.node, *place), NetworkPort(snapshot.node, *place))
             found[known.node, known.device, known.port] = replace(known, sampled=place in sampled)
-    return list(found.values())
+    return [replace(port, state="gone") if _is_gone(port, pairs.get(port.node)) else port for port in found.values()]
+
+
+def _is_gone(port: NetworkPort, taken: tuple[Snapshot, Snapshot] | None) -> bool:
+    """An adapter's port that the last sample of its node has no more; interfaces come and go with containers."""
+    if taken is None or port.port is None or not taken[1].values:
+        return False
+    listed = {(text(row.get("name")), whole(row.get("port"))) for row in taken[1].ports}
+    return (port.device, port.port) not in _places(taken[1]) | listed
+
+
+def _places(snapshot: Snapshot) -> set[tuple[str, int | None]]:
+    return {_parts(key)[:2] for key in snapshot.values}
 
 
 def _port(node: str, place: tuple[str, int | None], row: Mapping[str, Any], sampled: bool) -> NetworkPort:

@@ -14,6 +14,7 @@ from hangscope.diagnosis.progress import Scope
 from hangscope.diagnosis.verdict import Finding
 from hangscope.diagnosis.waits import Because, Wait
 from hangscope.diagnosis.words import ranks_text
+from hangscope.hardware import xids
 from hangscope.model import State
 from hangscope.threads import in_collective, inside_child, thread_name
 from hangscope.words import first_line, verb
@@ -217,7 +218,7 @@ def _gpu_findings(case: Case, rank: int) -> list[Finding]:
         f"rank {rank} launched {case.names.own_side(wait, rank)}, but its kernel never started; it started on {started}"
     )
     found = Finding(text, case.source(rank, operation), shown(operation.frames) if operation else ())
-    return [found, *kernel_lines(case.gpu_messages(rank))]
+    return [found, *kernel_lines(xids.about(case.job, rank))]
 
 
 def _last_finding(case: Case, rank: int, wait: Wait) -> list[Finding]:

@@ -9,9 +9,12 @@ from hangscope.diagnosis.answer import Says
 from hangscope.diagnosis.case import Case
 from hangscope.diagnosis.evidence import kernel_lines, quoted
 from hangscope.diagnosis.progress import Place
-from hangscope.diagnosis.verdict import Finding
+from hangscope.diagnosis.verdict import Finding, Link
 from hangscope.diagnosis.waits import Wait
 from hangscope.diagnosis.words import ranks_text
+from hangscope.hardware import xids
+from hangscope.hardware.paths import Bearing, Trouble
+from hangscope.hardware.rings import Way, ways_in
 from hangscope.model import Kind, Operation, State, TransportEvent
 from hangscope.words import verb
 
@@ -38,26 +41,30 @@ def _cut_off(case: Case, wait: Wait) -> Accusation:
     """Peers finished the operation that these ranks are inside of: the far end of a chain of transfers is cut off."""
     inside, title = set(wait.waiters), case.names.wait(wait)
     finished, stuck = ranks_text(wait.finished), ranks_text(inside)
-    # An all_to_all goes over pairs, not along the ring.
-    ring = not wait.name.startswith(("all_to_all", "alltoall"))
-    edge = links.upstream_edge(case.job, case.groups[wait.group], inside, set(wait.finished)) if ring else None
-    if edge is None and len(inside) > 1 and not any(case.progress.of[r].timing for r in inside):
+    # An all_to_all goes over pairs, not along the ring; an all_reduce may go over trees instead.
+    trees, pairs = (wait.name.startswith(names) for names in (("all_reduce", "allreduce"), ("all_to_all", "alltoall")))
+    ways = ways_in(case.job, case.groups[wait.group], inside, set(wait.finished), trees=trees)
+    path, only = case.ports.likeliest(*ways) if not pairs else (None, False)
+    if path is None and len(inside) > 1 and not any(case.progress.of[r].timing for r in inside):
         # Nothing says whose GPU got there, and no ring says where bytes stop.
         return _untimed(case, wait, f"{finished} finished {title}, {stuck} did not")
     text = f"{finished} finished {case.names.wait_in_group(wait)}; {stuck} {verb(inside, 'is', 'are')} still inside it"
     findings, link = [Finding(text, case.source(min(inside)))], None
     accused = [Accused(rank, "network", title) for rank in sorted(inside)]
-    if edge is not None:
-        sender, receiver, channel = edge
-        evidence = f"ring {channel:02d} of NCCL's log: {sender} -> {receiver}"
-        link = links.make(case.job, sender, receiver, channel, evidence)
+    bearing = case.ports.bearing(path) if path else None
+    pointed = only and bearing is Bearing.HERE
+    if path is not None:
+        sender, receiver, channel = path.way
+        link = links.make(case, path.way, f"channel {channel} of NCCL's log: {sender} -> {receiver}")
         accused = [Accused(receiver, "network", title, text=f"from rank {sender}")]
         receives = f"rank {receiver} receives from rank {sender}, which has finished"
         findings.append(Finding(f"in the ring of {case.names.group(wait.group)}, {receives}"))
     doubts = {
-        Doubt.NOT_TIMED: not all(case.progress.of[r].timing for r in inside),
-        Doubt.EARLIER_DISAGREEMENT: is_symmetric(wait.name),
-        Doubt.NO_EDGE: edge is None,
+        Doubt.NOT_TIMED: not pointed and not all(case.progress.of[r].timing for r in inside),
+        Doubt.EARLIER_DISAGREEMENT: not pointed and is_symmetric(wait.name),
+        Doubt.NO_EDGE: path is None,
+        Doubt.OTHER_WAYS: path is not None and not only,
+        Doubt.ERRORS_ELSEWHERE: bearing is Bearing.ELSEWHERE,
     }
     findings += [quoted(event) for event in _naming_events(case, inside | set(wait.finished))[:1]]
     return Accusation(
@@ -75,13 +82,13 @@ def _pair(case: Case, waits: list[Wait]) -> Accusation:
     if operation is not None and operation.source is not None and operation.destination is not None:
         wait = next(w for w in waits if operation.row in w.inside[0].rows)
         evidence = f"{operation.title}: both sides launched it and it does not finish"
-        link = links.make(case.job, operation.source, operation.destination, None, evidence)
+        link = links.make(case, Way(operation.source, operation.destination), evidence)
         accused = [
             Accused(operation.source, "network", operation.title, text="which does not arrive"),
             Accused(operation.destination, "network", text="receives it, and does not get it"),
         ]
     if not any(case.progress.of[rank].timing for w in waits for rank in w.waiters):
-        return _untimed(case, wait, f"both sides of {case.names.wait(wait)} launched it, and it does not finish")
+        return _untimed(case, wait, f"both sides of {case.names.wait(wait)} launched it, and it does not finish", link)
     who = ranks_text({u.rank for w in waits for u in w.inside})
     found = Finding(f"{who} wait in point-to-point calls whose other side has joined", case.source(wait.waiters[0]))
     return Accusation(Basis.PAIR, "network", accused, wait, link=link, findings=[found], explains=waits)
@@ -104,7 +111,7 @@ def _surest(case: Case, waits: list[Wait]) -> Operation | None:
 def _everyone(case: Case, wait: Wait) -> Accusation:
     """All members are inside one operation. Warnings may name the link, an Xid the GPU; otherwise it is not known."""
     title, where = case.names.wait(wait), case.names.group(wait.group)
-    hit = {rank: messages for rank in wait.waiters if (messages := case.gpu_messages(rank))}
+    hit = {rank: messages for rank in wait.waiters if (messages := xids.about(case.job, rank))}
     if hit:
         gpus = [Accused(rank, "gpu", title, text=f"Xid {found[0].code}") for rank, found in hit.items()]
         findings = [finding for messages in hit.values() for finding in kernel_lines(messages)]
@@ -116,20 +123,33 @@ def _everyone(case: Case, wait: Wait) -> Accusation:
     naming = _naming_events(case, set(wait.waiters))
     if naming:
         return _named_by(case, wait, naming[0], inside)
-    others = [quoted(e) for e in _events(case)[:2]]
-    if not started and not others:
-        return _untimed(case, wait, text)
-    link, findings = None, [inside, *others]
-    if started and len(wait.waiters) == 2:
-        link = links.make(case.job, *wait.waiters, None, f"{where} has two members, and so one connection")
+    others, trouble = [quoted(e) for e in _events(case)[:2]], case.ports.trouble(wait.waiters)
     doubts = doubts_where({Doubt.NOT_TIMED: not started, Doubt.MAY_RUN: not case.hang.age_known})
+    if trouble is not None:
+        return _at_ports(case, wait, trouble, inside, doubts)
+    link, findings = None, [inside, *others]
+    if len(wait.waiters) == 2 and (started or not any(case.progress.of[r].timing for r in wait.waiters)):
+        way = case.ports.between(*wait.waiters).way
+        link = links.make(case, way, f"{where} has two members, and so one connection")
+    if not started and not others:
+        return _untimed(case, wait, text, link)
     return Accusation(Basis.EVERYBODY_INSIDE, "network", (), wait, link=link, findings=findings, doubts=doubts)
 
 
-def _untimed(case: Case, wait: Wait, text: str) -> Accusation:
+def _at_ports(case: Case, wait: Wait, trouble: Trouble, inside: Finding, doubts: list[Doubt]) -> Accusation:
+    """Of all connections, those over the ports whose counters stand out."""
+    accused = [Accused(rank, "network", case.names.wait(wait)) for rank in trouble.ranks]
+    link = links.make(case, trouble.path.way, "the only connection over these ports") if trouble.only else None
+    doubts = doubts if trouble.only else [*doubts, Doubt.NO_EDGE]
+    return Accusation(
+        Basis.PORT_ERRORS, "network", accused, wait, link=link, findings=[inside], doubts=doubts, detail=trouble.where
+    )
+
+
+def _untimed(case: Case, wait: Wait, text: str, link: Link | None = None) -> Accusation:
     """Everybody is inside, and the recording does not say whose GPU got there."""
     found = [Finding(text, case.source(wait.waiters[0]))]
-    return Accusation(Basis.EVERYBODY_LAUNCHED, "unknown", wait=wait, findings=found)
+    return Accusation(Basis.EVERYBODY_LAUNCHED, "unknown", wait=wait, link=link, findings=found)
 
 
 def _named_by(case: Case, wait: Wait, event: TransportEvent, inside: Finding) -> Accusation:
@@ -137,7 +157,7 @@ def _named_by(case: Case, wait: Wait, event: TransportEvent, inside: Finding) ->
     if event.rank is not None:
         accused = [Accused(event.rank, "network", case.names.wait(wait))]
     if event.rank is not None and event.peer_rank is not None:
-        link = links.make(case.job, event.rank, event.peer_rank, None, event.text)
+        link = links.make(case, Way(event.rank, event.peer_rank), event.text)
         accused.append(Accused(event.peer_rank, "network", text="is the peer that the transport error names"))
     findings, doubts = [inside, quoted(event)], () if link else [Doubt.NO_EDGE]
     return Accusation(Basis.TRANSPORT_WARNING, "network", accused, wait, None, link, findings, doubts, detail=event)

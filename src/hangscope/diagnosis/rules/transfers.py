@@ -7,6 +7,7 @@ from hangscope.diagnosis.accusation import Accusation, Accused, Basis, Doubt
 from hangscope.diagnosis.case import Case
 from hangscope.diagnosis.verdict import Finding
 from hangscope.diagnosis.words import ranks_text
+from hangscope.hardware.rings import Way
 from hangscope.proxy_waits import AbsentRank, NotKnown, SilentRank, StuckGpu, StuckLink
 from hangscope.words import numbered
 
@@ -23,7 +24,8 @@ def transfers(case: Case) -> Iterator[Accusation]:
         title = numbered(found.operation.func, found.operation.seq)
         where = f"channel {', '.join(map(str, found.channels))}, step {found.step} of {found.steps}"
         text = f"rank {found.sender} has data for rank {found.receiver} in {title} ({where}), and nothing moves"
-        link = links.make(case.job, found.sender, found.receiver, found.channels[0], f"black boxes: {text}")
+        path, _ = case.ports.likeliest([Way(found.sender, found.receiver, channel) for channel in found.channels])
+        link = links.make(case, path.way, f"black boxes: {text}") if path else None
         accused = [Accused(found.sender, "network", title), Accused(found.receiver, "network")]
     else:
         kind, what = _what(found)

@@ -31,6 +31,7 @@ _SAY: dict[Callable[[Case, Accusation], Words], tuple[Basis, ...]] = {
     network.gpu_error: (Basis.GPU_ERROR,),
     network.cut_off: (Basis.CUT_OFF,),
     network.transport_warning: (Basis.TRANSPORT_WARNING,),
+    network.port_errors: (Basis.PORT_ERRORS,),
     network.pair: (Basis.PAIR,),
     network.link_stuck: (Basis.LINK_STUCK,),
     blocking.transfers: (Basis.TRANSFERS,),

@@ -78,7 +78,7 @@ def failure(case: Case, a: Accusation) -> Words:
     around = f" (at or around rank {found.ranks[0]})" if len(found.ranks) == 1 and found.rank is None else ""
     text = f"{what}{inside}{around}" + (f" (peer {peer})" if peer is not None else "")
     step = _NEXT.get(found.kind)
-    steps = link_steps(a.link) or ([f"{named}: {step}"] if step else [])
+    steps = link_steps(case, a.link) or ([f"{named}: {step}"] if step else [])
     if not case.job.dumps:
         steps = [SWITCH_ON, *steps] if a.kind == "unknown" else [*steps, SWITCH_ON]
     return Words(

@@ -4,16 +4,13 @@ from collections.abc import Iterable
 
 from hangscope.diagnosis.accusation import Accusation
 from hangscope.diagnosis.case import Case
+from hangscope.diagnosis.links import way_of
 from hangscope.diagnosis.verdict import Link
 from hangscope.diagnosis.wording.others import Words
 from hangscope.diagnosis.words import ranks_text
+from hangscope.hardware import advice
 from hangscope.model import State, TransportEvent
 from hangscope.words import short, verb
-
-_LOGS = (
-    "next time collect NCCL's log with NCCL_DEBUG=INFO and NCCL_DEBUG_SUBSYS=INIT,NET,GRAPH (rings, channels, NICs), "
-    "and the network counters from before and after"
-)
 
 
 def cut_off(case: Case, a: Accusation) -> Words:
@@ -24,7 +21,7 @@ def cut_off(case: Case, a: Accusation) -> Words:
         f"Bytes of {title} do not get through {_ends(a.link, f'towards {ranks_text(inside)}')}: "
         f"{finished} finished it, {ranks_text(inside)} {verb(inside, 'is', 'are')} stuck inside it.",
         {x.rank: f"receives {title} {x.text}, and does not get it" if a.link else stuck for x in a.accused},
-        link_steps(a.link) or [_ports_step(case, inside), _LOGS],
+        link_steps(case, a.link) or [_ports_step(case, inside), advice.LOGS],
     )
 
 
@@ -39,7 +36,19 @@ def pair(case: Case, a: Accusation) -> Words:
         text,
         f"Sender and receiver both launched {title}, and {text}.",
         {x.rank: f"sends {x.operation}, {x.text}" if x.operation else x.text for x in a.accused},
-        link_steps(a.link) or [_LOGS],
+        link_steps(case, a.link) or [advice.LOGS],
+    )
+
+
+def port_errors(case: Case, a: Accusation) -> Words:
+    title, members = case.names.wait(a.its_wait), len(a.its_wait.inside)
+    trouble = case.ports.trouble(a.its_wait.waiters)
+    return Words(
+        f"errors on {a.detail}, while everybody is inside {title}",
+        f"Network: all {members} members are inside {case.names.wait_in_group(a.its_wait)} and none finished; counters "
+        f"of errors rose on {a.detail} and hardly anywhere else.",
+        {x.rank: f"what it sends and receives in {x.operation} goes over {a.detail}" for x in a.accused},
+        advice.steps(trouble.path) if trouble else [],
     )
 
 
@@ -49,7 +58,7 @@ def link_stuck(case: Case, a: Accusation) -> Words:
         text,
         f"{text[:1].upper()}{text[1:]}: {a.findings[0].text}.",
         {x.rank: f"sends {x.operation}, which does not arrive" if x.operation else "waits for it" for x in a.accused},
-        link_steps(a.link) or [_ports_step(case, a.ranks)],
+        link_steps(case, a.link) or [_ports_step(case, a.ranks)],
     )
 
 
@@ -60,7 +69,7 @@ def everybody_inside(case: Case, a: Accusation) -> Words:
     return Words(
         f"network or hardware inside {case.names.wait(a.its_wait)}, {edge}",
         f"Network or hardware inside {what}, {edge}: all {len(a.its_wait.inside)} members {how} it and none finished.",
-        steps=[_ports_step(case, a.its_wait.waiters), _LOGS],
+        steps=[_ports_step(case, a.its_wait.waiters), advice.LOGS],
     )
 
 
@@ -69,7 +78,7 @@ def everybody_launched(case: Case, a: Accusation) -> Words:
         f"everybody is inside {case.names.wait(a.its_wait)}; a GPU or the network, not determined",
         f"All that take part launched {case.names.wait_in_group(a.its_wait)} and do not finish it; whether a kernel "
         "never started or bytes do not arrive is not recorded (timing was off).",
-        steps=["set TORCH_NCCL_ENABLE_TIMING=1, so that the recorder tells started from scheduled", _LOGS],
+        steps=["set TORCH_NCCL_ENABLE_TIMING=1, so that the recorder tells started from scheduled", advice.LOGS],
     )
 
 
@@ -96,21 +105,13 @@ def transport_warning(case: Case, a: Accusation) -> Words:
         f"NCCL on {who} reports a transport error{port} inside {title}",
         f"Network: all members are inside {title}, and NCCL on {where} reports {short(event.text, 120)}{port}.",
         {x.rank: x.text or f"NCCL on it reports a transport error{device}" for x in a.accused},
-        link_steps(a.link) or [_ports_step(case, a.ranks)],
+        link_steps(case, a.link) or [_ports_step(case, a.ranks)],
     )
 
 
-def link_steps(link: Link | None) -> list[str]:
-    steps = []
-    for end, word in ((link.sender, "sending"), (link.receiver, "receiving")) if link else ():
-        node, nic = end.node or f"the node of rank {end.rank}", f" {end.nic}" if end.nic else ""
-        look = f"ibstat{nic}, rdma statistic, ethtool -S, dmesg | grep -i link"
-        steps.append(f"link: check the {word} port{nic} on {node}: {look}")
-    return [*steps, "if the ports look well, swap one of the two nodes: the error follows the bad one"] if link else []
+def link_steps(case: Case, link: Link | None) -> list[str]:
+    return advice.steps(case.ports.path(way_of(link))) if link else []
 
 
 def _ports_step(case: Case, ranks: Iterable[int]) -> str:
-    nodes = sorted({case.job.nodes[r] for r in ranks if r in case.job.nodes})
-    where = ", ".join(nodes[:8]) + (" …" if len(nodes) > 8 else "") if nodes else "the members' nodes"
-    look = "rdma statistic, ibstat, ethtool -S, dmesg | grep -i -E 'mlx5|link|xid'"
-    return f"network: look for port errors on {where}: {look}"
+    return advice.look_at({case.job.nodes[r] for r in ranks if r in case.job.nodes})

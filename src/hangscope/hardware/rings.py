@@ -1,0 +1,71 @@
+"""Which rank sends to which, by NCCL's log: rings, trees, and the connections themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from hangscope.model import Communicator, Edge, Group, Job
+
+
+class Way(NamedTuple):
+    """One connection; `channel` is None where it does not matter or is not known."""
+
+    sender: int
+    receiver: int
+    channel: int | None = None
+
+
+def edges(job: Job, way: Way) -> list[Edge]:
+    """What both ends logged of one connection, oldest first; of any channel where the way names none, or that one has
+    no line."""
+    found = [e for part in job.facts.communicators for e in part.edges if (e.sender, e.receiver) == way[:2]]
+    return [e for e in found if e.channel == way.channel] or found
+
+
+def ways_in(job: Job, group: Group, stuck: set[int], finished: set[int], *, trees: bool) -> tuple[list[Way], list[Way]]:
+    """The connections on which a rank that finished sends to one that is stuck, one a channel: (rings, trees).
+
+    Data flows along the ring, so the first stuck rank behind a finished one is where bytes stop arriving. Where `trees`
+    may have been used too, the way down from the parent is another. Without rings in the log (they need GRAPH among its
+    subsystems), every connection that was made into the stuck rank may be it.
+    """
+    members = group.members or ()
+    parts = [c for c in job.facts.communicators if _belongs(c, members)]
+    rings: dict[int, set[Way]] = {}
+    down: dict[int, set[Way]] = {}
+    for rank, part in {c.rank: c for c in parts if c.rings and c.rank is not None}.items():
+        for channel, (before, after) in part.rings.items():
+            at = rings.setdefault(channel, set())
+            at |= {Way(rank, m, channel) for m in members[after : after + 1] if after >= 0}
+            at |= {Way(m, rank, channel) for m in members[before : before + 1] if before >= 0}
+    for rank, part in {c.rank: c for c in parts if c.trees and c.rank is not None and trees}.items():
+        for channel, (parent, children) in part.trees.items():
+            at = down.setdefault(channel, set())
+            at |= {Way(m, rank, channel) for m in members[parent : parent + 1] if parent >= 0}
+            at |= {Way(rank, members[child], channel) for child in children if child < len(members)}
+    made = () if rings else _made(parts, stuck, finished)
+    return [*_single(rings, stuck, finished), *made], _single(down, stuck, finished)
+
+
+def _single(ways: dict[int, set[Way]], stuck: set[int], finished: set[int]) -> list[Way]:
+    """Of each channel the one way from a finished rank to a stuck one; none where there are several."""
+    fitting = [
+        [way for way in at if way.sender in finished and way.receiver in stuck] for _, at in sorted(ways.items())
+    ]
+    return [fits[0] for fits in fitting if len(fits) == 1]
+
+
+def _made(parts: Iterable[Communicator], stuck: set[int], finished: set[int]) -> list[Way]:
+    found = {
+        Way(e.sender, e.receiver, e.channel)
+        for part in parts
+        for e in part.edges
+        if e.sender is not None and e.receiver is not None and e.sender in finished and e.receiver in stuck
+    }
+    return sorted(found, key=str)
+
+
+def _belongs(part: Communicator, members: tuple[int, ...]) -> bool:
+    place = part.rank_in_comm
+    return part.size == len(members) and part.rank is not None and members[place : place + 1] == (part.rank,)
