@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from hangscope.hardware.paths import End, Path
 from hangscope.model import NetworkPort
@@ -22,10 +22,13 @@ def look_at(nodes: Iterable[str]) -> str:
     return f"network: look for port errors on {where}: {look}"
 
 
-def steps(path: Path) -> list[str]:
-    """One step an end, then the fabric between them."""
-    found = [_at(end, word) for end, word in ((path.sending, "sending"), (path.receiving, "receiving"))]
-    return [*found, *_between(path), SWAP]
+def steps(path: Path, suspects: Collection[NetworkPort] = ()) -> list[str]:
+    """One step an end, the one with a suspect port first, then the fabric between them."""
+    ends = sorted(
+        ((path.sending, "sending"), (path.receiving, "receiving")),
+        key=lambda end: not any(port in suspects for port in end[0].ports),
+    )
+    return [*(_at(end, word) for end, word in ends), *_between(path), SWAP]
 
 
 def _at(end: End, word: str) -> str:

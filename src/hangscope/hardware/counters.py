@@ -94,12 +94,13 @@ def over_limit(change: CounterChange) -> bool:
 
 
 def said(change: CounterChange, *, meaning: bool = True) -> str:
-    """``link_downed +2 (the link went down and had to come up anew; alarm at any)``."""
+    """``link_downed +2 (the link went down and had to come up anew; alarm at any, exceeded)``."""
     text = f"{change.counter} {'at least ' if change.reset else ''}+{change.rise}"
     known = COUNTERS.get(change.counter)
     if not meaning or known is None:
         return text
-    limit = f"; alarm at {known.limit}" if known.limit else ""
+    exceeded = ", exceeded" if over_limit(change) else ""
+    limit = f"; alarm at {known.limit}{exceeded}" if known.limit else ""
     reset = "; reset or wrapped meanwhile" if change.reset else ""
     return f"{text} ({known.meaning}{limit}{reset})"
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import Enum, auto
 
 from hangscope.hardware.counters import gravity, is_fault, over_limit, said, span
-from hangscope.hardware.rings import Way, edges
+from hangscope.hardware.rings import Way
 from hangscope.model import CounterChange, Edge, Job, KernelMessage, NetworkPort, Source
 
 _TIMES = 10
@@ -93,10 +93,17 @@ class Ports:
         self._changes: dict[tuple[str, str, int | None], list[CounterChange]] = {}
         for change in job.facts.counters:
             self._changes.setdefault((change.node, change.device, change.port), []).append(change)
-        self._used: dict[str, set[str]] = {}
+        self._edges: dict[tuple[int | None, int | None], list[Edge]] = {}
+        used: dict[int, set[str]] = {}
         for part in job.facts.communicators:
-            names = {name for e in part.edges if e.nic for name in e.nic.split("+")}
-            self._used.setdefault(part.node or "", set()).update(names)
+            for edge in part.edges:
+                self._edges.setdefault((edge.sender, edge.receiver), []).append(edge)
+                if edge.nic is not None and part.rank is not None:
+                    used.setdefault(part.rank, set()).update(edge.nic.split("+"))
+        self._used: dict[str, set[str] | None] = {}
+        for rank, node in job.nodes.items():
+            known = self._used.get(node, set())
+            self._used[node] = known | used[rank] if known is not None and rank in used else None
         self._usual: dict[tuple[str, bool], int | None] = {}
         self.suspects = tuple(port for port in job.facts.ports if self._is_suspect(port))
         """Ports that NCCL uses, or may use where a node has no log of it."""
@@ -138,7 +145,8 @@ class Ports:
 
     def path(self, way: Way) -> Path:
         """The connection with the NICs at both ends, as far as the end's own log names them."""
-        logged = edges(self.job, way)
+        logged = self._edges.get((way.sender, way.receiver), [])
+        logged = [e for e in logged if e.channel == way.channel] or logged
         ends = (
             self._end(way.sender, [e for e in logged if e.side == "send"]),
             self._end(way.receiver, [e for e in logged if e.side == "receive"]),
@@ -193,9 +201,12 @@ class Ports:
         if not self.suspects:
             return None
         members, found = set(ranks), dict[tuple[int, int], Path]()
+        nodes = {port.node for port in self.suspects}
         for part in self.job.facts.communicators:
             for e in part.edges:
                 if e.sender in members and e.receiver in members and e.sender is not None and e.receiver is not None:
+                    if part.node not in nodes:
+                        continue
                     path = self.path(Way(e.sender, e.receiver, e.channel))
                     if all(port in path.ports for port in self.suspects):
                         found.setdefault(path.way[:2], path)
@@ -231,11 +242,12 @@ class Ports:
                 yield Said(f"{name} was {port.state} at the stall")
             if moved and any(map(is_fault, moved)):
                 what = ", ".join(said(change) for change in moved[:_SHOWN])
-                yield Said(f"{name}, {span(moved)}: {what}", _sources(moved))
-            elif port.sampled:
+                alike = "" if port in self.suspects else "; other ports have as many, so that none stands out"
+                yield Said(f"{name}, {span(moved)}: {what}{alike}", _sources(moved))
+            elif port.sampled and not _is_down(port):
                 load = "".join(f"; {said(change)}" for change in moved if gravity(change) < _KNOWN)
                 yield Said(f"{name}: no counter of errors rose since the job's start{load}", _sources(moved))
-            elif port.port is not None:
+            elif port.port is not None and not port.sampled:
                 yield Said(f"{name}: its counters were not read both at the start and at the stall")
             yield from (Said(f"kernel of {m.node}: {m.text[:160]}", (m.source,)) for m in self._kernel(port)[:2])
 

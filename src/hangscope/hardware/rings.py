@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from hangscope.model import Communicator, Edge, Group, Job
+from hangscope.model import Communicator, Group, Job
 
 
 class Way(NamedTuple):
@@ -14,13 +14,6 @@ class Way(NamedTuple):
     sender: int
     receiver: int
     channel: int | None = None
-
-
-def edges(job: Job, way: Way) -> list[Edge]:
-    """What both ends logged of one connection, oldest first; of any channel where the way names none, or that one has
-    no line."""
-    found = [e for part in job.facts.communicators for e in part.edges if (e.sender, e.receiver) == way[:2]]
-    return [e for e in found if e.channel == way.channel] or found
 
 
 def ways_in(job: Job, group: Group, stuck: set[int], finished: set[int], *, trees: bool) -> tuple[list[Way], list[Way]]:

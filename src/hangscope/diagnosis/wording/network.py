@@ -48,7 +48,7 @@ def port_errors(case: Case, a: Accusation) -> Words:
         f"Network: all {members} members are inside {case.names.wait_in_group(a.its_wait)} and none finished; counters "
         f"of errors rose on {a.detail} and hardly anywhere else.",
         {x.rank: f"what it sends and receives in {x.operation} goes over {a.detail}" for x in a.accused},
-        advice.steps(trouble.path) if trouble else [],
+        advice.steps(trouble.path, trouble.ports) if trouble else [],
     )
 
 
@@ -110,7 +110,7 @@ def transport_warning(case: Case, a: Accusation) -> Words:
 
 
 def link_steps(case: Case, link: Link | None) -> list[str]:
-    return advice.steps(case.ports.path(way_of(link))) if link else []
+    return advice.steps(case.ports.path(way_of(link)), case.ports.suspects) if link else []
 
 
 def _ports_step(case: Case, ranks: Iterable[int]) -> str:
