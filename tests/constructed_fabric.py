@@ -201,6 +201,11 @@ class Fabric:
             if self.layer == "RoCE":
                 (port / "gid_attrs" / "ndevs").mkdir(parents=True)
                 (port / "gid_attrs" / "ndevs" / "0").write_text(f"ens{number}np0\n")
+                (port / "gids").mkdir()
+                (port / "gids" / "0").write_text("fe80:0000:0000:0000:0000:0000:0000:0001\n")
+                (port / "gids" / "3").write_text(
+                    f"0000:0000:0000:0000:0000:ffff:0a01:0{number}{6 + NODES.index(node):02x}\n"
+                )
 
 
 def lid(node: str, number: int) -> int:

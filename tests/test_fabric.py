@@ -116,13 +116,15 @@ def test_without_any_log_the_edge_is_not_determined(tmp_path: Path) -> None:
     assert "port mlx5_1:1 of gpu-worker-7" in said_why(found)
 
 
-def test_roce_ports_have_gids_and_other_tools(tmp_path: Path) -> None:
+@pytest.mark.parametrize("fabric", [Fabric(layer="RoCE"), Fabric(layer="RoCE", trees=True)], ids=["sampled", "copied"])
+def test_roce_ports_have_gids_and_other_tools(fabric: Fabric, tmp_path: Path) -> None:
     """Over RoCE a port is known by the address in its GID, and looked at with ethtool and rdma."""
-    found = verdict(tmp_path, Fabric(layer="RoCE"))
+    found = verdict(tmp_path, fabric)
     assert found.link is not None and found.confidence == "high"
     assert "mlx5_1:1 of gpu-worker-7 (GID ::ffff:10.1.1.7): link_downed +2" in found.link.evidence
     steps = "\n".join(found.next_steps)
-    assert "ethtool -S ens1np0" in steps and "rdma statistic show link mlx5_1/1" in steps and "ibdiagnet" not in steps
+    assert ("ethtool -S ens1np0" in steps) is not fabric.trees
+    assert "rdma statistic show link mlx5_1/1" in steps and "ibdiagnet" not in steps
 
 
 @pytest.mark.parametrize("boxes", [False, True])
@@ -245,6 +247,15 @@ def test_a_tree_is_replayed_by_the_recorder(tmp_path: Path, monkeypatch: pytest.
     assert taken[0]["counters"]["mlx5_1/1/link_downed"] == 3
     port = next(row for row in taken[0]["ports"] if row["name"] == "mlx5_1")
     assert (port["state"], port["lid"], port["layer"]) == ("ACTIVE", 111, "IB")
+
+
+def test_samples_and_logs_agree_on_a_ports_address(tmp_path: Path) -> None:
+    """The GID of a sample is the one that NCCL logs, dotted, so that redaction knows it for an address."""
+    Fabric(layer="RoCE", logs=()).write(tmp_path)
+    without = {(port.node, str(port)): port.gid for port in hangscope.load([tmp_path]).facts.ports}
+    Fabric(layer="RoCE").write(tmp_path)
+    assert without == {(port.node, str(port)): port.gid for port in hangscope.load([tmp_path]).facts.ports}
+    assert without["gpu-worker-7", "mlx5_1:1"] == "::ffff:10.1.1.7"
 
 
 def test_copied_trees_say_which_was_first(tmp_path: Path) -> None:

@@ -6,9 +6,11 @@ Absolute values are since boot, so they are read twice: beside the start of the 
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Mapping
 from datetime import datetime, timezone
+from ipaddress import IPv6Address
 from pathlib import Path
 from typing import Any
 
@@ -76,9 +78,14 @@ def ports(root: Path | None = None) -> list[dict[str, Any]]:
 
 def _gid(port: Path) -> str | None:
     """The GID that leads to the port: the one that carries its IPv4 address, else the first that is set."""
-    gids = [_text(port / "gids" / name) for name in sorted(_names(port / "gids"), key=_number)[:MAX_GIDS]]
-    known = [gid for gid in gids if gid.strip("0:")]
-    return next((gid for gid in known if gid.startswith("0000:0000:0000:0000:0000:ffff:")), next(iter(known), None))
+    known = []
+    for name in sorted(_names(port / "gids"), key=_number)[:MAX_GIDS]:
+        with contextlib.suppress(ValueError):
+            known.append(IPv6Address(_text(port / "gids" / name)))
+    known = [gid for gid in known if int(gid)]
+    # Dotted, so that redaction sees the address that it is.
+    mapped = (f"::ffff:{gid.ipv4_mapped}" for gid in known if gid.ipv4_mapped)
+    return next(mapped, next(map(str, known), None))
 
 
 def _number(name: str) -> int:
