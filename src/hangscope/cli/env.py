@@ -13,9 +13,10 @@ from hangscope.recorder import blackbox
 from hangscope.recorder.envformats import FORMATS, Request
 from hangscope.recorder.identity import identify
 from hangscope.recorder.problems import Problem
-from hangscope.recorder.settings import NCCL_LOG_LEVELS
+from hangscope.recorder.settings import NCCL_LOG_LEVELS, Plan
 from hangscope.recorder.torch_version import TorchInstall, torch_of
 from hangscope.recorder.variables import DEFAULT_ENTRIES
+from hangscope.recorder.wanted import TIMING
 
 
 @click.command()
@@ -89,9 +90,19 @@ def command(
     text, made = FORMATS[kind](request)
     for problem in made.warnings:
         warn(problem)
+    if "nccl" in made.families and TIMING not in made.kept:
+        note(_timing(made))
     sys.stdout.flush()
     sys.stdout.buffer.write(os.fsencode(text))  # a path that is no valid text must come out as it went in
     return 0
+
+
+def _timing(made: Plan) -> str:
+    """Whether operations get start events, which cost some 23 µs each, and why."""
+    if TIMING not in made.variables:
+        return f"{TIMING} is left off: the black box tells an operation that runs from one that waits"
+    box = blackbox.is_set(made.variables)
+    return f"{TIMING}=1: {'the black box sees no transfers within a node' if box else 'there is no black box'}"
 
 
 def torch_here(python: str | None = None) -> TorchInstall | None:

@@ -20,6 +20,7 @@ from hangscope.recorder.finding import NOTE, OK, PROBLEM, SEVERITIES, WARNING, F
 from hangscope.recorder.problems import Problem, Setting, folder_of, free_bytes
 from hangscope.recorder.torch_version import TorchInstall, release_of
 from hangscope.recorder.variables import BY_NAME, FIRST_RECORDER, Release
+from hangscope.recorder.wanted import TIMING
 
 __all__ = ["SCHEMA", "Examination", "Finding", "Node", "examine"]
 
@@ -232,6 +233,9 @@ def _blackbox_findings(setting: Setting, torch: TorchInstall | None) -> Iterator
     else:
         set_ = setting.environ.get(blackbox.PLUGIN) == str(library)
         how = "it is set" if set_ else "hangscope run and hangscope env set it"
+        how += (
+            f", and leave {TIMING} off where the job has several nodes: it tells what runs without 23 µs an operation"
+        )
         yield Finding("blackbox", OK, f"NCCL's black box is there: {library}", how)
 
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from hangscope.errors import SettingsError
+from hangscope.recorder import blackbox
 from hangscope.recorder.places import private_top
 from hangscope.recorder.problems import folder_for
 from hangscope.recorder.ras_address import FIRST_PORT, PORTS
@@ -150,6 +151,7 @@ def _plan(
         nccl_debug=request.nccl_debug,
         look_at_files=files and not container,
         plugin=request.plugin if files and not container else None,
+        one_node=blackbox.one_node((), {} if container else request.environ),
     )
 
 

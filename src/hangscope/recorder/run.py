@@ -22,7 +22,7 @@ from hangscope.recorder.evidence import Node
 from hangscope.recorder.identity import Identity, identify
 from hangscope.recorder.launch import Command, with_companion
 from hangscope.recorder.problems import FATAL, LOSES_DUMPS, folder_for
-from hangscope.recorder.torch_version import interpreter_of, torch_of
+from hangscope.recorder.torch_version import interpreter_of, release_of, torch_of
 from hangscope.recorder.variables import DEFAULT_ENTRIES
 from hangscope.recorder.verdict import Verdict
 from hangscope.recorder.wanted import PIPE_NAMES
@@ -205,7 +205,8 @@ def _settings(
             fix=options.fix,
             entries=options.entries or DEFAULT_ENTRIES,
             own_directory=True,
-            plugin=blackbox.library(),
+            plugin=blackbox.library(release_of(torch.nccl) if torch is not None else None),
+            one_node=blackbox.one_node(words, environ),
         )
         made = settings.prepare(made)
     except (OSError, SettingsError) as error:

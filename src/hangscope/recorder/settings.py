@@ -19,7 +19,7 @@ from hangscope.recorder.places import Places, make, make_private, needed_folders
 from hangscope.recorder.problems import LOSES_DUMPS, LOSES_EVIDENCE, Problem, Setting, folder_for
 from hangscope.recorder.torch_version import release_of
 from hangscope.recorder.variables import BY_NAME, DEFAULT_ENTRIES, Release
-from hangscope.recorder.wanted import DUMP_NAMES, PIPE_NAMES, Wanted
+from hangscope.recorder.wanted import DUMP_NAMES, PIPE_NAMES, TIMING, Wanted
 
 __all__ = ["NCCL_LOG_LEVELS", "Plan", "Problem", "plan", "prepare"]
 
@@ -65,13 +65,14 @@ def plan(
     look_at_files: bool = True,
     own_directory: bool = False,
     plugin: Path | None = None,
+    one_node: bool | None = None,
 ) -> Plan:
     """The settings for a job. `environ` is what the ranks would see without hangscope; it is not changed.
 
     An unknown torch or backend gets every name that any of them reads: a variable that nobody reads does nothing.
     `look_at_files` is False where the settings are for another machine than this one. `own_directory` says that the
     directory is this node's and this attempt's alone, so that dumps/ and logs/ in it need no names below them.
-    `plugin` is the black box's library, where there is one.
+    `plugin` is the black box's library, where there is one; `one_node` whether the job is known to stay on this node.
     """
     if not 0 < entries < 1 << 31:
         raise SettingsError(f"a ring of {entries} entries is not possible", hint="2000 is the usual size")
@@ -86,7 +87,9 @@ def plan(
     chosen = {name: value for problem in cured for name, value in problem.sets.items()}
     seen = {**environ, **chosen}
     used = families(backend, release, seen)
-    variables = Wanted(release, used, seen, where, job, entries, nccl_debug.upper(), plugin).variables() | chosen
+    variables = (
+        Wanted(release, used, seen, where, job, entries, nccl_debug.upper(), plugin, one_node).variables() | chosen
+    )
     base = Setting(
         environ=seen,
         release=release,
@@ -99,6 +102,7 @@ def plan(
         world_size=world_size,
         to_be_made=frozenset(where.folders),
         look_at_files=look_at_files,
+        one_node=one_node,
     )
 
     def look(added: Mapping[str, str]) -> list[Problem]:
@@ -131,6 +135,8 @@ def prepare(plan: Plan) -> Plan:
             warnings.append(Problem(name, variables.pop(name), severity, what, cure))
     if blackbox.FOLDER in plan.variables and blackbox.FOLDER not in variables:
         variables.pop(blackbox.PLUGIN, None)
+        if "nccl" in plan.families and not {TIMING, TIMING.removeprefix("TORCH_")} & plan.kept.keys():
+            variables[TIMING] = "1"  # the black box was to tell in its place
     gone = {value for name, value in plan.variables.items() if name not in variables}
     return replace(
         plan,

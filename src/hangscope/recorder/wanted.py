@@ -16,6 +16,7 @@ from hangscope.recorder.variables import BY_NAME, RING_NAMES, Release, as_bool, 
 
 DUMP_NAMES = ("TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE")
 PIPE_NAMES = ("TORCH_NCCL_DEBUG_INFO_PIPE_FILE", "TORCH_FR_DEBUG_INFO_PIPE_FILE", "TORCH_XCCL_DEBUG_INFO_PIPE_FILE")
+TIMING = "TORCH_NCCL_ENABLE_TIMING"
 _SWITCH_NAMES = ("TORCH_FR_DUMP_ON_TIMEOUT", "TORCH_NCCL_DUMP_ON_TIMEOUT")
 _WAIT_NAMES = ("TORCH_FR_WAIT_TIMEOUT_DUMP_MILSEC", "TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC")
 
@@ -37,6 +38,7 @@ class Wanted:
     nccl_debug: str
     plugin: Path | None = None
     """NCCL's profiler plugin that keeps the black box, where it was built."""
+    one_node: bool | None = None
 
     def variables(self) -> dict[str, str]:
         found: dict[str, str] = {}
@@ -80,7 +82,7 @@ class Wanted:
         found: dict[str, str] = {}
         for name, value in (
             ("TORCH_NCCL_DEBUG_INFO_PIPE_FILE", self.places.pipe_stem),
-            ("TORCH_NCCL_ENABLE_TIMING", "1"),  # without start events, running and waiting look the same
+            *self._start_events(),
             ("TORCH_NCCL_ENABLE_MONITORING", "1"),
             ("TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC", str(beat)),
             ("TORCH_NCCL_EXTRA_DUMP_ON_EXEC", "1"),  # a dump also where a rank sees an error before any timeout
@@ -88,6 +90,12 @@ class Wanted:
         ):
             found |= self._alone(name, value)
         return found
+
+    def _start_events(self) -> list[tuple[str, str]]:
+        """Without them running and waiting look the same, unless the black box tells."""
+        box = {blackbox.PLUGIN: str(self.plugin)} if self._has_blackbox() else {}
+        tells = blackbox.tells_started({**self.environ, **box}, self.release, one_node=self.one_node)
+        return [] if tells else [(TIMING, "1")]
 
     def _nccl(self) -> dict[str, str]:
         wanted = {

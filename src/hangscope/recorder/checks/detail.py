@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from hangscope.recorder import blackbox
 from hangscope.recorder.problems import COST, LOSES_EVIDENCE, NOTE, Problem, Setting
 
 
@@ -28,6 +29,8 @@ def timing_off(setting: Setting) -> Iterator[Problem]:
     if not setting.uses("nccl") or setting.boolean(*names, default=False) is not False:
         return
     if setting.boolean(*also, default=False):
+        return
+    if blackbox.tells_started(setting.environ, setting.release, one_node=setting.one_node):
         return
     name = setting.set(*names)
     what = "operations show as scheduled until they complete: running on the GPU cannot be told from waiting for it"
