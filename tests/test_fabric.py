@@ -176,11 +176,12 @@ def test_no_port_is_accused_where_none_stands_out(moved: Moves, tmp_path: Path) 
 
 @pytest.mark.parametrize(("timing", "kind"), [(True, "network"), (False, "unknown")])
 def test_a_group_of_two_is_its_own_link(timing: bool, kind: str) -> None:
-    """Two members have one connection: it is named without a black box, and without timing as a possibility alone."""
+    """Two members have one connection: it is named without a black box; without timing as where to look, no more."""
     ops = {rank: [*([Op("pair")] * 9), Op("pair", state="started" if timing else "scheduled")] for rank in (4, 9)}
     found = hangscope.diagnose(Builder({"pair": (4, 9)}, ops, timing=timing, hung_s=600.0).build())
-    assert found.link is not None and {found.link.sender.rank, found.link.receiver.rank} == {4, 9}
     assert (found.kind, found.culprits) == (kind, ())
+    assert (found.link is not None and {found.link.sender.rank, found.link.receiver.rank} == {4, 9}) is timing
+    assert timing or "they have one connection, from rank 4 to rank 9" in said_why(found)
     assert found.confidence == ("medium" if timing else "low")
 
 
@@ -270,6 +271,25 @@ def test_copied_trees_say_which_was_first(tmp_path: Path) -> None:
                 (place / "nodes" / node / old).rename(place / "nodes" / node / new)
         rises = {(c.node, c.counter): c.rise for c in hangscope.load([place]).facts.counters}
         assert rises == {("gpu-worker-7", counter): rise for counter, rise in FAULTY.items()}
+
+
+def test_a_warning_that_names_an_adapter_leads_to_the_channel_over_it(tmp_path: Path) -> None:
+    """NCCL's completion error names the adapter and no channel: the link is that of the channel which uses it."""
+    fabric = Fabric(moved={}, everyone_inside=True)
+    fabric.write(tmp_path)
+    log = next(tmp_path.rglob("nccl.gpu-worker-6.1001.log"))
+    lines = log.read_text().splitlines(keepends=True)
+    at = next(at for at, line in enumerate(lines) if "1[1] -> 3[1] [send]" in line)
+    lines.insert(at + 1, lines[at].replace("Channel 00/0", "Channel 02/0").replace("NET/IB/1/", "NET/IB/0/"))
+    lines.append(
+        "[2026-09-21T14:00:00.000] gpu-worker-6:1001:1001 [1] transport/net_ib/p2p.cc:666 NCCL WARN NET/IB: Got "
+        "completion from peer 10.0.0.7<41873> with status=IBV_WC_RETRY_EXC_ERR(12) opcode=IBV_WC_SEND(0) vendor_err=129 "
+        "hca mlx5_1\n"
+    )
+    log.write_text("".join(lines))
+    found = hangscope.diagnose(hangscope.load([tmp_path]))
+    assert found.link is not None and found.confidence == "high"
+    assert (found.link.sender.nic, found.link.channel) == ("mlx5_1:1", 0)
 
 
 def test_a_port_that_vanished_is_suspect(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """From "bytes do not arrive" to the connection: its ends and ports, and the pair that NCCL's warnings name."""
 
 from collections.abc import Iterator
+from math import inf
 
 from hangscope.diagnosis.accusation import Accusation
 from hangscope.diagnosis.case import Case
@@ -29,13 +30,10 @@ def way_of(link: Link) -> Way:
     return Way(link.sender.rank, link.receiver.rank, link.channel)
 
 
-def network_events(job: Job, before_ns: int | None) -> list[TransportEvent]:
+def network_events(job: Job) -> list[TransportEvent]:
     """NCCL's warnings about the network itself, not those that any process exit causes, oldest first."""
-    # What comes after the first victim gave up is mostly its own teardown.
-    events = [
-        e
-        for e in job.facts.transport
-        if e.kind in ("completion_error", "async_event")
-        or (e.kind in NETWORK_EVENTS and (before_ns is None or e.at_ns is None or e.at_ns <= before_ns))
-    ]
+    # What comes after the first victim gave up is mostly its own teardown; the first two kinds no teardown causes.
+    timeouts = [r.at_ns for r in job.facts.watchdog if r.kind == "timeout" and r.at_ns is not None]
+    last = {kind: inf if at < 2 else min(timeouts, default=inf) for at, kind in enumerate(NETWORK_EVENTS)}
+    events = [e for e in job.facts.transport if e.kind in last and (e.at_ns or 0) <= last[e.kind]]
     return sorted(events, key=lambda e: (e.at_ns is None, e.at_ns or 0, str(e.source)))

@@ -54,6 +54,11 @@ class Path:
     sending: End
     receiving: End
 
+    def __str__(self) -> str:
+        ends = (", ".join(part for part in (end.node, end.nic) if part) for end in (self.sending, self.receiving))
+        one, other = (f" ({text})" if text else "" for text in ends)
+        return f"from rank {self.way.sender}{one} to rank {self.way.receiver}{other}"
+
     @property
     def ports(self) -> tuple[NetworkPort, ...]:
         return (*self.sending.ports, *self.receiving.ports)
@@ -195,6 +200,14 @@ class Ports:
         """The connection of a pair, in the direction whose ports are suspect, else that whose NICs are known."""
         paths = [self.path(Way(one, other)), self.path(Way(other, one))]
         return min(paths, key=lambda p: (self.bearing(p) is not Bearing.HERE, not (p.sending.nic and p.receiving.nic)))
+
+    def over(self, adapter: str | None, sender: int, receiver: int) -> Way:
+        """Of the connections from one rank to another the one over that adapter, where the log has it."""
+        for edge in self._edges.get((sender, receiver), []):
+            names = {part.partition(":")[0] for part in (edge.nic or "").split("+")}
+            if edge.side == "send" and adapter in names:
+                return Way(sender, receiver, edge.channel)
+        return Way(sender, receiver)
 
     def trouble(self, ranks: Iterable[int]) -> Trouble | None:
         """The one port whose counters stand out, or both of one connection, among those that these ranks use."""

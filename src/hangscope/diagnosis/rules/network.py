@@ -9,7 +9,7 @@ from hangscope.diagnosis.answer import Says
 from hangscope.diagnosis.case import Case
 from hangscope.diagnosis.evidence import kernel_lines, quoted
 from hangscope.diagnosis.progress import Place
-from hangscope.diagnosis.verdict import Finding, Link
+from hangscope.diagnosis.verdict import Finding
 from hangscope.diagnosis.waits import Wait
 from hangscope.diagnosis.words import ranks_text
 from hangscope.hardware import xids
@@ -88,7 +88,7 @@ def _pair(case: Case, waits: list[Wait]) -> Accusation:
             Accused(operation.destination, "network", text="receives it, and does not get it"),
         ]
     if not any(case.progress.of[rank].timing for w in waits for rank in w.waiters):
-        return _untimed(case, wait, f"both sides of {case.names.wait(wait)} launched it, and it does not finish", link)
+        return _untimed(case, wait, f"both sides of {case.names.wait(wait)} launched it, and it does not finish")
     who = ranks_text({u.rank for w in waits for u in w.inside})
     found = Finding(f"{who} wait in point-to-point calls whose other side has joined", case.source(wait.waiters[0]))
     return Accusation(Basis.PAIR, "network", accused, wait, link=link, findings=[found], explains=waits)
@@ -123,16 +123,17 @@ def _everyone(case: Case, wait: Wait) -> Accusation:
     naming = _naming_events(case, set(wait.waiters))
     if naming:
         return _named_by(case, wait, naming[0], inside)
-    others, trouble = [quoted(e) for e in _events(case)[:2]], case.ports.trouble(wait.waiters)
+    others, trouble = [quoted(e) for e in links.network_events(case.job)[:2]], case.ports.trouble(wait.waiters)
     doubts = doubts_where({Doubt.NOT_TIMED: not started, Doubt.MAY_RUN: not case.hang.age_known})
     if trouble is not None:
         return _at_ports(case, wait, trouble, inside, doubts)
     link, findings = None, [inside, *others]
-    if len(wait.waiters) == 2 and (started or not any(case.progress.of[r].timing for r in wait.waiters)):
-        way = case.ports.between(*wait.waiters).way
-        link = links.make(case, way, f"{where} has two members, and so one connection")
+    if len(wait.waiters) == 2:
+        pair = case.ports.between(*wait.waiters)
+        text = f"{text}; they have one connection, {pair}"
+        link = links.make(case, pair.way, f"{where} has two members, and so one connection") if started else None
     if not started and not others:
-        return _untimed(case, wait, text, link)
+        return _untimed(case, wait, text)
     return Accusation(Basis.EVERYBODY_INSIDE, "network", (), wait, link=link, findings=findings, doubts=doubts)
 
 
@@ -146,10 +147,10 @@ def _at_ports(case: Case, wait: Wait, trouble: Trouble, inside: Finding, doubts:
     )
 
 
-def _untimed(case: Case, wait: Wait, text: str, link: Link | None = None) -> Accusation:
+def _untimed(case: Case, wait: Wait, text: str) -> Accusation:
     """Everybody is inside, and the recording does not say whose GPU got there."""
     found = [Finding(text, case.source(wait.waiters[0]))]
-    return Accusation(Basis.EVERYBODY_LAUNCHED, "unknown", wait=wait, link=link, findings=found)
+    return Accusation(Basis.EVERYBODY_LAUNCHED, "unknown", wait=wait, findings=found)
 
 
 def _named_by(case: Case, wait: Wait, event: TransportEvent, inside: Finding) -> Accusation:
@@ -157,7 +158,7 @@ def _named_by(case: Case, wait: Wait, event: TransportEvent, inside: Finding) ->
     if event.rank is not None:
         accused = [Accused(event.rank, "network", case.names.wait(wait))]
     if event.rank is not None and event.peer_rank is not None:
-        link = links.make(case, Way(event.rank, event.peer_rank), event.text)
+        link = links.make(case, case.ports.over(event.hca, event.rank, event.peer_rank), event.text)
         accused.append(Accused(event.peer_rank, "network", text="is the peer that the transport error names"))
     findings, doubts = [inside, quoted(event)], () if link else [Doubt.NO_EDGE]
     return Accusation(Basis.TRANSPORT_WARNING, "network", accused, wait, None, link, findings, doubts, detail=event)
@@ -166,13 +167,8 @@ def _named_by(case: Case, wait: Wait, event: TransportEvent, inside: Finding) ->
 # ---- pieces ----------------------------------------------------------------------------------------------------------
 
 
-def _events(case: Case) -> list[TransportEvent]:
-    timeouts = [r.at_ns for r in case.job.facts.watchdog if r.kind == "timeout" and r.at_ns is not None]
-    return links.network_events(case.job, min(timeouts, default=None))
-
-
 def _naming_events(case: Case, ranks: set[int]) -> list[TransportEvent]:
     """The network warnings that name a device or a peer, on one of these ranks."""
     # Status 5 is a flush: a consequence of an earlier error on the same queue pair.
-    events = [e for e in _events(case) if e.status != 5 and (e.rank is None or e.rank in ranks)]
+    events = [e for e in links.network_events(case.job) if e.status != 5 and (e.rank is None or e.rank in ranks)]
     return [e for e in events if e.hca is not None or e.peer_rank is not None or e.kind == "completion_error"]
