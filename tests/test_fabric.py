@@ -283,7 +283,7 @@ def test_a_warning_that_names_an_adapter_leads_to_the_channel_over_it(tmp_path: 
     lines.insert(at + 1, lines[at].replace("Channel 00/0", "Channel 02/0").replace("NET/IB/1/", "NET/IB/0/"))
     lines.append(
         "[2026-09-21T14:00:00.000] gpu-worker-6:1001:1001 [1] transport/net_ib/p2p.cc:666 NCCL WARN NET/IB: Got "
-        "completion from peer 10.0.0.7<41873> with status=IBV_WC_RETRY_EXC_ERR(12) opcode=IBV_WC_SEND(0) vendor_err=129 "
+        "completion from peer 10.0.0.7<41873> with status=IBV_WC_RETRY_EXC_ERR(12) opcode=IBV_WC_SEND(0) vendor_err=1 "
         "hca mlx5_1\n"
     )
     log.write_text("".join(lines))

@@ -202,7 +202,7 @@ def _findings(case: Case, accused: Accused, wait: Wait) -> list[Finding]:
     if accused.kind == "gpu" and accused.operation:
         return [*_gpu_findings(case, rank), *life]
     if accused.kind != "absent":
-        return [*life, *kernel_lines(case.gpu_messages(rank) if accused.kind == "gpu" else [])]
+        return [*life, *kernel_lines(xids.about(case.job, rank) if accused.kind == "gpu" else [])]
     if accused.shown is Shown.NOT_SHOWN:
         return [*_stack_finding(case, rank), *life]
     raised = [printed(error)] if error is not None else []
