@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import tempfile
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import hangscope
 from constructed_fabric import FAULTY, NODES, RECEIVER, SENDER, Fabric, Moves
@@ -290,6 +293,27 @@ def test_a_warning_that_names_an_adapter_leads_to_the_channel_over_it(tmp_path: 
     found = hangscope.diagnose(hangscope.load([tmp_path]))
     assert found.link is not None and found.confidence == "high"
     assert (found.link.sender.nic, found.link.channel) == ("mlx5_1:1", 0)
+
+
+@given(
+    st.dictionaries(
+        st.sampled_from(["name", "port", "state", "layer", "lid", "gid", "interface", "pci"]),
+        st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=40) | st.lists(st.integers()),
+    ),
+    st.integers() | st.floats() | st.text(max_size=9),
+)
+@settings(max_examples=15, deadline=None)
+def test_a_hostile_sample_is_harmless(row: dict[str, object], value: object) -> None:
+    """Whatever a sample holds, both samples are read or passed over, and the verdict says the same about the ranks."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Fabric(moved={}, logs=(1, 3)).write(Path(name))
+        for file in (folder / "nodes/gpu-worker-7/counters").iterdir():
+            sample = json.loads(file.read_text())
+            sample["ports"] = [row, row, 7, {**row, "name": "mlx5_1"}]
+            sample["counters"] |= {"mlx5_1/1/link_downed": value, "//": 3, "a/b/c/d": 10**30, "x" * 999 + "/1/y": 5}
+            file.write_text(json.dumps(sample))
+        found = hangscope.diagnose(hangscope.load([folder]))
+    assert [culprit.rank for culprit in found.culprits] == [RECEIVER]
 
 
 def test_a_port_that_vanished_is_suspect(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from hangscope.reader.values import gid, pci_id, text, whole
 
 MAX_PORTS = 1024
 """Of one node: more are not looked at."""
+MAX_NAME = 256
 _EARLY = re.compile(r"(?<![a-z])(?:start|before|begin|first|initial)", re.IGNORECASE)
 _LATE = re.compile(r"(?<![a-z])(?:stall|after|end|last|later|hang|now|final)", re.IGNORECASE)
 
@@ -47,7 +48,7 @@ def read(value: Mapping[str, Any], file: str, node: str | None, parts: tuple[str
     counters = {
         key: number
         for key, number in value["counters"].items()
-        if isinstance(number, int) and not isinstance(number, bool)
+        if isinstance(number, int) and not isinstance(number, bool) and 0 <= number < 1 << 64 and len(key) <= MAX_NAME
     }
     at, listed = value.get("at"), value.get("ports")
     ports = tuple(row for row in listed[:MAX_PORTS] if isinstance(row, Mapping)) if isinstance(listed, list) else ()
@@ -82,7 +83,7 @@ def changes(pairs: Pairs) -> list[CounterChange]:
         seconds = (last.at_ns - first.at_ns) / 1e9 if first.at_ns and last.at_ns else None
         for key, after in sorted(last.values.items()):
             before = first.values.get(key)
-            if before is not None and after != before and min(before, after) >= 0:
+            if before is not None and after != before:
                 device, port, counter = _parts(key)
                 found.append(CounterChange(node, device, port, counter, before, after, last.source, seconds))
     return found
@@ -98,7 +99,7 @@ def ports(pairs: Pairs, snapshots: Iterable[Snapshot]) -> list[NetworkPort]:
         sampled = _places(pairs[snapshot.node][0]) & last if (last := of_last.get(snapshot.node)) else set()
         for row in snapshot.ports:
             device = text(row.get("name"))
-            if device is not None:
+            if device is not None and len(device) <= MAX_NAME:
                 place = (device, whole(row.get("port")))
                 known = _port(snapshot.node, place, row, place in sampled)
                 found[known.node, known.device, known.port] = known

@@ -55,9 +55,12 @@ class Devices:
     found: dict[tuple[str, int | None], Device] = field(default_factory=dict)
     ids: dict[tuple[int, int], tuple[int | None, str | None]] = field(default_factory=dict)
     """(NCCL's index, port) → LID, GID."""
+    _spelt: dict[str, str] = field(default_factory=dict)
+    """Names with their ports, as far as they were asked for: a process has few devices and many channels."""
 
     def feed(self, message: str) -> list[str]:
         """Read one line that begins with ``NET/``; the IP addresses that it says are this process's."""
+        self._spelt.clear()
         if match := _VIRTUAL.search(message):
             self.names.setdefault((message[4:].split(":")[0].strip(), int(match["index"])), match["name"])
         elif match := _FOUND.match(message):
@@ -88,6 +91,7 @@ class Devices:
         return addresses
 
     def update(self, other: Devices) -> None:
+        self._spelt.clear()
         self.names.update(other.names)
         self.physical.update(other.physical)
         self.found.update(other.found)
@@ -99,7 +103,9 @@ class Devices:
         if name is None:  # IBext_v8 and other plugins list their devices as "NET/IB"
             names = {n for (_, known), n in self.names.items() if known == index}
             name = names.pop() if len(names) == 1 else None
-        return None if name is None else "+".join(self._with_ports(name.split("+")))
+        if name is not None and name not in self._spelt:
+            self._spelt[name] = "+".join(self._with_ports(name.split("+")))
+        return None if name is None else self._spelt[name]
 
     def _with_ports(self, parts: list[str]) -> list[str]:
         """Fused adapters are named without ports; both ports of one adapter are its name twice, in the list's order."""
