@@ -41,7 +41,8 @@ def merge_processes(who: Identity) -> tuple[dict[int, Process], list[Process], l
                             source=other.source,
                         )
                     )
-        if any(trust == LAUNCHER and process.alive_at_end for trust, process in of_rank):
+        stopped = [process for trust, process in of_rank if trust == LAUNCHER and process.alive_at_end]
+        if any(process.pid in (None, best.pid) for process in stopped):  # another pid is another attempt's
             # it lived until its launcher stopped it, by SIGTERM or in the end by SIGKILL: that says nothing about it
             best = replace(best, alive_at_end=True, exit_status=None, ended_at_s=None)
         merged[rank] = replace(best, node=who.nodes.get(rank))

@@ -185,7 +185,7 @@ class Agent:
 
     def _capture(self, path: Path, reason: str, detail: str) -> None:
         if path == self._incidents.hang:
-            self._stalled = {rank.number: rank.progress.signature() for rank in self._polling if not rank.ended}
+            self._stalled = {rank.number: self._trace(rank) for rank in self._polling if not rank.ended}
             self._polling.settled = set(self._stalled)
         self._incidents.capture(path, reason, detail, list(self._polling))
 
@@ -194,7 +194,7 @@ class Agent:
         bad = None if self._signalled else self._bad_end()
         if bad is not None and self._incidents.reason(self._incidents.hang) is None:
             return "rank-exit", bad
-        stuck = self._oldest() or self._joining()
+        stuck = self._oldest() or self._joining() or self._standing()
         if stuck is not None:
             return "stall", stuck
         if self._alarms:
@@ -233,6 +233,16 @@ class Agent:
                 return f"rank {rank.number}: init_process_group unfinished for {now - since:.1f} s"
         return None
 
+    def _standing(self) -> str | None:
+        """A rank that stands still in a wait which no recorder counts, in words."""
+        polling = self._polling
+        return polling.sense.stuck(polling, self._stalled, polling.threshold(), time.monotonic())
+
+    def _trace(self, rank: Rank) -> tuple[Any, ...]:
+        """Changes whenever the rank gets anywhere: by its counters, else by where it stands."""
+        signature = rank.progress.signature()
+        return signature if any(signature) and rank.progress.oldest() else (*signature, rank.standing.moves)
+
     def _fresh_dumps(self) -> list[Path]:
         """Dumps that PyTorch has written by itself since we last looked."""
         found = []
@@ -265,9 +275,7 @@ class Agent:
         moved = [
             number
             for number, before in self._stalled.items()
-            if (rank := self._polling.ranks.get(number)) is not None
-            and not rank.ended
-            and rank.progress.signature() != before
+            if (rank := self._polling.ranks.get(number)) is not None and not rank.ended and self._trace(rank) != before
         ]
         if len(moved) == len(self._stalled):
             path = self._incidents.hang

@@ -12,6 +12,7 @@ from hangscope.recorder import process, sites, workers
 from hangscope.recorder.capture import flight
 from hangscope.recorder.progress import slowest
 from hangscope.recorder.ranks import Rank
+from hangscope.recorder.sense import Sense
 from hangscope.recorder.server import Answer, Asker
 
 POLL_S = 1.0
@@ -28,7 +29,7 @@ COMPANION_S = 20.0
 GROUPS_S = 30.0
 _BACKENDS = ("nccl", "gloo", "nccl2")
 _KEYS = (
-    *(("nccl",), ("python",), ("waits",)),
+    *(("nccl",), ("python",), ("waits",), ("stacks",)),
     *((what, backend) for what in ("full", "sites") for backend in _BACKENDS),
 )
 
@@ -47,6 +48,7 @@ class Polling:
         self._stall_after = stall_after
         self._registry = workers.Registry(sockets)
         self._asker = Asker()
+        self.sense = Sense()
         self._cost = 0.0
         self._unknown: dict[int, tuple[float, float]] = {}
         self._foreign: set[int] = set()
@@ -61,6 +63,7 @@ class Polling:
 
     def close(self) -> None:
         self._asker.close()
+        self.sense.close()
 
     def threshold(self) -> float:
         if self._stall_after is not None:
@@ -87,6 +90,8 @@ class Polling:
         self._ask(now)
         self._confirm(now)
         self._learn_sites(now)
+        self.sense.turn(self.ranks.values(), self._asker, self.threshold(), now)
+        self._take(self._asker.wait(ANSWER_S))
         cost = (time.thread_time() - begun) / max(1, len(self.ranks))
         self._cost += 0.2 * (cost - self._cost)
         self.interval = min(LONGEST_POLL_S, max(POLL_S, self._cost / DUTY))
@@ -208,7 +213,9 @@ class Polling:
             if value is None:
                 continue
             rank.last_poll_at = time.time()
-            if key[0] == "waits":
+            if key[0] == "stacks":
+                self.sense.take(rank, value, time.monotonic())
+            elif key[0] == "waits":
                 rank.take_wait_counters(value, time.monotonic())
             elif key[0] == "nccl":
                 rank.take_active(value)

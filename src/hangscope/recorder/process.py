@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 PROC = Path("/proc")
-_TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
+TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 _ON_X86 = (
     "0 read 1 write 2 open 7 poll 16 ioctl 17 pread64 18 pwrite64 23 select 24 sched_yield 35 nanosleep 42 connect "
 )
@@ -60,14 +60,14 @@ def stat(pid: int) -> Stat | None:
         state=fields[0],
         parent=int(fields[1]),
         started_ticks=int(fields[19]),
-        cpu_seconds=(int(fields[11]) + int(fields[12])) / _TICKS_PER_SECOND,
+        cpu_seconds=(int(fields[11]) + int(fields[12])) / TICKS_PER_SECOND,
         exit_code=_status(int(fields[49])) if fields[0] == "Z" and len(fields) > 49 else None,
     )
 
 
 def age_s(told: Stat) -> float:
     """Seconds since the process was started."""
-    return time.clock_gettime(time.CLOCK_BOOTTIME) - told.started_ticks / _TICKS_PER_SECOND
+    return time.clock_gettime(time.CLOCK_BOOTTIME) - told.started_ticks / TICKS_PER_SECOND
 
 
 def _status(wait_status: int) -> int:

@@ -14,6 +14,7 @@ from hangscope.recorder.process import Watched
 from hangscope.recorder.progress import Progress
 from hangscope.recorder.rights import Rights
 from hangscope.recorder.sites import Sites
+from hangscope.recorder.standing import Standing
 from hangscope.recorder.workers import Worker
 
 
@@ -31,6 +32,10 @@ class Rank:
     last_poll_at: float | None = None
     joining_since: float | None = None
     """Since when (monotonic) it has been seen inside init_process_group."""
+    standing: Standing = field(default_factory=Standing)
+    wait_counters: dict[str, Any] = field(default_factory=dict)
+    quiet_since: float = field(default_factory=time.monotonic)
+    """Since when (monotonic) neither its counters nor the kernel have shown it get anywhere."""
     server_answers: bool | None = None
     python_answers: bool | None = None
     exit_status: int | None = None
@@ -123,6 +128,7 @@ class Rank:
 
     def take_wait_counters(self, counters: dict[str, Any], now: float) -> None:
         """PyTorch counts who is inside init_process_group; its recorder knows nothing before the first operation."""
+        self.wait_counters = counters
         counter = counters.get("pytorch.wait_counter.c10d.init_process_group")
         inside = isinstance(counter, dict) and counter.get("active_count", 0) > 0
         self.joining_since = (self.joining_since or now) if inside else None

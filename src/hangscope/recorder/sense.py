@@ -1,0 +1,124 @@
+"""The second sense: ranks that stand still in a wait which no recorder counts. The first is an unfinished operation.
+
+Nothing is sampled while a rank's counters move or the kernel sees its main thread at work. A rank that has been quiet
+for half of the threshold is asked where its threads stand, some times until the threshold; one that cannot be asked is
+looked at from outside.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from pathlib import Path
+from typing import Any
+
+from hangscope.recorder import activity
+from hangscope.recorder.beside import Beside
+from hangscope.recorder.ranks import Rank
+from hangscope.recorder.server import Asker
+from hangscope.recorder.standing import Frame, threads, where
+
+QUESTION = "hangscope_stacks"
+BEGINS = 0.5
+BETWEEN_S = 5.0
+"""Looks are a fifth of the threshold apart, or this where that is less."""
+TIMES_WORKING = 2.0
+"""Others may still be at work on what the rank waits for: so many times the threshold then."""
+TIMES_JOINING = 4.0
+_SOURCE_BYTES = 4 << 20
+_MOST_FILES = 64
+
+
+class Sense:
+    def __init__(self) -> None:
+        self._beside = Beside()
+        self._signatures: dict[int, tuple[Any, ...]] = {}
+        self._next: dict[int, float] = {}
+        self._sources: dict[tuple[int, str], list[bytes]] = {}
+
+    def close(self) -> None:
+        self._beside.close()
+
+    @property
+    def refused(self) -> str:
+        """Why py-spy may not look at ranks that cannot be asked; empty where it may, or was not needed."""
+        return self._beside.refused
+
+    def turn(self, ranks: Iterable[Rank], asker: Asker, threshold: float, now: float) -> None:
+        """Note who gets anywhere, and have a look at who does not. Answers of the asker come to `take`."""
+        by_number = {rank.number: rank for rank in ranks if not rank.ended}
+        for rank in by_number.values():
+            if self._gets_on(rank, now):
+                rank.quiet_since = now
+                rank.standing.moved()
+            elif now - rank.quiet_since >= BEGINS * threshold and now >= self._next.get(rank.worker.pid, 0.0):
+                self._next[rank.worker.pid] = now + min(BETWEEN_S, threshold / 5)
+                self._look(rank, asker)
+        for number, pid, value in self._beside.ready():
+            seen = by_number.get(number)
+            if seen is not None and seen.worker.pid == pid:
+                self.take(seen, value, now)
+
+    def _gets_on(self, rank: Rank, now: float) -> bool:
+        pid, signature = rank.worker.pid, rank.progress.signature()
+        before = self._signatures.get(pid)
+        self._signatures[pid] = signature
+        if before != signature:
+            rank.standing.works = True
+            return True
+        wait = rank.standing.wait
+        return rank.standing.stir(activity.sample(pid, None, now), may_spin=wait is not None)
+
+    def _look(self, rank: Rank, asker: Asker) -> None:
+        socket = rank.worker.socket
+        if socket is not None and QUESTION in rank.worker.handlers:
+            if "wait_counter_values" in rank.worker.handlers:
+                asker.ask(("waits", rank.number), socket, "wait_counter_values")
+            asker.ask(("stacks", rank.number), socket, QUESTION)
+        else:
+            self._beside.want(rank.number, rank.worker.pid)
+
+    def take(self, rank: Rank, value: Any, now: float) -> None:
+        """Where the threads of a rank stand."""
+        found = threads(value)
+        wait = where(found, rank.wait_counters, lambda frame: self._line(rank, frame))
+        if wait is not None and wait.thread not in (None, rank.worker.pid):
+            stirred = activity.sample(rank.worker.pid, wait.thread, now)
+            if rank.standing.stir(stirred, wait.thread, may_spin=True):
+                rank.standing.moved()
+                return
+        rank.standing.take(found, wait, rank.quiet_since, now)
+
+    def stuck(self, ranks: Iterable[Rank], known: Collection[int], threshold: float, now: float) -> str | None:
+        """The rank that has stood longest in such a wait, in words, where that is too long."""
+        living = [rank for rank in ranks if not rank.ended]
+        others_work = any(rank.standing.works or now - rank.quiet_since < BEGINS * threshold for rank in living)
+        times = TIMES_WORKING if others_work else 1.0
+        found = []
+        for rank in living:
+            standing = rank.standing
+            if standing.wait is None or standing.since is None or standing.looks < 2 or rank.number in known:
+                continue
+            limit = threshold * (TIMES_JOINING if standing.wait.joining else times)
+            if now - standing.since > limit:
+                found.append((now - standing.since, -rank.number, str(standing.wait)))
+        if not found:
+            return None
+        stood, number, wait = max(found)
+        return f"rank {-number} stands in {wait} for {stood:.1f} s, and nothing of it moves"
+
+    def _line(self, rank: Rank, frame: Frame) -> str:
+        """The line of a source file as the rank sees it: its own root and working directory, with its own rights."""
+        pid = rank.worker.pid
+        key = (pid, frame.file)
+        if key not in self._sources:
+            inside = "root" if frame.file.startswith("/") else "cwd"
+            place = f"/proc/{pid}/{inside}/{frame.file.lstrip('/')}"
+            try:
+                text = rank.rights.read(Path(place), _SOURCE_BYTES)
+            except OSError:
+                text = b""
+            if len(self._sources) >= _MOST_FILES:
+                self._sources.clear()
+            self._sources[key] = text.split(b"\n")
+        lines = self._sources[key]
+        return lines[frame.line - 1].decode(errors="replace")[:1000] if 0 < frame.line <= len(lines) else ""
