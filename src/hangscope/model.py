@@ -400,6 +400,8 @@ class Process:
     `python_answers` is False where the process lives but no Python thread could be made to answer (the GIL is held).
     `syscall` is the call of the kernel that its main thread is in, "running" where it is in none; `syscall_file` what
     that call is about, where it is about a file.
+    `waits_in` is the call of torch.distributed, a store or a work in which it stood still for `stood_s` seconds, over
+    several looks; empty where it stood outside all of them.
     """
 
     rank: int
@@ -415,6 +417,8 @@ class Process:
     python_answers: bool | None = None
     syscall: str | None = None
     syscall_file: str | None = None
+    waits_in: str | None = None
+    stood_s: float | None = None
     source: Source | None = None
 
 

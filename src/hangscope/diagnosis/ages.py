@@ -82,6 +82,8 @@ def _ages_s(alignment: Alignment, unit: Unit, reported: dict[tuple[int, int | No
     dumped = alignment.dumped_ns.get(unit.rank, UNKNOWN)
     if created >= 0 and dumped > 0:
         yield (dumped - int(created)) / 1e9
+    elif (process := alignment.job.processes.get(unit.rank)) is not None and process.waits_in and process.stood_s:
+        yield process.stood_s
 
 
 def _is_stuck(alignment: Alignment, waits: Waits, wait: Wait, age_s: float) -> bool:

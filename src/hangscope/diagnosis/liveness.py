@@ -251,7 +251,7 @@ class Liveness:
 
     def _silent(self, rank: int, process: Process) -> Life | None:
         """A process that is there and reacts to nothing."""
-        alive = process.exit_status is None and bool(process.alive_at_end) and process.state not in _GONE
+        alive = process.exit_status is None and bool(process.alive_at_end) and process.state not in GONE
         if self._losses and not alive:
             return None
         findings: list[Finding] = []

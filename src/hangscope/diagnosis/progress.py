@@ -288,9 +288,11 @@ class Progress:
 
     @cached_property
     def _in_calls(self) -> dict[int, str]:
-        """rank → the call of torch.distributed that its main thread is in, by its own stack and in every sample."""
+        """rank → the call of torch.distributed that its main thread is in, by its own stack and in every sample; or
+        the wait in which the agent saw it stand."""
         own = [s for s in self.job.facts.stacks if s.main and not s.outside and s.frames]
-        return {
+        seen = {rank: process.waits_in for rank, process in self.job.processes.items() if process.waits_in}
+        return seen | {
             rank: _call_of(samples[0])
             for rank, samples in grouped((s.rank, s.frames) for s in own if s.rank is not None).items()
             if len(set(samples)) == 1 and len(samples) > 1 and samples[0][0].filename.endswith(_CALLS)

@@ -112,6 +112,8 @@ def _row(row: Mapping[str, Any], trust: int, source: Source, node: str | None = 
         python_answers=row["python_answers"] if isinstance(row.get("python_answers"), bool) else None,
         syscall=text(row.get("syscall")),
         syscall_file=text(row.get("syscall_file")),
+        waits_in=row["waits_in"][:200] if isinstance(row.get("waits_in"), str) else None,
+        stood_s=number(row.get("stood_s")),
     )
     return Statement(trust, process)
 

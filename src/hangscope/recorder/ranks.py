@@ -110,8 +110,17 @@ class Rank:
             "server_answers": None if self.ended else self.server_answers,
             "python_answers": None if self.ended else self.python_answers,
             "last_poll_at": self.last_poll_at,
+            **self._stands(),
             "oom_kills": self.oom_kills(),
         }
+
+    def _stands(self) -> dict[str, Any]:
+        """What it waits in, empty where it waits in nothing, null where nobody looked twice."""
+        standing = self.standing
+        if self.ended or standing.since is None or standing.looks < 2:
+            return {"waits_in": None, "stood_s": None}
+        stood = round(time.monotonic() - standing.since, 1)
+        return {"waits_in": standing.wait.call if standing.wait is not None else "", "stood_s": stood}
 
     # ---- answers -----------------------------------------------------------------------------------------------------
 

@@ -35,7 +35,8 @@ def alone(case: Case) -> Iterator[Accusation]:
     """
     nowhere = [w for w in case.waits.all if (not w.counterparts if w.point_to_point else w.seq is None)]
     unplaced = nowhere or any(members_not_recorded(case.groups[w.group]) for w in case.waits.all)
-    seen = {rank: mine for rank, mine in case.progress.of.items() if mine.own_record}
+    looked = {rank for rank, process in case.job.processes.items() if process.waits_in is not None}
+    seen = {rank: mine for rank, mine in case.progress.of.items() if mine.own_record or rank in looked}
     if not unplaced or len(seen) < len(case.job.ranks):
         return  # whose recording is missing may as well be the one
     idle = [rank for rank, mine in seen.items() if not mine.inside]
@@ -43,7 +44,7 @@ def alone(case: Case) -> Iterator[Accusation]:
     # Where nothing says that it hangs at all, in a job that runs some GPU is always on its way.
     running = len(not_started) > 1 and not case.hang.age_known
     ranks, kind = idle or not_started, "absent" if idle else "gpu"
-    few = len(ranks) * _FEW <= len(seen) or (len(ranks) == 1 and len(seen) > 2)
+    few = len(ranks) * (2 if looked.issuperset(seen) else _FEW) <= len(seen) or (len(ranks) == 1 and len(seen) > 2)
     if ranks and few and (idle or (not running and all(mine.timing for mine in seen.values()))):
         yield _accusation(case, ranks, kind)
 
@@ -54,8 +55,10 @@ def _accusation(case: Case, ranks: list[int], kind: str) -> Accusation:
     text = f"{verb(ranks, 'has', 'have')} finished every operation launched there"
     if kind == "gpu":
         text = "launched an operation whose kernel never started"
-    title, frames = (last.title, shown(last.frames)) if last is not None else ("an operation", ())
+    title, frames = (last.title, shown(last.frames)) if last is not None else ("nothing", ())
     found = [Finding(f"{ranks_text(ranks)} {text}; the last is {title}", case.source(ranks[0], last), frames)]
+    stacks = case.stacks.of_all(ranks if kind == "absent" else ())
+    found += [Finding(f"rank {r} stands here", (s.source,), shown(s.frames, 4)) for r, s in stacks.items()]
     inside = f"{'is' if others == 1 else 'are'} inside unfinished operations"
     found.append(Finding(f"the other {plural(others, 'rank')} {inside}"))
     accused, waits = [Accused(rank, kind, title) for rank in ranks], case.waits.all
