@@ -128,18 +128,30 @@ class Polling:
     def _add(self, worker: workers.Worker) -> None:
         assert worker.rank is not None
         before = self.ranks.get(worker.rank)
-        if before is not None and not before.ended:
+        anew = before is not None and (before.ended or (worker.restart or 0) > (before.worker.restart or 0))
+        if before is not None and not anew:
             if before.worker.registered and workers.one_per_rank([before.worker, worker])[0] is before.worker:
                 self._foreign.add(worker.pid)  # a helper process of the rank that inherited RANK
                 return
             before.watched.close()
-        elif before is not None:
-            # The launcher starts the ranks anew. Those that ended belong to what was captured, if anything was.
-            for number in [number for number, rank in self.ranks.items() if rank.ended]:
-                self.ranks.pop(number).watched.close()
-            self.settled.clear()
-            self.restarted = True
+        elif anew:
+            self._next_attempt(worker.restart)
         self.ranks[worker.rank] = Rank.of(worker)
+
+    def _next_attempt(self, restart: int | None) -> None:
+        """The launcher starts the ranks anew. Those of before belong to what was captured, if anything was.
+
+        Their registrations stay where they are: they must not be taken for ranks that have just come.
+        """
+        old = [
+            number for number, rank in self.ranks.items() if rank.ended or (restart or 0) > (rank.worker.restart or 0)
+        ]
+        for number in old:
+            rank = self.ranks.pop(number)
+            rank.watched.close()
+            self._foreign.add(rank.worker.pid)
+        self.settled.clear()
+        self.restarted = True
 
     # ---- questions ---------------------------------------------------------------------------------------------------
 
