@@ -24,6 +24,7 @@ from hangscope.recorder.evidence import Node
 from hangscope.recorder.incidents import Incidents
 from hangscope.recorder.polling import POLL_S, Polling
 from hangscope.recorder.ranks import Rank
+from hangscope.recorder.roll import Roll
 from hangscope.recorder.verdict import Verdict
 
 STATUS_S = 2.0
@@ -41,7 +42,10 @@ class Agent:
         stall_after: float | None = None,
         say: Callable[[str], None],
         diagnose: Callable[[Path], Verdict] | None,
+        move_logs: Callable[[Path], None] = lambda _: None,
     ) -> None:
+        self._move_logs = move_logs
+        self._roll = Roll(environ_rank=os.environ.get("RANK", "").isdigit())
         self._root = root
         self._folder = folder
         self._patience = Patience(5.0)
@@ -154,8 +158,14 @@ class Agent:
             self._next_poll = now + self._polling.interval
             if self._polling.restarted:
                 self._polling.restarted = False
-                self._incidents.next_hang()
                 self._stalled.clear()
+                self._roll.again()
+                place = self._incidents.next_attempt()
+                if place is not None:
+                    self._move_logs(place)
+        line = self._roll.line(list(self._polling), self._polling.sense.refused, now)
+        if line is not None:
+            self._say(line)
         self._judge()
         if now >= self._next_status:
             self.write_status()

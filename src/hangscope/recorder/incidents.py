@@ -7,6 +7,7 @@ same hang, when PyTorch's watchdog fires, adds to the first.
 from __future__ import annotations
 
 import contextlib
+import shutil
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -48,6 +49,7 @@ class Incidents:
         self._publish = publish
         self._say = say
         self._diagnose = diagnose
+        self._output = folder
         self._hang = 1
         self._snapshot = 1
         self._taken: dict[Path, Capture] = {}
@@ -69,6 +71,18 @@ class Incidents:
         """Whatever stalls from now on is another incident."""
         if shared.marked(self.hang) is not None:
             self._hang += 1
+
+    def next_attempt(self) -> Path | None:
+        """The launcher has started the ranks anew. Where the logs belong from now on, None where they stay.
+
+        What an earlier attempt printed would accuse ranks that are innocent this time.
+        """
+        before = self.hang
+        self.next_hang()
+        if self.hang == before:
+            return None
+        self._output = self.hang / "nodes" / self._folder.name
+        return self._output / "logs"
 
     @property
     def working(self) -> bool:
@@ -125,13 +139,15 @@ class Incidents:
 
     def _copy_run_files(self, path: Path) -> None:
         """An incident beside the run's own directory gets a copy of the output and the counters so far."""
-        if path == self._root:
-            return
         part = Part(path, path / "nodes" / self._folder.name)
-        for source in (*self._folder.glob("logs/*.log"), self._folder / "counters" / "start.json"):
+        wanted = [(self._output, file) for file in self._output.glob("logs/*.log")]
+        wanted.append((self._folder, self._folder / "counters" / "start.json"))
+        for place, source in wanted:
+            if place == part.directory:
+                continue
             with contextlib.suppress(OSError), source.open("rb") as stream:
                 stream.seek(max(0, source.stat().st_size - logs.MAX_BYTES))
-                part.write(str(source.relative_to(self._folder)), stream.read(logs.MAX_BYTES))
+                part.write(str(source.relative_to(place)), stream.read(logs.MAX_BYTES))
 
     def finish(self, ranks: Sequence[Rank], failure: str | None) -> None:
         """The command has ended. `failure` says how, where that is worth an incident of its own."""
@@ -142,12 +158,22 @@ class Incidents:
             self.capture(path, "rank-exit", failure, ranks)
             assert self._working is not None
             self._working.join(timeout=20)
+        if path not in self._taken:
+            self._forget_output()
         for each, taken in self._taken.items():
             taken.complete()
             if each in self._verdicts:
                 self._refresh_manifest(each)  # the output has grown since
             else:
                 self._conclude(each, taken)
+
+    def _forget_output(self) -> None:
+        """An attempt that went well leaves no incident, so that the copy of its output has no reader."""
+        if self._output != self._folder:
+            shutil.rmtree(self._output, ignore_errors=True)
+            with contextlib.suppress(OSError):
+                self._output.parent.rmdir()
+                self._output.parent.parent.rmdir()
 
     # ---- concluding --------------------------------------------------------------------------------------------------
 

@@ -6,6 +6,7 @@ handed on; and the exit status that a shell would report.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import pty
@@ -154,6 +155,12 @@ class Command:
             if self._drained.is_set():
                 return
             self._relay = self._start_relay()
+
+    def move_logs(self, directory: Path) -> None:
+        """From now on the copy of the output goes to `directory`: the launcher has begun another attempt."""
+        self._logs = directory
+        with contextlib.suppress(OSError):
+            self._control.send(b"logs:" + os.fsencode(directory))
 
     def drain(self, patience_s: float | None = None) -> None:
         """Wait until all that the command wrote has been passed on. A process it left behind may write on."""

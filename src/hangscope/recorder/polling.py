@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from hangscope.recorder import process, sites, workers
+from hangscope.recorder import process, roll, sites, workers
 from hangscope.recorder.capture import flight
 from hangscope.recorder.progress import slowest
 from hangscope.recorder.ranks import Rank
@@ -119,10 +119,13 @@ class Polling:
                     self._asker.ask(("who", worker.pid), worker.socket, "hangscope_progress?groups=1")
                     self._unknown[worker.pid] = (now + pause, min(30.0, 1.2 * pause))
         if command is not None and now >= self._next_scan:
-            self._next_scan = now + SCAN_S
+            self._next_scan = now + (SCAN_S if self._all_there() else SCAN_S / 5)
             for worker in workers.below(command):
                 told = process.stat(worker.pid)
-                if worker.rank not in self.ranks and told is not None and process.age_s(told) > COMPANION_S:
+                known = self.ranks.get(worker.rank) if worker.rank is not None else None
+                if told is None or worker.pid in self._foreign or (known is not None and not known.ended):
+                    continue
+                if process.age_s(told) > COMPANION_S or roll.certain(worker.pid):
                     self._add(worker)
 
     def _add(self, worker: workers.Worker) -> None:

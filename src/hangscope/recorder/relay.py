@@ -33,6 +33,8 @@ QUEUE_BYTES = 64 << 20
 LOG_BYTES = 64 << 20
 """A log that grows past this is renamed to <name>.1, so a node keeps at most two of these for each."""
 
+MOVE = -1
+"""In place of a stream's number in the queue: what stands beside it is where the logs go from now on."""
 LINE_BYTES = 64 << 10
 HALF_LINE_S = 0.5
 
@@ -70,6 +72,14 @@ class Log:
             batches.setdefault(self._name(stream, line), []).append(line)
         for name, lines in batches.items():
             self._write(name, b"".join(lines))
+
+    def move(self, directory: Path) -> None:
+        """Another attempt of the job begins: what comes now belongs there."""
+        self.flush()
+        for file in self._files.values():
+            file.close()
+        self._files.clear()
+        self._directory = directory
 
     def flush(self) -> None:
         for stream, line in self._begun.items():
@@ -182,6 +192,9 @@ class Relay:
                 self.log.flush()
                 return
             index, data = item
+            if index == MOVE:
+                self.log.move(Path(os.fsdecode(data)))
+                continue
             self.log.add(index, data)
             self.waiting -= len(data)
             if self.alarms < 100 and any(alarm in data for alarm in ALARMS):
@@ -192,7 +205,9 @@ class Relay:
     def listen(self) -> None:
         """`run` says when the command has ended; the answer comes once all that it wrote has gone out."""
         with contextlib.suppress(OSError):
-            while message := self.control.recv(64):
+            while message := self.control.recv(8192):
+                if message.startswith(b"logs:"):
+                    self.queue.put((MOVE, message[5:]))
                 if b"ended" in message:
                     quiet = 0
                     while quiet < 3:  # more than once: a pump may stand between its read and its flag

@@ -123,6 +123,7 @@ def _run(
         stall_after=options.stall_after,
         say=say,
         diagnose=diagnose,
+        move_logs=lambda place: command.move_logs(place),
     )
 
     def heard(kind: str, text: str) -> None:

@@ -108,6 +108,8 @@ def start():
     import atexit
 
     atexit.register(_leave)
+    if hasattr(os, "register_at_fork"):  # Python 3.7
+        os.register_at_fork(after_in_child=_forked)
 
 
 def _attempt(what, function, *arguments):
@@ -167,6 +169,8 @@ def _start_server(directory):
     _State.socket = path
     _State.registration["socket"] = path
     register = getattr(module, "_register_handler", None)  # 2.10
+    if _State.registration["handlers"]:
+        return  # a forked child: its parent's handlers are its own too
     if register is not None:
         register("hangscope_progress", _progress)
         register("hangscope_sites", _sites)
@@ -260,6 +264,12 @@ def _progress(request, response):
         answer["world_size"] = default.size()
         if request.get_param("groups"):
             answer["groups"] = _groups(world)
+    elif request.get_param("groups"):
+        joining = _joining()  # which rank it is going to be, only its own call says
+        told = joining.f_locals if joining is not None else {}
+        for name in ("rank", "world_size"):
+            if isinstance(told.get(name), int) and told[name] >= 0:
+                answer[name] = told[name]
     status = {}
     module = sys.modules.get("torch._C._distributed_c10d")
     dump = getattr(module, "_dump_fr_trace_json", None)
@@ -349,6 +359,63 @@ def _watch_for_rank():
     thread = threading.Thread(target=look, name="hangscope")
     thread.daemon = True
     thread.start()
+
+
+FORKED_S = 600.0
+
+
+def _forked():
+    """In a forked child: where its parent is no rank, it may become one, as under mp's start method "fork".
+
+    The parent's server did not come along. Children of a rank are its helpers, and nothing happens in them.
+    """
+    try:
+        if _State.registration is not None and _State.registration["rank"] is None and _default_group() is None:
+            import threading
+
+            thread = threading.Thread(target=_become_rank, name="hangscope")
+            thread.daemon = True
+            thread.start()
+    except Exception:
+        pass
+
+
+def _become_rank():
+    """Look now and then whether this child has come to torch.distributed; if so, it gets a server of its own."""
+    deadline, pause = time.monotonic() + FORKED_S, 0.2
+    while _default_group() is None and _joining() is None:
+        if time.monotonic() > deadline:
+            return
+        time.sleep(pause)
+        pause = min(pause * 1.3, 5.0)
+    directory = os.path.dirname(_State.path)
+    if not os.path.isdir(directory):
+        return
+    _State.pid = os.getpid()
+    _State.path = os.path.join(directory, f"{_State.pid}.json")
+    names = {"rank": "RANK", "local_rank": "LOCAL_RANK", "world_size": "WORLD_SIZE"}
+    own = {key: _number(name) for key, name in names.items()}  # its parent had no RANK: this one is its own
+    cleared = {"pid": _State.pid, "socket": None, "stack_signal": None, "stack_file": None, "stack_fd": None}
+    _State.registration = dict(_State.registration, errors=[], spawned=own["rank"] is None, **own, **cleared)
+    _attempt("worker server", _start_server, directory)
+    _attempt("stack signal", _register_stack_signal, directory)
+    _write_registration()
+
+
+def _default_group():
+    distributed = sys.modules.get("torch.distributed.distributed_c10d")
+    return getattr(getattr(distributed, "_world", None), "default_pg", None)
+
+
+def _joining():
+    """The frame of init_process_group that the main thread is in, None where it is in none."""
+    threading = sys.modules.get("threading")
+    frame = sys._current_frames().get(threading.main_thread().ident) if threading is not None else None
+    while frame is not None:
+        if frame.f_code.co_name == "init_process_group" and "torch/distributed" in frame.f_code.co_filename:
+            return frame
+        frame = frame.f_back
+    return None
 
 
 def _write_registration():
