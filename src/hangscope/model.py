@@ -401,7 +401,8 @@ class Process:
     `syscall` is the call of the kernel that its main thread is in, "running" where it is in none; `syscall_file` what
     that call is about, where it is about a file.
     `waits_in` is the call of torch.distributed, a store or a work in which it stood still for `stood_s` seconds, over
-    several looks; empty where it stood outside all of them.
+    several looks; empty where it stood outside all of them. `asked` is False where nobody could ask it anything: no
+    companion runs in it.
     """
 
     rank: int
@@ -419,6 +420,7 @@ class Process:
     syscall_file: str | None = None
     waits_in: str | None = None
     stood_s: float | None = None
+    asked: bool | None = None
     source: Source | None = None
 
 

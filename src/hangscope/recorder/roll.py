@@ -47,7 +47,7 @@ class Roll:
         expected = self._expected(ranks)
         asked = [rank for rank in ranks if rank.worker.socket is not None]
         settled = now - self._first > SETTLED_S
-        if len(asked) < (expected or len(ranks) + 1) and not settled:
+        if len(ranks) < (expected or len(ranks) + 1) and not settled:
             return None
         self._said = True
         return _sentence(ranks, asked, expected, refused)

@@ -126,7 +126,8 @@ def _frame(value: object) -> Frame | None:
     if not isinstance(value, dict) or not isinstance(value.get("filename"), str):
         return None
     line, name = value.get("line"), value.get("name")
-    return Frame(value["filename"][:1000], line if isinstance(line, int) else 0, str(name)[:200])
+    # py-spy gives qualified names: `_exception_logger.<locals>.wrapper`.
+    return Frame(value["filename"][:1000], line if isinstance(line, int) else 0, str(name)[:200].rpartition(".")[2])
 
 
 def where(found: Sequence[Thread], counters: Mapping[str, Any], source_line: Callable[[Frame], str]) -> Wait | None:
