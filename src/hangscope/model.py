@@ -402,7 +402,7 @@ class Process:
     that call is about, where it is about a file.
     `waits_in` is the call of torch.distributed, a store or a work in which it stood still for `stood_s` seconds, over
     several looks; empty where it stood outside all of them. `asked` is False where nobody could ask it anything: no
-    companion runs in it.
+    companion runs in it. `moved` is whether it got anywhere between two looks.
     """
 
     rank: int
@@ -421,6 +421,7 @@ class Process:
     waits_in: str | None = None
     stood_s: float | None = None
     asked: bool | None = None
+    moved: bool | None = None
     source: Source | None = None
 
 

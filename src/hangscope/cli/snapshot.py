@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from hangscope.cli.output import note, write
+from hangscope.errors import NotFoundError
 from hangscope.incident.layout import VERDICT_TEXT
 from hangscope.recorder import snapshot
 from hangscope.recorder.verdict import diagnose
@@ -33,7 +34,9 @@ def command(target: str, directory: Path | None, no_diagnose: bool) -> int:
         text = (incident / VERDICT_TEXT).read_text()
     else:
         verdict = diagnose(incident)
-        text = verdict.text if verdict.value else f"no verdict: {verdict.problem}"
+        if not verdict.value:
+            raise NotFoundError(f"{incident}: no verdict: {verdict.problem}")
+        text = verdict.text
     for line in text.rstrip().splitlines():
         note(line)
     return 0

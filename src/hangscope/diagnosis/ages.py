@@ -69,6 +69,9 @@ def _reported(job: Job, waits: Waits, stuck_s: float) -> Hang | None:
     ends = [p.exit_status for p in job.processes.values()]
     if len(ends) == len(job.ranks) and all(status == 0 for status in ends):
         return Hang(Says.NO, "every process exited with status 0")
+    moved = [p.moved for p in job.processes.values() if p.moved is not None]
+    if moved and moved.count(True) * 2 > len(job.ranks):
+        return Hang(Says.NO, f"{moved.count(True)} ranks got on between two looks")
     if job.reason in ("stall", "rank-exit", "watchdog", "dump-file") and waits.all:
         return Hang(Says.YES, f"the evidence was captured because of a {job.reason}")
     return Hang(Says.YES, f"an operation had been unfinished for {stuck_s:.1f} s") if stuck_s else None

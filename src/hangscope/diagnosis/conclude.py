@@ -178,9 +178,11 @@ def _ruled_out(case: Case, chosen: Accusation) -> tuple[verdict.RuledOut, ...]:
     logs = {c.rank for c in job.facts.communicators if c.rank is not None}
     quiet = bool(logs) and logs >= set(ranks) and not any(e.kind in NETWORK_EVENTS for e in job.facts.transport)
     timed = bool(job.dumps) and all(case.progress.of[r].timing for r in job.dumps if r in case.progress.of)
-    agree = f"operations, sizes and types agree on all {len(job.dumps)} ranks"
+    has_dump = {r for r in job.dumps if any(d.role == "dump" for d in job.dumps[r])}
+    agree = f"operations, sizes and types agree on all {len(has_dump)} ranks"
     out: dict[str, tuple[object, str]] = {
-        "mismatch": (recorded and not case.divergences, agree),
+        # The last answer of a poll has counters, and no operations to compare.
+        "mismatch": (recorded and len(has_dump) >= len(ranks) and not case.divergences, agree),
         "deadlock": (hang and recorded and not case.cycle, "no cycle of waits over the groups"),
         "dead": (hang and alive, f"all {len(ranks)} processes were alive"),
         "network": (hang and quiet, f"no transport error in NCCL's log of {len(logs)} ranks"),

@@ -17,6 +17,10 @@ from hangscope.tables.clocks import met_by_all
 
 # How often PyTorch's watchdog looks (torch 2.2-2.15).
 _SWEEP_MS = 100.0
+# Launches of one clock need no sweep: this is what a scheduler may add.
+_MEETING_MS = 5.0
+# By chance alone somebody is last most times in a few.
+_LEAST_MEETINGS = 12
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,19 +48,23 @@ def late_launches(alignment: Alignment) -> list[LateLaunches]:
     staged = set(np.unique(ranks[alignment.point_to_point]).tolist())
     late: dict[int, list[tuple[int, float]]] = defaultdict(list)
     waits, joined = Counter[int](), Counter[int]()
+    # Gloo records no end. Its calls block and end when the last member comes: on one node, by one clock.
+    gloo = all(dump.backend == "gloo" for dumps in alignment.job.dumps.values() for dump in dumps)
+    meets = gloo and len(set(alignment.job.nodes.values())) == 1
+    sweep_ms, least = (_MEETING_MS, _LEAST_MEETINGS) if meets else (_SWEEP_MS, 1)
     for lane in alignment.lanes.values():
         rows = met_by_all(alignment, lane)
-        rows = rows[np.all(np.isfinite(flight[rows]), axis=1)]
-        members = ranks[rows[0]].tolist() if len(rows) else []
+        here = (np.max(created[rows], axis=1, keepdims=True) - created[rows]) / 1e6 if meets else flight[rows]
+        rows, here = (found[np.all(np.isfinite(here), axis=1)] for found in (rows, here))
+        members = ranks[rows[0]].tolist() if len(rows) >= least else []
         if not members or not staged.isdisjoint(members):
             continue
-        here = flight[rows]
         last, shortest = np.argmin(here, axis=1), np.min(here, axis=1)
         cost = np.median(here, axis=1) - shortest
         for column, rank in enumerate(members):
             joined[rank] += len(rows)
-            waits[rank] += int(np.sum(here[:, column] > shortest + _SWEEP_MS))
-        for row in np.flatnonzero(cost > _SWEEP_MS).tolist():
+            waits[rank] += int(np.sum(here[:, column] > shortest + sweep_ms))
+        for row in np.flatnonzero(cost > sweep_ms).tolist():
             late[members[last[row]]].append((int(rows[row, last[row]]), float(cost[row])))
     result: list[LateLaunches] = []
     for rank, found in late.items():

@@ -114,6 +114,7 @@ def _row(row: Mapping[str, Any], trust: int, source: Source, node: str | None = 
         syscall_file=text(row.get("syscall_file")),
         waits_in=row["waits_in"][:200] if isinstance(row.get("waits_in"), str) else None,
         stood_s=number(row.get("stood_s")),
+        moved=row["moved"] if isinstance(row.get("moved"), bool) else None,
         asked=row["server_answers"] is not None if "server_answers" in row else None,
     )
     return Statement(trust, process)

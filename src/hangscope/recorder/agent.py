@@ -22,6 +22,7 @@ from hangscope.recorder import process, shared, status
 from hangscope.recorder.capture import counters, logs
 from hangscope.recorder.evidence import Node
 from hangscope.recorder.incidents import Incidents
+from hangscope.recorder.looks import TwoLooks
 from hangscope.recorder.polling import POLL_S, Polling
 from hangscope.recorder.ranks import Rank
 from hangscope.recorder.roll import Roll
@@ -72,6 +73,7 @@ class Agent:
         self._next_poll = 0.0
         self._next_status = 0.0
         self._complained = False
+        self._looks: TwoLooks | None = None
         self._wake_read, self._wake_write = os.pipe()
         os.set_blocking(self._wake_write, False)
         self._thread = threading.Thread(target=self._run, name="agent", daemon=True)
@@ -180,7 +182,9 @@ class Agent:
             return
         for path in (incidents.hang, incidents.snapshot):
             asked = shared.marked(path)
-            if asked is not None and incidents.reason(path) is None:
+            if asked is None or incidents.reason(path) is not None:
+                continue
+            if path == incidents.hang or self._looked_twice():
                 self._capture(path, asked.reason or "stall", asked.detail)
                 return
         trouble = self._trouble()
@@ -192,6 +196,16 @@ class Agent:
         gives_up = reason in ("watchdog", "dump-file") and before not in ("watchdog", "dump-file")
         if before is None or (gives_up and not incidents.captured_twice(incidents.hang)):
             self._capture(incidents.hang, reason, detail)
+
+    def _looked_twice(self) -> bool:
+        """For a snapshot: whether the second look is taken. The first is, once somebody asks."""
+        now = time.monotonic()
+        if self._looks is None:
+            self._looks = TwoLooks(self._polling, now)
+        if not self._looks.done(now):
+            return False
+        self._looks = None
+        return True
 
     def _capture(self, path: Path, reason: str, detail: str) -> None:
         if path == self._incidents.hang:

@@ -174,8 +174,14 @@ class Capture:
                 self.part.write_json(f"sites/rank_{rank.number}.json", learnt, rank=rank.number)
             if any(self.part.has(f"dumps/{name}_rank_{rank.number}.{end}") for name, end in _DUMPS):
                 continue
-            text = rank.last_answer() if rank.ended or rank.server_answers is False else None
-            if text is not None:
+            lost = rank.ended or rank.server_answers is False
+            rings = rank.last_rings() if lost else {}
+            for source, ring in rings.items():
+                self.part.write(f"dumps/{source}_rank_{rank.number}.json", ring, rank=rank.number)
+            text = rank.last_answer() if lost and not rings else None
+            if rings:
+                self.part.filled(f"recorder of rank {rank.number}", rank.number)
+            elif text is not None:
                 self.part.write(f"dumps/last_rank_{rank.number}.json", text, rank=rank.number)
             elif rank.ended:
                 self.part.gap(f"recorder of rank {rank.number}", "it ended before it was ever asked", rank.number)

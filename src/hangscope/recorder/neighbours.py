@@ -124,6 +124,11 @@ def complete(incident: Path, name: str) -> bool:
     return read_object(incident, name, STATUS_BYTES).get("complete") is True
 
 
+def has_ranks(incident: Path, name: str) -> bool:
+    """Whether a node.json lists any rank."""
+    return bool(_list(read_object(incident, name, STATUS_BYTES).get("ranks")))
+
+
 def read_object(root: Path, name: str, limit: int) -> dict[str, Any]:
     """A JSON object below `root`; empty where there is none, whatever else lies there."""
     try:

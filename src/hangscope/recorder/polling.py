@@ -27,6 +27,7 @@ SCAN_S = 10.0
 COMPANION_S = 20.0
 """A process with RANK in its environment that has not registered after this long has no companion."""
 GROUPS_S = 30.0
+LAST_WORDS_S = 5.0
 _BACKENDS = ("nccl", "gloo", "nccl2")
 _KEYS = (
     *(("nccl",), ("python",), ("waits",), ("stacks",)),
@@ -75,10 +76,36 @@ class Polling:
         return TIMES_JOINING * (self._stall_after if self._stall_after is not None else STALL_S)
 
     def note_ends(self) -> None:
+        failed = False
         for rank in self.ranks.values():
             if rank.note_end():
+                failed |= rank.exit_status != 0
                 for key in _KEYS:
                     self._asker.forget((*key, rank.number))
+        if failed:
+            self._hear_last_words()
+
+    def _hear_last_words(self) -> None:
+        """A rank has failed: within a tenth of a second its launcher kills the others, so they are asked now.
+
+        The recorders themselves answer, without the GIL, in milliseconds.
+        """
+        now = time.monotonic()
+        keys: list[Any] = []
+        for rank in self.ranks.values():
+            socket = rank.worker.socket
+            if rank.ended or socket is None or now < rank.last_words_at + LAST_WORDS_S:
+                continue
+            rank.last_words_at = now
+            for source, _ in flight.recorders(rank.worker):
+                keys.append(("full", source, rank.number))
+                self._asker.ask(keys[-1], socket, flight.json_question(source))
+        answers: list[tuple[Any, Answer]] = self._asker.wait(ANSWER_S) if keys else []
+        for key, answer in answers:
+            value = json_object(answer) if key in keys else None
+            if value is not None:
+                self.ranks[key[-1]].last_full[key[1]] = value
+        self._take(answers)
 
     def turn(self, command: int | None) -> None:
         """Look who is there, and ask everybody. Sets the interval to the next turn by what it cost."""

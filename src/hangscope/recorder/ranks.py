@@ -29,7 +29,12 @@ class Rank:
     pg_names: dict[tuple[str, str], str] = field(default_factory=dict)
     last_active: dict[str, Any] | None = None
     last_status: dict[str, Any] = field(default_factory=dict)
+    last_full: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """The whole ring of each recorder as it was when a rank of the job ended: nobody may be left to ask later."""
+    last_words_at: float = -1e9
     last_poll_at: float | None = None
+    moved: bool | None = None
+    """Whether it got anywhere between the two looks of a snapshot."""
     joining_since: float | None = None
     """Since when (monotonic) it has been seen inside init_process_group."""
     standing: Standing = field(default_factory=Standing)
@@ -111,6 +116,7 @@ class Rank:
             "python_answers": None if self.ended else self.python_answers,
             "last_poll_at": self.last_poll_at,
             **self._stands(),
+            "moved": self.moved,
             "oom_kills": self.oom_kills(),
         }
 
@@ -152,6 +158,15 @@ class Rank:
             if isinstance(names, list) and names:
                 self.pg_names[source, str(entry.get("pg_id"))] = str(names[0])
         self.progress.take_full(source, dump, time.time_ns())
+
+    def last_rings(self) -> dict[str, str]:
+        """The rings that were read when the job fell apart, as dumps, by recorder."""
+        found = {}
+        for source, dump in self.last_full.items():
+            if dump.get("entries"):
+                table = self.members(source) if source != "nccl" else dump.get("pg_config")
+                found[source] = json.dumps({**dump, "pg_config": table or dump.get("pg_config")})
+        return found
 
     def group_label(self, source: str, number: str) -> str:
         """What people call the group with that number in that recorder."""

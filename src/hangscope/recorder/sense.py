@@ -21,6 +21,7 @@ QUESTION = "hangscope_stacks"
 BEGINS = 0.5
 BETWEEN_S = 5.0
 """Looks are a fifth of the threshold apart, or this where that is less."""
+LEAST_S = 0.9
 TIMES_WORKING = 2.0
 """Others may still be at work on what the rank waits for: so many times the threshold then."""
 TIMES_JOINING = 4.0
@@ -33,10 +34,16 @@ class Sense:
         self._beside = Beside()
         self._signatures: dict[int, tuple[Any, ...]] = {}
         self._next: dict[int, float] = {}
+        self._closely_until = 0.0
         self._sources: dict[tuple[int, str], list[bytes]] = {}
 
     def close(self) -> None:
         self._beside.close()
+
+    def look_closely(self, until: float) -> None:
+        """Do not wait for ranks to have been quiet for long: somebody wants to know where they stand."""
+        self._closely_until = until
+        self._next.clear()
 
     @property
     def refused(self) -> str:
@@ -45,13 +52,15 @@ class Sense:
 
     def turn(self, ranks: Iterable[Rank], asker: Asker, threshold: float, now: float) -> None:
         """Note who gets anywhere, and have a look at who does not. Answers of the asker come to `take`."""
+        closely = now < self._closely_until
+        quiet_s, pause_s = (0.0, LEAST_S) if closely else (BEGINS * threshold, min(BETWEEN_S, threshold / 5))
         by_number = {rank.number: rank for rank in ranks if not rank.ended}
         for rank in by_number.values():
             if self._gets_on(rank, now):
                 rank.quiet_since = now
                 rank.standing.moved()
-            elif now - rank.quiet_since >= BEGINS * threshold and now >= self._next.get(rank.worker.pid, 0.0):
-                self._next[rank.worker.pid] = now + min(BETWEEN_S, threshold / 5)
+            elif now - rank.quiet_since >= quiet_s and now >= self._next.get(rank.worker.pid, 0.0):
+                self._next[rank.worker.pid] = now + pause_s
                 self._look(rank, asker)
         for number, pid, value in self._beside.ready():
             seen = by_number.get(number)

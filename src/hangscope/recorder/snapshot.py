@@ -15,11 +15,13 @@ from hangscope.incident.layout import safe_name
 from hangscope.recorder import neighbours, process, rights, shared, workers
 from hangscope.recorder.evidence import Capture, Node
 from hangscope.recorder.identity import identify
+from hangscope.recorder.looks import TwoLooks
 from hangscope.recorder.part import Part
 from hangscope.recorder.polling import Polling
 from hangscope.recorder.ranks import Rank
 
 AGENTS_S = 45.0
+_NOBODY = "ranks are told by RANK in their environment, or by torch.distributed once they have joined"
 
 
 def of_run(root: Path, say: Callable[[str], None]) -> Path:
@@ -40,6 +42,8 @@ def of_run(root: Path, say: Callable[[str], None]) -> Path:
     if alive:
         shared.mark(incident, node="snapshot", reason="snapshot", detail="asked for")
         if _await(incident, alive):
+            if not any(neighbours.has_ranks(incident, f"nodes/{folder.name}/node.json") for folder in alive):
+                raise NotFoundError(f"{root}: its agents see no rank", hint=_NOBODY)
             return incident
         say("the agents did not answer in time; capturing what this node shows")
     for folder, state in states:
@@ -57,7 +61,7 @@ def of_process(pid: int, directory: Path | None, say: Callable[[str], None]) -> 
     """Capture the job that `pid` belongs to: its launcher or one of its ranks."""
     if process.stat(pid) is None:
         raise NotFoundError(f"{pid}: no such process on this node")
-    environ = process.environment(pid)
+    environ = _environment(pid)
     run = environ.get("HANGSCOPE_DIR")
     if run and directory is None and Path(run).is_dir():
         if _may_follow(Path(run), pid):
@@ -79,6 +83,16 @@ def of_process(pid: int, directory: Path | None, say: Callable[[str], None]) -> 
         os.chmod(root, 0o700)  # another user's stacks and output: for whoever took them
     node = Node(identity.node, identity.job, identity.attempt, _started(pid))
     return _capture(root, safe_name(identity.node), node, ranks)
+
+
+def _environment(pid: int) -> dict[str, str]:
+    """A process's own, or where it is `hangscope run` itself, that of the command which it started."""
+    environ = process.environment(pid)
+    below = [each for each, depth in process.descendants(pid) if depth == 1]
+    if "HANGSCOPE_DIR" not in environ and {"hangscope", "run"} <= {Path(w).name for w in process.command_line(pid)}:
+        started = (found for child in below if "HANGSCOPE_DIR" in (found := process.environment(child)))
+        return next(started, environ)
+    return environ
 
 
 def _may_follow(place: Path, pid: int) -> bool:
@@ -110,6 +124,11 @@ def _ranks(sockets: Path, pid: int | None) -> list[Rank]:
             assert worker.rank is not None
             polling.ranks[worker.rank] = Rank.of(worker)
     for _ in range(3):  # who is there, which rank a spawned process is, and what groups there are
+        polling.turn(None)
+    looks = TwoLooks(polling, time.monotonic())
+    while len(polling.ranks) and not looks.done(time.monotonic()):
+        time.sleep(1.0)
+        polling.note_ends()
         polling.turn(None)
     found = list(polling)
     polling.close()

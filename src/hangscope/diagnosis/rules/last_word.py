@@ -67,7 +67,8 @@ def _runs(case: Case) -> Answer:
     ops = job.ops
     done = set(np.unique(ops.column("rank")[ops.column("state") == State.COMPLETED]).tolist())
     recorded = {r for r, mine in case.progress.of.items() if mine.own_record}
-    unseen = set(job.ranks) - ended - (done & recorded)
+    still = {r for r, process in job.processes.items() if process.moved is False}
+    unseen = set(job.ranks) - ended - ((done & recorded) - still)
     if not unseen and job.ranks:
         return yes()
     return not_known(f"no progress is recorded of {ranks_text(unseen) if unseen else 'any rank'}")
