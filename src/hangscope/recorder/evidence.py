@@ -172,9 +172,11 @@ class Capture:
             learnt = None if self.part.has(f"sites/rank_{rank.number}.json") else rank.sites.file(rank.number)
             if learnt is not None:
                 self.part.write_json(f"sites/rank_{rank.number}.json", learnt, rank=rank.number)
+            lost = rank.ended or rank.server_answers is False
+            if lost and rank.last_stack:
+                stacks.keep(self.part, rank.worker, 1, rank.last_stack, "worker-server")
             if any(self.part.has(f"dumps/{name}_rank_{rank.number}.{end}") for name, end in _DUMPS):
                 continue
-            lost = rank.ended or rank.server_answers is False
             rings = rank.last_rings() if lost else {}
             for source, ring in rings.items():
                 self.part.write(f"dumps/{source}_rank_{rank.number}.json", ring, rank=rank.number)

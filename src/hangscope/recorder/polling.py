@@ -28,9 +28,11 @@ COMPANION_S = 20.0
 """A process with RANK in its environment that has not registered after this long has no companion."""
 GROUPS_S = 30.0
 LAST_WORDS_S = 5.0
+QUICK_S = 0.15
+_QUESTIONS = ("nccl", "python", "waits", "stacks", "traceback")
 _BACKENDS = ("nccl", "gloo", "nccl2")
 _KEYS = (
-    *(("nccl",), ("python",), ("waits",), ("stacks",)),
+    *((name,) for name in _QUESTIONS),
     *((what, backend) for what in ("full", "sites") for backend in _BACKENDS),
 )
 
@@ -88,7 +90,7 @@ class Polling:
     def _hear_last_words(self) -> None:
         """A rank has failed: within a tenth of a second its launcher kills the others, so they are asked now.
 
-        The recorders themselves answer, without the GIL, in milliseconds.
+        The recorders themselves answer, without the GIL, in milliseconds; so do stacks where nothing holds it.
         """
         now = time.monotonic()
         keys: list[Any] = []
@@ -100,7 +102,9 @@ class Polling:
             for source, _ in flight.recorders(rank.worker):
                 keys.append(("full", source, rank.number))
                 self._asker.ask(keys[-1], socket, flight.json_question(source))
-        answers: list[tuple[Any, Answer]] = self._asker.wait(ANSWER_S) if keys else []
+            if "dump_traceback" in rank.worker.handlers:
+                self._asker.ask(("traceback", rank.number), socket, "dump_traceback")
+        answers: list[tuple[Any, Answer]] = self._asker.wait(QUICK_S) if keys else []
         for key, answer in answers:
             value = json_object(answer) if key in keys else None
             if value is not None:
@@ -251,6 +255,8 @@ class Polling:
             if key[0] == "sites":
                 rank.sites.take(key[1], answer.body if answer.ok else b"", time.monotonic())
                 continue
+            if key[0] == "traceback" and answer.ok:
+                rank.last_stack = answer.body.decode(errors="replace")
             value = json_object(answer)
             if value is None:
                 continue

@@ -31,6 +31,7 @@ class Rank:
     last_status: dict[str, Any] = field(default_factory=dict)
     last_full: dict[str, dict[str, Any]] = field(default_factory=dict)
     """The whole ring of each recorder as it was when a rank of the job ended: nobody may be left to ask later."""
+    last_stack: str = ""
     last_words_at: float = -1e9
     last_poll_at: float | None = None
     moved: bool | None = None

@@ -52,15 +52,14 @@ def alone(case: Case) -> Iterator[Accusation]:
 def _accusation(case: Case, ranks: list[int], kind: str) -> Accusation:
     last = case.last_operation(ranks[0])
     others = len(case.job.ranks) - len(ranks)
-    text = f"{verb(ranks, 'has', 'have')} finished every operation launched there"
-    if kind == "gpu":
-        text = "launched an operation whose kernel never started"
+    done = f"{verb(ranks, 'has', 'have')} finished every operation launched there"
+    text = done if kind == "absent" else "launched an operation whose kernel never started"
     title, frames = (last.title, shown(last.frames)) if last is not None else ("nothing", ())
     found = [Finding(f"{ranks_text(ranks)} {text}; the last is {title}", case.source(ranks[0], last), frames)]
     stacks = case.stacks.of_all(ranks if kind == "absent" else ())
     found += [Finding(f"rank {r} stands here", (s.source,), shown(s.frames, 4)) for r, s in stacks.items()]
-    inside = f"{'is' if others == 1 else 'are'} inside unfinished operations"
-    found.append(Finding(f"the other {plural(others, 'rank')} {inside}"))
+    be = "is" if others == 1 else "are"
+    found.append(Finding(f"the other {plural(others, 'rank')} {be} inside unfinished operations"))
     accused, waits = [Accused(rank, kind, title) for rank in ranks], case.waits.all
     wait = max(waits, key=lambda w: len(w.inside))
     doubts = [Doubt.OTHER_GROUPS_POSSIBLE] if len(ranks) > 1 else ()

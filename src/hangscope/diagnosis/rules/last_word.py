@@ -64,8 +64,7 @@ def _runs(case: Case) -> Answer:
         return no()
     if set(job.ranks) <= ended and job.ranks:
         return yes()
-    ops = job.ops
-    done = set(np.unique(ops.column("rank")[ops.column("state") == State.COMPLETED]).tolist())
+    done = set(np.unique(job.ops.column("rank")[job.ops.column("state") == State.COMPLETED]).tolist())
     recorded = {r for r, mine in case.progress.of.items() if mine.own_record}
     still = {r for r, process in job.processes.items() if process.moved is False}
     unseen = set(job.ranks) - ended - ((done & recorded) - still)

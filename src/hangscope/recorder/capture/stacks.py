@@ -57,10 +57,18 @@ def sample(part: Part, worker: Worker, number: int, *, native: bool = False) -> 
     if text is None:
         part.gap(f"stacks of rank {worker.rank}", "; ".join(reasons), worker.rank)
         return answered
+    keep(part, worker, number, text, by or "")
+    return answered
+
+
+def keep(part: Part, worker: Worker, number: int, text: str, by: str) -> None:
+    """Save a stack, unless that sample is there."""
+    name = f"stacks/rank_{worker.rank}.{number}.txt"
+    if part.has(name):
+        return
     part.filled(f"stacks of rank {worker.rank}", worker.rank)
     head = f"# hangscope stacks rank={worker.rank} pid={worker.pid} sample={number} by={by} at={_now()}\n"
-    part.write(f"stacks/rank_{worker.rank}.{number}.txt", head + text, rank=worker.rank)
-    return answered
+    part.write(name, head + text, rank=worker.rank)
 
 
 def children(part: Part, worker: Worker, number: int, ranks: Collection[int]) -> None:
