@@ -63,7 +63,7 @@ class Roll:
 def _sentence(ranks: Sequence[Rank], asked: Sequence[Rank], expected: int | None, refused: str) -> str:
     total = max(expected or 0, len(ranks))
     world = max((rank.worker.world_size or 0 for rank in ranks), default=0)
-    here = f" of this node, {world} in the job" if world > total else ""
+    here = f" here, {world} in the job" if world > total else ""
     parts = [f"watching {len(asked)} of {total} ranks{here}"]
     causes: dict[tuple[str, str], list[Rank]] = {}
     for rank in ranks:

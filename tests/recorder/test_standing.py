@@ -1,0 +1,130 @@
+"""Where a rank stands, from frames and what the kernel counts, without any process."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from hangscope.recorder.activity import Sample, works
+from hangscope.recorder.roll import isolating_flag
+from hangscope.recorder.standing import Standing, Wait, threads, where
+
+TORCH = "/env/lib/python3.12/site-packages/torch"
+C10D = f"{TORCH}/distributed/distributed_c10d.py"
+
+
+def thread(*frames: tuple[str, int, str], main: bool = True, number: int = 7) -> dict[str, Any]:
+    listed = [{"filename": file, "line": line, "name": name} for file, line, name in frames]
+    return {"os_thread_id": number, "main": main, "frames": listed}
+
+
+def stands(*given: dict[str, Any], line: str = "", counters: dict[str, Any] | None = None) -> Wait | None:
+    return where(threads({"threads": list(given)}), counters or {}, lambda _: line)
+
+
+STORE_GET = {"pytorch.wait_counter.TCPStore__get": {"active_count": 1}}
+IN_GROUP = thread((C10D, 9, "_store_based_barrier"), (C10D, 5, "new_group"), ("/job/train.py", 3, "<module>"))
+IN_INIT = thread((C10D, 9, "_new_process_group_helper"), (C10D, 5, "init_process_group"), ("/job/train.py", 3, "main"))
+SCHEDULE = f"{TORCH}/distributed/pipelining/schedules.py"
+IN_PIPELINE = thread((SCHEDULE, 9, "_wait_batch_p2p"), (SCHEDULE, 5, "step"), ("/job/train.py", 3, "<module>"))
+IN_USER_CODE = thread(("/job/train.py", 8, "exchange"), ("/job/train.py", 3, "<module>"))
+IN_FORWARD = thread(("/job/model.py", 8, "forward"), (f"{TORCH}/distributed/fsdp/x.py", 5, "f"), ("/job/t.py", 3, "m"))
+
+
+@pytest.mark.parametrize(
+    ("given", "line", "counters", "call"),
+    [
+        (IN_GROUP, "", {}, "new_group"),
+        (IN_PIPELINE, "", {}, "step"),
+        (IN_USER_CODE, "    for w in work: w.wait()", {}, "w.wait"),
+        (IN_USER_CODE, "key = store.get('x')", STORE_GET, "store.get"),
+    ],
+)
+def test_waits_of_torch_distributed_are_known(given: Any, line: str, counters: Any, call: str) -> None:
+    """By the file that a thread is in, by the line that calls into C, or by PyTorch's own counter of open calls."""
+    found = stands(given, line=line, counters=counters)
+    assert found is not None
+    assert (found.call, found.joining, str(found.at)[:5]) == (call, False, "train")
+
+
+def test_coming_together_is_told_from_waiting_later() -> None:
+    """Ranks start minutes apart: init_process_group may take longer than anything after it."""
+    found = stands(IN_INIT)
+    assert found is not None
+    assert found.joining
+
+
+@pytest.mark.parametrize(
+    ("given", "line"),
+    [
+        (IN_USER_CODE, "batch = loader.get()"),
+        (IN_USER_CODE, "time.sleep(600)"),
+        (IN_FORWARD, "return self.linear(x)"),
+        (thread(("/env/lib/python3.12/site-packages/datasets/x.py", 1, "download"), ("/job/t.py", 3, "m")), ""),
+        (thread((f"{TORCH}/distributed/run.py", 1, "main"), ("/job/t.py", 3, "m")), ""),
+    ],
+)
+def test_a_rank_elsewhere_waits_in_nothing(given: Any, line: str) -> None:
+    """Data, downloads, compute inside FSDP's own frames and the launcher are no waits of torch.distributed."""
+    assert stands(given, line=line) is None
+
+
+def test_another_thread_counts_only_where_the_main_one_waits_for_it() -> None:
+    """A helper's wait says nothing about a rank whose main thread works."""
+    beside = thread((C10D, 5, "recv"), ("/job/train.py", 9, "loop"), main=False, number=8)
+    queue = thread(("/env/lib/python3.12/threading.py", 1, "wait"), ("/job/train.py", 3, "<module>"))
+    assert stands(IN_USER_CODE, beside, line="loss = model(x)") is None
+    found = stands(queue, beside)
+    assert found is not None
+    assert found.thread == 8
+
+
+def test_a_rank_stands_from_its_last_sign_of_progress_and_moves_by_its_line() -> None:
+    """The first look counts from when the counters stopped, the next only if nothing changed."""
+    standing, found = Standing(), threads({"threads": [IN_GROUP]})
+    wait = where(found, {}, lambda _: "")
+    standing.take(found, wait, quiet_since=10.0, now=25.0)
+    standing.take(found, wait, quiet_since=10.0, now=30.0)
+    assert (standing.since, standing.looks, standing.moves) == (10.0, 2, 0)
+    elsewhere = threads({"threads": [IN_PIPELINE]})
+    standing.take(elsewhere, where(elsewhere, {}, lambda _: ""), quiet_since=10.0, now=35.0)
+    assert (standing.since, standing.looks, standing.moves) == (35.0, 1, 1)
+
+
+@pytest.mark.parametrize(
+    ("cpu_s", "switches", "may_spin", "expected"),
+    [
+        (0.0, 0, False, False),
+        (0.0, 40, False, True),
+        (0.5, 0, False, True),
+        (2.0, 0, False, True),
+        (2.0, 1, True, False),
+    ],
+)
+def test_work_is_told_from_waiting_by_the_kernel(cpu_s: float, switches: int, may_spin: bool, expected: bool) -> None:
+    """CPU time or context switches are work; a wait that spins is none, where waits may spin."""
+    assert works(Sample(0.0, 5.0, 100), Sample(2.0, 5.0 + cpu_s, 100 + switches), may_spin=may_spin) is expected
+
+
+@pytest.mark.parametrize("value", [None, [], {"threads": 3}, {"threads": [{"frames": [3, {"filename": 4}]}, "x"]}])
+def test_an_odd_answer_is_no_stack(value: Any) -> None:
+    """Whatever a process answers, nobody is seen waiting in it."""
+    assert where(threads(value), {}, lambda _: "") is None
+
+
+@pytest.mark.parametrize(
+    ("words", "flag"),
+    [
+        (["python", "-I", "train.py"], "-I"),
+        (["python", "-uE", "train.py"], "-E"),
+        (["python", "-X", "dev", "-S", "train.py"], "-S"),
+        (["python", "-W", "ignore", "train.py", "-I"], None),
+        (["python", "-m", "train", "-E"], None),
+        (["python", "-c", "pass", "-S"], None),
+        (["python"], None),
+    ],
+)
+def test_pythons_own_flags_are_told_from_the_scripts(words: list[str], flag: str | None) -> None:
+    """Only what stands before the script keeps the companion out."""
+    assert isolating_flag(words) == flag
