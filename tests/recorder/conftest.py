@@ -22,6 +22,12 @@ SOURCE = Path(__file__).parents[2] / "src"
 MARK = "HANGSCOPE_TEST"
 
 
+def hear_signals() -> None:
+    """In a child, before exec: the signals that `nohup` and a script's `&` have ignored count again."""
+    for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
+
+
 def processes_with(mark: str) -> list[int]:
     """Every process that was started, directly or not, with this mark in its environment."""
     found = []
@@ -75,7 +81,10 @@ class Starter:
         self._started: list[Started] = []
 
     def __call__(self, *words: str | Path, **environ: str) -> Started:
-        """Start a command of its own session, with PYTHONPATH set so that hangscope can be imported."""
+        """Start a command of its own session, with PYTHONPATH set so that hangscope can be imported.
+
+        It hears every signal, however the tests themselves were started.
+        """
         mark = uuid.uuid4().hex
         folder = self._folder / mark
         folder.mkdir(parents=True)
@@ -88,6 +97,7 @@ class Starter:
                 stderr=err,
                 env={**inherited, "PYTHONPATH": str(SOURCE), "OMP_NUM_THREADS": "1", **environ, MARK: mark},
                 start_new_session=True,
+                preexec_fn=hear_signals,
             )
         self._started.append(Started(process, mark, folder))
         return self._started[-1]

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from .conftest import SOURCE, Starter, node_file, processes_with, rank_row
+from .conftest import SOURCE, Starter, hear_signals, node_file, processes_with, rank_row
 
 
 def python(code: str) -> tuple[str, ...]:
@@ -95,6 +95,28 @@ sys.exit(40 + len(seen))
     started.until(lambda: "ready" in started.out, 10, "start")
     started.process.send_signal(number)
     assert started.wait(20) == 41
+
+
+@pytest.mark.parametrize(("handler", "status"), [("lambda *_: seen.append(1)", 41), (None, 40)])
+def test_an_ignored_signal_is_the_commands_to_hear(
+    start: Starter, tmp_path: Path, handler: str | None, status: int
+) -> None:
+    """Under `nohup` or a script's `&`, a command that handles SIGINT all the same gets it; another goes on."""
+    code = f"""
+import signal, sys, time
+seen = []
+{f"signal.signal(signal.SIGINT, {handler})" if handler else ""}
+print('ready', flush=True)
+end = time.time() + 2
+while not seen and time.time() < end:
+    time.sleep(0.05)
+sys.exit(40 + len(seen))
+"""
+    words = ("sh", "-c", 'trap "" INT; exec "$@"', "sh", sys.executable, "-m", "hangscope", "run", "--dir")
+    started = start(*words, tmp_path / "i", "--", *python(code))
+    started.until(lambda: "ready" in started.out, 10, "start")
+    started.process.send_signal(signal.SIGINT)
+    assert started.wait(20) == status
 
 
 def test_a_command_that_does_not_exist_is_an_error_with_a_hint(start: Starter, tmp_path: Path) -> None:
@@ -191,6 +213,7 @@ def test_a_terminal_stays_a_terminal(tmp_path: Path) -> None:
     words = [sys.executable, "-m", "hangscope", "run", "--dir", str(tmp_path / "i"), "--", *python(code)]
     pid, terminal = pty.fork()
     if pid == 0:
+        hear_signals()
         os.environ["PYTHONPATH"] = str(SOURCE)
         os.execv(words[0], words)
     if sys.version_info >= (3, 11):

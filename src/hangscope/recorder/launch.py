@@ -24,6 +24,7 @@ from types import FrameType
 from typing import Any
 
 from hangscope.errors import LaunchError
+from hangscope.recorder import process
 
 COMPANION = Path(__file__).parent / "companion"
 _TO_GROUP = (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP)
@@ -86,6 +87,7 @@ class Command:
         self._rest = rest
         self._events = events
         self._drained = threading.Event()
+        self._ignored: set[int] = set()
         self.problem = ""
         both = _same_terminal(1, 2)
         self._streams = [_Stream(1)] if both else [_Stream(1), _Stream(2)]
@@ -125,14 +127,14 @@ class Command:
         }
         keep = [theirs.fileno(), *(end for stream in self._streams for end in (stream.source, stream.target))]
         script = str(Path(__file__).with_name("relay.py"))
-        process = subprocess.Popen(
+        relay = subprocess.Popen(
             [sys.executable, "-I", "-S", script, json.dumps(settings)],
             stdin=subprocess.DEVNULL,
             pass_fds=keep,
             start_new_session=True,
         )
         theirs.close()
-        return process
+        return relay
 
     def _mind_relay(self) -> None:
         """Hear the relay. We hold the reading ends too, so that should it die, a new one takes over unnoticed."""
@@ -176,7 +178,8 @@ class Command:
         """Hand signals on from now on; `told` hears of each. Must be called in the main thread."""
 
         def hand_on(number: int, _: FrameType | None) -> None:
-            told(number)
+            if not process.ignores(self.pid, number):
+                told(number)
             try:
                 if number in _TO_GROUP:
                     os.killpg(self.pid, number)
@@ -189,16 +192,21 @@ class Command:
             for stream in self._streams:
                 stream.resize()
 
+        # Also what we were started to ignore (`nohup`, a script's `&`): the command was started before this and ignores
+        # it as well, unless it chose to hear it, and then it must.
         for number in (*_TO_GROUP, *_TO_COMMAND):
-            if signal.getsignal(number) is not signal.SIG_IGN:  # nohup's choice stays
-                signal.signal(number, hand_on)
+            if signal.getsignal(number) is signal.SIG_IGN:
+                self._ignored.add(number)
+            signal.signal(number, hand_on)
         signal.signal(signal.SIGWINCH, resize)
 
     def end_on_signals(self) -> threading.Event:
         """The command has ended: from now on a signal that would end it is for us. The event says that one came."""
         told = threading.Event()
         for number in (*_TO_GROUP, *_TO_COMMAND):
-            if number in _ENDING and signal.getsignal(number) is not signal.SIG_IGN:
+            if number in self._ignored:
+                signal.signal(number, signal.SIG_IGN)
+            elif number in _ENDING:
                 signal.signal(number, lambda *_: told.set())
         return told
 

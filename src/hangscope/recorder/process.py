@@ -124,9 +124,17 @@ def system_call(pid: int) -> tuple[str | None, str | None]:
 
 def caught_signals(pid: int) -> int:
     """The bits of the signals that `pid` handles itself."""
+    return _signals(pid, "SigCgt:")
+
+
+def ignores(pid: int, number: int) -> bool:
+    return bool(_signals(pid, "SigIgn:") >> (number - 1) & 1)
+
+
+def _signals(pid: int, which: str) -> int:
     try:
         for line in (PROC / str(pid) / "status").read_text(errors="replace").splitlines():
-            if line.startswith("SigCgt:"):
+            if line.startswith(which):
                 return int(line.split()[1], 16)
     except (OSError, ValueError):
         pass

@@ -67,6 +67,7 @@ def _start(*words: str) -> subprocess.Popen[str]:
         stderr=subprocess.PIPE,
         env={**os.environ, "PYTHONSAFEPATH": "1"},  # the job's own modules in the working directory are not ours
         text=True,
+        start_new_session=True,  # a Ctrl-C at the terminal is for the job; we end at our own time
     )
 
 
