@@ -949,6 +949,8 @@ class Job:
     attempt: str | None = None
     reason: str | None = None
     """Why the evidence was taken, where an incident's manifest says so: "stall", "rank-exit", "watchdog", …"""
+    recovered_s: float | None = None
+    """For how long the job stood still, where the manifest says that it went on by itself afterwards."""
     captured_at_ns: int | None = None
     first_kept: Mapping[tuple[int, int], int] = field(default_factory=dict)
     """(rank, group index) → the oldest collective that a wrapped ring still holds; below it nothing is known."""
@@ -956,6 +958,11 @@ class Job:
     @property
     def world_size(self) -> int:
         return len(self.ranks)
+
+    @property
+    def under_run(self) -> bool:
+        """Whether the job's own agent took the evidence: `hangscope run` need not be recommended then."""
+        return self.reason in ("stall", "rank-exit", "watchdog", "dump-file")
 
     def wrapped(self, rank: int) -> bool:
         """Whether that rank's ring lost older entries: what is missing before the oldest kept one says nothing."""

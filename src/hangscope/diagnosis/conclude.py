@@ -36,9 +36,9 @@ def conclude(case: Case, choice: Choice) -> Diagnosis:
     """Everything that every verdict has, whatever its kind."""
     job, chosen = case.job, choice.accusation
     words = say(case, chosen)
-    first = _first_reported(case)
+    first, ages = _first_reported(case), list(_ages(case))
     return Diagnosis(
-        hang=chosen.hang,
+        hang=chosen.hang and job.recovered_s is None,
         outcome=_outcome(case, chosen),
         kind=chosen.kind,
         culprits=tuple(_culprit(case, rank, words.deeds.get(rank, "")) for rank in chosen.ranks),
@@ -57,7 +57,7 @@ def conclude(case: Case, choice: Choice) -> Diagnosis:
         evidence=(*_remarks(case, chosen, first), *_sources(case)),
         gaps=job.gaps + case.heard.gaps + _gaps(case, chosen),
         headline=words.headline,
-        waiting_s=max((w.age_s for w in case.waits.all if w.age_s is not None), default=None) if chosen.hang else None,
+        waiting_s=job.recovered_s or max(ages, default=None) if chosen.hang or job.recovered_s else None,
         lateness=case.stragglers.ranks[:_LATE_LISTED] if not chosen.hang else (),
         nodes=dict(job.nodes),
         completeness=_completeness(case),
@@ -76,8 +76,8 @@ def _remarks(case: Case, chosen: Accusation, first: FirstReported | None) -> Ite
 
 
 def _outcome(case: Case, chosen: Accusation) -> str:
-    if chosen.kind == "slow":
-        return "slow"
+    if chosen.kind == "slow" or case.job.recovered_s is not None:
+        return "slow" if chosen.kind == "slow" else "pause"
     if chosen.kind == "none" or (chosen.kind == "mismatch" and not chosen.hang and case.job.dumps):
         return "ok"
     stopped = isinstance(chosen.detail, Failure) and chosen.detail.kind == "launcher_kill"
@@ -86,6 +86,16 @@ def _outcome(case: Case, chosen: Accusation) -> str:
     waited = any(w.age_s is None or w.age_s >= IN_FLIGHT_S for w in case.waits.all)
     alone = chosen.kind == "dead" and not waited and case.hang.says is not Says.YES
     return "hang" if chosen.hang and not alone else "crash"
+
+
+def _ages(case: Case) -> Iterator[float]:
+    """How long each wait had lasted; by the time of the capture where dumps say none, as Gloo's (torch 2.8-2.15)."""
+    job, created = case.job, case.job.ops.column("created_ns")
+    at = job.captured_at_ns if job.under_run else None
+    for wait in case.waits.all:
+        begun = [int(created[u.row]) for u in wait.inside if u.row is not None and 0 < created[u.row] < (at or 0)]
+        if wait.age_s is not None or (at and begun):
+            yield wait.age_s if wait.age_s is not None else ((at or 0) - min(begun)) / 1e9
 
 
 def _culprit(case: Case, rank: int, why: str) -> Culprit:

@@ -115,6 +115,7 @@ def _job(evidence: Evidence, inputs: tuple[str, ...]) -> Job:
         job_id=_first([m.job for m in evidence.manifests], [n.job for n in evidence.nodes]),
         attempt=_first([m.attempt for m in evidence.manifests], [n.attempt for n in evidence.nodes]),
         reason=manifest.reason if manifest else None,
+        recovered_s=manifest.recovered_s if manifest else None,
         first_kept=assembled.first_kept,
         captured_at_ns=_first(
             [manifest.captured_at_ns] if manifest else [],

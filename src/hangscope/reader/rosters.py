@@ -47,6 +47,8 @@ class Manifest:
     world_size: int | None
     versions: Mapping[str, str]
     gaps: tuple[Gap, ...]
+    recovered_s: float | None = None
+    """For how long the job stood still before it went on by itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +142,14 @@ def read_manifest(value: Mapping[str, Any], file: str) -> Manifest:
         rank_number(value.get("world_size")),
         _versions(value.get("versions")),
         tuple(gaps),
+        _recovered(value.get("recovered")),
     )
+
+
+def _recovered(value: object) -> float | None:
+    """A time that nobody could have waited is no time."""
+    seconds = number(value.get("after_s")) if isinstance(value, Mapping) else None
+    return seconds if seconds is not None and 0 < seconds < 1e9 else None
 
 
 def read_node(value: Mapping[str, Any], file: str) -> NodeFile:

@@ -44,7 +44,7 @@ def render(diagnosis: Diagnosis, *, width: int = 80, verbose: bool = False) -> l
             *_last_good(d, width, verbose),
             *_reported(d, width, verbose),
             *_next(d, width),
-            *_evidence(d, width),
+            *_evidence(d, width, verbose),
             *_gaps(d, width, verbose),
         ],
         _findings("Facts", d.evidence, d.inputs, width, verbose) if verbose else [],
@@ -96,7 +96,7 @@ def _about(d: Diagnosis, verbose: bool) -> list[str]:
     if d.link is not None:
         channel = "" if d.link.channel is None else f", channel {d.link.channel}"
         lines.append(f"link {_end(d.link.sender)} → {_end(d.link.receiver)}{channel}")
-    if d.hang:
+    if d.hang or d.outcome == "crash":
         lines += _waiting(d)
     if not d.hang and d.kind == "none" and d.completeness is not None:
         lines.append(_population(d))
@@ -361,13 +361,15 @@ def _next(d: Diagnosis, width: int) -> list[Line]:
     return lines
 
 
-def _evidence(d: Diagnosis, width: int) -> list[Line]:
+def _evidence(d: Diagnosis, width: int, verbose: bool) -> list[Line]:
     if d.completeness is None:
         return []
-    return _labelled("Evidence", " · ".join(_complete(d.completeness)), width)
+    # NCCL's logs could say more only of a job that runs NCCL, and of what lies below the calls.
+    nccl = "nccl" in d.versions and d.kind in ("network", "gpu", "unknown")
+    return _labelled("Evidence", " · ".join(_complete(d.completeness, nccl or verbose)), width)
 
 
-def _complete(c: Completeness) -> Iterable[str]:
+def _complete(c: Completeness, nccl: bool) -> Iterable[str]:
     def count(what: str, have: int, missing: Sequence[int] = ()) -> str:
         none = f" (none from {ranges(missing, limit=8)})" if missing and have else ""
         return f"{what} {have}/{c.ranks}{none}"
@@ -375,7 +377,8 @@ def _complete(c: Completeness) -> Iterable[str]:
     yield count("dumps", c.dumps, c.missing_dumps)
     yield count("stacks", c.stacks)
     yield count("logs", c.logs)
-    yield count("NCCL logs", c.nccl_logs, c.missing_nccl_logs)
+    if nccl or c.nccl_logs:
+        yield count("NCCL logs", c.nccl_logs, c.missing_nccl_logs)
     if c.clock_skew_ms is not None:
         yield f"clock skew {c.clock_skew_ms:.1f} ms"
 
@@ -383,13 +386,26 @@ def _complete(c: Completeness) -> Iterable[str]:
 def _gaps(d: Diagnosis, width: int, verbose: bool) -> list[Line]:
     if not d.gaps:
         return []
-    shown = d.gaps if verbose else d.gaps[:_GAPS_SHOWN]
+    matter = d.gaps if verbose else matters(d)
+    if not matter:
+        return []
+    shown = matter if verbose else matter[:_GAPS_SHOWN]
     lines: list[Line] = []
     for i, gap in enumerate(shown):
         lines += _labelled("Gaps" if i == 0 else "", _gap(gap, d.inputs, verbose), width)
     if len(shown) < len(d.gaps):
         lines += _labelled("", f"and {len(d.gaps) - len(shown)} more with -v", width)
     return lines
+
+
+def matters(d: Diagnosis) -> tuple[Gap, ...]:
+    """The gaps that could change this verdict. Where it is sure of who it was, those are the accused ranks' own, and
+    whole nodes that are missing; what a victim's process or a kernel log would have said changes nothing then."""
+    accused = {culprit.rank for culprit in d.culprits}
+    if d.confidence != "high" or not accused:
+        return d.gaps
+    heard = {None, *d.nodes.values()}
+    return tuple(gap for gap in d.gaps if gap.rank in accused or (gap.rank is None and gap.node not in heard))
 
 
 def _gap(gap: Gap, inputs: Sequence[str], verbose: bool) -> str:

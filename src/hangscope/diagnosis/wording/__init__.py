@@ -5,6 +5,7 @@ One function for each kind of grounds; `say` finds it.
 
 from collections.abc import Callable
 
+from hangscope.advice import SWITCH_ON
 from hangscope.diagnosis.accusation import Accusation, Basis
 from hangscope.diagnosis.case import Case
 from hangscope.diagnosis.wording import blocking, calls, failures, network, others
@@ -49,11 +50,12 @@ _WORDS_FOR = {basis: function for function, bases in _SAY.items() for basis in b
 
 def say(case: Case, accusation: Accusation) -> Words:
     """The words for one accusation."""
-    return _WORDS_FOR[accusation.basis](case, accusation)
+    function = _WORDS_FOR[accusation.basis] if case.job.recovered_s is None else others.recovered
+    return function(case, accusation)
 
 
 def steps(case: Case, accusation: Accusation, words: Words) -> tuple[str, ...]:
     """What to do next, each step once; where nothing is known, recording comes first."""
     recorder = others.recorder_step(case)
     found = [*recorder, *words.steps] if accusation.kind == "unknown" else [*words.steps, *recorder]
-    return tuple(dict.fromkeys(found))
+    return tuple(step for step in dict.fromkeys(found) if step is not SWITCH_ON or not case.job.under_run)

@@ -2,12 +2,13 @@
 
 from collections.abc import Sequence
 
+from hangscope.advice import COLLECT, SWITCH_ON, UNDER_RUN
 from hangscope.codelines import at, line, spot, user_frame
 from hangscope.diagnosis.accusation import Accusation, Accused, Shown
 from hangscope.diagnosis.case import Case
 from hangscope.diagnosis.liveness import How, Is, Life, ending
 from hangscope.diagnosis.wording.lines import called, lead, stands_at
-from hangscope.diagnosis.wording.others import COLLECT, SWITCH_ON, Words, did
+from hangscope.diagnosis.wording.others import Words, did
 from hangscope.diagnosis.words import ranks_text
 from hangscope.words import first_line, plural, sentence, verb
 
@@ -107,7 +108,7 @@ def _steps(case: Case, accused: Accused) -> list[str]:
     if accused.kind == "absent":
         return [_absent_step(case, accused, who)]
     if accused.kind == "dead":
-        return [_dead_step(accused, who)]
+        return [_dead_step(case, accused, who)]
     where = case.stacks.where(accused.rank)
     if where is not None and accused.life is not None and accused.life.how is How.HOLDS_GIL:
         return [f"code: rank {accused.rank} is at {line(where.frame)} ({where.frame.name}), where it keeps the GIL"]
@@ -129,13 +130,14 @@ def _absent_step(case: Case, accused: Accused, who: str) -> str:
         return f"code: rank {accused.rank}{child} is at {line(frame)} ({frame.name}); see why it stays there"
     does = f"does{at(last.frames, 'after') if last else ''} instead of {accused.operation or 'its next call'}"
     why = f"code: see what {who} {does} (data loading, checkpoint, compilation, a branch)"
-    return f"{why}; run under `hangscope run` to get its stack next time"
+    return why if case.job.under_run else f"{why}; {UNDER_RUN} to get its stack next time"
 
 
-def _dead_step(accused: Accused, who: str) -> str:
+def _dead_step(case: Case, accused: Accused, who: str) -> str:
     life = accused.life
     if life is None or accused.shown is Shown.NOT_SHOWN:
-        return f"find out how {who} ended: its log, its exit status, dmesg; run under `hangscope run` next time"
+        look = f"find out how {who} ended: its log, its exit status, dmesg"
+        return look if case.job.under_run else f"{look}; {UNDER_RUN} next time"
     if life.error is not None and life.error.frames:
         return f"code: {life.error.type} at {line(life.error.frames[-1])} on {who}"
     if life.clean:

@@ -2,10 +2,11 @@
 
 import signal
 
+from hangscope.advice import BY_FAILURE, COLLECT, SWITCH_ON
 from hangscope.diagnosis.accusation import Accusation
 from hangscope.diagnosis.case import Case
 from hangscope.diagnosis.wording.network import link_steps
-from hangscope.diagnosis.wording.others import COLLECT, SWITCH_ON, Words
+from hangscope.diagnosis.wording.others import Words
 from hangscope.diagnosis.words import ranks_text
 from hangscope.model import Failure
 from hangscope.words import numbered, sentence, short
@@ -38,29 +39,6 @@ _WHAT = {
     "node_lost": "ended with its node",
     "other": "reports a failure",
 }
-_NEXT = {
-    "cuda_error": "run with CUDA_LAUNCH_BLOCKING=1 to see the failing call; nvidia-smi -q, dmesg | grep -i xid",
-    "xid": "drain the node, then nvidia-smi -q, dmesg | grep -i xid and a GPU reset",
-    "ecc": "drain the node, then nvidia-smi -q -d ECC,ROW_REMAPPER and a GPU reset",
-    "gpu_lost": "drain the node, then nvidia-smi, dmesg | grep -i -E 'xid|nvrm' and a restart of the node",
-    "gpu_oom": "lower the batch or the sequence on this rank; see whether its data is larger than the others'",
-    "host_oom": "dmesg | grep -i oom on the node; lower its memory or its loaders' workers",
-    "signal": "dmesg | grep -i -E 'oom|xid|segfault' on the node, the scheduler's log",
-    "exit": "read its own log, up to its first error",
-    "exception": "read its own log, up to its first error",
-    "nccl_system_error": "NCCL_DEBUG=INFO names the interface; check that it is up and that peers reach it",
-    "nccl_remote_error": "look for the rank that ended first: its log, its exit status, dmesg on its node",
-    "node_resource": "df -h /dev/shm and ulimit -l, -n there; in containers --shm-size or --ipc=host",
-    "ib_error": "ibstat, rdma statistic and the switch port's counters on both ends",
-    "socket_error": "look for the peer that went away, then at the network between the two nodes",
-    "store_unreachable": "see whether the process behind MASTER_ADDR runs, and whether this node reaches MASTER_PORT",
-    "store_timeout": "see which rank never set the key: one that is late, or ended, before this point",
-    "rendezvous_timeout": "see which node did not start, and whether all reach MASTER_ADDR and MASTER_PORT",
-    "init_timeout": "see which rank or node did not start, and whether all reach MASTER_ADDR and MASTER_PORT",
-    "mismatch": "compare the calls of the named ranks with the others'",
-    "missing_ranks": "see what the named ranks do instead",
-    "node_lost": "the scheduler's log and the node's health checks",
-}
 
 
 def failure(case: Case, a: Accusation) -> Words:
@@ -77,7 +55,7 @@ def failure(case: Case, a: Accusation) -> Words:
     peer = f"rank {found.peer_rank}" if found.peer_rank not in (None, *found.ranks) else found.peer_node
     around = f" (at or around rank {found.ranks[0]})" if len(found.ranks) == 1 and found.rank is None else ""
     text = f"{what}{inside}{around}" + (f" (peer {peer})" if peer is not None else "")
-    step = _NEXT.get(found.kind)
+    step = BY_FAILURE.get(found.kind)
     steps = link_steps(case, a.link) or ([f"{named}: {step}"] if step else [])
     if not case.job.dumps:
         steps = [SWITCH_ON, *steps] if a.kind == "unknown" else [*steps, SWITCH_ON]

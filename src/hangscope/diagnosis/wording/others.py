@@ -3,18 +3,12 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
+from hangscope.advice import ANNOUNCE, COLLECT, SWITCH_ON
 from hangscope.diagnosis.accusation import Accusation
 from hangscope.diagnosis.case import Case
 from hangscope.diagnosis.wording.lines import led
 from hangscope.diagnosis.words import ranks_text
 from hangscope.words import duration, plural, sentence, verb
-
-SWITCH_ON = (
-    "switch the flight recorder on: put `hangscope run --` in front of the launch command, or set "
-    "TORCH_NCCL_TRACE_BUFFER_SIZE=2000 and TORCH_FR_BUFFER_SIZE=2000 (entries, not bytes) and "
-    "TORCH_NCCL_DUMP_ON_TIMEOUT=1; `hangscope env` prints the full set"
-)
-COLLECT = "collect the dumps and logs of all ranks: `hangscope collect` brings the nodes together"
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +49,14 @@ def hang_unexplained(case: Case, a: Accusation) -> Words:
         f"{sentence(who)} {what}{age}, and {rest}: the evidence does not name the cause.",
         steps=[] if recorder_step(case) else [COLLECT if job.dumps or unseen else SWITCH_ON],
     )
+
+
+def recovered(case: Case, a: Accusation) -> Words:
+    """The same stall of a job that went on by itself: who held it up, where and for how long."""
+    for_s, inside = duration(case.job.recovered_s or 0.0), f" in {case.names.wait(a.wait)}" if a.wait else ""
+    held = f"{ranks_text(a.ranks)} held the job up" if a.ranks and a.hang else "the job stood still"
+    text = f"{held} for {for_s}{inside}, then it went on"
+    return Words(text, f"{sentence(text)}.", dict.fromkeys(a.ranks, f"held the others up for {for_s}"), [ANNOUNCE])
 
 
 def progress_seen(_: Case, a: Accusation) -> Words:

@@ -1,0 +1,39 @@
+"""What to do next, as far as it does not depend on the job: sentences that the wording of verdicts picks from."""
+
+from __future__ import annotations
+
+SWITCH_ON = (
+    "switch the flight recorder on: put `hangscope run --` in front of the launch command, or set "
+    "TORCH_NCCL_TRACE_BUFFER_SIZE=2000 and TORCH_FR_BUFFER_SIZE=2000 (entries, not bytes) and "
+    "TORCH_NCCL_DUMP_ON_TIMEOUT=1; `hangscope env` prints the full set"
+)
+COLLECT = "collect the dumps and logs of all ranks: `hangscope collect` brings the nodes together"
+UNDER_RUN = "run under `hangscope run`"
+ANNOUNCE = (
+    "where it is on purpose (evaluation, a checkpoint), announce it in the code with `hangscope.expect_pause()`, or "
+    "give a longer --stall-after"
+)
+
+BY_FAILURE = {
+    "cuda_error": "run with CUDA_LAUNCH_BLOCKING=1 to see the failing call; nvidia-smi -q, dmesg | grep -i xid",
+    "xid": "drain the node, then nvidia-smi -q, dmesg | grep -i xid and a GPU reset",
+    "ecc": "drain the node, then nvidia-smi -q -d ECC,ROW_REMAPPER and a GPU reset",
+    "gpu_lost": "drain the node, then nvidia-smi, dmesg | grep -i -E 'xid|nvrm' and a restart of the node",
+    "gpu_oom": "lower the batch or the sequence on this rank; see whether its data is larger than the others'",
+    "host_oom": "dmesg | grep -i oom on the node; lower its memory or its loaders' workers",
+    "signal": "dmesg | grep -i -E 'oom|xid|segfault' on the node, the scheduler's log",
+    "exit": "read its own log, up to its first error",
+    "exception": "read its own log, up to its first error",
+    "nccl_system_error": "NCCL_DEBUG=INFO names the interface; check that it is up and that peers reach it",
+    "nccl_remote_error": "look for the rank that ended first: its log, its exit status, dmesg on its node",
+    "node_resource": "df -h /dev/shm and ulimit -l, -n there; in containers --shm-size or --ipc=host",
+    "ib_error": "ibstat, rdma statistic and the switch port's counters on both ends",
+    "socket_error": "look for the peer that went away, then at the network between the two nodes",
+    "store_unreachable": "see whether the process behind MASTER_ADDR runs, and whether this node reaches MASTER_PORT",
+    "store_timeout": "see which rank never set the key: one that is late, or ended, before this point",
+    "rendezvous_timeout": "see which node did not start, and whether all reach MASTER_ADDR and MASTER_PORT",
+    "init_timeout": "see which rank or node did not start, and whether all reach MASTER_ADDR and MASTER_PORT",
+    "mismatch": "compare the calls of the named ranks with the others'",
+    "missing_ranks": "see what the named ranks do instead",
+    "node_lost": "the scheduler's log and the node's health checks",
+}
