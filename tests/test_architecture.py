@@ -18,6 +18,7 @@ BELOW: dict[str, set[str]] = {
     "errors": set(),
     "words": set(),
     "advice": set(),
+    "pauses": set(),
     "model": {"errors"},
     "proxy_waits": {"model"},
     "hardware": {"model", "words"},
@@ -62,7 +63,7 @@ BELOW: dict[str, set[str]] = {
         "__about__",
     },
     "__main__": {"cli"},
-    "__init__": {"diagnosis", "reader", "model", "errors", "__about__"},
+    "__init__": {"diagnosis", "reader", "model", "pauses", "errors", "__about__"},
 }
 """What each room may import, besides itself. The two chains of the design: what judges, and what runs in the job."""
 
@@ -74,7 +75,7 @@ THIRD_PARTY = {
     "simulate": {"numpy"},
     "diagnosis": {"numpy"},
     "report": {"numpy", "jinja2"},
-    "cli": {"numpy", "click", "rich"},
+    "cli": {"numpy", "click", "rich", "tomllib", "tomli"},  # Python 3.10 has no tomllib
     "demo": {"torch"},  # the training script that the demo starts as a process of its own
 }
 """What each room may import from outside the standard library; the rooms that are not here: nothing."""

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from hangscope.diagnosis import diagnose
     from hangscope.diagnosis.verdict import Diagnosis
     from hangscope.model import Job
+    from hangscope.pauses import expect_pause
     from hangscope.reader.load import load
 
 __all__ = [
@@ -42,6 +43,7 @@ __all__ = [
     "SettingsError",
     "__version__",
     "diagnose",
+    "expect_pause",
     "load",
 ]
 
@@ -49,6 +51,7 @@ _HOMES = {
     "Diagnosis": "hangscope.diagnosis.verdict",
     "Job": "hangscope.model",
     "diagnose": "hangscope.diagnosis",
+    "expect_pause": "hangscope.pauses",
     "load": "hangscope.reader.load",
 }
 

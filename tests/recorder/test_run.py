@@ -49,7 +49,7 @@ os.write(2, b'no newline at the end, \\xff\\x00 in the middle')
 def test_each_ranks_lines_are_kept_in_its_own_file(start: Starter, tmp_path: Path) -> None:
     """Lines that name their rank go to that rank's copy, the others to the launcher's."""
     code = "print('hello'); print('[rank3]: Traceback'); print('[rank12]:[E1115 00:00:00] x'); print('[rank3]: more')"
-    started = start.run(tmp_path / "i", *python(code), options=("--node", "n1"))
+    started = start.run(tmp_path / "i", *python(code), options=("--node", "n1", "--keep"))
     assert started.wait(20) == 0
     logs = tmp_path / "i" / "nodes" / "n1" / "logs"
     assert (logs / "launcher.log").read_text() == "hello\n"
@@ -59,7 +59,7 @@ def test_each_ranks_lines_are_kept_in_its_own_file(start: Starter, tmp_path: Pat
 
 def test_a_command_that_is_one_rank_has_its_whole_output_kept_as_that_rank(start: Starter, tmp_path: Path) -> None:
     """With RANK in the environment of `run`, everything the command prints is that rank's."""
-    started = start.run(tmp_path / "i", *python("print('step 1')"), options=("--node", "n1"), RANK="5")
+    started = start.run(tmp_path / "i", *python("print('step 1')"), options=("--node", "n1", "--keep"), RANK="5")
     assert started.wait(20) == 0
     assert (tmp_path / "i" / "nodes" / "n1" / "logs" / "rank_5.log").read_text() == "step 1\n"
 
@@ -165,7 +165,7 @@ def test_the_command_goes_on_when_the_relay_is_killed(start: Starter, tmp_path: 
 
 def test_the_command_goes_on_when_nobody_reads_its_output(tmp_path: Path) -> None:
     """The reader behind `run` goes away: no broken pipe ends the command, and the copy of its output is kept."""
-    head = [sys.executable, "-m", "hangscope", "run", "--dir", str(tmp_path / "i"), "--node", "n1", "--"]
+    head = [sys.executable, "-m", "hangscope", "run", "--dir", str(tmp_path / "i"), "--node", "n1", "--keep", "--"]
     mark = f"broken-pipe-{os.getpid()}"
     process = subprocess.Popen(
         [*head, *python(WRITER), str(tmp_path / "end")],
@@ -200,7 +200,9 @@ def test_a_copy_that_cannot_be_written_does_not_cost_the_job(start: Starter, tmp
 
 def test_a_directory_that_cannot_be_written_does_not_stop_the_job(start: Starter, tmp_path: Path) -> None:
     """The evidence goes to the node's own disk then, and we say where."""
-    started = start.run(Path("/proc/nowhere"), *python("print('runs')"), options=("--job", "j"), TMPDIR=str(tmp_path))
+    started = start.run(
+        Path("/proc/nowhere"), *python("print('runs')"), options=("--job", "j", "--keep"), TMPDIR=str(tmp_path)
+    )
     assert started.wait(20) == 0
     assert started.out == "runs\n"
     assert "hangscope: warning: /proc/nowhere: " in started.err
@@ -234,7 +236,7 @@ def test_a_terminal_stays_a_terminal(tmp_path: Path) -> None:
 def test_a_directory_that_holds_an_earlier_run_is_left_alone(start: Starter, tmp_path: Path) -> None:
     """A second run with the same --dir gets a directory of its own beside it."""
     for _ in range(2):
-        assert start.run(tmp_path / "i", *python("print(1)"), options=("--node", "n1")).wait(20) == 0
+        assert start.run(tmp_path / "i", *python("print(1)"), options=("--node", "n1", "--keep")).wait(20) == 0
     assert (tmp_path / "i" / "nodes" / "n1" / "status.json").exists()
     assert (tmp_path / "i.2" / "nodes" / "n1" / "status.json").exists()
 
@@ -258,9 +260,20 @@ def test_a_job_that_was_started_without_us_can_be_captured(start: Starter, tmp_p
         assert "waits" in stack.read_text()
 
 
-def test_a_run_without_trouble_says_nothing_and_writes_no_incident(start: Starter, tmp_path: Path) -> None:
-    """No word on stderr, and no manifest: there was no hang."""
-    started = start.run(tmp_path / "i", *python("print(1)"))
-    assert started.wait(20) == 0
-    assert started.err == ""
-    assert not (tmp_path / "i" / "incident.json").exists()
+def test_a_run_without_trouble_says_nothing_and_leaves_nothing(start: Starter, tmp_path: Path) -> None:
+    """No word on stderr, and none of the directories that were made for it; what somebody else has there stays."""
+    (tmp_path / "mine" / "nodes" / "n1").mkdir(parents=True)
+    (tmp_path / "mine" / "nodes" / "n1" / "notes.txt").write_text("not ours")
+    for place, left in (("made/deep/i", []), ("mine", ["mine/nodes/n1/notes.txt"])):
+        started = start.run(tmp_path / place, *python("print(1)"), options=("--node", "n2"))
+        assert started.wait(20) == 0
+        assert started.err == ""
+        top = tmp_path / place.split("/")[0]
+        assert [str(path.relative_to(tmp_path)) for path in top.rglob("*") if path.is_file()] == left
+        assert top.exists() == bool(left)
+
+
+def test_a_run_that_failed_is_kept(start: Starter, tmp_path: Path) -> None:
+    """A status other than 0 is trouble: the copy of the output stays."""
+    assert start.run(tmp_path / "i", *python("raise SystemExit(3)"), options=("--node", "n1")).wait(20) == 3
+    assert (tmp_path / "i" / "nodes" / "n1" / "status.json").exists()

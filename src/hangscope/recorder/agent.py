@@ -18,17 +18,23 @@ from typing import Any
 
 from hangscope.incident.layout import as_json
 from hangscope.incident.touch import Patience, write_below
-from hangscope.recorder import process, shared, status
+from hangscope.recorder import pauses, process, shared, status
+from hangscope.recorder.actions import OnHang, end
 from hangscope.recorder.capture import counters, logs
 from hangscope.recorder.evidence import Node
-from hangscope.recorder.incidents import Incidents
+from hangscope.recorder.incidents import MAY_RECOVER, QUIET, Incidents
 from hangscope.recorder.looks import TwoLooks
+from hangscope.recorder.metrics import Metrics
+from hangscope.recorder.numbers import numbers
+from hangscope.recorder.pauses import Pause
 from hangscope.recorder.polling import POLL_S, Polling
 from hangscope.recorder.ranks import Rank
+from hangscope.recorder.recovered import Sites, Stall
 from hangscope.recorder.roll import Roll
 from hangscope.recorder.verdict import Verdict
 
 STATUS_S = 2.0
+MAX_INCIDENTS = 10
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 
 
@@ -44,6 +50,10 @@ class Agent:
         say: Callable[[str], None],
         diagnose: Callable[[Path], Verdict] | None,
         move_logs: Callable[[Path], None] = lambda _: None,
+        on_hang: OnHang | None = None,
+        max_incidents: int = MAX_INCIDENTS,
+        spare: Callable[[], Path] | None = None,
+        metrics: Metrics | None = None,
     ) -> None:
         self._move_logs = move_logs
         self._roll = Roll(environ_rank=os.environ.get("RANK", "").isdigit())
@@ -62,12 +72,24 @@ class Agent:
             publish=self.write_status,
             say=say,
             diagnose=diagnose,
+            on_hang=on_hang,
+            spare=spare,
+            paused_for=lambda: self._went_on_after,
         )
+        self._on_hang = on_hang or OnHang()
+        self._max_incidents = max_incidents
+        self._refused = 0
+        self._metrics = metrics
+        self._sites = Sites()
+        self._stall = Stall()
+        self._ending: set[int] = set()
+        """Processes that we ended ourselves, or are about to: their end is no news."""
         self._command: int | None = None
         self._exit: int | None = None
         self._signalled = False
         self._alarms: list[str] = []
         self._stalled: dict[int, tuple[Any, ...]] = {}
+        self._went_on_after: float | None = None
         self._dumps_seen: set[Path] = set()
         self._dump_folders: set[Path] | None = None
         self._next_poll = 0.0
@@ -106,7 +128,14 @@ class Agent:
         except Exception as error:
             self._say(f"the last part of the capture failed: {type(error).__name__}: {error}")
         self.write_status()
+        if self._metrics is not None:
+            self._metrics.close()
         self._polling.close()
+
+    @property
+    def captured(self) -> bool:
+        """Whether anything was saved that somebody may want."""
+        return bool(self._incidents.log)
 
     def _failure(self, status: int) -> str | None:
         """How the job failed by itself, None where it did not."""
@@ -161,6 +190,7 @@ class Agent:
             if self._polling.restarted:
                 self._polling.restarted = False
                 self._stalled.clear()
+                self._ending.clear()
                 self._roll.again()
                 place = self._incidents.next_attempt()
                 if place is not None:
@@ -169,6 +199,7 @@ class Agent:
         if line is not None:
             self._say(line)
         self._judge()
+        self._end_the_job()
         if now >= self._next_status:
             self.write_status()
             self._next_status = now + STATUS_S + len(self._polling.ranks) / 50
@@ -194,6 +225,10 @@ class Agent:
         before = incidents.reason(incidents.hang)
         # Captured once. Once more when PyTorch itself gives up: soon there will be nobody left to ask.
         gives_up = reason in ("watchdog", "dump-file") and before not in ("watchdog", "dump-file")
+        if self._ending:
+            return  # what is seen now comes from our own signals
+        if before is None and self._too_many():
+            return
         if before is None or (gives_up and not incidents.captured_twice(incidents.hang)):
             self._capture(incidents.hang, reason, detail)
 
@@ -207,10 +242,22 @@ class Agent:
         self._looks = None
         return True
 
+    def _too_many(self) -> bool:
+        """Whether `--max-incidents` are kept already. Said once: the watch itself goes on."""
+        kept = len({each["incident"] for each in self._incidents.log if each["reason"] != "snapshot"})
+        if kept < self._max_incidents:
+            return False
+        if not self._refused:
+            self._say(f"trouble again, but {kept} incidents are kept already (--max-incidents): no more are saved")
+        self._refused += 1
+        return True
+
     def _capture(self, path: Path, reason: str, detail: str) -> None:
         if path == self._incidents.hang:
             self._stalled = {rank.number: self._trace(rank) for rank in self._polling if not rank.ended}
             self._polling.settled = set(self._stalled)
+            self._stall = Stall.of(self._polling)
+            self._went_on_after = None
         self._incidents.capture(path, reason, detail, list(self._polling))
 
     def _trouble(self) -> tuple[str, str] | None:
@@ -231,7 +278,11 @@ class Agent:
 
     def _bad_end(self) -> str | None:
         """The rank that ended badly first, in words."""
-        ended = [rank for rank in self._polling if rank.ended and rank.exit_status not in (0, None)]
+        ended = [
+            rank
+            for rank in self._polling
+            if rank.ended and rank.exit_status not in (0, None) and rank.worker.pid not in self._ending
+        ]
         first = min(ended, key=lambda rank: rank.ended_at or 0.0, default=None)
         if first is None:
             return None
@@ -239,14 +290,33 @@ class Agent:
 
     def _oldest(self) -> str | None:
         """The oldest unfinished operation of all ranks, in words, if it is older than the threshold."""
-        now_ns = time.time_ns()
+        now_ns, usual = time.time_ns(), self._polling.threshold()
         waiting = [
-            (oldest.age_s(now_ns), rank.number, oldest.label)
+            (oldest.age_s(now_ns), rank.number, oldest)
             for rank in self._polling
             if not rank.ended and rank.number not in self._stalled and (oldest := rank.progress.oldest()) is not None
         ]
-        age, number, label = max(waiting, default=(0.0, 0, ""))
-        return f"rank {number}: {label} unfinished for {age:.1f} s" if age > self._polling.threshold() else None
+        late = [(age, number, each) for age, number, each in waiting if age > usual]
+        pause = self._pause() if late else None
+        if pause is not None and pause.ago_s <= usual:
+            return None
+        for age, number, each in sorted(late, key=lambda found: found[:2], reverse=True):
+            site = (each.group, each.name)
+            if age > self._sites.threshold(site, usual):
+                overdue = f"; the pause for {pause.reason} is over its bound" if pause and pause.overdue else ""
+                return f"rank {number}: {each.label} unfinished for {age:.1f} s{overdue}"
+            line = self._sites.line(site, each.seq, number, each.label, age, usual)
+            if line is not None:
+                self._say(line)
+        return None
+
+    def _pause(self) -> Pause | None:
+        """A pause that training code announced on any node: the one that holds or ended last."""
+        own = pauses.newest(self._polling.sockets, [rank.worker.pid for rank in self._polling if not rank.ended])
+        others = [state.pause_ago_s for _, state in shared.statuses(self._root) if not state.ended]
+        found = [own] if own is not None else []
+        found += [Pause(max(0.0, ago)) for ago in others if ago is not None]
+        return min(found, key=lambda pause: pause.ago_s, default=None)
 
     def _joining(self) -> str | None:
         """A rank that never gets out of init_process_group, in words."""
@@ -294,20 +364,61 @@ class Agent:
 
     def _note_recovery(self) -> None:
         """A stall that went on by itself is over, and the next one is another incident."""
-        if not self._stalled or self._incidents.working:
+        if not self._stalled:
             return
-        moved = [
-            number
-            for number, before in self._stalled.items()
-            if (rank := self._polling.ranks.get(number)) is not None and not rank.ended and self._trace(rank) != before
-        ]
-        if len(moved) == len(self._stalled):
-            path = self._incidents.hang
-            self._stalled = {}
-            self._polling.settled = set()
-            if self._incidents.reason(path) in ("stall", "watchdog", "dump-file"):
-                self._say(f"the job goes on; what was saved is in {path}")
-                self._incidents.next_hang()
+        if self._went_on_after is None and self._moved():
+            self._went_on_after = self._stall.seconds()
+        if self._went_on_after is None or self._incidents.working:
+            return
+        path, seconds = self._incidents.hang, self._went_on_after
+        self._stalled, self._went_on_after = {}, None
+        self._polling.settled = set()
+        if self._incidents.reason(path) in MAY_RECOVER:
+            self._sites.went_on(self._stall.sites, seconds)
+            self._incidents.recovered(path, seconds)
+            self._incidents.next_hang()
+
+    def _moved(self) -> bool:
+        """Whether every rank that stood still has got somewhere since."""
+        ranks = [(self._polling.ranks.get(number), before) for number, before in self._stalled.items()]
+        return all(rank is not None and not rank.ended and self._trace(rank) != before for rank, before in ranks)
+
+    # ---- ending it ---------------------------------------------------------------------------------------------------
+
+    def _end_the_job(self) -> None:
+        """`--on-hang kill`: end this node's ranks once the evidence is safe, if they still stand still by our own eyes.
+
+        Nobody else's word is needed for that, and nobody else's word is enough: a directory may be shared with others.
+        """
+        path = self._incidents.hang
+        if not self._on_hang.kill or self._ending or self._ended.is_set() or not self._incidents.safe(path):
+            return
+        if self._incidents.outcome(path) in QUIET or not self._stands_still():
+            return
+        ranks = [rank for rank in self._polling if not rank.ended]
+        self._ending = {rank.worker.pid for rank in ranks}
+        threading.Thread(target=self._end, args=(ranks,), name="end", daemon=True).start()
+
+    def _end(self, ranks: list[Rank]) -> None:
+        names = ", ".join(str(rank.number) for rank in ranks[:16]) + (" …" if len(ranks) > 16 else "")
+        grace = self._on_hang.grace_s
+        self._say(f"--on-hang kill: ranks {names} get SIGTERM, and SIGKILL after {grace:g} s")
+        left = end(ranks, grace, self._stands_still)
+        if left:
+            self._say(f"warning: ranks {', '.join(map(str, left))} live on after SIGKILL: uninterruptible, or not ours")
+
+    def _stands_still(self) -> bool:
+        """Whether ranks of this node are stuck now: as they were when it was captured, or in something too old."""
+        now_ns, usual = time.time_ns(), self._polling.threshold()
+        for rank in self._polling:
+            if rank.ended:
+                continue
+            oldest = rank.progress.oldest()
+            if oldest is not None and oldest.age_s(now_ns) > usual:
+                return True
+            if self._stalled.get(rank.number) == self._trace(rank):
+                return True
+        return False
 
     # ---- status ------------------------------------------------------------------------------------------------------
 
@@ -327,11 +438,18 @@ class Agent:
             "threshold_s": self._polling.threshold(),
             "poll_s": round(self._polling.interval, 3),
             "ended": self._exit,
+            "pause_ago_s": self._own_pause_ago(),
             "captures": self._incidents.log,
             "live": status.rows(self._polling),
         }
         with contextlib.suppress(OSError):
             self._patience.ask("status", lambda: self._write(shared.STATUS, value))
+        if self._metrics is not None:
+            self._metrics.publish(numbers(self._polling, self._incidents, ended=self._exit is not None))
+
+    def _own_pause_ago(self) -> float | None:
+        pause = pauses.newest(self._polling.sockets, [rank.worker.pid for rank in self._polling if not rank.ended])
+        return None if pause is None else round(pause.ago_s, 1)
 
     def _write(self, name: str, value: Any) -> None:
         """Into this node's folder, without following a link that somebody put there."""

@@ -10,13 +10,16 @@ import contextlib
 import shutil
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from hangscope.errors import HangscopeError
 from hangscope.incident import manifest
 from hangscope.incident.layout import VERDICT_JSON, VERDICT_PAGE, VERDICT_TEXT, file_entry
-from hangscope.recorder import shared
+from hangscope.recorder import actions, neighbours, shared
+from hangscope.recorder.actions import OnHang
 from hangscope.recorder.capture import logs
 from hangscope.recorder.evidence import Capture, Node
 from hangscope.recorder.part import Part
@@ -24,12 +27,19 @@ from hangscope.recorder.ranks import Rank
 from hangscope.recorder.verdict import Verdict, draw
 
 NODES_S = 12.0
+VERDICT_S = 45.0
+"""How long a node that does not diagnose itself waits for the verdict before it takes the evidence for safe."""
+QUIET = ("pause", "slow", "ok")
+"""Outcomes that nothing needs to be done about."""
+MAY_RECOVER = ("stall", "watchdog", "dump-file")
 LAST_WORDS_S = 5.0
 """After a rank's end the job often ends too, and its last output says why: so long the diagnosis waits for it."""
 
 
 class Incidents:
-    """`ended` is set once the command has ended. `publish` brings this node's status file up to date."""
+    """`ended` is set once the command has ended. `publish` brings this node's status file up to date, `spare` makes a
+    directory for what the run's own takes no more, `paused_for` says for how long the job stood still, once it goes on.
+    """
 
     def __init__(
         self,
@@ -41,6 +51,9 @@ class Incidents:
         publish: Callable[[], None],
         say: Callable[[str], None],
         diagnose: Callable[[Path], Verdict] | None,
+        on_hang: OnHang | None = None,
+        spare: Callable[[], Path] | None = None,
+        paused_for: Callable[[], float | None] = lambda: None,
     ) -> None:
         self._root = root
         self._folder = folder
@@ -50,6 +63,11 @@ class Incidents:
         self._say = say
         self._diagnose = diagnose
         self._output = folder
+        self._on_hang = on_hang or OnHang()
+        self._spare = spare
+        self._paused_for = paused_for
+        self._done: dict[Path, float] = {}
+        self._paused: set[Path] = set()
         self._hang = 1
         self._snapshot = 1
         self._taken: dict[Path, Capture] = {}
@@ -96,13 +114,42 @@ class Incidents:
         taken = self._taken.get(path)
         return None if taken is None else taken.reason
 
+    def home(self, path: Path) -> Path:
+        """Where what was captured for `path` lies: there, or where it went when that took no more."""
+        taken = self._taken.get(path)
+        return path if taken is None else taken.part.incident
+
+    def safe(self, path: Path) -> bool:
+        """Whether all that can be had of the hang is saved, and told where that is this node's to do."""
+        done = self._done.get(path)
+        if done is None or self.working:
+            return False
+        told = path in self._verdicts or (self.home(path) / VERDICT_JSON).exists()
+        return told or self._diagnose is None or time.monotonic() > done + VERDICT_S
+
+    def outcome(self, path: Path) -> str:
+        """The verdict's first word, as this node or the one that diagnosed has it; empty where there is none."""
+        verdict = self._verdicts.get(path)
+        value = verdict.value if verdict is not None else neighbours.verdict(self.home(path), VERDICT_JSON)
+        return str(value.get("outcome") or "")
+
+    @property
+    def pauses(self) -> int:
+        return len(self._paused)
+
+    @property
+    def verdicts(self) -> Counter[tuple[str, str]]:
+        """How many verdicts this node gave, by outcome and kind."""
+        values = [verdict.value for verdict in self._verdicts.values()]
+        return Counter((str(value.get("outcome") or ""), str(value.get("kind") or "")) for value in values)
+
     # ---- capturing ---------------------------------------------------------------------------------------------------
 
     def capture(self, path: Path, reason: str, detail: str, ranks: Sequence[Rank]) -> None:
         """Capture on a thread of its own, and conclude there. The mark makes the other nodes capture too."""
         reason, detail = self._mark(path, reason, detail)
         before = self._taken.get(path)
-        part = before.part if before is not None else Part(path, path / "nodes" / self._folder.name)
+        part = before.part if before is not None else Part(path, path / "nodes" / self._folder.name, self._spare)
         taken = Capture(part, self._node, tuple(ranks), reason, detail, self._ended)
         if before is not None:
             taken.goes_on(before)
@@ -126,7 +173,7 @@ class Incidents:
     def _work(self, path: Path, taken: Capture) -> None:
         try:
             taken.take()
-            self._copy_run_files(path)
+            self._copy_run_files(taken)
             if taken.reason == "rank-exit":
                 self._ended.wait(LAST_WORDS_S)
             taken.complete()
@@ -136,18 +183,18 @@ class Incidents:
                 self._conclude(path, taken)
         except Exception as error:
             self._say(f"the capture is not complete: {type(error).__name__}: {error}")
+        self._done[path] = time.monotonic()
 
-    def _copy_run_files(self, path: Path) -> None:
+    def _copy_run_files(self, taken: Capture) -> None:
         """An incident beside the run's own directory gets a copy of the output and the counters so far."""
-        part = Part(path, path / "nodes" / self._folder.name)
         wanted = [(self._output, file) for file in self._output.glob("logs/*.log")]
         wanted.append((self._folder, self._folder / "counters" / "start.json"))
         for place, source in wanted:
-            if place == part.directory:
+            if place == taken.part.directory:
                 continue
             with contextlib.suppress(OSError), source.open("rb") as stream:
                 stream.seek(max(0, source.stat().st_size - logs.MAX_BYTES))
-                part.write(str(source.relative_to(place)), stream.read(logs.MAX_BYTES))
+                taken.part.write(str(source.relative_to(place)), stream.read(logs.MAX_BYTES))
 
     def finish(self, ranks: Sequence[Rank], failure: str | None) -> None:
         """The command has ended. `failure` says how, where that is worth an incident of its own."""
@@ -163,7 +210,7 @@ class Incidents:
         for each, taken in self._taken.items():
             taken.complete()
             if each in self._verdicts:
-                self._refresh_manifest(each)  # the output has grown since
+                self._refresh_manifest(taken.part.incident)  # the output has grown since
             else:
                 self._conclude(each, taken)
 
@@ -180,7 +227,10 @@ class Incidents:
     def _conclude(self, path: Path, taken: Capture) -> None:
         """Once every node has captured, or has had its time: the manifest, and the verdict where it is ours to give."""
         self._publish()
-        agents = self._await_others(path)
+        agents, home = self._await_others(path), taken.part.incident
+        if taken.part.moved:
+            self._say(f"warning: {path}: {taken.part.moved}; what this node saves goes to {home} instead")
+            agents = [agent for agent in agents if agent.folder == self._folder]
         leader = shared.leader(agents)
         if leader is not None and leader != self._folder:
             return
@@ -194,14 +244,20 @@ class Incidents:
             nodes_expected=tuple(sorted({agent.node for agent in agents if agent.ranks})) if sees_all else None,
             world_size=max((agent.world_size for agent in agents if agent.world_size), default=None),
         )
-        manifest.write(path, manifest.build(path, given))
+        try:
+            manifest.write(home, manifest.build(home, given))
+        except OSError as error:
+            self._say(f"{home}: {error.strerror or error}; the incident has no manifest")
         if not sees_all:
             self._say(
-                f"this node's part is in {path}; the directory does not hold every node of the job,"
+                f"this node's part is in {home}; the directory does not hold every node of the job,"
                 " so bring the parts together with `hangscope collect` and diagnose them then"
             )
+            self._tell(home, None)
         elif self._diagnose is not None:
-            self._give_verdict(path, self._diagnose)
+            self._give_verdict(path, home, self._diagnose)
+        else:
+            self._tell(home, None)
 
     def _await_others(self, path: Path) -> list[shared.Neighbour]:
         until = time.monotonic() + NODES_S
@@ -216,28 +272,78 @@ class Incidents:
                 return agents
             time.sleep(0.2)
 
-    def _give_verdict(self, path: Path, diagnose: Callable[[Path], Verdict]) -> None:
-        verdict = diagnose(path)
+    def _give_verdict(self, path: Path, home: Path, diagnose: Callable[[Path], Verdict]) -> None:
+        went_on = self._paused_for() if path == self.hang and self.reason(path) in MAY_RECOVER else None
+        if went_on is not None:
+            self._note_pause(path, went_on)
+        verdict = diagnose(home)
         before = self._verdicts.get(path)
         if not verdict.value:
-            self._say(f"no verdict on {path}: {verdict.problem}")
+            self._say(f"no verdict on {home}: {verdict.problem}")
+            self._tell(home, None)
             return
         self._verdicts[path] = verdict
-        self._list(path, VERDICT_JSON, VERDICT_TEXT)
+        self._list(home, VERDICT_JSON, VERDICT_TEXT)
         new = before is None or before.key != verdict.key
-        if new:
-            self._say(f"the verdict on {path}:\n{verdict.text.rstrip()}")
-        page = draw(path)
-        self._list(path, VERDICT_PAGE)
-        if new and page is not None:
+        if went_on is not None:
+            what = verdict.value.get("headline") or verdict.value.get("summary")
+            self._say(f"PAUSE, not a hang: {what}; what was saved is in {home}")
+        elif new:
+            self._say(f"the verdict on {home}:\n{verdict.text.rstrip()}")
+            self._tell(home, verdict)
+        page = draw(home)
+        self._list(home, VERDICT_PAGE)
+        if new and went_on is None and page is not None:
             self._say(f"the same to look at: {page}")
+
+    def _tell(self, home: Path, verdict: Verdict | None) -> None:
+        """The user's commands, one after the other, unless there is nothing to do about it."""
+        value = verdict.value if verdict is not None else {}
+        if value.get("outcome") in QUIET or not self._on_hang.commands:
+            return
+        file = home / VERDICT_JSON if verdict is not None and (home / VERDICT_JSON).exists() else None
+        for command in self._on_hang.commands:
+            problem = actions.tell(command, home, file, value)
+            if problem:
+                self._say(f"warning: --on-hang {command!r}: {problem}")
+
+    # ---- a job that goes on ------------------------------------------------------------------------------------------
+
+    def recovered(self, path: Path, seconds: float) -> None:
+        """The stall of `path` ended by itself: it was a pause, and what was written about it says so from now on."""
+        if path in self._paused:
+            return
+        self._note_pause(path, seconds)
+        self._say(f"the job goes on after {seconds:.0f} s: PAUSE, not a hang; what was saved is in {self.home(path)}")
+        if path in self._verdicts and self._diagnose is not None:
+            self._working = threading.Thread(target=self._correct, args=(path, self._diagnose), daemon=True)
+            self._working.start()
+
+    def _note_pause(self, path: Path, seconds: float) -> None:
+        self._paused.add(path)
+        with contextlib.suppress(OSError, HangscopeError):
+            listed = manifest.read(self.home(path))
+            if listed is not None:
+                extra = {**listed.extra, "recovered": {"at": manifest.now(), "after_s": round(seconds, 1)}}
+                manifest.write(self.home(path), replace(listed, extra=extra))
+
+    def _correct(self, path: Path, diagnose: Callable[[Path], Verdict]) -> None:
+        try:
+            verdict = diagnose(self.home(path))
+            if verdict.value:
+                self._verdicts[path] = verdict
+                draw(self.home(path))
+                self._list(self.home(path), VERDICT_JSON, VERDICT_TEXT, VERDICT_PAGE)
+        except Exception as error:
+            self._say(f"the verdict on {self.home(path)} was not corrected: {type(error).__name__}: {error}")
 
     def _list(self, path: Path, *names: str) -> None:
         """Name files of ours in the manifest, where there is one."""
         listed = manifest.read(path)
         if listed is not None:
             files = {name: file_entry(path / name) for name in names if (path / name).exists()}
-            manifest.write(path, replace(listed, files={**listed.files, **files}))
+            with contextlib.suppress(OSError):
+                manifest.write(path, replace(listed, files={**listed.files, **files}))
 
     def _refresh_manifest(self, path: Path) -> None:
         with contextlib.suppress(OSError):

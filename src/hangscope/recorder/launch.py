@@ -87,6 +87,7 @@ class Command:
         self._rest = rest
         self._events = events
         self._drained = threading.Event()
+        self._over = threading.Event()
         self._ignored: set[int] = set()
         self.problem = ""
         both = _same_terminal(1, 2)
@@ -151,6 +152,7 @@ class Command:
                 self.problem = text or self.problem
                 self._drained.set()
                 if kind == "end":
+                    self._over.set()
                     return
                 continue
             self._relay.wait()
@@ -171,6 +173,10 @@ class Command:
         except OSError:
             pass
         self._drained.wait(patience_s)
+
+    def over(self) -> bool:
+        """Whether nobody is left who could write: a process that the command left behind may do so for ever."""
+        return self._over.wait(1.0)
 
     # ---- signals and status ------------------------------------------------------------------------------------------
 

@@ -19,6 +19,7 @@ SMALL_BYTES = 1 << 20
 MOST_RANKS = 4096
 """Ranks of one node, and groups of one rank, that are believed."""
 MOST_TEXT = 1000
+MOST_MADE = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +66,9 @@ class Status:
     command_pid: int | None = None
     sockets: str = ""
     ended: bool = False
+    ended_well: bool = False
+    pause_ago_s: float | None = None
+    """How long ago a pause that its ranks announced has ended, 0 while it lasts; None where there was none."""
     live: tuple[RankRow, ...] = ()
     captures: tuple[CaptureNote, ...] = field(default=())
 
@@ -84,6 +88,8 @@ class Run:
 
     job: str
     attempt: str
+    made: int = 0
+    """How many directories, this one and those above it, were made for the run."""
 
 
 def status(root: Path, name: str) -> Status | None:
@@ -102,6 +108,8 @@ def status(root: Path, name: str) -> Status | None:
         command_pid=_between(value.get("command_pid"), 2, 1 << 30),
         sockets=text(value.get("sockets")),
         ended=value.get("ended") is not None,
+        ended_well=value.get("ended") == 0 and value.get("ended") is not False,
+        pause_ago_s=_seconds(value.get("pause_ago_s")),
         live=live,
         captures=notes,
     )
@@ -116,7 +124,8 @@ def stall(incident: Path, name: str) -> Stall | None:
 
 def run(root: Path, name: str) -> Run | None:
     value = read_object(root, name, SMALL_BYTES)
-    return Run(text(value.get("job")), text(value.get("attempt"))) if value else None
+    made = _between(value.get("made"), 0, MOST_MADE) or 0
+    return Run(text(value.get("job")), text(value.get("attempt")), made) if value else None
 
 
 def complete(incident: Path, name: str) -> bool:
@@ -127,6 +136,11 @@ def complete(incident: Path, name: str) -> bool:
 def has_ranks(incident: Path, name: str) -> bool:
     """Whether a node.json lists any rank."""
     return bool(_list(read_object(incident, name, STATUS_BYTES).get("ranks")))
+
+
+def verdict(incident: Path, name: str) -> dict[str, Any]:
+    """The verdict that another node wrote; empty where there is none."""
+    return read_object(incident, name, STATUS_BYTES)
 
 
 def read_object(root: Path, name: str, limit: int) -> dict[str, Any]:

@@ -10,17 +10,19 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from hangscope.errors import LaunchError, SettingsError
 from hangscope.incident.layout import safe_name
 from hangscope.incident.touch import Patience, make_private
-from hangscope.recorder import blackbox, settings, shared, sockets
-from hangscope.recorder.agent import Agent
+from hangscope.recorder import blackbox, settings, shared, sockets, tidy
+from hangscope.recorder.actions import OnHang
+from hangscope.recorder.agent import MAX_INCIDENTS, Agent
 from hangscope.recorder.evidence import Node
 from hangscope.recorder.identity import Identity, identify
 from hangscope.recorder.launch import Command, with_companion
+from hangscope.recorder.metrics import Metrics
 from hangscope.recorder.problems import FATAL, LOSES_DUMPS, folder_for
 from hangscope.recorder.torch_version import interpreter_of, release_of, torch_of
 from hangscope.recorder.variables import DEFAULT_ENTRIES
@@ -32,6 +34,7 @@ FINISH_S = 300.0
 """For the last capture, the other nodes and the verdict, which has three minutes of its own."""
 AFTER_SIGNAL_S = 5.0
 DRAIN_S = 20.0
+TIDY_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +48,11 @@ class Options:
     stall_after: float | None = None
     entries: int | None = None
     fix: bool = False
+    on_hang: OnHang = field(default_factory=OnHang)
+    max_incidents: int = MAX_INCIDENTS
+    keep: bool = False
+    metrics_file: Path | None = None
+    metrics_port: str | None = None
 
 
 def run(
@@ -95,6 +103,19 @@ def _elsewhere(environ: Mapping[str, str]) -> Path:
     return top / "incidents"
 
 
+def _spare(environ: Mapping[str, str], name: str) -> Path:
+    """A new directory for what the run's own takes no more, because it is full or has become read-only."""
+    top = _elsewhere(environ)
+    for number in range(1, 1000):
+        place = top / (name if number == 1 else f"{name}.{number}")
+        try:
+            place.mkdir(parents=True)
+            return place
+        except FileExistsError:
+            continue
+    raise FileExistsError(f"{top}: no free name")
+
+
 def _claim(directory: Path, identity: Identity) -> tuple[Path, Identity, Path]:
     root, identity = shared.claim(directory, identity)
     return root, identity, shared.claim_node(root, identity.node)
@@ -124,6 +145,10 @@ def _run(
         say=say,
         diagnose=diagnose,
         move_logs=lambda place: command.move_logs(place),
+        on_hang=options.on_hang,
+        max_incidents=options.max_incidents,
+        spare=functools.partial(_spare, environ, root.name),
+        metrics=_metrics(options, identity, say),
     )
 
     def heard(kind: str, text: str) -> None:
@@ -148,7 +173,21 @@ def _run(
     if command.problem:
         say(f"the copy of the output is not complete: {command.problem}")
     _remove_pipes(prepared, environ)
+    if status == 0 and not options.keep and not agent.captured and command.over():
+        with contextlib.suppress(OSError):
+            Patience(TIDY_S).ask(f"tidy {root}", lambda: tidy.remove(root))
     return status
+
+
+def _metrics(options: Options, identity: Identity, say: Callable[[str], None]) -> Metrics | None:
+    if options.metrics_file is None and options.metrics_port is None:
+        return None
+    labels = {"job": identity.job, "attempt": identity.attempt, "node": identity.node}
+    try:
+        return Metrics(labels, file=options.metrics_file, port=options.metrics_port)
+    except OSError as error:  # another run of this node has the port: no reason to keep the training from starting
+        say(f"warning: --metrics-port {options.metrics_port}: {error.strerror or error}; there are no metrics on it")
+        return Metrics(labels, file=options.metrics_file) if options.metrics_file is not None else None
 
 
 def _finish(agent: Agent, command: Command, status: int, say: Callable[[str], None]) -> None:

@@ -41,8 +41,10 @@ def claim(directory: Path, identity: Identity) -> tuple[Path, Identity]:
     """
     for number in range(1, 1000):
         root = directory if number == 1 else directory.with_name(f"{directory.name}.{number}")
+        made = sum(not place.exists() for place in (root, *root.parents))
         _make(root)
-        if _create(root / RUN, {"schema": "hangscope.run/1", "job": identity.job, "attempt": identity.attempt}):
+        value = {"schema": "hangscope.run/1", "job": identity.job, "attempt": identity.attempt, "made": made}
+        if _create(root / RUN, value):
             return root, identity
         other = neighbours_files.run(root, RUN) or neighbours_files.Run("", "")
         same = (other.job, other.attempt) == (identity.job, identity.attempt)

@@ -1,0 +1,47 @@
+"""A training script that tests start: rank 0 evaluates now and then, announced or not; the first start may hang."""
+
+import argparse
+import datetime
+import os
+import time
+
+import torch
+import torch.distributed as dist
+
+from hangscope import expect_pause
+
+
+def evaluate(seconds):
+    time.sleep(seconds)
+
+
+def hang():
+    time.sleep(1000)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--steps", type=int, default=80)
+    parser.add_argument("--pause-at", type=int, nargs="*", default=[])
+    parser.add_argument("--announce-at", type=int, nargs="*", default=[])
+    parser.add_argument("--seconds", type=float, default=6.0)
+    parser.add_argument("--hang-at", type=int, default=-1)
+    given = parser.parse_args()
+    dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=600))
+    total = torch.zeros(1)
+    first = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") == "0"
+    for step in range(given.steps):
+        if dist.get_rank() == 0 and step in given.pause_at:
+            evaluate(given.seconds)
+        if dist.get_rank() == 0 and step in given.announce_at:
+            with expect_pause("evaluation", at_most_s=60):
+                evaluate(given.seconds)
+        if dist.get_rank() == 1 and step == given.hang_at and first:
+            hang()
+        batch = torch.tensor([float(step)])
+        dist.all_reduce(batch)
+        total += batch
+        time.sleep(0.05)
+    if dist.get_rank() == 0:
+        print(f"result {total.item():.0f}", flush=True)
+    dist.destroy_process_group()

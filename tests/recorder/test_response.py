@@ -1,0 +1,125 @@
+"""What is done about a hang, with real jobs: it is ended and told about; a pause is passed over; a full disk too."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from .conftest import Starter
+
+pytest.importorskip("torch")
+pytestmark = pytest.mark.torch
+
+PAUSING = Path(__file__).with_name("pausing.py")
+TRAIN = Path(__file__).with_name("train.py")
+TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
+
+
+def result(steps: int) -> str:
+    return f"result {2 * sum(range(steps))}\n"
+
+
+def test_a_hung_job_is_ended_and_told_about_and_the_launcher_restarts_it(start: Starter, tmp_path: Path) -> None:
+    """The evidence and the command come first; the second start runs to its end, and its status is what `run` gives."""
+    told = tmp_path / "told"
+    command = f'cat > {told}; echo "$HANGSCOPE_OUTCOME $HANGSCOPE_CULPRITS $HANGSCOPE_VERDICT" >> {told}.env; exit 7'
+    options = ("--stall-after", "3", "--on-hang", "kill", "--on-hang", command, "--grace", "5", "--node", "n")
+    options += ("--metrics", str(tmp_path / "hangscope.prom"))
+    job = (*TORCHRUN, "--max-restarts=1", PAUSING, "--hang-at", "20", "--steps", "60")
+    started = start.run(tmp_path / "i", *job, options=options)
+    started.until(told.exists, 60, "command")
+    metrics = started.until(lambda: counted(tmp_path / "hangscope.prom"), 30, "verdict in the metrics")
+    assert started.wait(90) == 0
+    assert started.out == result(60)
+    verdict = json.loads(told.read_text())
+    assert (verdict["outcome"], [each["rank"] for each in verdict["culprits"]]) == ("hang", [1])
+    assert Path(f"{told}.env").read_text() == f"hang 1 {tmp_path / 'i' / 'verdict.json'}\n"
+    assert "ended with status 7" in started.err
+    assert "hangscope: --on-hang kill: ranks 0, 1 get SIGTERM, and SIGKILL after 5 s" in started.err
+    assert 'hangscope_stalls_total{job="' in metrics
+    assert not (tmp_path / "hangscope.prom").exists()
+    own = [line for line in started.err.splitlines() if "rank 1" in line and "rank_1" not in line]
+    assert own
+    assert all(line.startswith("hangscope: ") for line in own if "never launched" in line)
+
+
+def counted(file: Path) -> str:
+    text = file.read_text() if file.exists() else ""
+    return text if re.search(r'hangscope_verdicts_total\{.*outcome="hang",kind="absent"\} 1\n', text) else ""
+
+
+def test_a_pause_is_called_one_and_not_reported_in_full_again(start: Starter, tmp_path: Path) -> None:
+    """Rank 0 evaluates: a HANG while nobody knows better, corrected when it goes on; then a line; announced, none."""
+    job = (*TORCHRUN, PAUSING, "--pause-at", "20", "60", "--announce-at", "100", "--seconds", "6", "--steps", "120")
+    started = start.run(tmp_path / "i", *job, options=("--stall-after", "2"))
+    assert started.wait(120) == 0
+    assert started.out == result(120)
+    verdict = json.loads((tmp_path / "i" / "verdict.json").read_text())
+    assert (verdict["outcome"], verdict["hang"], verdict["kind"]) == ("pause", False, "absent")
+    assert [each["rank"] for each in verdict["culprits"]] == [0]
+    assert 5 < verdict["waiting_s"] < 14
+    text = (tmp_path / "i" / "verdict.txt").read_text()
+    assert re.match(r"PAUSE  rank 0 held the job up for [\d.]+s in all_reduce #\d+, then", text)
+    own = [line for line in started.err.splitlines() if line.startswith("hangscope: ")]
+    assert sum("PAUSE, not a hang" in line for line in own) == 1
+    assert sum("saving what every rank is doing" in line for line in own) == 1
+    assert sum("here the job went on by itself before" in line for line in own) == 1
+    assert not (tmp_path / "i.hang-2").exists()
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of one megabyte."""
+    place = tmp_path / "small"
+    place.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", place], capture_output=True)
+    if os.geteuid() != 0 or mounted.returncode != 0:
+        pytest.skip("needs the right to mount a file system")
+    yield place
+    subprocess.run(["umount", "-l", place], check=True)
+
+
+def test_a_disk_that_is_full_at_the_start_is_not_used(start: Starter, tmp_path: Path, small_disk: Path) -> None:
+    """The node's own disk is, and the command does not notice."""
+    fill(small_disk / "filler", 0)
+    command = (sys.executable, "-c", "print('runs')")
+    started = start.run(small_disk / "i", *command, options=("--keep",), TMPDIR=str(tmp_path))
+    assert started.wait(30) == 0
+    assert started.out == "runs\n"
+    assert re.search(r"hangscope: warning: .*No space left on device; what this node saves goes to ", started.err)
+    assert list(tmp_path.glob("hangscope-*/incidents/*/0/nodes/*/status.json"))
+
+
+def test_a_disk_that_fills_up_during_the_capture_costs_no_verdict(
+    start: Starter, tmp_path: Path, small_disk: Path
+) -> None:
+    """What does not fit goes to the node's own disk, with what was saved before it."""
+    job = (*TORCHRUN, PAUSING, "--hang-at", "30", "--steps", "40")
+    options = ("--stall-after", "2", "--on-hang", "kill", "--grace", "1", "--job", "j")
+    started = start.run(small_disk / "i", *job, options=options, TMPDIR=str(tmp_path))
+    started.until((small_disk / "i" / "run.json").exists, 30, "run")
+    fill(small_disk / "filler", 40_000)
+    assert started.wait(90) == 1
+    assert re.search(r"hangscope: warning: .*No space left on device; what this node saves goes to ", started.err)
+    [verdict] = tmp_path.glob("hangscope-*/**/verdict.json")
+    value = json.loads(verdict.read_text())
+    assert (value["outcome"], [each["rank"] for each in value["culprits"]]) == ("hang", [1])
+    assert value["completeness"]["dumps"] == value["completeness"]["stacks"] == 2
+    assert "hangscope: HANG   rank 1" in started.err
+
+
+def fill(file: Path, left: int) -> None:
+    """Write until nothing more goes in, then give `left` bytes back."""
+    with file.open("wb", buffering=0) as stream:
+        try:
+            while True:
+                stream.write(b"x" * 4096)
+        except OSError:
+            stream.truncate(max(0, stream.tell() - left))
