@@ -138,7 +138,7 @@ def command(
 
     \b
     End a hung job after saving why, and tell a channel, so that torchrun restarts it:
-      hangscope run --on-hang kill --on-hang 'curl -sS --json @- https://…/hook' -- \\
+      hangscope run --on-hang kill --on-hang 'curl -sS -d @- https://…/hook' -- \\
         torchrun --max-restarts 3 --nproc-per-node 8 train.py
     """
     options = Options(

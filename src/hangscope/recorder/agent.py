@@ -81,6 +81,7 @@ class Agent:
         self._refused = 0
         self._metrics = metrics
         self._sites = Sites()
+        self._rates = status.Rates()
         self._stall = Stall()
         self._ending: set[int] = set()
         """Processes that we ended ourselves, or are about to: their end is no news."""
@@ -440,7 +441,7 @@ class Agent:
             "ended": self._exit,
             "pause_ago_s": self._own_pause_ago(),
             "captures": self._incidents.log,
-            "live": status.rows(self._polling),
+            "live": status.rows(self._polling, self._rates),
         }
         with contextlib.suppress(OSError):
             self._patience.ask("status", lambda: self._write(shared.STATUS, value))

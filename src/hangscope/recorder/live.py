@@ -1,8 +1,9 @@
-"""What the nodes' status files say together: per group, who is ahead, who is behind and for how long."""
+"""What the nodes' status files say together: who is ahead, who is behind, for how long, and who waits for whom."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,10 +11,13 @@ from hangscope.errors import NotFoundError
 from hangscope.recorder import shared
 from hangscope.recorder.neighbours import CaptureNote, GroupCounter, RankRow, Status
 
+_Key = tuple[str, str, str]
+"""Recorder, description and name: many groups of a mesh share one description."""
+
 
 @dataclass(frozen=True, slots=True)
 class RankLine:
-    """One rank now. `waits` is its oldest unfinished operation, for `waits_s` seconds."""
+    """One rank now. `waits` is its oldest unfinished operation, for `waits_s` seconds; `for_ranks` have not joined."""
 
     rank: int
     node: str
@@ -24,6 +28,12 @@ class RankLine:
     group: str = ""
     exit_status: int | None = None
     silent_s: float | None = None
+    rate: float | None = None
+    for_ranks: tuple[int, ...] = ()
+
+    @property
+    def gone(self) -> bool:
+        return self.state == "gone"
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +47,19 @@ class GroupLine:
     members: int
     behind: tuple[int, ...]
     still_s: float
+    name: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """A rank that others wait for, while it waits for nobody itself: so many, in what, and the longest of them."""
+
+    rank: int
+    node: str
+    state: str
+    waiting: int
+    longest_s: float
+    operation: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +72,8 @@ class View:
     captures: tuple[CaptureNote, ...]
     stale_nodes: tuple[str, ...]
     ended: bool
+    held: tuple[Held, ...] = ()
+    threshold_s: float | None = None
 
 
 def view(root: Path) -> View:
@@ -57,18 +82,28 @@ def view(root: Path) -> View:
     if not states:
         raise NotFoundError(f"{root}: no run of hangscope", hint="give the directory that `hangscope run` uses")
     now = time.time()
-    rows = [(state, row) for _, state in states for row in state.live]
-    first = states[0][1]
-    captures = {(each.at, each.incident): each for _, state in states for each in state.captures}
+    stale = tuple(state.node for folder, state in states if not state.ended and _is_stale(folder, now))
+    return assemble([state for _, state in states], stale, now)
+
+
+def assemble(states: list[Status], stale: tuple[str, ...], now: float) -> View:
+    """One picture of what all agents said."""
+    rows = [(state, row) for state in states for row in state.live]
+    members = _members(row for _, row in rows)
+    ranks = tuple(sorted((_rank(state, row, members, now) for state, row in rows), key=lambda line: line.rank))
+    captures = {(each.at, each.incident): each for state in states for each in state.captures}
+    thresholds = [state.threshold_s for state in states if state.threshold_s is not None]
     return View(
-        job=first.job,
-        attempt=first.attempt,
-        world_size=max((state.world_size or 0 for _, state in states), default=0) or None,
-        ranks=tuple(sorted((_rank(state, row, now) for state, row in rows), key=lambda line: (line.rank, line.node))),
-        groups=_groups([row for _, row in rows]),
+        job=states[0].job,
+        attempt=states[0].attempt,
+        world_size=max((state.world_size or 0 for state in states), default=0) or None,
+        ranks=ranks,
+        groups=_groups(members),
         captures=tuple(captures[at] for at in sorted(captures)),
-        stale_nodes=tuple(state.node for folder, state in states if not state.ended and _is_stale(folder, now)),
-        ended=all(state.ended for _, state in states),
+        stale_nodes=stale,
+        ended=all(state.ended for state in states),
+        held=_held(ranks),
+        threshold_s=max(thresholds, default=None),
     )
 
 
@@ -79,7 +114,18 @@ def _is_stale(folder: Path, now: float) -> bool:
         return True
 
 
-def _rank(state: Status, row: RankRow, now: float) -> RankLine:
+_Members = dict[_Key, list[tuple[int, GroupCounter]]]
+
+
+def _members(rows: Iterable[RankRow]) -> _Members:
+    found: _Members = {}
+    for row in rows:
+        for counter in row.groups:
+            found.setdefault((counter.recorder, counter.group, counter.name), []).append((row.rank, counter))
+    return found
+
+
+def _rank(state: Status, row: RankRow, members: _Members, now: float) -> RankLine:
     return RankLine(
         rank=row.rank,
         node=state.node,
@@ -90,17 +136,29 @@ def _rank(state: Status, row: RankRow, now: float) -> RankLine:
         group=row.group,
         exit_status=row.exit_status,
         silent_s=now - row.last_poll_at if row.last_poll_at is not None else None,
+        rate=row.rate,
+        for_ranks=_waits_for(row, members),
     )
 
 
-def _groups(rows: list[RankRow]) -> tuple[GroupLine, ...]:
-    """Groups are told apart by recorder and name: their counters are compared over the ranks that have any."""
-    members: dict[tuple[str, str], list[tuple[int, GroupCounter]]] = {}
-    for row in rows:
-        for counter in row.groups:
-            members.setdefault((counter.recorder, counter.group), []).append((row.rank, counter))
+def _waits_for(row: RankRow, members: _Members) -> tuple[int, ...]:
+    """The members of the group it waits in that have not launched that operation. Counters are of collectives alone."""
+    if row.seq is None or not row.waits:
+        return ()
+    found = [
+        rank
+        for (_, group, name), each in members.items()
+        if group == row.group and name == row.group_name
+        for rank, counter in each
+        if counter.enqueued < row.seq and rank != row.rank
+    ]
+    return tuple(sorted(set(found)))
+
+
+def _groups(members: _Members) -> tuple[GroupLine, ...]:
+    """Their counters are compared over the ranks that have any."""
     lines = []
-    for (recorder, group), each in members.items():
+    for (recorder, group, name), each in members.items():
         newest = max(counter.enqueued for _, counter in each)
         lines.append(
             GroupLine(
@@ -111,6 +169,35 @@ def _groups(rows: list[RankRow]) -> tuple[GroupLine, ...]:
                 members=len(each),
                 behind=tuple(sorted(rank for rank, counter in each if counter.enqueued < newest)),
                 still_s=min(counter.still_s for _, counter in each),
+                name=name,
             )
         )
-    return tuple(sorted(lines, key=lambda line: (line.recorder, line.group)))
+    return tuple(sorted(lines, key=lambda line: (line.recorder, line.group, line.name)))
+
+
+def _held(ranks: tuple[RankLine, ...]) -> tuple[Held, ...]:
+    """Through chains of waits to the ranks at their ends, those first for which most wait."""
+    by_rank = {line.rank: line for line in ranks}
+    found: dict[int, list[RankLine]] = {}
+    ends: dict[tuple[int, ...], set[int]] = {}  # of a thousand ranks most wait for the same
+    for line in ranks:
+        if line.for_ranks not in ends:
+            ends[line.for_ranks] = _ends(line, by_rank)
+        for root in ends[line.for_ranks]:
+            found.setdefault(root, []).append(line)
+    held = []
+    for rank, waiting in found.items():
+        longest = max(waiting, key=lambda line: line.waits_s or 0.0)
+        line = by_rank[rank]
+        held.append(Held(rank, line.node, line.state, len(waiting), longest.waits_s or 0.0, longest.waits))
+    return tuple(sorted(held, key=lambda each: (-each.waiting, each.rank)))
+
+
+def _ends(line: RankLine, by_rank: dict[int, RankLine]) -> set[int]:
+    """The ranks at the ends of the chains from `line` that wait for nobody; none where the chains form a cycle."""
+    seen, new, ends = {line.rank}, set(line.for_ranks), set()
+    while new:
+        seen |= new
+        ends |= {rank for rank in new if rank in by_rank and not by_rank[rank].for_ranks}
+        new = {other for rank in new if rank in by_rank for other in by_rank[rank].for_ranks} - seen
+    return ends

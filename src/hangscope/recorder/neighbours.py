@@ -29,6 +29,9 @@ class GroupCounter:
     enqueued: int
     completed: int
     still_s: float
+    name: str = ""
+    """What tells groups of one description apart; empty where the agent did not know."""
+    size: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +46,10 @@ class RankRow:
     waits: str = ""
     waits_s: float | None = None
     group: str = ""
+    group_name: str = ""
+    seq: int | None = None
+    rate: float | None = None
+    """Operations launched a second, lately."""
     groups: tuple[GroupCounter, ...] = ()
 
 
@@ -67,6 +74,7 @@ class Status:
     sockets: str = ""
     ended: bool = False
     ended_well: bool = False
+    threshold_s: float | None = None
     pause_ago_s: float | None = None
     """How long ago a pause that its ranks announced has ended, 0 while it lasts; None where there was none."""
     live: tuple[RankRow, ...] = ()
@@ -109,6 +117,7 @@ def status(root: Path, name: str) -> Status | None:
         sockets=text(value.get("sockets")),
         ended=value.get("ended") is not None,
         ended_well=value.get("ended") == 0 and value.get("ended") is not False,
+        threshold_s=_seconds(value.get("threshold_s")),
         pause_ago_s=_seconds(value.get("pause_ago_s")),
         live=live,
         captures=notes,
@@ -178,6 +187,9 @@ def _row(item: object) -> RankRow | None:
         waits=text(waiting.get("operation")),
         waits_s=_seconds(waiting.get("for_s")),
         group=text(waiting.get("group")),
+        group_name=text(waiting.get("name")),
+        seq=_between(waiting.get("seq"), 0, 1 << 62),
+        rate=_seconds(item.get("rate")),
         groups=tuple(each for each in groups if each is not None),
     )
 
@@ -189,7 +201,15 @@ def _group(item: object) -> GroupCounter | None:
     still = _seconds(item.get("still_s"))
     if counted[0] is None or counted[1] is None or still is None:
         return None
-    return GroupCounter(text(item.get("recorder")), text(item.get("group")), counted[0], counted[1], still)
+    return GroupCounter(
+        text(item.get("recorder")),
+        text(item.get("group")),
+        counted[0],
+        counted[1],
+        still,
+        text(item.get("name")),
+        _between(item.get("size"), 1, 1 << 22),
+    )
 
 
 def _capture(item: dict[str, Any]) -> CaptureNote:
