@@ -331,7 +331,9 @@ class Agent:
     def _standing(self) -> str | None:
         """A rank that stands still in a wait which no recorder counts, in words."""
         polling = self._polling
-        return polling.sense.stuck(polling, self._stalled, polling.threshold(), time.monotonic())
+        found = polling.sense.stuck(polling, self._stalled, polling.threshold(), time.monotonic())
+        pause = self._pause() if found is not None else None
+        return None if pause is not None and pause.ago_s <= polling.threshold() else found
 
     def _trace(self, rank: Rank) -> tuple[Any, ...]:
         """Changes whenever the rank gets anywhere: by its counters, else by where it stands."""
