@@ -89,17 +89,22 @@ static void put_long_text(char *to, size_t size, const char *from) {
   }
 }
 
-/* Never waits: where another thread writes, this write is left out and counted. */
-static inline bool begin(uint32_t *lock) {
+/* Takes the slot's lock, or says at once that another thread has it: the caller may take another slot instead. */
+static inline bool claim(uint32_t *lock) {
   uint32_t seen = GET(*lock);
-  if ((seen & 1) || !__atomic_compare_exchange_n(lock, &seen, seen + 1, false, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED)) {
-    ADD(box.header->contended, 1);
+  if ((seen & 1) || !__atomic_compare_exchange_n(lock, &seen, seen + 1, false, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED))
     return false;
-  }
 #ifndef __SANITIZE_THREAD__
   __atomic_thread_fence(__ATOMIC_RELEASE); /* the odd number is seen before anything written under it */
 #endif
   return true;
+}
+
+/* Never waits: where another thread writes, this write is left out and counted. */
+static inline bool begin(uint32_t *lock) {
+  bool ours = claim(lock);
+  if (!ours) ADD(box.header->contended, 1);
+  return ours;
 }
 
 static inline void end(uint32_t *lock) { __atomic_store_n(lock, GET(*lock) + 1, __ATOMIC_RELEASE); }
@@ -285,7 +290,7 @@ static uint32_t mixed(uint64_t value) {
   return (uint32_t)value;
 }
 
-/* The link's slot, made where there is none; -1 where the table is full around its place. */
+/* The link's slot, made where there is none; -1 where the table is full around its place, or another writes to it. */
 static int link_of(uint64_t comm, int rank, const struct np_proxy_op *it, uint64_t at, int64_t *ordinal) {
   uint32_t slots = box.slots[BB_LINKS];
   uint16_t is_send = it->is_send ? 1 : 0;
@@ -298,7 +303,10 @@ static int link_of(uint64_t comm, int rank, const struct np_proxy_op *it, uint64
     if (used && !(GET(link->comm) == comm && GET(link->peer) == it->peer && GET(link->channel) == it->channel &&
                   GET(link->is_send) == is_send && GET(link->pid) == it->pid && GET(link->rank) == rank))
       continue;
-    if (!begin(&link->lock)) continue;
+    if (!claim(&link->lock)) {
+      if (!used) continue; /* another link is being made here: a connection has one thread, so it is not this one */
+      break; /* its own: in another slot it would be a second link, counted from 0 */
+    }
     if (!used && GET(link->used)) { /* somebody else took it in between */
       end(&link->lock);
       i--;
@@ -333,7 +341,7 @@ static void *start_proxy(void *context, const struct np_event *event) {
   for (int i = 0; i < PROBES; i++) {
     uint32_t slot = (uint32_t)(ADD(box.header->next_proxy, 1) % slots);
     struct bb_proxy *proxy = &box.proxies[slot];
-    if (GET(proxy->state) == BB_LIVE || !begin(&proxy->lock)) continue;
+    if (GET(proxy->state) == BB_LIVE || !claim(&proxy->lock)) continue; /* the next slot is as good */
     if (GET(proxy->state) == BB_LIVE) {
       end(&proxy->lock);
       continue;
@@ -729,7 +737,7 @@ static void *new_comm(const char *name, uint64_t hash, int nodes, int ranks, int
   for (int reuse = 0; reuse < 2; reuse++)
     for (uint32_t slot = 0; slot < box.slots[BB_COMMS]; slot++) {
       struct bb_comm *comm = &box.comms[slot];
-      if (GET(comm->state) != (reuse ? BB_DONE : BB_FREE) || !begin(&comm->lock)) continue;
+      if (GET(comm->state) != (reuse ? BB_DONE : BB_FREE) || !claim(&comm->lock)) continue;
       uint64_t serial = next_serial();
       PUT(comm->state, BB_LIVE);
       PUT(comm->serial, serial);

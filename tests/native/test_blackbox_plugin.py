@@ -68,6 +68,21 @@ def test_the_reader_finds_the_exact_live_state(version: int, seed: int, tmp_path
     assert (box.rank, box.torn, box.dropped) == (3, 0, 0)
 
 
+def test_threads_that_wait_for_a_core_leave_nothing_out(tmp_path: Path) -> None:
+    """Where 300 threads share the cores, a thread that stands in the middle of a write costs the others no event and
+    no count: they take another slot."""
+    built, running = build(), []
+    for seed in range(50):
+        folder = tmp_path / str(seed)
+        folder.mkdir()
+        command = [built.drive, built.plugin, str(VERSIONS[seed % 4]), "random", "6", "20000", str(seed)]
+        running.append((folder, subprocess.Popen(command, env=environment(folder), stdout=subprocess.PIPE, text=True)))
+    for folder, process in running:
+        *expected, end = process.communicate(timeout=300)[0].splitlines()
+        box = the_box(folder)
+        assert (end, live(box), box.torn, box.dropped) == ("end", sorted(expected), 0, 0)
+
+
 @pytest.mark.parametrize("version", VERSIONS)
 def test_operations_keep_what_nccl_said_of_them(version: int, tmp_path: Path) -> None:
     """Function, sequence, count, type, algorithm and the communicator of an operation come through every version."""
