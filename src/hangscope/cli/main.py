@@ -10,6 +10,7 @@ for an interrupt, a closed pipe and SIGTERM.
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import sys
@@ -48,6 +49,7 @@ INTERNAL_ERROR = 70
 INTERRUPTED = 130
 PIPE_CLOSED = 141
 TERMINATED = 143
+_OBJECTS = 100_000
 
 
 class Verbs(click.Group):
@@ -129,6 +131,8 @@ class Terminated(BaseException):
 @contextmanager
 def _prepared() -> Iterator[None]:
     """Standard streams that are closed are nobody's: what we say goes nowhere then. SIGTERM ends us in order."""
+    # Evidence is read and kept: looking for garbage in it at Python's usual pace takes as long as the reading.
+    gc.set_threshold(_OBJECTS, 20, 100)
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115  # for as long as the program runs

@@ -22,7 +22,7 @@ from hangscope.__about__ import __version__
 from hangscope.errors import DamagedError, InputError, NotFoundError
 from hangscope.incident import manifest as manifests
 from hangscope.incident.archive import ArchiveWriter
-from hangscope.incident.evidence import is_evidence
+from hangscope.incident.evidence import bounded, is_evidence, untaken
 from hangscope.incident.gzips import GzipWriter
 from hangscope.incident.layout import (
     MANIFEST,
@@ -42,7 +42,7 @@ from hangscope.incident.redact.files import Keep, LeftOut, Redactor
 from hangscope.incident.redact.pickles import is_pickle
 from hangscope.incident.stale import Stale, stale_dumps
 from hangscope.incident.tars import is_header
-from hangscope.incident.touch import new_file, open_file
+from hangscope.incident.touch import head_of, new_file, open_file
 from hangscope.incident.unpack import members
 from hangscope.incident.usefulness import Involved, Item, Plan, item, shorten, shrink
 
@@ -115,12 +115,17 @@ def write_bundle(
     options = replace(options or Options(), **changes)
     if options.pseudonymise:
         options = replace(options, redact=True, map_file=options.map_file or map_beside(target))
-    files = _files(source, {target, options.map_file})
+    files, untold = _files(source, {target, options.map_file})
     if not files:
         raise NotFoundError(f"{source}: nothing to bundle here", hint="name an incident, or a folder of dumps and logs")
     given = _given(source)
-    items = [item(name, path.stat().st_size, _head(path)) for name, path in files.items()]
-    users, hosts = _learn(files, given, options, progress)
+    untold_gaps = (Missing(*untaken(untold, untold + len(files))),) if untold else ()
+    given = replace(given, gaps=(*given.gaps, *untold_gaps))
+    heads = {name: head_of(path, 2048) for name, path in files.items()}
+    items = [item(name, path.stat().st_size, heads[name]) for name, path in files.items()]
+    pickled = {name for name, head in heads.items() if is_pickle(head)}
+    users, hosts = _learn(files, pickled, given, options, progress)
+    heads.clear()
     top = options.name or safe_name(target.name.removesuffix(".gz").removesuffix(".tar").removesuffix(".tgz"))
     plan = Plan()
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -154,7 +159,7 @@ def write_bundle(
         manifest=one.manifest,
         replaced=one.replaced(),
         dropped=_by_reason(plan),
-        left_out=tuple(one.left_out),
+        left_out=(*untold_gaps, *one.left_out),
         map_file=options.map_file,
     )
 
@@ -347,31 +352,29 @@ def _holds_files(source: IO[bytes]) -> bool:
     return is_header(head)
 
 
-def _files(source: Path, without: set[Path | None]) -> dict[str, Path]:
-    """What there is to bundle: name inside → path. The manifest and the last redaction's summary are made anew."""
+def _files(source: Path, without: set[Path | None]) -> tuple[dict[str, Path], int]:
+    """What there is to bundle: name inside → path; and how many files are left out because nothing says that they are
+    evidence. The manifest and the last redaction's summary are made anew."""
     if source.is_file():
-        return {source.name: source}
+        return {source.name: source}, 0
     if not source.is_dir():
         raise NotFoundError(f"{source}: no such file or directory")
     left = {path.resolve() for path in without if path is not None}
+    alike = {path.name for path in left}
     plain = not (source / MANIFEST).exists() and not (source / "nodes").is_dir()
-    return {
-        name: path
+    found = [
+        (name, path)
         for name, path in survey(source).files
-        if name not in (MANIFEST, REDACTION) and path.resolve() not in left and (not plain or is_evidence(name))
-    }
-
-
-def _head(path: Path) -> bytes:
-    try:
-        with open_file(path) as stream:
-            return stream.read(2048)
-    except OSError:
-        return b""
+        if name not in (MANIFEST, REDACTION)
+        and not (path.name in alike and path.resolve() in left)
+        and (not plain or is_evidence(name))
+    ]
+    kept, untold = bounded(found, lambda one: one[0], lambda one: head_of(one[1], 64)) if plain else (found, 0)
+    return dict(kept), untold
 
 
 def _learn(
-    files: Mapping[str, Path], given: Manifest, options: Options, progress: Progress | None
+    files: Mapping[str, Path], pickled: set[str], given: Manifest, options: Options, progress: Progress | None
 ) -> tuple[set[bytes], set[str]]:
     """The users and, where they get aliases, the hosts that the evidence names."""
     users: set[bytes] = set()
@@ -384,9 +387,8 @@ def _learn(
         if progress is not None:
             progress(index, len(files), f"looking for names: {name}")
         try:
-            dump = is_pickle(_head(path))
             for piece in learn.pieces(path):
-                if dump:  # its strings are names of files and functions
+                if name in pickled:  # its strings are names of files and functions
                     users |= learn.home_owners(piece)
                     continue
                 users |= learn.users_in(piece)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import secrets
 import unicodedata
+from collections.abc import Iterator
 
 _MAX_NAME = 1024
 _MAX_COMPONENT = 255
@@ -55,12 +56,23 @@ class Names:
     def __init__(self) -> None:
         self._files: set[str] = set()
         self._folders: dict[str, str] = {}
+        self._ways: dict[str, list[str]] = {}
+
+    def way(self, folders: list[str]) -> list[str]:
+        """Names for directories one below the other, each as given wherever possible. Asked again, the same."""
+        wanted = "/".join(folders)
+        known = self._ways.get(wanted)
+        if known is None:
+            known = self._ways[wanted] = []
+            for folder in folders:
+                known.append(self.spelling(known, folder))
+        return known
 
     def spelling(self, above: list[str], folder: str) -> str:
         """A name for a directory below `above` that clashes with none there: one that is spelled like it stays it."""
         front = "/".join(_key(part) for part in above)
         front = f"{front}/" if front else ""
-        for number in (1, *range(2, _STEPS), *(secrets.token_hex(8) for _ in range(4))):
+        for number in _numbers():
             chosen = folder if number == 1 else f"{_cut(folder, _MAX_COMPONENT - 20)}-{number}"
             key = f"{front}{_key(chosen)}"
             if key not in self._files and self._folders.get(key, "/".join([*above, chosen])) == "/".join(
@@ -103,16 +115,21 @@ def fitting(name: str, names: Names) -> str:
         parts.append(fit.encode()[:_MAX_COMPONENT].decode("utf-8", "ignore"))
     wanted = "/".join(parts[-_MAX_DEPTH + 2 :])[-_MAX_NAME + 128 :].lstrip("/")
     *folders, last = wanted.split("/")
-    above: list[str] = []
-    for folder in folders:
-        above.append(names.spelling(above, folder))
-    for number in (1, *range(2, _STEPS), *(secrets.token_hex(8) for _ in range(4))):
+    above = names.way(folders)
+    for number in _numbers():
         # The number goes in front of the name, and behind no digit: what ends a dump's name is its rank.
         room = _MAX_COMPONENT - len(str(number)) - 1
         chosen = "/".join([*above, last if number == 1 else f"{number}-{_cut(last, room)}"])
         if names.add(chosen) is None:
             return chosen
     raise ValueError(f"no free name for {wanted[:100]!r}")  # four random numbers were taken: cannot be
+
+
+def _numbers() -> Iterator[int | str]:
+    """1 for the name as it is; then numbers, and where they are all taken, some that nobody has."""
+    yield from range(1, _STEPS)
+    for _ in range(4):
+        yield secrets.token_hex(8)
 
 
 def _cut(text: str, room: int) -> str:

@@ -14,7 +14,7 @@ import secrets
 import stat
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import IO, BinaryIO, TypeVar
 
@@ -78,6 +78,15 @@ def read_file(path: str | Path, limit: int, *, follow: bool = True, tail: bool =
     """At most `limit` bytes of a regular file; with `tail` the last ones, else a larger file is refused."""
     with open_file(path, follow=follow) as stream:
         return _bounded(stream, path, limit, tail=tail)
+
+
+def head_of(path: str | Path, size: int) -> bytes:
+    """The first bytes of a regular file; none of one that cannot be read."""
+    try:
+        with open_file(path) as stream:
+            return stream.read(size)
+    except OSError:
+        return b""
 
 
 def read_below(root: Path, name: str, limit: int) -> bytes:
@@ -223,6 +232,43 @@ def write_below(root: Path, name: str, data: bytes, *, mode: int = 0o666, replac
         finally:
             with suppress(FileNotFoundError):
                 os.unlink(temporary, dir_fd=folder)
+
+
+class Shelf:
+    """Many files written below one directory: the handle of the folder that the last one went into is kept, so that a
+    hundred thousand of them do not walk the same way each."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self._above: list[str] | None = None
+        self._open = ExitStack()
+        self._folder = -1
+
+    def __enter__(self) -> Shelf:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._open.close()
+
+    @contextmanager
+    def new(self, name: str) -> Iterator[IO[bytes]]:
+        """A file for writing under a name that nobody can guess, which gets its own at the end, or none at all."""
+        *above, last = _parts(name)
+        if above != self._above:
+            self._open.close()
+            self._above = None
+            self._folder = self._open.enter_context(folder_below(self._root, above, make=True))
+            self._above = above
+        temporary = f".{last[:100]}.{secrets.token_hex(8)}.part"
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | _NOFOLLOW | _CLOEXEC
+        try:
+            with os.fdopen(os.open(temporary, flags, 0o666, dir_fd=self._folder), "wb") as stream:
+                yield stream
+            os.replace(temporary, last, src_dir_fd=self._folder, dst_dir_fd=self._folder)
+        except BaseException:
+            with suppress(OSError):
+                os.unlink(temporary, dir_fd=self._folder)
+            raise
 
 
 def _give_name(folder: int, temporary: str, last: str, data: bytes, mode: int) -> bool:

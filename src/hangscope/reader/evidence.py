@@ -109,7 +109,13 @@ def _open_archives(found: list[Found], evidence: Evidence) -> list[Found]:
     """Archives replaced by what they hold. Only hangscope's own manifests stay in memory; the rest is read later."""
     out: list[Found] = []
     for item in found:
-        if not archives.recognise(item.head(512)):
+        try:
+            head = item.head(files.HEAD)
+        except OSError as error:  # gone since it was listed, or behind a file system that is
+            evidence.gaps.append(Gap(f"file {item.file}", f"cannot be read: {error}", source=Source(item.file)))
+            continue
+        if not archives.recognise(head[:512]):
+            item.own = b'"hangscope.' in head
             out.append(item)
             continue
         sums: dict[str, str] = {}
@@ -176,7 +182,7 @@ def _with_content(found: list[Found]) -> Iterator[Found]:
 
 def _own_json(item: Found, schema: str) -> Mapping[str, Any] | None:
     """The file's JSON where it is one of hangscope's own of that schema."""
-    if item.size > JSON_LIMIT or (item.archive is not None and item.data is None):
+    if item.size > JSON_LIMIT or (item.archive is not None and item.data is None) or item.own is False:
         return None
     if pickles.is_pickle(item.head(3)) or f'"hangscope.{schema}/'.encode() not in item.head(files.HEAD):
         return None
@@ -269,7 +275,7 @@ def _read(item: Found, node: str | None, evidence: Evidence) -> None:
             else:
                 evidence.looked_at.append(f"{item.file} (a pickle of something else)")
         elif files.looks_like_text(head) or files.is_utf16(head):
-            _read_text(item, node, evidence)
+            _read_text(item, node, head, evidence)
         elif files.named_as_dump(item.name):
             _refuse(item, node, "it is neither a pickle nor JSON", evidence)
         else:
@@ -288,11 +294,13 @@ def _read_sysfs(
         return  # some counters of a live tree cannot be read, and a copy of them has no bytes
 
 
-def _read_text(item: Found, node: str | None, evidence: Evidence) -> None:
+def _read_text(item: Found, node: str | None, head: bytes, evidence: Evidence) -> None:
     text = TextFile(item.file, item.parts, node)
-    if files.is_utf16(item.head(2)) and item.size <= JSON_LIMIT:
+    if files.is_utf16(head) and item.size <= JSON_LIMIT:
         data = item.read().decode("utf-16", "replace").encode()
         text.read(io.BytesIO(data), len(data))
+    elif item.size == len(head) < files.HEAD:
+        text.read(io.BytesIO(head), item.size)
     else:
         with item.open() as stream:
             text.read(stream, item.size)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import replace
+from functools import cached_property
 from typing import Any
 
 from hangscope.reader.lines import RANK_LIMIT, Line
@@ -188,7 +189,11 @@ class FailureLog:
         """Prefix → (which failure, its line, whether ``Last error:`` came): NCCL's own words follow below."""
         self._snapshot_seq: dict[str, int] = {}
         self._seen: set[tuple[str, int | None, str, str]] = set()
-        self._rules: tuple[tuple[re.Pattern[str], Callable[[Line, re.Match[str]], None]], ...] = (
+
+    @cached_property
+    def _rules(self) -> tuple[tuple[re.Pattern[str], Callable[[Line, re.Match[str]], None]], ...]:
+        """Made where a line asks for them: of a hundred thousand logs most hold none."""
+        return (
             (_MISMATCH, self._mismatch),
             (_DDP, self._ddp),
             (_DDP_SIZES, lambda line, m: self._pair(line, m, line.text)),

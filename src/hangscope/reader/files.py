@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import BinaryIO
 
 from hangscope.errors import NotFoundError
-from hangscope.incident.touch import kind_of, open_file
+from hangscope.incident.evidence import bounded, untaken
+from hangscope.incident.touch import head_of, kind_of, open_file
 from hangscope.model import Gap, Source
 
 MAX_FILES = 200_000
@@ -67,6 +68,8 @@ class Found:
     ordinal: int = 0
     start: bytes | None = None
     """Its first bytes, which several questions are about."""
+    own: bool | None = None
+    """Whether its beginning names one of hangscope's own schemas, once somebody looked."""
 
     @property
     def name(self) -> str:
@@ -101,8 +104,7 @@ def find(paths: Sequence[str | Path], gaps: list[Gap]) -> list[Found]:
             raise NotFoundError(
                 f"{path}: no such file or directory", hint="check the path; on a cluster, whether it is mounted here"
             )
-        for item in _files(path, gaps):
-            real = os.path.realpath(item)
+        for item, real in _files(path, gaps):
             if real in seen:
                 continue
             seen.add(real)
@@ -120,7 +122,10 @@ def find(paths: Sequence[str | Path], gaps: list[Gap]) -> list[Found]:
             parts = item.relative_to(path.parent).parts if item != path else path.absolute().parts[-4:]
             found.append(Found(str(item), _named(parts, path), size, item))
     found.sort(key=lambda f: f.file)
-    return found
+    kept, left = bounded(found, lambda f: f.file, lambda f: head_of(f.path or f.file, 64))
+    if left:
+        gaps.append(Gap(*untaken(left, len(found)), source=Source(str(paths[0]))))
+    return kept
 
 
 def _exists(path: Path) -> bool:
@@ -137,10 +142,11 @@ def _named(parts: tuple[str, ...], root: Path) -> tuple[str, ...]:
     return parts
 
 
-def _files(path: Path, gaps: list[Gap]) -> Iterator[Path]:
-    """The files to read below a path. What is there and cannot be, or must not be, read is a gap that names it."""
+def _files(path: Path, gaps: list[Gap]) -> Iterator[tuple[Path, str]]:
+    """The files to read below a path, each with its name without links. What is there and cannot be, or must not be,
+    read is a gap that names it."""
     if path.is_file():
-        yield path
+        yield path, os.path.realpath(path)
         return
     if not path.is_dir():
         gaps.append(_skipped(path, f"{kind_of(os.stat(path).st_mode)}, not a file"))
@@ -158,13 +164,14 @@ def _files(path: Path, gaps: list[Gap]) -> Iterator[Path]:
             subdirs.remove(name)
             if not os.path.realpath(os.path.join(directory, name)).startswith(root):
                 gaps.append(_skipped(Path(directory, name), "a link that leads outside, not followed"))
+        real = os.path.realpath(directory)
         for name in sorted(names):
             if not wanted(name):
                 continue
             item = Path(directory, name)
             why = _why_not(item, root)
             if why is None:
-                yield item
+                yield item, os.path.realpath(item) if item.is_symlink() else os.path.join(real, name)
             elif why:
                 gaps.append(_skipped(item, why))
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import replace
+from functools import cached_property
 
 from hangscope.model import UNKNOWN, Process, Source
 from hangscope.reader.lines import Line
@@ -101,7 +102,11 @@ class NoticeLog:
         self.statements: list[Statement] = []
         self.failures: list[Told] = []
         self._actor: dict[str, tuple[Line, dict[str, str]]] = {}
-        self._rules: tuple[tuple[re.Pattern[str], Callable[[Line, re.Match[str]], None]], ...] = (
+
+    @cached_property
+    def _rules(self) -> tuple[tuple[re.Pattern[str], Callable[[Line, re.Match[str]], None]], ...]:
+        """Made where a line asks for them: of a hundred thousand logs most hold none."""
+        return (
             (_DEEPSPEED, self._deepspeed),
             (_KILLING, lambda line, m: self._tell(line, "launcher_kill", pid=int(m["pid"]), effect=True)),
             (_TOLD_TO_STOP, lambda line, _: self._tell(line, "launcher_kill", own=True, effect=True)),

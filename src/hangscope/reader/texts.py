@@ -57,6 +57,7 @@ and as short as they can be without standing in every line of a training log."""
 _KERNEL_NAME = re.compile(r"^kernel/|(?:^|/)(?:dmesg|kern(?:el)?)\b[^/]*$", re.IGNORECASE)
 _OTHER_RANKS = "".join(rf"(?<!{word}[_.-])" for word in ("node", "local", "group", "host", "role"))
 _RANK_IN_NAME = re.compile(rf"(?:^|[^A-Za-z]){_OTHER_RANKS}rank[_.-]?(\d{{1,6}})(?!\d)", re.IGNORECASE)
+_NO_KERNEL, _NO_NOTICES, _NO_FAILURES, _NO_STACKS = KernelLog(""), NoticeLog(""), FailureLog(""), StackText()
 
 
 def rank_in_path(parts: tuple[str, ...]) -> int | None:
@@ -82,7 +83,7 @@ class TextFile:
         self.notices = NoticeLog(file)
         self.failures = FailureLog(file)
         self.stacks = StackText()
-        self.tail: deque[str] = deque(maxlen=TAIL_LINES)
+        self.tail: tuple[str, ...] = ()
         """The last lines as they stand in the file, for whoever asks whether it shows the end."""
         self.head: list[str] = []
         self.lines = 0
@@ -105,8 +106,9 @@ class TextFile:
                 )
             )
         number = 0
+        tail: deque[str] = deque(maxlen=TAIL_LINES)
         for number, raw, use in mended(raw_lines(stream, skip=skip, words=_WORDS)):
-            self.tail.append(raw)
+            tail.append(raw)
             if number <= HEAD_LINES:
                 self.head.append(raw)
             self.kernel.feed(number, raw)
@@ -116,13 +118,25 @@ class TextFile:
             else:
                 for line in split_line(number, raw):
                     self.writers.see(line)
-        self.lines = number
+        self.lines, self.tail = number, tuple(tail)
         stream.seek(max(size - 1, 0))
         self.whole_last_line = stream.read(1) in {b"\n", b""}
         self.torch.finish()
         self.nccl.finish()
         self.notices.finish()
         self.stacks.finish()
+        self._let_go()
+
+    def _let_go(self) -> None:
+        """Readers that found nothing go: a hundred thousand logs of a large job say little each."""
+        if not (self.kernel.messages or self.kernel.hosts):
+            self.kernel = _NO_KERNEL
+        if not (self.notices.failures or self.notices.statements):
+            self.notices = _NO_NOTICES
+        if not self.failures.failures:
+            self.failures = _NO_FAILURES
+        if not (self.stacks.captures or self.stacks.dedicated):
+            self.stacks = _NO_STACKS
 
     def _take(self, line: Line, failing: bool) -> None:
         self.writers.see(line)

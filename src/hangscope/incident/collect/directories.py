@@ -7,8 +7,9 @@ from pathlib import Path
 
 from hangscope.errors import NotFoundError
 from hangscope.incident.collect.sources import Deadline, Entry, Listing, Sink, Unreachable
+from hangscope.incident.evidence import bounded, untaken
 from hangscope.incident.layout import survey
-from hangscope.incident.touch import open_file
+from hangscope.incident.touch import head_of, open_file
 
 
 class Directory:
@@ -25,7 +26,10 @@ class Directory:
     def listing(self, deadline: Deadline) -> Listing:
         entries: list[Entry] = []
         notes: list[tuple[str, str]] = []
-        for name, path in self._files():
+        found, left = bounded(self._files(), lambda one: one[0], lambda one: head_of(one[1], 64))
+        if left:
+            notes.append(untaken(left, left + len(found)))
+        for name, path in found:
             deadline.check()
             try:
                 state = path.stat()

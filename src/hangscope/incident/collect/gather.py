@@ -27,7 +27,7 @@ from hangscope.incident.layout import MANIFEST
 from hangscope.incident.manifest import Manifest, Missing
 from hangscope.incident.stale import STALE_AFTER_S
 from hangscope.incident.tars import Readable
-from hangscope.incident.touch import folder_below, new_file
+from hangscope.incident.touch import Shelf
 
 Progress = Callable[[int, int, str], None]
 """`progress(done, total, what)`, in bytes."""
@@ -271,6 +271,10 @@ class _Work:
         return entry.checksum is not None and self._checksums.get(wanted.target) == entry.checksum
 
     def _fetch(self, index: int, wanted: Sequence[Wanted]) -> None:
+        with Shelf(self._out) as shelf:
+            self._fetch_into(shelf, index, wanted)
+
+    def _fetch_into(self, shelf: Shelf, index: int, wanted: Sequence[Wanted]) -> None:
         result, source = self._results[index], self._sources[index]
         left = {item.entry.path: item for item in wanted}
 
@@ -279,7 +283,7 @@ class _Work:
             if item is None:
                 return
             room = self._limits.node_bytes - result.bytes
-            size = self._store(item, content, mtime if mtime is not None else entry.mtime, source.name, room)
+            size = self._store(shelf, item, content, mtime if mtime is not None else entry.mtime, source.name, room)
             del left[entry.path]
             result.fetched += 1
             result.bytes += size
@@ -303,25 +307,20 @@ class _Work:
             # One node's nonsense costs that node's part, never the others'.
             result.problem, result.missing = f"what it sends makes no sense ({error})", sorted(left)
 
-    def _store(self, item: Wanted, content: Readable, mtime: int | None, name: str, room: int) -> int:
-        path = self._out / item.target
-        with folder_below(self._out, item.target.split("/")[:-1], make=True):
-            pass  # no part of the way is a link
-        handle, temporary = new_file(path.parent, path.name)
+    def _store(self, shelf: Shelf, item: Wanted, content: Readable, mtime: int | None, name: str, room: int) -> int:
         size = 0
         try:
-            with os.fdopen(handle, "wb") as out:
+            with shelf.new(item.target) as out:
                 while data := _read(content):
                     out.write(data)
                     size += len(data)
                     if size > room:
                         raise Unreachable(f"it sends more than {self._limits.node_bytes} bytes")
-                    self._tell(len(data), f"{name}: {path.name}")
-            if mtime is not None and 0 < mtime <= LATEST:
-                os.utime(temporary, (mtime, mtime))
-            os.replace(temporary, path)
+                    self._tell(len(data), f"{name}: {item.target}")
+                out.flush()
+                if mtime is not None and 0 < mtime <= LATEST:
+                    os.utime(out.fileno(), (mtime, mtime))
         except BaseException:
-            Path(temporary).unlink(missing_ok=True)
             self._tell(-size, name)
             raise
         return size
