@@ -25,6 +25,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import hangscope
 import hostile
 from hangscope.cli.main import INTERNAL_ERROR, main
 from hangscope.errors import HangscopeError
@@ -233,6 +234,8 @@ def _verbs(root: Path, out: Path, single: Path | None) -> list[list[str]]:
         ["show", given],
         ["report", given, "-o", f"{out}/r.md"],
         ["report", given, "-o", f"{out}/r.json"],
+        ["report", given, "-o", f"{out}/r.html", "-o", f"{out}/r.perfetto-trace"],
+        ["report", given, "-o", f"{out}/r.txt", "-v"],
         ["bundle", given, "-o", f"{out}/b.tar.gz"],
         ["bundle", given, "-o", f"{out}/b.tar.gz", "--only-evidence"],
         ["watch", str(root), "--once"],
@@ -245,6 +248,128 @@ def _verbs(root: Path, out: Path, single: Path | None) -> list[list[str]]:
     if single is not None:
         verbs += [["bundle", given, "--verify"], ["bundle", given, "--unpack", f"{out}/u"]] * 3
     return verbs
+
+
+_VALUES = (
+    "",
+    "0",
+    "-1",
+    "1",
+    "9" * 400,
+    "1e9",
+    "nan",
+    "true",
+    "\x1b[2J",
+    "a\nb",
+    "../../x",
+    "/dev/zero",
+    "/nonexistent",
+    "$(touch x)",
+    "'; touch x; '",
+    "%h.%p%%",
+    "é" * 300,
+    "\udcff",
+    "dgx[001-999]",
+    "2.8",
+    "2.13.0a0+git",
+    "nccl,gloo",
+    "cpu:gloo,cuda:nccl",
+)
+_VARIABLES = (
+    "RANK",
+    "LOCAL_RANK",
+    "WORLD_SIZE",
+    "MASTER_ADDR",
+    "MASTER_PORT",
+    "SLURM_JOB_ID",
+    "SLURM_PROCID",
+    "SLURM_RESTART_COUNT",
+    "TORCHELASTIC_RUN_ID",
+    "TORCHELASTIC_RESTART_COUNT",
+    "TORCHELASTIC_ERROR_FILE",
+    "TORCH_FR_BUFFER_SIZE",
+    "TORCH_FR_DUMP_TEMP_FILE",
+    "TORCH_NCCL_TRACE_BUFFER_SIZE",
+    "TORCH_NCCL_DEBUG_INFO_PIPE_FILE",
+    "TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC",
+    "TORCH_NCCL_DUMP_ON_TIMEOUT",
+    "TORCH_NCCL_ASYNC_ERROR_HANDLING",
+    "NCCL_DEBUG",
+    "NCCL_DEBUG_FILE",
+    "NCCL_PROFILER_PLUGIN",
+    "NCCL_RAS_ADDR",
+    "HANGSCOPE_DIR",
+    "HANGSCOPE_BLACKBOX_DIR",
+    "HANGSCOPE_BLACKBOX_BYTES",
+    "HOSTNAME",
+    "USER",
+    "HOME",
+    "XDG_CACHE_HOME",
+    "CUDA_VISIBLE_DEVICES",
+    "COLUMNS",
+    "TERM",
+)
+
+
+def _of_settings(rng: random.Random, root: Path, out: Path) -> list[str]:
+    """`doctor`, `env` and `simulate`, with options that nobody means well."""
+
+    def some() -> str:
+        return rng.choice((*_VALUES, str(root), str(root / "rank_0.log"))).replace("\0", "")
+
+    verb = rng.choice(("doctor", "doctor", "env", "env", "simulate"))
+    if verb == "simulate":
+        asked = ["simulate", "-o", rng.choice((f"{out}/s", str(root), "/dev/null/x")), "--ranks", rng.choice("1248")]
+        options = ("--layout", "--variant", "--culprit", "--entries", "--steps", "--clock-skew-ms", "--gpus-per-node")
+        fault = rng.choice(("none", "absent", "dead", "frozen", "gpu", "mismatch", "deadlock", "network", "slow"))
+        asked += ["--fault", fault, "--seed", str(rng.randrange(99))]
+        few = ("-1", "0", "1", "7", "x", "nan", "dp=9,tp=0", "tp=2", "99999999999999999999", "skipped", "1,1,1")
+        return [
+            *asked,
+            *(word for option in rng.sample(options, rng.randrange(3)) for word in (option, rng.choice(few))),
+        ]
+    options = ("--torch", "--backend", "--dir")
+    asked = [verb]
+    if verb == "env":
+        options += ("--job", "--attempt", "--node", "--entries")
+        asked += ["--format", rng.choice(("shell", "docker", "kubernetes", "slurm", "torchrun"))]
+    elif rng.random() < 0.5:
+        asked.append("--json")
+    else:
+        options += ("--world-size", "--python")
+    return [*asked, *(word for option in rng.sample(options, rng.randrange(3)) for word in (option, some()))]
+
+
+def _environment(rng: random.Random, root: Path) -> dict[str, str]:
+    chosen = rng.sample(_VARIABLES, rng.randrange(8))
+    return {name: rng.choice((*_VALUES, str(root), str(root / "rank_0.log"))) for name in chosen}
+
+
+def _started(rng: random.Random, root: Path, out: Path, verb: str) -> tuple[str, str]:
+    """`run` in a directory that others filled, and `demo` beside a torch that is none: in processes of their own."""
+    fake = out / "fake"
+    (fake / "torch").mkdir(parents=True)
+    broken = ("raise ImportError('x')", "import os; os._exit(3)", "def", "raise SystemExit(0)", "__version__ = 5")
+    (fake / "torch" / "__init__.py").write_text(rng.choice(broken))
+    words_of = (
+        ["demo", "--dir", str(root)] if verb == "demo" else ["run", "--dir", str(root), "--", "sh", "-c", "exit 7"]
+    )
+    source = str(Path(hangscope.__file__).parents[1])
+    environment = {**os.environ, **_environment(rng, root), "PYTHONPATH": f"{fake}:{source}", "TMPDIR": str(out)}
+    environment = {name: value for name, value in environment.items() if "\0" not in value}
+    begun = time.monotonic()
+    try:
+        done = subprocess.run(
+            [sys.executable, "-m", "hangscope", *words_of], env=environment, capture_output=True, timeout=120, cwd=out
+        )
+    except subprocess.TimeoutExpired:
+        return verb, "did not come back within 120 s"
+    said = (done.stdout + done.stderr).decode("utf-8", "replace")
+    if done.returncode == INTERNAL_ERROR or "mistake in hangscope" in said or "hangscope/recorder" in said:
+        return verb, f"traceback: {said[-1500:]}"
+    if verb == "run" and done.returncode not in (7, 2):
+        return verb, f"status {done.returncode} after {time.monotonic() - begun:.0f} s: {said[-500:]}"
+    return verb, ""
 
 
 class Watch:
@@ -261,6 +386,8 @@ class Watch:
         if event == "open":
             path, _, flags = arguments
             writing = isinstance(flags, int) and flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT)
+            if writing and flags & os.O_TMPFILE == os.O_TMPFILE:
+                return  # a file without a name, to see whether a directory can be written: it leaves nothing
             if not writing or not isinstance(path, (str, bytes, os.PathLike)):
                 return
         else:
@@ -271,6 +398,9 @@ class Watch:
             (*self.allowed, "/dev", "/proc/self")
         ):
             self.outside.append(text)
+
+
+slowest = [(0.0, "")]
 
 
 def one(seed: int, number: int, base: Path, watch: Watch) -> tuple[str, str]:
@@ -286,24 +416,38 @@ def one(seed: int, number: int, base: Path, watch: Watch) -> tuple[str, str]:
     if number % 10 == 9:
         verb, problem = _node(rng, root, out)
         return f"{verb} {maker.__name__}", problem
+    if number % 200 in (7, 107):
+        verb, problem = _started(rng, root, out, "run" if number % 200 == 7 else "demo")
+        return f"{verb} {maker.__name__}", f"{verb}: {problem}" if problem else ""
     single = root / "x.tar.gz" if maker is bundle_of else None
-    words_of = rng.choice(_verbs(root, out, single))
-    said = io.StringIO()
+    of_settings = number % 8 == 3
+    words_of = _of_settings(rng, root, out) if of_settings else rng.choice(_verbs(root, out, single))
+    written = io.TextIOWrapper(io.BytesIO(), encoding="utf-8", errors="backslashreplace")
+    before = dict(os.environ)
+    if of_settings:
+        os.environ.update(_environment(rng, root))
     watch.allowed, watch.outside = (str(base),), []
-    begun = time.process_time()
-    with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
-        status = main(words_of)
-    spent = time.process_time() - begun
+    begun = os.times()
+    try:
+        with contextlib.redirect_stdout(written), contextlib.redirect_stderr(written):
+            status = main(words_of)
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
+    spent = sum(os.times()[:4]) - sum(begun[:4])
+    slowest[0] = max(slowest[0], (spent, f"{words_of[0]} {maker.__name__} {seed}/{number}"))
     watch.allowed = ()
     problem = ""
-    if status == INTERNAL_ERROR or ("Traceback (most" in said.getvalue() and "mistake in hangscope" in said.getvalue()):
-        problem = f"traceback: {said.getvalue()[-1500:]}"
+    written.flush()
+    said = written.detach().getvalue().decode("utf-8", "replace")
+    if status == INTERNAL_ERROR or ("Traceback (most" in said and "mistake in hangscope" in said):
+        problem = f"traceback: {said[-1500:]}"
     elif spent > SECONDS:
         problem = f"took {spent:.1f} s"
     elif watch.outside:
         problem = f"wrote outside: {watch.outside[:3]}"
-    elif words_of[0] in ("watch", "diagnose", "show", "bundle", "collect") and "\x1b" in said.getvalue():
-        problem = f"an escape reached the terminal: {said.getvalue()[:300]!r}"
+    elif "\x1b" in said and words_of[0] != "env":  # which gives a shell the directory as it is
+        problem = f"an escape reached the terminal: {said[:300]!r}"
     elif words_of[0] == "bundle" and maker is tree_of and status == 0:
         problem = _unnamed(root, out)
     return f"{words_of[0]} {maker.__name__}", f"{' '.join(words_of)}: {problem}" if problem else ""
@@ -369,7 +513,14 @@ def run(seed: int, first: int, count: int) -> dict[str, Any]:
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     if peak > MEGABYTES:
         failures.append(f"{seed}/{first}…: {peak:.0f} MB")
-    return {"failures": failures, "verbs": dict(verbs), "megabytes": peak}
+    return {"failures": failures, "verbs": dict(verbs), "megabytes": peak, "slowest": slowest[0]}
+
+
+def _by_verb(total: Counter[str]) -> Counter[str]:
+    verbs: Counter[str] = Counter()
+    for name, count in total.items():
+        verbs[name.partition(" ")[0]] += count
+    return verbs
 
 
 def main_program() -> int:
@@ -386,6 +537,7 @@ def main_program() -> int:
     total: Counter[str] = Counter()
     failures: list[str] = []
     peak = 0.0
+    worst = (0.0, "")
     for first in range(asked.first, asked.first + asked.count, asked.batch):
         size = min(asked.batch, asked.first + asked.count - first)
         words_of = [sys.executable, __file__, "--inner", "--seed", str(asked.seed), "--first", str(first)]
@@ -397,9 +549,12 @@ def main_program() -> int:
         total.update(result["verbs"])
         failures += result["failures"]
         peak = max(peak, result["megabytes"])
+        worst = max(worst, (result["slowest"][0], result["slowest"][1]))
         print(f"{first + size} inputs, {len(failures)} failures, {peak:.0f} MB", file=sys.stderr)
     print("\n".join(failures[:50]))
     print(f"{sum(total.values())} inputs over {len(total)} kinds of question, {len(failures)} failures, {peak:.0f} MB")
+    print(f"slowest: {worst[0]:.2f} s of CPU, {worst[1]}")
+    print(", ".join(f"{verb} {count}" for verb, count in sorted(_by_verb(total).items())))
     return 1 if failures else 0
 
 

@@ -153,11 +153,7 @@ class Redactor:
             chunk = source.read(_CHUNK)
             window = before + ahead + chunk
             begin = len(before)
-            edits = [
-                edit._replace(start=edit.start + start, end=edit.end + start)
-                for start, end in self._skim.regions(window)
-                for edit in self.secrets.edits(window[start:end])
-            ]
+            edits = self._skim.edits(window)
             cut = _cut(window, begin, edits) if chunk else len(window)
             piece = self.secrets.replaced(window, edits, begin, cut) if edits else window[begin:cut]
             out.write(self.aliases.clean(piece) if self.aliases else piece)

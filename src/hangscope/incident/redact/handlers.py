@@ -65,8 +65,10 @@ def by_pattern(pattern: known.Pattern) -> Handler:
             rest = match["s"].split(b"-" if b"-" in match["s"][:8] else b"_", 1)[-1]
             if not random_words.is_random(rest):
                 return
-        out.append(Edit(match.start("s"), match.end("s"), kind, text))
-        if kind in _WRAPPED:
+        # In a column of such words the first one's tail has gone through them all.
+        followed = bool(out) and out[-1].kind == kind and out[-1].start > match.start("s")
+        out.insert(len(out) - followed, Edit(match.start("s"), match.end("s"), kind, text))
+        if kind in _WRAPPED and not followed:
             out += (Edit(*span, kind, text) for span in structure.tail(data, match.start("s"), match.end("s")))
 
     return handle
@@ -97,6 +99,7 @@ _judged: dict[bytes, tuple[tuple[int, int, str], ...]] = {}
 
 def random_strings(data: bytes, out: list[Edit]) -> None:
     """Long words that are random, with what goes on below them."""
+    followed = -1
     for match in random_words.LONG.finditer(data):
         word = match.group()
         spans = _judged.get(word)
@@ -109,9 +112,10 @@ def random_strings(data: bytes, out: list[Edit]) -> None:
             if kind == _RANDOM and _CHECKSUM.search(data, max(0, start + begin - 12), start + begin):
                 continue
             out.append(Edit(start + begin, start + end, kind, redacted(kind)))
-            if end - begin >= 40:
-                below = structure.tail(data, start + begin, start + end)
-                out += (Edit(*span, kind, redacted(kind)) for span in below)
+            if end - begin >= 40 and start + begin > followed:  # of a column of them the first one's tail is all of it
+                for span in structure.tail(data, start + begin, start + end):
+                    out.append(Edit(*span, kind, redacted(kind)))
+                    followed = span[0]
 
 
 _RANDOM = "random-string"

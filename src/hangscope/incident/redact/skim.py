@@ -3,12 +3,19 @@
 A line's shape is the line with its digits, and its hexadecimal letters, made equal. A log of millions of lines has some
 hundreds of shapes, and a line whose shape was found clean is clean: a secret does not hide in the value of a digit.
 Where the line holds a word that could name a secret, only digits are made equal, so that no name is confused.
+
+A log full of secrets says the same again and again, too, with other secrets. A line whose every long mixed word was
+replaced is remembered by what is around those words: the next line of that layout has its secrets at the same places.
+Of a line in which such a word stayed nothing is remembered, so that what was innocent once never excuses another.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 
+from hangscope.incident.redact import structure
+from hangscope.incident.redact.handlers import Edit
 from hangscope.incident.redact.secrets import Secrets
 from hangscope.incident.redact.view import may_differ
 
@@ -34,10 +41,12 @@ class Skim:
         self._table = _HEX if len(self._words) <= _MANY else _DIGITS
         self._clean: set[bytes] = set()
         self._clean_digits: set[bytes] = set()
+        self._layouts: dict[bytes, list[Edit]] = {}
+        """What is around the secrets of a line → where they are."""
         self._kept = 0
 
-    def regions(self, data: bytes) -> list[tuple[int, int]]:
-        """The stretches of `data`, in whole lines if it has any, that may hold something to replace. Usually none."""
+    def edits(self, data: bytes) -> list[Edit]:
+        """What is to be replaced in `data`, in order. Usually nothing."""
         mark = _separator(data)
         shapes = data.translate(self._table).split(mark)
         named = self._named(data)
@@ -45,40 +54,66 @@ class Skim:
             return []
         lines = data.split(mark)
         look: dict[int, bool] = dict.fromkeys(_line_numbers(data, mark, named), False)
+        ready: list[tuple[int, int, list[Edit]]] = []
+        place = 0
         for number, shape in enumerate(shapes):
-            if shape in self._clean or number in look:
-                continue
             line = lines[number]
-            if len(line) > _LONG:
-                look[number] = False
-                continue
-            key = line if may_differ(line) else line.translate(_DIGITS)
-            if key not in self._clean_digits:
-                found = self._judge(line, shape, key)
-                if found is not None:
-                    look[number] = found
-                    if len(look) > _FEW and len(look) * 4 > number:
-                        return [(0, len(data))]  # it is all like that: looking twice costs more than it saves
-        return _merged(look, lines)
+            if shape not in self._clean and number not in look:
+                found = self._judge(line, shape) if len(line) <= _LONG else []
+                if found is None or (found and _goes_on(data, mark, place, line, found)):
+                    look[number] = True
+                elif found:
+                    ready.append((number, place, found))
+                elif len(line) > _LONG:
+                    look[number] = False
+                if len(look) > _FEW and len(look) * 4 > number:
+                    return self._secrets.edits(data)  # it is all like that: looking twice costs more than it saves
+            place += len(line) + len(mark)
+        return self._put_together(data, _merged(look, lines, len(mark)), ready)
 
-    def _judge(self, line: bytes, shape: bytes, key: bytes) -> bool | None:
-        """None where the line is clean, which is remembered; else whether the lines around it matter too."""
+    def _put_together(
+        self, data: bytes, spans: list[tuple[int, int]], ready: list[tuple[int, int, list[Edit]]]
+    ) -> list[Edit]:
+        """The edits of stretches that are looked at as a whole, and of single lines outside of them."""
+        edits = [_moved(edit, start) for start, end in spans for edit in self._secrets.edits(data[start:end])]
+        index = 0
+        for _, place, found in ready:
+            while index < len(spans) and spans[index][1] < place:
+                index += 1
+            if index == len(spans) or place < spans[index][0]:
+                edits += [_moved(edit, place) for edit in found]
+        edits.sort()
+        return edits
+
+    def _judge(self, line: bytes, shape: bytes) -> list[Edit] | None:
+        """The edits of one line; none where it is clean, which is remembered. None where the lines around it matter."""
+        key = line if may_differ(line) else line.translate(_DIGITS)
+        if key in self._clean_digits:
+            return []
+        layout, words = _layout(line)
+        known = self._layouts.get(layout)
+        if known is not None:
+            return known
         edits, hit, opens = self._secrets.examine(line)
-        if edits or opens:
-            return opens or any(edit.kind not in _ALONE and edit.end > len(line) - 4 for edit in edits)
-        if hit:
-            self._remember(self._clean_digits, key)
-        else:
-            self._remember(self._clean, shape)
-        return None
+        if opens:
+            return None
+        if edits:
+            if words and all(_covered(word, edits) for word in words):
+                self._remember(None, layout)
+                self._layouts[layout] = edits
+            return edits
+        self._remember(self._clean_digits if hit else self._clean, key if hit else shape)
+        return []
 
-    def _remember(self, where: set[bytes], key: bytes) -> None:
+    def _remember(self, where: set[bytes] | None, key: bytes) -> None:
         if self._kept > _KEPT_BYTES:
             self._clean.clear()
             self._clean_digits.clear()
+            self._layouts.clear()
             self._kept = 0
-        self._kept += len(key) + 100
-        where.add(key)
+        self._kept += len(key) + (100 if where is not None else 800)
+        if where is not None:
+            where.add(key)
 
     def _named(self, data: bytes) -> list[int]:
         """Where the users' own names stand: looked for by themselves, because a shape hides a letter."""
@@ -93,13 +128,68 @@ class Skim:
         return found
 
 
+_WORD = re.compile(rb"[A-Za-z0-9+/_-]{8,200}={0,2}")
+_LETTERS = bytes(range(65, 91)) + bytes(range(97, 123)) + bytes(range(48, 58))
+_FRONT = re.compile(rb"(?:[A-Za-z]{1,9}[_-]){0,2}")
+_MIXED = 20
+"""From this length on a word with letters and digits may be a secret; a shorter one, if it mixes large and small."""
+
+
+def _layout(line: bytes) -> tuple[bytes, list[tuple[int, int]]]:
+    """The line with its digits made equal, and of each long mixed word its length, beginning and signs alone; and where
+    those words are. Lines of one layout have everything else at the same places."""
+    parts: list[bytes] = []
+    words: list[tuple[int, int]] = []
+    done = 0
+    for match in _WORD.finditer(line):
+        word = match.group()
+        letters = word.translate(None, b"0123456789+/_-=")
+        if not letters or len(word) == len(letters) or (len(word) < _MIXED and (word.islower() or word.isupper())):
+            continue
+        start, end = match.span()
+        front = _FRONT.match(word).group()  # type: ignore[union-attr]  # matches also nothing
+        parts += (line[done:start].translate(_DIGITS), b"%d" % len(word), front, word.translate(None, _LETTERS))
+        words.append((start + len(front), end))
+        done = end
+    parts.append(line[done:].translate(_DIGITS))
+    return b"\0".join(parts), words
+
+
+def _covered(word: tuple[int, int], edits: list[Edit]) -> bool:
+    """Whether all of a word is replaced but what its layout says of it."""
+    return any(edit.start <= word[0] and edit.end >= word[1] - 2 for edit in edits)
+
+
+def _goes_on(data: bytes, mark: bytes, place: int, line: bytes, edits: list[Edit]) -> bool:
+    """Whether what ends a line may go on in the next one: then they are looked at together."""
+    last = edits[-1]
+    if last.kind in _ALONE or last.end <= len(line) - 4:
+        return False
+    if mark != b"\n":
+        return True
+    start, end = place + last.start, place + last.end
+    behind = place + len(line) + 1
+    if not data.startswith(line[: last.start], behind) and not _ONE_WORD.match(data, behind):
+        return False
+    return any(True for _ in structure.tail(data, start, end)) or any(True for _ in structure.wrapped(data, end))
+
+
+_ONE_WORD = re.compile(rb"[ \t]*[^\s]*[ \t\r]*(?:\n|\Z)")
+
+
+def _moved(edit: Edit, by: int) -> Edit:
+    return Edit(edit.start + by, edit.end + by, edit.kind, edit.text) if by else edit
+
+
 _ALONE = frozenset(("user-name", "email"))
 
 
 def _separator(data: bytes) -> bytes:
-    """What parts the data into pieces to judge: the ends of lines, or, in one endless line, of its objects."""
-    endless = len(data) > _LONG and data.count(b"\n") * _LONG < 8 * len(data)
-    return b"}" if endless and data.count(b"}") * _LONG > 8 * len(data) else b"\n"
+    """What parts the data into pieces to judge: the ends of lines, or, in one endless line, of its objects, or of the
+    lines that somebody escaped in it."""
+    if len(data) <= _LONG or data.count(b"\n") * _LONG >= 8 * len(data):
+        return b"\n"
+    return next((mark for mark in (b"}", b"\\n") if data.count(mark) * _LONG > 8 * len(data)), b"\n")
 
 
 def _line_numbers(data: bytes, mark: bytes, places: Iterable[int]) -> list[int]:
@@ -112,7 +202,7 @@ def _line_numbers(data: bytes, mark: bytes, places: Iterable[int]) -> list[int]:
     return found
 
 
-def _merged(look: dict[int, bool], lines: list[bytes]) -> list[tuple[int, int]]:
+def _merged(look: dict[int, bool], lines: list[bytes], gap: int) -> list[tuple[int, int]]:
     """Stretches of bytes for the lines to look at, each with the lines around it where those matter."""
     if not look:
         return []
@@ -127,11 +217,11 @@ def _merged(look: dict[int, bool], lines: list[bytes]) -> list[tuple[int, int]]:
     position = line = 0
     for low, high in spans:
         while line < low:
-            position += len(lines[line]) + 1
+            position += len(lines[line]) + gap
             line += 1
         start = position
         while line <= min(high, len(lines) - 1):
-            position += len(lines[line]) + 1
+            position += len(lines[line]) + gap
             line += 1
-        found.append((start, position - 1))
+        found.append((start, position - gap))
     return found
