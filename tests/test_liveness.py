@@ -12,6 +12,7 @@ from hangscope.diagnosis.corrections import corrected
 from hangscope.diagnosis.liveness import Is, Liveness
 from hangscope.model import Facts, Frame, Process, PythonError, Source, State, ThreadStack, WatchdogReport
 from hangscope.reader.dumps import Assembled
+from hangscope.tables.index import Index
 from jobs import Builder, Op
 
 HERE = Source("rank.log", "line 1")
@@ -109,14 +110,16 @@ def report(rank: int, frames: tuple[Frame, ...] = RAISED) -> WatchdogReport:
 
 def reopened(assembled: Assembled, *reports: WatchdogReport) -> list[int]:
     """The rows that are unfinished again, by what ranks logged."""
-    ops = corrected(as_job(assembled, facts=Facts(watchdog=reports))).ops
+    found = as_job(assembled, facts=Facts(watchdog=reports))
+    ops = corrected(found, Index(found.ops)).ops
     return [row for row, operation in enumerate(ops) if operation.state is not State.COMPLETED]
 
 
 def test_operation_that_raised_is_unfinished_again() -> None:
     """The newest entry from the traceback's lines; its torch frame is a few lines further down, where it waits."""
     assembled = job(*(read(top([gloo(0, 1), gloo(1, 2)], CONFIG), rank) for rank in (0, 1)), expected_ranks=range(3))
-    ops = corrected(as_job(assembled, facts=Facts(watchdog=(report(0), report(1))))).ops
+    found = as_job(assembled, facts=Facts(watchdog=(report(0), report(1))))
+    ops = corrected(found, Index(found.ops)).ops
     assert [op.state for op in ops] == [State.COMPLETED, State.SCHEDULED] * 2
     assert not ops[1].retired
     assert [op.state for op in assembled.ops] == [State.COMPLETED] * 4  # the evidence itself is left alone
