@@ -188,7 +188,9 @@ REGEX = Frame("sre_ucs1_match", "/usr/lib/libpython3.12.so.1.0", 0)
 ADAM = Frame("_multi_tensor_adamw", f"{SITE}/torch/optim/adamw.py", 600)
 
 
-def held(*holders: int, syscall: str | None = None, file: str | None = None) -> dict[int, Process]:
+def held(
+    *holders: int, syscall: str | None = None, file: str | None = None, busy: float | None = None
+) -> dict[int, Process]:
     here = Source("node.json", "ranks")
     return {
         rank: Process(
@@ -200,6 +202,7 @@ def held(*holders: int, syscall: str | None = None, file: str | None = None) -> 
             python_answers=rank not in holders,
             syscall=syscall if rank in holders else None,
             syscall_file=file if rank in holders else None,
+            gpu_busy_percent=busy,
             source=here,
         )
         for rank in range(3)
@@ -241,6 +244,13 @@ def test_python_code_that_holds_the_gil_is_frozen() -> None:
 def test_the_kernels_word_tells_where_no_native_frame_does(syscall: str | None, file: str | None, kind: str) -> None:
     """A file that does not open is the rank's own affair, the driver's device the GPU's; otherwise it is not known."""
     found = absent(processes=held(0, 1, 2, syscall=syscall, file=file))
+    assert (found.kind, [c.rank for c in found.culprits]) == (kind, [2])
+
+
+@pytest.mark.parametrize(("busy", "kind"), [(0.0, "frozen"), (100.0, "absent")])
+def test_a_gpu_that_runs_nothing_keeps_nobody(busy: float, kind: str) -> None:
+    """Who holds its GIL while no kernel runs on its GPU does not wait for it; a busy GPU says nothing by itself."""
+    found = absent(processes=held(0, 1, 2, busy=busy))
     assert (found.kind, [c.rank for c in found.culprits]) == (kind, [2])
 
 

@@ -399,7 +399,8 @@ class Process:
     `alive_at_end` is True where the source says the process was still there when the evidence was taken.
     `python_answers` is False where the process lives but no Python thread could be made to answer (the GIL is held).
     `syscall` is the call of the kernel that its main thread is in, "running" where it is in none; `syscall_file` what
-    that call is about, where it is about a file.
+    that call is about, where it is about a file. `gpu_busy_percent` is how much of the last moments a kernel of anybody
+    ran on its GPU.
     `waits_in` is the call of torch.distributed, a store or a work in which it stood still for `stood_s` seconds, over
     several looks; empty where it stood outside all of them. `asked` is False where nobody could ask it anything: no
     companion runs in it. `moved` is whether it got anywhere between two looks.
@@ -422,6 +423,8 @@ class Process:
     stood_s: float | None = None
     asked: bool | None = None
     moved: bool | None = None
+    gpu_busy_percent: float | None = None
+    gpu_power_w: float | None = None
     source: Source | None = None
 
 

@@ -91,7 +91,8 @@ class Stacks:
             return f"{syscall} of the NVIDIA driver"
         # A launch that waits for room in the queue spins; what sleeps outside PyTorch waits for something else.
         asleep = stack is not None and stack.active is False and not _path(stack.frames[0]).count("torch/")
-        return "" if asleep or syscall in _NOT_THE_GPU or not self._on_gpu else None
+        idle = process is not None and process.gpu_busy_percent == 0.0  # there is no kernel that it could wait for
+        return "" if asleep or idle or syscall in _NOT_THE_GPU or not self._on_gpu else None
 
     @cached_property
     def _on_gpu(self) -> bool:

@@ -241,6 +241,9 @@ class Liveness:
         if stack is not None:
             native = tuple(f"{frame.name}  {frame.filename}" for frame in stack.native[:2])
             found.append(Finding(f"rank {rank} holds it here", (stack.source,), (*native, *shown(stack.frames, 4))))
+        if process.gpu_busy_percent is not None:
+            text = f"rank {rank}'s GPU is busy for {process.gpu_busy_percent:g} % of the time"
+            found.append(Finding(f"{text}, at {process.gpu_power_w or 0.0:g} W", _source(process)))
         if call:
             return Life(Is.ALIVE, How.IN_CUDA, True, tuple(found), process=process, call=call)
         if call is None and len(self._holding) > 1:

@@ -64,12 +64,14 @@ class Capture:
     _begun_at: float = field(default_factory=time.time)
     _settings: dict[str, str] = field(default_factory=dict)
     _rows: dict[int, dict[str, Any]] = field(default_factory=dict)
+    _usage: dict[str, dict[str, float | None]] = field(default_factory=dict)
     _complete: bool = False
 
     def goes_on(self, before: Capture) -> None:
         """This is another capture of the same hang: what the first one saw of a process stays."""
         self.reason, self.detail, self.captured_at = before.reason, before.detail, before.captured_at
         self._begun_at, self._settings, self._rows = before._begun_at, before._settings, before._rows
+        self._usage = before._usage
 
     def take(self) -> None:
         """Everything, in at most DEADLINE_S. A source that does not come back in time is a gap."""
@@ -203,6 +205,7 @@ class Capture:
     def _gpu(self) -> None:
         if not self.node.gpus:
             return
+        self._usage = self._usage or gpu.usage()
         text, why = gpu.report()
         if text is None:
             self.part.gap("GPU state", why)
@@ -298,7 +301,7 @@ class Capture:
 
         A hang that somebody ends hours later with a signal must not look like a rank that died of one.
         """
-        row = rank.row(gpu_used)
+        row = {**rank.row(gpu_used), **self._usage.get(gpu_used or "", {})}
         before = self._rows.get(rank.number)
         if before is None or (row["ended_at"] is None and not self._complete):
             self._rows[rank.number] = row

@@ -56,6 +56,28 @@ def users() -> dict[int, str]:
     return found
 
 
+def usage() -> dict[str, dict[str, float | None]]:
+    """PCI address to how busy the GPU is (percent of the last moments in which a kernel ran) and what it draws (watts).
+
+    A GPU that runs a kernel which never ends is as busy as one that spins in a collective; an idle one runs neither.
+    """
+    text, _ = _run(["--query-gpu=pci.bus_id,utilization.gpu,power.draw", "--format=csv,noheader,nounits"], INVENTORY_S)
+    found: dict[str, dict[str, float | None]] = {}
+    for line in (text or "").splitlines():
+        fields = [field.strip() for field in line.split(",")]
+        if len(fields) == 3:
+            found[pci(fields[0])] = {"gpu_busy_percent": _figure(fields[1]), "gpu_power_w": _figure(fields[2])}
+    return found
+
+
+def _figure(text: str) -> float | None:
+    """None for what nvidia-smi cannot say: [N/A], [Not Supported]."""
+    try:
+        return float(text)
+    except ValueError:
+        return None
+
+
 def by_order(gpus: list[dict[str, Any]], visible: str | None, local_rank: int | None) -> str | None:
     """The GPU that a rank most likely uses: the one at its local rank among those that it can see."""
     if local_rank is None or not gpus:
