@@ -295,6 +295,16 @@ def test_a_warning_that_names_an_adapter_leads_to_the_channel_over_it(tmp_path: 
     assert (found.link.sender.nic, found.link.channel) == ("mlx5_1:1", 0)
 
 
+def test_a_log_in_a_folder_of_such_a_name_is_a_log(tmp_path: Path) -> None:
+    """A path like that of an interface's statistics makes no counter of a log."""
+    place = tmp_path / "net" / "run" / "statistics"
+    place.mkdir(parents=True)
+    (place / "rank_0.log").write_text("[rank0]: Traceback (most recent call last):\n[rank0]: ValueError: x\n")
+    (place / "rx_errors").write_text("7\n")
+    job = hangscope.load([tmp_path])
+    assert [error.type for error in job.facts.errors] == ["ValueError"]
+
+
 @given(
     st.dictionaries(
         st.sampled_from(["name", "port", "state", "layer", "lid", "gid", "interface", "pci"]),

@@ -253,8 +253,7 @@ def _directory_host(parts: tuple[str, ...], hosts: Mapping[tuple[str, ...], str]
 def _read(item: Found, node: str | None, evidence: Evidence) -> None:
     """Recognise one file and put what it says into the evidence. Files that are nothing known are passed over."""
     copied = sysfs.place_of(item.parts) if item.size <= sysfs.MAX_BYTES else None
-    if copied is not None:
-        _read_sysfs(item, node, copied, evidence)
+    if copied is not None and _read_sysfs(item, node, copied, evidence):
         return
     if not item.size:
         _read_empty(item, node, evidence)
@@ -286,12 +285,17 @@ def _read(item: Found, node: str | None, evidence: Evidence) -> None:
 
 def _read_sysfs(
     item: Found, node: str | None, place: tuple[tuple[str, ...], tuple[str, ...]], evidence: Evidence
-) -> None:
-    tree = evidence.trees.setdefault(place[0], sysfs.Tree(node, place[0]))
+) -> bool:
+    """Whether the file is what its path says; a log may lie in a folder of such a name too."""
     try:
-        sysfs.add(tree, place[1], item.head(sysfs.MAX_BYTES))
+        raw = item.head(sysfs.MAX_BYTES)
     except OSError:
-        return  # some counters of a live tree cannot be read, and a copy of them has no bytes
+        return True  # some counters of a live tree cannot be read, and a copy of them has no bytes
+    tree = evidence.trees.get(place[0], sysfs.Tree(node, place[0]))
+    known = sysfs.add(tree, place[1], raw)
+    if known:
+        evidence.trees[place[0]] = tree
+    return known
 
 
 def _read_text(item: Found, node: str | None, head: bytes, evidence: Evidence) -> None:

@@ -48,16 +48,18 @@ def place_of(parts: tuple[str, ...]) -> tuple[tuple[str, ...], tuple[str, ...]] 
     return None
 
 
-def add(tree: Tree, below: tuple[str, ...], raw: bytes) -> None:
-    """Put one file's content where a sample of the recorder would have it."""
+def add(tree: Tree, below: tuple[str, ...], raw: bytes) -> bool:
+    """Put one file's content where a sample of the recorder would have it; False where it is no such content."""
     text = raw[:MAX_BYTES].decode("utf-8", "replace").strip()
     if below[0] == "net" or below[-2].endswith("counters"):
         port = below[3] if below[0] == "infiniband" else ""
-        if text.isdecimal() and len(text) <= 20 and len(tree.values) < MAX_VALUES and below[1] != "lo":
+        if not text.isdecimal() or len(text) > 20:
+            return below[0] == "infiniband"
+        if len(tree.values) < MAX_VALUES and below[1] != "lo":
             tree.values[f"{below[1]}/{port}/{below[-1]}"] = int(text)
-        return
+        return True
     if len(tree.ports) >= MAX_VALUES:
-        return
+        return True
     row = tree.ports.setdefault((below[1], below[3]), {"name": below[1], "port": below[3]})
     if below[4] == "gids" and text.strip("0:"):
         if not row.get("gid") or text.startswith(_IPV4):
@@ -68,6 +70,7 @@ def add(tree: Tree, below: tuple[str, ...], raw: bytes) -> None:
         row["layer"] = _LAYERS.get(text)
     elif below[4] == "lid" and len(text) <= 6:
         row["lid"] = _number(text)
+    return True
 
 
 def _number(text: str) -> int | None:
