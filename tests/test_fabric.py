@@ -295,6 +295,22 @@ def test_a_warning_that_names_an_adapter_leads_to_the_channel_over_it(tmp_path: 
     assert (found.link.sender.nic, found.link.channel) == ("mlx5_1:1", 0)
 
 
+def test_a_warning_of_the_receiving_end_names_the_connection_that_there_is(tmp_path: Path) -> None:
+    """The receiver's own write failed: NCCL made a connection from its peer alone, and that is the link."""
+    Fabric(moved={}, everyone_inside=True).write(tmp_path)
+    log = next(tmp_path.rglob("nccl.gpu-worker-7.1003.log"))
+    warning = (
+        "[2026-09-21T14:00:00.000] gpu-worker-7:1003:1003 [1] transport/net_ib/p2p.cc:666 NCCL WARN NET/IB: Got "
+        "completion from peer 10.0.0.6<41873> with status=IBV_WC_RETRY_EXC_ERR(12) opcode=IBV_WC_SEND(0) reqSize=0 "
+        "vendor_err=129 req_type=Recv hca mlx5_1\n"
+    )
+    log.write_text(log.read_text() + warning)
+    found = hangscope.diagnose(hangscope.load([tmp_path]))
+    assert found.link is not None
+    assert (found.link.sender.rank, found.link.receiver.rank) == (SENDER, RECEIVER)
+    assert (found.link.sender.nic, found.link.receiver.nic) == ("mlx5_1:1", "mlx5_1:1")
+
+
 def test_a_log_in_a_folder_of_such_a_name_is_a_log(tmp_path: Path) -> None:
     """A path like that of an interface's statistics makes no counter of a log."""
     place = tmp_path / "net" / "run" / "statistics"

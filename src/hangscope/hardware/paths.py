@@ -201,13 +201,20 @@ class Ports:
         paths = [self.path(Way(one, other)), self.path(Way(other, one))]
         return min(paths, key=lambda p: (self.bearing(p) is not Bearing.HERE, not (p.sending.nic and p.receiving.nic)))
 
-    def over(self, adapter: str | None, sender: int, receiver: int) -> Way:
-        """Of the connections from one rank to another the one over that adapter, where the log has it."""
-        for edge in self._edges.get((sender, receiver), []):
-            names = {part.partition(":")[0] for part in (edge.nic or "").split("+")}
-            if edge.side == "send" and adapter in names:
-                return Way(sender, receiver, edge.channel)
-        return Way(sender, receiver)
+    def over(self, adapter: str | None, rank: int, peer: int) -> Way:
+        """The connection of a rank with a peer over that adapter of the rank's, as the log has it.
+
+        Who warns of a connection may be its receiving end: where NCCL made only the one from the peer, it is that one.
+        """
+        for way, side in ((Way(rank, peer), "send"), (Way(peer, rank), "receive")):
+            logged = [edge for edge in self._edges.get(way[:2], []) if edge.nic]
+            own = [edge for edge in logged if edge.side == side]
+            fits = [e for e in own if adapter in {part.partition(":")[0] for part in (e.nic or "").split("+")}]
+            if fits:
+                return way._replace(channel=fits[0].channel)
+            if logged:
+                return way
+        return Way(rank, peer)
 
     def trouble(self, ranks: Iterable[int]) -> Trouble | None:
         """The one port whose counters stand out, or both of one connection, among those that these ranks use."""

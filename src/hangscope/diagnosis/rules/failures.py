@@ -13,7 +13,6 @@ from hangscope.diagnosis.accusation import Accusation, Accused, Basis, Doubt, do
 from hangscope.diagnosis.answer import Says
 from hangscope.diagnosis.case import Case
 from hangscope.diagnosis.evidence import quoted
-from hangscope.hardware.rings import Way
 from hangscope.model import Failure
 from hangscope.words import first_line, numbered, short
 
@@ -80,7 +79,7 @@ def failure_line(case: Case) -> Iterator[Accusation]:
     alike = [f for f in lines if _KIND_OF.get(f.kind) == kind] or [first]
     ranks, link = sorted({f.rank for f in alike if f.rank is not None}), None
     if kind == "network" and first.rank is not None and first.peer_rank is not None:
-        link = links.make(case, Way(first.rank, first.peer_rank), first.text)
+        link = links.make(case, case.ports.over(None, first.rank, first.peer_rank), first.text)
         ranks = sorted({first.rank, first.peer_rank})
     elif kind in ("network", "unknown") or len(ranks) * 2 > max(len(case.job.ranks), 2):
         ranks = []
