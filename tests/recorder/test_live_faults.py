@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+import hangscope
+
 from .conftest import Started, Starter, free_port, node_file, rank_row
 
 pytest.importorskip("torch")
@@ -144,4 +146,24 @@ def test_ranks_that_never_find_each_other_are_captured(start: Starter, tmp_path:
     started.until(lambda: (tmp_path / "i" / "nodes" / "n" / "stacks" / "rank_0.2.txt").exists(), 40, "capture")
     assert re.search(r"hangscope: rank 0: init_process_group unfinished for [4-9]\.\d s; saving", started.err)
     assert "in init_process_group" in (tmp_path / "i" / "nodes" / "n" / "stacks" / "rank_0.1.txt").read_text()
+    start.end()
+
+
+def test_counters_of_a_replayed_tree_are_sampled_at_the_start_and_at_the_stall(start: Starter, tmp_path: Path) -> None:
+    """With HANGSCOPE_SYSFS the counters come from that tree, and what rose in between is in the incident."""
+    port = tmp_path / "sys" / "class" / "infiniband" / "mlx5_3" / "ports" / "1"
+    (port / "counters").mkdir(parents=True)
+    (port / "state").write_text("4: ACTIVE\n")
+    (port / "counters" / "link_downed").write_text("4\n")
+    incident = tmp_path / "sleep"
+    job = (*TORCHRUN, "--nproc-per-node=2", TRAIN, "--fault", "sleep")
+    options = ("--stall-after", str(THRESHOLD_S), "--job", "j1")
+    started = start.run(incident, *job, options=options, HANGSCOPE_SYSFS=str(tmp_path / "sys"))
+    started.until(lambda: any(incident.glob("nodes/*/counters/start.json")), 30, "first sample")
+    (port / "counters" / "link_downed").write_text("6\n")
+    (port / "state").write_text("1: DOWN\n")
+    Hang(started, incident)
+    job_read = hangscope.load([incident])
+    assert [(str(p), p.state, p.sampled) for p in job_read.facts.ports] == [("mlx5_3:1", "DOWN", True)]
+    assert [(change.counter, change.rise) for change in job_read.facts.counters] == [("link_downed", 2)]
     start.end()
