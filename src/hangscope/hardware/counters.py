@@ -25,11 +25,15 @@ class Limit(NamedTuple):
 
 
 class Counter(NamedTuple):
-    """`fault` where it counts what a link in order does not have; else load, or something else's doing."""
+    """`fault` where it counts what a link in order does not have; else load, or something else's doing.
+
+    `few` is how many of them a link in order may have all the same: single bit errors come and go.
+    """
 
     fault: bool
     meaning: str
     limit: Limit | None = None
+    few: int = 0
 
 
 ANY = Limit(0)
@@ -41,18 +45,19 @@ COUNTERS = {
     "req_transport_retries_exceeded": Counter(FAULT, "a connection was given up, unacknowledged after all retries"),
     "local_link_integrity_errors": Counter(FAULT, "errors on the link beyond what it may have", ANY),
     "excessive_buffer_overrun_errors": Counter(FAULT, "the port's buffer overran", ANY),
-    "link_error_recovery": Counter(FAULT, "the link was trained anew", Limit(5, 60.0)),
-    "symbol_error": Counter(FAULT, "errors on a physical lane", Limit(120, 3600.0)),
-    "port_rcv_errors": Counter(FAULT, "packets arrived damaged", Limit(10, 1.0)),
-    "local_ack_timeout_err": Counter(FAULT, "no acknowledgement in time, sent again", Limit(1, 1.0)),
-    "rx_icrc_encapsulated": Counter(FAULT, "RoCE packets arrived damaged"),
-    "carrier_changes": Counter(FAULT, "the interface's carrier came or went", Limit(2)),
-    "rx_crc_errors": Counter(FAULT, "frames arrived damaged"),
-    "tx_carrier_errors": Counter(FAULT, "frames were lost with the carrier"),
-    "rx_errors": Counter(FAULT, "frames arrived damaged"),
-    "tx_errors": Counter(FAULT, "frames could not be sent"),
-    "roce_adp_retrans": Counter(FAULT, "RoCE sent again"),
-    "roce_adp_retrans_to": Counter(FAULT, "RoCE sent again after a timeout"),
+    "link_error_recovery": Counter(FAULT, "the link was trained anew", Limit(5, 60.0), 5),
+    "symbol_error": Counter(FAULT, "errors on a physical lane", Limit(120, 3600.0), 120),
+    "port_rcv_errors": Counter(FAULT, "packets arrived damaged", Limit(10, 1.0), 10),
+    # A connection that is given up has been tried seven times (NCCL_IB_RETRY_CNT).
+    "local_ack_timeout_err": Counter(FAULT, "no acknowledgement in time, sent again", Limit(1, 1.0), 6),
+    "rx_icrc_encapsulated": Counter(FAULT, "RoCE packets arrived damaged", few=10),
+    "carrier_changes": Counter(FAULT, "the interface's carrier came or went", Limit(2), 2),
+    "rx_crc_errors": Counter(FAULT, "frames arrived damaged", few=10),
+    "tx_carrier_errors": Counter(FAULT, "frames were lost with the carrier", few=10),
+    "rx_errors": Counter(FAULT, "frames arrived damaged", few=10),
+    "tx_errors": Counter(FAULT, "frames could not be sent", few=10),
+    "roce_adp_retrans": Counter(FAULT, "RoCE sent again", few=100),
+    "roce_adp_retrans_to": Counter(FAULT, "RoCE sent again after a timeout", few=10),
     # Loss that may have happened anywhere between the ends, or be none.
     "port_rcv_remote_physical_errors": Counter(OTHER, "packets arrived that were damaged further up", None),
     "packet_seq_err": Counter(OTHER, "the peer missed packets, or got them in another order"),
@@ -77,6 +82,11 @@ _GRAVITY = {name: place for place, name in enumerate(COUNTERS)}
 def is_fault(change: CounterChange) -> bool:
     known = COUNTERS.get(change.counter)
     return known is not None and known.fault and change.rise > 0
+
+
+def is_much(change: CounterChange) -> bool:
+    """Whether it is more than a link in order may have."""
+    return is_fault(change) and change.rise > COUNTERS[change.counter].few
 
 
 def gravity(change: CounterChange) -> int:

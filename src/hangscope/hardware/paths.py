@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 
-from hangscope.hardware.counters import gravity, is_fault, over_limit, said, span
+from hangscope.hardware.counters import gravity, is_fault, is_much, over_limit, said, span
 from hangscope.hardware.rings import Way
 from hangscope.model import CounterChange, Edge, Job, KernelMessage, NetworkPort, Source
 
@@ -132,7 +132,7 @@ class Ports:
     def _stands_out(self, change: CounterChange) -> bool:
         """Above what half of all ports have. Of one port alone, only a published limit says that it is much."""
         usual = self._usual_rise(change.counter, change.port is None)
-        return over_limit(change) if usual is None else change.rise >= max(1, _TIMES * usual)
+        return is_much(change) and (over_limit(change) if usual is None else change.rise >= _TIMES * usual)
 
     def _usual_rise(self, counter: str, interface: bool) -> int | None:
         key = (counter, interface)
@@ -262,7 +262,7 @@ class Ports:
                 yield Said(f"{name} was {port.state} at the stall")
             if moved and any(map(is_fault, moved)):
                 what = ", ".join(said(change) for change in moved[:_SHOWN])
-                alike = "" if port in self.suspects else "; other ports have as many, so that none stands out"
+                alike = "" if port in self.suspects else "; that is little, or no more than elsewhere"
                 yield Said(f"{name}, {span(moved)}: {what}{alike}", _sources(moved))
             elif port.sampled and not _is_down(port):
                 load = "".join(f"; {said(change)}" for change in moved if gravity(change) < _KNOWN)
