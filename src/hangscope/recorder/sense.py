@@ -71,7 +71,7 @@ class Sense:
         pid, signature = rank.worker.pid, rank.progress.signature()
         before = self._signatures.get(pid)
         self._signatures[pid] = signature
-        if before != signature:
+        if before not in (None, signature):
             rank.standing.works = True
             return True
         wait = rank.standing.wait

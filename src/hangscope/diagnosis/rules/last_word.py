@@ -49,7 +49,8 @@ def progress_seen(case: Case) -> Iterator[Accusation]:
     operations, dumps = plural(len(job.ops), "recorded operation"), plural(len(job.dumps), "rank")
     text = f"no rank waits for another in {operations} of {dumps}"
     if not len(job.ops):
-        text = f"all {len(job.ranks)} processes exited with status 0"
+        left = all(process.exit_status == 0 for process in job.processes.values())
+        text = f"all {len(job.ranks)} processes exited with status 0" if left else case.hang.why
     timed = bool(np.any(np.isfinite(job.ops.columns["duration_ms"].astype(float))))
     doubts = {*case.doubts_of_running, *(() if timed else [Doubt.NOT_TIMED])}
     findings = [Finding(text), *([Finding(case.hang.why)] if case.waits.all else [])]
@@ -66,8 +67,8 @@ def _runs(case: Case) -> Answer:
         return yes()
     done = set(np.unique(job.ops.column("rank")[job.ops.column("state") == State.COMPLETED]).tolist())
     recorded = {r for r, mine in case.progress.of.items() if mine.own_record}
-    still = {r for r, process in job.processes.items() if process.moved is False}
-    unseen = set(job.ranks) - ended - ((done & recorded) - still)
+    moved = {r: process.moved for r, process in job.processes.items() if process.moved is not None}
+    unseen = {r for r in set(job.ranks) - ended if not moved.get(r, r in done & recorded)}
     if not unseen and job.ranks:
         return yes()
     return not_known(f"no progress is recorded of {ranks_text(unseen) if unseen else 'any rank'}")
