@@ -1,0 +1,148 @@
+"""Small training jobs as people write them: DDP, FSDP2, DTensor, Accelerate, Lightning, Ray Train; healthy or hung.
+
+`frameworks.py KIND [--hang] [--rank R] [--steps N] [--spawn N]`: with --hang, rank R waits in `read_batch` for ever.
+"""
+
+import argparse
+import os
+import time
+
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+from torch import nn
+
+
+def read_batch(given, rank, step):
+    """A loader: with --hang, one rank's storage does not answer any more."""
+    if given.hang and rank == given.rank and step == given.at:
+        os.write(1, f"fault at {time.time():.3f}\n".encode())
+        time.sleep(1000)
+    time.sleep(given.pause)
+    return torch.randn(8, 16), torch.randn(8, 16)
+
+
+def network():
+    return nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 16))
+
+
+def steps(given, model):
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for step in range(given.steps):
+        x, y = read_batch(given, dist.get_rank(), step)
+        optimizer.zero_grad()
+        nn.functional.mse_loss(model(x), y).backward()
+        optimizer.step()
+    dist.destroy_process_group()
+
+
+def ddp(given):
+    dist.init_process_group("gloo")
+    steps(given, nn.parallel.DistributedDataParallel(network()))
+
+
+def fsdp2(given):
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    dist.init_process_group("gloo")
+    model, mesh = network(), init_device_mesh("cpu", (dist.get_world_size(),))
+    for layer in model:
+        if isinstance(layer, nn.Linear):
+            fully_shard(layer, mesh=mesh)
+    steps(given, fully_shard(model, mesh=mesh))
+
+
+def dtensor(given):
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+
+    dist.init_process_group("gloo")
+    mesh = init_device_mesh("cpu", (dist.get_world_size(),), mesh_dim_names=("tp",))
+    steps(given, parallelize_module(network(), mesh, {"0": ColwiseParallel(), "2": RowwiseParallel()}))
+
+
+def accelerate(given):
+    from accelerate import Accelerator
+
+    accelerator = Accelerator(cpu=True)
+    model, optimizer = network(), None
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    model, optimizer = accelerator.prepare(model, optimizer)
+    for step in range(given.steps):
+        x, y = read_batch(given, accelerator.process_index, step)
+        optimizer.zero_grad()
+        accelerator.backward(nn.functional.mse_loss(model(x), y))
+        optimizer.step()
+    accelerator.end_training()
+
+
+def lightning(given):
+    import lightning as pl
+
+    class Module(pl.LightningModule):
+        def __init__(self):
+            super().__init__()
+            self.model = network()
+
+        def training_step(self, batch, index):
+            x, y = read_batch(given, self.global_rank, index)
+            return nn.functional.mse_loss(self.model(x), y)
+
+        def configure_optimizers(self):
+            return torch.optim.SGD(self.parameters(), lr=0.01)
+
+    data = torch.utils.data.DataLoader(torch.zeros(given.steps * int(os.environ["WORLD_SIZE"])), batch_size=1)
+    pl.Trainer(
+        accelerator="cpu",
+        devices=int(os.environ["WORLD_SIZE"]),
+        strategy="ddp",
+        max_epochs=1,
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+    ).fit(Module(), data)
+
+
+def ray(given):
+    import ray
+    from ray.train import ScalingConfig
+    from ray.train.torch import TorchConfig, TorchTrainer, prepare_model
+
+    def loop():
+        model = prepare_model(network())
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        for step in range(given.steps):
+            x, y = read_batch(given, dist.get_rank(), step)
+            optimizer.zero_grad()
+            nn.functional.mse_loss(model(x), y).backward()
+            optimizer.step()
+
+    ray.init(num_cpus=4, include_dashboard=False, log_to_driver=True)
+    TorchTrainer(
+        loop, scaling_config=ScalingConfig(num_workers=3, use_gpu=False), torch_config=TorchConfig(backend="gloo")
+    ).fit()
+
+
+def spawned(index, given):
+    os.environ.update(RANK=str(index), WORLD_SIZE=str(given.spawn), MASTER_ADDR="127.0.0.1", MASTER_PORT=given.port)
+    KINDS[given.kind](given)
+
+
+KINDS = {each.__name__: each for each in (ddp, fsdp2, dtensor, accelerate, lightning, ray)}
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser()
+    parser.add_argument("kind", choices=KINDS)
+    parser.add_argument("--hang", action="store_true")
+    parser.add_argument("--rank", type=int, default=2)
+    parser.add_argument("--at", type=int, default=15)
+    parser.add_argument("--steps", type=int, default=60)
+    parser.add_argument("--pause", type=float, default=0.1)
+    parser.add_argument("--spawn", type=int, default=0)
+    parser.add_argument("--port", default="29511")
+    given = parser.parse_args()
+    if given.spawn:
+        mp.spawn(spawned, (given,), nprocs=given.spawn)
+    else:
+        KINDS[given.kind](given)

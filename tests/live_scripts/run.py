@@ -1,0 +1,154 @@
+"""Start the jobs of this folder under `hangscope run`, healthy and hung, and say what the verdicts were worth.
+
+    python tests/live_scripts/run.py [NAME…] [--together N] [--keep DIR]
+
+Prints one line a job as a table for docs/live.md: what was injected, what was said, and how long after the fault.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).parent
+SOURCE = HERE.parents[1] / "src"
+PYTHON = sys.executable
+STUCK, FRAMEWORKS = str(HERE / "stuck.py"), str(HERE / "frameworks.py")
+TORCHRUN = (PYTHON, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=3")
+THRESHOLD_S = 6.0
+LONGEST_S = 150.0
+
+
+@dataclass(frozen=True)
+class Row:
+    """One job and what is true of it: kind and ranks of its fault, or a healthy run."""
+
+    name: str
+    words: tuple[str, ...]
+    kind: str = "none"
+    ranks: tuple[int, ...] = ()
+    second: bool = False
+    """The hang is in the second attempt."""
+
+
+def _rows(folder: Path) -> list[Row]:
+    wrapper, isolated = folder / "wrapper.sh", folder / "isolated.sh"
+    wrapper.write_text(f'#!/bin/sh\nPYTHONPATH=/nowhere exec {PYTHON} {STUCK} "$@"\n')
+    isolated.write_text(f'#!/bin/sh\nexec {PYTHON} -I {STUCK} "$@"\n')
+    for script in (wrapper, isolated):
+        script.chmod(0o755)
+    absent = {"kind": "absent", "ranks": (2,)}
+    hung = [
+        Row(f"{kind}, torchrun", (*TORCHRUN, FRAMEWORKS, kind, "--hang"), **absent)
+        for kind in ("ddp", "fsdp2", "dtensor", "accelerate", "lightning")
+    ]
+    healthy = [
+        Row(f"{kind}, torchrun, healthy", (*TORCHRUN, FRAMEWORKS, kind)) for kind in ("ddp", "fsdp2", "accelerate")
+    ]
+    stuck = [
+        Row(f"{name}, torchrun", (*TORCHRUN, STUCK, name), **absent)
+        for name in ("store", "groups", "mesh", "ring", "ring_reduce", "pipeline", "collective")
+    ]
+    killed = [
+        Row("timeout of 5 s, torchrun", (*TORCHRUN, STUCK, "collective", "--timeout", "5"), **absent),
+        Row("monitored_barrier, torchrun", (*TORCHRUN, STUCK, "monitored", "--timeout", "5"), **absent),
+        Row("raises, torchrun", (*TORCHRUN, STUCK, "raises"), kind="dead", ranks=(2,)),
+        Row("wrong shape, torchrun", (*TORCHRUN, STUCK, "wrong_shape"), kind="mismatch", ranks=(2,)),
+        Row("other branch, torchrun", (*TORCHRUN, STUCK, "nan_branch"), kind="mismatch", ranks=(2,)),
+    ]
+    ways = [
+        Row("ddp, mp.spawn", (PYTHON, FRAMEWORKS, "ddp", "--hang", "--spawn", "3", "--port", _port()), **absent),
+        Row("ring, fork", (PYTHON, STUCK, "ring", "--fork", "3", "--port", _port()), **absent),
+        Row("store, PYTHONPATH set by a wrapper", (*TORCHRUN, "--no-python", str(wrapper), "store"), **absent),
+        Row("collective, python -I", (*TORCHRUN, "--no-python", str(isolated), "collective"), **absent),
+        Row("restart, then hang", (*TORCHRUN, "--max-restarts=1", STUCK, "restarted"), "absent", (0,), second=True),
+        Row("ray train", (PYTHON, FRAMEWORKS, "ray", "--hang"), **absent),
+        Row("jitter, torchrun, healthy", (*TORCHRUN, STUCK, "jitter", "--seconds", "20")),
+        Row("no collective for long, healthy", (*TORCHRUN, STUCK, "quiet", "--seconds", "30")),
+    ]
+    return [*hung, *healthy, *stuck, *killed, *ways]
+
+
+def _port() -> str:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return str(listener.getsockname()[1])
+
+
+def run(row: Row, folder: Path) -> tuple[bool, str]:
+    """Whether the answer was right, and the line of the table."""
+    place = folder / re.sub(r"\W+", "-", row.name)
+    incident = place.with_name(f"{place.name}.hang-2") if row.second else place
+    options = ["--dir", str(place), "--stall-after", str(THRESHOLD_S), "--keep"]
+    environ = {**os.environ, "PYTHONPATH": str(SOURCE), "OMP_NUM_THREADS": "1"}
+    environ["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"
+    out, err = folder / f"{place.name}.out", folder / f"{place.name}.err"
+    with out.open("wb") as stdout, err.open("wb") as stderr:
+        command = [PYTHON, "-m", "hangscope", "run", *options, "--", *row.words]
+        process = subprocess.Popen(command, stdout=stdout, stderr=stderr, env=environ, start_new_session=True)
+        until = time.monotonic() + LONGEST_S
+        while time.monotonic() < until and process.poll() is None and not (incident / "verdict.txt").exists():
+            time.sleep(0.2)
+        if process.poll() is None and row.ranks:
+            time.sleep(1.0)
+            process.send_signal(signal.SIGTERM)
+        try:
+            status = process.wait(60)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            status = process.wait()
+    return _judge(row, incident, out.read_text(errors="replace") + err.read_text(errors="replace"), status)
+
+
+def _judge(row: Row, incident: Path, text: str, status: int) -> tuple[bool, str]:
+    watched = re.search(r"hangscope: (watching \d+ of \d+ ranks)", text)
+    said = watched[1] if watched else "-"
+    if not row.ranks:
+        right = status == 0 and "saving what every rank" not in text
+        return right, f"| {row.name} | healthy | {said} | {'nothing' if right else 'an incident'} | - |"
+    try:
+        verdict: dict[str, Any] = json.loads((incident / "verdict.json").read_text())
+        noticed = json.loads((incident / "stall.json").read_text())["at"]
+    except (OSError, ValueError):
+        return False, f"| {row.name} | {row.kind} {list(row.ranks)} | {said} | nothing | - |"
+    ranks = tuple(culprit["rank"] for culprit in verdict["culprits"])
+    fault = re.findall(r"fault at ([\d.]+)", text)
+    after = f"{noticed - float(fault[-1]):.1f} s" if fault else "-"
+    right = (verdict["kind"], ranks) == (row.kind, row.ranks)
+    answer = f"{verdict['kind']} {list(ranks)}, {verdict['confidence']}"
+    return right, f"| {row.name} | {row.kind} {list(row.ranks)} | {said} | {answer} | {after} |"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("names", nargs="*")
+    parser.add_argument("--together", type=int, default=1)
+    parser.add_argument("--keep", type=Path)
+    given = parser.parse_args()
+    folder = given.keep or Path(tempfile.mkdtemp(prefix="live-"))
+    folder.mkdir(parents=True, exist_ok=True)
+    rows = [row for row in _rows(folder) if not given.names or any(name in row.name for name in given.names)]
+    print("| job | injected | stderr says | verdict | noticed after |\n|---|---|---|---|---|", flush=True)
+    right = 0
+    with ThreadPoolExecutor(given.together) as pool:
+        for good, line in pool.map(lambda row: run(row, folder), rows):
+            right += good
+            print(line if good else f"{line} **wrong**", flush=True)
+    print(f"\n{right} of {len(rows)} right; threshold {THRESHOLD_S:g} s")
+    return 0 if right == len(rows) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
