@@ -1,4 +1,4 @@
-"""Small training jobs as people write them: DDP, FSDP2, DTensor, Accelerate, Lightning, Ray Train; healthy or hung.
+"""Small training jobs as people write them: DDP, FSDP2, DTensor, Accelerate, Lightning, Ray; healthy or hung.
 
 `frameworks.py KIND [--hang] [--rank R] [--steps N] [--spawn N]`: with --hang, rank R waits in `read_batch` for ever.
 """
@@ -23,7 +23,7 @@ def read_batch(given, rank, step):
 
 
 def network():
-    return nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 16))
+    return nn.Sequential(nn.Linear(16, 48), nn.ReLU(), nn.Linear(48, 16))
 
 
 def steps(given, model):
@@ -105,23 +105,26 @@ def lightning(given):
 
 
 def ray(given):
+    """As Ray Train does it: each worker trains in a thread of an actor, whose main thread is in Ray's own loop."""
+    import threading
+
     import ray
-    from ray.train import ScalingConfig
-    from ray.train.torch import TorchConfig, TorchTrainer, prepare_model
 
-    def loop():
-        model = prepare_model(network())
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-        for step in range(given.steps):
-            x, y = read_batch(given, dist.get_rank(), step)
-            optimizer.zero_grad()
-            nn.functional.mse_loss(model(x), y).backward()
-            optimizer.step()
+    @ray.remote(num_cpus=0)
+    class Worker:
+        def start(self, environ):
+            os.environ.update(environ)
+            self.thread = threading.Thread(target=ddp, args=(given,))
+            self.thread.start()
 
-    ray.init(num_cpus=4, include_dashboard=False, log_to_driver=True)
-    TorchTrainer(
-        loop, scaling_config=ScalingConfig(num_workers=3, use_gpu=False), torch_config=TorchConfig(backend="gloo")
-    ).fit()
+        def finish(self):
+            self.thread.join()
+
+    ray.init("local", num_cpus=1, include_dashboard=False)
+    workers = [Worker.remote() for _ in range(3)]
+    common = {"WORLD_SIZE": "3", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": given.port}
+    ray.get([worker.start.remote({**common, "RANK": str(rank)}) for rank, worker in enumerate(workers)])
+    ray.get([worker.finish.remote() for worker in workers])
 
 
 def spawned(index, given):

@@ -11,6 +11,7 @@ import argparse
 import json
 import os
 import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -74,7 +75,7 @@ def _rows(folder: Path) -> list[Row]:
         Row("store, PYTHONPATH set by a wrapper", (*TORCHRUN, "--no-python", str(wrapper), "store"), **absent),
         Row("collective, python -I", (*TORCHRUN, "--no-python", str(isolated), "collective"), **absent),
         Row("restart, then hang", (*TORCHRUN, "--max-restarts=1", STUCK, "restarted"), "absent", (0,), second=True),
-        Row("ray train", (PYTHON, FRAMEWORKS, "ray", "--hang"), **absent),
+        Row("ddp in threads of Ray actors", (PYTHON, FRAMEWORKS, "ray", "--hang", "--port", _port()), **absent),
         Row("jitter, torchrun, healthy", (*TORCHRUN, STUCK, "jitter", "--seconds", "20")),
         Row("no collective for long, healthy", (*TORCHRUN, STUCK, "quiet", "--seconds", "30")),
     ]
@@ -91,6 +92,8 @@ def run(row: Row, folder: Path) -> tuple[bool, str]:
     """Whether the answer was right, and the line of the table."""
     place = folder / re.sub(r"\W+", "-", row.name)
     incident = place.with_name(f"{place.name}.hang-2") if row.second else place
+    for left in folder.glob(f"{place.name}*"):  # of an earlier try: `run` would leave it alone and go elsewhere
+        shutil.rmtree(left, ignore_errors=True)
     options = ["--dir", str(place), "--stall-after", str(THRESHOLD_S), "--keep"]
     environ = {**os.environ, "PYTHONPATH": str(SOURCE), "OMP_NUM_THREADS": "1"}
     environ["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"
