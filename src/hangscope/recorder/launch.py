@@ -92,6 +92,8 @@ class Command:
         self.problem = ""
         both = _same_terminal(1, 2)
         self._streams = [_Stream(1)] if both else [_Stream(1), _Stream(2)]
+        # Its other end is ours alone: whoever holds this one sees that we are gone.
+        self._alive, self._open = os.pipe()
         self._relay = self._start_relay()
         self._foreground = _foreground()
         try:
@@ -125,8 +127,10 @@ class Command:
             "streams": [[stream.source, stream.target] for stream in self._streams],
             "directory": str(self._logs),
             "rest": self._rest,
+            "run": self._alive,
         }
-        keep = [theirs.fileno(), *(end for stream in self._streams for end in (stream.source, stream.target))]
+        ends = [end for stream in self._streams for end in (stream.source, stream.target)]
+        keep = [theirs.fileno(), self._alive, *ends]
         script = str(Path(__file__).with_name("relay.py"))
         relay = subprocess.Popen(
             [sys.executable, "-I", "-S", script, json.dumps(settings)],

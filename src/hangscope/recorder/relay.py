@@ -5,6 +5,10 @@ outlives `hangscope run`: if that is killed, the job goes on writing as before, 
 nobody reads that any more, the output is still drained, so the job is never stopped by a broken pipe. The copy is
 written by a thread of its own behind a bounded queue: a file system that hangs or is full costs the copy, not the job.
 
+A relay has a standby, the same script, which holds the reading ends and does nothing. `run` replaces a relay that was
+killed; where `run` is gone too, the standby takes over and starts another. So no one kill, and no two, leave the job
+with a pipe that nobody reads.
+
 Run as a script, with hangscope's own interpreter: `relay.py SETTINGS`, where SETTINGS is a JSON object.
 """
 
@@ -22,6 +26,7 @@ import select
 import signal
 import socket
 import struct
+import subprocess
 import sys
 import termios
 import threading
@@ -37,6 +42,7 @@ MOVE = -1
 """In place of a stream's number in the queue: what stands beside it is where the logs go from now on."""
 LINE_BYTES = 64 << 10
 HALF_LINE_S = 0.5
+MOST_STANDBYS = 10_000
 
 _RANK = re.compile(rb"\[rank(\d{1,7})\]:")
 ALARMS = (
@@ -138,9 +144,12 @@ def _lines(data: bytes) -> list[bytes]:
 
 
 class Relay:
-    def __init__(self, settings: dict[str, object]) -> None:
-        self.control = socket.socket(fileno=int(str(settings["control"])))
-        self.streams = [(int(r), int(w)) for r, w in settings["streams"]]  # type: ignore[attr-defined]
+    def __init__(self, settings: dict[str, Any]) -> None:
+        self.settings = settings
+        control = settings.get("control")
+        self.control = socket.socket(fileno=int(control)) if control is not None else None
+        self.over = threading.Event()
+        self.streams = [(int(r), int(w)) for r, w in settings["streams"]]
         self.log = Log(Path(str(settings["directory"])), str(settings["rest"]))
         self.queue: queue.SimpleQueue[tuple[int, bytes] | None] = queue.SimpleQueue()
         self.waiting = 0
@@ -154,11 +163,41 @@ class Relay:
         for thread in (*pumps, writer):
             thread.start()
         threading.Thread(target=self.listen, daemon=True).start()
+        threading.Thread(target=self.mind_standby, daemon=True).start()
         for thread in pumps:
             thread.join()
+        self.over.set()
         self.queue.put(None)
         writer.join(timeout=5)
         self.tell("end", self.problem())
+
+    def mind_standby(self) -> None:
+        """Have a standby at all times, until all is read. Ours ends without a word when we do not need it any more."""
+        for _ in range(MOST_STANDBYS):
+            ours, theirs = socket.socketpair()
+            settings = {**self.settings, "control": None, "relay": theirs.fileno()}
+            keep = [theirs.fileno(), *(end for pair in self.streams for end in pair)]
+            if settings.get("run") is not None:
+                keep.append(int(settings["run"]))
+            try:
+                standby = subprocess.Popen(
+                    [sys.executable, "-I", "-S", __file__, json.dumps(settings)],
+                    stdin=subprocess.DEVNULL,
+                    pass_fds=keep,
+                    start_new_session=True,
+                )
+            except OSError:
+                return  # no process to be had: we go on alone
+            finally:
+                theirs.close()
+            with ours:
+                while not self.over.is_set() and not select.select([ours], [], [], 0.5)[0]:
+                    pass
+                if self.over.is_set():
+                    with contextlib.suppress(OSError):
+                        ours.send(b"over")
+                    return
+            standby.wait()
 
     def pump(self, index: int) -> None:
         """Pass on what one stream brings, until every process that could write to it is gone."""
@@ -204,6 +243,8 @@ class Relay:
 
     def listen(self) -> None:
         """`run` says when the command has ended; the answer comes once all that it wrote has gone out."""
+        if self.control is None:
+            return
         with contextlib.suppress(OSError):
             while message := self.control.recv(8192):
                 if message.startswith(b"logs:"):
@@ -225,7 +266,8 @@ class Relay:
 
     def tell(self, kind: str, text: str = "") -> None:
         with contextlib.suppress(OSError):  # hangscope is gone: nobody to tell
-            self.control.send(json.dumps([kind, text]).encode())
+            if self.control is not None:
+                self.control.send(json.dumps([kind, text]).encode())
 
 
 def _write_all(target: int, data: bytes) -> bool:
@@ -251,7 +293,24 @@ def _unread(source: int) -> int:
 def main(argument: str) -> None:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGPIPE, signal.SIGTTOU):
         signal.signal(number, signal.SIG_IGN)
-    Relay(json.loads(argument)).run()
+    settings = json.loads(argument)
+    if settings.get("relay") is None or needed(settings):
+        Relay(settings).run()
+
+
+def needed(settings: dict[str, Any]) -> bool:
+    """As a standby: wait for the relay's end, and say whether the job's output is ours to carry then.
+
+    It is not where the relay had read everything, nor where `run` lives, which has started another already.
+    """
+    with socket.socket(fileno=int(settings["relay"])) as relay:
+        try:
+            if relay.recv(16):
+                return False
+        except OSError:
+            pass
+    run = settings.get("run")
+    return run is None or bool(select.select([int(run)], [], [], 0)[0])
 
 
 if __name__ == "__main__":
