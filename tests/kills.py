@@ -6,7 +6,7 @@
 
 Each run is a real job under torchrun with two ranks, which prints at every step and writes a hash of its weights at the
 end. While it trains: SIGKILL of `run` (and with it the agent), of the relay, of its standby; the companion's socket
-gets half a question, garbage, a crowd that hangs up, or is taken away. The result must be the same as without hangscope.
+gets half a question, garbage, a crowd that hangs up, or is taken away. The result must be the one without hangscope.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from .conftest import SOURCE, Starter, hear_signals, node_file, processes_with, rank_row
+from .conftest import SOURCE, Started, Starter, hear_signals, node_file, processes_with, rank_row
 
 
 def python(code: str) -> tuple[str, ...]:
@@ -154,10 +154,31 @@ def test_the_command_goes_on_when_the_relay_is_killed(start: Starter, tmp_path: 
     """The process that carries the output is replaced by another; what it held just then is all that can be lost."""
     started = start.run(tmp_path / "i", *python(WRITER), str(tmp_path / "end"))
     started.until(lambda: "line 3" in started.out, 10, "output")
-    [relay] = [pid for pid in started.processes() if b"relay.py" in Path(f"/proc/{pid}/cmdline").read_bytes()]
-    os.kill(relay, signal.SIGKILL)
+    os.kill(relay_of(started), signal.SIGKILL)
     assert started.wait(20) == 0
     assert (tmp_path / "end").exists()
+    lines = started.out.splitlines()
+    assert lines[-1] == "line 39"
+    assert len(lines) >= 38
+
+
+def relay_of(started: Started) -> int:
+    """The relay; its standbys have the same script, and are told that they are."""
+    words = {pid: Path(f"/proc/{pid}/cmdline").read_bytes() for pid in started.processes()}
+    [relay] = [pid for pid, each in words.items() if b"relay.py" in each and b'"standby"' not in each]
+    return relay
+
+
+def test_the_command_goes_on_when_hangscope_and_then_the_relay_are_killed(start: Starter, tmp_path: Path) -> None:
+    """Nobody is left to start another: the standby takes over, and the output arrives to its end."""
+    started = start.run(tmp_path / "i", *python(WRITER), str(tmp_path / "end"))
+    started.until(lambda: "line 3" in started.out, 10, "output")
+    relay = relay_of(started)
+    started.process.kill()
+    started.process.wait()
+    os.kill(relay, signal.SIGKILL)
+    started.until((tmp_path / "end").exists, 15, "end of the command")
+    started.until(lambda: not started.processes(), 5, "end of all processes")
     lines = started.out.splitlines()
     assert lines[-1] == "line 39"
     assert len(lines) >= 38

@@ -94,6 +94,7 @@ class Command:
         self._streams = [_Stream(1)] if both else [_Stream(1), _Stream(2)]
         # Its other end is ours alone: whoever holds this one sees that we are gone.
         self._alive, self._open = os.pipe()
+        self._line = os.memfd_create("relays")
         self._relay = self._start_relay()
         self._foreground = _foreground()
         try:
@@ -128,9 +129,10 @@ class Command:
             "directory": str(self._logs),
             "rest": self._rest,
             "run": self._alive,
+            "line": self._line,
         }
         ends = [end for stream in self._streams for end in (stream.source, stream.target)]
-        keep = [theirs.fileno(), self._alive, *ends]
+        keep = [theirs.fileno(), self._alive, self._line, *ends]
         script = str(Path(__file__).with_name("relay.py"))
         relay = subprocess.Popen(
             [sys.executable, "-I", "-S", script, json.dumps(settings)],

@@ -5,9 +5,9 @@ outlives `hangscope run`: if that is killed, the job goes on writing as before, 
 nobody reads that any more, the output is still drained, so the job is never stopped by a broken pipe. The copy is
 written by a thread of its own behind a bounded queue: a file system that hangs or is full costs the copy, not the job.
 
-A relay has a standby, the same script, which holds the reading ends and does nothing. `run` replaces a relay that was
-killed; where `run` is gone too, the standby takes over and starts another. So no one kill, and no two, leave the job
-with a pipe that nobody reads.
+A relay has two standbys, the same script, which hold the reading ends and wait for a lock that the relay has. When a
+relay is killed, `run` starts another; where `run` is gone too, the kernel gives the lock to a standby, which goes on
+and starts the missing one. So whoever is killed, and whoever next, the job has a pipe that somebody reads.
 
 Run as a script, with hangscope's own interpreter: `relay.py SETTINGS`, where SETTINGS is a JSON object.
 """
@@ -42,7 +42,10 @@ MOVE = -1
 """In place of a stream's number in the queue: what stands beside it is where the logs go from now on."""
 LINE_BYTES = 64 << 10
 HALF_LINE_S = 0.5
-MOST_STANDBYS = 10_000
+STANDBYS = 2
+SLOTS = 4
+PATIENCE_S = 1.0
+"""So long a standby that has got the lock leaves it to the relay that a living `run` is about to start."""
 
 _RANK = re.compile(rb"\[rank(\d{1,7})\]:")
 ALARMS = (
@@ -148,6 +151,7 @@ class Relay:
         self.settings = settings
         control = settings.get("control")
         self.control = socket.socket(fileno=int(control)) if control is not None else None
+        self.line = Line(int(settings["line"]))
         self.over = threading.Event()
         self.streams = [(int(r), int(w)) for r, w in settings["streams"]]
         self.log = Log(Path(str(settings["directory"])), str(settings["rest"]))
@@ -163,41 +167,37 @@ class Relay:
         for thread in (*pumps, writer):
             thread.start()
         threading.Thread(target=self.listen, daemon=True).start()
-        threading.Thread(target=self.mind_standby, daemon=True).start()
+        threading.Thread(target=self.mind_standbys, daemon=True).start()
         for thread in pumps:
             thread.join()
         self.over.set()
+        self.line.finish()
         self.queue.put(None)
         writer.join(timeout=5)
         self.tell("end", self.problem())
 
-    def mind_standby(self) -> None:
-        """Have a standby at all times, until all is read. Ours ends without a word when we do not need it any more."""
-        for _ in range(MOST_STANDBYS):
-            ours, theirs = socket.socketpair()
-            settings = {**self.settings, "control": None, "relay": theirs.fileno()}
-            keep = [theirs.fileno(), *(end for pair in self.streams for end in pair)]
-            if settings.get("run") is not None:
-                keep.append(int(settings["run"]))
-            try:
-                standby = subprocess.Popen(
-                    [sys.executable, "-I", "-S", __file__, json.dumps(settings)],
-                    stdin=subprocess.DEVNULL,
-                    pass_fds=keep,
-                    start_new_session=True,
-                )
-            except OSError:
-                return  # no process to be had: we go on alone
-            finally:
-                theirs.close()
-            with ours:
-                while not self.over.is_set() and not select.select([ours], [], [], 0.5)[0]:
-                    pass
-                if self.over.is_set():
-                    with contextlib.suppress(OSError):
-                        ours.send(b"over")
-                    return
-            standby.wait()
+    def mind_standbys(self) -> None:
+        """Have two standbys at all times. `Line` knows those that an earlier relay has started."""
+        own: list[subprocess.Popen[bytes]] = []
+        while not self.over.is_set():
+            own = [each for each in own if each.poll() is None]  # reaps those that ended
+            alive = self.line.alive()
+            if len(alive) < STANDBYS:
+                settings = {**self.settings, "control": None, "standby": True}
+                keep = [end for pair in self.streams for end in pair] + [settings["run"], settings["line"]]
+                try:
+                    started = subprocess.Popen(
+                        [sys.executable, "-I", "-S", __file__, json.dumps(settings)],
+                        stdin=subprocess.DEVNULL,
+                        pass_fds=keep,
+                        start_new_session=True,
+                    )
+                except OSError:
+                    return  # no process to be had: we go on alone
+                own.append(started)
+                self.line.note([*alive, started.pid])
+                continue
+            _await_end(alive, self.over)
 
     def pump(self, index: int) -> None:
         """Pass on what one stream brings, until every process that could write to it is gone."""
@@ -270,6 +270,64 @@ class Relay:
                 self.control.send(json.dumps([kind, text]).encode())
 
 
+class Line:
+    """A small file in memory that all relays of one run share: a lock, whether all is read, and who stands by.
+
+    The kernel takes the lock from a process that ends, however it ends. Only who has it writes the rest.
+    """
+
+    def __init__(self, handle: int) -> None:
+        self._handle = handle
+
+    def wait(self) -> None:
+        fcntl.lockf(self._handle, fcntl.LOCK_EX)
+
+    def leave(self) -> None:
+        fcntl.lockf(self._handle, fcntl.LOCK_UN)
+
+    def finish(self) -> None:
+        """Everything is read: whoever gets the lock now may go."""
+        os.pwrite(self._handle, b"\1", 0)
+
+    def finished(self) -> bool:
+        return os.pread(self._handle, 1, 0) == b"\1"
+
+    def note(self, pids: list[int]) -> None:
+        os.pwrite(self._handle, struct.pack(f"<B{SLOTS}i", 0, *pids[:SLOTS], *[0] * (SLOTS - len(pids[:SLOTS]))), 0)
+
+    def alive(self) -> list[int]:
+        """The standbys that were noted and live, without ourselves, who may have been one."""
+        raw = os.pread(self._handle, struct.calcsize(f"<B{SLOTS}i"), 0)
+        noted = struct.unpack(f"<B{SLOTS}i", raw)[1:] if len(raw) == struct.calcsize(f"<B{SLOTS}i") else ()
+        return [pid for pid in noted if pid > 0 and pid != os.getpid() and _alive(pid)]
+
+
+def _alive(pid: int) -> bool:
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as stream:
+            state = stream.read(4096).rpartition(b")")[2].split()[0]
+        with open(f"/proc/{pid}/cmdline", "rb") as stream:
+            return state not in (b"Z", b"X") and b"relay.py" in stream.read(65536)
+    except (OSError, IndexError):
+        return False
+
+
+def _await_end(pids: list[int], over: threading.Event) -> None:
+    """Until one of them ends, or all is read."""
+    handles: list[int] = []
+    try:
+        for pid in pids:
+            handles.append(os.pidfd_open(pid))
+    except (OSError, AttributeError):  # it has just ended, or Linux before 5.3
+        over.wait(0.1)
+    try:
+        while len(handles) == len(pids) and not over.is_set() and not select.select(handles, [], [], 0.5)[0]:
+            pass
+    finally:
+        for handle in handles:
+            os.close(handle)
+
+
 def _write_all(target: int, data: bytes) -> bool:
     view = memoryview(data)
     while view:
@@ -294,23 +352,17 @@ def main(argument: str) -> None:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGPIPE, signal.SIGTTOU):
         signal.signal(number, signal.SIG_IGN)
     settings = json.loads(argument)
-    if settings.get("relay") is None or needed(settings):
-        Relay(settings).run()
-
-
-def needed(settings: dict[str, Any]) -> bool:
-    """As a standby: wait for the relay's end, and say whether the job's output is ours to carry then.
-
-    It is not where the relay had read everything, nor where `run` lives, which has started another already.
-    """
-    with socket.socket(fileno=int(settings["relay"])) as relay:
-        try:
-            if relay.recv(16):
-                return False
-        except OSError:
-            pass
-    run = settings.get("run")
-    return run is None or bool(select.select([int(run)], [], [], 0)[0])
+    line = Line(int(settings["line"]))
+    while True:
+        line.wait()
+        if line.finished():
+            return
+        run_is_gone = bool(select.select([int(settings["run"])], [], [], 0)[0])
+        if run_is_gone or not settings.get("standby"):
+            break
+        line.leave()
+        time.sleep(PATIENCE_S)
+    Relay(settings).run()
 
 
 if __name__ == "__main__":
