@@ -32,6 +32,7 @@ BELOW: dict[str, set[str]] = {
     "recorder": {"incident", "errors", "__about__"},
     "demo": {"errors"},
     "reader": {"incident", "model", "errors"},
+    "cluster": {"reader", "incident", "model", "errors", "__about__"},
     "simulate": {"reader", "model", "errors", "__about__"},
     "diagnosis": {
         "reader",
@@ -53,6 +54,7 @@ BELOW: dict[str, set[str]] = {
         "report",
         "diagnosis",
         "simulate",
+        "cluster",
         "demo",
         "recorder",
         "reader",
@@ -82,6 +84,7 @@ THIRD_PARTY = {
 
 OPTIONAL = {
     "incident": {"fsspec"},  # object stores, an extra; imported where it is used
+    "cluster": {"ray", "fsspec"},  # many machines and object stores, extras; imported where they are used
     "recorder": {"torch"},  # the companion runs inside the job, where torch is already loaded
 }
 

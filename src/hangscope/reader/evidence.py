@@ -6,9 +6,9 @@ import hashlib
 import io
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from hangscope.errors import DamagedError
 from hangscope.incident.layout import MANIFEST
@@ -87,19 +87,69 @@ class Evidence:
         )
 
 
-def gather(paths: Sequence[str | Path], *, full: bool = False, progress: Progress | None = None) -> Evidence:
-    """Read everything that is known, of the newest attempt."""
+class Engine(Protocol):
+    """Finds and reads files elsewhere than in this process."""
+
+    def find(self, paths: Sequence[str | Path], gaps: list[Gap]) -> list[Found]:
+        """Every file under the paths, sorted."""
+
+    def read(
+        self, items: Sequence[tuple[Found, str | None]], known: int, full: bool, progress: Progress | None
+    ) -> Iterator[Evidence]:
+        """What each file says, in their order, for files with their nodes. `known`: dumps that there are beside."""
+
+
+def gather(
+    paths: Sequence[str | Path],
+    *,
+    full: bool = False,
+    progress: Progress | None = None,
+    engine: Engine | None = None,
+) -> Evidence:
+    """Read everything that is known, of the newest attempt; in this process, or by an engine."""
     evidence = Evidence()
-    found = _open_archives(files.find(paths, evidence.gaps), evidence)
+    find = files.find if engine is None else engine.find
+    found = _open_archives(find(paths, evidence.gaps), evidence)
     found = files.newest_attempt(found, evidence.gaps)
     found = _newest_incident(found, evidence)
     directories = _host_directories(found, evidence)
     evidence.hosts.update(directories.values())
-    for item in _with_content(found):
+    far = [item for item in found if engine is not None and _is_whole_file(item)]
+    for item in _with_content([item for item in found if engine is None or not _is_whole_file(item)]):
         _read(item, _directory_host(item.parts, directories), evidence)
+    if engine is not None:
+        placed = [(item, _directory_host(item.parts, directories)) for item in far]
+        for part in engine.read(placed, len(evidence.dumps), full, progress):
+            _add(evidence, part)
     _read_waiting(evidence, full, progress)
     evidence.snapshots.extend(tree.snapshot("/".join(parts)) for parts, tree in sorted(evidence.trees.items()))
     return evidence
+
+
+def _is_whole_file(item: Found) -> bool:
+    """Whether it is a file of its own that nobody has read yet."""
+    return item.archive is None and item.data is None
+
+
+def read_items(items: Sequence[tuple[Found, str | None]], keep: int | None, evidence: Evidence) -> None:
+    """What some files with their nodes say; of every dump `keep` entries at most."""
+    for item, node in items:
+        _read(item, node, evidence)
+    waiting, evidence.waiting = evidence.waiting, []
+    for item, node, form in waiting:
+        _add_dump(item, node, dump_of(Work(item, node, form, keep)), evidence)
+
+
+def _add(whole: Evidence, part: Evidence) -> None:
+    """Put what was read elsewhere to the rest."""
+    for field_of in fields(Evidence):
+        mine, new = getattr(whole, field_of.name), getattr(part, field_of.name)
+        if isinstance(mine, list):
+            mine.extend(new)
+        elif isinstance(mine, int):
+            setattr(whole, field_of.name, mine + new)
+        else:
+            mine.update(new)
 
 
 # ---- archives --------------------------------------------------------------------------------------------------------
@@ -355,7 +405,7 @@ def _read_box(item: Found, evidence: Evidence) -> None:
 def _read_dump(item: Found, node: str | None, form: str, evidence: Evidence) -> None:
     if item.size > LIMITS.input_bytes:
         _refuse(item, node, f"it has {item.size >> 20} MiB, more than any real dump", evidence)
-    elif item.path is not None and item.data is None:
+    elif _is_whole_file(item):
         evidence.waiting.append((item, node, form))
     else:
         _add_dump(item, node, dump_of(Work(item, node, form)), evidence)

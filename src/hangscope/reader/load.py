@@ -25,7 +25,7 @@ from hangscope.model import (
     WatchdogReport,
 )
 from hangscope.reader import blackbox, counters, dumps, facts, failure_facts, nccl_facts, nccl_logs, scopes
-from hangscope.reader.evidence import Evidence, Progress, gather
+from hangscope.reader.evidence import Engine, Evidence, Progress, gather
 from hangscope.reader.identity import Identity, host_in_path, identify, merge_nccl
 from hangscope.reader.processes import merge_processes
 from hangscope.reader.restarts import newest_failures, newest_processes, newest_reports
@@ -35,16 +35,24 @@ from hangscope.reader.values import short_name
 T = TypeVar("T")
 
 
-def load(paths: Sequence[str | Path] | str | Path, *, full: bool = False, progress: Progress | None = None) -> Job:
+def load(
+    paths: Sequence[str | Path] | str | Path,
+    *,
+    full: bool = False,
+    progress: Progress | None = None,
+    engine: Engine | None = None,
+) -> Job:
     """Read everything under the paths that hangscope knows, and say what it means for one job.
 
     Of huge rings only what the rules need is kept, unless it is asked for in `full`. `progress` is told of the bytes of
     dumps read so far, of all their bytes, and the file that was read.
 
+    `engine` reads the files elsewhere, as `hangscope.cluster` does on Ray; without one they are read here.
+
     Raises `NotFoundError` where a path does not exist or nothing usable lies under any of them.
     """
     given = [paths] if isinstance(paths, (str, Path)) else list(paths)
-    evidence = gather(given, full=full, progress=progress)
+    evidence = gather(given, full=full, progress=progress, engine=engine)
     if not evidence.useful:
         raise NotFoundError(
             f"nothing usable in {', '.join(str(path) for path in given) or 'no paths at all'}{_looked_at(evidence)}",
