@@ -3,6 +3,7 @@
 # make lint         lint and types alone
 # make scoreboard   accuracy on simulated and recorded jobs, beside torchfrtrace
 # make sweep        every recorded dump cut, gone and of an older attempt, with and without logs
+# make bench        time and memory of a diagnosis, beside torchfrtrace and a bare unpickler
 # make wheel        sdist and wheel in dist/, the wheel tried in an environment of its own
 # make fuzz         the C decoder under libFuzzer and the sanitizers for SECONDS=600; needs clang
 # make clean        forget the virtual environment and all caches
@@ -21,7 +22,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 READY := $(VENV)/ready
 READY_TORCH := $(VENV)/ready-torch
 
-.PHONY: demo test lint scoreboard sweep wheel fuzz test-deps clean
+.PHONY: demo test lint scoreboard sweep wheel fuzz bench test-deps clean
 .DELETE_ON_ERROR:
 
 demo: $(READY_TORCH)
@@ -60,6 +61,9 @@ wheel: $(READY)
 SECONDS ?= 600
 fuzz: $(READY)
 	$(BIN)/python tests/fuzz_decoder.py --seconds $(SECONDS)
+
+bench: $(READY_TORCH)
+	$(BIN)/python benchmarks/bench.py
 
 $(READY): pyproject.toml src/hangscope/__about__.py
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || \

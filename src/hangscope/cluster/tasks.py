@@ -16,7 +16,7 @@ from hangscope.__about__ import __version__
 from hangscope.errors import HangscopeError
 from hangscope.incident.touch import open_file
 from hangscope.model import Gap
-from hangscope.reader import archives, dumps, files, pickles
+from hangscope.reader import archives, dumps, files, pickles, sysfs
 from hangscope.reader.evidence import JSON_LIMIT, Evidence, read_items
 from hangscope.reader.files import Found
 
@@ -102,13 +102,14 @@ def _in_store(url: str) -> list[Found]:
 
 
 def look_at(items: Sequence[Far]) -> list[Far]:
-    """The same with their first bytes; of hangscope's own small files, which are about other files, with all."""
+    """The same with their first bytes; of small files that are about others, or parts of one sample, with all."""
     for item in items:
         try:
             head = item.head(files.HEAD)
             item.start, item.form = head[:_START], dumps.recognise(head)
             own = b'"hangscope.' in head and not pickles.is_pickle(head) and item.size <= JSON_LIMIT
-            if own or (item.where and archives.recognise(item.start) and item.size <= _MOST_OF_ARCHIVE):
+            part = item.size <= files.HEAD and sysfs.place_of(item.parts) is not None  # of a tree of tiny files
+            if own or part or (item.where and archives.recognise(item.start) and item.size <= _MOST_OF_ARCHIVE):
                 item.data = item.read()
         except OSError:
             item.start = b""  # reading it will say why
