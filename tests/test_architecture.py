@@ -73,6 +73,7 @@ THIRD_PARTY = {
     "model": {"numpy"},
     "columns": {"numpy"},
     "tables": {"numpy"},
+    "cluster": {"numpy"},
     "reader": {"numpy"},
     "simulate": {"numpy"},
     "diagnosis": {"numpy"},

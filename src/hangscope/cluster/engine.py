@@ -11,6 +11,7 @@ from typing import Any
 
 from hangscope.__about__ import __version__
 from hangscope.cluster import tasks
+from hangscope.cluster.packed import unpack_dump
 from hangscope.cluster.tasks import Far
 from hangscope.errors import NotFoundError, SettingsError
 from hangscope.model import Gap
@@ -95,6 +96,8 @@ class RayEngine:
             if progress is not None:
                 progress(done, total, batch[-1][1].file)
         for _, evidence in sorted(found.items()):
+            for dump in evidence.dumps:
+                unpack_dump(dump)
             yield evidence
 
     def _in_order(self, calls: Sequence[tuple[Any, str, tuple[Any, ...]]]) -> Iterator[Any]:

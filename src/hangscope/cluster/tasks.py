@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from hangscope.__about__ import __version__
+from hangscope.cluster.packed import pack_dump
 from hangscope.errors import HangscopeError
 from hangscope.incident.touch import open_file
 from hangscope.model import Gap
@@ -122,5 +123,7 @@ def read(items: Sequence[tuple[int, Far, str | None]], keep: int | None) -> list
     for number, item, node in items:
         evidence, item.start = Evidence(), None
         read_items([(item, node)], keep, evidence)
+        for dump in evidence.dumps:
+            pack_dump(dump)
         found.append((number, evidence))
     return found
