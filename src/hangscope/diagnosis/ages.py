@@ -42,14 +42,14 @@ def hang_of(alignment: Alignment, waits: Waits, lost: Collection[int]) -> Hang:
 
     What waits for a rank that is `lost` (ended or frozen) is no such one, however young.
     """
-    job, stuck = alignment.job, 0.0
+    job = alignment.job
     timed = [r for r in job.facts.watchdog if r.seq is not None]
     reported = grouped(((r.rank, r.seq), r.elapsed_ms / 1e3) for r in timed if r.elapsed_ms is not None)
     for wait in waits.all:
         ages = [age for unit in wait.inside for age in _ages_s(alignment, unit, reported)]
         wait.age_s = max(ages, default=None)
-        if wait.age_s is not None and _is_stuck(alignment, waits, wait, wait.age_s):
-            stuck = max(stuck, wait.age_s)
+    oldest = sorted(((w.age_s, n) for n, w in enumerate(waits.all) if w.age_s is not None), reverse=True)
+    stuck = next((age_s for age_s, n in oldest if _is_stuck(alignment, waits, waits.all[n], age_s)), 0.0)
     if stuck >= _LONG_AGO_S:
         young = [w for w in waits.all if w.age_s is not None and w.age_s < IN_FLIGHT_S]
         waits.drop([w for w in young if not any(rank in lost for rank in w.blockers)])
@@ -93,11 +93,7 @@ def _is_stuck(alignment: Alignment, waits: Waits, wait: Wait, age_s: float) -> b
     """Whether the ranks inside launch nothing more, nor do most that they wait for, directly or through others."""
     if age_s < IN_FLIGHT_S or age_s >= _LONG_S:
         return age_s >= IN_FLIGHT_S
-    awaited, new = set(wait.waiters), set(wait.waiters)
-    while new:
-        new = {other for rank in new for other in waits.blockers(rank)} - awaited
-        awaited |= new
-    others = awaited.difference(wait.waiters)
+    others = waits.awaited_by(wait.waiters)
     # Where most ranks that wait in anything still launch, the job runs in long steps; not so long, though.
     everyone = [rank for rank, found in waits.of.items() if found and age_s < _LONG_AGO_S]
     return all(_quiet_s(alignment, ranks) >= _QUIET_S for ranks in (wait.waiters, others, everyone))

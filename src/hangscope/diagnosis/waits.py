@@ -4,7 +4,7 @@ A rank waits in an operation; the operation waits for the ranks that have not jo
 that wait for no one, block the job. Ranks that wait for each other with no way out are a wait cycle: a deadlock.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import cached_property
@@ -147,6 +147,10 @@ class Waits:
                 if other != rank and (other not in found or because is Because.NOT_LAUNCHED):
                     found[other] = because
         return found
+
+    def awaited_by(self, ranks: Sequence[int]) -> set[int]:
+        """All other ranks that these wait for, directly or through others."""
+        return set(search(ranks, self._in, lambda wait: wait.blockers)).difference(ranks)
 
     def awaited(self, rank: int) -> tuple[int, ...]:
         """The same ranks, in order; thousands that wait in one operation share one list."""
