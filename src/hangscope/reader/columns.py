@@ -8,10 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from hangscope.model import COLUMNS, UNKNOWN, Gap, Kind, Tables
+from hangscope.model import COLUMNS, UNKNOWN, Frame, Gap, Kind, Tables
 from hangscope.reader.choose import Owned
 from hangscope.reader.groups import Joined
 from hangscope.reader.raw import Columns, RawDump
+
+_SEND, _RECV = int(Kind.SEND), int(Kind.RECV)
 
 
 def join_columns(used: Sequence[Owned], joined: Joined, gaps: list[Gap], *, consume: bool) -> tuple[Columns, Tables]:
@@ -25,35 +27,29 @@ def join_columns(used: Sequence[Owned], joined: Joined, gaps: list[Gap], *, cons
     start = 0
     unknown_peers: set[int] = set()
     batches: dict[int, int] = defaultdict(int)
+    stack_ids: dict[int, int] = {}
     for index, (rank, raw) in enumerate(used):
         own = raw.columns
         size = sizes[index]
-        names = _ids(tables.add_name, (name.operation for name in raw.names))
-        threads = _ids(tables.add_name, raw.threads)
-        shapes = _ids(tables.add_shapes, raw.shapes)
-        dtypes = _ids(tables.add_dtypes, raw.dtypes)
-        stacks = _ids(tables.add_stack, raw.stacks)
-        groups = np.array(joined.local[index], dtype="i4")
-        source, destination = _peers(rank, raw, joined.orders[index], joined.local[index], unknown_peers)
+        part = {name: column[start : start + size] for name, column in whole.items()}
+        for name in _UNCHANGED:
+            part[name][:] = own[name]
+        part["rank"][:] = rank
+        for name, ids in (
+            ("group", np.array(joined.local[index], dtype="i4")),
+            ("name", _ids(tables.add_name, (name.operation for name in raw.names))),
+            ("thread", _ids(tables.add_name, raw.threads)),
+            ("stack", _stack_ids(tables, raw.stacks, stack_ids)),
+        ):
+            _translate(ids, own[name], part[name])
+        shapes, dtypes = _ids(tables.add_shapes, raw.shapes), _ids(tables.add_dtypes, raw.dtypes)
+        for side in ("in", "out"):
+            _translate(shapes, own[f"{side}_shapes"], part[f"{side}_shapes"])
+            _translate(dtypes, own[f"{side}_dtypes"], part[f"{side}_dtypes"])
+        _peers(rank, raw, joined.orders[index], joined.local[index], unknown_peers, part)
         batch = own["batch"]
-        columns = {
-            **{name: own[name] for name in COLUMNS if name in own},
-            "rank": np.full(size, rank, dtype="i4"),
-            "group": groups[own["group"]] if size else own["group"],
-            "name": names[own["name"]] if size else own["name"],
-            "thread": threads[own["thread"]],
-            "in_shapes": shapes[own["in_shapes"]],
-            "out_shapes": shapes[own["out_shapes"]],
-            "in_dtypes": dtypes[own["in_dtypes"]],
-            "out_dtypes": dtypes[own["out_dtypes"]],
-            "stack": stacks[own["stack"]],
-            "source": source,
-            "destination": destination,
-            "batch": np.where(batch == UNKNOWN, UNKNOWN, batch + batches[rank]),
-        }
+        part["batch"][:] = np.where(batch == UNKNOWN, UNKNOWN, batch + batches[rank]) if batches[rank] else batch
         batches[rank] += int(batch.max()) + 1 if size else 0
-        for name in COLUMNS:
-            whole[name][start : start + size] = columns[name]
         start += size
         if consume:
             raw.columns.clear()
@@ -65,8 +61,42 @@ def join_columns(used: Sequence[Owned], joined: Joined, gaps: list[Gap], *, cons
     return whole, tables
 
 
+_UNCHANGED = (
+    "kind",
+    "seq",
+    "p2p_seq",
+    "op_id",
+    "record_id",
+    "state",
+    "retired",
+    "created_ns",
+    "started_ns",
+    "completed_ns",
+    "duration_ms",
+    "size_bytes",
+    "timeout_ms",
+)
+
+
 def _ids(add: Any, values: Iterable[Any]) -> Any:
     return np.array([add(value) for value in values], dtype="i4")
+
+
+def _stack_ids(tables: Tables, stacks: Sequence[tuple[Frame, ...]], known: dict[int, int]) -> Any:
+    """As `_ids`. The ranks of a job share their stacks, so most are told by being the same object."""
+    ids = np.empty(len(stacks), dtype="i4")
+    for number, stack in enumerate(stacks):
+        found = known.get(id(stack))
+        if found is None:
+            found = known[id(stack)] = tables.add_stack(stack)
+        ids[number] = found
+    return ids
+
+
+def _translate(ids: Any, own: Any, out: Any) -> None:
+    """Own ids as ids of the shared tables, written in place."""
+    if len(own):
+        np.take(ids, own, out=out, mode="clip")  # they are all within; any other mode makes a copy first
 
 
 def _peers(
@@ -75,14 +105,19 @@ def _peers(
     orders: Sequence[tuple[int, ...] | None],
     local: Sequence[int],
     unknown: set[int],
-) -> tuple[Any, Any]:
+    part: Columns,
+) -> None:
     """Global source and destination of every send and receive; whoever recorded it is one of the two."""
     kind, group, peer = raw.columns["kind"], raw.columns["group"], raw.columns["peer"]
-    source = np.full(len(raw), UNKNOWN, dtype="i4")
-    destination = np.full(len(raw), UNKNOWN, dtype="i4")
-    calls = (kind == Kind.SEND) | (kind == Kind.RECV)
-    for slot in np.unique(group[calls]).tolist():
-        rows = np.flatnonzero(calls & (group == slot))
+    source, destination = part["source"], part["destination"]
+    source[:] = UNKNOWN
+    destination[:] = UNKNOWN
+    calls = np.flatnonzero((kind == _SEND) | (kind == _RECV))
+    if not len(calls):
+        return
+    groups = group[calls]
+    for slot in np.flatnonzero(np.bincount(groups)).tolist():
+        rows = calls[groups == slot]
         order = orders[slot]
         numbers = peer[rows]
         others = np.full(len(rows), UNKNOWN, dtype="i4")
@@ -91,10 +126,9 @@ def _peers(
             others[inside] = np.array(order, dtype="i4")[numbers[inside]]
         if (numbers[~inside] != UNKNOWN).any():
             unknown.add(local[slot])
-        sends = kind[rows] == Kind.SEND
+        sends = kind[rows] == _SEND
         source[rows] = np.where(sends, rank, others)
         destination[rows] = np.where(sends, others, rank)
-    return source, destination
 
 
 def _put_in_order(columns: Columns, sizes: Sequence[int]) -> None:

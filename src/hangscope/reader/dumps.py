@@ -17,7 +17,7 @@ import numpy as np
 
 from hangscope.errors import DamagedError
 from hangscope.model import COLUMNS, UNKNOWN, State
-from hangscope.reader import history, jsons, native, pickles, settle
+from hangscope.reader import history, jsons, native, pickles, settle, slabs
 from hangscope.reader.assemble import Assembled, assemble
 from hangscope.reader.entries import Entries, Taken
 from hangscope.reader.header import memberships, statuses, text_of
@@ -28,6 +28,7 @@ from hangscope.reader.raw import Columns, Membership, Problem, RawDump
 __all__ = ["Assembled", "Membership", "RawDump", "assemble", "read", "recognise"]
 
 _HEAD = 1 << 16
+_ENDS = 1 << 13
 _TOP_KEYS = (b"pg_config", b"pg_status", b"entries", b"nccl_comm_state", b"comm_lib_version", b"nccl_version")
 _ENTRY_KEYS = (b"profiling_name", b"collective_seq_id", b"time_created_")
 _TOP_NAMES = frozenset(key.decode() for key in _TOP_KEYS)
@@ -143,8 +144,8 @@ def read(
 
 
 def _digest(data: bytes) -> str:
-    """Tells two copies of one dump from two dumps. The start and the end do: there the newest entry is."""
-    ends = data if len(data) <= 2 * _HEAD else data[:_HEAD] + data[-_HEAD:]
+    """Tells two copies of one dump from two dumps. The start and the end do: there the newest entries are."""
+    ends = data if len(data) <= 2 * _ENDS else data[:_ENDS] + data[-_ENDS:]
     return hashlib.blake2b(ends, digest_size=16, salt=len(data).to_bytes(16, "little")).hexdigest()
 
 
@@ -228,11 +229,7 @@ def _first_record(columns: Columns, taken: Taken) -> int:
 def _narrow(columns: Columns) -> Columns:
     """The types of the model, because thousands of dumps wait in memory to be joined."""
     unneeded = ("index", "pg_id")
-    return {
-        name: column.astype(COLUMNS.get(name, "i4"), copy=False)
-        for name, column in columns.items()
-        if name not in unneeded
-    }
+    return slabs.moved(columns, {name: np.dtype(COLUMNS.get(name, "i4")) for name in columns if name not in unneeded})
 
 
 def _timing(columns: Columns, backend: str) -> bool:

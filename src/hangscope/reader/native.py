@@ -6,6 +6,7 @@ Python reader (`pickles`, `entries`) reads them from their start and says what i
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -35,6 +36,7 @@ _ENDS = (
     pickles.EMPTY_STACK,
 )
 """What `enum hs_status` says, in the words of the Python reader."""
+_name = lru_cache(maxsize=4096)(parse)
 _COMPLETE, _REFUSED, _LARGE_MEMO = 0, 10, 12
 
 
@@ -87,16 +89,30 @@ def _taken(
         kind = "i4" if name == "size_bytes" else COLUMNS.get(name, "i8")
         columns[name] = np.frombuffer(data, dtype=kind, count=count)
     columns["size_bytes"] = sizes[columns["size_bytes"]] if count else np.empty(0, "i8")
-    frames = [Frame(*frame) for frame in tables["frames"]]
+    frames = tables["frames"]
     return Taken(
         columns=columns,
-        names=tuple(map(parse, tables["names"])),
+        names=tuple(map(_name, tables["names"])),
         threads=("", *(f"{name} {number}".strip() for name, number in tables["threads"])),
         shapes=shapes,
         dtypes=dtypes,
-        stacks=tuple(tuple(frames[frame] for frame in stack) for stack in tables["stacks"]),
+        stacks=tuple(_stack(tuple([frames[frame] for frame in stack])) for stack in tables["stacks"]),
         groups=tuple(LocalGroup(*group) for group in tables["groups"]),
         has_stacks=has_stacks,
         old_sequence=old_sequence,
         numbered=numbered,
     )
+
+
+_MOST_STACKS = 20_000
+_stacks: dict[tuple[tuple[str, str, int], ...], tuple[Frame, ...]] = {}
+
+
+def _stack(frames: tuple[tuple[str, str, int], ...]) -> tuple[Frame, ...]:
+    """Every rank of a job writes the same few stacks: each exists once. What is remembered is bounded."""
+    known = _stacks.get(frames)
+    if known is None:
+        if len(_stacks) > _MOST_STACKS:
+            _stacks.clear()
+        known = _stacks.setdefault(frames, tuple(Frame(*frame) for frame in frames))
+    return known

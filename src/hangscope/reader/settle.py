@@ -6,6 +6,7 @@ Works on the columns of one dump, in place.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import prod
 
 import numpy as np
 
@@ -22,7 +23,11 @@ NEVER_STARTED = frozenset(("nccl2",))
 COUNT_OP_IDS = frozenset(("gloo", "nccl2"))
 """Backends whose `pg_status` counts op ids: point-to-point calls too, recorded or not (Gloo 2.13, nccl2 2.15)."""
 
-_P2P = (Kind.SEND, Kind.RECV)
+# As plain numbers: looking up a member of an enum costs more than comparing a short column with it.
+_COLLECTIVE, _SEND, _RECV, _BATCH = int(Kind.COLLECTIVE), int(Kind.SEND), int(Kind.RECV), int(Kind.BATCH)
+_SCHEDULED = int(State.SCHEDULED)
+_P2P = (_SEND, _RECV)
+_MOST = 1 << 62
 
 
 def kinds(columns: Columns, names: Sequence[Name]) -> None:
@@ -30,14 +35,14 @@ def kinds(columns: Columns, names: Sequence[Name]) -> None:
     name = columns["name"]
     closes = np.array([entry.closes_batch for entry in names], dtype=bool)
     always = np.array([entry.operation == "coalesced" for entry in names], dtype=bool)
-    for column in ("kind", "own", "peer"):
-        values = np.array([getattr(entry, column) for entry in names], dtype="i8")
-        columns[column] = values[name] if len(names) else np.empty(0, "i8")
+    for column, width in (("kind", "i1"), ("own", "i4"), ("peer", "i4")):
+        values = np.array([getattr(entry, column) for entry in names], dtype=width)
+        columns[column] = values[name] if len(names) else np.empty(0, width)
     if closes.any():
         empty = (columns["in_shapes"] == 0) & (columns["out_shapes"] == 0)
-        columns["kind"][always[name] | (closes[name] & empty)] = Kind.BATCH
+        columns["kind"][always[name] | (closes[name] & empty)] = _BATCH
         # Which bytes went through a batch is in its own entries, where the version records them at all (2.8+).
-        columns["size_bytes"][columns["kind"] == Kind.BATCH] = UNKNOWN
+        columns["size_bytes"][columns["kind"] == _BATCH] = UNKNOWN
 
 
 def batches(columns: Columns, *, old_sequence: bool) -> None:
@@ -48,25 +53,27 @@ def batches(columns: Columns, *, old_sequence: bool) -> None:
     """
     kind, state = columns["kind"], columns["state"]
     run = _old_runs(columns) if old_sequence else _runs(columns)
-    rows = np.flatnonzero(run != UNKNOWN)
-    closes = kind[rows] == Kind.BATCH
+    launches = (kind == _COLLECTIVE) | (kind == _BATCH)
     count = int(run.max(initial=UNKNOWN)) + 1
+    columns["batch"] = run
+    columns["launches"] = launches
+    if not count:
+        return
+    rows = np.flatnonzero(run != UNKNOWN)
+    closes = kind[rows] == _BATCH
     closing = np.full(count, UNKNOWN, dtype="i8")
     closing[run[rows[closes]]] = rows[closes]
     inner = rows[~closes]
     closer = closing[run[inner]]
-    takes = (closer != UNKNOWN) & (state[inner] == State.SCHEDULED)
+    takes = (closer != UNKNOWN) & (state[inner] == _SCHEDULED)
     state[inner[takes]] = state[closer[takes]]
     # One batch takes one number: of the collectives where it holds any, which its closing entry then stands for.
-    launches = (kind == Kind.COLLECTIVE) | (kind == Kind.BATCH)
     transfers = np.zeros(count, dtype=bool)
-    transfers[run[inner[np.isin(kind[inner], _P2P)]]] = True
+    transfers[run[inner[(kind[inner] == _SEND) | (kind[inner] == _RECV)]]] = True
     launches[closing[(closing != UNKNOWN) & transfers]] = False
     first = np.zeros(len(kind), dtype=bool)
     first[inner[np.unique(run[inner], return_index=True)[1]]] = True
     launches[inner[(closer != UNKNOWN) | ~first[inner]]] = False
-    columns["batch"] = run
-    columns["launches"] = launches.astype("i8")
 
 
 def _runs(columns: Columns) -> Ints:
@@ -76,13 +83,13 @@ def _runs(columns: Columns) -> Ints:
     run = np.full(len(seq), UNKNOWN, dtype="i8")
     if not len(seq):
         return run
-    order = np.lexsort((np.arange(len(seq)), p2p, seq, group))
-    changes = (np.diff(group[order]) != 0) | (np.diff(seq[order]) != 0) | (np.diff(p2p[order]) != 0)
-    starts = np.concatenate(([0], np.flatnonzero(changes) + 1))
+    order, starts = _together(group, seq, p2p)
+    if len(starts) == len(seq) and not (kind == _BATCH).any():
+        return run
     lengths = np.diff(np.concatenate((starts, [len(order)])))
-    closes = kind[order] == Kind.BATCH
+    closes = kind[order] == _BATCH
     last_closing = np.maximum.reduceat(np.where(closes, order, UNKNOWN), starts)
-    waiting = np.logical_and.reduceat(columns["state"][order] == State.SCHEDULED, starts)
+    waiting = np.logical_and.reduceat(columns["state"][order] == _SCHEDULED, starts)
     # Without a closing entry, two entries of one number are a batch only if neither shows a state of its own.
     wanted = (last_closing != UNKNOWN) | ((lengths > 1) & waiting & (seq[order[starts]] != UNKNOWN))
     numbers = np.full(len(starts), UNKNOWN, dtype="i8")
@@ -93,6 +100,24 @@ def _runs(columns: Columns) -> Ints:
     return run
 
 
+def _together(*columns: Ints) -> tuple[Ints, Ints]:
+    """Rows in the order of all these columns, and where in it rows begin that are alike. One sort if numbers allow."""
+    lows = [int(column.min()) for column in columns]
+    spans = [int(column.max()) - low + 1 for column, low in zip(columns, lows, strict=True)]
+    if prod(spans) < _MOST:
+        key = np.zeros(len(columns[0]), dtype="i8")
+        for column, low, span in zip(columns, lows, spans, strict=True):
+            key = key * span + (column - low)
+        order = np.argsort(key, kind="stable")
+        changes = np.diff(key[order]) != 0
+    else:
+        order = np.lexsort(columns[::-1])
+        changes = np.zeros(len(order) - 1, dtype=bool)
+        for column in columns:
+            changes |= np.diff(column[order]) != 0
+    return order, np.concatenate(([0], np.flatnonzero(changes) + 1))
+
+
 def _old_runs(columns: Columns) -> Ints:
     """Before torch 2.4 one counter serves both: the calls right before a closing entry, of one number, are its own."""
     group, seq, kind, state = (columns[name].tolist() for name in ("group", "seq", "kind", "state"))
@@ -101,12 +126,12 @@ def _old_runs(columns: Columns) -> Ints:
     number = 0
     for row, g in enumerate(group):
         before = calls.setdefault(g, [])
-        if kind[row] in _P2P and state[row] == State.SCHEDULED:
+        if kind[row] in _P2P and state[row] == _SCHEDULED:
             if before and seq[before[-1]] != seq[row]:
                 before.clear()
             before.append(row)
             continue
-        if kind[row] == Kind.BATCH:
+        if kind[row] == _BATCH:
             run[[*before, row]] = number
             number += 1
         before.clear()
