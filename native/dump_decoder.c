@@ -105,6 +105,14 @@ static bool table_rehash(hs_table *table, uint32_t slot_count) {
     return true;
 }
 
+/* As memcmp, which costs more for the few words that these mostly are. */
+static inline bool same_words(const int64_t *one, const int64_t *other, size_t size) {
+    int64_t differ = 0;
+    for (size_t i = 0; i < size; i++)
+        differ |= one[i] ^ other[i];
+    return differ == 0;
+}
+
 /* The id of this sequence, given one where it is new; -1 where there is no memory or its slot is crowded. */
 static int64_t intern(hs_table *table, const int64_t *words, size_t size) {
     uint64_t hash = mix(UINT64_C(0x243F6A8885A308D3), size);
@@ -118,7 +126,7 @@ static int64_t intern(hs_table *table, const int64_t *words, size_t size) {
         uint32_t id = table->slots[slot];
         const struct hs_interned *item = &table->items[id];
         if (item->hash == hash && item->size == size &&
-            (size == 0 || memcmp(table->pool + item->at, words, size * sizeof *words) == 0))
+            same_words(table->pool + item->at, words, size))
             return id;
         if (probes > MOST_PROBES)
             return -1;
@@ -876,181 +884,203 @@ static int append_item(hs_dump *d) {
 
 /* Runs up to the byte `end`. `pos` is where Python's machine would have it, also where it fails. The stack has room for
  * one value of each byte. */
+#define NEXT                 \
+    do {                     \
+        if (pos >= end)      \
+            goto done;       \
+        op = data[pos++];    \
+        if (!where[op])      \
+            goto op_other;   \
+        goto *where[op];     \
+    } while (0)
+
 static int run_segment(hs_dump *d, size_t *position, size_t end) {
+    /* One jump for each opcode, and not one for all: the processor then learns what follows what. */
+    static const void *const where[256] = {
+        [0x68] = &&op_binget, [0x6A] = &&op_long_binget, [0x71] = &&op_binput, [0x72] = &&op_binput,
+        [0x94] = &&op_memoize, [0x4B] = &&op_binint1, [0x4D] = &&op_binint2, [0x4A] = &&op_binint,
+        [0x8A] = &&op_long1, [0x8B] = &&op_long4, [0x47] = &&op_binfloat, [0x88] = &&op_newtrue,
+        [0x89] = &&op_newfalse, [0x4E] = &&op_none, [0x58] = &&op_binunicode, [0x8C] = &&op_binunicode,
+        [0x8D] = &&op_binunicode, [0x28] = &&op_mark, [0x5D] = &&op_empty_list, [0x7D] = &&op_empty_list,
+        [0x29] = &&op_empty_tuple, [0x65] = &&op_appends, [0x75] = &&op_setitems, [0x74] = &&op_tuple,
+        [0x85] = &&op_tuple1, [0x86] = &&op_tuple1, [0x87] = &&op_tuple1, [0x61] = &&op_append,
+        [0x73] = &&op_setitem, [0x95] = &&op_frame, [0x80] = &&op_proto, [0x2E] = &&op_stop,
+    };
     const uint8_t *data = d->data;
     const size_t size = d->size;
     hs_value *const stack = d->stack;
     size_t pos = *position, top = d->top;
-    while (pos < end) {
-        uint8_t op = data[pos++];
-        switch (op) {
-        case 0x68: /* BINGET */
-        case 0x6A: /* LONG_BINGET */ {
-            size_t width = op == 0x68 ? 1 : 4;
-            NEED(width);
-            size_t key = op == 0x68 ? data[pos] : u32(data + pos);
-            if (key >= d->memo_room || d->memo[key].tag == HS_UNSET)
-                END(HS_NEVER_STORED, 0);
-            stack[top++] = d->memo[key];
-            pos += width;
-            break;
-        }
-        case 0x71: /* BINPUT */
-        case 0x72: /* LONG_BINPUT */ {
-            size_t width = op == 0x71 ? 1 : 4;
-            if (top == d->levels[d->depth])
-                END(TAKES_NOTHING, 0);
-            NEED(width);
-            if (!put_memo(d, op == 0x71 ? data[pos] : u32(data + pos), stack[top - 1]))
-                return HS_NOT_MINE;
-            pos += width;
-            d->spent += op == 0x71 ? 0 : MEMO;
-            break;
-        }
-        case 0x94: /* MEMOIZE */
-            if (top == d->levels[d->depth])
-                END(TAKES_NOTHING, 0);
-            if (!put_memo(d, d->memo_count, stack[top - 1]))
-                return HS_NOT_MINE;
-            d->spent += MEMO;
-            break;
-        case 0x4B: /* BININT1 */
-            NEED(1);
-            PUSH(.tag = HS_INT, .as.number = data[pos]);
-            pos += 1;
-            break;
-        case 0x4D: /* BININT2 */
-            NEED(2);
-            PUSH(.tag = HS_INT, .as.number = data[pos] | data[pos + 1] << 8);
-            pos += 2;
-            break;
-        case 0x4A: /* BININT */
-            NEED(4);
-            PUSH(.tag = HS_INT, .as.number = signed64(((uint64_t)u32(data + pos) ^ 0x80000000u) - 0x80000000u));
-            pos += 4;
-            break;
-        case 0x8A: /* LONG1 */ {
-            NEED(1);
-            size_t length = data[pos++];
-            if (length == 8) {
-                NEED(8);
-                PUSH(.tag = HS_INT, .as.number = signed64(u64(data + pos)));
-            } else if ((int64_t)length > d->limits.integer_bytes) {
-                END(HS_INTEGER, length);
-            } else {
-                stack[top++] = integer(d, pos, length);
-            }
-            pos += length;
-            break;
-        }
-        case 0x8B: /* LONG4 */ {
-            NEED(4);
-            int64_t length = signed64(((uint64_t)u32(data + pos) ^ 0x80000000u) - 0x80000000u);
-            pos += 4;
-            if (length < 0 || length > d->limits.integer_bytes)
-                END(HS_INTEGER, length);
-            stack[top++] = integer(d, pos, (size_t)length);
-            pos += (size_t)length;
-            break;
-        }
-        case 0x47: /* BINFLOAT */ {
-            NEED(8);
-            uint64_t bits = 0;
-            for (int i = 0; i < 8; i++)
-                bits = bits << 8 | data[pos + (size_t)i];
-            PUSH(.tag = HS_FLOAT);
-            memcpy(&stack[top - 1].as.real, &bits, sizeof bits);
-            pos += 8;
-            break;
-        }
-        case 0x88: /* NEWTRUE */
-            PUSH(.tag = HS_TRUE);
-            break;
-        case 0x89: /* NEWFALSE */
-            PUSH(.tag = HS_FALSE);
-            break;
-        case 0x4E: /* NONE */
-            PUSH(.tag = HS_NONE);
-            break;
-        case 0x58: /* BINUNICODE */
-        case 0x8C: /* SHORT_BINUNICODE */
-        case 0x8D: /* BINUNICODE8 */ {
-            size_t width = op == 0x58 ? 4 : op == 0x8C ? 1 : 8;
-            NEED(width);
-            uint64_t length = op == 0x58 ? u32(data + pos) : op == 0x8C ? data[pos] : u64(data + pos);
-            pos += width;
-            if (length > (uint64_t)d->limits.string_bytes || length > size - pos)
-                END(HS_STRING, signed64(length));
-            int64_t id = intern_string(d, pos, (uint32_t)length);
-            if (id < 0)
-                return HS_NOT_MINE;
-            PUSH(.tag = HS_STR, .as.number = id);
-            pos += (size_t)length;
-            d->spent += 64 + 4 * (int64_t)length;
-            break;
-        }
-        case 0x28: /* MARK */
-            if ((int64_t)d->depth >= d->limits.nesting)
-                END(HS_NESTED, d->limits.nesting);
-            d->levels[++d->depth] = top;
-            break;
-        case 0x5D: /* EMPTY_LIST */
-        case 0x7D: /* EMPTY_DICT */ {
-            hs_value made;
-            if (!make_node(d, op == 0x5D ? HS_LIST : HS_DICT, &made))
-                return HS_NOT_MINE;
-            stack[top++] = made;
-            d->spent += 72;
-            break;
-        }
-        case 0x29: /* EMPTY_TUPLE */
-            DO(make_tuple(d, 0));
-            break;
-        case 0x65: /* APPENDS */
-        case 0x75: /* SETITEMS */ {
-            if (d->depth == 0)
-                END(TAKES_NOTHING, 0);
-            size_t start = d->levels[d->depth--];
-            DO(op == 0x65 ? append_items(d, start) : set_items(d, start));
-            break;
-        }
-        case 0x74: /* TUPLE */ {
-            if (d->depth == 0)
-                END(TAKES_NOTHING, 0);
-            size_t count = top - d->levels[d->depth--];
-            DO(make_tuple(d, count));
-            d->spent += 48 + VALUE * (int64_t)count;
-            break;
-        }
-        case 0x85: /* TUPLE1 */
-        case 0x86: /* TUPLE2 */
-        case 0x87: /* TUPLE3 */
-            DO(small_tuple(d, op - 0x84u));
-            break;
-        case 0x61: /* APPEND */
-            DO(append_item(d));
-            break;
-        case 0x73: /* SETITEM */
-            DO(set_item(d));
-            break;
-        case 0x95: /* FRAME */
-            NEED(8);
-            pos += 8;
-            break;
-        case 0x80: /* PROTO */
-            NEED(1);
-            if (data[pos] < 2 || data[pos] > 5)
-                END(HS_PROTOCOL, data[pos]);
-            pos += 1;
-            break;
-        case 0x2E: /* STOP */
-            if (d->depth || top != 1)
-                END(HS_UNFINISHED, 0);
-            END(HS_COMPLETE, 0);
-        default:
-            END(refused(op) ? HS_REFUSED : HS_NO_OPCODE, op);
-        }
+    uint8_t op;
+    NEXT;
+op_binget: /* BINGET */
+    NEED(1);
+    if (data[pos] >= d->memo_room || d->memo[data[pos]].tag == HS_UNSET)
+        END(HS_NEVER_STORED, 0);
+    stack[top++] = d->memo[data[pos]];
+    pos += 1;
+    NEXT;
+op_long_binget: /* LONG_BINGET */ {
+    NEED(4);
+    size_t key = u32(data + pos);
+    if (key >= d->memo_room || d->memo[key].tag == HS_UNSET)
+        END(HS_NEVER_STORED, 0);
+    stack[top++] = d->memo[key];
+    pos += 4;
+    NEXT;
+}
+op_binput: /* BINPUT, LONG_BINPUT */ {
+    size_t width = op == 0x71 ? 1 : 4;
+    if (top == d->levels[d->depth])
+        END(TAKES_NOTHING, 0);
+    NEED(width);
+    if (!put_memo(d, op == 0x71 ? data[pos] : u32(data + pos), stack[top - 1]))
+        return HS_NOT_MINE;
+    pos += width;
+    d->spent += op == 0x71 ? 0 : MEMO;
+    NEXT;
+}
+op_memoize: /* MEMOIZE */
+    if (top == d->levels[d->depth])
+        END(TAKES_NOTHING, 0);
+    if (!put_memo(d, d->memo_count, stack[top - 1]))
+        return HS_NOT_MINE;
+    d->spent += MEMO;
+    NEXT;
+op_binint1: /* BININT1 */
+    NEED(1);
+    PUSH(.tag = HS_INT, .as.number = data[pos]);
+    pos += 1;
+    NEXT;
+op_binint2: /* BININT2 */
+    NEED(2);
+    PUSH(.tag = HS_INT, .as.number = data[pos] | data[pos + 1] << 8);
+    pos += 2;
+    NEXT;
+op_binint: /* BININT */
+    NEED(4);
+    PUSH(.tag = HS_INT, .as.number = signed64(((uint64_t)u32(data + pos) ^ 0x80000000u) - 0x80000000u));
+    pos += 4;
+    NEXT;
+op_long1: /* LONG1 */ {
+    NEED(1);
+    size_t length = data[pos++];
+    if (length == 8) {
+        NEED(8);
+        PUSH(.tag = HS_INT, .as.number = signed64(u64(data + pos)));
+    } else if ((int64_t)length > d->limits.integer_bytes) {
+        END(HS_INTEGER, length);
+    } else {
+        stack[top++] = integer(d, pos, length);
     }
+    pos += length;
+    NEXT;
+}
+op_long4: /* LONG4 */ {
+    NEED(4);
+    int64_t length = signed64(((uint64_t)u32(data + pos) ^ 0x80000000u) - 0x80000000u);
+    pos += 4;
+    if (length < 0 || length > d->limits.integer_bytes)
+        END(HS_INTEGER, length);
+    stack[top++] = integer(d, pos, (size_t)length);
+    pos += (size_t)length;
+    NEXT;
+}
+op_binfloat: /* BINFLOAT */ {
+    NEED(8);
+    uint64_t bits = 0;
+    for (int i = 0; i < 8; i++)
+        bits = bits << 8 | data[pos + (size_t)i];
+    PUSH(.tag = HS_FLOAT);
+    memcpy(&stack[top - 1].as.real, &bits, sizeof bits);
+    pos += 8;
+    NEXT;
+}
+op_newtrue: /* NEWTRUE */
+    PUSH(.tag = HS_TRUE);
+    NEXT;
+op_newfalse: /* NEWFALSE */
+    PUSH(.tag = HS_FALSE);
+    NEXT;
+op_none: /* NONE */
+    PUSH(.tag = HS_NONE);
+    NEXT;
+op_binunicode: /* BINUNICODE, SHORT_BINUNICODE, BINUNICODE8 */ {
+    size_t width = op == 0x58 ? 4 : op == 0x8C ? 1 : 8;
+    NEED(width);
+    uint64_t length = op == 0x58 ? u32(data + pos) : op == 0x8C ? data[pos] : u64(data + pos);
+    pos += width;
+    if (length > (uint64_t)d->limits.string_bytes || length > size - pos)
+        END(HS_STRING, signed64(length));
+    int64_t id = intern_string(d, pos, (uint32_t)length);
+    if (id < 0)
+        return HS_NOT_MINE;
+    PUSH(.tag = HS_STR, .as.number = id);
+    pos += (size_t)length;
+    d->spent += 64 + 4 * (int64_t)length;
+    NEXT;
+}
+op_mark: /* MARK */
+    if ((int64_t)d->depth >= d->limits.nesting)
+        END(HS_NESTED, d->limits.nesting);
+    d->levels[++d->depth] = top;
+    NEXT;
+op_empty_list: /* EMPTY_LIST, EMPTY_DICT */ {
+    hs_value made;
+    if (!make_node(d, op == 0x5D ? HS_LIST : HS_DICT, &made))
+        return HS_NOT_MINE;
+    stack[top++] = made;
+    d->spent += 72;
+    NEXT;
+}
+op_empty_tuple: /* EMPTY_TUPLE */
+    DO(make_tuple(d, 0));
+    NEXT;
+op_appends: /* APPENDS */
+    if (d->depth == 0)
+        END(TAKES_NOTHING, 0);
+    d->depth--;
+    DO(append_items(d, d->levels[d->depth + 1]));
+    NEXT;
+op_setitems: /* SETITEMS */
+    if (d->depth == 0)
+        END(TAKES_NOTHING, 0);
+    d->depth--;
+    DO(set_items(d, d->levels[d->depth + 1]));
+    NEXT;
+op_tuple: /* TUPLE */ {
+    if (d->depth == 0)
+        END(TAKES_NOTHING, 0);
+    size_t count = top - d->levels[d->depth--];
+    DO(make_tuple(d, count));
+    d->spent += 48 + VALUE * (int64_t)count;
+    NEXT;
+}
+op_tuple1: /* TUPLE1, TUPLE2, TUPLE3 */
+    DO(small_tuple(d, op - 0x84u));
+    NEXT;
+op_append: /* APPEND */
+    DO(append_item(d));
+    NEXT;
+op_setitem: /* SETITEM */
+    DO(set_item(d));
+    NEXT;
+op_frame: /* FRAME */
+    NEED(8);
+    pos += 8;
+    NEXT;
+op_proto: /* PROTO */
+    NEED(1);
+    if (data[pos] < 2 || data[pos] > 5)
+        END(HS_PROTOCOL, data[pos]);
+    pos += 1;
+    NEXT;
+op_stop: /* STOP */
+    if (d->depth || top != 1)
+        END(HS_UNFINISHED, 0);
+    END(HS_COMPLETE, 0);
+op_other:
+    END(refused(op) ? HS_REFUSED : HS_NO_OPCODE, op);
+done:
     *position = d->at = pos;
     d->top = top;
     return CONTINUE;
