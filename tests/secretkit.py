@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import html
 import json
 import random
 import re
@@ -21,6 +22,7 @@ ALNUM = string.ascii_letters + string.digits
 UPPER = string.ascii_uppercase + string.digits
 HEX = "0123456789abcdef"
 URLSAFE = ALNUM + "-_"
+LOWER = string.ascii_lowercase + string.digits
 
 
 class Planted(NamedTuple):
@@ -107,6 +109,12 @@ KINDS = (
     Kind("grafana token", "GRAFANA_TOKEN", lambda n: f"glsa_{_word(n, 32)}_{_word(n, 8, HEX)}", True),
     Kind("tailscale key", "TS_AUTHKEY", lambda n: f"tskey-auth-{_word(n, 12)}-{_word(n, 32)}", True),
     Kind("telegram token", "TELEGRAM_TOKEN", lambda n: f"{n.randrange(10**9, 9 * 10**9)}:AA{_word(n, 33)}", True),
+    Kind("langsmith key", "LANGSMITH_API_KEY", lambda n: f"lsv2_pt_{_word(n, 32, HEX)}_{_word(n, 10, HEX)}", True),
+    Kind("sonar token", "SONAR_TOKEN", _prefixed("sqp_", 40, HEX), True),
+    Kind("circleci token", "CIRCLE_TOKEN", lambda n: f"CCIPAT_{_word(n, 22)}_{_word(n, 40, HEX)}", True),
+    Kind("mailchimp key", "MAILCHIMP", _prefixed("", 32, HEX, "-us12"), True),
+    Kind("personal access token", "AZURE_DEVOPS_EXT_PAT", lambda n: _word(n, 52, LOWER), False),
+    Kind("key id", "private_key_id", _prefixed("", 40, HEX), False),
     Kind("jwt", "ID_TOKEN", _jwt, True),
     Kind("unknown key", "ACME_SERVICE_KEY", _prefixed("", 44), True),
     Kind("datadog key", "DD_API_KEY", _prefixed("", 32, HEX), False),
@@ -121,6 +129,11 @@ KINDS = (
 
 def _lower(variable: str) -> str:
     return variable.lower()
+
+
+def _camel(variable: str) -> str:
+    first, *rest = variable.lower().split("_")
+    return first + "".join(word.title() for word in rest)
 
 
 NAMED: dict[str, Callable[[str, str], str]] = {
@@ -145,6 +158,18 @@ NAMED: dict[str, Callable[[str, str], str]] = {
     "ini": lambda n, v: f"[default]\n{_lower(n)} = {v}\nlr = 0.1",
     "megatron arguments": lambda n, v: f"  {_lower(n)} ......................... {v}",
     "xml": lambda n, v: f"<env><{_lower(n)}>{v.replace('&', '&amp;')}</{_lower(n)}></env>",
+    "plist": lambda n, v: f"<key>{n}</key>\n<string>{v}</string>",
+    "hadoop": lambda n, v: f"<property><name>fs.{_lower(n)}</name><value>{v}</value></property>",
+    "form": lambda n, v: f'Content-Disposition: form-data; name="{_lower(n)}"\r\n\r\n{v}\r\n--x',
+    "said": lambda n, v: f"{n} is set to {v}",
+    "arrow": lambda n, v: f"{n} -> {v}",
+    "csh": lambda n, v: f"setenv {n} {v}",
+    "terraform": lambda n, v: f'resource "x" "y" {{\n  {_lower(n)} = "{v}"\n  count = 2\n}}',
+    "go map": lambda n, v: f"map[{_lower(n)}:{v} lr:0.1]",
+    "camel case": lambda n, v: json.dumps({_camel(n): v}),
+    "html": lambda n, v: html.escape(json.dumps({n: v})),
+    "process environment": lambda n, v: f"HOME=/root\0{n}={v}\0LANG=C\0",
+    "systemd": lambda n, v: f'Environment="{n}={v}" "B=2"',
     "tuple": lambda n, v: f"[('LR', '0.1'), ('{n}', '{v}')]",
 }
 """Notations in which a name stands beside the secret."""
@@ -238,6 +263,9 @@ def _structures(noise: random.Random) -> Iterator[Planted]:
         yield Planted("key by its place", form, form.format(value), (value,))
     value = f"T{_word(noise, 8, UPPER)}/B{_word(noise, 8, UPPER)}/{_word(noise, 24)}"
     yield Planted("webhook", "slack", f"https://hooks.slack.com/services/{value}", (value.rpartition("/")[2],))
+    value = _word(noise, 32, HEX)
+    teams = f"https://x.webhook.office.com/webhookb2/{uuid.UUID(int=5)}/IncomingWebhook/{value}/y"
+    yield Planted("webhook", "teams", teams, (value,))
     value = _word(noise, 68)
     yield Planted("webhook", "discord", f"https://discord.com/api/webhooks/123456789/{value}", (value,))
     value = _word(noise, 40)

@@ -189,7 +189,9 @@ def _around(data: bytes, start: int, out: list[Edit]) -> None:
     out.append(Edit(start, start, OPENS, b""))
     if pair:
         tail = names.PAIR_TAIL.match(data, end, end + names.REACH)
-        if tail is not None:
+        if tail is None and (part := names.PART_TAIL.match(data, end, end + names.REACH)) is not None:
+            out.append(Edit(*part.span("bare"), kind, redacted(kind)))
+        elif tail is not None:
             out.append(Edit(*tail.span("quoted" if tail["open"] is not None else "bare"), kind, redacted(kind)))
         else:
             out += (Edit(*span, kind, redacted(kind)) for span in structure.before(data, start))

@@ -16,6 +16,7 @@ from hangscope.incident.redact.random_words import is_random
 NEEDLES: tuple[bytes, ...] = (b"pass", b"pw", b"secret", b"key", b"cred", b"token", b"kennwort", b"contrasena")
 NEEDLES += (b"cookies", b"sessionid", b"session_id", b"session-id", b"sessid", b"dockerc", b"license")
 NEEDLES += (b"connection_s", b"connection-s", b"connections", b"connection.s", b"conn_str", b"connstr", b"conn-str")
+NEEDLES += (b"_pat", b"tpat", b"bpat", b"rpat")  # personal access tokens: EXT_PAT, githubPat
 NEEDLES += (b"basic_auth", b"basic-auth", b"basicauth")
 FRONT = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_.-"
 """What may stand in front of the needle and belongs to the name."""
@@ -35,7 +36,8 @@ FIRST_WORDS = (
 _PASSWORD = (
     rb"pass(?:word|wd|phrase|code|wort|wrd)s?|pswd|kennwort|contrasena|(?:db|user|mysql|pg|postgres|redis|smtp|ftp|admin|"
     rb"root|login|auth|mail|proxy|ssh|sudo|jenkins|rabbitmq|store|key|zip|vnc|require|master|ldap|bind|http|svc|mongo)"
-    rb"[_.-]?pass|(?<![A-Za-z])pwd?|(?<![A-Za-z0-9_.-])pass(?==[^=]|\\{0,3}[\"']|:[ \t])|(?-i:(?<=_)PASS)"
+    rb"[_.-]?pass|(?<![A-Za-z])pwd?|(?-i:(?<=[a-z])P(?:wd?|W))|(?<![A-Za-z0-9_.-])pass(?==[^=]|\\{0,3}[\"']|:[ \t])"
+    rb"|(?-i:(?<=_)PASS)"
 )
 _SECRET = rb"secrets?(?:[_. -]?(?:access)?[_. -]?keys?)?(?:[_.-]?(?:id|value|token))?"
 _KEY = (
@@ -45,7 +47,7 @@ _KEY = (
 )
 _OTHER = (
     rb"credentials?|creds|connection[_.-]?string|conn[_.-]?str|basic[_.-]?auth|cookies|(?:j|php|asp)?sess(?:ion)?[_-]?id|"
-    rb"dockerconfigjson|dockercfg|license"
+    rb"dockerconfigjson|dockercfg|license|(?-i:(?<=_)PAT)|(?<=_)pat(?=[\"' \t]*[:=])|(?-i:(?<=[a-z])Pat)"
 )
 _SUFFIX = rb"(?:[_.-](?:data|pem|json|b64|base64|contents?|raw|text|hash|prod|dev|staging|test|old|new|\d{1,3}))?"
 """What people put behind such a name: `client-key-data`, `PASSWORD_2`."""
@@ -58,10 +60,13 @@ ASSIGNMENT = re.compile(
     rb"(?:(?P<password>" + _PASSWORD + rb")|(?P<secret>" + _SECRET + rb")|(?P<key>" + _KEY + rb")"
     rb"|(?P<other>" + _OTHER + rb")|(?P<token>tokens?)|(?P<anykey>keys?))" + _SUFFIX + rb")(?![A-Za-z0-9_.-])"
     rb"(?P<close>\\{0,3}[\"']\]?|\])?"
-    rb"(?P<sep>[ \t]{0,40}(?:=>|:=|=(?!=)|:(?![:/\\])|%3[dD])[ \t]{0,3}(?:[&!][\w!:./-]{1,60}[ \t]+)?"
+    rb"(?P<sep>[ \t]{0,40}(?:=>|->|\xe2\x86\x92|:=|=(?!=)|:(?![:/\\])|%3[dD])[ \t]{0,3}(?:[&!][\w!:./-]{1,60}[ \t]+)?"
     rb"|[ \t]+[vV]alue[ \t]?=|(?P<list>[ \t]*,[ \t]*)|(?P<tag>>)(?=[^<\s])"
     rb"|[ ]\.{3,}[ ]"
-    rb"|(?P<prose>[ \t]{0,40}(?:\||\xe2\x94\x82)[ \t]{1,3}|[ ](?:set[ ](?:by[ ]\w{1,16}[ ])?to|is|was|to)[ ])"
+    rb"|(?P<prose>[ \t]{0,40}(?:\||\xe2\x94\x82)[ \t]{1,3}"
+    rb"|[ ](?:(?:is|was|been|now)[ ]){0,2}(?:set|changed|reset|updated|equal)[ ](?:by[ ]\w{1,16}[ ])?to[ ]"
+    rb"|[ ](?:is|was|to)[ ])"
+    rb"|</\w{1,16}>\s{0,80}<\w{1,16}>"
     rb"|(?P<blank>[ \t]+))"
     rb"(?:[rbuf]{0,2}(?P<open>\\{0,3}[\"'])(?P<quoted>(?:(?!(?P=open))(?:\\.|[^\\\r\n\0])){0,3800})"
     rb"(?:(?P=open)|(?=[\r\n\0]|\Z))"
@@ -80,6 +85,9 @@ PAIR_TAIL = re.compile(
     rb"(?:\\{0,3}[\"'])?\s*,?\s*(?:\n\s*)?(?:\\{0,3}[\"'])?[vV]alue(?:\\{0,3}[\"'])?\s*[:=][ \t]*"
     rb"(?:(?P<open>\\{0,3}[\"'])(?P<quoted>(?:(?!(?P=open))(?:\\.|[^\\\r\n])){0,3800})|(?P<bare>(?!\[redacted)[^\s,}\]\"'][^\r\n,}\]]{0,3800}))"
 )
+
+PART_TAIL = re.compile(rb"[\"']\r?\n(?:[^\r\n]{1,200}\r?\n){0,3}\r?\n(?P<bare>(?!\[redacted)[^\r\n]{1,3800})")
+"""Behind the name of a part of a form: its headers, an empty line, and the value."""
 
 _COUNTED = b"""num nums max min n total per avg mean eos bos eot eod pad padding unk unknown mask cls sep special
     next prev previous first last new image img audio video vision input output prompt completion generated reasoning
@@ -163,11 +171,12 @@ def _stands(match: re.Match[bytes], value: bytes, *, upper: bool) -> bool:
         if match["flag"]:
             return not value.startswith(b"-")
         # Columns, and Docker's `ENV NAME value`: no sentence goes on with letters and digits in one word.
-        column = len(match["blank"]) > 1 or b"\t" in match["blank"] or upper
-        sure = upper or match["password"] or match["secret"]
+        column = len(match["blank"]) > 1 or b"\t" in match["blank"] or upper or match["key"]
+        sure = upper or match["password"] or match["secret"] or (match["key"] and len(value) >= 20)
         return bool(column and sure and len(value) >= 6 and _KEYISH.fullmatch(value))
-    if match["prose"] and (not (upper or match["password"] or match["secret"]) or _PROSE.fullmatch(value)):
-        return False
+    if match["prose"]:
+        sure = upper or match["password"] or match["secret"] or (match["key"] and len(value) >= 20)
+        return bool(sure and not _PROSE.fullmatch(value))
     if match["list"]:
         named = match["flag"] or upper or match["password"] or (len(value) >= 16 and _KEYISH.fullmatch(value))
         return bool(match["close"] and match["open"] is not None and named)

@@ -67,6 +67,12 @@ TOKENS = (
         rb"(?P<s>(?:xox[abprs]|xoxe(?:\.xox[bp])?|xapp)-[A-Za-z0-9-]{10,})",
     ),
     _p("slack-webhook", "hooks.slack.com", rb"hooks\.slack\.com/(?P<s>\w+/[A-Za-z0-9/_-]{20,})", case=False),
+    _p(
+        "webhook",
+        "webhook.office. outlook.office. hooks.zapier. maker.ifttt. open.feishu. oapi.dingtalk. qyapi.weixin.",
+        rb"[\w.]+/(?P<s>(?:webhookb?2?|hooks/catch|trigger|open-apis|robot|cgi-bin)/[\w@/?=&.-]{20,})",
+        case=False,
+    ),
     _p("discord-webhook", "api/webhooks/", rb"api/webhooks/\d+/(?P<s>[\w-]{20,})"),
     _p("mailgun-key", "key-", rb"(?P<s>key-[0-9a-f]{32})" + _END),
     _p("gcp-oauth", "1//0", rb"(?P<s>1//0[A-Za-z0-9_-]{20,})"),
@@ -111,6 +117,9 @@ TOKENS = (
     _p("doppler-token", "dp.", rb"(?P<s>dp\.(?:pt|st|ct|sa|scim|audit)\.[A-Za-z0-9._-]{40,})"),
     _p("planetscale-token", "pscale_", rb"(?P<s>pscale_(?:tkn|pw|oauth)_[A-Za-z0-9_.=-]{30,})"),
     _p("tailscale-key", "tskey-", rb"(?P<s>tskey-[a-z]+-[A-Za-z0-9-]{16,})"),
+    _p("langsmith-key", "lsv2_", rb"(?P<s>lsv2_[a-z]{2}_[0-9a-f]{32}(?:_[0-9a-f]{10})?)" + _END),
+    _p("sonar-token", "sqp_ squ_ sqa_", rb"(?P<s>sq[pua]_[0-9a-f]{40})" + _END),
+    _p("circleci-token", "ccipat_ ccipr", rb"(?P<s>CCIP(?:AT|RJ)_[A-Za-z0-9]{16,}_[0-9a-f]{40})" + _END),
     _p("buildkite-token", "bkua_", rb"(?P<s>bkua_[0-9a-f]{40})" + _END),
     _p("alibaba-key", "ltai", rb"(?P<s>LTAI[A-Za-z0-9]{12,20})" + _END),
     _p("tencent-key", "akid", rb"(?P<s>AKID[A-Za-z0-9]{32})" + _END),
@@ -129,6 +138,7 @@ WHOLE = tuple(
     (kind, re.compile(regex))
     for kind, regex in (
         ("twilio-key", rb"(?<![A-Za-z0-9])(?P<s>(?:SK|AC)(?=[a-f]*\d)[0-9a-f]{32})(?![A-Za-z0-9])"),
+        ("mailchimp-key", rb"(?<![0-9a-f])(?P<s>[0-9a-f]{32}-us\d{1,2})(?![A-Za-z0-9])"),
         ("airtable-token", rb"(?P<s>pat[A-Za-z0-9]{14}\.[0-9a-f]{64})(?![A-Za-z0-9])"),
         ("terraform-token", rb"(?P<s>[A-Za-z0-9]{14}\.atlasv1\.[A-Za-z0-9_=-]{60,70})"),
     )

@@ -17,6 +17,8 @@ Span = tuple[int, int]
 
 _EMPTY_VALUE = re.compile(rb"(?:[\"'])?[ \t]*[:=][ \t]*(?P<mark>[|>][-+]?\d?|[{\[(]|)[ \t]*(?:#[^\n]*|\\)?\r?(?:\n|\Z)")
 _OPEN_VALUE = re.compile(rb"(?:[\"']\]?)?[ \t]*(?:=>|[:=])[ \t]*(?P<mark>[{\[(])")
+_ELEMENT = re.compile(rb"</\w{1,16}>[ \t]*\r?(?:\n|\Z)")
+"""A name in an element of its own: `<key>TOKEN</key>`, with the value in the next one."""
 _LINE = re.compile(rb"(?P<indent>[ \t]*)(?P<text>[^\r\n]*)\r?(?:\n|\Z)")
 _YAML_VALUE = re.compile(rb"(?:-[ \t]+)?(?:[\"']?[\w.-]+[\"']?[ \t]*:[ \t]+)?(?P<s>\S.*?)[ \t]*\Z")
 _YAML_KEY = re.compile(rb"(?:-[ \t]+)?[\"']?[\w./-]+[\"']?[ \t]*:[ \t]*(?P<s>\S.*?)[ \t]*\Z")
@@ -28,7 +30,7 @@ _CLOSING = {b"{": b"}", b"[": b"]", b"(": b")"}
 
 def opens(data: bytes, end: int) -> bool:
     """Whether a name that ends here leaves its value to the lines below, or to brackets."""
-    return _EMPTY_VALUE.match(data, end) is not None or _OPEN_VALUE.match(data, end) is not None
+    return any(form.match(data, end) is not None for form in (_EMPTY_VALUE, _OPEN_VALUE, _ELEMENT))
 
 
 def below(data: bytes, start: int, end: int) -> Iterator[Span]:
