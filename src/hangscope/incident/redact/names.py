@@ -47,7 +47,7 @@ _KEY = (
 )
 _OTHER = (
     rb"credentials?|creds|connection[_.-]?string|conn[_.-]?str|basic[_.-]?auth|cookies|(?:j|php|asp)?sess(?:ion)?[_-]?id|"
-    rb"dockerconfigjson|dockercfg|license|(?-i:(?<=_)PAT)|(?<=_)pat(?=[\"' \t]*[:=])|(?-i:(?<=[a-z])Pat)"
+    rb"dockerconfigjson|dockercfg|license|(?-i:(?<=_)PAT)|(?<=_)pat(?=[\"' \t]*[:=,<>])|(?-i:(?<=[a-z])Pat)"
 )
 _SUFFIX = rb"(?:[_.-](?:data|pem|json|b64|base64|contents?|raw|text|hash|prod|dev|staging|test|old|new|\d{1,3}))?"
 """What people put behind such a name: `client-key-data`, `PASSWORD_2`."""

@@ -55,7 +55,7 @@ class Skim:
         lines = data.split(mark)
         look: dict[int, bool] = dict.fromkeys(_line_numbers(data, mark, named), False)
         ready: list[tuple[int, int, list[Edit]]] = []
-        place = 0
+        place, given = 0, len(look)
         for number, shape in enumerate(shapes):
             line = lines[number]
             if shape not in self._clean and number not in look:
@@ -66,7 +66,7 @@ class Skim:
                     ready.append((number, place, found))
                 elif len(line) > _LONG:
                     look[number] = False
-                if len(look) > _FEW and len(look) * 4 > number:
+                if len(look) > given + _FEW and (len(look) - given) * 4 > number:
                     return self._secrets.edits(data)  # it is all like that: looking twice costs more than it saves
             place += len(line) + len(mark)
         return self._put_together(data, _merged(look, lines, len(mark)), ready)
