@@ -15,6 +15,7 @@ from hangscope.model import ThreadStack
 from hangscope.reader import facts
 from hangscope.reader.identity import Identity
 from hangscope.reader.load import load
+from hangscope.reader.recognised import keep_evidence
 from hangscope.reader.texts import TextFile
 
 
@@ -141,3 +142,45 @@ def test_real_py_spy_is_read(tmp_path: Path) -> None:
     (main,) = [s for s in load([tmp_path / "in"]).facts.stacks if s.main]
     assert (main.rank, main.pid) == (6, process.pid)
     assert [(f.name, f.line) for f in main.frames] == [("wait", 4), ("<module>", 5)]
+
+
+NATIVE = """\
+# hangscope stacks rank=3 pid=700 sample=2 by=py-spy at=2026-11-15T02:30:11.204Z
+Process 700: python train.py
+Python v3.12.3 (/usr/bin/python3.12)
+
+Thread 700 (active+gil): "MainThread"
+    0x7f12 (/usr/lib/x86_64-linux-gnu/libcuda.so.1)
+    cudaLaunchKernel (/usr/lib/libcudart.so.12)
+    at::native::add_stub<c10::Half>(at::TensorIterator&) (/usr/lib/libtorch_cuda.so)
+    adamw (/usr/lib/python3.12/site-packages/torch/optim/adamw.py:600)
+    step (/workspace/train.py:40)
+    0x7f021e04524a (/usr/lib/x86_64-linux-gnu/libc.so.6)
+"""
+CHILD = """\
+# hangscope stacks rank=3 pid=900 parent=700 sample=2 by=faulthandler at=2026-11-15T02:30:11.204Z
+Thread 0x00007efc9d0b5b80 (most recent call first):
+  File "/workspace/data.py", line 12 in __getitem__
+"""
+
+
+def test_native_frames_stand_apart_from_python_ones() -> None:
+    """What C and C++ do inside the innermost Python frame is kept beside it; what started Python is not."""
+    (main,) = stacks(NATIVE)
+    assert [frame.name for frame in main.frames] == ["adamw", "step"]
+    assert [frame.name.split("<")[0] for frame in main.native] == ["0x7f12", "cudaLaunchKernel", "at::native::add_stub"]
+    assert main.holds_gil
+
+
+def test_a_child_is_no_thread_of_the_rank() -> None:
+    """The process that a rank started has the rank's number, is told apart, and proves no life of the rank."""
+    main, child = stacks(NATIVE + "\n" + CHILD)
+    assert (child.rank, child.pid, child.child, child.main, child.outside) == (3, 900, True, False, True)
+    assert (main.child, main.main) == (False, True)
+
+
+def test_native_frames_stay_in_a_bundle_of_evidence_alone() -> None:
+    """They tell a GPU's fault from a rank's: a bundle that carries only evidence has them."""
+    out = io.BytesIO()
+    assert keep_evidence(io.BytesIO(NATIVE.encode()), out)
+    assert b"cudaLaunchKernel" in out.getvalue()

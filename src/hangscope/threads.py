@@ -32,6 +32,7 @@ _NOT_THE_GPU = frozenset(
 )
 _NOT_THE_GPU |= {"accept", "recvfrom", "recvmsg", "wait4", "waitid", "nanosleep", "clock_nanosleep", "epoll_wait"}
 """Calls of the kernel that wait for a file, a peer, a child or the clock."""
+_LONGEST_PATH = 400
 _CUDA = re.compile(r"(^|/)lib(cuda|cudart|nvidia)[\w-]*\.so")
 _CUDA_NAME = re.compile(r"cu[A-Z]\w+|cuda[A-Z]\w+")
 
@@ -216,7 +217,7 @@ def _own(frames: Iterable[Frame]) -> list[Frame]:
 
 
 def _path(frame: Frame) -> str:
-    return frame.filename.replace("\\", "/")
+    return frame.filename[-_LONGEST_PATH:].replace("\\", "/")
 
 
 # ---- two samples -----------------------------------------------------------------------------------------------------

@@ -396,3 +396,24 @@ def test_stacks_of_a_process_without_a_companion(tmp_path: Path) -> None:
             assert "waits" in (tmp_path / "n" / "stacks" / "rank_2.1.txt").read_text()
     finally:
         child.communicate()
+
+
+def test_the_kernels_call_of_a_process_is_named(tmp_path: Path) -> None:
+    """A process that waits for a FIFO to be opened is in openat; one that reads has the file beside it."""
+    fifo = tmp_path / "fifo"
+    os.mkfifo(fifo)
+    opens = subprocess.Popen([sys.executable, "-c", f"open({str(fifo)!r})"])
+    reads = subprocess.Popen([sys.executable, "-c", "import sys; sys.stdin.read()"], stdin=subprocess.PIPE)
+    try:
+        for child, call, about in ((opens, "openat", None), (reads, "read", "pipe:")):
+            end = time.monotonic() + 20
+            while (found := process.system_call(child.pid))[0] != call and time.monotonic() < end:
+                time.sleep(0.05)
+            if found == (None, None):
+                pytest.skip("the kernel does not tell here")
+            assert found[0] == call
+            assert about is None or (found[1] or "").startswith(about)
+    finally:
+        for child in (opens, reads):
+            child.kill()
+            child.wait()

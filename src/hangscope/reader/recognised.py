@@ -36,7 +36,8 @@ _WORDS = tuple(
 )
 """What only lines of evidence say."""
 _FRAME = re.compile(
-    r'  File "[^"]*", line \d+|    \S.* \([^()]*:\d+\)\s*$|#\d+ |frame #\d+|  \.\.\.$|# hangscope stacks |'
+    r'  File "[^"]*", line \d+|    \S.* \([^()]*(?::\d+|\.so[\d.]*)\)\s*$|#\d+ |frame #\d+|  \.\.\.$|'
+    r"# hangscope stacks |"
     r"(?:Current t|T)hread \S+ .*(?:most recent call first|\([\w+]+\))|Process \d+: "
 )
 _CODE = re.compile(r"    \S")
