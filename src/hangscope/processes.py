@@ -80,3 +80,18 @@ def lost_to_ras(job: Job, lives: set[int]) -> tuple[dict[int, Source], dict[int,
         unreachable = dict.fromkeys(lost, report.source) | unreachable
         dead = {rank: report.source for rank, gone in lost.items() if gone} | dead
     return unreachable, dead
+
+
+def ending(process: Process) -> str:
+    """``was ended by SIGKILL``, ``exited with status 1``."""
+    status = process.exit_status
+    if status is None:
+        return "is gone"
+    if status < 0:
+        try:
+            return f"was ended by {signal.Signals(-status).name}"
+        except ValueError:
+            return f"was ended by signal {-status}"
+    if status == 0:
+        return "exited by itself with status 0 while the others went on"
+    return f"exited with status {status}"

@@ -17,7 +17,7 @@ from hangscope.columns import grouped
 from hangscope.diagnosis.answer import Answer, no, not_known, yes
 from hangscope.diagnosis.verdict import Finding
 from hangscope.model import FATAL_ERROR, Failure, Job, Process, PythonError, Source, TransportEvent
-from hangscope.processes import EFFECTS, GONE, Ends, lost_to_ras, runs, silent_python
+from hangscope.processes import EFFECTS, GONE, Ends, ending, lost_to_ras, runs, silent_python
 from hangscope.threads import Stacks
 from hangscope.words import first_line, short
 
@@ -318,21 +318,6 @@ def _connection_losses(job: Job) -> tuple[Finding, ...]:
 def speaker(event: TransportEvent | Failure) -> str:
     """Who a line is about, as far as it says."""
     return f"rank {event.rank}" if event.rank is not None else event.node or "a rank"
-
-
-def ending(process: Process) -> str:
-    """``was ended by SIGKILL``, ``exited with status 1``."""
-    status = process.exit_status
-    if status is None:
-        return "is gone"
-    if status < 0:
-        try:
-            return f"was ended by {signal.Signals(-status).name}"
-        except ValueError:
-            return f"was ended by signal {-status}"
-    if status == 0:
-        return "exited by itself with status 0 while the others went on"
-    return f"exited with status {status}"
 
 
 def _quote(rank: int, error: PythonError) -> Finding:

@@ -6,10 +6,12 @@ from hangscope.advice import COLLECT, SWITCH_ON, UNDER_RUN
 from hangscope.codelines import at, line, spot, user_frame
 from hangscope.diagnosis.accusation import Accusation, Accused, Shown
 from hangscope.diagnosis.case import Case
-from hangscope.diagnosis.liveness import How, Is, Life, ending
-from hangscope.diagnosis.wording.lines import called, lead, stands_at
+from hangscope.diagnosis.liveness import How, Is, Life
+from hangscope.diagnosis.waits import Wait
+from hangscope.diagnosis.wording.lines import called, called_by, lead, stands_at
 from hangscope.diagnosis.wording.others import Words, did
 from hangscope.diagnosis.words import ranks_text
+from hangscope.processes import ending
 from hangscope.words import first_line, plural, sentence, verb
 
 _STEPS = 3
@@ -26,7 +28,7 @@ _LIFE = {
     How.STOPPED: ("is stopped (state T)", "are stopped (state T)"),
     How.SLEEPS: ("is in uninterruptible sleep", "are in uninterruptible sleep"),
     How.HOLDS_GIL: ("holds the GIL", "hold their GIL"),
-    How.GIL_HELD: ("holds the GIL", "hold their GIL"),
+    How.GIL_HELD: ("holds the GIL, and nothing in it answers", "hold their GIL, and nothing in them answers"),
     How.ANSWERS_NOTHING: ("exists, but answers nothing", "exist, but answer nothing"),
     How.LOST_BY_PEERS: ("left no dump, and its peers lost their connection to it before anyone timed out",) * 2,
     How.REACTED_TO_NOTHING: ("reacted to nothing, and no peer lost its connection to it",) * 2,
@@ -40,7 +42,7 @@ def _deed(accused: Accused, many: bool = False) -> str:
     if accused.kind == "gpu":
         return f"launched {accused.operation}, but its kernel never started"
     if accused.kind == "absent":
-        nothing = f"lived, and nothing shows that {'they' if many else 'it'} joined"
+        nothing = f"left no sign that {'they' if many else 'it'} joined"
         return f"never launched {accused.operation}" if accused.operation else nothing
     if accused.shown is Shown.NOT_SHOWN or accused.life is None:
         return "left no dump and no other sign of life"
@@ -64,31 +66,30 @@ def _together(alike: Sequence[Accused]) -> str:
     return _deed(alike[0], many=len(alike) > 1) if same else _MANY[alike[0].kind]
 
 
-def _did(case: Case, alike: Sequence[Accused]) -> str:
-    """What ranks did, and the line in which they stand."""
-    ranks, what = [x.rank for x in alike], _together(alike)
-    life, last = alike[0].life, case.last_operation(ranks[0])
-    if alike[0].kind == "dead":
-        return what
-    if life is not None and life.how is How.IN_CUDA:
-        where = case.stacks.where(ranks[0])
-        return f"{what}, in {spot(where.frame)}" if where is not None and len(ranks) == 1 else what
-    after = called(case, last) if last is not None and alike[0].kind in ("absent", "frozen") else ""
-    if after and len(ranks) == 1 and not stands_at(case, ranks[0]):
-        return f"{what} after its call{after}"
-    return lead(case, ranks, what)
+def _did(case: Case, alike: Sequence[Accused], wait: Wait) -> str:
+    """What ranks did, and the line in which they stand; without a stack, that of the call it is about."""
+    ranks, what, kind, life = [x.rank for x in alike], _together(alike), alike[0].kind, alike[0].life
+    if kind == "dead" or len(ranks) > 1:
+        return lead(case, ranks, what) if kind != "dead" else what
+    where, last = case.stacks.where(ranks[0]), case.last_operation(ranks[0])
+    if where is None and kind == "gpu":
+        return f"{what}, called{line}" if (line := called_by(case, wait, ranks[0])) else what
+    if where is None:
+        return f"{what} after its call{line}" if last is not None and (line := called(case, last)) else what
+    in_cuda = life is not None and life.how is How.IN_CUDA
+    return f"{what}, in {spot(where.frame)}" if in_cuda else lead(case, ranks, what)
 
 
-def _who_did(case: Case, alike: Sequence[Accused], names: str) -> str:
-    did = _did(case, alike)
+def _who_did(case: Case, alike: Sequence[Accused], names: str, wait: Wait) -> str:
+    did = _did(case, alike, wait)
     return f"{names}'s {did.removeprefix('its ')}" if did.startswith("its ") else f"{names} {did}"
 
 
 def blocks(case: Case, a: Accusation) -> Words:
     wait = a.its_wait
     alike = [part for kind in _MANY if (part := [x for x in a.accused if x.kind == kind])]
-    headline = "; ".join(_who_did(case, part, ranks_text(x.rank for x in part)) for part in alike)
-    said = "; ".join(_who_did(case, part, case.names.ranks([x.rank for x in part])) for part in alike)
+    headline = "; ".join(_who_did(case, part, ranks_text(x.rank for x in part), wait) for part in alike)
+    said = "; ".join(_who_did(case, part, case.names.ranks([x.rank for x in part]), wait) for part in alike)
     blocked = {r for rank in a.ranks for w in case.waits.waits_on(rank) for r in w.waiters} - set(a.ranks)
     here = blocked.intersection(wait.waiters) or blocked
     awaited = [rank for rank in a.ranks if rank in wait.blockers]
@@ -98,7 +99,10 @@ def blocks(case: Case, a: Accusation) -> Words:
         headline,
         f"{sentence(said)}; {plural(len(here), 'rank')} {verb(here, 'waits', 'wait')} for {awaited_text} in "
         f"{case.names.wait_in_group(wait)}{behind}.",
-        {x.rank: "; ".join(filter(None, (_deed(x), stands_at(case, x.rank)))) for x in a.accused},
+        {
+            x.rank: "; ".join(filter(None, (_deed(x), stands_at(case, x.rank) if x.kind != "dead" else "")))
+            for x in a.accused
+        },
         [step for accused in a.accused[:_STEPS] for step in _steps(case, accused)],
     )
 

@@ -137,8 +137,9 @@ def other_line(case: Case, a: Accusation) -> Words:
         text = f"called {odd.name} #{d.seq} once from a line that nobody else ever used"
         rest = "; nothing hangs, but then the result is wrong."
         return did(case, a, f"{text}, perhaps with another root", rest, compare, deeds=text)
-    text = f"called {odd.name} #{d.seq} from another line than {'its peer' if d.tied else 'all others'}"
-    what, rest = f"{text}, perhaps with another root", f"; {a.findings[-1].text}."
+    here, there, others = called(case, odd), called(case, reference), "its peer" if d.tied else "all others"
+    text = f"called {odd.name} #{d.seq}{here}, not where {others} did{f',{there}' if there else ''}"
+    what, rest = f"{text}; perhaps with another root", f"; {a.findings[-1].text}."
     return did(case, a, what, rest, compare, network, deeds=text)
 
 
