@@ -25,7 +25,7 @@ RINGS = ((0, 1, 3, 2, 4, 5, 7, 6), (1, 0, 2, 3, 5, 4, 6, 7))
 SENDER, RECEIVER = 1, 3
 COMM = 0x5EED0FAB51C00001
 T0 = 1_790_000_000_000_000_000
-START, STALL = "2026-09-21T13:33:20.000Z", "2026-09-21T14:04:20.000Z"
+START, STALL = "2026-09-21T13:54:20.000Z", "2026-09-21T14:25:20.000Z"
 PORT_FILES = {"state": "4: ACTIVE", "phys_state": "5: LinkUp", "rate": "400 Gb/sec (4X NDR)"}
 QUIET = {
     "counters": ("link_downed", "symbol_error", "link_error_recovery", "port_rcv_errors", "port_xmit_wait"),
@@ -63,6 +63,7 @@ class Fabric:
     def write(self, folder: Path) -> Path:
         (folder / "CONSTRUCTED.md").write_text("This case was constructed, not recorded.\n")
         manifest = {"schema": "hangscope.incident/1", "job": "4711", "attempt": "0", "world_size": WORLD}
+        manifest |= {"captured_at": STALL, "reason": "stall"}
         (folder / "incident.json").write_text(json.dumps(manifest))
         job = self._job()
         for rank in range(WORLD):
@@ -108,7 +109,7 @@ class Fabric:
     # ---- NCCL's log --------------------------------------------------------------------------------------------------
 
     def _log(self, rank: int) -> list[str]:
-        node, at = node_of(rank), "[2026-09-21T13:33:25.120] "
+        node, at = node_of(rank), "[2026-09-21T14:13:05.120] "
         p = f"{at}{node}:{1000 + rank}:{1000 + rank} [{rank % 2}] NCCL INFO "
         init = (
             f"comm 0xa0 rank {rank} nranks {WORLD} cudaDev {rank % 2} nvmlDev {rank % 2} busId 9b000 commId {COMM:#x}"

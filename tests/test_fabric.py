@@ -286,7 +286,7 @@ def test_a_warning_that_names_an_adapter_leads_to_the_channel_over_it(tmp_path: 
     at = next(at for at, line in enumerate(lines) if "1[1] -> 3[1] [send]" in line)
     lines.insert(at + 1, lines[at].replace("Channel 00/0", "Channel 02/0").replace("NET/IB/1/", "NET/IB/0/"))
     lines.append(
-        "[2026-09-21T14:00:00.000] gpu-worker-6:1001:1001 [1] transport/net_ib/p2p.cc:666 NCCL WARN NET/IB: Got "
+        "[2026-09-21T14:16:00.000] gpu-worker-6:1001:1001 [1] transport/net_ib/p2p.cc:666 NCCL WARN NET/IB: Got "
         "completion from peer 10.0.0.7<41873> with status=IBV_WC_RETRY_EXC_ERR(12) opcode=IBV_WC_SEND(0) vendor_err=1 "
         "hca mlx5_1\n"
     )
@@ -301,7 +301,7 @@ def test_a_warning_of_the_receiving_end_names_the_connection_that_there_is(tmp_p
     Fabric(moved={}, everyone_inside=True).write(tmp_path)
     log = next(tmp_path.rglob("nccl.gpu-worker-7.1003.log"))
     warning = (
-        "[2026-09-21T14:00:00.000] gpu-worker-7:1003:1003 [1] transport/net_ib/p2p.cc:666 NCCL WARN NET/IB: Got "
+        "[2026-09-21T14:16:00.000] gpu-worker-7:1003:1003 [1] transport/net_ib/p2p.cc:666 NCCL WARN NET/IB: Got "
         "completion from peer 10.0.0.6<41873> with status=IBV_WC_RETRY_EXC_ERR(12) opcode=IBV_WC_SEND(0) reqSize=0 "
         "vendor_err=129 req_type=Recv hca mlx5_1\n"
     )
@@ -374,7 +374,7 @@ def test_the_kernels_words_about_the_port_are_quoted(tmp_path: Path) -> None:
     Fabric().write(tmp_path)
     kernel = tmp_path / "nodes/gpu-worker-7/kernel"
     kernel.mkdir()
-    at = "2026-09-21T14:00:00.000000+00:00"
+    at = "2026-09-21T14:16:00.000000+00:00"
     lines = (f"{at} mlx5_core 0000:31:00.0 ib1: Link down", f"{at} mlx5_core 0000:77:00.0 ib7: Link down")
     (kernel / "messages.txt").write_text("".join(f"{line}\n" for line in lines))
     why = said_why(hangscope.diagnose(hangscope.load([tmp_path])))
