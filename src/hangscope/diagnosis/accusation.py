@@ -84,7 +84,7 @@ class Doubt(_Argument):
     MEMBERS_NOT_RECORDED = MEDIUM, "the format (torch 2.2) does not say who belongs to the group"
     OTHER_GROUPS_POSSIBLE = LOW, "who belongs to which group is not recorded, and other groups may hide here"
     NO_COMMON_START = MEDIUM, "point-to-point calls could not be counted from a common start"
-    INIT_NOT_RECORDED = MEDIUM, "several ranks; a communicator's init that some are in with another is not recorded"
+    INIT_NOT_RECORDED = MEDIUM, "a communicator's init that they may be in with another rank is not recorded"
     AGE_NOT_KNOWN = MEDIUM, "nothing says for how long"
     MAY_RUN = LOW, "nothing says for how long, and a job that runs looks the same"
     SECOND_CAUSE = MEDIUM, "a rank of which nothing is known may be a second cause"

@@ -137,12 +137,15 @@ def _accusation(case: Case, found: list[Accused], others: list[int]) -> Accusati
     if others:
         findings.append(Finding(f"other ranks wait for {ranks_text(others)}, of which nothing is known"))
     absent = all(a.kind == "absent" for a in found)
+    # A first send or receive makes a communicator, and neither is recorded before that is done.
+    pair = case.alignment.point_to_point.any() and Because.NOT_KNOWN in wait.blockers.values()
+    hidden = absent and (len(found) > 1 or pair) and not all(case.stacks.main(a.rank) for a in found)
     doubts = {
         Doubt.NOTHING_SHOWN: any(a.shown is Shown.NOT_SHOWN for a in found),
         Doubt.SHOWN_BY_OTHERS: any(a.shown is Shown.BY_OTHERS for a in found),
         Doubt.MEMBERS_NOT_RECORDED: members_not_recorded(case.groups[wait.group]),
         Doubt.NO_COMMON_START: not wait.common_start,
-        Doubt.INIT_NOT_RECORDED: absent and len(found) > 1 and not all(case.stacks.main(a.rank) for a in found),
+        Doubt.INIT_NOT_RECORDED: hidden,
         Doubt.AGE_NOT_KNOWN: absent and not case.hang.age_known,
         Doubt.SECOND_CAUSE: others,
         Doubt.UNEXPLAINED: unexplained,
