@@ -30,7 +30,7 @@ def test_a_hung_job_is_ended_and_told_about_and_the_launcher_restarts_it(start: 
     """The evidence and the command come first; the second start runs to its end, and its status is what `run` gives."""
     told = tmp_path / "told"
     command = f'cat > {told}; echo "$HANGSCOPE_OUTCOME $HANGSCOPE_CULPRITS $HANGSCOPE_VERDICT" >> {told}.env; exit 7'
-    options = ("--stall-after", "3", "--on-hang", "kill", "--on-hang", command, "--grace", "5", "--node", "n")
+    options = ("--stall-after", "6", "--on-hang", "kill", "--on-hang", command, "--grace", "5", "--node", "n")
     options += ("--metrics", str(tmp_path / "hangscope.prom"))
     job = (*TORCHRUN, "--max-restarts=1", PAUSING, "--hang-at", "20", "--steps", "60")
     started = start.run(tmp_path / "i", *job, options=options)
@@ -57,10 +57,11 @@ def counted(file: Path) -> str:
 
 def test_a_pause_is_called_one_and_not_reported_in_full_again(start: Starter, tmp_path: Path) -> None:
     """Rank 0 evaluates: a HANG while nobody knows better, corrected when it goes on; then a line; announced, none."""
-    job = (*TORCHRUN, PAUSING, "--pause-at", "20", "60", "--announce-at", "100", "--seconds", "6", "--steps", "120")
+    job = (*TORCHRUN, PAUSING, "--pause-at", "20", "120", "--announce-at", "160")
+    job += ("--seconds", "6", "--steps", "180")
     started = start.run(tmp_path / "i", *job, options=("--stall-after", "2"))
     assert started.wait(120) == 0
-    assert started.out == result(120)
+    assert started.out == result(180)
     verdict = json.loads((tmp_path / "i" / "verdict.json").read_text())
     assert (verdict["outcome"], verdict["hang"], verdict["kind"]) == ("pause", False, "absent")
     assert [each["rank"] for each in verdict["culprits"]] == [0]

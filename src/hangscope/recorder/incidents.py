@@ -73,6 +73,7 @@ class Incidents:
         self._taken: dict[Path, Capture] = {}
         self._verdicts: dict[Path, Verdict] = {}
         self._working: threading.Thread | None = None
+        self._correcting: threading.Thread | None = None
         self.log: list[dict[str, object]] = []
         """Every capture so far: incident, reason, detail and time."""
 
@@ -198,8 +199,9 @@ class Incidents:
 
     def finish(self, ranks: Sequence[Rank], failure: str | None) -> None:
         """The command has ended. `failure` says how, where that is worth an incident of its own."""
-        if self._working is not None:
-            self._working.join(timeout=20)
+        for thread in (self._working, self._correcting):
+            if thread is not None:
+                thread.join(timeout=20)
         path = self.hang
         if path not in self._taken and failure is not None:
             self.capture(path, "rank-exit", failure, ranks)
@@ -316,8 +318,9 @@ class Incidents:
         self._note_pause(path, seconds)
         self._say(f"the job goes on after {seconds:.0f} s: PAUSE, not a hang; what was saved is in {self.home(path)}")
         if path in self._verdicts and self._diagnose is not None:
-            self._working = threading.Thread(target=self._correct, args=(path, self._diagnose), daemon=True)
-            self._working.start()
+            # Beside the watch: what stalls next must be noticed meanwhile.
+            self._correcting = threading.Thread(target=self._correct, args=(path, self._diagnose), daemon=True)
+            self._correcting.start()
 
     def _note_pause(self, path: Path, seconds: float) -> None:
         self._paused.add(path)
