@@ -26,10 +26,15 @@ if __name__ == "__main__":
     parser.add_argument("--announce-at", type=int, nargs="*", default=[])
     parser.add_argument("--seconds", type=float, default=6.0)
     parser.add_argument("--hang-at", type=int, default=-1)
+    parser.add_argument("--store", default="")
     given = parser.parse_args()
-    dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=600))
+    # A file for each start: after a restart by torchrun, Gloo (torch 2.13) now and then looks for a peer that is gone.
+    restart = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    where = {"init_method": f"file://{given.store}.{restart}"} if given.store else {}
+    numbers = {"rank": int(os.environ["RANK"]), "world_size": int(os.environ["WORLD_SIZE"])} if given.store else {}
+    dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=600), **where, **numbers)
     total = torch.zeros(1)
-    first = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") == "0"
+    first = restart == "0"
     for step in range(given.steps):
         if dist.get_rank() == 0 and step in given.pause_at:
             evaluate(given.seconds)

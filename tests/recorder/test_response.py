@@ -32,7 +32,7 @@ def test_a_hung_job_is_ended_and_told_about_and_the_launcher_restarts_it(start: 
     command = f'cat > {told}; echo "$HANGSCOPE_OUTCOME $HANGSCOPE_CULPRITS $HANGSCOPE_VERDICT" >> {told}.env; exit 7'
     options = ("--stall-after", "6", "--on-hang", "kill", "--on-hang", command, "--grace", "5", "--node", "n")
     options += ("--metrics", str(tmp_path / "hangscope.prom"))
-    job = (*TORCHRUN, "--max-restarts=1", PAUSING, "--hang-at", "20", "--steps", "60")
+    job = (*TORCHRUN, "--max-restarts=1", PAUSING, "--hang-at", "20", "--steps", "60", "--store", tmp_path / "store")
     started = start.run(tmp_path / "i", *job, options=options)
     started.until(told.exists, 60, "command")
     metrics = started.until(lambda: counted(tmp_path / "hangscope.prom"), 30, "verdict in the metrics")
