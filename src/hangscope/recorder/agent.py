@@ -142,6 +142,8 @@ class Agent:
         """How the job failed by itself, None where it did not."""
         if status == 0 or self._signalled or not self._polling.ranks:
             return None
+        if self._incidents.reason(self._incidents.hang) is None and self._too_many():
+            return None
         return self._bad_end() or f"the command ended with status {status}"
 
     def _wake(self) -> None:
@@ -249,7 +251,7 @@ class Agent:
         if kept < self._max_incidents:
             return False
         if not self._refused:
-            self._say(f"trouble again, but {kept} incidents are kept already (--max-incidents): no more are saved")
+            self._say(f"trouble again, but --max-incidents ({kept}) are kept already: no more are saved")
         self._refused += 1
         return True
 
