@@ -402,8 +402,9 @@ class Process:
     that call is about, where it is about a file. `gpu_busy_percent` is how much of the last moments a kernel of anybody
     ran on its GPU.
     `waits_in` is the call of torch.distributed, a store or a work in which it stood still for `stood_s` seconds, over
-    several looks; empty where it stood outside all of them. `asked` is False where nobody could ask it anything: no
-    companion runs in it. `moved` is whether it got anywhere between two looks.
+    several looks; empty where it stood outside all of them. `unanswered` is whether questions to it stayed without
+    an answer: False where it answered, or where no companion runs in it to be asked. `moved` is whether it got anywhere
+    between two looks.
     """
 
     rank: int
@@ -421,7 +422,7 @@ class Process:
     syscall_file: str | None = None
     waits_in: str | None = None
     stood_s: float | None = None
-    asked: bool | None = None
+    unanswered: bool | None = None
     moved: bool | None = None
     gpu_busy_percent: float | None = None
     gpu_power_w: float | None = None

@@ -76,7 +76,8 @@ def mesh(given):
 
     if culprit(given):
         wait_for_storage()
-    grid = init_device_mesh("cpu", (2, dist.get_world_size() // 2), mesh_dim_names=("dp", "tp"))
+    rows = 2 if dist.get_world_size() % 2 == 0 else 1
+    grid = init_device_mesh("cpu", (rows, dist.get_world_size() // rows), mesh_dim_names=("dp", "tp"))
     dist.all_reduce(torch.ones(4), group=grid["tp"].get_group())
     dist.barrier()
 

@@ -80,6 +80,15 @@ def test_another_thread_counts_only_where_the_main_one_waits_for_it() -> None:
     assert found.thread == 8
 
 
+def test_nobody_can_tell_whether_a_backward_waits() -> None:
+    """DDP waits for its peers below Python: a rank in autograd is neither inside nor outside."""
+    engine = (f"{TORCH}/autograd/graph.py", 9, "_engine_run_backward")
+    for given, outside in ((thread(engine, ("/job/t.py", 3, "m")), False), (IN_USER_CODE, True)):
+        standing, found = Standing(), threads({"threads": [given]})
+        standing.take(found, where(found, {}, lambda _: "loss = model(x)"), quiet_since=1.0, now=2.0)
+        assert (standing.wait, standing.outside) == (None, outside)
+
+
 def test_a_rank_stands_from_its_last_sign_of_progress_and_moves_by_its_line() -> None:
     """The first look counts from when the counters stopped, the next only if nothing changed."""
     standing, found = Standing(), threads({"threads": [IN_GROUP]})

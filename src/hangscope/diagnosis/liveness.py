@@ -255,7 +255,7 @@ class Liveness:
     def _silent(self, rank: int, process: Process) -> Life | None:
         """A process that is there and reacts to nothing."""
         there = process.exit_status is None and bool(process.alive_at_end) and process.state not in GONE
-        alive = there and process.asked is not False
+        alive = there and process.unanswered is not False
         if self._losses and not alive:
             return None
         findings: list[Finding] = []

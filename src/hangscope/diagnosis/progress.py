@@ -279,7 +279,10 @@ class Progress:
         raised waited in something, and so does one without a dump whose own stack ends inside such a call."""
         raised = [r for r in reports if r.frames and r.kind in ("timeout", "async_error") and r.seq is None]
         gloo = all(d.backend == "gloo" for d in self.job.dumps.get(rank, ()))
-        report = raised[-1] if raised and gloo else None
+        process = self.job.processes.get(rank)
+        # What it printed while it was being stopped is not what it did when it was seen to wait in nothing.
+        outside = process is not None and process.waits_in == ""
+        report = raised[-1] if raised and gloo and not outside else None
         if report is None and rank not in self._in_calls:
             return ()
         name = (report.operation or "an operation that was not recorded") if report else self._in_calls[rank]

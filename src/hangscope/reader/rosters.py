@@ -117,7 +117,7 @@ def _row(row: Mapping[str, Any], trust: int, source: Source, node: str | None = 
         waits_in=row["waits_in"][:200] if isinstance(row.get("waits_in"), str) else None,
         stood_s=number(row.get("stood_s")),
         moved=row["moved"] if isinstance(row.get("moved"), bool) else None,
-        asked=row["server_answers"] is not None if "server_answers" in row else None,
+        unanswered=row["server_answers"] is False if "server_answers" in row else None,
         gpu_busy_percent=number(row.get("gpu_busy_percent")),
         gpu_power_w=number(row.get("gpu_power_w")),
     )

@@ -127,7 +127,8 @@ class Rank:
         if self.ended or standing.since is None or standing.looks < 2:
             return {"waits_in": None, "stood_s": None}
         stood = round(time.monotonic() - standing.since, 1)
-        return {"waits_in": standing.wait.call if standing.wait is not None else "", "stood_s": stood}
+        outside = "" if standing.outside else None
+        return {"waits_in": standing.wait.call if standing.wait is not None else outside, "stood_s": stood}
 
     # ---- answers -----------------------------------------------------------------------------------------------------
 

@@ -79,6 +79,8 @@ class Standing:
     moves: int = 0
     """Grows whenever it is seen to have got somewhere."""
     works: bool = False
+    outside: bool = False
+    """It waits in nothing of torch.distributed. Inside autograd nobody can tell: DDP waits there, below Python."""
     _place: tuple[Any, ...] = ()
     _before: dict[int | None, activity.Sample] = field(default_factory=dict)
 
@@ -107,6 +109,7 @@ class Standing:
         self.moves += bool(self.looks)
         self.since = now if self.looks else quiet_since
         self.looks, self.wait, self._place = 1, wait, place
+        self.outside = wait is None and not any(_in_backward(thread) for thread in threads if thread.main)
 
 
 def threads(value: object) -> list[Thread]:
@@ -161,7 +164,12 @@ def _wait_of(thread: Thread, store: set[str], source_line: Callable[[Frame], str
 
 def _only_waits(main: Thread) -> bool:
     inner = list(takewhile(lambda frame: frame.library, main.frames))
-    return any(_BESIDE.search(frame.file) or frame.name == _BACKWARD for frame in inner[:4])
+    return _in_backward(main) or any(_BESIDE.search(frame.file) for frame in inner[:4])
+
+
+def _in_backward(main: Thread) -> bool:
+    inner = takewhile(lambda frame: frame.library, main.frames)
+    return any(frame.name == _BACKWARD for frame in inner)
 
 
 def _active(value: object) -> bool:

@@ -97,7 +97,9 @@ def _judge(case: Case, rank: int) -> Accused | None:
         return Accused(rank, "gpu", title, life=life, text=text)
     if mine.inside and mine.scope is not Scope.EARLIER:
         return None  # it waits itself
-    expected = life.state is Is.ALIVE and Because.NOT_LAUNCHED in reasons
+    process = case.job.processes.get(rank)
+    outside = process is not None and process.waits_in == ""  # seen twice, in no call that waits
+    expected = life.state is Is.ALIVE and (outside or Because.NOT_LAUNCHED in reasons)
     if not expected and (not mine.known or reasons == {Because.NOT_KNOWN}):
         kind = "absent" if life.state is Is.ALIVE else "dead"
         return Accused(rank, kind, shown=Shown.NOT_SHOWN, life=life)
