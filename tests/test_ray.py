@@ -18,7 +18,7 @@ from hangscope.report.export import to_dict
 from hangscope.simulate import random_spec, simulate
 from perturb import CASES, all_cases
 
-pytestmark = [pytest.mark.ray, pytest.mark.xdist_group("ray")]
+pytestmark = pytest.mark.ray
 
 SIMULATED = int(os.environ.get("HANGSCOPE_RAY_JOBS", "20"))
 SOURCE = Path(__file__).parents[1] / "src"

@@ -39,6 +39,7 @@ class RayEngine:
         if not self._ray.is_initialized():
             self._connect(address)
         self._list, self._look, self._read = map(self._ray.remote, (tasks.list_files, tasks.look_at, tasks.read))
+        self._nodes = self._names()
 
     def _connect(self, address: str | None) -> None:
         """To the cluster that is named or running here; without one, to one of this machine's own."""
@@ -59,10 +60,9 @@ class RayEngine:
 
     def find(self, paths: Sequence[str | Path], gaps: list[Gap]) -> list[Found]:
         """Every file under the paths, sorted, with its first bytes."""
-        nodes = self._nodes()
-        asked = [self._task(self._list, where).remote(path, where) for path, where in (_place(p, nodes) for p in paths)]
+        places = [_place(path, self._nodes) for path in paths]
         found: dict[tuple[str, str], Far] = {}
-        for listed in self._ray.get(asked):
+        for listed in self._in_order([(self._list, where, (path, where)) for path, where in places]):
             if listed.version != __version__:
                 raise SettingsError(
                     f"the cluster's nodes have hangscope {listed.version}, this machine has {__version__}",
@@ -121,10 +121,10 @@ class RayEngine:
         if not where:
             return function
         strategies = import_module("ray.util.scheduling_strategies")
-        strategy = strategies.NodeAffinitySchedulingStrategy(self._nodes()[where], soft=False)
+        strategy = strategies.NodeAffinitySchedulingStrategy(self._nodes[where], soft=False)
         return function.options(scheduling_strategy=strategy)
 
-    def _nodes(self) -> dict[str, str]:
+    def _names(self) -> dict[str, str]:
         """Name, short name and address of every node that is alive → Ray's id of it."""
         found: dict[str, str] = {}
         for node in self._ray.nodes():
