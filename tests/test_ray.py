@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from itertools import count, islice
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,8 @@ from perturb import CASES, all_cases
 pytestmark = pytest.mark.ray
 
 SIMULATED = int(os.environ.get("HANGSCOPE_RAY_JOBS", "20"))
+LARGEST = 64
+"""Ranks: thousands of small files take their time, and show nothing new."""
 SOURCE = Path(__file__).parents[1] / "src"
 
 
@@ -56,10 +59,11 @@ def test_recorded_cases_have_the_same_verdict(cluster: object) -> None:
 
 def test_simulated_jobs_have_the_same_verdict(cluster: object, tmp_path: Path) -> None:
     """So are simulated jobs of all layouts, faults and formats; HANGSCOPE_RAY_JOBS=200 makes it that many."""
-    for seed in range(SIMULATED):
-        job = tmp_path / str(seed)
-        simulate(random_spec(seed)).write(job)
-        assert verdict(job, cluster) == verdict(job), seed
+    specs = (spec for seed in count() if (spec := random_spec(seed)).ranks <= LARGEST)
+    for spec in islice(specs, SIMULATED):
+        job = tmp_path / str(spec.seed)
+        simulate(spec).write(job)
+        assert verdict(job, cluster) == verdict(job), spec.seed
 
 
 def test_a_path_of_one_node_is_read_there(cluster: object) -> None:
