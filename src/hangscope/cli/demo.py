@@ -42,6 +42,8 @@ def command(fault: str, directory: Path | None) -> int:
             f"there is no torch in {sys.executable}", hint="install a CPU build of torch beside hangscope for the demo"
         )
     incident = (directory or Path(tempfile.mkdtemp(prefix="hangscope-demo-")) / "incident").absolute()
+    if incident.exists() and (not incident.is_dir() or any(incident.iterdir())):
+        raise LaunchError(f"{incident}: exists already", hint="give a new directory with --dir")
     note(f"In this demo {STORY[fault]}.")
     note(f"$ {shlex.join(launch_command(fault, incident))}")
     follow(fault, incident, note)

@@ -80,9 +80,9 @@ def _lines(process: subprocess.Popen[str], until: float) -> Iterator[str]:
 def _end(process: subprocess.Popen[str], incident: Path) -> None:
     """End the ranks themselves: a frozen one hears nothing but SIGKILL, and torchrun would wait 30 s for it."""
     for path in incident.glob("nodes/*/status.json"):
-        with contextlib.suppress(OSError, ValueError):
+        with contextlib.suppress(OSError, ValueError, AttributeError, TypeError):
             for row in json.loads(path.read_text()).get("live") or ():
-                if row.get("state") != "gone" and isinstance(row.get("pid"), int):
+                if row.get("state") != "gone" and _is_below(row.get("pid"), process.pid):
                     with contextlib.suppress(ProcessLookupError):
                         os.kill(row["pid"], signal.SIGKILL)
     try:
@@ -90,3 +90,18 @@ def _end(process: subprocess.Popen[str], incident: Path) -> None:
     except subprocess.TimeoutExpired:
         process.kill()
         process.communicate()
+
+
+def _is_below(pid: object, top: int) -> bool:
+    """Whether a process was started, through others, by ours: a file may name any, and we may be root."""
+    for _ in range(20):
+        if not isinstance(pid, int) or pid <= 1:
+            return False
+        try:
+            fields = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
+            pid = int(fields[1])
+        except (OSError, ValueError, IndexError):
+            return False
+        if pid == top:
+            return True
+    return False
