@@ -178,6 +178,8 @@ def _top(loaded: pickles.Loaded, file: str) -> dict[Any, Any]:
 
 def _backend(columns: Columns, taken: Taken) -> str:
     """The library that most entries name."""
+    if len({name.library for name in taken.names}) == 1:
+        return taken.names[0].library
     counts = Counter(dict(enumerate(np.bincount(columns["name"], minlength=1).tolist())))
     libraries: Counter[str] = Counter()
     for index, name in enumerate(taken.names):
@@ -226,10 +228,14 @@ def _first_record(columns: Columns, taken: Taken) -> int:
     return int(np.maximum(first[np.unique(columns["group"])] - 1, 0).sum())
 
 
+_KINDS = {name: np.dtype(kind) for name, kind in COLUMNS.items()}
+_OTHER = np.dtype("i4")
+
+
 def _narrow(columns: Columns) -> Columns:
     """The types of the model, because thousands of dumps wait in memory to be joined."""
     unneeded = ("index", "pg_id")
-    return slabs.moved(columns, {name: np.dtype(COLUMNS.get(name, "i4")) for name in columns if name not in unneeded})
+    return slabs.moved(columns, {name: _KINDS.get(name, _OTHER) for name in columns if name not in unneeded})
 
 
 def _timing(columns: Columns, backend: str) -> bool:

@@ -36,7 +36,7 @@ _ENDS = (
     pickles.EMPTY_STACK,
 )
 """What `enum hs_status` says, in the words of the Python reader."""
-_name = lru_cache(maxsize=4096)(parse)
+_parse = lru_cache(maxsize=4096)(parse)
 _COMPLETE, _REFUSED, _LARGE_MEMO = 0, 10, 12
 
 
@@ -92,7 +92,7 @@ def _taken(
     frames = tables["frames"]
     return Taken(
         columns=columns,
-        names=tuple(map(_name, tables["names"])),
+        names=tuple(_parse(name) if len(name) <= _USUAL_TEXT else parse(name) for name in tables["names"]),
         threads=("", *(f"{name} {number}".strip() for name, number in tables["threads"])),
         shapes=shapes,
         dtypes=dtypes,
@@ -104,15 +104,20 @@ def _taken(
     )
 
 
-_MOST_STACKS = 20_000
+# What is remembered between dumps is bounded, whatever they hold.
+_MOST_STACKS = 10_000
+_MOST_FRAMES = 200
+_USUAL_TEXT = 500
 _stacks: dict[tuple[tuple[str, str, int], ...], tuple[Frame, ...]] = {}
 
 
 def _stack(frames: tuple[tuple[str, str, int], ...]) -> tuple[Frame, ...]:
-    """Every rank of a job writes the same few stacks: each exists once. What is remembered is bounded."""
+    """Every rank of a job writes the same few stacks: each exists once."""
     known = _stacks.get(frames)
     if known is None:
         if len(_stacks) > _MOST_STACKS:
             _stacks.clear()
-        known = _stacks.setdefault(frames, tuple(Frame(*frame) for frame in frames))
+        known = tuple(Frame(*frame) for frame in frames)
+        if len(frames) <= _MOST_FRAMES and all(len(name) + len(file) <= _USUAL_TEXT for name, file, _ in frames):
+            known = _stacks.setdefault(frames, known)
     return known

@@ -6,13 +6,17 @@ Works on the columns of one dump, in place.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from math import prod
 
 import numpy as np
+import numpy.typing as npt
 
 from hangscope.model import UNKNOWN, Ints, Kind, State
 from hangscope.reader.names import Name
 from hangscope.reader.raw import Columns
+
+Bools = npt.NDArray[np.bool_]
 
 RETIRED_MEANS_DONE = frozenset(("gloo",))
 """Backends that never set a state: every entry stays "scheduled", and a finished one is retired (Gloo, 2.8 to 2.15)."""
@@ -28,21 +32,30 @@ _COLLECTIVE, _SEND, _RECV, _BATCH = int(Kind.COLLECTIVE), int(Kind.SEND), int(Ki
 _SCHEDULED = int(State.SCHEDULED)
 _P2P = (_SEND, _RECV)
 _MOST = 1 << 62
+_FEW_NAMES = 500
+"""Real dumps have some dozens; what is remembered between dumps has to be bounded."""
 
 
 def kinds(columns: Columns, names: Sequence[Name]) -> None:
     """Adds `kind`, `own` and `peer` from the names; a closing entry is told by its name and by having no tensors."""
     name = columns["name"]
-    closes = np.array([entry.closes_batch for entry in names], dtype=bool)
-    always = np.array([entry.operation == "coalesced" for entry in names], dtype=bool)
-    for column, width in (("kind", "i1"), ("own", "i4"), ("peer", "i4")):
-        values = np.array([getattr(entry, column) for entry in names], dtype=width)
-        columns[column] = values[name] if len(names) else np.empty(0, width)
+    closes, always, parsed = _by_name(tuple(names)) if len(names) <= _FEW_NAMES else _by_name.__wrapped__(tuple(names))
+    for column, values in parsed.items():
+        columns[column] = values[name] if len(names) else values
     if closes.any():
         empty = (columns["in_shapes"] == 0) & (columns["out_shapes"] == 0)
         columns["kind"][always[name] | (closes[name] & empty)] = _BATCH
         # Which bytes went through a batch is in its own entries, where the version records them at all (2.8+).
         columns["size_bytes"][columns["kind"] == _BATCH] = UNKNOWN
+
+
+@lru_cache(maxsize=256)
+def _by_name(names: tuple[Name, ...]) -> tuple[Bools, Bools, Columns]:
+    """Which names may close a batch, which always do, and the columns by name: the ranks of a job share their names."""
+    closes = np.array([entry.closes_batch for entry in names], dtype=bool)
+    always = np.array([entry.operation == "coalesced" for entry in names], dtype=bool)
+    widths = {"kind": "i1", "own": "i4", "peer": "i4"}
+    return closes, always, {c: np.array([getattr(entry, c) for entry in names], dtype=w) for c, w in widths.items()}
 
 
 def batches(columns: Columns, *, old_sequence: bool) -> None:
