@@ -58,9 +58,9 @@ def test_a_group_that_fell_silent_keeps_its_last_calls() -> None:
 
 def test_every_rank_gets_its_share() -> None:
     """Few ranks keep long rings, many keep short ones, and never so few entries that a call order could not be seen."""
-    assert history.share(1) == history.share(80) == history.MOST_OF_A_RANK
+    assert history.share(1) == history.share(8) == history.MOST_OF_A_RANK
     assert history.share(1024) * 1024 <= history.MOST_OF_A_JOB
-    assert history.share(1024) > 2000
+    assert history.share(1024) > 900
     assert history.share(100_000) == history.LEAST_OF_A_RANK
 
 
