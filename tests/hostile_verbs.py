@@ -12,7 +12,6 @@ import io
 import json
 import os
 import random
-import resource
 import shutil
 import socket
 import stat
@@ -25,6 +24,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import fuzz_reader
 import hangscope
 import hostile
 from hangscope.cli.main import INTERNAL_ERROR, main
@@ -510,7 +510,7 @@ def run(seed: int, first: int, count: int) -> dict[str, Any]:
                     if not os.path.islink(os.path.join(folder, name)):  # a link may lead to the real root
                         os.chmod(os.path.join(folder, name), 0o700)
             shutil.rmtree(base, ignore_errors=True)
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    peak = fuzz_reader.peak_kb() / 1024
     if peak > MEGABYTES:
         failures.append(f"{seed}/{first}…: {peak:.0f} MB")
     return {"failures": failures, "verbs": dict(verbs), "megabytes": peak, "slowest": slowest[0]}
