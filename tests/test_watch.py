@@ -139,11 +139,13 @@ def terminal() -> Iterator[tuple[int, int]]:
 
 
 def watch(directory: Path, slave: int) -> subprocess.Popen[bytes]:
+    # What the terminal itself says counts, not the size of the one that the tests run in.
+    environ = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES")}
     return subprocess.Popen(
         [sys.executable, "-m", "hangscope", "watch", str(directory)],
         stdin=slave,
         stdout=slave,
-        env={**os.environ, "PYTHONPATH": str(SOURCE), "TERM": "xterm"},
+        env={**environ, "PYTHONPATH": str(SOURCE), "TERM": "xterm"},
     )
 
 
