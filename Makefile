@@ -36,7 +36,10 @@ demo: $(READY_TORCH)
 
 test: lint $(READY_TORCH) test-deps
 	$(BIN)/python -m pytest --durations=10 --numprocesses=auto --dist=worksteal --ignore=tests/recorder --ignore=tests/test_ray.py
-	$(BIN)/python -m pytest --durations=5 tests/recorder tests/test_ray.py  # real jobs, by the clock: one at a time
+	@# Real jobs that wait most of the time: two at once. Then those by the clock: one at a time.
+	$(BIN)/python -m pytest --durations=5 --numprocesses=2 --dist=loadfile tests/recorder tests/test_ray.py \
+		--ignore-glob='*/test_live_*.py'
+	$(BIN)/python -m pytest --durations=5 tests/recorder/test_live_*.py
 
 lint: $(READY)
 	$(BIN)/ruff check .
