@@ -21,7 +21,10 @@ from hangscope.recorder import process, shared, sockets, workers
 from hangscope.recorder.capture import counters, flight, gpu, kernel, logs, ras, stacks
 from hangscope.recorder.identity import Identity, identify
 from hangscope.recorder.part import Part
+from hangscope.recorder.polling import Polling
+from hangscope.recorder.ranks import Rank
 from hangscope.recorder.server import Asker, ask
+from hangscope.recorder.workers import Worker
 
 # ---- questions over a unix socket ------------------------------------------------------------------------------------
 
@@ -417,3 +420,21 @@ def test_the_kernels_call_of_a_process_is_named(tmp_path: Path) -> None:
         for child in (opens, reads):
             child.kill()
             child.wait()
+
+
+def test_a_dear_poll_makes_no_threshold_missed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However much a poll costs, a threshold of seconds is not missed, nor is the next attempt."""
+    clock = iter(range(1000))
+    monkeypatch.setattr("hangscope.recorder.polling.time.thread_time", lambda: float(next(clock)))
+    rank = subprocess.Popen(["sleep", "30"])
+    try:
+        for stall_after, expected in ((3.0, 1.0), (10.0, 2.0), (None, 5.0)):
+            polling = Polling(tmp_path, stall_after)
+            polling.ranks[0] = Rank.of(Worker(rank.pid, 0))
+            polling.turn(None)
+            assert polling.interval == expected
+    finally:
+        rank.kill()
+        rank.wait()
+    polling.note_ends()
+    assert polling.interval == 1.0

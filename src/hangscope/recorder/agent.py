@@ -93,7 +93,7 @@ class Agent:
         self._went_on_after: float | None = None
         self._dumps_seen: set[Path] = set()
         self._dump_folders: set[Path] | None = None
-        self._next_poll = 0.0
+        self._polled_at = 0.0
         self._next_status = 0.0
         self._complained = False
         self._looks: TwoLooks | None = None
@@ -174,7 +174,7 @@ class Agent:
         """Until the next poll is due, a rank ends, or somebody wakes us."""
         poller = select.poll()
         poller.register(self._wake_read, select.POLLIN)
-        longest = self._next_poll - time.monotonic()
+        longest = self._polled_at + self._polling.interval - time.monotonic()
         for rank in self._polling:
             if not rank.ended and rank.watched.fd is not None:
                 poller.register(rank.watched.fd, select.POLLIN)
@@ -187,9 +187,9 @@ class Agent:
     def _turn(self) -> None:
         self._polling.note_ends()
         now = time.monotonic()
-        if now >= self._next_poll and not self._ended.is_set():
+        if now >= self._polled_at + self._polling.interval and not self._ended.is_set():
             self._polling.turn(self._command)
-            self._next_poll = now + self._polling.interval
+            self._polled_at = now
             if self._polling.restarted:
                 self._polling.restarted = False
                 self._stalled.clear()

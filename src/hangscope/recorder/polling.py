@@ -47,7 +47,6 @@ class Polling:
         """Set when the launcher has started ranks anew after some had ended; whoever cares clears it."""
         self.settled: set[int] = set()
         """Ranks whose stall is known: nothing needs to be confirmed about them."""
-        self.interval = POLL_S
         self._stall_after = stall_after
         self._registry = workers.Registry(sockets)
         self._asker = Asker()
@@ -112,7 +111,7 @@ class Polling:
         self._take(answers)
 
     def turn(self, command: int | None) -> None:
-        """Look who is there, and ask everybody. Sets the interval to the next turn by what it cost."""
+        """Look who is there, and ask everybody."""
         begun = time.thread_time()
         now = time.monotonic()
         if now >= self._next_discovery:
@@ -125,7 +124,17 @@ class Polling:
         self._take(self._asker.wait(ANSWER_S))
         cost = (time.thread_time() - begun) / max(1, len(self.ranks))
         self._cost += 0.2 * (cost - self._cost)
-        self.interval = min(LONGEST_POLL_S, max(POLL_S, self._cost / DUTY))
+
+    @property
+    def interval(self) -> float:
+        """Seconds from one turn to the next, by what a turn costs the ranks.
+
+        A threshold of seconds is not to be missed by the pause between two looks. With nobody left there is nobody to
+        spare: an attempt that fails soon after its start would come and go between two turns.
+        """
+        if all(rank.ended for rank in self.ranks.values()):
+            return POLL_S
+        return max(POLL_S, min(self._cost / DUTY, LONGEST_POLL_S, self.threshold() / 5))
 
     def _all_there(self) -> bool:
         """As many ranks as the launcher announced, and none of them ended: nobody else is to be expected soon."""
