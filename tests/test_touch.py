@@ -309,7 +309,15 @@ def _snapshot(pid: int, out: Path) -> tuple[str, list[str]]:
     return "\n".join(path.read_text(errors="replace") for path in incident.rglob("*") if path.is_file()), said
 
 
+@pytest.fixture
+def one_look(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A snapshot looks twice, seconds apart, to tell who moves; here nobody asks that."""
+    monkeypatch.setattr("hangscope.recorder.looks.LEAST_S", 0.0)
+    monkeypatch.setattr("hangscope.recorder.looks.MOST_S", 0.0)
+
+
 @root_only
+@pytest.mark.usefixtures("one_look")
 def test_root_reads_nothing_that_the_target_could_not(
     target: Callable[..., subprocess.Popen[bytes]], other: Path, tmp_path: Path
 ) -> None:
@@ -350,6 +358,7 @@ def test_rights_are_given_away_for_one_read_alone(
 
 
 @root_only
+@pytest.mark.usefixtures("one_look")
 def test_a_directory_that_is_not_the_targets_is_not_written_into(
     target: Callable[..., subprocess.Popen[bytes]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
