@@ -22,10 +22,10 @@ from hangscope.words import verb
 def wrong_peer(case: Case) -> Iterator[Accusation]:
     """A rank inside a call whose peer has moved on, while another rank waits for it in a call it never made."""
     suspects = _suspects(case)
-    if len(suspects) > 1:
-        # Those who wait for one with the wrong peer look alike; whose call is unusual is the one.
-        odd = outliers(case.progress, sorted(suspects), len(case.job.ranks))
-        suspects = {rank: found for rank, found in suspects.items() if rank in odd} or suspects
+    # Those who wait for one with the wrong peer look alike; whose call is unusual is the one, and may be the peer.
+    peers = {rank for _, wait, _ in suspects.values() for rank in wait.blockers}
+    odd = outliers(case.progress, sorted(peers | set(suspects)), len(case.job.ranks)) if suspects else {}
+    suspects = {rank: found for rank, found in suspects.items() if rank in odd or not odd}
     if not suspects:
         return
     accused: list[Accused] = []
