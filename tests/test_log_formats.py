@@ -397,6 +397,13 @@ def test_whom_the_launcher_stopped_did_not_die_by_itself(tmp_path: Path) -> None
     assert ends == {0: True, 1: False}
 
 
+def test_a_summary_whose_line_ends_are_lost_still_names_the_rank(tmp_path: Path) -> None:
+    """A form that joins torchrun's rows, and takes blanks and underscores, leaves the rank, its pid and its signal."""
+    text = "Root Cause (first observed failure) :\n[0]:\nrank3 (local rank: 1)exitcode: -9 (pid: 4721)error file: <N/A>\n"
+    (failure,) = load(tmp_path, text).facts.failures
+    assert (failure.rank, failure.local_rank, failure.pid, failure.code) == (3, 1, 4721, -9)
+
+
 def test_another_container_s_error_is_not_the_tagged_rank_s(tmp_path: Path) -> None:
     """Where one writer is known by its prefix, an untagged line behind another prefix is somebody else's."""
     text = f"node-1  | ValueError: bad shape\nnode-0  | {MESSAGE}\n"

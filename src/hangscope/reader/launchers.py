@@ -20,9 +20,10 @@ _FAILED = re.compile(r"failed \(exitcode: (?P<exit>-?\d+)\) local_rank: (?P<loca
 _BLOCK_ROW = re.compile(r"^\s{0,4}(?P<key>time|host|rank|exitcode|error_file|traceback)\s*: (?P<value>.*)$")
 _BLOCK_RANK = re.compile(r"(?P<rank>\d{1,6}) \(local_rank: (?P<local>\d+)\)")
 _BLOCK_EXIT = re.compile(r"(?P<exit>-?\d+)\s+\(pid: (?P<pid>\d+)\)")
+# As it looks after a form or a chat has taken its line ends and some of its blanks.
 _ONE_ROW = re.compile(
-    r"(?:host\s*: (?P<host>\S+)\s+)?rank\s*: (?P<rank>\d{1,6}) \(local_rank: (?P<local>\d+)\)\s+"
-    r"exitcode\s*: (?P<exit>-?\d+)\s+\(pid: (?P<pid>\d+)\)"
+    r"(?:host\s*: (?P<host>\S+)\s+)?\brank\s*:?\s*(?P<rank>\d{1,6})\s*\(local[_ ]rank: (?P<local>\d+)\)\s*"
+    r"exitcode\s*: (?P<exit>-?\d+)\s*\(pid: (?P<pid>\d+)\)"
 )
 _CLOSING = re.compile(r"(?:Sending process (\d+) closing signal (\w+)|Closing process (\d+) via signal (\w+))")
 _DEATH = re.compile(r"Received (?:\d+|Signals\.\w+) death signal, shutting down workers")
@@ -218,10 +219,10 @@ class LauncherLog:
         elif _CANCELLED.search(row):
             self.stopping = self.stopping or line.number
             self._tell(line, "launcher_kill", effect=True)
-        elif _SLURM_OOM.search(row):
-            self._tell(line, "host_oom", code=-9)
         elif match := _SRUN.search(row):
             self._tasks(match, line)
+        elif _SLURM_OOM.search(row):
+            self._tell(line, "host_oom", code=-9)
 
     def _tasks(self, match: re.Match[str], line: Line) -> None:
         how = match["how"].strip()
