@@ -58,14 +58,14 @@ def counted(file: Path) -> str:
 def test_a_pause_is_called_one_and_not_reported_in_full_again(start: Starter, tmp_path: Path) -> None:
     """Rank 0 evaluates: a HANG while nobody knows better, corrected when it goes on; then a line; announced, none."""
     job = (*TORCHRUN, PAUSING, "--pause-at", "20", "120", "--announce-at", "160")
-    job += ("--seconds", "6", "--steps", "180")
-    started = start.run(tmp_path / "i", *job, options=("--stall-after", "2"))
+    job += ("--seconds", "7", "--steps", "180")
+    started = start.run(tmp_path / "i", *job, options=("--stall-after", "3"))
     assert started.wait(120) == 0
     assert started.out == result(180)
     verdict = json.loads((tmp_path / "i" / "verdict.json").read_text())
     assert (verdict["outcome"], verdict["hang"], verdict["kind"]) == ("pause", False, "absent")
     assert [each["rank"] for each in verdict["culprits"]] == [0]
-    assert 5 < verdict["waiting_s"] < 14
+    assert 6 < verdict["waiting_s"] < 15
     text = (tmp_path / "i" / "verdict.txt").read_text()
     assert re.match(r"PAUSE  rank 0 held the job up for [\d.]+s in all_reduce #\d+, then", text)
     own = [line for line in started.err.splitlines() if line.startswith("hangscope: ")]
