@@ -133,10 +133,11 @@ def simulated(first: int, count: int, operations: int, peer: Peer | None, scratc
     """Jobs drawn from the whole space of sizes, layouts, faults, formats and ring sizes, one process a core."""
     one = partial(_simulated, operations=operations, peer=peer, scratch=scratch)
     with multiprocessing.get_context("fork").Pool(os.cpu_count(), maxtasksperchild=20) as pool:
-        yield from pool.imap(one, range(first, first + count))
+        yield from (score for score in pool.imap(one, range(first, first + count)) if score is not None)
 
 
-def _simulated(seed: int, operations: int, peer: Peer | None, scratch: Path) -> Score:
+def _simulated(seed: int, operations: int, peer: Peer | None, scratch: Path) -> Score | None:
+    from hangscope.errors import SettingsError
     from hangscope.simulate import random_spec, simulate
 
     directory = scratch / str(seed)
@@ -145,7 +146,11 @@ def _simulated(seed: int, operations: int, peer: Peer | None, scratch: Path) -> 
     # with torchcomms, which counts over all groups: what is left of a ring without its start cannot be told apart.
     if spec.backend != "torchcomms":
         spec = replace(spec, entries=min(spec.entries, max(LEAST_ENTRIES, operations // spec.ranks)))
-    job = simulate(spec)
+    try:
+        job = simulate(spec)
+    except SettingsError as error:
+        print(f"seed {seed} makes no job: {error}", file=sys.stderr, flush=True)
+        return None
     job.write(directory)
     score = judge(f"seed {seed}", dict(job.truth), directory, peer)
     shutil.rmtree(directory)
