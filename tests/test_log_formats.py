@@ -399,7 +399,7 @@ def test_whom_the_launcher_stopped_did_not_die_by_itself(tmp_path: Path) -> None
 
 def test_a_summary_whose_line_ends_are_lost_still_names_the_rank(tmp_path: Path) -> None:
     """A form that joins torchrun's rows, and takes blanks and underscores, leaves the rank, its pid and its signal."""
-    text = "Root Cause (first observed failure) :\n[0]:\nrank3 (local rank: 1)exitcode: -9 (pid: 4721)error file: <N/A>\n"
+    text = "Root Cause (first observed failure) :\nrank3 (local rank: 1)exitcode: -9 (pid: 4721)error file: <N/A>\n"
     (failure,) = load(tmp_path, text).facts.failures
     assert (failure.rank, failure.local_rank, failure.pid, failure.code) == (3, 1, 4721, -9)
 

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hangscope.diagnosis import Diagnosis, diagnose
 from hangscope.reader import ras
 from hangscope.reader.load import load
 
@@ -185,3 +186,45 @@ def test_answer_alone_makes_a_job(tmp_path: Path) -> None:
     assert job.ranks == (0, 1, 2, 3)
     assert job.nodes == {}
     assert job.processes[3].pid == 751
+
+
+def alone(case: str, form: str) -> Diagnosis:
+    return diagnose(load([CASES / case / f"ras.{form}"]))
+
+
+@pytest.mark.parametrize("form", ["json", "txt"])
+@pytest.mark.parametrize(
+    ("case", "rank", "says"),
+    [("cpu_stall", 2, "AllReduce 6 times, not 7"), ("ddp_skip", 7, "17 times, not 15"), ("sigkill8", 5, "no answer")],
+)
+def test_an_answer_alone_names_who_stands_out(case: str, rank: int, says: str, form: str) -> None:
+    """A rank that RAS did not reach, or that launched more or less than the rest, is a suspicion and no more."""
+    verdict = alone(case, form)
+    assert [culprit.rank for culprit in verdict.culprits] == [rank]
+    assert (verdict.kind, verdict.confidence) == ("unknown", "low")
+    assert says in verdict.headline
+
+
+@pytest.mark.parametrize("form", ["json", "txt"])
+@pytest.mark.parametrize("case", WITH_RAS)
+def test_an_answer_alone_is_never_sure(case: str, form: str) -> None:
+    """One look shows counts that differ in healthy jobs as well, and in groups whose members only wait for others."""
+    verdict = alone(case, form)
+    assert verdict.confidence == "low"
+    truth = json.loads((CASES / case / "truth.json").read_text())
+    groups_within = {"odd_broadcast"}  # half of the job is behind, the culprit among them
+    suspected = {culprit.rank for culprit in verdict.culprits}
+    allowed = {rank for each in [truth["culprits"], *truth.get("accept", [])] for rank in each}
+    assert suspected <= allowed or case in groups_within
+
+
+def test_a_log_and_an_answer_in_one_file_are_both_read(tmp_path: Path) -> None:
+    """People paste what ncclras printed above or below the log."""
+    logs = b"".join(path.read_bytes() for path in sorted((CASES / "skipped").rglob("rank_*.log")))
+    answer = (CASES / "skipped/ras.txt").read_bytes()
+    for number, text in enumerate((answer + logs, logs + answer)):
+        file = tmp_path / f"{number}.txt"
+        file.write_bytes(text)
+        job = load([file])
+        assert len(job.facts.ras) == 1
+        assert {report.rank for report in job.facts.watchdog} == {0, 1, 2, 3}

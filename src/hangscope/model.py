@@ -577,6 +577,8 @@ class RasReport:
     ranks: tuple[RasRank, ...]
     source: Source
     at: str | None = None
+    largest: int = 0
+    """The size of the largest communicator that the same answer knows; in words it details only those with trouble."""
 
 
 @dataclass(frozen=True, slots=True)

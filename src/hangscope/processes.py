@@ -5,11 +5,13 @@ from __future__ import annotations
 import signal
 from collections import Counter
 
-from hangscope.model import Job, Process, Source
+from hangscope.model import Job, Process, RasReport, Source
 
 GONE = ("gone", "Z")
 EFFECTS = (-signal.SIGABRT, -signal.SIGTERM, 128 + signal.SIGABRT, 128 + signal.SIGTERM)
 """How watchdogs and launchers end the rest of a job."""
+_LEAST_COUNTED = 3
+_NAMED = 3
 
 
 class Ends:
@@ -80,6 +82,34 @@ def lost_to_ras(job: Job, lives: set[int]) -> tuple[dict[int, Source], dict[int,
         unreachable = dict.fromkeys(lost, report.source) | unreachable
         dead = {rank: report.source for rank, gone in lost.items() if gone} | dead
     return unreachable, dead
+
+
+def odd_in_ras(job: Job) -> tuple[dict[int, str], Source] | None:
+    """Ranks that NCCL's RAS could not reach, or that launched another number of collectives than most, and the answer.
+
+    Counts only of the largest communicator that RAS knows: who waits in one group is behind in others, too.
+    """
+    lost, _ = lost_to_ras(job, set())
+    if lost:
+        return dict.fromkeys(sorted(lost), "gave no answer to NCCL's RAS"), lost[min(lost)]
+    largest = max((max(report.size, report.largest) for report in job.facts.ras), default=0)
+    last = {report.comm_id: report for report in job.facts.ras if report.size == largest}
+    found = [(odd, report.source) for report in last.values() if (odd := _odd_counts(report))]
+    return found[0] if len(found) == 1 else None
+
+
+def _odd_counts(report: RasReport) -> dict[int, str]:
+    counts = {e.global_rank: dict(e.counts) for e in report.ranks if e.global_rank is not None and e.counts}
+    if len(counts) < max(_LEAST_COUNTED, report.size):
+        return {}
+    usual = dict(Counter(tuple(sorted(mine.items())) for mine in counts.values()).most_common(1)[0][0])
+    odd: dict[int, str] = {}
+    for rank, mine in counts.items():
+        names = sorted(name for name in {*mine, *usual} if mine.get(name, 0) != usual.get(name, 0))
+        if names:
+            times = ", ".join(f"{n} {mine.get(n, 0)} times, not {usual.get(n, 0)}" for n in names[:_NAMED])
+            odd[rank] = f"launched {times}, by NCCL's RAS"
+    return odd if len(odd) * 2 < len(counts) else {}
 
 
 def ending(process: Process) -> str:

@@ -69,6 +69,7 @@ class Basis(_Argument):
     # From here on: what is said only where nothing else is.
     FAILURE_OF_NOBODY = LOW, "a log tells of a failure and does not say whose it is"
     NOT_COLLECTED = LOW, "the evidence of too many ranks is missing to name one of them"
+    ODD_IN_RAS = LOW, "by one look of NCCL's RAS alone, in which a job that runs can look the same"
     STANDS_APART = LOW, "from stacks alone, a few ranks stand elsewhere than the rest"
     HANG_UNEXPLAINED = LOW, "a hang that the evidence does not explain"
     NOTHING_TO_TELL = LOW, "progress was not seen on every rank, so it is not known whether all is well"

@@ -312,6 +312,9 @@ def _read(item: Found, node: str | None, evidence: Evidence) -> None:
         head = item.head(files.HEAD)
         if ras.recognise(head) and item.size <= JSON_LIMIT:
             evidence.answers.append(ras.read(item.read(), item.file))
+            # People paste a log and an answer into one file.
+            if not evidence.answers[-1].is_json and (text := _text_of(item, node, head)).useful:
+                evidence.texts.append(text)
         elif blackbox.recognise(head):
             _read_box(item, evidence)
         elif form := dumps.recognise(head):
@@ -348,7 +351,7 @@ def _read_sysfs(
     return known
 
 
-def _read_text(item: Found, node: str | None, head: bytes, evidence: Evidence) -> None:
+def _text_of(item: Found, node: str | None, head: bytes) -> TextFile:
     text = TextFile(item.file, item.parts, node)
     if files.is_utf16(head) and item.size <= JSON_LIMIT:
         data = item.read().decode("utf-16", "replace").encode()
@@ -358,6 +361,11 @@ def _read_text(item: Found, node: str | None, head: bytes, evidence: Evidence) -
     else:
         with item.open() as stream:
             text.read(stream, item.size)
+    return text
+
+
+def _read_text(item: Found, node: str | None, head: bytes, evidence: Evidence) -> None:
+    text = _text_of(item, node, head)
     evidence.gaps.extend(text.gaps)
     if text.useful:
         evidence.texts.append(text)

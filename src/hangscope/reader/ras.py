@@ -29,11 +29,11 @@ class Answer:
 
 
 def recognise(head: bytes) -> bool:
-    """Whether a file begins like an answer of RAS, in either form."""
+    """Whether a file begins like an answer of RAS in JSON, or has one in words near its beginning."""
     body = _PROTOCOL.sub(b"", head)
     if body[:1] == b"{":
         return _JSON_HEAD.search(body[:2000]) is not None and b'"pg_config"' not in body[:2000]
-    return _TEXT_HEAD.search(head[:2000].decode("utf-8", "replace")) is not None
+    return _TEXT_HEAD.search(head.decode("utf-8", "replace")) is not None
 
 
 def read(data: bytes, file: str) -> Answer:
@@ -224,11 +224,11 @@ def _read_text(body: str, file: str) -> Answer:
         elif " reported " in row:
             said = row.split(" reported ", 1)[1].strip()
     close()
+    largest = max(sizes.values(), default=0)
     reports = tuple(
-        RasReport(
-            c.ident, c.size, tuple(_text_rank(r, row, silent, dead) for r, row in sorted(c.ranks.items())), c.source
-        )
+        RasReport(c.ident, c.size, tuple(_text_rank(r, row, silent, dead) for r, row in rows), c.source, None, largest)
         for c in comms.values()
+        for rows in [sorted(c.ranks.items())]
     )
     return Answer(reports, version[1] if version else None, None, is_json=False)
 

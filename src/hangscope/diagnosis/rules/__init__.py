@@ -13,7 +13,8 @@ _CALLS_DIFFER = (mismatch.hung_mismatch, watchdog_lines.reported_calls, ended.gl
 _CALLS_MISSING = (watchdog_lines.went_past, one_call_more, rooted.other_root, blocking, ended.ended, alone.alone)
 _WRONG_PEER = (peers.wrong_peer, peers.open_connection, peers.unusual_peer)
 _WAIT_CYCLE = (cycle.call_order, cycle.deadlock, cycle.unusual_order)
-_REPORTED = (failures.reported_mismatch, failures.reported_missing, failures.failure_line, alone.stands_apart)
+_APART = (alone.odd_in_ras, alone.stands_apart)
+_REPORTED = (failures.reported_mismatch, failures.reported_missing, failures.failure_line, *_APART)
 _EVERYBODY_IN = (network, transfers, alone.only_one_without_timeout)
 _HANGING = (*_CALLS_DIFFER, *_CALLS_MISSING, *_WRONG_PEER, *_WAIT_CYCLE, *_EVERYBODY_IN)
 

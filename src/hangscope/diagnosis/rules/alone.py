@@ -11,6 +11,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from hangscope import processes
 from hangscope.codelines import place, shown
 from hangscope.diagnosis.accusation import Accusation, Accused, Basis, Doubt
 from hangscope.diagnosis.align import members_not_recorded
@@ -79,6 +80,16 @@ def only_one_without_timeout(case: Case) -> Iterator[Accusation]:
     accused, waits = [Accused(rank, "absent") for rank in sorted(rest)], case.waits.all
     wait = max(waits, key=lambda w: len(w.inside), default=None)
     yield Accusation(Basis.NO_TIMEOUT, "absent", accused, wait, findings=found, explains=waits)
+
+
+def odd_in_ras(case: Case) -> Iterator[Accusation]:
+    """Ranks that NCCL's RAS did not reach, or that launched other collectives than most, where nothing was recorded."""
+    if case.job.dumps or (found := processes.odd_in_ras(case.job)) is None:
+        return
+    odd, source = found
+    accused = [Accused(rank, "unknown", text=text) for rank, text in sorted(odd.items())]
+    findings = [Finding(f"rank {x.rank} {x.text}", (source,)) for x in accused[:3]]
+    yield Accusation(Basis.ODD_IN_RAS, "unknown", accused, findings=findings, explains=case.waits.all)
 
 
 def stands_apart(case: Case) -> Iterator[Accusation]:

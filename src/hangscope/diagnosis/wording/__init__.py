@@ -42,6 +42,7 @@ _SAY: dict[Callable[[Case, Accusation], Words], tuple[Basis, ...]] = {
     others.slow: (Basis.SLOW_WORK, Basis.SLOW_LAUNCHES, Basis.SLOW_STAGE),
     others.progress_seen: (Basis.PROGRESS_SEEN,),
     others.apart: (Basis.STANDS_APART,),
+    others.odd_in_ras: (Basis.ODD_IN_RAS,),
     others.hang_unexplained: (Basis.HANG_UNEXPLAINED,),
     others.nothing_to_tell: (Basis.NOTHING_TO_TELL,),
 }

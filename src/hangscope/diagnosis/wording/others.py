@@ -70,8 +70,10 @@ def nothing_to_tell(case: Case, a: Accusation) -> Words:
     if a.detail is not None:
         stacks = plural(len({s.rank for s in job.facts.stacks if s.rank is not None}), "rank")
         text = f"only stacks of {stacks} were found; nobody stands apart"
-    elif not job.dumps and job.gaps and not job.facts.log_ranks:
-        text = f"cannot tell: {plural(len(job.gaps), 'file')} could not be used, and nothing else was found"
+    elif job.facts.ras and not job.dumps:
+        text = "cannot tell: what NCCL's RAS answers names nobody, and nothing was recorded"
+    elif not job.dumps and (files := [gap for gap in job.gaps if gap.source]) and not job.facts.log_ranks:
+        text = f"cannot tell: {plural(len(files), 'file')} could not be used, and nothing else was found"
     elif unseen and job.dumps:
         text = f"cannot tell: nothing hangs on {ranks_text(job.dumps)}, and nothing is known of {ranks_text(unseen)}"
     elif len(job.ops):
@@ -85,6 +87,11 @@ def apart(case: Case, a: Accusation) -> Words:
     rest = f": probably they wait for {verb(a.ranks, 'it', 'them')}. Only stacks were found, and they show no waits."
     step = f"code: see what {ranks_text(a.ranks)} {verb(a.ranks, 'does', 'do')} at {here}"
     return did(case, a, what, rest, step, SWITCH_ON, deeds="stands elsewhere than the other ranks")
+
+
+def odd_in_ras(case: Case, a: Accusation) -> Words:
+    rest = ": probably the others wait for it, if the job stands still. Nothing else was recorded."
+    return did(case, a, a.accused[0].text, rest, "ask RAS again: what stays as it is in two answers hangs", SWITCH_ON)
 
 
 def slow(case: Case, a: Accusation) -> Words:
