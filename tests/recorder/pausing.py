@@ -15,6 +15,13 @@ def evaluate(seconds):
     time.sleep(seconds)
 
 
+def wait_for_evaluation(step):
+    store = dist.distributed_c10d._get_default_store()
+    if dist.get_rank() == 0:
+        store.set(f"evaluated/{step}", "yes")
+    store.wait([f"evaluated/{step}"])
+
+
 def hang():
     time.sleep(1000)
 
@@ -27,6 +34,7 @@ if __name__ == "__main__":
     parser.add_argument("--seconds", type=float, default=6.0)
     parser.add_argument("--hang-at", type=int, default=-1)
     parser.add_argument("--store", default="")
+    parser.add_argument("--by-key", action="store_true", help="the others wait for a key, not in an operation")
     given = parser.parse_args()
     # A file for each start: after a restart by torchrun, Gloo (torch 2.13) now and then looks for a peer that is gone.
     restart = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
@@ -38,6 +46,8 @@ if __name__ == "__main__":
     for step in range(given.steps):
         if dist.get_rank() == 0 and step in given.pause_at:
             evaluate(given.seconds)
+        if given.by_key and step in given.pause_at:
+            wait_for_evaluation(step)
         if dist.get_rank() == 0 and step in given.announce_at:
             with expect_pause("evaluation", at_most_s=60):
                 evaluate(given.seconds)

@@ -22,8 +22,10 @@ from hangscope.recorder import actions, pauses
 from hangscope.recorder.actions import OnHang
 from hangscope.recorder.metrics import Metrics, Numbers, escape, render
 from hangscope.recorder.part import Part
+from hangscope.recorder.process import Watched
 from hangscope.recorder.ranks import Rank
-from hangscope.recorder.recovered import Sites
+from hangscope.recorder.recovered import Sites, Stall, sites_of
+from hangscope.recorder.standing import Frame, Standing, Wait
 from hangscope.recorder.workers import Worker
 
 VERDICT = {"outcome": "hang", "kind": "absent", "culprits": [{"rank": 3}], "summary": "Rank 3\0 sleeps."}
@@ -178,17 +180,34 @@ def test_a_pause_is_nothing_without_run_and_cheap_with_it(tmp_path: Path, monkey
 
 
 def test_a_place_that_recovered_has_a_threshold_of_its_own() -> None:
-    """Twice the longest that it took; other places keep theirs; a line is said once an operation."""
+    """Twice the longest that it took; other places keep theirs; a line is said once a stall."""
     sites = Sites()
     site = ("default_pg", "all_reduce")
-    assert sites.threshold(site, 30) == 30
-    assert sites.line(site, 7, 1, "all_reduce #7", 31, 30) is None
+    assert sites.threshold([site], 30) == 30
+    assert sites.line([site], "rank 1: all_reduce #7 unfinished", 31, 30) is None
     sites.went_on([site], 40)
     sites.went_on([site], 20)
-    assert sites.threshold(site, 30) == 80
-    assert sites.threshold(("default_pg", "barrier"), 30) == 30
-    assert "only after 80.0 s" in (sites.line(site, 9, 1, "all_reduce #9", 31, 30) or "")
-    assert sites.line(site, 9, 1, "all_reduce #9", 32, 30) is None
+    assert sites.threshold([site], 30) == 80
+    assert sites.threshold([("default_pg", "barrier")], 30) == 30
+    said = sites.line([site], "rank 1: all_reduce #9 unfinished", 31, 30)
+    assert said is not None
+    assert said.startswith("rank 1: all_reduce #9 unfinished for 31.0 s; here the job went on by itself before, after")
+    assert said.endswith("after 40.0 s, so it is saved in full only after 80.0 s")
+    assert sites.line([site], "rank 2: all_reduce #9 unfinished", 32, 30) is None
+    assert sites.line([site], "rank 2: all_reduce #9 unfinished", -1, 30) is not None  # began after the line was said
+
+
+def test_a_wait_without_an_operation_is_a_place_too() -> None:
+    """A rank that stands in a store has the raised threshold of that line, and the pause counts from when it came."""
+    wait = Wait("store.wait", Frame("/job/train.py", 3, "main"), None)
+    standing = Standing(since=time.monotonic() - 40, looks=2, wait=wait)
+    rank = Rank(Worker(os.getpid(), 0), Watched(os.getpid()), standing=standing)
+    stall = Stall.of([rank])
+    assert stall.sites == sites_of(rank) == {("store.wait", "train.py:3")}
+    assert 40 <= stall.seconds() < 45
+    sites = Sites()
+    sites.went_on(stall.sites, stall.seconds())
+    assert sites.threshold(sites_of(rank), 30) >= 80
 
 
 # ---- metrics ---------------------------------------------------------------------------------------------------------

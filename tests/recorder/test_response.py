@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from .conftest import Starter
+from .conftest import Started, Starter
 
 pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
@@ -55,24 +55,57 @@ def counted(file: Path) -> str:
     return text if re.search(r'hangscope_verdicts_total\{.*outcome="hang",kind="absent"\} 1\n', text) else ""
 
 
-def test_a_pause_is_called_one_and_not_reported_in_full_again(start: Starter, tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def pausing(start: Starter, tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Path, Started]]:
+    """Two jobs at once, which mostly wait: in an operation, and for a key in the store."""
+    folder = tmp_path_factory.mktemp("pausing")
+    words = {
+        "operation": ("--pause-at", "20", "120", "--announce-at", "160", "--steps", "180"),
+        "key": ("--by-key", "--pause-at", "20", "120", "--steps", "130"),
+    }
+    return {
+        name: (
+            folder / name,
+            start.run(folder / name, *TORCHRUN, PAUSING, "--seconds", "7", *more, options=("--stall-after", "3")),
+        )
+        for name, more in words.items()
+    }
+
+
+def own_lines(started: Started) -> list[str]:
+    return [line for line in started.err.splitlines() if line.startswith("hangscope: ")]
+
+
+def test_a_pause_is_called_one_and_not_reported_in_full_again(pausing: dict[str, tuple[Path, Started]]) -> None:
     """Rank 0 evaluates: a HANG while nobody knows better, corrected when it goes on; then a line; announced, none."""
-    job = (*TORCHRUN, PAUSING, "--pause-at", "20", "120", "--announce-at", "160")
-    job += ("--seconds", "7", "--steps", "180")
-    started = start.run(tmp_path / "i", *job, options=("--stall-after", "3"))
+    incident, started = pausing["operation"]
     assert started.wait(120) == 0
     assert started.out == result(180)
-    verdict = json.loads((tmp_path / "i" / "verdict.json").read_text())
+    verdict = json.loads((incident / "verdict.json").read_text())
     assert (verdict["outcome"], verdict["hang"], verdict["kind"]) == ("pause", False, "absent")
     assert [each["rank"] for each in verdict["culprits"]] == [0]
     assert 6 < verdict["waiting_s"] < 15
-    text = (tmp_path / "i" / "verdict.txt").read_text()
+    text = (incident / "verdict.txt").read_text()
     assert re.match(r"PAUSE  rank 0 held the job up for [\d.]+s in all_reduce #\d+, then", text)
-    own = [line for line in started.err.splitlines() if line.startswith("hangscope: ")]
+    own = own_lines(started)
     assert sum("PAUSE, not a hang" in line for line in own) == 1
     assert sum("saving what every rank is doing" in line for line in own) == 1
     assert sum("here the job went on by itself before" in line for line in own) == 1
-    assert not (tmp_path / "i.hang-2").exists()
+    assert not incident.with_name("operation.hang-2").exists()
+
+
+def test_a_pause_that_no_recorder_counts_is_reported_in_full_once(pausing: dict[str, tuple[Path, Started]]) -> None:
+    """The others wait for a key in the store: the second time costs a line, as with an operation."""
+    incident, started = pausing["key"]
+    assert started.wait(120) == 0
+    assert started.out == result(130)
+    own = own_lines(started)
+    [saved] = [line for line in own if "saving what every rank is doing" in line]
+    assert "rank 1 stands in store.wait (pausing.py:" in saved
+    [again] = [line for line in own if "here the job went on by itself before" in line]
+    assert "rank 1 stands in store.wait (pausing.py:" in again
+    assert sum("PAUSE, not a hang" in line for line in own) == 1
+    assert not incident.with_name("key.hang-2").exists()
 
 
 def test_no_more_incidents_are_saved_than_asked_for(start: Starter, tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import select
 import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +29,7 @@ from hangscope.recorder.numbers import numbers
 from hangscope.recorder.pauses import Pause
 from hangscope.recorder.polling import POLL_S, Polling
 from hangscope.recorder.ranks import Rank
-from hangscope.recorder.recovered import Sites, Stall
+from hangscope.recorder.recovered import Site, Sites, Stall, sites_of
 from hangscope.recorder.roll import Roll
 from hangscope.recorder.verdict import Verdict
 
@@ -304,14 +304,17 @@ class Agent:
         if pause is not None and pause.ago_s <= usual:
             return None
         for age, number, each in sorted(late, key=lambda found: found[:2], reverse=True):
-            site = (each.group, each.name)
-            if age > self._sites.threshold(site, usual):
+            sites, what = [(each.group, each.name)], f"rank {number}: {each.label} unfinished"
+            if age > self._sites.threshold(sites, usual):
                 overdue = f"; the pause for {pause.reason} is over its bound" if pause and pause.overdue else ""
-                return f"rank {number}: {each.label} unfinished for {age:.1f} s{overdue}"
-            line = self._sites.line(site, each.seq, number, each.label, age, usual)
-            if line is not None:
-                self._say(line)
+                return f"{what} for {age:.1f} s{overdue}"
+            self._say_that_it_may_go_on(sites, what, age, usual)
         return None
+
+    def _say_that_it_may_go_on(self, sites: Iterable[Site], what: str, age_s: float, usual_s: float) -> None:
+        line = self._sites.line(sites, what, age_s, usual_s)
+        if line is not None:
+            self._say(line)
 
     def _pause(self) -> Pause | None:
         """A pause that training code announced on any node: the one that holds or ended last."""
@@ -332,10 +335,17 @@ class Agent:
 
     def _standing(self) -> str | None:
         """A rank that stands still in a wait which no recorder counts, in words."""
-        polling = self._polling
-        found = polling.sense.stuck(polling, self._stalled, polling.threshold(), time.monotonic())
-        pause = self._pause() if found is not None else None
-        return None if pause is not None and pause.ago_s <= polling.threshold() else found
+        polling, usual = self._polling, self._polling.threshold()
+        late = polling.sense.stuck(polling, self._stalled, usual, time.monotonic())
+        pause = self._pause() if late else None
+        if pause is not None and pause.ago_s <= usual:
+            return None
+        for stood in late:
+            sites = sites_of(stood.rank)
+            if stood.seconds > self._sites.threshold(sites, usual):
+                return f"{stood} for {stood.seconds:.1f} s, and nothing of it moves"
+            self._say_that_it_may_go_on(sites, str(stood), stood.seconds, usual)
+        return None
 
     def _trace(self, rank: Rank) -> tuple[Any, ...]:
         """Changes whenever the rank gets anywhere: by its counters, else by where it stands."""

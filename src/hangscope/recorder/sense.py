@@ -8,6 +8,7 @@ looked at from outside.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from hangscope.recorder import activity
 from hangscope.recorder.beside import Beside
 from hangscope.recorder.ranks import Rank
 from hangscope.recorder.server import Asker
-from hangscope.recorder.standing import Frame, threads, where
+from hangscope.recorder.standing import Frame, Wait, threads, where
 
 QUESTION = "hangscope_stacks"
 BEGINS = 0.5
@@ -27,6 +28,18 @@ TIMES_WORKING = 2.0
 TIMES_JOINING = 4.0
 _SOURCE_BYTES = 4 << 20
 _MOST_FILES = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Stood:
+    """A rank that stands still in a wait, and for how long."""
+
+    rank: Rank
+    wait: Wait
+    seconds: float
+
+    def __str__(self) -> str:
+        return f"rank {self.rank.number} stands in {self.wait}"
 
 
 class Sense:
@@ -97,8 +110,8 @@ class Sense:
                 return
         rank.standing.take(found, wait, rank.quiet_since, now)
 
-    def stuck(self, ranks: Iterable[Rank], known: Collection[int], threshold: float, now: float) -> str | None:
-        """The rank that has stood longest in such a wait, in words, where that is too long."""
+    def stuck(self, ranks: Iterable[Rank], known: Collection[int], threshold: float, now: float) -> list[Stood]:
+        """The ranks that have stood too long in such a wait, the longest first."""
         living = [rank for rank in ranks if not rank.ended]
         others_work = any(rank.standing.works or now - rank.quiet_since < BEGINS * threshold for rank in living)
         times = TIMES_WORKING if others_work else 1.0
@@ -109,11 +122,8 @@ class Sense:
                 continue
             limit = threshold * (TIMES_JOINING if standing.wait.joining else times)
             if now - standing.since > limit:
-                found.append((now - standing.since, -rank.number, str(standing.wait)))
-        if not found:
-            return None
-        stood, number, wait = max(found)
-        return f"rank {-number} stands in {wait} for {stood:.1f} s, and nothing of it moves"
+                found.append(Stood(rank, standing.wait, now - standing.since))
+        return sorted(found, key=lambda stood: (-stood.seconds, stood.rank.number))
 
     def _line(self, rank: Rank, frame: Frame) -> str:
         """The line of a source file as the rank sees it: its own root and working directory, with its own rights."""
