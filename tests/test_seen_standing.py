@@ -18,7 +18,7 @@ def rank(number: int, **seen: Any) -> dict[str, Any]:
 
 def verdict(folder: Path, *ranks: dict[str, Any], reason: str = "stall", log: str = "") -> hangscope.Diagnosis:
     node = folder / "nodes" / "n"
-    node.mkdir(parents=True)
+    node.mkdir(parents=True, exist_ok=True)
     common = {"job": "1", "attempt": "0", "reason": reason, "captured_at": "2026-11-15T02:30:11.204Z"}
     manifest = {"schema": "hangscope.incident/1", "world_size": len(ranks), "files": {}, **common}
     (folder / "incident.json").write_text(json.dumps(manifest))
@@ -81,3 +81,102 @@ def test_a_line_about_another_process_does_not_undo_an_end_that_was_seen(tmp_pat
     alive = {"server_answers": True}
     found = verdict(tmp_path, rank(0, **alive), rank(1, **ended), rank(2, **alive), reason="rank-exit", log=log)
     assert accused(found) == ("dead", [1])
+
+
+def test_a_group_that_one_rank_alone_makes_holds_up_the_rest(tmp_path: Path) -> None:
+    """All others wait in an operation for the rank that is in new_group; in a wait for a peer, nobody can tell."""
+    for call, expected in (("new_group", ("absent", [2])), ("w.wait", ("unknown", []))):
+        folder = tmp_path / call
+        dumps = folder / "nodes" / "n" / "dumps"
+        dumps.mkdir(parents=True)
+        for number in range(3):
+            (dumps / f"gloo_rank_{number}.json").write_text(json.dumps(gloo_dump(4 if number < 2 else 3)))
+        lines = [rank(number, server_answers=True, waits_in="all_reduce", stood_s=30.0) for number in range(2)]
+        found = verdict(folder, *lines, rank(2, server_answers=True, waits_in=call, stood_s=31.0))
+        assert accused(found) == expected
+
+
+def gloo_dump(launched: int) -> dict[str, Any]:
+    """A rank that finished three operations, and waits in what it launched after them."""
+    tensors = {"input_sizes": [[64]], "output_sizes": [[64]], "input_dtypes": ["Float"], "output_dtypes": ["Float"]}
+    call = {"pg_id": 0, "process_group": ["0", "default_pg"], "p2p_seq_id": 0, "is_p2p": False, "timeout_ms": 600000}
+    entries = [
+        {
+            "record_id": seq - 1,
+            "collective_seq_id": seq,
+            "op_id": seq,
+            "profiling_name": "gloo:all_reduce",
+            "time_created_ns": 1794709780_000_000_000 + seq,
+            "state": "scheduled",
+            "retired": seq <= 3,
+            **tensors,
+            **call,
+        }
+        for seq in range(1, launched + 1)
+    ]
+    group = {"name": "0", "desc": "default_pg", "ranks": "[0, 1, 2]", "pg_id": 0}
+    return {"version": "2.10", "pg_config": {"0": group}, "pg_status": {}, "entries": entries}
+
+
+# ---- exceptions that name no rank ------------------------------------------------------------------------------------
+
+RAISED = """Traceback (most recent call last):
+  File "/job/train.py", line 12, in read_config
+    with open(path) as file:
+FileNotFoundError: [Errno 2] No such file or directory: 'config.yaml'
+W1115 02:31:00.140000 1 torch/distributed/elastic/multiprocessing/api.py:1028] a line of the launcher's
+"""
+TOO_LONG = """terminate called after throwing an instance of 'gloo::EnforceNotMet'
+  what():  [enforce fail at gloo/transport/tcp/pair.cc:456] op.preamble.length <= op.nbytes. 16 vs 12. Received
+"""
+OF_LAUNCHER = """Traceback (most recent call last):
+  File "<frozen runpy>", line 198, in _run_module_as_main
+  File "/env/lib/python3.11/site-packages/torch/distributed/run.py", line 1032, in <module>
+    main()
+OSError: [Errno 98] Address already in use
+"""
+
+
+def ended(number: int, status: int) -> dict[str, Any]:
+    return rank(number, state="gone", exit_status=status, ended_at=1794709811.0 + (status < -6))
+
+
+def test_an_exception_before_the_ranks_have_names_is_the_one_that_ended_so(tmp_path: Path) -> None:
+    """Before init_process_group no line names its rank: who ended with status 1, or of SIGABRT, printed it."""
+    lines = [ended(0, -15), ended(1, -15), ended(2, 1)]
+    found = verdict(tmp_path / "a", *lines, reason="rank-exit", log=RAISED)
+    assert (found.outcome, *accused(found)) == ("crash", "dead", [2])
+    assert found.headline == (
+        "rank 2 ended in read_config (train.py:12) with FileNotFoundError: [Errno 2] No such file or directory:"
+        " 'config.yaml'"
+    )
+    aborted = verdict(tmp_path / "b", ended(0, -15), ended(1, -15), ended(2, -6), reason="rank-exit", log=TOO_LONG)
+    assert accused(aborted) == ("mismatch", [2])
+
+
+def test_an_exception_that_may_be_anybodys_is_nobodys(tmp_path: Path) -> None:
+    """Two ended so and one traceback was printed; two were, of two kinds; the launcher's own is no rank's."""
+    two, one = [ended(0, 1), ended(1, -15), ended(2, 1)], [ended(0, -15), ended(1, -15), ended(2, 1)]
+    cases = [(two, RAISED), (one, RAISED + RAISED.replace("FileNotFound", "Permission")), (one, OF_LAUNCHER)]
+    for number, (lines, log) in enumerate(cases):
+        found = verdict(tmp_path / str(number), *lines, reason="rank-exit", log=log)
+        assert not any("rank 2's log ends with" in finding.text for finding in found.why)
+
+
+def test_each_that_printed_the_same_exception_has_it(tmp_path: Path) -> None:
+    """All ranks miss the same file: as many copies as ended so."""
+    found = verdict(tmp_path, ended(0, 1), ended(1, 1), ended(2, -15), reason="rank-exit", log=RAISED + RAISED)
+    assert accused(found) == ("dead", [0, 1])
+    assert "FileNotFoundError" in found.headline
+
+
+def test_who_has_just_lost_a_peer_does_not_make_a_crash_a_hang(tmp_path: Path) -> None:
+    """Gloo says so in every log at once; the agent saw the end itself."""
+    lost = (
+        "[rank0]: Traceback (most recent call last):\n"
+        '[rank0]:   File "/job/train.py", line 3, in step\n'
+        '[rank0]:   File "/env/site-packages/torch/distributed/distributed_c10d.py", line 3252, in all_reduce\n'
+        "[rank0]: RuntimeError: [gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:49862.\n"
+    )
+    found = verdict(tmp_path, ended(0, -15), ended(1, 3), reason="rank-exit", log=lost)
+    assert (found.outcome, *accused(found)) == ("crash", "dead", [1])

@@ -84,8 +84,9 @@ def _outcome(case: Case, chosen: Accusation) -> str:
     if chosen.basis is Basis.NOTHING_TO_TELL or stopped or not (chosen.accused or case.hang.age_known):
         return "unknown"
     waited = any(w.age_s is None or w.age_s >= IN_FLIGHT_S for w in case.waits.all)
-    alone = chosen.kind == "dead" and not waited and case.hang.says is not Says.YES
-    return "hang" if chosen.hang and not alone else "crash"
+    # Under `run` an end is seen at once: whoever waits by then has only lost a peer, and Gloo says so in every log.
+    ended = case.job.reason == "rank-exit" or (not waited and case.hang.says is not Says.YES)
+    return "crash" if not chosen.hang or (chosen.kind == "dead" and ended) else "hang"
 
 
 def _ages(case: Case) -> Iterator[float]:

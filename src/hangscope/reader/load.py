@@ -30,6 +30,7 @@ from hangscope.reader.identity import Identity, host_in_path, identify, merge_nc
 from hangscope.reader.processes import merge_processes
 from hangscope.reader.restarts import newest_failures, newest_processes, newest_reports
 from hangscope.reader.texts import TextFile
+from hangscope.reader.unclaimed import claimed
 from hangscope.reader.values import short_name
 
 T = TypeVar("T")
@@ -99,7 +100,7 @@ def _job(evidence: Evidence, inputs: tuple[str, ...]) -> Job:
     evidence.gaps.extend(foreign)
     who.statements.extend(facts.network_statements(who, processes))
     merged, said_of_ranks, conflicts = merge_processes(who)
-    made = _facts(evidence, who, processes, reports, said_of_ranks, assembled, start_ns)
+    made = _facts(evidence, who, processes, reports, said_of_ranks, merged, assembled, start_ns)
     gaps = [*evidence.gaps, *assembled.gaps, *who.gaps, *conflicts, *_gaps_in_files(evidence), *made[1]]
     sampled = {stack.rank for stack in made[0].stacks if stack.rank is not None}
     named = failure_facts.ranks_named(made[0].failures, who.nodes)
@@ -159,6 +160,7 @@ def _facts(
     processes: Mapping[tuple[str, int], nccl_logs.Process],
     reports: list[RasReport],
     statements: list[Process],
+    merged: Mapping[int, Process],
     assembled: dumps.Assembled,
     start_ns: int | None,
 ) -> tuple[Facts, list[Gap]]:
@@ -181,6 +183,7 @@ def _facts(
             )
     errors.extend(facts.error_file(*found, who) for found in evidence.errors)
     watchdog, errors, old = newest_reports(watchdog, errors, start_ns)
+    errors = claimed(errors, merged)
     failures = newest_failures(failures, old)
     gaps.extend(old)
     comms = nccl_facts.communicators(who, processes)

@@ -7,6 +7,7 @@ the launcher) is a consequence, and is marked so: it says who waited, not who wa
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from hangscope.model import Frame
@@ -29,7 +30,8 @@ _CHAIN = (
     "The above exception was the direct cause of the following exception:",
 )
 _MESSAGE_ENDS = re.compile(
-    r"^(?:frame #\d+|Exception raised from |C\+\+ CapturedTraceback:|Traceback |\[[EWIF][\d ]|=====|-----)"
+    r"^(?:frame #\d+|Exception raised from |C\+\+ CapturedTraceback:|Traceback |\[[EWIF][\d ]|[EWIF]\d{4} \d\d:"
+    r"|=====|-----)"
 )
 
 _LAUNCHER_FILES = re.compile(
@@ -95,6 +97,12 @@ def is_consequence(kind: str, message: str, frames: list[Frame]) -> bool:
     if short == "RuntimeError":
         return _PEER_FAULT.search(message) is not None and _LOCAL_FAULT.search(message) is None
     return False
+
+
+def of_launcher(frames: Sequence[Frame]) -> bool:
+    """Whether a launcher printed a traceback, and not a rank that it started: the outermost frame tells."""
+    outer = next((frame for frame in frames if "runpy" not in frame.filename), None)
+    return outer is not None and _LAUNCHER_FILES.search(outer.filename) is not None
 
 
 class Tracebacks:
