@@ -138,6 +138,15 @@ def test_training_beside_the_main_thread_is_found(threads: list[ThreadStack]) ->
     assert any("training thread" in finding.text for finding in found.why)
 
 
+def test_a_training_thread_that_waits_for_a_queue_is_the_line_its_owner_joins() -> None:
+    """The main thread waits for its end: that thread's line is the one, unless several wait so."""
+    owner = thread(WAIT, Frame("join", f"{LIB}/threading.py", 1112), STEP, MODULE)
+    put = thread(WAIT, Frame("put", f"{LIB}/queue.py", 140), SAVE, THREAD, main=False)
+    assert absent(put, owner).headline.startswith("rank 2 is in save_checkpoint (train.py:8), and")
+    other = thread(WAIT, Frame("get", f"{LIB}/queue.py", 171), Frame("beat", "/workspace/train.py", 5), main=False)
+    assert absent(put, other, owner).headline.startswith("rank 2 is in step (train.py:40), and")
+
+
 def test_the_main_thread_speaks_where_it_works_itself() -> None:
     """Threads of the user's own beside it (a prefetcher, a heartbeat) do not take its place."""
     heartbeat = thread(Frame("beat", "/workspace/train.py", 5), THREAD, main=False)

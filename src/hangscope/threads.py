@@ -93,10 +93,10 @@ class Stacks:
         # A launch that waits for room in the queue spins; what sleeps outside PyTorch waits for something else.
         asleep = stack is not None and stack.active is False and not _path(stack.frames[0]).count("torch/")
         idle = process is not None and process.gpu_busy_percent == 0.0  # there is no kernel that it could wait for
-        return "" if asleep or idle or syscall in _NOT_THE_GPU or not self._on_gpu else None
+        return "" if asleep or idle or syscall in _NOT_THE_GPU or not self.on_gpu else None
 
     @cached_property
-    def _on_gpu(self) -> bool:
+    def on_gpu(self) -> bool:
         """Whether the job may use GPUs."""
         job = self._job
         others = any(dump.backend != "gloo" for dumps in job.dumps.values() for dump in dumps) or not job.dumps
@@ -173,7 +173,9 @@ def _training(threads: Sequence[ThreadStack], *, silent: bool) -> ThreadStack:
         return main
     # It waits for another thread: for the one that is in a collective, or whose end or result it waits for.
     joins = any(_function(frame)[1] in ("join", "result", "run_until_complete") for frame in _library_frames(main))
-    return next(iter(inside or [s for s in others if joins and not _idle(s)]), main)
+    busy = [s for s in others if joins and not _idle(s)]
+    # Of several that all wait for a lock or a queue, nobody can tell which one the main thread waits for.
+    return next(iter(inside or busy or (others if joins and len(others) == 1 else ())), main)
 
 
 def _idle(stack: ThreadStack) -> bool:

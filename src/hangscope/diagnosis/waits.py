@@ -16,6 +16,9 @@ from hangscope.diagnosis.progress import Place, Progress, Scope, Unit
 from hangscope.model import State
 from hangscope.tables.graph import closed_sets, search
 
+# Calls that nobody leaves before every rank of the job has come.
+MADE_BY_ALL = frozenset(("new_group", "new_subgroups", "new_subgroups_by_enumeration", "init_device_mesh"))
+
 
 class Because(Enum):
     """Why an operation waits for a rank."""
@@ -196,8 +199,13 @@ class Waits:
         return sorted(rank for rank in awaited if not self.blockers(rank) and not self._waits_unrecorded(rank))
 
     def _waits_unrecorded(self, rank: int) -> bool:
-        """Whether a rank waits in something that was not recorded: for which rank is not known, but for somebody."""
-        return any(not unit.rows and unit.seq is None for unit in self.progress.of[rank].inside)
+        """Whether a rank waits in something that was not recorded: for which rank is not known, but for somebody.
+
+        A group is made by all ranks together: where all others wait for the one that makes it, it alone does.
+        """
+        calls = {unit.name for unit in self.progress.of[rank].inside if not unit.rows and unit.seq is None}
+        alone = calls <= MADE_BY_ALL and len(self.of) > 2 and len(self.reaches({rank})) + 1 == len(self.of)
+        return bool(calls) and not alone
 
     def cycles(self) -> list[list[int]]:
         """Sets of ranks that wait for each other and, outside the set, for no one."""

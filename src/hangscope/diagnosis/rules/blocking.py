@@ -12,7 +12,7 @@ from hangscope.diagnosis.evidence import entry, kernel_lines, printed, who_waits
 from hangscope.diagnosis.liveness import How, Is
 from hangscope.diagnosis.progress import Scope
 from hangscope.diagnosis.verdict import Finding
-from hangscope.diagnosis.waits import Because, Wait
+from hangscope.diagnosis.waits import MADE_BY_ALL, Because, Wait
 from hangscope.diagnosis.words import ranks_text
 from hangscope.hardware import xids
 from hangscope.model import State
@@ -95,7 +95,7 @@ def _judge(case: Case, rank: int) -> Accused | None:
         title = case.names.own_side(_not_started(case, rank), rank)
         text = f"{_UNFINISHED} before {title}; its CPU waits in {life.call}" if life.call else ""
         return Accused(rank, "gpu", title, life=life, text=text)
-    if mine.inside and mine.scope is not Scope.EARLIER:
+    if any(unit.name not in MADE_BY_ALL for unit in mine.inside) and mine.scope is not Scope.EARLIER:
         return None  # it waits itself
     process = case.job.processes.get(rank)
     outside = process is not None and process.waits_in == ""  # seen twice, in no call that waits

@@ -74,6 +74,13 @@ def everybody_inside(case: Case, a: Accusation) -> Words:
 
 
 def everybody_launched(case: Case, a: Accusation) -> Words:
+    if not case.stacks.on_gpu:
+        return Words(
+            f"everybody is inside {case.names.wait(a.its_wait)}; another root or peer, or the network, not determined",
+            f"All that take part launched {case.names.wait_in_group(a.its_wait)} and do not finish it; the root of a "
+            "call is not recorded, and one rank may have passed another.",
+            steps=["code: print src or dst of this call on every rank, they must agree; then look at the network"],
+        )
     return Words(
         f"everybody is inside {case.names.wait(a.its_wait)}; a GPU or the network, not determined",
         f"All that take part launched {case.names.wait_in_group(a.its_wait)} and do not finish it; whether a kernel "
