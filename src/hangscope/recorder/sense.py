@@ -7,7 +7,7 @@ looked at from outside.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,7 @@ LEAST_S = 0.9
 TIMES_WORKING = 2.0
 """Others may still be at work on what the rank waits for: so many times the threshold then."""
 TIMES_JOINING = 4.0
+"""While the job only comes together and somebody has yet to come: ranks start at different times."""
 _SOURCE_BYTES = 4 << 20
 _MOST_FILES = 64
 
@@ -115,12 +116,13 @@ class Sense:
         living = [rank for rank in ranks if not rank.ended]
         others_work = any(rank.standing.works or now - rank.quiet_since < BEGINS * threshold for rank in living)
         times = TIMES_WORKING if others_work else 1.0
+        all_here = _all_join(living, now - threshold)
         found = []
         for rank in living:
             standing = rank.standing
             if standing.wait is None or standing.since is None or standing.looks < 2 or rank.number in known:
                 continue
-            limit = threshold * (TIMES_JOINING if standing.wait.joining else times)
+            limit = threshold * (TIMES_JOINING if standing.wait.joining and not all_here else times)
             if now - standing.since > limit:
                 found.append(Stood(rank, standing.wait, now - standing.since))
         return sorted(found, key=lambda stood: (-stood.seconds, stood.rank.number))
@@ -141,3 +143,16 @@ class Sense:
             self._sources[key] = text.split(b"\n")
         lines = self._sources[key]
         return lines[frame.line - 1].decode(errors="replace")[:1000] if 0 < frame.line <= len(lines) else ""
+
+
+def _all_join(living: Sequence[Rank], before: float) -> bool:
+    """Whether every rank of the job is here and has been in init_process_group since before then: nobody is to come."""
+    sizes = [rank.worker.world_size for rank in living]
+    inside = [
+        rank.standing.wait is not None
+        and rank.standing.wait.joining
+        and rank.standing.since is not None
+        and rank.standing.since < before
+        for rank in living
+    ]
+    return all(inside) and all(size is not None and size <= len(living) for size in sizes)
