@@ -14,6 +14,15 @@ ANNOUNCE = (
     "give a longer --stall-after"
 )
 
+BY_CALL = {
+    "init_process_group": (
+        "see whether all ranks pass the same MASTER_ADDR, MASTER_PORT and world_size, and reach each other; after a "
+        "restart by torchrun, set TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1: the store it shares between starts still has "
+        "the addresses of ranks that are gone"
+    )
+}
+"""By the call that everybody waits in."""
+
 BY_FAILURE = {
     "cuda_error": "run with CUDA_LAUNCH_BLOCKING=1 to see the failing call; nvidia-smi -q, dmesg | grep -i xid",
     "xid": "drain the node, then nvidia-smi -q, dmesg | grep -i xid and a GPU reset",

@@ -51,6 +51,8 @@ class Rank:
     memory_file: Path | None = None
     oom_before: int | None = None
     output: list[Path] = field(default_factory=list)
+    shares_store: bool = False
+    """Whether torchrun keeps one store for all attempts, as it does from torch 2.5 on."""
     rights: Rights = field(default_factory=Rights)
     """What it names is opened with its own rights."""
     sites: Sites = field(default_factory=Sites)
@@ -72,6 +74,7 @@ class Rank:
             visible_gpus=environ.get("CUDA_VISIBLE_DEVICES"),
             error_file=Path(error) if error else None,
             output=logs.output_files(worker.pid),
+            shares_store=environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True",
             rights=rights.of(worker.pid),
         )
 
@@ -83,6 +86,16 @@ class Rank:
     @property
     def ended(self) -> bool:
         return self.ended_at is not None
+
+    @property
+    def may_find_the_dead(self) -> bool:
+        """Whether it is a rank of a later attempt that has not come past init_process_group, over a shared store.
+
+        Its peers' addresses of the attempt before are still in there, and are read where a peer has not yet written its
+        new one (torch 2.13: 16 of 20 second starts over Gloo failed or stuck so, with hangscope and without).
+        """
+        joining = self.worker.asks_python or (self.standing.wait is not None and self.standing.wait.joining)
+        return self.shares_store and bool(self.worker.restart) and joining and not self.groups
 
     def note_end(self) -> bool:
         """Look whether the process has ended; True the first time it has."""

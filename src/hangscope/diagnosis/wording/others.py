@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from hangscope.advice import ANNOUNCE, COLLECT, SWITCH_ON
+from hangscope.advice import ANNOUNCE, BY_CALL, COLLECT, SWITCH_ON
 from hangscope.diagnosis.accusation import Accusation
 from hangscope.diagnosis.case import Case
 from hangscope.diagnosis.wording.lines import led
@@ -37,17 +37,19 @@ def hang_unexplained(case: Case, a: Accusation) -> Words:
     job, wait = case.job, a.wait
     reported = {r.rank for r in job.facts.watchdog}
     what = case.names.wait(wait) if wait is not None else str(a.detail or "a collective")
-    waiters = wait.waiters if wait is not None else sorted(reported)
-    unseen = sorted(set(job.ranks) - set(job.dumps) - reported)
+    waiters = sorted(reported) if wait is None else wait.waiters
+    if wait is not None and wait.seq is None:  # calls that no recorder has are one wait a rank
+        waiters = sorted(r for w in case.waits.all if w.name == wait.name for r in w.waiters)
+    unseen = sorted(set(job.ranks) - set(job.dumps) - reported - {r for r, waits in case.waits.of.items() if waits})
     age = f" for {duration(wait.age_s)}" if wait is not None and wait.age_s is not None else ""
     who = f"{case.names.ranks(waiters)} {verb(waiters, 'waits', 'wait')} in" if waiters else "the job hangs in"
     rest = "the cause is not determined" if case.hang.age_known else "nothing says for how long"
-    if unseen or not job.dumps:
+    if unseen or (not job.dumps and not waiters):
         rest = f"nothing is known of {ranks_text(unseen) if unseen else 'the other ranks'}"
     return Words(
         f"{who} {what}{age}; {rest}",
         f"{sentence(who)} {what}{age}, and {rest}: the evidence does not name the cause.",
-        steps=[] if recorder_step(case) else [COLLECT if job.dumps or unseen else SWITCH_ON],
+        steps=[BY_CALL.get(what, COLLECT if job.dumps or unseen else SWITCH_ON)] if not recorder_step(case) else [],
     )
 
 
