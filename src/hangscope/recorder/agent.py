@@ -35,10 +35,6 @@ from hangscope.recorder.verdict import Verdict
 
 STATUS_S = 2.0
 MAX_INCIDENTS = 10
-SHARED_STORE = (
-    "torchrun started these ranks anew, and its store still holds the addresses of those before: a start that sticks or"
-    " fails in init_process_group is often theirs. TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 gives every start its own store"
-)
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 
 
@@ -266,8 +262,6 @@ class Agent:
             self._stall = Stall.of(self._polling)
             self._went_on_after = None
         self._incidents.capture(path, reason, detail, list(self._polling))
-        if path == self._incidents.hang and any(rank.may_find_the_dead for rank in self._polling):
-            self._say(SHARED_STORE)
 
     def _trouble(self) -> tuple[str, str] | None:
         """(reason, detail) of what is wrong now, the most certain first."""

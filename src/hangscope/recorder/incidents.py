@@ -34,6 +34,10 @@ QUIET = ("pause", "slow", "ok")
 MAY_RECOVER = ("stall", "watchdog", "dump-file")
 LAST_WORDS_S = 5.0
 """After a rank's end the job often ends too, and its last output says why: so long the diagnosis waits for it."""
+SHARED_STORE = (
+    "torchrun started these ranks anew, and its store still holds the addresses of those before: a start that sticks or"
+    " fails in init_process_group is often theirs. TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 gives every start its own store"
+)
 
 
 class Incidents:
@@ -157,6 +161,8 @@ class Incidents:
         self._taken[path] = taken
         self.log.append({"incident": str(path), "reason": reason, "detail": detail, "at": time.time()})
         self._say(f"{detail or reason}; saving what every rank is doing to {path}")
+        if reason != "snapshot" and any(rank.may_find_the_dead for rank in ranks):
+            self._say(SHARED_STORE)
         self._working = threading.Thread(target=self._work, args=(path, taken), name="capture", daemon=True)
         self._working.start()
 
