@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import os
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from hangscope.recorder.activity import Sample, works
+from hangscope.recorder.process import Watched
+from hangscope.recorder.ranks import Rank
 from hangscope.recorder.roll import isolating_flag
-from hangscope.recorder.standing import Standing, Wait, threads, where
+from hangscope.recorder.sense import Sense
+from hangscope.recorder.standing import Frame, Standing, Wait, threads, where
+from hangscope.recorder.workers import Worker
 
 TORCH = "/env/lib/python3.12/site-packages/torch"
 C10D = f"{TORCH}/distributed/distributed_c10d.py"
@@ -137,3 +143,39 @@ def test_an_odd_answer_is_no_stack(value: Any) -> None:
 def test_pythons_own_flags_are_told_from_the_scripts(words: list[str], flag: str | None) -> None:
     """Only what stands before the script keeps the companion out."""
     assert isolating_flag(words) == flag
+
+
+# ---- a start that sticks ---------------------------------------------------------------------------------------------
+
+
+def joining(number: int, since: float, *, world_size: int, call: str = "init_process_group") -> Rank:
+    wait = Wait(call, Frame("/job/train.py", 3, "main"), None, joining=call == "init_process_group")
+    worker = Worker(os.getpid(), number, world_size=world_size, restart=1, handlers=frozenset(("hangscope_progress",)))
+    standing = Standing(since=since, looks=2, wait=wait)
+    return Rank(worker, Watched(os.getpid()), standing=standing, quiet_since=since, shares_store=True)
+
+
+def test_a_start_in_which_everybody_waits_is_late_after_the_threshold() -> None:
+    """Ranks start minutes apart: four times that while one has yet to come, or has only just come."""
+    sense, both = Sense(), [joining(0, 0.0, world_size=2), joining(1, 5.0, world_size=2)]
+    assert [stood.rank.number for stood in sense.stuck(both, (), 10.0, now=16.0)] == [0, 1]
+    assert sense.stuck(both, (), 10.0, now=14.0) == []
+    of_three = [joining(0, 0.0, world_size=3), joining(1, 0.0, world_size=3)]
+    assert sense.stuck(of_three, (), 10.0, now=39.0) == []
+    assert len(sense.stuck(of_three, (), 10.0, now=41.0)) == 2
+    elsewhere = [joining(0, 0.0, world_size=2), joining(1, 0.0, world_size=2, call="new_group")]
+    assert [stood.wait.call for stood in sense.stuck(elsewhere, (), 10.0, now=20.0)] == ["new_group"]
+
+
+def test_a_rank_of_a_later_start_may_find_the_addresses_of_the_one_before() -> None:
+    """Only over torchrun's shared store, and only until it has joined."""
+    rank = joining(0, 0.0, world_size=2)
+    assert rank.may_find_the_dead
+    rank.groups = [{"name": "0"}]
+    assert not rank.may_find_the_dead
+    first = joining(0, 0.0, world_size=2)
+    first.worker = replace(first.worker, restart=0)
+    own = joining(0, 0.0, world_size=2)
+    own.shares_store = False
+    assert not first.may_find_the_dead
+    assert not own.may_find_the_dead

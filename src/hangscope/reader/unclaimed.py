@@ -20,7 +20,7 @@ _MOST = 64
 def claimed(errors: Sequence[PythonError], processes: Mapping[int, Process]) -> list[PythonError]:
     """Each with its rank, where only one exception and those that ended so are left to be matched."""
     nameless = [e for e in errors if e.rank is None and e.type != FATAL_ERROR]
-    loose = [e for e in nameless if not e.consequence and not of_launcher(e.frames)]
+    loose = [e for e in nameless if not of_launcher(e.frames)]
     taken = {e.rank for e in errors if e.rank is not None and not e.consequence}
     given: dict[int, list[PythonError]] = {}
     for statuses, mine in (
