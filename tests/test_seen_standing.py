@@ -96,6 +96,19 @@ def test_a_group_that_one_rank_alone_makes_holds_up_the_rest(tmp_path: Path) -> 
         assert accused(found) == expected
 
 
+def test_who_still_looks_for_the_store_holds_up_those_who_have_it(tmp_path: Path) -> None:
+    """One rank was given another port; where all are past the rendezvous, nobody is named, and all are."""
+    past, early = ({"waits_in": call, "stood_s": 30.0} for call in ("init_process_group", "rendezvous"))
+    found = verdict(tmp_path / "a", rank(0, **past), rank(1, **past), rank(2, **early))
+    assert accused(found) == ("absent", [2])
+    assert "rank 2 still looks for the store that all others have found" in found.headline
+    assert "MASTER_PORT" in found.next_steps[0]
+    found = verdict(tmp_path / "b", *(rank(number, **past) for number in range(3)))
+    assert found.culprits == ()
+    assert found.headline.startswith("ranks 0-2 wait in init_process_group for 30s; ")
+    assert "TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1" in found.next_steps[0]
+
+
 def gloo_dump(launched: int) -> dict[str, Any]:
     """A rank that finished three operations, and waits in what it launched after them."""
     tensors = {"input_sizes": [[64]], "output_sizes": [[64]], "input_dtypes": ["Float"], "output_dtypes": ["Float"]}

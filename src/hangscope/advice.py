@@ -13,13 +13,25 @@ ANNOUNCE = (
     "where it is on purpose (evaluation, a checkpoint), announce it in the code with `hangscope.expect_pause()`, or "
     "give a longer --stall-after"
 )
+KERNEL = (
+    "a GPU",
+    "whether a kernel never started or bytes do not arrive is not recorded (timing was off)",
+    "set TORCH_NCCL_ENABLE_TIMING=1, so that the recorder tells started from scheduled",
+)
+ROOT = (
+    "another root or peer",
+    "the root of a call is not recorded, and one rank may have passed another",
+    "code: print src or dst of this call on every rank, they must agree; then look at the network",
+)
+"""Where everybody is inside an operation: what may be wrong beside the network, why it is not known, what to do."""
 
+_STORE = "see whether all ranks pass the same MASTER_ADDR, MASTER_PORT and world_size, and reach each other"
 BY_CALL = {
+    "rendezvous": _STORE,
     "init_process_group": (
-        "see whether all ranks pass the same MASTER_ADDR, MASTER_PORT and world_size, and reach each other; after a "
-        "restart by torchrun, set TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1: the store it shares between starts still has "
-        "the addresses of ranks that are gone"
-    )
+        f"{_STORE}; after a restart by torchrun, set TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1: the store it shares between "
+        "starts still has the addresses of ranks that are gone"
+    ),
 }
 """By the call that everybody waits in."""
 

@@ -8,6 +8,7 @@ Prints one line a job as a table for docs/live.md: what was injected, what was s
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import re
@@ -26,7 +27,7 @@ from typing import Any
 HERE = Path(__file__).parent
 SOURCE = HERE.parents[1] / "src"
 PYTHON = sys.executable
-STUCK, FRAMEWORKS = str(HERE / "stuck.py"), str(HERE / "frameworks.py")
+STUCK, FRAMEWORKS, DAILY = (str(HERE / f"{name}.py") for name in ("stuck", "frameworks", "daily"))
 TORCHRUN = (PYTHON, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=3")
 THRESHOLD_S = 6.0
 LONGEST_S = 150.0
@@ -42,6 +43,22 @@ class Row:
     ranks: tuple[int, ...] = ()
     second: bool = False
     """The hang is in the second attempt."""
+    to_end: bool = False
+    """It goes on by itself, and the verdict is corrected then."""
+
+
+DAILY_FAULTS = {
+    "absent": (
+        *("loader_lock", "child_killed", "async_save", "lone_group", "gather_objects", "fetch", "child_hangs"),
+        *("fork_lock", "full_queue", "another_store"),
+    ),
+    "mismatch": (
+        *("fewer_batches", "lone_barrier", "lone_full_tensor", "uneven_gather", "recompute", "swallowed"),
+        "wrong_source",
+    ),
+    "dead": ("worker_killed", "raises_early"),
+    "frozen": ("save_by_thread",),
+}
 
 
 def _rows(folder: Path) -> list[Row]:
@@ -79,7 +96,22 @@ def _rows(folder: Path) -> list[Row]:
         Row("jitter, torchrun, healthy", (*TORCHRUN, STUCK, "jitter", "--seconds", "20")),
         Row("no collective for long, healthy", (*TORCHRUN, STUCK, "quiet", "--seconds", "30")),
     ]
-    return [*hung, *healthy, *stuck, *killed, *ways]
+    return [*hung, *healthy, *stuck, *killed, *ways, *_daily()]
+
+
+def _daily() -> list[Row]:
+    """Mistakes of everyday training code."""
+    torchrun = [
+        Row(f"{name}, torchrun", (*TORCHRUN, DAILY, name, "--port", _port()), kind, (2,))
+        for kind, names in DAILY_FAULTS.items()
+        for name in names
+    ]
+    return [
+        *torchrun,
+        Row("nested_pool, mp.spawn", (PYTHON, DAILY, "nested_pool", "--port", _port()), "absent", (2,)),
+        Row("stopped for 14 s, torchrun", (*TORCHRUN, DAILY, "stopped"), "frozen", (2,), to_end=True),
+        Row("fewer_batches_joined, torchrun, healthy", (*TORCHRUN, DAILY, "fewer_batches_joined")),
+    ]
 
 
 def _port() -> str:
@@ -104,6 +136,9 @@ def run(row: Row, folder: Path) -> tuple[bool, str]:
         until = time.monotonic() + LONGEST_S
         while time.monotonic() < until and process.poll() is None and not (incident / "verdict.txt").exists():
             time.sleep(0.2)
+        if row.to_end:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(LONGEST_S)
         if process.poll() is None and row.ranks:
             time.sleep(1.0)
             process.send_signal(signal.SIGTERM)
@@ -130,7 +165,9 @@ def _judge(row: Row, incident: Path, text: str, status: int) -> tuple[bool, str]
     fault = re.findall(r"fault at ([\d.]+)", text)
     after = f"{noticed - float(fault[-1]):.1f} s" if fault else "-"
     right = (verdict["kind"], ranks) == (row.kind, row.ranks)
-    answer = f"{verdict['kind']} {list(ranks)}, {verdict['confidence']}"
+    if row.to_end:
+        right &= verdict["outcome"] == "pause" and status == 0
+    answer = f"{verdict['outcome']}, {verdict['kind']} {list(ranks)}, {verdict['confidence']}"
     return right, f"| {row.name} | {row.kind} {list(row.ranks)} | {said} | {answer} | {after} |"
 
 

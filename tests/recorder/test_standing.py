@@ -58,7 +58,11 @@ def test_coming_together_is_told_from_waiting_later() -> None:
     """Ranks start minutes apart: init_process_group may take longer than anything after it."""
     found = stands(IN_INIT)
     assert found is not None
-    assert found.joining
+    assert (found.call, found.joining) == ("init_process_group", True)
+    store = (f"{TORCH}/distributed/rendezvous.py", 190, "_create_c10d_store")
+    early = stands(thread(store, (C10D, 5, "init_process_group"), ("/job/train.py", 3, "main")))
+    assert early is not None
+    assert (early.call, early.joining) == ("rendezvous", True)
 
 
 @pytest.mark.parametrize(

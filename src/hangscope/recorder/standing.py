@@ -26,6 +26,7 @@ _BACKWARD = "_engine_run_backward"
 # Calls into C that wait for a peer, as they stand in the line that makes them.
 _WAITS = re.compile(r"([\w\]\).]*\.)?\b(wait|wait_tensor|barrier|monitored_barrier|recv|send)\s*\(")
 _STORE = re.compile(r"pytorch\.wait_counter\.(?:TCPStore|FileStore|HashStore)__(\w+)$")
+_RENDEZVOUS = "torch/distributed/rendezvous.py"
 _JOINING = ("init_process_group", "rendezvous")
 
 
@@ -150,7 +151,9 @@ def _wait_of(thread: Thread, store: set[str], source_line: Callable[[Frame], str
     calls = [frame.name for frame in inner if frame.distributed]
     if calls:
         named = [name for name in calls if name not in _WRAPPERS] or calls
-        return Wait(named[-1], at, thread.number, any(name in _JOINING for name in calls))
+        # Who is past this part of init_process_group has the store, and waits there for those that do not.
+        early = named[-1] in _JOINING and any(frame.file.endswith(_RENDEZVOUS) for frame in inner)
+        return Wait("rendezvous" if early else named[-1], at, thread.number, any(name in _JOINING for name in calls))
     if inner or at is None:
         return None
     line = source_line(at)

@@ -40,7 +40,9 @@ def alone(case: Case) -> Iterator[Accusation]:
     seen = {rank: mine for rank, mine in case.progress.of.items() if mine.own_record or rank in looked}
     if not unplaced or len(seen) < len(case.job.ranks):
         return  # whose recording is missing may as well be the one
-    idle = [rank for rank, mine in seen.items() if not mine.inside]
+    # Who still looks for the store holds up those that have found it.
+    early = [rank for rank, mine in seen.items() if {unit.name for unit in mine.inside} == {"rendezvous"}]
+    idle = [rank for rank, mine in seen.items() if not mine.inside] or early
     not_started = [rank for rank, mine in seen.items() if mine.inside and mine.inside[0].state is State.SCHEDULED]
     # Where nothing says that it hangs at all, in a job that runs some GPU is always on its way.
     running = len(not_started) > 1 and not case.hang.age_known
@@ -54,6 +56,7 @@ def _accusation(case: Case, ranks: list[int], kind: str) -> Accusation:
     last = case.last_operation(ranks[0])
     others = len(case.job.ranks) - len(ranks)
     done = f"{verb(ranks, 'has', 'have')} finished every operation launched there"
+    done = "looks for the store" if case.progress.of[ranks[0]].inside else done
     text = done if kind == "absent" else "launched an operation whose kernel never started"
     title, frames = (last.title, shown(last.frames)) if last is not None else ("nothing", ())
     found = [Finding(f"{ranks_text(ranks)} {text}; the last is {title}", case.source(ranks[0], last), frames)]

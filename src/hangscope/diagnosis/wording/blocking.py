@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from hangscope.advice import COLLECT, SWITCH_ON, UNDER_RUN
+from hangscope.advice import BY_CALL, COLLECT, SWITCH_ON, UNDER_RUN
 from hangscope.codelines import at, line, spot, user_frame
 from hangscope.diagnosis.accusation import Accusation, Accused, Shown
 from hangscope.diagnosis.case import Case
@@ -183,6 +183,8 @@ def idle(case: Case, a: Accusation) -> Words:
     what = f"{verb(a.ranks, 'is', 'are')} inside nothing, while all others wait in something"
     deed = "has finished everything it launched, while all others wait in something"
     step = f"code: see what {names} {verb(a.ranks, 'does', 'do')}{after} (data loading, checkpoint, a branch)"
+    if case.progress.of[a.ranks[0]].inside:
+        what, step = "still looks for the store that all others have found", BY_CALL["rendezvous"]
     if a.kind == "gpu":
         what = deed = "launched an operation whose kernel never started, while all others started theirs"
         step = f"node: check the GPU of {names}: nvidia-smi -q, dmesg | grep -i xid"

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 
+from hangscope.advice import KERNEL, ROOT
 from hangscope.diagnosis.accusation import Accusation
 from hangscope.diagnosis.case import Case
 from hangscope.diagnosis.links import way_of
@@ -74,18 +75,11 @@ def everybody_inside(case: Case, a: Accusation) -> Words:
 
 
 def everybody_launched(case: Case, a: Accusation) -> Words:
-    if not case.stacks.on_gpu:
-        return Words(
-            f"everybody is inside {case.names.wait(a.its_wait)}; another root or peer, or the network, not determined",
-            f"All that take part launched {case.names.wait_in_group(a.its_wait)} and do not finish it; the root of a "
-            "call is not recorded, and one rank may have passed another.",
-            steps=["code: print src or dst of this call on every rank, they must agree; then look at the network"],
-        )
+    either, why, *steps = (*KERNEL, advice.LOGS) if case.stacks.on_gpu else ROOT
     return Words(
-        f"everybody is inside {case.names.wait(a.its_wait)}; a GPU or the network, not determined",
-        f"All that take part launched {case.names.wait_in_group(a.its_wait)} and do not finish it; whether a kernel "
-        "never started or bytes do not arrive is not recorded (timing was off).",
-        steps=["set TORCH_NCCL_ENABLE_TIMING=1, so that the recorder tells started from scheduled", advice.LOGS],
+        f"everybody is inside {case.names.wait(a.its_wait)}; {either} or the network, not determined",
+        f"All that take part launched {case.names.wait_in_group(a.its_wait)} and do not finish it; {why}.",
+        steps=steps,
     )
 
 
