@@ -193,3 +193,17 @@ def test_who_has_just_lost_a_peer_does_not_make_a_crash_a_hang(tmp_path: Path) -
     )
     found = verdict(tmp_path, ended(0, -15), ended(1, 3), reason="rank-exit", log=lost)
     assert (found.outcome, *accused(found)) == ("crash", "dead", [1])
+
+
+def test_ctrl_c_shows_where_each_rank_stood(tmp_path: Path) -> None:
+    """The traceback of the interrupt is a stack: the line of the rank that stands apart is in the headline."""
+    place = {0: ("step", 40), 1: ("save_checkpoint", 8), 2: ("step", 40), 3: ("step", 40)}
+    log = "".join(
+        f"[rank{number}]: Traceback (most recent call last):\n"
+        f'[rank{number}]:   File "/job/train.py", line {line}, in {name}\n'
+        f"[rank{number}]: KeyboardInterrupt\n"
+        for number, (name, line) in place.items()
+    )
+    found = verdict(tmp_path, *(ended(number, -2) for number in place), reason="rank-exit", log=log)
+    assert accused(found) == ("absent", [1])
+    assert found.headline == "rank 1 stands at /job/train.py:8, the other 3 ranks at /job/train.py:40"

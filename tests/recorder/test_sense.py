@@ -61,7 +61,7 @@ def named(verdict: dict[str, Any]) -> tuple[str, list[int]]:
 
 # ---- hangs without an operation --------------------------------------------------------------------------------------
 
-SILENT = ("store", "groups", "ring", "pipeline", "wrapper", "forked")
+SILENT = ("store", "groups", "ring", "ring_reduce", "pipeline", "wrapper", "forked")
 
 
 @pytest.fixture(scope="module")
@@ -71,7 +71,7 @@ def silent(start: Starter, tmp_path_factory: pytest.TempPathFactory) -> Iterator
     wrapper = folder / "wrapper.sh"
     wrapper.write_text(f'#!/bin/sh\nPYTHONPATH=/nowhere exec {sys.executable} {STUCK} "$@"\n')
     wrapper.chmod(0o755)
-    words: dict[str, tuple[str | Path, ...]] = {name: (*TORCHRUN, STUCK, name) for name in SILENT[:4]}
+    words: dict[str, tuple[str | Path, ...]] = {name: (*TORCHRUN, STUCK, name) for name in SILENT[:5]}
     words["wrapper"] = (*TORCHRUN, "--no-python", wrapper, "store")
     words["forked"] = (sys.executable, STUCK, "ring", "--fork", str(RANKS), "--port", free_port())
     yield {name: Job(start, folder / name, *each) for name, each in words.items()}
@@ -119,6 +119,7 @@ def ended(start: Starter, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
             ("timeout", "collective", ("--timeout", "5")),
             ("monitored", "monitored", ("--timeout", "5")),
             ("raises", "raises", ()),
+            ("shape", "wrong_shape", ()),
         )
     }
     jobs["restarted"] = Job(start, folder / "restarted", *TORCHRUN, "--max-restarts=1", STUCK, "restarted")
@@ -140,6 +141,15 @@ def test_a_rank_that_raises_is_not_outrun_by_the_launchers_kill(ended: dict[str,
     """The exit that the agent saw is the cause, and nobody who was killed for it is accused."""
     assert named(ended["raises"].verdict()) == ("dead", [2])
     assert "answers nothing" not in (ended["raises"].incident / "verdict.txt").read_text()
+
+
+def test_a_wrong_shape_accuses_nobody_who_called_as_most_did(ended: dict[str, Job]) -> None:
+    """Gloo ends whoever got too much: rank 2, which passed more, is named, and never an innocent one alone at high."""
+    verdict = ended["shape"].verdict()
+    kind, ranks = named(verdict)
+    assert kind == "mismatch"
+    assert 2 in ranks
+    assert ranks == [2] or verdict["confidence"] != "high"
 
 
 def test_a_hang_after_a_restart_is_an_incident_of_its_own(ended: dict[str, Job]) -> None:

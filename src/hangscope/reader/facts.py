@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from hangscope.model import (
@@ -244,6 +244,16 @@ def distinct(reports: Iterable[WatchdogReport]) -> list[WatchdogReport]:
         said = (report.kind, report.group_name, report.seq, report.operation, report.at_ns, report.elapsed_ms)
         kept.setdefault((report.rank, *said, report.last_enqueued, report.signalled_by, report.error), report)
     return list(kept.values())
+
+
+def interrupted(errors: Iterable[PythonError], stacks: Iterable[ThreadStack]) -> Iterator[ThreadStack]:
+    """Where Ctrl-C found ranks whose stacks nobody has: the traceback of a KeyboardInterrupt is one."""
+    known = {stack.rank for stack in stacks}
+    for error in errors:
+        if error.type == "KeyboardInterrupt" and error.rank is not None and error.rank not in known and error.frames:
+            known.add(error.rank)
+            frames = tuple(reversed(error.frames))
+            yield ThreadStack(error.rank, None, "MainThread", frames, error.source, main=True, outside=True)
 
 
 # ---- stacks and the kernel ------------------------------------------------------------------------------------------

@@ -198,6 +198,7 @@ def _facts(
     failures.extend(failure_facts.of_transport(events))
     failures.extend(failure_facts.of_kernel(kernel, who))
     stacks = [stack for text in texts for stack in facts.thread_stacks(text, who)]
+    stacks.extend([*facts.interrupted(errors, stacks)])
     watchdog = facts.distinct(watchdog)
     return Facts(
         processes=tuple(statements),
