@@ -167,6 +167,20 @@ def test_an_exception_before_the_ranks_have_names_is_the_one_that_ended_so(tmp_p
     assert accused(aborted) == ("mismatch", [2])
 
 
+def test_what_spawns_parent_quotes_is_its_childs(tmp_path: Path) -> None:
+    """The parent of mp.spawn raises an exception of its own, with the child's behind it."""
+    parent = (
+        "Traceback (most recent call last):\n"
+        '  File "/job/train.py", line 100, in <module>\n'
+        '  File "/env/site-packages/torch/multiprocessing/spawn.py", line 211, in join\n'
+        "torch.multiprocessing.spawn.ProcessRaisedException: \n\n"
+        "-- Process 1 terminated with the following error:\n"
+    )
+    found = verdict(tmp_path, ended(0, -15), ended(1, 1), ended(2, -15), reason="rank-exit", log=parent + RAISED)
+    assert accused(found) == ("dead", [1])
+    assert "read_config (train.py:12) with FileNotFoundError" in found.headline
+
+
 def test_an_exception_that_may_be_anybodys_is_nobodys(tmp_path: Path) -> None:
     """Two ended so and one traceback was printed; two were, of two kinds; the launcher's own is no rank's."""
     two, one = [ended(0, 1), ended(1, -15), ended(2, 1)], [ended(0, -15), ended(1, -15), ended(2, 1)]

@@ -128,7 +128,8 @@ def run(row: Row, folder: Path) -> tuple[bool, str]:
         shutil.rmtree(left, ignore_errors=True)
     options = ["--dir", str(place), "--stall-after", str(THRESHOLD_S), "--keep"]
     environ = {**os.environ, "PYTHONPATH": str(SOURCE), "OMP_NUM_THREADS": "1"}
-    environ["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"
+    if row.second:  # over torchrun's shared store a second start seldom joins (docs/run.md)
+        environ["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"
     out, err = folder / f"{place.name}.out", folder / f"{place.name}.err"
     with out.open("wb") as stdout, err.open("wb") as stderr:
         command = [PYTHON, "-m", "hangscope", "run", *options, "--", *row.words]

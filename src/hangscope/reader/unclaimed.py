@@ -14,13 +14,15 @@ from hangscope.reader.tracebacks import of_launcher
 
 _RAISED = frozenset((1,))
 _ABORTED = frozenset((-6, 134))
+_OF_SPAWN = ".ProcessRaisedException"
+"""What the parent of mp.spawn raises; the exception of its child follows, as its parent quotes it."""
 _MOST = 64
 
 
 def claimed(errors: Sequence[PythonError], processes: Mapping[int, Process]) -> list[PythonError]:
     """Each with its rank, where only one exception and those that ended so are left to be matched."""
     nameless = [e for e in errors if e.rank is None and e.type != FATAL_ERROR]
-    loose = [e for e in nameless if not of_launcher(e.frames)]
+    loose = [e for e in nameless if not of_launcher(e.frames) and not e.type.endswith(_OF_SPAWN)]
     taken = {e.rank for e in errors if e.rank is not None and not e.consequence}
     given: dict[int, list[PythonError]] = {}
     for statuses, mine in (

@@ -26,6 +26,7 @@ TIMES_JOINING = 4.0
 SCAN_S = 10.0
 COMPANION_S = 20.0
 """A process with RANK in its environment that has not registered after this long has no companion."""
+COMES_TOGETHER_S = 60.0
 GROUPS_S = 30.0
 LAST_WORDS_S = 5.0
 QUICK_S = 0.15
@@ -55,6 +56,7 @@ class Polling:
         self._unknown: dict[int, tuple[float, float]] = {}
         self._foreign: set[int] = set()
         self._next_discovery = 0.0
+        self._first_at = 0.0
         self._next_scan = 0.0
         self._next_groups = 0.0
         self._next_full: dict[tuple[int, str], float] = {}
@@ -155,7 +157,7 @@ class Polling:
                 due, pause = self._unknown.get(worker.pid, (0.0, POLL_S))
                 if process.stat(worker.pid) is None:
                     self._foreign.add(worker.pid)
-                elif now >= due:
+                elif now >= due or self._expects_more(now):
                     self._asker.ask(("who", worker.pid), worker.socket, "hangscope_progress?groups=1")
                     self._unknown[worker.pid] = (now + pause, min(30.0, 1.2 * pause))
         if command is not None and now >= self._next_scan:
@@ -168,6 +170,11 @@ class Polling:
                 if process.age_s(told) > COMPANION_S or roll.certain(worker.pid):
                     self._add(worker)
 
+    def _expects_more(self, now: float) -> bool:
+        """Whether the job has only just come together, and not all of it is known: one may fail before it is asked."""
+        sizes = [size for rank in self.ranks.values() if (size := rank.worker.world_size) is not None]
+        return len(self.ranks) < max(sizes, default=0) and now < self._first_at + COMES_TOGETHER_S
+
     def _add(self, worker: workers.Worker) -> None:
         assert worker.rank is not None
         before = self.ranks.get(worker.rank)
@@ -179,6 +186,8 @@ class Polling:
             before.watched.close()
         elif anew:
             self._next_attempt(worker.restart)
+        if not self.ranks:
+            self._first_at = time.monotonic()
         self.ranks[worker.rank] = Rank.of(worker)
 
     def _next_attempt(self, restart: int | None) -> None:
