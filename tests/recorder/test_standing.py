@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import os
+import socket
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from hangscope.recorder.activity import Sample, works
+from hangscope.recorder.polling import Polling
 from hangscope.recorder.process import Watched
 from hangscope.recorder.ranks import Rank
-from hangscope.recorder.roll import isolating_flag
+from hangscope.recorder.roll import Roll, isolating_flag
 from hangscope.recorder.sense import Sense
 from hangscope.recorder.standing import Frame, Standing, Wait, threads, where
 from hangscope.recorder.workers import Worker
@@ -183,3 +187,19 @@ def test_a_rank_of_a_later_start_may_find_the_addresses_of_the_one_before() -> N
     own.shares_store = False
     assert not first.may_find_the_dead
     assert not own.may_find_the_dead
+
+
+def test_a_companion_that_comes_late_is_taken_all_the_same(tmp_path: Path) -> None:
+    """A rank whose import of torch took so long that it was watched from outside is asked from then on, and said."""
+    polling, roll, me = Polling(tmp_path), Roll(environ_rank=False), os.getpid()
+    polling._add(Worker(me, 0, world_size=1, local_world_size=1))
+    assert (roll.line(list(polling), "", 0.0) or "").startswith("watching 0 of 1 ranks. not rank 0")
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(tmp_path / "s"))
+        registration = {"pid": me, "rank": 0, "world_size": 1, "local_world_size": 1, "socket": str(tmp_path / "s")}
+        (tmp_path / f"{me}.json").write_text(json.dumps(registration))
+        polling._discover(1.0, None)
+        assert polling.ranks[0].worker.registered
+        assert roll.line(list(polling), "", 1.0) == "watching 1 of 1 ranks"
+        assert roll.line(list(polling), "", 2.0) is None
+    polling.close()

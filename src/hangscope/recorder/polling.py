@@ -148,7 +148,9 @@ class Polling:
 
     def _discover(self, now: float, command: int | None) -> None:
         for worker in self._registry.workers():
-            if worker.pid in self._foreign or any(rank.worker.pid == worker.pid for rank in self.ranks.values()):
+            mine = [rank.worker for rank in self.ranks.values() if rank.worker.pid == worker.pid]
+            # On a slow file system the import of torch takes longer than anybody waits: the companion may come later.
+            if worker.pid in self._foreign or any(before.registered for before in mine):
                 continue
             if worker.rank is not None:
                 self._add(worker)

@@ -1,4 +1,4 @@
-"""The roll call: which ranks of this node are watched, which are not and why, said once after the start."""
+"""The roll call: which ranks of this node are watched, which are not and why, said after the start."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _MOST_NAMED = 8
 
 
 class Roll:
-    """Says once, after each start of the ranks, who is watched."""
+    """Says once, after each start of the ranks, who is watched; once more when those that were not have come."""
 
     def __init__(self, environ_rank: bool) -> None:
         """`environ_rank`: the command is one rank itself, whatever the size of the job."""
@@ -25,6 +25,7 @@ class Roll:
         self._first: float | None = None
         self._begun: float | None = None
         self._said = False
+        self._asked = 0
 
     def again(self) -> None:
         """The ranks were started anew."""
@@ -33,7 +34,9 @@ class Roll:
     def line(self, ranks: Sequence[Rank], refused: str, now: float) -> str | None:
         """What there is to say now, None while that is not known or was said."""
         self._begun = self._begun if self._begun is not None else now
-        if self._said:
+        asked = [rank for rank in ranks if rank.worker.socket is not None]
+        late = self._said and self._asked < len(asked) == len(ranks)
+        if self._said and not late:
             return None
         if not ranks:
             if now - self._begun < NOBODY_S:
@@ -45,11 +48,10 @@ class Roll:
             )
         self._first = self._first if self._first is not None else now
         expected = self._expected(ranks)
-        asked = [rank for rank in ranks if rank.worker.socket is not None]
         settled = now - self._first > SETTLED_S
         if len(ranks) < (expected or len(ranks) + 1) and not settled:
             return None
-        self._said = True
+        self._said, self._asked = True, len(asked)
         return _sentence(ranks, asked, expected, refused)
 
     def _expected(self, ranks: Iterable[Rank]) -> int | None:
