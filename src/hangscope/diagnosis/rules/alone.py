@@ -56,7 +56,6 @@ def _accusation(case: Case, ranks: list[int], kind: str) -> Accusation:
     last = case.last_operation(ranks[0])
     others = len(case.job.ranks) - len(ranks)
     done = f"{verb(ranks, 'has', 'have')} finished every operation launched there"
-    done = "looks for the store" if case.progress.of[ranks[0]].inside else done
     text = done if kind == "absent" else "launched an operation whose kernel never started"
     title, frames = (last.title, shown(last.frames)) if last is not None else ("nothing", ())
     found = [Finding(f"{ranks_text(ranks)} {text}; the last is {title}", case.source(ranks[0], last), frames)]

@@ -12,16 +12,9 @@ from hangscope.diagnosis.wording.lines import called, called_by, lead, stands_at
 from hangscope.diagnosis.wording.others import Words, did
 from hangscope.diagnosis.words import ranks_text
 from hangscope.processes import ending
-from hangscope.words import first_line, plural, sentence, verb
+from hangscope.words import SEVERAL_DID, first_line, plural, sentence, verb
 
 _STEPS = 3
-# What several ranks of one kind did, where no one sentence about one of them holds for all.
-_MANY = {
-    "dead": "ended",
-    "frozen": "answer nothing",
-    "absent": "never launched what their peers wait in",
-    "gpu": "launched what their peers wait in, but its kernels never started",
-}
 # How a life that did not go on is said of one rank, and of several.
 _LIFE = {
     How.OUT_OF_MEMORY: ("was killed by the kernel: out of memory", "were killed by the kernel: out of memory"),
@@ -63,7 +56,7 @@ def _life(life: Life, many: bool) -> str:
 
 def _together(alike: Sequence[Accused]) -> str:
     same = len({_deed(a) for a in alike}) == 1
-    return _deed(alike[0], many=len(alike) > 1) if same else _MANY[alike[0].kind]
+    return _deed(alike[0], many=len(alike) > 1) if same else SEVERAL_DID[alike[0].kind]
 
 
 def _did(case: Case, alike: Sequence[Accused], wait: Wait) -> str:
@@ -87,7 +80,7 @@ def _who_did(case: Case, alike: Sequence[Accused], names: str, wait: Wait) -> st
 
 def blocks(case: Case, a: Accusation) -> Words:
     wait = a.its_wait
-    alike = [part for kind in _MANY if (part := [x for x in a.accused if x.kind == kind])]
+    alike = [part for kind in SEVERAL_DID if (part := [x for x in a.accused if x.kind == kind])]
     headline = "; ".join(_who_did(case, part, ranks_text(x.rank for x in part), wait) for part in alike)
     said = "; ".join(_who_did(case, part, case.names.ranks([x.rank for x in part]), wait) for part in alike)
     blocked = {r for rank in a.ranks for w in case.waits.waits_on(rank) for r in w.waiters} - set(a.ranks)

@@ -37,9 +37,9 @@ def hang_unexplained(case: Case, a: Accusation) -> Words:
     job, wait = case.job, a.wait
     reported = {r.rank for r in job.facts.watchdog}
     what = case.names.wait(wait) if wait is not None else str(a.detail or "a collective")
-    waiters = sorted(reported) if wait is None else wait.waiters
-    if wait is not None and wait.seq is None:  # calls that no recorder has are one wait a rank
-        waiters = sorted(r for w in case.waits.all if w.name == wait.name for r in w.waiters)
+    # Calls that no recorder has are one wait a rank.
+    alike = [w for w in case.waits.all if w is wait or (wait and wait.seq is None and w.name == wait.name)]
+    waiters = sorted({r for w in alike for r in w.waiters} if alike else reported)
     unseen = sorted(set(job.ranks) - set(job.dumps) - reported - {r for r, waits in case.waits.of.items() if waits})
     age = f" for {duration(wait.age_s)}" if wait is not None and wait.age_s is not None else ""
     who = f"{case.names.ranks(waiters)} {verb(waiters, 'waits', 'wait')} in" if waiters else "the job hangs in"
