@@ -92,7 +92,7 @@ class Rank:
         """Whether it is a rank of a later attempt that has not come past init_process_group, over a shared store.
 
         Its peers' addresses of the attempt before are still in there, and are read where a peer has not yet written its
-        new one (torch 2.13: 16 of 20 second starts over Gloo failed or stuck so, with hangscope and without).
+        new one (torch 2.13: three in four second starts over Gloo failed or stuck so, with hangscope and without).
         """
         joining = self.worker.asks_python or (self.standing.wait is not None and self.standing.wait.joining)
         return self.shares_store and bool(self.worker.restart) and joining and not self.groups
