@@ -180,15 +180,19 @@ class Operation:
     @property
     def title(self) -> str:
         """As people say it: ``all_reduce #16``, ``send 0->1``."""
-        if self.kind is Kind.SEND:
-            return f"send {self.source if self.source is not None else '?'}->{_or(self.destination)}"
-        if self.kind is Kind.RECV:
-            return f"recv {_or(self.destination)}<-{_or(self.source)}"
-        return f"{self.name} #{self.seq}"
+        return _title(self.kind, self.name, self.seq, self.source, self.destination)
+
+
+def _title(kind: int, name: str, seq: int, source: int | None, destination: int | None) -> str:
+    if kind == Kind.SEND:
+        return f"send {_or(source)}->{_or(destination)}"
+    if kind == Kind.RECV:
+        return f"recv {_or(destination)}<-{_or(source)}"
+    return f"{name} #{seq}"
 
 
 def _or(rank: int | None) -> str:
-    return "?" if rank is None else str(rank)
+    return "?" if rank is None or rank == UNKNOWN else str(rank)
 
 
 Shapes = tuple[tuple[int, ...], ...]
@@ -321,6 +325,11 @@ class Operations:
     def column(self, name: str) -> Ints:
         """One column, as stored. All but `duration_ms` are integers."""
         return self.columns[name]  # type: ignore[return-value]  # narrower integers behave alike
+
+    def title(self, row: int) -> str:
+        """As people say one operation, without all else that is known of it."""
+        kind, name, *numbers = (int(self.columns[c][row]) for c in ("kind", "name", "seq", "source", "destination"))
+        return _title(kind, self.tables.name(name), *numbers)
 
     def span(self, rank: int) -> slice:
         """Where one rank's rows are; empty for a rank without any."""

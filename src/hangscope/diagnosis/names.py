@@ -9,7 +9,7 @@ from hangscope.diagnosis.p2p import transfers
 from hangscope.diagnosis.progress import Place, Unit
 from hangscope.diagnosis.waits import Wait
 from hangscope.diagnosis.words import ranks_text
-from hangscope.model import Group, Kind, Operation
+from hangscope.model import UNKNOWN, Group, Kind, Operation
 from hangscope.tables.alignment import Alignment
 from hangscope.words import numbered
 
@@ -54,8 +54,9 @@ class Names:
 
     def unit(self, unit: Unit) -> str:
         if unit.point_to_point and unit.rows:
-            inner = [self._job.ops[row] for row in unit.rows]
-            if named := [op.title for op in inner if op.source is not None or op.destination is not None]:
+            ops = self._job.ops
+            ends = ops.column("source"), ops.column("destination")
+            if named := [ops.title(row) for row in unit.rows if any(end[row] != UNKNOWN for end in ends)]:
                 return named[0] if len(named) == 1 else _batch(named)
         return numbered(unit.name, unit.seq)
 

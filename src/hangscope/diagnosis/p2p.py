@@ -9,9 +9,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hangscope.columns import Ints, rows_of
+from hangscope.columns import Ints
 from hangscope.diagnosis.progress import Place, Progress, Scope, Unit
-from hangscope.model import UNKNOWN, Kind, Operations, State
+from hangscope.model import UNKNOWN, Kind, State
 from hangscope.tables.alignment import Alignment
 
 
@@ -45,7 +45,7 @@ def counterpart_of(row: int, rank: int, peer: int, progress: Progress) -> Counte
     ops, alignment = progress.job.ops, progress.alignment
     state, group = ops.column("state"), int(ops.column("group")[row])
     ends = (rank, peer) if ops.column("kind")[row] == Kind.SEND else (peer, rank)
-    mine, theirs = (_calls(ops, owner, *ends, group) for owner in (rank, peer))
+    mine, theirs = (alignment.transfers.of(owner, *ends, group) for owner in (rank, peer))
     start = _common_start(alignment, rank, peer, before=row)
     counted = start is not None
     if start is not None:
@@ -65,32 +65,23 @@ def counterpart_of(row: int, rank: int, peer: int, progress: Progress) -> Counte
     return Counterpart(peer, Place.INSIDE if inside else Place.QUEUED, match, counted)
 
 
-def _calls(ops: Operations, owner: int, source: int, destination: int, group: int) -> Ints:
-    """`owner`'s rows that carry data from one rank to another: its sends or its receives."""
-    kind = Kind.SEND if owner == source else Kind.RECV
-    return rows_of(ops, owner, kind=kind, source=source, destination=destination, group=group)
-
-
 def transfers(alignment: Alignment, owner: int, row: int) -> Ints:
     """`owner`'s rows of the transfers that `row` is one of: same sender, same receiver, same group."""
     operation = alignment.job.ops[row]
     if operation.source is None or operation.destination is None:
         return np.empty(0, dtype=np.int64)
-    return _calls(alignment.job.ops, owner, operation.source, operation.destination, operation.group.index)
+    return alignment.transfers.of(owner, operation.source, operation.destination, operation.group.index)
 
 
 def _common_start(alignment: Alignment, a: int, b: int, *, before: int) -> tuple[int, int] | None:
     """A row on each rank (on `a` one before `before`) from which both count alike; None where there is none."""
-    job, ops = alignment.job, alignment.job.ops
+    job = alignment.job
     if not job.wrapped(a) and not job.wrapped(b):
         return UNKNOWN, UNKNOWN
     found: list[tuple[int, int]] = []
     theirs = {lane.group.index for lane in alignment.lanes_of.get(b, ())}
     for lane in (lane for lane in alignment.lanes_of.get(a, ()) if lane.group.index in theirs):
-        of_a, of_b = (alignment.completed(rank, lane.group.index) for rank in (a, b))
-        seq_a, seq_b = ops.column("seq")[of_a], ops.column("seq")[of_b]
-        both = np.flatnonzero(np.isin(seq_a, seq_b) & (of_a < before))
-        if len(both):
-            last = both[-1]
-            found.append((int(of_a[last]), int(of_b[seq_b == seq_a[last]][0])))
+        of_a, of_b = alignment.completed_by_both(a, b, lane.group.index)
+        if len(earlier := np.flatnonzero(of_a < before)):
+            found.append((int(of_a[earlier[-1]]), int(of_b[earlier[-1]])))
     return max(found, key=lambda pair: pair[0], default=None)

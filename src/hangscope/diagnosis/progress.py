@@ -492,7 +492,7 @@ def _unfinished_units(alignment: Alignment, unfinished: Bools) -> Iterator[Unit]
     ops, rows = alignment.job.ops, np.flatnonzero(unfinished)
     names = ("rank", "kind", "batch", "group", "seq", "name", "state")
     rank, kind, batch, group, seq, name, state = (ops.column(c)[rows].tolist() for c in names)
-    peers = alignment.point_to_point[rows].tolist()
+    peers, closes, states = alignment.point_to_point[rows].tolist(), int(Kind.BATCH), tuple(State)
     calls: dict[tuple[int, ...], list[int]] = {}
     for i in range(len(rows)):
         alone = batch[i] == UNKNOWN and peers[i]
@@ -500,11 +500,11 @@ def _unfinished_units(alignment: Alignment, unfinished: Bools) -> Iterator[Unit]
         calls.setdefault((rank[i], *of_call), []).append(i)
     for members in calls.values():
         last = members[-1]
-        inner = [i for i in members if kind[i] != Kind.BATCH] or members
-        named = inner[0] if kind[last] == Kind.BATCH and len(inner) == 1 else last
+        inner = [i for i in members if kind[i] != closes] or members
+        named = inner[0] if kind[last] == closes and len(inner) == 1 else last
         number, title = seq[last] if seq[last] >= 0 else None, ops.tables.name(name[named])
         own = tuple(rows[members].tolist())
-        yield Unit(rank[last], group[last], number, title, State(state[last]), own, peers[last])
+        yield Unit(rank[last], group[last], number, title, states[state[last]], own, peers[last])
 
 
 def _split_inside(units: list[Unit]) -> tuple[tuple[Unit, ...], tuple[Unit, ...]]:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from hangscope.model import UNKNOWN, Gap, Group
-from hangscope.reader.ranks import lines_of
+from hangscope.reader.ranks import Sets, lines_of
 from hangscope.reader.raw import LocalGroup, Membership, RawDump
 
 Members = tuple[int, ...]
@@ -162,15 +162,13 @@ def _number_unnamed(mentions: list[_Mention]) -> list[_Mention]:
 def _keys(mentions: Sequence[_Mention]) -> tuple[list[_Key], dict[_Key, _Found]]:
     """Gives every mention its group: first those with a table, because the others may lean on them."""
     found: dict[_Key, _Found] = {}
-    sets: dict[int, frozenset[int]] = {}
+    sets = Sets()
     keys: list[_Key | None] = [None] * len(mentions)
     by_name: dict[str, list[_Key]] = defaultdict(list)
     for index, mention in enumerate(mentions):
         members = mention.line.members if mention.line is not None else None
         if members:
-            # The texts are parsed once for the whole job, so equal lists are one object.
-            known = sets.setdefault(id(members), frozenset(members))
-            key = keys[index] = _Key(mention.backend, mention.name, known, mention.serial)
+            key = keys[index] = _Key(mention.backend, mention.name, sets.of(members), mention.serial)
             if key not in found and mention.name is not None:
                 by_name[mention.name].append(key)
             _note(found, key, mention, members)

@@ -11,6 +11,7 @@ from hangscope.columns import Bools, Ints, grouped, rows_of
 from hangscope.model import UNKNOWN, Job, State
 from hangscope.tables.index import Index
 from hangscope.tables.lanes import Lane
+from hangscope.tables.transfers import Transfers
 
 
 @dataclass(frozen=True)
@@ -68,8 +69,19 @@ class Alignment:
             found[lane.rows] = True
         return found
 
-    def completed(self, rank: int, group: int) -> Ints:
-        """The collectives of one group that a rank completed, by number."""
+    @cached_property
+    def transfers(self) -> Transfers:
+        return Transfers(self.job.ops)
+
+    def completed_by_both(self, a: int, b: int, group: int) -> tuple[Ints, Ints]:
+        """The collectives of one group that two ranks completed, by number: the rows of each."""
+        of_a, of_b = self._completed_by(a, group), self._completed_by(b, group)
+        seq_a, seq_b = (self.job.ops.column("seq")[rows] for rows in (of_a, of_b))
+        place = np.searchsorted(seq_b, seq_a)
+        there = np.flatnonzero(np.append(seq_b, UNKNOWN)[place] == seq_a)
+        return of_a[there], of_b[place[there]]
+
+    def _completed_by(self, rank: int, group: int) -> Ints:
         found = self._completed.get((rank, group))
         if found is None:
             ops = self.job.ops

@@ -48,8 +48,11 @@ def _limit(keys: Ints) -> int:
 def _numbered(keys: Ints, size: int) -> tuple[Ints, int]:
     """Keys below `size` as numbers without holes, and how many there are."""
     if size > _limit(keys):
-        distinct, found = np.unique(keys, return_inverse=True)
-        return found.reshape(-1).astype(np.int64), len(distinct)
+        order = sort_by(keys)
+        starts = runs(keys[order])
+        found = np.empty(len(keys), dtype=np.int64)
+        found[order] = np.repeat(np.arange(len(starts) - 1), np.diff(starts))
+        return found, len(starts) - 1
     seen = np.zeros(size, dtype=bool)
     seen[keys] = True
     numbers = np.cumsum(seen, dtype=np.int64) - 1
