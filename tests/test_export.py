@@ -11,7 +11,7 @@ import pytest
 from jsonschema import Draft202012Validator
 
 import sample_verdicts
-from hangscope.diagnosis.verdict import KINDS, Lateness
+from hangscope.diagnosis.verdict import KINDS, Culprit, Lateness, Victim
 from hangscope.report.export import schema, to_dict, to_json
 
 CONTRACT = [
@@ -99,6 +99,21 @@ def test_what_is_not_known_is_null() -> None:
     }
 
 
+def test_who_waits_for_whom_is_no_square() -> None:
+    """Where thousands wait for thousands, each lists some, the culprit and its next among them, and says how many."""
+    ranks = 4096
+    ahead = tuple(range(ranks // 2, ranks))
+    victims = [Victim(rank, ahead, "default_pg", "all_reduce #9", (rank, ranks - 2, ranks - 1)) for rank in range(2048)]
+    culprit = Culprit(ranks - 1, None, None, None, None, "never launched it")
+    verdict = replace(sample_verdicts.absent(), culprits=(culprit,), victims=tuple(victims))
+    listed = to_dict(verdict)["victims"]
+    assert all(v["waits_for_count"] == len(ahead) and len(v["waits_for"]) == 64 for v in listed)
+    assert all({ranks - 2, ranks - 1} <= set(v["waits_for"]) <= set(ahead) for v in listed)
+    assert all(v["waits_for"] == sorted(set(v["waits_for"])) for v in listed)
+    few = to_dict(replace(verdict, victims=tuple(victims[:64])))["victims"]
+    assert all(v["waits_for"] == list(ahead) for v in few)
+
+
 def test_values_are_those_of_the_contract() -> None:
     """Names, units and forms are those that the design promises."""
     value = to_dict(sample_verdicts.absent())
@@ -118,6 +133,7 @@ def test_values_are_those_of_the_contract() -> None:
         "group": "PIPELINE",
         "operation": "recv 0<-8",
         "chain": [0, 8, 14],
+        "waits_for_count": 1,
     }
     assert value["operation"]["state_by_rank"]["14"] == "not launched"
     assert value["operation"]["frames"][1] == {"name": "dispatch", "filename": "/workspace/moe/layers.py", "line": 204}

@@ -64,7 +64,7 @@ class Waits:
         self.progress = progress
         self.all: list[Wait] = []
         self.of: dict[int, list[Wait]] = {rank: [] for rank in progress.of}
-        self._sorted: dict[int, tuple[int, ...]] = {}
+        self._sorted: dict[tuple[int, ...], tuple[int, ...]] = {}
         self._paths: dict[frozenset[int], dict[int, tuple[int, ...]]] = {}
         # Who has an earlier dump has long left what it shows them inside of.
         units = [u for mine in progress.of.values() if mine.scope is not Scope.EARLIER for u in mine.inside]
@@ -156,13 +156,14 @@ class Waits:
         return set(search(ranks, self._in, lambda wait: wait.blockers)).difference(ranks)
 
     def awaited(self, rank: int) -> tuple[int, ...]:
-        """The same ranks, in order; thousands that wait in one operation share one list."""
+        """The same ranks, in order; thousands that wait in the same operations share one list."""
         waits = self._in.get(rank, ())
-        if len(waits) != 1 or rank in waits[0].blockers:
+        key = tuple(map(id, waits))
+        if any(rank in wait.blockers for wait in waits):
             return tuple(sorted(self.blockers(rank)))
-        if id(waits[0]) not in self._sorted:
-            self._sorted[id(waits[0])] = tuple(sorted(waits[0].blockers))
-        return self._sorted[id(waits[0])]
+        if key not in self._sorted:
+            self._sorted[key] = tuple(sorted(self.blockers(rank)))
+        return self._sorted[key]
 
     @cached_property
     def _in(self) -> dict[int, list[Wait]]:

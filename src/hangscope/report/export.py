@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from importlib import resources
 from typing import Any
 
@@ -35,16 +35,7 @@ def to_dict(diagnosis: Diagnosis) -> dict[str, Any]:
             }
             for c in sorted(d.culprits, key=lambda c: c.rank)
         ],
-        "victims": [
-            {
-                "rank": int(v.rank),
-                "waits_for": _ranks(v.waits_for),
-                "group": _text(v.group),
-                "operation": _text(v.operation),
-                "chain": [int(rank) for rank in v.chain],
-            }
-            for v in sorted(d.victims, key=lambda v: v.rank)
-        ],
+        "victims": list(_victims(d)),
         "operation": None if d.operation is None else _operation(d.operation),
         "last_completed": None
         if d.last_completed is None
@@ -93,6 +84,37 @@ def to_dict(diagnosis: Diagnosis) -> dict[str, Any]:
         "versions": {whole(name): whole(value) for name, value in sorted(d.versions.items())},
         "inputs": [whole(path) for path in d.inputs],
     }
+
+
+_MOST_AWAITED = 1 << 17
+_LEAST_AWAITED = 16
+
+
+def _victims(d: Diagnosis) -> Iterator[dict[str, Any]]:
+    """Who waits, and for which ranks. Where thousands wait for thousands, each lists a share of them and says how many
+    there are: the ranks that the verdict accuses, the next one on the way there, and the lowest others."""
+    most = _MOST_AWAITED
+    if sum(len(v.waits_for) for v in d.victims) > most:
+        most = max(_LEAST_AWAITED, most // len(d.victims))
+    culprits = {c.rank for c in d.culprits}
+    shares: dict[int, tuple[set[int], list[int]]] = {}  # by list, which all share who wait in one operation
+    for v in sorted(d.victims, key=lambda v: v.rank):
+        if id(v.waits_for) not in shares:
+            ranks = _ranks(v.waits_for)
+            accused = [rank for rank in ranks if rank in culprits]
+            shares[id(v.waits_for)] = set(ranks), list(dict.fromkeys((*accused, *ranks)))[:most]
+        there, listed = shares[id(v.waits_for)]
+        following = {rank for rank in v.chain[1:2] if rank in there}
+        if not following.issubset(listed):
+            listed = [*listed[:-1], *following]
+        yield {
+            "rank": int(v.rank),
+            "waits_for": _ranks(listed),
+            "group": _text(v.group),
+            "operation": _text(v.operation),
+            "chain": [int(rank) for rank in v.chain],
+            "waits_for_count": len(v.waits_for),
+        }
 
 
 def to_json(diagnosis: Diagnosis) -> str:

@@ -141,7 +141,9 @@ def _alike(culprits: Sequence[Culprit]) -> bool:
 def direct(diagnosis: Diagnosis) -> list[Victim]:
     """The victims that wait for a culprit and not for another victim; all of them where nobody is accused."""
     culprits = {c.rank for c in diagnosis.culprits}
-    return [v for v in diagnosis.victims if not culprits or culprits.intersection(v.waits_for)]
+    lists = {id(v.waits_for): v.waits_for for v in diagnosis.victims}  # thousands that wait in one operation share one
+    held = {key for key, ranks in lists.items() if not culprits or not culprits.isdisjoint(ranks)}
+    return [v for v in diagnosis.victims if id(v.waits_for) in held]
 
 
 def _waits(diagnosis: Diagnosis, at_root: set[int]) -> str:

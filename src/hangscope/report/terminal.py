@@ -245,21 +245,25 @@ def _waits(d: Diagnosis, width: int) -> list[Line]:
 
     A layout repeats: where one kind of operation on one kind of group has many such sets, they share one line.
     """
-    alike: dict[tuple[str, str | None], dict[tuple[tuple[int, ...], str | None], list[Victim]]] = {}
+    alike: dict[tuple[str, str | None], dict[tuple[int, str | None], list[Victim]]] = {}
+    lists = {id(v.waits_for): v.waits_for for v in d.victims}  # thousands that wait in one operation share one
+    first: dict[tuple[int, ...], int] = {}
+    same = {key: first.setdefault(tuple(sorted(ranks)), key) for key, ranks in lists.items()}
     for victim in sorted(d.victims, key=lambda v: v.rank):
         sort = ((victim.operation or "").split(" ")[0], victim.group)
-        alike.setdefault(sort, {}).setdefault((tuple(sorted(victim.waits_for)), victim.operation), []).append(victim)
+        alike.setdefault(sort, {}).setdefault((same[id(victim.waits_for)], victim.operation), []).append(victim)
     if not alike:
         return []
     lines: list[Line] = [(Piece("Waits", "label"),)]
     for (operation, group), sets in alike.items():
         if len(sets) > _SETS_SHOWN:
             everyone = [v for victims in sets.values() for v in victims]
-            text = _wait(everyone, [r for v in everyone for r in v.waits_for], operation, group)
+            awaited = {id(v.waits_for): v.waits_for for v in everyone}.values()
+            text = _wait(everyone, set().union(*awaited), operation, group)
             lines += paragraph(f"{text} ({len(sets)} sets of ranks)", width, indent=2)
             continue
-        for (waits_for, whole), victims in sets.items():
-            lines += paragraph(_wait(victims, waits_for, whole, group), width, indent=2)
+        for (key, whole), victims in sets.items():
+            lines += paragraph(_wait(victims, lists[key], whole, group), width, indent=2)
     return lines
 
 

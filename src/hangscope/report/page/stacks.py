@@ -11,6 +11,7 @@ from hangscope.diagnosis.verdict import Diagnosis
 from hangscope.model import Frame, Job, State
 from hangscope.report.page.moments import Moments
 from hangscope.report.page.texts import SHORT, code_line, shown, source_text
+from hangscope.report.strip import direct
 from hangscope.threads import Stacks, thread_name
 from hangscope.words import is_own_code
 
@@ -122,8 +123,7 @@ def _of(job: Job, mains: dict[int, Stack], rank: int | None) -> Stack | None:
 def _typical(diagnosis: Diagnosis, mains: dict[int, Stack], job: Job) -> int | None:
     """A victim that stands where most do."""
     culprits = {culprit.rank for culprit in diagnosis.culprits}
-    others = [victim for victim in diagnosis.victims if victim.rank not in culprits]
-    waiting = [v.rank for v in others if not culprits or culprits.intersection(v.waits_for)]
+    waiting = [victim.rank for victim in direct(diagnosis) if victim.rank not in culprits]
     inside = set() if diagnosis.operation is None else set(diagnosis.operation.state_by_rank)
     waiting = [rank for rank in waiting if rank in inside] or waiting
     waiting = waiting or [v.rank for v in diagnosis.victims if v.rank not in culprits]

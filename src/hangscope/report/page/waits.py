@@ -103,14 +103,14 @@ def _victims(diagnosis: Diagnosis, roots: set[int]) -> list[Box]:
     boxes: dict[tuple[int, str, str, frozenset[int]], Box] = {}
     last: dict[tuple[int, str, str, frozenset[int]], frozenset[int]] = {}
     everyone = roots | {victim.rank for victim in diagnosis.victims}
-    known: dict[tuple[int, ...], tuple[frozenset[int], frozenset[int]]] = {}  # thousands wait for the same
+    known: dict[int, tuple[frozenset[int], frozenset[int]]] = {}  # thousands that wait in one operation share one list
     for victim in diagnosis.victims:
         if victim.rank in roots:
             continue  # it is a box already
-        if victim.waits_for not in known:
+        if id(victim.waits_for) not in known:
             named = frozenset(everyone.intersection(victim.waits_for))
-            known[victim.waits_for] = frozenset(named & roots), named
-        at_root, targets = known[victim.waits_for]
+            known[id(victim.waits_for)] = frozenset(named & roots), named
+        at_root, targets = known[id(victim.waits_for)]
         direct = bool(at_root) or not roots
         level = 1 if direct else max(len(victim.chain) - 1, 2)
         # A group's members wait for each other's absent ones: where that is a set of victims, it is drawn once.
