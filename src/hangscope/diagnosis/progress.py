@@ -480,10 +480,10 @@ class _Recorded:
         known = np.where(launched & (created != UNKNOWN), created, _FAR)
         self.launches = index.by_rank(index.largest(launched.view(np.int8)))
         self.oldest_ns = index.by_rank(index.smallest(known))
-        collectives = np.flatnonzero(launched & ~alignment.point_to_point & (seq >= 0))
+        collectives = launched & ~alignment.point_to_point & (seq >= 0)
         self.launched = index.pairs.largest(seq, collectives)
         self.first = index.pairs.smallest(seq, collectives)
-        self.completed = index.pairs.largest(seq, collectives[done[collectives]])
+        self.completed = index.pairs.largest(seq, collectives & done)
         self.units = grouped((unit.rank, unit) for unit in _unfinished_units(alignment, launched & ~done))
 
 

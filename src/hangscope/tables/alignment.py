@@ -7,7 +7,7 @@ from functools import cached_property
 
 import numpy as np
 
-from hangscope.columns import Bools, Ints, grouped, rows_of
+from hangscope.columns import Bools, Ints, grouped
 from hangscope.model import UNKNOWN, Job, State
 from hangscope.tables.index import Index
 from hangscope.tables.lanes import Lane
@@ -85,8 +85,8 @@ class Alignment:
         found = self._completed.get((rank, group))
         if found is None:
             ops = self.job.ops
-            rows = rows_of(ops, rank, group=group, state=State.COMPLETED)
-            rows = rows[self.aligned[rows]]
+            rows = self.index.pairs.rows(rank, group)
+            rows = rows[self.aligned[rows] & (ops.column("state")[rows] == State.COMPLETED)]
             found = self._completed[rank, group] = rows[np.argsort(ops.column("seq")[rows], kind="stable")]
         return found
 

@@ -61,12 +61,15 @@ def _numbered(keys: Ints, size: int) -> tuple[Ints, int]:
 
 def sort_by(*columns: Ints) -> Ints:
     """Row numbers in the order of the first column, then the second, …; equal rows stay in their order."""
-    order: Ints = np.arange(len(columns[0]))
-    for key in reversed(_packed(columns)) if len(order) else ():
+    order: Ints | None = None
+    for key in reversed(_packed(columns)) if len(columns[0]) else ():
         for shift in range(0, int(key.max()).bit_length(), 16):
             digit = (key >> shift).astype(np.uint16)  # numpy sorts 16 bits by counting
-            order = order[np.argsort(digit[order], kind="stable")]
-    return order
+            if order is None:
+                order = np.argsort(digit, kind="stable")
+            else:
+                order = order[np.argsort(digit[order], kind="stable")]
+    return np.arange(len(columns[0])) if order is None else order
 
 
 def _packed(columns: Sequence[Ints]) -> list[Ints]:
@@ -77,11 +80,13 @@ def _packed(columns: Sequence[Ints]) -> list[Ints]:
         low = int(column.min())
         span = int(column.max()) - low + 1
         if size * span < 1 << 48:
-            keys[-1] = keys[-1] * span + (column - low)
+            keys[-1] *= span
             size *= span
         else:
-            keys.append(column.astype(np.int64) - low)
+            keys.append(np.zeros(len(column), dtype=np.int64))
             size = span
+        keys[-1] += column
+        keys[-1] -= low
     return keys
 
 
@@ -156,7 +161,7 @@ class Index:
 
     @cached_property
     def pairs(self) -> Pairs:
-        return Pairs(self.ops, self.starts)
+        return Pairs(self.ops)
 
     def named(self, test: Callable[[str], bool]) -> Bools:
         """Per row whether the operation's name passes a test."""
@@ -167,19 +172,27 @@ class Index:
 
 
 class Pairs:
-    """Every rank with every group that it recorded something of: `of_row` gives each row the number of its pair.
+    """Every rank with every group that it recorded something of.
 
     Pairs are numbered by rank, then group; `rank` and `group` say which they are.
     """
 
-    def __init__(self, ops: Operations, starts: Ints) -> None:
-        position = np.repeat(np.arange(len(starts) - 1), np.diff(starts))
-        self.of_row = ids(position, ops.column("group")) if len(ops) else np.empty(0, dtype=np.int64)
-        count = int(self.of_row.max(initial=-1)) + 1
-        some_row = np.empty(count, dtype=np.int64)
-        some_row[self.of_row] = np.arange(len(ops))
-        self.rank: list[int] = ops.column("rank")[some_row].tolist()
-        self.group: list[int] = ops.column("group")[some_row].tolist()
+    def __init__(self, ops: Operations) -> None:
+        rank, group = ops.column("rank"), ops.column("group")
+        self._order = sort_by(rank, group)
+        rank, group = rank[self._order], group[self._order]
+        self._starts = runs(rank, group)
+        self.rank: list[int] = rank[self._starts[:-1]].tolist()
+        self.group: list[int] = group[self._starts[:-1]].tolist()
+
+    def rows(self, rank: int, group: int) -> Ints:
+        """What a rank recorded of a group, in recorded order."""
+        number = self._numbers.get((rank, group))
+        return self._order[:0] if number is None else self._order[self._starts[number] : self._starts[number + 1]]
+
+    @cached_property
+    def _numbers(self) -> dict[tuple[int, int], int]:
+        return {pair: number for number, pair in enumerate(zip(self.rank, self.group, strict=True))}
 
     @cached_property
     def of_rank(self) -> dict[int, list[tuple[int, int]]]:
@@ -191,13 +204,13 @@ class Pairs:
         """Group → its ranks, each with the number of the pair."""
         return grouped((g, (r, n)) for n, (r, g) in enumerate(zip(self.rank, self.group, strict=True)))
 
-    def largest(self, values: Ints, rows: Ints | Bools) -> list[int]:
+    def largest(self, values: Ints, rows: Bools) -> list[int]:
         """Of a value a row, the largest of each pair among some rows; UNKNOWN where there is none."""
-        found = np.full(len(self.rank), UNKNOWN, dtype=np.int64)
-        np.maximum.at(found, self.of_row[rows], values[rows])
-        return list(found.tolist())
+        return self._reduced(np.maximum, np.where(rows, values, UNKNOWN))
 
-    def smallest(self, values: Ints, rows: Ints | Bools) -> list[int]:
-        found = np.full(len(self.rank), np.iinfo(np.int64).max, dtype=np.int64)
-        np.minimum.at(found, self.of_row[rows], values[rows])
-        return list(found.tolist())
+    def smallest(self, values: Ints, rows: Bools) -> list[int]:
+        return self._reduced(np.minimum, np.where(rows, values, np.iinfo(np.int64).max))
+
+    def _reduced(self, by: np.ufunc, values: Ints) -> list[int]:
+        found: list[int] = by.reduceat(values[self._order], self._starts[:-1]).tolist() if self.rank else []
+        return found
