@@ -5,7 +5,8 @@
     python benchmarks/bench.py 16384x2000 --only hangscope --rounds 1
 
 The dumps are of `hangscope simulate`: one FSDP job in which a rank does not come. The tools take turns on the same
-files in one run, so that a busy machine slows all of them alike: read the ratios, not the seconds. Memory is the most
+files in one run, so that a busy machine slows all of them alike: read the ratios, not the seconds. Seconds of the
+processor (user and system, all processes) tell what a tool costs where other work runs beside it. Memory is the most
 that the whole process tree has at a time, with what processes share counted once (PSS). torchfrtrace is the one of the
 installed torch.
 """
@@ -39,9 +40,10 @@ PEER = "from torch.distributed.flight_recorder.fr_trace import main\nimport sys\
 
 @dataclass
 class Run:
-    """One whole command: seconds, bytes, exit status."""
+    """One whole command: seconds, those of all its processors, bytes, exit status."""
 
     seconds: float
+    cpu: float
     peak: int
     status: int
 
@@ -113,16 +115,19 @@ def measure(size: str, folder: Path, rounds: int, only: list[str] | None) -> dic
         for name, words in tools.items():
             runs[name].append(run(words))
     print(f"\n{size}: {total / 1e6:,.0f} MB of dumps, median of {rounds}", flush=True)
-    print(f"  {'':14}{'seconds':>10}{'peak MB':>10}{'x time':>9}{'x memory':>10}")
+    print(f"  {'':14}{'seconds':>10}{'cpu':>10}{'peak MB':>10}{'x time':>9}{'x cpu':>9}{'x memory':>10}")
     figures: dict[str, object] = {"size": size, "bytes": total}
     ours = None
     for name, found in runs.items():
-        seconds, peak = (statistics.median(getattr(one, key) for one in found) for key in ("seconds", "peak"))
-        figures[name] = {"seconds": seconds, "peak_bytes": peak, "status": [one.status for one in found]}
-        ours = ours or (seconds, peak)
-        times, memory = seconds / ours[0], peak / ours[1]
+        keys = ("seconds", "cpu", "peak")
+        seconds, cpu, peak = (statistics.median(getattr(one, key) for one in found) for key in keys)
+        status = [one.status for one in found]
+        figures[name] = {"seconds": seconds, "cpu_seconds": cpu, "peak_bytes": peak, "status": status}
+        ours = ours or (seconds, cpu, peak)
+        times, cores, memory = seconds / ours[0], cpu / ours[1], peak / ours[2]
         failed = "" if all(one.status in (0, 1) for one in found) else f"  failed: {found[0].status}"
-        print(f"  {name:14}{seconds:10.2f}{peak / 1e6:10.0f}{times:9.1f}{memory:10.1f}{failed}", flush=True)
+        row = f"  {name:14}{seconds:10.2f}{cpu:10.2f}{peak / 1e6:10.0f}{times:9.1f}{cores:9.1f}{memory:10.1f}"
+        print(f"{row}{failed}", flush=True)
     return figures
 
 
@@ -137,11 +142,12 @@ def run(words: list[str]) -> Run:
 
     watcher = threading.Thread(target=watch, daemon=True)
     watcher.start()
-    status = process.wait()
+    _, waited, used = os.wait4(process.pid, 0)
+    status = process.returncode = os.waitstatus_to_exitcode(waited)
     seconds = time.perf_counter() - started
     done.set()
     watcher.join()
-    return Run(seconds, peak[0], status)
+    return Run(seconds, used.ru_utime + used.ru_stime, peak[0], status)
 
 
 def tree_bytes(pid: int) -> int:

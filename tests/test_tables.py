@@ -6,14 +6,20 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hangscope.model import COLUMNS, UNKNOWN, Kind, Operations, Tables
 from hangscope.tables.graph import closed_sets, search
-from hangscope.tables.index import ids, sort_by
+from hangscope.tables.index import Index, ids, sort_by
+from hangscope.tables.transfers import Transfers
 
 VALUES = st.one_of(st.integers(-1, 5), st.integers(0, 1 << 40))
 ROWS = st.integers(1, 3).flatmap(lambda n: st.lists(st.tuples(*[VALUES] * n), min_size=1, max_size=30))
 NODES = st.integers(0, 7)
 BUNDLES = st.lists(st.tuples(st.frozensets(NODES, min_size=1), st.frozensets(NODES, min_size=1)), max_size=6)
 """Who is in a bundle, and where it leads."""
+
+FEW = st.integers(0, 2)
+CALLS = st.lists(st.tuples(FEW, FEW, st.sampled_from(Kind), FEW, FEW, st.integers(-1, 9)), max_size=40)
+"""Rank, group, kind, source, destination and number of recorded calls."""
 
 Bundle = tuple[frozenset[int], frozenset[int]]
 
@@ -31,6 +37,41 @@ def test_rows_are_sorted_and_stay_in_order_where_they_are_equal(rows: list[tuple
     """As a stable sort does, by the first column first."""
     found = sort_by(*np.asarray(rows, dtype=np.int64).T).tolist()
     assert found == sorted(range(len(rows)), key=lambda row: rows[row])
+
+
+def recorded(calls: list[tuple[int, ...]]) -> Operations:
+    columns = {name: np.full(len(calls), UNKNOWN, dtype=kind) for name, kind in COLUMNS.items()}
+    for place, name in enumerate(("rank", "group", "kind", "source", "destination", "seq")):
+        columns[name][:] = [call[place] for call in calls]
+    return Operations(columns, Tables(), ())
+
+
+@given(CALLS)
+def test_a_pair_of_rank_and_group_has_what_a_walk_finds(calls: list[tuple[int, ...]]) -> None:
+    """Its rows as recorded, and the largest and smallest number among those that are asked for."""
+    calls = sorted(calls, key=lambda call: call[0])
+    pairs, seq = Index(recorded(calls)).pairs, np.asarray([call[5] for call in calls], dtype=np.int64)
+    numbered = zip(pairs.rank, pairs.group, pairs.largest(seq, seq >= 0), pairs.smallest(seq, seq >= 0), strict=True)
+    assert list(zip(pairs.rank, pairs.group, strict=True)) == sorted({call[:2] for call in calls})
+    for rank, group, largest, smallest in numbered:
+        rows = [row for row, call in enumerate(calls) if call[:2] == (rank, group)]
+        known = [calls[row][5] for row in rows if calls[row][5] >= 0]
+        assert pairs.rows(rank, group).tolist() == rows
+        assert (largest, smallest) == (max(known, default=UNKNOWN), min(known, default=(1 << 63) - 1))
+    assert not len(pairs.rows(3, 0))
+
+
+@given(CALLS)
+def test_transfers_are_what_a_walk_finds(calls: list[tuple[int, ...]]) -> None:
+    """Of two ranks and a group, the sender's sends and the receiver's receives, as recorded."""
+    calls = sorted(calls, key=lambda call: call[0])
+    found = Transfers(recorded(calls))
+    for owner, source, destination, group in np.ndindex(3, 3, 3, 3):
+        kind = Kind.SEND if owner == source else Kind.RECV
+        wanted = (owner, group, kind, source, destination)
+        assert found.of(owner, source, destination, group).tolist() == [
+            row for row, call in enumerate(calls) if call[:5] == wanted
+        ]
 
 
 def edges(bundles: list[Bundle]) -> dict[int, set[int]]:
