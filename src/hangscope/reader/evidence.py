@@ -160,12 +160,14 @@ def _open_archives(found: list[Found], evidence: Evidence) -> list[Found]:
     out: list[Found] = []
     for item in found:
         try:
-            head = item.head(files.HEAD)
+            start = item.head(files.START)
+            # a pickle is told by its first bytes, and thousands of dumps need not be opened twice for it
+            head = start if pickles.is_pickle(start) else item.head(files.HEAD)
         except OSError as error:  # gone since it was listed, or behind a file system that is
             evidence.gaps.append(Gap(f"file {item.file}", f"cannot be read: {error}", source=Source(item.file)))
             continue
-        if not archives.recognise(head[:512]):
-            item.own = b'"hangscope.' in head
+        if not archives.recognise(start):
+            item.own = head is not start and b'"hangscope.' in head
             out.append(item)
             continue
         sums: dict[str, str] = {}
@@ -309,6 +311,10 @@ def _read(item: Found, node: str | None, evidence: Evidence) -> None:
         _read_empty(item, node, evidence)
         return
     try:
+        start = item.head(files.START)
+        if pickles.is_pickle(start) and (form := dumps.recognise(start)):
+            _read_dump(item, node, form, evidence)
+            return
         head = item.head(files.HEAD)
         if ras.recognise(head) and item.size <= JSON_LIMIT:
             evidence.answers.append(ras.read(item.read(), item.file))

@@ -18,7 +18,7 @@ from hangscope.model import Gap, Source
 
 MAX_FILES = 200_000
 HEAD = 64 * 1024
-_START = 512
+START = 512
 _SKIP_DIRS = {".git", "__pycache__", "node_modules", ".venv", "lost+found"}
 _SKIP_SUFFIXES = (
     ".part",
@@ -81,12 +81,12 @@ class Found:
         return io.BytesIO(self.data or b"")
 
     def head(self, size: int) -> bytes:
-        if self.path is None or size > _START:
+        if self.path is None or size > START:
             with self.open() as stream:
                 return stream.read(size)
         if self.start is None:
             with self.open() as stream:
-                self.start = stream.read(_START)
+                self.start = stream.read(START)
         return self.start[:size]
 
     def read(self) -> bytes:
