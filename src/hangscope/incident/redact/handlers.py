@@ -91,7 +91,9 @@ def _unwrapped(regex: re.Pattern[bytes], data: bytes, at: int, line_end: int, ki
         return
     text = redacted(kind)
     out.append(Edit(at + match.start("s"), gap.start(), kind, text))
-    out.append(Edit(gap.end(), gap.end() + match.end("s") - first, kind, text))
+    end = gap.end() + match.end("s") - first
+    out.append(Edit(gap.end(), end, kind, text))
+    out += (Edit(*span, kind, text) for span in structure.tail(data, gap.end(), end))
 
 
 _judged: dict[bytes, tuple[tuple[int, int, str], ...]] = {}
@@ -171,6 +173,10 @@ def assignment(data: bytes, at: int, out: list[Edit]) -> None:
     out += (Edit(*span, kind, redacted(kind)) for span in structure.wrapped(data, end))
 
 
+_LISTED = re.compile(rb"[\"'][ \t]*,[ \t]*\\?\r?(?:\n|\Z)")
+"""Behind a flag in a list with one word a line."""
+
+
 def _around(data: bytes, start: int, out: list[Edit]) -> None:
     """What a secret's name gives away that is no assignment: its pair, the block below it, the brackets behind it."""
     start += len(data[start : start + 2]) - len(data[start : start + 2].lstrip(b"-"))
@@ -182,7 +188,8 @@ def _around(data: bytes, start: int, out: list[Edit]) -> None:
         data[max(0, start - 24) : start]
     )
     opened = structure.opens(data, end)
-    if not pair and not opened:
+    listed = data[start - 2 : start] == b"--" and _LISTED.match(data, end) is not None
+    if not pair and not opened and not listed:
         return
     if not names.secret_name(data[start:end]):
         return

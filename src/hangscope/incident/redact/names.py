@@ -17,7 +17,7 @@ NEEDLES: tuple[bytes, ...] = (b"pass", b"pw", b"secret", b"key", b"cred", b"toke
 NEEDLES += (b"cookies", b"sessionid", b"session_id", b"session-id", b"sessid", b"dockerc", b"license")
 NEEDLES += (b"connection_s", b"connection-s", b"connections", b"connection.s", b"conn_str", b"connstr", b"conn-str")
 NEEDLES += (b"_pat", b"tpat", b"bpat", b"rpat")  # personal access tokens: EXT_PAT, githubPat
-NEEDLES += (b"basic_auth", b"basic-auth", b"basicauth")
+NEEDLES += (b"basic_auth", b"basic-auth", b"basicauth", b"jwt")
 FRONT = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_.-"
 """What may stand in front of the needle and belongs to the name."""
 FIRST_WORDS = (
@@ -37,13 +37,13 @@ _PASSWORD = (
     rb"pass(?:word|wd|phrase|code|wort|wrd)s?|pswd|kennwort|contrasena|(?:db|user|mysql|pg|postgres|redis|smtp|ftp|admin|"
     rb"root|login|auth|mail|proxy|ssh|sudo|jenkins|rabbitmq|store|key|zip|vnc|require|master|ldap|bind|http|svc|mongo)"
     rb"[_.-]?pass|(?<![A-Za-z])pwd?|(?-i:(?<=[a-z])P(?:wd?|W))|(?<![A-Za-z0-9_.-])pass(?==[^=]|\\{0,3}[\"']|:[ \t])"
-    rb"|(?-i:(?<=_)PASS)"
+    rb"|(?-i:(?<=_)PASS)|(?<=[a-z0-9][_-])pass"
 )
 _SECRET = rb"secrets?(?:[_. -]?(?:access)?[_. -]?keys?)?(?:[_.-]?(?:id|value|token))?"
 _KEY = (
     rb"(?:api|access|account|private|encryption|signing|master|auth|subscription|deploy|license|app|application|"
     rb"ssh|gpg|pgp|hmac|webhook|consumer|kaggle|cipher|client|server|tls|ssl|host|service|session|aes|rsa|ecdsa|ed25519|"
-    rb"jwt|storage|wandb|openai|huggingface|comet|neptune|datadog|dd)[_. -]?key(?:[_.-]?id)?(?:[_.-]?(?:value|\d))?"
+    rb"jwt|storage|wandb|openai|huggingface|comet|neptune|datadog|dd)[_. -]?keys?(?:[_.-]?id)?(?:[_.-]?(?:value|\d))?"
 )
 _OTHER = (
     rb"credentials?|creds|connection[_.-]?string|conn[_.-]?str|basic[_.-]?auth|cookies|(?:j|php|asp)?sess(?:ion)?[_-]?id|"
@@ -58,16 +58,17 @@ REACH = 4096
 ASSIGNMENT = re.compile(
     rb"(?P<name>(?P<flag>--?)?(?P<front>(?:(?:access|auth|bearer|refresh|session)[ ])?[A-Za-z0-9_.-]{0,64}?)"
     rb"(?:(?P<password>" + _PASSWORD + rb")|(?P<secret>" + _SECRET + rb")|(?P<key>" + _KEY + rb")"
-    rb"|(?P<other>" + _OTHER + rb")|(?P<token>tokens?)|(?P<anykey>keys?))" + _SUFFIX + rb")(?![A-Za-z0-9_.-])"
+    rb"|(?P<other>" + _OTHER + rb")|(?P<token>tokens?|jwts?)|(?P<anykey>keys?))" + _SUFFIX + rb")(?![A-Za-z0-9_.-])"
     rb"(?P<close>\\{0,3}[\"']\]?|\])?"
-    rb"(?P<sep>[ \t]{0,40}(?:=>|->|\xe2\x86\x92|:=|=(?!=)|:(?![:/\\])|%3[dD])[ \t]{0,3}(?:[&!][\w!:./-]{1,60}[ \t]+)?"
-    rb"|[ \t]+[vV]alue[ \t]?=|(?P<list>[ \t]*,[ \t]*)|(?P<tag>>)(?=[^<\s])"
+    rb"(?P<sep>[ \t]{0,40}(?:=>|->|\xe2\x86\x92|:=|={1,3}(?!=)|:(?![:/\\])|%3[dD])[ \t]{0,3}"
+    rb"(?:[&!][\w!:./-]{1,60}[ \t]+)?"
+    rb"|[ \t]+[vV]alue[ \t]?=|(?P<list>[ \t]*,[ \t]*(?:\r?\n[ \t]*)?)|(?P<tag>>)(?=[^<\s])"
     rb"|[ ]\.{3,}[ ]"
     rb"|(?P<prose>[ \t]{0,40}(?:\||\xe2\x94\x82)[ \t]{1,3}"
     rb"|[ ](?:(?:is|was|been|now)[ ]){0,2}(?:set|changed|reset|updated|equal)[ ](?:by[ ]\w{1,16}[ ])?to[ ]"
     rb"|[ ](?:is|was|to)[ ])"
     rb"|</\w{1,16}>\s{0,80}<\w{1,16}>"
-    rb"|(?P<blank>[ \t]+))"
+    rb"|(?P<blank>[ \t]+|\0))"
     rb"(?:[rbuf]{0,2}(?P<open>\\{0,3}[\"'])(?P<quoted>(?:(?!(?P=open))(?:\\.|[^\\\r\n\0])){0,3800})"
     rb"(?:(?P=open)|(?=[\r\n\0]|\Z))"
     rb"|(?P<bare>[^\s\"'\\,;&<>|(){}\[\]\0][^\s\"'\\,;&<>|)}\]\0]{0,3800}))",
@@ -106,9 +107,8 @@ _PROSE = re.compile(
 )
 """How sentences about passwords go on."""
 _HARMLESS = re.compile(
-    rb"(?:"
-    + b"|".join(_WORDS)
-    + rb"|optional.*|union.*|list.*|not[ _]set|\*+|x+|\.\.\.|-+|\$\{?[A-Za-z_(].*|%[sdr({].*|\{+[^}]*\}+|<[^>]*>|"
+    rb"(?:" + b"|".join(_WORDS) + rb"|(?:optional|union|list)(?:\[.*)?|not[ _]set|\*+|x+|\.\.\.|-+|"
+    rb"(?-i:\$(?:[A-Z_][A-Z0-9_]*|[a-z_]+))|\$\{[^}]*\}?|\$\(.*|%[sdr]|%\(\w+\)[sdr]|%\{[^}]*\}?|\{+[^}]*\}+|<[^>]*>|"
     rb"!!\w+|(?:self|cls|args|config|cfg|os|settings|opt|options)\.[\w.]+|\[redacted.*|0x[0-9a-f]{1,8}|-?\d+(?:\.\d+)?(?:e-?\d+)?)",
     re.IGNORECASE,
 )
@@ -117,11 +117,33 @@ _HARMLESS = re.compile(
 CONTINUES = re.compile(rb"\\?\r?\n[ \t]*(?P<s>(?=[^\n]{0,100}\d)[A-Za-z0-9+/_=~.-]{6,100})[\"']?[ \t]*(?=\r?\n|\Z)")
 """A line that can only be the rest of the value above it."""
 
-_KEYISH = re.compile(rb"(?=[^\s]*\d)(?=[^\s]*[A-Za-z])(?!.*/.*/)(?!.*\.(?:pem|key|json|ya?ml|txt|crt|py|pub)\Z)[^\s:]+")
-"""A word that may be a key: letters and digits, and no path."""
+_KEYISH = re.compile(
+    rb"(?:(?=[^\s]*\d)(?=[^\s]*[A-Za-z])|(?=[^\s]*[!@#$%^*+]\w)|(?=(?:[^\sA-Z]*[A-Z]+[^\sA-Z]+){3}))(?!.*/.*/)(?!.*\.(?:pem|key|json|ya?ml|txt|crt|py|pub)\Z)[^\s:]+"
+)
+"""A word that may be a key: letters and digits, signs, or cases that take turns; and no path."""
 _PATH = re.compile(rb"[~.]?(?:/[A-Za-z0-9_.-]+)+/?")
 
 _NUMBER = re.compile(rb"-?[\d.,_]+[kKmMgGbB%]?")
+_MEASURED = re.compile(rb"-?[\d.,_]+[A-Za-z%/]{0,8}")
+_RAN = re.compile(
+    rb"(?:forward|backward|fwd|bwd|first|second|third|last|next|one|two|single|multi|each|per|by|low|high|band|"
+    rb"num|n|render|optim|optimizer|warmup|eval|train|test|did|to|compiler?|fx|graph)[_.-]\Z",
+    re.IGNORECASE,
+)
+"""In front of `pass`: a pass over something, and no password."""
+_ORDINARY = re.compile(
+    rb"(?:\A|[_.-]|(?<=[a-z])(?=[A-Z]))(?:cache|hash|sort|order|primary|foreign|partition|store|state|dict|lookup|"
+    rb"group|comm|map|row|column|routing|public|pub|pubkey|prefix|index|idx|unique|dedup|object|file|path|data|dataset|sample|"
+    rb"shard|bucket|tensor|param|parameter|module|kernel|graph|compile|autotune|mesh|config|env|json|query|qkv|metric|log|"
+    rb"entry|item|event|trace|span|node|rank|any|this|that|missing|unexpected|idempotency|translation|video|key|s3|tag)"
+    rb"[_.-]?\Z",
+    re.IGNORECASE,
+)
+"""In front of `key`: what something is found by, and no secret."""
+_SETS = re.compile(rb"(?:\bENV|\bsetenv|\bset(?:[ \t]+-{1,2}[A-Za-z]+)+)[ \t]+\Z")
+"""Commands that part a variable from its value by a blank: Docker's `ENV`, csh's `setenv`, fish's `set -gx`."""
+_BEGINS_LINE = re.compile(rb"(?:\A|\n|[\]:|>-][ \t])[ \t]*\Z")
+_ENDS_LINE = re.compile(rb"[ \t]*(?:\r?\n|\Z)")
 _CODE = re.compile(rb"[A-Za-z_][\w.]*[(\[].*")
 
 
@@ -139,22 +161,16 @@ def kind_of(match: re.Match[bytes]) -> str | None:
     if not quoted and not upper and _CODE.fullmatch(value):
         return None
     if match["password"]:
-        if (
-            match["password"].lower() == b"pass"
-            and not quoted
-            and b":" in match["sep"]
-            and not _KEYISH.fullmatch(value)
-        ):
+        if match["password"] == b"pass" and not _may_pass(match, value, quoted=quoted):
             return None  # the first pass: done
-        return _password(match["password"].lower(), name, value, number=number)
+        return _password(match["password"].lower(), value, number=number)
     if match["secret"]:
         return "secret"
     if match["other"]:
-        return "credentials" if len(value) >= (4 if b"cred" in name.lower() else 12) and not number else None
+        least = 4 if b"cred" in name.lower() else 8 if b"sess" in name.lower() else 12
+        return "credentials" if len(value) >= least and not number else None
     if match["anykey"]:
-        least = 6 if match["flag"] else 16
-        keyish = _KEYISH.fullmatch(value) or is_random(value)
-        return "api-key" if (match["flag"] or upper) and len(value) >= least and keyish else None
+        return "api-key" if _is_key(match, value, upper=upper) else None
     if match["key"]:
         path = _PATH.fullmatch(value) and not is_random(value)
         return "api-key" if len(value) >= (4 if upper else 6) and not number and not path else None
@@ -165,28 +181,73 @@ def kind_of(match: re.Match[bytes]) -> str | None:
     return "token" if len(value) >= (4 if upper or match["flag"] else 8) else None
 
 
+def _may_pass(match: re.Match[bytes], value: bytes, *, quoted: bool) -> bool:
+    """Whether `pass` is a password's name here, and not one pass of many."""
+    keyish = _KEYISH.fullmatch(value) is not None and not _MEASURED.fullmatch(value)
+    if match["front"]:
+        return not _RAN.search(match["front"]) and (keyish or (quoted and len(value) >= 6))
+    return quoted or b":" not in match["sep"] or keyish
+
+
+def _is_key(match: re.Match[bytes], value: bytes, *, upper: bool) -> bool:
+    """Whether a name that ends in `key` and says no more gives a secret away: by its value, and by where it stands."""
+    if not (_KEYISH.fullmatch(value) or is_random(value)):
+        return False
+    if match["flag"] or upper:
+        return len(value) >= (6 if match["flag"] else 16)
+    asked = match.string[match.start() - 1 : match.start()] in (b"?", b"&") and not match["front"]  # `?key=…`
+    least = 12 if _MIXED.match(value) else 16
+    return len(value) >= least and (asked or bool(match["front"] and not _ORDINARY.search(match["front"])))
+
+
 def _stands(match: re.Match[bytes], value: bytes, *, upper: bool) -> bool:
     """Whether what is between name and value makes it an assignment, and not a sentence or a list of words."""
     if match["blank"]:
         if match["flag"]:
             return not value.startswith(b"-")
+        if match["blank"] == b"\0":
+            return False
+        front = match.string[max(0, match.start() - 24) : match.start()]
+        if _SETS.search(front) or (match["open"] is not None and upper and match["password"] and len(value) >= 4):
+            return True  # `PASSWORD 'x'` is SQL
+        if match["password"] and _BEGINS_LINE.search(front) and _ENDS_LINE.match(match.string, match.end()):
+            return len(value) >= 6 and _KEYISH.fullmatch(value) is not None  # `password x`, alone in its line: .netrc
         # Columns, and Docker's `ENV NAME value`: no sentence goes on with letters and digits in one word.
         column = len(match["blank"]) > 1 or b"\t" in match["blank"] or upper or match["key"]
         sure = upper or match["password"] or match["secret"] or (match["key"] and len(value) >= 20)
         return bool(column and sure and len(value) >= 6 and _KEYISH.fullmatch(value))
     if match["prose"]:
-        sure = upper or match["password"] or match["secret"] or (match["key"] and len(value) >= 20)
+        least = (
+            12 if match["prose"].startswith(b" ") and match["prose"].strip().isalpha() else 8
+        )  # a sentence, or a table
+        sure = upper or match["password"] or match["secret"] or (len(value) >= least and _KEYISH.fullmatch(value))
         return bool(sure and not _PROSE.fullmatch(value))
     if match["list"]:
-        named = match["flag"] or upper or match["password"] or (len(value) >= 16 and _KEYISH.fullmatch(value))
+        named = match["flag"] or upper or match["password"] or _is_value(match, value)
         return bool(match["close"] and match["open"] is not None and named)
     return True
 
 
-def _password(word: bytes, name: bytes, value: bytes, *, number: bool) -> str | None:
+def _is_value(match: re.Match[bytes], value: bytes) -> bool:
+    """Whether what follows a secret's name in a list is its value, and not the next of many names."""
+    sure = match["secret"] or match["key"] or (match["token"] and match["front"])
+    if sure and _GIVES.search(match.string, max(0, match.start() - 24), match.start()):
+        return True
+    return (
+        len(value) >= (8 if sure else 16) and _KEYISH.fullmatch(value) is not None and not _IDENTIFIER.fullmatch(value)
+    )
+
+
+_IDENTIFIER = re.compile(rb"[a-z]+(?:[_-][a-z0-9]+)+")
+_GIVES = re.compile(rb"(?:setdefault|getenv|setenv|putenv|\.get)\(\s*[bru]?\\{0,3}[\"']\Z")
+"""A call with a name and the value that goes with it."""
+_MIXED = re.compile(rb"(?=[^a-z]*[a-z])(?=[^A-Z]*[A-Z])(?=\D*\d)")
+
+
+def _password(word: bytes, value: bytes, *, number: bool) -> str | None:
     if number and (word == b"pass" or (word in (b"pw", b"pwd") and len(value) < 4)):
         return None  # forward pass=3
-    directory = word == b"pwd" and (value[:1] in b"/~." or name in (b"PWD", b"OLDPWD"))
+    directory = word == b"pwd" and (value[:1] in b"/~." or value[1:3] in (b":\\", b":/"))
     return None if directory else "password"
 
 

@@ -130,6 +130,11 @@ TOKENS = (
     _p("age-key", "age-secret-key-", rb"(?P<s>AGE-SECRET-KEY-1[0-9A-Z]{40,})", case=False),
     _p("telegram-token", ":aa", rb"(?<![0-9])(?P<s>\d{9}\d?:AA[A-Za-z0-9_-]{32,34})" + _END, back=10),
     _p("telegram-token", ":aa", rb"(?<![0-9])(?P<s>\d{9}:AA[A-Za-z0-9_-]{32,34})" + _END, back=9),
+    _p(
+        "password-hash",
+        "$1$ $5$ $6$ $7$ $y$ $2a$ $2b$ $2x$ $2y$ $apr1$ $argon2 $pbkdf2 $scrypt $sha512",
+        rb"\$\w{1,20}(?:-\w{1,10})?\$(?P<s>[A-Za-z0-9./+$=,-]{20,})",
+    ),
     _p("jwt", "eyj", rb"(?P<s>eyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}(?:\.[A-Za-z0-9_-]*){0,3})", reach=16384),
 )
 """Secrets that say themselves what they are."""
@@ -202,7 +207,7 @@ SURROUNDED = (
     _p(
         "password",
         "passphrase password",
-        rb"pass(?:word|phrase)(?:\s+for\s+\S+\s*:\s*|\s*>\s+)(?P<s>" + _NEW + rb"\S+)",
+        rb"pass(?:word|phrase)(?:\s+for\s+(?:\w+\s+)?[^\s:]+\s*:\s*|\s*>\s+)(?P<s>" + _NEW + rb"\S+)",
         case=False,
     ),
     _p(
@@ -225,13 +230,47 @@ SURROUNDED = (
     _p("password", "-u", rb"-u\s+[\w.@-]+\s+-p\s+(?!-|\d{1,5}(?:\s|\Z))[\"']?(?P<s>" + _NEW + rb"[^\s\"']+)"),
     _p("password", "-p", rb"-p\s+(?!-|\d{1,5}(?:\s|:)|[~.]?/)(?P<s>" + _NEW + rb"[^\s\"']+)[\"']?\s+(?:-u|--user)\s"),
     _p("password", "-u", rb"-U\s+[\w.\\]+%(?P<s>" + _NEW + rb"[^\s\"']+)"),
+    _p(
+        "password",
+        "zip 7z openssl gpg",
+        rb"(?:7z[ar]?\s+\w|(?:un)?zip|openssl|gpg2?)(?:\s[^\n|;&]{0,200}?)?(?<=\s)(?:-P\s+|-p(?!ass)(?=\S)|-k\s+|-K\s+)"
+        rb"[\"']?(?P<s>(?!-)" + _NEW + rb"[^\s\"']{3,})",
+    ),
+    _p(
+        "password",
+        "identified",
+        rb"identified\s+(?:with\s+\S+\s+)?by\s+(?:password\s+)?[\"']?(?P<s>" + _NEW + rb"[^\s\"';]+)",
+        case=False,
+    ),
+    _p(
+        "password",
+        "sqlplus sqlldr expdp impdp",
+        rb"(?:sqlplus|sqlldr|expdp|impdp)\s+(?:-\S+\s+)*[\w$]+/(?P<s>" + _NEW + rb"[^\s@\"']+)@",
+        case=False,
+    ),
+    _p("x11-cookie", "mit-magic-cookie", rb"MIT-MAGIC-COOKIE-\d\s+(?P<s>[0-9a-f]{16,})", case=False),
+    _p(
+        "password",
+        "pass",
+        rb"(?<![A-Za-z0-9_])PASS\s+(?P<s>"
+        + _NEW
+        + rb"(?=\S{0,63}[\d!-/:-@])(?!\d+[\s/%]|\[|\()\S{6,})\s*(?=[\r\n\\\"']|\Z)",
+    ),
+    _p("password", "login", rb"(?<=\w )LOGIN\s+[\"']?[\w.@-]+[\"']?\s+[\"']?(?P<s>" + _NEW + rb"[^\s\"']{3,})"),
+    _p(
+        "password",
+        "auth",
+        rb"(?<![A-Za-z0-9_.-])AUTH\s+(?:(?!PLAIN|LOGIN|CRAM|XOAUTH)[\w.@-]+\s+)?(?P<s>"
+        + _NEW
+        + rb"(?=\S{0,63}[\d!-/:-@])[^\s\"']{6,})\s*(?=[\r\n\\]|\Z)",
+    ),
     _p("password", "htpasswd", rb"htpasswd\s+-\w*b\w*\s+\S+\s+\S+\s+(?P<s>" + _NEW + rb"\S+)"),
     _p(
         "password",
         "echo printf",
         rb"(?:echo|printf)\s+(?:-n\s+)?[\"']?(?P<s>"
         + _NEW
-        + rb"[^\s\"'|]+)[\"']?\s*\|\s*(?:sudo\s+-S|[^\n|]{0,120}--password-stdin|[^\n|]{0,60}passwd)",
+        + rb"[^\s\"'|]+)[\"']?\s*\|\s*(?:sudo\s+-S|kinit|[^\n|]{0,120}--password-stdin|[^\n|]{0,60}passwd)",
     ),
     _p("password", "kinit sudo login", rb"(?:kinit|sudo|login)[^\n]{0,80}<<<\s*[\"']?(?P<s>" + _NEW + rb"[^\s\"']+)"),
     _p("secret", "--from-literal", rb"--from-literal[= ][\"']?[\w.-]+=(?P<s>" + _NEW + rb"[^\s\"']+)"),

@@ -20,6 +20,13 @@ _KEPT = re.compile(
     rb"|_R\w+"
     rb"|[A-Z0-9_]+|[a-z_./-]+|[A-Z_./-]+"
 )
+_BASE32 = re.compile(rb"(?<![A-Z0-9])(?=(?:[A-Z]*\d+){4})(?=[A-F0-9]*[G-Z])[A-Z0-9]{20,}(?![A-Z0-9])")
+"""Large letters and digits that take turns in one run: no name of a variable has that."""
+_BASE36 = re.compile(rb"(?<![a-zA-Z0-9])(?=(?:[a-z]*\d+[a-z]+){4})(?=[a-f0-9]*[g-z])[a-z0-9]{20,}(?![a-zA-Z0-9])")
+"""The same with small letters: a name has its digits at its end, or few."""
+_ONE_RUN = re.compile(
+    rb"(?<![a-zA-Z0-9])(?:(?=[A-Z]*\d)[A-Z0-9]{28,}|(?=(?:[a-z]*\d+){2})[a-z0-9]{28,})(?![a-zA-Z0-9])"
+)
 _UUID = re.compile(rb"[0-9A-Fa-f]{8}-(?:[0-9A-Fa-f]{4}-){3}[0-9A-Fa-f]{12}")
 _LETTERS = re.compile(rb"[A-Za-z]+")
 _WORDS = re.compile(rb"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|\d+")
@@ -38,9 +45,22 @@ _COMMON = frozenset(
 
 def is_random(word: bytes) -> bool:
     """Whether a long word is random beyond what names, hashes, ids and symbols are."""
-    if _HEX.fullmatch(word) or _KEPT.fullmatch(word) or _UUID.search(word):
+    if _HEX.fullmatch(word) or _UUID.search(word):
         return False
-    return score(word) > _LINE
+    if any(not _PLAIN.fullmatch(run) for run in (*_BASE32.findall(word), *_BASE36.findall(word))):
+        return True
+    if any(_unspoken(run) for run in _ONE_RUN.findall(word)):
+        return True
+    if _KEPT.fullmatch(word):
+        return False
+    return score(word) > _LINE or any(score(run) > _LINE for run in _RUN.findall(word) if 20 <= len(run) < len(word))
+
+
+def _unspoken(run: bytes) -> bool:
+    """Whether a run of one case has letters beside each other that no language has."""
+    if len(set(run)) < 10 or _HEX.fullmatch(run) or _PLAIN.fullmatch(run):
+        return False
+    return _odd_letters(_LETTERS.findall(run)) > 0.5
 
 
 _LINE = 0.75

@@ -107,8 +107,9 @@ class Secrets:
         """The edits, whether any needle was there at all, and whether something begins here that goes on elsewhere."""
         found: list[Edit] = []
         hit = self._look(data, found)
-        if may_differ(data):
-            view = View(data)
+        opens = any(edit.kind == OPENS for edit in found) and b"\n" in data
+        if opens or may_differ(data):
+            view = View(data, lines=opens)
             if view.differs:
                 found = [_snapped(view, edit) for edit in found]
                 found = [edit for edit in found if edit.start < edit.end or edit.kind == OPENS]

@@ -14,13 +14,15 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from hangscope.incident.redact import structure
+from hangscope.incident.redact import names, structure
 from hangscope.incident.redact.handlers import Edit
 from hangscope.incident.redact.secrets import Secrets
 from hangscope.incident.redact.view import may_differ
 
 _HEX = bytes.maketrans(b"0123456789abcdef", b"0" * 16)
 _DIGITS = bytes.maketrans(b"0123456789", b"0" * 10)
+_HIDDEN = re.compile(b"|".join(sorted({re.escape(word.translate(_HEX)) for word in names.NEEDLES})), re.IGNORECASE)
+"""Names of secrets as they look in a shape: a line with `areas=` must not excuse one with `creds=`."""
 _KEPT_BYTES = 24 << 20
 """How much is remembered of what was clean, before it is forgotten and learnt again."""
 _MANY = 24
@@ -28,8 +30,10 @@ _MANY = 24
 _LONG = 16 << 10
 """Lines from here on have no shape that another one has."""
 _FEW = 64
-_ABOVE, _BELOW = 120, 120
-"""Lines above and below one that opens a structure that are looked at with it."""
+_ITSELF, _NEXT, _AROUND = (0, 0), (0, 1), (120, 120)
+"""Lines above and below one that are looked at with it: none, the one that a backslash joins to it, or those around one
+that opens a structure."""
+_JOINED = (b"\\", b"\\\r")
 
 
 class Skim:
@@ -53,19 +57,22 @@ class Skim:
         if not named and self._clean.issuperset(shapes):
             return []
         lines = data.split(mark)
-        look: dict[int, bool] = dict.fromkeys(_line_numbers(data, mark, named), False)
+        look: dict[int, tuple[int, int]] = dict.fromkeys(_line_numbers(data, mark, named), _ITSELF)
         ready: list[tuple[int, int, list[Edit]]] = []
         place, given = 0, len(look)
         for number, shape in enumerate(shapes):
             line = lines[number]
             if shape not in self._clean and number not in look:
-                found = self._judge(line, shape) if len(line) <= _LONG else []
-                if found is None or (found and _goes_on(data, mark, place, line, found)):
-                    look[number] = True
+                joined = line.endswith(_JOINED)  # looked at with the next one, and never remembered as clean by itself
+                found = self._judge(line, shape, remember=not joined) if len(line) <= _LONG else []
+                if joined and found is not None:
+                    look[number] = _NEXT
+                elif found is None or (found and _goes_on(data, mark, place, line, found)):
+                    look[number] = _AROUND
                 elif found:
                     ready.append((number, place, found))
                 elif len(line) > _LONG:
-                    look[number] = False
+                    look[number] = _ITSELF
                 if len(look) > given + _FEW and (len(look) - given) * 4 > number:
                     return self._secrets.edits(data)  # it is all like that: looking twice costs more than it saves
             place += len(line) + len(mark)
@@ -85,7 +92,7 @@ class Skim:
         edits.sort()
         return edits
 
-    def _judge(self, line: bytes, shape: bytes) -> list[Edit] | None:
+    def _judge(self, line: bytes, shape: bytes, *, remember: bool) -> list[Edit] | None:
         """The edits of one line; none where it is clean, which is remembered. None where the lines around it matter."""
         key = line if may_differ(line) else line.translate(_DIGITS)
         if key in self._clean_digits:
@@ -102,7 +109,9 @@ class Skim:
                 self._remember(None, layout)
                 self._layouts[layout] = edits
             return edits
-        self._remember(self._clean_digits if hit else self._clean, key if hit else shape)
+        if remember:
+            by_digits = hit or _HIDDEN.search(shape) is not None
+            self._remember(self._clean_digits if by_digits else self._clean, key if by_digits else shape)
         return []
 
     def _remember(self, where: set[bytes] | None, key: bytes) -> None:
@@ -202,13 +211,13 @@ def _line_numbers(data: bytes, mark: bytes, places: Iterable[int]) -> list[int]:
     return found
 
 
-def _merged(look: dict[int, bool], lines: list[bytes], gap: int) -> list[tuple[int, int]]:
+def _merged(look: dict[int, tuple[int, int]], lines: list[bytes], gap: int) -> list[tuple[int, int]]:
     """Stretches of bytes for the lines to look at, each with the lines around it where those matter."""
     if not look:
         return []
     spans: list[list[int]] = []
     for number in sorted(look):
-        low, high = (number - _ABOVE, number + _BELOW) if look[number] else (number, number)
+        low, high = number - look[number][0], number + look[number][1]
         if spans and low <= spans[-1][1] + 1:
             spans[-1][1] = max(spans[-1][1], high)
         else:

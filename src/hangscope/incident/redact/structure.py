@@ -44,9 +44,13 @@ def below(data: bytes, start: int, end: int) -> Iterator[Span]:
         return
     line = data.rfind(b"\n", 0, start) + 1
     front = data[line:start]
+    if front.endswith((b'"', b"'")) and data[end : end + 1] == b":" and front.strip(b" \t-\"'"):
+        front = b""  # a string begins with it, in which lines were escaped
     indent = len(front) - len(front.lstrip())
-    if front.strip(b" \t-\"'"):
+    if front.strip(b" \t-\"'{[(,"):
         return  # something else stands in front of the name: no key of YAML
+    if front.strip(b" \t-\"'"):
+        indent = min(indent, 0)  # a dictionary as Python prints a long one: the value stands in a line of its own
     if front.lstrip().startswith(b"-"):
         indent += 1
     yield from _block(data, match.end(), indent, text=match["mark"][:1] in (b"|", b">"))
@@ -164,7 +168,13 @@ def headless(data: bytes, at: int) -> Iterator[Span]:
         line, shape = above, _KEY_BODY
 
 
-_AFTER_RANDOM = re.compile(rb"[ \t]*\r?\n(?P<front>[^\n]{0,120}?)(?P<s>[A-Za-z0-9+/_-]{2,76}={0,2})[ \t]*(?=\r?\n|\Z)")
+_AFTER_RANDOM = re.compile(
+    rb"[ \t]*\r?\n(?P<front>[^\n]{0,120}?)(?P<s>[A-Za-z0-9+/_.-]{2,160}=?[A-Za-z0-9]{0,8}={0,2})[ \t]*(?=\r?\n|\Z)"
+)
+_AFTER_WIDE = re.compile(rb"\r?\n(?P<front>)(?P<s>[A-Za-z0-9+/_.-]{2,160}=?[A-Za-z0-9]{0,8}={0,2})(?=[\s\"',;)\]}])")
+_WIDE = 72
+"""Terminals and log viewers break lines that are wider: what follows a secret there may go on with other words."""
+_MIXED = re.compile(rb"(?=[^a-z]*[a-z])(?=[^A-Z]*[A-Z])(?=\D*\d).{4}|(?=\D*\d)[0-9a-f-]{16}")
 _SOME_SIGN = re.compile(rb"[0-9+/=]|[a-z][A-Z]")
 
 
@@ -173,14 +183,16 @@ def tail(data: bytes, start: int, end: int) -> Iterator[Span]:
     line = data.rfind(b"\n", 0, start) + 1
     front = data[line:start]
     for _ in range(400):
-        match = _AFTER_RANDOM.match(data, end, end + 400)
-        if match is None or len(match["s"]) > end - start + 12:
-            return
-        same = match["front"] == front or (not match["front"].strip() and len(match["front"]) < 40)
-        if not same or not _SOME_SIGN.search(match["s"]):
-            return
+        match = _AFTER_WIDE.match(data, end, end + 400) if end - line >= _WIDE else None
+        if match is None or not _MIXED.match(match["s"]):
+            match = _AFTER_RANDOM.match(data, end, end + 400)
+            if match is None or len(match["s"]) > end - start + 12:
+                return
+            same = match["front"] == front or (not match["front"].strip() and len(match["front"]) < 40)
+            if not same or not _SOME_SIGN.search(match["s"]):
+                return
         yield match.span("s")
-        start, end = match.span("s")
+        line, (start, end) = match.start("front"), match.span("s")
 
 
 def wrapped(data: bytes, end: int) -> Iterator[Span]:

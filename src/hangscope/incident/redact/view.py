@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_right
+from collections.abc import Iterator
+from heapq import merge
 
 _ESCAPE = re.compile(
     rb"(?P<colour>(?:\x1b|\\{1,4}(?:x1b|u001b|033|e)|\^\[)(?:\[[0-?]{0,24}[ -/]{0,4}[@-~]|\][^\x07\n]{0,80}\x07))"
@@ -16,6 +18,13 @@ _ESCAPE = re.compile(
     rb"|%(?:25){0,2}(?P<url>[2-7][0-9A-Fa-f])"
     rb"|&(?:(?P<entity>quot|amp|lt|gt|apos)|#(?P<number>\d{2,3})|#x(?P<hexnumber>[2-7][0-9A-Fa-f]));"
 )  # fmt: skip
+_PREFIX = re.compile(
+    rb"(?m)^(?:\[?(?:rank|default|host)? ?\d{1,6}\]?:[ ]?|\([\w.:= -]{3,60}\)[ ]|\[[\w.:,/ -]{3,60}\]:?[ ]"
+    rb"|[\w.-]{1,64}:[ ](?=\[|\d{4}-)|\d{4}[-/]\d\d[-/]\d\d[T ]\d\d:\d\d:\d\d[.,\d]{0,10}(?:Z|[+-]\d\d:?\d\d)?[ ]"
+    rb"|(?:stdout|stderr)[ ][FP][ ]|(?:-[ ])?(?:DEBUG|INFO|WARNING|ERROR|CRITICAL)[ ]?[:-]?[ ]"
+    rb"|-[ ](?=[A-Z]{4,8}[ ]-[ ])){1,6}"
+)
+"""What a launcher, a container's log or a logger puts in front of every line: a block of YAML goes on behind it."""
 _LETTERS = {b"n": b"\n", b"r": b"\n", b"t": b"\t", b"f": b"\n", b"v": b"\n"}
 _ENTITIES = {b"quot": b'"', b"amp": b"&", b"lt": b"<", b"gt": b">", b"apos": b"'"}
 _MARK = re.compile(rb"[\\%\x1b&]|\^\[")
@@ -26,13 +35,16 @@ class View:
 
     __slots__ = ("_original", "_plain", "text")
 
-    def __init__(self, data: bytes) -> None:
+    def __init__(self, data: bytes, *, lines: bool = False) -> None:
+        """With `lines`, what stands in front of every line of a log is taken away, too."""
         parts: list[bytes] = []
         self._plain = [0]
         self._original = [0]
         done = length = 0
-        for match in _ESCAPE.finditer(data):
-            new = _decoded(match, data)
+        for match in _together(data) if lines else _ESCAPE.finditer(data):
+            if match.start() < done:
+                continue
+            new = b"" if match.re is _PREFIX else _decoded(match, data)
             parts += (data[done : match.start()], new)
             length += match.start() - done
             # Two anchors: where what was decoded begins, and where the plain bytes go on behind it.
@@ -74,6 +86,10 @@ class View:
                 return self._original[following]
             return self._original[index] + inside + 1
         return self._original[index] + inside
+
+
+def _together(data: bytes) -> Iterator[re.Match[bytes]]:
+    return merge(_PREFIX.finditer(data), _ESCAPE.finditer(data), key=lambda match: match.start())
 
 
 def may_differ(data: bytes) -> bool:
