@@ -31,6 +31,7 @@ from hangscope.incident.layout import (
     VERDICT_JSON,
     VERDICT_PAGE,
     VERDICT_TEXT,
+    Survey,
     as_json,
     safe_name,
     survey,
@@ -115,10 +116,11 @@ def write_bundle(
     options = replace(options or Options(), **changes)
     if options.pseudonymise:
         options = replace(options, redact=True, map_file=options.map_file or map_beside(target))
-    files, untold = _files(source, {target, options.map_file})
+    seen = survey(source) if source.is_dir() else None
+    files, untold = _files(source, seen, {target, options.map_file})
     if not files:
         raise NotFoundError(f"{source}: nothing to bundle here", hint="name an incident, or a folder of dumps and logs")
-    given = _given(source)
+    given = _given(source, seen)
     untold_gaps = (Missing(*untaken(untold, untold + len(files))),) if untold else ()
     given = replace(given, gaps=(*given.gaps, *untold_gaps))
     heads = {name: head_of(path, 2048) for name, path in files.items()}
@@ -326,11 +328,11 @@ class _Pass:
         return self.redactor.text(raw) if self.redactor else raw
 
 
-def _given(source: Path) -> Manifest:
+def _given(source: Path, seen: Survey | None) -> Manifest:
     """What the incident says about itself; of a folder without a manifest, or with a broken one, little."""
-    if not source.is_dir():
+    if seen is None:
         return Manifest(reason="collected")
-    gaps = tuple(Missing(name, why) for name, why in survey(source).skipped)
+    gaps = tuple(Missing(name, why) for name, why in seen.skipped)
     try:
         given = manifests.read(source) or Manifest(reason="collected")
     except DamagedError as error:
@@ -352,19 +354,19 @@ def _holds_files(source: IO[bytes]) -> bool:
     return is_header(head)
 
 
-def _files(source: Path, without: set[Path | None]) -> tuple[dict[str, Path], int]:
+def _files(source: Path, seen: Survey | None, without: set[Path | None]) -> tuple[dict[str, Path], int]:
     """What there is to bundle: name inside → path; and how many files are left out because nothing says that they are
     evidence. The manifest and the last redaction's summary are made anew."""
     if source.is_file():
         return {source.name: source}, 0
-    if not source.is_dir():
+    if seen is None:
         raise NotFoundError(f"{source}: no such file or directory")
     left = {path.resolve() for path in without if path is not None}
     alike = {path.name for path in left}
     plain = not (source / MANIFEST).exists() and not (source / "nodes").is_dir()
     found = [
         (name, path)
-        for name, path in survey(source).files
+        for name, path in seen.files
         if name not in (MANIFEST, REDACTION)
         and not (path.name in alike and path.resolve() in left)
         and (not plain or is_evidence(name))

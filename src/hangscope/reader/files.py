@@ -104,7 +104,8 @@ def find(paths: Sequence[str | Path], gaps: list[Gap]) -> list[Found]:
             raise NotFoundError(
                 f"{path}: no such file or directory", hint="check the path; on a cluster, whether it is mounted here"
             )
-        for item, real in _files(path, gaps):
+        above = len(path.parts) - bool(path.name)  # what a file's own parts begin behind
+        for item, real, size in _files(path, gaps):
             if real in seen:
                 continue
             seen.add(real)
@@ -112,15 +113,12 @@ def find(paths: Sequence[str | Path], gaps: list[Gap]) -> list[Found]:
                 why = f"there are more than {MAX_FILES}; the rest was not looked at"
                 gaps.append(Gap("files", why, source=Source(str(path))))
                 break
-            try:
-                size = item.stat().st_size
-                if not os.access(item, os.R_OK):
-                    raise PermissionError(13, "permission denied")
-            except OSError as error:
-                gaps.append(Gap(f"file {item}", f"cannot be read: {error.strerror or error}", source=Source(str(item))))
+            if not os.access(item, os.R_OK):
+                gaps.append(_skipped(item, "cannot be read: permission denied"))
                 continue
-            parts = item.relative_to(path.parent).parts if item != path else path.absolute().parts[-4:]
-            found.append(Found(str(item), _named(parts, path), size, item))
+            at = Path(item)
+            parts = at.parts[above:] if at != path else path.absolute().parts[-4:]
+            found.append(Found(item, _named(parts, path), size, at))
     found.sort(key=lambda f: f.file)
     kept, left = bounded(found, lambda f: f.file, lambda f: head_of(f.path or f.file, 64))
     if left:
@@ -142,14 +140,14 @@ def _named(parts: tuple[str, ...], root: Path) -> tuple[str, ...]:
     return parts
 
 
-def _files(path: Path, gaps: list[Gap]) -> Iterator[tuple[Path, str]]:
-    """The files to read below a path, each with its name without links. What is there and cannot be, or must not be,
-    read is a gap that names it."""
+def _files(path: Path, gaps: list[Gap]) -> Iterator[tuple[str, str, int]]:
+    """The files to read below a path, each with its name without links and its size. What is there and cannot be, or
+    must not be, read is a gap that names it. Names and not paths: there may be a hundred thousand."""
     if path.is_file():
-        yield path, os.path.realpath(path)
+        yield str(path), os.path.realpath(path), path.stat().st_size
         return
     if not path.is_dir():
-        gaps.append(_skipped(path, f"{kind_of(os.stat(path).st_mode)}, not a file"))
+        gaps.append(_skipped(str(path), f"{kind_of(os.stat(path).st_mode)}, not a file"))
         return
     root = os.path.realpath(path) + os.sep
 
@@ -163,39 +161,50 @@ def _files(path: Path, gaps: list[Gap]) -> Iterator[tuple[Path, str]]:
         for name in [name for name in subdirs if os.path.islink(os.path.join(directory, name))]:
             subdirs.remove(name)
             if not os.path.realpath(os.path.join(directory, name)).startswith(root):
-                gaps.append(_skipped(Path(directory, name), "a link that leads outside, not followed"))
+                gaps.append(_skipped(str(Path(directory, name)), "a link that leads outside, not followed"))
         real = os.path.realpath(directory)
+        front = str(Path(directory, "x"))[:-1]
         for name in sorted(names):
             if not wanted(name):
                 continue
-            item = Path(directory, name)
-            why = _why_not(item, root)
+            item = front + name
+            why, size = _why_not(item, root)
             if why is None:
-                yield item, os.path.realpath(item) if item.is_symlink() else os.path.join(real, name)
+                yield item, os.path.join(real, name), size
+            elif why == _INSIDE:
+                yield item, os.path.realpath(item), size
             elif why:
                 gaps.append(_skipped(item, why))
 
 
-def _skipped(item: Path, why: str) -> Gap:
-    return Gap(f"file {item}", why, source=Source(str(item)))
+def _skipped(item: str, why: str) -> Gap:
+    return Gap(f"file {item}", why, source=Source(item))
 
 
-def _why_not(item: Path, root: str) -> str | None:
-    """Why a directory's entry is not read; None where it is. Empty where there is nothing to miss."""
+_INSIDE = "a link to a file of the same tree"
+
+
+def _why_not(item: str, root: str) -> tuple[str | None, int]:
+    """Why a directory's entry is not read, and its size. None where it is read, or `_INSIDE`; empty where there is
+    nothing to miss."""
     try:
-        if item.is_symlink():
+        found = os.lstat(item)
+        if stat.S_ISREG(found.st_mode):
+            return None, found.st_size
+        if stat.S_ISLNK(found.st_mode):
             target = os.path.realpath(item)
             if os.path.islink(target) or not os.path.lexists(target):
-                return "a link that leads nowhere"
+                return "a link that leads nowhere", 0
             if not target.startswith(root):
-                return "a link that leads outside, not followed"
-        mode = os.stat(item).st_mode
+                return "a link that leads outside, not followed", 0
+            found = os.stat(item)
     except OSError as error:
-        return f"cannot be read: {error.strerror or error}"
-    if stat.S_ISREG(mode):
-        return None
+        return f"cannot be read: {error.strerror or error}", 0
+    if stat.S_ISREG(found.st_mode):
+        return _INSIDE, found.st_size
     # The recorder's own dump pipes lie beside the dumps while the job runs: they are no evidence.
-    return "" if stat.S_ISFIFO(mode) and item.name.endswith(".pipe") else f"{kind_of(mode)}, not a file"
+    pipe = stat.S_ISFIFO(found.st_mode) and item.endswith(".pipe")
+    return "" if pipe else f"{kind_of(found.st_mode)}, not a file", 0
 
 
 def wanted(name: str) -> bool:

@@ -151,13 +151,14 @@ class Redactor:
         before = ahead = b""
         while True:
             chunk = source.read(_CHUNK)
+            last = len(chunk) < _CHUNK  # a file, or a copy of one: it gives less only at its end
             window = before + ahead + chunk
             begin = len(before)
             edits = self._skim.edits(window)
-            cut = _cut(window, begin, edits) if chunk else len(window)
+            cut = len(window) if last else _cut(window, begin, edits)
             piece = self.secrets.replaced(window, edits, begin, cut) if edits else window[begin:cut]
             out.write(self.aliases.clean(piece) if self.aliases else piece)
-            if not chunk:
+            if last:
                 return
             before, ahead = window[max(0, cut - _BEFORE) : cut], window[cut:]
 

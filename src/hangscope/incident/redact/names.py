@@ -118,12 +118,13 @@ CONTINUES = re.compile(rb"\\?\r?\n[ \t]*(?P<s>(?=[^\n]{0,100}\d)[A-Za-z0-9+/_=~.
 """A line that can only be the rest of the value above it."""
 
 _KEYISH = re.compile(
-    rb"(?:(?=[^\s]*\d)(?=[^\s]*[A-Za-z])|(?=[^\s]*[!@#$%^*+]\w)|(?=(?:[^\sA-Z]*[A-Z]+[^\sA-Z]+){3}))(?!.*/.*/)(?!.*\.(?:pem|key|json|ya?ml|txt|crt|py|pub)\Z)[^\s:]+"
+    rb"(?:(?=[^\s]*\d)(?=[^\s]*[A-Za-z])|(?=[^\s]*[!@#$%^*+]\w)|(?=(?:[^\sA-Z]*[A-Z]+(?![A-Z\s])){3}))(?!.*/.*/)(?!.*\.(?:pem|key|json|ya?ml|txt|crt|py|pub)\Z)[^\s:]+"
 )
 """A word that may be a key: letters and digits, signs, or cases that take turns; and no path."""
 _PATH = re.compile(rb"[~.]?(?:/[A-Za-z0-9_.-]+)+/?")
 
 _NUMBER = re.compile(rb"-?[\d.,_]+[kKmMgGbB%]?")
+_BETWEEN = re.compile(rb"[\s,:;{}()\[\]]+")
 _MEASURED = re.compile(rb"-?[\d.,_]+[A-Za-z%/]{0,8}")
 _RAN = re.compile(
     rb"(?:forward|backward|fwd|bwd|first|second|third|last|next|one|two|single|multi|each|per|by|low|high|band|"
@@ -156,6 +157,8 @@ def kind_of(match: re.Match[bytes]) -> str | None:
     if not _stands(match, value, upper=upper):
         return None
     number = _NUMBER.fullmatch(value) is not None
+    if quoted and _BETWEEN.fullmatch(value):
+        return None  # the name ends a string: what follows is between two of them
     if not value or (_HARMLESS.fullmatch(value) and not (number and match["password"])):
         return None
     if not quoted and not upper and _CODE.fullmatch(value):

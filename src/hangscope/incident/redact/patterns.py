@@ -222,7 +222,7 @@ SURROUNDED = (
         "password",
         "login sshpass mysql maria mongo psql sqlcmd smbclient mosquitto htpasswd ldap",
         rb"(?:login|sshpass|mysql\w*|maria\w*|mongo\w*|psql|sqlcmd|smbclient|mosquitto\w*|htpasswd|ldap\w+)"
-        rb"(?:\s[^\n|;&]{0,200}?)?(?<=\s)-[pPw](?:\s+|=)(?!-|\d{1,5}(?:\s|:|\Z)|[~.]?/)[\"']?(?P<s>"
+        rb"(?:\s[^\n|;&]{0,200}?)?(?<=\s)-[pPw](?:\s+|=)(?!-|\d{1,5}(?:[\s:\"'\\]|\Z)|[~.]?/)[\"']?(?P<s>"
         + _NEW
         + rb"[^\s\"']+)",
         case=False,
@@ -239,7 +239,7 @@ SURROUNDED = (
     _p(
         "password",
         "identified",
-        rb"identified\s+(?:with\s+\S+\s+)?by\s+(?:password\s+)?[\"']?(?P<s>" + _NEW + rb"[^\s\"';]+)",
+        rb"identified\s+(?:with\s+\S+\s+)?by\s+(?:password\s+)?[\"'](?P<s>" + _NEW + rb"[^\s\"';]+)[\"']",
         case=False,
     ),
     _p(
@@ -254,15 +254,21 @@ SURROUNDED = (
         "pass",
         rb"(?<![A-Za-z0-9_])PASS\s+(?P<s>"
         + _NEW
-        + rb"(?=\S{0,63}[\d!-/:-@])(?!\d+[\s/%]|\[|\()\S{6,})\s*(?=[\r\n\\\"']|\Z)",
+        + rb"(?=\S{0,63}[\d!-/:-@])(?!\d+[\s%]|\[|\()[^\s\"'\\/]{6,})[ \t]*(?=[\r\n\\\"']|\Z)",
     ),
-    _p("password", "login", rb"(?<=\w )LOGIN\s+[\"']?[\w.@-]+[\"']?\s+[\"']?(?P<s>" + _NEW + rb"[^\s\"']{3,})"),
+    _p(
+        "password",
+        "login",
+        rb"(?<=\w )LOGIN[ ][\"']?[\w.@-]+[\"']?[ ][\"']?(?P<s>"
+        + _NEW
+        + rb"(?=\S{0,63}[\d!-/:-@])[^\s\"'\\]{4,})[\"']?[ \t]*(?=[\r\n\\\"']|\Z)",
+    ),
     _p(
         "password",
         "auth",
         rb"(?<![A-Za-z0-9_.-])AUTH\s+(?:(?!PLAIN|LOGIN|CRAM|XOAUTH)[\w.@-]+\s+)?(?P<s>"
         + _NEW
-        + rb"(?=\S{0,63}[\d!-/:-@])[^\s\"']{6,})\s*(?=[\r\n\\]|\Z)",
+        + rb"(?=\S{0,63}[\d!-/:-@])[^\s\"'\\]{6,})[ \t]*(?=[\r\n\\\"']|\Z)",
     ),
     _p("password", "htpasswd", rb"htpasswd\s+-\w*b\w*\s+\S+\s+\S+\s+(?P<s>" + _NEW + rb"\S+)"),
     _p(

@@ -7,7 +7,6 @@ hash is hexadecimal, an id has its dashes, a symbol has its mangling, a path has
 from __future__ import annotations
 
 import re
-from itertools import pairwise
 
 LONG = re.compile(rb"[A-Za-z0-9+/_=~.-]{20,}")
 """What is looked at: long runs of the letters that keys are made of."""
@@ -20,12 +19,12 @@ _KEPT = re.compile(
     rb"|_R\w+"
     rb"|[A-Z0-9_]+|[a-z_./-]+|[A-Z_./-]+"
 )
-_BASE32 = re.compile(rb"(?<![A-Z0-9])(?=(?:[A-Z]*\d+){4})(?=[A-F0-9]*[G-Z])[A-Z0-9]{20,}(?![A-Z0-9])")
+_BASE32 = re.compile(rb"(?<![A-Z0-9])(?=[A-Z]*(?:\d+[A-Z]+){3})(?=[A-F0-9]*[G-Z])[A-Z0-9]{20,}(?![A-Z0-9])")
 """Large letters and digits that take turns in one run: no name of a variable has that."""
-_BASE36 = re.compile(rb"(?<![a-zA-Z0-9])(?=(?:[a-z]*\d+[a-z]+){4})(?=[a-f0-9]*[g-z])[a-z0-9]{20,}(?![a-zA-Z0-9])")
+_BASE36 = re.compile(rb"(?<![a-zA-Z0-9])(?=[a-z]*(?:\d+[a-z]+){4})(?=[a-f0-9]*[g-z])[a-z0-9]{20,}(?![a-zA-Z0-9])")
 """The same with small letters: a name has its digits at its end, or few."""
 _ONE_RUN = re.compile(
-    rb"(?<![a-zA-Z0-9])(?:(?=[A-Z]*\d)[A-Z0-9]{28,}|(?=(?:[a-z]*\d+){2})[a-z0-9]{28,})(?![a-zA-Z0-9])"
+    rb"(?<![a-zA-Z0-9])(?:(?=[A-Z]*\d)[A-Z0-9]{28,}|(?=[a-z]*\d+[a-z]+\d)[a-z0-9]{28,})(?![a-zA-Z0-9])"
 )
 _UUID = re.compile(rb"[0-9A-Fa-f]{8}-(?:[0-9A-Fa-f]{4}-){3}[0-9A-Fa-f]{12}")
 _LETTERS = re.compile(rb"[A-Za-z]+")
@@ -89,16 +88,15 @@ def score(word: bytes) -> float:
 
 def _odd_letters(letters: list[bytes]) -> float:
     """The share of neighbouring letters that words do not have."""
-    pairs = [part[i : i + 2].lower() for part in letters for i in range(len(part) - 1)]
+    pairs = [part[i : i + 2] for part in b" ".join(letters).lower().split() for i in range(len(part) - 1)]
     return sum(pair not in _COMMON for pair in pairs) / len(pairs) if pairs else 1.0
 
 
 def _turns(word: bytes) -> int:
-    kinds = word.translate(_KINDS)
-    return sum(a != b for a, b in pairwise(kinds))
+    return max(0, len(_OF_ONE_KIND.findall(word)) - 1)
 
 
-_KINDS = bytes(1 if 48 <= byte < 58 else 2 if 65 <= byte < 91 else 3 if 97 <= byte < 123 else 4 for byte in range(256))
+_OF_ONE_KIND = re.compile(rb"\d+|[A-Z]+|[a-z]+|[^A-Za-z0-9]+")
 
 
 def pieces(word: bytes) -> list[tuple[int, int]]:

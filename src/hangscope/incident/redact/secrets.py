@@ -60,11 +60,8 @@ class Secrets:
                 on((name.lower() + b"@",), self._at_host)
             else:
                 on((name.lower(),), self._word)
-        self._needles, overlaps = _search_for(tuple(sorted(needles)))
-        self._table = {
-            needle: [(other, offset, tuple(needles[other])) for other, offset in found]
-            for needle, found in overlaps.items()
-        }
+        self._needles, longer = _search_for(tuple(sorted(needles)))
+        self._table = {needle: [(other, tuple(needles[other])) for other in found] for needle, found in longer.items()}
 
     def clean(self, data: bytes) -> bytes:
         """`data` without secrets. Where there is none it is the same object."""
@@ -123,17 +120,20 @@ class Secrets:
         return _without_overlaps(found) if found else found, hit, bool(marks)
 
     def _look(self, data: bytes, found: list[Edit]) -> bool:
-        table = self._table
-        hit = None
+        table, search = self._table, self._needles.search
+        any_hit = False
         lower = data.lower()
-        for hit in self._needles.finditer(lower):
+        hit = search(lower)
+        while hit is not None:
+            any_hit = True
             start = hit.start()
-            for word, offset, acts in table[hit.group()]:
-                if lower.startswith(word, start + offset):
+            for word, acts in table[hit.group()]:
+                if lower.startswith(word, start):
                     for act in acts:
-                        act(data, start + offset, found)
+                        act(data, start, found)
+            hit = search(lower, start + 1)  # another one may begin inside of it
         handlers.random_strings(data, found)
-        return hit is not None
+        return any_hit
 
     def _count(self, edits: Iterable[Edit]) -> None:
         self.counts.update(edit.kind for edit in edits)
@@ -249,15 +249,9 @@ def _without_overlaps(found: list[Edit]) -> list[Edit]:
 
 
 @lru_cache(maxsize=4)
-def _search_for(words: tuple[bytes, ...]) -> tuple[re.Pattern[bytes], dict[bytes, list[tuple[bytes, int]]]]:
-    """One search for all words; and for each word those that may begin inside it, which the search then steps over."""
-    overlaps: dict[bytes, list[tuple[bytes, int]]] = {}
-    for word in words:
-        found = overlaps[word] = []
-        for offset in range(len(word)):
-            rest = word[offset:]
-            found += [(other, offset) for other in words if rest.startswith(other) or other.startswith(rest)]
-    return re.compile(_trie(words)), overlaps
+def _search_for(words: tuple[bytes, ...]) -> tuple[re.Pattern[bytes], dict[bytes, list[bytes]]]:
+    """One search for all words; and for each word those that begin with it, which it hides from the search."""
+    return re.compile(_trie(words)), {word: [other for other in words if other.startswith(word)] for word in words}
 
 
 def _trie(words: Iterable[bytes]) -> bytes:

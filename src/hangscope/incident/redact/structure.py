@@ -168,10 +168,11 @@ def headless(data: bytes, at: int) -> Iterator[Span]:
         line, shape = above, _KEY_BODY
 
 
-_AFTER_RANDOM = re.compile(
-    rb"[ \t]*\r?\n(?P<front>[^\n]{0,120}?)(?P<s>[A-Za-z0-9+/_.-]{2,160}=?[A-Za-z0-9]{0,8}={0,2})[ \t]*(?=\r?\n|\Z)"
-)
-_AFTER_WIDE = re.compile(rb"\r?\n(?P<front>)(?P<s>[A-Za-z0-9+/_.-]{2,160}=?[A-Za-z0-9]{0,8}={0,2})(?=[\s\"',;)\]}])")
+_GOES_ON = re.compile(rb"[ \t]*\r?\n")
+_BLANKS = re.compile(rb"[ \t]{0,39}")
+_REST = re.compile(rb"[A-Za-z0-9+/_.-]{2,160}(?:=[A-Za-z0-9]{1,8}|={1,2})?")
+_BEHIND = re.compile(rb"[ \t]*(?:\r?\n|\Z)")
+_APART = re.compile(rb"[\s\"',;)\]}]")
 _WIDE = 72
 """Terminals and log viewers break lines that are wider: what follows a secret there may go on with other words."""
 _MIXED = re.compile(rb"(?=[^a-z]*[a-z])(?=[^A-Z]*[A-Z])(?=\D*\d).{4}|(?=\D*\d)[0-9a-f-]{16}")
@@ -183,16 +184,23 @@ def tail(data: bytes, start: int, end: int) -> Iterator[Span]:
     line = data.rfind(b"\n", 0, start) + 1
     front = data[line:start]
     for _ in range(400):
-        match = _AFTER_WIDE.match(data, end, end + 400) if end - line >= _WIDE else None
-        if match is None or not _MIXED.match(match["s"]):
-            match = _AFTER_RANDOM.match(data, end, end + 400)
-            if match is None or len(match["s"]) > end - start + 12:
+        following = _GOES_ON.match(data, end, end + 80)
+        if following is None:
+            return
+        below = following.end()
+        wide = end - line >= _WIDE and (rest := _REST.match(data, below)) is not None and _MIXED.match(rest.group())
+        if wide and rest is not None and _APART.match(data, rest.end()):
+            begin = below
+        else:
+            same = bool(front) and data.startswith(front, below)
+            begin = below + len(front) if same else _BLANKS.match(data, below).end()  # type: ignore[union-attr]
+            rest = _REST.match(data, begin)
+            if rest is None or len(rest.group()) > end - start + 12 or not _BEHIND.match(data, rest.end()):
                 return
-            same = match["front"] == front or (not match["front"].strip() and len(match["front"]) < 40)
-            if not same or not _SOME_SIGN.search(match["s"]):
+            if not _SOME_SIGN.search(rest.group()):
                 return
-        yield match.span("s")
-        line, (start, end) = match.start("front"), match.span("s")
+        yield begin, rest.end()
+        line, start, end = below, begin, rest.end()
 
 
 def wrapped(data: bytes, end: int) -> Iterator[Span]:
