@@ -311,13 +311,13 @@ _VARIABLES = (
 )
 
 
-def _of_settings(rng: random.Random, root: Path, out: Path) -> list[str]:
+def _of_settings(rng: random.Random, root: Path, out: Path, number: int) -> list[str]:
     """`doctor`, `env` and `simulate`, with options that nobody means well."""
 
     def some() -> str:
         return rng.choice((*_VALUES, str(root), str(root / "rank_0.log"))).replace("\0", "")
 
-    verb = rng.choice(("doctor", "doctor", "env", "env", "simulate"))
+    verb = ("doctor", "simulate", "env", "doctor", "env")[number // 8 % 5]
     if verb == "simulate":
         asked = ["simulate", "-o", rng.choice((f"{out}/s", str(root), "/dev/null/x")), "--ranks", rng.choice("1248")]
         options = ("--layout", "--variant", "--culprit", "--entries", "--steps", "--clock-skew-ms", "--gpus-per-node")
@@ -386,7 +386,7 @@ class Watch:
         if event == "open":
             path, _, flags = arguments
             writing = isinstance(flags, int) and flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT)
-            if writing and flags & os.O_TMPFILE == os.O_TMPFILE:
+            if writing and (flags & os.O_TMPFILE == os.O_TMPFILE or os.path.isdir(path)):
                 return  # a file without a name, to see whether a directory can be written: it leaves nothing
             if not writing or not isinstance(path, (str, bytes, os.PathLike)):
                 return
@@ -416,12 +416,12 @@ def one(seed: int, number: int, base: Path, watch: Watch) -> tuple[str, str]:
     if number % 10 == 9:
         verb, problem = _node(rng, root, out)
         return f"{verb} {maker.__name__}", problem
-    if number % 200 in (7, 107):
+    if number % 200 in (7, 47):
         verb, problem = _started(rng, root, out, "run" if number % 200 == 7 else "demo")
         return f"{verb} {maker.__name__}", f"{verb}: {problem}" if problem else ""
     single = root / "x.tar.gz" if maker is bundle_of else None
     of_settings = number % 8 == 3
-    words_of = _of_settings(rng, root, out) if of_settings else rng.choice(_verbs(root, out, single))
+    words_of = _of_settings(rng, root, out, number) if of_settings else rng.choice(_verbs(root, out, single))
     written = io.TextIOWrapper(io.BytesIO(), encoding="utf-8", errors="backslashreplace")
     before = dict(os.environ)
     if of_settings:
@@ -548,6 +548,7 @@ def main_program() -> int:
         result = json.loads(done.stdout.splitlines()[-1])
         total.update(result["verbs"])
         failures += result["failures"]
+        print("\n".join(result["failures"]), end="\n" if result["failures"] else "", file=sys.stderr)
         peak = max(peak, result["megabytes"])
         worst = max(worst, (result["slowest"][0], result["slowest"][1]))
         print(f"{first + size} inputs, {len(failures)} failures, {peak:.0f} MB", file=sys.stderr)

@@ -16,6 +16,7 @@ import pytest
 
 import fuzz_reader
 import hostile
+from hangscope.cli.main import VERBS
 from hangscope.errors import DamagedError
 from hangscope.reader import dumps
 
@@ -85,12 +86,14 @@ def test_reading_leaves_the_folder_as_it_was(tmp_path: Path) -> None:
 
 
 def test_hostile_inputs_over_every_verb() -> None:
-    """A sample of ``python tests/hostile_verbs.py``: no traceback, nothing over 5 s or 500 MB, nothing written outside,
-    no escape on a terminal, and every skipped thing named."""
+    """A sample of ``python tests/hostile_verbs.py`` that reaches every verb: no traceback, nothing over 5 s or 500 MB,
+    nothing written outside, no escape on a terminal, and every skipped thing named."""
     program = [sys.executable, str(Path(__file__).with_name("hostile_verbs.py")), "--count", "80", "--batch", "80"]
     done = subprocess.run(program, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-2000:]
     assert "80 inputs" in done.stdout
+    reached = {word.split()[0] for word in done.stdout.splitlines()[-1].split(", ")}
+    assert reached == {*VERBS, "node"}  # a node that answers `collect` with nonsense
 
 
 def test_a_tree_of_many_files_is_bounded(tmp_path: Path) -> None:

@@ -146,7 +146,7 @@ def _keep(cited: Iterable[tuple[str, int]]) -> Keep:
     lines: dict[str, set[int]] = {}
     for file, line in cited:
         lines.setdefault(file, set()).add(line)
-    return lambda name, source, out: keep_evidence(source, out, lines.get(name, ()))
+    return lambda name, source, out: keep_evidence(source, out, lines.get(name, ()), name)
 
 
 def involved(found: Diagnosis, job: Job, path: Path) -> Involved:
@@ -191,6 +191,10 @@ def _inside(value: Any, prefix: str) -> Any:
     return value
 
 
+_MOST_NOTES = 50
+"""Lines of one kind on a terminal; a hostile tree may have a hundred thousand things to name."""
+
+
 def _report(made: Bundle) -> None:
     """What was replaced, left out and kept back, on stderr."""
     from hangscope.words import plural
@@ -201,8 +205,10 @@ def _report(made: Bundle) -> None:
         note("replaced: " + ", ".join(f"{count} {kind}" for kind, count in made.replaced.items()))
     for what, count in made.dropped.items():
         note(f"left out to keep the bundle small: {what} ({plural(count, 'file')})")
-    for gap in made.left_out:
+    for gap in made.left_out[:_MOST_NOTES]:
         note(f"{gap.what}: {gap.why}")
+    if len(made.left_out) > _MOST_NOTES:
+        note(f"… and {len(made.left_out) - _MOST_NOTES} more, all named in the bundle's incident.json")
     if made.map_file is not None:
         note(f"the aliases are in {made.map_file}: keep it to yourself")
 

@@ -21,7 +21,9 @@ from hangscope.report.text import safe
 
 @click.command()
 @click.option("--json", "as_json", is_flag=True, help="The findings as JSON (docs/doctor.md).")
-@click.option("--world-size", type=click.IntRange(min=1), help="Ranks in the job.  [default: from the environment]")
+@click.option(
+    "--world-size", type=click.IntRange(1, 10_000_000), help="Ranks in the job.  [default: from the environment]"
+)
 @click.option(
     "--torch", "torch_version", metavar="VERSION", help="As if this PyTorch were here.  [default: found here]"
 )

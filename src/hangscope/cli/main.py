@@ -4,8 +4,8 @@ A verb's module is imported when the verb is used, so that `hangscope --help` is
 leaves the others alone.
 
 Exit status: what the verb returns; 2 for input or options that cannot be used (an error may carry another one);
-70 for a mistake of hangscope itself, because 1 and 3 are answers of `diagnose`; 130, 141 and 143 as a shell gives them
-for an interrupt, a closed pipe and SIGTERM.
+70 for a mistake of hangscope itself, because 1 and 3 are answers of `diagnose`; 129, 130, 141 and 143 as a shell gives
+them for a terminal that went, an interrupt, a closed pipe and SIGTERM.
 """
 
 from __future__ import annotations
@@ -48,7 +48,6 @@ VERBS = {
 INTERNAL_ERROR = 70
 INTERRUPTED = 130
 PIPE_CLOSED = 141
-TERMINATED = 143
 _OBJECTS = 100_000
 
 
@@ -107,8 +106,8 @@ def _main(argv: Sequence[str] | None) -> int:
     except (click.Abort, KeyboardInterrupt):
         complain("interrupted")
         return INTERRUPTED
-    except Terminated:
-        return TERMINATED
+    except Terminated as ended:
+        return 128 + int(ended.args[0])
     except BrokenPipeError:
         # The reader of our output (`| head`) has gone: whatever Python flushes at exit must not complain again.
         with suppress(OSError, ValueError):
@@ -125,29 +124,34 @@ def _main(argv: Sequence[str] | None) -> int:
 
 
 class Terminated(BaseException):
-    """SIGTERM: what was half done is cleared away before the end."""
+    """SIGTERM, or SIGHUP where a terminal went: what was half done is cleared away before the end."""
 
 
 @contextmanager
 def _prepared() -> Iterator[None]:
-    """Standard streams that are closed are nobody's: what we say goes nowhere then. SIGTERM ends us in order."""
+    """Standard streams that are closed are nobody's: what we say goes nowhere then. SIGTERM and SIGHUP end us in order,
+    unless somebody said otherwise before (`nohup`)."""
     # Evidence is read and kept: looking for garbage in it at Python's usual pace takes as long as the reading.
     gc.set_threshold(_OBJECTS, 20, 100)
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115  # for as long as the program runs
-    if threading.current_thread() is not threading.main_thread() or signal.getsignal(signal.SIGTERM) != signal.SIG_DFL:
-        yield
-        return
-    signal.signal(signal.SIGTERM, _terminate)
+    ours = threading.current_thread() is threading.main_thread()
+    ending = [number for number in _ENDING if ours and signal.getsignal(number) == signal.SIG_DFL]
+    for number in ending:
+        signal.signal(number, _terminate)
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        for number in ending:
+            signal.signal(number, signal.SIG_DFL)
+
+
+_ENDING = (signal.SIGTERM, signal.SIGHUP)
 
 
 def _terminate(number: int, frame: FrameType | None) -> None:  # noqa: ARG001  # as signals call it
-    raise Terminated
+    raise Terminated(number)
 
 
 def _usage_hint(error: click.ClickException) -> str | None:

@@ -32,6 +32,7 @@ from hangscope.incident.layout import (
     VERDICT_PAGE,
     VERDICT_TEXT,
     Survey,
+    as_bytes,
     as_json,
     safe_name,
     survey,
@@ -161,7 +162,7 @@ def write_bundle(
         manifest=one.manifest,
         replaced=one.replaced(),
         dropped=_by_reason(plan),
-        left_out=(*untold_gaps, *one.left_out),
+        left_out=(*_skipped(seen), *untold_gaps, *one.left_out),
         map_file=options.map_file,
     )
 
@@ -324,7 +325,7 @@ class _Pass:
         return {key: "[redacted:secret]" if key in hidden else self._clean_strings(value[key]) for key in value}
 
     def _clean(self, text: str) -> bytes:
-        raw = text.encode("utf-8", "surrogateescape")
+        raw = as_bytes(text)
         return self.redactor.text(raw) if self.redactor else raw
 
 
@@ -332,12 +333,16 @@ def _given(source: Path, seen: Survey | None) -> Manifest:
     """What the incident says about itself; of a folder without a manifest, or with a broken one, little."""
     if seen is None:
         return Manifest(reason="collected")
-    gaps = tuple(Missing(name, why) for name, why in seen.skipped)
+    gaps = _skipped(seen)
     try:
         given = manifests.read(source) or Manifest(reason="collected")
     except DamagedError as error:
         return Manifest(reason="collected", gaps=(Missing(MANIFEST, error.reason), *gaps))
     return replace(given, gaps=tuple(dict.fromkeys([*given.gaps, *gaps])))
+
+
+def _skipped(seen: Survey | None) -> tuple[Missing, ...]:
+    return tuple(Missing(name, why) for name, why in seen.skipped) if seen is not None else ()
 
 
 def _holds_files(source: IO[bytes]) -> bool:

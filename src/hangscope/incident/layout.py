@@ -44,13 +44,22 @@ def node_dir(incident: Path, node: str) -> Path:
     return incident / "nodes" / safe_name(node)
 
 
+def as_bytes(text: str) -> bytes:
+    """UTF-8, whatever is in it: a file name's own bytes come back as they were; half of a surrogate pair, which JSON of
+    others may hold, is written with an escape."""
+    try:
+        return text.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:
+        return text.encode("utf-8", "backslashreplace")
+
+
 def write_atomic(path: Path, data: bytes | str, *, mode: int = 0o666) -> None:
     """Write `data` under a temporary name in the same directory, then rename. Makes the directory where needed.
 
     Who may read it is what the umask says; `mode` takes more away, for what is the owner's alone.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    raw = data.encode("utf-8", "surrogateescape") if isinstance(data, str) else data
+    raw = as_bytes(data) if isinstance(data, str) else data
     write_below(path.parent, path.name, raw, mode=mode)
 
 

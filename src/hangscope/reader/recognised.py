@@ -11,7 +11,7 @@ import re
 from collections.abc import Collection, Mapping
 from typing import IO
 
-from hangscope.reader import counters, dumps, failures, kernel, launchers, notices, ras, rosters, torch_logs
+from hangscope.reader import counters, dumps, failures, kernel, launchers, notices, ras, rosters, sysfs, torch_logs
 from hangscope.reader.files import HEAD, looks_like_text
 from hangscope.reader.lines import Line
 from hangscope.reader.prefixes import split_line
@@ -99,10 +99,13 @@ class Lines:
         return _EXCEPTION.match(text) is not None
 
 
-def keep_evidence(source: IO[bytes], out: IO[bytes], cited: Collection[int] = ()) -> bool:
-    """Write what is evidence of a file that is no dump; False, and nothing, where no reader knows the file."""
+def keep_evidence(source: IO[bytes], out: IO[bytes], cited: Collection[int] = (), name: str = "") -> bool:
+    """Write what is evidence of a file that is no dump; False, and nothing, where no reader knows the file. Its
+    name says what a file of a copied /sys tree is."""
     head = source.read(HEAD)
     source.seek(0)
+    if sysfs.place_of(tuple(name.split("/"))) is not None and len(head) <= sysfs.MAX_BYTES:
+        return _copy(source, out)
     if ras.recognise(head) or dumps.recognise(head):
         return _copy(source, out)
     if head.lstrip()[:1] in (b"{", b"["):

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from hangscope.incident.layout import as_json
+from hangscope.incident.layout import as_bytes, as_json
 from hangscope.incident.touch import read_file, write_below
 
 FULL = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EIO, errno.ESTALE))
@@ -36,7 +36,7 @@ class Part:
 
     def write(self, name: str, data: bytes | str, *, rank: int | None = None) -> bool:
         try:
-            self._put(name, data.encode("utf-8", "surrogateescape") if isinstance(data, str) else data)
+            self._put(name, as_bytes(data) if isinstance(data, str) else data)
         except OSError as error:
             self.gap(name, f"cannot be written: {error.strerror or error}", rank)
             return False

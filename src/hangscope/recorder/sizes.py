@@ -34,7 +34,7 @@ def dump_seconds(entries: int, *, stacks: bool = True) -> float:
 
 def readable(count: int) -> str:
     """``3.4 GiB``, ``380 KiB``."""
-    size = float(count)
+    size = float(min(count, 1 << 80))  # what an environment claims may be no float
     for unit in ("B", "KiB", "MiB", "GiB"):
         if size < 1024 or unit == "GiB":
             break

@@ -28,6 +28,13 @@ _HOOKED = ("nccl2", "gloo", "torchcomms")
 """Backends whose recorder has no GPU events: it never sees a start, and cannot batch."""
 
 
+_MOST = {
+    **dict.fromkeys(("ranks", "gpus_per_node", "entries", "steps", "layers", "microbatches"), 1_000_000),
+    **dict.fromkeys(("clock_skew_ms", "slow_ms", "timeout_s"), 1e9),
+}
+"""Beyond any job: what is larger is a slip of the hand that would take all memory."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spec:
     """One synthetic job. Everything that is not given here follows from `seed`.
@@ -103,9 +110,12 @@ class Spec:
             if getattr(self, name) < least:
                 raise SettingsError(f"{name}={getattr(self, name)} is too small", hint=f"give at least {least}")
         for name in ("steps", "layers", "microbatches", "checkpoint_every", "clock_skew_ms", "slow_ms"):
-            if getattr(self, name) < 0:
+            if not getattr(self, name) >= 0:  # nan is neither
                 raise SettingsError(f"{name}={getattr(self, name)} is negative", hint="0 lets the layout decide")
-        if self.timeout_s <= 0:
+        for name, most in _MOST.items():
+            if getattr(self, name) > most:
+                raise SettingsError(f"{name} is too large for any job", hint=f"give at most {most}")
+        if not self.timeout_s > 0:
             raise SettingsError(f"timeout_s={self.timeout_s} is not a time", hint="PyTorch's default for NCCL is 600")
         self._check_layout()
         self._check_format()

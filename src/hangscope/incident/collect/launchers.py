@@ -16,7 +16,7 @@ from hangscope.incident.touch import read_file
 
 _ASK_S = 60.0
 _RANGE = re.compile(r"^(?P<front>[^\[\]]*)\[(?P<list>[\d,\s-]+)\](?P<back>.*)$")
-_HOST = re.compile(r"[A-Za-z0-9_.@%:\[\]-]+")
+_HOST = re.compile(r"[A-Za-z0-9_.@%:\[\]-]{1,300}")
 _MOST_HOSTS = 100_000
 _MOST_HOSTFILE = 16 << 20
 
@@ -48,7 +48,7 @@ def ssh(
     nodes = []
     for host in hosts:
         if host.startswith("-") or not _HOST.fullmatch(host):
-            raise SettingsError(f"{host!r} is no host name")
+            raise SettingsError(f"{host[:80]!r} is no host name")
         options = ("-T", "-o", "BatchMode=yes", "-o", "ConnectTimeout=15", "-o", "Compression=yes")
         name = host.rpartition("@")[2]
         nodes.append(Node(name, (*command, *options, host, "sh -s"), tuple(patterns), defaults))

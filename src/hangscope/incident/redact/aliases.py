@@ -28,6 +28,8 @@ _IPV6 = re.compile(rb"(?:[0-9A-Fa-f]{0,4}:){2,7}[0-9A-Fa-f]{0,4}(?:\d{0,3}(?:\.\
 _MAC = re.compile(
     rb"(?<![0-9A-Fa-f:.-])[0-9A-Fa-f]{2}(?:(?::[0-9A-Fa-f]{2}){5}|(?:-[0-9A-Fa-f]{2}){5})(?![0-9A-Fa-f:-])"
 )
+_GID = re.compile(rb"GID -?\d{1,4} \((?P<high>[0-9A-Fa-f]{1,16})/(?P<low>[0-9A-Fa-f]{1,16})\)")
+"""A port's address as NCCL prints it: both halves as numbers of the machine's byte order, which is little endian."""
 _PATH = re.compile(rb"(?P<folder>/(?:[\w.+@%=~,#-]+/)+)(?P<name>[\w.+@%=~,#-]*)")
 _PATH_FRONT = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_./<$}")
 """What in front of a slash says that no path begins there: `NET/IB/0`, `https://`, `transport/net.cc`."""
@@ -107,6 +109,7 @@ class Aliases:
             data = _exchanged(data, self._host_edits(data))
         data = _exchanged(data, self._ipv4_edits(data))
         data = _exchanged(data, self._ipv6_edits(data))
+        data = _exchanged(data, self._gid_edits(data))
         data = _exchanged(data, self._mac_edits(data))
         if whole and data.startswith(b"/") and b"\n" not in data:
             folder, slash, name = data.rpartition(b"/")
@@ -119,7 +122,7 @@ class Aliases:
         """Whether `clean` might replace something. Gives no alias."""
         if data.startswith(b"/") or next(self._hosts_in(data), None) is not None:
             return True
-        return any(pattern.search(data) for pattern in (_IPV4_TAIL, _IPV6_MARK, _MAC, _PATH))
+        return any(pattern.search(data) for pattern in (_IPV4_TAIL, _IPV6_MARK, _GID, _MAC, _PATH))
 
     def rename(self, path: bytes) -> bytes:
         """A path inside an incident: its parts are names of hosts, or have them inside; its folders stay."""
@@ -232,9 +235,29 @@ class Aliases:
                 address = ipaddress.IPv6Address(text)
             except ValueError:
                 continue
-            kept = address.is_loopback or address.is_unspecified or address.ipv4_mapped is not None
-            if not kept and text not in self._given:
-                yield start, match.end(), self._address(address.compressed, "2001:db8::")
+            if "." in text or (alias := self._alias_of(address)) is None:
+                continue  # an IPv4 address in dots has its alias by now
+            mapped = alias.ipv4_mapped is not None
+            high, low = divmod(int(alias) & 0xFFFFFFFF, 1 << 16)
+            short = f"::ffff:{high:x}:{low:x}" if mapped else alias.compressed
+            yield start, match.end(), (alias.exploded if mapped and "::" not in text else short).encode()
+
+    def _gid_edits(self, data: bytes) -> Iterator[tuple[int, int, bytes]]:
+        for match in _GID.finditer(data):
+            halves = [bytes.fromhex(match[half].decode().zfill(16))[::-1] for half in ("high", "low")]
+            alias = self._alias_of(ipaddress.IPv6Address(b"".join(halves)))
+            if alias is not None:
+                high, low = (int.from_bytes(half, "little") for half in (alias.packed[:8], alias.packed[8:]))
+                yield match.start("high"), match.end("low"), b"%X/%X" % (high, low)
+
+    def _alias_of(self, address: ipaddress.IPv6Address) -> ipaddress.IPv6Address | None:
+        """The alias of an IPv6 address; of one that holds an IPv4 address the one that holds that one's alias."""
+        mapped = address.ipv4_mapped
+        text = str(mapped) if mapped else address.compressed
+        if address.is_loopback or address.is_unspecified or text in self._given:
+            return None
+        alias = self._address(text, "198.18.0.0" if mapped else "2001:db8::").decode()
+        return ipaddress.IPv6Address(f"::ffff:{alias}" if mapped else alias)
 
     def _mac_edits(self, data: bytes) -> Iterator[tuple[int, int, bytes]]:
         for match in _MAC.finditer(data):

@@ -60,8 +60,8 @@ ASSIGNMENT = re.compile(
     rb"(?:(?P<password>" + _PASSWORD + rb")|(?P<secret>" + _SECRET + rb")|(?P<key>" + _KEY + rb")"
     rb"|(?P<other>" + _OTHER + rb")|(?P<token>tokens?|jwts?)|(?P<anykey>keys?))" + _SUFFIX + rb")(?![A-Za-z0-9_.-])"
     rb"(?P<close>\\{0,3}[\"']\]?|\])?"
-    rb"(?P<sep>[ \t]{0,40}(?:=>|->|\xe2\x86\x92|:=|={1,3}(?!=)|:(?![:/\\])|%3[dD])[ \t]{0,3}"
-    rb"(?:[&!][\w!:./-]{1,60}[ \t]+)?"
+    rb"(?P<sep>[ \t]{0,40}(?:=>|->|\xe2\x86\x92|:=|={1,3}(?!=)"
+    rb"|:(?![:/\\])(?:[ \t]{1,3}[&!][\w!:./-]{1,60}(?=[ \t]))?|%3[dD])[ \t]{0,3}"
     rb"|[ \t]+[vV]alue[ \t]?=|(?P<list>[ \t]*,[ \t]*(?:\r?\n[ \t]*)?)|(?P<tag>>)(?=[^<\s])"
     rb"|[ ]\.{3,}[ ]"
     rb"|(?P<prose>[ \t]{0,40}(?:\||\xe2\x94\x82)[ \t]{1,3}"
@@ -220,10 +220,7 @@ def _stands(match: re.Match[bytes], value: bytes, *, upper: bool) -> bool:
         sure = upper or match["password"] or match["secret"] or (match["key"] and len(value) >= 20)
         return bool(column and sure and len(value) >= 6 and _KEYISH.fullmatch(value))
     if match["prose"]:
-        least = (
-            12 if match["prose"].startswith(b" ") and match["prose"].strip().isalpha() else 8
-        )  # a sentence, or a table
-        sure = upper or match["password"] or match["secret"] or (len(value) >= least and _KEYISH.fullmatch(value))
+        sure = upper or match["password"] or match["secret"] or (len(value) >= 8 and _KEYISH.fullmatch(value))
         return bool(sure and not _PROSE.fullmatch(value))
     if match["list"]:
         named = match["flag"] or upper or match["password"] or _is_value(match, value)
@@ -233,8 +230,11 @@ def _stands(match: re.Match[bytes], value: bytes, *, upper: bool) -> bool:
 
 def _is_value(match: re.Match[bytes], value: bytes) -> bool:
     """Whether what follows a secret's name in a list is its value, and not the next of many names."""
-    sure = match["secret"] or match["key"] or (match["token"] and match["front"])
-    if sure and _GIVES.search(match.string, max(0, match.start() - 24), match.start()):
+    sure = match["secret"] or match["key"] or match["other"] or (match["token"] and match["front"])
+    front = match.string[max(0, match.start() - 24) : match.start()]
+    if sure and (
+        _GIVES.search(front) or (_TUPLE.search(front) and match.string[match.end() : match.end() + 1] == b")")
+    ):
         return True
     return (
         len(value) >= (8 if sure else 16) and _KEYISH.fullmatch(value) is not None and not _IDENTIFIER.fullmatch(value)
@@ -244,6 +244,7 @@ def _is_value(match: re.Match[bytes], value: bytes) -> bool:
 _IDENTIFIER = re.compile(rb"[a-z]+(?:[_-][a-z0-9]+)+")
 _GIVES = re.compile(rb"(?:setdefault|getenv|setenv|putenv|\.get)\(\s*[bru]?\\{0,3}[\"']\Z")
 """A call with a name and the value that goes with it."""
+_TUPLE = re.compile(rb"\(b?\\{0,3}[\"']\Z")
 _MIXED = re.compile(rb"(?=[^a-z]*[a-z])(?=[^A-Z]*[A-Z])(?=\D*\d)")
 
 

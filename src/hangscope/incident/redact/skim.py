@@ -178,7 +178,8 @@ def _goes_on(data: bytes, mark: bytes, place: int, line: bytes, edits: list[Edit
         return True
     start, end = place + last.start, place + last.end
     behind = place + len(line) + 1
-    if not data.startswith(line[: last.start], behind) and not _ONE_WORD.match(data, behind):
+    same = data.startswith(line[: last.start], behind) or _ONE_WORD.match(data, behind)
+    if not same and len(line) < structure.WIDE:
         return False
     return any(True for _ in structure.tail(data, start, end)) or any(True for _ in structure.wrapped(data, end))
 

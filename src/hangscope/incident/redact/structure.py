@@ -173,9 +173,11 @@ _BLANKS = re.compile(rb"[ \t]{0,39}")
 _REST = re.compile(rb"[A-Za-z0-9+/_.-]{2,160}(?:=[A-Za-z0-9]{1,8}|={1,2})?")
 _BEHIND = re.compile(rb"[ \t]*(?:\r?\n|\Z)")
 _APART = re.compile(rb"[\s\"',;)\]}]")
-_WIDE = 72
+WIDE = 72
 """Terminals and log viewers break lines that are wider: what follows a secret there may go on with other words."""
-_MIXED = re.compile(rb"(?=[^a-z]*[a-z])(?=[^A-Z]*[A-Z])(?=\D*\d).{4}|(?=\D*\d)[0-9a-f-]{16}")
+_MIXED = re.compile(
+    rb"(?=[^a-z]*[a-z])(?=[^A-Z]*[A-Z])(?=\D*\d).{4}|(?=\D*\d)[0-9a-f-]{16}|(?:[^a-z]*[a-z]+(?![a-z])){3}"
+)
 _SOME_SIGN = re.compile(rb"[0-9+/=]|[a-z][A-Z]")
 
 
@@ -188,7 +190,7 @@ def tail(data: bytes, start: int, end: int) -> Iterator[Span]:
         if following is None:
             return
         below = following.end()
-        wide = end - line >= _WIDE and (rest := _REST.match(data, below)) is not None and _MIXED.match(rest.group())
+        wide = end - line >= WIDE and (rest := _REST.match(data, below)) is not None and _MIXED.match(rest.group())
         if wide and rest is not None and _APART.match(data, rest.end()):
             begin = below
         else:
