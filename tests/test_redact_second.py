@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import ipaddress
 import json
 import pickle
@@ -70,6 +71,16 @@ def test_only_evidence_keeps_a_copied_sys_tree(tmp_path: Path) -> None:
     kept = [path.name for path in (tmp_path / "out").rglob("*") if path.is_file()]
     assert "link_downed" in kept
     assert "private.txt" not in kept
+
+
+def test_a_gzip_of_zeros_is_given_up(tmp_path: Path) -> None:
+    """A compressed log that unpacks to far more than its size is left out of a bundle, and named."""
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in/rank_0.log.gz").write_bytes(gzip.compress(bytes(70 << 20), 1))
+    (tmp_path / "in/rank_1.log").write_text("NCCL INFO x\n")
+    made = write_bundle(tmp_path / "in", tmp_path / "x.tar.gz")
+    assert [gap.what for gap in made.left_out] == ["rank_0.log.gz"]
+    assert "150 times" in made.left_out[0].why
 
 
 @pytest.mark.parametrize(

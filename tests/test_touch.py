@@ -6,6 +6,7 @@ import io
 import json
 import os
 import pickle
+import shutil
 import signal
 import socket
 import stat
@@ -282,6 +283,24 @@ def test_a_folder_that_cannot_be_read_is_a_gap(tmp_path: Path) -> None:
     assert "'node-b', 'a directory that cannot be read: Permission denied'" in as_nobody(bundled)
 
 
+@root_only
+def test_a_folder_that_cannot_be_read_accuses_nobody(tmp_path: Path) -> None:
+    """With the culprit's node closed to us, no innocent rank is named in its place, and the answer names the folder."""
+    open_to_all(tmp_path)
+    shutil.copytree(CASE, tmp_path / "in")
+    os.chmod(tmp_path / "in/gpu-worker-7", 0o700)
+
+    def answer() -> str:
+        found = hangscope.diagnose(hangscope.load(tmp_path / "in"))
+        return json.dumps([[one.rank for one in found.culprits], hangscope.report.terminal.render_text(found)])
+
+    answer()  # whatever is imported on the way must be there before the rights are gone
+    culprits, shown = json.loads(as_nobody(answer))
+    assert set(culprits) <= {2}
+    assert "gpu-worker-7" in shown
+    assert "cannot be read" in " ".join(shown.split())
+
+
 # ---- a target's environment ------------------------------------------------------------------------------------------
 
 
@@ -457,11 +476,15 @@ def test_run_writes_through_no_planted_link(tmp_path: Path) -> None:
 # ---- small things ----------------------------------------------------------------------------------------------------
 
 
-def test_a_closed_stdout_is_no_traceback() -> None:
-    """Whoever closes our output gets a status and no traceback."""
-    words = f"exec {sys.executable} -m hangscope diagnose {CASE} >&-"
-    done = subprocess.run(["sh", "-c", words], capture_output=True, text=True, timeout=60)
-    assert done.returncode in (0, 1, 3)
+@pytest.mark.parametrize(
+    "words",
+    ["diagnose {} >&-", "show {} >&-", "bundle {} -o b.tar.gz --no-verdict >&-", "env >&-", "show {} >/dev/full"],
+)
+def test_a_closed_stdout_is_no_traceback(words: str, tmp_path: Path) -> None:
+    """Whoever closes our output, or has no room for it, gets a status and no traceback."""
+    command = f"exec {sys.executable} -m hangscope {words.format(CASE)}"
+    done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, timeout=60, cwd=tmp_path)
+    assert done.returncode in (0, 1, 2, 3)
     assert "Traceback" not in done.stderr
 
 

@@ -55,7 +55,8 @@ REDACTION_SCHEMA = "hangscope.redaction/1"
 REMAINS = (
     "passwords without a name or a place that says so",
     "hexadecimal keys without a name: they look like hashes",
-    "random strings of fewer than 20 letters without a name",
+    "random strings of fewer than 20 letters without a name, and some longer ones of one case",
+    "values that a person made up behind a name that may mean anything: my_key",
     "names of people, projects, models and data in running text",
     "secrets inside pictures, audio and programs' own binary formats",
 )

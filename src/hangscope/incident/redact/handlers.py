@@ -100,9 +100,15 @@ _judged: dict[bytes, tuple[tuple[int, int, str], ...]] = {}
 
 
 def random_strings(data: bytes, out: list[Edit]) -> None:
-    """Long words that are random, with what goes on below them."""
+    """Long words that are random, with what goes on below them. Those that are replaced already need no look."""
     followed = -1
+    done = iter(sorted((edit.start, edit.end) for edit in out if edit.end - edit.start >= _LEAST))
+    begun, ended = next(done, _NOWHERE)
     for match in random_words.LONG.finditer(data):
+        while ended < match.end() and (begun, ended) != _NOWHERE:
+            begun, ended = next(done, _NOWHERE)
+        if begun <= match.start() and match.end() <= ended:
+            continue
         word = match.group()
         spans = _judged.get(word)
         if spans is None:
@@ -121,6 +127,8 @@ def random_strings(data: bytes, out: list[Edit]) -> None:
 
 
 _RANDOM = "random-string"
+_LEAST = 20
+_NOWHERE = (1 << 62, 1 << 62)
 _JUDGED = 50_000
 _LONGEST_WORD = 64 << 10
 _CHECKSUM = re.compile(rb"sha(?:1|224|256|384|512)[-:=]\Z")

@@ -106,9 +106,10 @@ def pieces(word: bytes) -> list[tuple[int, int]]:
         piece = match.group()
         if is_random(piece):
             # A path with a key in it: the key alone, where that can be told.
-            parts = [(m.start(), m.end()) for m in re.finditer(rb"[^/]+", piece) if m.end() - m.start() >= 20]
-            inner = [(a, b) for a, b in parts if is_random(piece[a:b])]
-            whole = piece.count(b"/") * 24 <= len(piece) + 48 and not re.match(rb"/?[a-z]+/[a-z]", piece)
-            for a, b in [(0, len(piece))] if whole or not inner else inner:
+            inner: list[tuple[int, int]] = []
+            if piece.count(b"/") * 24 > len(piece) + 48 or re.match(rb"/?[a-z]+/[a-z]", piece):
+                parts = [m.span() for m in re.finditer(rb"[^/]+", piece) if m.end() - m.start() >= 20]
+                inner = [(a, b) for a, b in parts if is_random(piece[a:b])]
+            for a, b in inner or [(0, len(piece))]:
                 found.append((match.start() + a, match.start() + b))
     return found
