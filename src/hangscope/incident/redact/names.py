@@ -118,9 +118,12 @@ CONTINUES = re.compile(rb"\\?\r?\n[ \t]*(?P<s>(?=[^\n]{0,100}\d)[A-Za-z0-9+/_=~.
 """A line that can only be the rest of the value above it."""
 
 _KEYISH = re.compile(
-    rb"(?:(?=[^\s]*\d)(?=[^\s]*[A-Za-z])|(?=[^\s]*[!@#$%^*+]\w)|(?=(?:[^\sA-Z]*[A-Z]+(?![A-Z\s])){3}))(?!.*/.*/)(?!.*\.(?:pem|key|json|ya?ml|txt|crt|py|pub)\Z)[^\s:]+"
+    rb"(?:(?=[^\s]*\d)(?=[^\s]*[A-Za-z])|(?=[^\s]*[!@#$%^*+]\w))(?!.*/.*/)"
+    rb"(?!.*\.(?:pem|key|json|ya?ml|txt|crt|py|pub)\Z)[^\s:]+"
 )
-"""A word that may be a key: letters and digits, signs, or cases that take turns; and no path."""
+"""A word that may be a key: letters and digits, or signs; and no path."""
+_CASES = re.compile(rb"(?:[^a-z\s]*[a-z]+(?=[A-Z])){2}\S*\Z")
+"""Large and small letters that take turns: behind a password's name no word of a sentence."""
 _PATH = re.compile(rb"[~.]?(?:/[A-Za-z0-9_.-]+)+/?")
 
 _NUMBER = re.compile(rb"-?[\d.,_]+[kKmMgGbB%]?")
@@ -186,7 +189,7 @@ def kind_of(match: re.Match[bytes]) -> str | None:
 
 def _may_pass(match: re.Match[bytes], value: bytes, *, quoted: bool) -> bool:
     """Whether `pass` is a password's name here, and not one pass of many."""
-    keyish = _KEYISH.fullmatch(value) is not None and not _MEASURED.fullmatch(value)
+    keyish = bool(_KEYISH.fullmatch(value) or _CASES.match(value)) and not _MEASURED.fullmatch(value)
     if match["front"]:
         return not _RAN.search(match["front"]) and (keyish or (quoted and len(value) >= 6))
     return quoted or b":" not in match["sep"] or keyish
@@ -194,7 +197,7 @@ def _may_pass(match: re.Match[bytes], value: bytes, *, quoted: bool) -> bool:
 
 def _is_key(match: re.Match[bytes], value: bytes, *, upper: bool) -> bool:
     """Whether a name that ends in `key` and says no more gives a secret away: by its value, and by where it stands."""
-    if not (_KEYISH.fullmatch(value) or is_random(value)):
+    if _DOTTED.fullmatch(value) or not (_KEYISH.fullmatch(value) or is_random(value)):
         return False
     if match["flag"] or upper:
         return len(value) >= (6 if match["flag"] else 16)
@@ -211,14 +214,15 @@ def _stands(match: re.Match[bytes], value: bytes, *, upper: bool) -> bool:
         if match["blank"] == b"\0":
             return False
         front = match.string[max(0, match.start() - 24) : match.start()]
+        keyish = bool(_KEYISH.fullmatch(value) or (match["password"] and _CASES.match(value)))
         if _SETS.search(front) or (match["open"] is not None and upper and match["password"] and len(value) >= 4):
             return True  # `PASSWORD 'x'` is SQL
         if match["password"] and _BEGINS_LINE.search(front) and _ENDS_LINE.match(match.string, match.end()):
-            return len(value) >= 6 and _KEYISH.fullmatch(value) is not None  # `password x`, alone in its line: .netrc
+            return len(value) >= 6 and keyish  # `password x`, alone in its line: .netrc
         # Columns, and Docker's `ENV NAME value`: no sentence goes on with letters and digits in one word.
         column = len(match["blank"]) > 1 or b"\t" in match["blank"] or upper or match["key"]
         sure = upper or match["password"] or match["secret"] or (match["key"] and len(value) >= 20)
-        return bool(column and sure and len(value) >= 6 and _KEYISH.fullmatch(value))
+        return bool(column and sure and len(value) >= 6 and keyish)
     if match["prose"]:
         sure = upper or match["password"] or match["secret"] or (len(value) >= 8 and _KEYISH.fullmatch(value))
         return bool(sure and not _PROSE.fullmatch(value))
@@ -241,6 +245,8 @@ def _is_value(match: re.Match[bytes], value: bytes) -> bool:
     )
 
 
+_DOTTED = re.compile(rb"[a-z_]+\d*(?:[./][a-z_]*\d*){2,}")
+"""A tensor's or a module's name."""
 _IDENTIFIER = re.compile(rb"[a-z]+(?:[_-][a-z0-9]+)+")
 _GIVES = re.compile(rb"(?:setdefault|getenv|setenv|putenv|\.get)\(\s*[bru]?\\{0,3}[\"']\Z")
 """A call with a name and the value that goes with it."""
@@ -261,4 +267,6 @@ def secret_name(name: bytes) -> bool:
     if len(name) > 128:
         return False
     probe = ASSIGNMENT.fullmatch(name + b'="Xq7-probe-value-8Zt"')
-    return probe is not None and kind_of(probe) is not None
+    if probe is None or (probe["anykey"] and not name.isupper()):
+        return False  # a `pg_key`: only a value that looks like one is a secret
+    return kind_of(probe) is not None
