@@ -178,7 +178,8 @@ def assignment(data: bytes, at: int, out: list[Edit]) -> None:
         while (more := names.MORE.match(data, end, end + 256)) is not None:
             end = more.end()
     out.append(Edit(begin, end, kind, text))
-    out += (Edit(*span, kind, redacted(kind)) for span in structure.wrapped(data, end))
+    if data[end : end + 1] in (b"\n", b"\r", b"\\"):
+        out += (Edit(*span, kind, redacted(kind)) for span in structure.wrapped(data, end))
 
 
 _LISTED = re.compile(rb"[\"'][ \t]*,[ \t]*\\?\r?(?:\n|\Z)")

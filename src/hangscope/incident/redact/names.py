@@ -236,13 +236,11 @@ def _is_value(match: re.Match[bytes], value: bytes) -> bool:
     """Whether what follows a secret's name in a list is its value, and not the next of many names."""
     sure = match["secret"] or match["key"] or match["other"] or (match["token"] and match["front"])
     front = match.string[max(0, match.start() - 24) : match.start()]
-    if sure and (
-        _GIVES.search(front) or (_TUPLE.search(front) and match.string[match.end() : match.end() + 1] == b")")
-    ):
+    pair = _TUPLE.search(front) is not None and match.string[match.end() : match.end() + 1] == b")"
+    if sure and (pair or _GIVES.search(front)):
         return True
-    return (
-        len(value) >= (8 if sure else 16) and _KEYISH.fullmatch(value) is not None and not _IDENTIFIER.fullmatch(value)
-    )
+    least = 8 if sure or pair else 16
+    return len(value) >= least and _KEYISH.fullmatch(value) is not None and not _IDENTIFIER.fullmatch(value)
 
 
 _DOTTED = re.compile(rb"[a-z_]+\d*(?:[./][a-z_]*\d*){2,}")

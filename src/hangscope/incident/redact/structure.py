@@ -30,7 +30,8 @@ _CLOSING = {b"{": b"}", b"[": b"]", b"(": b")"}
 
 def opens(data: bytes, end: int) -> bool:
     """Whether a name that ends here leaves its value to the lines below, or to brackets."""
-    return any(form.match(data, end) is not None for form in (_EMPTY_VALUE, _OPEN_VALUE, _ELEMENT))
+    found = _EMPTY_VALUE.match(data, end) or _OPEN_VALUE.match(data, end) or _ELEMENT.match(data, end)
+    return found is not None
 
 
 def below(data: bytes, start: int, end: int) -> Iterator[Span]:
