@@ -43,7 +43,9 @@ def gloo_size(case: Case) -> Iterator[Accusation]:
     # Had one of the others passed another size, their dumps would disagree.
     agreed = wait is not None and len(ended) == 1 and len(wait.inside) >= 2 and set(wait.blockers) == set(ended)
     where = f" in {case.names.wait(wait)}" if wait is not None else ""
-    accused, message = [Accused(rank, "mismatch", where) for rank in sorted(ended)], ended[min(ended)].message
+    # Of two sides nobody can say which one is wrong.
+    other = wait.waiters if wait is not None and len(wait.inside) == 1 else ()
+    accused, message = [Accused(r, "mismatch", where) for r in sorted({*ended, *other})], ended[min(ended)].message
     found = [Finding(f"rank {rank}: {e.message}", (e.source,)) for rank, e in sorted(ended.items())]
     doubts = () if agreed else [Doubt.OTHER_SIDE_NOT_SEEN]
     yield Accusation(Basis.REPORTED_SIZE, "mismatch", accused, wait, findings=found, doubts=doubts, detail=message)

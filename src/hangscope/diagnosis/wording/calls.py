@@ -110,7 +110,8 @@ def reported_size(case: Case, a: Accusation) -> Words:
     where = a.accused[0].operation
     rest = f": {a.detail}. Gloo ends a process over that, and its peers lose their connection."
     step = f"code: compare the sizes and types that {ranks_text(a.ranks)} and the others pass{where or ' to the call'}"
-    return did(case, a, f"expected another size than it was sent{where}", rest, step)
+    what = verb(a.ranks, "expected another size than it was sent", "passed different sizes")
+    return did(case, a, f"{what}{where}", rest, step)
 
 
 def went_past(case: Case, a: Accusation) -> Words:
