@@ -7,7 +7,7 @@ Python reader (`pickles`, `entries`) reads them from their start and says what i
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
@@ -40,8 +40,12 @@ _parse = lru_cache(maxsize=4096)(parse)
 _COMPLETE, _REFUSED, _LARGE_MEMO = 0, 10, 12
 
 
-def loads(data: bytes, *, file: str, limits: Limits) -> tuple[pickles.Loaded, Taken] | None:
-    """The machine's last state and all entries; None where the Python reader has to read this file."""
+UNREAD: Final = object()
+"""In the place of what the C code found, before anybody asked it."""
+
+
+def decoded(data: bytes, *, file: str, limits: Limits) -> Any:
+    """What the C code finds in a pickle; None where the Python reader has to read it. Holds the GIL hardly ever."""
     pickles.check(data, file, limits)
     bounds = (
         limits.memory_bytes,
@@ -53,7 +57,12 @@ def loads(data: bytes, *, file: str, limits: Limits) -> tuple[pickles.Loaded, Ta
         limits.visits,
         MOST_GROUPS,
     )
-    found: Any = decoder.decode(data, bounds, pickles.DRAINED)
+    return decoder.decode(data, bounds, pickles.DRAINED)
+
+
+def loads(data: bytes, *, file: str, limits: Limits, found: Any = UNREAD) -> tuple[pickles.Loaded, Taken] | None:
+    """The machine's last state and all entries; None where the Python reader has to read this file."""
+    found = decoded(data, file=file, limits=limits) if found is UNREAD else found
     if found is None:
         return None
     status, at, detail, levels, count, columns, tables, flags = found

@@ -1,7 +1,7 @@
 """Reads many dumps at once: with the C decoder by threads, which hand columns over as they are, else by processes.
 
-The C decoder releases the GIL, so threads use every core and nothing is copied or pickled on the way back. Bytes that
-are read and not yet decoded are bounded; what is kept of each dump is bounded by `history`.
+Threads read and decode ahead, which needs no GIL; what does is done by one thread alone, the caller's, because several
+would only wait for each other. What is decoded ahead is bounded; what is kept of each dump is bounded by `history`.
 """
 
 from __future__ import annotations
@@ -10,12 +10,13 @@ import multiprocessing
 import os
 import threading
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import Any
 
 from hangscope.errors import DamagedError
-from hangscope.reader import decoder, dumps
+from hangscope.reader import decoder, dumps, native
 from hangscope.reader.files import Found
 
 PARALLEL_BYTES = 16 << 20
@@ -36,13 +37,23 @@ class Work:
     keep: int | None = None
 
 
-def dump_of(work: Work) -> dumps.RawDump | str:
-    """The dump, or why there is none."""
+Decoded = tuple[bytes, Any]
+"""The bytes of a file, and what the C decoder found in them."""
+
+
+def _decoded(item: Found) -> Decoded:
+    data = item.read()
+    return data, dumps.decode_ahead(data, item.file)
+
+
+def dump_of(work: Work, ahead: Callable[[], Decoded] | None = None) -> dumps.RawDump | str:
+    """The dump, or why there is none. `ahead` gives what was read and decoded before it is its turn."""
     item = work.item
     # a live poll's last answer has the form of a dump; only the name that hangscope gave it tells them apart
     role = "poll" if item.name.startswith("last_rank_") else "dump"
     try:
-        return dumps.read(item.read(), file=item.file, node=work.node, role=role, keep=work.keep)
+        data, found = ahead() if ahead is not None else (item.read(), native.UNREAD)
+        return dumps.read(data, file=item.file, node=work.node, role=role, keep=work.keep, found=found)
     except DamagedError as error:
         return error.reason
     except OSError as error:
@@ -75,19 +86,19 @@ def _may_fork() -> bool:
 
 
 def _by_threads(work: Sequence[Work], cores: int) -> Iterator[dumps.RawDump | str]:
-    ahead: deque[tuple[int, Future[dumps.RawDump | str]]] = deque()
+    ahead: deque[tuple[Work, Future[Decoded]]] = deque()
     size = 0
     with ThreadPoolExecutor(cores, thread_name_prefix="hangscope-read") as pool:
         try:
             for one in work:
                 while ahead and (size + one.item.size > _AHEAD_BYTES or len(ahead) >= 8 * cores):
-                    taken, future = ahead.popleft()
-                    yield future.result()
-                    size -= taken
-                ahead.append((one.item.size, pool.submit(dump_of, one)))
+                    yield dump_of(ahead[0][0], ahead[0][1].result)
+                    size -= ahead.popleft()[0].item.size
+                ahead.append((one, pool.submit(_decoded, one.item)))
                 size += one.item.size
             while ahead:
-                yield ahead.popleft()[1].result()
+                yield dump_of(ahead[0][0], ahead[0][1].result)
+                ahead.popleft()
         finally:
             for _, future in ahead:
                 future.cancel()
