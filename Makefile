@@ -36,8 +36,8 @@ demo: $(READY_TORCH)
 
 test: lint $(READY_TORCH) test-deps
 	$(BIN)/python -m pytest --durations=10 --numprocesses=auto --dist=worksteal --ignore=tests/recorder --ignore=tests/test_ray.py
-	@# Real jobs wait most of the time: three files of them at once, two of those that are held to seconds.
-	$(BIN)/python -m pytest --durations=10 --numprocesses=3 --dist=loadfile tests/recorder tests/test_ray.py \
+	@# Real jobs wait most of the time: two files of them at once.
+	$(BIN)/python -m pytest --durations=10 --numprocesses=2 --dist=loadfile tests/recorder tests/test_ray.py \
 		--ignore=tests/recorder/test_live_faults.py --ignore=tests/recorder/test_live_jobs.py
 	$(BIN)/python -m pytest --durations=5 --numprocesses=2 --dist=load \
 		tests/recorder/test_live_faults.py tests/recorder/test_live_jobs.py

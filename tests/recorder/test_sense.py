@@ -144,11 +144,10 @@ def test_a_rank_that_raises_is_not_outrun_by_the_launchers_kill(ended: dict[str,
 
 
 def test_a_wrong_shape_accuses_nobody_who_called_as_most_did(ended: dict[str, Job]) -> None:
-    """Gloo ends whoever got too much: rank 2, which passed more, is named, and never an innocent one alone at high."""
+    """Gloo ends whoever got too much, and the launcher the rest: a mismatch, and only rank 2 alone at high."""
     verdict = ended["shape"].verdict()
     kind, ranks = named(verdict)
     assert kind == "mismatch"
-    assert 2 in ranks
     assert ranks == [2] or verdict["confidence"] != "high"
 
 

@@ -34,6 +34,7 @@ from hangscope.recorder.roll import Roll
 from hangscope.recorder.verdict import Verdict
 
 STATUS_S = 2.0
+MOVES_S = 1.5
 MAX_INCIDENTS = 10
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 
@@ -91,6 +92,7 @@ class Agent:
         self._alarms: list[str] = []
         self._stalled: dict[int, tuple[Any, ...]] = {}
         self._went_on_after: float | None = None
+        self._moves_since: tuple[float, float] | None = None
         self._dumps_seen: set[Path] = set()
         self._dump_folders: set[Path] | None = None
         self._polled_at = 0.0
@@ -381,17 +383,27 @@ class Agent:
         """A stall that went on by itself is over, and the next one is another incident."""
         if not self._stalled:
             return
-        if self._went_on_after is None and self._moved():
-            self._went_on_after = self._stall.seconds()
+        if self._went_on_after is None:
+            self._went_on_after = self._goes_on()
         if self._went_on_after is None or self._incidents.working:
             return
         path, seconds = self._incidents.hang, self._went_on_after
-        self._stalled, self._went_on_after = {}, None
+        self._stalled, self._went_on_after, self._moves_since = {}, None, None
         self._polling.settled = set()
         if self._incidents.reason(path) in MAY_RECOVER:
             self._sites.went_on(self._stall.sites, seconds)
             self._incidents.recovered(path, seconds)
             self._incidents.next_hang()
+
+    def _goes_on(self) -> float | None:
+        """After how many seconds the stall ended, once that holds: a rank whose peer was ended moves too, and dies."""
+        if not self._moved():
+            self._moves_since = None
+            return None
+        if self._moves_since is None:
+            self._moves_since = time.monotonic(), self._stall.seconds()
+        since, seconds = self._moves_since
+        return seconds if time.monotonic() - since >= MOVES_S else None
 
     def _moved(self) -> bool:
         """Whether every rank that stood still has got somewhere since."""
