@@ -92,13 +92,18 @@ def _by_threads(work: Sequence[Work], cores: int) -> Iterator[dumps.RawDump | st
         try:
             for one in work:
                 while ahead and (size + one.item.size > _AHEAD_BYTES or len(ahead) >= 8 * cores):
-                    yield dump_of(ahead[0][0], ahead[0][1].result)
-                    size -= ahead.popleft()[0].item.size
+                    size -= ahead[0][0].item.size
+                    yield _next(ahead)
                 ahead.append((one, pool.submit(_decoded, one.item)))
                 size += one.item.size
             while ahead:
-                yield dump_of(ahead[0][0], ahead[0][1].result)
-                ahead.popleft()
+                yield _next(ahead)
         finally:
             for _, future in ahead:
                 future.cancel()
+
+
+def _next(ahead: deque[tuple[Work, Future[Decoded]]]) -> dumps.RawDump | str:
+    """The oldest of them; its bytes are let go before anybody works with the dump."""
+    work, future = ahead.popleft()
+    return dump_of(work, future.result)
