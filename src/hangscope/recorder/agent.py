@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from hangscope.incident.layout import as_json
+from hangscope.incident.layout import as_bytes, as_json
 from hangscope.incident.touch import Patience, write_below
 from hangscope.recorder import pauses, process, shared, status
 from hangscope.recorder.actions import OnHang, end
@@ -481,7 +481,7 @@ class Agent:
     def _write(self, name: str, value: Any) -> None:
         """Into this node's folder, without following a link that somebody put there."""
         inside = self._folder.relative_to(self._root).as_posix()
-        write_below(self._root, f"{inside}/{name}", as_json(value).encode("utf-8", "surrogateescape"))
+        write_below(self._root, f"{inside}/{name}", as_bytes(as_json(value)))
 
 
 def _is_ours(name: str) -> bool:

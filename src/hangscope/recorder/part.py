@@ -44,7 +44,7 @@ class Part:
 
     def write_json(self, name: str, value: Any, *, rank: int | None = None) -> bool:
         try:
-            self._put(name, as_json(value).encode("utf-8", "surrogateescape"))
+            self._put(name, as_bytes(as_json(value)))
         except OSError as error:
             self.gap(name, f"cannot be written: {error.strerror or error}", rank)
             return False
