@@ -262,7 +262,7 @@ class Agent:
             self._stalled = {rank.number: self._trace(rank) for rank in self._polling if not rank.ended}
             self._polling.settled = set(self._stalled)
             self._stall = Stall.of(self._polling)
-            self._went_on_after = None
+            self._went_on_after, self._moves_since = None, None
         self._incidents.capture(path, reason, detail, list(self._polling))
 
     def _trouble(self) -> tuple[str, str] | None:
