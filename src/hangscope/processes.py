@@ -99,7 +99,8 @@ def odd_in_ras(job: Job) -> tuple[dict[int, str], Source] | None:
 
 
 def _odd_counts(report: RasReport) -> dict[int, str]:
-    counts = {e.global_rank: dict(e.counts) for e in report.ranks if e.global_rank is not None and e.counts}
+    members = [e for e in report.ranks if e.rank < report.size and e.counts]
+    counts = {e.global_rank: dict(e.counts) for e in members if e.global_rank is not None}
     if len(counts) < max(_LEAST_COUNTED, report.size):
         return {}
     usual = dict(Counter(tuple(sorted(mine.items())) for mine in counts.values()).most_common(1)[0][0])
