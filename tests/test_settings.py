@@ -66,7 +66,6 @@ LEGACY_ONLY = {
     "TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC",
     "TORCH_NCCL_ENABLE_MONITORING",
     "TORCH_NCCL_ENABLE_TIMING",
-    "TORCH_NCCL_EXTRA_DUMP_ON_EXEC",
 }
 """What nccl2 does not have: pipe, heartbeat monitor, start events."""
 
@@ -129,11 +128,10 @@ def test_a_legacy_nccl_job_dumps_everything_it_can(release: tuple[int, int]) -> 
     expected |= {"TORCH_NCCL_ASYNC_ERROR_HANDLING": "3"}
     if release >= (2, 8):
         expected["TORCH_FR_BUFFER_SIZE"] = "2000"
-    if release >= (2, 10):
-        expected["TORCH_NCCL_EXTRA_DUMP_ON_EXEC"] = "1"
     assert expected.items() <= made.items()
     assert ("TORCH_NCCL_DEBUG_INFO_PIPE_FILE" in made) == (release >= (2, 3))
     assert "TORCH_NCCL_PROPAGATE_ERROR" not in made
+    assert "TORCH_NCCL_EXTRA_DUMP_ON_EXEC" not in made  # a rank that ends without destroy_process_group() alarms all
     assert "TORCH_NCCL_BLOCKING_WAIT" not in made
     assert make(release, "nccl-legacy").warnings == ()
 
@@ -445,6 +443,7 @@ TRAPS = [
     ((2, 11), {"TORCH_NCCL_FLIGHT_RECORDER_ENABLED": "1"}, "TORCH_NCCL_FLIGHT_RECORDER_ENABLED", "note"),
     ((2, 11), {"TORCH_NCCL_TRACE_BUFFERSIZE": "2000"}, "TORCH_NCCL_TRACE_BUFFERSIZE", "note"),
     ((2, 9), {"TORCH_NCCL_EXTRA_DUMP_ON_EXEC": "1"}, "TORCH_NCCL_EXTRA_DUMP_ON_EXEC", "note"),
+    ((2, 11), {"TORCH_NCCL_EXTRA_DUMP_ON_EXEC": "1"}, "TORCH_NCCL_EXTRA_DUMP_ON_EXEC", "loses_evidence"),
     ((2, 15), {"TORCH_DIST_USE_NCCL2": "0", "TORCH_FR_DUMP_ON_TIMEOUT": "0"}, "TORCH_FR_DUMP_ON_TIMEOUT",
      "loses_dumps"),
 ]  # fmt: skip

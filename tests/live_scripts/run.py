@@ -1,6 +1,7 @@
 """Start the jobs of this folder under `hangscope run`, healthy and hung, and say what the verdicts were worth.
 
     python tests/live_scripts/run.py [NAME…] [--together N] [--keep DIR]
+    python tests/live_scripts/run.py --nccl            needs one GPU and a PyTorch with NCCL
 
 Prints one line a job as a table for docs/live.md: what was injected, what was said, and how long after the fault.
 """
@@ -27,7 +28,7 @@ from typing import Any
 HERE = Path(__file__).parent
 SOURCE = HERE.parents[1] / "src"
 PYTHON = sys.executable
-STUCK, FRAMEWORKS, DAILY = (str(HERE / f"{name}.py") for name in ("stuck", "frameworks", "daily"))
+STUCK, FRAMEWORKS, DAILY, NCCL = (str(HERE / f"{name}.py") for name in ("stuck", "frameworks", "daily", "nccl"))
 TORCHRUN = (PYTHON, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=3")
 THRESHOLD_S = 6.0
 LONGEST_S = 150.0
@@ -45,6 +46,8 @@ class Row:
     """The hang is in the second attempt."""
     to_end: bool = False
     """It goes on by itself, and the verdict is corrected then."""
+    line: str = ""
+    """The function of the culprit that the first two lines of the verdict have to name."""
 
 
 DAILY_FAULTS = {
@@ -114,6 +117,38 @@ def _daily() -> list[Row]:
     ]
 
 
+def _nccl(backend: str) -> list[Row]:
+    """FSDP2 x TP and its neighbours, four ranks on one GPU; `gloo` tries the programs without one."""
+    words = (*TORCHRUN[:-1], "--nproc-per-node=4")
+
+    def row(name: str, *more: str, launch: tuple[str, ...] = (), **truth: Any) -> Row:
+        job = (*words, *launch, NCCL, name, "--backend", backend, *more)
+        return Row(", ".join((name, *launch, *more)).replace("--", ""), job, **truth)
+
+    waits: dict[str, Any] = {"kind": "absent", "ranks": (2,), "line": "wait_for_storage"}
+    absent = (
+        *("fsdp_tp", "mesh_first", "first_of_all", "mesh_made", "store", "ring", "ring_reduce", "pipeline"),
+        *("collective", "objects", "beside_gloo", "at_the_end"),
+    )
+    return [
+        *(row(name, **waits) for name in absent),
+        row("fsdp_tp", "--rank", "0", **{**waits, "ranks": (0,)}),
+        row("mesh_first", "--rank", "0", **{**waits, "ranks": (0,)}),
+        row("fsdp_tp", "--timeout", "5", **waits),
+        row("loader", **waits),
+        row("fifo", kind="absent", ranks=(2,), line="save_checkpoint"),
+        row("regex", kind="frozen", ranks=(2,), line="clean_text"),
+        row("stopped", kind="frozen", ranks=(2,), line="wrong"),
+        row("kernel", kind="gpu", ranks=(2,)),
+        *(row(name, kind="dead", ranks=(2,)) for name in ("raises", "out_of_memory", "killed", "left_early")),
+        *(row(name, kind="mismatch", ranks=(2,)) for name in ("no_clip", "lone_norm", "wrong_shape")),
+        row("lone_group", kind="absent", ranks=(2,), line="lone_group"),
+        row("evaluates", kind="absent", ranks=(0,), line="evaluate", to_end=True),
+        row("restarted", launch=("--max-restarts=1",), **{**waits, "ranks": (0,)}, second=True),
+        row("healthy"),
+    ]
+
+
 def _port() -> str:
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
@@ -168,6 +203,8 @@ def _judge(row: Row, incident: Path, text: str, status: int) -> tuple[bool, str]
     right = (verdict["kind"], ranks) == (row.kind, row.ranks)
     if row.to_end:
         right &= verdict["outcome"] == "pause" and status == 0
+    first = "\n".join((incident / "verdict.txt").read_text().splitlines()[:2])
+    right &= not row.line or re.search(rf"\b{row.line}\b", first) is not None
     answer = f"{verdict['outcome']}, {verdict['kind']} {list(ranks)}, {verdict['confidence']}"
     return right, f"| {row.name} | {row.kind} {list(row.ranks)} | {said} | {answer} | {after} |"
 
@@ -177,10 +214,12 @@ def main() -> int:
     parser.add_argument("names", nargs="*")
     parser.add_argument("--together", type=int, default=1)
     parser.add_argument("--keep", type=Path)
+    parser.add_argument("--nccl", nargs="?", const="nccl", choices=("nccl", "gloo"), help="the jobs for a GPU")
     given = parser.parse_args()
     folder = given.keep or Path(tempfile.mkdtemp(prefix="live-"))
     folder.mkdir(parents=True, exist_ok=True)
-    rows = [row for row in _rows(folder) if not given.names or any(name in row.name for name in given.names)]
+    offered = _nccl(given.nccl) if given.nccl else _rows(folder)
+    rows = [row for row in offered if not given.names or any(name in row.name for name in given.names)]
     print("| job | injected | stderr says | verdict | noticed after |\n|---|---|---|---|---|", flush=True)
     right = 0
     with ThreadPoolExecutor(given.together) as pool:

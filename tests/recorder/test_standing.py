@@ -5,6 +5,9 @@ from __future__ import annotations
 import json
 import os
 import socket
+import subprocess
+import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,6 +20,7 @@ from hangscope.recorder.process import Watched
 from hangscope.recorder.ranks import Rank
 from hangscope.recorder.roll import Roll, isolating_flag
 from hangscope.recorder.sense import Sense
+from hangscope.recorder.server import Asker
 from hangscope.recorder.standing import Frame, Standing, Wait, threads, where
 from hangscope.recorder.workers import Worker
 
@@ -151,6 +155,55 @@ def test_an_odd_answer_is_no_stack(value: Any) -> None:
 def test_pythons_own_flags_are_told_from_the_scripts(words: list[str], flag: str | None) -> None:
     """Only what stands before the script keeps the companion out."""
     assert isolating_flag(words) == flag
+
+
+# ---- a wait that polls -----------------------------------------------------------------------------------------------
+
+IN_COLLECTIVE = thread(
+    (C10D, 9, "all_reduce"), (f"{TORCH}/distributed/c10d_logger.py", 8, "wrapper"), ("/t.py", 3, "m")
+)
+FUNCTIONAL = (f"{TORCH}/distributed/_functional_collectives.py", 9, "all_reduce")
+IN_FUNCTIONAL = thread((f"{TORCH}/_ops.py", 7, "__call__"), FUNCTIONAL, ("/job/train.py", 3, "main"))
+IN_COMPILED = thread((f"{TORCH}/_ops.py", 7, "__call__"), ("/tmp/torchinductor_me/x/cx.py", 90, "call"))
+COMPILED_LINE = "    torch.ops._c10d_functional.all_gather_into_tensor_out.default(arg0, 2, '0', out=buf1)"
+
+
+@pytest.mark.parametrize(
+    ("given", "line", "polls"),
+    [
+        (IN_COLLECTIVE, "", True),
+        (IN_FUNCTIONAL, "", True),
+        (IN_COMPILED, COMPILED_LINE, True),
+        (thread((C10D, 9, "_object_to_tensor"), (C10D, 5, "all_gather_object"), ("/job/t.py", 3, "m")), "", False),
+        (thread((f"{TORCH}/distributed/checkpoint/filesystem.py", 9, "write"), ("/job/t.py", 3, "m")), "", False),
+        (IN_USER_CODE, "w.wait()", False),
+    ],
+)
+def test_only_inside_a_collective_is_a_busy_thread_a_waiting_one(given: Any, line: str, polls: bool) -> None:
+    """NCCL polls while it connects; who pickles an object or writes a checkpoint is at work."""
+    found = stands(given, line=line)
+    assert found is not None
+    assert found.polls is polls
+
+
+@pytest.mark.parametrize(("given", "found"), [(IN_COLLECTIVE, True), (IN_USER_CODE, False), (IN_PIPELINE, False)])
+def test_a_rank_that_is_busy_inside_a_collective_is_noticed(given: Any, found: bool, tmp_path: Path) -> None:
+    """A thread that takes all of a core and gives it away again and again, as NCCL's does while it waits for a peer."""
+    code = "import time\nwhile True:\n    sum(range(300000)); time.sleep(0.001)"
+    with subprocess.Popen([sys.executable, "-c", code]) as spins, socket.socket(socket.AF_UNIX) as listener:
+        try:
+            listener.bind(str(tmp_path / "s"))
+            asked: dict[str, Any] = {"socket": str(tmp_path / "s"), "handlers": frozenset(("hangscope_stacks",))}
+            rank, sense = Rank(Worker(spins.pid, 0, world_size=2, **asked), Watched(spins.pid)), Sense()
+            began = time.monotonic()
+            while time.monotonic() < began + 5.0:
+                now = time.monotonic()
+                sense.turn([rank], Asker(), 2.0, now)
+                sense.take(rank, {"threads": [given]}, now)
+                time.sleep(0.5)
+            assert bool(sense.stuck([rank], (), 2.0, time.monotonic())) is found
+        finally:
+            spins.kill()
 
 
 # ---- a start that sticks ---------------------------------------------------------------------------------------------

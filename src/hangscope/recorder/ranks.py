@@ -40,6 +40,8 @@ class Rank:
     """Since when (monotonic) it has been seen inside init_process_group."""
     standing: Standing = field(default_factory=Standing)
     wait_counters: dict[str, Any] = field(default_factory=dict)
+    still_since: float = field(default_factory=time.monotonic)
+    """Since when (monotonic) its counters have not moved."""
     quiet_since: float = field(default_factory=time.monotonic)
     """Since when (monotonic) neither its counters nor the kernel have shown it get anywhere."""
     server_answers: bool | None = None

@@ -1,8 +1,8 @@
 """The second sense: ranks that stand still in a wait which no recorder counts. The first is an unfinished operation.
 
-Nothing is sampled while a rank's counters move or the kernel sees its main thread at work. A rank that has been quiet
-for half of the threshold is asked where its threads stand, some times until the threshold; one that cannot be asked is
-looked at from outside.
+Nothing is sampled while a rank's counters move. A rank whose counters stand still is asked now and then where its
+threads stand, however busy the kernel sees them: NCCL polls its sockets while it connects. One that cannot be asked is
+looked at from outside, once its main thread has been idle for half of the threshold, else seldom.
 """
 
 from __future__ import annotations
@@ -67,14 +67,16 @@ class Sense:
     def turn(self, ranks: Iterable[Rank], asker: Asker, threshold: float, now: float) -> None:
         """Note who gets anywhere, and have a look at who does not. Answers of the asker come to `take`."""
         closely = now < self._closely_until
-        quiet_s, pause_s = (0.0, LEAST_S) if closely else (BEGINS * threshold, min(BETWEEN_S, threshold / 5))
+        pause_s = LEAST_S if closely else min(BETWEEN_S, threshold / 5)
         by_number = {rank.number: rank for rank in ranks if not rank.ended}
         for rank in by_number.values():
             if self._gets_on(rank, now):
                 rank.quiet_since = now
                 rank.standing.moved()
-            elif now - rank.quiet_since >= quiet_s and now >= self._next.get(rank.worker.pid, 0.0):
-                self._next[rank.worker.pid] = now + pause_s
+            idle = closely or now - rank.quiet_since >= BEGINS * threshold
+            pause = pause_s if idle or self._can_ask(rank) else threshold
+            if now - rank.still_since >= pause and now >= self._next.get(rank.worker.pid, 0.0):
+                self._next[rank.worker.pid] = now + pause
                 self._look(rank, asker)
         for number, pid, value in self._beside.ready():
             seen = by_number.get(number)
@@ -86,14 +88,21 @@ class Sense:
         before = self._signatures.get(pid)
         self._signatures[pid] = signature
         if before not in (None, signature):
-            rank.standing.works = True
+            rank.still_since, rank.standing.works = now, True
             return True
-        wait = rank.standing.wait
-        return rank.standing.stir(activity.sample(pid, None, now), may_spin=wait is not None)
+        standing = rank.standing
+        stirred = standing.stir(activity.sample(pid, None, now), may_spin=standing.wait is not None)
+        if standing.wait is None or not standing.wait.polls:
+            return stirred
+        standing.works = False
+        return False
+
+    def _can_ask(self, rank: Rank) -> bool:
+        return rank.worker.socket is not None and QUESTION in rank.worker.handlers
 
     def _look(self, rank: Rank, asker: Asker) -> None:
         socket = rank.worker.socket
-        if socket is not None and QUESTION in rank.worker.handlers:
+        if socket is not None and self._can_ask(rank):
             if "wait_counter_values" in rank.worker.handlers:
                 asker.ask(("waits", rank.number), socket, "wait_counter_values")
             asker.ask(("stacks", rank.number), socket, QUESTION)
@@ -104,7 +113,7 @@ class Sense:
         """Where the threads of a rank stand."""
         found = threads(value)
         wait = where(found, rank.wait_counters, lambda frame: self._line(rank, frame))
-        if wait is not None and wait.thread not in (None, rank.worker.pid):
+        if wait is not None and not wait.polls and wait.thread not in (None, rank.worker.pid):
             stirred = activity.sample(rank.worker.pid, wait.thread, now)
             if rank.standing.stir(stirred, wait.thread, may_spin=True):
                 rank.standing.moved()

@@ -25,7 +25,12 @@ _BESIDE = re.compile(r"(?:^|/)(?:threading|queue|selectors|asyncio/\w+|concurren
 _BACKWARD = "_engine_run_backward"
 # Calls into C that wait for a peer, as they stand in the line that makes them.
 _WAITS = re.compile(r"([\w\]\).]*\.)?\b(wait|wait_tensor|barrier|monitored_barrier|recv|send)\s*\(")
+_COMPILED = re.compile(r"\b_c10d_functional\.(\w+)")
 _STORE = re.compile(r"pytorch\.wait_counter\.(?:TCPStore|FileStore|HashStore)__(\w+)$")
+# Calls of torch.distributed itself. Below them NCCL may wait with work: it polls its sockets while it connects.
+_CALLS = re.compile(r"torch/distributed/(?:distributed_c10d|_functional_collectives|device_mesh|rendezvous)\.py$")
+_PICKLES = frozenset(("_object_to_tensor", "_tensor_to_object"))
+_OPS = "torch/_ops.py"
 _RENDEZVOUS = "torch/distributed/rendezvous.py"
 _JOINING = ("init_process_group", "rendezvous")
 
@@ -59,12 +64,16 @@ class Thread:
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """What a rank stands in. `call` is as the user knows it, `joining` while the job only comes together."""
+    """What a rank stands in. `call` is as the user knows it, `joining` while the job only comes together.
+
+    `polls`: it is a collective or its like, in which no work of the rank's own is done, however busy the thread is.
+    """
 
     call: str
     at: Frame | None
     thread: int | None
     joining: bool = False
+    polls: bool = False
 
     def __str__(self) -> str:
         return f"{self.call} ({self.at})" if self.at is not None else self.call
@@ -153,16 +162,24 @@ def _wait_of(thread: Thread, store: set[str], source_line: Callable[[Frame], str
         named = [name for name in calls if name not in _WRAPPERS] or calls
         # Who is past this part of init_process_group has the store, and waits there for those that do not.
         early = named[-1] in _JOINING and any(frame.file.endswith(_RENDEZVOUS) for frame in inner)
-        return Wait("rendezvous" if early else named[-1], at, thread.number, any(name in _JOINING for name in calls))
-    if inner or at is None:
+        joining = any(name in _JOINING for name in calls)
+        return Wait("rendezvous" if early else named[-1], at, thread.number, joining, _polls(inner))
+    if at is None or any(not frame.file.endswith(_OPS) for frame in inner):
         return None
     line = source_line(at)
+    if (match := _COMPILED.search(line)) is not None:
+        return Wait(match[1], at, thread.number, polls=True)
     if (match := _WAITS.search(line)) is not None:
         return Wait(f"{match[1] or ''}{match[2]}", at, thread.number)
     if store and "Store(" in line:
         return Wait("a store's first connection", at, thread.number, joining=True)
     # `get`, `set` and `check` of a store have common names: PyTorch's own counter must say that one is open.
     return next((Wait(f"store.{name}", at, thread.number) for name in sorted(store) if f".{name}" in line), None)
+
+
+def _polls(inner: Sequence[Frame]) -> bool:
+    deepest = next((f for f in inner if not f.file.endswith(_OPS) and f.name not in _WRAPPERS), None)
+    return deepest is not None and _CALLS.search(deepest.file) is not None and deepest.name not in _PICKLES
 
 
 def _only_waits(main: Thread) -> bool:

@@ -85,7 +85,6 @@ class Wanted:
             *self._start_events(),
             ("TORCH_NCCL_ENABLE_MONITORING", "1"),
             ("TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC", str(beat)),
-            ("TORCH_NCCL_EXTRA_DUMP_ON_EXEC", "1"),  # a dump also where a rank sees an error before any timeout
             ("TORCH_INCLUDE_STACK_TRACE", "1"),
         ):
             found |= self._alone(name, value)

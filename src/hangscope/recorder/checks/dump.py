@@ -117,6 +117,14 @@ def heartbeat_too_short(setting: Setting) -> Iterator[Problem]:
         )
 
 
+def dump_at_every_end(setting: Setting) -> Iterator[Problem]:
+    """Seen with torch 2.11: a rank that ends without destroy_process_group() aborts, and that counts as an error."""
+    name = "TORCH_NCCL_EXTRA_DUMP_ON_EXEC"
+    if setting.uses("nccl") and setting.since((2, 10)) and setting.boolean(name, default=False):
+        what = "a rank that ends without destroy_process_group() makes every rank dump as if one had timed out"
+        yield Problem(name, setting.environ[name], LOSES_EVIDENCE, what, "set it to 0", {name: "0"})
+
+
 def limit_too_short(setting: Setting) -> Iterator[Problem]:
     """A dump with stacks takes seconds for the first look-up of names alone, whatever the ring's size."""
     wait, usual, ring = setting.wait_ms, table.default_wait_ms(setting.release), setting.ring
@@ -223,6 +231,7 @@ DUMP_RULES = (
     error_handling,
     monitoring_off,
     heartbeat_too_short,
+    dump_at_every_end,
     limit_too_short,
     dump_folder,
     pipe_folder,

@@ -98,7 +98,6 @@ def _sound_value(name: str, setting: Setting) -> str:
         "TORCH_NCCL_DUMP_ON_TIMEOUT": "1",
         "TORCH_FR_DUMP_ON_TIMEOUT": "1",
         "TORCH_NCCL_ENABLE_MONITORING": "1",
-        "TORCH_NCCL_EXTRA_DUMP_ON_EXEC": "1",
         "TORCH_INCLUDE_STACK_TRACE": "1",
         "TORCH_NCCL_RETHROW_CUDA_ERRORS": "1",
         "TORCH_NCCL_LOG_CPP_STACK_ON_UNCLEAN_SHUTDOWN": "1",
