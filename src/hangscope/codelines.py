@@ -43,6 +43,11 @@ def shown(frames: Frames, limit: int = 3) -> tuple[str, ...]:
     return tuple(f"{line(f)}  {f.name}" for f in (own_frames(frames) or list(frames))[:limit])
 
 
+def ended_in(frames: Frames) -> tuple[str, ...]:
+    """The last lines of a traceback."""
+    return tuple(f"{line(f)}  {f.name}" for f in frames[-3:])
+
+
 def place(frames: Frames) -> str:
     """The innermost line of the user's code, or else of any; empty where there is none."""
     return next((line(f) for f in own_frames(frames) or frames), "")

@@ -5,7 +5,8 @@ from __future__ import annotations
 import signal
 from collections import Counter
 
-from hangscope.model import Job, Process, RasReport, Source
+from hangscope.model import Failure, Job, Process, PythonError, RasReport, Source, TransportEvent
+from hangscope.words import first_line
 
 GONE = ("gone", "Z")
 EFFECTS = (-signal.SIGABRT, -signal.SIGTERM, 128 + signal.SIGABRT, 128 + signal.SIGTERM)
@@ -39,6 +40,20 @@ class Ends:
         if process.ended_at_s in times:
             times.remove(process.ended_at_s)
         return (times[0], times[-1]) if times else (None, None)
+
+
+def sources(process: Process) -> tuple[Source, ...]:
+    return (process.source,) if process.source else ()
+
+
+def speaker(event: TransportEvent | Failure) -> str:
+    """Who a line is about, as far as it says."""
+    return f"rank {event.rank}" if event.rank is not None else event.node or "a rank"
+
+
+def raised(error: PythonError) -> str:
+    """``ValueError: loss is NaN``."""
+    return f"{error.type}: {first_line(error.message)}"
 
 
 def runs(process: Process) -> bool:

@@ -284,6 +284,7 @@ def mesh_made(given):
     if culprit(given):
         wait_for_storage()
     dist.barrier(mesh_of(given)["dp"].get_group())
+    steps(given, 1000)
 
 
 def store(given):
@@ -297,13 +298,22 @@ def store(given):
 
 
 def lone_group(given):
-    """new_group in a branch of one rank."""
+    """new_group in a branch of one rank, and a collective of it."""
     join(given)
     steps(given, 10)
     if culprit(given):
         say_fault()
-        dist.new_group(list(range(dist.get_world_size())))
+        dist.barrier(dist.new_group(list(range(dist.get_world_size()))))
     steps(given, 1000)
+
+
+def no_destroy(given):
+    """Healthy: all come to their end, one 3 s before the others, and nobody calls destroy_process_group."""
+    join(given)
+    steps(given, 60)
+    torch.cuda.synchronize() if given.backend == "nccl" else None
+    if not culprit(given):
+        time.sleep(3)
 
 
 def ring(given, after=False):
@@ -369,13 +379,28 @@ def collective(given):
     steps(given, 1000)
 
 
-def wrong_shape(given):
+def other_branch(given):
+    """A rank takes a branch of its own: another collective, and one all_reduce too few."""
     join(given)
     steps(given, 10)
     if culprit(given):
         say_fault()
-    dist.all_reduce(torch.ones(1 << 20 if culprit(given) else 1 << 22, device=device(given)))
+        dist.broadcast(torch.ones(1000, device=device(given)), src=dist.get_rank())
+    else:
+        dist.all_reduce(torch.ones(1 << 20, device=device(given)))
     steps(given, 1000)
+
+
+def backward_hook(given):
+    """A hook of DDP's backward waits for storage at one rank."""
+    join(given)
+    model = nn.parallel.DistributedDataParallel(Block().to(device(given)), bucket_cap_mb=0.1)
+    for step in range(4000):
+        loss = model(torch.ones(4, WIDTH, device=device(given))).square().mean()
+        if step == SICK_STEP and culprit(given):
+            loss.register_hook(lambda _: wait_for_storage())
+        loss.backward()
+        time.sleep(0.02)
 
 
 def objects(given):
@@ -430,7 +455,8 @@ FAULTS = {
     for each in (
         *(healthy, fsdp_tp, regex, fifo, kernel, raises, out_of_memory, killed, stopped, left_early, no_clip),
         *(lone_norm, evaluates, loader, mesh_first, first_of_all, mesh_made, store, lone_group, ring, ring_reduce),
-        *(pipeline, collective, wrong_shape, objects, beside_gloo, restarted, at_the_end),
+        *(pipeline, collective, other_branch, objects, beside_gloo, restarted, at_the_end, no_destroy),
+        backward_hook,
     )
 }
 

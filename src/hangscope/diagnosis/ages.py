@@ -11,12 +11,10 @@ import numpy as np
 from hangscope.columns import grouped
 from hangscope.diagnosis.answer import Says
 from hangscope.diagnosis.progress import Unit
-from hangscope.diagnosis.waits import Wait, Waits
+from hangscope.diagnosis.waits import IN_FLIGHT_S, Wait, Waits
 from hangscope.model import UNKNOWN, Job
 from hangscope.tables.alignment import Alignment
 
-# An operation younger than this when the evidence was taken is in flight, not stuck.
-IN_FLIGHT_S = 2.0
 # Where something has hung for so long, what was launched just now belongs to ranks that run.
 _LONG_AGO_S = 20.0
 # Where half of the ranks that wait in it launched something this shortly before their dumps, they run.
@@ -51,8 +49,7 @@ def hang_of(alignment: Alignment, waits: Waits, lost: Collection[int]) -> Hang:
     oldest = sorted(((w.age_s, n) for n, w in enumerate(waits.all) if w.age_s is not None), reverse=True)
     stuck = next((age_s for age_s, n in oldest if _is_stuck(alignment, waits, waits.all[n], age_s)), 0.0)
     if stuck >= _LONG_AGO_S:
-        young = [w for w in waits.all if w.age_s is not None and w.age_s < IN_FLIGHT_S]
-        waits.drop([w for w in young if not any(rank in lost for rank in w.blockers)])
+        waits.drop([w for w in waits.all if w.in_flight and not any(rank in lost for rank in w.blockers)])
     return _reported(job, waits, stuck) or _without_age(job, waits)
 
 
@@ -63,12 +60,14 @@ def _reported(job: Job, waits: Waits, stuck_s: float) -> Hang | None:
     timeouts = {r.rank for r in reports if r.seq is None or progress.proven.get(progress.group_of(r), 0) <= r.seq}
     if timeouts:
         return Hang(Says.YES, f"PyTorch's watchdog reported it on {len(timeouts)} rank(s)")
+    # A Python that ended without destroy_process_group() may signal a timeout to the others (torch 2.10 and later).
+    done = {rank for rank, _ in job.facts.clean_exits} if not job.facts.errors else set()
+    done |= {rank for rank, process in job.processes.items() if process.exit_status == 0}
+    if done.issuperset(job.ranks):
+        return Hang(Says.NO, f"all {len(job.ranks)} ranks came to a clean end")
     signals = [r.signalled_by for r in job.facts.watchdog if r.signalled_by is not None]
     if signals:
         return Hang(Says.YES, f"rank {signals[0]} signalled a timeout to the others")
-    ends = [p.exit_status for p in job.processes.values()]
-    if len(ends) == len(job.ranks) and all(status == 0 for status in ends):
-        return Hang(Says.NO, "every process exited with status 0")
     moved = [p.moved for p in job.processes.values() if p.moved is not None]
     if moved and moved.count(True) * 2 > len(job.ranks):
         return Hang(Says.NO, f"{moved.count(True)} ranks got on between two looks")

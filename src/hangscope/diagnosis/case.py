@@ -8,7 +8,7 @@ import numpy as np
 
 from hangscope.callsites import CallSites
 from hangscope.diagnosis.accusation import Doubt
-from hangscope.diagnosis.ages import IN_FLIGHT_S, hang_of
+from hangscope.diagnosis.ages import hang_of
 from hangscope.diagnosis.align import align, members_not_recorded
 from hangscope.diagnosis.answer import Answer, no, not_known, yes
 from hangscope.diagnosis.call_order import Outlier, outliers
@@ -19,7 +19,7 @@ from hangscope.diagnosis.progress import Progress
 from hangscope.diagnosis.stragglers import Stragglers, stragglers
 from hangscope.diagnosis.testimony import Heard
 from hangscope.diagnosis.verdict import OperationInFlight
-from hangscope.diagnosis.waits import Wait, Waits
+from hangscope.diagnosis.waits import IN_FLIGHT_S, Wait, Waits
 from hangscope.hardware.paths import Ports
 from hangscope.model import Frame, Job, Kind, Operation, Source, State, WatchdogReport
 from hangscope.proxy_waits import NotKnown, Root, StuckGpu, StuckLink, root

@@ -6,7 +6,6 @@ import numpy as np
 
 from hangscope.diagnosis import verdict
 from hangscope.diagnosis.accusation import Accusation, Basis, Sides
-from hangscope.diagnosis.ages import IN_FLIGHT_S
 from hangscope.diagnosis.align import completed_on_all
 from hangscope.diagnosis.answer import Says
 from hangscope.diagnosis.case import Case
@@ -83,7 +82,7 @@ def _outcome(case: Case, chosen: Accusation) -> str:
     stopped = isinstance(chosen.detail, Failure) and chosen.detail.kind == "launcher_kill"
     if chosen.basis is Basis.NOTHING_TO_TELL or stopped or not (chosen.accused or case.hang.age_known):
         return "unknown"
-    waited = any(w.age_s is None or w.age_s >= IN_FLIGHT_S for w in case.waits.all)
+    waited = not all(w.in_flight for w in case.waits.all)
     # Under `run` an end is seen at once: whoever waits by then has only lost a peer, and Gloo says so in every log.
     ended = case.job.reason == "rank-exit" or (not waited and case.hang.says is not Says.YES)
     return "crash" if not chosen.hang or (chosen.kind == "dead" and ended) else "hang"

@@ -2,16 +2,16 @@
 
 from collections.abc import Collection
 
-from hangscope.codelines import at, shown
+from hangscope.codelines import at, ended_in, shown
 from hangscope.diagnosis.call_order import Outlier
 from hangscope.diagnosis.case import Case
-from hangscope.diagnosis.liveness import speaker
 from hangscope.diagnosis.verdict import Finding
 from hangscope.diagnosis.waits import Wait
 from hangscope.diagnosis.words import ranks_text
 from hangscope.hardware import xids
 from hangscope.model import Failure, KernelMessage, Operation, PythonError, Source, TransportEvent
-from hangscope.words import first_line, short, verb
+from hangscope.processes import raised, speaker
+from hangscope.words import short, verb
 
 
 def cited(text: str, source: Source | None) -> Finding:
@@ -53,8 +53,7 @@ def who_waits(case: Case, wait: Wait, accused: Collection[int] = ()) -> Finding:
 
 
 def printed(error: PythonError) -> Finding:
-    text = f"rank {error.rank} printed {error.type}: {first_line(error.message)}"
-    return Finding(text, (error.source,), tuple(f"{f.filename}:{f.line}  {f.name}" for f in error.frames[-3:]))
+    return Finding(f"rank {error.rank} printed {raised(error)}", (error.source,), ended_in(error.frames))
 
 
 def quoted(line: TransportEvent | Failure) -> Finding:

@@ -12,14 +12,14 @@ from enum import Enum, auto
 from functools import cached_property
 from heapq import nlargest
 
-from hangscope.codelines import shown
+from hangscope.codelines import ended_in, shown
 from hangscope.columns import grouped
 from hangscope.diagnosis.answer import Answer, no, not_known, yes
 from hangscope.diagnosis.verdict import Finding
-from hangscope.model import FATAL_ERROR, Failure, Job, Process, PythonError, Source, TransportEvent
-from hangscope.processes import EFFECTS, GONE, Ends, ending, lost_to_ras, runs, silent_python
+from hangscope.model import FATAL_ERROR, Job, Process, PythonError
+from hangscope.processes import EFFECTS, GONE, Ends, ending, lost_to_ras, raised, runs, silent_python, sources, speaker
 from hangscope.threads import Stacks
-from hangscope.words import first_line, short
+from hangscope.words import short
 
 # Exceptions that say who was stopped, not that a peer was lost.
 _ORDERED = ("KeyboardInterrupt", "SystemExit", FATAL_ERROR)
@@ -137,7 +137,7 @@ class Liveness:
             text = f"the kernel's out-of-memory killer ended pid {killed.pid}"
             findings.append(Finding(text, (killed.source,), (killed.text,)))
         if with_status:
-            findings.append(Finding(f"rank {rank} {ending(process)}", _source(process)))
+            findings.append(Finding(f"rank {rank} {ending(process)}", sources(process)))
         if error is not None and (itself or self._no_reaction(rank)):
             findings.append(_quote(rank, error))
         if rank in self._left and not self._reported_timeout(rank):
@@ -149,8 +149,8 @@ class Liveness:
         how = How.STATUS if with_status else How.GONE
         if killed is not None or error is not None:
             how = How.OUT_OF_MEMORY if killed is not None else How.RAISED
-        silent = killed is None and error is None
-        clean = silent and process.exit_status == 0 and not self._missed_by_victims(rank, process)
+        status = 0 if process.exit_status is None and rank in self._left else process.exit_status
+        clean = killed is None and error is None and status == 0 and not self._missed_by_victims(rank, process)
         return Life(Is.ENDED, how, True, tuple(findings), error, process, clean)
 
     def _by_itself(self, rank: int, process: Process) -> bool:
@@ -232,7 +232,7 @@ class Liveness:
             return self._holds_gil(rank, process)
         else:
             return self._silent(rank, process) if self._no_reaction(rank) and rank not in self._stacks else None
-        return Life(Is.FROZEN, how, True, (Finding(f"rank {rank}'s {text}", _source(process)),), process=process)
+        return Life(Is.FROZEN, how, True, (Finding(f"rank {rank}'s {text}", sources(process)),), process=process)
 
     def _holds_gil(self, rank: int, process: Process) -> Life:
         """Who runs ahead of its GPU fills the launch queue and waits in a CUDA call with the GIL held: so a held GIL
@@ -243,7 +243,7 @@ class Liveness:
             found.append(Finding(f"rank {rank} holds it here", (stack.source,), (*native, *shown(stack.frames, 4))))
         if process.gpu_busy_percent is not None:
             text = f"rank {rank}'s GPU is busy for {process.gpu_busy_percent:g} % of the time"
-            found.append(Finding(f"{text}, at {process.gpu_power_w or 0.0:g} W", _source(process)))
+            found.append(Finding(f"{text}, at {process.gpu_power_w or 0.0:g} W", sources(process)))
         if call:
             return Life(Is.ALIVE, How.IN_CUDA, True, tuple(found), process=process, call=call)
         if call is None and len(self._holding) > 1:
@@ -260,7 +260,7 @@ class Liveness:
             return None
         findings: list[Finding] = []
         if alive:
-            findings.append(Finding(f"rank {rank}'s process never ended", _source(process)))
+            findings.append(Finding(f"rank {rank}'s process never ended", sources(process)))
         if rank in self._unreachable:
             text = f"rank {rank} does not answer NCCL's RAS, and no peer lost its connection to it"
             findings.append(Finding(text, (self._unreachable[rank],)))
@@ -294,10 +294,6 @@ class Liveness:
         return any(r.kind in ("timeout", "async_error") for r in self._reports.get(rank, ()))
 
 
-def _source(process: Process) -> tuple[Source, ...]:
-    return (process.source,) if process.source else ()
-
-
 def _connection_losses(job: Job) -> tuple[Finding, ...]:
     """Reports of a lost peer that came before the first timeout and before any process was known to end as a victim."""
     timeouts = [r.at_ns for r in job.facts.watchdog if r.kind == "timeout" and r.at_ns is not None]
@@ -315,11 +311,5 @@ def _connection_losses(job: Job) -> tuple[Finding, ...]:
     return tuple(finding for _, finding in sorted(found, key=lambda item: item[0]))
 
 
-def speaker(event: TransportEvent | Failure) -> str:
-    """Who a line is about, as far as it says."""
-    return f"rank {event.rank}" if event.rank is not None else event.node or "a rank"
-
-
 def _quote(rank: int, error: PythonError) -> Finding:
-    frames = tuple(f"{f.filename}:{f.line}  {f.name}" for f in error.frames[-3:])
-    return Finding(f"rank {rank}'s log ends with {error.type}: {first_line(error.message)}", (error.source,), frames)
+    return Finding(f"rank {rank}'s log ends with {raised(error)}", (error.source,), ended_in(error.frames))

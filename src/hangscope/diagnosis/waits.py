@@ -16,6 +16,8 @@ from hangscope.diagnosis.progress import Place, Progress, Scope, Unit
 from hangscope.model import State
 from hangscope.tables.graph import closed_sets, search
 
+# An operation younger than this when the evidence was taken is in flight, not stuck.
+IN_FLIGHT_S = 2.0
 # Calls that nobody leaves before every rank of the job has come.
 MADE_BY_ALL = frozenset(("new_group", "new_subgroups", "new_subgroups_by_enumeration", "init_device_mesh"))
 
@@ -55,6 +57,10 @@ class Wait:
 
     def __post_init__(self) -> None:
         self.waiters = tuple(sorted({u.rank for u in self.inside}))
+
+    @property
+    def in_flight(self) -> bool:
+        return self.age_s is not None and self.age_s < IN_FLIGHT_S
 
 
 class Waits:

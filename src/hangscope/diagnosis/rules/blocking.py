@@ -27,6 +27,13 @@ _UNFINISHED = "its GPU does not finish a kernel"
 def blocking(case: Case) -> Iterator[Accusation]:
     """Ranks that others wait for, and that wait for no one."""
     found = [accused for rank in case.waits.blocking() if (accused := _judge(case, rank)) is not None]
+    # Beside a failure that was seen, an operation in flight accuses nobody who lives.
+    if any(life.state is Is.ENDED and not life.clean for life in map(case.liveness.of, case.liveness.lost)):
+        found = [
+            a
+            for a in found
+            if a.kind in ("dead", "frozen") or not all(w.in_flight for w in case.waits.waits_on(a.rank))
+        ]
     silent = [a for a in found if a.shown is Shown.BY_OTHERS and not case.progress.of[a.rank].known]
     if len(silent) > 1:
         # Several ranks without a sign of life: one node that was not collected looks the same.

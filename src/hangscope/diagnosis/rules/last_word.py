@@ -49,8 +49,7 @@ def progress_seen(case: Case) -> Iterator[Accusation]:
     operations, dumps = plural(len(job.ops), "recorded operation"), plural(len(job.dumps), "rank")
     text = f"no rank waits for another in {operations} of {dumps}"
     if not len(job.ops):
-        left = all(process.exit_status == 0 for process in job.processes.values())
-        text = f"all {len(job.ranks)} processes exited with status 0" if left else case.hang.why
+        text = case.hang.why
     timed = bool(np.any(np.isfinite(job.ops.columns["duration_ms"].astype(float))))
     doubts = {*case.doubts_of_running, *(() if timed else [Doubt.NOT_TIMED])}
     findings = [Finding(text), *([Finding(case.hang.why)] if case.waits.all else [])]

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from hangscope.advice import ANNOUNCE, BY_CALL, COLLECT, SWITCH_ON
+from hangscope.codelines import spot
 from hangscope.diagnosis.accusation import Accusation
 from hangscope.diagnosis.case import Case
 from hangscope.diagnosis.wording.lines import led
@@ -57,7 +58,8 @@ def recovered(case: Case, a: Accusation) -> Words:
     """The same stall of a job that went on by itself: who held it up, where and for how long."""
     for_s, inside = duration(case.job.recovered_s or 0.0), f" in {case.names.wait(a.wait)}" if a.wait else ""
     held = f"{ranks_text(a.ranks)} held the job up" if a.ranks and a.hang else "the job stood still"
-    text = f"{held} for {for_s}{inside}, then it went on"
+    where = case.stacks.where(a.ranks[0]) if a.hang and len(a.ranks) == 1 else None
+    text = f"{held} for {for_s}{f' in {spot(where.frame)}' if where is not None else inside}, then it went on"
     return Words(text, f"{sentence(text)}.", dict.fromkeys(a.ranks, f"held the others up for {for_s}"), [ANNOUNCE])
 
 
