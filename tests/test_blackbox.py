@@ -192,6 +192,10 @@ def test_only_the_ranks_own_boxes_are_saved(tmp_path: Path) -> None:
         "gpu-a017.71.ncclbb",
     ]
     assert [gap["what"] for gap in part.gaps] == ["black box gpu-a017.72.ncclbb"]
+    # No process of the new attempt has made one yet.
+    again = Part(tmp_path / "again", tmp_path / "again" / "nodes" / "gpu-a017")
+    assert save(again, boxes, [90, 91], earlier=[70, 71, 72, 5]) == 0
+    assert save(again, boxes, [90, 91], earlier=[70, 71, 72]) == 1
 
 
 def test_a_capture_has_the_boxes_of_ranks_that_are_gone(tmp_path: Path) -> None:

@@ -206,6 +206,21 @@ def test_a_rank_that_is_busy_inside_a_collective_is_noticed(given: Any, found: b
             spins.kill()
 
 
+def test_ranks_that_all_connect_may_take_longer() -> None:
+    """Nobody is missing while every rank is at work inside a collective; where one stands elsewhere, it is."""
+
+    def busy(number: int, **stands: Any) -> Rank:
+        wait = Wait("all_reduce", Frame("/job/train.py", 3, "main"), None, polls=True)
+        standing = Standing(since=0.0, looks=3, wait=wait, spins=True, **stands)
+        return Rank(Worker(os.getpid(), number, world_size=2), Watched(os.getpid()), standing=standing, quiet_since=0.0)
+
+    sense, elsewhere = Sense(), busy(1)
+    assert sense.stuck([busy(0), busy(1)], (), 10.0, now=39.0) == []
+    assert len(sense.stuck([busy(0), busy(1)], (), 10.0, now=41.0)) == 2
+    elsewhere.standing = Standing(since=0.0, looks=3, outside=True)
+    assert [stood.rank.number for stood in sense.stuck([busy(0), elsewhere], (), 10.0, now=11.0)] == [0]
+
+
 # ---- a start that sticks ---------------------------------------------------------------------------------------------
 
 

@@ -194,6 +194,9 @@ class Agent:
             self._polled_at = now
             if self._polling.restarted:
                 self._polling.restarted = False
+                self._node.begin_attempt(self._polling.earlier)
+                self._fresh_dumps()  # of the attempt before, as are the alarms
+                self._alarms.clear()
                 self._stalled.clear()
                 self._ending.clear()
                 self._roll.again()

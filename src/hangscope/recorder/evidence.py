@@ -44,6 +44,12 @@ class Node:
     nics: list[dict[str, Any]] = field(default_factory=list)
     boxes: Path | None = None
     """Where the ranks' black boxes lie."""
+    attempt_at: float = 0.0
+    earlier: frozenset[int] = frozenset()
+    """When the launcher began the current attempt, and the processes of those before: what they left is not of it."""
+
+    def begin_attempt(self, earlier: Iterable[int]) -> None:
+        self.attempt_at, self.earlier = time.time(), frozenset(earlier)
 
     def look_up(self) -> None:
         self.gpus, self.driver = gpu.inventory()
@@ -243,7 +249,9 @@ class Capture:
         }
         if common:
             logs.save_redirected(self.part, "launcher", sorted(common), self._rights())
-        logs.save_elsewhere(self.part, environ, [rank.number for rank in self.ranks], platform.node(), self._rights())
+        numbers = [rank.number for rank in self.ranks]
+        since = self.node.attempt_at, self.node.earlier
+        logs.save_elsewhere(self.part, environ, numbers, platform.node(), self._rights(), since)
 
     def _rights(self) -> Rights:
         """The rights of the ranks: those of one of them, which has fewer than we where any has."""
@@ -254,7 +262,8 @@ class Capture:
         named = environ.get(FOLDER) or self._settings.get(FOLDER)
         folder = Path(named) if named else self.node.boxes
         if folder is not None:
-            blackbox.save(self.part, folder, [rank.worker.pid for rank in self.ranks], self._rights())
+            pids = [rank.worker.pid for rank in self.ranks]
+            blackbox.save(self.part, folder, pids, self._rights(), self.node.earlier)
 
     # ---- node.json ---------------------------------------------------------------------------------------------------
 

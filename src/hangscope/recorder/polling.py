@@ -46,6 +46,8 @@ class Polling:
         self.ranks: dict[int, Rank] = {}
         self.restarted = False
         """Set when the launcher has started ranks anew after some had ended; whoever cares clears it."""
+        self.earlier: set[int] = set()
+        """The processes of attempts before this one."""
         self.settled: set[int] = set()
         """Ranks whose stall is known: nothing needs to be confirmed about them."""
         self._stall_after = stall_after
@@ -204,6 +206,7 @@ class Polling:
             rank = self.ranks.pop(number)
             rank.watched.close()
             self._foreign.add(rank.worker.pid)
+            self.earlier.add(rank.worker.pid)
         self.settled.clear()
         self.restarted = True
 

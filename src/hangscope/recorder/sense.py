@@ -94,7 +94,7 @@ class Sense:
         stirred = standing.stir(activity.sample(pid, None, now), may_spin=standing.wait is not None)
         if standing.wait is None or not standing.wait.polls:
             return stirred
-        standing.works = False
+        standing.works, standing.spins = False, stirred
         return False
 
     def _can_ask(self, rank: Rank) -> bool:
@@ -125,13 +125,14 @@ class Sense:
         living = [rank for rank in ranks if not rank.ended]
         others_work = any(rank.standing.works or now - rank.quiet_since < BEGINS * threshold for rank in living)
         times = TIMES_WORKING if others_work else 1.0
-        all_here = _all_join(living, now - threshold)
+        all_here, connects = _all_join(living, now - threshold), _connects(living)
         found = []
         for rank in living:
             standing = rank.standing
             if standing.wait is None or standing.since is None or standing.looks < 2 or rank.number in known:
                 continue
-            limit = threshold * (TIMES_JOINING if standing.wait.joining and not all_here else times)
+            slowly = connects or (standing.wait.joining and not all_here)
+            limit = threshold * (TIMES_JOINING if slowly else times)
             if now - standing.since > limit:
                 found.append(Stood(rank, standing.wait, now - standing.since))
         return sorted(found, key=lambda stood: (-stood.seconds, stood.rank.number))
@@ -152,6 +153,12 @@ class Sense:
             self._sources[key] = text.split(b"\n")
         lines = self._sources[key]
         return lines[frame.line - 1].decode(errors="replace")[:1000] if 0 < frame.line <= len(lines) else ""
+
+
+def _connects(living: Sequence[Rank]) -> bool:
+    """Whether nobody is missing: every rank is at work inside a collective, as while NCCL makes a communicator."""
+    waits = [(rank.standing.wait, rank.standing.spins) for rank in living]
+    return all(wait is not None and wait.polls for wait, _ in waits) and any(spins for _, spins in waits)
 
 
 def _all_join(living: Sequence[Rank], before: float) -> bool:

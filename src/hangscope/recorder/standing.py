@@ -89,6 +89,8 @@ class Standing:
     moves: int = 0
     """Grows whenever it is seen to have got somewhere."""
     works: bool = False
+    spins: bool = False
+    """It is at work inside a collective: NCCL polls its sockets there."""
     outside: bool = False
     """It waits in nothing of torch.distributed. Inside autograd nobody can tell: DDP waits there, below Python."""
     _place: tuple[Any, ...] = ()

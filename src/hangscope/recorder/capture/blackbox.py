@@ -22,11 +22,17 @@ MAX_BYTES = 80 << 20
 _TABLES_AT, _TABLES, _COPIED_AT = 128, 5, 208
 
 
-def save(part: Part, folder: Path, pids: Collection[int], rights: Rights | None = None) -> int:
+def save(
+    part: Part,
+    folder: Path,
+    pids: Collection[int],
+    rights: Rights | None = None,
+    earlier: Collection[int] = (),
+) -> int:
     """Copy the black boxes of these processes, all where none is theirs; how many there were.
 
-    A folder may also hold those of an earlier start of the same ranks. It is named by a rank's environment, so it is
-    read with that rank's rights.
+    A folder may also hold those of an earlier start of the same ranks, whose processes are left out. It is named by a
+    rank's environment, so it is read with that rank's rights.
     """
     rights = rights or Rights()
     try:
@@ -34,7 +40,9 @@ def save(part: Part, folder: Path, pids: Collection[int], rights: Rights | None 
     except OSError as error:
         part.gap("black boxes", f"{folder} cannot be listed: {error.strerror}")
         return 0
-    ours = [path for path in files if path.name.removesuffix(SUFFIX).rpartition(".")[2] in {str(pid) for pid in pids}]
+    of = {path: path.name.removesuffix(SUFFIX).rpartition(".")[2] for path in files}
+    files = [path for path in files if of[path] not in {str(pid) for pid in earlier}]
+    ours = [path for path in files if of[path] in {str(pid) for pid in pids}]
     saved = 0
     for path in ours or files:
         try:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import glob
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
 from hangscope.recorder.part import Part
@@ -69,16 +69,26 @@ def dump_files(environ: Mapping[str, str], ranks: list[int]) -> list[Path]:
 
 
 def save_elsewhere(
-    part: Part, environ: Mapping[str, str], ranks: list[int], node: str, rights: Rights | None = None
+    part: Part,
+    environ: Mapping[str, str],
+    ranks: list[int],
+    node: str,
+    rights: Rights | None = None,
+    since: tuple[float, Collection[int]] = (0.0, ()),
 ) -> None:
-    """Copy PyTorch's own dumps and NCCL's log from where the user's settings put them, with the ranks' rights."""
-    rights = rights or Rights()
-    wanted = [(file, "dumps") for file in dump_files(environ, ranks)]
+    """Copy PyTorch's own dumps and NCCL's log from where the user's settings put them, with the ranks' rights.
+
+    `since` is when the attempt began, and the processes of those before it, whose files lie in the same place.
+    """
+    rights, (began_at, earlier) = rights or Rights(), since
+    wanted = [(file, "dumps") for file in dump_files(environ, ranks) if not _older(file, began_at)]
     pattern = environ.get("NCCL_DEBUG_FILE", "")
     try:
         if "%p" in pattern:
-            name = glob.escape(pattern).replace("%h", node).replace("%p", "*")
-            wanted += [(file, "logs") for file in rights.find(name)]
+            name = glob.escape(pattern).replace("%h", node)
+            before = {name.replace("%p", str(pid)) for pid in earlier}
+            found = rights.find(name.replace("%p", "*"))
+            wanted += [(file, "logs") for file in found if glob.escape(str(file)) not in before]
     except OSError as error:
         part.gap(pattern, f"cannot be listed: {error.strerror}")
     own = os.path.realpath(part.directory) + os.sep
@@ -89,3 +99,10 @@ def save_elsewhere(
             part.write(f"{folder}/{file.name}", rights.read(file, MAX_BYTES, tail=folder == "logs"))
         except OSError as error:
             part.gap(str(file), f"cannot be read: {error.strerror}")
+
+
+def _older(file: Path, than: float) -> bool:
+    try:
+        return file.stat().st_mtime < than
+    except OSError:
+        return False
