@@ -81,7 +81,6 @@ def _common_start(alignment: Alignment, a: int, b: int, *, before: int) -> tuple
     found: list[tuple[int, int]] = []
     theirs = {lane.group.index for lane in alignment.lanes_of.get(b, ())}
     for lane in (lane for lane in alignment.lanes_of.get(a, ()) if lane.group.index in theirs):
-        of_a, of_b = alignment.completed_by_both(a, b, lane.group.index)
-        if len(earlier := np.flatnonzero(of_a < before)):
-            found.append((int(of_a[earlier[-1]]), int(of_b[earlier[-1]])))
+        if (last := alignment.last_by_both(a, b, lane.group.index, before)) is not None:
+            found.append(last)
     return max(found, key=lambda pair: pair[0], default=None)

@@ -490,20 +490,19 @@ class _Recorded:
 def _unfinished_units(alignment: Alignment, unfinished: Bools) -> Iterator[Unit]:
     """Unfinished operations in recorded order, the entries of one batch (or one coalesced call) together."""
     ops, rows = alignment.job.ops, np.flatnonzero(unfinished)
-    names = ("rank", "kind", "batch", "group", "seq", "name", "state")
+    names, recorded = ("rank", "kind", "batch", "group", "seq", "name", "state"), rows.tolist()
     rank, kind, batch, group, seq, name, state = (ops.column(c)[rows].tolist() for c in names)
     peers, closes, states = alignment.point_to_point[rows].tolist(), int(Kind.BATCH), tuple(State)
     calls: dict[tuple[int, ...], list[int]] = {}
-    for i in range(len(rows)):
-        alone = batch[i] == UNKNOWN and peers[i]
-        of_call = (-1, i) if alone else (0, group[i], batch[i]) if batch[i] != UNKNOWN else (1, group[i], seq[i])
+    for i, in_batch in enumerate(batch):
+        of_call = (0, group[i], in_batch) if in_batch != UNKNOWN else (-1, i) if peers[i] else (1, group[i], seq[i])
         calls.setdefault((rank[i], *of_call), []).append(i)
     for members in calls.values():
         last = members[-1]
         inner = [i for i in members if kind[i] != closes] or members
         named = inner[0] if kind[last] == closes and len(inner) == 1 else last
         number, title = seq[last] if seq[last] >= 0 else None, ops.tables.name(name[named])
-        own = tuple(rows[members].tolist())
+        own = tuple([recorded[i] for i in members])
         yield Unit(rank[last], group[last], number, title, states[state[last]], own, peers[last])
 
 

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from hangscope.errors import DamagedError
-from hangscope.model import COLUMNS, UNKNOWN, State
+from hangscope.model import COLUMNS, UNKNOWN
 from hangscope.reader import history, jsons, native, pickles, settle, slabs
 from hangscope.reader.assemble import Assembled, assemble
 from hangscope.reader.entries import Entries, Taken
@@ -249,4 +249,4 @@ def _narrow(columns: Columns) -> Columns:
 def _timing(columns: Columns, backend: str) -> bool:
     if backend in settle.NEVER_STARTED:
         return False
-    return bool((columns["state"] == State.STARTED).any() or (columns["started_ns"] != UNKNOWN).any())
+    return bool((columns["started_ns"] != UNKNOWN).any() or (columns["state"] == settle.STARTED).any())

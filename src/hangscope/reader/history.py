@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from hangscope.model import Ints, State
+from hangscope.model import Ints
 from hangscope.reader.raw import Columns
+from hangscope.reader.settle import COMPLETED
 
 MOST_OF_A_RANK = 100_000
 LEAST_OF_A_RANK = 512
@@ -34,7 +35,7 @@ def kept(columns: Columns, most: int) -> Ints | None:
         return None
     group = columns["group"]
     before = group[:start]
-    done = (columns["state"][:start] == State.COMPLETED) | (columns["retired"][:start] == 1)
+    done = (columns["state"][:start] == COMPLETED) | (columns["retired"][:start] == 1)
     wanted = np.zeros(start, dtype=bool)
     counts = np.bincount(before)
     there = np.bincount(group[start:], minlength=len(counts))

@@ -29,11 +29,12 @@ COUNT_OP_IDS = frozenset(("gloo", "nccl2"))
 
 # As plain numbers: looking up a member of an enum costs more than comparing a short column with it.
 _COLLECTIVE, _SEND, _RECV, _BATCH = int(Kind.COLLECTIVE), int(Kind.SEND), int(Kind.RECV), int(Kind.BATCH)
-_SCHEDULED = int(State.SCHEDULED)
+_SCHEDULED, STARTED, COMPLETED = int(State.SCHEDULED), int(State.STARTED), int(State.COMPLETED)
 _P2P = (_SEND, _RECV)
 _MOST = 1 << 62
 _FEW_NAMES = 500
 """Real dumps have some dozens; what is remembered between dumps has to be bounded."""
+_FEW_ENTRIES = 4000
 
 
 def kinds(columns: Columns, names: Sequence[Name]) -> None:
@@ -64,14 +65,29 @@ def batches(columns: Columns, *, old_sequence: bool) -> None:
     An inner entry is recorded as scheduled for ever, even when its batch is done. A batch without its closing entry is
     one that the rank is still filling. Adds `batch` and `launches`.
     """
-    kind, state = columns["kind"], columns["state"]
+    # The ranks of one role have the same calls: thousands of dumps have some dozens of such columns between them.
+    batched = _batched if len(columns["seq"]) <= _FEW_ENTRIES else _batched.__wrapped__
+    given = (np.ascontiguousarray(columns[name], dtype=dtype).tobytes() for name, dtype in _BATCHED_BY.items())
+    found = batched(old_sequence, *given)
+    columns.update({name: column.copy() for name, column in found.items()})
+
+
+_BATCHED_BY = {"group": "i4", "seq": "i8", "p2p_seq": "i8", "kind": "i1", "state": "i1"}
+
+
+@lru_cache(maxsize=64)
+def _batched(old_sequence: bool, *given: bytes) -> Columns:
+    """`batch`, `launches` and the new `state`, from the bytes of the columns that decide them."""
+    columns: Columns = {
+        name: np.frombuffer(data, dtype=dtype) for (name, dtype), data in zip(_BATCHED_BY.items(), given, strict=True)
+    }
+    kind, state = columns["kind"], columns["state"].copy()
     run = _old_runs(columns) if old_sequence else _runs(columns)
     launches = (kind == _COLLECTIVE) | (kind == _BATCH)
     count = int(run.max(initial=UNKNOWN)) + 1
-    columns["batch"] = run
-    columns["launches"] = launches
+    found = {"batch": run, "launches": launches, "state": state}
     if not count:
-        return
+        return found
     rows = np.flatnonzero(run != UNKNOWN)
     closes = kind[rows] == _BATCH
     closing = np.full(count, UNKNOWN, dtype="i8")
@@ -87,6 +103,7 @@ def batches(columns: Columns, *, old_sequence: bool) -> None:
     first = np.zeros(len(kind), dtype=bool)
     first[inner[np.unique(run[inner], return_index=True)[1]]] = True
     launches[inner[(closer != UNKNOWN) | ~first[inner]]] = False
+    return found
 
 
 def _runs(columns: Columns) -> Ints:
@@ -157,14 +174,15 @@ def _old_runs(columns: Columns) -> Ints:
 
 def retired_is_done(columns: Columns) -> None:
     """For sources that never set a state: retired entries are completed, the others are under way."""
-    columns["state"][columns["retired"] == 1] = State.COMPLETED
+    columns["state"][columns["retired"] == 1] = COMPLETED
 
 
 def no_states(columns: Columns) -> bool:
     """Whether no entry shows any progress in its state or times, although some are retired."""
     return bool(
         len(columns["state"])
-        and (columns["state"] == State.SCHEDULED).all()
+        and columns["state"][0] == _SCHEDULED
+        and (columns["state"] == _SCHEDULED).all()
         and (columns["started_ns"] == UNKNOWN).all()
         and (columns["completed_ns"] == UNKNOWN).all()
         and (columns["retired"] == 1).any()

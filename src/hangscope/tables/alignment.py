@@ -13,6 +13,8 @@ from hangscope.tables.index import Index
 from hangscope.tables.lanes import Lane
 from hangscope.tables.transfers import Transfers
 
+_NEAR = 4
+
 
 @dataclass(frozen=True)
 class Alignment:
@@ -73,13 +75,19 @@ class Alignment:
     def transfers(self) -> Transfers:
         return Transfers(self.job.ops)
 
-    def completed_by_both(self, a: int, b: int, group: int) -> tuple[Ints, Ints]:
-        """The collectives of one group that two ranks completed, by number: the rows of each."""
+    def last_by_both(self, a: int, b: int, group: int, before: int) -> tuple[int, int] | None:
+        """The last collective of a group that two ranks completed, `a` with a row before that one: the row of each."""
         of_a, of_b = self._completed_by(a, group), self._completed_by(b, group)
-        seq_a, seq_b = (self.job.ops.column("seq")[rows] for rows in (of_a, of_b))
-        place = np.searchsorted(seq_b, seq_a)
-        there = np.flatnonzero(np.append(seq_b, UNKNOWN)[place] == seq_a)
-        return of_a[there], of_b[place[there]]
+        seq, most = self.job.ops.column("seq"), len(of_b)
+        seq_b = seq[of_b]
+        for row in of_a[: -_NEAR - 1 : -1].tolist():  # mostly it is the last of all, or near it
+            place = int(np.searchsorted(seq_b, seq[row])) if row < before else most
+            if place < most and seq_b[place] == seq[row]:
+                return row, int(of_b[place])
+        of_a = of_a[of_a < before]
+        places = np.searchsorted(seq_b, seq[of_a])
+        there = np.flatnonzero(np.append(seq_b, UNKNOWN)[places] == seq[of_a])
+        return (int(of_a[there[-1]]), int(of_b[places[there[-1]]])) if len(there) else None
 
     def _completed_by(self, rank: int, group: int) -> Ints:
         found = self._completed.get((rank, group))
