@@ -160,9 +160,13 @@ def _port() -> str:
         return str(listener.getsockname()[1])
 
 
+def place_of(row: Row) -> str:
+    return re.sub(r"\W+", "-", row.name)
+
+
 def run(row: Row, folder: Path) -> tuple[bool, str]:
     """Whether the answer was right, and the line of the table."""
-    place = folder / re.sub(r"\W+", "-", row.name)
+    place = folder / place_of(row)
     incident = place.with_name(f"{place.name}.hang-2") if row.second else place
     for left in folder.glob(f"{place.name}*"):  # of an earlier try: `run` would leave it alone and go elsewhere
         shutil.rmtree(left, ignore_errors=True)

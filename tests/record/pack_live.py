@@ -1,0 +1,65 @@
+"""Pack incidents that tests/live_scripts/run.py --nccl --keep FOLDER left, with their truth, for the tests.
+
+    python3 tests/record/pack_live.py FOLDER tests/recorded_live.tar.xz OLD=NEW… NAME…
+
+Names are those of the folders. Verdicts and black boxes (large) are left out; paths of the machine (each with what to
+write instead) and its serial numbers are made neutral.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import sys
+import tarfile
+import tempfile
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+sys.path[:0] = [str(HERE), str(HERE.parent / "live_scripts"), str(HERE.parents[1] / "src")]
+
+from record_neutral import Replacements, leaks, neutral_pickle, neutral_text  # noqa: E402 -- neighbours that are no packages
+from run import _nccl, place_of  # noqa: E402
+
+_SERIALS = re.compile(rb"(?m)^( +(?:GPU UUID|Serial Number|GPU PDI|Board Part Number) +: ).*$")
+_UUID = re.compile(rb"GPU-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+_RELEASE = re.compile(rb'("kernel": )"[^"]*"')
+
+
+def neutral(path: Path, words: Replacements) -> bytes:
+    data = path.read_bytes()
+    if data[:1] == b"\x80":
+        return neutral_pickle(data, words)
+    data = _SERIALS.sub(rb"\1N/A", neutral_text(data, words))
+    return _UUID.sub(b"GPU-00000000-0000-0000-0000-000000000000", _RELEASE.sub(rb'\1"6.8.0"', data))
+
+
+def main() -> int:
+    folder, archive = map(Path, sys.argv[1:3])
+    words = [(old, new) for old, found, new in (word.partition("=") for word in sys.argv[3:]) if found]
+    names = [word for word in sys.argv[3:] if "=" not in word]
+    truths = {place_of(row): row for row in _nccl("nccl")}
+    with tempfile.TemporaryDirectory() as scratch:
+        for name in names:
+            kept = Path(scratch, name)
+            shutil.copytree(folder / name, kept, ignore=shutil.ignore_patterns("verdict.*", "*.ncclbb"))
+            for path in (p for p in kept.rglob("*") if p.is_file()):
+                path.write_bytes(neutral(path, words))
+            row = truths[name.partition(".")[0]]
+            truth = {"kind": row.kind, "culprits": row.ranks, "line": row.line, "outcome": "pause" * row.to_end}
+            (kept / "truth.json").write_text(json.dumps(truth))
+        for leak in leaks(Path(scratch), [old for old, _ in words]):
+            print(f"leak: {leak}")
+        with tarfile.open(archive, "w:xz", preset=9) as stream:
+            for path in sorted(Path(scratch).rglob("*")):
+                info = stream.gettarinfo(path, str(path.relative_to(scratch)))
+                info.uid, info.gid, info.uname, info.gname, info.mtime = 0, 0, "", "", 0
+                with path.open("rb") if path.is_file() else open("/dev/null", "rb") as source:
+                    stream.addfile(info, source if path.is_file() else None)
+    print(f"{archive}: {archive.stat().st_size} bytes")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
