@@ -1,10 +1,13 @@
 """Small training jobs as people write them: DDP, FSDP2, DTensor, Accelerate, Lightning, Ray; healthy or hung.
 
-`frameworks.py KIND [--hang] [--rank R] [--steps N] [--spawn N]`: with --hang, rank R waits in `read_batch` for ever.
+`frameworks.py KIND [--hang|--raises|--killed] [--rank R] [--steps N] [--spawn N]`: with --hang, rank R waits in
+`read_batch` for ever; it raises there with --raises, and ends there by SIGKILL with --killed.
 """
 
 import argparse
 import os
+import signal
+import tempfile
 import time
 
 import torch
@@ -15,8 +18,12 @@ from torch import nn
 
 def read_batch(given, rank, step):
     """A loader: with --hang, one rank's storage does not answer any more."""
-    if given.hang and rank == given.rank and step == given.at:
+    if (given.hang or given.raises or given.killed) and rank == given.rank and step == given.at:
         os.write(1, f"fault at {time.time():.3f}\n".encode())
+        if given.raises:
+            raise ValueError("loss is NaN")
+        if given.killed:
+            os.kill(os.getpid(), signal.SIGKILL)
         time.sleep(1000)
     time.sleep(given.pause)
     return torch.randn(8, 16), torch.randn(8, 16)
@@ -127,17 +134,47 @@ def ray(given):
     ray.get([worker.finish.remote() for worker in workers])
 
 
+def ray_train(given):
+    """Ray Train's own TorchTrainer, with three workers (`pip install "ray[train]"`)."""
+    import ray
+    from ray.train import RunConfig, ScalingConfig
+    from ray.train.torch import TorchConfig, TorchTrainer
+
+    ray.init("local", num_cpus=3, include_dashboard=False)
+    TorchTrainer(
+        train_func,
+        train_loop_config=vars(given),
+        torch_config=TorchConfig(backend="gloo"),
+        scaling_config=ScalingConfig(num_workers=3, resources_per_worker={"CPU": 0.5}),
+        run_config=RunConfig(storage_path=tempfile.mkdtemp()),
+    ).fit()
+
+
+def train_func(config):
+    from ray.train.torch import prepare_model
+
+    given = argparse.Namespace(**config)
+    model = prepare_model(network())
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for step in range(given.steps):
+        x, y = read_batch(given, dist.get_rank(), step)
+        optimizer.zero_grad()
+        nn.functional.mse_loss(model(x), y).backward()
+        optimizer.step()
+
+
 def spawned(index, given):
     os.environ.update(RANK=str(index), WORLD_SIZE=str(given.spawn), MASTER_ADDR="127.0.0.1", MASTER_PORT=given.port)
     KINDS[given.kind](given)
 
 
-KINDS = {each.__name__: each for each in (ddp, fsdp2, dtensor, accelerate, lightning, ray)}
+KINDS = {each.__name__: each for each in (ddp, fsdp2, dtensor, accelerate, lightning, ray, ray_train)}
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser()
     parser.add_argument("kind", choices=KINDS)
-    parser.add_argument("--hang", action="store_true")
+    for fault in ("--hang", "--raises", "--killed"):
+        parser.add_argument(fault, action="store_true")
     parser.add_argument("--rank", type=int, default=2)
     parser.add_argument("--at", type=int, default=15)
     parser.add_argument("--steps", type=int, default=60)

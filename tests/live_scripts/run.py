@@ -28,7 +28,8 @@ from typing import Any
 HERE = Path(__file__).parent
 SOURCE = HERE.parents[1] / "src"
 PYTHON = sys.executable
-STUCK, FRAMEWORKS, DAILY, NCCL = (str(HERE / f"{name}.py") for name in ("stuck", "frameworks", "daily", "nccl"))
+SCRIPTS = ("stuck", "frameworks", "daily", "shapes", "nccl")
+STUCK, FRAMEWORKS, DAILY, SHAPES, NCCL = (str(HERE / f"{name}.py") for name in SCRIPTS)
 TORCHRUN = (PYTHON, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=3")
 THRESHOLD_S = 6.0
 LONGEST_S = 150.0
@@ -36,7 +37,7 @@ LONGEST_S = 150.0
 
 @dataclass(frozen=True)
 class Row:
-    """One job and what is true of it: kind and ranks of its fault, or a healthy run."""
+    """One job and what is true of it: kind (or kinds, by |) and ranks of its fault, or a healthy run."""
 
     name: str
     words: tuple[str, ...]
@@ -63,6 +64,14 @@ DAILY_FAULTS = {
     ),
     "dead": ("worker_killed", "raises_early"),
     "frozen": ("save_by_thread",),
+}
+SHAPE_FAULTS = {
+    "absent": ("compile_long", "preempted", "stale_file", "thread_at_exit", "handler_at_exit"),
+    "mismatch": ("no_sync", "uneven_stream", "lone_redistribute", "wrong_splits", "microbatches", "other_tag"),
+    "absent|mismatch": ("lone_gather", "missing_key", "leaves_early", "group_order"),
+    "deadlock|mismatch": ("two_orders",),
+    "dead": ("early_return", "own_exit", "hook_exit", "oom"),
+    "frozen": ("stopped_for_ever",),
 }
 
 
@@ -98,10 +107,55 @@ def _rows(folder: Path) -> list[Row]:
         Row("collective, python -I", (*TORCHRUN, "--no-python", str(isolated), "collective"), **absent),
         Row("restart, then hang", (*TORCHRUN, "--max-restarts=1", STUCK, "restarted"), "absent", (0,), second=True),
         Row("ddp in threads of Ray actors", (PYTHON, FRAMEWORKS, "ray", "--hang", "--port", _port()), **absent),
+        Row("Ray Train", (PYTHON, FRAMEWORKS, "ray_train", "--hang"), **absent),
+        Row("Ray Train, raises", (PYTHON, FRAMEWORKS, "ray_train", "--raises"), "dead", (2,)),
+        Row("Ray Train, killed", (PYTHON, FRAMEWORKS, "ray_train", "--killed"), "dead", (2,)),
+        Row("Ray Train, healthy", (PYTHON, FRAMEWORKS, "ray_train")),
         Row("jitter, torchrun, healthy", (*TORCHRUN, STUCK, "jitter", "--seconds", "20")),
         Row("no collective for long, healthy", (*TORCHRUN, STUCK, "quiet", "--seconds", "30")),
     ]
-    return [*hung, *healthy, *stuck, *killed, *ways, *_daily()]
+    return [*hung, *healthy, *stuck, *killed, *ways, *_daily(), *_shapes()]
+
+
+def _shapes() -> list[Row]:
+    """Other shapes of jobs, also without a launcher."""
+    torchrun = [
+        Row(f"{name}, torchrun", (*TORCHRUN, SHAPES, name), kind, (2,))
+        for kind, names in SHAPE_FAULTS.items()
+        for name in names
+    ]
+    four = (*TORCHRUN[:-1], "--nproc-per-node=4")
+    launch = (PYTHON, "-m", "accelerate.commands.launch", "--cpu", "--num_processes=3", "--num_machines=1")
+    return [
+        *torchrun,
+        Row("zero_barrier, torchrun", (*TORCHRUN, SHAPES, "zero_barrier"), "mismatch", (0,)),
+        Row("zero_state_dict, torchrun", (*TORCHRUN, SHAPES, "zero_state_dict"), "mismatch", (0,)),
+        Row("first_downloads, torchrun", (*TORCHRUN, SHAPES, "first_downloads"), "absent", (0,)),
+        Row("other_dimension, torchrun", (*four, SHAPES, "other_dimension", "--rank=3"), "deadlock|mismatch", (3,)),
+        Row("all_receive, torchrun", (*TORCHRUN, SHAPES, "all_receive"), "deadlock", (0, 1, 2)),
+        Row("accelerate, accelerate launch", (*launch, FRAMEWORKS, "accelerate", "--hang"), "absent", (2,)),
+        Row("own_exit, shell loop", _loop("own_exit", "0 1 2", 3), "dead", (2,)),
+        Row("oom, shell loop", _loop("oom", "0 1 2", 3), "dead", (2,)),
+        Row("compile_long, shell loop", _loop("compile_long", "0 1 2", 3), "absent", (2,)),
+        Row("one rank too few, shell loop", _loop("start", "0 1 2", 4), "absent", (3,)),
+        Row("rank 0 not started, shell loop", _loop("start", "1 2", 3), "absent", (0,)),
+        Row("a rank started twice, shell loop", _loop("start", "0 1 1", 3), "absent", (2,)),
+        Row("one node of two, torchrun", (*TORCHRUN[:-2], "--nnodes=2", *_meet(), SHAPES, "start"), "absent", (1,)),
+        Row("another address, shell loop", _loop("start", "1 2", 3, "192.0.2.1"), "absent", (0,)),
+        Row("long_first_step, torchrun, healthy", (*TORCHRUN, SHAPES, "long_first_step")),
+        Row("announced, torchrun, healthy", (*TORCHRUN, SHAPES, "announced")),
+        Row("ends_apart, torchrun, healthy", (*TORCHRUN, SHAPES, "ends_apart")),
+    ]
+
+
+def _loop(fault: str, ranks: str, size: int, address: str = "127.0.0.1") -> tuple[str, ...]:
+    """Ranks as a script starts them."""
+    job = f"WORLD_SIZE={size} MASTER_ADDR={address} MASTER_PORT={_port()}"
+    return ("sh", "-c", f"for r in {ranks}; do RANK=$r {job} {PYTHON} {SHAPES} {fault} & done; wait")
+
+
+def _meet() -> tuple[str, ...]:
+    return "--nproc-per-node=2", "--node-rank=0", "--master-addr=127.0.0.1", f"--master-port={_port()}"
 
 
 def _daily() -> list[Row]:
@@ -171,7 +225,8 @@ def run(row: Row, folder: Path) -> tuple[bool, str]:
     for left in folder.glob(f"{place.name}*"):  # of an earlier try: `run` would leave it alone and go elsewhere
         shutil.rmtree(left, ignore_errors=True)
     options = ["--dir", str(place), "--stall-after", str(THRESHOLD_S), "--keep"]
-    environ = {**os.environ, "PYTHONPATH": str(SOURCE), "OMP_NUM_THREADS": "1"}
+    more = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
+    environ = {**os.environ, "PYTHONPATH": os.pathsep.join([str(SOURCE), *more]), "OMP_NUM_THREADS": "1"}
     if row.second:  # over torchrun's shared store a second start seldom joins (docs/run.md)
         environ["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"
     out, err = folder / f"{place.name}.out", folder / f"{place.name}.err"
@@ -209,7 +264,7 @@ def _judge(row: Row, incident: Path, text: str, status: int) -> tuple[bool, str]
     ranks = tuple(culprit["rank"] for culprit in verdict["culprits"])
     fault = re.findall(r"fault at ([\d.]+)", text)
     after = f"{noticed - float(fault[-1]):.1f} s" if fault else "-"
-    right = (verdict["kind"], ranks) == (row.kind, row.ranks)
+    right = verdict["kind"] in row.kind.split("|") and ranks == row.ranks
     if row.to_end:
         right &= verdict["outcome"] == "pause" and status == 0
     first = "\n".join((incident / "verdict.txt").read_text().splitlines()[:2])

@@ -47,7 +47,7 @@ class Basis(_Argument):
     END_SEEN = MEDIUM, "it was seen; no recording shows who waited for it"
     LINK_STUCK = HIGH, "the black boxes of both ends show data that the sender has and the receiver waits for"
     TRANSFERS = MEDIUM, "by the black boxes, all transfers wait for this rank in the end"
-    REPORTED_MISSING = MEDIUM, "PyTorch itself names the ranks that did not come"
+    REPORTED_MISSING = MEDIUM, "PyTorch itself, or every node's agent, names the ranks that did not come"
     IDLE = MEDIUM, "everybody who is kept waiting is inside something; who belongs to which group is not recorded"
     GPU_ERROR = HIGH, "everybody is inside, and the kernel reports an error of one member's GPU"
     CUT_OFF = HIGH, "some members finished, and the ring in NCCL's log names the edge to the first that did not"

@@ -278,6 +278,8 @@ def _join_pids(
             if len(seen) == 1:
                 pids.setdefault(pid, set()).update(seen)
     who.by_pid = {pid: next(iter(ranks)) for pid, ranks in pids.items() if len(ranks) == 1}
+    for text in texts:
+        text.writers.learn_pids(who.rank_of, text.node)
 
 
 def _claim(who: Identity, key: tuple[str, int], rank: int, source: Source | None) -> None:

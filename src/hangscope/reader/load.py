@@ -197,6 +197,7 @@ def _facts(
     kernel.extend(_counted_kills(evidence))
     failures.extend(failure_facts.of_transport(events))
     failures.extend(failure_facts.of_kernel(kernel, who))
+    failures.extend(failure for manifest in evidence.manifests for failure in manifest.failures)
     stacks = [stack for text in texts for stack in facts.thread_stacks(text, who)]
     stacks.extend([*facts.interrupted(errors, stacks)])
     watchdog = facts.distinct(watchdog)

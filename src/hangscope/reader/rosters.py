@@ -7,17 +7,19 @@ files turns them into ranks.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from hangscope.model import UNKNOWN, Gap, Process, Source
+from hangscope.model import UNKNOWN, Failure, Gap, Process, Source
 from hangscope.reader.lines import Line, parse_time
 from hangscope.reader.tracebacks import Traceback, Tracebacks
 from hangscope.reader.values import host_name, number, pci_id, rank_number, text, whole
 
 ROSTER, NODE, LAUNCHER, LOG, NETWORK = range(5)
 """How much a source is trusted, best first: where two disagree, the first wins and the other becomes a gap."""
+
+_MOST_UNSEEN = 100_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +51,8 @@ class Manifest:
     gaps: tuple[Gap, ...]
     recovered_s: float | None = None
     """For how long the job stood still before it went on by itself."""
+    failures: tuple[Failure, ...] = ()
+    """What the agents say of ranks that nobody has seen."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +149,19 @@ def read_manifest(value: Mapping[str, Any], file: str) -> Manifest:
         _versions(value.get("versions")),
         tuple(gaps),
         _recovered(value.get("recovered")),
+        tuple(_never_seen(value.get("never_seen"), source)),
     )
+
+
+def _never_seen(value: object, source: Source) -> Iterator[Failure]:
+    """Ranks of which the agents of all nodes saw no process, while those that run wait in their start."""
+    listed = value.get("ranks") if isinstance(value, Mapping) else None
+    rows = listed[:_MOST_UNSEEN] if isinstance(listed, list) else []
+    ranks = sorted({rank for row in rows if (rank := rank_number(row)) is not None})
+    if ranks and isinstance(value, Mapping):
+        said = text(value.get("text")) or "no process of it was seen"
+        by = host_name(text(value.get("by")))
+        yield Failure("never_seen", said[:1000], source, None, by, ranks=tuple(ranks))
 
 
 def _recovered(value: object) -> float | None:

@@ -29,6 +29,8 @@ _CHAIN = (
     "During handling of the above exception, another exception occurred:",
     "The above exception was the direct cause of the following exception:",
 )
+# Ray Train's driver repeats each worker's exception under its rank.
+_SNIPPET = re.compile(r"^\[Rank (\d{1,6}) Error Snippet\]:\s*$")
 _MESSAGE_ENDS = re.compile(
     r"^(?:frame #\d+|Exception raised from |C\+\+ CapturedTraceback:|Traceback |\[[EWIF][\d ]|[EWIF]\d{4} \d\d:"
     r"|=====|-----)"
@@ -113,6 +115,8 @@ class Tracebacks:
         self._open: dict[tuple[int | None, str], _Reading] = {}
         self._fresh: tuple[tuple[int | None, str], int] | None = None
         """The traceback that began last, and on which line."""
+        self._announced: tuple[str, int, int] | None = None
+        """Whose traceback the driver gives next: prefix, line and rank."""
 
     def feed(self, line: Line) -> bool:
         """Take one line. True where it belongs to a traceback, so that nobody else reads its message."""
@@ -130,11 +134,13 @@ class Tracebacks:
             chained = earlier if reading is not None and reading.chained else None
             if chained is not None and chained in self.found:
                 self.found.remove(chained)
-            new = Traceback(line.tag, line.stream, line.number, line.at_ns, cause=chained)
+            new = Traceback(self._rank(line), line.stream, line.number, line.at_ns, cause=chained)
             new.indent = len(line.text) - len(line.text.lstrip(" |+"))
             self._open[key] = _Reading(new)
             self._fresh = (key, line.number)
             return True
+        if line.text.startswith("[Rank ") and (match := _SNIPPET.match(line.text)):
+            self._announced = (line.stream, line.number, int(match[1]))
         if reading is None:
             return False
         if not line.text.strip():
@@ -146,6 +152,12 @@ class Tracebacks:
             self._end(key)
         reading.foreign += 1
         return False
+
+    def _rank(self, line: Line) -> int | None:
+        """Whose traceback begins here: the line's own rank, or the one that the line before announced."""
+        stream, number, rank = self._announced or ("", 0, None)
+        announced = (stream, number) == (line.stream, line.number - 1)
+        return rank if line.tag is None and announced else line.tag
 
     @property
     def waiting(self) -> bool:

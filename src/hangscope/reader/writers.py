@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from hangscope.reader.lines import Line
 
 MOST_WRITERS = 100_000
@@ -13,12 +15,14 @@ class Writers:
 
     __slots__ = (
         "_bare",
+        "_by_pid",
         "_by_stream",
         "_hosted",
         "_last",
         "_lines",
         "_named",
         "_nodes",
+        "_pid_streams",
         "_previous",
         "_rising",
         "_tasks",
@@ -43,6 +47,10 @@ class Writers:
         self._lines = self._bare = 0
         self.pids: dict[int, set[int]] = {}
         """pid in a prefix (Ray) → tags seen behind it."""
+        self._pid_streams: dict[str, tuple[str, int]] = {}
+        """Prefix with a pid (Ray) → the host in it, and that pid."""
+        self._by_pid: dict[str, int] = {}
+        """Prefix with a pid → the rank that this process is, by other evidence."""
         self.nccl_pids: set[tuple[str, int]] = set()
         """(host, pid) of NCCL's own lines in this file."""
         self.launcher = False
@@ -63,6 +71,9 @@ class Writers:
             if line.task is not None and (line.stream in self._tasks or len(self._tasks) < MOST_WRITERS):
                 self._tasks.setdefault(line.stream, line.task)
                 self._last[line.stream] = line.number
+            if line.pid is not None and (line.stream in self._pid_streams or len(self._pid_streams) < MOST_WRITERS):
+                self._pid_streams.setdefault(line.stream, (line.host, line.pid))
+                self._last[line.stream] = line.number
             if line.host:
                 self._hosted += 1
                 if len(self._nodes) < MOST_WRITERS:
@@ -70,6 +81,13 @@ class Writers:
             if len(self._named) < 2:
                 self._named.add((line.task, line.local_rank, line.pid))
                 self._named.discard((None, None, None))
+
+    def learn_pids(self, rank_of: Callable[[str | None, int | None], int | None], node: str | None) -> None:
+        """Take from whoever knows the processes which ranks wrote behind a pid, on `node` where no other is named."""
+        for stream, (host, pid) in self._pid_streams.items():
+            rank = rank_of(host or node, pid)
+            if rank is not None:
+                self._by_pid[stream] = rank
 
     @property
     def shared(self) -> bool:
@@ -94,6 +112,8 @@ class Writers:
                 return next(iter(seen))
             if not seen and stream in self._tasks and self._tasks_are_ranks():
                 return self._tasks[stream]
+            if not seen and stream in self._by_pid:
+                return self._by_pid[stream]
             if not seen and self._by_stream:
                 return None  # others are known by their prefix, and this is none of them
         if not self.shared:
@@ -125,6 +145,8 @@ class Writers:
             for stream, task in self._tasks.items():
                 if stream not in self._by_stream:
                     found[task] = max(found.get(task, 0), self._last[stream])
+        for stream, rank in self._by_pid.items():
+            found[rank] = max(found.get(rank, 0), self._last[stream])
         return found
 
     def own_rank(self, hint: int | None) -> int | None:

@@ -25,6 +25,7 @@ from hangscope.recorder.evidence import Node
 from hangscope.recorder.incidents import MAY_RECOVER, QUIET, Incidents
 from hangscope.recorder.looks import TwoLooks
 from hangscope.recorder.metrics import Metrics
+from hangscope.recorder.never_seen import nodes_announced
 from hangscope.recorder.numbers import numbers
 from hangscope.recorder.pauses import Pause
 from hangscope.recorder.polling import POLL_S, Polling
@@ -286,15 +287,17 @@ class Agent:
 
     def _bad_end(self) -> str | None:
         """The rank that ended badly first, in words."""
-        ended = [
-            rank
-            for rank in self._polling
-            if rank.ended and rank.exit_status not in (0, None) and rank.worker.pid not in self._ending
-        ]
+        ended = [rank for rank in self._polling if self._ended_badly(rank)]
         first = min(ended, key=lambda rank: rank.ended_at or 0.0, default=None)
         if first is None:
             return None
         return f"rank {first.number} (pid {first.worker.pid}) {how_ended(first.exit_status)}"
+
+    def _ended_badly(self, rank: Rank) -> bool:
+        if not rank.ended or rank.exit_status in (0, None) or rank.worker.pid in self._ending:
+            return False
+        # Ray ends an actor with 1, also after training: that is a failure where it cut something short.
+        return not rank.by_ray or rank.exit_status != 1 or any(each.progress.oldest() for each in self._polling)
 
     def _oldest(self) -> str | None:
         """The oldest unfinished operation of all ranks, in words, if it is older than the threshold."""
@@ -465,6 +468,7 @@ class Agent:
             "sockets": str(self._polling.sockets),
             "world_size": first.worker.world_size if first is not None else None,
             "local_world_size": first.worker.local_world_size if first is not None else None,
+            "nodes": nodes_announced(self._polling),
             "threshold_s": self._polling.threshold(),
             "poll_s": round(self._polling.interval, 3),
             "ended": self._exit,

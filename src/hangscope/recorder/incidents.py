@@ -22,6 +22,7 @@ from hangscope.recorder import actions, neighbours, shared
 from hangscope.recorder.actions import OnHang
 from hangscope.recorder.capture import logs
 from hangscope.recorder.evidence import Capture, Node
+from hangscope.recorder.never_seen import never_seen
 from hangscope.recorder.part import Part
 from hangscope.recorder.ranks import Rank
 from hangscope.recorder.verdict import Verdict, draw
@@ -243,6 +244,9 @@ class Incidents:
         if leader is not None and leader != self._folder:
             return
         sees_all = shared.sees_all(agents)
+        world_size = max((agent.world_size for agent in agents if agent.world_size), default=None)
+        everywhere = {rank for agent in agents for rank in agent.ranks}
+        missing = never_seen(taken.ranks, everywhere, world_size) if sees_all else {}
         given = manifest.Manifest(
             job=self._node.job,
             attempt=self._node.attempt,
@@ -250,7 +254,8 @@ class Incidents:
             detail=taken.detail,
             captured_at=taken.captured_at,
             nodes_expected=tuple(sorted({agent.node for agent in agents if agent.ranks})) if sees_all else None,
-            world_size=max((agent.world_size for agent in agents if agent.world_size), default=None),
+            world_size=world_size,
+            extra={"never_seen": {**missing, "by": self._node.name}} if missing else {},
         )
         try:
             manifest.write(home, manifest.build(home, given))

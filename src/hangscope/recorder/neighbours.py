@@ -70,6 +70,8 @@ class Status:
     attempt: str
     world_size: int | None = None
     local_world_size: int = 0
+    nodes: int | None = None
+    """On how many nodes the job runs, as far as its ranks tell."""
     command_pid: int | None = None
     sockets: str = ""
     ended: bool = False
@@ -113,6 +115,7 @@ def status(root: Path, name: str) -> Status | None:
         attempt=text(value.get("attempt")),
         world_size=_between(value.get("world_size"), 1, 1 << 22),
         local_world_size=_between(value.get("local_world_size"), 0, MOST_RANKS) or 0,
+        nodes=_between(value.get("nodes"), 1, 1 << 22),
         command_pid=_between(value.get("command_pid"), 2, 1 << 30),
         sockets=text(value.get("sockets")),
         ended=value.get("ended") is not None,

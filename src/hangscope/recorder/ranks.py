@@ -39,6 +39,8 @@ class Rank:
     joining_since: float | None = None
     """Since when (monotonic) it has been seen inside init_process_group."""
     standing: Standing = field(default_factory=Standing)
+    meets_at: str = ""
+    """The address at which it looks for the others while it joins, where it said so."""
     wait_counters: dict[str, Any] = field(default_factory=dict)
     still_since: float = field(default_factory=time.monotonic)
     """Since when (monotonic) its counters have not moved."""
@@ -55,6 +57,8 @@ class Rank:
     output: list[Path] = field(default_factory=list)
     shares_store: bool = False
     """Whether torchrun keeps one store for all attempts, as it does from torch 2.5 on."""
+    by_ray: bool = False
+    """Whether it is an actor of Ray, which ends its actors with status 1 also when all went well."""
     rights: Rights = field(default_factory=Rights)
     """What it names is opened with its own rights."""
     sites: Sites = field(default_factory=Sites)
@@ -77,6 +81,7 @@ class Rank:
             error_file=Path(error) if error else None,
             output=logs.output_files(worker.pid),
             shares_store=environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True",
+            by_ray=next(iter(process.command_line(worker.pid)), "").startswith("ray::"),
             rights=rights.of(worker.pid),
         )
 
@@ -88,6 +93,11 @@ class Rank:
     @property
     def ended(self) -> bool:
         return self.ended_at is not None
+
+    @property
+    def starts(self) -> bool:
+        """Whether it has not come past init_process_group."""
+        return self.joining_since is not None or (self.standing.wait is not None and self.standing.wait.joining)
 
     @property
     def may_find_the_dead(self) -> bool:
@@ -139,6 +149,9 @@ class Rank:
     def _stands(self) -> dict[str, Any]:
         """What it waits in, empty where it waits in nothing, null where nobody looked twice."""
         standing = self.standing
+        if not self.ended and self.joining_since is not None and standing.wait is None:
+            # Rank 0 asks its own store again and again until all have come: to the kernel it works.
+            return {"waits_in": "init_process_group", "stood_s": round(time.monotonic() - self.joining_since, 1)}
         if self.ended or standing.since is None or standing.looks < 2:
             return {"waits_in": None, "stood_s": None}
         stood = round(time.monotonic() - standing.since, 1)
@@ -152,6 +165,8 @@ class Rank:
         self.has_symbols = answer.get("symbols") is True
         if isinstance(answer.get("groups"), list):
             self.groups = [group for group in answer["groups"] if isinstance(group, dict)]
+        if isinstance(answer.get("meets_at"), str):
+            self.meets_at = answer["meets_at"][:200]
         status = answer.get("status")
         for source, counters in (status if isinstance(status, dict) else {}).items():
             if isinstance(counters, dict) and counters:

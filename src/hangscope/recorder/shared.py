@@ -151,6 +151,7 @@ class Neighbour:
     expected: int
     """How many ranks run there: those seen, or as many as the launcher announced."""
     world_size: int | None
+    nodes: int | None
     fresh: bool
     ended: bool
 
@@ -171,6 +172,7 @@ def _neighbours(root: Path, own: Path) -> Iterator[Neighbour]:
             ranks=ranks,
             expected=max(len(ranks), state.local_world_size),
             world_size=state.world_size,
+            nodes=state.nodes,
             fresh=changed is not None and newest - changed < FRESH_S,
             ended=state.ended,
         )
@@ -192,9 +194,11 @@ def captured(incident: Path, neighbour: Neighbour) -> bool:
 
 
 def sees_all(agents: list[Neighbour]) -> bool:
-    """Whether the agents in this directory hold every rank of the job."""
+    """Whether the agents in this directory hold every rank of the job, or are on every node that it has."""
     sizes = [agent.world_size for agent in agents if agent.world_size]
-    return not sizes or sum(agent.expected for agent in agents) >= max(sizes)
+    nodes = [agent.nodes for agent in agents if agent.nodes]
+    all_nodes = bool(nodes) and len({agent.node for agent in agents if agent.ranks}) >= max(nodes)
+    return not sizes or all_nodes or sum(agent.expected for agent in agents) >= max(sizes)
 
 
 def leader(agents: list[Neighbour]) -> Path | None:

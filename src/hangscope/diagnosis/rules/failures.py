@@ -22,19 +22,19 @@ _MEANS = {
     "dead": ("gpu_oom", "host_oom", "signal", "exit", "exception", "node_lost", "node_resource"),
     "network": ("nccl_system_error", "ib_error", "socket_error"),
     "mismatch": ("mismatch",),
-    "absent": ("missing_ranks",),
+    "absent": ("missing_ranks", "never_seen"),
 }
 _KIND_OF = {failure: kind for kind, failures in _MEANS.items() for failure in failures}
 # Lines that tell of a wait without an end; "other" only where it is an effect.
-_WAITED = ("heartbeat_stuck", "missing_ranks", "wait_timeout", "other")
+_WAITED = ("heartbeat_stuck", *_MEANS["absent"], "wait_timeout", "other")
 _SHOWN = 4
 # Failures this close to the first one may be its first sign elsewhere, or the other way round.
 _TOGETHER_NS = 2_000_000_000
 
 
 def reported_missing(case: Case) -> Iterator[Accusation]:
-    """Ranks that PyTorch itself names as those that did not come: a monitored barrier, the desync report."""
-    found = [f for f in case.job.facts.failures if f.kind == "missing_ranks" and f.ranks]
+    """Ranks that PyTorch (a monitored barrier, the desync report) or all agents name as those that did not come."""
+    found = [f for f in case.job.facts.failures if f.kind in _MEANS["absent"] and f.ranks]
     if found:
         yield _naming(case, Basis.REPORTED_MISSING, found, {f.ranks for f in found})
 
@@ -59,8 +59,7 @@ def _naming(case: Case, basis: Basis, found: list[Failure], sets: Collection[tup
 
 
 def _accusation(case: Case, accusation: Accusation, lines: list[Failure]) -> Accusation:
-    findings = [quoted(f) for f in lines[:_SHOWN]]
-    return replace(accusation, findings=findings, detail=lines[0], explains=case.waits.all)
+    return replace(accusation, findings=[quoted(f) for f in lines[:_SHOWN]], detail=lines[0], explains=case.waits.all)
 
 
 def failure_line(case: Case) -> Iterator[Accusation]:

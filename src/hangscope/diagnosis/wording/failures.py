@@ -35,6 +35,7 @@ _WHAT = {
     "heartbeat_stuck": "reports a watchdog that got stuck in a CUDA or NCCL call, or without the GIL",
     "mismatch": "called something else than the others",
     "missing_ranks": "did not come",
+    "never_seen": "was never seen, and the others wait for it",
     "launcher_kill": "got stopped by the launcher",
     "node_lost": "ended with its node",
     "other": "reports a failure",
@@ -53,11 +54,12 @@ def failure(case: Case, a: Accusation) -> Words:
     if a.kind == "unknown" and found.effect:
         inside += ": an effect, the cause is not in this evidence"
     peer = f"rank {found.peer_rank}" if found.peer_rank not in (None, *found.ranks) else found.peer_node
-    around = f" (at or around rank {found.ranks[0]})" if len(found.ranks) == 1 and found.rank is None else ""
+    around = (
+        f" (at or around rank {found.ranks[0]})" if (found.rank, a.ranks, len(found.ranks)) == (None, (), 1) else ""
+    )
     text = f"{what}{inside}{around}" + (f" (peer {peer})" if peer is not None else "")
-    step = BY_FAILURE.get(found.kind)
-    steps = link_steps(case, a.link) or ([f"{named}: {step}"] if step else [])
-    if not case.job.dumps:
+    steps = link_steps(case, a.link) or [f"{named}: {step}" for step in (BY_FAILURE.get(found.kind),) if step]
+    if not case.job.dumps and not case.job.under_run:
         steps = [SWITCH_ON, *steps] if a.kind == "unknown" else [*steps, SWITCH_ON]
     return Words(
         f"{ranks_text(a.ranks) if a.ranks else named} {text}",
@@ -84,8 +86,7 @@ def _whose(case: Case, found: Failure) -> str:
     node = f" on {found.node}" if found.node is not None else ""
     pid = f", pid {found.pid}" if found.pid is not None else ""
     if found.rank is not None:
-        known = case.names.ranks([found.rank])
-        return (known if found.rank in case.job.nodes else f"{known}{node}") + pid
+        return case.names.ranks([found.rank]) + ("" if found.rank in case.job.nodes else node) + pid
     if found.local_rank is not None:
         return f"local rank {found.local_rank}{node or ' of a node that the line does not name'}{pid}"
     if found.pid is not None:

@@ -270,6 +270,9 @@ def _progress(request, response):
         for name in ("rank", "world_size"):
             if isinstance(told.get(name), int) and told[name] >= 0:
                 answer[name] = told[name]
+            elif joining is not None:
+                answer[name] = _number(name.upper())  # what env:// is going to read
+        answer["meets_at"] = _meets_at(told.get("init_method")) if joining is not None else None
     status = {}
     module = sys.modules.get("torch._C._distributed_c10d")
     dump = getattr(module, "_dump_fr_trace_json", None)
@@ -282,6 +285,13 @@ def _progress(request, response):
     answer["status"] = status
     response.set_content(json.dumps(answer), "application/json")
     response.set_status(200)
+
+
+def _meets_at(method):
+    """The host at which init_process_group looks for the others."""
+    if isinstance(method, str) and method.startswith("tcp://"):
+        return method[len("tcp://") :].rpartition(":")[0]
+    return os.environ.get("MASTER_ADDR") if method in (None, "env://") else None
 
 
 def _has_symbols():

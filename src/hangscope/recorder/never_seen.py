@@ -1,0 +1,88 @@
+"""Ranks that were announced and never seen: world_size, --ntasks or a loop's count is one too high, or a start failed.
+
+All others wait in init_process_group for ever. Which rank is missing shows as soon as every node of the job is known:
+the address at which the ranks meet is this machine's own, or the launcher says how many nodes there are.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from hangscope.recorder import process
+from hangscope.recorder.ranks import Rank
+from hangscope.recorder.workers import is_python
+
+_NODES = ("SLURM_STEP_NUM_NODES", "SLURM_NNODES", "SLURM_JOB_NUM_NODES", "GROUP_WORLD_SIZE")
+_NAMED = 16
+_HELPERS = ("multiprocessing.resource_tracker", "multiprocessing.forkserver")
+
+
+def nodes_announced(ranks: Iterable[Rank]) -> int | None:
+    """On how many nodes the job runs, as far as its ranks tell; None where nothing says so."""
+    first = next((rank for rank in ranks if not rank.ended), None)
+    if first is None:
+        return None
+    environ = process.environment(first.worker.pid)
+    if is_own_machine(first.meets_at or environ.get("MASTER_ADDR", "")):
+        return 1
+    named = (environ.get(name, "") for name in _NODES)
+    return next((int(text) for text in named if text.isdigit() and int(text) > 0), None)
+
+
+def is_own_machine(address: str) -> bool:
+    """Whether nobody on another machine can come to this address."""
+    try:
+        return address == "localhost" or ipaddress.ip_address(address.strip("[]")).is_loopback
+    except ValueError:
+        return False
+
+
+def never_seen(ranks: Sequence[Rank], everywhere: Iterable[int], world_size: int | None) -> Mapping[str, Any]:
+    """What there is to say of ranks that no node has, while all that are here wait in their start; empty where nothing.
+
+    `ranks` are this node's, `everywhere` the numbers that any node has seen; every node of the job is known.
+    """
+    living = [rank for rank in ranks if not rank.ended]
+    missing = sorted(set(range(world_size or 0)) - set(everywhere) - {rank.number for rank in ranks})
+    if not missing or not living or not all(rank.starts for rank in living):
+        return {}
+    twice = _started_twice(living)
+    if _others(living, twice):
+        return {}  # one of these may be the missing rank, and has only not said so
+    named = ", ".join(map(str, missing[:_NAMED])) + (" …" if len(missing) > _NAMED else "")
+    text = f"no process of rank{'s' if len(missing) > 1 else ''} {named} was seen on any node of the job"
+    text += f", whose world size is {world_size}"
+    for number, pids in twice.items():
+        text += f"; RANK={number} is set in {len(pids) + 1} processes, also in pid {', '.join(map(str, pids))}"
+    return {"ranks": missing, "text": text}
+
+
+def _started_twice(living: Sequence[Rank]) -> dict[int, list[int]]:
+    """Rank → processes beside it that were given the same number."""
+    found: dict[int, list[int]] = {}
+    by_number = {str(rank.number): rank for rank in living}
+    for pid in _beside(living):
+        twin = by_number.get(process.environment(pid).get("RANK", ""))
+        if twin is not None:
+            found.setdefault(twin.number, []).append(pid)
+    return found
+
+
+def _others(living: Sequence[Rank], twice: Mapping[int, Sequence[int]]) -> list[int]:
+    known = {pid for pids in twice.values() for pid in pids}
+    return [pid for pid in _beside(living) if pid not in known]
+
+
+def _beside(living: Sequence[Rank]) -> list[int]:
+    """Python processes that whoever started the ranks started as well."""
+    own = {rank.worker.pid for rank in living}
+    told = [process.stat(pid) for pid in own]
+    parents = {stat.parent for stat in told if stat is not None and stat.parent > 1}
+    found = [pid for parent in sorted(parents) for pid in process.children(parent) if pid not in own]
+    return [pid for pid in found if is_python(pid) and not _helps(process.command_line(pid))]
+
+
+def _helps(words: Sequence[str]) -> bool:
+    return any(name in word for word in words for name in _HELPERS)
