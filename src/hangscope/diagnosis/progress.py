@@ -278,7 +278,7 @@ class Progress:
         """What a rank waits in without a record. Gloo records no point-to-point calls, and its calls block: a rank that
         raised waited in something, and so does one without a dump whose own stack ends inside such a call."""
         raised = [r for r in reports if r.frames and r.kind in ("timeout", "async_error") and r.seq is None]
-        gloo = all(d.backend == "gloo" for d in self.job.dumps.get(rank, ()))
+        gloo = all(d.backend in ("gloo", "") for d in self.job.dumps.get(rank, ()))  # a poll names none
         process = self.job.processes.get(rank)
         # What it printed while it was being stopped is not what it did when it was seen to wait in nothing.
         outside = process is not None and process.waits_in == ""

@@ -142,24 +142,28 @@ _LOST_PEERS = frozenset(("exception", "socket_error", "nccl_remote_error"))
 
 
 def distinct(
-    failures: Sequence[Failure], watchdog: Iterable[WatchdogReport], errors: Iterable[PythonError]
+    failures: Sequence[Failure], watchdog: Iterable[WatchdogReport], errors: Sequence[PythonError]
 ) -> list[Failure]:
     """Each failure once, oldest line first, without the exceptions that a traceback tells better.
 
     SIGABRT is how PyTorch's watchdog ends a process: of a rank that reported a timeout it is that report's effect, as
-    SIGKILL is of a process that its launcher had asked to stop.
+    SIGKILL is of a process that its launcher had asked to stop. So is the status of a rank whose own exceptions all say
+    that it waited for others or lost them.
     """
     reported = {report.rank for report in watchdog if report.kind in {"timeout", "async_error"}}
     reported.update(f.rank for f in failures if f.effect and f.rank is not None and f.kind in _LOST_PEERS)
     stopped = {(f.source.file, f.pid) for f in failures if f.kind == "launcher_kill" and f.pid is not None}
     raised = {(e.source.file, e.type.rsplit(".", 1)[-1]) for error in errors for e in _chain(error)}
+    gave_up = {e.rank for e in errors if e.consequence and e.rank is not None}
+    gave_up -= {e.rank for e in errors if not e.consequence and e.rank is not None}
     kept: dict[tuple[object, ...], Failure] = {}
     for failure in sorted(failures, key=lambda f: (f.source.file, line_of(f.source), f.kind)):
         named = (failure.source.file, (failure.detail or "").rsplit(".", 1)[-1])
         if failure.kind == "exception" and named in raised:
             continue
         aborted = failure.code == -6 and reported and (failure.rank is None or failure.rank in reported)
-        if aborted or (failure.code in {-9, -15} and (failure.source.file, failure.pid) in stopped):
+        followed = failure.kind == "exit" and failure.rank in gave_up
+        if aborted or followed or (failure.code in {-9, -15} and (failure.source.file, failure.pid) in stopped):
             failure = replace(failure, effect=True)
         who: tuple[object, ...] = (failure.rank, failure.node, failure.local_rank, failure.ranks, failure.text)
         if failure.pid is not None and failure.kind in {"signal", "exit"}:

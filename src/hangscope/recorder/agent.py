@@ -23,6 +23,7 @@ from hangscope.recorder.actions import OnHang, end
 from hangscope.recorder.capture import counters, logs
 from hangscope.recorder.evidence import Node
 from hangscope.recorder.incidents import MAY_RECOVER, QUIET, Incidents
+from hangscope.recorder.leaving import Leaving
 from hangscope.recorder.looks import TwoLooks
 from hangscope.recorder.metrics import Metrics
 from hangscope.recorder.never_seen import nodes_announced
@@ -59,6 +60,7 @@ class Agent:
     ) -> None:
         self._move_logs = move_logs
         self._roll = Roll(environ_rank=os.environ.get("RANK", "").isdigit())
+        self._leaving = Leaving()
         self._root = root
         self._folder = folder
         self._patience = Patience(5.0)
@@ -205,8 +207,9 @@ class Agent:
                 if place is not None:
                     self._move_logs(place)
         line = self._roll.line(list(self._polling), self._polling.sense.refused, now)
-        if line is not None:
-            self._say(line)
+        for each in (line, self._leaving.line(list(self._polling), self._polling.threshold())):
+            if each is not None:
+                self._say(each)
         self._judge()
         self._end_the_job()
         if now >= self._next_status:

@@ -17,7 +17,7 @@ from hangscope.recorder import activity
 
 MOST_THREADS = 256
 MOST_FRAMES = 200
-_LIBRARY = re.compile(r"/(?:site-packages|dist-packages|lib/python3[.\d]*)/|^<frozen ")
+_LIBRARY = re.compile(r"/(?:site-packages|dist-packages|lib/python3[.\d]*)/|^<frozen |/_hangscope_companion\.py$")
 _LAUNCHERS = re.compile(r"torch/distributed/(?:run|launch|elastic|launcher)\b")
 _WRAPPERS = frozenset(("wrapper", "_call_impl", "_wrapped_call_impl", "inner", "decorate_context"))
 # What a main thread does while another thread trains: it waits for that one, or for autograd's.
@@ -91,6 +91,8 @@ class Standing:
     works: bool = False
     spins: bool = False
     """It is at work inside a collective: NCCL polls its sockets there."""
+    at: Frame | None = None
+    """The innermost line of the user's code, of the main thread where that has one."""
     outside: bool = False
     """It waits in nothing of torch.distributed. Inside autograd nobody can tell: DDP waits there, below Python."""
     _place: tuple[Any, ...] = ()
@@ -114,6 +116,8 @@ class Standing:
 
     def take(self, threads: Sequence[Thread], wait: Wait | None, quiet_since: float, now: float) -> None:
         """One look. The first of a row counts from when the rank's counters last moved."""
+        ordered = sorted(threads, key=lambda thread: not thread.main)
+        self.at = next((frame for thread in ordered for frame in thread.frames if not frame.library), None)
         place = tuple(thread.frames for thread in threads if thread.main or (wait and thread.number == wait.thread))
         if self.looks and place == self._place and (wait is None) == (self.wait is None):
             self.looks += 1
