@@ -56,6 +56,7 @@ BY_FAILURE = {
     "init_timeout": "see which rank or node did not start, and whether all reach MASTER_ADDR and MASTER_PORT",
     "mismatch": "compare the calls of the named ranks with the others'",
     "missing_ranks": "see what the named ranks do instead",
+    "elsewhere": "give all ranks the same MASTER_ADDR and MASTER_PORT, or init_method",
     "never_seen": (
         "see why it was not started, or ended at once; or lower world_size (WORLD_SIZE, --ntasks) to what is started"
     ),

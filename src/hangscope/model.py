@@ -848,6 +848,7 @@ FAILURE_KINDS = (
     "mismatch",
     "missing_ranks",
     "never_seen",
+    "elsewhere",
     "launcher_kill",
     "node_lost",
     "other",
@@ -855,7 +856,7 @@ FAILURE_KINDS = (
 """Everything that `Failure.kind` may be. "exit" is a non-zero status in a launcher's words, "exception" a death notice
 without a traceback, "node_resource" memory, queues or interfaces that a node did not give, "init_timeout" a job that
 never got together ("clients joined 1/3"), "mismatch" and "missing_ranks" what PyTorch itself reported (fingerprint,
-desync report, monitored barrier), "never_seen" what the agents of all nodes say of a rank that never joined."""
+desync report, monitored barrier), "never_seen" and "elsewhere" what all nodes' agents say of ranks that never came."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -125,7 +125,7 @@ def _shapes() -> list[Row]:
         for name in names
     ]
     four = (*TORCHRUN[:-1], "--nproc-per-node=4")
-    launch = (PYTHON, "-m", "accelerate.commands.launch", "--cpu", "--num_processes=3", "--num_machines=1")
+    launch = (PYTHON, "-m", "accelerate.commands.launch", "--multi_gpu", "--num_processes=3", "--num_machines=1")
     return [
         *torchrun,
         Row("zero_barrier, torchrun", (*TORCHRUN, SHAPES, "zero_barrier"), "mismatch", (0,)),

@@ -19,6 +19,7 @@ from hangscope.reader.values import host_name, number, pci_id, rank_number, text
 ROSTER, NODE, LAUNCHER, LOG, NETWORK = range(5)
 """How much a source is trusted, best first: where two disagree, the first wins and the other becomes a gap."""
 
+_OF_THE_START = ("never_seen", "elsewhere")
 _MOST_UNSEEN = 100_000
 
 
@@ -149,19 +150,19 @@ def read_manifest(value: Mapping[str, Any], file: str) -> Manifest:
         _versions(value.get("versions")),
         tuple(gaps),
         _recovered(value.get("recovered")),
-        tuple(_never_seen(value.get("never_seen"), source)),
+        tuple(failure for kind in _OF_THE_START for failure in _not_there(kind, value.get(kind), source)),
     )
 
 
-def _never_seen(value: object, source: Source) -> Iterator[Failure]:
-    """Ranks of which the agents of all nodes saw no process, while those that run wait in their start."""
+def _not_there(kind: str, value: object, source: Source) -> Iterator[Failure]:
+    """Ranks of which no agent saw a process, or that look for the others elsewhere, while all wait in their start."""
     listed = value.get("ranks") if isinstance(value, Mapping) else None
     rows = listed[:_MOST_UNSEEN] if isinstance(listed, list) else []
     ranks = sorted({rank for row in rows if (rank := rank_number(row)) is not None})
     if ranks and isinstance(value, Mapping):
-        said = text(value.get("text")) or "no process of it was seen"
+        said = text(value.get("text")) or "it did not come to where the others meet"
         by = host_name(text(value.get("by")))
-        yield Failure("never_seen", said[:1000], source, None, by, ranks=tuple(ranks))
+        yield Failure(kind, said[:1000], source, None, by, ranks=tuple(ranks))
 
 
 def _recovered(value: object) -> float | None:

@@ -11,9 +11,10 @@ import shutil
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from hangscope.errors import HangscopeError
 from hangscope.incident import manifest
@@ -22,7 +23,7 @@ from hangscope.recorder import actions, neighbours, shared
 from hangscope.recorder.actions import OnHang
 from hangscope.recorder.capture import logs
 from hangscope.recorder.evidence import Capture, Node
-from hangscope.recorder.never_seen import never_seen
+from hangscope.recorder.never_seen import elsewhere, never_seen
 from hangscope.recorder.part import Part
 from hangscope.recorder.ranks import Rank
 from hangscope.recorder.verdict import Verdict, draw
@@ -255,7 +256,7 @@ class Incidents:
             captured_at=taken.captured_at,
             nodes_expected=tuple(sorted({agent.node for agent in agents if agent.ranks})) if sees_all else None,
             world_size=world_size,
-            extra={"never_seen": {**missing, "by": self._node.name}} if missing else {},
+            extra=_of_the_start(self._node.name, never_seen=missing, elsewhere=elsewhere(agents)),
         )
         try:
             manifest.write(home, manifest.build(home, given))
@@ -364,3 +365,8 @@ class Incidents:
             listed = manifest.read(path)
             if listed is not None:
                 manifest.write(path, manifest.build(path, listed))
+
+
+def _of_the_start(by: str, **found: Mapping[str, Any]) -> dict[str, Any]:
+    """What this node has to say of ranks that did not come together, for the manifest."""
+    return {name: {**said, "by": by} for name, said in found.items() if said}

@@ -50,6 +50,8 @@ class RankRow:
     seq: int | None = None
     rate: float | None = None
     """Operations launched a second, lately."""
+    meets_at: str = ""
+    """Where it looks for the others, while it is in its start."""
     groups: tuple[GroupCounter, ...] = ()
 
 
@@ -193,6 +195,7 @@ def _row(item: object) -> RankRow | None:
         group_name=text(waiting.get("name")),
         seq=_between(waiting.get("seq"), 0, 1 << 62),
         rate=_seconds(item.get("rate")),
+        meets_at=text(item.get("meets_at")),
         groups=tuple(each for each in groups if each is not None),
     )
 

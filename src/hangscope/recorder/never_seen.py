@@ -7,11 +7,13 @@ the address at which the ranks meet is this machine's own, or the launcher says 
 from __future__ import annotations
 
 import ipaddress
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from hangscope.recorder import process
 from hangscope.recorder.ranks import Rank
+from hangscope.recorder.shared import Neighbour
 from hangscope.recorder.workers import is_python
 
 _NODES = ("SLURM_STEP_NUM_NODES", "SLURM_NNODES", "SLURM_JOB_NUM_NODES", "GROUP_WORLD_SIZE")
@@ -25,7 +27,8 @@ def nodes_announced(ranks: Iterable[Rank]) -> int | None:
     if first is None:
         return None
     environ = process.environment(first.worker.pid)
-    if is_own_machine(first.meets_at or environ.get("MASTER_ADDR", "")):
+    file, host = first.meets_at.startswith("file://"), first.meets_at.rpartition(":")[0]
+    if not file and is_own_machine(host or environ.get("MASTER_ADDR", "")):
         return 1
     named = (environ.get(name, "") for name in _NODES)
     return next((int(text) for text in named if text.isdigit() and int(text) > 0), None)
@@ -57,6 +60,36 @@ def never_seen(ranks: Sequence[Rank], everywhere: Iterable[int], world_size: int
     for number, pids in twice.items():
         text += f"; RANK={number} is set in {len(pids) + 1} processes, also in pid {', '.join(map(str, pids))}"
     return {"ranks": missing, "text": text}
+
+
+def elsewhere(agents: Iterable[Neighbour]) -> Mapping[str, Any]:
+    """What there is to say of the few that look for the others at another port, address or file; empty where nothing.
+
+    A name and an address may be one machine: only addresses are compared with each other.
+    """
+    places = {rank: place for agent in agents for rank, place in agent.meets_at}
+    keys = {rank: _key(place) for rank, place in places.items()}
+    usual, count = Counter(keys.values()).most_common(1)[0] if keys else (("", ""), 0)
+    odd = sorted(rank for rank, key in keys.items() if _differs(key, usual))
+    if not odd or 2 * count <= len(keys):
+        return {}
+    other = places[next(rank for rank, key in keys.items() if key == usual)]
+    return {"ranks": odd, "text": f"rank {odd[0]} looks for the others at {places[odd[0]]}, they meet at {other}"}
+
+
+def _key(place: str) -> tuple[str, str]:
+    """Address and port; the path of a file."""
+    if place.startswith("file://"):
+        return "", place
+    host, _, port = place.rpartition(":")
+    try:
+        return str(ipaddress.ip_address("127.0.0.1" if host == "localhost" else host.strip("[]"))), port
+    except ValueError:
+        return "", port
+
+
+def _differs(one: tuple[str, str], other: tuple[str, str]) -> bool:
+    return one[1] != other[1] or (bool(one[0] and other[0]) and one[0] != other[0])
 
 
 def _started_twice(living: Sequence[Rank]) -> dict[int, list[int]]:

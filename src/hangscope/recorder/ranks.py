@@ -40,7 +40,7 @@ class Rank:
     """Since when (monotonic) it has been seen inside init_process_group."""
     standing: Standing = field(default_factory=Standing)
     meets_at: str = ""
-    """The address at which it looks for the others while it joins, where it said so."""
+    """Where it looks for the others while it joins: host and port, or a file; empty where it did not say so."""
     wait_counters: dict[str, Any] = field(default_factory=dict)
     still_since: float = field(default_factory=time.monotonic)
     """Since when (monotonic) its counters have not moved."""

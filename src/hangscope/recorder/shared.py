@@ -152,6 +152,8 @@ class Neighbour:
     """How many ranks run there: those seen, or as many as the launcher announced."""
     world_size: int | None
     nodes: int | None
+    meets_at: tuple[tuple[int, str], ...]
+    """Each rank in its start, and where it looks for the others."""
     fresh: bool
     ended: bool
 
@@ -173,6 +175,7 @@ def _neighbours(root: Path, own: Path) -> Iterator[Neighbour]:
             expected=max(len(ranks), state.local_world_size),
             world_size=state.world_size,
             nodes=state.nodes,
+            meets_at=tuple((row.rank, row.meets_at) for row in state.live if row.meets_at),
             fresh=changed is not None and newest - changed < FRESH_S,
             ended=state.ended,
         )

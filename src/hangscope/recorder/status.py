@@ -61,6 +61,7 @@ def _row(rank: Rank, now_ns: int, rates: Rates) -> dict[str, Any]:
         "last_poll_at": rank.last_poll_at,
         "rate": None if rate is None or rank.ended else round(rate, 2),
         "waiting": waiting,
+        "meets_at": rank.meets_at if rank.starts and not rank.ended else "",
         "groups": [
             {
                 "recorder": source,

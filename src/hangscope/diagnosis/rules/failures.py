@@ -22,7 +22,7 @@ _MEANS = {
     "dead": ("gpu_oom", "host_oom", "signal", "exit", "exception", "node_lost", "node_resource"),
     "network": ("nccl_system_error", "ib_error", "socket_error"),
     "mismatch": ("mismatch",),
-    "absent": ("missing_ranks", "never_seen"),
+    "absent": ("missing_ranks", "never_seen", "elsewhere"),
 }
 _KIND_OF = {failure: kind for kind, failures in _MEANS.items() for failure in failures}
 # Lines that tell of a wait without an end; "other" only where it is an effect.

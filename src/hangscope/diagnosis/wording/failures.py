@@ -36,6 +36,7 @@ _WHAT = {
     "mismatch": "called something else than the others",
     "missing_ranks": "did not come",
     "never_seen": "was never seen, and the others wait for it",
+    "elsewhere": "looks elsewhere for the others, who wait for it",
     "launcher_kill": "got stopped by the launcher",
     "node_lost": "ended with its node",
     "other": "reports a failure",

@@ -288,10 +288,12 @@ def _progress(request, response):
 
 
 def _meets_at(method):
-    """The host at which init_process_group looks for the others."""
-    if isinstance(method, str) and method.startswith("tcp://"):
-        return method[len("tcp://") :].rpartition(":")[0]
-    return os.environ.get("MASTER_ADDR") if method in (None, "env://") else None
+    """Where init_process_group looks for the others: host and port, or a file."""
+    if isinstance(method, str) and method.startswith(("tcp://", "file://")):
+        return method.partition("?")[0].replace("tcp://", "")
+    if method in (None, "env://") and "MASTER_ADDR" in os.environ:
+        return "{}:{}".format(os.environ["MASTER_ADDR"], os.environ.get("MASTER_PORT", ""))
+    return None
 
 
 def _has_symbols():
