@@ -206,7 +206,7 @@ class Agent:
                 place = self._incidents.next_attempt()
                 if place is not None:
                     self._move_logs(place)
-        line = self._roll.line(list(self._polling), self._polling.sense.refused, now)
+        line = self._roll.line(list(self._polling), self._polling.sense.refused, now, self._command)
         for each in (line, self._leaving.line(list(self._polling), self._polling.threshold())):
             if each is not None:
                 self._say(each)

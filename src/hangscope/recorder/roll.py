@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Sequence
+from itertools import pairwise
 
 from hangscope.recorder import process
 from hangscope.recorder.launch import COMPANION
@@ -31,7 +32,7 @@ class Roll:
         """The ranks were started anew."""
         self._said, self._first = False, None
 
-    def line(self, ranks: Sequence[Rank], refused: str, now: float) -> str | None:
+    def line(self, ranks: Sequence[Rank], refused: str, now: float, command: int | None = None) -> str | None:
         """What there is to say now, None while that is not known or was said."""
         self._begun = self._begun if self._begun is not None else now
         asked = [rank for rank in ranks if rank.worker.socket is not None]
@@ -42,6 +43,13 @@ class Roll:
             if now - self._begun < NOBODY_S:
                 return None
             self._said = True
+            nodes = _nodes_told(command) if command is not None else None
+            if nodes is not None:
+                return (
+                    f"no rank has started: torchrun was told of {nodes} nodes, and starts none before all of them have"
+                    " come to its rendezvous. See whether each runs it, with the same --nnodes and master or"
+                    " --rdzv-endpoint"
+                )
             return (
                 "no rank is seen below the command: nothing is watched. Put `hangscope run` where the ranks start,"
                 " inside the container or on the node"
@@ -60,6 +68,24 @@ class Roll:
             return 1
         local = [size for rank in ranks if (size := rank.worker.local_world_size) is not None]
         return max(local) if local else max((rank.worker.world_size or 0 for rank in ranks), default=0) or None
+
+
+def _nodes_told(command: int) -> str | None:
+    """What torchrun below the command was told of nodes, where that is more than one; None where there is no torchrun.
+
+    Its options may be spelt with underscores, and set by PET_NNODES.
+    """
+    for pid in (command, *(child for child, _ in process.descendants(command))):
+        words = [word.replace("_", "-") for word in process.command_line(pid)]
+        if any(word == "torch.distributed.run" or word.endswith("/torchrun") for word in words[:4]):
+            told = process.environment(pid).get("PET_NNODES", "1")
+            for word, following in pairwise([*words, ""]):
+                if word == "--nnodes":
+                    told = following
+                elif word.startswith("--nnodes="):
+                    told = word.partition("=")[2]
+            return told if told.rpartition(":")[2] not in ("", "1") else None
+    return None
 
 
 def _sentence(ranks: Sequence[Rank], asked: Sequence[Rank], expected: int | None, refused: str) -> str:
