@@ -25,6 +25,10 @@ ROOT = (
 )
 """Where everybody is inside an operation: what may be wrong beside the network, why it is not known, what to do."""
 
+_KEY = "code: see which rank sets the key that the others wait for, and what it does instead"
+_PEERS = (
+    "code: compare sends and receives on every rank: their order, peers, tags and number; somebody has to send first"
+)
 _STORE = "see whether all ranks pass the same MASTER_ADDR, MASTER_PORT and world_size, and reach each other"
 BY_CALL = {
     "rendezvous": _STORE,
@@ -32,6 +36,8 @@ BY_CALL = {
         f"{_STORE}; after a restart by torchrun, set TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1: the store it shares between "
         "starts still has the addresses of ranks that are gone"
     ),
+    **dict.fromkeys(("store.get", "store.wait", "wait_for_workers"), _KEY),
+    **dict.fromkeys(("recv", "send", "batch_isend_irecv", "w.wait", "recv_object_list", "send_object_list"), _PEERS),
 }
 """By the call that everybody waits in."""
 

@@ -447,7 +447,7 @@ def start(given):
 def long_first_step(given):
     """Healthy: every rank compiles before its first collective, some for longer."""
     join(given)
-    end = time.time() + PAUSE_S * (1 + 0.3 * dist.get_rank())
+    end = time.time() + PAUSE_S * (1 + 0.1 * dist.get_rank())
     while time.time() < end:
         sum(range(10_000))
     steps(60)
@@ -471,8 +471,9 @@ def ends_apart(given):
     """Healthy: after training, rank 0 alone exports the model, for longer than any threshold."""
     join(given)
     steps(30)
+    rank = dist.get_rank()
     dist.destroy_process_group()
-    if dist.get_rank() == 0:
+    if rank == 0:
         end = time.time() + PAUSE_S
         while time.time() < end:
             sum(range(10_000))

@@ -23,7 +23,7 @@ from hangscope.recorder import actions, neighbours, shared
 from hangscope.recorder.actions import OnHang
 from hangscope.recorder.capture import logs
 from hangscope.recorder.evidence import Capture, Node
-from hangscope.recorder.never_seen import elsewhere, never_seen
+from hangscope.recorder.never_seen import elsewhere, never_seen, still_starting
 from hangscope.recorder.part import Part
 from hangscope.recorder.ranks import Rank
 from hangscope.recorder.verdict import Verdict, draw
@@ -74,6 +74,8 @@ class Incidents:
         self._paused_for = paused_for
         self._done: dict[Path, float] = {}
         self._paused: set[Path] = set()
+        self._parted: set[Path] = set()
+        """Incidents of which it was said that only this node's part is here."""
         self._hang = 1
         self._snapshot = 1
         self._taken: dict[Path, Capture] = {}
@@ -262,9 +264,13 @@ class Incidents:
             manifest.write(home, manifest.build(home, given))
         except OSError as error:
             self._say(f"{home}: {error.strerror or error}; the incident has no manifest")
+        if not sees_all and path in self._parted:
+            return
         if not sees_all:
+            self._parted.add(path)
             self._say(
-                f"this node's part is in {home}; the directory does not hold every node of the job,"
+                f"this node's part is in {home}; the directory does not hold every node of the job"
+                f" ({len(everywhere)} of {world_size} ranks are here{still_starting(agents)}),"
                 " so bring the parts together with `hangscope collect` and diagnose them then"
             )
             self._tell(home, None)

@@ -77,6 +77,12 @@ def elsewhere(agents: Iterable[Neighbour]) -> Mapping[str, Any]:
     return {"ranks": odd, "text": f"rank {odd[0]} looks for the others at {places[odd[0]]}, they meet at {other}"}
 
 
+def still_starting(agents: Iterable[Neighbour]) -> str:
+    """Where the ranks that are in their start look for the others, as the end of a sentence; empty where none is."""
+    places = sorted({place for agent in agents for _, place in agent.meets_at})
+    return f", in init_process_group: they look for the others at {places[0]}" if places else ""
+
+
 def _key(place: str) -> tuple[str, str]:
     """Address and port; the path of a file."""
     if place.startswith("file://"):

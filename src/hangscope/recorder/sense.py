@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hangscope.recorder import activity
+from hangscope.recorder import activity, process
 from hangscope.recorder.beside import Beside
 from hangscope.recorder.ranks import Rank
 from hangscope.recorder.server import Asker
-from hangscope.recorder.standing import Frame, Wait, threads, where
+from hangscope.recorder.standing import BACKWARD, Frame, Wait, threads, where
 
 QUESTION = "hangscope_stacks"
 BEGINS = 0.5
@@ -49,6 +49,7 @@ class Sense:
         self._signatures: dict[int, tuple[Any, ...]] = {}
         self._next: dict[int, float] = {}
         self._closely_until = 0.0
+        self._used: dict[int, tuple[float, float]] = {}
         self._sources: dict[tuple[int, str], list[bytes]] = {}
 
     def close(self) -> None:
@@ -112,13 +113,25 @@ class Sense:
     def take(self, rank: Rank, value: Any, now: float) -> None:
         """Where the threads of a rank stand."""
         found = threads(value)
-        wait = where(found, rank.wait_counters, lambda frame: self._line(rank, frame))
+        counted = rank.worker.socket is not None
+        wait = where(found, rank.wait_counters, lambda frame: self._line(rank, frame), counted=counted)
+        if wait is not None and wait.call == BACKWARD and self._computes(rank.worker.pid, now):
+            rank.standing.moved()  # autograd's own threads work while the main one waits for them
+            return
         if wait is not None and not wait.polls and wait.thread not in (None, rank.worker.pid):
             stirred = activity.sample(rank.worker.pid, wait.thread, now)
             if rank.standing.stir(stirred, wait.thread, may_spin=True):
                 rank.standing.moved()
                 return
         rank.standing.take(found, wait, rank.quiet_since, now)
+
+    def _computes(self, pid: int, now: float) -> bool:
+        """Whether any thread of a process did something since it was last asked."""
+        told = process.stat(pid)
+        used = told.cpu_seconds if told is not None else 0.0
+        at, before = self._used.get(pid, (now, used))
+        self._used[pid] = (now, used)
+        return used - before > activity.BUSY * (now - at)
 
     def stuck(self, ranks: Iterable[Rank], known: Collection[int], threshold: float, now: float) -> list[Stood]:
         """The ranks that have stood too long in such a wait, the longest first."""

@@ -23,6 +23,7 @@ _WRAPPERS = frozenset(("wrapper", "_call_impl", "_wrapped_call_impl", "inner", "
 # What a main thread does while another thread trains: it waits for that one, or for autograd's.
 _BESIDE = re.compile(r"(?:^|/)(?:threading|queue|selectors|asyncio/\w+|concurrent/futures/\w+)\.py$|/ray/")
 _BACKWARD = "_engine_run_backward"
+BACKWARD = "backward"
 # Calls into C that wait for a peer, as they stand in the line that makes them.
 _WAITS = re.compile(r"([\w\]\).]*\.)?\b(wait|wait_tensor|barrier|monitored_barrier|recv|send)\s*\(")
 _COMPILED = re.compile(r"\b_c10d_functional\.(\w+)")
@@ -149,15 +150,24 @@ def _frame(value: object) -> Frame | None:
     return Frame(value["filename"][:1000], line if isinstance(line, int) else 0, str(name)[:200].rpartition(".")[2])
 
 
-def where(found: Sequence[Thread], counters: Mapping[str, Any], source_line: Callable[[Frame], str]) -> Wait | None:
-    """What the rank waits in: its main thread, or where that only waits for others, any of them."""
+def where(
+    found: Sequence[Thread], counters: Mapping[str, Any], source_line: Callable[[Frame], str], *, counted: bool = True
+) -> Wait | None:
+    """What the rank waits in: its main thread, or where that only waits for others, any of them.
+
+    DDP waits for its peers inside autograd, below Python. Where the rank's operations are `counted`, they tell; else a
+    backward in which nothing moves is a wait as well.
+    """
     main = next((thread for thread in found if thread.main), None)
     if main is None or not main.frames:
         return None
     others = [thread for thread in found if thread is not main] if _only_waits(main) else []
     store = {match[1] for name, value in counters.items() if (match := _STORE.match(name)) and _active(value)}
     waits = (_wait_of(thread, store, source_line) for thread in (main, *others))
-    return next((wait for wait in waits if wait is not None), None)
+    wait = next((wait for wait in waits if wait is not None), None)
+    if wait is None and not counted and _in_backward(main):
+        return Wait(BACKWARD, next((frame for frame in main.frames if not frame.library), None), main.number)
+    return wait
 
 
 def _wait_of(thread: Thread, store: set[str], source_line: Callable[[Frame], str]) -> Wait | None:
