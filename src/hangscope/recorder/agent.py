@@ -278,7 +278,8 @@ class Agent:
         if bad is not None and self._incidents.reason(self._incidents.hang) is None:
             return "rank-exit", bad
         stuck = self._oldest() or self._joining() or self._standing()
-        if stuck is not None:
+        now = time.monotonic()
+        if stuck is not None and not any(rank.leaves(now) for rank in self._polling):
             return "stall", stuck
         if self._alarms:
             text, self._alarms = self._alarms[0], []

@@ -27,6 +27,10 @@ _SYSTEM_CALLS = dict(zip(_WORDS[::2], _WORDS[1::2], strict=True))
 """Those in which ranks are found waiting, by number."""
 
 
+_EXITING = 0x4 | 0x200
+"""The kernel's PF_EXITING and PF_DUMPCORE."""
+
+
 @dataclass(frozen=True, slots=True)
 class Stat:
     """The fields of /proc/<pid>/stat that hangscope uses. `started_ticks` with the pid names a process for ever."""
@@ -38,6 +42,8 @@ class Stat:
     started_ticks: int
     cpu_seconds: float
     exit_code: int | None
+    exiting: bool = False
+    """The kernel takes it apart, or writes its core: that lasts seconds where it holds much memory."""
 
     @property
     def alive(self) -> bool:
@@ -61,6 +67,7 @@ def stat(pid: int) -> Stat | None:
         parent=int(fields[1]),
         started_ticks=int(fields[19]),
         cpu_seconds=(int(fields[11]) + int(fields[12])) / TICKS_PER_SECOND,
+        exiting=bool(int(fields[6]) & _EXITING),
         exit_code=_status(int(fields[49])) if fields[0] == "Z" and len(fields) > 49 else None,
     )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,6 +17,9 @@ from hangscope.recorder.rights import Rights
 from hangscope.recorder.sites import Sites
 from hangscope.recorder.standing import Standing
 from hangscope.recorder.workers import Worker
+
+LEAVES_S = 20.0
+"""So long a rank may take to end before that itself counts as a hang."""
 
 
 @dataclass(slots=True)
@@ -39,6 +43,8 @@ class Rank:
     joining_since: float | None = None
     """Since when (monotonic) it has been seen inside init_process_group."""
     standing: Standing = field(default_factory=Standing)
+    leaving_since: float | None = None
+    """Since when (monotonic) it has been seen on its way out."""
     meets_at: str = ""
     """Where it looks for the others while it joins: host and port, or a file; empty where it did not say so."""
     wait_counters: dict[str, Any] = field(default_factory=dict)
@@ -98,6 +104,20 @@ class Rank:
     def starts(self) -> bool:
         """Whether it has not come past init_process_group."""
         return self.joining_since is not None or (self.standing.wait is not None and self.standing.wait.joining)
+
+    def leaves(self, now: float) -> bool:
+        """Whether it is ending, and has been for a short time: how it ends will be known soon.
+
+        The companion takes its socket away at exit; without one, the kernel's flags tell.
+        """
+        told = None if self.ended else process.stat(self.worker.pid)
+        if told is None:
+            return False
+        out = self.worker.socket is not None and not os.path.exists(self.worker.socket)
+        if not (out or told.exiting):
+            return False
+        self.leaving_since = self.leaving_since if self.leaving_since is not None else now
+        return now - self.leaving_since < LEAVES_S
 
     @property
     def may_find_the_dead(self) -> bool:
