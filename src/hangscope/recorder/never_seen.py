@@ -7,6 +7,7 @@ the address at which the ranks meet is this machine's own, or the launcher says 
 from __future__ import annotations
 
 import ipaddress
+import os
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -24,7 +25,7 @@ _HELPERS = ("multiprocessing.resource_tracker", "multiprocessing.forkserver")
 def nodes_announced(ranks: Iterable[Rank]) -> int | None:
     """On how many nodes the job runs, as far as its ranks tell; None where nothing says so."""
     first = next((rank for rank in ranks if not rank.ended), None)
-    if first is None:
+    if first is None or one_rank_a_run(os.environ):
         return None
     environ = process.environment(first.worker.pid)
     file, host = first.meets_at.startswith("file://"), first.meets_at.rpartition(":")[0]
@@ -32,6 +33,13 @@ def nodes_announced(ranks: Iterable[Rank]) -> int | None:
         return 1
     named = (environ.get(name, "") for name in _NODES)
     return next((int(text) for text in named if text.isdigit() and int(text) > 0), None)
+
+
+def one_rank_a_run(environ: Mapping[str, str]) -> bool:
+    """Whether `hangscope run` was itself started once a rank: then others of this node are elsewhere."""
+    tasks, nodes = (environ.get(f"SLURM_STEP_NUM_{what}", "") for what in ("TASKS", "NODES"))
+    several = tasks.isdigit() and nodes.isdigit() and int(tasks) > int(nodes)
+    return environ.get("RANK", "").isdigit() or several
 
 
 def is_own_machine(address: str) -> bool:
@@ -52,7 +60,7 @@ def never_seen(ranks: Sequence[Rank], everywhere: Iterable[int], world_size: int
     if not missing or not living or not all(rank.starts for rank in living):
         return {}
     twice = _started_twice(living)
-    if _others(living, twice):
+    if _others(living, twice) or _elsewhere_here(living[0], missing):
         return {}  # one of these may be the missing rank, and has only not said so
     named = ", ".join(map(str, missing[:_NAMED])) + (" …" if len(missing) > _NAMED else "")
     text = f"no process of rank{'s' if len(missing) > 1 else ''} {named} was seen on any node of the job"
@@ -112,6 +120,16 @@ def _started_twice(living: Sequence[Rank]) -> dict[int, list[int]]:
 def _others(living: Sequence[Rank], twice: Mapping[int, Sequence[int]]) -> list[int]:
     known = {pid for pids in twice.values() for pid in pids}
     return [pid for pid in _beside(living) if pid not in known]
+
+
+def _elsewhere_here(known: Rank, missing: Iterable[int]) -> bool:
+    """Whether a process of this machine that somebody else started is one of these ranks, by its environment."""
+    ports, numbers = process.environment(known.worker.pid).get("MASTER_PORT"), set(map(str, missing))
+    for pid in process.everyone():
+        environ = process.environment(pid)
+        if environ.get("RANK") in numbers and environ.get("MASTER_PORT") == ports:
+            return True
+    return False
 
 
 def _beside(living: Sequence[Rank]) -> list[int]:

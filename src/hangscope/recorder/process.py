@@ -164,10 +164,11 @@ def children(pid: int) -> list[int]:
 
 
 def _children_by_parent(pid: int) -> list[int]:
-    return [each for each in _all_pids() if (told := stat(each)) is not None and told.parent == pid]
+    return [each for each in everyone() if (told := stat(each)) is not None and told.parent == pid]
 
 
-def _all_pids() -> list[int]:
+def everyone() -> list[int]:
+    """The pids of all processes of this machine."""
     return [int(name) for name in os.listdir(PROC) if name.isdigit()]
 
 
