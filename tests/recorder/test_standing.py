@@ -46,6 +46,16 @@ IN_USER_CODE = thread(("/job/train.py", 8, "exchange"), ("/job/train.py", 3, "<m
 IN_FORWARD = thread(("/job/model.py", 8, "forward"), (f"{TORCH}/distributed/fsdp/x.py", 5, "f"), ("/job/t.py", 3, "m"))
 
 
+def test_a_backward_is_a_wait_only_where_nothing_counts_operations() -> None:
+    """DDP waits inside autograd, below Python. Counters tell better, and a forward is none."""
+    graph = f"{TORCH}/autograd/graph.py"
+    given = threads([thread((graph, 9, "_engine_run_backward"), ("/job/train.py", 3, "step"))])
+    assert where(given, {}, lambda _: "") is None
+    found = where(given, {}, lambda _: "", counted=False)
+    assert (found.call, str(found.at)) == ("backward", "train.py:3") if found is not None else False
+    assert where(threads([IN_FORWARD]), {}, lambda _: "", counted=False) is None
+
+
 @pytest.mark.parametrize(
     ("given", "line", "counters", "call"),
     [

@@ -105,6 +105,7 @@ def _job(evidence: Evidence, inputs: tuple[str, ...]) -> Job:
     sampled = {stack.rank for stack in made[0].stacks if stack.rank is not None}
     named = failure_facts.ranks_named(made[0].failures, who.nodes)
     named.update(report.rank for report in made[0].watchdog)
+    named.update(error.rank for error in made[0].errors if error.rank is not None)
     named.update(rank for scope in made[0].logs for rank in scope.ranks)
     ranks = tuple(sorted(who.ranks | sampled | named | evidence.refused | set(assembled.ranks)))
     gaps.extend(missing_dumps(ranks, assembled, merged, made[0], who.nodes, evidence.refused))

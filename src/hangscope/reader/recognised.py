@@ -30,7 +30,7 @@ _WORDS = tuple(
             *failures.WORDS,
             *notices.WORDS,
             *("CCL version", "NCCL INFO", "NCCL WARN", "Traceback (most recent", "(most recent call first)"),
-            "# hangscope stacks",
+            *("# hangscope stacks", "Error Snippet]:"),
         }
     )
 )

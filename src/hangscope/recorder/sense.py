@@ -7,6 +7,7 @@ looked at from outside, once its main thread has been idle for half of the thres
 
 from __future__ import annotations
 
+import os
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -99,7 +100,8 @@ class Sense:
         return False
 
     def _can_ask(self, rank: Rank) -> bool:
-        return rank.worker.socket is not None and QUESTION in rank.worker.handlers
+        socket = rank.worker.socket
+        return socket is not None and QUESTION in rank.worker.handlers and os.path.exists(socket)
 
     def _look(self, rank: Rank, asker: Asker) -> None:
         socket = rank.worker.socket
