@@ -51,6 +51,8 @@ class Row:
     """It needs the machine for itself."""
     line: str = ""
     """The function of the culprit that the first two lines of the verdict have to name."""
+    says: str = ""
+    """There is no verdict to be had, or none is due: what a line on stderr must say."""
 
 
 DAILY_FAULTS = {
@@ -66,7 +68,7 @@ DAILY_FAULTS = {
     "frozen": ("save_by_thread",),
 }
 SHAPE_FAULTS = {
-    "absent": ("compile_long", "preempted", "stale_file", "thread_at_exit", "handler_at_exit"),
+    "absent": ("compile_long", "preempted", "other_file"),
     "mismatch": ("no_sync", "uneven_stream", "lone_redistribute", "wrong_splits", "microbatches", "other_tag"),
     "absent|mismatch": ("lone_gather", "missing_key", "leaves_early", "group_order"),
     "deadlock|mismatch": ("two_orders",),
@@ -140,8 +142,20 @@ def _shapes() -> list[Row]:
         Row("one rank too few, shell loop", _loop("start", "0 1 2", 4), "absent", (3,)),
         Row("rank 0 not started, shell loop", _loop("start", "1 2", 3), "absent", (0,)),
         Row("a rank started twice, shell loop", _loop("start", "0 1 1", 3), "absent", (2,)),
-        Row("one node of two, torchrun", (*TORCHRUN[:-2], "--nnodes=2", *_meet(), SHAPES, "start"), "absent", (1,)),
-        Row("another address, shell loop", _loop("start", "1 2", 3, "192.0.2.1"), "absent", (0,)),
+        Row(
+            "one node of two, torchrun",
+            (*TORCHRUN[:-2], "--nnodes=2", *_meet(), SHAPES, "start"),
+            says="torchrun was told of 2 nodes",
+        ),
+        Row(
+            "another address, shell loop",
+            _loop("start", "1 2", 3, "192.0.2.1"),
+            says="they look for the others at 192.0.2.1",
+        ),
+        *(
+            Row(f"{name}, torchrun", (*TORCHRUN, SHAPES, name), says=r"rank 2 \(pid \d+\) has not ended")
+            for name in ("thread_at_exit", "handler_at_exit")
+        ),
         Row("long_first_step, torchrun, healthy", (*TORCHRUN, SHAPES, "long_first_step")),
         Row("announced, torchrun, healthy", (*TORCHRUN, SHAPES, "announced")),
         Row("ends_apart, torchrun, healthy", (*TORCHRUN, SHAPES, "ends_apart")),
@@ -235,11 +249,13 @@ def run(row: Row, folder: Path) -> tuple[bool, str]:
         process = subprocess.Popen(command, stdout=stdout, stderr=stderr, env=environ, start_new_session=True)
         until = time.monotonic() + LONGEST_S
         while time.monotonic() < until and process.poll() is None and not (incident / "verdict.txt").exists():
+            if row.says and re.search(row.says, err.read_text(errors="replace")):
+                break
             time.sleep(0.2)
         if row.to_end:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(LONGEST_S)
-        if process.poll() is None and row.ranks:
+        if process.poll() is None and (row.ranks or row.says):
             time.sleep(1.0)
             process.send_signal(signal.SIGTERM)
         try:
@@ -253,6 +269,10 @@ def run(row: Row, folder: Path) -> tuple[bool, str]:
 def _judge(row: Row, incident: Path, text: str, status: int) -> tuple[bool, str]:
     watched = re.search(r"hangscope: (watching \d+ of \d+ ranks)", text)
     said = watched[1] if watched else "-"
+    if row.says:
+        found = re.search(row.says, text)
+        right = found is not None and not (incident / "verdict.txt").exists()
+        return right, f"| {row.name} | a line, no verdict | {said} | {found[0] if found else 'nothing'} | - |"
     if not row.ranks:
         right = status == 0 and "saving what every rank" not in text
         return right, f"| {row.name} | healthy | {said} | {'nothing' if right else 'an incident'} | - |"

@@ -349,7 +349,7 @@ def wrong_splits(given):
         parts = [4] * size
         if step == 20 and culprit(given):
             say_fault()
-            parts = [8, 2, 2][:size]
+            parts = [8, 0, 4]
         dist.all_to_all_single(torch.zeros(4 * size), torch.ones(4 * size), [4] * size, parts)
         time.sleep(0.05)
 
@@ -423,8 +423,8 @@ def finish_upload():
 # ---- start-up --------------------------------------------------------------------------------------------------------
 
 
-def stale_file(given):
-    """file:// as the meeting point, and the file is left from the run before: two more have registered there."""
+def other_file(given):
+    """file:// as the meeting point, and one rank was given another file."""
     path = os.path.join(tempfile.gettempdir(), f"rendezvous-{os.environ['MASTER_PORT']}")
     if culprit(given):
         say_fault()
@@ -485,7 +485,7 @@ FAULTS = {
         *(no_sync, early_return, uneven_stream, compile_long, own_exit, hook_exit, oom, stopped_for_ever, preempted),
         *(zero_barrier, zero_state_dict, first_downloads, lone_redistribute, other_dimension, two_orders, group_order),
         *(microbatches, other_tag, all_receive, wrong_splits, lone_gather, missing_key, leaves_early),
-        *(thread_at_exit, handler_at_exit, stale_file, start, long_first_step, announced, ends_apart),
+        *(thread_at_exit, handler_at_exit, other_file, start, long_first_step, announced, ends_apart),
     )
 }
 
