@@ -301,7 +301,7 @@ class Agent:
         if not rank.ended or rank.exit_status in (0, None) or rank.worker.pid in self._ending:
             return False
         # Ray ends an actor with 1, also after training: that is a failure where it cut something short.
-        return not rank.by_ray or rank.exit_status != 1 or any(each.progress.oldest() for each in self._polling)
+        return not rank.ended_by_ray or any(each.progress.oldest() for each in self._polling)
 
     def _oldest(self) -> str | None:
         """The oldest unfinished operation of all ranks, in words, if it is older than the threshold."""

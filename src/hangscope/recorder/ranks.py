@@ -101,6 +101,11 @@ class Rank:
         return self.ended_at is not None
 
     @property
+    def ended_by_ray(self) -> bool:
+        """Whether its status is the one that Ray ends all actors with: it says nothing about this one."""
+        return self.by_ray and self.ended and self.exit_status == 1
+
+    @property
     def starts(self) -> bool:
         """Whether it has not come past init_process_group."""
         return self.joining_since is not None or (self.standing.wait is not None and self.standing.wait.joining)
@@ -156,8 +161,9 @@ class Rank:
             "pid": self.worker.pid,
             "gpu": gpu,
             **(gone if self.ended else processes.describe(self.worker.pid, self.watched.started_ticks)),
-            "exit_status": self.exit_status,
-            "ended_at": self.ended_at,
+            "exit_status": None if self.ended_by_ray else self.exit_status,
+            "ended_at": None if self.ended_by_ray else self.ended_at,
+            "ended_by": "ray" if self.ended_by_ray else None,
             "server_answers": None if self.ended else self.server_answers,
             "python_answers": None if self.ended else self.python_answers,
             "last_poll_at": self.last_poll_at,

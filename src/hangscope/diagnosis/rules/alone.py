@@ -36,7 +36,7 @@ def alone(case: Case) -> Iterator[Accusation]:
     """
     nowhere = [w for w in case.waits.all if (not w.counterparts if w.point_to_point else w.seq is None)]
     unplaced = nowhere or any(members_not_recorded(case.groups[w.group]) for w in case.waits.all)
-    looked = {rank for rank, process in case.job.processes.items() if process.waits_in is not None}
+    looked = {rank for rank, process in case.job.processes.items() if process.waits_in is not None or process.moved}
     looked |= {rank for rank, mine in case.progress.of.items() if any(unit.report for unit in mine.inside)}
     seen = {rank: mine for rank, mine in case.progress.of.items() if mine.own_record or rank in looked}
     if not unplaced or len(seen) < len(case.job.ranks):
