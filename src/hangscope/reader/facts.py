@@ -113,8 +113,23 @@ def _gloo_report(traceback: Traceback, rank: int | None, text: TextFile, times: 
     )
 
 
+def lost_peers(errors: Iterable[PythonError]) -> Iterator[WatchdogReport]:
+    """The same of exceptions whose rank was found out later."""
+    for error in errors:
+        if error.rank is not None and _peer_is_gone(error.message):
+            inner, text = error.frames[::-1], error.message.split("\n", 1)[0]
+            operation = _called_operation(inner)
+            yield WatchdogReport(
+                error.rank, "async_error", error.source, error.at_ns, operation=operation, error=text, frames=inner
+            )
+
+
 def peer_is_gone(traceback: Traceback) -> bool:
-    return "gloo" in traceback.message and read_warning(traceback.message).kind == "connection_closed"
+    return _peer_is_gone(traceback.message)
+
+
+def _peer_is_gone(message: str) -> bool:
+    return "gloo" in message and read_warning(message).kind == "connection_closed"
 
 
 def _called_operation(inner: Sequence[Frame]) -> str | None:

@@ -184,7 +184,11 @@ def _facts(
             )
     errors.extend(facts.error_file(*found, who) for found in evidence.errors)
     watchdog, errors, old = newest_reports(watchdog, errors, start_ns)
+    nameless = {error.source for error in errors if error.rank is None}
     errors = claimed(errors, merged)
+    # Without a word of those that were lost, it stays the failure that it is.
+    recorded = any(dump.role != "poll" for of_rank in assembled.dumps.values() for dump in of_rank)
+    watchdog.extend(facts.lost_peers(error for error in errors if error.source in nameless and recorded))
     failures = newest_failures(failures, old)
     gaps.extend(old)
     comms = nccl_facts.communicators(who, processes)

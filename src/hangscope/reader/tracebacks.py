@@ -40,7 +40,7 @@ _LAUNCHER_FILES = re.compile(
     r"/runpy\.py$|/bin/(?:torchrun|accelerate|deepspeed|ray|srun|composer|lightning)$"
     r"|/(?:torch/distributed/(?:run|launch|launcher/.*|elastic/.*)|accelerate/commands/.*|deepspeed/launcher/.*)\.py$"
 )
-_LAUNCHER_ERRORS = {"ChildFailedError", "SignalException"}
+_LAUNCHER_ERRORS = {"ChildFailedError", "SignalException", "ProcessRaisedException", "WorkerGroupError"}
 _LOCAL_FAULT = re.compile(r"unhandled cuda error|Cuda failure|Duplicate GPU|CUDA error|out of memory", re.IGNORECASE)
 _PEER_FAULT = re.compile(
     r"NCCL (?:error|communicator was aborted)|Watchdog caught|Timed out waiting \d+ ?ms|collective operation timeout"

@@ -48,7 +48,9 @@ def alone(case: Case) -> Iterator[Accusation]:
     # Where nothing says that it hangs at all, in a job that runs some GPU is always on its way.
     running = len(not_started) > 1 and not case.hang.age_known
     ranks, kind = idle or not_started, "absent" if idle else "gpu"
-    few = len(ranks) * (2 if looked.issuperset(seen) else _FEW) <= len(seen) or (len(ranks) == 1 and len(seen) > 2)
+    few = len(ranks) * (2 if looked >= seen.keys() - ranks else _FEW) <= len(seen) or (
+        len(ranks) == 1 and len(seen) > 2
+    )
     if ranks and few and (idle or (not running and all(mine.timing for mine in seen.values()))):
         yield _accusation(case, ranks, kind)
 
