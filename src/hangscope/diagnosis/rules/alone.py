@@ -64,8 +64,7 @@ def _accusation(case: Case, ranks: list[int], kind: str) -> Accusation:
     found = [Finding(f"{ranks_text(ranks)} {text}; the last is {title}", case.source(ranks[0], last), frames)]
     stacks = case.stacks.of_all(ranks if kind == "absent" else ())
     found += [Finding(f"rank {r} stands here", (s.source,), shown(s.frames, 4)) for r, s in stacks.items()]
-    be = "is" if others == 1 else "are"
-    found += [Finding(f"the other {plural(others, 'rank')} {be} inside unfinished operations")]
+    found.append(Finding(f"inside unfinished operations: the other {plural(others, 'rank')}"))
     accused, waits = [Accused(rank, kind, title) for rank in ranks], case.waits.all
     wait = max(waits, key=lambda w: len(w.inside))
     doubts = [Doubt.OTHER_GROUPS_POSSIBLE] if len(ranks) > 1 else ()

@@ -55,8 +55,7 @@ def failure(case: Case, a: Accusation) -> Words:
     if a.kind == "unknown" and found.effect:
         inside += ": an effect, the cause is not in this evidence"
     peer = f"rank {found.peer_rank}" if found.peer_rank not in (None, *found.ranks) else found.peer_node
-    near = found.ranks[:1] if found.rank is None and not a.ranks and len(found.ranks) == 1 else ()
-    around = "".join(f" (at or around rank {rank})" for rank in near)
+    around = f" (around rank {found.ranks[0]})" if len(found.ranks) == 1 and found.rank is None and not a.ranks else ""
     text = f"{what}{inside}{around}" + (f" (peer {peer})" if peer is not None else "")
     steps = link_steps(case, a.link) or [f"{named}: {step}" for step in (BY_FAILURE.get(found.kind),) if step]
     if not case.job.dumps and not case.job.under_run:
