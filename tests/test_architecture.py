@@ -27,7 +27,7 @@ BELOW: dict[str, set[str]] = {
     "codelines": {"model", "words"},
     "callsites": {"model"},
     "threads": {"model", "words"},
-    "processes": {"model", "words"},
+    "processes": {"columns", "model", "words"},
     "incident": {"errors", "__about__"},
     "recorder": {"incident", "errors", "__about__"},
     "demo": {"errors"},

@@ -6,6 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 import hangscope
 
 
@@ -16,11 +18,14 @@ def rank(number: int, **seen: Any) -> dict[str, Any]:
     return {**base, **asked, "moved": None, **seen}
 
 
-def verdict(folder: Path, *ranks: dict[str, Any], reason: str = "stall", log: str = "") -> hangscope.Diagnosis:
+def verdict(
+    folder: Path, *ranks: dict[str, Any], reason: str = "stall", log: str = "", **more: Any
+) -> hangscope.Diagnosis:
+    """`more` are fields of the manifest."""
     node = folder / "nodes" / "n"
     node.mkdir(parents=True, exist_ok=True)
     common = {"job": "1", "attempt": "0", "reason": reason, "captured_at": "2026-11-15T02:30:11.204Z"}
-    manifest = {"schema": "hangscope.incident/1", "world_size": len(ranks), "files": {}, **common}
+    manifest = {"schema": "hangscope.incident/1", "world_size": len(ranks), "files": {}, **common, **more}
     (folder / "incident.json").write_text(json.dumps(manifest))
     listed = {"schema": "hangscope.node/1", "node": "n", "ranks": list(ranks), "gaps": [], **common}
     (node / "node.json").write_text(json.dumps(listed))
@@ -109,9 +114,30 @@ def test_who_still_looks_for_the_store_holds_up_those_who_have_it(tmp_path: Path
     assert "TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1" in found.next_steps[0]
 
 
-def gloo_dump(launched: int) -> dict[str, Any]:
+def test_who_was_never_seen_or_looks_elsewhere_is_named(tmp_path: Path) -> None:
+    """The agents of all nodes say so; the numbers are announced, and the verdict is no more than medium."""
+    starts = {"waits_in": "init_process_group", "stood_s": 30.0}
+    missing = {"ranks": [2], "text": "no process of rank 2 was seen", "by": "n"}
+    found = verdict(tmp_path / "a", rank(0, **starts), rank(1, **starts), world_size=3, never_seen=missing)
+    assert (found.outcome, *accused(found), found.confidence) == ("hang", "absent", [2], "medium")
+    assert found.headline == "rank 2 was never seen, and the others wait for it in init_process_group"
+    assert "world_size" in found.next_steps[0]
+    three = [rank(number, **starts) for number in range(3)]
+    found = verdict(tmp_path / "b", *three, elsewhere={**missing, "text": "rank 2 looks at h:2, they meet at h:1"})
+    assert (*accused(found), found.confidence) == ("absent", [2], "medium")
+    assert found.headline == "rank 2 looks elsewhere for the others, who wait for it in init_process_group"
+
+
+@pytest.mark.parametrize("said", [None, [2], {"ranks": "2"}, {"ranks": [-1, "x", True]}, {"ranks": []}, {"text": "?"}])
+def test_nonsense_about_missing_ranks_names_nobody(tmp_path: Path, said: object) -> None:
+    """A manifest comes from anybody."""
+    starts = {"waits_in": "init_process_group", "stood_s": 30.0}
+    assert verdict(tmp_path, rank(0, **starts), rank(1, **starts), never_seen=said).culprits == ()
+
+
+def gloo_dump(launched: int, size: int = 64) -> dict[str, Any]:
     """A rank that finished three operations, and waits in what it launched after them."""
-    tensors = {"input_sizes": [[64]], "output_sizes": [[64]], "input_dtypes": ["Float"], "output_dtypes": ["Float"]}
+    tensors = {"input_sizes": [[size]], "output_sizes": [[size]], "input_dtypes": ["Float"], "output_dtypes": ["Float"]}
     call = {"pg_id": 0, "process_group": ["0", "default_pg"], "p2p_seq_id": 0, "is_p2p": False, "timeout_ms": 600000}
     entries = [
         {
@@ -165,6 +191,37 @@ def test_an_exception_before_the_ranks_have_names_is_the_one_that_ended_so(tmp_p
     )
     aborted = verdict(tmp_path / "b", ended(0, -15), ended(1, -15), ended(2, -6), reason="rank-exit", log=TOO_LONG)
     assert accused(aborted) == ("mismatch", [2])
+
+
+@pytest.mark.parametrize(("sizes", "odd"), [((64, 65), [2]), ((65, 64), [0]), ((64, 64), [1])])
+def test_who_got_too_much_sides_with_the_smaller_size(tmp_path: Path, sizes: tuple[int, int], odd: list[int]) -> None:
+    """Of two recorded sizes, the rank that Gloo ended passed the smaller; where they agree, it is the odd one."""
+    dumps = tmp_path / "nodes" / "n" / "dumps"
+    dumps.mkdir(parents=True)
+    for number, size in zip((0, 2), sizes, strict=True):
+        (dumps / f"gloo_rank_{number}.json").write_text(json.dumps(gloo_dump(4, size)))
+    found = verdict(tmp_path, ended(0, -15), ended(1, -6), ended(2, -15), reason="rank-exit", log=TOO_LONG)
+    assert accused(found) == ("mismatch", odd)
+
+
+def test_who_closed_its_connections_is_known_by_the_only_one_that_lost_them(tmp_path: Path) -> None:
+    """mp.spawn prints the first exception alone, maybe the victim's: the other rank's record shows it idle."""
+    lost = (
+        "torch.multiprocessing.spawn.ProcessRaisedException: \n\n"
+        "-- Process 0 terminated with the following error:\n"
+        "Traceback (most recent call last):\n"
+        '  File "/job/train.py", line 9, in work\n'
+        '  File "/env/site-packages/torch/distributed/distributed_c10d.py", line 3252, in all_reduce\n'
+        "RuntimeError: [gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:49862.\n"
+    )
+    dumps = tmp_path / "nodes" / "n" / "dumps"
+    dumps.mkdir(parents=True)
+    dump = gloo_dump(3)
+    dump["pg_config"]["0"]["ranks"] = "[0, 1]"
+    (dumps / "gloo_rank_1.json").write_text(json.dumps(dump))
+    found = verdict(tmp_path, ended(0, 1), ended(1, -15), reason="rank-exit", log=lost)
+    assert accused(found)[1] == [1]
+    assert found.confidence != "high"
 
 
 def test_what_spawns_parent_quotes_is_its_childs(tmp_path: Path) -> None:

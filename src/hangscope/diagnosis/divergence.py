@@ -13,6 +13,7 @@ import numpy as np
 from hangscope.columns import Bools, Ints
 from hangscope.diagnosis.align import elements, members_not_recorded
 from hangscope.model import Operation, Operations
+from hangscope.processes import ended_over_a_size
 from hangscope.tables.alignment import Alignment
 from hangscope.tables.lanes import Lane
 
@@ -104,7 +105,7 @@ def _majority(alignment: Alignment, lane: Lane, index: int) -> tuple[int, bool]:
     """The reference signature at one position, and whether the vote was a tie.
 
     A tie is broken by sibling groups (same description, same size) that are at the same position: they run the same
-    line of code.
+    line of code; and by ranks that Gloo ended over the size.
     """
     votes = Counter(lane.signatures_at(index).tolist())
     top = [signature for signature, count in votes.items() if count == max(votes.values())]
@@ -118,6 +119,7 @@ def _majority(alignment: Alignment, lane: Lane, index: int) -> tuple[int, bool]:
         place = other.index_of(int(lane.seqs[index]))
         if place is not None:
             beside.update(s for s in other.signatures_at(place).tolist() if s in top)
+    beside.update(ended_over_a_size(alignment.job, group.members or (), lane.rows_at(index), lane.signatures_at(index)))
     best = beside.most_common(2)
     if best and (len(best) == 1 or best[0][1] > best[1][1]):
         return best[0][0], False
