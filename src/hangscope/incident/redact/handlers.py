@@ -76,7 +76,7 @@ def by_pattern(pattern: known.Pattern) -> Handler:
 
 _WRAPPED = frozenset(pattern.kind for pattern in known.TOKENS)
 _TO_THE_END = re.compile(rb"[A-Za-z0-9+/_=.-]+[\"'\\]?[ \t\r]*\Z")
-_BREAK = re.compile(rb"[ \t]*\r?\n[ \t]*")
+_BREAK = re.compile(rb"[ \t]*\r?\n")
 
 
 def _unwrapped(regex: re.Pattern[bytes], data: bytes, at: int, line_end: int, kind: str, out: list[Edit]) -> None:
@@ -84,16 +84,17 @@ def _unwrapped(regex: re.Pattern[bytes], data: bytes, at: int, line_end: int, ki
     gap = _BREAK.search(data, at, line_end + 40)
     if gap is None or gap.end() - gap.start() > 40:
         return
-    joined = data[at : gap.start()] + data[gap.end() : gap.end() + 400]
+    behind = structure.continued(data, line_end + 1)
+    joined = data[at : gap.start()] + data[behind : behind + 400]
     match = regex.match(joined)
     first = gap.start() - at
     if match is None or not match.start("s") < first < match.end("s"):
         return
     text = redacted(kind)
     out.append(Edit(at + match.start("s"), gap.start(), kind, text))
-    end = gap.end() + match.end("s") - first
-    out.append(Edit(gap.end(), end, kind, text))
-    out += (Edit(*span, kind, text) for span in structure.tail(data, gap.end(), end))
+    end = behind + match.end("s") - first
+    out.append(Edit(behind, end, kind, text))
+    out += (Edit(*span, kind, text) for span in structure.tail(data, behind, end))
 
 
 _judged: dict[bytes, tuple[tuple[int, int, str], ...]] = {}
@@ -131,7 +132,7 @@ _LEAST = 20
 _NOWHERE = (1 << 62, 1 << 62)
 _JUDGED = 50_000
 _LONGEST_WORD = 64 << 10
-_CHECKSUM = re.compile(rb"sha(?:1|224|256|384|512)[-:=]\Z")
+_CHECKSUM = re.compile(rb"(?i:sha)(?:1|224|256|384|512)[-:=]\Z")
 """What follows is the checksum of a file, also where it is written in base64."""
 
 
@@ -158,9 +159,19 @@ def assignment(data: bytes, at: int, out: list[Edit]) -> None:
     _around(data, start, out)
     if data[start - 1 : start] == b" ":
         start -= next(
-            (len(word) for word in names.FIRST_WORDS if data[max(0, start - 8) : start].lower().endswith(word)), 0
+            (
+                len(word)
+                for word in names.FIRST_WORDS
+                if data[max(0, start - names.LONGEST_FIRST_WORD) : start].lower().endswith(word)
+            ),
+            0,
         )
     match = names.ASSIGNMENT.match(data, start, start + names.REACH)
+    if match is not None and match["flag"] and match["bare"] and _METAVAR.fullmatch(match["bare"]):
+        default = _DEFAULT.match(data, match.end(), match.end() + 400)
+        if default is not None and names.secret_name(match["name"].lstrip(b"-")):
+            out.append(Edit(*default.span("s"), "secret", redacted("secret")))
+            return
     kind = names.kind_of(match) if match is not None else None
     if match is None or kind is None or (match["tag"] and not match["close"] and data[start - 1 : start] != b"<"):
         return
@@ -174,16 +185,25 @@ def assignment(data: bytes, at: int, out: list[Edit]) -> None:
         elif kind in ("password", "secret") and _LINE_FRONT.search(data[max(0, start - 80) : start]):
             scalar = names.PLAIN_SCALAR.match(data, begin - 1)
             end = scalar.end() if scalar else end
-    if group == "bare" and not close and kind in ("password", "secret"):
+    if group == "bare" and not close:
         while (more := names.MORE.match(data, end, end + 256)) is not None:
             end = more.end()
     out.append(Edit(begin, end, kind, text))
-    if data[end : end + 1] in (b"\n", b"\r", b"\\"):
+    if group == "quoted" and data[end : end + 1] in (b"\n", b"\r"):
+        out += (Edit(*span, kind, redacted(kind)) for span in structure.unclosed(data, end))
+    elif data[end : end + 1] in (b"\n", b"\r", b"\\"):
         out += (Edit(*span, kind, redacted(kind)) for span in structure.wrapped(data, end))
 
 
+_METAVAR = re.compile(rb"[A-Z]{3,16}")
+_DEFAULT = re.compile(rb"[^\n]*?[\[(]default: (?P<s>[^\])\n]+)[\])]")
+"""In the help of a program: `--password TEXT  … [default: x]`."""
 _LISTED = re.compile(rb"[\"'][ \t]*,[ \t]*\\?\r?(?:\n|\Z)")
 """Behind a flag in a list with one word a line."""
+
+
+_NEXT_ITEM = re.compile(rb"[ \t]*\r?(?:\Z|\n(?:[ \t]*-[ \t]+(?!-)[\"']?(?P<s>[^\s\"'][^\r\n\"']*))?)")
+"""Behind a flag in a list of YAML: the next item."""
 
 
 def _around(data: bytes, start: int, out: list[Edit]) -> None:
@@ -197,7 +217,12 @@ def _around(data: bytes, start: int, out: list[Edit]) -> None:
         data[max(0, start - 24) : start]
     )
     opened = structure.opens(data, end)
-    listed = data[start - 2 : start] == b"--" and _LISTED.match(data, end) is not None
+    flag = data[start - 2 : start] == b"--"
+    listed = flag and _LISTED.match(data, end) is not None
+    if flag and names.secret_name(data[start:end]) and (word := _NEXT_ITEM.match(data, end, end + names.REACH)):
+        out.append(Edit(start, start, OPENS, b""))
+        if word["s"]:
+            out.append(Edit(*word.span("s"), kind, redacted(kind)))
     if not pair and not opened and not listed:
         return
     if not names.secret_name(data[start:end]):

@@ -11,42 +11,49 @@ from __future__ import annotations
 import re
 from functools import lru_cache
 
+from hangscope.incident.redact.prefixes import prefix_end
 from hangscope.incident.redact.random_words import is_random
 
 NEEDLES: tuple[bytes, ...] = (b"pass", b"pw", b"secret", b"key", b"cred", b"token", b"kennwort", b"contrasena")
-NEEDLES += (b"cookies", b"sessionid", b"session_id", b"session-id", b"sessid", b"dockerc", b"license")
+NEEDLES += (
+    b"cookie",
+    b"psk",
+    b"webhook",
+    b"sessionid",
+    b"session_id",
+    b"session-id",
+    b"sessid",
+    b"dockerc",
+    b"license",
+)
 NEEDLES += (b"connection_s", b"connection-s", b"connections", b"connection.s", b"conn_str", b"connstr", b"conn-str")
 NEEDLES += (b"_pat", b"tpat", b"bpat", b"rpat")  # personal access tokens: EXT_PAT, githubPat
 NEEDLES += (b"basic_auth", b"basic-auth", b"basicauth", b"jwt")
 FRONT = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_.-"
 """What may stand in front of the needle and belongs to the name."""
-FIRST_WORDS = (
-    b"api ",
-    b"access ",
-    b"secret ",
-    b"private ",
-    b"auth ",
-    b"account ",
-    b"bearer ",
-    b"refresh ",
-    b"session ",
+FIRST_WORDS = tuple(
+    word + b" "
+    for word in b"""api access secret private auth account bearer refresh session kaggle wandb openai huggingface comet
+    neptune datadog encryption signing license master deploy webhook storage service client""".split()
 )
 """In a sentence a name has two words: `API key: x`."""
+LONGEST_FIRST_WORD = max(map(len, FIRST_WORDS))
 
 _PASSWORD = (
     rb"pass(?:word|wd|phrase|code|wort|wrd)s?|pswd|kennwort|contrasena|(?:db|user|mysql|pg|postgres|redis|smtp|ftp|admin|"
     rb"root|login|auth|mail|proxy|ssh|sudo|jenkins|rabbitmq|store|key|zip|vnc|require|master|ldap|bind|http|svc|mongo)"
-    rb"[_.-]?pass|(?<![A-Za-z])pwd?|(?-i:(?<=[a-z])P(?:wd?|W))|(?<![A-Za-z0-9_.-])pass(?==[^=]|\\{0,3}[\"']|:[ \t])"
+    rb"[_.-]?pass|(?<![A-Za-z])(?:pwd?|psk)|(?-i:(?<=[a-z])P(?:wd?|W))"
+    rb"|(?<![A-Za-z0-9_.-])pass(?==[^=]|\\{0,3}[\"']|:[ \t])"
     rb"|(?-i:(?<=_)PASS)|(?<=[a-z0-9][_-])pass"
 )
 _SECRET = rb"secrets?(?:[_. -]?(?:access)?[_. -]?keys?)?(?:[_.-]?(?:id|value|token))?"
 _KEY = (
     rb"(?:api|access|account|private|encryption|signing|master|auth|subscription|deploy|license|app|application|"
-    rb"ssh|gpg|pgp|hmac|webhook|consumer|kaggle|cipher|client|server|tls|ssl|host|service|session|aes|rsa|ecdsa|ed25519|"
+    rb"ssh|gpg|pgp|hmac|webhook|consumer|kaggle|fernet|cipher|client|server|tls|ssl|host|service|session|aes|rsa|ecdsa|ed25519|"
     rb"jwt|storage|wandb|openai|huggingface|comet|neptune|datadog|dd)[_. -]?keys?(?:[_.-]?id)?(?:[_.-]?(?:value|\d))?"
 )
 _OTHER = (
-    rb"credentials?|creds|connection[_.-]?string|conn[_.-]?str|basic[_.-]?auth|cookies|(?:j|php|asp)?sess(?:ion)?[_-]?id|"
+    rb"credentials?|creds|webhook(?:[_.-]?ur[li])?|connection[_.-]?string|conn[_.-]?str|basic[_.-]?auth|cookies|(?<=[A-Za-z0-9][_.-])cookie|(?-i:(?<=[a-z])Cookies?)|(?:j|php|asp)?sess(?:ion)?[_-]?id|"
     rb"dockerconfigjson|dockercfg|license|(?-i:(?<=_)PAT)|(?<=_)pat(?=[\"' \t]*[:=,<>])|(?-i:(?<=[a-z])Pat)"
 )
 _SUFFIX = rb"(?:[_.-](?:data|pem|json|b64|base64|contents?|raw|text|hash|prod|dev|staging|test|old|new|\d{1,3}))?"
@@ -61,21 +68,26 @@ ASSIGNMENT = re.compile(
     rb"|(?P<other>" + _OTHER + rb")|(?P<token>tokens?|jwts?)|(?P<anykey>keys?))" + _SUFFIX + rb")(?![A-Za-z0-9_.-])"
     rb"(?P<close>\\{0,3}[\"']\]?|\])?"
     rb"(?P<sep>[ \t]{0,40}(?:=>|->|\xe2\x86\x92|:=|={1,3}(?!=)"
-    rb"|:(?![:/\\])(?:[ \t]{1,3}[&!][\w!:./-]{1,60}(?=[ \t]))?|%3[dD])[ \t]{0,3}"
+    rb"|:[ \t]?(?:&?(?:'static )?str|bytes|String|SecretStr|Optional\[\w{1,9}\]|str[ ]\|[ ]None)[ \t]?="
+    rb"|:(?![:/\\])(?:[ \t]{1,3}[&!][\w!:./-]{1,60}(?=[ \t]))?|%3[dD])[ \t]{0,40}"
     rb"|[ \t]+[vV]alue[ \t]?=|(?P<list>[ \t]*,[ \t]*(?:\r?\n[ \t]*)?)|(?P<tag>>)(?=[^<\s])"
     rb"|[ ]\.{3,}[ ]"
     rb"|(?P<prose>[ \t]{0,40}(?:\||\xe2\x94\x82)[ \t]{1,3}"
     rb"|[ ](?:(?:is|was|been|now)[ ]){0,2}(?:set|changed|reset|updated|equal)[ ](?:by[ ]\w{1,16}[ ])?to[ ]"
     rb"|[ ](?:is|was|to)[ ])"
+    rb"|(?P<paren>[ ]\()(?=[^\s()]{8,200}\))"
     rb"|</\w{1,16}>\s{0,80}<\w{1,16}>"
     rb"|(?P<blank>[ \t]+|\0))"
-    rb"(?:[rbuf]{0,2}(?P<open>\\{0,3}[\"'])(?P<quoted>(?:(?!(?P=open))(?:\\.|[^\\\r\n\0])){0,3800})"
+    rb"(?:(?:(?:SecretStr|SecretBytes|Secret|Some|Ok|Just|StrictStr|ApiKey|Token|Password)\(|0x[0-9a-f]{6,16}[ ])?"
+    rb"[rbuf]{0,2}(?P<open>\\{0,3}[\"'])(?P<quoted>(?:(?!(?P=open))(?:\\.|[^\\\r\n\0])){0,3800})"
     rb"(?:(?P=open)|(?=[\r\n\0]|\Z))"
-    rb"|(?P<bare>[^\s\"'\\,;&<>|(){}\[\]\0][^\s\"'\\,;&<>|)}\]\0]{0,3800}))",
+    rb"|(?P<bare>(?=(?:[^\s\"'\\]{0,30}?[!@#$%^&*()+=<>?~;]){4})(?=[^\s\"'\\]*\d)(?=[^\s\"'\\]*[a-z])"
+    rb"(?!\S*[,;&|?][A-Za-z_]{2,32}=)(?![A-Za-z_][\w.]*\()[^\s\"'\\{}\[\]\0]{16,200}(?=[\s\"']|\Z)"
+    rb"|[^\s\"'\\,;&<>|(){}\[\]\0][^\s\"'\\,;&<>|)}\]\0]{0,3800}))",
     re.IGNORECASE,
 )  # fmt: skip
 
-MORE = re.compile(rb"[,;&|(){}\[\]<>]+[^\s,;&|\"'=:<>\0]{1,64}(?=[\s,;&|]|\Z)")
+MORE = re.compile(rb"(?!</)[,;&|(){}\[\]<>]+[^\s,;&|\"'=:<>\0]{1,64}(?=[\s,;&|<>()]|\Z)")
 """What follows a bare password behind a sign that may end it or be a part of it; not where another name follows."""
 
 PLAIN_SCALAR = re.compile(rb"[ \t]+(?P<s>[^\s\"'{\[|>&*#$][^\r\n]*)")
@@ -102,7 +114,7 @@ _WORDS = b"""null none nil true false yes no on off undefined str int bool bytes
     unset empty redacted hidden invalid expired incorrect is was for and or the not has from in to with must should of
     at""".split()
 _PROSE = re.compile(
-    rb"(?:wrong|correct|needed|valid|set|ok|too|be|been|a|an|it|this|that|used|given|known|unknown|here|there|also|only)",
+    rb"(?:your|my|his|their|our|log|use|access|wrong|correct|needed|valid|set|ok|too|be|been|a|an|it|this|that|used|given|known|unknown|here|there|also|only)",
     re.IGNORECASE,
 )
 """How sentences about passwords go on."""
@@ -114,7 +126,10 @@ _HARMLESS = re.compile(
 )
 """Types, placeholders, references to variables, and the words that follow in a sentence."""
 
-CONTINUES = re.compile(rb"\\?\r?\n[ \t]*(?P<s>(?=[^\n]{0,100}\d)[A-Za-z0-9+/_=~.-]{6,100})[\"']?[ \t]*(?=\r?\n|\Z)")
+CONTINUES = re.compile(
+    rb"(?P<s>(?=[^\n]{0,100}\d|(?:[^\n]{0,60}?[a-z][A-Z]){2})[A-Za-z0-9+/_~.-]{6,100}={0,2})"
+    rb"[ \t]*(?=[\r\n\"'\\]|\Z)"
+)
 """A line that can only be the rest of the value above it."""
 
 _KEYISH = re.compile(
@@ -147,7 +162,18 @@ _ORDINARY = re.compile(
 _SETS = re.compile(rb"(?:\bENV|\bsetenv|\bset(?:[ \t]+-{1,2}[A-Za-z]+)+)[ \t]+\Z")
 """Commands that part a variable from its value by a blank: Docker's `ENV`, csh's `setenv`, fish's `set -gx`."""
 _BEGINS_LINE = re.compile(rb"(?:\A|\n|[\]:|>-][ \t])[ \t]*\Z")
-_ENDS_LINE = re.compile(rb"[ \t]*(?:\r?\n|\Z)")
+
+
+def _begins_line(match: re.Match[bytes]) -> bool:
+    """Whether nothing but blanks and a log's prefix stand in front of a name."""
+    data, at = match.string, match.start()
+    if _BEGINS_LINE.search(data, max(0, at - 24), at):
+        return True
+    line = data.rfind(b"\n", 0, at) + 1
+    return not data[prefix_end(data, line) : at].strip(b" \t")
+
+
+_ENDS_LINE = re.compile(rb"[ \t]*(?:[\r\n\"'\\]|\Z)")
 _CODE = re.compile(rb"[A-Za-z_][\w.]*[(\[].*")
 
 
@@ -171,7 +197,7 @@ def kind_of(match: re.Match[bytes]) -> str | None:
             return None  # the first pass: done
         return _password(match["password"].lower(), value, number=number)
     if match["secret"]:
-        return "secret"
+        return None if _REFERENCE.search(name) else "secret"
     if match["other"]:
         least = 4 if b"cred" in name.lower() else 8 if b"sess" in name.lower() else 12
         return "credentials" if len(value) >= least and not number else None
@@ -185,6 +211,10 @@ def kind_of(match: re.Match[bytes]) -> str | None:
     if match["token"].lower() == b"tokens" and not upper:
         return None
     return "token" if len(value) >= (4 if upper or match["flag"] else 8) else None
+
+
+_REFERENCE = re.compile(rb"(?:image_?)?pull_?secrets?\Z", re.IGNORECASE)
+"""Names of Kubernetes' secrets, and not what is in them."""
 
 
 def _may_pass(match: re.Match[bytes], value: bytes, *, quoted: bool) -> bool:
@@ -217,16 +247,25 @@ def _stands(match: re.Match[bytes], value: bytes, *, upper: bool) -> bool:
         keyish = bool(_KEYISH.fullmatch(value) or (match["password"] and _CASES.match(value)))
         if _SETS.search(front) or (match["open"] is not None and upper and match["password"] and len(value) >= 4):
             return True  # `PASSWORD 'x'` is SQL
-        if match["password"] and _BEGINS_LINE.search(front) and _ENDS_LINE.match(match.string, match.end()):
-            return len(value) >= 6 and keyish  # `password x`, alone in its line: .netrc
+        named = match["password"] or match["secret"] or match["key"] or b"_" in match["front"]
+        if match["open"] is not None and named and len(value) >= 8 and b" " not in value:
+            return True  # `using db_password 'x'`
+        if match["password"] and _begins_line(match) and _ENDS_LINE.match(match.string, match.end()):
+            # `password x`, alone in its line: .netrc
+            return len(value) >= 6 and (keyish or (upper and len(match["blank"]) > 1))
         # Columns, and Docker's `ENV NAME value`: no sentence goes on with letters and digits in one word.
         column = len(match["blank"]) > 1 or b"\t" in match["blank"] or upper or match["key"]
         sure = upper or match["password"] or match["secret"] or (match["key"] and len(value) >= 20)
         return bool(column and sure and len(value) >= 6 and keyish)
+    if match["paren"]:
+        return bool(upper and _KEYISH.fullmatch(value))
     if match["prose"]:
         sure = upper or match["password"] or match["secret"] or (len(value) >= 8 and _KEYISH.fullmatch(value))
         return bool(sure and not _PROSE.fullmatch(value))
     if match["list"]:
+        if upper and match["open"] is None and not match["close"]:  # a line of a table with commas
+            alone = _begins_line(match) and _ENDS_LINE.match(match.string, match.end())
+            return bool(alone and len(value) >= 8 and _KEYISH.fullmatch(value))
         named = match["flag"] or upper or match["password"] or _is_value(match, value)
         return bool(match["close"] and match["open"] is not None and named)
     return True
@@ -262,7 +301,7 @@ def _password(word: bytes, value: bytes, *, number: bool) -> str | None:
 @lru_cache(maxsize=20_000)
 def secret_name(name: bytes) -> bool:
     """Whether a name alone, as a key of a dictionary or in a list of pairs, says that its value is secret."""
-    if len(name) > 128:
+    if len(name) > 128 or b":" in name:
         return False
     probe = ASSIGNMENT.fullmatch(name + b'="Xq7-probe-value-8Zt"')
     if probe is None or (probe["anykey"] and not name.isupper()):

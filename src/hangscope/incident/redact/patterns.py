@@ -44,6 +44,7 @@ def _p(
 _START = rb"(?<![A-Za-z0-9])"  # not the tail of a longer word
 _END = rb"(?![A-Za-z0-9_-])"
 _NEW = rb"(?!\[redacted)"
+_MADE_UP = rb"(?=[^\s\"']*\d)(?=[^\s\"']*[A-Za-z])"  # no word, and no number
 
 TOKENS = (
     _p("aws-access-key", "akia asia abia acca", rb"(?P<s>(?:AKIA|ASIA|ABIA|ACCA)[A-Z0-9]{16})(?![A-Za-z0-9])"),
@@ -220,8 +221,8 @@ SURROUNDED = (
     _p("password", "-pass", rb"-pass(?:in|out)?\s+pass:(?P<s>" + _NEW + rb"\S+)"),
     _p(
         "password",
-        "login sshpass mysql maria mongo psql sqlcmd smbclient mosquitto htpasswd ldap",
-        rb"(?:login|sshpass|mysql\w*|maria\w*|mongo\w*|psql|sqlcmd|smbclient|mosquitto\w*|htpasswd|ldap\w+)"
+        "login sshpass mysql maria mongo psql sqlcmd smbclient mosquitto htpasswd ldap ipmi",
+        rb"(?:login|sshpass|mysql\w*|maria\w*|mongo\w*|psql|sqlcmd|smbclient|mosquitto\w*|htpasswd|ldap\w+|ipmi[\w-]+)"
         rb"(?:\s[^\n|;&]{0,200}?)?(?<=\s)-[pPw](?:\s+|=)(?!-|\d{1,5}(?:[\s:\"'\\]|\Z)|[~.]?/)[\"']?(?P<s>"
         + _NEW
         + rb"[^\s\"']+)",
@@ -276,15 +277,21 @@ SURROUNDED = (
         "echo printf",
         rb"(?:echo|printf)\s+(?:-n\s+)?[\"']?(?P<s>"
         + _NEW
-        + rb"[^\s\"'|]+)[\"']?\s*\|\s*(?:sudo\s+-S|kinit|[^\n|]{0,120}--password-stdin|[^\n|]{0,60}passwd)",
+        + rb"[^\s\"'|]+)[\"']?(?:\s*\|\s*|\r?\n(?=[^\n]{0,160}--password-stdin))"
+        rb"(?:sudo\s+-S|kinit|[^\n|]{0,120}--password-stdin|[^\n|]{0,60}passwd)",
     ),
-    _p("password", "kinit sudo login", rb"(?:kinit|sudo|login)[^\n]{0,80}<<<\s*[\"']?(?P<s>" + _NEW + rb"[^\s\"']+)"),
+    _p("password", "kinit sudo login", rb"(?:kinit|sudo|login)[^\n]{0,80}?<<<\s*[\"']?(?P<s>" + _NEW + rb"[^\s\"']+)"),
     _p("secret", "--from-literal", rb"--from-literal[= ][\"']?[\w.-]+=(?P<s>" + _NEW + rb"[^\s\"']+)"),
-    _p("secret", "configure", rb"configure\s+set\s+\S*(?:secret|token|key)\S*\s+(?P<s>" + _NEW + rb"\S+)", case=False),
+    _p(
+        "secret",
+        "configure",
+        rb"configure\s+set\s+\S*(?:secret|token|key|passw|pwd)\S*\s+(?P<s>" + _NEW + rb"\S+)",
+        case=False,
+    ),
     _p(
         "secret",
         "config",
-        rb"config\s+(?:--?\w+\s+)*\S*(?:secret|token|password)\s+(?P<s>" + _NEW + rb"\S{6,})",
+        rb"config\s+(?:--?\w+\s+)*(?:set\s+)?\S*(?:secret|token|password|pwd|key)\s+(?P<s>" + _NEW + rb"\S{6,})",
         case=False,
     ),
     _p(
@@ -294,6 +301,30 @@ SURROUNDED = (
         + _NEW
         + rb"(?!//)[^\s:]{3,200})(?=\s|\Z|[\"'])",
     ),
+    _p("password", "--user", rb"--user[= ][\"']?[\w.@-]+:(?P<s>" + _NEW + _MADE_UP + rb"[^\s\"']{6,})"),
+    _p(
+        "password",
+        "credential login:",
+        rb"(?:credentials?|login):\s+[\w.@-]{1,64}\s?[/|]\s?(?P<s>" + _NEW + _MADE_UP + rb"[^\s\"']{6,})",
+        case=False,
+    ),
+    _p(
+        "api-key",
+        "paste enter",
+        rb"(?:paste|enter)\s[^\n]{0,40}(?:key|token|password|passphrase|secret)\b[^\n]{0,100}?[:>]\s+(?P<s>"
+        + _NEW
+        + _MADE_UP
+        + rb"[^\s\"']{8,})[ \t]*(?=[\r\n\"'\\]|\Z)",
+        case=False,
+    ),
+    _p(
+        "api-key",
+        "username",
+        rb"username(?P<q>\\{0,3}[\"'])\s{0,3}:\s{0,3}(?P=q)[^\"'\n]{1,64}(?P=q)\s{0,3},\s{0,3}(?P=q)key(?P=q)\s{0,3}:\s{0,3}"
+        rb"(?P=q)(?P<s>[0-9a-zA-Z]{20,64})",
+    ),
+    _p("authorization", "response=", rb"response=\\{0,3}\"(?P<s>[0-9a-f]{32,64})"),
+    _p("conda-token", "/t/", rb"(?<=\w)/t/(?P<s>(?:[a-z]{2}-)?[0-9a-f]{8}[0-9A-Za-z-]{12,})(?=/)"),
     _p("password", "sshpass", _START + rb"sshpass\s+-p\s*(?P<s>" + _NEW + rb"\S+)"),
     _p(
         "password",

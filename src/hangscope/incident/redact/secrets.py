@@ -112,12 +112,20 @@ class Secrets:
                 found = [edit for edit in found if edit.start < edit.end or edit.kind == OPENS]
                 inner: list[Edit] = []
                 hit = self._look(view.text, inner) or hit
-                for edit in inner:
-                    start, end = view.back(edit.start, edit.end)
-                    found.append(Edit(start, end, edit.kind, b"" if edit.kind == USER else redacted(edit.kind)))
+                if b"\n" in view.text and any(edit.kind == OPENS for edit in inner):
+                    self._look_below(view.text, inner)
+                found += (_back(view, edit) for edit in inner)
         marks = [edit for edit in found if edit.kind == OPENS]
         found = [edit for edit in found if edit.kind != OPENS] if marks else found
         return _without_overlaps(found) if found else found, hit, bool(marks)
+
+    def _look_below(self, text: bytes, found: list[Edit]) -> None:
+        """Once more, without the prefixes of lines that only the view has: those of a log inside a string."""
+        view = View(text, lines=True)
+        if view.differs:
+            inner: list[Edit] = []
+            self._look(view.text, inner)
+            found += [_back(view, edit) for edit in inner]
 
     def _look(self, data: bytes, found: list[Edit]) -> bool:
         table, search = self._table, self._needles.search
@@ -229,6 +237,11 @@ _COMPONENT_END = re.compile(rb"[^A-Za-z0-9_.+-]")
 def _snapped(view: View, edit: Edit) -> Edit:
     start, end = view.snapped(edit.start, edit.end) if edit.start < edit.end else (edit.start, edit.end)
     return edit._replace(start=start, end=end)
+
+
+def _back(view: View, edit: Edit) -> Edit:
+    """What was found in the view, where it lies in what the view is of."""
+    return Edit(*view.back(edit.start, edit.end), edit.kind, b"" if edit.kind == USER else redacted(edit.kind))
 
 
 _GENERIC = frozenset(("password", "secret", "token", "api-key", "credentials", "random-string"))

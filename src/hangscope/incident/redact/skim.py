@@ -16,6 +16,7 @@ from collections.abc import Iterable
 
 from hangscope.incident.redact import names, structure
 from hangscope.incident.redact.handlers import Edit
+from hangscope.incident.redact.prefixes import prefix_end
 from hangscope.incident.redact.secrets import Secrets
 from hangscope.incident.redact.view import may_differ
 
@@ -178,10 +179,11 @@ def _goes_on(data: bytes, mark: bytes, place: int, line: bytes, edits: list[Edit
         return True
     start, end = place + last.start, place + last.end
     behind = place + len(line) + 1
-    same = data.startswith(line[: last.start], behind) or _ONE_WORD.match(data, behind)
+    same = data.startswith(line[: last.start], behind) or _ONE_WORD.match(data, prefix_end(data, behind))
     if not same and len(line) < structure.WIDE:
         return False
-    return any(True for _ in structure.tail(data, start, end)) or any(True for _ in structure.wrapped(data, end))
+    ways = (structure.tail(data, start, end), structure.wrapped(data, end), structure.unclosed(data, end))
+    return any(True for way in ways for _ in way)
 
 
 _ONE_WORD = re.compile(rb"[ \t]*[^\s]*[ \t\r]*(?:\n|\Z)")

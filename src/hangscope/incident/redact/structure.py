@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterator
 
 from hangscope.incident.redact import names
+from hangscope.incident.redact.prefixes import PREFIX, prefix_end
 
 NEAR = 16 << 10
 """How far a structure is followed. Objects in logs are smaller, and no file makes following them slow."""
@@ -47,6 +48,10 @@ def below(data: bytes, start: int, end: int) -> Iterator[Span]:
     front = data[line:start]
     if front.endswith((b'"', b"'")) and data[end : end + 1] == b":" and front.strip(b" \t-\"'"):
         front = b""  # a string begins with it, in which lines were escaped
+    inside = re.split(rb"[\"']", front)[-1]
+    behind = PREFIX.match(inside) if inside is not front else None
+    if behind is not None:
+        front = inside[behind.end() :]  # a string begins with a log's prefix
     indent = len(front) - len(front.lstrip())
     if front.strip(b" \t-\"'{[(,"):
         return  # something else stands in front of the name: no key of YAML
@@ -54,24 +59,28 @@ def below(data: bytes, start: int, end: int) -> Iterator[Span]:
         indent = min(indent, 0)  # a dictionary as Python prints a long one: the value stands in a line of its own
     if front.lstrip().startswith(b"-"):
         indent += 1
-    yield from _block(data, match.end(), indent, text=match["mark"][:1] in (b"|", b">"))
+    text = match["mark"][:1] in (b"|", b">")
+    yield from _block(data, match.end(), indent, text=text, inside=behind is not None)
 
 
-def _block(data: bytes, at: int, indent: int, *, text: bool) -> Iterator[Span]:
-    """Values of the lines that are indented deeper than `indent`."""
+def _block(data: bytes, at: int, indent: int, *, text: bool, inside: bool) -> Iterator[Span]:
+    """Values of the lines that are indented deeper than `indent`; `inside` a string up to its end."""
     last = min(len(data), at + NEAR)
     while at < last and (line := _LINE.match(data, at)) is not None and line.end() > at:
         if line["text"]:
             dash = line["text"].startswith(b"- ") and len(line["indent"]) == indent
             if len(line["indent"]) <= indent and not dash:
                 return
-            value = (None if text else _YAML_VALUE.match(line["text"])) or None
+            words, quote, _ = line["text"].partition(b'"') if inside else (line["text"], b"", b"")
+            value = None if text else _YAML_VALUE.match(words)
             begin = line.start("text") + (value.start("s") if value else 0)
-            stop = line.start("text") + (value.end("s") if value else len(line["text"].rstrip()))
+            stop = line.start("text") + (value.end("s") if value else len(words.rstrip()))
             key_only = value is not None and value["s"].endswith(b":") and not text
             if stop > begin and not key_only and not _is_redacted(data[begin:stop]):
                 quoted = data[begin : begin + 1] in (b'"', b"'") and data[stop - 1 : stop] == data[begin : begin + 1]
                 yield (begin + 1, stop - 1) if quoted and stop - begin > 2 else (begin, stop)
+            if quote:
+                return
         at = line.end()
 
 
@@ -172,7 +181,7 @@ def headless(data: bytes, at: int) -> Iterator[Span]:
 _GOES_ON = re.compile(rb"[ \t]*\r?\n")
 _BLANKS = re.compile(rb"[ \t]{0,39}")
 _REST = re.compile(rb"[A-Za-z0-9+/_.-]{2,160}(?:=[A-Za-z0-9]{1,8}|={1,2})?")
-_BEHIND = re.compile(rb"[ \t]*(?:\r?\n|\Z)")
+_BEHIND = re.compile(rb"[ \t]*(?:[\r\n\"'\\]|\Z)")
 _APART = re.compile(rb"[\s\"',;)\]}]")
 WIDE = 72
 """Terminals and log viewers break lines that are wider: what follows a secret there may go on with other words."""
@@ -196,7 +205,7 @@ def tail(data: bytes, start: int, end: int) -> Iterator[Span]:
             begin = below
         else:
             same = bool(front) and data.startswith(front, below)
-            begin = below + len(front) if same else _BLANKS.match(data, below).end()  # type: ignore[union-attr]
+            begin = below + len(front) if same else continued(data, below)
             rest = _REST.match(data, begin)
             if rest is None or len(rest.group()) > end - start + 12 or not _BEHIND.match(data, rest.end()):
                 return
@@ -206,14 +215,55 @@ def tail(data: bytes, start: int, end: int) -> Iterator[Span]:
         line, start, end = below, begin, rest.end()
 
 
+def continued(data: bytes, below: int) -> int:
+    """Where the text of the line at `below` begins: behind its prefix, and blanks."""
+    return _BLANKS.match(data, prefix_end(data, below)).end()  # type: ignore[union-attr]  # matches also nothing
+
+
 def wrapped(data: bytes, end: int) -> Iterator[Span]:
     """Lines below a bare value at the end of its line that can only be the rest of it: one word with a digit in it."""
+    line = data.rfind(b"\n", 0, end) + 1
+    width = end - prefix_end(data, line)
     for _ in range(40):
-        match = names.CONTINUES.match(data, end, end + 400)
-        if match is None:
+        gap = _BREAK.match(data, end, end + 3)
+        if gap is None:
+            return
+        begin = continued(data, gap.end())
+        match = names.CONTINUES.match(data, begin, begin + 200)
+        if match is None or match.end("s") - match.start("s") > width:
+            return  # where a line was broken no later one is wider
+        if begin > gap.end() and data[gap.end()] not in b" \t" and not _PIECE.match(match["s"]):
             return
         yield match.span("s")
         end = match.end("s")
+
+
+_BORDER = re.compile(rb"[ \t]*(?:\xe2\x94\x82|\|)?[ \t]*")
+_INNER = re.compile(rb"(?P<s>[A-Za-z0-9+/_=~.-]{1,200})(?:(?P<end>[\"'])|[ \t]*(?:\xe2\x94\x82|\|)?[ \t]*\r?\n)")
+
+
+def unclosed(data: bytes, end: int) -> Iterator[Span]:
+    """The lines below a string that lost its closing quote at the end of its line, as in a box of a traceback, up to
+    that quote."""
+    found: list[Span] = []
+    below = data.find(b"\n", end) + 1
+    for _ in range(40):
+        begin = _BORDER.match(data, continued(data, below)).end() if below else 0  # type: ignore[union-attr]
+        match = _INNER.match(data, begin) if begin else None
+        if match is None:
+            return
+        found.append(match.span("s"))
+        if match["end"]:
+            yield from found
+            return
+        below = match.end()
+
+
+_BREAK = re.compile(rb"\\?\r?\n")
+_PIECE = re.compile(
+    rb"(?=[^a-z]*[a-z])(?=[^A-Z]*[A-Z])(?=\D*\d)|(?=\D*\d)[0-9a-f-]{6,}={0,2}\Z|(?:[A-Z]*\d+){3}|(?:[^a-z]*[a-z]+(?![a-z])){3}"
+)
+"""Behind a prefix, where any line of the log may follow: no word of a sentence, and no name with a number."""
 
 
 def _is_redacted(text: bytes) -> bool:

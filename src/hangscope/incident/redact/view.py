@@ -11,20 +11,15 @@ from bisect import bisect_right
 from collections.abc import Iterator
 from heapq import merge
 
+from hangscope.incident.redact.prefixes import prefixes
+
 _ESCAPE = re.compile(
     rb"(?P<colour>(?:\x1b|\\{1,4}(?:x1b|u001b|033|e)|\^\[)(?:\[[0-?]{0,24}[ -/]{0,4}[@-~]|\][^\x07\n]{0,80}\x07))"
     rb"|(?P<wrap>\\\r?\n[ \t]*)"
-    rb"|\\{1,4}(?:(?P<letter>[nrtfv])|u00(?P<unicode>[0-7][0-9A-Fa-f])|x(?P<hex>[0-7][0-9A-Fa-f])|(?P<sign>[\"'/]))"
+    rb"|\\{1,4}(?:(?P<letter>[nrtfv])|u00(?P<unicode>[0-7][0-9A-Fa-f])|u(?P<box>25[0-7][0-9A-Fa-f])|x(?P<hex>[0-7][0-9A-Fa-f])|(?P<sign>[\"'/]))"
     rb"|%(?:25){0,2}(?P<url>[2-7][0-9A-Fa-f])"
     rb"|&(?:(?P<entity>quot|amp|lt|gt|apos)|#(?P<number>\d{2,3})|#x(?P<hexnumber>[2-7][0-9A-Fa-f]));"
 )  # fmt: skip
-_PREFIX = re.compile(
-    rb"(?m)^(?:\[?(?:rank|default|host)? ?\d{1,6}\]?:[ ]?|\([\w.:= -]{3,60}\)[ ]|\[[\w.:,/ -]{3,60}\]:?[ ]"
-    rb"|[\w.-]{1,64}:[ ](?=\[|\d{4}-)|\d{4}[-/]\d\d[-/]\d\d[T ]\d\d:\d\d:\d\d[.,\d]{0,10}(?:Z|[+-]\d\d:?\d\d)?[ ]"
-    rb"|(?:stdout|stderr)[ ][FP][ ]|(?:-[ ])?(?:DEBUG|INFO|WARNING|ERROR|CRITICAL)[ ]?[:-]?[ ]"
-    rb"|-[ ](?=[A-Z]{4,8}[ ]-[ ])){1,6}"
-)
-"""What a launcher, a container's log or a logger puts in front of every line: a block of YAML goes on behind it."""
 _LETTERS = {b"n": b"\n", b"r": b"\n", b"t": b"\t", b"f": b"\n", b"v": b"\n"}
 _ENTITIES = {b"quot": b'"', b"amp": b"&", b"lt": b"<", b"gt": b">", b"apos": b"'"}
 _MARK = re.compile(rb"[\\%\x1b&]|\^\[")
@@ -41,18 +36,18 @@ class View:
         self._plain = [0]
         self._original = [0]
         done = length = 0
-        for match in _together(data) if lines else _ESCAPE.finditer(data):
-            if match.start() < done:
+        for start, end, match in _together(data) if lines else _escapes(data):
+            if start < done:
                 continue
-            new = b"" if match.re is _PREFIX else _decoded(match, data)
-            parts += (data[done : match.start()], new)
-            length += match.start() - done
+            new = _decoded(match, data) if match else b""
+            parts += (data[done:start], new)
+            length += start - done
             # Two anchors: where what was decoded begins, and where the plain bytes go on behind it.
-            for plain, original in ((length, match.start()), (length + len(new), match.end())):
+            for plain, original in ((length, start), (length + len(new), end)):
                 self._plain.append(plain)
                 self._original.append(original)
             length += len(new)
-            done = match.end()
+            done = end
         parts.append(data[done:])
         self.text = b"".join(parts) if done else data
 
@@ -88,8 +83,17 @@ class View:
         return self._original[index] + inside
 
 
-def _together(data: bytes) -> Iterator[re.Match[bytes]]:
-    return merge(_PREFIX.finditer(data), _ESCAPE.finditer(data), key=lambda match: match.start())
+_Part = tuple[int, int, "re.Match[bytes] | None"]
+"""From where to where, and the escape that is there; None where it is taken away."""
+
+
+def _escapes(data: bytes) -> Iterator[_Part]:
+    return ((match.start(), match.end(), match) for match in _ESCAPE.finditer(data))
+
+
+def _together(data: bytes) -> Iterator[_Part]:
+    fronts: Iterator[_Part] = ((start, end, None) for start, end in prefixes(data))
+    return merge(fronts, _escapes(data), key=lambda part: part[0])
 
 
 def may_differ(data: bytes) -> bool:
@@ -110,6 +114,8 @@ def _decoded(match: re.Match[bytes], data: bytes) -> bytes:
         return _ENTITIES[value]
     if kind == "sign":
         return value
+    if kind == "box":
+        return chr(int(value, 16)).encode()
     if kind == "number":
         return bytes([int(value)]) if int(value) < 128 else b" "
     return bytes([int(value, 16)])
