@@ -19,6 +19,8 @@ _KEY_LINE = re.compile(
 USER = "user-name"
 OPENS = "opens"
 """No edit: a mark that what was found here may go on in other lines."""
+BROKEN = b"broken"
+"""Its text, where that is a token of which the line has only the beginning."""
 
 
 class Edit(NamedTuple):
@@ -59,7 +61,7 @@ def by_pattern(pattern: known.Pattern) -> Handler:
                 if line_end > 0:
                     _unwrapped(regex, data, at - back, line_end, kind, out)
                 elif len(data) - at < 100 and _TO_THE_END.match(data, at):
-                    out.append(Edit(at, at, OPENS, b""))
+                    out.append(Edit(at, at, OPENS, BROKEN))
             return
         if pattern.weak and data[max(0, at - back - 1) : at - back].isalnum():
             rest = match["s"].split(b"-" if b"-" in match["s"][:8] else b"_", 1)[-1]
@@ -75,7 +77,7 @@ def by_pattern(pattern: known.Pattern) -> Handler:
 
 
 _WRAPPED = frozenset(pattern.kind for pattern in known.TOKENS)
-_TO_THE_END = re.compile(rb"[A-Za-z0-9+/_=.-]+[\"'\\]?[ \t\r]*\Z")
+_TO_THE_END = re.compile(rb"[A-Za-z0-9+/_.-]+=*[\"'\\]?[ \t\r]*\Z")
 _BREAK = re.compile(rb"[ \t]*\r?\n")
 
 
@@ -238,6 +240,18 @@ def _around(data: bytes, start: int, out: list[Edit]) -> None:
             out += (Edit(*span, kind, redacted(kind)) for span in structure.before(data, start))
     else:
         out += (Edit(*span, kind, redacted(kind)) for span in structure.below(data, start, end))
+
+
+_SIGNATURE = re.compile(rb"signature:[ \t]*\r?(?:\Z|\n(?:[ \t]*(?P<s>[0-9a-f]{64})(?![0-9A-Za-z]))?)", re.IGNORECASE)
+
+
+def signature(data: bytes, at: int, out: list[Edit]) -> None:
+    """What botocore signed a request with: in the line below its name."""
+    match = _SIGNATURE.match(data, at)
+    if match is not None:
+        out.append(Edit(at, at, OPENS, b""))
+        if match["s"]:
+            out.append(Edit(*match.span("s"), "signed-url", redacted("signed-url")))
 
 
 def kubernetes(data: bytes, at: int, out: list[Edit]) -> None:

@@ -53,7 +53,9 @@ _KEY = (
     rb"jwt|storage|wandb|openai|huggingface|comet|neptune|datadog|dd)[_. -]?keys?(?:[_.-]?id)?(?:[_.-]?(?:value|\d))?"
 )
 _OTHER = (
-    rb"credentials?|creds|webhook(?:[_.-]?ur[li])?|connection[_.-]?string|conn[_.-]?str|basic[_.-]?auth|cookies|(?<=[A-Za-z0-9][_.-])cookie|(?-i:(?<=[a-z])Cookies?)|(?:j|php|asp)?sess(?:ion)?[_-]?id|"
+    rb"credentials?|creds|webhook(?:[_.-]?ur[li])?|connection[_.-]?string|conn[_.-]?str|basic[_.-]?auth|cookies|"
+    rb"(?<=[A-Za-z0-9][_. -])cookie|(?-i:(?<=[a-z])Cookies?)|"
+    rb"(?:j|php|asp)?sess(?:ion)?[_-]?id|"
     rb"dockerconfigjson|dockercfg|license|(?-i:(?<=_)PAT)|(?<=_)pat(?=[\"' \t]*[:=,<>])|(?-i:(?<=[a-z])Pat)"
 )
 _SUFFIX = rb"(?:[_.-](?:data|pem|json|b64|base64|contents?|raw|text|hash|prod|dev|staging|test|old|new|\d{1,3}))?"
@@ -258,7 +260,7 @@ def _stands(match: re.Match[bytes], value: bytes, *, upper: bool) -> bool:
         sure = upper or match["password"] or match["secret"] or (match["key"] and len(value) >= 20)
         return bool(column and sure and len(value) >= 6 and keyish)
     if match["paren"]:
-        return bool(upper and _KEYISH.fullmatch(value))
+        return bool(upper and (_KEYISH.fullmatch(value) or (match["password"] and not value.isalpha())))
     if match["prose"]:
         sure = upper or match["password"] or match["secret"] or (len(value) >= 8 and _KEYISH.fullmatch(value))
         return bool(sure and not _PROSE.fullmatch(value))

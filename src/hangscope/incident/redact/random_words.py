@@ -40,6 +40,13 @@ _COMMON = frozenset(
     xc xp xt ye yp ys ze zi""".split()
 )
 """Neighbours of letters that words of languages and programs have."""
+_PAIR = re.compile(
+    b"|".join(
+        b"%c(?=[%s])" % (first, bytes(sorted(pair[1] for pair in _COMMON if pair[0] == first)))
+        for first in sorted({pair[0] for pair in _COMMON})
+    )
+)
+"""A letter that has such a neighbour behind it."""
 
 
 def is_random(word: bytes) -> bool:
@@ -88,8 +95,8 @@ def score(word: bytes) -> float:
 
 def _odd_letters(letters: list[bytes]) -> float:
     """The share of neighbouring letters that words do not have."""
-    pairs = [part[i : i + 2] for part in b" ".join(letters).lower().split() for i in range(len(part) - 1)]
-    return sum(pair not in _COMMON for pair in pairs) / len(pairs) if pairs else 1.0
+    pairs = sum(map(len, letters)) - len(letters)
+    return 1.0 - len(_PAIR.findall(b" ".join(letters).lower())) / pairs if pairs else 1.0
 
 
 def _turns(word: bytes) -> int:

@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from functools import lru_cache
 
-from hangscope.incident.redact import handlers, names
+from hangscope.incident.redact import handlers, names, random_words
 from hangscope.incident.redact import patterns as known
-from hangscope.incident.redact.handlers import OPENS, USER, Edit, Handler, back_over, redacted
-from hangscope.incident.redact.view import View, may_differ
+from hangscope.incident.redact.handlers import BROKEN, OPENS, USER, Edit, Handler, back_over, redacted
+from hangscope.incident.redact.view import MARK, View, may_differ
 
 
 class Secrets:
@@ -42,6 +42,7 @@ class Secrets:
         on((b"-----begin",), handlers.private_key)
         on((b"-----end ",), handlers.headless_key)
         on((b"kind",), handlers.kubernetes)
+        on((b"signature:",), handlers.signature)
         on((b"@",), handlers.email)
         on((b"/home/", b"/homes/", b"/users/"), self._home)
         on((b":\\users\\", b":\\\\users\\", b":/users/", b":\\\\\\\\users"), self._windows_home)
@@ -71,17 +72,19 @@ class Secrets:
     def replaced(self, data: bytes, edits: Iterable[Edit], begin: int, end: int) -> bytes:
         """The bytes from `begin` to `end`, with those edits made that begin there."""
         parts: list[bytes] = []
+        kinds: list[str] = []
         position = begin
-        for edit in edits:
-            start = max(edit.start, begin)
-            if edit.end <= begin or start >= end:
+        for first, stop, kind, text in edits:
+            if stop <= begin or first >= end:
                 continue
-            old = data[start : edit.end]
-            text = self._alias(old) if edit.kind == USER else edit.text
-            # Lines stay lines: what else a log says is found by its line number.
-            parts += (data[position:start], text, b"\n" * (old.count(b"\n") - text.count(b"\n")))
-            position = edit.end
-            self.counts[edit.kind] += 1
+            start = first if first > begin else begin
+            parts += (data[position:start], self._alias(data[start:stop]) if kind == USER else text)
+            lines = data.count(b"\n", start, stop)
+            if lines:  # lines stay lines: what else a log says is found by its line number
+                parts.append(b"\n" * (lines - text.count(b"\n")))
+            position = stop
+            kinds.append(kind)
+        self.counts.update(kinds)
         parts.append(data[position:end])
         return b"".join(parts)
 
@@ -117,7 +120,23 @@ class Secrets:
                 found += (_back(view, edit) for edit in inner)
         marks = [edit for edit in found if edit.kind == OPENS]
         found = [edit for edit in found if edit.kind != OPENS] if marks else found
+        marks = [mark for mark in marks if mark.text != BROKEN or not _inside(mark.start, found)]
         return _without_overlaps(found) if found else found, hit, bool(marks)
+
+    def suspects(self, data: bytes) -> Iterator[int]:
+        """Places of `data` at which there may be something to find, at most one a line. Elsewhere there is nothing."""
+        places = []
+        for search, text in (
+            (self._needles.search, data.lower()),
+            (random_words.LONG.search, data),
+            (MARK.search, data),
+        ):
+            hit = search(text)
+            while hit is not None:
+                places.append(hit.start())
+                end = text.find(b"\n", hit.start())
+                hit = search(text, end) if end >= 0 else None
+        return iter(sorted(places))
 
     def _look_below(self, text: bytes, found: list[Edit]) -> None:
         """Once more, without the prefixes of lines that only the view has: those of a log inside a string."""
@@ -237,6 +256,11 @@ _COMPONENT_END = re.compile(rb"[^A-Za-z0-9_.+-]")
 def _snapped(view: View, edit: Edit) -> Edit:
     start, end = view.snapped(edit.start, edit.end) if edit.start < edit.end else (edit.start, edit.end)
     return edit._replace(start=start, end=end)
+
+
+def _inside(at: int, edits: list[Edit]) -> bool:
+    """Whether what is there is replaced already, by its name: where its line ends, so does it."""
+    return any(edit.start <= at < edit.end for edit in edits)
 
 
 def _back(view: View, edit: Edit) -> Edit:

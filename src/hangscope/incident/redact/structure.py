@@ -239,7 +239,7 @@ def wrapped(data: bytes, end: int) -> Iterator[Span]:
 
 
 _BORDER = re.compile(rb"[ \t]*(?:\xe2\x94\x82|\|)?[ \t]*")
-_INNER = re.compile(rb"(?P<s>[A-Za-z0-9+/_=~.-]{1,200})(?:(?P<end>[\"'])|[ \t]*(?:\xe2\x94\x82|\|)?[ \t]*\r?\n)")
+_INNER = re.compile(rb"(?P<s>[A-Za-z0-9+/_~.-]{1,200}={0,2})(?:(?P<end>[\"'])|[ \t]*(?:\xe2\x94\x82|\|)?[ \t]*\r?\n)")
 
 
 def unclosed(data: bytes, end: int) -> Iterator[Span]:

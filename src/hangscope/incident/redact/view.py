@@ -22,7 +22,8 @@ _ESCAPE = re.compile(
 )  # fmt: skip
 _LETTERS = {b"n": b"\n", b"r": b"\n", b"t": b"\t", b"f": b"\n", b"v": b"\n"}
 _ENTITIES = {b"quot": b'"', b"amp": b"&", b"lt": b"<", b"gt": b">", b"apos": b"'"}
-_MARK = re.compile(rb"[\\%\x1b&]|\^\[")
+MARK = re.compile(rb"[\\\x1b]|%(?:25){0,2}[2-7][0-9A-Fa-f]|&(?:quot|amp|lt|gt|apos|#)|\^\[")
+"""Where a view could differ from what it is of."""
 
 
 class View:
@@ -98,7 +99,7 @@ def _together(data: bytes) -> Iterator[_Part]:
 
 def may_differ(data: bytes) -> bool:
     """Whether a view could differ at all; quick."""
-    return _MARK.search(data) is not None
+    return MARK.search(data) is not None
 
 
 def _decoded(match: re.Match[bytes], data: bytes) -> bytes:
