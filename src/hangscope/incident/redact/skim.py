@@ -87,6 +87,7 @@ class Skim:
                 elif found and (more := _goes_on(data, mark, place, line, found)):
                     look[number] = (0, more + 1)  # and the line behind, at which it ends
                     until = number + more
+                    given -= more  # those count, too
                 elif found:
                     ready.append((place, found))
                     if len(ready) == _FEW and mark == b"\n":
@@ -95,7 +96,7 @@ class Skim:
                         self._remember(None, b"", more=self._frames.learn_twin(line, lines[number + 1], found))
                 elif len(line) > _LONG:
                     look[number] = _ITSELF
-                if len(look) > given + _FEW and (len(look) - given) * 4 > number:
+                if len(look) > given + _FEW and (len(look) - given) * 4 > max(number, until):
                     return self._secrets.edits(data)  # it is all like that: looking twice costs more than it saves
             place += len(line) + len(mark)
         return self._put_together(data, _merged(look, lines, len(mark)), ready)
