@@ -1,19 +1,26 @@
 """How fast a bundle is made, against `tar czf` on the same files in the same run.
 
     python tests/bench_bundle.py [--dumps 1024] [--entries 2000] [--rounds 3]
+    python tests/bench_bundle.py --logs 4
 
-Not collected by pytest: it writes half a gigabyte. test_bundle.py runs a small one.
+The second makes logs of many kinds, of so many megabytes each, and says how much more CPU time it takes to redact one
+than `gzip -6` takes on it. Not collected by pytest: it writes half a gigabyte. test_bundle.py runs a small one.
 """
 
 from __future__ import annotations
 
 import argparse
+import base64
+import io
+import json
 import pickle
 import random
+import resource
 import shutil
 import subprocess
 import tempfile
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 KEYS = (
@@ -69,6 +76,87 @@ def compare(folder: Path, scratch: Path, *, rounds: int = 3, pseudonymise: bool 
     return sorted(theirs)[rounds // 2], sorted(ours)[rounds // 2]
 
 
+WORDS = (
+    "the", "a", "of", "model", "rank", "loads", "waits", "for", "step", "data", "shard", "worker", "with", "and",
+    "from", "to", "in", "checkpoint", "saved", "reading", "cache", "miss", "gradient", "norm", "overflow", "skipped",
+    "scaling", "optimizer", "state", "layer", "attention",
+)  # fmt: skip
+VARIABLES = ("PATH=/usr/local/bin:/usr/bin", "NCCL_DEBUG=INFO", "WORLD_SIZE=64", "LANG=C.UTF-8", "MASTER_ADDR=gpu-a017")
+
+
+def log_kinds(size: int) -> Iterator[tuple[str, bytes]]:
+    """Logs of many kinds, from what jobs write to nothing but secrets."""
+    from secretkit_third import ALNUM, HEX, KINDS, NAMED
+
+    r = random.Random(5)
+
+    def some(letters: str, count: int) -> str:
+        return "".join(r.choices(letters, k=count))
+
+    def secret(known: bool) -> tuple[str, str]:
+        names, make, _ = KINDS[r.choice([kind for kind, (_, _, says) in KINDS.items() if says or not known])]
+        return r.choice(names), make(r)
+
+    dump = [*VARIABLES, *("=".join(secret(known=False)) for _ in range(5))]
+    kinds: dict[str, Callable[[int], str]] = {
+        "training": lambda i: (
+            f"[rank{i % 8}]: 2026-11-15 02:{i // 60 % 60:02d}:{i % 60:02d} train.py:{r.randrange(400)} step {i} "
+            f"loss {r.random() * 4:.4f} lr {r.random() * 1e-3:.2e} tokens/s {r.randrange(10**6)}"
+        ),
+        "NCCL INFO": lambda i: (
+            f"gpu-a{i % 64:03d}:{800 + i % 8}:{900 + i % 40} [{i % 8}] NCCL INFO AllReduce: opCount {some(HEX, 4)} "
+            f"sendbuff 0x7f{some(HEX, 10)} count {r.randrange(10**8)} comm 0x55{some(HEX, 10)} [nranks=64]"
+        ),
+        "key=value": lambda i: " ".join(f"{k}={r.randrange(10**6)}" for k in ("step", "loss", "tokens", "key_frames")),
+        "running text": lambda i: f"{i} " + " ".join(r.choices(WORDS, k=r.randrange(4, 16))),
+        "hexadecimal": lambda _: some(HEX, 64),
+        "YAML, a key in ten lines": lambda i: (
+            f"  api_key: {some(HEX, 40)}" if i % 10 == 6 else f"  layer_{i % 10}: {i}"
+        ),
+        "base64": lambda _: base64.b64encode(r.randbytes(57)).decode(),
+        "addresses": lambda i: (
+            f"GET https://a{i % 9}.x.io/v1/{some(HEX, 8)}?page={i}&name={some(ALNUM, 6)}&token_count=3"
+        ),
+        "environments": lambda i: f"[rank{i // 10 % 8}]: {dump[i % 10]}",
+        "JSON, two secrets a line": lambda i: json.dumps(
+            {"step": i, "token": some(ALNUM, 20), "password": some(ALNUM, 12)}
+        ),
+        "passwords": lambda _: f"password={some(ALNUM, 16)}",
+        "values of many names": lambda _: "=".join(secret(known=False)),
+        "tokens alone": lambda _: secret(known=True)[1],
+        "every notation": lambda _: NAMED[r.choice(list(NAMED))](*secret(known=False)),
+    }
+    for kind, line in kinds.items():
+        lines: list[str] = []
+        length = 0
+        while length < size:
+            lines.append(line(len(lines)))
+            length += len(lines[-1]) + 1
+        yield kind, "\n".join(lines).encode()
+    bar = "".join(
+        f"\r {i % 100}%|{'#' * (i % 10):10}| {i}/10000 [{i % 60:02d}:01, {i % 7}.1it/s]" for i in range(size // 40)
+    )
+    yield "progress bar", bar.encode()
+    yield "one line of words", " ".join(r.choice(WORDS) + str(i % 977) for i in range(size // 9)).encode()
+    yield "one line of base64", base64.b64encode(r.randbytes(size * 3 // 4))
+
+
+def compare_logs(size: int) -> None:
+    """How much more CPU time redaction takes than gzip, for each kind of log."""
+    from hangscope.incident.redact.files import Redactor
+
+    for kind, data in log_kinds(size):
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        subprocess.run(["gzip", "-6", "-c"], input=data, stdout=subprocess.DEVNULL, check=True)
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        packed = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+        redactor = Redactor()
+        begun = time.process_time()
+        redactor.file(io.BytesIO(data), io.BytesIO())
+        took = time.process_time() - begun
+        print(f"{kind:26} {took / packed:6.1f} times gzip -6, {sum(redactor.counts.values()):7} replaced", flush=True)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--dumps", type=int, default=1024)
@@ -76,7 +164,11 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--dir", type=Path, help="use these dumps instead of making some")
     parser.add_argument("--pseudonymise", action="store_true")
+    parser.add_argument("--logs", type=float, help="compare logs of this many megabytes with gzip instead")
     options = parser.parse_args()
+    if options.logs:
+        compare_logs(int(options.logs * 1e6))
+        return
     scratch = Path(tempfile.mkdtemp(prefix="hangscope-bench-"))
     try:
         folder = options.dir or scratch / "dumps"

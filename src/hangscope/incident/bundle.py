@@ -57,11 +57,14 @@ REMAINS = (
     "hexadecimal keys without a name: they look like hashes",
     "random strings of fewer than 20 letters without a name, and some longer ones of one case",
     "values that a person made up behind a name that may mean anything: my_key",
+    "rests of tokens, addresses and words full of signs that were broken over short lines",
+    "what was encoded twice: base64 of something compressed, hexadecimal of a password",
     "names of people, projects, models and data in running text",
     "secrets inside pictures, audio and programs' own binary formats",
 )
 REMAINS_OF_EVIDENCE = (
-    "secrets of those kinds inside a line that is evidence itself: the message of an exception",
+    "inside a line that is evidence itself, such as the message of an exception, what the whole bundle would keep: "
+    + "; ".join(REMAINS[:6]),
     "names of source files, functions, modules and process groups",
 )
 """What redaction does not find, by kind: the summary says it, because nobody should believe that nothing is left."""
