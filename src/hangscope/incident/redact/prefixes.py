@@ -45,16 +45,16 @@ def prefixes(data: bytes) -> Iterator[tuple[int, int]]:
     lines = data.split(b"\n")
     shapes = [line[:_MOST].translate(_DIGITS) for line in lines]
     learnt: dict[int, int] = {}
-    for number in range(len(lines) - 2):
-        common = _common(shapes[number], shapes[number + 2])
-        common = common if shapes[number + 1].startswith(common) else _common(common, shapes[number + 1])
-        match = _ENDS.match(common) if len(common) > 3 else None
-        if match is not None:
-            learnt.update(dict.fromkeys(range(number, number + 3), match.end()))
     place = 0
     for number, line in enumerate(lines):
-        end = prefix_end(data, place) or place
-        end = place + learnt.get(number, 0) if end == place else end
+        end = prefix_end(data, place)
+        if end == place and number + 2 < len(lines) and shapes[number][:4] == shapes[number + 2][:4]:
+            common = _common(shapes[number], shapes[number + 2])
+            common = common if shapes[number + 1].startswith(common) else _common(common, shapes[number + 1])
+            match = _ENDS.match(common) if len(common) > 3 else None
+            if match is not None:
+                learnt.update(dict.fromkeys(range(number, number + 3), match.end()))
+        end = end if end > place else place + learnt.get(number, 0)
         if end > place:
             yield place, end
         place += len(line) + 1

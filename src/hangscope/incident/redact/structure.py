@@ -26,6 +26,7 @@ _YAML_KEY = re.compile(rb"(?:-[ \t]+)?[\"']?[\w./-]+[\"']?[ \t]*:[ \t]*(?P<s>\S.
 _STRING = re.compile(
     rb"(?P<q>[\"'])(?P<s>(?:(?!(?P=q))[^\\\r\n]|\\.){1,3800})(?P=q)(?P<key>[ \t]*:)?|(?P<n>\b\d{4,}\b)"
 )
+_ANY_STRING = re.compile(rb"[\"']|\d{4}")
 _CLOSING = {b"{": b"}", b"[": b"]", b"(": b")"}
 
 
@@ -87,6 +88,8 @@ def _block(data: bytes, at: int, indent: int, *, text: bool, inside: bool) -> It
 def _inside(data: bytes, at: int, mark: bytes) -> Iterator[Span]:
     """The strings, and long numbers, up to the bracket that closes this one; keys stay."""
     last = _balanced(data, at, mark)
+    if _ANY_STRING.search(data, at, last) is None:
+        return
     for match in _STRING.finditer(data, at, last):
         group = "n" if match["n"] else "s"
         if not match["key"] and not _is_redacted(match[group]):
@@ -95,6 +98,8 @@ def _inside(data: bytes, at: int, mark: bytes) -> Iterator[Span]:
 
 def _balanced(data: bytes, at: int, mark: bytes) -> int:
     closing, depth = _CLOSING[mark], 1
+    if data.find(closing, at, at + NEAR) < 0:
+        return min(len(data), at + NEAR)
     for match in re.finditer(rb"[{}\[\]()]", data[at : at + NEAR]):
         depth += 1 if match.group() == mark else -1 if match.group() == closing else 0
         if depth == 0:
