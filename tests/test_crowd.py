@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import gzip
 import shutil
 from pathlib import Path
 
 import pytest
 
+import crowds
 from hangscope.incident import evidence
 from hangscope.incident.bundle import write_bundle
 from hangscope.incident.collect import collect
@@ -45,7 +47,41 @@ def test_a_crowd_of_files_does_not_hide_a_dump(tmp_path: Path, monkeypatch: pyte
     assert dumps == {path.name for path in (tmp_path / "c").rglob("zz*")}
 
 
-def test_files_that_say_what_they_are_are_all_taken() -> None:
-    """Logs of a job of any size are evidence by their names, and none of them is left."""
+def test_logs_that_say_something_are_all_taken() -> None:
+    """Of a job of any size, a log with a word of evidence in it is never left; one without any is, in a crowd."""
     logs = [f"/x/rank_{number}.log" for number in range(3 * evidence.MOST_UNTOLD)]
-    assert bounded(logs, str, lambda _: b"") == (logs, 0)
+    assert bounded(logs, str, lambda _: b"RuntimeError: x\n") == (logs, {})
+    kept, left = bounded(logs, str, lambda name: b"Signal 9\n is killed" if name == logs[-1] else b"step 3\n")
+    assert kept == [*logs[: evidence.MOST_UNTOLD], logs[-1]]
+    assert left == {"rank_#.log": 2 * evidence.MOST_UNTOLD - 1}
+
+
+@pytest.mark.parametrize(
+    ("data", "held"),
+    [
+        (b"\x80\x02}(X\x07\x00\x00\x00versionX\x07\x00\x00\x00entries", True),
+        (b"\x80\x02}q\x00broken", False),
+        (b'{"schema": "hangscope.node/1"}', True),
+        (b'{"a": 1}', False),
+        (gzip.compress(b"gpu-a:1:1 [0] NCCL WARN x\n"), True),
+        (gzip.compress(b"nothing\n"), False),
+        (gzip.compress(b"nothing\n")[:12] + b"broken", False),
+        ("RuntimeError: x".encode("utf-16"), True),
+        (b"x" * evidence.LOOK, True),
+        (b"", False),
+    ],
+)
+def test_what_a_file_holds_is_seen(data: bytes, held: bool) -> None:
+    """Dumps, our own files, packed logs, logs of Windows' shell and whatever is large are told from files that say
+    nothing, by what is in them."""
+    assert evidence.holds_evidence(data, told=True) is held
+
+
+@pytest.mark.parametrize("shape", sorted(crowds.SHAPES))
+def test_a_hundred_thousand_files_cost_seconds(shape: str, tmp_path: Path) -> None:
+    """No tree of a tenth of that size takes `bundle`, which reads it, packs it and says what it skipped, more than a
+    part of what the whole may take; ``python tests/crowds.py`` measures the whole."""
+    crowds.SHAPES[shape](str(tmp_path / "in"), 10_000)
+    spent, megabytes, said = crowds.ask(["bundle", str(tmp_path / "in"), "-o", str(tmp_path / "b.tar.gz")])
+    assert "Traceback" not in said
+    assert spent < crowds.SECONDS and megabytes < crowds.MEGABYTES

@@ -13,6 +13,7 @@ import re
 import tempfile
 import time
 import zlib
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -22,7 +23,7 @@ from hangscope.__about__ import __version__
 from hangscope.errors import DamagedError, InputError, NotFoundError
 from hangscope.incident import manifest as manifests
 from hangscope.incident.archive import ArchiveWriter
-from hangscope.incident.evidence import bounded, is_evidence, untaken
+from hangscope.incident.evidence import LOOK, bounded, is_evidence, untaken
 from hangscope.incident.gzips import GzipWriter
 from hangscope.incident.layout import (
     MANIFEST,
@@ -126,7 +127,7 @@ def write_bundle(
     if not files:
         raise NotFoundError(f"{source}: nothing to bundle here", hint="name an incident, or a folder of dumps and logs")
     given = _given(source, seen)
-    untold_gaps = (Missing(*untaken(untold, untold + len(files))),) if untold else ()
+    untold_gaps = (Missing(*untaken(untold, untold.total() + len(files))),) if untold else ()
     given = replace(given, gaps=(*given.gaps, *untold_gaps))
     heads = {name: head_of(path, 2048) for name, path in files.items()}
     items = [item(name, path.stat().st_size, heads[name]) for name, path in files.items()]
@@ -137,27 +138,21 @@ def write_bundle(
     plan = Plan()
     target.parent.mkdir(parents=True, exist_ok=True)
     # What is not redacted is for its owner's eyes; the rest is for whom the umask says.
-    handle, temporary = new_file(target.parent, target.name, 0o666 if options.redact else 0o600)
-    try:
-        with os.fdopen(handle, "wb") as out:
-            for _ in range(_PASSES):
-                out.seek(0)
-                out.truncate()
-                aliases = Aliases.load(options.map_file, hosts) if options.map_file else None
-                one = _Pass(
-                    files, given, Redactor(users, aliases, options.keep) if options.redact else None, plan, options
-                )
-                size = one.write(out, top, _counting(items, progress))
-                excess = size - options.max_bytes if options.max_bytes is not None else 0
-                if excess <= 0:
-                    break
-                plan = _smaller(items, one, excess, plan, options, source)
-            else:
-                raise InputError(f"{source}: no bundle of at most {options.max_bytes} bytes could be made")
+    with new_file(target.parent, target.name, 0o666 if options.redact else 0o600) as (out, temporary):
+        for _ in range(_PASSES):
+            out.seek(0)
+            out.truncate()
+            aliases = Aliases.load(options.map_file, hosts) if options.map_file else None
+            one = _Pass(files, given, Redactor(users, aliases, options.keep) if options.redact else None, plan, options)
+            size = one.write(out, top, _counting(items, progress))
+            excess = size - options.max_bytes if options.max_bytes is not None else 0
+            if excess <= 0:
+                break
+            plan = _smaller(items, one, excess, plan, options, source)
+        else:
+            raise InputError(f"{source}: no bundle of at most {options.max_bytes} bytes could be made")
+        out.close()  # a full disk may be said only now
         os.replace(temporary, target)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
     if one.redactor is not None and one.redactor.aliases is not None and options.map_file is not None:
         one.redactor.aliases.save(options.map_file)
     return Bundle(
@@ -363,25 +358,25 @@ def _holds_files(source: IO[bytes]) -> bool:
     return is_header(head)
 
 
-def _files(source: Path, seen: Survey | None, without: set[Path | None]) -> tuple[dict[str, Path], int]:
+def _files(source: Path, seen: Survey | None, without: set[Path | None]) -> tuple[dict[str, Path], Counter[str]]:
     """What there is to bundle: name inside → path; and how many files are left out because nothing says that they are
     evidence. The manifest and the last redaction's summary are made anew."""
     if source.is_file():
-        return {source.name: source}, 0
+        return {source.name: source}, Counter()
     if seen is None:
         raise NotFoundError(f"{source}: no such file or directory")
     left = {path.resolve() for path in without if path is not None}
-    alike = {path.name for path in left}
+    alike = tuple(path.name for path in left)
     plain = not (source / MANIFEST).exists() and not (source / "nodes").is_dir()
     found = [
         (name, path)
         for name, path in seen.files
         if name not in (MANIFEST, REDACTION)
-        and not (path.name in alike and path.resolve() in left)
+        and not (name.endswith(alike) and Path(path).resolve() in left)
         and (not plain or is_evidence(name))
     ]
-    kept, untold = bounded(found, lambda one: one[0], lambda one: head_of(one[1], 64)) if plain else (found, 0)
-    return dict(kept), untold
+    kept, untold = bounded(found, lambda one: one[0], lambda one: head_of(one[1], LOOK))
+    return {name: Path(path) for name, path in kept}, untold
 
 
 def _learn(

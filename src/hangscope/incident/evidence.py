@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import re
+import zlib
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 T = TypeVar("T")
 
-MOST_UNTOLD = 10_000
-"""So many files are taken whose names say nothing; of a folder with more, those that begin like evidence."""
+MOST_UNTOLD = 4_000
+"""So many files are taken whatever they hold; of a folder with more, those that hold evidence."""
 
 _NO_FOLDERS = frozenset((".git", "__pycache__", "node_modules", ".venv", "venv", "lost+found", "wandb"))
 _NO_ENDINGS = (
@@ -31,32 +33,103 @@ def is_evidence(path: str) -> bool:
 
 _TELLS = re.compile(
     r"rank|[nhrm]ccl|trace|dump|flight|log|std|slurm|dmesg|kern|stack|snapshot|node|incident|counters|status|gather|"
+    r"worker|train|task|pod|"
     r"\.(?:out|err|json|pkl|pickle|gz|tgz|tar)\b|(?:^|/)[oe]\d",
     re.IGNORECASE,
 )
-_BEGINS = (b"\x80", b"{", b"[", b"\x1f\x8b", b"\xff", b"# hangscope")
-"""A pickle, JSON or a tagged line, a packed file, a black box or UTF-16, our own."""
 
-
-def bounded(files: Sequence[T], name: Callable[[T], str], head: Callable[[T], bytes]) -> tuple[list[T], int]:
-    """Which of a tree's files are taken, and how many are not: a data set or a cache of a hundred thousand files beside
-    the evidence is not worth anybody's minutes. `head` gives the first bytes of a file."""
-    if len(files) <= MOST_UNTOLD:
-        return list(files), 0
-    kept: list[T] = []
-    untold = 0
-    for one in files:
-        if not _TELLS.search("/".join(name(one).split("/")[-2:])):
-            untold += 1
-            if untold > MOST_UNTOLD and not head(one).lstrip().startswith(_BEGINS):
-                continue
-        kept.append(one)
-    return kept, len(files) - len(kept)
-
-
-def untaken(left: int, whole: int) -> tuple[str, str]:
-    """How a gap says what `bounded` did: (what, why)."""
-    why = (
-        f"not looked at: neither name nor beginning says that they are evidence, and there are more than {MOST_UNTOLD}"
+WORDS = tuple(
+    word.encode()
+    for word in (
+        *("Error", "xception", "ailed", "illed", "ermina", "exit", "imeout", "imed out", "signal", "died", "bort"),
+        *("CCL ", "most recent", "Process ", "Thread ", "ProcessGroup", "atchdog ", "out of memory"),
+        *(": error: ", "CUDA error", "Python error", "us error", "NVRM", "SXid", "ink ", "_core 0", " 0000:", "AER:"),
+        *("blocked for", "egfault", "tion fault", "victed", "CANCEL", "ABORT", "RUNNING AT", "marked dead"),
+        "completion from",
     )
-    return f"{left} of {whole} files", why
+)
+"""A stretch of a log without any of these holds no evidence: parts that the readers' own words have in common, as few
+and as short as they can be without standing in every line of a training log."""
+
+_ANY = re.compile(b"|".join(re.escape(word) for word in WORDS))
+_SHORT = 128
+_KEYS = (
+    b"entries",
+    b"pg_config",
+    b"pg_status",
+    b"_seq_id",
+    b"comm_lib",
+    b"nccl",
+    b"hangscope",
+    b'"rank',
+    b'"node',
+    b'"host',
+)
+"""What stands near the beginning of dumps, rosters and our own files."""
+_PACKED = b"\x1f\x8b"
+_COUNTED = re.compile(rb"\s*\d{1,20}\s*")
+LOOK = 64 << 10
+"""So much of a file is looked at to see whether it holds evidence; one that is larger is taken in any case."""
+
+
+def holds_evidence(data: bytes, *, told: bool, name: str = "") -> bool:
+    """Whether a file that begins so, or is so as a whole, holds anything that a reader may know. `told`: its name says
+    that it does, and a file whose name says nothing must begin like a dump, JSON, a packed file or our own."""
+    if len(data) >= LOOK:
+        return told or data.lstrip()[:1] in (b"\x80", b"{", b"[", b"\x1f", b"\xff", b"#")
+    if data[:2] == _PACKED:
+        try:
+            data = zlib.decompressobj(31).decompress(data, LOOK)
+        except zlib.error:
+            return False
+        if len(data) >= LOOK or data[257:262] == b"ustar" or data[:2] == _PACKED:
+            return True
+    if data[:2] in (b"\xff\xfe", b"\xfe\xff"):
+        data = data.replace(b"\0", b"")
+    if data[:1] == b"\xff" or data[257:262] == b"ustar":
+        return True
+    if data.lstrip()[:1] in (b"\x80", b"{", b"[", b"#") and any(key in data for key in _KEYS):
+        return True
+    if not told:
+        return False
+    if "count" in name and _COUNTED.fullmatch(data) is not None:
+        return True
+    # One look for all words is faster in a short text, one for each in a long one.
+    return (_ANY.search(data) is not None) if len(data) < _SHORT else any(word in data for word in WORDS)
+
+
+def bounded(files: Sequence[T], name: Callable[[T], str], look: Callable[[T], bytes]) -> tuple[list[T], Counter[str]]:
+    """Which of a tree's files are taken, and how many are not, by what they are called: a data set or a cache of a
+    hundred thousand files beside the evidence is not worth anybody's minutes. `look` gives up to `LOOK` bytes of one.
+
+    Up to so many are taken as they are, those first whose names say that they are evidence; of the rest those that
+    hold some. So a log that says nothing goes where there are tens of thousands of them, and one that says something
+    never does.
+    """
+    left: Counter[str] = Counter()
+    if len(files) <= MOST_UNTOLD:
+        return list(files), left
+    names = [name(one) for one in files]
+    telling = [_TELLS.search("/".join(path.rsplit("/", 2)[-2:])) is not None for path in names]
+    room = {True: MOST_UNTOLD, False: max(0, MOST_UNTOLD - sum(telling))}
+    kept: list[T] = []
+    for one, path, told in zip(files, names, telling, strict=True):
+        room[told] -= 1
+        if room[told] >= 0 or holds_evidence(look(one), told=told, name=path):
+            kept.append(one)
+        else:
+            left[_DIGITS.sub("#", path.rpartition("/")[2])[:40]] += 1
+    return kept, left
+
+
+_DIGITS = re.compile(r"\d+")
+_SHOWN = 3
+
+
+def untaken(left: Counter[str], whole: int) -> tuple[str, str]:
+    """How a gap says what `bounded` did: (what, why)."""
+    common = [f"{count} like {kind}" for kind, count in left.most_common(_SHOWN)]
+    rest = sum(left.values()) - sum(count for _, count in left.most_common(_SHOWN))
+    kinds = ", ".join([*common, *([f"{rest} of other names"] if rest else [])])
+    why = f"not taken: nothing in them says that they are evidence, and there are more than {MOST_UNTOLD} ({kinds})"
+    return f"{sum(left.values())} of {whole} files", why

@@ -9,12 +9,13 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hangscope.incident.touch import kind_of, write_below
+from hangscope.incident.touch import kind_of, open_file, write_below
 
 INCIDENT_SCHEMA = "hangscope.incident/1"
 NODE_SCHEMA = "hangscope.node/1"
@@ -81,7 +82,7 @@ def file_entry(path: Path) -> dict[str, Any]:
     """Size and checksum of one file, as the manifest lists it."""
     digest = hashlib.sha256()
     size = 0
-    with path.open("rb") as stream:
+    with open_file(path, follow=False) as stream:
         while chunk := stream.read(1 << 20):
             digest.update(chunk)
             size += len(chunk)
@@ -93,8 +94,23 @@ class Survey:
     """What is below a directory. `files` are (path inside, with slashes; path on disk), sorted by the former; `skipped`
     names what is there and was left alone, with the reason."""
 
-    files: tuple[tuple[str, Path], ...]
+    files: tuple[tuple[str, str], ...]
     skipped: tuple[tuple[str, str], ...]
+
+
+MOST_NAMED = 1000
+"""So many things that were skipped for one reason are named one by one; the rest is counted."""
+
+
+def counted(skipped: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
+    """What was skipped, sorted: each thing with the reason; of a reason that thousands have, the rest as a number."""
+    named: list[tuple[str, str]] = []
+    times: Counter[str] = Counter()
+    for what, why in sorted(skipped):
+        times[why] += 1
+        if times[why] <= MOST_NAMED:
+            named.append((what, why))
+    return [*named, *((f"{n - MOST_NAMED} more", why) for why, n in sorted(times.items()) if n > MOST_NAMED)]
 
 
 def survey(root: Path, *, most: int = MOST_FILES) -> Survey:
@@ -104,7 +120,7 @@ def survey(root: Path, *, most: int = MOST_FILES) -> Survey:
     for ever. Links are not followed: one that leads inside leads to what is met anyway, and one that leads outside may
     have been put there by somebody else. A directory that cannot be read is skipped, and said.
     """
-    files: list[tuple[str, Path]] = []
+    files: list[tuple[str, str]] = []
     skipped: list[tuple[str, str]] = []
     inside = os.path.realpath(root) + os.sep
     waiting = [(os.fspath(root), "")]
@@ -120,7 +136,7 @@ def survey(root: Path, *, most: int = MOST_FILES) -> Survey:
             name = f"{front}{entry.name}"
             if len(files) + len(skipped) >= most:
                 skipped.append((f"{front}…", f"more than {most} files; the rest was not looked at"))
-                return Survey(tuple(sorted(files)), tuple(sorted(skipped)))
+                return Survey(tuple(sorted(files)), tuple(counted(skipped)))
             if entry.is_dir(follow_symlinks=False):
                 if name.count("/") < MOST_LEVELS:
                     waiting.append((entry.path, f"{name}/"))
@@ -128,10 +144,10 @@ def survey(root: Path, *, most: int = MOST_FILES) -> Survey:
                     skipped.append((name, f"more than {MOST_LEVELS} directories deep"))
             elif entry.is_file(follow_symlinks=False):
                 if not _HALF_WRITTEN.fullmatch(entry.name):
-                    files.append((name, Path(entry.path)))
+                    files.append((name, entry.path))
             elif (why := _why_not(entry, inside)) is not None:
                 skipped.append((name, why))
-    return Survey(tuple(sorted(files)), tuple(sorted(skipped)))
+    return Survey(tuple(sorted(files)), tuple(counted(skipped)))
 
 
 def _why_not(entry: os.DirEntry[str], inside: str) -> str | None:
@@ -151,4 +167,5 @@ def _why_not(entry: os.DirEntry[str], inside: str) -> str | None:
 
 def walk_files(root: Path) -> Iterator[tuple[str, Path]]:
     """The files of `survey` alone."""
-    yield from survey(root).files
+    for name, path in survey(root).files:
+        yield name, Path(path)

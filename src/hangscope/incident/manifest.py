@@ -16,6 +16,7 @@ from hangscope.__about__ import __version__
 from hangscope.errors import DamagedError, NotFoundError
 from hangscope.incident.layout import INCIDENT_SCHEMA, MANIFEST, NODE_FILE, file_entry, walk_files, write_json
 from hangscope.incident.stale import Stale, stale_dumps
+from hangscope.incident.touch import Refused, read_file
 
 MAX_MANIFEST_BYTES = 256 << 20
 """100,000 ranks with ten files each make about 200 MB of manifest; more is not a manifest."""
@@ -112,9 +113,10 @@ def read(root: Path) -> Manifest | None:
     path = root / MANIFEST
     if not path.is_file():
         return None
-    if path.stat().st_size > MAX_MANIFEST_BYTES:
-        raise DamagedError("too large for a manifest", file=str(path))
-    return parse(path.read_bytes(), file=str(path))
+    try:
+        return parse(read_file(path, MAX_MANIFEST_BYTES), file=str(path))
+    except Refused as refused:
+        raise DamagedError(str(refused.strerror), file=str(path)) from None
 
 
 def write(root: Path, manifest: Manifest) -> None:
@@ -132,6 +134,7 @@ def build(root: Path, given: Manifest | None = None) -> Manifest:
     given = given or Manifest()
     files: dict[str, Mapping[str, Any]] = {}
     ages: dict[str, float] = {}
+    unread: list[Missing] = []
     for name, path in walk_files(root):
         if name == MANIFEST:
             continue
@@ -139,7 +142,7 @@ def build(root: Path, given: Manifest | None = None) -> Manifest:
             files[name] = file_entry(path)
             ages[name] = path.stat().st_mtime
         except OSError as error:
-            given = replace(given, gaps=(*given.gaps, Missing(name, f"cannot be read: {error.strerror}")))
+            unread.append(Missing(name, f"cannot be read: {error.strerror}"))
     present = sorted({name.split("/")[1] for name in files if name.startswith("nodes/") and name.count("/") > 1})
     nodes = [_node(root / name) for name in files if name.endswith(f"/{NODE_FILE}")]
     versions = {key: text for node in nodes for key, text in _mapping(node.get("versions")).items() if text}
@@ -151,6 +154,7 @@ def build(root: Path, given: Manifest | None = None) -> Manifest:
         nodes_present=tuple(present) if present else given.nodes_present,
         versions={**versions, **given.versions, "hangscope": __version__},
         files=files,
+        gaps=(*given.gaps, *unread),
         stale=tuple(stale_dumps(ages)),
     )
 
@@ -262,7 +266,7 @@ def _stale(value: object) -> Iterable[Stale]:
 
 def _node(path: Path) -> Mapping[str, Any]:
     try:
-        return _mapping(json.loads(path.read_bytes()))
+        return _mapping(json.loads(read_file(path, MAX_MANIFEST_BYTES)))
     except (OSError, ValueError, RecursionError):
         return {}
 

@@ -56,50 +56,75 @@ class Names:
     def __init__(self) -> None:
         self._files: set[str] = set()
         self._folders: dict[str, str] = {}
-        self._ways: dict[str, list[str]] = {}
+        self._entered: dict[str, str] = {"": ""}
+        """Directories that were met, as they are spelled → what their files' keys begin with."""
+        self._ways: dict[tuple[str, ...], list[str]] = {(): []}
+        self._taken: dict[str, int] = {}
+        """Up to which number a name is known to be taken: thousands that clash do not count up from 1 each."""
 
     def way(self, folders: list[str]) -> list[str]:
         """Names for directories one below the other, each as given wherever possible. Asked again, the same."""
-        wanted = "/".join(folders)
-        known = self._ways.get(wanted)
-        if known is None:
-            known = self._ways[wanted] = []
-            for folder in folders:
-                known.append(self.spelling(known, folder))
-        return known
+        known = len(folders)
+        while (way := self._ways.get(tuple(folders[:known]))) is None:
+            known -= 1
+        for end in range(known + 1, len(folders) + 1):
+            way = self._ways[tuple(folders[:end])] = [*way, self.spelling(way, folders[end - 1])]
+        return way
 
     def spelling(self, above: list[str], folder: str) -> str:
         """A name for a directory below `above` that clashes with none there: one that is spelled like it stays it."""
-        front = "/".join(_key(part) for part in above)
-        front = f"{front}/" if front else ""
-        for number in _numbers():
+        over = "/".join(above)
+        front = self._entered.get(over)
+        if front is None:
+            front = "".join(f"{_key(part)}/" for part in above)
+        for number in self.numbers(f"{front}{_key(folder)}/"):
             chosen = folder if number == 1 else f"{_cut(folder, _MAX_COMPONENT - 20)}-{number}"
             key = f"{front}{_key(chosen)}"
-            if key not in self._files and self._folders.get(key, "/".join([*above, chosen])) == "/".join(
-                [*above, chosen]
-            ):
+            spelled = f"{over}/{chosen}" if over else chosen
+            if key not in self._files and self._folders.get(key, spelled) == spelled:
                 return chosen
         raise ValueError(f"no free name for the directory {folder[:100]!r}")
 
+    def numbers(self, wanted: str) -> Iterator[int | str]:
+        """1 for the name as it is; then numbers that were not tried for it, and at last some that nobody has."""
+        first = self._taken.get(wanted, 0) + 1
+        for number in range(first, first + _STEPS):
+            self._taken[wanted] = number
+            yield number
+        for _ in range(4):
+            yield secrets.token_hex(8)
+
     def add(self, name: str, *, folder: bool = False) -> str | None:
         """None where the name is new; otherwise the reason. Case and Unicode form do not make a name different."""
-        parts = name.rstrip("/").split("/")
-        keys = [_key(part) for part in parts]
-        above = range(1, len(parts) + 1 if folder else len(parts))
-        for depth in above:
-            key, spelled = "/".join(keys[:depth]), "/".join(parts[:depth])
-            if key in self._files:
-                return "a file used as a directory"
-            if self._folders.setdefault(key, spelled) != spelled:
-                return "the same directory in another spelling"
+        above, _, last = name.rstrip("/").rpartition("/")
+        if folder:
+            above, last = name.rstrip("/"), ""
+        front = self._entered.get(above)
+        if front is None:
+            reason = self._enter(above.split("/"))
+            if reason is not None:
+                return reason
+            front = self._entered[above]
         if folder:
             return None
-        key = "/".join(keys)
+        key = f"{front}{_key(last)}"
         if key in self._folders:
             return "a directory used as a file"
         if key in self._files:
             return "the same name twice"
         self._files.add(key)
+        return None
+
+    def _enter(self, parts: list[str]) -> str | None:
+        """Meet a directory for the first time; the reason where it cannot be one."""
+        key = spelled = ""
+        for part in parts:
+            key, spelled = f"{key}{_key(part)}", f"{spelled}/{part}" if spelled else part
+            if key in self._files:
+                return "a file used as a directory"
+            if self._folders.setdefault(key, spelled) != spelled:
+                return "the same directory in another spelling"
+            key = self._entered[spelled] = f"{key}/"
         return None
 
 
@@ -115,21 +140,14 @@ def fitting(name: str, names: Names) -> str:
         parts.append(fit.encode()[:_MAX_COMPONENT].decode("utf-8", "ignore"))
     wanted = "/".join(parts[-_MAX_DEPTH + 2 :])[-_MAX_NAME + 128 :].lstrip("/")
     *folders, last = wanted.split("/")
-    above = names.way(folders)
-    for number in _numbers():
+    above = "".join(f"{folder}/" for folder in names.way(folders))
+    for number in names.numbers(f"{above}{_key(last)}"):
         # The number goes in front of the name, and behind no digit: what ends a dump's name is its rank.
         room = _MAX_COMPONENT - len(str(number)) - 1
-        chosen = "/".join([*above, last if number == 1 else f"{number}-{_cut(last, room)}"])
+        chosen = above + (last if number == 1 else f"{number}-{_cut(last, room)}")
         if names.add(chosen) is None:
             return chosen
     raise ValueError(f"no free name for {wanted[:100]!r}")  # four random numbers were taken: cannot be
-
-
-def _numbers() -> Iterator[int | str]:
-    """1 for the name as it is; then numbers, and where they are all taken, some that nobody has."""
-    yield from range(1, _STEPS)
-    for _ in range(4):
-        yield secrets.token_hex(8)
 
 
 def _cut(text: str, room: int) -> str:

@@ -82,10 +82,8 @@ def read_file(path: str | Path, limit: int, *, follow: bool = True, tail: bool =
 
 def head_of(path: str | Path, size: int) -> bytes:
     """The first bytes of a regular file; none of one that cannot be read. Asked of every file of a tree: no more calls
-    than it takes."""
+    than it takes. Opening does not wait for anybody: where a pipe was put since the tree was listed, it is closed."""
     try:
-        if not stat.S_ISREG(os.stat(path).st_mode):
-            return b""
         handle = os.open(path, _READ)
     except OSError:
         return b""
@@ -217,10 +215,19 @@ def make_private(folder: Path) -> None:
 # ---- writing ---------------------------------------------------------------------------------------------------------
 
 
-def new_file(folder: Path, name: str, mode: int = 0o666) -> tuple[int, str]:
-    """A new file beside `name` for writing, under a name that nobody can guess: (handle, path). The umask applies."""
+@contextmanager
+def new_file(folder: Path, name: str, mode: int = 0o666) -> Iterator[tuple[IO[bytes], str]]:
+    """A new file beside `name` for writing, under a name that nobody can guess: (stream, path). The umask applies.
+
+    What still has that name at the end is deleted: whoever wants to keep it renames it. The name is known before the
+    file is made, so that a signal at any moment leaves nothing."""
     path = os.path.join(folder, f".{name[:100]}.{secrets.token_hex(8)}.part")
-    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _NOFOLLOW | _CLOEXEC, mode), path
+    try:
+        with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _NOFOLLOW | _CLOEXEC, mode), "wb") as out:
+            yield out, path
+    finally:
+        with suppress(FileNotFoundError):
+            os.unlink(path)
 
 
 def write_below(root: Path, name: str, data: bytes, *, mode: int = 0o666, replace: bool = True) -> bool:
@@ -229,9 +236,9 @@ def write_below(root: Path, name: str, data: bytes, *, mode: int = 0o666, replac
     *above, last = _parts(name)
     with folder_below(root, above, make=True) as folder:
         temporary = f".{last[:100]}.{secrets.token_hex(8)}.part"
-        handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _NOFOLLOW | _CLOEXEC, mode, dir_fd=folder)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | _NOFOLLOW | _CLOEXEC
         try:
-            with os.fdopen(handle, "wb") as stream:
+            with os.fdopen(os.open(temporary, flags, mode, dir_fd=folder), "wb") as stream:
                 stream.write(data)
             if replace:
                 os.replace(temporary, last, src_dir_fd=folder, dst_dir_fd=folder)

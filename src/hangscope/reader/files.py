@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import BinaryIO
 
 from hangscope.errors import NotFoundError
-from hangscope.incident.evidence import bounded, untaken
+from hangscope.incident.evidence import LOOK, bounded, untaken
+from hangscope.incident.layout import MOST_LEVELS, counted
 from hangscope.incident.touch import head_of, kind_of, open_file
 from hangscope.model import Gap, Source
 
@@ -81,13 +82,14 @@ class Found:
         return io.BytesIO(self.data or b"")
 
     def head(self, size: int) -> bytes:
-        if self.path is None or size > START:
-            with self.open() as stream:
-                return stream.read(size)
-        if self.start is None:
+        if self.path is not None and self.start is None:
             with self.open() as stream:
                 self.start = stream.read(START)
-        return self.start[:size]
+        # One that ends within its first bytes need not be opened again.
+        if self.start is not None and (size <= START or len(self.start) < START):
+            return self.start[:size]
+        with self.open() as stream:
+            return stream.read(size)
 
     def read(self) -> bytes:
         with self.open() as stream:
@@ -97,33 +99,45 @@ class Found:
 def find(paths: Sequence[str | Path], gaps: list[Gap]) -> list[Found]:
     """Every file under the paths, each once, sorted. Links that lead out of a directory are not followed."""
     seen: set[str] = set()
-    found: list[Found] = []
+    listed: list[tuple[str, Path]] = []
+    skipped: list[tuple[str, str]] = []
     for given in paths:
         path = Path(given)
         if not _exists(path):
             raise NotFoundError(
                 f"{path}: no such file or directory", hint="check the path; on a cluster, whether it is mounted here"
             )
-        above = len(path.parts) - bool(path.name)  # what a file's own parts begin behind
-        for item, real, size in _files(path, gaps):
+        for item, real in _files(path, skipped):
             if real in seen:
                 continue
             seen.add(real)
-            if len(found) >= MAX_FILES:
+            if len(listed) >= MAX_FILES:
                 why = f"there are more than {MAX_FILES}; the rest was not looked at"
                 gaps.append(Gap("files", why, source=Source(str(path))))
                 break
-            if not os.access(item, os.R_OK):
-                gaps.append(_skipped(item, "cannot be read: permission denied"))
-                continue
-            at = Path(item)
-            parts = at.parts[above:] if at != path else path.absolute().parts[-4:]
-            found.append(Found(item, _named(parts, path), size, at))
-    found.sort(key=lambda f: f.file)
-    kept, left = bounded(found, lambda f: f.file, lambda f: head_of(f.path or f.file, 64))
+            listed.append((item, path))
+    listed.sort(key=lambda one: one[0])
+    kept, left = bounded(listed, lambda one: one[0], lambda one: head_of(one[0], LOOK))
     if left:
-        gaps.append(Gap(*untaken(left, len(found)), source=Source(str(paths[0]))))
-    return kept
+        gaps.append(Gap(*untaken(left, len(listed)), source=Source(str(paths[0]))))
+    found = [one for name, root in kept if (one := _found(name, root, skipped)) is not None]
+    gaps.extend(_skipped(name, why) for name, why in counted(skipped))
+    return found
+
+
+def _found(name: str, root: Path, skipped: list[tuple[str, str]]) -> Found | None:
+    at = Path(name)
+    try:
+        size = at.stat().st_size
+    except OSError as error:
+        skipped.append((name, f"cannot be read: {error.strerror or error}"))
+        return None
+    if not os.access(name, os.R_OK):
+        skipped.append((name, "cannot be read: permission denied"))
+        return None
+    above = len(root.parts) - bool(root.name)  # what a file's own parts begin behind
+    parts = at.parts[above:] if at != root else root.absolute().parts[-4:]
+    return Found(name, _named(parts, root), size, at)
 
 
 def _exists(path: Path) -> bool:
@@ -140,71 +154,75 @@ def _named(parts: tuple[str, ...], root: Path) -> tuple[str, ...]:
     return parts
 
 
-def _files(path: Path, gaps: list[Gap]) -> Iterator[tuple[str, str, int]]:
-    """The files to read below a path, each with its name without links and its size. What is there and cannot be, or
-    must not be, read is a gap that names it. Names and not paths: there may be a hundred thousand."""
+def _files(path: Path, skipped: list[tuple[str, str]]) -> Iterator[tuple[str, str]]:
+    """The files to read below a path, each with its name without links. What is there and cannot be, or must not be,
+    read is added to `skipped`. Names and not paths: there may be a hundred thousand."""
     if path.is_file():
-        yield str(path), os.path.realpath(path), path.stat().st_size
+        yield str(path), os.path.realpath(path)
         return
     if not path.is_dir():
-        gaps.append(_skipped(str(path), f"{kind_of(os.stat(path).st_mode)}, not a file"))
+        skipped.append((str(path), f"{kind_of(os.stat(path).st_mode)}, not a file"))
         return
     root = os.path.realpath(path) + os.sep
-
-    def unreadable(error: OSError) -> None:
-        folder = Path(error.filename or path)
-        why = f"the directory cannot be read: {error.strerror or error}"
-        gaps.append(Gap(f"everything in {folder}", why, source=Source(str(folder))))
-
-    for directory, subdirs, names in os.walk(path, followlinks=False, onerror=unreadable):
-        subdirs[:] = sorted(name for name in subdirs if not name.startswith(".") and name not in _SKIP_DIRS)
-        for name in [name for name in subdirs if os.path.islink(os.path.join(directory, name))]:
-            subdirs.remove(name)
-            if not os.path.realpath(os.path.join(directory, name)).startswith(root):
-                gaps.append(_skipped(str(Path(directory, name)), "a link that leads outside, not followed"))
-        real = os.path.realpath(directory)
-        front = str(Path(directory, "x"))[:-1]
-        for name in sorted(names):
-            if not wanted(name):
+    waiting = [(os.fspath(path), root)]
+    while waiting:
+        folder, real = waiting.pop()
+        front = str(Path(folder, "x"))[:-1]
+        try:
+            with os.scandir(folder) as listing:
+                entries = list(listing)
+        except OSError as error:
+            skipped.append((folder, f"{_CLOSED}: {error.strerror or error}"))
+            continue
+        for entry in entries:
+            name = entry.name
+            if entry.is_dir(follow_symlinks=False):
+                if name.startswith(".") or name in _SKIP_DIRS:
+                    continue
+                if real.count(os.sep) - root.count(os.sep) >= MOST_LEVELS:
+                    skipped.append((front + name, f"{_CLOSED}: more than {MOST_LEVELS} levels down"))
+                else:
+                    waiting.append((front + name, f"{real}{name}{os.sep}"))
+            elif not wanted(name):
                 continue
-            item = front + name
-            why, size = _why_not(item, root)
-            if why is None:
-                yield item, os.path.join(real, name), size
-            elif why == _INSIDE:
-                yield item, os.path.realpath(item), size
-            elif why:
-                gaps.append(_skipped(item, why))
+            elif entry.is_file(follow_symlinks=False):
+                yield front + name, real + name
+            else:
+                why = _why_not(front + name, root)
+                if why == _INSIDE:
+                    yield front + name, os.path.realpath(front + name)
+                elif why:
+                    skipped.append((front + name, why))
 
 
-def _skipped(item: str, why: str) -> Gap:
-    return Gap(f"file {item}", why, source=Source(item))
-
-
+_CLOSED = "the directory cannot be read"
 _INSIDE = "a link to a file of the same tree"
 
 
-def _why_not(item: str, root: str) -> tuple[str | None, int]:
-    """Why a directory's entry is not read, and its size. None where it is read, or `_INSIDE`; empty where there is
-    nothing to miss."""
+def _skipped(item: str, why: str) -> Gap:
+    return Gap(f"everything in {item}" if why.startswith(_CLOSED) else f"file {item}", why, source=Source(item))
+
+
+def _why_not(item: str, root: str) -> str:
+    """Why a directory's entry that is neither file nor directory is not read. `_INSIDE` where it is; empty where there
+    is nothing to miss."""
     try:
         found = os.lstat(item)
-        if stat.S_ISREG(found.st_mode):
-            return None, found.st_size
         if stat.S_ISLNK(found.st_mode):
             target = os.path.realpath(item)
             if os.path.islink(target) or not os.path.lexists(target):
-                return "a link that leads nowhere", 0
-            if not target.startswith(root):
-                return "a link that leads outside, not followed", 0
+                return "a link that leads nowhere"
+            if not f"{target}{os.sep}".startswith(root):
+                return "a link that leads outside, not followed"
             found = os.stat(item)
     except OSError as error:
-        return f"cannot be read: {error.strerror or error}", 0
+        return f"cannot be read: {error.strerror or error}"
     if stat.S_ISREG(found.st_mode):
-        return _INSIDE, found.st_size
-    # The recorder's own dump pipes lie beside the dumps while the job runs: they are no evidence.
-    pipe = stat.S_ISFIFO(found.st_mode) and item.endswith(".pipe")
-    return "" if pipe else f"{kind_of(found.st_mode)}, not a file", 0
+        return _INSIDE
+    # The recorder's own dump pipes lie beside the dumps while the job runs: they are no evidence. A link to a
+    # directory of the same tree leads to what is met anyway.
+    nothing = stat.S_ISDIR(found.st_mode) or (stat.S_ISFIFO(found.st_mode) and item.endswith(".pipe"))
+    return "" if nothing else f"{kind_of(found.st_mode)}, not a file"
 
 
 def wanted(name: str) -> bool:

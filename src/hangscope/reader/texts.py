@@ -9,6 +9,7 @@ import re
 from collections import deque
 from typing import BinaryIO
 
+from hangscope.incident.evidence import WORDS
 from hangscope.model import Gap, Source
 from hangscope.reader.failures import FailureLog
 from hangscope.reader.kernel import KernelLog
@@ -31,27 +32,8 @@ HEAD_LINES = 400
 TAIL_LINES = 60
 """Lines at both ends of a file that are kept to tell what it shows of the job."""
 
-_WORDS = tuple(
-    word.encode()
-    for word in (
-        *("Error", "xception", "ailed", "illed", "ermina", "exit", "imeout", "imed out", "signal", "died", "bort"),
-        *("CCL ", "[rank", "most recent", "Process ", "Thread ", "ProcessGroup", "atchdog ", "out of memory"),
-        *(": error: ", "CUDA error", "Python error", "us error", "NVRM", "SXid", "ink ", "_core 0", " 0000:", "AER:"),
-        *(
-            "blocked for",
-            "egfault",
-            "tion fault",
-            "victed",
-            "CANCEL",
-            "ABORT",
-            "RUNNING AT",
-            "marked dead",
-            "completion from",
-        ),
-    )
-)
-"""A stretch of a long log without any of these is passed over: parts that the readers' own words have in common, as few
-and as short as they can be without standing in every line of a training log."""
+_WORDS = (*WORDS, b"[rank")
+"""A stretch of a long log without any of these is passed over."""
 
 
 _KERNEL_NAME = re.compile(r"^kernel/|(?:^|/)(?:dmesg|kern(?:el)?)\b[^/]*$", re.IGNORECASE)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
 from hangscope.errors import NotFoundError
 from hangscope.incident.collect.sources import Deadline, Entry, Listing, Sink, Unreachable
-from hangscope.incident.evidence import bounded, untaken
+from hangscope.incident.evidence import LOOK, bounded, untaken
 from hangscope.incident.layout import survey
 from hangscope.incident.touch import head_of, open_file
 
@@ -26,19 +27,21 @@ class Directory:
     def listing(self, deadline: Deadline) -> Listing:
         entries: list[Entry] = []
         notes: list[tuple[str, str]] = []
-        found, left = bounded(self._files(), lambda one: one[0], lambda one: head_of(one[1], 64))
+        files = [(self._path.name, str(self._path))]
+        if self._path.is_dir():
+            seen = survey(self._path)
+            files, notes = list(seen.files), list(seen.skipped)
+        found, left = bounded(files, lambda one: one[0], lambda one: head_of(one[1], LOOK))
         if left:
-            notes.append(untaken(left, left + len(found)))
+            notes.append(untaken(left, len(files)))
         for name, path in found:
             deadline.check()
             try:
-                state = path.stat()
+                state = os.stat(path)
             except OSError as error:
                 notes.append((name, f"cannot be read: {error.strerror}"))
                 continue
             entries.append(Entry(name, state.st_size, int(state.st_mtime)))
-        if self._path.is_dir():
-            notes += survey(self._path).skipped
         return Listing(tuple(entries), tuple(notes))
 
     def fetch(self, wanted: Sequence[Entry], sink: Sink, deadline: Deadline) -> None:
@@ -58,6 +61,3 @@ class Directory:
 
     def stop(self) -> None:
         """A local copy ends by itself."""
-
-    def _files(self) -> list[tuple[str, Path]]:
-        return [(self._path.name, self._path)] if self._path.is_file() else list(survey(self._path).files)
