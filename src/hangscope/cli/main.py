@@ -17,7 +17,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from difflib import get_close_matches
 from importlib import import_module
 from importlib.util import find_spec
@@ -27,6 +27,7 @@ import click
 
 from hangscope.__about__ import __version__
 from hangscope.cli.output import complain, finish
+from hangscope.cli.silence import watched
 from hangscope.errors import HangscopeError
 
 VERBS = {
@@ -88,7 +89,9 @@ def cli(ctx: click.Context) -> None:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command line. Returns the exit status; never raises for a user's mistake."""
-    with _prepared():
+    verb = next(iter(sys.argv[1:] if argv is None else argv), "")
+    # What `run` asks of a file system it asks with patience, and its own end is its command's.
+    with _prepared(), nullcontext() if verb == "run" else watched():
         return _main(argv)
 
 

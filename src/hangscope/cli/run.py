@@ -52,7 +52,8 @@ def _env(name: str) -> dict[str, Any]:
 @click.option(
     "--dir",
     "directory",
-    type=click.Path(path_type=Path),
+    type=Path,  # click.Path would look at it, and a file system that hangs would keep the training from starting
+    metavar="PATH",
     callback=_directory,
     help="The incident's directory; shared by all nodes where that is possible.  [default: ./hangscope/JOB/ATTEMPT]",
     **_env("DIR"),
@@ -101,7 +102,7 @@ def _env(name: str) -> dict[str, Any]:
 @click.option(
     "--metrics",
     "metrics_file",
-    type=click.Path(path_type=Path),
+    type=Path,
     metavar="FILE|DIR",
     help="Write Prometheus metrics for node_exporter's textfile collector.",
     **_env("METRICS"),

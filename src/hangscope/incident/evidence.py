@@ -10,7 +10,7 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
-MOST_UNTOLD = 4_000
+MOST_UNTOLD = 2_000
 """So many files are taken whatever they hold; of a folder with more, those that hold evidence."""
 
 _NO_FOLDERS = frozenset((".git", "__pycache__", "node_modules", ".venv", "venv", "lost+found", "wandb"))

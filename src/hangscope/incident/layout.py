@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hangscope.incident.touch import kind_of, open_file, write_below
+from hangscope.incident.touch import Links, kind_of, open_file, write_below
 
 INCIDENT_SCHEMA = "hangscope.incident/1"
 NODE_SCHEMA = "hangscope.node/1"
@@ -123,6 +123,7 @@ def survey(root: Path, *, most: int = MOST_FILES) -> Survey:
     files: list[tuple[str, str]] = []
     skipped: list[tuple[str, str]] = []
     inside = os.path.realpath(root) + os.sep
+    links = Links()
     waiting = [(os.fspath(root), "")]
     while waiting:
         folder, front = waiting.pop()
@@ -145,20 +146,20 @@ def survey(root: Path, *, most: int = MOST_FILES) -> Survey:
             elif entry.is_file(follow_symlinks=False):
                 if not _HALF_WRITTEN.fullmatch(entry.name):
                     files.append((name, entry.path))
-            elif (why := _why_not(entry, inside)) is not None:
+            elif (why := _why_not(entry, inside, links)) is not None:
                 skipped.append((name, why))
     return Survey(tuple(sorted(files)), tuple(counted(skipped)))
 
 
-def _why_not(entry: os.DirEntry[str], inside: str) -> str | None:
+def _why_not(entry: os.DirEntry[str], inside: str, links: Links) -> str | None:
     """Why something that is neither file nor directory is left alone; None where it is met elsewhere."""
-    if not entry.is_symlink():
-        try:
+    try:
+        if not entry.is_symlink():
             return f"{kind_of(entry.stat(follow_symlinks=False).st_mode)}, not a file"
-        except OSError as error:
-            return f"cannot be looked at: {error.strerror or error}"
-    target = os.path.realpath(entry.path)
-    if os.path.islink(target) or not os.path.lexists(target):
+        target = links.target(entry.path)
+    except OSError as error:
+        return f"cannot be looked at: {error.strerror or error}"
+    if target is None:
         return "a link that leads nowhere"
     if not f"{target}{os.sep}".startswith(inside):
         return "a link that leads outside, not followed"

@@ -123,6 +123,33 @@ def entries(root: Path, most: int = 100_000) -> list[str]:
     return sorted(found)
 
 
+class Links:
+    """Where links lead. The directories on the way are looked at once: a tree may hold a hundred thousand links."""
+
+    def __init__(self) -> None:
+        self._folders: dict[str, str] = {}
+
+    def target(self, link: str) -> str | None:
+        """The real path of what a link leads to; None where that is nothing, or the link itself."""
+        folder, last = os.path.split(os.path.join(os.path.dirname(link), os.readlink(link)))
+        if last in ("", ".", ".."):
+            return self._slowly(link)
+        if folder not in self._folders:
+            self._folders[folder] = os.path.realpath(folder)
+        found = os.path.join(self._folders[folder], last)
+        try:
+            return found if not stat.S_ISLNK(os.lstat(found).st_mode) else self._slowly(link)
+        except OSError as error:
+            if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):
+                return None
+            raise
+
+    @staticmethod
+    def _slowly(link: str) -> str | None:
+        found = os.path.realpath(link)
+        return found if os.path.lexists(found) and not os.path.islink(found) else None
+
+
 # ---- with a deadline -------------------------------------------------------------------------------------------------
 
 

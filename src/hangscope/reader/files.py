@@ -14,7 +14,7 @@ from typing import BinaryIO
 from hangscope.errors import NotFoundError
 from hangscope.incident.evidence import LOOK, bounded, untaken
 from hangscope.incident.layout import MOST_LEVELS, counted
-from hangscope.incident.touch import head_of, kind_of, open_file
+from hangscope.incident.touch import Links, head_of, kind_of, open_file
 from hangscope.model import Gap, Source
 
 MAX_FILES = 200_000
@@ -164,6 +164,7 @@ def _files(path: Path, skipped: list[tuple[str, str]]) -> Iterator[tuple[str, st
         skipped.append((str(path), f"{kind_of(os.stat(path).st_mode)}, not a file"))
         return
     root = os.path.realpath(path) + os.sep
+    links = Links()
     waiting = [(os.fspath(path), root)]
     while waiting:
         folder, real = waiting.pop()
@@ -188,41 +189,41 @@ def _files(path: Path, skipped: list[tuple[str, str]]) -> Iterator[tuple[str, st
             elif entry.is_file(follow_symlinks=False):
                 yield front + name, real + name
             else:
-                why = _why_not(front + name, root)
-                if why == _INSIDE:
-                    yield front + name, os.path.realpath(front + name)
+                why, target = _why_not(front + name, root, links)
+                if target:
+                    yield front + name, target
                 elif why:
                     skipped.append((front + name, why))
 
 
 _CLOSED = "the directory cannot be read"
-_INSIDE = "a link to a file of the same tree"
 
 
 def _skipped(item: str, why: str) -> Gap:
     return Gap(f"everything in {item}" if why.startswith(_CLOSED) else f"file {item}", why, source=Source(item))
 
 
-def _why_not(item: str, root: str) -> str:
-    """Why a directory's entry that is neither file nor directory is not read. `_INSIDE` where it is; empty where there
-    is nothing to miss."""
+def _why_not(item: str, root: str, links: Links) -> tuple[str, str]:
+    """Why a directory's entry that is neither file nor directory is not read, empty where there is nothing to miss;
+    or the file of the same tree that it is a link to."""
     try:
         found = os.lstat(item)
+        target: str | None = ""
         if stat.S_ISLNK(found.st_mode):
-            target = os.path.realpath(item)
-            if os.path.islink(target) or not os.path.lexists(target):
-                return "a link that leads nowhere"
+            target = links.target(item)
+            if target is None:
+                return "a link that leads nowhere", ""
             if not f"{target}{os.sep}".startswith(root):
-                return "a link that leads outside, not followed"
-            found = os.stat(item)
+                return "a link that leads outside, not followed", ""
+            found = os.lstat(target)
     except OSError as error:
-        return f"cannot be read: {error.strerror or error}"
+        return f"cannot be read: {error.strerror or error}", ""
     if stat.S_ISREG(found.st_mode):
-        return _INSIDE
+        return "", target or item
     # The recorder's own dump pipes lie beside the dumps while the job runs: they are no evidence. A link to a
     # directory of the same tree leads to what is met anyway.
     nothing = stat.S_ISDIR(found.st_mode) or (stat.S_ISFIFO(found.st_mode) and item.endswith(".pipe"))
-    return "" if nothing else f"{kind_of(found.st_mode)}, not a file"
+    return "" if nothing else f"{kind_of(found.st_mode)}, not a file", ""
 
 
 def wanted(name: str) -> bool:

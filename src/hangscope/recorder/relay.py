@@ -163,7 +163,8 @@ class Relay:
 
     def run(self) -> None:
         pumps = [threading.Thread(target=self.pump, args=(index,)) for index in range(len(self.streams))]
-        writer = threading.Thread(target=self.keep)
+        # A file system that hangs keeps this thread for ever, and must not keep the output open with it.
+        writer = threading.Thread(target=self.keep, daemon=True)
         for thread in (*pumps, writer):
             thread.start()
         threading.Thread(target=self.listen, daemon=True).start()

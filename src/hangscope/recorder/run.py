@@ -15,7 +15,7 @@ from pathlib import Path
 
 from hangscope.errors import LaunchError, SettingsError
 from hangscope.incident.layout import safe_name
-from hangscope.incident.touch import Patience, make_private
+from hangscope.incident.touch import Patience, Refused, make_private
 from hangscope.recorder import blackbox, settings, shared, sockets, tidy
 from hangscope.recorder.actions import OnHang
 from hangscope.recorder.agent import MAX_INCIDENTS, Agent
@@ -35,6 +35,10 @@ FINISH_S = 300.0
 AFTER_SIGNAL_S = 5.0
 DRAIN_S = 20.0
 TIDY_S = 10.0
+LOOK_S = 4.0
+SILENT_S = 15.0
+"""What a capture has left once its file system does not answer: it may be saving elsewhere by now."""
+_TEMPORARY = ("TMPDIR", "TEMP", "TMP", "XDG_RUNTIME_DIR")
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +77,7 @@ def run(
         raise LaunchError(f"{words[0]}: command not found", hint="write the command as in the shell, after `--`")
     if options.stall_after is not None and options.stall_after <= 0:
         raise SettingsError("--stall-after must be a number of seconds above 0")
+    ours = _answering(environ, say)
     identity = identify(environ, job=options.job, attempt=options.attempt, node=options.node)
     name = Path(safe_name(identity.job)) / safe_name(identity.attempt)
     directory = (options.directory or Path("hangscope") / name).absolute()
@@ -82,14 +87,33 @@ def run(
         root, identity, folder = Patience(CLAIM_S).ask(str(directory), claim)
     except (OSError, SettingsError) as error:
         # A directory that cannot be written is no reason to keep the training from starting.
-        elsewhere = _elsewhere(environ) / name
-        say(f"warning: {error}; what this node saves goes to {elsewhere} instead")
+        elsewhere = _elsewhere(ours) / name
+        why = f"{error.filename}: {error.strerror}" if isinstance(error, OSError) and error.filename else str(error)
+        say(f"warning: {why}; what this node saves goes to {elsewhere} instead")
         root, identity, folder = _claim(elsewhere, identity)
-    place = sockets.make(environ)
+    place = sockets.make(ours)
     try:
-        return _run(words, options, identity, root, folder, place, environ, say, diagnose)
+        return _run(words, options, identity, root, folder, place, ours, environ, say, diagnose)
     finally:
         sockets.remove(place)
+
+
+def _temporary(environ: Mapping[str, str]) -> dict[str, str]:
+    return {name: environ[name] for name in _TEMPORARY if name in environ}
+
+
+def _answering(environ: Mapping[str, str], say: Callable[[str], None]) -> Mapping[str, str]:
+    """The environment by which we choose places of our own: without directories for temporary files that do not answer.
+    The command keeps what it was given."""
+    left = dict(environ)
+    for name, path in _temporary(environ).items():
+        try:
+            Patience(LOOK_S).ask(path, functools.partial(os.access, path, os.W_OK))
+        except OSError:
+            say(f"warning: {name}={path}: its file system does not answer; what we need for a time goes elsewhere")
+            del left[name]
+            tempfile.tempdir = "/tmp"
+    return left
 
 
 def _elsewhere(environ: Mapping[str, str]) -> Path:
@@ -128,11 +152,12 @@ def _run(
     root: Path,
     folder: Path,
     place: Path,
+    ours: Mapping[str, str],
     environ: Mapping[str, str],
     say: Callable[[str], None],
     diagnose: Callable[[Path], Verdict] | None,
 ) -> int:
-    prepared = _settings(words, options, identity, folder, environ, say)
+    prepared = _settings(words, options, identity, folder, ours, say)
     node = Node(identity.node, identity.job, identity.attempt, time.time())
     if blackbox.FOLDER in prepared:
         node.boxes = Path(prepared[blackbox.FOLDER])
@@ -147,7 +172,7 @@ def _run(
         move_logs=lambda place: command.move_logs(place),
         on_hang=options.on_hang,
         max_incidents=options.max_incidents,
-        spare=functools.partial(_spare, environ, root.name),
+        spare=functools.partial(_spare, ours, root.name),
         metrics=_metrics(options, identity, say),
     )
 
@@ -157,7 +182,7 @@ def _run(
 
     command = Command(
         words,
-        environ={**with_companion(prepared, sockets=place), "HANGSCOPE_DIR": str(root)},
+        environ={**with_companion(prepared, sockets=place), "HANGSCOPE_DIR": str(root), **_temporary(environ)},
         logs=folder / "logs",
         rest=f"rank_{environ['RANK']}.log" if environ.get("RANK", "").isdigit() else "launcher.log",
         events=heard,
@@ -168,7 +193,7 @@ def _run(
     drained = threading.Thread(target=command.drain, daemon=True)
     drained.start()
     drained.join(timeout=10)
-    _finish(agent, command, status, say)
+    _finish(agent, command, status, root, say)
     drained.join(timeout=DRAIN_S)
     if command.problem:
         say(f"the copy of the output is not complete: {command.problem}")
@@ -190,25 +215,41 @@ def _metrics(options: Options, identity: Identity, say: Callable[[str], None]) -
         return Metrics(labels, file=options.metrics_file) if options.metrics_file is not None else None
 
 
-def _finish(agent: Agent, command: Command, status: int, say: Callable[[str], None]) -> None:
+def _finish(agent: Agent, command: Command, status: int, root: Path, say: Callable[[str], None]) -> None:
     """Save what is left to save, for as long as that takes; not for ever, and not against a signal.
 
     The command has ended: whoever waits for it gets its status, whatever a shared file system or a neighbour does.
     """
     work = threading.Thread(target=agent.finish, args=(status,), name="finish", daemon=True)
     interrupted = command.end_on_signals()
-    signalled = False
+    signalled = silent = False
     work.start()
     until = time.monotonic() + FINISH_S
+    looked, patience = time.monotonic(), Patience(LOOK_S)
     while work.is_alive() and time.monotonic() < until:
         work.join(timeout=0.2)
+        if not silent and time.monotonic() - looked > LOOK_S:
+            silent, looked = not _answers(root, patience), time.monotonic()
+            until = min(until, time.monotonic() + SILENT_S) if silent else until
         if interrupted.is_set():
             until = min(until, time.monotonic() + AFTER_SIGNAL_S)
             interrupted.clear()
             signalled = True
     if work.is_alive():
         why = "a signal came" if signalled else f"not done within {FINISH_S:g} s"
+        why = f"the file system of {root} does not answer" if silent and not signalled else why
         say(f"the last part of the capture is left behind: {why}")
+
+
+def _answers(root: Path, patience: Patience) -> bool:
+    """Whether a file system answers: what it has room for is nothing that this machine remembers."""
+    try:
+        patience.ask(str(root), functools.partial(os.statvfs, root))
+    except Refused:
+        return False
+    except OSError:
+        return True
+    return True
 
 
 def _remove_pipes(prepared: Mapping[str, str], environ: Mapping[str, str]) -> None:

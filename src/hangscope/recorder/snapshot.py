@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import stat
 import threading
@@ -29,6 +30,8 @@ def of_run(root: Path, say: Callable[[str], None]) -> Path:
 
     Its agents do it, on all nodes at once. Where they are gone (killed, say) this node's ranks are asked directly.
     """
+    with contextlib.suppress(OSError):
+        os.scandir(root / "nodes").close()  # here whoever asked can wait for it; below silence would be nobody's status
     states = shared.statuses(root)
     if not states:
         raise NotFoundError(
