@@ -10,14 +10,17 @@ import os
 import subprocess
 import sys
 import time
+import tracemalloc
 from pathlib import Path
 
 import pytest
 
+import crowds
 import fuzz_reader
 import hostile
 from hangscope.cli.main import VERBS
 from hangscope.errors import DamagedError
+from hangscope.incident import jsons
 from hangscope.reader import dumps
 
 
@@ -107,3 +110,43 @@ def test_a_tree_of_many_files_is_bounded(tmp_path: Path) -> None:
     started = time.process_time()
     assert len(survey(tmp_path).files) == 20_000
     assert time.process_time() - started < 5
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("x.json", "[" + "[]," * (6 << 20) + "0]"),
+        ("incident.json", '{"schema": "hangscope.incident/1", "x": [' + "{}," * (6 << 20) + "0]}"),
+        ("node.json", '{"schema": "hangscope.node/1", "ranks": [' + '{"rank": 1},' * (2 << 20) + "{}]}"),
+        ("nccl_trace_rank_0.json", '{"pg_config": {}, "entries": [' + "{}," * (6 << 20) + "{}]}"),
+        ("ras.json", '{"nccl_version": "2.28.9", "communicators": [' + '{"hash": "1"},' * (1 << 20) + "{}]}"),
+    ],
+)
+@pytest.mark.parametrize("verb", ["diagnose", "bundle"])
+def test_json_that_grows_in_memory_is_not_parsed(verb: str, name: str, text: str, tmp_path: Path) -> None:
+    """Twenty megabytes of brackets would take a gigabyte and a minute: the file is named, and costs its reading."""
+    place = tmp_path / "in"
+    place.mkdir()
+    (place / name).write_text(text)
+    (place / "rank_0.log").write_text("RuntimeError: x\n")
+    out = [] if verb == "diagnose" else ["-o", str(tmp_path / "b.tar.gz")]
+    spent, megabytes, said = crowds.ask([verb, str(place), *out])
+    assert spent < crowds.SECONDS and megabytes < crowds.MEGABYTES
+    assert "Traceback" not in said
+
+
+def test_what_json_takes_is_seen_before() -> None:
+    """The estimate of memory is never under what Python takes, for each kind of value."""
+    for piece in ("[]", "{}", '""', "1234567", "1.5", '{"a": 1}', '"abcdefgh"', "null", "[[1]]"):
+        raw = ("[" + ",".join([piece] * 50_000) + "]").encode()
+        tracemalloc.start()
+        value = jsons.loads(raw)
+        taken, _ = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        assert len(value) == 50_000 and taken <= jsons.weight(raw), piece
+    with pytest.raises(jsons.TooMuch, match="would take"):
+        jsons.loads(b"[" + b"[]," * 3_000_000 + b"0]")
+    with pytest.raises(jsons.TooMuch, match="digits"):
+        jsons.loads(b"9" * 5000)
+    with pytest.raises(jsons.TooMuch, match="deep"):
+        jsons.loads(b"[" * 100_000)

@@ -9,17 +9,22 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from hangscope.__about__ import __version__
 from hangscope.errors import DamagedError, NotFoundError
+from hangscope.incident import jsons
 from hangscope.incident.layout import INCIDENT_SCHEMA, MANIFEST, NODE_FILE, file_entry, walk_files, write_json
 from hangscope.incident.stale import Stale, stale_dumps
 from hangscope.incident.touch import Refused, read_file
 
 MAX_MANIFEST_BYTES = 256 << 20
 """100,000 ranks with ten files each make about 200 MB of manifest; more is not a manifest."""
+
+MOST_GAPS = 20_000
+MOST_EXTRA = 1 << 20
 
 _KNOWN = ("job", "attempt", "reason", "detail", "captured_at", "nodes_expected", "nodes_present", "world_size")
 
@@ -82,8 +87,10 @@ def parse(raw: bytes, *, file: str = MANIFEST) -> Manifest:
     if len(raw) > MAX_MANIFEST_BYTES:
         raise DamagedError(f"{len(raw)} bytes are too many for a manifest", file=file)
     try:
-        value = json.loads(raw)
-    except (ValueError, RecursionError) as error:
+        value = jsons.loads(raw)
+    except jsons.TooMuch as error:
+        raise DamagedError(f"too much for a manifest: {error}", file=file) from None
+    except ValueError as error:
         raise DamagedError(f"not JSON ({error})", file=file) from None
     if not isinstance(value, dict):
         raise DamagedError("not a manifest: the top level is no object", file=file)
@@ -102,10 +109,17 @@ def parse(raw: bytes, *, file: str = MANIFEST) -> Manifest:
         world_size=_number(value.get("world_size")),
         versions={k: v for k, v in _mapping(value.get("versions")).items() if isinstance(v, str)},
         files={k: v for k, v in _mapping(value.get("files")).items() if isinstance(v, dict)},
-        gaps=tuple(_gaps(value.get("gaps"))),
-        stale=tuple(_stale(value.get("stale"))),
-        extra={key: member for key, member in value.items() if key not in used},
+        gaps=tuple(islice(_gaps(value.get("gaps")), MOST_GAPS)),
+        stale=tuple(islice(_stale(value.get("stale")), MOST_GAPS)),
+        extra=_extra({key: member for key, member in value.items() if key not in used}, len(raw)),
     )
+
+
+def _extra(said: dict[str, Any], size: int) -> dict[str, Any]:
+    """What we do not know is handed on; not in any amount, because it is written, redacted and read again."""
+    if size <= MOST_EXTRA:
+        return said
+    return {key: member for key, member in said.items() if len(json.dumps(member)) <= MOST_EXTRA // 8}
 
 
 def read(root: Path) -> Manifest | None:
@@ -266,8 +280,8 @@ def _stale(value: object) -> Iterable[Stale]:
 
 def _node(path: Path) -> Mapping[str, Any]:
     try:
-        return _mapping(json.loads(read_file(path, MAX_MANIFEST_BYTES)))
-    except (OSError, ValueError, RecursionError):
+        return _mapping(jsons.loads(read_file(path, MAX_MANIFEST_BYTES)))
+    except (OSError, ValueError):
         return {}
 
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import io
-import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Protocol
 
 from hangscope.errors import DamagedError
+from hangscope.incident import jsons
 from hangscope.incident.layout import MANIFEST
 from hangscope.model import BlackBox, CallSite, Gap, Source
 from hangscope.reader import (
@@ -190,8 +190,8 @@ def _open_archives(found: list[Found], evidence: Evidence) -> list[Found]:
 def _differences(item: Found, name: str, raw: bytes, sums: Mapping[str, str]) -> Iterator[Gap]:
     """What in a bundle is not what its manifest lists: changed on the way, or missing."""
     try:
-        value = json.loads(raw)
-    except (ValueError, RecursionError):
+        value = jsons.loads(raw)
+    except ValueError:
         return
     folder = name.removesuffix(MANIFEST)
     entries = value.get("files") if isinstance(value, Mapping) else None
@@ -447,14 +447,20 @@ def _read_waiting(evidence: Evidence, full: bool, progress: Progress | None) -> 
 
 def _json(item: Found) -> Any:
     try:
-        return json.loads(item.read())
-    except (ValueError, RecursionError):
+        return jsons.loads(item.read())
+    except ValueError:
         return None
 
 
 def _read_json(item: Found, node: str | None, evidence: Evidence) -> bool:
     """Whether the file was JSON and is dealt with. False: it may still be a log that begins with a brace."""
-    value = _json(item)
+    try:
+        value = jsons.loads(item.read())
+    except jsons.TooMuch as error:
+        evidence.gaps.append(Gap(f"file {item.file}", f"JSON that is not read: {error}", source=Source(item.file)))
+        return True
+    except ValueError:
+        return False
     if isinstance(value, Mapping):
         schema = _schema(value)
         if "culprits" in value or schema.startswith(("hangscope.diagnosis/", "hangscope.incident/")):

@@ -20,6 +20,8 @@ Drain = Callable[[int, Any], None]
 
 _WINDOW = 12 * MIB
 _KEPT = frozenset(("version", "pg_config", "pg_status", "comm_lib_version", "nccl_version", "rank"))
+_MANY, _LEAST_ENTRY = 100_000, 24
+"""More entries than that have that many bytes each at least; real ones have hundreds."""
 _SPACE = re.compile(r"[ \t\r\n]*")
 _DIGITS = bytes.maketrans(b"123456789", b"000000000")
 _LONG_NUMBER = b"0" * 1000
@@ -78,6 +80,8 @@ def _entries(text: _Text, drain: Drain | None) -> None:
             text.take(",")
             text.peek()
         entry = text.value()
+        if index > _MANY and text.offset_about() < index * _LEAST_ENTRY:
+            raise _Broken(f"{index} entries of a few bytes each: no recorder writes such")
         if drain is not None:
             drain(index, entry)
         index += 1
@@ -100,6 +104,10 @@ class _Text:
         self._base, self._index = start, 0
         self._last = start + _WINDOW >= len(self._data)
         self._text = raw.decode("utf-8", "surrogateescape")
+
+    def offset_about(self) -> int:
+        """How far it is read, in characters of this window: for every entry, so at no cost."""
+        return self._base + self._index
 
     def offset(self) -> int:
         return self._base + len(self._text[: self._index].encode("utf-8", "surrogateescape"))

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from hangscope.incident import jsons
 from hangscope.model import Gap, RasRank, RasReport, Source
 from hangscope.reader.nccl_logs import comm_id
 from hangscope.reader.values import rank_number, whole
@@ -47,11 +47,11 @@ def read(data: bytes, file: str) -> Answer:
 def _read_json(body: str, file: str) -> Answer:
     gaps: tuple[Gap, ...] = ()
     try:
-        value = json.loads(body)
-    except (ValueError, RecursionError):
+        value = jsons.loads(body)
+    except ValueError:
         try:
-            value = json.loads(repair(body))
-        except (ValueError, RecursionError) as error:
+            value = jsons.loads(repair(body))
+        except ValueError as error:
             gap = Gap("NCCL RAS answer", f"it is not valid JSON: {error}", source=Source(file))
             return Answer((), None, None, (gap,))
     if not isinstance(value, Mapping):

@@ -6,11 +6,11 @@ empty one behind, so that line numbers stay true. The values of variables that s
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Collection, Mapping
 from typing import IO
 
+from hangscope.incident import jsons
 from hangscope.reader import counters, dumps, failures, kernel, launchers, notices, ras, rosters, sysfs, torch_logs
 from hangscope.reader.files import HEAD, looks_like_text
 from hangscope.reader.lines import Line
@@ -140,8 +140,10 @@ def _known_json(source: IO[bytes]) -> bool | None:
     if len(raw) > JSON_LIMIT:
         return False
     try:
-        value = json.loads(raw)
-    except (ValueError, RecursionError):
+        value = jsons.loads(raw)
+    except jsons.TooMuch:
+        return False
+    except ValueError:
         return None
     if isinstance(value, Mapping) and (
         str(value.get("schema", "")).startswith("hangscope.")

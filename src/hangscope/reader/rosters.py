@@ -16,6 +16,9 @@ from hangscope.reader.lines import Line, parse_time
 from hangscope.reader.tracebacks import Traceback, Tracebacks
 from hangscope.reader.values import host_name, number, pci_id, rank_number, text, whole
 
+MOST_ROWS = 131_072
+"""Ranks of one roster; more are not looked at."""
+
 ROSTER, NODE, LAUNCHER, LOG, NETWORK = range(5)
 """How much a source is trusted, best first: where two disagree, the first wins and the other becomes a gap."""
 
@@ -86,7 +89,7 @@ def is_roster(value: Any) -> bool:
 
 def read_roster(value: Any, file: str) -> list[Statement]:
     """One statement a row. A row that says ``"exit": null`` was still there when the roster was written."""
-    rows = value["ranks"] if isinstance(value, Mapping) else value
+    rows = (value["ranks"] if isinstance(value, Mapping) else value)[:MOST_ROWS]
     return [
         said for index, row in enumerate(rows) if (said := _row(row, ROSTER, Source(file, f"[{index}]"))) is not None
     ]
@@ -177,7 +180,7 @@ def read_node(value: Mapping[str, Any], file: str) -> NodeFile:
     statements: list[Statement] = []
     oom: list[tuple[int | None, int]] = []
     rows = value.get("ranks")
-    for index, row in enumerate(rows if isinstance(rows, list) else []):
+    for index, row in enumerate(rows[:MOST_ROWS] if isinstance(rows, list) else []):
         if not isinstance(row, Mapping):
             continue
         said = _row(row, NODE, Source(file, f"ranks[{index}]"), node)
@@ -197,7 +200,7 @@ def read_node(value: Mapping[str, Any], file: str) -> NodeFile:
         _versions(value.get("versions")),
         tuple(
             Gap(str(gap.get("what", "")), str(gap.get("why", "")), whole(gap.get("rank")), node, Source(file))
-            for gap in (gaps if isinstance(gaps, list) else [])
+            for gap in (gaps[:MOST_ROWS] if isinstance(gaps, list) else [])
             if isinstance(gap, Mapping)
         ),
         tuple(oom),

@@ -6,12 +6,12 @@ numbers have bounds, and a file that is no such object costs that node's part, n
 
 from __future__ import annotations
 
-import json
 import math
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from hangscope.incident import jsons
 from hangscope.incident.touch import read_below
 
 STATUS_BYTES = 16 << 20
@@ -160,8 +160,8 @@ def verdict(incident: Path, name: str) -> dict[str, Any]:
 def read_object(root: Path, name: str, limit: int) -> dict[str, Any]:
     """A JSON object below `root`; empty where there is none, whatever else lies there."""
     try:
-        value = json.loads(read_below(root, name, limit))
-    except (OSError, ValueError, RecursionError):
+        value = jsons.loads(read_below(root, name, limit))
+    except (OSError, ValueError):
         return {}
     return value if isinstance(value, dict) else {}
 

@@ -6,7 +6,6 @@ are laid out by node. Of several incidents the newest is taken, because its part
 
 from __future__ import annotations
 
-import json
 import re
 import time
 from collections.abc import Mapping, Sequence
@@ -14,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 from hangscope.errors import DamagedError
+from hangscope.incident import jsons
 from hangscope.incident import manifest as manifests
 from hangscope.incident.collect.sources import Entry, Listing, Source
 from hangscope.incident.evidence import is_evidence
@@ -266,8 +266,8 @@ def _manifest(described: bytes | None, run: bytes | None) -> Manifest:
         except DamagedError:
             pass
     try:
-        value = json.loads(run or b"{}")
-    except (ValueError, RecursionError):
+        value = jsons.loads(run or b"{}")
+    except ValueError:
         value = {}
     value = value if isinstance(value, dict) else {}
     text = {key: str(value[key]) for key in ("job", "attempt") if isinstance(value.get(key), (str, int))}
