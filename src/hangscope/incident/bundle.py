@@ -161,7 +161,7 @@ def write_bundle(
         manifest=one.manifest,
         replaced=one.replaced(),
         dropped=_by_reason(plan),
-        left_out=(*_skipped(seen), *untold_gaps, *one.left_out),
+        left_out=(*(gap for gap in given.gaps if gap.what == MANIFEST), *_skipped(seen), *untold_gaps, *one.left_out),
         map_file=options.map_file,
     )
 

@@ -89,8 +89,8 @@ class _Opened:
 
     def refuse(self, name: str, why: str) -> None:
         if len(self.gaps) < 1000:
-            shown = name or self.file.rpartition("/")[2]
-            self.gaps.append(Gap(f"{shown} in an archive", why, source=Source(self.file, name)))
+            shown = f"{self.file}!{name}" if name else self.file
+            self.gaps.append(Gap(f"file {shown}", why, source=Source(shown)))
 
 
 def _layer(stream: _Readable, prefix: str, opened: _Opened, depth: int) -> Iterator[tuple[str, bytes]]:

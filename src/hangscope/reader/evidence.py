@@ -162,12 +162,13 @@ def _open_archives(found: list[Found], evidence: Evidence) -> list[Found]:
         try:
             start = item.head(files.START)
             # a pickle is told by its first bytes, and thousands of dumps need not be opened twice for it
-            head = start if pickles.is_pickle(start) else item.head(files.HEAD)
+            pickled = pickles.is_pickle(start)
+            head = start if pickled else item.head(files.HEAD)
         except OSError as error:  # gone since it was listed, or behind a file system that is
             evidence.gaps.append(Gap(f"file {item.file}", f"cannot be read: {error}", source=Source(item.file)))
             continue
         if not archives.recognise(start):
-            item.own = head is not start and b'"hangscope.' in head
+            item.own = not pickled and b'"hangscope.' in head
             out.append(item)
             continue
         sums: dict[str, str] = {}
@@ -459,7 +460,10 @@ def _read_json(item: Found, node: str | None, evidence: Evidence) -> bool:
     except jsons.TooMuch as error:
         evidence.gaps.append(Gap(f"file {item.file}", f"JSON that is not read: {error}", source=Source(item.file)))
         return True
-    except ValueError:
+    except ValueError as error:
+        if b'"hangscope.' in item.head(files.HEAD):  # one of ours that is broken is evidence that is missing
+            evidence.gaps.append(Gap(f"file {item.file}", f"not read: broken JSON ({error})", source=Source(item.file)))
+            return True
         return False
     if isinstance(value, Mapping):
         schema = _schema(value)

@@ -37,8 +37,19 @@ def hosts_in(file: Path) -> list[str]:
         lines = read_file(file, _MOST_HOSTFILE).decode("utf-8", "replace").splitlines()
     except OSError as error:
         raise SettingsError(f"{file}: cannot be read ({error.strerror})") from None
-    words = [line.split("#")[0].split() for line in lines]
-    return [host for word in words if word for host in hosts_of(re.sub(r":\d+$", "", word[0]))]
+    found: list[str] = []
+    for number, line in enumerate(lines, 1):
+        words = line.split("#")[0].split()
+        for host in hosts_of(re.sub(r":\d+$", "", words[0])) if words else ():
+            if not _is_host(host):
+                raise SettingsError(f"{file}, line {number}: {host[:80]!r} is no host name")
+            found.append(host)
+    return found
+
+
+def _is_host(word: str) -> bool:
+    """Whether ssh may be given it: what begins with a dash would be an option."""
+    return _HOST.fullmatch(word) is not None and not word.startswith("-") and "@-" not in word
 
 
 def ssh(
@@ -47,7 +58,7 @@ def ssh(
     """Nodes over ssh, which must work without a password. Your own ssh configuration applies."""
     nodes = []
     for host in hosts:
-        if host.startswith("-") or not _HOST.fullmatch(host):
+        if not _is_host(host):
             raise SettingsError(f"{host[:80]!r} is no host name")
         options = ("-T", "-o", "BatchMode=yes", "-o", "ConnectTimeout=15", "-o", "Compression=yes")
         name = host.rpartition("@")[2]
