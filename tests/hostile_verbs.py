@@ -24,6 +24,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import crowds
 import fuzz_reader
 import hangscope
 import hostile
@@ -214,12 +215,28 @@ def _good_bundle() -> bytes:
     return _bundle[0]
 
 
-MAKERS: tuple[tuple[int, Callable[[random.Random, Path, int], None]], ...] = (
+def json_of(rng: random.Random, root: Path, number: int) -> None:
+    """JSON that is small on disk and large in memory, or deep, or of endless numbers, under the names that are read."""
+    name = ("x.json", "incident.json", "node.json", "nccl_trace_rank_0.json", "ras.json", "run.json")[number % 6]
+    front = rng.choice(("", '{"schema": "hangscope.incident/1", "x": ', '{"pg_config": {}, "entries": ', '{"ranks": '))
+    piece = rng.choice(("[],", "{},", '{"rank": 1},', '"",', "1e5,", "NaN,", "[", '{"a":', "9" * 50, "\\u2028"))
+    (root / name).write_text(front + "[" + piece * rng.choice((10, 5_000, 300_000)))
+    (root / "rank_0.log").write_bytes(words(rng))
+
+
+def crowd_of(rng: random.Random, root: Path, number: int) -> None:
+    """More files than are taken unseen, in one of the shapes of tests/crowds.py."""
+    crowds.SHAPES[sorted(crowds.SHAPES)[number % len(crowds.SHAPES)]](str(root / "crowd"), rng.choice((50, 3000)))
+
+
+MAKERS: tuple[tuple[float, Callable[[random.Random, Path, int], None]], ...] = (
     (3, dumps_of),
     (4, logs_of),
     (5, incident_of),
     (5, tree_of),
     (2, bundle_of),
+    (1, json_of),
+    (0.2, crowd_of),
 )
 
 
