@@ -136,12 +136,26 @@ def ask(words: list[str]) -> tuple[float, float, str]:
     environment = {**os.environ, "PYTHONPATH": str(Path(hangscope.__file__).parents[1])}
     with tempfile.TemporaryFile() as said:
         command = [sys.executable, "-m", "hangscope", *words]
-        process = subprocess.Popen(command, env=environment, stdout=said, stderr=said)
-        _, _, used = os.wait4(process.pid, 0)
-        process.returncode = 0
+        # A child begins with the memory of who started it, so a small process of its own starts and measures it.
+        measured = subprocess.run(
+            [sys.executable, "-S", "-c", _MEASURE, *command],
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=said,
+            check=True,
+        )
+        spent, kilobytes = map(float, measured.stdout.split())
         said.seek(0)
         text = said.read(1 << 20).decode("utf-8", "replace")
-    return used.ru_utime + used.ru_stime, used.ru_maxrss / 1024, text
+    return spent, kilobytes / 1024, text
+
+
+_MEASURE = """
+import resource, subprocess, sys
+subprocess.run(sys.argv[1:], stdout=sys.stderr)
+used = resource.getrusage(resource.RUSAGE_CHILDREN)
+print(used.ru_utime + used.ru_stime, used.ru_maxrss)
+"""
 
 
 def main() -> int:

@@ -97,14 +97,27 @@ def _path(kind: str, argument: int) -> str:
 def watched() -> Iterator[None]:
     """Watches over whatever is done meanwhile."""
     done = threading.Event()
-    threading.Thread(target=_watch, args=(done,), name=_OWN, daemon=True).start()
+    heard, says = os.pipe()
+    for end in (heard, says):
+        os.set_blocking(end, False)
+    before = _tell(says)
+    threading.Thread(target=_watch, args=(done, heard), name=_OWN, daemon=True).start()
     try:
         yield
     finally:
         done.set()
+        _tell(before)  # the pipe stays: a handler of the kernel may be about to write into it
 
 
-def _watch(done: threading.Event) -> None:
+def _tell(fd: int) -> int:
+    """Have Python write the number of every signal there as it comes; whereto it did before."""
+    try:
+        return signal.set_wakeup_fd(fd, warn_on_full_buffer=False)
+    except ValueError:  # not the main thread: it hears no signals
+        return -1
+
+
+def _watch(done: threading.Event, heard: int) -> None:
     since: dict[Call, float] = {}
     told: dict[Call, list[tuple[int, int]]] = {}
     while not done.wait(_EVERY_S if since else min(_EVERY_S, NOTE_S / 4)):
@@ -122,13 +135,17 @@ def _watch(done: threading.Event) -> None:
             if now - begun > NOTE_S and call not in told:
                 told[call] = _let_through()
                 note(f"waiting for {call.path}: its file system has not answered for {now - begun:.0f} s")
-            if now - begun > _EVERY_S and (number := _unheard()):
+            if now - begun > _EVERY_S and (number := _unheard(heard)):
                 complain(f"interrupted while waiting for {call.path}")
                 os._exit(128 + number)
 
 
-def _unheard() -> int:
+def _unheard(heard: int) -> int:
     """A signal to end that came before the handlers were out of the way, and that the hung thread does not take."""
+    with suppress(OSError):  # taken by Python's own handler, which only makes a note of it
+        taken = [number for number in os.read(heard, 64) if number in (signal.SIGINT, signal.SIGTERM)]
+        if taken:
+            return taken[0]
     with suppress(OSError, ValueError, StopIteration), open("/proc/self/status") as stream:
         pending = int(next(line for line in stream if line.startswith("ShdPnd:")).split()[1], 16)
         return next((number for number in (signal.SIGINT, signal.SIGTERM) if pending >> (number - 1) & 1), 0)

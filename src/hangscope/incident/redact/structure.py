@@ -28,6 +28,9 @@ _STRING = re.compile(
 )
 _ANY_STRING = re.compile(rb"[\"']|\d{4}")
 _CLOSING = {b"{": b"}", b"[": b"]", b"(": b")"}
+_BRACKET = re.compile(rb"[{}\[\]()]")
+_DEEPEST = 64
+_UNCLOSED = 2 << 10
 
 
 def opens(data: bytes, end: int) -> bool:
@@ -97,14 +100,17 @@ def _inside(data: bytes, at: int, mark: bytes) -> Iterator[Span]:
 
 
 def _balanced(data: bytes, at: int, mark: bytes) -> int:
+    """Where it is closed. One that is not, or holds more than anybody writes, is followed less far: there may be one at
+    every word."""
     closing, depth = _CLOSING[mark], 1
-    if data.find(closing, at, at + NEAR) < 0:
-        return min(len(data), at + NEAR)
-    for match in re.finditer(rb"[{}\[\]()]", data[at : at + NEAR]):
-        depth += 1 if match.group() == mark else -1 if match.group() == closing else 0
-        if depth == 0:
-            return at + match.start()
-    return min(len(data), at + NEAR)
+    if data.find(closing, at, at + NEAR) >= 0:
+        for match in _BRACKET.finditer(data, at, at + NEAR):
+            depth += 1 if match.group() == mark else -1 if match.group() == closing else 0
+            if depth == 0:
+                return match.start()
+            if depth > _DEEPEST:
+                break
+    return min(len(data), at + _UNCLOSED)
 
 
 _BEFORE = re.compile(
