@@ -86,7 +86,7 @@ def test_a_pause_is_called_one_and_not_reported_in_full_again(pausing: dict[str,
     assert [each["rank"] for each in verdict["culprits"]] == [0]
     assert 6 < verdict["waiting_s"] < 15
     text = (incident / "verdict.txt").read_text()
-    assert re.match(r"PAUSE  rank 0 held the job up for [\d.]+s in all_reduce #\d+, then", text)
+    assert re.match(r"PAUSE  rank 0 held the job up for [\d.]+s in evaluate\s", text)
     own = own_lines(started)
     assert sum("PAUSE, not a hang" in line for line in own) == 1
     assert sum("saving what every rank is doing" in line for line in own) == 1

@@ -208,6 +208,10 @@ _NEXT_ITEM = re.compile(rb"[ \t]*\r?(?:\Z|\n(?:[ \t]*-[ \t]+(?!-)[\"']?(?P<s>[^\
 """Behind a flag in a list of YAML: the next item."""
 
 
+FOLLOWED = b"followed"
+_LATEST = 8
+
+
 def _around(data: bytes, start: int, out: list[Edit]) -> None:
     """What a secret's name gives away that is no assignment: its pair, the block below it, the brackets behind it."""
     start += len(data[start : start + 2]) - len(data[start : start + 2].lstrip(b"-"))
@@ -239,7 +243,16 @@ def _around(data: bytes, start: int, out: list[Edit]) -> None:
         else:
             out += (Edit(*span, kind, redacted(kind)) for span in structure.before(data, start))
     else:
-        out += (Edit(*span, kind, redacted(kind)) for span in structure.below(data, start, end))
+        followed = _followed(out, end)
+        spans = list(structure.below(data, start, end, followed))
+        out += (Edit(*span, kind, redacted(kind)) for span in spans)
+        out.append(Edit(end, spans[-1][1] + 1 if spans else max(end, followed), OPENS, FOLLOWED))
+
+
+def _followed(out: list[Edit], at: int) -> int:
+    """How far an open bracket in front of this place was followed: nothing in it needs to be found again."""
+    marks = (edit for edit in reversed(out[-_LATEST:]) if edit.kind == OPENS and edit.text == FOLLOWED)
+    return next((mark.end for mark in marks if mark.start < at < mark.end), 0)
 
 
 _SIGNATURE = re.compile(rb"signature:[ \t]*\r?(?:\Z|\n(?:[ \t]*(?P<s>[0-9a-f]{64})(?![0-9A-Za-z]))?)", re.IGNORECASE)

@@ -39,11 +39,14 @@ def opens(data: bytes, end: int) -> bool:
     return found is not None
 
 
-def below(data: bytes, start: int, end: int) -> Iterator[Span]:
-    """The values in the block or the brackets that a name between `start` and `end` opens."""
+def below(data: bytes, start: int, end: int, followed: int = 0) -> Iterator[Span]:
+    """The values in the block or the brackets that a name between `start` and `end` opens.
+
+    Brackets are looked at from `followed` on, where another one around them was followed up to there.
+    """
     bracket = _OPEN_VALUE.match(data, end)
     if bracket is not None:
-        yield from _inside(data, bracket.end(), bracket["mark"])
+        yield from _inside(data, bracket.end(), bracket["mark"], followed)
         return
     match = _EMPTY_VALUE.match(data, end)
     if match is None:
@@ -88,9 +91,10 @@ def _block(data: bytes, at: int, indent: int, *, text: bool, inside: bool) -> It
         at = line.end()
 
 
-def _inside(data: bytes, at: int, mark: bytes) -> Iterator[Span]:
+def _inside(data: bytes, at: int, mark: bytes, followed: int = 0) -> Iterator[Span]:
     """The strings, and long numbers, up to the bracket that closes this one; keys stay."""
     last = _balanced(data, at, mark)
+    at = max(at, followed)
     if _ANY_STRING.search(data, at, last) is None:
         return
     for match in _STRING.finditer(data, at, last):
