@@ -35,7 +35,9 @@ demo: $(READY_TORCH)
 	fi
 
 test: lint $(READY_TORCH) test-deps
-	$(BIN)/python -m pytest --durations=10 --numprocesses=auto --dist=worksteal --ignore=tests/recorder --ignore=tests/test_ray.py
+	@# One more than there are cores: some of these tests wait.
+	$(BIN)/python -m pytest --durations=10 --numprocesses=$$(( $$(nproc) + 1 )) --dist=worksteal \
+		--ignore=tests/recorder --ignore=tests/test_ray.py
 	@# Real jobs wait most of the time: two files of them at once.
 	$(BIN)/python -m pytest --durations=10 --numprocesses=2 --dist=loadfile tests/recorder tests/test_ray.py \
 		--ignore=tests/recorder/test_live_faults.py --ignore=tests/recorder/test_live_jobs.py
