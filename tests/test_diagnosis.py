@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
+
 import pytest
 
 from hangscope.diagnosis import Diagnosis, diagnose
@@ -307,6 +310,39 @@ def test_clean_exits_at_the_end_of_a_healthy_job_accuse_nobody() -> None:
     processes = {r: Process(r, exit_status=0, ended_at_s=100.0 + 4 * r) for r in range(3)}
     verdict = diagnose(job({D: [0, 1, 2]}, {r: done(D, 5) for r in range(3)}, processes=processes))
     assert (verdict.hang, verdict.kind, accused(verdict)) == (False, "none", [])
+
+
+def left_behind(statuses: Mapping[int, int | None], signalled_by: int = 0) -> bool:
+    """Whether a job hangs whose ranks ended without destroy_process_group(), and one of which signalled a timeout."""
+    here = Source("rank.log", "line 1")
+    signal = WatchdogReport(1, "status", here, signalled_by=signalled_by)
+    facts = Facts(clean_exits=tuple((rank, here) for rank in range(3)), watchdog=(signal,))
+    processes = {rank: Process(rank, exit_status=status) for rank, status in statuses.items()}
+    ranks = {rank: [*done(D, 5), Op(D, state="started")] for rank in range(3)}
+    return diagnose(job({D: [0, 1, 2]}, ranks, facts=facts, processes=processes)).hang
+
+
+def test_a_timeout_signalled_at_a_clean_end_is_no_hang() -> None:
+    """Torch 2.10 and later may signal one at an end without destroy_process_group(); but only if all came to theirs."""
+    assert not left_behind({0: 0, 1: None, 2: 0})
+    assert left_behind({0: 0, 1: 1, 2: 0})  # its status says that it did not end well
+    assert left_behind({0: 0, 1: 0, 2: 0}, signalled_by=7)  # of whose end nothing is known
+
+
+def test_beside_a_rank_that_was_killed_operations_in_flight_accuse_nobody() -> None:
+    """A peer's kernel that has not started for a tenth of a second is no stuck GPU where somebody was just killed."""
+    processes = {2: Process(2, exit_status=-9, ended_at_s=100.0), 3: Process(3, exit_status=-6, ended_at_s=100.1)}
+    ranks = {
+        0: [*done(A, 3), Op(A, state="started")],
+        1: [*done(A, 3), Op(A, state="scheduled")],
+        2: done("B", 3),
+        3: done("B", 3),
+    }
+    groups = {A: [0, 1], "B": [2, 3]}
+    young = diagnose(replace(job(groups, ranks, hung_s=-9.9, processes=processes), reason="rank-exit"))
+    assert (young.kind, accused(young)) == ("dead", [2])
+    old = diagnose(replace(job(groups, ranks, hung_s=20.0), reason="stall"))
+    assert (old.kind, accused(old)) == ("gpu", [1])
 
 
 def test_operations_in_flight_for_a_moment_are_not_a_hang() -> None:

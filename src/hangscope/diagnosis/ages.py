@@ -61,11 +61,11 @@ def _reported(job: Job, waits: Waits, stuck_s: float) -> Hang | None:
     if timeouts:
         return Hang(Says.YES, f"PyTorch's watchdog reported it on {len(timeouts)} rank(s)")
     # A Python that ended without destroy_process_group() may signal a timeout to the others (torch 2.10 and later).
-    done = {rank for rank, _ in job.facts.clean_exits} if not job.facts.errors else set()
-    done |= {rank for rank, process in job.processes.items() if process.exit_status == 0}
-    if done.issuperset(job.ranks):
-        return Hang(Says.NO, f"all {len(job.ranks)} ranks came to a clean end")
     signals = [r.signalled_by for r in job.facts.watchdog if r.signalled_by is not None]
+    ends = dict.fromkeys((rank for rank, _ in job.facts.clean_exits if not job.facts.errors), 0)
+    ends |= {rank: p.exit_status for rank, p in job.processes.items() if p.exit_status is not None}
+    if all(ends.get(rank) == 0 for rank in (*job.ranks, *signals)):
+        return Hang(Says.NO, f"all {len(job.ranks)} ranks came to a clean end")
     if signals:
         return Hang(Says.YES, f"rank {signals[0]} signalled a timeout to the others")
     moved = [p.moved for p in job.processes.values() if p.moved is not None]
