@@ -5,7 +5,6 @@ what its peers do not.
 """
 
 import argparse
-import datetime
 import os
 import queue
 import signal
@@ -20,31 +19,11 @@ import urllib.request
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
+from common import FOREVER_S, culprit, join, say_fault, steps
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
 
-FOREVER_S = 1000.0
 PAUSE_S = 14.0
-
-
-def say_fault():
-    os.write(1, f"fault at {time.time():.3f}\n".encode())
-
-
-def culprit(given):
-    return int(os.environ.get("RANK", "0")) == given.rank
-
-
-def join(given, **more):
-    dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=given.timeout), **more)
-
-
-def steps(count, pause=0.05):
-    tensor = torch.ones(64)
-    for _ in range(count):
-        dist.all_reduce(tensor)
-        tensor.fill_(1.0)
-        time.sleep(pause)
 
 
 # ---- data ------------------------------------------------------------------------------------------------------------

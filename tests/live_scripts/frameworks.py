@@ -33,13 +33,17 @@ def network():
     return nn.Sequential(nn.Linear(16, 48), nn.ReLU(), nn.Linear(48, 16))
 
 
-def steps(given, model):
+def loop(given, model):
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     for step in range(given.steps):
         x, y = read_batch(given, dist.get_rank(), step)
         optimizer.zero_grad()
         nn.functional.mse_loss(model(x), y).backward()
         optimizer.step()
+
+
+def steps(given, model):
+    loop(given, model)
     dist.destroy_process_group()
 
 
@@ -154,13 +158,7 @@ def train_func(config):
     from ray.train.torch import prepare_model
 
     given = argparse.Namespace(**config)
-    model = prepare_model(network())
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    for step in range(given.steps):
-        x, y = read_batch(given, dist.get_rank(), step)
-        optimizer.zero_grad()
-        nn.functional.mse_loss(model(x), y).backward()
-        optimizer.step()
+    loop(given, prepare_model(network()))
 
 
 def spawned(index, given):

@@ -6,7 +6,6 @@
 import argparse
 import atexit
 import contextlib
-import datetime
 import fcntl
 import os
 import signal
@@ -17,31 +16,11 @@ import time
 
 import torch
 import torch.distributed as dist
+from common import FOREVER_S, culprit, join, say_fault, steps
 from torch.nn.parallel import DistributedDataParallel
 
-FOREVER_S = 1000.0
 FOREVER = 10_000
 PAUSE_S = 12.0
-
-
-def say_fault():
-    os.write(1, f"fault at {time.time():.3f}\n".encode())
-
-
-def culprit(given):
-    return int(os.environ.get("RANK", "0")) == given.rank
-
-
-def join(given, **more):
-    dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=given.timeout), **more)
-
-
-def steps(count, pause=0.05):
-    tensor = torch.ones(64)
-    for _ in range(count):
-        dist.all_reduce(tensor)
-        tensor.fill_(1.0)
-        time.sleep(pause)
 
 
 def wait_for_storage():
@@ -141,22 +120,18 @@ def hook_exit(given):
         steps(1)
 
 
-def oom(given):
+def oom(given, number=signal.SIGKILL):
+    """A rank gets the signal of the kernel's out-of-memory killer."""
     join(given)
     steps(30)
     if culprit(given):
         say_fault()
-        os.kill(os.getpid(), signal.SIGKILL)
+        os.kill(os.getpid(), number)
     steps(FOREVER)
 
 
 def stopped_for_ever(given):
-    join(given)
-    steps(30)
-    if culprit(given):
-        say_fault()
-        os.kill(os.getpid(), signal.SIGSTOP)
-    steps(FOREVER)
+    oom(given, signal.SIGSTOP)
 
 
 _state_lock = threading.Lock()
