@@ -7,7 +7,6 @@ one that stays in the same call on the same file is hung. `run` needs no such wa
 
 from __future__ import annotations
 
-import ctypes
 import os
 import platform
 import signal
@@ -155,14 +154,20 @@ def _unheard(heard: int) -> int:
 def _let_through() -> list[tuple[int, int]]:
     """Ctrl-C and SIGTERM end this process at once: Python's handlers would wait for the call that hangs."""
     with suppress(OSError, AttributeError):
-        libc = ctypes.CDLL(None)
-        libc.signal.restype, libc.signal.argtypes = ctypes.c_void_p, (ctypes.c_int, ctypes.c_void_p)
-        return [(number, libc.signal(number, None) or 0) for number in (signal.SIGINT, signal.SIGTERM)]
+        return [(number, _handle(number, None)) for number in (signal.SIGINT, signal.SIGTERM)]
     return []
 
 
 def _as_before(handlers: list[tuple[int, int]]) -> None:
     with suppress(OSError, AttributeError):
-        libc = ctypes.CDLL(None)
         for number, handler in handlers:
-            libc.signal(number, ctypes.c_void_p(handler))
+            _handle(number, handler)
+
+
+def _handle(number: int, handler: int | None) -> int:
+    """Set what the kernel does with a signal, None for its default; what it did before."""
+    import ctypes  # only here: no verb should wait for it at its start
+
+    change = ctypes.CDLL(None).signal
+    change.restype, change.argtypes = ctypes.c_void_p, (ctypes.c_int, ctypes.c_void_p)
+    return int(change(number, handler) or 0)
