@@ -27,6 +27,16 @@ DECODER = Extension(
 )
 """Reads pickled dumps; what it does not read, and every file where it was not built, the Python reader reads."""
 
+SCAN = Extension(
+    "hangscope.incident.redact._scan",
+    sources=["native/scan.c", "native/scan_module.c"],
+    depends=["native/scan.h"],
+    extra_compile_args=["-std=gnu11", "-O3", "-fvisibility=hidden"],
+    py_limited_api=True,
+    optional=True,
+)
+"""Finds where in a log redaction has to look; where it was not built, Python looks."""
+
 
 class Build(build_ext):
     def get_ext_filename(self, fullname: str) -> str:
@@ -40,6 +50,10 @@ class Build(build_ext):
         except Exception:
             if ext is DECODER:
                 self.warn("no C compiler could build the decoder: large dumps will be read by Python, 20 times slower")
+            if ext is SCAN:
+                self.warn(
+                    "no C compiler could build the scanner: bundles of large logs will take some ten times as long"
+                )
             raise  # setuptools goes on: the extension is optional
 
 
@@ -49,4 +63,4 @@ class Wheel(bdist_wheel):
         return ("cp310", "abi3", super().get_tag()[2])
 
 
-setup(ext_modules=[BLACK_BOX, DECODER], cmdclass={"build_ext": Build, "bdist_wheel": Wheel})
+setup(ext_modules=[BLACK_BOX, DECODER, SCAN], cmdclass={"build_ext": Build, "bdist_wheel": Wheel})

@@ -50,14 +50,15 @@ def test_the_wheel_holds_the_whole_package(wheel: zipfile.ZipFile) -> None:
 @pytest.mark.native
 @pytest.mark.skipif(not (shutil.which("cc") or shutil.which("gcc")), reason="there is no C compiler here")
 def test_the_wheel_holds_the_c_parts(wheel: zipfile.ZipFile) -> None:
-    """Built where there is a compiler, the wheel has NCCL's plugin and the decoder, for every Python from 3.10 on."""
+    """Built where there is a compiler, the wheel has NCCL's plugin, the decoder and the scanner, for Python 3.10 on."""
     assert "hangscope/recorder/libhangscope_blackbox.so" in wheel.namelist()
     assert "hangscope/reader/_decoder.abi3.so" in wheel.namelist()
+    assert "hangscope/incident/redact/_scan.abi3.so" in wheel.namelist()
     assert "-cp310-abi3-linux" in str(wheel.filename)
 
 
 def test_without_a_compiler_the_package_still_installs(tmp_path: Path) -> None:
-    """A machine without C compiler gets everything but the plugin and the decoder."""
+    """A machine without C compiler gets everything but the plugin, the decoder and the scanner."""
     base = tmp_path / "tree"
     base.mkdir()
     for name in ("pyproject.toml", "setup.py", "README.md", "LICENSE"):

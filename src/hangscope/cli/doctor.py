@@ -12,6 +12,7 @@ import click
 from hangscope.cli.env import torch_here
 from hangscope.cli.output import width, write
 from hangscope.errors import SettingsError
+from hangscope.incident.redact import scan
 from hangscope.reader import decoder
 from hangscope.recorder.doctor import Examination, examine
 from hangscope.recorder.finding import NOTE, OK, Finding
@@ -52,7 +53,7 @@ def command(
         backend=backend,
         directory=directory,
         world_size=world_size,
-        more=[decoder_finding()],
+        more=[decoder_finding(), scanner_finding()],
     )
     if as_json:
         write(json.dumps(found.as_json(), indent=1, ensure_ascii=False) + "\n")
@@ -74,6 +75,20 @@ def decoder_finding() -> Finding:
         "dumps are read here by Python: the C decoder was not built",
         "some twenty times slower; it matters for a diagnosis of hundreds of ranks, and for nothing else",
         "install a wheel, or a C compiler and Python's headers, then hangscope again",
+    )
+
+
+def scanner_finding() -> Finding:
+    """Which scanner a bundle here would look through logs with."""
+    if scan.in_use():
+        return Finding("scanner", OK, "logs are looked through for secrets here by the C scanner")
+    why = "bundles of large logs take some ten times as long; they are the same to the byte"
+    if scan.built():
+        what = f"logs are looked through for secrets here by Python: {scan.VARIABLE}=python"
+        return Finding("scanner", NOTE, what, why, f"unset {scan.VARIABLE}")
+    what = "logs are looked through for secrets here by Python: the C scanner was not built"
+    return Finding(
+        "scanner", NOTE, what, why, "install a wheel, or a C compiler and Python's headers, then hangscope again"
     )
 
 
