@@ -99,6 +99,33 @@ def log_kinds(size: int) -> Iterator[tuple[str, bytes]]:
 
     dump = [*VARIABLES, *("=".join(secret(known=False)) for _ in range(5))]
     kinds: dict[str, Callable[[int], str]] = {
+        "pods": lambda i: (
+            f"2026-11-12T10:{i // 60 % 60:02d}:{i % 60:02d}.{r.randrange(10**9):09d}Z stderr F pod/a-{some(HEX, 5)} "
+            f"step={i} loss={r.random():.4f} key_cache_hit={r.random():.2f}"
+        ),
+        "keys of a checkpoint": lambda i: (
+            f"Loading key layers.{i % 80}.{r.choice(WORDS)}.{r.choice(WORDS)}.weight: "
+            f"[{r.randrange(8192)}, 8192] {some(HEX, 16)}"
+        ),
+        "ids": lambda _: (
+            f"request {some(HEX, 8)}-{some(HEX, 4)}-{some(HEX, 4)}-{some(HEX, 12)} done, "
+            f"tokens={r.randrange(4096)}, run {some(ALNUM, 8)}"
+        ),
+        "paths of a user": lambda i: (
+            f"[rank{i % 8}]: loading /home/alice/project/checkpoints/step_{i}/"
+            f"model-{r.randrange(64):05d}-of-00064.safetensors"
+        ),
+        "Ray, coloured": lambda i: (
+            f"\x1b[36m(RayTrainWorker pid={r.randrange(99999)}, ip=10.0.{i % 256}.{r.randrange(256)})\x1b[0m step {i} "
+            f"loss {r.random():.4f} \x1b[32m{' '.join(r.choices(WORDS, k=4))}\x1b[0m"
+        ),
+        "containers, in JSON": lambda i: json.dumps(
+            {
+                "log": json.dumps({"msg": " ".join(r.choices(WORDS, k=8)), "step": i}) + "\n",
+                "stream": "stderr",
+                "t": r.random(),
+            }
+        ),
         "training": lambda i: (
             f"[rank{i % 8}]: 2026-11-15 02:{i // 60 % 60:02d}:{i % 60:02d} train.py:{r.randrange(400)} step {i} "
             f"loss {r.random() * 4:.4f} lr {r.random() * 1e-3:.2e} tokens/s {r.randrange(10**6)}"

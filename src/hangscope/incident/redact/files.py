@@ -23,7 +23,6 @@ from hangscope.incident.redact.aliases import Aliases
 from hangscope.incident.redact.handlers import Edit
 from hangscope.incident.redact.names import secret_name
 from hangscope.incident.redact.secrets import Secrets
-from hangscope.incident.redact.skim import Skim
 from hangscope.incident.tars import is_header
 
 _CHUNK = 1 << 20
@@ -57,7 +56,6 @@ class Redactor:
     def __init__(self, users: Iterable[bytes] = (), aliases: Aliases | None = None, keep: Keep | None = None) -> None:
         self.secrets = Secrets(users)
         self._keep = keep
-        self._skim = Skim(self.secrets)
         self.aliases = aliases
         self._strings: dict[bytes, tuple[bytes, Counter[str]] | None] = {}
         self._again: Counter[str] = Counter()
@@ -154,7 +152,7 @@ class Redactor:
             last = len(chunk) < _CHUNK  # a file, or a copy of one: it gives less only at its end
             window = before + ahead + chunk
             begin = len(before)
-            edits = self._skim.edits(window)
+            edits = self.secrets.edits(window)
             cut = len(window) if last else _cut(window, begin, edits)
             piece = self.secrets.replaced(window, edits, begin, cut) if edits else window[begin:cut]
             out.write(self.aliases.clean(piece) if self.aliases else piece)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from functools import lru_cache
 from typing import NamedTuple
 
-from hangscope.incident.redact import names, random_words, structure
+from hangscope.incident.redact import names, random_words, scan, structure
 from hangscope.incident.redact import patterns as known
 
-_IDENTIFIER = re.compile(rb"[A-Za-z0-9_.-]*")
 _LINE_FRONT = re.compile(rb"(?:\A|\n)[ \t]*(?:-[ \t]+)?[\"']?\Z")
 _KEY_LINE = re.compile(
     rb"(?:[^\n]{0,160}?(?:[A-Za-z0-9+/=]{16,}|(?:Proc-Type|DEK-Info|Comment|Version):[^\n]*))?[ \t\r]*(?:\n|\Z)"
@@ -19,8 +19,6 @@ _KEY_LINE = re.compile(
 USER = "user-name"
 OPENS = "opens"
 """No edit: a mark that what was found here may go on in other lines."""
-BROKEN = b"broken"
-"""Its text, where that is a token of which the line has only the beginning."""
 
 
 class Edit(NamedTuple):
@@ -42,6 +40,7 @@ def back_over(data: bytes, at: int, letters: bytes, most: int) -> int:
     return at - (len(front) - len(front.rstrip(letters)))
 
 
+@lru_cache(maxsize=256)
 def redacted(kind: str) -> bytes:
     """What stands in a secret's place: no quotes, blanks or separators, so that what is around it still parses."""
     return b"[redacted:%s]" % kind.encode()
@@ -56,12 +55,9 @@ def by_pattern(pattern: known.Pattern) -> Handler:
             return
         match = regex.match(data, at - back, at + reach)
         if match is None:
-            line_end = data.find(b"\n", at, at + 100)
-            if kind in _WRAPPED:
-                if line_end > 0:
-                    _unwrapped(regex, data, at - back, line_end, kind, out)
-                elif len(data) - at < 100 and _TO_THE_END.match(data, at):
-                    out.append(Edit(at, at, OPENS, BROKEN))
+            line_end = data.find(b"\n", at, at + 100) if kind in _WRAPPED else -1
+            if line_end > 0:
+                _unwrapped(regex, data, at - back, line_end, kind, out)
             return
         if pattern.weak and data[max(0, at - back - 1) : at - back].isalnum():
             rest = match["s"].split(b"-" if b"-" in match["s"][:8] else b"_", 1)[-1]
@@ -77,7 +73,6 @@ def by_pattern(pattern: known.Pattern) -> Handler:
 
 
 _WRAPPED = frozenset(pattern.kind for pattern in known.TOKENS)
-_TO_THE_END = re.compile(rb"[A-Za-z0-9+/_.-]+=*[\"'\\]?[ \t\r]*\Z")
 _BREAK = re.compile(rb"[ \t]*\r?\n")
 
 
@@ -107,19 +102,18 @@ def random_strings(data: bytes, out: list[Edit]) -> None:
     followed = -1
     done = iter(sorted((edit.start, edit.end) for edit in out if edit.end - edit.start >= _LEAST))
     begun, ended = next(done, _NOWHERE)
-    for match in random_words.LONG.finditer(data):
-        while ended < match.end() and (begun, ended) != _NOWHERE:
+    for start, stop in scan.long_words(data):
+        while ended < stop and (begun, ended) != _NOWHERE:
             begun, ended = next(done, _NOWHERE)
-        if begun <= match.start() and match.end() <= ended:
+        if begun <= start and stop <= ended:
             continue
-        word = match.group()
+        word = data[start:stop]
         spans = _judged.get(word)
         if spans is None:
             if len(_judged) > _JUDGED:
                 _judged.clear()
-            spans = _judged[word] = _judge(word) if len(word) < _LONGEST_WORD else ((0, len(word), _RANDOM),)
+            spans = _judged[word] = judged(word) if len(word) < _LONGEST_WORD else ((0, len(word), _RANDOM),)
         for begin, end, kind in spans:
-            start = match.start()
             if kind == _RANDOM and _CHECKSUM.search(data, max(0, start + begin - 12), start + begin):
                 continue
             out.append(Edit(start + begin, start + end, kind, redacted(kind)))
@@ -138,7 +132,7 @@ _CHECKSUM = re.compile(rb"(?i:sha)(?:1|224|256|384|512)[-:=]\Z")
 """What follows is the checksum of a file, also where it is written in base64."""
 
 
-def _judge(word: bytes) -> tuple[tuple[int, int, str], ...]:
+def judged(word: bytes) -> tuple[tuple[int, int, str], ...]:
     found = [(*match.span("s"), kind) for kind, regex in known.WHOLE for match in regex.finditer(word)]
     return (*found, *((begin, end, _RANDOM) for begin, end in random_words.pieces(word)))
 
@@ -156,19 +150,36 @@ def email(data: bytes, at: int, out: list[Edit]) -> None:
         out.append(Edit(match.start("s"), match.end("s"), "email", redacted("email")))
 
 
-def assignment(data: bytes, at: int, out: list[Edit]) -> None:
-    start = back_over(data, at, names.FRONT, 72)
-    _around(data, start, out)
-    if data[start - 1 : start] == b" ":
-        start -= next(
-            (
-                len(word)
-                for word in names.FIRST_WORDS
-                if data[max(0, start - names.LONGEST_FIRST_WORD) : start].lower().endswith(word)
-            ),
-            0,
-        )
-    match = names.ASSIGNMENT.match(data, start, start + names.REACH)
+def named(data: bytes, start: int, end: int, out: list[Edit]) -> None:
+    """What the name of a secret between `start` and `end` gives away."""
+    _around(data, start, end, out)
+    _assigned(data, start, end, out)
+
+
+def plainly_named(data: bytes, start: int, end: int, out: list[Edit]) -> bool:
+    """Whether the name has a value written in the plainest way, which then is added."""
+    plain = _PLAIN.match(data, end, end + names.REACH)
+    kind = names.plain_kind(data[start:end]) if plain is not None else None
+    if plain is None or kind is None:
+        return False
+    begin, stop = plain.span("s")
+    out.append(Edit(begin, stop, kind, redacted(kind)))
+    if data[stop : stop + 1] in (b"\n", b"\r"):
+        out += (Edit(*span, kind, redacted(kind)) for span in structure.wrapped(data, stop))
+    return True
+
+
+_PLAIN = re.compile(
+    rb"(?:=(?P<q>[\"']?)|[\"'] ?: ?(?P<r>[\"'])|: (?=[^\s,;]*\r?(?:\n|\Z)))(?!0x)"
+    rb"(?P<s>(?=[A-Za-z_+-]*\d)(?=[\d_+-]*[A-Za-z][\d_+-]*[A-Za-z])[A-Za-z0-9][A-Za-z0-9_+-]{11,200}={0,2})"
+    rb"(?(q)(?P=q)|(?(r)(?P=r)|))(?=[\s\"'}]|\Z|(?(r),|(?!)))"
+)
+"""The plainest ways to write a value, and the most common: most of a log full of secrets is like that."""
+
+
+def _assigned(data: bytes, start: int, end: int, out: list[Edit]) -> None:
+    start = names.whole(data, start, end)
+    match = names.assignment(data, start, end)
     if match is not None and match["flag"] and match["bare"] and _METAVAR.fullmatch(match["bare"]):
         default = _DEFAULT.match(data, match.end(), match.end() + 400)
         if default is not None and names.secret_name(match["name"].lstrip(b"-")):
@@ -212,10 +223,9 @@ FOLLOWED = b"followed"
 _LATEST = 8
 
 
-def _around(data: bytes, start: int, out: list[Edit]) -> None:
+def _around(data: bytes, start: int, end: int, out: list[Edit]) -> None:
     """What a secret's name gives away that is no assignment: its pair, the block below it, the brackets behind it."""
     start += len(data[start : start + 2]) - len(data[start : start + 2].lstrip(b"-"))
-    end = _IDENTIFIER.match(data, start).end()  # type: ignore[union-attr]  # matches also nothing
     if end - start > 128:
         return
     kind = "secret"

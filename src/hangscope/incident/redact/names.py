@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from functools import lru_cache
+from typing import Any
 
 from hangscope.incident.redact.prefixes import prefix_end
 from hangscope.incident.redact.random_words import is_random
@@ -43,7 +44,7 @@ _PASSWORD = (
     rb"pass(?:word|wd|phrase|code|wort|wrd)s?|pswd|kennwort|contrasena|(?:db|user|mysql|pg|postgres|redis|smtp|ftp|admin|"
     rb"root|login|auth|mail|proxy|ssh|sudo|jenkins|rabbitmq|store|key|zip|vnc|require|master|ldap|bind|http|svc|mongo)"
     rb"[_.-]?pass|(?<![A-Za-z])(?:pwd?|psk)|(?-i:(?<=[a-z])P(?:wd?|W))"
-    rb"|(?<![A-Za-z0-9_.-])pass(?==[^=]|\\{0,3}[\"']|:[ \t])"
+    rb"|(?<![A-Za-z0-9_.-])pass"
     rb"|(?-i:(?<=_)PASS)|(?<=[a-z0-9][_-])pass"
 )
 _SECRET = rb"secrets?(?:[_. -]?(?:access)?[_. -]?keys?)?(?:[_.-]?(?:id|value|token))?"
@@ -56,7 +57,7 @@ _OTHER = (
     rb"credentials?|creds|webhook(?:[_.-]?ur[li])?|connection[_.-]?string|conn[_.-]?str|basic[_.-]?auth|cookies|"
     rb"(?<=[A-Za-z0-9][_. -])cookie|(?-i:(?<=[a-z])Cookies?)|"
     rb"(?:j|php|asp)?sess(?:ion)?[_-]?id|"
-    rb"dockerconfigjson|dockercfg|license|(?-i:(?<=_)PAT)|(?<=_)pat(?=[\"' \t]*[:=,<>])|(?-i:(?<=[a-z])Pat)"
+    rb"dockerconfigjson|dockercfg|license|(?-i:(?<=_)PAT)|(?<=_)pat|(?-i:(?<=[a-z])Pat)"
 )
 _SUFFIX = rb"(?:[_.-](?:data|pem|json|b64|base64|contents?|raw|text|hash|prod|dev|staging|test|old|new|\d{1,3}))?"
 """What people put behind such a name: `client-key-data`, `PASSWORD_2`."""
@@ -64,10 +65,14 @@ _SUFFIX = rb"(?:[_.-](?:data|pem|json|b64|base64|contents?|raw|text|hash|prod|de
 REACH = 4096
 """How long a name with its value can be, so that no file makes looking for them slow."""
 
-ASSIGNMENT = re.compile(
+_NAME = (
     rb"(?P<name>(?P<flag>--?)?(?P<front>(?:(?:access|auth|bearer|refresh|session)[ ])?[A-Za-z0-9_.-]{0,64}?)"
     rb"(?:(?P<password>" + _PASSWORD + rb")|(?P<secret>" + _SECRET + rb")|(?P<key>" + _KEY + rb")"
     rb"|(?P<other>" + _OTHER + rb")|(?P<token>tokens?|jwts?)|(?P<anykey>keys?))" + _SUFFIX + rb")(?![A-Za-z0-9_.-])"
+)
+_ONLY_NAME = re.compile(_NAME, re.IGNORECASE)
+
+_VALUE = re.compile(
     rb"(?P<close>\\{0,3}[\"']\]?|\])?"
     rb"(?P<sep>[ \t]{0,40}(?:=>|->|\xe2\x86\x92|:=|={1,3}(?!=)"
     rb"|:[ \t]?(?:&?(?:'static )?str|bytes|String|SecretStr|Optional\[\w{1,9}\]|str[ ]\|[ ]None)[ \t]?="
@@ -88,6 +93,89 @@ ASSIGNMENT = re.compile(
     rb"|[^\s\"'\\,;&<>|(){}\[\]\0][^\s\"'\\,;&<>|)}\]\0]{0,3800}))",
     re.IGNORECASE,
 )  # fmt: skip
+
+_LONGEST = 200
+LATEST = 48
+"""From a part of a name by which it is found to its end."""
+_GROUPS = ("name", "flag", "front", "password", "secret", "key", "other", "token", "anykey")
+_BEHIND = re.compile(rb"[A-Za-z0-9][_. -]\Z")
+_BEHIND_PASS = re.compile(rb"=[^=]|\\{0,3}[\"']|:[ \t]")
+_BEHIND_PAT = re.compile(rb"[\"' \t]*[:=,<>]")
+"""`pass` alone, and `_pat`, are names only in front of these."""
+
+
+class Assignment:
+    """A name and its value: `name` and what it is made of, and from `close` on what follows it."""
+
+    __slots__ = ("_name", "_start", "_value", "string")
+
+    def __init__(self, name: dict[str, bytes | None], start: int, value: re.Match[bytes]) -> None:
+        self._name, self._start, self._value, self.string = name, start, value, value.string
+
+    def __getitem__(self, group: str) -> Any:
+        return self._name[group] if group in self._name else self._value[group]
+
+    def start(self) -> int:
+        return self._start
+
+    def end(self) -> int:
+        return self._value.end()
+
+    def span(self, group: str) -> tuple[int, int]:
+        """Where the value is."""
+        return self._value.span(group)
+
+
+@lru_cache(maxsize=50_000)
+def _name(word: bytes, behind: bytes) -> dict[str, bytes | None] | None:
+    """What a secret's name is made of; None of other words. What each file calls its own is looked at once."""
+    found = _ONLY_NAME.match(behind + word + b'="', len(behind)) if len(word) <= _LONGEST else None
+    if found is None or found.end() != len(behind + word) or _is_ordinary(found):
+        return None
+    return {group: found[group] for group in _GROUPS}
+
+
+def _is_ordinary(name: re.Match[bytes]) -> bool:
+    """Whether a name says that its value is no secret, whatever that is: numbers of tokens, keys of dictionaries."""
+    if name["name"].lstrip(b"-").isupper() or name["flag"]:
+        return False
+    if name["token"]:
+        return name["token"].lower() == b"tokens" or _COUNTED_TOKEN.search(name["front"]) is not None
+    return bool(name["anykey"] and name["front"] and _ORDINARY.search(name["front"]))
+
+
+def is_name(data: bytes, start: int, end: int) -> bool:
+    """Whether what is there could be the name of a secret, or the end of one, whatever follows it."""
+    if end - start == 3 and data[start:end] == b"key":  # a word of every other sentence
+        return data[start - 1 : start] in (b"?", b"&", b" ") and (
+            data[start - 1 : start] != b" "
+            or data[max(0, start - LONGEST_FIRST_WORD) : start].lower().endswith(FIRST_WORDS)
+        )
+    return _name(data[start:end], b"a ") is not None
+
+
+def whole(data: bytes, start: int, end: int) -> int:
+    """Where a name begins that has other words in front of it."""
+    while (front := data[max(0, start - LONGEST_FIRST_WORD) : start].lower()).endswith(FIRST_WORDS):
+        first = start - next(len(word) for word in FIRST_WORDS if front.endswith(word))
+        if _name(data[first:end], b"\n") is None:
+            break
+        start = first
+    return start
+
+
+def assignment(data: bytes, start: int, end: int) -> Assignment | None:
+    """The name between `start` and `end`, with the value that follows it."""
+    name = _name(data[start:end], b"a " if _BEHIND.search(data, max(0, start - 2), start) else b"\n")
+    if name is None:
+        return None
+    if name["password"] and len(name["password"]) == 4 and not name["front"] and not _BEHIND_PASS.match(data, end):
+        return None
+    if name["other"] and len(name["other"]) == 3 and name["other"] != b"PAT" and not _BEHIND_PAT.match(data, end):
+        return None
+    value = _VALUE.match(data, end, start + REACH)
+    return Assignment(name, start, value) if value else None
+
 
 MORE = re.compile(rb"(?!</)[,;&|(){}\[\]<>]+[^\s,;&|\"'=:<>\0]{1,64}(?=[\s,;&|<>()]|\Z)")
 """What follows a bare password behind a sign that may end it or be a part of it; not where another name follows."""
@@ -166,7 +254,7 @@ _SETS = re.compile(rb"(?:\bENV|\bsetenv|\bset(?:[ \t]+-{1,2}[A-Za-z]+)+)[ \t]+\Z
 _BEGINS_LINE = re.compile(rb"(?:\A|\n|[\]:|>-][ \t])[ \t]*\Z")
 
 
-def _begins_line(match: re.Match[bytes]) -> bool:
+def _begins_line(match: Assignment) -> bool:
     """Whether nothing but blanks and a log's prefix stand in front of a name."""
     data, at = match.string, match.start()
     if _BEGINS_LINE.search(data, max(0, at - 24), at):
@@ -179,7 +267,7 @@ _ENDS_LINE = re.compile(rb"[ \t]*(?:[\r\n\"'\\]|\Z)")
 _CODE = re.compile(rb"[A-Za-z_][\w.]*[(\[].*")
 
 
-def kind_of(match: re.Match[bytes]) -> str | None:
+def kind_of(match: Assignment) -> str | None:
     """The kind of secret that an assignment gives away, or None where its name or value is harmless."""
     quoted = match["open"] is not None
     value: bytes = match["quoted"] if quoted else match["bare"]
@@ -219,7 +307,7 @@ _REFERENCE = re.compile(rb"(?:image_?)?pull_?secrets?\Z", re.IGNORECASE)
 """Names of Kubernetes' secrets, and not what is in them."""
 
 
-def _may_pass(match: re.Match[bytes], value: bytes, *, quoted: bool) -> bool:
+def _may_pass(match: Assignment, value: bytes, *, quoted: bool) -> bool:
     """Whether `pass` is a password's name here, and not one pass of many."""
     keyish = bool(_KEYISH.fullmatch(value) or _CASES.match(value)) and not _MEASURED.fullmatch(value)
     if match["front"]:
@@ -227,7 +315,7 @@ def _may_pass(match: re.Match[bytes], value: bytes, *, quoted: bool) -> bool:
     return quoted or b":" not in match["sep"] or keyish
 
 
-def _is_key(match: re.Match[bytes], value: bytes, *, upper: bool) -> bool:
+def _is_key(match: Assignment, value: bytes, *, upper: bool) -> bool:
     """Whether a name that ends in `key` and says no more gives a secret away: by its value, and by where it stands."""
     if _DOTTED.fullmatch(value) or not (_KEYISH.fullmatch(value) or is_random(value)):
         return False
@@ -238,7 +326,7 @@ def _is_key(match: re.Match[bytes], value: bytes, *, upper: bool) -> bool:
     return len(value) >= least and (asked or bool(match["front"] and not _ORDINARY.search(match["front"])))
 
 
-def _stands(match: re.Match[bytes], value: bytes, *, upper: bool) -> bool:
+def _stands(match: Assignment, value: bytes, *, upper: bool) -> bool:
     """Whether what is between name and value makes it an assignment, and not a sentence or a list of words."""
     if match["blank"]:
         if match["flag"]:
@@ -273,7 +361,7 @@ def _stands(match: re.Match[bytes], value: bytes, *, upper: bool) -> bool:
     return True
 
 
-def _is_value(match: re.Match[bytes], value: bytes) -> bool:
+def _is_value(match: Assignment, value: bytes) -> bool:
     """Whether what follows a secret's name in a list is its value, and not the next of many names."""
     sure = match["secret"] or match["key"] or match["other"] or (match["token"] and match["front"])
     front = match.string[max(0, match.start() - 24) : match.start()]
@@ -305,7 +393,14 @@ def secret_name(name: bytes) -> bool:
     """Whether a name alone, as a key of a dictionary or in a list of pairs, says that its value is secret."""
     if len(name) > 128 or b":" in name:
         return False
-    probe = ASSIGNMENT.fullmatch(name + b'="Xq7-probe-value-8Zt"')
+    probe = assignment(name + b'="Xq7-probe-value-8Zt"', 0, len(name))
     if probe is None or (probe["anykey"] and not name.isupper()):
         return False  # a `pg_key`: only a value that looks like one is a secret
     return kind_of(probe) is not None
+
+
+@lru_cache(maxsize=20_000)
+def plain_kind(name: bytes) -> str | None:
+    """The kind that a name gives to every long value of letters and digits; None where it depends on more."""
+    probe = assignment(name + b"=Xq7probe8Zt\n", 0, len(name))
+    return kind_of(probe) if probe is not None and not probe["anykey"] else None

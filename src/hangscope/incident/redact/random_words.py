@@ -7,6 +7,7 @@ hash is hexadecimal, an id has its dashes, a symbol has its mangling, a path has
 from __future__ import annotations
 
 import re
+from operator import ne
 
 LONG = re.compile(rb"[A-Za-z0-9+/_=~.-]{20,}")
 """What is looked at: long runs of the letters that keys are made of."""
@@ -26,6 +27,11 @@ _BASE36 = re.compile(rb"(?<![a-zA-Z0-9])(?=[a-z]*(?:\d+[a-z]+){4})(?=[a-f0-9]*[g
 _ONE_RUN = re.compile(
     rb"(?<![a-zA-Z0-9])(?:(?=[A-Z]*\d)[A-Z0-9]{28,}|(?=[a-z]*\d+[a-z]+\d)[a-z0-9]{28,})(?![a-zA-Z0-9])"
 )
+_BASE64 = re.compile(rb"[A-Za-z0-9+/]+={0,2}")
+_KINDS = bytes(
+    0 if 48 <= byte <= 57 else 1 if 65 <= byte <= 90 else 2 if 97 <= byte <= 122 else 3 for byte in range(256)
+)
+_SURELY, _SURE_TURNS = 32, 0.55
 _UUID = re.compile(rb"[0-9A-Fa-f]{8}-(?:[0-9A-Fa-f]{4}-){3}[0-9A-Fa-f]{12}")
 _LETTERS = re.compile(rb"[A-Za-z]+")
 _WORDS = re.compile(rb"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|\d+")
@@ -51,6 +57,10 @@ _PAIR = re.compile(
 
 def is_random(word: bytes) -> bool:
     """Whether a long word is random beyond what names, hashes, ids and symbols are."""
+    if len(word) >= _SURELY and _BASE64.fullmatch(word):
+        kinds = word.translate(_KINDS)
+        if sum(map(ne, kinds, kinds[1:])) > _SURE_TURNS * len(word) and {0, 1, 2} <= set(kinds):
+            return True  # as nothing is that anybody wrote
     if _HEX.fullmatch(word) or _UUID.search(word):
         return False
     if any(not _PLAIN.fullmatch(run) for run in (*_BASE32.findall(word), *_BASE36.findall(word))):

@@ -9,14 +9,15 @@
 from __future__ import annotations
 
 import re
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
 
-from hangscope.incident.redact import handlers, names, random_words
+from hangscope.incident.redact import handlers, names, scan
 from hangscope.incident.redact import patterns as known
-from hangscope.incident.redact.handlers import BROKEN, OPENS, USER, Edit, Handler, back_over, redacted
-from hangscope.incident.redact.view import MARK, View, may_differ
+from hangscope.incident.redact.handlers import OPENS, USER, Edit, Handler, back_over, redacted
+from hangscope.incident.redact.view import View
 
 
 class Secrets:
@@ -38,7 +39,6 @@ class Secrets:
 
         for pattern in (*known.TOKENS, *known.SURROUNDED):
             on(pattern.needles, handlers.by_pattern(pattern))
-        on(names.NEEDLES, handlers.assignment)
         on((b"-----begin",), handlers.private_key)
         on((b"-----end ",), handlers.headless_key)
         on((b"kind",), handlers.kubernetes)
@@ -61,8 +61,10 @@ class Secrets:
                 on((name.lower() + b"@",), self._at_host)
             else:
                 on((name.lower(),), self._word)
-        self._needles, longer = _search_for(tuple(sorted(needles)))
-        self._table = {needle: [(other, tuple(needles[other])) for other in found] for needle, found in longer.items()}
+        self._words = _words(frozenset((*needles, *names.NEEDLES)))
+        self._acts = [tuple(needles.get(word, ())) for word in self._words]
+        self._seen: dict[tuple[bytes, int], list[Edit]] = {}
+        self._naming = [word in names.NEEDLES for word in self._words]
 
     def clean(self, data: bytes) -> bytes:
         """`data` without secrets. Where there is none it is the same object."""
@@ -101,66 +103,68 @@ class Secrets:
 
     def edits(self, data: bytes) -> list[Edit]:
         """What is to be replaced, in order, without overlaps. Changes nothing and counts nothing."""
-        return self.examine(data)[0]
+        found = self._looked(data, deeper=2)
+        views = [(begin, view) for begin, end in scan.escaped(data) if (view := View(data[begin:end])).differs]
+        if views:
+            found = _snapped(found, views)
+            for begin, view in views:
+                found += _back(view, self._looked(view.text, deeper=1), begin)
+        return _without_overlaps(found) if found else found
 
-    def examine(self, data: bytes) -> tuple[list[Edit], bool, bool]:
-        """The edits, whether any needle was there at all, and whether something begins here that goes on elsewhere."""
+    def _looked(self, data: bytes, *, deeper: int) -> list[Edit]:
+        """What is there. Lines around something that goes on in other lines are looked at without their prefixes, too;
+        and once more without those that only then are seen: of a log inside a string."""
         found: list[Edit] = []
-        hit = self._look(data, found)
-        opens = any(edit.kind == OPENS for edit in found) and b"\n" in data
-        if opens or may_differ(data):
-            view = View(data, lines=opens)
-            if view.differs:
-                found = [_snapped(view, edit) for edit in found]
-                found = [edit for edit in found if edit.start < edit.end or edit.kind == OPENS]
-                inner: list[Edit] = []
-                hit = self._look(view.text, inner) or hit
-                if b"\n" in view.text and any(edit.kind == OPENS for edit in inner):
-                    self._look_below(view.text, inner)
-                found += (_back(view, edit) for edit in inner)
-        marks = [edit for edit in found if edit.kind == OPENS]
-        found = [edit for edit in found if edit.kind != OPENS] if marks else found
-        marks = [mark for mark in marks if mark.text != BROKEN or not _inside(mark.start, found)]
-        return _without_overlaps(found) if found else found, hit, bool(marks)
+        self._look(data, found)
+        opened = sorted(edit.start for edit in found if edit.kind == OPENS)
+        if opened:
+            found = [edit for edit in found if edit.kind != OPENS]
+            for begin, end in _around(data, opened) if deeper and b"\n" in data else ():
+                view = View(data[begin:end], lines=True)
+                if view.differs:
+                    found += _back(view, self._looked(view.text, deeper=deeper - 1), begin)
+        return found
 
-    def suspects(self, data: bytes) -> Iterator[int]:
-        """Places of `data` at which there may be something to find, at most one a line. Elsewhere there is nothing."""
-        places = []
-        for search, text in (
-            (self._needles.search, data.lower()),
-            (random_words.LONG.search, data),
-            (MARK.search, data),
-        ):
-            hit = search(text)
-            while hit is not None:
-                places.append(hit.start())
-                end = text.find(b"\n", hit.start())
-                hit = search(text, end) if end >= 0 else None
-        return iter(sorted(places))
-
-    def _look_below(self, text: bytes, found: list[Edit]) -> None:
-        """Once more, without the prefixes of lines that only the view has: those of a log inside a string."""
-        view = View(text, lines=True)
-        if view.differs:
-            inner: list[Edit] = []
-            self._look(view.text, inner)
-            found += [_back(view, edit) for edit in inner]
-
-    def _look(self, data: bytes, found: list[Edit]) -> bool:
-        table, search = self._table, self._needles.search
-        any_hit = False
-        lower = data.lower()
-        hit = search(lower)
-        while hit is not None:
-            any_hit = True
-            start = hit.start()
-            for word, acts in table[hit.group()]:
-                if lower.startswith(word, start):
-                    for act in acts:
-                        act(data, start, found)
-            hit = search(lower, start + 1)  # another one may begin inside of it
+    def _look(self, data: bytes, found: list[Edit]) -> None:
+        acts, naming, identifier = self._acts, self._naming, _IDENTIFIER.match
+        done = first = -1
+        for place in self._words.places(data):
+            at, number = place >> 16, place & 0xFFFF
+            for act in acts[number]:
+                act(data, at, found)
+            if naming[number]:
+                end = identifier(data, at, at + names.LATEST).end()  # type: ignore[union-attr]  # matches also nothing
+                if end - at < names.LATEST and (end != done or at - first > _NEAR):  # of one name many may be found
+                    done, first = end, at
+                    start = back_over(data, at, names.FRONT, 72)
+                    if found and found[-1].start <= start and end == found[-1].end:
+                        continue  # the end of a value
+                    if names.is_name(data, start, end) and not handlers.plainly_named(data, start, end, found):
+                        self._named(data, start, end, found)
         handlers.random_strings(data, found)
-        return any_hit
+
+    def _named(self, data: bytes, start: int, end: int, found: list[Edit]) -> None:
+        """What a name gives away. In a line that was seen before, but for its digits, with the same one below it, that
+        is at the same places; nothing is remembered of what may go on in other lines."""
+        begin = data.rfind(b"\n", max(0, start - _WIDE), start) + 1
+        line = data.find(b"\n", end, end + _WIDE)
+        below = data.find(b"\n", line + 1, line + _WIDE)
+        if line < 0 or below < 0 or (not begin and start >= _WIDE):
+            handlers.named(data, start, end, found)
+            return
+        lines = data[begin:below]
+        key = (lines if b"0x" in lines else lines.translate(_DIGITS), start - begin)
+        known = self._seen.get(key)
+        if known is None:
+            before = len(found)
+            handlers.named(data, start, end, found)
+            new = found[before:]
+            if all(edit.kind != OPENS and begin <= edit.start and edit.end <= line for edit in new):
+                if len(self._seen) == _MOST_SEEN:
+                    self._seen.clear()
+                self._seen[key] = [Edit(one - begin, other - begin, kind, text) for one, other, kind, text in new]
+        else:
+            found += [Edit(one + begin, other + begin, kind, text) for one, other, kind, text in known]
 
     def _count(self, edits: Iterable[Edit]) -> None:
         self.counts.update(edit.kind for edit in edits)
@@ -175,7 +179,7 @@ class Secrets:
             out.append(Edit(match.start("s"), match.end("s"), USER, b""))
 
     def _home(self, data: bytes, at: int, out: list[Edit]) -> None:
-        if data[at : at + 7] == b"/users/" and at and data[at - 1 : at].isalnum():
+        if data.startswith(b"/users/", at) and at and data[at - 1 : at].isalnum():
             return  # an address on the web, not a directory
         self._add_user(known.HOME.match(data, at), out)
 
@@ -202,8 +206,10 @@ class Secrets:
 
     def _cluster(self, data: bytes, at: int, out: list[Edit]) -> None:
         match = known.CLUSTER.match(data, at)
-        if match is not None and not at_folder(match["s"]) and not _WEB.search(data, max(0, at - 200), at):
-            self._add_user(match, out)
+        if match is not None and not at_folder(match["s"]):
+            web = data.rfind(b"://", max(0, at - 200), at)
+            if web < 0 or not _WEB.match(data, web, at):
+                self._add_user(match, out)
 
     def _listed(self, data: bytes, at: int, out: list[Edit]) -> None:
         match = known.LISTED.match(data, at - 1) if at else None
@@ -220,6 +226,8 @@ class Secrets:
 
     def _word(self, data: bytes, at: int, out: list[Edit]) -> None:
         """A known user's name as a whole word, wherever it stands."""
+        if out and out[-1].start == at and out[-1].kind == USER:
+            return
         end = _WORD_END.search(data, at)
         name = data[at : end.start() if end else len(data)].rstrip(b".-")
         if name in self._users and not _WORD_LETTER.match(data, at - 1 if at else len(data)):
@@ -238,6 +246,7 @@ class Secrets:
             out.append(Edit(at, at + len(name), USER, b""))
 
 
+@lru_cache(maxsize=4096)
 def at_folder(name: bytes) -> bool:
     """Whether the name of a directory is made of words that name nobody."""
     return not known.FOLDERS.isdisjoint(re.split(rb"[._-]|\d+", name.lower())) or bool(
@@ -245,7 +254,7 @@ def at_folder(name: bytes) -> bool:
     )
 
 
-_WEB = re.compile(rb"://[^\s\"']*\Z")
+_WEB = re.compile(rb"[^\s\"']*\Z")
 """In an address on the web `/work/` is no directory."""
 _ALIAS = re.compile(rb"user-\d+")
 _WORD_LETTER = re.compile(rb"[A-Za-z0-9_-]")
@@ -253,19 +262,60 @@ _WORD_END = re.compile(rb"[^A-Za-z0-9_.-]")
 _COMPONENT_END = re.compile(rb"[^A-Za-z0-9_.+-]")
 
 
-def _snapped(view: View, edit: Edit) -> Edit:
-    start, end = view.snapped(edit.start, edit.end) if edit.start < edit.end else (edit.start, edit.end)
-    return edit._replace(start=start, end=end)
+_IDENTIFIER = re.compile(rb"[A-Za-z0-9_.-]*")
+_NEAR = 60
+_WIDE = 600
+"""Lines from here on are hardly seen twice."""
+_MOST_SEEN = 20_000
+_DIGITS = bytes.maketrans(b"0123456789", b"0" * 10)
 
 
-def _inside(at: int, edits: list[Edit]) -> bool:
-    """Whether what is there is replaced already, by its name: where its line ends, so does it."""
-    return any(edit.start <= at < edit.end for edit in edits)
+def _snapped(edits: list[Edit], views: list[tuple[int, View]]) -> list[Edit]:
+    """Edits that cut no escape in two: half of one would break what is around it. Not those inside of an escape."""
+    begins = [begin for begin, _ in views]
+    kept: list[Edit] = []
+    for edit in edits:
+        index = bisect_right(begins, edit.start) - 1
+        begin, view = views[index] if index >= 0 else (0, None)
+        if view is None or edit.start >= edit.end or edit.start > begin + view.size:
+            kept.append(edit)
+            continue
+        start, end = view.snapped(edit.start - begin, edit.end - begin)
+        if start < end:
+            kept.append(edit._replace(start=start + begin, end=end + begin))
+    return kept
 
 
-def _back(view: View, edit: Edit) -> Edit:
+def _back(view: View, edits: list[Edit], begin: int) -> list[Edit]:
     """What was found in the view, where it lies in what the view is of."""
-    return Edit(*view.back(edit.start, edit.end), edit.kind, b"" if edit.kind == USER else redacted(edit.kind))
+    found: list[Edit] = []
+    for edit in edits:
+        start, end = view.back(edit.start, edit.end)
+        found.append(Edit(start + begin, end + begin, edit.kind, b"" if edit.kind == USER else redacted(edit.kind)))
+    return found
+
+
+_LINES, _BYTES, _APART = 120, 48 << 10, 2 << 10
+
+
+def _around(data: bytes, places: list[int]) -> Iterator[tuple[int, int]]:
+    """Stretches of whole lines around places, those together that are close to each other."""
+    stretch, first = (0, -1), places[0]
+    for place, following in zip(places, (*places[1:], None), strict=True):
+        if following is not None and following - place < _APART:
+            continue
+        begin, end = first, place
+        for _ in range(_LINES):
+            begin = data.rfind(b"\n", max(0, first - _BYTES), max(0, begin))
+            end = data.find(b"\n", end + 1, place + _BYTES) if end >= 0 else end
+        begin = begin + 1 if begin >= 0 else max(0, first - _BYTES)
+        end = end if end >= 0 else min(len(data), place + _BYTES)
+        if begin <= stretch[1]:
+            begin = stretch[0]
+        elif stretch[1] >= 0:
+            yield stretch
+        stretch, first = (begin, end), following or 0
+    yield stretch
 
 
 _GENERIC = frozenset(("password", "secret", "token", "api-key", "credentials", "random-string"))
@@ -286,28 +336,5 @@ def _without_overlaps(found: list[Edit]) -> list[Edit]:
 
 
 @lru_cache(maxsize=4)
-def _search_for(words: tuple[bytes, ...]) -> tuple[re.Pattern[bytes], dict[bytes, list[bytes]]]:
-    """One search for all words; and for each word those that begin with it, which it hides from the search."""
-    return re.compile(_trie(words)), {word: [other for other in words if other.startswith(word)] for word in words}
-
-
-def _trie(words: Iterable[bytes]) -> bytes:
-    """One regular expression for all words, by their common beginnings. A word that begins another one hides it."""
-    root: dict[int, object] = {}
-    for word in sorted(words):
-        node = root
-        for byte in word[:-1]:
-            step = node.setdefault(byte, {})
-            if step is None:
-                break
-            node = step  # type: ignore[assignment]  # a nested dictionary of the same kind
-        else:
-            node[word[-1]] = None
-
-    def build(node: dict[int, object]) -> bytes:
-        parts = []
-        for byte, below in node.items():
-            parts.append(re.escape(bytes([byte])) + (build(below) if isinstance(below, dict) else b""))
-        return parts[0] if len(parts) == 1 else b"(?:" + b"|".join(parts) + b")"
-
-    return build(root)
+def _words(words: frozenset[bytes]) -> scan.Words:
+    return scan.Words(words)

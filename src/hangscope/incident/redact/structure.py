@@ -20,6 +20,9 @@ _EMPTY_VALUE = re.compile(rb"(?:[\"'])?[ \t]*[:=][ \t]*(?P<mark>[|>][-+]?\d?|[{\
 _OPEN_VALUE = re.compile(rb"(?:[\"']\]?)?[ \t]*(?:=>|[:=])[ \t]*(?P<mark>[{\[(])")
 _ELEMENT = re.compile(rb"</\w{1,16}>[ \t]*\r?(?:\n|\Z)")
 """A name in an element of its own: `<key>TOKEN</key>`, with the value in the next one."""
+_OPENS = re.compile(
+    b"|".join(re.sub(rb"\?P<mark>", b"?:", one.pattern) for one in (_EMPTY_VALUE, _OPEN_VALUE, _ELEMENT))
+)
 _LINE = re.compile(rb"(?P<indent>[ \t]*)(?P<text>[^\r\n]*)\r?(?:\n|\Z)")
 _YAML_VALUE = re.compile(rb"(?:-[ \t]+)?(?:[\"']?[\w.-]+[\"']?[ \t]*:[ \t]+)?(?P<s>\S.*?)[ \t]*\Z")
 _YAML_KEY = re.compile(rb"(?:-[ \t]+)?[\"']?[\w./-]+[\"']?[ \t]*:[ \t]*(?P<s>\S.*?)[ \t]*\Z")
@@ -35,8 +38,7 @@ _UNCLOSED = 2 << 10
 
 def opens(data: bytes, end: int) -> bool:
     """Whether a name that ends here leaves its value to the lines below, or to brackets."""
-    found = _EMPTY_VALUE.match(data, end) or _OPEN_VALUE.match(data, end) or _ELEMENT.match(data, end)
-    return found is not None
+    return _OPENS.match(data, end) is not None
 
 
 def below(data: bytes, start: int, end: int, followed: int = 0) -> Iterator[Span]:
@@ -237,6 +239,8 @@ def continued(data: bytes, below: int) -> int:
 
 def wrapped(data: bytes, end: int) -> Iterator[Span]:
     """Lines below a bare value at the end of its line that can only be the rest of it: one word with a digit in it."""
+    if _ANOTHER_NAME.match(data, end):
+        return
     line = data.rfind(b"\n", 0, end) + 1
     width = end - prefix_end(data, line)
     for _ in range(40):
@@ -253,6 +257,7 @@ def wrapped(data: bytes, end: int) -> Iterator[Span]:
         end = match.end("s")
 
 
+_ANOTHER_NAME = re.compile(rb"\r?\n[A-Za-z_][\w.]*=[^=\s]")
 _BORDER = re.compile(rb"[ \t]*(?:\xe2\x94\x82|\|)?[ \t]*")
 _INNER = re.compile(rb"(?P<s>[A-Za-z0-9+/_~.-]{1,200}={0,2})(?:(?P<end>[\"'])|[ \t]*(?:\xe2\x94\x82|\|)?[ \t]*\r?\n)")
 

@@ -29,11 +29,12 @@ MARK = re.compile(rb"[\\\x1b]|%(?:25){0,2}[2-7][0-9A-Fa-f]|&(?:quot|amp|lt|gt|ap
 class View:
     """`text` is the plain view; `back` says which bytes of the original a stretch of it was."""
 
-    __slots__ = ("_original", "_plain", "text")
+    __slots__ = ("_original", "_plain", "size", "text")
 
     def __init__(self, data: bytes, *, lines: bool = False) -> None:
         """With `lines`, what stands in front of every line of a log is taken away, too."""
         parts: list[bytes] = []
+        self.size = len(data)
         self._plain = [0]
         self._original = [0]
         done = length = 0
@@ -95,11 +96,6 @@ def _escapes(data: bytes) -> Iterator[_Part]:
 def _together(data: bytes) -> Iterator[_Part]:
     fronts: Iterator[_Part] = ((start, end, None) for start, end in prefixes(data))
     return merge(fronts, _escapes(data), key=lambda part: part[0])
-
-
-def may_differ(data: bytes) -> bool:
-    """Whether a view could differ at all; quick."""
-    return MARK.search(data) is not None
 
 
 def _decoded(match: re.Match[bytes], data: bytes) -> bytes:
