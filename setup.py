@@ -52,7 +52,7 @@ class Build(build_ext):
                 self.warn("no C compiler could build the decoder: large dumps will be read by Python, 20 times slower")
             if ext is SCAN:
                 self.warn(
-                    "no C compiler could build the scanner: bundles of large logs will take some ten times as long"
+                    "no C compiler could build the scanner: bundles of large logs will take several times as long"
                 )
             raise  # setuptools goes on: the extension is optional
 

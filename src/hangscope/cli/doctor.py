@@ -82,7 +82,7 @@ def scanner_finding() -> Finding:
     """Which scanner a bundle here would look through logs with."""
     if scan.in_use():
         return Finding("scanner", OK, "logs are looked through for secrets here by the C scanner")
-    why = "bundles of large logs take some ten times as long; they are the same to the byte"
+    why = "bundles of large logs take several times as long; they are the same to the byte"
     if scan.built():
         what = f"logs are looked through for secrets here by Python: {scan.VARIABLE}=python"
         return Finding("scanner", NOTE, what, why, f"unset {scan.VARIABLE}")

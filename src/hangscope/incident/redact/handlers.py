@@ -256,7 +256,8 @@ def _around(data: bytes, start: int, end: int, out: list[Edit]) -> None:
         followed = _followed(out, end)
         spans = list(structure.below(data, start, end, followed))
         out += (Edit(*span, kind, redacted(kind)) for span in spans)
-        out.append(Edit(end, spans[-1][1] + 1 if spans else max(end, followed), OPENS, FOLLOWED))
+        last = spans[-1][1] + 1 if spans else max(structure.looked_through(data, end), followed)
+        out.append(Edit(end, last, OPENS, FOLLOWED))
 
 
 def _followed(out: list[Edit], at: int) -> int:

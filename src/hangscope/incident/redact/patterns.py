@@ -134,9 +134,9 @@ TOKENS = (
     _p(
         "password-hash",
         "$1$ $5$ $6$ $7$ $y$ $2a$ $2b$ $2x$ $2y$ $apr1$ $argon2 $pbkdf2 $scrypt $sha512",
-        rb"\$\w{1,20}(?:-\w{1,10})?\$(?P<s>[A-Za-z0-9./+$=,-]{20,})",
+        rb"\$\w{1,20}(?:-\w{1,10})?\$(?P<s>[A-Za-z0-9./+$=,-]{20,400})",
     ),
-    _p("jwt", "eyj", rb"(?P<s>eyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}(?:\.[A-Za-z0-9_-]*){0,3})", reach=16384),
+    _p("jwt", "eyj", rb"(?P<s>eyJ[A-Za-z0-9_-]{8,1000}\.[A-Za-z0-9_-]{8,}(?:\.[A-Za-z0-9_-]*){0,3})", reach=16384),
 )
 """Secrets that say themselves what they are."""
 

@@ -1,7 +1,7 @@
 """Where in a log something is to be looked at: the places of words, long words, and lines with escapes.
 
 The C scanner (native/scan.c) passes over the rest at the speed of memory, where it was built; else Python does the same
-with regular expressions, and takes ten times as long.
+with regular expressions, and takes several times as long.
 """
 
 from __future__ import annotations

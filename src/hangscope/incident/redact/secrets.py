@@ -127,20 +127,22 @@ class Secrets:
 
     def _look(self, data: bytes, found: list[Edit]) -> None:
         acts, naming, identifier = self._acts, self._naming, _IDENTIFIER.match
-        done = first = -1
+        done = first = until = -1
         for place in self._words.places(data):
             at, number = place >> 16, place & 0xFFFF
             for act in acts[number]:
                 act(data, at, found)
             if naming[number]:
                 end = identifier(data, at, at + names.LATEST).end()  # type: ignore[union-attr]  # matches also nothing
-                if end - at < names.LATEST and (end != done or at - first > _NEAR):  # of one name many may be found
-                    done, first = end, at
-                    start = back_over(data, at, names.FRONT, 72)
-                    if found and found[-1].start <= start and end == found[-1].end:
-                        continue  # the end of a value
-                    if names.is_name(data, start, end) and not handlers.plainly_named(data, start, end, found):
+                if end <= until or end - at == names.LATEST or (end == done and at - first <= _NEAR):
+                    continue  # inside of a value, no end of a name, or another part of the same name
+                done, first = end, at
+                start = back_over(data, at, names.FRONT, 72)
+                if names.is_name(data, start, end):
+                    before = len(found)
+                    if not handlers.plainly_named(data, start, end, found):
                         self._named(data, start, end, found)
+                    until = next((edit.end for edit in found[before:] if end < edit.start < end + 8), until)
         handlers.random_strings(data, found)
 
     def _named(self, data: bytes, start: int, end: int, found: list[Edit]) -> None:

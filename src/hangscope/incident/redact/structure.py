@@ -105,6 +105,12 @@ def _inside(data: bytes, at: int, mark: bytes, followed: int = 0) -> Iterator[Sp
             yield match.span(group)
 
 
+def looked_through(data: bytes, end: int) -> int:
+    """How far the bracket is looked through that a name, which ends here, opens; `end` where it opens none."""
+    bracket = _OPEN_VALUE.match(data, end)
+    return _balanced(data, bracket.end(), bracket["mark"]) if bracket is not None else end
+
+
 def _balanced(data: bytes, at: int, mark: bytes) -> int:
     """Where it is closed. One that is not, or holds more than anybody writes, is followed less far: there may be one at
     every word."""
