@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import click
@@ -9,8 +10,11 @@ import click
 from hangscope.cli.output import note, write
 from hangscope.errors import NotFoundError
 from hangscope.incident.layout import VERDICT_TEXT
+from hangscope.incident.touch import read_below
 from hangscope.recorder import snapshot
 from hangscope.recorder.verdict import diagnose
+
+_MOST_TEXT = 4 << 20
 
 
 @click.command()
@@ -23,19 +27,21 @@ def command(target: str, directory: Path | None, no_diagnose: bool) -> int:
     DIR is the directory that `hangscope run` keeps: all its nodes capture at once. PID is a rank or its launcher, also
     of a job that was started without hangscope: stacks then come from py-spy. Prints the directory of the incident.
     """
-    if target.isdigit():
+    if target.isascii() and target.isdigit():
         incident = snapshot.of_process(int(target), directory, note)
     else:
-        incident = snapshot.of_run(Path(target).absolute(), note)
+        run = Path(target).absolute()
+        incident = snapshot.of_run(Path(os.path.realpath(run)) if run.is_symlink() else run, note)
     write(f"{incident}\n")
     if no_diagnose:
         return 0
-    if (incident / VERDICT_TEXT).exists():  # the agents have given it already
-        text = (incident / VERDICT_TEXT).read_text()
-    else:
-        verdict = diagnose(incident)
+    try:  # the agents may have given it already
+        text = read_below(incident, VERDICT_TEXT, _MOST_TEXT).decode(errors="replace")
+    except OSError:
+        # Into a directory of somebody else's nothing is written: it may lead elsewhere by now.
+        verdict = diagnose(incident, keep=os.stat(incident).st_uid == os.geteuid())
         if not verdict.value:
-            raise NotFoundError(f"{incident}: no verdict: {verdict.problem}")
+            raise NotFoundError(f"{incident}: no verdict: {verdict.problem}") from None
         text = verdict.text
     for line in text.rstrip().splitlines():
         note(line)

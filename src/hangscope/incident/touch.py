@@ -95,10 +95,10 @@ def head_of(path: str | Path, size: int) -> bytes:
         os.close(handle)
 
 
-def read_below(root: Path, name: str, limit: int) -> bytes:
+def read_below(root: Path, name: str, limit: int, *, tail: bool = False) -> bytes:
     """A file below `root`, with no link followed on the way to it."""
     with folder_below(root, _parts(name)[:-1]) as folder, open_file(_parts(name)[-1], follow=False, folder=folder) as s:
-        return _bounded(s, root / name, limit, tail=False)
+        return _bounded(s, root / name, limit, tail=tail)
 
 
 def _bounded(stream: BinaryIO, path: str | Path, limit: int, *, tail: bool) -> bytes:
@@ -197,12 +197,16 @@ class Patience:
 
 
 @contextmanager
-def folder_below(root: Path, parts: list[str], *, make: bool = False, own: bool = False) -> Iterator[int]:
+def folder_below(
+    root: Path, parts: list[str], *, make: bool = False, own: bool = False, wary: bool = False
+) -> Iterator[int]:
     """A handle of a directory below `root`, reached without following a link. `make` makes what is missing.
 
-    With `own`, the last one must be ours, or root's: somebody else's would decide what becomes of what we write.
+    With `own`, the last one must be ours, or root's: somebody else's would decide what becomes of what we write. With
+    `wary`, a link in the place of `root` itself is followed only where it is ours, or root's; else how to get there is
+    the caller's own word.
     """
-    handle = os.open(root, _FOLDER & ~_NOFOLLOW)  # how to get to the root is the caller's own word
+    handle = _warily(root) if wary else os.open(root, _FOLDER & ~_NOFOLLOW)
     try:
         for number, part in enumerate(parts):
             if make:
@@ -225,6 +229,18 @@ def folder_below(root: Path, parts: list[str], *, make: bool = False, own: bool 
         yield handle
     finally:
         os.close(handle)
+
+
+def _warily(root: Path) -> int:
+    try:
+        return os.open(root, _FOLDER)
+    except OSError as error:
+        if error.errno not in (errno.ELOOP, errno.ENOTDIR):
+            raise
+        owner = os.lstat(root).st_uid
+        if owner not in (os.geteuid(), 0):
+            raise Refused(f"a link of somebody else's (user {owner}) in the place of a directory", root) from None
+        return os.open(root, _FOLDER & ~_NOFOLLOW)
 
 
 def make_private(folder: Path) -> None:
@@ -257,11 +273,13 @@ def new_file(folder: Path, name: str, mode: int = 0o666) -> Iterator[tuple[IO[by
             os.unlink(path)
 
 
-def write_below(root: Path, name: str, data: bytes, *, mode: int = 0o666, replace: bool = True) -> bool:
+def write_below(
+    root: Path, name: str, data: bytes, *, mode: int = 0o666, replace: bool = True, wary: bool = False
+) -> bool:
     """Write a file below `root` under a name that nobody can guess, then rename. False where it exists and may not be
     replaced. No link is followed on the way, and a link in the file's own place is replaced, not written through."""
     *above, last = _parts(name)
-    with folder_below(root, above, make=True) as folder:
+    with folder_below(root, above, make=True, wary=wary) as folder:
         temporary = f".{last[:100]}.{secrets.token_hex(8)}.part"
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | _NOFOLLOW | _CLOEXEC
         try:
@@ -334,7 +352,7 @@ def append_below(root: Path, name: str) -> IO[bytes]:
     """Open a file of ours for appending, made where it is missing. Somebody else's, a link or a pipe is refused."""
     *above, last = _parts(name)
     flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NONBLOCK | _NOFOLLOW | _CLOEXEC
-    with folder_below(root, above, make=True) as folder:
+    with folder_below(root, above, make=True, wary=True) as folder:
         try:
             handle = os.open(last, flags, 0o666, dir_fd=folder)
         except OSError as error:

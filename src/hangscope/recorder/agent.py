@@ -492,7 +492,7 @@ class Agent:
     def _write(self, name: str, value: Any) -> None:
         """Into this node's folder, without following a link that somebody put there."""
         inside = self._folder.relative_to(self._root).as_posix()
-        write_below(self._root, f"{inside}/{name}", as_bytes(as_json(value)))
+        write_below(self._root, f"{inside}/{name}", as_bytes(as_json(value)), wary=True)
 
 
 def _is_ours(name: str) -> bool:

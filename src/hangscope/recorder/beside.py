@@ -6,13 +6,13 @@ rank that the kernel shows idle, and never more often than its cost allows.
 
 from __future__ import annotations
 
-import json
 import queue
 import subprocess
 import threading
 import time
 from typing import Any
 
+from hangscope.incident import jsons
 from hangscope.recorder.capture.stacks import PY_SPY_S, py_spy
 
 DUTY = 0.05
@@ -70,6 +70,6 @@ class Beside:
             if done.returncode != 0:
                 self.refused = (done.stderr.decode(errors="replace").strip().splitlines() or ["no stack"])[0]
                 return None
-            return json.loads(done.stdout)
+            return jsons.loads(done.stdout)
         except (OSError, ValueError, subprocess.TimeoutExpired):
             return None

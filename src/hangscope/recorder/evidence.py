@@ -14,13 +14,14 @@ from pathlib import Path
 from typing import Any
 
 from hangscope.__about__ import __version__
+from hangscope.incident import jsons
 from hangscope.incident.layout import NODE_FILE, NODE_SCHEMA
 from hangscope.recorder import process
 from hangscope.recorder.blackbox import FOLDER
 from hangscope.recorder.capture import blackbox, counters, flight, gpu, kernel, logs, ras, stacks
 from hangscope.recorder.part import Part
 from hangscope.recorder.ranks import Rank
-from hangscope.recorder.rights import Rights
+from hangscope.recorder.rights import NOBODY, Rights
 from hangscope.recorder.server import ask
 from hangscope.recorder.workers import Worker
 
@@ -69,6 +70,8 @@ class Capture:
     captured_at: str = field(default_factory=lambda: _iso(time.time()))
     _begun_at: float = field(default_factory=time.time)
     _settings: dict[str, str] = field(default_factory=dict)
+    _rights: Rights = NOBODY
+    """Those of the rank whose settings these are: what they name is opened with them."""
     _rows: dict[int, dict[str, Any]] = field(default_factory=dict)
     _usage: dict[str, dict[str, float | None]] = field(default_factory=dict)
     _complete: bool = False
@@ -77,7 +80,7 @@ class Capture:
         """This is another capture of the same hang: what the first one saw of a process stays."""
         self.reason, self.detail, self.captured_at = before.reason, before.detail, before.captured_at
         self._begun_at, self._settings, self._rows = before._begun_at, before._settings, before._rows
-        self._usage = before._usage
+        self._usage, self._rights = before._usage, before._rights
 
     def take(self) -> None:
         """Everything, in at most DEADLINE_S. A source that does not come back in time is a gap."""
@@ -141,7 +144,7 @@ class Capture:
             flight.with_stacks(self.part, worker)
         own = [file for file in rank.output if sum(file in other.output for other in self.ranks) == 1]
         if own:
-            logs.save_redirected(self.part, f"rank_{rank.number}", own, rank.rights)
+            logs.save_redirected(self.part, f"rank_{rank.number}", own, dict.fromkeys(own, rank.rights))
 
     def _stacks(self, rank: Rank, number: int) -> None:
         worker = rank.worker if rank.server_answers else _without_server(rank)
@@ -167,8 +170,10 @@ class Capture:
         if not table or not self.part.has(name):
             return
         try:
-            dump = json.loads((self.part.directory / name).read_bytes())
+            dump = jsons.loads(self.part.read(name, flight.MOST_BYTES), most=flight.MOST_MEMORY)
         except (OSError, ValueError):
+            return
+        if not isinstance(dump, dict):
             return
         rank.take_full(backend, dump)
         dump["pg_config"] = rank.members(backend)
@@ -202,6 +207,7 @@ class Capture:
         for rank in alive:
             environ = process.environment(rank.worker.pid)
             if environ:
+                self._rights = rank.rights
                 return {name: value for name, value in sorted(environ.items()) if name.startswith(_PREFIXES)}
         return {}
 
@@ -241,21 +247,16 @@ class Capture:
             self.part.write(f"ras/ras.{number}.{'json' if form == 'json' else 'txt'}", answer)
 
     def _files(self, environ: dict[str, str]) -> None:
-        common = {
-            file
-            for rank in self.ranks
-            for file in rank.output
-            if any(file in o.output for o in self.ranks if o is not rank)
-        }
+        common: dict[Path, Rights] = {}
+        for rank in self.ranks:
+            for file in rank.output:
+                if any(file in o.output for o in self.ranks if o is not rank):
+                    common.setdefault(file, rank.rights)
         if common:
-            logs.save_redirected(self.part, "launcher", sorted(common), self._rights())
+            logs.save_redirected(self.part, "launcher", sorted(common), common)
         numbers = [rank.number for rank in self.ranks]
         since = self.node.attempt_at, self.node.earlier
-        logs.save_elsewhere(self.part, environ, numbers, platform.node(), self._rights(), since)
-
-    def _rights(self) -> Rights:
-        """The rights of the ranks: those of one of them, which has fewer than we where any has."""
-        return next((rank.rights for rank in self.ranks if rank.rights.user is not None), Rights())
+        logs.save_elsewhere(self.part, environ, numbers, platform.node(), self._rights, since)
 
     def _boxes(self, environ: dict[str, str]) -> None:
         """Of all ranks: a killed one leaves its file. Before the first communicator there is none."""
@@ -263,7 +264,8 @@ class Capture:
         folder = Path(named) if named else self.node.boxes
         if folder is not None:
             pids = [rank.worker.pid for rank in self.ranks]
-            blackbox.save(self.part, folder, pids, self._rights(), self.node.earlier)
+            theirs = self._rights if named else Rights()
+            blackbox.save(self.part, folder, pids, theirs, self.node.earlier)
 
     # ---- node.json ---------------------------------------------------------------------------------------------------
 

@@ -18,7 +18,8 @@ from typing import Any
 
 from hangscope.errors import HangscopeError
 from hangscope.incident import manifest
-from hangscope.incident.layout import VERDICT_JSON, VERDICT_PAGE, VERDICT_TEXT, file_entry
+from hangscope.incident.layout import MANIFEST, VERDICT_JSON, VERDICT_PAGE, VERDICT_TEXT, as_bytes, as_json, file_entry
+from hangscope.incident.touch import read_below, write_below
 from hangscope.recorder import actions, neighbours, shared
 from hangscope.recorder.actions import OnHang
 from hangscope.recorder.capture import logs
@@ -203,9 +204,9 @@ class Incidents:
         for place, source in wanted:
             if place == taken.part.directory:
                 continue
-            with contextlib.suppress(OSError), source.open("rb") as stream:
-                stream.seek(max(0, source.stat().st_size - logs.MAX_BYTES))
-                taken.part.write(str(source.relative_to(place)), stream.read(logs.MAX_BYTES))
+            name = source.relative_to(place).as_posix()
+            with contextlib.suppress(OSError):
+                taken.part.write(name, read_below(place, name, logs.MAX_BYTES, tail=True))
 
     def finish(self, ranks: Sequence[Rank], failure: str | None) -> None:
         """The command has ended. `failure` says how, where that is worth an incident of its own."""
@@ -261,7 +262,7 @@ class Incidents:
             extra=_of_the_start(self._node.name, never_seen=missing, elsewhere=elsewhere(agents)),
         )
         try:
-            manifest.write(home, manifest.build(home, given))
+            _write_manifest(home, manifest.build(home, given))
         except OSError as error:
             self._say(f"{home}: {error.strerror or error}; the incident has no manifest")
         if not sees_all and path in self._parted:
@@ -346,7 +347,7 @@ class Incidents:
             listed = manifest.read(self.home(path))
             if listed is not None:
                 extra = {**listed.extra, "recovered": {"at": manifest.now(), "after_s": round(seconds, 1)}}
-                manifest.write(self.home(path), replace(listed, extra=extra))
+                _write_manifest(self.home(path), replace(listed, extra=extra))
 
     def _correct(self, path: Path, diagnose: Callable[[Path], Verdict]) -> None:
         try:
@@ -360,19 +361,23 @@ class Incidents:
 
     def _list(self, path: Path, *names: str) -> None:
         """Name files of ours in the manifest, where there is one."""
-        listed = manifest.read(path)
-        if listed is not None:
-            files = {name: file_entry(path / name) for name in names if (path / name).exists()}
-            with contextlib.suppress(OSError):
-                manifest.write(path, replace(listed, files={**listed.files, **files}))
-
-    def _refresh_manifest(self, path: Path) -> None:
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError, HangscopeError):
             listed = manifest.read(path)
             if listed is not None:
-                manifest.write(path, manifest.build(path, listed))
+                files = {name: file_entry(path / name) for name in names if (path / name).exists()}
+                _write_manifest(path, replace(listed, files={**listed.files, **files}))
+
+    def _refresh_manifest(self, path: Path) -> None:
+        with contextlib.suppress(OSError, HangscopeError):
+            listed = manifest.read(path)
+            if listed is not None:
+                _write_manifest(path, manifest.build(path, listed))
 
 
 def _of_the_start(by: str, **found: Mapping[str, Any]) -> dict[str, Any]:
     """What this node has to say of ranks that did not come together, for the manifest."""
     return {name: {**said, "by": by} for name, said in found.items() if said}
+
+
+def _write_manifest(home: Path, given: manifest.Manifest) -> None:
+    write_below(home, MANIFEST, as_bytes(as_json(given.to_json())), wary=True)

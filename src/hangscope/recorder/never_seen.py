@@ -32,13 +32,13 @@ def nodes_announced(ranks: Iterable[Rank]) -> int | None:
     if not file and is_own_machine(host or environ.get("MASTER_ADDR", "")):
         return 1
     named = (environ.get(name, "") for name in _NODES)
-    return next((int(text) for text in named if text.isdigit() and int(text) > 0), None)
+    return next((count for text in named if (count := process.whole(text))), None)
 
 
 def one_rank_a_run(environ: Mapping[str, str]) -> bool:
     """Whether `hangscope run` was itself started once a rank: then others of this node are elsewhere."""
-    tasks, nodes = (environ.get(f"SLURM_STEP_NUM_{what}", "") for what in ("TASKS", "NODES"))
-    several = tasks.isdigit() and nodes.isdigit() and int(tasks) > int(nodes)
+    tasks, nodes = (process.whole(environ.get(f"SLURM_STEP_NUM_{what}", "")) for what in ("TASKS", "NODES"))
+    several = tasks is not None and nodes is not None and tasks > nodes
     return environ.get("RANK", "").isdigit() or several
 
 

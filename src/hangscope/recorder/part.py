@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from hangscope.incident.layout import as_bytes, as_json
-from hangscope.incident.touch import read_file, write_below
+from hangscope.incident.touch import read_below, read_file, write_below
 
 FULL = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EIO, errno.ESTALE))
 """What a directory answers that takes nothing more: full, read-only, gone. A link that somebody put there is no such
@@ -55,7 +55,7 @@ class Part:
         incident, directory = self.incident, self.directory
         try:
             incident.mkdir(parents=True, exist_ok=True)
-            write_below(incident, f"{directory.relative_to(incident).as_posix()}/{name}", data)
+            write_below(incident, f"{directory.relative_to(incident).as_posix()}/{name}", data, wary=True)
         except OSError as error:
             if error.errno not in FULL or not self._move(incident, error):
                 raise
@@ -82,6 +82,10 @@ class Part:
 
     def has(self, name: str) -> bool:
         return (self.directory / name).exists()
+
+    def read(self, name: str, limit: int) -> bytes:
+        """What was written under that name. Others may be able to put something else there."""
+        return read_below(self.incident, f"{self.directory.relative_to(self.incident).as_posix()}/{name}", limit)
 
     def gap(self, what: str, why: str, rank: int | None = None) -> None:
         with self._lock:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from hangscope.incident import jsons
 from hangscope.recorder import process, roll, sites, workers
 from hangscope.recorder.capture import flight
 from hangscope.recorder.progress import slowest
@@ -30,6 +30,8 @@ COMES_TOGETHER_S = 60.0
 GROUPS_S = 30.0
 LAST_WORDS_S = 5.0
 QUICK_S = 0.15
+MOST_MEMORY = 320 << 20
+"""For one parsed answer: a ring of 90,000 operations."""
 _QUESTIONS = ("nccl", "python", "waits", "stacks", "traceback")
 _BACKENDS = ("nccl", "gloo", "nccl2")
 _KEYS = (
@@ -301,25 +303,25 @@ class Polling:
     def _learn_rank(self, rank: Rank, answer: dict[str, Any]) -> None:
         """What it says itself wins over the RANK that it was started with."""
         before = rank.number
-        rank.worker = workers.told(rank.worker, answer.get("rank"), answer.get("world_size"))
+        rank.worker = workers.told(rank.worker, answer)
         if rank.number != before:
             self.ranks.pop(before, None)
             self.ranks[rank.number] = rank
 
     def _take_who(self, pid: int, answer: Answer) -> None:
         value = json_object(answer)
-        if value is None or not isinstance(value.get("rank"), int):
+        if value is None:
             return
         for worker in self._registry.workers():
-            if worker.pid == pid:
-                self._add(workers.told(worker, value["rank"], value.get("world_size")))
+            if worker.pid == pid and (known := workers.told(worker, value)).rank is not None:
+                self._add(known)
 
 
 def json_object(answer: Answer) -> dict[str, Any] | None:
     if not answer.ok:
         return None
     try:
-        value = json.loads(answer.body)
+        value = jsons.loads(answer.body, most=MOST_MEMORY)
     except ValueError:
         return None
     return value if isinstance(value, dict) else None

@@ -27,6 +27,8 @@ _SYSTEM_CALLS = dict(zip(_WORDS[::2], _WORDS[1::2], strict=True))
 """Those in which ranks are found waiting, by number."""
 
 
+_MOST_WORDS = 8 << 20
+"""No more than six megabytes of arguments and environment can be given to a process."""
 _EXITING = 0x4 | 0x200
 """The kernel's PF_EXITING and PF_DUMPCORE."""
 
@@ -84,20 +86,27 @@ def _status(wait_status: int) -> int:
 
 def environment(pid: int) -> dict[str, str]:
     """The environment that `pid` was started with; empty where it may not be read."""
-    try:
-        raw = (PROC / str(pid) / "environ").read_bytes()
-    except OSError:
-        return {}
-    pairs = (item.partition(b"=") for item in raw.split(b"\0") if b"=" in item)
+    pairs = (item.partition(b"=") for item in _own_words(pid, "environ").split(b"\0") if b"=" in item)
     return {os.fsdecode(name): os.fsdecode(value) for name, _, value in pairs}
 
 
 def command_line(pid: int) -> list[str]:
+    raw = _own_words(pid, "cmdline")
+    return [os.fsdecode(word) for word in raw.rstrip(b"\0").split(b"\0")] if raw else []
+
+
+def _own_words(pid: int, name: str) -> bytes:
+    """What the kernel reads out of the process's own memory: a process may tell it that this is gigabytes long."""
     try:
-        raw = (PROC / str(pid) / "cmdline").read_bytes()
+        with open(PROC / str(pid) / name, "rb") as stream:
+            return stream.read(_MOST_WORDS)
     except OSError:
-        return []
-    return [os.fsdecode(word) for word in raw.rstrip(b"\0").split(b"\0")]
+        return b""
+
+
+def whole(text: str, most: int = 1 << 30) -> int | None:
+    """The number that an environment or a file of others spells, None where it is none that can be meant."""
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 20 and int(text) <= most else None
 
 
 def wait_channel(pid: int) -> str | None:

@@ -143,7 +143,7 @@ def unfinished(source: str, dump: Mapping[str, Any]) -> list[Unfinished]:
     Gloo leaves every state at "scheduled" and only sets `retired`. In NCCL the operations inside a coalesced batch stay
     "scheduled" for ever; the batch's closing entry alone has the state (torch 2.4 to 2.15).
     """
-    entries = [entry for entry in dump.get("entries") or () if isinstance(entry, dict)]
+    entries = rows(dump)
     closing = {_batch(entry): entry for entry in entries if _is_closing(entry)}
     found = []
     for entry in entries:
@@ -165,12 +165,19 @@ def unfinished(source: str, dump: Mapping[str, Any]) -> list[Unfinished]:
     return sorted(found, key=lambda each: each.record)
 
 
+def rows(dump: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The entries of a dump, as far as they are any."""
+    entries = dump.get("entries")
+    return [entry for entry in entries if isinstance(entry, dict)] if isinstance(entries, list) else []
+
+
 def _is_closing(entry: Mapping[str, Any]) -> bool:
     return str(entry.get("profiling_name") or "").endswith("coalesced") and not entry.get("input_sizes")
 
 
 def _batch(entry: Mapping[str, Any]) -> tuple[Any, ...]:
-    return entry.get("pg_id"), entry.get("collective_seq_id"), entry.get("p2p_seq_id")
+    named = (entry.get(name) for name in ("pg_id", "collective_seq_id", "p2p_seq_id"))
+    return tuple(value if isinstance(value, (int, str)) else None for value in named)
 
 
 def _pair(value: object) -> tuple[int, int] | None:
@@ -179,7 +186,7 @@ def _pair(value: object) -> tuple[int, int] | None:
         return None
     try:
         return int(value["last_enqueued_collective"]), int(value["last_completed_collective"])
-    except (KeyError, TypeError, ValueError):
+    except (KeyError, TypeError, ValueError, OverflowError):
         return None
 
 

@@ -12,12 +12,15 @@ from typing import Any
 from hangscope.recorder import process, rights
 from hangscope.recorder.capture import logs, processes
 from hangscope.recorder.process import Watched
-from hangscope.recorder.progress import Progress
+from hangscope.recorder.progress import Progress, rows
 from hangscope.recorder.rights import Rights
 from hangscope.recorder.sites import Sites
 from hangscope.recorder.standing import Standing
 from hangscope.recorder.workers import Worker
 
+MOST_GROUPS = 4096
+_TEXTS = ("name", "desc", "backend")
+RECORDERS = ("nccl", "gloo", "nccl2")
 LEAVES_S = 20.0
 """So long a rank may take to end before that itself counts as a hang."""
 
@@ -75,20 +78,24 @@ class Rank:
 
     @classmethod
     def of(cls, worker: Worker) -> Rank:
+        watched = Watched(worker.pid)
         memory = processes.memory_events(worker.pid)
         environ = process.environment(worker.pid)
         error = environ.get("TORCHELASTIC_ERROR_FILE")
+        theirs = rights.of(worker.pid)
+        if watched.ended() and theirs != Rights():
+            theirs = rights.NOBODY  # the number may be another process's by now: what this one named is not that one's
         return cls(
             worker=worker,
-            watched=Watched(worker.pid),
+            watched=watched,
             memory_file=memory,
             oom_before=processes.oom_kills(memory),
             visible_gpus=environ.get("CUDA_VISIBLE_DEVICES"),
             error_file=Path(error) if error else None,
-            output=logs.output_files(worker.pid),
+            output=logs.output_files(worker.pid, theirs),
             shares_store=environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True",
             by_ray=next(iter(process.command_line(worker.pid)), "").startswith("ray::"),
-            rights=rights.of(worker.pid),
+            rights=theirs,
         )
 
     @property
@@ -190,12 +197,12 @@ class Rank:
         """An answer of the companion's own handler."""
         self.has_symbols = answer.get("symbols") is True
         if isinstance(answer.get("groups"), list):
-            self.groups = [group for group in answer["groups"] if isinstance(group, dict)]
+            self.groups = [_group(group) for group in answer["groups"][:MOST_GROUPS] if isinstance(group, dict)]
         if isinstance(answer.get("meets_at"), str):
             self.meets_at = answer["meets_at"][:200]
         status = answer.get("status")
         for source, counters in (status if isinstance(status, dict) else {}).items():
-            if isinstance(counters, dict) and counters:
+            if isinstance(counters, dict) and 0 < len(counters) <= MOST_GROUPS and source in RECORDERS:
                 self.last_status[source] = counters
                 self.progress.take_counters(source, counters, now, time.time_ns())
 
@@ -203,7 +210,8 @@ class Rank:
         """PyTorch counts who is inside init_process_group; its recorder knows nothing before the first operation."""
         self.wait_counters = counters
         counter = counters.get("pytorch.wait_counter.c10d.init_process_group")
-        inside = isinstance(counter, dict) and counter.get("active_count", 0) > 0
+        count = counter.get("active_count") if isinstance(counter, dict) else None
+        inside = isinstance(count, int) and count > 0
         self.joining_since = (self.joining_since or now) if inside else None
 
     def take_active(self, dump: dict[str, Any]) -> None:
@@ -211,7 +219,7 @@ class Rank:
         self.progress.take_active(dump, time.monotonic(), time.time_ns())
 
     def take_full(self, source: str, dump: dict[str, Any]) -> None:
-        for entry in dump.get("entries") or ():
+        for entry in rows(dump):
             names = entry.get("process_group")
             if isinstance(names, list) and names:
                 self.pg_names[source, str(entry.get("pg_id"))] = str(names[0])
@@ -246,7 +254,7 @@ class Rank:
                 "name": name,
                 "desc": str(group.get("desc", "")),
                 "ranks": str(group.get("ranks", [])),
-                **({"pg_id": int(number)} if number is not None and number.isdigit() else {}),
+                **({"pg_id": known} if (known := process.whole(number or "")) is not None else {}),
             }
         return table
 
@@ -268,3 +276,13 @@ class Rank:
         value["rank"] = self.number
         value["polled_at"] = self.last_poll_at
         return json.dumps(value)
+
+
+def _group(said: dict[str, Any]) -> dict[str, Any]:
+    """One group as a rank's own code described it: what is of another kind counts as not said."""
+    kept: dict[str, Any] = {
+        name: value[:500] for name, value in said.items() if name in _TEXTS and isinstance(value, str)
+    }
+    members = said.get("ranks")
+    ranks = [each for each in members if isinstance(each, int)] if isinstance(members, list) else []
+    return {**kept, "ranks": ranks}

@@ -16,7 +16,7 @@ from pathlib import Path
 from hangscope.errors import LaunchError, SettingsError
 from hangscope.incident.layout import safe_name
 from hangscope.incident.touch import Patience, Refused, make_private
-from hangscope.recorder import blackbox, settings, shared, sockets, tidy
+from hangscope.recorder import blackbox, process, settings, shared, sockets, tidy
 from hangscope.recorder.actions import OnHang
 from hangscope.recorder.agent import MAX_INCIDENTS, Agent
 from hangscope.recorder.evidence import Node
@@ -141,6 +141,8 @@ def _spare(environ: Mapping[str, str], name: str) -> Path:
 
 
 def _claim(directory: Path, identity: Identity) -> tuple[Path, Identity, Path]:
+    if directory.is_symlink():
+        directory = Path(os.path.realpath(directory))  # by the user's own word, and from here on by nobody else's
     root, identity = shared.claim(directory, identity)
     return root, identity, shared.claim_node(root, identity.node)
 
@@ -184,7 +186,7 @@ def _run(
         words,
         environ={**with_companion(prepared, sockets=place), "HANGSCOPE_DIR": str(root), **_temporary(environ)},
         logs=folder / "logs",
-        rest=f"rank_{environ['RANK']}.log" if environ.get("RANK", "").isdigit() else "launcher.log",
+        rest="launcher.log" if (rank := process.whole(environ.get("RANK", ""))) is None else f"rank_{rank}.log",
         events=heard,
     )
     agent.start(command.pid)
@@ -282,7 +284,7 @@ def _settings(
             attempt=identity.attempt,
             host=folder.name,
             environ=environ,
-            world_size=int(environ["WORLD_SIZE"]) if environ.get("WORLD_SIZE", "").isdigit() else None,
+            world_size=process.whole(environ.get("WORLD_SIZE", "")),
             fix=options.fix,
             entries=options.entries or DEFAULT_ENTRIES,
             own_directory=True,

@@ -158,10 +158,10 @@ class Sense:
         key = (pid, frame.file)
         if key not in self._sources:
             inside = "root" if frame.file.startswith("/") else "cwd"
-            place = f"/proc/{pid}/{inside}/{frame.file.lstrip('/')}"
+            place = f"/proc/{pid}/{inside}/{frame.file.lstrip('/')}" if rank.rights.inside is None else frame.file
             try:
                 text = rank.rights.read(Path(place), _SOURCE_BYTES)
-            except OSError:
+            except (OSError, ValueError):
                 text = b""
             if len(self._sources) >= _MOST_FILES:
                 self._sources.clear()

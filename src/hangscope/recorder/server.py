@@ -8,11 +8,19 @@ from __future__ import annotations
 
 import selectors
 import socket
+import threading
 import time
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
-MAX_ANSWER_BYTES = 1 << 30
+MAX_ANSWER_BYTES = 128 << 20
+MOST_AT_ONCE = 512 << 20
+"""Of all answers that are under way: every rank is asked at once."""
+MAX_POLLED_BYTES = 64 << 20
+MOST_HEAD = 64 << 10
+LATE_S = 0.2
+"""So long what comes late is read on in one turn; a server that never stops sending keeps nobody for longer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,9 +45,8 @@ def ask(path: str, handler: str, deadline_s: float) -> Answer:
     connection = _connect(path, handler)
     if isinstance(connection, Answer):
         return connection
-    chunks: list[bytes] = []
-    size = 0
-    with connection:
+    raw = bytearray()
+    with connection, _room.claimed() as claim:
         while True:
             left = begun + deadline_s - time.monotonic()
             if left <= 0:
@@ -52,11 +59,37 @@ def ask(path: str, handler: str, deadline_s: float) -> Answer:
             except OSError as error:
                 return Answer(None, error=str(error), seconds=time.monotonic() - begun)
             if not chunk:
-                return _parse(b"".join(chunks), time.monotonic() - begun)
-            chunks.append(chunk)
-            size += len(chunk)
-            if size > MAX_ANSWER_BYTES:
-                return Answer(None, error="the answer has no end", seconds=time.monotonic() - begun)
+                return _parse(raw, time.monotonic() - begun)
+            raw += chunk
+            if len(raw) > MAX_ANSWER_BYTES or not claim(len(chunk)):
+                return Answer(None, error=f"more than {len(raw)} bytes", seconds=time.monotonic() - begun)
+
+
+class _Room:
+    """The memory that answers may take together."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._taken = 0
+
+    @contextmanager
+    def claimed(self) -> Iterator[Callable[[int], bool]]:
+        own = 0
+
+        def claim(size: int) -> bool:
+            nonlocal own
+            with self._lock:
+                own, self._taken = own + size, self._taken + size
+                return self._taken <= MOST_AT_ONCE
+
+        try:
+            yield claim
+        finally:
+            with self._lock:
+                self._taken -= own
+
+
+_room = _Room()
 
 
 def _connect(path: str, handler: str) -> socket.socket | Answer:
@@ -76,24 +109,29 @@ def _connect(path: str, handler: str) -> socket.socket | Answer:
     return connection
 
 
-def _parse(raw: bytes, seconds: float) -> Answer:
-    head, separator, body = raw.partition(b"\r\n\r\n")
+def _parse(raw: bytearray, seconds: float) -> Answer:
+    """Takes `raw` apart without another copy of it: an answer may be large."""
+    end = raw.find(b"\r\n\r\n", 0, MOST_HEAD)
+    head = bytes(raw[: max(end, 0)])
     words = head.split(b"\r\n", 1)[0].split()
-    if not separator or len(words) < 2 or not words[1].isdigit():
+    if end < 0 or len(words) < 2 or not words[1].isdigit() or len(words[1]) != 3:
         return Answer(None, error="the connection ended before the answer", seconds=seconds)
+    size = len(raw) - end - 4
     for line in head.split(b"\r\n")[1:]:
-        name, _, value = line.partition(b":")
-        if name.strip().lower() == b"content-length" and value.strip().isdigit() and len(body) != int(value):
-            return Answer(None, error=f"the answer was cut at {len(body)} of {int(value)} bytes", seconds=seconds)
-    return Answer(int(words[1]), body, seconds=seconds)
+        name, _, value = (part.strip() for part in line.partition(b":"))
+        told = int(value) if value.isdigit() and len(value) < 20 else None
+        if name.lower() == b"content-length" and told != size:
+            return Answer(None, error=f"the answer was cut at {size} of {told} bytes", seconds=seconds)
+    del raw[: end + 4]
+    return Answer(int(words[1]), bytes(raw), seconds=seconds)
 
 
 class _Pending:
-    __slots__ = ("begun", "chunks", "connection")
+    __slots__ = ("begun", "connection", "raw")
 
     def __init__(self, connection: socket.socket) -> None:
         self.connection = connection
-        self.chunks: list[bytes] = []
+        self.raw = bytearray()
         self.begun = time.monotonic()
 
 
@@ -130,7 +168,8 @@ class Asker:
             if left <= 0:
                 break
             self._read(left)
-        while self._read(0):  # a late answer takes more than one read
+        late = time.monotonic() + LATE_S
+        while self._read(0) and time.monotonic() < late:  # a late answer takes more than one read
             pass
         done, self._done = self._done, []
         return done
@@ -148,11 +187,15 @@ class Asker:
             except OSError as error:
                 self._finish(key, Answer(None, error=str(error)))
                 continue
-            if chunk:
-                pending.chunks.append(chunk)
-            else:
-                self._finish(key, _parse(b"".join(pending.chunks), time.monotonic() - pending.begun))
+            pending.raw += chunk
+            if not chunk:
+                self._finish(key, _parse(pending.raw, time.monotonic() - pending.begun))
+            elif len(pending.raw) > MAX_POLLED_BYTES or self._held() > 3 * MAX_POLLED_BYTES:
+                self._finish(key, Answer(None, error=f"more than {len(pending.raw)} bytes"))
         return bool(ready)
+
+    def _held(self) -> int:
+        return sum(len(each.raw) for each in self._pending.values())
 
     def _finish(self, key: Hashable, answer: Answer) -> None:
         self.forget(key)

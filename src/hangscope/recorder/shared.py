@@ -80,7 +80,7 @@ def claim_node(root: Path, node: str) -> Path:
     for number in range(1, 10_000):
         name = safe_name(node) if number == 1 else f"{safe_name(node)}-{number}"
         try:
-            with folder_below(root, ["nodes", name], make=True, own=True):
+            with folder_below(root, ["nodes", name], make=True, own=True, wary=True):
                 pass
         except Refused as refused:
             problem = f"{refused.filename}: {refused.strerror}"
@@ -138,7 +138,7 @@ def marked(incident: Path) -> neighbours_files.Stall | None:
 
 def _create(path: Path, value: dict[str, Any]) -> bool:
     """Write a file that must not exist yet. Its content comes with it: nobody ever sees it empty."""
-    return write_below(path.parent, path.name, (json.dumps(value) + "\n").encode(), replace=False)
+    return write_below(path.parent, path.name, (json.dumps(value) + "\n").encode(), replace=False, wary=True)
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,25 +13,30 @@ from pathlib import Path
 from hangscope.errors import NotFoundError
 from hangscope.incident import manifest
 from hangscope.incident.layout import safe_name
+from hangscope.incident.touch import Patience, Refused
 from hangscope.recorder import neighbours, process, rights, shared, workers
 from hangscope.recorder.evidence import Capture, Node
-from hangscope.recorder.identity import identify
+from hangscope.recorder.identity import Identity, identify
 from hangscope.recorder.looks import TwoLooks
 from hangscope.recorder.part import Part
 from hangscope.recorder.polling import Polling
 from hangscope.recorder.ranks import Rank
+from hangscope.recorder.rights import Rights
 
 AGENTS_S = 45.0
+LOOK_S = 5.0
 _NOBODY = "ranks are told by RANK in their environment, or by torch.distributed once they have joined"
 
 
-def of_run(root: Path, say: Callable[[str], None]) -> Path:
+def of_run(root: Path, say: Callable[[str], None], theirs: Rights | None = None) -> Path:
     """Capture the run whose directory is `root`. Returns the incident.
 
-    Its agents do it, on all nodes at once. Where they are gone (killed, say) this node's ranks are asked directly.
+    Its agents do it, on all nodes at once. Where they are gone (killed, say) this node's ranks are asked directly. What
+    is written into another user's directory is written with that user's rights, `theirs`.
     """
     with contextlib.suppress(OSError):
         os.scandir(root / "nodes").close()  # here whoever asked can wait for it; below silence would be nobody's status
+    theirs = theirs or rights.of_user(os.stat(root).st_uid if root.is_dir() else 0)
     states = shared.statuses(root)
     if not states:
         raise NotFoundError(
@@ -43,7 +48,8 @@ def of_run(root: Path, say: Callable[[str], None]) -> Path:
         number += 1
     incident = shared.incident(root, "snapshot", number)
     if alive:
-        shared.mark(incident, node="snapshot", reason="snapshot", detail="asked for")
+        words = {"node": "snapshot", "reason": "snapshot", "detail": "asked for"}
+        theirs.act(str(incident), lambda: shared.mark(incident, **words))
         if _await(incident, alive):
             if not any(neighbours.has_ranks(incident, f"nodes/{folder.name}/node.json") for folder in alive):
                 raise NotFoundError(f"{root}: its agents see no rank", hint=_NOBODY)
@@ -53,6 +59,8 @@ def of_run(root: Path, say: Callable[[str], None]) -> Path:
         if state.sockets and Path(state.sockets).is_dir() and _of_one_user(folder, state.command_pid):
             node = Node(state.node, state.job, state.attempt, _started(state.command_pid))
             ranks = _ranks(Path(state.sockets), state.command_pid)
+            if ranks and theirs.strange:
+                incident = _private(None, Identity(state.job, state.attempt, state.node), theirs)[0]
             if ranks:
                 return _capture(incident, folder.name, node, ranks)
     raise NotFoundError(
@@ -64,15 +72,17 @@ def of_process(pid: int, directory: Path | None, say: Callable[[str], None]) -> 
     """Capture the job that `pid` belongs to: its launcher or one of its ranks."""
     if process.stat(pid) is None:
         raise NotFoundError(f"{pid}: no such process on this node")
-    environ = _environment(pid)
+    environ, theirs = _environment(pid), rights.of(pid)
     run = environ.get("HANGSCOPE_DIR")
-    if run and directory is None and Path(run).is_dir():
+    if run and directory is None and theirs.inside is not None:
+        say(f"process {pid} lives in a container: its own run's directory is not used")
+    elif run and directory is None and _is_folder(Path(run), say):
         if _may_follow(Path(run), pid):
-            return of_run(Path(run), say)
+            return of_run(Path(run), say, theirs)
         say(f"{run} belongs to another user than process {pid}: it is not used")
     identity = identify(environ)
     sockets = Path(environ.get("HANGSCOPE_SOCKETS", "/nonexistent"))
-    if sockets.is_dir() and not _may_follow(sockets, pid):
+    if theirs.inside is not None or not _is_folder(sockets, say) or not _may_follow(sockets, pid):
         sockets = Path("/nonexistent")
     ranks = _ranks(sockets, pid)
     if not ranks:
@@ -80,12 +90,36 @@ def of_process(pid: int, directory: Path | None, say: Callable[[str], None]) -> 
             f"{pid}: no rank of a distributed job is this process or runs below it",
             hint="give the pid of a rank or of its launcher; ranks are told by RANK in their environment",
         )
-    incident = directory or Path("hangscope") / f"snapshot-{safe_name(identity.job)}"
-    root, identity = shared.claim(incident.absolute(), identity)
-    if rights.of(pid).user is not None:
-        os.chmod(root, 0o700)  # another user's stacks and output: for whoever took them
+    strange = next((rank.rights for rank in ranks if rank.rights.strange), theirs)
+    root, identity = _private(directory, identity, strange)
     node = Node(identity.node, identity.job, identity.attempt, _started(pid))
     return _capture(root, safe_name(identity.node), node, ranks)
+
+
+def _is_folder(place: Path, say: Callable[[str], None]) -> bool:
+    """Whether a directory that an environment names is there. A file system that hangs is nobody's reason to wait."""
+    try:
+        return Patience(LOOK_S).ask(str(place), place.is_dir)
+    except Refused:
+        say(f"{place}: its file system does not answer; it is not used")
+        return False
+
+
+def _private(directory: Path | None, identity: Identity, theirs: Rights) -> tuple[Path, Identity]:
+    """The incident's directory. Another user's stacks and output are for whoever took them; a directory that was there
+    before stays as open as it is, and the incident goes below it."""
+    name = f"snapshot-{safe_name(identity.job)}"
+    place = (directory or Path("hangscope") / name).absolute()
+    if not theirs.strange:
+        return shared.claim(place, identity)
+    if place.is_dir() and stat.S_IMODE(place.stat().st_mode) & 0o077:
+        place /= name
+    place.parent.mkdir(parents=True, exist_ok=True)
+    with contextlib.suppress(FileExistsError):
+        os.mkdir(place, 0o700)
+    root, identity = shared.claim(place, identity)
+    os.chmod(root, 0o700)
+    return root, identity
 
 
 def _environment(pid: int) -> dict[str, str]:
@@ -107,7 +141,9 @@ def _may_follow(place: Path, pid: int) -> bool:
         found = os.lstat(place)
     except OSError:
         return False
-    return stat.S_ISDIR(found.st_mode) and found.st_uid in (os.geteuid(), rights.owner_of(pid))
+    # What is ours, and everybody may write into, is nobody's own: /tmp.
+    ours = found.st_uid == os.geteuid() and not found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+    return stat.S_ISDIR(found.st_mode) and (ours or found.st_uid == rights.owner_of(pid))
 
 
 def _of_one_user(folder: Path, pid: int | None) -> bool:

@@ -52,7 +52,7 @@ def _clear(base: Path) -> None:
 
 
 def _living(directory: Path) -> bool:
-    pids = [int(path.stem) for path in directory.glob("*.json") if path.stem.isdigit()]
+    pids = [pid for path in directory.glob("*.json") if (pid := process.whole(path.stem)) is not None]
     with contextlib.suppress(OSError, ValueError):
         owner = int((directory / OWNER).read_text())
         if owner != os.getpid():

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-import json
 import os
 import stat
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from hangscope.incident.touch import read_file
+from hangscope.incident import jsons
+from hangscope.incident.touch import Refused, open_file
 from hangscope.recorder import process, rights
 
 _MOST_BYTES = 1 << 20
+_MOST_REGISTRATIONS = 4096
+MOST = 1 << 22
+"""Ranks that a job may have: a number beyond it is none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,24 +55,35 @@ class Registry:
     def workers(self) -> list[Worker]:
         found: dict[str, tuple[int, Worker]] = {}
         try:
-            entries = [entry for entry in os.scandir(self.directory) if entry.name.endswith(".json")]
+            with os.scandir(self.directory) as listing:
+                named = (entry for entry in listing if entry.name.endswith(".json"))
+                entries = list(islice(named, _MOST_REGISTRATIONS))
         except OSError:
             return []
         for entry in entries:
             try:
-                changed = entry.stat().st_mtime_ns
+                changed = entry.stat(follow_symlinks=False).st_mtime_ns
                 known = self._seen.get(entry.name)
                 if known is not None and known[0] == changed:
                     found[entry.name] = known
-                elif (worker := _parse(read_file(entry.path, _MOST_BYTES, follow=False))) is not None:
-                    # A registration speaks for processes of the user who wrote it, and for no other's.
-                    writer = entry.stat(follow_symlinks=False).st_uid
-                    if rights.owner_of(worker.pid) in (None, writer):
-                        found[entry.name] = (changed, _own_socket(worker, writer))
+                    continue
+                raw, writer = _written(entry.path)
+                # A registration speaks for processes of the user who wrote it, and for no other's.
+                if (worker := _parse(raw)) is not None and rights.owner_of(worker.pid) in (None, writer):
+                    found[entry.name] = (changed, _own_socket(worker, writer))
             except OSError:
                 continue
         self._seen = found
         return [worker for _, worker in found.values()]
+
+
+def _written(path: str) -> tuple[bytes, int]:
+    """What a file holds and who owns it, of one and the same file: a name may be given to another one meanwhile."""
+    with open_file(path, follow=False) as stream:
+        raw = stream.read(_MOST_BYTES + 1)
+        if len(raw) > _MOST_BYTES:
+            raise Refused(f"more than {_MOST_BYTES} bytes", path)
+        return raw, os.fstat(stream.fileno()).st_uid
 
 
 def _own_socket(worker: Worker, writer: int) -> Worker:
@@ -84,26 +99,27 @@ def _own_socket(worker: Worker, writer: int) -> Worker:
 
 def _parse(raw: bytes) -> Worker | None:
     try:
-        value = json.loads(raw)
-    except (ValueError, RecursionError):
+        value = jsons.loads(raw)
+    except ValueError:
         return None
-    if not isinstance(value, dict) or not isinstance(value.get("pid"), int) or value["pid"] < 2:
+    pid = _number(value, "pid", 1 << 30) if isinstance(value, dict) else None
+    if pid is None or pid < 2:
         return None
     # A process that multiprocessing started inherits RANK from its parent: which rank it is, it must say itself.
     rank = None if value.get("spawned") else _number(value, "rank")
     return Worker(
-        pid=value["pid"],
+        pid=pid,
         rank=rank,
         local_rank=None if value.get("spawned") else _number(value, "local_rank"),
         world_size=_number(value, "world_size"),
         local_world_size=_number(value, "local_world_size"),
         restart=_number(value, "restart"),
-        socket=value.get("socket") if isinstance(value.get("socket"), str) else None,
+        socket=_path(value, "socket"),
         handlers=frozenset(name for name in _listed(value, "handlers") if isinstance(name, str)),
-        torch=str(value.get("torch") or ""),
-        python=str(value.get("python") or ""),
-        stack_signal=_number(value, "stack_signal"),
-        stack_file=value.get("stack_file") if isinstance(value.get("stack_file"), str) else None,
+        torch=str(value.get("torch") or "")[:200],
+        python=str(value.get("python") or "")[:200],
+        stack_signal=_number(value, "stack_signal", 64),
+        stack_file=_path(value, "stack_file"),
         stack_fd=_number(value, "stack_fd"),
         errors=tuple(str(error)[:1000] for error in _listed(value, "errors")),
         registered=True,
@@ -115,9 +131,14 @@ def _listed(value: dict[str, Any], name: str) -> list[Any]:
     return member[:1000] if isinstance(member, list) else []
 
 
-def _number(value: dict[str, Any], name: str) -> int | None:
+def _path(value: dict[str, Any], name: str) -> str | None:
     member = value.get(name)
-    return member if isinstance(member, int) and not isinstance(member, bool) else None
+    return member if isinstance(member, str) and member and "\0" not in member and len(member) < 4096 else None
+
+
+def _number(value: dict[str, Any], name: str, most: int = MOST) -> int | None:
+    member = value.get(name)
+    return member if isinstance(member, int) and not isinstance(member, bool) and 0 <= member <= most else None
 
 
 def below(pid: int) -> list[Worker]:
@@ -148,8 +169,7 @@ def is_python(pid: int) -> bool:
 
 
 def _variable(environ: dict[str, str], name: str) -> int | None:
-    text = environ.get(name, "")
-    return int(text) if text.isdigit() else None
+    return process.whole(environ.get(name, ""), MOST)
 
 
 def one_per_rank(workers: list[Worker]) -> list[Worker]:
@@ -164,8 +184,9 @@ def one_per_rank(workers: list[Worker]) -> list[Worker]:
     return [worker for _, worker in best.values()]
 
 
-def told(worker: Worker, rank: int | None, world_size: int | None) -> Worker:
+def told(worker: Worker, answer: dict[str, Any]) -> Worker:
     """The worker with what it said about itself over its socket."""
+    rank, world_size = _number(answer, "rank"), _number(answer, "world_size")
     if rank is None:
         return worker
     return replace(worker, rank=rank, world_size=world_size if world_size is not None else worker.world_size)

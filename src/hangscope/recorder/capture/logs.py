@@ -14,30 +14,35 @@ from hangscope.recorder.part import Part
 from hangscope.recorder.rights import Rights
 
 MAX_BYTES = 32 << 20
+MOST_BYTES = 1 << 30
+"""Of all files that one environment names."""
 ERROR_BYTES = 4 << 20
 """An error file holds one traceback."""
 DUMP_VARIABLES = ("TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE")
 
 
-def output_files(pid: int) -> list[Path]:
+def output_files(pid: int, rights: Rights | None = None) -> list[Path]:
     """The regular files that the process's stdout and stderr go to."""
     found: list[Path] = []
     for fd in (1, 2):
         try:
-            target = Path(os.readlink(f"/proc/{pid}/fd/{fd}"))
+            target = os.readlink(f"/proc/{pid}/fd/{fd}")
         except OSError:
             continue
-        if target.is_file() and target not in found:
-            found.append(target)
-    return found
+        if target.startswith("/"):
+            found.append(Path(target))
+    try:
+        return [path for path, _ in (rights or Rights()).files(list(dict.fromkeys(found)))]
+    except OSError:
+        return []  # a file system that does not answer
 
 
-def save_redirected(part: Part, owner: str, files: list[Path], rights: Rights | None = None) -> None:
+def save_redirected(part: Part, owner: str, files: list[Path], rights: Mapping[Path, Rights] | None = None) -> None:
     """Copy the end of output files that are `owner`'s: a rank's own, or what all ranks write to."""
     texts = []
     for file in files:
         try:
-            texts.append((rights or Rights()).read(file, MAX_BYTES, tail=True))
+            texts.append((rights or {}).get(file, Rights()).read(file, MAX_BYTES, tail=True))
         except OSError as error:
             part.gap(f"output of {owner}", f"{file}: {error.strerror}")
     if any(texts):
@@ -58,14 +63,13 @@ def save_error_file(part: Part, rank: int, file: Path | None, rights: Rights | N
     part.write(f"logs/error_rank_{rank}.json", text, rank=rank)
 
 
-def dump_files(environ: Mapping[str, str], ranks: list[int]) -> list[Path]:
-    """The dump that PyTorch itself would write for each of these ranks, where it is there already."""
-    found = []
-    for name in DUMP_VARIABLES:
-        prefix = environ.get(name)
-        if prefix:
-            found += [Path(f"{prefix}{rank}") for rank in ranks if os.path.isfile(f"{prefix}{rank}")]
-    return list(dict.fromkeys(found))
+def dump_files(
+    environ: Mapping[str, str], ranks: list[int], rights: Rights | None = None, since: float = 0.0
+) -> list[Path]:
+    """The dump that PyTorch itself would write for each of these ranks, where it is there already and no older."""
+    prefixes = [prefix for name in DUMP_VARIABLES if (prefix := environ.get(name))]
+    wanted = list(dict.fromkeys(Path(f"{prefix}{rank}") for prefix in prefixes for rank in ranks))
+    return [path for path, changed in (rights or Rights()).files(wanted) if changed >= since]
 
 
 def save_elsewhere(
@@ -81,7 +85,11 @@ def save_elsewhere(
     `since` is when the attempt began, and the processes of those before it, whose files lie in the same place.
     """
     rights, (began_at, earlier) = rights or Rights(), since
-    wanted = [(file, "dumps") for file in dump_files(environ, ranks) if not _older(file, began_at)]
+    wanted: list[tuple[Path, str]] = []
+    try:
+        wanted += [(file, "dumps") for file in dump_files(environ, ranks, rights, began_at)]
+    except OSError as error:
+        part.gap("dumps that PyTorch wrote", f"cannot be looked for: {error.strerror}")
     pattern = environ.get("NCCL_DEBUG_FILE", "")
     try:
         if "%p" in pattern:
@@ -91,18 +99,14 @@ def save_elsewhere(
             wanted += [(file, "logs") for file in found if glob.escape(str(file)) not in before]
     except OSError as error:
         part.gap(pattern, f"cannot be listed: {error.strerror}")
-    own = os.path.realpath(part.directory) + os.sep
+    own, left = os.path.realpath(part.directory) + os.sep, MOST_BYTES
     for file, folder in wanted:
-        if os.path.realpath(file).startswith(own):
+        if os.path.normpath(file).startswith(own) or (not rights.strange and os.path.realpath(file).startswith(own)):
             continue
         try:
-            part.write(f"{folder}/{file.name}", rights.read(file, MAX_BYTES, tail=folder == "logs"))
+            data = rights.read(file, min(MAX_BYTES, left), tail=folder == "logs")
         except OSError as error:
             part.gap(str(file), f"cannot be read: {error.strerror}")
-
-
-def _older(file: Path, than: float) -> bool:
-    try:
-        return file.stat().st_mtime < than
-    except OSError:
-        return False
+            continue
+        left -= len(data)
+        part.write(f"{folder}/{file.name}", data)

@@ -101,8 +101,8 @@ def next_number(part: Part) -> int:
     numbers = [0]
     for path in (part.directory / "stacks").glob("rank_*.txt"):
         middle = path.name.split(".")[-2]
-        if middle.isdigit():
-            numbers.append(int(middle))
+        if (number := process.whole(middle)) is not None:
+            numbers.append(number)
     return max(numbers) + 1
 
 
