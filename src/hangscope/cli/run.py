@@ -14,12 +14,13 @@ from hangscope.recorder.actions import GRACE_S, OnHang
 from hangscope.recorder.agent import MAX_INCIDENTS
 from hangscope.recorder.run import Options, run
 from hangscope.recorder.verdict import diagnose
+from hangscope.report.text import safe
 
 
 def say(text: str) -> None:
     """A line of our own on stderr, where the job's own lines go too: each one says who speaks."""
     for line in text.splitlines() or [""]:
-        print(f"hangscope: {line}".rstrip(), file=sys.stderr, flush=True)
+        print(f"hangscope: {safe(line)}".rstrip(), file=sys.stderr, flush=True)
 
 
 def _configured(ctx: click.Context, _: click.Parameter, value: Path | None) -> Path | None:

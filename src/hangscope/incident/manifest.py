@@ -6,6 +6,7 @@ Reading is tolerant (a manifest may come from a stranger or from a newer hangsco
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
@@ -16,13 +17,15 @@ from typing import Any
 from hangscope.__about__ import __version__
 from hangscope.errors import DamagedError, NotFoundError
 from hangscope.incident import jsons
-from hangscope.incident.layout import INCIDENT_SCHEMA, MANIFEST, NODE_FILE, file_entry, walk_files, write_json
+from hangscope.incident.layout import INCIDENT_SCHEMA, MANIFEST, NODE_FILE, counted, file_entry, walk_files, write_json
 from hangscope.incident.stale import Stale, stale_dumps
 from hangscope.incident.touch import Refused, read_file
 
 MAX_MANIFEST_BYTES = 256 << 20
 """100,000 ranks with ten files each make about 200 MB of manifest; more is not a manifest."""
 
+LARGE = 1 << 30
+"""More than an agent writes into one file."""
 MOST_GAPS = 20_000
 MOST_EXTRA = 1 << 20
 
@@ -137,8 +140,9 @@ def write(root: Path, manifest: Manifest) -> None:
     write_json(root / MANIFEST, manifest.to_json())
 
 
-def build(root: Path, given: Manifest | None = None) -> Manifest:
-    """A manifest of every file below `root`.
+def build(root: Path, given: Manifest | None = None, *, seconds: float | None = None) -> Manifest:
+    """A manifest of every file below `root`; with `seconds`, of those that can be read in that time. Whoever waits for
+    a verdict does not wait for the checksum of a terabyte that somebody put there.
 
     `given` says what the files cannot: the job, the reason, the gaps. The nodes present are those with a folder below
     nodes/; job, attempt and versions come from the nodes' own node.json where `given` leaves them out.
@@ -149,14 +153,19 @@ def build(root: Path, given: Manifest | None = None) -> Manifest:
     files: dict[str, Mapping[str, Any]] = {}
     ages: dict[str, float] = {}
     unread: list[Missing] = []
+    until = None if seconds is None else time.monotonic() + seconds
     for name, path in walk_files(root):
         if name == MANIFEST:
             continue
         try:
+            if until is not None and (time.monotonic() > until or path.lstat().st_size > LARGE):
+                unread.append(Missing(name, "not listed: too large, or too much to read in time"))
+                continue
             files[name] = file_entry(path)
             ages[name] = path.stat().st_mtime
         except OSError as error:
             unread.append(Missing(name, f"cannot be read: {error.strerror}"))
+    unread = [Missing(what, why) for what, why in counted((each.what, each.why) for each in unread)]
     present = sorted({name.split("/")[1] for name in files if name.startswith("nodes/") and name.count("/") > 1})
     nodes = [_node(root / name) for name in files if name.endswith(f"/{NODE_FILE}")]
     versions = {key: text for node in nodes for key, text in _mapping(node.get("versions")).items() if text}
@@ -237,7 +246,7 @@ def newest(parts: Iterable[tuple[str, Manifest]]) -> tuple[list[str], list[tuple
     def age(identity: tuple[str | None, str | None]) -> tuple[str, int]:
         latest = max((part.captured_at or "" for _, part in groups[identity]), default="")
         attempt = identity[1] or ""
-        return latest, int(attempt) if attempt.isdigit() else -1
+        return latest, int(attempt) if attempt.isascii() and attempt.isdigit() and len(attempt) < 20 else -1
 
     jobs = {identity[0] for identity in groups}
     if len(jobs) == 1:

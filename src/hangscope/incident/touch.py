@@ -13,6 +13,7 @@ import os
 import secrets
 import stat
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
@@ -95,9 +96,11 @@ def head_of(path: str | Path, size: int) -> bytes:
         os.close(handle)
 
 
-def read_below(root: Path, name: str, limit: int, *, tail: bool = False) -> bytes:
-    """A file below `root`, with no link followed on the way to it."""
+def read_below(root: Path, name: str, limit: int, *, tail: bool = False, owner: int | None = None) -> bytes:
+    """A file below `root`, with no link followed on the way to it; with `owner`, one that this user wrote."""
     with folder_below(root, _parts(name)[:-1]) as folder, open_file(_parts(name)[-1], follow=False, folder=folder) as s:
+        if owner is not None and (wrote := os.fstat(s.fileno()).st_uid) != owner:
+            raise Refused(f"belongs to somebody else (user {wrote})", root / name)
         return _bounded(s, root / name, limit, tail=tail)
 
 
@@ -156,11 +159,13 @@ class Links:
 class Patience:
     """Runs what may hang, such as a read on a shared file system, and leaves it behind when its time is up.
 
-    A place that did not come back is not asked again until it did: threads that hang do not pile up.
+    A place that did not come back is not asked again until it did: threads that hang do not pile up. What takes many
+    calls may be slow and alive: `silent` seconds in which not one of them came back are enough to give up earlier.
     """
 
-    def __init__(self, seconds: float) -> None:
+    def __init__(self, seconds: float, silent: float | None = None) -> None:
         self.seconds = seconds
+        self._silent = silent
         self._hanging: dict[str, threading.Thread] = {}
 
     def ask(self, what: str, act: Callable[[], T]) -> T:
@@ -183,14 +188,38 @@ class Patience:
                 problem.append(error)
 
         thread = threading.Thread(target=run, name=f"touch {what}", daemon=True)
+        begun = time.monotonic()
         thread.start()
-        thread.join(self.seconds)
+        self._join(thread)
         if thread.is_alive():
             self._hanging[what] = thread
-            raise Refused(f"no answer within {self.seconds:g} s", what)
+            raise Refused(f"no answer within {time.monotonic() - begun:.0f} s", what)
         if problem:
             raise problem[0]
         return answer[0]
+
+    def _join(self, thread: threading.Thread) -> None:
+        if self._silent is None:
+            thread.join(self.seconds)
+            return
+        until = time.monotonic() + self.seconds
+        moved, before = time.monotonic(), _moves(thread)
+        while thread.is_alive() and time.monotonic() < until:
+            thread.join(0.2)
+            now = _moves(thread)
+            if now is None or now != before:
+                moved, before = time.monotonic(), now
+            elif time.monotonic() - moved > self._silent:
+                return
+
+
+def _moves(thread: threading.Thread) -> str | None:
+    """Changes whenever a thread has come back from a call; None where nobody can tell."""
+    try:
+        with open(f"/proc/self/task/{thread.native_id}/status") as stream:
+            return "".join(line for line in stream if "ctxt_switches" in line) or None
+    except OSError:
+        return None
 
 
 # ---- directories -----------------------------------------------------------------------------------------------------

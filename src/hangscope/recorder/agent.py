@@ -97,7 +97,8 @@ class Agent:
         self._went_on_after: float | None = None
         self._moves_since: tuple[float, float] | None = None
         self._dumps_seen: set[Path] = set()
-        self._dump_folders: set[Path] | None = None
+        self._dump_prefixes: set[str] | None = None
+        self._folder_owner = os.geteuid()
         self._polled_at = 0.0
         self._next_status = 0.0
         self._complained = False
@@ -331,7 +332,7 @@ class Agent:
     def _pause(self) -> Pause | None:
         """A pause that training code announced on any node: the one that holds or ended last."""
         own = pauses.newest(self._polling.sockets, [rank.worker.pid for rank in self._polling if not rank.ended])
-        others = [state.pause_ago_s for _, state in shared.statuses(self._root) if not state.ended]
+        others = [state.pause_ago_s for _, state in shared.statuses(self._root, self._folder) if not state.ended]
         found = [own] if own is not None else []
         found += [Pause(max(0.0, ago)) for ago in others if ago is not None]
         return min(found, key=lambda pause: pause.ago_s, default=None)
@@ -367,27 +368,34 @@ class Agent:
     def _fresh_dumps(self) -> list[Path]:
         """Dumps that PyTorch has written by itself since we last looked."""
         found = []
-        for folder in self._folders():
-            with contextlib.suppress(OSError):
-                for entry in os.scandir(folder):
+        for prefix in self._prefixes():
+            folder, start = os.path.split(prefix)
+            with contextlib.suppress(OSError), os.scandir(folder) as listing:
+                for entry in listing:
                     path = Path(entry.path)
-                    if path in self._dumps_seen or _is_ours(entry.name) or not entry.is_file():
+                    # A directory like /tmp holds what others write: theirs is no word of our ranks.
+                    if not entry.name.startswith(start) or path in self._dumps_seen or _is_ours(entry.name):
+                        continue
+                    if not entry.is_file(follow_symlinks=False):
                         continue
                     self._dumps_seen.add(path)
-                    if entry.stat().st_mtime >= self._node.started_at - 1:
+                    told = entry.stat(follow_symlinks=False)
+                    if told.st_mtime >= self._node.started_at - 1 and told.st_uid in (os.geteuid(), self._folder_owner):
                         found.append(path)
         return found
 
-    def _folders(self) -> set[Path]:
-        """Where PyTorch's dumps go: our own folder, or where the user's settings put them."""
-        if self._dump_folders is None:
+    def _prefixes(self) -> set[str]:
+        """What PyTorch's dumps are called: anything in our own folder, or as the user's settings say."""
+        own = f"{self._folder / 'dumps'}/"
+        if self._dump_prefixes is None:
             first: Rank | None = next((rank for rank in self._polling if not rank.ended), None)
             environ = process.environment(first.worker.pid) if first is not None else {}
             if not environ:
-                return {self._folder / "dumps"}
-            prefixes = [environ[name] for name in logs.DUMP_VARIABLES if environ.get(name)]
-            self._dump_folders = {self._folder / "dumps", *(Path(prefix).parent for prefix in prefixes)}
-        return self._dump_folders
+                return {own}
+            self._dump_prefixes = {own, *(environ[name] for name in logs.DUMP_VARIABLES if environ.get(name))}
+            with contextlib.suppress(OSError):
+                self._folder_owner = os.stat(self._folder).st_uid  # as the file system has us: another on some NFS
+        return self._dump_prefixes
 
     def _note_recovery(self) -> None:
         """A stall that went on by itself is over, and the next one is another incident."""

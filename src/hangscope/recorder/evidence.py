@@ -237,6 +237,9 @@ class Capture:
         if self.ended.is_set() or (number > 1 and self.ended.wait(BETWEEN_SAMPLES_S)):
             return
         where = ras.address((environ or self._settings).get("NCCL_RAS_ADDR"))
+        if not ras.is_here(where[0]):
+            self.part.gap("RAS", f"NCCL_RAS_ADDR names another machine ({where[0]}): it is not asked")
+            return
         if not ras.listening(where[1]):
             self.part.gap("RAS", f"nothing listens on port {where[1]} (NCCL before 2.24, or NCCL_RAS_ENABLE=0)")
             return

@@ -32,6 +32,8 @@ from hangscope.recorder.verdict import Verdict, draw
 NODES_S = 12.0
 VERDICT_S = 45.0
 """How long a node that does not diagnose itself waits for the verdict before it takes the evidence for safe."""
+LIST_S = 20.0
+"""For the checksums of what all nodes saved."""
 QUIET = ("pause", "slow", "ok")
 """Outcomes that nothing needs to be done about."""
 MAY_RECOVER = ("stall", "watchdog", "dump-file")
@@ -262,7 +264,7 @@ class Incidents:
             extra=_of_the_start(self._node.name, never_seen=missing, elsewhere=elsewhere(agents)),
         )
         try:
-            _write_manifest(home, manifest.build(home, given))
+            _write_manifest(home, manifest.build(home, given, seconds=LIST_S))
         except OSError as error:
             self._say(f"{home}: {error.strerror or error}; the incident has no manifest")
         if not sees_all and path in self._parted:
@@ -286,7 +288,7 @@ class Incidents:
         while True:
             agents = shared.neighbours(self._root, self._folder)
             others = [agent for agent in agents if agent.fresh and agent.ranks and agent.folder != self._folder]
-            captured = all(shared.captured(path, agent) for agent in others)
+            captured = all(time.monotonic() < until and shared.captured(path, agent) for agent in others)
             # When our command has ended, so have the others' soon: their last words belong to the incident as well.
             over = not self._ended.is_set() or time.monotonic() > patience or all(agent.ended for agent in others)
             if (captured and over) or time.monotonic() > until:
@@ -371,7 +373,7 @@ class Incidents:
         with contextlib.suppress(OSError, HangscopeError):
             listed = manifest.read(path)
             if listed is not None:
-                _write_manifest(path, manifest.build(path, listed))
+                _write_manifest(path, manifest.build(path, listed, seconds=LIST_S))
 
 
 def _of_the_start(by: str, **found: Mapping[str, Any]) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from bisect import bisect_left
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +12,7 @@ from hangscope.errors import NotFoundError
 from hangscope.recorder import shared
 from hangscope.recorder.neighbours import CaptureNote, GroupCounter, RankRow, Status
 
+MOST_STEPS = 10_000_000
 _Key = tuple[str, str, str]
 """Recorder, description and name: many groups of a mesh share one description."""
 
@@ -90,7 +92,8 @@ def assemble(states: list[Status], stale: tuple[str, ...], now: float) -> View:
     """One picture of what all agents said."""
     rows = [(state, row) for state in states for row in state.live]
     members = _members(row for _, row in rows)
-    ranks = tuple(sorted((_rank(state, row, members, now) for state, row in rows), key=lambda line: line.rank))
+    absent = _Absent(members)
+    ranks = tuple(sorted((_rank(state, row, absent, now) for state, row in rows), key=lambda line: line.rank))
     captures = {(each.at, each.incident): each for state in states for each in state.captures}
     thresholds = [state.threshold_s for state in states if state.threshold_s is not None]
     return View(
@@ -125,7 +128,7 @@ def _members(rows: Iterable[RankRow]) -> _Members:
     return found
 
 
-def _rank(state: Status, row: RankRow, members: _Members, now: float) -> RankLine:
+def _rank(state: Status, row: RankRow, absent: _Absent, now: float) -> RankLine:
     return RankLine(
         rank=row.rank,
         node=state.node,
@@ -137,22 +140,30 @@ def _rank(state: Status, row: RankRow, members: _Members, now: float) -> RankLin
         exit_status=row.exit_status,
         silent_s=now - row.last_poll_at if row.last_poll_at is not None else None,
         rate=row.rate,
-        for_ranks=_waits_for(row, members),
+        for_ranks=absent.of(row),
     )
 
 
-def _waits_for(row: RankRow, members: _Members) -> tuple[int, ...]:
-    """The members of the group it waits in that have not launched that operation. Counters are of collectives alone."""
-    if row.seq is None or not row.waits:
-        return ()
-    found = [
-        rank
-        for (_, group, name), each in members.items()
-        if group == row.group and name == row.group_name
-        for rank, counter in each
-        if counter.enqueued < row.seq and rank != row.rank
-    ]
-    return tuple(sorted(set(found)))
+class _Absent:
+    """The members of the group a rank waits in that have not launched that operation. Counters are of collectives
+    alone. Of a thousand ranks most wait for the same: that is found once."""
+
+    def __init__(self, members: _Members) -> None:
+        self._members: dict[tuple[str, str], list[tuple[int, GroupCounter]]] = {}
+        for (_, group, name), each in members.items():
+            self._members.setdefault((group, name), []).extend(each)
+        self._found: dict[tuple[str, str, int], tuple[int, ...]] = {}
+
+    def of(self, row: RankRow) -> tuple[int, ...]:
+        if row.seq is None or not row.waits:
+            return ()
+        key = (row.group, row.group_name, row.seq)
+        if key not in self._found:
+            there = self._members.get(key[:2], ())
+            self._found[key] = tuple(sorted({rank for rank, counter in there if counter.enqueued < row.seq}))
+        found = self._found[key]
+        at = bisect_left(found, row.rank)
+        return found[:at] + found[at + 1 :] if found[at : at + 1] == (row.rank,) else found
 
 
 def _groups(members: _Members) -> tuple[GroupLine, ...]:
@@ -180,9 +191,13 @@ def _held(ranks: tuple[RankLine, ...]) -> tuple[Held, ...]:
     by_rank = {line.rank: line for line in ranks}
     found: dict[int, list[RankLine]] = {}
     ends: dict[tuple[int, ...], set[int]] = {}  # of a thousand ranks most wait for the same
+    steps = MOST_STEPS  # where everybody waits for others, no real job, the first chains must do
     for line in ranks:
         if line.for_ranks not in ends:
-            ends[line.for_ranks] = _ends(line, by_rank)
+            if steps <= 0:
+                continue
+            ends[line.for_ranks], walked = _ends(line, by_rank)
+            steps -= walked
         for root in ends[line.for_ranks]:
             found.setdefault(root, []).append(line)
     held = []
@@ -193,11 +208,15 @@ def _held(ranks: tuple[RankLine, ...]) -> tuple[Held, ...]:
     return tuple(sorted(held, key=lambda each: (-each.waiting, each.rank)))
 
 
-def _ends(line: RankLine, by_rank: dict[int, RankLine]) -> set[int]:
-    """The ranks at the ends of the chains from `line` that wait for nobody; none where the chains form a cycle."""
+def _ends(line: RankLine, by_rank: dict[int, RankLine]) -> tuple[set[int], int]:
+    """The ranks at the ends of the chains from `line` that wait for nobody; none where the chains form a cycle. And
+    the steps that it took."""
     seen, new, ends = {line.rank}, set(line.for_ranks), set()
+    steps = len(new)
     while new:
         seen |= new
         ends |= {rank for rank in new if rank in by_rank and not by_rank[rank].for_ranks}
-        new = {other for rank in new if rank in by_rank for other in by_rank[rank].for_ranks} - seen
-    return ends
+        onward = {by_rank[rank].for_ranks for rank in new if rank in by_rank}  # most are the same
+        steps += sum(map(len, onward))
+        new = {other for ranks in onward for other in ranks} - seen
+    return ends, steps

@@ -8,17 +8,24 @@ from __future__ import annotations
 import socket
 import threading
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from socketserver import TCPServer
+from typing import Any
 
 from hangscope.__about__ import __version__
 from hangscope.errors import SettingsError
 from hangscope.incident.layout import safe_name, write_atomic
+from hangscope.incident.touch import Patience, Refused, read_file
+from hangscope.recorder import process
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 LOOPBACK = "127.0.0.1"
 _ANSWER_S = 5.0
+FILE_S = 4.0
+MOST_CLIENTS = 8
 
 
 @dataclass(slots=True)
@@ -103,11 +110,10 @@ class Metrics:
     def __init__(self, labels: Mapping[str, str], *, file: Path | None = None, port: str | None = None) -> None:
         self._labels = dict(labels)
         self._text = render(Numbers(), self._labels).encode()
-        if file is not None and file.is_dir():
-            file = file / f"hangscope-{safe_name('-'.join(labels.values()))}.prom"
-        self._file = file
-        self._server = _serve(port, self) if port is not None else None
         self.problem = ""
+        self._patience = Patience(FILE_S)
+        self._file = self._patience.ask(str(file), lambda: _place(file, labels)) if file is not None else None
+        self._server = _serve(port, self) if port is not None else None
 
     @property
     def address(self) -> tuple[str, int] | None:
@@ -115,19 +121,19 @@ class Metrics:
 
     def publish(self, numbers: Numbers) -> None:
         self._text = render(numbers, self._labels).encode()
-        if self._file is not None:
+        file, text = self._file, self._text
+        if file is not None:
             try:
-                write_atomic(self._file, self._text, mode=0o644)
+                self._patience.ask(str(file), lambda: _replace(file, text))
             except OSError as error:
-                self.problem = f"{self._file}: {error.strerror or error}"
+                self.problem = f"{file}: {error.strerror or error}"
 
     def close(self) -> None:
         """A file that nobody brings up to date any more would look like a job that stands still: it goes."""
-        if self._file is not None:
-            try:
-                self._file.unlink()
-            except OSError:
-                pass
+        file = self._file
+        if file is not None:
+            with suppress(OSError):
+                self._patience.ask(f"{file}, to remove it", lambda: file.unlink() if _is_ours(file) else None)
         if self._server is not None:
             self._server.shutdown()
             self._server.server_close()
@@ -137,10 +143,36 @@ class Metrics:
         return self._text
 
 
+def _place(file: Path, labels: Mapping[str, str]) -> Path:
+    """The file; of a directory one in it, by job and node."""
+    if file.is_dir():
+        return file / f"hangscope-{safe_name('-'.join(labels.values()))}.prom"
+    if not _is_ours(file):
+        raise Refused("there is a file that holds no metrics of hangscope, and it is left alone", file)
+    return file
+
+
+def _is_ours(file: Path) -> bool:
+    """Whether nothing but metrics of ours would be lost: a slip, or somebody else's settings, may name any file."""
+    try:
+        return read_file(file, 1 << 20).startswith((b"# HELP hangscope_", b"# TYPE hangscope_"))
+    except FileNotFoundError:
+        return True
+    except OSError:
+        return False
+
+
+def _replace(file: Path, text: bytes) -> None:
+    if not _is_ours(file):
+        raise Refused("it holds no metrics of hangscope", file)
+    write_atomic(file, text, mode=0o644)
+
+
 def _serve(port: str, metrics: Metrics) -> ThreadingHTTPServer:
     host, _, number = port.rpartition(":")
     host = host.strip("[]")
-    if not number.isdigit() or int(number) > 65535:
+    known = process.whole(number, 65535)
+    if known is None:
         raise SettingsError(
             f"--metrics-port {port}: no port", hint="give PORT, or ADDRESS:PORT for other machines to see"
         )
@@ -163,10 +195,42 @@ def _serve(port: str, metrics: Metrics) -> ThreadingHTTPServer:
     class Server(ThreadingHTTPServer):
         daemon_threads = True
         address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        room = threading.BoundedSemaphore(MOST_CLIENTS)
+
+        def server_bind(self) -> None:
+            """Without the name of the address, which `HTTPServer` would ask a name server for."""
+            TCPServer.server_bind(self)
+            self.server_name, self.server_port = host or LOOPBACK, self.server_address[1]
+
+        def verify_request(self, request: object, client_address: object) -> bool:  # noqa: ARG002
+            return self.room.acquire(blocking=False)
+
+        def process_request(self, request: Any, client_address: Any) -> None:
+            try:
+                super().process_request(request, client_address)
+            except BaseException:
+                self.room.release()
+                raise
+
+        def process_request_thread(self, request: Any, client_address: Any) -> None:
+            """Some clients at once, and each for some seconds in all, however slowly it speaks."""
+            ending = threading.Timer(_ANSWER_S, _hang_up, (request,))
+            ending.daemon = True
+            ending.start()
+            try:
+                super().process_request_thread(request, client_address)
+            finally:
+                ending.cancel()
+                self.room.release()
 
         def handle_error(self, request: object, client_address: object) -> None:
             """A client that went away is no news."""
 
-    server = Server((host or LOOPBACK, int(number)), Handler)
+    server = Server((host or LOOPBACK, known), Handler)
     threading.Thread(target=server.serve_forever, name="metrics", daemon=True).start()
     return server
+
+
+def _hang_up(request: socket.socket) -> None:
+    with suppress(OSError):
+        request.shutdown(socket.SHUT_RDWR)

@@ -104,9 +104,9 @@ class Run:
     """How many directories, this one and those above it, were made for the run."""
 
 
-def status(root: Path, name: str) -> Status | None:
-    """A node's status; None where there is none, or none that can be read as one."""
-    value = read_object(root, name, STATUS_BYTES)
+def status(root: Path, name: str, owner: int | None = None) -> Status | None:
+    """A node's status; None where there is none, or none that can be read as one, or not of user `owner`'s."""
+    value = read_object(root, name, STATUS_BYTES, owner)
     if not value:
         return None
     live = tuple(row for item in _list(value.get("live")) if (row := _row(item)) is not None)
@@ -157,10 +157,10 @@ def verdict(incident: Path, name: str) -> dict[str, Any]:
     return read_object(incident, name, STATUS_BYTES)
 
 
-def read_object(root: Path, name: str, limit: int) -> dict[str, Any]:
+def read_object(root: Path, name: str, limit: int, owner: int | None = None) -> dict[str, Any]:
     """A JSON object below `root`; empty where there is none, whatever else lies there."""
     try:
-        value = jsons.loads(read_below(root, name, limit))
+        value = jsons.loads(read_below(root, name, limit, owner=owner))
     except (OSError, ValueError):
         return {}
     return value if isinstance(value, dict) else {}

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import math
 import os
 import shutil
 import tempfile
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from hangscope.errors import LaunchError, SettingsError
@@ -30,6 +31,8 @@ from hangscope.recorder.verdict import Verdict
 from hangscope.recorder.wanted import PIPE_NAMES
 
 CLAIM_S = 30.0
+SILENT_CLAIM_S = 8.0
+"""A directory may be slow to take a run, by many small calls; one call that does not come back is enough."""
 FINISH_S = 300.0
 """For the last capture, the other nodes and the verdict, which has three minutes of its own."""
 AFTER_SIGNAL_S = 5.0
@@ -75,7 +78,7 @@ def run(
         raise LaunchError("there is no command to run", hint="write it after `--`: hangscope run -- torchrun …")
     if shutil.which(words[0], path=environ.get("PATH")) is None:
         raise LaunchError(f"{words[0]}: command not found", hint="write the command as in the shell, after `--`")
-    if options.stall_after is not None and options.stall_after <= 0:
+    if options.stall_after is not None and not 0 < options.stall_after < math.inf:
         raise SettingsError("--stall-after must be a number of seconds above 0")
     ours = _answering(environ, say)
     identity = identify(environ, job=options.job, attempt=options.attempt, node=options.node)
@@ -84,8 +87,8 @@ def run(
     try:
         # A shared file system that hangs must not keep the training from starting either.
         claim = functools.partial(_claim, directory, identity)
-        root, identity, folder = Patience(CLAIM_S).ask(str(directory), claim)
-    except (OSError, SettingsError) as error:
+        root, identity, folder = Patience(CLAIM_S, SILENT_CLAIM_S).ask(str(directory), claim)
+    except (OSError, SettingsError, ValueError) as error:
         # A directory that cannot be written is no reason to keep the training from starting.
         elsewhere = _elsewhere(ours) / name
         why = f"{error.filename}: {error.strerror}" if isinstance(error, OSError) and error.filename else str(error)
@@ -106,10 +109,11 @@ def _answering(environ: Mapping[str, str], say: Callable[[str], None]) -> Mappin
     """The environment by which we choose places of our own: without directories for temporary files that do not answer.
     The command keeps what it was given."""
     left = dict(environ)
+    patience = Patience(LOOK_S)  # one that does not answer is not waited for twice
     for name, path in _temporary(environ).items():
         try:
-            Patience(LOOK_S).ask(path, functools.partial(os.access, path, os.W_OK))
-        except OSError:
+            patience.ask(path, functools.partial(os.access, path, os.W_OK))
+        except (OSError, ValueError):
             say(f"warning: {name}={path}: its file system does not answer; what we need for a time goes elsewhere")
             del left[name]
             tempfile.tempdir = "/tmp"
@@ -212,9 +216,12 @@ def _metrics(options: Options, identity: Identity, say: Callable[[str], None]) -
     labels = {"job": identity.job, "attempt": identity.attempt, "node": identity.node}
     try:
         return Metrics(labels, file=options.metrics_file, port=options.metrics_port)
+    except Refused as error:  # the file: a file system that hangs, or something that is none of ours
+        say(f"warning: --metrics {options.metrics_file}: {error.strerror}; no metrics are written there")
+        return _metrics(replace(options, metrics_file=None), identity, say)
     except OSError as error:  # another run of this node has the port: no reason to keep the training from starting
         say(f"warning: --metrics-port {options.metrics_port}: {error.strerror or error}; there are no metrics on it")
-        return Metrics(labels, file=options.metrics_file) if options.metrics_file is not None else None
+        return _metrics(replace(options, metrics_port=None), identity, say)
 
 
 def _finish(agent: Agent, command: Command, status: int, root: Path, say: Callable[[str], None]) -> None:

@@ -25,6 +25,8 @@ STALL = "stall.json"
 STATUS = "status.json"
 AGENT = "agent.json"
 MOST_NODES = 20_000
+MOST_ROWS = 1_000_000
+"""Ranks and groups of all nodes together: a hundred thousand ranks with ten groups each."""
 FRESH_S = 20.0
 """An agent whose status file is older than this, against our own, no longer counts on."""
 
@@ -97,20 +99,31 @@ def claim_node(root: Path, node: str) -> Path:
     raise SettingsError(f"{root}: no folder for {node} ({problem or 'too many agents'})", hint="give another --dir")
 
 
-def statuses(root: Path) -> list[tuple[Path, neighbours_files.Status]]:
-    """Every node's status that can be read, with its folder; none where the file system does not answer in time."""
+def statuses(root: Path, own: Path | None = None) -> list[tuple[Path, neighbours_files.Status]]:
+    """Every node's status that can be read, with its folder; none where the file system does not answer in time.
+
+    With `own`, an agent's own folder, only those that its user wrote, as this file system names users: the nodes of a
+    job run as one. The agent's own comes first.
+    """
+    owner, first = (None, "") if own is None else (_owner(own), own.name)
+
+    until = time.monotonic() + PATIENCE_S - 0.5
 
     def look() -> list[tuple[Path, neighbours_files.Status]]:
         try:
             names = entries(root / "nodes", MOST_NODES)
         except OSError:
             return []
-        found = []
-        for name in names:
-            state = neighbours_files.status(root, f"nodes/{name}/{STATUS}")
+        found: list[tuple[Path, neighbours_files.Status]] = []
+        weighs = 0
+        for name in [*(name for name in names if name == first), *(name for name in names if name != first)]:
+            if time.monotonic() > until or weighs > MOST_ROWS:
+                break  # who fills the directory with nonsense costs others their part, and us neither time nor memory
+            state = neighbours_files.status(root, f"nodes/{name}/{STATUS}", owner)
             if state is not None:
                 found.append((root / "nodes" / name, state))
-        return found
+                weighs += sum(1 + len(row.groups) for row in state.live) + len(state.captures)
+        return sorted(found, key=lambda each: each[0].name)
 
     try:
         return _patience.ask(f"statuses in {root}", look)
@@ -165,7 +178,7 @@ def neighbours(root: Path, own: Path) -> list[Neighbour]:
 
 def _neighbours(root: Path, own: Path) -> Iterator[Neighbour]:
     newest = _modified(own / STATUS) or time.time()
-    for folder, state in statuses(root):
+    for folder, state in statuses(root, own):
         ranks = tuple(sorted({row.rank for row in state.live}))
         changed = _modified(folder / STATUS)
         yield Neighbour(
@@ -179,6 +192,13 @@ def _neighbours(root: Path, own: Path) -> Iterator[Neighbour]:
             fresh=changed is not None and newest - changed < FRESH_S,
             ended=state.ended,
         )
+
+
+def _owner(folder: Path) -> int | None:
+    try:
+        return _patience.ask(f"{folder}, whose it is", lambda: os.lstat(folder / AGENT).st_uid)
+    except OSError:
+        return None
 
 
 def _modified(path: Path) -> float | None:

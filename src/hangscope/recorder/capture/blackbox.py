@@ -19,6 +19,9 @@ MAGIC = b"\xffHSNCCLB"
 LAYOUT = 1
 SUFFIX = ".ncclbb"
 MAX_BYTES = 80 << 20
+MOST_BYTES = 2 << 30
+MOST_SLOTS = 2_000_000
+"""Of one table: a real one has thousands."""
 _TABLES_AT, _TABLES, _COPIED_AT = 128, 5, 208
 
 
@@ -43,8 +46,11 @@ def save(
     of = {path: path.name.removesuffix(SUFFIX).rpartition(".")[2] for path in files}
     files = [path for path in files if of[path] not in {str(pid) for pid in earlier}]
     ours = [path for path in files if of[path] in {str(pid) for pid in pids}]
-    saved = 0
+    saved, left = 0, MOST_BYTES
     for path in ours or files:
+        if left <= 0:
+            part.gap("black boxes", f"more than {MOST_BYTES} bytes in {folder}: the rest is left there")
+            break
         try:
             data = copy_of(path, rights)
         except OSError as error:
@@ -53,6 +59,7 @@ def save(
         if data is None:
             part.gap(f"black box {path.name}", "it has no header that hangscope knows")
             continue
+        left -= len(data)
         part.write(f"blackbox/{path.name}", data)
         saved += 1
     return saved
@@ -75,7 +82,7 @@ def copy_of(path: Path, rights: Rights | None = None) -> bytes | None:
 
 def _mark_torn(first: bytearray, second: bytes, offset: int, size: int, slots: int, *, events: bool) -> None:
     end = offset + size * slots
-    if size < 8 or end > min(len(first), len(second)) or first[offset:end] == second[offset:end]:
+    if size < 8 or slots > MOST_SLOTS or end > min(len(first), len(second)) or first[offset:end] == second[offset:end]:
         return
     for at in range(offset, end, size):
         if events:
