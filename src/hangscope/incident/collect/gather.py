@@ -7,13 +7,14 @@ its reason.
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import re
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TypeVar
@@ -34,6 +35,8 @@ Progress = Callable[[int, int, str], None]
 T = TypeVar("T")
 
 _CHUNK = 1 << 20
+_DESCRIBING = 64 << 20
+"""For all manifests of one source: what is larger takes more memory than is given to read one."""
 _UNFINISHED = "collecting_since"
 _LEFT = re.compile(r"\..*\.[0-9a-f]{16}\.part", re.DOTALL)
 _LOCAL = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
@@ -102,7 +105,39 @@ def collect(
     """
     if not sources:
         raise CollectError("nothing to collect from", hint="name directories, hosts, a job, or a selector")
-    limits = limits or Limits()
+    with _alone(out):
+        return _collect(out, sources, limits or Limits(), job, attempt, gone, progress)
+
+
+@contextmanager
+def _alone(out: Path) -> Iterator[None]:
+    """One collect at a time in a directory: two would clear away each other's half-written files."""
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        handle = os.open(out, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError as error:
+        raise CollectError(f"{out}: cannot be written ({error.strerror or error})") from None
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise InputError(f"{out}: another collect is at work in it", hint="wait for its end") from None
+        except OSError:
+            pass  # a file system without locks
+        yield
+    finally:
+        os.close(handle)
+
+
+def _collect(
+    out: Path,
+    sources: Sequence[Source],
+    limits: Limits,
+    job: str | None,
+    attempt: str | None,
+    gone: Sequence[Missing],
+    progress: Progress | None,
+) -> Collected:
     before = _before(out)
     results = [NodeResult(source.name) for source in sources]
     work = _Work(out, sources, results, limits, progress, before)
@@ -216,11 +251,16 @@ class _Work:
     def roots(self, index: int, listing: Listing) -> list[planning.Root]:
         """The incidents at one source, by the files that describe them."""
         contents: dict[str, bytes] = {}
+        room = _DESCRIBING
 
         def sink(entry: Entry, content: Readable, _: int | None) -> None:
+            nonlocal room
             raw = bytearray()
-            while (data := content.read(_CHUNK)) and len(raw) < manifests.MAX_MANIFEST_BYTES:
+            while len(raw) <= room and (data := content.read(_CHUNK)):
                 raw += data
+            if len(raw) > room:
+                raise Unreachable(f"what describes its incidents is more than {_DESCRIBING} bytes")
+            room -= len(raw)
             contents[entry.path] = bytes(raw)
 
         wanted = planning.describing(listing)

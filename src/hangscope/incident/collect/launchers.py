@@ -17,6 +17,7 @@ from hangscope.incident.touch import read_file
 _ASK_S = 60.0
 _RANGE = re.compile(r"^(?P<front>[^\[\]]*)\[(?P<list>[\d,\s-]+)\](?P<back>.*)$")
 _HOST = re.compile(r"[A-Za-z0-9_.@%:\[\]-]{1,300}")
+_POD = re.compile(r"[a-z0-9][a-z0-9.-]{0,252}")
 _MOST_HOSTS = 100_000
 _MOST_HOSTFILE = 16 << 20
 
@@ -24,11 +25,22 @@ _MOST_HOSTFILE = 16 << 20
 def hosts_of(text: str) -> list[str]:
     """The hosts in `a,b`, or in Slurm's way to write many: `gpu-a[017-020,31],login`."""
     found: list[str] = []
-    for word in re.split(r"[,\s]+(?![^\[]*\])", text.strip()):
-        found.extend(_expanded(word))
-        if len(found) > _MOST_HOSTS:
-            raise SettingsError(f"more than {_MOST_HOSTS} hosts")
+    for word in _words(text):
+        found.extend(_expanded(word, _MOST_HOSTS - len(found)))
     return list(dict.fromkeys(found))
+
+
+def _words(text: str) -> list[str]:
+    """What commas and blanks part, but for those inside brackets."""
+    found, word, depth = [], "", 0
+    for piece in re.split(r"([,\s\[\]])", text):
+        depth = max(0, depth + (piece == "[") - (piece == "]"))
+        if depth == 0 and (piece == "," or piece.isspace()):
+            found.append(word)
+            word = ""
+        else:
+            word += piece
+    return [each for each in (*found, word) if each]
 
 
 def hosts_in(file: Path) -> list[str]:
@@ -79,6 +91,9 @@ def slurm(
             hint=f'over ssh: hangscope collect --hosts "$(sacct -nXP -j {job} -o NodeList)"',
         )
     names = _ask(("scontrol", "show", "hostnames", ",".join(listed))).split()
+    for name in names:
+        if not _is_host(name):
+            raise CollectError(f"scontrol answered {name[:80]!r}, which is no host name")
     options = (f"--jobid={job}", "--overlap", "--nodes=1", "--ntasks=1", "--quiet")
     return [
         Node(name, (*srun, *options, f"--nodelist={name}", "sh", "-s"), tuple(patterns), defaults) for name in names
@@ -104,6 +119,9 @@ def kubernetes(
         raise CollectError(f"kubectl answered what is no list of pods ({error})") from None
     if not found:
         raise CollectError(f"no pod matches {selector!r}", hint="is it the right namespace?  --namespace NAME")
+    odd = [name for name, _ in found if not _POD.fullmatch(name)]
+    if odd:
+        raise CollectError(f"kubectl answered {odd[0][:80]!r}, which is no pod's name")
     into = ("--container", container) if container else ()
     nodes = [
         Node(name, (*kubectl, "exec", "--stdin", *where, name, *into, "--", "sh", "-s"), tuple(patterns), defaults)
@@ -118,18 +136,25 @@ def kubernetes(
     return nodes, gone
 
 
-def _expanded(word: str) -> list[str]:
+def _expanded(word: str, room: int) -> list[str]:
+    """The hosts that a word stands for, no more than `room` of them."""
     match = _RANGE.match(word)
-    if match is None:
-        return [word] if word else []
-    found: list[str] = []
-    for part in match["list"].split(","):
-        first, _, last = part.strip().partition("-")
-        if not first.isdigit() or (last and not last.isdigit()) or int(last or first) - int(first) > _MOST_HOSTS:
-            raise SettingsError(f"{word!r}: cannot be read as a list of hosts")
-        for number in range(int(first), int(last or first) + 1):
-            found.extend(_expanded(f"{match['front']}{str(number).zfill(len(first))}{match['back']}"))
+    found: list[str] = [] if match else [word] if word else []
+    for part in match["list"].split(",") if match else ():
+        first, _, last = (piece.strip() for piece in part.strip().partition("-"))
+        low, high = _count(first), _count(last or first)
+        if match is None or low is None or high is None or high - low > _MOST_HOSTS:
+            raise SettingsError(f"{word[:80]!r}: cannot be read as a list of hosts")
+        for number in range(low, high + 1):
+            one = f"{match['front']}{str(number).zfill(len(first))}{match['back']}"
+            found.extend(_expanded(one, room - len(found)))
+    if len(found) > room:
+        raise SettingsError(f"more than {_MOST_HOSTS} hosts")
     return found
+
+
+def _count(text: str) -> int | None:
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else None
 
 
 def _ask(command: Sequence[str]) -> str:

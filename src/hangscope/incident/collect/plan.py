@@ -40,6 +40,8 @@ class Root:
     manifest: Manifest
     number: str = ""
     changed: int = 0
+    problem: str = ""
+    """Why its own description is not believed."""
 
     @property
     def key(self) -> tuple[str | None, str | None, str]:
@@ -77,9 +79,11 @@ def roots_of(index: int, source: Source, listing: Listing, contents: Mapping[str
     for path in sorted(_roots(listing)):
         base = path.rstrip("/").rpartition("/")[2] or source.name
         number = _NUMBER.search(base)
-        manifest = _manifest(contents.get(f"{path}{MANIFEST}"), contents.get(f"{path}{RUN}"))
+        manifest, problem = _manifest(contents.get(f"{path}{MANIFEST}"), contents.get(f"{path}{RUN}"))
+        if f"{path}{MANIFEST}" in changed and f"{path}{MANIFEST}" not in contents:
+            problem = "it was listed but could not be read"
         when = max(changed.get(f"{path}{name}", 0) for name in (MANIFEST, RUN))
-        found.append(Root(index, path, manifest, number[1] if number else "", when))
+        found.append(Root(index, path, manifest, number[1] if number else "", when, problem))
     return found
 
 
@@ -142,19 +146,28 @@ def make(
     for index, entry in _from_the_future(listings):
         why = "dated in the future: that says nothing about the others' age"
         planner.plan.gaps.append(Missing(entry.path, why, _node(sources[index])))
+    for root in [root for root in (*chosen, *others) if root.problem][:1000]:
+        planner.plan.gaps.append(Missing(f"{root.path}{MANIFEST}", root.problem, _node(sources[root.source])))
     for index, listing in sorted(listings.items()):
-        own = [root.path for root in chosen if root.source == index]
-        left = [root.path for root in others if root.source == index]
+        own = {root.path for root in chosen if root.source == index}
+        left = {root.path for root in others if root.source == index}
         for entry in sorted(listing.entries, key=lambda entry: entry.path):
-            root = next((path for path in own if entry.path.startswith(path)), None)
-            if root is not None:
-                planner.add_part(index, entry, entry.path[len(root) :])
-            elif not any(entry.path.startswith(path) for path in left):
+            above = _above(entry.path)
+            inside = next((path for path in above if path in own), None)
+            if inside is not None:
+                planner.add_part(index, entry, entry.path[len(inside) :])
+            elif not any(path in left for path in above):
                 planner.add_plain(index, entry, has_incident=bool(own))
         planner.plan.gaps += [Missing(what, why, _node(sources[index])) for what, why in listing.notes]
     planner.plan.parts = [root.manifest for root in chosen]
     planner.plan.others = sorted({_name(sources, root) for root in others})
     return planner.plan
+
+
+def _above(path: str) -> list[str]:
+    """The directories that a file lies in, the outermost first, each with its slash."""
+    ends = [at + 1 for at, char in enumerate(path) if char == "/"]
+    return ["", *(path[:end] for end in ends)]
 
 
 class _Planner:
@@ -179,8 +192,13 @@ class _Planner:
             self.plan.wanted.append(Wanted(index, entry, fitting(inside, self._names)))
             return
         before = self.plan.wanted[known]
-        if (entry.mtime or 0, entry.size or 0) > (before.entry.mtime or 0, before.entry.size or 0):
+        if self._weight(index, entry, inside) > self._weight(before.source, before.entry, inside):
             self.plan.wanted[known] = Wanted(index, entry, before.target)
+
+    def _weight(self, index: int, entry: Entry, inside: str) -> tuple[bool, int, int]:
+        """Of a node's own part that node's word counts before any other's, and then the newest."""
+        own = self._sources[index].is_node and inside.startswith(f"nodes/{safe_name(self._sources[index].name)}/")
+        return own, entry.mtime or 0, entry.size or 0
 
     def add_plain(self, index: int, entry: Entry, *, has_incident: bool) -> None:
         """A file outside any incident: of a node by what it is, of a directory where it lay."""
@@ -259,19 +277,35 @@ def _roots(listing: Listing) -> set[str]:
     return found | (runs & with_nodes)
 
 
-def _manifest(described: bytes | None, run: bytes | None) -> Manifest:
+def _manifest(described: bytes | None, run: bytes | None) -> tuple[Manifest, str]:
+    """What describes an incident, and what is wrong with it."""
+    problem = ""
     if described is not None:
         try:
-            return manifests.parse(described)
-        except DamagedError:
-            pass
+            return _timely(manifests.parse(described))
+        except DamagedError as error:
+            problem = f"cannot be used: {error.reason}"
     try:
         value = jsons.loads(run or b"{}")
     except ValueError:
         value = {}
     value = value if isinstance(value, dict) else {}
     text = {key: str(value[key]) for key in ("job", "attempt") if isinstance(value.get(key), (str, int))}
-    return Manifest(job=text.get("job"), attempt=text.get("attempt"))
+    return Manifest(job=text.get("job"), attempt=text.get("attempt")), problem
+
+
+def _timely(manifest: Manifest) -> tuple[Manifest, str]:
+    """A time that cannot be is none: one source's clock, or its fancy, must not decide which incident is the newest."""
+    if manifest.captured_at is None:
+        return manifest, ""
+    try:
+        at = datetime.fromisoformat(manifest.captured_at.replace("Z", "+00:00")).timestamp()
+        problem = (
+            "" if at <= time.time() + FUTURE_S else "captured in the future, by its own word: that is not believed"
+        )
+    except (ValueError, OverflowError, OSError):
+        problem = "its time of capture is no time"
+    return (replace(manifest, captured_at=None), problem) if problem else (manifest, "")
 
 
 def _node(source: Source) -> str | None:

@@ -14,10 +14,12 @@ from typing import IO
 from hangscope.errors import DamagedError
 from hangscope.incident.collect import shell
 from hangscope.incident.collect.sources import LATEST, MOST_BYTES, Deadline, Entry, Listing, Sink, Unreachable
+from hangscope.incident.layout import counted
 from hangscope.incident.tars import TarReader
 
 _MOST_NOISE = 256 << 10
-_MOST_LISTING = 64 << 20
+_MOST_LISTING = 32 << 20
+_MOST_NAME = 4096
 _TAGS = {"G": "given", "D": "default", "I": "incident"}
 _BATCH_FILES, _BATCH_BYTES = 500, 64 << 10
 """How much is asked for in one command line: every shell takes that much."""
@@ -47,24 +49,7 @@ class Node:
         lines = raw.decode("utf-8", "surrogateescape").split("\n")
         if shell.END not in lines:
             raise Unreachable("the list of its files broke off")
-        entries: dict[str, Entry] = {}
-        notes: list[tuple[str, str]] = []
-        for line in lines[: lines.index(shell.END)]:
-            tag, *fields = line.split(" ", 4)
-            if tag in _TAGS and len(fields) == 4:
-                size, mtime, checksum, path = fields
-                known = None if checksum == "-" else checksum
-                if size != "-" and _number(size, MOST_BYTES) is None:
-                    notes.append((path, f"it claims {size[:30]} bytes, which cannot be"))
-                    continue
-                entry = Entry(path, _number(size, MOST_BYTES), _number(mtime, LATEST), known, _TAGS[tag])
-                entries.setdefault(path, entry)
-            elif tag == "S":
-                what, _, why = line[2:].partition(": ")
-                notes.append((what, why or "not asked for"))
-        if len(entries) >= shell.MOST_FILES:
-            notes.append(("more files", f"only the first {shell.MOST_FILES} were looked at"))
-        return Listing(tuple(entries.values()), tuple(notes))
+        return _listed(lines[: lines.index(shell.END)])
 
     def fetch(self, wanted: Sequence[Entry], sink: Sink, deadline: Deadline) -> None:
         for batch in _batches(wanted):
@@ -120,6 +105,33 @@ class Node:
                 process.stdout.close()
                 process.wait()
                 self._running.discard(process)
+
+
+def _listed(lines: Sequence[str]) -> Listing:
+    """The files in a node's list. What it says is its own word: no more is taken than our own script would say."""
+    entries: dict[str, Entry] = {}
+    notes: list[tuple[str, str]] = []
+    left = 0
+    for line in lines:
+        tag, *fields = line.split(" ", 4)
+        if tag in _TAGS and len(fields) == 4:
+            size, mtime, checksum, path = fields
+            if len(entries) >= shell.MOST_FILES and path not in entries:
+                left += 1
+            elif size != "-" and _number(size, MOST_BYTES) is None:
+                notes.append((path[:_MOST_NAME], f"it claims {size[:30]} bytes, which cannot be"))
+            elif len(path) > _MOST_NAME or not path.startswith("/") or "\0" in path:
+                notes.append((path[:_MOST_NAME], "no path that can be asked for"))
+            else:
+                known = None if checksum == "-" else checksum[:100]
+                entry = Entry(path, _number(size, MOST_BYTES), _number(mtime, LATEST), known, _TAGS[tag])
+                entries.setdefault(path, entry)
+        elif tag == "S":
+            what, _, why = line[2 : 2 * _MOST_NAME].partition(": ")
+            notes.append((what[:_MOST_NAME], why[:200] or "not asked for"))
+    if left or len(entries) >= shell.MOST_FILES:
+        notes.append(("more files", f"only the first {shell.MOST_FILES} were looked at"))
+    return Listing(tuple(entries.values()), tuple(counted(notes)))
 
 
 def _say(stream: IO[bytes], script: str) -> None:
