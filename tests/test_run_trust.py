@@ -25,7 +25,7 @@ from hangscope.cli.watchtext import as_text
 from hangscope.errors import SettingsError
 from hangscope.incident import manifest
 from hangscope.incident.touch import Patience, Refused
-from hangscope.recorder import actions, live, neighbours, never_seen, shared, verdict
+from hangscope.recorder import actions, live, neighbours, never_seen, relay, shared, verdict
 from hangscope.recorder.agent import Agent
 from hangscope.recorder.capture import ras
 from hangscope.recorder.evidence import Capture, Node
@@ -389,6 +389,33 @@ def test_a_silent_directory_delays_the_training_by_seconds(tmp_path: Path) -> No
     with pytest.raises(Refused, match="no answer within"):
         slow.ask("hung", lambda: time.sleep(5))
     assert time.time() - begun < 3
+
+
+@needs_fuse
+def test_a_temporary_directory_that_falls_silent_does_not_keep_run(tmp_path: Path) -> None:
+    """Where the place for sockets and pipes does not answer any more, the command's status comes back all the same."""
+    place = tmp_path / "tmp"
+    place.mkdir()
+    environ = {"TMPDIR": str(place), "XDG_RUNTIME_DIR": str(place)}
+    process = subprocess.Popen(
+        [sys.executable, "-m", "hangscope", "run", "--", *PYTHON, "import time; time.sleep(4); raise SystemExit(5)"],
+        cwd=tmp_path, env={**os.environ, **environ},
+    )  # fmt: skip
+    time.sleep(2.5)
+    with hungfs.silent(place):
+        assert process.wait(timeout=60) == 5
+
+
+def test_a_job_that_prints_every_rank_there_is_keeps_its_log(tmp_path: Path) -> None:
+    """Lines of a million ranks do not take a million files, and none is lost."""
+    log = relay.Log(tmp_path / "logs", "launcher.log")
+    for number in range(3000):
+        log.add(0, b"[rank%d]: x\n" % number)
+    log.flush()
+    assert log.problem == ""
+    files = list((tmp_path / "logs").iterdir())
+    assert len(files) <= relay.MOST_LOGS + 1
+    assert sum(path.read_bytes().count(b"\n") for path in files) == 3000
 
 
 # ---- words -----------------------------------------------------------------------------------------------------------

@@ -41,6 +41,7 @@ LOG_BYTES = 64 << 20
 MOVE = -1
 """In place of a stream's number in the queue: what stands beside it is where the logs go from now on."""
 LINE_BYTES = 64 << 10
+MOST_LOGS = 500
 HALF_LINE_S = 0.5
 STANDBYS = 2
 SLOTS = 4
@@ -102,6 +103,8 @@ class Log:
     def _name(self, stream: int, line: bytes) -> str:
         match = _RANK.match(line)
         name = self._owner.pop(stream, "") or (f"rank_{int(match[1])}.log" if match else self._rest)
+        if name not in self._files and len(self._files) >= MOST_LOGS:
+            name = self._rest  # a job that prints any number there is: no more files than a process may have open
         if not line.endswith(b"\n"):
             self._owner[stream] = name  # the rest of this line belongs to the same file
         return name

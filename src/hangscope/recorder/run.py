@@ -98,7 +98,8 @@ def run(
     try:
         return _run(words, options, identity, root, folder, place, ours, environ, say, diagnose)
     finally:
-        sockets.remove(place)
+        with contextlib.suppress(OSError):  # by now even this place may not answer, and the command has ended
+            Patience(LOOK_S).ask(str(place), lambda: sockets.remove(place))
 
 
 def _temporary(environ: Mapping[str, str]) -> dict[str, str]:
@@ -203,7 +204,8 @@ def _run(
     drained.join(timeout=DRAIN_S)
     if command.problem:
         say(f"the copy of the output is not complete: {command.problem}")
-    _remove_pipes(prepared, environ)
+    with contextlib.suppress(OSError):
+        Patience(LOOK_S).ask("pipes", lambda: _remove_pipes(prepared, environ))
     if status == 0 and not options.keep and not agent.captured and command.over():
         with contextlib.suppress(OSError):
             Patience(TIDY_S).ask(f"tidy {root}", lambda: tidy.remove(root))
