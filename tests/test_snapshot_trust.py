@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+import hungfs
 from hangscope.cli.main import main
 from hangscope.incident.touch import Refused, write_below
 from hangscope.recorder import process, ranks, rights, shared, snapshot, workers
@@ -175,6 +176,20 @@ def test_a_rank_that_is_no_number_is_no_rank(text: str) -> None:
     finally:
         one.kill()
         one.wait()
+
+
+@pytest.mark.skipif(not hungfs.possible(), reason="needs root and FUSE, for a file system that hangs")
+def test_a_silent_file_system_is_waited_for_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every rank names a file there: the first read says that nobody answers, the others do not wait for it again."""
+    monkeypatch.setattr(rights, "SECONDS", 1.0)
+    place = tmp_path / "hung"
+    place.mkdir()
+    with hungfs.silent(place):
+        begun = time.monotonic()
+        for number in range(8):
+            with pytest.raises(Refused):
+                rights.Rights().read(place / f"error_{number}.json", 10)
+        assert time.monotonic() - begun < 3
 
 
 # ---- where it leads --------------------------------------------------------------------------------------------------

@@ -40,6 +40,9 @@ WAITING = 32
 class Refused(OSError):
     """A file that is there and is not touched. `strerror` says why."""
 
+    late = False
+    """Whether nobody answered in time."""
+
     def __init__(self, why: str, path: str | Path) -> None:
         super().__init__(errno.EPERM, why, str(path))
 
@@ -193,7 +196,9 @@ class Patience:
         self._join(thread)
         if thread.is_alive():
             self._hanging[what] = thread
-            raise Refused(f"no answer within {time.monotonic() - begun:.0f} s", what)
+            refused = Refused(f"no answer within {time.monotonic() - begun:.0f} s", what)
+            refused.late = True
+            raise refused
         if problem:
             raise problem[0]
         return answer[0]

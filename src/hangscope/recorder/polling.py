@@ -30,6 +30,7 @@ COMES_TOGETHER_S = 60.0
 GROUPS_S = 30.0
 LAST_WORDS_S = 5.0
 QUICK_S = 0.15
+MOST_STACK = 4 << 20
 MOST_MEMORY = 320 << 20
 """For one parsed answer: a ring of 90,000 operations."""
 _QUESTIONS = ("nccl", "python", "waits", "stacks", "traceback")
@@ -281,7 +282,7 @@ class Polling:
                 rank.sites.take(key[1], answer.body if answer.ok else b"", time.monotonic())
                 continue
             if key[0] == "traceback" and answer.ok:
-                rank.last_stack = answer.body.decode(errors="replace")
+                rank.last_stack = answer.body[:MOST_STACK].decode(errors="replace")
             value = json_object(answer)
             if value is None:
                 continue

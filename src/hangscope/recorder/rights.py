@@ -14,6 +14,7 @@ import glob
 import os
 import platform
 import pwd
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import islice
@@ -26,6 +27,9 @@ from hangscope.recorder import process
 T = TypeVar("T")
 
 SECONDS = 5.0
+SILENT_S = 60.0
+_silent: dict[str, float] = {}
+"""Directories that did not answer, and until when they are not asked again."""
 _SETGROUPS = {"x86_64": 116, "aarch64": 159, "ppc64le": 81, "riscv64": 159}
 _MOST_GROUPS = 64
 _CLONE_FS = 0x200
@@ -75,7 +79,15 @@ class Rights:
                 self._give_away(what)
             return act()
 
-        return Patience(SECONDS).ask(what, run)
+        place = os.path.dirname(what)
+        if time.monotonic() < _silent.get(place, 0.0):
+            raise Refused("its file system did not answer a moment ago", what)
+        try:
+            return Patience(SECONDS).ask(what, run)
+        except Refused as refused:
+            if refused.late:
+                _silent[place] = time.monotonic() + SILENT_S  # every rank names a file there: one wait is enough
+            raise
 
     def _enter(self, what: str) -> None:
         """The process's own root and working directory, for this thread. By handles, taken while it is that process."""

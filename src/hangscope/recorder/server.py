@@ -39,8 +39,8 @@ class Answer:
         return self.status == 200
 
 
-def ask(path: str, handler: str, deadline_s: float) -> Answer:
-    """Ask once and wait up to `deadline_s`."""
+def ask(path: str, handler: str, deadline_s: float, most: int = MAX_ANSWER_BYTES) -> Answer:
+    """Ask once and wait up to `deadline_s`, for no more than `most` bytes."""
     begun = time.monotonic()
     connection = _connect(path, handler)
     if isinstance(connection, Answer):
@@ -61,7 +61,7 @@ def ask(path: str, handler: str, deadline_s: float) -> Answer:
             if not chunk:
                 return _parse(raw, time.monotonic() - begun)
             raw += chunk
-            if len(raw) > MAX_ANSWER_BYTES or not claim(len(chunk)):
+            if len(raw) > most or not claim(len(chunk)):
                 return Answer(None, error=f"more than {len(raw)} bytes", seconds=time.monotonic() - begun)
 
 

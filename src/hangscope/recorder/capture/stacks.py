@@ -26,6 +26,8 @@ PY_SPY_S = 6.0
 NATIVE_S = 4.0
 CHILDREN_S = 3.0
 MOST_CHILDREN = 32
+MOST_BYTES = 16 << 20
+"""A thousand threads with a hundred frames each."""
 SIGNAL_S = 1.5
 
 
@@ -38,7 +40,7 @@ def sample(part: Part, worker: Worker, number: int, *, native: bool = False) -> 
     reasons: list[str] = []
     text = by = None
     if worker.socket is not None and "dump_traceback" in worker.handlers:
-        answer = ask(worker.socket, "dump_traceback", ANSWER_S)
+        answer = ask(worker.socket, "dump_traceback", ANSWER_S, MOST_BYTES)
         answered = True if answer.ok else False if answer.late else None
         if answer.ok:
             text, by = answer.body.decode(errors="replace"), "worker-server"
@@ -136,7 +138,7 @@ def _py_spy(pid: int, *, native: bool = False) -> tuple[str | None, str]:
         except OSError as error:
             return None, error.strerror or str(error)
         if done.returncode == 0 and "Thread" in done.stdout:
-            return done.stdout, ""
+            return done.stdout[:MOST_BYTES], ""
         why = (done.stderr.strip().splitlines() or ["no stack"])[0]
     return None, why
 
