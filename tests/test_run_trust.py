@@ -497,3 +497,23 @@ def test_modules_beside_the_job_are_none_of_ours(tmp_path: Path) -> None:
     )
     assert done.stdout.startswith("hangscope ")
     assert not (tmp_path / "stolen").exists()
+
+
+@pytest.mark.parametrize("words", (["doctor", "--json", "--torch", "2.8"], ["doctor", "--torch", "2.8"], ["env"]))
+def test_what_a_variable_holds_is_shown_without_its_signs(
+    words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Colours, bells and signs that turn the direction of writing do not reach a terminal from the environment."""
+    monkeypatch.chdir(tmp_path)
+    for name in (
+        "NCCL_DEBUG",
+        "NCCL_DEBUG_FILE",
+        "TORCH_FR_BUFFER_SIZE",
+        "NCCL_RAS_ADDR",
+        "WORLD_SIZE",
+        "SLURM_JOB_ID",
+    ):
+        monkeypatch.setenv(name, f"{name}\x1b[2J\x07\u202e\x9b²")
+    assert main(words) in (0, 1, 2)
+    shown = capsys.readouterr()
+    assert (shown.err + (shown.out if words[0] == "doctor" else "")).replace("\n", "").isprintable()

@@ -56,7 +56,9 @@ def command(
         more=[decoder_finding(), scanner_finding()],
     )
     if as_json:
-        write(json.dumps(found.as_json(), indent=1, ensure_ascii=False) + "\n")
+        told = json.dumps(found.as_json(), indent=1, ensure_ascii=False)
+        # What a variable holds may turn the direction of writing, also on the terminal of who only looks at the JSON.
+        write("".join(c if c.isprintable() or c == "\n" else json.dumps(c)[1:-1] for c in told) + "\n")
     else:
         write(text(found, width()))
     return 0 if found.worst in (NOTE, OK) else 1
