@@ -95,6 +95,16 @@ def test_an_attempt_that_is_no_number_breaks_nothing(attempt: str, tmp_path: Pat
     assert collect(tmp_path / "out", nodes, limits=QUICK).manifest.attempt == "0"
 
 
+@pytest.mark.parametrize("mtime", (10**18, 2**62, -5, 0))
+def test_a_time_that_cannot_be_costs_nothing(mtime: int, tmp_path: Path) -> None:
+    """A file whose time no disk can hold is taken, without that time; the others are as they were."""
+    nodes = [serving(tmp_path, "a", part("a", "j")), serving(tmp_path, "b", part("b", "j"), mtime)]
+    found = collect(tmp_path / "out", nodes, limits=QUICK)
+    assert found.complete
+    for name in ("a", "b"):
+        assert (tmp_path / f"out/nodes/{name}/dumps/nccl_trace_rank_0").read_text() == f"dump of {name}"
+
+
 def test_a_node_speaks_for_its_own_part(tmp_path: Path) -> None:
     """A node that lists another's files, newer than that one's own, does not replace them."""
     forged = {**part("b", "j"), **{name: text.replace("dump of a", "forged") for name, text in part("a", "j").items()}}

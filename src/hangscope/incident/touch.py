@@ -196,7 +196,8 @@ class Patience:
         self._join(thread)
         if thread.is_alive():
             self._hanging[what] = thread
-            refused = Refused(f"no answer within {time.monotonic() - begun:.0f} s", what)
+            whole = self._silent is None or time.monotonic() - begun >= self.seconds
+            refused = Refused(f"no answer within {self.seconds if whole else self._silent:g} s", what)
             refused.late = True
             raise refused
         if problem:
