@@ -93,6 +93,15 @@ def links(root: str, count: int) -> None:
         os.symlink(("/etc/passwd", f"rank_{number}.log", "nowhere")[number % 3], f"{root}/rank_{number}.log")
 
 
+def linked(root: str, count: int) -> None:
+    """Links to links to one file of the tree."""
+    os.mkdir(root)
+    _put(f"{root}/rank_0.log", b"x\n")
+    os.symlink("rank_0.log", f"{root}/hub")
+    for number in range(count):
+        os.symlink("hub", f"{root}/l{number}.log")
+
+
 def pipes(root: str, count: int) -> None:
     os.mkdir(root)
     for number in range(count):
@@ -111,7 +120,10 @@ SHAPES.update(
         "empty dumps": _one_folder(lambda number: f"nccl_trace_rank_{number}", b""),
         "json": _one_folder(lambda number: f"x{number}.json", b'{"a": 1}\n'),
         "packed": _one_folder(lambda number: f"x{number}.gz", gzip.compress(b"hello\n", mtime=0)),
-        **{make.__name__: make for make in (wide, deep, cased_folders, attempts, rank_logs, nodes, links, pipes)},
+        **{
+            make.__name__: make
+            for make in (wide, deep, cased_folders, attempts, rank_logs, nodes, links, linked, pipes)
+        },
     }
 )
 VERBS = {

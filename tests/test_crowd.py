@@ -56,6 +56,22 @@ def test_logs_that_say_something_are_all_taken() -> None:
     assert left == {"rank_#.log": 2 * evidence.MOST_UNTOLD - 1}
 
 
+def test_a_tree_is_looked_into_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What reading saw of a hundred thousand files is not looked for again when they are packed: neither the files that
+    hold nothing, nor those that do."""
+    monkeypatch.setattr(evidence, "MOST_UNTOLD", MOST)
+    crowd = _crowd(tmp_path / "crowd")
+    known: evidence.Known = {}
+    load(crowd, known=known)
+    assert len(known) == MORE + len(list(crowd.glob("zz*")))
+    left = [path for (path, _), held in known.items() if not held]
+    assert len(left) == MORE
+    Path(left[0]).write_text("RuntimeError: written after the look\n")
+    made = write_bundle(crowd, tmp_path / "b.tar.gz", known=known)
+    assert Path(left[0]).relative_to(crowd).as_posix() not in made.manifest.files
+    assert write_bundle(crowd, tmp_path / "c.tar.gz").manifest.files.keys() == made.manifest.files.keys()
+
+
 @pytest.mark.parametrize(
     ("data", "held"),
     [

@@ -20,6 +20,7 @@ from hangscope.errors import InputError, NotFoundError, SettingsError
 if TYPE_CHECKING:
     from hangscope.diagnosis.verdict import Diagnosis
     from hangscope.incident.bundle import Bundle, Options
+    from hangscope.incident.evidence import Known
     from hangscope.incident.redact.files import Keep
     from hangscope.incident.usefulness import Involved
     from hangscope.model import Job
@@ -82,11 +83,12 @@ def command(
 def _make(path: Path, target: Path, options: Options, *, verdict: bool) -> int:
     from hangscope.incident.bundle import write_bundle
 
+    known: Known = {}
     if verdict:
-        options = _with_verdict(path, options)
+        options = _with_verdict(path, options, known)
     with bar(f"bundling {path.name}") as told:
         try:
-            made = write_bundle(path, target, options, progress=told)
+            made = write_bundle(path, target, options, progress=told, known=known)
         except OSError as error:
             blamed = error.filename if isinstance(error.filename, str) else str(target)
             what = str(target) if ".part" in blamed or error.errno in (errno.ENOSPC, errno.EDQUOT) else blamed
@@ -96,7 +98,7 @@ def _make(path: Path, target: Path, options: Options, *, verdict: bool) -> int:
     return 0
 
 
-def _with_verdict(path: Path, options: Options) -> Options:
+def _with_verdict(path: Path, options: Options, known: Known) -> Options:
     """Verdict, page and ticket, where the evidence allows them; a bundle is worth making without them too."""
     from hangscope.diagnosis import diagnose
     from hangscope.reader.load import load
@@ -108,7 +110,7 @@ def _with_verdict(path: Path, options: Options) -> Options:
 
     try:
         with progress(f"diagnosing {path}"):
-            job = load([path])
+            job = load([path], known=known)
             found = diagnose(job)
     except NotFoundError as error:
         if not path.exists():

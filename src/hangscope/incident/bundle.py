@@ -23,7 +23,7 @@ from hangscope.__about__ import __version__
 from hangscope.errors import DamagedError, InputError, NotFoundError
 from hangscope.incident import manifest as manifests
 from hangscope.incident.archive import ArchiveWriter
-from hangscope.incident.evidence import LOOK, bounded, is_evidence, untaken
+from hangscope.incident.evidence import LOOK, Known, bounded, is_evidence, untaken
 from hangscope.incident.gzips import GzipWriter
 from hangscope.incident.layout import (
     MANIFEST,
@@ -116,14 +116,21 @@ class Bundle:
 
 
 def write_bundle(
-    source: Path, target: Path, options: Options | None = None, *, progress: Progress | None = None, **changes: Any
+    source: Path,
+    target: Path,
+    options: Options | None = None,
+    *,
+    progress: Progress | None = None,
+    known: Known | None = None,
+    **changes: Any,
 ) -> Bundle:
-    """Bundle the incident, folder or file at `source` into `target`. `changes` are single fields of `Options`."""
+    """Bundle the incident, folder or file at `source` into `target`. `changes` are single fields of `Options`; `known`
+    is what `load` has seen of the same files."""
     options = replace(options or Options(), **changes)
     if options.pseudonymise:
         options = replace(options, redact=True, map_file=options.map_file or map_beside(target))
     seen = survey(source) if source.is_dir() else None
-    files, untold = _files(source, seen, {target, options.map_file})
+    files, untold = _files(source, seen, {target, options.map_file}, known)
     if not files:
         raise NotFoundError(f"{source}: nothing to bundle here", hint="name an incident, or a folder of dumps and logs")
     given = _given(source, seen)
@@ -148,7 +155,7 @@ def write_bundle(
             excess = size - options.max_bytes if options.max_bytes is not None else 0
             if excess <= 0:
                 break
-            plan = _smaller(items, one, excess, plan, options, source)
+            plan = _smaller(items, one, size, plan, options, source)
         else:
             raise InputError(f"{source}: no bundle of at most {options.max_bytes} bytes could be made")
         out.close()  # a full disk may be said only now
@@ -358,7 +365,9 @@ def _holds_files(source: IO[bytes]) -> bool:
     return is_header(head)
 
 
-def _files(source: Path, seen: Survey | None, without: set[Path | None]) -> tuple[dict[str, Path], Counter[str]]:
+def _files(
+    source: Path, seen: Survey | None, without: set[Path | None], known: Known | None
+) -> tuple[dict[str, Path], Counter[str]]:
     """What there is to bundle: name inside → path; and how many files are left out because nothing says that they are
     evidence. The manifest and the last redaction's summary are made anew."""
     if source.is_file():
@@ -375,7 +384,9 @@ def _files(source: Path, seen: Survey | None, without: set[Path | None]) -> tupl
         and not (name.endswith(alike) and Path(path).resolve() in left)
         and (not plain or is_evidence(name))
     ]
-    kept, untold = bounded(found, lambda one: one[0], lambda one: head_of(one[1], LOOK))
+    kept, untold = bounded(
+        found, lambda one: one[0], lambda one: head_of(one[1], LOOK), path=lambda one: one[1], known=known
+    )
     return {name: Path(path) for name, path in kept}, untold
 
 
@@ -418,13 +429,16 @@ def _counting(items: list[Item], progress: Progress | None) -> Callable[[str, in
     return told
 
 
-def _smaller(items: list[Item], one: _Pass, excess: int, plan: Plan, options: Options, source: Path) -> Plan:
+def _smaller(items: list[Item], one: _Pass, size: int, plan: Plan, options: Options, source: Path) -> Plan:
+    excess = size - (options.max_bytes or 0)
+    # Thousands of files that are alike take less together than each by itself: else it would take a dozen passes.
+    whole = sum(one.packed.values())
+    packed = {name: share * size / whole for name, share in one.packed.items()} if whole > size else one.packed
     # A little more than needed: how much a file takes in the archive is an estimate.
-    found = shrink(items, one.packed, excess * 1.05, options.involved, plan)
+    found = shrink(items, packed, excess * 1.05, options.involved, plan)
     if found is None:
         raise InputError(
-            f"{source}: what the verdict rests on takes {excess + (options.max_bytes or 0)} bytes, "
-            f"more than the {options.max_bytes} allowed",
+            f"{source}: what the verdict rests on takes {size} bytes, more than the {options.max_bytes} allowed",
             hint="allow more, or hand the dumps over in another way",
         )
     return found

@@ -129,31 +129,40 @@ def entries(root: Path, most: int = 100_000) -> list[str]:
     return sorted(found)
 
 
+_MOST_LINKS = 40
+"""As many as Linux follows; somebody may tie a loop while we look."""
+
+
 class Links:
     """Where links lead. The directories on the way are looked at once: a tree may hold a hundred thousand links."""
 
     def __init__(self) -> None:
         self._folders: dict[str, str] = {}
+        self._known: dict[str, str | None] = {}
 
     def target(self, link: str) -> str | None:
         """The real path of what a link leads to; None where that is nothing, or the link itself."""
-        folder, last = os.path.split(os.path.join(os.path.dirname(link), os.readlink(link)))
-        if last in ("", ".", ".."):
-            return self._slowly(link)
-        if folder not in self._folders:
-            self._folders[folder] = os.path.realpath(folder)
-        found = os.path.join(self._folders[folder], last)
         try:
-            return found if not stat.S_ISLNK(os.lstat(found).st_mode) else self._slowly(link)
+            os.stat(link)  # the kernel follows faster than we do, and knows a loop when it meets one
         except OSError as error:
             if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):
                 return None
             raise
+        return self._follow(link, 0)
 
-    @staticmethod
-    def _slowly(link: str) -> str | None:
-        found = os.path.realpath(link)
-        return found if os.path.lexists(found) and not os.path.islink(found) else None
+    def _follow(self, link: str, steps: int) -> str | None:
+        folder, last = os.path.split(os.path.join(os.path.dirname(link), os.readlink(link)))
+        if last in ("", ".", ".."):
+            found = os.path.realpath(link)
+            return found if not os.path.islink(found) else None
+        if folder not in self._folders:
+            self._folders[folder] = os.path.realpath(folder)
+        found = os.path.join(self._folders[folder], last)
+        if not stat.S_ISLNK(os.lstat(found).st_mode):
+            return found
+        if found not in self._known:
+            self._known[found] = self._follow(found, steps + 1) if steps < _MOST_LINKS else None
+        return self._known[found]
 
 
 # ---- with a deadline -------------------------------------------------------------------------------------------------

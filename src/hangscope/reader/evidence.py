@@ -11,6 +11,7 @@ from typing import Any, Protocol
 
 from hangscope.errors import DamagedError
 from hangscope.incident import jsons
+from hangscope.incident.evidence import Known
 from hangscope.incident.layout import MANIFEST
 from hangscope.model import BlackBox, CallSite, Gap, Source
 from hangscope.reader import (
@@ -105,11 +106,12 @@ def gather(
     full: bool = False,
     progress: Progress | None = None,
     engine: Engine | None = None,
+    known: Known | None = None,
 ) -> Evidence:
     """Read everything that is known, of the newest attempt; in this process, or by an engine."""
     evidence = Evidence()
-    find = files.find if engine is None else engine.find
-    found = _open_archives(find(paths, evidence.gaps), evidence)
+    listed = files.find(paths, evidence.gaps, known) if engine is None else engine.find(paths, evidence.gaps)
+    found = _open_archives(listed, evidence)
     found = files.newest_attempt(found, evidence.gaps)
     found = _newest_incident(found, evidence)
     directories = _host_directories(found, evidence)
@@ -333,6 +335,10 @@ def _read(item: Found, node: str | None, evidence: Evidence) -> None:
                 _refuse(item, node, "a pickle that is no flight recorder dump: it is not opened", evidence)
             else:
                 evidence.looked_at.append(f"{item.file} (a pickle of something else)")
+        elif packed := files.packed_with(head):
+            why = f"packed with {packed}, which is not opened: unpack it, or pack it with gzip"
+            evidence.gaps.append(Gap(f"file {item.file}", why, source=Source(item.file)))
+            evidence.looked_at.append(f"{item.file} (packed with {packed})")
         elif files.looks_like_text(head) or files.is_utf16(head):
             _read_text(item, node, head, evidence)
         elif files.named_as_dump(item.name):

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from hangscope.errors import NotFoundError
-from hangscope.incident.evidence import LOOK, bounded, untaken
+from hangscope.incident.evidence import LOOK, Known, bounded, untaken
 from hangscope.incident.layout import MOST_LEVELS, counted
 from hangscope.incident.touch import Links, head_of, kind_of, open_file
 from hangscope.model import Gap, Source
@@ -96,8 +96,11 @@ class Found:
             return stream.read()
 
 
-def find(paths: Sequence[str | Path], gaps: list[Gap]) -> list[Found]:
-    """Every file under the paths, each once, sorted. Links that lead out of a directory are not followed."""
+def find(paths: Sequence[str | Path], gaps: list[Gap], known: Known | None = None) -> list[Found]:
+    """Every file under the paths, each once, sorted. Links that lead out of a directory are not followed.
+
+    What was seen of files that may be no evidence is added to `known`.
+    """
     seen: set[str] = set()
     listed: list[tuple[str, Path]] = []
     skipped: list[tuple[str, str]] = []
@@ -117,7 +120,7 @@ def find(paths: Sequence[str | Path], gaps: list[Gap]) -> list[Found]:
                 break
             listed.append((item, path))
     listed.sort(key=lambda one: one[0])
-    kept, left = bounded(listed, lambda one: one[0], lambda one: head_of(one[0], LOOK))
+    kept, left = bounded(listed, lambda one: one[0], lambda one: head_of(one[0], LOOK), known=known)
     if left:
         gaps.append(Gap(*untaken(left, len(listed)), source=Source(str(paths[0]))))
     found = [one for name, root in kept if (one := _found(name, root, skipped)) is not None]
@@ -165,10 +168,9 @@ def _files(path: Path, skipped: list[tuple[str, str]]) -> Iterator[tuple[str, st
         return
     root = os.path.realpath(path) + os.sep
     links = Links()
-    waiting = [(os.fspath(path), root)]
+    waiting = [(os.fspath(path), str(path / "x")[:-1], root)]
     while waiting:
-        folder, real = waiting.pop()
-        front = str(Path(folder, "x"))[:-1]
+        folder, front, real = waiting.pop()
         try:
             with os.scandir(folder) as listing:
                 entries = list(listing)
@@ -183,7 +185,7 @@ def _files(path: Path, skipped: list[tuple[str, str]]) -> Iterator[tuple[str, st
                 if real.count(os.sep) - root.count(os.sep) >= MOST_LEVELS:
                     skipped.append((front + name, f"{_CLOSED}: more than {MOST_LEVELS} levels down"))
                 else:
-                    waiting.append((front + name, f"{real}{name}{os.sep}"))
+                    waiting.append((front + name, f"{front}{name}{os.sep}", f"{real}{name}{os.sep}"))
             elif not wanted(name):
                 continue
             elif entry.is_file(follow_symlinks=False):
@@ -284,6 +286,17 @@ _CONTROL = bytes(byte for byte in range(32) if byte not in (9, 10, 12, 13, 27))
 def is_utf16(head: bytes) -> bool:
     """Whether a file is text as Windows' shell writes it: with a mark in front and two bytes a character."""
     return head[:2] in {b"\xff\xfe", b"\xfe\xff"}
+
+
+_PACKED = (
+    (b"\xfd7zXZ\x00", "xz"), (b"\x28\xb5\x2f\xfd", "zstd"), (b"BZh", "bzip2"), (b"PK\x03\x04", "zip"),
+    (b"7z\xbc\xaf\x27\x1c", "7z"), (b"\x04\x22\x4d\x18", "lz4"), (b"Rar!\x1a\x07", "rar"), (b"\x1f\x9d", "compress"),
+)  # fmt: skip
+
+
+def packed_with(head: bytes) -> str:
+    """What a file is packed with that nobody here opens; nothing where it is not."""
+    return next((name for magic, name in _PACKED if head.startswith(magic)), "")
 
 
 def looks_like_text(head: bytes) -> bool:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from hangscope.errors import NotFoundError
+from hangscope.incident.evidence import Known
 from hangscope.model import (
     Facts,
     Failure,
@@ -42,18 +43,20 @@ def load(
     full: bool = False,
     progress: Progress | None = None,
     engine: Engine | None = None,
+    known: Known | None = None,
 ) -> Job:
     """Read everything under the paths that hangscope knows, and say what it means for one job.
 
     Of huge rings only what the rules need is kept, unless it is asked for in `full`. `progress` is told of the bytes of
     dumps read so far, of all their bytes, and the file that was read.
 
-    `engine` reads the files elsewhere, as `hangscope.cluster` does on Ray; without one they are read here.
+    `engine` reads the files elsewhere, as `hangscope.cluster` does on Ray; without one they are read here. `known`
+    is for whoever packs the same files afterwards (`write_bundle`).
 
     Raises `NotFoundError` where a path does not exist or nothing usable lies under any of them.
     """
     given = [paths] if isinstance(paths, (str, Path)) else list(paths)
-    evidence = gather(given, full=full, progress=progress, engine=engine)
+    evidence = gather(given, full=full, progress=progress, engine=engine, known=known)
     if not evidence.useful:
         raise NotFoundError(
             f"nothing usable in {', '.join(str(path) for path in given) or 'no paths at all'}{_looked_at(evidence)}",
