@@ -108,7 +108,7 @@ _HEARTBEAT = re.compile(
 _ABORTED = re.compile(r"NCCL communicator was aborted on rank (?P<rank>\d{1,6})")
 _DOWN = re.compile(r"taking the entire process down|NCCL communicator was aborted|operations have failed or timed out")
 _GLOO = re.compile(
-    r"gloo\S*\] (?:Timed out waiting (?P<ms>\d+) ?ms for (?P<op>\w+)|.{0,200}?(?:Connection closed by peer"
+    r"gloo\S{0,300}\] (?:Timed out waiting (?P<ms>\d+) ?ms for (?P<op>\w+)|.{0,200}?(?:Connection closed by peer"
     r"|Connection reset|Broken pipe|[Cc]onnect timeout))|connectFullMesh failed"
 )
 _CPP_STACK = re.compile(r"Exception raised from (checkTimeout) at|frame #\d+: c10d::(ProcessGroup\w+)::")

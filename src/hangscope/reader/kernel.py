@@ -19,15 +19,16 @@ _NIC = re.compile(
     r"(?P<driver>mlx5_core|mlx4_core|bnxt_en|ice|i40e|irdma|efa|cxgb4|hns3) (?P<pci>[0-9a-fA-F]{4}:[0-9a-fA-F:]+\.\d)"
     r"(?: (?P<device>[\w.@-]+))?(?: \(\w+\))?: (?P<what>.*)"
 )
-_LINK = re.compile(r"(?:^|[\s:])(?P<device>[a-z][\w.@-]{2,}): (?:NIC )?[Ll]ink (?:is )?[Dd]own")
+_LINK = re.compile(r"(?:^|[\s:])(?P<device>[a-z][\w.@-]{2,64}): (?:NIC )?[Ll]ink (?:is )?[Dd]own")
 _LINK_WORDS = re.compile(
     r"[Ll]ink (?:is )?[Dd]own|[Ll]ink (?:is )?[Uu]p|Port module event\[error\]|Cable (?:error|unplugged)"
 )
 _NIC_WORDS = re.compile(
     r"error|fail|insufficient power|health|timeout|reset|recover|unresponsive|fatal|overheat|temperature", re.IGNORECASE
 )
-_HUNG = re.compile(r"INFO: task (?P<name>.+?):(?P<pid>\d+) blocked for more than (?P<s>\d+) seconds")
-_SEGFAULT = re.compile(r"(?P<name>\S+)\[(?P<pid>\d+)\]: (?:segfault at|general protection)")
+_HUNG = re.compile(r"INFO: task (?P<name>.{1,64}?):(?P<pid>\d+) blocked for more than (?P<s>\d+) seconds")
+# The kernel's names of tasks are short; one without a bound would be looked for from every letter of a long line.
+_SEGFAULT = re.compile(r"(?P<name>\S{1,64})\[(?P<pid>\d+)\]: (?:segfault at|general protection)")
 _BUS_ERROR = re.compile(
     r"AER: .{0,100}(?:[Uu]ncorrect|[Ff]atal)|Bus Error: severity=Uncorrected|Machine [Cc]heck|Hardware Error"
 )

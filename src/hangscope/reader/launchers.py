@@ -22,8 +22,8 @@ _BLOCK_RANK = re.compile(r"(?P<rank>\d{1,6}) \(local_rank: (?P<local>\d+)\)")
 _BLOCK_EXIT = re.compile(r"(?P<exit>-?\d+)\s+\(pid: (?P<pid>\d+)\)")
 # As it looks after a form or a chat has taken its line ends and some of its blanks.
 _ONE_ROW = re.compile(
-    r"(?:host\s*: (?P<host>\S+)\s+)?\brank\s*:?\s*(?P<rank>\d{1,6})\s*\(local[_ ]rank: (?P<local>\d+)\)\s*"
-    r"exitcode\s*: (?P<exit>-?\d+)\s*\(pid: (?P<pid>\d+)\)"
+    r"(?:host\s{0,20}: (?P<host>\S{1,255})\s{1,20})?\brank\s{0,20}:?\s{0,20}(?P<rank>\d{1,6})\s{0,20}"
+    r"\(local[_ ]rank: (?P<local>\d+)\)\s{0,20}exitcode\s{0,20}: (?P<exit>-?\d+)\s{0,20}\(pid: (?P<pid>\d+)\)"
 )
 _CLOSING = re.compile(r"(?:Sending process (\d+) closing signal (\w+)|Closing process (\d+) via signal (\w+))")
 _DEATH = re.compile(r"Received (?:\d+|Signals\.\w+) death signal, shutting down workers")

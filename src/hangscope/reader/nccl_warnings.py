@@ -56,7 +56,7 @@ _CQE = re.compile(r"Got CQE with error \(devIndex=")
 _HCA = re.compile(r"\bhca (?P<hca>[\w.+-]+)")
 # ≤2.19 has no device; 2.20+ "mlx5_0:1 Got async event"; 2.23+ "error event", "fatal event"; 2.28.7+ "non-fatal"
 _ASYNC = re.compile(
-    r"NET/\S+ ?:? ?(?:(?P<hca>[\w.+-]+?):(?P<port>\d+) )?"
+    r"NET/\S{1,64} ?:? ?(?:(?P<hca>[\w.+-]{1,64}?):(?P<port>\d+) )?"
     r"Got (?P<how>(?:non-fatal |fatal )?)async (?P<kind>error |fatal )?event"
     r"(?P<on> on \w+ \(.*?\))?\s?: (?P<text>.*)"
 )
@@ -87,7 +87,7 @@ _CUDA = re.compile(r"Cuda failure|CUDA failure|CUDA error|HIP failure|\b(?:hip|c
 # Memory that the node does not give: /dev/shm of a container, pinned memory, queues of the adapter
 _RESOURCE = re.compile(
     r"/dev/shm|shared memory segment|No space left on device|Cannot allocate memory|[Nn]o socket interface found"
-    r"|\bibv_(?:reg_mr|create_\w+|alloc_\w+|open_device|query_\w+)\w*\b.{0,80}failed|Too many open files"
+    r"|\bibv_(?:reg_mr|create_|alloc_|open_device|query_)\w{0,64}\b.{0,80}failed|Too many open files"
 )
 _FATAL_COMM = re.compile(r"communicator encountered a fatal error")
 _FAILED_DEVICE = re.compile(r"Device \d+ marked as failed")

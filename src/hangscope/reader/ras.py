@@ -13,7 +13,11 @@ from hangscope.reader.nccl_logs import comm_id
 from hangscope.reader.values import rank_number, whole
 
 _PROTOCOL = re.compile(rb"^\s*(?:SERVER PROTOCOL \d+\s*\n|OK\s*\n)+")
-_TEXT_HEAD = re.compile(r"^\s*(?:SERVER PROTOCOL \d+\s+)?(?:OK\s+)*NCCL version \S+ compiled with CUDA", re.MULTILINE)
+# Every repetition has an end: a file of nothing but line ends would be looked at from each of them to its end.
+_TEXT_HEAD = re.compile(
+    r"^[^\S\n]{0,80}(?:SERVER PROTOCOL \d{1,9}\s{1,8})?(?:OK\s{1,8}){0,4}NCCL version \S{1,80} compiled with CUDA",
+    re.MULTILINE,
+)
 _JSON_HEAD = re.compile(rb'"communicators(?:_count)?"\s*:')
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from hangscope.model import Frame
 
 _HEADER = re.compile(r"^# hangscope stacks (?P<fields>.*)$")
-_FIELD = re.compile(r"(\w+)=(\S+)")
+_FIELD = re.compile(r"(?<!\w)(\w{1,40})=(\S{1,400})")
 # 3.14 adds the thread's name: Thread 0x… [name] (most recent call first):
 _FAULT_THREAD = re.compile(
     r"^(?P<current>Current t|T)hread (?P<id>0x[0-9a-fA-F]+|\d+)(?: \[(?P<name>[^\]]*)\])? \(most recent call first\):"
