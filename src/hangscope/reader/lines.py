@@ -6,6 +6,7 @@ Stretches of a long log that hold nothing worth reading are passed over, so that
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta, timezone
 from typing import BinaryIO, NamedTuple
@@ -100,14 +101,53 @@ def parse_time(text: str) -> int | None:
     return int(moment.timestamp()) * 1_000_000_000 + int((fraction or "").ljust(9, "0"))
 
 
+class Shapes:
+    """What a file's lines are but for their digits, and how often each came.
+
+    An error that a loop prints for hours, or an attack, says nothing new after so many times; the same line of each
+    rank of the largest jobs stays well below.
+    """
+
+    MOST_ALIKE = 131_072
+    MOST = 100_000
+
+    def __init__(self) -> None:
+        self.uses: dict[bytes, int] = {}
+        """What a line of this shape can be (mend.py)."""
+        self.speaking: set[int] = set()
+        """Hashes of shapes of which every line counts: NCCL's setup names another connection in each."""
+        self.failing: set[int] = set()
+        """Hashes of shapes that may tell of a failure."""
+        self.passed = 0
+        """Lines of failure that were not read, because there had been enough like them."""
+        self._times: Counter[int] = Counter()
+
+    def enough(self, stretch: Sequence[bytes]) -> bool:
+        """Whether all lines of a stretch are of shapes that were there often enough."""
+        if len(self._times) > self.MOST:
+            self._times.clear()
+        alike = [hash(shape[:LINE_LIMIT]) for shape in stretch]  # of lines, which may be long, no more is kept
+        times = self._times
+        times.update(alike)
+        if not all(times[shape] > self.MOST_ALIKE and shape not in self.speaking for shape in set(alike)):
+            return False
+        self.passed += sum(shape in self.failing for shape in alike)
+        return True
+
+
 def raw_lines(
-    stream: BinaryIO, *, skip: tuple[int, int] | None = None, words: Sequence[bytes] = ()
+    stream: BinaryIO,
+    *,
+    skip: tuple[int, int] | None = None,
+    words: Sequence[bytes] = (),
+    shapes: Shapes | None = None,
 ) -> Iterator[tuple[int, str, bytes]]:
     """(number from 1, text, text without digits) of lines, each cut at `LINE_LIMIT`, in constant memory.
 
     Of the bytes in `skip` the lines are counted and not looked at, so that the numbers behind them stay right.
     Stretches that hold none of the `words`, and do not follow one that does, are passed over in the same way: a
-    training log is mostly loss values. The beginning and the end are always read.
+    training log is mostly loss values. Of those whose lines came often enough, which is for `shapes` to say, each
+    rank's last is read: it is a sign of life. The beginning and the end are always read.
     """
     number = 1
     rest = b""
@@ -130,12 +170,16 @@ def raw_lines(
             after_a_hit -= 1
             if words and any(word in stretch for word in words):
                 after_a_hit = max(after_a_hit, 2)
+            alike = stretch.translate(None, b"0123456789").split(b"\n")[:-1]
             if words and after_a_hit < 0:
                 passed = (number, stretch)
                 number += stretch.count(b"\n")
                 continue
             passed = None
-            yield from _lines(stretch, number)
+            if shapes is not None and shapes.enough(alike):
+                yield from _last_of_each(stretch, number)
+            else:
+                yield from _lines(stretch, number, alike)
             number += stretch.count(b"\n")
         rest = rest[:LINE_LIMIT]
     if passed is not None:
@@ -144,8 +188,19 @@ def raw_lines(
         yield from _lines(rest + b"\n", number)
 
 
-def _lines(stretch: bytes, number: int) -> Iterator[tuple[int, str, bytes]]:
-    shapes = stretch.translate(None, b"0123456789").split(b"\n")
+_TAG = re.compile(rb"\[rank(\d+)\]")
+
+
+def _last_of_each(stretch: bytes, number: int) -> Iterator[tuple[int, str, bytes]]:
+    """The last line of every rank that is tagged in the stretch, and the last of all."""
+    pieces = stretch.split(b"\n")[:-1]
+    last = {tag: at for at, piece in enumerate(pieces) for tag in _TAG.findall(piece, 0, LINE_LIMIT)[:1]}
+    for at in sorted({*last.values(), len(pieces) - 1}):
+        yield from _lines(pieces[at] + b"\n", number + at)
+
+
+def _lines(stretch: bytes, number: int, shapes: Sequence[bytes] = ()) -> Iterator[tuple[int, str, bytes]]:
+    shapes = shapes or stretch.translate(None, b"0123456789").split(b"\n")
     for index, piece in enumerate(stretch.split(b"\n")[:-1]):
         text = piece[:LINE_LIMIT].decode("utf-8", "replace")
         yield number + index, text.rstrip("\r"), shapes[index][:LINE_LIMIT]

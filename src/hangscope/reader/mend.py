@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterable, Iterator
 from itertools import product
 
+from hangscope.reader.lines import Shapes
 from hangscope.reader.torch_words import GLOG_HEAD
 
 MOST_JOINED = 6
@@ -122,13 +123,14 @@ PLAIN, SPEAKS, FAILING = range(3)
 """What a line can be, by the parts that it holds."""
 
 
-def mended(lines: Iterable[tuple[int, str, bytes]]) -> Iterator[tuple[int, str, int]]:
+def mended(lines: Iterable[tuple[int, str, bytes]], known: Shapes | None = None) -> Iterator[tuple[int, str, int]]:
     """(number, text, what it can be) of every line, or of several that are one message.
 
     Lines that differ in their digits alone, the third value of each line given, are looked at once.
     """
     held: list[tuple[int, str, int]] = []
-    shapes: dict[bytes, int] = {}
+    known = known or Shapes()
+    shapes = known.uses
     whole: set[bytes] = set()
     """Shapes of lines that looked unfinished, and that nothing below finished."""
     opened = b""
@@ -145,6 +147,8 @@ def mended(lines: Iterable[tuple[int, str, bytes]]) -> Iterator[tuple[int, str, 
             if len(shapes) >= MOST_SHAPES:
                 shapes.clear()
             use = shapes[shape] = _use(raw)
+            if use != PLAIN:
+                (known.speaking if use == SPEAKS else known.failing).add(hash(shape))
         if end is not None:
             if not _STARTS_ANEW.match(raw) and len(held) < MOST_JOINED:
                 held.append((number, raw, use))

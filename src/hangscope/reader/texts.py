@@ -14,7 +14,7 @@ from hangscope.model import Gap, Source
 from hangscope.reader.failures import FailureLog
 from hangscope.reader.kernel import KernelLog
 from hangscope.reader.launchers import LauncherLog
-from hangscope.reader.lines import Line, raw_lines
+from hangscope.reader.lines import Line, Shapes, raw_lines
 from hangscope.reader.mend import FAILING, mended
 from hangscope.reader.nccl_logs import NcclLog
 from hangscope.reader.notices import NoticeLog
@@ -89,7 +89,8 @@ class TextFile:
             )
         number = 0
         tail: deque[str] = deque(maxlen=TAIL_LINES)
-        for number, raw, use in mended(raw_lines(stream, skip=skip, words=_WORDS)):
+        shapes = Shapes()
+        for number, raw, use in mended(raw_lines(stream, skip=skip, words=_WORDS, shapes=shapes), shapes):
             tail.append(raw)
             if number <= HEAD_LINES:
                 self.head.append(raw)
@@ -101,6 +102,10 @@ class TextFile:
                 for line in split_line(number, raw):
                     self.writers.see(line)
         self.lines, self.tail = number, tuple(tail)
+        if shapes.passed:
+            what = f"{shapes.passed} lines of {self.file}"
+            why = f"not read: each is like {Shapes.MOST_ALIKE} before it but for its numbers"
+            self.gaps.append(Gap(what, why, source=Source(self.file)))
         stream.seek(max(size - 1, 0))
         self.whole_last_line = stream.read(1) in {b"\n", b""}
         self.torch.finish()
