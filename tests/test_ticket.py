@@ -11,7 +11,7 @@ import hangscope
 import sample_verdicts
 from hangscope.diagnosis.verdict import Culprit, Finding, RuledOut
 from hangscope.model import Gap, Source
-from hangscope.report.ticket import render_ticket
+from hangscope.report.ticket import render_ticket, text
 
 CASES = Path(__file__).parent / "cases"
 
@@ -103,6 +103,7 @@ def test_evidence_cannot_become_markup() -> None:
         files={evil: {"size": 1, "sha256": evil}},
     )
     outside = re.sub(r"```text.*?```", "", ticket, flags=re.DOTALL)
+    outside = re.sub(r"(?<!\\)`[^`\n]*`", "", outside)  # code, which does nothing
     assert not re.search(r"(?<!\\)!?\[[^\]]*(?<!\\)\]\(", outside)
     assert not re.search(r"(?<!\\)<script", outside)
     assert "\x1b" not in ticket
@@ -128,3 +129,34 @@ def test_long_lists_are_cut() -> None:
     assert len(ticket) < 20_000
     assert "5000 files" in ticket
     assert "and 4880 more" in ticket
+
+
+@pytest.mark.parametrize(
+    ("said", "shown"),
+    [
+        ("see http://evil.example/x now", "see `http://evil.example/x` now"),
+        ("ask @root and a@b.example", "ask `@root` and `a@b.example`"),
+        ("www.evil.example|x", "`www.evil.example|x`"),
+        ("@x`<img>", "`@x'<img>`"),
+        ("# Owned", "\\# Owned"),
+        ("- x", "\\- x"),
+        ("&#64;root &lt;", "\\&#64;root \\&lt;"),
+        ("~~gone~~", "\\~~gone\\~~"),
+        ("a ~ b & c # d - e all_reduce #3", "a ~ b & c # d - e all_reduce #3"),
+    ],
+)
+def test_evidence_calls_nobody_and_leads_nowhere(said: str, shown: str) -> None:
+    """An address or a name that a ticket system would act upon by itself stands as code, and what would begin a heading
+    or a list is escaped; what does nothing stays as it was."""
+    assert text(said) == shown
+
+
+def test_the_name_of_a_log_does_not_end_the_block_that_quotes_it(tmp_path: Path) -> None:
+    """A file whose name holds line ends, a fence, a link or a character that turns writing stays inside its block."""
+    line = "n1:1:1 [0] NCCL WARN Net : Call to recv from 10.0.0.2<5> failed : Broken pipe\n"
+    (tmp_path / "a\n```\n# Owned [x](http:) \u202e.log").write_text(f"{line}[rank0]: RuntimeError: x\n")
+    job = hangscope.load(tmp_path)
+    ticket = render_ticket(hangscope.diagnose(job), job)
+    assert "Relevant NCCL lines" in ticket and "```text\nrank" in ticket
+    assert "\n# Owned" not in ticket and "\u202e" not in ticket
+    assert ticket.count("\n```") % 2 == 0

@@ -115,7 +115,7 @@ def _inherit_from_batch(job: Job, completed: Ints) -> None:
     """Calls inside a batch end when the batch does: only its closing entry has a time."""
     ops = job.ops
     rank, batch, kind = (ops.column(name).astype(np.int64) for name in ("rank", "batch", "kind"))
-    key = rank * (int(batch.max(initial=0)) + 1) + batch
+    key = paired(rank, batch)
     closing = np.flatnonzero((kind == Kind.BATCH) & (batch != UNKNOWN))
     inner = np.flatnonzero((kind != Kind.BATCH) & (batch != UNKNOWN) & (completed <= 0))
     if not len(closing) or not len(inner):
@@ -136,7 +136,16 @@ def _lanes(job: Job) -> Ints:
 
 def paired(a: Ints, b: Ints) -> Ints:
     """Per row a small id of the pair, in the order of the pairs."""
-    return ranked(a.astype(np.int64) * (int(b.max(initial=0)) + 1) + b)
+    a, b = _narrow(a), _narrow(b)
+    return ranked(a * (int(b.max(initial=0)) + 1) + b)
+
+
+def _narrow(keys: Ints) -> Ints:
+    """The keys from 0 on, in their order, below 2³¹: two of them fit into one number, whatever a damaged dump holds."""
+    if not len(keys):
+        return keys.astype(np.int64)
+    low, high = int(keys.min()), int(keys.max())
+    return keys.astype(np.int64) - low if high - low < 1 << 31 else ranked(keys.astype(np.int64))
 
 
 def ranked(keys: Ints) -> Ints:

@@ -22,8 +22,11 @@ _CULPRITS_SHOWN = 8
 _VERSIONS = ("torch", "nccl", "driver", "cuda", "python", "kernel", "hangscope")
 _SPELLED = {"torch": "PyTorch", "nccl": "NCCL", "driver": "GPU driver", "cuda": "CUDA", "python": "Python",
             "kernel": "Linux", "hangscope": "hangscope"}  # fmt: skip
-_MARKUP = re.compile(r"([\\`*\[\]<>])")
-"""What would become a link, an image, HTML or emphasis. No more: a form that shows plain text shows these too."""
+_MARKUP = re.compile(r"([\\`*\[\]<>]|~(?=~)|&(?=#|\w+;)|^[#+=-])")
+"""What would become a link, an image, HTML, emphasis or a heading. No more: a form that shows plain text shows these
+too."""
+_ACTS = re.compile(r"\w://|www\.|(?:^|[^\w.])@\w|\w@\w", re.IGNORECASE)
+"""A word that becomes a link or calls somebody by itself; only as code it does not."""
 _UNKNOWN = "not known"
 
 
@@ -47,7 +50,10 @@ def render_ticket(
 
 def text(value: object) -> str:
     """Evidence as one line of Markdown that shows what it says and does nothing else."""
-    return _MARKUP.sub(r"\\\1", " ".join(safe(str(value)).split()))
+    words = safe(str(value)).split()
+    if not any(map(_ACTS.search, words)):
+        return _MARKUP.sub(r"\\\1", " ".join(words))
+    return " ".join(f"`{_code(word)}`" if _ACTS.search(word) else _MARKUP.sub(r"\\\1", word) for word in words)
 
 
 def _title(d: Diagnosis, job: Job | None) -> str:
@@ -180,7 +186,7 @@ def _nccl(d: Diagnosis, job: Job | None) -> list[str]:
     lines = ["```text"]
     for event in events[:_LINES_SHOWN]:
         who = ", ".join([f"rank {_plain(event.rank)}", f"node {_plain(event.node)}", iso(event.at_ns) or "no time"])
-        lines += [f"{who}  ({_source(event.source, d)})", f"    NCCL WARN {_code(event.text)}"]
+        lines += [f"{who}  ({_code(_source(event.source, d))})", f"    NCCL WARN {_code(event.text)}"]
     lines.append("```")
     if len(events) > _LINES_SHOWN:
         lines.append(f"and {len(events) - _LINES_SHOWN} more")
