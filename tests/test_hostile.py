@@ -6,6 +6,7 @@ The full size is a command: ``python tests/fuzz_reader.py --count 20000``.
 from __future__ import annotations
 
 import gzip
+import io
 import os
 import subprocess
 import sys
@@ -18,10 +19,13 @@ import pytest
 import crowds
 import fuzz_reader
 import hostile
+import hostile_second
 from hangscope.cli.main import VERBS
 from hangscope.errors import DamagedError
 from hangscope.incident import jsons
-from hangscope.reader import dumps
+from hangscope.reader import dumps, lines
+from hangscope.reader.load import load
+from hangscope.reader.texts import TextFile
 
 
 def test_two_thousand_hostile_files() -> None:
@@ -150,3 +154,81 @@ def test_what_json_takes_is_seen_before() -> None:
         jsons.loads(b"9" * 5000)
     with pytest.raises(jsons.TooMuch, match="deep"):
         jsons.loads(b"[" * 100_000)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "kernel: NVRM: Xid ( PCI: ): " + "PCI:" * 1_900,
+        "oom-kill:" * 880,
+        "NVRM: GPU " + "é" * 4_000 + "fallen off the bus",
+        "process rank " + "\t" * 7_900 + " exited on signal ",
+        "# hangscope stacks " + "A" * 7_900,
+        "Error: " + "gloo" * 1_900 + "connectFullMesh failed",
+        "n1:1:1 [0] NCCL WARN NET/" * 300,
+        "n1:1:1 [0] NCCL WARN ibv_create_" + "alloc_" * 1_200 + " failed",
+    ],
+)
+def test_no_line_is_looked_at_from_each_of_its_letters(line: str) -> None:
+    """Sixty lines as long as any that is read, made for searches that begin anew at each letter, take a second."""
+    data = (line.encode()[: lines.LINE_LIMIT - 8] + b"\n") * 60
+    before = time.process_time()
+    TextFile("dmesg.txt").read(io.BytesIO(data), len(data))
+    assert time.process_time() - before < 1.5
+
+
+@pytest.mark.parametrize(
+    "data", [b"\n" * 2_000_000, b"OK\n" * 600_000, b"\n \t" * 600_000], ids=["ends", "OK", "blanks"]
+)
+def test_a_file_of_line_ends_takes_no_time(data: bytes, tmp_path: Path) -> None:
+    """Two megabytes of nothing but line ends, which look as an answer of RAS may begin, are read within seconds."""
+    (tmp_path / "rank_0.log").write_bytes(data)
+    spent, _, said = crowds.ask(["diagnose", str(tmp_path)])
+    assert spent < crowds.SECONDS and "Traceback" not in said
+
+
+def test_a_failure_that_repeats_is_read_often_enough(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of an error that is printed without end the first lines are read, what comes between them is found, how many were
+    not read is said, and every rank's last line stays a sign of its life."""
+    monkeypatch.setattr(lines.Shapes, "MOST_ALIKE", 1_000)
+    spam = [f"[rank{n % 4}]: [E1115 02:30:11.{n:09d} x.cpp:1] RuntimeError: bad value {n}" for n in range(60_000)]
+    spam[30_000] = "[rank5]: RuntimeError: the one that matters"
+    spam[40_000:] = [line.replace("[rank3]", "[rank1]") for line in spam[40_000:]]
+    (tmp_path / "train.log").write_text("\n".join(spam) + "\n")
+    job = load(tmp_path)
+    assert any("the one that matters" in failure.text for failure in job.facts.failures)
+    (gap,) = [gap for gap in job.gaps if "lines of" in gap.what]
+    assert int(gap.what.split()[0]) > 50_000 and "train.log" in gap.what
+    at = {rank: lines.line_of(source) for rank, source in job.facts.signs_of_life.items()}
+    assert at[3] == 40_000 and min(at[0], at[1], at[2]) > 59_900
+
+
+def test_a_hundred_megabytes_of_one_error_take_seconds(tmp_path: Path) -> None:
+    """A small archive that unpacks to four million lines of failure is read within the bounds of any file."""
+    (tmp_path / "train.log.gz").write_bytes(gzip.compress(b"[rank0]: RuntimeError: x\n" * 4_000_000, 6))
+    spent, megabytes, said = crowds.ask(["diagnose", str(tmp_path)])
+    assert spent < 1.5 * crowds.SECONDS and megabytes < crowds.MEGABYTES and "Traceback" not in said
+
+
+@pytest.mark.parametrize(
+    ("name", "magic"),
+    [("a.tar.xz", b"\xfd7zXZ\0"), ("b.zst", b"\x28\xb5\x2f\xfd"), ("c.bz2", b"BZh9"), ("d.zip", b"PK\x03\x04")],
+)
+def test_what_is_packed_otherwise_is_named(name: str, magic: bytes, tmp_path: Path) -> None:
+    """Evidence that is packed as nobody here opens it is missing, and that is said, with the cure."""
+    (tmp_path / "rank_0.log").write_text("[rank0]: RuntimeError: x\n")
+    (tmp_path / name).write_bytes(magic + bytes(range(256)) * 9)
+    (gap,) = [gap for gap in load(tmp_path).gaps if name in gap.what]
+    assert "unpack it" in gap.why
+
+
+def test_hostile_evidence_by_a_second_hand() -> None:
+    """A sample of the second generator: one input of every class, and nothing falls. The whole is a command."""
+    done = subprocess.run(
+        [sys.executable, hostile_second.__file__, "--count", str(len(hostile_second.CLASSES)), "--seed", "ci"],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(Path(crowds.hangscope.__file__).parents[1])},
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-1000:]
