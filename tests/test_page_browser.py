@@ -379,3 +379,38 @@ def test_nothing_in_evidence_can_run_or_break_the_page(
     if what == "markup":
         assert "<script>window.pwned=1</script>" in said
         assert "{{ 7 * 7 }}" in said
+
+
+def test_what_only_a_pointer_or_a_reader_aloud_meets_is_as_clean(show: Any) -> None:
+    """Characters that hide or turn others stand in no title, label, option or datum of the page, nor does an address
+    that somebody else wrote bring any, or markup, into it."""
+    html = render_page(*everywhere("\u202eA\u200bB\u2066C\u00adD\ufeff\U000e0041<b>"))
+    written = "#rank=%3Cimg%20src=x%20onerror=window.pwned=1%3E&node=%22%3E%3Cscript%3Ewindow.pwned=1%3C/script%3E"
+    shown = show(html, hash=written)
+    every = "[...document.querySelectorAll('*')].flatMap((e) => [...e.attributes].map((a) => a.value)).join('\\n')"
+    inside = "JSON.stringify(JSON.parse(document.getElementById('data').textContent))"
+    for where in (every, inside, "document.body.textContent", "document.title"):
+        said = shown.page.evaluate(where)
+        assert not {"\u202e", "\u200b", "\u2066", "\u00ad", "\ufeff", "\U000e0041"} & set(said), where
+    assert shown.page.evaluate("window.pwned") is None
+    assert shown.page.locator("img, b:has(b)").count() == 0
+
+
+def test_the_policy_holds_where_everything_else_failed(show: Any) -> None:
+    """Even markup that stood in the page could run no script, load no picture, style or frame, and send no form."""
+    smuggled = (
+        "<script>window.pwned=1</script><img src=http://evil.example/i onerror=window.pwned=1>"
+        "<svg onload=window.pwned=1></svg><a id=go href=javascript:window.pwned=1>x</a><iframe srcdoc='<script>"
+        "parent.pwned=1</script>'></iframe><link rel=stylesheet href=http://evil.example/s><base href=http://evil.example>"
+        "<form action=http://evil.example id=f><input name=x></form><object data=http://evil.example/o></object>"
+    )
+    shown = show(recorded("pair_absent").replace("<main>", f"<main>{smuggled}"))
+    shown.page.evaluate("document.getElementById('go').click()")
+    shown.page.evaluate("document.getElementById('f').submit()")
+    assert shown.page.evaluate("window.pwned") is None
+    assert shown.page.evaluate("document.baseURI").startswith("file:")
+    assert sum("Content Security Policy" in error for error in shown.errors) >= 6
+    for url in shown.requests:  # begun, and refused before anything left
+        assert any(url in error and "violates" in error for error in shown.errors), url
+    shown.errors.clear()
+    shown.requests.clear()
