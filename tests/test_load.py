@@ -501,3 +501,16 @@ def test_two_halves_that_start_together_are_one_attempt(tmp_path: Path) -> None:
             text = nccl_init("n0", 100 + 2 * half + rank, rank, 2, f"0x{half + 1}", f"01:00:0{half}")
             (tmp_path / f"f{half}{rank}").write_text(text)
     assert len(load([tmp_path]).facts.communicators) == 4
+
+
+def test_progress_counts_every_file(tmp_path: Path) -> None:
+    """Logs count as dumps do: of a hundred thousand of them somebody who waits sees how far it is."""
+    for dump in (CASES / "skipped").rglob("*"):
+        if dump.is_file() and "truth" not in dump.name:
+            shutil.copy(dump, tmp_path)
+    told: list[tuple[int, int, str]] = []
+    load(tmp_path, progress=lambda done, total, what: told.append((done, total, what)))
+    sizes = sum(path.stat().st_size for path in tmp_path.iterdir())
+    assert [done for done, _, _ in told] == sorted(done for done, _, _ in told)
+    assert told[-1][:2] == (sizes, sizes)
+    assert {Path(what).name for _, _, what in told} == {path.name for path in tmp_path.iterdir()}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from pathlib import Path
 
 import pytest
@@ -168,3 +169,15 @@ def test_dumps_of_an_earlier_run_are_recognised(tmp_path: Path) -> None:
     old.write_bytes(b"old")
     os.utime(old, (base, base))
     assert [item.file for item in manifest.build(root).stale] == ["nodes/gpu-a017/dumps/nccl_trace_rank_9"]
+
+
+def test_a_dump_dated_in_the_future_makes_no_other_old() -> None:
+    """A node whose clock runs years ahead, or a file that lies about its date, drops neither the dumps of other nodes
+    nor another dump of its own rank."""
+    now = time.time()
+    modified = {
+        "nodes/a/dumps/tmp/nccl_trace_rank_0": now + 9e8,
+        "nodes/a/dumps/root/nccl_trace_rank_0": now - 60,
+        "nodes/b/dumps/tmp/nccl_trace_rank_1": now - 90,
+    }
+    assert stale_dumps(modified) == []

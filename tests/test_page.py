@@ -23,6 +23,7 @@ import hostile
 import perfetto_reader
 import sample_verdicts
 from big_jobs import big_job, its_verdict
+from dumpkit import entry, group, packed, top
 from hangscope.diagnosis.verdict import Completeness, Diagnosis
 from hangscope.model import Facts, Job, Operations
 from hangscope.report.page.columns import pack
@@ -398,3 +399,14 @@ def test_ranks_are_told_as_runs() -> None:
     assert runs([1, 9, 17]) == [[1, 17, 8]]
     ranks = [0, 5, 6, 7, 20, 40, 60, 61]
     assert sorted({r for a, b, step in runs(ranks) for r in range(a, b + 1, step)}) == ranks
+
+
+def test_numbers_beyond_all_bounds_draw_a_page(tmp_path: Path) -> None:
+    """A dump whose counters stand at the end of what 63 bits hold is drawn and traced like any other."""
+    for rank in range(2):
+        ends = [entry(n, 2**63 - 1 - n * (rank + 1), op_id=2**63 - 1, pg_id=n) for n in range(3)]
+        (tmp_path / f"nccl_trace_rank_{rank}").write_bytes(packed(top(ends, group("0", "default_pg", 0, 1))))
+    job = hangscope.load(tmp_path)
+    verdict = hangscope.diagnose(job)
+    assert "<h1>" in render_page(verdict, job)
+    assert render_perfetto(verdict, job, spans(job)).data

@@ -284,6 +284,32 @@ def test_a_folder_that_cannot_be_read_is_a_gap(tmp_path: Path) -> None:
 
 
 @root_only
+@pytest.mark.parametrize("name", ["rank_1.log", "nccl_trace_rank_1", "logs.tar.gz", "node.json"])
+def test_a_file_that_cannot_be_read_is_a_gap(name: str, tmp_path: Path) -> None:
+    """One file that is closed to us is named too, in the diagnosis and in the bundle, whatever it may have been."""
+    open_to_all(tmp_path)
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in/rank_0.log").write_text("gpu-a017:1:1 [0] NCCL INFO x\n")
+    (tmp_path / "in" / name).write_bytes(b"[rank1]: RuntimeError: x\n")
+    os.chmod(tmp_path / "in" / name, 0o600)
+    (tmp_path / "out").mkdir()
+    os.chmod(tmp_path / "out", 0o777)
+
+    def said() -> str:
+        gaps = [f"{gap.what}: {gap.why}" for gap in hangscope.load(tmp_path / "in").gaps]
+        made = write_bundle(tmp_path / "in", tmp_path / "out/b.tar.gz")
+        return json.dumps([gaps, [f"{gap.what}: {gap.why}" for gap in made.manifest.gaps]])
+
+    (tmp_path / "out/b.tar.gz").touch(mode=0o666)
+    write_bundle(
+        CASE, tmp_path / "w.tar.gz"
+    )  # whatever is imported on the way must be there before the rights are gone
+    read, packed = json.loads(as_nobody(said))
+    assert any(name in gap and "ermission denied" in gap for gap in read)
+    assert any(name in gap and "ermission denied" in gap for gap in packed)
+
+
+@root_only
 def test_a_folder_that_cannot_be_read_accuses_nobody(tmp_path: Path) -> None:
     """With the culprit's node closed to us, no innocent rank is named in its place, and the answer names the folder."""
     open_to_all(tmp_path)
@@ -486,6 +512,17 @@ def test_a_closed_stdout_is_no_traceback(words: str, tmp_path: Path) -> None:
     done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, timeout=60, cwd=tmp_path)
     assert done.returncode in (0, 1, 2, 3)
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("words", [["diagnose", "{}"], ["show", "{}"], ["diagnose", "{}", "--json"]])
+def test_a_reader_that_goes_is_no_error(words: list[str], tmp_path: Path) -> None:
+    """Output whose reader has gone, as under `| head`, ends the verb as a shell expects it: status 141, not a word."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    command = [sys.executable, "-m", "hangscope", *(word.format(CASE) for word in words)]
+    done = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, check=False)
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (141, b"")
 
 
 def test_a_full_disk_is_said_in_words(tmp_path: Path) -> None:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from hangscope.report.text import safe
+
+_PAUSE_S = 0.05
 
 
 @contextmanager
@@ -30,7 +33,14 @@ def bar(title: str) -> Iterator[Callable[[int, int, str], None] | None]:
     with Progress(*columns, console=Console(stderr=True), transient=True) as shown:
         task = shown.add_task(title, total=None, what="")
 
+        due = 0.0
+
         def told(done: int, total: int, what: str) -> None:
+            nonlocal due
+            now = time.monotonic()
+            if now < due and done < total:  # a hundred thousand small files would be drawn for longer than read
+                return
+            due = now + _PAUSE_S
             shown.update(task, completed=done, total=total or None, what=Text(safe(what)[-40:]).plain)
 
         yield told

@@ -112,10 +112,12 @@ def _main(argv: Sequence[str] | None) -> int:
     except Terminated as ended:
         return 128 + int(ended.args[0])
     except BrokenPipeError:
-        # The reader of our output (`| head`) has gone: whatever Python flushes at exit must not complain again.
-        with suppress(OSError, ValueError):
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return PIPE_CLOSED
+        return _nobody_reads()
+    except SystemExit as ended:
+        # click ends a verb with 1 where its pipe is closed: an answer of `diagnose`.
+        if isinstance(ended.__context__, BrokenPipeError):
+            return _nobody_reads()
+        raise
     except OSError as error:
         # Ours to say in words: a full disk, a directory that may not be written, a path that is too long.
         complain(f"{error.filename or 'the system'}: {error.strerror or error}")
@@ -124,6 +126,13 @@ def _main(argv: Sequence[str] | None) -> int:
         traceback.print_exc()
         complain("this is a mistake in hangscope, not in your input", "please report it with the lines above")
         return INTERNAL_ERROR
+
+
+def _nobody_reads() -> int:
+    """The reader of our output (`| head`) has gone: whatever Python flushes at exit must not complain again."""
+    with suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return PIPE_CLOSED
 
 
 class Terminated(BaseException):

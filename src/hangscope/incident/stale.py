@@ -62,8 +62,9 @@ def stale_dumps(modified: Mapping[str, float], *, spread_s: float = STALE_AFTER_
     for (node, _, rank), names in sorted(by_key.items()):
         if not node:
             continue
-        fresh = max(names, key=lambda name: (modified[name], name))
-        for name in sorted(names):
+        dated = [name for name in names if modified[name] <= soon]  # a date to come says nothing about the others
+        fresh = max(dated, key=lambda name: (modified[name], name), default="")
+        for name in sorted(dated):
             if name != fresh and name not in old and modified[name] < modified[fresh]:
                 found.append(Stale(name, f"older than {fresh}, also a dump of rank {rank}"))
     return found

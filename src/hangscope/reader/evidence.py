@@ -38,7 +38,7 @@ from hangscope.reader.workers import Work, dump_of
 JSON_LIMIT = 64 << 20
 _MOST_LISTED = 200_000
 Progress = Callable[[int, int, str], None]
-"""Is told of the bytes of dumps read, of all their bytes, and which file it was."""
+"""Is told of the bytes read, of all there are, and which file it was."""
 SAME_INCIDENT_NS = 3_600_000_000_000
 """Manifests of one attempt that were captured within this time are parts of one incident."""
 
@@ -117,13 +117,18 @@ def gather(
     directories = _host_directories(found, evidence)
     evidence.hosts.update(directories.values())
     far = [item for item in found if engine is not None and _is_whole_file(item)]
+    total, done = sum(item.size for item in found) if engine is None else 0, 0
     for item in _with_content([item for item in found if engine is None or not _is_whole_file(item)]):
+        dumps_before = len(evidence.waiting)
         _read(item, _directory_host(item.parts, directories), evidence)
+        if progress is not None and total and len(evidence.waiting) == dumps_before:
+            done += item.size
+            progress(done, total, item.file)
     if engine is not None:
         placed = [(item, _directory_host(item.parts, directories)) for item in far]
         for part in engine.read(placed, len(evidence.dumps), full, progress):
             _add(evidence, part)
-    _read_waiting(evidence, full, progress)
+    _read_waiting(evidence, full, progress, done)
     evidence.snapshots.extend(tree.snapshot("/".join(parts)) for parts, tree in sorted(evidence.trees.items()))
     return evidence
 
@@ -440,10 +445,11 @@ def _add_dump(item: Found, node: str | None, dump: dumps.RawDump | str, evidence
         evidence.paths[item.file] = item.parts
 
 
-def _read_waiting(evidence: Evidence, full: bool, progress: Progress | None) -> None:
+def _read_waiting(evidence: Evidence, full: bool, progress: Progress | None, done: int) -> None:
+    """Read the dumps that were put off; `done` bytes of other files were read before."""
     waiting, evidence.waiting = evidence.waiting, []
     keep = None if full else history.share(len(waiting) + len(evidence.dumps))
-    total, done = sum(item.size for item, _, _ in waiting), 0
+    total = done + sum(item.size for item, _, _ in waiting)
     work = [Work(item, node, form, keep) for item, node, form in waiting]
     for one, dump in zip(work, workers.dumps_of(work), strict=True):
         _add_dump(one.item, one.node, dump, evidence)

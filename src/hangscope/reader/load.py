@@ -47,8 +47,8 @@ def load(
 ) -> Job:
     """Read everything under the paths that hangscope knows, and say what it means for one job.
 
-    Of huge rings only what the rules need is kept, unless it is asked for in `full`. `progress` is told of the bytes of
-    dumps read so far, of all their bytes, and the file that was read.
+    Of huge rings only what the rules need is kept, unless it is asked for in `full`. `progress` is told of the bytes
+    read so far, of all there are, and the file that was read.
 
     `engine` reads the files elsewhere, as `hangscope.cluster` does on Ray; without one they are read here. `known`
     is for whoever packs the same files afterwards (`write_bundle`).
