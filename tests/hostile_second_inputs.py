@@ -872,7 +872,7 @@ def archive_forms(rng: Random, root: Path) -> Input:
     name = f"more-logs.{pick}" if pick != "nested" else "more-logs.tgz"
     (root / name).write_bytes(data)
     whole = len(data) > 300 or pick not in ("nested",)
-    return Input(root, [name] if whole else [])
+    return Input(root, [name.removesuffix(".tgz")] if whole else [])
 
 
 @cache

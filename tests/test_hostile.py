@@ -25,6 +25,7 @@ from hangscope.errors import DamagedError
 from hangscope.incident import jsons
 from hangscope.reader import dumps, lines
 from hangscope.reader.load import load
+from hangscope.reader.mend import mended
 from hangscope.reader.texts import TextFile
 
 
@@ -232,3 +233,11 @@ def test_hostile_evidence_by_a_second_hand() -> None:
         check=False,
     )
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-1000:]
+
+
+@pytest.mark.parametrize("number", ["9999999999999999999", "18446744073709551616", "9" * 300])
+def test_no_number_of_a_log_is_beyond_all_bounds(number: str) -> None:
+    """A number that no machine holds is not believed, also in a line with letters of several bytes."""
+    data = f"[rank0]: RuntimeError {'é' * 400} rank {number} at 1794705885954691109\n".encode()
+    ((_, text, _),) = mended(lines.raw_lines(io.BytesIO(data)))
+    assert text.endswith(" rank -1 at 1794705885954691109")

@@ -26,7 +26,7 @@ from types import FrameType
 import click
 
 from hangscope.__about__ import __version__
-from hangscope.cli.output import complain, finish
+from hangscope.cli.output import ReaderGone, complain, finish
 from hangscope.cli.silence import watched
 from hangscope.errors import HangscopeError
 
@@ -111,13 +111,8 @@ def _main(argv: Sequence[str] | None) -> int:
         return INTERRUPTED
     except Terminated as ended:
         return 128 + int(ended.args[0])
-    except BrokenPipeError:
+    except (BrokenPipeError, ReaderGone):
         return _nobody_reads()
-    except SystemExit as ended:
-        # click ends a verb with 1 where its pipe is closed: an answer of `diagnose`.
-        if isinstance(ended.__context__, BrokenPipeError):
-            return _nobody_reads()
-        raise
     except OSError as error:
         # Ours to say in words: a full disk, a directory that may not be written, a path that is too long.
         complain(f"{error.filename or 'the system'}: {error.strerror or error}")

@@ -47,7 +47,15 @@ def write(text: str) -> None:
         text.encode(encoding)
     except UnicodeEncodeError:
         text = text.translate(_PLAIN).encode(encoding, "backslashreplace").decode(encoding)
-    sys.stdout.write(text)
+    try:
+        sys.stdout.write(text)
+    except BrokenPipeError:
+        raise ReaderGone from None
+
+
+class ReaderGone(BaseException):
+    """Nobody reads our output any more. Not the system's own error, at which click ends a verb with 1: an answer of
+    `diagnose`."""
 
 
 def width(asked: int | None = None) -> int:

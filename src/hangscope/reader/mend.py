@@ -18,7 +18,8 @@ MOST_JOINED = 6
 
 MOST_SHAPES = 4096
 """Lines without their digits that are remembered: a training log prints a few over and over."""
-_LONG_NUMBER = re.compile(r"\d{20,}")
+_LONG_NUMBER = re.compile(r"\d{20,}|(?<!\d)9[2-9]\d{17}(?!\d)")
+"""Beyond 63 bits, or just below: no time in nanoseconds is so late."""
 
 _QUOTE = re.compile(r"^\s{0,3}(?:(?:>|&gt;)\s?)+")
 _MARKS = frozenset(">`~& ")
@@ -139,7 +140,7 @@ def mended(lines: Iterable[tuple[int, str, bytes]], known: Shapes | None = None)
         raw = raw.removeprefix("\ufeff")
         if raw[:1] in _MARKS or "&" in raw:
             raw = _clean(raw)
-        if len(raw) - len(shape) >= 20:
+        if len(raw) - len(shape) >= 19 or not raw.isascii():  # a letter of several bytes hides digits from the count
             # no number that anyone logs on purpose: -1 as an unsigned one, or an attack
             raw = _LONG_NUMBER.sub("-1", raw)
         use = shapes.get(shape)
