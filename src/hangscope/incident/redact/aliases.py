@@ -28,6 +28,12 @@ _IPV6 = re.compile(rb"(?:[0-9A-Fa-f]{0,4}:){2,7}[0-9A-Fa-f]{0,4}(?:\d{0,3}(?:\.\
 _MAC = re.compile(
     rb"(?<![0-9A-Fa-f:.-])[0-9A-Fa-f]{2}(?:(?::[0-9A-Fa-f]{2}){5}|(?:-[0-9A-Fa-f]{2}){5})(?![0-9A-Fa-f:-])"
 )
+_OTHER_MAC = re.compile(
+    rb"(?<![\w.:-])(?=[\d.:]*[A-Fa-f])(?:[0-9A-Fa-f]{4}\.[0-9A-Fa-f]{4}\.[0-9A-Fa-f]{4}|[0-9a-f]{4}(?::[0-9a-f]{4}){3})"
+    rb"(?![\w.:-])"
+)
+"""A switch's way to write one, and an InfiniBand GUID as /sys writes it, which is made of one."""
+_WINDOWS_PATH = re.compile(rb"(?<![A-Za-z0-9])[A-Za-z]:(?P<folder>\\{1,4}(?:[^\\/\s:\"'<>|]{1,64}\\{1,4})+)")
 _GID = re.compile(rb"GID -?\d{1,4} \((?P<high>[0-9A-Fa-f]{1,16})/(?P<low>[0-9A-Fa-f]{1,16})\)")
 """A port's address as NCCL prints it: both halves as numbers of the machine's byte order, which is little endian."""
 _PATH = re.compile(rb"(?P<folder>/(?:[\w.+@%=~,#-]+/)+)(?P<name>[\w.+@%=~,#-]*)")
@@ -111,6 +117,9 @@ class Aliases:
         data = _exchanged(data, self._ipv6_edits(data))
         data = _exchanged(data, self._gid_edits(data))
         data = _exchanged(data, self._mac_edits(data))
+        data = _exchanged(data, self._other_mac_edits(data))
+        if b":\\" in data:
+            data = _exchanged(data, self._windows_edits(data))
         if whole and data.startswith(b"/") and b"\n" not in data:
             folder, slash, name = data.rpartition(b"/")
             data = self._folder(folder + slash) + name
@@ -122,7 +131,9 @@ class Aliases:
         """Whether `clean` might replace something. Gives no alias."""
         if data.startswith(b"/") or next(self._hosts_in(data), None) is not None:
             return True
-        return any(pattern.search(data) for pattern in (_IPV4_TAIL, _IPV6_MARK, _GID, _MAC, _PATH))
+        return any(
+            pattern.search(data) for pattern in (_IPV4_TAIL, _IPV6_MARK, _GID, _MAC, _OTHER_MAC, _WINDOWS_PATH, _PATH)
+        )
 
     def rename(self, path: bytes) -> bytes:
         """A path inside an incident: its parts are names of hosts, or have them inside; its folders stay."""
@@ -262,16 +273,41 @@ class Aliases:
     def _mac_edits(self, data: bytes) -> Iterator[tuple[int, int, bytes]]:
         for match in _MAC.finditer(data):
             text = match.group().decode().lower().replace("-", ":")
-            if text in self._given or text in ("00:00:00:00:00:00", "ff:ff:ff:ff:ff:ff"):
-                continue
-            self.counts["address"] += 1
-            known = self.addresses.get(text)
-            if known is None:
-                number = sum(alias.startswith("02:00:") for alias in self.addresses.values()) + 1
-                known = ":".join(f"{byte:02x}" for byte in (2, 0, *number.to_bytes(4, "big")))
-                self.addresses[text] = known
-                self._given.add(known)
-            yield match.start(), match.end(), known.encode()
+            if text not in self._given and text not in ("00:00:00:00:00:00", "ff:ff:ff:ff:ff:ff"):
+                yield match.start(), match.end(), self._mac(text).encode()
+
+    def _mac(self, text: str) -> str:
+        self.counts["address"] += 1
+        known = self.addresses.get(text)
+        if known is None:
+            number = sum(alias.startswith("02:00:") for alias in self.addresses.values()) + 1
+            known = ":".join(f"{byte:02x}" for byte in (2, 0, *number.to_bytes(4, "big")))
+            self.addresses[text] = known
+            self._given.add(known)
+        return known
+
+    def _other_mac_edits(self, data: bytes) -> Iterator[tuple[int, int, bytes]]:
+        for match in _OTHER_MAC.finditer(data):
+            text = match.group().decode().lower()
+            if text[:4] == "0200" and ":" in text:
+                continue  # an alias, or one that says nothing
+            digits = text.replace(".", "").replace(":", "")
+            pairs = [digits[at : at + 2] for at in range(0, len(digits), 2)]
+            if "." in text:  # the same port as where it is written with colons
+                yield match.start(), match.end(), self._mac(":".join(pairs)).encode()
+            else:  # ff:fe, or 03:00 with Mellanox, in the middle of a MAC
+                mac = self._mac(":".join(pairs[:3] + pairs[5:])).split(":")
+                guid = "".join([*mac[:3], "03", "00", *mac[3:]])
+                yield match.start(), match.end(), ":".join(guid[at : at + 4] for at in range(0, 16, 4)).encode()
+
+    def _windows_edits(self, data: bytes) -> Iterator[tuple[int, int, bytes]]:
+        for match in _WINDOWS_PATH.finditer(data):
+            folder = match["folder"]
+            slash = folder[: len(folder) - len(folder.lstrip(b"\\"))]
+            plain = b"/" + re.sub(rb"\\+", b"/", folder).strip(b"/") + b"/"
+            alias = self._folder(plain)
+            if alias is not plain:
+                yield match.start("folder"), match.end("folder"), alias.replace(b"/", slash)
 
     def _address(self, text: str, first: str) -> bytes:
         self.counts["address"] += 1

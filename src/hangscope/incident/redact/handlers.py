@@ -7,7 +7,7 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import NamedTuple
 
-from hangscope.incident.redact import names, random_words, scan, structure
+from hangscope.incident.redact import columns, names, random_words, scan, structure
 from hangscope.incident.redact import patterns as known
 
 _LINE_FRONT = re.compile(rb"(?:\A|\n)[ \t]*(?:-[ \t]+)?[\"']?\Z")
@@ -191,7 +191,7 @@ def _assigned(data: bytes, start: int, end: int, out: list[Edit]) -> None:
     group = "quoted" if match["open"] is not None else "bare"
     begin, end = match.span(group)
     text = redacted(kind)
-    close = (match["close"] or b"").rstrip(b"]")
+    close = (match["close"] or b"").rstrip(b"]*`")
     if group == "bare" and b":" in match["sep"]:
         if close:  # a number in JSON: what replaces it must be a string
             text = close + text + close
@@ -239,9 +239,11 @@ def _around(data: bytes, start: int, end: int, out: list[Edit]) -> None:
         out.append(Edit(start, start, OPENS, b""))
         if word["s"]:
             out.append(Edit(*word.span("s"), kind, redacted(kind)))
+    if data[end : end + 2].lstrip(b"\"'")[:1] in _SEPARATORS or data[start - 1 : start] in _SEPARATORS:
+        _column(data, start, end, out)
     if not pair and not opened and not listed:
         return
-    if not names.secret_name(data[start:end]):
+    if not names.secret_name(data[start:end]) and not (opened and _spoken(data, start, end)):
         return
     out.append(Edit(start, start, OPENS, b""))
     if pair:
@@ -258,6 +260,34 @@ def _around(data: bytes, start: int, end: int, out: list[Edit]) -> None:
         out += (Edit(*span, kind, redacted(kind)) for span in spans)
         last = spans[-1][1] + 1 if spans else max(structure.looked_through(data, end), followed)
         out.append(Edit(end, last, OPENS, FOLLOWED))
+
+
+_SEPARATORS = (b",", b"\t", b"|", b";")
+
+
+def _column(data: bytes, start: int, end: int, out: list[Edit]) -> None:
+    """The values below a secret's name in the header of a table."""
+    if columns.is_header(data, start) and names.secret_name(data[start:end]):
+        out.append(Edit(start, start, OPENS, b""))
+        out += (Edit(*span, "secret", redacted("secret")) for span in columns.below(data, start))
+
+
+def drawn(data: bytes, at: int, out: list[Edit]) -> None:
+    """A variable's value below the line of code, at the end of a line that is drawn to it."""
+    any_there, span = columns.drawn(data, at, names.secret_name)
+    if any_there:
+        out.append(Edit(at, at, OPENS, b""))
+    if span is not None:
+        out.append(Edit(*span, "secret", redacted("secret")))
+
+
+_WORD_BEFORE = re.compile(rb"[A-Za-z]{2,24}[ ]\Z")
+
+
+def _spoken(data: bytes, start: int, end: int) -> bool:
+    """Whether the word in front makes it a secret's name: `api key`, `session cookie`."""
+    before = _WORD_BEFORE.search(data, max(0, start - 25), start)
+    return before is not None and names.secret_name(before.group()[:-1] + b"_" + data[start:end])
 
 
 def _followed(out: list[Edit], at: int) -> int:
@@ -282,6 +312,23 @@ def kubernetes(data: bytes, at: int, out: list[Edit]) -> None:
     if structure.SECRET_OBJECT.match(data, at) is not None:
         out.append(Edit(at, at, OPENS, b""))
     out += (Edit(*span, "secret", redacted("secret")) for span in structure.kubernetes(data, at))
+
+
+_WORDS = rb"(?P<s>(?:[a-z]{3,8}[ ,]{1,2}){11,23}[a-z]{3,8})(?![a-z])"
+_SPOKEN = rb"(?i:mnemonic|(?:seed|recovery)[ _-]?(?:phrase|words?))"
+_PHRASE = re.compile(_SPOKEN + rb"(?![A-Za-z])[^\n]{0,60}?(?<![a-z])" + _WORDS)
+_PHRASE_BELOW = re.compile(_SPOKEN + rb"[ \t:=>\"'-]{0,6}\r?(?:\n|\Z)")
+_ONLY_WORDS = re.compile(_WORDS)
+
+
+def phrase(data: bytes, at: int, out: list[Edit]) -> None:
+    """The words by which a wallet or an account is recovered, behind their name or in the line below it."""
+    match = _PHRASE.match(data, at, at + 400)
+    if match is None and (below := _PHRASE_BELOW.match(data, at)) is not None:
+        out.append(Edit(at, at, OPENS, b""))
+        match = _ONLY_WORDS.match(data, structure.continued(data, below.end()))
+    if match is not None:
+        out.append(Edit(*match.span("s"), "recovery-phrase", redacted("recovery-phrase")))
 
 
 def headless_key(data: bytes, at: int, out: list[Edit]) -> None:

@@ -37,11 +37,33 @@ _HOSTS = tuple(
         rb"host\s{1,10}:\s(?P<h>[\w.-]{2,253})",  # torchrun's report of a failure
         *(
             word + rb"=[\"']?(?P<h>[A-Za-z][\w.-]{1,252})"
-            for word in (b"HOSTNAME", b"HOST", b"NODENAME", b"NODE_NAME", b"MASTER_ADDR", b"POD_NAME", b"TOPOLOGY_ADDR")
+            for word in (
+                b"HOSTNAME",
+                b"hostname",
+                b"HOST",
+                b"NODENAME",
+                b"NODE_NAME",
+                b"MASTER_ADDR",
+                b"POD_NAME",
+                b"TOPOLOGY_ADDR",
+            )
         ),
         rb"\[(?P<h>" + _NAME + rb")\]:\d{2,5}(?!\d)",  # c10d's sockets
         rb"\((?P<h>" + _NAME + rb"), \d{2,5}\)",
+        rb"master[_-]addr(?:ess)?[= ][\"']?(?P<h>" + _NAME + rb")(?=[\s\"',;:)]|\Z)",  # what launchers are told
+        rb"rdzv[_-]endpoint[= ][\"']?(?P<h>" + _NAME + rb")(?=[\s\"',;:)]|\Z)",
+        rb"(?P<h>ip-\d{1,3}-\d{1,3}-\d{1,3}-\d{1,3})(?![\w-])",  # how AWS calls its hosts
+        rb"ssh (?:-\S+ (?:[\w=./]+ )?){0,6}(?:[\w.-]{1,32}@)?(?P<h>" + _NAME + rb"\d)(?= |\Z|\n)",
+        rb"Connection to (?P<h>" + _NAME + rb") closed",
     )
+)
+_INNER_DOMAINS = tuple(b".internal .local .lan .corp .intranet .localdomain .private .cluster".split())
+"""Domains that no public host is in: what stands in front of one is a host, wherever it is."""
+_INNER_HOST = re.compile(rb"(?<![\w.@/-])[A-Za-z0-9](?:[A-Za-z0-9-]{0,62}\.){1,6}[a-z]{3,12}\Z")
+_KERNEL = re.compile(rb"[ T]\d\d:\d\d:\d\d\S* (?P<h>[A-Za-z][\w.-]{1,252})\Z")
+"""In front of ` kernel: ` in a system's log."""
+_NO_STEM = frozenset(
+    b"rank ranks gpu gpus cuda layer layers expert experts device devices step steps shard shards core cpu cpus".split()
 )
 _ADDRESS = re.compile(
     rb"[A-Za-z][A-Za-z0-9+.-]{1,15}://(?:[^\s/@\"'<>]{1,200}@)?(?P<h>" + _NAME + rb")(?=[:/\s\"',;)\]]|\Z)"
@@ -52,9 +74,11 @@ _PUBLIC = re.compile(
     rb"readthedocs\.io|wikipedia\.org|google\.com|kernel\.org|example\.(?:com|org|net)|localhost|wandb\.ai)$"
 )
 _BRACKETS = re.compile(
-    rb"(?<![\w.\[-])(?P<stem>[A-Za-z][A-Za-z0-9-]{1,30}?[A-Za-z-])\[(?P<list>\d{2,6}-\d{2,6}[\d,-]{0,400})\]"
+    rb"(?<![\w.\[-])(?P<stem>[A-Za-z][A-Za-z0-9-]{1,30}?[A-Za-z-])\[(?P<list>\d{2,6}-\d{2,6}[\d,-]{0,400}|(?<=-\[)\d{1,6}[-,]\d[\d,-]{0,400})\]"
+    rb"(?P<more>(?:,[A-Za-z][\w-]{0,62}\d(?=[,:\s\"']|\Z)){0,60})"
 )
-"""`dgx[001-004]`, wherever it stands. An index of a list has no range of several digits behind a word."""
+"""`dgx[001-004]` and `node-[1-3,7]`, wherever they stand, with what follows in the list. An index of a list has no
+range of several digits behind a word, and no dash in front."""
 _POD = re.compile(rb"(?:\[pod/|\bpods?/|\bpod[ =:]{1,2}[\"']?)(?P<h>[a-z][a-z0-9-]{2,62}[a-z0-9])(?=[/\s\"',\]]|\Z)")
 _PORT = re.compile(rb"<\d{1,5}>")  # behind NCCL's peers
 _PEER = re.compile(rb"(?<![\w.:-])[A-Za-z][A-Za-z0-9.-]{2,252}\Z")
@@ -111,9 +135,15 @@ def hosts_in(data: bytes) -> set[str]:
         found.update(match["h"] for match in _ADDRESS.finditer(data) if not _PUBLIC.search(match["h"].lower()))
     if b"[" in data:
         for match in _BRACKETS.finditer(data):
-            found.update(match["stem"] + number for number in _numbers(match["list"]))
+            if match["stem"].rstrip(b"-").lower() not in _NO_STEM:
+                found.update(match["stem"] + number for number in _numbers(match["list"]))
+                found.update(name for name in match["more"].split(b",") if name)
     if b"pod" in data:
         found.update(match["h"] for match in _POD.finditer(data))
+    found |= _by_domain(data)
+    for at in _hits((_KERNEL_SAYS,), data):
+        if match := _KERNEL.search(data[max(0, at - 300) : at]):
+            found.add(match["h"])
     for port in _PORT.finditer(data):
         if match := _PEER.search(data[max(0, port.start() - 256) : port.start()]):
             found.add(match.group())
@@ -123,6 +153,25 @@ def hosts_in(data: bytes) -> set[str]:
                 for stem, numbers, single in _LISTED.findall(match["list"]):
                     found.update([single] if single else (stem + number for number in _numbers(numbers)))
     return _hosts(name.decode("ascii", "replace").rstrip(".") for name in found)
+
+
+def _by_domain(data: bytes) -> set[bytes]:
+    """Hosts by the domain behind them."""
+    found: set[bytes] = set()
+    for domain in _INNER_DOMAINS:
+        at = data.find(domain)
+        while at >= 0:
+            end = at + len(domain)
+            if _DOMAIN_END.match(data, end):
+                match = _INNER_HOST.search(data[max(0, at - 253) : end])
+                if match is not None:
+                    found.add(match.group())
+            at = data.find(domain, end)
+    return found
+
+
+_DOMAIN_END = re.compile(rb"(?![\w(/-]|\.\w)")
+_KERNEL_SAYS = re.compile(rb" kernel: ")
 
 
 def _numbers(ranges: bytes) -> list[bytes]:
@@ -160,7 +209,8 @@ def hosts_of_manifest(raw: bytes) -> set[str]:
     except (ValueError, RecursionError):
         return set()
     lists = [value.get("nodes_expected"), value.get("nodes_present")] if isinstance(value, dict) else []
-    return _hosts(name for item in lists if isinstance(item, list) for name in item if isinstance(name, str))
+    nodes = _hosts(name for item in lists if isinstance(item, list) for name in item if isinstance(name, str))
+    return nodes | hosts_in(raw)  # and those in its sentences: who looks for the others elsewhere
 
 
 def pieces(path: Path) -> Iterator[bytes]:

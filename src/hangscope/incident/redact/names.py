@@ -29,21 +29,34 @@ NEEDLES += (
 )
 NEEDLES += (b"connection_s", b"connection-s", b"connections", b"connection.s", b"conn_str", b"connstr", b"conn-str")
 NEEDLES += (b"_pat", b"tpat", b"bpat", b"rpat")  # personal access tokens: EXT_PAT, githubPat
-NEEDLES += (b"basic_auth", b"basic-auth", b"basicauth", b"jwt")
+NEEDLES += (
+    b"basic_auth",
+    b"basic-auth",
+    b"basicauth",
+    b"jwt",
+    b"phrase",
+    b"_auth",
+    b"-auth",
+    b"community",
+    b"p_seed",
+    b"a_seed",
+)
 FRONT = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_.-"
 """What may stand in front of the needle and belongs to the name."""
 FIRST_WORDS = tuple(
     word + b" "
     for word in b"""api access secret private auth account bearer refresh session kaggle wandb openai huggingface comet
-    neptune datadog encryption signing license master deploy webhook storage service client""".split()
+    neptune datadog encryption signing license master deploy webhook storage service client app application
+    subscription snmp erlang pass""".split()
 )
 """In a sentence a name has two words: `API key: x`."""
 LONGEST_FIRST_WORD = max(map(len, FIRST_WORDS))
 
 _PASSWORD = (
-    rb"pass(?:word|wd|phrase|code|wort|wrd)s?|pswd|kennwort|contrasena|(?:db|user|mysql|pg|postgres|redis|smtp|ftp|admin|"
-    rb"root|login|auth|mail|proxy|ssh|sudo|jenkins|rabbitmq|store|key|zip|vnc|require|master|ldap|bind|http|svc|mongo)"
-    rb"[_.-]?pass|(?<![A-Za-z])(?:pwd?|psk)|(?-i:(?<=[a-z])P(?:wd?|W))"
+    rb"pass(?:word|wd|[_. -]?phrase|code|wort|wrd)s?|pswd|kennwort|contrasena|"
+    rb"(?:db|user|mysql|pg|postgres|redis|smtp|ftp|admin|root|login|auth|mail|proxy|ssh|sudo|jenkins|rabbitmq|store|key|zip|vnc|require|master|ldap|bind|http|svc|mongo)"
+    rb"[_.-]?pass|(?:bind|root|user|admin|db|vnc|ssh|mail|smtp|redis|http|svc)pwd?"
+    rb"|(?<![A-Za-z])(?:pwd?|psk)|(?-i:(?<=[a-z])P(?:wd?|W))"
     rb"|(?<![A-Za-z0-9_.-])pass"
     rb"|(?-i:(?<=_)PASS)|(?<=[a-z0-9][_-])pass"
 )
@@ -56,7 +69,7 @@ _KEY = (
 _OTHER = (
     rb"credentials?|creds|webhook(?:[_.-]?ur[li])?|connection[_.-]?string|conn[_.-]?str|basic[_.-]?auth|cookies|"
     rb"(?<=[A-Za-z0-9][_. -])cookie|(?-i:(?<=[a-z])Cookies?)|"
-    rb"(?:j|php|asp)?sess(?:ion)?[_-]?id|"
+    rb"(?:j|php|asp)?sess(?:ion)?[_-]?id|(?<=[A-Za-z0-9][_-])auth|snmp[_. -]?community|(?:otp|mfa)[_-]seed|"
     rb"dockerconfigjson|dockercfg|license|(?-i:(?<=_)PAT)|(?<=_)pat|(?-i:(?<=[a-z])Pat)"
 )
 _SUFFIX = rb"(?:[_.-](?:data|pem|json|b64|base64|contents?|raw|text|hash|prod|dev|staging|test|old|new|\d{1,3}))?"
@@ -73,11 +86,11 @@ _NAME = (
 _ONLY_NAME = re.compile(_NAME, re.IGNORECASE)
 
 _VALUE = re.compile(
-    rb"(?P<close>\\{0,3}[\"']\]?|\])?"
+    rb"(?P<close>\\{0,3}[\"']\]?|\]|\*\*|`)?"
     rb"(?P<sep>[ \t]{0,40}(?:=>|->|\xe2\x86\x92|:=|={1,3}(?!=)"
     rb"|:[ \t]?(?:&?(?:'static )?str|bytes|String|SecretStr|Optional\[\w{1,9}\]|str[ ]\|[ ]None)[ \t]?="
     rb"|:(?![:/\\])(?:[ \t]{1,3}[&!][\w!:./-]{1,60}(?=[ \t]))?|%3[dD])[ \t]{0,40}"
-    rb"|[ \t]+[vV]alue[ \t]?=|(?P<list>[ \t]*,[ \t]*(?:\r?\n[ \t]*)?)|(?P<tag>>)(?=[^<\s])"
+    rb"|[ \t]+(?:[vV]alue[ \t]?|a\d{1,3})=|(?P<list>[ \t]*,[ \t]*(?:\r?\n[ \t]*)?)|(?P<tag>>)(?=[^<\s])"
     rb"|[ ]\.{3,}[ ]"
     rb"|(?P<prose>[ \t]{0,40}(?:\||\xe2\x94\x82)[ \t]{1,3}"
     rb"|[ ](?:(?:is|was|been|now)[ ]){0,2}(?:set|changed|reset|updated|equal)[ ](?:by[ ]\w{1,16}[ ])?to[ ]"
@@ -86,10 +99,11 @@ _VALUE = re.compile(
     rb"|</\w{1,16}>\s{0,80}<\w{1,16}>"
     rb"|(?P<blank>[ \t]+|\0))"
     rb"(?:(?:(?:SecretStr|SecretBytes|Secret|Some|Ok|Just|StrictStr|ApiKey|Token|Password)\(|0x[0-9a-f]{6,16}[ ])?"
-    rb"[rbuf]{0,2}(?P<open>\\{0,3}[\"'])(?P<quoted>(?:(?!(?P=open))(?:\\.|[^\\\r\n\0])){0,3800})"
+    rb"[rbuf]{0,2}(?P<open>\\{0,3}[\"'`])(?P<quoted>(?:(?!(?P=open))(?:\\.|[^\\\r\n\0])){0,3800})"
     rb"(?:(?P=open)|(?=[\r\n\0]|\Z))"
     rb"|(?P<bare>(?=(?:[^\s\"'\\]{0,30}?[!@#$%^&*()+=<>?~;]){4})(?=[^\s\"'\\]{0,200}\d)(?=[^\s\"'\\]{0,200}[a-z])"
     rb"(?!\S{0,200}[,;&|?][A-Za-z_]{2,32}=)(?![A-Za-z_][\w.]{0,64}\()[^\s\"'\\{}\[\]\0]{16,200}(?=[\s\"']|\Z)"
+    rb"|(?=[^\s\"']{0,63}\d)(?=[^\s\"']{0,63}[A-Za-z])[({][^\s\"'\\,:=&|\[\]]{7,63}(?=[\s\"']|\Z)"
     rb"|[^\s\"'\\,;&<>|(){}\[\]\0][^\s\"'\\,;&<>|)}\]\0]{0,3800}))",
     re.IGNORECASE,
 )  # fmt: skip
@@ -151,7 +165,7 @@ def is_name(data: bytes, start: int, end: int) -> bool:
             data[start - 1 : start] != b" "
             or data[max(0, start - LONGEST_FIRST_WORD) : start].lower().endswith(FIRST_WORDS)
         )
-    return _name(data[start:end], b"a ") is not None
+    return _name(data[start:end], b"a ") is not None or whole(data, start, end) < start
 
 
 def whole(data: bytes, start: int, end: int) -> int:
@@ -177,7 +191,7 @@ def assignment(data: bytes, start: int, end: int) -> Assignment | None:
     return Assignment(name, start, value) if value else None
 
 
-MORE = re.compile(rb"(?!</)[,;&|(){}\[\]<>]+[^\s,;&|\"'=:<>\0]{1,64}(?=[\s,;&|<>()]|\Z)")
+MORE = re.compile(rb"(?!</)[,;&|(){}\[\]<>]+[^\s,;&|\"'=:<>\0]{1,64}(?=[\s,;&|<>()\"']|\Z)")
 """What follows a bare password behind a sign that may end it or be a part of it; not where another name follows."""
 
 PLAIN_SCALAR = re.compile(rb"[ \t]+(?P<s>[^\s\"'{\[|>&*#$][^\r\n]*)")
@@ -189,7 +203,9 @@ PAIR_TAIL = re.compile(
     rb"(?:(?P<open>\\{0,3}[\"'])(?P<quoted>(?:(?!(?P=open))(?:\\.|[^\\\r\n])){0,3800})|(?P<bare>(?!\[redacted)[^\s,}\]\"'][^\r\n,}\]]{0,3800}))"
 )
 
-PART_TAIL = re.compile(rb"[\"']\r?\n(?:[^\r\n]{1,200}\r?\n){0,3}\r?\n(?P<bare>(?!\[redacted)[^\r\n]{1,3800})")
+PART_TAIL = re.compile(
+    rb"[\"']\r?\n(?:[^\r\n]{1,200}\r?\n){0,3}?\s{0,8}\n[ \t]*(?P<bare>(?!\[redacted)[^\s][^\r\n]{0,3800})"
+)
 """Behind the name of a part of a form: its headers, an empty line, and the value."""
 
 _COUNTED = b"""num nums max min n total per avg mean eos bos eot eod pad padding unk unknown mask cls sep special
@@ -242,13 +258,17 @@ _RAN = re.compile(
 """In front of `pass`: a pass over something, and no password."""
 _ORDINARY = re.compile(
     rb"(?:\A|[_.-]|(?<=[a-z])(?=[A-Z]))(?:cache|hash|sort|order|primary|foreign|partition|store|state|dict|lookup|"
-    rb"group|comm|map|row|column|routing|public|pub|pubkey|prefix|index|idx|unique|dedup|object|file|path|data|dataset|sample|"
+    rb"group|comm|map|row|column|public|pub|pubkey|prefix|index|idx|unique|dedup|object|file|path|data|dataset|sample|"
     rb"shard|bucket|tensor|param|parameter|module|kernel|graph|compile|autotune|mesh|config|env|json|query|qkv|metric|log|"
     rb"entry|item|event|trace|span|node|rank|any|this|that|missing|unexpected|idempotency|translation|video|key|s3|tag)"
     rb"[_.-]?\Z",
     re.IGNORECASE,
 )
 """In front of `key`: what something is found by, and no secret."""
+_USING = re.compile(
+    rb"\b(?:using|with|use|got|entered|tried|sent|wrong|bad|invalid)[ ](?:\w+[ ]){0,3}\Z", re.IGNORECASE
+)
+_HEX_KEY = re.compile(rb"[0-9a-f]{32,}|[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}")
 _SETS = re.compile(rb"(?:\bENV|\bsetenv|\bset(?:[ \t]+-{1,2}[A-Za-z]+)+)[ \t]+\Z")
 """Commands that part a variable from its value by a blank: Docker's `ENV`, csh's `setenv`, fish's `set -gx`."""
 _BEGINS_LINE = re.compile(rb"(?:\A|\n|[\]:|>-][ \t])[ \t]*\Z")
@@ -264,7 +284,8 @@ def _begins_line(match: Assignment) -> bool:
 
 
 _ENDS_LINE = re.compile(rb"[ \t]*(?:[\r\n\"'\\]|\Z)")
-_CODE = re.compile(rb"[A-Za-z_][\w.]*[(\[].*")
+_CODE = re.compile(rb"(?:[A-Za-z_][a-z0-9_]*|(?:[A-Z][a-z0-9]+)+|[A-Z_]+)(?:\.\w+)*[(\[].*")
+"""A call, or an index; a password with a bracket in it has other letters in front."""
 
 
 def kind_of(match: Assignment) -> str | None:
@@ -289,7 +310,8 @@ def kind_of(match: Assignment) -> str | None:
     if match["secret"]:
         return None if _REFERENCE.search(name) else "secret"
     if match["other"]:
-        least = 4 if b"cred" in name.lower() else 8 if b"sess" in name.lower() else 12
+        short = name.lower().endswith((b"auth", b"community", b"seed")) and _KEYISH.fullmatch(value)
+        least = 4 if b"cred" in name.lower() else 6 if short else 8 if b"sess" in name.lower() else 12
         return "credentials" if len(value) >= least and not number else None
     if match["anykey"]:
         return "api-key" if _is_key(match, value, upper=upper) else None
@@ -340,6 +362,12 @@ def _stands(match: Assignment, value: bytes, *, upper: bool) -> bool:
         named = match["password"] or match["secret"] or match["key"] or b"_" in match["front"]
         if match["open"] is not None and named and len(value) >= 8 and b" " not in value:
             return True  # `using db_password 'x'`
+        if match["token"] and len(value) >= 20 and (_HEX_KEY.fullmatch(value) or is_random(value)):
+            return True  # `using session token x`
+        if match["password"] and keyish and len(value) >= 8 and _USING.search(front):
+            return True  # `using admin pw x`
+        if front.endswith(b"(") and match.string[match.end() : match.end() + 1] == b")":
+            return len(value) >= 6 and (keyish or bool(match["password"] and not value.isalpha()))  # `(db_password x)`
         if match["password"] and _begins_line(match) and _ENDS_LINE.match(match.string, match.end()):
             # `password x`, alone in its line: .netrc
             return len(value) >= 6 and (keyish or (upper and len(match["blank"]) > 1))
@@ -369,6 +397,8 @@ def _is_value(match: Assignment, value: bytes) -> bool:
     if sure and (pair or _GIVES.search(front)):
         return True
     least = 8 if sure or pair else 16
+    if pair and is_random(value.replace(b"/", b"")):
+        return True
     return len(value) >= least and _KEYISH.fullmatch(value) is not None and not _IDENTIFIER.fullmatch(value)
 
 

@@ -249,6 +249,12 @@ SURROUNDED = (
         rb"(?:sqlplus|sqlldr|expdp|impdp)\s+(?:-\S+\s+)*[\w$]+/(?P<s>" + _NEW + rb"[^\s@\"']+)@",
         case=False,
     ),
+    _p(
+        "tls-key",
+        "client_random _traffic_secret exporter_secret",
+        rb"(?:CLIENT_RANDOM|\w*TRAFFIC_SECRET(?:_\d)?|EXPORTER_SECRET)\s+[0-9a-f]{64}\s+(?P<s>[0-9a-f]{64,})",
+        case=False,
+    ),
     _p("x11-cookie", "mit-magic-cookie", rb"MIT-MAGIC-COOKIE-\d\s+(?P<s>[0-9a-f]{16,})", case=False),
     _p(
         "password",
@@ -381,7 +387,9 @@ LISTED = re.compile(
 REMOTE = re.compile(
     rb"(?:ssh|scp|sftp|rsync|mosh)\s[^\n@|;&]{0,200}?(?<![\w.@/-])(?P<s>[A-Za-z_][\w.-]{0,31})@(?=[A-Za-z0-9])"
 )
-PROMPT = re.compile(rb"(?<![\w./:@-])(?P<s>[a-z_][a-z0-9_.-]{1,31})@[A-Za-z][\w.-]{0,63}(?=:[~/]|\s[~/]|\]\$|[#$]\s)")
+PROMPT = re.compile(
+    rb"(?<![\w./:@-])(?P<s>[a-z_][a-z0-9_.-]{1,31})@[A-Za-z][\w.-]{0,63}(?=:[~/]|\s[~/]|(?:\s[\w.~/-]{1,80})?\]\$|[#$]\s)"
+)
 WINDOWS_HOME = re.compile(rb":(?:\\{1,4}|/)Users(?:\\{1,4}|/)(?P<s>[^/\s:\"'<>|,;\\\0]{1,64})", re.IGNORECASE)
 _ACCOUNT = rb"(?:\\{0,3}[\"'])?(?P<s>[A-Za-z_][A-Za-z0-9_.-]{0,31})(?![\w$(/@:-])"
 USER = re.compile(

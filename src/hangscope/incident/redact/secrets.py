@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
 
-from hangscope.incident.redact import handlers, names, scan
+from hangscope.incident.redact import columns, handlers, names, people, scan, wraps
 from hangscope.incident.redact import patterns as known
 from hangscope.incident.redact.handlers import OPENS, USER, Edit, Handler, back_over, redacted
 from hangscope.incident.redact.view import View
@@ -43,10 +43,13 @@ class Secrets:
         on((b"-----end ",), handlers.headless_key)
         on((b"kind",), handlers.kubernetes)
         on((b"signature:",), handlers.signature)
+        on((b"\xe2\x94\x94 ",), handlers.drawn)
+        on((b"mnemonic", b"seed", b"recovery"), handlers.phrase)
         on((b"@",), handlers.email)
         on((b"/home/", b"/homes/", b"/users/"), self._home)
         on((b":\\users\\", b":\\\\users\\", b":/users/", b":\\\\\\\\users"), self._windows_home)
         on((b"user", b"logname"), self._user)
+        on((b"user", b"owner"), self._user_column)
         on((b"uid=", b"gid=", b"userid=", b"groupid="), self._numbered_user)
         on((b"owner",), self._owner)
         on(known.SHARED_ROOTS, self._shared_home)
@@ -54,6 +57,8 @@ class Secrets:
         on((b"rw-", b"rwx", b"r--", b"r-x"), self._listed)
         on((b"ssh ", b"scp ", b"rsync ", b"sftp "), self._remote)
         on((b"@",), self._prompt)
+        for place in people.PLACES:
+            on(place.needles, self._account_at(place))
         for name in self.users:
             self._alias(name)
             if name.lower() in known.WORDS:
@@ -104,11 +109,14 @@ class Secrets:
     def edits(self, data: bytes) -> list[Edit]:
         """What is to be replaced, in order, without overlaps. Changes nothing and counts nothing."""
         found = self._looked(data, deeper=2)
+        found += wraps.more(data, found, self.edits) if b"\n" in data else ()
         views = [(begin, view) for begin, end in scan.escaped(data) if (view := View(data[begin:end])).differs]
         if views:
             found = _snapped(found, views)
             for begin, view in views:
-                found += _back(view, self._looked(view.text, deeper=1), begin)
+                inner = self._looked(view.text, deeper=1)
+                inner += wraps.more(view.text, inner, self.edits) if b"\n" in view.text else ()
+                found += _back(view, inner, begin)
         return _without_overlaps(found) if found else found
 
     def _looked(self, data: bytes, *, deeper: int) -> list[Edit]:
@@ -192,6 +200,17 @@ class Secrets:
         self._add_user(known.USER.match(data, back_over(data, at, known.USER_FRONT, 40)), out)
         self._add_user(known.USER_FIELD.match(data, at), out)
 
+    def _user_column(self, data: bytes, at: int, out: list[Edit]) -> None:
+        """Users below the name of their column: `JobID|User|State`."""
+        head = _USER_HEADER.match(data, max(0, at - 1))
+        if head is None or (at and head.group()[:1] not in b",\t|;\n"):
+            return
+        if not columns.is_header(data, at):
+            return
+        out.append(Edit(at, at, OPENS, b""))
+        for start, end in columns.below(data, at):
+            self._add_user(_USER_CELL.fullmatch(data, start, end), out)
+
     def _numbered_user(self, data: bytes, at: int, out: list[Edit]) -> None:
         self._add_user(known.NUMBERED_USER.match(data, at), out)
         self._add_user(known.NAMED_USER.match(data, at), out)
@@ -222,6 +241,9 @@ class Secrets:
     def _remote(self, data: bytes, at: int, out: list[Edit]) -> None:
         if not data[max(0, at - 1) : at].isalnum():
             self._add_user(known.REMOTE.match(data, at, at + 320), out)
+
+    def _account_at(self, place: people.Place) -> Handler:
+        return lambda data, at, out: self._add_user(place.find(data, at), out)
 
     def _prompt(self, data: bytes, at: int, out: list[Edit]) -> None:
         self._add_user(known.PROMPT.match(data, back_over(data, at, known.EMAIL_FRONT, 32), at + 128), out)
@@ -256,6 +278,8 @@ def at_folder(name: bytes) -> bool:
     )
 
 
+_USER_HEADER = re.compile(rb"(?:[,\t|;\n]|\A)?(?:user(?:name)?|owner)(?=[,\t|;][A-Za-z]|\r?\n|\Z)", re.IGNORECASE)
+_USER_CELL = re.compile(rb"(?P<s>[A-Za-z_][\w.-]{1,31})")
 _WEB = re.compile(rb"[^\s\"']*\Z")
 """In an address on the web `/work/` is no directory."""
 _ALIAS = re.compile(rb"user-\d+")

@@ -16,7 +16,9 @@ NEAR = 16 << 10
 
 Span = tuple[int, int]
 
-_EMPTY_VALUE = re.compile(rb"(?:[\"'])?[ \t]*[:=][ \t]*(?P<mark>[|>][-+]?\d?|[{\[(]|)[ \t]*(?:#[^\n]*|\\)?\r?(?:\n|\Z)")
+_EMPTY_VALUE = re.compile(
+    rb"(?:[\"'])?[ \t]*[:=][ \t]*(?P<mark>[|>][-+]?\d?|[{\[(]|\"{3}|'{3}|)[ \t]*(?:#[^\n]*|\\)?\r?(?:\n|\Z)"
+)
 _OPEN_VALUE = re.compile(rb"(?:[\"']\]?)?[ \t]*(?:=>|[:=])[ \t]*(?P<mark>[{\[(])")
 _ELEMENT = re.compile(rb"</\w{1,16}>[ \t]*\r?(?:\n|\Z)")
 """A name in an element of its own: `<key>TOKEN</key>`, with the value in the next one."""
@@ -29,6 +31,8 @@ _YAML_KEY = re.compile(rb"(?:-[ \t]+)?[\"']?[\w./-]+[\"']?[ \t]*:[ \t]*(?P<s>\S.
 _STRING = re.compile(
     rb"(?P<q>[\"'])(?P<s>(?:(?!(?P=q))[^\\\r\n]|\\.){1,3800})(?P=q)(?P<key>[ \t]*:)?|(?P<n>\b\d{4,}\b)"
 )
+_ONE_BARE = re.compile(rb"(?P<s>(?!redacted)(?=[^\s\]]*[A-Za-z])[^\s\"'\[\]{}(),]{6,3800})\]")
+"""The one value of a header, as Go prints a map of them: `map[X-Token:[x]]`."""
 _ANY_STRING = re.compile(rb"[\"']|\d{4}")
 _CLOSING = {b"{": b"}", b"[": b"]", b"(": b")"}
 _BRACKET = re.compile(rb"[{}\[\]()]")
@@ -53,6 +57,9 @@ def below(data: bytes, start: int, end: int, followed: int = 0) -> Iterator[Span
     match = _EMPTY_VALUE.match(data, end)
     if match is None:
         return
+    if match["mark"][:1] in (b'"', b"'"):
+        yield from _long_string(data, match.end(), match["mark"])
+        return
     line = data.rfind(b"\n", 0, start) + 1
     front = data[line:start]
     if front.endswith((b'"', b"'")) and data[end : end + 1] == b":" and front.strip(b" \t-\"'"):
@@ -63,6 +70,7 @@ def below(data: bytes, start: int, end: int, followed: int = 0) -> Iterator[Span
         front = inside[behind.end() :]  # a string begins with a log's prefix
     indent = len(front) - len(front.lstrip())
     if front.strip(b" \t-\"'{[(,"):
+        yield from _word_below(data, line, start, match)
         return  # something else stands in front of the name: no key of YAML
     if front.strip(b" \t-\"'"):
         indent = min(indent, 0)  # a dictionary as Python prints a long one: the value stands in a line of its own
@@ -70,6 +78,31 @@ def below(data: bytes, start: int, end: int, followed: int = 0) -> Iterator[Span
         indent += 1
     text = match["mark"][:1] in (b"|", b">")
     yield from _block(data, match.end(), indent, text=text, inside=behind is not None)
+
+
+def _long_string(data: bytes, at: int, mark: bytes) -> Iterator[Span]:
+    """The lines of a string of TOML or Python, up to the three quotes that close it."""
+    last = data.find(mark, at, at + _UNCLOSED)
+    while at < last:
+        end = data.find(b"\n", at, last)
+        end = last if end < 0 else end
+        start = continued(data, at)
+        if start < end and not _is_redacted(data[start:end]):
+            yield start, end
+        at = end + 1
+
+
+_SENTENCE = re.compile(rb"(?:[^\n]*[:\]>)|-][ ])?(?:[A-Za-z][\w-]{0,23}[ ]){1,4}")
+_ALONE = re.compile(rb"(?P<s>(?=\S{0,199}\d)(?![\w.-]{1,64}[:=][^=])[^\s\"'\[]{8,200})[ \t]*\r?(?:\n|\Z)")
+
+
+def _word_below(data: bytes, line: int, start: int, match: re.Match[bytes]) -> Iterator[Span]:
+    """One word with a digit in it, alone in the line below a sentence that ends with a secret's name and a colon."""
+    if match["mark"] or b":" not in match.group() or not _SENTENCE.fullmatch(data, line, start):
+        return
+    word = _ALONE.match(data, continued(data, match.end()))
+    if word is not None:
+        yield word.span("s")
 
 
 def _block(data: bytes, at: int, indent: int, *, text: bool, inside: bool) -> Iterator[Span]:
@@ -97,6 +130,9 @@ def _inside(data: bytes, at: int, mark: bytes, followed: int = 0) -> Iterator[Sp
     """The strings, and long numbers, up to the bracket that closes this one; keys stay."""
     last = _balanced(data, at, mark)
     at = max(at, followed)
+    if mark == b"[" and (word := _ONE_BARE.match(data, at)) is not None:
+        yield word.span("s")
+        return
     if _ANY_STRING.search(data, at, last) is None:
         return
     for match in _STRING.finditer(data, at, last):

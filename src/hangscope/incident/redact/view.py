@@ -15,14 +15,17 @@ from hangscope.incident.redact.prefixes import prefixes
 
 _ESCAPE = re.compile(
     rb"(?P<colour>(?:\x1b|\\{1,4}(?:x1b|u001b|033|e)|\^\[)(?:\[[0-?]{0,24}[ -/]{0,4}[@-~]|\][^\x07\n]{0,80}\x07))"
-    rb"|(?P<wrap>\\\r?\n[ \t]*)"
+    rb"|(?P<wrap>\\(?:\r?\n|\\\\n)[ \t]*)"
+    rb"|(?P<wide>(?<=\0[ -~])\0|(?<=[ -~])\0(?=[ -~]\0))"
     rb"|\\{1,4}(?:(?P<letter>[nrtfv])|u00(?P<unicode>[0-7][0-9A-Fa-f])|u(?P<box>25[0-7][0-9A-Fa-f])|x(?P<hex>[0-7][0-9A-Fa-f])|(?P<sign>[\"'/]))"
     rb"|%(?:25){0,2}(?P<url>[2-7][0-9A-Fa-f])"
     rb"|&(?:(?P<entity>quot|amp|lt|gt|apos)|#(?P<number>\d{2,3})|#x(?P<hexnumber>[2-7][0-9A-Fa-f]));"
 )  # fmt: skip
+_SIGN = re.compile(rb"[\\\x1b%&^\0]")
+"""How an escape begins."""
 _LETTERS = {b"n": b"\n", b"r": b"\n", b"t": b"\t", b"f": b"\n", b"v": b"\n"}
 _ENTITIES = {b"quot": b'"', b"amp": b"&", b"lt": b"<", b"gt": b">", b"apos": b"'"}
-MARK = re.compile(rb"[\\\x1b]|%(?:25){0,2}[2-7][0-9A-Fa-f]|&(?:quot|amp|lt|gt|apos|#)|\^\[")
+MARK = re.compile(rb"[\\\x1b]|\0[ -~]\0|%(?:25){0,2}[2-7][0-9A-Fa-f]|&(?:quot|amp|lt|gt|apos|#)|\^\[")
 """Where a view could differ from what it is of."""
 
 
@@ -33,24 +36,31 @@ class View:
 
     def __init__(self, data: bytes, *, lines: bool = False) -> None:
         """With `lines`, what stands in front of every line of a log is taken away, too."""
-        parts: list[bytes] = []
         self.size = len(data)
-        self._plain = [0]
-        self._original = [0]
+        plain, original = [0], [0]
+        parts: list[bytes] = []
         done = length = 0
+        decoded: dict[bytes, bytes] = {}
         for start, end, match in _together(data) if lines else _escapes(data):
             if start < done:
                 continue
-            new = _decoded(match, data) if match else b""
+            if match is None:
+                new = b""
+            else:
+                new = decoded.get(match.group())  # type: ignore[assignment]  # None where it is a new one
+                if new is None:
+                    new = _decoded(match, data)
+                    if match.lastgroup != "wrap":
+                        decoded[match.group()] = new
             parts += (data[done:start], new)
             length += start - done
             # Two anchors: where what was decoded begins, and where the plain bytes go on behind it.
-            for plain, original in ((length, start), (length + len(new), end)):
-                self._plain.append(plain)
-                self._original.append(original)
+            plain += (length, length + len(new))
+            original += (start, end)
             length += len(new)
             done = end
         parts.append(data[done:])
+        self._plain, self._original = plain, original
         self.text = b"".join(parts) if done else data
 
     @property
@@ -90,7 +100,12 @@ _Part = tuple[int, int, "re.Match[bytes] | None"]
 
 
 def _escapes(data: bytes) -> Iterator[_Part]:
-    return ((match.start(), match.end(), match) for match in _ESCAPE.finditer(data))
+    done = 0
+    for sign in _SIGN.finditer(data):  # a search for one of a few signs is many times faster than one for all forms
+        at = sign.start()
+        if at >= done and (match := _ESCAPE.match(data, at)) is not None:
+            done = match.end()
+            yield at, done, match
 
 
 def _together(data: bytes) -> Iterator[_Part]:
@@ -100,7 +115,7 @@ def _together(data: bytes) -> Iterator[_Part]:
 
 def _decoded(match: re.Match[bytes], data: bytes) -> bytes:
     kind = match.lastgroup
-    if kind == "colour":
+    if kind in ("colour", "wide"):
         return b""
     if kind == "wrap":
         return b" " if data[max(0, match.start() - 1) : match.start()].isspace() else b""
