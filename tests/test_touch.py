@@ -183,6 +183,32 @@ def test_another_users_folder_is_not_ours(other: Path) -> None:
 
 
 @root_only
+def test_where_a_server_calls_root_nobody_what_we_made_is_ours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On NFS that squashes root our folder belongs to nobody: it is used, and a folder of nobody's elsewhere is not."""
+    plain = os.mkdir
+
+    def squashed(name: str, mode: int = 0o777, *, dir_fd: int | None = None) -> None:
+        plain(name, mode, dir_fd=dir_fd)
+        os.chown(name, NOBODY, NOBODY, dir_fd=dir_fd)
+
+    monkeypatch.setattr(touch, "_squashing", set())
+    (tmp_path / "nodes" / "theirs").mkdir(parents=True)
+    os.chown(tmp_path / "nodes" / "theirs", NOBODY, NOBODY)
+    with (
+        pytest.raises(Refused, match="somebody else"),
+        folder_below(tmp_path, ["nodes", "theirs"], make=True, own=True),
+    ):
+        pass
+    monkeypatch.setattr(os, "mkdir", squashed)
+    for _ in range(2):
+        with folder_below(tmp_path, ["nodes", "ours"], make=True, own=True):
+            pass
+    (tmp_path / "nodes" / "ours" / "log").write_bytes(b"")
+    os.chown(tmp_path / "nodes" / "ours" / "log", NOBODY, NOBODY)
+    append_below(tmp_path / "nodes" / "ours", "log").close()
+
+
+@root_only
 def test_a_planted_private_directory_is_refused(other: Path) -> None:
     """The fallback below TMPDIR is ours alone: where somebody was there first, another one is used."""
     with pytest.raises(Refused):

@@ -252,10 +252,14 @@ def folder_below(
     """
     handle = _warily(root) if wary else os.open(root, _FOLDER & ~_NOFOLLOW)
     try:
+        made = False
         for number, part in enumerate(parts):
             if make:
-                with suppress(FileExistsError):
+                try:
                     os.mkdir(part, dir_fd=handle)
+                    made = True
+                except FileExistsError:
+                    made = False
             below = root.joinpath(*parts[: number + 1])
             try:
                 following = os.open(part, _FOLDER, dir_fd=handle)
@@ -267,12 +271,23 @@ def folder_below(
             os.close(handle)
             handle = following
         if own:
-            owner = os.fstat(handle).st_uid
-            if owner not in (os.geteuid(), 0):
-                raise Refused(f"belongs to somebody else (user {owner})", root.joinpath(*parts))
+            found = os.fstat(handle)
+            if made and found.st_uid == SQUASHED:
+                _squashing.add(found.st_dev)
+            if found.st_uid != 0 and not _is_ours(found):
+                raise Refused(f"belongs to somebody else (user {found.st_uid})", root.joinpath(*parts))
         yield handle
     finally:
         os.close(handle)
+
+
+SQUASHED = 65534
+_squashing: set[int] = set()
+"""File systems on which what we made belongs to nobody: NFS whose server does not take root's word, or anyone's."""
+
+
+def _is_ours(found: os.stat_result) -> bool:
+    return found.st_uid == os.geteuid() or (found.st_uid == SQUASHED and found.st_dev in _squashing)
 
 
 def _warily(root: Path) -> int:
@@ -407,7 +422,7 @@ def append_below(root: Path, name: str) -> IO[bytes]:
         found = os.fstat(handle)
         if not stat.S_ISREG(found.st_mode):
             raise Refused(f"{kind_of(found.st_mode)}, not a file", root / name)
-        if found.st_uid != os.geteuid() or found.st_nlink != 1:
+        if not _is_ours(found) or found.st_nlink != 1:
             raise Refused("not ours alone: another owner, or another name for it", root / name)
         os.set_blocking(handle, True)
         return os.fdopen(handle, "ab", buffering=0)
