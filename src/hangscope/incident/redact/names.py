@@ -35,8 +35,7 @@ NEEDLES += (
     b"basicauth",
     b"jwt",
     b"phrase",
-    b"_auth",
-    b"-auth",
+    b"auth",
     b"community",
     b"p_seed",
     b"a_seed",
@@ -69,7 +68,8 @@ _KEY = (
 _OTHER = (
     rb"credentials?|creds|webhook(?:[_.-]?ur[li])?|connection[_.-]?string|conn[_.-]?str|basic[_.-]?auth|cookies|"
     rb"(?<=[A-Za-z0-9][_. -])cookie|(?-i:(?<=[a-z])Cookies?)|"
-    rb"(?:j|php|asp)?sess(?:ion)?[_-]?id|(?<=[A-Za-z0-9][_-])auth|snmp[_. -]?community|(?:otp|mfa)[_-]seed|"
+    rb"(?:j|php|asp)?sess(?:ion)?[_-]?id|(?<=[A-Za-z0-9][_.-])auth|(?-i:(?<=[a-z])Auth)|"
+    rb"snmp[_. -]?community|(?:otp|mfa)[_-]seed|"
     rb"dockerconfigjson|dockercfg|license|(?-i:(?<=_)PAT)|(?<=_)pat|(?-i:(?<=[a-z])Pat)"
 )
 _SUFFIX = rb"(?:[_.-](?:data|pem|json|b64|base64|contents?|raw|text|hash|prod|dev|staging|test|old|new|\d{1,3}))?"
@@ -101,9 +101,9 @@ _VALUE = re.compile(
     rb"(?:(?:(?:SecretStr|SecretBytes|Secret|Some|Ok|Just|StrictStr|ApiKey|Token|Password)\(|0x[0-9a-f]{6,16}[ ])?"
     rb"[rbuf]{0,2}(?P<open>\\{0,3}[\"'`])(?P<quoted>(?:(?!(?P=open))(?:\\.|[^\\\r\n\0])){0,3800})"
     rb"(?:(?P=open)|(?=[\r\n\0]|\Z))"
-    rb"|(?P<bare>(?=(?:[^\s\"'\\]{0,30}?[!@#$%^&*()+=<>?~;]){4})(?=[^\s\"'\\]{0,200}\d)(?=[^\s\"'\\]{0,200}[a-z])"
-    rb"(?!\S{0,200}[,;&|?][A-Za-z_]{2,32}=)(?![A-Za-z_][\w.]{0,64}\()[^\s\"'\\{}\[\]\0]{16,200}(?=[\s\"']|\Z)"
-    rb"|(?=[^\s\"']{0,63}\d)(?=[^\s\"']{0,63}[A-Za-z])[({][^\s\"'\\,:=&|\[\]]{7,63}(?=[\s\"']|\Z)"
+    rb"|(?P<bare>(?![^\s<>]{1,200}</)(?=(?:[^\s\"'\\]{0,30}?[!@#$%^&*()+=<>?~;]){4})(?=[^\s\"'\\]{0,200}\d)(?=[^\s\"'\\]{0,200}[a-z])"
+    rb"(?!\S{0,200}[,;&|?][A-Za-z_]{2,32}=)(?![A-Za-z_][\w.]{0,64}\()[^\s\"'\\{}\[\]\0]{16,200}(?=[\s\"'\0]|\Z)"
+    rb"|(?=[^\s\"']{0,63}\d)(?=[^\s\"']{0,63}[A-Za-z])[({][^\s\"'\\,:=&|\[\]]{7,63}(?=[\s\"'\0]|\Z)"
     rb"|[^\s\"'\\,;&<>|(){}\[\]\0][^\s\"'\\,;&<>|)}\]\0]{0,3800}))",
     re.IGNORECASE,
 )  # fmt: skip
@@ -191,7 +191,7 @@ def assignment(data: bytes, start: int, end: int) -> Assignment | None:
     return Assignment(name, start, value) if value else None
 
 
-MORE = re.compile(rb"(?!</)[,;&|(){}\[\]<>]+[^\s,;&|\"'=:<>\0]{1,64}(?=[\s,;&|<>()\"']|\Z)")
+MORE = re.compile(rb"(?!</)[,;&|(){}\[\]<>]+[^\s,;&|\"'=:<>\0]{1,64}(?=[\s,;&|<>()\"'\0]|\Z)")
 """What follows a bare password behind a sign that may end it or be a part of it; not where another name follows."""
 
 PLAIN_SCALAR = re.compile(rb"[ \t]+(?P<s>[^\s\"'{\[|>&*#$][^\r\n]*)")
@@ -284,7 +284,9 @@ def _begins_line(match: Assignment) -> bool:
 
 
 _ENDS_LINE = re.compile(rb"[ \t]*(?:[\r\n\"'\\]|\Z)")
-_CODE = re.compile(rb"(?:[A-Za-z_][a-z0-9_]*|(?:[A-Z][a-z0-9]+)+|[A-Z_]+)(?:\.\w+)*[(\[].*")
+_CODE = re.compile(
+    rb"(?=[A-Za-z_.]+\d{0,4}[A-Za-z_.]*[(\[])(?:[A-Za-z_][a-z0-9_]*|(?:[A-Z][a-z0-9]+)+|[A-Z_]+)(?:\.\w+)*[(\[].*"
+)
 """A call, or an index; a password with a bracket in it has other letters in front."""
 
 
@@ -362,7 +364,7 @@ def _stands(match: Assignment, value: bytes, *, upper: bool) -> bool:
         named = match["password"] or match["secret"] or match["key"] or b"_" in match["front"]
         if match["open"] is not None and named and len(value) >= 8 and b" " not in value:
             return True  # `using db_password 'x'`
-        if match["token"] and len(value) >= 20 and (_HEX_KEY.fullmatch(value) or is_random(value)):
+        if not match["anykey"] and _is_sure(value):
             return True  # `using session token x`
         if match["password"] and keyish and len(value) >= 8 and _USING.search(front):
             return True  # `using admin pw x`
@@ -389,6 +391,13 @@ def _stands(match: Assignment, value: bytes, *, upper: bool) -> bool:
     return True
 
 
+def _is_sure(value: bytes) -> bool:
+    """Whether a word is random, a hash, or has signs in it that no word of a sentence, no path and no list has."""
+    signs = len(value) - len(value.translate(None, b"!@#$%^&*()+=~{}"))
+    odd = signs >= (1 if _MIXED.match(value) else 3) or _HEX_KEY.fullmatch(value) or is_random(value)
+    return bool(odd and _SURELY.match(value))
+
+
 def _is_value(match: Assignment, value: bytes) -> bool:
     """Whether what follows a secret's name in a list is its value, and not the next of many names."""
     sure = match["secret"] or match["key"] or match["other"] or (match["token"] and match["front"])
@@ -402,6 +411,7 @@ def _is_value(match: Assignment, value: bytes) -> bool:
     return len(value) >= least and _KEYISH.fullmatch(value) is not None and not _IDENTIFIER.fullmatch(value)
 
 
+_SURELY = re.compile(rb"(?=\D*\d)(?=[^A-Za-z]*[A-Za-z])[^\s/,]{16}")
 _DOTTED = re.compile(rb"[a-z_]+\d*(?:[./][a-z_]*\d*){2,}")
 """A tensor's or a module's name."""
 _IDENTIFIER = re.compile(rb"[a-z]+(?:[_-][a-z0-9]+)+")

@@ -365,7 +365,7 @@ _NAME = rb"(?P<s>[^/\s:\"'<>|,;()\[\]{}\\$*?&=\0]{1,64})"
 HOME = re.compile(rb"/(?:home|homes|Users|users)\d{0,3}/(?:[A-Za-z]/(?:[A-Za-z]{2}/)?)?" + _NAME)
 SHARED_HOME = re.compile(
     rb"(?:/(?:u|afs/[\w.-]+/(?:user|usr|u|home|work)(?:/\w(?:/\w\w)?)?|(?:lustre|gpfs|nfs|ceph|beegfs|weka|vast|efs|mnt|data|"
-    rb"net|export|storage)(?:/[\w.-]+){0,3}/(?:home|homes|users?))/|(?<=[/ \"'=])torchinductor_)" + _NAME
+    rb"net|export|storage)(?:/[\w.-]+){0,3}/(?:home|homes|users?))/|(?<=[/ \"'=])torchinductor_|/tmp/ray_)" + _NAME
 )
 """Homes on shared file systems. `/tmp/torchinductor_alice` is where torch.compile keeps alice's kernels."""
 CLUSTER = re.compile(
@@ -374,8 +374,8 @@ CLUSTER = re.compile(
 )
 """Directories below which users keep their own, and others theirs: a name is replaced here and looked for nowhere."""
 SHARED_ROOTS = tuple(
-    b"""/u/ /afs/ torchinductor_ /lustre/ /gpfs/ /nfs/ /ceph/ /beegfs/ /weka/ /vast/ /efs/ /mnt/ /data/ /net/ /export/
-    /storage/""".split()
+    b"""/u/ /afs/ torchinductor_ /tmp/ray_ /lustre/ /gpfs/ /nfs/ /ceph/ /beegfs/ /weka/ /vast/ /efs/ /mnt/ /data/ /net/
+    /export/ /storage/""".split()
 )
 CLUSTER_ROOTS = tuple(
     b"/scratch/ /fsx /checkpoint/ /checkpoints/ /workspace/ /work/ /project/ /projects/ /lustre/ /gpfs/".split()
