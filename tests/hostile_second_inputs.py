@@ -318,8 +318,8 @@ LIES: tuple[Callable[[Random, dict[str, Any]], None], ...] = (
 @kind
 def dump_lies(rng: Random, root: Path) -> Input:
     lies = rng.sample(LIES, rng.randint(1, 3))
-    for path in _dumps(honest(rng, root)):
-        whole = pickle.loads(path.read_bytes())
+    # All are read before the first is written: what is written for one rank may take another's place.
+    for path, whole in [(path, pickle.loads(path.read_bytes())) for path in _dumps(honest(rng, root))]:
         if rng.random() < 0.7:
             for lie in lies:
                 lie(rng, whole)
