@@ -36,6 +36,8 @@ def _start(*words: str, give_up_s: float = 3.0, **environ: str) -> subprocess.Po
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
+        # a shell has what it starts in the background ignore Ctrl-C, and so these tests too
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
 
 
