@@ -45,10 +45,10 @@ def _by_python(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_both_scanners_name_the_same_words_and_escapes(data: bytes) -> None:
     """Whatever the bytes, C and Python find the same words at the same places, and every escape that Python sees."""
     with pytest.MonkeyPatch.context() as patch:
-        c = scan.Words(WORDS).places(data)
+        c = scan.Words(WORDS, in_c=True).places(data)
         lines = list(scan.escaped(data))
         _by_python(patch)
-        assert list(c) == list(scan.Words(WORDS).places(data))
+        assert list(c) == list(scan.Words(WORDS, in_c=False).places(data))
         for begin, end in scan.escaped(data):
             assert any(first <= begin and end <= last for first, last in lines)
 

@@ -39,9 +39,9 @@ def in_use() -> bool:
 class Words:
     """Lower-case words that are looked for all at once, in large and small letters."""
 
-    def __init__(self, words: Iterable[bytes]) -> None:
+    def __init__(self, words: Iterable[bytes], *, in_c: bool) -> None:
         self._words = sorted(words)
-        self._tree = self._build() if in_use() else None
+        self._tree = self._build() if in_c else None
         if self._tree is None:
             self._search = re.compile(_trie(self._words)).search
             self._longer = {

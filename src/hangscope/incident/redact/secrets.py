@@ -66,7 +66,7 @@ class Secrets:
                 on((name.lower() + b"@",), self._at_host)
             else:
                 on((name.lower(),), self._word)
-        self._words = _words(frozenset((*needles, *names.NEEDLES)))
+        self._words = _words(frozenset((*needles, *names.NEEDLES)), scan.in_use())
         self._acts = [tuple(needles.get(word, ())) for word in self._words]
         self._seen: dict[tuple[bytes, int], list[Edit]] = {}
         self._naming = [word in names.NEEDLES for word in self._words]
@@ -362,5 +362,5 @@ def _without_overlaps(found: list[Edit]) -> list[Edit]:
 
 
 @lru_cache(maxsize=4)
-def _words(words: frozenset[bytes]) -> scan.Words:
-    return scan.Words(words)
+def _words(words: frozenset[bytes], in_c: bool) -> scan.Words:
+    return scan.Words(words, in_c=in_c)
