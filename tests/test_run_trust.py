@@ -11,13 +11,13 @@ import sys
 import threading
 import time
 import urllib.request
-from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 import hungfs
+from fields import changed, places
 from hangscope.cli.main import main
 from hangscope.cli.run import say
 from hangscope.cli.watching import Choice
@@ -72,21 +72,6 @@ NONSENSE: tuple[object, ...] = (
 )  # fmt: skip
 
 
-def _places(value: object, at: tuple[object, ...] = ()) -> Iterator[tuple[object, ...]]:
-    yield at
-    pairs = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
-    for key, each in pairs:
-        yield from _places(each, (*at, key))
-
-
-def _changed(value: object, at: tuple[object, ...], new: object) -> object:
-    if not at:
-        return new
-    copied = dict(value) if isinstance(value, dict) else list(value)  # type: ignore[call-overload]
-    copied[at[0]] = _changed(copied[at[0]], at[1:], new)
-    return copied
-
-
 def test_no_field_of_a_neighbour_costs_our_part(tmp_path: Path) -> None:
     """Every field of a status and a stall with a value of every wrong kind: ours counts, and nothing raw is shown."""
     tried = 0
@@ -95,9 +80,9 @@ def test_no_field_of_a_neighbour_costs_our_part(tmp_path: Path) -> None:
     (tmp_path / "nodes/a/agent.json").write_text("{}")
     ours = {**WHOLE, "node": "a", "live": [{"rank": 0, "pid": 3, "state": "S", "meets_at": "a:1"}]}
     (tmp_path / "nodes/a/status.json").write_text(json.dumps(ours))
-    for at in _places(WHOLE):
+    for at in places(WHOLE):
         for new in NONSENSE:
-            raw = json.dumps(_changed(WHOLE, at, new))
+            raw = json.dumps(changed(WHOLE, at, new))
             (tmp_path / "nodes/b/status.json").write_text(raw)
             agents = shared.neighbours(tmp_path, tmp_path / "nodes/a")
             assert (0,) in [agent.ranks for agent in agents]

@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 
 import hungfs
+from fields import changed, places
 from hangscope.cli.main import main
 from hangscope.incident.touch import Refused, write_below
 from hangscope.recorder import process, ranks, rights, shared, snapshot, workers
@@ -391,21 +392,6 @@ GOOD: dict[str, dict[str, object]] = {
 }  # fmt: skip
 
 
-def _places(value: object, at: tuple[object, ...] = ()) -> Iterator[tuple[object, ...]]:
-    yield at
-    pairs = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
-    for key, each in pairs:
-        yield from _places(each, (*at, key))
-
-
-def _changed(value: object, at: tuple[object, ...], new: object) -> object:
-    if not at:
-        return new
-    copied = dict(value) if isinstance(value, dict) else list(value)  # type: ignore[call-overload]
-    copied[at[0]] = _changed(copied[at[0]], at[1:], new)
-    return copied
-
-
 def test_no_field_of_an_answer_ends_the_watch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every field of every answer of a rank, with a value of every wrong kind: the other rank is watched as before."""
     monkeypatch.setattr("hangscope.recorder.polling.ANSWER_S", 0.3)
@@ -424,11 +410,11 @@ def test_no_field_of_an_answer_ends_the_watch(tmp_path: Path, monkeypatch: pytes
     (tmp_path / f"{os.getpid()}.json").write_text(json.dumps(registration))
     tried = 0
     for name, value in GOOD.items():
-        for at in _places(value):
+        for at in places(value):
             for new in NONSENSE:
                 answer.clear()
                 answer.update(good)
-                answer[name] = json.dumps(_changed(value, at, new)).encode()
+                answer[name] = json.dumps(changed(value, at, new)).encode()
                 _one_turn(tmp_path)
                 tried += 1
     for raw in (b"[" * 100_000, b"\xff\xfe", b'{"rank": ' + b"9" * 5000 + b"}", b"{" * 1000):
