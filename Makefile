@@ -37,12 +37,12 @@ demo: $(READY_TORCH)
 test: lint $(READY_TORCH) test-deps
 	@# One more than there are cores: some of these tests wait.
 	$(BIN)/python -m pytest --durations=10 --numprocesses=$$(( $$(nproc) + 1 )) --dist=worksteal \
-		--ignore=tests/recorder --ignore=tests/test_ray.py
+		--ignore=tests/recorder/jobs --ignore=tests/cluster/test_ray.py
 	@# Real jobs wait most of the time: two files of them at once.
-	$(BIN)/python -m pytest --durations=10 --numprocesses=2 --dist=loadfile tests/recorder tests/test_ray.py \
-		--ignore=tests/recorder/test_live_faults.py --ignore=tests/recorder/test_live_jobs.py
+	$(BIN)/python -m pytest --durations=10 --numprocesses=2 --dist=loadfile tests/recorder/jobs tests/cluster/test_ray.py \
+		--ignore=tests/recorder/jobs/test_live_faults.py --ignore=tests/recorder/jobs/test_live_jobs.py
 	$(BIN)/python -m pytest --durations=5 --numprocesses=2 --dist=load \
-		tests/recorder/test_live_faults.py tests/recorder/test_live_jobs.py
+		tests/recorder/jobs/test_live_faults.py tests/recorder/jobs/test_live_jobs.py
 
 lint: $(READY)
 	$(BIN)/ruff check .
@@ -61,12 +61,12 @@ wheel: $(READY)
 	$(BIN)/python -m build --outdir dist .
 	$(PYTHON) -m venv build/wheel
 	build/wheel/bin/python -m pip --disable-pip-version-check install -qq dist/*.whl
-	cd build && wheel/bin/python -c 'from hangscope.reader import decoder; print("C decoder:", decoder.in_use())'
+	cd build && wheel/bin/python -c 'from hangscope.reader.dumps import decoder; print("C decoder:", decoder.in_use())'
 	cd build && { wheel/bin/hangscope diagnose ../tests/cases/mesh_absent || test $$? -eq 1; }
 
 SECONDS ?= 600
 fuzz: $(READY)
-	$(BIN)/python tests/fuzz_decoder.py --seconds $(SECONDS)
+	$(BIN)/python tests/hostile/fuzz_decoder.py --seconds $(SECONDS)
 
 bench: $(READY_TORCH)
 	$(BIN)/python benchmarks/bench.py

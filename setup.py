@@ -7,7 +7,7 @@ from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build_ext import build_ext
 
 BLACK_BOX = Extension(
-    "hangscope.recorder.libhangscope_blackbox",
+    "hangscope.recorder.setup.libhangscope_blackbox",
     sources=["native/blackbox.c"],
     depends=["native/blackbox_layout.h", "native/nccl_profiler_abi.h"],
     extra_compile_args=["-std=gnu11", "-O2", "-fvisibility=hidden", "-pthread"],
@@ -18,7 +18,7 @@ BLACK_BOX = Extension(
 """NCCL loads it, not Python: it has no PyInit, and no Python in its name."""
 
 DECODER = Extension(
-    "hangscope.reader._decoder",
+    "hangscope.reader.dumps._decoder",
     sources=["native/dump_decoder.c", "native/decoder_module.c"],
     depends=["native/dump_decoder.h"],
     extra_compile_args=["-std=gnu11", "-O3", "-fvisibility=hidden"],
@@ -28,7 +28,7 @@ DECODER = Extension(
 """Reads pickled dumps; what it does not read, and every file where it was not built, the Python reader reads."""
 
 SCAN = Extension(
-    "hangscope.incident.redact._scan",
+    "hangscope.bundle.redact._scan",
     sources=["native/scan.c", "native/scan_module.c"],
     depends=["native/scan.h"],
     extra_compile_args=["-std=gnu11", "-O3", "-fvisibility=hidden"],

@@ -1,4 +1,4 @@
-/* hangscope.reader._decoder: what dump_decoder.c found, as Python values.
+/* hangscope.reader.dumps._decoder: what dump_decoder.c found, as Python values.
  *
  * Built against the limited API of Python 3.10, so one build serves every later version. The GIL is released while the
  * bytes are decoded; Python values are made for the tables, which are small, and for what is left on the machine's

@@ -1,7 +1,7 @@
 /* Reads a flight recorder dump (a pickle) into columns in one pass, without Python.
  *
- * It runs the machine of reader/pickles.py opcode by opcode, with the same limits and the same account of memory, and
- * turns each entry into numbers as reader/entries.py does, a thousand at a time. What it does not do is judge: at the
+ * It runs the machine of reader/dumps/pickle_machine.py opcode by opcode, with the same limits and the same account of memory, and
+ * turns each entry into numbers as reader/dumps/entries.py does, a thousand at a time. What it does not do is judge: at the
  * first entry that the Python reader would complain about, or that it would read in a way of its own, the answer is
  * HS_NOT_MINE and the Python reader reads the file from its start. So there is one place that says what is wrong with
  * a file, and this one only has to be right about files in which nothing is.
@@ -14,7 +14,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* How the machine ended. The order is that of _ENDS in reader/native.py. */
+/* How the machine ended. The order is that of _ENDS in reader/dumps/native_decoder.py. */
 enum hs_status {
     HS_COMPLETE,
     HS_CUT,           /* ends in the middle of the data */

@@ -1,4 +1,4 @@
-/* hangscope.incident.redact._scan: the places that scan.c found, as 64-bit numbers in a bytes object. */
+/* hangscope.bundle.redact._scan: the places that scan.c found, as 64-bit numbers in a bytes object. */
 
 #define PY_SSIZE_T_CLEAN
 #define Py_LIMITED_API 0x030A0000
@@ -18,7 +18,7 @@ static PyObject *result_of(hs_places *found) {
     return made;
 }
 
-static const char NAME[] = "hangscope.words";
+static const char NAME[] = "hangscope.text";
 
 static void forget(PyObject *capsule) {
     free(PyCapsule_GetPointer(capsule, NAME));

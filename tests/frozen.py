@@ -80,11 +80,13 @@ def _wild() -> Iterator[Work]:
 
 @cache
 def _wild_folders() -> dict[str, Any]:
-    import wild_dumps  # noqa: F401  (each brings its folders)
-    import wild_logs  # noqa: F401
-    import wild_mixed  # noqa: F401
-    import wild_records  # noqa: F401
-    from wild import folders
+    from kits import (
+        wild_dumps,  # noqa: F401  (each brings its folders)
+        wild_logs,  # noqa: F401
+        wild_mixed,  # noqa: F401
+        wild_records,  # noqa: F401
+    )
+    from kits.wild import folders
 
     return {folder.name: folder for folder in folders()}
 
@@ -95,7 +97,7 @@ def _simulated() -> Iterator[Work]:
 
 
 def _sweep() -> Iterator[Work]:
-    from knowable import recorded
+    from kits.knowable import recorded
     from sweep import changes, sample
 
     for change in sample([change for case in recorded() for change in changes(case)], FOLDERS):
@@ -173,8 +175,8 @@ def _simulate(seed: int, target: Path) -> None:
 
 
 def _damage(name: str, target: Path) -> None:
-    from knowable import SUITES as RECORDED
-    from knowable import read_case
+    from kits.knowable import SUITES as RECORDED
+    from kits.knowable import read_case
     from sweep import applied, changes, workspace
 
     suite, case_name = name.split("/")[:2]

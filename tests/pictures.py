@@ -9,7 +9,7 @@ from pathlib import Path
 from playwright.sync_api import sync_playwright
 
 import hangscope
-from hangscope.report.page.render import render_page
+from hangscope.report.page.render_page import render_page
 
 ROOT = Path(__file__).parents[1]
 FLAGS = ["--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking"]

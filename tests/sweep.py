@@ -26,8 +26,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from knowable import DUMP, LEVELS, RANK_LOG, Expected, Recorded, expected, read_case, recorded
-from older import OLDER, without_stamps
+from kits.knowable import DUMP, LEVELS, RANK_LOG, Expected, Recorded, expected, read_case, recorded
+from kits.older_dumps import OLDER, without_stamps
 
 CUTS = {f"cut-{share:02d}": share / 100 for share in (0, 3, 12, 25, 38, 50, 62, 75, 88, 96)} | {"cut-end": 1.0}
 """Where a file breaks off, as a share of its bytes, hence inside a record; the last lacks one byte."""
@@ -142,7 +142,7 @@ def judge(case: Recorded, change: Change, folder: Path) -> Score:
     """Diagnose the folder as it is now, and compare with what one can know."""
     import hangscope
     from hangscope.errors import NotFoundError
-    from spoken import slips
+    from kits.spoken_words import slips
 
     touched = frozenset(change.ranks) if change.only < 0 else frozenset[int]()
     may = expected(case, change.logs, touched, change.mode)

@@ -23,7 +23,7 @@ from hangscope.cli.main import VERBS
 ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
 PAGES = [README, ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
-PRESENT = [verb for verb in VERBS if find_spec(f"hangscope.cli.{verb}") is not None]
+PRESENT = [verb for verb in VERBS if find_spec(f"hangscope.cli.verbs.{verb}") is not None]
 CONSOLE = re.compile(r"```console\n\$ (?P<command>[^\n]*)\n(?P<output>.*?)```", re.DOTALL)
 
 
@@ -75,7 +75,7 @@ def test_every_verb_has_its_page_and_its_help(verb: str) -> None:
 def test_every_option_is_on_its_page(verb: str) -> None:
     """The page of a verb names every option that the verb has."""
     page = (ROOT / "docs" / f"{verb}.md").read_text(encoding="utf-8")
-    command = import_module(f"hangscope.cli.{verb}").command
+    command = import_module(f"hangscope.cli.verbs.{verb}").command
     options = [param for param in command.params if isinstance(param, click.Option)]
     assert [param.opts for param in options if not any(name in page for name in param.opts)] == []
 
@@ -103,7 +103,7 @@ def test_every_command_on_a_page_exists(page: Path) -> None:
         if verb not in VERBS:
             continue  # prose that happens to follow the name
         assert verb in PRESENT, f"{page.name} shows {verb}, which is not there"
-        known = long_options(import_module(f"hangscope.cli.{verb}").command) | {"--help", "--"}
+        known = long_options(import_module(f"hangscope.cli.verbs.{verb}").command) | {"--help", "--"}
         for word in words:
             option = re.match(r"\[?(--[a-z][a-z-]*)", word)
             assert option is None or option[1] in known, f"{page.name}: hangscope {verb} has no {option[1]}"

@@ -51,9 +51,9 @@ def test_the_wheel_holds_the_whole_package(wheel: zipfile.ZipFile) -> None:
 @pytest.mark.skipif(not (shutil.which("cc") or shutil.which("gcc")), reason="there is no C compiler here")
 def test_the_wheel_holds_the_c_parts(wheel: zipfile.ZipFile) -> None:
     """Built where there is a compiler, the wheel has NCCL's plugin, the decoder and the scanner, for Python 3.10 on."""
-    assert "hangscope/recorder/libhangscope_blackbox.so" in wheel.namelist()
-    assert "hangscope/reader/_decoder.abi3.so" in wheel.namelist()
-    assert "hangscope/incident/redact/_scan.abi3.so" in wheel.namelist()
+    assert "hangscope/recorder/setup/libhangscope_blackbox.so" in wheel.namelist()
+    assert "hangscope/reader/dumps/_decoder.abi3.so" in wheel.namelist()
+    assert "hangscope/bundle/redact/_scan.abi3.so" in wheel.namelist()
     assert "-cp310-abi3-linux" in str(wheel.filename)
 
 
@@ -72,7 +72,7 @@ def test_without_a_compiler_the_package_still_installs(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     (built,) = (base / "out").glob("*.whl")
     names = zipfile.ZipFile(built).namelist()
-    assert "hangscope/recorder/settings.py" in names
+    assert "hangscope/recorder/setup/settings.py" in names
     assert not [name for name in names if name.endswith(".so")]
 
 

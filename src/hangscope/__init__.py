@@ -25,10 +25,10 @@ from hangscope.errors import (
 )
 
 if TYPE_CHECKING:
+    from hangscope.announce_pause import expect_pause
     from hangscope.diagnosis import diagnose
     from hangscope.diagnosis.verdict import Diagnosis
     from hangscope.model import Job
-    from hangscope.pauses import expect_pause
     from hangscope.reader.load import load
 
 __all__ = [
@@ -51,7 +51,7 @@ _HOMES = {
     "Diagnosis": "hangscope.diagnosis.verdict",
     "Job": "hangscope.model",
     "diagnose": "hangscope.diagnosis",
-    "expect_pause": "hangscope.pauses",
+    "expect_pause": "hangscope.announce_pause",
     "load": "hangscope.reader.load",
 }
 

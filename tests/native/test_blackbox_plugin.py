@@ -14,14 +14,14 @@ import pytest
 from blackbox_build import COMPILER, build, compiles
 
 from hangscope.model import BlackBox, Source
-from hangscope.reader import blackbox
+from hangscope.reader.sources import blackbox_file
 
 pytestmark = [
     pytest.mark.native,
     pytest.mark.skipif(COMPILER is None, reason="there is no C compiler here to build the black box with"),
 ]
 VERSIONS = (3, 4, 5, 6)
-NUMBERS = {name: number for number, name in blackbox.STATES.items()}
+NUMBERS = {name: number for number, name in blackbox_file.STATES.items()}
 
 
 def environment(folder: Path, **more: str) -> dict[str, str]:
@@ -41,7 +41,7 @@ def drive(
 
 def the_box(folder: Path) -> BlackBox:
     (file,) = folder.glob("*.ncclbb")
-    return blackbox.read(file.read_bytes(), Source(file.name))[0]
+    return blackbox_file.read(file.read_bytes(), Source(file.name))[0]
 
 
 def live(box: BlackBox) -> list[str]:
@@ -161,7 +161,7 @@ def test_a_running_process_is_read_while_it_writes(tmp_path: Path) -> None:
         kept = 0
         for _ in range(30):
             data, later = file.read_bytes(), file.read_bytes()
-            box, gaps = blackbox.read(data, Source(file.name), later)
+            box, gaps = blackbox_file.read(data, Source(file.name), later)
             assert not gaps
             for transfer in box.transfers:
                 kept += 1

@@ -12,10 +12,10 @@ import pytest
 from blackbox_build import COMPILER, build
 from nccl_play import Fault, Operation, Play
 
-from hangscope import proxy_waits
+from hangscope.diagnosis.waits import proxy_waits
+from hangscope.diagnosis.waits.proxy_waits import AbsentRank, NotKnown, SilentRank, StuckGpu, StuckLink, in_short, root
 from hangscope.model import BlackBox, Source
-from hangscope.proxy_waits import AbsentRank, NotKnown, SilentRank, StuckGpu, StuckLink, in_short, root
-from hangscope.reader import blackbox
+from hangscope.reader.sources import blackbox_file
 
 pytestmark = [
     pytest.mark.native,
@@ -41,7 +41,7 @@ def boxes_of(play: Play, folder: Path, version: int = 5) -> list[BlackBox]:
     for rank, process in running.items():
         assert process.wait(60) == 0
         (file,) = (folder / str(rank)).glob("*.ncclbb")
-        box, gaps = blackbox.read(file.read_bytes(), Source(file.name))
+        box, gaps = blackbox_file.read(file.read_bytes(), Source(file.name))
         assert not gaps and not box.torn and not box.dropped
         now = max(box.alive_ns or 0, box.last_event_ns or 0) + LATER_NS
         alive = box.alive_ns if rank in play.frozen else now - 100_000_000

@@ -28,7 +28,7 @@ from typing import Any
 
 HERE = Path(__file__).resolve().parent
 REPOSITORY = HERE.parents[1]
-PLUGIN = REPOSITORY / "src" / "hangscope" / "recorder" / "libhangscope_blackbox.so"
+PLUGIN = REPOSITORY / "src" / "hangscope" / "recorder" / "setup" / "libhangscope_blackbox.so"
 PAGE_BYTES = struct.calcsize("<iiiiqQ") + 2 * 65536
 RANKS, SICK_STEP = 4, 12
 SENDER, RECEIVER, STUCK = 1, 2, 2

@@ -35,8 +35,8 @@ sys.path[:0] = [str(REPOSITORY / "src"), str(HERE)]
 from record_neutral import neutralise, pack  # noqa: E402
 
 from hangscope.model import BlackBox, Source  # noqa: E402
-from hangscope.reader import blackbox  # noqa: E402
-from hangscope.recorder.capture.blackbox import copy_of  # noqa: E402
+from hangscope.reader.sources import blackbox_file  # noqa: E402
+from hangscope.recorder.capture.blackbox_copies import copy_of  # noqa: E402
 
 HOLD_S = 4.0
 PAGE = "<iiiiqQ"
@@ -171,7 +171,7 @@ class Job(threading.Thread):
         for path in sorted((self.room / "boxes").glob("*.ncclbb")):
             data = copy_of(path)
             if data is not None:
-                box, _ = blackbox.read(data, Source(str(path)))
+                box, _ = blackbox_file.read(data, Source(str(path)))
                 found[box.rank if box.rank is not None else -1] = box
         return found
 
@@ -291,9 +291,9 @@ def used(boxes: dict[int, BlackBox]) -> dict[tuple[int, int], int]:
 
 def judge(case: Path, row: dict[str, Any]) -> str:
     """What the black boxes of a case say, in one word or a pair."""
-    from hangscope import proxy_waits
+    from hangscope.diagnosis.waits import proxy_waits
 
-    boxes = [blackbox.read(path.read_bytes(), Source(path.name))[0] for path in sorted(case.rglob("*.ncclbb"))]
+    boxes = [blackbox_file.read(path.read_bytes(), Source(path.name))[0] for path in sorted(case.rglob("*.ncclbb"))]
     found = proxy_waits.root(boxes)
     row["found"] = repr(found)
     operation = getattr(found, "operation", None)

@@ -26,8 +26,8 @@ from types import FrameType
 import click
 
 from hangscope.__about__ import __version__
+from hangscope.cli.hung_filesystem import watched
 from hangscope.cli.output import ReaderGone, complain, finish
-from hangscope.cli.silence import watched
 from hangscope.errors import HangscopeError
 
 VERBS = {
@@ -56,7 +56,7 @@ class Verbs(click.Group):
     """The group of all verbs, each imported when it is asked for."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002  # click's signature
-        return [verb for verb in VERBS if find_spec(f"hangscope.cli.{verb}") is not None]
+        return [verb for verb in VERBS if find_spec(f"hangscope.cli.verbs.{verb}") is not None]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         verbs = self.list_commands(ctx)
@@ -64,7 +64,7 @@ class Verbs(click.Group):
             close = get_close_matches(cmd_name, verbs, n=1)
             meant = f"; did you mean {close[0]}?" if close else ""
             raise click.UsageError(f"there is no verb {cmd_name!r}{meant}", ctx)
-        command = import_module(f"hangscope.cli.{cmd_name}").command
+        command = import_module(f"hangscope.cli.verbs.{cmd_name}").command
         assert isinstance(command, click.Command)
         return command
 

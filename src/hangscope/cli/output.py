@@ -9,10 +9,10 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, TextIO
 
-from hangscope.report.text import safe
+from hangscope.report.safe_text import safe
 
 if TYPE_CHECKING:
-    from hangscope.report.layout import Line
+    from hangscope.report.text_layout import Line
 
 PLAIN_WIDTH = 80
 """The width where nobody says one: what survives a mail, a chat and a ticket."""
@@ -80,7 +80,7 @@ def coloured(stream: TextIO) -> bool:
 
 def write_lines(lines: Sequence[Line]) -> None:
     """A laid-out report: plain text, or the same text in colour on a terminal."""
-    from hangscope.report.layout import ROLES, plain
+    from hangscope.report.text_layout import ROLES, plain
 
     if not coloured(sys.stdout):
         write(plain(lines))

@@ -1,15 +1,15 @@
 """From a job to a verdict: testimony, alignment, waits, one file a rule, weigh, wording. Nothing here does I/O."""
 
-from hangscope.diagnosis.answer import Says
 from hangscope.diagnosis.case import Case
+from hangscope.diagnosis.causes import HANG_RULES, RUNNING_RULES
 from hangscope.diagnosis.conclude import conclude
-from hangscope.diagnosis.rules import HANG_RULES, RUNNING_RULES
-from hangscope.diagnosis.testimony import hear
+from hangscope.diagnosis.evidence.answer import Says
+from hangscope.diagnosis.evidence.vet_dumps import hear
 from hangscope.diagnosis.verdict import Diagnosis
+from hangscope.diagnosis.waits.proxy_waits import NotKnown
 from hangscope.diagnosis.weigh import weigh
 from hangscope.errors import NotFoundError
 from hangscope.model import Job
-from hangscope.proxy_waits import NotKnown
 
 __all__ = ["Diagnosis", "diagnose"]
 

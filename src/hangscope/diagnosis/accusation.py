@@ -7,11 +7,11 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum, IntEnum, auto
 
-from hangscope.diagnosis.call_order import Outlier
-from hangscope.diagnosis.divergence import Divergence
-from hangscope.diagnosis.liveness import Life
+from hangscope.diagnosis.align.call_order import Outlier
+from hangscope.diagnosis.align.divergence import Divergence
+from hangscope.diagnosis.evidence.liveness import Life
 from hangscope.diagnosis.verdict import Finding, Link, OperationInFlight
-from hangscope.diagnosis.waits import Wait
+from hangscope.diagnosis.waits.wait_graph import Wait
 from hangscope.model import Failure, TransportEvent
 
 Level = IntEnum("Level", "LOW MEDIUM HIGH")

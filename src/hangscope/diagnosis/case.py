@@ -6,24 +6,24 @@ from functools import cached_property
 
 import numpy as np
 
-from hangscope.callsites import CallSites
 from hangscope.diagnosis.accusation import Doubt
-from hangscope.diagnosis.ages import hang_of
-from hangscope.diagnosis.align import align, members_not_recorded
-from hangscope.diagnosis.answer import Answer, no, not_known, yes
-from hangscope.diagnosis.call_order import Outlier, outliers
-from hangscope.diagnosis.divergence import Divergence, Shape, divergences
-from hangscope.diagnosis.liveness import Is, Liveness
-from hangscope.diagnosis.names import Names
-from hangscope.diagnosis.progress import Progress
-from hangscope.diagnosis.stragglers import Stragglers, stragglers
-from hangscope.diagnosis.testimony import Heard
+from hangscope.diagnosis.align.agreement import align, members_not_recorded
+from hangscope.diagnosis.align.call_order import Outlier, outliers
+from hangscope.diagnosis.align.divergence import Divergence, Shape, divergences
+from hangscope.diagnosis.evidence.answer import Answer, no, not_known, yes
+from hangscope.diagnosis.evidence.learnt_sites import CallSites
+from hangscope.diagnosis.evidence.liveness import Is, Liveness
+from hangscope.diagnosis.evidence.training_thread import Stacks, in_collective
+from hangscope.diagnosis.evidence.vet_dumps import Heard
+from hangscope.diagnosis.hardware.port_paths import Ports
+from hangscope.diagnosis.labels import Names
+from hangscope.diagnosis.slowness.stragglers import Stragglers, stragglers
 from hangscope.diagnosis.verdict import OperationInFlight
-from hangscope.diagnosis.waits import IN_FLIGHT_S, Wait, Waits
-from hangscope.hardware.paths import Ports
+from hangscope.diagnosis.waits.ages import hang_of
+from hangscope.diagnosis.waits.progress import Progress
+from hangscope.diagnosis.waits.proxy_waits import NotKnown, Root, StuckGpu, StuckLink, root
+from hangscope.diagnosis.waits.wait_graph import IN_FLIGHT_S, Wait, Waits
 from hangscope.model import Frame, Job, Kind, Operation, Source, State, WatchdogReport
-from hangscope.proxy_waits import NotKnown, Root, StuckGpu, StuckLink, root
-from hangscope.threads import Stacks, in_collective
 
 
 class Case:

@@ -6,22 +6,22 @@ import numpy as np
 
 from hangscope.diagnosis import verdict
 from hangscope.diagnosis.accusation import Accusation, Basis, Sides
-from hangscope.diagnosis.align import completed_on_all
-from hangscope.diagnosis.answer import Says
+from hangscope.diagnosis.align.agreement import completed_on_all
+from hangscope.diagnosis.align.clocks import clock_skew_ms
+from hangscope.diagnosis.align.divergence import Divergence
+from hangscope.diagnosis.align.p2p_matching import transfers
 from hangscope.diagnosis.case import Case
-from hangscope.diagnosis.divergence import Divergence
-from hangscope.diagnosis.evidence import cited
-from hangscope.diagnosis.links import NETWORK_EVENTS, shown
-from hangscope.diagnosis.p2p import transfers
-from hangscope.diagnosis.progress import Scope
+from hangscope.diagnosis.evidence.answer import Says
+from hangscope.diagnosis.evidence.cited import cited
+from hangscope.diagnosis.hardware.stuck_link import NETWORK_EVENTS, shown
+from hangscope.diagnosis.phrases import ranks_text
 from hangscope.diagnosis.verdict import Completeness, Culprit, Diagnosis, Finding, FirstReported, LastCompleted, Victim
-from hangscope.diagnosis.waits import Wait
+from hangscope.diagnosis.waits.progress import Scope
+from hangscope.diagnosis.waits.wait_graph import Wait
 from hangscope.diagnosis.weigh import Choice
 from hangscope.diagnosis.wording import say, steps
-from hangscope.diagnosis.words import ranks_text
 from hangscope.model import Communicator, Failure, Gap, State, ThreadStack, WatchdogReport
-from hangscope.tables.clocks import clock_skew_ms
-from hangscope.words import duration, numbered
+from hangscope.text import duration, numbered
 
 _NOT_ITS_LAST = {
     Scope.EARLIER: "its dump was taken before its peers'",

@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 
 from hangscope.diagnosis.accusation import HIGH, LOW, MEDIUM, Accusation, Basis, Doubt, Level
 from hangscope.diagnosis.case import Case
-from hangscope.diagnosis.progress import Scope
-from hangscope.diagnosis.waits import Wait
+from hangscope.diagnosis.waits.progress import Scope
+from hangscope.diagnosis.waits.wait_graph import Wait
 
 _WORDS = {LOW: "low", MEDIUM: "medium", HIGH: "high"}
 _PLACE = {basis: place for place, basis in enumerate(Basis)}

@@ -1,4 +1,4 @@
-"""On disk: the layout of an incident, bringing nodes together, the support bundle and its redaction.
+"""On disk: the layout of an incident, its manifest, and bringing nodes together.
 
 Standard library only; nothing here judges.
 """

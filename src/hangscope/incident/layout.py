@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hangscope.incident.touch import Links, kind_of, open_file, write_below
+from hangscope.safeio.safe_files import Links, kind_of, open_file, write_below
 
 INCIDENT_SCHEMA = "hangscope.incident/1"
 NODE_SCHEMA = "hangscope.node/1"

@@ -16,10 +16,10 @@ from typing import Any
 
 from hangscope.__about__ import __version__
 from hangscope.errors import DamagedError, NotFoundError
-from hangscope.incident import jsons
 from hangscope.incident.layout import INCIDENT_SCHEMA, MANIFEST, NODE_FILE, counted, file_entry, walk_files, write_json
-from hangscope.incident.stale import Stale, stale_dumps
-from hangscope.incident.touch import Refused, read_file
+from hangscope.incident.stale_files import Stale, stale_dumps
+from hangscope.safeio import bounded_json
+from hangscope.safeio.safe_files import Refused, read_file
 
 MAX_MANIFEST_BYTES = 256 << 20
 """100,000 ranks with ten files each make about 200 MB of manifest; more is not a manifest."""
@@ -90,8 +90,8 @@ def parse(raw: bytes, *, file: str = MANIFEST) -> Manifest:
     if len(raw) > MAX_MANIFEST_BYTES:
         raise DamagedError(f"{len(raw)} bytes are too many for a manifest", file=file)
     try:
-        value = jsons.loads(raw)
-    except jsons.TooMuch as error:
+        value = bounded_json.loads(raw)
+    except bounded_json.TooMuch as error:
         raise DamagedError(f"too much for a manifest: {error}", file=file) from None
     except ValueError as error:
         raise DamagedError(f"not JSON ({error})", file=file) from None
@@ -289,7 +289,7 @@ def _stale(value: object) -> Iterable[Stale]:
 
 def _node(path: Path) -> Mapping[str, Any]:
     try:
-        return _mapping(jsons.loads(read_file(path, MAX_MANIFEST_BYTES)))
+        return _mapping(bounded_json.loads(read_file(path, MAX_MANIFEST_BYTES)))
     except (OSError, ValueError):
         return {}
 

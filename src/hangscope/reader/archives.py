@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from typing import BinaryIO, Protocol
 
 from hangscope.errors import DamagedError
-from hangscope.incident.tars import NO_END_MARK, Content, TarReader, Truncated, is_header
-from hangscope.incident.tars import Limits as TarLimits
 from hangscope.model import Gap, Source
+from hangscope.safeio.tar_stream import NO_END_MARK, Content, TarReader, Truncated, is_header
+from hangscope.safeio.tar_stream import Limits as TarLimits
 
 MIB = 1 << 20
 _BLOCK = 512

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import TypeVar
 
 from hangscope.errors import NotFoundError
-from hangscope.incident.evidence import Known
 from hangscope.model import (
     Facts,
     Failure,
@@ -25,14 +24,18 @@ from hangscope.model import (
     Source,
     WatchdogReport,
 )
-from hangscope.reader import blackbox, counters, dumps, facts, failure_facts, nccl_facts, nccl_logs, scopes
-from hangscope.reader.evidence import Engine, Evidence, Progress, gather
-from hangscope.reader.identity import Identity, host_in_path, identify, merge_nccl
-from hangscope.reader.processes import merge_processes
-from hangscope.reader.restarts import newest_failures, newest_processes, newest_reports
-from hangscope.reader.texts import TextFile
-from hangscope.reader.unclaimed import claimed
+from hangscope.reader.dumps import dump_file
+from hangscope.reader.join import log_scopes, resolve_failures, resolve_nccl, resolve_ranks
+from hangscope.reader.join.assign_errors import claimed
+from hangscope.reader.join.earlier_attempts import newest_failures, newest_processes, newest_reports
+from hangscope.reader.join.merge_processes import merge_processes
+from hangscope.reader.join.who_is_who import Identity, host_in_path, identify, merge_nccl
+from hangscope.reader.logs import nccl_logs
+from hangscope.reader.logs.log_file import TextFile
+from hangscope.reader.read_files import Engine, Evidence, Progress, gather
+from hangscope.reader.sources import blackbox_file, port_counters
 from hangscope.reader.values import short_name
+from hangscope.safeio.evidence_names import Known
 
 T = TypeVar("T")
 
@@ -81,13 +84,13 @@ def _job(evidence: Evidence, inputs: tuple[str, ...]) -> Job:
     manifest = max(evidence.manifests, key=lambda m: (m.captured_at_ns or 0, m.source.file), default=None)
     world_size = manifest.world_size if manifest else None
     expected = {said.rank for said in statements if said.rank is not None} | set(range(world_size or 0))
-    assembled = dumps.assemble(evidence.dumps, expected_ranks=sorted(expected) or None, consume=True)
+    assembled = dump_file.assemble(evidence.dumps, expected_ranks=sorted(expected) or None, consume=True)
     listed = [(said.process.node, said.process.pid) for said in statements if said.process.pid is not None]
     processes, start_ns, old = newest_processes(merge_nccl(evidence.texts), listed)
     evidence.gaps.extend(old)
-    statements.extend(blackbox.statements(evidence.boxes))
+    statements.extend(blackbox_file.statements(evidence.boxes))
     for text in evidence.texts:
-        statements.extend(facts.launcher_statements(text))
+        statements.extend(resolve_ranks.launcher_statements(text))
     who = identify(
         evidence.texts,
         processes,
@@ -99,14 +102,14 @@ def _job(evidence: Evidence, inputs: tuple[str, ...]) -> Job:
         {rank: [evidence.paths[dump.file] for dump in of_rank] for rank, of_rank in assembled.dumps.items()},
         [report for answer in evidence.answers for report in answer.reports],
     )
-    reports, foreign = nccl_facts.ras_reports(evidence.answers, who)
+    reports, foreign = resolve_nccl.ras_reports(evidence.answers, who)
     evidence.gaps.extend(foreign)
-    who.statements.extend(facts.network_statements(who, processes))
+    who.statements.extend(resolve_ranks.network_statements(who, processes))
     merged, said_of_ranks, conflicts = merge_processes(who)
     made = _facts(evidence, who, processes, reports, said_of_ranks, merged, assembled, start_ns)
     gaps = [*evidence.gaps, *assembled.gaps, *who.gaps, *conflicts, *_gaps_in_files(evidence), *made[1]]
     sampled = {stack.rank for stack in made[0].stacks if stack.rank is not None}
-    named = failure_facts.ranks_named(made[0].failures, who.nodes)
+    named = resolve_failures.ranks_named(made[0].failures, who.nodes)
     named.update(report.rank for report in made[0].watchdog)
     named.update(error.rank for error in made[0].errors if error.rank is not None)
     named.update(rank for scope in made[0].logs for rank in scope.ranks)
@@ -165,74 +168,74 @@ def _facts(
     reports: list[RasReport],
     statements: list[Process],
     merged: Mapping[int, Process],
-    assembled: dumps.Assembled,
+    assembled: dump_file.Assembled,
     start_ns: int | None,
 ) -> tuple[Facts, list[Gap]]:
     texts = evidence.texts
-    times = facts.Times(_full_dates(evidence, processes, assembled))
+    times = resolve_ranks.Times(_full_dates(evidence, processes, assembled))
     gaps: list[Gap] = []
     watchdog: list[WatchdogReport] = []
     errors: list[PythonError] = []
     failures: list[Failure] = []
     torchrun = any(text.launcher.elastic for text in texts)
     for text in texts:
-        found, lost = facts.watchdog_reports(text, times, who)
+        found, lost = resolve_ranks.watchdog_reports(text, times, who)
         watchdog.extend(found)
-        errors.extend(facts.python_errors(text, times, who))
-        failures.extend(failure_facts.in_logs(text, who, times, torchrun=torchrun))
-        failures.extend(failure_facts.of_reports(lost, text, times))
+        errors.extend(resolve_ranks.python_errors(text, times, who))
+        failures.extend(resolve_failures.in_logs(text, who, times, torchrun=torchrun))
+        failures.extend(resolve_failures.of_reports(lost, text, times))
         if lost:
             gaps.append(
                 Gap(f"ranks of {len(lost)} watchdog lines", "the lines name no global rank", source=Source(text.file))
             )
-    errors.extend(facts.error_file(*found, who) for found in evidence.errors)
+    errors.extend(resolve_ranks.error_file(*found, who) for found in evidence.errors)
     watchdog, errors, old = newest_reports(watchdog, errors, start_ns)
     nameless = {error.source for error in errors if error.rank is None}
     errors = claimed(errors, merged)
     # Without a word of those that were lost, it stays the failure that it is.
     recorded = any(dump.role != "poll" for of_rank in assembled.dumps.values() for dump in of_rank)
-    watchdog.extend(facts.lost_peers(error for error in errors if error.source in nameless and recorded))
+    watchdog.extend(resolve_ranks.lost_peers(error for error in errors if error.source in nameless and recorded))
     failures = newest_failures(failures, old)
     gaps.extend(old)
-    comms = nccl_facts.communicators(who, processes)
-    boxes, older = blackbox.of_ranks(evidence.boxes, who)
+    comms = resolve_nccl.communicators(who, processes)
+    boxes, older = blackbox_file.of_ranks(evidence.boxes, who)
     gaps.extend(older)
     snapshots = [_placed(snapshot, who) for snapshot in evidence.snapshots]
-    sampled, alone = counters.first_and_last(snapshots)
+    sampled, alone = port_counters.first_and_last(snapshots)
     gaps.extend(alone)
-    events = nccl_facts.transport_events(who, processes, texts, comms, times)
-    kernel = [message for text in texts for message in facts.kernel_messages(text, who)]
+    events = resolve_nccl.transport_events(who, processes, texts, comms, times)
+    kernel = [message for text in texts for message in resolve_ranks.kernel_messages(text, who)]
     kernel.extend(_counted_kills(evidence))
-    failures.extend(failure_facts.of_transport(events))
-    failures.extend(failure_facts.of_kernel(kernel, who))
+    failures.extend(resolve_failures.of_transport(events))
+    failures.extend(resolve_failures.of_kernel(kernel, who))
     failures.extend(failure for manifest in evidence.manifests for failure in manifest.failures)
-    stacks = [stack for text in texts for stack in facts.thread_stacks(text, who)]
-    stacks.extend([*facts.interrupted(errors, stacks)])
-    watchdog = facts.distinct(watchdog)
+    stacks = [stack for text in texts for stack in resolve_ranks.thread_stacks(text, who)]
+    stacks.extend([*resolve_ranks.interrupted(errors, stacks)])
+    watchdog = resolve_ranks.distinct(watchdog)
     return Facts(
         processes=tuple(statements),
         watchdog=tuple(watchdog),
-        errors=tuple(facts.without_echoes(errors)),
+        errors=tuple(resolve_ranks.without_echoes(errors)),
         transport=tuple(events),
         communicators=tuple(comms),
         ras=tuple(reports),
         stacks=tuple(stacks),
         sites=tuple(evidence.sites),
         kernel=tuple(kernel),
-        counters=tuple(counters.changes(sampled)),
-        ports=tuple(nccl_facts.network_ports(who, processes, counters.ports(sampled, snapshots))),
+        counters=tuple(port_counters.changes(sampled)),
+        ports=tuple(resolve_nccl.network_ports(who, processes, port_counters.ports(sampled, snapshots))),
         recorder_off=_recorder_off(texts, assembled),
         clean_exits=tuple(_clean_exits(texts)),
         versions=_versions(evidence, assembled),
         log_ranks=tuple(sorted({(rank, text.file) for text in texts if text.is_rank_log for rank in _ranks_of(text)})),
-        failures=tuple(failure_facts.distinct(failures, watchdog, errors)),
-        logs=tuple(scopes.log_scopes(texts, times, _ranks_in_files(watchdog), incident=bool(evidence.manifests))),
-        signs_of_life=scopes.signs_of_life(texts, watchdog, stacks, assembled.dumps),
+        failures=tuple(resolve_failures.distinct(failures, watchdog, errors)),
+        logs=tuple(log_scopes.log_scopes(texts, times, _ranks_in_files(watchdog), incident=bool(evidence.manifests))),
+        signs_of_life=log_scopes.signs_of_life(texts, watchdog, stacks, assembled.dumps),
         blackboxes=boxes,
     ), gaps
 
 
-def _placed(snapshot: counters.Snapshot, who: Identity) -> counters.Snapshot:
+def _placed(snapshot: port_counters.Snapshot, who: Identity) -> port_counters.Snapshot:
     """A sample of counters with its node as everything else names it."""
     node = snapshot.node or host_in_path(who, (*snapshot.parts, ""))
     return replace(snapshot, node=who.hosts.get(short_name(node), node) if node else None)
@@ -269,7 +272,7 @@ def _ranks_in_files(watchdog: Sequence[WatchdogReport]) -> dict[str, set[int]]:
     return found
 
 
-def _recorder_off(texts: Sequence[TextFile], assembled: dumps.Assembled) -> tuple[Source, ...]:
+def _recorder_off(texts: Sequence[TextFile], assembled: dump_file.Assembled) -> tuple[Source, ...]:
     """Lines that say the recorder is off. PyTorch prints the same words where looking up a stack took too long, so they
     count only where nothing shows that the recorder did record."""
     if len(assembled.ops) or any(reading.report.frames for text in texts for reading in text.torch.reports):
@@ -282,7 +285,7 @@ def _ranks_of(text: TextFile) -> set[int]:
 
 
 def _full_dates(
-    evidence: Evidence, processes: Mapping[tuple[str, int], nccl_logs.Process], assembled: dumps.Assembled
+    evidence: Evidence, processes: Mapping[tuple[str, int], nccl_logs.Process], assembled: dump_file.Assembled
 ) -> Iterator[int]:
     """Moments of this job with their year, for log lines that have none."""
     if len(assembled.ops):
@@ -296,7 +299,7 @@ def _full_dates(
     yield from (n.captured_at_ns for n in evidence.nodes if n.captured_at_ns is not None)
 
 
-def _versions(evidence: Evidence, assembled: dumps.Assembled) -> dict[str, str]:
+def _versions(evidence: Evidence, assembled: dump_file.Assembled) -> dict[str, str]:
     """The best source wins: a manifest, then the dumps, then NCCL's log and RAS, then a guess from line numbers."""
     found: dict[str, str] = {}
     for said in [*(node.versions for node in evidence.nodes), *(m.versions for m in evidence.manifests)]:
@@ -321,7 +324,7 @@ def _versions(evidence: Evidence, assembled: dumps.Assembled) -> dict[str, str]:
 
 def missing_dumps(
     ranks: Sequence[int],
-    assembled: dumps.Assembled,
+    assembled: dump_file.Assembled,
     processes: Mapping[int, Process],
     made: Facts,
     nodes: Mapping[int, str],

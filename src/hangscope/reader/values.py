@@ -7,7 +7,7 @@ import re
 from ipaddress import AddressValueError, IPv6Address
 from typing import Any
 
-from hangscope.reader.lines import RANK_LIMIT, parse_time
+from hangscope.reader.logs.lines import RANK_LIMIT, parse_time
 
 _PCI = re.compile(
     r"^(?:(?P<domain>[0-9a-fA-F]{4,8}):)?(?P<bus>[0-9a-fA-F]{2}):(?P<device>[0-9a-fA-F]{2})(?:\.(?P<fn>[0-7]))?$"

@@ -21,11 +21,11 @@ from hangscope.diagnosis.verdict import Diagnosis
 from hangscope.model import Job, Kind, State
 from hangscope.report.matching import matches
 from hangscope.report.page.moments import moments
-from hangscope.report.page.texts import LINE, LONG, SHORT, code_line, shown
+from hangscope.report.page.page_text import LINE, LONG, SHORT, code_line, shown
 from hangscope.report.page.timeline import group_labels
 from hangscope.report.protobuf import Template, fixed64_slot, message, number, text, varint_slot
+from hangscope.report.safe_text import brief, own_frame
 from hangscope.report.spans import Ints, Spans, lane_of_row, paired, ranked, spans
-from hangscope.report.text import brief, own_frame
 
 _MOST = 4_000_000
 """More slices than this no browser opens: of a larger job the last of every rank are kept."""

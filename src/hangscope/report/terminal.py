@@ -6,10 +6,10 @@ from collections.abc import Iterable, Sequence
 
 from hangscope.diagnosis.verdict import Completeness, Culprit, Diagnosis, Finding, LinkEnd, Victim
 from hangscope.model import Gap, Source
-from hangscope.report.layout import Line, Piece, cells, pad, paragraph, plain, table, wrap
-from hangscope.report.strip import direct, strip, title
-from hangscope.report.text import brief, clock, iso, members, only_logs, own_frame, place, safe
-from hangscope.words import duration, plural, ranges, rank_list, size
+from hangscope.report.rank_strip import direct, strip, title
+from hangscope.report.safe_text import brief, clock, iso, members, only_logs, own_frame, place, safe
+from hangscope.report.text_layout import Line, Piece, cells, pad, paragraph, plain, table, wrap
+from hangscope.text import duration, plural, ranges, rank_list, size
 
 _HEAD = 7
 _LABEL = 11

@@ -12,8 +12,8 @@ from typing import Any
 
 from hangscope.diagnosis.verdict import Culprit, Diagnosis, LinkEnd
 from hangscope.model import Frame, Job, Source, TransportEvent
-from hangscope.report.text import brief, iso, members, own_frame, place, safe
-from hangscope.words import duration, plural, ranges, size
+from hangscope.report.safe_text import brief, iso, members, own_frame, place, safe
+from hangscope.text import duration, plural, ranges, size
 
 _FILES_SHOWN = 120
 _LINES_SHOWN = 12

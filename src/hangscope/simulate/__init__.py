@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from hangscope.simulate.sample import random_spec
+from hangscope.simulate.random_specs import random_spec
 from hangscope.simulate.simulated import Simulated, simulate
 from hangscope.simulate.spec import Spec
 

@@ -10,11 +10,11 @@ import random
 from collections.abc import Callable
 from dataclasses import replace
 
-from hangscope.simulate.job import Job, Plan
 from hangscope.simulate.layouts import DP, TP
 from hangscope.simulate.program import CHECKPOINT, TRAIN, Op, Part
-from hangscope.simulate.sites import ELEMENT_BYTES, Site, count, on_line_of, site
 from hangscope.simulate.spec import FAULTS
+from hangscope.simulate.training_sites import ELEMENT_BYTES, Site, count, on_line_of, site
+from hangscope.simulate.whole_job import Job, Plan
 
 Planner = Callable[[Job, random.Random, str], "Plan | None"]
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from hangscope.simulate.layouts import DP, EP, PP, TP, WORLD, Layout
-from hangscope.simulate.sites import ELEMENT_BYTES, Shape, Site, count, site
+from hangscope.simulate.training_sites import ELEMENT_BYTES, Shape, Site, count, site
 
 TRAIN, CHECKPOINT = "train", "checkpoint"
 

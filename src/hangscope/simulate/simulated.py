@@ -9,14 +9,14 @@ from pathlib import Path
 
 from hangscope.errors import SettingsError
 from hangscope.simulate import faults, truth
-from hangscope.simulate.evidence import Evidence
-from hangscope.simulate.files import encode, file_name
-from hangscope.simulate.formats import Dumped, dumped
-from hangscope.simulate.job import Job, Run
-from hangscope.simulate.moments import Moments
-from hangscope.simulate.records import Recorder
+from hangscope.simulate.dump_files import encode, file_name
+from hangscope.simulate.dump_formats import Dumped, dumped
+from hangscope.simulate.dump_moments import Moments
+from hangscope.simulate.ring_records import Recorder
 from hangscope.simulate.spec import Spec
 from hangscope.simulate.torch_pickle import Encoder
+from hangscope.simulate.whole_job import Job, Run
+from hangscope.simulate.write_evidence import Evidence
 
 ATTEMPTS = 40
 """Places that are tried before a fault is said not to fit the job."""

@@ -13,10 +13,10 @@ from collections.abc import Callable, Mapping
 import numpy as np
 import numpy.typing as npt
 
-from hangscope.simulate.formats import STATES, Dumped, Fixed, Format
-from hangscope.simulate.objects import config_object
-from hangscope.simulate.records import UNSET, Column
-from hangscope.simulate.sites import Frame, Shape
+from hangscope.simulate.dump_formats import STATES, Dumped, Fixed, Format
+from hangscope.simulate.dump_objects import config_object
+from hangscope.simulate.ring_records import UNSET, Column
+from hangscope.simulate.training_sites import Frame, Shape
 
 _PROTO, _STOP = b"\x80\x02", b"."
 _DICT, _LIST = b"}(", b"]("

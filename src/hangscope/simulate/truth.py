@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from hangscope.simulate.engine import NEVER
-from hangscope.simulate.formats import NCCL_OF_TORCH, recorded_name
-from hangscope.simulate.job import REHEARSAL, Plan, Run
+from hangscope.simulate.dump_formats import NCCL_OF_TORCH, recorded_name
+from hangscope.simulate.event_engine import NEVER
 from hangscope.simulate.program import Op
-from hangscope.simulate.records import SINGLE, Call, Recorder
-from hangscope.simulate.sites import Site
-from hangscope.simulate.waits import waits_for
+from hangscope.simulate.ring_records import SINGLE, Call, Recorder
+from hangscope.simulate.training_sites import Site
+from hangscope.simulate.true_waits import waits_for
+from hangscope.simulate.whole_job import REHEARSAL, Plan, Run
 
 
 def judge(run: Run) -> bool:

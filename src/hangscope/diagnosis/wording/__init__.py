@@ -5,9 +5,9 @@ One function for each kind of grounds; `say` finds it.
 
 from collections.abc import Callable
 
-from hangscope.advice import SWITCH_ON
 from hangscope.diagnosis.accusation import Accusation, Basis
 from hangscope.diagnosis.case import Case
+from hangscope.diagnosis.causes.advice import SWITCH_ON
 from hangscope.diagnosis.wording import blocking, calls, failures, network, others
 from hangscope.diagnosis.wording.others import Words
 

@@ -2,17 +2,17 @@
 
 from collections.abc import Sequence
 
-from hangscope.advice import BY_CALL, COLLECT, SWITCH_ON, UNDER_RUN
-from hangscope.codelines import at, line, spot, user_frame
 from hangscope.diagnosis.accusation import Accusation, Accused, Shown
 from hangscope.diagnosis.case import Case
-from hangscope.diagnosis.liveness import How, Is, Life
-from hangscope.diagnosis.waits import Wait
+from hangscope.diagnosis.causes.advice import BY_CALL, COLLECT, SWITCH_ON, UNDER_RUN
+from hangscope.diagnosis.evidence.code_lines import at, line, spot, user_frame
+from hangscope.diagnosis.evidence.liveness import How, Is, Life
+from hangscope.diagnosis.evidence.process_ends import ending
+from hangscope.diagnosis.phrases import ranks_text
+from hangscope.diagnosis.waits.wait_graph import Wait
 from hangscope.diagnosis.wording.lines import called, called_by, lead, stands_at
 from hangscope.diagnosis.wording.others import Words, did
-from hangscope.diagnosis.words import ranks_text
-from hangscope.processes import ending
-from hangscope.words import SEVERAL_DID, first_line, plural, sentence, verb
+from hangscope.text import SEVERAL_DID, first_line, plural, sentence, verb
 
 _STEPS = 3
 # How a life that did not go on is said of one rank, and of several.

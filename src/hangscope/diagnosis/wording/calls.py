@@ -1,16 +1,16 @@
 """Ranks that called something else than their group: operation, order, size, type, split, peer, root."""
 
-from hangscope.advice import COLLECT
-from hangscope.codelines import at, line, own_frames, two_lines
 from hangscope.diagnosis.accusation import Accusation, Sides
-from hangscope.diagnosis.call_order import Outlier, Sort
+from hangscope.diagnosis.align.call_order import Outlier, Sort
+from hangscope.diagnosis.align.divergence import Divergence, Shape
 from hangscope.diagnosis.case import Case
-from hangscope.diagnosis.divergence import Divergence, Shape
+from hangscope.diagnosis.causes.advice import COLLECT
+from hangscope.diagnosis.evidence.code_lines import at, line, own_frames, two_lines
+from hangscope.diagnosis.phrases import ranks_text, shape_text, size_text
 from hangscope.diagnosis.wording.lines import called, called_by
 from hangscope.diagnosis.wording.others import Words, did
-from hangscope.diagnosis.words import ranks_text, shape_text, size_text
 from hangscope.model import Kind, Operation
-from hangscope.words import sentence, verb
+from hangscope.text import sentence, verb
 
 # ---- at one position of one group ------------------------------------------------------------------------------------
 

@@ -2,14 +2,14 @@
 
 import signal
 
-from hangscope.advice import BY_FAILURE, COLLECT, SWITCH_ON
 from hangscope.diagnosis.accusation import Accusation
 from hangscope.diagnosis.case import Case
+from hangscope.diagnosis.causes.advice import BY_FAILURE, COLLECT, SWITCH_ON
+from hangscope.diagnosis.phrases import ranks_text
 from hangscope.diagnosis.wording.network import link_steps
 from hangscope.diagnosis.wording.others import Words
-from hangscope.diagnosis.words import ranks_text
 from hangscope.model import Failure
-from hangscope.words import numbered, sentence, short
+from hangscope.text import numbered, sentence, short
 
 _WHAT = {
     "cuda_error": "hit a CUDA error",

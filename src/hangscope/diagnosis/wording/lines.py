@@ -2,10 +2,10 @@
 
 from collections.abc import Collection
 
-from hangscope.codelines import spot, user_frame
 from hangscope.diagnosis.accusation import Accusation, Basis
 from hangscope.diagnosis.case import Case
-from hangscope.diagnosis.waits import Wait
+from hangscope.diagnosis.evidence.code_lines import spot, user_frame
+from hangscope.diagnosis.waits.wait_graph import Wait
 from hangscope.model import Operation
 
 # Their words have a line already, or are not about where a rank stands.

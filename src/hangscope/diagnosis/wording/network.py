@@ -2,16 +2,16 @@
 
 from collections.abc import Iterable
 
-from hangscope.advice import KERNEL, ROOT
 from hangscope.diagnosis.accusation import Accusation
 from hangscope.diagnosis.case import Case
-from hangscope.diagnosis.links import way_of
+from hangscope.diagnosis.causes.advice import KERNEL, ROOT
+from hangscope.diagnosis.hardware import port_commands
+from hangscope.diagnosis.hardware.stuck_link import way_of
+from hangscope.diagnosis.phrases import ranks_text
 from hangscope.diagnosis.verdict import Link
 from hangscope.diagnosis.wording.others import Words
-from hangscope.diagnosis.words import ranks_text
-from hangscope.hardware import advice
 from hangscope.model import State, TransportEvent
-from hangscope.words import short, verb
+from hangscope.text import short, verb
 
 
 def cut_off(case: Case, a: Accusation) -> Words:
@@ -22,7 +22,7 @@ def cut_off(case: Case, a: Accusation) -> Words:
         f"Bytes of {title} do not get through {_ends(a.link, f'towards {ranks_text(inside)}')}: "
         f"{finished} finished it, {ranks_text(inside)} {verb(inside, 'is', 'are')} stuck inside it.",
         {x.rank: f"receives {title} {x.text}, and does not get it" if a.link else stuck for x in a.accused},
-        link_steps(case, a.link) or [_ports_step(case, inside), advice.LOGS],
+        link_steps(case, a.link) or [_ports_step(case, inside), port_commands.LOGS],
     )
 
 
@@ -37,7 +37,7 @@ def pair(case: Case, a: Accusation) -> Words:
         text,
         f"Sender and receiver both launched {title}, and {text}.",
         {x.rank: f"sends {x.operation}, {x.text}" if x.operation else x.text for x in a.accused},
-        link_steps(case, a.link) or [advice.LOGS],
+        link_steps(case, a.link) or [port_commands.LOGS],
     )
 
 
@@ -49,7 +49,7 @@ def port_errors(case: Case, a: Accusation) -> Words:
         f"Network: all {members} members are inside {case.names.wait_in_group(a.its_wait)} and none finished; counters "
         f"of errors rose on {a.detail} and hardly anywhere else.",
         {x.rank: f"what it sends and receives in {x.operation} goes over {a.detail}" for x in a.accused},
-        advice.steps(trouble.path, trouble.ports) if trouble else [],
+        port_commands.steps(trouble.path, trouble.ports) if trouble else [],
     )
 
 
@@ -70,12 +70,12 @@ def everybody_inside(case: Case, a: Accusation) -> Words:
     return Words(
         f"network or hardware inside {case.names.wait(a.its_wait)}, {edge}",
         f"Network or hardware inside {what}, {edge}: all {len(a.its_wait.inside)} members {how} it and none finished.",
-        steps=[_ports_step(case, a.its_wait.waiters), advice.LOGS],
+        steps=[_ports_step(case, a.its_wait.waiters), port_commands.LOGS],
     )
 
 
 def everybody_launched(case: Case, a: Accusation) -> Words:
-    either, why, *steps = (*KERNEL, advice.LOGS) if case.stacks.on_gpu else ROOT
+    either, why, *steps = (*KERNEL, port_commands.LOGS) if case.stacks.on_gpu else ROOT
     return Words(
         f"everybody is inside {case.names.wait(a.its_wait)}; {either} or the network, not determined",
         f"All that take part launched {case.names.wait_in_group(a.its_wait)} and do not finish it; {why}.",
@@ -111,8 +111,8 @@ def transport_warning(case: Case, a: Accusation) -> Words:
 
 
 def link_steps(case: Case, link: Link | None) -> list[str]:
-    return advice.steps(case.ports.path(way_of(link)), case.ports.suspects) if link else []
+    return port_commands.steps(case.ports.path(way_of(link)), case.ports.suspects) if link else []
 
 
 def _ports_step(case: Case, ranks: Iterable[int]) -> str:
-    return advice.look_at({case.job.nodes[r] for r in ranks if r in case.job.nodes})
+    return port_commands.look_at({case.job.nodes[r] for r in ranks if r in case.job.nodes})

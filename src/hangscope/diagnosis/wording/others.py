@@ -3,13 +3,13 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from hangscope.advice import ANNOUNCE, BY_CALL, COLLECT, SWITCH_ON
-from hangscope.codelines import spot
 from hangscope.diagnosis.accusation import Accusation
 from hangscope.diagnosis.case import Case
+from hangscope.diagnosis.causes.advice import ANNOUNCE, BY_CALL, COLLECT, SWITCH_ON
+from hangscope.diagnosis.evidence.code_lines import spot
+from hangscope.diagnosis.phrases import ranks_text
 from hangscope.diagnosis.wording.lines import led
-from hangscope.diagnosis.words import ranks_text
-from hangscope.words import duration, plural, sentence, verb
+from hangscope.text import duration, plural, sentence, verb
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@
 changed where it comes from.
 """
 
+from hangscope.incident.collect.fetch_sources import Source
 from hangscope.incident.collect.gather import Collected, NodeResult, collect
-from hangscope.incident.collect.sources import Source
 
 __all__ = ["Collected", "NodeResult", "Source", "collect"]

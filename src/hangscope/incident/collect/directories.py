@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from hangscope.errors import NotFoundError
-from hangscope.incident.collect.sources import Deadline, Entry, Listing, Sink, Unreachable
-from hangscope.incident.evidence import LOOK, bounded, untaken
+from hangscope.incident.collect.fetch_sources import Deadline, Entry, Listing, Sink, Unreachable
 from hangscope.incident.layout import survey
-from hangscope.incident.touch import head_of, open_file
+from hangscope.safeio.evidence_names import LOOK, bounded, untaken
+from hangscope.safeio.safe_files import head_of, open_file
 
 
 class Directory:

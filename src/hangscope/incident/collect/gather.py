@@ -21,14 +21,14 @@ from typing import TypeVar
 
 from hangscope.errors import CollectError, DamagedError, InputError
 from hangscope.incident import manifest as manifests
-from hangscope.incident.collect import plan as planning
-from hangscope.incident.collect.plan import Plan, Wanted
-from hangscope.incident.collect.sources import LATEST, Deadline, Entry, Listing, Source, Unreachable
+from hangscope.incident.collect import fetch_plan as planning
+from hangscope.incident.collect.fetch_plan import Plan, Wanted
+from hangscope.incident.collect.fetch_sources import LATEST, Deadline, Entry, Listing, Source, Unreachable
 from hangscope.incident.layout import MANIFEST
 from hangscope.incident.manifest import Manifest, Missing
-from hangscope.incident.stale import STALE_AFTER_S
-from hangscope.incident.tars import Readable
-from hangscope.incident.touch import Shelf
+from hangscope.incident.stale_files import STALE_AFTER_S
+from hangscope.safeio.safe_files import Shelf
+from hangscope.safeio.tar_stream import Readable
 
 Progress = Callable[[int, int, str], None]
 """`progress(done, total, what)`, in bytes."""

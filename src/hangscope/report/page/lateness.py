@@ -8,9 +8,9 @@ import numpy as np
 
 from hangscope.diagnosis.verdict import Diagnosis
 from hangscope.model import Job, Kind, State
-from hangscope.report.page.texts import SHORT, shown
+from hangscope.report.page.page_text import SHORT, shown
 from hangscope.report.spans import Floats, Ints, Spans, paired
-from hangscope.words import plural
+from hangscope.text import plural
 
 _BARS = 32
 _WIDE = 420

@@ -13,16 +13,16 @@ import numpy as np
 from hangscope.diagnosis.verdict import Diagnosis
 from hangscope.model import Job
 from hangscope.report.matching import collectives
-from hangscope.report.page.blocks import Block, arrange
-from hangscope.report.page.blocks import frontiers as frontiers_of
-from hangscope.report.page.cells import DIFFERS, DONE, SCHEDULED, STARTED, STATES, Cells, fill
+from hangscope.report.page.group_blocks import Block, arrange
+from hangscope.report.page.group_blocks import frontiers as frontiers_of
+from hangscope.report.page.matrix_cells import DIFFERS, DONE, SCHEDULED, STARTED, STATES, Cells, fill
+from hangscope.report.page.matrix_rows import fold
 from hangscope.report.page.moments import Moments, is_pair
-from hangscope.report.page.peers import peers
-from hangscope.report.page.rows import fold
-from hangscope.report.page.texts import SHORT, shown
+from hangscope.report.page.p2p_matrix import peers
+from hangscope.report.page.page_text import SHORT, shown
+from hangscope.report.rank_strip import Letters
 from hangscope.report.spans import Ints
-from hangscope.report.strip import Letters
-from hangscope.words import plural
+from hangscope.text import plural
 
 _BLOCKS = 5
 _BEFORE, _AFTER = 4, 2

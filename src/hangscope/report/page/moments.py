@@ -10,9 +10,9 @@ import numpy as np
 from hangscope.diagnosis.verdict import Diagnosis, OperationInFlight
 from hangscope.model import Group, Job, Kind, State
 from hangscope.report.page.agreement import differs
-from hangscope.report.page.texts import SHORT, shown
+from hangscope.report.page.page_text import SHORT, shown
+from hangscope.report.rank_strip import title
 from hangscope.report.spans import Ints, Spans
-from hangscope.report.strip import title
 
 _PAIR = re.compile(r"(?:send (?P<from>\d+)->(?P<to>\d+)|recv (?P<at>\d+)<-(?P<of>\d+))")
 

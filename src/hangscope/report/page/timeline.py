@@ -12,13 +12,13 @@ import numpy as np
 
 from hangscope.diagnosis.verdict import Diagnosis
 from hangscope.model import Job, Kind
-from hangscope.report.page.columns import pack
 from hangscope.report.page.moments import Moments
-from hangscope.report.page.texts import SHORT, code_line, shown
+from hangscope.report.page.packed_numbers import pack
+from hangscope.report.page.page_text import SHORT, code_line, shown
+from hangscope.report.rank_strip import Letters
+from hangscope.report.safe_text import own_frame
 from hangscope.report.spans import Ints, Spans, paired, ranked
-from hangscope.report.strip import Letters
-from hangscope.report.text import own_frame
-from hangscope.words import plural, size
+from hangscope.text import plural, size
 
 _RANKS = 1024
 _OPERATIONS = 90_000

@@ -1,0 +1,1 @@
+"""The one file that a support ticket needs: what goes into it, made small, redacted, and opened again."""

@@ -1,0 +1,250 @@
+"""Redacting one file, whatever is in it, without holding it in memory.
+
+Text is done in pieces of whole lines, a dump string by string, a compressed file inside. What cannot be looked into is
+left out: a bundle must not carry what nobody could check.
+"""
+
+from __future__ import annotations
+
+import gzip
+import mmap
+import os
+import re
+import struct
+import tempfile
+import zlib
+from collections import Counter
+from collections.abc import Callable, Iterable
+from typing import IO, BinaryIO
+
+from hangscope.bundle.aliases import Aliases
+from hangscope.bundle.redact import rewrite_pickle
+from hangscope.bundle.redact import secret_patterns as known
+from hangscope.bundle.redact.handlers import Edit
+from hangscope.bundle.redact.secret_names import secret_name
+from hangscope.bundle.redact.secrets import Secrets
+from hangscope.safeio.tar_stream import is_header
+
+_CHUNK = 1 << 20
+_IN_MEMORY = 8 << 20
+_BEFORE, _AHEAD = 32 << 10, 80 << 10
+"""How much around a line is at hand when it is judged: more than any structure that is followed, or a private key."""
+_HEAD = 64 << 10
+_MAX_UNPACKED = 16 << 30
+RATIO, RATIO_FROM = 150, 64 << 20
+"""Logs pack some fifty times. What unpacks to more than this is a file of zeros, or a trap."""
+_CACHED = 200_000
+_PACKED = ((b"PK\x03\x04", "zip"), (b"\xfd7zXZ\0", "xz"), (b"\x28\xb5\x2f\xfd", "zstd"), (b"BZh", "bzip2"))
+_BLACK_BOX = b"\xffHSNCCLB"
+_MAX_BLACK_BOX = 80 << 20
+_COMM_BYTES = 768
+_WIDE = (b"\xff\xfe", b"\xfe\xff")
+_BINARY = re.compile(rb"[\x01-\x06\x0e-\x1a\x1c-\x1f]")
+
+
+class LeftOut(Exception):
+    """The file cannot be made safe; says why."""
+
+
+Keep = Callable[[str, IO[bytes], IO[bytes]], bool]
+"""Writes what of a file may stay, by its name; False where nothing may."""
+
+
+class Redactor:
+    """Redacts files and texts, all with the same users and aliases, and counts what it replaced."""
+
+    def __init__(self, users: Iterable[bytes] = (), aliases: Aliases | None = None, keep: Keep | None = None) -> None:
+        self.secrets = Secrets(users)
+        self._keep = keep
+        self.aliases = aliases
+        self._strings: dict[bytes, tuple[bytes, Counter[str]] | None] = {}
+        self._again: Counter[str] = Counter()
+        self._keys: dict[bytes, bool] = {}
+
+    @property
+    def counts(self) -> Counter[str]:
+        """How many things of each kind were replaced so far."""
+        return self.secrets.counts + (self.aliases.counts if self.aliases else Counter()) + self._again
+
+    def text(self, data: bytes) -> bytes:
+        data = self.secrets.clean(data)
+        return self.aliases.clean(data) if self.aliases else data
+
+    def string(self, data: bytes) -> bytes:
+        """One string of a dump; dumps of all ranks hold much the same ones."""
+        try:
+            found = self._strings[data]
+        except KeyError:
+            before = self.counts
+            cleaned = self.secrets.clean(data)
+            if self.aliases:
+                cleaned = self.aliases.clean(cleaned, whole=True)
+            if len(self._strings) > _CACHED:
+                self._strings.clear()
+            found = self._strings[data] = None if cleaned is data else (cleaned, self.counts - before)
+            if found is not None:
+                self._again.subtract(found[1])  # counted by now; what follows counts each time
+        if found is None:
+            return data
+        self._again.update(found[1])
+        return found[0]
+
+    def touches(self, data: bytes) -> bool:
+        """Whether `string` might replace something in it. Gives no alias, and counts nothing."""
+        return bool(self.secrets.edits(data)) or (self.aliases is not None and self.aliases.touches(data))
+
+    def secret_key(self, text: bytes) -> bool:
+        """Whether a string, as the key of a dictionary, makes the value behind it secret."""
+        known_already = self._keys.get(text)
+        if known_already is None:
+            if len(self._keys) > _CACHED:
+                self._keys.clear()
+            known_already = self._keys[text] = secret_name(text)
+        return known_already
+
+    def name(self, path: str) -> str:
+        """A file's path inside the bundle."""
+        given = f"/{path}".encode("utf-8", "surrogateescape")
+        raw = self.secrets.clean(given)
+        if raw.count(b"/") != given.count(b"/"):  # something in it looked like a secret as a whole: part by part then
+            raw = b"/".join(self.secrets.clean(part) for part in given.split(b"/"))
+        if self.aliases:
+            parts = raw.split(b"/")
+            if parts[1] == b"nodes" and len(parts) > 5:  # nodes/<host>/logs/<the path it had there>
+                raw = b"/".join(parts[:4]) + self.aliases.clean(b"/" + b"/".join(parts[4:]), whole=True)
+            raw = self.aliases.rename(raw)
+        return raw.decode("utf-8", "surrogateescape")[1:]
+
+    def file(self, source: IO[bytes], out: IO[bytes], name: str = "") -> None:
+        """Write `source`, redacted, to `out`. Raises LeftOut where that cannot be done safely."""
+        head = source.read(_HEAD)
+        source.seek(0)
+        if head.startswith(b"\x1f\x8b"):
+            self._gzip(source, out, name)
+        elif head.startswith(_BLACK_BOX):
+            self._black_box(source, out)
+        elif rewrite_pickle.is_pickle(head):
+            self._pickle(source, out)
+        elif is_header(head[:512]):
+            raise LeftOut("an archive inside another")
+        elif packed := next((name for magic, name in _PACKED if head.startswith(magic)), None):
+            raise LeftOut(f"packed with {packed}, which hangscope cannot look into")
+        elif head.startswith(_WIDE):
+            raise LeftOut("text in UTF-16, which hangscope cannot redact")
+        elif len(_BINARY.findall(head)) * 100 > len(head):
+            if self._keep is not None:
+                raise LeftOut("no evidence that hangscope knows")
+            self._binary(source, out)
+        elif self._keep is not None:
+            with tempfile.SpooledTemporaryFile(_IN_MEMORY) as kept:
+                if not self._keep(name, source, kept):
+                    raise LeftOut("no evidence that hangscope knows")
+                kept.seek(0)
+                self._text(kept, out)
+        else:
+            self._text(source, out)
+
+    def _text(self, source: IO[bytes], out: IO[bytes]) -> None:
+        """In windows: a little of what was written already, what is written now, and a look ahead behind it."""
+        before = ahead = b""
+        while True:
+            chunk = source.read(_CHUNK)
+            last = len(chunk) < _CHUNK  # a file, or a copy of one: it gives less only at its end
+            window = before + ahead + chunk
+            begin = len(before)
+            edits = self.secrets.edits(window)
+            cut = len(window) if last else _cut(window, begin, edits)
+            piece = self.secrets.replaced(window, edits, begin, cut) if edits else window[begin:cut]
+            out.write(self.aliases.clean(piece) if self.aliases else piece)
+            if last:
+                return
+            before, ahead = window[max(0, cut - _BEFORE) : cut], window[cut:]
+
+    def _pickle(self, source: IO[bytes], out: IO[bytes]) -> None:
+        try:
+            if source.seek(0, os.SEEK_END) <= _IN_MEMORY:
+                source.seek(0)
+                out.writelines(rewrite_pickle.rewrite(source.read(), self))
+                return
+            with mmap.mmap(source.fileno(), 0, access=mmap.ACCESS_READ) as data:
+                out.writelines(rewrite_pickle.rewrite(data, self))
+        except rewrite_pickle.Unwalkable as error:
+            raise LeftOut(f"not a pickle of plain values ({error}): it cannot be redacted safely") from None
+
+    def _black_box(self, source: IO[bytes], out: IO[bytes]) -> None:
+        """Numbers at fixed places, and two kinds of text: the host's name, and the communicators' names.
+
+        Each text stays within its field; nothing else of the file can hold a name (docs/blackbox.md).
+        """
+        data = bytearray(source.read(_MAX_BLACK_BOX + 1))
+        if not 1024 <= len(data) <= _MAX_BLACK_BOX:
+            raise LeftOut("a black box of a size that none has")
+        offset, size, slots, _ = struct.unpack_from("<4I", data, 128)
+        fields = [(64, 64)]
+        if size == _COMM_BYTES and offset + size * slots <= len(data):
+            fields += [(offset + size * slot + 72, 56) for slot in range(slots)]
+        for at, room in fields:
+            name = bytes(data[at : at + room]).partition(b"\0")[0]
+            if name:
+                data[at : at + room] = self.string(name)[: room - 1].ljust(room, b"\0")
+        out.write(data)
+
+    def _binary(self, source: IO[bytes], out: IO[bytes]) -> None:
+        overlap = known.PRIVATE_KEY_BYTES
+        carry = b""
+        while True:
+            chunk = source.read(4 * _CHUNK)
+            data = carry + chunk
+            if self.aliases and self.aliases.clean(data) is not data:
+                raise LeftOut("a binary file that names hosts, addresses or paths, which cannot be exchanged in it")
+            masked = self.secrets.mask(data)
+            keep = overlap if chunk and len(data) > overlap else 0
+            out.write(masked[: len(masked) - keep])
+            carry = masked[len(masked) - keep :] if keep else b""
+            if not chunk:
+                return
+
+    def _gzip(self, source: IO[bytes], out: IO[bytes], name: str) -> None:
+        with tempfile.TemporaryFile() as inner, tempfile.TemporaryFile() as redacted:
+            try:
+                _unpack(source, inner)
+            except (gzip.BadGzipFile, zlib.error, EOFError) as error:
+                raise LeftOut(f"broken compression ({error})") from None
+            inner.seek(0)
+            self.file(inner, redacted, name)
+            redacted.seek(0)
+            with gzip.GzipFile(fileobj=out, mode="wb", compresslevel=1, mtime=0) as packed:
+                while chunk := redacted.read(_CHUNK):
+                    packed.write(chunk)
+
+
+def _unpack(source: IO[bytes], target: BinaryIO | IO[bytes]) -> None:
+    total = 0
+    size = source.seek(0, os.SEEK_END)
+    source.seek(0)
+    with gzip.GzipFile(fileobj=source, mode="rb") as packed:
+        while chunk := packed.read(_CHUNK):
+            total += len(chunk)
+            if total > _MAX_UNPACKED:
+                raise LeftOut("a compressed file that unpacks to more than 16 GiB")
+            if total > RATIO_FROM and total > RATIO * size:
+                raise LeftOut(f"a compressed file that unpacks to more than {RATIO} times its size")
+            target.write(chunk)
+    target.flush()
+
+
+def _cut(window: bytes, begin: int, edits: list[Edit]) -> int:
+    """Up to where a window can be written: whole lines, no secret cut in two, and enough left to look ahead."""
+    most = len(window) - _AHEAD
+    if most <= begin:
+        return begin
+    cut = window.rfind(b"\n", begin, most) + 1
+    if cut <= begin:
+        # One endless line: between two values, where no name is parted from what it names.
+        near = max(begin, most - _BEFORE)
+        cut = max(window.rfind(mark, near, most) + len(mark) for mark in (b"},", b", ", b",", b" ", b";"))
+        cut = cut if cut > near else most
+    for edit in edits:
+        if edit.start < cut < edit.end:
+            cut = edit.start if edit.start > begin else min(edit.end, len(window))
+    return cut

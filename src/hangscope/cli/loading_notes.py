@@ -1,0 +1,24 @@
+"""What verbs say about how the evidence was read, on stderr."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from hangscope.cli.output import note
+
+if TYPE_CHECKING:
+    from hangscope.model import Job
+
+_MANY = 500_000
+"""Entries from which on the Python reader is felt."""
+
+
+def say_what_was_left(job: Job) -> None:
+    """That old history was let go, and that it would have gone faster."""
+    from hangscope.reader.dumps import decoder
+
+    read = sum(dump.records for dumps in job.dumps.values() for dump in dumps)
+    if read > len(job.ops):
+        note(f"note: {read - len(job.ops):,} completed operations of huge rings were not kept; --full keeps them")
+    if read > _MANY and not decoder.in_use():
+        note("note: read without the C decoder, which is some twenty times faster: see `hangscope doctor`")

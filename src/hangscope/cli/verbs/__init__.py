@@ -1,0 +1,1 @@
+"""One thin file a verb, each with a click command named `command`."""

@@ -1,0 +1,246 @@
+"""`hangscope bundle PATH`: the one file that a support ticket needs."""
+
+from __future__ import annotations
+
+import errno
+import os
+import tempfile
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from hangscope.cli.output import note, progress, write
+from hangscope.cli.progress_bar import bar
+from hangscope.cli.size_options import size
+from hangscope.errors import InputError, NotFoundError, SettingsError
+
+if TYPE_CHECKING:
+    from hangscope.bundle.pack import Bundle, Options
+    from hangscope.bundle.redact.redact_file import Keep
+    from hangscope.bundle.shrink import Involved
+    from hangscope.diagnosis.verdict import Diagnosis
+    from hangscope.model import Job
+    from hangscope.safeio.evidence_names import Known
+
+
+@click.command(epilog="Example: hangscope bundle hangscope/48121/0 -o ticket-4711.tar.gz --max-size 50MB")
+@click.argument("path", metavar="PATH", type=click.Path(path_type=Path))
+@click.option("-o", "--output", metavar="FILE", type=click.Path(path_type=Path), help="The bundle.  [default: by PATH]")
+@click.option("--no-redact", is_flag=True, help="Keep secrets and user names as they are.")
+@click.option("--pseudonymise", is_flag=True, help="Give hosts, addresses and paths aliases; their map stays here.")
+@click.option("--only-evidence", is_flag=True, help="Keep dumps and the lines that a reader knows, and no other.")
+@click.option("--all-lines", is_flag=True, help="With --pseudonymise: keep every line, redacted.")
+@click.option("--map", "map_file", metavar="FILE", type=click.Path(path_type=Path), help="Where aliases are kept.")
+@click.option("--max-size", callback=size, metavar="SIZE", help="Leave the least useful evidence out: 50MB, 1GiB.")
+@click.option("--no-verdict", is_flag=True, help="Do not diagnose: no verdict, no page and no ticket in the bundle.")
+@click.option("--verify", "only_verify", is_flag=True, help="PATH is a bundle: check every name and checksum in it.")
+@click.option("--unpack", metavar="DIR", type=click.Path(path_type=Path), help="PATH is a bundle: unpack it safely.")
+def command(
+    path: Path,
+    output: Path | None,
+    no_redact: bool,
+    pseudonymise: bool,
+    only_evidence: bool,
+    all_lines: bool,
+    map_file: Path | None,
+    max_size: int | None,
+    no_verdict: bool,
+    only_verify: bool,
+    unpack: Path | None,
+) -> int:
+    """Make one file of an incident, or of any folder of dumps and logs, with the verdict and a ticket in it.
+
+    Secrets, user names and home directories are redacted, also inside dumps. The name of the bundle goes to stdout,
+    what was replaced and left out to stderr.
+    """
+    if only_verify or unpack is not None:
+        return _open(path, unpack)
+    if no_redact and pseudonymise:
+        raise SettingsError("--no-redact and --pseudonymise contradict each other", hint="choose one")
+    if no_redact and only_evidence:
+        raise SettingsError("--no-redact and --only-evidence contradict each other", hint="choose one")
+    if all_lines and (only_evidence or not pseudonymise):
+        raise SettingsError("--all-lines is for --pseudonymise alone", hint="leave it out")
+    from hangscope.bundle.pack import Options
+
+    path = Path(os.path.abspath(path))  # so that it can be told from what is inside, also where it was "."
+    options = Options(redact=not no_redact, pseudonymise=pseudonymise, map_file=map_file, max_bytes=max_size)
+    if only_evidence or (pseudonymise and not all_lines):
+        options = replace(options, keep=_keep(()))
+    target = output or Path(f"{path.name.removesuffix('.gz').removesuffix('.tar')}.bundle.tar.gz")
+    if _is_bundle(path):
+        from hangscope.bundle.unpack import extract
+
+        with tempfile.TemporaryDirectory(prefix="hangscope-") as folder:
+            extract(path, Path(folder) / "incident")
+            return _make(Path(folder) / "incident", target, options, verdict=not no_verdict)
+    return _make(path, target, options, verdict=not no_verdict)
+
+
+def _make(path: Path, target: Path, options: Options, *, verdict: bool) -> int:
+    from hangscope.bundle.pack import write_bundle
+
+    known: Known = {}
+    if verdict:
+        options = _with_verdict(path, options, known)
+    with bar(f"bundling {path.name}") as told:
+        try:
+            made = write_bundle(path, target, options, progress=told, known=known)
+        except OSError as error:
+            blamed = error.filename if isinstance(error.filename, str) else str(target)
+            what = str(target) if ".part" in blamed or error.errno in (errno.ENOSPC, errno.EDQUOT) else blamed
+            raise SettingsError(f"{what}: {error.strerror or error}") from None
+    _report(made)
+    write(f"{made.path}\n")
+    return 0
+
+
+def _with_verdict(path: Path, options: Options, known: Known) -> Options:
+    """Verdict, page and ticket, where the evidence allows them; a bundle is worth making without them too."""
+    from hangscope.diagnosis import diagnose
+    from hangscope.reader.load import load
+    from hangscope.report.export import to_dict
+    from hangscope.report.page.render_page import render_page
+    from hangscope.report.redacted_verdict import redacted
+    from hangscope.report.terminal import render_text
+    from hangscope.report.ticket import render_ticket
+
+    try:
+        with progress(f"diagnosing {path}"):
+            job = load([path], known=known)
+            found = diagnose(job)
+    except NotFoundError as error:
+        if not path.exists():
+            raise
+        note(f"no verdict in the bundle: {error}")
+        return options
+    import json
+
+    prefix = _prefix(path)
+
+    def page(clean: Callable[[str], str]) -> str:
+        return render_page(*redacted(found, job, lambda said: clean(_inside(said, prefix))))
+
+    return replace(
+        options,
+        verdict_json=json.dumps(_inside(to_dict(found), prefix), indent=1) + "\n",
+        verdict_text=render_text(found).replace(prefix, ""),
+        page=page,
+        ticket=lambda manifest: render_ticket(found, job, files=manifest.files),
+        involved=involved(found, job, path),
+        keep=_keep(_cited(found, prefix)) if options.keep is not None else None,
+    )
+
+
+def _cited(found: Diagnosis, prefix: str) -> Iterator[tuple[str, int]]:
+    """(file as the bundle names it, line) of whatever the verdict cites."""
+    for source in [source for finding in (*found.why, *found.evidence) for source in finding.sources]:
+        if source.place.startswith("line "):
+            yield source.file.removeprefix(prefix), int(source.place[5:].partition("-")[0])
+
+
+def _keep(cited: Iterable[tuple[str, int]]) -> Keep:
+    from hangscope.reader.evidence_lines import keep_evidence
+
+    lines: dict[str, set[int]] = {}
+    for file, line in cited:
+        lines.setdefault(file, set()).add(line)
+    return lambda name, source, out: keep_evidence(source, out, lines.get(name, ()), name)
+
+
+def involved(found: Diagnosis, job: Job, path: Path) -> Involved:
+    """Whose evidence the verdict rests on: what a bundle of limited size may not leave out."""
+    from hangscope.bundle.shrink import Involved
+
+    ranks = {culprit.rank for culprit in found.culprits}
+    nodes = {culprit.node for culprit in found.culprits}
+    if found.first_reported is not None:
+        ranks.add(found.first_reported.rank)
+    if found.link is not None:
+        ranks |= {found.link.sender.rank, found.link.receiver.rank}
+        nodes |= {found.link.sender.node, found.link.receiver.node}
+    files = [source.file for finding in found.why for source in finding.sources]
+    files += [dump.file for rank in ranks for dump in job.dumps.get(rank, ())]
+    files += [file for rank, file in job.facts.log_ranks if rank in ranks]
+    files += [comm.source.file for comm in job.facts.communicators if comm.rank in ranks and comm.source]
+    files += [stack.source.file for stack in job.facts.stacks if stack.rank in ranks]
+    pids = {job.processes[rank].pid for rank in ranks if rank in job.processes}
+    prefix = _prefix(path)
+    return Involved(
+        ranks=frozenset(ranks),
+        nodes=frozenset(node for node in nodes if node),
+        pids=frozenset(pid for pid in pids if pid is not None),
+        files=frozenset(file.removeprefix(prefix) for file in files),
+    )
+
+
+def _prefix(path: Path) -> str:
+    """What stands in front of the names that the bundle will have."""
+    return f"{str(path if path.is_dir() else path.parent).rstrip('/')}/"
+
+
+def _inside(value: Any, prefix: str) -> Any:
+    """The verdict with files as the bundle names them, not as they were reached here."""
+    if isinstance(value, dict):
+        return {key: _inside(item, prefix) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_inside(item, prefix) for item in value]
+    if isinstance(value, str):
+        return "." if f"{value}/" == prefix else value.replace(prefix, "")
+    return value
+
+
+_MOST_NOTES = 50
+"""Lines of one kind on a terminal; a hostile tree may have a hundred thousand things to name."""
+
+
+def _report(made: Bundle) -> None:
+    """What was replaced, left out and kept back, on stderr."""
+    from hangscope.text import plural
+    from hangscope.text import size as human
+
+    note(f"{plural(len(made.manifest.files), 'file')}, {human(made.size)}")
+    if made.replaced:
+        note("replaced: " + ", ".join(f"{count} {kind}" for kind, count in made.replaced.items()))
+    for what, count in made.dropped.items():
+        note(f"left out to keep the bundle small: {what} ({plural(count, 'file')})")
+    for gap in made.left_out[:_MOST_NOTES]:
+        note(f"{gap.what}: {gap.why}")
+    if len(made.left_out) > _MOST_NOTES:
+        note(f"… and {len(made.left_out) - _MOST_NOTES} more, all named in the bundle's incident.json")
+    if made.map_file is not None:
+        note(f"the aliases are in {made.map_file}: keep it to yourself")
+
+
+def _open(bundle: Path, target: Path | None) -> int:
+    from hangscope.bundle.unpack import extract, verify
+    from hangscope.text import plural
+    from hangscope.text import size as human
+
+    with bar(f"checking {bundle.name}") as told:
+        try:
+            opened = verify(bundle, progress=told) if target is None else extract(bundle, target, progress=told)
+        except OSError as error:
+            raise SettingsError(f"{target or bundle}: {error.strerror or error}") from None
+    note(f"{bundle}: {plural(opened.files, 'file')}, {human(opened.bytes)}; every name and checksum is right")
+    if target is not None:
+        write(f"{target}\n")
+    return 0
+
+
+def _is_bundle(path: Path) -> bool:
+    """Whether a file is a bundle, so that it is opened and not packed as it is."""
+    if not path.is_file():
+        return False
+    from hangscope.bundle.unpack import members
+
+    try:
+        for member, _ in members(path):
+            if member.name.count("/") == 1 and member.name.endswith("/incident.json"):
+                return True
+    except InputError:
+        return False
+    return False

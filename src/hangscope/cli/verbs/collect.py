@@ -1,0 +1,126 @@
+"""`hangscope collect`: every node's evidence in one incident."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from hangscope.cli.output import note, write
+from hangscope.cli.progress_bar import bar
+from hangscope.cli.size_options import seconds
+from hangscope.errors import SettingsError
+
+if TYPE_CHECKING:
+    from hangscope.incident.collect import Collected, Source
+    from hangscope.incident.manifest import Missing
+
+_NODES_SHOWN = 20
+_GAPS_SHOWN = 10
+INCOMPLETE = 1
+
+
+@click.command(
+    epilog="Examples: hangscope collect -o hang --hosts gpu-a[017-020] --path '/logs/48121/*'; "
+    "hangscope collect -o hang --from /mnt/gpu-a017 --from s3://bucket/hangs/48121"
+)
+@click.option("-o", "--output", required=True, metavar="DIR", type=click.Path(path_type=Path), help="The incident.")
+@click.option("--from", "places", multiple=True, metavar="DIR|URL", help="A directory, or a URL that fsspec knows.")
+@click.option("--hosts", default="", metavar="LIST", help="Over ssh: a,b or gpu-a[017-020].")
+@click.option("--hostfile", metavar="FILE", type=click.Path(path_type=Path), help="Over ssh: one host a line.")
+@click.option("--ssh", default="ssh", show_default=True, metavar="COMMAND", help="The ssh command, with options.")
+@click.option("--slurm", metavar="JOBID", help="Over srun: the nodes of a job that still runs.")
+@click.option("--kubernetes", metavar="SELECTOR", help="Over kubectl exec: the running pods with these labels.")
+@click.option("--namespace", metavar="NAME", help="Kubernetes: the namespace.  [default: that of kubectl]")
+@click.option("--container", metavar="NAME", help="Kubernetes: the container in each pod.  [default: its first]")
+@click.option("--path", "patterns", multiple=True, metavar="GLOB", help="Also these files or folders on each node.")
+@click.option("--no-defaults", is_flag=True, help="Only --path: not where PyTorch and hangscope leave evidence.")
+@click.option("--job", help="Of several incidents, this job's.  [default: the newest]")
+@click.option("--attempt", help="Of several attempts, this one.  [default: the newest]")
+@click.option("--deadline", callback=seconds, default="120s", show_default=True, metavar="TIME", help="For one node.")
+@click.option("--retries", type=click.IntRange(min=0), default=2, show_default=True, help="More tries for one node.")
+@click.option("--parallel", type=click.IntRange(min=1), default=16, show_default=True, help="Nodes at once.")
+@click.option(
+    "--stale-after",
+    callback=seconds,
+    default="2h",
+    show_default=True,
+    metavar="TIME",
+    help="A dump this much older than the newest is from an earlier run, and is left where it is.",
+)
+def command(
+    output: Path,
+    places: tuple[str, ...],
+    hosts: str,
+    hostfile: Path | None,
+    ssh: str,
+    slurm: str | None,
+    kubernetes: str | None,
+    namespace: str | None,
+    container: str | None,
+    patterns: tuple[str, ...],
+    no_defaults: bool,
+    job: str | None,
+    attempt: str | None,
+    deadline: float,
+    retries: int,
+    parallel: int,
+    stale_after: float,
+) -> int:
+    """Bring every node's evidence into one incident. Run again, it fetches only what is missing.
+
+    Nodes need sh and tar, nothing else, and nothing is deleted there. What could not be had is listed with the reason,
+    here and in the incident.
+
+    Exit status: 0 everything came, 1 something is missing, 2 nothing could be had.
+    """
+    from hangscope.incident.collect import collect, job_nodes
+    from hangscope.incident.collect.gather import Limits
+
+    sources: list[Source] = [_place(place) for place in places]
+    gone: list[Missing] = []
+    known = {"patterns": patterns, "defaults": not no_defaults}
+    names = [*job_nodes.hosts_of(hosts), *(job_nodes.hosts_in(hostfile) if hostfile else ())]
+    if names:
+        sources += job_nodes.ssh(dict.fromkeys(names), command=shlex.split(ssh), **known)  # type: ignore[arg-type]
+    if slurm:
+        sources += job_nodes.slurm(slurm, **known)  # type: ignore[arg-type]
+    if kubernetes:
+        pods, gone = job_nodes.kubernetes(kubernetes, namespace=namespace, container=container, **known)  # type: ignore[arg-type]
+        sources += pods
+    if not sources:
+        raise SettingsError("nothing to collect from", hint="--from, --hosts, --hostfile, --slurm or --kubernetes")
+    limits = Limits(deadline_s=deadline, retries=retries, parallel=parallel, stale_after_s=stale_after)
+    with bar("collecting") as told:
+        found = collect(output, sources, limits=limits, job=job, attempt=attempt, gone=gone, progress=told)
+    _report(found)
+    write(f"{output}\n")
+    return 0 if found.complete and not gone else INCOMPLETE
+
+
+def _place(place: str) -> Source:
+    from hangscope.incident.collect.directories import Directory
+    from hangscope.incident.collect.object_stores import Store
+
+    return Store(place) if "://" in place else Directory(Path(place))
+
+
+def _report(found: Collected) -> None:
+    from hangscope.text import plural, size
+
+    shown = sorted(found.nodes, key=lambda node: (not node.problem, node.name))
+    for node in shown[:_NODES_SHOWN]:
+        kept = f", {node.kept} already here" if node.kept else ""
+        problem = f"; {node.problem}" if node.problem else ""
+        note(f"{node.name}: {plural(node.fetched, 'file')} ({size(node.bytes)}){kept}{problem}")
+    if len(shown) > _NODES_SHOWN:
+        note(f"and {len(shown) - _NODES_SHOWN} more")
+    gaps = [gap for gap in found.manifest.gaps if gap.why]
+    for gap in gaps[:_GAPS_SHOWN]:
+        note(f"missing: {gap.what}: {gap.why}")
+    if len(gaps) > _GAPS_SHOWN:
+        note(f"and {len(gaps) - _GAPS_SHOWN} more gaps, all in {found.path / 'incident.json'}")
+    for other in found.others[:_GAPS_SHOWN]:
+        note(f"left where it is: another incident, {other}")

@@ -1,0 +1,62 @@
+"""`hangscope diagnose PATH…`: what hung the job."""
+
+from __future__ import annotations
+
+import click
+
+from hangscope.cli.loading_notes import say_what_was_left
+from hangscope.cli.output import progress, width, write, write_lines
+from hangscope.cli.progress_bar import bar
+
+
+@click.command()
+@click.argument("paths", metavar="PATH...", nargs=-1, required=True, type=click.Path())
+@click.option("--json", "as_json", is_flag=True, help="Print the verdict as JSON (schema hangscope.diagnosis/1).")
+@click.option("-v", "--verbose", is_flag=True, help="Add the chain of waits, whole stacks, every source and gap.")
+@click.option("--full", is_flag=True, help="Keep all of huge rings, which takes memory; else their end and what waits.")
+@click.option(
+    "--engine", type=click.Choice(("local", "ray")), default="local", help="Who reads: this machine, or a Ray cluster."
+)
+@click.option("--ray-address", metavar="ADDRESS", help="The Ray cluster; else RAY_ADDRESS, else one that runs here.")
+@click.option("--width", "asked_width", type=click.IntRange(min=40), help="Columns to use; else COLUMNS, else 80.")
+def command(
+    paths: tuple[str, ...],
+    as_json: bool,
+    verbose: bool,
+    full: bool,
+    engine: str,
+    ray_address: str | None,
+    asked_width: int | None,
+) -> int:
+    """Name the rank, node, operation, code line and link that hung a job.
+
+    PATH is anything: an incident, a bundle, a folder tree of dumps and logs, single files. Files are recognised by
+    what is in them, and nothing is written beside them. With --engine ray it may also be NODE:/path, of a node of the
+    cluster, or a URL of an object store.
+
+    Exit status: 0 no hang, 1 a hang with a named cause, 2 unusable input, 3 a hang whose cause the evidence does not
+    name.
+    """
+    from hangscope.diagnosis import diagnose
+    from hangscope.reader.load import load
+
+    readers = None
+    if engine == "ray":
+        from hangscope.cluster.ray_engine import RayEngine
+
+        with progress("connecting to Ray"):
+            readers = RayEngine(ray_address)
+    with bar(f"reading {', '.join(paths)}") as told:
+        job = load(paths, full=full, progress=told, engine=readers)
+    say_what_was_left(job)
+    with progress("diagnosing"):
+        verdict = diagnose(job)
+    if as_json:
+        from hangscope.report.export import to_json
+
+        write(to_json(verdict))
+    else:
+        from hangscope.report.terminal import render
+
+        write_lines(render(verdict, width=width(asked_width), verbose=verbose))
+    return verdict.exit_status

@@ -1,0 +1,118 @@
+"""`hangscope env`: the recorder's settings, for people who set them themselves."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import click
+
+from hangscope.cli.output import note
+from hangscope.recorder.launch.job_identity import identify
+from hangscope.recorder.setup import blackbox_library
+from hangscope.recorder.setup.default_settings import TIMING
+from hangscope.recorder.setup.env_formats import FORMATS, Request
+from hangscope.recorder.setup.setting_problems import Problem
+from hangscope.recorder.setup.settings import NCCL_LOG_LEVELS, Plan
+from hangscope.recorder.setup.torch_version import TorchInstall, torch_of
+from hangscope.recorder.setup.variables import DEFAULT_ENTRIES
+
+
+@click.command()
+@click.option("--format", "kind", type=click.Choice(list(FORMATS)), default="shell", show_default=True)
+@click.option(
+    "--torch", "torch_version", metavar="VERSION", help="For this PyTorch, such as 2.8.  [default: found here]"
+)
+@click.option("--backend", help="nccl, nccl2, nccl-legacy, gloo, …  [default: any]")
+@click.option(
+    "--dir",
+    "directory",
+    type=click.Path(path_type=Path),
+    help="Where dumps and logs go.  [default: ./hangscope; /hangscope in a container]",
+)
+@click.option("--job", help="The job's name.  [default: from the scheduler]")
+@click.option("--attempt", help="Which start of the job this is.  [default: from the scheduler, else 0]")
+@click.option("--node", help="The node's name.  [default: filled in where the ranks run]")
+@click.option(
+    "--entries",
+    type=click.IntRange(min=1, max=(1 << 31) - 1),
+    default=DEFAULT_ENTRIES,
+    show_default=True,
+    help="Size of the flight recorder, in operations (not bytes).",
+)
+@click.option(
+    "--nccl-debug",
+    type=click.Choice(NCCL_LOG_LEVELS, case_sensitive=False),
+    default="INFO",
+    show_default=True,
+    help="How much NCCL logs, to a file of each process; WARN does not tell which NIC a channel uses.",
+)
+@click.option("--fix", is_flag=True, help="Also overrule settings of yours that would lose the evidence.")
+def command(
+    kind: str,
+    torch_version: str | None,
+    backend: str | None,
+    directory: Path | None,
+    job: str | None,
+    attempt: str | None,
+    node: str | None,
+    entries: int,
+    nccl_debug: str,
+    fix: bool,
+) -> int:
+    """Print the recorder's settings for people who set them themselves.
+
+    stdout carries the settings alone, so that a shell can read them: eval "$(hangscope env)". Settings of yours stay as
+    they are, unless --fix is given; what they would lose is said on stderr. `hangscope run` does all this by itself.
+    """
+    if torch_version is None:
+        found = torch_here()
+        torch_version = found.version if found else None
+        note(f"torch {torch_version}, in {found.path}" if found else "no torch found here: every known name is set")
+    identity = identify(os.environ, job=job, attempt=attempt, node=node)
+    if identity.made and kind in ("docker", "kubernetes"):
+        note("no job name known: give --job, so that two jobs do not write over each other")
+    request = Request(
+        torch_version=torch_version,
+        backend=backend,
+        directory=directory,
+        job="job" if identity.made and kind in ("docker", "kubernetes") else identity.job,
+        attempt=identity.attempt,
+        host=node,
+        environ=os.environ,
+        entries=entries,
+        fix=fix,
+        nccl_debug=nccl_debug,
+        job_is_known=bool(job),
+        plugin=blackbox_library.library(),
+    )
+    text, made = FORMATS[kind](request)
+    for problem in made.warnings:
+        warn(problem)
+    if "nccl" in made.families and TIMING not in made.kept:
+        note(_timing(made))
+    sys.stdout.flush()
+    sys.stdout.buffer.write(os.fsencode(text))  # a path that is no valid text must come out as it went in
+    return 0
+
+
+def _timing(made: Plan) -> str:
+    """Whether operations get start events, which cost some 23 µs each, and why."""
+    if TIMING not in made.variables:
+        return f"{TIMING} is left off: the black box tells an operation that runs from one that waits"
+    box = blackbox_library.is_set(made.variables)
+    return f"{TIMING}=1: {'the black box sees no transfers within a node' if box else 'there is no black box'}"
+
+
+def torch_here(python: str | None = None) -> TorchInstall | None:
+    """The torch that `python` would import here: the one on PATH, which is the job's, before hangscope's own."""
+    candidates = [python] if python else ["python", "python3", None]
+    return next((found for found in map(torch_of, candidates) if found is not None), None)
+
+
+def warn(problem: Problem) -> None:
+    label = "fixed" if problem.fixed else "note" if problem.severity == "note" else "warning"
+    note(f"{label}: {problem}")
+    if not problem.fixed:
+        note(f"  cure: {problem.cure}")

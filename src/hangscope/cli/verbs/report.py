@@ -1,0 +1,190 @@
+"""`hangscope report PATH… -o FILE…`: the diagnosis as files, each in the form that its ending names."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from hangscope.cli.loading_notes import say_what_was_left
+from hangscope.cli.output import PLAIN_WIDTH, note, progress
+from hangscope.cli.progress_bar import bar
+from hangscope.errors import SettingsError
+from hangscope.text import size
+
+if TYPE_CHECKING:
+    from hangscope.diagnosis.verdict import Diagnosis
+    from hangscope.model import Job
+    from hangscope.report.spans import Spans
+
+FORMATS = {
+    "html": (".html", ".htm"),
+    "json": (".json",),
+    "txt": (".txt",),
+    "md": (".md",),
+    "perfetto": (".perfetto-trace", ".pftrace", ".perfetto-trace.gz", ".pftrace.gz"),
+}
+"""Every form with the endings that name it."""
+
+
+@click.command(epilog="Example: hangscope report hangs/job-48121 -o hang.html -o hang.perfetto-trace")
+@click.argument("paths", metavar="PATH...", nargs=-1, required=True, type=click.Path())
+@click.option(
+    "-o",
+    "--output",
+    "outputs",
+    metavar="FILE",
+    multiple=True,
+    type=click.Path(),
+    help="Where to; ends in .html, .perfetto-trace, .json, .txt or .md. May be given several times.",
+)
+@click.option("--format", "form", type=click.Choice(list(FORMATS)), help="The form, whatever the ending.")
+@click.option("--force", is_flag=True, help="Overwrite files that are there.")
+@click.option("--open", "open_page", is_flag=True, help="Open the page in the browser.")
+@click.option("-v", "--verbose", is_flag=True, help="In .txt: the chain of waits, whole stacks, every source and gap.")
+@click.option("--full", is_flag=True, help="Keep all of huge rings, as in `diagnose`.")
+@click.option("--width", type=click.IntRange(min=40), default=PLAIN_WIDTH, show_default=True, help="In .txt: columns.")
+def command(
+    paths: tuple[str, ...],
+    outputs: tuple[str, ...],
+    form: str | None,
+    force: bool,
+    open_page: bool,
+    verbose: bool,
+    full: bool,
+    width: int,
+) -> int:
+    """Write the diagnosis to files, each in the form that its ending names.
+
+    .html is the web page, .perfetto-trace a trace for ui.perfetto.dev, .json the verdict for programs, .txt the text of
+    `diagnose`, .md a ticket to paste into a support form.
+
+    The exit status is that of `diagnose`: 0 no hang, 1 a hang with a named cause, 2 unusable input, 3 a hang whose
+    cause the evidence does not name.
+    """
+    targets = _targets(outputs, form, force=force, open_page=open_page)
+    from hangscope.diagnosis import diagnose
+    from hangscope.reader.load import load
+
+    with bar(f"reading {', '.join(paths)}") as told:
+        job = load(paths, full=full, progress=told)
+    say_what_was_left(job)
+    with progress(f"diagnosing {len(job.ranks):,} ranks, {len(job.ops):,} operations"):
+        verdict = diagnose(job)
+    maker = _Maker(verdict, job, verbose=verbose, width=width)
+    for target, kind in targets:
+        with progress(f"writing {target}"):
+            data = maker.make(kind)
+            _write(target, data)
+        note(f"wrote {target} ({size(len(data))})")
+    for said in maker.notes:
+        note(said)
+    if open_page:
+        _open(next(target for target, kind in targets if kind == "html"))
+    return verdict.exit_status
+
+
+# ---- where to --------------------------------------------------------------------------------------------------------
+
+
+def _targets(outputs: tuple[str, ...], form: str | None, *, force: bool, open_page: bool) -> list[tuple[Path, str]]:
+    """Every file with its form. All are checked before anything is read: a large job takes minutes."""
+    targets: list[tuple[Path, str]] = []
+    for output in outputs:
+        target = Path(output)
+        kind = form or _form(target)
+        if target in (known for known, _ in targets):
+            raise SettingsError(f"{output} is given twice", hint="two forms of one job need two files")
+        if target.is_dir():
+            raise SettingsError(f"{output} is a directory", hint=f"name the file: {target / 'hang.html'}")
+        if target.exists() and not force:
+            raise SettingsError(f"{output} is there already", hint="--force overwrites it")
+        targets.append((target, kind))
+    if open_page and not any(kind == "html" for _, kind in targets):
+        import tempfile
+
+        targets.append((Path(tempfile.mkdtemp(prefix="hangscope-")) / "hang.html", "html"))
+    if not targets:
+        raise SettingsError("nothing to write", hint="-o hang.html writes the page, --open shows it at once")
+    return targets
+
+
+def _form(target: Path) -> str:
+    name = target.name.lower()
+    for form, endings in FORMATS.items():
+        if name.endswith(endings):
+            return form
+    known = ", ".join(ending for endings in FORMATS.values() for ending in endings[:1])
+    raise SettingsError(
+        f"{target}: no report ends in {target.suffix!r}", hint=f"known are {known}; --format chooses one of them"
+    )
+
+
+def _write(target: Path, data: bytes) -> None:
+    from hangscope.incident.layout import write_atomic
+
+    try:
+        write_atomic(target, data)
+    except OSError as error:
+        raise SettingsError(f"{target} cannot be written: {error.strerror}") from error
+
+
+def _open(page: Path) -> None:
+    import webbrowser
+
+    if not webbrowser.open(page.resolve().as_uri()):
+        note(f"no browser could be started: open {page} yourself")
+
+
+# ---- what ------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class _Maker:
+    """Makes each form of one verdict; what two of them need is computed once."""
+
+    verdict: Diagnosis
+    job: Job
+    verbose: bool
+    width: int
+    notes: list[str] = field(default_factory=list)
+    _times: Spans | None = None
+
+    def make(self, form: str) -> bytes:
+        if form == "perfetto":
+            return self._perfetto()
+        return self._text(form).encode("utf-8", "backslashreplace")
+
+    def _text(self, form: str) -> str:
+        if form == "html":
+            from hangscope.report.page.render_page import render_page
+
+            return render_page(self.verdict, self.job, self.times())
+        if form == "json":
+            from hangscope.report.export import to_json
+
+            return to_json(self.verdict)
+        if form == "md":
+            from hangscope.report.ticket import render_ticket
+
+            return render_ticket(self.verdict, self.job)
+        from hangscope.report.terminal import render_text
+
+        return render_text(self.verdict, width=self.width, verbose=self.verbose)
+
+    def _perfetto(self) -> bytes:
+        from hangscope.report.perfetto import render_perfetto
+
+        trace = render_perfetto(self.verdict, self.job, self.times())
+        if trace.left_out:
+            self.notes.append(f"the trace holds the last {trace.slices:,} operations; {trace.left_out:,} are left out")
+        return trace.data
+
+    def times(self) -> Spans:
+        from hangscope.report.spans import spans
+
+        if self._times is None:
+            self._times = spans(self.job)
+        return self._times

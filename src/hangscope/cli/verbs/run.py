@@ -1,0 +1,167 @@
+"""`hangscope run`: the recorder in front of a launch command."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from hangscope.cli import config_file
+from hangscope.recorder.agent.diagnose_process import diagnose
+from hangscope.recorder.agent.node_agent import MAX_INCIDENTS
+from hangscope.recorder.agent.on_hang import GRACE_S, OnHang
+from hangscope.recorder.launch.run_job import Options, run
+from hangscope.report.safe_text import safe
+
+
+def say(text: str) -> None:
+    """A line of our own on stderr, where the job's own lines go too: each one says who speaks."""
+    for line in text.splitlines() or [""]:
+        print(f"hangscope: {safe(line)}".rstrip(), file=sys.stderr, flush=True)
+
+
+def _configured(ctx: click.Context, _: click.Parameter, value: Path | None) -> Path | None:
+    """What the file says becomes the options' default: the environment and the options themselves win over it."""
+    ctx.default_map = config_file.load(value, Path.cwd())
+    return value
+
+
+def _directory(ctx: click.Context, _: click.Parameter, value: Path | None) -> Path | None:
+    """HANGSCOPE_DIR is also what a run tells its own job: one that runs inside another has its own directory."""
+    from_environ = ctx.get_parameter_source("directory") == click.core.ParameterSource.ENVIRONMENT
+    return None if from_environ and "HANGSCOPE_SOCKETS" in os.environ else value
+
+
+def _env(name: str) -> dict[str, Any]:
+    return {"envvar": f"HANGSCOPE_{name}", "show_envvar": True}
+
+
+@click.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
+@click.option(
+    "--config",
+    "config_file",
+    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    is_eager=True,
+    expose_value=False,
+    callback=_configured,
+    help="Settings in TOML.  [default: ./hangscope.toml, else [tool.hangscope] in ./pyproject.toml]",
+    **_env("CONFIG"),
+)
+@click.option(
+    "--dir",
+    "directory",
+    type=Path,  # click.Path would look at it, and a file system that hangs would keep the training from starting
+    metavar="PATH",
+    callback=_directory,
+    help="The incident's directory; shared by all nodes where that is possible.  [default: ./hangscope/JOB/ATTEMPT]",
+    **_env("DIR"),
+)
+@click.option("--job", help="The job's name.  [default: from Slurm, torchelastic or Kubernetes]")
+@click.option("--attempt", help="Which start of the job this is.  [default: from the scheduler, else 0]")
+@click.option("--node", help="This node's name.  [default: the host name]")
+@click.option(
+    "--stall-after",
+    type=float,
+    metavar="SECONDS",
+    help="An operation unfinished for longer is a stall.  [default: 30, or 5 × the slowest so far if longer]",
+    **_env("STALL_AFTER"),
+)
+@click.option(
+    "--on-hang",
+    multiple=True,
+    metavar="report|kill|CMD",
+    help="What to do once the evidence is safe: kill ends the ranks, so that the launcher can restart; a shell command "
+    "gets the verdict as JSON on stdin. May be given more than once.  [default: report]  [env var: HANGSCOPE_ON_HANG]",
+)
+@click.option(
+    "--grace",
+    type=float,
+    metavar="SECONDS",
+    help=f"For --on-hang kill: from SIGTERM to SIGKILL.  [default: {GRACE_S:g}]",
+    **_env("GRACE"),
+)
+@click.option(
+    "--max-incidents",
+    type=click.IntRange(min=1),
+    default=MAX_INCIDENTS,
+    show_default=True,
+    help="So many hangs of one run are saved.",
+    **_env("MAX_INCIDENTS"),
+)
+@click.option(
+    "--entries",
+    type=click.IntRange(min=1),
+    help="Size of the flight recorder, in operations.  [default: 2000]",
+    **_env("ENTRIES"),
+)
+@click.option("--fix", is_flag=True, help="Also mend settings of yours that would lose the evidence.", **_env("FIX"))
+@click.option("--no-diagnose", is_flag=True, help="Save the evidence only.", **_env("NO_DIAGNOSE"))
+@click.option("--keep", is_flag=True, help="Keep the directory of a run without trouble too.", **_env("KEEP"))
+@click.option(
+    "--metrics",
+    "metrics_file",
+    type=Path,
+    metavar="FILE|DIR",
+    help="Write Prometheus metrics for node_exporter's textfile collector.",
+    **_env("METRICS"),
+)
+@click.option(
+    "--metrics-port",
+    metavar="[ADDRESS:]PORT",
+    help="Answer Prometheus on this port of this machine.",
+    **_env("METRICS_PORT"),
+)
+@click.argument("words", metavar="-- COMMAND...", nargs=-1, type=click.UNPROCESSED)
+def command(
+    directory: Path | None,
+    job: str | None,
+    attempt: str | None,
+    node: str | None,
+    stall_after: float | None,
+    on_hang: tuple[str, ...],
+    grace: float | None,
+    max_incidents: int,
+    entries: int | None,
+    fix: bool,
+    no_diagnose: bool,
+    keep: bool,
+    metrics_file: Path | None,
+    metrics_port: str | None,
+    words: tuple[str, ...],
+) -> int:
+    """Start a training command with the recorder on; capture and diagnose when it hangs.
+
+    Put it in front of the launch command, once a node: hangscope run -- torchrun --nproc-per-node 8 train.py.
+    Nothing in the training code changes, output and exit status are the command's own, and should hangscope itself be
+    killed, the training goes on.
+
+    \b
+    End a hung job after saving why, and tell a channel, so that torchrun restarts it:
+      hangscope run --on-hang kill --on-hang 'curl -sS -d @- https://…/hook' -- \\
+        torchrun --max-restarts 3 --nproc-per-node 8 train.py
+    """
+    options = Options(
+        directory,
+        job,
+        attempt,
+        node,
+        stall_after,
+        entries,
+        fix,
+        OnHang.of(_said(on_hang), grace),
+        max_incidents,
+        keep,
+        metrics_file,
+        metrics_port,
+    )
+    return run(words, options, environ=os.environ, say=say, diagnose=None if no_diagnose else diagnose)
+
+
+def _said(on_hang: tuple[str, ...]) -> tuple[str, ...]:
+    """The option, else the environment (one command, blanks and all: click would cut it), else the file."""
+    source = click.get_current_context().get_parameter_source("on_hang")
+    given = os.environ.get("HANGSCOPE_ON_HANG")
+    return (given,) if given and source != click.core.ParameterSource.COMMANDLINE else on_hang

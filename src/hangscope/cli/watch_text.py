@@ -1,0 +1,262 @@
+"""The view of `watch` as rows and text. What is alike is one row: nodes that run as they should, groups of one mesh."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from hangscope.cli.watch_terminal import Choice
+from hangscope.recorder.live.live_view import GroupLine, RankLine, View
+from hangscope.text import duration, plural, spans
+
+HELD_SHOWN = 8
+GROUPS_SHOWN = 12
+NODES_SHOWN = 16
+RANKS_SHOWN = 40
+FOLD_OVER = 64
+"""More ranks than this are folded where they do the same; `a` unfolds them."""
+SLOW = 0.8
+"""A rank below this share of the usual rate is worth a look."""
+
+Row = tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Rows under a head; `late` are the indices of those that need attention, `more` says what was left out."""
+
+    title: str
+    head: Row
+    rows: tuple[Row, ...]
+    late: frozenset[int] = frozenset()
+    more: str = ""
+
+
+def headline(now: View) -> list[str]:
+    size = f" of {now.world_size}" if now.world_size and now.world_size != len(now.ranks) else ""
+    waiting = sum(1 for line in now.ranks if line.waits)
+    gone = sum(1 for line in now.ranks if line.gone)
+    parts = [f"job {now.job}, attempt {now.attempt}: {len(now.ranks)}{size} ranks, {waiting} waiting, {gone} gone"]
+    rates = sorted(line.rate for line in now.ranks if line.rate is not None)
+    if rates and not now.ended:
+        parts[0] += f", {_rates(rates)}"
+    if now.ended:
+        parts.append("the job has ended")
+    if now.stale_nodes:
+        more = f" and {len(now.stale_nodes) - 8} more" if len(now.stale_nodes) > 8 else ""
+        parts.append(f"no word from {', '.join(now.stale_nodes[:8])}{more}")
+    parts += [f"captured: {each.detail or each.reason} -> {each.incident}" for each in now.captures[-3:]]
+    return parts
+
+
+def tables(now: View, choice: Choice, ranks_shown: int | None) -> list[Table]:
+    """`ranks_shown` is how many rows of ranks there is room for; None for all of them."""
+    return [table for table in (_held(now), _groups(now), _nodes(now), _ranks(now, choice, ranks_shown)) if table.rows]
+
+
+def _held(now: View) -> Table:
+    rows = tuple(
+        (
+            str(each.rank),
+            each.node,
+            _state(each.state, None),
+            plural(each.waiting, "rank"),
+            each.operation,
+            seconds(each.longest_s),
+        )
+        for each in now.held[:HELD_SHOWN]
+    )
+    old = now.threshold_s or 30.0
+    late = frozenset(i for i, each in enumerate(now.held[:HELD_SHOWN]) if each.longest_s > old)
+    left = len(now.held) - len(rows)
+    head = ("rank", "node", "state", "waited for by", "in", "for")
+    return Table("waited for", head, rows, late, f"{left} more" if left > 0 else "")
+
+
+def _groups(now: View) -> Table:
+    """One row a group; groups of one description and recorder share a row, unless there are few enough to show."""
+    families: dict[tuple[str, str], list[GroupLine]] = {}
+    for line in now.groups:
+        families.setdefault((line.recorder, line.group), []).append(line)
+    fold = len(now.groups) > GROUPS_SHOWN
+    rows: list[Row] = []
+    for (recorder, group), lines in families.items():
+        for each in [lines] if fold else [[line] for line in lines]:
+            rows.append(_group(f"{group} ({recorder})", each))
+    shown = rows[:GROUPS_SHOWN]
+    late = frozenset(i for i, row in enumerate(shown) if row[4] != "-")
+    left = f"{len(rows) - len(shown)} more" if len(rows) > len(shown) else ""
+    return Table(
+        "groups", ("group", "ranks", "newest", "done by all", "not there yet", "still for"), tuple(shown), late, left
+    )
+
+
+def _group(label: str, lines: Sequence[GroupLine]) -> Row:
+    members = [line.members for line in lines]
+    count = str(members[0]) if len(lines) == 1 else f"{len(lines)} × {_span(members)}"
+    behind = sorted({rank for line in lines for rank in line.behind})
+    return (
+        label,
+        count,
+        "#" + _span([line.newest for line in lines]),
+        "#" + _span([line.completed for line in lines]),
+        spans(behind, limit=8) if behind else "-",
+        seconds(max(line.still_s for line in lines if line.behind or not behind)),
+    )
+
+
+def _nodes(now: View) -> Table:
+    """The nodes that differ from the rest, and the rest in one row. One node alone is what its ranks are."""
+    homes: dict[str, list[RankLine]] = {}
+    for line in now.ranks:
+        homes.setdefault(line.node, []).append(line)
+    if len(homes) < 2:
+        return Table("nodes", (), ())
+    usual = median([line.rate for line in now.ranks if line.rate is not None] or [0.0])
+    blamed = {each.rank for each in now.held}
+    odd = {
+        node: lines
+        for node, lines in homes.items()
+        if node in now.stale_nodes
+        or any(line.gone or line.rank in blamed or line.state in "TtDZX" for line in lines)
+        or any(line.rate is not None and line.rate < SLOW * usual for line in lines)
+    }
+    odd = odd if len(odd) < len(homes) else {node: odd[node] for node in odd if {r.rank for r in odd[node]} & blamed}
+    rows = [_node(node, lines) for node, lines in list(odd.items())[:NODES_SHOWN]]
+    rest = [line for node, lines in homes.items() if node not in odd for line in lines]
+    late = frozenset(range(len(rows)))
+    if rest:
+        rows.append(_node(plural(len(homes) - len(odd), "other node" if odd else "node"), rest))
+    left = f"{len(odd) - NODES_SHOWN} more" if len(odd) > NODES_SHOWN else ""
+    return Table("nodes", ("node", "ranks", "waiting", "gone", "ops/s", "longest wait"), tuple(rows), late, left)
+
+
+def _node(name: str, lines: Sequence[RankLine]) -> Row:
+    rates = sorted(line.rate for line in lines if line.rate is not None)
+    return (
+        name,
+        spans((line.rank for line in lines), limit=4),
+        str(sum(1 for line in lines if line.waits)),
+        str(sum(1 for line in lines if line.gone)),
+        _span_of(rates),
+        seconds(max((line.waits_s for line in lines if line.waits_s is not None), default=None)),
+    )
+
+
+_ORDER: dict[str, Callable[[RankLine], tuple[object, ...]]] = {
+    "rank": lambda line: (line.rank,),
+    "wait": lambda line: (not line.gone, -(line.waits_s or 0.0), line.rank),
+    "rate": lambda line: (line.rate if line.rate is not None else -1.0, line.rank),
+    "node": lambda line: (line.node, line.rank),
+    "silent": lambda line: (-(line.silent_s or 0.0), line.rank),
+}
+
+
+def _ranks(now: View, choice: Choice, most: int | None) -> Table:
+    blamed = {each.rank for each in now.held}
+    kept = [line for line in now.ranks if _wanted(line, choice, blamed)]
+    kept.sort(key=_ORDER[choice.sort], reverse=choice.reverse)
+    if choice.sort == "wait":  # whoever is waited for waits least, and is looked for first
+        kept.sort(key=lambda line: (line.rank in blamed) == choice.reverse)
+    if len(kept) > FOLD_OVER and not choice.everything:
+        return _folded(kept, blamed, len(now.ranks) - len(kept), most)
+    shown = kept[choice.scroll :][:most]
+    rows = tuple(
+        (
+            str(line.rank),
+            line.node,
+            str(line.pid),
+            _state(line.state, line.exit_status),
+            "-" if line.rate is None else f"{line.rate:.1f}",
+            f"{line.waits} of {line.group}" if line.waits else "-",
+            seconds(line.waits_s),
+            spans(line.for_ranks, limit=3) if line.for_ranks else "-",
+            seconds(line.silent_s),
+        )
+        for line in shown
+    )
+    late = frozenset(i for i, line in enumerate(shown) if line.gone or line.rank in blamed)
+    left = len(kept) - len(shown)
+    folded = len(now.ranks) - len(kept)
+    more = " · ".join(
+        part for part in (f"{left} more" if left else "", f"{folded} not shown by the filter" if folded else "") if part
+    )
+    head = ("rank", "node", "pid", "state", "ops/s", "waits in", "for", "waits for", "last word")
+    return Table("ranks", head, rows, late, more)
+
+
+def _folded(kept: Sequence[RankLine], blamed: set[int], hidden: int, most: int | None) -> Table:
+    """Ranks that do the same share a row, in the order of their first; those that others wait for have their own."""
+    alike: dict[tuple[object, ...], list[RankLine]] = {}
+    for line in kept:
+        alone = line.rank if line.rank in blamed else None
+        alike.setdefault((alone, line.gone, line.exit_status, line.state in "Tt", line.waits, line.group), []).append(
+            line
+        )
+    rows = [
+        (
+            spans((line.rank for line in lines), limit=3),
+            str(len(lines)),
+            _state(lines[0].state, lines[0].exit_status),
+            _span_of(sorted(line.rate for line in lines if line.rate is not None)),
+            f"{lines[0].waits} of {lines[0].group}" if lines[0].waits else "-",
+            seconds(max((line.waits_s for line in lines if line.waits_s is not None), default=None)),
+            spans({rank for line in lines for rank in line.for_ranks}, limit=3) or "-",
+            seconds(max((line.silent_s for line in lines if line.silent_s is not None), default=None)),
+        )
+        for lines in alike.values()
+    ]
+    late = frozenset(i for i, lines in enumerate(alike.values()) if lines[0].gone or lines[0].rank in blamed)
+    left = [f"{len(rows) - most} more rows"] if most is not None and len(rows) > most else []
+    left += [f"{hidden} not shown by the filter"] if hidden else []
+    head = ("ranks", "count", "state", "ops/s", "wait in", "for", "wait for", "last word")
+    return Table("ranks", head, tuple(rows[:most]), late, " · ".join(left))
+
+
+def _wanted(line: RankLine, choice: Choice, blamed: set[int]) -> bool:
+    kinds = {"waiting": bool(line.waits), "gone": line.gone, "late": line.rank in blamed or line.gone}
+    if not kinds.get(choice.filter, True):
+        return False
+    text = choice.text.lower()
+    return (
+        not text
+        or text == str(line.rank)
+        or any(text in field.lower() for field in (line.node, line.group, line.waits))
+    )
+
+
+def _state(state: str, exit_status: int | None) -> str:
+    return state if exit_status is None else f"gone ({exit_status})"
+
+
+def _rates(rates: Sequence[float]) -> str:
+    return f"{median(rates):.1f} ops/s" if len(rates) == 1 else f"{median(rates):.1f} ops/s (slowest {rates[0]:.1f})"
+
+
+def _span(values: Sequence[int]) -> str:
+    low, high = min(values), max(values)
+    return str(low) if low == high else f"{low}-{high}"
+
+
+def _span_of(rates: Sequence[float]) -> str:
+    if not rates:
+        return "-"
+    low, high = f"{rates[0]:.1f}", f"{rates[-1]:.1f}"
+    return low if low == high else f"{low}-{high}"
+
+
+def seconds(value: float | None) -> str:
+    return "-" if value is None else duration(max(0.0, value)) if value >= 60 else f"{value:.0f} s"
+
+
+def as_text(now: View, choice: Choice, width: int) -> str:
+    """The view as plain columns, no line wider than `width`."""
+    out = [*headline(now), ""]
+    for table in tables(now, choice, None if choice.everything else RANKS_SHOWN):
+        widths = [max(map(len, column)) for column in zip(table.head, *table.rows, strict=True)]
+        for row in (table.head, *table.rows):
+            out.append("  ".join(cell.ljust(size) for cell, size in zip(row, widths, strict=True)).rstrip()[:width])
+        out += [f"({table.title}: {table.more})"[:width]] if table.more else []
+        out.append("")
+    return "\n".join(out)

@@ -1,0 +1,1 @@
+"""What the evidence can say: which dumps count, who lives, where threads are. Nothing here accuses."""

@@ -1,0 +1,243 @@
+"""Which thread of a rank trains, and where it stands in the user's code, out of all stacks that were taken.
+
+The training thread is not always the main one: Ray Train runs it beside a loop of its own, hooks of backward run on
+autograd's thread, and people start it in a `Thread` or an executor. It is chosen by what is on the stacks. A rank may
+also stand still because a process that it started does: then that process's line is the one to look at.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import takewhile
+
+from hangscope.model import FATAL_ERROR, Frame, Job, Source, ThreadStack
+from hangscope.text import is_own_code
+
+Frames = tuple[Frame, ...]
+
+_WAITS_FOR_THREAD = re.compile(r"(^|/)(threading|concurrent/futures/(_base|thread)|asyncio/\w+|queue)\.py$")
+_WAITS_FOR_CHILD = re.compile(
+    r"(^|/)(multiprocessing/\w+|concurrent/futures/process|subprocess|joblib/.*|torch/utils/data/dataloader)\.py$"
+)
+_CHILD_STARTS = re.compile(
+    r"(^|/)(multiprocessing/(process|pool)|torch/utils/data/_utils/worker|concurrent/futures/process)\.py$"
+)
+"""Below these frames a forked process has those of its parent at the moment of the fork."""
+_NOT_THE_GPU = frozenset(
+    ("open", "openat", "read", "write", "pread64", "pwrite64", "fsync", "flock", "fcntl", "connect")
+)
+_NOT_THE_GPU |= {"accept", "recvfrom", "recvmsg", "wait4", "waitid", "nanosleep", "clock_nanosleep", "epoll_wait"}
+"""Calls of the kernel that wait for a file, a peer, a child or the clock."""
+_LONGEST_PATH = 400
+_CUDA = re.compile(r"(^|/)lib(cuda|cudart|nvidia)[\w-]*\.so")
+_CUDA_NAME = re.compile(r"cu[A-Z]\w+|cuda[A-Z]\w+")
+
+
+@dataclass(frozen=True, slots=True)
+class Where:
+    """A line of the user's code in which a rank stands. `moves`: the next sample found it at another one in there."""
+
+    frame: Frame
+    stack: ThreadStack
+    moves: bool = False
+
+
+class Stacks:
+    """What the ranks' threads, and the processes that they started, were doing."""
+
+    def __init__(self, job: Job) -> None:
+        self._job = job
+
+    def main(self, rank: int) -> ThreadStack | None:
+        """The newest sample of the thread that decides what the rank does next: its training thread."""
+        return next(self._samples(rank), None)
+
+    def of_all(self, ranks: Iterable[int]) -> dict[int, ThreadStack]:
+        return {rank: stack for rank in ranks if (stack := self.main(rank)) is not None}
+
+    def where(self, rank: int) -> Where | None:
+        """The user's line in which the rank stands, or that of the process which it waits for; None where no stack has
+        such a line."""
+        samples = [*self._samples(rank)][:2]
+        if not samples:
+            return None
+        child = self._awaited(rank, samples[0])
+        if child is not None:
+            return Where(_own(inside_child(child))[0], child)
+        return _common(samples[0], samples[-1])
+
+    def waits_in_cuda(self, rank: int) -> str | None:
+        """The call of CUDA that the rank's CPU stands in, by the native frames of any sample; None where there are no
+        such frames. Empty: there are native frames, and none is CUDA's."""
+        native = [stack.native for stack in self._samples(rank) if stack.native]
+        if not native:
+            return None
+        calls = [frame for frame in native[0] if _CUDA.search(frame.filename)]
+        named = [frame.name for frame in calls if _CUDA_NAME.fullmatch(frame.name)]
+        # The outermost is what PyTorch called, those inside are the driver's own.
+        return named[-1] if named else "a CUDA call" if calls else ""
+
+    def holds_gil_in(self, rank: int) -> str | None:
+        """The CUDA call in which a rank that does not answer holds its GIL; empty where its own code holds it, None
+        where nothing tells."""
+        call, process, stack = self.waits_in_cuda(rank), self._job.processes.get(rank), self.main(rank)
+        syscall, file = (process.syscall, process.syscall_file) if process is not None else (None, None)
+        if call is not None:
+            return call
+        if file is not None and file.startswith("/dev/nvidia"):
+            return f"{syscall} of the NVIDIA driver"
+        # A launch that waits for room in the queue spins; what sleeps outside PyTorch waits for something else.
+        asleep = stack is not None and stack.active is False and not _path(stack.frames[0]).count("torch/")
+        idle = process is not None and process.gpu_busy_percent == 0.0  # there is no kernel that it could wait for
+        return "" if asleep or idle or syscall in _NOT_THE_GPU or not self.on_gpu else None
+
+    @cached_property
+    def on_gpu(self) -> bool:
+        """Whether the job may use GPUs."""
+        job = self._job
+        others = any(dump.backend != "gloo" for dumps in job.dumps.values() for dump in dumps) or not job.dumps
+        seen = job.facts.communicators or job.facts.blackboxes or any(p.gpu for p in job.processes.values())
+        return others or bool(seen)
+
+    @cached_property
+    def answered(self) -> dict[int, Source]:
+        """Ranks whose process gave its own stack, with the source. One that was read from outside proves no life."""
+        job = self._job
+        by_pid = {p.pid: r for r, p in job.processes.items() if p.pid is not None}
+        crashed = {(e.source.file, e.rank) for e in job.facts.errors if e.type == FATAL_ERROR}
+        found: dict[int, Source] = {}
+        for stack in job.facts.stacks:
+            rank = stack.rank if stack.rank is not None else by_pid.get(stack.pid) if stack.pid is not None else None
+            if rank is not None and not stack.outside and (stack.source.file, rank) not in crashed:
+                found.setdefault(rank, stack.source)
+        return found
+
+    def _samples(self, rank: int) -> Iterator[ThreadStack]:
+        """The training thread in every sample, the newest first."""
+        process = self._job.processes.get(rank)
+        mine = self._by_owner.get((rank, None), [])
+        if process is not None and process.pid is not None:
+            mine = [*mine, *self._by_owner.get((None, process.pid), [])]
+        silent = process is not None and process.python_answers is False
+        samples: dict[tuple[int, str], list[ThreadStack]] = {}
+        for stack in mine:
+            if not stack.child:
+                samples.setdefault((stack.sample, stack.source.file), []).append(stack)
+        for key in sorted(samples, key=lambda key: -key[0]):
+            yield _training(samples[key], silent=silent)
+
+    def _awaited(self, rank: int, stack: ThreadStack) -> ThreadStack | None:
+        """The process below the rank that keeps it: the rank waits for one, and this one is busy in the user's code.
+
+        Where several are, the line at which most of them stand; the others have given what was asked of them.
+        """
+        if not any(_WAITS_FOR_CHILD.search(_path(frame)) for frame in _library_frames(stack)):
+            return None
+        children = [s for s in self._by_owner.get((rank, None), []) if s.child and _own(inside_child(s))]
+        newest = max((s.sample for s in children), default=0)
+        busy = {s: _own(inside_child(s))[0] for s in children if s.sample == newest}
+        if not busy:
+            return None
+        usual = Counter(busy.values()).most_common(1)[0][0]
+        return next(child for child, frame in busy.items() if frame == usual)
+
+    @cached_property
+    def _by_owner(self) -> dict[tuple[int | None, int | None], list[ThreadStack]]:
+        """By rank or, where that is not known, by pid."""
+        found: dict[tuple[int | None, int | None], list[ThreadStack]] = {}
+        for stack in self._job.facts.stacks:
+            found.setdefault((stack.rank, None if stack.rank is not None else stack.pid), []).append(stack)
+        return found
+
+
+# ---- one sample ------------------------------------------------------------------------------------------------------
+
+
+def _training(threads: Sequence[ThreadStack], *, silent: bool) -> ThreadStack:
+    """Of a process's threads the one that trains; where none answers (`silent`), the one that holds the GIL."""
+    main = next((s for s in threads if s.main), threads[0])
+    others = [s for s in threads if s is not main and _own(s.frames)]
+    if silent and (holders := [s for s in (main, *others) if s.holds_gil]):
+        return holders[0]
+    if _in_backward(main):
+        return next((s for s in others if not _python_made(s)), main)
+    inside = [s for s in others if in_collective(s)]
+    if not _own(main.frames):
+        busy = [s for s in others if not _idle(s)]
+        return next(iter(inside or busy or others), main)
+    if not _idle(main):
+        return main
+    # It waits for another thread: for the one that is in a collective, or whose end or result it waits for.
+    joins = any(_function(frame)[1] in ("join", "result", "run_until_complete") for frame in _library_frames(main))
+    busy = [s for s in others if joins and not _idle(s)]
+    # Of several that all wait for a lock or a queue, nobody can tell which one the main thread waits for.
+    return next(iter(inside or busy or (others if joins and len(others) == 1 else ())), main)
+
+
+def _idle(stack: ThreadStack) -> bool:
+    """Whether a thread waits for another thread's lock, queue, end or result."""
+    inner = next(_library_frames(stack), None)
+    return inner is not None and _WAITS_FOR_THREAD.search(_path(inner)) is not None
+
+
+def _in_backward(stack: ThreadStack) -> bool:
+    """Whether a thread waits in autograd: hooks and the user's own backwards then run on autograd's thread."""
+    return any(frame.name == "_engine_run_backward" for frame in _library_frames(stack))
+
+
+def _python_made(stack: ThreadStack) -> bool:
+    """Threads that Python started begin in threading.py, autograd's do not."""
+    return not stack.frames or _path(stack.frames[-1]).rpartition("/")[2] == "threading.py"
+
+
+def thread_name(stack: ThreadStack) -> str:
+    """What to call the thread that was chosen."""
+    return "main thread" if stack.main else "training thread" if _python_made(stack) else "backward thread"
+
+
+def in_collective(stack: ThreadStack) -> bool:
+    """Whether a thread stands inside torch.distributed, called from the user's code or not."""
+    return any("torch/distributed/" in _path(frame) for frame in _library_frames(stack))
+
+
+def _library_frames(stack: ThreadStack) -> Iterator[Frame]:
+    """The frames inside the innermost line of the user's code."""
+    return takewhile(lambda frame: not is_own_code(frame.filename), stack.frames)
+
+
+def inside_child(stack: ThreadStack) -> Frames:
+    """What a process does since it was started."""
+    return tuple(takewhile(lambda frame: not _CHILD_STARTS.search(_path(frame)), stack.frames))
+
+
+def _own(frames: Iterable[Frame]) -> list[Frame]:
+    return [frame for frame in frames if is_own_code(frame.filename)]
+
+
+def _path(frame: Frame) -> str:
+    return frame.filename[-_LONGEST_PATH:].replace("\\", "/")
+
+
+# ---- two samples -----------------------------------------------------------------------------------------------------
+
+
+def _common(newest: ThreadStack, before: ThreadStack) -> Where | None:
+    """The innermost function of the user's that both samples are in. py-spy and faulthandler name it differently."""
+    last: Frame | None = None
+    still = True
+    for mine, theirs in zip(reversed(newest.frames), reversed(before.frames), strict=False):
+        if _function(mine) != _function(theirs):
+            break
+        if is_own_code(mine.filename):
+            last, still = mine, mine.line == theirs.line
+        if mine.line != theirs.line:
+            break
+    return Where(last, newest, moves=not still or last is not _own(newest.frames)[0]) if last is not None else None
+
+
+def _function(frame: Frame) -> tuple[str, str]:
+    return _path(frame).rpartition("/")[2], frame.name.rpartition(".")[2]

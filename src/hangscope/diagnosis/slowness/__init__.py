@@ -1,0 +1,1 @@
+"""Which rank is slow by itself, in a job that does not hang."""

@@ -1,0 +1,238 @@
+"""The wait-for graph over all groups at once.
+
+A rank waits in an operation; the operation waits for the ranks that have not joined it. Ranks that others wait for, and
+that wait for no one, block the job. Ranks that wait for each other with no way out are a wait cycle: a deadlock.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from functools import cached_property
+
+from hangscope.diagnosis.align.column_tools import grouped
+from hangscope.diagnosis.align.p2p_matching import Counterpart, counterparts
+from hangscope.diagnosis.evidence.answer import Says
+from hangscope.diagnosis.waits.progress import Place, Progress, Scope, Unit
+from hangscope.diagnosis.waits.reachability import closed_sets, search
+from hangscope.model import State
+
+# An operation younger than this when the evidence was taken is in flight, not stuck.
+IN_FLIGHT_S = 2.0
+# Calls that nobody leaves before every rank of the job has come.
+MADE_BY_ALL = frozenset(("new_group", "new_subgroups", "new_subgroups_by_enumeration", "init_device_mesh"))
+
+
+class Because(Enum):
+    """Why an operation waits for a rank."""
+
+    NOT_LAUNCHED = "never launched it"
+    QUEUED = "is still inside something earlier"
+    NOT_STARTED = "launched it, but its GPU has not started it"
+    NOT_KNOWN = "is not known to have joined"
+
+
+_WHY = {Place.NOT_LAUNCHED: Because.NOT_LAUNCHED, Place.QUEUED: Because.QUEUED, Place.NOT_KNOWN: Because.NOT_KNOWN}
+
+
+@dataclass(slots=True)
+class Wait:
+    """One operation that somebody is inside of: the ranks in it, and the ranks it waits for.
+
+    `common_start`, of a point-to-point wait: whether its calls and the peer's could be counted from the same point.
+    `age_s`: how long it had been waiting when the evidence was taken; None where nothing says so.
+    """
+
+    group: int
+    seq: int | None
+    name: str
+    point_to_point: bool
+    inside: list[Unit] = field(default_factory=list)
+    blockers: dict[int, Because] = field(default_factory=dict)
+    finished: set[int] = field(default_factory=set)
+    counterparts: list[tuple[int, Counterpart]] = field(default_factory=list)
+    common_start: bool = True
+    age_s: float | None = None
+
+    waiters: tuple[int, ...] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.waiters = tuple(sorted({u.rank for u in self.inside}))
+
+    @property
+    def in_flight(self) -> bool:
+        return self.age_s is not None and self.age_s < IN_FLIGHT_S
+
+
+class Waits:
+    """The wait-for graph: rank → operations it is inside of → ranks those wait for."""
+
+    def __init__(self, progress: Progress) -> None:
+        self.progress = progress
+        self.all: list[Wait] = []
+        self.of: dict[int, list[Wait]] = {rank: [] for rank in progress.of}
+        self._sorted: dict[tuple[int, ...], tuple[int, ...]] = {}
+        self._paths: dict[frozenset[int], dict[int, tuple[int, ...]]] = {}
+        # Who has an earlier dump has long left what it shows them inside of.
+        units = [u for mine in progress.of.values() if mine.scope is not Scope.EARLIER for u in mine.inside]
+        for unit in units:
+            if unit.point_to_point:
+                self._add(self._peer_wait(unit))
+        for (group, seq), inside in grouped(((u.group, u.seq), u) for u in units if not u.point_to_point).items():
+            name = next((u.name for u in inside if u.name != "collective"), "collective")
+            wait = Wait(group, seq, name, point_to_point=False, inside=inside)
+            self._fill(wait)
+            self._add(wait)
+
+    def _add(self, wait: Wait) -> None:
+        self.all.append(wait)
+        for rank in wait.waiters:
+            self.of[rank].append(wait)
+
+    def _fill(self, wait: Wait) -> None:
+        """Find the blockers of a collective: members that have not joined it, or whose GPU has not."""
+        progress = self.progress
+        init = progress.comm_inits.get(wait.group)
+        if init is not None:
+            for rank, belongs in init.missing.items():
+                wait.blockers[rank] = Because.NOT_LAUNCHED if belongs is Says.YES else Because.NOT_KNOWN
+        if wait.seq is None:
+            return
+        at_ns = self.launched_at_ns(wait)
+        inside = {u.rank for u in wait.inside}
+        group = progress.groups[wait.group]
+        for rank in (*(group.members or ()), *group.open):
+            if rank in inside:
+                continue
+            place = progress.place(rank, wait.group, wait.seq, at_ns)
+            if place is Place.COMPLETED:
+                wait.finished.add(rank)
+            elif place in _WHY:
+                wait.blockers[rank] = _WHY[place]
+        # Only whole records of this hang say whose kernel started, and most of them whose should have.
+        own = [u for u in wait.inside if progress.of[u.rank].own_record]
+        began = sum(progress.of[r].own_record for r in wait.finished) + sum(u.state is State.STARTED for u in own)
+        late = [u.rank for u in own if u.state is State.SCHEDULED and progress.of[u.rank].timing]
+        if began >= max(len(late), 1):
+            wait.blockers.update(dict.fromkeys(late, Because.NOT_STARTED))
+
+    def _peer_wait(self, unit: Unit) -> Wait:
+        wait = Wait(unit.group, unit.seq, unit.name, point_to_point=True, inside=[unit])
+        wait.counterparts = counterparts(unit, self.progress)
+        for _, other in wait.counterparts:
+            if other.peer == unit.rank:
+                continue
+            if other.place is Place.NOT_LAUNCHED:
+                wait.blockers[other.peer] = Because.NOT_LAUNCHED
+                wait.common_start &= other.common_start
+            elif other.place is Place.COMPLETED:
+                wait.finished.add(other.peer)
+            elif other.place in _WHY or self._not_started(unit, other):
+                wait.blockers.setdefault(other.peer, _WHY.get(other.place, Because.NOT_STARTED))
+        return wait
+
+    def _not_started(self, unit: Unit, other: Counterpart) -> bool:
+        """Whether this rank's GPU started its side while the peer's GPU has not."""
+        peer = self.progress.of[other.peer]
+        if unit.state is not State.STARTED or not peer.timing or other.row is None:
+            return False
+        return any(other.row in u.rows and u.state is State.SCHEDULED for u in peer.inside)
+
+    # ---- asking ------------------------------------------------------------------------------------------------------
+
+    def launched_at_ns(self, wait: Wait) -> int | None:
+        """When the first rank launched the operation, on that rank's clock."""
+        created = self.progress.job.ops.column("created_ns")
+        times = [int(created[u.row]) for u in wait.inside if u.row is not None and created[u.row] >= 0]
+        return min(times) if times else None
+
+    def blockers(self, rank: int) -> Mapping[int, Because]:
+        """The ranks that `rank` waits for, each with the strongest reason. A rank never waits for itself."""
+        waits = self._in.get(rank, ())
+        if len(waits) == 1 and rank not in waits[0].blockers:
+            return waits[0].blockers
+        found: dict[int, Because] = {}
+        for wait in waits:
+            for other, because in wait.blockers.items():
+                if other != rank and (other not in found or because is Because.NOT_LAUNCHED):
+                    found[other] = because
+        return found
+
+    def awaited_by(self, ranks: Sequence[int]) -> set[int]:
+        """All other ranks that these wait for, directly or through others."""
+        return set(search(ranks, self._in, lambda wait: wait.blockers)).difference(ranks)
+
+    def awaited(self, rank: int) -> tuple[int, ...]:
+        """The same ranks, in order; thousands that wait in the same operations share one list."""
+        waits = self._in.get(rank, ())
+        key = tuple(map(id, waits))
+        if any(rank in wait.blockers for wait in waits):
+            return tuple(sorted(self.blockers(rank)))
+        if key not in self._sorted:
+            self._sorted[key] = tuple(sorted(self.blockers(rank)))
+        return self._sorted[key]
+
+    @cached_property
+    def _in(self) -> dict[int, list[Wait]]:
+        """Rank → the operations that hold it up. Whether a kernel starts does not depend on its peers."""
+        pairs = ((rank, wait) for rank, waits in self.of.items() for wait in waits if wait.blockers)
+        return grouped((rank, wait) for rank, wait in pairs if wait.blockers.get(rank) is not Because.NOT_STARTED)
+
+    @cached_property
+    def _behind(self) -> dict[int, list[Wait]]:
+        """The same the other way round: rank → the operations that it holds up."""
+        waits = {id(wait): wait for waits in self._in.values() for wait in waits}
+        return grouped((rank, wait) for wait in waits.values() for rank in wait.blockers)
+
+    def waits_on(self, rank: int) -> list[Wait]:
+        """The operations that wait for `rank`."""
+        return self._on.get(rank, [])
+
+    @cached_property
+    def _on(self) -> dict[int, list[Wait]]:
+        return grouped((rank, wait) for wait in self.all for rank in wait.blockers)
+
+    def drop(self, waits: list[Wait]) -> None:
+        """Leave operations out that are merely in flight."""
+        gone = {id(wait) for wait in waits}
+        self.all = [w for w in self.all if id(w) not in gone]
+        self.of = {rank: [w for w in found if id(w) not in gone] for rank, found in self.of.items()}
+
+    def blocking(self) -> list[int]:
+        """Ranks that others wait for, and that wait for no one."""
+        awaited: set[int] = set()
+        for wait in self.all:
+            others = {*wait.waiters, *wait.finished}
+            awaited |= wait.blockers.keys() - (others if len(others) == 1 else ())
+        return sorted(rank for rank in awaited if not self.blockers(rank) and not self._waits_unrecorded(rank))
+
+    def _waits_unrecorded(self, rank: int) -> bool:
+        """Whether a rank waits in something that was not recorded: for which rank is not known, but for somebody.
+
+        A group is made by all ranks together: where all others wait for the one that makes it, it alone does.
+        """
+        calls = {unit.name for unit in self.progress.of[rank].inside if not unit.rows and unit.seq is None}
+        alone = calls <= MADE_BY_ALL and len(self.of) > 2 and len(self.reaches({rank})) + 1 == len(self.of)
+        return bool(calls) and not alone
+
+    def cycles(self) -> list[list[int]]:
+        """Sets of ranks that wait for each other and, outside the set, for no one."""
+        return closed_sets(self._in, self._in, lambda wait: wait.blockers)
+
+    def chain(self, rank: int, goals: set[int]) -> tuple[int, ...]:
+        """A shortest path of waits from `rank` to one of `goals`, both ends included; empty where there is none."""
+        return (rank,) if rank in goals else self.reaches(goals).get(rank, ())
+
+    def reaches(self, goals: set[int]) -> dict[int, tuple[int, ...]]:
+        """For every rank that waits, directly or through others, for one of `goals`: the way there, itself first."""
+        known = frozenset(goals)
+        if known not in self._paths:
+            paths: dict[int, tuple[int, ...]] = {}
+            for rank, following in search(sorted(known), self._behind, _held_up).items():
+                paths[rank] = (rank,) if following is None else (rank, *paths[following])
+            self._paths[known] = {rank: path for rank, path in paths.items() if rank not in known}
+        return self._paths[known]
+
+
+def _held_up(wait: Wait) -> list[int]:
+    """The ranks inside that wait for the others."""
+    return [rank for rank in wait.waiters if wait.blockers.get(rank) is not Because.NOT_STARTED]

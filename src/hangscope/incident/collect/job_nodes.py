@@ -1,0 +1,171 @@
+"""The nodes of a job, as ssh, Slurm and Kubernetes know them, each with the command that reaches it."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from hangscope.errors import CollectError, SettingsError
+from hangscope.incident.collect.remote_node import Node
+from hangscope.incident.manifest import Missing
+from hangscope.safeio.safe_files import read_file
+
+_ASK_S = 60.0
+_RANGE = re.compile(r"^(?P<front>[^\[\]]*)\[(?P<list>[\d,\s-]+)\](?P<back>.*)$")
+_HOST = re.compile(r"[A-Za-z0-9_.@%:\[\]-]{1,300}")
+_POD = re.compile(r"[a-z0-9][a-z0-9.-]{0,252}")
+_MOST_HOSTS = 100_000
+_MOST_HOSTFILE = 16 << 20
+
+
+def hosts_of(text: str) -> list[str]:
+    """The hosts in `a,b`, or in Slurm's way to write many: `gpu-a[017-020,31],login`."""
+    found: list[str] = []
+    for word in _words(text):
+        found.extend(_expanded(word, _MOST_HOSTS - len(found)))
+    return list(dict.fromkeys(found))
+
+
+def _words(text: str) -> list[str]:
+    """What commas and blanks part, but for those inside brackets."""
+    found, word, depth = [], "", 0
+    for piece in re.split(r"([,\s\[\]])", text):
+        depth = max(0, depth + (piece == "[") - (piece == "]"))
+        if depth == 0 and (piece == "," or piece.isspace()):
+            found.append(word)
+            word = ""
+        else:
+            word += piece
+    return [each for each in (*found, word) if each]
+
+
+def hosts_in(file: Path) -> list[str]:
+    """The hosts in a hostfile: the first word of each line (`gpu-a017 slots=8`, `gpu-a017:8`), comments left out."""
+    try:
+        lines = read_file(file, _MOST_HOSTFILE).decode("utf-8", "replace").splitlines()
+    except OSError as error:
+        raise SettingsError(f"{file}: cannot be read ({error.strerror})") from None
+    found: list[str] = []
+    for number, line in enumerate(lines, 1):
+        words = line.split("#")[0].split()
+        for host in hosts_of(re.sub(r":\d+$", "", words[0])) if words else ():
+            if not _is_host(host):
+                raise SettingsError(f"{file}, line {number}: {host[:80]!r} is no host name")
+            found.append(host)
+    return found
+
+
+def _is_host(word: str) -> bool:
+    """Whether ssh may be given it: what begins with a dash would be an option."""
+    return _HOST.fullmatch(word) is not None and not word.startswith("-") and "@-" not in word
+
+
+def ssh(
+    hosts: Iterable[str], *, patterns: Sequence[str] = (), defaults: bool = True, command: Sequence[str] = ("ssh",)
+) -> list[Node]:
+    """Nodes over ssh, which must work without a password. Your own ssh configuration applies."""
+    nodes = []
+    for host in hosts:
+        if not _is_host(host):
+            raise SettingsError(f"{host[:80]!r} is no host name")
+        options = ("-T", "-o", "BatchMode=yes", "-o", "ConnectTimeout=15", "-o", "Compression=yes")
+        name = host.rpartition("@")[2]
+        nodes.append(Node(name, (*command, *options, host, "sh -s"), tuple(patterns), defaults))
+    return nodes
+
+
+def slurm(
+    job: str, *, patterns: Sequence[str] = (), defaults: bool = True, srun: Sequence[str] = ("srun",)
+) -> list[Node]:
+    """The nodes of a Slurm job that still runs, each reached by a step beside the job's own."""
+    if not re.fullmatch(r"\d+(?:[_+]\d+)?", job):
+        raise SettingsError(f"{job!r} is no Slurm job id")
+    listed = _ask(("squeue", "--noheader", "--jobs", job, "--format", "%N")).split()
+    if not listed or listed == ["(null)"]:
+        raise CollectError(
+            f"Slurm job {job} does not run, so that srun cannot reach its nodes",
+            hint=f'over ssh: hangscope collect --hosts "$(sacct -nXP -j {job} -o NodeList)"',
+        )
+    names = _ask(("scontrol", "show", "hostnames", ",".join(listed))).split()
+    for name in names:
+        if not _is_host(name):
+            raise CollectError(f"scontrol answered {name[:80]!r}, which is no host name")
+    options = (f"--jobid={job}", "--overlap", "--nodes=1", "--ntasks=1", "--quiet")
+    return [
+        Node(name, (*srun, *options, f"--nodelist={name}", "sh", "-s"), tuple(patterns), defaults) for name in names
+    ]
+
+
+def kubernetes(
+    selector: str,
+    *,
+    namespace: str | None = None,
+    container: str | None = None,
+    patterns: Sequence[str] = (),
+    defaults: bool = True,
+    kubectl: Sequence[str] = ("kubectl",),
+) -> tuple[list[Node], list[Missing]]:
+    """The running pods of a selector; and those that cannot be asked, with the reason."""
+    where = ("--namespace", namespace) if namespace else ()
+    answer = _ask((*kubectl, "get", "pods", *where, "--selector", selector, "--output", "json"))
+    try:
+        pods: list[dict[str, Any]] = json.loads(answer)["items"]
+        found = [(str(pod["metadata"]["name"]), str(pod.get("status", {}).get("phase"))) for pod in pods]
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise CollectError(f"kubectl answered what is no list of pods ({error})") from None
+    if not found:
+        raise CollectError(f"no pod matches {selector!r}", hint="is it the right namespace?  --namespace NAME")
+    odd = [name for name, _ in found if not _POD.fullmatch(name)]
+    if odd:
+        raise CollectError(f"kubectl answered {odd[0][:80]!r}, which is no pod's name")
+    into = ("--container", container) if container else ()
+    nodes = [
+        Node(name, (*kubectl, "exec", "--stdin", *where, name, *into, "--", "sh", "-s"), tuple(patterns), defaults)
+        for name, phase in found
+        if phase == "Running"
+    ]
+    gone = [
+        Missing(f"evidence of {name}", f"its pod is {phase}, and only a running one can be asked", name)
+        for name, phase in found
+        if phase != "Running"
+    ]
+    return nodes, gone
+
+
+def _expanded(word: str, room: int) -> list[str]:
+    """The hosts that a word stands for, no more than `room` of them."""
+    match = _RANGE.match(word)
+    found: list[str] = [] if match else [word] if word else []
+    for part in match["list"].split(",") if match else ():
+        first, _, last = (piece.strip() for piece in part.strip().partition("-"))
+        low, high = _count(first), _count(last or first)
+        if match is None or low is None or high is None or high - low > _MOST_HOSTS:
+            raise SettingsError(f"{word[:80]!r}: cannot be read as a list of hosts")
+        for number in range(low, high + 1):
+            one = f"{match['front']}{str(number).zfill(len(first))}{match['back']}"
+            found.extend(_expanded(one, room - len(found)))
+    if len(found) > room:
+        raise SettingsError(f"more than {_MOST_HOSTS} hosts")
+    return found
+
+
+def _count(text: str) -> int | None:
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else None
+
+
+def _ask(command: Sequence[str]) -> str:
+    """What a command of the scheduler says."""
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_ASK_S, stdin=subprocess.DEVNULL)
+    except FileNotFoundError:
+        raise CollectError(f"{command[0]}: not found", hint="run this where the scheduler's commands are") from None
+    except subprocess.TimeoutExpired:
+        raise CollectError(f"{command[0]}: no answer within {_ASK_S:g} s") from None
+    if done.returncode != 0:
+        words = done.stderr.strip().splitlines()
+        raise CollectError(f"{' '.join(command)}: {words[-1] if words else f'status {done.returncode}'}")
+    return done.stdout

@@ -1,0 +1,198 @@
+"""A node that is reached by a command: ssh, srun or kubectl in front of `sh -s`, with the script on its input."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import tempfile
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import IO
+
+from hangscope.errors import DamagedError
+from hangscope.incident.collect import remote_script
+from hangscope.incident.collect.fetch_sources import LATEST, MOST_BYTES, Deadline, Entry, Listing, Sink, Unreachable
+from hangscope.incident.layout import counted
+from hangscope.safeio.tar_stream import TarReader
+
+_MOST_NOISE = 256 << 10
+_MOST_LISTING = 32 << 20
+_MOST_NAME = 4096
+_TAGS = {"G": "given", "D": "default", "I": "incident"}
+_BATCH_FILES, _BATCH_BYTES = 500, 64 << 10
+"""How much is asked for in one command line: every shell takes that much."""
+
+
+class Node:
+    """`command` runs a shell on the node that reads its commands from standard input."""
+
+    is_node = True
+
+    def __init__(self, name: str, command: Sequence[str], patterns: Sequence[str] = (), defaults: bool = True) -> None:
+        self.name = name
+        self.command = tuple(command)
+        self.patterns = tuple(patterns)
+        self.defaults = defaults
+        self._running: set[subprocess.Popen[bytes]] = set()
+        self._stopped = False
+
+    def stop(self) -> None:
+        self._stopped = True
+        for process in list(self._running):
+            _end(process, threading.Event())
+
+    def listing(self, deadline: Deadline) -> Listing:
+        with self._run(remote_script.list_script(self.patterns, defaults=self.defaults), deadline) as answer:
+            raw = answer.read(_MOST_LISTING)
+        lines = raw.decode("utf-8", "surrogateescape").split("\n")
+        if remote_script.END not in lines:
+            raise Unreachable("the list of its files broke off")
+        return _listed(lines[: lines.index(remote_script.END)])
+
+    def fetch(self, wanted: Sequence[Entry], sink: Sink, deadline: Deadline) -> None:
+        for batch in _batches(wanted):
+            by_name = {entry.path.lstrip("/"): entry for entry in batch}
+            with self._run(remote_script.fetch_script([entry.path for entry in batch]), deadline) as answer:
+                try:
+                    for member, content in TarReader(answer, file=self.name):
+                        # Only what was asked for is taken: what else a node sends is skipped, whatever its name.
+                        entry = by_name.get(member.name)
+                        if entry is not None and member.kind == "file":
+                            sink(entry, content, int(member.mtime) if 0 < member.mtime <= LATEST else None)
+                except DamagedError as error:
+                    raise Unreachable(f"the transfer broke off: {error.reason}") from None
+
+    @contextmanager
+    def _run(self, script: str, deadline: Deadline) -> Iterator[IO[bytes]]:
+        """Run a script there; gives its output from the mark on. What the node says before that is its own noise."""
+        deadline.check()
+        if self._stopped:
+            raise Unreachable("interrupted")
+        with tempfile.TemporaryFile() as complaints:
+            try:
+                process = subprocess.Popen(
+                    self.command,
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    stderr=complaints,
+                    start_new_session=True,
+                )
+            except OSError as error:
+                raise Unreachable(f"{self.command[0]}: {error.strerror}") from None
+            assert process.stdin is not None
+            assert process.stdout is not None
+            self._running.add(process)
+            late = threading.Event()
+            timer = threading.Timer(deadline.left, _end, (process, late))
+            timer.start()
+            try:
+                _say(process.stdin, script)
+                if not _skip_noise(process.stdout):
+                    _reap(process)
+                    raise Unreachable(_why(process, complaints, late, deadline))
+                try:
+                    yield process.stdout
+                except Unreachable as error:
+                    _reap(process)
+                    raise Unreachable(f"{error} ({_why(process, complaints, late, deadline)})") from None
+                if late.is_set():
+                    raise Unreachable(_why(process, complaints, late, deadline))
+            finally:
+                timer.cancel()
+                _end(process, threading.Event())
+                process.stdout.close()
+                process.wait()
+                self._running.discard(process)
+
+
+def _listed(lines: Sequence[str]) -> Listing:
+    """The files in a node's list. What it says is its own word: no more is taken than our own script would say."""
+    entries: dict[str, Entry] = {}
+    notes: list[tuple[str, str]] = []
+    left = 0
+    for line in lines:
+        tag, *fields = line.split(" ", 4)
+        if tag in _TAGS and len(fields) == 4:
+            size, mtime, checksum, path = fields
+            if len(entries) >= remote_script.MOST_FILES and path not in entries:
+                left += 1
+            elif size != "-" and _number(size, MOST_BYTES) is None:
+                notes.append((path[:_MOST_NAME], f"it claims {size[:30]} bytes, which cannot be"))
+            elif len(path) > _MOST_NAME or not path.startswith("/") or "\0" in path:
+                notes.append((path[:_MOST_NAME], "no path that can be asked for"))
+            else:
+                known = None if checksum == "-" else checksum[:100]
+                entry = Entry(path, _number(size, MOST_BYTES), _number(mtime, LATEST), known, _TAGS[tag])
+                entries.setdefault(path, entry)
+        elif tag == "S":
+            what, _, why = line[2 : 2 * _MOST_NAME].partition(": ")
+            notes.append((what[:_MOST_NAME], why[:200] or "not asked for"))
+    if left or len(entries) >= remote_script.MOST_FILES:
+        notes.append(("more files", f"only the first {remote_script.MOST_FILES} were looked at"))
+    return Listing(tuple(entries.values()), tuple(counted(notes)))
+
+
+def _say(stream: IO[bytes], script: str) -> None:
+    try:
+        stream.write(script.encode("utf-8", "surrogateescape"))
+        stream.close()
+    except BrokenPipeError:
+        pass  # it ended already; its own words say why
+
+
+def _skip_noise(stream: IO[bytes]) -> bool:
+    left = _MOST_NOISE
+    while left > 0 and (line := stream.readline(left)):
+        if line.rstrip(b"\r\n") == remote_script.BEGIN.encode():
+            return True
+        left -= len(line)
+    return False
+
+
+def _reap(process: subprocess.Popen[bytes]) -> None:
+    try:
+        process.wait(timeout=2)
+    except subprocess.TimeoutExpired:
+        pass
+
+
+def _end(process: subprocess.Popen[bytes], late: threading.Event) -> None:
+    """End the command with everything it started, unless it has ended by itself."""
+    if process.poll() is not None:
+        return
+    late.set()
+    try:
+        os.killpg(process.pid, signal.SIGKILL)
+    except ProcessLookupError:
+        pass
+
+
+def _why(process: subprocess.Popen[bytes], complaints: IO[bytes], late: threading.Event, deadline: Deadline) -> str:
+    if late.is_set():
+        return f"no answer within {deadline.seconds:g} s"
+    complaints.seek(0, os.SEEK_END)
+    complaints.seek(max(0, complaints.tell() - 2000))
+    lines = complaints.read().decode("utf-8", "replace").strip().splitlines()
+    words = "; ".join(line.strip() for line in lines[-2:])
+    status = process.returncode
+    return words or (f"its command ended with status {status}" if status else "it said nothing")
+
+
+def _batches(wanted: Sequence[Entry]) -> Iterator[list[Entry]]:
+    batch: list[Entry] = []
+    size = 0
+    for entry in wanted:
+        if batch and (len(batch) >= _BATCH_FILES or size + len(entry.path) > _BATCH_BYTES):
+            yield batch
+            batch, size = [], 0
+        batch.append(entry)
+        size += len(entry.path) + 3
+    if batch:
+        yield batch
+
+
+def _number(text: str, most: int) -> int | None:
+    """A number that a node said; none where it cannot be true."""
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 20 and int(text) <= most else None

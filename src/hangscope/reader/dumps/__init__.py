@@ -1,0 +1,1 @@
+"""Flight recorder dumps: bytes of one file in, columns of one rank out. Nothing in a dump is trusted."""

@@ -1,0 +1,108 @@
+"""What each log can testify: who wrote into it, over which time, and whether it shows the beginning and the end."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+
+from hangscope.model import Dump, LogScope, Source, ThreadStack, WatchdogReport
+from hangscope.reader.join.resolve_ranks import Times
+from hangscope.reader.logs.lines import Clock, line_of, parse_time
+from hangscope.reader.logs.log_file import TextFile
+from hangscope.reader.logs.torch_words import clock_of
+
+_BEGINS = re.compile(
+    r"Setting OMP_NUM_THREADS|Starting elastic_operator|\*{30,}|Initializing (?:distributed|TorchBackend)"
+    r"|distributed init \(?rank|Bootstrap ?: Using|Init START|CCL version [\d.]+\+|GLOBAL_RANK: \d+, MEMBER"
+    r"|ProcessGroupNCCL (?:environments|initialized)|launching .{0,40}processes|Namespace\(|nccl_version"
+)
+_ENDS = re.compile(
+    r"ChildFailedError|Root Cause \(first observed failure\)|^={20,}$|core dumped|^Killed$|Terminated$"
+    r"|srun: error: .{0,80}: tasks? |mpirun (?:noticed|detected)|exits with return code|CANCELLED AT"
+    r"|destroy_process_group\(\) was not called|Job step aborted|Force Terminated|exitcode\s*: |return code ="
+)
+_WORKER = re.compile(r"(?:^|/)attempt_\d+/\d{1,6}/std(?:out|err)[^/]*$")
+_ZONED = re.compile(r"\d\d:\d\d(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)\b")
+LAST = 12
+"""Lines at the end among which one must show that it is the end."""
+
+
+def log_scopes(
+    texts: Sequence[TextFile], times: Times, ranks: Mapping[str, set[int]], *, incident: bool
+) -> list[LogScope]:
+    """One scope a file. `ranks` maps a file to the ranks that something else puts into it (reports without a tag).
+
+    A file is whole if hangscope or torchrun wrote it for a single rank, or if it is one of several that are named by
+    rank: nobody cuts excerpts like that. Its end is seen only if it does not break off within a line.
+    """
+    named = [text for text in texts if text.name_rank is not None and text.rank == text.name_rank and text.lines]
+    several = len({text.rank for text in named}) > 1
+    scopes = []
+    for text in texts:
+        own = (incident and text.node is not None) or _WORKER.search("/".join(text.parts)) is not None
+        whole = text.lines > 0 and (own or (several and text in named))
+        first = next((at for row in text.head if (at := times.ns(_moment(row))) is not None), None)
+        last = next((at for row in reversed(text.tail) if (at := times.ns(_moment(row))) is not None), None)
+        ended = any(_ENDS.search(row.strip()) for row in list(text.tail)[-LAST:])
+        scopes.append(
+            LogScope(
+                text.file,
+                tuple(sorted(writers_of(text) | ranks.get(text.file, set()))),
+                first,
+                last,
+                from_start=whole or any(_BEGINS.search(row) for row in text.head),
+                to_end=(whole and text.whole_last_line) or ended,
+                lines=text.lines,
+                local_time=_local_time(text),
+            )
+        )
+    return scopes
+
+
+def _local_time(text: TextFile) -> bool:
+    """Whether the file has times, and none of them with a zone. c10 never names one."""
+    rows = [row for row in (*text.head, *text.tail) if _moment(row) is not None]
+    return bool(rows) and not any(_ZONED.search(row) for row in rows)
+
+
+def _moment(row: str) -> Clock | int | None:
+    return clock_of(row) or parse_time(row)
+
+
+def writers_of(text: TextFile) -> set[int]:
+    """The ranks whose lines stand in a file."""
+    found = set(text.writers.last_lines())
+    if text.rank is not None and text.lines:
+        found.add(text.rank)
+    return found
+
+
+def signs_of_life(
+    texts: Iterable[TextFile],
+    reports: Iterable[WatchdogReport],
+    stacks: Iterable[ThreadStack],
+    dumps: Mapping[int, Sequence[Dump]],
+) -> dict[int, Source]:
+    """Rank → its last own line, else its last own file. A log without a line is no sign of anything."""
+    found: dict[int, Source] = {}
+    for rank, of_rank in dumps.items():
+        found[rank] = Source(of_rank[-1].file)
+    for stack in stacks:
+        if stack.rank is not None and not stack.outside:
+            found[stack.rank] = stack.source
+    lines: dict[int, Source] = {}
+    for text in sorted(texts, key=lambda text: text.file):
+        own = text.writers.last_lines()
+        if text.rank is not None and text.lines:
+            own[text.rank] = max(own.get(text.rank, 0), text.lines)
+        for note in text.torch.alive:
+            writer = text.writers.rank_of(note.tag, note.stream, text.rank)
+            writer = note.hint if writer is None else writer
+            if writer is not None:
+                own[writer] = max(own.get(writer, 0), note.number)
+        lines.update({rank: Source(text.file, f"line {number}") for rank, number in own.items()})
+    for report in sorted(reports, key=lambda r: line_of(r.source)):
+        known = lines.get(report.rank)
+        if known is None or (known.file == report.source.file and line_of(known) < line_of(report.source)):
+            lines[report.rank] = report.source
+    return dict(sorted((found | lines).items()))

@@ -1,0 +1,57 @@
+"""One process a rank, out of everything that rosters, agents, launchers, logs and RAS say about it."""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+
+from hangscope.model import Gap, Process
+from hangscope.reader.join.who_is_who import Identity, by_trust
+from hangscope.reader.sources.rosters import LAUNCHER, NETWORK
+from hangscope.reader.values import short_name
+
+_MERGED = tuple(f.name for f in fields(Process) if f.name not in {"rank", "source", "node"})
+_COMPARED = ("pid", "local_rank", "exit_status", "gpu")
+
+
+def merge_processes(who: Identity) -> tuple[dict[int, Process], list[Process], list[Gap]]:
+    """(one process a rank, every single statement, the contradictions)."""
+    statements: dict[int, list[tuple[int, Process]]] = {}
+    for said in sorted(who.statements, key=by_trust):
+        if said.rank is None:
+            continue
+        node = said.process.node
+        if node is not None:
+            node = who.hosts.get(short_name(node), node)
+        statements.setdefault(said.rank, []).append((said.trust, replace(said.process, node=node)))
+    merged: dict[int, Process] = {}
+    gaps: list[Gap] = []
+    for rank, of_rank in sorted(statements.items()):
+        best = of_rank[0][1]
+        for trust, other in of_rank[1:]:
+            for name in _MERGED:
+                mine, theirs = getattr(best, name), getattr(other, name)
+                if mine is None and theirs is not None and not _moot(best, name):
+                    best = replace(best, **{name: theirs})
+                elif name in _COMPARED and None not in (mine, theirs) and mine != theirs and trust < NETWORK:
+                    gaps.append(
+                        Gap(
+                            f"{name.replace('_', ' ')} of rank {rank}",
+                            f"{best.source} says {mine}, {other.source} says {theirs}; the first is used",
+                            rank=rank,
+                            source=other.source,
+                        )
+                    )
+        stopped = [process for trust, process in of_rank if trust == LAUNCHER and process.alive_at_end]
+        if any(process.pid in (None, best.pid) for process in stopped):  # another pid is another attempt's
+            # it lived until its launcher stopped it, by SIGTERM or in the end by SIGKILL: that says nothing about it
+            best = replace(best, alive_at_end=True, exit_status=None, ended_at_s=None)
+        merged[rank] = replace(best, node=who.nodes.get(rank))
+    for rank, node in who.nodes.items():
+        if rank not in merged:
+            merged[rank] = Process(rank=rank, node=node)
+    return merged, [process for _, of_rank in sorted(statements.items()) for _, process in of_rank], gaps
+
+
+def _moot(best: Process, name: str) -> bool:
+    """A weaker source must not say how a process ended that a better one saw alive at the end."""
+    return name == "exit_status" and best.alive_at_end is True and best.source is not None

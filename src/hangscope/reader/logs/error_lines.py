@@ -1,0 +1,394 @@
+"""Lines in which PyTorch, NCCL, CUDA or Gloo say that something failed, wherever they stand and whoever cut them out.
+
+Each pattern is one wording; docs/log-formats.md shows them all. Nothing is concluded here: what a line says about its
+writer, a peer, an operation or several ranks is kept, and whether it only says that its writer waited (`effect`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cached_property
+from typing import Any
+
+from hangscope.reader.logs.failure_line import Told, tell
+from hangscope.reader.logs.lines import RANK_LIMIT, Line
+from hangscope.reader.logs.nccl_warnings import address_host, failure_of, read_warning
+from hangscope.reader.logs.torch_words import GLOG_HEAD, clock_of, default_rank, op_name
+from hangscope.reader.logs.tracebacks import is_consequence
+
+MOST = 2000
+"""Failures of one file that are kept."""
+
+_CUDA = re.compile(
+    r"(?:CUDA|HIP|[Cc]uda runtime) error(?: \(\d+\))?\s?:? (?P<what>.{0,160})|CUDA_ERROR_(?P<name>\w+)"
+    r"|(?:HIP|CUDA|Cuda) failure:? '(?P<failure>[^']{1,80})'|NPU (?:function )?error.{0,120}error code is (?P<npu>\d+)"
+)
+_GPU_LOST = re.compile(
+    r"Unable to determine the device handle for (?:GPU ?|gpu )(?P<gpu>[\w:.]*\w)|GPU is lost\b|No devices were found"
+    r"|Failed to initialize NVML|NVML: (?:GPU is lost|Unknown Error|Driver/library version mismatch)"
+)
+_OOM = re.compile(r"(?:CUDA|HIP|NPU|XPU) out of memory\.|CUDA error: out of memory|torch\.(?:cuda\.)?OutOfMemoryError")
+_NCCL = re.compile(
+    r"NCCL error\b.{0,200}?(?P<what>unhandled system error|unhandled cuda error|remote process exited"
+    r"|internal error|invalid usage|invalid argument|unknown result code|in progress)"
+    r"|NCCL failure .{0,120}?'(?P<test>[\w ]+)|^(?:.{0,40}\s)?nccl(?P<code>System|Remote|Internal|UnhandledCuda)Error: "
+)
+_NCCL_KINDS = {
+    "unhandled system error": "nccl_system_error",
+    "System": "nccl_system_error",
+    "unhandled cuda error": "cuda_error",
+    "UnhandledCuda": "cuda_error",
+    "remote process exited": "nccl_remote_error",
+    "Remote": "nccl_remote_error",
+    "internal error": "nccl_internal_error",
+    "Internal": "nccl_internal_error",
+}
+_BARE_WARNING = re.compile(
+    r"NCCL WARN (?P<text>.*)|(?P<cut>NET/IB\w* ?:? ?Got (?:completion from peer|async).*)"
+    r"|^\s*(?P<last>(?:socketProgress\w*|socketStartConnect|Net) ?: .*)"
+)
+_NCCL_PREFIX = re.compile(
+    r"(?<![\w.-])[\w.-]{1,255}:\d{1,10}:\d{1,10} (?:\[-?\d{1,4}\] )?\S{0,120} ?(?:\([^)]*\) )?NCCL "
+)
+_JOINED = re.compile(r"\d+/\d+ (?:clients|workers) joined|Timed out after \d+ seconds waiting for (?:clients|workers)")
+_HOW_MANY = re.compile(r"(\d+/\d+) (?:clients|workers) joined")
+_UNIQUE_ID = re.compile(
+    r"\[(?P<rank>\d{1,6})\] is setting up NCCL communicator and retr\w+ ncclUniqueId from \[(?P<peer>\d{1,6})\]"
+    r".{0,120}?got error: (?P<why>.{0,120})"
+)
+_CONNECT = re.compile(
+    r"client socket has (?:timed out after \d+\w*|failed) (?:while trying )?to connect to (?:any network address of )?"
+    r"(?:\[?\(?(?P<peer>[\w.:-]+?)\]?(?:, |:)\d+\)?)?"
+)
+_RENDEZVOUS = re.compile(r"Rendezvous(?:Timeout|Connection|Closed)Error|connect\(\) timed out\. Original timeout was")
+_STORE = re.compile(
+    r"wait timeout after \d+ ?ms|Timeout waiting for key|: Socket Timeout|recvValueWithTimeout failed"
+    r"|store->get\(.{0,40}\) got error|DistStoreError"
+)
+_STORE_GONE = re.compile(r"TCPStore server has shut down|failed to recv, got 0 bytes|Failed to check the .should dump")
+_MISMATCH = re.compile(
+    r"mismatch between collectives on ranks\. Rank (?P<rank>\d{1,6}) is running (?:inconsistent )?collective: "
+    r"(?:CollectiveFingerPrint\((?P<body>.{0,600}?)(?:\)\)+|\)(?=,? but)|$))?"
+    r"(?:.{0,40}?but Rank (?P<peer>\d{1,6}) is running collective: (?:CollectiveFingerPrint\()?(?P<other>.{0,600}))?"
+)
+_SEQUENCE = re.compile(r"SequenceNumber=(\d{1,18})")
+_OP_TYPE = re.compile(r"(?:OpType=|^)([A-Z_]{3,})")
+_DIFFER = re.compile(r"Collectives differ in the following aspects:\s*(?P<what>.{0,200})")
+_DDP = re.compile(
+    r"but Rank (?P<rank>\d{1,6}) has (?P<mine>\d+) params, "
+    r"while rank (?P<peer>\d{1,6}) has inconsistent (?P<theirs>\d+)"
+)
+_DDP_SIZES = re.compile(
+    r"\[(?P<rank>\d{1,6})\]: params\[\d+\] in this process .{0,120}?same param in process (?P<peer>\d{1,6})"
+)
+_AROUND = re.compile(r"Mismatched collective detected, .{0,60}around rank (?P<rank>\d{1,6})")
+_BARRIER = re.compile(
+    r"(?:\[Rank (?P<me>\d{1,6})\]: )?Ranks? (?P<ranks>\d{1,6}(?:, ?\d{1,6})*) failed to pass monitoredBarrier"
+)
+_BARRIER_LATE = re.compile(r"timed out in monitoredBarrier after \d+ ms")
+_BARRIER_REACHED = re.compile(r"Rank (?P<rank>\d{1,6}) successfully reached monitoredBarrier, but received errors")
+_NEVER = re.compile(r"ranks \[(?P<ranks>[\d, ]+)\] are the lagging ranks")
+_NOT_JOINED = re.compile(
+    r"\[(?P<ranks>[\d, ]+)\] finished collective #\d+, but didn't join collective #(?P<seq>\d{1,18})"
+)
+_NOT_FINISHED = re.compile(r"\[(?P<ranks>[\d, ]+)\] joined but didn't finish collective #(?P<seq>\d{1,18})")
+_SNAPSHOT = re.compile(r"\[(?P<ranks>[\d, ]+)\] (?P<how>started|finished) (?P<op>[A-Z_]{3,})\s*$")
+_SNAPSHOT_SEQ = re.compile(r"#(?P<seq>\d{1,18}) (?:started|finished) ranks:")
+# Ascend's own codes: a notification of a peer, or its socket, that did not come
+_ASCEND = re.compile(
+    r"EI000(?P<code>[26]): .{0,160}?times? out"
+    r"(?:.{0,200}?remote rank:? ?\[(?P<peer>\d{1,10})\])?(?:.{0,160}?tag\[(?P<tag>[A-Za-z]+)_)?"
+)
+_ASCEND_RANK = re.compile(r"\(PID:(?P<pid>\d+), Device:-?\d+, RankID:(?P<rank>\d{1,6})\) ERR\d+")
+_HEARTBEAT = re.compile(
+    r"Heartbeat monitor timed out|watchdog got stuck for \d+ seconds|detected no heartbeat of its watchdog"
+)
+_ABORTED = re.compile(r"NCCL communicator was aborted on rank (?P<rank>\d{1,6})")
+_DOWN = re.compile(r"taking the entire process down|NCCL communicator was aborted|operations have failed or timed out")
+_GLOO = re.compile(
+    r"gloo\S{0,300}\] (?:Timed out waiting (?P<ms>\d+) ?ms for (?P<op>\w+)|.{0,200}?(?:Connection closed by peer"
+    r"|Connection reset|Broken pipe|[Cc]onnect timeout))|connectFullMesh failed"
+)
+_CPP_STACK = re.compile(r"Exception raised from (checkTimeout) at|frame #\d+: c10d::(ProcessGroup\w+)::")
+_TERMINATE = re.compile(r"terminate called after throwing an instance of '(?P<type>[\w:]+)'")
+_EXCEPTION = re.compile(r"^(?:ERROR:? +)?(?P<type>(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception)): (?P<message>\S.*)")
+
+WORDS = (
+    "CUDA error",
+    "HIP error",
+    "runtime error (",
+    "CUDA_ERROR_",
+    "device handle",
+    "GPU is lost",
+    "No devices were",
+    "NVML",
+    "out of memory",
+    "OutOfMemoryError",
+    "NCCL error",
+    "NCCL failure",
+    "Error: ",
+    "NCCL WARN",
+    "Got completion from",
+    "socketProgress",
+    "clients joined",
+    "workers joined",
+    "waiting for clients",
+    "ncclUniqueId",
+    "client socket has",
+    "Rendezvous",
+    "wait timeout after",
+    "Timeout waiting for",
+    "Socket Timeout",
+    "store->get",
+    "TCPStore",
+    "mismatch between collectives",
+    "inconsistent",
+    "not to match sizes",
+    "ismatched collective",
+    "monitoredBarrier",
+    "lagging ranks",
+    "didn't join",
+    "didn't finish",
+    "] started ",
+    "] finished ",
+    " ranks:",
+    "eartbeat",
+    "EI000",
+    "RankID:",
+    "NPU error",
+    "NPU function error",
+    "failure",
+    "watchdog got stuck",
+    "process down",
+    "was aborted",
+    "failed or timed out",
+    "gloo",
+    "connectFullMesh",
+    "terminate called",
+    "raised from checkTimeout",
+    "c10d::ProcessGroup",
+    "Exception: ",
+)
+"""Every line that is looked at more closely holds one of these."""
+_ANY = re.compile("|".join(map(re.escape, WORDS)))
+
+
+def ranks_in(text: str) -> tuple[int, ...]:
+    return tuple(sorted({int(part) for part in text.replace(",", " ").split() if part.isdigit()}))[:4096]
+
+
+class FailureLog:
+    """Reads one file's lines of failure."""
+
+    def __init__(self, file: str) -> None:
+        self.file = file
+        self.failures: list[Told] = []
+        self._quoting: dict[str, tuple[int, int, bool]] = {}
+        """Prefix → (which failure, its line, whether ``Last error:`` came): NCCL's own words follow below."""
+        self._snapshot_seq: dict[str, int] = {}
+        self._seen: set[tuple[str, int | None, str, str]] = set()
+
+    @cached_property
+    def _rules(self) -> tuple[tuple[re.Pattern[str], Callable[[Line, re.Match[str]], None]], ...]:
+        """Made where a line asks for them: of a hundred thousand logs most hold none."""
+        return (
+            (_MISMATCH, self._mismatch),
+            (_DDP, self._ddp),
+            (_DDP_SIZES, lambda line, m: self._pair(line, m, line.text)),
+            (_AROUND, lambda line, m: self._tell(line, "mismatch", ranks=(int(m["rank"]),))),
+            (_BARRIER, self._barrier),
+            (_BARRIER_LATE, lambda line, _: self._tell(line, "missing_ranks", operation="monitored_barrier")),
+            (
+                _BARRIER_REACHED,
+                lambda line, m: self._tell(line, "other", rank=int(m["rank"]), peer_rank=0, effect=True),
+            ),
+            (
+                _NEVER,
+                lambda line, m: self._tell(line, "missing_ranks", ranks=ranks_in(m["ranks"]), detail="never joined"),
+            ),
+            (_NOT_JOINED, self._not_joined),
+            (_NOT_FINISHED, self._not_finished),
+            (_SNAPSHOT_SEQ, lambda line, m: self._snapshot_seq.__setitem__(line.stream, int(m["seq"]))),
+            (_SNAPSHOT, self._snapshot),
+            (_UNIQUE_ID, self._unique_id),
+            (_JOINED, self._joined),
+            (_ASCEND, self._ascend),
+            (
+                _ASCEND_RANK,
+                lambda line, m: self._tell(line, "other", rank=int(m["rank"]), pid=int(m["pid"]), effect=True),
+            ),
+            (_HEARTBEAT, lambda line, _: self._tell(line, "heartbeat_stuck")),
+            (_GPU_LOST, lambda line, m: self._tell(line, "gpu_lost", detail=m["gpu"])),
+            (_OOM, lambda line, _: self._tell(line, "gpu_oom")),
+            (_NCCL, self._nccl),
+            (_CUDA, self._cuda),
+            (_BARE_WARNING, self._bare_warning),
+            (_CONNECT, self._connect),
+            (_RENDEZVOUS, lambda line, _: self._tell(line, "rendezvous_timeout", effect=True)),
+            (_STORE, lambda line, _: self._tell(line, "store_timeout", effect=True)),
+            (_STORE_GONE, lambda line, _: self._tell(line, "socket_error", effect=True, detail="store")),
+            (_GLOO, self._gloo),
+            (_ABORTED, lambda line, m: self._tell(line, "other", rank=int(m["rank"]), effect=True)),
+            (_DOWN, lambda line, _: self._tell(line, "other", effect=True)),
+            (_TERMINATE, self._terminate),
+            (_CPP_STACK, lambda line, m: self._tell(line, "other", effect=True, detail=m[1] or m[2], once=m[0][:12])),
+        )
+
+    def feed(self, line: Line, *, in_traceback: bool = False) -> None:
+        text = line.text
+        if self._quoting and line.stream in self._quoting and self._quoted(line):
+            return
+        if _ANY.search(text) is None:
+            return
+        if "NCCL " in text and _NCCL_PREFIX.search(text) and "error in" not in text:
+            return  # NCCL's own lines name their process, and are read where that is known
+        for pattern, use in self._rules:
+            if match := pattern.search(text):
+                use(line, match)
+                return
+        if not in_traceback and (match := _EXCEPTION.match(text)) and "Watchdog caught" not in text:
+            effect = is_consequence(match["type"], match["message"], [])
+            self._tell(line, "exception", effect=effect, detail=match["type"])
+
+    @property
+    def waiting(self) -> bool:
+        """Whether the reason of an error may follow."""
+        return bool(self._quoting)
+
+    def _tell(self, line: Line, kind: str, **values: Any) -> None:
+        """Keep one failure; what the same writer says again in the same words is one."""
+        key = (kind, line.tag, line.stream, values.pop("once", None) or line.text.strip()[-160:])
+        if len(self.failures) >= MOST or key in self._seen:
+            return
+        self._seen.add(key)
+        at = clock_of(line.text) or line.at_ns
+        self.failures.append(Told(tell(self.file, line, kind, **values), line, at, hint=default_rank(line.text)))
+
+    # ---- what several ranks did ----
+
+    def _mismatch(self, line: Line, match: re.Match[str]) -> None:
+        mine, other = match["body"] or "", match["other"] or ""
+        seq = _SEQUENCE.search(mine)
+        names = [op_name(found[1]) for body in (mine, other) if (found := _OP_TYPE.search(body))]
+        differ = _DIFFER.search(line.text)
+        rank, peer = int(match["rank"]), int(match["peer"]) if match["peer"] else None
+        self._tell(
+            line,
+            "mismatch",
+            rank=rank,
+            peer_rank=peer,
+            ranks=(rank,) if peer is None else tuple(sorted({rank, peer})),
+            operation=names[0] if names else None,
+            seq=int(seq[1]) if seq else None,
+            detail=differ["what"].strip() if differ else " vs ".join(str(name) for name in names) or None,
+        )
+
+    def _ddp(self, line: Line, match: re.Match[str]) -> None:
+        self._pair(line, match, f"{match['mine']} parameters vs {match['theirs']}")
+
+    def _pair(self, line: Line, match: re.Match[str], detail: str) -> None:
+        rank, peer = int(match["rank"]), int(match["peer"])
+        ranks = tuple(sorted({rank, peer}))
+        self._tell(line, "mismatch", rank=rank, peer_rank=peer, ranks=ranks, detail=detail[:200])
+
+    def _barrier(self, line: Line, match: re.Match[str]) -> None:
+        me = int(match["me"]) if match["me"] else 0  # only rank 0 of the group counts the others
+        ranks = ranks_in(match["ranks"])
+        self._tell(line, "missing_ranks", rank=me, ranks=ranks, operation="monitored_barrier")
+
+    def _not_joined(self, line: Line, match: re.Match[str]) -> None:
+        self._tell(line, "missing_ranks", ranks=ranks_in(match["ranks"]), seq=int(match["seq"]), detail="did not join")
+
+    def _not_finished(self, line: Line, match: re.Match[str]) -> None:
+        ranks = ranks_in(match["ranks"])
+        self._tell(line, "other", ranks=ranks, seq=int(match["seq"]), detail="joined, did not finish", effect=True)
+
+    def _snapshot(self, line: Line, match: re.Match[str]) -> None:
+        """One row of the desync report: these ranks were inside that collective, or past it."""
+        operation, seq = op_name(match["op"]), self._snapshot_seq.get(line.stream)
+        ranks = ranks_in(match["ranks"])
+        self._tell(line, "other", ranks=ranks, operation=operation, seq=seq, detail=match["how"], effect=True)
+
+    # ---- the store and the way into the job ----
+
+    def _unique_id(self, line: Line, match: re.Match[str]) -> None:
+        lost = re.search(r"reset|closed|Broken pipe|refused", match["why"]) is not None
+        kind = "socket_error" if lost else "store_timeout"
+        rank, peer = int(match["rank"]), int(match["peer"])
+        self._tell(line, kind, rank=rank, peer_rank=peer, effect=True, detail=match["why"].strip()[:120])
+
+    def _joined(self, line: Line, _: re.Match[str]) -> None:
+        count = _HOW_MANY.search(line.text)
+        self._tell(line, "init_timeout", effect=True, detail=count[1] if count else None)
+
+    def _connect(self, line: Line, match: re.Match[str]) -> None:
+        if (head := GLOG_HEAD.search(line.text)) and head["severity"] == "W":
+            return  # one address of several, tried again: every healthy job has these
+        peer = address_host(match["peer"]) if match["peer"] else None
+        self._tell(line, "store_unreachable", peer_node=peer, effect=True)
+
+    def _gloo(self, line: Line, match: re.Match[str]) -> None:
+        if match["ms"]:
+            detail = f"Gloo {match['op']} waited {match['ms']} ms"
+            self._tell(line, "wait_timeout", effect=True, operation=match["op"], detail=detail)
+        else:
+            peer = address_host(read_warning(line.text).peer_address)
+            self._tell(line, "socket_error", peer_node=peer, effect="connectFullMesh" not in line.text)
+
+    def _ascend(self, line: Line, match: re.Match[str]) -> None:
+        peer = int(match["peer"]) if match["peer"] and int(match["peer"]) < RANK_LIMIT else None
+        kind = "socket_error" if match["code"] == "6" else "other"
+        operation = op_name(match["tag"].upper()) if match["tag"] else None
+        detail = "waited for a peer's notification" if kind == "other" else "waited for a peer's socket"
+        self._tell(line, kind, peer_rank=peer, operation=operation, effect=True, detail=detail)
+
+    # ---- the GPU and NCCL ----
+
+    def _cuda(self, line: Line, match: re.Match[str]) -> None:
+        what = (match["what"] or match["name"] or match["failure"] or match["npu"] or "").strip()
+        kind = "ecc" if "ECC" in what else "gpu_oom" if "out of memory" in what.lower() else "cuda_error"
+        self._tell(line, kind, detail=what[:160] or None)
+
+    def _nccl(self, line: Line, match: re.Match[str]) -> None:
+        what = (match["what"] or match["code"] or match["test"] or "").strip()
+        kind = _NCCL_KINDS.get(what, "other")
+        last = self.failures[-1] if self.failures else None
+        near = last is not None and last.line.stream == line.stream and line.number - last.line.number <= 2
+        # the line below a NCCL error explains the same one
+        if not (match["code"] and near and last is not None and last.failure.kind == kind):
+            self._tell(line, kind, effect=kind == "nccl_remote_error")
+        self._quoting[line.stream] = (len(self.failures) - 1, line.number, False)
+
+    def _quoted(self, line: Line) -> bool:
+        """NCCL's last words under a NCCL error: they name the peer and the reason."""
+        index, number, announced = self._quoting[line.stream]
+        text = line.text.strip()
+        if line.number - number > 4 or not text or text.startswith(("Exception raised", "frame #")):
+            del self._quoting[line.stream]
+            return False
+        if text == "Last error:":
+            self._quoting[line.stream] = (index, line.number, True)
+            return True
+        if not announced or not 0 <= index < len(self.failures):
+            return False
+        del self._quoting[line.stream]
+        warned = read_warning(text)
+        told = self.failures[index]
+        peer = address_host(warned.peer_address)
+        failure = replace(told.failure, detail=text[:200], peer_node=peer, code=warned.status)
+        self.failures[index] = told._replace(failure=failure)
+        return True
+
+    def _bare_warning(self, line: Line, match: re.Match[str]) -> None:
+        text = match["text"] or match["cut"] or match["last"] or ""
+        warned = read_warning(text)
+        kind, effect = failure_of(warned, text)
+        if kind is not None:
+            peer = address_host(warned.peer_address)
+            self._tell(line, kind, peer_node=peer, code=warned.status, effect=effect, detail=warned.status_name)
+
+    def _terminate(self, line: Line, match: re.Match[str]) -> None:
+        effect = match["type"].endswith(("DistBackendError", "IoException", "DistNetworkError"))
+        self._tell(line, "exception", effect=effect, detail=match["type"])

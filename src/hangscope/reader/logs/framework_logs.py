@@ -1,0 +1,261 @@
+"""Death notices: DeepSpeed, Lightning, torch.multiprocessing, Horovod, Ray, vLLM, Kubernetes.
+
+One line each, mostly without a traceback and without a rank: they know a process by its pid, its node, its index.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cached_property
+
+from hangscope.model import UNKNOWN, Process, Source
+from hangscope.reader.logs.failure_line import SIGNAL_NAMES, Told, kind_of_end, plain_status, tell
+from hangscope.reader.logs.lines import Line
+from hangscope.reader.sources.rosters import LAUNCHER, Statement
+from hangscope.reader.values import host_name
+
+_DEEPSPEED = re.compile(r"exits with return code = (?P<exit>-?\d+)")
+_KILLING = re.compile(r"sigkill_handler\] Killing subprocess (?P<pid>\d+)")
+_TOLD_TO_STOP = re.compile(r"[Rr]eceived (?:SIGTERM|SIGINT|signal 15)\b")
+_BATCH_LIMIT = re.compile(r"\bTERM_(?P<lsf>MEMLIMIT|RUNLIMIT|OWNER|ADMIN)\b|PBS: job killed: (?P<pbs>\w+)")
+_LOCAL_RANK = re.compile(r"--local[-_]rank[= ]'?,? ?'?(?P<local>\d+)")
+_LIGHTNING = re.compile(r"Child process with PID (?P<pid>\d+) terminated with code (?P<exit>-?\d+)")
+_SPAWN = re.compile(
+    r"[Pp]rocess (?P<index>\d+) terminated with (?:signal (?P<signal>SIG\w+)|exit code (?P<exit>-?\d+))"
+)
+_HOROVOD = re.compile(r"Process (?P<index>\d+) exit with status code (?P<exit>-?\d+)")
+_SUBPROCESS = re.compile(
+    r"CalledProcessError: Command .{0,4000}? (?:died with <Signals\.\w+: (?P<signal>\d+)>"
+    r"|returned non-zero exit status (?P<exit>\d+))"
+)
+_LOADER = re.compile(
+    r"DataLoader worker \(pid(?:\(s\))? (?P<pid>\d+)[\d, ]*\) "
+    r"(?:is killed by signal: (?P<how>[\w ]+?)\.|exited unexpectedly)"
+)
+_SHM = re.compile(r"Unexpected bus error encountered in worker")
+_RAYLET = re.compile(
+    r"A worker died or was killed.{0,600}?Worker IP address: (?P<node>\S+).{0,80}?Worker PID: (?P<pid>\d+)"
+)
+_ACTOR = re.compile(r"(?:ActorDiedError|RayActorError|ActorUnavailableError)\)?: .{0,80}(?:actor|Actor)")
+_ACTOR_ROW = re.compile(r"^\s+(?P<key>pid|ip|name): (?P<value>\S+)\s*$")
+_ACTOR_END = re.compile(r"^The actor (?:is dead|died) because|^\s*$|^Traceback")
+_RAY_OOM = re.compile(r"killed due to (?:memory pressure|the node running low on memory)")
+_RAY_IP = re.compile(r"(?:\bip[=:] ?|address: )(?P<node>\d+\.\d+\.\d+\.\d+)")
+_RAY_NODE = re.compile(
+    r"node with node id: \S+ and address: (?P<node>[\w.:-]+) .{0,40}has been marked dead"
+    r"|The node (?:at|with IP) (?P<node2>[\w.:-]+) .{0,40}(?:died|was (?:lost|terminated))"
+)
+_VLLM = re.compile(r"Worker proc \w*?-?(?P<index>\d+) died unexpectedly")
+_ENGINE = re.compile(r"EngineDeadError|EngineCore encountered (?:a fatal error|an issue)")
+_POD_EXIT = re.compile(r"Pod: (?:[\w-]+\.)?(?P<pod>[\w.-]+?) exited with code (?P<exit>\d+)")
+_POD_ROW = re.compile(
+    r"^(?P<pod>[a-z0-9][\w.-]*)\s+\d+/\d+\s+(?P<status>OOMKilled|Evicted|Error|CrashLoopBackOff|NodeLost|Unknown)\b"
+)
+_POD_OOM = re.compile(r"(?:[Rr]eason\"?[:=]\s*\"?OOMKilled|OOMKilled)")
+_POD_EVICTED = re.compile(r"The node was low on resource: (?P<what>[\w-]+)|\bpod (?P<pod>\S+) (?:was )?evicted")
+_NODE_LOST = re.compile(
+    r"[Nn]ode (?P<node>[\w.-]+) (?:status is now: NodeNotReady|is not ready|became unreachable|not responding)"
+)
+_SIGNAL_BLOCK = re.compile(r"^\[(?P<node>[\w.-]+):(?P<pid>\d+)\] Signal: [\w ]+ \((?P<signal>\d+)\)")
+_SEGFAULT = re.compile(r"!!!!!!! Segfault encountered !!!!!!!|\*\*\* SIG(?P<name>\w+) (?:received|\(@)")
+
+WORDS = (
+    "exits with return code",
+    "Killing subprocess",
+    "eceived SIG",
+    "eceived signal 15",
+    "TERM_",
+    "PBS: job killed",
+    "terminated with",
+    "exit with status code",
+    "CalledProcessError",
+    "DataLoader worker",
+    "bus error",
+    "worker died or was killed",
+    "ActorDiedError",
+    "ActorError",
+    "killed due to",
+    "marked dead",
+    "died unexpectedly",
+    "EngineDeadError",
+    "EngineCore encountered",
+    "exited with code",
+    "OOMKilled",
+    "victed",
+    "low on resource",
+    "NodeNotReady",
+    "Signal: ",
+    "Segfault encountered",
+)
+_ANY = re.compile(
+    "|".join(map(re.escape, WORDS)) + r"|\*\*\* SIG| \d+/\d+ +(?:Error|CrashLoop|NodeLost)|not responding"
+)
+
+
+class NoticeLog:
+    """Reads one file's death notices."""
+
+    def __init__(self, file: str) -> None:
+        self.file = file
+        self.statements: list[Statement] = []
+        self.failures: list[Told] = []
+        self._actor: dict[str, tuple[Line, dict[str, str]]] = {}
+
+    @cached_property
+    def _rules(self) -> tuple[tuple[re.Pattern[str], Callable[[Line, re.Match[str]], None]], ...]:
+        """Made where a line asks for them: of a hundred thousand logs most hold none."""
+        return (
+            (_DEEPSPEED, self._deepspeed),
+            (_KILLING, lambda line, m: self._tell(line, "launcher_kill", pid=int(m["pid"]), effect=True)),
+            (_TOLD_TO_STOP, lambda line, _: self._tell(line, "launcher_kill", own=True, effect=True)),
+            (_BATCH_LIMIT, self._batch_limit),
+            (_LIGHTNING, self._lightning),
+            (_SPAWN, self._index),
+            (_HOROVOD, self._index),
+            (_SUBPROCESS, self._subprocess),
+            (_LOADER, self._loader),
+            (_SHM, lambda line, _: self._tell(line, "signal", own=True, code=-7, detail="DataLoader worker")),
+            (_RAYLET, self._raylet),
+            (_RAY_OOM, self._ray_oom),
+            (_RAY_NODE, lambda line, m: self._tell(line, "node_lost", node=m["node"] or m["node2"])),
+            (_VLLM, self._vllm),
+            (_ENGINE, lambda line, _: self._tell(line, "exception")),
+            (_POD_EXIT, self._pod),
+            (_POD_ROW, self._pod_row),
+            (_POD_EVICTED, lambda line, m: self._tell(line, "node_lost", node=m["pod"], detail=m["what"])),
+            (_NODE_LOST, lambda line, m: self._tell(line, "node_lost", node=m["node"])),
+            (_SIGNAL_BLOCK, self._signal_block),
+            (_SEGFAULT, self._segfault),
+            (_POD_OOM, lambda line, _: self._tell(line, "host_oom", code=-9, detail="OOMKilled")),
+        )
+
+    def feed(self, line: Line) -> bool:
+        """Take one line. True where it was a notice."""
+        text = line.text
+        if line.stream in self._actor:
+            self._actor_row(line)
+        if _ANY.search(text) is None:
+            return False
+        if _ACTOR.search(text):
+            self._actor[line.stream] = (line, {})
+            return True
+        for pattern, use in self._rules:
+            if match := pattern.search(text):
+                use(line, match)
+                return True
+        return False
+
+    @property
+    def waiting(self) -> bool:
+        """Whether a notice of several lines is open."""
+        return bool(self._actor)
+
+    def finish(self) -> None:
+        for stream in list(self._actor):
+            self._end_actor(stream)
+
+    def _tell(self, line: Line, kind: str, *, own: bool = False, tasks: tuple[int, ...] = (), **values: object) -> None:
+        self.failures.append(Told(tell(self.file, line, kind, **values), line, line.at_ns, own=own, tasks=tasks))
+
+    def _ended(self, line: Line, process: Process, tasks: tuple[int, ...] = (), detail: str | None = None) -> None:
+        status = process.exit_status or 0
+        process = replace(process, alive_at_end=False, source=Source(self.file, f"line {line.number}"))
+        self.statements.append(Statement(LAUNCHER, process, tasks[0] if tasks else None))
+        rank = None if process.rank == UNKNOWN else process.rank
+        self._tell(
+            line,
+            kind_of_end(status),
+            tasks=tasks,
+            rank=rank,
+            node=process.node,
+            local_rank=process.local_rank,
+            pid=process.pid,
+            code=status,
+            detail=detail,
+            effect=status == -15,
+        )
+
+    def _deepspeed(self, line: Line, match: re.Match[str]) -> None:
+        status = int(match["exit"])
+        local = _LOCAL_RANK.search(line.text)
+        if status:
+            number = int(local["local"]) if local else None
+            self._ended(line, Process(UNKNOWN, local_rank=number, exit_status=status))
+
+    def _batch_limit(self, line: Line, match: re.Match[str]) -> None:
+        """LSF and PBS end a job that asked for too little."""
+        memory = match["lsf"] == "MEMLIMIT" or (match["pbs"] or "").lower() in {"mem", "vmem", "memory"}
+        self._tell(line, "host_oom" if memory else "launcher_kill", code=-9 if memory else None, effect=not memory)
+
+    def _lightning(self, line: Line, match: re.Match[str]) -> None:
+        rank = UNKNOWN if line.tag is None else line.tag
+        self._ended(line, Process(rank, pid=int(match["pid"]), exit_status=int(match["exit"])))
+
+    def _index(self, line: Line, match: re.Match[str]) -> None:
+        """torch.multiprocessing counts the processes that it started, Horovod the ranks."""
+        index, found = int(match["index"]), match.groupdict()
+        name = found.get("signal")
+        status = -SIGNAL_NAMES.get(name, 9) if name else plain_status(int(match["exit"]))
+        if not status:
+            return
+        if match.re is _HOROVOD:
+            self._ended(line, Process(UNKNOWN, exit_status=status), tasks=(index,))
+        else:
+            self._ended(line, Process(UNKNOWN, local_rank=index, exit_status=status))
+
+    def _subprocess(self, line: Line, match: re.Match[str]) -> None:
+        status = -int(match["signal"]) if match["signal"] else plain_status(int(match["exit"]))
+        self._tell(line, kind_of_end(status), code=status, effect=status in {-15, 1}, detail="launcher")
+
+    def _loader(self, line: Line, match: re.Match[str]) -> None:
+        how = (match["how"] or "").strip()
+        code = {"Killed": -9, "Bus error": -7, "Segmentation fault": -11, "Aborted": -6, "Terminated": -15}.get(how)
+        self._tell(line, "signal", own=True, code=code, detail=f"DataLoader worker {match['pid']}")
+
+    def _raylet(self, line: Line, match: re.Match[str]) -> None:
+        pid, node = int(match["pid"]), host_name(match["node"])
+        source = Source(self.file, f"line {line.number}")
+        self.statements.append(
+            Statement(LAUNCHER, Process(UNKNOWN, node=node, pid=pid, alive_at_end=False, source=source))
+        )
+        self._tell(line, "exception", node=node, pid=pid, detail="a Ray worker ended without a word")
+
+    def _ray_oom(self, line: Line, _: re.Match[str]) -> None:
+        node = _RAY_IP.search(line.text)
+        self._tell(line, "host_oom", node=node["node"] if node else None, detail="Ray")
+
+    def _actor_row(self, line: Line) -> None:
+        row = _ACTOR_ROW.match(line.text)
+        if row is not None:
+            self._actor[line.stream][1][row["key"]] = row["value"]
+        elif _ACTOR_END.match(line.text):
+            self._end_actor(line.stream)
+
+    def _end_actor(self, stream: str) -> None:
+        line, rows = self._actor.pop(stream)
+        pid = int(rows["pid"]) if rows.get("pid", "").isdigit() else None
+        self._tell(line, "exception", node=rows.get("ip"), pid=pid, detail=rows.get("name"))
+
+    def _vllm(self, line: Line, match: re.Match[str]) -> None:
+        self._tell(line, "exception", tasks=(int(match["index"]),), detail="a vLLM worker")
+
+    def _pod(self, line: Line, match: re.Match[str]) -> None:
+        status = plain_status(int(match["exit"]))
+        if status:
+            self._tell(line, kind_of_end(status), node=match["pod"], code=status)
+
+    def _pod_row(self, line: Line, match: re.Match[str]) -> None:
+        status = match["status"]
+        kind = {"OOMKilled": "host_oom", "Evicted": "node_lost", "NodeLost": "node_lost", "Unknown": "node_lost"}
+        code = -9 if status == "OOMKilled" else None
+        self._tell(line, kind.get(status, "exit"), node=match["pod"], code=code, detail=status)
+
+    def _signal_block(self, line: Line, match: re.Match[str]) -> None:
+        process = Process(UNKNOWN, node=match["node"], pid=int(match["pid"]), exit_status=-int(match["signal"]))
+        self._ended(line, process)
+
+    def _segfault(self, line: Line, match: re.Match[str]) -> None:
+        number = SIGNAL_NAMES.get(f"SIG{match['name']}", 11) if match["name"] else 11
+        self._tell(line, "signal", own=True, code=-number, effect=number == 15)

@@ -1,0 +1,167 @@
+"""Any text file, read once: every reader of log lines looks at every line, because nobody knows what shares a file.
+
+A training log may hold NCCL's lines, a launcher's summary, a crash handler's stacks and kernel messages.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+from typing import BinaryIO
+
+from hangscope.model import Gap, Source
+from hangscope.reader.logs.error_lines import FailureLog
+from hangscope.reader.logs.failure_line import Told
+from hangscope.reader.logs.framework_logs import NoticeLog
+from hangscope.reader.logs.kernel_log import KernelLog
+from hangscope.reader.logs.launcher_logs import LauncherLog
+from hangscope.reader.logs.line_prefixes import split_line
+from hangscope.reader.logs.line_writers import Writers
+from hangscope.reader.logs.lines import Line, Shapes, raw_lines
+from hangscope.reader.logs.nccl_logs import NcclLog
+from hangscope.reader.logs.torch_logs import TorchLog
+from hangscope.reader.logs.unwrap import FAILING, mended
+from hangscope.reader.sources.stack_dumps import StackText
+from hangscope.safeio.evidence_names import WORDS
+
+HEAD_BYTES = 64 << 20
+TAIL_BYTES = 192 << 20
+"""Of a larger file the beginning (NCCL's setup) and the end (what went wrong) are read; the middle is skipped."""
+
+HEAD_LINES = 400
+TAIL_LINES = 60
+"""Lines at both ends of a file that are kept to tell what it shows of the job."""
+
+_WORDS = (*WORDS, b"[rank")
+"""A stretch of a long log without any of these is passed over."""
+
+
+_KERNEL_NAME = re.compile(r"^kernel/|(?:^|/)(?:dmesg|kern(?:el)?)\b[^/]*$", re.IGNORECASE)
+_OTHER_RANKS = "".join(rf"(?<!{word}[_.-])" for word in ("node", "local", "group", "host", "role"))
+_RANK_IN_NAME = re.compile(rf"(?:^|[^A-Za-z]){_OTHER_RANKS}rank[_.-]?(\d{{1,6}})(?!\d)", re.IGNORECASE)
+_NO_KERNEL, _NO_NOTICES, _NO_FAILURES, _NO_STACKS = KernelLog(""), NoticeLog(""), FailureLog(""), StackText()
+
+
+def rank_in_path(parts: tuple[str, ...]) -> int | None:
+    """The rank that a file's name gives, ``rank_3.log``, or else its directory's, ``rank_3/``."""
+    hint = _RANK_IN_NAME.search(parts[-1]) or _RANK_IN_NAME.search("".join(parts[-2:-1]))
+    return int(hint[1]) if hint else None
+
+
+class TextFile:
+    """One text file and everything that was found in it."""
+
+    def __init__(self, file: str, parts: tuple[str, ...] | None = None, node: str | None = None) -> None:
+        self.file = file
+        self.parts = parts or tuple(file.split("/"))
+        self.node = node
+        """The host whose directory it lies in."""
+        self.name_rank = rank_in_path(self.parts)
+        self.writers = Writers()
+        self.torch = TorchLog(file, self.writers)
+        self.nccl = NcclLog(file, self.writers)
+        self.launcher = LauncherLog(file, self.writers)
+        self.kernel = KernelLog(file, sure=_KERNEL_NAME.search("/".join(self.parts[-2:])) is not None)
+        self.notices = NoticeLog(file)
+        self.failures = FailureLog(file)
+        self.stacks = StackText()
+        self.tail: tuple[str, ...] = ()
+        """The last lines as they stand in the file, for whoever asks whether it shows the end."""
+        self.head: list[str] = []
+        self.lines = 0
+        self.whole_last_line = True
+        self.gaps: list[Gap] = []
+        self._waiting = False
+        """Whether somebody is in the middle of a message of several lines."""
+        self.rank: int | None = None
+        """The rank whose file it is, once the whole input is known."""
+
+    def read(self, stream: BinaryIO, size: int) -> None:
+        skip = None
+        if size > HEAD_BYTES + TAIL_BYTES:
+            skip = (HEAD_BYTES, size - TAIL_BYTES)
+            self.gaps.append(
+                Gap(
+                    f"the middle of {self.file}",
+                    f"of its {size >> 20} MiB the first {HEAD_BYTES >> 20} and the last {TAIL_BYTES >> 20} were read",
+                    source=Source(self.file),
+                )
+            )
+        number = 0
+        tail: deque[str] = deque(maxlen=TAIL_LINES)
+        shapes = Shapes()
+        for number, raw, use in mended(raw_lines(stream, skip=skip, words=_WORDS, shapes=shapes), shapes):
+            tail.append(raw)
+            if number <= HEAD_LINES:
+                self.head.append(raw)
+            self.kernel.feed(number, raw)
+            if use or self._waiting:
+                for line in split_line(number, raw):
+                    self._take(line, use == FAILING)
+            else:
+                for line in split_line(number, raw):
+                    self.writers.see(line)
+        self.lines, self.tail = number, tuple(tail)
+        if shapes.passed:
+            what = f"{shapes.passed} lines of {self.file}"
+            why = f"not read: each is like {Shapes.MOST_ALIKE} before it but for its numbers"
+            self.gaps.append(Gap(what, why, source=Source(self.file)))
+        stream.seek(max(size - 1, 0))
+        self.whole_last_line = stream.read(1) in {b"\n", b""}
+        self.torch.finish()
+        self.nccl.finish()
+        self.notices.finish()
+        self.stacks.finish()
+        self._let_go()
+
+    def _let_go(self) -> None:
+        """Readers that found nothing go: a hundred thousand logs of a large job say little each."""
+        if not (self.kernel.messages or self.kernel.hosts):
+            self.kernel = _NO_KERNEL
+        if not (self.notices.failures or self.notices.statements):
+            self.notices = _NO_NOTICES
+        if not self.failures.failures:
+            self.failures = _NO_FAILURES
+        if not (self.stacks.captures or self.stacks.dedicated):
+            self.stacks = _NO_STACKS
+
+    def _take(self, line: Line, failing: bool) -> None:
+        self.writers.see(line)
+        if self.stacks.feed(line.number, line.text, line.tag, line.stream):
+            self._waiting = True
+            return
+        self.nccl.feed(line)
+        in_traceback = self.torch.feed(line, failing=failing)
+        self.launcher.feed(line, failing=failing)
+        noticed = (failing or self.notices.waiting) and self.notices.feed(line)
+        if (failing or self.failures.waiting) and not noticed:
+            self.failures.feed(line, in_traceback=in_traceback)
+        readers = (self.torch, self.stacks, self.notices, self.failures)
+        self._waiting = any(reader.waiting for reader in readers)
+
+    @property
+    def told(self) -> list[Told]:
+        """Every line of failure, of all readers."""
+        return [*self.launcher.failures, *self.notices.failures, *self.failures.failures]
+
+    @property
+    def useful(self) -> bool:
+        """Whether anything in it was recognised."""
+        return bool(
+            self.torch
+            or self.nccl.processes
+            or self.launcher.statements
+            or self.told
+            or self.kernel.messages
+            or self.stacks.captures
+            or self.writers.tags
+        )
+
+    @property
+    def is_rank_log(self) -> bool:
+        """Whether it is some rank's output, and not a file of NCCL's lines, of stacks or of kernel messages alone."""
+        if self.writers.tags or self.torch:
+            return True
+        if self.stacks.dedicated or self.kernel.messages or self.nccl.starts_with_nccl:
+            return False
+        return self.name_rank is not None or self.rank is not None

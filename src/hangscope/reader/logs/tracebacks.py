@@ -1,0 +1,225 @@
+"""Python tracebacks in a log: type, message, frames, and the exception that came before in a chain.
+
+A traceback of a rank that merely noticed (a collective that timed out, a peer that closed its connection, a signal from
+the launcher) is a consequence, and is marked so: it says who waited, not who was at fault.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from hangscope.model import Frame
+from hangscope.reader.logs.lines import Line
+
+MESSAGE_LINES = 12
+"""Lines of one exception's message that are kept."""
+FOREIGN_LINES = 20
+"""Lines of other writers that may stand inside a traceback before it is given up."""
+
+_START = re.compile(r"(?:^|[\s:])Traceback \(most recent call last\):\s*$")
+_FRAME = re.compile(r'^[\s|+]*File "(?P<file>.*?)", line (?P<line>\d+)(?:, in (?P<name>.*))?\s*$')
+# Python prints every exception but its own with the module's name, and its own end in one of a few words.
+_ERROR = re.compile(
+    r"^(?P<type>(?:[A-Za-z_]\w*\.)+[A-Za-z_]\w*|\w*(?:Error|Exception|Interrupt|Exit|Iteration|Warning|ExceptionGroup))"
+    r"(?::\s?(?P<message>.*))?$"
+)
+_CHAIN = (
+    "During handling of the above exception, another exception occurred:",
+    "The above exception was the direct cause of the following exception:",
+)
+# Ray Train's driver repeats each worker's exception under its rank.
+_SNIPPET = re.compile(r"^\[Rank (\d{1,6}) Error Snippet\]:\s*$")
+_MESSAGE_ENDS = re.compile(
+    r"^(?:frame #\d+|Exception raised from |C\+\+ CapturedTraceback:|Traceback |\[[EWIF][\d ]|[EWIF]\d{4} \d\d:"
+    r"|=====|-----)"
+)
+
+_LAUNCHER_FILES = re.compile(
+    r"/runpy\.py$|/bin/(?:torchrun|accelerate|deepspeed|ray|srun|composer|lightning)$"
+    r"|/(?:torch/distributed/(?:run|launch|launcher/.*|elastic/.*)|accelerate/commands/.*|deepspeed/launcher/.*)\.py$"
+)
+_LAUNCHER_ERRORS = {"ChildFailedError", "SignalException", "ProcessRaisedException", "WorkerGroupError"}
+_LOCAL_FAULT = re.compile(r"unhandled cuda error|Cuda failure|Duplicate GPU|CUDA error|out of memory", re.IGNORECASE)
+_PEER_FAULT = re.compile(
+    r"NCCL (?:error|communicator was aborted)|Watchdog caught|Timed out waiting \d+ ?ms|collective operation timeout"
+    r"|Connection closed by peer|Connection reset by peer|Broken pipe|ncclRemoteError|ncclSystemError"
+    r"|remote process exited|gloo/transport|wait timeout after|Socket Timeout|failed to recv, got 0 bytes"
+    r"|NCCL operation timed out|recvValueWithTimeout|The client socket has (?:timed out|failed)"
+    r"|Stop_waiting response is expected|rendezvous|got signal: \d+",
+    re.IGNORECASE,
+)
+_DISTRIBUTED_TYPES = {"DistBackendError", "DistNetworkError", "DistStoreError", "DistError", "DistQueueEmptyError"}
+_NETWORK_TYPES = {
+    "ConnectionError",
+    "ConnectionResetError",
+    "BrokenPipeError",
+    "ConnectionRefusedError",
+    "TimeoutError",
+}
+
+
+@dataclass
+class Traceback:
+    """One exception as it was printed. `cause` is the one before it in a chain."""
+
+    tag: int | None
+    stream: str
+    number: int
+    at_ns: int | None
+    type: str = ""
+    message: str = ""
+    frames: list[Frame] = field(default_factory=list)
+    cause: Traceback | None = None
+    indent: int = 0
+
+    @property
+    def root(self) -> Traceback:
+        found = self
+        while found.cause is not None:
+            found = found.cause
+        return found
+
+    @property
+    def consequence(self) -> bool:
+        return is_consequence(self.root.type, self.root.message, self.root.frames)
+
+
+def is_consequence(kind: str, message: str, frames: list[Frame]) -> bool:
+    """Whether an exception only says that its rank waited for others, or was told to stop."""
+    short = kind.rsplit(".", 1)[-1]
+    if short in {"KeyboardInterrupt", "SystemExit"} | _LAUNCHER_ERRORS:
+        return True
+    if short in _DISTRIBUTED_TYPES:
+        return _LOCAL_FAULT.search(message) is None
+    inside = any("torch/distributed/" in frame.filename for frame in frames)
+    if short in _NETWORK_TYPES:
+        return inside
+    if short == "RuntimeError":
+        return _PEER_FAULT.search(message) is not None and _LOCAL_FAULT.search(message) is None
+    return False
+
+
+def of_launcher(frames: Sequence[Frame]) -> bool:
+    """Whether a launcher printed a traceback, and not a rank that it started: the outermost frame tells."""
+    outer = next((frame for frame in frames if "runpy" not in frame.filename), None)
+    return outer is not None and _LAUNCHER_FILES.search(outer.filename) is not None
+
+
+class Tracebacks:
+    """Puts tracebacks together from lines of one file, per writer."""
+
+    def __init__(self) -> None:
+        self.found: list[Traceback] = []
+        self._open: dict[tuple[int | None, str], _Reading] = {}
+        self._fresh: tuple[tuple[int | None, str], int] | None = None
+        """The traceback that began last, and on which line."""
+        self._announced: tuple[str, int, int] | None = None
+        """Whose traceback the driver gives next: prefix, line and rank."""
+
+    def feed(self, line: Line) -> bool:
+        """Take one line. True where it belongs to a traceback, so that nobody else reads its message."""
+        key = (line.tag, line.stream)
+        reading = self._open.get(key)
+        if reading is None and self._fresh is not None and key == (None, ""):
+            # a logger's prefix stands in front of the first line alone
+            if line.number - self._fresh[1] <= 1 and self._fresh[0] in self._open:
+                reading = self._open[key] = self._open.pop(self._fresh[0])
+            self._fresh = None
+        if "Traceback (" in line.text and _START.search(line.text):
+            earlier = None
+            if reading is not None:
+                earlier = self._end(key)
+            chained = earlier if reading is not None and reading.chained else None
+            if chained is not None and chained in self.found:
+                self.found.remove(chained)
+            new = Traceback(self._rank(line), line.stream, line.number, line.at_ns, cause=chained)
+            new.indent = len(line.text) - len(line.text.lstrip(" |+"))
+            self._open[key] = _Reading(new)
+            self._fresh = (key, line.number)
+            return True
+        if line.text.startswith("[Rank ") and (match := _SNIPPET.match(line.text)):
+            self._announced = (line.stream, line.number, int(match[1]))
+        if reading is None:
+            return False
+        if not line.text.strip():
+            reading.blank = True
+            return False
+        if reading.take(line):
+            return True
+        if reading.traceback.type or reading.foreign >= FOREIGN_LINES:
+            self._end(key)
+        reading.foreign += 1
+        return False
+
+    def _rank(self, line: Line) -> int | None:
+        """Whose traceback begins here: the line's own rank, or the one that the line before announced."""
+        stream, number, rank = self._announced or ("", 0, None)
+        announced = (stream, number) == (line.stream, line.number - 1)
+        return rank if line.tag is None and announced else line.tag
+
+    @property
+    def waiting(self) -> bool:
+        """Whether a traceback is open, so that the next line may belong to it."""
+        return bool(self._open)
+
+    def finish(self) -> list[Traceback]:
+        for key in list(self._open):
+            self._end(key)
+        return sorted(self.found, key=lambda traceback: traceback.number)
+
+    def _end(self, key: tuple[int | None, str]) -> Traceback | None:
+        reading = self._open.pop(key)
+        found = reading.traceback
+        if found.type and found.type.rsplit(".", 1)[-1] not in _LAUNCHER_ERRORS:
+            self.found.append(found)
+            return found
+        if not found.type and not all(_LAUNCHER_FILES.search(frame.filename) for frame in found.frames):
+            found.type = "cut off"  # the process, or the log, ended inside the traceback
+            self.found.append(found)
+            return found
+        return None
+
+
+class _Reading:
+    """One traceback while its lines come in."""
+
+    __slots__ = ("blank", "chained", "foreign", "message_lines", "traceback")
+
+    def __init__(self, traceback: Traceback) -> None:
+        self.traceback = traceback
+        self.message_lines = 0
+        self.foreign = 0
+        self.blank = False
+        self.chained = False
+
+    def take(self, line: Line) -> bool:
+        text = line.text
+        if not self.traceback.type:
+            self.blank = False
+            return self._frame_or_error(text)
+        if text.strip() in _CHAIN:
+            self.chained = True
+            return True
+        if self.chained:
+            return False
+        # a message may have more lines; a blank line, a new log line or a C++ stack ends it
+        if self.blank or self.message_lines >= MESSAGE_LINES or _MESSAGE_ENDS.match(text):
+            return False
+        self.message_lines += 1
+        self.traceback.message = f"{self.traceback.message}\n{text.strip()}".strip("\n")
+        return True
+
+    def _frame_or_error(self, text: str) -> bool:
+        if match := _FRAME.match(text):
+            self.traceback.frames.append(Frame(match["name"] or "", match["file"], int(match["line"])))
+            return True
+        body = text[self.traceback.indent :] if text[: self.traceback.indent].strip(" |+") == "" else text
+        if body[:1] in {" ", "\t", "|", "+"}:
+            return True  # source, carets, notes
+        if match := _ERROR.match(body):
+            self.traceback.type = match["type"]
+            self.traceback.message = (match["message"] or "").strip()
+            return True
+        return False

@@ -1,0 +1,217 @@
+"""Text as people paste it, made readable again: quote marks, code fences and entities off, hard-wrapped lines joined.
+
+A message is joined with the lines below it only where it is known to go on and one of them brings its end; a line that
+merely looks short is left alone. The joined line keeps the number of its first.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from itertools import product
+
+from hangscope.reader.logs.lines import Shapes
+from hangscope.reader.logs.torch_words import GLOG_HEAD
+
+MOST_JOINED = 6
+"""Lines that one message may have been broken into."""
+
+MOST_SHAPES = 4096
+"""Lines without their digits that are remembered: a training log prints a few over and over."""
+_LONG_NUMBER = re.compile(r"\d{20,}|(?<!\d)9[2-9]\d{17}(?!\d)")
+"""Beyond 63 bits, or just below: no time in nanoseconds is so late."""
+
+_QUOTE = re.compile(r"^\s{0,3}(?:(?:>|&gt;)\s?)+")
+_MARKS = frozenset(">`~& ")
+_FENCE = re.compile(r"^\s*(?:`{3,}|~{3,})\s*\w*\s*$")
+_ENTITY = re.compile(r"&(lt|gt|amp|quot|#39|apos|nbsp);")
+_ENTITIES = {"lt": "<", "gt": ">", "amp": "&", "quot": '"', "#39": "'", "apos": "'", "nbsp": " "}
+_STARTS_ANEW = re.compile(
+    r"^\s*(?:\[(?:rank|[EWIF]\d|[EWIF] |\d+,|default|pod/)|\d{4}-\d\d-\d\d|Traceback |File \"|frame #|#\d+ "
+    r"|Exception raised|terminate called|what\(\)|\(\w+ pid=|[\w.-]+:\d+:\d+ \[|$)"
+)
+_WATCHDOG = (
+    r"caught collective operation timeout: \w+\((?:\w+=[\w-]+, )*(?:\w+|Timeout\(ms\))=[\w-]+\) ran for \d+ "
+    r"(?:milliseconds|ms) before timing out"
+)
+_COUNTERS = r"ast enqueued (?:\w+ )?work: -?\d+, (?:.{0,80}, )?last completed (?:\w+ )?work: -?\d+"
+_C10_ENDS = re.compile(
+    rf"{_WATCHDOG}|{_COUNTERS}|terminated with exception: \S|incomplete data|process down"
+    r"|debug info\.|stack trace: \d|non-zero value|signal dumping|of its watchdog|size\(\) ?= ?\d"
+    r"|failed collective(?: not found|:)|async exception: \S|environments?:|options:|program exit|desync are:"
+    r"|caused this timeout|abort(?:ed|ing)"
+)
+_OPEN: tuple[tuple[str, re.Pattern[str]], ...] = (
+    ("Watchdog caught", re.compile(_WATCHDOG)),
+    ("Got completion", re.compile(r"(?:status=\S*?\d+|error \d+).{0,80}(?:vendor|len|hca)")),
+    ("waiting for clients", re.compile(r"\d+/\d+ \w+ joined")),
+    ("worker died or was killed", re.compile(r"Worker PID: \d+\D")),
+    ("mismatch between collectives", re.compile(r"but Rank \d+ is running collective: .{0,60}OpType=\w+|inconsistent")),
+    ("failed (exitcode", re.compile(r"\(pid: \d+\)")),
+    ("is setting up NCCL", re.compile(r"got error: \S")),
+    ("noticed that process rank", re.compile(r"exited on signal \d+")),
+    ("To our best knowledge", re.compile(r"lagging ranks that|desync are")),
+    ("failed to pass", re.compile(r"monitoredBarrier in \d+")),
+)
+"""How a message begins → what it has when it is whole. c10's own messages are known by their head."""
+
+
+_PARTS = (
+    "rror",
+    "ailed",
+    "illed",
+    "xit",
+    "ermina",
+    "ignal",
+    "xception",
+    "imeout",
+    "imed out",
+    "bort",
+    "WARN",
+    "atchdog",
+    "ProcessGroup",
+    "eartbeat",
+    "joined",
+    "didn't ",
+    "out of mem",
+    "smatch",
+    "died",
+    "oom",
+    "fault",
+    "hutdown",
+    "RROR",
+    "EXIT",
+    "ailure",
+    "times out",
+    "RankID",
+    "TERM_",
+    "ubprocess",
+    "SIG",
+    "ABORT",
+    "CANCEL",
+    "RUNNING AT",
+    "Process name",
+    "completion from",
+    "ncclUniqueId",
+    "edBarrier",
+    "agging",
+    "inconsistent",
+    "not to match",
+    "dead",
+    "ncountered",
+    "victed",
+    "low on",
+    "NotReady",
+    "responding",
+    "CrashLoop",
+    "NodeLost",
+    "by peer",
+    "waiting for",
+    "process down",
+    "preamble",
+    "to dump",
+    "GIL",
+    "] started ",
+    "] finished ",
+    " ranks:",
+)
+"""Every line of failure holds one of these."""
+
+
+_SPEAKS = ("CCL ", "raceback", "hread", "rocess", " : ", "#", "error_file", "Last error")
+"""A line that tells of no failure may still say something: NCCL's setup, a stack, a row of a summary."""
+PLAIN, SPEAKS, FAILING = range(3)
+"""What a line can be, by the parts that it holds."""
+
+
+def mended(lines: Iterable[tuple[int, str, bytes]], known: Shapes | None = None) -> Iterator[tuple[int, str, int]]:
+    """(number, text, what it can be) of every line, or of several that are one message.
+
+    Lines that differ in their digits alone, the third value of each line given, are looked at once.
+    """
+    held: list[tuple[int, str, int]] = []
+    known = known or Shapes()
+    shapes = known.uses
+    whole: set[bytes] = set()
+    """Shapes of lines that looked unfinished, and that nothing below finished."""
+    opened = b""
+    end: re.Pattern[str] | None = None
+    for number, raw, shape in lines:
+        raw = raw.removeprefix("\ufeff")
+        if raw[:1] in _MARKS or "&" in raw:
+            raw = _clean(raw)
+        if len(raw) - len(shape) >= 19 or not raw.isascii():  # a letter of several bytes hides digits from the count
+            # no number that anyone logs on purpose: -1 as an unsigned one, or an attack
+            raw = _LONG_NUMBER.sub("-1", raw)
+        use = shapes.get(shape)
+        if use is None:
+            if len(shapes) >= MOST_SHAPES:
+                shapes.clear()
+            use = shapes[shape] = _use(raw)
+            if use != PLAIN:
+                (known.speaking if use == SPEAKS else known.failing).add(hash(shape))
+        if end is not None:
+            if not _STARTS_ANEW.match(raw) and len(held) < MOST_JOINED:
+                held.append((number, raw, use))
+                joined = _join([text for _, text, _ in held], end)
+                if joined is not None:
+                    yield held[0][0], joined, FAILING
+                    held, end = [], None
+                continue
+            yield from held
+            if len(whole) < MOST_SHAPES:
+                whole.add(opened)
+            held, end = [], None
+        if use == FAILING and shape not in whole and (end := _open(raw)) is not None:
+            held.append((number, raw, use))
+            opened = shape
+        else:
+            yield number, raw, use
+    yield from held
+
+
+def _use(text: str) -> int:
+    if any(map(text.__contains__, _PARTS)):
+        return FAILING
+    return SPEAKS if any(map(text.__contains__, _SPEAKS)) else PLAIN
+
+
+def _clean(raw: str) -> str:
+    if raw[:1] == " " and raw[:4].lstrip()[:1] not in _MARKS and "&" not in raw:
+        return raw
+    if raw.lstrip()[:1] in {">", "&"}:
+        raw = _QUOTE.sub("", raw)
+    if "`" in raw[:4]:
+        raw = "" if _FENCE.match(raw) else raw.strip("`")
+    if "&" in raw and ";" in raw:
+        raw = _ENTITY.sub(lambda found: _ENTITIES[found[1]], raw)
+    return raw
+
+
+def _open(raw: str) -> re.Pattern[str] | None:
+    """What would end the message that this line begins, where the line does not have it itself."""
+    if len(raw) < 20 or len(raw) > 2000:
+        return None
+    if ".cpp:" in raw and (head := GLOG_HEAD.search(raw)):
+        if _C10_ENDS.search(raw, head.end()):
+            return None
+        return None if raw.rstrip().endswith(".") else _C10_ENDS
+    for start, ends in _OPEN:
+        if start in raw:
+            return None if ends.search(raw) else ends
+    return None
+
+
+def _join(parts: list[str], end: re.Pattern[str]) -> str | None:
+    """The parts as one line if that has the end.
+
+    Wrapped at words they want spaces between them, cut at the width of a terminal none, unless the space at the cut was
+    lost: every way is tried, the plain ones first.
+    """
+    for gaps in sorted(product((" ", ""), repeat=len(parts) - 1), key=lambda gaps: len(set(gaps))):
+        joined = parts[0].rstrip() if gaps[0] else parts[0]
+        for gap, part in zip(gaps, parts[1:], strict=True):
+            joined = f"{joined.rstrip()} {part.strip()}" if gap else joined + part
+        if end.search(joined):
+            return joined
+    return None

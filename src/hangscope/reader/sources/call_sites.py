@@ -1,0 +1,53 @@
+"""sites/rank_<r>.json of an incident: from where a rank makes its calls, learnt while all was well."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from hangscope.model import CallSite, Frame, Source
+from hangscope.reader.dumps.profiling_names import parse
+from hangscope.reader.values import rank_number, whole
+
+SCHEMA = "hangscope.sites/1"
+_MOST_SITES = 3_000
+_MOST_FRAMES = 64
+_LONGEST = 4_096
+_BEFORE = 2
+
+_Call = tuple[str, str, str]
+
+
+def read(value: Mapping[str, Any], file: str) -> list[CallSite]:
+    """The rows that say what they should. A place from which calls of several lines come names none of them."""
+    rank, rows, stacks = rank_number(value.get("rank")), value.get("sites"), value.get("stacks")
+    if value.get("schema") != SCHEMA or rank is None or not isinstance(rows, list) or not isinstance(stacks, list):
+        return []
+    table = [_frames(stack) for stack in stacks[:_MOST_SITES]]
+    found: list[CallSite] = []
+    for index, row in enumerate(rows[:_MOST_SITES]):
+        if not isinstance(row, Mapping) or row.get("lines") != 1:
+            continue
+        call, before, number = _call(row.get("call")), row.get("before"), rank_number(row.get("stack"))
+        frames = table[number] if number is not None and number < len(table) else ()
+        calls = [_call(each) for each in before[-_BEFORE:]] if isinstance(before, list) else [None]
+        if call is not None and frames and None not in calls:
+            known = tuple(each for each in calls if each is not None)
+            found.append(CallSite(rank, call, known, frames, Source(file, f"sites[{index}]")))
+    return found
+
+
+def _call(value: Any) -> _Call | None:
+    if not isinstance(value, list) or len(value) != 3 or not all(isinstance(part, str) for part in value):
+        return None
+    group, name, sizes = (part[:_LONGEST] for part in value)
+    return group, parse(name).operation, sizes
+
+
+def _frames(value: Any) -> tuple[Frame, ...]:
+    found: list[Frame] = []
+    for row in value[:_MOST_FRAMES] if isinstance(value, list) else ():
+        if not isinstance(row, list) or len(row) != 3 or not isinstance(row[0], str) or not isinstance(row[1], str):
+            return ()
+        found.append(Frame(row[0][:_LONGEST], row[1][:_LONGEST], whole(row[2]) or 0))
+    return tuple(found)

@@ -1,0 +1,141 @@
+"""Network counters at the job's start and at the stall: only what changed in between says anything about the job."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from hangscope.model import CounterChange, Gap, NetworkPort, Source
+from hangscope.reader.logs.lines import parse_time
+from hangscope.reader.values import gid, pci_id, text, whole
+
+MAX_PORTS = 1024
+"""Of one node: more are not looked at."""
+MAX_NAME = 256
+_EARLY = re.compile(r"(?<![a-z])(?:start|before|begin|first|initial)", re.IGNORECASE)
+_LATE = re.compile(r"(?<![a-z])(?:stall|after|end|last|later|hang|now|final)", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """All counters of one node at one moment, keyed ``<device>/<port>/<counter>``, and the ports that it has."""
+
+    node: str | None
+    at_ns: int | None
+    values: Mapping[str, int]
+    source: Source
+    ports: tuple[Mapping[str, Any], ...] = ()
+    parts: tuple[str, ...] = ()
+    """Its path, which may name the node."""
+
+    @property
+    def order(self) -> tuple[int, int, int, str]:
+        """Without a time, its name says which was first, else the counters themselves, which only grow."""
+        name = "/".join(self.source.file.rsplit("/", 2)[-2:])
+        stage = 0 if _EARLY.search(name) else 2 if _LATE.search(name) else 1
+        return (self.at_ns or 0, stage, sum(self.values.values()), self.source.file)
+
+
+def is_snapshot(value: Any) -> bool:
+    if not isinstance(value, Mapping) or not isinstance(value.get("counters"), Mapping):
+        return False
+    return all(isinstance(key, str) and key.count("/") >= 2 for key in value["counters"])
+
+
+def read(value: Mapping[str, Any], file: str, node: str | None, parts: tuple[str, ...] = ()) -> Snapshot:
+    counters = {
+        key: number
+        for key, number in value["counters"].items()
+        if isinstance(number, int) and not isinstance(number, bool) and 0 <= number < 1 << 64 and len(key) <= MAX_NAME
+    }
+    at, listed = value.get("at"), value.get("ports")
+    ports = tuple(row for row in listed[:MAX_PORTS] if isinstance(row, Mapping)) if isinstance(listed, list) else ()
+    return Snapshot(node, parse_time(at) if isinstance(at, str) else None, counters, Source(file), ports, parts)
+
+
+Pairs = dict[str, tuple[Snapshot, Snapshot]]
+
+
+def first_and_last(snapshots: Iterable[Snapshot]) -> tuple[Pairs, list[Gap]]:
+    """Of each node the first and the last sample; a gap for each node that has but one."""
+    by_node: dict[str, list[Snapshot]] = {}
+    for snapshot in snapshots:
+        if snapshot.node is not None:
+            by_node.setdefault(snapshot.node, []).append(snapshot)
+    pairs: Pairs = {}
+    gaps: list[Gap] = []
+    for node, taken in sorted(by_node.items()):
+        taken.sort(key=lambda s: s.order)
+        if len(taken) > 1:
+            pairs[node] = (taken[0], taken[-1])
+        elif taken[0].values:
+            why = "there is one sample alone; values since boot say nothing about this job"
+            gaps.append(Gap(f"change of the network counters of {node}", why, node=node, source=taken[0].source))
+    return pairs, gaps
+
+
+def changes(pairs: Pairs) -> list[CounterChange]:
+    """What changed on each node between its first and its last sample."""
+    found: list[CounterChange] = []
+    for node, (first, last) in pairs.items():
+        seconds = (last.at_ns - first.at_ns) / 1e9 if first.at_ns and last.at_ns else None
+        for key, after in sorted(last.values.items()):
+            before = first.values.get(key)
+            if before is not None and after != before:
+                device, port, counter = _parts(key)
+                found.append(CounterChange(node, device, port, counter, before, after, last.source, seconds))
+    return found
+
+
+def ports(pairs: Pairs, snapshots: Iterable[Snapshot]) -> list[NetworkPort]:
+    """Every port that a sample speaks of, as the last sample of its node has it."""
+    found: dict[tuple[str, str, int | None], NetworkPort] = {}
+    of_last = {node: _places(last) for node, (_, last) in pairs.items()}
+    for snapshot in sorted(snapshots, key=lambda s: s.order):
+        if snapshot.node is None:
+            continue
+        sampled = _places(pairs[snapshot.node][0]) & last if (last := of_last.get(snapshot.node)) else set()
+        for row in snapshot.ports:
+            device = text(row.get("name"))
+            if device is not None and len(device) <= MAX_NAME:
+                place = (device, whole(row.get("port")))
+                known = _port(snapshot.node, place, row, place in sampled)
+                found[known.node, known.device, known.port] = known
+        for place in _places(snapshot):
+            known = found.get((snapshot.node, *place), NetworkPort(snapshot.node, *place))
+            found[known.node, known.device, known.port] = replace(known, sampled=place in sampled)
+    return [replace(port, state="gone") if _is_gone(port, pairs.get(port.node)) else port for port in found.values()]
+
+
+def _is_gone(port: NetworkPort, taken: tuple[Snapshot, Snapshot] | None) -> bool:
+    """An adapter's port that the last sample of its node has no more; interfaces come and go with containers."""
+    if taken is None or port.port is None or not taken[1].values:
+        return False
+    listed = {(text(row.get("name")), whole(row.get("port"))) for row in taken[1].ports}
+    return (port.device, port.port) not in _places(taken[1]) | listed
+
+
+def _places(snapshot: Snapshot) -> set[tuple[str, int | None]]:
+    return {_parts(key)[:2] for key in snapshot.values}
+
+
+def _port(node: str, place: tuple[str, int | None], row: Mapping[str, Any], sampled: bool) -> NetworkPort:
+    layer = row.get("layer")
+    return NetworkPort(
+        node,
+        *place,
+        layer=layer if layer in ("IB", "RoCE") else None,
+        lid=whole(row.get("lid")),
+        gid=gid(text(row.get("gid"))),
+        interface=text(row.get("interface")),
+        pci=pci_id(text(row.get("pci"))),
+        state=text(row.get("state")),
+        sampled=sampled,
+    )
+
+
+def _parts(key: str) -> tuple[str, int | None, str]:
+    device, port, counter = key.split("/", 2)
+    return device, int(port) if port.isdecimal() and len(port) < 6 else None, counter

@@ -1,0 +1,59 @@
+"""Pauses that the training code announced with `hangscope.expect_pause`: while one lasts, a wait is no stall.
+
+Looked at only when something has waited for longer than the threshold, so that it costs nothing while all is well.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from hangscope.safeio.safe_files import read_file
+
+ENDING = ".pause"
+MOST_BYTES = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """`ago_s` is how long ago it ended, 0 while it lasts. `overdue` says that it went on past its own bound."""
+
+    ago_s: float
+    reason: str = ""
+    overdue: bool = False
+
+
+def newest(sockets: Path, pids: Iterable[int]) -> Pause | None:
+    """Of these processes' announcements the one that holds, or ended last; None where nobody ever made one."""
+    found = [pause for pid in pids if (pause := _read(sockets / f"{pid}{ENDING}")) is not None]
+    return min(found, key=lambda pause: pause.ago_s, default=None)
+
+
+def _read(path: Path) -> Pause | None:
+    try:
+        value = json.loads(read_file(path, MOST_BYTES, follow=False))
+    except (OSError, ValueError, RecursionError):
+        return None
+    if not isinstance(value, dict):
+        return None
+    now = time.time()
+    ended = _seconds(value.get("ended"))
+    if ended is not None:
+        return Pause(max(0.0, now - ended))
+    if _seconds(value.get("since")) is None:
+        return None
+    reason = "".join(char for char in str(value.get("reason") or "")[:200] if char.isprintable())
+    until = _seconds(value.get("until"))
+    if until is None:
+        return Pause(0.0, reason)
+    return Pause(max(0.0, now - until), reason or "something", overdue=now > until)
+
+
+def _seconds(value: object) -> float | None:
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return None
+    return float(value) if math.isfinite(value) else None

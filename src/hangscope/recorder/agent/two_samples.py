@@ -1,0 +1,47 @@
+"""Two looks at a job: what got anywhere between them moves, what did not may be stuck.
+
+A single look cannot tell: in a healthy job, too, some rank waits for another at any moment.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hangscope.recorder.agent.polling import Polling
+from hangscope.recorder.live.watched_rank import Rank
+
+LEAST_S = 3.0
+MOST_S = 8.0
+"""The second look comes as soon as every rank has moved, and no later than this."""
+
+
+class TwoLooks:
+    def __init__(self, polling: Polling, now: float) -> None:
+        self._polling = polling
+        self._begun = now
+        self._first = {rank.worker.pid: _place(rank) for rank in polling}
+        self._works: set[int] = set()
+        polling.sense.look_closely(now + MOST_S + 1)
+
+    def done(self, now: float) -> bool:
+        """Whether the second look is taken; what each rank did in between is noted in it then."""
+        ranks = [rank for rank in self._polling if not rank.ended]
+        self._works |= {rank.worker.pid for rank in ranks if rank.standing.works}
+        waited = now - self._begun
+        if waited < LEAST_S or (waited < MOST_S and not all(self._moved(rank) for rank in ranks)):
+            return False
+        for rank in ranks:
+            rank.moved = self._moved(rank)
+        return True
+
+    def _moved(self, rank: Rank) -> bool:
+        """By its counters; one that has none, by what its threads do."""
+        pid = rank.worker.pid
+        before = self._first.get(pid)
+        if rank.progress.counters or rank.progress.unfinished:
+            return before is None or before[0] != rank.progress.signature()
+        return before is None or before != _place(rank) or pid in self._works
+
+
+def _place(rank: Rank) -> tuple[Any, ...]:
+    return rank.progress.signature(), rank.standing.moves

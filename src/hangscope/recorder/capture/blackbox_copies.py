@@ -1,0 +1,92 @@
+"""Black boxes: what NCCL's transfers on this node wait for, of every process that wrote one, of killed ones too.
+
+A process writes while its file is copied. The copy marks what changed meanwhile as torn, by the sequence lock that each
+slot begins with, and carries the time at which it was taken: so a later reader knows which heartbeat was old then.
+"""
+
+from __future__ import annotations
+
+import glob
+import struct
+import time
+from collections.abc import Collection
+from pathlib import Path
+
+from hangscope.recorder.capture.target_rights import Rights
+from hangscope.recorder.rundir.node_dir import Part
+
+MAGIC = b"\xffHSNCCLB"
+LAYOUT = 1
+SUFFIX = ".ncclbb"
+MAX_BYTES = 80 << 20
+MOST_BYTES = 2 << 30
+MOST_SLOTS = 2_000_000
+"""Of one table: a real one has thousands."""
+_TABLES_AT, _TABLES, _COPIED_AT = 128, 5, 208
+
+
+def save(
+    part: Part,
+    folder: Path,
+    pids: Collection[int],
+    rights: Rights | None = None,
+    earlier: Collection[int] = (),
+) -> int:
+    """Copy the black boxes of these processes, all where none is theirs; how many there were.
+
+    A folder may also hold those of an earlier start of the same ranks, whose processes are left out. It is named by a
+    rank's environment, so it is read with that rank's rights.
+    """
+    rights = rights or Rights()
+    try:
+        files = sorted(rights.find(f"{glob.escape(str(folder))}/*{SUFFIX}"))
+    except OSError as error:
+        part.gap("black boxes", f"{folder} cannot be listed: {error.strerror}")
+        return 0
+    of = {path: path.name.removesuffix(SUFFIX).rpartition(".")[2] for path in files}
+    files = [path for path in files if of[path] not in {str(pid) for pid in earlier}]
+    ours = [path for path in files if of[path] in {str(pid) for pid in pids}]
+    saved, left = 0, MOST_BYTES
+    for path in ours or files:
+        if left <= 0:
+            part.gap("black boxes", f"more than {MOST_BYTES} bytes in {folder}: the rest is left there")
+            break
+        try:
+            data = copy_of(path, rights)
+        except OSError as error:
+            part.gap(f"black box {path.name}", f"{type(error).__name__}: {error}")
+            continue
+        if data is None:
+            part.gap(f"black box {path.name}", "it has no header that hangscope knows")
+            continue
+        left -= len(data)
+        part.write(f"blackbox/{path.name}", data)
+        saved += 1
+    return saved
+
+
+def copy_of(path: Path, rights: Rights | None = None) -> bytes | None:
+    """A copy that a reader can trust slot by slot; None where the file is no black box."""
+    rights = rights or Rights()
+    first = bytearray(rights.read(path, MAX_BYTES))
+    now_ns = time.time_ns()
+    second = rights.read(path, MAX_BYTES)
+    if len(first) < 1024 or not first.startswith(MAGIC) or struct.unpack_from("<I", first, 8)[0] != LAYOUT:
+        return None
+    for table in range(_TABLES):
+        offset, size, slots, _ = struct.unpack_from("<4I", first, _TABLES_AT + 16 * table)
+        _mark_torn(first, second, offset, size, slots, events=table == _TABLES - 1)
+    struct.pack_into("<Q", first, _COPIED_AT, now_ns)
+    return bytes(first)
+
+
+def _mark_torn(first: bytearray, second: bytes, offset: int, size: int, slots: int, *, events: bool) -> None:
+    end = offset + size * slots
+    if size < 8 or slots > MOST_SLOTS or end > min(len(first), len(second)) or first[offset:end] == second[offset:end]:
+        return
+    for at in range(offset, end, size):
+        if events:
+            if first[at : at + size] != second[at : at + size]:
+                struct.pack_into("<Q", first, at, 0)
+        elif first[at : at + 4] != second[at : at + 4]:
+            struct.pack_into("<I", first, at, 1)

@@ -1,0 +1,101 @@
+"""The flight recorder of one rank, asked over its worker server: without stacks at once, with them where it can.
+
+The first answer with stacks takes seconds, because every frame is symbolised then (torch 2.11: 4 to 6 s); without it
+takes milliseconds, and the rank may be gone in a second. JSON answers never have stacks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from hangscope.recorder.live.find_ranks import Worker
+from hangscope.recorder.live.worker_server import Answer, ask
+from hangscope.recorder.rundir.node_dir import Part
+from hangscope.safeio import bounded_json
+
+QUICK_S = 3.0
+STACKS_S = 6.5
+MOST_MEMORY = 320 << 20
+MOST_BYTES = 64 << 20
+
+
+def recorders(worker: Worker) -> Iterator[tuple[str, str]]:
+    """(backend, question) for every recorder that this rank may have, in its form without stacks.
+
+    CUDA builds have `dump_nccl_trace_pickle` from 2.4 on. `fr_trace_json` (2.10) is Gloo's; 2.15 also answers for
+    nccl2, and an older torch ignores the parameter, which is why nccl2 is asked only where `fr_dump_file` (2.15) is.
+    """
+    if "dump_nccl_trace_pickle" in worker.handlers:
+        yield "nccl", "dump_nccl_trace_pickle?includestacktraces=false"
+    if "fr_trace_json" in worker.handlers:
+        yield "gloo", "fr_trace_json"
+        if "fr_dump_file" in worker.handlers:
+            yield "nccl2", "fr_trace_json?backend=nccl2"
+
+
+def json_question(backend: str) -> str:
+    """The question whose answer is the whole ring as JSON."""
+    return {"nccl": "dump_nccl_trace_json", "gloo": "fr_trace_json"}.get(backend, f"fr_trace_json?backend={backend}")
+
+
+def quick(part: Part, worker: Worker) -> list[str]:
+    """Save each recorder of the rank without stacks; the backends that answered. The first answer is kept.
+
+    A later capture does not replace an earlier one: on torch 2.13 an operation of Gloo that has timed out is marked
+    finished, so the later picture can be the poorer one.
+    """
+    answered: list[str] = []
+    if worker.socket is None:
+        return answered
+    for backend, question in recorders(worker):
+        name = f"dumps/{backend}_rank_{worker.rank}{'.pickle' if 'pickle' in question else '.json'}"
+        if part.has(name):
+            answered.append(backend)
+            continue
+        answer = ask(worker.socket, question, QUICK_S)
+        if not answer.ok:
+            if answer.status != 404:
+                part.gap(f"recorder of rank {worker.rank}", f"{backend}: {_why(answer)}", worker.rank)
+            continue
+        if is_empty(answer.body):
+            continue
+        part.filled(f"recorder of rank {worker.rank}", worker.rank)
+        if part.write(name, answer.body, rank=worker.rank):
+            answered.append(backend)
+    return answered
+
+
+def with_stacks(part: Part, worker: Worker) -> None:
+    """Replace NCCL's dump by one with stacks, and let nccl2 write its own (2.15), if the rank still can."""
+    if worker.socket is None:
+        return
+    if "dump_nccl_trace_pickle" in worker.handlers and part.has(f"dumps/nccl_rank_{worker.rank}.pickle"):
+        answer = ask(worker.socket, "dump_nccl_trace_pickle", STACKS_S)
+        if answer.ok:
+            part.write(f"dumps/nccl_rank_{worker.rank}.pickle", answer.body, rank=worker.rank)
+        else:
+            part.gap(f"recorded stacks of rank {worker.rank}", _why(answer), worker.rank)
+    if "fr_dump_file" in worker.handlers and part.has(f"dumps/nccl2_rank_{worker.rank}.json"):
+        ask(worker.socket, "fr_dump_file?backend=nccl2", STACKS_S)
+
+
+def is_empty(body: bytes) -> bool:
+    """Whether this recorder never recorded anything: a CUDA build answers for NCCL in a Gloo job too."""
+    if body.startswith(b"{"):
+        dump = _object(body)
+        return not dump.get("entries") and not dump.get("pg_status")
+    # The pickle of an unused recorder holds a version and empty tables: there is no entry and no state in it.
+    return b"profiling_name" not in body and b"last_enqueued_collective" not in body
+
+
+def _object(body: bytes) -> dict[str, Any]:
+    try:
+        value = bounded_json.loads(body, most=MOST_MEMORY)
+    except ValueError:
+        return {"entries": "unread"}  # not empty: whoever reads it with more time says what it is
+    return value if isinstance(value, dict) else {}
+
+
+def _why(answer: Answer) -> str:
+    return answer.error or f"status {answer.status}"

@@ -1,0 +1,181 @@
+"""The Python stacks of one rank: from its worker server, else by py-spy from outside, else by its stack signal.
+
+The worker server needs the rank's GIL, py-spy the right to trace, the signal a companion. A server that answers other
+questions while this one stays open means that something holds the GIL.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Collection
+from dataclasses import replace
+from datetime import datetime, timezone
+from pathlib import Path
+
+from hangscope.recorder import linux_process
+from hangscope.recorder.capture import target_rights
+from hangscope.recorder.live.find_ranks import Worker, is_python
+from hangscope.recorder.live.worker_server import ask
+from hangscope.recorder.rundir.node_dir import Part
+
+ANSWER_S = 2.0
+PY_SPY_S = 6.0
+NATIVE_S = 4.0
+CHILDREN_S = 3.0
+MOST_CHILDREN = 32
+MOST_BYTES = 16 << 20
+"""A thousand threads with a hundred frames each."""
+SIGNAL_S = 1.5
+
+
+def sample(part: Part, worker: Worker, number: int, *, native: bool = False) -> bool | None:
+    """Save the stacks as sample `number`. Returns whether Python itself answered; None where that cannot be told.
+
+    `native`: with the frames of C and C++, which tell a rank that waits for its GPU from one whose code holds the GIL.
+    """
+    answered: bool | None = None
+    reasons: list[str] = []
+    text = by = None
+    if worker.socket is not None and "dump_traceback" in worker.handlers:
+        answer = ask(worker.socket, "dump_traceback", ANSWER_S, MOST_BYTES)
+        answered = True if answer.ok else False if answer.late else None
+        if answer.ok:
+            text, by = answer.body.decode(errors="replace"), "worker-server"
+        else:
+            reasons.append(f"worker server: {answer.error or answer.status}")
+    if text is None:
+        text, why = _py_spy(worker.pid, native=native)
+        by = "py-spy"
+        if text is None:
+            reasons.append(f"py-spy: {why}")
+    if text is None:
+        text, why = _signal(worker)
+        by = "faulthandler"
+        if text is None:
+            reasons.append(f"stack signal: {why}")
+    if text is None:
+        part.gap(f"stacks of rank {worker.rank}", "; ".join(reasons), worker.rank)
+        return answered
+    keep(part, worker, number, text, by or "")
+    return answered
+
+
+def keep(part: Part, worker: Worker, number: int, text: str, by: str) -> None:
+    """Save a stack, unless that sample is there."""
+    name = f"stacks/rank_{worker.rank}.{number}.txt"
+    if part.has(name):
+        return
+    part.filled(f"stacks of rank {worker.rank}", worker.rank)
+    head = f"# hangscope stacks rank={worker.rank} pid={worker.pid} sample={number} by={by} at={_now()}\n"
+    part.write(name, head + text, rank=worker.rank)
+
+
+def children(part: Part, worker: Worker, number: int, ranks: Collection[int]) -> None:
+    """Save the stacks of the processes that a rank started: its wait for one of them may be the whole story.
+
+    From outside, or by the handler that a forked process has from its parent. `ranks` are the pids of the ranks.
+    """
+    found: list[str] = []
+    until = time.monotonic() + CHILDREN_S
+    below = [pid for pid, _ in linux_process.descendants(worker.pid) if pid not in ranks and is_python(pid)]
+    for pid in below[:MOST_CHILDREN]:
+        if time.monotonic() > until:
+            break
+        text, by = _py_spy(pid)[0], "py-spy"
+        if text is None:
+            text, by = _signal(replace(worker, pid=pid))[0], "faulthandler"
+        if text is not None:
+            head = f"# hangscope stacks rank={worker.rank} pid={pid} parent={worker.pid} sample={number} by={by}"
+            found.append(f"{head} at={_now()}\n{text}")
+    if found:
+        part.write(f"stacks/rank_{worker.rank}.{number}.children.txt", "\n".join(found), rank=worker.rank)
+
+
+def _now() -> str:
+    return datetime.now(timezone.utc).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def next_number(part: Part) -> int:
+    """The number of the next sample: a later capture adds to the earlier ones."""
+    numbers = [0]
+    for path in (part.directory / "stacks").glob("rank_*.txt"):
+        middle = path.name.split(".")[-2]
+        if (number := linux_process.whole(middle)) is not None:
+            numbers.append(number)
+    return max(numbers) + 1
+
+
+def py_spy() -> str | None:
+    """py-spy on the PATH, or beside our own interpreter."""
+    beside = Path(sys.executable).with_name("py-spy")
+    return shutil.which("py-spy") or (str(beside) if beside.exists() else None)
+
+
+def _py_spy(pid: int, *, native: bool = False) -> tuple[str | None, str]:
+    program = py_spy()
+    if program is None:
+        return None, "not installed"
+    # Not blocking: the process is never stopped, at the price of a stack that may be torn while it runs. Native frames
+    # need it stopped for a moment, and are asked for only where nothing in it answers anyway.
+    ways = [["--native"]] if native else []
+    why = ""
+    for way in [*ways, ["--nonblocking"]]:
+        try:
+            done = subprocess.run(
+                [program, "dump", *way, "--full-filenames", "--pid", str(pid)],
+                capture_output=True,
+                text=True,
+                errors="replace",
+                timeout=NATIVE_S if "--native" in way else PY_SPY_S,
+                start_new_session=True,
+            )
+        except subprocess.TimeoutExpired as late:
+            why = f"no answer within {late.timeout:g} s"
+            continue
+        except OSError as error:
+            return None, error.strerror or str(error)
+        if done.returncode == 0 and "Thread" in done.stdout:
+            return done.stdout[:MOST_BYTES], ""
+        why = (done.stderr.strip().splitlines() or ["no stack"])[0]
+    return None, why
+
+
+def _signal(worker: Worker) -> tuple[str | None, str]:
+    """Ask the companion's handler, after checking that signal and file are still its own."""
+    number, file, fd = worker.stack_signal, worker.stack_file, worker.stack_fd
+    if number is None or file is None or fd is None:
+        return None, "the companion set none up"
+    told = linux_process.stat(worker.pid)
+    if told is None or not told.alive or told.state in "Tt":
+        return None, "the process is stopped or gone"
+    try:
+        if not linux_process.caught_signals(worker.pid) >> (number - 1) & 1:
+            return None, "its handler was removed"
+        if os.readlink(f"/proc/{worker.pid}/fd/{fd}") != os.path.realpath(file):
+            return None, "its file was closed"
+        before = os.path.getsize(file)
+        os.kill(worker.pid, number)
+    except OSError as error:
+        return None, error.strerror or str(error)
+    deadline = time.monotonic() + SIGNAL_S
+    size = before
+    while time.monotonic() < deadline:
+        time.sleep(0.1)
+        now = os.path.getsize(file)
+        if now > before and now == size:
+            break
+        size = now
+    try:
+        written = min(max(0, os.path.getsize(file) - before), 1 << 20)
+        text = (
+            target_rights.of(worker.pid).read(Path(file), written, tail=True).decode(errors="replace")
+            if written
+            else ""
+        )
+    except OSError as error:
+        return None, error.strerror or str(error)
+    return (text, "") if text else (None, "no answer")

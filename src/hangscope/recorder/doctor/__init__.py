@@ -1,0 +1,1 @@
+"""What would happen here if a collective hung now, as findings."""

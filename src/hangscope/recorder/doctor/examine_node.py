@@ -1,0 +1,248 @@
+"""The doctor's look at the node: may stacks be read, is there a RAS port, what can be seen of GPU and kernel."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from hangscope.recorder.doctor.finding import NOTE, OK, WARNING, Finding
+from hangscope.recorder.setup import ras_address, ring_cost
+from hangscope.recorder.setup.setting_problems import Setting
+
+_CAP_SYS_PTRACE = 19
+_SMALL_SHM = 64 << 20
+"""Docker's default for /dev/shm; NCCL's shared memory transport and data loaders outgrow it."""
+
+_SCOPES = {
+    "0": "any process of the same user may be read",
+    "1": "only a parent may read a process, which the tool that reads stacks is not",
+    "2": "only an administrator may read another process",
+    "3": "nobody may read another process",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """Where to look. The defaults are this machine."""
+
+    proc: Path = Path("/proc")
+    kmsg: Path = Path("/dev/kmsg")
+    shm: Path = Path("/dev/shm")
+    path: str = field(default_factory=lambda: os.environ.get("PATH", os.defpath))
+    try_out: bool = True
+    """Read the stack of a process of our own to see whether that is allowed, rather than conclude it."""
+
+    def tool(self, name: str) -> str | None:
+        beside = Path(sys.executable).parent / name
+        return shutil.which(name, path=self.path) or (str(beside) if beside.is_file() else None)
+
+
+def node_findings(node: Node, setting: Setting) -> Iterator[Finding]:
+    yield from py_spy(node)
+    if setting.uses("nccl", "nccl2"):
+        yield from ras_port(setting)
+        yield from gpu_tool(node)
+        yield from shared_memory(node)
+    yield from kernel_messages(node)
+    yield from clock(node)
+
+
+def py_spy(node: Node) -> Iterator[Finding]:
+    """Stacks of a rank that holds its GIL can be read from outside only, by py-spy, if the kernel lets it."""
+    tool = node.tool("py-spy")
+    if tool is None:
+        yield Finding(
+            "py-spy",
+            NOTE,
+            "py-spy is not installed",
+            "the stack of a rank that holds its GIL in C code cannot be read; others are asked directly",
+            "pip install py-spy, or pip install 'hangscope[capture]'",
+        )
+        return
+    scope = _read(node.proc / "sys/kernel/yama/ptrace_scope").strip()
+    capable = _capable(node)
+    if node.try_out:
+        refusal = _try_py_spy(tool)
+        allowed = refusal == ""
+    else:
+        allowed = scope in ("", "0") or (capable and scope != "3")
+        refusal = ""
+    if allowed:
+        how = "tried on a process of its own" if node.try_out else "as far as the kernel's settings tell"
+        yield Finding("py-spy", OK, "py-spy may read the stacks of the ranks", how)
+        return
+    reasons = [refusal] if refusal else []
+    if scope in _SCOPES and scope != "0":
+        reasons.append(f"kernel.yama.ptrace_scope is {scope}: {_SCOPES[scope]}")
+    if not capable:
+        reasons.append("this process lacks the capability SYS_PTRACE")
+    if _status(node, "Seccomp") == "2":
+        reasons.append("a seccomp filter is on, as in most containers")
+    yield Finding(
+        "py-spy",
+        NOTE,
+        "py-spy may not read the stacks of the ranks",
+        "; ".join(reasons),
+        "docker run --cap-add SYS_PTRACE; in Kubernetes securityContext.capabilities.add: [SYS_PTRACE]; "
+        "on a node of your own sysctl kernel.yama.ptrace_scope=0",
+    )
+
+
+def ras_port(setting: Setting) -> Iterator[Finding]:
+    """Where the address is the job's own, its port must be free."""
+    address = setting.environ.get("NCCL_RAS_ADDR")
+    port = (address or "").rpartition(":")[2]
+    if address is None or port == str(ras_address.DEFAULT_PORT):
+        return  # the shared default is a matter of the settings
+    if not port.isdecimal() or not 0 < int(port) < 65536:
+        yield Finding(
+            "ras.port",
+            WARNING,
+            f"NCCL_RAS_ADDR={address} has no port",
+            "NCCL cannot listen there, and cannot be asked which ranks are dead or behind",
+            "write it like localhost:21234",
+            "NCCL_RAS_ADDR",
+            address,
+        )
+    elif ras_address.is_free(int(port)):
+        yield Finding("ras.port", OK, f"the RAS port {port} is free")
+    else:
+        yield Finding(
+            "ras.port",
+            WARNING,
+            f"the RAS port {port} is taken",
+            "another job answers there, or this one gets no port, unless it is this job that is running",
+            "set NCCL_RAS_ADDR to localhost and a free port",
+            "NCCL_RAS_ADDR",
+            address,
+        )
+
+
+def gpu_tool(node: Node) -> Iterator[Finding]:
+    tool = node.tool("nvidia-smi") or node.tool("rocm-smi") or node.tool("amd-smi")
+    if tool:
+        yield Finding("gpu", OK, f"the GPUs' state can be read ({Path(tool).name})")
+    else:
+        yield Finding(
+            "gpu",
+            NOTE,
+            "nvidia-smi is not there",
+            "the GPUs' state at the hang is not saved: clocks, ECC errors, processes",
+            "on a GPU node, give the container the driver's utilities (NVIDIA_DRIVER_CAPABILITIES=compute,utility)",
+        )
+
+
+def shared_memory(node: Node) -> Iterator[Finding]:
+    try:
+        state = os.statvfs(node.shm)
+    except OSError:
+        yield Finding("shm", WARNING, f"there is no {node.shm}", "NCCL and data loaders need it", "mount a tmpfs there")
+        return
+    size = state.f_blocks * state.f_frsize
+    if size <= _SMALL_SHM:
+        yield Finding(
+            "shm",
+            WARNING,
+            f"{node.shm} has {ring_cost.readable(size)}",
+            "that is docker's default; data loaders die of it and NCCL fails in it, which then looks like a hang",
+            "docker run --shm-size 16g or --ipc host; in Kubernetes an emptyDir with medium: Memory",
+        )
+    else:
+        yield Finding("shm", OK, f"{node.shm} has {ring_cost.readable(size)}")
+
+
+def kernel_messages(node: Node) -> Iterator[Finding]:
+    try:
+        os.close(os.open(node.kmsg, os.O_RDONLY | os.O_NONBLOCK))
+    except OSError as error:
+        yield Finding(
+            "kernel",
+            NOTE,
+            "kernel messages cannot be read",
+            f"{node.kmsg}: {error.strerror}; a GPU's Xid, a NIC's link loss and the OOM killer are reported there",
+            "collect the node's journal separately, or allow it: sysctl kernel.dmesg_restrict=0",
+        )
+        return
+    yield Finding("kernel", OK, "kernel messages can be read")
+
+
+def clock(node: Node) -> Iterator[Finding]:
+    """Ranks on several nodes are put in order by their clocks. No finding where nothing tells."""
+    if node.tool("timedatectl"):
+        answer = _ask([node.tool("timedatectl") or "", "show", "-p", "NTPSynchronized", "--value"])
+        if answer == "yes":
+            yield Finding("clock", OK, "the clock is synchronised")
+        elif answer == "no":
+            yield Finding(
+                "clock",
+                NOTE,
+                "the clock is not synchronised",
+                "times of different nodes cannot be compared to better than their difference",
+                "start chrony or systemd-timesyncd on the node",
+            )
+    elif node.tool("chronyc"):
+        answer = _ask([node.tool("chronyc") or "", "-n", "tracking"])
+        if "Leap status     : Normal" in answer:
+            yield Finding("clock", OK, "the clock is synchronised")
+
+
+def _try_py_spy(tool: str) -> str:
+    """Read the stack of a child of ours with py-spy, as the agent does with ranks: neither is the other's parent."""
+    child = subprocess.Popen(
+        [sys.executable, "-S", "-c", "import time\nprint(flush=True)\ntime.sleep(60)"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        assert child.stdout is not None
+        child.stdout.readline()
+        for attempt in range(3):
+            try:
+                answer = subprocess.run([tool, "dump", "--pid", str(child.pid)], capture_output=True, timeout=15)
+            except (OSError, subprocess.SubprocessError) as error:
+                return f"py-spy: {error}"
+            if answer.returncode == 0:
+                return ""
+            text = answer.stderr.decode("utf-8", "replace").strip()
+            if "ermission" in text or attempt == 2:
+                return f"py-spy: {text.splitlines()[-1] if text else 'no reason given'}"
+            time.sleep(0.2)  # it may have looked while the child was between two states
+    finally:
+        child.kill()
+        child.wait()
+    return ""
+
+
+def _capable(node: Node) -> bool:
+    try:
+        return bool(int(_status(node, "CapEff") or "0", 16) >> _CAP_SYS_PTRACE & 1)
+    except ValueError:
+        return False
+
+
+def _status(node: Node, key: str) -> str:
+    for line in _read(node.proc / "self/status").splitlines():
+        name, _, value = line.partition(":")
+        if name == key:
+            return value.strip()
+    return ""
+
+
+def _ask(words: Sequence[str]) -> str:
+    try:
+        return subprocess.run(words, capture_output=True, timeout=3).stdout.decode("utf-8", "replace").strip()
+    except (OSError, subprocess.SubprocessError):
+        return ""
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text("utf-8", "replace")
+    except OSError:
+        return ""

@@ -1,0 +1,60 @@
+"""Where the ranks' sockets lie: a directory for the user alone, with a short path, for a socket's has 107 bytes."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+
+from hangscope.errors import SettingsError
+from hangscope.recorder import linux_process
+
+PREFIX = "hangscope-"
+_LONGEST_NAME = len("/4194304.sock")
+_LONGEST_PATH = 107
+OWNER = "owner"
+
+
+def make(environ: Mapping[str, str]) -> Path:
+    """A new directory of mode 0700. What runs that are long over left behind is cleared away first."""
+    failure = ""
+    for base in (environ.get("XDG_RUNTIME_DIR"), environ.get("TMPDIR"), "/tmp", "/dev/shm", "/var/tmp"):
+        if not base or len(os.fsencode(base)) + 1 + len(PREFIX) + 8 + _LONGEST_NAME > _LONGEST_PATH:
+            continue
+        with contextlib.suppress(OSError):
+            _clear(Path(base))
+        try:
+            made = Path(tempfile.mkdtemp(prefix=PREFIX, dir=base))
+        except OSError as error:
+            failure = f"{base}: {error.strerror}"
+            continue
+        with contextlib.suppress(OSError):
+            (made / OWNER).write_text(str(os.getpid()))
+        return made
+    raise SettingsError(f"no directory for the ranks' sockets ({failure})", hint="set TMPDIR to a short, writable path")
+
+
+def remove(directory: Path) -> None:
+    """At the end of the run, unless a process of the job lives on and may want it."""
+    if not _living(directory):
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+def _clear(base: Path) -> None:
+    for entry in os.scandir(base):
+        if entry.name.startswith(PREFIX) and entry.is_dir(follow_symlinks=False) and entry.stat().st_uid == os.getuid():
+            directory = Path(entry.path)
+            if (directory / OWNER).exists() and not _living(directory):
+                shutil.rmtree(directory, ignore_errors=True)
+
+
+def _living(directory: Path) -> bool:
+    pids = [pid for path in directory.glob("*.json") if (pid := linux_process.whole(path.stem)) is not None]
+    with contextlib.suppress(OSError, ValueError):
+        owner = int((directory / OWNER).read_text())
+        if owner != os.getpid():
+            pids.append(owner)
+    return any((told := linux_process.stat(pid)) is not None and told.alive for pid in pids)

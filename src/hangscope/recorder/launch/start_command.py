@@ -1,0 +1,274 @@
+"""Starting the command so that it runs as it would without hangscope, whatever happens to hangscope.
+
+Its own process group; the caller's standard input; output through `relay`, a process that outlives this one; signals
+handed on; and the exit status that a shell would report.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import pty
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import termios
+import threading
+import tty
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from hangscope.errors import LaunchError
+from hangscope.recorder import linux_process
+
+COMPANION = Path(__file__).parents[1] / "live" / "companion"
+_TO_GROUP = (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP)
+"""What a terminal sends to a whole process group."""
+_ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+_TO_COMMAND = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGALRM)
+"""What schedulers send to the one process that they started, and launchers hand on to their ranks themselves."""
+
+
+def with_companion(environ: Mapping[str, str], *, sockets: Path) -> dict[str, str]:
+    """The environment that makes every Python of the job register itself in `sockets`."""
+    path = environ.get("PYTHONPATH")
+    return {
+        **environ,
+        "PYTHONPATH": f"{COMPANION}{os.pathsep}{path}" if path else str(COMPANION),
+        "HANGSCOPE_SOCKETS": str(sockets),
+    }
+
+
+class _Stream:
+    """One of the command's outputs: the end the command gets, the end the relay reads, and where it passes it on."""
+
+    def __init__(self, target: int) -> None:
+        self.target = target
+        self.terminal = os.isatty(target)
+        if self.terminal:
+            # What is line-buffered or coloured on a terminal stays so. Raw: the bytes go out as they came in.
+            self.source, self.sink = pty.openpty()
+            tty.setraw(self.sink, termios.TCSANOW)
+            self.resize()
+        else:
+            self.source, self.sink = os.pipe()
+
+    def resize(self) -> None:
+        if self.terminal:
+            try:
+                termios.tcsetwinsize(self.source, termios.tcgetwinsize(self.target))  # type: ignore[attr-defined, unused-ignore]
+            except (AttributeError, OSError, termios.error):
+                pass  # Python 3.10
+
+
+class Command:
+    """A started command. `events` receives ("alarm", line) when a watchdog of PyTorch has spoken in the output."""
+
+    def __init__(
+        self,
+        words: Sequence[str],
+        *,
+        environ: Mapping[str, str],
+        logs: Path,
+        rest: str,
+        events: Callable[[str, str], None],
+    ) -> None:
+        program = shutil.which(words[0], path=environ.get("PATH", os.defpath))
+        if program is None:
+            raise LaunchError(
+                f"{words[0]}: command not found", hint="write the launch command after `--`, as in the shell"
+            )
+        self._logs = logs
+        self._rest = rest
+        self._events = events
+        self._drained = threading.Event()
+        self._over = threading.Event()
+        self._ignored: set[int] = set()
+        self.problem = ""
+        both = _same_terminal(1, 2)
+        self._streams = [_Stream(1)] if both else [_Stream(1), _Stream(2)]
+        # Its other end is ours alone: whoever holds this one sees that we are gone.
+        self._alive, self._open = os.pipe()
+        self._line = os.memfd_create("relays")
+        self._relay = self._start_relay()
+        self._foreground = _foreground()
+        try:
+            self._process = subprocess.Popen(
+                words,
+                executable=program,
+                env=dict(environ),
+                stdout=self._streams[0].sink,
+                stderr=self._streams[-1].sink,
+                preexec_fn=self._in_child,
+            )
+        except OSError as error:
+            raise LaunchError(f"{words[0]}: {error.strerror or error}") from None
+        finally:
+            for stream in self._streams:
+                os.close(stream.sink)
+        self.pid = self._process.pid
+        threading.Thread(target=self._mind_relay, name="relay", daemon=True).start()
+
+    def _in_child(self) -> None:
+        os.setpgid(0, 0)
+        if self._foreground is not None:
+            _take_terminal(os.getpgrp())
+
+    # ---- output ------------------------------------------------------------------------------------------------------
+
+    def _start_relay(self) -> subprocess.Popen[bytes]:
+        self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        settings = {
+            "control": theirs.fileno(),
+            "streams": [[stream.source, stream.target] for stream in self._streams],
+            "directory": str(self._logs),
+            "rest": self._rest,
+            "run": self._alive,
+            "line": self._line,
+        }
+        ends = [end for stream in self._streams for end in (stream.source, stream.target)]
+        keep = [theirs.fileno(), self._alive, self._line, *ends]
+        script = str(Path(__file__).with_name("relay.py"))
+        relay = subprocess.Popen(
+            [sys.executable, "-I", "-S", script, json.dumps(settings)],
+            stdin=subprocess.DEVNULL,
+            pass_fds=keep,
+            start_new_session=True,
+        )
+        theirs.close()
+        return relay
+
+    def _mind_relay(self) -> None:
+        """Hear the relay. We hold the reading ends too, so that should it die, a new one takes over unnoticed."""
+        while True:
+            try:
+                message = self._control.recv(4096)
+            except OSError:
+                message = b""
+            if message:
+                kind, text = json.loads(message)
+                if kind not in ("drained", "end"):
+                    self._events(kind, text)
+                    continue
+                self.problem = text or self.problem
+                self._drained.set()
+                if kind == "end":
+                    self._over.set()
+                    return
+                continue
+            self._relay.wait()
+            if self._drained.is_set():
+                return
+            self._relay = self._start_relay()
+
+    def move_logs(self, directory: Path) -> None:
+        """From now on the copy of the output goes to `directory`: the launcher has begun another attempt."""
+        self._logs = directory
+        with contextlib.suppress(OSError):
+            self._control.send(b"logs:" + os.fsencode(directory))
+
+    def drain(self, patience_s: float | None = None) -> None:
+        """Wait until all that the command wrote has been passed on. A process it left behind may write on."""
+        try:
+            self._control.send(b"ended")
+        except OSError:
+            pass
+        self._drained.wait(patience_s)
+
+    def over(self) -> bool:
+        """Whether nobody is left who could write: a process that the command left behind may do so for ever."""
+        return self._over.wait(1.0)
+
+    # ---- signals and status ------------------------------------------------------------------------------------------
+
+    def handle_signals(self, told: Callable[[int], None]) -> None:
+        """Hand signals on from now on; `told` hears of each. Must be called in the main thread."""
+
+        def hand_on(number: int, _: FrameType | None) -> None:
+            if not linux_process.ignores(self.pid, number):
+                told(number)
+            try:
+                if number in _TO_GROUP:
+                    os.killpg(self.pid, number)
+                else:
+                    os.kill(self.pid, number)
+            except ProcessLookupError:
+                pass
+
+        def resize(_: int, __: FrameType | None) -> None:
+            for stream in self._streams:
+                stream.resize()
+
+        # Also what we were started to ignore (`nohup`, a script's `&`): the command was started before this and ignores
+        # it as well, unless it chose to hear it, and then it must.
+        for number in (*_TO_GROUP, *_TO_COMMAND):
+            if signal.getsignal(number) is signal.SIG_IGN:
+                self._ignored.add(number)
+            signal.signal(number, hand_on)
+        signal.signal(signal.SIGWINCH, resize)
+
+    def end_on_signals(self) -> threading.Event:
+        """The command has ended: from now on a signal that would end it is for us. The event says that one came."""
+        told = threading.Event()
+        for number in (*_TO_GROUP, *_TO_COMMAND):
+            if number in self._ignored:
+                signal.signal(number, signal.SIG_IGN)
+            elif number in _ENDING:
+                signal.signal(number, lambda *_: told.set())
+        return told
+
+    def wait(self) -> int:
+        """The exit status as a shell gives it: 128 + n for signal n. Gives the terminal back."""
+        status = self._wait()
+        if self._foreground is not None:
+            _take_terminal(os.getpgrp())
+        return os.waitstatus_to_exitcode(status) if not os.WIFSIGNALED(status) else 128 + os.WTERMSIG(status)
+
+    def _wait(self) -> int:
+        options = os.WUNTRACED if self._foreground is not None else 0
+        while True:
+            _, status = os.waitpid(self.pid, options)
+            if not os.WIFSTOPPED(status):
+                self._process.returncode = os.waitstatus_to_exitcode(status)
+                return status
+            if os.WSTOPSIG(status) in (signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU):
+                # Ctrl-Z reached the command alone: stop as well, so that the shell notices, and go on together.
+                _take_terminal(os.getpgrp())
+                os.kill(os.getpid(), signal.SIGSTOP)
+                _take_terminal(self.pid)
+                os.killpg(self.pid, signal.SIGCONT)
+
+
+def _same_terminal(first: int, second: int) -> bool:
+    try:
+        return os.isatty(first) and os.isatty(second) and os.fstat(first).st_rdev == os.fstat(second).st_rdev
+    except OSError:
+        return False
+
+
+def _foreground() -> int | None:
+    """Our process group where it is the one that a terminal on standard input listens to, else None."""
+    try:
+        return os.getpgrp() if os.isatty(0) and os.tcgetpgrp(0) == os.getpgrp() else None
+    except OSError:
+        return None
+
+
+def _take_terminal(group: int) -> None:
+    """Make `group` the one that reads the terminal and hears Ctrl-C, as a shell does for its jobs."""
+    before: Any = signal.getsignal(signal.SIGTTOU)
+    try:
+        signal.signal(signal.SIGTTOU, signal.SIG_IGN)
+        os.tcsetpgrp(0, group)
+    except (OSError, ValueError):
+        pass
+    finally:
+        try:
+            signal.signal(signal.SIGTTOU, before)
+        except (TypeError, ValueError):
+            pass

@@ -1,0 +1,193 @@
+"""Which processes of this node are ranks: those that the companion registered, and others that only /proc shows."""
+
+from __future__ import annotations
+
+import os
+import stat
+from dataclasses import dataclass, field, replace
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from hangscope.recorder import linux_process
+from hangscope.recorder.capture import target_rights
+from hangscope.safeio import bounded_json
+from hangscope.safeio.safe_files import Refused, open_file
+
+_MOST_BYTES = 1 << 20
+_MOST_REGISTRATIONS = 4096
+MOST = 1 << 22
+"""Ranks that a job may have: a number beyond it is none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Worker:
+    """A process that is, or may be, a rank. `rank` is None until it says which one it is."""
+
+    pid: int
+    rank: int | None
+    local_rank: int | None = None
+    world_size: int | None = None
+    local_world_size: int | None = None
+    restart: int | None = None
+    socket: str | None = None
+    handlers: frozenset[str] = frozenset()
+    torch: str = ""
+    python: str = ""
+    stack_signal: int | None = None
+    stack_file: str | None = None
+    stack_fd: int | None = None
+    errors: tuple[str, ...] = ()
+    registered: bool = False
+
+    @property
+    def asks_python(self) -> bool:
+        """Its Python side tells the rank and the counters (torch 2.10 and newer)."""
+        return "hangscope_progress" in self.handlers
+
+
+@dataclass(slots=True)
+class Registry:
+    """Reads the registrations in `directory`, each once, and again only where its file changed."""
+
+    directory: Path
+    _seen: dict[str, tuple[int, Worker]] = field(default_factory=dict)
+
+    def workers(self) -> list[Worker]:
+        found: dict[str, tuple[int, Worker]] = {}
+        try:
+            with os.scandir(self.directory) as listing:
+                named = (entry for entry in listing if entry.name.endswith(".json"))
+                entries = list(islice(named, _MOST_REGISTRATIONS))
+        except OSError:
+            return []
+        for entry in entries:
+            try:
+                changed = entry.stat(follow_symlinks=False).st_mtime_ns
+                known = self._seen.get(entry.name)
+                if known is not None and known[0] == changed:
+                    found[entry.name] = known
+                    continue
+                raw, writer = _written(entry.path)
+                # A registration speaks for processes of the user who wrote it, and for no other's.
+                if (worker := _parse(raw)) is not None and target_rights.owner_of(worker.pid) in (None, writer):
+                    found[entry.name] = (changed, _own_socket(worker, writer))
+            except OSError:
+                continue
+        self._seen = found
+        return [worker for _, worker in found.values()]
+
+
+def _written(path: str) -> tuple[bytes, int]:
+    """What a file holds and who owns it, of one and the same file: a name may be given to another one meanwhile."""
+    with open_file(path, follow=False) as stream:
+        raw = stream.read(_MOST_BYTES + 1)
+        if len(raw) > _MOST_BYTES:
+            raise Refused(f"more than {_MOST_BYTES} bytes", path)
+        return raw, os.fstat(stream.fileno()).st_uid
+
+
+def _own_socket(worker: Worker, writer: int) -> Worker:
+    """The worker, without a socket that is not its user's own: asking another's could do harm with our rights."""
+    try:
+        found = os.lstat(worker.socket) if worker.socket is not None else None
+    except OSError:
+        return worker
+    if found is not None and (not stat.S_ISSOCK(found.st_mode) or found.st_uid != writer):
+        return replace(worker, socket=None, errors=(*worker.errors, "its socket belongs to somebody else"))
+    return worker
+
+
+def _parse(raw: bytes) -> Worker | None:
+    try:
+        value = bounded_json.loads(raw)
+    except ValueError:
+        return None
+    pid = _number(value, "pid", 1 << 30) if isinstance(value, dict) else None
+    if pid is None or pid < 2:
+        return None
+    # A process that multiprocessing started inherits RANK from its parent: which rank it is, it must say itself.
+    rank = None if value.get("spawned") else _number(value, "rank")
+    return Worker(
+        pid=pid,
+        rank=rank,
+        local_rank=None if value.get("spawned") else _number(value, "local_rank"),
+        world_size=_number(value, "world_size"),
+        local_world_size=_number(value, "local_world_size"),
+        restart=_number(value, "restart"),
+        socket=_path(value, "socket"),
+        handlers=frozenset(name for name in _listed(value, "handlers") if isinstance(name, str)),
+        torch=str(value.get("torch") or "")[:200],
+        python=str(value.get("python") or "")[:200],
+        stack_signal=_number(value, "stack_signal", 64),
+        stack_file=_path(value, "stack_file"),
+        stack_fd=_number(value, "stack_fd"),
+        errors=tuple(str(error)[:1000] for error in _listed(value, "errors")),
+        registered=True,
+    )
+
+
+def _listed(value: dict[str, Any], name: str) -> list[Any]:
+    member = value.get(name)
+    return member[:1000] if isinstance(member, list) else []
+
+
+def _path(value: dict[str, Any], name: str) -> str | None:
+    member = value.get(name)
+    return member if isinstance(member, str) and member and "\0" not in member and len(member) < 4096 else None
+
+
+def _number(value: dict[str, Any], name: str, most: int = MOST) -> int | None:
+    member = value.get(name)
+    return member if isinstance(member, int) and not isinstance(member, bool) and 0 <= member <= most else None
+
+
+def below(pid: int) -> list[Worker]:
+    """Ranks below `pid` (and itself) by their environment alone: for processes in which no companion runs.
+
+    Wrapper scripts and data loader processes carry RANK too: of one rank's processes the topmost Python is taken.
+    """
+    best: dict[int, Worker] = {}
+    for each, _ in [(pid, 0), *linux_process.descendants(pid)]:
+        environ = linux_process.environment(each)
+        rank = _variable(environ, "RANK")
+        if rank is None or rank in best or not is_python(each):
+            continue
+        best[rank] = Worker(
+            pid=each,
+            rank=rank,
+            local_rank=_variable(environ, "LOCAL_RANK"),
+            world_size=_variable(environ, "WORLD_SIZE"),
+            local_world_size=_variable(environ, "LOCAL_WORLD_SIZE"),
+            restart=_variable(environ, "TORCHELASTIC_RESTART_COUNT"),
+        )
+    return [best[rank] for rank in sorted(best)]
+
+
+def is_python(pid: int) -> bool:
+    words = linux_process.command_line(pid)
+    return bool(words) and "python" in os.path.basename(words[0])
+
+
+def _variable(environ: dict[str, str], name: str) -> int | None:
+    return linux_process.whole(environ.get(name, ""), MOST)
+
+
+def one_per_rank(workers: list[Worker]) -> list[Worker]:
+    """Of several processes that claim one rank (its helpers inherit RANK), the one nearest to the launcher."""
+    best: dict[int, tuple[int, Worker]] = {}
+    for worker in workers:
+        if worker.rank is None:
+            continue
+        depth = linux_process.depth(worker.pid)
+        if worker.rank not in best or depth < best[worker.rank][0]:
+            best[worker.rank] = (depth, worker)
+    return [worker for _, worker in best.values()]
+
+
+def told(worker: Worker, answer: dict[str, Any]) -> Worker:
+    """The worker with what it said about itself over its socket."""
+    rank, world_size = _number(answer, "rank"), _number(answer, "world_size")
+    if rank is None:
+        return worker
+    return replace(worker, rank=rank, world_size=world_size if world_size is not None else worker.world_size)

@@ -1,0 +1,133 @@
+"""Where a rank calls its operations from, learnt while all is well.
+
+A dump with stacks needs the rank's GIL, and in a hang the GIL is often held: victims fill their GPU's launch queue and
+wait in it. So a rank that moves is asked for one now and then, and what it calls from where is kept: a map from
+(group, operation, sizes, the two calls before it) to lines. The first dump with stacks of a process imports
+torch._inductor unless torch._dynamo is there already (some seconds, torch 2.11 to 2.13): no rank is asked before it is.
+"""
+
+from __future__ import annotations
+
+import io
+import pickle
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from hangscope.recorder.live.find_ranks import Worker
+
+SCHEMA = "hangscope.sites/1"
+FIRST_S = 10.0
+NEXT_S = 120.0
+LONGEST_S = 900.0
+"""A dump costs a rank some 10 ms: the first comes after the start, the later ones ever more seldom."""
+MOST_BYTES = 8 << 20
+MOST_ENTRIES = 20_000
+MOST_SITES = 1_000
+_FRAMES = 64
+_TEXT = 500
+_BEFORE = 2
+
+Call = tuple[str, str, str]
+"""The group's name, the operation's as the recorder has it, the sizes."""
+Key = tuple[Call, tuple[Call, ...]]
+Stack = tuple[tuple[str, str, int], ...]
+
+
+def questions(worker: Worker) -> Iterator[tuple[str, str]]:
+    """(backend, question) whose answer is a pickled dump with stacks."""
+    if "dump_nccl_trace_pickle" in worker.handlers:
+        yield "nccl", "dump_nccl_trace_pickle"
+    if "hangscope_sites" in worker.handlers:
+        yield "gloo", "hangscope_sites?backend=gloo"
+        if "fr_dump_file" in worker.handlers:
+            yield "nccl2", "hangscope_sites?backend=nccl2"
+
+
+class Sites:
+    """What one rank was seen to call. Answers are kept as they came, and read only where there is an incident."""
+
+    def __init__(self) -> None:
+        self._answers: dict[str, list[bytes]] = {}
+        self._pause = NEXT_S
+        self.due: float | None = None
+        """When (monotonic) to ask next; None before the rank was first seen to move."""
+
+    def take(self, backend: str, body: bytes, now: float) -> None:
+        self.due = now + self._pause
+        self._pause = min(LONGEST_S, 2 * self._pause)
+        if 0 < len(body) <= MOST_BYTES:
+            self._answers[backend] = [*self._answers.get(backend, ())[-1:], body]
+
+    def file(self, rank: int) -> dict[str, Any] | None:
+        """What goes into the incident; None where nothing was learnt. Newer answers win."""
+        rows: list[dict[str, Any]] = []
+        stacks: dict[Stack, int] = {}
+        for backend, bodies in list(self._answers.items()):
+            found: dict[Key, dict[str, Any]] = {}
+            for body in bodies:
+                found.update(_sites(_entries(body)))
+            for row in list(found.values())[-MOST_SITES:]:
+                number = stacks.setdefault(row.pop("frames"), len(stacks))
+                rows.append({"backend": backend, **row, "stack": number})
+        return {"schema": SCHEMA, "rank": rank, "stacks": list(stacks), "sites": rows} if rows else None
+
+
+# In Python and not in C: there a pickle's own numbers decide how much memory is taken.
+class _Plain(pickle._Unpickler):
+    """Numbers, texts, lists and tables: a dump has nothing else, and nothing else is made."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        raise pickle.UnpicklingError(f"{module}.{name} in a dump")
+
+
+def _entries(body: bytes) -> list[Mapping[str, Any]]:
+    try:
+        value = _Plain(io.BytesIO(body)).load()
+    except Exception:  # whatever a broken pickle raises: then nothing was learnt
+        return []
+    entries = value.get("entries") if isinstance(value, dict) else None
+    return [
+        entry for entry in (entries if isinstance(entries, list) else [])[-MOST_ENTRIES:] if isinstance(entry, dict)
+    ]
+
+
+def _sites(entries: list[Mapping[str, Any]]) -> dict[Key, dict[str, Any]]:
+    """One row a place in the step. Where calls from several lines cannot be told apart, `lines` counts them."""
+    found: dict[Key, dict[str, Any]] = {}
+    before: tuple[Call, ...] = ()
+    for entry in entries:
+        call, frames = (_group(entry), str(entry.get("profiling_name") or "")[:_TEXT], _sizes(entry)), _frames(entry)
+        key = (call, before)
+        before = (*before, call)[-_BEFORE:]
+        if not frames:
+            continue
+        row = found.setdefault(key, {"call": call, "before": key[1], "frames": frames, "calls": 0, "lines": 1})
+        row["calls"] += 1
+        if row["frames"] != frames:
+            row["frames"], row["lines"] = frames, row["lines"] + 1
+    return found
+
+
+def _group(entry: Mapping[str, Any]) -> str:
+    names = entry.get("process_group")
+    return str(names[0])[:_TEXT] if isinstance(names, (list, tuple)) and names else ""
+
+
+def _sizes(entry: Mapping[str, Any]) -> str:
+    """``16x4,8``: the shapes of what goes in."""
+    shapes = entry.get("input_sizes")
+    shapes = [shape for shape in shapes if isinstance(shape, (list, tuple))] if isinstance(shapes, list) else []
+    return ",".join("x".join(str(size) for size in shape[:8]) for shape in shapes[:64])[:_TEXT]
+
+
+def _frames(entry: Mapping[str, Any]) -> Stack:
+    """(function, file, line), innermost first."""
+    frames = entry.get("frames")
+    rows = [frame for frame in frames if isinstance(frame, dict)] if isinstance(frames, list) else []
+    return tuple(
+        (str(f.get("name"))[:_TEXT], str(f.get("filename"))[-_TEXT:], _line(f.get("line"))) for f in rows[:_FRAMES]
+    )
+
+
+def _line(value: Any) -> int:
+    return value if isinstance(value, int) else 0

@@ -1,0 +1,290 @@
+"""One rank of this node as the agent knows it: the process, its last answers, and how it ended."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from hangscope.recorder import linux_process
+from hangscope.recorder.capture import output_files, process_facts, target_rights
+from hangscope.recorder.capture.target_rights import Rights
+from hangscope.recorder.linux_process import Watched
+from hangscope.recorder.live.find_ranks import Worker
+from hangscope.recorder.live.learn_sites import Sites
+from hangscope.recorder.live.thread_waits import Standing
+from hangscope.recorder.live.unfinished_ops import Progress, rows
+
+MOST_GROUPS = 4096
+_TEXTS = ("name", "desc", "backend")
+RECORDERS = ("nccl", "gloo", "nccl2")
+LEAVES_S = 20.0
+"""So long a rank may take to end before that itself counts as a hang."""
+
+
+@dataclass(slots=True)
+class Rank:
+    """`last_active` is NCCL's last list of unfinished operations, `last_status` the other recorders' counters."""
+
+    worker: Worker
+    watched: Watched
+    progress: Progress = field(default_factory=Progress)
+    groups: list[dict[str, Any]] = field(default_factory=list)
+    pg_names: dict[tuple[str, str], str] = field(default_factory=dict)
+    last_active: dict[str, Any] | None = None
+    last_status: dict[str, Any] = field(default_factory=dict)
+    last_full: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """The whole ring of each recorder as it was when a rank of the job ended: nobody may be left to ask later."""
+    last_stack: str = ""
+    last_words_at: float = -1e9
+    last_poll_at: float | None = None
+    moved: bool | None = None
+    """Whether it got anywhere between the two looks of a snapshot."""
+    joining_since: float | None = None
+    """Since when (monotonic) it has been seen inside init_process_group."""
+    standing: Standing = field(default_factory=Standing)
+    leaving_since: float | None = None
+    """Since when (monotonic) it has been seen on its way out."""
+    meets_at: str = ""
+    """Where it looks for the others while it joins: host and port, or a file; empty where it did not say so."""
+    wait_counters: dict[str, Any] = field(default_factory=dict)
+    still_since: float = field(default_factory=time.monotonic)
+    """Since when (monotonic) its counters have not moved."""
+    quiet_since: float = field(default_factory=time.monotonic)
+    """Since when (monotonic) neither its counters nor the kernel have shown it get anywhere."""
+    server_answers: bool | None = None
+    python_answers: bool | None = None
+    exit_status: int | None = None
+    ended_at: float | None = None
+    visible_gpus: str | None = None
+    error_file: Path | None = None
+    memory_file: Path | None = None
+    oom_before: int | None = None
+    output: list[Path] = field(default_factory=list)
+    shares_store: bool = False
+    """Whether torchrun keeps one store for all attempts, as it does from torch 2.5 on."""
+    by_ray: bool = False
+    """Whether it is an actor of Ray, which ends its actors with status 1 also when all went well."""
+    rights: Rights = field(default_factory=Rights)
+    """What it names is opened with its own rights."""
+    sites: Sites = field(default_factory=Sites)
+    has_symbols: bool = False
+    """Whether a dump with stacks costs it no import."""
+    seen_at: tuple[Any, ...] = ()
+    """How far it was when it was last asked for one, or would have been."""
+
+    @classmethod
+    def of(cls, worker: Worker) -> Rank:
+        watched = Watched(worker.pid)
+        memory = process_facts.memory_events(worker.pid)
+        environ = linux_process.environment(worker.pid)
+        error = environ.get("TORCHELASTIC_ERROR_FILE")
+        theirs = target_rights.of(worker.pid)
+        if watched.ended() and theirs != Rights():
+            theirs = (
+                target_rights.NOBODY
+            )  # the number may be another process's by now: what this one named is not that one's
+        return cls(
+            worker=worker,
+            watched=watched,
+            memory_file=memory,
+            oom_before=process_facts.oom_kills(memory),
+            visible_gpus=environ.get("CUDA_VISIBLE_DEVICES"),
+            error_file=Path(error) if error else None,
+            output=output_files.output_files(worker.pid, theirs),
+            shares_store=environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True",
+            by_ray=next(iter(linux_process.command_line(worker.pid)), "").startswith("ray::"),
+            rights=theirs,
+        )
+
+    @property
+    def number(self) -> int:
+        assert self.worker.rank is not None
+        return self.worker.rank
+
+    @property
+    def ended(self) -> bool:
+        return self.ended_at is not None
+
+    @property
+    def ended_by_ray(self) -> bool:
+        """Whether its status is the one that Ray ends all actors with: it says nothing about this one."""
+        return self.by_ray and self.ended and self.exit_status == 1
+
+    @property
+    def starts(self) -> bool:
+        """Whether it has not come past init_process_group."""
+        return self.joining_since is not None or (self.standing.wait is not None and self.standing.wait.joining)
+
+    def leaves(self, now: float) -> bool:
+        """Whether it is ending, and has been for a short time: how it ends will be known soon.
+
+        The companion takes its socket away at exit; without one, the kernel's flags tell.
+        """
+        told = None if self.ended else linux_process.stat(self.worker.pid)
+        if told is None:
+            return False
+        out = self.worker.socket is not None and not os.path.exists(self.worker.socket)
+        if not (out or told.exiting):
+            return False
+        self.leaving_since = self.leaving_since if self.leaving_since is not None else now
+        return now - self.leaving_since < LEAVES_S
+
+    @property
+    def may_find_the_dead(self) -> bool:
+        """Whether it is a rank of a later attempt that has not come past init_process_group, over a shared store.
+
+        Its peers' addresses of the attempt before are still in there, and are read where a peer has not yet written its
+        new one (torch 2.13: three in four second starts over Gloo failed or stuck so, with hangscope and without).
+        """
+        joining = self.worker.asks_python or (self.standing.wait is not None and self.standing.wait.joining)
+        return self.shares_store and bool(self.worker.restart) and joining and not self.groups
+
+    def note_end(self) -> bool:
+        """Look whether the process has ended; True the first time it has."""
+        if self.ended or not self.watched.ended():
+            return False
+        self.exit_status = self.watched.status()
+        self.ended_at = time.time()
+        return True
+
+    def note_status(self) -> None:
+        """Try again for a status that could not be seen at the moment of the end: its parent may reap it later."""
+        if self.ended and self.exit_status is None:
+            self.exit_status = self.watched.status()
+
+    def oom_kills(self) -> int | None:
+        now = process_facts.oom_kills(self.memory_file)
+        return None if now is None else now - (self.oom_before or 0)
+
+    def row(self, gpu: str | None) -> dict[str, Any]:
+        """This rank's line of node.json, as things are now."""
+        self.note_status()
+        gone = {"state": "gone", "wait_channel": None, "syscall": None, "syscall_file": None}
+        return {
+            "rank": self.number,
+            "local_rank": self.worker.local_rank,
+            "pid": self.worker.pid,
+            "gpu": gpu,
+            **(gone if self.ended else process_facts.describe(self.worker.pid, self.watched.started_ticks)),
+            "exit_status": None if self.ended_by_ray else self.exit_status,
+            "ended_at": None if self.ended_by_ray else self.ended_at,
+            "ended_by": "ray" if self.ended_by_ray else None,
+            "server_answers": None if self.ended else self.server_answers,
+            "python_answers": None if self.ended else self.python_answers,
+            "last_poll_at": self.last_poll_at,
+            **self._stands(),
+            "moved": self.moved,
+            "oom_kills": self.oom_kills(),
+        }
+
+    def _stands(self) -> dict[str, Any]:
+        """What it waits in, empty where it waits in nothing, null where nobody looked twice."""
+        standing = self.standing
+        if not self.ended and self.joining_since is not None and standing.wait is None:
+            # Rank 0 asks its own store again and again until all have come: to the kernel it works.
+            return {"waits_in": "init_process_group", "stood_s": round(time.monotonic() - self.joining_since, 1)}
+        if self.ended or standing.since is None or standing.looks < 2:
+            return {"waits_in": None, "stood_s": None}
+        stood = round(time.monotonic() - standing.since, 1)
+        outside = "" if standing.outside else None
+        return {"waits_in": standing.wait.call if standing.wait is not None else outside, "stood_s": stood}
+
+    # ---- answers -----------------------------------------------------------------------------------------------------
+
+    def take_progress(self, answer: dict[str, Any], now: float) -> None:
+        """An answer of the companion's own handler."""
+        self.has_symbols = answer.get("symbols") is True
+        if isinstance(answer.get("groups"), list):
+            self.groups = [_group(group) for group in answer["groups"][:MOST_GROUPS] if isinstance(group, dict)]
+        if isinstance(answer.get("meets_at"), str):
+            self.meets_at = answer["meets_at"][:200]
+        status = answer.get("status")
+        for source, counters in (status if isinstance(status, dict) else {}).items():
+            if isinstance(counters, dict) and 0 < len(counters) <= MOST_GROUPS and source in RECORDERS:
+                self.last_status[source] = counters
+                self.progress.take_counters(source, counters, now, time.time_ns())
+
+    def take_wait_counters(self, counters: dict[str, Any], now: float) -> None:
+        """PyTorch counts who is inside init_process_group; its recorder knows nothing before the first operation."""
+        self.wait_counters = counters
+        counter = counters.get("pytorch.wait_counter.c10d.init_process_group")
+        count = counter.get("active_count") if isinstance(counter, dict) else None
+        inside = isinstance(count, int) and count > 0
+        self.joining_since = (self.joining_since or now) if inside else None
+
+    def take_active(self, dump: dict[str, Any]) -> None:
+        self.last_active = dump
+        self.progress.take_active(dump, time.monotonic(), time.time_ns())
+
+    def take_full(self, source: str, dump: dict[str, Any]) -> None:
+        for entry in rows(dump):
+            names = entry.get("process_group")
+            if isinstance(names, list) and names:
+                self.pg_names[source, str(entry.get("pg_id"))] = str(names[0])
+        self.progress.take_full(source, dump, time.time_ns())
+
+    def last_rings(self) -> dict[str, str]:
+        """The rings that were read when the job fell apart, as dumps, by recorder."""
+        found = {}
+        for source, dump in self.last_full.items():
+            if dump.get("entries"):
+                table = self.members(source) if source != "nccl" else dump.get("pg_config")
+                found[source] = json.dumps({**dump, "pg_config": table or dump.get("pg_config")})
+        return found
+
+    def group_label(self, source: str, number: str) -> str:
+        """What people call the group with that number in that recorder."""
+        name = self.pg_names.get((source, number))
+        for group in self.groups:
+            if name is not None and group.get("name") == name and group.get("desc") not in (None, "", "undefined"):
+                return str(group["desc"])
+        return name if name is not None else number
+
+    def members(self, source: str) -> dict[str, dict[str, Any]]:
+        """The groups as a dump's pg_config has them. Gloo's own is of no use: one line, with no name (2.8 to 2.15)."""
+        numbers = {name: number for (known, number), name in self.pg_names.items() if known == source}
+        order = [group for group in self.groups if source.rstrip("2") in str(group.get("backend", source))]
+        table: dict[str, dict[str, Any]] = {}
+        for index, group in enumerate(order):
+            name = str(group.get("name", ""))
+            number = numbers.get(name, str(index) if not numbers else None)
+            table[name] = {
+                "name": name,
+                "desc": str(group.get("desc", "")),
+                "ranks": str(group.get("ranks", [])),
+                **({"pg_id": known} if (known := linux_process.whole(number or "")) is not None else {}),
+            }
+        return table
+
+    def last_answer(self) -> str | None:
+        """What the last polls said, in the form of a dump that lists the unfinished operations only."""
+        if self.last_active is not None and (self.last_active.get("pg_status") or self.last_active.get("entries")):
+            value = dict(self.last_active)
+        elif self.last_status:
+            source = "nccl2" if self.last_status.get("nccl2") else "gloo"
+            value = {
+                "version": "2.10",
+                "comm_lib_version": "",
+                "pg_config": self.members(source),
+                "pg_status": self.last_status.get(source, {}),
+                "entries": [],
+            }
+        else:
+            return None
+        value["rank"] = self.number
+        value["polled_at"] = self.last_poll_at
+        return json.dumps(value)
+
+
+def _group(said: dict[str, Any]) -> dict[str, Any]:
+    """One group as a rank's own code described it: what is of another kind counts as not said."""
+    kept: dict[str, Any] = {
+        name: value[:500] for name, value in said.items() if name in _TEXTS and isinstance(value, str)
+    }
+    members = said.get("ranks")
+    ranks = [each for each in members if isinstance(each, int)] if isinstance(members, list) else []
+    return {**kept, "ranks": ranks}

@@ -1,0 +1,237 @@
+"""Files that other nodes wrote into the run's directory, read as what they are: input.
+
+One strict schema a file. A field of another type counts as not said, text is cut and cleaned before anybody prints it,
+numbers have bounds, and a file that is no such object costs that node's part, never the run.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from hangscope.safeio import bounded_json
+from hangscope.safeio.safe_files import read_below
+
+STATUS_BYTES = 16 << 20
+SMALL_BYTES = 1 << 20
+MOST_RANKS = 4096
+"""Ranks of one node, and groups of one rank, that are believed."""
+MOST_TEXT = 1000
+MOST_MADE = 8
+
+
+@dataclass(frozen=True, slots=True)
+class GroupCounter:
+    recorder: str
+    group: str
+    enqueued: int
+    completed: int
+    still_s: float
+    name: str = ""
+    """What tells groups of one description apart; empty where the agent did not know."""
+    size: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RankRow:
+    """One rank as its node's agent described it."""
+
+    rank: int
+    pid: int = 0
+    state: str = "?"
+    exit_status: int | None = None
+    last_poll_at: float | None = None
+    waits: str = ""
+    waits_s: float | None = None
+    group: str = ""
+    group_name: str = ""
+    seq: int | None = None
+    rate: float | None = None
+    """Operations launched a second, lately."""
+    meets_at: str = ""
+    """Where it looks for the others, while it is in its start."""
+    groups: tuple[GroupCounter, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class CaptureNote:
+    incident: str
+    reason: str
+    detail: str
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """status.json of one node."""
+
+    node: str
+    job: str
+    attempt: str
+    world_size: int | None = None
+    local_world_size: int = 0
+    nodes: int | None = None
+    """On how many nodes the job runs, as far as its ranks tell."""
+    command_pid: int | None = None
+    sockets: str = ""
+    ended: bool = False
+    ended_well: bool = False
+    threshold_s: float | None = None
+    pause_ago_s: float | None = None
+    """How long ago a pause that its ranks announced has ended, 0 while it lasts; None where there was none."""
+    live: tuple[RankRow, ...] = ()
+    captures: tuple[CaptureNote, ...] = field(default=())
+
+
+@dataclass(frozen=True, slots=True)
+class Stall:
+    """stall.json: who asks all agents to capture, and why."""
+
+    by: str
+    reason: str
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """run.json: which attempt of which job a directory belongs to."""
+
+    job: str
+    attempt: str
+    made: int = 0
+    """How many directories, this one and those above it, were made for the run."""
+
+
+def status(root: Path, name: str, owner: int | None = None) -> Status | None:
+    """A node's status; None where there is none, or none that can be read as one, or not of user `owner`'s."""
+    value = read_object(root, name, STATUS_BYTES, owner)
+    if not value:
+        return None
+    live = tuple(row for item in _list(value.get("live")) if (row := _row(item)) is not None)
+    notes = tuple(_capture(item) for item in _list(value.get("captures"))[:1000] if isinstance(item, dict))
+    return Status(
+        node=text(value.get("node")) or name.split("/")[-2],
+        job=text(value.get("job")),
+        attempt=text(value.get("attempt")),
+        world_size=_between(value.get("world_size"), 1, 1 << 22),
+        local_world_size=_between(value.get("local_world_size"), 0, MOST_RANKS) or 0,
+        nodes=_between(value.get("nodes"), 1, 1 << 22),
+        command_pid=_between(value.get("command_pid"), 2, 1 << 30),
+        sockets=text(value.get("sockets")),
+        ended=value.get("ended") is not None,
+        ended_well=value.get("ended") == 0 and value.get("ended") is not False,
+        threshold_s=_seconds(value.get("threshold_s")),
+        pause_ago_s=_seconds(value.get("pause_ago_s")),
+        live=live,
+        captures=notes,
+    )
+
+
+def stall(incident: Path, name: str) -> Stall | None:
+    value = read_object(incident, name, SMALL_BYTES)
+    if not value:
+        return None
+    return Stall(text(value.get("by")), text(value.get("reason")), text(value.get("detail")))
+
+
+def run(root: Path, name: str) -> Run | None:
+    value = read_object(root, name, SMALL_BYTES)
+    made = _between(value.get("made"), 0, MOST_MADE) or 0
+    return Run(text(value.get("job")), text(value.get("attempt")), made) if value else None
+
+
+def complete(incident: Path, name: str) -> bool:
+    """Whether a node says in its node.json that its part is all there."""
+    return read_object(incident, name, STATUS_BYTES).get("complete") is True
+
+
+def has_ranks(incident: Path, name: str) -> bool:
+    """Whether a node.json lists any rank."""
+    return bool(_list(read_object(incident, name, STATUS_BYTES).get("ranks")))
+
+
+def verdict(incident: Path, name: str) -> dict[str, Any]:
+    """The verdict that another node wrote; empty where there is none."""
+    return read_object(incident, name, STATUS_BYTES)
+
+
+def read_object(root: Path, name: str, limit: int, owner: int | None = None) -> dict[str, Any]:
+    """A JSON object below `root`; empty where there is none, whatever else lies there."""
+    try:
+        value = bounded_json.loads(read_below(root, name, limit, owner=owner))
+    except (OSError, ValueError):
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+def text(value: object) -> str:
+    """A stranger's word, fit to be printed: one line, no control characters, not endless."""
+    if isinstance(value, bool) or not isinstance(value, (str, int)):
+        return ""
+    shown = str(value)[:MOST_TEXT]
+    return "".join(char if char.isprintable() else "?" for char in shown)
+
+
+def _row(item: object) -> RankRow | None:
+    if not isinstance(item, dict):
+        return None
+    rank = _between(item.get("rank"), 0, 1 << 22)
+    if rank is None:
+        return None
+    waiting = item.get("waiting")
+    waiting = waiting if isinstance(waiting, dict) else {}
+    groups = [_group(each) for each in _list(item.get("groups"))]
+    return RankRow(
+        rank=rank,
+        pid=_between(item.get("pid"), 0, 1 << 30) or 0,
+        state=text(item.get("state"))[:20] or "?",
+        exit_status=_between(item.get("exit_status"), -256, 256),
+        last_poll_at=_seconds(item.get("last_poll_at")),
+        waits=text(waiting.get("operation")),
+        waits_s=_seconds(waiting.get("for_s")),
+        group=text(waiting.get("group")),
+        group_name=text(waiting.get("name")),
+        seq=_between(waiting.get("seq"), 0, 1 << 62),
+        rate=_seconds(item.get("rate")),
+        meets_at=text(item.get("meets_at")),
+        groups=tuple(each for each in groups if each is not None),
+    )
+
+
+def _group(item: object) -> GroupCounter | None:
+    if not isinstance(item, dict):
+        return None
+    counted = [_between(item.get(name), -1, 1 << 62) for name in ("enqueued", "completed")]
+    still = _seconds(item.get("still_s"))
+    if counted[0] is None or counted[1] is None or still is None:
+        return None
+    return GroupCounter(
+        text(item.get("recorder")),
+        text(item.get("group")),
+        counted[0],
+        counted[1],
+        still,
+        text(item.get("name")),
+        _between(item.get("size"), 1, 1 << 22),
+    )
+
+
+def _capture(item: dict[str, Any]) -> CaptureNote:
+    at = _seconds(item.get("at")) or 0.0
+    return CaptureNote(text(item.get("incident")), text(item.get("reason")), text(item.get("detail")), at)
+
+
+def _list(value: object) -> list[Any]:
+    return value[:MOST_RANKS] if isinstance(value, list) else []
+
+
+def _between(value: object, low: int, high: int) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) and low <= value <= high else None
+
+
+def _seconds(value: object) -> float | None:
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return None
+    return float(value) if math.isfinite(value) and abs(value) < 1e12 else None

@@ -1,0 +1,230 @@
+"""The run's directory, as the agents of one or many nodes share it: who is there, who saw a stall, who diagnoses.
+
+Only plain files are used, created with O_EXCL or renamed into place, because the directory is often on NFS or Lustre.
+Times are compared as the file system stamps them, never by the nodes' own clocks.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from hangscope.errors import SettingsError
+from hangscope.incident.layout import NODE_FILE, safe_name
+from hangscope.recorder.launch.job_identity import Identity
+from hangscope.recorder.rundir import peer_files as neighbours_files
+from hangscope.safeio.safe_files import Patience, Refused, entries, folder_below, write_below
+
+RUN = "run.json"
+STALL = "stall.json"
+STATUS = "status.json"
+AGENT = "agent.json"
+MOST_NODES = 20_000
+MOST_ROWS = 1_000_000
+"""Ranks and groups of all nodes together: a hundred thousand ranks with ten groups each."""
+FRESH_S = 20.0
+"""An agent whose status file is older than this, against our own, no longer counts on."""
+
+
+PATIENCE_S = 4.0
+"""How long the shared file system has for one look at all neighbours. Where it hangs, we go on alone."""
+_patience = Patience(PATIENCE_S)
+
+
+def claim(directory: Path, identity: Identity) -> tuple[Path, Identity]:
+    """The directory of this run, and its identity, which an unnamed job takes from the node that came first.
+
+    A directory that holds an earlier run is left alone: `<directory>.2` is used then, or the next that is free.
+    """
+    for number in range(1, 1000):
+        root = directory if number == 1 else directory.with_name(f"{directory.name}.{number}")
+        made = sum(not place.exists() for place in (root, *root.parents))
+        _make(root)
+        value = {"schema": "hangscope.run/1", "job": identity.job, "attempt": identity.attempt, "made": made}
+        if _create(root / RUN, value):
+            return root, identity
+        other = neighbours_files.run(root, RUN) or neighbours_files.Run("", "")
+        same = (other.job, other.attempt) == (identity.job, identity.attempt)
+        if (same or identity.made) and _running(root):
+            return root, replace(identity, job=other.job or identity.job, attempt=other.attempt or "0")
+    raise SettingsError(f"{directory}: no free name for this run", hint="give another directory with --dir")
+
+
+def _make(root: Path) -> None:
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise SettingsError(
+            f"{root}: {error.strerror or error}", hint="give a directory that can be written with --dir"
+        ) from None
+
+
+def _running(root: Path) -> bool:
+    """Whether nodes of this run are at work: one has not said that it ended, or the first has only just begun."""
+    states = [state for _, state in statuses(root)]
+    if not states:
+        changed = _modified(root / RUN)
+        return changed is not None and time.time() - changed < 120
+    return any(not state.ended for state in states)
+
+
+def claim_node(root: Path, node: str) -> Path:
+    """This agent's folder below nodes/. Two agents on one host (one `run` per rank) get two folders.
+
+    A folder of that name that is a link, or somebody else's, is passed over: what we write must stay here.
+    """
+    problem = ""
+    for number in range(1, 10_000):
+        name = safe_name(node) if number == 1 else f"{safe_name(node)}-{number}"
+        try:
+            with folder_below(root, ["nodes", name], make=True, own=True, wary=True):
+                pass
+        except Refused as refused:
+            problem = f"{refused.filename}: {refused.strerror}"
+            if number > 100:
+                break
+            continue
+        except OSError as error:
+            raise SettingsError(
+                f"{root}: {error.strerror or error}", hint="give a directory that can be written with --dir"
+            ) from None
+        folder = root / "nodes" / name
+        if _create(folder / AGENT, {"node": node, "pid": os.getpid()}):
+            return folder
+    raise SettingsError(f"{root}: no folder for {node} ({problem or 'too many agents'})", hint="give another --dir")
+
+
+def statuses(root: Path, own: Path | None = None) -> list[tuple[Path, neighbours_files.Status]]:
+    """Every node's status that can be read, with its folder; none where the file system does not answer in time.
+
+    With `own`, an agent's own folder, only those that its user wrote, as this file system names users: the nodes of a
+    job run as one. The agent's own comes first.
+    """
+    owner, first = (None, "") if own is None else (_owner(own), own.name)
+
+    until = time.monotonic() + PATIENCE_S - 0.5
+
+    def look() -> list[tuple[Path, neighbours_files.Status]]:
+        try:
+            names = entries(root / "nodes", MOST_NODES)
+        except OSError:
+            return []
+        found: list[tuple[Path, neighbours_files.Status]] = []
+        weighs = 0
+        for name in [*(name for name in names if name == first), *(name for name in names if name != first)]:
+            if time.monotonic() > until or weighs > MOST_ROWS:
+                break  # who fills the directory with nonsense costs others their part, and us neither time nor memory
+            state = neighbours_files.status(root, f"nodes/{name}/{STATUS}", owner)
+            if state is not None:
+                found.append((root / "nodes" / name, state))
+                weighs += sum(1 + len(row.groups) for row in state.live) + len(state.captures)
+        return sorted(found, key=lambda each: each[0].name)
+
+    try:
+        return _patience.ask(f"statuses in {root}", look)
+    except OSError:
+        return []
+
+
+def incident(root: Path, kind: str, number: int) -> Path:
+    """Where the n-th hang, or the n-th snapshot, of a run is kept. The first hang is the run's own directory."""
+    return root if (kind, number) == ("hang", 1) else root.with_name(f"{root.name}.{kind}-{number}")
+
+
+def mark(incident: Path, *, node: str, reason: str, detail: str) -> bool:
+    """Ask every agent to capture into `incident`. False where another agent was first."""
+    incident.mkdir(parents=True, exist_ok=True)
+    return _create(incident / STALL, {"by": node, "at": time.time(), "reason": reason, "detail": detail})
+
+
+def marked(incident: Path) -> neighbours_files.Stall | None:
+    try:
+        return _patience.ask(f"stall in {incident}", lambda: neighbours_files.stall(incident, STALL))
+    except OSError:
+        return None
+
+
+def _create(path: Path, value: dict[str, Any]) -> bool:
+    """Write a file that must not exist yet. Its content comes with it: nobody ever sees it empty."""
+    return write_below(path.parent, path.name, (json.dumps(value) + "\n").encode(), replace=False, wary=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Neighbour:
+    """One agent of the run, by its status file."""
+
+    folder: Path
+    node: str
+    ranks: tuple[int, ...]
+    expected: int
+    """How many ranks run there: those seen, or as many as the launcher announced."""
+    world_size: int | None
+    nodes: int | None
+    meets_at: tuple[tuple[int, str], ...]
+    """Each rank in its start, and where it looks for the others."""
+    fresh: bool
+    ended: bool
+
+
+def neighbours(root: Path, own: Path) -> list[Neighbour]:
+    """All agents of the run, our own among them."""
+    return list(_neighbours(root, own))
+
+
+def _neighbours(root: Path, own: Path) -> Iterator[Neighbour]:
+    newest = _modified(own / STATUS) or time.time()
+    for folder, state in statuses(root, own):
+        ranks = tuple(sorted({row.rank for row in state.live}))
+        changed = _modified(folder / STATUS)
+        yield Neighbour(
+            folder=folder,
+            node=state.node,
+            ranks=ranks,
+            expected=max(len(ranks), state.local_world_size),
+            world_size=state.world_size,
+            nodes=state.nodes,
+            meets_at=tuple((row.rank, row.meets_at) for row in state.live if row.meets_at),
+            fresh=changed is not None and newest - changed < FRESH_S,
+            ended=state.ended,
+        )
+
+
+def _owner(folder: Path) -> int | None:
+    try:
+        return _patience.ask(f"{folder}, whose it is", lambda: os.lstat(folder / AGENT).st_uid)
+    except OSError:
+        return None
+
+
+def _modified(path: Path) -> float | None:
+    try:
+        return _patience.ask(str(path), lambda: os.lstat(path).st_mtime)
+    except OSError:
+        return None
+
+
+def captured(incident: Path, neighbour: Neighbour) -> bool:
+    name = f"nodes/{neighbour.folder.name}/{NODE_FILE}"
+    try:
+        return _patience.ask(f"{incident}/{name}", lambda: neighbours_files.complete(incident, name))
+    except OSError:
+        return False
+
+
+def sees_all(agents: list[Neighbour]) -> bool:
+    """Whether the agents in this directory hold every rank of the job, or are on every node that it has."""
+    sizes = [agent.world_size for agent in agents if agent.world_size]
+    nodes = [agent.nodes for agent in agents if agent.nodes]
+    all_nodes = bool(nodes) and len({agent.node for agent in agents if agent.ranks}) >= max(nodes)
+    return not sizes or all_nodes or sum(agent.expected for agent in agents) >= max(sizes)
+
+
+def leader(agents: list[Neighbour]) -> Path | None:
+    """The folder of the agent that diagnoses: of those that are alive, the one with the lowest rank."""
+    alive = [agent for agent in agents if agent.fresh and agent.ranks]
+    return min(alive, key=lambda agent: (agent.ranks[0], agent.folder.name)).folder if alive else None

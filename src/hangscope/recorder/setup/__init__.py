@@ -1,0 +1,1 @@
+"""Which variables a job needs for its torch and backend, and what is wrong with those that are set."""

@@ -1,0 +1,82 @@
+"""The black box's library: whether NCCL can load it here, and where its files go.
+
+NCCL takes one profiler plugin a process. Where somebody else's is set, or lies on the library path under the name that
+NCCL looks for by itself, it stays.
+
+It tells an operation that runs from one that waits, by its transfers over the network, and so stands in for PyTorch's
+start events, which cost 23 µs an operation. Within a node there are no such transfers: there the events stay on.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from hangscope.recorder.setup.variables import Release
+
+PLUGIN = "NCCL_PROFILER_PLUGIN"
+FOLDER = "HANGSCOPE_BLACKBOX_DIR"
+FIRST_TORCH: Release = (2, 7)
+"""It brings NCCL 2.26, the first whose profiler interface tells which step of a transfer waits for what."""
+FIRST_NCCL: Release = (2, 26)
+LIBRARY = Path(__file__).with_name("libhangscope_blackbox.so")
+_SHM = Path("/dev/shm")
+_SHM_FREE = 128 << 20
+
+
+def library(nccl: Release | None = None) -> Path | None:
+    """The plugin, where it was built when hangscope was installed, and this NCCL, if it is known, takes it."""
+    return LIBRARY if LIBRARY.is_file() and (nccl is None or nccl >= FIRST_NCCL) else None
+
+
+def is_set(environ: Mapping[str, str]) -> bool:
+    return Path(environ.get(PLUGIN, "")).name == LIBRARY.name
+
+
+def tells_started(environ: Mapping[str, str], release: Release | None, *, one_node: bool | None) -> bool:
+    """Whether what is set tells a started operation from a waiting one, so that start events are not needed.
+
+    A torch that is not known may bring an NCCL that loads no plugin. A job that is not known to stay on one node has
+    transfers over the network.
+    """
+    return is_set(environ) and release is not None and release >= FIRST_TORCH and not one_node
+
+
+def one_node(words: Sequence[str], environ: Mapping[str, str]) -> bool | None:
+    """Whether the job that `words` start stays on this node; None where neither they nor the environment say."""
+    torchrun = any(Path(word).name in ("torchrun", "torch.distributed.run") for word in words)
+    for at, word in enumerate(words):
+        name, _, value = word.partition("=")
+        if name in ("--nnodes", "--nnode"):
+            given = value or next(iter(words[at + 1 : at + 2]), "")
+            return given.rpartition(":")[2] == "1" if given else None
+        if name == "--standalone":
+            return True
+    for name in ("PET_NNODES", "SLURM_STEP_NUM_NODES", "SLURM_NNODES", "SLURM_JOB_NUM_NODES"):
+        if environ.get(name):
+            return environ[name].rpartition(":")[2] == "1"
+    if environ.get("WORLD_SIZE") and environ.get("LOCAL_WORLD_SIZE"):
+        return environ["WORLD_SIZE"] == environ["LOCAL_WORLD_SIZE"]
+    return True if torchrun else None
+
+
+def others_plugin(environ: Mapping[str, str]) -> str | None:
+    """Another profiler plugin that NCCL would load: as set, or found by its name on the library path."""
+    if environ.get(PLUGIN) and Path(environ[PLUGIN]).name != LIBRARY.name:
+        return environ[PLUGIN]
+    for folder in environ.get("LD_LIBRARY_PATH", "").split(os.pathsep):
+        if folder and Path(folder, "libnccl-profiler.so").is_file():
+            return str(Path(folder, "libnccl-profiler.so"))
+    return None
+
+
+def home(environ: Mapping[str, str]) -> Path:
+    """Where the files lie: in memory where there is room, for a page on disk may be busy when a rank writes to it."""
+    try:
+        state = os.statvfs(_SHM)
+        if os.access(_SHM, os.W_OK) and state.f_bavail * state.f_frsize >= _SHM_FREE:
+            return _SHM
+    except OSError:
+        pass
+    return Path(environ.get("TMPDIR") or "/tmp")

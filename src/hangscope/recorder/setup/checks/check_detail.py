@@ -1,0 +1,65 @@
+"""Checks of what a dump says: stacks, history, and when an operation began."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from hangscope.recorder.setup import blackbox_library
+from hangscope.recorder.setup.setting_problems import COST, LOSES_EVIDENCE, NOTE, Problem, Setting
+
+
+def stacks_left_out(setting: Setting) -> Iterator[Problem]:
+    """A dump without stacks does not say the code line; one with active operations only hides the last good one."""
+    if not setting.uses("nccl") or not setting.since((2, 10)):
+        return
+    name = "TORCH_INCLUDE_STACK_TRACE"
+    if setting.boolean(name, default=True) is False:
+        what = "dumps carry no stacks, so that the code line of an operation is not known"
+        yield Problem(name, setting.environ[name], LOSES_EVIDENCE, what, "set it to 1", {name: "1"})
+    name = "TORCH_INCLUDE_ONLY_ACTIVE"
+    if setting.boolean(name, default=False):
+        what = "dumps carry unfinished operations only: the last one that worked is not known"
+        yield Problem(name, setting.environ[name], LOSES_EVIDENCE, what, "set it to 0", {name: "0"})
+
+
+def timing_off(setting: Setting) -> Iterator[Problem]:
+    """Without start events an operation that runs on the GPU looks like one that was never started."""
+    names = ("TORCH_NCCL_ENABLE_TIMING", "NCCL_ENABLE_TIMING")
+    also = ("TORCH_NCCL_DESYNC_DEBUG", "NCCL_DESYNC_DEBUG")
+    if not setting.uses("nccl") or setting.boolean(*names, default=False) is not False:
+        return
+    if setting.boolean(*also, default=False):
+        return
+    if blackbox_library.tells_started(setting.environ, setting.release, one_node=setting.one_node):
+        return
+    name = setting.set(*names)
+    what = "operations show as scheduled until they complete: running on the GPU cannot be told from waiting for it"
+    yield Problem(
+        name or names[0],
+        None if name is None else setting.environ[name],
+        NOTE if name is None else LOSES_EVIDENCE,
+        what,
+        "set TORCH_NCCL_ENABLE_TIMING to 1",
+        {names[0]: "1"},
+    )
+
+
+def slow_stacks(setting: Setting) -> Iterator[Problem]:
+    """C++ stacks are symbolised while the dump waits, and symbolising is what makes a dump miss its limit."""
+    names = ("TORCH_FR_CPP_STACK", "TORCH_NCCL_TRACE_CPP_STACK")
+    if setting.boolean(*names, default=False):
+        name = setting.set(*names) or names[0]
+        mode = setting.environ.get("TORCH_SYMBOLIZE_MODE", "")
+        if mode not in ("fast", "dladdr"):
+            what = "C++ frames are looked up while the dump is due, which can take longer than the dump may"
+            yield Problem(
+                name,
+                setting.environ[name],
+                COST,
+                what,
+                "set TORCH_SYMBOLIZE_MODE to fast, or this to 0",
+                {"TORCH_SYMBOLIZE_MODE": "fast"},
+            )
+
+
+DETAIL_RULES = (stacks_left_out, timing_off, slow_stacks)

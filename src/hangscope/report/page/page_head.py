@@ -1,0 +1,242 @@
+"""The head of the page: the verdict in one glance, in the words of the terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from hangscope.diagnosis.evidence.training_thread import Stacks
+from hangscope.diagnosis.verdict import Culprit, Diagnosis, Finding, LinkEnd
+from hangscope.model import Gap, Job
+from hangscope.report.page.page_text import LONG, SHORT, code_line, shown, source_text
+from hangscope.report.rank_strip import direct, title
+from hangscope.report.safe_text import clock, iso, members, own_frame
+from hangscope.text import duration, plural, ranges, rank_list, size
+
+_CULPRITS = 4
+_SOURCES = 12
+_GAPS = 60
+_WORDS = {
+    "hang": ("HANG", "bad"),
+    "crash": ("CRASH", "bad"),
+    "pause": ("PAUSE", "warn"),
+    "slow": ("SLOW", "warn"),
+    "ok": ("OK", "good"),
+    "unknown": ("UNKNOWN", "warn"),
+}
+_DOTS = {"high": 3, "medium": 2, "low": 1}
+
+
+def answer(diagnosis: Diagnosis, job: Job) -> dict[str, Any]:
+    """Everything that the frame shows as text."""
+    d = diagnosis
+    word, tone = _word(d)
+    return {
+        "word": word,
+        "tone": tone,
+        "headline": shown(d.headline or d.summary),
+        "summary": shown(d.summary, LONG),
+        "kind": d.kind,
+        "confidence": d.confidence,
+        "dots": _DOTS.get(d.confidence, 0),
+        "rule": shown(d.confidence_rule),
+        "raise": _would_raise(d),
+        "facts": [(name, shown(value, 300)) for name, value in _facts(d, job)],
+        "next": [shown(step, 400) for step in d.next_steps],
+        "culprits": [culprit.rank for culprit in d.culprits],
+        "why": [_finding(finding, d.inputs) for finding in d.why],
+        "evidence": [_finding(finding, d.inputs) for finding in d.evidence],
+        "ruled_out": [(_kind(item.kind), shown(item.why, 400)) for item in d.ruled_out],
+        "also": _also(d),
+        "gaps": [_gap(gap, d.inputs) for gap in d.gaps[:_GAPS]],
+        "more_gaps": max(len(d.gaps) - _GAPS, 0),
+        "completeness": list(_completeness(d)),
+        "last_good": _last_good(d),
+        "reported": _reported(d),
+        "versions": [(shown(k, SHORT), shown(v, SHORT)) for k, v in sorted(d.versions.items())][:12],
+        "job": shown(job.job_id or "", SHORT),
+        "inputs": [shown(path, 120) for path in d.inputs[:4]],
+        "ranks": plural(len(job.ranks), "rank"),
+        "nodes": plural(len(set(job.nodes.values())), "node") if job.nodes else "",
+    }
+
+
+def _word(d: Diagnosis) -> tuple[str, str]:
+    """The first word. What is no hang may be wrong all the same: a mismatch that NCCL let pass."""
+    if d.outcome == "ok" and d.kind == "mismatch":
+        return "WRONG", "bad"
+    return _WORDS.get(d.outcome, _WORDS["unknown"])
+
+
+def _short(name: str) -> str:
+    return shown(name, 64)
+
+
+def _kind(kind: str) -> str:
+    return "GPU" if kind == "gpu" else shown(kind, SHORT)
+
+
+# ---- who, where, since when ------------------------------------------------------------------------------------------
+
+
+def _facts(d: Diagnosis, job: Job) -> Iterator[tuple[str, str]]:
+    yield from _who(d.culprits)
+    operation = d.operation
+    if operation is not None:
+        parts = [
+            f"{_short(title(operation.name, operation.seq))} of {_short(operation.group)}",
+            members(d),
+        ]
+        if operation.bytes is not None:
+            parts.append(size(operation.bytes))
+        if operation.dtypes:
+            parts.append("/".join(operation.dtypes[:2]))
+        yield "operation", " · ".join(parts)
+        frame = own_frame(operation.frames)
+        if frame is not None:
+            yield "called at", f"{code_line(frame)} in {_short(frame.name)}"
+    where = _culprit_line(d, job)
+    if where:
+        yield "culprit is at", where
+    if d.link is not None:
+        channel = "" if d.link.channel is None else f" · channel {d.link.channel}"
+        yield "link", f"{_end(d.link.sender)} → {_end(d.link.receiver)}{channel}"
+    if d.hang and d.victims:
+        yield "waiting", _waiting(d)
+
+
+def _who(culprits: Sequence[Culprit]) -> Iterator[tuple[str, str]]:
+    if len(culprits) <= _CULPRITS:
+        for culprit in culprits:
+            parts = [f"rank {culprit.rank}", f"node {_short(culprit.node)}" if culprit.node else "node not known"]
+            if culprit.gpu:
+                parts.append(f"GPU {culprit.gpu.removeprefix('0000:')}")
+            if culprit.local_rank is not None:
+                parts.append(f"local rank {culprit.local_rank}")
+            if culprit.pid is not None:
+                parts.append(f"pid {culprit.pid}")
+            yield "culprit", " · ".join(parts)
+        return
+    homes: dict[str | None, list[int]] = {}
+    for culprit in culprits:
+        homes.setdefault(culprit.node, []).append(culprit.rank)
+    for node, ranks in list(homes.items())[:_CULPRITS]:
+        yield "culprits", f"{rank_list(ranks, 6)} · {_short(node or 'node not known')}"
+    if len(homes) > _CULPRITS:
+        yield "culprits", f"and on {plural(len(homes) - _CULPRITS, 'more node')}"
+
+
+def _culprit_line(d: Diagnosis, job: Job) -> str:
+    """The culprit's own line, from the newest stack of the thread that trains."""
+    accused = {culprit.rank for culprit in d.culprits}
+    stacks = Stacks(job)
+    places = {rank: where for rank in sorted(accused) if (where := stacks.where(rank)) is not None}
+    if not places:
+        raised = [e for e in job.facts.errors if e.rank in accused and e.frames and not e.consequence]
+        last = own_frame(tuple(reversed(raised[0].frames))) if raised else None
+        return "" if last is None else f"{code_line(last)} in {_short(last.name)} (raised {_short(raised[0].type)})"
+    rank, where = next(iter(places.items()))
+    which = f" (rank {rank})" if len(accused) > 1 else ""
+    which += f" (worker process {where.stack.pid})" if where.stack.child else ""
+    return f"{code_line(where.frame)} in {_short(where.frame.name)}{which}"
+
+
+def _end(end: LinkEnd) -> str:
+    known = ", ".join(_short(part) for part in (end.node, end.nic) if part)
+    return f"rank {end.rank}{f' ({known})' if known else ''}"
+
+
+def _waiting(d: Diagnosis) -> str:
+    first = len(direct(d))
+    text = plural(first, "rank")
+    if d.waiting_s is not None:
+        text += f" for {duration(d.waiting_s)}"
+    behind = len(d.victims) - first
+    return f"{text}, {behind} more behind them" if behind else text
+
+
+# ---- how sure --------------------------------------------------------------------------------------------------------
+
+
+def _would_raise(d: Diagnosis) -> list[str]:
+    """Evidence that is missing and could make the verdict surer; nothing where it is sure."""
+    c = d.completeness
+    if d.confidence == "high" or c is None or c.ranks == 0:
+        return []
+    wanted = []
+    if c.dumps < c.ranks:
+        missing = f" of {rank_list(c.missing_dumps, 4)}" if c.missing_dumps else ""
+        wanted.append(f"flight recorder dumps{missing} ({c.dumps} of {c.ranks} ranks have one)")
+    if c.stacks < c.ranks:
+        wanted.append(f"Python stacks ({c.stacks} of {c.ranks} ranks have one)")
+    if c.nccl_logs < c.ranks:
+        missing = f" of {rank_list(c.missing_nccl_logs, 4)}" if c.missing_nccl_logs and c.nccl_logs else ""
+        wanted.append(f"NCCL's log{missing} ({c.nccl_logs} of {c.ranks} ranks have one)")
+    if c.logs < c.ranks:
+        wanted.append(f"the ranks' own logs ({c.logs} of {c.ranks})")
+    return wanted
+
+
+def _also(d: Diagnosis) -> list[tuple[str, str]]:
+    found = []
+    for other in d.also_possible:
+        who = f"{rank_list(other.culprits, 6)}: " if other.culprits else ""
+        found.append((_kind(other.kind), shown(f"{who}{other.why}", 400)))
+    return found
+
+
+# ---- evidence --------------------------------------------------------------------------------------------------------
+
+
+def _finding(finding: Finding, inputs: Sequence[str]) -> dict[str, Any]:
+    return {
+        "text": shown(finding.text, LONG),
+        "detail": [shown(line, 600) for line in finding.detail[:40]],
+        "sources": [source_text(source, inputs) for source in finding.sources[:_SOURCES]],
+        "more": max(len(finding.sources) - _SOURCES, 0),
+    }
+
+
+def _gap(gap: Gap, inputs: Sequence[str]) -> str:
+    text = f"{gap.what}: {gap.why}" if gap.why else gap.what
+    if gap.source is not None and gap.source.file not in text:
+        text += f" ({source_text(gap.source, inputs)})"
+    return shown(text, 600)
+
+
+def _completeness(d: Diagnosis) -> Iterator[dict[str, Any]]:
+    c = d.completeness
+    if c is None:
+        return
+    for name, have, missing in (
+        ("dumps", c.dumps, c.missing_dumps),
+        ("stacks", c.stacks, ()),
+        ("logs", c.logs, ()),
+        ("NCCL logs", c.nccl_logs, c.missing_nccl_logs),
+    ):
+        none = f"none from {ranges(missing, limit=8)}" if missing and have else ""
+        yield {"name": name, "have": have, "all": c.ranks, "none": none}
+
+
+def _last_good(d: Diagnosis) -> str:
+    last = d.last_completed
+    if last is None:
+        return "not known" if d.hang else ""
+    at = clock(last.at_ns)
+    frame = own_frame(last.frames)
+    text = f"{title(last.name, last.seq)} of {last.group}{f', {at}' if at else ''}"
+    return shown(text + (f", from {code_line(frame)}" if frame is not None else ""), 400)
+
+
+def _reported(d: Diagnosis) -> str:
+    first = d.first_reported
+    if first is None:
+        return ""
+    text = f"first by rank {first.rank}{f' on {first.node}' if first.node else ''}"
+    at = iso(first.at_ns, local=first.local_time)
+    text += f" at {at}" if at else ""
+    text += f" ({first.operation})" if first.operation else ""
+    if d.culprits:
+        here = first.rank in {c.rank for c in d.culprits}
+        text += "; who reports first is seldom the culprit" + (", here it is" if here else ", and is not here")
+    return shown(text, 400)

@@ -1,0 +1,89 @@
+"""Puts the page together: text by the template, which escapes it; numbers as data that only the script reads.
+
+The page's policy allows the two blocks that stand in it, by their checksum, and nothing else: no request leaves it, and
+a script that evidence smuggled in would not run.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+from functools import cache
+from importlib import resources
+from typing import Any
+
+from hangscope.__about__ import __version__
+from hangscope.diagnosis.verdict import Diagnosis
+from hangscope.model import Job
+from hangscope.report.page.lateness import lateness
+from hangscope.report.page.matrix import matrix
+from hangscope.report.page.matrix_cells import legend
+from hangscope.report.page.moments import moments
+from hangscope.report.page.page_filters import places
+from hangscope.report.page.page_head import answer
+from hangscope.report.page.page_text import shown
+from hangscope.report.page.stack_diff import stacks
+from hangscope.report.page.timeline import timeline
+from hangscope.report.page.wait_boxes import waits
+from hangscope.report.rank_strip import assign
+from hangscope.report.safe_text import brief, iso
+from hangscope.report.spans import Spans, spans
+
+SCRIPTS = ("page.js", "matrix.js", "timeline.js")
+
+
+def render_page(diagnosis: Diagnosis, job: Job, times: Spans | None = None) -> str:
+    """The whole page as HTML."""
+    from jinja2 import Environment, StrictUndefined
+
+    d = brief(diagnosis)
+    times = spans(job) if times is None else times
+    when = moments(d, job, times)
+    letters = assign(d)
+    drawn = matrix(d, job, when, letters)
+    line = timeline(d, job, times, when, letters)
+    style, script = _file("page.css"), "\n".join(_file(name) for name in SCRIPTS)
+    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    template = environment.from_string(_file("page.html"))
+    return template.render(
+        version=__version__,
+        style=style,
+        script=script,
+        style_sum=_checksum(style),
+        script_sum=_checksum(script),
+        answer=answer(d, job),
+        zero=iso(when.zero_ns),
+        deviation=when.deviation_text,
+        roles=[(letter, shown(says)) for letter, says in letters.meaning.items()],
+        legend=legend([row["cells"] for row in drawn["rows"]]),
+        matrix=drawn,
+        timeline={name: line[name] for name in ("said", "clocks", "zero_text")},
+        has_times=bool(times.known.any()),
+        waits=waits(d, job),
+        stacks=stacks(d, job, when),
+        lateness=lateness(d, job, times),
+        data=_data(
+            {
+                "matrix": drawn,
+                "timeline": line,
+                "places": places(job, when.group),
+                "roles": {letter: shown(says) for letter, says in letters.meaning.items()},
+            }
+        ),
+    )
+
+
+@cache
+def _file(name: str) -> str:
+    return resources.files("hangscope.report.page").joinpath(name).read_text(encoding="utf-8")
+
+
+def _checksum(text: str) -> str:
+    return base64.b64encode(hashlib.sha256(text.encode()).digest()).decode("ascii")
+
+
+def _data(value: dict[str, Any]) -> str:
+    """JSON that cannot end the block it stands in, whatever names the evidence holds."""
+    text = json.dumps(value, separators=(",", ":"), allow_nan=False, ensure_ascii=True)
+    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")

@@ -1,0 +1,274 @@
+"""The waits, as boxes and arrows: ranks that wait for the same in the same operation are one box.
+
+The culprit is the first box and every arrow leads towards it. A layout repeats itself over its groups: boxes of one
+kind of operation at one distance are drawn as one, with how many there are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from hangscope.diagnosis.verdict import Diagnosis
+from hangscope.model import Job, State
+from hangscope.report.page.page_text import SHORT, runs, shown
+from hangscope.report.page.timeline import group_labels
+from hangscope.text import plural, spans
+
+_BOXES = 6
+"""In one column; more become one box."""
+_WIDE, _HIGH, _GAP_X, _GAP_Y, _TOP = 168, 62, 46, 14, 8
+
+
+_GAP_LINK = 44
+
+
+@dataclass(slots=True)
+class Box:
+    """Ranks drawn together. `sets` counts the sets of ranks that it stands for."""
+
+    ranks: set[int]
+    level: int
+    role: str
+    says: str
+    group: str = ""
+    operation: str = ""
+    waits_for: set[int] = field(default_factory=set)
+    sets: int = 1
+    x: int = 0
+    y: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """What a rank at fault waits for itself."""
+
+    waits_for: set[int]
+    group: str
+    operation: str
+
+
+def waits(diagnosis: Diagnosis, job: Job) -> dict[str, Any] | None:
+    """Boxes and arrows with their places; None where nobody waits."""
+    if not diagnosis.victims and diagnosis.link is None:
+        return None
+    roots = {culprit.rank for culprit in diagnosis.culprits}
+    circle = _own_waits(diagnosis, job)
+    boxes = _roots(diagnosis, circle) + _victims(diagnosis, roots)
+    columns: dict[int, list[Box]] = {}
+    for box in boxes:
+        columns.setdefault(box.level, []).append(box)
+    for number, level in enumerate(sorted(columns)):
+        if number > 0:
+            columns[level] = _folded(columns[level])
+        for place, box in enumerate(columns[level]):
+            box.x = number * (_WIDE + _GAP_X) + 2
+            # Between the two ends of a link there is room for what goes wrong there.
+            gap = _GAP_LINK if diagnosis.link is not None and number == 0 else _GAP_Y
+            box.y = _TOP + place * (_HIGH + gap)
+    drawn = [box for level in sorted(columns) for box in columns[level]]
+    return {
+        "boxes": [_box(box) for box in drawn],
+        "arrows": _arrows(drawn, diagnosis, circle),
+        "width": max((box.x for box in drawn), default=0) + _WIDE + 6,
+        "height": max((box.y for box in drawn), default=0) + _HIGH + _TOP,
+    }
+
+
+def _roots(diagnosis: Diagnosis, circle: Mapping[int, Wait]) -> list[Box]:
+    link = diagnosis.link
+    if link is not None:
+        ends = []
+        for end, says in ((link.sender, "sends"), (link.receiver, "receives")):
+            over = f"{says} over {end.nic}" if end.nic else says
+            ends.append(Box({end.rank}, 0, "link", over, end.node or ""))
+        others = {c.rank for c in diagnosis.culprits} - {link.sender.rank, link.receiver.rank}
+        return ends + ([Box(others, 0, "culprit", diagnosis.kind)] if others else [])
+    homes: dict[str, set[int]] = {}
+    for culprit in diagnosis.culprits:
+        homes.setdefault(culprit.node or "", set()).add(culprit.rank)
+    if len(homes) > _BOXES:
+        homes = {plural(len(homes), "node"): {culprit.rank for culprit in diagnosis.culprits}}
+    boxes = []
+    for node, ranks in homes.items():
+        own = {(wait.operation, wait.group) for wait in (circle[r] for r in ranks if r in circle)}
+        operation, group = own.pop() if len(own) == 1 else ("", "")
+        says = "GPU" if diagnosis.kind == "gpu" else diagnosis.kind
+        boxes.append(Box(ranks, 0, "culprit", says, group or node, operation))
+    return boxes
+
+
+def _victims(diagnosis: Diagnosis, roots: set[int]) -> list[Box]:
+    boxes: dict[tuple[int, str, str, frozenset[int]], Box] = {}
+    last: dict[tuple[int, str, str, frozenset[int]], frozenset[int]] = {}
+    everyone = roots | {victim.rank for victim in diagnosis.victims}
+    known: dict[int, tuple[frozenset[int], frozenset[int]]] = {}  # thousands that wait in one operation share one list
+    for victim in diagnosis.victims:
+        if victim.rank in roots:
+            continue  # it is a box already
+        if id(victim.waits_for) not in known:
+            named = frozenset(everyone.intersection(victim.waits_for))
+            known[id(victim.waits_for)] = frozenset(named & roots), named
+        at_root, targets = known[id(victim.waits_for)]
+        direct = bool(at_root) or not roots
+        level = 1 if direct else max(len(victim.chain) - 1, 2)
+        # A group's members wait for each other's absent ones: where that is a set of victims, it is drawn once.
+        key = (level, victim.group or "", victim.operation or "", at_root)
+        box = boxes.setdefault(key, Box(set(), level, "waiting", "", victim.group or "", victim.operation or ""))
+        box.ranks.add(victim.rank)
+        if targets is not last.get(key):
+            box.waits_for |= targets
+            last[key] = targets
+    for box in boxes.values():
+        box.says = plural(len(box.ranks), "rank")
+    return list(boxes.values())
+
+
+def _folded(boxes: list[Box]) -> list[Box]:
+    if len(boxes) <= _BOXES:
+        return boxes
+    alike: dict[str, list[Box]] = {}
+    for box in boxes:
+        alike.setdefault(box.operation.split(" ")[0], []).append(box)
+    folded = [_merged(same) for same in alike.values()]
+    if len(folded) > _BOXES:
+        folded = [*folded[: _BOXES - 1], _merged(folded[_BOXES - 1 :])]
+    return folded
+
+
+def _merged(boxes: list[Box]) -> Box:
+    if len(boxes) == 1:
+        return boxes[0]
+    ranks = set().union(*(box.ranks for box in boxes))
+    groups = {box.group.split(" (")[0] for box in boxes}
+    names = {box.operation.split(" ")[0] for box in boxes}
+    return Box(
+        ranks,
+        boxes[0].level,
+        "waiting",
+        f"{plural(len(ranks), 'rank')} in {plural(sum(box.sets for box in boxes), 'set')}",
+        groups.pop() if len(groups) == 1 else plural(len(groups), "kind") + " of groups",
+        names.pop() if len(names) == 1 else "several operations",
+        set().union(*(box.waits_for for box in boxes)),
+        sum(box.sets for box in boxes),
+    )
+
+
+def _title(ranks: set[int]) -> str:
+    """Which ranks, where that fits into a box; else how many: the tip names them."""
+    said = spans(ranks)
+    if len(ranks) == 1:
+        return f"rank {said}"
+    return f"ranks {said}" if len(said) <= 12 else f"{len(ranks):,} ranks"
+
+
+def _box(box: Box) -> dict[str, Any]:
+    return {
+        "x": box.x,
+        "y": box.y,
+        "wide": _WIDE,
+        "high": _HIGH,
+        "role": box.role,
+        "title": _title(box.ranks),
+        "says": shown(f"in {box.operation}" if box.operation else box.says, 22),
+        "under": shown(f"{box.group} · {plural(box.sets, 'set')}" if box.sets > 1 else box.group, 23),
+        "ranks": runs(box.ranks),
+        "all": shown(spans(box.ranks, limit=12)),
+    }
+
+
+def _arrows(boxes: list[Box], diagnosis: Diagnosis, circle: Mapping[int, Wait]) -> list[dict[str, Any]]:
+    arrows = []
+    if diagnosis.link is not None and len(boxes) > 1:
+        first, second = boxes[0], boxes[1]
+        arrows.append(_down(first, second, "no bytes arrive", "broken"))
+    owner: Mapping[int, Box] = {rank: box for box in reversed(boxes) for rank in box.ranks}
+    for box in boxes:
+        targets = list({id(owner[r]): owner[r] for r in sorted(box.waits_for) if r in owner}.values())
+        targets = [target for target in targets if target is not box and target.level < box.level][:_BOXES]
+        for target in targets:
+            arrows.append(_across(box, target, box.group, box.operation))
+    return arrows + _closing(boxes, circle)
+
+
+def _closing(boxes: list[Box], circle: Mapping[int, Wait]) -> list[dict[str, Any]]:
+    """The arrows that close a cycle: what those at fault wait for themselves."""
+    owner = {rank: box for box in reversed(boxes) for rank in box.ranks}
+    found: dict[tuple[int, int], dict[str, Any]] = {}
+    for rank, wait in circle.items():
+        source = owner.get(rank)
+        for target in [owner[r] for r in wait.waits_for if r in owner]:
+            if source is not None and target is not source and (id(source), id(target)) not in found:
+                found[id(source), id(target)] = _back(source, target, wait.group, wait.operation)
+    return list(found.values())
+
+
+def _own_waits(diagnosis: Diagnosis, job: Job) -> dict[int, Wait]:
+    """In a deadlock those at fault wait too: for the members that have not come to what they are in."""
+    found: dict[int, Wait] = {}
+    if diagnosis.kind != "deadlock":
+        return found
+    ops = job.ops
+    group, seq, ranks, state = (ops.column(name) for name in ("group", "seq", "rank", "state"))
+    for culprit in diagnosis.culprits[:_BOXES]:
+        mine = ops.rows(rank=culprit.rank)
+        mine = mine[(state[mine] == State.STARTED) | (state[mine] == State.SCHEDULED)]
+        if not len(mine):
+            continue
+        row = int(mine[0])
+        come = set(ranks[(group == group[row]) & (seq == seq[row])].tolist())
+        away = set(job.groups[int(group[row])].members or ()) - come
+        if away:
+            found[culprit.rank] = Wait(away, group_labels(job)[int(group[row])], ops[row].title)
+    return found
+
+
+def _across(source: Box, target: Box, group: str, operation: str) -> dict[str, Any]:
+    x1, y1 = source.x, source.y + _HIGH // 2
+    x2, y2 = target.x + _WIDE + 9, target.y + _HIGH // 2
+    bend = (x1 - x2) // 2
+    return {
+        "path": f"M{x1} {y1} C{x1 - bend} {y1} {x2 + bend} {y2} {x2} {y2}",
+        "head": f"M{x2 + 8} {y2 - 5} L{x2 - 6} {y2} L{x2 + 8} {y2 + 5} Z",
+        "x": 0,
+        "y": 0,
+        "says": "",
+        "role": "waiting",
+        "title": shown(f"{operation} of {group}"),
+    }
+
+
+def _back(source: Box, target: Box, group: str, operation: str) -> dict[str, Any]:
+    """What the culprit itself waits for, in a deadlock: an arrow the other way, below the first one."""
+    x1, y1 = source.x + _WIDE, source.y + _HIGH - 8
+    x2, y2 = target.x - 9, target.y + _HIGH - 8
+    if target.level == source.level:
+        return _down(source, target, operation, "waiting")
+    bend = max((x2 - x1) // 2, 20)
+    return {
+        "path": f"M{x1} {y1} C{x1 + bend} {y1} {x2 - bend} {y2} {x2} {y2}",
+        "head": f"M{x2 - 8} {y2 - 5} L{x2 + 6} {y2} L{x2 - 8} {y2 + 5} Z",
+        "x": 0,
+        "y": 0,
+        "says": "",
+        "role": "culprit",
+        "title": shown(f"{operation} of {group}"),
+    }
+
+
+def _down(source: Box, target: Box, says: str, role: str) -> dict[str, Any]:
+    x = source.x + 26
+    down = target.y > source.y
+    y1, y2 = (source.y + _HIGH, target.y - 7) if down else (source.y, target.y + _HIGH + 7)
+    tip = -7 if down else 7
+    return {
+        "path": f"M{x} {y1} L{x} {y2}",
+        "head": f"M{x - 5} {y2 + tip + 4 if down else y2 + tip - 4} L{x + 5} {y2 + tip + 4 if down else y2 + tip - 4} "
+        f"L{x} {y2 + 6 if down else y2 - 6} Z",
+        "x": x + 60,
+        "y": (y1 + y2) // 2 + 4,
+        "says": shown(says, SHORT // 2),
+        "role": role,
+        "title": shown(says),
+    }

@@ -1,0 +1,260 @@
+"""What the ranks print when a job hangs: PyTorch's watchdog in the words of each version, and Python's tracebacks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime, timezone
+
+import numpy as np
+
+from hangscope.simulate.dump_formats import NCCL_OF_TORCH, Dumped
+from hangscope.simulate.layouts import GroupDef
+from hangscope.simulate.ring_records import COMPLETED, INNER
+from hangscope.simulate.spec import Spec
+from hangscope.simulate.training_sites import Site, count
+
+_WATCHDOG_LINE = {2: 523, 3: 563, 4: 607, 5: 616, 6: 629, 7: 632, 8: 685, 9: 683, 10: 688, 11: 689, 12: 757}
+_WATCHDOG_LINE |= {13: 730, 14: 741, 15: 738}
+"""Line of ProcessGroupNCCL.cpp that prints "Watchdog caught" in the PyPI wheel of torch 2.x."""
+
+_WORK_TYPES = {
+    "all_reduce": "ALLREDUCE",
+    "all_reduce_barrier": "ALLREDUCE",
+    "broadcast": "BROADCAST",
+    "reduce": "REDUCE",
+    "_all_gather_base": "_ALLGATHER_BASE",
+    "_reduce_scatter_base": "_REDUCE_SCATTER_BASE",
+    "all_to_all": "ALLTOALL_BASE",
+    "send": "SEND",
+    "recv": "RECV",
+    "coalesced": "COALESCED",
+    "ALLGATHER_coalesced": "ALLGATHER",
+    "REDUCE_SCATTER_coalesced": "REDUCE_SCATTER",
+}
+
+_CAUSE = (
+    "This is most likely caused by incorrect usages of collectives, e.g., wrong sizes used across ranks, the order of "
+    "collectives is not same for all ranks or the scheduled collective, for some reason, didn't run. Additionally, "
+    "this can be caused by GIL deadlock or other reasons such as network errors or bugs in the communications library "
+    "(e.g. NCCL), etc. "
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Overdue:
+    """The oldest operation of one group that a rank waits for."""
+
+    group: GroupDef
+    local_id: int
+    group_rank: int
+    site: Site
+    seq: int
+    created_ns: int
+    enqueued: int
+    completed: int
+
+    def work(self, timeout_ms: int) -> str:
+        kind = _WORK_TYPES.get(self.site.name, self.site.name.upper())
+        sizes = count(self.site.inputs), count(self.site.outputs)
+        return (
+            f"WorkNCCL(SeqNum={self.seq}, OpType={kind}, NumelIn={sizes[0]}, NumelOut={sizes[1]}, "
+            f"Timeout(ms)={timeout_ms})"
+        )
+
+
+def overdue(spec: Spec, dump: Dumped, groups_of: dict[int, tuple[GroupDef, int, int]]) -> list[Overdue]:
+    """What one rank waits for, oldest first. `groups_of`: role → group, pg_id, rank in it."""
+    held, found = dump.holding, {}
+    parts = np.array([call.kind == INNER for call in held.calls])[held.call]
+    for row in reversed(np.flatnonzero((held.state != COMPLETED) & ~parts).tolist()):
+        call = held.calls[int(held.call[row])]
+        group, local_id, group_rank = groups_of[call.role]
+        seq, p2p_seq = int(held.seq[row]), int(held.p2p_seq[row])
+        transfer = call.p2p or call.site.name == "coalesced"
+        number = seq + p2p_seq if spec.minor < 4 else p2p_seq if transfer else seq
+        enqueued, _, completed = held.status[call.role]
+        found[call.role] = Overdue(
+            group, local_id, group_rank, call.site, number, int(held.created_ns[row]), enqueued, completed
+        )
+    return sorted(found.values(), key=lambda work: work.created_ns)
+
+
+class RankLog:
+    """The lines of one rank, in order."""
+
+    def __init__(self, spec: Spec, rank: int, first_rank_in_group: int) -> None:
+        """`first_rank_in_group`: the rank's number in the group that it used first; PyTorch up to 2.13 puts that one
+        into every line about an operation, whichever group it belongs to."""
+        self.spec, self.rank = spec, rank
+        self._odd_rank = first_rank_in_group
+        self.lines: list[str] = []
+
+    def say(self, text: str) -> None:
+        self.lines.append(text)
+
+    @property
+    def text(self) -> str:
+        return "".join(f"{line}\n" for line in self.lines)
+
+    # ---- prefixes ----------------------------------------------------------------------------------------------------
+
+    def _head(self, severity: str, at_ns: int, line: int) -> str:
+        if self.spec.minor < 4:
+            return f"[rank{self.rank}]:[{severity} ProcessGroupNCCL.cpp:{line}] "
+        at = datetime.fromtimestamp(at_ns // 10**9, timezone.utc)
+        stamp = f"{at.month * 100 + at.day} {at:%H:%M:%S}.{at_ns % 10**9:09d}"
+        return f"[rank{self.rank}]:[{severity}{stamp} ProcessGroupNCCL.cpp:{line}] "
+
+    def _of_group(self, work: Overdue) -> str:
+        name, desc, number = work.group.name, work.group.desc, work.group_rank
+        shown = "" if desc == "undefined" else f"({desc})"
+        if self.spec.minor <= 2:
+            return f"[Rank {number}] "
+        if self.spec.minor == 3:
+            return f"[PG {name} Rank {number}] "
+        if self.spec.minor == 4:
+            return f"[PG {name} {shown} Rank {number}] " if shown else f"[PG {name} Rank {number}] "
+        return f"[PG ID {work.local_id} PG GUID {name}{shown} Rank {number}] "
+
+    def _of_work(self, work: Overdue) -> str:
+        if self.spec.minor < 14:
+            return f"[Rank {self._odd_rank}] "
+        desc = "" if work.group.desc == "undefined" else f"({work.group.desc})"
+        return f"[PG GUID {work.group.name}{desc} Rank {work.group_rank}] "
+
+    # ---- events ------------------------------------------------------------------------------------------------------
+
+    def timed_out(self, work: Overdue, at_ns: int) -> None:
+        spec, line = self.spec, _WATCHDOG_LINE[self.spec.minor]
+        if spec.hooked:
+            who = f"[TC][rank={self.rank}][name={work.group.name}] "
+            why = "timeout - timeout watchdog detected operation timeout"
+            self.say(f"{who}Aborting process on rank {self.rank} due to {why}")
+            self.say(f"{who}Waiting 15000ms for health check and flight recorder dump before aborting")
+            return
+        timeout_ms = int(spec.timeout_s * 1000)
+        ran = (at_ns - work.created_ns) // 1_000_000
+        self.say(
+            f"{self._head('E', at_ns, line)}{self._of_work(work)}Watchdog caught collective operation timeout: "
+            f"{work.work(timeout_ms)} ran for {ran} milliseconds before timing out."
+        )
+        self._detected(work, at_ns + 170_000, line)
+
+    def lost_peer(self, work: Overdue, at_ns: int, peer: str) -> None:
+        """NCCL noticed that a process at the other end of a connection is gone."""
+        spec = self.spec
+        line = _WATCHDOG_LINE[spec.minor] - 77
+        name = "NCCL error: remote process exited or there was a network error"
+        self.say(
+            f"{self._head('E', at_ns, line)}{self._of_work(work)}Collective {work.work(int(spec.timeout_s * 1000))} "
+            f"raised the following async exception: {name}, NCCL version {NCCL_OF_TORCH[spec.minor]}"
+        )
+        self.say(
+            "ncclRemoteError: A call failed possibly due to a network error or a remote process exiting prematurely."
+        )
+        self.say("Last error:")
+        self.say(f"socketProgress: Connection closed by remote peer {peer}")
+        self._detected(work, at_ns + 900_000, line)
+
+    def _detected(self, work: Overdue, at_ns: int, line: int) -> None:
+        minor, group = self.spec.minor, self._of_group(work)
+        if 3 <= minor <= 5:
+            said = (
+                "Timeout at NCCL work"
+                if minor == 3
+                else "Exception (either an error or timeout) detected by watchdog at work"
+            )
+            self.say(
+                f"{self._head('E', at_ns, line + 1180)}{group}{said}: {work.seq}, last enqueued NCCL work: "
+                f"{work.enqueued}, last completed NCCL work: {work.completed}."
+            )
+        elif minor >= 6:
+            self.say(
+                f"{self._head('E', at_ns, line + 1614)}{group} failure detected by watchdog at work sequence id: "
+                f"{work.seq} PG status: last enqueued work: {work.enqueued}, last completed work: {work.completed}"
+            )
+            if self.spec.stacks:
+                frames = "".join(
+                    f"#{number} {name} from {file}:{at}\n" for number, (name, file, at) in enumerate(work.site.frames)
+                )
+                self.say(f"{self._head('E', at_ns, line + 44)}Stack trace of the failed collective: \n{frames}")
+
+    def dumps(self, own: Overdue, at_ns: int, signalled_by: int) -> None:
+        """The monitor's lines while the dump is written. `own`: the default group's status on this rank."""
+        minor = self.spec.minor
+        if self.spec.hooked or minor < 3:
+            return
+        mine, line, group = signalled_by == self.rank, _WATCHDOG_LINE[minor] + 1160, self._of_group(own)
+        counters = f"Last enqueued NCCL work: {own.enqueued}, last completed NCCL work: {own.completed}."
+        if minor == 3:
+            source = "timeout signal from this local rank" if mine else "global timeout from another rank"
+            self.say(
+                f"{self._head('E', at_ns, line)}{group}Received a {source} and will start to dump the debug info. "
+                f"{counters}"
+            )
+        elif minor == 4:
+            source = "dump signal from this local rank" if mine else f"global dump signal from rank {signalled_by},"
+            self.say(
+                f"{self._head('E', at_ns, line)}{group}Received a {source} and will start to dump the debug info. "
+                f"{counters}"
+            )
+        else:
+            if not mine:
+                self.say(
+                    f"{self._head('E', at_ns - 130_000, line)}{group}Observed flight recorder dump signal from another "
+                    "rank via TCPStore."
+                )
+            source = "this local rank" if mine else f" rank {signalled_by}"
+            self.say(
+                f"{self._head('E', at_ns, line + 65)}{group}Received a dump signal due to a collective timeout from "
+                f"{source} and we will try our best to dump the debug info. {counters}{_CAUSE}"
+            )
+        with_stacks = (
+            "" if minor <= 5 else " Include stack trace: 1" + (", only active collectives: 0" if minor >= 10 else "")
+        )
+        self.say(
+            f"{self._head('E', at_ns + 200_000, line - 221)}{group}ProcessGroupNCCL preparing to dump debug info."
+            f"{with_stacks}"
+        )
+
+    def ends(self, own: Overdue, at_ns: int) -> None:
+        minor, group = self.spec.minor, self._of_group(own)
+        if self.spec.hooked:
+            return
+        if minor >= 5:
+            self.say(
+                f"{self._head('F', at_ns, _WATCHDOG_LINE[minor] + 964)}{group}{group}Terminating the process after "
+                "attempting to dump debug info, due to collective timeout or exception."
+            )
+        else:
+            line = _WATCHDOG_LINE[minor] + 14
+            self.say(
+                f"{self._head('E', at_ns, line)}{self._of_work(own)}Some NCCL operations have failed or timed out. Due "
+                "to the asynchronous nature of CUDA kernels, subsequent GPU operations might run on "
+                "corrupted/incomplete data."
+            )
+            self.say(
+                f"{self._head('E', at_ns, line + 6)}{self._of_work(own)}To avoid data inconsistency, we are taking the "
+                "entire process down."
+            )
+
+    def raised(self, site: Site, at_ns: int) -> None:
+        """An uncaught exception on the way to a call: the traceback as torch prints it, with the rank in front."""
+        frames = [frame for frame in reversed(site.frames) if frame[1].startswith("/workspace")]
+        lines = ["Traceback (most recent call last):"]
+        for name, file, line in frames:
+            lines += [f'  File "{file}", line {line - 2}, in {name}', "    batch = next(batches)"]
+        lines.append("ValueError: bad sample: index 1183 out of range")
+        for text in lines:
+            self.say(f"[rank{self.rank}]: {text}")
+        self.left(at_ns)
+
+    def left(self, at_ns: int) -> None:
+        """The interpreter ended by itself."""
+        if self.spec.minor >= 4:
+            line = _WATCHDOG_LINE[self.spec.minor] + 886
+            self.say(
+                f"{self._head('W', at_ns, line)}Warning: WARNING: destroy_process_group() was not called before "
+                "program exit, which can leak resources. For more info, please see "
+                "https://pytorch.org/docs/stable/distributed.html#shutdown (function operator())"
+            )

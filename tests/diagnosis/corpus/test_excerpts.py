@@ -1,0 +1,112 @@
+"""Verdicts on texts as people post them, end to end: tests/excerpts holds the texts and what an expert would say."""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import hangscope
+from hangscope.diagnosis.verdict import Diagnosis
+
+EXCERPTS = sorted((Path(__file__).parents[2] / "excerpts").glob("*.txt"))
+SHARE = 0.8
+
+pytestmark = pytest.mark.xfail(
+    not hasattr(Diagnosis, "outcome"),
+    reason="a diagnosis without an outcome cannot say that a job crashed",
+    strict=False,
+)
+
+
+def truth(path: Path) -> dict[str, Any]:
+    value: dict[str, Any] = json.loads(path.with_suffix(".json").read_text(encoding="utf-8"))
+    return value
+
+
+@cache
+def verdict(path: Path) -> Diagnosis:
+    return hangscope.diagnose(hangscope.load(path))
+
+
+def words(found: Diagnosis) -> str:
+    """Everything that the verdict says, in one text."""
+    parts = [found.headline, found.summary, *found.next_steps]
+    for finding in (*found.why, *found.evidence):
+        parts += [finding.text, *finding.detail]
+    for gap in found.gaps:
+        parts += [gap.what, gap.why]
+    for culprit in found.culprits:
+        parts += [culprit.why, culprit.node or ""]
+    return "\n".join(parts).lower()
+
+
+def one_of(value: Any, wanted: Any) -> bool:
+    return value in (wanted if isinstance(wanted, list) else [wanted])
+
+
+def mistakes(path: Path) -> list[str]:
+    """What an expert would miss in the verdict, or object to."""
+    found, want = verdict(path), truth(path)
+    said = words(found)
+    wrong = []
+    if not one_of(getattr(found, "outcome", None), want["outcome"]):
+        wrong.append(f"outcome {getattr(found, 'outcome', None)}, not {want['outcome']}")
+    if want["hang"] is not None and found.hang != want["hang"]:
+        wrong.append(f"hang {found.hang}")
+    if not one_of(found.kind, want["kind"]):
+        wrong.append(f"kind {found.kind}, not {want['kind']}")
+    accused = sorted(culprit.rank for culprit in found.culprits)
+    if accused != want["culprits"] and accused not in want.get("accept", []):
+        wrong.append(f"culprits {accused}, not {want['culprits']}")
+    if want["operation"] is not None and not _names(found, want["operation"], said):
+        wrong.append(f"does not name {want['operation']}")
+    wrong += [f"does not name {who}" for who in (want["node"], want["peer"]) if who and who.lower() not in said]
+    for fact in want["must_mention"]:
+        where = found.next_steps[0].lower() if fact == "recorder" and found.next_steps else said
+        if fact.lower() not in where:
+            wrong.append(f"does not mention {fact}")
+    return wrong
+
+
+def _names(found: Diagnosis, operation: dict[str, Any], said: str) -> bool:
+    held = found.operation
+    if held is not None and (held.name, held.seq) == (operation["name"], operation["seq"]):
+        return True
+    number = "" if operation["seq"] is None else f" #{operation['seq']}"
+    return f"{operation['name']}{number}" in said
+
+
+def test_there_are_sixty_of_them() -> None:
+    """At least sixty texts, each with its truth."""
+    assert len(EXCERPTS) >= 60
+    assert all(path.with_suffix(".json").exists() for path in EXCERPTS)
+
+
+@pytest.mark.parametrize("path", EXCERPTS, ids=lambda path: path.stem)
+def test_no_failure_is_called_ok(path: Path) -> None:
+    """A text that shows a failure is never answered with "no hang found"."""
+    found = verdict(path)
+    assert getattr(found, "outcome", "ok") != "ok"
+    assert found.exit_status != 0
+
+
+@pytest.mark.parametrize("path", EXCERPTS, ids=lambda path: path.stem)
+def test_no_innocent_is_accused_for_sure(path: Path) -> None:
+    """High confidence only against whom the text incriminates, and never where it cannot carry that much."""
+    found, want = verdict(path), truth(path)
+    if found.confidence != "high" or not found.culprits:
+        return
+    guilty = set(want["culprits"]).union(*want.get("accept", []))
+    assert {culprit.rank for culprit in found.culprits} <= guilty
+    assert not want["never_high"]
+
+
+def test_most_verdicts_say_what_an_expert_would() -> None:
+    """Four of five verdicts have everything right: outcome, kind, culprits, operation, node, peer and the facts."""
+    wrong = {path.stem: found for path in EXCERPTS if (found := mistakes(path))}
+    report = "\n".join(f"{name}: {'; '.join(found)}" for name, found in wrong.items())
+    assert len(EXCERPTS) - len(wrong) >= SHARE * len(EXCERPTS), report

@@ -1,0 +1,244 @@
+"""The design of the engine is a test: one place for doubt, rules that only propose, no logic that hangs on prose."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import hangscope
+from kits.knowable import SUITES
+from kits.spoken_words import OWN_WORD, sentences, slips
+
+PACKAGE = Path(__file__).parents[2] / "src" / "hangscope"
+DIAGNOSIS = PACKAGE / "diagnosis"
+RULES = DIAGNOSIS / "causes"
+
+MOST_OF_A_FUNCTION = 60
+MOST_BRANCHES = 15
+DOUBT = {"high", "medium", "low"}
+MAY_SAY_HOW_SURE = {"diagnosis/weigh.py", "diagnosis/verdict.py"}
+"""Where confidence is computed, and the schema of what is handed out."""
+FLAGS = {"strength", "sure", "certain", "timeless", "outdated", "inferred", "guessed"}
+"""Flags by which doubt was carried beside the answers, so that a caller could forget to ask."""
+OURS = {"why", "what", "headline", "summary", "confidence_rule"}
+"""Attributes that hold sentences which hangscope worded itself: gaps, findings, verdicts."""
+
+
+NEWCOMERS = {"proxy_waits.py", "process_ends.py", "reachability.py"}
+"""Modules that came home from outside of the engine and do not keep its promises yet."""
+
+
+def modules(*folders: Path) -> list[Path]:
+    return sorted(path for folder in folders for path in folder.rglob("*.py") if path.name not in NEWCOMERS)
+
+
+def ids(path: Path) -> str:
+    return str(path.relative_to(PACKAGE))
+
+
+def tree(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+def docstrings(module: ast.Module) -> set[ast.AST]:
+    """The constants that are documentation, those under attributes too."""
+    return {
+        node.value
+        for node in ast.walk(module)
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
+    }
+
+
+@pytest.mark.parametrize("path", modules(DIAGNOSIS), ids=ids)
+def test_how_sure_is_said_in_one_place(path: Path) -> None:
+    """The words of confidence are in the module that computes it, and nowhere else in the engine."""
+    module = tree(path)
+    quiet = docstrings(module)
+    found = [
+        node.lineno
+        for node in ast.walk(module)
+        if isinstance(node, ast.Constant) and node.value in DOUBT and node not in quiet
+    ]
+    assert not found or ids(path) in MAY_SAY_HOW_SURE, f"lines {found}"
+
+
+@pytest.mark.parametrize("path", modules(DIAGNOSIS), ids=ids)
+def test_doubt_is_no_flag(path: Path) -> None:
+    """Nothing in the engine is called sure, certain or inferred: an answer says itself that it is not known."""
+    for node in ast.walk(tree(path)):
+        names = {getattr(node, field, None) for field in ("attr", "id", "arg", "name")}
+        assert not names & FLAGS, f"line {getattr(node, 'lineno', 0)}: {names & FLAGS}"
+
+
+@pytest.mark.parametrize("path", modules(DIAGNOSIS), ids=ids)
+def test_not_known_is_neither_none_nor_false(path: Path) -> None:
+    """No question is answered by `bool | None`: what is not known has a type that a caller cannot take for no."""
+    for node in ast.walk(tree(path)):
+        if isinstance(node, ast.FunctionDef) and node.returns is not None:
+            answer = ast.unparse(node.returns).replace(" ", "")
+            assert answer not in ("bool|None", "None|bool", "Optional[bool]"), f"line {node.lineno}: {node.name}"
+
+
+@pytest.mark.parametrize("path", modules(RULES), ids=ids)
+def test_no_rule_knows_another(path: Path) -> None:
+    """A rule imports no rule: their order means nothing, and one can be read alone."""
+    if path.name == "__init__.py":
+        return
+    for node in ast.walk(tree(path)):
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            package = {0: "", 1: "hangscope.diagnosis.causes", 2: "hangscope.diagnosis"}.get(node.level, "hangscope")
+            base = ".".join(part for part in (package, node.module) if part)
+            names = [base, *(f"{base}.{alias.name}" for alias in node.names)]
+        else:
+            continue
+        assert not [name for name in names if name.startswith("hangscope.diagnosis.causes")], (
+            f"line {node.lineno}: {names}"
+        )
+
+
+@pytest.mark.parametrize("path", modules(RULES), ids=ids)
+def test_a_rule_words_no_verdict(path: Path) -> None:
+    """A rule proposes who, what and on which basis; the headline, the summary and the confidence are made elsewhere."""
+    for node in ast.walk(tree(path)):
+        if isinstance(node, ast.Attribute | ast.keyword):
+            name = node.attr if isinstance(node, ast.Attribute) else node.arg
+            worded = name in ("headline", "summary", "confidence", "confidence_rule", "next_steps")
+            assert not worded, f"line {node.lineno}: {name}"
+
+
+@pytest.mark.parametrize("path", modules(RULES), ids=ids)
+def test_a_rule_changes_nothing(path: Path) -> None:
+    """What a rule is given is the same after it: nothing is assigned to its arguments' attributes or items."""
+    for function in (node for node in ast.walk(tree(path)) if isinstance(node, ast.FunctionDef)):
+        given = {arg.arg for arg in (*function.args.args, *function.args.kwonlyargs)}
+        for node in ast.walk(function):
+            targets: list[ast.expr] = []
+            if isinstance(node, ast.Assign | ast.Delete):
+                targets = node.targets
+            elif isinstance(node, ast.AugAssign | ast.AnnAssign):
+                targets = [node.target]
+            for target in targets:
+                root = target
+                while isinstance(root, ast.Attribute | ast.Subscript):
+                    root = root.value
+                changed = root is not target and isinstance(root, ast.Name) and root.id in given
+                assert not changed, f"line {target.lineno}: {ast.unparse(target)}"
+
+
+def comparisons(module: ast.Module) -> Iterator[tuple[ast.expr, list[ast.expr]]]:
+    """(the operands of every test of equality, containment, beginning, end or pattern; whole expression first)."""
+    for node in ast.walk(module):
+        if isinstance(node, ast.Compare):
+            yield node, [node.left, *node.comparators]
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            tests = ("startswith", "endswith", "find", "index", "count", "removeprefix", "removesuffix", "partition")
+            if node.func.attr in (*tests, "search", "match", "fullmatch", "findall", "compile"):
+                yield node, [node.func.value, *node.args]
+        elif isinstance(node, ast.Match):
+            patterns = [case.pattern for case in node.cases]
+            values = [p.value for pattern in patterns for p in ast.walk(pattern) if isinstance(p, ast.MatchValue)]
+            yield node.subject, [node.subject, *values]
+
+
+def texts(operand: ast.expr) -> list[str]:
+    """The string constants that an operand is made of."""
+    return [c.value for c in ast.walk(operand) if isinstance(c, ast.Constant) and isinstance(c.value, str)]
+
+
+@pytest.mark.parametrize("path", modules(DIAGNOSIS), ids=ids)
+def test_no_sentence_decides_in_the_engine(path: Path) -> None:
+    """Nothing in the engine is told apart by words that were written for people: what a line means, the reader says."""
+    for whole, operands in comparisons(tree(path)):
+        prose = [text for operand in operands for text in texts(operand) if " " in text.strip()]
+        assert not prose, f"line {whole.lineno}: {prose}"
+        _no_own_sentence(whole, operands, OURS | {"text"})
+
+
+@pytest.mark.parametrize("path", modules(PACKAGE / "reader"), ids=ids)
+def test_no_sentence_of_our_own_decides_in_the_reader(path: Path) -> None:
+    """A reader looks for words in what it reads, never in a gap or a finding that hangscope worded."""
+    for whole, operands in comparisons(tree(path)):
+        _no_own_sentence(whole, operands, OURS)
+
+
+def _no_own_sentence(whole: ast.expr, operands: list[ast.expr], ours: set[str]) -> None:
+    said = any(isinstance(operand, ast.Attribute) and operand.attr in ours for operand in operands)
+    constant = any(texts(operand) for operand in operands if not isinstance(operand, ast.Attribute))
+    assert not (said and constant), f"line {whole.lineno}: {ast.unparse(whole)}"
+
+
+def functions() -> list[tuple[str, ast.FunctionDef | ast.AsyncFunctionDef]]:
+    return [
+        (f"{ids(path)}:{node.name}", node)
+        for path in modules(DIAGNOSIS)
+        for node in ast.walk(tree(path))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+    ]
+
+
+def test_no_function_is_too_long() -> None:
+    """A function of the engine fits on a screen."""
+    long = [name for name, node in functions() if (node.end_lineno or 0) - node.lineno + 1 > MOST_OF_A_FUNCTION]
+    assert not long
+
+
+def branches(function: ast.AST) -> int:
+    """Ways that a function can go: conditions with their alternatives, loops, handlers and cases."""
+    count = 0
+    for node in ast.walk(function):
+        if isinstance(node, ast.If):
+            count += 1 + bool(node.orelse and not (len(node.orelse) == 1 and isinstance(node.orelse[0], ast.If)))
+        elif isinstance(node, ast.For | ast.While | ast.ExceptHandler | ast.match_case | ast.IfExp):
+            count += 1
+    return count
+
+
+def test_no_function_has_too_many_branches() -> None:
+    """A function of the engine decides few things."""
+    wide = [(name, branches(node)) for name, node in functions() if branches(node) > MOST_BRANCHES]
+    assert not wide
+
+
+@pytest.mark.parametrize("path", modules(DIAGNOSIS, PACKAGE / "report"), ids=ids)
+def test_the_code_speaks_as_the_field_does(path: Path) -> None:
+    """No word of our own where PyTorch engineers have one: in names, comments and messages."""
+    assert not OWN_WORD.search(path.stem)
+    lines = path.read_text(encoding="utf-8").splitlines()
+    found = [f"{at}: {m[0]}" for at, line in enumerate(lines, start=1) for m in OWN_WORD.finditer(line)]
+    assert not found
+
+
+@pytest.mark.parametrize("suite", sorted(SUITES))
+def test_a_verdict_speaks_as_the_field_does(suite: str) -> None:
+    """Verdicts on recorded jobs have no word of our own, no unset value, no wrong plural and no empty list."""
+    for truth in sorted(SUITES[suite].glob("*/truth.json")):
+        verdict = hangscope.diagnose(hangscope.load([truth.parent]))
+        assert not slips(verdict), truth.parent.name
+        words = [text for text in sentences(verdict) if OWN_WORD.search(text)]
+        assert not words, truth.parent.name
+
+
+def test_the_checks_find_what_they_look_for() -> None:
+    """Each check fails on code that breaks its promise."""
+    for bad in (
+        'gap.what.startswith("dump ")',
+        '"out of memory" in gap.why',
+        'gap.what == "dump"',
+        '"dump" in gap.what',
+    ):
+        ((whole, operands),) = comparisons(ast.parse(bad))
+        with pytest.raises(AssertionError):
+            _no_own_sentence(whole, operands, OURS)
+    ((whole, operands),) = comparisons(ast.parse('line.startswith("Watchdog caught")'))
+    _no_own_sentence(whole, operands, OURS)
+    assert texts(operands[1]) == ["Watchdog caught"]
+    two_ways_and_a_third = "def f():\n    if a:\n        pass\n    elif b:\n        pass\n    else:\n        pass\n"
+    assert branches(ast.parse(two_ways_and_a_third)) == 3
+    assert OWN_WORD.search("self._fates")
+    assert OWN_WORD.search("as we were told")
+    assert not OWN_WORD.search("outstanding customer notwithstanding")

@@ -1,0 +1,1 @@
+"""Secrets and innocent strings, generated: what a bundle must not hold, and what must survive in it."""
