@@ -1,0 +1,162 @@
+"""How the house reads, in numbers: `python tests/house.py [ROOM]` lists what is to be simplified, by room.
+
+* functions with more than 15 ways through them. Every condition counts: `if`, `elif`, a loop, a handler, a case, each
+  `and` and `or`, `a if b else c`, and each `for` and `if` of a comprehension; a nested function counts for itself;
+* functions of more than 60 lines;
+* packed assignments (`a, b = x, y`), which save a line and cost the reader one;
+* words of our own where the field has one;
+* folders with more than 20 modules, and names of modules that are there twice.
+
+`test_architecture.py` asserts what is asked for here.
+"""
+
+from __future__ import annotations
+
+import ast
+import io
+import re
+import sys
+import tokenize
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+PACKAGE = Path(__file__).parents[1] / "src" / "hangscope"
+MOST_BRANCHES = 15
+MOST_LINES = 60
+MOST_MODULES = 20
+OWN_WORDS = (
+    *("knot", "fate", "standing", "whom", "told", "goes_on", "tardiness", "custom", "departure", "joining", "settle"),
+    *("heard?", "deed", "mate", "astray", "ragged", "felt", "spoken_of", "lonely", "roll_call", "slab", "usefulness"),
+)
+"""Words of our own where the field has one, with their endings."""
+OWN_WORD = re.compile(rf"(?<![a-z])(?:{'|'.join(OWN_WORDS)})(?:s|d|ed|ing)?(?![a-z])", re.I)
+OWN_NAME = re.compile(r"(?<![a-z])stands?(?![a-z])", re.I)
+"""In names alone: what does not move waits, is blocked or is at a line."""
+
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+_ONE = ast.If | ast.For | ast.AsyncFor | ast.While | ast.ExceptHandler | ast.match_case | ast.IfExp
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing to simplify: where, how bad, and what."""
+
+    room: str
+    kind: str
+    where: str
+    size: int
+
+
+def modules(package: Path = PACKAGE) -> list[Path]:
+    return sorted(package.rglob("*.py"))
+
+
+def branches(function: ast.AST) -> int:
+    """How many ways there are through a function; what is nested in it is counted where it is defined."""
+    count = 1
+    waiting = list(ast.iter_child_nodes(function))
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, Function):
+            continue
+        waiting.extend(ast.iter_child_nodes(node))
+        if isinstance(node, _ONE):
+            count += 1
+        elif isinstance(node, ast.BoolOp):
+            count += len(node.values) - 1
+        elif isinstance(node, ast.comprehension):
+            count += 1 + len(node.ifs)
+    return count
+
+
+def functions(tree: ast.AST) -> Iterator[Function]:
+    return (node for node in ast.walk(tree) if isinstance(node, Function))
+
+
+def lines(function: Function) -> int:
+    return (function.end_lineno or function.lineno) - function.lineno + 1
+
+
+def packed(tree: ast.AST) -> list[int]:
+    """Lines that assign several values to several names at once; an exchange (`a, b = b, a`) is no packing."""
+    found = []
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.Assign):
+            continue
+        target = node.targets[0]
+        if isinstance(target, ast.Tuple) and isinstance(node.value, ast.Tuple):
+            left = {ast.unparse(part) for part in target.elts}
+            right = {ast.unparse(part) for part in node.value.elts}
+            if left != right:
+                found.append(node.lineno)
+    return found
+
+
+def own_words(text: str) -> list[tuple[int, str]]:
+    found = [(at, m[0]) for at, line in enumerate(text.splitlines(), 1) for m in OWN_WORD.finditer(line)]
+    names = ((token.start[0], token.string) for token in tokens(text) if token.type == tokenize.NAME)
+    return found + [(at, name) for at, name in names if OWN_NAME.search(name)]
+
+
+def tokens(text: str) -> Iterator[tokenize.TokenInfo]:
+    return tokenize.generate_tokens(io.StringIO(text).readline)
+
+
+def room(path: Path) -> str:
+    return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+
+
+def findings(path: Path) -> Iterator[Finding]:
+    text = path.read_text(encoding="utf-8")
+    tree = ast.parse(text)
+    name = str(path.relative_to(PACKAGE))
+    for function in functions(tree):
+        if branches(function) > MOST_BRANCHES:
+            yield Finding(room(path), "branches", f"{name}:{function.lineno} {function.name}", branches(function))
+        if lines(function) > MOST_LINES:
+            yield Finding(room(path), "lines", f"{name}:{function.lineno} {function.name}", lines(function))
+    for line in packed(tree):
+        yield Finding(room(path), "packed", f"{name}:{line}", 1)
+    for line, word in [*own_words(text), *own_words(f"{path.stem}\n")]:
+        yield Finding(room(path), "words", f"{name}:{line} {word}", 1)
+
+
+def crowded() -> dict[str, int]:
+    """Folders with too many modules."""
+    count = Counter(str(path.parent.relative_to(PACKAGE)) for path in modules() if path.stem != "__init__")
+    return {folder: many for folder, many in count.items() if many > MOST_MODULES}
+
+
+def twice() -> dict[str, list[str]]:
+    """Names that more than one module has."""
+    found: dict[str, list[str]] = defaultdict(list)
+    for path in modules():
+        if path.stem not in ("__init__", "__main__"):
+            found[path.stem].append(str(path.relative_to(PACKAGE)))
+    return {name: paths for name, paths in found.items() if len(paths) > 1}
+
+
+def main() -> None:
+    wanted = sys.argv[1:]
+    found = [finding for path in modules() for finding in findings(path)]
+    sizes = Counter[str]()
+    for path in modules():
+        sizes[room(path)] += len(path.read_text(encoding="utf-8").splitlines())
+    kinds = ("branches", "lines", "packed", "words")
+    print(f"{'room':16}{'code':>8}" + "".join(f"{kind:>10}" for kind in kinds))
+    for name, size in sorted(sizes.items()):
+        counts = Counter(finding.kind for finding in found if finding.room == name)
+        print(f"{name:16}{size:>8}" + "".join(f"{counts[kind]:>10}" for kind in kinds))
+    counts = Counter(finding.kind for finding in found)
+    print(f"{'all':16}{sum(sizes.values()):>8}" + "".join(f"{counts[kind]:>10}" for kind in kinds))
+    print("more than 20 modules:", crowded() or "none")
+    print("names there twice:", twice() or "none")
+    for finding in sorted(found, key=lambda finding: (finding.kind, -finding.size, finding.where)):
+        if any(finding.where.startswith(prefix) for prefix in wanted):
+            print(f"{finding.kind:9} {finding.size:4} {finding.where}")
+
+
+if __name__ == "__main__":
+    main()
