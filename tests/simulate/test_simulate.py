@@ -18,12 +18,12 @@ from click.testing import CliRunner
 from hangscope.cli.verbs.simulate import command
 from hangscope.errors import SettingsError
 from hangscope.simulate import Simulated, Spec, random_spec, simulate
-from hangscope.simulate.dump_objects import to_object
-from hangscope.simulate.event_engine import NEVER, Engine, Interference
-from hangscope.simulate.layouts import GroupDef
-from hangscope.simulate.program import Op, Part
-from hangscope.simulate.spec import FAULTS
-from hangscope.simulate.training_sites import Site
+from hangscope.simulate.events.event_engine import NEVER, EventEngine, Interference
+from hangscope.simulate.files.dump_objects import to_object
+from hangscope.simulate.program.step_operations import Op, OpPart
+from hangscope.simulate.program.training_sites import Site
+from hangscope.simulate.spec.job_layout import GroupDef
+from hangscope.simulate.spec.job_spec import FAULTS
 
 CASES = Path(__file__).parents[1] / "cases"
 SMALL = {"ranks": 8, "tp": 2, "entries": 120}
@@ -114,7 +114,7 @@ class Replay:
     def _program(self, rank: int, names: dict[str, int]) -> list[Op]:
         ops: list[Op] = []
         rows: list[int] = []
-        parts: list[Part] = []
+        parts: list[OpPart] = []
         size = 0
         batches = {_key(entry) for entry in self.entries(rank) if entry["profiling_name"] == "nccl:coalesced"}
         for row, entry in enumerate(self.entries(rank)):
@@ -123,7 +123,7 @@ class Replay:
             dtype = (entry["input_dtypes"] or ["Float"])[0]
             site = Site(name, (), (), dtype, (("f", "/workspace/train.py", 1),), "python3", name.partition(" ")[0])
             if entry["is_p2p"]:
-                parts.append(Part(site, int(name.rpartition("->" if "->" in name else "<-")[2])))
+                parts.append(OpPart(site, int(name.rpartition("->" if "->" in name else "<-")[2])))
                 size = entry["input_sizes"][0][0] * BYTES[dtype]
                 if _key(entry) in batches:
                     continue
@@ -153,22 +153,22 @@ def test_the_engine_reproduces_recorded_nccl_jobs(case: str) -> None:
     if case == "broadcast_root":
         place = truth["operation"]["seq"] - 1
         programs[2][place] = replace(programs[2][place], root=3)
-        wrong.odd_groups[0] = place
+        wrong.matching_until[0] = place
     elif kind == "mismatch":
         mine, others = (
             [(op.site.name, op.size) for op in programs[rank]] for rank in (culprits[0], (culprits[0] + 1) % real.ranks)
         )
-        wrong.odd_groups[0] = next(i for i, (a, b) in enumerate(zip(mine, others, strict=False)) if a != b)
+        wrong.matching_until[0] = next(i for i, (a, b) in enumerate(zip(mine, others, strict=False)) if a != b)
     elif kind == "gpu":
         wrong.gpu_stops[culprits[0]] = real.states(culprits[0]).index("scheduled")
     elif kind == "network":
         sender, receiver = truth["link"]
         first = next(i for i, state in enumerate(real.states(receiver)) if state != "completed")
-        wrong.lost_link, wrong.odd_groups[0] = (sender, receiver, first), first
+        wrong.lost_link, wrong.matching_until[0] = (sender, receiver, first), first
         if case == "broadcast_link6":
             for program in programs:
                 program[first] = replace(program[first], root=2)
-    engine = Engine(
+    engine = EventEngine(
         real,  # type: ignore[arg-type]  # has the tables of Groups
         programs,
         [frozenset()] * real.ranks,
@@ -346,7 +346,7 @@ def test_the_truth_is_in_the_dumps(seed: int) -> None:
         for rank in culprits:
             contents = waiting.get(rank)
             if contents is not None and kind == "absent" and truth["variant"] != "batch":
-                held = contents.holding
+                held = contents.ring
                 done = held.state == 2
                 parts = [held.calls[call].kind == 1 for call in held.call]
                 assert (done | parts).all()

@@ -1,12 +1,16 @@
 """Synthetic jobs of any size, layout, fault and format version, with their truth.
 
+    spec      ->  program   ->  faults    ->  events    ->  record    ->  files, truth
+    (what to      (who does     (where it     (who waits    (each         (dumps, logs,
+    simulate)     what)         strikes)      for what)     rank's ring)  truth.json)
+
 `simulate(Spec(…))` runs one; the result gives its files as bytes or writes them. `random_spec(seed)` samples the space.
 """
 
 from __future__ import annotations
 
-from hangscope.simulate.random_specs import random_spec
-from hangscope.simulate.simulated import Simulated, simulate
-from hangscope.simulate.spec import Spec
+from hangscope.simulate.simulated_job import Simulated, simulate
+from hangscope.simulate.spec.job_spec import Spec
+from hangscope.simulate.spec.random_specs import random_spec
 
 __all__ = ["Simulated", "Spec", "random_spec", "simulate"]

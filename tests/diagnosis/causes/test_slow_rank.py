@@ -13,13 +13,13 @@ import pytest
 import hangscope
 from hangscope.diagnosis import Diagnosis, diagnose
 from hangscope.model import Job
-from hangscope.simulate.event_engine import Engine
-from hangscope.simulate.layouts import Groups
-from hangscope.simulate.ring_records import Recorder
-from hangscope.simulate.simulated import Simulated
-from hangscope.simulate.spec import Spec
-from hangscope.simulate.whole_job import Job as Program
-from hangscope.simulate.whole_job import Plan, Run
+from hangscope.simulate.events.event_engine import EventEngine
+from hangscope.simulate.events.job_run import JobRun
+from hangscope.simulate.faults.fault_plan import FaultPlan
+from hangscope.simulate.program.healthy_job import HealthyJob
+from hangscope.simulate.simulated_job import Simulated
+from hangscope.simulate.spec.job_layout import Groups
+from hangscope.simulate.spec.job_spec import Spec
 from kits.small_jobs import Op, job
 
 TP1, TP2, DP1, DP2, D = "TP1", "TP2", "DP1", "DP2", "default_pg"
@@ -35,11 +35,11 @@ def accused(verdict: Diagnosis) -> list[int]:
 
 def slowed(spec: Spec, rank: int, variant: str, late_ms: float, folder: Path) -> tuple[Diagnosis, float]:
     """The verdict on a job with one late rank, and by which share its steps really became longer."""
-    program = Program(spec)
-    plan = Plan("slow", variant, rank, hang=False, culprits=[rank])
+    program = HealthyJob(spec)
+    plan = FaultPlan("slow", variant, rank, hang=False, culprits=[rank])
     (plan.late_cpu_ns if variant == "cpu" else plan.late_gpu_ns)[rank] = int(late_ms * 1e6)
-    run, healthy = (Run(program, p, steps_after=0) for p in (plan, Plan("none", "stopped", hang=False)))
-    Simulated(spec, run, Recorder(run)).write(folder)
+    run, healthy = (JobRun(program, p, steps_after=0) for p in (plan, FaultPlan("none", "stopped", hang=False)))
+    Simulated(run).write(folder)
     with_it, without = (r.step_begins(3) - r.step_begins(1) for r in (run, healthy))
     return hangscope.diagnose(hangscope.load([folder])), 1 - without / with_it
 
@@ -95,15 +95,15 @@ def test_a_throttled_gpu(data_parallel: str, tp: int, pp: int, tmp_path: Path, m
     blown up to a straggler by being seen in every bucket."""
     for factor, named in ((1.03, []), (1.35, [3])):
 
-        def engine(groups: Groups, ops: Any, starts: Any, gaps: Any, factor: float = factor, **more: Any) -> Engine:
-            changed = [[int(gap * (factor if rank == 3 else 1)) for gap in mine] for rank, mine in enumerate(gaps)]
-            return Engine(groups, ops, starts, changed, **more)
+        def engine(groups: Groups, ops: Any, starts: Any, gaps: Any, by: float = factor, **more: Any) -> EventEngine:
+            changed = [[int(gap * (by if rank == 3 else 1)) for gap in mine] for rank, mine in enumerate(gaps)]
+            return EventEngine(groups, ops, starts, changed, **more)
 
-        monkeypatch.setattr("hangscope.simulate.whole_job.Engine", engine)
+        monkeypatch.setattr("hangscope.simulate.events.job_run.EventEngine", engine)
         spec = Spec(ranks=8 * pp, tp=tp, pp=pp, data_parallel=data_parallel, overlap=True, layers=16, entries=1500)
-        run = Run(Program(spec), Plan("none", "stopped", hang=False), steps_after=0)
+        run = JobRun(HealthyJob(spec), FaultPlan("none", "stopped", hang=False), steps_after=0)
         folder = tmp_path / str(factor)
-        Simulated(spec, run, Recorder(run)).write(folder)
+        Simulated(run).write(folder)
         assert accused(hangscope.diagnose(hangscope.load([folder]))) == named
 
 

@@ -13,9 +13,10 @@ import pytest
 from hangscope.model import Frame, Kind, Operation, State
 from hangscope.reader.dumps import dump_file
 from hangscope.simulate import Simulated, Spec, simulate
-from hangscope.simulate.dump_files import file_name
-from hangscope.simulate.dump_formats import recorded_name, recorded_sizes
-from hangscope.simulate.ring_records import CLOSING, INNER, UNSET
+from hangscope.simulate.files.dump_contents import recorded_name, recorded_sizes
+from hangscope.simulate.files.dump_files import file_name
+from hangscope.simulate.record.recorded_rows import CLOSING, INNER
+from hangscope.simulate.record.ring_contents import UNSET
 
 PICKLED = ("2.2", "2.3", "2.4", "2.5", "2.6", "2.7", "2.8", "2.9", "2.10", "2.11", "2.12", "2.13", "2.14", "2.15")
 JOBS: dict[str, Spec] = {
@@ -50,7 +51,7 @@ def expected(job: Simulated, rank: int) -> list[dict[str, Any]]:
     """What the rank recorded, in the model's words: batches closed, ranks global, nothing of any file format."""
     contents = job.contents(rank)
     assert contents is not None
-    held, groups, spec = contents.holding, job._run.job.groups, job.spec
+    held, groups, spec = contents.ring, job._run.job.groups, job.spec
     closed: dict[tuple[int, int, int], int] = {}
     rows = []
     for row in range(len(held)):
@@ -90,7 +91,7 @@ def expected(job: Simulated, rank: int) -> list[dict[str, Any]]:
                 "input_dtypes": (call.site.dtype,) * len(inputs),
                 "output_dtypes": (call.site.dtype,) * len(outputs),
                 "frames": tuple(Frame(*frame) for frame in call.site.frames),
-                "thread": f"{call.site.thread} {contents.fixed[held.call[row]].thread_id}",
+                "thread": f"{call.site.thread} {contents.calls[held.call[row]].thread_id}",
                 "timeout_ms": int(spec.timeout_s * 1000),
                 "source": source,
                 "destination": destination,
@@ -238,7 +239,7 @@ def test_counters_of_every_group_read_back(torch: str) -> None:
     for rank in job.dump_ranks:
         contents = job.contents(rank)
         assert contents is not None
-        for role, counters in contents.holding.status.items():
+        for role, counters in contents.ring.status.items():
             groups = job._run.job.groups
             group = groups.all[groups.of[rank][role]]
             status = got.status[rank, found[group.name, group.members]]
@@ -253,5 +254,5 @@ def test_rings_that_wrapped_are_known_to_have_wrapped(torch: str) -> None:
         for rank, kept in read(job).dumps.items():
             contents = job.contents(rank)
             assert contents is not None
-            assert [dump.first_record for dump in kept] == [int(contents.holding.record[0])]
+            assert [dump.first_record for dump in kept] == [int(contents.ring.record[0])]
             assert kept[0].wrapped is (name == "mixed")

@@ -12,7 +12,7 @@ from hangscope.model import State
 from hangscope.reader.dumps import dump_file, ring_history
 from hangscope.reader.load import load
 from hangscope.simulate import Spec, simulate
-from hangscope.simulate.spec import FAULTS
+from hangscope.simulate.spec.job_spec import FAULTS
 from kits.small_dumps import entry, group, packed, read, top
 
 

@@ -8,7 +8,7 @@ import click
 
 from hangscope.cli.output import note, progress, write
 from hangscope.errors import SettingsError
-from hangscope.simulate.spec import BACKENDS, FAULTS, FORMS, TORCH
+from hangscope.simulate.spec.job_spec import BACKENDS, FAULTS, FORMS, TORCH
 
 _DIMENSIONS = ("dp", "tp", "pp", "ep")
 

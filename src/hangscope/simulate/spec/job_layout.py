@@ -86,7 +86,7 @@ class Groups:
     def __init__(self, layout: Layout, *, style: str = "mesh", naming: str = "numbers") -> None:
         """`naming`: "numbers" (every `new_group` call of the job takes the next one on all ranks), "shared" (groups of
         one kind have one number) or "hashes" (of the members, as PyTorch names communicators that are split off)."""
-        descriptions, order = DESCRIPTIONS[style], CREATION[style]
+        descriptions = DESCRIPTIONS[style]
         self.all: list[GroupDef] = []
         self.of: list[list[int]] = [[-1] * len(ROLES) for _ in range(layout.ranks)]
         """rank → role → index of its group in `all`, -1 where it has none."""
@@ -94,7 +94,7 @@ class Groups:
         """rank → group index → `pg_id`, the number by which that process knows the group."""
         self._add(WORLD, tuple(range(layout.ranks)), "0", descriptions[WORLD])
         number = 0
-        for role in order:
+        for role in CREATION[style]:
             if self._size(layout, role) == 1:
                 continue
             number += naming == "shared"
@@ -119,7 +119,9 @@ class Groups:
 
     @staticmethod
     def _members(layout: Layout, role: int) -> list[tuple[int, ...]]:
-        dps, tps, pps = range(layout.dp), range(layout.tp), range(layout.pp)
+        dps = range(layout.dp)
+        tps = range(layout.tp)
+        pps = range(layout.pp)
         if role == TP:
             return [tuple(layout.rank(d, t, p) for t in tps) for p in pps for d in dps]
         if role == PP:

@@ -1,4 +1,4 @@
-"""The whole job: which steps it ran, what every rank did in the last of them, and when.
+"""One run of the job with a fault: which steps it ran, what every rank did in the last of them, and when.
 
 Only the steps around the fault are simulated one operation at a time. The healthy past is as regular as training is:
 its steps repeat those of a short rehearsal that runs in front of the simulated ones.
@@ -7,95 +7,25 @@ its steps repeat those of a short rehearsal that runs in front of the simulated 
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass, field
 
-from hangscope.simulate.event_engine import NEVER, Engine, Interference, Timeline
-from hangscope.simulate.layouts import Groups
-from hangscope.simulate.program import CHECKPOINT, TRAIN, Model, Op, step
-from hangscope.simulate.spec import Spec
-
-START_NS = 1_790_000_000_000_000_000
-"""Some day in 2026, when every simulated job started, give or take its seed."""
+from hangscope.simulate.events.event_engine import NEVER, EventEngine, Interference, Timeline
+from hangscope.simulate.faults.fault_plan import FaultPlan
+from hangscope.simulate.program.healthy_job import HealthyJob
+from hangscope.simulate.program.step_operations import CHECKPOINT, TRAIN, Op
 
 Steps = list[tuple[Op, ...]]
 
-
-@dataclass(slots=True)
-class Plan:
-    """One fault at one place. Numbers count within the rank's program of the fault's step."""
-
-    kind: str
-    variant: str
-    rank: int = -1
-    number: int = 0
-    hang: bool = True
-    culprits: list[int] = field(default_factory=list)
-    accept: list[list[int]] = field(default_factory=list)
-    accept_kinds: list[str] = field(default_factory=list)
-    link: tuple[int, int] | None = None
-    step_kind: str = ""
-    programs: dict[int, tuple[Op, ...]] = field(default_factory=dict)
-    """rank → what it runs instead of its program in the fault's step."""
-    cpu_stops: dict[int, int] = field(default_factory=dict)
-    inside_batch: frozenset[int] = frozenset()
-    gpu_stops: dict[int, int] = field(default_factory=dict)
-    late_cpu_ns: dict[int, int] = field(default_factory=dict)
-    late_gpu_ns: dict[int, int] = field(default_factory=dict)
-    odd: bool = False
-    """Members of the group of that operation disagree from there on."""
-
-
-class Job:
-    """Programs and history of one job, without the fault."""
-
-    def __init__(self, spec: Spec) -> None:
-        self.spec = spec
-        self.layout = spec.layout
-        self.groups = Groups(self.layout, style=spec.style, naming=spec.naming)
-        self.random = random.Random(f"hangscope {spec.seed}")
-        self.model = self._model()
-        self._programs: dict[tuple[int, str], tuple[Op, ...]] = {}
-        self.checkpoint_every = spec.checkpoint_every or self.random.choice((7, 10, 25, 40))
-        fewest = min(len(self.program(stage, TRAIN)) for stage in range(self.layout.pp))
-        self.steps = spec.steps or spec.entries // fewest + self.random.randint(3, 30)
-        """Number of the step in which the fault happens, or in which a healthy job is stopped, counted from 1."""
-        self.begin_ns = START_NS + self.random.randrange(10**15)
-        self.stages = [self.layout.place(rank)[2] for rank in range(spec.ranks)]
-
-    def _model(self) -> Model:
-        spec, rng = self.spec, self.random
-        many = spec.ranks > 128
-        return Model(
-            layers=spec.layers or max(self.layout.pp, rng.choice((2, 3) if many else (2, 3, 4, 6))),
-            microbatches=spec.microbatches or (1 if self.layout.pp == 1 else rng.choice((1, 2) if many else (2, 3, 4))),
-            hidden=rng.choice((1024, 2048, 4096)),
-            tokens=rng.choice((1024, 2048, 4096, 8192)),
-            data_parallel="fsdp" if spec.hooked and spec.data_parallel == "coalesced" else spec.data_parallel,
-            plain_p2p=spec.plain_p2p or spec.hooked,
-            overlap=spec.overlap,
-        )
-
-    def program(self, stage: int, kind: str) -> tuple[Op, ...]:
-        found = self._programs.get((stage, kind))
-        if found is None:
-            found = self._programs[stage, kind] = step(self.layout, stage, self.model, kind)
-        return found
-
-    def kind_of_step(self, number: int) -> str:
-        return CHECKPOINT if number % self.checkpoint_every == 0 else TRAIN
-
-
 REHEARSAL = (TRAIN, TRAIN, TRAIN, CHECKPOINT, TRAIN)
 """The second and third are the models of the past's steps, the fourth of those with a checkpoint."""
-MODELS = {TRAIN: (1, 2), CHECKPOINT: (3,)}
+MODEL_STEPS = {TRAIN: (1, 2), CHECKPOINT: (3,)}
 
 
-class Run:
+class JobRun:
     """The job with one fault: the simulated steps and what came of them."""
 
-    def __init__(self, job: Job, plan: Plan, *, steps_after: int) -> None:
-        self.job, self.plan = job, plan
-        spec = job.spec
+    def __init__(self, job: HealthyJob, plan: FaultPlan, *, steps_after: int) -> None:
+        self.job = job
+        self.plan = plan
         last = job.steps + steps_after
         kinds = [job.kind_of_step(number) for number in range(max(1, job.steps - 1), last + 1)]
         self.lead = min(1, job.steps - 1)
@@ -107,7 +37,7 @@ class Run:
         self.fault_step = len(REHEARSAL) + self.lead
         self.step_kinds = [*REHEARSAL, *kinds]
         self.programs: list[Steps] = []
-        for rank in range(spec.ranks):
+        for rank in range(job.spec.ranks):
             steps = [job.program(job.stages[rank], kind) for kind in self.step_kinds]
             if rank in plan.programs:
                 steps[self.fault_step] = plan.programs[rank]
@@ -119,7 +49,8 @@ class Run:
 
     @staticmethod
     def _offsets(steps: Steps) -> list[int]:
-        offsets, total = [], 0
+        offsets = []
+        total = 0
         for ops in steps:
             offsets.append(total)
             total += len(ops)
@@ -138,17 +69,17 @@ class Run:
             late_cpu_ns=plan.late_cpu_ns,
             late_gpu_ns=plan.late_gpu_ns,
         )
-        if plan.odd:
+        if plan.members_disagree:
             place = self.number(plan.rank, plan.number)
             index = self.job.groups.of[plan.rank][self._role_at_fault()]
-            wrong.odd_groups[index] = self.collectives_before(plan.rank, place, index)
+            wrong.matching_until[index] = self.collectives_before(plan.rank, place, index)
         if plan.link is not None:
             sender, receiver = plan.link
             place = self.number(sender, plan.number)
             wrong.lost_link = (sender, receiver, place)
             for index in self.job.groups.of[sender]:
                 if index >= 0 and receiver in self.job.groups.all[index].members:
-                    wrong.odd_groups[index] = self.collectives_before(sender, place, index)
+                    wrong.matching_until[index] = self.collectives_before(sender, place, index)
         return wrong
 
     def _role_at_fault(self) -> int:
@@ -162,14 +93,15 @@ class Run:
         of = self.job.groups.of[rank]
         return sum(1 for op in self.flat[rank][:place] if of[op.role] == index and not op.p2p)
 
-    def _run(self) -> Engine:
-        job, spec = self.job, self.job.spec
+    def _run(self) -> EventEngine:
+        job = self.job
+        spec = job.spec
         jitter = random.Random(f"jitter {spec.seed}")
         gaps = []
         for ops in self.flat:
             draw = jitter.random
             gaps.append([int(op.gap_us * 1000 * spec.step_gap * (1.0 + 0.06 * draw())) for op in ops])
-        engine = Engine(
+        engine = EventEngine(
             job.groups,
             self.flat,
             [frozenset(offsets[:-1]) for offsets in self.offsets],

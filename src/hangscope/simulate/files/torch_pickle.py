@@ -13,18 +13,28 @@ from collections.abc import Callable, Mapping
 import numpy as np
 import numpy.typing as npt
 
-from hangscope.simulate.dump_formats import STATES, Dumped, Fixed, Format
-from hangscope.simulate.dump_objects import config_object
-from hangscope.simulate.ring_records import UNSET, Column
-from hangscope.simulate.training_sites import Frame, Shape
+from hangscope.simulate.files.dump_contents import CallFields, DumpContents
+from hangscope.simulate.files.dump_formats import STATES
+from hangscope.simulate.files.dump_objects import config_object
+from hangscope.simulate.program.training_sites import Frame, Shape
+from hangscope.simulate.record.recorded_rows import Column
+from hangscope.simulate.record.ring_contents import UNSET
 
-_PROTO, _STOP = b"\x80\x02", b"."
-_DICT, _LIST = b"}(", b"]("
-_END_DICT, _END_LIST = b"u", b"e"
-_NONE, _TRUE, _FALSE, _TUPLE2 = b"N", b"\x88", b"\x89", b"\x86"
+_PROTO = b"\x80\x02"
+_STOP = b"."
+_DICT = b"}("
+_END_DICT = b"u"
+_LIST = b"]("
+_END_LIST = b"e"
+_TUPLE2 = b"\x86"
+_NONE = b"N"
+_TRUE = b"\x88"
+_FALSE = b"\x89"
 
 Token = bytes | str
 """Bytes that are the same in every entry of one layout, or the name of the column whose value belongs there."""
+Place = tuple[str, int, str]
+"""(column, where in the entry its value belongs, the value's numpy type)"""
 
 KEPT_LAYOUTS = 64
 
@@ -43,6 +53,8 @@ def integer(value: int) -> bytes:
 
 
 _WIDTHS: tuple[tuple[bytes, str], ...] = ((b"K", "<u1"), (b"M", "<u2"), (b"J", "<i4"), (b"\x8a\x08", "<i8"))
+_FLOAT = (b"G", ">f8")
+"""Codes of the forms of numbers, each with the numpy type of what follows it."""
 
 
 def _width(column: Column) -> Column:
@@ -80,10 +92,10 @@ class _Memo:
         other._numbers = dict(self._numbers)
         return other
 
-    def known(self, fixed: Fixed) -> tuple[object, ...]:
+    def known(self, call: CallFields) -> tuple[object, ...]:
         """What decides how one call is written here, besides the call itself."""
-        group = tuple(self._numbers.get(text, text) for text in fixed.process_group)
-        return (fixed.pg_id, fixed.timeout_ms, *group)
+        group = tuple(self._numbers.get(text, text) for text in call.process_group)
+        return (call.pg_id, call.timeout_ms, *group)
 
     def _put(self, key: object) -> bytes:
         number = self._numbers[key] = len(self._numbers)
@@ -105,9 +117,10 @@ class Encoder:
     def __init__(self) -> None:
         self._layouts: dict[object, _Layout] = {}
 
-    def encode(self, dump: Dumped) -> bytes:
+    def encode(self, dump: DumpContents) -> bytes:
         """The whole file."""
-        memo, version = _Memo(), dump.format.version
+        memo = _Memo()
+        version = dump.format.version
         if version is None:
             return _PROTO + self._list_of_entries(dump, memo) + _STOP
         if version == "1.4":
@@ -117,17 +130,17 @@ class Encoder:
                 out += [integer(number), _LIST, *map(integer, members), _END_LIST]
             return b"".join([*out, _END_DICT, _END_DICT, _STOP])
         out = _head(dump, memo, version)
-        if len(dump.holding):
+        if len(dump.ring):
             out += [memo.string("entries"), self._list_of_entries(dump, memo)]
         return b"".join([*out, _END_DICT, _STOP])
 
-    def _list_of_entries(self, dump: Dumped, memo: _Memo) -> bytes:
-        if not len(dump.holding):
+    def _list_of_entries(self, dump: DumpContents, memo: _Memo) -> bytes:
+        if not len(dump.ring):
             return b"]"
         columns = _columns(dump)
-        kinds = _kinds_of_rows(dump, columns)
+        kinds = _kinds_of_entries(dump, columns)
         # What the bytes depend on besides the numbers: which rows are alike, and what their strings are known as.
-        key = (kinds.tobytes(), len(memo), *(memo.known(dump.fixed[number]) for number in dump.fixed))
+        key = (kinds.tobytes(), len(memo), *(memo.known(dump.calls[number]) for number in dump.calls))
         layout = self._layouts.get(key)
         if layout is None:
             if len(self._layouts) >= KEPT_LAYOUTS:
@@ -136,7 +149,7 @@ class Encoder:
         return _LIST + layout.fill(dump, columns) + _END_LIST
 
 
-def _head(dump: Dumped, memo: _Memo, version: str) -> list[bytes]:
+def _head(dump: DumpContents, memo: _Memo, version: str) -> list[bytes]:
     form = dump.format
     out = [_PROTO, _DICT, memo.string("version"), memo.string(version), memo.string("pg_config"), _DICT]
     for key, values in config_object(dump).items():
@@ -160,27 +173,27 @@ def _head(dump: Dumped, memo: _Memo, version: str) -> list[bytes]:
 # ---- entries ---------------------------------------------------------------------------------------------------------
 
 
-def _columns(dump: Dumped) -> dict[str, npt.NDArray[np.generic]]:
-    held = dump.holding
+def _columns(dump: DumpContents) -> dict[str, npt.NDArray[np.generic]]:
+    ring = dump.ring
     return {
-        "record_id": held.record,
-        "collective_seq_id": held.seq,
-        "p2p_seq_id": held.p2p_seq,
-        "op_id": held.op_id,
-        "seq_id": held.seq + held.p2p_seq,
-        "time_created_ns": held.created_ns,
-        "time_created_us": held.created_ns // 1000,
-        "time_discovered_started_ns": held.started_ns,
-        "time_discovered_completed_ns": held.completed_ns,
-        "duration_ms": held.duration_ms,
+        "record_id": ring.record,
+        "collective_seq_id": ring.seq,
+        "p2p_seq_id": ring.p2p_seq,
+        "op_id": ring.op_id,
+        "seq_id": ring.seq + ring.p2p_seq,
+        "time_created_ns": ring.created_ns,
+        "time_created_us": ring.created_ns // 1000,
+        "time_discovered_started_ns": ring.started_ns,
+        "time_discovered_completed_ns": ring.completed_ns,
+        "duration_ms": ring.duration_ms,
     }
 
 
-def _kinds_of_rows(dump: Dumped, columns: Mapping[str, npt.NDArray[np.generic]]) -> Column:
+def _kinds_of_entries(dump: DumpContents, columns: Mapping[str, npt.NDArray[np.generic]]) -> Column:
     """Rows of one kind differ in numbers only: the same call, state, missing values and widths of the counters."""
-    held = dump.holding
-    kinds = held.call * 3 + (0 if dump.always_scheduled else held.state)
-    for present in (held.started_ns != UNSET, held.completed_ns != UNSET, held.retired, ~np.isnan(held.duration_ms)):
+    ring = dump.ring
+    kinds = ring.call * 3 + (0 if dump.always_scheduled else ring.state)
+    for present in (ring.started_ns != UNSET, ring.completed_ns != UNSET, ring.retired, ~np.isnan(ring.duration_ms)):
         kinds = kinds * 2 + present
     for name in _COUNTERS:
         if name in dump.format.keys:
@@ -191,33 +204,14 @@ def _kinds_of_rows(dump: Dumped, columns: Mapping[str, npt.NDArray[np.generic]])
 class _Layout:
     """The bytes of all entries with nothing in the places of the numbers, and where those places are."""
 
-    def __init__(self, dump: Dumped, kinds: Column, memo: _Memo) -> None:
-        _, first, which = np.unique(kinds, return_index=True, return_inverse=True)
-        order = np.argsort(which, kind="stable")
-        bounds = np.searchsorted(which[order], np.arange(len(first) + 1))
-        columns = _columns(dump)
-        pieces = np.empty(len(kinds), dtype=object)
-        groups: list[tuple[Column, list[tuple[str, int, str]]]] = []
-        for number in np.argsort(first, kind="stable").tolist():
-            rows = order[bounds[number] : bounds[number + 1]]
-            row, known = int(rows[0]), len(memo)
-            text, places = _spaced(_tokens(dump, dump.format, memo, row), columns, row)
-            if len(memo) > known:
-                # The first entry of its kind spells out what the later ones refer to.
-                pieces[row] = text
-                groups.append((rows[:1], places))
-                rows = rows[1:]
-                text, places = _spaced(_tokens(dump, dump.format, memo, row), columns, row)
-            if len(rows):
-                pieces[rows] = [text] * len(rows)
-                groups.append((rows, places))
-        parts: list[bytes] = pieces.tolist()
-        data = b"".join(parts)
+    def __init__(self, dump: DumpContents, kinds: Column, memo: _Memo) -> None:
+        entries, groups = _lay_out(dump, kinds, memo)
+        data = b"".join(entries)
         self._bytes = np.frombuffer(data, dtype=np.uint8)
         # Every rank has its own threads; their ids are of one length and written once each.
-        threads = {fixed.thread_id: number for number, fixed in dump.fixed.items()}
+        threads = {call.thread_id: number for number, call in dump.calls.items()}
         self._threads = [(data.find(text.encode()), number) for text, number in threads.items()]
-        begins = np.cumsum([0, *map(len, parts)])[:-1]
+        begins = np.cumsum([0, *map(len, entries)])[:-1]
         gathered: dict[tuple[str, str], tuple[list[Column], list[Column]]] = {}
         for rows, places in groups:
             for name, place, kind in places:
@@ -229,10 +223,10 @@ class _Layout:
             where = np.concatenate(all_places)[:, None] + np.arange(np.dtype(kind).itemsize)
             self._numbers.append((name, kind, np.concatenate(all_rows), where))
 
-    def fill(self, dump: Dumped, columns: Mapping[str, npt.NDArray[np.generic]]) -> bytes:
+    def fill(self, dump: DumpContents, columns: Mapping[str, npt.NDArray[np.generic]]) -> bytes:
         out = self._bytes.copy()
         for place, number in self._threads:
-            text = dump.fixed[number].thread_id.encode()
+            text = dump.calls[number].thread_id.encode()
             if place >= 0:
                 out[place : place + len(text)] = np.frombuffer(text, dtype=np.uint8)
         for name, kind, rows, where in self._numbers:
@@ -240,19 +234,44 @@ class _Layout:
         return bytes(out)
 
 
-def _spaced(
-    tokens: list[Token], columns: Mapping[str, npt.NDArray[np.generic]], row: int
-) -> tuple[bytes, list[tuple[str, int, str]]]:
-    """One entry with zeros for its numbers, and (column, place, type) of each of them."""
+def _lay_out(dump: DumpContents, kinds: Column, memo: _Memo) -> tuple[list[bytes], list[tuple[Column, list[Place]]]]:
+    """Every entry's bytes with zeros for its numbers; and rows that are alike with the places of their numbers."""
+    _, first, which = np.unique(kinds, return_index=True, return_inverse=True)
+    order = np.argsort(which, kind="stable")
+    bounds = np.searchsorted(which[order], np.arange(len(first) + 1))
+    columns = _columns(dump)
+    entries = np.empty(len(kinds), dtype=object)
+    groups: list[tuple[Column, list[Place]]] = []
+    for number in np.argsort(first, kind="stable").tolist():
+        rows = order[bounds[number] : bounds[number + 1]]
+        row = int(rows[0])
+        known = len(memo)
+        text, places = _spaced(_tokens(dump, memo, row), columns, row)
+        if len(memo) > known:
+            # The first entry of its kind spells out what the later ones refer to.
+            entries[row] = text
+            groups.append((rows[:1], places))
+            rows = rows[1:]
+            text, places = _spaced(_tokens(dump, memo, row), columns, row)
+        if len(rows):
+            entries[rows] = [text] * len(rows)
+            groups.append((rows, places))
+    texts: list[bytes] = entries.tolist()
+    return texts, groups
+
+
+def _spaced(tokens: list[Token], columns: Mapping[str, npt.NDArray[np.generic]], row: int) -> tuple[bytes, list[Place]]:
+    """One entry with zeros for its numbers, and where each of them belongs."""
     out: list[bytes] = []
-    places: list[tuple[str, int, str]] = []
+    places: list[Place] = []
     length = 0
     for token in tokens:
         if isinstance(token, bytes):
             data = token
         else:
-            code, kind = b"G", ">f8"
-            if token != "duration_ms":
+            if token == "duration_ms":
+                code, kind = _FLOAT
+            else:
                 code, kind = _WIDTHS[int(_width(columns[token][row : row + 1])[0])]  # type: ignore[arg-type]
             places.append((token, length + len(code), kind))
             data = code + bytes(np.dtype(kind).itemsize)
@@ -261,36 +280,36 @@ def _spaced(
     return b"".join(out), places
 
 
-def _tokens(dump: Dumped, form: Format, memo: _Memo, row: int) -> list[Token]:
+def _tokens(dump: DumpContents, memo: _Memo, row: int) -> list[Token]:
     """The layout of one entry; writes new strings into the memo in the order in which PyTorch would."""
-    held = dump.holding
-    fixed: Fixed = dump.fixed[int(held.call[row])]
+    ring = dump.ring
+    call: CallFields = dump.calls[int(ring.call[row])]
     hidden = dump.always_scheduled
-    state = STATES[0 if hidden else int(held.state[row])]
-    started = held.started_ns[row] != UNSET and not hidden
-    completed = held.completed_ns[row] != UNSET and not hidden
+    state = STATES[0 if hidden else int(ring.state[row])]
+    started = ring.started_ns[row] != UNSET and not hidden
+    completed = ring.completed_ns[row] != UNSET and not hidden
     constant: dict[str, Callable[[], bytes]] = {
-        "frames": lambda: _LIST + b"".join(map(memo.frame, fixed.frames or ())) + _END_LIST,
-        "pg_id": lambda: integer(fixed.pg_id),
-        "process_group": lambda: b"".join(map(memo.string, fixed.process_group)) + _TUPLE2,
-        "thread_name": lambda: memo.string(fixed.thread_name),
-        "thread_id": lambda: memo.string(fixed.thread_id),
-        "profiling_name": lambda: memo.string(fixed.profiling_name),
-        "input_sizes": lambda: _shapes(fixed.input_sizes),
-        "output_sizes": lambda: _shapes(fixed.output_sizes),
-        "input_dtypes": lambda: _LIST + b"".join(map(memo.string, fixed.input_dtypes)) + _END_LIST,
-        "output_dtypes": lambda: _LIST + b"".join(map(memo.string, fixed.output_dtypes)) + _END_LIST,
+        "frames": lambda: _LIST + b"".join(map(memo.frame, call.frames or ())) + _END_LIST,
+        "pg_id": lambda: integer(call.pg_id),
+        "process_group": lambda: b"".join(map(memo.string, call.process_group)) + _TUPLE2,
+        "thread_name": lambda: memo.string(call.thread_name),
+        "thread_id": lambda: memo.string(call.thread_id),
+        "profiling_name": lambda: memo.string(call.profiling_name),
+        "input_sizes": lambda: _shapes(call.input_sizes),
+        "output_sizes": lambda: _shapes(call.output_sizes),
+        "input_dtypes": lambda: _LIST + b"".join(map(memo.string, call.input_dtypes)) + _END_LIST,
+        "output_dtypes": lambda: _LIST + b"".join(map(memo.string, call.output_dtypes)) + _END_LIST,
         "state": lambda: memo.string(state),
-        "retired": lambda: _TRUE if held.retired[row] else _FALSE,
-        "timeout_ms": lambda: integer(fixed.timeout_ms),
-        "is_p2p": lambda: _TRUE if fixed.is_p2p else _FALSE,
+        "retired": lambda: _TRUE if ring.retired[row] else _FALSE,
+        "timeout_ms": lambda: integer(call.timeout_ms),
+        "is_p2p": lambda: _TRUE if call.is_p2p else _FALSE,
     }
     missing = {"time_discovered_started_ns": not started, "time_discovered_completed_ns": not completed}
     tokens: list[Token] = [_DICT]
-    for key in form.keys:
-        if key == "duration_ms" and np.isnan(held.duration_ms[row]):
+    for key in dump.format.keys:
+        if key == "duration_ms" and np.isnan(ring.duration_ms[row]):
             continue
-        if key == "frames" and fixed.frames is None:
+        if key == "frames" and call.frames is None:
             continue
         tokens.append(memo.string(key))
         if missing.get(key, False):

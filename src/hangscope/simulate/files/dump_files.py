@@ -6,14 +6,15 @@ import gzip
 import json
 import pickle
 
-from hangscope.simulate.dump_formats import STATES, Dumped
-from hangscope.simulate.dump_objects import config_object, to_object
-from hangscope.simulate.ring_records import UNSET
-from hangscope.simulate.spec import Spec
-from hangscope.simulate.torch_pickle import Encoder
+from hangscope.simulate.files.dump_contents import DumpContents
+from hangscope.simulate.files.dump_formats import STATES
+from hangscope.simulate.files.dump_objects import config_object, to_object
+from hangscope.simulate.files.torch_pickle import Encoder
+from hangscope.simulate.record.ring_contents import UNSET
+from hangscope.simulate.spec.job_spec import Spec
 
 
-def encode(spec: Spec, dump: Dumped, encoder: Encoder) -> bytes:
+def encode(spec: Spec, dump: DumpContents, encoder: Encoder) -> bytes:
     """The bytes of one dump file. `encoder`: of the whole job, which knows the layouts of other ranks."""
     if spec.form == "pickle":
         data = encoder.encode(dump)
@@ -32,12 +33,11 @@ def file_name(spec: Spec, rank: int) -> str:
     return f"{stem}{rank}{ending}{'.gz' if spec.gzip else ''}"
 
 
-def to_json(dump: Dumped) -> str:
+def to_json(dump: DumpContents) -> str:
     """PyTorch's JSON form: keys in alphabetical order, no stacks, 0 for what is not known, counters as strings."""
-    held, form = dump.holding, dump.format
     top: dict[str, str] = {
         "pg_config": _json({key: dict(sorted(values.items())) for key, values in config_object(dump).items()}),
-        "version": _json(form.version),
+        "version": _json(dump.format.version),
         "pg_status": _json(
             {
                 number: {
@@ -51,9 +51,9 @@ def to_json(dump: Dumped) -> str:
     }
     if dump.comm_state:
         top["nccl_comm_state"] = "{}"
-    if form.library_key:
-        top[form.library_key] = _json(dump.library_version)
-    if len(held):
+    if dump.format.library_key:
+        top[dump.format.library_key] = _json(dump.library_version)
+    if len(dump.ring):
         top["entries"] = f"[{','.join(_json_entries(dump))}]"
     return "{" + ",".join(f'"{key}":{value}' for key, value in sorted(top.items())) + "}"
 
@@ -68,6 +68,7 @@ _VARIABLE = {
     "p2p_seq_id": "%(p2p_seq)d",
     "op_id": "%(op_id)d",
     "time_created_ns": "%(created)d",
+    "duration_ms": "%(duration)r",
     "time_discovered_started_ns": "%(started)d",
     "time_discovered_completed_ns": "%(completed)d",
     "state": '"%(state)s"',
@@ -75,16 +76,15 @@ _VARIABLE = {
 }
 
 
-def _json_entries(dump: Dumped) -> list[str]:
-    held = dump.holding
+def _json_entries(dump: DumpContents) -> list[str]:
+    hidden = dump.always_scheduled
     layouts: dict[tuple[int, bool], str] = {}
     entries = []
-    for call, record, seq, p2p_seq, op_id, created, started, completed, duration, state, retired in held.entries():
+    for call, record, seq, p2p_seq, op_id, created, started, completed, duration, state, retired in dump.ring.entries():
         timed = duration == duration
         layout = layouts.get((call, timed))
         if layout is None:
             layout = layouts[call, timed] = _json_layout(dump, call, timed)
-        hidden = dump.always_scheduled
         entries.append(
             layout
             % {
@@ -103,15 +103,12 @@ def _json_entries(dump: Dumped) -> list[str]:
     return entries
 
 
-def _json_layout(dump: Dumped, call: int, timed: bool) -> str:
-    fixed = dump.fixed[call]
+def _json_layout(dump: DumpContents, call: int, timed: bool) -> str:
+    """The text of one call's entries with `%` places for what differs from entry to entry."""
     parts = []
     for key in sorted(dump.format.keys):
         if key == "frames" or (key == "duration_ms" and not timed):
             continue
-        if key == "duration_ms":
-            value = "%(duration)r"
-        else:
-            value = _VARIABLE.get(key) or _json(getattr(fixed, key)).replace("%", "%%")
+        value = _VARIABLE.get(key) or _json(getattr(dump.calls[call], key)).replace("%", "%%")
         parts.append(f'"{key}":{value}')
     return "{" + ",".join(parts) + "}"

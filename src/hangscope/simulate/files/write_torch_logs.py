@@ -7,14 +7,30 @@ from datetime import datetime, timezone
 
 import numpy as np
 
-from hangscope.simulate.dump_formats import NCCL_OF_TORCH, Dumped
-from hangscope.simulate.layouts import GroupDef
-from hangscope.simulate.ring_records import COMPLETED, INNER
-from hangscope.simulate.spec import Spec
-from hangscope.simulate.training_sites import Site, count
+from hangscope.simulate.files.dump_contents import DumpContents
+from hangscope.simulate.files.dump_formats import NCCL_OF_TORCH
+from hangscope.simulate.program.training_sites import Site, count
+from hangscope.simulate.record.recorded_rows import INNER, RecordedCall
+from hangscope.simulate.record.ring_contents import COMPLETED
+from hangscope.simulate.spec.job_layout import GroupDef
+from hangscope.simulate.spec.job_spec import Spec
 
-_WATCHDOG_LINE = {2: 523, 3: 563, 4: 607, 5: 616, 6: 629, 7: 632, 8: 685, 9: 683, 10: 688, 11: 689, 12: 757}
-_WATCHDOG_LINE |= {13: 730, 14: 741, 15: 738}
+_WATCHDOG_LINE = {
+    2: 523,
+    3: 563,
+    4: 607,
+    5: 616,
+    6: 629,
+    7: 632,
+    8: 685,
+    9: 683,
+    10: 688,
+    11: 689,
+    12: 757,
+    13: 730,
+    14: 741,
+    15: 738,
+}
 """Line of ProcessGroupNCCL.cpp that prints "Watchdog caught" in the PyPI wheel of torch 2.x."""
 
 _WORK_TYPES = {
@@ -41,12 +57,19 @@ _CAUSE = (
 
 
 @dataclass(frozen=True, slots=True)
+class Membership:
+    """A group as one of its ranks knows it: by its own number, and with its rank in it."""
+
+    group: GroupDef
+    pg_id: int
+    group_rank: int
+
+
+@dataclass(frozen=True, slots=True)
 class Overdue:
     """The oldest operation of one group that a rank waits for."""
 
-    group: GroupDef
-    local_id: int
-    group_rank: int
+    member: Membership
     site: Site
     seq: int
     created_ns: int
@@ -55,28 +78,37 @@ class Overdue:
 
     def work(self, timeout_ms: int) -> str:
         kind = _WORK_TYPES.get(self.site.name, self.site.name.upper())
-        sizes = count(self.site.inputs), count(self.site.outputs)
         return (
-            f"WorkNCCL(SeqNum={self.seq}, OpType={kind}, NumelIn={sizes[0]}, NumelOut={sizes[1]}, "
-            f"Timeout(ms)={timeout_ms})"
+            f"WorkNCCL(SeqNum={self.seq}, OpType={kind}, NumelIn={count(self.site.inputs)}, "
+            f"NumelOut={count(self.site.outputs)}, Timeout(ms)={timeout_ms})"
         )
 
 
-def overdue(spec: Spec, dump: Dumped, groups_of: dict[int, tuple[GroupDef, int, int]]) -> list[Overdue]:
-    """What one rank waits for, oldest first. `groups_of`: role → group, pg_id, rank in it."""
-    held, found = dump.holding, {}
-    parts = np.array([call.kind == INNER for call in held.calls])[held.call]
-    for row in reversed(np.flatnonzero((held.state != COMPLETED) & ~parts).tolist()):
-        call = held.calls[int(held.call[row])]
-        group, local_id, group_rank = groups_of[call.role]
-        seq, p2p_seq = int(held.seq[row]), int(held.p2p_seq[row])
-        transfer = call.p2p or call.site.name == "coalesced"
-        number = seq + p2p_seq if spec.minor < 4 else p2p_seq if transfer else seq
-        enqueued, _, completed = held.status[call.role]
+def overdue(spec: Spec, dump: DumpContents, memberships: dict[int, Membership]) -> list[Overdue]:
+    """What one rank waits for, oldest first. `memberships`: by role."""
+    ring = dump.ring
+    found: dict[int, Overdue] = {}
+    parts = np.array([call.kind == INNER for call in ring.calls])[ring.call]
+    for row in reversed(np.flatnonzero((ring.state != COMPLETED) & ~parts).tolist()):
+        call = ring.calls[int(ring.call[row])]
+        enqueued, _, completed = ring.status[call.role]
         found[call.role] = Overdue(
-            group, local_id, group_rank, call.site, number, int(held.created_ns[row]), enqueued, completed
+            member=memberships[call.role],
+            site=call.site,
+            seq=_work_number(spec, call, int(ring.seq[row]), int(ring.p2p_seq[row])),
+            created_ns=int(ring.created_ns[row]),
+            enqueued=enqueued,
+            completed=completed,
         )
     return sorted(found.values(), key=lambda work: work.created_ns)
+
+
+def _work_number(spec: Spec, call: RecordedCall, seq: int, p2p_seq: int) -> int:
+    """The sequence number under which the watchdog speaks of an operation."""
+    if spec.minor < 4:
+        return seq + p2p_seq
+    transfer = call.p2p or call.site.name == "coalesced"
+    return p2p_seq if transfer else seq
 
 
 class RankLog:
@@ -85,7 +117,8 @@ class RankLog:
     def __init__(self, spec: Spec, rank: int, first_rank_in_group: int) -> None:
         """`first_rank_in_group`: the rank's number in the group that it used first; PyTorch up to 2.13 puts that one
         into every line about an operation, whichever group it belongs to."""
-        self.spec, self.rank = spec, rank
+        self.spec = spec
+        self.rank = rank
         self._odd_rank = first_rank_in_group
         self.lines: list[str] = []
 
@@ -106,32 +139,34 @@ class RankLog:
         return f"[rank{self.rank}]:[{severity}{stamp} ProcessGroupNCCL.cpp:{line}] "
 
     def _of_group(self, work: Overdue) -> str:
-        name, desc, number = work.group.name, work.group.desc, work.group_rank
-        shown = "" if desc == "undefined" else f"({desc})"
+        name = work.member.group.name
+        rank = work.member.group_rank
+        desc = _shown(work.member.group)
         if self.spec.minor <= 2:
-            return f"[Rank {number}] "
+            return f"[Rank {rank}] "
         if self.spec.minor == 3:
-            return f"[PG {name} Rank {number}] "
+            return f"[PG {name} Rank {rank}] "
         if self.spec.minor == 4:
-            return f"[PG {name} {shown} Rank {number}] " if shown else f"[PG {name} Rank {number}] "
-        return f"[PG ID {work.local_id} PG GUID {name}{shown} Rank {number}] "
+            return f"[PG {name} {desc} Rank {rank}] " if desc else f"[PG {name} Rank {rank}] "
+        return f"[PG ID {work.member.pg_id} PG GUID {name}{desc} Rank {rank}] "
 
     def _of_work(self, work: Overdue) -> str:
         if self.spec.minor < 14:
             return f"[Rank {self._odd_rank}] "
-        desc = "" if work.group.desc == "undefined" else f"({work.group.desc})"
-        return f"[PG GUID {work.group.name}{desc} Rank {work.group_rank}] "
+        group = work.member.group
+        return f"[PG GUID {group.name}{_shown(group)} Rank {work.member.group_rank}] "
 
     # ---- events ------------------------------------------------------------------------------------------------------
 
     def timed_out(self, work: Overdue, at_ns: int) -> None:
-        spec, line = self.spec, _WATCHDOG_LINE[self.spec.minor]
+        spec = self.spec
         if spec.hooked:
-            who = f"[TC][rank={self.rank}][name={work.group.name}] "
+            who = f"[TC][rank={self.rank}][name={work.member.group.name}] "
             why = "timeout - timeout watchdog detected operation timeout"
             self.say(f"{who}Aborting process on rank {self.rank} due to {why}")
             self.say(f"{who}Waiting 15000ms for health check and flight recorder dump before aborting")
             return
+        line = _WATCHDOG_LINE[spec.minor]
         timeout_ms = int(spec.timeout_s * 1000)
         ran = (at_ns - work.created_ns) // 1_000_000
         self.say(
@@ -157,86 +192,98 @@ class RankLog:
         self._detected(work, at_ns + 900_000, line)
 
     def _detected(self, work: Overdue, at_ns: int, line: int) -> None:
-        minor, group = self.spec.minor, self._of_group(work)
-        if 3 <= minor <= 5:
-            said = (
-                "Timeout at NCCL work"
-                if minor == 3
-                else "Exception (either an error or timeout) detected by watchdog at work"
+        """The line with the group's counters, and from 2.6 on the stack of the call."""
+        if self.spec.minor >= 6:
+            self._failure_detected(work, at_ns, line)
+            return
+        if self.spec.minor < 3:
+            return
+        said = "Exception (either an error or timeout) detected by watchdog at work"
+        if self.spec.minor == 3:
+            said = "Timeout at NCCL work"
+        self.say(
+            f"{self._head('E', at_ns, line + 1180)}{self._of_group(work)}{said}: {work.seq}, last enqueued NCCL work: "
+            f"{work.enqueued}, last completed NCCL work: {work.completed}."
+        )
+
+    def _failure_detected(self, work: Overdue, at_ns: int, line: int) -> None:
+        self.say(
+            f"{self._head('E', at_ns, line + 1614)}{self._of_group(work)} failure detected by watchdog at work "
+            f"sequence id: {work.seq} PG status: last enqueued work: {work.enqueued}, last completed work: "
+            f"{work.completed}"
+        )
+        if self.spec.stacks:
+            frames = "".join(
+                f"#{number} {name} from {file}:{at}\n" for number, (name, file, at) in enumerate(work.site.frames)
             )
-            self.say(
-                f"{self._head('E', at_ns, line + 1180)}{group}{said}: {work.seq}, last enqueued NCCL work: "
-                f"{work.enqueued}, last completed NCCL work: {work.completed}."
-            )
-        elif minor >= 6:
-            self.say(
-                f"{self._head('E', at_ns, line + 1614)}{group} failure detected by watchdog at work sequence id: "
-                f"{work.seq} PG status: last enqueued work: {work.enqueued}, last completed work: {work.completed}"
-            )
-            if self.spec.stacks:
-                frames = "".join(
-                    f"#{number} {name} from {file}:{at}\n" for number, (name, file, at) in enumerate(work.site.frames)
-                )
-                self.say(f"{self._head('E', at_ns, line + 44)}Stack trace of the failed collective: \n{frames}")
+            self.say(f"{self._head('E', at_ns, line + 44)}Stack trace of the failed collective: \n{frames}")
 
     def dumps(self, own: Overdue, at_ns: int, signalled_by: int) -> None:
         """The monitor's lines while the dump is written. `own`: the default group's status on this rank."""
         minor = self.spec.minor
         if self.spec.hooked or minor < 3:
             return
-        mine, line, group = signalled_by == self.rank, _WATCHDOG_LINE[minor] + 1160, self._of_group(own)
-        counters = f"Last enqueued NCCL work: {own.enqueued}, last completed NCCL work: {own.completed}."
-        if minor == 3:
-            source = "timeout signal from this local rank" if mine else "global timeout from another rank"
-            self.say(
-                f"{self._head('E', at_ns, line)}{group}Received a {source} and will start to dump the debug info. "
-                f"{counters}"
-            )
-        elif minor == 4:
-            source = "dump signal from this local rank" if mine else f"global dump signal from rank {signalled_by},"
-            self.say(
-                f"{self._head('E', at_ns, line)}{group}Received a {source} and will start to dump the debug info. "
-                f"{counters}"
-            )
-        else:
-            if not mine:
-                self.say(
-                    f"{self._head('E', at_ns - 130_000, line)}{group}Observed flight recorder dump signal from another "
-                    "rank via TCPStore."
-                )
-            source = "this local rank" if mine else f" rank {signalled_by}"
-            self.say(
-                f"{self._head('E', at_ns, line + 65)}{group}Received a dump signal due to a collective timeout from "
-                f"{source} and we will try our best to dump the debug info. {counters}{_CAUSE}"
-            )
-        with_stacks = (
-            "" if minor <= 5 else " Include stack trace: 1" + (", only active collectives: 0" if minor >= 10 else "")
-        )
+        line = _WATCHDOG_LINE[minor] + 1160
+        self._dump_signal(own, at_ns, signalled_by, line)
+        options = ""
+        if minor > 5:
+            options = " Include stack trace: 1"
+        if minor >= 10:
+            options += ", only active collectives: 0"
         self.say(
-            f"{self._head('E', at_ns + 200_000, line - 221)}{group}ProcessGroupNCCL preparing to dump debug info."
-            f"{with_stacks}"
+            f"{self._head('E', at_ns + 200_000, line - 221)}{self._of_group(own)}ProcessGroupNCCL preparing to dump "
+            f"debug info.{options}"
+        )
+
+    def _dump_signal(self, own: Overdue, at_ns: int, signalled_by: int, line: int) -> None:
+        """Who asked for the dump."""
+        minor = self.spec.minor
+        group = self._of_group(own)
+        mine = signalled_by == self.rank
+        counters = f"Last enqueued NCCL work: {own.enqueued}, last completed NCCL work: {own.completed}."
+        if minor < 5:
+            if minor == 3:
+                source = "timeout signal from this local rank" if mine else "global timeout from another rank"
+            else:
+                source = "dump signal from this local rank" if mine else f"global dump signal from rank {signalled_by},"
+            self.say(
+                f"{self._head('E', at_ns, line)}{group}Received a {source} and will start to dump the debug info. "
+                f"{counters}"
+            )
+            return
+        if not mine:
+            self.say(
+                f"{self._head('E', at_ns - 130_000, line)}{group}Observed flight recorder dump signal from another "
+                "rank via TCPStore."
+            )
+        source = "this local rank" if mine else f" rank {signalled_by}"
+        self.say(
+            f"{self._head('E', at_ns, line + 65)}{group}Received a dump signal due to a collective timeout from "
+            f"{source} and we will try our best to dump the debug info. {counters}{_CAUSE}"
         )
 
     def ends(self, own: Overdue, at_ns: int) -> None:
-        minor, group = self.spec.minor, self._of_group(own)
+        """The watchdog takes the process down."""
+        minor = self.spec.minor
         if self.spec.hooked:
             return
         if minor >= 5:
+            group = self._of_group(own)
             self.say(
                 f"{self._head('F', at_ns, _WATCHDOG_LINE[minor] + 964)}{group}{group}Terminating the process after "
                 "attempting to dump debug info, due to collective timeout or exception."
             )
-        else:
-            line = _WATCHDOG_LINE[minor] + 14
-            self.say(
-                f"{self._head('E', at_ns, line)}{self._of_work(own)}Some NCCL operations have failed or timed out. Due "
-                "to the asynchronous nature of CUDA kernels, subsequent GPU operations might run on "
-                "corrupted/incomplete data."
-            )
-            self.say(
-                f"{self._head('E', at_ns, line + 6)}{self._of_work(own)}To avoid data inconsistency, we are taking the "
-                "entire process down."
-            )
+            return
+        line = _WATCHDOG_LINE[minor] + 14
+        self.say(
+            f"{self._head('E', at_ns, line)}{self._of_work(own)}Some NCCL operations have failed or timed out. Due "
+            "to the asynchronous nature of CUDA kernels, subsequent GPU operations might run on "
+            "corrupted/incomplete data."
+        )
+        self.say(
+            f"{self._head('E', at_ns, line + 6)}{self._of_work(own)}To avoid data inconsistency, we are taking the "
+            "entire process down."
+        )
 
     def raised(self, site: Site, at_ns: int) -> None:
         """An uncaught exception on the way to a call: the traceback as torch prints it, with the rank in front."""
@@ -258,3 +305,7 @@ class RankLog:
                 "program exit, which can leak resources. For more info, please see "
                 "https://pytorch.org/docs/stable/distributed.html#shutdown (function operator())"
             )
+
+
+def _shown(group: GroupDef) -> str:
+    return "" if group.desc == "undefined" else f"({group.desc})"

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from hangscope.simulate.program import Op
+from hangscope.simulate.program.step_operations import Op
 
 SLOTS = 8
 """Messages that fit between two neighbours before the sender has to wait (NCCL_STEPS)."""
@@ -33,14 +33,26 @@ class _Turn:
     rank: int
     number: int
     time: int
-    total: int
-    receives_first: bool
-    sends_last: bool
-    period: int
     protocol: str
+    total: int = 1
+    period: int = 1
+    """Moves of one way round the ring, of which the first receives nothing and the last sends nothing."""
+    receives_first: bool = False
+    sends_last: bool = False
+    """Where there is one move only."""
     done: int = 0
     holding: bool = False
     """It has received and not yet sent on."""
+
+    @property
+    def receives(self) -> bool:
+        """Whether the next move begins with a message from the rank before."""
+        return self.receives_first if self.period == 1 else self.done % self.period > 0
+
+    @property
+    def sends(self) -> bool:
+        """Whether the next move ends with a message to the rank after."""
+        return self.sends_last if self.period == 1 else self.done % self.period < self.period - 1
 
 
 class Ring:
@@ -59,22 +71,23 @@ class Ring:
     def join(self, position: int, number: int, op: Op, start: int) -> None:
         """A member's stream reaches an operation of this group."""
         size = len(self.members)
-        protocol = "small" if op.size <= SMALL_BYTES else "large"
-        receives_first, sends_last, loops = False, False, 1
+        turn = _Turn(
+            rank=self.members[position],
+            number=number,
+            time=start,
+            protocol="small" if op.size <= SMALL_BYTES else "large",
+        )
+        distance = (position - op.root) % size
         if op.algorithm == "broadcast":
-            distance = (position - op.root) % size
-            period = 1
-            receives_first, sends_last = distance > 0, distance < size - 1
+            turn.receives_first = distance > 0
+            turn.sends_last = distance < size - 1
         elif op.algorithm == "reduce":
-            distance = (position - op.root) % size
-            period = 1
-            receives_first, sends_last = distance != 1, distance > 0
+            turn.receives_first = distance != 1
+            turn.sends_last = distance > 0
         else:
             loops = max(1, -(-op.size // (size * LOOP_BYTES)))
-            period = 2 * size - 1 if op.algorithm == "all_reduce" else size
-        turn = _Turn(
-            self.members[position], number, start, period * loops, receives_first, sends_last, period, protocol
-        )
+            turn.period = 2 * size - 1 if op.algorithm == "all_reduce" else size
+            turn.total = turn.period * loops
         self._turn[position] = turn
         self._run(position)
 
@@ -85,8 +98,7 @@ class Ring:
             turn = self._turn[here]
             if turn is None:
                 continue
-            moved = self._move(here, turn)
-            if moved:
+            if self._move(here, turn):
                 size = len(self.members)
                 ready.append((here + 1) % size)
                 ready.append((here - 1) % size)
@@ -99,12 +111,7 @@ class Ring:
         before = (here - 1) % len(self.members)
         moved = False
         while turn.done < turn.total:
-            place = turn.done % turn.period
-            if turn.period == 1:
-                receive, send = turn.receives_first, turn.sends_last
-            else:
-                receive, send = place > 0, place < turn.period - 1
-            if receive and not turn.holding:
+            if turn.receives and not turn.holding:
                 wire = self._wire[before]
                 if not wire or wire[0][1] != turn.protocol:
                     return moved
@@ -112,7 +119,7 @@ class Ring:
                 self._taken[before] += 1
                 turn.time = max(turn.time, arrived + HOP_NS)
                 turn.holding = moved = True
-            if send:
+            if turn.sends:
                 if self._sent[here] - self._taken[here] >= SLOTS:
                     return moved
                 self._sent[here] += 1

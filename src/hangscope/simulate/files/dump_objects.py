@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import math
 
-from hangscope.simulate.dump_formats import STATES, Dumped
-from hangscope.simulate.ring_records import UNSET
+from hangscope.simulate.files.dump_contents import CallFields, DumpContents
+from hangscope.simulate.files.dump_formats import STATES
+from hangscope.simulate.program.training_sites import Frame
+from hangscope.simulate.record.ring_contents import UNSET
 
 _STATUS_KEYS = ("last_enqueued_collective", "last_started_collective", "last_completed_collective")
 
 
-def to_object(dump: Dumped) -> object:
+def to_object(dump: DumpContents) -> object:
     """The whole dump. Dictionaries of frames are shared between entries, as PyTorch shares them."""
     entries = _entries(dump)
     form = dump.format
@@ -31,42 +33,21 @@ def to_object(dump: Dumped) -> object:
     return top
 
 
-def config_object(dump: Dumped) -> dict[str, dict[str, str]]:
+def config_object(dump: DumpContents) -> dict[str, dict[str, str]]:
     return {
         key: {"name": name, "desc": desc, "ranks": dump.ranks_text.format(dump.between.join(map(str, members)))}
         for key, (name, desc, members) in dump.config.items()
     }
 
 
-def _entries(dump: Dumped) -> list[dict[str, object]]:
-    held = dump.holding
-    frames: dict[tuple[str, str, int], dict[str, object]] = {}
-    fixed = {
-        number: {
-            "frames": None
-            if values.frames is None
-            else [
-                frames.setdefault(frame, dict(zip(("name", "filename", "line"), frame, strict=True)))
-                for frame in values.frames
-            ],
-            "pg_id": values.pg_id,
-            "process_group": values.process_group,
-            "profiling_name": values.profiling_name,
-            "thread_name": values.thread_name,
-            "thread_id": values.thread_id,
-            "input_sizes": [list(shape) for shape in values.input_sizes],
-            "output_sizes": [list(shape) for shape in values.output_sizes],
-            "input_dtypes": list(values.input_dtypes),
-            "output_dtypes": list(values.output_dtypes),
-            "timeout_ms": values.timeout_ms,
-            "is_p2p": values.is_p2p,
-        }
-        for number, values in dump.fixed.items()
-    }
+def _entries(dump: DumpContents) -> list[dict[str, object]]:
+    frames: dict[Frame, dict[str, object]] = {}
+    calls = {number: _call_object(fields, frames) for number, fields in dump.calls.items()}
+    hidden = dump.always_scheduled
     entries: list[dict[str, object]] = []
-    for call, record, seq, p2p_seq, op_id, created, started, completed, duration, state, retired in held.entries():
+    for call, record, seq, p2p_seq, op_id, created, started, completed, duration, state, retired in dump.ring.entries():
         values: dict[str, object] = {
-            **fixed[call],
+            **calls[call],
             "record_id": record,
             "seq_id": seq + p2p_seq,
             "collective_seq_id": seq,
@@ -75,9 +56,9 @@ def _entries(dump: Dumped) -> list[dict[str, object]]:
             "time_created_ns": created,
             "time_created_us": created // 1000,
             "duration_ms": duration,
-            "state": STATES[0 if dump.always_scheduled else state],
-            "time_discovered_started_ns": None if started == UNSET or dump.always_scheduled else started,
-            "time_discovered_completed_ns": None if completed == UNSET or dump.always_scheduled else completed,
+            "state": STATES[0 if hidden else state],
+            "time_discovered_started_ns": None if started == UNSET or hidden else started,
+            "time_discovered_completed_ns": None if completed == UNSET or hidden else completed,
             "retired": retired,
         }
         entry = {key: values[key] for key in dump.format.keys}
@@ -87,3 +68,25 @@ def _entries(dump: Dumped) -> list[dict[str, object]]:
             del entry["frames"]
         entries.append(entry)
     return entries
+
+
+def _call_object(fields: CallFields, shared_frames: dict[Frame, dict[str, object]]) -> dict[str, object]:
+    """What all entries of one call say."""
+    frames = None
+    if fields.frames is not None:
+        keys = ("name", "filename", "line")
+        frames = [shared_frames.setdefault(frame, dict(zip(keys, frame, strict=True))) for frame in fields.frames]
+    return {
+        "frames": frames,
+        "pg_id": fields.pg_id,
+        "process_group": fields.process_group,
+        "profiling_name": fields.profiling_name,
+        "thread_name": fields.thread_name,
+        "thread_id": fields.thread_id,
+        "input_sizes": [list(shape) for shape in fields.input_sizes],
+        "output_sizes": [list(shape) for shape in fields.output_sizes],
+        "input_dtypes": list(fields.input_dtypes),
+        "output_dtypes": list(fields.output_dtypes),
+        "timeout_ms": fields.timeout_ms,
+        "is_p2p": fields.is_p2p,
+    }

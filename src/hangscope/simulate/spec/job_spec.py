@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 
 from hangscope.errors import SettingsError
-from hangscope.simulate.layouts import DESCRIPTIONS, NAMINGS, Layout
+from hangscope.simulate.spec.job_layout import DESCRIPTIONS, NAMINGS, Layout
 
 FAULTS: dict[str, tuple[str, ...]] = {
     "none": ("stopped", "running"),
@@ -134,7 +134,7 @@ class Spec:
 
     @property
     def hooked(self) -> bool:
-        """Whether the recorder only hears of launches and completions, unlike that of the legacy NCCL backend."""
+        """Whether the recorder is only notified of launches and completions, unlike that of the legacy NCCL backend."""
         return self.backend in _HOOKED
 
     @property
@@ -164,8 +164,8 @@ class Spec:
         return {**values, "culprits": list(self.culprits)}
 
     def _check_layout(self) -> None:
-        for name in ("dp", "tp", "pp", "ep"):
-            if getattr(self, name) < (name != "dp"):
+        for name, least in (("dp", 0), ("tp", 1), ("pp", 1), ("ep", 1)):
+            if getattr(self, name) < least:
                 raise SettingsError(f"{name}={getattr(self, name)} is too small", hint="leave it out for 1")
         rest = self.tp * self.pp
         if (self.dp or self.ranks // rest) * rest != self.ranks:
@@ -174,7 +174,7 @@ class Spec:
                 f"{shown} do not make {self.ranks} ranks",
                 hint=f"dp x tp x pp must be the number of ranks; with this tp and pp use a multiple of {rest}",
             )
-        _ = self.layout
+        _ = self.layout  # which says whether ep fits
         if self.layers and self.layers < self.pp:
             raise SettingsError(f"{self.layers} layers on {self.pp} stages", hint="give every stage at least one layer")
 

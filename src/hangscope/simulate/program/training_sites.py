@@ -122,6 +122,11 @@ class Site:
         """The innermost frame of the training code: the line that a person would look at."""
         return next(frame for frame in self.frames if frame[1].startswith("/workspace"))
 
+    @property
+    def size_bytes(self) -> int:
+        """The larger of what goes in and what comes out."""
+        return max(count(self.inputs), count(self.outputs)) * ELEMENT_BYTES[self.dtype]
+
 
 def site(
     name: str,
@@ -136,7 +141,9 @@ def site(
 ) -> Site:
     thread = "pt_autograd_0" if caller in AUTOGRAD else "python3"
     frames = (*_API[api], *CALLERS[caller])
-    return Site(name, inputs, inputs if outputs is None else outputs, dtype, frames, thread, direction, closing)
+    if outputs is None:
+        outputs = inputs
+    return Site(name, inputs, outputs, dtype, frames, thread, direction, closing)
 
 
 def on_line_of(call: Site, caller: str) -> Site:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import random
 from datetime import datetime, timezone
 
-from hangscope.simulate.dump_formats import NCCL_OF_TORCH
-from hangscope.simulate.layouts import GroupDef
-from hangscope.simulate.spec import Spec
+from hangscope.simulate.files.dump_formats import NCCL_OF_TORCH
+from hangscope.simulate.spec.job_layout import GroupDef
+from hangscope.simulate.spec.job_spec import Spec
 
 
 def address(spec: Spec, rank: int) -> str:
@@ -20,12 +20,15 @@ def pid(spec: Spec, rank: int) -> int:
     return 2000 + (spec.seed * 31 + rank * 17) % 60_000
 
 
-class NcclLog:
+class NcclLogWriter:
     """One process's NCCL_DEBUG=INFO log, subsystems INIT, NET and GRAPH."""
 
     def __init__(self, spec: Spec, rank: int, at_ns: int) -> None:
-        self.spec, self.rank, self.at_ns = spec, rank, at_ns
-        self.host, self.pid = spec.node(rank), pid(spec, rank)
+        self.spec = spec
+        self.rank = rank
+        self.at_ns = at_ns
+        self.host = spec.node(rank)
+        self.pid = pid(spec, rank)
         self.device = rank % spec.gpus_per_node
         self.version = NCCL_OF_TORCH[spec.minor]
         self._release = tuple(int(part) for part in self.version.split("."))
@@ -55,31 +58,32 @@ class NcclLog:
 
     def communicator(self, group: GroupDef) -> None:
         """Its start-up: who it is there, and who its neighbours on the ring are."""
-        members, size = group.members, len(group.members)
+        members = group.members
+        size = len(members)
         place = members.index(self.rank)
         rng = random.Random(f"communicator {self.spec.seed} {group.index}")
         hash_ = f"0x{rng.getrandbits(64):016x}"
         pointer = f"0x{0x10000000 + self.pid * 4096 + group.index * 256:x}"
         bus = f"{0x1A + 0x11 * self.device:x}000"
-        api = (
-            ""
-            if self._release < (2, 21)
-            else "ncclCommInitRank "
-            if self._release < (2, 23)
-            else "ncclCommInitRankConfig "
-        )
         who = (
-            f"{api}comm {pointer} rank {place} nranks {size} cudaDev {self.device} nvmlDev {self.device} busId {bus} "
-            f"commId {hash_}"
+            f"{self._init_call()}comm {pointer} rank {place} nranks {size} cudaDev {self.device} "
+            f"nvmlDev {self.device} busId {bus} commId {hash_}"
         )
         self.info(f"{who} - Init START")
-        before, after = (place - 1) % size, (place + 1) % size
+        before = (place - 1) % size
+        after = (place + 1) % size
         for channel in range(2):
             self.info(f"Ring {channel:02d} : {before} -> {place} -> {after}")
         self.info(f"{who} - Init COMPLETE")
         for channel in range(2):
             for sender, receiver, way in ((before, place, "receive"), (place, after, "send")):
                 self._channel(channel, members, sender, receiver, way)
+
+    def _init_call(self) -> str:
+        """The name of the function that made a communicator, which NCCL says from 2.21 on."""
+        if self._release < (2, 21):
+            return ""
+        return "ncclCommInitRank " if self._release < (2, 23) else "ncclCommInitRankConfig "
 
     def _channel(self, channel: int, members: tuple[int, ...], sender: int, receiver: int, way: str) -> None:
         gpus = self.spec.gpus_per_node
@@ -93,27 +97,31 @@ class NcclLog:
     def completion_error(self, peer: int, at_ns: int) -> None:
         """The retries are used up: the line that names the node at the other end and the own device."""
         self.at_ns = max(self.at_ns, at_ns)
-        spec, release = self.spec, self._release
-        where = f"{address(spec, peer)}<{40_000 + peer % 20_000}>"
+        at = datetime.fromtimestamp(self.at_ns // 10**9, timezone.utc)
+        stamp = f"[{at:%Y-%m-%d %H:%M:%S}] " if self._release >= (2, 26) else ""
+        thread = f"{self.host}:{self.pid}:{self.pid + 9} [{self.device}]"
+        source = "transport/net_ib.cc:1315" if self._release < (2, 29) else "transport/net_ib/p2p.cc:691"
+        text = self._completion_error_text(f"{address(self.spec, peer)}<{40_000 + peer % 20_000}>")
+        self.lines += ["", f"{stamp}{thread} {source} NCCL WARN {text}"]
+
+    def _completion_error_text(self, peer: str) -> str:
+        release = self._release
         device = f"mlx5_{self.device}"
         if release < (2, 20):
-            text = f"NET/IB : Got completion from peer {where} with error 12, opcode 0, len 0, vendor err 129 (Send)"
-        elif release < (2, 22):
-            text = f"NET/IB : Got completion from peer {where} with status=12 opcode=0 len=0 vendor err 129 (Send)"
-        elif release < (2, 28, 7):
-            text = f"NET/IB: Got completion from peer {where} with status=12 opcode=0 len=0 vendor err 129 (Send)"
-            text += f" hca {device}"
-        elif release < (2, 29):
-            text = (
-                f"NET/IB: Got completion from peer {where} with status=IBV_WC_RETRY_EXC_ERR(12) opcode=IBV_WC_SEND(0) "
+            return f"NET/IB : Got completion from peer {peer} with error 12, opcode 0, len 0, vendor err 129 (Send)"
+        if release < (2, 22):
+            return f"NET/IB : Got completion from peer {peer} with status=12 opcode=0 len=0 vendor err 129 (Send)"
+        if release < (2, 28, 7):
+            return (
+                f"NET/IB: Got completion from peer {peer} with status=12 opcode=0 len=0 vendor err 129 (Send)"
+                f" hca {device}"
+            )
+        if release < (2, 29):
+            return (
+                f"NET/IB: Got completion from peer {peer} with status=IBV_WC_RETRY_EXC_ERR(12) opcode=IBV_WC_SEND(0) "
                 f"reqSize=0 vendor_err=129 req_type=Send hca {device}"
             )
-        else:
-            text = (
-                f"NET/IB: Got completion from peer {where} with status=IBV_WC_RETRY_EXC_ERR(12) opcode=IBV_WC_SEND(0) "
-                f"vendor_err=129  hca {device}"
-            )
-        at = datetime.fromtimestamp(self.at_ns // 10**9, timezone.utc)
-        stamp = f"[{at:%Y-%m-%d %H:%M:%S}] " if release >= (2, 26) else ""
-        place = "transport/net_ib.cc:1315" if release < (2, 29) else "transport/net_ib/p2p.cc:691"
-        self.lines += ["", f"{stamp}{self.host}:{self.pid}:{self.pid + 9} [{self.device}] {place} NCCL WARN {text}"]
+        return (
+            f"NET/IB: Got completion from peer {peer} with status=IBV_WC_RETRY_EXC_ERR(12) opcode=IBV_WC_SEND(0) "
+            f"vendor_err=129  hca {device}"
+        )

@@ -7,75 +7,21 @@ ones.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
-from hangscope.simulate.layouts import DP, EP, PP, TP, WORLD, Layout
-from hangscope.simulate.training_sites import ELEMENT_BYTES, Shape, Site, count, site
-
-TRAIN, CHECKPOINT = "train", "checkpoint"
-
-
-@dataclass(frozen=True, slots=True)
-class Part:
-    """One operation inside a coalesced batch, or the one transfer of a plain send or recv. `peer`: group position."""
-
-    site: Site
-    peer: int = -1
-
-
-@dataclass(frozen=True, slots=True)
-class Op:
-    """One thing that a rank puts on its GPU stream.
-
-    `gap_us`: computation on the GPU before it; `cpu_us`: time the CPU takes to get there.
-    `fence`: the CPU waits for the GPU afterwards. `background`: later work does not wait for it; `join`: it waits for
-    all background work first. `split`: (group position, elements) sent to one peer beyond the even share.
-    """
-
-    site: Site
-    role: int
-    algorithm: str
-    size: int
-    parts: tuple[Part, ...] = ()
-    root: int = 0
-    gap_us: float = 0.0
-    cpu_us: float = 80.0
-    fence: bool = False
-    background: bool = False
-    join: bool = False
-    split: tuple[int, int] | None = None
-
-    @property
-    def p2p(self) -> bool:
-        return self.algorithm == "p2p"
-
-    @property
-    def batch(self) -> bool:
-        return self.site.closing
-
-
-@dataclass(frozen=True, slots=True)
-class Model:
-    """The size of the imaginary model and how it is trained."""
-
-    layers: int = 4
-    microbatches: int = 1
-    hidden: int = 4096
-    tokens: int = 4096
-    data_parallel: str = "fsdp"
-    """"fsdp" (gather and scatter), "ddp" (all_reduce of buckets) or "coalesced" (gather and scatter in batches)."""
-    plain_p2p: bool = False
-    overlap: bool = False
-    """Gradients are reduced in the background, on the group's own stream."""
+from hangscope.simulate.program.step_operations import CHECKPOINT, Model, Op, OpPart
+from hangscope.simulate.program.training_sites import ELEMENT_BYTES, Shape, count, site
+from hangscope.simulate.spec.job_layout import DP, EP, PP, TP, WORLD, Layout
 
 
 class _Step:
     """Collects the operations of one step of one stage."""
 
     def __init__(self, layout: Layout, stage: int, model: Model) -> None:
-        self.layout, self.stage, self.model = layout, stage, model
+        self.layout = layout
+        self.stage = stage
+        self.model = model
         self.ops: list[Op] = []
-        self.first, self.last = stage == 0, stage == layout.pp - 1
         self.layers = model.layers // layout.pp + (stage < model.layers % layout.pp)
         self.work_us = 0.0
         """Computation since the last operation."""
@@ -99,9 +45,8 @@ class _Step:
     ) -> None:
         shapes = (outputs,) if outputs is not None else None
         call = site(name, api, caller, (inputs,), shapes, dtype)
-        size = max(count(call.inputs), count(call.outputs)) * ELEMENT_BYTES[dtype]
         algorithm = "all_reduce" if name == "all_reduce_barrier" else name.strip("_").removesuffix("_base")
-        self.add(Op(call, role, algorithm, size, (), root, gap_us, cpu_us, fence, background, join))
+        self.add(Op(call, role, algorithm, call.size_bytes, (), root, gap_us, cpu_us, fence, background, join))
 
     def add(self, op: Op) -> None:
         self.ops.append(replace(op, gap_us=op.gap_us + self.work_us))
@@ -154,34 +99,36 @@ class _Step:
     def coalesced(self, name: str, api: str, closing: str, caller: str, inputs: int, outputs: int) -> None:
         """Attention's and the MLP's weights in one batch: a third and two thirds of the layer."""
         parts = tuple(
-            Part(site(name, api, caller, ((inputs * share // 3,),), ((outputs * share // 3,),))) for share in (1, 2)
+            OpPart(site(name, api, caller, ((inputs * share // 3,),), ((outputs * share // 3,),))) for share in (1, 2)
         )
         end = site(closing, "coalesced end", caller, (), (), closing=True)
         size = max(inputs, outputs) * ELEMENT_BYTES["BFloat16"]
         self.add(Op(end, DP, name.strip("_").removesuffix("_base"), size, parts, gap_us=30))
 
     def layer(self, number: int, direction: str) -> None:
-        model, backward = self.model, direction == "backward"
+        backward = direction == "backward"
         work = 2.0 if backward else 1.0
-        activations = (model.tokens, model.hidden)
+        tokens = self.model.tokens
+        hidden = self.model.hidden
         self.work_us += 900 * work
         if self.layout.tp > 1:
-            self.call("all_reduce", "all_reduce", f"attention {direction}", TP, activations)
+            self.call("all_reduce", "all_reduce", f"attention {direction}", TP, (tokens, hidden))
         if self.layout.ep > 1 and number % 2:
-            routed = (-(-model.tokens // self.layout.ep) * self.layout.ep, model.hidden)
-            first, second = ("combine", "dispatch") if backward else ("dispatch", "combine")
+            routed = (-(-tokens // self.layout.ep) * self.layout.ep, hidden)
+            first = "combine" if backward else "dispatch"
+            second = "dispatch" if backward else "combine"
             self.call("all_to_all", "all_to_all_single", f"{first} {direction}", EP, routed, gap_us=400 * work)
             self.call("all_to_all", "all_to_all_single", f"{second} {direction}", EP, routed, gap_us=1100 * work)
         self.work_us += 1300 * work
         if self.layout.tp > 1:
-            self.call("all_reduce", "all_reduce", f"mlp {direction}", TP, activations)
+            self.call("all_reduce", "all_reduce", f"mlp {direction}", TP, (tokens, hidden))
 
     def forward(self, microbatch: int) -> None:
         for number in range(self.layers):
             if microbatch == 0:
                 self.gather("gather forward")
             self.layer(number, "forward")
-        if self.last and self.layout.tp > 1:
+        if self.stage == self.layout.pp - 1 and self.layout.tp > 1:
             self.call("all_reduce", "all_reduce", "loss parallel", TP, (self.model.tokens,), None, "Float", gap_us=300)
 
     def backward(self, microbatch: int) -> None:
@@ -205,14 +152,15 @@ class _Step:
         if self.model.plain_p2p:
             for way, peer in moves:
                 call = site(way, way, caller, shape, direction=way)
-                self.add(Op(call, PP, "p2p", size, (Part(call, peer),), gap_us=100))
+                self.add(Op(call, PP, "p2p", size, (OpPart(call, peer),), gap_us=100))
             return
-        parts = tuple(Part(site(way, f"batch {way}", caller, shape, direction=way), peer) for way, peer in moves)
+        parts = tuple(OpPart(site(way, f"batch {way}", caller, shape, direction=way), peer) for way, peer in moves)
         end = site("coalesced", "batch end", caller, (), (), closing=True)
         self.add(Op(end, PP, "p2p", size, parts, gap_us=100))
 
     def all_forward_all_backward(self) -> None:
-        before, after = self.stage - 1, self.stage + 1
+        before = self.stage - 1
+        after = self.stage + 1
         for microbatch in range(self.model.microbatches):
             self.transfer("recv_forward", ("recv", before))
             self.forward(microbatch)
@@ -223,7 +171,9 @@ class _Step:
             self.transfer("send_backward", ("send", before))
 
     def one_forward_one_backward(self) -> None:
-        before, after, total = self.stage - 1, self.stage + 1, self.model.microbatches
+        before = self.stage - 1
+        after = self.stage + 1
+        total = self.model.microbatches
         warm = min(self.layout.pp - self.stage - 1, total)
         for microbatch in range(warm):
             self.transfer("recv_forward", ("recv", before))
@@ -268,6 +218,6 @@ class _Step:
         return tuple(self.ops)
 
 
-def step(layout: Layout, stage: int, model: Model, kind: str) -> tuple[Op, ...]:
+def training_step(layout: Layout, stage: int, model: Model, kind: str) -> tuple[Op, ...]:
     """The operations of every rank of one pipeline stage in one step."""
     return _Step(layout, stage, model).build(kind)
