@@ -60,14 +60,14 @@ class Timeline:
         return len(self.created)
 
 
+@dataclass(slots=True)
 class _OpenCollective:
-    """A collective that waits for its members: (rank, number, start) of those that are there."""
+    """A collective that waits for its members."""
 
-    __slots__ = ("arrived", "done")
-
-    def __init__(self) -> None:
-        self.arrived: list[tuple[int, int, int]] = []
-        self.done = 0
+    there: dict[int, tuple[int, int, int]] = field(default_factory=dict)
+    """Position in the group → (rank, number, start) of those that are there."""
+    done: int = 0
+    """Of a broadcast or a reduce: how many have passed it on."""
 
 
 @dataclass(slots=True)
@@ -215,7 +215,8 @@ class EventEngine:
             if end == NEVER:
                 self._blocked_on[rank] = last
                 return False
-            self._clock[rank] = max(self._clock[rank], end)
+            if end > self._clock[rank]:
+                self._clock[rank] = end
         return True
 
     def _start(self, rank: int, number: int, op: Op, created: int) -> bool:
@@ -286,21 +287,20 @@ class EventEngine:
         collective = self._collectives.get(key)
         if collective is None:
             collective = self._collectives[key] = _OpenCollective()
-        collective.arrived.append((rank, number, at))
         index, _ = key
+        collective.there[self._position[index][rank]] = (rank, number, at)
         if op.algorithm in ("broadcast", "reduce"):
             self._pass_on(index, collective, op)
-        elif len(collective.arrived) == len(self.groups.all[index].members):
-            end = max(start for _, _, start in collective.arrived) + 8_000 + int(op.size * NS_PER_BYTE)
-            for other, its_number, _ in collective.arrived:
+        elif len(collective.there) == len(self.groups.all[index].members):
+            end = max(start for _, _, start in collective.there.values()) + 8_000 + int(op.size * NS_PER_BYTE)
+            for other, its_number, _ in collective.there.values():
                 self._done(other, its_number, end + (other * 7919) % 3_000)
             del self._collectives[key]
 
     def _pass_on(self, index: int, collective: _OpenCollective, op: Op) -> None:
         """Along the ring from the root; who is early waits, who is late holds up those behind it."""
         size = len(self.groups.all[index].members)
-        position = self._position[index]
-        there = {position[rank]: (rank, number, start) for rank, number, start in collective.arrived}
+        there = collective.there
         first = op.root + 1 if op.algorithm == "reduce" else op.root
         while collective.done < size:
             step = collective.done
