@@ -20,10 +20,12 @@ pytestmark = pytest.mark.skipif(not hung_mount.possible(), reason="needs root, /
 CASE = Path(__file__).parents[1] / "cases" / "skipped"
 _PROGRAM = """
 import sys
-import hangscope.cli.hung_filesystem as silence
 import hangscope.recorder.launch.run_job as run
+from hangscope.cli import hung_filesystem
 from hangscope.cli.main import main
-silence.NOTE_S, silence.GIVE_UP_S, run.CLAIM_S = 1.0, float(sys.argv[1]), 2.0
+hung_filesystem.NOTE_S = 1.0
+hung_filesystem.GIVE_UP_S = float(sys.argv[1])
+run.CLAIM_S = 2.0
 sys.exit(main(sys.argv[2:]))
 """
 
@@ -97,7 +99,7 @@ def _until_it_hangs(pid: int) -> None:
 
 
 def test_a_signal_that_comes_early_ends_a_verb_too(hung: Path) -> None:
-    """Ctrl-C is heard also before anything was said about the silence."""
+    """Ctrl-C ends it also before anything was said about the file system."""
     with hung_mount.silent(hung):
         process = _start("diagnose", str(hung), give_up_s=1000)
         _until_it_hangs(process.pid)

@@ -27,7 +27,10 @@ OWN = "hangscope.toml"
 SHARED = "pyproject.toml"
 MOST_BYTES = 1 << 20
 
-NUMBER, TEXT, FLAG, WHOLE = (int, float), (str,), (bool,), (int,)
+NUMBER = (int, float)
+WHOLE = (int,)
+TEXT = (str,)
+FLAG = (bool,)
 KEYS: Mapping[str, tuple[type, ...]] = {
     "dir": TEXT,
     "job": TEXT,
@@ -67,7 +70,7 @@ def _table_of(path: Path) -> Sequence[str]:
 def _read(path: Path, table: Sequence[str]) -> dict[str, Any]:
     try:
         with open_file(path) as stream:
-            told = os.fstat(stream.fileno())
+            status = os.fstat(stream.fileno())
             raw = stream.read(MOST_BYTES + 1)
     except OSError as error:
         raise SettingsError(f"{path}: {error.strerror or error}") from None
@@ -85,7 +88,7 @@ def _read(path: Path, table: Sequence[str]) -> dict[str, Any]:
             raise SettingsError(f"{path}: {'.'.join(table)} is no table")
     where = f"{path}: [{'.'.join(table)}]" if table else f"{path}:"
     checked = {name: _checked(where, name, each) for name, each in value.items()}
-    _refuse_strangers(where, checked.get("on-hang", ()), told)
+    _refuse_commands_of_others(where, checked.get("on-hang", ()), status)
     return {_parameter(name): each for name, each in checked.items()}
 
 
@@ -102,11 +105,13 @@ def _checked(where: str, name: str, value: Any) -> Any:
     listed = value if name == "on-hang" and isinstance(value, list) else [value]
     for each in listed:
         if not isinstance(each, kinds) or (isinstance(each, bool) and bool not in kinds):
-            raise SettingsError(f"{where} {name} must be {_kind(name)}, not {_said(each)}")
-    return tuple(listed) if name == "on-hang" else str(value) if name == "metrics-port" else value
+            raise SettingsError(f"{where} {name} must be {_types_of(name)}, not {_type_of(each)}")
+    if name == "on-hang":
+        return tuple(listed)
+    return str(value) if name == "metrics-port" else value
 
 
-_SAID: Mapping[tuple[type, ...], str] = {
+_TYPE_NAMES: Mapping[tuple[type, ...], str] = {
     NUMBER: "a number",
     TEXT: "a string",
     FLAG: "true or false",
@@ -114,24 +119,26 @@ _SAID: Mapping[tuple[type, ...], str] = {
 }
 
 
-def _kind(name: str) -> str:
+def _types_of(name: str) -> str:
     extra = " or a list of strings" if name == "on-hang" else ""
-    return _SAID.get(KEYS[name], "a port, or a string ADDRESS:PORT") + extra
+    return _TYPE_NAMES.get(KEYS[name], "a port, or a string ADDRESS:PORT") + extra
 
 
-def _said(value: Any) -> str:
-    if isinstance(value, (list, dict)):
-        return "a table" if isinstance(value, dict) else "a list"
-    return next((words for kinds, words in _SAID.items() if type(value) in kinds), "a date or time")
+def _type_of(value: Any) -> str:
+    if isinstance(value, dict):
+        return "a table"
+    if isinstance(value, list):
+        return "a list"
+    return next((words for kinds, words in _TYPE_NAMES.items() if type(value) in kinds), "a date or time")
 
 
-def _refuse_strangers(where: str, on_hang: Sequence[str], told: os.stat_result) -> None:
+def _refuse_commands_of_others(where: str, on_hang: Sequence[str], status: os.stat_result) -> None:
     """A command from a file that somebody else can write would be theirs, run with our rights."""
     if all(word in HARMLESS for word in on_hang):
         return
-    if told.st_uid not in (os.geteuid(), 0):
-        why = f"the file belongs to somebody else (user {told.st_uid})"
-    elif told.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+    if status.st_uid not in (os.geteuid(), 0):
+        why = f"the file belongs to somebody else (user {status.st_uid})"
+    elif status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
         why = "others may write the file"
     else:
         return

@@ -24,7 +24,10 @@ GIVE_UP_READING_S = 600.0
 """One read of a huge file may take minutes on a slow file system; looking at a name may not."""
 STATUS = 2
 _EVERY_S = 0.5
-_OWN = "silence"
+_TO_END = (signal.SIGINT, signal.SIGTERM)
+_WATCHER = "hung file system watch"
+_PATIENT = "touch "
+"""How the names of threads begin that ask with patience (`safeio.safe_files`): they deal with no answer themselves."""
 
 # The number of a call in the kernel → which of its arguments is a path ("p") or an open file ("f"). Reading and writing
 # an open file has more time than the rest.
@@ -44,37 +47,42 @@ _CALLS: dict[str, dict[int, str]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class FileCall:
     """What a thread is in: a call of the kernel on a file."""
 
     thread: int
-    said: str
+    syscall: str
+    """The kernel's own line about it."""
     switches: str
     """How often the thread was woken: one that reads a large file piece by piece is in the same call each time."""
     path: str
     reads: bool
 
 
-def hung_calls() -> list[Call]:
-    """Every thread's call on a file, as the kernel tells it; nothing where it tells nothing."""
-    known = _CALLS.get(platform.machine(), {})
-    ours = {thread.native_id for thread in threading.enumerate() if thread.name.startswith(("touch ", _OWN))}
+def calls_on_files() -> list[FileCall]:
+    """Every thread's call on a file, as the kernel says it; nothing where it says nothing."""
+    passed_over = {thread.native_id for thread in threading.enumerate() if thread.name.startswith((_PATIENT, _WATCHER))}
     found = []
     with suppress(OSError):
-        for name in os.listdir("/proc/self/task"):
-            if int(name) in ours:
-                continue  # whoever asks with patience deals with silence himself
-            with suppress(OSError, ValueError, IndexError, StopIteration):
-                with open(f"/proc/self/task/{name}/syscall") as stream:
-                    said = stream.read()
-                number, *arguments = said.split()
-                kind = known.get(int(number)) if number.lstrip("-").isdigit() else None
-                if kind is not None and (path := _path(kind, int(arguments[int(kind[1])], 16))):
-                    found.append(Call(int(name), said, _switches(name), path, kind[0] == "r"))
-    return found
+        for thread in map(int, os.listdir("/proc/self/task")):
+            if thread not in passed_over:
+                with suppress(OSError, ValueError, IndexError, StopIteration):
+                    found.append(_call_of(thread))
+    return [call for call in found if call is not None]
 
 
-def _switches(thread: str) -> str:
+def _call_of(thread: int) -> FileCall | None:
+    with open(f"/proc/self/task/{thread}/syscall") as stream:
+        syscall = stream.read()
+    number, *arguments = syscall.split()
+    kind = _CALLS.get(platform.machine(), {}).get(int(number)) if number.lstrip("-").isdigit() else None
+    if kind is None:
+        return None
+    path = _path(kind, int(arguments[int(kind[1])], 16))
+    return FileCall(thread, syscall, _switches(thread), path, reads=kind[0] == "r") if path else None
+
+
+def _switches(thread: int) -> str:
     with open(f"/proc/self/task/{thread}/status") as stream:
         return next(line for line in stream if line.startswith("voluntary_ctxt_switches"))
 
@@ -93,81 +101,83 @@ def _path(kind: str, argument: int) -> str:
 
 
 @contextmanager
-def watched() -> Iterator[None]:
-    """Watches over whatever is done meanwhile."""
+def watch_for_hung_calls() -> Iterator[None]:
+    """While the block runs, a call on a file that does not come back is noted, can be interrupted, and is given up."""
     done = threading.Event()
-    heard, says = os.pipe()
-    for end in (heard, says):
+    signals, python_writes = os.pipe()
+    for end in (signals, python_writes):
         os.set_blocking(end, False)
-    before = _tell(says)
-    threading.Thread(target=_watch, args=(done, heard), name=_OWN, daemon=True).start()
+    before = _write_signals_to(python_writes)
+    threading.Thread(target=_watch, args=(done, signals), name=_WATCHER, daemon=True).start()
     try:
         yield
     finally:
         done.set()
-        _tell(before)  # the pipe stays: a handler of the kernel may be about to write into it
+        _write_signals_to(before)  # the pipe stays: a handler of the kernel may be about to write into it
 
 
-def _tell(fd: int) -> int:
+def _write_signals_to(fd: int) -> int:
     """Have Python write the number of every signal there as it comes; whereto it did before."""
     try:
         return signal.set_wakeup_fd(fd, warn_on_full_buffer=False)
-    except ValueError:  # not the main thread: it hears no signals
+    except ValueError:  # not the main thread: it gets no signals
         return -1
 
 
-def _watch(done: threading.Event, heard: int) -> None:
-    since: dict[Call, float] = {}
-    told: dict[Call, list[tuple[int, int]]] = {}
+def _watch(done: threading.Event, signals: int) -> None:
+    since: dict[FileCall, float] = {}
+    noted: dict[FileCall, list[tuple[int, int]]] = {}
     while not done.wait(_EVERY_S if since else min(_EVERY_S, NOTE_S / 4)):
         now = time.monotonic()
-        since = {call: since.get(call, now) for call in hung_calls()}
-        for call in [call for call in told if call not in since]:
-            _as_before(told.pop(call))  # it answered after all
+        since = {call: since.get(call, now) for call in calls_on_files()}
+        for call in [call for call in noted if call not in since]:
+            _restore_handlers(noted.pop(call))  # it answered after all
         for call, begun in since.items():
-            if now - begun > (GIVE_UP_READING_S if call.reads else GIVE_UP_S):
+            waited = now - begun
+            if waited > (GIVE_UP_READING_S if call.reads else GIVE_UP_S):
                 complain(
-                    f"{call.path}: its file system does not answer ({now - begun:.0f} s)",
+                    f"{call.path}: its file system does not answer ({waited:.0f} s)",
                     "is its server up, and mounted here? `df` on the path shows the same silence",
                 )
                 os._exit(STATUS)
-            if now - begun > NOTE_S and call not in told:
-                told[call] = _let_through()
-                note(f"waiting for {call.path}: its file system has not answered for {now - begun:.0f} s")
-            if now - begun > _EVERY_S and (number := _unheard(heard)):
+            if waited > NOTE_S and call not in noted:
+                noted[call] = _default_handlers()
+                note(f"waiting for {call.path}: its file system has not answered for {waited:.0f} s")
+            if waited > _EVERY_S and (number := _pending_signal(signals)):
                 complain(f"interrupted while waiting for {call.path}")
                 os._exit(128 + number)
 
 
-def _unheard(heard: int) -> int:
+def _pending_signal(signals: int) -> int:
     """A signal to end that came before the handlers were out of the way, and that the hung thread does not take."""
     with suppress(OSError):  # taken by Python's own handler, which only makes a note of it
-        taken = [number for number in os.read(heard, 64) if number in (signal.SIGINT, signal.SIGTERM)]
+        taken = [number for number in os.read(signals, 64) if number in _TO_END]
         if taken:
             return taken[0]
     with suppress(OSError, ValueError, StopIteration), open("/proc/self/status") as stream:
         pending = int(next(line for line in stream if line.startswith("ShdPnd:")).split()[1], 16)
-        return next((number for number in (signal.SIGINT, signal.SIGTERM) if pending >> (number - 1) & 1), 0)
+        return next((number for number in _TO_END if pending >> (number - 1) & 1), 0)
     return 0
 
 
-def _let_through() -> list[tuple[int, int]]:
+def _default_handlers() -> list[tuple[int, int]]:
     """Ctrl-C and SIGTERM end this process at once: Python's handlers would wait for the call that hangs."""
     with suppress(OSError, AttributeError):
-        return [(number, _handle(number, None)) for number in (signal.SIGINT, signal.SIGTERM)]
+        return [(number, _set_handler(number, None)) for number in _TO_END]
     return []
 
 
-def _as_before(handlers: list[tuple[int, int]]) -> None:
+def _restore_handlers(handlers: list[tuple[int, int]]) -> None:
     with suppress(OSError, AttributeError):
         for number, handler in handlers:
-            _handle(number, handler)
+            _set_handler(number, handler)
 
 
-def _handle(number: int, handler: int | None) -> int:
+def _set_handler(number: int, handler: int | None) -> int:
     """Set what the kernel does with a signal, None for its default; what it did before."""
     import ctypes  # only here: no verb should wait for it at its start
 
     change = ctypes.CDLL(None).signal
-    change.restype, change.argtypes = ctypes.c_void_p, (ctypes.c_int, ctypes.c_void_p)
+    change.restype = ctypes.c_void_p
+    change.argtypes = (ctypes.c_int, ctypes.c_void_p)
     return int(change(number, handler) or 0)

@@ -1,4 +1,4 @@
-"""What verbs say about how the evidence was read, on stderr."""
+"""What verbs note about how the evidence was read, on stderr."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ if TYPE_CHECKING:
     from hangscope.model import Job
 
 _MANY = 500_000
-"""Entries from which on the Python reader is felt."""
+"""Entries from which on the Python reader takes long."""
 
 
-def say_what_was_left(job: Job) -> None:
-    """That old history was let go, and that it would have gone faster."""
+def note_how_it_was_read(job: Job) -> None:
+    """That old history was not kept, and that the C decoder would have been faster."""
     from hangscope.reader.dumps import decoder
 
     read = sum(dump.records for dumps in job.dumps.values() for dump in dumps)

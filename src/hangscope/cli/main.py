@@ -26,7 +26,7 @@ from types import FrameType
 import click
 
 from hangscope.__about__ import __version__
-from hangscope.cli.hung_filesystem import watched
+from hangscope.cli.hung_filesystem import watch_for_hung_calls
 from hangscope.cli.output import ReaderGone, complain, finish
 from hangscope.errors import HangscopeError
 
@@ -35,7 +35,7 @@ VERBS = {
     "env": "Print the recorder's settings for people who set them themselves.",
     "doctor": "Say what would happen here if a collective hung now, and the cure.",
     "snapshot": "Capture a running job now.",
-    "watch": "Show live who waits for whom.",
+    "watch": "Show live which ranks wait, and for which.",
     "collect": "Bring every node's part into one incident.",
     "diagnose": "Name the rank, node, operation, code line and link that hung a job.",
     "report": "Write the diagnosis to files: a web page, a Perfetto trace, JSON, text or a ticket.",
@@ -50,6 +50,8 @@ INTERNAL_ERROR = 70
 INTERRUPTED = 130
 PIPE_CLOSED = 141
 _OBJECTS = 100_000
+"""New objects between two searches for garbage."""
+_ENDING = (signal.SIGTERM, signal.SIGHUP)
 
 
 class Verbs(click.Group):
@@ -91,7 +93,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command line. Returns the exit status; never raises for a user's mistake."""
     verb = next(iter(sys.argv[1:] if argv is None else argv), "")
     # What `run` asks of a file system it asks with patience, and its own end is its command's.
-    with _prepared(), nullcontext() if verb == "run" else watched():
+    with _prepared(), nullcontext() if verb == "run" else watch_for_hung_calls():
         return _main(argv)
 
 
@@ -112,7 +114,7 @@ def _main(argv: Sequence[str] | None) -> int:
     except Terminated as ended:
         return 128 + int(ended.args[0])
     except (BrokenPipeError, ReaderGone):
-        return _nobody_reads()
+        return _reader_gone()
     except OSError as error:
         # Ours to say in words: a full disk, a directory that may not be written, a path that is too long.
         complain(f"{error.filename or 'the system'}: {error.strerror or error}")
@@ -123,7 +125,7 @@ def _main(argv: Sequence[str] | None) -> int:
         return INTERNAL_ERROR
 
 
-def _nobody_reads() -> int:
+def _reader_gone() -> int:
     """The reader of our output (`| head`) has gone: whatever Python flushes at exit must not complain again."""
     with suppress(OSError, ValueError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -136,15 +138,15 @@ class Terminated(BaseException):
 
 @contextmanager
 def _prepared() -> Iterator[None]:
-    """Standard streams that are closed are nobody's: what we say goes nowhere then. SIGTERM and SIGHUP end us in order,
+    """What is written to standard streams that are closed is lost without an error. SIGTERM and SIGHUP end us in order,
     unless somebody said otherwise before (`nohup`)."""
     # Evidence is read and kept: looking for garbage in it at Python's usual pace takes as long as the reading.
     gc.set_threshold(_OBJECTS, 20, 100)
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115  # for as long as the program runs
-    ours = threading.current_thread() is threading.main_thread()
-    ending = [number for number in _ENDING if ours and signal.getsignal(number) == signal.SIG_DFL]
+    in_main_thread = threading.current_thread() is threading.main_thread()
+    ending = [number for number in _ENDING if in_main_thread and signal.getsignal(number) == signal.SIG_DFL]
     for number in ending:
         signal.signal(number, _terminate)
     try:
@@ -152,9 +154,6 @@ def _prepared() -> Iterator[None]:
     finally:
         for number in ending:
             signal.signal(number, signal.SIG_DFL)
-
-
-_ENDING = (signal.SIGTERM, signal.SIGHUP)
 
 
 def _terminate(number: int, frame: FrameType | None) -> None:  # noqa: ARG001  # as signals call it

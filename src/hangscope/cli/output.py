@@ -1,4 +1,4 @@
-"""How verbs speak: the answer on stdout, everything else on stderr, progress and colour only on a terminal."""
+"""What verbs print: the answer on stdout, everything else on stderr, progress and colour only on a terminal."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 
 PLAIN_WIDTH = 80
 """The width where nobody says one: what survives a mail, a chat and a ticket."""
-NARROWEST, WIDEST = 40, 120
+NARROWEST = 40
+WIDEST = 120
 """A terminal of any width is answered within these: longer lines are hard to read. `--width` may ask for more."""
 UNCUT = 10_000
 
@@ -67,7 +68,7 @@ def width(asked: int | None = None) -> int:
 
 
 def table_width(asked: int | None = None) -> int:
-    """`--width`, else the terminal's; a table that goes to a file or a pipe is not cut."""
+    """`--width`, else the terminal's; a table for a file or a pipe is not cut."""
     if asked is not None:
         return asked
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else UNCUT

@@ -35,7 +35,7 @@ def bar(title: str) -> Iterator[Callable[[int, int, str], None] | None]:
 
         due = 0.0
 
-        def told(done: int, total: int, what: str) -> None:
+        def update(done: int, total: int, what: str) -> None:
             nonlocal due
             now = time.monotonic()
             if now < due and done < total:  # a hundred thousand small files would be drawn for longer than read
@@ -43,4 +43,4 @@ def bar(title: str) -> Iterator[Callable[[int, int, str], None] | None]:
             due = now + _PAUSE_S
             shown.update(task, completed=done, total=total or None, what=Text(safe(what)[-40:]).plain)
 
-        yield told
+        yield update

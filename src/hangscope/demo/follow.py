@@ -22,21 +22,9 @@ LONGEST_S = 120.0
 
 def command(fault: str, incident: Path) -> list[str]:
     """The command that the demo runs, as a user would type it."""
-    return [
-        *(
-            sys.executable,
-            "-m",
-            "hangscope",
-            "run",
-            "--dir",
-            str(incident),
-            "--stall-after",
-            f"{STALL_AFTER_S:g}",
-            "--",
-        ),
-        *(sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={RANKS}"),
-        *(str(TRAIN), "--fault", fault),
-    ]
+    run = ("-m", "hangscope", "run", "--dir", str(incident), "--stall-after", f"{STALL_AFTER_S:g}", "--")
+    torchrun = ("-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={RANKS}")
+    return [sys.executable, *run, sys.executable, *torchrun, str(TRAIN), "--fault", fault]
 
 
 def follow(fault: str, incident: Path, say: Callable[[str], None]) -> Path:
@@ -52,11 +40,11 @@ def follow(fault: str, incident: Path, say: Callable[[str], None]) -> Path:
     )
     assert process.stdout is not None
     until = time.monotonic() + LONGEST_S
-    spoken = False
+    verdict_begun = False
     try:
         for line in _lines(process, until):
-            spoken = spoken or line.startswith("hangscope: the verdict")
-            if not spoken:  # the verdict itself is the demo's answer, printed by the caller
+            verdict_begun = verdict_begun or line.startswith("hangscope: the verdict")
+            if not verdict_begun:  # the verdict itself is the demo's answer, printed by the caller
                 say(line)
             if (incident / "verdict.txt").exists():
                 break
@@ -78,7 +66,7 @@ def _lines(process: subprocess.Popen[str], until: float) -> Iterator[str]:
 
 
 def _end(process: subprocess.Popen[str], incident: Path) -> None:
-    """End the ranks themselves: a frozen one hears nothing but SIGKILL, and torchrun would wait 30 s for it."""
+    """End the ranks themselves: only SIGKILL ends a frozen one, and torchrun would wait 30 s for it."""
     for path in incident.glob("nodes/*/status.json"):
         with contextlib.suppress(OSError, ValueError, AttributeError, TypeError):
             for row in json.loads(path.read_text()).get("live") or ():

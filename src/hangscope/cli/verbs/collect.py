@@ -93,8 +93,8 @@ def command(
     if not sources:
         raise SettingsError("nothing to collect from", hint="--from, --hosts, --hostfile, --slurm or --kubernetes")
     limits = Limits(deadline_s=deadline, retries=retries, parallel=parallel, stale_after_s=stale_after)
-    with bar("collecting") as told:
-        found = collect(output, sources, limits=limits, job=job, attempt=attempt, gone=gone, progress=told)
+    with bar("collecting") as update:
+        found = collect(output, sources, limits=limits, job=job, attempt=attempt, gone=gone, progress=update)
     _report(found)
     write(f"{output}\n")
     return 0 if found.complete and not gone else INCOMPLETE

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from hangscope.cli.loading_notes import say_what_was_left
+from hangscope.cli.loading_notes import note_how_it_was_read
 from hangscope.cli.output import progress, width, write, write_lines
 from hangscope.cli.progress_bar import bar
 
@@ -46,9 +46,9 @@ def command(
 
         with progress("connecting to Ray"):
             readers = RayEngine(ray_address)
-    with bar(f"reading {', '.join(paths)}") as told:
-        job = load(paths, full=full, progress=told, engine=readers)
-    say_what_was_left(job)
+    with bar(f"reading {', '.join(paths)}") as update:
+        job = load(paths, full=full, progress=update, engine=readers)
+    note_how_it_was_read(job)
     with progress("diagnosing"):
         verdict = diagnose(job)
     if as_json:

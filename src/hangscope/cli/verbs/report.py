@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from hangscope.cli.loading_notes import say_what_was_left
+from hangscope.cli.loading_notes import note_how_it_was_read
 from hangscope.cli.output import PLAIN_WIDTH, note, progress
 from hangscope.cli.progress_bar import bar
 from hangscope.errors import SettingsError
@@ -68,9 +68,9 @@ def command(
     from hangscope.diagnosis import diagnose
     from hangscope.reader.load import load
 
-    with bar(f"reading {', '.join(paths)}") as told:
-        job = load(paths, full=full, progress=told)
-    say_what_was_left(job)
+    with bar(f"reading {', '.join(paths)}") as update:
+        job = load(paths, full=full, progress=update)
+    note_how_it_was_read(job)
     with progress(f"diagnosing {len(job.ranks):,} ranks, {len(job.ops):,} operations"):
         verdict = diagnose(job)
     maker = _Maker(verdict, job, verbose=verbose, width=width)
@@ -79,8 +79,8 @@ def command(
             data = maker.make(kind)
             _write(target, data)
         note(f"wrote {target} ({size(len(data))})")
-    for said in maker.notes:
-        note(said)
+    for text in maker.notes:
+        note(text)
     if open_page:
         _open(next(target for target, kind in targets if kind == "html"))
     return verdict.exit_status

@@ -37,8 +37,8 @@ def command(
     wanted = None if ranks is None else parse_ranks(ranks)
     from hangscope.reader.load import load
 
-    with bar(f"reading {', '.join(paths)}") as told:
-        job = load(paths, full=True, progress=told)
+    with bar(f"reading {', '.join(paths)}") as update:
+        job = load(paths, full=True, progress=update)
         rows = select(job, ranks=wanted, group=group, state=state, name=name, last=last)
     if not len(rows):
         note("no operation matches" if len(job.ops) else "no operation was recorded: there is no dump among the input")
@@ -55,7 +55,8 @@ def parse_ranks(text: str) -> set[int]:
         first, dash, last = part.strip().partition("-")
         if not first.isdecimal() or (dash and not last.isdecimal()) or len(first) > 7 or len(last) > 7:
             raise SettingsError(f"--rank {text!r} names no ranks", hint="write 3, 0-7 or 0-7,12")
-        low, high = int(first), int(last or first)
+        low = int(first)
+        high = int(last or first)
         if high < low:
             raise SettingsError(f"--rank {text!r}: {low}-{high} runs backwards", hint=f"write {high}-{low}")
         chosen.update(range(low, high + 1))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -39,24 +40,12 @@ _DIMENSIONS = ("dp", "tp", "pp", "ep")
 @click.option("--seed", default=0, show_default=True, metavar="N", help="Everything that is not given follows from it.")
 def command(
     output: str,
-    ranks: int,
     layout: str,
-    fault: str,
-    variant: str,
     culprits: str,
-    entries: int,
-    steps: int,
-    torch: str,
-    backend: str,
-    form: str,
-    gzip: bool,
     no_timing: bool,
     no_stacks: bool,
     no_evidence: bool,
-    clock_skew_ms: float,
-    gpus_per_node: int,
-    timeout_s: float,
-    seed: int,
+    **choices: Any,
 ) -> int:
     """Write dumps of a synthetic job of any size, layout, fault and format, with the truth about it.
 
@@ -68,34 +57,18 @@ def command(
     target = Path(output)
     if target.exists() and any(target.iterdir()):
         raise SettingsError(f"{output} is not empty", hint="give a new directory: an old job's files would be mixed in")
-    sizes = _parse_layout(layout)
+    choices.update(_parse_layout(layout))
     spec = Spec(
-        ranks=ranks,
-        dp=sizes.get("dp", 0),
-        tp=sizes.get("tp", 1),
-        pp=sizes.get("pp", 1),
-        ep=sizes.get("ep", 1),
-        fault=fault,
-        variant=variant,
         culprits=_parse_ranks(culprits),
-        entries=entries,
-        steps=steps,
-        torch=torch,
-        backend=backend,
-        form=form,
-        gzip=gzip,
         timing=not no_timing,
         stacks=not no_stacks,
         evidence=not no_evidence,
-        clock_skew_ms=clock_skew_ms,
-        gpus_per_node=gpus_per_node,
-        timeout_s=timeout_s,
-        seed=seed,
+        **choices,  # options and dimensions that are fields of Spec by their names
     )
-    with progress(f"simulating {ranks} ranks"):
+    with progress(f"simulating {spec.ranks} ranks"):
         job = simulate(spec)
         job.write(target)
-    note(f"wrote {len(job.dump_ranks)} dumps of {ranks} ranks to {output}")
+    note(f"wrote {len(job.dump_ranks)} dumps of {spec.ranks} ranks to {output}")
     write(f"{job.summary}\n")
     return 0
 
