@@ -38,9 +38,17 @@ SCAN = Extension(
 """Finds where in a log redaction has to look; where it was not built, Python looks."""
 
 
+WITHOUT = {
+    BLACK_BOX.name: "the black box: no link or transfer will be named from inside NCCL",
+    DECODER.name: "the decoder: large dumps will be read by Python, 20 times slower",
+    SCAN.name: "the scanner: bundles of large logs will take several times as long",
+}
+"""What each part is, and what is lost without it."""
+
+
 class Build(build_ext):
     def get_ext_filename(self, fullname: str) -> str:
-        if fullname.endswith("libhangscope_blackbox"):
+        if fullname.endswith("libhangscope_blackbox"):  # with or without its package in front
             return fullname.replace(".", "/") + ".so"
         return super().get_ext_filename(fullname)
 
@@ -48,12 +56,7 @@ class Build(build_ext):
         try:
             super().build_extension(ext)
         except Exception:
-            if ext is DECODER:
-                self.warn("no C compiler could build the decoder: large dumps will be read by Python, 20 times slower")
-            if ext is SCAN:
-                self.warn(
-                    "no C compiler could build the scanner: bundles of large logs will take several times as long"
-                )
+            self.warn(f"no C compiler could build {WITHOUT[ext.name]}")
             raise  # setuptools goes on: the extension is optional
 
 

@@ -6,7 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* As in reader/dumps/pickle_machine.py and reader/dumps/entries.py: the account of memory, and how many entries are judged together. */
+/* As in reader/dumps/pickle_machine.py and reader/dumps/entries.py: the account of memory, and how many entries are
+ * judged together. */
 #define SEGMENT ((size_t)1 << 18)
 #define FREE_BYTES ((int64_t)8 << 20)
 #define VALUE 40

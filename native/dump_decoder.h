@@ -1,10 +1,10 @@
 /* Reads a flight recorder dump (a pickle) into columns in one pass, without Python.
  *
- * It runs the machine of reader/dumps/pickle_machine.py opcode by opcode, with the same limits and the same account of memory, and
- * turns each entry into numbers as reader/dumps/entries.py does, a thousand at a time. What it does not do is judge: at the
- * first entry that the Python reader would complain about, or that it would read in a way of its own, the answer is
- * HS_NOT_MINE and the Python reader reads the file from its start. So there is one place that says what is wrong with
- * a file, and this one only has to be right about files in which nothing is.
+ * It runs the machine of reader/dumps/pickle_machine.py opcode by opcode, with the same limits and the same account of
+ * memory, and turns each entry into numbers as reader/dumps/entries.py does, a thousand at a time. What it does not do
+ * is judge: at the first entry that the Python reader would complain about, or that it would read in a way of its own,
+ * the answer is HS_NOT_MINE and the Python reader reads the file from its start. So there is one place that says what
+ * is wrong with a file, and this one only has to be right about files in which nothing is.
  *
  * No byte of the file decides how much memory is taken beyond `hs_limits`, and nothing here recurses. */
 

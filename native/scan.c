@@ -1,4 +1,4 @@
-/* Where redaction has to look. What is there is judged in Python (incident/redact): this only passes over the rest.
+/* Where redaction has to look. What is there is judged in Python (bundle/redact): this only passes over the rest.
  *
  * Most bytes of a log are passed over, so this is what the time of redaction is made of. Each function has a slower twin
  * in redact/scan.py with the same answer, or one that only names more places. */
