@@ -7,6 +7,9 @@
 * words of our own where the field has one;
 * folders with more than 20 modules, and names of modules that are there twice.
 
+`python tests/house.py --lines [PACKAGE]` counts lines of code by room, without blanks, comments and docstrings; of
+another checkout where its `src/hangscope` is given.
+
 `test_architecture.py` asserts what is asked for here.
 """
 
@@ -35,6 +38,7 @@ OWN_WORD = re.compile(rf"(?<![a-z])(?:{'|'.join(OWN_WORDS)})(?:s|d|ed|ing)?(?![a
 OWN_NAME = re.compile(r"(?<![a-z])stands?(?![a-z])", re.I)
 """In names alone: what does not move waits, is blocked or is at a line."""
 
+_NO_CODE = {getattr(tokenize, name) for name in ("COMMENT", "NL", "NEWLINE", "INDENT", "DEDENT", "ENDMARKER")}
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 _ONE = ast.If | ast.For | ast.AsyncFor | ast.While | ast.ExceptHandler | ast.match_case | ast.IfExp
 
@@ -104,8 +108,19 @@ def tokens(text: str) -> Iterator[tokenize.TokenInfo]:
     return tokenize.generate_tokens(io.StringIO(text).readline)
 
 
-def room(path: Path) -> str:
-    return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+def code_lines(text: str) -> int:
+    """Lines with code on them: no blanks, no comments, and no docstrings, neither of functions nor of values."""
+    written = {
+        line for token in tokens(text) if token.type not in _NO_CODE for line in range(token.start[0], token.end[0] + 1)
+    }
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
+            written -= set(range(node.lineno, (node.end_lineno or node.lineno) + 1))
+    return len(written)
+
+
+def room(path: Path, package: Path = PACKAGE) -> str:
+    return path.relative_to(package).parts[0].removesuffix(".py")
 
 
 def findings(path: Path) -> Iterator[Finding]:
@@ -138,14 +153,29 @@ def twice() -> dict[str, list[str]]:
     return {name: paths for name, paths in found.items() if len(paths) > 1}
 
 
+def count_lines(package: Path) -> None:
+    """Files and lines of code, by room."""
+    files = Counter[str]()
+    lines_of = Counter[str]()
+    for path in modules(package):
+        files[room(path, package)] += 1
+        lines_of[room(path, package)] += code_lines(path.read_text(encoding="utf-8"))
+    print(f"{'room':16}{'files':>8}{'code':>8}")
+    for name, count in [*sorted(lines_of.items()), ("all", sum(lines_of.values()))]:
+        print(f"{name:16}{files[name] or sum(files.values()):>8}{count:>8}")
+
+
 def main() -> None:
     wanted = sys.argv[1:]
+    if wanted[:1] == ["--lines"]:
+        count_lines(Path(wanted[1]).resolve() if len(wanted) > 1 else PACKAGE)
+        return
     found = [finding for path in modules() for finding in findings(path)]
     sizes = Counter[str]()
     for path in modules():
         sizes[room(path)] += len(path.read_text(encoding="utf-8").splitlines())
     kinds = ("branches", "lines", "packed", "words")
-    print(f"{'room':16}{'code':>8}" + "".join(f"{kind:>10}" for kind in kinds))
+    print(f"{'room':16}{'lines':>8}" + "".join(f"{kind:>10}" for kind in kinds))
     for name, size in sorted(sizes.items()):
         counts = Counter(finding.kind for finding in found if finding.room == name)
         print(f"{name:16}{size:>8}" + "".join(f"{counts[kind]:>10}" for kind in kinds))
