@@ -116,6 +116,88 @@ def test_links_lead_somewhere(page: Path) -> None:
         assert (page.parent / target).exists(), f"{page.name} links to {target}"
 
 
+TOPS = ("src", "tests", "benchmarks", "native", "docs")
+FILES = [
+    path.relative_to(ROOT)
+    for top in TOPS
+    for path in (ROOT / top).rglob("*")
+    if "__pycache__" not in path.parts and path.is_file()
+]
+PROJECT = {*FILES, *(folder for path in FILES for folder in path.parents)}
+TAILS = {"/".join(path.parts[start:]) for path in PROJECT for start in range(len(path.parts))}
+"""Every way to name a file or folder of the project by the end of its path: `reader/load.py`, `kits/secrets`."""
+FOLDERS = {part for path in FILES for part in path.parent.parts}
+ROOMS = {path.parts[2] for path in FILES if path.parts[:2] == ("src", "hangscope") and len(path.parts) > 3}
+PATH = re.compile(r"(?<![\w/.:~*{-])(?:[a-z_]+/)+(?:[\w*-]+(?:\.[a-z]+)*)?")
+FILE = re.compile(r"`([a-z_]+\.(?:py|c|h))`")
+MODULE = re.compile(r"(?<![\w./-])hangscope(?:\.[a-z_]\w*)+(?!/\d|\.\w|[\w/-])")
+BLACK_BOX = "hangscope.recorder.setup.libhangscope_blackbox"
+"""A library that NCCL loads: there is no module of that name."""
+ELSEWHERE = {"train.py", "hangscope.toml", "hangscope.env", "src/*.egg", BLACK_BOX}
+"""What is named in the same way, and is not ours or no module."""
+
+
+def missing_path(named: str) -> bool:
+    """Whether a path that begins with a folder of ours leads nowhere; a star is anything. Where no ending says that it
+    is a file of ours, it has to begin with a room or a top folder: `logs/rank_0` may well be of an incident."""
+    named = named.removeprefix("src/hangscope/").rstrip("/")
+    first = named.partition("/")[0]
+    if first not in (FOLDERS if named.endswith((".py", ".c", ".h", ".js")) else (*TOPS, *ROOMS)):
+        return False
+    if "*" in named:
+        return not any(any(top.glob(named)) for top in (ROOT, ROOT / "src" / "hangscope"))
+    return named not in TAILS
+
+
+def missing_module(named: str) -> bool:
+    """Whether `hangscope.reader.load.load` names neither a package, nor a module, nor anything that one mentions."""
+    place = ROOT / "src"
+    for part in named.split("."):
+        inside = place / part
+        if not any(path.is_file() for path in module_files(inside)):
+            here = next((path.read_text(encoding="utf-8") for path in module_files(place) if path.is_file()), "")
+            return re.search(rf"\b{part}\b", here) is None
+        place = inside
+    return False
+
+
+def module_files(place: Path) -> list[Path]:
+    return [place / "__init__.py", place.with_suffix(".py"), place.with_suffix(".pyi")]
+
+
+def test_files_and_modules_that_a_text_names_exist() -> None:
+    """Every path and dotted module on a page, in a comment or a docstring is one of the project's today."""
+    code = [ROOT / path for path in FILES if path.parts[0] in ("src", "native") and path.suffix in (".py", ".c", ".h")]
+    settings = [ROOT / "Makefile", ROOT / "pyproject.toml", ROOT / "setup.py"]
+    missing = {}
+    for page in (*PAGES, *(ROOT / "tests").rglob("README.md"), *settings, *code):
+        text = page.read_text(encoding="utf-8")
+        found = {name for name in PATH.findall(text) if missing_path(name)}
+        found |= {name for name in FILE.findall(text) if name not in TAILS}
+        found |= {name for name in MODULE.findall(text) if missing_module(name)}
+        if found - ELSEWHERE:
+            missing[str(page.relative_to(ROOT))] = found - ELSEWHERE
+    assert missing == {}
+
+
+SCRIPTS = sorted(
+    {name for page in PAGES for name in re.findall(r"python (\S+/\w+\.py)", page.read_text(encoding="utf-8"))}
+)
+START = """
+import os, runpy, sys
+script = sys.argv[1]
+sys.path[0] = os.path.dirname(os.path.abspath(script))
+runpy.run_path(script, run_name="imported")
+"""
+
+
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_scripts_that_a_page_runs_can_be_started(script: str) -> None:
+    """`python tests/….py` from the project's root finds everything that it imports."""
+    done = subprocess.run([sys.executable, "-c", START, script], capture_output=True, text=True, cwd=ROOT, timeout=120)
+    assert done.returncode == 0, done.stderr
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_make_targets_on_a_page_exist(page: Path) -> None:
     """Every `make` target that a page names is in the Makefile."""

@@ -94,7 +94,7 @@ def failure_line(case: Case) -> Iterator[Accusation]:
 
 
 def _raised(case: Case) -> list[Failure]:
-    """Exceptions whose rank no line tells; those of a known rank are `ended.py`'s."""
+    """Exceptions whose rank no line tells; those of a known rank are `process_ended.py`'s."""
     return [
         Failure("exception", f"{e.type}: {first_line(e.message)}".rstrip(": "), e.source, None, e.node, at_ns=e.at_ns)
         for e in case.job.facts.errors
