@@ -16,7 +16,7 @@ import hangscope
 from hangscope.cli import hung_filesystem
 from kits import hung_mount
 
-pytestmark = pytest.mark.skipif(not hung_mount.possible(), reason="needs root, /dev/fuse and the right to mount")
+needs_fuse = pytest.mark.skipif(not hung_mount.possible(), reason="needs root, /dev/fuse and the right to mount")
 CASE = Path(__file__).parents[1] / "cases" / "skipped"
 _PROGRAM = """
 import sys
@@ -50,6 +50,7 @@ def hung(tmp_path: Path) -> Path:
     return place
 
 
+@needs_fuse
 @pytest.mark.parametrize(
     "words",
     [
@@ -75,6 +76,7 @@ def test_a_verb_names_the_file_system_that_does_not_answer(words: list[str], hun
     assert "Traceback" not in said
 
 
+@needs_fuse
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_ends_a_verb_that_waits(number: signal.Signals, hung: Path) -> None:
     """Ctrl-C and SIGTERM end a verb although the call that it is in does not come back."""
@@ -98,6 +100,7 @@ def _until_it_hangs(pid: int) -> None:
     raise AssertionError(f"it is in {before}")
 
 
+@needs_fuse
 def test_a_signal_that_comes_early_ends_a_verb_too(hung: Path) -> None:
     """Ctrl-C ends it also before anything was said about the file system."""
     with hung_mount.silent(hung):
@@ -109,6 +112,7 @@ def test_a_signal_that_comes_early_ends_a_verb_too(hung: Path) -> None:
     assert "Traceback" not in said
 
 
+@needs_fuse
 def test_a_silent_part_of_a_tree_is_named(hung: Path, tmp_path: Path) -> None:
     """Where one node's folder hangs, that folder is named, and not the tree."""
     (tmp_path / "rank_0.log").write_text("x\n")
@@ -117,6 +121,7 @@ def test_a_silent_part_of_a_tree_is_named(hung: Path, tmp_path: Path) -> None:
     assert f"waiting for {hung}:" in said
 
 
+@needs_fuse
 @pytest.mark.parametrize("below", ["", "x/y"])
 def test_training_starts_although_its_directory_does_not_answer(below: str, hung: Path, tmp_path: Path) -> None:
     """`run` says where it saves instead, starts the command and returns its status."""
@@ -127,6 +132,7 @@ def test_training_starts_although_its_directory_does_not_answer(below: str, hung
     assert f"{hung / below}: no answer within" in said and f"goes to {tmp_path}" in said
 
 
+@needs_fuse
 def test_training_starts_although_temporary_files_have_no_place(hung: Path, tmp_path: Path) -> None:
     """A TMPDIR that does not answer is passed over, said, and left to the command as it is."""
     words = ["run", "--dir", str(tmp_path / "run"), "--", "sh", "-c", "echo TMPDIR is $TMPDIR; exit 7"]
@@ -137,6 +143,7 @@ def test_training_starts_although_temporary_files_have_no_place(hung: Path, tmp_
     assert f"TMPDIR={hung}: its file system does not answer" in said and f"TMPDIR is {hung}\n" in said
 
 
+@needs_fuse
 def test_a_neighbours_folder_that_hangs_does_not_keep_run(tmp_path: Path) -> None:
     """`run` returns when its command has ended, whatever a neighbour's folder does."""
     neighbour = tmp_path / "run" / "nodes" / "neighbour"
@@ -149,6 +156,7 @@ def test_a_neighbours_folder_that_hangs_does_not_keep_run(tmp_path: Path) -> Non
     assert time.monotonic() - begun < 60
 
 
+@needs_fuse
 def test_a_directory_that_falls_silent_does_not_keep_run(tmp_path: Path) -> None:
     """A server that goes while the training runs costs the copy and the capture, and never the command's status."""
     root = tmp_path / "run"
@@ -166,3 +174,45 @@ def test_a_directory_that_falls_silent_does_not_keep_run(tmp_path: Path) -> None
         said, _ = process.communicate(timeout=120)
         ended.set()
     assert process.returncode == 7, said
+
+
+_OPEN = """
+import signal, sys, time
+from hangscope.cli import hung_filesystem
+hung_filesystem.NOTE_S, hung_filesystem.GIVE_UP_S = 0.5, float(sys.argv[2])
+with hung_filesystem.watch_for_hung_calls():
+    open(sys.argv[1]).close()
+    time.sleep(1.5)
+    signal.raise_signal(signal.SIGINT)
+"""
+
+
+def _open_pipe(pipe: Path, give_up_s: float) -> subprocess.Popen[str]:
+    os.mkfifo(pipe)
+    return subprocess.Popen(
+        [sys.executable, "-c", _OPEN, str(pipe), str(give_up_s)],
+        env={**os.environ, "PYTHONPATH": str(Path(hangscope.__file__).parents[1])},
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    )
+
+
+def test_a_call_that_does_not_come_back_is_noted_and_given_up(tmp_path: Path) -> None:
+    """The kernel's own word on what a thread is in is enough, as for a pipe that nobody opens at its other end."""
+    process = _open_pipe(tmp_path / "pipe", 2.0)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == hung_filesystem.STATUS
+    assert f"waiting for {tmp_path}/pipe: its file system has not answered" in said
+    assert f"error: {tmp_path}/pipe: its file system does not answer" in said
+
+
+def test_a_call_that_comes_back_after_all_leaves_everything_as_it_was(tmp_path: Path) -> None:
+    """After a late answer the work goes on, and Ctrl-C is Python's again."""
+    process = _open_pipe(tmp_path / "pipe", 60.0)
+    assert process.stderr is not None
+    assert "waiting for" in process.stderr.readline()
+    (tmp_path / "pipe").write_text("")
+    said = process.stderr.read()
+    process.wait(timeout=60)
+    assert "KeyboardInterrupt" in said
