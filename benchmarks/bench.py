@@ -81,17 +81,7 @@ def jobs(ranks: int, entries: int, layout: str, keep: Path | None) -> Iterator[P
     with tempfile.TemporaryDirectory(prefix="hangscope-bench-") as made:
         folder = (keep or Path(made)) / f"{ranks}x{entries}{'-' + layout if layout else ''}"
         if not folder.exists():
-            words = [
-                "--ranks",
-                str(ranks),
-                "--entries",
-                str(entries),
-                "--fault",
-                "absent",
-                "--seed",
-                "1",
-                "--no-evidence",
-            ]
+            words = f"--ranks {ranks} --entries {entries} --fault absent --seed 1 --no-evidence".split()
             whole = folder.parent / f"{folder.name}.part"
             subprocess.run(
                 [sys.executable, "-m", "hangscope", "simulate", "-o", whole, *words, "--layout", layout],
@@ -114,27 +104,36 @@ def measure(size: str, folder: Path, rounds: int, only: list[str] | None) -> dic
     for _ in range(rounds):
         for name, words in tools.items():
             runs[name].append(run(words))
+    medians = {name: median(found) for name, found in runs.items()}
     print(f"\n{size}: {total / 1e6:,.0f} MB of dumps, median of {rounds}", flush=True)
     print(f"  {'':14}{'seconds':>10}{'cpu':>10}{'peak MB':>10}{'x time':>9}{'x cpu':>9}{'x memory':>10}")
+    first = next(iter(medians.values()))
     figures: dict[str, object] = {"size": size, "bytes": total}
-    ours = None
-    for name, found in runs.items():
-        keys = ("seconds", "cpu", "peak")
-        seconds, cpu, peak = (statistics.median(getattr(one, key) for one in found) for key in keys)
-        status = [one.status for one in found]
-        figures[name] = {"seconds": seconds, "cpu_seconds": cpu, "peak_bytes": peak, "status": status}
-        ours = ours or (seconds, cpu, peak)
-        times, cores, memory = seconds / ours[0], cpu / ours[1], peak / ours[2]
-        failed = "" if all(one.status in (0, 1) for one in found) else f"  failed: {found[0].status}"
-        row = f"  {name:14}{seconds:10.2f}{cpu:10.2f}{peak / 1e6:10.0f}{times:9.1f}{cores:9.1f}{memory:10.1f}"
+    for name, found in medians.items():
+        status = [one.status for one in runs[name]]
+        figures[name] = {"seconds": found.seconds, "cpu_seconds": found.cpu, "peak_bytes": found.peak, "status": status}
+        failed = "" if set(status) <= {0, 1} else f"  failed: {status[0]}"
+        row = f"  {name:14}{found.seconds:10.2f}{found.cpu:10.2f}{found.peak / 1e6:10.0f}"
+        row += f"{found.seconds / first.seconds:9.1f}{found.cpu / first.cpu:9.1f}{found.peak / first.peak:10.1f}"
         print(f"{row}{failed}", flush=True)
     return figures
+
+
+def median(runs: list[Run]) -> Run:
+    """Of each figure by itself."""
+    return Run(
+        seconds=statistics.median(one.seconds for one in runs),
+        cpu=statistics.median(one.cpu for one in runs),
+        peak=int(statistics.median(one.peak for one in runs)),
+        status=runs[0].status,
+    )
 
 
 def run(words: list[str]) -> Run:
     started = time.perf_counter()
     process = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    peak, done = [0], threading.Event()
+    peak = [0]
+    done = threading.Event()
 
     def watch() -> None:
         while not done.wait(SAMPLE_S):
