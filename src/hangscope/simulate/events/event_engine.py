@@ -101,7 +101,7 @@ class EventEngine:
         self._gaps = gaps_ns
         self._step_starts = step_starts
         self._ahead = ahead
-        self._wrong = interference
+        self._interference = interference
         self.timelines = [Timeline([], [], []) for _ in range(ranks)]
         self._position = {
             group.index: {rank: place for place, rank in enumerate(group.members)} for group in groups.all
@@ -160,7 +160,7 @@ class EventEngine:
                 return None
             at = max(at, fenced + cpu_ns)
         if number in self._step_starts[rank]:
-            at += self._wrong.late_cpu_ns.get(rank, 0)
+            at += self._interference.late_cpu_ns.get(rank, 0)
         line.created.append(at)
         return at
 
@@ -187,8 +187,8 @@ class EventEngine:
         """Go on until this rank's GPU has to wait for somebody, or its program ends."""
         ops = self.programs[rank]
         started = self.timelines[rank].started
-        cpu_stop = self._wrong.cpu_stops.get(rank, NEVER)
-        gpu_stop = self._wrong.gpu_stops.get(rank, NEVER)
+        cpu_stop = self._interference.cpu_stops.get(rank, NEVER)
+        gpu_stop = self._interference.gpu_stops.get(rank, NEVER)
         self._blocked_on[rank] = NEVER
         while self._stream_is_free(rank):
             number = len(started)
@@ -224,7 +224,7 @@ class EventEngine:
         line = self.timelines[rank]
         computed = self._clock[rank] + self._gaps[rank][number]
         if number in self._step_starts[rank]:
-            computed += self._wrong.late_gpu_ns.get(rank, 0)
+            computed += self._interference.late_gpu_ns.get(rank, 0)
         at = max(computed, created + LAUNCH_NS)
         last_on = self._last_on[rank]
         same_stream = last_on.get(op.role, NEVER)
@@ -251,7 +251,7 @@ class EventEngine:
 
     def _run_ahead(self, rank: int) -> None:
         """What the CPU of a rank whose GPU waits for ever still launches."""
-        stop = self._wrong.cpu_stops.get(rank, NEVER)
+        stop = self._interference.cpu_stops.get(rank, NEVER)
         number = self.timelines[rank].launched
         while number < len(self.programs[rank]) and number != stop and self._launch(rank, number) is not None:
             number += 1
@@ -273,7 +273,7 @@ class EventEngine:
         joined = self._joined[rank]
         ordinal = joined.get(index, 0)
         joined[index] = ordinal + 1
-        matching = self._wrong.matching_until.get(index)
+        matching = self._interference.matching_until.get(index)
         if matching is not None and ordinal >= matching:
             if op.algorithm == "all_to_all":
                 self._exchange(rank, number, index, self._shares(rank, index, op), at)
@@ -326,9 +326,9 @@ class EventEngine:
 
     def _lost_position(self, index: int) -> int | None:
         """Where on a group's ring the messages are lost, None where its ring does not use the dead link."""
-        if self._wrong.lost_link is None:
+        if self._interference.lost_link is None:
             return None
-        sender, receiver, _ = self._wrong.lost_link
+        sender, receiver, _ = self._interference.lost_link
         position = self._position[index]
         if sender not in position or receiver not in position:
             return None
@@ -399,9 +399,9 @@ class EventEngine:
 
     def _is_lost(self, rank: int, number: int, pair: tuple[int, int, int]) -> bool:
         """Whether what a rank sends there does not arrive any more."""
-        if self._wrong.lost_link is None:
+        if self._interference.lost_link is None:
             return False
-        sender, receiver, since = self._wrong.lost_link
+        sender, receiver, since = self._interference.lost_link
         index, _, peer = pair
         return rank == sender and self.groups.all[index].members[peer] == receiver and number >= since
 

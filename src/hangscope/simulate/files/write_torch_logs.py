@@ -114,16 +114,24 @@ def _work_number(spec: Spec, call: RecordedCall, seq: int, p2p_seq: int) -> int:
 class RankLog:
     """The lines of one rank, in order."""
 
-    def __init__(self, spec: Spec, rank: int, first_rank_in_group: int) -> None:
-        """`first_rank_in_group`: the rank's number in the group that it used first; PyTorch up to 2.13 puts that one
+    def __init__(self, spec: Spec, rank: int, first_group_rank: int) -> None:
+        """`first_group_rank`: the rank's number in the group that it used first; PyTorch up to 2.13 puts that one
         into every line about an operation, whichever group it belongs to."""
         self.spec = spec
         self.rank = rank
-        self._odd_rank = first_rank_in_group
+        self._first_group_rank = first_group_rank
         self.lines: list[str] = []
 
     def say(self, text: str) -> None:
         self.lines.append(text)
+
+    def _log(self, at_ns: int, line: int, text: str, severity: str = "E") -> None:
+        """A line of PyTorch's own: `line` is where in ProcessGroupNCCL.cpp it is printed."""
+        stamp = " "
+        if self.spec.minor >= 4:
+            at = datetime.fromtimestamp(at_ns // 10**9, timezone.utc)
+            stamp = f"{at.month * 100 + at.day} {at:%H:%M:%S}.{at_ns % 10**9:09d} "
+        self.say(f"[rank{self.rank}]:[{severity}{stamp}ProcessGroupNCCL.cpp:{line}] {text}")
 
     @property
     def text(self) -> str:
@@ -131,14 +139,7 @@ class RankLog:
 
     # ---- prefixes ----------------------------------------------------------------------------------------------------
 
-    def _head(self, severity: str, at_ns: int, line: int) -> str:
-        if self.spec.minor < 4:
-            return f"[rank{self.rank}]:[{severity} ProcessGroupNCCL.cpp:{line}] "
-        at = datetime.fromtimestamp(at_ns // 10**9, timezone.utc)
-        stamp = f"{at.month * 100 + at.day} {at:%H:%M:%S}.{at_ns % 10**9:09d}"
-        return f"[rank{self.rank}]:[{severity}{stamp} ProcessGroupNCCL.cpp:{line}] "
-
-    def _of_group(self, work: Overdue) -> str:
+    def _group_prefix(self, work: Overdue) -> str:
         name = work.member.group.name
         rank = work.member.group_rank
         desc = _shown(work.member.group)
@@ -150,9 +151,9 @@ class RankLog:
             return f"[PG {name} {desc} Rank {rank}] " if desc else f"[PG {name} Rank {rank}] "
         return f"[PG ID {work.member.pg_id} PG GUID {name}{desc} Rank {rank}] "
 
-    def _of_work(self, work: Overdue) -> str:
+    def _work_prefix(self, work: Overdue) -> str:
         if self.spec.minor < 14:
-            return f"[Rank {self._odd_rank}] "
+            return f"[Rank {self._first_group_rank}] "
         group = work.member.group
         return f"[PG GUID {group.name}{_shown(group)} Rank {work.member.group_rank}] "
 
@@ -169,9 +170,11 @@ class RankLog:
         line = _WATCHDOG_LINE[spec.minor]
         timeout_ms = int(spec.timeout_s * 1000)
         ran = (at_ns - work.created_ns) // 1_000_000
-        self.say(
-            f"{self._head('E', at_ns, line)}{self._of_work(work)}Watchdog caught collective operation timeout: "
-            f"{work.work(timeout_ms)} ran for {ran} milliseconds before timing out."
+        self._log(
+            at_ns,
+            line,
+            f"{self._work_prefix(work)}Watchdog caught collective operation timeout: "
+            f"{work.work(timeout_ms)} ran for {ran} milliseconds before timing out.",
         )
         self._detected(work, at_ns + 170_000, line)
 
@@ -180,9 +183,11 @@ class RankLog:
         spec = self.spec
         line = _WATCHDOG_LINE[spec.minor] - 77
         name = "NCCL error: remote process exited or there was a network error"
-        self.say(
-            f"{self._head('E', at_ns, line)}{self._of_work(work)}Collective {work.work(int(spec.timeout_s * 1000))} "
-            f"raised the following async exception: {name}, NCCL version {NCCL_OF_TORCH[spec.minor]}"
+        self._log(
+            at_ns,
+            line,
+            f"{self._work_prefix(work)}Collective {work.work(int(spec.timeout_s * 1000))} "
+            f"raised the following async exception: {name}, NCCL version {NCCL_OF_TORCH[spec.minor]}",
         )
         self.say(
             "ncclRemoteError: A call failed possibly due to a network error or a remote process exiting prematurely."
@@ -201,22 +206,26 @@ class RankLog:
         said = "Exception (either an error or timeout) detected by watchdog at work"
         if self.spec.minor == 3:
             said = "Timeout at NCCL work"
-        self.say(
-            f"{self._head('E', at_ns, line + 1180)}{self._of_group(work)}{said}: {work.seq}, last enqueued NCCL work: "
-            f"{work.enqueued}, last completed NCCL work: {work.completed}."
+        self._log(
+            at_ns,
+            line + 1180,
+            f"{self._group_prefix(work)}{said}: {work.seq}, last enqueued NCCL work: "
+            f"{work.enqueued}, last completed NCCL work: {work.completed}.",
         )
 
     def _failure_detected(self, work: Overdue, at_ns: int, line: int) -> None:
-        self.say(
-            f"{self._head('E', at_ns, line + 1614)}{self._of_group(work)} failure detected by watchdog at work "
+        self._log(
+            at_ns,
+            line + 1614,
+            f"{self._group_prefix(work)} failure detected by watchdog at work "
             f"sequence id: {work.seq} PG status: last enqueued work: {work.enqueued}, last completed work: "
-            f"{work.completed}"
+            f"{work.completed}",
         )
         if self.spec.stacks:
             frames = "".join(
                 f"#{number} {name} from {file}:{at}\n" for number, (name, file, at) in enumerate(work.site.frames)
             )
-            self.say(f"{self._head('E', at_ns, line + 44)}Stack trace of the failed collective: \n{frames}")
+            self._log(at_ns, line + 44, f"Stack trace of the failed collective: \n{frames}")
 
     def dumps(self, own: Overdue, at_ns: int, signalled_by: int) -> None:
         """The monitor's lines while the dump is written. `own`: the default group's status on this rank."""
@@ -230,15 +239,16 @@ class RankLog:
             options = " Include stack trace: 1"
         if minor >= 10:
             options += ", only active collectives: 0"
-        self.say(
-            f"{self._head('E', at_ns + 200_000, line - 221)}{self._of_group(own)}ProcessGroupNCCL preparing to dump "
-            f"debug info.{options}"
+        self._log(
+            at_ns + 200_000,
+            line - 221,
+            f"{self._group_prefix(own)}ProcessGroupNCCL preparing to dump debug info.{options}",
         )
 
     def _dump_signal(self, own: Overdue, at_ns: int, signalled_by: int, line: int) -> None:
         """Who asked for the dump."""
         minor = self.spec.minor
-        group = self._of_group(own)
+        group = self._group_prefix(own)
         mine = signalled_by == self.rank
         counters = f"Last enqueued NCCL work: {own.enqueued}, last completed NCCL work: {own.completed}."
         if minor < 5:
@@ -246,20 +256,20 @@ class RankLog:
                 source = "timeout signal from this local rank" if mine else "global timeout from another rank"
             else:
                 source = "dump signal from this local rank" if mine else f"global dump signal from rank {signalled_by},"
-            self.say(
-                f"{self._head('E', at_ns, line)}{group}Received a {source} and will start to dump the debug info. "
-                f"{counters}"
-            )
+            self._log(at_ns, line, f"{group}Received a {source} and will start to dump the debug info. {counters}")
             return
         if not mine:
-            self.say(
-                f"{self._head('E', at_ns - 130_000, line)}{group}Observed flight recorder dump signal from another "
-                "rank via TCPStore."
+            self._log(
+                at_ns - 130_000,
+                line,
+                f"{group}Observed flight recorder dump signal from another rank via TCPStore.",
             )
         source = "this local rank" if mine else f" rank {signalled_by}"
-        self.say(
-            f"{self._head('E', at_ns, line + 65)}{group}Received a dump signal due to a collective timeout from "
-            f"{source} and we will try our best to dump the debug info. {counters}{_CAUSE}"
+        self._log(
+            at_ns,
+            line + 65,
+            f"{group}Received a dump signal due to a collective timeout from "
+            f"{source} and we will try our best to dump the debug info. {counters}{_CAUSE}",
         )
 
     def ends(self, own: Overdue, at_ns: int) -> None:
@@ -268,21 +278,27 @@ class RankLog:
         if self.spec.hooked:
             return
         if minor >= 5:
-            group = self._of_group(own)
-            self.say(
-                f"{self._head('F', at_ns, _WATCHDOG_LINE[minor] + 964)}{group}{group}Terminating the process after "
-                "attempting to dump debug info, due to collective timeout or exception."
+            group = self._group_prefix(own)
+            self._log(
+                at_ns,
+                _WATCHDOG_LINE[minor] + 964,
+                f"{group}{group}Terminating the process after "
+                "attempting to dump debug info, due to collective timeout or exception.",
+                severity="F",
             )
             return
         line = _WATCHDOG_LINE[minor] + 14
-        self.say(
-            f"{self._head('E', at_ns, line)}{self._of_work(own)}Some NCCL operations have failed or timed out. Due "
+        self._log(
+            at_ns,
+            line,
+            f"{self._work_prefix(own)}Some NCCL operations have failed or timed out. Due "
             "to the asynchronous nature of CUDA kernels, subsequent GPU operations might run on "
-            "corrupted/incomplete data."
+            "corrupted/incomplete data.",
         )
-        self.say(
-            f"{self._head('E', at_ns, line + 6)}{self._of_work(own)}To avoid data inconsistency, we are taking the "
-            "entire process down."
+        self._log(
+            at_ns,
+            line + 6,
+            f"{self._work_prefix(own)}To avoid data inconsistency, we are taking the entire process down.",
         )
 
     def raised(self, site: Site, at_ns: int) -> None:
@@ -300,10 +316,13 @@ class RankLog:
         """The interpreter ended by itself."""
         if self.spec.minor >= 4:
             line = _WATCHDOG_LINE[self.spec.minor] + 886
-            self.say(
-                f"{self._head('W', at_ns, line)}Warning: WARNING: destroy_process_group() was not called before "
+            self._log(
+                at_ns,
+                line,
+                "Warning: WARNING: destroy_process_group() was not called before "
                 "program exit, which can leak resources. For more info, please see "
-                "https://pytorch.org/docs/stable/distributed.html#shutdown (function operator())"
+                "https://pytorch.org/docs/stable/distributed.html#shutdown (function operator())",
+                severity="W",
             )
 
 
