@@ -24,7 +24,7 @@ from rich.console import Console, ConsoleDimensions
 from hangscope.cli.main import main
 from hangscope.cli.watch_screen import screen
 from hangscope.cli.watch_terminal import Choice
-from hangscope.recorder.live.live_view import view
+from hangscope.recorder.rundir.live_view import view
 from kits import status_files
 
 SOURCE = Path(__file__).parents[2] / "src"

@@ -30,8 +30,7 @@ from hangscope.recorder.capture import ras_question
 from hangscope.recorder.capture.capture_node import Capture, Node
 from hangscope.recorder.launch import relay
 from hangscope.recorder.launch.run_job import Options, run
-from hangscope.recorder.live import live_view
-from hangscope.recorder.rundir import peer_files, run_directory
+from hangscope.recorder.rundir import live_view, peer_files, run_directory
 from hangscope.recorder.rundir.node_dir import Part
 from hangscope.safeio.safe_files import Patience, Refused
 from kits import hung_mount

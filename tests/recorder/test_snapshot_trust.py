@@ -17,15 +17,14 @@ from pathlib import Path
 import pytest
 
 from hangscope.cli.main import main
-from hangscope.recorder import linux_process
-from hangscope.recorder.agent import snapshot_job
-from hangscope.recorder.agent.polling import Polling
-from hangscope.recorder.capture import target_rights
+from hangscope.recorder.agent.status_file import Rates, rows
+from hangscope.recorder.capture import snapshot_job
 from hangscope.recorder.live import find_ranks, watched_rank
+from hangscope.recorder.live.polling import Polling
 from hangscope.recorder.live.worker_server import Asker, ask
+from hangscope.recorder.process import linux_process, target_rights
 from hangscope.recorder.rundir import run_directory
 from hangscope.recorder.rundir.node_dir import Part
-from hangscope.recorder.rundir.status_file import Rates, rows
 from hangscope.safeio.safe_files import Refused, write_below
 from kits import hung_mount
 from kits.json_fields import changed, places
@@ -72,8 +71,8 @@ def start() -> Iterator[Start]:
 @pytest.fixture(autouse=True)
 def one_look(monkeypatch: pytest.MonkeyPatch) -> None:
     """A snapshot looks twice, seconds apart, to tell who moves; here nobody asks that."""
-    monkeypatch.setattr("hangscope.recorder.agent.two_samples.LEAST_S", 0.0)
-    monkeypatch.setattr("hangscope.recorder.agent.two_samples.MOST_S", 0.0)
+    monkeypatch.setattr("hangscope.recorder.live.two_samples.LEAST_S", 0.0)
+    monkeypatch.setattr("hangscope.recorder.live.two_samples.MOST_S", 0.0)
 
 
 def taken(pid: int, out: Path | None) -> tuple[str, list[str], Path]:
@@ -398,7 +397,7 @@ GOOD: dict[str, dict[str, object]] = {
 
 def test_no_field_of_an_answer_ends_the_watch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every field of every answer of a rank, with a value of every wrong kind: the other rank is watched as before."""
-    monkeypatch.setattr("hangscope.recorder.agent.polling.ANSWER_S", 0.3)
+    monkeypatch.setattr("hangscope.recorder.live.polling.ANSWER_S", 0.3)
     answer: dict[str, bytes] = {}
     good = {name: json.dumps(value).encode() for name, value in GOOD.items()}
 

@@ -7,7 +7,7 @@ from rich.text import Text
 
 from hangscope.cli.watch_terminal import Choice
 from hangscope.cli.watch_text import Table, headline, tables
-from hangscope.recorder.live.live_view import View
+from hangscope.recorder.rundir.live_view import View
 
 _WIDE = 100
 _SPARED = ("pid", "last word")

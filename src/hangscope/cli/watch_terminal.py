@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hangscope.errors import NotFoundError
-from hangscope.recorder.live.live_view import View, view
+from hangscope.recorder.rundir.live_view import View, view
 
 EVERY_S = 1.0
 SORTS = ("wait", "rank", "rate", "node", "silent")

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from statistics import median
 
 from hangscope.cli.watch_terminal import Choice
-from hangscope.recorder.live.live_view import GroupLine, RankLine, View
+from hangscope.recorder.rundir.live_view import GroupLine, RankLine, View
 from hangscope.text import duration, plural, spans
 
 HELD_SHOWN = 8

@@ -22,10 +22,10 @@ from hangscope.recorder.agent import announced_pauses, on_hang
 from hangscope.recorder.agent.metrics import Metrics, Numbers, escape, render
 from hangscope.recorder.agent.on_hang import OnHang
 from hangscope.recorder.agent.recovered_stalls import Sites, Stall, sites_of
-from hangscope.recorder.linux_process import Watched
 from hangscope.recorder.live.find_ranks import Worker
 from hangscope.recorder.live.thread_waits import Frame, Standing, Wait
 from hangscope.recorder.live.watched_rank import Rank
+from hangscope.recorder.process.linux_process import Watched
 from hangscope.recorder.rundir.node_dir import Part
 
 VERDICT = {"outcome": "hang", "kind": "absent", "culprits": [{"rank": 3}], "summary": "Rank 3\0 sleeps."}

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from hangscope.recorder.launch.start_command import COMPANION, with_companion
+from hangscope.recorder.live.companion_hook import COMPANION, with_companion
 from hangscope.recorder.live.worker_server import ask
 
 

@@ -17,8 +17,6 @@ from pathlib import Path
 
 import pytest
 
-from hangscope.recorder import linux_process
-from hangscope.recorder.agent.polling import Polling
 from hangscope.recorder.capture import (
     flight_recorder,
     kernel_messages,
@@ -29,12 +27,14 @@ from hangscope.recorder.capture import (
     sys_counters,
 )
 from hangscope.recorder.launch import rank_sockets
-from hangscope.recorder.launch.job_identity import Identity, identify
 from hangscope.recorder.live import find_ranks
 from hangscope.recorder.live.find_ranks import Worker
+from hangscope.recorder.live.polling import Polling
 from hangscope.recorder.live.watched_rank import Rank
 from hangscope.recorder.live.worker_server import Asker, ask
+from hangscope.recorder.process import linux_process, process_facts
 from hangscope.recorder.rundir import run_directory
+from hangscope.recorder.rundir.job_identity import Identity, identify
 from hangscope.recorder.rundir.node_dir import Part
 
 # ---- questions over a unix socket ------------------------------------------------------------------------------------
@@ -379,7 +379,7 @@ def test_output_that_went_to_a_file_is_found(tmp_path: Path) -> None:
                 break
             time.sleep(0.1)
         part = Part(tmp_path, tmp_path / "n")
-        files = output_files.output_files(child.pid)
+        files = process_facts.redirected_output(child.pid)
         assert files[0] == tmp_path / "stdout.log"
         output_files.save_redirected(part, "rank_4", files[:1])
         assert (tmp_path / "n" / "logs" / "rank_4.redirected.log").read_text() == "x\n"
@@ -450,7 +450,7 @@ def test_the_kernels_call_of_a_process_is_named(tmp_path: Path) -> None:
 def test_a_dear_poll_makes_no_threshold_missed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """However much a poll costs, a threshold of seconds is not missed, nor is the next attempt."""
     clock = iter(range(1000))
-    monkeypatch.setattr("hangscope.recorder.agent.polling.time.thread_time", lambda: float(next(clock)))
+    monkeypatch.setattr("hangscope.recorder.live.polling.time.thread_time", lambda: float(next(clock)))
     rank = subprocess.Popen(["sleep", "30"])
     try:
         for stall_after, expected in ((3.0, 1.0), (10.0, 2.0), (None, 5.0)):

@@ -14,15 +14,16 @@ from typing import Any
 
 import pytest
 
-from hangscope.recorder.agent.polling import Polling
-from hangscope.recorder.agent.startup_report import Roll, isolating_flag
-from hangscope.recorder.linux_process import Watched
+from hangscope.recorder.agent.startup_report import Roll
+from hangscope.recorder.live.companion_hook import isolating_flag
 from hangscope.recorder.live.find_ranks import Worker
-from hangscope.recorder.live.thread_activity import Sample, works
+from hangscope.recorder.live.polling import Polling
 from hangscope.recorder.live.thread_waits import Frame, Standing, Wait, threads, where
 from hangscope.recorder.live.unrecorded_waits import Sense
 from hangscope.recorder.live.watched_rank import Rank
 from hangscope.recorder.live.worker_server import Asker
+from hangscope.recorder.process.linux_process import Watched
+from hangscope.recorder.process.thread_activity import Sample, works
 
 TORCH = "/env/lib/python3.12/site-packages/torch"
 C10D = f"{TORCH}/distributed/distributed_c10d.py"

@@ -14,12 +14,12 @@ from pathlib import Path
 
 import pytest
 
-from hangscope.recorder import linux_process
 from hangscope.recorder.agent.lingering_ranks import Leaving
 from hangscope.recorder.agent.never_seen import elsewhere, is_own_machine, one_rank_a_run
 from hangscope.recorder.agent.startup_report import Roll
 from hangscope.recorder.live.find_ranks import Worker
 from hangscope.recorder.live.watched_rank import LEAVES_S, Rank
+from hangscope.recorder.process import linux_process
 from hangscope.recorder.rundir.run_directory import Neighbour, sees_all
 
 from .conftest import SOURCE, Started, Starter, free_port

@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from hangscope.cli.output import note
-from hangscope.recorder.launch.job_identity import identify
+from hangscope.recorder.rundir.job_identity import identify
 from hangscope.recorder.setup import blackbox_library
 from hangscope.recorder.setup.default_settings import TIMING
 from hangscope.recorder.setup.env_formats import FORMATS, Request

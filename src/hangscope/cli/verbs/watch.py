@@ -10,7 +10,7 @@ import click
 from hangscope.cli.output import table_width, write
 from hangscope.cli.watch_terminal import FILTERS, SORTS, Choice, follow
 from hangscope.cli.watch_text import as_text
-from hangscope.recorder.live.live_view import view
+from hangscope.recorder.rundir.live_view import view
 
 
 @click.command()

@@ -7,7 +7,7 @@ from collections import Counter
 
 from hangscope.recorder.agent.incidents import Incidents
 from hangscope.recorder.agent.metrics import Numbers
-from hangscope.recorder.agent.polling import Polling
+from hangscope.recorder.live.polling import Polling
 
 
 def numbers(polling: Polling, incidents: Incidents, *, ended: bool) -> Numbers:

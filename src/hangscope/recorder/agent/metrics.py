@@ -18,7 +18,7 @@ from typing import Any
 from hangscope.__about__ import __version__
 from hangscope.errors import SettingsError
 from hangscope.incident.layout import safe_name, write_atomic
-from hangscope.recorder import linux_process
+from hangscope.recorder.process import linux_process
 from hangscope.safeio.safe_files import Patience, Refused, read_file
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"

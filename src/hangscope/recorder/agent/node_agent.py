@@ -17,8 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from hangscope.incident.layout import as_bytes, as_json
-from hangscope.recorder import linux_process
-from hangscope.recorder.agent import announced_pauses
+from hangscope.recorder.agent import announced_pauses, status_file
 from hangscope.recorder.agent.announced_pauses import Pause
 from hangscope.recorder.agent.diagnose_process import Verdict
 from hangscope.recorder.agent.incidents import MAY_RECOVER, QUIET, Incidents
@@ -27,14 +26,15 @@ from hangscope.recorder.agent.metric_values import numbers
 from hangscope.recorder.agent.metrics import Metrics
 from hangscope.recorder.agent.never_seen import nodes_announced
 from hangscope.recorder.agent.on_hang import OnHang, end
-from hangscope.recorder.agent.polling import POLL_S, Polling
 from hangscope.recorder.agent.recovered_stalls import Site, Sites, Stall, sites_of
 from hangscope.recorder.agent.startup_report import Roll
-from hangscope.recorder.agent.two_samples import TwoLooks
 from hangscope.recorder.capture import output_files, sys_counters
 from hangscope.recorder.capture.capture_node import Node
+from hangscope.recorder.live.polling import POLL_S, Polling
+from hangscope.recorder.live.two_samples import TwoLooks
 from hangscope.recorder.live.watched_rank import Rank
-from hangscope.recorder.rundir import run_directory, status_file
+from hangscope.recorder.process import linux_process
+from hangscope.recorder.rundir import run_directory
 from hangscope.safeio.safe_files import Patience, write_below
 
 STATUS_S = 2.0

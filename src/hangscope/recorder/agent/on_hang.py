@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import Any
 
 from hangscope.errors import SettingsError
-from hangscope.recorder import linux_process
 from hangscope.recorder.live.watched_rank import Rank
+from hangscope.recorder.process import linux_process
 
 GRACE_S = 10.0
 COMMAND_S = 60.0

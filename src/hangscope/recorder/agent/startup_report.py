@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
 
-from hangscope.recorder import linux_process
-from hangscope.recorder.launch.start_command import COMPANION
+from hangscope.recorder.live.companion_hook import is_hooked, isolating_flag
 from hangscope.recorder.live.watched_rank import Rank
+from hangscope.recorder.process import linux_process
 
 SETTLED_S = 20.0
 """Ranks start within seconds of each other; after this long nobody is waited for."""
 NOBODY_S = 60.0
-_TAKES_WORD = "cmWX"
 _MOST_NAMED = 8
 
 
@@ -124,35 +122,6 @@ def why_not(rank: Rank) -> tuple[str, str]:
     environ = linux_process.environment(worker.pid)
     if "HANGSCOPE_SOCKETS" not in environ:
         return "its environment was made anew", "pass HANGSCOPE_SOCKETS, HANGSCOPE_DIR and PYTHONPATH on to it"
-    if str(COMPANION) not in environ.get("PYTHONPATH", "").split(os.pathsep):
+    if not is_hooked(environ):
         return "a wrapper has set PYTHONPATH itself", "add to it instead: PYTHONPATH=…:$PYTHONPATH"
     return "it has not imported torch.distributed so far", "nothing is to be done if it still starts"
-
-
-def certain(pid: int) -> bool:
-    """Whether it is plain that no companion will come up in this process, however long one waits."""
-    environ = linux_process.environment(pid)
-    paths = environ.get("PYTHONPATH", "").split(os.pathsep)
-    return isolating_flag(linux_process.command_line(pid)) is not None or (
-        bool(environ) and str(COMPANION) not in paths
-    )
-
-
-def isolating_flag(words: Sequence[str]) -> str | None:
-    """`-I`, `-E` or `-S`, where Python itself was given it: no sitecustomize is found then."""
-    position = 1
-    while position < len(words) and words[position].startswith("-") and words[position] not in ("-", "--"):
-        word = words[position]
-        if word.startswith("--"):
-            position += 1
-            continue
-        for index, letter in enumerate(word[1:], 1):
-            if letter in "IES":
-                return f"-{letter}"
-            if letter in _TAKES_WORD:
-                if letter in "cm":
-                    return None
-                position += index == len(word) - 1
-                break
-        position += 1
-    return None

@@ -12,7 +12,7 @@ import time
 from collections.abc import Collection
 from pathlib import Path
 
-from hangscope.recorder.capture.target_rights import Rights
+from hangscope.recorder.process.target_rights import Rights
 from hangscope.recorder.rundir.node_dir import Part
 
 MAGIC = b"\xffHSNCCLB"

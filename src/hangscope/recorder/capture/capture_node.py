@@ -15,7 +15,6 @@ from typing import Any
 
 from hangscope.__about__ import __version__
 from hangscope.incident.layout import NODE_FILE, NODE_SCHEMA
-from hangscope.recorder import linux_process
 from hangscope.recorder.capture import (
     blackbox_copies,
     flight_recorder,
@@ -26,10 +25,11 @@ from hangscope.recorder.capture import (
     ras_question,
     sys_counters,
 )
-from hangscope.recorder.capture.target_rights import NOBODY, Rights
 from hangscope.recorder.live.find_ranks import Worker
 from hangscope.recorder.live.watched_rank import Rank
 from hangscope.recorder.live.worker_server import ask
+from hangscope.recorder.process import linux_process
+from hangscope.recorder.process.target_rights import NOBODY, Rights
 from hangscope.recorder.rundir.node_dir import Part
 from hangscope.recorder.setup.blackbox_library import FOLDER
 from hangscope.safeio import bounded_json

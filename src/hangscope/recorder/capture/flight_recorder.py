@@ -6,10 +6,10 @@ takes milliseconds, and the rank may be gone in a second. JSON answers never hav
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 from hangscope.recorder.live.find_ranks import Worker
+from hangscope.recorder.live.recorder_questions import recorders
 from hangscope.recorder.live.worker_server import Answer, ask
 from hangscope.recorder.rundir.node_dir import Part
 from hangscope.safeio import bounded_json
@@ -18,25 +18,6 @@ QUICK_S = 3.0
 STACKS_S = 6.5
 MOST_MEMORY = 320 << 20
 MOST_BYTES = 64 << 20
-
-
-def recorders(worker: Worker) -> Iterator[tuple[str, str]]:
-    """(backend, question) for every recorder that this rank may have, in its form without stacks.
-
-    CUDA builds have `dump_nccl_trace_pickle` from 2.4 on. `fr_trace_json` (2.10) is Gloo's; 2.15 also answers for
-    nccl2, and an older torch ignores the parameter, which is why nccl2 is asked only where `fr_dump_file` (2.15) is.
-    """
-    if "dump_nccl_trace_pickle" in worker.handlers:
-        yield "nccl", "dump_nccl_trace_pickle?includestacktraces=false"
-    if "fr_trace_json" in worker.handlers:
-        yield "gloo", "fr_trace_json"
-        if "fr_dump_file" in worker.handlers:
-            yield "nccl2", "fr_trace_json?backend=nccl2"
-
-
-def json_question(backend: str) -> str:
-    """The question whose answer is the whole ring as JSON."""
-    return {"nccl": "dump_nccl_trace_json", "gloo": "fr_trace_json"}.get(backend, f"fr_trace_json?backend={backend}")
 
 
 def quick(part: Part, worker: Worker) -> list[str]:

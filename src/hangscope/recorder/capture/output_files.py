@@ -10,7 +10,7 @@ import os
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
-from hangscope.recorder.capture.target_rights import Rights
+from hangscope.recorder.process.target_rights import Rights
 from hangscope.recorder.rundir.node_dir import Part
 
 MAX_BYTES = 32 << 20
@@ -19,22 +19,6 @@ MOST_BYTES = 1 << 30
 ERROR_BYTES = 4 << 20
 """An error file holds one traceback."""
 DUMP_VARIABLES = ("TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE")
-
-
-def output_files(pid: int, rights: Rights | None = None) -> list[Path]:
-    """The regular files that the process's stdout and stderr go to."""
-    found: list[Path] = []
-    for fd in (1, 2):
-        try:
-            target = os.readlink(f"/proc/{pid}/fd/{fd}")
-        except OSError:
-            continue
-        if target.startswith("/"):
-            found.append(Path(target))
-    try:
-        return [path for path, _ in (rights or Rights()).files(list(dict.fromkeys(found)))]
-    except OSError:
-        return []  # a file system that does not answer
 
 
 def save_redirected(part: Part, owner: str, files: list[Path], rights: Mapping[Path, Rights] | None = None) -> None:

@@ -7,23 +7,20 @@ questions while this one stays open means that something holds the GIL.
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
-import sys
 import time
 from collections.abc import Collection
 from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
 
-from hangscope.recorder import linux_process
-from hangscope.recorder.capture import target_rights
 from hangscope.recorder.live.find_ranks import Worker, is_python
 from hangscope.recorder.live.worker_server import ask
+from hangscope.recorder.process import linux_process, target_rights
+from hangscope.recorder.process.pyspy_program import PY_SPY_S, py_spy
 from hangscope.recorder.rundir.node_dir import Part
 
 ANSWER_S = 2.0
-PY_SPY_S = 6.0
 NATIVE_S = 4.0
 CHILDREN_S = 3.0
 MOST_CHILDREN = 32
@@ -107,12 +104,6 @@ def next_number(part: Part) -> int:
         if (number := linux_process.whole(middle)) is not None:
             numbers.append(number)
     return max(numbers) + 1
-
-
-def py_spy() -> str | None:
-    """py-spy on the PATH, or beside our own interpreter."""
-    beside = Path(sys.executable).with_name("py-spy")
-    return shutil.which("py-spy") or (str(beside) if beside.exists() else None)
 
 
 def _py_spy(pid: int, *, native: bool = False) -> tuple[str | None, str]:

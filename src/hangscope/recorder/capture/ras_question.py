@@ -8,7 +8,7 @@ import socket
 import time
 from pathlib import Path
 
-from hangscope.recorder import linux_process
+from hangscope.recorder.process import linux_process
 
 DEFAULT = ("localhost", 28028)
 CONNECT_S = 1.0

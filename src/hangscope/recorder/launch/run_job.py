@@ -16,16 +16,17 @@ from pathlib import Path
 
 from hangscope.errors import LaunchError, SettingsError
 from hangscope.incident.layout import safe_name
-from hangscope.recorder import linux_process
 from hangscope.recorder.agent.diagnose_process import Verdict
 from hangscope.recorder.agent.metrics import Metrics
 from hangscope.recorder.agent.node_agent import MAX_INCIDENTS, Agent
 from hangscope.recorder.agent.on_hang import OnHang
 from hangscope.recorder.capture.capture_node import Node
 from hangscope.recorder.launch import rank_sockets
-from hangscope.recorder.launch.job_identity import Identity, identify
-from hangscope.recorder.launch.start_command import Command, with_companion
+from hangscope.recorder.launch.start_command import Command
+from hangscope.recorder.live.companion_hook import with_companion
+from hangscope.recorder.process import linux_process
 from hangscope.recorder.rundir import run_directory, tidy
+from hangscope.recorder.rundir.job_identity import Identity, identify
 from hangscope.recorder.setup import blackbox_library, settings
 from hangscope.recorder.setup.default_settings import PIPE_NAMES
 from hangscope.recorder.setup.setting_problems import FATAL, LOSES_DUMPS, folder_for

@@ -24,24 +24,13 @@ from types import FrameType
 from typing import Any
 
 from hangscope.errors import LaunchError
-from hangscope.recorder import linux_process
+from hangscope.recorder.process import linux_process
 
-COMPANION = Path(__file__).parents[1] / "live" / "companion"
 _TO_GROUP = (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP)
 """What a terminal sends to a whole process group."""
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 _TO_COMMAND = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGALRM)
 """What schedulers send to the one process that they started, and launchers hand on to their ranks themselves."""
-
-
-def with_companion(environ: Mapping[str, str], *, sockets: Path) -> dict[str, str]:
-    """The environment that makes every Python of the job register itself in `sockets`."""
-    path = environ.get("PYTHONPATH")
-    return {
-        **environ,
-        "PYTHONPATH": f"{COMPANION}{os.pathsep}{path}" if path else str(COMPANION),
-        "HANGSCOPE_SOCKETS": str(sockets),
-    }
 
 
 class _Stream:

@@ -9,8 +9,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from hangscope.recorder import linux_process
-from hangscope.recorder.capture import target_rights
+from hangscope.recorder.process import linux_process, target_rights
 from hangscope.safeio import bounded_json
 from hangscope.safeio.safe_files import Refused, open_file
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from itertools import takewhile
 from typing import Any
 
-from hangscope.recorder.live import thread_activity
+from hangscope.recorder.process import thread_activity
 
 MOST_THREADS = 256
 MOST_FRAMES = 200

@@ -13,12 +13,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hangscope.recorder import linux_process
-from hangscope.recorder.live import thread_activity
 from hangscope.recorder.live.pyspy_sampler import Beside
 from hangscope.recorder.live.thread_waits import BACKWARD, Frame, Wait, threads, where
 from hangscope.recorder.live.watched_rank import Rank
 from hangscope.recorder.live.worker_server import Asker
+from hangscope.recorder.process import linux_process, thread_activity
 
 QUESTION = "hangscope_stacks"
 BEGINS = 0.5

@@ -9,14 +9,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from hangscope.recorder import linux_process
-from hangscope.recorder.capture import output_files, process_facts, target_rights
-from hangscope.recorder.capture.target_rights import Rights
-from hangscope.recorder.linux_process import Watched
 from hangscope.recorder.live.find_ranks import Worker
 from hangscope.recorder.live.learn_sites import Sites
 from hangscope.recorder.live.thread_waits import Standing
 from hangscope.recorder.live.unfinished_ops import Progress, rows
+from hangscope.recorder.process import linux_process, process_facts, target_rights
+from hangscope.recorder.process.linux_process import Watched
+from hangscope.recorder.process.target_rights import Rights
 
 MOST_GROUPS = 4096
 _TEXTS = ("name", "desc", "backend")
@@ -94,7 +93,7 @@ class Rank:
             oom_before=process_facts.oom_kills(memory),
             visible_gpus=environ.get("CUDA_VISIBLE_DEVICES"),
             error_file=Path(error) if error else None,
-            output=output_files.output_files(worker.pid, theirs),
+            output=process_facts.redirected_output(worker.pid, theirs),
             shares_store=environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True",
             by_ray=next(iter(linux_process.command_line(worker.pid)), "").startswith("ray::"),
             rights=theirs,

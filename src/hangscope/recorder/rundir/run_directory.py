@@ -16,8 +16,8 @@ from typing import Any
 
 from hangscope.errors import SettingsError
 from hangscope.incident.layout import NODE_FILE, safe_name
-from hangscope.recorder.launch.job_identity import Identity
 from hangscope.recorder.rundir import peer_files as neighbours_files
+from hangscope.recorder.rundir.job_identity import Identity
 from hangscope.safeio.safe_files import Patience, Refused, entries, folder_below, write_below
 
 RUN = "run.json"

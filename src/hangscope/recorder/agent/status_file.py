@@ -8,8 +8,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from hangscope.recorder import linux_process
 from hangscope.recorder.live.watched_rank import Rank
+from hangscope.recorder.process import linux_process
 
 SCHEMA = "hangscope.status/1"
 RATE_S = 15.0

@@ -21,7 +21,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TypeVar
 
-from hangscope.recorder import linux_process
+from hangscope.recorder.process import linux_process
 from hangscope.safeio.safe_files import Patience, Refused, read_file
 
 T = TypeVar("T")

@@ -13,16 +13,15 @@ from pathlib import Path
 from hangscope.errors import NotFoundError
 from hangscope.incident import manifest
 from hangscope.incident.layout import safe_name
-from hangscope.recorder import linux_process
-from hangscope.recorder.agent.polling import Polling
-from hangscope.recorder.agent.two_samples import TwoLooks
-from hangscope.recorder.capture import target_rights
 from hangscope.recorder.capture.capture_node import Capture, Node
-from hangscope.recorder.capture.target_rights import Rights
-from hangscope.recorder.launch.job_identity import Identity, identify
 from hangscope.recorder.live import find_ranks
+from hangscope.recorder.live.polling import Polling
+from hangscope.recorder.live.two_samples import TwoLooks
 from hangscope.recorder.live.watched_rank import Rank
+from hangscope.recorder.process import linux_process, target_rights
+from hangscope.recorder.process.target_rights import Rights
 from hangscope.recorder.rundir import peer_files, run_directory
+from hangscope.recorder.rundir.job_identity import Identity, identify
 from hangscope.recorder.rundir.node_dir import Part
 from hangscope.safeio.safe_files import Patience, Refused
 

@@ -7,14 +7,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from hangscope.recorder import linux_process
-from hangscope.recorder.agent import startup_report
-from hangscope.recorder.capture import flight_recorder
-from hangscope.recorder.live import find_ranks, learn_sites
+from hangscope.recorder.live import companion_hook, find_ranks, learn_sites
+from hangscope.recorder.live.recorder_questions import json_question, recorders
 from hangscope.recorder.live.unfinished_ops import slowest
 from hangscope.recorder.live.unrecorded_waits import Sense
 from hangscope.recorder.live.watched_rank import Rank
 from hangscope.recorder.live.worker_server import Answer, Asker
+from hangscope.recorder.process import linux_process
 from hangscope.safeio import bounded_json
 
 POLL_S = 1.0
@@ -107,9 +106,9 @@ class Polling:
             if rank.ended or socket is None or now < rank.last_words_at + LAST_WORDS_S:
                 continue
             rank.last_words_at = now
-            for source, _ in flight_recorder.recorders(rank.worker):
+            for source, _ in recorders(rank.worker):
                 keys.append(("full", source, rank.number))
-                self._asker.ask(keys[-1], socket, flight_recorder.json_question(source))
+                self._asker.ask(keys[-1], socket, json_question(source))
             if "dump_traceback" in rank.worker.handlers:
                 self._asker.ask(("traceback", rank.number), socket, "dump_traceback")
         answers: list[tuple[Any, Answer]] = self._asker.wait(QUICK_S) if keys else []
@@ -176,7 +175,7 @@ class Polling:
                 known = self.ranks.get(worker.rank) if worker.rank is not None else None
                 if told is None or worker.pid in self._foreign or (known is not None and not known.ended):
                     continue
-                if linux_process.age_s(told) > COMPANION_S or startup_report.certain(worker.pid):
+                if linux_process.age_s(told) > COMPANION_S or companion_hook.cannot_come(worker.pid):
                     self._add(worker)
 
     def _expects_more(self, now: float) -> bool:
@@ -249,9 +248,7 @@ class Polling:
                 some_time.add("gloo")  # the recorder itself needs no GIL to answer
             for source in urgent | some_time:
                 if source in urgent or now >= self._next_full.get((rank.number, source), 0.0):
-                    asked |= self._asker.ask(
-                        ("full", source, rank.number), socket, flight_recorder.json_question(source)
-                    )
+                    asked |= self._asker.ask(("full", source, rank.number), socket, json_question(source))
         if asked:
             self._take(self._asker.wait(2.0))
 

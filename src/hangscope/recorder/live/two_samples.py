@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from hangscope.recorder.agent.polling import Polling
+from hangscope.recorder.live.polling import Polling
 from hangscope.recorder.live.watched_rank import Rank
 
 LEAST_S = 3.0

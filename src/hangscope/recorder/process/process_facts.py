@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
-from hangscope.recorder import linux_process
+from hangscope.recorder.process import linux_process
+from hangscope.recorder.process.target_rights import Rights
 
 
 def describe(pid: int, started_ticks: int | None) -> dict[str, Any]:
@@ -44,3 +46,19 @@ def oom_kills(file: Path | None) -> int | None:
     except (OSError, ValueError):
         pass
     return None
+
+
+def redirected_output(pid: int, rights: Rights | None = None) -> list[Path]:
+    """The regular files that the process's stdout and stderr go to."""
+    found: list[Path] = []
+    for fd in (1, 2):
+        try:
+            target = os.readlink(f"/proc/{pid}/fd/{fd}")
+        except OSError:
+            continue
+        if target.startswith("/"):
+            found.append(Path(target))
+    try:
+        return [path for path, _ in (rights or Rights()).files(list(dict.fromkeys(found)))]
+    except OSError:
+        return []  # a file system that does not answer
