@@ -18,7 +18,7 @@ import pytest
 
 from hangscope.cli.main import main
 from hangscope.cli.verbs.run import say
-from hangscope.cli.watch_terminal import Choice
+from hangscope.cli.watch_terminal import WatchChoice
 from hangscope.cli.watch_text import as_text
 from hangscope.errors import SettingsError
 from hangscope.incident import manifest
@@ -27,11 +27,11 @@ from hangscope.recorder.agent.incidents import Incidents
 from hangscope.recorder.agent.metrics import Metrics, Numbers
 from hangscope.recorder.agent.node_agent import Agent
 from hangscope.recorder.capture import ras_question
-from hangscope.recorder.capture.capture_node import Capture, Node
+from hangscope.recorder.capture.capture_node import NodeCapture, NodeFacts
 from hangscope.recorder.launch import relay
-from hangscope.recorder.launch.run_job import Options, run
+from hangscope.recorder.launch.run_job import RunOptions, run
 from hangscope.recorder.rundir import live_view, peer_files, run_directory
-from hangscope.recorder.rundir.node_dir import Part
+from hangscope.recorder.rundir.node_dir import NodeDir
 from hangscope.safeio.safe_files import Patience, Refused
 from kits import hung_mount
 from kits.json_fields import changed, places
@@ -86,13 +86,13 @@ def test_no_field_of_a_neighbour_costs_our_part(tmp_path: Path) -> None:
         for new in NONSENSE:
             raw = json.dumps(changed(WHOLE, at, new))
             (tmp_path / "nodes/b/status.json").write_text(raw)
-            agents = run_directory.neighbours(tmp_path, tmp_path / "nodes/a")
+            agents = run_directory.peers(tmp_path, tmp_path / "nodes/a")
             assert (0,) in [agent.ranks for agent in agents]
             assert run_directory.leader(agents) == tmp_path / "nodes/a"
             run_directory.sees_all(agents)
             never_seen.still_starting(agents)
             json.dumps(never_seen.elsewhere(agents))
-            shown = as_text(live_view.view(tmp_path), Choice(), 200)
+            shown = as_text(live_view.view(tmp_path), WatchChoice(), 200)
             assert all(char.isprintable() for char in shown.replace("\n", ""))
             tried += 1
     for field in ("by", "at", "reason", "detail"):
@@ -115,7 +115,7 @@ def test_a_stranger_in_the_directory_is_no_node_of_the_job(tmp_path: Path) -> No
         (tmp_path / "nodes" / name / "status.json").write_text(json.dumps(state))
     os.chown(tmp_path / "nodes/theirs/status.json", NOBODY, NOBODY)
     own = tmp_path / "nodes/ours"
-    agents = run_directory.neighbours(tmp_path, own)
+    agents = run_directory.peers(tmp_path, own)
     assert [agent.node for agent in agents] == ["ours"]
     assert run_directory.leader(agents) == own
     assert [state.node for _, state in run_directory.statuses(tmp_path, own)] == ["ours"]
@@ -183,7 +183,7 @@ def test_waiting_for_many_neighbours_has_one_end(tmp_path: Path, monkeypatch: py
 
 def _incidents(root: Path) -> Incidents:
     return Incidents(
-        root=root, folder=root / "nodes/n0", node=Node("n0", "j", "0", 0.0), ended=threading.Event(),
+        root=root, folder=root / "nodes/n0", node=NodeFacts("n0", "j", "0", 0.0), ended=threading.Event(),
         publish=lambda: None, say=lambda _: None, diagnose=None,
     )  # fmt: skip
 
@@ -218,8 +218,8 @@ def test_no_link_among_our_logs_is_copied(tmp_path: Path) -> None:
     os.mkfifo(logs / "pipe.log")
     (logs / "launcher.log").write_text("ours")
     later = tmp_path / "run.hang-2"
-    part = Part(later, later / "nodes/n0")
-    taken = Capture(part, Node("n0", "j", "0", 0.0), (), "stall", "", threading.Event())
+    node_dir = NodeDir(later, later / "nodes/n0")
+    taken = NodeCapture(node_dir, NodeFacts("n0", "j", "0", 0.0), (), "stall", "", threading.Event())
     begun = time.monotonic()
     _incidents(tmp_path / "run")._copy_run_files(taken)
     assert time.monotonic() - begun < 5
@@ -232,7 +232,7 @@ def test_no_link_among_our_logs_is_copied(tmp_path: Path) -> None:
 def test_a_file_in_tmp_is_no_dump_of_ours(tmp_path: Path) -> None:
     """Where dumps go to /tmp, a file of another name, of another user, or a link there makes nobody capture."""
     agent = Agent(
-        root=tmp_path / "run", folder=tmp_path / "run/nodes/a", node=Node("a", "j", "0", time.time()),
+        root=tmp_path / "run", folder=tmp_path / "run/nodes/a", node=NodeFacts("a", "j", "0", time.time()),
         sockets=tmp_path / "s", say=lambda _: None, diagnose=None,
     )  # fmt: skip
     agent._dump_prefixes = {str(tmp_path / "nccl_trace_rank_")}
@@ -395,7 +395,7 @@ def test_a_temporary_directory_that_falls_silent_does_not_keep_run(tmp_path: Pat
 
 def test_a_job_that_prints_every_rank_there_is_keeps_its_log(tmp_path: Path) -> None:
     """Lines of a million ranks do not take a million files, and none is lost."""
-    log = relay.Log(tmp_path / "logs", "launcher.log")
+    log = relay.RankLogs(tmp_path / "logs", "launcher.log")
     for number in range(3000):
         log.add(0, b"[rank%d]: x\n" % number)
     log.flush()
@@ -412,7 +412,7 @@ def test_a_job_that_prints_every_rank_there_is_keeps_its_log(tmp_path: Path) -> 
 def test_a_threshold_that_never_comes_is_refused(seconds: str) -> None:
     """`stall-after = nan` would watch for ever and never see a hang."""
     with pytest.raises(SettingsError, match="stall-after"):
-        run(["true"], Options(stall_after=float(seconds)), environ=os.environ, say=lambda _: None, diagnose=None)
+        run(["true"], RunOptions(stall_after=float(seconds)), environ=os.environ, say=lambda _: None, diagnose=None)
 
 
 NAMES = (

@@ -24,7 +24,7 @@ from hangscope.recorder.live.polling import Polling
 from hangscope.recorder.live.worker_server import Asker, ask
 from hangscope.recorder.process import linux_process, target_rights
 from hangscope.recorder.rundir import run_directory
-from hangscope.recorder.rundir.node_dir import Part
+from hangscope.recorder.rundir.node_dir import NodeDir
 from hangscope.safeio.safe_files import Refused, write_below
 from kits import hung_mount
 from kits.json_fields import changed, places
@@ -152,7 +152,7 @@ def test_a_number_that_is_another_process_by_now_lends_no_rights(start: Start, m
 
     monkeypatch.setattr(linux_process, "environment", lambda _: before)
     monkeypatch.setattr(target_rights, "of", meanwhile)
-    assert watched_rank.Rank.of(find_ranks.Worker(one.pid, 0)).rights == target_rights.NOBODY
+    assert watched_rank.WatchedRank.of(find_ranks.RankProcess(one.pid, 0)).rights == target_rights.NOBODY
 
 
 @pytest.mark.parametrize("read", (linux_process.environment, linux_process.command_line))
@@ -272,8 +272,8 @@ def test_a_strangers_link_in_the_place_of_a_directory_is_refused(tmp_path: Path,
         os.lchown(other / name, owner, owner)
     with pytest.raises(Refused, match="link of somebody else"):
         run_directory.mark(other / "theirs", node="a", reason="stall", detail="")
-    part = Part(other / "theirs", other / "theirs/nodes/a")
-    assert not part.write("x", b"")
+    node_dir = NodeDir(other / "theirs", other / "theirs/nodes/a")
+    assert not node_dir.write("x", b"")
     assert list(victim.iterdir()) == []
     write_below(other / "ours", "x", b"", wary=True)
     assert [path.name for path in victim.iterdir()] == ["x"]
@@ -435,13 +435,13 @@ def _one_turn(folder: Path) -> None:
     polling.turn(None)
     polling._next_groups = 0.0
     for rank in polling:
-        polling._asker.ask(("full", "gloo", rank.number), rank.worker.socket or "", "fr_trace_json")
-        polling._asker.ask(("stacks", rank.number), rank.worker.socket or "", "hangscope_stacks")
-        polling._asker.ask(("waits", rank.number), rank.worker.socket or "", "wait_counter_values")
+        polling._asker.ask(("full", "gloo", rank.number), rank.process.socket or "", "fr_trace_json")
+        polling._asker.ask(("stacks", rank.number), rank.process.socket or "", "hangscope_stacks")
+        polling._asker.ask(("waits", rank.number), rank.process.socket or "", "wait_counter_values")
     polling._take(polling._asker.wait(0.3))
     polling.note_ends()
     found = list(polling)
-    assert [rank for rank in found if rank.worker.pid == os.getpid()]
+    assert [rank for rank in found if rank.process.pid == os.getpid()]
     json.dumps(rows(found, Rates()))
     for rank in found:
         assert 0 <= rank.number < find_ranks.MOST
@@ -450,5 +450,5 @@ def _one_turn(folder: Path) -> None:
         rank.last_rings()
         rank.members("gloo")
         str(rank.progress.oldest())
-        polling.sense.stuck(found, (), 5.0, time.monotonic())
+        polling.unrecorded_waits.stuck(found, (), 5.0, time.monotonic())
     polling.close()

@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from hangscope.cli.watch_terminal import Choice
-from hangscope.recorder.rundir.live_view import GroupLine, RankLine, View
+from hangscope.cli.watch_terminal import WatchChoice
+from hangscope.recorder.rundir.live_view import GroupLine, LiveView, RankLine
 from hangscope.text import duration, plural, spans
 
 HELD_SHOWN = 8
@@ -23,7 +23,7 @@ Row = tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class WatchTable:
     """Rows under a head; `late` are the indices of those that need attention, `more` says what was left out."""
 
     title: str
@@ -33,7 +33,7 @@ class Table:
     more: str = ""
 
 
-def headline(now: View) -> list[str]:
+def headline(now: LiveView) -> list[str]:
     size = f" of {now.world_size}" if now.world_size and now.world_size != len(now.ranks) else ""
     waiting = sum(1 for line in now.ranks if line.waits)
     gone = sum(1 for line in now.ranks if line.gone)
@@ -50,12 +50,12 @@ def headline(now: View) -> list[str]:
     return parts
 
 
-def tables(now: View, choice: Choice, ranks_shown: int | None) -> list[Table]:
+def tables(now: LiveView, choice: WatchChoice, ranks_shown: int | None) -> list[WatchTable]:
     """`ranks_shown` is how many rows of ranks there is room for; None for all of them."""
     return [table for table in (_held(now), _groups(now), _nodes(now), _ranks(now, choice, ranks_shown)) if table.rows]
 
 
-def _held(now: View) -> Table:
+def _held(now: LiveView) -> WatchTable:
     rows = tuple(
         (
             str(each.rank),
@@ -71,10 +71,10 @@ def _held(now: View) -> Table:
     late = frozenset(i for i, each in enumerate(now.held[:HELD_SHOWN]) if each.longest_s > old)
     left = len(now.held) - len(rows)
     head = ("rank", "node", "state", "waited for by", "in", "for")
-    return Table("waited for", head, rows, late, f"{left} more" if left > 0 else "")
+    return WatchTable("waited for", head, rows, late, f"{left} more" if left > 0 else "")
 
 
-def _groups(now: View) -> Table:
+def _groups(now: LiveView) -> WatchTable:
     """One row a group; groups of one description and recorder share a row, unless there are few enough to show."""
     families: dict[tuple[str, str], list[GroupLine]] = {}
     for line in now.groups:
@@ -87,7 +87,7 @@ def _groups(now: View) -> Table:
     shown = rows[:GROUPS_SHOWN]
     late = frozenset(i for i, row in enumerate(shown) if row[4] != "-")
     left = f"{len(rows) - len(shown)} more" if len(rows) > len(shown) else ""
-    return Table(
+    return WatchTable(
         "groups", ("group", "ranks", "newest", "done by all", "not there yet", "still for"), tuple(shown), late, left
     )
 
@@ -106,13 +106,13 @@ def _group(label: str, lines: Sequence[GroupLine]) -> Row:
     )
 
 
-def _nodes(now: View) -> Table:
+def _nodes(now: LiveView) -> WatchTable:
     """The nodes that differ from the rest, and the rest in one row. One node alone is what its ranks are."""
     homes: dict[str, list[RankLine]] = {}
     for line in now.ranks:
         homes.setdefault(line.node, []).append(line)
     if len(homes) < 2:
-        return Table("nodes", (), ())
+        return WatchTable("nodes", (), ())
     usual = median([line.rate for line in now.ranks if line.rate is not None] or [0.0])
     blamed = {each.rank for each in now.held}
     odd = {
@@ -129,7 +129,7 @@ def _nodes(now: View) -> Table:
     if rest:
         rows.append(_node(plural(len(homes) - len(odd), "other node" if odd else "node"), rest))
     left = f"{len(odd) - NODES_SHOWN} more" if len(odd) > NODES_SHOWN else ""
-    return Table("nodes", ("node", "ranks", "waiting", "gone", "ops/s", "longest wait"), tuple(rows), late, left)
+    return WatchTable("nodes", ("node", "ranks", "waiting", "gone", "ops/s", "longest wait"), tuple(rows), late, left)
 
 
 def _node(name: str, lines: Sequence[RankLine]) -> Row:
@@ -153,7 +153,7 @@ _ORDER: dict[str, Callable[[RankLine], tuple[object, ...]]] = {
 }
 
 
-def _ranks(now: View, choice: Choice, most: int | None) -> Table:
+def _ranks(now: LiveView, choice: WatchChoice, most: int | None) -> WatchTable:
     blamed = {each.rank for each in now.held}
     kept = [line for line in now.ranks if _wanted(line, choice, blamed)]
     kept.sort(key=_ORDER[choice.sort], reverse=choice.reverse)
@@ -183,10 +183,10 @@ def _ranks(now: View, choice: Choice, most: int | None) -> Table:
         part for part in (f"{left} more" if left else "", f"{folded} not shown by the filter" if folded else "") if part
     )
     head = ("rank", "node", "pid", "state", "ops/s", "waits in", "for", "waits for", "last word")
-    return Table("ranks", head, rows, late, more)
+    return WatchTable("ranks", head, rows, late, more)
 
 
-def _folded(kept: Sequence[RankLine], blamed: set[int], hidden: int, most: int | None) -> Table:
+def _folded(kept: Sequence[RankLine], blamed: set[int], hidden: int, most: int | None) -> WatchTable:
     """Ranks that do the same share a row, in the order of their first; those that others wait for have their own."""
     alike: dict[tuple[object, ...], list[RankLine]] = {}
     for line in kept:
@@ -211,10 +211,10 @@ def _folded(kept: Sequence[RankLine], blamed: set[int], hidden: int, most: int |
     left = [f"{len(rows) - most} more rows"] if most is not None and len(rows) > most else []
     left += [f"{hidden} not shown by the filter"] if hidden else []
     head = ("ranks", "count", "state", "ops/s", "wait in", "for", "wait for", "last word")
-    return Table("ranks", head, tuple(rows[:most]), late, " · ".join(left))
+    return WatchTable("ranks", head, tuple(rows[:most]), late, " · ".join(left))
 
 
-def _wanted(line: RankLine, choice: Choice, blamed: set[int]) -> bool:
+def _wanted(line: RankLine, choice: WatchChoice, blamed: set[int]) -> bool:
     kinds = {"waiting": bool(line.waits), "gone": line.gone, "late": line.rank in blamed or line.gone}
     if not kinds.get(choice.filter, True):
         return False
@@ -250,7 +250,7 @@ def seconds(value: float | None) -> str:
     return "-" if value is None else duration(max(0.0, value)) if value >= 60 else f"{value:.0f} s"
 
 
-def as_text(now: View, choice: Choice, width: int) -> str:
+def as_text(now: LiveView, choice: WatchChoice, width: int) -> str:
     """The view as plain columns, no line wider than `width`."""
     out = [*headline(now), ""]
     for table in tables(now, choice, None if choice.everything else RANKS_SHOWN):

@@ -22,11 +22,11 @@ from hangscope.recorder.agent import announced_pauses, on_hang
 from hangscope.recorder.agent.metrics import Metrics, Numbers, escape, render
 from hangscope.recorder.agent.on_hang import OnHang
 from hangscope.recorder.agent.recovered_stalls import Sites, Stall, sites_of
-from hangscope.recorder.live.find_ranks import Worker
-from hangscope.recorder.live.thread_waits import Frame, Standing, Wait
-from hangscope.recorder.live.watched_rank import Rank
-from hangscope.recorder.process.linux_process import Watched
-from hangscope.recorder.rundir.node_dir import Part
+from hangscope.recorder.live.find_ranks import RankProcess
+from hangscope.recorder.live.thread_waits import RankPosition, StackFrame, ThreadWait
+from hangscope.recorder.live.watched_rank import WatchedRank
+from hangscope.recorder.process.linux_process import ProcessHandle
+from hangscope.recorder.rundir.node_dir import NodeDir
 
 VERDICT = {"outcome": "hang", "kind": "absent", "culprits": [{"rank": 3}], "summary": "Rank 3\0 sleeps."}
 
@@ -72,11 +72,11 @@ def test_a_command_that_fails_or_hangs_is_said_and_left_behind(monkeypatch: pyte
 # ---- ending ----------------------------------------------------------------------------------------------------------
 
 
-def rank_of(code: str) -> tuple[Rank, subprocess.Popen[bytes]]:
+def rank_of(code: str) -> tuple[WatchedRank, subprocess.Popen[bytes]]:
     process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE)
     assert process.stdout is not None
     process.stdout.readline()
-    return Rank.of(Worker(process.pid, 0)), process
+    return WatchedRank.of(RankProcess(process.pid, 0)), process
 
 
 def test_ranks_get_time_to_end_by_themselves_and_no_more() -> None:
@@ -199,9 +199,9 @@ def test_a_place_that_recovered_has_a_threshold_of_its_own() -> None:
 
 def test_a_wait_without_an_operation_is_a_place_too() -> None:
     """A rank that stands in a store has the raised threshold of that line, and the pause counts from when it came."""
-    wait = Wait("store.wait", Frame("/job/train.py", 3, "main"), None)
-    standing = Standing(since=time.monotonic() - 40, looks=2, wait=wait)
-    rank = Rank(Worker(os.getpid(), 0), Watched(os.getpid()), standing=standing)
+    wait = ThreadWait("store.wait", StackFrame("/job/train.py", 3, "main"), None)
+    position = RankPosition(since=time.monotonic() - 40, samples=2, wait=wait)
+    rank = WatchedRank(RankProcess(os.getpid(), 0), ProcessHandle(os.getpid()), position=position)
     stall = Stall.of([rank])
     assert stall.sites == sites_of(rank) == {("store.wait", "train.py:3")}
     assert 40 <= stall.seconds() < 45
@@ -271,16 +271,16 @@ def test_a_part_goes_on_elsewhere_once_its_place_is_full(tmp_path: Path) -> None
         pytest.skip("needs the right to mount a file system")
     try:
         spare = tmp_path / "spare"
-        part = Part(place / "i", place / "i" / "nodes" / "n", lambda: spare)
+        node_dir = NodeDir(place / "i", place / "i" / "nodes" / "n", lambda: spare)
         spare.mkdir()
-        assert part.write("dumps/first", b"1")
-        assert part.write("dumps/large", b"2" * (1 << 20))
-        assert part.moved == "No space left on device"
-        assert (part.incident, part.directory) == (spare, spare / "nodes" / "n")
-        assert part.write("node.json", b"{}")
+        assert node_dir.write("dumps/first", b"1")
+        assert node_dir.write("dumps/large", b"2" * (1 << 20))
+        assert node_dir.moved == "No space left on device"
+        assert (node_dir.incident, node_dir.directory) == (spare, spare / "nodes" / "n")
+        assert node_dir.write("node.json", b"{}")
         assert sorted(path.name for path in spare.rglob("*") if path.is_file()) == ["first", "large", "node.json"]
-        assert part.gaps == []
-        alone = Part(place / "j", place / "j" / "nodes" / "n")
+        assert node_dir.gaps == []
+        alone = NodeDir(place / "j", place / "j" / "nodes" / "n")
         assert not alone.write("large", b"2" * (1 << 20))
         assert alone.gaps[0]["why"] == "cannot be written: No space left on device"
     finally:

@@ -28,14 +28,14 @@ from hangscope.recorder.capture import (
 )
 from hangscope.recorder.launch import rank_sockets
 from hangscope.recorder.live import find_ranks
-from hangscope.recorder.live.find_ranks import Worker
+from hangscope.recorder.live.find_ranks import RankProcess
 from hangscope.recorder.live.polling import Polling
-from hangscope.recorder.live.watched_rank import Rank
+from hangscope.recorder.live.watched_rank import WatchedRank
 from hangscope.recorder.live.worker_server import Asker, ask
 from hangscope.recorder.process import linux_process, process_facts
 from hangscope.recorder.rundir import run_directory
-from hangscope.recorder.rundir.job_identity import Identity, identify
-from hangscope.recorder.rundir.node_dir import Part
+from hangscope.recorder.rundir.job_identity import JobIdentity, identify
+from hangscope.recorder.rundir.node_dir import NodeDir
 
 # ---- questions over a unix socket ------------------------------------------------------------------------------------
 
@@ -138,7 +138,7 @@ def test_how_somebody_elses_child_ended_is_known(tmp_path: Path, ending: str, st
     )
     try:
         assert launcher.stdout is not None
-        watched = linux_process.Watched(int(launcher.stdout.readline()))
+        watched = linux_process.ProcessHandle(int(launcher.stdout.readline()))
         assert (watched.ended(), watched.status()) == (False, None)
         (tmp_path / "order").write_text("go\n")
         assert watched.fd is not None
@@ -203,10 +203,10 @@ def test_without_a_scheduler_a_name_is_made() -> None:
 
 def test_nodes_of_one_job_join_and_others_do_not(tmp_path: Path) -> None:
     """An unnamed job takes the name of the node that came first; another job gets a directory of its own."""
-    root, first = run_directory.claim(tmp_path / "d", Identity("made-1", "0", "a", made=True))
-    again, second = run_directory.claim(tmp_path / "d", Identity("made-2", "0", "b", made=True))
+    root, first = run_directory.claim(tmp_path / "d", JobIdentity("made-1", "0", "a", made=True))
+    again, second = run_directory.claim(tmp_path / "d", JobIdentity("made-2", "0", "b", made=True))
     assert (again, second.job) == (root, "made-1")
-    other, _ = run_directory.claim(tmp_path / "d", Identity("real", "0", "b"))
+    other, _ = run_directory.claim(tmp_path / "d", JobIdentity("real", "0", "b"))
     assert other == tmp_path / "d.2"
     assert first.job == "made-1"
 
@@ -239,7 +239,7 @@ def test_the_lowest_rank_that_lives_leads(tmp_path: Path) -> None:
     """Rank 0's agent is silent: the next one diagnoses."""
     write_status(tmp_path, "a", [0, 1], age=100)
     own = write_status(tmp_path, "b", [2, 3])
-    agents = run_directory.neighbours(tmp_path, own)
+    agents = run_directory.peers(tmp_path, own)
     assert run_directory.leader(agents) == own
     assert run_directory.sees_all(agents)
 
@@ -247,7 +247,7 @@ def test_the_lowest_rank_that_lives_leads(tmp_path: Path) -> None:
 def test_a_part_of_the_job_is_known_as_a_part(tmp_path: Path) -> None:
     """Four ranks in the world and two in this directory: the others are elsewhere."""
     own = write_status(tmp_path, "a", [0, 1], local_world_size=2)
-    assert not run_directory.sees_all(run_directory.neighbours(tmp_path, own))
+    assert not run_directory.sees_all(run_directory.peers(tmp_path, own))
 
 
 def test_the_sockets_directory_is_private_and_short(tmp_path: Path) -> None:
@@ -269,8 +269,8 @@ def test_of_processes_that_claim_a_rank_the_launchers_child_is_it(tmp_path: Path
     try:
         assert rank.stdout is not None
         helper = int(rank.stdout.readline())
-        claims = [find_ranks.Worker(helper, 3), find_ranks.Worker(rank.pid, 3)]
-        assert [worker.pid for worker in find_ranks.one_per_rank(claims)] == [rank.pid]
+        claims = [find_ranks.RankProcess(helper, 3), find_ranks.RankProcess(rank.pid, 3)]
+        assert [process.pid for process in find_ranks.one_per_rank(claims)] == [rank.pid]
     finally:
         os.killpg(rank.pid, signal.SIGKILL)
         rank.wait()
@@ -378,10 +378,10 @@ def test_output_that_went_to_a_file_is_found(tmp_path: Path) -> None:
             if (tmp_path / "stdout.log").stat().st_size:
                 break
             time.sleep(0.1)
-        part = Part(tmp_path, tmp_path / "n")
+        node_dir = NodeDir(tmp_path, tmp_path / "n")
         files = process_facts.redirected_output(child.pid)
         assert files[0] == tmp_path / "stdout.log"
-        output_files.save_redirected(part, "rank_4", files[:1])
+        output_files.save_redirected(node_dir, "rank_4", files[:1])
         assert (tmp_path / "n" / "logs" / "rank_4.redirected.log").read_text() == "x\n"
     finally:
         child.communicate()
@@ -395,8 +395,8 @@ def test_what_an_earlier_attempt_left_is_not_evidence_of_this_one(tmp_path: Path
         (place / name).write_text("x")
     os.utime(place / "dump_0", (100.0, 100.0))
     environ = {"TORCH_FR_DUMP_TEMP_FILE": str(place / "dump_"), "NCCL_DEBUG_FILE": str(place / "nccl.%h.%p.log")}
-    part = Part(tmp_path / "second", tmp_path / "second" / "n")
-    output_files.save_elsewhere(part, environ, [0, 1], "n1", since=(200.0, [70]))
+    node_dir = NodeDir(tmp_path / "second", tmp_path / "second" / "n")
+    output_files.save_elsewhere(node_dir, environ, [0, 1], "n1", since=(200.0, [70]))
     saved = {path.name for path in (tmp_path / "second").rglob("*") if path.is_file()}
     assert saved == {"dump_1", "nccl.n1.90.log"}
 
@@ -405,9 +405,9 @@ def test_a_full_disk_is_a_gap(tmp_path: Path) -> None:
     """A file that cannot be written is named with the reason, and nothing is raised."""
     (tmp_path / "n").mkdir()
     (tmp_path / "n" / "stacks").write_text("a file where a folder should be")
-    part = Part(tmp_path, tmp_path / "n")
-    assert not part.write("stacks/rank_1.1.txt", "x", rank=1)
-    [gap] = part.gaps
+    node_dir = NodeDir(tmp_path, tmp_path / "n")
+    assert not node_dir.write("stacks/rank_1.1.txt", "x", rank=1)
+    [gap] = node_dir.gaps
     assert (gap["what"], gap["rank"]) == ("stacks/rank_1.1.txt", 1)
 
 
@@ -416,10 +416,10 @@ def test_stacks_of_a_process_without_a_companion(tmp_path: Path) -> None:
     child = subprocess.Popen([sys.executable, "-c", "def waits():\n    input()\nwaits()"], stdin=subprocess.PIPE)
     try:
         time.sleep(1)
-        part = Part(tmp_path, tmp_path / "n")
-        assert python_stacks.sample(part, find_ranks.Worker(child.pid, 2), 1) is None
-        if part.gaps:
-            assert "py-spy" in part.gaps[0]["why"]
+        node_dir = NodeDir(tmp_path, tmp_path / "n")
+        assert python_stacks.sample(node_dir, find_ranks.RankProcess(child.pid, 2), 1) is None
+        if node_dir.gaps:
+            assert "py-spy" in node_dir.gaps[0]["why"]
         else:
             assert "waits" in (tmp_path / "n" / "stacks" / "rank_2.1.txt").read_text()
     finally:
@@ -455,7 +455,7 @@ def test_a_dear_poll_makes_no_threshold_missed(tmp_path: Path, monkeypatch: pyte
     try:
         for stall_after, expected in ((3.0, 1.0), (10.0, 2.0), (None, 5.0)):
             polling = Polling(tmp_path, stall_after)
-            polling.ranks[0] = Rank.of(Worker(rank.pid, 0))
+            polling.ranks[0] = WatchedRank.of(RankProcess(rank.pid, 0))
             polling.turn(None)
             assert polling.interval == expected
     finally:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from hangscope.recorder.live.unfinished_ops import Progress, unfinished
+from hangscope.recorder.live.unfinished_ops import RankProgress, unfinished
 
 S = 1_000_000_000
 
@@ -52,7 +52,7 @@ def test_what_a_full_answer_clears_is_not_suspected_again() -> None:
     """A batch's leftovers appear in every list of unfinished operations; one full answer settles them."""
     leftover = entry(0, name="nccl:send 0->1", seq=3, p2p_seq_id=1, is_p2p=True)
     closing = entry(1, name="nccl:coalesced", seq=3, p2p_seq_id=1, input_sizes=[], state="completed")
-    progress = Progress()
+    progress = RankProgress()
     progress.take_active({"entries": [leftover]}, 0.0, 140 * S)
     assert progress.doubtful(0.0, 140 * S, 30.0) == ({"nccl"}, set())
     progress.take_full("nccl", {"entries": [leftover, closing]}, 140 * S)
@@ -64,7 +64,7 @@ def test_what_a_full_answer_clears_is_not_suspected_again() -> None:
 
 def test_an_operation_older_than_the_threshold_is_confirmed_first() -> None:
     """The cheap answer raises the suspicion, and what is oldest is told with its group."""
-    progress = Progress()
+    progress = RankProgress()
     progress.take_active({"entries": [entry(7, seq=8), entry(8, seq=9, time_created_ns=120 * S)]}, 0.0, 131 * S)
     assert progress.doubtful(0.0, 131 * S, 30.0)[0] == {"nccl"}
     oldest = progress.oldest()
@@ -74,7 +74,7 @@ def test_an_operation_older_than_the_threshold_is_confirmed_first() -> None:
 
 def test_the_slowest_finished_operation_is_learnt() -> None:
     """It sets the default threshold, so that a slow network does not look like a stall."""
-    progress = Progress()
+    progress = RankProgress()
     progress.take_active({"entries": [entry(0)]}, 0.0, 112 * S)
     progress.take_active({"entries": []}, 1.0, 113 * S)
     assert progress.slowest_s == 13.0
@@ -83,7 +83,7 @@ def test_the_slowest_finished_operation_is_learnt() -> None:
 
 def test_counters_that_stand_still_with_work_left_are_urgent() -> None:
     """Gloo's cheap answer has counters only: they must stand still for the whole threshold."""
-    progress = Progress()
+    progress = RankProgress()
     progress.take_counters("gloo", status(5, 4), 10.0, 100 * S)
     assert progress.doubtful(15.0, 105 * S, 30.0) == (set(), set())
     assert progress.doubtful(17.0, 107 * S, 30.0) == (set(), {"gloo"})
@@ -92,7 +92,7 @@ def test_counters_that_stand_still_with_work_left_are_urgent() -> None:
 
 def test_counters_that_only_look_behind_are_checked_once() -> None:
     """Two operations that finished out of order leave the lower number; the ring shows that nothing is left."""
-    progress = Progress()
+    progress = RankProgress()
     progress.take_counters("gloo", status(5, 4), 10.0, 100 * S)
     progress.take_full("gloo", {"entries": [entry(4, retired=True)]}, 131 * S)
     assert progress.doubtful(60.0, 150 * S, 30.0) == (set(), set())
@@ -102,7 +102,7 @@ def test_counters_that_only_look_behind_are_checked_once() -> None:
 
 def test_an_operation_of_gloo_is_over_when_its_counter_moves() -> None:
     """Between two full answers the counters say that the group went on."""
-    progress = Progress()
+    progress = RankProgress()
     progress.take_counters("gloo", status(5, 4), 10.0, 100 * S)
     progress.take_full("gloo", {"entries": [entry(4)]}, 106 * S)
     assert progress.oldest() is not None
@@ -113,7 +113,7 @@ def test_an_operation_of_gloo_is_over_when_its_counter_moves() -> None:
 
 def test_a_moving_group_does_not_hide_a_stuck_one() -> None:
     """Each group's counters are judged by themselves."""
-    progress = Progress()
+    progress = RankProgress()
     progress.take_counters("gloo", {**status(5, 4, "0"), **status(1, 1, "1")}, 0.0, 100 * S)
     for second in range(1, 40):
         progress.take_counters("gloo", {**status(5, 4, "0"), **status(second, second, "1")}, float(second), 100 * S)
@@ -122,7 +122,7 @@ def test_a_moving_group_does_not_hide_a_stuck_one() -> None:
 
 def test_an_answer_of_another_shape_is_no_answer() -> None:
     """A later torch may say things that we do not know."""
-    progress = Progress()
+    progress = RankProgress()
     progress.take_counters("gloo", {"0": 7, "1": {"last_enqueued_collective": "x"}}, 0.0, 0)
     progress.take_active({"entries": [3, {"record_id": None}], "pg_status": []}, 0.0, 0)
     assert progress.counters == {}

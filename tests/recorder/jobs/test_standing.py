@@ -14,15 +14,15 @@ from typing import Any
 
 import pytest
 
-from hangscope.recorder.agent.startup_report import Roll
+from hangscope.recorder.agent.startup_report import StartupReport
 from hangscope.recorder.live.companion_hook import isolating_flag
-from hangscope.recorder.live.find_ranks import Worker
+from hangscope.recorder.live.find_ranks import RankProcess
 from hangscope.recorder.live.polling import Polling
-from hangscope.recorder.live.thread_waits import Frame, Standing, Wait, threads, where
-from hangscope.recorder.live.unrecorded_waits import Sense
-from hangscope.recorder.live.watched_rank import Rank
+from hangscope.recorder.live.thread_waits import RankPosition, StackFrame, ThreadWait, threads, where
+from hangscope.recorder.live.unrecorded_waits import UnrecordedWaits
+from hangscope.recorder.live.watched_rank import WatchedRank
 from hangscope.recorder.live.worker_server import Asker
-from hangscope.recorder.process.linux_process import Watched
+from hangscope.recorder.process.linux_process import ProcessHandle
 from hangscope.recorder.process.thread_activity import Sample, works
 
 TORCH = "/env/lib/python3.12/site-packages/torch"
@@ -34,7 +34,7 @@ def thread(*frames: tuple[str, int, str], main: bool = True, number: int = 7) ->
     return {"os_thread_id": number, "main": main, "frames": listed}
 
 
-def stands(*given: dict[str, Any], line: str = "", counters: dict[str, Any] | None = None) -> Wait | None:
+def stands(*given: dict[str, Any], line: str = "", counters: dict[str, Any] | None = None) -> ThreadWait | None:
     return where(threads({"threads": list(given)}), counters or {}, lambda _: line)
 
 
@@ -70,18 +70,18 @@ def test_waits_of_torch_distributed_are_known(given: Any, line: str, counters: A
     """By the file that a thread is in, by the line that calls into C, or by PyTorch's own counter of open calls."""
     found = stands(given, line=line, counters=counters)
     assert found is not None
-    assert (found.call, found.joining, str(found.at)[:5]) == (call, False, "train")
+    assert (found.call, found.in_init, str(found.at)[:5]) == (call, False, "train")
 
 
 def test_coming_together_is_told_from_waiting_later() -> None:
     """Ranks start minutes apart: init_process_group may take longer than anything after it."""
     found = stands(IN_INIT)
     assert found is not None
-    assert (found.call, found.joining) == ("init_process_group", True)
+    assert (found.call, found.in_init) == ("init_process_group", True)
     store = (f"{TORCH}/distributed/rendezvous.py", 190, "_create_c10d_store")
     early = stands(thread(store, (C10D, 5, "init_process_group"), ("/job/train.py", 3, "main")))
     assert early is not None
-    assert (early.call, early.joining) == ("rendezvous", True)
+    assert (early.call, early.in_init) == ("rendezvous", True)
 
 
 @pytest.mark.parametrize(
@@ -113,21 +113,21 @@ def test_nobody_can_tell_whether_a_backward_waits() -> None:
     """DDP waits for its peers below Python: a rank in autograd is neither inside nor outside."""
     engine = (f"{TORCH}/autograd/graph.py", 9, "_engine_run_backward")
     for given, outside in ((thread(engine, ("/job/t.py", 3, "m")), False), (IN_USER_CODE, True)):
-        standing, found = Standing(), threads({"threads": [given]})
-        standing.take(found, where(found, {}, lambda _: "loss = model(x)"), quiet_since=1.0, now=2.0)
-        assert (standing.wait, standing.outside) == (None, outside)
+        position, found = RankPosition(), threads({"threads": [given]})
+        position.take(found, where(found, {}, lambda _: "loss = model(x)"), quiet_since=1.0, now=2.0)
+        assert (position.wait, position.outside) == (None, outside)
 
 
 def test_a_rank_stands_from_its_last_sign_of_progress_and_moves_by_its_line() -> None:
     """The first look counts from when the counters stopped, the next only if nothing changed."""
-    standing, found = Standing(), threads({"threads": [IN_GROUP]})
+    position, found = RankPosition(), threads({"threads": [IN_GROUP]})
     wait = where(found, {}, lambda _: "")
-    standing.take(found, wait, quiet_since=10.0, now=25.0)
-    standing.take(found, wait, quiet_since=10.0, now=30.0)
-    assert (standing.since, standing.looks, standing.moves) == (10.0, 2, 0)
+    position.take(found, wait, quiet_since=10.0, now=25.0)
+    position.take(found, wait, quiet_since=10.0, now=30.0)
+    assert (position.since, position.samples, position.moves) == (10.0, 2, 0)
     elsewhere = threads({"threads": [IN_PIPELINE]})
-    standing.take(elsewhere, where(elsewhere, {}, lambda _: ""), quiet_since=10.0, now=35.0)
-    assert (standing.since, standing.looks, standing.moves) == (35.0, 1, 1)
+    position.take(elsewhere, where(elsewhere, {}, lambda _: ""), quiet_since=10.0, now=35.0)
+    assert (position.since, position.samples, position.moves) == (35.0, 1, 1)
 
 
 @pytest.mark.parametrize(
@@ -205,7 +205,10 @@ def test_a_rank_that_is_busy_inside_a_collective_is_noticed(given: Any, found: b
         try:
             listener.bind(str(tmp_path / "s"))
             asked: dict[str, Any] = {"socket": str(tmp_path / "s"), "handlers": frozenset(("hangscope_stacks",))}
-            rank, sense = Rank(Worker(spins.pid, 0, world_size=2, **asked), Watched(spins.pid)), Sense()
+            rank, sense = (
+                WatchedRank(RankProcess(spins.pid, 0, world_size=2, **asked), ProcessHandle(spins.pid)),
+                UnrecordedWaits(),
+            )
             began = time.monotonic()
             while time.monotonic() < began + 5.0:
                 now = time.monotonic()
@@ -220,49 +223,56 @@ def test_a_rank_that_is_busy_inside_a_collective_is_noticed(given: Any, found: b
 def test_ranks_that_all_connect_may_take_longer() -> None:
     """Nobody is missing while every rank is at work inside a collective; where one stands elsewhere, it is."""
 
-    def busy(number: int, **stands: Any) -> Rank:
-        wait = Wait("all_reduce", Frame("/job/train.py", 3, "main"), None, polls=True)
-        standing = Standing(since=0.0, looks=3, wait=wait, spins=True, **stands)
-        return Rank(Worker(os.getpid(), number, world_size=2), Watched(os.getpid()), standing=standing, quiet_since=0.0)
+    def busy(number: int, **stands: Any) -> WatchedRank:
+        wait = ThreadWait("all_reduce", StackFrame("/job/train.py", 3, "main"), None, polls=True)
+        position = RankPosition(since=0.0, samples=3, wait=wait, spins=True, **stands)
+        return WatchedRank(
+            RankProcess(os.getpid(), number, world_size=2),
+            ProcessHandle(os.getpid()),
+            position=position,
+            quiet_since=0.0,
+        )
 
-    sense, elsewhere = Sense(), busy(1)
+    sense, elsewhere = UnrecordedWaits(), busy(1)
     assert sense.stuck([busy(0), busy(1)], (), 10.0, now=39.0) == []
     assert len(sense.stuck([busy(0), busy(1)], (), 10.0, now=41.0)) == 2
-    elsewhere.standing = Standing(since=0.0, looks=3, outside=True)
+    elsewhere.position = RankPosition(since=0.0, samples=3, outside=True)
     assert [stood.rank.number for stood in sense.stuck([busy(0), elsewhere], (), 10.0, now=11.0)] == [0]
 
 
 # ---- a start that sticks ---------------------------------------------------------------------------------------------
 
 
-def joining(number: int, since: float, *, world_size: int, call: str = "init_process_group") -> Rank:
-    wait = Wait(call, Frame("/job/train.py", 3, "main"), None, joining=call == "init_process_group")
-    worker = Worker(os.getpid(), number, world_size=world_size, restart=1, handlers=frozenset(("hangscope_progress",)))
-    standing = Standing(since=since, looks=2, wait=wait)
-    return Rank(worker, Watched(os.getpid()), standing=standing, quiet_since=since, shares_store=True)
+def in_init(number: int, since: float, *, world_size: int, call: str = "init_process_group") -> WatchedRank:
+    wait = ThreadWait(call, StackFrame("/job/train.py", 3, "main"), None, in_init=call == "init_process_group")
+    process = RankProcess(
+        os.getpid(), number, world_size=world_size, restart=1, handlers=frozenset(("hangscope_progress",))
+    )
+    position = RankPosition(since=since, samples=2, wait=wait)
+    return WatchedRank(process, ProcessHandle(os.getpid()), position=position, quiet_since=since, shares_store=True)
 
 
 def test_a_start_in_which_everybody_waits_is_late_after_the_threshold() -> None:
     """Ranks start minutes apart: four times that while one has yet to come, or has only just come."""
-    sense, both = Sense(), [joining(0, 0.0, world_size=2), joining(1, 5.0, world_size=2)]
+    sense, both = UnrecordedWaits(), [in_init(0, 0.0, world_size=2), in_init(1, 5.0, world_size=2)]
     assert [stood.rank.number for stood in sense.stuck(both, (), 10.0, now=16.0)] == [0, 1]
     assert sense.stuck(both, (), 10.0, now=14.0) == []
-    of_three = [joining(0, 0.0, world_size=3), joining(1, 0.0, world_size=3)]
+    of_three = [in_init(0, 0.0, world_size=3), in_init(1, 0.0, world_size=3)]
     assert sense.stuck(of_three, (), 10.0, now=39.0) == []
     assert len(sense.stuck(of_three, (), 10.0, now=41.0)) == 2
-    elsewhere = [joining(0, 0.0, world_size=2), joining(1, 0.0, world_size=2, call="new_group")]
+    elsewhere = [in_init(0, 0.0, world_size=2), in_init(1, 0.0, world_size=2, call="new_group")]
     assert [stood.wait.call for stood in sense.stuck(elsewhere, (), 10.0, now=20.0)] == ["new_group"]
 
 
 def test_a_rank_of_a_later_start_may_find_the_addresses_of_the_one_before() -> None:
     """Only over torchrun's shared store, and only until it has joined."""
-    rank = joining(0, 0.0, world_size=2)
+    rank = in_init(0, 0.0, world_size=2)
     assert rank.may_find_the_dead
     rank.groups = [{"name": "0"}]
     assert not rank.may_find_the_dead
-    first = joining(0, 0.0, world_size=2)
-    first.worker = replace(first.worker, restart=0)
-    own = joining(0, 0.0, world_size=2)
+    first = in_init(0, 0.0, world_size=2)
+    first.process = replace(first.process, restart=0)
+    own = in_init(0, 0.0, world_size=2)
     own.shares_store = False
     assert not first.may_find_the_dead
     assert not own.may_find_the_dead
@@ -270,15 +280,15 @@ def test_a_rank_of_a_later_start_may_find_the_addresses_of_the_one_before() -> N
 
 def test_a_companion_that_comes_late_is_taken_all_the_same(tmp_path: Path) -> None:
     """A rank whose import of torch took so long that it was watched from outside is asked from then on, and said."""
-    polling, roll, me = Polling(tmp_path), Roll(environ_rank=False), os.getpid()
-    polling._add(Worker(me, 0, world_size=1, local_world_size=1))
+    polling, roll, me = Polling(tmp_path), StartupReport(environ_rank=False), os.getpid()
+    polling._add(RankProcess(me, 0, world_size=1, local_world_size=1))
     assert (roll.line(list(polling), "", 0.0) or "").startswith("watching 0 of 1 ranks. not rank 0")
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(tmp_path / "s"))
         registration = {"pid": me, "rank": 0, "world_size": 1, "local_world_size": 1, "socket": str(tmp_path / "s")}
         (tmp_path / f"{me}.json").write_text(json.dumps(registration))
         polling._discover(1.0, None)
-        assert polling.ranks[0].worker.registered
+        assert polling.ranks[0].process.registered
         assert roll.line(list(polling), "", 1.0) == "watching 1 of 1 ranks"
         assert roll.line(list(polling), "", 2.0) is None
     polling.close()

@@ -14,13 +14,13 @@ from pathlib import Path
 
 import pytest
 
-from hangscope.recorder.agent.lingering_ranks import Leaving
+from hangscope.recorder.agent.lingering_ranks import LingeringRanks
 from hangscope.recorder.agent.never_seen import elsewhere, is_own_machine, one_rank_a_run
-from hangscope.recorder.agent.startup_report import Roll
-from hangscope.recorder.live.find_ranks import Worker
-from hangscope.recorder.live.watched_rank import LEAVES_S, Rank
+from hangscope.recorder.agent.startup_report import StartupReport
+from hangscope.recorder.live.find_ranks import RankProcess
+from hangscope.recorder.live.watched_rank import LEAVES_S, WatchedRank
 from hangscope.recorder.process import linux_process
-from hangscope.recorder.rundir.run_directory import Neighbour, sees_all
+from hangscope.recorder.rundir.run_directory import PeerAgent, sees_all
 
 from .conftest import SOURCE, Started, Starter, free_port
 
@@ -29,9 +29,9 @@ SCRIPTS = Path(__file__).parents[2] / "live_scripts"
 LINGERS = Path(__file__).with_name("lingers.py")
 
 
-def agent(node: str, ranks: tuple[int, ...], nodes: int | None = None, **meets_at: str) -> Neighbour:
+def agent(node: str, ranks: tuple[int, ...], nodes: int | None = None, **meets_at: str) -> PeerAgent:
     places = tuple((rank, meets_at.get(f"r{rank}", "")) for rank in ranks)
-    return Neighbour(Path(node), node, ranks, len(ranks), 4, nodes, places, fresh=True, ended=False)
+    return PeerAgent(Path(node), node, ranks, len(ranks), 4, nodes, places, fresh=True, ended=False)
 
 
 # ---- without torch ---------------------------------------------------------------------------------------------------
@@ -82,8 +82,8 @@ def test_a_rank_that_stays_behind_is_said_once() -> None:
     """Long after the others ended with 0, if it uses no CPU; after a failure there is other trouble to tell of."""
     done, stays = sleeper("true"), sleeper()
     try:
-        ranks = [Rank.of(Worker(each.pid, number)) for number, each in enumerate((done, stays))]
-        leaving = Leaving()
+        ranks = [WatchedRank.of(RankProcess(each.pid, number)) for number, each in enumerate((done, stays))]
+        leaving = LingeringRanks()
         while not ranks[0].note_end():
             done.poll()
             time.sleep(0.01)
@@ -94,7 +94,7 @@ def test_a_rank_that_stays_behind_is_said_once() -> None:
         assert said is not None
         assert said.startswith(f"rank 1 (pid {stays.pid}) has not ended, 0 s after rank 0 did with status 0, and does")
         assert leaving.line(ranks, 0.01) is None
-        ranks[0].exit_status, again = 1, Leaving()
+        ranks[0].exit_status, again = 1, LingeringRanks()
         assert [again.line(ranks, 0.01) for _ in range(3)] == [None] * 3
     finally:
         stays.kill()
@@ -106,7 +106,7 @@ def test_a_rank_that_is_ending_has_some_seconds_for_it(tmp_path: Path) -> None:
     ends = sleeper()
     try:
         (tmp_path / "s").touch()
-        rank = Rank.of(Worker(ends.pid, 0, socket=str(tmp_path / "s")))
+        rank = WatchedRank.of(RankProcess(ends.pid, 0, socket=str(tmp_path / "s")))
         assert not rank.leaves(100.0)
         (tmp_path / "s").unlink()
         assert rank.leaves(100.0)
@@ -134,7 +134,7 @@ def test_where_no_rank_starts_it_is_said_what_torchrun_waits_for(
     try:
         while words[-1] not in linux_process.command_line(launcher.pid):  # empty for a moment after exec
             time.sleep(0.01)
-        roll = Roll(environ_rank=False)
+        roll = StartupReport(environ_rank=False)
         assert roll.line([], "", 0.0, launcher.pid) is None
         assert told in (roll.line([], "", 61.0, launcher.pid) or "")
     finally:

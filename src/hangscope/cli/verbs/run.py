@@ -13,7 +13,7 @@ from hangscope.cli import config_file
 from hangscope.recorder.agent.diagnose_process import diagnose
 from hangscope.recorder.agent.node_agent import MAX_INCIDENTS
 from hangscope.recorder.agent.on_hang import GRACE_S, OnHang
-from hangscope.recorder.launch.run_job import Options, run
+from hangscope.recorder.launch.run_job import RunOptions, run
 from hangscope.report.safe_text import safe
 
 
@@ -143,7 +143,7 @@ def command(
       hangscope run --on-hang kill --on-hang 'curl -sS -d @- https://…/hook' -- \\
         torchrun --max-restarts 3 --nproc-per-node 8 train.py
     """
-    options = Options(
+    options = RunOptions(
         directory,
         job,
         attempt,

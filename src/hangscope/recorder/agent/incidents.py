@@ -24,10 +24,10 @@ from hangscope.recorder.agent.diagnose_process import Verdict, draw
 from hangscope.recorder.agent.never_seen import elsewhere, never_seen, still_starting
 from hangscope.recorder.agent.on_hang import OnHang
 from hangscope.recorder.capture import output_files
-from hangscope.recorder.capture.capture_node import Capture, Node
-from hangscope.recorder.live.watched_rank import Rank
+from hangscope.recorder.capture.capture_node import NodeCapture, NodeFacts
+from hangscope.recorder.live.watched_rank import WatchedRank
 from hangscope.recorder.rundir import peer_files, run_directory
-from hangscope.recorder.rundir.node_dir import Part
+from hangscope.recorder.rundir.node_dir import NodeDir
 from hangscope.safeio.safe_files import read_below, write_below
 
 NODES_S = 12.0
@@ -56,7 +56,7 @@ class Incidents:
         *,
         root: Path,
         folder: Path,
-        node: Node,
+        node: NodeFacts,
         ended: threading.Event,
         publish: Callable[[], None],
         say: Callable[[str], None],
@@ -82,7 +82,7 @@ class Incidents:
         """Incidents of which it was said that only this node's part is here."""
         self._hang = 1
         self._snapshot = 1
-        self._taken: dict[Path, Capture] = {}
+        self._taken: dict[Path, NodeCapture] = {}
         self._verdicts: dict[Path, Verdict] = {}
         self._working: threading.Thread | None = None
         self._correcting: threading.Thread | None = None
@@ -130,7 +130,7 @@ class Incidents:
     def home(self, path: Path) -> Path:
         """Where what was captured for `path` lies: there, or where it went when that took no more."""
         taken = self._taken.get(path)
-        return path if taken is None else taken.part.incident
+        return path if taken is None else taken.node_dir.incident
 
     def safe(self, path: Path) -> bool:
         """Whether all that can be had of the hang is saved, and told where that is this node's to do."""
@@ -158,14 +158,16 @@ class Incidents:
 
     # ---- capturing ---------------------------------------------------------------------------------------------------
 
-    def capture(self, path: Path, reason: str, detail: str, ranks: Sequence[Rank]) -> None:
+    def capture(self, path: Path, reason: str, detail: str, ranks: Sequence[WatchedRank]) -> None:
         """Capture on a thread of its own, and conclude there. The mark makes the other nodes capture too."""
         reason, detail = self._mark(path, reason, detail)
         before = self._taken.get(path)
-        part = before.part if before is not None else Part(path, path / "nodes" / self._folder.name, self._spare)
-        taken = Capture(part, self._node, tuple(ranks), reason, detail, self._ended)
+        node_dir = (
+            before.node_dir if before is not None else NodeDir(path, path / "nodes" / self._folder.name, self._spare)
+        )
+        taken = NodeCapture(node_dir, self._node, tuple(ranks), reason, detail, self._ended)
         if before is not None:
-            taken.goes_on(before)
+            taken.continue_from(before)
         self._taken[path] = taken
         self.log.append({"incident": str(path), "reason": reason, "detail": detail, "at": time.time()})
         self._say(f"{detail or reason}; saving what every rank is doing to {path}")
@@ -185,7 +187,7 @@ class Incidents:
         asked = run_directory.marked(path)
         return (asked.reason or reason, asked.detail or detail) if asked is not None else (reason, detail)
 
-    def _work(self, path: Path, taken: Capture) -> None:
+    def _work(self, path: Path, taken: NodeCapture) -> None:
         try:
             taken.take()
             self._copy_run_files(taken)
@@ -200,18 +202,18 @@ class Incidents:
             self._say(f"the capture is not complete: {type(error).__name__}: {error}")
         self._done[path] = time.monotonic()
 
-    def _copy_run_files(self, taken: Capture) -> None:
+    def _copy_run_files(self, taken: NodeCapture) -> None:
         """An incident beside the run's own directory gets a copy of the output and the counters so far."""
         wanted = [(self._output, file) for file in self._output.glob("logs/*.log")]
         wanted.append((self._folder, self._folder / "counters" / "start.json"))
         for place, source in wanted:
-            if place == taken.part.directory:
+            if place == taken.node_dir.directory:
                 continue
             name = source.relative_to(place).as_posix()
             with contextlib.suppress(OSError):
-                taken.part.write(name, read_below(place, name, output_files.MAX_BYTES, tail=True))
+                taken.node_dir.write(name, read_below(place, name, output_files.MAX_BYTES, tail=True))
 
-    def finish(self, ranks: Sequence[Rank], failure: str | None) -> None:
+    def finish(self, ranks: Sequence[WatchedRank], failure: str | None) -> None:
         """The command has ended. `failure` says how, where that is worth an incident of its own."""
         for thread in (self._working, self._correcting):
             if thread is not None:
@@ -226,7 +228,7 @@ class Incidents:
         for each, taken in self._taken.items():
             taken.complete()
             if each in self._verdicts:
-                self._refresh_manifest(taken.part.incident)  # the output has grown since
+                self._refresh_manifest(taken.node_dir.incident)  # the output has grown since
             else:
                 self._conclude(each, taken)
 
@@ -240,12 +242,12 @@ class Incidents:
 
     # ---- concluding --------------------------------------------------------------------------------------------------
 
-    def _conclude(self, path: Path, taken: Capture) -> None:
+    def _conclude(self, path: Path, taken: NodeCapture) -> None:
         """Once every node has captured, or has had its time: the manifest, and the verdict where it is ours to give."""
         self._publish()
-        agents, home = self._await_others(path), taken.part.incident
-        if taken.part.moved:
-            self._say(f"warning: {path}: {taken.part.moved}; what this node saves goes to {home} instead")
+        agents, home = self._await_others(path), taken.node_dir.incident
+        if taken.node_dir.moved:
+            self._say(f"warning: {path}: {taken.node_dir.moved}; what this node saves goes to {home} instead")
             agents = [agent for agent in agents if agent.folder == self._folder]
         leader = run_directory.leader(agents)
         if leader is not None and leader != self._folder:
@@ -283,11 +285,11 @@ class Incidents:
         else:
             self._tell(home, None)
 
-    def _await_others(self, path: Path) -> list[run_directory.Neighbour]:
+    def _await_others(self, path: Path) -> list[run_directory.PeerAgent]:
         until = time.monotonic() + NODES_S
         patience = time.monotonic() + LAST_WORDS_S
         while True:
-            agents = run_directory.neighbours(self._root, self._folder)
+            agents = run_directory.peers(self._root, self._folder)
             others = [agent for agent in agents if agent.fresh and agent.ranks and agent.folder != self._folder]
             captured = all(time.monotonic() < until and run_directory.captured(path, agent) for agent in others)
             # When our command has ended, so have the others' soon: their last words belong to the incident as well.

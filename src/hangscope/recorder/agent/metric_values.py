@@ -14,7 +14,7 @@ def numbers(polling: Polling, incidents: Incidents, *, ended: bool) -> Numbers:
     living = [rank for rank in polling if not rank.ended]
     ages = [each.age_s(time.time_ns()) for rank in living if (each := rank.progress.oldest()) is not None]
     moved = [each.since for rank in living for each in rank.progress.counters.values()]
-    announced = [size for rank in polling if (size := rank.worker.local_world_size) is not None]
+    announced = [size for rank in polling if (size := rank.process.local_world_size) is not None]
     return Numbers(
         expected=max(announced, default=None),
         watched=len(living),

@@ -21,18 +21,18 @@ from hangscope.recorder.agent import announced_pauses, status_file
 from hangscope.recorder.agent.announced_pauses import Pause
 from hangscope.recorder.agent.diagnose_process import Verdict
 from hangscope.recorder.agent.incidents import MAY_RECOVER, QUIET, Incidents
-from hangscope.recorder.agent.lingering_ranks import Leaving
+from hangscope.recorder.agent.lingering_ranks import LingeringRanks
 from hangscope.recorder.agent.metric_values import numbers
 from hangscope.recorder.agent.metrics import Metrics
 from hangscope.recorder.agent.never_seen import nodes_announced
 from hangscope.recorder.agent.on_hang import OnHang, end
 from hangscope.recorder.agent.recovered_stalls import Site, Sites, Stall, sites_of
-from hangscope.recorder.agent.startup_report import Roll
+from hangscope.recorder.agent.startup_report import StartupReport
 from hangscope.recorder.capture import output_files, sys_counters
-from hangscope.recorder.capture.capture_node import Node
+from hangscope.recorder.capture.capture_node import NodeFacts
 from hangscope.recorder.live.polling import POLL_S, Polling
-from hangscope.recorder.live.two_samples import TwoLooks
-from hangscope.recorder.live.watched_rank import Rank
+from hangscope.recorder.live.two_samples import TwoSamples
+from hangscope.recorder.live.watched_rank import WatchedRank
 from hangscope.recorder.process import linux_process
 from hangscope.recorder.rundir import run_directory
 from hangscope.safeio.safe_files import Patience, write_below
@@ -49,7 +49,7 @@ class Agent:
         *,
         root: Path,
         folder: Path,
-        node: Node,
+        node: NodeFacts,
         sockets: Path,
         stall_after: float | None = None,
         say: Callable[[str], None],
@@ -61,8 +61,8 @@ class Agent:
         metrics: Metrics | None = None,
     ) -> None:
         self._move_logs = move_logs
-        self._roll = Roll(environ_rank=os.environ.get("RANK", "").isdigit())
-        self._leaving = Leaving()
+        self._roll = StartupReport(environ_rank=os.environ.get("RANK", "").isdigit())
+        self._leaving = LingeringRanks()
         self._root = root
         self._folder = folder
         self._patience = Patience(5.0)
@@ -104,7 +104,7 @@ class Agent:
         self._polled_at = 0.0
         self._next_status = 0.0
         self._complained = False
-        self._looks: TwoLooks | None = None
+        self._samples: TwoSamples | None = None
         self._wake_read, self._wake_write = os.pipe()
         os.set_blocking(self._wake_write, False)
         self._thread = threading.Thread(target=self._run, name="agent", daemon=True)
@@ -184,8 +184,8 @@ class Agent:
         poller.register(self._wake_read, select.POLLIN)
         longest = self._polled_at + self._polling.interval - time.monotonic()
         for rank in self._polling:
-            if not rank.ended and rank.watched.fd is not None:
-                poller.register(rank.watched.fd, select.POLLIN)
+            if not rank.ended and rank.handle.fd is not None:
+                poller.register(rank.handle.fd, select.POLLIN)
             elif not rank.ended:
                 longest = min(longest, 0.3)
         for fd, _ in poller.poll(max(0.0, longest) * 1000):
@@ -209,7 +209,7 @@ class Agent:
                 place = self._incidents.next_attempt()
                 if place is not None:
                     self._move_logs(place)
-        line = self._roll.line(list(self._polling), self._polling.sense.refused, now, self._command)
+        line = self._roll.line(list(self._polling), self._polling.unrecorded_waits.refused, now, self._command)
         for each in (line, self._leaving.line(list(self._polling), self._polling.threshold())):
             if each is not None:
                 self._say(each)
@@ -250,11 +250,11 @@ class Agent:
     def _looked_twice(self) -> bool:
         """For a snapshot: whether the second look is taken. The first is, once somebody asks."""
         now = time.monotonic()
-        if self._looks is None:
-            self._looks = TwoLooks(self._polling, now)
-        if not self._looks.done(now):
+        if self._samples is None:
+            self._samples = TwoSamples(self._polling, now)
+        if not self._samples.done(now):
             return False
-        self._looks = None
+        self._samples = None
         return True
 
     def _too_many(self) -> bool:
@@ -270,7 +270,7 @@ class Agent:
     def _capture(self, path: Path, reason: str, detail: str) -> None:
         if path == self._incidents.hang:
             self._stalled = {rank.number: self._trace(rank) for rank in self._polling if not rank.ended}
-            self._polling.settled = set(self._stalled)
+            self._polling.known_stalled = set(self._stalled)
             self._stall = Stall.of(self._polling)
             self._went_on_after, self._moves_since = None, None
         self._incidents.capture(path, reason, detail, list(self._polling))
@@ -280,7 +280,7 @@ class Agent:
         bad = None if self._signalled else self._bad_end()
         if bad is not None and self._incidents.reason(self._incidents.hang) is None:
             return "rank-exit", bad
-        stuck = self._oldest() or self._joining() or self._standing()
+        stuck = self._oldest() or self._init_frame() or self._standing()
         now = time.monotonic()
         if stuck is not None and not any(rank.leaves(now) for rank in self._polling):
             return "stall", stuck
@@ -298,10 +298,10 @@ class Agent:
         first = min(ended, key=lambda rank: rank.ended_at or 0.0, default=None)
         if first is None:
             return None
-        return f"rank {first.number} (pid {first.worker.pid}) {how_ended(first.exit_status)}"
+        return f"rank {first.number} (pid {first.process.pid}) {how_ended(first.exit_status)}"
 
-    def _ended_badly(self, rank: Rank) -> bool:
-        if not rank.ended or rank.exit_status in (0, None) or rank.worker.pid in self._ending:
+    def _ended_badly(self, rank: WatchedRank) -> bool:
+        if not rank.ended or rank.exit_status in (0, None) or rank.process.pid in self._ending:
             return False
         # Ray ends an actor with 1, also after training: that is a failure where it cut something short.
         return not rank.ended_by_ray or any(each.progress.oldest() for each in self._polling)
@@ -334,26 +334,26 @@ class Agent:
     def _pause(self) -> Pause | None:
         """A pause that training code announced on any node: the one that holds or ended last."""
         own = announced_pauses.newest(
-            self._polling.sockets, [rank.worker.pid for rank in self._polling if not rank.ended]
+            self._polling.sockets, [rank.process.pid for rank in self._polling if not rank.ended]
         )
         others = [state.pause_ago_s for _, state in run_directory.statuses(self._root, self._folder) if not state.ended]
         found = [own] if own is not None else []
         found += [Pause(max(0.0, ago)) for ago in others if ago is not None]
         return min(found, key=lambda pause: pause.ago_s, default=None)
 
-    def _joining(self) -> str | None:
+    def _init_frame(self) -> str | None:
         """A rank that never gets out of init_process_group, in words."""
         now = time.monotonic()
         for rank in self._polling:
-            since = None if rank.ended or rank.number in self._stalled else rank.joining_since
-            if since is not None and now - since > self._polling.joining_threshold():
+            since = None if rank.ended or rank.number in self._stalled else rank.init_since
+            if since is not None and now - since > self._polling.init_threshold():
                 return f"rank {rank.number}: init_process_group unfinished for {now - since:.1f} s"
         return None
 
     def _standing(self) -> str | None:
         """A rank that stands still in a wait which no recorder counts, in words."""
         polling, usual = self._polling, self._polling.threshold()
-        late = polling.sense.stuck(polling, self._stalled, usual, time.monotonic())
+        late = polling.unrecorded_waits.stuck(polling, self._stalled, usual, time.monotonic())
         pause = self._pause() if late else None
         if pause is not None and pause.ago_s <= usual:
             return None
@@ -364,10 +364,10 @@ class Agent:
             self._say_that_it_may_go_on(sites, str(stood), stood.seconds, usual)
         return None
 
-    def _trace(self, rank: Rank) -> tuple[Any, ...]:
+    def _trace(self, rank: WatchedRank) -> tuple[Any, ...]:
         """Changes whenever the rank gets anywhere: by its counters, else by where it stands."""
         signature = rank.progress.signature()
-        return signature if any(signature) and rank.progress.oldest() else (*signature, rank.standing.moves)
+        return signature if any(signature) and rank.progress.oldest() else (*signature, rank.position.moves)
 
     def _fresh_dumps(self) -> list[Path]:
         """Dumps that PyTorch has written by itself since we last looked."""
@@ -392,8 +392,8 @@ class Agent:
         """What PyTorch's dumps are called: anything in our own folder, or as the user's settings say."""
         own = f"{self._folder / 'dumps'}/"
         if self._dump_prefixes is None:
-            first: Rank | None = next((rank for rank in self._polling if not rank.ended), None)
-            environ = linux_process.environment(first.worker.pid) if first is not None else {}
+            first: WatchedRank | None = next((rank for rank in self._polling if not rank.ended), None)
+            environ = linux_process.environment(first.process.pid) if first is not None else {}
             if not environ:
                 return {own}
             self._dump_prefixes = {own, *(environ[name] for name in output_files.DUMP_VARIABLES if environ.get(name))}
@@ -411,7 +411,7 @@ class Agent:
             return
         path, seconds = self._incidents.hang, self._went_on_after
         self._stalled, self._went_on_after, self._moves_since = {}, None, None
-        self._polling.settled = set()
+        self._polling.known_stalled = set()
         if self._incidents.reason(path) in MAY_RECOVER:
             self._sites.went_on(self._stall.sites, seconds)
             self._incidents.recovered(path, seconds)
@@ -445,10 +445,10 @@ class Agent:
         if self._incidents.outcome(path) in QUIET or not self._stands_still():
             return
         ranks = [rank for rank in self._polling if not rank.ended]
-        self._ending = {rank.worker.pid for rank in ranks}
+        self._ending = {rank.process.pid for rank in ranks}
         threading.Thread(target=self._end, args=(ranks,), name="end", daemon=True).start()
 
-    def _end(self, ranks: list[Rank]) -> None:
+    def _end(self, ranks: list[WatchedRank]) -> None:
         names = ", ".join(str(rank.number) for rank in ranks[:16]) + (" …" if len(ranks) > 16 else "")
         grace = self._on_hang.grace_s
         self._say(f"--on-hang kill: ranks {names} get SIGTERM, and SIGKILL after {grace:g} s")
@@ -482,8 +482,8 @@ class Agent:
             "agent_pid": os.getpid(),
             "command_pid": self._command,
             "sockets": str(self._polling.sockets),
-            "world_size": first.worker.world_size if first is not None else None,
-            "local_world_size": first.worker.local_world_size if first is not None else None,
+            "world_size": first.process.world_size if first is not None else None,
+            "local_world_size": first.process.local_world_size if first is not None else None,
             "nodes": nodes_announced(self._polling),
             "threshold_s": self._polling.threshold(),
             "poll_s": round(self._polling.interval, 3),
@@ -499,7 +499,7 @@ class Agent:
 
     def _own_pause_ago(self) -> float | None:
         pause = announced_pauses.newest(
-            self._polling.sockets, [rank.worker.pid for rank in self._polling if not rank.ended]
+            self._polling.sockets, [rank.process.pid for rank in self._polling if not rank.ended]
         )
         return None if pause is None else round(pause.ago_s, 1)
 

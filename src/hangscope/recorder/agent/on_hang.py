@@ -1,4 +1,4 @@
-"""What is done about a hang once its evidence is safe: a command is told, this node's ranks are ended.
+"""What is done about a hang once its evidence is safe: a command of the user's runs, this node's ranks are ended.
 
 The command runs in a session of its own, with a deadline; the ranks get SIGTERM, and SIGKILL after a grace period.
 Only ranks are ended, never the launcher: it decides what comes next, a restart or the end.
@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from hangscope.errors import SettingsError
-from hangscope.recorder.live.watched_rank import Rank
+from hangscope.recorder.live.watched_rank import WatchedRank
 from hangscope.recorder.process import linux_process
 
 GRACE_S = 10.0
@@ -31,7 +31,7 @@ _WORD = re.compile(r"[\w./+-]+")
 
 @dataclass(frozen=True, slots=True)
 class OnHang:
-    """`--on-hang`: report always happens; `kill` ends the ranks, `commands` are told."""
+    """`--on-hang`: report always happens; `kill` ends the ranks, `commands` get the verdict."""
 
     kill: bool = False
     commands: tuple[str, ...] = ()
@@ -106,7 +106,7 @@ def _variables(incident: Path, verdict: Path | None, value: Mapping[str, Any]) -
 # ---- ending ----------------------------------------------------------------------------------------------------------
 
 
-def end(ranks: Sequence[Rank], grace_s: float, still: Callable[[], bool]) -> list[int]:
+def end(ranks: Sequence[WatchedRank], grace_s: float, still: Callable[[], bool]) -> list[int]:
     """SIGTERM to these ranks, SIGKILL to those left after `grace_s`. Returns the ranks that live on all the same.
 
     `still` is asked once more first: a job that moves again is left alone.
@@ -119,24 +119,24 @@ def end(ranks: Sequence[Rank], grace_s: float, still: Callable[[], bool]) -> lis
     for rank in ranks:
         _send(rank, signal.SIGKILL)
     _await(ranks, AFTER_KILL_S)
-    return [rank.number for rank in ranks if not rank.watched.ended()]
+    return [rank.number for rank in ranks if not rank.handle.ended()]
 
 
-def _await(ranks: Sequence[Rank], seconds: float) -> None:
+def _await(ranks: Sequence[WatchedRank], seconds: float) -> None:
     until = time.monotonic() + seconds
-    while time.monotonic() < until and not all(rank.watched.ended() for rank in ranks):
+    while time.monotonic() < until and not all(rank.handle.ended() for rank in ranks):
         time.sleep(0.05)
 
 
-def _send(rank: Rank, number: signal.Signals) -> None:
+def _send(rank: WatchedRank, number: signal.Signals) -> None:
     """To that process and no other: its number may have been given to a new one."""
-    watched = rank.watched
+    handle = rank.handle
     try:
-        if watched.ended():
+        if handle.ended():
             return
-        if watched.fd is not None:
-            signal.pidfd_send_signal(watched.fd, number)
-        elif (told := linux_process.stat(watched.pid)) is not None and told.started_ticks == watched.started_ticks:
-            os.kill(watched.pid, number)
+        if handle.fd is not None:
+            signal.pidfd_send_signal(handle.fd, number)
+        elif (stat := linux_process.stat(handle.pid)) is not None and stat.started_ticks == handle.started_ticks:
+            os.kill(handle.pid, number)
     except OSError:
         pass  # it has just ended, or is somebody else's: `end` says who lives on

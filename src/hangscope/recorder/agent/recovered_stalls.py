@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from hangscope.recorder.live.watched_rank import Rank
+from hangscope.recorder.live.watched_rank import WatchedRank
 
 TIMES_BEFORE = 2.0
 
@@ -18,9 +18,9 @@ Site = tuple[str, str]
 """A group and the name of an operation on it, or a call that waits and its line. Sequence numbers go on."""
 
 
-def sites_of(rank: Rank) -> frozenset[Site]:
+def sites_of(rank: WatchedRank) -> frozenset[Site]:
     """Where a rank is held up, by its oldest operation and by where it stands: one pause may show as either."""
-    oldest, wait = rank.progress.oldest(), rank.standing.wait
+    oldest, wait = rank.progress.oldest(), rank.position.wait
     found = [(oldest.group, oldest.name)] if oldest is not None else []
     return frozenset([*found, (wait.call, str(wait.at))] if wait is not None else found)
 
@@ -64,7 +64,7 @@ class Stall:
     sites: frozenset[Site] = frozenset()
 
     @classmethod
-    def of(cls, ranks: Iterable[Rank]) -> Stall:
+    def of(cls, ranks: Iterable[WatchedRank]) -> Stall:
         living = [rank for rank in ranks if not rank.ended]
         found = [each.created_ns for rank in living if (each := rank.progress.oldest()) is not None]
         begun = min((created for created in found if created), default=None) or _stand_since(living)
@@ -74,8 +74,8 @@ class Stall:
         return 0.0 if self.since_ns is None else max(0.0, (time.time_ns() - self.since_ns) / 1e9)
 
 
-def _stand_since(ranks: Iterable[Rank]) -> int:
+def _stand_since(ranks: Iterable[WatchedRank]) -> int:
     """When the first of them came to where it waits; now, where none does."""
     now = time.monotonic()
-    stood = [now - rank.standing.since for rank in ranks if rank.standing.wait and rank.standing.since is not None]
+    stood = [now - rank.position.since for rank in ranks if rank.position.wait and rank.position.since is not None]
     return time.time_ns() - int(1e9 * max(stood, default=0.0))

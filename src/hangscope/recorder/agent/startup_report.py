@@ -6,16 +6,16 @@ from collections.abc import Iterable, Sequence
 from itertools import pairwise
 
 from hangscope.recorder.live.companion_hook import is_hooked, isolating_flag
-from hangscope.recorder.live.watched_rank import Rank
+from hangscope.recorder.live.watched_rank import WatchedRank
 from hangscope.recorder.process import linux_process
 
-SETTLED_S = 20.0
+LAST_RANK_S = 20.0
 """Ranks start within seconds of each other; after this long nobody is waited for."""
 NOBODY_S = 60.0
 _MOST_NAMED = 8
 
 
-class Roll:
+class StartupReport:
     """Says once, after each start of the ranks, who is watched; once more when those that were not have come."""
 
     def __init__(self, environ_rank: bool) -> None:
@@ -30,10 +30,10 @@ class Roll:
         """The ranks were started anew."""
         self._said, self._first = False, None
 
-    def line(self, ranks: Sequence[Rank], refused: str, now: float, command: int | None = None) -> str | None:
+    def line(self, ranks: Sequence[WatchedRank], refused: str, now: float, command: int | None = None) -> str | None:
         """What there is to say now, None while that is not known or was said."""
         self._begun = self._begun if self._begun is not None else now
-        asked = [rank for rank in ranks if rank.worker.socket is not None]
+        asked = [rank for rank in ranks if rank.process.socket is not None]
         late = self._said and self._asked < len(asked) == len(ranks)
         if self._said and not late:
             return None
@@ -41,7 +41,7 @@ class Roll:
             if now - self._begun < NOBODY_S:
                 return None
             self._said = True
-            nodes = _nodes_told(command) if command is not None else None
+            nodes = _nodes_announced(command) if command is not None else None
             if nodes is not None:
                 return (
                     f"no rank has started: torchrun was told of {nodes} nodes, and starts none before all of them have"
@@ -54,49 +54,49 @@ class Roll:
             )
         self._first = self._first if self._first is not None else now
         expected = self._expected(ranks)
-        settled = now - self._first > SETTLED_S
-        if len(ranks) < (expected or len(ranks) + 1) and not settled:
+        waited_enough = now - self._first > LAST_RANK_S
+        if len(ranks) < (expected or len(ranks) + 1) and not waited_enough:
             return None
         self._said, self._asked = True, len(asked)
         return _sentence(ranks, asked, expected, refused)
 
-    def _expected(self, ranks: Iterable[Rank]) -> int | None:
+    def _expected(self, ranks: Iterable[WatchedRank]) -> int | None:
         """How many ranks this node has: as announced, or all of the job where nothing speaks of other nodes."""
         if self._alone:
             return 1
-        local = [size for rank in ranks if (size := rank.worker.local_world_size) is not None]
-        return max(local) if local else max((rank.worker.world_size or 0 for rank in ranks), default=0) or None
+        local = [size for rank in ranks if (size := rank.process.local_world_size) is not None]
+        return max(local) if local else max((rank.process.world_size or 0 for rank in ranks), default=0) or None
 
 
-def _nodes_told(command: int) -> str | None:
-    """What torchrun below the command was told of nodes, where that is more than one; None where there is no torchrun.
+def _nodes_announced(command: int) -> str | None:
+    """How many nodes torchrun below the command waits for, where more than one; None where there is no torchrun.
 
     Its options may be spelt with underscores, and set by PET_NNODES.
     """
     for pid in (command, *(child for child, _ in linux_process.descendants(command))):
         words = [word.replace("_", "-") for word in linux_process.command_line(pid)]
         if any(word == "torch.distributed.run" or word.endswith("/torchrun") for word in words[:4]):
-            told = linux_process.environment(pid).get("PET_NNODES", "1")
+            nodes = linux_process.environment(pid).get("PET_NNODES", "1")
             for word, following in pairwise([*words, ""]):
                 if word == "--nnodes":
-                    told = following
+                    nodes = following
                 elif word.startswith("--nnodes="):
-                    told = word.partition("=")[2]
-            return told if told.rpartition(":")[2] not in ("", "1") else None
+                    nodes = word.partition("=")[2]
+            return nodes if nodes.rpartition(":")[2] not in ("", "1") else None
     return None
 
 
-def _sentence(ranks: Sequence[Rank], asked: Sequence[Rank], expected: int | None, refused: str) -> str:
+def _sentence(ranks: Sequence[WatchedRank], asked: Sequence[WatchedRank], expected: int | None, refused: str) -> str:
     total = max(expected or 0, len(ranks))
-    world = max((rank.worker.world_size or 0 for rank in ranks), default=0)
+    world = max((rank.process.world_size or 0 for rank in ranks), default=0)
     here = f" here, {world} in the job" if world > total else ""
     parts = [f"watching {len(asked)} of {total} ranks{here}"]
-    causes: dict[tuple[str, str], list[Rank]] = {}
+    causes: dict[tuple[str, str], list[WatchedRank]] = {}
     for rank in ranks:
-        if rank.worker.socket is None:
+        if rank.process.socket is None:
             causes.setdefault(why_not(rank), []).append(rank)
     for (why, cure), some in causes.items():
-        named = ", ".join(f"{rank.number} (pid {rank.worker.pid})" for rank in some[:_MOST_NAMED])
+        named = ", ".join(f"{rank.number} (pid {rank.process.pid})" for rank in some[:_MOST_NAMED])
         more = f" and {len(some) - _MOST_NAMED} more" if len(some) > _MOST_NAMED else ""
         parts.append(f"not rank{'s' if len(some) > 1 else ''} {named}{more}: {why}; {cure}")
     if causes:
@@ -110,16 +110,16 @@ def _sentence(ranks: Sequence[Rank], asked: Sequence[Rank], expected: int | None
     return ". ".join(parts)
 
 
-def why_not(rank: Rank) -> tuple[str, str]:
+def why_not(rank: WatchedRank) -> tuple[str, str]:
     """Why no companion answers in a rank, and the cure."""
-    worker = rank.worker
-    if worker.registered:
-        why = "; ".join(worker.errors) or "it has no worker server"
+    process = rank.process
+    if process.registered:
+        why = "; ".join(process.errors) or "it has no worker server"
         return why, "torch 2.4 or newer has one"
-    flag = isolating_flag(linux_process.command_line(worker.pid))
+    flag = isolating_flag(linux_process.command_line(process.pid))
     if flag is not None:
         return f"Python was started with {flag} and ignores PYTHONPATH", f"leave {flag} out"
-    environ = linux_process.environment(worker.pid)
+    environ = linux_process.environment(process.pid)
     if "HANGSCOPE_SOCKETS" not in environ:
         return "its environment was made anew", "pass HANGSCOPE_SOCKETS, HANGSCOPE_DIR and PYTHONPATH on to it"
     if not is_hooked(environ):

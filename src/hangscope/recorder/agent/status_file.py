@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from hangscope.recorder.live.watched_rank import Rank
+from hangscope.recorder.live.watched_rank import WatchedRank
 from hangscope.recorder.process import linux_process
 
 SCHEMA = "hangscope.status/1"
@@ -21,10 +21,10 @@ class Rates:
 
     _seen: dict[int, deque[tuple[float, int]]] = field(default_factory=dict)
 
-    def of(self, rank: Rank) -> float | None:
+    def of(self, rank: WatchedRank) -> float | None:
         """None until there are two looks to compare."""
         now, total = time.monotonic(), sum(each.enqueued for each in rank.progress.counters.values())
-        seen = self._seen.setdefault(rank.worker.pid, deque())
+        seen = self._seen.setdefault(rank.process.pid, deque())
         seen.append((now, total))
         while len(seen) > 2 and now - seen[0][0] > RATE_S:
             seen.popleft()
@@ -32,14 +32,14 @@ class Rates:
         return (total - before) / (now - begun) if now - begun > 0.5 and total >= before else None
 
 
-def rows(ranks: Iterable[Rank], rates: Rates) -> list[dict[str, Any]]:
+def rows(ranks: Iterable[WatchedRank], rates: Rates) -> list[dict[str, Any]]:
     now_ns = time.time_ns()
     return [_row(rank, now_ns, rates) for rank in ranks]
 
 
-def _row(rank: Rank, now_ns: int, rates: Rates) -> dict[str, Any]:
+def _row(rank: WatchedRank, now_ns: int, rates: Rates) -> dict[str, Any]:
     oldest = rank.progress.oldest()
-    told = linux_process.stat(rank.worker.pid)
+    stat = linux_process.stat(rank.process.pid)
     groups = _groups(rank)
     waiting = None
     if oldest is not None and not rank.ended:
@@ -53,9 +53,9 @@ def _row(rank: Rank, now_ns: int, rates: Rates) -> dict[str, Any]:
     rate = rates.of(rank)
     return {
         "rank": rank.number,
-        "pid": rank.worker.pid,
-        "local_rank": rank.worker.local_rank,
-        "state": "gone" if rank.ended or told is None else told.state,
+        "pid": rank.process.pid,
+        "local_rank": rank.process.local_rank,
+        "state": "gone" if rank.ended or stat is None else stat.state,
         "exit_status": rank.exit_status,
         "server_answers": rank.server_answers,
         "last_poll_at": rank.last_poll_at,
@@ -77,7 +77,7 @@ def _row(rank: Rank, now_ns: int, rates: Rates) -> dict[str, Any]:
     }
 
 
-def _groups(rank: Rank) -> dict[tuple[str, str], dict[str, Any]]:
+def _groups(rank: WatchedRank) -> dict[tuple[str, str], dict[str, Any]]:
     """(recorder, number in it) → what people call the group, what tells it from others of that name, its size."""
     found: dict[tuple[str, str], dict[str, Any]] = {}
     for source in {source for source, _ in rank.progress.counters}:

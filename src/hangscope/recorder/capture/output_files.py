@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 
 from hangscope.recorder.process.target_rights import Rights
-from hangscope.recorder.rundir.node_dir import Part
+from hangscope.recorder.rundir.node_dir import NodeDir
 
 MAX_BYTES = 32 << 20
 MOST_BYTES = 1 << 30
@@ -21,19 +21,21 @@ ERROR_BYTES = 4 << 20
 DUMP_VARIABLES = ("TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE")
 
 
-def save_redirected(part: Part, owner: str, files: list[Path], rights: Mapping[Path, Rights] | None = None) -> None:
+def save_redirected(
+    node_dir: NodeDir, owner: str, files: list[Path], rights: Mapping[Path, Rights] | None = None
+) -> None:
     """Copy the end of output files that are `owner`'s: a rank's own, or what all ranks write to."""
     texts = []
     for file in files:
         try:
             texts.append((rights or {}).get(file, Rights()).read(file, MAX_BYTES, tail=True))
         except OSError as error:
-            part.gap(f"output of {owner}", f"{file}: {error.strerror}")
+            node_dir.gap(f"output of {owner}", f"{file}: {error.strerror}")
     if any(texts):
-        part.write(f"logs/{owner}.redirected.log", b"".join(texts))
+        node_dir.write(f"logs/{owner}.redirected.log", b"".join(texts))
 
 
-def save_error_file(part: Part, rank: int, file: Path | None, rights: Rights | None = None) -> None:
+def save_error_file(node_dir: NodeDir, rank: int, file: Path | None, rights: Rights | None = None) -> None:
     """Copy what torchelastic's `record` wrote about the rank's exception: torchrun removes it when it ends."""
     if file is None:
         return
@@ -42,9 +44,9 @@ def save_error_file(part: Part, rank: int, file: Path | None, rights: Rights | N
     except FileNotFoundError:
         return  # there is one only where the script uses `record` and has failed
     except OSError as error:
-        part.gap(f"error file of rank {rank}", f"{file}: {error.strerror}", rank)
+        node_dir.gap(f"error file of rank {rank}", f"{file}: {error.strerror}", rank)
         return
-    part.write(f"logs/error_rank_{rank}.json", text, rank=rank)
+    node_dir.write(f"logs/error_rank_{rank}.json", text, rank=rank)
 
 
 def dump_files(
@@ -57,7 +59,7 @@ def dump_files(
 
 
 def save_elsewhere(
-    part: Part,
+    node_dir: NodeDir,
     environ: Mapping[str, str],
     ranks: list[int],
     node: str,
@@ -73,7 +75,7 @@ def save_elsewhere(
     try:
         wanted += [(file, "dumps") for file in dump_files(environ, ranks, rights, began_at)]
     except OSError as error:
-        part.gap("dumps that PyTorch wrote", f"cannot be looked for: {error.strerror}")
+        node_dir.gap("dumps that PyTorch wrote", f"cannot be looked for: {error.strerror}")
     pattern = environ.get("NCCL_DEBUG_FILE", "")
     try:
         if "%p" in pattern:
@@ -82,15 +84,15 @@ def save_elsewhere(
             found = rights.find(name.replace("%p", "*"))
             wanted += [(file, "logs") for file in found if glob.escape(str(file)) not in before]
     except OSError as error:
-        part.gap(pattern, f"cannot be listed: {error.strerror}")
-    own, left = os.path.realpath(part.directory) + os.sep, MOST_BYTES
+        node_dir.gap(pattern, f"cannot be listed: {error.strerror}")
+    own, left = os.path.realpath(node_dir.directory) + os.sep, MOST_BYTES
     for file, folder in wanted:
         if os.path.normpath(file).startswith(own) or (not rights.strange and os.path.realpath(file).startswith(own)):
             continue
         try:
             data = rights.read(file, min(MAX_BYTES, left), tail=folder == "logs")
         except OSError as error:
-            part.gap(str(file), f"cannot be read: {error.strerror}")
+            node_dir.gap(str(file), f"cannot be read: {error.strerror}")
             continue
         left -= len(data)
-        part.write(f"{folder}/{file.name}", data)
+        node_dir.write(f"{folder}/{file.name}", data)

@@ -13,16 +13,16 @@ from pathlib import Path
 from hangscope.errors import NotFoundError
 from hangscope.incident import manifest
 from hangscope.incident.layout import safe_name
-from hangscope.recorder.capture.capture_node import Capture, Node
+from hangscope.recorder.capture.capture_node import NodeCapture, NodeFacts
 from hangscope.recorder.live import find_ranks
 from hangscope.recorder.live.polling import Polling
-from hangscope.recorder.live.two_samples import TwoLooks
-from hangscope.recorder.live.watched_rank import Rank
+from hangscope.recorder.live.two_samples import TwoSamples
+from hangscope.recorder.live.watched_rank import WatchedRank
 from hangscope.recorder.process import linux_process, target_rights
 from hangscope.recorder.process.target_rights import Rights
 from hangscope.recorder.rundir import peer_files, run_directory
-from hangscope.recorder.rundir.job_identity import Identity, identify
-from hangscope.recorder.rundir.node_dir import Part
+from hangscope.recorder.rundir.job_identity import JobIdentity, identify
+from hangscope.recorder.rundir.node_dir import NodeDir
 from hangscope.safeio.safe_files import Patience, Refused
 
 AGENTS_S = 45.0
@@ -59,10 +59,10 @@ def of_run(root: Path, say: Callable[[str], None], theirs: Rights | None = None)
         say("the agents did not answer in time; capturing what this node shows")
     for folder, state in states:
         if state.sockets and Path(state.sockets).is_dir() and _of_one_user(folder, state.command_pid):
-            node = Node(state.node, state.job, state.attempt, _started(state.command_pid))
+            node = NodeFacts(state.node, state.job, state.attempt, _started(state.command_pid))
             ranks = _ranks(Path(state.sockets), state.command_pid)
             if ranks and theirs.strange:
-                incident = _private(None, Identity(state.job, state.attempt, state.node), theirs)[0]
+                incident = _private(None, JobIdentity(state.job, state.attempt, state.node), theirs)[0]
             if ranks:
                 return _capture(incident, folder.name, node, ranks)
     raise NotFoundError(
@@ -94,7 +94,7 @@ def of_process(pid: int, directory: Path | None, say: Callable[[str], None]) -> 
         )
     strange = next((rank.rights for rank in ranks if rank.rights.strange), theirs)
     root, identity = _private(directory, identity, strange)
-    node = Node(identity.node, identity.job, identity.attempt, _started(pid))
+    node = NodeFacts(identity.node, identity.job, identity.attempt, _started(pid))
     return _capture(root, safe_name(identity.node), node, ranks)
 
 
@@ -107,7 +107,7 @@ def _is_folder(place: Path, say: Callable[[str], None]) -> bool:
         return False
 
 
-def _private(directory: Path | None, identity: Identity, theirs: Rights) -> tuple[Path, Identity]:
+def _private(directory: Path | None, identity: JobIdentity, theirs: Rights) -> tuple[Path, JobIdentity]:
     """The incident's directory. Another user's stacks and output are for whoever took them; a directory that was there
     before stays as open as it is, and the incident goes below it."""
     name = f"snapshot-{safe_name(identity.job)}"
@@ -160,16 +160,16 @@ def _of_one_user(folder: Path, pid: int | None) -> bool:
         return False
 
 
-def _ranks(sockets: Path, pid: int | None) -> list[Rank]:
+def _ranks(sockets: Path, pid: int | None) -> list[WatchedRank]:
     polling = Polling(sockets)
     if pid is not None:
-        for worker in find_ranks.below(_top(pid)):
-            assert worker.rank is not None
-            polling.ranks[worker.rank] = Rank.of(worker)
+        for process in find_ranks.below(_top(pid)):
+            assert process.rank is not None
+            polling.ranks[process.rank] = WatchedRank.of(process)
     for _ in range(3):  # who is there, which rank a spawned process is, and what groups there are
         polling.turn(None)
-    looks = TwoLooks(polling, time.monotonic())
-    while len(polling.ranks) and not looks.done(time.monotonic()):
+    samples = TwoSamples(polling, time.monotonic())
+    while len(polling.ranks) and not samples.done(time.monotonic()):
         time.sleep(1.0)
         polling.note_ends()
         polling.turn(None)
@@ -180,16 +180,16 @@ def _ranks(sockets: Path, pid: int | None) -> list[Rank]:
 
 def _top(pid: int) -> int:
     """The launcher above a rank: the nearest ancestor without RANK in its environment that has other ranks below."""
-    told = linux_process.stat(pid)
-    if "RANK" not in linux_process.environment(pid) or told is None:
+    found = linux_process.stat(pid)
+    if "RANK" not in linux_process.environment(pid) or found is None:
         return pid
-    parent = told.parent
+    parent = found.parent
     return parent if parent > 1 and len(find_ranks.below(parent)) > 1 else pid
 
 
 def _started(pid: object) -> float:
-    told = linux_process.stat(pid) if isinstance(pid, int) else None
-    return time.time() - (linux_process.age_s(told) if told is not None else 0.0)
+    found = linux_process.stat(pid) if isinstance(pid, int) else None
+    return time.time() - (linux_process.age_s(found) if found is not None else 0.0)
 
 
 def _fresh(folder: Path) -> bool:
@@ -209,13 +209,13 @@ def _await(incident: Path, alive: list[Path]) -> bool:
     return False
 
 
-def _capture(incident: Path, folder: str, node: Node, ranks: list[Rank]) -> Path:
+def _capture(incident: Path, folder: str, node: NodeFacts, ranks: list[WatchedRank]) -> Path:
     node.look_up()
-    part = Part(incident, incident / "nodes" / folder)
-    taken = Capture(part, node, tuple(ranks), "snapshot", "asked for", threading.Event())
+    node_dir = NodeDir(incident, incident / "nodes" / folder)
+    taken = NodeCapture(node_dir, node, tuple(ranks), "snapshot", "asked for", threading.Event())
     taken.take()
     taken.complete()
-    sizes = [rank.worker.world_size for rank in ranks if rank.worker.world_size]
+    sizes = [rank.process.world_size for rank in ranks if rank.process.world_size]
     given = manifest.Manifest(
         job=node.job,
         attempt=node.attempt,

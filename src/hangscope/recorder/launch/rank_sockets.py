@@ -57,4 +57,4 @@ def _living(directory: Path) -> bool:
         owner = int((directory / OWNER).read_text())
         if owner != os.getpid():
             pids.append(owner)
-    return any((told := linux_process.stat(pid)) is not None and told.alive for pid in pids)
+    return any((found := linux_process.stat(pid)) is not None and found.alive for pid in pids)

@@ -59,7 +59,7 @@ ALARMS = (
 """What PyTorch's watchdogs print when they fire: ProcessGroupNCCL 2.1 to 2.15, and nccl2 (2.15)."""
 
 
-class Log:
+class RankLogs:
     """Sorts the output by line: one that names its rank goes into that rank's file, the others into `rest`.
 
     Lines are written whole, because two streams share a file; `flush` writes what has waited long enough for its end.
@@ -115,7 +115,7 @@ class Log:
         if root.parent.name == "nodes":
             root = root.parents[1]
         root.mkdir(parents=True, exist_ok=True)
-        opened: IO[bytes] = _touch().append_below(root, f"{self._directory.relative_to(root).as_posix()}/{name}")
+        opened: IO[bytes] = _safe_files().append_below(root, f"{self._directory.relative_to(root).as_posix()}/{name}")
         return opened
 
     def _write(self, name: str, data: bytes) -> None:
@@ -132,7 +132,7 @@ class Log:
 
 
 @functools.cache
-def _touch() -> Any:
+def _safe_files() -> Any:
     """safeio/safe_files.py, by its place: this script runs without anybody's packages."""
     place = Path(__file__).parents[2] / "safeio" / "safe_files.py"
     spec = importlib.util.spec_from_file_location("hangscope_touch", place)
@@ -154,10 +154,10 @@ class Relay:
         self.settings = settings
         control = settings.get("control")
         self.control = socket.socket(fileno=int(control)) if control is not None else None
-        self.line = Line(int(settings["line"]))
+        self.line = RelayLock(int(settings["line"]))
         self.over = threading.Event()
         self.streams = [(int(r), int(w)) for r, w in settings["streams"]]
-        self.log = Log(Path(str(settings["directory"])), str(settings["rest"]))
+        self.log = RankLogs(Path(str(settings["directory"])), str(settings["rest"]))
         self.queue: queue.SimpleQueue[tuple[int, bytes] | None] = queue.SimpleQueue()
         self.waiting = 0
         self.dropped = 0
@@ -274,7 +274,7 @@ class Relay:
                 self.control.send(json.dumps([kind, text]).encode())
 
 
-class Line:
+class RelayLock:
     """A small file in memory that all relays of one run share: a lock, whether all is read, and who stands by.
 
     The kernel takes the lock from a process that ends, however it ends. Only who has it writes the rest.
@@ -356,7 +356,7 @@ def main(argument: str) -> None:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGPIPE, signal.SIGTTOU):
         signal.signal(number, signal.SIG_IGN)
     settings = json.loads(argument)
-    line = Line(int(settings["line"]))
+    line = RelayLock(int(settings["line"]))
     while True:
         line.wait()
         if line.finished():

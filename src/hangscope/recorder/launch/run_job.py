@@ -20,13 +20,13 @@ from hangscope.recorder.agent.diagnose_process import Verdict
 from hangscope.recorder.agent.metrics import Metrics
 from hangscope.recorder.agent.node_agent import MAX_INCIDENTS, Agent
 from hangscope.recorder.agent.on_hang import OnHang
-from hangscope.recorder.capture.capture_node import Node
+from hangscope.recorder.capture.capture_node import NodeFacts
 from hangscope.recorder.launch import rank_sockets
 from hangscope.recorder.launch.start_command import Command
 from hangscope.recorder.live.companion_hook import with_companion
 from hangscope.recorder.process import linux_process
 from hangscope.recorder.rundir import run_directory, tidy
-from hangscope.recorder.rundir.job_identity import Identity, identify
+from hangscope.recorder.rundir.job_identity import JobIdentity, identify
 from hangscope.recorder.setup import blackbox_library, settings
 from hangscope.recorder.setup.default_settings import PIPE_NAMES
 from hangscope.recorder.setup.setting_problems import FATAL, LOSES_DUMPS, folder_for
@@ -49,7 +49,7 @@ _TEMPORARY = ("TMPDIR", "TEMP", "TMP", "XDG_RUNTIME_DIR")
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class RunOptions:
     """What the user may set. None means the default, or what the environment says."""
 
     directory: Path | None = None
@@ -68,7 +68,7 @@ class Options:
 
 def run(
     words: Sequence[str],
-    options: Options,
+    options: RunOptions,
     *,
     environ: Mapping[str, str],
     say: Callable[[str], None],
@@ -149,7 +149,7 @@ def _spare(environ: Mapping[str, str], name: str) -> Path:
     raise FileExistsError(f"{top}: no free name")
 
 
-def _claim(directory: Path, identity: Identity) -> tuple[Path, Identity, Path]:
+def _claim(directory: Path, identity: JobIdentity) -> tuple[Path, JobIdentity, Path]:
     if directory.is_symlink():
         directory = Path(os.path.realpath(directory))  # by the user's own word, and from here on by nobody else's
     root, identity = run_directory.claim(directory, identity)
@@ -158,8 +158,8 @@ def _claim(directory: Path, identity: Identity) -> tuple[Path, Identity, Path]:
 
 def _run(
     words: Sequence[str],
-    options: Options,
-    identity: Identity,
+    options: RunOptions,
+    identity: JobIdentity,
     root: Path,
     folder: Path,
     place: Path,
@@ -169,7 +169,7 @@ def _run(
     diagnose: Callable[[Path], Verdict] | None,
 ) -> int:
     prepared = _settings(words, options, identity, folder, ours, say)
-    node = Node(identity.node, identity.job, identity.attempt, time.time())
+    node = NodeFacts(identity.node, identity.job, identity.attempt, time.time())
     if blackbox_library.FOLDER in prepared:
         node.boxes = Path(prepared[blackbox_library.FOLDER])
     agent = Agent(
@@ -216,7 +216,7 @@ def _run(
     return status
 
 
-def _metrics(options: Options, identity: Identity, say: Callable[[str], None]) -> Metrics | None:
+def _metrics(options: RunOptions, identity: JobIdentity, say: Callable[[str], None]) -> Metrics | None:
     if options.metrics_file is None and options.metrics_port is None:
         return None
     labels = {"job": identity.job, "attempt": identity.attempt, "node": identity.node}
@@ -279,8 +279,8 @@ def _remove_pipes(prepared: Mapping[str, str], environ: Mapping[str, str]) -> No
 
 def _settings(
     words: Sequence[str],
-    options: Options,
-    identity: Identity,
+    options: RunOptions,
+    identity: JobIdentity,
     folder: Path,
     environ: Mapping[str, str],
     say: Callable[[str], None],

@@ -133,7 +133,7 @@ class Command:
         return relay
 
     def _mind_relay(self) -> None:
-        """Hear the relay. We hold the reading ends too, so that should it die, a new one takes over unnoticed."""
+        """Read what the relay reports. We hold the reading ends too: should it die, a new one takes over unnoticed."""
         while True:
             try:
                 message = self._control.recv(4096)
@@ -175,12 +175,12 @@ class Command:
 
     # ---- signals and status ------------------------------------------------------------------------------------------
 
-    def handle_signals(self, told: Callable[[int], None]) -> None:
-        """Hand signals on from now on; `told` hears of each. Must be called in the main thread."""
+    def handle_signals(self, passed_on: Callable[[int], None]) -> None:
+        """Hand signals on from now on; `passed_on` is called with each. Must be called in the main thread."""
 
         def hand_on(number: int, _: FrameType | None) -> None:
             if not linux_process.ignores(self.pid, number):
-                told(number)
+                passed_on(number)
             try:
                 if number in _TO_GROUP:
                     os.killpg(self.pid, number)
@@ -194,7 +194,7 @@ class Command:
                 stream.resize()
 
         # Also what we were started to ignore (`nohup`, a script's `&`): the command was started before this and ignores
-        # it as well, unless it chose to hear it, and then it must.
+        # it as well, unless it chose to handle it, and then it must get it.
         for number in (*_TO_GROUP, *_TO_COMMAND):
             if signal.getsignal(number) is signal.SIG_IGN:
                 self._ignored.add(number)
@@ -203,13 +203,13 @@ class Command:
 
     def end_on_signals(self) -> threading.Event:
         """The command has ended: from now on a signal that would end it is for us. The event says that one came."""
-        told = threading.Event()
+        came = threading.Event()
         for number in (*_TO_GROUP, *_TO_COMMAND):
             if number in self._ignored:
                 signal.signal(number, signal.SIG_IGN)
             elif number in _ENDING:
-                signal.signal(number, lambda *_: told.set())
-        return told
+                signal.signal(number, lambda *_: came.set())
+        return came
 
     def wait(self) -> int:
         """The exit status as a shell gives it: 128 + n for signal n. Gives the terminal back."""
@@ -249,7 +249,7 @@ def _foreground() -> int | None:
 
 
 def _take_terminal(group: int) -> None:
-    """Make `group` the one that reads the terminal and hears Ctrl-C, as a shell does for its jobs."""
+    """Make `group` the one that reads the terminal and gets Ctrl-C, as a shell does for its jobs."""
     before: Any = signal.getsignal(signal.SIGTTOU)
     try:
         signal.signal(signal.SIGTTOU, signal.SIG_IGN)

@@ -19,7 +19,7 @@ DUTY = 0.05
 """The share of one core that the looks at one rank may take."""
 
 
-class Beside:
+class PySpySampler:
     def __init__(self) -> None:
         self._wanted: queue.SimpleQueue[tuple[int, int] | None] = queue.SimpleQueue()
         self._done: queue.SimpleQueue[tuple[int, int, Any]] = queue.SimpleQueue()

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from hangscope.recorder.live.find_ranks import Worker
+from hangscope.recorder.live.find_ranks import RankProcess
 
 
-def recorders(worker: Worker) -> Iterator[tuple[str, str]]:
+def recorders(process: RankProcess) -> Iterator[tuple[str, str]]:
     """(backend, question) for every recorder that this rank may have, in its form without stacks.
 
     CUDA builds have `dump_nccl_trace_pickle` from 2.4 on. `fr_trace_json` (2.10) is Gloo's; 2.15 also answers for
     nccl2, and an older torch ignores the parameter, which is why nccl2 is asked only where `fr_dump_file` (2.15) is.
     """
-    if "dump_nccl_trace_pickle" in worker.handlers:
+    if "dump_nccl_trace_pickle" in process.handlers:
         yield "nccl", "dump_nccl_trace_pickle?includestacktraces=false"
-    if "fr_trace_json" in worker.handlers:
+    if "fr_trace_json" in process.handlers:
         yield "gloo", "fr_trace_json"
-        if "fr_dump_file" in worker.handlers:
+        if "fr_dump_file" in process.handlers:
             yield "nccl2", "fr_trace_json?backend=nccl2"
 
 

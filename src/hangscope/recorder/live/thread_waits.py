@@ -33,11 +33,11 @@ _CALLS = re.compile(r"torch/distributed/(?:distributed_c10d|_functional_collecti
 _PICKLES = frozenset(("_object_to_tensor", "_tensor_to_object"))
 _OPS = "torch/_ops.py"
 _RENDEZVOUS = "torch/distributed/rendezvous.py"
-_JOINING = ("init_process_group", "rendezvous")
+_INIT_CALLS = ("init_process_group", "rendezvous")
 
 
 @dataclass(frozen=True, slots=True)
-class Frame:
+class StackFrame:
     file: str
     line: int
     name: str
@@ -55,25 +55,25 @@ class Frame:
 
 
 @dataclass(frozen=True, slots=True)
-class Thread:
+class ThreadStack:
     """`number` is the kernel's; frames are innermost first."""
 
     number: int | None
     main: bool
-    frames: tuple[Frame, ...]
+    frames: tuple[StackFrame, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Wait:
-    """What a rank stands in. `call` is as the user knows it, `joining` while the job only comes together.
+class ThreadWait:
+    """What a rank stands in. `call` is as the user knows it, `in_init` while the job only comes together.
 
     `polls`: it is a collective or its like, in which no work of the rank's own is done, however busy the thread is.
     """
 
     call: str
-    at: Frame | None
+    at: StackFrame | None
     thread: int | None
-    joining: bool = False
+    in_init: bool = False
     polls: bool = False
 
     def __str__(self) -> str:
@@ -81,18 +81,18 @@ class Wait:
 
 
 @dataclass(slots=True)
-class Standing:
+class RankPosition:
     """One rank over several looks. `since` is when it was first seen where it stands, None before the first look."""
 
     since: float | None = None
-    looks: int = 0
-    wait: Wait | None = None
+    samples: int = 0
+    wait: ThreadWait | None = None
     moves: int = 0
     """Grows whenever it is seen to have got somewhere."""
     works: bool = False
     spins: bool = False
     """It is at work inside a collective: NCCL polls its sockets there."""
-    at: Frame | None = None
+    at: StackFrame | None = None
     """The innermost line of the user's code, of the main thread where that has one."""
     outside: bool = False
     """It waits in nothing of torch.distributed. Inside autograd nobody can tell: DDP waits there, below Python."""
@@ -101,35 +101,37 @@ class Standing:
 
     def moved(self) -> None:
         """Its counters moved, or the kernel saw it at work: what was seen before is over."""
-        if self.looks:
+        if self.samples:
             self.moves += 1
-        self.since, self.looks, self.wait, self._place = None, 0, None, ()
+        self.since, self.samples, self.wait, self._place = None, 0, None, ()
 
     def stir(self, now: thread_activity.Sample | None, thread: int | None = None, *, may_spin: bool = False) -> bool:
         """Take what the kernel counts for a thread; whether it worked since the last time."""
         before = self._before.get(thread)
-        told = thread_activity.works(before, now, may_spin=may_spin) if before is not None and now is not None else None
-        if now is not None and (before is None or told is not None):
+        works = (
+            thread_activity.works(before, now, may_spin=may_spin) if before is not None and now is not None else None
+        )
+        if now is not None and (before is None or works is not None):
             self._before[thread] = now
-        if thread is None and told is not None:
-            self.works = told
-        return bool(told)
+        if thread is None and works is not None:
+            self.works = works
+        return bool(works)
 
-    def take(self, threads: Sequence[Thread], wait: Wait | None, quiet_since: float, now: float) -> None:
+    def take(self, threads: Sequence[ThreadStack], wait: ThreadWait | None, quiet_since: float, now: float) -> None:
         """One look. The first of a row counts from when the rank's counters last moved."""
         ordered = sorted(threads, key=lambda thread: not thread.main)
         self.at = next((frame for thread in ordered for frame in thread.frames if not frame.library), None)
         place = tuple(thread.frames for thread in threads if thread.main or (wait and thread.number == wait.thread))
-        if self.looks and place == self._place and (wait is None) == (self.wait is None):
-            self.looks += 1
+        if self.samples and place == self._place and (wait is None) == (self.wait is None):
+            self.samples += 1
             return
-        self.moves += bool(self.looks)
-        self.since = now if self.looks else quiet_since
-        self.looks, self.wait, self._place = 1, wait, place
+        self.moves += bool(self.samples)
+        self.since = now if self.samples else quiet_since
+        self.samples, self.wait, self._place = 1, wait, place
         self.outside = wait is None and not any(_in_backward(thread) for thread in threads if thread.main)
 
 
-def threads(value: object) -> list[Thread]:
+def threads(value: object) -> list[ThreadStack]:
     """Out of the companion's answer, or py-spy's JSON; whatever does not look like one is left out."""
     rows = value.get("threads") if isinstance(value, dict) else value
     found = []
@@ -138,21 +140,27 @@ def threads(value: object) -> list[Thread]:
             frames = [frame for each in row["frames"][:MOST_FRAMES] if (frame := _frame(each)) is not None]
             number = row.get("os_thread_id")
             main = row.get("main") is True or row.get("thread_name") == "MainThread"
-            found.append(Thread(number if isinstance(number, int) else None, main, tuple(frames)))
+            found.append(ThreadStack(number if isinstance(number, int) else None, main, tuple(frames)))
     return found
 
 
-def _frame(value: object) -> Frame | None:
+def _frame(value: object) -> StackFrame | None:
     if not isinstance(value, dict) or not isinstance(value.get("filename"), str):
         return None
     line, name = value.get("line"), value.get("name")
     # py-spy gives qualified names: `_exception_logger.<locals>.wrapper`.
-    return Frame(value["filename"][:1000], line if isinstance(line, int) else 0, str(name)[:200].rpartition(".")[2])
+    return StackFrame(
+        value["filename"][:1000], line if isinstance(line, int) else 0, str(name)[:200].rpartition(".")[2]
+    )
 
 
 def where(
-    found: Sequence[Thread], counters: Mapping[str, Any], source_line: Callable[[Frame], str], *, counted: bool = True
-) -> Wait | None:
+    found: Sequence[ThreadStack],
+    counters: Mapping[str, Any],
+    source_line: Callable[[StackFrame], str],
+    *,
+    counted: bool = True,
+) -> ThreadWait | None:
     """What the rank waits in: its main thread, or where that only waits for others, any of them.
 
     DDP waits for its peers inside autograd, below Python. Where the rank's operations are `counted`, they tell; else a
@@ -166,44 +174,44 @@ def where(
     waits = (_wait_of(thread, store, source_line) for thread in (main, *others))
     wait = next((wait for wait in waits if wait is not None), None)
     if wait is None and not counted and _in_backward(main):
-        return Wait(BACKWARD, next((frame for frame in main.frames if not frame.library), None), main.number)
+        return ThreadWait(BACKWARD, next((frame for frame in main.frames if not frame.library), None), main.number)
     return wait
 
 
-def _wait_of(thread: Thread, store: set[str], source_line: Callable[[Frame], str]) -> Wait | None:
+def _wait_of(thread: ThreadStack, store: set[str], source_line: Callable[[StackFrame], str]) -> ThreadWait | None:
     inner = list(takewhile(lambda frame: frame.library, thread.frames))
     at = thread.frames[len(inner)] if len(inner) < len(thread.frames) else None
     calls = [frame.name for frame in inner if frame.distributed]
     if calls:
         named = [name for name in calls if name not in _WRAPPERS] or calls
         # Who is past this part of init_process_group has the store, and waits there for those that do not.
-        early = named[-1] in _JOINING and any(frame.file.endswith(_RENDEZVOUS) for frame in inner)
-        joining = any(name in _JOINING for name in calls)
-        return Wait("rendezvous" if early else named[-1], at, thread.number, joining, _polls(inner))
+        early = named[-1] in _INIT_CALLS and any(frame.file.endswith(_RENDEZVOUS) for frame in inner)
+        in_init = any(name in _INIT_CALLS for name in calls)
+        return ThreadWait("rendezvous" if early else named[-1], at, thread.number, in_init, _polls(inner))
     if at is None or any(not frame.file.endswith(_OPS) for frame in inner):
         return None
     line = source_line(at)
     if (match := _COMPILED.search(line)) is not None:
-        return Wait(match[1], at, thread.number, polls=True)
+        return ThreadWait(match[1], at, thread.number, polls=True)
     if (match := _WAITS.search(line)) is not None:
-        return Wait(f"{match[1] or ''}{match[2]}", at, thread.number)
+        return ThreadWait(f"{match[1] or ''}{match[2]}", at, thread.number)
     if store and "Store(" in line:
-        return Wait("a store's first connection", at, thread.number, joining=True)
+        return ThreadWait("a store's first connection", at, thread.number, in_init=True)
     # `get`, `set` and `check` of a store have common names: PyTorch's own counter must say that one is open.
-    return next((Wait(f"store.{name}", at, thread.number) for name in sorted(store) if f".{name}" in line), None)
+    return next((ThreadWait(f"store.{name}", at, thread.number) for name in sorted(store) if f".{name}" in line), None)
 
 
-def _polls(inner: Sequence[Frame]) -> bool:
+def _polls(inner: Sequence[StackFrame]) -> bool:
     deepest = next((f for f in inner if not f.file.endswith(_OPS) and f.name not in _WRAPPERS), None)
     return deepest is not None and _CALLS.search(deepest.file) is not None and deepest.name not in _PICKLES
 
 
-def _only_waits(main: Thread) -> bool:
+def _only_waits(main: ThreadStack) -> bool:
     inner = list(takewhile(lambda frame: frame.library, main.frames))
     return _in_backward(main) or any(_BESIDE.search(frame.file) for frame in inner[:4])
 
 
-def _in_backward(main: Thread) -> bool:
+def _in_backward(main: ThreadStack) -> bool:
     inner = takewhile(lambda frame: frame.library, main.frames)
     return any(frame.name == _BACKWARD for frame in inner)
 

@@ -8,25 +8,25 @@ from __future__ import annotations
 from typing import Any
 
 from hangscope.recorder.live.polling import Polling
-from hangscope.recorder.live.watched_rank import Rank
+from hangscope.recorder.live.watched_rank import WatchedRank
 
 LEAST_S = 3.0
 MOST_S = 8.0
 """The second look comes as soon as every rank has moved, and no later than this."""
 
 
-class TwoLooks:
+class TwoSamples:
     def __init__(self, polling: Polling, now: float) -> None:
         self._polling = polling
         self._begun = now
-        self._first = {rank.worker.pid: _place(rank) for rank in polling}
+        self._first = {rank.process.pid: _place(rank) for rank in polling}
         self._works: set[int] = set()
-        polling.sense.look_closely(now + MOST_S + 1)
+        polling.unrecorded_waits.look_closely(now + MOST_S + 1)
 
     def done(self, now: float) -> bool:
         """Whether the second look is taken; what each rank did in between is noted in it then."""
         ranks = [rank for rank in self._polling if not rank.ended]
-        self._works |= {rank.worker.pid for rank in ranks if rank.standing.works}
+        self._works |= {rank.process.pid for rank in ranks if rank.position.works}
         waited = now - self._begun
         if waited < LEAST_S or (waited < MOST_S and not all(self._moved(rank) for rank in ranks)):
             return False
@@ -34,14 +34,14 @@ class TwoLooks:
             rank.moved = self._moved(rank)
         return True
 
-    def _moved(self, rank: Rank) -> bool:
+    def _moved(self, rank: WatchedRank) -> bool:
         """By its counters; one that has none, by what its threads do."""
-        pid = rank.worker.pid
+        pid = rank.process.pid
         before = self._first.get(pid)
         if rank.progress.counters or rank.progress.unfinished:
             return before is None or before[0] != rank.progress.signature()
         return before is None or before != _place(rank) or pid in self._works
 
 
-def _place(rank: Rank) -> tuple[Any, ...]:
-    return rank.progress.signature(), rank.standing.moves
+def _place(rank: WatchedRank) -> tuple[Any, ...]:
+    return rank.progress.signature(), rank.position.moves

@@ -44,7 +44,7 @@ class _Counter:
 
 
 @dataclass(slots=True)
-class Progress:
+class RankProgress:
     """What is known of one rank. Times called `now` are monotonic seconds, `now_ns` is the wall clock."""
 
     counters: dict[tuple[str, str], _Counter] = field(default_factory=dict)
@@ -114,10 +114,10 @@ class Progress:
         now_sources: set[str] = set()
         some_time: set[str] = set()
         for (source, _), each in self.counters.items():
-            standing = now - each.since
-            if source == "nccl" or each.checked or standing <= threshold_s / 5:
+            still_s = now - each.since
+            if source == "nccl" or each.checked or still_s <= threshold_s / 5:
                 continue
-            urgent = each.enqueued > each.completed and standing > threshold_s
+            urgent = each.enqueued > each.completed and still_s > threshold_s
             (now_sources if urgent else some_time).add(source)
         for source, waiting in self.unfinished.items():
             if any(each.age_s(now_ns) > threshold_s for each in waiting):
@@ -205,5 +205,5 @@ def _mapping(value: object) -> Mapping[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def slowest(ranks: Iterable[Progress]) -> float:
+def slowest(ranks: Iterable[RankProgress]) -> float:
     return max((each.slowest_s for each in ranks), default=0.0)

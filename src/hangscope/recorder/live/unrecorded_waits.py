@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hangscope.recorder.live.pyspy_sampler import Beside
-from hangscope.recorder.live.thread_waits import BACKWARD, Frame, Wait, threads, where
-from hangscope.recorder.live.watched_rank import Rank
+from hangscope.recorder.live.pyspy_sampler import PySpySampler
+from hangscope.recorder.live.thread_waits import BACKWARD, StackFrame, ThreadWait, threads, where
+from hangscope.recorder.live.watched_rank import WatchedRank
 from hangscope.recorder.live.worker_server import Asker
 from hangscope.recorder.process import linux_process, thread_activity
 
@@ -26,27 +26,27 @@ BETWEEN_S = 5.0
 LEAST_S = 0.9
 TIMES_WORKING = 2.0
 """Others may still be at work on what the rank waits for: so many times the threshold then."""
-TIMES_JOINING = 4.0
+TIMES_IN_INIT = 4.0
 """While the job only comes together and somebody has yet to come: ranks start at different times."""
 _SOURCE_BYTES = 4 << 20
 _MOST_FILES = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Stood:
+class StuckRank:
     """A rank that stands still in a wait, and for how long."""
 
-    rank: Rank
-    wait: Wait
+    rank: WatchedRank
+    wait: ThreadWait
     seconds: float
 
     def __str__(self) -> str:
         return f"rank {self.rank.number} stands in {self.wait}"
 
 
-class Sense:
+class UnrecordedWaits:
     def __init__(self) -> None:
-        self._beside = Beside()
+        self._pyspy = PySpySampler()
         self._signatures: dict[int, tuple[Any, ...]] = {}
         self._next: dict[int, float] = {}
         self._closely_until = 0.0
@@ -54,7 +54,7 @@ class Sense:
         self._sources: dict[tuple[int, str], list[bytes]] = {}
 
     def close(self) -> None:
-        self._beside.close()
+        self._pyspy.close()
 
     def look_closely(self, until: float) -> None:
         """Do not wait for ranks to have been quiet for long: somebody wants to know where they stand."""
@@ -64,9 +64,9 @@ class Sense:
     @property
     def refused(self) -> str:
         """Why py-spy may not look at ranks that cannot be asked; empty where it may, or was not needed."""
-        return self._beside.refused
+        return self._pyspy.refused
 
-    def turn(self, ranks: Iterable[Rank], asker: Asker, threshold: float, now: float) -> None:
+    def turn(self, ranks: Iterable[WatchedRank], asker: Asker, threshold: float, now: float) -> None:
         """Note who gets anywhere, and have a look at who does not. Answers of the asker come to `take`."""
         closely = now < self._closely_until
         pause_s = LEAST_S if closely else min(BETWEEN_S, threshold / 5)
@@ -74,87 +74,89 @@ class Sense:
         for rank in by_number.values():
             if self._gets_on(rank, now):
                 rank.quiet_since = now
-                rank.standing.moved()
+                rank.position.moved()
             idle = closely or now - rank.quiet_since >= BEGINS * threshold
             pause = pause_s if idle or self._can_ask(rank) else threshold
-            if now - rank.still_since >= pause and now >= self._next.get(rank.worker.pid, 0.0):
-                self._next[rank.worker.pid] = now + pause
+            if now - rank.still_since >= pause and now >= self._next.get(rank.process.pid, 0.0):
+                self._next[rank.process.pid] = now + pause
                 self._look(rank, asker)
-        for number, pid, value in self._beside.ready():
+        for number, pid, value in self._pyspy.ready():
             seen = by_number.get(number)
-            if seen is not None and seen.worker.pid == pid:
+            if seen is not None and seen.process.pid == pid:
                 self.take(seen, value, now)
 
-    def _gets_on(self, rank: Rank, now: float) -> bool:
-        pid, signature = rank.worker.pid, rank.progress.signature()
+    def _gets_on(self, rank: WatchedRank, now: float) -> bool:
+        pid, signature = rank.process.pid, rank.progress.signature()
         before = self._signatures.get(pid)
         self._signatures[pid] = signature
         if before not in (None, signature):
-            rank.still_since, rank.standing.works = now, True
+            rank.still_since, rank.position.works = now, True
             return True
-        standing = rank.standing
-        stirred = standing.stir(thread_activity.sample(pid, None, now), may_spin=standing.wait is not None)
-        if standing.wait is None or not standing.wait.polls:
+        position = rank.position
+        stirred = position.stir(thread_activity.sample(pid, None, now), may_spin=position.wait is not None)
+        if position.wait is None or not position.wait.polls:
             return stirred
-        standing.works, standing.spins = False, stirred
+        position.works, position.spins = False, stirred
         return False
 
-    def _can_ask(self, rank: Rank) -> bool:
-        socket = rank.worker.socket
-        return socket is not None and QUESTION in rank.worker.handlers and os.path.exists(socket)
+    def _can_ask(self, rank: WatchedRank) -> bool:
+        socket = rank.process.socket
+        return socket is not None and QUESTION in rank.process.handlers and os.path.exists(socket)
 
-    def _look(self, rank: Rank, asker: Asker) -> None:
-        socket = rank.worker.socket
+    def _look(self, rank: WatchedRank, asker: Asker) -> None:
+        socket = rank.process.socket
         if socket is not None and self._can_ask(rank):
-            if "wait_counter_values" in rank.worker.handlers:
+            if "wait_counter_values" in rank.process.handlers:
                 asker.ask(("waits", rank.number), socket, "wait_counter_values")
             asker.ask(("stacks", rank.number), socket, QUESTION)
         else:
-            self._beside.want(rank.number, rank.worker.pid)
+            self._pyspy.want(rank.number, rank.process.pid)
 
-    def take(self, rank: Rank, value: Any, now: float) -> None:
+    def take(self, rank: WatchedRank, value: Any, now: float) -> None:
         """Where the threads of a rank stand."""
         found = threads(value)
-        counted = rank.worker.socket is not None
+        counted = rank.process.socket is not None
         wait = where(found, rank.wait_counters, lambda frame: self._line(rank, frame), counted=counted)
-        if wait is not None and wait.call == BACKWARD and self._computes(rank.worker.pid, now):
-            rank.standing.moved()  # autograd's own threads work while the main one waits for them
+        if wait is not None and wait.call == BACKWARD and self._computes(rank.process.pid, now):
+            rank.position.moved()  # autograd's own threads work while the main one waits for them
             return
-        if wait is not None and not wait.polls and wait.thread not in (None, rank.worker.pid):
-            stirred = thread_activity.sample(rank.worker.pid, wait.thread, now)
-            if rank.standing.stir(stirred, wait.thread, may_spin=True):
-                rank.standing.moved()
+        if wait is not None and not wait.polls and wait.thread not in (None, rank.process.pid):
+            stirred = thread_activity.sample(rank.process.pid, wait.thread, now)
+            if rank.position.stir(stirred, wait.thread, may_spin=True):
+                rank.position.moved()
                 return
-        rank.standing.take(found, wait, rank.quiet_since, now)
+        rank.position.take(found, wait, rank.quiet_since, now)
 
     def _computes(self, pid: int, now: float) -> bool:
         """Whether any thread of a process did something since it was last asked."""
-        told = linux_process.stat(pid)
-        used = told.cpu_seconds if told is not None else 0.0
+        stat = linux_process.stat(pid)
+        used = stat.cpu_seconds if stat is not None else 0.0
         at, before = self._used.get(pid, (now, used))
         self._used[pid] = (now, used)
         return used - before > thread_activity.BUSY * (now - at)
 
-    def stuck(self, ranks: Iterable[Rank], known: Collection[int], threshold: float, now: float) -> list[Stood]:
+    def stuck(
+        self, ranks: Iterable[WatchedRank], known: Collection[int], threshold: float, now: float
+    ) -> list[StuckRank]:
         """The ranks that have stood too long in such a wait, the longest first."""
         living = [rank for rank in ranks if not rank.ended]
-        others_work = any(rank.standing.works or now - rank.quiet_since < BEGINS * threshold for rank in living)
+        others_work = any(rank.position.works or now - rank.quiet_since < BEGINS * threshold for rank in living)
         times = TIMES_WORKING if others_work else 1.0
-        all_here, connects = _all_join(living, now - threshold), _connects(living)
+        all_here, connects = _all_in_init(living, now - threshold), _connects(living)
         found = []
         for rank in living:
-            standing = rank.standing
-            if standing.wait is None or standing.since is None or standing.looks < 2 or rank.number in known:
+            position = rank.position
+            if position.wait is None or position.since is None or position.samples < 2 or rank.number in known:
                 continue
-            slowly = connects or (standing.wait.joining and not all_here)
-            limit = threshold * (TIMES_JOINING if slowly else times)
-            if now - standing.since > limit:
-                found.append(Stood(rank, standing.wait, now - standing.since))
+            slowly = connects or (position.wait.in_init and not all_here)
+            limit = threshold * (TIMES_IN_INIT if slowly else times)
+            if now - position.since > limit:
+                found.append(StuckRank(rank, position.wait, now - position.since))
         return sorted(found, key=lambda stood: (-stood.seconds, stood.rank.number))
 
-    def _line(self, rank: Rank, frame: Frame) -> str:
+    def _line(self, rank: WatchedRank, frame: StackFrame) -> str:
         """The line of a source file as the rank sees it: its own root and working directory, with its own rights."""
-        pid = rank.worker.pid
+        pid = rank.process.pid
         key = (pid, frame.file)
         if key not in self._sources:
             inside = "root" if frame.file.startswith("/") else "cwd"
@@ -170,20 +172,20 @@ class Sense:
         return lines[frame.line - 1].decode(errors="replace")[:1000] if 0 < frame.line <= len(lines) else ""
 
 
-def _connects(living: Sequence[Rank]) -> bool:
+def _connects(living: Sequence[WatchedRank]) -> bool:
     """Whether nobody is missing: every rank is at work inside a collective, as while NCCL makes a communicator."""
-    waits = [(rank.standing.wait, rank.standing.spins) for rank in living]
+    waits = [(rank.position.wait, rank.position.spins) for rank in living]
     return all(wait is not None and wait.polls for wait, _ in waits) and any(spins for _, spins in waits)
 
 
-def _all_join(living: Sequence[Rank], before: float) -> bool:
+def _all_in_init(living: Sequence[WatchedRank], before: float) -> bool:
     """Whether every rank of the job is here and has been in init_process_group since before then: nobody is to come."""
-    sizes = [rank.worker.world_size for rank in living]
+    sizes = [rank.process.world_size for rank in living]
     inside = [
-        rank.standing.wait is not None
-        and rank.standing.wait.joining
-        and rank.standing.since is not None
-        and rank.standing.since < before
+        rank.position.wait is not None
+        and rank.position.wait.in_init
+        and rank.position.since is not None
+        and rank.position.since < before
         for rank in living
     ]
     return all(inside) and all(size is not None and size <= len(living) for size in sizes)

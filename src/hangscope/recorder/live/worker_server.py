@@ -24,7 +24,7 @@ LATE_S = 0.2
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class ServerAnswer:
     """What came back. `status` is the HTTP status, or None where nothing usable came; `error` then says why."""
 
     status: int | None
@@ -39,30 +39,30 @@ class Answer:
         return self.status == 200
 
 
-def ask(path: str, handler: str, deadline_s: float, most: int = MAX_ANSWER_BYTES) -> Answer:
+def ask(path: str, handler: str, deadline_s: float, most: int = MAX_ANSWER_BYTES) -> ServerAnswer:
     """Ask once and wait up to `deadline_s`, for no more than `most` bytes."""
     begun = time.monotonic()
     connection = _connect(path, handler)
-    if isinstance(connection, Answer):
+    if isinstance(connection, ServerAnswer):
         return connection
     raw = bytearray()
     with connection, _room.claimed() as claim:
         while True:
             left = begun + deadline_s - time.monotonic()
             if left <= 0:
-                return Answer(None, error=f"no answer within {deadline_s:g} s", seconds=deadline_s, late=True)
+                return ServerAnswer(None, error=f"no answer within {deadline_s:g} s", seconds=deadline_s, late=True)
             connection.settimeout(left)
             try:
                 chunk = connection.recv(1 << 18)
             except TimeoutError:
                 continue
             except OSError as error:
-                return Answer(None, error=str(error), seconds=time.monotonic() - begun)
+                return ServerAnswer(None, error=str(error), seconds=time.monotonic() - begun)
             if not chunk:
                 return _parse(raw, time.monotonic() - begun)
             raw += chunk
             if len(raw) > most or not claim(len(chunk)):
-                return Answer(None, error=f"more than {len(raw)} bytes", seconds=time.monotonic() - begun)
+                return ServerAnswer(None, error=f"more than {len(raw)} bytes", seconds=time.monotonic() - begun)
 
 
 class _Room:
@@ -92,7 +92,7 @@ class _Room:
 _room = _Room()
 
 
-def _connect(path: str, handler: str) -> socket.socket | Answer:
+def _connect(path: str, handler: str) -> socket.socket | ServerAnswer:
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         connection.setblocking(False)
@@ -102,28 +102,28 @@ def _connect(path: str, handler: str) -> socket.socket | Answer:
         )
     except BlockingIOError:
         connection.close()
-        return Answer(None, error="the server's queue is full")
+        return ServerAnswer(None, error="the server's queue is full")
     except OSError as error:
         connection.close()
-        return Answer(None, error=f"no connection: {error.strerror or error}")
+        return ServerAnswer(None, error=f"no connection: {error.strerror or error}")
     return connection
 
 
-def _parse(raw: bytearray, seconds: float) -> Answer:
+def _parse(raw: bytearray, seconds: float) -> ServerAnswer:
     """Takes `raw` apart without another copy of it: an answer may be large."""
     end = raw.find(b"\r\n\r\n", 0, MOST_HEAD)
     head = bytes(raw[: max(end, 0)])
     words = head.split(b"\r\n", 1)[0].split()
     if end < 0 or len(words) < 2 or not words[1].isdigit() or len(words[1]) != 3:
-        return Answer(None, error="the connection ended before the answer", seconds=seconds)
+        return ServerAnswer(None, error="the connection ended before the answer", seconds=seconds)
     size = len(raw) - end - 4
     for line in head.split(b"\r\n")[1:]:
         name, _, value = (part.strip() for part in line.partition(b":"))
-        told = int(value) if value.isdigit() and len(value) < 20 else None
-        if name.lower() == b"content-length" and told != size:
-            return Answer(None, error=f"the answer was cut at {size} of {told} bytes", seconds=seconds)
+        announced = int(value) if value.isdigit() and len(value) < 20 else None
+        if name.lower() == b"content-length" and announced != size:
+            return ServerAnswer(None, error=f"the answer was cut at {size} of {announced} bytes", seconds=seconds)
     del raw[: end + 4]
-    return Answer(int(words[1]), bytes(raw), seconds=seconds)
+    return ServerAnswer(int(words[1]), bytes(raw), seconds=seconds)
 
 
 class _Pending:
@@ -141,14 +141,14 @@ class Asker:
     def __init__(self) -> None:
         self._selector = selectors.DefaultSelector()
         self._pending: dict[Hashable, _Pending] = {}
-        self._done: list[tuple[Hashable, Answer]] = []
+        self._done: list[tuple[Hashable, ServerAnswer]] = []
 
     def ask(self, key: Hashable, path: str, handler: str) -> bool:
         """Send the question, unless one with that key is still open. Its answer comes out of `wait`."""
         if key in self._pending:
             return False
         connection = _connect(path, handler)
-        if isinstance(connection, Answer):
+        if isinstance(connection, ServerAnswer):
             self._done.append((key, connection))
             return True
         self._pending[key] = _Pending(connection)
@@ -160,7 +160,7 @@ class Asker:
         pending = self._pending.get(key)
         return None if pending is None else time.monotonic() - pending.begun
 
-    def wait(self, seconds: float) -> list[tuple[Hashable, Answer]]:
+    def wait(self, seconds: float) -> list[tuple[Hashable, ServerAnswer]]:
         """The answers that are there once no fresh question is open, or after `seconds`. Late ones stay open."""
         until = time.monotonic() + seconds
         while any(time.monotonic() - pending.begun < seconds for pending in self._pending.values()):
@@ -185,19 +185,19 @@ class Asker:
             except BlockingIOError:
                 continue
             except OSError as error:
-                self._finish(key, Answer(None, error=str(error)))
+                self._finish(key, ServerAnswer(None, error=str(error)))
                 continue
             pending.raw += chunk
             if not chunk:
                 self._finish(key, _parse(pending.raw, time.monotonic() - pending.begun))
             elif len(pending.raw) > MAX_POLLED_BYTES or self._held() > 3 * MAX_POLLED_BYTES:
-                self._finish(key, Answer(None, error=f"more than {len(pending.raw)} bytes"))
+                self._finish(key, ServerAnswer(None, error=f"more than {len(pending.raw)} bytes"))
         return bool(ready)
 
     def _held(self) -> int:
         return sum(len(each.raw) for each in self._pending.values())
 
-    def _finish(self, key: Hashable, answer: Answer) -> None:
+    def _finish(self, key: Hashable, answer: ServerAnswer) -> None:
         self.forget(key)
         self._done.append((key, answer))
 

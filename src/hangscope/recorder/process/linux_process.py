@@ -74,9 +74,9 @@ def stat(pid: int) -> Stat | None:
     )
 
 
-def age_s(told: Stat) -> float:
+def age_s(found: Stat) -> float:
     """Seconds since the process was started."""
-    return time.clock_gettime(time.CLOCK_BOOTTIME) - told.started_ticks / TICKS_PER_SECOND
+    return time.clock_gettime(time.CLOCK_BOOTTIME) - found.started_ticks / TICKS_PER_SECOND
 
 
 def _status(wait_status: int) -> int:
@@ -173,7 +173,7 @@ def children(pid: int) -> list[int]:
 
 
 def _children_by_parent(pid: int) -> list[int]:
-    return [each for each in everyone() if (told := stat(each)) is not None and told.parent == pid]
+    return [each for each in everyone() if (found := stat(each)) is not None and found.parent == pid]
 
 
 def everyone() -> list[int]:
@@ -196,40 +196,40 @@ def depth(pid: int) -> int:
     """How many ancestors `pid` has."""
     count = 0
     while pid > 1 and count < 64:
-        told = stat(pid)
-        if told is None:
+        found = stat(pid)
+        if found is None:
             break
-        pid = told.parent
+        pid = found.parent
         count += 1
     return count
 
 
-class Watched:
+class ProcessHandle:
     """A process whose end we want to know at once, and its status with it, although somebody else is its parent.
 
-    A pidfd turns readable when the process ends. Its status then stands in /proc for as long as it is a zombie, and
+    A pidfd turns readable when the process ends. Its status is then in /proc for as long as it is a zombie, and
     from Linux 6.15 on the pidfd keeps it after the parent has reaped it.
     """
 
     def __init__(self, pid: int) -> None:
         self.pid = pid
         self.fd: int | None = None
-        told = stat(pid)
-        self.started_ticks = told.started_ticks if told is not None else None
+        found = stat(pid)
+        self.started_ticks = found.started_ticks if found is not None else None
         try:
             self.fd = os.pidfd_open(pid)
         except (OSError, AttributeError):
             pass  # Linux before 5.3: `ended` then looks into /proc
 
     def ended(self) -> bool:
-        told = stat(self.pid)
-        return told is None or not told.alive or told.started_ticks != self.started_ticks
+        found = stat(self.pid)
+        return found is None or not found.alive or found.started_ticks != self.started_ticks
 
     def status(self) -> int | None:
         """The exit code or minus the signal; None while it lives or where nobody can tell any more."""
-        told = stat(self.pid)
-        if told is not None and told.started_ticks == self.started_ticks:
-            return told.exit_code
+        found = stat(self.pid)
+        if found is not None and found.started_ticks == self.started_ticks:
+            return found.exit_code
         return _status_of_reaped(self.fd) if self.fd is not None else None
 
     def close(self) -> None:

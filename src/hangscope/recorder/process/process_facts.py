@@ -12,11 +12,11 @@ from hangscope.recorder.process.target_rights import Rights
 
 def describe(pid: int, started_ticks: int | None) -> dict[str, Any]:
     """State and wait channel of a process; `gone` where it is no longer there."""
-    told = linux_process.stat(pid)
-    if told is None or (started_ticks is not None and told.started_ticks != started_ticks):
+    stat = linux_process.stat(pid)
+    if stat is None or (started_ticks is not None and stat.started_ticks != started_ticks):
         return {"state": "gone", "wait_channel": None, "syscall": None, "syscall_file": None}
     call, file = linux_process.system_call(pid)
-    return {"state": told.state, "wait_channel": linux_process.wait_channel(pid), "syscall": call, "syscall_file": file}
+    return {"state": stat.state, "wait_channel": linux_process.wait_channel(pid), "syscall": call, "syscall_file": file}
 
 
 def memory_events(pid: int) -> Path | None:

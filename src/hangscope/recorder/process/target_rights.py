@@ -97,8 +97,8 @@ class Rights:
         handles: list[int] = []
         try:
             handles += [os.open(f"/proc/{pid}/{name}", flags) for name in ("root", "cwd")]
-            told = linux_process.stat(pid)
-            if told is None or told.started_ticks != started:
+            stat = linux_process.stat(pid)
+            if stat is None or stat.started_ticks != started:
                 raise Refused("its process has ended", what)
             if ctypes.CDLL(None, use_errno=True).unshare(_CLONE_FS) != 0:
                 raise Refused("the container of its process cannot be entered", what)
@@ -134,10 +134,10 @@ def of(pid: int) -> Rights:
     if os.geteuid() != 0:
         return Rights()
     before = linux_process.stat(pid)
-    told = _status(pid)
+    status = _status(pid)
     try:
-        users, gids = ([int(word) for word in told[name]] for name in ("Uid", "Gid"))
-        groups = tuple(int(word) for word in told.get("Groups", ()))
+        users, gids = ([int(word) for word in status[name]] for name in ("Uid", "Gid"))
+        groups = tuple(int(word) for word in status.get("Groups", ()))
         # A program that gives its caller more rights (setuid) has the caller's environment: the caller's rights count.
         user = next((number for number in (users[0], users[3], users[1], users[2]) if number != 0), 0)
         group = gids[0] if users[0] != 0 else gids[3]
@@ -161,7 +161,7 @@ def of_user(user: int) -> Rights:
     return Rights(user, group)
 
 
-def _elsewhere(pid: int, told: linux_process.Stat | None) -> tuple[int, int] | None:
+def _elsewhere(pid: int, stat: linux_process.Stat | None) -> tuple[int, int] | None:
     """The process, where its paths are not ours: another root directory, or other mounts."""
     try:
         root, ours = os.stat(f"/proc/{pid}/root"), os.stat("/")
@@ -170,7 +170,7 @@ def _elsewhere(pid: int, told: linux_process.Stat | None) -> tuple[int, int] | N
             return None
     except OSError:
         pass  # who may not even look there may not open anything there: `_enter` says so
-    return None if told is None else (pid, told.started_ticks)
+    return None if stat is None else (pid, stat.started_ticks)
 
 
 def owner_of(pid: int) -> int | None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Identity:
+class JobIdentity:
     """`made` says that no scheduler named the job: the name is only ours, and a shared directory may know better."""
 
     job: str
@@ -22,10 +22,10 @@ class Identity:
 
 def identify(
     environ: Mapping[str, str], *, job: str | None = None, attempt: str | None = None, node: str | None = None
-) -> Identity:
+) -> JobIdentity:
     """Job, attempt and node; what the caller names wins, then HANGSCOPE_*, then what the scheduler says."""
     named = job or environ.get("HANGSCOPE_JOB") or _job(environ)
-    return Identity(
+    return JobIdentity(
         job=named or _made_up(),
         attempt=attempt or environ.get("HANGSCOPE_ATTEMPT") or _attempt(environ),
         node=node or environ.get("HANGSCOPE_NODE") or _node(environ),
@@ -55,7 +55,7 @@ _POD = (
 
 
 def _kubernetes_job(environ: Mapping[str, str]) -> str | None:
-    """The job's name. A pod is not told it, but its own name, which is its host name, is made of it."""
+    """The job's name. A pod does not know it, but its own name, which is its host name, is made of it."""
     for name in ("JOB_NAME", "JOBSET_NAME", "PYTORCHJOB_NAME", "PET_RDZV_ID"):
         if environ.get(name):
             return environ[name]

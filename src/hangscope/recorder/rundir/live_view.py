@@ -1,4 +1,4 @@
-"""What the nodes' status files say together: who is ahead, who is behind, for how long, and who waits for whom."""
+"""What the nodes' status files say together: who is ahead, who is behind, for how long, and who waits for which."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 from hangscope.errors import NotFoundError
 from hangscope.recorder.rundir import run_directory
-from hangscope.recorder.rundir.peer_files import CaptureNote, GroupCounter, RankRow, Status
+from hangscope.recorder.rundir.peer_files import CaptureNote, GroupCounter, NodeStatus, RankRow
 
 MOST_STEPS = 10_000_000
 _Key = tuple[str, str, str]
@@ -65,7 +65,7 @@ class Held:
 
 
 @dataclass(frozen=True, slots=True)
-class View:
+class LiveView:
     job: str
     attempt: str
     world_size: int | None
@@ -78,7 +78,7 @@ class View:
     threshold_s: float | None = None
 
 
-def view(root: Path) -> View:
+def view(root: Path) -> LiveView:
     """The run in `root` as its agents last described it."""
     states = run_directory.statuses(root)
     if not states:
@@ -88,7 +88,7 @@ def view(root: Path) -> View:
     return assemble([state for _, state in states], stale, now)
 
 
-def assemble(states: list[Status], stale: tuple[str, ...], now: float) -> View:
+def assemble(states: list[NodeStatus], stale: tuple[str, ...], now: float) -> LiveView:
     """One picture of what all agents said."""
     rows = [(state, row) for state in states for row in state.live]
     members = _members(row for _, row in rows)
@@ -96,7 +96,7 @@ def assemble(states: list[Status], stale: tuple[str, ...], now: float) -> View:
     ranks = tuple(sorted((_rank(state, row, absent, now) for state, row in rows), key=lambda line: line.rank))
     captures = {(each.at, each.incident): each for state in states for each in state.captures}
     thresholds = [state.threshold_s for state in states if state.threshold_s is not None]
-    return View(
+    return LiveView(
         job=states[0].job,
         attempt=states[0].attempt,
         world_size=max((state.world_size or 0 for state in states), default=0) or None,
@@ -128,7 +128,7 @@ def _members(rows: Iterable[RankRow]) -> _Members:
     return found
 
 
-def _rank(state: Status, row: RankRow, absent: _Absent, now: float) -> RankLine:
+def _rank(state: NodeStatus, row: RankRow, absent: _Absent, now: float) -> RankLine:
     return RankLine(
         rank=row.rank,
         node=state.node,

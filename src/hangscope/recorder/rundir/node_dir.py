@@ -18,7 +18,7 @@ answer: what is refused stays refused."""
 MOST_MOVED = 256 << 20
 
 
-class Part:
+class NodeDir:
     """`directory` is nodes/<host> of one incident. A file that cannot be written is a gap; nothing here raises.
 
     Where the incident's directory takes nothing more, also in the middle of a capture, the part goes on in the one

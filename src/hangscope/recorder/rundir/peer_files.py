@@ -64,7 +64,7 @@ class CaptureNote:
 
 
 @dataclass(frozen=True, slots=True)
-class Status:
+class NodeStatus:
     """status.json of one node."""
 
     node: str
@@ -86,7 +86,7 @@ class Status:
 
 
 @dataclass(frozen=True, slots=True)
-class Stall:
+class CaptureRequest:
     """stall.json: who asks all agents to capture, and why."""
 
     by: str
@@ -95,7 +95,7 @@ class Stall:
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class RunFile:
     """run.json: which attempt of which job a directory belongs to."""
 
     job: str
@@ -104,14 +104,14 @@ class Run:
     """How many directories, this one and those above it, were made for the run."""
 
 
-def status(root: Path, name: str, owner: int | None = None) -> Status | None:
+def status(root: Path, name: str, owner: int | None = None) -> NodeStatus | None:
     """A node's status; None where there is none, or none that can be read as one, or not of user `owner`'s."""
     value = read_object(root, name, STATUS_BYTES, owner)
     if not value:
         return None
     live = tuple(row for item in _list(value.get("live")) if (row := _row(item)) is not None)
     notes = tuple(_capture(item) for item in _list(value.get("captures"))[:1000] if isinstance(item, dict))
-    return Status(
+    return NodeStatus(
         node=text(value.get("node")) or name.split("/")[-2],
         job=text(value.get("job")),
         attempt=text(value.get("attempt")),
@@ -129,17 +129,17 @@ def status(root: Path, name: str, owner: int | None = None) -> Status | None:
     )
 
 
-def stall(incident: Path, name: str) -> Stall | None:
+def stall(incident: Path, name: str) -> CaptureRequest | None:
     value = read_object(incident, name, SMALL_BYTES)
     if not value:
         return None
-    return Stall(text(value.get("by")), text(value.get("reason")), text(value.get("detail")))
+    return CaptureRequest(text(value.get("by")), text(value.get("reason")), text(value.get("detail")))
 
 
-def run(root: Path, name: str) -> Run | None:
+def run(root: Path, name: str) -> RunFile | None:
     value = read_object(root, name, SMALL_BYTES)
     made = _between(value.get("made"), 0, MOST_MADE) or 0
-    return Run(text(value.get("job")), text(value.get("attempt")), made) if value else None
+    return RunFile(text(value.get("job")), text(value.get("attempt")), made) if value else None
 
 
 def complete(incident: Path, name: str) -> bool:

@@ -28,7 +28,7 @@ _SUBSYSTEMS = "INIT,BOOTSTRAP,ENV,NET,GRAPH"
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class DefaultSettings:
     release: Release | None
     families: frozenset[str]
     environ: Mapping[str, str]

@@ -27,7 +27,7 @@ SEVERITIES = (FATAL, LOSES_DUMPS, LOSES_EVIDENCE, COST, NOTE)
 
 
 @dataclass(frozen=True, slots=True)
-class Problem:
+class SettingProblem:
     """One setting that does harm. `value` is None where nothing is set; `sets` is the cure as variables."""
 
     variable: str

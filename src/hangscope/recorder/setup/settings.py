@@ -15,24 +15,24 @@ from hangscope.recorder.setup import blackbox_library, ring_cost
 from hangscope.recorder.setup.backends import families, records
 from hangscope.recorder.setup.checks import check
 from hangscope.recorder.setup.checks.check_backend import BACKEND_RULES
-from hangscope.recorder.setup.default_settings import DUMP_NAMES, PIPE_NAMES, TIMING, Wanted
+from hangscope.recorder.setup.default_settings import DUMP_NAMES, PIPE_NAMES, TIMING, DefaultSettings
 from hangscope.recorder.setup.rank_folders import Places, make, make_private, needed_folders, places
-from hangscope.recorder.setup.setting_problems import LOSES_DUMPS, LOSES_EVIDENCE, Problem, Setting, folder_for
+from hangscope.recorder.setup.setting_problems import LOSES_DUMPS, LOSES_EVIDENCE, Setting, SettingProblem, folder_for
 from hangscope.recorder.setup.torch_version import release_of
 from hangscope.recorder.setup.variables import BY_NAME, DEFAULT_ENTRIES, Release
 
-__all__ = ["NCCL_LOG_LEVELS", "Plan", "Problem", "plan", "prepare"]
+__all__ = ["NCCL_LOG_LEVELS", "SettingProblem", "SettingsPlan", "plan", "prepare"]
 
 NCCL_LOG_LEVELS = ("WARN", "INFO", "TRACE")
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class SettingsPlan:
     """What to set for one node of one attempt of one job."""
 
     variables: dict[str, str]
     """To add to the environment of every rank, or to overwrite there."""
-    warnings: tuple[Problem, ...]
+    warnings: tuple[SettingProblem, ...]
     kept: dict[str, str]
     """What the user had set and stays."""
     memory_per_rank_bytes: int
@@ -66,7 +66,7 @@ def plan(
     own_directory: bool = False,
     plugin: Path | None = None,
     one_node: bool | None = None,
-) -> Plan:
+) -> SettingsPlan:
     """The settings for a job. `environ` is what the ranks would see without hangscope; it is not changed.
 
     An unknown torch or backend gets every name that any of them reads: a variable that nobody reads does nothing.
@@ -88,7 +88,8 @@ def plan(
     seen = {**environ, **chosen}
     used = families(backend, release, seen)
     variables = (
-        Wanted(release, used, seen, where, job, entries, nccl_debug.upper(), plugin, one_node).variables() | chosen
+        DefaultSettings(release, used, seen, where, job, entries, nccl_debug.upper(), plugin, one_node).variables()
+        | chosen
     )
     base = Setting(
         environ=seen,
@@ -105,7 +106,7 @@ def plan(
         one_node=one_node,
     )
 
-    def look(added: Mapping[str, str]) -> list[Problem]:
+    def look(added: Mapping[str, str]) -> list[SettingProblem]:
         return [_as_the_user_wrote(problem, seen) for problem in check(replace(base, environ={**seen, **added}))]
 
     warnings = look(variables)
@@ -114,7 +115,7 @@ def plan(
     return _finished(base, variables, [*(replace(problem, fixed=True) for problem in cured), *warnings], where, environ)
 
 
-def prepare(plan: Plan) -> Plan:
+def prepare(plan: SettingsPlan) -> SettingsPlan:
     """Make the plan's folders. What cannot be made leaves the plan, with a warning: it could end the job otherwise."""
     variables, warnings, made = dict(plan.variables), list(plan.warnings), []
     for folder in plan.directories:
@@ -132,7 +133,7 @@ def prepare(plan: Plan) -> Plan:
             severity = LOSES_DUMPS if name in DUMP_NAMES else LOSES_EVIDENCE
             what = f"{reason}; it is left out, because it could end the job"
             cure = "choose a directory that this user may write to"
-            warnings.append(Problem(name, variables.pop(name), severity, what, cure))
+            warnings.append(SettingProblem(name, variables.pop(name), severity, what, cure))
     if blackbox_library.FOLDER in plan.variables and blackbox_library.FOLDER not in variables:
         variables.pop(blackbox_library.PLUGIN, None)
         if "nccl" in plan.families and not {TIMING, TIMING.removeprefix("TORCH_")} & plan.kept.keys():
@@ -150,12 +151,12 @@ def prepare(plan: Plan) -> Plan:
 
 
 def _finished(
-    base: Setting, variables: dict[str, str], warnings: list[Problem], where: Places, environ: Mapping[str, str]
-) -> Plan:
+    base: Setting, variables: dict[str, str], warnings: list[SettingProblem], where: Places, environ: Mapping[str, str]
+) -> SettingsPlan:
     force = replace(base, environ={**base.environ, **variables})
     recorded = any(records(family, base.release) for family in base.families)
     ring = max(force.ring or 0, 0) if recorded else 0
-    return Plan(
+    return SettingsPlan(
         variables=variables,
         warnings=tuple(warnings),
         kept={name: environ[name] for name in BY_NAME if name in environ and name not in variables},
@@ -171,12 +172,12 @@ def _finished(
     )
 
 
-def _backend_cures(backend: str | None, release: Release | None, environ: Mapping[str, str]) -> list[Problem]:
+def _backend_cures(backend: str | None, release: Release | None, environ: Mapping[str, str]) -> list[SettingProblem]:
     setting = Setting(environ, release, families(backend, release, environ))
     return [problem for rule in BACKEND_RULES for problem in rule(setting) if problem.sets]
 
 
-def _as_the_user_wrote(problem: Problem, environ: Mapping[str, str]) -> Problem:
+def _as_the_user_wrote(problem: SettingProblem, environ: Mapping[str, str]) -> SettingProblem:
     """Blame the name that the user set, where ours is only its copy under the other generation's name."""
     if problem.variable in environ or problem.variable not in BY_NAME:
         return problem
@@ -189,8 +190,8 @@ def _as_the_user_wrote(problem: Problem, environ: Mapping[str, str]) -> Problem:
 
 
 def _cure(
-    variables: dict[str, str], found: list[Problem], look: Callable[[Mapping[str, str]], list[Problem]]
-) -> list[Problem]:
+    variables: dict[str, str], found: list[SettingProblem], look: Callable[[Mapping[str, str]], list[SettingProblem]]
+) -> list[SettingProblem]:
     """Apply every cure, then look again: a problem counts as fixed only if it is gone."""
     first = found
     for _ in range(3):
