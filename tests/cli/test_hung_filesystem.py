@@ -21,7 +21,7 @@ CASE = Path(__file__).parents[1] / "cases" / "skipped"
 _PROGRAM = """
 import sys
 import hangscope.cli.hung_filesystem as silence
-import hangscope.recorder.launch.run_job as run
+import hangscope.recorder.launch.run_places as run
 from hangscope.cli.main import main
 silence.NOTE_S, silence.GIVE_UP_S, run.CLAIM_S = 1.0, float(sys.argv[1]), 2.0
 sys.exit(main(sys.argv[2:]))

@@ -17,11 +17,11 @@ from pathlib import Path
 import pytest
 
 from hangscope.cli.main import main
-from hangscope.recorder.agent.status_file import Rates, rows
+from hangscope.recorder.agent.node_status import Rates, rows
 from hangscope.recorder.capture import snapshot_job
 from hangscope.recorder.live import find_ranks, watched_rank
 from hangscope.recorder.live.polling import Polling
-from hangscope.recorder.live.worker_server import Asker, ask
+from hangscope.recorder.live.worker_server import Asker, Question, Topic, ask
 from hangscope.recorder.process import linux_process, target_rights
 from hangscope.recorder.rundir import run_directory
 from hangscope.recorder.rundir.node_dir import NodeDir
@@ -435,9 +435,9 @@ def _one_turn(folder: Path) -> None:
     polling.turn(None)
     polling._next_groups = 0.0
     for rank in polling:
-        polling._asker.ask(("full", "gloo", rank.number), rank.process.socket or "", "fr_trace_json")
-        polling._asker.ask(("stacks", rank.number), rank.process.socket or "", "hangscope_stacks")
-        polling._asker.ask(("waits", rank.number), rank.process.socket or "", "wait_counter_values")
+        polling._asker.ask(Question(Topic.RING, rank.number, "gloo"), rank.process.socket or "", "fr_trace_json")
+        polling._asker.ask(Question(Topic.STACKS, rank.number), rank.process.socket or "", "hangscope_stacks")
+        polling._asker.ask(Question(Topic.WAIT_COUNTERS, rank.number), rank.process.socket or "", "wait_counter_values")
     polling._take(polling._asker.wait(0.3))
     polling.note_ends()
     found = list(polling)

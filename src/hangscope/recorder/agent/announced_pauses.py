@@ -12,6 +12,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from hangscope.recorder.live.polling import Polling
+from hangscope.recorder.rundir import run_directory
+from hangscope.recorder.rundir.run_directory import RunFolders
 from hangscope.safeio.safe_files import read_file
 
 ENDING = ".pause"
@@ -31,6 +34,20 @@ def newest(sockets: Path, pids: Iterable[int]) -> Pause | None:
     """Of these processes' announcements the one that holds, or ended last; None where nobody ever made one."""
     found = [pause for pid in pids if (pause := _read(sockets / f"{pid}{ENDING}")) is not None]
     return min(found, key=lambda pause: pause.ago_s, default=None)
+
+
+def of_this_node(polling: Polling) -> Pause | None:
+    """As `newest`, of the ranks that live here."""
+    return newest(polling.sockets, [rank.process.pid for rank in polling.living])
+
+
+def of_all_nodes(polling: Polling, folders: RunFolders) -> Pause | None:
+    """As `newest`, of the ranks here and, by their agents' status, of those of other nodes."""
+    found = [of_this_node(polling)]
+    for _, status in run_directory.statuses(folders.root, folders.own):
+        if status.pause_ago_s is not None and not status.ended:
+            found.append(Pause(max(0.0, status.pause_ago_s)))
+    return min((pause for pause in found if pause is not None), key=lambda pause: pause.ago_s, default=None)
 
 
 def _read(path: Path) -> Pause | None:

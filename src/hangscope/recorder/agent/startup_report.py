@@ -26,9 +26,10 @@ class StartupReport:
         self._said = False
         self._asked = 0
 
-    def again(self) -> None:
+    def restart(self) -> None:
         """The ranks were started anew."""
-        self._said, self._first = False, None
+        self._said = False
+        self._first = None
 
     def line(self, ranks: Sequence[WatchedRank], refused: str, now: float, command: int | None = None) -> str | None:
         """What there is to say now, None while that is not known or was said."""

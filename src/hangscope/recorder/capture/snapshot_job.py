@@ -165,11 +165,11 @@ def _ranks(sockets: Path, pid: int | None) -> list[WatchedRank]:
     if pid is not None:
         for process in find_ranks.below(_top(pid)):
             assert process.rank is not None
-            polling.ranks[process.rank] = WatchedRank.of(process)
+            polling.ranks.by_number[process.rank] = WatchedRank.of(process)
     for _ in range(3):  # who is there, which rank a spawned process is, and what groups there are
         polling.turn(None)
     samples = TwoSamples(polling, time.monotonic())
-    while len(polling.ranks) and not samples.done(time.monotonic()):
+    while len(polling) and not samples.done(time.monotonic()):
         time.sleep(1.0)
         polling.note_ends()
         polling.turn(None)

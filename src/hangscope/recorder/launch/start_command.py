@@ -56,7 +56,7 @@ class _Stream:
 
 
 class Command:
-    """A started command. `events` receives ("alarm", line) when a watchdog of PyTorch has spoken in the output."""
+    """A started command. `on_alarm` gets the line in which a watchdog of PyTorch gives up, when the output has one."""
 
     def __init__(
         self,
@@ -65,7 +65,7 @@ class Command:
         environ: Mapping[str, str],
         logs: Path,
         rest: str,
-        events: Callable[[str, str], None],
+        on_alarm: Callable[[str], None],
     ) -> None:
         program = shutil.which(words[0], path=environ.get("PATH", os.defpath))
         if program is None:
@@ -74,7 +74,7 @@ class Command:
             )
         self._logs = logs
         self._rest = rest
-        self._events = events
+        self._on_alarm = on_alarm
         self._drained = threading.Event()
         self._over = threading.Event()
         self._ignored: set[int] = set()
@@ -141,8 +141,8 @@ class Command:
                 message = b""
             if message:
                 kind, text = json.loads(message)
-                if kind not in ("drained", "end"):
-                    self._events(kind, text)
+                if kind == "alarm":
+                    self._on_alarm(text)
                     continue
                 self.problem = text or self.problem
                 self._drained.set()

@@ -16,7 +16,7 @@ from typing import Any
 from hangscope.recorder.live.pyspy_sampler import PySpySampler
 from hangscope.recorder.live.thread_waits import BACKWARD, StackFrame, ThreadWait, threads, where
 from hangscope.recorder.live.watched_rank import WatchedRank
-from hangscope.recorder.live.worker_server import Asker
+from hangscope.recorder.live.worker_server import Asker, Question, Topic
 from hangscope.recorder.process import linux_process, thread_activity
 
 QUESTION = "hangscope_stacks"
@@ -107,8 +107,8 @@ class UnrecordedWaits:
         socket = rank.process.socket
         if socket is not None and self._can_ask(rank):
             if "wait_counter_values" in rank.process.handlers:
-                asker.ask(("waits", rank.number), socket, "wait_counter_values")
-            asker.ask(("stacks", rank.number), socket, QUESTION)
+                asker.ask(Question(Topic.WAIT_COUNTERS, rank.number), socket, "wait_counter_values")
+            asker.ask(Question(Topic.STACKS, rank.number), socket, QUESTION)
         else:
             self._pyspy.want(rank.number, rank.process.pid)
 

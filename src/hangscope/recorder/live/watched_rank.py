@@ -20,7 +20,7 @@ from hangscope.recorder.process.target_rights import Rights
 MOST_GROUPS = 4096
 _TEXTS = ("name", "desc", "backend")
 RECORDERS = ("nccl", "gloo", "nccl2")
-LEAVES_S = 20.0
+ENDING_S = 20.0
 """So long a rank may take to end before that itself counts as a hang."""
 
 
@@ -38,15 +38,16 @@ class WatchedRank:
     last_full: dict[str, dict[str, Any]] = field(default_factory=dict)
     """The whole ring of each recorder as it was when a rank of the job ended: nobody may be left to ask later."""
     last_stack: str = ""
-    last_words_at: float = -1e9
+    asked_at_failure: float = -1e9
+    """When (monotonic) it was last asked because another rank had failed."""
     last_poll_at: float | None = None
     moved: bool | None = None
     """Whether it got anywhere between the two looks of a snapshot."""
     init_since: float | None = None
     """Since when (monotonic) it has been seen inside init_process_group."""
     position: RankPosition = field(default_factory=RankPosition)
-    leaving_since: float | None = None
-    """Since when (monotonic) it has been seen on its way out."""
+    ending_since: float | None = None
+    """Since when (monotonic) it has been seen to end."""
     meets_at: str = ""
     """Where it looks for the others while it joins: host and port, or a file; empty where it did not say so."""
     wait_counters: dict[str, Any] = field(default_factory=dict)
@@ -118,7 +119,7 @@ class WatchedRank:
         """Whether it has not come past init_process_group."""
         return self.init_since is not None or (self.position.wait is not None and self.position.wait.in_init)
 
-    def leaves(self, now: float) -> bool:
+    def is_ending(self, now: float) -> bool:
         """Whether it is ending, and has been for a short time: how it ends will be known soon.
 
         The companion takes its socket away at exit; without one, the kernel's flags tell.
@@ -129,8 +130,8 @@ class WatchedRank:
         out = self.process.socket is not None and not os.path.exists(self.process.socket)
         if not (out or stat.exiting):
             return False
-        self.leaving_since = self.leaving_since if self.leaving_since is not None else now
-        return now - self.leaving_since < LEAVES_S
+        self.ending_since = self.ending_since if self.ending_since is not None else now
+        return now - self.ending_since < ENDING_S
 
     @property
     def may_find_the_dead(self) -> bool:

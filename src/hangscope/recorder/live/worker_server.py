@@ -10,9 +10,11 @@ import selectors
 import socket
 import threading
 import time
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from enum import Enum, auto
+from typing import NamedTuple
 
 MAX_ANSWER_BYTES = 128 << 20
 MOST_AT_ONCE = 512 << 20
@@ -135,32 +137,57 @@ class _Pending:
         self.begun = time.monotonic()
 
 
+class Topic(Enum):
+    """What a question is about."""
+
+    WHO = auto()
+    """Which rank a process is: the number of such a question is the process's."""
+    ACTIVE = auto()
+    """NCCL's unfinished operations."""
+    PROGRESS = auto()
+    """The companion's own counters and groups."""
+    WAIT_COUNTERS = auto()
+    STACKS = auto()
+    TRACEBACK = auto()
+    RING = auto()
+    """All that one recorder has."""
+    CALL_SITES = auto()
+
+
+class Question(NamedTuple):
+    """What is asked of which rank, and of which of its recorders."""
+
+    topic: Topic
+    number: int
+    recorder: str = ""
+
+
 class Asker:
-    """Asks many ranks at once from one thread. At most one question a key is open."""
+    """Asks many ranks at once from one thread. Each question is open at most once."""
 
     def __init__(self) -> None:
         self._selector = selectors.DefaultSelector()
-        self._pending: dict[Hashable, _Pending] = {}
-        self._done: list[tuple[Hashable, ServerAnswer]] = []
+        self._pending: dict[Question, _Pending] = {}
+        self._done: list[tuple[Question, ServerAnswer]] = []
 
-    def ask(self, key: Hashable, path: str, handler: str) -> bool:
-        """Send the question, unless one with that key is still open. Its answer comes out of `wait`."""
-        if key in self._pending:
+    def ask(self, question: Question, path: str, handler: str) -> bool:
+        """Send the question, unless it is still open. Its answer comes out of `wait`."""
+        if question in self._pending:
             return False
         connection = _connect(path, handler)
         if isinstance(connection, ServerAnswer):
-            self._done.append((key, connection))
+            self._done.append((question, connection))
             return True
-        self._pending[key] = _Pending(connection)
-        self._selector.register(connection, selectors.EVENT_READ, key)
+        self._pending[question] = _Pending(connection)
+        self._selector.register(connection, selectors.EVENT_READ, question)
         return True
 
-    def open_for(self, key: Hashable) -> float | None:
-        """Seconds since the open question with that key was asked, None where there is none."""
-        pending = self._pending.get(key)
+    def open_for(self, question: Question) -> float | None:
+        """Seconds since the question was asked, None where it is not open."""
+        pending = self._pending.get(question)
         return None if pending is None else time.monotonic() - pending.begun
 
-    def wait(self, seconds: float) -> list[tuple[Hashable, ServerAnswer]]:
+    def wait(self, seconds: float) -> list[tuple[Question, ServerAnswer]]:
         """The answers that are there once no fresh question is open, or after `seconds`. Late ones stay open."""
         until = time.monotonic() + seconds
         while any(time.monotonic() - pending.begun < seconds for pending in self._pending.values()):
@@ -178,37 +205,42 @@ class Asker:
         """Read once from every connection that has something; whether there was any."""
         ready = self._selector.select(timeout) if self._pending else []
         for event, _ in ready:
-            key = event.data
-            pending = self._pending[key]
+            question = event.data
+            pending = self._pending[question]
             try:
                 chunk = pending.connection.recv(1 << 18)
             except BlockingIOError:
                 continue
             except OSError as error:
-                self._finish(key, ServerAnswer(None, error=str(error)))
+                self._finish(question, ServerAnswer(None, error=str(error)))
                 continue
             pending.raw += chunk
             if not chunk:
-                self._finish(key, _parse(pending.raw, time.monotonic() - pending.begun))
+                self._finish(question, _parse(pending.raw, time.monotonic() - pending.begun))
             elif len(pending.raw) > MAX_POLLED_BYTES or self._held() > 3 * MAX_POLLED_BYTES:
-                self._finish(key, ServerAnswer(None, error=f"more than {len(pending.raw)} bytes"))
+                self._finish(question, ServerAnswer(None, error=f"more than {len(pending.raw)} bytes"))
         return bool(ready)
 
     def _held(self) -> int:
         return sum(len(each.raw) for each in self._pending.values())
 
-    def _finish(self, key: Hashable, answer: ServerAnswer) -> None:
-        self.forget(key)
-        self._done.append((key, answer))
+    def _finish(self, question: Question, answer: ServerAnswer) -> None:
+        self._forget(question)
+        self._done.append((question, answer))
 
-    def forget(self, key: Hashable) -> None:
-        """Give the open question with that key up: its process is gone."""
-        pending = self._pending.pop(key, None)
+    def forget_rank(self, number: int) -> None:
+        """Give the open questions to that rank up: its process is gone."""
+        for question in list(self._pending):
+            if question.number == number and question.topic is not Topic.WHO:
+                self._forget(question)
+
+    def _forget(self, question: Question) -> None:
+        pending = self._pending.pop(question, None)
         if pending is not None:
             self._selector.unregister(pending.connection)
             pending.connection.close()
 
     def close(self) -> None:
-        for key in list(self._pending):
-            self.forget(key)
+        for question in list(self._pending):
+            self._forget(question)
         self._selector.close()

@@ -9,13 +9,13 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from hangscope.errors import SettingsError
-from hangscope.incident.layout import NODE_FILE, safe_name
+from hangscope.incident.layout import NODE_FILE, as_bytes, as_json, safe_name
 from hangscope.recorder.rundir import peer_files as peer_files
 from hangscope.recorder.rundir.job_identity import JobIdentity
 from hangscope.safeio.safe_files import Patience, Refused, entries, folder_below, write_below
@@ -34,6 +34,19 @@ FRESH_S = 20.0
 PATIENCE_S = 4.0
 """How long the shared file system has for one look at all neighbours. Where it hangs, we go on alone."""
 _patience = Patience(PATIENCE_S)
+
+
+@dataclass(frozen=True, slots=True)
+class RunFolders:
+    """The run's directory, which all nodes may share, and in it the folder of this node's agent."""
+
+    root: Path
+    own: Path
+
+    def write(self, name: str, value: Any) -> None:
+        """A JSON file in the node's own folder, without following a link that somebody put there."""
+        inside = self.own.relative_to(self.root).as_posix()
+        write_below(self.root, f"{inside}/{name}", as_bytes(as_json(value)), wary=True)
 
 
 def claim(directory: Path, identity: JobIdentity) -> tuple[Path, JobIdentity]:
@@ -216,7 +229,7 @@ def captured(incident: Path, peer: PeerAgent) -> bool:
         return False
 
 
-def sees_all(agents: list[PeerAgent]) -> bool:
+def sees_all(agents: Sequence[PeerAgent]) -> bool:
     """Whether the agents in this directory hold every rank of the job, or are on every node that it has."""
     sizes = [agent.world_size for agent in agents if agent.world_size]
     nodes = [agent.nodes for agent in agents if agent.nodes]
@@ -224,7 +237,7 @@ def sees_all(agents: list[PeerAgent]) -> bool:
     return not sizes or all_nodes or sum(agent.expected for agent in agents) >= max(sizes)
 
 
-def leader(agents: list[PeerAgent]) -> Path | None:
+def leader(agents: Sequence[PeerAgent]) -> Path | None:
     """The folder of the agent that diagnoses: of those that are alive, the one with the lowest rank."""
     alive = [agent for agent in agents if agent.fresh and agent.ranks]
     return min(alive, key=lambda agent: (agent.ranks[0], agent.folder.name)).folder if alive else None

@@ -1,4 +1,4 @@
-"""How busy the GPUs are, from what nvidia-smi prints."""
+"""The node's GPUs, from what nvidia-smi prints."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from hangscope.recorder.capture import nvidia_smi
+from hangscope.recorder.capture import (
+    nvidia_smi,
+)
 
 
 def test_what_nvidia_smi_prints_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -25,3 +27,12 @@ def test_without_nvidia_smi_nothing_is_known(tmp_path: Path, monkeypatch: pytest
     """No GPU, no figures, no complaint."""
     monkeypatch.setenv("PATH", str(tmp_path))
     assert nvidia_smi.usage() == {}
+
+
+def test_gpus_are_found_by_order_among_the_visible() -> None:
+    """CUDA_VISIBLE_DEVICES by index and by UUID; nvidia-smi's long PCI domain becomes the kernel's."""
+    gpus = [{"index": n, "uuid": f"GPU-{n}{n}", "pci": nvidia_smi.pci(f"00000000:0{n}:00.0")} for n in range(4)]
+    assert nvidia_smi.by_order(gpus, None, 2) == "0000:02:00.0"
+    assert nvidia_smi.by_order(gpus, "3,1", 1) == "0000:01:00.0"
+    assert nvidia_smi.by_order(gpus, "GPU-33", 0) == "0000:03:00.0"
+    assert nvidia_smi.by_order(gpus, None, None) is None
