@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from hangscope.recorder.live.thread_waits import RankPosition, ThreadWait, threads, where
+from hangscope.recorder.live.rank_position import RankPosition
+from hangscope.recorder.live.thread_waits import ThreadWait, find_wait, parse_stacks
 
 TORCH = "/env/lib/python3.12/site-packages/torch"
 C10D = f"{TORCH}/distributed/distributed_c10d.py"
@@ -18,7 +19,7 @@ def thread(*frames: tuple[str, int, str], main: bool = True, number: int = 7) ->
 
 
 def stands(*given: dict[str, Any], line: str = "", counters: dict[str, Any] | None = None) -> ThreadWait | None:
-    return where(threads({"threads": list(given)}), counters or {}, lambda _: line)
+    return find_wait(parse_stacks({"threads": list(given)}), counters or {}, lambda _: line)
 
 
 STORE_GET = {"pytorch.wait_counter.TCPStore__get": {"active_count": 1}}
@@ -33,11 +34,11 @@ IN_FORWARD = thread(("/job/model.py", 8, "forward"), (f"{TORCH}/distributed/fsdp
 def test_a_backward_is_a_wait_only_where_nothing_counts_operations() -> None:
     """DDP waits inside autograd, below Python. Counters tell better, and a forward is none."""
     graph = f"{TORCH}/autograd/graph.py"
-    given = threads([thread((graph, 9, "_engine_run_backward"), ("/job/train.py", 3, "step"))])
-    assert where(given, {}, lambda _: "") is None
-    found = where(given, {}, lambda _: "", counted=False)
+    given = parse_stacks([thread((graph, 9, "_engine_run_backward"), ("/job/train.py", 3, "step"))])
+    assert find_wait(given, {}, lambda _: "") is None
+    found = find_wait(given, {}, lambda _: "", counted=False)
     assert (found.call, str(found.at)) == ("backward", "train.py:3") if found is not None else False
-    assert where(threads([IN_FORWARD]), {}, lambda _: "", counted=False) is None
+    assert find_wait(parse_stacks([IN_FORWARD]), {}, lambda _: "", counted=False) is None
 
 
 @pytest.mark.parametrize(
@@ -96,27 +97,27 @@ def test_nobody_can_tell_whether_a_backward_waits() -> None:
     """DDP waits for its peers below Python: a rank in autograd is neither inside nor outside."""
     engine = (f"{TORCH}/autograd/graph.py", 9, "_engine_run_backward")
     for given, outside in ((thread(engine, ("/job/t.py", 3, "m")), False), (IN_USER_CODE, True)):
-        position, found = RankPosition(), threads({"threads": [given]})
-        position.take(found, where(found, {}, lambda _: "loss = model(x)"), quiet_since=1.0, now=2.0)
+        position, found = RankPosition(), parse_stacks({"threads": [given]})
+        position.take(found, find_wait(found, {}, lambda _: "loss = model(x)"), quiet_since=1.0, now=2.0)
         assert (position.wait, position.outside) == (None, outside)
 
 
 def test_a_rank_stands_from_its_last_sign_of_progress_and_moves_by_its_line() -> None:
     """The first look counts from when the counters stopped, the next only if nothing changed."""
-    position, found = RankPosition(), threads({"threads": [IN_GROUP]})
-    wait = where(found, {}, lambda _: "")
+    position, found = RankPosition(), parse_stacks({"threads": [IN_GROUP]})
+    wait = find_wait(found, {}, lambda _: "")
     position.take(found, wait, quiet_since=10.0, now=25.0)
     position.take(found, wait, quiet_since=10.0, now=30.0)
     assert (position.since, position.samples, position.moves) == (10.0, 2, 0)
-    elsewhere = threads({"threads": [IN_PIPELINE]})
-    position.take(elsewhere, where(elsewhere, {}, lambda _: ""), quiet_since=10.0, now=35.0)
+    elsewhere = parse_stacks({"threads": [IN_PIPELINE]})
+    position.take(elsewhere, find_wait(elsewhere, {}, lambda _: ""), quiet_since=10.0, now=35.0)
     assert (position.since, position.samples, position.moves) == (35.0, 1, 1)
 
 
 @pytest.mark.parametrize("value", [None, [], {"threads": 3}, {"threads": [{"frames": [3, {"filename": 4}]}, "x"]}])
 def test_an_odd_answer_is_no_stack(value: Any) -> None:
     """Whatever a process answers, nobody is seen waiting in it."""
-    assert where(threads(value), {}, lambda _: "") is None
+    assert find_wait(parse_stacks(value), {}, lambda _: "") is None
 
 
 IN_COLLECTIVE = thread(

@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 
 from hangscope.recorder.live.find_ranks import RankProcess
-from hangscope.recorder.live.thread_waits import RankPosition, StackFrame, ThreadWait
+from hangscope.recorder.live.rank_position import RankPosition
+from hangscope.recorder.live.thread_waits import StackFrame, ThreadWait
 from hangscope.recorder.live.unrecorded_waits import UnrecordedWaits
 from hangscope.recorder.live.watched_rank import WatchedRank
 from hangscope.recorder.live.worker_server import Asker

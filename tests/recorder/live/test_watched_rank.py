@@ -8,7 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from hangscope.recorder.live.find_ranks import RankProcess
-from hangscope.recorder.live.thread_waits import RankPosition, StackFrame, ThreadWait
+from hangscope.recorder.live.rank_position import RankPosition
+from hangscope.recorder.live.thread_waits import StackFrame, ThreadWait
 from hangscope.recorder.live.watched_rank import ENDING_S, WatchedRank
 from hangscope.recorder.process.linux_process import ProcessHandle
 

@@ -186,7 +186,8 @@ def one_per_rank(processes: list[RankProcess]) -> list[RankProcess]:
 
 def with_own_answer(process: RankProcess, answer: dict[str, Any]) -> RankProcess:
     """The process with what it said about itself over its socket."""
-    rank, world_size = _number(answer, "rank"), _number(answer, "world_size")
+    rank = _number(answer, "rank")
     if rank is None:
         return process
+    world_size = _number(answer, "world_size")
     return replace(process, rank=rank, world_size=world_size if world_size is not None else process.world_size)

@@ -96,7 +96,8 @@ def _sites(entries: list[Mapping[str, Any]]) -> dict[Key, dict[str, Any]]:
     found: dict[Key, dict[str, Any]] = {}
     before: tuple[Call, ...] = ()
     for entry in entries:
-        call, frames = (_group(entry), str(entry.get("profiling_name") or "")[:_TEXT], _sizes(entry)), _frames(entry)
+        call = (_group(entry), str(entry.get("profiling_name") or "")[:_TEXT], _sizes(entry))
+        frames = _frames(entry)
         key = (call, before)
         before = (*before, call)[-_BEFORE:]
         if not frames:
@@ -104,7 +105,8 @@ def _sites(entries: list[Mapping[str, Any]]) -> dict[Key, dict[str, Any]]:
         row = found.setdefault(key, {"call": call, "before": key[1], "frames": frames, "calls": 0, "lines": 1})
         row["calls"] += 1
         if row["frames"] != frames:
-            row["frames"], row["lines"] = frames, row["lines"] + 1
+            row["frames"] = frames
+            row["lines"] += 1
     return found
 
 

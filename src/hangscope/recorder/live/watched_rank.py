@@ -11,7 +11,7 @@ from typing import Any
 
 from hangscope.recorder.live.find_ranks import RankProcess
 from hangscope.recorder.live.learn_sites import CallSites
-from hangscope.recorder.live.thread_waits import RankPosition
+from hangscope.recorder.live.rank_position import RankPosition
 from hangscope.recorder.live.unfinished_ops import RankProgress, rows
 from hangscope.recorder.process import linux_process, process_facts, target_rights
 from hangscope.recorder.process.linux_process import ProcessHandle
@@ -84,9 +84,8 @@ class WatchedRank:
         error = environ.get("TORCHELASTIC_ERROR_FILE")
         theirs = target_rights.of(process.pid)
         if handle.ended() and theirs != Rights():
-            theirs = (
-                target_rights.NOBODY
-            )  # the number may be another process's by now: what this one named is not that one's
+            # The number may be another process's by now: what this one named is not that one's.
+            theirs = target_rights.NOBODY
         return cls(
             process=process,
             handle=handle,
@@ -117,7 +116,7 @@ class WatchedRank:
     @property
     def starts(self) -> bool:
         """Whether it has not come past init_process_group."""
-        return self.init_since is not None or (self.position.wait is not None and self.position.wait.in_init)
+        return self.init_since is not None or self._waits_in_init
 
     def is_ending(self, now: float) -> bool:
         """Whether it is ending, and has been for a short time: how it ends will be known soon.
@@ -130,7 +129,8 @@ class WatchedRank:
         out = self.process.socket is not None and not os.path.exists(self.process.socket)
         if not (out or stat.exiting):
             return False
-        self.ending_since = self.ending_since if self.ending_since is not None else now
+        if self.ending_since is None:
+            self.ending_since = now
         return now - self.ending_since < ENDING_S
 
     @property
@@ -140,8 +140,13 @@ class WatchedRank:
         Its peers' addresses of the attempt before are still in there, and are read where a peer has not yet written its
         new one (torch 2.13: three in four second starts over Gloo failed or stuck so, with hangscope and without).
         """
-        in_init = self.process.asks_python or (self.position.wait is not None and self.position.wait.in_init)
-        return self.shares_store and bool(self.process.restart) and in_init and not self.groups
+        if not self.shares_store or not self.process.restart or self.groups:
+            return False
+        return self.process.asks_python or self._waits_in_init
+
+    @property
+    def _waits_in_init(self) -> bool:
+        return self.position.wait is not None and self.position.wait.in_init
 
     def note_end(self) -> bool:
         """Look whether the process has ended; True the first time it has."""
@@ -176,12 +181,12 @@ class WatchedRank:
             "server_answers": None if self.ended else self.server_answers,
             "python_answers": None if self.ended else self.python_answers,
             "last_poll_at": self.last_poll_at,
-            **self._stands(),
+            **self._wait_fields(),
             "moved": self.moved,
             "oom_kills": self.oom_kills(),
         }
 
-    def _stands(self) -> dict[str, Any]:
+    def _wait_fields(self) -> dict[str, Any]:
         """What it waits in, empty where it waits in nothing, null where nobody looked twice."""
         position = self.position
         if not self.ended and self.init_since is not None and position.wait is None:
@@ -189,9 +194,10 @@ class WatchedRank:
             return {"waits_in": "init_process_group", "stood_s": round(time.monotonic() - self.init_since, 1)}
         if self.ended or position.since is None or position.samples < 2:
             return {"waits_in": None, "stood_s": None}
-        stood = round(time.monotonic() - position.since, 1)
-        outside = "" if position.outside else None
-        return {"waits_in": position.wait.call if position.wait is not None else outside, "stood_s": stood}
+        waits_in = "" if position.outside else None
+        if position.wait is not None:
+            waits_in = position.wait.call
+        return {"waits_in": waits_in, "stood_s": round(time.monotonic() - position.since, 1)}
 
     # ---- answers -----------------------------------------------------------------------------------------------------
 

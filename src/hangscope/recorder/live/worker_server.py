@@ -81,7 +81,8 @@ class _Room:
         def claim(size: int) -> bool:
             nonlocal own
             with self._lock:
-                own, self._taken = own + size, self._taken + size
+                own += size
+                self._taken += size
                 return self._taken <= MOST_AT_ONCE
 
         try:
@@ -198,7 +199,8 @@ class Asker:
         late = time.monotonic() + LATE_S
         while self._read(0) and time.monotonic() < late:  # a late answer takes more than one read
             pass
-        done, self._done = self._done, []
+        done = self._done
+        self._done = []
         return done
 
     def _read(self, timeout: float) -> bool:

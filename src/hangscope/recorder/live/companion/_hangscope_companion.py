@@ -394,7 +394,8 @@ def _forked():
 
 def _become_rank():
     """Look now and then whether this child has come to torch.distributed; if so, it gets a server of its own."""
-    deadline, pause = time.monotonic() + FORKED_S, 0.2
+    deadline = time.monotonic() + FORKED_S
+    pause = 0.2
     while _default_group() is None and _init_frame() is None:
         if time.monotonic() > deadline:
             return
