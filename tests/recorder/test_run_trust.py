@@ -27,7 +27,8 @@ from hangscope.recorder.agent.dump_watch import DumpWatch
 from hangscope.recorder.agent.metrics import Metrics, Numbers
 from hangscope.recorder.agent.node_agent import AgentOptions
 from hangscope.recorder.capture import ras_question
-from hangscope.recorder.capture.capture_node import NodeCapture, NodeFacts
+from hangscope.recorder.capture.capture_node import NodeCapture
+from hangscope.recorder.capture.node_facts import NodeFacts
 from hangscope.recorder.launch import relay
 from hangscope.recorder.launch.run_job import RunOptions, run
 from hangscope.recorder.rundir import live_view, peer_files, run_directory
@@ -302,7 +303,7 @@ def test_metrics_replace_and_remove_nothing_but_metrics(tmp_path: Path) -> None:
 
 def test_a_crowd_at_the_metrics_port_keeps_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
     """Connections that say nothing, or a byte at a time, take a few threads for a few seconds; others are answered."""
-    monkeypatch.setattr("hangscope.recorder.agent.metrics._ANSWER_S", 1.5)
+    monkeypatch.setattr("hangscope.recorder.agent.metrics_server.ANSWER_S", 1.5)
     monkeypatch.setattr(socket, "getfqdn", lambda *_: pytest.fail("a name server was asked"))
     metrics = Metrics({"job": 'a"b\n', "node": "\\"}, port="0")
     assert metrics.address is not None

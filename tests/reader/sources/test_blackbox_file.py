@@ -21,7 +21,8 @@ from hangscope.errors import DamagedError
 from hangscope.model import Source
 from hangscope.reader.sources import blackbox_file
 from hangscope.recorder.capture.blackbox_copies import copy_of, save
-from hangscope.recorder.capture.capture_node import NodeCapture, NodeFacts
+from hangscope.recorder.capture.capture_node import NodeCapture
+from hangscope.recorder.capture.node_facts import NodeFacts
 from hangscope.recorder.doctor.examine import examine
 from hangscope.recorder.rundir.node_dir import NodeDir
 from hangscope.recorder.setup import blackbox_library as library

@@ -11,7 +11,7 @@ import pytest
 from hangscope.recorder.agent.job_events import JobEvents
 from hangscope.recorder.agent.node_agent import Agent, AgentOptions
 from hangscope.recorder.agent.watcher import Trouble
-from hangscope.recorder.capture.capture_node import NodeFacts
+from hangscope.recorder.capture.node_facts import NodeFacts
 from hangscope.recorder.rundir import run_directory
 from hangscope.recorder.rundir.run_directory import RunFolders
 from kits.agent_parts import rank

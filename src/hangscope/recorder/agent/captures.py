@@ -20,7 +20,8 @@ from hangscope.recorder.agent.capture_log import CaptureLog
 from hangscope.recorder.agent.conclusions import Conclusions
 from hangscope.recorder.agent.watcher import Trouble
 from hangscope.recorder.capture import output_files
-from hangscope.recorder.capture.capture_node import NodeCapture, NodeFacts
+from hangscope.recorder.capture.capture_node import NodeCapture
+from hangscope.recorder.capture.node_facts import NodeFacts
 from hangscope.recorder.live.watched_rank import WatchedRank
 from hangscope.recorder.rundir import peer_files, run_directory
 from hangscope.recorder.rundir.node_dir import NodeDir

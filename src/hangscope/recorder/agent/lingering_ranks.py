@@ -21,6 +21,7 @@ IDLE = 0.01
 class LingeringRanks:
     def __init__(self) -> None:
         self._begun: dict[int, tuple[int, float]] = {}
+        """Of each process that lives: how many others had ended when it was last looked at anew, and its CPU then."""
         self._said: set[int] = set()
 
     def line(self, ranks: Sequence[WatchedRank], threshold: float) -> str | None:
@@ -31,20 +32,29 @@ class LingeringRanks:
             return None
         seconds = time.time() - max(rank.ended_at or 0.0 for rank in ended)
         for rank in living:
-            pid, used = rank.process.pid, _cpu_s(rank.process.pid)
-            count, before = self._begun.get(pid, (0, 0.0))
-            if count != len(ended):
-                self._begun[pid] = (len(ended), used)
-            elif seconds > TIMES * threshold and used - before < IDLE * seconds:
-                self._said.add(pid)
-                at = rank.position.at
-                where = f": it stands in {at.name} ({at})" if at is not None else ""
-                others = "the others" if len(ended) > 1 else f"rank {ended[0].number}"
-                return (
-                    f"rank {rank.number} (pid {pid}) has not ended, {seconds:.0f} s after {others} did with status 0,"
-                    f" and does nothing{where}"
-                )
+            if self._is_idle(rank.process.pid, len(ended), seconds) and seconds > TIMES * threshold:
+                self._said.add(rank.process.pid)
+                return _sentence(rank, ended, seconds)
         return None
+
+    def _is_idle(self, pid: int, ended: int, seconds: float) -> bool:
+        """Whether a process has used next to no CPU in the `seconds` since the last of `ended` ranks did."""
+        used = _cpu_s(pid)
+        ended_before, used_before = self._begun.get(pid, (0, 0.0))
+        if ended_before != ended:
+            self._begun[pid] = (ended, used)
+            return False
+        return used - used_before < IDLE * seconds
+
+
+def _sentence(rank: WatchedRank, ended: Sequence[WatchedRank], seconds: float) -> str:
+    at = rank.position.at
+    where = f": it stands in {at.name} ({at})" if at is not None else ""
+    others = "the others" if len(ended) > 1 else f"rank {ended[0].number}"
+    return (
+        f"rank {rank.number} (pid {rank.process.pid}) has not ended, {seconds:.0f} s after {others} did with status 0,"
+        f" and does nothing{where}"
+    )
 
 
 def _cpu_s(pid: int) -> float:

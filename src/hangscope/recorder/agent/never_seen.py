@@ -28,8 +28,8 @@ def nodes_announced(ranks: Iterable[WatchedRank]) -> int | None:
     if first is None or one_rank_a_run(os.environ):
         return None
     environ = linux_process.environment(first.process.pid)
-    file, host = first.meets_at.startswith("file://"), first.meets_at.rpartition(":")[0]
-    if not file and is_own_machine(host or environ.get("MASTER_ADDR", "")):
+    host = first.meets_at.rpartition(":")[0] or environ.get("MASTER_ADDR", "")
+    if not first.meets_at.startswith("file://") and is_own_machine(host):
         return 1
     named = (environ.get(name, "") for name in _NODES)
     return next((count for text in named if (count := linux_process.whole(text))), None)
@@ -60,7 +60,7 @@ def never_seen(ranks: Sequence[WatchedRank], everywhere: Iterable[int], world_si
     if not missing or not living or not all(rank.starts for rank in living):
         return {}
     twice = _started_twice(living)
-    if _others(living, twice) or _elsewhere_here(living[0], missing):
+    if _others(living, twice) or _started_by_others(living[0], missing):
         return {}  # one of these may be the missing rank, and has only not said so
     named = ", ".join(map(str, missing[:_NAMED])) + (" …" if len(missing) > _NAMED else "")
     text = f"no process of rank{'s' if len(missing) > 1 else ''} {named} was seen on any node of the job"
@@ -110,7 +110,7 @@ def _started_twice(living: Sequence[WatchedRank]) -> dict[int, list[int]]:
     """Rank → processes beside it that were given the same number."""
     found: dict[int, list[int]] = {}
     by_number = {str(rank.number): rank for rank in living}
-    for pid in _beside(living):
+    for pid in _siblings(living):
         twin = by_number.get(linux_process.environment(pid).get("RANK", ""))
         if twin is not None:
             found.setdefault(twin.number, []).append(pid)
@@ -119,20 +119,21 @@ def _started_twice(living: Sequence[WatchedRank]) -> dict[int, list[int]]:
 
 def _others(living: Sequence[WatchedRank], twice: Mapping[int, Sequence[int]]) -> list[int]:
     known = {pid for pids in twice.values() for pid in pids}
-    return [pid for pid in _beside(living) if pid not in known]
+    return [pid for pid in _siblings(living) if pid not in known]
 
 
-def _elsewhere_here(known: WatchedRank, missing: Iterable[int]) -> bool:
+def _started_by_others(known: WatchedRank, missing: Iterable[int]) -> bool:
     """Whether a process of this machine that somebody else started is one of these ranks, by its environment."""
-    ports, numbers = linux_process.environment(known.process.pid).get("MASTER_PORT"), set(map(str, missing))
+    port = linux_process.environment(known.process.pid).get("MASTER_PORT")
+    numbers = set(map(str, missing))
     for pid in linux_process.everyone():
         environ = linux_process.environment(pid)
-        if environ.get("RANK") in numbers and environ.get("MASTER_PORT") == ports:
+        if environ.get("RANK") in numbers and environ.get("MASTER_PORT") == port:
             return True
     return False
 
 
-def _beside(living: Sequence[WatchedRank]) -> list[int]:
+def _siblings(living: Sequence[WatchedRank]) -> list[int]:
     """Python processes that whoever started the ranks started as well."""
     own = {rank.process.pid for rank in living}
     stats = [linux_process.stat(pid) for pid in own]

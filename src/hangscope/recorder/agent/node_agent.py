@@ -29,7 +29,7 @@ from hangscope.recorder.agent.stall_watch import StallWatch
 from hangscope.recorder.agent.startup_report import StartupReport
 from hangscope.recorder.agent.watcher import Trouble, Watcher
 from hangscope.recorder.capture import sys_counters
-from hangscope.recorder.capture.capture_node import NodeFacts
+from hangscope.recorder.capture.node_facts import NodeFacts
 from hangscope.recorder.live.polling import POLL_S, Polling
 from hangscope.recorder.live.two_samples import TwoSamples
 from hangscope.recorder.rundir import run_directory

@@ -1,4 +1,4 @@
-"""The roll call: which ranks of this node are watched, which are not and why, said after the start."""
+"""Which ranks of this node are watched, which are not and why: said once after the start."""
 
 from __future__ import annotations
 
@@ -33,32 +33,25 @@ class StartupReport:
 
     def line(self, ranks: Sequence[WatchedRank], refused: str, now: float, command: int | None = None) -> str | None:
         """What there is to say now, None while that is not known or was said."""
-        self._begun = self._begun if self._begun is not None else now
+        if self._begun is None:
+            self._begun = now
         asked = [rank for rank in ranks if rank.process.socket is not None]
-        late = self._said and self._asked < len(asked) == len(ranks)
-        if self._said and not late:
+        came_late = self._asked < len(asked) == len(ranks)
+        if self._said and not came_late:
             return None
         if not ranks:
             if now - self._begun < NOBODY_S:
                 return None
             self._said = True
-            nodes = _nodes_announced(command) if command is not None else None
-            if nodes is not None:
-                return (
-                    f"no rank has started: torchrun was told of {nodes} nodes, and starts none before all of them have"
-                    " come to its rendezvous. See whether each runs it, with the same --nnodes and master or"
-                    " --rdzv-endpoint"
-                )
-            return (
-                "no rank is seen below the command: nothing is watched. Put `hangscope run` where the ranks start,"
-                " inside the container or on the node"
-            )
-        self._first = self._first if self._first is not None else now
+            return _nobody(command)
+        if self._first is None:
+            self._first = now
         expected = self._expected(ranks)
         waited_enough = now - self._first > LAST_RANK_S
         if len(ranks) < (expected or len(ranks) + 1) and not waited_enough:
             return None
-        self._said, self._asked = True, len(asked)
+        self._said = True
+        self._asked = len(asked)
         return _sentence(ranks, asked, expected, refused)
 
     def _expected(self, ranks: Iterable[WatchedRank]) -> int | None:
@@ -67,6 +60,20 @@ class StartupReport:
             return 1
         local = [size for rank in ranks if (size := rank.process.local_world_size) is not None]
         return max(local) if local else max((rank.process.world_size or 0 for rank in ranks), default=0) or None
+
+
+def _nobody(command: int | None) -> str:
+    nodes = _nodes_announced(command) if command is not None else None
+    if nodes is not None:
+        return (
+            f"no rank has started: torchrun was told of {nodes} nodes, and starts none before all of them have"
+            " come to its rendezvous. See whether each runs it, with the same --nnodes and master or"
+            " --rdzv-endpoint"
+        )
+    return (
+        "no rank is seen below the command: nothing is watched. Put `hangscope run` where the ranks start,"
+        " inside the container or on the node"
+    )
 
 
 def _nodes_announced(command: int) -> str | None:

@@ -22,7 +22,9 @@ MAX_BYTES = 80 << 20
 MOST_BYTES = 2 << 30
 MOST_SLOTS = 2_000_000
 """Of one table: a real one has thousands."""
-_TABLES_AT, _TABLES, _COPIED_AT = 128, 5, 208
+_TABLES = 5
+_TABLES_AT = 128
+_COPIED_AT = 208
 
 
 def save(
@@ -43,10 +45,10 @@ def save(
     except OSError as error:
         node_dir.gap("black boxes", f"{folder} cannot be listed: {error.strerror}")
         return 0
-    of = {path: path.name.removesuffix(SUFFIX).rpartition(".")[2] for path in files}
-    files = [path for path in files if of[path] not in {str(pid) for pid in earlier}]
-    ours = [path for path in files if of[path] in {str(pid) for pid in pids}]
-    saved, left = 0, MOST_BYTES
+    files = [path for path in files if _pid_of(path) not in {str(pid) for pid in earlier}]
+    ours = [path for path in files if _pid_of(path) in {str(pid) for pid in pids}]
+    saved = 0
+    left = MOST_BYTES
     for path in ours or files:
         if left <= 0:
             node_dir.gap("black boxes", f"more than {MOST_BYTES} bytes in {folder}: the rest is left there")
@@ -63,6 +65,10 @@ def save(
         node_dir.write(f"blackbox/{path.name}", data)
         saved += 1
     return saved
+
+
+def _pid_of(path: Path) -> str:
+    return path.name.removesuffix(SUFFIX).rpartition(".")[2]
 
 
 def copy_of(path: Path, rights: Rights | None = None) -> bytes | None:

@@ -70,7 +70,8 @@ def save_elsewhere(
 
     `since` is when the attempt began, and the processes of those before it, whose files lie in the same place.
     """
-    rights, (began_at, earlier) = rights or Rights(), since
+    rights = rights or Rights()
+    began_at, earlier = since
     wanted: list[tuple[Path, str]] = []
     try:
         wanted += [(file, "dumps") for file in dump_files(environ, ranks, rights, began_at)]
@@ -78,14 +79,11 @@ def save_elsewhere(
         node_dir.gap("dumps that PyTorch wrote", f"cannot be looked for: {error.strerror}")
     pattern = environ.get("NCCL_DEBUG_FILE", "")
     try:
-        if "%p" in pattern:
-            name = glob.escape(pattern).replace("%h", node)
-            before = {name.replace("%p", str(pid)) for pid in earlier}
-            found = rights.find(name.replace("%p", "*"))
-            wanted += [(file, "logs") for file in found if glob.escape(str(file)) not in before]
+        wanted += [(file, "logs") for file in _nccl_logs(pattern, node, rights, earlier)]
     except OSError as error:
         node_dir.gap(pattern, f"cannot be listed: {error.strerror}")
-    own, left = os.path.realpath(node_dir.directory) + os.sep, MOST_BYTES
+    own = os.path.realpath(node_dir.directory) + os.sep
+    left = MOST_BYTES
     for file, folder in wanted:
         if os.path.normpath(file).startswith(own) or (not rights.strange and os.path.realpath(file).startswith(own)):
             continue
@@ -96,3 +94,12 @@ def save_elsewhere(
             continue
         left -= len(data)
         node_dir.write(f"{folder}/{file.name}", data)
+
+
+def _nccl_logs(pattern: str, node: str, rights: Rights, earlier: Collection[int]) -> list[Path]:
+    """NCCL's log of every process, without those of earlier attempts. A file without %p is one that all write over."""
+    if "%p" not in pattern:
+        return []
+    name = glob.escape(pattern).replace("%h", node)
+    before = {name.replace("%p", str(pid)) for pid in earlier}
+    return [file for file in rights.find(name.replace("%p", "*")) if glob.escape(str(file)) not in before]

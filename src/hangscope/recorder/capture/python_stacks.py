@@ -27,6 +27,7 @@ MOST_CHILDREN = 32
 MOST_BYTES = 16 << 20
 """A thousand threads with a hundred frames each."""
 SIGNAL_S = 1.5
+MOST_SIGNALLED = 1 << 20
 
 
 def sample(node_dir: NodeDir, process: RankProcess, number: int, *, native: bool = False) -> bool | None:
@@ -36,28 +37,28 @@ def sample(node_dir: NodeDir, process: RankProcess, number: int, *, native: bool
     """
     answered: bool | None = None
     reasons: list[str] = []
-    text = by = None
+    text: str | None = None
+    by = "worker-server"
     if process.socket is not None and "dump_traceback" in process.handlers:
         answer = ask(process.socket, "dump_traceback", ANSWER_S, MOST_BYTES)
-        answered = True if answer.ok else False if answer.late else None
         if answer.ok:
-            text, by = answer.body.decode(errors="replace"), "worker-server"
+            answered = True
+            text = answer.body.decode(errors="replace")
         else:
+            answered = False if answer.late else None
             reasons.append(f"worker server: {answer.error or answer.status}")
     if text is None:
-        text, why = _py_spy(process.pid, native=native)
         by = "py-spy"
-        if text is None:
-            reasons.append(f"py-spy: {why}")
+        text, why = _py_spy(process.pid, native=native)
+        reasons.append(f"py-spy: {why}")
     if text is None:
-        text, why = _signal(process)
         by = "faulthandler"
-        if text is None:
-            reasons.append(f"stack signal: {why}")
+        text, why = _by_signal(process)
+        reasons.append(f"stack signal: {why}")
     if text is None:
         node_dir.gap(f"stacks of rank {process.rank}", "; ".join(reasons), process.rank)
-        return answered
-    keep(node_dir, process, number, text, by or "")
+    else:
+        keep(node_dir, process, number, text, by)
     return answered
 
 
@@ -82,9 +83,11 @@ def children(node_dir: NodeDir, process: RankProcess, number: int, ranks: Collec
     for pid in below[:MOST_CHILDREN]:
         if time.monotonic() > until:
             break
-        text, by = _py_spy(pid)[0], "py-spy"
+        by = "py-spy"
+        text, _ = _py_spy(pid)
         if text is None:
-            text, by = _signal(replace(process, pid=pid))[0], "faulthandler"
+            by = "faulthandler"
+            text, _ = _by_signal(replace(process, pid=pid))
         if text is not None:
             head = f"# hangscope stacks rank={process.rank} pid={pid} parent={process.pid} sample={number} by={by}"
             found.append(f"{head} at={_now()}\n{text}")
@@ -135,10 +138,11 @@ def _py_spy(pid: int, *, native: bool = False) -> tuple[str | None, str]:
     return None, why
 
 
-def _signal(process: RankProcess) -> tuple[str | None, str]:
+def _by_signal(process: RankProcess) -> tuple[str | None, str]:
     """Ask the companion's handler, after checking that signal and file are still its own."""
-    number, file, fd = process.stack_signal, process.stack_file, process.stack_fd
-    if number is None or file is None or fd is None:
+    number = process.stack_signal
+    file = process.stack_file
+    if number is None or file is None or process.stack_fd is None:
         return None, "the companion set none up"
     stat = linux_process.stat(process.pid)
     if stat is None or not stat.alive or stat.state in "Tt":
@@ -146,12 +150,19 @@ def _signal(process: RankProcess) -> tuple[str | None, str]:
     try:
         if not linux_process.caught_signals(process.pid) >> (number - 1) & 1:
             return None, "its handler was removed"
-        if os.readlink(f"/proc/{process.pid}/fd/{fd}") != os.path.realpath(file):
+        if os.readlink(f"/proc/{process.pid}/fd/{process.stack_fd}") != os.path.realpath(file):
             return None, "its file was closed"
         before = os.path.getsize(file)
         os.kill(process.pid, number)
+        written = min(_grown(file, before), MOST_SIGNALLED)
+        text = target_rights.of(process.pid).read(Path(file), written, tail=True) if written else b""
     except OSError as error:
         return None, error.strerror or str(error)
+    return (text.decode(errors="replace"), "") if text else (None, "no answer")
+
+
+def _grown(file: str, before: int) -> int:
+    """How much is written to a file past its size `before`, once no more comes, or its time is over."""
     deadline = time.monotonic() + SIGNAL_S
     size = before
     while time.monotonic() < deadline:
@@ -160,13 +171,4 @@ def _signal(process: RankProcess) -> tuple[str | None, str]:
         if now > before and now == size:
             break
         size = now
-    try:
-        written = min(max(0, os.path.getsize(file) - before), 1 << 20)
-        text = (
-            target_rights.of(process.pid).read(Path(file), written, tail=True).decode(errors="replace")
-            if written
-            else ""
-        )
-    except OSError as error:
-        return None, error.strerror or str(error)
-    return (text, "") if text else (None, "no answer")
+    return max(0, os.path.getsize(file) - before)

@@ -71,7 +71,8 @@ class _Talk:
     """Lines, each within its time: a server that sends a byte now and then keeps nobody past `until`."""
 
     def __init__(self, connection: socket.socket, until: float) -> None:
-        self._connection, self._until = connection, until
+        self._connection = connection
+        self._until = until
         self._held = bytearray()
 
     def status(self) -> tuple[bytes, str]:

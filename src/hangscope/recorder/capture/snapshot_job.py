@@ -13,7 +13,8 @@ from pathlib import Path
 from hangscope.errors import NotFoundError
 from hangscope.incident import manifest
 from hangscope.incident.layout import safe_name
-from hangscope.recorder.capture.capture_node import NodeCapture, NodeFacts
+from hangscope.recorder.capture.capture_node import NodeCapture
+from hangscope.recorder.capture.node_facts import NodeFacts
 from hangscope.recorder.live import find_ranks
 from hangscope.recorder.live.polling import Polling
 from hangscope.recorder.live.two_samples import TwoSamples

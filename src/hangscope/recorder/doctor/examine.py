@@ -14,6 +14,7 @@ from typing import Any
 
 from hangscope.recorder.doctor.examine_node import ExaminedNode, node_findings
 from hangscope.recorder.doctor.finding import NOTE, OK, PROBLEM, SEVERITIES, WARNING, DoctorFinding
+from hangscope.recorder.process import linux_process
 from hangscope.recorder.setup import blackbox_library, ring_cost
 from hangscope.recorder.setup.backends import WORKER_SERVER_SINCE, families, records, writes_file
 from hangscope.recorder.setup.checks import check
@@ -21,6 +22,7 @@ from hangscope.recorder.setup.default_settings import TIMING
 from hangscope.recorder.setup.setting_problems import Setting, SettingProblem, folder_of, free_bytes
 from hangscope.recorder.setup.torch_version import TorchInstall, release_of
 from hangscope.recorder.setup.variables import BY_NAME, FIRST_RECORDER, Release
+from hangscope.text import size
 
 __all__ = ["SCHEMA", "DoctorFinding", "Examination", "ExaminedNode", "examine"]
 
@@ -171,9 +173,9 @@ def _recorder_findings(setting: Setting, problems: list[SettingProblem]) -> Iter
         return
     if any(problem.variable.endswith("BUFFER_SIZE") for problem in problems):
         return
-    least = ring_cost.readable(ring_cost.memory_bytes(ring, deep=False))
-    most = ring_cost.readable(ring_cost.memory_bytes(ring))
-    dump = ring_cost.readable(ring_cost.dump_bytes(ring))
+    least = size(ring_cost.memory_bytes(ring, deep=False))
+    most = size(ring_cost.memory_bytes(ring))
+    dump = size(ring_cost.dump_bytes(ring))
     yield DoctorFinding(
         "recorder",
         OK,
@@ -185,11 +187,12 @@ def _recorder_findings(setting: Setting, problems: list[SettingProblem]) -> Iter
 
 
 def _prefix_findings(setting: Setting) -> Iterator[DoctorFinding]:
-    prefix, free = setting.prefix, free_bytes(setting.prefix)
+    prefix = setting.prefix
+    free = free_bytes(prefix)
     configured = setting.set("TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE")
     need = ring_cost.dump_bytes(setting.ring or 0) * (setting.world_size or 1)
     ranks = f"{setting.world_size} ranks need" if setting.world_size else "one rank needs"
-    room = "" if free is None else f"; {ranks} {ring_cost.readable(need)}, {ring_cost.readable(free)} are free"
+    room = "" if free is None else f"; {ranks} {size(need)}, {size(free)} are free"
     if configured is None:
         folder = folder_of(prefix)
         reason = _try_to_write(next((place for place in (folder, *folder.parents) if place.exists()), folder))
@@ -218,7 +221,8 @@ def _blackbox_findings(setting: Setting, torch: TorchInstall | None) -> Iterator
     """Whether a hang inside a collective would leave what each transfer waited for."""
     if not setting.uses("nccl", "nccl2"):
         return
-    what, why = "no black box would be kept", "which link stands still inside a collective could not be told"
+    what = "no black box would be kept"
+    why = "which link stands still inside a collective could not be told"
     nccl = release_of(torch.nccl) if torch is not None else None
     taken = blackbox_library.others_plugin(setting.environ)
     library = blackbox_library.library()
@@ -261,7 +265,7 @@ def _directory_findings(directory: Path | None, setting: Setting) -> Iterator[Do
     ring = setting.ring if setting.ring and setting.ring > 0 else 2000
     # An incident holds a dump with and one without stacks, two samples of stacks and the logs of each rank.
     need = 3 * ring_cost.dump_bytes(ring) * (setting.world_size or 1)
-    room = f"{ring_cost.readable(free or 0)} are free, an incident takes about {ring_cost.readable(need)} of dumps"
+    room = f"{size(free or 0)} are free, an incident takes about {size(need)} of dumps"
     if free is not None and free < need:
         yield DoctorFinding("directory", PROBLEM, f"{path} has too little room", room, "free space, or " + cure)
     else:
@@ -316,7 +320,7 @@ def _summary(setting: Setting) -> str:
 
 def _world_size(environ: Mapping[str, str]) -> int | None:
     for name in ("WORLD_SIZE", "SLURM_NTASKS"):
-        text = environ.get(name, "")
-        if text.isdecimal() and int(text) > 0:
-            return int(text)
+        ranks = linux_process.whole(environ.get(name, ""))
+        if ranks:
+            return ranks
     return None

@@ -12,8 +12,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from hangscope.recorder.doctor.finding import NOTE, OK, WARNING, DoctorFinding
-from hangscope.recorder.setup import ras_address, ring_cost
+from hangscope.recorder.setup import ras_address
 from hangscope.recorder.setup.setting_problems import Setting
+from hangscope.text import size
 
 _CAP_SYS_PTRACE = 19
 _SMALL_SHM = 64 << 20
@@ -146,17 +147,17 @@ def shared_memory(node: ExaminedNode) -> Iterator[DoctorFinding]:
             "shm", WARNING, f"there is no {node.shm}", "NCCL and data loaders need it", "mount a tmpfs there"
         )
         return
-    size = state.f_blocks * state.f_frsize
-    if size <= _SMALL_SHM:
+    total = state.f_blocks * state.f_frsize
+    if total <= _SMALL_SHM:
         yield DoctorFinding(
             "shm",
             WARNING,
-            f"{node.shm} has {ring_cost.readable(size)}",
+            f"{node.shm} has {size(total)}",
             "that is docker's default; data loaders die of it and NCCL fails in it, which then looks like a hang",
             "docker run --shm-size 16g or --ipc host; in Kubernetes an emptyDir with medium: Memory",
         )
     else:
-        yield DoctorFinding("shm", OK, f"{node.shm} has {ring_cost.readable(size)}")
+        yield DoctorFinding("shm", OK, f"{node.shm} has {size(total)}")
 
 
 def kernel_messages(node: ExaminedNode) -> Iterator[DoctorFinding]:

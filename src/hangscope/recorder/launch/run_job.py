@@ -16,7 +16,7 @@ from hangscope.errors import LaunchError, SettingsError
 from hangscope.recorder.agent.job_events import JobEvents
 from hangscope.recorder.agent.metrics import Metrics
 from hangscope.recorder.agent.node_agent import Agent, AgentOptions
-from hangscope.recorder.capture.capture_node import NodeFacts
+from hangscope.recorder.capture.node_facts import NodeFacts
 from hangscope.recorder.launch import job_environment, rank_sockets, run_places
 from hangscope.recorder.launch.finish_run import finish
 from hangscope.recorder.launch.start_command import Command

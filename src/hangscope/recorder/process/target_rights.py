@@ -164,7 +164,8 @@ def of_user(user: int) -> Rights:
 def _elsewhere(pid: int, stat: linux_process.Stat | None) -> tuple[int, int] | None:
     """The process, where its paths are not ours: another root directory, or other mounts."""
     try:
-        root, ours = os.stat(f"/proc/{pid}/root"), os.stat("/")
+        root = os.stat(f"/proc/{pid}/root")
+        ours = os.stat("/")
         same = (root.st_dev, root.st_ino) == (ours.st_dev, ours.st_ino)
         if same and os.readlink(f"/proc/{pid}/ns/mnt") == os.readlink("/proc/self/ns/mnt"):
             return None

@@ -211,7 +211,9 @@ def _held(ranks: tuple[RankLine, ...]) -> tuple[Held, ...]:
 def _ends(line: RankLine, by_rank: dict[int, RankLine]) -> tuple[set[int], int]:
     """The ranks at the ends of the chains from `line` that wait for nobody; none where the chains form a cycle. And
     the steps that it took."""
-    seen, new, ends = {line.rank}, set(line.for_ranks), set()
+    seen = {line.rank}
+    ends: set[int] = set()
+    new = set(line.for_ranks)
     steps = len(new)
     while new:
         seen |= new

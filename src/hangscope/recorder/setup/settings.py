@@ -24,6 +24,8 @@ from hangscope.recorder.setup.variables import BY_NAME, DEFAULT_ENTRIES, Release
 __all__ = ["NCCL_LOG_LEVELS", "SettingProblem", "SettingsPlan", "plan", "prepare"]
 
 NCCL_LOG_LEVELS = ("WARN", "INFO", "TRACE")
+_PRIVATE_NAMES = (*PIPE_NAMES, blackbox_library.FOLDER)
+"""What lies in folders of the user alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,23 +76,16 @@ def plan(
     directory is this node's and this attempt's alone, so that dumps/ and logs/ in it need no names below them.
     `plugin` is the black box's library, where there is one; `one_node` whether the job is known to stay on this node.
     """
-    if not 0 < entries < 1 << 31:
-        raise SettingsError(f"a ring of {entries} entries is not possible", hint="2000 is the usual size")
-    if nccl_debug.upper() not in NCCL_LOG_LEVELS:
-        raise SettingsError(f"NCCL has no log level {nccl_debug}", hint=f"use one of {', '.join(NCCL_LOG_LEVELS)}")
+    _check_options(torch_version, entries, nccl_debug)
     release = release_of(torch_version)
-    if torch_version is not None and release is None:
-        raise SettingsError(f"{torch_version} is not a version of torch", hint="write it like 2.8 or 2.8.0+cu128")
     where = places(directory=directory, job=job, attempt=attempt, host=host, environ=environ, own=own_directory)
     # Another backend wants other variables, so that this cure comes before all else.
     cured = _backend_cures(backend, release, environ) if fix else []
     chosen = {name: value for problem in cured for name, value in problem.sets.items()}
     seen = {**environ, **chosen}
     used = families(backend, release, seen)
-    variables = (
-        DefaultSettings(release, used, seen, where, job, entries, nccl_debug.upper(), plugin, one_node).variables()
-        | chosen
-    )
+    wanted = DefaultSettings(release, used, seen, where, job, entries, nccl_debug.upper(), plugin, one_node)
+    variables = {**wanted.variables(), **chosen}
     base = Setting(
         environ=seen,
         release=release,
@@ -115,25 +110,27 @@ def plan(
     return _finished(base, variables, [*(replace(problem, fixed=True) for problem in cured), *warnings], where, environ)
 
 
+def _check_options(torch_version: str | None, entries: int, nccl_debug: str) -> None:
+    if not 0 < entries < 1 << 31:
+        raise SettingsError(f"a ring of {entries} entries is not possible", hint="2000 is the usual size")
+    if nccl_debug.upper() not in NCCL_LOG_LEVELS:
+        raise SettingsError(f"NCCL has no log level {nccl_debug}", hint=f"use one of {', '.join(NCCL_LOG_LEVELS)}")
+    if torch_version is not None and release_of(torch_version) is None:
+        raise SettingsError(f"{torch_version} is not a version of torch", hint="write it like 2.8 or 2.8.0+cu128")
+
+
 def prepare(plan: SettingsPlan) -> SettingsPlan:
     """Make the plan's folders. What cannot be made leaves the plan, with a warning: it could end the job otherwise."""
-    variables, warnings, made = dict(plan.variables), list(plan.warnings), []
+    variables = dict(plan.variables)
+    warnings = list(plan.warnings)
+    made = []
     for folder in plan.directories:
-        needs = [
-            name
-            for name, value in variables.items()
-            if BY_NAME[name].kind == "path" and folder_for(name, value) == folder
-        ]
-        private = any(name in (*PIPE_NAMES, blackbox_library.FOLDER) for name in needs)
-        reason = make_private(folder) if private else make(folder)
+        names = _names_in(folder, variables)
+        reason = make_private(folder) if any(name in _PRIVATE_NAMES for name in names) else make(folder)
         if not reason:
             made.append(folder)
-            continue
-        for name in needs:
-            severity = LOSES_DUMPS if name in DUMP_NAMES else LOSES_EVIDENCE
-            what = f"{reason}; it is left out, because it could end the job"
-            cure = "choose a directory that this user may write to"
-            warnings.append(SettingProblem(name, variables.pop(name), severity, what, cure))
+        else:
+            warnings += [_left_out(name, variables.pop(name), reason) for name in names]
     if blackbox_library.FOLDER in plan.variables and blackbox_library.FOLDER not in variables:
         variables.pop(blackbox_library.PLUGIN, None)
         if "nccl" in plan.families and not {TIMING, TIMING.removeprefix("TORCH_")} & plan.kept.keys():
@@ -148,6 +145,18 @@ def prepare(plan: SettingsPlan) -> SettingsPlan:
         pipe_stem=None if plan.pipe_stem in gone else plan.pipe_stem,
         nccl_log=None if plan.nccl_log in gone else plan.nccl_log,
     )
+
+
+def _names_in(folder: Path, variables: Mapping[str, str]) -> list[str]:
+    """The variables whose paths lie in a folder."""
+    paths = {name: value for name, value in variables.items() if BY_NAME[name].kind == "path"}
+    return [name for name, value in paths.items() if folder_for(name, value) == folder]
+
+
+def _left_out(name: str, value: str, reason: str) -> SettingProblem:
+    severity = LOSES_DUMPS if name in DUMP_NAMES else LOSES_EVIDENCE
+    what = f"{reason}; it is left out, because it could end the job"
+    return SettingProblem(name, value, severity, what, "choose a directory that this user may write to")
 
 
 def _finished(

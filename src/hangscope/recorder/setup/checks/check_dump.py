@@ -17,13 +17,15 @@ from hangscope.recorder.setup.setting_problems import (
     folder_of,
     free_bytes,
 )
+from hangscope.text import size
 
 _LIMITS = ("TORCH_FR_WAIT_TIMEOUT_DUMP_MILSEC", "TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC")
 
 
 def dump_switched_off(setting: Setting) -> Iterator[SettingProblem]:
     """Without dump-on-timeout nothing is written, and the pipe answers only once a heartbeat (480 s)."""
-    newer, older = "TORCH_FR_DUMP_ON_TIMEOUT", "TORCH_NCCL_DUMP_ON_TIMEOUT"
+    newer = "TORCH_FR_DUMP_ON_TIMEOUT"
+    older = "TORCH_NCCL_DUMP_ON_TIMEOUT"
     default = table.default_dump_on_timeout(setting.release)
     for family, names in (("nccl", (older,)), ("nccl2", (newer, older))):
         if not setting.uses(family) or setting.boolean(*names, default=default) is not False:
@@ -88,7 +90,8 @@ def monitoring_off(setting: Setting) -> Iterator[SettingProblem]:
     default = table.default_monitoring(setting.release)
     if not setting.uses("nccl") or setting.boolean(name, default=default) is not False:
         return
-    value, cure = setting.environ.get(name), f"set {name} to 1"
+    value = setting.environ.get(name)
+    cure = f"set {name} to 1"
     if setting.before((2, 5)):
         what = "the heartbeat monitor, which writes the dump, is not started"
         yield SettingProblem(name, value, LOSES_DUMPS, what, cure, {name: "1"})
@@ -127,10 +130,13 @@ def dump_at_every_end(setting: Setting) -> Iterator[SettingProblem]:
 
 def limit_too_short(setting: Setting) -> Iterator[SettingProblem]:
     """A dump with stacks takes seconds for the first look-up of names alone, whatever the ring's size."""
-    wait, usual, ring = setting.wait_ms, table.default_wait_ms(setting.release), setting.ring
+    wait = setting.wait_ms
+    usual = table.default_wait_ms(setting.release)
+    ring = setting.ring
     if wait is None or wait >= usual or not ring or ring < 0 or not setting.uses("nccl", "nccl2"):
         return
-    full, bare = ring_cost.dump_seconds(ring), ring_cost.dump_seconds(ring, stacks=False)
+    full = ring_cost.dump_seconds(ring)
+    bare = ring_cost.dump_seconds(ring, stacks=False)
     if full * 1000 > wait:
         names = [name for name in _LIMITS if name in setting.environ and table.BY_NAME[name].exists_in(setting.release)]
         severity, lost = (LOSES_DUMPS, "it is lost") if bare * 1000 > wait else (LOSES_EVIDENCE, "its stacks are lost")
@@ -197,8 +203,7 @@ def room_for_dumps(setting: Setting) -> Iterator[SettingProblem]:
             name,
             setting.environ.get(name),
             LOSES_DUMPS,
-            f"{setting.world_size} ranks need {ring_cost.readable(needed)}; {folder_of(setting.prefix)} has"
-            f" {ring_cost.readable(free)} left",
+            f"{setting.world_size} ranks need {size(needed)}; {folder_of(setting.prefix)} has {size(free)} left",
             "free space, or choose another folder",
         )
 

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from hangscope.recorder.setup import ring_cost
 from hangscope.recorder.setup.setting_problems import COST, FATAL, LOSES_DUMPS, LOSES_EVIDENCE, Setting, SettingProblem
 from hangscope.recorder.setup.variables import BY_NAME, RING_NAMES, default_wait_ms
+from hangscope.text import size
 
 _OLDER = "TORCH_NCCL_TRACE_BUFFER_SIZE"
 _HCCL = "TORCH_HCCL_TRACE_BUFFER_SIZE"
@@ -82,17 +83,18 @@ def ring_too_large(setting: Setting) -> Iterator[SettingProblem]:
     memory = ring_cost.memory_bytes(entries)
     severity = COST if memory >= _LARGE_MEMORY else ""
     parts = [
-        f"asks for {entries:,} entries, not bytes: {ring_cost.readable(ring_cost.memory_bytes(entries, deep=False))} to"
-        f" {ring_cost.readable(memory)} of host memory in each rank once full"
+        f"asks for {entries:,} entries, not bytes: {size(ring_cost.memory_bytes(entries, deep=False))} to"
+        f" {size(memory)} of host memory in each rank once full"
     ]
     wait = setting.wait_ms if setting.uses("nccl", "nccl2") else None
     if wait is not None:
         wait = max(wait, default_wait_ms(setting.release))  # a limit set too low is that variable's fault
-    bare, full = ring_cost.dump_seconds(entries, stacks=False), ring_cost.dump_seconds(entries)
+    bare = ring_cost.dump_seconds(entries, stacks=False)
+    full = ring_cost.dump_seconds(entries)
     if wait is not None and bare * 1000 > wait:
         severity = LOSES_DUMPS
         parts.append(
-            f"its dump of {ring_cost.readable(ring_cost.dump_bytes(entries))} takes about {bare:.0f} s even without "
+            f"its dump of {size(ring_cost.dump_bytes(entries))} takes about {bare:.0f} s even without "
             f"stacks, and PyTorch allows {wait / 1000:g} s: it cannot be written in time"
         )
     elif wait is not None and full * 1000 > wait:

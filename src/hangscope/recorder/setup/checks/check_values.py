@@ -16,11 +16,12 @@ def invalid_values(setting: Setting) -> Iterator[SettingProblem]:
         if value is None or not variable.exists_in(setting.release) or not setting.uses(*variable.families):
             continue
         if variable.kind == "bool" and as_bool(value) is None:
-            kind, cure = "one of 1, 0, true, false, yes, no", _sound_value(variable.name, setting)
+            kind = "one of 1, 0, true, false, yes, no"
         elif variable.kind == "int" and as_int(value) is None:
-            kind, cure = "a whole number below 2147483648", _sound_value(variable.name, setting)
+            kind = "a whole number below 2147483648"
         else:
             continue
+        cure = _sound_value(variable.name, setting)
         if variable.read_at_dump:
             what = "is parsed only when a dump is due, and throws there: the process dies instead of dumping"
         elif variable.name in RING_NAMES or variable.name.endswith("CPP_STACK"):
@@ -54,7 +55,8 @@ def half_read_numbers(setting: Setting) -> Iterator[SettingProblem]:
 def old_names(setting: Setting) -> Iterator[SettingProblem]:
     """The names of torch 2.1 still work, but a newer name beside them wins, and each prints a warning."""
     for variable in UNPREFIXED:
-        value, newer = setting.environ.get(variable.name), variable.alias_of
+        value = setting.environ.get(variable.name)
+        newer = variable.alias_of
         if value is None or newer is None or not setting.uses(*variable.families):
             continue
         if newer in setting.environ and setting.environ[newer] != value:
