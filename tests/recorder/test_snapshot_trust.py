@@ -18,7 +18,7 @@ import pytest
 
 from hangscope.cli.main import main
 from hangscope.recorder.agent.node_status import Rates, rows
-from hangscope.recorder.capture import snapshot_job
+from hangscope.recorder.capture import snapshot_job, snapshot_target
 from hangscope.recorder.live import find_ranks, watched_rank
 from hangscope.recorder.live.polling import Polling
 from hangscope.recorder.live.worker_server import Asker, Question, Topic, ask
@@ -246,8 +246,8 @@ def test_root_writes_into_anothers_run_as_that_user(
 def test_a_directory_for_everybody_is_nobodys_run(start: Start, other: Path) -> None:
     """HANGSCOPE_DIR=/tmp: what root owns and anybody can write into is not taken for root's own."""
     one = start()
-    assert not snapshot_job._may_follow(Path("/tmp"), one.pid)
-    assert snapshot_job._may_follow(other, one.pid)
+    assert not snapshot_target.may_follow(Path("/tmp"), one.pid)
+    assert snapshot_target.may_follow(other, one.pid)
 
 
 @root_only

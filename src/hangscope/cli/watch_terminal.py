@@ -53,9 +53,11 @@ class WatchChoice:
         elif key == "a":
             self.everything = not self.everything
         elif key == "/":
-            self.typing, self.text = True, ""
+            self.typing = True
+            self.text = ""
         elif key == "\x1b":
-            self.text, self.filter = "", "all"
+            self.text = ""
+            self.filter = "all"
         if key in ("s", "f", "r", "/", "\x1b"):
             self.scroll = 0
         self.scroll = max(0, self.scroll + _STEPS.get(key, 0))
