@@ -93,7 +93,7 @@ def test_no_field_of_a_neighbour_costs_our_part(tmp_path: Path) -> None:
             assert run_directory.leader(agents) == tmp_path / "nodes/a"
             run_directory.sees_all(agents)
             never_seen.still_starting(agents)
-            json.dumps(never_seen.elsewhere(agents))
+            json.dumps(never_seen.odd_addresses(agents))
             shown = as_text(live_view.view(tmp_path), WatchChoice(), 200)
             assert all(char.isprintable() for char in shown.replace("\n", ""))
             tried += 1
@@ -252,7 +252,7 @@ def test_a_file_in_tmp_is_no_dump_of_ours(tmp_path: Path) -> None:
 )  # fmt: skip
 def test_ras_is_asked_on_this_machine_alone(host: str, here: bool | None) -> None:
     """NCCL_RAS_ADDR of a process is no reason to connect to another machine, nor to ask a name server."""
-    assert here is None or ras_question.is_here(host) is here
+    assert here is None or ras_question.is_this_machine(host) is here
 
 
 def test_a_ras_server_that_drips_keeps_nobody() -> None:

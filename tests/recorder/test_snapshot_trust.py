@@ -126,7 +126,7 @@ def test_a_path_of_a_container_is_looked_up_there(start: Start, tmp_path: Path) 
         environ = {"TORCHELASTIC_ERROR_FILE": str(place / name)}
         one = start("-m", "bash", "-c", script, program=shutil.which("unshare") or "", user=0, **environ)
         time.sleep(0.5)
-        if not find_ranks.below(one.pid):
+        if not find_ranks.ranks_below(one.pid):
             pytest.skip("no mount namespace can be made here")
         text, _, incident = taken(one.pid, tmp_path / f"out{number}")
         assert "of the host" not in text
@@ -176,7 +176,7 @@ def test_a_rank_that_is_no_number_is_no_rank(text: str) -> None:
     one = subprocess.Popen(["python", "60"], executable="/bin/sleep", env={**RANK, "RANK": text})
     try:
         time.sleep(0.1)
-        assert find_ranks.below(one.pid) == []
+        assert find_ranks.ranks_below(one.pid) == []
     finally:
         one.kill()
         one.wait()

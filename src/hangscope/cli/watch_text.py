@@ -11,7 +11,7 @@ from hangscope.recorder.rundir.live_view import GroupLine, LiveView, RankLine
 from hangscope.text import duration, plural, spans
 
 STALE_SHOWN = 8
-HELD_SHOWN = 8
+WAITED_FOR_SHOWN = 8
 GROUPS_SHOWN = 12
 NODES_SHOWN = 16
 RANKS_SHOWN = 40
@@ -56,10 +56,12 @@ def _counts(now: LiveView) -> str:
 
 def tables(now: LiveView, choice: WatchChoice, ranks_shown: int | None) -> list[WatchTable]:
     """`ranks_shown` is how many rows of ranks there is room for; None for all of them."""
-    return [table for table in (_held(now), _groups(now), _nodes(now), _ranks(now, choice, ranks_shown)) if table.rows]
+    return [
+        table for table in (_waited_for(now), _groups(now), _nodes(now), _ranks(now, choice, ranks_shown)) if table.rows
+    ]
 
 
-def _held(now: LiveView) -> WatchTable:
+def _waited_for(now: LiveView) -> WatchTable:
     rows = tuple(
         (
             str(each.rank),
@@ -69,11 +71,11 @@ def _held(now: LiveView) -> WatchTable:
             each.operation,
             seconds(each.longest_s),
         )
-        for each in now.held[:HELD_SHOWN]
+        for each in now.waited_for[:WAITED_FOR_SHOWN]
     )
     old = now.threshold_s or 30.0
-    late = frozenset(i for i, each in enumerate(now.held[:HELD_SHOWN]) if each.longest_s > old)
-    left = len(now.held) - len(rows)
+    late = frozenset(i for i, each in enumerate(now.waited_for[:WAITED_FOR_SHOWN]) if each.longest_s > old)
+    left = len(now.waited_for) - len(rows)
     head = ("rank", "node", "state", "waited for by", "in", "for")
     return WatchTable("waited for", head, rows, late, f"{left} more" if left > 0 else "")
 
@@ -130,7 +132,7 @@ def _nodes(now: LiveView) -> WatchTable:
 def _odd_nodes(now: LiveView, by_node: Mapping[str, Sequence[RankLine]]) -> list[str]:
     """The nodes that need a look; where all do, those with a rank that others wait for."""
     usual_rate = median(_known_rates(now.ranks) or [0.0])
-    blamed = {each.rank for each in now.held}
+    blamed = {each.rank for each in now.waited_for}
     odd = [
         node
         for node, lines in by_node.items()
@@ -169,7 +171,7 @@ _ORDER: dict[str, Callable[[RankLine], tuple[object, ...]]] = {
 
 
 def _ranks(now: LiveView, choice: WatchChoice, most: int | None) -> WatchTable:
-    blamed = {each.rank for each in now.held}
+    blamed = {each.rank for each in now.waited_for}
     kept = [line for line in now.ranks if _wanted(line, choice, blamed)]
     kept.sort(key=_ORDER[choice.sort], reverse=choice.reverse)
     if choice.sort == "wait":  # whoever is waited for waits least, and is looked for first

@@ -26,15 +26,15 @@ def in_init(number: int, since: float, *, world_size: int, call: str = "init_pro
 def test_a_rank_of_a_later_start_may_find_the_addresses_of_the_one_before() -> None:
     """Only over torchrun's shared store, and only until it has joined."""
     rank = in_init(0, 0.0, world_size=2)
-    assert rank.may_find_the_dead
+    assert rank.may_find_old_addresses
     rank.groups = [{"name": "0"}]
-    assert not rank.may_find_the_dead
+    assert not rank.may_find_old_addresses
     first = in_init(0, 0.0, world_size=2)
     first.process = replace(first.process, restart=0)
     own = in_init(0, 0.0, world_size=2)
     own.shares_store = False
-    assert not first.may_find_the_dead
-    assert not own.may_find_the_dead
+    assert not first.may_find_old_addresses
+    assert not own.may_find_old_addresses
 
 
 def sleeper(*words: str) -> subprocess.Popen[bytes]:

@@ -147,7 +147,7 @@ class Captures:
         self._taken[incident] = capture
         self._log.add(incident, reason, detail)
         self._say(f"{detail or reason}; saving what every rank is doing to {incident}")
-        if reason != "snapshot" and any(rank.may_find_the_dead for rank in ranks):
+        if reason != "snapshot" and any(rank.may_find_old_addresses for rank in ranks):
             self._say(SHARED_STORE)
         self._working = threading.Thread(target=self._work, args=(incident, capture), name="capture", daemon=True)
         self._working.start()

@@ -17,7 +17,7 @@ from hangscope.incident.manifest import Manifest
 from hangscope.recorder.agent import incident_manifest, on_hang
 from hangscope.recorder.agent.capture_log import CaptureLog
 from hangscope.recorder.agent.diagnose_process import DiagnosisProcess, Verdict
-from hangscope.recorder.agent.never_seen import elsewhere, never_seen, still_starting
+from hangscope.recorder.agent.never_seen import never_seen, odd_addresses, still_starting
 from hangscope.recorder.agent.node_status import StatusWriter
 from hangscope.recorder.agent.on_hang import OnHang
 from hangscope.recorder.agent.recovery import MAY_RECOVER, Recovery
@@ -200,7 +200,7 @@ def _manifest(capture: NodeCapture, agents: Sequence[PeerAgent]) -> Manifest:
         captured_at=capture.captured_at,
         nodes_expected=tuple(sorted({agent.node for agent in agents if agent.ranks})) if sees_all else None,
         world_size=world_size,
-        extra=_start_notes(capture.node.name, never_seen=missing, elsewhere=elsewhere(agents)),
+        extra=_start_notes(capture.node.name, never_seen=missing, elsewhere=odd_addresses(agents)),
     )
 
 

@@ -90,7 +90,7 @@ def _hang_up(request: socket.socket) -> None:
 def serve(port: str, text: Callable[[], bytes]) -> MetricsServer:
     """Serve on a PORT of this machine alone, or on ADDRESS:PORT."""
     host, _, number = port.rpartition(":")
-    known = linux_process.whole(number, 65535)
+    known = linux_process.whole_number(number, 65535)
     if known is None:
         raise SettingsError(
             f"--metrics-port {port}: no port", hint="give PORT, or ADDRESS:PORT for other machines to see"

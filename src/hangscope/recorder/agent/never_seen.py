@@ -29,20 +29,22 @@ def nodes_announced(ranks: Iterable[WatchedRank]) -> int | None:
         return None
     environ = linux_process.environment(first.process.pid)
     host = first.meets_at.rpartition(":")[0] or environ.get("MASTER_ADDR", "")
-    if not first.meets_at.startswith("file://") and is_own_machine(host):
+    if not first.meets_at.startswith("file://") and is_loopback(host):
         return 1
     named = (environ.get(name, "") for name in _NODES)
-    return next((count for text in named if (count := linux_process.whole(text))), None)
+    return next((count for text in named if (count := linux_process.whole_number(text))), None)
 
 
 def one_rank_a_run(environ: Mapping[str, str]) -> bool:
     """Whether `hangscope run` was itself started once a rank: then others of this node are elsewhere."""
-    tasks, nodes = (linux_process.whole(environ.get(f"SLURM_STEP_NUM_{what}", "")) for what in ("TASKS", "NODES"))
+    tasks, nodes = (
+        linux_process.whole_number(environ.get(f"SLURM_STEP_NUM_{what}", "")) for what in ("TASKS", "NODES")
+    )
     several = tasks is not None and nodes is not None and tasks > nodes
     return environ.get("RANK", "").isdigit() or several
 
 
-def is_own_machine(address: str) -> bool:
+def is_loopback(address: str) -> bool:
     """Whether nobody on another machine can come to this address."""
     try:
         return address == "localhost" or ipaddress.ip_address(address.strip("[]")).is_loopback
@@ -70,7 +72,7 @@ def never_seen(ranks: Sequence[WatchedRank], everywhere: Iterable[int], world_si
     return {"ranks": missing, "text": text}
 
 
-def elsewhere(agents: Iterable[PeerAgent]) -> Mapping[str, Any]:
+def odd_addresses(agents: Iterable[PeerAgent]) -> Mapping[str, Any]:
     """What there is to say of the few that look for the others at another port, address or file; empty where nothing.
 
     A name and an address may be one machine: only addresses are compared with each other.
@@ -126,7 +128,7 @@ def _started_by_others(known: WatchedRank, missing: Iterable[int]) -> bool:
     """Whether a process of this machine that somebody else started is one of these ranks, by its environment."""
     port = linux_process.environment(known.process.pid).get("MASTER_PORT")
     numbers = set(map(str, missing))
-    for pid in linux_process.everyone():
+    for pid in linux_process.all_pids():
         environ = linux_process.environment(pid)
         if environ.get("RANK") in numbers and environ.get("MASTER_PORT") == port:
             return True
@@ -139,8 +141,8 @@ def _siblings(living: Sequence[WatchedRank]) -> list[int]:
     stats = [linux_process.stat(pid) for pid in own]
     parents = {stat.parent for stat in stats if stat is not None and stat.parent > 1}
     found = [pid for parent in sorted(parents) for pid in linux_process.children(parent) if pid not in own]
-    return [pid for pid in found if is_python(pid) and not _helps(linux_process.command_line(pid))]
+    return [pid for pid in found if is_python(pid) and not _is_helper(linux_process.command_line(pid))]
 
 
-def _helps(words: Sequence[str]) -> bool:
+def _is_helper(words: Sequence[str]) -> bool:
     return any(name in word for word in words for name in _HELPERS)

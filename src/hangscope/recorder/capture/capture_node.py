@@ -141,7 +141,7 @@ class NodeCapture:
         if self.ended.is_set() or (number > 1 and self.ended.wait(capture_rank.BETWEEN_SAMPLES_S)):
             return
         where = ras_question.address((environ or self._settings).get("NCCL_RAS_ADDR"))
-        if not ras_question.is_here(where[0]):
+        if not ras_question.is_this_machine(where[0]):
             self.node_dir.gap("RAS", f"NCCL_RAS_ADDR names another machine ({where[0]}): it is not asked")
             return
         if not ras_question.listening(where[1]):

@@ -85,7 +85,7 @@ def save_elsewhere(
     own = os.path.realpath(node_dir.directory) + os.sep
     left = MOST_BYTES
     for file, folder in wanted:
-        if os.path.normpath(file).startswith(own) or (not rights.strange and os.path.realpath(file).startswith(own)):
+        if os.path.normpath(file).startswith(own) or (not rights.foreign and os.path.realpath(file).startswith(own)):
             continue
         try:
             data = rights.read(file, min(MAX_BYTES, left), tail=folder == "logs")

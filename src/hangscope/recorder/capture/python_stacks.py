@@ -104,7 +104,7 @@ def next_number(node_dir: NodeDir) -> int:
     numbers = [0]
     for path in (node_dir.directory / "stacks").glob("rank_*.txt"):
         middle = path.name.split(".")[-2]
-        if (number := linux_process.whole(middle)) is not None:
+        if (number := linux_process.whole_number(middle)) is not None:
             numbers.append(number)
     return max(numbers) + 1
 

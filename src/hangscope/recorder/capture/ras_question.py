@@ -20,11 +20,11 @@ TRIES = 3
 def address(setting: str | None) -> tuple[str, int]:
     """NCCL_RAS_ADDR as NCCL reads it: host:port, where either may be missing."""
     host, _, port = (setting or "").strip().rpartition(":")
-    number = linux_process.whole(port, 65535)
+    number = linux_process.whole_number(port, 65535)
     return DEFAULT if number is None else (host.strip("[]") or DEFAULT[0], number)
 
 
-def is_here(host: str) -> bool:
+def is_this_machine(host: str) -> bool:
     """Whether that is this machine, by its own word and without asking a name server: RAS listens on the node itself,
     and a process's environment is no reason to connect to any other."""
     if host in ("localhost", platform.node()):
@@ -61,13 +61,13 @@ def status(where: tuple[str, int], deadline_s: float) -> tuple[bytes | None, str
             break
         try:
             with socket.create_connection(where, timeout=CONNECT_S) as connection:
-                return (*_Talk(connection, until).status(), "")
+                return (*_RasConnection(connection, until).status(), "")
         except (OSError, ValueError) as error:
             why = str(error) or type(error).__name__
     return None, "", why
 
 
-class _Talk:
+class _RasConnection:
     """Lines, each within its time: a server that sends a byte now and then keeps nobody past `until`."""
 
     def __init__(self, connection: socket.socket, until: float) -> None:

@@ -70,7 +70,7 @@ def of_run(root: Path, say: Callable[[str], None], theirs: Rights | None = None)
 
 def _capture_of(state: NodeStatus, folder: str, ranks: list[WatchedRank], incident: Path, theirs: Rights) -> Path:
     """Capture the ranks of a node whose agent does not do it. What is another user's goes to a directory of our own."""
-    if theirs.strange:
+    if theirs.foreign:
         incident, _ = claim_directory(None, JobIdentity(state.job, state.attempt, state.node), theirs)
     node = NodeFacts(state.node, state.job, state.attempt, _started(state.command_pid))
     return _capture(incident, folder, node, ranks)
@@ -120,7 +120,7 @@ def of_process(pid: int, directory: Path | None, say: Callable[[str], None]) -> 
             f"{pid}: no rank of a distributed job is this process or runs below it",
             hint="give the pid of a rank or of its launcher; ranks are told by RANK in their environment",
         )
-    strange = next((rank.rights for rank in ranks if rank.rights.strange), theirs)
+    strange = next((rank.rights for rank in ranks if rank.rights.foreign), theirs)
     root, identity = claim_directory(directory, identity, strange)
     node = NodeFacts(identity.node, identity.job, identity.attempt, _started(pid))
     return _capture(root, safe_name(identity.node), node, ranks)
@@ -129,7 +129,7 @@ def of_process(pid: int, directory: Path | None, say: Callable[[str], None]) -> 
 def _ranks(sockets: Path, pid: int | None) -> list[WatchedRank]:
     polling = Polling(sockets)
     if pid is not None:
-        for process in find_ranks.below(_top(pid)):
+        for process in find_ranks.ranks_below(_launcher_of(pid)):
             assert process.rank is not None
             polling.ranks.by_number[process.rank] = WatchedRank.of(process)
     for _ in range(3):  # who is there, which rank a spawned process is, and what groups there are
@@ -144,13 +144,13 @@ def _ranks(sockets: Path, pid: int | None) -> list[WatchedRank]:
     return found
 
 
-def _top(pid: int) -> int:
+def _launcher_of(pid: int) -> int:
     """The launcher above a rank: the nearest ancestor without RANK in its environment that has other ranks below."""
     found = linux_process.stat(pid)
     if "RANK" not in linux_process.environment(pid) or found is None:
         return pid
     parent = found.parent
-    return parent if parent > 1 and len(find_ranks.below(parent)) > 1 else pid
+    return parent if parent > 1 and len(find_ranks.ranks_below(parent)) > 1 else pid
 
 
 def _started(pid: object) -> float:

@@ -73,7 +73,7 @@ def claim_directory(directory: Path | None, identity: JobIdentity, theirs: Right
     before stays as open as it is, and the incident goes below it."""
     name = f"snapshot-{safe_name(identity.job)}"
     place = (directory or Path("hangscope") / name).absolute()
-    if not theirs.strange:
+    if not theirs.foreign:
         return run_directory.claim(place, identity)
     if place.is_dir() and stat.S_IMODE(place.stat().st_mode) & 0o077:
         place /= name

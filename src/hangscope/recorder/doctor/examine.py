@@ -320,7 +320,7 @@ def _summary(setting: Setting) -> str:
 
 def _world_size(environ: Mapping[str, str]) -> int | None:
     for name in ("WORLD_SIZE", "SLURM_NTASKS"):
-        ranks = linux_process.whole(environ.get(name, ""))
+        ranks = linux_process.whole_number(environ.get(name, ""))
         if ranks:
             return ranks
     return None

@@ -63,7 +63,7 @@ def _plan(
         attempt=identity.attempt,
         host=folder.name,
         environ=environ,
-        world_size=linux_process.whole(environ.get("WORLD_SIZE", "")),
+        world_size=linux_process.whole_number(environ.get("WORLD_SIZE", "")),
         fix=fix,
         entries=entries or DEFAULT_ENTRIES,
         own_directory=True,

@@ -52,7 +52,7 @@ def _clear(base: Path) -> None:
 
 
 def _living(directory: Path) -> bool:
-    pids = [pid for path in directory.glob("*.json") if (pid := linux_process.whole(path.stem)) is not None]
+    pids = [pid for path in directory.glob("*.json") if (pid := linux_process.whole_number(path.stem)) is not None]
     with contextlib.suppress(OSError, ValueError):
         owner = int((directory / OWNER).read_text())
         if owner != os.getpid():

@@ -135,7 +135,7 @@ class RankLogs:
 def _safe_files() -> Any:
     """safeio/safe_files.py, by its place: this script runs without anybody's packages."""
     place = Path(__file__).parents[2] / "safeio" / "safe_files.py"
-    spec = importlib.util.spec_from_file_location("hangscope_touch", place)
+    spec = importlib.util.spec_from_file_location("hangscope_safe_files", place)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -167,20 +167,20 @@ class Relay:
     def run(self) -> None:
         pumps = [threading.Thread(target=self.pump, args=(index,)) for index in range(len(self.streams))]
         # A file system that hangs keeps this thread for ever, and must not keep the output open with it.
-        writer = threading.Thread(target=self.keep, daemon=True)
+        writer = threading.Thread(target=self.write_copies, daemon=True)
         for thread in (*pumps, writer):
             thread.start()
         threading.Thread(target=self.listen, daemon=True).start()
-        threading.Thread(target=self.mind_standbys, daemon=True).start()
+        threading.Thread(target=self.keep_standbys, daemon=True).start()
         for thread in pumps:
             thread.join()
         self.over.set()
         self.line.finish()
         self.queue.put(None)
         writer.join(timeout=5)
-        self.tell("end", self.problem())
+        self.report("end", self.problem())
 
-    def mind_standbys(self) -> None:
+    def keep_standbys(self) -> None:
         """Have two standbys at all times. `Line` knows those that an earlier relay has started."""
         own: list[subprocess.Popen[bytes]] = []
         while not self.over.is_set():
@@ -224,7 +224,7 @@ class Relay:
                 self.waiting += len(data)
                 self.queue.put((index, data))
 
-    def keep(self) -> None:
+    def write_copies(self) -> None:
         while True:
             try:
                 item = self.queue.get(timeout=HALF_LINE_S if self.log.waits else None)
@@ -243,7 +243,7 @@ class Relay:
             if self.alarms < 100 and any(alarm in data for alarm in ALARMS):
                 self.alarms += 1
                 line = next(line for line in data.split(b"\n") if any(alarm in line for alarm in ALARMS))
-                self.tell("alarm", line[:500].decode(errors="replace"))
+                self.report("alarm", line[:500].decode(errors="replace"))
 
     def listen(self) -> None:
         """`run` says when the command has ended; the answer comes once all that it wrote has gone out."""
@@ -262,14 +262,14 @@ class Relay:
                     patience = time.monotonic() + 2
                     while (self.waiting > 0 or self.log.waits) and time.monotonic() < patience:
                         time.sleep(0.005)
-                    self.tell("drained", self.problem())
+                    self.report("drained", self.problem())
 
     def problem(self) -> str:
         """What the copy lacks, empty where it lacks nothing."""
         return self.log.problem or (f"{self.dropped} bytes were not kept in time" if self.dropped else "")
 
-    def tell(self, kind: str, text: str = "") -> None:
-        with contextlib.suppress(OSError):  # hangscope is gone: nobody to tell
+    def report(self, kind: str, text: str = "") -> None:
+        with contextlib.suppress(OSError):  # hangscope is gone: nobody to report to
             if self.control is not None:
                 self.control.send(json.dumps([kind, text]).encode())
 

@@ -117,7 +117,7 @@ class _Run:
         return status
 
     def _start_command(self, words: Sequence[str], prepared: Mapping[str, str], events: JobEvents) -> Command:
-        rank = linux_process.whole(self.environ.get("RANK", ""))
+        rank = linux_process.whole_number(self.environ.get("RANK", ""))
         return Command(
             words,
             environ={

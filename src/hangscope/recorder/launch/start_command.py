@@ -101,7 +101,7 @@ class Command:
             for stream in self._streams:
                 os.close(stream.sink)
         self.pid = self._process.pid
-        threading.Thread(target=self._mind_relay, name="relay", daemon=True).start()
+        threading.Thread(target=self._watch_relay, name="relay", daemon=True).start()
 
     def _in_child(self) -> None:
         os.setpgid(0, 0)
@@ -132,7 +132,7 @@ class Command:
         theirs.close()
         return relay
 
-    def _mind_relay(self) -> None:
+    def _watch_relay(self) -> None:
         """Read what the relay reports. We hold the reading ends too: should it die, a new one takes over unnoticed."""
         while True:
             try:

@@ -141,7 +141,7 @@ def _number(value: dict[str, Any], name: str, most: int = MOST) -> int | None:
     return member if isinstance(member, int) and not isinstance(member, bool) and 0 <= member <= most else None
 
 
-def below(pid: int) -> list[RankProcess]:
+def ranks_below(pid: int) -> list[RankProcess]:
     """Ranks below `pid` (and itself) by their environment alone: for processes in which no companion runs.
 
     Wrapper scripts and data loader processes carry RANK too: of one rank's processes the topmost Python is taken.
@@ -169,7 +169,7 @@ def is_python(pid: int) -> bool:
 
 
 def _variable(environ: dict[str, str], name: str) -> int | None:
-    return linux_process.whole(environ.get(name, ""), MOST)
+    return linux_process.whole_number(environ.get(name, ""), MOST)
 
 
 def one_per_rank(processes: list[RankProcess]) -> list[RankProcess]:

@@ -64,7 +64,7 @@ class NodeRanks:
                 self._take_registered(process, now, asker)
         if command is not None and now >= self._next_scan:
             self._next_scan = now + (SCAN_S if self._all_there() else SCAN_S / 5)
-            for process in find_ranks.below(command):
+            for process in find_ranks.ranks_below(command):
                 self._take_unregistered(process)
         self._next_look = now + (LOOK_S if self._all_there() else 0.0)
 

@@ -134,7 +134,7 @@ class WatchedRank:
         return now - self.ending_since < ENDING_S
 
     @property
-    def may_find_the_dead(self) -> bool:
+    def may_find_old_addresses(self) -> bool:
         """Whether it is a rank of a later attempt that has not come past init_process_group, over a shared store.
 
         Its peers' addresses of the attempt before are still in there, and are read where a peer has not yet written its
@@ -262,7 +262,7 @@ class WatchedRank:
                 "name": name,
                 "desc": str(group.get("desc", "")),
                 "ranks": str(group.get("ranks", [])),
-                **({"pg_id": known} if (known := linux_process.whole(number or "")) is not None else {}),
+                **({"pg_id": known} if (known := linux_process.whole_number(number or "")) is not None else {}),
             }
         return table
 

@@ -67,7 +67,7 @@ def ask(path: str, handler: str, deadline_s: float, most: int = MAX_ANSWER_BYTES
                 return ServerAnswer(None, error=f"more than {len(raw)} bytes", seconds=time.monotonic() - begun)
 
 
-class _Room:
+class _AnswerMemory:
     """The memory that answers may take together."""
 
     def __init__(self) -> None:
@@ -92,7 +92,7 @@ class _Room:
                 self._taken -= own
 
 
-_room = _Room()
+_room = _AnswerMemory()
 
 
 def _connect(path: str, handler: str) -> socket.socket | ServerAnswer:

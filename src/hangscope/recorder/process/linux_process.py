@@ -104,7 +104,7 @@ def _own_words(pid: int, name: str) -> bytes:
         return b""
 
 
-def whole(text: str, most: int = 1 << 30) -> int | None:
+def whole_number(text: str, most: int = 1 << 30) -> int | None:
     """The number that an environment or a file of others spells, None where it is none that can be meant."""
     return int(text) if text.isascii() and text.isdigit() and len(text) < 20 and int(text) <= most else None
 
@@ -173,10 +173,10 @@ def children(pid: int) -> list[int]:
 
 
 def _children_by_parent(pid: int) -> list[int]:
-    return [each for each in everyone() if (found := stat(each)) is not None and found.parent == pid]
+    return [each for each in all_pids() if (found := stat(each)) is not None and found.parent == pid]
 
 
-def everyone() -> list[int]:
+def all_pids() -> list[int]:
     """The pids of all processes of this machine."""
     return [int(name) for name in os.listdir(PROC) if name.isdigit()]
 

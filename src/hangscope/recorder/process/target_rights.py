@@ -48,7 +48,7 @@ class Rights:
     """(pid, start) of a process whose root directory or mounts are not ours: what it names is there."""
 
     @property
-    def strange(self) -> bool:
+    def foreign(self) -> bool:
         """Whether the process is another user's, or lives in a container: not for everybody's eyes."""
         return self.user is not None or self.inside is not None
 
@@ -76,7 +76,7 @@ class Rights:
             if self.inside is not None:
                 self._enter(what)
             if self.user is not None:
-                self._give_away(what)
+                self._drop_rights(what)
             return act()
 
         place = os.path.dirname(what)
@@ -111,7 +111,7 @@ class Rights:
             for handle in handles:
                 os.close(handle)
 
-    def _give_away(self, what: str) -> None:
+    def _drop_rights(self, what: str) -> None:
         """For this thread, which ends afterwards. Raises Refused where it cannot be made sure."""
         number = _SETGROUPS.get(platform.machine())
         libc = ctypes.CDLL(None, use_errno=True)
@@ -178,7 +178,7 @@ def owner_of(pid: int) -> int | None:
     """The user that a process was started by; None where there is no such process. Not the owner of its folder in
     /proc: that is root's for a process that asked not to be dumped."""
     words = _status(pid).get("Uid")
-    return linux_process.whole(words[0], 1 << 32) if words else None
+    return linux_process.whole_number(words[0], 1 << 32) if words else None
 
 
 def _status(pid: int) -> dict[str, list[str]]:

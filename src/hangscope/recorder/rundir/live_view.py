@@ -53,7 +53,7 @@ class GroupLine:
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class WaitedFor:
     """A rank that others wait for, while it waits for nobody itself: so many, in what, and the longest of them."""
 
     rank: int
@@ -74,7 +74,7 @@ class LiveView:
     captures: tuple[CaptureNote, ...]
     stale_nodes: tuple[str, ...]
     ended: bool
-    held: tuple[Held, ...] = ()
+    waited_for: tuple[WaitedFor, ...] = ()
     threshold_s: float | None = None
 
 
@@ -105,7 +105,7 @@ def assemble(states: list[NodeStatus], stale: tuple[str, ...], now: float) -> Li
         captures=tuple(captures[at] for at in sorted(captures)),
         stale_nodes=stale,
         ended=all(state.ended for state in states),
-        held=_held(ranks),
+        waited_for=_waited_for(ranks),
         threshold_s=max(thresholds, default=None),
     )
 
@@ -186,10 +186,10 @@ def _groups(members: _Members) -> tuple[GroupLine, ...]:
     return tuple(sorted(lines, key=lambda line: (line.recorder, line.group, line.name)))
 
 
-def _held(ranks: tuple[RankLine, ...]) -> tuple[Held, ...]:
+def _waited_for(ranks: tuple[RankLine, ...]) -> tuple[WaitedFor, ...]:
     """Through chains of waits to the ranks at their ends, those first for which most wait."""
     by_rank = {line.rank: line for line in ranks}
-    found: dict[int, list[RankLine]] = {}
+    waiting_for: dict[int, list[RankLine]] = {}
     ends: dict[tuple[int, ...], set[int]] = {}  # of a thousand ranks most wait for the same
     steps = MOST_STEPS  # where everybody waits for others, no real job, the first chains must do
     for line in ranks:
@@ -199,13 +199,13 @@ def _held(ranks: tuple[RankLine, ...]) -> tuple[Held, ...]:
             ends[line.for_ranks], walked = _ends(line, by_rank)
             steps -= walked
         for root in ends[line.for_ranks]:
-            found.setdefault(root, []).append(line)
-    held = []
-    for rank, waiting in found.items():
+            waiting_for.setdefault(root, []).append(line)
+    found = []
+    for rank, waiting in waiting_for.items():
         longest = max(waiting, key=lambda line: line.waits_s or 0.0)
         line = by_rank[rank]
-        held.append(Held(rank, line.node, line.state, len(waiting), longest.waits_s or 0.0, longest.waits))
-    return tuple(sorted(held, key=lambda each: (-each.waiting, each.rank)))
+        found.append(WaitedFor(rank, line.node, line.state, len(waiting), longest.waits_s or 0.0, longest.waits))
+    return tuple(sorted(found, key=lambda each: (-each.waiting, each.rank)))
 
 
 def _ends(line: RankLine, by_rank: dict[int, RankLine]) -> tuple[set[int], int]:

@@ -129,14 +129,14 @@ def status(root: Path, name: str, owner: int | None = None) -> NodeStatus | None
     )
 
 
-def stall(incident: Path, name: str) -> CaptureRequest | None:
+def capture_request(incident: Path, name: str) -> CaptureRequest | None:
     value = read_object(incident, name, SMALL_BYTES)
     if not value:
         return None
     return CaptureRequest(text(value.get("by")), text(value.get("reason")), text(value.get("detail")))
 
 
-def run(root: Path, name: str) -> RunFile | None:
+def run_file(root: Path, name: str) -> RunFile | None:
     value = read_object(root, name, SMALL_BYTES)
     made = _between(value.get("made"), 0, MOST_MADE) or 0
     return RunFile(text(value.get("job")), text(value.get("attempt")), made) if value else None

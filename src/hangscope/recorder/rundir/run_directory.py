@@ -61,7 +61,7 @@ def claim(directory: Path, identity: JobIdentity) -> tuple[Path, JobIdentity]:
         value = {"schema": "hangscope.run/1", "job": identity.job, "attempt": identity.attempt, "made": made}
         if _create(root / RUN, value):
             return root, identity
-        other = peer_files.run(root, RUN) or peer_files.RunFile("", "")
+        other = peer_files.run_file(root, RUN) or peer_files.RunFile("", "")
         same = (other.job, other.attempt) == (identity.job, identity.attempt)
         if (same or identity.made) and _running(root):
             return root, replace(identity, job=other.job or identity.job, attempt=other.attempt or "0")
@@ -157,7 +157,7 @@ def mark(incident: Path, *, node: str, reason: str, detail: str) -> bool:
 
 def marked(incident: Path) -> peer_files.CaptureRequest | None:
     try:
-        return _patience.ask(f"stall in {incident}", lambda: peer_files.stall(incident, STALL))
+        return _patience.ask(f"stall in {incident}", lambda: peer_files.capture_request(incident, STALL))
     except OSError:
         return None
 

@@ -26,7 +26,7 @@ def remove(root: Path) -> bool:
     reported = {folder.name for folder, _ in states}
     if not states or not reported.issuperset(claimed) or not all(state.ended_well for _, state in states):
         return False
-    run = peer_files.run(root, run_directory.RUN)
+    run = peer_files.run_file(root, run_directory.RUN)
     made = run.made if run is not None else 0
     for name in claimed:
         shutil.rmtree(root / "nodes" / name, ignore_errors=True)
