@@ -19,17 +19,17 @@ def test_a_rank_that_stays_behind_is_said_once() -> None:
     done, stays = sleeper("true"), sleeper()
     try:
         ranks = [WatchedRank.of(RankProcess(each.pid, number)) for number, each in enumerate((done, stays))]
-        leaving = LingeringRanks()
+        lingering = LingeringRanks()
         while not ranks[0].note_end():
             done.poll()
             time.sleep(0.01)
         ranks[0].exit_status = 0
-        assert leaving.line(ranks, 0.0) is None
+        assert lingering.line(ranks, 0.0) is None
         time.sleep(0.1)
-        said = leaving.line(ranks, 0.01)
+        said = lingering.line(ranks, 0.01)
         assert said is not None
         assert said.startswith(f"rank 1 (pid {stays.pid}) has not ended, 0 s after rank 0 did with status 0, and does")
-        assert leaving.line(ranks, 0.01) is None
+        assert lingering.line(ranks, 0.01) is None
         ranks[0].exit_status, again = 1, LingeringRanks()
         assert [again.line(ranks, 0.01) for _ in range(3)] == [None] * 3
     finally:

@@ -35,9 +35,9 @@ def test_where_no_rank_starts_it_is_said_what_torchrun_waits_for(
     try:
         while words[-1] not in linux_process.command_line(launcher.pid):  # empty for a moment after exec
             time.sleep(0.01)
-        roll = StartupReport(environ_rank=False)
-        assert roll.line([], "", 0.0, launcher.pid) is None
-        assert told in (roll.line([], "", 61.0, launcher.pid) or "")
+        report = StartupReport(environ_rank=False)
+        assert report.line([], "", 0.0, launcher.pid) is None
+        assert told in (report.line([], "", 61.0, launcher.pid) or "")
     finally:
         launcher.kill()
         launcher.wait()
@@ -45,15 +45,15 @@ def test_where_no_rank_starts_it_is_said_what_torchrun_waits_for(
 
 def test_a_companion_that_comes_late_is_taken_all_the_same(tmp_path: Path) -> None:
     """A rank whose import of torch took so long that it was watched from outside is asked from then on, and said."""
-    polling, roll, me = Polling(tmp_path), StartupReport(environ_rank=False), os.getpid()
+    polling, report, me = Polling(tmp_path), StartupReport(environ_rank=False), os.getpid()
     polling.ranks.add(RankProcess(me, 0, world_size=1, local_world_size=1))
-    assert (roll.line(list(polling), "", 0.0) or "").startswith("watching 0 of 1 ranks. not rank 0")
+    assert (report.line(list(polling), "", 0.0) or "").startswith("watching 0 of 1 ranks. not rank 0")
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(tmp_path / "s"))
         registration = {"pid": me, "rank": 0, "world_size": 1, "local_world_size": 1, "socket": str(tmp_path / "s")}
         (tmp_path / f"{me}.json").write_text(json.dumps(registration))
         polling.ranks.look(1.0, None, polling._asker)
         assert polling.ranks.by_number[0].process.registered
-        assert roll.line(list(polling), "", 1.0) == "watching 1 of 1 ranks"
-        assert roll.line(list(polling), "", 2.0) is None
+        assert report.line(list(polling), "", 1.0) == "watching 1 of 1 ranks"
+        assert report.line(list(polling), "", 2.0) is None
     polling.close()

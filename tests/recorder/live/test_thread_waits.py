@@ -18,7 +18,7 @@ def thread(*frames: tuple[str, int, str], main: bool = True, number: int = 7) ->
     return {"os_thread_id": number, "main": main, "frames": listed}
 
 
-def stands(*given: dict[str, Any], line: str = "", counters: dict[str, Any] | None = None) -> ThreadWait | None:
+def wait_in(*given: dict[str, Any], line: str = "", counters: dict[str, Any] | None = None) -> ThreadWait | None:
     return find_wait(parse_stacks({"threads": list(given)}), counters or {}, lambda _: line)
 
 
@@ -52,18 +52,18 @@ def test_a_backward_is_a_wait_only_where_nothing_counts_operations() -> None:
 )
 def test_waits_of_torch_distributed_are_known(given: Any, line: str, counters: Any, call: str) -> None:
     """By the file that a thread is in, by the line that calls into C, or by PyTorch's own counter of open calls."""
-    found = stands(given, line=line, counters=counters)
+    found = wait_in(given, line=line, counters=counters)
     assert found is not None
     assert (found.call, found.in_init, str(found.at)[:5]) == (call, False, "train")
 
 
 def test_coming_together_is_told_from_waiting_later() -> None:
     """Ranks start minutes apart: init_process_group may take longer than anything after it."""
-    found = stands(IN_INIT)
+    found = wait_in(IN_INIT)
     assert found is not None
     assert (found.call, found.in_init) == ("init_process_group", True)
     store = (f"{TORCH}/distributed/rendezvous.py", 190, "_create_c10d_store")
-    early = stands(thread(store, (C10D, 5, "init_process_group"), ("/job/train.py", 3, "main")))
+    early = wait_in(thread(store, (C10D, 5, "init_process_group"), ("/job/train.py", 3, "main")))
     assert early is not None
     assert (early.call, early.in_init) == ("rendezvous", True)
 
@@ -80,15 +80,15 @@ def test_coming_together_is_told_from_waiting_later() -> None:
 )
 def test_a_rank_elsewhere_waits_in_nothing(given: Any, line: str) -> None:
     """Data, downloads, compute inside FSDP's own frames and the launcher are no waits of torch.distributed."""
-    assert stands(given, line=line) is None
+    assert wait_in(given, line=line) is None
 
 
 def test_another_thread_counts_only_where_the_main_one_waits_for_it() -> None:
     """A helper's wait says nothing about a rank whose main thread works."""
     beside = thread((C10D, 5, "recv"), ("/job/train.py", 9, "loop"), main=False, number=8)
     queue = thread(("/env/lib/python3.12/threading.py", 1, "wait"), ("/job/train.py", 3, "<module>"))
-    assert stands(IN_USER_CODE, beside, line="loss = model(x)") is None
-    found = stands(queue, beside)
+    assert wait_in(IN_USER_CODE, beside, line="loss = model(x)") is None
+    found = wait_in(queue, beside)
     assert found is not None
     assert found.thread == 8
 
@@ -142,6 +142,6 @@ COMPILED_LINE = "    torch.ops._c10d_functional.all_gather_into_tensor_out.defau
 )
 def test_only_inside_a_collective_is_a_busy_thread_a_waiting_one(given: Any, line: str, polls: bool) -> None:
     """NCCL polls while it connects; who pickles an object or writes a checkpoint is at work."""
-    found = stands(given, line=line)
+    found = wait_in(given, line=line)
     assert found is not None
     assert found.polls is polls

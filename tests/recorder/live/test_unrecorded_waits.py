@@ -45,17 +45,17 @@ def test_a_rank_that_is_busy_inside_a_collective_is_noticed(given: Any, found: b
         try:
             listener.bind(str(tmp_path / "s"))
             asked: dict[str, Any] = {"socket": str(tmp_path / "s"), "handlers": frozenset(("hangscope_stacks",))}
-            rank, sense = (
+            rank, waits = (
                 WatchedRank(RankProcess(spins.pid, 0, world_size=2, **asked), ProcessHandle(spins.pid)),
                 UnrecordedWaits(),
             )
             began = time.monotonic()
             while time.monotonic() < began + 5.0:
                 now = time.monotonic()
-                sense.turn([rank], Asker(), 2.0, now)
-                sense.take(rank, {"threads": [given]}, now)
+                waits.turn([rank], Asker(), 2.0, now)
+                waits.take(rank, {"threads": [given]}, now)
                 time.sleep(0.5)
-            assert bool(sense.stuck([rank], (), 2.0, time.monotonic())) is found
+            assert bool(waits.stuck([rank], (), 2.0, time.monotonic())) is found
         finally:
             spins.kill()
 
@@ -73,11 +73,11 @@ def test_ranks_that_all_connect_may_take_longer() -> None:
             quiet_since=0.0,
         )
 
-    sense, elsewhere = UnrecordedWaits(), busy(1)
-    assert sense.stuck([busy(0), busy(1)], (), 10.0, now=39.0) == []
-    assert len(sense.stuck([busy(0), busy(1)], (), 10.0, now=41.0)) == 2
+    waits, elsewhere = UnrecordedWaits(), busy(1)
+    assert waits.stuck([busy(0), busy(1)], (), 10.0, now=39.0) == []
+    assert len(waits.stuck([busy(0), busy(1)], (), 10.0, now=41.0)) == 2
     elsewhere.position = RankPosition(since=0.0, samples=3, outside=True)
-    assert [stood.rank.number for stood in sense.stuck([busy(0), elsewhere], (), 10.0, now=11.0)] == [0]
+    assert [stuck_rank.rank.number for stuck_rank in waits.stuck([busy(0), elsewhere], (), 10.0, now=11.0)] == [0]
 
 
 def in_init(number: int, since: float, *, world_size: int, call: str = "init_process_group") -> WatchedRank:
@@ -91,11 +91,11 @@ def in_init(number: int, since: float, *, world_size: int, call: str = "init_pro
 
 def test_a_start_in_which_everybody_waits_is_late_after_the_threshold() -> None:
     """Ranks start minutes apart: four times that while one has yet to come, or has only just come."""
-    sense, both = UnrecordedWaits(), [in_init(0, 0.0, world_size=2), in_init(1, 5.0, world_size=2)]
-    assert [stood.rank.number for stood in sense.stuck(both, (), 10.0, now=16.0)] == [0, 1]
-    assert sense.stuck(both, (), 10.0, now=14.0) == []
+    waits, both = UnrecordedWaits(), [in_init(0, 0.0, world_size=2), in_init(1, 5.0, world_size=2)]
+    assert [stuck_rank.rank.number for stuck_rank in waits.stuck(both, (), 10.0, now=16.0)] == [0, 1]
+    assert waits.stuck(both, (), 10.0, now=14.0) == []
     of_three = [in_init(0, 0.0, world_size=3), in_init(1, 0.0, world_size=3)]
-    assert sense.stuck(of_three, (), 10.0, now=39.0) == []
-    assert len(sense.stuck(of_three, (), 10.0, now=41.0)) == 2
+    assert waits.stuck(of_three, (), 10.0, now=39.0) == []
+    assert len(waits.stuck(of_three, (), 10.0, now=41.0)) == 2
     elsewhere = [in_init(0, 0.0, world_size=2), in_init(1, 0.0, world_size=2, call="new_group")]
-    assert [stood.wait.call for stood in sense.stuck(elsewhere, (), 10.0, now=20.0)] == ["new_group"]
+    assert [stuck_rank.wait.call for stuck_rank in waits.stuck(elsewhere, (), 10.0, now=20.0)] == ["new_group"]

@@ -52,9 +52,9 @@ def test_a_processs_family_and_state() -> None:
         assert depth == 1
         os.kill(child, signal.SIGSTOP)
         time.sleep(0.1)
-        told = linux_process.stat(child)
-        assert told is not None
-        assert (told.state, told.parent) == ("T", parent.pid)
+        found = linux_process.stat(child)
+        assert found is not None
+        assert (found.state, found.parent) == ("T", parent.pid)
         assert linux_process.environment(parent.pid)["RANK"] == "7"
     finally:
         os.killpg(parent.pid, signal.SIGKILL)

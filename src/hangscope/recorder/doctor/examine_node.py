@@ -40,8 +40,8 @@ class ExaminedNode:
     """Read the stack of a process of our own to see whether that is allowed, rather than conclude it."""
 
     def tool(self, name: str) -> str | None:
-        beside = Path(sys.executable).parent / name
-        return shutil.which(name, path=self.path) or (str(beside) if beside.is_file() else None)
+        own = Path(sys.executable).parent / name
+        return shutil.which(name, path=self.path) or (str(own) if own.is_file() else None)
 
 
 def node_findings(node: ExaminedNode, setting: Setting) -> Iterator[DoctorFinding]:
