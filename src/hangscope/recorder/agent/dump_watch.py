@@ -7,9 +7,9 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
-from hangscope.recorder.capture import output_files
 from hangscope.recorder.live.watched_rank import WatchedRank
 from hangscope.recorder.process import linux_process
+from hangscope.recorder.setup.variables import DUMP_NAMES
 
 
 class DumpWatch:
@@ -51,7 +51,7 @@ class DumpWatch:
             environ = linux_process.environment(first.process.pid) if first is not None else {}
             if not environ:
                 return {own}
-            self.prefixes = {own, *(environ[name] for name in output_files.DUMP_VARIABLES if environ.get(name))}
+            self.prefixes = {own, *(environ[name] for name in DUMP_NAMES if environ.get(name))}
             with contextlib.suppress(OSError):
                 self._owners.add(os.stat(self._folder).st_uid)  # as the file system has us: another on some NFS
         return self.prefixes

@@ -22,9 +22,7 @@ MAX_BYTES = 80 << 20
 MOST_BYTES = 2 << 30
 MOST_SLOTS = 2_000_000
 """Of one table: a real one has thousands."""
-_TABLES = 5
-_TABLES_AT = 128
-_COPIED_AT = 208
+_TABLES_AT, _TABLES, _COPIED_AT = 128, 5, 208
 
 
 def save(

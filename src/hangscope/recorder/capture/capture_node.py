@@ -7,11 +7,11 @@ import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
 from hangscope.__about__ import __version__
+from hangscope.incident import manifest
 from hangscope.incident.layout import NODE_FILE, NODE_SCHEMA
 from hangscope.recorder.capture import (
     blackbox_copies,
@@ -26,7 +26,7 @@ from hangscope.recorder.capture import (
 from hangscope.recorder.capture.node_facts import NodeFacts
 from hangscope.recorder.capture.source_pool import SourcePool
 from hangscope.recorder.live.watched_rank import WatchedRank
-from hangscope.recorder.process import linux_process
+from hangscope.recorder.process import linux_process, process_facts
 from hangscope.recorder.process.target_rights import NOBODY, Rights
 from hangscope.recorder.rundir.node_dir import NodeDir
 from hangscope.recorder.setup.blackbox_library import FOLDER
@@ -49,7 +49,7 @@ class NodeCapture:
     reason: str
     detail: str
     ended: threading.Event
-    captured_at: str = field(default_factory=lambda: _iso(time.time()))
+    captured_at: str = field(default_factory=manifest.now)
     _begun_at: float = field(default_factory=time.time)
     _settings: dict[str, str] = field(default_factory=dict)
     _rights: Rights = NOBODY
@@ -229,14 +229,9 @@ class NodeCapture:
             return before
         if row["ended_at"] > self._begun_at + ENDS_WITH_IT_S:
             return {**before, "later": end}
-        gone = {"state": "gone", "wait_channel": None, "syscall": None, "syscall_file": None}
-        return {**before, **end, **gone, "oom_kills": row["oom_kills"]}
+        return {**before, **end, **process_facts.GONE, "oom_kills": row["oom_kills"]}
 
     def _gpu_of(self, rank: WatchedRank, using: dict[int, str]) -> str | None:
         return using.get(rank.process.pid) or nvidia_smi.by_order(
             self.node.gpus, rank.visible_gpus, rank.process.local_rank
         )
-
-
-def _iso(seconds: float) -> str:
-    return datetime.fromtimestamp(seconds, timezone.utc).isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -9,6 +9,7 @@ from dataclasses import replace
 
 from hangscope.recorder.capture import flight_recorder, output_files, python_stacks
 from hangscope.recorder.live.find_ranks import RankProcess
+from hangscope.recorder.live.recorder_questions import MOST_MEMORY
 from hangscope.recorder.live.watched_rank import WatchedRank
 from hangscope.recorder.live.worker_server import ask
 from hangscope.recorder.process import linux_process
@@ -84,7 +85,7 @@ def _complete_groups(node_dir: NodeDir, rank: WatchedRank, backend: str) -> None
         return
     try:
         raw = node_dir.read(name, flight_recorder.MOST_BYTES)
-        dump = bounded_json.loads(raw, most=flight_recorder.MOST_MEMORY)
+        dump = bounded_json.loads(raw, most=MOST_MEMORY)
     except (OSError, ValueError):
         return
     if not isinstance(dump, dict):

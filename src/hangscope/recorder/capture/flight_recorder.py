@@ -9,14 +9,13 @@ from __future__ import annotations
 from typing import Any
 
 from hangscope.recorder.live.find_ranks import RankProcess
-from hangscope.recorder.live.recorder_questions import recorders
+from hangscope.recorder.live.recorder_questions import MOST_MEMORY, recorders
 from hangscope.recorder.live.worker_server import ServerAnswer, ask
 from hangscope.recorder.rundir.node_dir import NodeDir
 from hangscope.safeio import bounded_json
 
 QUICK_S = 3.0
 STACKS_S = 6.5
-MOST_MEMORY = 320 << 20
 MOST_BYTES = 64 << 20
 
 

@@ -12,13 +12,13 @@ from pathlib import Path
 
 from hangscope.recorder.process.target_rights import Rights
 from hangscope.recorder.rundir.node_dir import NodeDir
+from hangscope.recorder.setup.variables import DUMP_NAMES
 
 MAX_BYTES = 32 << 20
 MOST_BYTES = 1 << 30
 """Of all files that one environment names."""
 ERROR_BYTES = 4 << 20
 """An error file holds one traceback."""
-DUMP_VARIABLES = ("TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE")
 
 
 def save_redirected(
@@ -53,7 +53,7 @@ def dump_files(
     environ: Mapping[str, str], ranks: list[int], rights: Rights | None = None, since: float = 0.0
 ) -> list[Path]:
     """The dump that PyTorch itself would write for each of these ranks, where it is there already and no older."""
-    prefixes = [prefix for name in DUMP_VARIABLES if (prefix := environ.get(name))]
+    prefixes = [prefix for name in DUMP_NAMES if (prefix := environ.get(name))]
     wanted = list(dict.fromkeys(Path(f"{prefix}{rank}") for prefix in prefixes for rank in ranks))
     return [path for path, changed in (rights or Rights()).files(wanted) if changed >= since]
 

@@ -11,13 +11,13 @@ import subprocess
 import time
 from collections.abc import Collection
 from dataclasses import replace
-from datetime import datetime, timezone
 from pathlib import Path
 
+from hangscope.incident import manifest
 from hangscope.recorder.live.find_ranks import RankProcess, is_python
 from hangscope.recorder.live.worker_server import ask
 from hangscope.recorder.process import linux_process, target_rights
-from hangscope.recorder.process.pyspy_program import PY_SPY_S, py_spy
+from hangscope.recorder.process.programs import PY_SPY_S, py_spy
 from hangscope.recorder.rundir.node_dir import NodeDir
 
 ANSWER_S = 2.0
@@ -68,7 +68,7 @@ def keep(node_dir: NodeDir, process: RankProcess, number: int, text: str, by: st
     if node_dir.has(name):
         return
     node_dir.filled(f"stacks of rank {process.rank}", process.rank)
-    head = f"# hangscope stacks rank={process.rank} pid={process.pid} sample={number} by={by} at={_now()}\n"
+    head = f"# hangscope stacks rank={process.rank} pid={process.pid} sample={number} by={by} at={manifest.now()}\n"
     node_dir.write(name, head + text, rank=process.rank)
 
 
@@ -90,13 +90,9 @@ def children(node_dir: NodeDir, process: RankProcess, number: int, ranks: Collec
             text, _ = _by_signal(replace(process, pid=pid))
         if text is not None:
             head = f"# hangscope stacks rank={process.rank} pid={pid} parent={process.pid} sample={number} by={by}"
-            found.append(f"{head} at={_now()}\n{text}")
+            found.append(f"{head} at={manifest.now()}\n{text}")
     if found:
         node_dir.write(f"stacks/rank_{process.rank}.{number}.children.txt", "\n".join(found), rank=process.rank)
-
-
-def _now() -> str:
-    return datetime.now(timezone.utc).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def next_number(node_dir: NodeDir) -> int:

@@ -9,8 +9,9 @@ import time
 from pathlib import Path
 
 from hangscope.recorder.process import linux_process
+from hangscope.recorder.setup.ras_address import DEFAULT_PORT
 
-DEFAULT = ("localhost", 28028)
+DEFAULT = ("localhost", DEFAULT_PORT)
 CONNECT_S = 1.0
 MOST_BYTES = 64 << 20
 TRIES = 3

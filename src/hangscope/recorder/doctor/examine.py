@@ -21,7 +21,7 @@ from hangscope.recorder.setup.checks import check
 from hangscope.recorder.setup.default_settings import TIMING
 from hangscope.recorder.setup.setting_problems import Setting, SettingProblem, folder_of, free_bytes
 from hangscope.recorder.setup.torch_version import TorchInstall, release_of
-from hangscope.recorder.setup.variables import BY_NAME, FIRST_RECORDER, Release
+from hangscope.recorder.setup.variables import BY_NAME, DUMP_NAMES, FIRST_RECORDER, Release
 from hangscope.text import size
 
 __all__ = ["SCHEMA", "DoctorFinding", "Examination", "ExaminedNode", "examine"]
@@ -189,7 +189,7 @@ def _recorder_findings(setting: Setting, problems: list[SettingProblem]) -> Iter
 def _prefix_findings(setting: Setting) -> Iterator[DoctorFinding]:
     prefix = setting.prefix
     free = free_bytes(prefix)
-    configured = setting.set("TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE")
+    configured = setting.set(*DUMP_NAMES)
     need = ring_cost.dump_bytes(setting.ring or 0) * (setting.world_size or 1)
     ranks = f"{setting.world_size} ranks need" if setting.world_size else "one rank needs"
     room = "" if free is None else f"; {ranks} {size(need)}, {size(free)} are free"

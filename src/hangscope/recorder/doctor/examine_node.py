@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import sys
 import time
@@ -12,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from hangscope.recorder.doctor.finding import NOTE, OK, WARNING, DoctorFinding
+from hangscope.recorder.process.programs import find_program
 from hangscope.recorder.setup import ras_address
 from hangscope.recorder.setup.setting_problems import Setting
 from hangscope.text import size
@@ -40,8 +40,7 @@ class ExaminedNode:
     """Read the stack of a process of our own to see whether that is allowed, rather than conclude it."""
 
     def tool(self, name: str) -> str | None:
-        own = Path(sys.executable).parent / name
-        return shutil.which(name, path=self.path) or (str(own) if own.is_file() else None)
+        return find_program(name, self.path)
 
 
 def node_findings(node: ExaminedNode, setting: Setting) -> Iterator[DoctorFinding]:

@@ -9,9 +9,9 @@ from typing import Any
 
 from hangscope.recorder.live import learn_sites
 from hangscope.recorder.live.node_ranks import NodeRanks
-from hangscope.recorder.live.recorder_questions import json_question, recorders
+from hangscope.recorder.live.recorder_questions import MOST_MEMORY, json_question, recorders
 from hangscope.recorder.live.unfinished_ops import slowest
-from hangscope.recorder.live.unrecorded_waits import UnrecordedWaits
+from hangscope.recorder.live.unrecorded_waits import TIMES_IN_INIT, UnrecordedWaits
 from hangscope.recorder.live.watched_rank import WatchedRank
 from hangscope.recorder.live.worker_server import Asker, Question, ServerAnswer, Topic
 from hangscope.safeio import bounded_json
@@ -23,15 +23,12 @@ DUTY = 0.0005
 """The share of one core that the questions to one rank may cost it, and the same again for asking them."""
 STALL_S = 30.0
 TIMES_SLOWEST = 5.0
-TIMES_IN_INIT = 4.0
 GROUPS_S = 30.0
 FAILURE_PAUSE_S = 5.0
 """Several ranks may fail one after the other: so long nobody is asked again for it."""
 QUICK_S = 0.15
 RING_S = 2.0
 MOST_STACK = 4 << 20
-MOST_MEMORY = 320 << 20
-"""For one parsed answer: a ring of 90,000 operations."""
 
 
 class Polling:

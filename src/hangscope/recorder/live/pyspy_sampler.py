@@ -12,7 +12,7 @@ import threading
 import time
 from typing import Any
 
-from hangscope.recorder.process.pyspy_program import PY_SPY_S, py_spy
+from hangscope.recorder.process.programs import PY_SPY_S, py_spy
 from hangscope.safeio import bounded_json
 
 DUTY = 0.05

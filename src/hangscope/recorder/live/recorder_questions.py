@@ -6,6 +6,9 @@ from collections.abc import Iterator
 
 from hangscope.recorder.live.find_ranks import RankProcess
 
+MOST_MEMORY = 320 << 20
+"""For one answer, parsed: a ring of 90,000 operations."""
+
 
 def recorders(process: RankProcess) -> Iterator[tuple[str, str]]:
     """(backend, question) for every recorder that this rank may have, in its form without stacks.

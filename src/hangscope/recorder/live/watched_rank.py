@@ -168,13 +168,16 @@ class WatchedRank:
     def row(self, gpu: str | None) -> dict[str, Any]:
         """This rank's line of node.json, as things are now."""
         self.note_status()
-        gone = {"state": "gone", "wait_channel": None, "syscall": None, "syscall_file": None}
         return {
             "rank": self.number,
             "local_rank": self.process.local_rank,
             "pid": self.process.pid,
             "gpu": gpu,
-            **(gone if self.ended else process_facts.describe(self.process.pid, self.handle.started_ticks)),
+            **(
+                process_facts.GONE
+                if self.ended
+                else process_facts.describe(self.process.pid, self.handle.started_ticks)
+            ),
             "exit_status": None if self.ended_by_ray else self.exit_status,
             "ended_at": None if self.ended_by_ray else self.ended_at,
             "ended_by": "ray" if self.ended_by_ray else None,

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from hangscope.recorder.process import linux_process
 from hangscope.recorder.process.target_rights import Rights
 
+GONE: Mapping[str, Any] = {"state": "gone", "wait_channel": None, "syscall": None, "syscall_file": None}
+"""What is known of a process that is no longer there."""
+
 
 def describe(pid: int, started_ticks: int | None) -> dict[str, Any]:
     """State and wait channel of a process; `gone` where it is no longer there."""
     stat = linux_process.stat(pid)
     if stat is None or (started_ticks is not None and stat.started_ticks != started_ticks):
-        return {"state": "gone", "wait_channel": None, "syscall": None, "syscall_file": None}
+        return dict(GONE)
     call, file = linux_process.system_call(pid)
     return {"state": stat.state, "wait_channel": linux_process.wait_channel(pid), "syscall": call, "syscall_file": file}
 

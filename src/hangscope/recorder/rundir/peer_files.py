@@ -122,8 +122,8 @@ def status(root: Path, name: str, owner: int | None = None) -> NodeStatus | None
         sockets=text(value.get("sockets")),
         ended=value.get("ended") is not None,
         ended_well=value.get("ended") == 0 and value.get("ended") is not False,
-        threshold_s=_seconds(value.get("threshold_s")),
-        pause_ago_s=_seconds(value.get("pause_ago_s")),
+        threshold_s=finite(value.get("threshold_s")),
+        pause_ago_s=finite(value.get("pause_ago_s")),
         live=live,
         captures=notes,
     )
@@ -188,13 +188,13 @@ def _row(item: object) -> RankRow | None:
         pid=_between(item.get("pid"), 0, 1 << 30) or 0,
         state=text(item.get("state"))[:20] or "?",
         exit_status=_between(item.get("exit_status"), -256, 256),
-        last_poll_at=_seconds(item.get("last_poll_at")),
+        last_poll_at=finite(item.get("last_poll_at")),
         waits=text(waiting.get("operation")),
-        waits_s=_seconds(waiting.get("for_s")),
+        waits_s=finite(waiting.get("for_s")),
         group=text(waiting.get("group")),
         group_name=text(waiting.get("name")),
         seq=_between(waiting.get("seq"), 0, 1 << 62),
-        rate=_seconds(item.get("rate")),
+        rate=finite(item.get("rate")),
         meets_at=text(item.get("meets_at")),
         groups=tuple(each for each in groups if each is not None),
     )
@@ -204,7 +204,7 @@ def _group(item: object) -> GroupCounter | None:
     if not isinstance(item, dict):
         return None
     counted = [_between(item.get(name), -1, 1 << 62) for name in ("enqueued", "completed")]
-    still = _seconds(item.get("still_s"))
+    still = finite(item.get("still_s"))
     if counted[0] is None or counted[1] is None or still is None:
         return None
     return GroupCounter(
@@ -219,7 +219,7 @@ def _group(item: object) -> GroupCounter | None:
 
 
 def _capture(item: dict[str, Any]) -> CaptureNote:
-    at = _seconds(item.get("at")) or 0.0
+    at = finite(item.get("at")) or 0.0
     return CaptureNote(text(item.get("incident")), text(item.get("reason")), text(item.get("detail")), at)
 
 
@@ -231,7 +231,8 @@ def _between(value: object, low: int, high: int) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) and low <= value <= high else None
 
 
-def _seconds(value: object) -> float | None:
+def finite(value: object) -> float | None:
+    """A stranger's number of seconds, since the epoch or of age; None for anything else."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return None
     return float(value) if math.isfinite(value) and abs(value) < 1e12 else None

@@ -15,11 +15,11 @@ from hangscope.recorder.setup import blackbox_library, ring_cost
 from hangscope.recorder.setup.backends import families, records
 from hangscope.recorder.setup.checks import check
 from hangscope.recorder.setup.checks.check_backend import BACKEND_RULES
-from hangscope.recorder.setup.default_settings import DUMP_NAMES, PIPE_NAMES, TIMING, DefaultSettings
+from hangscope.recorder.setup.default_settings import PIPE_NAMES, TIMING, DefaultSettings
 from hangscope.recorder.setup.rank_folders import Places, make, make_private, needed_folders, places
 from hangscope.recorder.setup.setting_problems import LOSES_DUMPS, LOSES_EVIDENCE, Setting, SettingProblem, folder_for
 from hangscope.recorder.setup.torch_version import release_of
-from hangscope.recorder.setup.variables import BY_NAME, DEFAULT_ENTRIES, Release
+from hangscope.recorder.setup.variables import BY_NAME, DEFAULT_ENTRIES, DUMP_NAMES, Release
 
 __all__ = ["NCCL_LOG_LEVELS", "SettingProblem", "SettingsPlan", "plan", "prepare"]
 

@@ -19,8 +19,6 @@ from hangscope.recorder.setup.setting_problems import (
 )
 from hangscope.text import size
 
-_LIMITS = ("TORCH_FR_WAIT_TIMEOUT_DUMP_MILSEC", "TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC")
-
 
 def dump_switched_off(setting: Setting) -> Iterator[SettingProblem]:
     """Without dump-on-timeout nothing is written, and the pipe answers only once a heartbeat (480 s)."""
@@ -138,7 +136,11 @@ def limit_too_short(setting: Setting) -> Iterator[SettingProblem]:
     full = ring_cost.dump_seconds(ring)
     bare = ring_cost.dump_seconds(ring, stacks=False)
     if full * 1000 > wait:
-        names = [name for name in _LIMITS if name in setting.environ and table.BY_NAME[name].exists_in(setting.release)]
+        names = [
+            name
+            for name in table.WAIT_NAMES
+            if name in setting.environ and table.BY_NAME[name].exists_in(setting.release)
+        ]
         severity, lost = (LOSES_DUMPS, "it is lost") if bare * 1000 > wait else (LOSES_EVIDENCE, "its stacks are lost")
         what = f"allows {wait / 1000:g} s for a dump that takes about {full:.0f} s: {lost}"
         cure = dict.fromkeys(names, str(usual))
@@ -147,7 +149,7 @@ def limit_too_short(setting: Setting) -> Iterator[SettingProblem]:
 
 def dump_folder(setting: Setting) -> Iterator[SettingProblem]:
     """PyTorch makes only its default folder; a prefix in a folder that is missing or not writable loses the dump."""
-    name = setting.set("TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE", "TORCH_HCCL_DEBUG_INFO_TEMP_FILE")
+    name = setting.set(*table.DUMP_NAMES, "TORCH_HCCL_DEBUG_INFO_TEMP_FILE")
     if name is None or not setting.look_at_files or not setting.uses("nccl", "nccl2", "hccl", "other"):
         return
     prefix = setting.environ[name]
@@ -198,7 +200,7 @@ def room_for_dumps(setting: Setting) -> Iterator[SettingProblem]:
         return
     needed = ring_cost.dump_bytes(entries) * setting.world_size
     if needed > free:
-        name = setting.set("TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE") or "TORCH_FR_DUMP_TEMP_FILE"
+        name = setting.set(*table.DUMP_NAMES) or table.DUMP_NAMES[0]
         yield SettingProblem(
             name,
             setting.environ.get(name),
@@ -209,10 +211,9 @@ def room_for_dumps(setting: Setting) -> Iterator[SettingProblem]:
 
 
 def _same_group(name: str, setting: Setting, value: str) -> dict[str, str]:
-    pair = ("TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE")
-    if name not in pair:
+    if name not in table.DUMP_NAMES:
         return {name: value}
-    return {other: value for other in pair if other in setting.environ or other == name}
+    return {other: value for other in table.DUMP_NAMES if other in setting.environ or other == name}
 
 
 def _unusable(prefix: str, setting: Setting) -> str:
