@@ -100,7 +100,6 @@ class Metrics:
     def __init__(self, labels: Mapping[str, str], *, file: Path | None = None, port: str | None = None) -> None:
         self._labels = dict(labels)
         self._text = render(Numbers(), self._labels).encode()
-        self.problem = ""
         self._patience = Patience(FILE_S)
         self._file = self._patience.ask(str(file), lambda: _place(file, labels)) if file is not None else None
         self._server = metrics_server.serve(port, lambda: self._text) if port is not None else None
@@ -114,10 +113,8 @@ class Metrics:
         file = self._file
         if file is not None:
             text = self._text
-            try:
+            with suppress(OSError):
                 self._patience.ask(str(file), lambda: _replace(file, text))
-            except OSError as error:
-                self.problem = f"{file}: {error.strerror or error}"
 
     def close(self) -> None:
         """A file that nobody brings up to date any more would look like a job that stands still: it goes."""

@@ -42,14 +42,8 @@ def of_run(root: Path, say: Callable[[str], None], theirs: Rights | None = None)
     Its agents do it, on all nodes at once. Where they are gone (killed, say) this node's ranks are asked directly. What
     is written into another user's directory is written with that user's rights, `theirs`.
     """
-    with contextlib.suppress(OSError):
-        os.scandir(root / "nodes").close()  # here whoever asked can wait for it; below silence would be nobody's status
-    theirs = theirs or target_rights.of_user(os.stat(root).st_uid if root.is_dir() else 0)
-    states = run_directory.statuses(root)
-    if not states:
-        raise NotFoundError(
-            f"{root}: no run of hangscope", hint="give the directory that `hangscope run` uses, or a pid"
-        )
+    states = _statuses(root)
+    theirs = theirs or target_rights.of_user(os.stat(root).st_uid)
     incident = _next_incident(root)
     alive = [folder for folder, state in states if not state.ended and _fresh(folder)]
     if alive:
@@ -74,6 +68,17 @@ def _capture_of(state: NodeStatus, folder: str, ranks: list[WatchedRank], incide
         incident, _ = claim_directory(None, JobIdentity(state.job, state.attempt, state.node), theirs)
     node = NodeFacts(state.node, state.job, state.attempt, _started(state.command_pid))
     return _capture(incident, folder, node, ranks)
+
+
+def _statuses(root: Path) -> list[tuple[Path, NodeStatus]]:
+    with contextlib.suppress(OSError):
+        os.scandir(root / "nodes").close()  # here whoever asked can wait for it; below silence would be nobody's status
+    states = run_directory.statuses(root)
+    if not states:
+        raise NotFoundError(
+            f"{root}: no run of hangscope", hint="give the directory that `hangscope run` uses, or a pid"
+        )
+    return states
 
 
 def _next_incident(root: Path) -> Path:

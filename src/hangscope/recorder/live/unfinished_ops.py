@@ -49,7 +49,6 @@ class RankProgress:
 
     counters: dict[tuple[str, str], _Counter] = field(default_factory=dict)
     unfinished: dict[str, list[Unfinished]] = field(default_factory=dict)
-    usual: dict[tuple[str, str], tuple[int, float]] = field(default_factory=dict)
     slowest_s: float = 0.0
     _cleared: set[tuple[str, int]] = field(default_factory=set)
 
@@ -94,13 +93,8 @@ class RankProgress:
         records = {each.record for each in waiting}
         for each in self.unfinished.get(source, ()):
             if each.record not in records and (source, each.record) not in self._cleared:
-                self._learn(each.group, each.name, each.age_s(now_ns))
+                self.slowest_s = max(self.slowest_s, each.age_s(now_ns))
         self.unfinished[source] = waiting
-
-    def _learn(self, group: str, name: str, seconds: float) -> None:
-        count, longest = self.usual.get((group, name), (0, 0.0))
-        self.usual[group, name] = (count + 1, max(longest, seconds))
-        self.slowest_s = max(self.slowest_s, seconds)
 
     # ---- judgement ---------------------------------------------------------------------------------------------------
 
