@@ -20,7 +20,7 @@ needs_fuse = pytest.mark.skipif(not hung_mount.possible(), reason="needs root, /
 CASE = Path(__file__).parents[1] / "cases" / "skipped"
 _PROGRAM = """
 import sys
-import hangscope.recorder.launch.run_job as run
+import hangscope.recorder.launch.run_places as run
 from hangscope.cli import hung_filesystem
 from hangscope.cli.main import main
 hung_filesystem.NOTE_S = 1.0

@@ -23,8 +23,8 @@ from rich.console import Console, ConsoleDimensions
 
 from hangscope.cli.main import main
 from hangscope.cli.watch_screen import screen
-from hangscope.cli.watch_terminal import Choice
-from hangscope.recorder.live.live_view import view
+from hangscope.cli.watch_terminal import WatchChoice
+from hangscope.recorder.rundir.live_view import view
 from kits import status_files
 
 SOURCE = Path(__file__).parents[2] / "src"
@@ -85,7 +85,7 @@ def test_a_screen_is_never_taller_or_wider_than_the_terminal(
     big: Path, width: int, height: int, everything: bool
 ) -> None:
     """Also with every rank listed: the rest can be scrolled to."""
-    choice = Choice(everything=everything)
+    choice = WatchChoice(everything=everything)
     console = Console(file=io.StringIO(), width=width, height=height, force_terminal=False)
     drawn = console.render_lines(screen(view(big), choice, ConsoleDimensions(width, height)), pad=False)
     text = ["".join(segment.text for segment in line) for line in drawn]
@@ -101,7 +101,7 @@ def test_a_screen_is_never_taller_or_wider_than_the_terminal(
 
 def test_keys_choose_and_a_search_is_typed() -> None:
     """Each key does what the last line says; while a search is typed, keys are its letters."""
-    choice = Choice()
+    choice = WatchChoice()
     for key in ("s", "r", "f", "j", "\x1b[B"):
         assert choice.press(key)
     assert (choice.sort, choice.reverse, choice.filter, choice.scroll) == ("rank", True, "waiting", 2)

@@ -33,7 +33,7 @@ from hangscope.incident.collect import collect, remote_script
 from hangscope.incident.collect.gather import Limits
 from hangscope.incident.collect.remote_node import Node
 from hangscope.incident.layout import survey
-from hangscope.recorder.agent import snapshot_job
+from hangscope.recorder.capture import snapshot_job
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # also run as a script
 

@@ -18,23 +18,24 @@ import pytest
 
 from hangscope.cli.main import main
 from hangscope.cli.verbs.run import say
-from hangscope.cli.watch_terminal import Choice
+from hangscope.cli.watch_terminal import WatchChoice
 from hangscope.cli.watch_text import as_text
 from hangscope.errors import SettingsError
 from hangscope.incident import manifest
-from hangscope.recorder.agent import diagnose_process, never_seen, on_hang
-from hangscope.recorder.agent.incidents import Incidents
+from hangscope.recorder.agent import diagnose_process, incident_manifest, never_seen, on_hang
+from hangscope.recorder.agent.dump_watch import DumpWatch
 from hangscope.recorder.agent.metrics import Metrics, Numbers
-from hangscope.recorder.agent.node_agent import Agent
+from hangscope.recorder.agent.node_agent import AgentOptions
 from hangscope.recorder.capture import ras_question
-from hangscope.recorder.capture.capture_node import Capture, Node
+from hangscope.recorder.capture.capture_node import NodeCapture
+from hangscope.recorder.capture.node_facts import NodeFacts
 from hangscope.recorder.launch import relay
-from hangscope.recorder.launch.run_job import Options, run
-from hangscope.recorder.live import live_view
-from hangscope.recorder.rundir import peer_files, run_directory
-from hangscope.recorder.rundir.node_dir import Part
+from hangscope.recorder.launch.run_job import RunOptions, run
+from hangscope.recorder.rundir import live_view, peer_files, run_directory
+from hangscope.recorder.rundir.node_dir import NodeDir
 from hangscope.safeio.safe_files import Patience, Refused
 from kits import hung_mount
+from kits.agent_parts import AgentParts
 from kits.json_fields import changed, places
 
 NOBODY = 65534
@@ -87,13 +88,13 @@ def test_no_field_of_a_neighbour_costs_our_part(tmp_path: Path) -> None:
         for new in NONSENSE:
             raw = json.dumps(changed(WHOLE, at, new))
             (tmp_path / "nodes/b/status.json").write_text(raw)
-            agents = run_directory.neighbours(tmp_path, tmp_path / "nodes/a")
+            agents = run_directory.peers(tmp_path, tmp_path / "nodes/a")
             assert (0,) in [agent.ranks for agent in agents]
             assert run_directory.leader(agents) == tmp_path / "nodes/a"
             run_directory.sees_all(agents)
             never_seen.still_starting(agents)
-            json.dumps(never_seen.elsewhere(agents))
-            shown = as_text(live_view.view(tmp_path), Choice(), 200)
+            json.dumps(never_seen.odd_addresses(agents))
+            shown = as_text(live_view.view(tmp_path), WatchChoice(), 200)
             assert all(char.isprintable() for char in shown.replace("\n", ""))
             tried += 1
     for field in ("by", "at", "reason", "detail"):
@@ -116,7 +117,7 @@ def test_a_stranger_in_the_directory_is_no_node_of_the_job(tmp_path: Path) -> No
         (tmp_path / "nodes" / name / "status.json").write_text(json.dumps(state))
     os.chown(tmp_path / "nodes/theirs/status.json", NOBODY, NOBODY)
     own = tmp_path / "nodes/ours"
-    agents = run_directory.neighbours(tmp_path, own)
+    agents = run_directory.peers(tmp_path, own)
     assert [agent.node for agent in agents] == ["ours"]
     assert run_directory.leader(agents) == own
     assert [state.node for _, state in run_directory.statuses(tmp_path, own)] == ["ours"]
@@ -169,24 +170,17 @@ def test_watch_of_a_job_where_all_wait_for_all_ends(tmp_path: Path, capsys: pyte
 
 def test_waiting_for_many_neighbours_has_one_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Neighbours whose parts take long to look at share one deadline: the verdict does not wait for each of them."""
-    monkeypatch.setattr("hangscope.recorder.agent.incidents.NODES_S", 1.0)
+    monkeypatch.setattr("hangscope.recorder.agent.conclusions.NODES_S", 1.0)
     for number in range(50):
         folder = tmp_path / f"run/nodes/n{number}"
         folder.mkdir(parents=True)
         (folder / "agent.json").write_text("{}")
         (folder / "status.json").write_text(json.dumps({"node": f"n{number}", "live": [{"rank": number}]}))
     monkeypatch.setattr(peer_files, "complete", lambda *_: time.sleep(0.3) or True)
-    incidents = _incidents(tmp_path / "run")
+    conclusions = AgentParts(tmp_path / "run").conclusions
     begun = time.monotonic()
-    incidents._await_others(tmp_path / "run")
+    conclusions._await_others(tmp_path / "run")
     assert time.monotonic() - begun < 4
-
-
-def _incidents(root: Path) -> Incidents:
-    return Incidents(
-        root=root, folder=root / "nodes/n0", node=Node("n0", "j", "0", 0.0), ended=threading.Event(),
-        publish=lambda: None, say=lambda _: None, diagnose=None,
-    )  # fmt: skip
 
 
 def test_a_terabyte_beside_us_does_not_delay_the_manifest(tmp_path: Path) -> None:
@@ -205,9 +199,9 @@ def test_a_terabyte_beside_us_does_not_delay_the_manifest(tmp_path: Path) -> Non
 def test_a_manifest_that_somebody_broke_costs_no_verdict(tmp_path: Path) -> None:
     """Between writing a manifest and naming the verdict in it, somebody may break it: the verdict is given."""
     (tmp_path / "incident.json").write_text("{broken")
-    incidents = _incidents(tmp_path)
-    incidents._list(tmp_path, "verdict.json")
-    incidents._refresh_manifest(tmp_path)
+    incident_manifest.add_files(tmp_path, "verdict.json")
+    incident_manifest.refresh(tmp_path)
+    incident_manifest.note_recovery(tmp_path, 3.0)
 
 
 def test_no_link_among_our_logs_is_copied(tmp_path: Path) -> None:
@@ -219,10 +213,10 @@ def test_no_link_among_our_logs_is_copied(tmp_path: Path) -> None:
     os.mkfifo(logs / "pipe.log")
     (logs / "launcher.log").write_text("ours")
     later = tmp_path / "run.hang-2"
-    part = Part(later, later / "nodes/n0")
-    taken = Capture(part, Node("n0", "j", "0", 0.0), (), "stall", "", threading.Event())
+    node_dir = NodeDir(later, later / "nodes/n0")
+    taken = NodeCapture(node_dir, NodeFacts("n0", "j", "0", 0.0), (), "stall", "", threading.Event())
     begun = time.monotonic()
-    _incidents(tmp_path / "run")._copy_run_files(taken)
+    AgentParts(tmp_path / "run").captures._copy_run_files(taken)
     assert time.monotonic() - begun < 5
     assert [path.read_text() for path in later.rglob("*") if path.is_file()] == ["ours"]
 
@@ -232,20 +226,17 @@ def test_no_link_among_our_logs_is_copied(tmp_path: Path) -> None:
 
 def test_a_file_in_tmp_is_no_dump_of_ours(tmp_path: Path) -> None:
     """Where dumps go to /tmp, a file of another name, of another user, or a link there makes nobody capture."""
-    agent = Agent(
-        root=tmp_path / "run", folder=tmp_path / "run/nodes/a", node=Node("a", "j", "0", time.time()),
-        sockets=tmp_path / "s", say=lambda _: None, diagnose=None,
-    )  # fmt: skip
-    agent._dump_prefixes = {str(tmp_path / "nccl_trace_rank_")}
+    dumps = DumpWatch(tmp_path / "run/nodes/a", time.time())
+    dumps.prefixes = {str(tmp_path / "nccl_trace_rank_")}
     (tmp_path / "somebody").write_text("x")
     (tmp_path / "nccl_trace_rank_7").symlink_to("/etc/passwd")
     (tmp_path / "nccl_trace_rank_6").write_text("x")
     if os.geteuid() == 0:
         os.chown(tmp_path / "nccl_trace_rank_6", NOBODY, NOBODY)
-        assert agent._fresh_dumps() == []
+        assert dumps.fresh([]) == []
     (tmp_path / "nccl_trace_rank_0").write_text("x")
-    assert tmp_path / "nccl_trace_rank_0" in agent._fresh_dumps()
-    assert agent._fresh_dumps() == []
+    assert tmp_path / "nccl_trace_rank_0" in dumps.fresh([])
+    assert dumps.fresh([]) == []
 
 
 # ---- RAS -------------------------------------------------------------------------------------------------------------
@@ -261,7 +252,7 @@ def test_a_file_in_tmp_is_no_dump_of_ours(tmp_path: Path) -> None:
 )  # fmt: skip
 def test_ras_is_asked_on_this_machine_alone(host: str, here: bool | None) -> None:
     """NCCL_RAS_ADDR of a process is no reason to connect to another machine, nor to ask a name server."""
-    assert here is None or ras_question.is_here(host) is here
+    assert here is None or ras_question.is_this_machine(host) is here
 
 
 def test_a_ras_server_that_drips_keeps_nobody() -> None:
@@ -312,7 +303,7 @@ def test_metrics_replace_and_remove_nothing_but_metrics(tmp_path: Path) -> None:
 
 def test_a_crowd_at_the_metrics_port_keeps_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
     """Connections that say nothing, or a byte at a time, take a few threads for a few seconds; others are answered."""
-    monkeypatch.setattr("hangscope.recorder.agent.metrics._ANSWER_S", 1.5)
+    monkeypatch.setattr("hangscope.recorder.agent.metrics_server.ANSWER_S", 1.5)
     monkeypatch.setattr(socket, "getfqdn", lambda *_: pytest.fail("a name server was asked"))
     metrics = Metrics({"job": 'a"b\n', "node": "\\"}, port="0")
     assert metrics.address is not None
@@ -396,7 +387,7 @@ def test_a_temporary_directory_that_falls_silent_does_not_keep_run(tmp_path: Pat
 
 def test_a_job_that_prints_every_rank_there_is_keeps_its_log(tmp_path: Path) -> None:
     """Lines of a million ranks do not take a million files, and none is lost."""
-    log = relay.Log(tmp_path / "logs", "launcher.log")
+    log = relay.RankLogs(tmp_path / "logs", "launcher.log")
     for number in range(3000):
         log.add(0, b"[rank%d]: x\n" % number)
     log.flush()
@@ -413,7 +404,8 @@ def test_a_job_that_prints_every_rank_there_is_keeps_its_log(tmp_path: Path) -> 
 def test_a_threshold_that_never_comes_is_refused(seconds: str) -> None:
     """`stall-after = nan` would watch for ever and never see a hang."""
     with pytest.raises(SettingsError, match="stall-after"):
-        run(["true"], Options(stall_after=float(seconds)), environ=os.environ, say=lambda _: None, diagnose=None)
+        options = RunOptions(agent=AgentOptions(stall_after=float(seconds)))
+        run(["true"], options, environ=os.environ, say=lambda _: None)
 
 
 NAMES = (
@@ -469,11 +461,11 @@ def test_what_a_command_is_told_is_data(tmp_path: Path) -> None:
     command = (
         f'cd {tmp_path}; printf "%s|%s|%s" "$HANGSCOPE_INCIDENT" "$HANGSCOPE_SUMMARY" "$HANGSCOPE_CULPRITS" > told'
     )
-    assert on_hang.tell(command, incident, None, value) == ""
+    assert on_hang.run_command(command, incident, None, value) == ""
     assert told.read_text() == f"{incident}|'; touch stolen; '?|`x`"
     assert not list(tmp_path.rglob("stolen"))
     for culprits in (None, 5, "x", [None, 5, []], {"rank": 1}):
-        assert on_hang.tell("true", incident, None, {"culprits": culprits}) == ""
+        assert on_hang.run_command("true", incident, None, {"culprits": culprits}) == ""
 
 
 def test_modules_beside_the_job_are_none_of_ours(tmp_path: Path) -> None:

@@ -17,15 +17,14 @@ from pathlib import Path
 import pytest
 
 from hangscope.cli.main import main
-from hangscope.recorder import linux_process
-from hangscope.recorder.agent import snapshot_job
-from hangscope.recorder.agent.polling import Polling
-from hangscope.recorder.capture import target_rights
+from hangscope.recorder.agent.node_status import Rates, rows
+from hangscope.recorder.capture import snapshot_job, snapshot_target
 from hangscope.recorder.live import find_ranks, watched_rank
-from hangscope.recorder.live.worker_server import Asker, ask
+from hangscope.recorder.live.polling import Polling
+from hangscope.recorder.live.worker_server import Asker, Question, Topic, ask
+from hangscope.recorder.process import linux_process, target_rights
 from hangscope.recorder.rundir import run_directory
-from hangscope.recorder.rundir.node_dir import Part
-from hangscope.recorder.rundir.status_file import Rates, rows
+from hangscope.recorder.rundir.node_dir import NodeDir
 from hangscope.safeio.safe_files import Refused, write_below
 from kits import hung_mount
 from kits.json_fields import changed, places
@@ -72,8 +71,8 @@ def start() -> Iterator[Start]:
 @pytest.fixture(autouse=True)
 def one_look(monkeypatch: pytest.MonkeyPatch) -> None:
     """A snapshot looks twice, seconds apart, to tell who moves; here nobody asks that."""
-    monkeypatch.setattr("hangscope.recorder.agent.two_samples.LEAST_S", 0.0)
-    monkeypatch.setattr("hangscope.recorder.agent.two_samples.MOST_S", 0.0)
+    monkeypatch.setattr("hangscope.recorder.live.two_samples.LEAST_S", 0.0)
+    monkeypatch.setattr("hangscope.recorder.live.two_samples.MOST_S", 0.0)
 
 
 def taken(pid: int, out: Path | None) -> tuple[str, list[str], Path]:
@@ -127,7 +126,7 @@ def test_a_path_of_a_container_is_looked_up_there(start: Start, tmp_path: Path) 
         environ = {"TORCHELASTIC_ERROR_FILE": str(place / name)}
         one = start("-m", "bash", "-c", script, program=shutil.which("unshare") or "", user=0, **environ)
         time.sleep(0.5)
-        if not find_ranks.below(one.pid):
+        if not find_ranks.ranks_below(one.pid):
             pytest.skip("no mount namespace can be made here")
         text, _, incident = taken(one.pid, tmp_path / f"out{number}")
         assert "of the host" not in text
@@ -153,7 +152,7 @@ def test_a_number_that_is_another_process_by_now_lends_no_rights(start: Start, m
 
     monkeypatch.setattr(linux_process, "environment", lambda _: before)
     monkeypatch.setattr(target_rights, "of", meanwhile)
-    assert watched_rank.Rank.of(find_ranks.Worker(one.pid, 0)).rights == target_rights.NOBODY
+    assert watched_rank.WatchedRank.of(find_ranks.RankProcess(one.pid, 0)).rights == target_rights.NOBODY
 
 
 @pytest.mark.parametrize("read", (linux_process.environment, linux_process.command_line))
@@ -177,7 +176,7 @@ def test_a_rank_that_is_no_number_is_no_rank(text: str) -> None:
     one = subprocess.Popen(["python", "60"], executable="/bin/sleep", env={**RANK, "RANK": text})
     try:
         time.sleep(0.1)
-        assert find_ranks.below(one.pid) == []
+        assert find_ranks.ranks_below(one.pid) == []
     finally:
         one.kill()
         one.wait()
@@ -247,8 +246,8 @@ def test_root_writes_into_anothers_run_as_that_user(
 def test_a_directory_for_everybody_is_nobodys_run(start: Start, other: Path) -> None:
     """HANGSCOPE_DIR=/tmp: what root owns and anybody can write into is not taken for root's own."""
     one = start()
-    assert not snapshot_job._may_follow(Path("/tmp"), one.pid)
-    assert snapshot_job._may_follow(other, one.pid)
+    assert not snapshot_target.may_follow(Path("/tmp"), one.pid)
+    assert snapshot_target.may_follow(other, one.pid)
 
 
 @root_only
@@ -273,8 +272,8 @@ def test_a_strangers_link_in_the_place_of_a_directory_is_refused(tmp_path: Path,
         os.lchown(other / name, owner, owner)
     with pytest.raises(Refused, match="link of somebody else"):
         run_directory.mark(other / "theirs", node="a", reason="stall", detail="")
-    part = Part(other / "theirs", other / "theirs/nodes/a")
-    assert not part.write("x", b"")
+    node_dir = NodeDir(other / "theirs", other / "theirs/nodes/a")
+    assert not node_dir.write("x", b"")
     assert list(victim.iterdir()) == []
     write_below(other / "ours", "x", b"", wary=True)
     assert [path.name for path in victim.iterdir()] == ["x"]
@@ -398,7 +397,7 @@ GOOD: dict[str, dict[str, object]] = {
 
 def test_no_field_of_an_answer_ends_the_watch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every field of every answer of a rank, with a value of every wrong kind: the other rank is watched as before."""
-    monkeypatch.setattr("hangscope.recorder.agent.polling.ANSWER_S", 0.3)
+    monkeypatch.setattr("hangscope.recorder.live.polling.ANSWER_S", 0.3)
     answer: dict[str, bytes] = {}
     good = {name: json.dumps(value).encode() for name, value in GOOD.items()}
 
@@ -436,13 +435,13 @@ def _one_turn(folder: Path) -> None:
     polling.turn(None)
     polling._next_groups = 0.0
     for rank in polling:
-        polling._asker.ask(("full", "gloo", rank.number), rank.worker.socket or "", "fr_trace_json")
-        polling._asker.ask(("stacks", rank.number), rank.worker.socket or "", "hangscope_stacks")
-        polling._asker.ask(("waits", rank.number), rank.worker.socket or "", "wait_counter_values")
+        polling._asker.ask(Question(Topic.RING, rank.number, "gloo"), rank.process.socket or "", "fr_trace_json")
+        polling._asker.ask(Question(Topic.STACKS, rank.number), rank.process.socket or "", "hangscope_stacks")
+        polling._asker.ask(Question(Topic.WAIT_COUNTERS, rank.number), rank.process.socket or "", "wait_counter_values")
     polling._take(polling._asker.wait(0.3))
     polling.note_ends()
     found = list(polling)
-    assert [rank for rank in found if rank.worker.pid == os.getpid()]
+    assert [rank for rank in found if rank.process.pid == os.getpid()]
     json.dumps(rows(found, Rates()))
     for rank in found:
         assert 0 <= rank.number < find_ranks.MOST
@@ -451,5 +450,5 @@ def _one_turn(folder: Path) -> None:
         rank.last_rings()
         rank.members("gloo")
         str(rank.progress.oldest())
-        polling.sense.stuck(found, (), 5.0, time.monotonic())
+        polling.unrecorded_waits.stuck(found, (), 5.0, time.monotonic())
     polling.close()

@@ -29,11 +29,10 @@ from hangscope.bundle.pack import write_bundle
 from hangscope.bundle.unpack import extract
 from hangscope.cli.main import main
 from hangscope.incident.layout import survey, write_atomic
-from hangscope.recorder.agent import snapshot_job
-from hangscope.recorder.capture import target_rights
-from hangscope.recorder.live import live_view
+from hangscope.recorder.capture import snapshot_job
 from hangscope.recorder.live.find_ranks import Registry
-from hangscope.recorder.rundir import run_directory
+from hangscope.recorder.process import target_rights
+from hangscope.recorder.rundir import live_view, run_directory
 from hangscope.safeio import safe_files
 from hangscope.safeio.member_names import Names, fitting, unsafe
 from hangscope.safeio.safe_files import (
@@ -396,8 +395,8 @@ def _snapshot(pid: int, out: Path) -> tuple[str, list[str]]:
 @pytest.fixture
 def one_look(monkeypatch: pytest.MonkeyPatch) -> None:
     """A snapshot looks twice, seconds apart, to tell who moves; here nobody asks that."""
-    monkeypatch.setattr("hangscope.recorder.agent.two_samples.LEAST_S", 0.0)
-    monkeypatch.setattr("hangscope.recorder.agent.two_samples.MOST_S", 0.0)
+    monkeypatch.setattr("hangscope.recorder.live.two_samples.LEAST_S", 0.0)
+    monkeypatch.setattr("hangscope.recorder.live.two_samples.MOST_S", 0.0)
 
 
 @root_only

@@ -5,9 +5,9 @@ from __future__ import annotations
 from rich.console import ConsoleDimensions, Group, RenderableType
 from rich.text import Text
 
-from hangscope.cli.watch_terminal import Choice
-from hangscope.cli.watch_text import Table, headline, tables
-from hangscope.recorder.live.live_view import View
+from hangscope.cli.watch_terminal import WatchChoice
+from hangscope.cli.watch_text import WatchTable, headline, tables
+from hangscope.recorder.rundir.live_view import LiveView
 
 _WIDE = 100
 _SPARED = ("pid", "last word")
@@ -18,7 +18,7 @@ _RIGHT = ("rank", "for", "ops/s", "last word", "waiting", "gone", "longest wait"
 _LEAST = 8
 
 
-def screen(now: View, choice: Choice, size: ConsoleDimensions) -> RenderableType:
+def screen(now: LiveView, choice: WatchChoice, size: ConsoleDimensions) -> RenderableType:
     parts: list[RenderableType] = [_line(text, "bold" if i == 0 else "") for i, text in enumerate(headline(now))]
     before = tables(now, choice, 1)
     # Every table has a head and a blank line before it; the last line of the screen has the keys.
@@ -32,7 +32,7 @@ def screen(now: View, choice: Choice, size: ConsoleDimensions) -> RenderableType
     return Group(*parts, Text(""), _line(choice.line, "dim"))
 
 
-def _height(table: Table) -> int:
+def _height(table: WatchTable) -> int:
     return len(table.rows) + 2 + bool(table.more)
 
 
@@ -40,7 +40,7 @@ def _line(text: str, style: str) -> Text:
     return Text(text, style=style, no_wrap=True, overflow="ellipsis")
 
 
-def _drawn(table: Table, most: int, width: int) -> list[Text]:
+def _drawn(table: WatchTable, most: int, width: int) -> list[Text]:
     kept = [i for i, name in enumerate(table.head) if width >= _WIDE or name not in _SPARED]
     rows = [table.head, *table.rows[:most]]
     widths = {i: max(len(row[i]) for row in rows) for i in kept}

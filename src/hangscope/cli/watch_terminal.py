@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hangscope.errors import NotFoundError
-from hangscope.recorder.live.live_view import View, view
+from hangscope.recorder.rundir.live_view import LiveView, view
 
 EVERY_S = 1.0
 SORTS = ("wait", "rank", "rate", "node", "silent")
@@ -26,7 +26,7 @@ _STEPS = {"j": 1, "\x1b[B": 1, "k": -1, "\x1b[A": -1, " ": _PAGE, "\x1b[6~": _PA
 
 
 @dataclass(slots=True)
-class Choice:
+class WatchChoice:
     """What the reader asked to see."""
 
     sort: str = "wait"
@@ -53,9 +53,11 @@ class Choice:
         elif key == "a":
             self.everything = not self.everything
         elif key == "/":
-            self.typing, self.text = True, ""
+            self.typing = True
+            self.text = ""
         elif key == "\x1b":
-            self.text, self.filter = "", "all"
+            self.text = ""
+            self.filter = "all"
         if key in ("s", "f", "r", "/", "\x1b"):
             self.scroll = 0
         self.scroll = max(0, self.scroll + _STEPS.get(key, 0))
@@ -80,7 +82,7 @@ class Choice:
         return f"{KEYS}   [{', '.join(parts)}]"
 
 
-def follow(directory: Path, choice: Choice) -> int:
+def follow(directory: Path, choice: WatchChoice) -> int:
     """Until the job ends or somebody has seen enough."""
     from rich.console import Console
     from rich.live import Live
@@ -89,7 +91,7 @@ def follow(directory: Path, choice: Choice) -> int:
     from hangscope.cli.watch_text import as_text
 
     console = Console(highlight=False, markup=False, emoji=False)
-    now: View | None = None
+    now: LiveView | None = None
     last = ""
     with keys() as pressed, Live(console=console, auto_refresh=False, screen=True) as live:
         due = 0.0

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from hangscope.cli.watch_terminal import Choice
-from hangscope.recorder.live.live_view import GroupLine, RankLine, View
+from hangscope.cli.watch_terminal import WatchChoice
+from hangscope.recorder.rundir.live_view import GroupLine, LiveView, RankLine
 from hangscope.text import duration, plural, spans
 
-HELD_SHOWN = 8
+STALE_SHOWN = 8
+WAITED_FOR_SHOWN = 8
 GROUPS_SHOWN = 12
 NODES_SHOWN = 16
 RANKS_SHOWN = 40
@@ -23,7 +24,7 @@ Row = tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class WatchTable:
     """Rows under a head; `late` are the indices of those that need attention, `more` says what was left out."""
 
     title: str
@@ -33,29 +34,34 @@ class Table:
     more: str = ""
 
 
-def headline(now: View) -> list[str]:
+def headline(now: LiveView) -> list[str]:
+    lines = [_counts(now)]
+    if now.ended:
+        lines.append("the job has ended")
+    if now.stale_nodes:
+        more = f" and {len(now.stale_nodes) - STALE_SHOWN} more" if len(now.stale_nodes) > STALE_SHOWN else ""
+        lines.append(f"no word from {', '.join(now.stale_nodes[:STALE_SHOWN])}{more}")
+    lines += [f"captured: {each.detail or each.reason} -> {each.incident}" for each in now.captures[-3:]]
+    return lines
+
+
+def _counts(now: LiveView) -> str:
     size = f" of {now.world_size}" if now.world_size and now.world_size != len(now.ranks) else ""
     waiting = sum(1 for line in now.ranks if line.waits)
     gone = sum(1 for line in now.ranks if line.gone)
-    parts = [f"job {now.job}, attempt {now.attempt}: {len(now.ranks)}{size} ranks, {waiting} waiting, {gone} gone"]
-    rates = sorted(line.rate for line in now.ranks if line.rate is not None)
-    if rates and not now.ended:
-        parts[0] += f", {_rates(rates)}"
-    if now.ended:
-        parts.append("the job has ended")
-    if now.stale_nodes:
-        more = f" and {len(now.stale_nodes) - 8} more" if len(now.stale_nodes) > 8 else ""
-        parts.append(f"no word from {', '.join(now.stale_nodes[:8])}{more}")
-    parts += [f"captured: {each.detail or each.reason} -> {each.incident}" for each in now.captures[-3:]]
-    return parts
+    text = f"job {now.job}, attempt {now.attempt}: {len(now.ranks)}{size} ranks, {waiting} waiting, {gone} gone"
+    rates = _known_rates(now.ranks)
+    return f"{text}, {_usual_rate(rates)}" if rates and not now.ended else text
 
 
-def tables(now: View, choice: Choice, ranks_shown: int | None) -> list[Table]:
+def tables(now: LiveView, choice: WatchChoice, ranks_shown: int | None) -> list[WatchTable]:
     """`ranks_shown` is how many rows of ranks there is room for; None for all of them."""
-    return [table for table in (_held(now), _groups(now), _nodes(now), _ranks(now, choice, ranks_shown)) if table.rows]
+    return [
+        table for table in (_waited_for(now), _groups(now), _nodes(now), _ranks(now, choice, ranks_shown)) if table.rows
+    ]
 
 
-def _held(now: View) -> Table:
+def _waited_for(now: LiveView) -> WatchTable:
     rows = tuple(
         (
             str(each.rank),
@@ -65,16 +71,16 @@ def _held(now: View) -> Table:
             each.operation,
             seconds(each.longest_s),
         )
-        for each in now.held[:HELD_SHOWN]
+        for each in now.waited_for[:WAITED_FOR_SHOWN]
     )
     old = now.threshold_s or 30.0
-    late = frozenset(i for i, each in enumerate(now.held[:HELD_SHOWN]) if each.longest_s > old)
-    left = len(now.held) - len(rows)
+    late = frozenset(i for i, each in enumerate(now.waited_for[:WAITED_FOR_SHOWN]) if each.longest_s > old)
+    left = len(now.waited_for) - len(rows)
     head = ("rank", "node", "state", "waited for by", "in", "for")
-    return Table("waited for", head, rows, late, f"{left} more" if left > 0 else "")
+    return WatchTable("waited for", head, rows, late, f"{left} more" if left > 0 else "")
 
 
-def _groups(now: View) -> Table:
+def _groups(now: LiveView) -> WatchTable:
     """One row a group; groups of one description and recorder share a row, unless there are few enough to show."""
     families: dict[tuple[str, str], list[GroupLine]] = {}
     for line in now.groups:
@@ -87,7 +93,7 @@ def _groups(now: View) -> Table:
     shown = rows[:GROUPS_SHOWN]
     late = frozenset(i for i, row in enumerate(shown) if row[4] != "-")
     left = f"{len(rows) - len(shown)} more" if len(rows) > len(shown) else ""
-    return Table(
+    return WatchTable(
         "groups", ("group", "ranks", "newest", "done by all", "not there yet", "still for"), tuple(shown), late, left
     )
 
@@ -106,41 +112,52 @@ def _group(label: str, lines: Sequence[GroupLine]) -> Row:
     )
 
 
-def _nodes(now: View) -> Table:
+def _nodes(now: LiveView) -> WatchTable:
     """The nodes that differ from the rest, and the rest in one row. One node alone is what its ranks are."""
-    homes: dict[str, list[RankLine]] = {}
+    by_node: dict[str, list[RankLine]] = {}
     for line in now.ranks:
-        homes.setdefault(line.node, []).append(line)
-    if len(homes) < 2:
-        return Table("nodes", (), ())
-    usual = median([line.rate for line in now.ranks if line.rate is not None] or [0.0])
-    blamed = {each.rank for each in now.held}
-    odd = {
-        node: lines
-        for node, lines in homes.items()
-        if node in now.stale_nodes
-        or any(line.gone or line.rank in blamed or line.state in "TtDZX" for line in lines)
-        or any(line.rate is not None and line.rate < SLOW * usual for line in lines)
-    }
-    odd = odd if len(odd) < len(homes) else {node: odd[node] for node in odd if {r.rank for r in odd[node]} & blamed}
-    rows = [_node(node, lines) for node, lines in list(odd.items())[:NODES_SHOWN]]
-    rest = [line for node, lines in homes.items() if node not in odd for line in lines]
+        by_node.setdefault(line.node, []).append(line)
+    if len(by_node) < 2:
+        return WatchTable("nodes", (), ())
+    odd = _odd_nodes(now, by_node)
+    rows = [_node(node, by_node[node]) for node in odd[:NODES_SHOWN]]
     late = frozenset(range(len(rows)))
+    rest = [line for node, lines in by_node.items() if node not in odd for line in lines]
     if rest:
-        rows.append(_node(plural(len(homes) - len(odd), "other node" if odd else "node"), rest))
+        rows.append(_node(plural(len(by_node) - len(odd), "other node" if odd else "node"), rest))
     left = f"{len(odd) - NODES_SHOWN} more" if len(odd) > NODES_SHOWN else ""
-    return Table("nodes", ("node", "ranks", "waiting", "gone", "ops/s", "longest wait"), tuple(rows), late, left)
+    return WatchTable("nodes", ("node", "ranks", "waiting", "gone", "ops/s", "longest wait"), tuple(rows), late, left)
+
+
+def _odd_nodes(now: LiveView, by_node: Mapping[str, Sequence[RankLine]]) -> list[str]:
+    """The nodes that need a look; where all do, those with a rank that others wait for."""
+    usual_rate = median(_known_rates(now.ranks) or [0.0])
+    blamed = {each.rank for each in now.waited_for}
+    odd = [
+        node
+        for node, lines in by_node.items()
+        if node in now.stale_nodes or any(_is_odd(line, blamed, usual_rate) for line in lines)
+    ]
+    if len(odd) < len(by_node):
+        return odd
+    return [node for node in odd if any(line.rank in blamed for line in by_node[node])]
+
+
+def _is_odd(line: RankLine, blamed: set[int], usual_rate: float) -> bool:
+    """Gone, stopped, stuck in the kernel, waited for by others, or slow."""
+    if line.gone or line.rank in blamed or line.state in "TtDZX":
+        return True
+    return line.rate is not None and line.rate < SLOW * usual_rate
 
 
 def _node(name: str, lines: Sequence[RankLine]) -> Row:
-    rates = sorted(line.rate for line in lines if line.rate is not None)
     return (
         name,
         spans((line.rank for line in lines), limit=4),
         str(sum(1 for line in lines if line.waits)),
         str(sum(1 for line in lines if line.gone)),
-        _span_of(rates),
-        seconds(max((line.waits_s for line in lines if line.waits_s is not None), default=None)),
+        _rate_span(_known_rates(lines)),
+        _longest(line.waits_s for line in lines),
     )
 
 
@@ -153,68 +170,77 @@ _ORDER: dict[str, Callable[[RankLine], tuple[object, ...]]] = {
 }
 
 
-def _ranks(now: View, choice: Choice, most: int | None) -> Table:
-    blamed = {each.rank for each in now.held}
+def _ranks(now: LiveView, choice: WatchChoice, most: int | None) -> WatchTable:
+    blamed = {each.rank for each in now.waited_for}
     kept = [line for line in now.ranks if _wanted(line, choice, blamed)]
     kept.sort(key=_ORDER[choice.sort], reverse=choice.reverse)
     if choice.sort == "wait":  # whoever is waited for waits least, and is looked for first
         kept.sort(key=lambda line: (line.rank in blamed) == choice.reverse)
+    hidden = len(now.ranks) - len(kept)
     if len(kept) > FOLD_OVER and not choice.everything:
-        return _folded(kept, blamed, len(now.ranks) - len(kept), most)
+        return _folded(kept, blamed, hidden, most)
     shown = kept[choice.scroll :][:most]
-    rows = tuple(
-        (
-            str(line.rank),
-            line.node,
-            str(line.pid),
-            _state(line.state, line.exit_status),
-            "-" if line.rate is None else f"{line.rate:.1f}",
-            f"{line.waits} of {line.group}" if line.waits else "-",
-            seconds(line.waits_s),
-            spans(line.for_ranks, limit=3) if line.for_ranks else "-",
-            seconds(line.silent_s),
-        )
-        for line in shown
-    )
     late = frozenset(i for i, line in enumerate(shown) if line.gone or line.rank in blamed)
     left = len(kept) - len(shown)
-    folded = len(now.ranks) - len(kept)
-    more = " · ".join(
-        part for part in (f"{left} more" if left else "", f"{folded} not shown by the filter" if folded else "") if part
-    )
+    more = _left_out(f"{left} more" if left else "", hidden)
     head = ("rank", "node", "pid", "state", "ops/s", "waits in", "for", "waits for", "last word")
-    return Table("ranks", head, rows, late, more)
+    return WatchTable("ranks", head, tuple(_rank(line) for line in shown), late, more)
 
 
-def _folded(kept: Sequence[RankLine], blamed: set[int], hidden: int, most: int | None) -> Table:
+def _rank(line: RankLine) -> Row:
+    return (
+        str(line.rank),
+        line.node,
+        str(line.pid),
+        _state(line.state, line.exit_status),
+        "-" if line.rate is None else f"{line.rate:.1f}",
+        _waits_in(line),
+        seconds(line.waits_s),
+        spans(line.for_ranks, limit=3) if line.for_ranks else "-",
+        seconds(line.silent_s),
+    )
+
+
+def _folded(kept: Sequence[RankLine], blamed: set[int], hidden: int, most: int | None) -> WatchTable:
     """Ranks that do the same share a row, in the order of their first; those that others wait for have their own."""
     alike: dict[tuple[object, ...], list[RankLine]] = {}
     for line in kept:
         alone = line.rank if line.rank in blamed else None
-        alike.setdefault((alone, line.gone, line.exit_status, line.state in "Tt", line.waits, line.group), []).append(
-            line
-        )
-    rows = [
-        (
-            spans((line.rank for line in lines), limit=3),
-            str(len(lines)),
-            _state(lines[0].state, lines[0].exit_status),
-            _span_of(sorted(line.rate for line in lines if line.rate is not None)),
-            f"{lines[0].waits} of {lines[0].group}" if lines[0].waits else "-",
-            seconds(max((line.waits_s for line in lines if line.waits_s is not None), default=None)),
-            spans({rank for line in lines for rank in line.for_ranks}, limit=3) or "-",
-            seconds(max((line.silent_s for line in lines if line.silent_s is not None), default=None)),
-        )
-        for lines in alike.values()
-    ]
+        key = (alone, line.gone, line.exit_status, line.state in "Tt", line.waits, line.group)
+        alike.setdefault(key, []).append(line)
+    rows = tuple(_folded_row(lines) for lines in alike.values())
     late = frozenset(i for i, lines in enumerate(alike.values()) if lines[0].gone or lines[0].rank in blamed)
-    left = [f"{len(rows) - most} more rows"] if most is not None and len(rows) > most else []
-    left += [f"{hidden} not shown by the filter"] if hidden else []
+    left = f"{len(rows) - most} more rows" if most is not None and len(rows) > most else ""
     head = ("ranks", "count", "state", "ops/s", "wait in", "for", "wait for", "last word")
-    return Table("ranks", head, tuple(rows[:most]), late, " · ".join(left))
+    return WatchTable("ranks", head, rows[:most], late, _left_out(left, hidden))
 
 
-def _wanted(line: RankLine, choice: Choice, blamed: set[int]) -> bool:
+def _folded_row(lines: Sequence[RankLine]) -> Row:
+    first = lines[0]
+    return (
+        spans((line.rank for line in lines), limit=3),
+        str(len(lines)),
+        _state(first.state, first.exit_status),
+        _rate_span(_known_rates(lines)),
+        _waits_in(first),
+        _longest(line.waits_s for line in lines),
+        spans({rank for line in lines for rank in line.for_ranks}, limit=3) or "-",
+        _longest(line.silent_s for line in lines),
+    )
+
+
+def _left_out(left: str, hidden: int) -> str:
+    parts = [left] if left else []
+    if hidden:
+        parts.append(f"{hidden} not shown by the filter")
+    return " · ".join(parts)
+
+
+def _waits_in(line: RankLine) -> str:
+    return f"{line.waits} of {line.group}" if line.waits else "-"
+
+
+def _wanted(line: RankLine, choice: WatchChoice, blamed: set[int]) -> bool:
     kinds = {"waiting": bool(line.waits), "gone": line.gone, "late": line.rank in blamed or line.gone}
     if not kinds.get(choice.filter, True):
         return False
@@ -230,27 +256,36 @@ def _state(state: str, exit_status: int | None) -> str:
     return state if exit_status is None else f"gone ({exit_status})"
 
 
-def _rates(rates: Sequence[float]) -> str:
+def _known_rates(lines: Iterable[RankLine]) -> list[float]:
+    """The slowest first."""
+    return sorted(line.rate for line in lines if line.rate is not None)
+
+
+def _usual_rate(rates: Sequence[float]) -> str:
     return f"{median(rates):.1f} ops/s" if len(rates) == 1 else f"{median(rates):.1f} ops/s (slowest {rates[0]:.1f})"
 
 
+def _rate_span(rates: Sequence[float]) -> str:
+    return _joined(f"{rates[0]:.1f}", f"{rates[-1]:.1f}") if rates else "-"
+
+
 def _span(values: Sequence[int]) -> str:
-    low, high = min(values), max(values)
-    return str(low) if low == high else f"{low}-{high}"
+    return _joined(str(min(values)), str(max(values)))
 
 
-def _span_of(rates: Sequence[float]) -> str:
-    if not rates:
-        return "-"
-    low, high = f"{rates[0]:.1f}", f"{rates[-1]:.1f}"
+def _joined(low: str, high: str) -> str:
     return low if low == high else f"{low}-{high}"
+
+
+def _longest(values: Iterable[float | None]) -> str:
+    return seconds(max((value for value in values if value is not None), default=None))
 
 
 def seconds(value: float | None) -> str:
     return "-" if value is None else duration(max(0.0, value)) if value >= 60 else f"{value:.0f} s"
 
 
-def as_text(now: View, choice: Choice, width: int) -> str:
+def as_text(now: LiveView, choice: WatchChoice, width: int) -> str:
     """The view as plain columns, no line wider than `width`."""
     out = [*headline(now), ""]
     for table in tables(now, choice, None if choice.everything else RANKS_SHOWN):

@@ -13,7 +13,7 @@ from hangscope.diagnosis import diagnose
 from hangscope.diagnosis.verdict import Diagnosis
 from hangscope.model import CallSite, Facts, Frame, Process, Source, ThreadStack
 from hangscope.reader.sources import call_sites
-from hangscope.recorder.live.learn_sites import Sites
+from hangscope.recorder.live.learn_sites import CallSites
 from hangscope.text import is_own_code
 from kits.small_jobs import Op, job
 
@@ -345,7 +345,7 @@ def recorded(name: str, line: int, size: int = 16) -> dict[str, Any]:
 
 
 def written(*bodies: bytes) -> dict[str, Any]:
-    learnt = Sites()
+    learnt = CallSites()
     for body in bodies:
         learnt.take("nccl", body, now=0.0)
     found = learnt.file(3)
@@ -405,7 +405,7 @@ def test_a_damaged_file_gives_no_site(damage: dict[str, Any]) -> None:
 
 def test_answers_come_ever_more_seldom() -> None:
     """The pause between two dumps with stacks grows to a quarter of an hour."""
-    learnt = Sites()
+    learnt = CallSites()
     pauses = []
     for _ in range(8):
         learnt.take("nccl", b"", now=0.0)

@@ -21,11 +21,12 @@ from hangscope.errors import DamagedError
 from hangscope.model import Source
 from hangscope.reader.sources import blackbox_file
 from hangscope.recorder.capture.blackbox_copies import copy_of, save
-from hangscope.recorder.capture.capture_node import Capture, Node
+from hangscope.recorder.capture.capture_node import NodeCapture
+from hangscope.recorder.capture.node_facts import NodeFacts
 from hangscope.recorder.doctor.examine import examine
-from hangscope.recorder.rundir.node_dir import Part
+from hangscope.recorder.rundir.node_dir import NodeDir
 from hangscope.recorder.setup import blackbox_library as library
-from hangscope.recorder.setup.settings import Plan, plan, prepare
+from hangscope.recorder.setup.settings import SettingsPlan, plan, prepare
 from hangscope.recorder.setup.torch_version import TorchInstall
 
 HERE = Source("box")
@@ -185,15 +186,15 @@ def test_only_the_ranks_own_boxes_are_saved(tmp_path: Path) -> None:
     for pid in (70, 71, 5):
         (boxes / f"gpu-a017.{pid}.ncclbb").write_bytes(made(pid=pid))
     (boxes / "gpu-a017.72.ncclbb").write_bytes(b"not one")
-    part = Part(tmp_path / "incident", tmp_path / "incident" / "nodes" / "gpu-a017")
-    assert save(part, boxes, [70, 71, 72]) == 2
-    assert sorted(p.name for p in (part.directory / "blackbox").iterdir()) == [
+    node_dir = NodeDir(tmp_path / "incident", tmp_path / "incident" / "nodes" / "gpu-a017")
+    assert save(node_dir, boxes, [70, 71, 72]) == 2
+    assert sorted(p.name for p in (node_dir.directory / "blackbox").iterdir()) == [
         "gpu-a017.70.ncclbb",
         "gpu-a017.71.ncclbb",
     ]
-    assert [gap["what"] for gap in part.gaps] == ["black box gpu-a017.72.ncclbb"]
+    assert [gap["what"] for gap in node_dir.gaps] == ["black box gpu-a017.72.ncclbb"]
     # No process of the new attempt has made one yet.
-    again = Part(tmp_path / "again", tmp_path / "again" / "nodes" / "gpu-a017")
+    again = NodeDir(tmp_path / "again", tmp_path / "again" / "nodes" / "gpu-a017")
     assert save(again, boxes, [90, 91], earlier=[70, 71, 72, 5]) == 0
     assert save(again, boxes, [90, 91], earlier=[70, 71, 72]) == 1
 
@@ -203,9 +204,9 @@ def test_a_capture_has_the_boxes_of_ranks_that_are_gone(tmp_path: Path) -> None:
     boxes = tmp_path / "boxes"
     boxes.mkdir()
     (boxes / "gpu-a017.77.ncclbb").write_bytes(made())
-    part = Part(tmp_path / "incident", tmp_path / "incident" / "nodes" / "gpu-a017")
-    node = Node("gpu-a017", "job", "0", time.time(), boxes=boxes)
-    Capture(part, node, (), "rank-exit", "", threading.Event()).take()
+    node_dir = NodeDir(tmp_path / "incident", tmp_path / "incident" / "nodes" / "gpu-a017")
+    node = NodeFacts("gpu-a017", "job", "0", time.time(), boxes=boxes)
+    NodeCapture(node_dir, node, (), "rank-exit", "", threading.Event()).take()
     job = hangscope.load(tmp_path / "incident")
     assert [(box.rank, box.pid, box.read_ns is not None) for box in job.facts.blackboxes] == [(3, 77, True)]
 
@@ -223,7 +224,7 @@ def test_a_redacted_box_names_nobody(tmp_path: Path) -> None:
 # ---- switching it on -------------------------------------------------------------------------------------------------
 
 
-def planned(torch: str | None = "2.11.0", environ: dict[str, str] | None = None, **more: object) -> Plan:
+def planned(torch: str | None = "2.11.0", environ: dict[str, str] | None = None, **more: object) -> SettingsPlan:
     plugin = Path("/lib/libhangscope_blackbox.so")
     options: dict[str, object] = {"plugin": plugin, "directory": Path("/shared"), **more}
     return plan(

@@ -17,7 +17,7 @@ import jsonschema
 import pytest
 
 from hangscope.recorder.doctor.examine import Examination, examine
-from hangscope.recorder.doctor.examine_node import Node, clock, gpu_tool, kernel_messages, py_spy, shared_memory
+from hangscope.recorder.doctor.examine_node import ExaminedNode, clock, gpu_tool, kernel_messages, py_spy, shared_memory
 from hangscope.recorder.setup.settings import plan, prepare
 from hangscope.recorder.setup.torch_version import TorchInstall
 from hangscope.recorder.setup.variables import BY_NAME
@@ -63,7 +63,7 @@ SCHEMA = {
 """What docs/doctor.md promises."""
 
 
-def quiet_node(tmp_path: Path, **files: str) -> Node:
+def quiet_node(tmp_path: Path, **files: str) -> ExaminedNode:
     """A node on which nothing is installed, as seen in its files."""
     proc = tmp_path / "proc"
     (proc / "self").mkdir(parents=True, exist_ok=True)
@@ -73,7 +73,7 @@ def quiet_node(tmp_path: Path, **files: str) -> Node:
         (proc / "sys/kernel/yama/ptrace_scope").write_text(files["scope"] + "\n")
     tools = tmp_path / "bin"
     tools.mkdir(exist_ok=True)
-    return Node(proc=proc, kmsg=tmp_path / "kmsg", shm=tmp_path, path=str(tools), try_out=False)
+    return ExaminedNode(proc=proc, kmsg=tmp_path / "kmsg", shm=tmp_path, path=str(tools), try_out=False)
 
 
 def look(release: str, environ: Mapping[str, str], tmp_path: Path, backend: str = "nccl", **more: Any) -> Examination:
@@ -237,7 +237,7 @@ def test_a_directory_of_somebody_else_is_a_problem(tmp_path: Path) -> None:
 # ---- the node ------------------------------------------------------------------------------------------------------
 
 
-def tool(node: Node, name: str, script: str) -> Path:
+def tool(node: ExaminedNode, name: str, script: str) -> Path:
     path = Path(node.path) / name
     path.write_text(f"#!/bin/sh\n{script}\n")
     path.chmod(path.stat().st_mode | stat.S_IXUSR)
@@ -269,7 +269,7 @@ def test_py_spy_is_tried_and_its_refusal_told(tmp_path: Path) -> None:
     """Where py-spy itself is refused, that counts, whatever the kernel's settings say, with its own words."""
     plain = quiet_node(tmp_path)
     tool(plain, "py-spy", "echo 'Error: Permission Denied: Try running again with elevated permissions' >&2; exit 1")
-    (finding,) = py_spy(Node(proc=plain.proc, path=plain.path))
+    (finding,) = py_spy(ExaminedNode(proc=plain.proc, path=plain.path))
     assert finding.severity == "note"
     assert "Permission Denied" in finding.why and "seccomp" in finding.why
 
@@ -290,7 +290,7 @@ def test_the_real_py_spy_reads_a_real_process() -> None:
         sleeper.wait()
         assert sleeper.stdout is not None
         sleeper.stdout.close()
-    (finding,) = py_spy(Node())
+    (finding,) = py_spy(ExaminedNode())
     assert (finding.severity == "ok") == by_hand
 
 
@@ -310,8 +310,8 @@ def test_a_node_without_tools_is_told_so(tmp_path: Path) -> None:
 
 def test_a_missing_shared_memory_is_a_warning(tmp_path: Path) -> None:
     """Without /dev/shm data loaders and NCCL fail."""
-    assert [finding.severity for finding in shared_memory(Node(shm=tmp_path / "none"))] == ["warning"]
-    assert [finding.severity for finding in shared_memory(Node(shm=tmp_path))] == ["ok"]
+    assert [finding.severity for finding in shared_memory(ExaminedNode(shm=tmp_path / "none"))] == ["warning"]
+    assert [finding.severity for finding in shared_memory(ExaminedNode(shm=tmp_path))] == ["ok"]
 
 
 def test_a_taken_ras_port_is_found(tmp_path: Path) -> None:

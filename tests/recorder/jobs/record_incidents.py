@@ -111,10 +111,10 @@ def record(fault: str, incident: Path, options: argparse.Namespace) -> str:
     truth = {"case": fault, "hang": True, "kind": kind, "culprits": [culprit], "backend": options.backend}
     (incident / "truth.json").write_text(json.dumps(truth) + "\n")
     verdict = json.loads((incident / "verdict.json").read_text()) if (incident / "verdict.json").exists() else {}
-    told = (verdict.get("kind"), [each["rank"] for each in verdict.get("culprits", ())])
-    right = "right" if told == (kind, [culprit]) else "WRONG"
+    said = (verdict.get("kind"), [each["rank"] for each in verdict.get("culprits", ())])
+    right = "right" if said == (kind, [culprit]) else "WRONG"
     late = f"{seconds:.1f} s after the fault" if seconds is not None else "no verdict"
-    return f"{fault:9} {right}  said {told}  truth {(kind, [culprit])}  {late}  {time.monotonic() - begun:.0f} s in all"
+    return f"{fault:9} {right}  said {said}  truth {(kind, [culprit])}  {late}  {time.monotonic() - begun:.0f} s in all"
 
 
 def launch(

@@ -28,19 +28,19 @@ def result(steps: int) -> str:
 
 def test_a_hung_job_is_ended_and_told_about_and_the_launcher_restarts_it(start: Starter, tmp_path: Path) -> None:
     """The evidence and the command come first; the second start runs to its end, and its status is what `run` gives."""
-    told = tmp_path / "told"
-    command = f'cat > {told}; echo "$HANGSCOPE_OUTCOME $HANGSCOPE_CULPRITS $HANGSCOPE_VERDICT" >> {told}.env; exit 7'
+    out = tmp_path / "received"
+    command = f'cat > {out}; echo "$HANGSCOPE_OUTCOME $HANGSCOPE_CULPRITS $HANGSCOPE_VERDICT" >> {out}.env; exit 7'
     options = ("--stall-after", "6", "--on-hang", "kill", "--on-hang", command, "--grace", "5", "--node", "n")
     options += ("--metrics", str(tmp_path / "hangscope.prom"))
     job = (*TORCHRUN, "--max-restarts=1", PAUSING, "--hang-at", "20", "--steps", "60", "--store", tmp_path / "store")
     started = start.run(tmp_path / "i", *job, options=options)
-    started.until(told.exists, 60, "command")
+    started.until(out.exists, 60, "command")
     metrics = started.until(lambda: counted(tmp_path / "hangscope.prom"), 30, "verdict in the metrics")
     assert started.wait(90) == 0
     assert started.out == result(60)
-    verdict = json.loads(told.read_text())
+    verdict = json.loads(out.read_text())
     assert (verdict["outcome"], [each["rank"] for each in verdict["culprits"]]) == ("hang", [1])
-    assert Path(f"{told}.env").read_text() == f"hang 1 {tmp_path / 'i' / 'verdict.json'}\n"
+    assert Path(f"{out}.env").read_text() == f"hang 1 {tmp_path / 'i' / 'verdict.json'}\n"
     assert "ended with status 7" in started.err
     assert "hangscope: --on-hang kill: ranks 0, 1 get SIGTERM, and SIGKILL after 5 s" in started.err
     assert 'hangscope_stalls_total{job="' in metrics

@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 from hangscope.errors import SettingsError
 from hangscope.recorder.setup import ras_address, ring_cost
 from hangscope.recorder.setup.setting_problems import Setting
-from hangscope.recorder.setup.settings import Plan, plan, prepare
+from hangscope.recorder.setup.settings import SettingsPlan, plan, prepare
 from hangscope.recorder.setup.torch_version import release_of
 from hangscope.recorder.setup.variables import BY_NAME, VARIABLES, default_dump_prefix
 
@@ -84,7 +84,7 @@ def make(
     backend: str | None = "nccl",
     environ: Mapping[str, str] | None = None,
     **more: object,
-) -> Plan:
+) -> SettingsPlan:
     options: dict[str, object] = {
         "torch_version": None if release is None else f"{release[0]}.{release[1]}.0+cu128",
         "backend": backend,
@@ -98,7 +98,7 @@ def make(
     return plan(**options)  # type: ignore[arg-type]
 
 
-def severities(made: Plan) -> dict[str, str]:
+def severities(made: SettingsPlan) -> dict[str, str]:
     return {problem.variable: problem.severity for problem in reversed(made.warnings)}
 
 

@@ -15,7 +15,7 @@ from hangscope.cli.verbs.env import torch_here
 from hangscope.errors import SettingsError
 from hangscope.reader.dumps import decoder
 from hangscope.recorder.doctor.examine import Examination, examine
-from hangscope.recorder.doctor.finding import NOTE, OK, Finding
+from hangscope.recorder.doctor.finding import NOTE, OK, DoctorFinding
 from hangscope.recorder.setup.torch_version import release_of
 from hangscope.report.safe_text import safe
 
@@ -56,22 +56,22 @@ def command(
         more=[decoder_finding(), scanner_finding()],
     )
     if as_json:
-        told = json.dumps(found.as_json(), indent=1, ensure_ascii=False)
+        printed = json.dumps(found.as_json(), indent=1, ensure_ascii=False)
         # What a variable holds may turn the direction of writing, also on the terminal of who only looks at the JSON.
-        write("".join(c if c.isprintable() or c == "\n" else json.dumps(c)[1:-1] for c in told) + "\n")
+        write("".join(c if c.isprintable() or c == "\n" else json.dumps(c)[1:-1] for c in printed) + "\n")
     else:
         write(text(found, width()))
     return 0 if found.worst in (NOTE, OK) else 1
 
 
-def decoder_finding() -> Finding:
+def decoder_finding() -> DoctorFinding:
     """Which decoder a diagnosis here would read dumps with."""
     if decoder.in_use():
-        return Finding("decoder", OK, "dumps are read here by the C decoder")
+        return DoctorFinding("decoder", OK, "dumps are read here by the C decoder")
     if decoder.built():
         what = f"dumps are read here by Python: {decoder.VARIABLE}=python"
-        return Finding("decoder", NOTE, what, "some twenty times slower", f"unset {decoder.VARIABLE}")
-    return Finding(
+        return DoctorFinding("decoder", NOTE, what, "some twenty times slower", f"unset {decoder.VARIABLE}")
+    return DoctorFinding(
         "decoder",
         NOTE,
         "dumps are read here by Python: the C decoder was not built",
@@ -80,16 +80,16 @@ def decoder_finding() -> Finding:
     )
 
 
-def scanner_finding() -> Finding:
+def scanner_finding() -> DoctorFinding:
     """Which scanner a bundle here would look through logs with."""
     if scan.in_use():
-        return Finding("scanner", OK, "logs are looked through for secrets here by the C scanner")
+        return DoctorFinding("scanner", OK, "logs are looked through for secrets here by the C scanner")
     why = "bundles of large logs take several times as long; they are the same to the byte"
     if scan.built():
         what = f"logs are looked through for secrets here by Python: {scan.VARIABLE}=python"
-        return Finding("scanner", NOTE, what, why, f"unset {scan.VARIABLE}")
+        return DoctorFinding("scanner", NOTE, what, why, f"unset {scan.VARIABLE}")
     what = "logs are looked through for secrets here by Python: the C scanner was not built"
-    return Finding(
+    return DoctorFinding(
         "scanner", NOTE, what, why, "install a wheel, or a C compiler and Python's headers, then hangscope again"
     )
 

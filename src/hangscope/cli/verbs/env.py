@@ -9,12 +9,12 @@ from pathlib import Path
 import click
 
 from hangscope.cli.output import note
-from hangscope.recorder.launch.job_identity import identify
+from hangscope.recorder.rundir.job_identity import identify
 from hangscope.recorder.setup import blackbox_library
 from hangscope.recorder.setup.default_settings import TIMING
 from hangscope.recorder.setup.env_formats import FORMATS, Request
-from hangscope.recorder.setup.setting_problems import Problem
-from hangscope.recorder.setup.settings import NCCL_LOG_LEVELS, Plan
+from hangscope.recorder.setup.setting_problems import SettingProblem
+from hangscope.recorder.setup.settings import NCCL_LOG_LEVELS, SettingsPlan
 from hangscope.recorder.setup.torch_version import TorchInstall, torch_of
 from hangscope.recorder.setup.variables import DEFAULT_ENTRIES
 
@@ -97,7 +97,7 @@ def command(
     return 0
 
 
-def _timing(made: Plan) -> str:
+def _timing(made: SettingsPlan) -> str:
     """Whether operations get start events, which cost some 23 µs each, and why."""
     if TIMING not in made.variables:
         return f"{TIMING} is left off: the black box tells an operation that runs from one that waits"
@@ -111,7 +111,7 @@ def torch_here(python: str | None = None) -> TorchInstall | None:
     return next((found for found in map(torch_of, candidates) if found is not None), None)
 
 
-def warn(problem: Problem) -> None:
+def warn(problem: SettingProblem) -> None:
     label = "fixed" if problem.fixed else "note" if problem.severity == "note" else "warning"
     note(f"{label}: {problem}")
     if not problem.fixed:

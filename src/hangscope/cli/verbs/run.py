@@ -10,10 +10,9 @@ from typing import Any
 import click
 
 from hangscope.cli import config_file
-from hangscope.recorder.agent.diagnose_process import diagnose
-from hangscope.recorder.agent.node_agent import MAX_INCIDENTS
+from hangscope.recorder.agent.node_agent import MAX_INCIDENTS, AgentOptions
 from hangscope.recorder.agent.on_hang import GRACE_S, OnHang
-from hangscope.recorder.launch.run_job import Options, run
+from hangscope.recorder.launch.run_job import RunOptions, run
 from hangscope.report.safe_text import safe
 
 
@@ -143,24 +142,22 @@ def command(
       hangscope run --on-hang kill --on-hang 'curl -sS -d @- https://…/hook' -- \\
         torchrun --max-restarts 3 --nproc-per-node 8 train.py
     """
-    options = Options(
-        directory,
-        job,
-        attempt,
-        node,
-        stall_after,
-        entries,
-        fix,
-        OnHang.of(_said(on_hang), grace),
-        max_incidents,
-        keep,
-        metrics_file,
-        metrics_port,
+    options = RunOptions(
+        directory=directory,
+        job=job,
+        attempt=attempt,
+        node=node,
+        entries=entries,
+        fix=fix,
+        keep=keep,
+        metrics_file=metrics_file,
+        metrics_port=metrics_port,
+        agent=AgentOptions(stall_after, OnHang.of(_given(on_hang), grace), max_incidents, diagnose=not no_diagnose),
     )
-    return run(words, options, environ=os.environ, say=say, diagnose=None if no_diagnose else diagnose)
+    return run(words, options, environ=os.environ, say=say)
 
 
-def _said(on_hang: tuple[str, ...]) -> tuple[str, ...]:
+def _given(on_hang: tuple[str, ...]) -> tuple[str, ...]:
     """The option, else the environment (one command, blanks and all: click would cut it), else the file."""
     source = click.get_current_context().get_parameter_source("on_hang")
     given = os.environ.get("HANGSCOPE_ON_HANG")

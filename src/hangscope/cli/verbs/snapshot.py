@@ -10,8 +10,8 @@ import click
 from hangscope.cli.output import note, write
 from hangscope.errors import NotFoundError
 from hangscope.incident.layout import VERDICT_TEXT
-from hangscope.recorder.agent import snapshot_job
 from hangscope.recorder.agent.diagnose_process import diagnose
+from hangscope.recorder.capture import snapshot_job
 from hangscope.safeio.safe_files import read_below
 
 _MOST_TEXT = 4 << 20

@@ -8,9 +8,9 @@ from pathlib import Path
 import click
 
 from hangscope.cli.output import table_width, write
-from hangscope.cli.watch_terminal import FILTERS, SORTS, Choice, follow
+from hangscope.cli.watch_terminal import FILTERS, SORTS, WatchChoice, follow
 from hangscope.cli.watch_text import as_text
-from hangscope.recorder.live.live_view import view
+from hangscope.recorder.rundir.live_view import view
 
 
 @click.command()
@@ -36,7 +36,7 @@ def command(directory: Path, once: bool, sort: str, shown: str, everything: bool
     For scripts:
       hangscope watch /shared/hangs/48121 --once --filter waiting
     """
-    choice = Choice(sort, shown if shown in FILTERS else "all", "" if shown in FILTERS else shown, everything)
+    choice = WatchChoice(sort, shown if shown in FILTERS else "all", "" if shown in FILTERS else shown, everything)
     if once or not sys.stdout.isatty():
         write(as_text(view(directory), choice, table_width()))
         return 0

@@ -1,28 +1,37 @@
-"""The diagnosis of an incident, by a process of its own: nothing it does can touch the job or the agent."""
+"""The diagnosis of an incident, by a process of its own: nothing it does can touch the job or the agent.
+
+It reads and judges the evidence once, and writes the verdict as JSON, as text and then as a page from that. The page of
+a large job takes seconds more, so the verdict is taken as soon as it is there.
+"""
 
 from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
+import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import TracebackType
 from typing import Any
 
 from hangscope.incident.layout import VERDICT_JSON, VERDICT_PAGE, VERDICT_TEXT, as_bytes
-from hangscope.safeio.safe_files import folder_below, write_below
+from hangscope.safeio.safe_files import write_below
 
 DEADLINE_S = 180.0
+"""For the verdict, and as much again for the page."""
+LOOK_S = 0.05
 _START = (
     "import sys; sys.path[:] = [place for place in sys.path if place];"
     " import runpy; runpy.run_module('hangscope', None, '__main__')"
 )
 """As `python -m hangscope`, but modules in the working directory, the job's own or a stranger's, are none of ours:
 Python 3.10 has no PYTHONSAFEPATH yet."""
-_JUDGED = (0, 1, 3)
-"""Exit statuses of a diagnosis that came to an end."""
+COMMAND: tuple[str, ...] = (sys.executable, "-c", _START)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,54 +49,87 @@ class Verdict:
         return self.value.get("kind"), tuple(culprit.get("rank") for culprit in culprits)
 
 
-def diagnose(incident: Path, *, keep: bool = True) -> Verdict:
-    """Diagnose `incident`, once, and write verdict.json and verdict.txt into it; with `keep` false only say it."""
-    with tempfile.TemporaryDirectory(prefix="hangscope-") as folder:
-        made = [Path(folder) / name for name in (VERDICT_JSON, VERDICT_TEXT)]
-        _, errors = _answer(_start("report", str(incident), *(word for path in made for word in ("-o", str(path)))))
+class DiagnosisProcess:
+    """One diagnosis under way, to be used in a `with`: `verdict` waits for the one, `page` for the other."""
+
+    def __init__(self, incident: Path, *, page: bool = True) -> None:
+        self._incident = incident
+        self._late = False
+        self._folder = Path(tempfile.mkdtemp(prefix="hangscope-"))
+        names = (VERDICT_JSON, VERDICT_TEXT, VERDICT_PAGE) if page else (VERDICT_JSON, VERDICT_TEXT)
+        outputs = [word for name in names for word in ("-o", str(self._folder / name))]
+        self._errors = self._folder / "stderr"
         try:
-            raw, text = (path.read_text(encoding="utf-8") for path in made)
+            with self._errors.open("wb") as errors:
+                self._process = subprocess.Popen(
+                    [*COMMAND, "report", str(incident), *outputs],
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.DEVNULL,
+                    stderr=errors,
+                    env={**os.environ, "PYTHONSAFEPATH": "1"},
+                    start_new_session=True,  # a Ctrl-C at the terminal is for the job; we end at our own time
+                )
+        except OSError:
+            shutil.rmtree(self._folder, ignore_errors=True)
+            raise
+
+    def __enter__(self) -> DiagnosisProcess:
+        return self
+
+    def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
+        self._process.kill()
+        self._process.wait()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def verdict(self, *, keep: bool = True) -> Verdict:
+        """Wait for the verdict, and write verdict.json and verdict.txt into the incident; `keep` false: only say it."""
+        files = [self._folder / name for name in (VERDICT_JSON, VERDICT_TEXT)]
+        self._await(files)
+        try:
+            raw, text = (file.read_text(encoding="utf-8") for file in files)
             value = json.loads(raw)
         except (OSError, ValueError, RecursionError):
-            return Verdict("", {}, errors.strip() or "the diagnosis said nothing")
-    try:
-        for name, content in ((VERDICT_JSON, raw), (VERDICT_TEXT, text)) if keep else ():
-            write_below(incident, name, as_bytes(content), wary=True)
-    except OSError as error:
-        return Verdict(text, value, f"{incident}: {error.strerror}")
-    return Verdict(text, value)
+            return Verdict("", {}, self._problem())
+        if keep:
+            try:
+                write_below(self._incident, VERDICT_JSON, as_bytes(raw), wary=True)
+                write_below(self._incident, VERDICT_TEXT, as_bytes(text), wary=True)
+            except OSError as error:
+                return Verdict(text, value, f"{self._incident}: {error.strerror}")
+        return Verdict(text, value)
+
+    def page(self) -> Path | None:
+        """Wait for verdict.html, and write it into the incident; None where that could not be done."""
+        made = self._folder / VERDICT_PAGE
+        self._await([made])
+        try:
+            write_below(self._incident, VERDICT_PAGE, made.read_bytes(), wary=True)
+        except OSError:
+            return None
+        return self._incident / VERDICT_PAGE
+
+    def _await(self, files: Sequence[Path]) -> None:
+        """Until these files are there, each written at once; or the process has ended, or has had its time."""
+        until = time.monotonic() + DEADLINE_S
+        while not all(file.exists() for file in files) and self._process.poll() is None:
+            if time.monotonic() > until:
+                self._late = True
+                self._process.kill()
+                self._process.wait()
+            else:
+                time.sleep(LOOK_S)
+
+    def _problem(self) -> str:
+        if self._late:
+            return f"no verdict within {DEADLINE_S:g} s"
+        try:
+            said = self._errors.read_text(errors="replace").strip()
+        except OSError:
+            said = ""
+        return said or "the diagnosis said nothing"
 
 
-def draw(incident: Path) -> Path | None:
-    """Write verdict.html into `incident`; None where that could not be done. Nobody waits for it."""
-    page = incident / VERDICT_PAGE
-    try:
-        with folder_below(incident, [], wary=True):
-            pass
-    except OSError:
-        return None
-    process = _start("report", str(incident), "-o", str(page), "--force")
-    _answer(process)
-    return page if process.returncode in _JUDGED and page.exists() else None
-
-
-def _start(*words: str) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-c", _START, *words],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        env={**os.environ, "PYTHONSAFEPATH": "1"},
-        text=True,
-        start_new_session=True,  # a Ctrl-C at the terminal is for the job; we end at our own time
-    )
-
-
-def _answer(process: subprocess.Popen[str]) -> tuple[str, str]:
-    """What it wrote to stdout and stderr, within the deadline."""
-    try:
-        return process.communicate(timeout=DEADLINE_S)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.communicate()
-        return "", f"no verdict within {DEADLINE_S:g} s"
+def diagnose(incident: Path, *, keep: bool = True) -> Verdict:
+    """Diagnose `incident` without a page, and write the verdict into it; with `keep` false only say it."""
+    with DiagnosisProcess(incident, page=False) as process:
+        return process.verdict(keep=keep)

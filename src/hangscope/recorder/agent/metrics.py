@@ -5,27 +5,17 @@ docs/run.md lists the names. Nothing here waits for a reader, and nothing that g
 
 from __future__ import annotations
 
-import socket
-import threading
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from socketserver import TCPServer
-from typing import Any
 
 from hangscope.__about__ import __version__
-from hangscope.errors import SettingsError
 from hangscope.incident.layout import safe_name, write_atomic
-from hangscope.recorder import linux_process
+from hangscope.recorder.agent import metrics_server
 from hangscope.safeio.safe_files import Patience, Refused, read_file
 
-CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
-LOOPBACK = "127.0.0.1"
-_ANSWER_S = 5.0
 FILE_S = 4.0
-MOST_CLIENTS = 8
 
 
 @dataclass(slots=True)
@@ -110,10 +100,9 @@ class Metrics:
     def __init__(self, labels: Mapping[str, str], *, file: Path | None = None, port: str | None = None) -> None:
         self._labels = dict(labels)
         self._text = render(Numbers(), self._labels).encode()
-        self.problem = ""
         self._patience = Patience(FILE_S)
         self._file = self._patience.ask(str(file), lambda: _place(file, labels)) if file is not None else None
-        self._server = _serve(port, self) if port is not None else None
+        self._server = metrics_server.serve(port, lambda: self._text) if port is not None else None
 
     @property
     def address(self) -> tuple[str, int] | None:
@@ -121,12 +110,11 @@ class Metrics:
 
     def publish(self, numbers: Numbers) -> None:
         self._text = render(numbers, self._labels).encode()
-        file, text = self._file, self._text
+        file = self._file
         if file is not None:
-            try:
+            text = self._text
+            with suppress(OSError):
                 self._patience.ask(str(file), lambda: _replace(file, text))
-            except OSError as error:
-                self.problem = f"{file}: {error.strerror or error}"
 
     def close(self) -> None:
         """A file that nobody brings up to date any more would look like a job that stands still: it goes."""
@@ -135,12 +123,7 @@ class Metrics:
             with suppress(OSError):
                 self._patience.ask(f"{file}, to remove it", lambda: file.unlink() if _is_ours(file) else None)
         if self._server is not None:
-            self._server.shutdown()
-            self._server.server_close()
-
-    @property
-    def text(self) -> bytes:
-        return self._text
+            self._server.close()
 
 
 def _place(file: Path, labels: Mapping[str, str]) -> Path:
@@ -166,71 +149,3 @@ def _replace(file: Path, text: bytes) -> None:
     if not _is_ours(file):
         raise Refused("it holds no metrics of hangscope", file)
     write_atomic(file, text, mode=0o644)
-
-
-def _serve(port: str, metrics: Metrics) -> ThreadingHTTPServer:
-    host, _, number = port.rpartition(":")
-    host = host.strip("[]")
-    known = linux_process.whole(number, 65535)
-    if known is None:
-        raise SettingsError(
-            f"--metrics-port {port}: no port", hint="give PORT, or ADDRESS:PORT for other machines to see"
-        )
-
-    class Handler(BaseHTTPRequestHandler):
-        timeout = _ANSWER_S
-
-        def do_GET(self) -> None:
-            found = self.path.split("?")[0] in ("/metrics", "/")
-            body = metrics.text if found else b"see /metrics\n"
-            self.send_response(200 if found else 404)
-            self.send_header("Content-Type", CONTENT_TYPE)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, format: str, *arguments: object) -> None:
-            """Nobody wants a line a scrape among the training's own."""
-
-    class Server(ThreadingHTTPServer):
-        daemon_threads = True
-        address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        room = threading.BoundedSemaphore(MOST_CLIENTS)
-
-        def server_bind(self) -> None:
-            """Without the name of the address, which `HTTPServer` would ask a name server for."""
-            TCPServer.server_bind(self)
-            self.server_name, self.server_port = host or LOOPBACK, self.server_address[1]
-
-        def verify_request(self, request: object, client_address: object) -> bool:  # noqa: ARG002
-            return self.room.acquire(blocking=False)
-
-        def process_request(self, request: Any, client_address: Any) -> None:
-            try:
-                super().process_request(request, client_address)
-            except BaseException:
-                self.room.release()
-                raise
-
-        def process_request_thread(self, request: Any, client_address: Any) -> None:
-            """Some clients at once, and each for some seconds in all, however slowly it speaks."""
-            ending = threading.Timer(_ANSWER_S, _hang_up, (request,))
-            ending.daemon = True
-            ending.start()
-            try:
-                super().process_request_thread(request, client_address)
-            finally:
-                ending.cancel()
-                self.room.release()
-
-        def handle_error(self, request: object, client_address: object) -> None:
-            """A client that went away is no news."""
-
-    server = Server((host or LOOPBACK, known), Handler)
-    threading.Thread(target=server.serve_forever, name="metrics", daemon=True).start()
-    return server
-
-
-def _hang_up(request: socket.socket) -> None:
-    with suppress(OSError):
-        request.shutdown(socket.SHUT_RDWR)

@@ -12,37 +12,39 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from hangscope.recorder import linux_process
 from hangscope.recorder.live.find_ranks import is_python
-from hangscope.recorder.live.watched_rank import Rank
-from hangscope.recorder.rundir.run_directory import Neighbour
+from hangscope.recorder.live.watched_rank import WatchedRank
+from hangscope.recorder.process import linux_process
+from hangscope.recorder.rundir.run_directory import PeerAgent
 
 _NODES = ("SLURM_STEP_NUM_NODES", "SLURM_NNODES", "SLURM_JOB_NUM_NODES", "GROUP_WORLD_SIZE")
 _NAMED = 16
 _HELPERS = ("multiprocessing.resource_tracker", "multiprocessing.forkserver")
 
 
-def nodes_announced(ranks: Iterable[Rank]) -> int | None:
+def nodes_announced(ranks: Iterable[WatchedRank]) -> int | None:
     """On how many nodes the job runs, as far as its ranks tell; None where nothing says so."""
     first = next((rank for rank in ranks if not rank.ended), None)
     if first is None or one_rank_a_run(os.environ):
         return None
-    environ = linux_process.environment(first.worker.pid)
-    file, host = first.meets_at.startswith("file://"), first.meets_at.rpartition(":")[0]
-    if not file and is_own_machine(host or environ.get("MASTER_ADDR", "")):
+    environ = linux_process.environment(first.process.pid)
+    host = first.meets_at.rpartition(":")[0] or environ.get("MASTER_ADDR", "")
+    if not first.meets_at.startswith("file://") and is_loopback(host):
         return 1
     named = (environ.get(name, "") for name in _NODES)
-    return next((count for text in named if (count := linux_process.whole(text))), None)
+    return next((count for text in named if (count := linux_process.whole_number(text))), None)
 
 
 def one_rank_a_run(environ: Mapping[str, str]) -> bool:
     """Whether `hangscope run` was itself started once a rank: then others of this node are elsewhere."""
-    tasks, nodes = (linux_process.whole(environ.get(f"SLURM_STEP_NUM_{what}", "")) for what in ("TASKS", "NODES"))
+    tasks, nodes = (
+        linux_process.whole_number(environ.get(f"SLURM_STEP_NUM_{what}", "")) for what in ("TASKS", "NODES")
+    )
     several = tasks is not None and nodes is not None and tasks > nodes
     return environ.get("RANK", "").isdigit() or several
 
 
-def is_own_machine(address: str) -> bool:
+def is_loopback(address: str) -> bool:
     """Whether nobody on another machine can come to this address."""
     try:
         return address == "localhost" or ipaddress.ip_address(address.strip("[]")).is_loopback
@@ -50,7 +52,7 @@ def is_own_machine(address: str) -> bool:
         return False
 
 
-def never_seen(ranks: Sequence[Rank], everywhere: Iterable[int], world_size: int | None) -> Mapping[str, Any]:
+def never_seen(ranks: Sequence[WatchedRank], everywhere: Iterable[int], world_size: int | None) -> Mapping[str, Any]:
     """What there is to say of ranks that no node has, while all that are here wait in their start; empty where nothing.
 
     `ranks` are this node's, `everywhere` the numbers that any node has seen; every node of the job is known.
@@ -60,7 +62,7 @@ def never_seen(ranks: Sequence[Rank], everywhere: Iterable[int], world_size: int
     if not missing or not living or not all(rank.starts for rank in living):
         return {}
     twice = _started_twice(living)
-    if _others(living, twice) or _elsewhere_here(living[0], missing):
+    if _others(living, twice) or _started_by_others(living[0], missing):
         return {}  # one of these may be the missing rank, and has only not said so
     named = ", ".join(map(str, missing[:_NAMED])) + (" …" if len(missing) > _NAMED else "")
     text = f"no process of rank{'s' if len(missing) > 1 else ''} {named} was seen on any node of the job"
@@ -70,7 +72,7 @@ def never_seen(ranks: Sequence[Rank], everywhere: Iterable[int], world_size: int
     return {"ranks": missing, "text": text}
 
 
-def elsewhere(agents: Iterable[Neighbour]) -> Mapping[str, Any]:
+def odd_addresses(agents: Iterable[PeerAgent]) -> Mapping[str, Any]:
     """What there is to say of the few that look for the others at another port, address or file; empty where nothing.
 
     A name and an address may be one machine: only addresses are compared with each other.
@@ -85,7 +87,7 @@ def elsewhere(agents: Iterable[Neighbour]) -> Mapping[str, Any]:
     return {"ranks": odd, "text": f"rank {odd[0]} looks for the others at {places[odd[0]]}, they meet at {other}"}
 
 
-def still_starting(agents: Iterable[Neighbour]) -> str:
+def still_starting(agents: Iterable[PeerAgent]) -> str:
     """Where the ranks that are in their start look for the others, as the end of a sentence; empty where none is."""
     places = sorted({place for agent in agents for _, place in agent.meets_at})
     return f", in init_process_group: they look for the others at {places[0]}" if places else ""
@@ -106,40 +108,41 @@ def _differs(one: tuple[str, str], other: tuple[str, str]) -> bool:
     return one[1] != other[1] or (bool(one[0] and other[0]) and one[0] != other[0])
 
 
-def _started_twice(living: Sequence[Rank]) -> dict[int, list[int]]:
+def _started_twice(living: Sequence[WatchedRank]) -> dict[int, list[int]]:
     """Rank → processes beside it that were given the same number."""
     found: dict[int, list[int]] = {}
     by_number = {str(rank.number): rank for rank in living}
-    for pid in _beside(living):
+    for pid in _siblings(living):
         twin = by_number.get(linux_process.environment(pid).get("RANK", ""))
         if twin is not None:
             found.setdefault(twin.number, []).append(pid)
     return found
 
 
-def _others(living: Sequence[Rank], twice: Mapping[int, Sequence[int]]) -> list[int]:
+def _others(living: Sequence[WatchedRank], twice: Mapping[int, Sequence[int]]) -> list[int]:
     known = {pid for pids in twice.values() for pid in pids}
-    return [pid for pid in _beside(living) if pid not in known]
+    return [pid for pid in _siblings(living) if pid not in known]
 
 
-def _elsewhere_here(known: Rank, missing: Iterable[int]) -> bool:
+def _started_by_others(known: WatchedRank, missing: Iterable[int]) -> bool:
     """Whether a process of this machine that somebody else started is one of these ranks, by its environment."""
-    ports, numbers = linux_process.environment(known.worker.pid).get("MASTER_PORT"), set(map(str, missing))
-    for pid in linux_process.everyone():
+    port = linux_process.environment(known.process.pid).get("MASTER_PORT")
+    numbers = set(map(str, missing))
+    for pid in linux_process.all_pids():
         environ = linux_process.environment(pid)
-        if environ.get("RANK") in numbers and environ.get("MASTER_PORT") == ports:
+        if environ.get("RANK") in numbers and environ.get("MASTER_PORT") == port:
             return True
     return False
 
 
-def _beside(living: Sequence[Rank]) -> list[int]:
+def _siblings(living: Sequence[WatchedRank]) -> list[int]:
     """Python processes that whoever started the ranks started as well."""
-    own = {rank.worker.pid for rank in living}
-    told = [linux_process.stat(pid) for pid in own]
-    parents = {stat.parent for stat in told if stat is not None and stat.parent > 1}
+    own = {rank.process.pid for rank in living}
+    stats = [linux_process.stat(pid) for pid in own]
+    parents = {stat.parent for stat in stats if stat is not None and stat.parent > 1}
     found = [pid for parent in sorted(parents) for pid in linux_process.children(parent) if pid not in own]
-    return [pid for pid in found if is_python(pid) and not _helps(linux_process.command_line(pid))]
+    return [pid for pid in found if is_python(pid) and not _is_helper(linux_process.command_line(pid))]
 
 
-def _helps(words: Sequence[str]) -> bool:
+def _is_helper(words: Sequence[str]) -> bool:
     return any(name in word for word in words for name in _HELPERS)

@@ -1,7 +1,6 @@
-"""What is done about a hang once its evidence is safe: a command is told, this node's ranks are ended.
+"""`--on-hang`: what is done about a hang once its evidence is safe, and the user's own command with the verdict.
 
-The command runs in a session of its own, with a deadline; the ranks get SIGTERM, and SIGKILL after a grace period.
-Only ranks are ended, never the launcher: it decides what comes next, a restart or the end.
+The command runs in a session of its own, with a deadline.
 """
 
 from __future__ import annotations
@@ -13,25 +12,21 @@ import shutil
 import signal
 import subprocess
 import tempfile
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from hangscope.errors import SettingsError
-from hangscope.recorder import linux_process
-from hangscope.recorder.live.watched_rank import Rank
 
 GRACE_S = 10.0
 COMMAND_S = 60.0
-AFTER_KILL_S = 5.0
 _WORD = re.compile(r"[\w./+-]+")
 
 
 @dataclass(frozen=True, slots=True)
 class OnHang:
-    """`--on-hang`: report always happens; `kill` ends the ranks, `commands` are told."""
+    """`--on-hang`: report always happens; `kill` ends the ranks, `commands` get the verdict."""
 
     kill: bool = False
     commands: tuple[str, ...] = ()
@@ -55,10 +50,7 @@ class OnHang:
         return cls("kill" in words, commands, grace)
 
 
-# ---- telling ---------------------------------------------------------------------------------------------------------
-
-
-def tell(command: str, incident: Path, verdict: Path | None, value: Mapping[str, Any]) -> str:
+def run_command(command: str, incident: Path, verdict: Path | None, value: Mapping[str, Any]) -> str:
     """Run the user's command with the verdict in its environment and on stdin. Returns the problem, empty for none."""
     environ = {**os.environ, **_variables(incident, verdict, value)}
     try:
@@ -101,42 +93,3 @@ def _variables(incident: Path, verdict: Path | None, value: Mapping[str, Any]) -
     }
     # A NUL from evidence cannot be in an environment, and would keep the command from starting.
     return {name: text.replace("\0", "?")[:10_000] for name, text in named.items()}
-
-
-# ---- ending ----------------------------------------------------------------------------------------------------------
-
-
-def end(ranks: Sequence[Rank], grace_s: float, still: Callable[[], bool]) -> list[int]:
-    """SIGTERM to these ranks, SIGKILL to those left after `grace_s`. Returns the ranks that live on all the same.
-
-    `still` is asked once more first: a job that moves again is left alone.
-    """
-    if not still():
-        return []
-    for rank in ranks:
-        _send(rank, signal.SIGTERM)
-    _await(ranks, grace_s)
-    for rank in ranks:
-        _send(rank, signal.SIGKILL)
-    _await(ranks, AFTER_KILL_S)
-    return [rank.number for rank in ranks if not rank.watched.ended()]
-
-
-def _await(ranks: Sequence[Rank], seconds: float) -> None:
-    until = time.monotonic() + seconds
-    while time.monotonic() < until and not all(rank.watched.ended() for rank in ranks):
-        time.sleep(0.05)
-
-
-def _send(rank: Rank, number: signal.Signals) -> None:
-    """To that process and no other: its number may have been given to a new one."""
-    watched = rank.watched
-    try:
-        if watched.ended():
-            return
-        if watched.fd is not None:
-            signal.pidfd_send_signal(watched.fd, number)
-        elif (told := linux_process.stat(watched.pid)) is not None and told.started_ticks == watched.started_ticks:
-            os.kill(watched.pid, number)
-    except OSError:
-        pass  # it has just ended, or is somebody else's: `end` says who lives on

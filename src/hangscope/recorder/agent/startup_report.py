@@ -1,23 +1,21 @@
-"""The roll call: which ranks of this node are watched, which are not and why, said after the start."""
+"""Which ranks of this node are watched, which are not and why: said once after the start."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
 
-from hangscope.recorder import linux_process
-from hangscope.recorder.launch.start_command import COMPANION
-from hangscope.recorder.live.watched_rank import Rank
+from hangscope.recorder.live.companion_hook import is_hooked, isolating_flag
+from hangscope.recorder.live.watched_rank import WatchedRank
+from hangscope.recorder.process import linux_process
 
-SETTLED_S = 20.0
+LAST_RANK_S = 20.0
 """Ranks start within seconds of each other; after this long nobody is waited for."""
 NOBODY_S = 60.0
-_TAKES_WORD = "cmWX"
 _MOST_NAMED = 8
 
 
-class Roll:
+class StartupReport:
     """Says once, after each start of the ranks, who is watched; once more when those that were not have come."""
 
     def __init__(self, environ_rank: bool) -> None:
@@ -28,77 +26,85 @@ class Roll:
         self._said = False
         self._asked = 0
 
-    def again(self) -> None:
+    def restart(self) -> None:
         """The ranks were started anew."""
-        self._said, self._first = False, None
+        self._said = False
+        self._first = None
 
-    def line(self, ranks: Sequence[Rank], refused: str, now: float, command: int | None = None) -> str | None:
+    def line(self, ranks: Sequence[WatchedRank], refused: str, now: float, command: int | None = None) -> str | None:
         """What there is to say now, None while that is not known or was said."""
-        self._begun = self._begun if self._begun is not None else now
-        asked = [rank for rank in ranks if rank.worker.socket is not None]
-        late = self._said and self._asked < len(asked) == len(ranks)
-        if self._said and not late:
+        if self._begun is None:
+            self._begun = now
+        asked = [rank for rank in ranks if rank.process.socket is not None]
+        came_late = self._asked < len(asked) == len(ranks)
+        if self._said and not came_late:
             return None
         if not ranks:
             if now - self._begun < NOBODY_S:
                 return None
             self._said = True
-            nodes = _nodes_told(command) if command is not None else None
-            if nodes is not None:
-                return (
-                    f"no rank has started: torchrun was told of {nodes} nodes, and starts none before all of them have"
-                    " come to its rendezvous. See whether each runs it, with the same --nnodes and master or"
-                    " --rdzv-endpoint"
-                )
-            return (
-                "no rank is seen below the command: nothing is watched. Put `hangscope run` where the ranks start,"
-                " inside the container or on the node"
-            )
-        self._first = self._first if self._first is not None else now
+            return _nobody(command)
+        if self._first is None:
+            self._first = now
         expected = self._expected(ranks)
-        settled = now - self._first > SETTLED_S
-        if len(ranks) < (expected or len(ranks) + 1) and not settled:
+        waited_enough = now - self._first > LAST_RANK_S
+        if len(ranks) < (expected or len(ranks) + 1) and not waited_enough:
             return None
-        self._said, self._asked = True, len(asked)
+        self._said = True
+        self._asked = len(asked)
         return _sentence(ranks, asked, expected, refused)
 
-    def _expected(self, ranks: Iterable[Rank]) -> int | None:
+    def _expected(self, ranks: Iterable[WatchedRank]) -> int | None:
         """How many ranks this node has: as announced, or all of the job where nothing speaks of other nodes."""
         if self._alone:
             return 1
-        local = [size for rank in ranks if (size := rank.worker.local_world_size) is not None]
-        return max(local) if local else max((rank.worker.world_size or 0 for rank in ranks), default=0) or None
+        local = [size for rank in ranks if (size := rank.process.local_world_size) is not None]
+        return max(local) if local else max((rank.process.world_size or 0 for rank in ranks), default=0) or None
 
 
-def _nodes_told(command: int) -> str | None:
-    """What torchrun below the command was told of nodes, where that is more than one; None where there is no torchrun.
+def _nobody(command: int | None) -> str:
+    nodes = _nodes_announced(command) if command is not None else None
+    if nodes is not None:
+        return (
+            f"no rank has started: torchrun was told of {nodes} nodes, and starts none before all of them have"
+            " come to its rendezvous. See whether each runs it, with the same --nnodes and master or"
+            " --rdzv-endpoint"
+        )
+    return (
+        "no rank is seen below the command: nothing is watched. Put `hangscope run` where the ranks start,"
+        " inside the container or on the node"
+    )
+
+
+def _nodes_announced(command: int) -> str | None:
+    """How many nodes torchrun below the command waits for, where more than one; None where there is no torchrun.
 
     Its options may be spelt with underscores, and set by PET_NNODES.
     """
     for pid in (command, *(child for child, _ in linux_process.descendants(command))):
         words = [word.replace("_", "-") for word in linux_process.command_line(pid)]
         if any(word == "torch.distributed.run" or word.endswith("/torchrun") for word in words[:4]):
-            told = linux_process.environment(pid).get("PET_NNODES", "1")
+            nodes = linux_process.environment(pid).get("PET_NNODES", "1")
             for word, following in pairwise([*words, ""]):
                 if word == "--nnodes":
-                    told = following
+                    nodes = following
                 elif word.startswith("--nnodes="):
-                    told = word.partition("=")[2]
-            return told if told.rpartition(":")[2] not in ("", "1") else None
+                    nodes = word.partition("=")[2]
+            return nodes if nodes.rpartition(":")[2] not in ("", "1") else None
     return None
 
 
-def _sentence(ranks: Sequence[Rank], asked: Sequence[Rank], expected: int | None, refused: str) -> str:
+def _sentence(ranks: Sequence[WatchedRank], asked: Sequence[WatchedRank], expected: int | None, refused: str) -> str:
     total = max(expected or 0, len(ranks))
-    world = max((rank.worker.world_size or 0 for rank in ranks), default=0)
+    world = max((rank.process.world_size or 0 for rank in ranks), default=0)
     here = f" here, {world} in the job" if world > total else ""
     parts = [f"watching {len(asked)} of {total} ranks{here}"]
-    causes: dict[tuple[str, str], list[Rank]] = {}
+    causes: dict[tuple[str, str], list[WatchedRank]] = {}
     for rank in ranks:
-        if rank.worker.socket is None:
+        if rank.process.socket is None:
             causes.setdefault(why_not(rank), []).append(rank)
     for (why, cure), some in causes.items():
-        named = ", ".join(f"{rank.number} (pid {rank.worker.pid})" for rank in some[:_MOST_NAMED])
+        named = ", ".join(f"{rank.number} (pid {rank.process.pid})" for rank in some[:_MOST_NAMED])
         more = f" and {len(some) - _MOST_NAMED} more" if len(some) > _MOST_NAMED else ""
         parts.append(f"not rank{'s' if len(some) > 1 else ''} {named}{more}: {why}; {cure}")
     if causes:
@@ -112,47 +118,18 @@ def _sentence(ranks: Sequence[Rank], asked: Sequence[Rank], expected: int | None
     return ". ".join(parts)
 
 
-def why_not(rank: Rank) -> tuple[str, str]:
+def why_not(rank: WatchedRank) -> tuple[str, str]:
     """Why no companion answers in a rank, and the cure."""
-    worker = rank.worker
-    if worker.registered:
-        why = "; ".join(worker.errors) or "it has no worker server"
+    process = rank.process
+    if process.registered:
+        why = "; ".join(process.errors) or "it has no worker server"
         return why, "torch 2.4 or newer has one"
-    flag = isolating_flag(linux_process.command_line(worker.pid))
+    flag = isolating_flag(linux_process.command_line(process.pid))
     if flag is not None:
         return f"Python was started with {flag} and ignores PYTHONPATH", f"leave {flag} out"
-    environ = linux_process.environment(worker.pid)
+    environ = linux_process.environment(process.pid)
     if "HANGSCOPE_SOCKETS" not in environ:
         return "its environment was made anew", "pass HANGSCOPE_SOCKETS, HANGSCOPE_DIR and PYTHONPATH on to it"
-    if str(COMPANION) not in environ.get("PYTHONPATH", "").split(os.pathsep):
+    if not is_hooked(environ):
         return "a wrapper has set PYTHONPATH itself", "add to it instead: PYTHONPATH=…:$PYTHONPATH"
     return "it has not imported torch.distributed so far", "nothing is to be done if it still starts"
-
-
-def certain(pid: int) -> bool:
-    """Whether it is plain that no companion will come up in this process, however long one waits."""
-    environ = linux_process.environment(pid)
-    paths = environ.get("PYTHONPATH", "").split(os.pathsep)
-    return isolating_flag(linux_process.command_line(pid)) is not None or (
-        bool(environ) and str(COMPANION) not in paths
-    )
-
-
-def isolating_flag(words: Sequence[str]) -> str | None:
-    """`-I`, `-E` or `-S`, where Python itself was given it: no sitecustomize is found then."""
-    position = 1
-    while position < len(words) and words[position].startswith("-") and words[position] not in ("-", "--"):
-        word = words[position]
-        if word.startswith("--"):
-            position += 1
-            continue
-        for index, letter in enumerate(word[1:], 1):
-            if letter in "IES":
-                return f"-{letter}"
-            if letter in _TAKES_WORD:
-                if letter in "cm":
-                    return None
-                position += index == len(word) - 1
-                break
-        position += 1
-    return None

@@ -1,1 +1,4 @@
-"""One file a source of evidence that the agent can save from a live node."""
+"""Saving evidence: one file a source that a live node has, the capture of a whole node, and a snapshot on request.
+
+Every source has a deadline, and what cannot be had is a gap.
+"""

@@ -12,8 +12,8 @@ import time
 from collections.abc import Collection
 from pathlib import Path
 
-from hangscope.recorder.capture.target_rights import Rights
-from hangscope.recorder.rundir.node_dir import Part
+from hangscope.recorder.process.target_rights import Rights
+from hangscope.recorder.rundir.node_dir import NodeDir
 
 MAGIC = b"\xffHSNCCLB"
 LAYOUT = 1
@@ -26,7 +26,7 @@ _TABLES_AT, _TABLES, _COPIED_AT = 128, 5, 208
 
 
 def save(
-    part: Part,
+    node_dir: NodeDir,
     folder: Path,
     pids: Collection[int],
     rights: Rights | None = None,
@@ -41,28 +41,32 @@ def save(
     try:
         files = sorted(rights.find(f"{glob.escape(str(folder))}/*{SUFFIX}"))
     except OSError as error:
-        part.gap("black boxes", f"{folder} cannot be listed: {error.strerror}")
+        node_dir.gap("black boxes", f"{folder} cannot be listed: {error.strerror}")
         return 0
-    of = {path: path.name.removesuffix(SUFFIX).rpartition(".")[2] for path in files}
-    files = [path for path in files if of[path] not in {str(pid) for pid in earlier}]
-    ours = [path for path in files if of[path] in {str(pid) for pid in pids}]
-    saved, left = 0, MOST_BYTES
+    files = [path for path in files if _pid_of(path) not in {str(pid) for pid in earlier}]
+    ours = [path for path in files if _pid_of(path) in {str(pid) for pid in pids}]
+    saved = 0
+    left = MOST_BYTES
     for path in ours or files:
         if left <= 0:
-            part.gap("black boxes", f"more than {MOST_BYTES} bytes in {folder}: the rest is left there")
+            node_dir.gap("black boxes", f"more than {MOST_BYTES} bytes in {folder}: the rest is left there")
             break
         try:
             data = copy_of(path, rights)
         except OSError as error:
-            part.gap(f"black box {path.name}", f"{type(error).__name__}: {error}")
+            node_dir.gap(f"black box {path.name}", f"{type(error).__name__}: {error}")
             continue
         if data is None:
-            part.gap(f"black box {path.name}", "it has no header that hangscope knows")
+            node_dir.gap(f"black box {path.name}", "it has no header that hangscope knows")
             continue
         left -= len(data)
-        part.write(f"blackbox/{path.name}", data)
+        node_dir.write(f"blackbox/{path.name}", data)
         saved += 1
     return saved
+
+
+def _pid_of(path: Path) -> str:
+    return path.name.removesuffix(SUFFIX).rpartition(".")[2]
 
 
 def copy_of(path: Path, rights: Rights | None = None) -> bytes | None:

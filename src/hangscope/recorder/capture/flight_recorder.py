@@ -6,78 +6,58 @@ takes milliseconds, and the rank may be gone in a second. JSON answers never hav
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
-from hangscope.recorder.live.find_ranks import Worker
-from hangscope.recorder.live.worker_server import Answer, ask
-from hangscope.recorder.rundir.node_dir import Part
+from hangscope.recorder.live.find_ranks import RankProcess
+from hangscope.recorder.live.recorder_questions import MOST_MEMORY, recorders
+from hangscope.recorder.live.worker_server import ServerAnswer, ask
+from hangscope.recorder.rundir.node_dir import NodeDir
 from hangscope.safeio import bounded_json
 
 QUICK_S = 3.0
 STACKS_S = 6.5
-MOST_MEMORY = 320 << 20
 MOST_BYTES = 64 << 20
 
 
-def recorders(worker: Worker) -> Iterator[tuple[str, str]]:
-    """(backend, question) for every recorder that this rank may have, in its form without stacks.
-
-    CUDA builds have `dump_nccl_trace_pickle` from 2.4 on. `fr_trace_json` (2.10) is Gloo's; 2.15 also answers for
-    nccl2, and an older torch ignores the parameter, which is why nccl2 is asked only where `fr_dump_file` (2.15) is.
-    """
-    if "dump_nccl_trace_pickle" in worker.handlers:
-        yield "nccl", "dump_nccl_trace_pickle?includestacktraces=false"
-    if "fr_trace_json" in worker.handlers:
-        yield "gloo", "fr_trace_json"
-        if "fr_dump_file" in worker.handlers:
-            yield "nccl2", "fr_trace_json?backend=nccl2"
-
-
-def json_question(backend: str) -> str:
-    """The question whose answer is the whole ring as JSON."""
-    return {"nccl": "dump_nccl_trace_json", "gloo": "fr_trace_json"}.get(backend, f"fr_trace_json?backend={backend}")
-
-
-def quick(part: Part, worker: Worker) -> list[str]:
+def quick(node_dir: NodeDir, process: RankProcess) -> list[str]:
     """Save each recorder of the rank without stacks; the backends that answered. The first answer is kept.
 
     A later capture does not replace an earlier one: on torch 2.13 an operation of Gloo that has timed out is marked
     finished, so the later picture can be the poorer one.
     """
     answered: list[str] = []
-    if worker.socket is None:
+    if process.socket is None:
         return answered
-    for backend, question in recorders(worker):
-        name = f"dumps/{backend}_rank_{worker.rank}{'.pickle' if 'pickle' in question else '.json'}"
-        if part.has(name):
+    for backend, question in recorders(process):
+        name = f"dumps/{backend}_rank_{process.rank}{'.pickle' if 'pickle' in question else '.json'}"
+        if node_dir.has(name):
             answered.append(backend)
             continue
-        answer = ask(worker.socket, question, QUICK_S)
+        answer = ask(process.socket, question, QUICK_S)
         if not answer.ok:
             if answer.status != 404:
-                part.gap(f"recorder of rank {worker.rank}", f"{backend}: {_why(answer)}", worker.rank)
+                node_dir.gap(f"recorder of rank {process.rank}", f"{backend}: {_why(answer)}", process.rank)
             continue
         if is_empty(answer.body):
             continue
-        part.filled(f"recorder of rank {worker.rank}", worker.rank)
-        if part.write(name, answer.body, rank=worker.rank):
+        node_dir.filled(f"recorder of rank {process.rank}", process.rank)
+        if node_dir.write(name, answer.body, rank=process.rank):
             answered.append(backend)
     return answered
 
 
-def with_stacks(part: Part, worker: Worker) -> None:
+def with_stacks(node_dir: NodeDir, process: RankProcess) -> None:
     """Replace NCCL's dump by one with stacks, and let nccl2 write its own (2.15), if the rank still can."""
-    if worker.socket is None:
+    if process.socket is None:
         return
-    if "dump_nccl_trace_pickle" in worker.handlers and part.has(f"dumps/nccl_rank_{worker.rank}.pickle"):
-        answer = ask(worker.socket, "dump_nccl_trace_pickle", STACKS_S)
+    if "dump_nccl_trace_pickle" in process.handlers and node_dir.has(f"dumps/nccl_rank_{process.rank}.pickle"):
+        answer = ask(process.socket, "dump_nccl_trace_pickle", STACKS_S)
         if answer.ok:
-            part.write(f"dumps/nccl_rank_{worker.rank}.pickle", answer.body, rank=worker.rank)
+            node_dir.write(f"dumps/nccl_rank_{process.rank}.pickle", answer.body, rank=process.rank)
         else:
-            part.gap(f"recorded stacks of rank {worker.rank}", _why(answer), worker.rank)
-    if "fr_dump_file" in worker.handlers and part.has(f"dumps/nccl2_rank_{worker.rank}.json"):
-        ask(worker.socket, "fr_dump_file?backend=nccl2", STACKS_S)
+            node_dir.gap(f"recorded stacks of rank {process.rank}", _why(answer), process.rank)
+    if "fr_dump_file" in process.handlers and node_dir.has(f"dumps/nccl2_rank_{process.rank}.json"):
+        ask(process.socket, "fr_dump_file?backend=nccl2", STACKS_S)
 
 
 def is_empty(body: bytes) -> bool:
@@ -97,5 +77,5 @@ def _object(body: bytes) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def _why(answer: Answer) -> str:
+def _why(answer: ServerAnswer) -> str:
     return answer.error or f"status {answer.status}"

@@ -10,46 +10,32 @@ import os
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
-from hangscope.recorder.capture.target_rights import Rights
-from hangscope.recorder.rundir.node_dir import Part
+from hangscope.recorder.process.target_rights import Rights
+from hangscope.recorder.rundir.node_dir import NodeDir
+from hangscope.recorder.setup.variables import DUMP_NAMES
 
 MAX_BYTES = 32 << 20
 MOST_BYTES = 1 << 30
 """Of all files that one environment names."""
 ERROR_BYTES = 4 << 20
 """An error file holds one traceback."""
-DUMP_VARIABLES = ("TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE")
 
 
-def output_files(pid: int, rights: Rights | None = None) -> list[Path]:
-    """The regular files that the process's stdout and stderr go to."""
-    found: list[Path] = []
-    for fd in (1, 2):
-        try:
-            target = os.readlink(f"/proc/{pid}/fd/{fd}")
-        except OSError:
-            continue
-        if target.startswith("/"):
-            found.append(Path(target))
-    try:
-        return [path for path, _ in (rights or Rights()).files(list(dict.fromkeys(found)))]
-    except OSError:
-        return []  # a file system that does not answer
-
-
-def save_redirected(part: Part, owner: str, files: list[Path], rights: Mapping[Path, Rights] | None = None) -> None:
+def save_redirected(
+    node_dir: NodeDir, owner: str, files: list[Path], rights: Mapping[Path, Rights] | None = None
+) -> None:
     """Copy the end of output files that are `owner`'s: a rank's own, or what all ranks write to."""
     texts = []
     for file in files:
         try:
             texts.append((rights or {}).get(file, Rights()).read(file, MAX_BYTES, tail=True))
         except OSError as error:
-            part.gap(f"output of {owner}", f"{file}: {error.strerror}")
+            node_dir.gap(f"output of {owner}", f"{file}: {error.strerror}")
     if any(texts):
-        part.write(f"logs/{owner}.redirected.log", b"".join(texts))
+        node_dir.write(f"logs/{owner}.redirected.log", b"".join(texts))
 
 
-def save_error_file(part: Part, rank: int, file: Path | None, rights: Rights | None = None) -> None:
+def save_error_file(node_dir: NodeDir, rank: int, file: Path | None, rights: Rights | None = None) -> None:
     """Copy what torchelastic's `record` wrote about the rank's exception: torchrun removes it when it ends."""
     if file is None:
         return
@@ -58,22 +44,22 @@ def save_error_file(part: Part, rank: int, file: Path | None, rights: Rights | N
     except FileNotFoundError:
         return  # there is one only where the script uses `record` and has failed
     except OSError as error:
-        part.gap(f"error file of rank {rank}", f"{file}: {error.strerror}", rank)
+        node_dir.gap(f"error file of rank {rank}", f"{file}: {error.strerror}", rank)
         return
-    part.write(f"logs/error_rank_{rank}.json", text, rank=rank)
+    node_dir.write(f"logs/error_rank_{rank}.json", text, rank=rank)
 
 
 def dump_files(
     environ: Mapping[str, str], ranks: list[int], rights: Rights | None = None, since: float = 0.0
 ) -> list[Path]:
     """The dump that PyTorch itself would write for each of these ranks, where it is there already and no older."""
-    prefixes = [prefix for name in DUMP_VARIABLES if (prefix := environ.get(name))]
+    prefixes = [prefix for name in DUMP_NAMES if (prefix := environ.get(name))]
     wanted = list(dict.fromkeys(Path(f"{prefix}{rank}") for prefix in prefixes for rank in ranks))
     return [path for path, changed in (rights or Rights()).files(wanted) if changed >= since]
 
 
 def save_elsewhere(
-    part: Part,
+    node_dir: NodeDir,
     environ: Mapping[str, str],
     ranks: list[int],
     node: str,
@@ -84,29 +70,36 @@ def save_elsewhere(
 
     `since` is when the attempt began, and the processes of those before it, whose files lie in the same place.
     """
-    rights, (began_at, earlier) = rights or Rights(), since
+    rights = rights or Rights()
+    began_at, earlier = since
     wanted: list[tuple[Path, str]] = []
     try:
         wanted += [(file, "dumps") for file in dump_files(environ, ranks, rights, began_at)]
     except OSError as error:
-        part.gap("dumps that PyTorch wrote", f"cannot be looked for: {error.strerror}")
+        node_dir.gap("dumps that PyTorch wrote", f"cannot be looked for: {error.strerror}")
     pattern = environ.get("NCCL_DEBUG_FILE", "")
     try:
-        if "%p" in pattern:
-            name = glob.escape(pattern).replace("%h", node)
-            before = {name.replace("%p", str(pid)) for pid in earlier}
-            found = rights.find(name.replace("%p", "*"))
-            wanted += [(file, "logs") for file in found if glob.escape(str(file)) not in before]
+        wanted += [(file, "logs") for file in _nccl_logs(pattern, node, rights, earlier)]
     except OSError as error:
-        part.gap(pattern, f"cannot be listed: {error.strerror}")
-    own, left = os.path.realpath(part.directory) + os.sep, MOST_BYTES
+        node_dir.gap(pattern, f"cannot be listed: {error.strerror}")
+    own = os.path.realpath(node_dir.directory) + os.sep
+    left = MOST_BYTES
     for file, folder in wanted:
-        if os.path.normpath(file).startswith(own) or (not rights.strange and os.path.realpath(file).startswith(own)):
+        if os.path.normpath(file).startswith(own) or (not rights.foreign and os.path.realpath(file).startswith(own)):
             continue
         try:
             data = rights.read(file, min(MAX_BYTES, left), tail=folder == "logs")
         except OSError as error:
-            part.gap(str(file), f"cannot be read: {error.strerror}")
+            node_dir.gap(str(file), f"cannot be read: {error.strerror}")
             continue
         left -= len(data)
-        part.write(f"{folder}/{file.name}", data)
+        node_dir.write(f"{folder}/{file.name}", data)
+
+
+def _nccl_logs(pattern: str, node: str, rights: Rights, earlier: Collection[int]) -> list[Path]:
+    """NCCL's log of every process, without those of earlier attempts. A file without %p is one that all write over."""
+    if "%p" not in pattern:
+        return []
+    name = glob.escape(pattern).replace("%h", node)
+    before = {name.replace("%p", str(pid)) for pid in earlier}
+    return [file for file in rights.find(name.replace("%p", "*")) if glob.escape(str(file)) not in before]

@@ -7,112 +7,102 @@ questions while this one stays open means that something holds the GIL.
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
-import sys
 import time
 from collections.abc import Collection
 from dataclasses import replace
-from datetime import datetime, timezone
 from pathlib import Path
 
-from hangscope.recorder import linux_process
-from hangscope.recorder.capture import target_rights
-from hangscope.recorder.live.find_ranks import Worker, is_python
+from hangscope.incident import manifest
+from hangscope.recorder.live.find_ranks import RankProcess, is_python
 from hangscope.recorder.live.worker_server import ask
-from hangscope.recorder.rundir.node_dir import Part
+from hangscope.recorder.process import linux_process, target_rights
+from hangscope.recorder.process.programs import PY_SPY_S, py_spy
+from hangscope.recorder.rundir.node_dir import NodeDir
 
 ANSWER_S = 2.0
-PY_SPY_S = 6.0
 NATIVE_S = 4.0
 CHILDREN_S = 3.0
 MOST_CHILDREN = 32
 MOST_BYTES = 16 << 20
 """A thousand threads with a hundred frames each."""
 SIGNAL_S = 1.5
+MOST_SIGNALLED = 1 << 20
 
 
-def sample(part: Part, worker: Worker, number: int, *, native: bool = False) -> bool | None:
-    """Save the stacks as sample `number`. Returns whether Python itself answered; None where that cannot be told.
+def sample(node_dir: NodeDir, process: RankProcess, number: int, *, native: bool = False) -> bool | None:
+    """Save the stacks as sample `number`. Returns whether Python itself answered; None where nobody can know.
 
     `native`: with the frames of C and C++, which tell a rank that waits for its GPU from one whose code holds the GIL.
     """
     answered: bool | None = None
     reasons: list[str] = []
-    text = by = None
-    if worker.socket is not None and "dump_traceback" in worker.handlers:
-        answer = ask(worker.socket, "dump_traceback", ANSWER_S, MOST_BYTES)
-        answered = True if answer.ok else False if answer.late else None
+    text: str | None = None
+    by = "worker-server"
+    if process.socket is not None and "dump_traceback" in process.handlers:
+        answer = ask(process.socket, "dump_traceback", ANSWER_S, MOST_BYTES)
         if answer.ok:
-            text, by = answer.body.decode(errors="replace"), "worker-server"
+            answered = True
+            text = answer.body.decode(errors="replace")
         else:
+            answered = False if answer.late else None
             reasons.append(f"worker server: {answer.error or answer.status}")
     if text is None:
-        text, why = _py_spy(worker.pid, native=native)
         by = "py-spy"
-        if text is None:
-            reasons.append(f"py-spy: {why}")
+        text, why = _py_spy(process.pid, native=native)
+        reasons.append(f"py-spy: {why}")
     if text is None:
-        text, why = _signal(worker)
         by = "faulthandler"
-        if text is None:
-            reasons.append(f"stack signal: {why}")
+        text, why = _by_signal(process)
+        reasons.append(f"stack signal: {why}")
     if text is None:
-        part.gap(f"stacks of rank {worker.rank}", "; ".join(reasons), worker.rank)
-        return answered
-    keep(part, worker, number, text, by or "")
+        node_dir.gap(f"stacks of rank {process.rank}", "; ".join(reasons), process.rank)
+    else:
+        keep(node_dir, process, number, text, by)
     return answered
 
 
-def keep(part: Part, worker: Worker, number: int, text: str, by: str) -> None:
+def keep(node_dir: NodeDir, process: RankProcess, number: int, text: str, by: str) -> None:
     """Save a stack, unless that sample is there."""
-    name = f"stacks/rank_{worker.rank}.{number}.txt"
-    if part.has(name):
+    name = f"stacks/rank_{process.rank}.{number}.txt"
+    if node_dir.has(name):
         return
-    part.filled(f"stacks of rank {worker.rank}", worker.rank)
-    head = f"# hangscope stacks rank={worker.rank} pid={worker.pid} sample={number} by={by} at={_now()}\n"
-    part.write(name, head + text, rank=worker.rank)
+    node_dir.filled(f"stacks of rank {process.rank}", process.rank)
+    head = f"# hangscope stacks rank={process.rank} pid={process.pid} sample={number} by={by} at={manifest.now()}\n"
+    node_dir.write(name, head + text, rank=process.rank)
 
 
-def children(part: Part, worker: Worker, number: int, ranks: Collection[int]) -> None:
+def children(node_dir: NodeDir, process: RankProcess, number: int, ranks: Collection[int]) -> None:
     """Save the stacks of the processes that a rank started: its wait for one of them may be the whole story.
 
     From outside, or by the handler that a forked process has from its parent. `ranks` are the pids of the ranks.
     """
     found: list[str] = []
     until = time.monotonic() + CHILDREN_S
-    below = [pid for pid, _ in linux_process.descendants(worker.pid) if pid not in ranks and is_python(pid)]
+    below = [pid for pid, _ in linux_process.descendants(process.pid) if pid not in ranks and is_python(pid)]
     for pid in below[:MOST_CHILDREN]:
         if time.monotonic() > until:
             break
-        text, by = _py_spy(pid)[0], "py-spy"
+        by = "py-spy"
+        text, _ = _py_spy(pid)
         if text is None:
-            text, by = _signal(replace(worker, pid=pid))[0], "faulthandler"
+            by = "faulthandler"
+            text, _ = _by_signal(replace(process, pid=pid))
         if text is not None:
-            head = f"# hangscope stacks rank={worker.rank} pid={pid} parent={worker.pid} sample={number} by={by}"
-            found.append(f"{head} at={_now()}\n{text}")
+            head = f"# hangscope stacks rank={process.rank} pid={pid} parent={process.pid} sample={number} by={by}"
+            found.append(f"{head} at={manifest.now()}\n{text}")
     if found:
-        part.write(f"stacks/rank_{worker.rank}.{number}.children.txt", "\n".join(found), rank=worker.rank)
+        node_dir.write(f"stacks/rank_{process.rank}.{number}.children.txt", "\n".join(found), rank=process.rank)
 
 
-def _now() -> str:
-    return datetime.now(timezone.utc).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-
-
-def next_number(part: Part) -> int:
+def next_number(node_dir: NodeDir) -> int:
     """The number of the next sample: a later capture adds to the earlier ones."""
     numbers = [0]
-    for path in (part.directory / "stacks").glob("rank_*.txt"):
+    for path in (node_dir.directory / "stacks").glob("rank_*.txt"):
         middle = path.name.split(".")[-2]
-        if (number := linux_process.whole(middle)) is not None:
+        if (number := linux_process.whole_number(middle)) is not None:
             numbers.append(number)
     return max(numbers) + 1
-
-
-def py_spy() -> str | None:
-    """py-spy on the PATH, or beside our own interpreter."""
-    beside = Path(sys.executable).with_name("py-spy")
-    return shutil.which("py-spy") or (str(beside) if beside.exists() else None)
 
 
 def _py_spy(pid: int, *, native: bool = False) -> tuple[str | None, str]:
@@ -144,23 +134,31 @@ def _py_spy(pid: int, *, native: bool = False) -> tuple[str | None, str]:
     return None, why
 
 
-def _signal(worker: Worker) -> tuple[str | None, str]:
+def _by_signal(process: RankProcess) -> tuple[str | None, str]:
     """Ask the companion's handler, after checking that signal and file are still its own."""
-    number, file, fd = worker.stack_signal, worker.stack_file, worker.stack_fd
-    if number is None or file is None or fd is None:
+    number = process.stack_signal
+    file = process.stack_file
+    if number is None or file is None or process.stack_fd is None:
         return None, "the companion set none up"
-    told = linux_process.stat(worker.pid)
-    if told is None or not told.alive or told.state in "Tt":
+    stat = linux_process.stat(process.pid)
+    if stat is None or not stat.alive or stat.state in "Tt":
         return None, "the process is stopped or gone"
     try:
-        if not linux_process.caught_signals(worker.pid) >> (number - 1) & 1:
+        if not linux_process.caught_signals(process.pid) >> (number - 1) & 1:
             return None, "its handler was removed"
-        if os.readlink(f"/proc/{worker.pid}/fd/{fd}") != os.path.realpath(file):
+        if os.readlink(f"/proc/{process.pid}/fd/{process.stack_fd}") != os.path.realpath(file):
             return None, "its file was closed"
         before = os.path.getsize(file)
-        os.kill(worker.pid, number)
+        os.kill(process.pid, number)
+        written = min(_grown(file, before), MOST_SIGNALLED)
+        text = target_rights.of(process.pid).read(Path(file), written, tail=True) if written else b""
     except OSError as error:
         return None, error.strerror or str(error)
+    return (text.decode(errors="replace"), "") if text else (None, "no answer")
+
+
+def _grown(file: str, before: int) -> int:
+    """How much is written to a file past its size `before`, once no more comes, or its time is over."""
     deadline = time.monotonic() + SIGNAL_S
     size = before
     while time.monotonic() < deadline:
@@ -169,13 +167,4 @@ def _signal(worker: Worker) -> tuple[str | None, str]:
         if now > before and now == size:
             break
         size = now
-    try:
-        written = min(max(0, os.path.getsize(file) - before), 1 << 20)
-        text = (
-            target_rights.of(worker.pid).read(Path(file), written, tail=True).decode(errors="replace")
-            if written
-            else ""
-        )
-    except OSError as error:
-        return None, error.strerror or str(error)
-    return (text, "") if text else (None, "no answer")
+    return max(0, os.path.getsize(file) - before)

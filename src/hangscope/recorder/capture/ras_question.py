@@ -8,9 +8,10 @@ import socket
 import time
 from pathlib import Path
 
-from hangscope.recorder import linux_process
+from hangscope.recorder.process import linux_process
+from hangscope.recorder.setup.ras_address import DEFAULT_PORT
 
-DEFAULT = ("localhost", 28028)
+DEFAULT = ("localhost", DEFAULT_PORT)
 CONNECT_S = 1.0
 MOST_BYTES = 64 << 20
 TRIES = 3
@@ -20,11 +21,11 @@ TRIES = 3
 def address(setting: str | None) -> tuple[str, int]:
     """NCCL_RAS_ADDR as NCCL reads it: host:port, where either may be missing."""
     host, _, port = (setting or "").strip().rpartition(":")
-    number = linux_process.whole(port, 65535)
+    number = linux_process.whole_number(port, 65535)
     return DEFAULT if number is None else (host.strip("[]") or DEFAULT[0], number)
 
 
-def is_here(host: str) -> bool:
+def is_this_machine(host: str) -> bool:
     """Whether that is this machine, by its own word and without asking a name server: RAS listens on the node itself,
     and a process's environment is no reason to connect to any other."""
     if host in ("localhost", platform.node()):
@@ -61,17 +62,18 @@ def status(where: tuple[str, int], deadline_s: float) -> tuple[bytes | None, str
             break
         try:
             with socket.create_connection(where, timeout=CONNECT_S) as connection:
-                return (*_Talk(connection, until).status(), "")
+                return (*_RasConnection(connection, until).status(), "")
         except (OSError, ValueError) as error:
             why = str(error) or type(error).__name__
     return None, "", why
 
 
-class _Talk:
+class _RasConnection:
     """Lines, each within its time: a server that sends a byte now and then keeps nobody past `until`."""
 
     def __init__(self, connection: socket.socket, until: float) -> None:
-        self._connection, self._until = connection, until
+        self._connection = connection
+        self._until = until
         self._held = bytearray()
 
     def status(self) -> tuple[bytes, str]:

@@ -9,10 +9,11 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Mapping
-from datetime import datetime, timezone
 from ipaddress import IPv6Address
 from pathlib import Path
 from typing import Any
+
+from hangscope.incident import manifest
 
 ROOT = "HANGSCOPE_SYSFS"
 MAX_FILES = 20_000
@@ -44,8 +45,7 @@ def snapshot(root: Path | None = None) -> dict[str, Any]:
             _add(counters, f"{interface}//{name}", folder / "statistics" / name)
         for name in ("carrier_changes", "carrier_down_count"):
             _add(counters, f"{interface}//{name}", folder / name)
-    at = datetime.now(timezone.utc).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-    return {"at": at, "counters": counters, "ports": ports(root)}
+    return {"at": manifest.now(), "counters": counters, "ports": ports(root)}
 
 
 def ports(root: Path | None = None) -> list[dict[str, Any]]:

@@ -12,17 +12,19 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from hangscope.recorder.doctor.examine_node import Node, node_findings
-from hangscope.recorder.doctor.finding import NOTE, OK, PROBLEM, SEVERITIES, WARNING, Finding
+from hangscope.recorder.doctor.examine_node import ExaminedNode, node_findings
+from hangscope.recorder.doctor.finding import NOTE, OK, PROBLEM, SEVERITIES, WARNING, DoctorFinding
+from hangscope.recorder.process import linux_process
 from hangscope.recorder.setup import blackbox_library, ring_cost
 from hangscope.recorder.setup.backends import WORKER_SERVER_SINCE, families, records, writes_file
 from hangscope.recorder.setup.checks import check
 from hangscope.recorder.setup.default_settings import TIMING
-from hangscope.recorder.setup.setting_problems import Problem, Setting, folder_of, free_bytes
+from hangscope.recorder.setup.setting_problems import Setting, SettingProblem, folder_of, free_bytes
 from hangscope.recorder.setup.torch_version import TorchInstall, release_of
-from hangscope.recorder.setup.variables import BY_NAME, FIRST_RECORDER, Release
+from hangscope.recorder.setup.variables import BY_NAME, DUMP_NAMES, FIRST_RECORDER, Release
+from hangscope.text import size
 
-__all__ = ["SCHEMA", "Examination", "Finding", "Node", "examine"]
+__all__ = ["SCHEMA", "DoctorFinding", "Examination", "ExaminedNode", "examine"]
 
 SCHEMA = "hangscope.doctor/1"
 
@@ -40,7 +42,7 @@ class Examination:
     """All findings, the gravest first, and the one sentence that they come down to."""
 
     summary: str
-    findings: tuple[Finding, ...]
+    findings: tuple[DoctorFinding, ...]
     torch_version: str | None
     families: tuple[str, ...]
     world_size: int | None
@@ -71,8 +73,8 @@ def examine(
     backend: str | None = None,
     directory: Path | None = None,
     world_size: int | None = None,
-    node: Node | None = None,
-    more: Sequence[Finding] = (),
+    node: ExaminedNode | None = None,
+    more: Sequence[DoctorFinding] = (),
 ) -> Examination:
     """Look at the settings in `environ`, the torch that would read them, the dump's place and the node itself.
 
@@ -96,7 +98,7 @@ def examine(
         *_nccl_log_findings(setting, problems),
         *_blackbox_findings(setting, torch),
         *_directory_findings(directory, setting),
-        *node_findings(node or Node(), setting),
+        *node_findings(node or ExaminedNode(), setting),
         *more,
     ]
     return Examination(
@@ -109,10 +111,10 @@ def examine(
     )
 
 
-def _from_problem(problem: Problem) -> Finding:
+def _from_problem(problem: SettingProblem) -> DoctorFinding:
     about_a_variable = problem.variable not in ("torch", "backend")
     equals = "=" if about_a_variable else " "
-    return Finding(
+    return DoctorFinding(
         id=f"setting.{problem.variable}" if about_a_variable else problem.variable,
         severity=_GRADE[problem.severity],
         what=f"{problem.variable} is not set"
@@ -127,9 +129,9 @@ def _from_problem(problem: Problem) -> Finding:
 
 def _torch_findings(
     torch: TorchInstall | None, version: str | None, release: Release | None, used: frozenset[str]
-) -> Iterator[Finding]:
+) -> Iterator[DoctorFinding]:
     if version is None:
-        yield Finding(
+        yield DoctorFinding(
             "torch",
             PROBLEM,
             "no torch was found",
@@ -139,11 +141,13 @@ def _torch_findings(
         return
     where = f" in {torch.path}" if torch and torch.version == version else ""
     built = f", built for {', '.join(torch.backends)}" if torch and torch.version == version else ""
-    yield Finding("torch", OK, f"torch {version}{where}{built}", f"backends looked at: {', '.join(sorted(used))}")
+    yield DoctorFinding("torch", OK, f"torch {version}{where}{built}", f"backends looked at: {', '.join(sorted(used))}")
     if torch and torch.nccl and torch.version == version:
-        yield Finding("nccl", OK, f"NCCL {torch.nccl} beside it", "an image may load another one; its log says which")
+        yield DoctorFinding(
+            "nccl", OK, f"NCCL {torch.nccl} beside it", "an image may load another one; its log says which"
+        )
         if (2, 26) <= (release_of(torch.nccl) or (0, 0)) <= (2, 27):
-            yield Finding(
+            yield DoctorFinding(
                 "nccl.silent",
                 NOTE,
                 f"NCCL {torch.nccl} does not report a failed link to PyTorch",
@@ -151,7 +155,7 @@ def _torch_findings(
                 "keep NCCL_DEBUG at WARN with a NCCL_DEBUG_FILE, or use NCCL 2.28",
             )
     if release is not None and release < WORKER_SERVER_SINCE:
-        yield Finding(
+        yield DoctorFinding(
             "worker-server",
             NOTE,
             f"torch {version} has no worker server",
@@ -159,20 +163,20 @@ def _torch_findings(
             "use torch 2.4 or later",
         )
     else:
-        yield Finding("worker-server", OK, "live ranks can be asked for their record and stacks (worker server)")
+        yield DoctorFinding("worker-server", OK, "live ranks can be asked for their record and stacks (worker server)")
 
 
-def _recorder_findings(setting: Setting, problems: list[Problem]) -> Iterator[Finding]:
+def _recorder_findings(setting: Setting, problems: list[SettingProblem]) -> Iterator[DoctorFinding]:
     """What is right with the recorder, in numbers."""
     ring = setting.ring
     if ring is None or ring <= 0 or not any(records(family, setting.release) for family in setting.families):
         return
     if any(problem.variable.endswith("BUFFER_SIZE") for problem in problems):
         return
-    least = ring_cost.readable(ring_cost.memory_bytes(ring, deep=False))
-    most = ring_cost.readable(ring_cost.memory_bytes(ring))
-    dump = ring_cost.readable(ring_cost.dump_bytes(ring))
-    yield Finding(
+    least = size(ring_cost.memory_bytes(ring, deep=False))
+    most = size(ring_cost.memory_bytes(ring))
+    dump = size(ring_cost.dump_bytes(ring))
+    yield DoctorFinding(
         "recorder",
         OK,
         f"the last {ring:,} operations of every rank are recorded",
@@ -182,20 +186,21 @@ def _recorder_findings(setting: Setting, problems: list[Problem]) -> Iterator[Fi
         yield from _prefix_findings(setting)
 
 
-def _prefix_findings(setting: Setting) -> Iterator[Finding]:
-    prefix, free = setting.prefix, free_bytes(setting.prefix)
-    custom = setting.set("TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE")
+def _prefix_findings(setting: Setting) -> Iterator[DoctorFinding]:
+    prefix = setting.prefix
+    free = free_bytes(prefix)
+    configured = setting.set(*DUMP_NAMES)
     need = ring_cost.dump_bytes(setting.ring or 0) * (setting.world_size or 1)
     ranks = f"{setting.world_size} ranks need" if setting.world_size else "one rank needs"
-    room = "" if free is None else f"; {ranks} {ring_cost.readable(need)}, {ring_cost.readable(free)} are free"
-    if custom is None:
+    room = "" if free is None else f"; {ranks} {size(need)}, {size(free)} are free"
+    if configured is None:
         folder = folder_of(prefix)
         reason = _try_to_write(next((place for place in (folder, *folder.parents) if place.exists()), folder))
         if reason:
             cure = "set TORCH_FR_DUMP_TEMP_FILE and TORCH_NCCL_DEBUG_INFO_TEMP_FILE to a place that can be written to"
-            yield Finding("dump.path", PROBLEM, f"dumps go to {prefix}<rank>, PyTorch's default", reason, cure)
+            yield DoctorFinding("dump.path", PROBLEM, f"dumps go to {prefix}<rank>, PyTorch's default", reason, cure)
             return
-        yield Finding(
+        yield DoctorFinding(
             "dump.path",
             NOTE,
             f"dumps go to {prefix}<rank>, PyTorch's default",
@@ -203,45 +208,46 @@ def _prefix_findings(setting: Setting) -> Iterator[Finding]:
             "set TORCH_FR_DUMP_TEMP_FILE and TORCH_NCCL_DEBUG_INFO_TEMP_FILE; hangscope run and hangscope env do",
         )
     else:
-        yield Finding("dump.path", OK, f"dumps go to {prefix}<rank>", f"the folder is there and writable{room}")
+        yield DoctorFinding("dump.path", OK, f"dumps go to {prefix}<rank>", f"the folder is there and writable{room}")
 
 
-def _nccl_log_findings(setting: Setting, problems: list[Problem]) -> Iterator[Finding]:
+def _nccl_log_findings(setting: Setting, problems: list[SettingProblem]) -> Iterator[DoctorFinding]:
     file = setting.environ.get("NCCL_DEBUG_FILE")
     if file and setting.uses("nccl", "nccl2") and not any(p.variable.startswith("NCCL_DEBUG") for p in problems):
-        yield Finding("nccl.log", OK, f"NCCL logs to {file}, at level {setting.environ.get('NCCL_DEBUG', '')}")
+        yield DoctorFinding("nccl.log", OK, f"NCCL logs to {file}, at level {setting.environ.get('NCCL_DEBUG', '')}")
 
 
-def _blackbox_findings(setting: Setting, torch: TorchInstall | None) -> Iterator[Finding]:
+def _blackbox_findings(setting: Setting, torch: TorchInstall | None) -> Iterator[DoctorFinding]:
     """Whether a hang inside a collective would leave what each transfer waited for."""
     if not setting.uses("nccl", "nccl2"):
         return
-    what, why = "no black box would be kept", "which link stands still inside a collective could not be told"
+    what = "no black box would be kept"
+    why = "which link stands still inside a collective could not be told"
     nccl = release_of(torch.nccl) if torch is not None else None
     taken = blackbox_library.others_plugin(setting.environ)
     library = blackbox_library.library()
     if taken is not None:
         said = f"NCCL takes one profiler plugin, and {taken} is set"
-        yield Finding("blackbox", NOTE, what, f"{said}; {why}", "unset NCCL_PROFILER_PLUGIN, if it is not needed")
+        yield DoctorFinding("blackbox", NOTE, what, f"{said}; {why}", "unset NCCL_PROFILER_PLUGIN, if it is not needed")
     elif setting.environ.get(blackbox_library.PLUGIN, "").lower() == "none":
-        yield Finding("blackbox", NOTE, what, f"NCCL_PROFILER_PLUGIN=none; {why}", "unset it")
+        yield DoctorFinding("blackbox", NOTE, what, f"NCCL_PROFILER_PLUGIN=none; {why}", "unset it")
     elif setting.release is not None and setting.release < blackbox_library.FIRST_TORCH:
-        yield Finding("blackbox", NOTE, what, f"its NCCL is older than 2.26; {why}", "use torch 2.7 or later")
+        yield DoctorFinding("blackbox", NOTE, what, f"its NCCL is older than 2.26; {why}", "use torch 2.7 or later")
     elif nccl is not None and nccl < blackbox_library.FIRST_NCCL:
-        yield Finding("blackbox", NOTE, what, f"NCCL {torch.nccl if torch else ''} is older than 2.26; {why}", "")
+        yield DoctorFinding("blackbox", NOTE, what, f"NCCL {torch.nccl if torch else ''} is older than 2.26; {why}", "")
     elif library is None:
         said = "its library was not built when hangscope was installed: there was no C compiler"
-        yield Finding("blackbox", NOTE, what, f"{said}; {why}", "install gcc or clang, then hangscope again")
+        yield DoctorFinding("blackbox", NOTE, what, f"{said}; {why}", "install gcc or clang, then hangscope again")
     else:
         set_ = setting.environ.get(blackbox_library.PLUGIN) == str(library)
         how = "it is set" if set_ else "hangscope run and hangscope env set it"
         how += (
             f", and leave {TIMING} off where the job has several nodes: it tells what runs without 23 µs an operation"
         )
-        yield Finding("blackbox", OK, f"NCCL's black box is there: {library}", how)
+        yield DoctorFinding("blackbox", OK, f"NCCL's black box is there: {library}", how)
 
 
-def _directory_findings(directory: Path | None, setting: Setting) -> Iterator[Finding]:
+def _directory_findings(directory: Path | None, setting: Setting) -> Iterator[DoctorFinding]:
     """The directory that hangscope run would use."""
     if directory is None:
         return
@@ -249,22 +255,22 @@ def _directory_findings(directory: Path | None, setting: Setting) -> Iterator[Fi
     existing = next((folder for folder in (path, *path.parents) if folder.exists()), Path("/"))
     cure = "choose another --dir"
     if not existing.is_dir():
-        yield Finding("directory", PROBLEM, f"{path}: {existing} is a file", "nothing can be saved there", cure)
+        yield DoctorFinding("directory", PROBLEM, f"{path}: {existing} is a file", "nothing can be saved there", cure)
         return
     reason = _try_to_write(existing)
     if reason:
-        yield Finding("directory", PROBLEM, f"{path} cannot be written to", reason, cure)
+        yield DoctorFinding("directory", PROBLEM, f"{path} cannot be written to", reason, cure)
         return
     free = free_bytes(f"{existing}/")
     ring = setting.ring if setting.ring and setting.ring > 0 else 2000
     # An incident holds a dump with and one without stacks, two samples of stacks and the logs of each rank.
     need = 3 * ring_cost.dump_bytes(ring) * (setting.world_size or 1)
-    room = f"{ring_cost.readable(free or 0)} are free, an incident takes about {ring_cost.readable(need)} of dumps"
+    room = f"{size(free or 0)} are free, an incident takes about {size(need)} of dumps"
     if free is not None and free < need:
-        yield Finding("directory", PROBLEM, f"{path} has too little room", room, "free space, or " + cure)
+        yield DoctorFinding("directory", PROBLEM, f"{path} has too little room", room, "free space, or " + cure)
     else:
         state = "is there and writable" if path == existing else f"can be made below {existing}"
-        yield Finding("directory", OK, f"{path} {state}", room)
+        yield DoctorFinding("directory", OK, f"{path} {state}", room)
 
 
 def _try_to_write(folder: Path) -> str:
@@ -314,7 +320,7 @@ def _summary(setting: Setting) -> str:
 
 def _world_size(environ: Mapping[str, str]) -> int | None:
     for name in ("WORLD_SIZE", "SLURM_NTASKS"):
-        text = environ.get(name, "")
-        if text.isdecimal() and int(text) > 0:
-            return int(text)
+        ranks = linux_process.whole_number(environ.get(name, ""))
+        if ranks:
+            return ranks
     return None

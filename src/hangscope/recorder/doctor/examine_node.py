@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import sys
 import time
@@ -11,9 +10,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from hangscope.recorder.doctor.finding import NOTE, OK, WARNING, Finding
-from hangscope.recorder.setup import ras_address, ring_cost
+from hangscope.recorder.doctor.finding import NOTE, OK, WARNING, DoctorFinding
+from hangscope.recorder.process.programs import find_program
+from hangscope.recorder.setup import ras_address
 from hangscope.recorder.setup.setting_problems import Setting
+from hangscope.text import size
 
 _CAP_SYS_PTRACE = 19
 _SMALL_SHM = 64 << 20
@@ -28,7 +29,7 @@ _SCOPES = {
 
 
 @dataclass(frozen=True, slots=True)
-class Node:
+class ExaminedNode:
     """Where to look. The defaults are this machine."""
 
     proc: Path = Path("/proc")
@@ -39,11 +40,10 @@ class Node:
     """Read the stack of a process of our own to see whether that is allowed, rather than conclude it."""
 
     def tool(self, name: str) -> str | None:
-        beside = Path(sys.executable).parent / name
-        return shutil.which(name, path=self.path) or (str(beside) if beside.is_file() else None)
+        return find_program(name, self.path)
 
 
-def node_findings(node: Node, setting: Setting) -> Iterator[Finding]:
+def node_findings(node: ExaminedNode, setting: Setting) -> Iterator[DoctorFinding]:
     yield from py_spy(node)
     if setting.uses("nccl", "nccl2"):
         yield from ras_port(setting)
@@ -53,11 +53,11 @@ def node_findings(node: Node, setting: Setting) -> Iterator[Finding]:
     yield from clock(node)
 
 
-def py_spy(node: Node) -> Iterator[Finding]:
+def py_spy(node: ExaminedNode) -> Iterator[DoctorFinding]:
     """Stacks of a rank that holds its GIL can be read from outside only, by py-spy, if the kernel lets it."""
     tool = node.tool("py-spy")
     if tool is None:
-        yield Finding(
+        yield DoctorFinding(
             "py-spy",
             NOTE,
             "py-spy is not installed",
@@ -75,7 +75,7 @@ def py_spy(node: Node) -> Iterator[Finding]:
         refusal = ""
     if allowed:
         how = "tried on a process of its own" if node.try_out else "as far as the kernel's settings tell"
-        yield Finding("py-spy", OK, "py-spy may read the stacks of the ranks", how)
+        yield DoctorFinding("py-spy", OK, "py-spy may read the stacks of the ranks", how)
         return
     reasons = [refusal] if refusal else []
     if scope in _SCOPES and scope != "0":
@@ -84,7 +84,7 @@ def py_spy(node: Node) -> Iterator[Finding]:
         reasons.append("this process lacks the capability SYS_PTRACE")
     if _status(node, "Seccomp") == "2":
         reasons.append("a seccomp filter is on, as in most containers")
-    yield Finding(
+    yield DoctorFinding(
         "py-spy",
         NOTE,
         "py-spy may not read the stacks of the ranks",
@@ -94,14 +94,14 @@ def py_spy(node: Node) -> Iterator[Finding]:
     )
 
 
-def ras_port(setting: Setting) -> Iterator[Finding]:
+def ras_port(setting: Setting) -> Iterator[DoctorFinding]:
     """Where the address is the job's own, its port must be free."""
     address = setting.environ.get("NCCL_RAS_ADDR")
     port = (address or "").rpartition(":")[2]
     if address is None or port == str(ras_address.DEFAULT_PORT):
         return  # the shared default is a matter of the settings
     if not port.isdecimal() or not 0 < int(port) < 65536:
-        yield Finding(
+        yield DoctorFinding(
             "ras.port",
             WARNING,
             f"NCCL_RAS_ADDR={address} has no port",
@@ -111,9 +111,9 @@ def ras_port(setting: Setting) -> Iterator[Finding]:
             address,
         )
     elif ras_address.is_free(int(port)):
-        yield Finding("ras.port", OK, f"the RAS port {port} is free")
+        yield DoctorFinding("ras.port", OK, f"the RAS port {port} is free")
     else:
-        yield Finding(
+        yield DoctorFinding(
             "ras.port",
             WARNING,
             f"the RAS port {port} is taken",
@@ -124,12 +124,12 @@ def ras_port(setting: Setting) -> Iterator[Finding]:
         )
 
 
-def gpu_tool(node: Node) -> Iterator[Finding]:
+def gpu_tool(node: ExaminedNode) -> Iterator[DoctorFinding]:
     tool = node.tool("nvidia-smi") or node.tool("rocm-smi") or node.tool("amd-smi")
     if tool:
-        yield Finding("gpu", OK, f"the GPUs' state can be read ({Path(tool).name})")
+        yield DoctorFinding("gpu", OK, f"the GPUs' state can be read ({Path(tool).name})")
     else:
-        yield Finding(
+        yield DoctorFinding(
             "gpu",
             NOTE,
             "nvidia-smi is not there",
@@ -138,30 +138,32 @@ def gpu_tool(node: Node) -> Iterator[Finding]:
         )
 
 
-def shared_memory(node: Node) -> Iterator[Finding]:
+def shared_memory(node: ExaminedNode) -> Iterator[DoctorFinding]:
     try:
         state = os.statvfs(node.shm)
     except OSError:
-        yield Finding("shm", WARNING, f"there is no {node.shm}", "NCCL and data loaders need it", "mount a tmpfs there")
+        yield DoctorFinding(
+            "shm", WARNING, f"there is no {node.shm}", "NCCL and data loaders need it", "mount a tmpfs there"
+        )
         return
-    size = state.f_blocks * state.f_frsize
-    if size <= _SMALL_SHM:
-        yield Finding(
+    total = state.f_blocks * state.f_frsize
+    if total <= _SMALL_SHM:
+        yield DoctorFinding(
             "shm",
             WARNING,
-            f"{node.shm} has {ring_cost.readable(size)}",
+            f"{node.shm} has {size(total)}",
             "that is docker's default; data loaders die of it and NCCL fails in it, which then looks like a hang",
             "docker run --shm-size 16g or --ipc host; in Kubernetes an emptyDir with medium: Memory",
         )
     else:
-        yield Finding("shm", OK, f"{node.shm} has {ring_cost.readable(size)}")
+        yield DoctorFinding("shm", OK, f"{node.shm} has {size(total)}")
 
 
-def kernel_messages(node: Node) -> Iterator[Finding]:
+def kernel_messages(node: ExaminedNode) -> Iterator[DoctorFinding]:
     try:
         os.close(os.open(node.kmsg, os.O_RDONLY | os.O_NONBLOCK))
     except OSError as error:
-        yield Finding(
+        yield DoctorFinding(
             "kernel",
             NOTE,
             "kernel messages cannot be read",
@@ -169,17 +171,17 @@ def kernel_messages(node: Node) -> Iterator[Finding]:
             "collect the node's journal separately, or allow it: sysctl kernel.dmesg_restrict=0",
         )
         return
-    yield Finding("kernel", OK, "kernel messages can be read")
+    yield DoctorFinding("kernel", OK, "kernel messages can be read")
 
 
-def clock(node: Node) -> Iterator[Finding]:
+def clock(node: ExaminedNode) -> Iterator[DoctorFinding]:
     """Ranks on several nodes are put in order by their clocks. No finding where nothing tells."""
     if node.tool("timedatectl"):
         answer = _ask([node.tool("timedatectl") or "", "show", "-p", "NTPSynchronized", "--value"])
         if answer == "yes":
-            yield Finding("clock", OK, "the clock is synchronised")
+            yield DoctorFinding("clock", OK, "the clock is synchronised")
         elif answer == "no":
-            yield Finding(
+            yield DoctorFinding(
                 "clock",
                 NOTE,
                 "the clock is not synchronised",
@@ -189,7 +191,7 @@ def clock(node: Node) -> Iterator[Finding]:
     elif node.tool("chronyc"):
         answer = _ask([node.tool("chronyc") or "", "-n", "tracking"])
         if "Leap status     : Normal" in answer:
-            yield Finding("clock", OK, "the clock is synchronised")
+            yield DoctorFinding("clock", OK, "the clock is synchronised")
 
 
 def _try_py_spy(tool: str) -> str:
@@ -219,14 +221,14 @@ def _try_py_spy(tool: str) -> str:
     return ""
 
 
-def _capable(node: Node) -> bool:
+def _capable(node: ExaminedNode) -> bool:
     try:
         return bool(int(_status(node, "CapEff") or "0", 16) >> _CAP_SYS_PTRACE & 1)
     except ValueError:
         return False
 
 
-def _status(node: Node, key: str) -> str:
+def _status(node: ExaminedNode, key: str) -> str:
     for line in _read(node.proc / "self/status").splitlines():
         name, _, value = line.partition(":")
         if name == key:

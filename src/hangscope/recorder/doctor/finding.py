@@ -15,7 +15,7 @@ SEVERITIES = (PROBLEM, WARNING, NOTE, OK)
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class DoctorFinding:
     """`what` is so, `why` it matters or what it costs, and the `cure`; both may be empty for what is in order."""
 
     id: str

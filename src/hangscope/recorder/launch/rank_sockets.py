@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from hangscope.errors import SettingsError
-from hangscope.recorder import linux_process
+from hangscope.recorder.process import linux_process
 
 PREFIX = "hangscope-"
 _LONGEST_NAME = len("/4194304.sock")
@@ -52,9 +52,9 @@ def _clear(base: Path) -> None:
 
 
 def _living(directory: Path) -> bool:
-    pids = [pid for path in directory.glob("*.json") if (pid := linux_process.whole(path.stem)) is not None]
+    pids = [pid for path in directory.glob("*.json") if (pid := linux_process.whole_number(path.stem)) is not None]
     with contextlib.suppress(OSError, ValueError):
         owner = int((directory / OWNER).read_text())
         if owner != os.getpid():
             pids.append(owner)
-    return any((told := linux_process.stat(pid)) is not None and told.alive for pid in pids)
+    return any((found := linux_process.stat(pid)) is not None and found.alive for pid in pids)

@@ -59,7 +59,7 @@ ALARMS = (
 """What PyTorch's watchdogs print when they fire: ProcessGroupNCCL 2.1 to 2.15, and nccl2 (2.15)."""
 
 
-class Log:
+class RankLogs:
     """Sorts the output by line: one that names its rank goes into that rank's file, the others into `rest`.
 
     Lines are written whole, because two streams share a file; `flush` writes what has waited long enough for its end.
@@ -115,7 +115,7 @@ class Log:
         if root.parent.name == "nodes":
             root = root.parents[1]
         root.mkdir(parents=True, exist_ok=True)
-        opened: IO[bytes] = _touch().append_below(root, f"{self._directory.relative_to(root).as_posix()}/{name}")
+        opened: IO[bytes] = _safe_files().append_below(root, f"{self._directory.relative_to(root).as_posix()}/{name}")
         return opened
 
     def _write(self, name: str, data: bytes) -> None:
@@ -132,10 +132,10 @@ class Log:
 
 
 @functools.cache
-def _touch() -> Any:
+def _safe_files() -> Any:
     """safeio/safe_files.py, by its place: this script runs without anybody's packages."""
     place = Path(__file__).parents[2] / "safeio" / "safe_files.py"
-    spec = importlib.util.spec_from_file_location("hangscope_touch", place)
+    spec = importlib.util.spec_from_file_location("hangscope_safe_files", place)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -154,10 +154,10 @@ class Relay:
         self.settings = settings
         control = settings.get("control")
         self.control = socket.socket(fileno=int(control)) if control is not None else None
-        self.line = Line(int(settings["line"]))
+        self.line = RelayLock(int(settings["line"]))
         self.over = threading.Event()
         self.streams = [(int(r), int(w)) for r, w in settings["streams"]]
-        self.log = Log(Path(str(settings["directory"])), str(settings["rest"]))
+        self.log = RankLogs(Path(str(settings["directory"])), str(settings["rest"]))
         self.queue: queue.SimpleQueue[tuple[int, bytes] | None] = queue.SimpleQueue()
         self.waiting = 0
         self.dropped = 0
@@ -167,20 +167,20 @@ class Relay:
     def run(self) -> None:
         pumps = [threading.Thread(target=self.pump, args=(index,)) for index in range(len(self.streams))]
         # A file system that hangs keeps this thread for ever, and must not keep the output open with it.
-        writer = threading.Thread(target=self.keep, daemon=True)
+        writer = threading.Thread(target=self.write_copies, daemon=True)
         for thread in (*pumps, writer):
             thread.start()
         threading.Thread(target=self.listen, daemon=True).start()
-        threading.Thread(target=self.mind_standbys, daemon=True).start()
+        threading.Thread(target=self.keep_standbys, daemon=True).start()
         for thread in pumps:
             thread.join()
         self.over.set()
         self.line.finish()
         self.queue.put(None)
         writer.join(timeout=5)
-        self.tell("end", self.problem())
+        self.report("end", self.problem())
 
-    def mind_standbys(self) -> None:
+    def keep_standbys(self) -> None:
         """Have two standbys at all times. `Line` knows those that an earlier relay has started."""
         own: list[subprocess.Popen[bytes]] = []
         while not self.over.is_set():
@@ -224,7 +224,7 @@ class Relay:
                 self.waiting += len(data)
                 self.queue.put((index, data))
 
-    def keep(self) -> None:
+    def write_copies(self) -> None:
         while True:
             try:
                 item = self.queue.get(timeout=HALF_LINE_S if self.log.waits else None)
@@ -243,7 +243,7 @@ class Relay:
             if self.alarms < 100 and any(alarm in data for alarm in ALARMS):
                 self.alarms += 1
                 line = next(line for line in data.split(b"\n") if any(alarm in line for alarm in ALARMS))
-                self.tell("alarm", line[:500].decode(errors="replace"))
+                self.report("alarm", line[:500].decode(errors="replace"))
 
     def listen(self) -> None:
         """`run` says when the command has ended; the answer comes once all that it wrote has gone out."""
@@ -262,19 +262,19 @@ class Relay:
                     patience = time.monotonic() + 2
                     while (self.waiting > 0 or self.log.waits) and time.monotonic() < patience:
                         time.sleep(0.005)
-                    self.tell("drained", self.problem())
+                    self.report("drained", self.problem())
 
     def problem(self) -> str:
         """What the copy lacks, empty where it lacks nothing."""
         return self.log.problem or (f"{self.dropped} bytes were not kept in time" if self.dropped else "")
 
-    def tell(self, kind: str, text: str = "") -> None:
-        with contextlib.suppress(OSError):  # hangscope is gone: nobody to tell
+    def report(self, kind: str, text: str = "") -> None:
+        with contextlib.suppress(OSError):  # hangscope is gone: nobody to report to
             if self.control is not None:
                 self.control.send(json.dumps([kind, text]).encode())
 
 
-class Line:
+class RelayLock:
     """A small file in memory that all relays of one run share: a lock, whether all is read, and who stands by.
 
     The kernel takes the lock from a process that ends, however it ends. Only who has it writes the rest.
@@ -356,7 +356,7 @@ def main(argument: str) -> None:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGPIPE, signal.SIGTTOU):
         signal.signal(number, signal.SIG_IGN)
     settings = json.loads(argument)
-    line = Line(int(settings["line"]))
+    line = RelayLock(int(settings["line"]))
     while True:
         line.wait()
         if line.finished():

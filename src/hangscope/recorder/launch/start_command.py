@@ -24,24 +24,13 @@ from types import FrameType
 from typing import Any
 
 from hangscope.errors import LaunchError
-from hangscope.recorder import linux_process
+from hangscope.recorder.process import linux_process
 
-COMPANION = Path(__file__).parents[1] / "live" / "companion"
 _TO_GROUP = (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP)
 """What a terminal sends to a whole process group."""
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 _TO_COMMAND = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGALRM)
 """What schedulers send to the one process that they started, and launchers hand on to their ranks themselves."""
-
-
-def with_companion(environ: Mapping[str, str], *, sockets: Path) -> dict[str, str]:
-    """The environment that makes every Python of the job register itself in `sockets`."""
-    path = environ.get("PYTHONPATH")
-    return {
-        **environ,
-        "PYTHONPATH": f"{COMPANION}{os.pathsep}{path}" if path else str(COMPANION),
-        "HANGSCOPE_SOCKETS": str(sockets),
-    }
 
 
 class _Stream:
@@ -67,7 +56,7 @@ class _Stream:
 
 
 class Command:
-    """A started command. `events` receives ("alarm", line) when a watchdog of PyTorch has spoken in the output."""
+    """A started command. `on_alarm` gets the line in which a watchdog of PyTorch gives up, when the output has one."""
 
     def __init__(
         self,
@@ -76,7 +65,7 @@ class Command:
         environ: Mapping[str, str],
         logs: Path,
         rest: str,
-        events: Callable[[str, str], None],
+        on_alarm: Callable[[str], None],
     ) -> None:
         program = shutil.which(words[0], path=environ.get("PATH", os.defpath))
         if program is None:
@@ -85,7 +74,7 @@ class Command:
             )
         self._logs = logs
         self._rest = rest
-        self._events = events
+        self._on_alarm = on_alarm
         self._drained = threading.Event()
         self._over = threading.Event()
         self._ignored: set[int] = set()
@@ -112,7 +101,7 @@ class Command:
             for stream in self._streams:
                 os.close(stream.sink)
         self.pid = self._process.pid
-        threading.Thread(target=self._mind_relay, name="relay", daemon=True).start()
+        threading.Thread(target=self._watch_relay, name="relay", daemon=True).start()
 
     def _in_child(self) -> None:
         os.setpgid(0, 0)
@@ -143,8 +132,8 @@ class Command:
         theirs.close()
         return relay
 
-    def _mind_relay(self) -> None:
-        """Hear the relay. We hold the reading ends too, so that should it die, a new one takes over unnoticed."""
+    def _watch_relay(self) -> None:
+        """Read what the relay reports. We hold the reading ends too: should it die, a new one takes over unnoticed."""
         while True:
             try:
                 message = self._control.recv(4096)
@@ -152,8 +141,8 @@ class Command:
                 message = b""
             if message:
                 kind, text = json.loads(message)
-                if kind not in ("drained", "end"):
-                    self._events(kind, text)
+                if kind == "alarm":
+                    self._on_alarm(text)
                     continue
                 self.problem = text or self.problem
                 self._drained.set()
@@ -186,12 +175,12 @@ class Command:
 
     # ---- signals and status ------------------------------------------------------------------------------------------
 
-    def handle_signals(self, told: Callable[[int], None]) -> None:
-        """Hand signals on from now on; `told` hears of each. Must be called in the main thread."""
+    def handle_signals(self, passed_on: Callable[[int], None]) -> None:
+        """Hand signals on from now on; `passed_on` is called with each. Must be called in the main thread."""
 
         def hand_on(number: int, _: FrameType | None) -> None:
             if not linux_process.ignores(self.pid, number):
-                told(number)
+                passed_on(number)
             try:
                 if number in _TO_GROUP:
                     os.killpg(self.pid, number)
@@ -205,7 +194,7 @@ class Command:
                 stream.resize()
 
         # Also what we were started to ignore (`nohup`, a script's `&`): the command was started before this and ignores
-        # it as well, unless it chose to hear it, and then it must.
+        # it as well, unless it chose to handle it, and then it must get it.
         for number in (*_TO_GROUP, *_TO_COMMAND):
             if signal.getsignal(number) is signal.SIG_IGN:
                 self._ignored.add(number)
@@ -214,13 +203,13 @@ class Command:
 
     def end_on_signals(self) -> threading.Event:
         """The command has ended: from now on a signal that would end it is for us. The event says that one came."""
-        told = threading.Event()
+        came = threading.Event()
         for number in (*_TO_GROUP, *_TO_COMMAND):
             if number in self._ignored:
                 signal.signal(number, signal.SIG_IGN)
             elif number in _ENDING:
-                signal.signal(number, lambda *_: told.set())
-        return told
+                signal.signal(number, lambda *_: came.set())
+        return came
 
     def wait(self) -> int:
         """The exit status as a shell gives it: 128 + n for signal n. Gives the terminal back."""
@@ -260,7 +249,7 @@ def _foreground() -> int | None:
 
 
 def _take_terminal(group: int) -> None:
-    """Make `group` the one that reads the terminal and hears Ctrl-C, as a shell does for its jobs."""
+    """Make `group` the one that reads the terminal and gets Ctrl-C, as a shell does for its jobs."""
     before: Any = signal.getsignal(signal.SIGTTOU)
     try:
         signal.signal(signal.SIGTTOU, signal.SIG_IGN)

@@ -9,8 +9,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from hangscope.recorder import linux_process
-from hangscope.recorder.capture import target_rights
+from hangscope.recorder.process import linux_process, target_rights
 from hangscope.safeio import bounded_json
 from hangscope.safeio.safe_files import Refused, open_file
 
@@ -21,7 +20,7 @@ MOST = 1 << 22
 
 
 @dataclass(frozen=True, slots=True)
-class Worker:
+class RankProcess:
     """A process that is, or may be, a rank. `rank` is None until it says which one it is."""
 
     pid: int
@@ -51,10 +50,10 @@ class Registry:
     """Reads the registrations in `directory`, each once, and again only where its file changed."""
 
     directory: Path
-    _seen: dict[str, tuple[int, Worker]] = field(default_factory=dict)
+    _seen: dict[str, tuple[int, RankProcess]] = field(default_factory=dict)
 
-    def workers(self) -> list[Worker]:
-        found: dict[str, tuple[int, Worker]] = {}
+    def processes(self) -> list[RankProcess]:
+        found: dict[str, tuple[int, RankProcess]] = {}
         try:
             with os.scandir(self.directory) as listing:
                 named = (entry for entry in listing if entry.name.endswith(".json"))
@@ -70,12 +69,12 @@ class Registry:
                     continue
                 raw, writer = _written(entry.path)
                 # A registration speaks for processes of the user who wrote it, and for no other's.
-                if (worker := _parse(raw)) is not None and target_rights.owner_of(worker.pid) in (None, writer):
-                    found[entry.name] = (changed, _own_socket(worker, writer))
+                if (process := _parse(raw)) is not None and target_rights.owner_of(process.pid) in (None, writer):
+                    found[entry.name] = (changed, _own_socket(process, writer))
             except OSError:
                 continue
         self._seen = found
-        return [worker for _, worker in found.values()]
+        return [process for _, process in found.values()]
 
 
 def _written(path: str) -> tuple[bytes, int]:
@@ -87,18 +86,18 @@ def _written(path: str) -> tuple[bytes, int]:
         return raw, os.fstat(stream.fileno()).st_uid
 
 
-def _own_socket(worker: Worker, writer: int) -> Worker:
-    """The worker, without a socket that is not its user's own: asking another's could do harm with our rights."""
+def _own_socket(process: RankProcess, writer: int) -> RankProcess:
+    """The process, without a socket that is not its user's own: asking another's could do harm with our rights."""
     try:
-        found = os.lstat(worker.socket) if worker.socket is not None else None
+        found = os.lstat(process.socket) if process.socket is not None else None
     except OSError:
-        return worker
+        return process
     if found is not None and (not stat.S_ISSOCK(found.st_mode) or found.st_uid != writer):
-        return replace(worker, socket=None, errors=(*worker.errors, "its socket belongs to somebody else"))
-    return worker
+        return replace(process, socket=None, errors=(*process.errors, "its socket belongs to somebody else"))
+    return process
 
 
-def _parse(raw: bytes) -> Worker | None:
+def _parse(raw: bytes) -> RankProcess | None:
     try:
         value = bounded_json.loads(raw)
     except ValueError:
@@ -108,7 +107,7 @@ def _parse(raw: bytes) -> Worker | None:
         return None
     # A process that multiprocessing started inherits RANK from its parent: which rank it is, it must say itself.
     rank = None if value.get("spawned") else _number(value, "rank")
-    return Worker(
+    return RankProcess(
         pid=pid,
         rank=rank,
         local_rank=None if value.get("spawned") else _number(value, "local_rank"),
@@ -142,18 +141,18 @@ def _number(value: dict[str, Any], name: str, most: int = MOST) -> int | None:
     return member if isinstance(member, int) and not isinstance(member, bool) and 0 <= member <= most else None
 
 
-def below(pid: int) -> list[Worker]:
+def ranks_below(pid: int) -> list[RankProcess]:
     """Ranks below `pid` (and itself) by their environment alone: for processes in which no companion runs.
 
     Wrapper scripts and data loader processes carry RANK too: of one rank's processes the topmost Python is taken.
     """
-    best: dict[int, Worker] = {}
+    best: dict[int, RankProcess] = {}
     for each, _ in [(pid, 0), *linux_process.descendants(pid)]:
         environ = linux_process.environment(each)
         rank = _variable(environ, "RANK")
         if rank is None or rank in best or not is_python(each):
             continue
-        best[rank] = Worker(
+        best[rank] = RankProcess(
             pid=each,
             rank=rank,
             local_rank=_variable(environ, "LOCAL_RANK"),
@@ -170,24 +169,25 @@ def is_python(pid: int) -> bool:
 
 
 def _variable(environ: dict[str, str], name: str) -> int | None:
-    return linux_process.whole(environ.get(name, ""), MOST)
+    return linux_process.whole_number(environ.get(name, ""), MOST)
 
 
-def one_per_rank(workers: list[Worker]) -> list[Worker]:
+def one_per_rank(processes: list[RankProcess]) -> list[RankProcess]:
     """Of several processes that claim one rank (its helpers inherit RANK), the one nearest to the launcher."""
-    best: dict[int, tuple[int, Worker]] = {}
-    for worker in workers:
-        if worker.rank is None:
+    best: dict[int, tuple[int, RankProcess]] = {}
+    for process in processes:
+        if process.rank is None:
             continue
-        depth = linux_process.depth(worker.pid)
-        if worker.rank not in best or depth < best[worker.rank][0]:
-            best[worker.rank] = (depth, worker)
-    return [worker for _, worker in best.values()]
+        depth = linux_process.depth(process.pid)
+        if process.rank not in best or depth < best[process.rank][0]:
+            best[process.rank] = (depth, process)
+    return [process for _, process in best.values()]
 
 
-def told(worker: Worker, answer: dict[str, Any]) -> Worker:
-    """The worker with what it said about itself over its socket."""
-    rank, world_size = _number(answer, "rank"), _number(answer, "world_size")
+def with_own_answer(process: RankProcess, answer: dict[str, Any]) -> RankProcess:
+    """The process with what it said about itself over its socket."""
+    rank = _number(answer, "rank")
     if rank is None:
-        return worker
-    return replace(worker, rank=rank, world_size=world_size if world_size is not None else worker.world_size)
+        return process
+    world_size = _number(answer, "world_size")
+    return replace(process, rank=rank, world_size=world_size if world_size is not None else process.world_size)

@@ -13,7 +13,7 @@ import pickle
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from hangscope.recorder.live.find_ranks import Worker
+from hangscope.recorder.live.find_ranks import RankProcess
 
 SCHEMA = "hangscope.sites/1"
 FIRST_S = 10.0
@@ -33,17 +33,17 @@ Key = tuple[Call, tuple[Call, ...]]
 Stack = tuple[tuple[str, str, int], ...]
 
 
-def questions(worker: Worker) -> Iterator[tuple[str, str]]:
+def questions(process: RankProcess) -> Iterator[tuple[str, str]]:
     """(backend, question) whose answer is a pickled dump with stacks."""
-    if "dump_nccl_trace_pickle" in worker.handlers:
+    if "dump_nccl_trace_pickle" in process.handlers:
         yield "nccl", "dump_nccl_trace_pickle"
-    if "hangscope_sites" in worker.handlers:
+    if "hangscope_sites" in process.handlers:
         yield "gloo", "hangscope_sites?backend=gloo"
-        if "fr_dump_file" in worker.handlers:
+        if "fr_dump_file" in process.handlers:
             yield "nccl2", "hangscope_sites?backend=nccl2"
 
 
-class Sites:
+class CallSites:
     """What one rank was seen to call. Answers are kept as they came, and read only where there is an incident."""
 
     def __init__(self) -> None:
@@ -92,11 +92,12 @@ def _entries(body: bytes) -> list[Mapping[str, Any]]:
 
 
 def _sites(entries: list[Mapping[str, Any]]) -> dict[Key, dict[str, Any]]:
-    """One row a place in the step. Where calls from several lines cannot be told apart, `lines` counts them."""
+    """One row a place in the step. Where calls from several lines look the same, `lines` counts them."""
     found: dict[Key, dict[str, Any]] = {}
     before: tuple[Call, ...] = ()
     for entry in entries:
-        call, frames = (_group(entry), str(entry.get("profiling_name") or "")[:_TEXT], _sizes(entry)), _frames(entry)
+        call = (_group(entry), str(entry.get("profiling_name") or "")[:_TEXT], _sizes(entry))
+        frames = _frames(entry)
         key = (call, before)
         before = (*before, call)[-_BEFORE:]
         if not frames:
@@ -104,7 +105,8 @@ def _sites(entries: list[Mapping[str, Any]]) -> dict[Key, dict[str, Any]]:
         row = found.setdefault(key, {"call": call, "before": key[1], "frames": frames, "calls": 0, "lines": 1})
         row["calls"] += 1
         if row["frames"] != frames:
-            row["frames"], row["lines"] = frames, row["lines"] + 1
+            row["frames"] = frames
+            row["lines"] += 1
     return found
 
 

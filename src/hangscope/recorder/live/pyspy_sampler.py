@@ -1,6 +1,6 @@
-"""Looks from outside at ranks that cannot be asked: py-spy, one process at a time, on a thread of its own.
+"""Samples of ranks that cannot be asked, from outside: py-spy, one process at a time, on a thread of its own.
 
-A look costs some tenths of a second of ours and nothing of the rank's, which is not stopped. So it is taken only of a
+A sample costs some tenths of a second of ours and nothing of the rank's, which is not stopped. So it is taken only of a
 rank that the kernel shows idle, and never more often than its cost allows.
 """
 
@@ -12,16 +12,16 @@ import threading
 import time
 from typing import Any
 
-from hangscope.recorder.capture.python_stacks import PY_SPY_S, py_spy
+from hangscope.recorder.process.programs import PY_SPY_S, py_spy
 from hangscope.safeio import bounded_json
 
 DUTY = 0.05
-"""The share of one core that the looks at one rank may take."""
+"""The share of one core that the samples of one rank may take."""
 
 
-class Beside:
+class PySpySampler:
     def __init__(self) -> None:
-        self._wanted: queue.SimpleQueue[tuple[int, int] | None] = queue.SimpleQueue()
+        self._requested: queue.SimpleQueue[tuple[int, int] | None] = queue.SimpleQueue()
         self._done: queue.SimpleQueue[tuple[int, int, Any]] = queue.SimpleQueue()
         self._open: set[int] = set()
         self._rest_until: dict[int, float] = {}
@@ -29,18 +29,18 @@ class Beside:
         self.refused = ""
         """Why py-spy may not look, where it said so."""
 
-    def want(self, rank: int, pid: int) -> None:
-        """Ask for a look, unless one is under way or the last ones were dear."""
+    def request(self, rank: int, pid: int) -> None:
+        """Ask for a sample, unless one is under way or the last ones were dear."""
         if rank in self._open or time.monotonic() < self._rest_until.get(pid, 0.0) or py_spy() is None:
             return
         if self._thread is None:
-            self._thread = threading.Thread(target=self._work, name="beside", daemon=True)
+            self._thread = threading.Thread(target=self._work, name="py-spy", daemon=True)
             self._thread.start()
         self._open.add(rank)
-        self._wanted.put((rank, pid))
+        self._requested.put((rank, pid))
 
-    def ready(self) -> list[tuple[int, int, Any]]:
-        """(rank, pid, py-spy's JSON) of the looks that are done."""
+    def finished(self) -> list[tuple[int, int, Any]]:
+        """(rank, pid, py-spy's JSON) of the samples that are done."""
         found = []
         while True:
             try:
@@ -51,16 +51,17 @@ class Beside:
         return [each for each in found if each[2] is not None]
 
     def close(self) -> None:
-        self._wanted.put(None)
+        self._requested.put(None)
 
     def _work(self) -> None:
-        while (wanted := self._wanted.get()) is not None:
+        while (requested := self._requested.get()) is not None:
+            rank, pid = requested
             begun = time.monotonic()
-            value = self._look(wanted[1])
-            self._rest_until[wanted[1]] = time.monotonic() + (time.monotonic() - begun) / DUTY
-            self._done.put((*wanted, value))
+            value = self._sample(pid)
+            self._rest_until[pid] = time.monotonic() + (time.monotonic() - begun) / DUTY
+            self._done.put((rank, pid, value))
 
-    def _look(self, pid: int) -> Any:
+    def _sample(self, pid: int) -> Any:
         program = py_spy()
         if program is None:
             return None

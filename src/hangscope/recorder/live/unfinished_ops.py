@@ -44,12 +44,11 @@ class _Counter:
 
 
 @dataclass(slots=True)
-class Progress:
+class RankProgress:
     """What is known of one rank. Times called `now` are monotonic seconds, `now_ns` is the wall clock."""
 
     counters: dict[tuple[str, str], _Counter] = field(default_factory=dict)
     unfinished: dict[str, list[Unfinished]] = field(default_factory=dict)
-    usual: dict[tuple[str, str], tuple[int, float]] = field(default_factory=dict)
     slowest_s: float = 0.0
     _cleared: set[tuple[str, int]] = field(default_factory=set)
 
@@ -94,13 +93,8 @@ class Progress:
         records = {each.record for each in waiting}
         for each in self.unfinished.get(source, ()):
             if each.record not in records and (source, each.record) not in self._cleared:
-                self._learn(each.group, each.name, each.age_s(now_ns))
+                self.slowest_s = max(self.slowest_s, each.age_s(now_ns))
         self.unfinished[source] = waiting
-
-    def _learn(self, group: str, name: str, seconds: float) -> None:
-        count, longest = self.usual.get((group, name), (0, 0.0))
-        self.usual[group, name] = (count + 1, max(longest, seconds))
-        self.slowest_s = max(self.slowest_s, seconds)
 
     # ---- judgement ---------------------------------------------------------------------------------------------------
 
@@ -114,10 +108,10 @@ class Progress:
         now_sources: set[str] = set()
         some_time: set[str] = set()
         for (source, _), each in self.counters.items():
-            standing = now - each.since
-            if source == "nccl" or each.checked or standing <= threshold_s / 5:
+            still_s = now - each.since
+            if source == "nccl" or each.checked or still_s <= threshold_s / 5:
                 continue
-            urgent = each.enqueued > each.completed and standing > threshold_s
+            urgent = each.enqueued > each.completed and still_s > threshold_s
             (now_sources if urgent else some_time).add(source)
         for source, waiting in self.unfinished.items():
             if any(each.age_s(now_ns) > threshold_s for each in waiting):
@@ -205,5 +199,5 @@ def _mapping(value: object) -> Mapping[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def slowest(ranks: Iterable[Progress]) -> float:
+def slowest(ranks: Iterable[RankProgress]) -> float:
     return max((each.slowest_s for each in ranks), default=0.0)

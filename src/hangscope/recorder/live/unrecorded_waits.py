@@ -1,8 +1,8 @@
-"""The second sense: ranks that stand still in a wait which no recorder counts. The first is an unfinished operation.
+"""Ranks that are stuck in a wait which no recorder counts; those in an unfinished operation show without this.
 
 Nothing is sampled while a rank's counters move. A rank whose counters stand still is asked now and then where its
-threads stand, however busy the kernel sees them: NCCL polls its sockets while it connects. One that cannot be asked is
-looked at from outside, once its main thread has been idle for half of the threshold, else seldom.
+threads are, however busy the kernel sees them: NCCL polls its sockets while it connects. One that cannot be asked is
+sampled from outside, once its main thread has been idle for half of the threshold, else seldom.
 """
 
 from __future__ import annotations
@@ -10,181 +10,186 @@ from __future__ import annotations
 import os
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-from hangscope.recorder import linux_process
-from hangscope.recorder.live import thread_activity
-from hangscope.recorder.live.pyspy_sampler import Beside
-from hangscope.recorder.live.thread_waits import BACKWARD, Frame, Wait, threads, where
-from hangscope.recorder.live.watched_rank import Rank
-from hangscope.recorder.live.worker_server import Asker
+from hangscope.recorder.live.pyspy_sampler import PySpySampler
+from hangscope.recorder.live.source_lines import SourceLines
+from hangscope.recorder.live.thread_waits import BACKWARD, ThreadWait, find_wait, parse_stacks
+from hangscope.recorder.live.watched_rank import WatchedRank
+from hangscope.recorder.live.worker_server import Asker, Question, Topic
+from hangscope.recorder.process import linux_process, thread_activity
 
-QUESTION = "hangscope_stacks"
+STACKS = "hangscope_stacks"
 BEGINS = 0.5
 BETWEEN_S = 5.0
-"""Looks are a fifth of the threshold apart, or this where that is less."""
+"""Samples are a fifth of the threshold apart, or this where that is less."""
 LEAST_S = 0.9
 TIMES_WORKING = 2.0
 """Others may still be at work on what the rank waits for: so many times the threshold then."""
-TIMES_JOINING = 4.0
+TIMES_IN_INIT = 4.0
 """While the job only comes together and somebody has yet to come: ranks start at different times."""
-_SOURCE_BYTES = 4 << 20
-_MOST_FILES = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Stood:
-    """A rank that stands still in a wait, and for how long."""
+class StuckRank:
+    """A rank that does not move in a wait, and for how long."""
 
-    rank: Rank
-    wait: Wait
+    rank: WatchedRank
+    wait: ThreadWait
     seconds: float
 
     def __str__(self) -> str:
         return f"rank {self.rank.number} stands in {self.wait}"
 
 
-class Sense:
+class UnrecordedWaits:
     def __init__(self) -> None:
-        self._beside = Beside()
+        self._pyspy = PySpySampler()
+        self._lines = SourceLines()
         self._signatures: dict[int, tuple[Any, ...]] = {}
-        self._next: dict[int, float] = {}
+        self._next_sample: dict[int, float] = {}
         self._closely_until = 0.0
-        self._used: dict[int, tuple[float, float]] = {}
-        self._sources: dict[tuple[int, str], list[bytes]] = {}
+        self._cpu_used: dict[int, tuple[float, float]] = {}
+        """By process: when (monotonic) it was last asked what it used, and how many seconds of CPU that was."""
 
     def close(self) -> None:
-        self._beside.close()
+        self._pyspy.close()
 
-    def look_closely(self, until: float) -> None:
-        """Do not wait for ranks to have been quiet for long: somebody wants to know where they stand."""
+    def sample_closely(self, until: float) -> None:
+        """Do not wait for ranks to have been quiet for long: somebody wants to know where they are."""
         self._closely_until = until
-        self._next.clear()
+        self._next_sample.clear()
 
     @property
     def refused(self) -> str:
         """Why py-spy may not look at ranks that cannot be asked; empty where it may, or was not needed."""
-        return self._beside.refused
+        return self._pyspy.refused
 
-    def turn(self, ranks: Iterable[Rank], asker: Asker, threshold: float, now: float) -> None:
-        """Note who gets anywhere, and have a look at who does not. Answers of the asker come to `take`."""
-        closely = now < self._closely_until
-        pause_s = LEAST_S if closely else min(BETWEEN_S, threshold / 5)
+    # ---- sampling ----------------------------------------------------------------------------------------------------
+
+    def turn(self, ranks: Iterable[WatchedRank], asker: Asker, threshold: float, now: float) -> None:
+        """Note which ranks move, and sample those that do not. Answers of the asker come to `take`."""
         by_number = {rank.number: rank for rank in ranks if not rank.ended}
         for rank in by_number.values():
-            if self._gets_on(rank, now):
+            if self._moves(rank, now):
                 rank.quiet_since = now
-                rank.standing.moved()
-            idle = closely or now - rank.quiet_since >= BEGINS * threshold
-            pause = pause_s if idle or self._can_ask(rank) else threshold
-            if now - rank.still_since >= pause and now >= self._next.get(rank.worker.pid, 0.0):
-                self._next[rank.worker.pid] = now + pause
-                self._look(rank, asker)
-        for number, pid, value in self._beside.ready():
+                rank.position.note_move()
+            pause = self._pause(rank, threshold, now)
+            if now - rank.still_since >= pause and now >= self._next_sample.get(rank.process.pid, 0.0):
+                self._next_sample[rank.process.pid] = now + pause
+                self._sample(rank, asker)
+        for number, pid, value in self._pyspy.finished():
             seen = by_number.get(number)
-            if seen is not None and seen.worker.pid == pid:
+            if seen is not None and seen.process.pid == pid:
                 self.take(seen, value, now)
 
-    def _gets_on(self, rank: Rank, now: float) -> bool:
-        pid, signature = rank.worker.pid, rank.progress.signature()
+    def _pause(self, rank: WatchedRank, threshold: float, now: float) -> float:
+        """Seconds from one sample of a rank to the next, and from its last move to the first."""
+        if now < self._closely_until:
+            return LEAST_S
+        idle = now - rank.quiet_since >= BEGINS * threshold
+        return min(BETWEEN_S, threshold / 5) if idle or _can_be_asked(rank) else threshold
+
+    def _moves(self, rank: WatchedRank, now: float) -> bool:
+        """Whether it got anywhere since the last turn: by its counters, else by what the kernel saw its thread do."""
+        pid = rank.process.pid
+        position = rank.position
+        signature = rank.progress.signature()
         before = self._signatures.get(pid)
         self._signatures[pid] = signature
         if before not in (None, signature):
-            rank.still_since, rank.standing.works = now, True
+            rank.still_since = now
+            position.works = True
             return True
-        standing = rank.standing
-        stirred = standing.stir(thread_activity.sample(pid, None, now), may_spin=standing.wait is not None)
-        if standing.wait is None or not standing.wait.polls:
-            return stirred
-        standing.works, standing.spins = False, stirred
+        works = position.note_activity(thread_activity.sample(pid, None, now), may_spin=position.wait is not None)
+        if position.wait is None or not position.wait.polls:
+            return works
+        position.works = False
+        position.spins = works
         return False
 
-    def _can_ask(self, rank: Rank) -> bool:
-        socket = rank.worker.socket
-        return socket is not None and QUESTION in rank.worker.handlers and os.path.exists(socket)
-
-    def _look(self, rank: Rank, asker: Asker) -> None:
-        socket = rank.worker.socket
-        if socket is not None and self._can_ask(rank):
-            if "wait_counter_values" in rank.worker.handlers:
-                asker.ask(("waits", rank.number), socket, "wait_counter_values")
-            asker.ask(("stacks", rank.number), socket, QUESTION)
-        else:
-            self._beside.want(rank.number, rank.worker.pid)
-
-    def take(self, rank: Rank, value: Any, now: float) -> None:
-        """Where the threads of a rank stand."""
-        found = threads(value)
-        counted = rank.worker.socket is not None
-        wait = where(found, rank.wait_counters, lambda frame: self._line(rank, frame), counted=counted)
-        if wait is not None and wait.call == BACKWARD and self._computes(rank.worker.pid, now):
-            rank.standing.moved()  # autograd's own threads work while the main one waits for them
+    def _sample(self, rank: WatchedRank, asker: Asker) -> None:
+        socket = rank.process.socket
+        if socket is None or not _can_be_asked(rank):
+            self._pyspy.request(rank.number, rank.process.pid)
             return
-        if wait is not None and not wait.polls and wait.thread not in (None, rank.worker.pid):
-            stirred = thread_activity.sample(rank.worker.pid, wait.thread, now)
-            if rank.standing.stir(stirred, wait.thread, may_spin=True):
-                rank.standing.moved()
-                return
-        rank.standing.take(found, wait, rank.quiet_since, now)
+        if "wait_counter_values" in rank.process.handlers:
+            asker.ask(Question(Topic.WAIT_COUNTERS, rank.number), socket, "wait_counter_values")
+        asker.ask(Question(Topic.STACKS, rank.number), socket, STACKS)
+
+    def take(self, rank: WatchedRank, value: Any, now: float) -> None:
+        """One sample of where the threads of a rank are."""
+        stacks = parse_stacks(value)
+        counted = rank.process.socket is not None
+        wait = find_wait(
+            stacks, rank.wait_counters, lambda frame: self._lines.line(rank, frame.file, frame.line), counted=counted
+        )
+        if wait is not None and self._works_meanwhile(rank, wait, now):
+            rank.position.note_move()
+        else:
+            rank.position.take(stacks, wait, rank.quiet_since, now)
+
+    def _works_meanwhile(self, rank: WatchedRank, wait: ThreadWait, now: float) -> bool:
+        """Whether the wait is only the main thread's, and another thread of the rank is at work."""
+        pid = rank.process.pid
+        if wait.call == BACKWARD and self._computes(pid, now):
+            return True  # autograd's own threads work while the main one waits for them
+        if wait.polls or wait.thread in (None, pid):
+            return False
+        activity = thread_activity.sample(pid, wait.thread, now)
+        return rank.position.note_activity(activity, wait.thread, may_spin=True)
 
     def _computes(self, pid: int, now: float) -> bool:
         """Whether any thread of a process did something since it was last asked."""
-        told = linux_process.stat(pid)
-        used = told.cpu_seconds if told is not None else 0.0
-        at, before = self._used.get(pid, (now, used))
-        self._used[pid] = (now, used)
+        stat = linux_process.stat(pid)
+        used = stat.cpu_seconds if stat is not None else 0.0
+        at, before = self._cpu_used.get(pid, (now, used))
+        self._cpu_used[pid] = (now, used)
         return used - before > thread_activity.BUSY * (now - at)
 
-    def stuck(self, ranks: Iterable[Rank], known: Collection[int], threshold: float, now: float) -> list[Stood]:
-        """The ranks that have stood too long in such a wait, the longest first."""
+    # ---- judgement ---------------------------------------------------------------------------------------------------
+
+    def stuck(
+        self, ranks: Iterable[WatchedRank], known: Collection[int], threshold: float, now: float
+    ) -> list[StuckRank]:
+        """The ranks that have been in such a wait for too long, the longest first."""
         living = [rank for rank in ranks if not rank.ended]
-        others_work = any(rank.standing.works or now - rank.quiet_since < BEGINS * threshold for rank in living)
-        times = TIMES_WORKING if others_work else 1.0
-        all_here, connects = _all_join(living, now - threshold), _connects(living)
+        others_work = any(rank.position.works or now - rank.quiet_since < BEGINS * threshold for rank in living)
+        usual = TIMES_WORKING * threshold if others_work else threshold
+        nobody_to_come = _all_in_init(living, now - threshold)
+        connects = _all_connect(living)
         found = []
         for rank in living:
-            standing = rank.standing
-            if standing.wait is None or standing.since is None or standing.looks < 2 or rank.number in known:
+            position = rank.position
+            if position.wait is None or position.since is None or position.samples < 2 or rank.number in known:
                 continue
-            slowly = connects or (standing.wait.joining and not all_here)
-            limit = threshold * (TIMES_JOINING if slowly else times)
-            if now - standing.since > limit:
-                found.append(Stood(rank, standing.wait, now - standing.since))
-        return sorted(found, key=lambda stood: (-stood.seconds, stood.rank.number))
-
-    def _line(self, rank: Rank, frame: Frame) -> str:
-        """The line of a source file as the rank sees it: its own root and working directory, with its own rights."""
-        pid = rank.worker.pid
-        key = (pid, frame.file)
-        if key not in self._sources:
-            inside = "root" if frame.file.startswith("/") else "cwd"
-            place = f"/proc/{pid}/{inside}/{frame.file.lstrip('/')}" if rank.rights.inside is None else frame.file
-            try:
-                text = rank.rights.read(Path(place), _SOURCE_BYTES)
-            except (OSError, ValueError):
-                text = b""
-            if len(self._sources) >= _MOST_FILES:
-                self._sources.clear()
-            self._sources[key] = text.split(b"\n")
-        lines = self._sources[key]
-        return lines[frame.line - 1].decode(errors="replace")[:1000] if 0 < frame.line <= len(lines) else ""
+            slow = connects or (position.wait.in_init and not nobody_to_come)
+            if now - position.since > (TIMES_IN_INIT * threshold if slow else usual):
+                found.append(StuckRank(rank, position.wait, now - position.since))
+        return sorted(found, key=lambda stuck: (-stuck.seconds, stuck.rank.number))
 
 
-def _connects(living: Sequence[Rank]) -> bool:
+def _can_be_asked(rank: WatchedRank) -> bool:
+    socket = rank.process.socket
+    return socket is not None and STACKS in rank.process.handlers and os.path.exists(socket)
+
+
+def _all_connect(living: Sequence[WatchedRank]) -> bool:
     """Whether nobody is missing: every rank is at work inside a collective, as while NCCL makes a communicator."""
-    waits = [(rank.standing.wait, rank.standing.spins) for rank in living]
-    return all(wait is not None and wait.polls for wait, _ in waits) and any(spins for _, spins in waits)
+    if not any(rank.position.spins for rank in living):
+        return False
+    waits = [rank.position.wait for rank in living]
+    return all(wait is not None and wait.polls for wait in waits)
 
 
-def _all_join(living: Sequence[Rank], before: float) -> bool:
+def _all_in_init(living: Sequence[WatchedRank], before: float) -> bool:
     """Whether every rank of the job is here and has been in init_process_group since before then: nobody is to come."""
-    sizes = [rank.worker.world_size for rank in living]
-    inside = [
-        rank.standing.wait is not None
-        and rank.standing.wait.joining
-        and rank.standing.since is not None
-        and rank.standing.since < before
-        for rank in living
-    ]
-    return all(inside) and all(size is not None and size <= len(living) for size in sizes)
+    for rank in living:
+        position = rank.position
+        if position.wait is None or not position.wait.in_init:
+            return False
+        if position.since is None or position.since >= before:
+            return False
+        if rank.process.world_size is None or rank.process.world_size > len(living):
+            return False
+    return True

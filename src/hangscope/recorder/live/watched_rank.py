@@ -9,29 +9,28 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from hangscope.recorder import linux_process
-from hangscope.recorder.capture import output_files, process_facts, target_rights
-from hangscope.recorder.capture.target_rights import Rights
-from hangscope.recorder.linux_process import Watched
-from hangscope.recorder.live.find_ranks import Worker
-from hangscope.recorder.live.learn_sites import Sites
-from hangscope.recorder.live.thread_waits import Standing
-from hangscope.recorder.live.unfinished_ops import Progress, rows
+from hangscope.recorder.live.find_ranks import RankProcess
+from hangscope.recorder.live.learn_sites import CallSites
+from hangscope.recorder.live.rank_position import RankPosition
+from hangscope.recorder.live.unfinished_ops import RankProgress, rows
+from hangscope.recorder.process import linux_process, process_facts, target_rights
+from hangscope.recorder.process.linux_process import ProcessHandle
+from hangscope.recorder.process.target_rights import Rights
 
 MOST_GROUPS = 4096
 _TEXTS = ("name", "desc", "backend")
 RECORDERS = ("nccl", "gloo", "nccl2")
-LEAVES_S = 20.0
+ENDING_S = 20.0
 """So long a rank may take to end before that itself counts as a hang."""
 
 
 @dataclass(slots=True)
-class Rank:
+class WatchedRank:
     """`last_active` is NCCL's last list of unfinished operations, `last_status` the other recorders' counters."""
 
-    worker: Worker
-    watched: Watched
-    progress: Progress = field(default_factory=Progress)
+    process: RankProcess
+    handle: ProcessHandle
+    progress: RankProgress = field(default_factory=RankProgress)
     groups: list[dict[str, Any]] = field(default_factory=list)
     pg_names: dict[tuple[str, str], str] = field(default_factory=dict)
     last_active: dict[str, Any] | None = None
@@ -39,15 +38,16 @@ class Rank:
     last_full: dict[str, dict[str, Any]] = field(default_factory=dict)
     """The whole ring of each recorder as it was when a rank of the job ended: nobody may be left to ask later."""
     last_stack: str = ""
-    last_words_at: float = -1e9
+    asked_at_failure: float = -1e9
+    """When (monotonic) it was last asked because another rank had failed."""
     last_poll_at: float | None = None
     moved: bool | None = None
     """Whether it got anywhere between the two looks of a snapshot."""
-    joining_since: float | None = None
+    init_since: float | None = None
     """Since when (monotonic) it has been seen inside init_process_group."""
-    standing: Standing = field(default_factory=Standing)
-    leaving_since: float | None = None
-    """Since when (monotonic) it has been seen on its way out."""
+    position: RankPosition = field(default_factory=RankPosition)
+    ending_since: float | None = None
+    """Since when (monotonic) it has been seen to end."""
     meets_at: str = ""
     """Where it looks for the others while it joins: host and port, or a file; empty where it did not say so."""
     wait_counters: dict[str, Any] = field(default_factory=dict)
@@ -70,40 +70,39 @@ class Rank:
     """Whether it is an actor of Ray, which ends its actors with status 1 also when all went well."""
     rights: Rights = field(default_factory=Rights)
     """What it names is opened with its own rights."""
-    sites: Sites = field(default_factory=Sites)
+    call_sites: CallSites = field(default_factory=CallSites)
     has_symbols: bool = False
     """Whether a dump with stacks costs it no import."""
     seen_at: tuple[Any, ...] = ()
     """How far it was when it was last asked for one, or would have been."""
 
     @classmethod
-    def of(cls, worker: Worker) -> Rank:
-        watched = Watched(worker.pid)
-        memory = process_facts.memory_events(worker.pid)
-        environ = linux_process.environment(worker.pid)
+    def of(cls, process: RankProcess) -> WatchedRank:
+        handle = ProcessHandle(process.pid)
+        memory = process_facts.memory_events(process.pid)
+        environ = linux_process.environment(process.pid)
         error = environ.get("TORCHELASTIC_ERROR_FILE")
-        theirs = target_rights.of(worker.pid)
-        if watched.ended() and theirs != Rights():
-            theirs = (
-                target_rights.NOBODY
-            )  # the number may be another process's by now: what this one named is not that one's
+        theirs = target_rights.of(process.pid)
+        if handle.ended() and theirs != Rights():
+            # The number may be another process's by now: what this one named is not that one's.
+            theirs = target_rights.NOBODY
         return cls(
-            worker=worker,
-            watched=watched,
+            process=process,
+            handle=handle,
             memory_file=memory,
             oom_before=process_facts.oom_kills(memory),
             visible_gpus=environ.get("CUDA_VISIBLE_DEVICES"),
             error_file=Path(error) if error else None,
-            output=output_files.output_files(worker.pid, theirs),
+            output=process_facts.redirected_output(process.pid, theirs),
             shares_store=environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True",
-            by_ray=next(iter(linux_process.command_line(worker.pid)), "").startswith("ray::"),
+            by_ray=next(iter(linux_process.command_line(process.pid)), "").startswith("ray::"),
             rights=theirs,
         )
 
     @property
     def number(self) -> int:
-        assert self.worker.rank is not None
-        return self.worker.rank
+        assert self.process.rank is not None
+        return self.process.rank
 
     @property
     def ended(self) -> bool:
@@ -117,44 +116,50 @@ class Rank:
     @property
     def starts(self) -> bool:
         """Whether it has not come past init_process_group."""
-        return self.joining_since is not None or (self.standing.wait is not None and self.standing.wait.joining)
+        return self.init_since is not None or self._waits_in_init
 
-    def leaves(self, now: float) -> bool:
+    def is_ending(self, now: float) -> bool:
         """Whether it is ending, and has been for a short time: how it ends will be known soon.
 
         The companion takes its socket away at exit; without one, the kernel's flags tell.
         """
-        told = None if self.ended else linux_process.stat(self.worker.pid)
-        if told is None:
+        stat = None if self.ended else linux_process.stat(self.process.pid)
+        if stat is None:
             return False
-        out = self.worker.socket is not None and not os.path.exists(self.worker.socket)
-        if not (out or told.exiting):
+        out = self.process.socket is not None and not os.path.exists(self.process.socket)
+        if not (out or stat.exiting):
             return False
-        self.leaving_since = self.leaving_since if self.leaving_since is not None else now
-        return now - self.leaving_since < LEAVES_S
+        if self.ending_since is None:
+            self.ending_since = now
+        return now - self.ending_since < ENDING_S
 
     @property
-    def may_find_the_dead(self) -> bool:
+    def may_find_old_addresses(self) -> bool:
         """Whether it is a rank of a later attempt that has not come past init_process_group, over a shared store.
 
         Its peers' addresses of the attempt before are still in there, and are read where a peer has not yet written its
         new one (torch 2.13: three in four second starts over Gloo failed or stuck so, with hangscope and without).
         """
-        joining = self.worker.asks_python or (self.standing.wait is not None and self.standing.wait.joining)
-        return self.shares_store and bool(self.worker.restart) and joining and not self.groups
+        if not self.shares_store or not self.process.restart or self.groups:
+            return False
+        return self.process.asks_python or self._waits_in_init
+
+    @property
+    def _waits_in_init(self) -> bool:
+        return self.position.wait is not None and self.position.wait.in_init
 
     def note_end(self) -> bool:
         """Look whether the process has ended; True the first time it has."""
-        if self.ended or not self.watched.ended():
+        if self.ended or not self.handle.ended():
             return False
-        self.exit_status = self.watched.status()
+        self.exit_status = self.handle.status()
         self.ended_at = time.time()
         return True
 
     def note_status(self) -> None:
         """Try again for a status that could not be seen at the moment of the end: its parent may reap it later."""
         if self.ended and self.exit_status is None:
-            self.exit_status = self.watched.status()
+            self.exit_status = self.handle.status()
 
     def oom_kills(self) -> int | None:
         now = process_facts.oom_kills(self.memory_file)
@@ -163,35 +168,39 @@ class Rank:
     def row(self, gpu: str | None) -> dict[str, Any]:
         """This rank's line of node.json, as things are now."""
         self.note_status()
-        gone = {"state": "gone", "wait_channel": None, "syscall": None, "syscall_file": None}
         return {
             "rank": self.number,
-            "local_rank": self.worker.local_rank,
-            "pid": self.worker.pid,
+            "local_rank": self.process.local_rank,
+            "pid": self.process.pid,
             "gpu": gpu,
-            **(gone if self.ended else process_facts.describe(self.worker.pid, self.watched.started_ticks)),
+            **(
+                process_facts.GONE
+                if self.ended
+                else process_facts.describe(self.process.pid, self.handle.started_ticks)
+            ),
             "exit_status": None if self.ended_by_ray else self.exit_status,
             "ended_at": None if self.ended_by_ray else self.ended_at,
             "ended_by": "ray" if self.ended_by_ray else None,
             "server_answers": None if self.ended else self.server_answers,
             "python_answers": None if self.ended else self.python_answers,
             "last_poll_at": self.last_poll_at,
-            **self._stands(),
+            **self._wait_fields(),
             "moved": self.moved,
             "oom_kills": self.oom_kills(),
         }
 
-    def _stands(self) -> dict[str, Any]:
+    def _wait_fields(self) -> dict[str, Any]:
         """What it waits in, empty where it waits in nothing, null where nobody looked twice."""
-        standing = self.standing
-        if not self.ended and self.joining_since is not None and standing.wait is None:
+        position = self.position
+        if not self.ended and self.init_since is not None and position.wait is None:
             # Rank 0 asks its own store again and again until all have come: to the kernel it works.
-            return {"waits_in": "init_process_group", "stood_s": round(time.monotonic() - self.joining_since, 1)}
-        if self.ended or standing.since is None or standing.looks < 2:
+            return {"waits_in": "init_process_group", "stood_s": round(time.monotonic() - self.init_since, 1)}
+        if self.ended or position.since is None or position.samples < 2:
             return {"waits_in": None, "stood_s": None}
-        stood = round(time.monotonic() - standing.since, 1)
-        outside = "" if standing.outside else None
-        return {"waits_in": standing.wait.call if standing.wait is not None else outside, "stood_s": stood}
+        waits_in = "" if position.outside else None
+        if position.wait is not None:
+            waits_in = position.wait.call
+        return {"waits_in": waits_in, "stood_s": round(time.monotonic() - position.since, 1)}
 
     # ---- answers -----------------------------------------------------------------------------------------------------
 
@@ -214,7 +223,7 @@ class Rank:
         counter = counters.get("pytorch.wait_counter.c10d.init_process_group")
         count = counter.get("active_count") if isinstance(counter, dict) else None
         inside = isinstance(count, int) and count > 0
-        self.joining_since = (self.joining_since or now) if inside else None
+        self.init_since = (self.init_since or now) if inside else None
 
     def take_active(self, dump: dict[str, Any]) -> None:
         self.last_active = dump
@@ -256,7 +265,7 @@ class Rank:
                 "name": name,
                 "desc": str(group.get("desc", "")),
                 "ranks": str(group.get("ranks", [])),
-                **({"pg_id": known} if (known := linux_process.whole(number or "")) is not None else {}),
+                **({"pg_id": known} if (known := linux_process.whole_number(number or "")) is not None else {}),
             }
         return table
 

@@ -10,9 +10,11 @@ import selectors
 import socket
 import threading
 import time
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from enum import Enum, auto
+from typing import NamedTuple
 
 MAX_ANSWER_BYTES = 128 << 20
 MOST_AT_ONCE = 512 << 20
@@ -24,7 +26,7 @@ LATE_S = 0.2
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class ServerAnswer:
     """What came back. `status` is the HTTP status, or None where nothing usable came; `error` then says why."""
 
     status: int | None
@@ -39,33 +41,33 @@ class Answer:
         return self.status == 200
 
 
-def ask(path: str, handler: str, deadline_s: float, most: int = MAX_ANSWER_BYTES) -> Answer:
+def ask(path: str, handler: str, deadline_s: float, most: int = MAX_ANSWER_BYTES) -> ServerAnswer:
     """Ask once and wait up to `deadline_s`, for no more than `most` bytes."""
     begun = time.monotonic()
     connection = _connect(path, handler)
-    if isinstance(connection, Answer):
+    if isinstance(connection, ServerAnswer):
         return connection
     raw = bytearray()
     with connection, _room.claimed() as claim:
         while True:
             left = begun + deadline_s - time.monotonic()
             if left <= 0:
-                return Answer(None, error=f"no answer within {deadline_s:g} s", seconds=deadline_s, late=True)
+                return ServerAnswer(None, error=f"no answer within {deadline_s:g} s", seconds=deadline_s, late=True)
             connection.settimeout(left)
             try:
                 chunk = connection.recv(1 << 18)
             except TimeoutError:
                 continue
             except OSError as error:
-                return Answer(None, error=str(error), seconds=time.monotonic() - begun)
+                return ServerAnswer(None, error=str(error), seconds=time.monotonic() - begun)
             if not chunk:
                 return _parse(raw, time.monotonic() - begun)
             raw += chunk
             if len(raw) > most or not claim(len(chunk)):
-                return Answer(None, error=f"more than {len(raw)} bytes", seconds=time.monotonic() - begun)
+                return ServerAnswer(None, error=f"more than {len(raw)} bytes", seconds=time.monotonic() - begun)
 
 
-class _Room:
+class _AnswerMemory:
     """The memory that answers may take together."""
 
     def __init__(self) -> None:
@@ -79,7 +81,8 @@ class _Room:
         def claim(size: int) -> bool:
             nonlocal own
             with self._lock:
-                own, self._taken = own + size, self._taken + size
+                own += size
+                self._taken += size
                 return self._taken <= MOST_AT_ONCE
 
         try:
@@ -89,10 +92,10 @@ class _Room:
                 self._taken -= own
 
 
-_room = _Room()
+_room = _AnswerMemory()
 
 
-def _connect(path: str, handler: str) -> socket.socket | Answer:
+def _connect(path: str, handler: str) -> socket.socket | ServerAnswer:
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         connection.setblocking(False)
@@ -102,28 +105,28 @@ def _connect(path: str, handler: str) -> socket.socket | Answer:
         )
     except BlockingIOError:
         connection.close()
-        return Answer(None, error="the server's queue is full")
+        return ServerAnswer(None, error="the server's queue is full")
     except OSError as error:
         connection.close()
-        return Answer(None, error=f"no connection: {error.strerror or error}")
+        return ServerAnswer(None, error=f"no connection: {error.strerror or error}")
     return connection
 
 
-def _parse(raw: bytearray, seconds: float) -> Answer:
+def _parse(raw: bytearray, seconds: float) -> ServerAnswer:
     """Takes `raw` apart without another copy of it: an answer may be large."""
     end = raw.find(b"\r\n\r\n", 0, MOST_HEAD)
     head = bytes(raw[: max(end, 0)])
     words = head.split(b"\r\n", 1)[0].split()
     if end < 0 or len(words) < 2 or not words[1].isdigit() or len(words[1]) != 3:
-        return Answer(None, error="the connection ended before the answer", seconds=seconds)
+        return ServerAnswer(None, error="the connection ended before the answer", seconds=seconds)
     size = len(raw) - end - 4
     for line in head.split(b"\r\n")[1:]:
         name, _, value = (part.strip() for part in line.partition(b":"))
-        told = int(value) if value.isdigit() and len(value) < 20 else None
-        if name.lower() == b"content-length" and told != size:
-            return Answer(None, error=f"the answer was cut at {size} of {told} bytes", seconds=seconds)
+        announced = int(value) if value.isdigit() and len(value) < 20 else None
+        if name.lower() == b"content-length" and announced != size:
+            return ServerAnswer(None, error=f"the answer was cut at {size} of {announced} bytes", seconds=seconds)
     del raw[: end + 4]
-    return Answer(int(words[1]), bytes(raw), seconds=seconds)
+    return ServerAnswer(int(words[1]), bytes(raw), seconds=seconds)
 
 
 class _Pending:
@@ -135,32 +138,57 @@ class _Pending:
         self.begun = time.monotonic()
 
 
+class Topic(Enum):
+    """What a question is about."""
+
+    WHO = auto()
+    """Which rank a process is: the number of such a question is the process's."""
+    ACTIVE = auto()
+    """NCCL's unfinished operations."""
+    PROGRESS = auto()
+    """The companion's own counters and groups."""
+    WAIT_COUNTERS = auto()
+    STACKS = auto()
+    TRACEBACK = auto()
+    RING = auto()
+    """All that one recorder has."""
+    CALL_SITES = auto()
+
+
+class Question(NamedTuple):
+    """What is asked of which rank, and of which of its recorders."""
+
+    topic: Topic
+    number: int
+    recorder: str = ""
+
+
 class Asker:
-    """Asks many ranks at once from one thread. At most one question a key is open."""
+    """Asks many ranks at once from one thread. Each question is open at most once."""
 
     def __init__(self) -> None:
         self._selector = selectors.DefaultSelector()
-        self._pending: dict[Hashable, _Pending] = {}
-        self._done: list[tuple[Hashable, Answer]] = []
+        self._pending: dict[Question, _Pending] = {}
+        self._done: list[tuple[Question, ServerAnswer]] = []
 
-    def ask(self, key: Hashable, path: str, handler: str) -> bool:
-        """Send the question, unless one with that key is still open. Its answer comes out of `wait`."""
-        if key in self._pending:
+    def ask(self, question: Question, path: str, handler: str) -> bool:
+        """Send the question, unless it is still open. Its answer comes out of `wait`."""
+        if question in self._pending:
             return False
         connection = _connect(path, handler)
-        if isinstance(connection, Answer):
-            self._done.append((key, connection))
+        if isinstance(connection, ServerAnswer):
+            self._done.append((question, connection))
             return True
-        self._pending[key] = _Pending(connection)
-        self._selector.register(connection, selectors.EVENT_READ, key)
+        self._pending[question] = _Pending(connection)
+        self._selector.register(connection, selectors.EVENT_READ, question)
         return True
 
-    def open_for(self, key: Hashable) -> float | None:
-        """Seconds since the open question with that key was asked, None where there is none."""
-        pending = self._pending.get(key)
+    def open_for(self, question: Question) -> float | None:
+        """Seconds since the question was asked, None where it is not open."""
+        pending = self._pending.get(question)
         return None if pending is None else time.monotonic() - pending.begun
 
-    def wait(self, seconds: float) -> list[tuple[Hashable, Answer]]:
+    def wait(self, seconds: float) -> list[tuple[Question, ServerAnswer]]:
         """The answers that are there once no fresh question is open, or after `seconds`. Late ones stay open."""
         until = time.monotonic() + seconds
         while any(time.monotonic() - pending.begun < seconds for pending in self._pending.values()):
@@ -171,44 +199,50 @@ class Asker:
         late = time.monotonic() + LATE_S
         while self._read(0) and time.monotonic() < late:  # a late answer takes more than one read
             pass
-        done, self._done = self._done, []
+        done = self._done
+        self._done = []
         return done
 
     def _read(self, timeout: float) -> bool:
         """Read once from every connection that has something; whether there was any."""
         ready = self._selector.select(timeout) if self._pending else []
         for event, _ in ready:
-            key = event.data
-            pending = self._pending[key]
+            question = event.data
+            pending = self._pending[question]
             try:
                 chunk = pending.connection.recv(1 << 18)
             except BlockingIOError:
                 continue
             except OSError as error:
-                self._finish(key, Answer(None, error=str(error)))
+                self._finish(question, ServerAnswer(None, error=str(error)))
                 continue
             pending.raw += chunk
             if not chunk:
-                self._finish(key, _parse(pending.raw, time.monotonic() - pending.begun))
+                self._finish(question, _parse(pending.raw, time.monotonic() - pending.begun))
             elif len(pending.raw) > MAX_POLLED_BYTES or self._held() > 3 * MAX_POLLED_BYTES:
-                self._finish(key, Answer(None, error=f"more than {len(pending.raw)} bytes"))
+                self._finish(question, ServerAnswer(None, error=f"more than {len(pending.raw)} bytes"))
         return bool(ready)
 
     def _held(self) -> int:
         return sum(len(each.raw) for each in self._pending.values())
 
-    def _finish(self, key: Hashable, answer: Answer) -> None:
-        self.forget(key)
-        self._done.append((key, answer))
+    def _finish(self, question: Question, answer: ServerAnswer) -> None:
+        self._forget(question)
+        self._done.append((question, answer))
 
-    def forget(self, key: Hashable) -> None:
-        """Give the open question with that key up: its process is gone."""
-        pending = self._pending.pop(key, None)
+    def forget_rank(self, number: int) -> None:
+        """Give the open questions to that rank up: its process is gone."""
+        for question in list(self._pending):
+            if question.number == number and question.topic is not Topic.WHO:
+                self._forget(question)
+
+    def _forget(self, question: Question) -> None:
+        pending = self._pending.pop(question, None)
         if pending is not None:
             self._selector.unregister(pending.connection)
             pending.connection.close()
 
     def close(self) -> None:
-        for key in list(self._pending):
-            self.forget(key)
+        for question in list(self._pending):
+            self._forget(question)
         self._selector.close()

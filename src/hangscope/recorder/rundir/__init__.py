@@ -1,1 +1,4 @@
-"""The run's directory, which the agents of all nodes share: status files, each node's part, what others wrote."""
+"""The run's directory, which the agents of all nodes share: who is there, each node's folder, what others wrote.
+
+Whatever another node wrote is input, and read by one strict schema a file.
+"""

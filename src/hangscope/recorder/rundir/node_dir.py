@@ -18,7 +18,7 @@ answer: what is refused stays refused."""
 MOST_MOVED = 256 << 20
 
 
-class Part:
+class NodeDir:
     """`directory` is nodes/<host> of one incident. A file that cannot be written is a gap; nothing here raises.
 
     Where the incident's directory takes nothing more, also in the middle of a capture, the part goes on in the one
@@ -43,16 +43,12 @@ class Part:
         return True
 
     def write_json(self, name: str, value: Any, *, rank: int | None = None) -> bool:
-        try:
-            self._put(name, as_bytes(as_json(value)))
-        except OSError as error:
-            self.gap(name, f"cannot be written: {error.strerror or error}", rank)
-            return False
-        return True
+        return self.write(name, as_json(value), rank=rank)
 
     def _put(self, name: str, data: bytes) -> None:
         """Below the incident, without following a link: on a shared file system others may have put some there."""
-        incident, directory = self.incident, self.directory
+        incident = self.incident
+        directory = self.directory
         try:
             incident.mkdir(parents=True, exist_ok=True)
             write_below(incident, f"{directory.relative_to(incident).as_posix()}/{name}", data, wary=True)
@@ -68,9 +64,10 @@ class Part:
                 return True  # another thread has been here
             if self._spare is None:
                 return False
-            spare, self._spare = self._spare, None
+            make_spare = self._spare
+            self._spare = None  # once
             try:
-                incident = spare()
+                incident = make_spare()
             except OSError:
                 return False
             inside = self.directory.relative_to(full)

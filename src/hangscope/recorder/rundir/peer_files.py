@@ -64,7 +64,7 @@ class CaptureNote:
 
 
 @dataclass(frozen=True, slots=True)
-class Status:
+class NodeStatus:
     """status.json of one node."""
 
     node: str
@@ -86,7 +86,7 @@ class Status:
 
 
 @dataclass(frozen=True, slots=True)
-class Stall:
+class CaptureRequest:
     """stall.json: who asks all agents to capture, and why."""
 
     by: str
@@ -95,7 +95,7 @@ class Stall:
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class RunFile:
     """run.json: which attempt of which job a directory belongs to."""
 
     job: str
@@ -104,14 +104,14 @@ class Run:
     """How many directories, this one and those above it, were made for the run."""
 
 
-def status(root: Path, name: str, owner: int | None = None) -> Status | None:
+def status(root: Path, name: str, owner: int | None = None) -> NodeStatus | None:
     """A node's status; None where there is none, or none that can be read as one, or not of user `owner`'s."""
     value = read_object(root, name, STATUS_BYTES, owner)
     if not value:
         return None
     live = tuple(row for item in _list(value.get("live")) if (row := _row(item)) is not None)
     notes = tuple(_capture(item) for item in _list(value.get("captures"))[:1000] if isinstance(item, dict))
-    return Status(
+    return NodeStatus(
         node=text(value.get("node")) or name.split("/")[-2],
         job=text(value.get("job")),
         attempt=text(value.get("attempt")),
@@ -122,24 +122,24 @@ def status(root: Path, name: str, owner: int | None = None) -> Status | None:
         sockets=text(value.get("sockets")),
         ended=value.get("ended") is not None,
         ended_well=value.get("ended") == 0 and value.get("ended") is not False,
-        threshold_s=_seconds(value.get("threshold_s")),
-        pause_ago_s=_seconds(value.get("pause_ago_s")),
+        threshold_s=finite(value.get("threshold_s")),
+        pause_ago_s=finite(value.get("pause_ago_s")),
         live=live,
         captures=notes,
     )
 
 
-def stall(incident: Path, name: str) -> Stall | None:
+def capture_request(incident: Path, name: str) -> CaptureRequest | None:
     value = read_object(incident, name, SMALL_BYTES)
     if not value:
         return None
-    return Stall(text(value.get("by")), text(value.get("reason")), text(value.get("detail")))
+    return CaptureRequest(text(value.get("by")), text(value.get("reason")), text(value.get("detail")))
 
 
-def run(root: Path, name: str) -> Run | None:
+def run_file(root: Path, name: str) -> RunFile | None:
     value = read_object(root, name, SMALL_BYTES)
     made = _between(value.get("made"), 0, MOST_MADE) or 0
-    return Run(text(value.get("job")), text(value.get("attempt")), made) if value else None
+    return RunFile(text(value.get("job")), text(value.get("attempt")), made) if value else None
 
 
 def complete(incident: Path, name: str) -> bool:
@@ -188,13 +188,13 @@ def _row(item: object) -> RankRow | None:
         pid=_between(item.get("pid"), 0, 1 << 30) or 0,
         state=text(item.get("state"))[:20] or "?",
         exit_status=_between(item.get("exit_status"), -256, 256),
-        last_poll_at=_seconds(item.get("last_poll_at")),
+        last_poll_at=finite(item.get("last_poll_at")),
         waits=text(waiting.get("operation")),
-        waits_s=_seconds(waiting.get("for_s")),
+        waits_s=finite(waiting.get("for_s")),
         group=text(waiting.get("group")),
         group_name=text(waiting.get("name")),
         seq=_between(waiting.get("seq"), 0, 1 << 62),
-        rate=_seconds(item.get("rate")),
+        rate=finite(item.get("rate")),
         meets_at=text(item.get("meets_at")),
         groups=tuple(each for each in groups if each is not None),
     )
@@ -204,7 +204,7 @@ def _group(item: object) -> GroupCounter | None:
     if not isinstance(item, dict):
         return None
     counted = [_between(item.get(name), -1, 1 << 62) for name in ("enqueued", "completed")]
-    still = _seconds(item.get("still_s"))
+    still = finite(item.get("still_s"))
     if counted[0] is None or counted[1] is None or still is None:
         return None
     return GroupCounter(
@@ -219,7 +219,7 @@ def _group(item: object) -> GroupCounter | None:
 
 
 def _capture(item: dict[str, Any]) -> CaptureNote:
-    at = _seconds(item.get("at")) or 0.0
+    at = finite(item.get("at")) or 0.0
     return CaptureNote(text(item.get("incident")), text(item.get("reason")), text(item.get("detail")), at)
 
 
@@ -231,7 +231,8 @@ def _between(value: object, low: int, high: int) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) and low <= value <= high else None
 
 
-def _seconds(value: object) -> float | None:
+def finite(value: object) -> float | None:
+    """A stranger's number of seconds, since the epoch or of age; None for anything else."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return None
     return float(value) if math.isfinite(value) and abs(value) < 1e12 else None

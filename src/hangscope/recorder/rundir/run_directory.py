@@ -9,15 +9,15 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from hangscope.errors import SettingsError
-from hangscope.incident.layout import NODE_FILE, safe_name
-from hangscope.recorder.launch.job_identity import Identity
-from hangscope.recorder.rundir import peer_files as neighbours_files
+from hangscope.incident.layout import NODE_FILE, as_bytes, as_json, safe_name
+from hangscope.recorder.rundir import peer_files as peer_files
+from hangscope.recorder.rundir.job_identity import JobIdentity
 from hangscope.safeio.safe_files import Patience, Refused, entries, folder_below, write_below
 
 RUN = "run.json"
@@ -36,7 +36,20 @@ PATIENCE_S = 4.0
 _patience = Patience(PATIENCE_S)
 
 
-def claim(directory: Path, identity: Identity) -> tuple[Path, Identity]:
+@dataclass(frozen=True, slots=True)
+class RunFolders:
+    """The run's directory, which all nodes may share, and in it the folder of this node's agent."""
+
+    root: Path
+    own: Path
+
+    def write(self, name: str, value: Any) -> None:
+        """A JSON file in the node's own folder, without following a link that somebody put there."""
+        inside = self.own.relative_to(self.root).as_posix()
+        write_below(self.root, f"{inside}/{name}", as_bytes(as_json(value)), wary=True)
+
+
+def claim(directory: Path, identity: JobIdentity) -> tuple[Path, JobIdentity]:
     """The directory of this run, and its identity, which an unnamed job takes from the node that came first.
 
     A directory that holds an earlier run is left alone: `<directory>.2` is used then, or the next that is free.
@@ -48,7 +61,7 @@ def claim(directory: Path, identity: Identity) -> tuple[Path, Identity]:
         value = {"schema": "hangscope.run/1", "job": identity.job, "attempt": identity.attempt, "made": made}
         if _create(root / RUN, value):
             return root, identity
-        other = neighbours_files.run(root, RUN) or neighbours_files.Run("", "")
+        other = peer_files.run_file(root, RUN) or peer_files.RunFile("", "")
         same = (other.job, other.attempt) == (identity.job, identity.attempt)
         if (same or identity.made) and _running(root):
             return root, replace(identity, job=other.job or identity.job, attempt=other.attempt or "0")
@@ -99,7 +112,7 @@ def claim_node(root: Path, node: str) -> Path:
     raise SettingsError(f"{root}: no folder for {node} ({problem or 'too many agents'})", hint="give another --dir")
 
 
-def statuses(root: Path, own: Path | None = None) -> list[tuple[Path, neighbours_files.Status]]:
+def statuses(root: Path, own: Path | None = None) -> list[tuple[Path, peer_files.NodeStatus]]:
     """Every node's status that can be read, with its folder; none where the file system does not answer in time.
 
     With `own`, an agent's own folder, only those that its user wrote, as this file system names users: the nodes of a
@@ -109,17 +122,17 @@ def statuses(root: Path, own: Path | None = None) -> list[tuple[Path, neighbours
 
     until = time.monotonic() + PATIENCE_S - 0.5
 
-    def look() -> list[tuple[Path, neighbours_files.Status]]:
+    def look() -> list[tuple[Path, peer_files.NodeStatus]]:
         try:
             names = entries(root / "nodes", MOST_NODES)
         except OSError:
             return []
-        found: list[tuple[Path, neighbours_files.Status]] = []
+        found: list[tuple[Path, peer_files.NodeStatus]] = []
         weighs = 0
         for name in [*(name for name in names if name == first), *(name for name in names if name != first)]:
             if time.monotonic() > until or weighs > MOST_ROWS:
                 break  # who fills the directory with nonsense costs others their part, and us neither time nor memory
-            state = neighbours_files.status(root, f"nodes/{name}/{STATUS}", owner)
+            state = peer_files.status(root, f"nodes/{name}/{STATUS}", owner)
             if state is not None:
                 found.append((root / "nodes" / name, state))
                 weighs += sum(1 + len(row.groups) for row in state.live) + len(state.captures)
@@ -142,9 +155,9 @@ def mark(incident: Path, *, node: str, reason: str, detail: str) -> bool:
     return _create(incident / STALL, {"by": node, "at": time.time(), "reason": reason, "detail": detail})
 
 
-def marked(incident: Path) -> neighbours_files.Stall | None:
+def marked(incident: Path) -> peer_files.CaptureRequest | None:
     try:
-        return _patience.ask(f"stall in {incident}", lambda: neighbours_files.stall(incident, STALL))
+        return _patience.ask(f"stall in {incident}", lambda: peer_files.capture_request(incident, STALL))
     except OSError:
         return None
 
@@ -155,7 +168,7 @@ def _create(path: Path, value: dict[str, Any]) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Neighbour:
+class PeerAgent:
     """One agent of the run, by its status file."""
 
     folder: Path
@@ -171,17 +184,17 @@ class Neighbour:
     ended: bool
 
 
-def neighbours(root: Path, own: Path) -> list[Neighbour]:
+def peers(root: Path, own: Path) -> list[PeerAgent]:
     """All agents of the run, our own among them."""
-    return list(_neighbours(root, own))
+    return list(_peers(root, own))
 
 
-def _neighbours(root: Path, own: Path) -> Iterator[Neighbour]:
+def _peers(root: Path, own: Path) -> Iterator[PeerAgent]:
     newest = _modified(own / STATUS) or time.time()
     for folder, state in statuses(root, own):
         ranks = tuple(sorted({row.rank for row in state.live}))
         changed = _modified(folder / STATUS)
-        yield Neighbour(
+        yield PeerAgent(
             folder=folder,
             node=state.node,
             ranks=ranks,
@@ -208,15 +221,15 @@ def _modified(path: Path) -> float | None:
         return None
 
 
-def captured(incident: Path, neighbour: Neighbour) -> bool:
-    name = f"nodes/{neighbour.folder.name}/{NODE_FILE}"
+def captured(incident: Path, peer: PeerAgent) -> bool:
+    name = f"nodes/{peer.folder.name}/{NODE_FILE}"
     try:
-        return _patience.ask(f"{incident}/{name}", lambda: neighbours_files.complete(incident, name))
+        return _patience.ask(f"{incident}/{name}", lambda: peer_files.complete(incident, name))
     except OSError:
         return False
 
 
-def sees_all(agents: list[Neighbour]) -> bool:
+def sees_all(agents: Sequence[PeerAgent]) -> bool:
     """Whether the agents in this directory hold every rank of the job, or are on every node that it has."""
     sizes = [agent.world_size for agent in agents if agent.world_size]
     nodes = [agent.nodes for agent in agents if agent.nodes]
@@ -224,7 +237,7 @@ def sees_all(agents: list[Neighbour]) -> bool:
     return not sizes or all_nodes or sum(agent.expected for agent in agents) >= max(sizes)
 
 
-def leader(agents: list[Neighbour]) -> Path | None:
+def leader(agents: Sequence[PeerAgent]) -> Path | None:
     """The folder of the agent that diagnoses: of those that are alive, the one with the lowest rank."""
     alive = [agent for agent in agents if agent.fresh and agent.ranks]
     return min(alive, key=lambda agent: (agent.ranks[0], agent.folder.name)).folder if alive else None

@@ -23,10 +23,10 @@ def remove(root: Path) -> bool:
         claimed = [name for name in entries(root / "nodes") if (root / "nodes" / name / run_directory.AGENT).is_file()]
     except OSError:
         return False
-    told = {folder.name for folder, _ in states}
-    if not states or not told.issuperset(claimed) or not all(state.ended_well for _, state in states):
+    reported = {folder.name for folder, _ in states}
+    if not states or not reported.issuperset(claimed) or not all(state.ended_well for _, state in states):
         return False
-    run = peer_files.run(root, run_directory.RUN)
+    run = peer_files.run_file(root, run_directory.RUN)
     made = run.made if run is not None else 0
     for name in claimed:
         shutil.rmtree(root / "nodes" / name, ignore_errors=True)

@@ -12,13 +12,11 @@ from hangscope.recorder.setup.backends import records
 from hangscope.recorder.setup.rank_folders import Places
 from hangscope.recorder.setup.ras_address import address_for
 from hangscope.recorder.setup.setting_problems import Setting
-from hangscope.recorder.setup.variables import BY_NAME, RING_NAMES, Release, as_bool, as_int
+from hangscope.recorder.setup.variables import BY_NAME, DUMP_NAMES, RING_NAMES, WAIT_NAMES, Release, as_bool, as_int
 
-DUMP_NAMES = ("TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE")
 PIPE_NAMES = ("TORCH_NCCL_DEBUG_INFO_PIPE_FILE", "TORCH_FR_DEBUG_INFO_PIPE_FILE", "TORCH_XCCL_DEBUG_INFO_PIPE_FILE")
 TIMING = "TORCH_NCCL_ENABLE_TIMING"
 _SWITCH_NAMES = ("TORCH_FR_DUMP_ON_TIMEOUT", "TORCH_NCCL_DUMP_ON_TIMEOUT")
-_WAIT_NAMES = ("TORCH_FR_WAIT_TIMEOUT_DUMP_MILSEC", "TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC")
 
 # Milliseconds, because a second is too coarse to order ranks by. NCCL turns an underscore into a space, so that no
 # format that carries these settings has to keep a space at a line's end.
@@ -28,7 +26,7 @@ _SUBSYSTEMS = "INIT,BOOTSTRAP,ENV,NET,GRAPH"
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class DefaultSettings:
     release: Release | None
     families: frozenset[str]
     environ: Mapping[str, str]
@@ -59,7 +57,7 @@ class Wanted:
             found |= self._pair(DUMP_NAMES, self.places.dump_prefix)
             found |= self._pair(_SWITCH_NAMES, "1", _is_bool)
             if self.release is not None:  # its default differs between releases, and each suits its release
-                found |= self._pair(_WAIT_NAMES, str(table.default_wait_ms(self.release)), _is_int)
+                found |= self._pair(WAIT_NAMES, str(table.default_wait_ms(self.release)), _is_int)
         if recorded & {"nccl", "nccl2"}:
             found |= self._alone("TORCH_NCCL_ASYNC_ERROR_HANDLING", "3")
         if "nccl" in recorded:

@@ -19,7 +19,7 @@ from hangscope.recorder.setup.default_settings import PIPE_NAMES
 from hangscope.recorder.setup.rank_folders import private_top
 from hangscope.recorder.setup.ras_address import FIRST_PORT, PORTS
 from hangscope.recorder.setup.setting_problems import folder_for
-from hangscope.recorder.setup.settings import Plan, plan
+from hangscope.recorder.setup.settings import SettingsPlan, plan
 from hangscope.recorder.setup.variables import DEFAULT_ENTRIES
 
 # Made of characters that a path may hold, so that they come through a plan unchanged.
@@ -51,14 +51,14 @@ class Request:
     """The black box's library on this machine: no use in a container, nor on another node."""
 
 
-def shell(request: Request) -> tuple[str, Plan]:
+def shell(request: Request) -> tuple[str, SettingsPlan]:
     """Lines for `.` or `eval` in any POSIX shell, on the node where the ranks start."""
     made = _plan(request, host=request.host or _HOST)
     lines = [] if request.host else ["HANGSCOPE_HOST=$(uname -n)"]
     return "\n".join([*lines, *_export_lines(made, {_HOST: '"$HANGSCOPE_HOST"'})]) + "\n", made
 
 
-def slurm(request: Request) -> tuple[str, Plan]:
+def slurm(request: Request) -> tuple[str, SettingsPlan]:
     """The same for a file that every task sources: job, restart and node are what Slurm says there.
 
     Not for ``#SBATCH --export=NAME=value``: a comma ends a value there. And not for the batch script itself, which
@@ -85,7 +85,7 @@ def slurm(request: Request) -> tuple[str, Plan]:
     return "\n".join([*lines, *_export_lines(made, written)]) + "\n", made
 
 
-def torchrun(request: Request) -> tuple[str, Plan]:
+def torchrun(request: Request) -> tuple[str, SettingsPlan]:
     """One line to put in place of the word torchrun."""
     made = _plan(request, host=request.host or _HOST)
     written = {_HOST: '"$(uname -n)"'}
@@ -95,7 +95,7 @@ def torchrun(request: Request) -> tuple[str, Plan]:
     return f"{making}env {' '.join(pairs)} torchrun\n", made
 
 
-def docker(request: Request) -> tuple[str, Plan]:
+def docker(request: Request) -> tuple[str, SettingsPlan]:
     """A file for ``docker run --env-file``: one NAME=value a line, nothing quoted, nothing expanded."""
     made = _plan(request, host=request.host or socket.gethostname(), container=True)
     lines = [f"# must be there before the ranks start: {_yaml(str(folder))}" for folder in _folders(made)]
@@ -106,7 +106,7 @@ def docker(request: Request) -> tuple[str, Plan]:
     return "\n".join(lines) + "\n", made
 
 
-def kubernetes(request: Request) -> tuple[str, Plan]:
+def kubernetes(request: Request) -> tuple[str, SettingsPlan]:
     """A YAML list for ``spec.containers[].env``. The pod's name comes from the downward API."""
     made = _plan(request, host=request.host or _HOST, container=True)
     written = {_HOST: "$(HANGSCOPE_NODE)"}
@@ -119,7 +119,7 @@ def kubernetes(request: Request) -> tuple[str, Plan]:
     return "\n".join(lines) + "\n", made
 
 
-FORMATS: Mapping[str, Callable[[Request], tuple[str, Plan]]] = {
+FORMATS: Mapping[str, Callable[[Request], tuple[str, SettingsPlan]]] = {
     "shell": shell,
     "docker": docker,
     "kubernetes": kubernetes,
@@ -136,7 +136,7 @@ def _plan(
     attempt: str | None = None,
     container: bool = False,
     files: bool = True,
-) -> Plan:
+) -> SettingsPlan:
     """A container does not inherit this environment, nor see this machine's files."""
     return plan(
         torch_version=request.torch_version,
@@ -155,7 +155,7 @@ def _plan(
     )
 
 
-def _export_lines(made: Plan, written: Mapping[str, str]) -> list[str]:
+def _export_lines(made: SettingsPlan, written: Mapping[str, str]) -> list[str]:
     lines = [f"mkdir -p {_quoted(str(folder), written)}" for folder in _folders(made)]
     for name, value in made.variables.items():
         assignment = f"export {name}={_quoted(value, written)}"
@@ -169,13 +169,13 @@ def _export_lines(made: Plan, written: Mapping[str, str]) -> list[str]:
     return lines
 
 
-def _folders(made: Plan) -> list[Path]:
+def _folders(made: SettingsPlan) -> list[Path]:
     """The folders to make, without those for pipes."""
     pipes = {folder_for(name, value) for name, value in made.variables.items() if name in PIPE_NAMES}
     return [folder for folder in made.directories if folder not in pipes]
 
 
-def _without_pipes(made: Plan) -> dict[str, str]:
+def _without_pipes(made: SettingsPlan) -> dict[str, str]:
     return {name: value for name, value in made.variables.items() if name not in PIPE_NAMES}
 
 

@@ -46,7 +46,8 @@ def places(
     Pipes lie on the node's own disk: not every shared file system has them, and PyTorch ends a process that cannot
     make its pipe.
     """
-    node, run = safe_name(host), (safe_name(job), safe_name(attempt))
+    node = safe_name(host)
+    run = (safe_name(job), safe_name(attempt))
     base = Path(os.path.abspath(directory))
     # An incident's own directory names job and attempt already, and a node's part of it the node.
     named = any(base.parts[at : at + 2] == run for at in range(len(base.parts) - 1))

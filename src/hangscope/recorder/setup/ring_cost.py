@@ -30,13 +30,3 @@ def dump_seconds(entries: int, *, stacks: bool = True) -> float:
     """Time to write a full ring: with stacks, and without, which is what PyTorch tries when the first took too long."""
     per_entry = _WITH_STACKS_S if stacks else _WITHOUT_STACKS_S
     return (_SYMBOLISE_S if stacks else 0.0) + max(entries, 0) * per_entry
-
-
-def readable(count: int) -> str:
-    """``3.4 GiB``, ``380 KiB``."""
-    size = float(min(count, 1 << 80))  # what an environment claims may be no float
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if size < 1024 or unit == "GiB":
-            break
-        size /= 1024
-    return f"{size:.0f} {unit}" if size >= 100 or unit == "B" else f"{size:.1f} {unit}"

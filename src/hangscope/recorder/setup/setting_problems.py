@@ -27,7 +27,7 @@ SEVERITIES = (FATAL, LOSES_DUMPS, LOSES_EVIDENCE, COST, NOTE)
 
 
 @dataclass(frozen=True, slots=True)
-class Problem:
+class SettingProblem:
     """One setting that does harm. `value` is None where nothing is set; `sets` is the cure as variables."""
 
     variable: str
@@ -125,7 +125,7 @@ class Setting:
     @property
     def prefix(self) -> str:
         """The dump file's path without the rank."""
-        name = self.set("TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE")
+        name = self.set(*table.DUMP_NAMES)
         if self.families == {"hccl"}:
             return self.environ.get("TORCH_HCCL_DEBUG_INFO_TEMP_FILE", "/tmp/hccl_trace_rank_")
         return table.default_dump_prefix(self.release, self.environ) if name is None else self.environ[name]

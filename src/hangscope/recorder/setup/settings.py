@@ -15,24 +15,26 @@ from hangscope.recorder.setup import blackbox_library, ring_cost
 from hangscope.recorder.setup.backends import families, records
 from hangscope.recorder.setup.checks import check
 from hangscope.recorder.setup.checks.check_backend import BACKEND_RULES
-from hangscope.recorder.setup.default_settings import DUMP_NAMES, PIPE_NAMES, TIMING, Wanted
+from hangscope.recorder.setup.default_settings import PIPE_NAMES, TIMING, DefaultSettings
 from hangscope.recorder.setup.rank_folders import Places, make, make_private, needed_folders, places
-from hangscope.recorder.setup.setting_problems import LOSES_DUMPS, LOSES_EVIDENCE, Problem, Setting, folder_for
+from hangscope.recorder.setup.setting_problems import LOSES_DUMPS, LOSES_EVIDENCE, Setting, SettingProblem, folder_for
 from hangscope.recorder.setup.torch_version import release_of
-from hangscope.recorder.setup.variables import BY_NAME, DEFAULT_ENTRIES, Release
+from hangscope.recorder.setup.variables import BY_NAME, DEFAULT_ENTRIES, DUMP_NAMES, Release
 
-__all__ = ["NCCL_LOG_LEVELS", "Plan", "Problem", "plan", "prepare"]
+__all__ = ["NCCL_LOG_LEVELS", "SettingProblem", "SettingsPlan", "plan", "prepare"]
 
 NCCL_LOG_LEVELS = ("WARN", "INFO", "TRACE")
+_PRIVATE_NAMES = (*PIPE_NAMES, blackbox_library.FOLDER)
+"""What lies in folders of the user alone."""
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class SettingsPlan:
     """What to set for one node of one attempt of one job."""
 
     variables: dict[str, str]
     """To add to the environment of every rank, or to overwrite there."""
-    warnings: tuple[Problem, ...]
+    warnings: tuple[SettingProblem, ...]
     kept: dict[str, str]
     """What the user had set and stays."""
     memory_per_rank_bytes: int
@@ -66,7 +68,7 @@ def plan(
     own_directory: bool = False,
     plugin: Path | None = None,
     one_node: bool | None = None,
-) -> Plan:
+) -> SettingsPlan:
     """The settings for a job. `environ` is what the ranks would see without hangscope; it is not changed.
 
     An unknown torch or backend gets every name that any of them reads: a variable that nobody reads does nothing.
@@ -74,22 +76,16 @@ def plan(
     directory is this node's and this attempt's alone, so that dumps/ and logs/ in it need no names below them.
     `plugin` is the black box's library, where there is one; `one_node` whether the job is known to stay on this node.
     """
-    if not 0 < entries < 1 << 31:
-        raise SettingsError(f"a ring of {entries} entries is not possible", hint="2000 is the usual size")
-    if nccl_debug.upper() not in NCCL_LOG_LEVELS:
-        raise SettingsError(f"NCCL has no log level {nccl_debug}", hint=f"use one of {', '.join(NCCL_LOG_LEVELS)}")
+    _check_options(torch_version, entries, nccl_debug)
     release = release_of(torch_version)
-    if torch_version is not None and release is None:
-        raise SettingsError(f"{torch_version} is not a version of torch", hint="write it like 2.8 or 2.8.0+cu128")
     where = places(directory=directory, job=job, attempt=attempt, host=host, environ=environ, own=own_directory)
     # Another backend wants other variables, so that this cure comes before all else.
     cured = _backend_cures(backend, release, environ) if fix else []
     chosen = {name: value for problem in cured for name, value in problem.sets.items()}
     seen = {**environ, **chosen}
     used = families(backend, release, seen)
-    variables = (
-        Wanted(release, used, seen, where, job, entries, nccl_debug.upper(), plugin, one_node).variables() | chosen
-    )
+    wanted = DefaultSettings(release, used, seen, where, job, entries, nccl_debug.upper(), plugin, one_node)
+    variables = {**wanted.variables(), **chosen}
     base = Setting(
         environ=seen,
         release=release,
@@ -105,7 +101,7 @@ def plan(
         one_node=one_node,
     )
 
-    def look(added: Mapping[str, str]) -> list[Problem]:
+    def look(added: Mapping[str, str]) -> list[SettingProblem]:
         return [_as_the_user_wrote(problem, seen) for problem in check(replace(base, environ={**seen, **added}))]
 
     warnings = look(variables)
@@ -114,25 +110,27 @@ def plan(
     return _finished(base, variables, [*(replace(problem, fixed=True) for problem in cured), *warnings], where, environ)
 
 
-def prepare(plan: Plan) -> Plan:
+def _check_options(torch_version: str | None, entries: int, nccl_debug: str) -> None:
+    if not 0 < entries < 1 << 31:
+        raise SettingsError(f"a ring of {entries} entries is not possible", hint="2000 is the usual size")
+    if nccl_debug.upper() not in NCCL_LOG_LEVELS:
+        raise SettingsError(f"NCCL has no log level {nccl_debug}", hint=f"use one of {', '.join(NCCL_LOG_LEVELS)}")
+    if torch_version is not None and release_of(torch_version) is None:
+        raise SettingsError(f"{torch_version} is not a version of torch", hint="write it like 2.8 or 2.8.0+cu128")
+
+
+def prepare(plan: SettingsPlan) -> SettingsPlan:
     """Make the plan's folders. What cannot be made leaves the plan, with a warning: it could end the job otherwise."""
-    variables, warnings, made = dict(plan.variables), list(plan.warnings), []
+    variables = dict(plan.variables)
+    warnings = list(plan.warnings)
+    made = []
     for folder in plan.directories:
-        needs = [
-            name
-            for name, value in variables.items()
-            if BY_NAME[name].kind == "path" and folder_for(name, value) == folder
-        ]
-        private = any(name in (*PIPE_NAMES, blackbox_library.FOLDER) for name in needs)
-        reason = make_private(folder) if private else make(folder)
+        names = _names_in(folder, variables)
+        reason = make_private(folder) if any(name in _PRIVATE_NAMES for name in names) else make(folder)
         if not reason:
             made.append(folder)
-            continue
-        for name in needs:
-            severity = LOSES_DUMPS if name in DUMP_NAMES else LOSES_EVIDENCE
-            what = f"{reason}; it is left out, because it could end the job"
-            cure = "choose a directory that this user may write to"
-            warnings.append(Problem(name, variables.pop(name), severity, what, cure))
+        else:
+            warnings += [_left_out(name, variables.pop(name), reason) for name in names]
     if blackbox_library.FOLDER in plan.variables and blackbox_library.FOLDER not in variables:
         variables.pop(blackbox_library.PLUGIN, None)
         if "nccl" in plan.families and not {TIMING, TIMING.removeprefix("TORCH_")} & plan.kept.keys():
@@ -149,13 +147,25 @@ def prepare(plan: Plan) -> Plan:
     )
 
 
+def _names_in(folder: Path, variables: Mapping[str, str]) -> list[str]:
+    """The variables whose paths lie in a folder."""
+    paths = {name: value for name, value in variables.items() if BY_NAME[name].kind == "path"}
+    return [name for name, value in paths.items() if folder_for(name, value) == folder]
+
+
+def _left_out(name: str, value: str, reason: str) -> SettingProblem:
+    severity = LOSES_DUMPS if name in DUMP_NAMES else LOSES_EVIDENCE
+    what = f"{reason}; it is left out, because it could end the job"
+    return SettingProblem(name, value, severity, what, "choose a directory that this user may write to")
+
+
 def _finished(
-    base: Setting, variables: dict[str, str], warnings: list[Problem], where: Places, environ: Mapping[str, str]
-) -> Plan:
+    base: Setting, variables: dict[str, str], warnings: list[SettingProblem], where: Places, environ: Mapping[str, str]
+) -> SettingsPlan:
     force = replace(base, environ={**base.environ, **variables})
     recorded = any(records(family, base.release) for family in base.families)
     ring = max(force.ring or 0, 0) if recorded else 0
-    return Plan(
+    return SettingsPlan(
         variables=variables,
         warnings=tuple(warnings),
         kept={name: environ[name] for name in BY_NAME if name in environ and name not in variables},
@@ -171,12 +181,12 @@ def _finished(
     )
 
 
-def _backend_cures(backend: str | None, release: Release | None, environ: Mapping[str, str]) -> list[Problem]:
+def _backend_cures(backend: str | None, release: Release | None, environ: Mapping[str, str]) -> list[SettingProblem]:
     setting = Setting(environ, release, families(backend, release, environ))
     return [problem for rule in BACKEND_RULES for problem in rule(setting) if problem.sets]
 
 
-def _as_the_user_wrote(problem: Problem, environ: Mapping[str, str]) -> Problem:
+def _as_the_user_wrote(problem: SettingProblem, environ: Mapping[str, str]) -> SettingProblem:
     """Blame the name that the user set, where ours is only its copy under the other generation's name."""
     if problem.variable in environ or problem.variable not in BY_NAME:
         return problem
@@ -189,8 +199,8 @@ def _as_the_user_wrote(problem: Problem, environ: Mapping[str, str]) -> Problem:
 
 
 def _cure(
-    variables: dict[str, str], found: list[Problem], look: Callable[[Mapping[str, str]], list[Problem]]
-) -> list[Problem]:
+    variables: dict[str, str], found: list[SettingProblem], look: Callable[[Mapping[str, str]], list[SettingProblem]]
+) -> list[SettingProblem]:
     """Apply every cure, then look again: a problem counts as fixed only if it is gone."""
     first = found
     for _ in range(3):

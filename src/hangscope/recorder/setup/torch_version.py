@@ -18,6 +18,7 @@ from pathlib import Path
 
 _ASSIGNMENT = re.compile(r"^(__version__|cuda|hip|xpu)\b[^=\n]*=\s*(?:['\"]([^'\"\n]*)['\"]|None)", re.MULTILINE)
 _PYTHON_NAME = re.compile(r"^(?:python|pypy)(\d+(?:\.\d+)?)?t?$")
+_PIP_EXEC = re.compile(r"'''exec'\s+(?:\"([^\"]+)\"|(\S+))")
 _VERSION = re.compile(r"^\s*v?(\d+)\.(\d+)")
 _ASK_SECONDS = 20.0
 
@@ -180,12 +181,11 @@ def _interpreter_of_script(script: Path, environ: Mapping[str, str]) -> Path | N
     words = lines[0][2:].split()
     if words and Path(words[0]).name == "env":
         words = [word for word in words[1:] if not word.startswith("-") and "=" not in word]
-    if words and Path(words[0]).name in ("sh", "bash") and len(lines) > 1 and lines[1].startswith("'''exec'"):
-        quoted = re.match(r"'''exec'\s+(?:\"([^\"]+)\"|(\S+))", lines[1])
-        words = [quoted.group(1) or quoted.group(2)] if quoted else []
-    if not words or not _PYTHON_NAME.match(Path(words[0]).name):
-        return None
-    return _which(words[0], environ)
+    program = words[0] if words else ""
+    if Path(program).name in ("sh", "bash") and len(lines) > 1 and lines[1].startswith("'''exec'"):
+        quoted = _PIP_EXEC.match(lines[1])
+        program = quoted.group(1) or quoted.group(2) if quoted else ""
+    return _which(program, environ) if _PYTHON_NAME.match(Path(program).name) else None
 
 
 def _ask_for_path(python: Path, environ: Mapping[str, str]) -> list[str]:

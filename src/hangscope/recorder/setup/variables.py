@@ -18,6 +18,10 @@ NEWEST_KNOWN: Release = (2, 15)
 DEFAULT_ENTRIES = 2000
 RING_NAMES = ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE")
 """The ring's size, newer name first: as in PyTorch, the first that is set wins."""
+DUMP_NAMES = ("TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE")
+"""Where dumps go, without the rank; newer name first."""
+WAIT_NAMES = ("TORCH_FR_WAIT_TIMEOUT_DUMP_MILSEC", "TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC")
+"""How long a dump may take; newer name first."""
 
 _INT = re.compile(r"[ \t\n\r\f\v]*([+-]?[0-9]+)")
 _TRUE = frozenset(("y", "yes", "1", "t", "true"))

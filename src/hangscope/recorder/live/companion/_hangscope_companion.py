@@ -65,7 +65,7 @@ class _Loader:
 
 
 class _State:
-    """What this process told the agent. `pid` tells a forked child that none of it is its own."""
+    """What this process registered for the agent. By `pid` a forked child knows that none of it is its own."""
 
     pid = None
     registration = None
@@ -265,14 +265,14 @@ def _progress(request, response):
         if request.get_param("groups"):
             answer["groups"] = _groups(world)
     elif request.get_param("groups"):
-        joining = _joining()  # which rank it is going to be, only its own call says
-        told = joining.f_locals if joining is not None else {}
+        frame = _init_frame()  # which rank it is going to be, only its own call says
+        arguments = frame.f_locals if frame is not None else {}
         for name in ("rank", "world_size"):
-            if isinstance(told.get(name), int) and told[name] >= 0:
-                answer[name] = told[name]
-            elif joining is not None:
+            if isinstance(arguments.get(name), int) and arguments[name] >= 0:
+                answer[name] = arguments[name]
+            elif frame is not None:
                 answer[name] = _number(name.upper())  # what env:// is going to read
-        answer["meets_at"] = _meets_at(told.get("init_method")) if joining is not None else None
+        answer["meets_at"] = _meets_at(arguments.get("init_method")) if frame is not None else None
     status = {}
     module = sys.modules.get("torch._C._distributed_c10d")
     dump = getattr(module, "_dump_fr_trace_json", None)
@@ -394,8 +394,9 @@ def _forked():
 
 def _become_rank():
     """Look now and then whether this child has come to torch.distributed; if so, it gets a server of its own."""
-    deadline, pause = time.monotonic() + FORKED_S, 0.2
-    while _default_group() is None and _joining() is None:
+    deadline = time.monotonic() + FORKED_S
+    pause = 0.2
+    while _default_group() is None and _init_frame() is None:
         if time.monotonic() > deadline:
             return
         time.sleep(pause)
@@ -419,7 +420,7 @@ def _default_group():
     return getattr(getattr(distributed, "_world", None), "default_pg", None)
 
 
-def _joining():
+def _init_frame():
     """The frame of init_process_group that the main thread is in, None where it is in none."""
     threading = sys.modules.get("threading")
     frame = sys._current_frames().get(threading.main_thread().ident) if threading is not None else None

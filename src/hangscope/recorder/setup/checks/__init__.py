@@ -12,13 +12,13 @@ from hangscope.recorder.setup.checks.check_dump import DUMP_RULES
 from hangscope.recorder.setup.checks.check_nccl import NCCL_RULES
 from hangscope.recorder.setup.checks.check_ring import RING_RULES
 from hangscope.recorder.setup.checks.check_values import NAME_RULES, VALUE_RULES
-from hangscope.recorder.setup.setting_problems import SEVERITIES, Problem, Setting
+from hangscope.recorder.setup.setting_problems import SEVERITIES, Setting, SettingProblem
 from hangscope.recorder.setup.variables import FIRST_RECORDER
 
-__all__ = ["Problem", "Setting", "check"]
+__all__ = ["Setting", "SettingProblem", "check"]
 
 
-def check(setting: Setting) -> list[Problem]:
+def check(setting: Setting) -> list[SettingProblem]:
     """Every problem of these settings, the gravest first."""
     rules = [*BACKEND_RULES, *NCCL_RULES]
     if setting.release is None or setting.release >= FIRST_RECORDER:

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from hangscope.recorder.setup.backends import records, writes_file
-from hangscope.recorder.setup.setting_problems import LOSES_DUMPS, NOTE, Problem, Setting
+from hangscope.recorder.setup.setting_problems import LOSES_DUMPS, NOTE, Setting, SettingProblem
 from hangscope.recorder.setup.variables import FIRST_RECORDER, NEWEST_KNOWN
 
 
-def no_recorder(setting: Setting) -> Iterator[Problem]:
+def no_recorder(setting: Setting) -> Iterator[SettingProblem]:
     """Torch 2.1 and before have no flight recorder."""
     if setting.release is not None and setting.release < FIRST_RECORDER:
-        yield Problem(
+        yield SettingProblem(
             "torch",
             _text(setting),
             LOSES_DUMPS,
@@ -21,14 +21,14 @@ def no_recorder(setting: Setting) -> Iterator[Problem]:
         )
 
 
-def newer_than_known(setting: Setting) -> Iterator[Problem]:
+def newer_than_known(setting: Setting) -> Iterator[SettingProblem]:
     """A torch newer than the newest one looked at is treated like that one."""
     if setting.release is not None and setting.release > NEWEST_KNOWN:
         what = f"is newer than {NEWEST_KNOWN[0]}.{NEWEST_KNOWN[1]}, the newest that these settings were checked with"
-        yield Problem("torch", _text(setting), NOTE, what, "look for a newer hangscope")
+        yield SettingProblem("torch", _text(setting), NOTE, what, "look for a newer hangscope")
 
 
-def unrecorded_backend(setting: Setting) -> Iterator[Problem]:
+def unrecorded_backend(setting: Setting) -> Iterator[SettingProblem]:
     """A backend whose operations never reach the recorder in this torch."""
     release = setting.release
     if release is None or release < FIRST_RECORDER:
@@ -45,26 +45,26 @@ def unrecorded_backend(setting: Setting) -> Iterator[Problem]:
                 what = f"{setting.torch} has no nccl2"
             cure = "pass the backend nccl" if chosen is None else f"set {name} to 0"
             sets = {} if chosen is None else {name: "0"}
-            yield Problem(name if chosen else "backend", chosen or "nccl2", LOSES_DUMPS, what, cure, sets)
+            yield SettingProblem(name if chosen else "backend", chosen or "nccl2", LOSES_DUMPS, what, cure, sets)
             continue
         first = {"gloo": "2.8", "xccl": "2.9"}.get(family, "2.15")
         what = f"{setting.torch} does not record this backend's operations; {first} is the first that does"
         cure = "use a newer torch; hangscope run still saves stacks and process states"
-        yield Problem("backend", family, NOTE if others else LOSES_DUMPS, what, cure)
+        yield SettingProblem("backend", family, NOTE if others else LOSES_DUMPS, what, cure)
 
 
-def no_dump_file(setting: Setting) -> Iterator[Problem]:
+def no_dump_file(setting: Setting) -> Iterator[SettingProblem]:
     """Gloo records but never writes a file, in any release, whatever is set; XCCL writes through its pipe only."""
     for family in ("gloo", "xccl"):
         if family in setting.families and records(family, setting.release) and _nothing_writes(setting):
             what = "never writes a dump by itself, whatever is set: its record has to be asked for while the rank lives"
-            yield Problem("backend", family, NOTE, what, "launch with hangscope run, which asks every rank")
+            yield SettingProblem("backend", family, NOTE, what, "launch with hangscope run, which asks every rank")
 
 
-def no_signal(setting: Setting) -> Iterator[Problem]:
+def no_signal(setting: Setting) -> Iterator[SettingProblem]:
     """nccl2 has no cross-rank signal: a rank that never entered the collective, often the culprit, dumps nothing."""
     if "nccl2" in setting.families and "nccl" not in setting.families and records("nccl2", setting.release):
-        yield Problem(
+        yield SettingProblem(
             "backend",
             "nccl2",
             NOTE,
@@ -73,12 +73,14 @@ def no_signal(setting: Setting) -> Iterator[Problem]:
         )
 
 
-def torchcomms(setting: Setting) -> Iterator[Problem]:
+def torchcomms(setting: Setting) -> Iterator[SettingProblem]:
     """TorchComms has a recorder of its own, with a ring that is off unless set."""
     name = "TORCH_DISTRIBUTED_USE_TORCHCOMMS"
     if setting.environ.get(name, "0") not in ("", "0"):
         what = "operations go to TorchComms' own recorder; PyTorch's variables do not reach it"
-        yield Problem(name, setting.environ[name], NOTE, what, "see TorchComms' documentation for its ring's size")
+        yield SettingProblem(
+            name, setting.environ[name], NOTE, what, "see TorchComms' documentation for its ring's size"
+        )
 
 
 def _nothing_writes(setting: Setting) -> bool:

@@ -5,24 +5,24 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from hangscope.recorder.setup import blackbox_library
-from hangscope.recorder.setup.setting_problems import COST, LOSES_EVIDENCE, NOTE, Problem, Setting
+from hangscope.recorder.setup.setting_problems import COST, LOSES_EVIDENCE, NOTE, Setting, SettingProblem
 
 
-def stacks_left_out(setting: Setting) -> Iterator[Problem]:
+def stacks_left_out(setting: Setting) -> Iterator[SettingProblem]:
     """A dump without stacks does not say the code line; one with active operations only hides the last good one."""
     if not setting.uses("nccl") or not setting.since((2, 10)):
         return
     name = "TORCH_INCLUDE_STACK_TRACE"
     if setting.boolean(name, default=True) is False:
         what = "dumps carry no stacks, so that the code line of an operation is not known"
-        yield Problem(name, setting.environ[name], LOSES_EVIDENCE, what, "set it to 1", {name: "1"})
+        yield SettingProblem(name, setting.environ[name], LOSES_EVIDENCE, what, "set it to 1", {name: "1"})
     name = "TORCH_INCLUDE_ONLY_ACTIVE"
     if setting.boolean(name, default=False):
         what = "dumps carry unfinished operations only: the last one that worked is not known"
-        yield Problem(name, setting.environ[name], LOSES_EVIDENCE, what, "set it to 0", {name: "0"})
+        yield SettingProblem(name, setting.environ[name], LOSES_EVIDENCE, what, "set it to 0", {name: "0"})
 
 
-def timing_off(setting: Setting) -> Iterator[Problem]:
+def timing_off(setting: Setting) -> Iterator[SettingProblem]:
     """Without start events an operation that runs on the GPU looks like one that was never started."""
     names = ("TORCH_NCCL_ENABLE_TIMING", "NCCL_ENABLE_TIMING")
     also = ("TORCH_NCCL_DESYNC_DEBUG", "NCCL_DESYNC_DEBUG")
@@ -34,7 +34,7 @@ def timing_off(setting: Setting) -> Iterator[Problem]:
         return
     name = setting.set(*names)
     what = "operations show as scheduled until they complete: running on the GPU cannot be told from waiting for it"
-    yield Problem(
+    yield SettingProblem(
         name or names[0],
         None if name is None else setting.environ[name],
         NOTE if name is None else LOSES_EVIDENCE,
@@ -44,7 +44,7 @@ def timing_off(setting: Setting) -> Iterator[Problem]:
     )
 
 
-def slow_stacks(setting: Setting) -> Iterator[Problem]:
+def slow_stacks(setting: Setting) -> Iterator[SettingProblem]:
     """C++ stacks are symbolised while the dump waits, and symbolising is what makes a dump miss its limit."""
     names = ("TORCH_FR_CPP_STACK", "TORCH_NCCL_TRACE_CPP_STACK")
     if setting.boolean(*names, default=False):
@@ -52,7 +52,7 @@ def slow_stacks(setting: Setting) -> Iterator[Problem]:
         mode = setting.environ.get("TORCH_SYMBOLIZE_MODE", "")
         if mode not in ("fast", "dladdr"):
             what = "C++ frames are looked up while the dump is due, which can take longer than the dump may"
-            yield Problem(
+            yield SettingProblem(
                 name,
                 setting.environ[name],
                 COST,

@@ -5,22 +5,23 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from hangscope.recorder.setup import variables as table
-from hangscope.recorder.setup.setting_problems import COST, FATAL, LOSES_DUMPS, NOTE, Problem, Setting
+from hangscope.recorder.setup.setting_problems import COST, FATAL, LOSES_DUMPS, NOTE, Setting, SettingProblem
 from hangscope.recorder.setup.variables import BY_NAME, RING_NAMES, UNPREFIXED, VARIABLES, as_bool, as_int, is_plain_int
 
 
-def invalid_values(setting: Setting) -> Iterator[Problem]:
+def invalid_values(setting: Setting) -> Iterator[SettingProblem]:
     """A boolean or number that PyTorch cannot read ends the process or hangs it, also in a name that does not count."""
     for variable in VARIABLES:
         value = setting.environ.get(variable.name)
         if value is None or not variable.exists_in(setting.release) or not setting.uses(*variable.families):
             continue
         if variable.kind == "bool" and as_bool(value) is None:
-            kind, cure = "one of 1, 0, true, false, yes, no", _sound_value(variable.name, setting)
+            kind = "one of 1, 0, true, false, yes, no"
         elif variable.kind == "int" and as_int(value) is None:
-            kind, cure = "a whole number below 2147483648", _sound_value(variable.name, setting)
+            kind = "a whole number below 2147483648"
         else:
             continue
+        cure = _sound_value(variable.name, setting)
         if variable.read_at_dump:
             what = "is parsed only when a dump is due, and throws there: the process dies instead of dumping"
         elif variable.name in RING_NAMES or variable.name.endswith("CPP_STACK"):
@@ -28,10 +29,10 @@ def invalid_values(setting: Setting) -> Iterator[Problem]:
             what = "cannot be read: init_process_group raises, or with Gloo never returns"
         else:
             what = "cannot be read: init_process_group raises RuntimeError"
-        yield Problem(variable.name, value, FATAL, what, f"set it to {kind}: {cure}", {variable.name: cure})
+        yield SettingProblem(variable.name, value, FATAL, what, f"set it to {kind}: {cure}", {variable.name: cure})
 
 
-def half_read_numbers(setting: Setting) -> Iterator[Problem]:
+def half_read_numbers(setting: Setting) -> Iterator[SettingProblem]:
     """PyTorch reads a number up to its first strange character and drops the rest: 2e6 is 2, 20k is 20."""
     for variable in VARIABLES:
         value = setting.environ.get(variable.name)
@@ -41,7 +42,7 @@ def half_read_numbers(setting: Setting) -> Iterator[Problem]:
         if number is not None and not is_plain_int(value) and variable.exists_in(setting.release):
             cure = _sound_value(variable.name, setting)
             severity = LOSES_DUMPS if variable.name in RING_NAMES else COST
-            yield Problem(
+            yield SettingProblem(
                 variable.name,
                 value,
                 severity,
@@ -51,20 +52,23 @@ def half_read_numbers(setting: Setting) -> Iterator[Problem]:
             )
 
 
-def old_names(setting: Setting) -> Iterator[Problem]:
+def old_names(setting: Setting) -> Iterator[SettingProblem]:
     """The names of torch 2.1 still work, but a newer name beside them wins, and each prints a warning."""
     for variable in UNPREFIXED:
-        value, newer = setting.environ.get(variable.name), variable.alias_of
+        value = setting.environ.get(variable.name)
+        newer = variable.alias_of
         if value is None or newer is None or not setting.uses(*variable.families):
             continue
         if newer in setting.environ and setting.environ[newer] != value:
             what = f"does not count, because {newer}={setting.environ[newer]} is set as well"
-            yield Problem(variable.name, value, NOTE, what, f"unset {variable.name}")
+            yield SettingProblem(variable.name, value, NOTE, what, f"unset {variable.name}")
         else:
-            yield Problem(variable.name, value, NOTE, "is the deprecated name", f"set {newer} instead", {newer: value})
+            yield SettingProblem(
+                variable.name, value, NOTE, "is the deprecated name", f"set {newer} instead", {newer: value}
+            )
 
 
-def unread_names(setting: Setting) -> Iterator[Problem]:
+def unread_names(setting: Setting) -> Iterator[SettingProblem]:
     """A name that this torch does not read does nothing, silently: misspelt, invented, or of another release."""
     for name, value in setting.environ.items():
         variable = BY_NAME.get(name)
@@ -72,12 +76,14 @@ def unread_names(setting: Setting) -> Iterator[Problem]:
             meant = table.meant(name)
             if meant is not None:
                 what = "does nothing: no release of torch reads a variable of this name"
-                yield Problem(name, value, NOTE, what, f"set {meant}")
+                yield SettingProblem(name, value, NOTE, what, f"set {meant}")
         elif not variable.exists_in(setting.release) and variable.since and setting.uses(*variable.families):
             first = f"{variable.since[0]}.{variable.since[1]}"
             older = [v.name for v in VARIABLES if v.alias_of == name and v.exists_in(setting.release)]
             what = f"does nothing: {setting.torch} does not read it, {first} is the first that does"
-            yield Problem(name, value, NOTE, what, f"set {older[0]}" if older else f"unset it, or use torch {first}")
+            yield SettingProblem(
+                name, value, NOTE, what, f"set {older[0]}" if older else f"unset it, or use torch {first}"
+            )
 
 
 def _sound_value(name: str, setting: Setting) -> str:

@@ -1,0 +1,230 @@
+"""The incidents of one run, as this node saves them.
+
+An incident is one hang. The first is kept in the run's own directory, a later one beside it; a second capture of the
+same hang, when PyTorch's watchdog fires, adds to the first. A capture runs on a thread of its own, so that the end of a
+rank is noticed meanwhile.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from hangscope.incident.layout import VERDICT_JSON
+from hangscope.recorder.agent import incident_manifest
+from hangscope.recorder.agent.capture_log import CaptureLog
+from hangscope.recorder.agent.conclusions import Conclusions
+from hangscope.recorder.agent.watcher import Trouble
+from hangscope.recorder.capture import output_files
+from hangscope.recorder.capture.capture_node import NodeCapture
+from hangscope.recorder.capture.node_facts import NodeFacts
+from hangscope.recorder.live.watched_rank import WatchedRank
+from hangscope.recorder.rundir import peer_files, run_directory
+from hangscope.recorder.rundir.node_dir import NodeDir
+from hangscope.recorder.rundir.run_directory import RunFolders
+from hangscope.safeio.safe_files import read_below
+
+VERDICT_S = 45.0
+"""How long a node that does not diagnose itself waits for the verdict before it takes the evidence for safe."""
+LAST_OUTPUT_S = 5.0
+"""After a rank's end the job often ends too, and its last output says why: so long the diagnosis waits for it."""
+AT_END_S = 20.0
+"""For a capture that is under way when the command ends."""
+SHARED_STORE = (
+    "torchrun started these ranks anew, and its store still holds the addresses of those before: a start that sticks or"
+    " fails in init_process_group is often theirs. TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 gives every start its own store"
+)
+
+
+class Captures:
+    """`ended` is set once the command has ended. `spare` makes a directory for what the run's own takes no more."""
+
+    def __init__(
+        self,
+        folders: RunFolders,
+        node: NodeFacts,
+        ended: threading.Event,
+        log: CaptureLog,
+        conclusions: Conclusions,
+        *,
+        say: Callable[[str], None],
+        spare: Callable[[], Path] | None = None,
+    ) -> None:
+        self._folders = folders
+        self._node = node
+        self._ended = ended
+        self._log = log
+        self._conclusions = conclusions
+        self._say = say
+        self._spare = spare
+        self._output = folders.own
+        """The node's folder in which the copy of the output grows."""
+        self._hang = 1
+        self._snapshot = 1
+        self._taken: dict[Path, NodeCapture] = {}
+        self._done: dict[Path, float] = {}
+        """When (monotonic) the work on an incident was done."""
+        self._concluding: Path | None = None
+        self._working: threading.Thread | None = None
+        self._correcting: threading.Thread | None = None
+
+    # ---- which incident ----------------------------------------------------------------------------------------------
+
+    @property
+    def hang(self) -> Path:
+        """Where the hang of now belongs."""
+        return run_directory.incident(self._folders.root, "hang", self._hang)
+
+    @property
+    def snapshot(self) -> Path:
+        return run_directory.incident(self._folders.root, "snapshot", self._snapshot)
+
+    def next_hang(self) -> None:
+        """Whatever stalls from now on is another incident."""
+        if run_directory.marked(self.hang) is not None:
+            self._hang += 1
+
+    def next_attempt(self) -> Path | None:
+        """The launcher has started the ranks anew. Where the logs belong from now on, None where they stay.
+
+        What an earlier attempt printed would accuse ranks that are innocent this time.
+        """
+        before = self.hang
+        self.next_hang()
+        if self.hang == before:
+            return None
+        self._output = self.hang / "nodes" / self._folders.own.name
+        return self._output / "logs"
+
+    # ---- how far it is -----------------------------------------------------------------------------------------------
+
+    @property
+    def working(self) -> bool:
+        return self._working is not None and self._working.is_alive()
+
+    def reason(self, incident: Path) -> str | None:
+        """Why an incident was captured, None where it was not."""
+        capture = self._taken.get(incident)
+        return None if capture is None else capture.reason
+
+    def home(self, incident: Path) -> Path:
+        """Where what was captured for an incident lies: there, or where it went when that took no more."""
+        capture = self._taken.get(incident)
+        return incident if capture is None else capture.node_dir.incident
+
+    def is_safe(self, incident: Path) -> bool:
+        """Whether all that can be had of the hang is saved, and its verdict given where that is this node's to do."""
+        done = self._done.get(incident)
+        if done is None or self.working:
+            return False
+        if incident in self._log.verdicts or (self.home(incident) / VERDICT_JSON).exists():
+            return True
+        return not self._conclusions.diagnoses or time.monotonic() > done + VERDICT_S
+
+    def outcome(self, incident: Path) -> str:
+        """The verdict's first word, as this node or the one that diagnosed has it; empty where there is none."""
+        verdict = self._log.verdicts.get(incident)
+        value = verdict.value if verdict is not None else peer_files.verdict(self.home(incident), VERDICT_JSON)
+        return str(value.get("outcome") or "")
+
+    # ---- capturing ---------------------------------------------------------------------------------------------------
+
+    def capture(self, incident: Path, trouble: Trouble, ranks: Sequence[WatchedRank]) -> None:
+        """Capture and conclude, on a thread of its own. The mark makes the other nodes capture too."""
+        reason, detail = self._mark(incident, trouble)
+        before = self._taken.get(incident)
+        if before is not None:
+            node_dir = before.node_dir
+        else:
+            node_dir = NodeDir(incident, incident / "nodes" / self._folders.own.name, self._spare)
+        capture = NodeCapture(node_dir, self._node, tuple(ranks), reason, detail, self._ended)
+        if before is not None:
+            capture.continue_from(before)
+        self._taken[incident] = capture
+        self._log.add(incident, reason, detail)
+        self._say(f"{detail or reason}; saving what every rank is doing to {incident}")
+        if reason != "snapshot" and any(rank.may_find_old_addresses for rank in ranks):
+            self._say(SHARED_STORE)
+        self._working = threading.Thread(target=self._work, args=(incident, capture), name="capture", daemon=True)
+        self._working.start()
+
+    def _mark(self, incident: Path, trouble: Trouble) -> Trouble:
+        """The reason and detail of whoever marked it first: all nodes give the same."""
+        if incident in self._taken:
+            return trouble
+        try:
+            first = run_directory.mark(incident, node=self._node.name, reason=trouble.reason, detail=trouble.detail)
+        except OSError as error:
+            self._say(f"{incident}: {error.strerror or error}; the other nodes cannot be told")
+            return trouble
+        asked = None if first else run_directory.marked(incident)
+        if asked is None:
+            return trouble
+        return Trouble(asked.reason or trouble.reason, asked.detail or trouble.detail)
+
+    def _work(self, incident: Path, capture: NodeCapture) -> None:
+        try:
+            capture.take()
+            self._copy_run_files(capture)
+            if capture.reason == "rank-exit":
+                self._ended.wait(LAST_OUTPUT_S)
+            capture.complete()
+            if incident == self.snapshot:
+                self._snapshot += 1
+            if not self._ended.is_set():  # otherwise `finish` concludes, with all that is known then
+                self._concluding = incident
+                self._conclusions.conclude(incident, capture)
+        except Exception as error:
+            self._say(f"the capture is not complete: {type(error).__name__}: {error}")
+        self._concluding = None
+        self._done[incident] = time.monotonic()
+
+    def _copy_run_files(self, capture: NodeCapture) -> None:
+        """An incident beside the run's own directory gets a copy of the output and the counters so far."""
+        wanted = [(self._output, file) for file in self._output.glob("logs/*.log")]
+        wanted.append((self._folders.own, self._folders.own / "counters" / "start.json"))
+        for place, source in wanted:
+            if place == capture.node_dir.directory:
+                continue
+            name = source.relative_to(place).as_posix()
+            with contextlib.suppress(OSError):
+                capture.node_dir.write(name, read_below(place, name, output_files.MAX_BYTES, tail=True))
+
+    def note_recovery(self, incident: Path, seconds: float) -> None:
+        """The captured stall ended by itself, after so long."""
+        correcting = self._conclusions.note_recovery(incident, self.home(incident), seconds)
+        self._correcting = correcting or self._correcting
+
+    # ---- the end -----------------------------------------------------------------------------------------------------
+
+    def finish(self, ranks: Sequence[WatchedRank], failure: str | None) -> None:
+        """The command has ended. `failure` says how, where that is worth an incident of its own."""
+        for thread in (self._working, self._correcting):
+            if thread is not None:
+                thread.join(timeout=AT_END_S)
+        if self.hang not in self._taken and failure is not None:
+            self.capture(self.hang, Trouble("rank-exit", failure), ranks)
+            assert self._working is not None
+            self._working.join(timeout=AT_END_S)
+        if self.hang not in self._taken:
+            self._forget_output()
+        for incident, capture in self._taken.items():
+            capture.complete()
+            if incident == self._concluding and self._working is not None:
+                self._working.join()  # its diagnosis is under way, and ends at its own deadline
+            if incident in self._log.verdicts:
+                incident_manifest.refresh(capture.node_dir.incident)  # the output has grown since
+            else:
+                self._conclusions.conclude(incident, capture)
+
+    def _forget_output(self) -> None:
+        """An attempt that went well leaves no incident, so that the copy of its output has no reader."""
+        if self._output != self._folders.own:
+            shutil.rmtree(self._output, ignore_errors=True)
+            with contextlib.suppress(OSError):
+                self._output.parent.rmdir()
+                self._output.parent.parent.rmdir()

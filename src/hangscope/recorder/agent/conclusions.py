@@ -1,0 +1,213 @@
+"""What is made of a captured incident once every node has saved its part: the manifest, the verdict, the page.
+
+One node of the job does this, the one with the lowest rank that is alive. Each incident is diagnosed once; once more
+where PyTorch's watchdog brought a second capture, and where the job went on by itself.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from hangscope.incident.layout import VERDICT_JSON, VERDICT_PAGE, VERDICT_TEXT
+from hangscope.incident.manifest import Manifest
+from hangscope.recorder.agent import incident_manifest, on_hang
+from hangscope.recorder.agent.capture_log import CaptureLog
+from hangscope.recorder.agent.diagnose_process import DiagnosisProcess, Verdict
+from hangscope.recorder.agent.never_seen import never_seen, odd_addresses, still_starting
+from hangscope.recorder.agent.node_status import StatusWriter
+from hangscope.recorder.agent.on_hang import OnHang
+from hangscope.recorder.agent.recovery import MAY_RECOVER, Recovery
+from hangscope.recorder.capture.capture_node import NodeCapture
+from hangscope.recorder.rundir import run_directory
+from hangscope.recorder.rundir.run_directory import PeerAgent, RunFolders
+
+NODES_S = 12.0
+"""For the other nodes to save their parts."""
+LAST_OUTPUT_S = 5.0
+"""When our command has ended, the others' end soon: so long their last output is waited for."""
+QUIET = ("pause", "slow", "ok")
+"""Outcomes that nothing needs to be done about."""
+
+
+class Conclusions:
+    """`ended` is set once the command has ended; with `diagnose` false the evidence is only saved."""
+
+    def __init__(
+        self,
+        folders: RunFolders,
+        ended: threading.Event,
+        log: CaptureLog,
+        recovery: Recovery,
+        status: StatusWriter,
+        *,
+        on_hang: OnHang,
+        diagnose: bool,
+        say: Callable[[str], None],
+    ) -> None:
+        self.diagnoses = diagnose
+        self._folders = folders
+        self._ended = ended
+        self._log = log
+        self._recovery = recovery
+        self._status = status
+        self._on_hang = on_hang
+        self._say = say
+        self._parts: set[Path] = set()
+        """Incidents of which it was said that only this node's part is here."""
+        self._commanded: set[Path] = set()
+        """Incidents that the user's commands have run for."""
+
+    def conclude(self, incident: Path, capture: NodeCapture) -> None:
+        """Once every node has captured, or has had its time: the manifest, and the verdict where it is ours to give."""
+        self._status.write()
+        agents = self._await_others(incident)
+        home = capture.node_dir.incident
+        if capture.node_dir.moved:
+            why = capture.node_dir.moved
+            self._say(f"warning: {incident}: {why}; what this node saves goes to {home} instead")
+            agents = [agent for agent in agents if agent.folder == self._folders.own]
+        leader = run_directory.leader(agents)
+        if leader is not None and leader != self._folders.own:
+            return
+        try:
+            incident_manifest.write(home, _manifest(capture, agents))
+        except OSError as error:
+            self._say(f"{home}: {error.strerror or error}; the incident has no manifest")
+        if not run_directory.sees_all(agents):
+            self._report_part(incident, home, agents)
+        elif self.diagnoses:
+            self._give_verdict(incident, capture)
+        else:
+            self._run_commands(home, None)
+
+    def _await_others(self, incident: Path) -> list[PeerAgent]:
+        until = time.monotonic() + NODES_S
+        last_output_until = time.monotonic() + LAST_OUTPUT_S
+        while True:
+            agents = run_directory.peers(self._folders.root, self._folders.own)
+            others = [agent for agent in agents if agent.fresh and agent.ranks and agent.folder != self._folders.own]
+            captured = all(time.monotonic() < until and run_directory.captured(incident, agent) for agent in others)
+            ending = self._ended.is_set() and time.monotonic() <= last_output_until
+            output_is_there = not ending or all(agent.ended for agent in others)
+            if (captured and output_is_there) or time.monotonic() > until:
+                return agents
+            time.sleep(0.2)
+
+    def _report_part(self, incident: Path, home: Path, agents: Sequence[PeerAgent]) -> None:
+        """Nodes of the job are not in this directory: nobody here can give a verdict. Said once."""
+        if incident in self._parts:
+            return
+        self._parts.add(incident)
+        here = {rank for agent in agents for rank in agent.ranks}
+        self._say(
+            f"this node's part is in {home}; the directory does not hold every node of the job"
+            f" ({len(here)} of {_world_size(agents)} ranks are here{still_starting(agents)}),"
+            " so bring the parts together with `hangscope collect` and diagnose them then"
+        )
+        self._run_commands(home, None)
+
+    # ---- the verdict -------------------------------------------------------------------------------------------------
+
+    def _give_verdict(self, incident: Path, capture: NodeCapture) -> None:
+        home = capture.node_dir.incident
+        went_on_after = self._recovery.after(incident) if capture.reason in MAY_RECOVER else None
+        if went_on_after is not None:
+            self._note_pause(incident, home, went_on_after)
+        with DiagnosisProcess(home) as process:
+            verdict = process.verdict()
+            if not verdict.value:
+                self._say(f"no verdict on {home}: {verdict.problem}")
+                self._run_commands(home, None)
+                return
+            before = self._log.verdicts.get(incident)
+            self._log.verdicts[incident] = verdict
+            incident_manifest.add_files(home, VERDICT_JSON, VERDICT_TEXT)
+            is_new = before is None or before.key != verdict.key
+            if went_on_after is not None:
+                what = verdict.value.get("headline") or verdict.value.get("summary")
+                self._say(f"PAUSE, not a hang: {what}; what was saved is in {home}")
+            elif is_new:
+                self._say(f"the verdict on {home}:\n{verdict.text.rstrip()}")
+                self._run_commands(home, verdict)
+            page = process.page()
+        incident_manifest.add_files(home, VERDICT_PAGE)
+        if page is not None and is_new and went_on_after is None:
+            self._say(f"the same to look at: {page}")
+
+    def _run_commands(self, home: Path, verdict: Verdict | None) -> None:
+        """The user's commands, one after the other, unless there is nothing to do about it.
+
+        Without a verdict once an incident: it is concluded again at the end of the command.
+        """
+        value = verdict.value if verdict is not None else {}
+        if value.get("outcome") in QUIET or (verdict is None and home in self._commanded):
+            return
+        self._commanded.add(home)
+        file = home / VERDICT_JSON if verdict is not None and (home / VERDICT_JSON).exists() else None
+        for command in self._on_hang.commands:
+            problem = on_hang.run_command(command, home, file, value)
+            if problem:
+                self._say(f"warning: --on-hang {command!r}: {problem}")
+
+    # ---- a job that goes on ------------------------------------------------------------------------------------------
+
+    def note_recovery(self, incident: Path, home: Path, seconds: float) -> threading.Thread | None:
+        """The stall of `incident` ended by itself: it was a pause, and what was written about it says so from now on.
+
+        The verdict is corrected on a thread of its own, which is returned: what stalls next must be noticed meanwhile.
+        """
+        if incident in self._log.pauses:
+            return None
+        self._note_pause(incident, home, seconds)
+        self._say(f"the job goes on after {seconds:.0f} s: PAUSE, not a hang; what was saved is in {home}")
+        if not self.diagnoses or incident not in self._log.verdicts:
+            return None
+        correcting = threading.Thread(target=self._correct, args=(incident, home), name="correct", daemon=True)
+        correcting.start()
+        return correcting
+
+    def _note_pause(self, incident: Path, home: Path, seconds: float) -> None:
+        self._log.pauses.add(incident)
+        incident_manifest.note_recovery(home, seconds)
+
+    def _correct(self, incident: Path, home: Path) -> None:
+        try:
+            with DiagnosisProcess(home) as process:
+                verdict = process.verdict()
+                if verdict.value:
+                    self._log.verdicts[incident] = verdict
+                    process.page()
+                    incident_manifest.add_files(home, VERDICT_JSON, VERDICT_TEXT, VERDICT_PAGE)
+        except Exception as error:
+            self._say(f"the verdict on {home} was not corrected: {type(error).__name__}: {error}")
+
+
+def _manifest(capture: NodeCapture, agents: Sequence[PeerAgent]) -> Manifest:
+    """What there is to say of the incident as a whole, without the list of its files."""
+    sees_all = run_directory.sees_all(agents)
+    world_size = _world_size(agents)
+    here = {rank for agent in agents for rank in agent.ranks}
+    missing = never_seen(capture.ranks, here, world_size) if sees_all else {}
+    return Manifest(
+        job=capture.node.job,
+        attempt=capture.node.attempt,
+        reason=capture.reason,
+        detail=capture.detail,
+        captured_at=capture.captured_at,
+        nodes_expected=tuple(sorted({agent.node for agent in agents if agent.ranks})) if sees_all else None,
+        world_size=world_size,
+        extra=_start_notes(capture.node.name, never_seen=missing, elsewhere=odd_addresses(agents)),
+    )
+
+
+def _world_size(agents: Sequence[PeerAgent]) -> int | None:
+    return max((agent.world_size for agent in agents if agent.world_size), default=None)
+
+
+def _start_notes(by: str, **found: Mapping[str, Any]) -> dict[str, Any]:
+    """What this node has to say of ranks that did not come together, for the manifest."""
+    return {name: {**said, "by": by} for name, said in found.items() if said}

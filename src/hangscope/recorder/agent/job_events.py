@@ -1,0 +1,62 @@
+"""What happens to the command, as other threads see it: a watchdog's alarm, a signal that is handed on, the end.
+
+They leave it here and wake the agent's loop, which sleeps here as well.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import threading
+from collections.abc import Iterable
+
+_ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+
+
+class JobEvents:
+    def __init__(self) -> None:
+        self.alarms: list[str] = []
+        self.asked_to_end = False
+        """A signal that ends processes was handed on: ranks that end now were asked to."""
+        self.exit_status: int | None = None
+        self.ended = threading.Event()
+        """The command has ended, and all of its output is there."""
+        self._wake_read, self._wake_write = os.pipe()
+        os.set_blocking(self._wake_write, False)
+
+    def alarm(self, text: str) -> None:
+        """A watchdog of PyTorch has printed that it gives up."""
+        self.alarms.append(text)
+        self._wake()
+
+    def signalled(self, number: int) -> None:
+        """A signal is being handed on to the command."""
+        if number in _ENDING:
+            self.asked_to_end = True
+
+    def end(self, status: int) -> None:
+        self.exit_status = status
+        self.ended.set()
+        self._wake()
+
+    def take_alarm(self) -> str | None:
+        """The first alarm since this was last asked; those after it say the same."""
+        first = next(iter(self.alarms), None)
+        self.alarms.clear()
+        return first
+
+    def _wake(self) -> None:
+        with contextlib.suppress(OSError):
+            os.write(self._wake_write, b"x")
+
+    def sleep(self, seconds: float, handles: Iterable[int]) -> None:
+        """Until something happens here, one of `handles` (of processes) turns readable, or the time is over."""
+        poller = select.poll()
+        poller.register(self._wake_read, select.POLLIN)
+        for handle in handles:
+            poller.register(handle, select.POLLIN)
+        for handle, _ in poller.poll(max(0.0, seconds) * 1000):
+            if handle == self._wake_read:
+                os.read(self._wake_read, 64)

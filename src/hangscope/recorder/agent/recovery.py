@@ -1,0 +1,171 @@
+"""A stall that went on by itself: evaluation, a checkpoint, a slow reader. When it is over, and where it was.
+
+A place that stalls again and again is worth one full report. From then on it has a threshold of its own, twice the
+longest that it took to recover; what stays below costs a line.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from hangscope.recorder.live.polling import Polling
+from hangscope.recorder.live.watched_rank import WatchedRank
+
+MAY_RECOVER = ("stall", "watchdog", "dump-file")
+"""Reasons of captures after which the job may go on by itself."""
+MOVES_S = 1.5
+"""So long every rank must be seen to move: a rank whose peer was ended moves too, and dies."""
+TIMES_BEFORE = 2.0
+
+StallSite = tuple[str, str]
+"""A group and the name of an operation on it, or a call that waits and its line. Sequence numbers go on."""
+
+
+def sites_of(rank: WatchedRank) -> frozenset[StallSite]:
+    """Where a rank is held up, by its oldest operation and by its threads: one pause may show as either."""
+    found = []
+    oldest = rank.progress.oldest()
+    if oldest is not None:
+        found.append((oldest.group, oldest.name))
+    wait = rank.position.wait
+    if wait is not None:
+        found.append((wait.call, str(wait.at)))
+    return frozenset(found)
+
+
+@dataclass(frozen=True, slots=True)
+class CapturedStall:
+    """Since when the job has not moved, by its operations, else by the ranks' own threads, and where."""
+
+    since_ns: int | None = None
+    sites: frozenset[StallSite] = frozenset()
+
+    @classmethod
+    def of(cls, ranks: Iterable[WatchedRank]) -> CapturedStall:
+        living = [rank for rank in ranks if not rank.ended]
+        oldest = [rank.progress.oldest() for rank in living]
+        created = [each.created_ns for each in oldest if each is not None and each.created_ns]
+        begun = min(created) if created else _waiting_since_ns(living)
+        return cls(begun, frozenset().union(*(sites_of(rank) for rank in living)))
+
+    def seconds(self) -> float:
+        return 0.0 if self.since_ns is None else max(0.0, (time.time_ns() - self.since_ns) / 1e9)
+
+
+def _waiting_since_ns(ranks: Iterable[WatchedRank]) -> int:
+    """When the first of them came to where it waits; now, where none does."""
+    now = time.monotonic()
+    positions = [rank.position for rank in ranks if rank.position.wait is not None]
+    waited = [now - position.since for position in positions if position.since is not None]
+    return time.time_ns() - int(1e9 * max(waited, default=0.0))
+
+
+@dataclass(slots=True)
+class RecoveredStalls:
+    """Where the job has gone on by itself before, and how long that took at most."""
+
+    _longest: dict[StallSite, float] = field(default_factory=dict)
+    _said_at: float = -1.0
+
+    def add(self, sites: Iterable[StallSite], seconds: float) -> None:
+        """A stall at these places ended by itself after `seconds`."""
+        for site in sites:
+            self._longest[site] = max(seconds, self._longest.get(site, 0.0))
+
+    def threshold(self, sites: Iterable[StallSite], usual_s: float) -> float:
+        """For what is held up at these places."""
+        return max((usual_s, *(TIMES_BEFORE * self._longest[site] for site in sites if site in self._longest)))
+
+    def line(self, sites: Iterable[StallSite], what: str, age_s: float, usual_s: float) -> str | None:
+        """What to say of something past the usual threshold at a place that recovered before.
+
+        Once a stall: what had begun when the last line was said belongs to the same one, on other ranks or in a wait.
+        """
+        known = [site for site in sites if site in self._longest]
+        now = time.monotonic()
+        if not known or now - age_s <= self._said_at:
+            return None
+        self._said_at = now
+        return (
+            f"{what} for {age_s:.1f} s; here the job went on by itself before, after"
+            f" {max(self._longest[site] for site in known):.1f} s, so it is saved in full only after"
+            f" {self.threshold(known, usual_s):.1f} s"
+        )
+
+
+Trace = tuple[Any, ...]
+
+
+def trace(rank: WatchedRank) -> Trace:
+    """Changes whenever the rank gets anywhere: by its counters, else by where its threads are."""
+    signature = rank.progress.signature()
+    if any(signature) and rank.progress.oldest() is not None:
+        return signature
+    return (*signature, rank.position.moves)
+
+
+class Recovery:
+    """Whether the stall that was captured last has ended by itself."""
+
+    def __init__(self, polling: Polling) -> None:
+        self.stalled: dict[int, Trace] = {}
+        """The ranks in the captured stall, and how far each was then."""
+        self._polling = polling
+        self._incident: Path | None = None
+        self._stall = CapturedStall()
+        self._moving: tuple[float, float] | None = None
+        """Since when (monotonic) every rank has been seen to move, and how long the stall had lasted then."""
+        self._after: float | None = None
+
+    def begin(self, incident: Path) -> None:
+        """The hang of now is being captured: every rank that lives is in it."""
+        self.stalled = {rank.number: trace(rank) for rank in self._polling.living}
+        self._polling.known_stalled = set(self.stalled)
+        self._incident = incident
+        self._stall = CapturedStall.of(self._polling)
+        self._moving = None
+        self._after = None
+
+    def forget(self) -> frozenset[StallSite]:
+        """The captured stall is over, or its ranks were started anew. Returns where it was."""
+        self.stalled = {}
+        self._polling.known_stalled = set()
+        self._incident = None
+        self._moving = None
+        self._after = None
+        return self._stall.sites
+
+    def update(self) -> float | None:
+        """After how many seconds the captured stall ended by itself; None while it lasts, or where there is none."""
+        if self.stalled and self._after is None:
+            self._after = self._seconds_once_moving()
+        return self._after
+
+    def after(self, incident: Path) -> float | None:
+        """As `update` found last, where that stall is the one of `incident`."""
+        return self._after if incident == self._incident else None
+
+    def is_stuck(self, rank: WatchedRank) -> bool:
+        """Whether a rank has not got anywhere since its stall was captured."""
+        return self.stalled.get(rank.number) == trace(rank)
+
+    def _seconds_once_moving(self) -> float | None:
+        if not self._all_moved():
+            self._moving = None
+            return None
+        if self._moving is None:
+            self._moving = (time.monotonic(), self._stall.seconds())
+        since, seconds = self._moving
+        return seconds if time.monotonic() - since >= MOVES_S else None
+
+    def _all_moved(self) -> bool:
+        """Whether every rank that was stalled has got somewhere since."""
+        for number, before in self.stalled.items():
+            rank = self._polling.ranks.by_number.get(number)
+            if rank is None or rank.ended or trace(rank) == before:
+                return False
+        return True

@@ -1,0 +1,95 @@
+"""Whether a rank waits for too long: in an unfinished operation, in init_process_group, in a wait nobody records."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass
+
+from hangscope.recorder.agent import announced_pauses
+from hangscope.recorder.agent.announced_pauses import Pause
+from hangscope.recorder.agent.recovery import RecoveredStalls, StallSite, sites_of
+from hangscope.recorder.live.polling import Polling
+from hangscope.recorder.rundir.run_directory import RunFolders
+
+
+@dataclass(frozen=True, slots=True)
+class LateWait:
+    """A wait past the usual threshold, in words, and the places that it is known by."""
+
+    what: str
+    seconds: float
+    sites: frozenset[StallSite]
+
+
+class StallWatch:
+    def __init__(
+        self, polling: Polling, folders: RunFolders, recovered: RecoveredStalls, say: Callable[[str], None]
+    ) -> None:
+        self._polling = polling
+        self._folders = folders
+        self._recovered = recovered
+        self._say = say
+
+    def stall(self, known: Collection[int]) -> str | None:
+        """What stalls now, in words. Ranks in `known` are in a stall that was captured already."""
+        return self._late_operation(known) or self._late_init(known) or self._late_unrecorded_wait(known)
+
+    def _late_operation(self, known: Collection[int]) -> str | None:
+        """The oldest unfinished operation of all ranks, if it is older than the threshold."""
+        usual = self._polling.threshold()
+        now_ns = time.time_ns()
+        late = []
+        for rank in self._polling.living:
+            oldest = rank.progress.oldest()
+            if oldest is not None and rank.number not in known and oldest.age_s(now_ns) > usual:
+                late.append((oldest.age_s(now_ns), rank.number, oldest))
+        late.sort(key=lambda found: found[:2], reverse=True)
+        waits = [
+            LateWait(f"rank {number}: {oldest.label} unfinished", age, frozenset([(oldest.group, oldest.name)]))
+            for age, number, oldest in late
+        ]
+        pause = self._newest_pause() if late else None
+        found = self._first_too_late(waits, pause, usual)
+        if found is None:
+            return None
+        overdue = f"; the pause for {pause.reason} is over its bound" if pause is not None and pause.overdue else ""
+        return f"{found.what} for {found.seconds:.1f} s{overdue}"
+
+    def _late_init(self, known: Collection[int]) -> str | None:
+        """A rank that never gets out of init_process_group."""
+        now = time.monotonic()
+        for rank in self._polling.living:
+            since = rank.init_since
+            if since is None or rank.number in known:
+                continue
+            if now - since > self._polling.init_threshold():
+                return f"rank {rank.number}: init_process_group unfinished for {now - since:.1f} s"
+        return None
+
+    def _late_unrecorded_wait(self, known: Collection[int]) -> str | None:
+        """A rank that does not move in a wait which no recorder counts."""
+        usual = self._polling.threshold()
+        stuck = self._polling.unrecorded_waits.stuck(self._polling, known, usual, time.monotonic())
+        waits = [LateWait(str(each), each.seconds, sites_of(each.rank)) for each in stuck]
+        found = self._first_too_late(waits, self._newest_pause() if waits else None, usual)
+        return f"{found.what} for {found.seconds:.1f} s, and nothing of it moves" if found is not None else None
+
+    def _first_too_late(self, waits: Iterable[LateWait], pause: Pause | None, usual: float) -> LateWait | None:
+        """The first that is too late for its place as well. None during a pause that was announced, and shortly after.
+
+        A wait at a place where the job went on by itself before, and that may do so again, costs a line.
+        """
+        if pause is not None and pause.ago_s <= usual:
+            return None
+        for wait in waits:
+            if wait.seconds > self._recovered.threshold(wait.sites, usual):
+                return wait
+            line = self._recovered.line(wait.sites, wait.what, wait.seconds, usual)
+            if line is not None:
+                self._say(line)
+        return None
+
+    def _newest_pause(self) -> Pause | None:
+        """A pause that training code announced on any node: the one that holds or ended last."""
+        return announced_pauses.of_all_nodes(self._polling, self._folders)

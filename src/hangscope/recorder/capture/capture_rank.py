@@ -1,0 +1,131 @@
+"""What one rank can still say: its flight recorder and stacks, twice; and of one that is lost, its last answers."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Sequence
+from dataclasses import replace
+
+from hangscope.recorder.capture import flight_recorder, output_files, python_stacks
+from hangscope.recorder.live.find_ranks import RankProcess
+from hangscope.recorder.live.recorder_questions import MOST_MEMORY
+from hangscope.recorder.live.watched_rank import WatchedRank
+from hangscope.recorder.live.worker_server import ask
+from hangscope.recorder.process import linux_process
+from hangscope.recorder.rundir.node_dir import NodeDir
+from hangscope.safeio import bounded_json
+
+BETWEEN_SAMPLES_S = 2.0
+PING_S = 1.0
+_DUMPS = (("nccl", "pickle"), ("gloo", "json"), ("nccl2", "json"))
+
+
+def first_sample(node_dir: NodeDir, rank: WatchedRank, number: int, ranks: Sequence[WatchedRank]) -> None:
+    """The recorder without stacks, Python's stacks, the recorder with stacks, and the rank's own output."""
+    _save_recorders(node_dir, rank)
+    _save_stacks(node_dir, rank, number)
+    if rank.server_answers:
+        flight_recorder.with_stacks(node_dir, rank.process)
+    own = [file for file in rank.output if sum(file in other.output for other in ranks) == 1]
+    if own:
+        output_files.save_redirected(node_dir, f"rank_{rank.number}", own, dict.fromkeys(own, rank.rights))
+
+
+def second_sample(
+    node_dir: NodeDir, rank: WatchedRank, number: int, ranks: Sequence[WatchedRank], ended: threading.Event
+) -> None:
+    """The stacks again, some seconds later, and those of the processes that the rank started."""
+    if ended.wait(BETWEEN_SAMPLES_S) or rank.handle.ended():
+        return
+    if rank.python_answers is False:
+        rank.server_answers = ask(rank.process.socket or "", "ping", PING_S).ok
+        # The first question to its Python is still open.
+        python_stacks.sample(node_dir, _without_server(rank), number, native=True)
+    else:
+        _save_stacks(node_dir, rank, number)
+    python_stacks.children(node_dir, rank.process, number, {each.process.pid for each in ranks})
+
+
+def _save_recorders(node_dir: NodeDir, rank: WatchedRank) -> None:
+    process = rank.process
+    what = f"recorder of rank {rank.number}"
+    if process.socket is None:
+        why = "; ".join(process.errors) or "no companion runs in it"
+        node_dir.gap(what, why, rank.number)
+        return
+    stat = linux_process.stat(process.pid)
+    frozen = stat is not None and stat.state in "Tt"
+    # A stopped process still accepts connections into its queue: asking it costs deadlines and tells nothing.
+    rank.server_answers = False if frozen else ask(process.socket, "ping", PING_S).ok
+    if not rank.server_answers:
+        rank.python_answers = None
+        why = "the process is stopped" if frozen else "its worker server does not answer"
+        node_dir.gap(what, why, rank.number)
+        return
+    for backend in flight_recorder.quick(node_dir, process):
+        _complete_groups(node_dir, rank, backend)
+
+
+def _save_stacks(node_dir: NodeDir, rank: WatchedRank, number: int) -> None:
+    process = rank.process if rank.server_answers else _without_server(rank)
+    answered = python_stacks.sample(node_dir, process, number)
+    if rank.server_answers:
+        rank.python_answers = answered
+
+
+def _without_server(rank: WatchedRank) -> RankProcess:
+    return replace(rank.process, socket=None)
+
+
+def _complete_groups(node_dir: NodeDir, rank: WatchedRank, backend: str) -> None:
+    """Put the members of the groups into a dump whose recorder does not know them."""
+    name = f"dumps/{backend}_rank_{rank.number}.json"
+    if not rank.members(backend) or not node_dir.has(name):
+        return
+    try:
+        raw = node_dir.read(name, flight_recorder.MOST_BYTES)
+        dump = bounded_json.loads(raw, most=MOST_MEMORY)
+    except (OSError, ValueError):
+        return
+    if not isinstance(dump, dict):
+        return
+    rank.take_full(backend, dump)
+    dump["pg_config"] = rank.members(backend)
+    node_dir.write(name, json.dumps(dump), rank=rank.number)
+
+
+# ---- what it said before ---------------------------------------------------------------------------------------------
+
+
+def save_last_answers(node_dir: NodeDir, rank: WatchedRank) -> None:
+    """What a rank said or wrote before now; of one that is lost, in place of what cannot be asked for any more."""
+    output_files.save_error_file(node_dir, rank.number, rank.error_file, rank.rights)
+    _save_call_sites(node_dir, rank)
+    lost = rank.ended or rank.server_answers is False
+    if lost and rank.last_stack:
+        python_stacks.keep(node_dir, rank.process, 1, rank.last_stack, "worker-server")
+    if not any(node_dir.has(f"dumps/{name}_rank_{rank.number}.{ending}") for name, ending in _DUMPS):
+        _save_last_rings(node_dir, rank, lost=lost)
+
+
+def _save_call_sites(node_dir: NodeDir, rank: WatchedRank) -> None:
+    name = f"sites/rank_{rank.number}.json"
+    learnt = None if node_dir.has(name) else rank.call_sites.file(rank.number)
+    if learnt is not None:
+        node_dir.write_json(name, learnt, rank=rank.number)
+
+
+def _save_last_rings(node_dir: NodeDir, rank: WatchedRank, *, lost: bool) -> None:
+    """The rings that were read when the job fell apart, else what the last polls said."""
+    rings = rank.last_rings() if lost else {}
+    for source, ring in rings.items():
+        node_dir.write(f"dumps/{source}_rank_{rank.number}.json", ring, rank=rank.number)
+    if rings:
+        node_dir.filled(f"recorder of rank {rank.number}", rank.number)
+        return
+    last_answer = rank.last_answer() if lost else None
+    if last_answer is not None:
+        node_dir.write(f"dumps/last_rank_{rank.number}.json", last_answer, rank=rank.number)
+    elif rank.ended:
+        node_dir.gap(f"recorder of rank {rank.number}", "it ended before it was ever asked", rank.number)

@@ -1,0 +1,190 @@
+"""A capture now, of a job that runs: by its agents where they live, else by ourselves on this node."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from hangscope.errors import NotFoundError
+from hangscope.incident import manifest
+from hangscope.incident.layout import MANIFEST, safe_name
+from hangscope.recorder.capture.capture_node import NodeCapture
+from hangscope.recorder.capture.node_facts import NodeFacts
+from hangscope.recorder.capture.snapshot_target import (
+    claim_directory,
+    environment_of,
+    is_folder,
+    is_of_its_writer,
+    may_follow,
+)
+from hangscope.recorder.live import find_ranks
+from hangscope.recorder.live.polling import Polling
+from hangscope.recorder.live.two_samples import TwoSamples
+from hangscope.recorder.live.watched_rank import WatchedRank
+from hangscope.recorder.process import linux_process, target_rights
+from hangscope.recorder.process.target_rights import Rights
+from hangscope.recorder.rundir import peer_files, run_directory
+from hangscope.recorder.rundir.job_identity import JobIdentity, identify
+from hangscope.recorder.rundir.node_dir import NodeDir
+from hangscope.recorder.rundir.peer_files import NodeStatus
+
+AGENTS_S = 45.0
+_NOBODY = "ranks are told by RANK in their environment, or by torch.distributed once they have joined"
+
+
+def of_run(root: Path, say: Callable[[str], None], theirs: Rights | None = None) -> Path:
+    """Capture the run whose directory is `root`. Returns the incident.
+
+    Its agents do it, on all nodes at once. Where they are gone (killed, say) this node's ranks are asked directly. What
+    is written into another user's directory is written with that user's rights, `theirs`.
+    """
+    states = _statuses(root)
+    theirs = theirs or target_rights.of_user(os.stat(root).st_uid)
+    incident = _next_incident(root)
+    alive = [folder for folder, state in states if not state.ended and _fresh(folder)]
+    if alive:
+        if _taken_by_agents(incident, alive, theirs):
+            if not any(peer_files.has_ranks(incident, f"nodes/{folder.name}/node.json") for folder in alive):
+                raise NotFoundError(f"{root}: its agents see no rank", hint=_NOBODY)
+            return incident
+        say("the agents did not answer in time; capturing what this node shows")
+    for folder, state in states:
+        if state.sockets and Path(state.sockets).is_dir() and is_of_its_writer(folder, state.command_pid):
+            ranks = _ranks(Path(state.sockets), state.command_pid)
+            if ranks:
+                return _capture_of(state, folder.name, ranks, incident, theirs)
+    raise NotFoundError(
+        f"{root}: no rank of this run answers on this node", hint="run it where the ranks run, or give a rank's pid"
+    )
+
+
+def _capture_of(state: NodeStatus, folder: str, ranks: list[WatchedRank], incident: Path, theirs: Rights) -> Path:
+    """Capture the ranks of a node whose agent does not do it. What is another user's goes to a directory of our own."""
+    if theirs.foreign:
+        incident, _ = claim_directory(None, JobIdentity(state.job, state.attempt, state.node), theirs)
+    node = NodeFacts(state.node, state.job, state.attempt, _started(state.command_pid))
+    return _capture(incident, folder, node, ranks)
+
+
+def _statuses(root: Path) -> list[tuple[Path, NodeStatus]]:
+    with contextlib.suppress(OSError):
+        os.scandir(root / "nodes").close()  # here whoever asked can wait for it; below silence would be nobody's status
+    states = run_directory.statuses(root)
+    if not states:
+        raise NotFoundError(
+            f"{root}: no run of hangscope", hint="give the directory that `hangscope run` uses, or a pid"
+        )
+    return states
+
+
+def _next_incident(root: Path) -> Path:
+    """Where the next snapshot of a run belongs."""
+    number = 1
+    while run_directory.marked(run_directory.incident(root, "snapshot", number)) is not None:
+        number += 1
+    return run_directory.incident(root, "snapshot", number)
+
+
+def _taken_by_agents(incident: Path, alive: list[Path], theirs: Rights) -> bool:
+    """Ask the agents that live for a capture; whether they have taken it in time."""
+    words = {"node": "snapshot", "reason": "snapshot", "detail": "asked for"}
+    theirs.act(str(incident), lambda: run_directory.mark(incident, **words))
+    until = time.monotonic() + AGENTS_S
+    while time.monotonic() < until:
+        done = [peer_files.complete(incident, f"nodes/{folder.name}/node.json") for folder in alive]
+        if all(done) and (incident / MANIFEST).exists():
+            return True
+        time.sleep(0.2)
+    return False
+
+
+def of_process(pid: int, directory: Path | None, say: Callable[[str], None]) -> Path:
+    """Capture the job that `pid` belongs to: its launcher or one of its ranks."""
+    if linux_process.stat(pid) is None:
+        raise NotFoundError(f"{pid}: no such process on this node")
+    environ = environment_of(pid)
+    theirs = target_rights.of(pid)
+    run = environ.get("HANGSCOPE_DIR")
+    if run and directory is None and theirs.inside is not None:
+        say(f"process {pid} lives in a container: its own run's directory is not used")
+    elif run and directory is None and is_folder(Path(run), say):
+        if may_follow(Path(run), pid):
+            return of_run(Path(run), say, theirs)
+        say(f"{run} belongs to another user than process {pid}: it is not used")
+    identity = identify(environ)
+    sockets = Path(environ.get("HANGSCOPE_SOCKETS", "/nonexistent"))
+    if theirs.inside is not None or not is_folder(sockets, say) or not may_follow(sockets, pid):
+        sockets = Path("/nonexistent")
+    ranks = _ranks(sockets, pid)
+    if not ranks:
+        raise NotFoundError(
+            f"{pid}: no rank of a distributed job is this process or runs below it",
+            hint="give the pid of a rank or of its launcher; ranks are told by RANK in their environment",
+        )
+    strange = next((rank.rights for rank in ranks if rank.rights.foreign), theirs)
+    root, identity = claim_directory(directory, identity, strange)
+    node = NodeFacts(identity.node, identity.job, identity.attempt, _started(pid))
+    return _capture(root, safe_name(identity.node), node, ranks)
+
+
+def _ranks(sockets: Path, pid: int | None) -> list[WatchedRank]:
+    polling = Polling(sockets)
+    if pid is not None:
+        for process in find_ranks.ranks_below(_launcher_of(pid)):
+            assert process.rank is not None
+            polling.ranks.by_number[process.rank] = WatchedRank.of(process)
+    for _ in range(3):  # who is there, which rank a spawned process is, and what groups there are
+        polling.turn(None)
+    samples = TwoSamples(polling, time.monotonic())
+    while len(polling) and not samples.done(time.monotonic()):
+        time.sleep(1.0)
+        polling.note_ends()
+        polling.turn(None)
+    found = list(polling)
+    polling.close()
+    return found
+
+
+def _launcher_of(pid: int) -> int:
+    """The launcher above a rank: the nearest ancestor without RANK in its environment that has other ranks below."""
+    found = linux_process.stat(pid)
+    if "RANK" not in linux_process.environment(pid) or found is None:
+        return pid
+    parent = found.parent
+    return parent if parent > 1 and len(find_ranks.ranks_below(parent)) > 1 else pid
+
+
+def _started(pid: object) -> float:
+    found = linux_process.stat(pid) if isinstance(pid, int) else None
+    return time.time() - (linux_process.age_s(found) if found is not None else 0.0)
+
+
+def _fresh(folder: Path) -> bool:
+    try:
+        return time.time() - os.lstat(folder / run_directory.STATUS).st_mtime < run_directory.FRESH_S
+    except OSError:
+        return False
+
+
+def _capture(incident: Path, folder: str, node: NodeFacts, ranks: list[WatchedRank]) -> Path:
+    node.look_up()
+    node_dir = NodeDir(incident, incident / "nodes" / folder)
+    taken = NodeCapture(node_dir, node, tuple(ranks), "snapshot", "asked for", threading.Event())
+    taken.take()
+    taken.complete()
+    sizes = [rank.process.world_size for rank in ranks if rank.process.world_size]
+    given = manifest.Manifest(
+        job=node.job,
+        attempt=node.attempt,
+        reason="snapshot",
+        detail="asked for",
+        captured_at=taken.captured_at,
+        nodes_expected=(node.name,) if sizes and len(ranks) >= max(sizes) else None,
+        world_size=max(sizes, default=None),
+    )
+    manifest.write(incident, manifest.build(incident, given))
+    return incident

@@ -1,0 +1,85 @@
+"""What of the process and the run that a snapshot looks at may be believed, followed and written into.
+
+Root looks at everybody's processes: what an environment or a status names is used only where it is the process's own
+user's, and what is taken of another user is for whoever took it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+from collections.abc import Callable
+from pathlib import Path
+
+from hangscope.incident.layout import safe_name
+from hangscope.recorder.process import linux_process, target_rights
+from hangscope.recorder.process.target_rights import Rights
+from hangscope.recorder.rundir import run_directory
+from hangscope.recorder.rundir.job_identity import JobIdentity
+from hangscope.safeio.safe_files import Patience, Refused
+
+LOOK_S = 5.0
+
+
+def environment_of(pid: int) -> dict[str, str]:
+    """A process's own, or where it is `hangscope run` itself, that of the command which it started."""
+    environ = linux_process.environment(pid)
+    words = {Path(word).name for word in linux_process.command_line(pid)}
+    if "HANGSCOPE_DIR" in environ or not {"hangscope", "run"} <= words:
+        return environ
+    for child, depth in linux_process.descendants(pid):
+        started_with = linux_process.environment(child)
+        if depth == 1 and "HANGSCOPE_DIR" in started_with:
+            return started_with
+    return environ
+
+
+def is_folder(place: Path, say: Callable[[str], None]) -> bool:
+    """Whether a directory that an environment names is there. A file system that hangs is nobody's reason to wait."""
+    try:
+        return Patience(LOOK_S).ask(str(place), place.is_dir)
+    except Refused:
+        say(f"{place}: its file system does not answer; it is not used")
+        return False
+
+
+def may_follow(place: Path, pid: int) -> bool:
+    """Whether a directory that a process's environment names may be used: ours, or that process's own user's.
+
+    Root would otherwise write wherever somebody's environment points.
+    """
+    try:
+        found = os.lstat(place)
+    except OSError:
+        return False
+    # What is ours, and everybody may write into, is nobody's own: /tmp.
+    ours = found.st_uid == os.geteuid() and not found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+    return stat.S_ISDIR(found.st_mode) and (ours or found.st_uid == target_rights.owner_of(pid))
+
+
+def is_of_its_writer(folder: Path, pid: int | None) -> bool:
+    """Whether a status speaks of a process of the user who wrote it; always, where we are not root."""
+    if os.geteuid() != 0:
+        return True
+    try:
+        return pid is not None and os.lstat(folder / run_directory.STATUS).st_uid == target_rights.owner_of(pid)
+    except OSError:
+        return False
+
+
+def claim_directory(directory: Path | None, identity: JobIdentity, theirs: Rights) -> tuple[Path, JobIdentity]:
+    """The incident's directory. Another user's stacks and output are for whoever took them; a directory that was there
+    before stays as open as it is, and the incident goes below it."""
+    name = f"snapshot-{safe_name(identity.job)}"
+    place = (directory or Path("hangscope") / name).absolute()
+    if not theirs.foreign:
+        return run_directory.claim(place, identity)
+    if place.is_dir() and stat.S_IMODE(place.stat().st_mode) & 0o077:
+        place /= name
+    place.parent.mkdir(parents=True, exist_ok=True)
+    with contextlib.suppress(FileExistsError):
+        os.mkdir(place, 0o700)
+    root, identity = run_directory.claim(place, identity)
+    os.chmod(root, 0o700)
+    return root, identity

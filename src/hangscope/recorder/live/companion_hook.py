@@ -1,0 +1,55 @@
+"""How the companion comes into every Python of the job: its directory in front of PYTHONPATH; and what keeps it out."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from hangscope.recorder.process import linux_process
+
+COMPANION = Path(__file__).with_name("companion")
+_TAKES_WORD = "WX"
+"""Of Python's own options those that are followed by a word; after `-c` and `-m` the options are the script's."""
+
+
+def with_companion(environ: Mapping[str, str], *, sockets: Path) -> dict[str, str]:
+    """The environment that makes every Python of the job register itself in `sockets`."""
+    path = environ.get("PYTHONPATH")
+    return {
+        **environ,
+        "PYTHONPATH": f"{COMPANION}{os.pathsep}{path}" if path else str(COMPANION),
+        "HANGSCOPE_SOCKETS": str(sockets),
+    }
+
+
+def is_hooked(environ: Mapping[str, str]) -> bool:
+    """Whether a Python with this environment would find the companion."""
+    return str(COMPANION) in environ.get("PYTHONPATH", "").split(os.pathsep)
+
+
+def cannot_come(pid: int) -> bool:
+    """Whether it is plain that no companion will come up in this process, however long one waits."""
+    if isolating_flag(linux_process.command_line(pid)) is not None:
+        return True
+    environ = linux_process.environment(pid)
+    return bool(environ) and not is_hooked(environ)
+
+
+def isolating_flag(words: Sequence[str]) -> str | None:
+    """`-I`, `-E` or `-S`, where Python itself was given it: no sitecustomize is found then."""
+    position = 1
+    while position < len(words) and words[position].startswith("-") and words[position] not in ("-", "--"):
+        word = words[position]
+        position += 1
+        if word.startswith("--"):
+            continue
+        for index, letter in enumerate(word[1:], 1):
+            if letter in "IES":
+                return f"-{letter}"
+            if letter in "cm":
+                return None
+            if letter in _TAKES_WORD:
+                position += index == len(word) - 1
+                break
+    return None

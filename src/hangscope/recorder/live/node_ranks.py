@@ -1,0 +1,161 @@
+"""Which ranks run on this node: those that registered, those that only /proc shows, and those of the next attempt."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from hangscope.recorder.live import companion_hook, find_ranks
+from hangscope.recorder.live.find_ranks import RankProcess, Registry
+from hangscope.recorder.live.watched_rank import WatchedRank
+from hangscope.recorder.live.worker_server import Asker, Question, Topic
+from hangscope.recorder.process import linux_process
+
+LOOK_S = 5.0
+"""Between two looks, once all that were announced are there."""
+SCAN_S = 10.0
+"""Between two looks through the processes below the command; a fifth of it while some are missing."""
+COMPANION_S = 20.0
+"""A process with RANK in its environment that has not registered after this long has no companion."""
+COMES_TOGETHER_S = 60.0
+FIRST_PAUSE_S = 1.0
+LONGEST_PAUSE_S = 30.0
+
+
+class NodeRanks:
+    """The ranks by their number. `sockets` is where their companions register."""
+
+    def __init__(self, sockets: Path) -> None:
+        self.by_number: dict[int, WatchedRank] = {}
+        self.earlier: set[int] = set()
+        """The processes of attempts before this one."""
+        self.restarted = False
+        """Whether the launcher has started ranks anew; `take_restart` clears it."""
+        self._registry = Registry(sockets)
+        self._foreign: set[int] = set()
+        """Processes that are no rank, or one of an earlier attempt."""
+        self._ask_again: dict[int, tuple[float, float]] = {}
+        """Of processes that have not said which rank they are: when to ask next, and the pause after that."""
+        self._next_look = 0.0
+        self._next_scan = 0.0
+        self._first_at = 0.0
+
+    def __iter__(self) -> Iterator[WatchedRank]:
+        """In the order of their numbers."""
+        return iter([self.by_number[number] for number in sorted(self.by_number)])
+
+    def __len__(self) -> int:
+        return len(self.by_number)
+
+    def take_restart(self) -> bool:
+        """Whether the launcher has started ranks anew since this was last asked."""
+        restarted = self.restarted
+        self.restarted = False
+        return restarted
+
+    def look(self, now: float, command: int | None, asker: Asker) -> None:
+        """Look who is there. The answers of who was asked come to `identify`."""
+        if now < self._next_look:
+            return
+        for process in self._registry.processes():
+            if not self._is_known(process):
+                self._take_registered(process, now, asker)
+        if command is not None and now >= self._next_scan:
+            self._next_scan = now + (SCAN_S if self._all_there() else SCAN_S / 5)
+            for process in find_ranks.ranks_below(command):
+                self._take_unregistered(process)
+        self._next_look = now + (LOOK_S if self._all_there() else 0.0)
+
+    def _is_known(self, process: RankProcess) -> bool:
+        """On a slow file system the import of torch takes longer than anybody waits: the companion may come later."""
+        if process.pid in self._foreign:
+            return True
+        ranks = (rank.process for rank in self.by_number.values())
+        return any(known.pid == process.pid and known.registered for known in ranks)
+
+    def _take_registered(self, process: RankProcess, now: float, asker: Asker) -> None:
+        if process.rank is not None:
+            self.add(process)
+        elif process.asks_python and process.socket:
+            self._ask_who(process.pid, process.socket, now, asker)
+
+    def _ask_who(self, pid: int, socket: str, now: float, asker: Asker) -> None:
+        """Which rank a process of mp.spawn is, only it knows; many processes are none and never will be."""
+        due, pause = self._ask_again.get(pid, (0.0, FIRST_PAUSE_S))
+        if linux_process.stat(pid) is None:
+            self._foreign.add(pid)
+        elif now >= due or self._expects_more(now):
+            asker.ask(Question(Topic.WHO, pid), socket, "hangscope_progress?groups=1")
+            self._ask_again[pid] = (now + pause, min(LONGEST_PAUSE_S, 1.2 * pause))
+
+    def _take_unregistered(self, process: RankProcess) -> None:
+        stat = linux_process.stat(process.pid)
+        known = self.by_number.get(process.rank) if process.rank is not None else None
+        if stat is None or process.pid in self._foreign or (known is not None and not known.ended):
+            return
+        if linux_process.age_s(stat) > COMPANION_S or companion_hook.cannot_come(process.pid):
+            self.add(process)
+
+    def identify(self, pid: int, answer: dict[str, Any]) -> None:
+        """A registered process has answered which rank it is."""
+        for process in self._registry.processes():
+            if process.pid == pid:
+                known = find_ranks.with_own_answer(process, answer)
+                if known.rank is not None:
+                    self.add(known)
+
+    def renumber(self, rank: WatchedRank, answer: dict[str, Any]) -> None:
+        """What a rank says itself wins over the RANK that it was started with."""
+        before = rank.number
+        rank.process = find_ranks.with_own_answer(rank.process, answer)
+        if rank.number != before:
+            self.by_number.pop(before, None)
+            self.by_number[rank.number] = rank
+
+    def add(self, process: RankProcess) -> None:
+        """A process that is a rank: new, of the next attempt, or with a companion that came late."""
+        assert process.rank is not None
+        before = self.by_number.get(process.rank)
+        if before is not None and (before.ended or _is_later(process, before.process)):
+            self._begin_attempt(process.restart)
+        elif before is not None:
+            if before.process.registered and find_ranks.one_per_rank([before.process, process])[0] is before.process:
+                self._foreign.add(process.pid)  # a helper process of the rank that inherited RANK
+                return
+            before.handle.close()
+        if not self.by_number:
+            self._first_at = time.monotonic()
+        self.by_number[process.rank] = WatchedRank.of(process)
+
+    def _begin_attempt(self, restart: int | None) -> None:
+        """The launcher starts the ranks anew. Those of before belong to what was captured, if anything was.
+
+        Their registrations stay where they are: they must not be taken for ranks that have just come.
+        """
+        for number, rank in list(self.by_number.items()):
+            if rank.ended or (restart or 0) > (rank.process.restart or 0):
+                del self.by_number[number]
+                rank.handle.close()
+                self._foreign.add(rank.process.pid)
+                self.earlier.add(rank.process.pid)
+        self.restarted = True
+
+    def _all_there(self) -> bool:
+        """As many ranks as the launcher announced, and none of them ended: nobody else is to be expected soon."""
+        living = sum(not rank.ended for rank in self.by_number.values())
+        sizes = [rank.process.local_world_size for rank in self.by_number.values()]
+        announced = [size for size in sizes if size is not None]
+        return bool(announced) and living >= max(announced)
+
+    def _expects_more(self, now: float) -> bool:
+        """Whether the job has only just come together, and not all of it is known: one may fail before it is asked."""
+        sizes = [rank.process.world_size for rank in self.by_number.values()]
+        world_size = max((size for size in sizes if size is not None), default=0)
+        return len(self.by_number) < world_size and now < self._first_at + COMES_TOGETHER_S
+
+
+def _is_later(process: RankProcess, before: RankProcess) -> bool:
+    """Whether the launcher says that this process is of a later attempt."""
+    return (process.restart or 0) > (before.restart or 0)

@@ -1,0 +1,36 @@
+"""Lines of the ranks' source files, as each rank sees them: its own root and working directory, its own rights."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from hangscope.recorder.live.watched_rank import WatchedRank
+
+MOST_BYTES = 4 << 20
+MOST_FILES = 64
+
+
+class SourceLines:
+    """Keeps the files that it read last; a rank is sampled in the same few again and again."""
+
+    def __init__(self) -> None:
+        self._files: dict[tuple[int, str], list[bytes]] = {}
+
+    def line(self, rank: WatchedRank, file: str, number: int) -> str:
+        """One line, counted from 1; empty where there is none or it may not be read."""
+        key = (rank.process.pid, file)
+        if key not in self._files:
+            if len(self._files) >= MOST_FILES:
+                self._files.clear()
+            self._files[key] = _read(rank, file).split(b"\n")
+        lines = self._files[key]
+        return lines[number - 1].decode(errors="replace")[:1000] if 0 < number <= len(lines) else ""
+
+
+def _read(rank: WatchedRank, file: str) -> bytes:
+    inside = "root" if file.startswith("/") else "cwd"
+    place = f"/proc/{rank.process.pid}/{inside}/{file.lstrip('/')}" if rank.rights.inside is None else file
+    try:
+        return rank.rights.read(Path(place), MOST_BYTES)
+    except (OSError, ValueError):
+        return b""

@@ -1,0 +1,49 @@
+"""Two samples of a job: what got anywhere between them moves, what did not may be stuck.
+
+A single one cannot tell: in a healthy job, too, some rank waits for another at any moment.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hangscope.recorder.live.polling import Polling
+from hangscope.recorder.live.watched_rank import WatchedRank
+
+LEAST_S = 3.0
+MOST_S = 8.0
+"""The second sample comes as soon as every rank has moved, and no later than this."""
+
+
+class TwoSamples:
+    def __init__(self, polling: Polling, now: float) -> None:
+        self._polling = polling
+        self._begun = now
+        self._first = {rank.process.pid: _sample(rank) for rank in polling}
+        self._seen_at_work: set[int] = set()
+        polling.unrecorded_waits.sample_closely(now + MOST_S + 1)
+
+    def done(self, now: float) -> bool:
+        """Whether the second sample is taken; what each rank did in between is noted in it then."""
+        ranks = self._polling.living
+        self._seen_at_work |= {rank.process.pid for rank in ranks if rank.position.works}
+        waited = now - self._begun
+        if waited < LEAST_S or (waited < MOST_S and not all(self._moved(rank) for rank in ranks)):
+            return False
+        for rank in ranks:
+            rank.moved = self._moved(rank)
+        return True
+
+    def _moved(self, rank: WatchedRank) -> bool:
+        """By its counters; one that has none, by what its threads do."""
+        pid = rank.process.pid
+        before = self._first.get(pid)
+        if before is None:
+            return True
+        if rank.progress.counters or rank.progress.unfinished:
+            return bool(before[0] != rank.progress.signature())
+        return before != _sample(rank) or pid in self._seen_at_work
+
+
+def _sample(rank: WatchedRank) -> tuple[Any, ...]:
+    return rank.progress.signature(), rank.position.moves

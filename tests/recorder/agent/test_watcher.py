@@ -1,0 +1,132 @@
+"""What is wrong with a job, from what is known of its ranks, without any process of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from hangscope.recorder.agent.dump_watch import DumpWatch
+from hangscope.recorder.agent.recovery import RecoveredStalls
+from hangscope.recorder.agent.stall_watch import StallWatch
+from hangscope.recorder.agent.watcher import Trouble, Watcher, how_ended
+from hangscope.recorder.live.watched_rank import WatchedRank
+from kits.agent_parts import AgentParts, rank
+
+
+class Watch:
+    """A watcher over ranks as given, with a threshold of 30 s."""
+
+    def __init__(self, root: Path, *ranks: WatchedRank) -> None:
+        self.parts = AgentParts(root)
+        self.parts.add(*ranks)
+        self.recovered = RecoveredStalls()
+        stalls = StallWatch(self.parts.polling, self.parts.folders, self.recovered, self.parts.lines.append)
+        dumps = DumpWatch(self.parts.folders.own, self.parts.node.started_at)
+        self.watcher = Watcher(self.parts.polling, self.parts.events, stalls, dumps)
+
+    def trouble(
+        self, *, captured: bool = False, known: tuple[int, ...] = (), by_us: tuple[int, ...] = ()
+    ) -> Trouble | None:
+        return self.watcher.trouble(captured=captured, known_stalled=known, ended_by_us=by_us)
+
+
+def ended(number: int, status: int) -> WatchedRank:
+    return rank(number, exit_status=status, ended_at=100.0 + number)
+
+
+def test_an_operation_past_the_threshold_is_a_stall(tmp_path: Path) -> None:
+    """The oldest is named; ranks whose stall is captured are no news, nor is what is younger."""
+    watch = Watch(tmp_path, rank(0, operation_age_s=20.0), rank(1, operation_age_s=31.0), rank(2, operation_age_s=40.0))
+    assert watch.trouble() == Trouble("stall", "rank 2: all_reduce #7 unfinished for 40.0 s")
+    assert watch.trouble(known=(2,)) == Trouble("stall", "rank 1: all_reduce #7 unfinished for 31.0 s")
+    assert watch.trouble(known=(1, 2)) is None
+
+
+def test_a_rank_that_never_gets_out_of_its_start_is_a_stall(tmp_path: Path) -> None:
+    """After four times the threshold: ranks start at different times."""
+    started = rank(0, init_since=time.monotonic() - 119.0)
+    watch = Watch(tmp_path, started)
+    assert watch.trouble() is None
+    started.init_since = time.monotonic() - 121.0
+    assert watch.trouble() == Trouble("stall", "rank 0: init_process_group unfinished for 121.0 s")
+
+
+def test_a_rank_that_ends_badly_comes_first_and_once(tmp_path: Path) -> None:
+    """Before any stall, unless it was captured, asked for by a signal, or done by ourselves."""
+    watch = Watch(tmp_path, ended(2, 1), ended(1, -9), rank(0, operation_age_s=40.0))
+    assert watch.trouble() == Trouble("rank-exit", f"rank 1 (pid {os.getpid()}) was killed by SIGKILL")
+    for trouble in (watch.trouble(captured=True), watch.trouble(by_us=(os.getpid(),))):
+        assert trouble is not None
+        assert trouble.reason == "stall"
+    watch.parts.events.signalled(15)
+    assert watch.trouble() == Trouble("stall", "rank 0: all_reduce #7 unfinished for 40.0 s")
+
+
+def test_who_ends_well_and_an_actor_that_ray_ends_are_no_trouble(tmp_path: Path) -> None:
+    """Ray ends its actors with status 1, also after training; where an operation was cut short, it is a failure."""
+    assert Watch(tmp_path, ended(0, 0)).trouble() is None
+    actor = rank(0, exit_status=1, ended_at=1.0, by_ray=True)
+    assert Watch(tmp_path, actor).trouble() is None
+    found = Watch(tmp_path, actor, rank(1, operation_age_s=5.0)).trouble()
+    assert found == Trouble("rank-exit", f"rank 0 (pid {os.getpid()}) ended with status 1")
+
+
+def test_a_watchdogs_alarm_and_a_dump_are_trouble_once(tmp_path: Path) -> None:
+    """Of several alarms the first; of dumps what PyTorch wrote, not what we did."""
+    watch = Watch(tmp_path)
+    watch.parts.events.alarm("first")
+    watch.parts.events.alarm("second")
+    assert [watch.trouble(), watch.trouble()] == [Trouble("watchdog", "first"), None]
+    dumps = watch.parts.folders.own / "dumps"
+    dumps.mkdir(parents=True)
+    (dumps / "gloo_rank_0.json").write_text("ours")
+    (dumps / "nccl_trace_rank_1").write_text("PyTorch's")
+    assert [watch.trouble(), watch.trouble()] == [Trouble("dump-file", "PyTorch wrote nccl_trace_rank_1"), None]
+    watch.parts.events.alarm("of the attempt before")
+    watch.watcher.forget_attempt()
+    assert watch.trouble() is None
+
+
+@pytest.mark.parametrize("by", ("own", "peer"))
+def test_no_wait_counts_during_an_announced_pause(by: str, tmp_path: Path) -> None:
+    """On any node; past its bound the clock runs again, and the line says so."""
+    watch = Watch(tmp_path, rank(0, operation_age_s=40.0))
+    watch.parts.polling.sockets.mkdir()
+    announced = watch.parts.polling.sockets / f"{os.getpid()}.pause"
+    other = tmp_path / "nodes" / "n1"
+    other.mkdir(parents=True)
+    if by == "own":
+        announced.write_text(json.dumps({"since": 1.0, "reason": "evaluation"}))
+    else:
+        (other / "status.json").write_text(json.dumps({"node": "n1", "pause_ago_s": 0.0}))
+    assert watch.trouble() is None
+    (other / "status.json").write_text(json.dumps({"node": "n1", "pause_ago_s": 0.0, "ended": 0}))
+    announced.write_text(json.dumps({"since": 1.0, "until": time.time() - 100, "reason": "evaluation"}))
+    found = watch.trouble()
+    assert found is not None
+    assert found.detail.endswith("unfinished for 40.0 s; the pause for evaluation is over its bound")
+
+
+def test_a_place_that_recovered_before_costs_a_line_first(tmp_path: Path) -> None:
+    """Its own threshold is twice the longest that it took; until then it is said once and not captured."""
+    stalled = rank(0, operation_age_s=40.0)
+    watch = Watch(tmp_path, stalled)
+    watch.recovered.add([("default_pg", "all_reduce")], 25.0)
+    assert [watch.trouble(), watch.trouble()] == [None, None]
+    [line] = watch.parts.lines
+    assert line.startswith("rank 0: all_reduce #7 unfinished for 40.0 s; here the job went on by itself before")
+    stalled.progress = rank(0, operation_age_s=51.0).progress
+    assert watch.trouble() == Trouble("stall", "rank 0: all_reduce #7 unfinished for 51.0 s")
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [(3, "ended with status 3"), (-9, "was killed by SIGKILL"), (-99, "was killed by signal 99"), (None, "ended")],
+)
+def test_how_a_rank_ended_is_said_as_people_do(code: int | None, words: str) -> None:
+    """By the signal's name, where it has one."""
+    assert how_ended(code) == words

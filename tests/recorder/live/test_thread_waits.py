@@ -1,0 +1,147 @@
+"""What a rank waits in, from the frames of its threads."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from hangscope.recorder.live.rank_position import RankPosition
+from hangscope.recorder.live.thread_waits import ThreadWait, find_wait, parse_stacks
+
+TORCH = "/env/lib/python3.12/site-packages/torch"
+C10D = f"{TORCH}/distributed/distributed_c10d.py"
+
+
+def thread(*frames: tuple[str, int, str], main: bool = True, number: int = 7) -> dict[str, Any]:
+    listed = [{"filename": file, "line": line, "name": name} for file, line, name in frames]
+    return {"os_thread_id": number, "main": main, "frames": listed}
+
+
+def wait_in(*given: dict[str, Any], line: str = "", counters: dict[str, Any] | None = None) -> ThreadWait | None:
+    return find_wait(parse_stacks({"threads": list(given)}), counters or {}, lambda _: line)
+
+
+STORE_GET = {"pytorch.wait_counter.TCPStore__get": {"active_count": 1}}
+IN_GROUP = thread((C10D, 9, "_store_based_barrier"), (C10D, 5, "new_group"), ("/job/train.py", 3, "<module>"))
+IN_INIT = thread((C10D, 9, "_new_process_group_helper"), (C10D, 5, "init_process_group"), ("/job/train.py", 3, "main"))
+SCHEDULE = f"{TORCH}/distributed/pipelining/schedules.py"
+IN_PIPELINE = thread((SCHEDULE, 9, "_wait_batch_p2p"), (SCHEDULE, 5, "step"), ("/job/train.py", 3, "<module>"))
+IN_USER_CODE = thread(("/job/train.py", 8, "exchange"), ("/job/train.py", 3, "<module>"))
+IN_FORWARD = thread(("/job/model.py", 8, "forward"), (f"{TORCH}/distributed/fsdp/x.py", 5, "f"), ("/job/t.py", 3, "m"))
+
+
+def test_a_backward_is_a_wait_only_where_nothing_counts_operations() -> None:
+    """DDP waits inside autograd, below Python. Counters tell better, and a forward is none."""
+    graph = f"{TORCH}/autograd/graph.py"
+    given = parse_stacks([thread((graph, 9, "_engine_run_backward"), ("/job/train.py", 3, "step"))])
+    assert find_wait(given, {}, lambda _: "") is None
+    found = find_wait(given, {}, lambda _: "", counted=False)
+    assert (found.call, str(found.at)) == ("backward", "train.py:3") if found is not None else False
+    assert find_wait(parse_stacks([IN_FORWARD]), {}, lambda _: "", counted=False) is None
+
+
+@pytest.mark.parametrize(
+    ("given", "line", "counters", "call"),
+    [
+        (IN_GROUP, "", {}, "new_group"),
+        (IN_PIPELINE, "", {}, "step"),
+        (IN_USER_CODE, "    for w in work: w.wait()", {}, "w.wait"),
+        (IN_USER_CODE, "key = store.get('x')", STORE_GET, "store.get"),
+    ],
+)
+def test_waits_of_torch_distributed_are_known(given: Any, line: str, counters: Any, call: str) -> None:
+    """By the file that a thread is in, by the line that calls into C, or by PyTorch's own counter of open calls."""
+    found = wait_in(given, line=line, counters=counters)
+    assert found is not None
+    assert (found.call, found.in_init, str(found.at)[:5]) == (call, False, "train")
+
+
+def test_coming_together_is_told_from_waiting_later() -> None:
+    """Ranks start minutes apart: init_process_group may take longer than anything after it."""
+    found = wait_in(IN_INIT)
+    assert found is not None
+    assert (found.call, found.in_init) == ("init_process_group", True)
+    store = (f"{TORCH}/distributed/rendezvous.py", 190, "_create_c10d_store")
+    early = wait_in(thread(store, (C10D, 5, "init_process_group"), ("/job/train.py", 3, "main")))
+    assert early is not None
+    assert (early.call, early.in_init) == ("rendezvous", True)
+
+
+@pytest.mark.parametrize(
+    ("given", "line"),
+    [
+        (IN_USER_CODE, "batch = loader.get()"),
+        (IN_USER_CODE, "time.sleep(600)"),
+        (IN_FORWARD, "return self.linear(x)"),
+        (thread(("/env/lib/python3.12/site-packages/datasets/x.py", 1, "download"), ("/job/t.py", 3, "m")), ""),
+        (thread((f"{TORCH}/distributed/run.py", 1, "main"), ("/job/t.py", 3, "m")), ""),
+    ],
+)
+def test_a_rank_elsewhere_waits_in_nothing(given: Any, line: str) -> None:
+    """Data, downloads, compute inside FSDP's own frames and the launcher are no waits of torch.distributed."""
+    assert wait_in(given, line=line) is None
+
+
+def test_another_thread_counts_only_where_the_main_one_waits_for_it() -> None:
+    """A helper's wait says nothing about a rank whose main thread works."""
+    beside = thread((C10D, 5, "recv"), ("/job/train.py", 9, "loop"), main=False, number=8)
+    queue = thread(("/env/lib/python3.12/threading.py", 1, "wait"), ("/job/train.py", 3, "<module>"))
+    assert wait_in(IN_USER_CODE, beside, line="loss = model(x)") is None
+    found = wait_in(queue, beside)
+    assert found is not None
+    assert found.thread == 8
+
+
+def test_nobody_can_tell_whether_a_backward_waits() -> None:
+    """DDP waits for its peers below Python: a rank in autograd is neither inside nor outside."""
+    engine = (f"{TORCH}/autograd/graph.py", 9, "_engine_run_backward")
+    for given, outside in ((thread(engine, ("/job/t.py", 3, "m")), False), (IN_USER_CODE, True)):
+        position, found = RankPosition(), parse_stacks({"threads": [given]})
+        position.take(found, find_wait(found, {}, lambda _: "loss = model(x)"), quiet_since=1.0, now=2.0)
+        assert (position.wait, position.outside) == (None, outside)
+
+
+def test_a_rank_stands_from_its_last_sign_of_progress_and_moves_by_its_line() -> None:
+    """The first look counts from when the counters stopped, the next only if nothing changed."""
+    position, found = RankPosition(), parse_stacks({"threads": [IN_GROUP]})
+    wait = find_wait(found, {}, lambda _: "")
+    position.take(found, wait, quiet_since=10.0, now=25.0)
+    position.take(found, wait, quiet_since=10.0, now=30.0)
+    assert (position.since, position.samples, position.moves) == (10.0, 2, 0)
+    elsewhere = parse_stacks({"threads": [IN_PIPELINE]})
+    position.take(elsewhere, find_wait(elsewhere, {}, lambda _: ""), quiet_since=10.0, now=35.0)
+    assert (position.since, position.samples, position.moves) == (35.0, 1, 1)
+
+
+@pytest.mark.parametrize("value", [None, [], {"threads": 3}, {"threads": [{"frames": [3, {"filename": 4}]}, "x"]}])
+def test_an_odd_answer_is_no_stack(value: Any) -> None:
+    """Whatever a process answers, nobody is seen waiting in it."""
+    assert find_wait(parse_stacks(value), {}, lambda _: "") is None
+
+
+IN_COLLECTIVE = thread(
+    (C10D, 9, "all_reduce"), (f"{TORCH}/distributed/c10d_logger.py", 8, "wrapper"), ("/t.py", 3, "m")
+)
+FUNCTIONAL = (f"{TORCH}/distributed/_functional_collectives.py", 9, "all_reduce")
+IN_FUNCTIONAL = thread((f"{TORCH}/_ops.py", 7, "__call__"), FUNCTIONAL, ("/job/train.py", 3, "main"))
+IN_COMPILED = thread((f"{TORCH}/_ops.py", 7, "__call__"), ("/tmp/torchinductor_me/x/cx.py", 90, "call"))
+COMPILED_LINE = "    torch.ops._c10d_functional.all_gather_into_tensor_out.default(arg0, 2, '0', out=buf1)"
+
+
+@pytest.mark.parametrize(
+    ("given", "line", "polls"),
+    [
+        (IN_COLLECTIVE, "", True),
+        (IN_FUNCTIONAL, "", True),
+        (IN_COMPILED, COMPILED_LINE, True),
+        (thread((C10D, 9, "_object_to_tensor"), (C10D, 5, "all_gather_object"), ("/job/t.py", 3, "m")), "", False),
+        (thread((f"{TORCH}/distributed/checkpoint/filesystem.py", 9, "write"), ("/job/t.py", 3, "m")), "", False),
+        (IN_USER_CODE, "w.wait()", False),
+    ],
+)
+def test_only_inside_a_collective_is_a_busy_thread_a_waiting_one(given: Any, line: str, polls: bool) -> None:
+    """NCCL polls while it connects; who pickles an object or writes a checkpoint is at work."""
+    found = wait_in(given, line=line)
+    assert found is not None
+    assert found.polls is polls

@@ -1,0 +1,101 @@
+"""Ranks that are stuck in a wait which no recorder counts."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hangscope.recorder.live.find_ranks import RankProcess
+from hangscope.recorder.live.rank_position import RankPosition
+from hangscope.recorder.live.thread_waits import StackFrame, ThreadWait
+from hangscope.recorder.live.unrecorded_waits import UnrecordedWaits
+from hangscope.recorder.live.watched_rank import WatchedRank
+from hangscope.recorder.live.worker_server import Asker
+from hangscope.recorder.process.linux_process import ProcessHandle
+
+TORCH = "/env/lib/python3.12/site-packages/torch"
+C10D = f"{TORCH}/distributed/distributed_c10d.py"
+SCHEDULE = f"{TORCH}/distributed/pipelining/schedules.py"
+
+
+def thread(*frames: tuple[str, int, str], main: bool = True, number: int = 7) -> dict[str, Any]:
+    listed = [{"filename": file, "line": line, "name": name} for file, line, name in frames]
+    return {"os_thread_id": number, "main": main, "frames": listed}
+
+
+IN_USER_CODE = thread(("/job/train.py", 8, "exchange"), ("/job/train.py", 3, "<module>"))
+IN_PIPELINE = thread((SCHEDULE, 9, "_wait_batch_p2p"), (SCHEDULE, 5, "step"), ("/job/train.py", 3, "<module>"))
+IN_COLLECTIVE = thread(
+    (C10D, 9, "all_reduce"), (f"{TORCH}/distributed/c10d_logger.py", 8, "wrapper"), ("/t.py", 3, "m")
+)
+
+
+@pytest.mark.parametrize(("given", "found"), [(IN_COLLECTIVE, True), (IN_USER_CODE, False), (IN_PIPELINE, False)])
+def test_a_rank_that_is_busy_inside_a_collective_is_noticed(given: Any, found: bool, tmp_path: Path) -> None:
+    """A thread that takes all of a core and gives it away again and again, as NCCL's does while it waits for a peer."""
+    code = "import time\nwhile True:\n    sum(range(300000)); time.sleep(0.001)"
+    with subprocess.Popen([sys.executable, "-c", code]) as spins, socket.socket(socket.AF_UNIX) as listener:
+        try:
+            listener.bind(str(tmp_path / "s"))
+            asked: dict[str, Any] = {"socket": str(tmp_path / "s"), "handlers": frozenset(("hangscope_stacks",))}
+            rank, waits = (
+                WatchedRank(RankProcess(spins.pid, 0, world_size=2, **asked), ProcessHandle(spins.pid)),
+                UnrecordedWaits(),
+            )
+            began = time.monotonic()
+            while time.monotonic() < began + 5.0:
+                now = time.monotonic()
+                waits.turn([rank], Asker(), 2.0, now)
+                waits.take(rank, {"threads": [given]}, now)
+                time.sleep(0.5)
+            assert bool(waits.stuck([rank], (), 2.0, time.monotonic())) is found
+        finally:
+            spins.kill()
+
+
+def test_ranks_that_all_connect_may_take_longer() -> None:
+    """Nobody is missing while every rank is at work inside a collective; where one stands elsewhere, it is."""
+
+    def busy(number: int, **stands: Any) -> WatchedRank:
+        wait = ThreadWait("all_reduce", StackFrame("/job/train.py", 3, "main"), None, polls=True)
+        position = RankPosition(since=0.0, samples=3, wait=wait, spins=True, **stands)
+        return WatchedRank(
+            RankProcess(os.getpid(), number, world_size=2),
+            ProcessHandle(os.getpid()),
+            position=position,
+            quiet_since=0.0,
+        )
+
+    waits, elsewhere = UnrecordedWaits(), busy(1)
+    assert waits.stuck([busy(0), busy(1)], (), 10.0, now=39.0) == []
+    assert len(waits.stuck([busy(0), busy(1)], (), 10.0, now=41.0)) == 2
+    elsewhere.position = RankPosition(since=0.0, samples=3, outside=True)
+    assert [stuck_rank.rank.number for stuck_rank in waits.stuck([busy(0), elsewhere], (), 10.0, now=11.0)] == [0]
+
+
+def in_init(number: int, since: float, *, world_size: int, call: str = "init_process_group") -> WatchedRank:
+    wait = ThreadWait(call, StackFrame("/job/train.py", 3, "main"), None, in_init=call == "init_process_group")
+    process = RankProcess(
+        os.getpid(), number, world_size=world_size, restart=1, handlers=frozenset(("hangscope_progress",))
+    )
+    position = RankPosition(since=since, samples=2, wait=wait)
+    return WatchedRank(process, ProcessHandle(os.getpid()), position=position, quiet_since=since, shares_store=True)
+
+
+def test_a_start_in_which_everybody_waits_is_late_after_the_threshold() -> None:
+    """Ranks start minutes apart: four times that while one has yet to come, or has only just come."""
+    waits, both = UnrecordedWaits(), [in_init(0, 0.0, world_size=2), in_init(1, 5.0, world_size=2)]
+    assert [stuck_rank.rank.number for stuck_rank in waits.stuck(both, (), 10.0, now=16.0)] == [0, 1]
+    assert waits.stuck(both, (), 10.0, now=14.0) == []
+    of_three = [in_init(0, 0.0, world_size=3), in_init(1, 0.0, world_size=3)]
+    assert waits.stuck(of_three, (), 10.0, now=39.0) == []
+    assert len(waits.stuck(of_three, (), 10.0, now=41.0)) == 2
+    elsewhere = [in_init(0, 0.0, world_size=2), in_init(1, 0.0, world_size=2, call="new_group")]
+    assert [stuck_rank.wait.call for stuck_rank in waits.stuck(elsewhere, (), 10.0, now=20.0)] == ["new_group"]
