@@ -17,10 +17,7 @@ from hangscope.model import State
 from hangscope.text import verb
 
 NO_TIMEOUT = Grounds(
-    "no_timeout",
-    Layer.SIGNS,
-    LOW,
-    "from logs alone, the only live ranks without a timeout of their own",
+    "no_timeout", Layer.SIGNS, LOW, "from logs alone, the only live ranks without a timeout of their own"
 )
 
 # At most one rank in so many: more would rather be ranks that wait for nobody.

@@ -12,12 +12,7 @@ from hangscope.diagnosis.phrases import ranks_text
 from hangscope.diagnosis.verdict import CauseKind
 from hangscope.text import verb
 
-ONE_CALL_MORE = Grounds(
-    "one_call_more",
-    Layer.OTHER_CALLS,
-    MEDIUM,
-    "most ranks came to a clean end without this call",
-)
+ONE_CALL_MORE = Grounds("one_call_more", Layer.OTHER_CALLS, MEDIUM, "most ranks came to a clean end without this call")
 
 
 @dataclass(frozen=True, slots=True)

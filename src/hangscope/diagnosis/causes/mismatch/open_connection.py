@@ -19,10 +19,7 @@ from hangscope.model import Communicator
 from hangscope.text import verb
 
 OPEN_CONNECTION = Grounds(
-    "open_connection",
-    Layer.OTHER_CALLS,
-    MEDIUM,
-    "unfinished two-rank communicators in NCCL's log that do not pair up",
+    "open_connection", Layer.OTHER_CALLS, MEDIUM, "unfinished two-rank communicators in NCCL's log that do not pair up"
 )
 
 

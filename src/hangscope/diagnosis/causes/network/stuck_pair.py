@@ -15,10 +15,7 @@ from hangscope.diagnosis.verdict import CauseKind, Finding
 from hangscope.model import Operation
 
 STUCK_PAIR = Grounds(
-    "stuck_pair",
-    Layer.STUCK_BYTES,
-    MEDIUM,
-    "a point-to-point call that both ends launched does not finish",
+    "stuck_pair", Layer.STUCK_BYTES, MEDIUM, "a point-to-point call that both ends launched does not finish"
 )
 
 

@@ -13,10 +13,7 @@ from hangscope.diagnosis.verdict import CauseKind, Finding
 from hangscope.text import plural
 
 PROGRESS_SEEN = Grounds(
-    "progress_seen",
-    Layer.NO_HANG,
-    HIGH,
-    "every rank made progress, all members agree, and nothing reports a failure",
+    "progress_seen", Layer.NO_HANG, HIGH, "every rank made progress, all members agree, and nothing reports a failure"
 )
 
 

@@ -13,12 +13,7 @@ from hangscope.diagnosis.waits.wait_graph import Wait
 from hangscope.model import WatchdogReport
 from hangscope.text import duration, numbered, sentence, verb
 
-HANG_UNEXPLAINED = Grounds(
-    "hang_unexplained",
-    Layer.NO_CAUSE,
-    LOW,
-    "a hang that the evidence does not explain",
-)
+HANG_UNEXPLAINED = Grounds("hang_unexplained", Layer.NO_CAUSE, LOW, "a hang that the evidence does not explain")
 
 _SHOWN = 3
 

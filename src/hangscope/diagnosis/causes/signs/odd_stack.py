@@ -15,12 +15,7 @@ from hangscope.diagnosis.verdict import CauseKind, Finding
 from hangscope.model import ThreadStack
 from hangscope.text import plural, verb
 
-ODD_STACK = Grounds(
-    "odd_stack",
-    Layer.LAST_RESORT,
-    LOW,
-    "from stacks alone, a few ranks stand elsewhere than the rest",
-)
+ODD_STACK = Grounds("odd_stack", Layer.LAST_RESORT, LOW, "from stacks alone, a few ranks stand elsewhere than the rest")
 
 _LEAST_STACKS = 3
 # At most one rank in so many may be elsewhere: more than that are roles, not culprits.
