@@ -172,7 +172,7 @@ def texts(operand: ast.expr) -> list[str]:
 
 @pytest.mark.parametrize("path", modules(DIAGNOSIS), ids=ids)
 def test_no_sentence_decides_in_the_engine(path: Path) -> None:
-    """Nothing in the engine is told apart by words that were written for people: what a line means, the reader says."""
+    """Nothing in the engine hangs on words that were written for people: what a line means, the reader says."""
     for whole, operands in comparisons(tree(path)):
         prose = [text for operand in operands for text in texts(operand) if " " in text.strip()]
         assert not prose, f"line {whole.lineno}: {prose}"

@@ -14,7 +14,10 @@ def grounds(name: str, *before: str, layer: Layer = Layer.SIGNS) -> Grounds:
 
 def test_edges_lead_on() -> None:
     """What goes before something goes before all that comes after it; what no edge joins is not ordered."""
-    first, second, third, beside = grounds("a", "b"), grounds("b", "c"), grounds("c"), grounds("d")
+    first = grounds("a", "b")
+    second = grounds("b", "c")
+    third = grounds("c")
+    beside = grounds("d")
     order = Precedence([third, beside, first, second])
     assert order.goes_before(first, third)
     assert not order.goes_before(third, first)

@@ -39,7 +39,10 @@ from hangscope.reader.sources import blackbox_file
 from kits.lost_evidence import CASES
 from kits.small_jobs import Op, job, recv, send
 
-A, B, C, D = "A", "B", "C", "default_pg"
+A = "A"
+B = "B"
+C = "C"
+D = "default_pg"
 ARCHIVE = Path(__file__).parents[2] / "recorded_links.tar.xz"
 STEP = (Op(D, line=10), Op(D, "broadcast", line=20), Op(D, line=30, elements=64))
 
@@ -217,7 +220,7 @@ def boxes(case: str) -> tuple[BlackBox, ...]:
     return tuple(blackbox_file.read(data, Source(name))[0] for name, data in read.items())
 
 
-def test_an_end_goes_before_a_link_that_stands_still() -> None:
+def test_an_end_goes_before_a_link_that_does_not_move() -> None:
     """A process that ended takes its connections with it: a link that does not move then is no cause."""
     facts = Facts(blackboxes=boxes("ring4_00_link_all_reduce_2_3"))
     found = diagnose(job({D: range(4)}, {}, processes=ended(1) | alive(0, 2, 3), facts=facts))

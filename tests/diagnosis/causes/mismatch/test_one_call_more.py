@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 from hangscope.diagnosis import diagnose
 from hangscope.model import Process
 from kits.small_jobs import Op, job
@@ -30,3 +33,13 @@ def test_rank_that_leaves_early_is_accused_and_not_those_who_stay() -> None:
     stayed = {rank: Process(rank, alive_at_end=True) for rank in (1, 2, 3)}
     verdict = diagnose(job({D: range(4)}, ranks, processes=ended(0) | stayed))
     assert (verdict.kind, [c.rank for c in verdict.culprits]) == ("dead", [0])
+
+
+def test_the_page_shows_the_cause_as_it_is() -> None:
+    """Every piece of code on the page about adding a cause is in the file that it is taken from."""
+    root = Path(__file__).parents[4]
+    blocks = re.findall(r"```python\n(.*?)```", (root / "docs" / "adding-a-rule.md").read_text(encoding="utf-8"), re.S)
+    causes = [path.read_text(encoding="utf-8") for path in (root / "src/hangscope/diagnosis/causes").rglob("*.py")]
+    assert blocks
+    for block in blocks:
+        assert any(block in cause for cause in causes), block

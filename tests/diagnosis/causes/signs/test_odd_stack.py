@@ -19,7 +19,7 @@ def stacks_of(case: str, folder: Path) -> hangscope.Diagnosis:
 
 
 @pytest.mark.parametrize("case", ["mesh_absent", "fsdp_checkpoint", "pipeline"])
-def test_rank_that_stands_apart_is_named_with_its_line(case: str, tmp_path: Path) -> None:
+def test_rank_that_is_elsewhere_is_named_with_its_line(case: str, tmp_path: Path) -> None:
     verdict = stacks_of(case, tmp_path)
     truth = truth_of(case)
     assert (verdict.kind, verdict.confidence) == ("absent", "low")
@@ -29,6 +29,6 @@ def test_rank_that_stands_apart_is_named_with_its_line(case: str, tmp_path: Path
 
 
 @pytest.mark.parametrize("case", ["gil", "link_stall8"])
-def test_ranks_that_all_stand_at_one_line_accuse_nobody(case: str, tmp_path: Path) -> None:
+def test_ranks_that_are_all_at_one_line_accuse_nobody(case: str, tmp_path: Path) -> None:
     verdict = stacks_of(case, tmp_path)
     assert (verdict.kind, verdict.culprits) == ("unknown", ())

@@ -21,7 +21,7 @@ END_SEEN = Grounds(
     MEDIUM,
     "it was seen; no recording shows who waited for it",
     before={
-        "link_stuck": "test_edges.py::test_an_end_goes_before_a_link_that_stands_still",
+        "link_stuck": "test_edges.py::test_an_end_goes_before_a_link_that_does_not_move",
         "last_waited_for": "test_edges.py::test_an_end_goes_before_what_transfers_say_of_the_same_rank",
     },
 )
