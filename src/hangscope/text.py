@@ -14,13 +14,6 @@ _UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 _LONGEST_PATH = 4096
 _FOLD = 3
 """Two neighbours read better as ``4, 5``; three and more become ``4-6``."""
-SEVERAL_DID = {
-    "dead": "ended",
-    "frozen": "answer nothing",
-    "absent": "never launched what their peers wait in",
-    "gpu": "launched what their peers wait in, but its kernels never started",
-}
-"""What several ranks of one kind did, where no one sentence about one of them holds for all."""
 
 _LIBRARY = re.compile(
     r"/torch/|^torch/|^<"  # PyTorch, however it was installed; <frozen importlib>, <string>

@@ -177,14 +177,14 @@ def test_uneven_sizes_of_all_to_all_are_fine_when_they_add_up() -> None:
     assert (verdict.hang, verdict.kind) == (False, "none")
 
 
-def test_gpu_that_never_starts_is_told_from_a_rank_that_never_launches() -> None:
+def test_gpu_that_never_starts_is_no_rank_that_never_launches() -> None:
     """Launched everywhere, started everywhere but on one rank: its GPU."""
     ranks = {r: [Op(D), Op(D, state="started")] for r in (0, 2, 3)} | {1: [Op(D), Op(D, state="scheduled")]}
     verdict = diagnose(job({D: [0, 1, 2, 3]}, ranks))
     assert (verdict.kind, accused(verdict)) == ("gpu", [1])
 
 
-def test_without_timing_gpu_and_network_are_not_told_apart() -> None:
+def test_without_timing_gpu_and_network_look_alike() -> None:
     """Everybody launched and nobody finished, and nothing says who started: honest ignorance, nobody accused."""
     ranks = {r: [Op(D), Op(D, state="scheduled")] for r in range(4)}
     verdict = diagnose(job({D: [0, 1, 2, 3]}, ranks, timing=False))

@@ -114,7 +114,7 @@ def test_last_good_is_an_operation_that_all_ran() -> None:
 # ---- ranks that others wait for --------------------------------------------------------------------------------------
 
 
-def test_several_kinds_of_culprits_are_each_told() -> None:
+def test_several_kinds_of_culprits_are_each_named() -> None:
     """One rank that was killed and one that sleeps are not said to have ended both, by no part of the report."""
     verdict = recorded("kill_and_sleep")
     here = "is in kill_and_sleep (pretrain.py:356), and"
@@ -127,7 +127,7 @@ def test_several_kinds_of_culprits_are_each_told() -> None:
 
 
 def test_several_culprits_of_one_kind_share_a_sentence() -> None:
-    """Ranks that did the same are told in one sentence, and others by what holds for all of them."""
+    """Ranks that did the same are named in one sentence, and others by what holds for all of them."""
     ops = {rank: [Op(D), Op(D, state="started")] for rank in (0, 1)}
     ended = {
         rank: Process(rank=rank, node="n", exit_status=status, ended_at_s=1.0)
@@ -149,7 +149,7 @@ def test_summary_counts_those_in_the_operation_that_it_names() -> None:
     )
 
 
-def test_batches_are_told_by_what_is_in_them() -> None:
+def test_batches_are_named_by_what_is_in_them() -> None:
     """Both sides of a ring make batches of one number: their transfers tell them apart."""
     text = shown(recorded("coalesced"))
     assert "rank 3's last operation is batch of send 3->0, recv 3<-2 in default_pg, completed" in text
@@ -172,7 +172,7 @@ def test_a_gpu_is_stuck_in_its_own_side_of_a_transfer() -> None:
     assert "send 0->1" not in " ".join(verdict.next_steps)
 
 
-def test_the_transfer_that_is_missing_is_told_from_the_last_one() -> None:
+def test_the_transfer_that_is_missing_is_not_the_last_one() -> None:
     """Transfers of one pair have one name: the missing one is the next, the last that came is the last good."""
     verdict = recorded("mesh3d_stage")
     assert verdict.headline == "rank 3 is in unpack (pretrain.py:86), and never launched the next recv 3<-1"

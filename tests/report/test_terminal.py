@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
 import hangscope
-from hangscope.diagnosis.verdict import KINDS, Completeness, Culprit, Diagnosis, Link, LinkEnd, Victim
+from hangscope.diagnosis.verdict import CauseKind, Completeness, Culprit, Diagnosis, Link, LinkEnd, Victim
 from hangscope.report.export import schema, to_json
 from hangscope.report.rank_strip import assign
 from hangscope.report.safe_text import iso, own_frame, safe, whole
@@ -181,7 +181,7 @@ def any_verdict(draw: st.DrawFn) -> Diagnosis:
     names = st.none() | st.text(max_size=40)
     link = draw(st.booleans()) and ranks > 1
     return sample_verdicts.small(
-        draw(st.sampled_from(KINDS)),
+        draw(st.sampled_from(CauseKind)),
         hang=draw(st.booleans()),
         culprits=tuple(Culprit(rank, draw(names), None, None, None, "") for rank in culprits),
         victims=tuple(Victim(rank, tuple(culprits[:2]) or (0,), "g", draw(names)) for rank in victims),

@@ -1,82 +1,64 @@
-"""What a rule hands over: who or which link, what kind, on what grounds, and what speaks against being sure.
+"""What a cause hands over: who or which link, what kind, on what grounds, and what speaks against being sure.
 
-Rules state facts; `weigh.py` chooses and says how sure that is, `wording/` says it in words.
+Causes state facts; `weigh.py` chooses among them and says how sure that is, and the cause's own words say it to people.
 """
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
-from enum import Enum, IntEnum, auto
+from dataclasses import dataclass, field
+from enum import Enum, IntEnum
+from typing import Generic, TypeVar
 
-from hangscope.diagnosis.align.call_order import Outlier
-from hangscope.diagnosis.align.divergence import Divergence
-from hangscope.diagnosis.evidence.liveness import Life
-from hangscope.diagnosis.verdict import Finding, Link, OperationInFlight
+from hangscope.diagnosis.hardware.nccl_rings import Way
+from hangscope.diagnosis.verdict import CauseKind, OperationInFlight
 from hangscope.diagnosis.waits.wait_graph import Wait
-from hangscope.model import Failure, TransportEvent
 
 Level = IntEnum("Level", "LOW MEDIUM HIGH")
 LOW, MEDIUM, HIGH = Level
 
 
-class _Argument(Enum):
-    """A part of an argument: what it can carry at most, and the sentence that says why."""
+class Layer(IntEnum):
+    """How deep an explanation goes. Where several explain the same operations, the earlier layer is why the later one
+    is there: ranks are missed because they called something else, and bytes do not arrive because a rank is missed."""
+
+    OTHER_CALLS = 1
+    """What ranks called differently from their group."""
+    MISSED_RANKS = 2
+    """Who is waited for: a rank that blocks the others, a cycle of waits, an end that was seen."""
+    STUCK_BYTES = 3
+    """Everybody came: the GPU, the connection or the port on which it stops."""
+    SIGNS = 4
+    """What a log says, or what is missing, where nothing shows how it came about."""
+    NO_HANG = 5
+    """What is said of a job that runs."""
+    LAST_RESORT = 6
+    """Hints that count only where nothing else is found, whatever they explain."""
+    NO_CAUSE = 7
+    """That no cause was found."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Grounds:
+    """What an accusation rests on: what that can carry at most (`level`), and the sentence that says why.
+
+    `before` are other grounds of the same layer that these go before, by name, each with the test that fails without
+    that. `needs_members`: they rest on who belongs to a group. Where the format does not say that (torch 2.2), who
+    disagrees or is missing may be an artefact of that, as different groups hide behind one number.
+    """
+
+    name: str
+    layer: Layer
+    level: Level
+    why: str
+    before: Mapping[str, str] = field(default_factory=dict)
+    needs_members: bool = False
+
+
+class Doubt(Enum):
+    """What makes an argument weaker than its grounds: what is possible at most in spite of it, and why."""
 
     def __init__(self, level: Level, why: str) -> None:
-        self.level, self.why = level, why
-
-
-class Basis(_Argument):
-    """The grounds of an accusation. Where several explain the same operations, the earlier one goes deeper: what ranks
-    called differently is why others wait; a rank that others wait for is why bytes do not arrive."""
-
-    CALLS_DIFFER = HIGH, "a majority of the group's own recordings disagrees with the rank"
-    SPLITS_DIFFER = HIGH, "sent and received elements differ"
-    SPLITS_RAGGED = MEDIUM, "sent and expected elements differ; all sizes differ by design, so nobody is accused"
-    REPORTED_CALLS_DIFFER = MEDIUM, "the watchdog's lines of a majority disagree with the rank's"
-    REPORTED_MISMATCH = MEDIUM, "PyTorch itself reports that the ranks called different things"
-    REPORTED_SIZE = MEDIUM, "Gloo ended the rank over a size, and all others recorded the same call"
-    WENT_PAST = MEDIUM, "a minority is past a collective that needs everybody; what it ran instead is not recorded"
-    ONE_CALL_MORE = MEDIUM, "most ranks came to a clean end without this call"
-    PEER_ELSEWHERE = HIGH, "a point-to-point call names a peer that moved on, while another offers what it asks for"
-    OPEN_CONNECTION = MEDIUM, "unfinished two-rank communicators in NCCL's log that do not pair up"
-    PEER_UNUSUAL = HIGH, "a point-to-point call names another peer than is usual there, and it does not answer"
-    OTHER_LINE = MEDIUM, "a rooted operation called from its own line where members fall apart; no root is recorded"
-    BLOCKS_OTHERS = HIGH, "its own evidence shows where it is, and its peers wait for it"
-    CALL_ORDER = HIGH, "after the same calls, most others went on with another one"
-    WAIT_CYCLE = HIGH, "a cycle of waits over the groups; the minority side is accused"
-    END_SEEN = MEDIUM, "it was seen; no recording shows who waited for it"
-    LINK_STUCK = HIGH, "the black boxes of both ends show data that the sender has and the receiver waits for"
-    TRANSFERS = MEDIUM, "by the black boxes, all transfers wait for this rank in the end"
-    REPORTED_MISSING = MEDIUM, "PyTorch itself, or every node's agent, names the ranks that did not come"
-    IDLE = MEDIUM, "everybody who is kept waiting is inside something; who belongs to which group is not recorded"
-    GPU_ERROR = HIGH, "everybody is inside, and the kernel reports an error of one member's GPU"
-    CUT_OFF = HIGH, "some members finished, and the ring in NCCL's log names the edge to the first that did not"
-    TRANSPORT_WARNING = HIGH, "everybody is inside, and NCCL's own warning names the failing connection"
-    PORT_ERRORS = MEDIUM, "everybody is inside, and counters of errors rose on the ports of one connection alone"
-    PAIR = MEDIUM, "a point-to-point call that both ends launched does not finish"
-    FAILURE_LINE = MEDIUM, "a log says so; no recording shows what the ranks were doing"
-    EVERYBODY_INSIDE = MEDIUM, "every member's kernel started, and nobody finished the operation"
-    ORDER_UNUSUAL = MEDIUM, "after the same calls, most others went on with another; ranks not seen may hide a cycle"
-    BLOCKS_UNSEEN = LOW, "only its evidence is missing: no sign of life, while all others wait"
-    EVERYBODY_LAUNCHED = LOW, "without timing, a kernel that never started looks like a network that does not deliver"
-    NO_TIMEOUT = LOW, "from logs alone, the only live ranks without a timeout of their own"
-    CALLS_DIFFER_SILENTLY = HIGH, "a majority of the group's own recordings disagrees with the rank, and nothing hung"
-    OTHER_LINE_SILENTLY = MEDIUM, "a rooted operation called once from a line of its own; roots are not recorded"
-    SLOW_WORK = HIGH, "between the same two collectives a rank works longer than its peers, again and again"
-    SLOW_LAUNCHES = MEDIUM, "a rank launches last again and again, and never waits itself"
-    SLOW_STAGE = MEDIUM, "a stage of a pipeline hardly waits, while all others wait nearly always"
-    PROGRESS_SEEN = HIGH, "every rank made progress, all members agree, and nothing reports a failure"
-    # From here on: what is said only where nothing else is.
-    FAILURE_OF_NOBODY = LOW, "a log tells of a failure and does not say whose it is"
-    NOT_COLLECTED = LOW, "the evidence of too many ranks is missing to name one of them"
-    ODD_IN_RAS = LOW, "by one look of NCCL's RAS alone, in which a job that runs can look the same"
-    STANDS_APART = LOW, "from stacks alone, a few ranks stand elsewhere than the rest"
-    HANG_UNEXPLAINED = LOW, "a hang that the evidence does not explain"
-    NOTHING_TO_TELL = LOW, "progress was not seen on every rank, so it is not known whether all is well"
-
-
-class Doubt(_Argument):
-    """What makes an argument weaker than its grounds."""
+        self.level = level
+        self.why = why
 
     TWO_SIDES = MEDIUM, "the sides are equal, and the evidence cannot say which one is wrong"
     FEW_CONFIRM = MEDIUM, "few other calls confirm it"
@@ -110,51 +92,43 @@ class Doubt(_Argument):
     RAISED_READS_DONE = MEDIUM, "in Gloo's dumps an operation that raised reads as completed"
 
 
-class Shown(Enum):
-    """How it is known what a rank did: by its own evidence; by others' or its log; only by what is missing."""
-
-    SEEN = auto()
-    BY_OTHERS = auto()
-    NOT_SHOWN = auto()
-
-
 @dataclass(frozen=True, slots=True)
 class Accused:
-    """One rank that is accused. `operation` is its own side of what it holds up, as people say it; `text` says what it
-    did where the grounds alone do not."""
+    """One rank that is accused. `operation` is its own side of what it holds up, as people say it."""
 
     rank: int
-    kind: str
+    kind: CauseKind
     operation: str = ""
-    shown: Shown = Shown.SEEN
-    life: Life | None = None
-    text: str = ""
+
+
+F = TypeVar("F")
 
 
 @dataclass(frozen=True, slots=True)
-class Sides:
-    """A wait cycle: the ranks by what they are inside of."""
+class Accusation(Generic[F]):
+    """One explanation of what is wrong with the job.
 
-    sides: Sequence[tuple[Wait, list[int]]]
-    tied: bool
+    `facts` are what the cause found, for its own words. `wait` is the operation that hangs, or else `operation` what
+    is in flight; `explains` what is explained besides that which waits for the accused.
+    """
 
-
-@dataclass(frozen=True, slots=True)
-class Accusation:
-    """One explanation of what is wrong with the job. `detail` is what the grounds are about, for `wording/`; `explains`
-    what is explained besides that which waits for the accused."""
-
-    basis: Basis
-    kind: str
+    grounds: Grounds
+    kind: CauseKind
+    facts: F
     accused: Sequence[Accused] = ()
     wait: Wait | None = None
     operation: OperationInFlight | None = None
-    link: Link | None = None
-    findings: Sequence[Finding] = ()
+    way: Way | None = None
+    """The connection over which bytes do not arrive."""
+    group: int | None = None
+    """The group that it is about, where `wait` does not say so."""
     doubts: Collection[Doubt] = ()
-    hang: bool = True
-    detail: Divergence | Outlier | Sides | TransportEvent | Failure | str | None = None
     explains: Sequence[Wait] = ()
+    hang: bool = True
+    conclusive: bool = True
+    """Whether it says anything about what became of the job: that the launcher stopped it does not."""
+    all_sides: bool = False
+    """Whether it accuses all sides of a cycle of waits: then nobody's wait leads to one of them rather than another."""
 
     @property
     def ranks(self) -> tuple[int, ...]:

@@ -1,8 +1,9 @@
-"""Everything that the rules look at, computed once and then left alone, and the small questions that several ask."""
+"""Everything that the causes look at, computed once and then left alone, and the small questions that several ask."""
 
 from collections import Counter
-from collections.abc import Collection, Container
+from collections.abc import Callable, Collection, Container
 from functools import cached_property
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -10,7 +11,7 @@ from hangscope.diagnosis.accusation import Doubt
 from hangscope.diagnosis.align.agreement import align, members_not_recorded
 from hangscope.diagnosis.align.call_order import Outlier, outliers
 from hangscope.diagnosis.align.divergence import Divergence, Shape, divergences
-from hangscope.diagnosis.evidence.answer import Answer, no, not_known, yes
+from hangscope.diagnosis.evidence.answer import Answer, Says, no, not_known, yes
 from hangscope.diagnosis.evidence.learnt_sites import CallSites
 from hangscope.diagnosis.evidence.liveness import Is, Liveness
 from hangscope.diagnosis.evidence.training_thread import Stacks, in_collective
@@ -23,25 +24,41 @@ from hangscope.diagnosis.waits.ages import hang_of
 from hangscope.diagnosis.waits.progress import Progress
 from hangscope.diagnosis.waits.proxy_waits import NotKnown, Root, StuckGpu, StuckLink, root
 from hangscope.diagnosis.waits.wait_graph import IN_FLIGHT_S, Wait, Waits
-from hangscope.model import Frame, Job, Kind, Operation, Source, State, WatchdogReport
+from hangscope.model import Frame, Ints, Job, Kind, Operation, Source, State, WatchdogReport
+
+T = TypeVar("T")
 
 
 class Case:
     """One job under diagnosis."""
 
-    def __init__(self, heard: Heard) -> None:
-        self.heard = heard
-        self.job: Job = heard.job
-        self.alignment = align(self.job, heard.index)
+    def __init__(self, vetted: Heard) -> None:
+        self.vetted = vetted
+        self.job: Job = vetted.job
+        self.alignment = align(self.job, vetted.index)
         self.divergences: list[Divergence] = divergences(self.alignment)
         differing = {(rank, d.group) for d in self.divergences for rank in d.odd}
-        self.progress = Progress(self.alignment, heard.disputed, differing)
+        self.progress = Progress(self.alignment, vetted.disputed, differing)
         self.groups = self.progress.groups
         self.names = Names(self.alignment, self.groups)
         self.waits = Waits(self.progress)
         self.liveness = Liveness(self.job)
         self.hang = hang_of(self.alignment, self.waits, self.liveness.lost)
-        self.stacks, self.sites = Stacks(self.job), CallSites(self.job)
+        self.stacks = Stacks(self.job)
+        self.sites = CallSites(self.job)
+        self._answers: dict[Callable[[Case], Any], Any] = {}
+
+    def once(self, question: Callable[["Case"], T]) -> T:
+        """The answer to a question that several causes ask, found out once."""
+        if question not in self._answers:
+            self._answers[question] = question(self)
+        answer: T = self._answers[question]
+        return answer
+
+    @cached_property
+    def hung(self) -> bool:
+        """Whether something hangs or a rank brought the job down, so that its cause is looked for; else it may run."""
+        return self.hang.says is Says.YES or not isinstance(self.transfers, NotKnown) or self.ended
 
     @cached_property
     def stragglers(self) -> Stragglers:
@@ -71,6 +88,12 @@ class Case:
     def ports(self) -> Ports:
         """The network ports that NCCL's connections run over, and what moved on them."""
         return Ports(self.job)
+
+    @cached_property
+    def dumped(self) -> frozenset[int]:
+        """The ranks with a dump. The last answer of a poll has counters, and no operations to compare."""
+        dumps = self.job.dumps.items()
+        return frozenset(rank for rank, mine in dumps if any(dump.role == "dump" for dump in mine))
 
     @cached_property
     def ended(self) -> bool:
@@ -125,9 +148,12 @@ class Case:
 
     def frames_of(self, call: Operation) -> tuple[Frame, ...]:
         """From where a call was made: as recorded, else by the stack of a rank that is still inside it."""
-        last, stack = self.last_operation(call.rank), self.stacks.main(call.rank)
+        if call.frames:
+            return call.frames
+        last = self.last_operation(call.rank)
+        stack = self.stacks.main(call.rank)
         inside = call.state is not State.COMPLETED and last is not None and last.row == call.row
-        return call.frames or (stack.frames if inside and stack is not None and in_collective(stack) else ())
+        return stack.frames if inside and stack is not None and in_collective(stack) else ()
 
     # ---- order -------------------------------------------------------------------------------------------------------
 
@@ -151,7 +177,8 @@ class Case:
     def _usual_next_group(self, rank: int) -> int | None:
         """The group that a rank used to turn to after the call that it made last; None where its past does not say."""
         part = self.job.ops.span(rank)
-        calls, groups = self.alignment.call[part], self.job.ops.column("group")[part]
+        calls = self.alignment.call[part]
+        groups = self.job.ops.column("group")[part]
         before = np.flatnonzero((calls[:-1] == calls[-1:]) & (groups[:-1] == groups[-1:]))
         followers = Counter(groups[before + 1].tolist())
         return int(followers.most_common(1)[0][0]) if followers else None
@@ -160,30 +187,38 @@ class Case:
         """Whether a rank that ran both calls (on its own groups of the same description) ran `a` first."""
         if a.point_to_point or b.point_to_point or max(a.group, b.group) >= len(self.job.groups):
             return False
-        kinds, rank_of = [self.job.groups[w.group].desc for w in (a, b)], self.job.ops.column("rank")
-        if kinds[0] == kinds[1]:
+        if self.job.groups[a.group].desc == self.job.groups[b.group].desc:
             return False
-        alike = [[g.index for g in self.job.groups if g.desc == kind] for kind in kinds]
-        first, second = (self.heard.index.rows_at(groups, w.seq or -1) for groups, w in zip(alike, (a, b), strict=True))
+        first = self._rows_of_like_calls(a)
+        second = self._rows_of_like_calls(b)
+        rank_of = self.job.ops.column("rank")
         common = np.intersect1d(rank_of[first], rank_of[second])[:1]
         return any(first[rank_of[first] == rank][0] < second[rank_of[second] == rank][0] for rank in common)
+
+    def _rows_of_like_calls(self, wait: Wait) -> Ints:
+        """The calls with the same number, of all groups with the same description."""
+        desc = self.job.groups[wait.group].desc
+        alike = [group.index for group in self.job.groups if group.desc == desc]
+        return self.vetted.index.rows_at(alike, wait.seq or -1)
 
     # ---- the operation that a verdict speaks of ----------------------------------------------------------------------
 
     def operation_of(self, wait: Wait) -> OperationInFlight:
         """The state of every member at one operation."""
-        group, states = self.groups[wait.group], self._states(wait)
+        group = self.groups[wait.group]
+        states = self._states(wait)
         rows = [u.row for u in wait.inside if u.row is not None]
         sample = self.job.ops[self._representative(rows)] if rows else None
-        name, seq = wait.name, wait.seq
+        name = wait.name
+        seq = wait.seq
         if wait.point_to_point and sample is not None:
             # A batch goes by its closing entry's name; both count on the point-to-point scale.
-            name, seq = sample.name if sample.kind is Kind.BATCH else sample.title, sample.p2p_seq
+            name = sample.name if sample.kind is Kind.BATCH else sample.title
+            seq = sample.p2p_seq
         members = tuple(states) if wait.point_to_point or group.members is None else group.members
-        report = next((u.report for u in wait.inside if u.report), None)
-        frames = report.frames if report else self._frames_in_call(wait)
-        call, frames = (seq, name, *size_and_types(sample)), self.frames_of(sample) if sample else frames
-        return OperationInFlight(self.names.group(wait.group), members, *call, states, frames)
+        frames = self.frames_of(sample) if sample else self._frames_in_call(wait)
+        label = self.names.group(wait.group)
+        return OperationInFlight(label, members, seq, name, *size_and_types(sample), states, frames)
 
     def _states(self, wait: Wait) -> dict[int, str]:
         by_rank = {u.rank: u for u in wait.inside}
@@ -191,7 +226,8 @@ class Case:
         members = self.groups[wait.group].members or tuple(sorted(seen))
         if wait.point_to_point:
             members = tuple(sorted({*seen, *(c.peer for _, c in wait.counterparts)}))
-        at_ns, states = self.waits.launched_at_ns(wait), dict[int, str]()
+        at_ns = self.waits.launched_at_ns(wait)
+        states: dict[int, str] = {}
         for rank in members:
             if rank in by_rank:
                 state = by_rank[rank].state
@@ -207,7 +243,10 @@ class Case:
         return states
 
     def _frames_in_call(self, wait: Wait) -> tuple[Frame, ...]:
-        """Where a rank makes a call that was never recorded, by its stack."""
+        """Where a rank makes a call that was never recorded, by its watchdog's report or its stack."""
+        report = next((u.report for u in wait.inside if u.report), None)
+        if report is not None:
+            return report.frames
         stacks = [stack for unit in wait.inside if (stack := self.stacks.main(unit.rank)) is not None]
         return stacks[0].frames if stacks and not any(unit.rows for unit in wait.inside) else ()
 
@@ -218,7 +257,9 @@ class Case:
 
     def operation_at(self, d: Divergence) -> OperationInFlight:
         """The position of a disagreement, over all members."""
-        group, lane, ops = self.groups[d.group], self.alignment.lanes[d.group], self.job.ops
+        group = self.groups[d.group]
+        lane = self.alignment.lanes[d.group]
+        ops = self.job.ops
         index = lane.index_of(d.seq)
         rows = lane.rows_at(index).tolist() if index is not None else []
         states = {int(ops.column("rank")[r]): State(int(ops.column("state")[r])).name.lower() for r in rows}
@@ -227,8 +268,11 @@ class Case:
             states[rank] = "not launched" if known and known.own_record else "unknown"
         call = ops[d.calls[0]] if d.shape is Shape.SKIPPED and d.calls else ops[d.reference_row]
         members = group.members or tuple(sorted(states))
-        about, frames = (d.seq, call.name, *size_and_types(call)), self.frames_of(call)
-        return OperationInFlight(self.names.group(d.group), members, *about, dict(sorted(states.items())), frames)
+        label = self.names.group(d.group)
+        in_order = dict(sorted(states.items()))
+        return OperationInFlight(
+            label, members, d.seq, call.name, *size_and_types(call), in_order, self.frames_of(call)
+        )
 
 
 def size_and_types(call: Operation | None) -> tuple[int | None, tuple[str, ...]]:

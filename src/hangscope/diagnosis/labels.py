@@ -25,8 +25,8 @@ class Names:
 
     def group(self, index: int) -> str:
         """A group as people know it, with its name where several share the description."""
-        name, label = self._groups[index].name, self._groups[index].label
-        return f"{label} ({name})" if self._labels[label] > 1 and name else label
+        group = self._groups[index]
+        return f"{group.label} ({group.name})" if self._labels[group.label] > 1 and group.name else group.label
 
     def ranks(self, ranks: Collection[int]) -> str:
         """Ranks as a sentence speaks of them; one alone with its node."""
@@ -49,13 +49,14 @@ class Names:
 
     def missing(self, wait: Wait, rank: int) -> str:
         """What a rank should have launched for others to go on: ``all_reduce #16``, ``the next recv 3<-1``."""
-        title, row = self.own_side(wait, rank), _open_call(wait, rank)
+        title = self.own_side(wait, rank)
+        row = _open_call(wait, rank)
         return f"the next {title}" if row is not None and len(transfers(self._alignment, rank, row)) else title
 
     def unit(self, unit: Unit) -> str:
         if unit.point_to_point and unit.rows:
             ops = self._job.ops
-            ends = ops.column("source"), ops.column("destination")
+            ends = (ops.column("source"), ops.column("destination"))
             if named := [ops.title(row) for row in unit.rows if any(end[row] != UNKNOWN for end in ends)]:
                 return named[0] if len(named) == 1 else _batch(named)
         return numbered(unit.name, unit.seq)
@@ -64,7 +65,8 @@ class Names:
         """One recorded call; the closing entry of a batch by what is in the batch."""
         if operation.kind is not Kind.BATCH or operation.batch is None:
             return operation.title
-        ops, part = self._job.ops, self._job.ops.span(operation.rank)
+        ops = self._job.ops
+        part = ops.span(operation.rank)
         inside = np.flatnonzero(ops.column("batch")[part] == operation.batch) + int(part.start)
         titles = [ops[row].title for row in inside.tolist() if ops[row].kind in (Kind.SEND, Kind.RECV)]
         return _batch(titles) if titles else operation.title

@@ -1,4 +1,4 @@
-"""Pieces of wording that several rules share; numbers are said as `hangscope.text` says them."""
+"""Pieces of wording that several causes share; numbers are said as `hangscope.text` says them."""
 
 from collections.abc import Iterable
 

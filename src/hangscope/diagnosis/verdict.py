@@ -2,12 +2,47 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from enum import Enum
 
 from hangscope.model import Frame, Gap, Source
 
 SCHEMA = "hangscope.diagnosis/1"
 
-KINDS = ("absent", "dead", "frozen", "gpu", "mismatch", "deadlock", "network", "slow", "unknown", "none")
+
+class _Word(str, Enum):
+    """One of a few words, equal to the plain text of it, and shown and written as that (as `StrEnum`, Python 3.11)."""
+
+    def __str__(self) -> str:
+        return str(self.value)
+
+    def __format__(self, spec: str) -> str:
+        return format(self.value, spec)
+
+
+class CauseKind(_Word):
+    """What kind of cause held the job up."""
+
+    ABSENT = "absent"
+    DEAD = "dead"
+    FROZEN = "frozen"
+    GPU = "gpu"
+    MISMATCH = "mismatch"
+    DEADLOCK = "deadlock"
+    NETWORK = "network"
+    SLOW = "slow"
+    UNKNOWN = "unknown"
+    NONE = "none"
+
+
+class Outcome(_Word):
+    """What people see as the first word."""
+
+    HANG = "hang"
+    CRASH = "crash"
+    PAUSE = "pause"
+    SLOW = "slow"
+    OK = "ok"
+    UNKNOWN = "unknown"
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +136,7 @@ class FirstReported:
 class RuledOut:
     """A kind that the evidence excludes, and by what."""
 
-    kind: str
+    kind: CauseKind
     why: str
 
 
@@ -109,7 +144,7 @@ class RuledOut:
 class AlsoPossible:
     """An explanation that fits nearly as well."""
 
-    kind: str
+    kind: CauseKind
     culprits: tuple[int, ...]
     why: str
 
@@ -144,7 +179,7 @@ class Diagnosis:
     """The answer to "what hung this job?"."""
 
     hang: bool
-    kind: str
+    kind: CauseKind
     culprits: tuple[Culprit, ...]
     victims: tuple[Victim, ...]
     operation: OperationInFlight | None
@@ -159,8 +194,7 @@ class Diagnosis:
     next_steps: tuple[str, ...]
     evidence: tuple[Finding, ...]
     gaps: tuple[Gap, ...]
-    # What people see as the first word: hang, crash, pause, slow, ok or unknown.
-    outcome: str = "hang"
+    outcome: Outcome = Outcome.HANG
     also_possible: tuple[AlsoPossible, ...] = ()
     # What happened in a few words, for the first line: ``rank 14 never launched all_to_all #45265``.
     headline: str = ""
@@ -179,6 +213,6 @@ class Diagnosis:
 
         A mismatch or a slow rank that did not hang anything is still a finding, but the job went on: 0.
         """
-        if self.outcome in ("ok", "slow", "pause"):
+        if self.outcome in (Outcome.OK, Outcome.SLOW, Outcome.PAUSE):
             return 0
-        return 3 if self.kind in ("unknown", "none") else 1
+        return 3 if self.kind in (CauseKind.UNKNOWN, CauseKind.NONE) else 1

@@ -22,8 +22,8 @@ def to_dict(diagnosis: Diagnosis) -> dict[str, Any]:
     return {
         "schema": SCHEMA,
         "hang": bool(d.hang),
-        "outcome": d.outcome,
-        "kind": d.kind,
+        "outcome": str(d.outcome),
+        "kind": str(d.kind),
         "culprits": [
             {
                 "rank": int(c.rank),
@@ -60,10 +60,11 @@ def to_dict(diagnosis: Diagnosis) -> dict[str, Any]:
         "confidence_rule": _text(d.confidence_rule),
         "summary": whole(d.summary),
         "also_possible": [
-            {"kind": item.kind, "culprits": _ranks(item.culprits), "why": whole(item.why)} for item in d.also_possible
+            {"kind": str(item.kind), "culprits": _ranks(item.culprits), "why": whole(item.why)}
+            for item in d.also_possible
         ],
         "why": _findings(d.why),
-        "ruled_out": [{"kind": item.kind, "why": whole(item.why)} for item in d.ruled_out],
+        "ruled_out": [{"kind": str(item.kind), "why": whole(item.why)} for item in d.ruled_out],
         "next_steps": [whole(step) for step in d.next_steps],
         "evidence": _findings(d.evidence),
         "gaps": [_gap(gap) for gap in d.gaps],

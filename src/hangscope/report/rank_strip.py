@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 
-from hangscope.diagnosis.verdict import Culprit, Diagnosis, Victim
+from hangscope.diagnosis.verdict import CauseKind, Culprit, Diagnosis, Victim
 from hangscope.report.safe_text import safe
 from hangscope.report.text_layout import Line, Piece, cells, pad, paragraph, shorten
 from hangscope.text import plural, ranges, rank_list, spans
@@ -24,7 +24,13 @@ _CHUNK = 32
 """Letters in a row where no node bounds it."""
 
 _STATES = {"not launched": "-", "scheduled": "s", "started": "S", "completed": "C", "unknown": "?"}
-_OTHERS = {"slow": "on time", "mismatch": "as the majority"}
+_OTHERS = {CauseKind.SLOW: "on time", CauseKind.MISMATCH: "as the majority"}
+_KIND_WORDS = {
+    CauseKind.GPU: "GPU stuck",
+    CauseKind.NETWORK: "cut off",
+    CauseKind.SLOW: "late",
+    CauseKind.UNKNOWN: "suspected",
+}
 _LAUNCHED = ("never", "launched")
 """How the reasons begin that accuse a live rank, beside others that ended or answer nothing."""
 _ROLES = {"X": "culprit", "W": "waiting", "w": "waiting", "-": "culprit", ">": "culprit", "<": "culprit"}
@@ -129,8 +135,8 @@ def title(name: str, seq: int | None) -> str:
     return name if seq is None or "->" in name or "<-" in name else f"{name} #{seq}"
 
 
-def _kind_word(kind: str) -> str:
-    return {"gpu": "GPU stuck", "network": "cut off", "slow": "late", "unknown": "suspected"}.get(kind, kind)
+def _kind_word(kind: CauseKind) -> str:
+    return _KIND_WORDS.get(kind, str(kind))
 
 
 def _alike(culprits: Sequence[Culprit]) -> bool:

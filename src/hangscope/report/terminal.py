@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from hangscope.diagnosis.verdict import Completeness, Culprit, Diagnosis, Finding, LinkEnd, Victim
+from hangscope.diagnosis.verdict import (
+    CauseKind,
+    Completeness,
+    Culprit,
+    Diagnosis,
+    Finding,
+    LinkEnd,
+    Outcome,
+    Victim,
+)
 from hangscope.model import Gap, Source
 from hangscope.report.rank_strip import direct, strip, title
 from hangscope.report.safe_text import brief, clock, iso, members, only_logs, own_frame, place, safe
@@ -76,10 +85,10 @@ def _head(d: Diagnosis, width: int, verbose: bool) -> list[Line]:
 
 
 def _label(d: Diagnosis) -> tuple[str, str]:
-    if d.kind == "mismatch" and d.outcome == "ok":
+    if d.kind == CauseKind.MISMATCH and d.outcome == Outcome.OK:
         return "WRONG", "alarm"
-    role = {"hang": "alarm", "crash": "alarm", "ok": "good"}.get(d.outcome, "waiting")
-    return {"unknown": "?"}.get(d.outcome, d.outcome.upper()), role
+    role = {Outcome.HANG: "alarm", Outcome.CRASH: "alarm", Outcome.OK: "good"}.get(d.outcome, "waiting")
+    return "?" if d.outcome == Outcome.UNKNOWN else d.outcome.upper(), role
 
 
 def _under(text: str, width: int, role: str = "") -> list[Line]:
@@ -96,9 +105,9 @@ def _about(d: Diagnosis, verbose: bool) -> list[str]:
     if d.link is not None:
         channel = "" if d.link.channel is None else f", channel {d.link.channel}"
         lines.append(f"link {_end(d.link.sender)} → {_end(d.link.receiver)}{channel}")
-    if d.hang or d.outcome == "crash":
+    if d.hang or d.outcome == Outcome.CRASH:
         lines += _waiting(d)
-    if not d.hang and d.kind == "none" and d.completeness is not None:
+    if not d.hang and d.kind == CauseKind.NONE and d.completeness is not None:
         lines.append(_population(d))
     return lines
 
@@ -210,7 +219,7 @@ def _short(source: Source, inputs: Sequence[str]) -> str:
 
 def _slowest(d: Diagnosis, width: int, verbose: bool) -> list[Line]:
     """The ranks that keep the others waiting, worst first, with what they cost. Only where that is the finding."""
-    if not d.lateness or (d.kind != "slow" and not verbose):
+    if not d.lateness or (d.kind != CauseKind.SLOW and not verbose):
         return []
     ordered = sorted(d.lateness, key=lambda item: (-item.share_of_step, item.rank))
     shown = ordered if verbose else ordered[:_LATE_SHOWN]
@@ -320,8 +329,8 @@ def _also_possible(d: Diagnosis, width: int) -> list[Line]:
     return lines
 
 
-def _kind(kind: str) -> str:
-    return "GPU" if kind == "gpu" else kind
+def _kind(kind: CauseKind) -> str:
+    return "GPU" if kind == CauseKind.GPU else str(kind)
 
 
 def _last_good(d: Diagnosis, width: int, verbose: bool) -> list[Line]:
@@ -369,7 +378,7 @@ def _evidence(d: Diagnosis, width: int, verbose: bool) -> list[Line]:
     if d.completeness is None:
         return []
     # NCCL's logs could say more only of a job that runs NCCL, and of what lies below the calls.
-    nccl = "nccl" in d.versions and d.kind in ("network", "gpu", "unknown")
+    nccl = "nccl" in d.versions and d.kind in (CauseKind.NETWORK, CauseKind.GPU, CauseKind.UNKNOWN)
     return _labelled("Evidence", " · ".join(_complete(d.completeness, nccl or verbose)), width)
 
 

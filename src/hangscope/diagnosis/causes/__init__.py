@@ -1,42 +1,27 @@
-"""The rules: a case in, accusations out. None words a headline, says how sure it is, asks another rule
-or changes the case. `weigh.py` chooses among all that they propose; the order here only says who is first among equals.
+"""The causes: one file each, which says what it looks for, on which grounds it accuses, and its words.
+
+A file in one of the folders here is a cause by its `CAUSE`, and nothing else has to know of it. The folders are by what
+went wrong; `shared/` is what several causes use. The order in which causes are asked means nothing: `weigh.py` chooses.
 """
 
-from hangscope.diagnosis.causes import (
-    deadlock,
-    log_failure,
-    mismatch,
-    no_cause,
-    odd_one_out,
-    process_ended,
-    watchdog_lines,
-    wrong_peer,
-    wrong_root,
-)
-from hangscope.diagnosis.causes.blocking import blocking
-from hangscope.diagnosis.causes.network import network
-from hangscope.diagnosis.causes.one_call_more import one_call_more
-from hangscope.diagnosis.causes.slow_rank import slow
-from hangscope.diagnosis.causes.stuck_transfer import transfers
+import pkgutil
+from collections.abc import Iterator
+from importlib import import_module
+from typing import Any
 
-_CALLS_DIFFER = (mismatch.hung_mismatch, watchdog_lines.reported_calls, process_ended.gloo_size)
-_CALLS_MISSING = (
-    watchdog_lines.went_past,
-    one_call_more,
-    wrong_root.other_root,
-    blocking,
-    process_ended.ended,
-    odd_one_out.alone,
-)
-_WRONG_PEER = (wrong_peer.wrong_peer, wrong_peer.open_connection, wrong_peer.unusual_peer)
-_WAIT_CYCLE = (deadlock.call_order, deadlock.deadlock, deadlock.unusual_order)
-_APART = (odd_one_out.odd_in_ras, odd_one_out.stands_apart)
-_REPORTED = (log_failure.reported_mismatch, log_failure.reported_missing, log_failure.failure_line, *_APART)
-_EVERYBODY_IN = (network, transfers, odd_one_out.only_one_without_timeout)
-_HANGING = (*_CALLS_DIFFER, *_CALLS_MISSING, *_WRONG_PEER, *_WAIT_CYCLE, *_EVERYBODY_IN)
+from hangscope.diagnosis.cause import Cause
+from hangscope.diagnosis.causes import shared
+from hangscope.diagnosis.precedence import Precedence
 
-HANG_RULES = (*_HANGING, *_REPORTED, no_cause.hang_unexplained)
-_RUNNING = (mismatch.silent_mismatch, wrong_root.silent_root, slow, no_cause.progress_seen)
-RUNNING_RULES = (*_RUNNING, *_REPORTED, no_cause.cannot_tell)
+__all__ = ["CAUSES", "CAUSE_OF", "PRECEDENCE"]
 
-__all__ = ["HANG_RULES", "RUNNING_RULES"]
+
+def _find() -> Iterator[Cause[Any]]:
+    for module in pkgutil.walk_packages(__path__, f"{__name__}."):
+        if not module.ispkg and not module.name.startswith(f"{shared.__name__}."):
+            yield import_module(module.name).CAUSE
+
+
+CAUSES = tuple(_find())
+CAUSE_OF = {grounds: cause for cause in CAUSES for grounds in cause.grounds}
+PRECEDENCE = Precedence(CAUSE_OF)

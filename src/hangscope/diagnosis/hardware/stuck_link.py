@@ -2,11 +2,12 @@
 
 from collections.abc import Iterator
 from math import inf
+from typing import Any
 
 from hangscope.diagnosis.accusation import Accusation
 from hangscope.diagnosis.case import Case
 from hangscope.diagnosis.hardware.nccl_rings import Way
-from hangscope.diagnosis.verdict import Finding, Link, LinkEnd
+from hangscope.diagnosis.verdict import CauseKind, Finding, Link, LinkEnd
 from hangscope.model import Job, TransportEvent
 
 NETWORK_EVENTS = ("completion_error", "async_event", "connection_error", "connect_failed")
@@ -19,15 +20,11 @@ def make(case: Case, way: Way, evidence: str) -> Link:
     return Link(sending, receiving, way.channel, "; ".join(t for t in (evidence, case.ports.evidence(path)) if t))
 
 
-def shown(case: Case, chosen: Accusation) -> Iterator[Finding]:
+def shown(case: Case, chosen: Accusation[Any]) -> Iterator[Finding]:
     """What the counters and the kernel say about a link's ports, or about ports that stand out where none is named."""
-    if chosen.kind in ("network", "unknown") and chosen.hang:
-        path = case.ports.path(way_of(chosen.link)) if chosen.link else None
+    if chosen.kind in (CauseKind.NETWORK, CauseKind.UNKNOWN) and chosen.hang:
+        path = case.ports.path(chosen.way) if chosen.way is not None else None
         yield from (Finding(said.text, said.sources) for said in case.ports.shows(path))
-
-
-def way_of(link: Link) -> Way:
-    return Way(link.sender.rank, link.receiver.rank, link.channel)
 
 
 def network_events(job: Job) -> list[TransportEvent]:

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from hangscope.diagnosis.verdict import Diagnosis
+from hangscope.diagnosis.verdict import CauseKind, Diagnosis
 from hangscope.model import Job, Kind, State
 from hangscope.report.page.page_text import SHORT, shown
 from hangscope.report.spans import Floats, Ints, Spans, paired
@@ -18,7 +18,7 @@ _WIDE = 420
 
 def lateness(diagnosis: Diagnosis, job: Job, spans: Spans) -> dict[str, Any] | None:
     """One bar a rank, the latest first; None where nobody keeps the others waiting."""
-    if diagnosis.kind != "slow" and not diagnosis.lateness:
+    if diagnosis.kind != CauseKind.SLOW and not diagnosis.lateness:
         return None
     if not diagnosis.lateness:
         return None

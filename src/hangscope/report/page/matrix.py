@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from hangscope.diagnosis.verdict import Diagnosis
+from hangscope.diagnosis.verdict import CauseKind, Diagnosis
 from hangscope.model import Job
 from hangscope.report.matching import collectives
 from hangscope.report.page.group_blocks import Block, arrange
@@ -90,7 +90,7 @@ def _block(
     launched = int(relative.max(initial=-_BEFORE))
     high = min(_AFTER, max(launched, 0) if at_hung is not None else launched)
     window = (relative >= low) & (relative <= high)
-    cells = fill(job, ranks, block, rows, relative, window, low, high, stacks=diagnosis.kind == "mismatch")
+    cells = fill(job, ranks, block, rows, relative, window, low, high, stacks=diagnosis.kind == CauseKind.MISMATCH)
     if at_hung is not None and operation is not None and low <= 0 <= high:
         for rank, state in operation.state_by_rank.items():
             place = int(np.searchsorted(ranks, rank))
@@ -127,7 +127,7 @@ def _from_verdict(diagnosis: Diagnosis, ranks: Ints) -> tuple[dict[str, Any], Ce
     if operation is None or is_pair(operation) or not operation.state_by_rank:
         return None
     cells = np.zeros((len(ranks), 1), dtype=np.uint8)
-    states = dict.fromkeys((c.rank for c in diagnosis.culprits if diagnosis.kind == "absent"), "not launched")
+    states = dict.fromkeys((c.rank for c in diagnosis.culprits if diagnosis.kind == CauseKind.ABSENT), "not launched")
     for rank, state in {**states, **operation.state_by_rank}.items():
         place = int(np.searchsorted(ranks, rank))
         if place < len(ranks) and int(ranks[place]) == rank:

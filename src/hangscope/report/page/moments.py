@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hangscope.diagnosis.verdict import Diagnosis, OperationInFlight
+from hangscope.diagnosis.verdict import CauseKind, Diagnosis, OperationInFlight
 from hangscope.model import Group, Job, Kind, State
 from hangscope.report.page.agreement import differs
 from hangscope.report.page.page_text import SHORT, shown
@@ -56,7 +56,7 @@ def moments(diagnosis: Diagnosis, job: Job, spans: Spans) -> Moments:
     if end is not None and zero is not None and diagnosis.hang and diagnosis.waiting_s is not None:
         end = max(end, zero + int(min(diagnosis.waiting_s, 30 * 86400.0) * 1e9))
     ranks = [culprit.rank for culprit in diagnosis.culprits]
-    odd = _other_call(job, spans, hung, ranks) if diagnosis.kind == "mismatch" else None
+    odd = _other_call(job, spans, hung, ranks) if diagnosis.kind == CauseKind.MISMATCH else None
     deviation, why = _deviation(diagnosis, job, spans, hung, zero)
     if odd is not None:
         deviation = int(spans.begin_ns[odd])

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from hangscope.diagnosis.evidence.training_thread import Stacks
-from hangscope.diagnosis.verdict import Culprit, Diagnosis, Finding, LinkEnd
+from hangscope.diagnosis.verdict import CauseKind, Culprit, Diagnosis, Finding, LinkEnd, Outcome
 from hangscope.model import Gap, Job
 from hangscope.report.page.page_text import LONG, SHORT, code_line, shown, source_text
 from hangscope.report.rank_strip import direct, title
@@ -17,12 +17,12 @@ _CULPRITS = 4
 _SOURCES = 12
 _GAPS = 60
 _WORDS = {
-    "hang": ("HANG", "bad"),
-    "crash": ("CRASH", "bad"),
-    "pause": ("PAUSE", "warn"),
-    "slow": ("SLOW", "warn"),
-    "ok": ("OK", "good"),
-    "unknown": ("UNKNOWN", "warn"),
+    Outcome.HANG: ("HANG", "bad"),
+    Outcome.CRASH: ("CRASH", "bad"),
+    Outcome.PAUSE: ("PAUSE", "warn"),
+    Outcome.SLOW: ("SLOW", "warn"),
+    Outcome.OK: ("OK", "good"),
+    Outcome.UNKNOWN: ("UNKNOWN", "warn"),
 }
 _DOTS = {"high": 3, "medium": 2, "low": 1}
 
@@ -63,17 +63,17 @@ def answer(diagnosis: Diagnosis, job: Job) -> dict[str, Any]:
 
 def _word(d: Diagnosis) -> tuple[str, str]:
     """The first word. What is no hang may be wrong all the same: a mismatch that NCCL let pass."""
-    if d.outcome == "ok" and d.kind == "mismatch":
+    if d.outcome == Outcome.OK and d.kind == CauseKind.MISMATCH:
         return "WRONG", "bad"
-    return _WORDS.get(d.outcome, _WORDS["unknown"])
+    return _WORDS.get(d.outcome, _WORDS[Outcome.UNKNOWN])
 
 
 def _short(name: str) -> str:
     return shown(name, 64)
 
 
-def _kind(kind: str) -> str:
-    return "GPU" if kind == "gpu" else shown(kind, SHORT)
+def _kind(kind: CauseKind) -> str:
+    return "GPU" if kind == CauseKind.GPU else shown(kind, SHORT)
 
 
 # ---- who, where, since when ------------------------------------------------------------------------------------------

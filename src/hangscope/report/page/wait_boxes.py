@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from hangscope.diagnosis.verdict import Diagnosis
+from hangscope.diagnosis.verdict import CauseKind, Diagnosis
 from hangscope.model import Job, State
 from hangscope.report.page.page_text import SHORT, runs, shown
 from hangscope.report.page.timeline import group_labels
@@ -94,7 +94,7 @@ def _roots(diagnosis: Diagnosis, circle: Mapping[int, Wait]) -> list[Box]:
     for node, ranks in homes.items():
         own = {(wait.operation, wait.group) for wait in (circle[r] for r in ranks if r in circle)}
         operation, group = own.pop() if len(own) == 1 else ("", "")
-        says = "GPU" if diagnosis.kind == "gpu" else diagnosis.kind
+        says = "GPU" if diagnosis.kind == CauseKind.GPU else diagnosis.kind
         boxes.append(Box(ranks, 0, "culprit", says, group or node, operation))
     return boxes
 
@@ -207,7 +207,7 @@ def _closing(boxes: list[Box], circle: Mapping[int, Wait]) -> list[dict[str, Any
 def _own_waits(diagnosis: Diagnosis, job: Job) -> dict[int, Wait]:
     """In a deadlock those at fault wait too: for the members that have not come to what they are in."""
     found: dict[int, Wait] = {}
-    if diagnosis.kind != "deadlock":
+    if diagnosis.kind != CauseKind.DEADLOCK:
         return found
     ops = job.ops
     group, seq, ranks, state = (ops.column(name) for name in ("group", "seq", "rank", "state"))

@@ -1,0 +1,88 @@
+"""dead, frozen: a rank whose end or freeze was seen, where no recording shows an operation that waits for it."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from hangscope.diagnosis.accusation import MEDIUM, Accusation, Accused, Grounds, Layer
+from hangscope.diagnosis.case import Case
+from hangscope.diagnosis.cause import Cause, Words
+from hangscope.diagnosis.causes.shared.blocker_words import what_it_did, what_they_did
+from hangscope.diagnosis.causes.shared.blockers import Blocker
+from hangscope.diagnosis.causes.shared.sentences import who_did_what
+from hangscope.diagnosis.evidence.answer import Says
+from hangscope.diagnosis.evidence.code_lines import line
+from hangscope.diagnosis.evidence.liveness import Is, Life
+from hangscope.diagnosis.phrases import ranks_text
+from hangscope.diagnosis.verdict import CauseKind, Finding
+
+END_SEEN = Grounds(
+    "end_seen",
+    Layer.MISSED_RANKS,
+    MEDIUM,
+    "it was seen; no recording shows who waited for it",
+    before={
+        "link_stuck": "test_edges.py::test_an_end_goes_before_a_link_that_does_not_move",
+        "last_waited_for": "test_edges.py::test_an_end_goes_before_what_transfers_say_of_the_same_rank",
+    },
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """The ranks that ended, or else those that froze."""
+
+    blockers: tuple[Blocker, ...]
+
+
+def propose(case: Case) -> Iterator[Accusation[Ended]]:
+    """Ranks whose end was seen; where there is none, those whose freeze was."""
+    hangs = case.hang.says is Says.YES
+    seen = _ends_and_freezes(case, hangs)
+    ended = {rank: life for rank, life in seen.items() if life.state is Is.ENDED}
+    if not seen:
+        return
+    kind = CauseKind.DEAD if ended else CauseKind.FROZEN
+    blockers = tuple(Blocker(rank, kind, life=life) for rank, life in (ended or seen).items())
+    yield Accusation(
+        END_SEEN,
+        kind,
+        Ended(blockers),
+        [Accused(blocker.rank, kind) for blocker in blockers],
+        explains=case.waits.all,
+        hang=hangs or bool(case.waits.all),
+    )
+
+
+def _ends_and_freezes(case: Case, hangs: bool) -> dict[int, Life]:
+    """What was seen of the ranks that did harm.
+
+    One that exited with status 0 did none, unless the others hang and it left nothing behind.
+    """
+    found: dict[int, Life] = {}
+    for rank in sorted(set(case.job.ranks) - case.liveness.finished_cleanly):
+        life = case.liveness.of(rank)
+        harmful = not life.clean or (hangs and rank not in case.job.dumps)
+        if life.seen and harmful and life.state in (Is.ENDED, Is.FROZEN):
+            found[rank] = life
+    return found
+
+
+def words(case: Case, accusation: Accusation[Ended]) -> Words:
+    blockers = accusation.facts.blockers
+    lives = [(blocker.rank, blocker.life) for blocker in blockers if blocker.life is not None]
+    findings = [finding for _, life in lives for finding in life.findings]
+    errors = [(rank, life.error) for rank, life in lives if life.error is not None]
+    raised = [f"code: {e.type} at {line(e.frames[-1])} on rank {rank}" for rank, e in errors if e.frames]
+    look = "find out what ended" if accusation.kind is CauseKind.DEAD else "look at the processes of"
+    return who_did_what(
+        case,
+        accusation,
+        what_they_did(case, blockers),
+        ", and the job could not go on.",
+        why=findings or [Finding("its end was seen")],
+        steps=raised or [f"node: {look} {ranks_text(accusation.ranks)}: dmesg, /proc, the scheduler's log"],
+        each={blocker.rank: what_it_did(case, blocker) for blocker in blockers},
+    )
+
+
+CAUSE = Cause(propose, words, (END_SEEN,))

@@ -1,0 +1,75 @@
+"""mismatch, by how a rank ended: Gloo ends one that got more bytes than its call asked for."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from hangscope.diagnosis.accusation import MEDIUM, Accusation, Accused, Doubt, Grounds, Layer
+from hangscope.diagnosis.case import Case
+from hangscope.diagnosis.cause import Cause, Words
+from hangscope.diagnosis.causes.shared.sentences import who_did_what
+from hangscope.diagnosis.phrases import ranks_text
+from hangscope.diagnosis.verdict import CauseKind, Finding
+from hangscope.diagnosis.waits.wait_graph import Wait
+from hangscope.model import GLOO_SIZE, PythonError
+from hangscope.text import verb
+
+ENDED_OVER_A_SIZE = Grounds(
+    "ended_over_a_size",
+    Layer.OTHER_CALLS,
+    MEDIUM,
+    "Gloo ended the rank over a size, and all others recorded the same call",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class EndedOverASize:
+    """What Gloo said to each rank that it ended, by rank."""
+
+    errors: tuple[PythonError, ...]
+
+
+def propose(case: Case) -> Iterator[Accusation[EndedOverASize]]:
+    """A rank that Gloo ended over a size. It is the odd one where all others recorded the same call there."""
+    errors = {e.rank: e for e in case.job.facts.errors if e.type == GLOO_SIZE and e.rank is not None}
+    if not errors:
+        return
+    waits = [wait for rank in errors for wait in case.waits.waits_on(rank)]
+    wait = max(waits, key=lambda w: len(w.inside), default=None)
+    # Of two sides nobody can say which one is wrong.
+    other_side = wait.waiters if wait is not None and len(wait.inside) == 1 else ()
+    yield Accusation(
+        ENDED_OVER_A_SIZE,
+        CauseKind.MISMATCH,
+        EndedOverASize(tuple(error for _, error in sorted(errors.items()))),
+        [Accused(rank, CauseKind.MISMATCH) for rank in sorted({*errors, *other_side})],
+        wait,
+        doubts=() if wait is not None and _others_agree(wait, set(errors)) else [Doubt.OTHER_SIDE_NOT_SEEN],
+    )
+
+
+def _others_agree(wait: Wait, ended: set[int]) -> bool:
+    """Whether one rank alone was ended, and all others recorded the same call.
+
+    Had one of the others passed another size, their dumps would disagree; how it is split no dump of Gloo says.
+    """
+    all_others_inside = len(wait.inside) >= 2 and set(wait.blockers) == ended
+    return len(ended) == 1 and all_others_inside and "all_to_all" not in wait.name
+
+
+def words(case: Case, accusation: Accusation[EndedOverASize]) -> Words:
+    ranks = accusation.ranks
+    errors = accusation.facts.errors
+    where = f" in {case.names.wait(accusation.wait)}" if accusation.wait is not None else ""
+    what = verb(ranks, "expected another size than it was sent", "passed different sizes")
+    compare = f"code: compare the sizes and types that {ranks_text(ranks)} and the others pass"
+    return who_did_what(
+        case,
+        accusation,
+        f"{what}{where}",
+        f": {errors[0].message}. Gloo ends a process over that, and its peers lose their connection.",
+        why=[Finding(f"rank {error.rank}: {error.message}", (error.source,)) for error in errors],
+        steps=[f"{compare}{where or ' to the call'}"],
+    )
+
+
+CAUSE = Cause(propose, words, (ENDED_OVER_A_SIZE,))

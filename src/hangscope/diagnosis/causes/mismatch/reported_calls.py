@@ -1,0 +1,134 @@
+"""mismatch, by the watchdog's own lines, where dumps are missing: ranks report different calls at one position."""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from hangscope.diagnosis.accusation import MEDIUM, Accusation, Accused, Grounds, Layer
+from hangscope.diagnosis.case import Case
+from hangscope.diagnosis.cause import Cause, Words
+from hangscope.diagnosis.causes.shared.sentences import who_did_what
+from hangscope.diagnosis.verdict import CauseKind, Finding, OperationInFlight
+from hangscope.model import Source
+
+REPORTED_CALLS_DIFFER = Grounds(
+    "reported_calls_differ",
+    Layer.OTHER_CALLS,
+    MEDIUM,
+    "the watchdog's lines of a majority disagree with the rank's",
+    before={
+        "reported_mismatch": "test_edges.py::test_what_each_rank_prints_goes_before_a_report_of_one",
+    },
+)
+
+_MAY_DIFFER = ("gather", "scatter", "all_gather", "reduce_scatter", "send", "recv", "coalesced")
+_LEAST_REPORTS = 3
+_SHOWN = 4
+
+
+@dataclass(frozen=True, slots=True)
+class ReportedCall:
+    """What a line says that its rank runs."""
+
+    name: str
+    elements_in: int | None
+    elements_out: int | None
+
+    def __str__(self) -> str:
+        return f"{self.name} of {self.elements_in} elements" if self.elements_in is not None else self.name
+
+
+_Reports = dict[int, tuple[ReportedCall, Source]]
+
+
+@dataclass(frozen=True, slots=True)
+class Reported:
+    """What the ranks report at one position, and the call that most of them do."""
+
+    seq: int
+    by_rank: Mapping[int, tuple[ReportedCall, Source]]
+    reference: ReportedCall
+
+
+def propose(case: Case) -> Iterator[Accusation[Reported]]:
+    """Ranks whose watchdog reports another operation or size than the others' for the same position."""
+    for (group, seq), reports in sorted(_positions(case).items()):
+        reference = _majority(reports)
+        if reference is not None:
+            yield _accusation(case, group, Reported(seq, reports, reference))
+            return
+
+
+def _positions(case: Case) -> dict[tuple[int, int], _Reports]:
+    """(group, sequence number) → rank → what it says it runs there; only where at least one rank has no dump."""
+    found: dict[tuple[int, int], _Reports] = {}
+    for report in case.job.facts.watchdog:
+        if report.seq is None or report.operation is None or report.numel_in is None:
+            continue
+        call = ReportedCall(report.operation, report.numel_in, report.numel_out)
+        position = (case.progress.group_of(report), report.seq)
+        found.setdefault(position, {}).setdefault(report.rank, (call, report.source))
+    own = {rank for rank, mine in case.progress.of.items() if mine.source == "dump" and mine.own_record}
+    return {
+        position: reports
+        for position, reports in found.items()
+        if len(reports) >= _LEAST_REPORTS and not own.issuperset(reports)
+    }
+
+
+def _majority(reports: _Reports) -> ReportedCall | None:
+    """The call of a majority, where others report another one and should not."""
+    votes = Counter(call for call, _ in reports.values()).most_common()
+    reference, count = votes[0]
+    uneven = reference.name.startswith("all_to_all") and len(votes) > 2
+    may_differ = uneven or reference.name in _MAY_DIFFER
+    return reference if len(votes) > 1 and count * 2 > len(reports) and not may_differ else None
+
+
+def _accusation(case: Case, group: int, reported: Reported) -> Accusation[Reported]:
+    odd = {rank: call for rank, (call, _) in sorted(reported.by_rank.items()) if call != reported.reference}
+    members = case.groups[group].members or tuple(sorted(reported.by_rank))
+    states = {rank: "scheduled" if rank in reported.by_rank else "unknown" for rank in members}
+    label = case.names.group(group)
+    return Accusation(
+        REPORTED_CALLS_DIFFER,
+        CauseKind.MISMATCH,
+        reported,
+        [Accused(rank, CauseKind.MISMATCH, str(call)) for rank, call in odd.items()],
+        operation=OperationInFlight(label, members, reported.seq, reported.reference.name, None, (), states),
+        explains=[wait for wait in case.waits.all if wait.group == group],
+    )
+
+
+def words(case: Case, accusation: Accusation[Reported]) -> Words:
+    reported = accusation.facts
+    operation = accusation.operation
+    assert operation is not None
+    each = {
+        a.rank: f"ran {a.operation} where the rest ran {reported.reference} (#{reported.seq})"
+        for a in accusation.accused
+    }
+    step = f"code: compare what the ranks pass to {operation.name} #{reported.seq}; with dumps the line would be known"
+    return who_did_what(
+        case,
+        accusation,
+        each[accusation.ranks[0]],
+        f" in {operation.group}, as the watchdog's lines say: the job hangs.",
+        why=_findings(accusation),
+        steps=[step],
+        each=each,
+    )
+
+
+def _findings(accusation: Accusation[Reported]) -> list[Finding]:
+    """What each rank reports, those that are accused first."""
+    reported = accusation.facts
+    accused = accusation.ranks
+    in_order = sorted(reported.by_rank.items(), key=lambda item: (item[0] not in accused, item[0]))
+    return [
+        Finding(f"rank {rank} reports {call} at #{reported.seq}", (source,))
+        for rank, (call, source) in in_order[:_SHOWN]
+    ]
+
+
+CAUSE = Cause(propose, words, (REPORTED_CALLS_DIFFER,))

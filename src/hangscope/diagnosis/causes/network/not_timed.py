@@ -1,0 +1,99 @@
+"""unknown: everybody is inside, and the recording does not say whose GPU got there.
+
+Without timing, a kernel that never started looks like a network that does not deliver.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from hangscope.diagnosis.accusation import LOW, Accusation, Grounds, Layer
+from hangscope.diagnosis.case import Case
+from hangscope.diagnosis.cause import Cause, Words
+from hangscope.diagnosis.causes.shared.everybody_joined import (
+    Joined,
+    all_inside,
+    all_started,
+    find_joined,
+    find_sign,
+    is_anything_timed,
+    is_cut_off_seen,
+    surest_pair,
+)
+from hangscope.diagnosis.hardware import port_commands
+from hangscope.diagnosis.hardware.stuck_link import network_events
+from hangscope.diagnosis.phrases import ranks_text
+from hangscope.diagnosis.verdict import CauseKind, Finding
+from hangscope.diagnosis.waits.wait_graph import Wait
+
+EVERYBODY_LAUNCHED = Grounds(
+    "everybody_launched",
+    Layer.SIGNS,
+    LOW,
+    "without timing, a kernel that never started looks like a network that does not deliver",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class NotTimed:
+    """Which of the three it is."""
+
+    joined: Joined
+
+
+def propose(case: Case) -> Iterator[Accusation[NotTimed]]:
+    """An operation that everybody who is seen has launched, and nothing says whether a GPU or the network is stuck."""
+    joined = case.once(find_joined)
+    wait = _not_timed(case, joined)
+    if wait is not None:
+        yield Accusation(EVERYBODY_LAUNCHED, CauseKind.UNKNOWN, NotTimed(joined), wait=wait)
+
+
+def _not_timed(case: Case, joined: Joined) -> Wait | None:
+    if joined.cut_off is not None:
+        return None if is_cut_off_seen(case, joined.cut_off) else joined.cut_off.wait
+    if joined.everybody is not None:
+        shown = all_started(joined.everybody) or network_events(case.job) or case.once(find_sign) is not None
+        return None if shown else joined.everybody
+    if joined.pairs and not is_anything_timed(case, joined.pairs):
+        return surest_pair(case, joined.pairs)[0]
+    return None
+
+
+def words(case: Case, accusation: Accusation[NotTimed]) -> Words:
+    launched = f"All that take part launched {case.names.wait_in_group(accusation.its_wait)} and do not finish it"
+    inside = f"everybody is inside {case.names.wait(accusation.its_wait)}"
+    finding = _finding(case, accusation)
+    if case.stacks.on_gpu:
+        return Words(
+            headline=f"{inside}; a GPU or the network, not determined",
+            summary=f"{launched}; whether a kernel never started or bytes do not arrive is not recorded (timing was "
+            "off).",
+            why=[finding],
+            steps=[
+                "set TORCH_NCCL_ENABLE_TIMING=1, so that the recorder tells started from scheduled",
+                port_commands.LOGS,
+            ],
+        )
+    return Words(
+        headline=f"{inside}; another root or peer or the network, not determined",
+        summary=f"{launched}; the root of a call is not recorded, and one rank may have passed another.",
+        why=[finding],
+        steps=["code: print src or dst of this call on every rank, they must agree; then look at the network"],
+    )
+
+
+def _finding(case: Case, accusation: Accusation[NotTimed]) -> Finding:
+    wait = accusation.its_wait
+    title = case.names.wait(wait)
+    if accusation.facts.joined.everybody is not None:
+        pair = len(wait.waiters) == 2
+        return all_inside(
+            case, wait, f"; they have one connection, {case.ports.between(*wait.waiters)}" if pair else ""
+        )
+    text = f"both sides of {title} launched it, and it does not finish"
+    if accusation.facts.joined.cut_off is not None:
+        text = f"{ranks_text(wait.finished)} finished {title}, {ranks_text(wait.waiters)} did not"
+    return Finding(text, case.source(wait.waiters[0]))
+
+
+CAUSE = Cause(propose, words, (EVERYBODY_LAUNCHED,))

@@ -1,0 +1,103 @@
+"""unknown: nothing hangs as far as can be seen, and not every rank was seen."""
+
+from collections import Counter
+from collections.abc import Iterator
+
+from hangscope.diagnosis.accusation import LOW, Accusation, Grounds, Layer
+from hangscope.diagnosis.case import Case
+from hangscope.diagnosis.cause import Asked, Cause, Words
+from hangscope.diagnosis.causes.shared.advice import COLLECT, SWITCH_ON
+from hangscope.diagnosis.causes.shared.progress_made import makes_progress
+from hangscope.diagnosis.evidence.code_lines import place
+from hangscope.diagnosis.phrases import ranks_text
+from hangscope.diagnosis.verdict import CauseKind, Finding
+from hangscope.text import plural, sentence, short
+
+NOTHING_TO_TELL = Grounds(
+    "nothing_to_tell",
+    Layer.NO_CAUSE,
+    LOW,
+    "progress was not seen on every rank, so it is not known whether all is well",
+)
+
+_SHOWN = 3
+
+
+def propose(case: Case) -> Iterator[Accusation[None]]:
+    """That nobody can tell, where there is anything at all to look at."""
+    if _is_anything_recorded(case) or _is_anything_wrong(case):
+        yield Accusation(NOTHING_TO_TELL, CauseKind.UNKNOWN, None, hang=False, conclusive=False)
+
+
+def _is_anything_recorded(case: Case) -> bool:
+    job = case.job
+    named = job.dumps or job.facts.processes or job.facts.log_ranks or case.stacks.of_all(job.ranks)
+    return bool(len(job.ops) or named)
+
+
+def _is_anything_wrong(case: Case) -> bool:
+    return bool(case.job.gaps or case.job.facts.failures or case.job.facts.errors)
+
+
+def words(case: Case, accusation: Accusation[None]) -> Words:
+    del accusation  # it says nothing that the case does not
+    text = _what(case)
+    return Words(
+        headline=text,
+        summary=f"{sentence(text)}.",
+        why=_findings(case),
+        steps=[COLLECT if case.job.dumps else SWITCH_ON],
+    )
+
+
+def _what(case: Case) -> str:
+    without_dumps = None if case.job.dumps else _without_dumps(case)
+    if without_dumps is not None:
+        return without_dumps
+    dumped = case.job.dumps
+    unseen = sorted(set(case.job.ranks) - set(dumped))
+    if unseen and dumped:
+        return f"cannot tell: nothing hangs on {ranks_text(dumped)}, and nothing is known of {ranks_text(unseen)}"
+    if len(case.job.ops):
+        return "cannot tell: no operation hangs, and progress was not seen on every rank"
+    return "cannot tell: no recording and no line that says what the ranks were doing"
+
+
+def _without_dumps(case: Case) -> str | None:
+    """What there is instead of a recording, where that is of one sort."""
+    facts = case.job.facts
+    if case.stacks.of_all(case.job.ranks) and not facts.log_ranks:
+        stacks = plural(len({stack.rank for stack in facts.stacks if stack.rank is not None}), "rank")
+        return f"only stacks of {stacks} were found; nobody stands apart"
+    if facts.ras:
+        return "cannot tell: what NCCL's RAS answers names nobody, and nothing was recorded"
+    unusable = [gap for gap in case.job.gaps if gap.source]
+    if unusable and not facts.log_ranks:
+        return f"cannot tell: {plural(len(unusable), 'file')} could not be used, and nothing else was found"
+    return None
+
+
+def _findings(case: Case) -> list[Finding]:
+    job = case.job
+    not_seen = case.once(makes_progress).limit
+    findings = [Finding(not_seen)] if not_seen else []
+    for error in job.facts.errors[:_SHOWN]:
+        findings.append(Finding(f"rank {error.rank}: {error.type}: {short(error.message)}", (error.source,)))
+    if len(job.ops):
+        operations = plural(len(job.ops), "recorded operation")
+        findings.append(Finding(f"nothing hangs in {operations} of {ranks_text(job.dumps)}"))
+    else:
+        findings += _where_threads_are(case)
+    return findings
+
+
+def _where_threads_are(case: Case) -> list[Finding]:
+    stacks = case.stacks.of_all(case.job.ranks)
+    if not stacks:
+        return []
+    places = Counter(place(stack.frames) for stack in stacks.values()).most_common(_SHOWN)
+    where = "; ".join(f"{plural(count, 'rank')} at {name}" for name, count in places if name)
+    return [Finding(f"main threads stand here: {where}", (next(iter(stacks.values())).source,))]
+
+
+CAUSE = Cause(propose, words, (NOTHING_TO_TELL,), Asked.OF_A_JOB_THAT_RUNS)

@@ -1,0 +1,96 @@
+"""unknown: something hangs, and the evidence does not say why."""
+
+from collections.abc import Iterator
+
+from hangscope.diagnosis.accusation import LOW, Accusation, Grounds, Layer
+from hangscope.diagnosis.case import Case
+from hangscope.diagnosis.cause import Cause, Words
+from hangscope.diagnosis.causes.shared.advice import BY_CALL, COLLECT, SWITCH_ON, recorder_was_off
+from hangscope.diagnosis.evidence.cited import who_waits
+from hangscope.diagnosis.phrases import ranks_text
+from hangscope.diagnosis.verdict import CauseKind, Finding
+from hangscope.diagnosis.waits.wait_graph import Wait
+from hangscope.model import WatchdogReport
+from hangscope.text import duration, numbered, sentence, verb
+
+HANG_UNEXPLAINED = Grounds("hang_unexplained", Layer.NO_CAUSE, LOW, "a hang that the evidence does not explain")
+
+_SHOWN = 3
+
+
+def propose(case: Case) -> Iterator[Accusation[None]]:
+    """The operation that has hung longest, and nobody accused."""
+    wait = max(case.waits.all, key=lambda w: (w.age_s or 0.0, len(w.inside)), default=None)
+    yield Accusation(HANG_UNEXPLAINED, CauseKind.UNKNOWN, None, wait=wait, explains=case.waits.all)
+
+
+def words(case: Case, accusation: Accusation[None]) -> Words:
+    wait = accusation.wait
+    what = _what(case, wait)
+    waiters = _waiters(case, wait)
+    who = f"{case.names.ranks(waiters)} {verb(waiters, 'waits', 'wait')} in" if waiters else "the job hangs in"
+    age = f" for {duration(wait.age_s)}" if wait is not None and wait.age_s is not None else ""
+    unseen = _unseen(case)
+    rest = "the cause is not determined" if case.hang.age_known else "nothing says for how long"
+    if unseen or not (case.job.dumps or waiters):
+        rest = f"nothing is known of {ranks_text(unseen) if unseen else 'the other ranks'}"
+    step = BY_CALL.get(what, COLLECT if case.job.dumps or unseen else SWITCH_ON)
+    return Words(
+        headline=f"{who} {what}{age}; {rest}",
+        summary=f"{sentence(who)} {what}{age}, and {rest}: the evidence does not name the cause.",
+        why=_findings(case, wait),
+        steps=[] if recorder_was_off(case) else [step],
+    )
+
+
+def _what(case: Case, wait: Wait | None) -> str:
+    if wait is not None:
+        return case.names.wait(wait)
+    reports = _timeouts(case)
+    return (reports[0].operation if reports else None) or "a collective"
+
+
+def _waiters(case: Case, wait: Wait | None) -> list[int]:
+    """Who waits in it, or else reported it. Calls that no recorder has are one wait a rank."""
+    if wait is None:
+        return sorted(_reported(case))
+    not_recorded = wait.seq is None
+    alike = [w for w in case.waits.all if w is wait or (not_recorded and w.name == wait.name)]
+    return sorted({rank for w in alike for rank in w.waiters})
+
+
+def _reported(case: Case) -> set[int]:
+    return {report.rank for report in case.job.facts.watchdog}
+
+
+def _unseen(case: Case) -> list[int]:
+    waiting = {rank for rank, waits in case.waits.of.items() if waits}
+    return sorted(set(case.job.ranks) - set(case.job.dumps) - _reported(case) - waiting)
+
+
+def _timeouts(case: Case) -> list[WatchdogReport]:
+    return [report for report in case.job.facts.watchdog if report.kind in ("timeout", "async_error")]
+
+
+def _findings(case: Case, wait: Wait | None) -> list[Finding]:
+    findings = [_timeout(report) for report in _timeouts(case)] or list(_signals(case))
+    if findings:
+        return findings[:_SHOWN]
+    return [who_waits(case, wait) if wait is not None else Finding(case.hang.why)]
+
+
+def _timeout(report: WatchdogReport) -> Finding:
+    what = "timed out" if report.kind == "timeout" else "failed"
+    after = f" after {report.elapsed_ms / 1e3:.0f} s" if report.elapsed_ms is not None else ""
+    title = numbered(report.operation or "a collective", report.seq)
+    return Finding(f"rank {report.rank}: {title} {what}{after}", (report.source,))
+
+
+def _signals(case: Case) -> Iterator[Finding]:
+    for report in case.job.facts.watchdog:
+        if report.signalled_by is not None:
+            text = f"rank {report.rank} heard from rank {report.signalled_by} that a collective timed out"
+            yield Finding(text, (report.source,))
+
+
+CAUSE = Cause(propose, words, (HANG_UNEXPLAINED,))

@@ -1,0 +1,139 @@
+"""A failure without a recording that explains it: what the lines of logs and kernels say, as far as they say it.
+
+A line that only tells that somebody waited, lost a peer or was stopped is an effect and accuses nobody; nor does a line
+about the network, which has two ends. Of the others the earliest is the cause; where they carry no time, those of one
+kind are named together.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from hangscope.diagnosis.accusation import LOW, MEDIUM, Accusation, Accused, Doubt, Grounds, Layer, doubts_where
+from hangscope.diagnosis.case import Case
+from hangscope.diagnosis.cause import Asked, Cause
+from hangscope.diagnosis.causes.shared.failure_lines import MISSING_RANKS, FailureLines, failure_words
+from hangscope.diagnosis.evidence.answer import Says
+from hangscope.diagnosis.verdict import CauseKind
+from hangscope.model import Failure
+from hangscope.text import first_line, numbered
+
+FAILURE_LINE = Grounds(
+    "failure_line",
+    Layer.SIGNS,
+    MEDIUM,
+    "a log says so; no recording shows what the ranks were doing",
+    before={
+        "everybody_inside": "test_edges.py::test_a_failure_goes_before_everybody_being_inside",
+    },
+)
+FAILURE_OF_NOBODY = Grounds(
+    "failure_of_nobody",
+    Layer.LAST_RESORT,
+    LOW,
+    "a log tells of a failure and does not say whose it is",
+    before={
+        "not_collected": "test_edges.py::test_a_line_of_failure_goes_before_what_was_not_collected",
+    },
+)
+
+# What a failure means; all others only say that something is wrong.
+_MEANS = {
+    CauseKind.GPU: ("cuda_error", "xid", "ecc", "gpu_lost"),
+    CauseKind.DEAD: ("gpu_oom", "host_oom", "signal", "exit", "exception", "node_lost", "node_resource"),
+    CauseKind.NETWORK: ("nccl_system_error", "ib_error", "socket_error"),
+    CauseKind.MISMATCH: ("mismatch",),
+    CauseKind.ABSENT: MISSING_RANKS,
+}
+_KIND_OF = {failure: kind for kind, failures in _MEANS.items() for failure in failures}
+# Lines that tell of a wait without an end; "other" only where it is an effect.
+_WAITED = ("heartbeat_stuck", *MISSING_RANKS, "wait_timeout", "other")
+# Failures this close to the first one may be its first sign elsewhere, or the other way round.
+_TOGETHER_NS = 2_000_000_000
+
+
+def propose(case: Case) -> Iterator[Accusation[FailureLines]]:
+    """The first line of a failure that is nobody else's effect; where there is none, the effects."""
+    lines = _earliest(_lines(case))
+    if lines:
+        yield _accusation(case, lines, min(lines, key=_sort_key))
+
+
+def _accusation(case: Case, lines: list[Failure], first: Failure) -> Accusation[FailureLines]:
+    kind = CauseKind.UNKNOWN if first.effect else _KIND_OF.get(first.kind, CauseKind.UNKNOWN)
+    own = _own_lines(lines, kind)
+    both_ends = _both_ends(first, kind)
+    ranks = sorted(set(both_ends)) if both_ends is not None else _accused(case, own, kind)
+    operation = numbered(first.operation or "", first.seq)
+    waited = kind is CauseKind.UNKNOWN and _says_that_it_waited(lines, first)
+    return Accusation(
+        FAILURE_LINE if ranks else FAILURE_OF_NOBODY,
+        kind,
+        FailureLines(
+            (first, *(line for line in lines if line is not first)), {rank: own.get(rank, first) for rank in ranks}
+        ),
+        [Accused(rank, kind, operation) for rank in ranks],
+        way=case.ports.over(None, *both_ends) if both_ends is not None else None,
+        doubts=doubts_where({Doubt.NO_RANK: not ranks, Doubt.SEVERAL_FAILED: len(ranks) > 1 and both_ends is None}),
+        explains=case.waits.all,
+        hang=case.hang.says is Says.YES or waited,
+        conclusive=first.kind != "launcher_kill",
+    )
+
+
+def _lines(case: Case) -> list[Failure]:
+    reported = [*case.job.facts.failures, *_raised(case)]
+    causes = [failure for failure in reported if not failure.effect]
+    return causes if causes or case.hang.says is Says.YES else reported
+
+
+def _raised(case: Case) -> list[Failure]:
+    """Exceptions whose rank no line tells; those of a known rank are `end_seen.py`'s."""
+    return [
+        Failure(
+            "exception", ": ".join((e.type, first_line(e.message))).rstrip(": "), e.source, None, e.node, at_ns=e.at_ns
+        )
+        for e in case.job.facts.errors
+        if e.rank is None and not e.consequence
+    ]
+
+
+def _earliest(lines: list[Failure]) -> list[Failure]:
+    """Those that came with the first one; all of them where one carries no time."""
+    times = [line.at_ns for line in lines if line.at_ns is not None]
+    if not times or len(times) < len(lines):
+        return lines
+    return [line for line in lines if line.at_ns is not None and line.at_ns <= min(times) + _TOGETHER_NS]
+
+
+def _sort_key(line: Failure) -> tuple[bool, bool, bool, int]:
+    """A line that says what it means first, then one that names the operation, then the earliest."""
+    return line.kind not in _KIND_OF, line.operation is None, line.at_ns is None, line.at_ns or 0
+
+
+def _both_ends(first: Failure, kind: CauseKind) -> tuple[int, int] | None:
+    """The two ranks that a line about the network names."""
+    if kind is CauseKind.NETWORK and first.rank is not None and first.peer_rank is not None:
+        return first.rank, first.peer_rank
+    return None
+
+
+def _own_lines(lines: Sequence[Failure], kind: CauseKind) -> dict[int, Failure]:
+    """Each rank's first line of that kind."""
+    own: dict[int, Failure] = {}
+    for line in lines:
+        if line.rank is not None and _KIND_OF.get(line.kind) is kind:
+            own.setdefault(line.rank, line)
+    return own
+
+
+def _accused(case: Case, own: Mapping[int, Failure], kind: CauseKind) -> list[int]:
+    """The ranks that report it; nobody where that is the network, not understood, or most of the job."""
+    most = len(own) * 2 > max(len(case.job.ranks), 2)
+    return [] if most or kind in (CauseKind.NETWORK, CauseKind.UNKNOWN) else sorted(own)
+
+
+def _says_that_it_waited(lines: Sequence[Failure], first: Failure) -> bool:
+    meant = [f for f in lines if f.kind != "other" or (f.effect and (f is first or f.operation))]
+    return any(line.kind in _WAITED for line in meant)
+
+
+CAUSE = Cause(propose, failure_words, (FAILURE_LINE, FAILURE_OF_NOBODY), Asked.ALWAYS)

@@ -1,0 +1,50 @@
+"""An accusation in words: those of its cause, or of a pause where the job went on by itself; and what to do next."""
+
+from dataclasses import replace
+from typing import Any
+
+from hangscope.diagnosis.accusation import Accusation
+from hangscope.diagnosis.case import Case
+from hangscope.diagnosis.cause import Words
+from hangscope.diagnosis.causes import CAUSE_OF
+from hangscope.diagnosis.causes.shared.advice import SWITCH_ON, recorder_was_off
+from hangscope.diagnosis.evidence.code_lines import spot
+from hangscope.diagnosis.phrases import ranks_text
+from hangscope.diagnosis.verdict import CauseKind
+from hangscope.text import duration, sentence
+
+_ANNOUNCE = (
+    "where it is on purpose (evaluation, a checkpoint), announce it in the code with `hangscope.expect_pause()`, or "
+    "give a longer --stall-after"
+)
+
+
+def say(case: Case, accusation: Accusation[Any]) -> Words:
+    """The words for one accusation."""
+    words = CAUSE_OF[accusation.grounds].words(case, accusation)
+    return words if case.job.recovered_s is None else _pause(case, accusation, words, case.job.recovered_s)
+
+
+def _pause(case: Case, accusation: Accusation[Any], words: Words, for_s: float) -> Words:
+    """The same stall of a job that went on by itself: who held it up, where and for how long."""
+    ranks = accusation.ranks if accusation.hang else ()
+    held = f"{ranks_text(ranks)} held the job up" if ranks else "the job stood still"
+    inside = f" in {case.names.wait(accusation.wait)}" if accusation.wait is not None else ""
+    where = case.stacks.where(ranks[0]) if len(ranks) == 1 else None
+    if where is not None:
+        inside = f" in {spot(where.frame)}"
+    text = f"{held} for {duration(for_s)}{inside}, then it went on"
+    return replace(
+        words,
+        headline=text,
+        summary=f"{sentence(text)}.",
+        each=dict.fromkeys(accusation.ranks, f"held the others up for {duration(for_s)}"),
+        steps=[_ANNOUNCE],
+    )
+
+
+def next_steps(case: Case, accusation: Accusation[Any], words: Words) -> tuple[str, ...]:
+    """What to do next, each step once; where nothing is known, recording comes first."""
+    recorder = [SWITCH_ON] if recorder_was_off(case) else []
+    steps = [*recorder, *words.steps] if accusation.kind is CauseKind.UNKNOWN else [*words.steps, *recorder]
+    return tuple(step for step in dict.fromkeys(steps) if step is not SWITCH_ON or not case.job.under_run)
