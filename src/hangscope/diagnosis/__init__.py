@@ -4,7 +4,7 @@ from hangscope.diagnosis.case import Case
 from hangscope.diagnosis.causes import HANG_RULES, RUNNING_RULES
 from hangscope.diagnosis.conclude import conclude
 from hangscope.diagnosis.evidence.answer import Says
-from hangscope.diagnosis.evidence.vet_dumps import hear
+from hangscope.diagnosis.evidence.vet_dumps import vet_dumps
 from hangscope.diagnosis.verdict import Diagnosis
 from hangscope.diagnosis.waits.proxy_waits import NotKnown
 from hangscope.diagnosis.weigh import weigh
@@ -16,7 +16,7 @@ __all__ = ["Diagnosis", "diagnose"]
 
 def diagnose(job: Job) -> Diagnosis:
     """Say what hung the job, who caused it and how sure that is. Depends on nothing but the job."""
-    case = Case(hear(job))
+    case = Case(vet_dumps(job))
     stuck = case.hang.says is Says.YES or not isinstance(case.transfers, NotKnown)
     rules = HANG_RULES if stuck or case.ended else RUNNING_RULES
     choice = weigh(case, (accusation for rule in rules for accusation in rule(case)))

@@ -14,7 +14,7 @@ from hangscope.diagnosis.evidence.answer import Answer, no, not_known, yes
 from hangscope.diagnosis.evidence.learnt_sites import CallSites
 from hangscope.diagnosis.evidence.liveness import Is, Liveness
 from hangscope.diagnosis.evidence.training_thread import Stacks, in_collective
-from hangscope.diagnosis.evidence.vet_dumps import Heard
+from hangscope.diagnosis.evidence.vet_dumps import VettedDumps
 from hangscope.diagnosis.hardware.port_paths import Ports
 from hangscope.diagnosis.labels import Names
 from hangscope.diagnosis.slowness.stragglers import Stragglers, stragglers
@@ -29,13 +29,13 @@ from hangscope.model import Frame, Job, Kind, Operation, Source, State, Watchdog
 class Case:
     """One job under diagnosis."""
 
-    def __init__(self, heard: Heard) -> None:
-        self.heard = heard
-        self.job: Job = heard.job
-        self.alignment = align(self.job, heard.index)
+    def __init__(self, vetted: VettedDumps) -> None:
+        self.vetted = vetted
+        self.job: Job = vetted.job
+        self.alignment = align(self.job, vetted.index)
         self.divergences: list[Divergence] = divergences(self.alignment)
         differing = {(rank, d.group) for d in self.divergences for rank in d.odd}
-        self.progress = Progress(self.alignment, heard.disputed, differing)
+        self.progress = Progress(self.alignment, vetted.disputed, differing)
         self.groups = self.progress.groups
         self.names = Names(self.alignment, self.groups)
         self.waits = Waits(self.progress)
@@ -164,7 +164,9 @@ class Case:
         if kinds[0] == kinds[1]:
             return False
         alike = [[g.index for g in self.job.groups if g.desc == kind] for kind in kinds]
-        first, second = (self.heard.index.rows_at(groups, w.seq or -1) for groups, w in zip(alike, (a, b), strict=True))
+        first, second = (
+            self.vetted.index.rows_at(groups, w.seq or -1) for groups, w in zip(alike, (a, b), strict=True)
+        )
         common = np.intersect1d(rank_of[first], rank_of[second])[:1]
         return any(first[rank_of[first] == rank][0] < second[rank_of[second] == rank][0] for rank in common)
 

@@ -12,7 +12,7 @@ from hangscope.diagnosis.align.divergence import Divergence
 from hangscope.diagnosis.align.p2p_matching import transfers
 from hangscope.diagnosis.case import Case
 from hangscope.diagnosis.evidence.answer import Says
-from hangscope.diagnosis.evidence.cited import cited
+from hangscope.diagnosis.findings import cited
 from hangscope.diagnosis.hardware.stuck_link import NETWORK_EVENTS, shown
 from hangscope.diagnosis.phrases import ranks_text
 from hangscope.diagnosis.verdict import Completeness, Culprit, Diagnosis, Finding, FirstReported, LastCompleted, Victim
@@ -54,7 +54,7 @@ def conclude(case: Case, choice: Choice) -> Diagnosis:
         ruled_out=_ruled_out(case, chosen),
         next_steps=steps(case, chosen, words),
         evidence=(*_remarks(case, chosen, first), *_sources(case)),
-        gaps=job.gaps + case.heard.gaps + _gaps(case, chosen),
+        gaps=job.gaps + case.vetted.gaps + _gaps(case, chosen),
         headline=words.headline,
         waiting_s=job.recovered_s or max(ages, default=None) if chosen.hang or job.recovered_s else None,
         lateness=case.stragglers.ranks[:_LATE_LISTED] if not chosen.hang else (),
@@ -70,7 +70,7 @@ def _remarks(case: Case, chosen: Accusation, first: FirstReported | None) -> Ite
     if first is not None and chosen.accused and first.rank not in chosen.ranks:
         text = f"the timeout was first reported by rank {first.rank}, a victim: it noticed first, it did not cause it"
         yield Finding(text)
-    for node, off in sorted(case.heard.clocks_off_s.items()):
+    for node, off in sorted(case.vetted.clocks_off_s.items()):
         yield Finding(f"the clock of {node} is {duration(abs(off))} {'behind' if off < 0 else 'ahead of'} the others'")
 
 
@@ -238,7 +238,7 @@ def _gaps(case: Case, chosen: Accusation) -> tuple[Gap, ...]:
             why = "its record has operations as unfinished that its peers prove finished: its watchdog stopped noticing"
             gaps.append(Gap(f"what rank {rank} had finished", why, rank=rank))
     silent = [r for r, mine in case.progress.of.items() if not mine.known and case.stacks.main(r) is None]
-    said = {g.rank for g in (*case.job.gaps, *case.heard.gaps)}
+    said = {g.rank for g in (*case.job.gaps, *case.vetted.gaps)}
     if chosen.hang and silent and not said.issuperset(silent):
         why = "neither a dump nor a watchdog line"
         gaps += [Gap(f"what rank {r} was doing", why, rank=r) for r in silent[:_SILENT_LISTED]]

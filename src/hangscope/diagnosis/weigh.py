@@ -55,7 +55,7 @@ def _with_disputes(case: Case, accusation: Accusation) -> Accusation:
     """Who is accused by a record that is cut, of another time, or as well another rank's, is not surely so; nor is one
     on a node whose clock is off, if it is the clock."""
     own = [x.rank for x in accusation.accused if x.kind not in ("dead", "frozen") and x.rank in case.progress.of]
-    off = {rank for rank in own if case.job.nodes.get(rank) in case.heard.clocks_off_s} | case.heard.copied
+    off = {rank for rank in own if case.job.nodes.get(rank) in case.vetted.clocks_off_s} | case.vetted.copied
     if any(case.progress.of[rank].scope is not Scope.WHOLE or rank in off for rank in own):
         return replace(accusation, doubts=[*accusation.doubts, Doubt.DISPUTED])
     return accusation

@@ -7,10 +7,10 @@ from hangscope.diagnosis.accusation import Accusation, Accused, Basis, Doubt, Sh
 from hangscope.diagnosis.align.agreement import members_not_recorded
 from hangscope.diagnosis.case import Case
 from hangscope.diagnosis.evidence.answer import Says
-from hangscope.diagnosis.evidence.cited import entry, kernel_lines, printed, who_waits
 from hangscope.diagnosis.evidence.code_lines import at, shown
 from hangscope.diagnosis.evidence.liveness import How, Is
 from hangscope.diagnosis.evidence.training_thread import in_collective, inside_child, thread_name
+from hangscope.diagnosis.findings import entry, kernel_lines, printed, who_waits
 from hangscope.diagnosis.hardware import xids
 from hangscope.diagnosis.phrases import ranks_text
 from hangscope.diagnosis.verdict import Finding

@@ -7,7 +7,7 @@ from hangscope.diagnosis.accusation import Accusation, Accused, Basis, Doubt, Si
 from hangscope.diagnosis.align.agreement import members_not_recorded
 from hangscope.diagnosis.align.call_order import Sort, outliers
 from hangscope.diagnosis.case import Case, size_and_types
-from hangscope.diagnosis.evidence.cited import outlier_finding, who_waits
+from hangscope.diagnosis.findings import outlier_finding, who_waits
 from hangscope.diagnosis.phrases import ranks_text
 from hangscope.diagnosis.verdict import Finding, OperationInFlight
 from hangscope.diagnosis.waits.wait_graph import Because, Wait

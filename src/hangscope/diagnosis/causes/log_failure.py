@@ -11,7 +11,7 @@ from dataclasses import replace
 from hangscope.diagnosis.accusation import Accusation, Accused, Basis, Doubt, doubts_where
 from hangscope.diagnosis.case import Case
 from hangscope.diagnosis.evidence.answer import Says
-from hangscope.diagnosis.evidence.cited import quoted
+from hangscope.diagnosis.findings import quoted
 from hangscope.diagnosis.hardware import stuck_link
 from hangscope.model import Failure
 from hangscope.text import first_line, numbered, short

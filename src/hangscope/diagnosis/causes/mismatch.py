@@ -10,8 +10,8 @@ from hangscope.diagnosis.accusation import Accusation, Accused, Basis, Doubt, do
 from hangscope.diagnosis.align.agreement import members_not_recorded
 from hangscope.diagnosis.align.divergence import Divergence, Shape
 from hangscope.diagnosis.case import Case
-from hangscope.diagnosis.evidence.cited import entry, printed, quoted, who_waits
 from hangscope.diagnosis.evidence.code_lines import at, shown
+from hangscope.diagnosis.findings import entry, printed, quoted, who_waits
 from hangscope.diagnosis.phrases import ranks_text, shape_text
 from hangscope.diagnosis.verdict import Finding, OperationInFlight
 from hangscope.diagnosis.waits.wait_graph import Wait

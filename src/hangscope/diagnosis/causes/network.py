@@ -6,7 +6,7 @@ from hangscope.diagnosis.accusation import Accusation, Accused, Basis, Doubt, do
 from hangscope.diagnosis.align.agreement import is_symmetric, members_not_recorded
 from hangscope.diagnosis.case import Case
 from hangscope.diagnosis.evidence.answer import Says
-from hangscope.diagnosis.evidence.cited import kernel_lines, quoted
+from hangscope.diagnosis.findings import kernel_lines, quoted
 from hangscope.diagnosis.hardware import stuck_link, xids
 from hangscope.diagnosis.hardware.nccl_rings import Way, ways_in
 from hangscope.diagnosis.hardware.port_paths import Bearing, Trouble

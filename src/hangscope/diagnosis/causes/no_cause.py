@@ -8,8 +8,8 @@ import numpy as np
 from hangscope.diagnosis.accusation import Accusation, Basis, Doubt
 from hangscope.diagnosis.case import Case
 from hangscope.diagnosis.evidence.answer import Answer, Says, no, not_known, yes
-from hangscope.diagnosis.evidence.cited import who_waits
 from hangscope.diagnosis.evidence.code_lines import place
+from hangscope.diagnosis.findings import who_waits
 from hangscope.diagnosis.phrases import ranks_text
 from hangscope.diagnosis.verdict import Finding
 from hangscope.model import State, WatchdogReport

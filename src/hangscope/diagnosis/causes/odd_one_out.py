@@ -15,8 +15,8 @@ from hangscope.diagnosis.accusation import Accusation, Accused, Basis, Doubt
 from hangscope.diagnosis.align.agreement import members_not_recorded
 from hangscope.diagnosis.case import Case
 from hangscope.diagnosis.evidence import process_ends
-from hangscope.diagnosis.evidence.cited import cited
 from hangscope.diagnosis.evidence.code_lines import place, shown
+from hangscope.diagnosis.findings import cited
 from hangscope.diagnosis.phrases import ranks_text
 from hangscope.diagnosis.verdict import Finding
 from hangscope.model import State, ThreadStack

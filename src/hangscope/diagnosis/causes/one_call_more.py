@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from hangscope.diagnosis.accusation import Accusation, Accused, Basis
 from hangscope.diagnosis.case import Case
-from hangscope.diagnosis.evidence.cited import cited, who_waits
+from hangscope.diagnosis.findings import cited, who_waits
 from hangscope.diagnosis.phrases import ranks_text
 
 

@@ -6,8 +6,8 @@ import numpy as np
 
 from hangscope.diagnosis.accusation import Accusation, Accused, Basis, Doubt, doubts_where
 from hangscope.diagnosis.case import Case
-from hangscope.diagnosis.evidence.cited import entry
 from hangscope.diagnosis.evidence.code_lines import at
+from hangscope.diagnosis.findings import entry
 from hangscope.diagnosis.slowness.own_time import Bound, OwnTime, waits_for
 from hangscope.diagnosis.verdict import Finding
 
@@ -63,7 +63,7 @@ def _by_own_time(case: Case) -> Accusation | None:
 
 
 def _finding(case: Case, item: OwnTime) -> Finding:
-    met = case.job.ops[item.felt_row]
+    met = case.job.ops[item.waited_row]
     text = f"for the same calls rank {item.rank} took {item.late_ms:.0f} ms longer than its peers, {item.late} times"
     where = f"{met.name}{at(met.frames)}"
     return entry(case, f"{text} in {item.span_ms / 1e3:.1f} s; others waited for that in {where}", met)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from hangscope.diagnosis.accusation import Accusation, Accused, Basis, Doubt
 from hangscope.diagnosis.align.agreement import is_symmetric
 from hangscope.diagnosis.case import Case
-from hangscope.diagnosis.evidence.cited import who_waits
+from hangscope.diagnosis.findings import who_waits
 from hangscope.diagnosis.phrases import ranks_text
 from hangscope.diagnosis.verdict import Finding, OperationInFlight
 from hangscope.model import Source

@@ -15,8 +15,8 @@ from hangscope.diagnosis.align.agreement import members_not_recorded
 from hangscope.diagnosis.align.divergence import Divergence, Shape, came_from_elsewhere_before
 from hangscope.diagnosis.align.lanes import Lane
 from hangscope.diagnosis.case import Case
-from hangscope.diagnosis.evidence.cited import entry
 from hangscope.diagnosis.evidence.code_lines import two_lines
+from hangscope.diagnosis.findings import entry
 from hangscope.diagnosis.phrases import ranks_text
 from hangscope.diagnosis.verdict import Finding
 from hangscope.diagnosis.waits.wait_graph import Wait

@@ -24,7 +24,7 @@ def line(frame: Frame) -> str:
 _LONGEST = 60
 
 
-def spot(frame: Frame, note: str = "") -> str:
+def function_line(frame: Frame, note: str = "") -> str:
     """``save_checkpoint (train.py:8)``, for a first line: the file's own name, and none for a module's own lines."""
     parts = frame.filename.replace("\\", "/").split("/")
     file = "/".join(parts[-2:] if parts[-1] == "__init__.py" else parts[-1:])

@@ -38,7 +38,7 @@ _FURTHER = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Heard:
+class VettedDumps:
     """The evidence as it is judged.
 
     `job` is without the dumps that were set aside, and with what recordings are known to get wrong set right; `index`
@@ -55,7 +55,7 @@ class Heard:
     clocks_off_s: Mapping[str, float]
 
 
-def hear(job: Job) -> Heard:
+def vet_dumps(job: Job) -> VettedDumps:
     """Compare the dumps of a job with each other; no file is trusted for being first, or alone."""
     index = Index(job.ops)
     aside = _older_than_their_logs(job, index)
@@ -93,7 +93,7 @@ def hear(job: Job) -> Heard:
         index = Index(job.ops)
     job = corrected(job, index)
     index = index if index.ops is job.ops else Index(job.ops)
-    return Heard(job, index, tuple(gaps), frozenset(disputed - set(aside)), frozenset(copies), clocks)
+    return VettedDumps(job, index, tuple(gaps), frozenset(disputed - set(aside)), frozenset(copies), clocks)
 
 
 # ---- the same collective, ended minutes apart ------------------------------------------------------------------------

@@ -47,7 +47,7 @@ class OwnTime:
     `cost_ms`: what its peers lost by it. That can be less than the extra time: in a pipeline part of it fits into
     waiting that is there anyway; and where they wait in one call after the other from the same line (the buckets of
     DistributedDataParallel), these run beside computation, so that a small lateness is seen in each of them. There only
-    what they usually waited in one collective counts. `felt_row`: a call of the collective where they waited most.
+    what they usually waited in one collective counts. `waited_row`: a call of the collective where they waited most.
     `in_row`: whether it was mostly late in one call right after the other from the same line: if these run beside
     computation, one lateness is seen in each of them, and nothing says so. `peers`: how many it was compared with.
     """
@@ -63,7 +63,7 @@ class OwnTime:
     late_ms: float
     always: bool
     cost_ms: float
-    felt_row: int
+    waited_row: int
     bound: Bound
     in_row: bool
     peers: int
@@ -198,7 +198,7 @@ def _summed(alignment: Alignment, part: _Stretches, judged: Bools) -> list[OwnTi
                 late_ms=min(by, felt) if repeated else by,
                 always=bool(np.all(late[kind])),
                 cost_ms=least if bounded else total,
-                felt_row=place,
+                waited_row=place,
                 bound=Bound.EXACT if least >= total / 2 and not in_row else bound,
                 in_row=in_row,
                 peers=int(part.peers[mine].max()),

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from hangscope.diagnosis.accusation import Accusation, Accused, Shown
 from hangscope.diagnosis.case import Case
 from hangscope.diagnosis.causes.advice import BY_CALL, COLLECT, SWITCH_ON, UNDER_RUN
-from hangscope.diagnosis.evidence.code_lines import at, line, spot, user_frame
+from hangscope.diagnosis.evidence.code_lines import at, function_line, line, user_frame
 from hangscope.diagnosis.evidence.liveness import How, Is, Life
 from hangscope.diagnosis.evidence.process_ends import ending
 from hangscope.diagnosis.phrases import ranks_text
@@ -45,7 +45,7 @@ def _deed(accused: Accused, many: bool = False) -> str:
 def _life(life: Life, many: bool) -> str:
     if life.how is How.RAISED and life.error is not None:
         frame = user_frame(life.error.frames[::-1])
-        where = f" in {spot(frame)}" if frame else ""
+        where = f" in {function_line(frame)}" if frame else ""
         return f"ended{where} with {life.error.type}: {first_line(life.error.message)}"
     if life.how is How.STATUS and life.process is not None:
         return ending(life.process).replace("was ", "were ", 1) if many else ending(life.process)
@@ -70,7 +70,7 @@ def _did(case: Case, alike: Sequence[Accused], wait: Wait) -> str:
     if where is None:
         return f"{what} after its call{line}" if last is not None and (line := called(case, last)) else what
     in_cuda = life is not None and life.how is How.IN_CUDA
-    return f"{what}, in {spot(where.frame)}" if in_cuda else lead(case, ranks, what)
+    return f"{what}, in {function_line(where.frame)}" if in_cuda else lead(case, ranks, what)
 
 
 def _who_did(case: Case, alike: Sequence[Accused], names: str, wait: Wait) -> str:

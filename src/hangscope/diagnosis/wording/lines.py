@@ -4,7 +4,7 @@ from collections.abc import Collection
 
 from hangscope.diagnosis.accusation import Accusation, Basis
 from hangscope.diagnosis.case import Case
-from hangscope.diagnosis.evidence.code_lines import spot, user_frame
+from hangscope.diagnosis.evidence.code_lines import function_line, user_frame
 from hangscope.diagnosis.waits.wait_graph import Wait
 from hangscope.model import Operation
 
@@ -21,7 +21,7 @@ def stands_at(case: Case, rank: int, many: bool = False) -> str:
     does = ("is in", "are in") if not where.moves else ("runs", "run")
     if where.stack.child:
         does = "waits for its worker process in", "wait for their worker processes in"
-    return f"{does[many]} {spot(where.frame)}"
+    return f"{does[many]} {function_line(where.frame)}"
 
 
 def lead(case: Case, ranks: Collection[int], what: str) -> str:
@@ -44,8 +44,8 @@ def called(case: Case, call: Operation) -> str:
     """`` in average (train.py:88)``, for the end of a phrase; empty where nothing tells from where a call was made."""
     frame, learnt = user_frame(case.frames_of(call)), user_frame(case.sites.frames(call))
     if frame is None and learnt is not None:
-        return f" in {spot(learnt, ', as in the steps before')}"
-    return f" in {spot(frame)}" if frame is not None else ""
+        return f" in {function_line(learnt, ', as in the steps before')}"
+    return f" in {function_line(frame)}" if frame is not None else ""
 
 
 def called_by(case: Case, wait: Wait, rank: int) -> str:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from hangscope.diagnosis.accusation import Accusation
 from hangscope.diagnosis.case import Case
 from hangscope.diagnosis.causes.advice import ANNOUNCE, BY_CALL, COLLECT, SWITCH_ON
-from hangscope.diagnosis.evidence.code_lines import spot
+from hangscope.diagnosis.evidence.code_lines import function_line
 from hangscope.diagnosis.phrases import ranks_text
 from hangscope.diagnosis.wording.lines import led
 from hangscope.text import duration, plural, sentence, verb
@@ -59,7 +59,7 @@ def recovered(case: Case, a: Accusation) -> Words:
     for_s, inside = duration(case.job.recovered_s or 0.0), f" in {case.names.wait(a.wait)}" if a.wait else ""
     held = f"{ranks_text(a.ranks)} held the job up" if a.ranks and a.hang else "the job stood still"
     where = case.stacks.where(a.ranks[0]) if a.hang and len(a.ranks) == 1 else None
-    text = f"{held} for {for_s}{f' in {spot(where.frame)}' if where is not None else inside}, then it went on"
+    text = f"{held} for {for_s}{f' in {function_line(where.frame)}' if where is not None else inside}, then it went on"
     return Words(text, f"{sentence(text)}.", dict.fromkeys(a.ranks, f"held the others up for {for_s}"), [ANNOUNCE])
 
 
