@@ -7,7 +7,8 @@ from functools import cached_property
 import numpy as np
 
 from hangscope.diagnosis.accusation import Doubt
-from hangscope.diagnosis.align.agreement import align, members_not_recorded
+from hangscope.diagnosis.align.agreement import members_not_recorded
+from hangscope.diagnosis.align.alignment import align
 from hangscope.diagnosis.align.call_order import Outlier, outliers
 from hangscope.diagnosis.align.divergence import Divergence, Shape, divergences
 from hangscope.diagnosis.evidence.answer import Answer, no, not_known, yes

@@ -6,7 +6,7 @@ import numpy as np
 
 from hangscope.diagnosis import verdict
 from hangscope.diagnosis.accusation import Accusation, Basis, Sides
-from hangscope.diagnosis.align.agreement import completed_on_all
+from hangscope.diagnosis.align.alignment import completed_on_all
 from hangscope.diagnosis.align.clocks import clock_skew_ms
 from hangscope.diagnosis.align.divergence import Divergence
 from hangscope.diagnosis.align.p2p_matching import transfers

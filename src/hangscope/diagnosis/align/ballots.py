@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from hangscope.diagnosis.align.column_tools import Bools, Ints, runs
-from hangscope.diagnosis.align.op_index import sort_by
+from hangscope.diagnosis.align.column_tools import Bools, Ints, runs, sort_by
 
 Hashes = npt.NDArray[np.uint64]
 

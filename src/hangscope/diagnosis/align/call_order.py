@@ -13,10 +13,9 @@ from enum import Enum
 
 import numpy as np
 
+from hangscope.diagnosis.align.alignment import Alignment
 from hangscope.diagnosis.align.ballots import Ballots, Contexts
-from hangscope.diagnosis.align.column_tools import Ints
-from hangscope.diagnosis.align.op_index import ids
-from hangscope.diagnosis.align.side_by_side import Alignment
+from hangscope.diagnosis.align.column_tools import Ints, ids
 from hangscope.diagnosis.waits.progress import Progress
 from hangscope.model import UNKNOWN, Group, Kind, Operations
 

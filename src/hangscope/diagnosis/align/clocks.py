@@ -10,9 +10,9 @@ from collections import defaultdict
 
 import numpy as np
 
+from hangscope.diagnosis.align.alignment import Alignment
 from hangscope.diagnosis.align.column_tools import Floats, Ints
 from hangscope.diagnosis.align.lanes import Lane
-from hangscope.diagnosis.align.side_by_side import Alignment
 from hangscope.model import Operations, State
 
 # Collectives of one group by which clocks are compared.

@@ -5,12 +5,12 @@ from collections.abc import Iterator
 
 from hangscope.diagnosis.accusation import Accusation, Accused, Basis, Doubt
 from hangscope.diagnosis.align.call_order import outliers
-from hangscope.diagnosis.align.p2p_matching import counterpart_of
 from hangscope.diagnosis.case import Case
 from hangscope.diagnosis.evidence.code_lines import shown
 from hangscope.diagnosis.findings import cited, outlier_finding, who_waits
 from hangscope.diagnosis.phrases import ranks_text
 from hangscope.diagnosis.verdict import Finding
+from hangscope.diagnosis.waits.counterparts import counterpart_of
 from hangscope.diagnosis.waits.progress import Place
 from hangscope.diagnosis.waits.wait_graph import Because, Wait
 from hangscope.model import Communicator, Kind

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import signal
 from collections import Counter
-from collections.abc import Collection
 
-from hangscope.diagnosis.align.column_tools import Ints
-from hangscope.model import GLOO_SIZE, Failure, Job, Process, PythonError, RasReport, Source, TransportEvent
+from hangscope.model import Failure, Job, Process, PythonError, RasReport, Source, TransportEvent
 from hangscope.text import first_line
 
 GONE = ("gone", "Z")
@@ -128,19 +126,6 @@ def _odd_counts(report: RasReport) -> dict[int, str]:
             times = ", ".join(f"{n} {mine.get(n, 0)} times, not {usual.get(n, 0)}" for n in names[:_NAMED])
             odd[rank] = f"launched {times}, by NCCL's RAS"
     return odd if len(odd) * 2 < len(counts) else {}
-
-
-def ended_over_a_size(job: Job, members: Collection[int], rows: Ints, calls: Ints) -> list[int]:
-    """How ranks that Gloo ended vote between two calls of different sizes, which others recorded at these rows.
-
-    It ends a rank that got more bytes than its own call asked for: that one passed less than somebody did, so of two
-    sizes the smaller one.
-    """
-    recorded = set(job.ops.column("rank")[rows].tolist())
-    ended = {e.rank for e in job.facts.errors if e.type == GLOO_SIZE and e.rank in members} - recorded
-    sizes = sorted({*zip(job.ops.column("size_bytes")[rows].tolist(), calls.tolist(), strict=True)})
-    apart = len(sizes) == len(set(calls.tolist())) == 2 and 0 < sizes[0][0] < sizes[1][0]
-    return [sizes[0][1]] * len(ended) if apart else []
 
 
 def ending(process: Process) -> str:

@@ -17,7 +17,7 @@ from itertools import accumulate, pairwise
 
 import numpy as np
 
-from hangscope.diagnosis.align.agreement import is_symmetric
+from hangscope.diagnosis.align.agreement import PEER_CALLS, is_symmetric
 from hangscope.diagnosis.align.column_tools import Bools, Floats, Ints, grouped, runs
 from hangscope.diagnosis.align.op_index import Index
 from hangscope.diagnosis.evidence.corrections import corrected
@@ -235,9 +235,6 @@ def _leads_up_to(job: Job, rank: int, others: list[int], reached: _Reached) -> b
 
 # ---- the rank's own log, and its own name ----------------------------------------------------------------------------
 
-# Operations whose number in the watchdog's lines is not that of a collective.
-_NO_PLACE = ("send", "recv", "coalesced")
-
 
 def _older_than_their_logs(job: Job, index: Index) -> dict[int, str]:
     """Dumps that end before what the rank's own watchdog says it launched. A job that hangs launches nothing more, so
@@ -246,7 +243,7 @@ def _older_than_their_logs(job: Job, index: Index) -> dict[int, str]:
     ops, named = job.ops, grouped((g.name, g.index) for g in job.groups if g.is_called(g.name))
     for report in job.facts.watchdog if job.reason is None else ():
         dumps = job.dumps.get(report.rank, ())
-        if report.kind != "timeout" or report.seq is None or report.operation in (None, *_NO_PLACE) or not dumps:
+        if report.kind != "timeout" or report.seq is None or report.operation in (None, *PEER_CALLS) or not dumps:
             continue
         if report.group_name is None or not all(_speaks_of_groups(d) for d in dumps):
             continue

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from hangscope.diagnosis.align.alignment import Alignment
 from hangscope.diagnosis.align.clocks import met_by_all
 from hangscope.diagnosis.align.column_tools import Floats
-from hangscope.diagnosis.align.side_by_side import Alignment
 
 # How often PyTorch's watchdog looks (torch 2.2-2.15).
 _SWEEP_MS = 100.0

@@ -13,10 +13,9 @@ from enum import Enum
 import numpy as np
 import numpy.typing as npt
 
-from hangscope.diagnosis.align.column_tools import Bools, Floats, Ints, runs
+from hangscope.diagnosis.align.alignment import Alignment
+from hangscope.diagnosis.align.column_tools import Bools, Floats, Ints, ids, runs, sort_by
 from hangscope.diagnosis.align.lanes import Lane
-from hangscope.diagnosis.align.op_index import ids, sort_by
-from hangscope.diagnosis.align.side_by_side import Alignment
 from hangscope.model import UNKNOWN, Kind, State
 
 # A group that spans this part of a rank's recording is enough to judge it by.

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hangscope.diagnosis.align.side_by_side import Alignment
+from hangscope.diagnosis.align.alignment import Alignment
 from hangscope.diagnosis.slowness.late_launches import LateLaunches, late_launches
 from hangscope.diagnosis.slowness.own_time import OwnTime, own_times
 from hangscope.diagnosis.verdict import Lateness

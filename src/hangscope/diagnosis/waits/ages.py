@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from hangscope.diagnosis.align.alignment import Alignment
 from hangscope.diagnosis.align.column_tools import grouped
-from hangscope.diagnosis.align.side_by_side import Alignment
 from hangscope.diagnosis.evidence.answer import Says
 from hangscope.diagnosis.waits.progress import Unit
 from hangscope.diagnosis.waits.wait_graph import IN_FLIGHT_S, Wait, Waits

@@ -14,10 +14,10 @@ from itertools import takewhile
 
 import numpy as np
 
-from hangscope.diagnosis.align.agreement import members_not_recorded
+from hangscope.diagnosis.align.agreement import PEER_CALLS, members_not_recorded
+from hangscope.diagnosis.align.alignment import Alignment
 from hangscope.diagnosis.align.column_tools import Bools, grouped
 from hangscope.diagnosis.align.lanes import Lane
-from hangscope.diagnosis.align.side_by_side import Alignment
 from hangscope.diagnosis.waits.comm_init import CommInit, comm_inits
 from hangscope.model import UNKNOWN, Frame, Group, GroupStatus, Kind, Operation, State, WatchdogReport
 
@@ -228,7 +228,7 @@ class Progress:
                 _keep_larger(mine.completed, {group: report.last_completed})
             if report.kind in ("timeout", "async_error") and report.seq is not None:
                 # The watchdog's line names no peers, so nobody can be said to be missing from such a call.
-                peers, name = report.operation in ("send", "recv", "coalesced"), report.operation or "collective"
+                peers, name = report.operation in PEER_CALLS, report.operation or "collective"
                 unit = Unit(rank, group, report.seq, name, point_to_point=peers, report=report)
                 inside.setdefault((group, report.seq), unit)
         reported = {group for group, _ in inside}

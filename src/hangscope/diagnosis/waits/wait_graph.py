@@ -10,8 +10,8 @@ from enum import Enum
 from functools import cached_property
 
 from hangscope.diagnosis.align.column_tools import grouped
-from hangscope.diagnosis.align.p2p_matching import Counterpart, counterparts
 from hangscope.diagnosis.evidence.answer import Says
+from hangscope.diagnosis.waits.counterparts import Counterpart, counterparts
 from hangscope.diagnosis.waits.progress import Place, Progress, Scope, Unit
 from hangscope.diagnosis.waits.reachability import closed_sets, search
 from hangscope.model import State
