@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 
+from hangscope.diagnosis.align.column_tools import Ints
 from hangscope.model import Job
 from hangscope.report.page.matrix_cells import Cells, text_of
 from hangscope.report.page.page_text import SHORT, runs, shown
 from hangscope.report.rank_strip import Letters
-from hangscope.report.spans import Ints
 from hangscope.text import plural, spans
 
 _FEW = 64

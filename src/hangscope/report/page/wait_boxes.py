@@ -10,8 +10,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from hangscope.diagnosis.align.alignment import Alignment
+from hangscope.diagnosis.align.p2p_matching import other_side
 from hangscope.diagnosis.verdict import Diagnosis
-from hangscope.model import Job, State
+from hangscope.model import Kind, Operation, State
 from hangscope.report.page.page_text import SHORT, runs, shown
 from hangscope.report.page.timeline import group_labels
 from hangscope.text import plural, spans
@@ -49,12 +51,12 @@ class Wait:
     operation: str
 
 
-def waits(diagnosis: Diagnosis, job: Job) -> dict[str, Any] | None:
+def waits(diagnosis: Diagnosis, alignment: Alignment) -> dict[str, Any] | None:
     """Boxes and arrows with their places; None where nobody waits."""
     if not diagnosis.victims and diagnosis.link is None:
         return None
     roots = {culprit.rank for culprit in diagnosis.culprits}
-    circle = _own_waits(diagnosis, job)
+    circle = _own_waits(diagnosis, alignment)
     boxes = _roots(diagnosis, circle) + _victims(diagnosis, roots)
     columns: dict[int, list[Box]] = {}
     for box in boxes:
@@ -204,24 +206,33 @@ def _closing(boxes: list[Box], circle: Mapping[int, Wait]) -> list[dict[str, Any
     return list(found.values())
 
 
-def _own_waits(diagnosis: Diagnosis, job: Job) -> dict[int, Wait]:
+def _own_waits(diagnosis: Diagnosis, alignment: Alignment) -> dict[int, Wait]:
     """In a deadlock those at fault wait too: for the members that have not come to what they are in."""
     found: dict[int, Wait] = {}
     if diagnosis.kind != "deadlock":
         return found
-    ops = job.ops
-    group, seq, ranks, state = (ops.column(name) for name in ("group", "seq", "rank", "state"))
+    ops = alignment.job.ops
+    labels = group_labels(alignment.job)
     for culprit in diagnosis.culprits[:_BOXES]:
         mine = ops.rows(rank=culprit.rank)
-        mine = mine[(state[mine] == State.STARTED) | (state[mine] == State.SCHEDULED)]
-        if not len(mine):
-            continue
-        row = int(mine[0])
-        come = set(ranks[(group == group[row]) & (seq == seq[row])].tolist())
-        away = set(job.groups[int(group[row])].members or ()) - come
-        if away:
-            found[culprit.rank] = Wait(away, group_labels(job)[int(group[row])], ops[row].title)
+        state = ops.column("state")[mine]
+        mine = mine[(state == State.STARTED) | (state == State.SCHEDULED)]
+        if len(mine):
+            call = ops[int(mine[0])]
+            awaited = _not_come(alignment, call)
+            if awaited:
+                found[culprit.rank] = Wait(awaited, labels[call.group.index], call.title)
     return found
+
+
+def _not_come(alignment: Alignment, call: Operation) -> set[int]:
+    """Who has not joined a call: its peer, or the members that recorded nothing at its position."""
+    if alignment.point_to_point[call.row]:
+        peer = call.destination if call.kind is Kind.SEND else call.source
+        there = peer is None or other_side(alignment, call.row, call.rank, peer).row is not None
+        return set() if peer is None or there else {peer}
+    come = alignment.index.rows_at([call.group.index], call.seq)
+    return set(call.group.members or ()) - set(alignment.job.ops.column("rank")[come].tolist())
 
 
 def _across(source: Box, target: Box, group: str, operation: str) -> dict[str, Any]:
