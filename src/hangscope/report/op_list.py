@@ -136,7 +136,8 @@ def _last(rows: Ints, ranks: Ints, count: int) -> Ints:
 
 def _sizes(job: Job, rows: Ints, labels: dict[int, str]) -> dict[str, int]:
     """Column widths from the distinct values in the selection, so that no row is looked at twice."""
-    ops, tables = job.ops, job.ops.tables
+    ops = job.ops
+    tables = job.ops.tables
     sizes = {column: len(column) for column in _COLUMNS}
 
     def widen(column: str, values: Iterable[str]) -> None:

@@ -247,7 +247,8 @@ def _legend(letters: Letters, width: int, *, few: bool, verbose: bool) -> list[L
             size = len(letter) + 1 + cells(says)
             if current and used + 3 + size > width:
                 lines.append(tuple(current))
-                current, used = [], 0
+                current = []
+                used = 0
             if current:
                 current.append(Piece("   "))
                 used += 3

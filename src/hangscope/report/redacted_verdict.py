@@ -63,7 +63,8 @@ def _operations(ops: Operations, groups: tuple[Group, ...], clean: Clean) -> Ope
     columns = dict(ops.columns)
     for column, ids in (("name", names), ("thread", names), ("stack", stacks)):
         columns[column] = ids[ops.column(column)] if len(ops) else ops.columns[column]
-    shapes, dtypes = ("in_shapes", "out_shapes"), ("in_dtypes", "out_dtypes")
+    shapes = ("in_shapes", "out_shapes")
+    dtypes = ("in_dtypes", "out_dtypes")
     for index in range(1, _most(ops, shapes) + 1):  # in their order, so that their numbers stay
         tables.add_shapes(ops.tables.shapes(index))
     for index in range(1, _most(ops, dtypes) + 1):

@@ -21,7 +21,8 @@ _ENOUGH = 200
 
 def clock_skew_ms(alignment: Alignment) -> float | None:
     """From the slowest node's clock to the fastest; None where no end was seen on several ranks."""
-    job, ops = alignment.job, alignment.job.ops
+    job = alignment.job
+    ops = alignment.job.ops
     gathered: dict[object, list[Floats]] = defaultdict(list)
     for lane in alignment.lanes.values():
         rows = met_by_all(alignment, lane, _ENOUGH)

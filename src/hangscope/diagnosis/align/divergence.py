@@ -191,13 +191,16 @@ def _shifted(alignment: Alignment, lane: Lane, index: int, d: Divergence) -> Div
     ranks, stack = (alignment.job.ops.column(c) for c in ("rank", "stack"))
     rows = lane.rows[lane.starts[index] :]
     theirs_at, mine_at = (np.flatnonzero(ranks[rows] == ranks[row]) for row in (d.reference_row, d.odd_row))
-    theirs, mine = rows[theirs_at], rows[mine_at]
+    theirs = rows[theirs_at]
+    mine = rows[mine_at]
     with_stacks = bool(np.all(stack[theirs] != 0) and np.all(stack[mine] != 0))
     key = alignment.call[rows] if with_stacks else lane.signatures[lane.starts[index] :]
-    a, b = key[mine_at].tolist(), key[theirs_at].tolist()
+    a = key[mine_at].tolist()
+    b = key[theirs_at].tolist()
     unmoved = sum(x == y for x, y in zip(a[1:], b[1:], strict=False))
     for count in range(1, _SHIFT_MAX + 1):
-        left_out, too_many = _fits(a, b[count:]), _fits(a[count:], b)
+        left_out = _fits(a, b[count:])
+        too_many = _fits(a[count:], b)
         if left_out > unmoved:
             return replace(d, shape=Shape.SKIPPED, calls=tuple(theirs[:count].tolist()), support=left_out)
         if too_many > unmoved:
@@ -214,7 +217,8 @@ def _shifted(alignment: Alignment, lane: Lane, index: int, d: Divergence) -> Div
 def _skipped_by_habit(alignment: Alignment, lane: Lane, index: int, d: Divergence, theirs: Ints) -> Divergence:
     """The same as calls left out, if earlier rounds of the reference show the odd rank's call a few calls after."""
     ranks = alignment.job.ops.column("rank")
-    odd_call, missed = int(alignment.call[d.odd_row]), int(alignment.call[d.reference_row])
+    odd_call = int(alignment.call[d.odd_row])
+    missed = int(alignment.call[d.reference_row])
     rows = lane.rows[: lane.starts[index]]
     past = rows[ranks[rows] == ranks[d.reference_row]]
     calls = alignment.call[past].tolist()
@@ -255,7 +259,8 @@ def _first_shift_by_stack(alignment: Alignment, lane: Lane, before: int) -> Dive
         votes = Counter(calls.tolist()).most_common()
         if index >= before or votes[0][1] == votes[1][1]:
             return None
-        odd_rows, reference_rows = rows[calls != votes[0][0]], rows[calls == votes[0][0]]
+        odd_rows = rows[calls != votes[0][0]]
+        reference_rows = rows[calls == votes[0][0]]
         base = _divergence(alignment, lane, index, odd_rows, reference_rows, tied=False)
         found = _shifted(alignment, lane, index, base)
         if found is base or (found.support < 3 and not _is_novel(alignment, lane, found)):
@@ -272,7 +277,8 @@ def _is_novel(alignment: Alignment, lane: Lane, d: Divergence) -> bool:
     """Whether the added call was never made by anyone else: then one later call that fits is enough."""
     if d.shape is not Shape.ADDED:
         return False
-    ranks, first = alignment.job.ops.column("rank"), d.calls[0]
+    ranks = alignment.job.ops.column("rank")
+    first = d.calls[0]
     others = lane.rows[ranks[lane.rows] != ranks[first]]
     return not np.any(alignment.call[others] == alignment.call[first])
 
@@ -293,7 +299,8 @@ def came_from_elsewhere_before(alignment: Alignment, lane: Lane, index: int, odd
 
 def _first_bad_splits(alignment: Alignment, lane: Lane, here: Bools) -> Divergence | None:
     """An all_to_all in which the elements that all members send are not the elements that all members expect."""
-    ops, starts = alignment.job.ops, lane.starts[:-1]
+    ops = alignment.job.ops
+    starts = lane.starts[:-1]
     if not here.any():
         return None
     members = len(lane.group.members or ())
@@ -306,7 +313,9 @@ def _first_bad_splits(alignment: Alignment, lane: Lane, here: Bools) -> Divergen
     part = slice(int(lane.starts[index]), int(lane.starts[index + 1]))
     rows = lane.rows[part]
     odd_rows = _odd_splits(sent[part], expected[part], rows)
-    unknown, tied = not len(odd_rows), members == 2  # of two, both are the sides of it
+    # of two, both are the sides of it
+    unknown = not len(odd_rows)
+    tied = members == 2
     reference_rows = rows if unknown else np.setdiff1d(rows, odd_rows)
     base = _divergence(alignment, lane, index, rows if unknown else odd_rows, reference_rows, tied)
     odd = () if unknown and not tied else base.odd

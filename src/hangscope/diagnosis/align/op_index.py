@@ -50,7 +50,8 @@ class Index:
     @cached_property
     def by_group(self) -> Ints:
         """Rows whose number is known, by group, then by number, then by rank and as recorded."""
-        group, seq = self.ops.column("group"), self.ops.column("seq")
+        group = self.ops.column("group")
+        seq = self.ops.column("seq")
         known = seq >= 0
         if known.all():
             return sort_by(group, seq)
@@ -78,7 +79,8 @@ class Index:
     def furthest(self, state: State | None = None) -> Ints:
         """Per group the largest number that anybody launched, or brought into a state; UNKNOWN where there is none."""
         if state not in self._furthest:
-            group, seq = self.ops.column("group"), self.ops.column("seq")
+            group = self.ops.column("group")
+            seq = self.ops.column("seq")
             rows = slice(None) if state is None else self.ops.column("state") == state
             found = self._furthest[state] = np.full(int(group.max(initial=-1)) + 1, UNKNOWN, dtype=np.int64)
             np.maximum.at(found, group[rows], seq[rows])
@@ -103,9 +105,11 @@ class Pairs:
     """
 
     def __init__(self, ops: Operations) -> None:
-        rank, group = ops.column("rank"), ops.column("group")
+        rank = ops.column("rank")
+        group = ops.column("group")
         self._order = sort_by(rank, group)
-        rank, group = rank[self._order], group[self._order]
+        rank = rank[self._order]
+        group = group[self._order]
         self._starts = runs(rank, group)
         self.rank: list[int] = rank[self._starts[:-1]].tolist()
         self.group: list[int] = group[self._starts[:-1]].tolist()

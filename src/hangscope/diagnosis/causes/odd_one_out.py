@@ -14,7 +14,7 @@ import numpy as np
 from hangscope.diagnosis.accusation import Accusation, Accused, Basis, Doubt
 from hangscope.diagnosis.align.agreement import members_not_recorded
 from hangscope.diagnosis.case import Case
-from hangscope.diagnosis.evidence import process_ends
+from hangscope.diagnosis.evidence import ras_ranks
 from hangscope.diagnosis.evidence.code_lines import place, shown
 from hangscope.diagnosis.findings import cited
 from hangscope.diagnosis.phrases import ranks_text
@@ -88,7 +88,7 @@ def only_one_without_timeout(case: Case) -> Iterator[Accusation]:
 
 def odd_in_ras(case: Case) -> Iterator[Accusation]:
     """Ranks that NCCL's RAS did not reach, or that launched other collectives than most, where nothing was recorded."""
-    if case.job.dumps or (found := process_ends.odd_in_ras(case.job)) is None:
+    if case.job.dumps or (found := ras_ranks.odd_in_ras(case.job)) is None:
         return
     odd, source = found
     accused = [Accused(rank, "unknown", text=text) for rank, text in sorted(odd.items())]

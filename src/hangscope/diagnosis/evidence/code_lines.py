@@ -55,7 +55,8 @@ def place(frames: Frames) -> str:
 
 def two_lines(odd: Operation, reference: Operation) -> str:
     """From which lines two ranks made what should be one call."""
-    mine, theirs = user_frame(odd.frames), user_frame(reference.frames)
+    mine = user_frame(odd.frames)
+    theirs = user_frame(reference.frames)
     if mine is None or theirs is None:
         return "their stacks differ"
     return f"rank {odd.rank} at {line(mine)}, rank {reference.rank} at {line(theirs)}"

@@ -37,7 +37,8 @@ class Counter(NamedTuple):
 
 
 ANY = Limit(0)
-FAULT, OTHER = True, False
+FAULT = True
+OTHER = False
 COUNTERS = {
     # The link itself, gravest first: this is the order in which they are shown.
     "link_downed": Counter(FAULT, "the link went down and had to come up anew", ANY),

@@ -220,7 +220,8 @@ class Ports:
         """The one port whose counters stand out, or both of one connection, among those that these ranks use."""
         if not self.suspects:
             return None
-        members, found = set(ranks), dict[tuple[int, int], Path]()
+        members = set(ranks)
+        found = dict[tuple[int, int], Path]()
         nodes = {port.node for port in self.suspects}
         for part in self.job.facts.communicators:
             for e in part.edges:
@@ -257,7 +258,8 @@ class Ports:
         if end.by is not None:
             yield Said(f"rank {end.rank} sends by the proxy of rank {end.by} over {end.nic} (PXN)")
         for port in end.ports:
-            moved, name = self.changes(port), f"port {port} of {port.node}{_address(port)}"
+            moved = self.changes(port)
+            name = f"port {port} of {port.node}{_address(port)}"
             if _is_down(port):
                 yield Said(f"{name} was {port.state} at the stall")
             if moved and any(map(is_fault, moved)):

@@ -41,13 +41,15 @@ class LateLaunches:
 def late_launches(alignment: Alignment) -> list[LateLaunches]:
     """Per rank how often and by how much it launched last, the costliest first."""
     ops = alignment.job.ops
-    created, ranks = ops.column("created_ns"), ops.column("rank")
+    created = ops.column("created_ns")
+    ranks = ops.column("rank")
     ended = np.where(ops.column("retired") == 1, ops.column("completed_ns"), -1)
     flight = np.where((created >= 0) & (ended >= 0), (ended - created) / 1e6, np.nan)
     # A pipeline's stages launch at different times by nature; nothing says here which rank they waited for.
     staged = set(np.unique(ranks[alignment.point_to_point]).tolist())
     late: dict[int, list[tuple[int, float]]] = defaultdict(list)
-    waits, joined = Counter[int](), Counter[int]()
+    waits = Counter[int]()
+    joined = Counter[int]()
     # Gloo records no end. Its calls block and end when the last member comes: on one node, by one clock.
     gloo = all(dump.backend == "gloo" for dumps in alignment.job.dumps.values() for dump in dumps)
     meets = gloo and len(set(alignment.job.nodes.values())) == 1
@@ -59,7 +61,8 @@ def late_launches(alignment: Alignment) -> list[LateLaunches]:
         members = ranks[rows[0]].tolist() if len(rows) >= least else []
         if not members or not staged.isdisjoint(members):
             continue
-        last, shortest = np.argmin(here, axis=1), np.min(here, axis=1)
+        last = np.argmin(here, axis=1)
+        shortest = np.min(here, axis=1)
         cost = np.median(here, axis=1) - shortest
         for column, rank in enumerate(members):
             joined[rank] += len(rows)
@@ -68,7 +71,8 @@ def late_launches(alignment: Alignment) -> list[LateLaunches]:
             late[members[last[row]]].append((int(rows[row, last[row]]), float(cost[row])))
     result: list[LateLaunches] = []
     for rank, found in late.items():
-        launched, by = created[[row for row, _ in found]] / 1e6, np.asarray([ms for _, ms in found])
+        launched = created[[row for row, _ in found]] / 1e6
+        by = np.asarray([ms for _, ms in found])
         cost_ms = _union(launched - by, launched)
         result.append(LateLaunches(rank, len(found), joined[rank], float(np.median(by)), cost_ms, waits[rank]))
     return sorted(result, key=lambda item: (-item.cost_ms, item.rank))
@@ -77,6 +81,7 @@ def late_launches(alignment: Alignment) -> list[LateLaunches]:
 def _union(begin: Floats, end: Floats) -> float:
     """How much time intervals cover together: a lateness that lasts over many calls is one."""
     order = np.argsort(begin)
-    begin, end = begin[order], end[order]
+    begin = begin[order]
+    end = end[order]
     before = np.append(begin[0], np.maximum.accumulate(end)[:-1])
     return float(np.sum(np.maximum(end - np.maximum(begin, before), 0.0)))

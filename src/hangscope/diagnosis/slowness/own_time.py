@@ -107,7 +107,8 @@ def own_times(alignment: Alignment) -> list[OwnTime]:
             continue
         here = np.bincount(part.rank, part.end - part.begin, minlength=len(recorded))
         better = here > 1.1 * covered
-        judge[better], covered[better] = len(found), here[better]
+        judge[better] = len(found)
+        covered[better] = here[better]
         found.append(part)
     result = [own for number, part in enumerate(found) for own in _summed(alignment, part, judge == number)]
     return sorted(result, key=lambda item: (-item.extra_ms, item.rank))
@@ -132,15 +133,21 @@ class _Measure:
 
     def stretches(self, lane: Lane) -> _Stretches | None:
         """Between every two consecutive collectives of a group: each member beside those that made the same calls."""
-        rank, seq = self._ops.column("rank"), self._ops.column("seq")
+        rank = self._ops.column("rank")
+        seq = self._ops.column("seq")
         rows = np.sort(lane.rows[self._meets[lane.rows]])
-        begin, end = rows[:-1], rows[1:]
+        begin = rows[:-1]
+        end = rows[1:]
         whole = (rank[begin] == rank[end]) & (self._untimed[begin] == self._untimed[end])
-        begin, end = begin[whole], end[whole]
+        begin = begin[whole]
+        end = end[whole]
         inside = self._inside[end] - self._inside[begin]
         calls = self._calls[end] - self._calls[begin]
         order = np.lexsort((inside, calls, seq[begin], seq[end]))
-        begin, end, inside, calls = begin[order], end[order], inside[order], calls[order]
+        begin = begin[order]
+        end = end[order]
+        inside = inside[order]
+        calls = calls[order]
         starts = runs(seq[begin], seq[end], calls)
         first, size = (np.repeat(values, np.diff(starts)) for values in (starts[:-1], np.diff(starts)))
         some = size > 1
@@ -154,7 +161,10 @@ class _Measure:
             return values
 
         usual = (nth((others - 1) // 2) + nth(others // 2)) / 2
-        who, begin, end, own = rank[end[some]].astype(np.int64), begin[some], end[some], inside[some]
+        who = rank[end[some]].astype(np.int64)
+        begin = begin[some]
+        end = end[some]
+        own = inside[some]
         spread = nth((3 * others - 1) // 4) - nth(others // 4)
         return _Stretches(who, begin, end, usual, usual - own, spread, others, calls[some])
 
@@ -173,13 +183,18 @@ def _summed(alignment: Alignment, part: _Stretches, judged: Bools) -> list[OwnTi
     places = np.searchsorted(part.rank[order], np.arange(len(judged) + 1))
     for rank in np.flatnonzero(judged & (extra > spread) & (extra > _LEAST_SHARE * span) & (span > 0)).tolist():
         mine = order[places[rank] : places[rank + 1]]
-        begin, end, calls = part.begin[mine], part.end[mine], part.calls[mine]
-        late, kind = _is_late(part.extra[mine]), calls == calls[np.argmax(part.extra[mine])]
+        begin = part.begin[mine]
+        end = part.end[mine]
+        calls = part.calls[mine]
+        late = _is_late(part.extra[mine])
+        kind = calls == calls[np.argmax(part.extra[mine])]
         piped = bool(np.any(alignment.point_to_point[ops.span(rank)]))
         felt, place, repeated = (_felt_in_pipeline if piped else _felt)(alignment, part, mine[kind])
-        times, by = int(late.sum()), float(np.median(part.extra[mine][late]))
+        times = int(late.sum())
+        by = float(np.median(part.extra[mine][late]))
         total = float(extra[rank])
-        least, bounded = min(total, felt * times), piped or repeated
+        least = min(total, felt * times)
+        bounded = piped or repeated
         single = late & (end - begin == 1)
         follows = single[1:] & single[:-1] & (begin[1:] == end[:-1]) & (calls[1:] == calls[:-1])
         in_row = 2 * int(np.sum(follows)) >= times
@@ -210,7 +225,9 @@ def _felt(alignment: Alignment, part: _Stretches, stretches: Ints) -> tuple[floa
     """Of all collectives in some stretches of one kind the one where others of that role waited most for the rank, by
     the median over the stretches and the mean over the others: by how much, a row of it, and whether nearly all of
     their waiting is in repeated calls from its line."""
-    rank, begin, end = int(part.rank[stretches[0]]), part.begin[stretches], part.end[stretches]
+    rank = int(part.rank[stretches[0]])
+    begin = part.begin[stretches]
+    end = part.end[stretches]
     role = np.unique(part.rank[np.isin(part.calls, part.calls[stretches])])
     longer = np.full((len(begin), int((end - begin).max())), np.nan)
     nobodys = [lane for lane in alignment.lanes.values() if lane.group.members is None]
@@ -247,7 +264,8 @@ def _felt_in_pipeline(alignment: Alignment, part: _Stretches, stretches: Ints) -
 def _transfers_with(alignment: Alignment, rank: int) -> set[int]:
     """The other ranks of a pipeline: those with which a rank exchanges anything, directly or through others."""
     ops = alignment.job.ops
-    found, todo = {rank}, [rank]
+    found = {rank}
+    todo = [rank]
     while todo:
         span = ops.span(todo.pop())
         ends = np.union1d(ops.column("source")[span], ops.column("destination")[span])
@@ -266,13 +284,15 @@ def _beside(alignment: Alignment, lane: Lane, rank: int, role: Ints) -> tuple[In
     count, total = (np.add.reduceat(v, lane.starts[:-1]) for v in (timed.astype(float), np.nan_to_num(duration)))
     mine = np.flatnonzero(timed & (ranks == rank))
     which = np.searchsorted(lane.starts, mine, side="right") - 1
-    mine, which = mine[count[which] > 1], which[count[which] > 1]
+    mine = mine[count[which] > 1]
+    which = which[count[which] > 1]
     return lane.rows[mine], (total[which] - duration[mine]) / (count[which] - 1) - duration[mine]
 
 
 def waits_for(alignment: Alignment, rank: int, other: int) -> float:
     """How much longer a rank was inside the collectives that it has in common with another one, in ms."""
-    both, theirs = np.asarray([rank, other]), {id(lane) for lane in alignment.lanes_of.get(other, ())}
+    both = np.asarray([rank, other])
+    theirs = {id(lane) for lane in alignment.lanes_of.get(other, ())}
     lanes = [lane for lane in alignment.lanes_of.get(rank, ()) if id(lane) in theirs]
     lanes += [lane for lane in alignment.lanes.values() if lane.group.members is None]
     return -sum(float(_beside(alignment, lane, rank, both)[1].sum()) for lane in lanes)

@@ -56,7 +56,8 @@ def hang_of(alignment: Alignment, waits: Waits, lost: Collection[int]) -> Hang:
 def _reported(job: Job, waits: Waits, stuck_s: float) -> Hang | None:
     """What says by itself whether the job hangs."""
     # What was completed since, and more after it, hung in an attempt before.
-    progress, reports = waits.progress, [r for r in job.facts.watchdog if r.kind in ("timeout", "async_error")]
+    progress = waits.progress
+    reports = [r for r in job.facts.watchdog if r.kind in ("timeout", "async_error")]
     timeouts = {r.rank for r in reports if r.seq is None or progress.proven.get(progress.group_of(r), 0) <= r.seq}
     if timeouts:
         return Hang(Says.YES, f"PyTorch's watchdog reported it on {len(timeouts)} rank(s)")
@@ -100,7 +101,8 @@ def _is_stuck(alignment: Alignment, waits: Waits, wait: Wait, age_s: float) -> b
 
 def _quiet_s(alignment: Alignment, ranks: Collection[int]) -> float:
     """How long before its dump the middle one of these ranks last launched something, each on its own clock."""
-    dumped, last = alignment.dumped_ns, alignment.launched_ns
+    dumped = alignment.dumped_ns
+    last = alignment.launched_ns
     quiet = [dumped[r] - last[r] for r in ranks if last.get(r, UNKNOWN) > 0 and dumped[r] > 0]
     return float(np.median(quiet)) / 1e9 if quiet else _LONG_S
 

@@ -59,7 +59,8 @@ def _missing(job: Job, size: int, begun: dict[int, int], idle: Collection[int]) 
     """
     if size == len(job.ranks):
         return {job.ranks[place]: Says.YES for place in range(size) if place not in begun}
-    places, known = sorted(begun), set(begun.values())
+    places = sorted(begun)
+    known = set(begun.values())
     bounds = [(-1, -1), *((place, begun[place]) for place in places), (size, max(job.ranks, default=0) + 1)]
     found: dict[int, Says] = {}
     for (low_place, low), (high_place, high) in pairwise(bounds):

@@ -131,7 +131,8 @@ class Progress:
         reports_of = grouped((r.rank, r) for r in watchdog if r.kind in ("timeout", "async_error", "status"))
         counted_of = grouped(self.job.status)
         for rank in self.job.ranks:
-            reports, counted = reports_of.get(rank, []), counted_of.get(rank, [])
+            reports = reports_of.get(rank, [])
+            counted = counted_of.get(rank, [])
             mine = self._from_dump(rank, reports, counted, disputed)
             if mine is None:
                 mine = self._from_counters(rank, reports, counted)
@@ -154,7 +155,8 @@ class Progress:
         dumps = self.job.dumps.get(rank, ())
         if not any(d.records for d in dumps):
             return None
-        recorded, poll = self._recorded, all(d.role == "poll" for d in dumps)
+        recorded = self._recorded
+        poll = all(d.role == "poll" for d in dumps)
         mine = RankProgress(rank, "poll" if poll else "dump", timing=any(d.timing for d in dumps))
         if not all(d.complete for d in dumps):
             mine.scope = Scope.CUT
@@ -162,7 +164,8 @@ class Progress:
             mine.scope = Scope.DISPUTED
         if not recorded.launches.get(rank):
             return mine if poll else None
-        oldest, units = recorded.oldest_ns[rank], recorded.units.get(rank, [])
+        oldest = recorded.oldest_ns[rank]
+        units = recorded.units.get(rank, [])
         mine.oldest_ns = oldest if oldest < _FAR else None
         for g, n in self.alignment.index.pairs.of_rank[rank]:
             if recorded.launched[n] >= 0:
@@ -203,7 +206,8 @@ class Progress:
 
     def _counted_state(self, unit: Unit) -> State:
         """Whether its counters say that a rank's kernel started, where the recorder timed them."""
-        status, timed = self._status(unit.rank, unit.group), any(d.timing for d in self.job.dumps.get(unit.rank, ()))
+        status = self._status(unit.rank, unit.group)
+        timed = any(d.timing for d in self.job.dumps.get(unit.rank, ()))
         began = timed and status is not None and (status.last_started or UNKNOWN) >= (unit.seq or 0)
         return State.STARTED if began else State.UNKNOWN
 
@@ -228,7 +232,8 @@ class Progress:
                 _keep_larger(mine.completed, {group: report.last_completed})
             if report.kind in ("timeout", "async_error") and report.seq is not None:
                 # The watchdog's line names no peers, so nobody can be said to be missing from such a call.
-                peers, name = report.operation in PEER_CALLS, report.operation or "collective"
+                peers = report.operation in PEER_CALLS
+                name = report.operation or "collective"
                 unit = Unit(rank, group, report.seq, name, point_to_point=peers, report=report)
                 inside.setdefault((group, report.seq), unit)
         reported = {group for group, _ in inside}
@@ -326,15 +331,18 @@ class Progress:
         A dump without it was taken before; one that has something older as unfinished stopped being kept up to date.
         But one rank alone that is two completed collectives ahead of several others proves nothing: it is disputed.
         """
-        ops, rows = self.job.ops, lane.rows
+        ops = self.job.ops
+        rows = lane.rows
         members = [self.of[r] for r in lane.group.members or () if r in self.of]
         dumps = [m for m in members if m.source == "dump"]
-        ranks, heard = ops.column("rank")[rows], [m.rank for m in dumps if m.scope is not Scope.DISPUTED]
+        ranks = ops.column("rank")[rows]
+        heard = [m.rank for m in dumps if m.scope is not Scope.DISPUTED]
         done = (ops.column("state")[rows] == State.COMPLETED) & np.isin(ranks, heard)
         needs_all = done & self.alignment.symmetric[rows]
         finished: set[int] = set()
         for place in np.flatnonzero(np.logical_or.reduceat(needs_all, lane.starts[:-1]))[::-1][:_LOOK_BACK].tolist():
-            value, here = int(lane.seqs[place]), slice(lane.starts[place], lane.starts[place + 1])
+            value = int(lane.seqs[place])
+            here = slice(lane.starts[place], lane.starts[place + 1])
             finished = set(ranks[here][needs_all[here]].tolist())
             whole = [m for m in dumps if m.scope is Scope.WHOLE and m.rank not in finished]
             behind = [m for m in whole if min(m.launched.get(index, 0), m.completed.get(index, 0) + 1) < value]
@@ -475,8 +483,12 @@ class _Recorded:
     """
 
     def __init__(self, alignment: Alignment) -> None:
-        ops, index, launched = alignment.job.ops, alignment.index, ~alignment.unlaunched
-        created, seq, done = ops.column("created_ns"), ops.column("seq"), ops.column("state") == State.COMPLETED
+        ops = alignment.job.ops
+        index = alignment.index
+        launched = ~alignment.unlaunched
+        created = ops.column("created_ns")
+        seq = ops.column("seq")
+        done = ops.column("state") == State.COMPLETED
         known = np.where(launched & (created != UNKNOWN), created, _FAR)
         self.launches = index.by_rank(index.largest(launched.view(np.int8)))
         self.oldest_ns = index.by_rank(index.smallest(known))
@@ -489,10 +501,14 @@ class _Recorded:
 
 def _unfinished_units(alignment: Alignment, unfinished: Bools) -> Iterator[Unit]:
     """Unfinished operations in recorded order, the entries of one batch (or one coalesced call) together."""
-    ops, rows = alignment.job.ops, np.flatnonzero(unfinished)
-    names, recorded = ("rank", "kind", "batch", "group", "seq", "name", "state"), rows.tolist()
+    ops = alignment.job.ops
+    rows = np.flatnonzero(unfinished)
+    names = ("rank", "kind", "batch", "group", "seq", "name", "state")
+    recorded = rows.tolist()
     rank, kind, batch, group, seq, name, state = (ops.column(c)[rows].tolist() for c in names)
-    peers, closes, states = alignment.point_to_point[rows].tolist(), int(Kind.BATCH), tuple(State)
+    peers = alignment.point_to_point[rows].tolist()
+    closes = int(Kind.BATCH)
+    states = tuple(State)
     calls: dict[tuple[int, ...], list[int]] = {}
     for i, in_batch in enumerate(batch):
         of_call = (0, group[i], in_batch) if in_batch != UNKNOWN else (-1, i) if peers[i] else (1, group[i], seq[i])
@@ -501,7 +517,8 @@ def _unfinished_units(alignment: Alignment, unfinished: Bools) -> Iterator[Unit]
         last = members[-1]
         inner = [i for i in members if kind[i] != closes] or members
         named = inner[0] if kind[last] == closes and len(inner) == 1 else last
-        number, title = seq[last] if seq[last] >= 0 else None, ops.tables.name(name[named])
+        number = seq[last] if seq[last] >= 0 else None
+        title = ops.tables.name(name[named])
         own = tuple([recorded[i] for i in members])
         yield Unit(rank[last], group[last], number, title, states[state[last]], own, peers[last])
 

@@ -7,7 +7,9 @@ from collections.abc import Iterable, Sequence
 from hangscope.model import Frame, Source
 from hangscope.report.safe_text import safe
 
-SHORT, LINE, LONG = 48, 240, 1500
+SHORT = 48
+LINE = 240
+LONG = 1500
 """A name in a chart, a line in a list, a quoted line of a log."""
 
 

@@ -20,7 +20,11 @@ from hangscope.text import plural, spans
 
 _BOXES = 6
 """In one column; more become one box."""
-_WIDE, _HIGH, _GAP_X, _GAP_Y, _TOP = 168, 62, 46, 14, 8
+_WIDE = 168
+_HIGH = 62
+_GAP_X = 46
+_GAP_Y = 14
+_TOP = 8
 
 
 _GAP_LINK = 44
@@ -183,7 +187,8 @@ def _box(box: Box) -> dict[str, Any]:
 def _arrows(boxes: list[Box], diagnosis: Diagnosis, circle: Mapping[int, Wait]) -> list[dict[str, Any]]:
     arrows = []
     if diagnosis.link is not None and len(boxes) > 1:
-        first, second = boxes[0], boxes[1]
+        first = boxes[0]
+        second = boxes[1]
         arrows.append(_down(first, second, "no bytes arrive", "broken"))
     owner: Mapping[int, Box] = {rank: box for box in reversed(boxes) for rank in box.ranks}
     for box in boxes:
@@ -236,8 +241,10 @@ def _not_come(alignment: Alignment, call: Operation) -> set[int]:
 
 
 def _across(source: Box, target: Box, group: str, operation: str) -> dict[str, Any]:
-    x1, y1 = source.x, source.y + _HIGH // 2
-    x2, y2 = target.x + _WIDE + 9, target.y + _HIGH // 2
+    x1 = source.x
+    y1 = source.y + _HIGH // 2
+    x2 = target.x + _WIDE + 9
+    y2 = target.y + _HIGH // 2
     bend = (x1 - x2) // 2
     return {
         "path": f"M{x1} {y1} C{x1 - bend} {y1} {x2 + bend} {y2} {x2} {y2}",
@@ -252,8 +259,10 @@ def _across(source: Box, target: Box, group: str, operation: str) -> dict[str, A
 
 def _back(source: Box, target: Box, group: str, operation: str) -> dict[str, Any]:
     """What the culprit itself waits for, in a deadlock: an arrow the other way, below the first one."""
-    x1, y1 = source.x + _WIDE, source.y + _HIGH - 8
-    x2, y2 = target.x - 9, target.y + _HIGH - 8
+    x1 = source.x + _WIDE
+    y1 = source.y + _HIGH - 8
+    x2 = target.x - 9
+    y2 = target.y + _HIGH - 8
     if target.level == source.level:
         return _down(source, target, operation, "waiting")
     bend = max((x2 - x1) // 2, 20)
