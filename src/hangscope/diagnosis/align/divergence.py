@@ -323,7 +323,7 @@ def _first_bad_splits(alignment: Alignment, lane: Lane, here: Bools) -> Divergen
 
 
 def _odd_splits(sent: Ints, expected: Ints, rows: Ints) -> Ints:
-    """The members that differ from a clear majority. None where splits are ragged: then every size differs by design,
+    """The members that differ from a clear majority. None where splits are uneven: then every size differs by design,
     and the recording holds the sums alone."""
     pairs = list(zip(sent.tolist(), expected.tolist(), strict=True))
     usual, count = Counter(pairs).most_common(1)[0]

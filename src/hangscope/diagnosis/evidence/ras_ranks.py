@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from hangscope.model import Job, RasReport, Source
+from hangscope.model import Job, RasRank, RasReport, Source
 
 _LEAST_COUNTED = 3
 _NAMED = 3
@@ -19,20 +19,26 @@ def lost_to_ras(job: Job, lives: set[int]) -> tuple[dict[int, Source], dict[int,
     unreachable: dict[int, Source] = {}
     dead: dict[int, Source] = {}
     for report in job.facts.ras:
-        entries = [entry for entry in report.ranks if entry.missing or entry.unresponsive or entry.dead]
-        lost: dict[int, bool] = {}
-        for entry in entries:
-            rank = by_pid.get(entry.pid) if entry.pid is not None else entry.global_rank
-            if rank is None and report.size == job.world_size:
-                rank = entry.rank
+        entries = [entry for entry in report.ranks if _is_lost(entry)]
+        lost = [(_rank_of(job, report, entry, by_pid), entry) for entry in entries]
+        if any(rank in lives for rank, _ in lost) or len(entries) * 2 >= report.size:
+            continue
+        for rank, entry in lost:
             if rank is not None:
-                lost[rank] = lost.get(rank, False) or entry.dead
-        asked = lost.keys().isdisjoint(lives) and len(entries) * 2 < report.size
-        for rank, gone in lost.items() if asked else ():
-            unreachable.setdefault(rank, report.source)
-            if gone:
+                unreachable.setdefault(rank, report.source)
+            if rank is not None and entry.dead:
                 dead.setdefault(rank, report.source)
     return unreachable, dead
+
+
+def _is_lost(entry: RasRank) -> bool:
+    return entry.missing or entry.unresponsive or entry.dead
+
+
+def _rank_of(job: Job, report: RasReport, entry: RasRank, by_pid: dict[int, int]) -> int | None:
+    """The rank in the job: of that process, else as the answer says, else as its largest communicator counts."""
+    rank = by_pid.get(entry.pid) if entry.pid is not None else entry.global_rank
+    return entry.rank if rank is None and report.size == job.world_size else rank
 
 
 def odd_in_ras(job: Job) -> tuple[dict[int, str], Source] | None:

@@ -168,14 +168,19 @@ def _training(threads: Sequence[ThreadStack], *, silent: bool) -> ThreadStack:
     """Of a process's threads the one that trains; where none answers (`silent`), the one that holds the GIL."""
     main = next((thread for thread in threads if thread.main), threads[0])
     others = [thread for thread in threads if thread is not main and own_frames(thread.frames)]
-    holder = next((thread for thread in (main, *others) if thread.holds_gil), None)
-    if silent and holder is not None:
+    if silent and (holder := _gil_holder([main, *others])) is not None:
         return holder
     if _in_backward(main):
         return next((thread for thread in others if not _python_made(thread)), main)
     if not own_frames(main.frames):
         return _at_work(others) or main
-    return (_awaited_by(main, others) if _idle(main) else None) or main
+    if not _idle(main):
+        return main
+    return _awaited_by(main, others) or main
+
+
+def _gil_holder(threads: Sequence[ThreadStack]) -> ThreadStack | None:
+    return next((thread for thread in threads if thread.holds_gil), None)
 
 
 def _at_work(others: list[ThreadStack]) -> ThreadStack | None:

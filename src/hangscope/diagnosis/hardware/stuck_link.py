@@ -20,10 +20,10 @@ def make(case: Case, way: Way, evidence: str) -> Link:
 
 
 def shown(case: Case, chosen: Accusation) -> Iterator[Finding]:
-    """What the counters and the kernel say about a link's ports, or about ports that stand out where none is named."""
+    """What the counters and the kernel say about a link's ports, or about outliers among them where none is named."""
     if chosen.kind in ("network", "unknown") and chosen.hang:
         path = case.ports.path(way_of(chosen.link)) if chosen.link else None
-        yield from (Finding(said.text, said.sources) for said in case.ports.shows(path))
+        yield from case.ports.shows(path)
 
 
 def way_of(link: Link) -> Way:

@@ -9,6 +9,7 @@ passed on: who merely waits for a slow rank was inside as long as everybody else
 
 from dataclasses import dataclass
 from enum import Enum
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -149,11 +150,14 @@ class _Measure:
         inside = inside[order]
         calls = calls[order]
         starts = runs(seq[begin], seq[end], calls)
-        first, size = (np.repeat(values, np.diff(starts)) for values in (starts[:-1], np.diff(starts)))
+        first = np.repeat(starts[:-1], np.diff(starts))
+        size = np.repeat(np.diff(starts), np.diff(starts))
         some = size > 1
         if not some.any():
             return None
-        first, place, others = first[some], (np.arange(len(order)) - first)[some], size[some] - 1
+        place = (np.arange(len(order)) - first)[some]
+        first = first[some]
+        others = size[some] - 1
 
         def nth(n: Ints) -> Floats:
             """Of the peers' times inside, sorted and without the rank's own, the n-th."""
@@ -170,7 +174,7 @@ class _Measure:
 
 
 def _summed(alignment: Alignment, part: _Stretches, judged: Bools) -> list[OwnTime]:
-    """The sums over all stretches of those ranks that this group judges, where they stand out at all."""
+    """The sums over all stretches of those ranks that this group judges, where they are slower at all."""
     ops = alignment.job.ops
     # The CPU runs ahead of the GPU, but by no more at the end of a stretch than at its start, give or take.
     passed = (ops.column("created_ns")[part.end] - ops.column("created_ns")[part.begin]) / 1e6
@@ -183,21 +187,16 @@ def _summed(alignment: Alignment, part: _Stretches, judged: Bools) -> list[OwnTi
     places = np.searchsorted(part.rank[order], np.arange(len(judged) + 1))
     for rank in np.flatnonzero(judged & (extra > spread) & (extra > _LEAST_SHARE * span) & (span > 0)).tolist():
         mine = order[places[rank] : places[rank + 1]]
-        begin = part.begin[mine]
-        end = part.end[mine]
-        calls = part.calls[mine]
-        late = _is_late(part.extra[mine])
-        kind = calls == calls[np.argmax(part.extra[mine])]
-        piped = bool(np.any(alignment.point_to_point[ops.span(rank)]))
-        felt, place, repeated = (_felt_in_pipeline if piped else _felt)(alignment, part, mine[kind])
-        times = int(late.sum())
-        by = float(np.median(part.extra[mine][late]))
         total = float(extra[rank])
-        least = min(total, felt * times)
-        bounded = piped or repeated
-        single = late & (end - begin == 1)
-        follows = single[1:] & single[:-1] & (begin[1:] == end[:-1]) & (calls[1:] == calls[:-1])
-        in_row = 2 * int(np.sum(follows)) >= times
+        late = _is_late(part.extra[mine])
+        calls = part.calls[mine]
+        costliest = calls == calls[np.argmax(part.extra[mine])]
+        piped = bool(np.any(alignment.point_to_point[ops.span(rank)]))
+        waited = (_waited_in_pipeline if piped else _waited_most)(alignment, part, mine[costliest])
+        late_ms = float(np.median(part.extra[mine][late]))
+        least = min(total, waited.ms * int(late.sum()))
+        bounded = piped or waited.repeated
+        in_row = _late_in_row(part, mine, late)
         bound = Bound.AT_LEAST if bounded and not in_row else Bound.AT_MOST
         result.append(
             OwnTime(
@@ -208,11 +207,11 @@ def _summed(alignment: Alignment, part: _Stretches, judged: Bools) -> list[OwnTi
                 own_ms=max(float(span[rank] - inside[rank]), 0.0),
                 span_ms=float(span[rank]),
                 stretches=len(mine),
-                late=times,
-                late_ms=min(by, felt) if repeated else by,
-                always=bool(np.all(late[kind])),
+                late=int(late.sum()),
+                late_ms=min(late_ms, waited.ms) if waited.repeated else late_ms,
+                always=bool(np.all(late[costliest])),
                 cost_ms=least if bounded else total,
-                waited_row=place,
+                waited_row=waited.row,
                 bound=Bound.EXACT if least >= total / 2 and not in_row else bound,
                 in_row=in_row,
                 peers=int(part.peers[mine].max()),
@@ -221,10 +220,28 @@ def _summed(alignment: Alignment, part: _Stretches, judged: Bools) -> list[OwnTi
     return result
 
 
-def _felt(alignment: Alignment, part: _Stretches, stretches: Ints) -> tuple[float, int, bool]:
-    """Of all collectives in some stretches of one kind the one where others of that role waited most for the rank, by
-    the median over the stretches and the mean over the others: by how much, a row of it, and whether nearly all of
-    their waiting is in repeated calls from its line."""
+def _late_in_row(part: _Stretches, mine: Ints, late: Bools) -> bool:
+    """Whether a rank was mostly late in one call right after the other from the same line."""
+    begin = part.begin[mine]
+    end = part.end[mine]
+    calls = part.calls[mine]
+    single = late & (end - begin == 1)
+    follows = single[1:] & single[:-1] & (begin[1:] == end[:-1]) & (calls[1:] == calls[:-1])
+    return 2 * int(np.sum(follows)) >= int(late.sum())
+
+
+class _WaitedMost(NamedTuple):
+    """The collective where others waited most for a rank: by how much, a row of it, and whether nearly all of their
+    waiting is in repeated calls from its line."""
+
+    ms: float
+    row: int
+    repeated: bool
+
+
+def _waited_most(alignment: Alignment, part: _Stretches, stretches: Ints) -> _WaitedMost:
+    """Of all collectives in some stretches of one kind, by the median over the stretches and the mean over the others
+    of the rank's role."""
     rank = int(part.rank[stretches[0]])
     begin = part.begin[stretches]
     end = part.end[stretches]
@@ -238,26 +255,27 @@ def _felt(alignment: Alignment, part: _Stretches, stretches: Ints) -> tuple[floa
         longer[stretch[within], (rows - begin[stretch])[within] - 1] = by[within]
     seen = np.flatnonzero(np.isfinite(longer).all(axis=0))
     if not len(seen):
-        return 0.0, int(end[-1]), False
+        return _WaitedMost(0.0, int(end[-1]), False)
     usual = np.maximum(np.median(longer[:, seen], axis=0), 0.0)
     most = int(np.argmax(usual))
     rows = begin[-1] + 1 + seen
-    name, stack = (alignment.job.ops.column(c)[rows] for c in ("name", "stack"))
+    name = alignment.job.ops.column("name")[rows]
+    stack = alignment.job.ops.column("stack")[rows]
     same = (name == name[most]) & (stack == stack[most])
     repeated = int(same.sum()) >= _REPEATED and float(usual[same].sum()) >= _NEARLY_ALL * float(usual.sum())
-    return float(usual[most]), int(rows[most]), repeated
+    return _WaitedMost(float(usual[most]), int(rows[most]), repeated)
 
 
-def _felt_in_pipeline(alignment: Alignment, part: _Stretches, stretches: Ints) -> tuple[float, int, bool]:
-    """The same for all that are connected by transfers: what a rank passes on to a later stage is felt there."""
+def _waited_in_pipeline(alignment: Alignment, part: _Stretches, stretches: Ints) -> _WaitedMost:
+    """The same for all that are connected by transfers: where a rank is late, a later stage waits."""
     ops = alignment.job.ops
     until = ops.column("seq")[part.end[stretches]]
-    best = _felt(alignment, part, stretches)
+    best = _waited_most(alignment, part, stretches)
     for other in _transfers_with(alignment, int(part.rank[stretches[0]])):
         its = np.flatnonzero((part.rank == other) & np.isin(ops.column("seq")[part.end], until))
         if len(its):
             kinds, counts = np.unique(part.calls[its], return_counts=True)
-            best = max(best, _felt(alignment, part, its[part.calls[its] == kinds[np.argmax(counts)]]))
+            best = max(best, _waited_most(alignment, part, its[part.calls[its] == kinds[np.argmax(counts)]]))
     return best
 
 

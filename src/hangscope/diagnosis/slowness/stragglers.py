@@ -1,7 +1,7 @@
 """Who keeps the others waiting, and what that costs.
 
 Where the recorder timed operations, by the time that each rank takes for its own work (`own_time.py`); otherwise by
-who launches last (`launches.py`), which is less sure. Clocks of different nodes are not compared for either.
+who launches last (`late_launches.py`), which is less sure. Clocks of different nodes are not compared for either.
 """
 
 from dataclasses import dataclass
