@@ -27,12 +27,8 @@ OURS = {"why", "what", "headline", "summary", "confidence_rule"}
 """Attributes that hold sentences which hangscope worded itself: gaps, findings, verdicts."""
 
 
-NEWCOMERS = {"proxy_waits.py", "process_ends.py", "reachability.py"}
-"""Modules that came home from outside of the engine and do not keep its promises yet."""
-
-
 def modules(*folders: Path) -> list[Path]:
-    return sorted(path for folder in folders for path in folder.rglob("*.py") if path.name not in NEWCOMERS)
+    return sorted(path for folder in folders for path in folder.rglob("*.py"))
 
 
 def ids(path: Path) -> str:

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 from hangscope.diagnosis.accusation import Accusation, Accused, Basis, Doubt
 from hangscope.diagnosis.case import Case
+from hangscope.diagnosis.evidence.answer import Says
 from hangscope.diagnosis.hardware import stuck_link
 from hangscope.diagnosis.hardware.nccl_rings import Way
 from hangscope.diagnosis.phrases import ranks_text
@@ -33,7 +34,7 @@ def transfers(case: Case) -> Iterator[Accusation]:
         text += f"; {ranks_text(found.waiting)} wait for it" if found.waiting else ""
         accused = [Accused(found.rank, kind, text=what)]
     basis = Basis.LINK_STUCK if link else Basis.TRANSFERS
-    doubts = [Doubt.SHOWN_BY_OTHERS] if isinstance(found, StuckLink) and not found.alive else ()
+    doubts = [Doubt.SHOWN_BY_OTHERS] if isinstance(found, StuckLink) and found.both_ran is not Says.YES else ()
     sources = tuple(box.source for box in case.job.facts.blackboxes if box.rank in ends)
     findings, behind = [Finding(text, sources)], case.waits.all
     yield Accusation(basis, accused[0].kind, accused, wait, None, link, findings, doubts, explains=behind)
