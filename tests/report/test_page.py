@@ -21,9 +21,10 @@ from hangscope.diagnosis.verdict import Completeness, Diagnosis
 from hangscope.model import Facts, Job, Operations
 from hangscope.report.op_times import op_times
 from hangscope.report.page.packed_numbers import pack
-from hangscope.report.page.page_text import middle, runs, shown
+from hangscope.report.page.page_text import rank_runs, shown
 from hangscope.report.page.render_page import render_page
 from hangscope.report.perfetto import render_perfetto
+from hangscope.report.text_layout import shorten
 from hostile import hostile_files
 from kits import perfetto_reader, sample_verdicts
 from kits.big_jobs import big_job, its_verdict
@@ -378,17 +379,17 @@ def test_columns_survive_packing() -> None:
 
 def test_names_are_cut_in_the_middle() -> None:
     """A long name keeps both ends and never exceeds the limit; marks that turn the writing become visible."""
-    assert middle("gpu-worker-0123456789-rack-7", 11) == "gpu-w…ack-7"
+    assert shorten("gpu-worker-0123456789-rack-7", 11) == "gpu-w…ack-7"
     assert len(shown("x" * 10_000, 48)) == 48
     assert shown("a\u202eb") == "a\\u202eb"
 
 
-def test_ranks_are_told_as_runs() -> None:
+def test_ranks_are_written_as_runs() -> None:
     """Runs name exactly the given ranks, evenly spaced ones in one piece."""
-    assert runs([0, 1, 2, 3]) == [[0, 3, 1]]
-    assert runs([1, 9, 17]) == [[1, 17, 8]]
+    assert rank_runs([0, 1, 2, 3]) == [[0, 3, 1]]
+    assert rank_runs([1, 9, 17]) == [[1, 17, 8]]
     ranks = [0, 5, 6, 7, 20, 40, 60, 61]
-    assert sorted({r for a, b, step in runs(ranks) for r in range(a, b + 1, step)}) == ranks
+    assert sorted({r for a, b, step in rank_runs(ranks) for r in range(a, b + 1, step)}) == ranks
 
 
 def test_numbers_beyond_all_bounds_draw_a_page(tmp_path: Path) -> None:

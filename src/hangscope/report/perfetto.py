@@ -20,6 +20,7 @@ import numpy as np
 from hangscope.diagnosis.align.alignment import Alignment
 from hangscope.diagnosis.align.column_tools import Ints, ids, runs
 from hangscope.diagnosis.align.p2p_matching import matched_transfers
+from hangscope.diagnosis.evidence.code_lines import user_frame
 from hangscope.diagnosis.verdict import Diagnosis
 from hangscope.model import Job, Kind, Operations, State
 from hangscope.report.op_times import OpTimes, op_times
@@ -27,7 +28,7 @@ from hangscope.report.page.moments import moments
 from hangscope.report.page.page_text import LINE, LONG, SHORT, code_line, shown
 from hangscope.report.page.timeline import group_labels
 from hangscope.report.protobuf import Template, fixed64_slot, message, number, text, varint_slot
-from hangscope.report.safe_text import brief, own_frame
+from hangscope.report.verdict_text import brief
 
 _MOST = 4_000_000
 """More slices than this no browser opens: of a larger job the last of every rank are kept."""
@@ -210,7 +211,7 @@ class _Names:
         self.line = np.zeros(len(tables.stacks), dtype=np.int64)
         for stack in used:
             frames = tables.stack(int(stack))
-            frame = own_frame(frames) or (frames[0] if frames else None)
+            frame = user_frame(frames) or (frames[0] if frames else None)
             said = "not recorded" if frame is None else f"{code_line(frame)} in {shown(frame.name, SHORT)}"
             self.line[int(stack)] = self._id(said)
         dtypes = np.unique(ops.column("in_dtypes")[rows]).tolist()

@@ -14,7 +14,7 @@ from hangscope.diagnosis.verdict import Diagnosis, OperationInFlight
 from hangscope.model import Group, Job, State
 from hangscope.report.op_times import OpTimes
 from hangscope.report.page.page_text import SHORT, shown
-from hangscope.report.rank_strip import title
+from hangscope.report.verdict_text import title
 
 _PAIR = re.compile(r"(?:send (?P<from>\d+)->(?P<to>\d+)|recv (?P<at>\d+)<-(?P<of>\d+))")
 _LONGEST_WAIT_S = 30 * 86_400.0

@@ -28,7 +28,7 @@ from hangscope.report.page.stack_diff import stacks
 from hangscope.report.page.timeline import timeline
 from hangscope.report.page.wait_boxes import waits
 from hangscope.report.rank_strip import assign
-from hangscope.report.safe_text import brief, iso
+from hangscope.report.verdict_text import brief, iso
 
 SCRIPTS = ("page.js", "matrix.js", "timeline.js")
 

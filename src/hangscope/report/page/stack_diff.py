@@ -13,8 +13,8 @@ from hangscope.diagnosis.evidence.training_thread import Stacks, thread_name
 from hangscope.diagnosis.verdict import Diagnosis
 from hangscope.model import Frame, Job, Operation, State
 from hangscope.report.page.moments import Moments
-from hangscope.report.page.page_text import SHORT, code_line, shown, source_text
-from hangscope.report.rank_strip import direct
+from hangscope.report.page.page_text import SHORT, code_line, shown
+from hangscope.report.verdict_text import direct, source_text
 from hangscope.text import is_own_code
 
 _FRAMES = 40
@@ -99,7 +99,7 @@ def _where_they_are(diagnosis: Diagnosis, job: Job) -> tuple[Side, Side]:
     known = _mains(job, diagnosis)
     for error in job.facts.errors:
         if error.rank is not None and error.frames and not error.consequence and error.rank not in known:
-            source = source_text(error.source, diagnosis.inputs)
+            source = shown(source_text(error.source, diagnosis.inputs))
             known[error.rank] = Stack(tuple(reversed(error.frames)), shown(f"where it raised {error.type}"), source)
     ranks = [culprit.rank for culprit in diagnosis.culprits]
     culprit = next((rank for rank in ranks if rank in known), None)
@@ -113,7 +113,7 @@ def _mains(job: Job, diagnosis: Diagnosis) -> dict[int, Stack]:
     """The newest stack of the thread that trains, of every rank."""
     mine = Stacks(job).of_all(sorted({s.rank for s in job.facts.stacks if s.rank is not None}))
     return {
-        rank: Stack(stack.frames, thread_name(stack), source_text(stack.source, diagnosis.inputs))
+        rank: Stack(stack.frames, thread_name(stack), shown(source_text(stack.source, diagnosis.inputs)))
         for rank, stack in mine.items()
         if stack.frames
     }

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from hangscope.diagnosis.align.column_tools import Ints, ids
+from hangscope.diagnosis.evidence.code_lines import user_frame
 from hangscope.diagnosis.verdict import Diagnosis
 from hangscope.model import Job, Kind, State
 from hangscope.report.op_times import OpTimes
@@ -18,7 +19,6 @@ from hangscope.report.page.moments import Moments
 from hangscope.report.page.packed_numbers import pack
 from hangscope.report.page.page_text import SHORT, code_line, shown
 from hangscope.report.rank_strip import Letters
-from hangscope.report.safe_text import own_frame
 from hangscope.text import plural, size
 
 _RANKS = 1024
@@ -157,7 +157,7 @@ def _calls(job: Job, rows: Ints) -> tuple[list[list[Any]], Ints]:
         stack = int(ops.column("stack")[row])
         if stack not in lines:
             frames = tables.stack(stack)
-            frame = own_frame(frames) or (frames[0] if frames else None)
+            frame = user_frame(frames) or (frames[0] if frames else None)
             lines[stack] = ("", "") if frame is None else (code_line(frame), shown(frame.name, SHORT))
         count = int(ops.column("size_bytes")[row])
         kind = int(ops.column("kind")[row])

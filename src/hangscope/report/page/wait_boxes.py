@@ -14,8 +14,9 @@ from hangscope.diagnosis.align.alignment import Alignment
 from hangscope.diagnosis.align.p2p_matching import other_side
 from hangscope.diagnosis.verdict import Diagnosis
 from hangscope.model import Kind, Operation, State
-from hangscope.report.page.page_text import SHORT, runs, shown
+from hangscope.report.page.page_text import SHORT, rank_runs, shown
 from hangscope.report.page.timeline import group_labels
+from hangscope.report.verdict_text import kind_text
 from hangscope.text import plural, spans
 
 _BOXES = 6
@@ -100,7 +101,7 @@ def _roots(diagnosis: Diagnosis, circle: Mapping[int, Wait]) -> list[Box]:
     for node, ranks in homes.items():
         own = {(wait.operation, wait.group) for wait in (circle[r] for r in ranks if r in circle)}
         operation, group = own.pop() if len(own) == 1 else ("", "")
-        says = "GPU" if diagnosis.kind == "gpu" else diagnosis.kind
+        says = kind_text(diagnosis.kind)
         boxes.append(Box(ranks, 0, "culprit", says, group or node, operation))
     return boxes
 
@@ -179,7 +180,7 @@ def _box(box: Box) -> dict[str, Any]:
         "title": _title(box.ranks),
         "says": shown(f"in {box.operation}" if box.operation else box.says, 22),
         "under": shown(f"{box.group} · {plural(box.sets, 'set')}" if box.sets > 1 else box.group, 23),
-        "ranks": runs(box.ranks),
+        "ranks": rank_runs(box.ranks),
         "all": shown(spans(box.ranks, limit=12)),
     }
 
