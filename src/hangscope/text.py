@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import re
+import signal
 from collections.abc import Iterable, Sequence, Sized
 from functools import lru_cache
 
@@ -114,6 +115,14 @@ def size(count: int) -> str:
             return f"{count} B" if unit == "B" else f"{value:.1f} {unit}"
         value /= 1024
     return f"{value:.1f} {_UNITS[-1]}"
+
+
+def signal_name(number: int) -> str:
+    """``SIGKILL``, or ``signal 64`` where it has no name."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
 
 
 def sentence(text: str) -> str:

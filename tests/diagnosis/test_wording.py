@@ -9,11 +9,12 @@ import pytest
 
 import hangscope
 from hangscope.diagnosis import Diagnosis, diagnose
+from hangscope.diagnosis.evidence.code_lines import user_frame
 from hangscope.model import Facts, Frame, Process, Source, ThreadStack
 from hangscope.report.rank_strip import assign
-from hangscope.report.safe_text import brief, own_frame
 from hangscope.report.terminal import render_text
 from hangscope.report.ticket import render_ticket
+from hangscope.report.verdict_text import brief
 from hangscope.text import first_line, is_own_code
 from kits.lost_evidence import CASES
 from kits.small_jobs import Op, job, recv, send
@@ -325,7 +326,7 @@ def test_recorded_hook_names_its_line_and_a_short_group() -> None:
 
 def test_no_line_is_named_where_torch_made_the_call() -> None:
     """The line inside PyTorch that every call passes says nothing."""
-    assert own_frame((Frame("all_reduce", f"{TORCH}/distributed/distributed_c10d.py", 3068),)) is None
+    assert user_frame((Frame("all_reduce", f"{TORCH}/distributed/distributed_c10d.py", 3068),)) is None
     assert "distributed_c10d" not in render_text(recorded("ddp_barrier"))
 
 

@@ -28,7 +28,7 @@ START = 1_794_705_000 * SECOND
 
 @dataclass(frozen=True)
 class Op:
-    """One call. `line` is its line in train.py; `age_s` how long before the dump it was made."""
+    """One call. `line` is its line in train.py; calls of one `batch` are one, which its last entry `closes`."""
 
     group: str
     name: str = "all_reduce"
@@ -39,6 +39,7 @@ class Op:
     line: int = 10
     peer: int | None = None
     batch: int | None = None
+    closes: bool = False
 
 
 def send(group: str, peer: int, state: str = "completed", **more: Any) -> Op:
@@ -70,9 +71,12 @@ class Builder:
         rows: list[dict[str, Any]] = []
         for rank in sorted(self.ranks):
             counters = dict.fromkeys(index, 0) | dict(self.first.get(rank, {}))
+            batches: set[int] = set()
             for record, op in enumerate(self.ranks[rank]):
-                peer = op.peer is not None
-                if not peer:
+                begins = op.batch is None or op.batch not in batches
+                if op.batch is not None:
+                    batches.add(op.batch)
+                if op.peer is None and op.name != "coalesced" and begins:
                     counters[op.group] += 1
                 rows.append(self._row(rank, record, op, index[op.group], counters[op.group], tables))
         columns = {name: np.array([r[name] for r in rows], dtype=kind) for name, kind in COLUMNS.items()}
@@ -113,7 +117,7 @@ class Builder:
         dumped = START + int(self.hung_s * SECOND) + 10 * SECOND
         done = state is State.COMPLETED
         source = destination = -1
-        kind = Kind.COLLECTIVE
+        kind = Kind.BATCH if op.closes else Kind.COLLECTIVE
         if op.peer is not None:
             kind = Kind.SEND if op.name == "send" else Kind.RECV
             source, destination = (rank, op.peer) if kind is Kind.SEND else (op.peer, rank)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import gzip
-import json
 import re
 import shutil
 import time
@@ -13,7 +12,6 @@ from dataclasses import dataclass, fields, replace
 from functools import cache
 from html.parser import HTMLParser
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -21,14 +19,16 @@ import pytest
 import hangscope
 from hangscope.diagnosis.verdict import Completeness, Diagnosis
 from hangscope.model import Facts, Job, Operations
+from hangscope.report.op_times import op_times
 from hangscope.report.page.packed_numbers import pack
-from hangscope.report.page.page_text import middle, runs, shown
+from hangscope.report.page.page_text import rank_runs, shown
 from hangscope.report.page.render_page import render_page
 from hangscope.report.perfetto import render_perfetto
-from hangscope.report.spans import spans
+from hangscope.report.text_layout import shorten
 from hostile import hostile_files
 from kits import perfetto_reader, sample_verdicts
 from kits.big_jobs import big_job, its_verdict
+from kits.page_data import data_of
 from kits.small_dumps import entry, group, packed, top
 
 CASES = Path(__file__).parents[1] / "cases"
@@ -40,14 +40,6 @@ MILLISECOND = 1_000_000
 def judged(name: str) -> tuple[Diagnosis, Job]:
     job = hangscope.load(CASES / name)
     return hangscope.diagnose(job), job
-
-
-def data_of(page: str) -> dict[str, Any]:
-    """What the script is given."""
-    block = re.search(r'<script type="application/json" id="data">(.*?)</script>', page, re.DOTALL)
-    assert block is not None
-    value: dict[str, Any] = json.loads(block[1])
-    return value
 
 
 def unpacked(text: str) -> list[int]:
@@ -280,7 +272,7 @@ def test_the_page_does_not_depend_on_the_order_of_reading(tmp_path: Path) -> Non
 def test_clocks_of_nodes_are_brought_together() -> None:
     """A node whose clock is 3 s ahead is told by the collectives it finishes with others, and moved back."""
     job = big_job(64, 30, culprit=5, ahead_ns={"gpu-node-0002": 3_000 * MILLISECOND})
-    found = spans(job)
+    found = op_times(job)
     assert abs(found.clocks.ahead_ns["gpu-node-0002"] - 3_000 * MILLISECOND) < MILLISECOND
     assert {ns for node, ns in found.clocks.ahead_ns.items() if node != "gpu-node-0002"} == {0}
     rank = job.ops.column("rank")
@@ -292,17 +284,17 @@ def test_clocks_of_nodes_are_brought_together() -> None:
 
 def test_what_the_recorder_cannot_tell_apart_is_left_alone() -> None:
     """A clock that is 30 ms ahead is not moved: ends are noticed in sweeps of 100 ms."""
-    found = spans(big_job(64, 30, culprit=5, ahead_ns={"gpu-node-0002": 30 * MILLISECOND}))
+    found = op_times(big_job(64, 30, culprit=5, ahead_ns={"gpu-node-0002": 30 * MILLISECOND}))
     assert set(found.clocks.ahead_ns.values()) == {0}
 
 
 @pytest.mark.parametrize("name", ["mesh_absent", "pipeline", "straggler8", "async_late", "coalesced"])
-def test_operations_of_one_lane_follow_each_other(name: str) -> None:
-    """No operation begins before the one before it in its lane has ended, and none ends before it began."""
+def test_operations_of_one_track_follow_each_other(name: str) -> None:
+    """No operation begins before the one before it in its track has ended, and none ends before it began."""
     _, job = judged(name)
-    found = spans(job)
-    for lane in np.unique(found.lane):
-        rows = np.flatnonzero((found.lane == lane) & found.known)
+    found = op_times(job)
+    for track in np.unique(found.track):
+        rows = np.flatnonzero((found.track == track) & found.known)
         assert (found.end_ns[rows] >= found.begin_ns[rows]).all()
         ended = rows[~found.unfinished[rows]]
         assert (found.begin_ns[ended][1:] >= found.end_ns[ended][:-1]).all()
@@ -387,17 +379,17 @@ def test_columns_survive_packing() -> None:
 
 def test_names_are_cut_in_the_middle() -> None:
     """A long name keeps both ends and never exceeds the limit; marks that turn the writing become visible."""
-    assert middle("gpu-worker-0123456789-rack-7", 11) == "gpu-w…ack-7"
+    assert shorten("gpu-worker-0123456789-rack-7", 11) == "gpu-w…ack-7"
     assert len(shown("x" * 10_000, 48)) == 48
     assert shown("a\u202eb") == "a\\u202eb"
 
 
-def test_ranks_are_told_as_runs() -> None:
+def test_ranks_are_written_as_runs() -> None:
     """Runs name exactly the given ranks, evenly spaced ones in one piece."""
-    assert runs([0, 1, 2, 3]) == [[0, 3, 1]]
-    assert runs([1, 9, 17]) == [[1, 17, 8]]
+    assert rank_runs([0, 1, 2, 3]) == [[0, 3, 1]]
+    assert rank_runs([1, 9, 17]) == [[1, 17, 8]]
     ranks = [0, 5, 6, 7, 20, 40, 60, 61]
-    assert sorted({r for a, b, step in runs(ranks) for r in range(a, b + 1, step)}) == ranks
+    assert sorted({r for a, b, step in rank_runs(ranks) for r in range(a, b + 1, step)}) == ranks
 
 
 def test_numbers_beyond_all_bounds_draw_a_page(tmp_path: Path) -> None:
@@ -408,4 +400,4 @@ def test_numbers_beyond_all_bounds_draw_a_page(tmp_path: Path) -> None:
     job = hangscope.load(tmp_path)
     verdict = hangscope.diagnose(job)
     assert "<h1>" in render_page(verdict, job)
-    assert render_perfetto(verdict, job, spans(job)).data
+    assert render_perfetto(verdict, job, op_times(job)).data

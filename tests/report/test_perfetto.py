@@ -14,11 +14,10 @@ import pytest
 import hangscope
 from hangscope.diagnosis.verdict import Diagnosis
 from hangscope.model import Facts, Job, Kind, Operations, State
-from hangscope.report.matching import collectives
+from hangscope.report.op_times import op_times
 from hangscope.report.page.render_page import render_page
 from hangscope.report.perfetto import Trace, render_perfetto
 from hangscope.report.protobuf import number, varint
-from hangscope.report.spans import spans
 from kits import perfetto_reader, sample_verdicts
 from kits.big_jobs import big_job, its_verdict
 
@@ -56,7 +55,7 @@ def test_every_operation_is_a_slice(name: str) -> None:
 def test_flows_join_the_parts_of_a_collective(name: str) -> None:
     """Arrows join exactly the recorded parts of each collective: one less than it has parts."""
     _, job, trace = traced(name)
-    rows = collectives(job)
+    rows = op_times(job).alignment.collectives
     assert len(rows) == len(job.ops)
     keys = set(zip(job.ops.column("group").tolist(), job.ops.column("seq").tolist(), strict=True))
     assert trace.flows == loaded(trace).arrows == len(rows) - len(keys)
@@ -151,7 +150,7 @@ def test_page_and_trace_of_1024_ranks_take_seconds() -> None:
     job = big_job(1024, 200, culprit=700)
     verdict = its_verdict(job, 200, culprit=700)
     began = time.process_time()
-    times = spans(job)
+    times = op_times(job)
     page = render_page(verdict, job, times)
     trace = render_perfetto(verdict, job, times)
     assert time.process_time() - began < 10

@@ -18,12 +18,14 @@ from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
 import hangscope
+from hangscope.diagnosis.evidence.code_lines import user_frame
 from hangscope.diagnosis.verdict import CauseKind, Completeness, Culprit, Diagnosis, Link, LinkEnd, Victim
 from hangscope.report.export import schema, to_json
 from hangscope.report.rank_strip import assign
-from hangscope.report.safe_text import iso, own_frame, safe, whole
+from hangscope.report.safe_text import safe, whole
 from hangscope.report.terminal import render, render_text
 from hangscope.report.text_layout import cells, cut, shorten, wrap
+from hangscope.report.verdict_text import iso
 from hangscope.text import duration, ranges, size, spans
 from kits import sample_verdicts
 
@@ -292,6 +294,6 @@ def test_shortened_text_fits(text: str, width: int) -> None:
 
 def test_the_line_to_look_at_is_the_users_own() -> None:
     """Of a stack, the innermost frame outside PyTorch and installed packages is named."""
-    frame = own_frame(sample_verdicts.STACK)
+    frame = user_frame(sample_verdicts.STACK)
     assert frame is not None
     assert (frame.filename, frame.line) == ("/workspace/moe/layers.py", 204)

@@ -3,7 +3,7 @@
 from hangscope.diagnosis.case import Case
 from hangscope.diagnosis.causes import CAUSES, PRECEDENCE
 from hangscope.diagnosis.conclude import conclude
-from hangscope.diagnosis.evidence.vet_dumps import hear
+from hangscope.diagnosis.evidence.vet_dumps import vet_dumps
 from hangscope.diagnosis.verdict import Diagnosis
 from hangscope.diagnosis.weigh import weigh
 from hangscope.errors import NotFoundError
@@ -14,7 +14,7 @@ __all__ = ["Diagnosis", "diagnose"]
 
 def diagnose(job: Job) -> Diagnosis:
     """Say what hung the job, who caused it and how sure that is. Depends on nothing but the job."""
-    case = Case(hear(job))
+    case = Case(vet_dumps(job))
     accusations = (accusation for cause in CAUSES if cause.is_asked(case) for accusation in cause.propose(case))
     choice = weigh(case, accusations, PRECEDENCE)
     if choice is None:

@@ -8,14 +8,15 @@ from typing import Any, TypeVar
 import numpy as np
 
 from hangscope.diagnosis.accusation import Doubt
-from hangscope.diagnosis.align.agreement import align, members_not_recorded
+from hangscope.diagnosis.align.agreement import members_not_recorded
+from hangscope.diagnosis.align.alignment import align
 from hangscope.diagnosis.align.call_order import Outlier, outliers
 from hangscope.diagnosis.align.divergence import Divergence, Shape, divergences
 from hangscope.diagnosis.evidence.answer import Answer, Says, no, not_known, yes
 from hangscope.diagnosis.evidence.learnt_sites import CallSites
 from hangscope.diagnosis.evidence.liveness import Is, Liveness
 from hangscope.diagnosis.evidence.training_thread import Stacks, in_collective
-from hangscope.diagnosis.evidence.vet_dumps import Heard
+from hangscope.diagnosis.evidence.vet_dumps import VettedDumps
 from hangscope.diagnosis.hardware.port_paths import Ports
 from hangscope.diagnosis.labels import Names
 from hangscope.diagnosis.slowness.stragglers import Stragglers, stragglers
@@ -32,7 +33,7 @@ T = TypeVar("T")
 class Case:
     """One job under diagnosis."""
 
-    def __init__(self, vetted: Heard) -> None:
+    def __init__(self, vetted: VettedDumps) -> None:
         self.vetted = vetted
         self.job: Job = vetted.job
         self.alignment = align(self.job, vetted.index)

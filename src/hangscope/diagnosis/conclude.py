@@ -8,7 +8,7 @@ from hangscope.diagnosis.align.clocks import clock_skew_ms
 from hangscope.diagnosis.case import Case
 from hangscope.diagnosis.cause import Words
 from hangscope.diagnosis.evidence.answer import Says
-from hangscope.diagnosis.evidence.cited import cited
+from hangscope.diagnosis.findings import cited
 from hangscope.diagnosis.hardware import stuck_link
 from hangscope.diagnosis.last_completed import last_completed
 from hangscope.diagnosis.phrases import ranks_text

@@ -5,8 +5,8 @@ from collections.abc import Collection, Sequence
 
 import numpy as np
 
+from hangscope.diagnosis.align.alignment import Alignment
 from hangscope.diagnosis.align.p2p_matching import transfers
-from hangscope.diagnosis.align.side_by_side import Alignment
 from hangscope.diagnosis.phrases import ranks_text
 from hangscope.diagnosis.waits.progress import Place, Unit
 from hangscope.diagnosis.waits.wait_graph import Wait

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 from hangscope.diagnosis.accusation import Accusation
-from hangscope.diagnosis.align.agreement import completed_on_all
+from hangscope.diagnosis.align.alignment import completed_on_all
 from hangscope.diagnosis.align.p2p_matching import transfers
 from hangscope.diagnosis.case import Case
 from hangscope.diagnosis.verdict import LastCompleted

@@ -8,7 +8,7 @@ from hangscope.diagnosis.case import Case
 from hangscope.diagnosis.cause import Words
 from hangscope.diagnosis.causes import CAUSE_OF
 from hangscope.diagnosis.causes.shared.advice import SWITCH_ON, recorder_was_off
-from hangscope.diagnosis.evidence.code_lines import spot
+from hangscope.diagnosis.evidence.code_lines import function_line
 from hangscope.diagnosis.phrases import ranks_text
 from hangscope.diagnosis.verdict import CauseKind
 from hangscope.text import duration, sentence
@@ -32,7 +32,7 @@ def _pause(case: Case, accusation: Accusation[Any], words: Words, for_s: float) 
     inside = f" in {case.names.wait(accusation.wait)}" if accusation.wait is not None else ""
     where = case.stacks.where(ranks[0]) if len(ranks) == 1 else None
     if where is not None:
-        inside = f" in {spot(where.frame)}"
+        inside = f" in {function_line(where.frame)}"
     text = f"{held} for {duration(for_s)}{inside}, then it went on"
     return replace(
         words,

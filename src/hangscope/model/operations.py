@@ -318,7 +318,8 @@ class Operations:
         return np.flatnonzero(mask)
 
     def __getitem__(self, row: int) -> Operation:
-        c, t = self.columns, self.tables
+        c = self.columns
+        t = self.tables
         row = int(row)
 
         def known(name: str) -> int | None:

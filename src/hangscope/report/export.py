@@ -13,7 +13,8 @@ from typing import Any
 
 from hangscope.diagnosis.verdict import SCHEMA, Completeness, Diagnosis, Finding, Link, LinkEnd, OperationInFlight
 from hangscope.model import Frame, Gap, Source
-from hangscope.report.safe_text import iso, whole
+from hangscope.report.safe_text import whole
+from hangscope.report.verdict_text import iso
 
 
 def to_dict(diagnosis: Diagnosis) -> dict[str, Any]:

@@ -12,10 +12,12 @@ from typing import Any
 
 import numpy as np
 
+from hangscope.diagnosis.evidence.code_lines import user_frame
 from hangscope.errors import SettingsError
 from hangscope.model import UNKNOWN, Group, Ints, Job, Kind, Operation, State
-from hangscope.report.safe_text import iso, own_frame, place, safe, whole
+from hangscope.report.safe_text import safe, whole
 from hangscope.report.text_layout import cells, cut, pad, shorten
+from hangscope.report.verdict_text import iso, place
 from hangscope.text import ranges, size
 
 STATES = ("scheduled", "started", "completed", "unknown", "unfinished")
@@ -136,7 +138,8 @@ def _last(rows: Ints, ranks: Ints, count: int) -> Ints:
 
 def _sizes(job: Job, rows: Ints, labels: dict[int, str]) -> dict[str, int]:
     """Column widths from the distinct values in the selection, so that no row is looked at twice."""
-    ops, tables = job.ops, job.ops.tables
+    ops = job.ops
+    tables = job.ops.tables
     sizes = {column: len(column) for column in _COLUMNS}
 
     def widen(column: str, values: Iterable[str]) -> None:
@@ -163,7 +166,7 @@ def _sizes(job: Job, rows: Ints, labels: dict[int, str]) -> dict[str, int]:
 
 
 def _cells(job: Job, operation: Operation, labels: dict[int, str]) -> dict[str, str]:
-    frame = own_frame(operation.frames)
+    frame = user_frame(operation.frames)
     dtypes = operation.input_dtypes or operation.output_dtypes
     return {
         "rank": str(operation.rank),

@@ -17,15 +17,18 @@ from functools import cache
 
 import numpy as np
 
+from hangscope.diagnosis.align.alignment import Alignment
+from hangscope.diagnosis.align.column_tools import Ints, ids, runs
+from hangscope.diagnosis.align.p2p_matching import matched_transfers
+from hangscope.diagnosis.evidence.code_lines import user_frame
 from hangscope.diagnosis.verdict import Diagnosis
-from hangscope.model import Job, Kind, State
-from hangscope.report.matching import matches
+from hangscope.model import Job, Kind, Operations, State
+from hangscope.report.op_times import OpTimes, op_times
 from hangscope.report.page.moments import moments
 from hangscope.report.page.page_text import LINE, LONG, SHORT, code_line, shown
 from hangscope.report.page.timeline import group_labels
 from hangscope.report.protobuf import Template, fixed64_slot, message, number, text, varint_slot
-from hangscope.report.safe_text import brief, own_frame
-from hangscope.report.spans import Ints, Spans, lane_of_row, paired, ranked, spans
+from hangscope.report.verdict_text import brief
 
 _MOST = 4_000_000
 """More slices than this no browser opens: of a larger job the last of every rank are kept."""
@@ -33,9 +36,25 @@ _CHUNK = 100_000
 _LEAD_NS = 1_000_000_000
 """The trace begins a second before the first operation."""
 
-_PACKET, _TIMESTAMP, _SEQUENCE, _EVENT, _INTERNED, _FLAGS, _DESCRIPTOR, _CLOCKS = 1, 8, 10, 11, 12, 13, 60, 6
-_BEGIN, _END, _INSTANT = 1, 2, 3
-_ANNOTATION, _TYPE, _NAME_IID, _TRACK, _NAME, _FLOW = 4, 9, 10, 11, 23, 47
+# Fields of a trace, and of a packet.
+_PACKET = 1
+_CLOCKS = 6
+_TIMESTAMP = 8
+_SEQUENCE = 10
+_EVENT = 11
+_INTERNED = 12
+_FLAGS = 13
+_DESCRIPTOR = 60
+# Fields of an event, and its types.
+_ANNOTATION = 4
+_TYPE = 9
+_NAME_IID = 10
+_TRACK = 11
+_NAME = 23
+_FLOW = 47
+_BEGIN = 1
+_END = 2
+_INSTANT = 3
 _ARGUMENTS = ("group", "seq", "size_bytes", "state", "dtype", "called at", "duration_ms")
 """The names of a slice's arguments; their place here, from 1, is their id in the trace."""
 
@@ -50,18 +69,15 @@ class Trace:
     left_out: int
 
 
-def render_perfetto(diagnosis: Diagnosis, job: Job, times: Spans | None = None) -> Trace:
-    """The whole trace."""
+def render_perfetto(diagnosis: Diagnosis, job: Job, times: OpTimes | None = None) -> Trace:
+    """The whole trace. What is drawn is the job as the engine judged it, which `times` holds."""
     d = brief(diagnosis)
-    times = spans(job) if times is None else times
-    rows = _kept(job, times)
+    times = op_times(job) if times is None else times
+    job = times.job
+    rows = _kept(times)
     base = int(times.begin_ns[rows].min()) - _LEAD_NS if len(rows) else 0
-    flow = matches(job)
-    flow[~times.known] = 0
-    kept = np.zeros(len(job.ops), dtype=bool)
-    kept[rows] = True
-    flow[~kept] = 0
-    tracks = _Tracks(job, times, rows)
+    flow = _flows(times.alignment, rows)
+    tracks = _Tracks(times, rows)
     names = _Names(job, rows)
     out = io.BytesIO()
     with gzip.GzipFile(fileobj=out, mode="wb", compresslevel=4, mtime=0) as file:
@@ -69,18 +85,18 @@ def render_perfetto(diagnosis: Diagnosis, job: Job, times: Spans | None = None) 
         file.write(names.packet())
         for packet in tracks.packets():
             file.write(packet)
-        file.write(_verdict(d, job, times, base, tracks, int(times.known.sum()) - len(rows)))
+        file.write(_verdict(d, times, base, tracks, int(times.known.sum()) - len(rows)))
         for start in range(0, len(rows), _CHUNK):
-            file.write(_slices(job, times, rows[start : start + _CHUNK], base, flow, tracks, names))
+            file.write(_slices(times, rows[start : start + _CHUNK], base, flow, tracks, names))
     parts = np.bincount(flow[rows]) if len(rows) else np.zeros(1, dtype=np.int64)
     arrows = int(np.maximum(parts[1:] - 1, 0).sum())
     return Trace(out.getvalue(), len(rows), arrows, int(times.known.sum()) - len(rows))
 
 
-def _kept(job: Job, times: Spans) -> Ints:
-    """The rows that become slices, lane by lane, each lane in time."""
-    order, _ = lane_of_row(times.lane)
-    order = order[times.known[order]]
+def _kept(times: OpTimes) -> Ints:
+    """The rows that become slices, track by track, each track in time."""
+    job = times.job
+    order = times.by_track[times.known[times.by_track]]
     if len(order) > _MOST:
         room = max(_MOST // max(len(job.ranks), 1), 1)
         keep = np.zeros(len(job.ops), dtype=bool)
@@ -89,6 +105,22 @@ def _kept(job: Job, times: Spans) -> Ints:
             keep[max(part.stop - room, part.start) : part.stop] = True
         order = order[keep[order]]
     return order
+
+
+def _flows(alignment: Alignment, rows: Ints) -> Ints:
+    """Per row of the job the number of the operation that it is a part of, from 1; 0 where no other drawn row is."""
+    ops = alignment.job.ops
+    flow = np.zeros(len(ops), dtype=np.int64)
+    collectives = alignment.collectives
+    starts = runs(ops.column("group")[collectives], ops.column("seq")[collectives])
+    flow[collectives] = np.repeat(np.arange(1, len(starts)), np.diff(starts))
+    sends, receives = matched_transfers(alignment)
+    flow[sends] = flow[receives] = len(starts) + np.arange(len(sends))
+    drawn = np.zeros(len(ops), dtype=bool)
+    drawn[rows] = True
+    flow[~drawn] = 0
+    flow[np.bincount(flow)[flow] < 2] = 0
+    return flow
 
 
 def _packet(*parts: bytes) -> bytes:
@@ -108,12 +140,12 @@ def _clocks(base: int) -> bytes:
 
 
 class _Tracks:
-    """One process a node, one thread a rank, below it one track a lane."""
+    """One process a node, one thread a rank, below it what the rank did with each group and peer."""
 
     VERDICT = 1
 
-    def __init__(self, job: Job, times: Spans, rows: Ints) -> None:
-        self.job = job
+    def __init__(self, times: OpTimes, rows: Ints) -> None:
+        job = self.job = times.job
         homes: dict[str, list[int]] = {}
         for rank in job.ranks:
             homes.setdefault(job.nodes.get(rank, ""), []).append(rank)
@@ -121,18 +153,18 @@ class _Tracks:
         first = self.VERDICT + 1 + len(self.nodes)
         self.rank_track = {rank: first + i for i, rank in enumerate(r for _, ranks in self.nodes for r in ranks)}
         self.base = first + len(self.rank_track)
-        lanes, index = np.unique(times.lane[rows], return_index=True)
-        self.lanes = lanes
+        self._drawn, index = np.unique(times.track[rows], return_index=True)
         self.heads = rows[index]
 
-    def of(self, lane: Ints) -> Ints:
-        found: Ints = self.base + np.searchsorted(self.lanes, lane)
+    def of(self, track: Ints) -> Ints:
+        found: Ints = self.base + np.searchsorted(self._drawn, track)
         return found
 
     def packets(self) -> Iterable[bytes]:
         yield _packet(message(_DESCRIPTOR, number(1, self.VERDICT), text(2, "hangscope: the verdict")))
         for i, (node, ranks) in enumerate(self.nodes):
-            track, pid = self.VERDICT + 1 + i, i + 1
+            track = self.VERDICT + 1 + i
+            pid = i + 1
             name = shown(node, LINE) if node else "node not known"
             process = message(3, number(1, pid), text(6, name))
             yield _packet(message(_DESCRIPTOR, number(1, track), process))
@@ -165,13 +197,7 @@ class _Names:
     def __init__(self, job: Job, rows: Ints) -> None:
         ops = job.ops
         self._strings: dict[str, int] = {}
-        name, seq, kind, source, target = (
-            ops.column(column)[rows].astype(np.int64) for column in ("name", "seq", "kind", "source", "destination")
-        )
-        pair = (kind == Kind.SEND) | (kind == Kind.RECV)
-        title = paired(name, np.clip(seq, -1, 1 << 40) + 1) * 3
-        title[pair] = paired(paired(source[pair] + 1, target[pair] + 1), kind[pair]) * 3 + 1
-        title = ranked(title)
+        title = _title_ids(ops, rows)
         self.title = np.zeros(len(ops), dtype=np.int64)
         self.titles: list[str] = []
         if len(rows):
@@ -185,7 +211,7 @@ class _Names:
         self.line = np.zeros(len(tables.stacks), dtype=np.int64)
         for stack in used:
             frames = tables.stack(int(stack))
-            frame = own_frame(frames) or (frames[0] if frames else None)
+            frame = user_frame(frames) or (frames[0] if frames else None)
             said = "not recorded" if frame is None else f"{code_line(frame)} in {shown(frame.name, SHORT)}"
             self.line[int(stack)] = self._id(said)
         dtypes = np.unique(ops.column("in_dtypes")[rows]).tolist()
@@ -195,6 +221,7 @@ class _Names:
         self.state = np.array([self._id(state.name.lower()) for state in State], dtype=np.int64)
 
     def _id(self, said: str) -> int:
+        """The number of a text."""
         return self._strings.setdefault(said, len(self._strings) + 1)
 
     def packet(self) -> bytes:
@@ -202,6 +229,15 @@ class _Names:
         parts += [message(3, number(1, i), text(2, name)) for i, name in enumerate(_ARGUMENTS, 1)]
         parts += [message(29, number(1, i), text(2, said)) for said, i in self._strings.items()]
         return _packet(number(_FLAGS, 3), number(87, 1), message(_INTERNED, *parts))
+
+
+def _title_ids(ops: Operations, rows: Ints) -> Ints:
+    """Per row an id of what its slice is called: sends and receives by their ends, all else by name and number."""
+    kind = ops.column("kind")[rows]
+    pair = (kind == Kind.SEND) | (kind == Kind.RECV)
+    what = np.where(pair, kind, ops.column("name")[rows])
+    which = np.where(pair, ops.column("source")[rows], ops.column("seq")[rows])
+    return ids(pair, what, which, np.where(pair, ops.column("destination")[rows], 0))
 
 
 # ---- slices ----------------------------------------------------------------------------------------------------------
@@ -232,15 +268,15 @@ def _template(sized: bool, timed: bool, flowing: bool, ended: bool) -> Template:
     return whole
 
 
-def _slices(job: Job, times: Spans, rows: Ints, base: int, flow: Ints, tracks: _Tracks, names: _Names) -> bytes:
+def _slices(times: OpTimes, rows: Ints, base: int, flow: Ints, tracks: _Tracks, names: _Names) -> bytes:
     """The packets of some rows, in their order."""
-    ops = job.ops
+    ops = times.job.ops
     duration = ops.columns["duration_ms"][rows].astype(np.float64)
     size = ops.column("size_bytes")[rows]
     columns = {
         "begin": times.begin_ns[rows] - base,
         "end": times.end_ns[rows] - base,
-        "track": tracks.of(times.lane[rows]),
+        "track": tracks.of(times.track[rows]),
         "title": names.title[rows],
         "flow": flow[rows],
         "group": names.group[ops.column("group")[rows]],
@@ -268,9 +304,9 @@ def _slices(job: Job, times: Spans, rows: Ints, base: int, flow: Ints, tracks: _
 # ---- the verdict -----------------------------------------------------------------------------------------------------
 
 
-def _verdict(d: Diagnosis, job: Job, times: Spans, base: int, tracks: _Tracks, left_out: int) -> bytes:
+def _verdict(d: Diagnosis, times: OpTimes, base: int, tracks: _Tracks, left_out: int) -> bytes:
     """A slice from the hang to the end of the evidence, and a mark on the track of every culprit."""
-    when = moments(d, job, times)
+    when = moments(d, times)
     at = max((when.zero_ns or base) - base, 0)
     end = max((when.end_ns or base) - base, at)
     word = "HANG" if d.hang else d.kind.upper()

@@ -15,7 +15,9 @@ import numpy.typing as npt
 Bytes = npt.NDArray[np.uint8]
 Ints = npt.NDArray[np.int64]
 
-_VARINT, _FIXED64, _LENGTH = 0, 1, 2
+_VARINT = 0
+_FIXED64 = 1
+_LENGTH = 2
 
 
 def varint(value: int) -> bytes:

@@ -11,9 +11,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 
-from hangscope.diagnosis.verdict import CauseKind, Culprit, Diagnosis, Victim
+from hangscope.diagnosis.verdict import CauseKind, Culprit, Diagnosis
 from hangscope.report.safe_text import safe
 from hangscope.report.text_layout import Line, Piece, cells, pad, paragraph, shorten
+from hangscope.report.verdict_text import direct, title
 from hangscope.text import plural, ranges, rank_list, spans
 
 FEW = 64
@@ -130,11 +131,6 @@ def _meanings(diagnosis: Diagnosis, at_root: set[int]) -> dict[str, str]:
     }
 
 
-def title(name: str, seq: int | None) -> str:
-    """``all_reduce #16``. A send or receive is known by its peers: its group counts collectives only."""
-    return name if seq is None or "->" in name or "<-" in name else f"{name} #{seq}"
-
-
 def _kind_word(kind: CauseKind) -> str:
     return _KIND_WORDS.get(kind, str(kind))
 
@@ -142,14 +138,6 @@ def _kind_word(kind: CauseKind) -> str:
 def _alike(culprits: Sequence[Culprit]) -> bool:
     """Whether one word holds for all that are accused: the verdict's kind is that of the first cause."""
     return len({c.why.split(" ")[0] in _LAUNCHED and c.why.split(" ")[0] for c in culprits}) <= 1
-
-
-def direct(diagnosis: Diagnosis) -> list[Victim]:
-    """The victims that wait for a culprit and not for another victim; all of them where nobody is accused."""
-    culprits = {c.rank for c in diagnosis.culprits}
-    lists = {id(v.waits_for): v.waits_for for v in diagnosis.victims}  # thousands that wait in one operation share one
-    held = {key for key, ranks in lists.items() if not culprits or not culprits.isdisjoint(ranks)}
-    return [v for v in diagnosis.victims if id(v.waits_for) in held]
 
 
 def _waits(diagnosis: Diagnosis, at_root: set[int]) -> str:
@@ -253,7 +241,8 @@ def _legend(letters: Letters, width: int, *, few: bool, verbose: bool) -> list[L
             size = len(letter) + 1 + cells(says)
             if current and used + 3 + size > width:
                 lines.append(tuple(current))
-                current, used = [], 0
+                current = []
+                used = 0
             if current:
                 current.append(Piece("   "))
                 used += 3

@@ -1,7 +1,7 @@
 """A verdict and its job with every name and sentence rewritten: what a page for strangers is drawn from.
 
 A finished page cannot be redacted like a log: a word replaced in its script or its numbers would break it. So what is
-drawn is rewritten first.
+drawn is rewritten first. Which dumps count is found out before that, while the logs that tell it are still there.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from hangscope.diagnosis.evidence.vet_dumps import vet_dumps
 from hangscope.diagnosis.verdict import Diagnosis
 from hangscope.model import Facts, Frame, Group, Job, Operations, Tables
 
@@ -25,6 +26,7 @@ _OWN = frozenset(("kind", "confidence", "outcome", "state_by_rank"))
 def redacted(diagnosis: Diagnosis, job: Job, clean: Clean) -> tuple[Diagnosis, Job]:
     """Both with `clean` applied to every string that the page can show. `clean` is asked once for each."""
     once = cache(clean)
+    job = vet_dumps(job).job
     groups = tuple(_rewritten(group, once) for group in job.groups)
     other = replace(
         job,
@@ -61,7 +63,8 @@ def _operations(ops: Operations, groups: tuple[Group, ...], clean: Clean) -> Ope
     columns = dict(ops.columns)
     for column, ids in (("name", names), ("thread", names), ("stack", stacks)):
         columns[column] = ids[ops.column(column)] if len(ops) else ops.columns[column]
-    shapes, dtypes = ("in_shapes", "out_shapes"), ("in_dtypes", "out_dtypes")
+    shapes = ("in_shapes", "out_shapes")
+    dtypes = ("in_dtypes", "out_dtypes")
     for index in range(1, _most(ops, shapes) + 1):  # in their order, so that their numbers stay
         tables.add_shapes(ops.tables.shapes(index))
     for index in range(1, _most(ops, dtypes) + 1):

@@ -4,20 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from hangscope.diagnosis.verdict import (
-    CauseKind,
-    Completeness,
-    Culprit,
-    Diagnosis,
-    Finding,
-    LinkEnd,
-    Outcome,
-    Victim,
-)
+from hangscope.diagnosis.evidence.code_lines import user_frame
+from hangscope.diagnosis.verdict import CauseKind, Completeness, Culprit, Diagnosis, Finding, LinkEnd, Outcome, Victim
 from hangscope.model import Gap, Source
-from hangscope.report.rank_strip import direct, strip, title
-from hangscope.report.safe_text import brief, clock, iso, members, only_logs, own_frame, place, safe
+from hangscope.report.rank_strip import strip
+from hangscope.report.safe_text import safe
 from hangscope.report.text_layout import Line, Piece, cells, pad, paragraph, plain, table, wrap
+from hangscope.report.verdict_text import (
+    brief,
+    clock,
+    direct,
+    iso,
+    kind_text,
+    members,
+    only_logs,
+    place,
+    source_text,
+    title,
+)
 from hangscope.text import duration, plural, ranges, rank_list, size
 
 _HEAD = 7
@@ -99,7 +103,7 @@ def _about(d: Diagnosis, verbose: bool) -> list[str]:
     """Who, where, since when, from which line: one sentence a line."""
     lines = [_where(d.culprits[0])] if len(d.culprits) == 1 else _several(d.culprits, verbose)
     if (o := d.operation) is not None:
-        frame = own_frame(o.frames)
+        frame = user_frame(o.frames)
         called = f", called at {place(frame)}" if frame is not None else ""
         lines.append(f"{title(o.name, o.seq)} of {o.group} ({members(d)}){called}")
     if d.link is not None:
@@ -200,18 +204,9 @@ def _verbatim(text: str, column: int, width: int, role: str = "") -> list[Line]:
 
 def _sources(sources: Sequence[Source], inputs: Sequence[str], verbose: bool) -> str:
     shown = sources if verbose else sources[:_SOURCES_SHOWN]
-    text = "; ".join(_short(source, inputs) for source in shown)
+    text = "; ".join(source_text(source, inputs) for source in shown)
     left = len(sources) - len(shown)
     return f"from {text}" + (f"; and {left} more" if left else "")
-
-
-def _short(source: Source, inputs: Sequence[str]) -> str:
-    """The source without the path that the user just typed."""
-    for given in inputs:
-        lead = given.rstrip("/") + "/"
-        if source.file.startswith(lead):
-            return str(Source(source.file[len(lead) :], source.place))
-    return str(source)
 
 
 # ---- who -------------------------------------------------------------------------------------------------------------
@@ -317,7 +312,7 @@ def _labelled(label: str, text: str, width: int) -> list[Line]:
 def _ruled_out(d: Diagnosis, width: int) -> list[Line]:
     if not d.ruled_out:
         return []
-    said = [f"{_kind(item.kind)} ({item.why})" if item.why else _kind(item.kind) for item in d.ruled_out]
+    said = [f"{kind_text(item.kind)} ({item.why})" if item.why else kind_text(item.kind) for item in d.ruled_out]
     return _labelled("Ruled out", " · ".join(said), width)
 
 
@@ -325,12 +320,8 @@ def _also_possible(d: Diagnosis, width: int) -> list[Line]:
     lines: list[Line] = []
     for i, other in enumerate(d.also_possible):
         who = f", {rank_list(other.culprits)}" if other.culprits else ""
-        lines += _labelled("Or else" if i == 0 else "", f"{_kind(other.kind)}{who}: {other.why}", width)
+        lines += _labelled("Or else" if i == 0 else "", f"{kind_text(other.kind)}{who}: {other.why}", width)
     return lines
-
-
-def _kind(kind: CauseKind) -> str:
-    return "GPU" if kind == CauseKind.GPU else str(kind)
 
 
 def _last_good(d: Diagnosis, width: int, verbose: bool) -> list[Line]:
@@ -342,7 +333,7 @@ def _last_good(d: Diagnosis, width: int, verbose: bool) -> list[Line]:
     where = f"of {last.group}" if pair else f"on every rank of {last.group}"
     where = f"of {last.group}, as the logs say that are here" if only_logs(d) else where
     text = f"{title(last.name, last.seq)} {where}{f', {at}' if at else ''}"
-    if (frame := own_frame(last.frames)) is not None:
+    if (frame := user_frame(last.frames)) is not None:
         text += f", from {place(frame)}"
     return _labelled("Last good", text, width)
 
@@ -417,12 +408,12 @@ def matters(d: Diagnosis) -> tuple[Gap, ...]:
     accused = {culprit.rank for culprit in d.culprits}
     if d.confidence != "high" or not accused:
         return d.gaps
-    heard = {None, *d.nodes.values()}
-    return tuple(gap for gap in d.gaps if gap.rank in accused or (gap.rank is None and gap.node not in heard))
+    known = {None, *d.nodes.values()}
+    return tuple(gap for gap in d.gaps if gap.rank in accused or (gap.rank is None and gap.node not in known))
 
 
 def _gap(gap: Gap, inputs: Sequence[str], verbose: bool) -> str:
     text = f"{gap.what}: {gap.why}" if gap.why else gap.what
     if gap.source is not None and (verbose or gap.source.file not in text):
-        text += f" ({_short(gap.source, inputs)})"
+        text += f" ({source_text(gap.source, inputs)})"
     return text

@@ -10,9 +10,11 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from hangscope.diagnosis.evidence.code_lines import user_frame
 from hangscope.diagnosis.verdict import Culprit, Diagnosis, LinkEnd
-from hangscope.model import Frame, Job, Source, TransportEvent
-from hangscope.report.safe_text import brief, iso, members, own_frame, place, safe
+from hangscope.model import Frame, Job, TransportEvent
+from hangscope.report.safe_text import safe
+from hangscope.report.verdict_text import brief, iso, members, place, source_text
 from hangscope.text import duration, plural, ranges, size
 
 _FILES_SHOWN = 120
@@ -162,8 +164,8 @@ def _last(d: Diagnosis) -> str:
     return "; ".join([*said, *_line(last.frames)])
 
 
-def _line(frames: Sequence[Frame]) -> list[str]:
-    frame = own_frame(frames)
+def _line(frames: tuple[Frame, ...]) -> list[str]:
+    frame = user_frame(frames)
     return [f"called at {text(place(frame))}"] if frame is not None else []
 
 
@@ -186,7 +188,7 @@ def _nccl(d: Diagnosis, job: Job | None) -> list[str]:
     lines = ["```text"]
     for event in events[:_LINES_SHOWN]:
         who = ", ".join([f"rank {_plain(event.rank)}", f"node {_plain(event.node)}", iso(event.at_ns) or "no time"])
-        lines += [f"{who}  ({_code(_source(event.source, d))})", f"    NCCL WARN {_code(event.text)}"]
+        lines += [f"{who}  ({_code(source_text(event.source, d.inputs))})", f"    NCCL WARN {_code(event.text)}"]
     lines.append("```")
     if len(events) > _LINES_SHOWN:
         lines.append(f"and {len(events) - _LINES_SHOWN} more")
@@ -196,7 +198,7 @@ def _nccl(d: Diagnosis, job: Job | None) -> list[str]:
 def _why(d: Diagnosis) -> list[str]:
     lines: list[str] = []
     for number, finding in enumerate(d.why, 1):
-        source = f" ({text(_source(finding.sources[0], d))})" if finding.sources else ""
+        source = f" ({text(source_text(finding.sources[0], d.inputs))})" if finding.sources else ""
         lines.append(f"{number}. {text(finding.text)}{source}")
         if finding.detail:
             lines += ["", "   ```text", *(f"   {_code(line)}" for line in finding.detail[:12]), "   ```", ""]
@@ -222,15 +224,6 @@ def _files(files: Mapping[str, Mapping[str, Any]] | None) -> list[str]:
     if len(files) > _FILES_SHOWN:
         lines += ["", f"and {len(files) - _FILES_SHOWN} more"]
     return lines
-
-
-def _source(source: Source, d: Diagnosis) -> str:
-    """The file as the bundle has it: without the path by which somebody reached the evidence."""
-    shown = str(source)
-    for given in d.inputs:
-        if shown.startswith(given.rstrip("/") + "/"):
-            return shown[len(given.rstrip("/")) + 1 :]
-    return shown
 
 
 def _section(title: str, lines: Sequence[str]) -> list[str]:

@@ -8,8 +8,8 @@ import pytest
 
 from hangscope.diagnosis import diagnose
 from hangscope.diagnosis.align.op_index import Index
-from hangscope.diagnosis.evidence.corrections import corrected
 from hangscope.diagnosis.evidence.liveness import Is, Liveness
+from hangscope.diagnosis.evidence.wrongly_completed import corrected
 from hangscope.model import Facts, Frame, Process, PythonError, Source, State, ThreadStack, WatchdogReport
 from hangscope.reader.dumps.dump_file import Assembled
 from kits.small_dumps import as_job, entry, job, read, top

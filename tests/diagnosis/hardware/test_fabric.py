@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import hangscope
 from hangscope.diagnosis.hardware import xids
-from hangscope.diagnosis.hardware.counter_meaning import COUNTERS, over_limit, said
+from hangscope.diagnosis.hardware.counter_meaning import COUNTERS, counter_text, over_limit
 from hangscope.diagnosis.hardware.port_paths import Ports
 from hangscope.model import CounterChange, KernelMessage, Process, Source
 from hangscope.recorder.capture import sys_counters
@@ -228,8 +228,8 @@ def test_published_limits_are_rates(counter: str, rise: int, seconds: float | No
 
 def test_a_counter_that_fell_is_said_to_have_counted_at_least_what_it_has() -> None:
     """After a reset or a wrap the rise is a lower bound, and is said to be one."""
-    assert said(change("symbol_error", 4_294_967_290, 5)).startswith("symbol_error at least +5 (")
-    assert "reset or wrapped" in said(change("symbol_error", 9, 5))
+    assert counter_text(change("symbol_error", 4_294_967_290, 5)).startswith("symbol_error at least +5 (")
+    assert "reset or wrapped" in counter_text(change("symbol_error", 9, 5))
 
 
 def test_every_counter_has_a_meaning_and_load_is_no_fault() -> None:

@@ -17,7 +17,7 @@ from hangscope.text import size
 if TYPE_CHECKING:
     from hangscope.diagnosis.verdict import Diagnosis
     from hangscope.model import Job
-    from hangscope.report.spans import Spans
+    from hangscope.report.op_times import OpTimes
 
 FORMATS = {
     "html": (".html", ".htm"),
@@ -150,7 +150,7 @@ class _Maker:
     verbose: bool
     width: int
     notes: list[str] = field(default_factory=list)
-    _times: Spans | None = None
+    _times: OpTimes | None = None
 
     def make(self, form: str) -> bytes:
         if form == "perfetto":
@@ -182,9 +182,9 @@ class _Maker:
             self.notes.append(f"the trace holds the last {trace.slices:,} operations; {trace.left_out:,} are left out")
         return trace.data
 
-    def times(self) -> Spans:
-        from hangscope.report.spans import spans
+    def times(self) -> OpTimes:
+        from hangscope.report.op_times import op_times
 
         if self._times is None:
-            self._times = spans(self.job)
+            self._times = op_times(self.job)
         return self._times

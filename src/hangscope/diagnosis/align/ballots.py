@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from hangscope.diagnosis.align.column_tools import Bools, Ints, runs
-from hangscope.diagnosis.align.op_index import sort_by
+from hangscope.diagnosis.align.column_tools import Bools, Ints, runs, sort_by
 
 Hashes = npt.NDArray[np.uint64]
 
-_BASE, _MIX = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xD1342543DE82EF95)
+_BASE = np.uint64(0x9E3779B97F4A7C15)
+_MIX = np.uint64(0xD1342543DE82EF95)
 _BACK = np.uint64(pow(int(_BASE), -1, 1 << 64))
 _HIGH = np.uint64(48)
 
@@ -47,14 +47,19 @@ class Ballots:
     """
 
     def __init__(self, hashes: Hashes, rows: Ints, ranks: Ints, calls: Ints, *, least: int, rounds: int) -> None:
-        self._ranks, self._calls, self._least, self._rounds = ranks, calls, least, rounds
+        self._ranks = ranks
+        self._calls = calls
+        self._least = least
+        self._rounds = rounds
         wanted = np.unique(hashes[rows][hashes[rows] != 0])
         same = np.flatnonzero(_among(hashes, wanted))
         context = np.searchsorted(wanted, hashes[same])
         order = sort_by(context)  # by rank and time within one context
-        self._rows, context = same[order], context[order]
+        self._rows = same[order]
+        context = context[order]
         # One run of owners: the rows of one rank in one context. The last of it is the rank's newest.
-        self._owners, self._blocks = runs(context, ranks[self._rows]), runs(context)
+        self._owners = runs(context, ranks[self._rows])
+        self._blocks = runs(context)
         self._newest = self._rows[self._owners[1:] - 1]
         self._first_owner = np.searchsorted(self._owners, self._blocks)
         asked = np.zeros(len(hashes), dtype=bool)
@@ -67,9 +72,14 @@ class Ballots:
 
     def _is_usual(self, at: Ints, context: Ints) -> Bools:
         """For places in `_rows`."""
-        calls, rows, newest, block = self._calls, self._rows, self._newest, context[at]
+        calls = self._calls
+        rows = self._rows
+        newest = self._newest
+        block = context[at]
         owner = np.searchsorted(self._owners, at, side="right") - 1
-        first, owners, call = self._owners[owner], np.diff(self._first_owner), calls[rows[at]]
+        first = self._owners[owner]
+        owners = np.diff(self._first_owner)
+        call = calls[rows[at]]
         voters = owners[block] - 1 + (at > first)
         span = int(calls.max()) + 1
         votes = np.sort(np.repeat(np.arange(len(owners)), owners) * span + calls[newest])
@@ -82,7 +92,8 @@ class Ballots:
 
     def voters(self, row: int) -> Ints | None:
         """The rows whose calls are the votes on an asked row, by rank; None where there are too few."""
-        place, rank = self._places[row], int(self._ranks[row])
+        place = self._places[row]
+        rank = int(self._ranks[row])
         block, owner = (int(np.searchsorted(s, place, side="right")) - 1 for s in (self._blocks, self._owners))
         before = self._rows[self._owners[owner] : place]
         low, high = self._first_owner[block : block + 2]

@@ -13,10 +13,9 @@ from enum import Enum
 
 import numpy as np
 
+from hangscope.diagnosis.align.alignment import Alignment
 from hangscope.diagnosis.align.ballots import Ballots, Contexts
-from hangscope.diagnosis.align.column_tools import Ints
-from hangscope.diagnosis.align.op_index import ids
-from hangscope.diagnosis.align.side_by_side import Alignment
+from hangscope.diagnosis.align.column_tools import Ints, ids
 from hangscope.diagnosis.waits.progress import Progress
 from hangscope.model import UNKNOWN, Group, Kind, Operations
 
@@ -66,7 +65,8 @@ def outliers(progress: Progress, ranks: list[int], among: int) -> dict[int, Outl
     candidates: dict[int, Ints] = {}
     for rank in ranks:
         # What it has not finished, and its last calls before that.
-        mine, part = progress.of[rank], progress.job.ops.span(rank)
+        mine = progress.of[rank]
+        part = progress.job.ops.span(rank)
         unfinished = [row for unit in (*mine.inside, *mine.queued) for row in unit.rows]
         candidates[rank] = np.arange(max(part.start, min([*unfinished, part.stop]) - _CALLS_BEFORE), part.stop)
     found = _outliers(progress.alignment, candidates)
@@ -77,8 +77,11 @@ def _outliers(alignment: Alignment, candidates: dict[int, Ints]) -> dict[int, Ou
     """For each rank the first of its candidate rows that is unusual, if there is one."""
     if not candidates or not len(alignment.job.ops):
         return {}
-    ops, calls, starts = alignment.job.ops, _calls(alignment), alignment.index.starts
-    contexts, left = Contexts(calls, starts), np.concatenate(list(candidates.values()))
+    ops = alignment.job.ops
+    calls = _calls(alignment)
+    starts = alignment.index.starts
+    contexts = Contexts(calls, starts)
+    left = np.concatenate(list(candidates.values()))
     found: dict[int, Outlier] = {}
     for length in _CONTEXTS:
         hashes = contexts.of(length)
@@ -100,7 +103,8 @@ def _sort(alignment: Alignment, calls: Ints, outlier: Outlier) -> Sort:
     ops = alignment.job.ops
     after = calls[outlier.row + 1 : ops.span(outlier.rank).stop]
     usual_rank = int(ops.column("rank")[outlier.usual_row])
-    usual, call = int(calls[outlier.usual_row]), int(calls[outlier.row])
+    usual = int(calls[outlier.usual_row])
+    call = int(calls[outlier.row])
     if usual in after[:_CALLS_AFTER]:
         return Sort.ORDER
     # What follows the usual call, there or in any earlier round of that rank.
@@ -115,7 +119,8 @@ def _sort(alignment: Alignment, calls: Ints, outlier: Outlier) -> Sort:
 def _unusual(ops: Operations, row: int, voters: Ints, calls: Ints) -> Iterator[Outlier]:
     """A call that is not as most voters went on, by a rank that makes the usual one elsewhere."""
     rank = int(ops.column("rank")[row])
-    votes, start = Counter(calls[voters].tolist()), ops.span(rank).start
+    votes = Counter(calls[voters].tolist())
+    start = ops.span(rank).start
     usual, count = votes.most_common(1)[0]
     own = np.flatnonzero(calls[start:row] == usual)
     # Who never makes that call has another role than those who do.
@@ -132,10 +137,12 @@ def _calls(alignment: Alignment, *, lines: bool = True) -> Ints:
 
     Sizes count only where there are no lines: batches of text are longer or shorter from rank to rank.
     """
-    job, ops = alignment.job, alignment.job.ops
+    job = alignment.job
+    ops = alignment.job.ops
     kinds: dict[object, int] = {}
     group_kind = np.asarray([kinds.setdefault(_kind_of(group), len(kinds)) for group in job.groups] or [0])
-    stack, kind = ops.column("stack") * lines, ops.column("kind")
+    stack = ops.column("stack") * lines
+    kind = ops.column("kind")
     peer = np.where(kind == Kind.SEND, ops.column("destination"), ops.column("source"))
     distance = np.where(np.isin(kind, (Kind.SEND, Kind.RECV)) & (peer != UNKNOWN), peer - ops.column("rank"), 0)
     sizes = np.where(stack == 0, alignment.signature, 0)

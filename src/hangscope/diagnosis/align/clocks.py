@@ -10,9 +10,9 @@ from collections import defaultdict
 
 import numpy as np
 
+from hangscope.diagnosis.align.alignment import Alignment
 from hangscope.diagnosis.align.column_tools import Floats, Ints
 from hangscope.diagnosis.align.lanes import Lane
-from hangscope.diagnosis.align.side_by_side import Alignment
 from hangscope.model import Operations, State
 
 # Collectives of one group by which clocks are compared.
@@ -21,7 +21,8 @@ _ENOUGH = 200
 
 def clock_skew_ms(alignment: Alignment) -> float | None:
     """From the slowest node's clock to the fastest; None where no end was seen on several ranks."""
-    job, ops = alignment.job, alignment.job.ops
+    job = alignment.job
+    ops = alignment.job.ops
     gathered: dict[object, list[Floats]] = defaultdict(list)
     for lane in alignment.lanes.values():
         rows = met_by_all(alignment, lane, _ENOUGH)

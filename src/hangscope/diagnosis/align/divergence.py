@@ -10,12 +10,11 @@ from enum import Enum
 
 import numpy as np
 
-from hangscope.diagnosis.align.agreement import elements, members_not_recorded
+from hangscope.diagnosis.align.agreement import elements, is_exchange, members_not_recorded
+from hangscope.diagnosis.align.alignment import Alignment
 from hangscope.diagnosis.align.column_tools import Bools, Ints
 from hangscope.diagnosis.align.lanes import Lane
-from hangscope.diagnosis.align.side_by_side import Alignment
-from hangscope.diagnosis.evidence.process_ends import ended_over_a_size
-from hangscope.model import Operation, Operations
+from hangscope.model import GLOO_SIZE, Group, Operation, Operations
 
 _AGREED_BEFORE = 16
 # The longest run of skipped or added calls that is looked for.
@@ -60,7 +59,7 @@ class Divergence:
 def divergences(alignment: Alignment) -> list[Divergence]:
     """The first disagreement of every group, the earliest in time first."""
     found: list[Divergence] = []
-    exchanges = alignment.index.named(_exchanges)
+    exchanges = alignment.index.named(is_exchange)
     for lane in alignment.lanes.values():
         first = _first(alignment, lane, exchanges)
         if first is None:
@@ -70,10 +69,6 @@ def divergences(alignment: Alignment) -> list[Divergence]:
         if in_step or not members_not_recorded(lane.group):
             found.append(first)
     return sorted(found, key=lambda d: (d.at_ns if d.at_ns is not None else 1 << 62, d.group, d.seq))
-
-
-def _exchanges(name: str) -> bool:
-    return name.startswith(("all_to_all", "alltoall"))
 
 
 def _first(alignment: Alignment, lane: Lane, exchanges: Bools) -> Divergence | None:
@@ -95,42 +90,76 @@ def _differing(lane: Lane, ids: Ints) -> Ints:
 
 def _at(alignment: Alignment, lane: Lane, index: int) -> Divergence:
     """Judge one position at which signatures differ."""
-    rows, signatures = lane.rows_at(index), lane.signatures_at(index)
+    rows = lane.rows_at(index)
+    signatures = lane.signatures_at(index)
     reference, tied = _majority(alignment, lane, index)
-    odd_rows, reference_rows = rows[signatures != reference], rows[signatures == reference]
-    return _shifted(alignment, lane, index, _divergence(alignment, lane, index, odd_rows, reference_rows, tied))
+    agrees = signatures == reference
+    return _shifted(alignment, lane, index, _divergence(alignment, lane, index, rows[~agrees], rows[agrees], tied))
+
+
+def other_calls(alignment: Alignment, lane: Lane, index: int) -> Bools:
+    """For each row at one position whether its call is not the group's there; where two sides are equal, all."""
+    signatures = lane.signatures_at(index)
+    if np.all(signatures == signatures[0]):
+        return np.zeros(len(signatures), dtype=bool)
+    reference, tied = _majority(alignment, lane, index)
+    found: Bools = (signatures != reference) | tied
+    return found
 
 
 def _majority(alignment: Alignment, lane: Lane, index: int) -> tuple[int, bool]:
     """The reference signature at one position, and whether the vote was a tie.
 
-    A tie is broken by sibling groups (same description, same size) that are at the same position: they run the same
-    line of code; and by ranks that Gloo ended over the size.
+    A tie is broken by sibling groups that are at the same position, since they run the same line of code; and by ranks
+    that Gloo ended over the size.
     """
     votes = Counter(lane.signatures_at(index).tolist())
-    top = [signature for signature, count in votes.items() if count == max(votes.values())]
+    most = max(votes.values())
+    top = [signature for signature, count in votes.items() if count == most]
     if len(top) == 1:
         return top[0], False
-    group, beside = lane.group, Counter[int]()
-    for other in alignment.lanes.values():
-        alike = group.desc and other.group.desc == group.desc
-        if other is lane or not alike or len(other.group.members or ()) != len(group.members or ()):
-            continue
-        place = other.index_of(int(lane.seqs[index]))
+    beside = Counter[int]()
+    for sibling in (other for other in alignment.lanes.values() if _are_siblings(lane.group, other.group)):
+        place = sibling.index_of(int(lane.seqs[index]))
         if place is not None:
-            beside.update(s for s in other.signatures_at(place).tolist() if s in top)
-    beside.update(ended_over_a_size(alignment.job, group.members or (), lane.rows_at(index), lane.signatures_at(index)))
+            beside.update(s for s in sibling.signatures_at(place).tolist() if s in top)
+    beside.update(_ended_over_a_size(alignment, lane, index))
     best = beside.most_common(2)
     if best and (len(best) == 1 or best[0][1] > best[1][1]):
         return best[0][0], False
     return min(top), True
 
 
+def _are_siblings(one: Group, other: Group) -> bool:
+    """Two groups of the same description and size, as the tensor groups of a mesh are."""
+    alike = bool(one.desc) and one.desc == other.desc and one is not other
+    return alike and len(one.members or ()) == len(other.members or ())
+
+
+def _ended_over_a_size(alignment: Alignment, lane: Lane, index: int) -> list[int]:
+    """How ranks that Gloo ended vote between two calls of different sizes, which others recorded at the position.
+
+    It ends a rank that got more bytes than its own call asked for: that one passed less than somebody did, so of two
+    sizes the smaller one.
+    """
+    job = alignment.job
+    rows = lane.rows_at(index)
+    recorded = set(job.ops.column("rank")[rows].tolist())
+    members = lane.group.members or ()
+    ended = {e.rank for e in job.facts.errors if e.type == GLOO_SIZE and e.rank in members} - recorded
+    calls = lane.signatures_at(index).tolist()
+    sizes = sorted(set(zip(job.ops.column("size_bytes")[rows].tolist(), calls, strict=True)))
+    apart = len(sizes) == len(set(calls)) == 2 and 0 < sizes[0][0] < sizes[1][0]
+    return [sizes[0][1]] * len(ended) if apart else []
+
+
 def _divergence(
     alignment: Alignment, lane: Lane, index: int, odd_rows: Ints, reference_rows: Ints, tied: bool
 ) -> Divergence:
-    ops, both = alignment.job.ops, np.concatenate([odd_rows, reference_rows])
-    odd, reference = int(odd_rows[0]), int(reference_rows[0])
+    ops = alignment.job.ops
+    both = np.concatenate([odd_rows, reference_rows])
+    odd = int(odd_rows[0])
+    reference = int(reference_rows[0])
     created = ops.column("created_ns")[both]
     return Divergence(
         group=lane.group.index,
@@ -162,13 +191,16 @@ def _shifted(alignment: Alignment, lane: Lane, index: int, d: Divergence) -> Div
     ranks, stack = (alignment.job.ops.column(c) for c in ("rank", "stack"))
     rows = lane.rows[lane.starts[index] :]
     theirs_at, mine_at = (np.flatnonzero(ranks[rows] == ranks[row]) for row in (d.reference_row, d.odd_row))
-    theirs, mine = rows[theirs_at], rows[mine_at]
+    theirs = rows[theirs_at]
+    mine = rows[mine_at]
     with_stacks = bool(np.all(stack[theirs] != 0) and np.all(stack[mine] != 0))
     key = alignment.call[rows] if with_stacks else lane.signatures[lane.starts[index] :]
-    a, b = key[mine_at].tolist(), key[theirs_at].tolist()
+    a = key[mine_at].tolist()
+    b = key[theirs_at].tolist()
     unmoved = sum(x == y for x, y in zip(a[1:], b[1:], strict=False))
     for count in range(1, _SHIFT_MAX + 1):
-        left_out, too_many = _fits(a, b[count:]), _fits(a[count:], b)
+        left_out = _fits(a, b[count:])
+        too_many = _fits(a[count:], b)
         if left_out > unmoved:
             return replace(d, shape=Shape.SKIPPED, calls=tuple(theirs[:count].tolist()), support=left_out)
         if too_many > unmoved:
@@ -185,7 +217,8 @@ def _shifted(alignment: Alignment, lane: Lane, index: int, d: Divergence) -> Div
 def _skipped_by_habit(alignment: Alignment, lane: Lane, index: int, d: Divergence, theirs: Ints) -> Divergence:
     """The same as calls left out, if earlier rounds of the reference show the odd rank's call a few calls after."""
     ranks = alignment.job.ops.column("rank")
-    odd_call, missed = int(alignment.call[d.odd_row]), int(alignment.call[d.reference_row])
+    odd_call = int(alignment.call[d.odd_row])
+    missed = int(alignment.call[d.reference_row])
     rows = lane.rows[: lane.starts[index]]
     past = rows[ranks[rows] == ranks[d.reference_row]]
     calls = alignment.call[past].tolist()
@@ -226,7 +259,8 @@ def _first_shift_by_stack(alignment: Alignment, lane: Lane, before: int) -> Dive
         votes = Counter(calls.tolist()).most_common()
         if index >= before or votes[0][1] == votes[1][1]:
             return None
-        odd_rows, reference_rows = rows[calls != votes[0][0]], rows[calls == votes[0][0]]
+        odd_rows = rows[calls != votes[0][0]]
+        reference_rows = rows[calls == votes[0][0]]
         base = _divergence(alignment, lane, index, odd_rows, reference_rows, tied=False)
         found = _shifted(alignment, lane, index, base)
         if found is base or (found.support < 3 and not _is_novel(alignment, lane, found)):
@@ -243,7 +277,8 @@ def _is_novel(alignment: Alignment, lane: Lane, d: Divergence) -> bool:
     """Whether the added call was never made by anyone else: then one later call that fits is enough."""
     if d.shape is not Shape.ADDED:
         return False
-    ranks, first = alignment.job.ops.column("rank"), d.calls[0]
+    ranks = alignment.job.ops.column("rank")
+    first = d.calls[0]
     others = lane.rows[ranks[lane.rows] != ranks[first]]
     return not np.any(alignment.call[others] == alignment.call[first])
 
@@ -264,7 +299,8 @@ def came_from_elsewhere_before(alignment: Alignment, lane: Lane, index: int, odd
 
 def _first_bad_splits(alignment: Alignment, lane: Lane, here: Bools) -> Divergence | None:
     """An all_to_all in which the elements that all members send are not the elements that all members expect."""
-    ops, starts = alignment.job.ops, lane.starts[:-1]
+    ops = alignment.job.ops
+    starts = lane.starts[:-1]
     if not here.any():
         return None
     members = len(lane.group.members or ())
@@ -277,7 +313,9 @@ def _first_bad_splits(alignment: Alignment, lane: Lane, here: Bools) -> Divergen
     part = slice(int(lane.starts[index]), int(lane.starts[index + 1]))
     rows = lane.rows[part]
     odd_rows = _odd_splits(sent[part], expected[part], rows)
-    unknown, tied = not len(odd_rows), members == 2  # of two, both are the sides of it
+    # of two, both are the sides of it
+    unknown = not len(odd_rows)
+    tied = members == 2
     reference_rows = rows if unknown else np.setdiff1d(rows, odd_rows)
     base = _divergence(alignment, lane, index, rows if unknown else odd_rows, reference_rows, tied)
     odd = () if unknown and not tied else base.odd
@@ -285,7 +323,7 @@ def _first_bad_splits(alignment: Alignment, lane: Lane, here: Bools) -> Divergen
 
 
 def _odd_splits(sent: Ints, expected: Ints, rows: Ints) -> Ints:
-    """The members that differ from a clear majority. None where splits are ragged: then every size differs by design,
+    """The members that differ from a clear majority. None where splits are uneven: then every size differs by design,
     and the recording holds the sums alone."""
     pairs = list(zip(sent.tolist(), expected.tolist(), strict=True))
     usual, count = Counter(pairs).most_common(1)[0]

@@ -46,16 +46,21 @@ def lanes_of(ops: Operations, groups: Sequence[Group], rows: Ints, signature: In
         return {}
     group, seq, rank = (ops.column(c)[rows] for c in ("group", "seq", "rank"))
     calls = runs(group, seq, rank)
-    first, last = calls[:-1], calls[1:] - 1
+    first = calls[:-1]
+    last = calls[1:] - 1
     folded = signature[rows]
     if len(first) < len(rows):
         position = np.arange(len(rows)) - np.repeat(first, np.diff(calls))
         weight = np.where(ops.column("kind")[rows] == Kind.BATCH, 0, folded * (2 * position + 1))
         # The closing entry comes last; where there is none (a rank inside the batch) the last inner one stands for it.
         folded = np.where(first == last, folded[last], np.add.reduceat(weight, first))
-        rows, group, seq = rows[last], group[last], seq[last]
-    starts, of_groups = runs(group, seq), runs(group)
-    seqs, places = seq[starts[:-1]], np.searchsorted(starts, of_groups)
+        rows = rows[last]
+        group = group[last]
+        seq = seq[last]
+    starts = runs(group, seq)
+    of_groups = runs(group)
+    seqs = seq[starts[:-1]]
+    places = np.searchsorted(starts, of_groups)
     lanes: dict[int, Lane] = {}
     for (a, b), (low, high) in zip(pairwise(of_groups.tolist()), pairwise(places.tolist()), strict=True):
         own = groups[int(group[a])]

@@ -1,7 +1,6 @@
 """Indexes over all operations of a job, each made once: by rank, by group and number, by rank and group.
 
-Every question of a rule goes through one of these, so that none of them walks over all operations for every rank. Rows
-are numbered and sorted by counting, because the values are small: the cost is linear in the operations.
+Every question of a rule goes through one of these, so that none of them walks over all operations for every rank.
 """
 
 from __future__ import annotations
@@ -12,82 +11,8 @@ from itertools import pairwise
 
 import numpy as np
 
-from hangscope.diagnosis.align.column_tools import Bools, Ints, grouped, runs
+from hangscope.diagnosis.align.column_tools import Bools, Ints, grouped, runs, sort_by
 from hangscope.model import UNKNOWN, Operations, State
-
-_SPARE = 4
-"""A table of all possible values may be this many times as long as the columns; beyond that they are sorted."""
-_SMALL = 1 << 16
-
-
-def ids(*columns: Ints) -> Ints:
-    """Per row a small id of its values in all columns together, in the order of the values."""
-    found = columns[0].astype(np.int64)
-    if not len(found) or len(columns) == 1:
-        return found
-    low, high = int(found.min()), int(found.max())
-    found -= low
-    size = high - low + 1
-    for column in columns[1:]:
-        low, high = int(column.min()), int(column.max())
-        if low == high:
-            continue
-        if size * (high - low + 1) > _limit(found):
-            found, size = _numbered(found, size)
-        found *= high - low + 1
-        found += column
-        found -= low
-        size *= high - low + 1
-    return _numbered(found, size)[0]
-
-
-def _limit(keys: Ints) -> int:
-    return _SPARE * len(keys) + _SMALL
-
-
-def _numbered(keys: Ints, size: int) -> tuple[Ints, int]:
-    """Keys below `size` as numbers without holes, and how many there are."""
-    if size > _limit(keys):
-        order = sort_by(keys)
-        starts = runs(keys[order])
-        found = np.empty(len(keys), dtype=np.int64)
-        found[order] = np.repeat(np.arange(len(starts) - 1), np.diff(starts))
-        return found, len(starts) - 1
-    seen = np.zeros(size, dtype=bool)
-    seen[keys] = True
-    numbers = np.cumsum(seen, dtype=np.int64) - 1
-    return numbers[keys], int(numbers[-1]) + 1
-
-
-def sort_by(*columns: Ints) -> Ints:
-    """Row numbers in the order of the first column, then the second, …; equal rows stay in their order."""
-    order: Ints | None = None
-    for key in reversed(_packed(columns)) if len(columns[0]) else ():
-        for shift in range(0, int(key.max()).bit_length(), 16):
-            digit = (key >> shift).astype(np.uint16)  # numpy sorts 16 bits by counting
-            if order is None:
-                order = np.argsort(digit, kind="stable")
-            else:
-                order = order[np.argsort(digit[order], kind="stable")]
-    return np.arange(len(columns[0])) if order is None else order
-
-
-def _packed(columns: Sequence[Ints]) -> list[Ints]:
-    """The columns as fewer ones of larger keys, from 0 on."""
-    keys: list[Ints] = []
-    size = 1 << 62
-    for column in columns:
-        low = int(column.min())
-        span = int(column.max()) - low + 1
-        if size * span < 1 << 48:
-            keys[-1] *= span
-            size *= span
-        else:
-            keys.append(np.zeros(len(column), dtype=np.int64))
-            size = span
-        keys[-1] += column
-        keys[-1] -= low
-    return keys
 
 
 class Index:
@@ -125,7 +50,8 @@ class Index:
     @cached_property
     def by_group(self) -> Ints:
         """Rows whose number is known, by group, then by number, then by rank and as recorded."""
-        group, seq = self.ops.column("group"), self.ops.column("seq")
+        group = self.ops.column("group")
+        seq = self.ops.column("seq")
         known = seq >= 0
         if known.all():
             return sort_by(group, seq)
@@ -153,7 +79,8 @@ class Index:
     def furthest(self, state: State | None = None) -> Ints:
         """Per group the largest number that anybody launched, or brought into a state; UNKNOWN where there is none."""
         if state not in self._furthest:
-            group, seq = self.ops.column("group"), self.ops.column("seq")
+            group = self.ops.column("group")
+            seq = self.ops.column("seq")
             rows = slice(None) if state is None else self.ops.column("state") == state
             found = self._furthest[state] = np.full(int(group.max(initial=-1)) + 1, UNKNOWN, dtype=np.int64)
             np.maximum.at(found, group[rows], seq[rows])
@@ -178,9 +105,11 @@ class Pairs:
     """
 
     def __init__(self, ops: Operations) -> None:
-        rank, group = ops.column("rank"), ops.column("group")
+        rank = ops.column("rank")
+        group = ops.column("group")
         self._order = sort_by(rank, group)
-        rank, group = rank[self._order], group[self._order]
+        rank = rank[self._order]
+        group = group[self._order]
         self._starts = runs(rank, group)
         self.rank: list[int] = rank[self._starts[:-1]].tolist()
         self.group: list[int] = group[self._starts[:-1]].tolist()

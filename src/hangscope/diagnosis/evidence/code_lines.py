@@ -24,7 +24,7 @@ def line(frame: Frame) -> str:
 _LONGEST = 60
 
 
-def spot(frame: Frame, note: str = "") -> str:
+def function_line(frame: Frame, note: str = "") -> str:
     """``save_checkpoint (train.py:8)``, for a first line: the file's own name, and none for a module's own lines."""
     parts = frame.filename.replace("\\", "/").split("/")
     file = "/".join(parts[-2:] if parts[-1] == "__init__.py" else parts[-1:])
@@ -55,7 +55,8 @@ def place(frames: Frames) -> str:
 
 def two_lines(odd: Operation, reference: Operation) -> str:
     """From which lines two ranks made what should be one call."""
-    mine, theirs = user_frame(odd.frames), user_frame(reference.frames)
+    mine = user_frame(odd.frames)
+    theirs = user_frame(reference.frames)
     if mine is None or theirs is None:
         return "their stacks differ"
     return f"rank {odd.rank} at {line(mine)}, rank {reference.rank} at {line(theirs)}"

@@ -18,7 +18,8 @@ class CallSites:
 
     def frames(self, operation: Operation) -> tuple[Frame, ...]:
         """The frames of that call in earlier steps; empty where none was learnt, or several lines fit alike."""
-        ops, part = self._job.ops, self._job.ops.span(operation.rank)
+        ops = self._job.ops
+        part = self._job.ops.span(operation.rank)
         first = max(part.start, operation.row - _BEFORE)
         before = tuple(_call(ops[row]) for row in range(first, operation.row))
         known = self._by_call.get(_call(operation), [])

@@ -1,20 +1,20 @@
-"""The processes of a job, counted and joined: how they ended, who does not answer, whom NCCL's RAS lost."""
+"""How and when the processes of a job ended, and how that is said.
+
+How ranks ended is put to the vote: PyTorch's watchdog aborts every victim in the end, and launchers stop the rest of a
+job, so an end that most ranks share is nobody's cause.
+"""
 
 from __future__ import annotations
 
 import signal
 from collections import Counter
-from collections.abc import Collection
 
-from hangscope.diagnosis.align.column_tools import Ints
-from hangscope.model import GLOO_SIZE, Failure, Job, Process, PythonError, RasReport, Source, TransportEvent
-from hangscope.text import first_line
+from hangscope.model import Failure, Job, Process, PythonError, Source, TransportEvent
+from hangscope.text import first_line, signal_name
 
 GONE = ("gone", "Z")
 EFFECTS = (-signal.SIGABRT, -signal.SIGTERM, 128 + signal.SIGABRT, 128 + signal.SIGTERM)
 """How watchdogs and launchers end the rest of a job."""
-_LEAST_COUNTED = 3
-_NAMED = 3
 
 
 class Ends:
@@ -25,7 +25,7 @@ class Ends:
         self._others = len(job.processes) - 1
         self._statuses = Counter(p.exit_status for p in everyone if p.exit_status is not None)
         self.gone = sum(p.state in GONE for p in everyone)
-        self.running = sum(runs(p) for p in everyone)
+        self.running = sum(is_running(p) for p in everyone)
         times = sorted(p.ended_at_s for p in everyone if p.ended_at_s is not None)
         self._times = times if len(times) < 4 else [*times[:2], *times[-2:]]
         self.causes = [r for r, p in job.processes.items() if p.exit_status not in (None, 0, *EFFECTS)]
@@ -44,6 +44,13 @@ class Ends:
         return (times[0], times[-1]) if times else (None, None)
 
 
+def is_running(process: Process) -> bool:
+    return process.exit_status is None and process.state not in GONE
+
+
+# ---- in words --------------------------------------------------------------------------------------------------------
+
+
 def sources(process: Process) -> tuple[Source, ...]:
     return (process.source,) if process.source else ()
 
@@ -58,101 +65,13 @@ def raised(error: PythonError) -> str:
     return f"{error.type}: {first_line(error.message)}"
 
 
-def runs(process: Process) -> bool:
-    return process.exit_status is None and process.state not in GONE
-
-
-def silent_python(job: Job) -> dict[int, tuple[str, tuple[Source, ...]]]:
-    """Ranks none of whose Python threads answers, with how that was seen and where: something holds the GIL."""
-    found: dict[int, tuple[str, tuple[Source, ...]]] = {}
-    for report in job.facts.watchdog:
-        if report.kind == "gil":
-            found.setdefault(
-                report.rank, (f"rank {report.rank}'s monitor thread could not take the GIL", (report.source,))
-            )
-    for rank, process in job.processes.items():
-        if process.python_answers is False and process.state not in GONE:
-            text = f"rank {rank}'s process lives, but no Python thread answers: something holds the GIL"
-            found[rank] = (text, (process.source,) if process.source else ())
-    return found
-
-
-def lost_to_ras(job: Job, lives: set[int]) -> tuple[dict[int, Source], dict[int, Source]]:
-    """Ranks that NCCL's RAS could not reach, and those that it considers dead, with the source.
-
-    An answer that lacks a rank which shows life elsewhere, or most of the job, did not ask them: it says nothing.
-    """
-    by_pid = {p.pid: r for r, p in job.processes.items() if p.pid is not None}
-    unreachable: dict[int, Source] = {}
-    dead: dict[int, Source] = {}
-    for report in job.facts.ras:
-        lost: dict[int, bool] = {}
-        entries = [entry for entry in report.ranks if entry.missing or entry.unresponsive or entry.dead]
-        for entry in entries:
-            rank = by_pid.get(entry.pid) if entry.pid is not None else entry.global_rank
-            if rank is None and report.size == job.world_size:
-                rank = entry.rank
-            if rank is not None:
-                lost[rank] = lost.get(rank, False) or entry.dead
-        if lost.keys() & lives or len(entries) * 2 >= report.size:
-            continue
-        unreachable = dict.fromkeys(lost, report.source) | unreachable
-        dead = {rank: report.source for rank, gone in lost.items() if gone} | dead
-    return unreachable, dead
-
-
-def odd_in_ras(job: Job) -> tuple[dict[int, str], Source] | None:
-    """Ranks that NCCL's RAS could not reach, or that launched another number of collectives than most, and the answer.
-
-    Counts only of the largest communicator that RAS knows: who waits in one group is behind in others, too.
-    """
-    lost, _ = lost_to_ras(job, set())
-    if lost:
-        return dict.fromkeys(sorted(lost), "gave no answer to NCCL's RAS"), lost[min(lost)]
-    largest = max((max(report.size, report.largest) for report in job.facts.ras), default=0)
-    last = {report.comm_id: report for report in job.facts.ras if report.size == largest}
-    found = [(odd, report.source) for report in last.values() if (odd := _odd_counts(report))]
-    return found[0] if len(found) == 1 else None
-
-
-def _odd_counts(report: RasReport) -> dict[int, str]:
-    members = [e for e in report.ranks if e.rank < report.size and e.counts]
-    counts = {e.global_rank: dict(e.counts) for e in members if e.global_rank is not None}
-    if len(counts) < max(_LEAST_COUNTED, report.size):
-        return {}
-    usual = dict(Counter(tuple(sorted(mine.items())) for mine in counts.values()).most_common(1)[0][0])
-    odd: dict[int, str] = {}
-    for rank, mine in counts.items():
-        names = sorted(name for name in {*mine, *usual} if mine.get(name, 0) != usual.get(name, 0))
-        if names:
-            times = ", ".join(f"{n} {mine.get(n, 0)} times, not {usual.get(n, 0)}" for n in names[:_NAMED])
-            odd[rank] = f"launched {times}, by NCCL's RAS"
-    return odd if len(odd) * 2 < len(counts) else {}
-
-
-def ended_over_a_size(job: Job, members: Collection[int], rows: Ints, calls: Ints) -> list[int]:
-    """How ranks that Gloo ended vote between two calls of different sizes, which others recorded at these rows.
-
-    It ends a rank that got more bytes than its own call asked for: that one passed less than somebody did, so of two
-    sizes the smaller one.
-    """
-    recorded = set(job.ops.column("rank")[rows].tolist())
-    ended = {e.rank for e in job.facts.errors if e.type == GLOO_SIZE and e.rank in members} - recorded
-    sizes = sorted({*zip(job.ops.column("size_bytes")[rows].tolist(), calls.tolist(), strict=True)})
-    apart = len(sizes) == len(set(calls.tolist())) == 2 and 0 < sizes[0][0] < sizes[1][0]
-    return [sizes[0][1]] * len(ended) if apart else []
-
-
 def ending(process: Process) -> str:
     """``was ended by SIGKILL``, ``exited with status 1``."""
     status = process.exit_status
     if status is None:
         return "is gone"
     if status < 0:
-        try:
-            return f"was ended by {signal.Signals(-status).name}"
-        except ValueError:
-            return f"was ended by signal {-status}"
+        return f"was ended by {signal_name(-status)}"
     if status == 0:
         return "exited by itself with status 0 while the others went on"
     return f"exited with status {status}"

@@ -1,8 +1,8 @@
-"""Which thread of a rank trains, and where it stands in the user's code, out of all stacks that were taken.
+"""Which thread of a rank trains, and at which line of the user's code it is, out of all stacks that were taken.
 
 The training thread is not always the main one: Ray Train runs it beside a loop of its own, hooks of backward run on
 autograd's thread, and people start it in a `Thread` or an executor. It is chosen by what is on the stacks. A rank may
-also stand still because a process that it started does: then that process's line is the one to look at.
+also be held up by a process that it started: then that process's line is the one to look at.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import takewhile
 
+from hangscope.diagnosis.evidence.code_lines import own_frames
 from hangscope.model import FATAL_ERROR, Frame, Job, Source, ThreadStack
 from hangscope.text import is_own_code
 
@@ -27,10 +28,14 @@ _CHILD_STARTS = re.compile(
     r"(^|/)(multiprocessing/(process|pool)|torch/utils/data/_utils/worker|concurrent/futures/process)\.py$"
 )
 """Below these frames a forked process has those of its parent at the moment of the fork."""
+_JOINS = ("join", "result", "run_until_complete")
+"""Functions in which a thread waits for another one's end or result."""
 _NOT_THE_GPU = frozenset(
-    ("open", "openat", "read", "write", "pread64", "pwrite64", "fsync", "flock", "fcntl", "connect")
+    (
+        *("open", "openat", "read", "write", "pread64", "pwrite64", "fsync", "flock", "fcntl", "connect", "accept"),
+        *("recvfrom", "recvmsg", "wait4", "waitid", "nanosleep", "clock_nanosleep", "epoll_wait"),
+    )
 )
-_NOT_THE_GPU |= {"accept", "recvfrom", "recvmsg", "wait4", "waitid", "nanosleep", "clock_nanosleep", "epoll_wait"}
 """Calls of the kernel that wait for a file, a peer, a child or the clock."""
 _LONGEST_PATH = 400
 _CUDA = re.compile(r"(^|/)lib(cuda|cudart|nvidia)[\w-]*\.so")
@@ -39,7 +44,7 @@ _CUDA_NAME = re.compile(r"cu[A-Z]\w+|cuda[A-Z]\w+")
 
 @dataclass(frozen=True, slots=True)
 class Where:
-    """A line of the user's code in which a rank stands. `moves`: the next sample found it at another one in there."""
+    """A line of the user's code at which a rank is. `moves`: the next sample found it at another one in there."""
 
     frame: Frame
     stack: ThreadStack
@@ -60,18 +65,18 @@ class Stacks:
         return {rank: stack for rank in ranks if (stack := self.main(rank)) is not None}
 
     def where(self, rank: int) -> Where | None:
-        """The user's line in which the rank stands, or that of the process which it waits for; None where no stack has
-        such a line."""
+        """The user's line at which the rank is, or that of the process which it waits for; None where no stack has
+        one."""
         samples = [*self._samples(rank)][:2]
         if not samples:
             return None
         child = self._awaited(rank, samples[0])
         if child is not None:
-            return Where(_own(inside_child(child))[0], child)
+            return Where(own_frames(inside_child(child))[0], child)
         return _common(samples[0], samples[-1])
 
     def waits_in_cuda(self, rank: int) -> str | None:
-        """The call of CUDA that the rank's CPU stands in, by the native frames of any sample; None where there are no
+        """The call of CUDA that the rank's CPU is in, by the native frames of any sample; None where there are no
         such frames. Empty: there are native frames, and none is CUDA's."""
         native = [stack.native for stack in self._samples(rank) if stack.native]
         if not native:
@@ -84,7 +89,9 @@ class Stacks:
     def holds_gil_in(self, rank: int) -> str | None:
         """The CUDA call in which a rank that does not answer holds its GIL; empty where its own code holds it, None
         where nothing tells."""
-        call, process, stack = self.waits_in_cuda(rank), self._job.processes.get(rank), self.main(rank)
+        call = self.waits_in_cuda(rank)
+        process = self._job.processes.get(rank)
+        stack = self.main(rank)
         syscall, file = (process.syscall, process.syscall_file) if process is not None else (None, None)
         if call is not None:
             return call
@@ -133,13 +140,13 @@ class Stacks:
     def _awaited(self, rank: int, stack: ThreadStack) -> ThreadStack | None:
         """The process below the rank that keeps it: the rank waits for one, and this one is busy in the user's code.
 
-        Where several are, the line at which most of them stand; the others have given what was asked of them.
+        Where several are, the line at which most of them are; the others have given what was asked of them.
         """
         if not any(_WAITS_FOR_CHILD.search(_path(frame)) for frame in _library_frames(stack)):
             return None
-        children = [s for s in self._by_owner.get((rank, None), []) if s.child and _own(inside_child(s))]
+        children = [s for s in self._by_owner.get((rank, None), []) if s.child and own_frames(inside_child(s))]
         newest = max((s.sample for s in children), default=0)
-        busy = {s: _own(inside_child(s))[0] for s in children if s.sample == newest}
+        busy = {s: own_frames(inside_child(s))[0] for s in children if s.sample == newest}
         if not busy:
             return None
         usual = Counter(busy.values()).most_common(1)[0][0]
@@ -159,23 +166,42 @@ class Stacks:
 
 def _training(threads: Sequence[ThreadStack], *, silent: bool) -> ThreadStack:
     """Of a process's threads the one that trains; where none answers (`silent`), the one that holds the GIL."""
-    main = next((s for s in threads if s.main), threads[0])
-    others = [s for s in threads if s is not main and _own(s.frames)]
-    if silent and (holders := [s for s in (main, *others) if s.holds_gil]):
-        return holders[0]
+    main = next((thread for thread in threads if thread.main), threads[0])
+    others = [thread for thread in threads if thread is not main and own_frames(thread.frames)]
+    if silent and (holder := _gil_holder([main, *others])) is not None:
+        return holder
     if _in_backward(main):
-        return next((s for s in others if not _python_made(s)), main)
-    inside = [s for s in others if in_collective(s)]
-    if not _own(main.frames):
-        busy = [s for s in others if not _idle(s)]
-        return next(iter(inside or busy or others), main)
+        return next((thread for thread in others if not _python_made(thread)), main)
+    if not own_frames(main.frames):
+        return _at_work(others) or main
     if not _idle(main):
         return main
-    # It waits for another thread: for the one that is in a collective, or whose end or result it waits for.
-    joins = any(_function(frame)[1] in ("join", "result", "run_until_complete") for frame in _library_frames(main))
-    busy = [s for s in others if joins and not _idle(s)]
+    return _awaited_by(main, others) or main
+
+
+def _gil_holder(threads: Sequence[ThreadStack]) -> ThreadStack | None:
+    return next((thread for thread in threads if thread.holds_gil), None)
+
+
+def _at_work(others: list[ThreadStack]) -> ThreadStack | None:
+    """Beside a main thread that runs none of the user's code: who is in a collective, else busy, else anywhere."""
+    inside = [thread for thread in others if in_collective(thread)]
+    busy = [thread for thread in others if not _idle(thread)]
+    return next(iter(inside or busy or others), None)
+
+
+def _awaited_by(main: ThreadStack, others: list[ThreadStack]) -> ThreadStack | None:
+    """What the main thread waits for: the thread that is in a collective, or whose end or result it waits for."""
+    inside = [thread for thread in others if in_collective(thread)]
+    if inside:
+        return inside[0]
+    if not any(_function(frame)[1] in _JOINS for frame in _library_frames(main)):
+        return None
+    busy = [thread for thread in others if not _idle(thread)]
+    if busy:
+        return busy[0]
     # Of several that all wait for a lock or a queue, nobody can tell which one the main thread waits for.
-    return next(iter(inside or busy or (others if joins and len(others) == 1 else ())), main)
+    return others[0] if len(others) == 1 else None
 
 
 def _idle(stack: ThreadStack) -> bool:
@@ -200,7 +226,7 @@ def thread_name(stack: ThreadStack) -> str:
 
 
 def in_collective(stack: ThreadStack) -> bool:
-    """Whether a thread stands inside torch.distributed, called from the user's code or not."""
+    """Whether a thread is inside torch.distributed, called from the user's code or not."""
     return any("torch/distributed/" in _path(frame) for frame in _library_frames(stack))
 
 
@@ -212,10 +238,6 @@ def _library_frames(stack: ThreadStack) -> Iterator[Frame]:
 def inside_child(stack: ThreadStack) -> Frames:
     """What a process does since it was started."""
     return tuple(takewhile(lambda frame: not _CHILD_STARTS.search(_path(frame)), stack.frames))
-
-
-def _own(frames: Iterable[Frame]) -> list[Frame]:
-    return [frame for frame in frames if is_own_code(frame.filename)]
 
 
 def _path(frame: Frame) -> str:
@@ -233,10 +255,13 @@ def _common(newest: ThreadStack, before: ThreadStack) -> Where | None:
         if _function(mine) != _function(theirs):
             break
         if is_own_code(mine.filename):
-            last, still = mine, mine.line == theirs.line
+            last = mine
+            still = mine.line == theirs.line
         if mine.line != theirs.line:
             break
-    return Where(last, newest, moves=not still or last is not _own(newest.frames)[0]) if last is not None else None
+    return (
+        Where(last, newest, moves=not still or last is not own_frames(newest.frames)[0]) if last is not None else None
+    )
 
 
 def _function(frame: Frame) -> tuple[str, str]:

@@ -37,7 +37,8 @@ class Counter(NamedTuple):
 
 
 ANY = Limit(0)
-FAULT, OTHER = True, False
+FAULT = True
+OTHER = False
 COUNTERS = {
     # The link itself, gravest first: this is the order in which they are shown.
     "link_downed": Counter(FAULT, "the link went down and had to come up anew", ANY),
@@ -103,7 +104,7 @@ def over_limit(change: CounterChange) -> bool:
     return bool(change.seconds) and change.rise / (change.seconds or 1) > limit.times / limit.seconds
 
 
-def said(change: CounterChange, *, meaning: bool = True) -> str:
+def counter_text(change: CounterChange, *, meaning: bool = True) -> str:
     """``link_downed +2 (the link went down and had to come up anew; alarm at any, exceeded)``."""
     text = f"{change.counter} {'at least ' if change.reset else ''}+{change.rise}"
     known = COUNTERS.get(change.counter)

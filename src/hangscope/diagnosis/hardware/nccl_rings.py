@@ -24,21 +24,42 @@ def ways_in(job: Job, group: Group, stuck: set[int], finished: set[int], *, tree
     subsystems), every connection that was made into the stuck rank may be it.
     """
     members = group.members or ()
-    parts = [c for c in job.facts.communicators if _belongs(c, members)]
-    rings: dict[int, set[Way]] = {}
-    down: dict[int, set[Way]] = {}
-    for rank, part in {c.rank: c for c in parts if c.rings and c.rank is not None}.items():
-        for channel, (before, after) in part.rings.items():
-            at = rings.setdefault(channel, set())
-            at |= {Way(rank, m, channel) for m in members[after : after + 1] if after >= 0}
-            at |= {Way(m, rank, channel) for m in members[before : before + 1] if before >= 0}
-    for rank, part in {c.rank: c for c in parts if c.trees and c.rank is not None and trees}.items():
-        for channel, (parent, children) in part.trees.items():
-            at = down.setdefault(channel, set())
-            at |= {Way(m, rank, channel) for m in members[parent : parent + 1] if parent >= 0}
-            at |= {Way(rank, members[child], channel) for child in children if child < len(members)}
+    parts = [part for part in job.facts.communicators if _belongs(part, members)]
+    rings = _along_rings(parts, members)
+    down = _down_trees(parts, members) if trees else {}
     made = () if rings else _made(parts, stuck, finished)
     return [*_single(rings, stuck, finished), *made], _single(down, stuck, finished)
+
+
+_Ways = dict[int, set[Way]]
+"""By channel."""
+
+
+def _along_rings(parts: list[Communicator], members: tuple[int, ...]) -> _Ways:
+    """To each rank from the one before it, and from it to the next one."""
+    found: _Ways = {}
+    for rank, part in {part.rank: part for part in parts if part.rings and part.rank is not None}.items():
+        for channel, (before, after) in part.rings.items():
+            ways = found.setdefault(channel, set())
+            ways |= {Way(rank, member, channel) for member in _member(members, after)}
+            ways |= {Way(member, rank, channel) for member in _member(members, before)}
+    return found
+
+
+def _down_trees(parts: list[Communicator], members: tuple[int, ...]) -> _Ways:
+    """To each rank from its parent, and from it to its children."""
+    found: _Ways = {}
+    for rank, part in {part.rank: part for part in parts if part.trees and part.rank is not None}.items():
+        for channel, (parent, children) in part.trees.items():
+            ways = found.setdefault(channel, set())
+            ways |= {Way(member, rank, channel) for member in _member(members, parent)}
+            ways |= {Way(rank, members[child], channel) for child in children if child < len(members)}
+    return found
+
+
+def _member(members: tuple[int, ...], place: int) -> tuple[int, ...]:
+    """The rank at a place of the communicator; none where there is no such place."""
+    return members[place : place + 1] if place >= 0 else ()
 
 
 def _single(ways: dict[int, set[Way]], stuck: set[int], finished: set[int]) -> list[Way]:

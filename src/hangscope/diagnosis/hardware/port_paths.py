@@ -10,12 +10,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 
-from hangscope.diagnosis.hardware.counter_meaning import gravity, is_fault, is_much, over_limit, said, span
+from hangscope.diagnosis.hardware.counter_meaning import counter_text, gravity, is_fault, is_much, over_limit, span
 from hangscope.diagnosis.hardware.nccl_rings import Way
+from hangscope.diagnosis.verdict import Finding
 from hangscope.model import CounterChange, Edge, Job, KernelMessage, NetworkPort, Source
 
 _TIMES = 10
-"""A rise stands out where it is so many times what half of all ports have at most."""
+"""A rise is an outlier where it is so many times what half of all ports have at most."""
 _SHOWN = 3
 _UP = ("ACTIVE", "")
 
@@ -65,16 +66,8 @@ class Path:
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
-    """A sentence about the ports, with where it was read."""
-
-    text: str
-    sources: tuple[Source, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
 class Trouble:
-    """Ports that stand out, the ranks whose traffic they carry, and a connection that runs over them."""
+    """Ports that are outliers, the ranks whose traffic they carry, and a connection that runs over them."""
 
     ports: tuple[NetworkPort, ...]
     ranks: tuple[int, ...]
@@ -127,9 +120,9 @@ class Ports:
     def _is_suspect(self, port: NetworkPort) -> bool:
         used = self._used.get(port.node)
         serves = port.port is not None if not used else bool({str(port), port.device} & used)
-        return serves and (_is_down(port) or any(map(self._stands_out, self.faults(port))))
+        return serves and (_is_down(port) or any(map(self._is_outlier, self.faults(port))))
 
-    def _stands_out(self, change: CounterChange) -> bool:
+    def _is_outlier(self, change: CounterChange) -> bool:
         """Above what half of all ports have. Of one port alone, only a published limit says that it is much."""
         usual = self._usual_rise(change.counter, change.port is None)
         return is_much(change) and (over_limit(change) if usual is None else change.rise >= _TIMES * usual)
@@ -217,59 +210,62 @@ class Ports:
         return Way(rank, peer)
 
     def trouble(self, ranks: Iterable[int]) -> Trouble | None:
-        """The one port whose counters stand out, or both of one connection, among those that these ranks use."""
+        """The one port whose counters are outliers, or both of one connection, among those that these ranks use."""
         if not self.suspects:
             return None
-        members, found = set(ranks), dict[tuple[int, int], Path]()
-        nodes = {port.node for port in self.suspects}
-        for part in self.job.facts.communicators:
-            for e in part.edges:
-                if e.sender in members and e.receiver in members and e.sender is not None and e.receiver is not None:
-                    if part.node not in nodes:
-                        continue
-                    path = self.path(Way(e.sender, e.receiver, e.channel))
-                    if all(port in path.ports for port in self.suspects):
-                        found.setdefault(path.way[:2], path)
-        ends = {
-            end.rank for p in found.values() for end in (p.sending, p.receiving) if set(end.ports) & {*self.suspects}
-        }
+        found = self._over_all_suspects(set(ranks))
         if not found or (len(self.suspects) > 1 and len(found) > 1):
             return None
-        return Trouble(self.suspects, tuple(sorted(ends)), next(iter(found.values())), len(found) == 1)
+        ends = [end for path in found for end in (path.sending, path.receiving)]
+        carried = {end.rank for end in ends if set(end.ports) & set(self.suspects)}
+        return Trouble(self.suspects, tuple(sorted(carried)), found[0], only=len(found) == 1)
+
+    def _over_all_suspects(self, members: set[int]) -> list[Path]:
+        """The connections between some ranks that run over every suspect port, one of each pair."""
+        found: dict[tuple[int, int], Path] = {}
+        nodes = {port.node for port in self.suspects}
+        for edge in (edge for part in self.job.facts.communicators if part.node in nodes for edge in part.edges):
+            if edge.sender is None or edge.receiver is None or not {edge.sender, edge.receiver} <= members:
+                continue
+            path = self.path(Way(edge.sender, edge.receiver, edge.channel))
+            if all(port in path.ports for port in self.suspects):
+                found.setdefault(path.way[:2], path)
+        return list(found.values())
 
     # ---- in words ----------------------------------------------------------------------------------------------------
 
-    def shows(self, path: Path | None) -> list[Said]:
+    def shows(self, path: Path | None) -> list[Finding]:
         """What the counters, the state and the kernel say about both ends, and about other ports that might mislead."""
         ends = (path.sending, path.receiving) if path else ()
-        found = [said for end in ends for said in self._end_shows(end)]
+        found = [finding for end in ends for finding in self._end_shows(end)]
         others = [port for port in self.suspects if path is None or not (port in path.ports or _is_behind(port, path))]
         for port in others[:_SHOWN]:
             moved = self.faults(port)
-            what = ", ".join(said(change) for change in moved[:_SHOWN]) or f"it was {port.state} at the stall"
+            what = ", ".join(counter_text(change) for change in moved[:_SHOWN]) or f"it was {port.state} at the stall"
             unknown = any(end.node == port.node and not end.ports for end in ends)
             where = ", of which no log says whether this link uses it" if unknown else ", which this link does not use"
             name = f"port {port} of {port.node}{_address(port)}{where if path else ''}"
-            found.append(Said(f"{name}, {span(moved)}: {what}", _sources(moved)))
+            found.append(Finding(f"{name}, {span(moved)}: {what}", _sources(moved)))
         return found
 
-    def _end_shows(self, end: End) -> Iterable[Said]:
+    def _end_shows(self, end: End) -> Iterable[Finding]:
         if end.by is not None:
-            yield Said(f"rank {end.rank} sends by the proxy of rank {end.by} over {end.nic} (PXN)")
+            yield Finding(f"rank {end.rank} sends by the proxy of rank {end.by} over {end.nic} (PXN)")
         for port in end.ports:
-            moved, name = self.changes(port), f"port {port} of {port.node}{_address(port)}"
+            moved = self.changes(port)
+            name = f"port {port} of {port.node}{_address(port)}"
             if _is_down(port):
-                yield Said(f"{name} was {port.state} at the stall")
+                yield Finding(f"{name} was {port.state} at the stall")
             if moved and any(map(is_fault, moved)):
-                what = ", ".join(said(change) for change in moved[:_SHOWN])
+                what = ", ".join(counter_text(change) for change in moved[:_SHOWN])
                 alike = "" if port in self.suspects else "; that is little, or no more than elsewhere"
-                yield Said(f"{name}, {span(moved)}: {what}{alike}", _sources(moved))
+                yield Finding(f"{name}, {span(moved)}: {what}{alike}", _sources(moved))
             elif port.sampled and not _is_down(port):
-                load = "".join(f"; {said(change)}" for change in moved if gravity(change) < _KNOWN)
-                yield Said(f"{name}: no counter of errors rose since the job's start{load}", _sources(moved))
+                load = "".join(f"; {counter_text(change)}" for change in moved if gravity(change) < _KNOWN)
+                yield Finding(f"{name}: no counter of errors rose since the job's start{load}", _sources(moved))
             elif port.port is not None and not port.sampled:
-                yield Said(f"{name}: its counters were not read both at the start and at the stall")
-            yield from (Said(f"kernel of {m.node}: {m.text[:160]}", (m.source,)) for m in self._kernel(port)[:2])
+                yield Finding(f"{name}: its counters were not read both at the start and at the stall")
+            yield from (Finding(f"kernel of {m.node}: {m.text[:160]}", (m.source,)) for m in self._kernel(port)[:2])
 
     def _kernel(self, port: NetworkPort) -> list[KernelMessage]:
         names = {port.device, port.interface} - {None}
@@ -285,7 +281,7 @@ class Ports:
         ends = []
         for end in (path.sending, path.receiving):
             for port in end.ports:
-                moved = [said(change, meaning=False) for change in self.faults(port)[:_SHOWN]]
+                moved = [counter_text(change, meaning=False) for change in self.faults(port)[:_SHOWN]]
                 ends.append(f"{port} of {port.node}{_address(port)}{': ' if moved else ''}{', '.join(moved)}")
         return "; ".join(ends)
 

@@ -24,7 +24,7 @@ def shown(case: Case, chosen: Accusation[Any]) -> Iterator[Finding]:
     """What the counters and the kernel say about a link's ports, or about ports that stand out where none is named."""
     if chosen.kind in (CauseKind.NETWORK, CauseKind.UNKNOWN) and chosen.hang:
         path = case.ports.path(chosen.way) if chosen.way is not None else None
-        yield from (Finding(said.text, said.sources) for said in case.ports.shows(path))
+        yield from case.ports.shows(path)
 
 
 def network_events(job: Job) -> list[TransportEvent]:

@@ -7,11 +7,9 @@ from hangscope.model import Job, KernelMessage
 EFFECTS = frozenset({43, 45, 63, 92, 121, 137})
 """What a killed process or a peer's failure leaves, or what NVIDIA says to ignore: no cause of a hang by itself."""
 
-_RESET, _RESTART, _NVLINK = (
-    "reset the GPU",
-    "restart the job",
-    "look at the NVLinks: nvidia-smi nvlink -e, fabric manager",
-)
+_RESET = "reset the GPU"
+_RESTART = "restart the job"
+_NVLINK = "look at the NVLinks: nvidia-smi nvlink -e, fabric manager"
 _XIDS = {
     13: ("a kernel's fault (graphics engine exception)", _RESTART),
     31: ("a kernel's access to memory that is not its own (MMU fault)", _RESTART),
@@ -42,7 +40,8 @@ def note(code: int | None) -> str:
 
 def about(job: Job, rank: int) -> list[KernelMessage]:
     """The kernel's Xids of a rank's GPU or process that can be a cause."""
-    process, node = job.processes.get(rank), job.nodes.get(rank)
+    process = job.processes.get(rank)
+    node = job.nodes.get(rank)
     if process is None:
         return []
     return [

@@ -9,14 +9,14 @@ passed on: who merely waits for a slow rank was inside as long as everybody else
 
 from dataclasses import dataclass
 from enum import Enum
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from hangscope.diagnosis.align.column_tools import Bools, Floats, Ints, runs
+from hangscope.diagnosis.align.alignment import Alignment
+from hangscope.diagnosis.align.column_tools import Bools, Floats, Ints, ids, runs, sort_by
 from hangscope.diagnosis.align.lanes import Lane
-from hangscope.diagnosis.align.op_index import ids, sort_by
-from hangscope.diagnosis.align.side_by_side import Alignment
 from hangscope.model import UNKNOWN, Kind, State
 
 # A group that spans this part of a rank's recording is enough to judge it by.
@@ -47,7 +47,7 @@ class OwnTime:
     `cost_ms`: what its peers lost by it. That can be less than the extra time: in a pipeline part of it fits into
     waiting that is there anyway; and where they wait in one call after the other from the same line (the buckets of
     DistributedDataParallel), these run beside computation, so that a small lateness is seen in each of them. There only
-    what they usually waited in one collective counts. `felt_row`: a call of the collective where they waited most.
+    what they usually waited in one collective counts. `waited_row`: a call of the collective where they waited most.
     `in_row`: whether it was mostly late in one call right after the other from the same line: if these run beside
     computation, one lateness is seen in each of them, and nothing says so. `peers`: how many it was compared with.
     """
@@ -63,7 +63,7 @@ class OwnTime:
     late_ms: float
     always: bool
     cost_ms: float
-    felt_row: int
+    waited_row: int
     bound: Bound
     in_row: bool
     peers: int
@@ -108,7 +108,8 @@ def own_times(alignment: Alignment) -> list[OwnTime]:
             continue
         here = np.bincount(part.rank, part.end - part.begin, minlength=len(recorded))
         better = here > 1.1 * covered
-        judge[better], covered[better] = len(found), here[better]
+        judge[better] = len(found)
+        covered[better] = here[better]
         found.append(part)
     result = [own for number, part in enumerate(found) for own in _summed(alignment, part, judge == number)]
     return sorted(result, key=lambda item: (-item.extra_ms, item.rank))
@@ -133,21 +134,30 @@ class _Measure:
 
     def stretches(self, lane: Lane) -> _Stretches | None:
         """Between every two consecutive collectives of a group: each member beside those that made the same calls."""
-        rank, seq = self._ops.column("rank"), self._ops.column("seq")
+        rank = self._ops.column("rank")
+        seq = self._ops.column("seq")
         rows = np.sort(lane.rows[self._meets[lane.rows]])
-        begin, end = rows[:-1], rows[1:]
+        begin = rows[:-1]
+        end = rows[1:]
         whole = (rank[begin] == rank[end]) & (self._untimed[begin] == self._untimed[end])
-        begin, end = begin[whole], end[whole]
+        begin = begin[whole]
+        end = end[whole]
         inside = self._inside[end] - self._inside[begin]
         calls = self._calls[end] - self._calls[begin]
         order = np.lexsort((inside, calls, seq[begin], seq[end]))
-        begin, end, inside, calls = begin[order], end[order], inside[order], calls[order]
+        begin = begin[order]
+        end = end[order]
+        inside = inside[order]
+        calls = calls[order]
         starts = runs(seq[begin], seq[end], calls)
-        first, size = (np.repeat(values, np.diff(starts)) for values in (starts[:-1], np.diff(starts)))
+        first = np.repeat(starts[:-1], np.diff(starts))
+        size = np.repeat(np.diff(starts), np.diff(starts))
         some = size > 1
         if not some.any():
             return None
-        first, place, others = first[some], (np.arange(len(order)) - first)[some], size[some] - 1
+        place = (np.arange(len(order)) - first)[some]
+        first = first[some]
+        others = size[some] - 1
 
         def nth(n: Ints) -> Floats:
             """Of the peers' times inside, sorted and without the rank's own, the n-th."""
@@ -155,13 +165,16 @@ class _Measure:
             return values
 
         usual = (nth((others - 1) // 2) + nth(others // 2)) / 2
-        who, begin, end, own = rank[end[some]].astype(np.int64), begin[some], end[some], inside[some]
+        who = rank[end[some]].astype(np.int64)
+        begin = begin[some]
+        end = end[some]
+        own = inside[some]
         spread = nth((3 * others - 1) // 4) - nth(others // 4)
         return _Stretches(who, begin, end, usual, usual - own, spread, others, calls[some])
 
 
 def _summed(alignment: Alignment, part: _Stretches, judged: Bools) -> list[OwnTime]:
-    """The sums over all stretches of those ranks that this group judges, where they stand out at all."""
+    """The sums over all stretches of those ranks that this group judges, where they are slower at all."""
     ops = alignment.job.ops
     # The CPU runs ahead of the GPU, but by no more at the end of a stretch than at its start, give or take.
     passed = (ops.column("created_ns")[part.end] - ops.column("created_ns")[part.begin]) / 1e6
@@ -174,16 +187,16 @@ def _summed(alignment: Alignment, part: _Stretches, judged: Bools) -> list[OwnTi
     places = np.searchsorted(part.rank[order], np.arange(len(judged) + 1))
     for rank in np.flatnonzero(judged & (extra > spread) & (extra > _LEAST_SHARE * span) & (span > 0)).tolist():
         mine = order[places[rank] : places[rank + 1]]
-        begin, end, calls = part.begin[mine], part.end[mine], part.calls[mine]
-        late, kind = _is_late(part.extra[mine]), calls == calls[np.argmax(part.extra[mine])]
-        piped = bool(np.any(alignment.point_to_point[ops.span(rank)]))
-        felt, place, repeated = (_felt_in_pipeline if piped else _felt)(alignment, part, mine[kind])
-        times, by = int(late.sum()), float(np.median(part.extra[mine][late]))
         total = float(extra[rank])
-        least, bounded = min(total, felt * times), piped or repeated
-        single = late & (end - begin == 1)
-        follows = single[1:] & single[:-1] & (begin[1:] == end[:-1]) & (calls[1:] == calls[:-1])
-        in_row = 2 * int(np.sum(follows)) >= times
+        late = _is_late(part.extra[mine])
+        calls = part.calls[mine]
+        costliest = calls == calls[np.argmax(part.extra[mine])]
+        piped = bool(np.any(alignment.point_to_point[ops.span(rank)]))
+        waited = (_waited_in_pipeline if piped else _waited_most)(alignment, part, mine[costliest])
+        late_ms = float(np.median(part.extra[mine][late]))
+        least = min(total, waited.ms * int(late.sum()))
+        bounded = piped or waited.repeated
+        in_row = _late_in_row(part, mine, late)
         bound = Bound.AT_LEAST if bounded and not in_row else Bound.AT_MOST
         result.append(
             OwnTime(
@@ -194,11 +207,11 @@ def _summed(alignment: Alignment, part: _Stretches, judged: Bools) -> list[OwnTi
                 own_ms=max(float(span[rank] - inside[rank]), 0.0),
                 span_ms=float(span[rank]),
                 stretches=len(mine),
-                late=times,
-                late_ms=min(by, felt) if repeated else by,
-                always=bool(np.all(late[kind])),
+                late=int(late.sum()),
+                late_ms=min(late_ms, waited.ms) if waited.repeated else late_ms,
+                always=bool(np.all(late[costliest])),
                 cost_ms=least if bounded else total,
-                felt_row=place,
+                waited_row=waited.row,
                 bound=Bound.EXACT if least >= total / 2 and not in_row else bound,
                 in_row=in_row,
                 peers=int(part.peers[mine].max()),
@@ -207,11 +220,31 @@ def _summed(alignment: Alignment, part: _Stretches, judged: Bools) -> list[OwnTi
     return result
 
 
-def _felt(alignment: Alignment, part: _Stretches, stretches: Ints) -> tuple[float, int, bool]:
-    """Of all collectives in some stretches of one kind the one where others of that role waited most for the rank, by
-    the median over the stretches and the mean over the others: by how much, a row of it, and whether nearly all of
-    their waiting is in repeated calls from its line."""
-    rank, begin, end = int(part.rank[stretches[0]]), part.begin[stretches], part.end[stretches]
+def _late_in_row(part: _Stretches, mine: Ints, late: Bools) -> bool:
+    """Whether a rank was mostly late in one call right after the other from the same line."""
+    begin = part.begin[mine]
+    end = part.end[mine]
+    calls = part.calls[mine]
+    single = late & (end - begin == 1)
+    follows = single[1:] & single[:-1] & (begin[1:] == end[:-1]) & (calls[1:] == calls[:-1])
+    return 2 * int(np.sum(follows)) >= int(late.sum())
+
+
+class _WaitedMost(NamedTuple):
+    """The collective where others waited most for a rank: by how much, a row of it, and whether nearly all of their
+    waiting is in repeated calls from its line."""
+
+    ms: float
+    row: int
+    repeated: bool
+
+
+def _waited_most(alignment: Alignment, part: _Stretches, stretches: Ints) -> _WaitedMost:
+    """Of all collectives in some stretches of one kind, by the median over the stretches and the mean over the others
+    of the rank's role."""
+    rank = int(part.rank[stretches[0]])
+    begin = part.begin[stretches]
+    end = part.end[stretches]
     role = np.unique(part.rank[np.isin(part.calls, part.calls[stretches])])
     longer = np.full((len(begin), int((end - begin).max())), np.nan)
     nobodys = [lane for lane in alignment.lanes.values() if lane.group.members is None]
@@ -222,33 +255,35 @@ def _felt(alignment: Alignment, part: _Stretches, stretches: Ints) -> tuple[floa
         longer[stretch[within], (rows - begin[stretch])[within] - 1] = by[within]
     seen = np.flatnonzero(np.isfinite(longer).all(axis=0))
     if not len(seen):
-        return 0.0, int(end[-1]), False
+        return _WaitedMost(0.0, int(end[-1]), False)
     usual = np.maximum(np.median(longer[:, seen], axis=0), 0.0)
     most = int(np.argmax(usual))
     rows = begin[-1] + 1 + seen
-    name, stack = (alignment.job.ops.column(c)[rows] for c in ("name", "stack"))
+    name = alignment.job.ops.column("name")[rows]
+    stack = alignment.job.ops.column("stack")[rows]
     same = (name == name[most]) & (stack == stack[most])
     repeated = int(same.sum()) >= _REPEATED and float(usual[same].sum()) >= _NEARLY_ALL * float(usual.sum())
-    return float(usual[most]), int(rows[most]), repeated
+    return _WaitedMost(float(usual[most]), int(rows[most]), repeated)
 
 
-def _felt_in_pipeline(alignment: Alignment, part: _Stretches, stretches: Ints) -> tuple[float, int, bool]:
-    """The same for all that are connected by transfers: what a rank passes on to a later stage is felt there."""
+def _waited_in_pipeline(alignment: Alignment, part: _Stretches, stretches: Ints) -> _WaitedMost:
+    """The same for all that are connected by transfers: where a rank is late, a later stage waits."""
     ops = alignment.job.ops
     until = ops.column("seq")[part.end[stretches]]
-    best = _felt(alignment, part, stretches)
+    best = _waited_most(alignment, part, stretches)
     for other in _transfers_with(alignment, int(part.rank[stretches[0]])):
         its = np.flatnonzero((part.rank == other) & np.isin(ops.column("seq")[part.end], until))
         if len(its):
             kinds, counts = np.unique(part.calls[its], return_counts=True)
-            best = max(best, _felt(alignment, part, its[part.calls[its] == kinds[np.argmax(counts)]]))
+            best = max(best, _waited_most(alignment, part, its[part.calls[its] == kinds[np.argmax(counts)]]))
     return best
 
 
 def _transfers_with(alignment: Alignment, rank: int) -> set[int]:
     """The other ranks of a pipeline: those with which a rank exchanges anything, directly or through others."""
     ops = alignment.job.ops
-    found, todo = {rank}, [rank]
+    found = {rank}
+    todo = [rank]
     while todo:
         span = ops.span(todo.pop())
         ends = np.union1d(ops.column("source")[span], ops.column("destination")[span])
@@ -267,13 +302,15 @@ def _beside(alignment: Alignment, lane: Lane, rank: int, role: Ints) -> tuple[In
     count, total = (np.add.reduceat(v, lane.starts[:-1]) for v in (timed.astype(float), np.nan_to_num(duration)))
     mine = np.flatnonzero(timed & (ranks == rank))
     which = np.searchsorted(lane.starts, mine, side="right") - 1
-    mine, which = mine[count[which] > 1], which[count[which] > 1]
+    mine = mine[count[which] > 1]
+    which = which[count[which] > 1]
     return lane.rows[mine], (total[which] - duration[mine]) / (count[which] - 1) - duration[mine]
 
 
 def waits_for(alignment: Alignment, rank: int, other: int) -> float:
     """How much longer a rank was inside the collectives that it has in common with another one, in ms."""
-    both, theirs = np.asarray([rank, other]), {id(lane) for lane in alignment.lanes_of.get(other, ())}
+    both = np.asarray([rank, other])
+    theirs = {id(lane) for lane in alignment.lanes_of.get(other, ())}
     lanes = [lane for lane in alignment.lanes_of.get(rank, ()) if id(lane) in theirs]
     lanes += [lane for lane in alignment.lanes.values() if lane.group.members is None]
     return -sum(float(_beside(alignment, lane, rank, both)[1].sum()) for lane in lanes)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hangscope.diagnosis.align.side_by_side import Alignment
+from hangscope.diagnosis.align.alignment import Alignment
 from hangscope.diagnosis.slowness.late_launches import LateLaunches, late_launches
 from hangscope.diagnosis.slowness.own_time import OwnTime, own_times
 from hangscope.diagnosis.verdict import Lateness
@@ -28,7 +28,8 @@ class Stragglers:
 def stragglers(alignment: Alignment) -> Stragglers:
     """For every rank that keeps others waiting: how often, by how much, and which share of the time that costs."""
     ops = alignment.job.ops
-    created, index = ops.column("created_ns"), alignment.index
+    created = ops.column("created_ns")
+    index = alignment.index
     first = index.smallest(np.where(created >= 0, created, np.iinfo(np.int64).max))
     window_ms = max(int((index.largest(created) - first).max(initial=0)), 0) / 1e6
     timed = bool(np.any(np.isfinite(ops.columns["duration_ms"])))

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from hangscope.diagnosis.align.alignment import Alignment
 from hangscope.diagnosis.align.column_tools import grouped
-from hangscope.diagnosis.align.side_by_side import Alignment
 from hangscope.diagnosis.evidence.answer import Says
-from hangscope.diagnosis.waits.progress import Unit
+from hangscope.diagnosis.waits.progress import Progress, Unit
 from hangscope.diagnosis.waits.wait_graph import IN_FLIGHT_S, Wait, Waits
 from hangscope.model import UNKNOWN, Job
 
@@ -41,39 +41,67 @@ def hang_of(alignment: Alignment, waits: Waits, lost: Collection[int]) -> Hang:
     What waits for a rank that is `lost` (ended or frozen) is no such one, however young.
     """
     job = alignment.job
-    timed = [r for r in job.facts.watchdog if r.seq is not None]
+    _give_ages(alignment, waits)
+    oldest = sorted(((w.age_s, n) for n, w in enumerate(waits.all) if w.age_s is not None), reverse=True)
+    stuck_s = next((age_s for age_s, n in oldest if _is_stuck(alignment, waits, waits.all[n], age_s)), 0.0)
+    if stuck_s >= _LONG_AGO_S:
+        waits.drop([w for w in waits.all if w.in_flight and not any(rank in lost for rank in w.blockers)])
+    return (
+        _reported(job, waits.progress)
+        or _came_to_an_end(job)
+        or _moved(job)
+        or _captured_in_trouble(job, waits)
+        or _unfinished_for(stuck_s)
+        or _without_age(job, waits)
+    )
+
+
+def _give_ages(alignment: Alignment, waits: Waits) -> None:
+    timed = [r for r in alignment.job.facts.watchdog if r.seq is not None]
     reported = grouped(((r.rank, r.seq), r.elapsed_ms / 1e3) for r in timed if r.elapsed_ms is not None)
     for wait in waits.all:
         ages = [age for unit in wait.inside for age in _ages_s(alignment, unit, reported)]
         wait.age_s = max(ages, default=None)
-    oldest = sorted(((w.age_s, n) for n, w in enumerate(waits.all) if w.age_s is not None), reverse=True)
-    stuck = next((age_s for age_s, n in oldest if _is_stuck(alignment, waits, waits.all[n], age_s)), 0.0)
-    if stuck >= _LONG_AGO_S:
-        waits.drop([w for w in waits.all if w.in_flight and not any(rank in lost for rank in w.blockers)])
-    return _reported(job, waits, stuck) or _without_age(job, waits)
 
 
-def _reported(job: Job, waits: Waits, stuck_s: float) -> Hang | None:
-    """What says by itself whether the job hangs."""
-    # What was completed since, and more after it, hung in an attempt before.
-    progress, reports = waits.progress, [r for r in job.facts.watchdog if r.kind in ("timeout", "async_error")]
+# ---- what says by itself whether the job hangs -----------------------------------------------------------------------
+
+
+def _reported(job: Job, progress: Progress) -> Hang | None:
+    """By the watchdog. What was completed since, and more after it, hung in an attempt before."""
+    reports = [r for r in job.facts.watchdog if r.kind in ("timeout", "async_error")]
     timeouts = {r.rank for r in reports if r.seq is None or progress.proven.get(progress.group_of(r), 0) <= r.seq}
-    if timeouts:
-        return Hang(Says.YES, f"PyTorch's watchdog reported it on {len(timeouts)} rank(s)")
-    # A Python that ended without destroy_process_group() may signal a timeout to the others (torch 2.10 and later).
+    return Hang(Says.YES, f"PyTorch's watchdog reported it on {len(timeouts)} rank(s)") if timeouts else None
+
+
+def _came_to_an_end(job: Job) -> Hang | None:
+    """By how all ranks ended.
+
+    A Python that ended without destroy_process_group() may signal a timeout to the others (torch 2.10 and later).
+    """
     signals = [r.signalled_by for r in job.facts.watchdog if r.signalled_by is not None]
     ends = dict.fromkeys((rank for rank, _ in job.facts.clean_exits if not job.facts.errors), 0)
     ends |= {rank: p.exit_status for rank, p in job.processes.items() if p.exit_status is not None}
     if all(ends.get(rank) == 0 for rank in (*job.ranks, *signals)):
         return Hang(Says.NO, f"all {len(job.ranks)} ranks came to a clean end")
-    if signals:
-        return Hang(Says.YES, f"rank {signals[0]} signalled a timeout to the others")
-    moved = [p.moved for p in job.processes.values() if p.moved is not None]
-    if moved and moved.count(True) * 2 > len(job.ranks):
-        return Hang(Says.NO, f"{moved.count(True)} ranks got on between two looks")
-    if job.reason in ("stall", "rank-exit", "watchdog", "dump-file") and waits.all:
-        return Hang(Says.YES, f"the evidence was captured because of a {job.reason}")
+    return Hang(Says.YES, f"rank {signals[0]} signalled a timeout to the others") if signals else None
+
+
+def _moved(job: Job) -> Hang | None:
+    moved = sum(process.moved is True for process in job.processes.values())
+    return Hang(Says.NO, f"{moved} ranks got on between two looks") if moved * 2 > len(job.ranks) else None
+
+
+def _captured_in_trouble(job: Job, waits: Waits) -> Hang | None:
+    trouble = job.under_run and bool(waits.all)
+    return Hang(Says.YES, f"the evidence was captured because of a {job.reason}") if trouble else None
+
+
+def _unfinished_for(stuck_s: float) -> Hang | None:
     return Hang(Says.YES, f"an operation had been unfinished for {stuck_s:.1f} s") if stuck_s else None
+
+
+# ---- ages ------------------------------------------------------------------------------------------------------------
 
 
 def _ages_s(alignment: Alignment, unit: Unit, reported: dict[tuple[int, int | None], list[float]]) -> Iterator[float]:
@@ -100,7 +128,8 @@ def _is_stuck(alignment: Alignment, waits: Waits, wait: Wait, age_s: float) -> b
 
 def _quiet_s(alignment: Alignment, ranks: Collection[int]) -> float:
     """How long before its dump the middle one of these ranks last launched something, each on its own clock."""
-    dumped, last = alignment.dumped_ns, alignment.launched_ns
+    dumped = alignment.dumped_ns
+    last = alignment.launched_ns
     quiet = [dumped[r] - last[r] for r in ranks if last.get(r, UNKNOWN) > 0 and dumped[r] > 0]
     return float(np.median(quiet)) / 1e9 if quiet else _LONG_S
 

@@ -13,7 +13,7 @@ from hangscope.diagnosis.align.column_tools import grouped
 from hangscope.diagnosis.evidence.answer import Says
 from hangscope.model import Job, Source
 
-# A communicator of two may be a single send's or receive's; `rules/peers.py` looks at those.
+# A communicator of two may be a single send's or receive's; `causes/wrong_peer.py` looks at those.
 _PAIR = 2
 
 
@@ -59,7 +59,8 @@ def _missing(job: Job, size: int, begun: dict[int, int], idle: Collection[int]) 
     """
     if size == len(job.ranks):
         return {job.ranks[place]: Says.YES for place in range(size) if place not in begun}
-    places, known = sorted(begun), set(begun.values())
+    places = sorted(begun)
+    known = set(begun.values())
     bounds = [(-1, -1), *((place, begun[place]) for place in places), (size, max(job.ranks, default=0) + 1)]
     found: dict[int, Says] = {}
     for (low_place, low), (high_place, high) in pairwise(bounds):

@@ -1,4 +1,4 @@
-"""Who reaches whom in a graph whose edges are bundled: everybody in a bundle points to everybody that it names.
+"""Who reaches which others in a graph whose edges are bundled: all in a bundle point to all that it names.
 
 Thousands of ranks that wait in one operation for thousands of others are one bundle and not millions of edges. Every
 bundle is walked over once a search.
@@ -7,8 +7,8 @@ bundle is walked over once a search.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import TypeVar
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Generic, TypeVar
 
 B = TypeVar("B")
 
@@ -39,61 +39,80 @@ def search(
 def closed_sets(
     nodes: Iterable[int], bundles: Mapping[int, Sequence[B]], ends: Callable[[B], Collection[int]]
 ) -> list[list[int]]:
-    """Sets of at least two nodes that all reach each other and nothing outside, by their smallest member.
+    """Sets of at least two nodes that all reach each other and nothing outside, by their smallest member."""
+    components = _Components(bundles, ends)
+    for start in sorted(nodes):
+        components.walk_from(start)
+    return sorted(components.closed)
 
-    Tarjan's search for strongly connected components, in which a bundle is a node of its own.
-    """
-    order: dict[int, int] = {}
-    low: dict[int, int] = {}
-    stack: list[int] = []
-    on_stack: set[int] = set()
-    leaves: set[int] = set()
-    """Nodes with an edge into a component that was closed before."""
-    found: list[list[int]] = []
-    names: dict[int, B] = {}
 
-    def follow(node: int) -> list[int]:
+class _Components(Generic[B]):
+    """Tarjan's search for strongly connected components, in which a bundle is a node of its own, numbered below 0."""
+
+    def __init__(self, bundles: Mapping[int, Sequence[B]], ends: Callable[[B], Collection[int]]) -> None:
+        self.closed: list[list[int]] = []
+        """The members of each component of several that nothing leads out of."""
+        self._bundles = bundles
+        self._ends = ends
+        self._bundle_of: dict[int, B] = {}
+        self._order: dict[int, int] = {}
+        self._low: dict[int, int] = {}
+        """Per node its place in the order of the walk, and the earliest that it is known to reach."""
+        self._path: list[int] = []
+        self._on_path: set[int] = set()
+        """Nodes whose component is not complete yet."""
+        self._leaves: set[int] = set()
+        """Nodes with an edge into a component that was completed before."""
+
+    def walk_from(self, start: int) -> None:
+        if start in self._order:
+            return
+        work = [(start, iter(self._enter(start)))]
+        while work:
+            node, others = work[-1]
+            new = self._follow(node, others)
+            if new is not None:
+                work.append((new, iter(self._enter(new))))
+                continue
+            work.pop()
+            parent = work[-1][0] if work else None
+            if self._low[node] == self._order[node]:
+                self._complete(node)
+                if parent is not None:
+                    self._leaves.add(parent)
+            elif parent is not None:
+                self._low[parent] = min(self._low[parent], self._low[node])
+
+    def _enter(self, node: int) -> list[int]:
+        """Give a node its place in the walk; where it leads."""
+        self._order[node] = self._low[node] = len(self._order)
+        self._path.append(node)
+        self._on_path.add(node)
         if node < 0:
-            return sorted(ends(names[node]))
+            return sorted(self._ends(self._bundle_of[node]))
         mine = []
-        for bundle in bundles.get(node, ()):
-            names[-1 - id(bundle)] = bundle
+        for bundle in self._bundles.get(node, ()):
+            self._bundle_of[-1 - id(bundle)] = bundle
             mine.append(-1 - id(bundle))
         return mine
 
-    for start in sorted(nodes):
-        if start in order:
-            continue
-        work: list[tuple[int, list[int], int]] = [(start, follow(start), 0)]
-        order[start] = low[start] = len(order)
-        stack.append(start)
-        on_stack.add(start)
-        while work:
-            node, others, at = work.pop()
-            if at < len(others):
-                other = others[at]
-                work.append((node, others, at + 1))
-                if other not in order:
-                    order[other] = low[other] = len(order)
-                    stack.append(other)
-                    on_stack.add(other)
-                    work.append((other, follow(other), 0))
-                elif other in on_stack:
-                    low[node] = min(low[node], order[other])
-                else:
-                    leaves.add(node)
-                continue
-            if low[node] == order[node]:
-                component: list[int] = []
-                while not component or component[-1] != node:
-                    component.append(stack.pop())
-                    on_stack.discard(component[-1])
-                members = sorted(member for member in component if member >= 0)
-                if len(members) > 1 and leaves.isdisjoint(component):
-                    found.append(members)
-                if work:
-                    leaves.add(work[-1][0])
-            elif work:
-                parent = work[-1][0]
-                low[parent] = min(low[parent], low[node])
-    return sorted(found)
+    def _follow(self, node: int, others: Iterator[int]) -> int | None:
+        """The next node that was not walked over; None where all that `node` leads to was."""
+        for other in others:
+            if other not in self._order:
+                return other
+            if other in self._on_path:
+                self._low[node] = min(self._low[node], self._order[other])
+            else:
+                self._leaves.add(node)
+        return None
+
+    def _complete(self, node: int) -> None:
+        """Take the component off the path that this node was the first of."""
+        component: list[int] = []
+        while not component or component[-1] != node:
+            component.append(self._path.pop())
+        self._on_path.difference_update(component)
+        members = sorted(member for member in component if member >= 0)
+        if len(members) > 1 and self._leaves.isdisjoint(component):
+            self.closed.append(members)

@@ -10,8 +10,8 @@ from enum import Enum
 from functools import cached_property
 
 from hangscope.diagnosis.align.column_tools import grouped
-from hangscope.diagnosis.align.p2p_matching import Counterpart, counterparts
 from hangscope.diagnosis.evidence.answer import Says
+from hangscope.diagnosis.waits.counterparts import Counterpart, counterparts
 from hangscope.diagnosis.waits.progress import Place, Progress, Scope, Unit
 from hangscope.diagnosis.waits.reachability import closed_sets, search
 from hangscope.model import State
@@ -90,28 +90,32 @@ class Waits:
 
     def _fill(self, wait: Wait) -> None:
         """Find the blockers of a collective: members that have not joined it, or whose GPU has not."""
-        progress = self.progress
-        init = progress.comm_inits.get(wait.group)
-        if init is not None:
-            for rank, belongs in init.missing.items():
-                wait.blockers[rank] = Because.NOT_LAUNCHED if belongs is Says.YES else Because.NOT_KNOWN
-        if wait.seq is None:
-            return
+        init = self.progress.comm_inits.get(wait.group)
+        for rank, belongs in init.missing.items() if init is not None else ():
+            wait.blockers[rank] = Because.NOT_LAUNCHED if belongs is Says.YES else Because.NOT_KNOWN
+        if wait.seq is not None:
+            self._add_not_joined(wait, wait.seq)
+            self._add_not_started(wait)
+
+    def _add_not_joined(self, wait: Wait, seq: int) -> None:
         at_ns = self.launched_at_ns(wait)
-        inside = {u.rank for u in wait.inside}
-        group = progress.groups[wait.group]
+        inside = {unit.rank for unit in wait.inside}
+        group = self.progress.groups[wait.group]
         for rank in (*(group.members or ()), *group.open):
             if rank in inside:
                 continue
-            place = progress.place(rank, wait.group, wait.seq, at_ns)
+            place = self.progress.place(rank, wait.group, seq, at_ns)
             if place is Place.COMPLETED:
                 wait.finished.add(rank)
             elif place in _WHY:
                 wait.blockers[rank] = _WHY[place]
-        # Only whole records of this hang say whose kernel started, and most of them whose should have.
-        own = [u for u in wait.inside if progress.of[u.rank].own_record]
-        began = sum(progress.of[r].own_record for r in wait.finished) + sum(u.state is State.STARTED for u in own)
-        late = [u.rank for u in own if u.state is State.SCHEDULED and progress.of[u.rank].timing]
+
+    def _add_not_started(self, wait: Wait) -> None:
+        """Only whole records of this hang say whose kernel started, and most of them whose should have."""
+        of = self.progress.of
+        own = [unit for unit in wait.inside if of[unit.rank].own_record]
+        began = sum(of[rank].own_record for rank in wait.finished) + sum(u.state is State.STARTED for u in own)
+        late = [unit.rank for unit in own if unit.state is State.SCHEDULED and of[unit.rank].timing]
         if began >= max(len(late), 1):
             wait.blockers.update(dict.fromkeys(late, Because.NOT_STARTED))
 

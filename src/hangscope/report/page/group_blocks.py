@@ -1,71 +1,95 @@
-"""Which groups stand side by side in the matrix, and where their frontier is."""
+"""Which groups are drawn beside each other in the matrix, and where their frontier is."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
-from hangscope.model import Group, Job, State
-from hangscope.report.spans import Ints, paired
+from hangscope.diagnosis.align.alignment import Alignment
+from hangscope.diagnosis.align.column_tools import Ints
+from hangscope.model import UNKNOWN, Group, State
+
+_FAR = np.iinfo(np.int64).max
 
 
 @dataclass(slots=True)
 class Block:
     """Groups without common members, side by side."""
 
-    groups: list[Group]
     group_of: Ints
     """Per rank (by its place among the job's ranks) the group it belongs to, or -1."""
-    waiting: int = 0
+    groups: list[Group] = field(default_factory=list)
+    unfinished: int = 0
+    """How many of its operations have not ended."""
+
+    def has_room_for(self, places: Ints) -> bool:
+        return not (self.group_of[places] >= 0).any()
+
+    def holds(self, group: int | None) -> bool:
+        return any(own.index == group for own in self.groups)
 
 
-def arrange(job: Job, ranks: Ints, collective: Ints, hung: int | None) -> list[Block]:
+def arrange(alignment: Alignment, ranks: Ints, hung: int | None) -> list[Block]:
     """Blocks in the order of interest: the one of the hung operation, then those with most that has not ended."""
-    used = np.unique(job.ops.column("group")[collective])
-    unfinished = job.ops.column("state")[collective] < State.COMPLETED
-    waiting = np.bincount(job.ops.column("group")[collective][unfinished], minlength=len(job.groups))
+    job = alignment.job
+    unfinished = np.bincount(job.ops.column("group")[unfinished_rows(alignment)], minlength=len(job.groups))
     blocks: dict[str, list[Block]] = {}
-    wanted = sorted({*used.tolist(), *([] if hung is None else [hung])})
-    for index in wanted:
+    for index in sorted({*alignment.lanes, *([] if hung is None else [hung])}):
         group = job.groups[index]
-        members = group.members
-        if members is None:
-            rows = collective[job.ops.column("group")[collective] == index]
-            members = tuple(np.unique(job.ops.column("rank")[rows]).tolist())
+        members = _members(alignment, group)
         places = np.flatnonzero(np.isin(ranks, members))
         label = group.label if group.desc and group.desc != "undefined" else f"groups of {len(members)}"
-        for block in blocks.setdefault(label, []):
-            if not (block.group_of[places] >= 0).any():
-                break
-        else:
-            block = Block([], np.full(len(ranks), -1, dtype=np.int64))
-            blocks[label].append(block)
+        alike = blocks.setdefault(label, [])
+        block = next((block for block in alike if block.has_room_for(places)), None)
+        if block is None:
+            block = Block(np.full(len(ranks), -1, dtype=np.int64))
+            alike.append(block)
         block.groups.append(group)
         block.group_of[places] = index
-        block.waiting += int(waiting[index])
+        block.unfinished += int(unfinished[index])
     found = [block for alike in blocks.values() for block in alike]
-    return sorted(found, key=lambda block: (all(g.index != hung for g in block.groups), -block.waiting))
+    return sorted(found, key=lambda block: (not block.holds(hung), -block.unfinished))
 
 
-def frontiers(job: Job, block: Block, rows: Ints) -> dict[int, int]:
-    """For each group the first position that a member has not finished, though another has launched it."""
-    ops = job.ops
-    group, seq, state = ops.column("group")[rows].astype(np.int64), ops.column("seq")[rows], ops.column("state")[rows]
-    found: dict[int, int] = {}
-    pair = paired(group, ops.column("rank")[rows].astype(np.int64))
-    if not len(rows):
-        return found
-    # Per rank and group: the first unfinished, else the one after its last.
-    first = np.full(int(pair.max()) + 1, np.iinfo(np.int64).max)
-    np.minimum.at(first, pair, np.where(state < State.COMPLETED, seq, np.iinfo(np.int64).max))
-    last = np.full(int(pair.max()) + 1, -1, dtype=np.int64)
-    np.maximum.at(last, pair, seq + 1)
-    first = np.minimum(first, last)
-    owner = np.zeros(int(pair.max()) + 1, dtype=np.int64)
-    owner[pair] = group
-    for index in {g.index for g in block.groups}:
-        mine = first[owner == index]
-        if len(mine):
-            found[index] = int(mine.min())
+def unfinished_rows(alignment: Alignment) -> Ints:
+    """The rows of collectives that are not known to have ended."""
+    rows = np.flatnonzero(alignment.job.ops.column("state") < State.COMPLETED)
+    return rows[alignment.aligned[rows]]
+
+
+def _members(alignment: Alignment, group: Group) -> tuple[int, ...]:
+    if group.members is not None:
+        return group.members
+    lane = alignment.lanes.get(group.index)
+    found = () if lane is None else np.unique(alignment.job.ops.column("rank")[lane.rows]).tolist()
+    return tuple(found)
+
+
+def last_positions(alignment: Alignment, ranks: Ints, block: Block) -> Ints:
+    """Per rank the last position that it recorded in its group of the block; UNKNOWN where there is none."""
+    found = np.full(len(ranks), UNKNOWN, dtype=np.int64)
+    for group in block.groups:
+        lane = alignment.lanes.get(group.index)
+        if lane is not None:
+            place = place_of(ranks, alignment.job.ops.column("rank")[lane.rows])
+            found[place] = np.repeat(lane.seqs, np.diff(lane.starts))  # positions ascend: the last one stays
     return found
+
+
+def frontiers(alignment: Alignment, block: Block, last: Ints) -> dict[int, int]:
+    """For each group the first position that a member has not finished, though another has launched it."""
+    ops = alignment.job.ops
+    first = np.full(len(alignment.job.groups), _FAR)
+    seen = (last != UNKNOWN) & (block.group_of >= 0)
+    np.minimum.at(first, block.group_of[seen], last[seen] + 1)
+    unfinished = unfinished_rows(alignment)
+    np.minimum.at(first, ops.column("group")[unfinished], ops.column("seq")[unfinished])
+    return {group.index: int(first[group.index]) for group in block.groups if first[group.index] < _FAR}
+
+
+def place_of(ranks: Ints, rank: Ints) -> Ints:
+    """The places of some ranks among all, which are sorted. Mostly they count from 0 without holes."""
+    if len(ranks) and int(ranks[0]) == 0 and int(ranks[-1]) == len(ranks) - 1:
+        return rank
+    return np.searchsorted(ranks, rank)

@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 
+from hangscope.diagnosis.align.column_tools import Ints
 from hangscope.model import Job
 from hangscope.report.page.matrix_cells import Cells, text_of
-from hangscope.report.page.page_text import SHORT, runs, shown
+from hangscope.report.page.page_text import SHORT, rank_runs, shown
 from hangscope.report.rank_strip import Letters
-from hangscope.report.spans import Ints
 from hangscope.text import plural, spans
 
 _FEW = 64
@@ -39,7 +39,7 @@ def fold(job: Job, ranks: Ints, cells: Cells, letters: Letters) -> list[dict[str
         mine = [int(ranks[place]) for place in places]
         rows.append(
             {
-                "ranks": runs(mine),
+                "ranks": rank_runs(mine),
                 "label": spans(mine, limit=2),
                 "count": len(places),
                 "node": shown(nodes[0], SHORT) if len(nodes) == 1 else (plural(len(nodes), "node") if nodes else ""),
@@ -52,7 +52,7 @@ def fold(job: Job, ranks: Ints, cells: Cells, letters: Letters) -> list[dict[str
         left = [int(ranks[place]) for places in rest for place in places]
         rows.append(
             {
-                "ranks": runs(left),
+                "ranks": rank_runs(left),
                 "label": f"{plural(len(left), 'more rank')}, of {plural(len(rest), 'other look')}",
                 "count": len(left),
                 "node": "",

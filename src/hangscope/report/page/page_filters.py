@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from hangscope.model import Job
-from hangscope.report.page.page_text import SHORT, runs, shown
+from hangscope.report.page.page_text import SHORT, rank_runs, shown
 from hangscope.report.page.timeline import group_labels
 
 _GROUPS = 400
@@ -23,7 +23,7 @@ def places(job: Job, hung: int | None) -> dict[str, Any]:
     for group in order[:_GROUPS]:
         members.setdefault(labels[group.index], set()).update(group.members or ())
     return {
-        "nodes": [[name, runs(ranks)] for name, ranks in homes.items()],
-        "groups": [[name, runs(ranks)] for name, ranks in members.items()],
+        "nodes": [[name, rank_runs(ranks)] for name, ranks in homes.items()],
+        "groups": [[name, rank_runs(ranks)] for name, ranks in members.items()],
         "more_groups": max(len(order) - _GROUPS, 0),
     }

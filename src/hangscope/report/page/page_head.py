@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from hangscope.diagnosis.evidence.code_lines import user_frame
 from hangscope.diagnosis.evidence.training_thread import Stacks
 from hangscope.diagnosis.verdict import CauseKind, Culprit, Diagnosis, Finding, LinkEnd, Outcome
 from hangscope.model import Gap, Job
-from hangscope.report.page.page_text import LONG, SHORT, code_line, shown, source_text
-from hangscope.report.rank_strip import direct, title
-from hangscope.report.safe_text import clock, iso, members, own_frame
+from hangscope.report.page.page_text import LONG, SHORT, code_line, shown
+from hangscope.report.verdict_text import clock, direct, iso, kind_text, members, source_text, title
 from hangscope.text import duration, plural, ranges, rank_list, size
 
 _CULPRITS = 4
@@ -46,7 +46,7 @@ def answer(diagnosis: Diagnosis, job: Job) -> dict[str, Any]:
         "culprits": [culprit.rank for culprit in d.culprits],
         "why": [_finding(finding, d.inputs) for finding in d.why],
         "evidence": [_finding(finding, d.inputs) for finding in d.evidence],
-        "ruled_out": [(_kind(item.kind), shown(item.why, 400)) for item in d.ruled_out],
+        "ruled_out": [(shown(kind_text(item.kind), SHORT), shown(item.why, 400)) for item in d.ruled_out],
         "also": _also(d),
         "gaps": [_gap(gap, d.inputs) for gap in d.gaps[:_GAPS]],
         "more_gaps": max(len(d.gaps) - _GAPS, 0),
@@ -72,10 +72,6 @@ def _short(name: str) -> str:
     return shown(name, 64)
 
 
-def _kind(kind: CauseKind) -> str:
-    return "GPU" if kind == CauseKind.GPU else shown(kind, SHORT)
-
-
 # ---- who, where, since when ------------------------------------------------------------------------------------------
 
 
@@ -92,7 +88,7 @@ def _facts(d: Diagnosis, job: Job) -> Iterator[tuple[str, str]]:
         if operation.dtypes:
             parts.append("/".join(operation.dtypes[:2]))
         yield "operation", " · ".join(parts)
-        frame = own_frame(operation.frames)
+        frame = user_frame(operation.frames)
         if frame is not None:
             yield "called at", f"{code_line(frame)} in {_short(frame.name)}"
     where = _culprit_line(d, job)
@@ -133,7 +129,7 @@ def _culprit_line(d: Diagnosis, job: Job) -> str:
     places = {rank: where for rank in sorted(accused) if (where := stacks.where(rank)) is not None}
     if not places:
         raised = [e for e in job.facts.errors if e.rank in accused and e.frames and not e.consequence]
-        last = own_frame(tuple(reversed(raised[0].frames))) if raised else None
+        last = user_frame(tuple(reversed(raised[0].frames))) if raised else None
         return "" if last is None else f"{code_line(last)} in {_short(last.name)} (raised {_short(raised[0].type)})"
     rank, where = next(iter(places.items()))
     which = f" (rank {rank})" if len(accused) > 1 else ""
@@ -181,7 +177,7 @@ def _also(d: Diagnosis) -> list[tuple[str, str]]:
     found = []
     for other in d.also_possible:
         who = f"{rank_list(other.culprits, 6)}: " if other.culprits else ""
-        found.append((_kind(other.kind), shown(f"{who}{other.why}", 400)))
+        found.append((shown(kind_text(other.kind), SHORT), shown(f"{who}{other.why}", 400)))
     return found
 
 
@@ -192,7 +188,7 @@ def _finding(finding: Finding, inputs: Sequence[str]) -> dict[str, Any]:
     return {
         "text": shown(finding.text, LONG),
         "detail": [shown(line, 600) for line in finding.detail[:40]],
-        "sources": [source_text(source, inputs) for source in finding.sources[:_SOURCES]],
+        "sources": [shown(source_text(source, inputs)) for source in finding.sources[:_SOURCES]],
         "more": max(len(finding.sources) - _SOURCES, 0),
     }
 
@@ -200,7 +196,7 @@ def _finding(finding: Finding, inputs: Sequence[str]) -> dict[str, Any]:
 def _gap(gap: Gap, inputs: Sequence[str]) -> str:
     text = f"{gap.what}: {gap.why}" if gap.why else gap.what
     if gap.source is not None and gap.source.file not in text:
-        text += f" ({source_text(gap.source, inputs)})"
+        text += f" ({shown(source_text(gap.source, inputs))})"
     return shown(text, 600)
 
 
@@ -223,7 +219,7 @@ def _last_good(d: Diagnosis) -> str:
     if last is None:
         return "not known" if d.hang else ""
     at = clock(last.at_ns)
-    frame = own_frame(last.frames)
+    frame = user_frame(last.frames)
     text = f"{title(last.name, last.seq)} of {last.group}{f', {at}' if at else ''}"
     return shown(text + (f", from {code_line(frame)}" if frame is not None else ""), 400)
 

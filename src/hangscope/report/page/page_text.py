@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
-from hangscope.model import Frame, Source
+from hangscope.model import Frame
 from hangscope.report.safe_text import safe
+from hangscope.report.text_layout import shorten
 
-SHORT, LINE, LONG = 48, 240, 1500
+SHORT = 48
+LINE = 240
+LONG = 1500
 """A name in a chart, a line in a list, a quoted line of a log."""
 
 
@@ -16,15 +19,7 @@ def shown(text: object, limit: int = LINE) -> str:
     whole = str(text)
     if len(whole) > 4 * limit:  # before each character is looked at
         whole = whole[: 2 * limit] + whole[-2 * limit :]
-        return middle(safe(whole), limit)
-    return middle(safe(whole), limit)
-
-
-def middle(text: str, limit: int) -> str:
-    if len(text) <= limit:
-        return text
-    head = (limit - 1 + 1) // 2
-    return f"{text[:head]}…{text[len(text) - (limit - 1 - head) :]}"
+    return shorten(safe(whole), limit)
 
 
 def code_line(frame: Frame) -> str:
@@ -32,16 +27,7 @@ def code_line(frame: Frame) -> str:
     return f"{shown(frame.filename, 160)}:{frame.line}"
 
 
-def source_text(source: Source, inputs: Sequence[str]) -> str:
-    """The source without the path that the user typed."""
-    for given in inputs:
-        lead = given.rstrip("/") + "/"
-        if source.file.startswith(lead):
-            return shown(Source(source.file[len(lead) :], source.place))
-    return shown(source)
-
-
-def runs(ranks: Iterable[int]) -> list[list[int]]:
+def rank_runs(ranks: Iterable[int]) -> list[list[int]]:
     """Ranks as [first, last, step]: how the script finds the row of a rank."""
     ordered = sorted(set(ranks))
     found: list[list[int]] = []

@@ -16,6 +16,7 @@ from typing import Any
 from hangscope.__about__ import __version__
 from hangscope.diagnosis.verdict import Diagnosis
 from hangscope.model import Job
+from hangscope.report.op_times import OpTimes, op_times
 from hangscope.report.page.lateness import lateness
 from hangscope.report.page.matrix import matrix
 from hangscope.report.page.matrix_cells import legend
@@ -27,23 +28,24 @@ from hangscope.report.page.stack_diff import stacks
 from hangscope.report.page.timeline import timeline
 from hangscope.report.page.wait_boxes import waits
 from hangscope.report.rank_strip import assign
-from hangscope.report.safe_text import brief, iso
-from hangscope.report.spans import Spans, spans
+from hangscope.report.verdict_text import brief, iso
 
 SCRIPTS = ("page.js", "matrix.js", "timeline.js")
 
 
-def render_page(diagnosis: Diagnosis, job: Job, times: Spans | None = None) -> str:
-    """The whole page as HTML."""
+def render_page(diagnosis: Diagnosis, job: Job, times: OpTimes | None = None) -> str:
+    """The whole page as HTML. What is drawn is the job as the engine judged it, which `times` holds."""
     from jinja2 import Environment, StrictUndefined
 
     d = brief(diagnosis)
-    times = spans(job) if times is None else times
-    when = moments(d, job, times)
+    times = op_times(job) if times is None else times
+    job = times.job
+    when = moments(d, times)
     letters = assign(d)
-    drawn = matrix(d, job, when, letters)
-    line = timeline(d, job, times, when, letters)
-    style, script = _file("page.css"), "\n".join(_file(name) for name in SCRIPTS)
+    drawn = matrix(d, times, when, letters)
+    line = timeline(d, times, when, letters)
+    style = _file("page.css")
+    script = "\n".join(_file(name) for name in SCRIPTS)
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     template = environment.from_string(_file("page.html"))
     return template.render(
@@ -60,9 +62,9 @@ def render_page(diagnosis: Diagnosis, job: Job, times: Spans | None = None) -> s
         matrix=drawn,
         timeline={name: line[name] for name in ("said", "clocks", "zero_text")},
         has_times=bool(times.known.any()),
-        waits=waits(d, job),
-        stacks=stacks(d, job, when),
-        lateness=lateness(d, job, times),
+        waits=waits(d, times.alignment),
+        stacks=stacks(d, times.alignment, when),
+        lateness=lateness(d, times),
         data=_data(
             {
                 "matrix": drawn,

@@ -10,14 +10,15 @@ from typing import Any
 
 import numpy as np
 
+from hangscope.diagnosis.align.column_tools import Ints, ids
+from hangscope.diagnosis.evidence.code_lines import user_frame
 from hangscope.diagnosis.verdict import Diagnosis
-from hangscope.model import Job, Kind
+from hangscope.model import Job, Kind, State
+from hangscope.report.op_times import OpTimes
 from hangscope.report.page.moments import Moments
 from hangscope.report.page.packed_numbers import pack
 from hangscope.report.page.page_text import SHORT, code_line, shown
 from hangscope.report.rank_strip import Letters
-from hangscope.report.safe_text import own_frame
-from hangscope.report.spans import Ints, Spans, paired, ranked
 from hangscope.text import plural, size
 
 _RANKS = 1024
@@ -30,21 +31,28 @@ _LEAST_NS = 500_000_000
 _VIEW = 14
 """So many operations of a rank before the hang are in view at first."""
 
-UNFINISHED, HUNG, QUEUED, STARTED = 1, 2, 4, 8
-"""Bits of a bar: not ended; the hung operation; behind another that has not ended; its GPU began."""
+# Bits of a bar.
+UNFINISHED = 1
+HUNG = 2
+"""Of the hung operation."""
+QUEUED = 4
+"""Behind another one that has not ended."""
+STARTED = 8
+"""Its GPU began."""
 
 
-def timeline(diagnosis: Diagnosis, job: Job, spans: Spans, moments: Moments, letters: Letters) -> dict[str, Any]:
+def timeline(diagnosis: Diagnosis, times: OpTimes, moments: Moments, letters: Letters) -> dict[str, Any]:
     """The rows, the bars as columns, and what they are called."""
+    job = times.job
     ranks = _chosen(diagnosis, job, letters)
     room = max(_OPERATIONS // max(len(ranks), 1), _FEWEST)
-    rows, counts, cut = _kept(job, spans, ranks, room)
+    rows, counts, cut = _kept(times, ranks, room)
     zero = moments.zero_ns or 0
     end = moments.end_ns if moments.end_ns is not None else zero
-    unit = _unit(spans, rows, zero, end)
-    begin = (spans.begin_ns[rows] - zero) // unit
-    until = np.where(spans.unfinished[rows], end, spans.end_ns[rows])
-    length = np.maximum((until - spans.begin_ns[rows]) // unit, 0)
+    unit = _unit(times, rows, zero, end)
+    begin = (times.begin_ns[rows] - zero) // unit
+    until = np.where(times.unfinished[rows], end, times.end_ns[rows])
+    length = np.maximum((until - times.begin_ns[rows]) // unit, 0)
     calls, call = _calls(job, rows)
     names = _names(calls, call)
     for entry in calls:
@@ -57,7 +65,7 @@ def timeline(diagnosis: Diagnosis, job: Job, spans: Spans, moments: Moments, let
         "length": pack(length),
         "call": pack(call),
         "seq": pack(np.diff(job.ops.column("seq")[rows], prepend=0)),
-        "bits": pack(_bits(job, spans, rows, moments)),
+        "bits": pack(_bits(times, rows, moments)),
         "calls": calls,
         "names": names,
         "unit_us": unit / 1000,
@@ -69,7 +77,7 @@ def timeline(diagnosis: Diagnosis, job: Job, spans: Spans, moments: Moments, let
         "deviation_text": moments.deviation_text,
         "view": _view(begin, counts, int((end - zero) // unit), _LEAST_NS // unit, hang=diagnosis.hang),
         "said": _said(job, len(ranks), room if cut else None),
-        "clocks": _clocks(job, spans),
+        "clocks": _clocks(times),
     }
 
 
@@ -103,22 +111,26 @@ def _row(job: Job, letters: Letters, rank: int) -> list[Any]:
     return [rank, shown(job.nodes.get(rank, ""), SHORT), letters.by_rank.get(rank, "?"), int(rank not in job.dumps)]
 
 
-def _kept(job: Job, spans: Spans, ranks: list[int], room: int) -> tuple[Ints, list[int], bool]:
+def _kept(times: OpTimes, ranks: list[int], room: int) -> tuple[Ints, list[int], bool]:
     """The rows of the last operations of every rank, oldest first, and how many each rank has."""
-    inner = (job.ops.column("batch") >= 0) & (job.ops.column("kind") != Kind.BATCH)
-    parts, counts, cut = [], [], False
+    ops = times.job.ops
+    inner = (ops.column("batch") >= 0) & (ops.column("kind") != Kind.BATCH)
+    drawn = times.known & ~inner
+    parts: list[Ints] = [np.empty(0, dtype=np.int64)]
+    counts: list[int] = []
+    cut = False
     for rank in ranks:
-        part = job.ops.span(rank)
-        mine = part.start + np.flatnonzero(spans.known[part] & ~inner[part])
+        part = ops.span(rank)
+        mine = part.start + np.flatnonzero(drawn[part])
         cut = cut or len(mine) > room
         mine = mine[-room:]
-        parts.append(mine[np.argsort(spans.begin_ns[mine], kind="stable")])
+        parts.append(mine[np.argsort(times.begin_ns[mine], kind="stable")])
         counts.append(len(mine))
-    return (np.concatenate(parts) if parts else np.empty(0, dtype=np.int64)).astype(np.int64), counts, cut
+    return np.concatenate(parts), counts, cut
 
 
-def _unit(spans: Spans, rows: Ints, zero: int, end: int) -> int:
-    far = max(int(np.abs(spans.begin_ns[rows] - zero).max(initial=0)), abs(end - zero))
+def _unit(times: OpTimes, rows: Ints, zero: int, end: int) -> int:
+    far = max(int(np.abs(times.begin_ns[rows] - zero).max(initial=0)), abs(end - zero))
     unit = _UNIT_NS
     while far // unit > 2**31 - 2:
         unit *= 10
@@ -127,25 +139,25 @@ def _unit(spans: Spans, rows: Ints, zero: int, end: int) -> int:
 
 def _calls(job: Job, rows: Ints) -> tuple[list[list[Any]], Ints]:
     """The distinct calls [name, group, size, type, line, function, has a peer], and which one each bar is."""
-    ops, tables = job.ops, job.ops.tables
+    ops = job.ops
+    tables = ops.tables
     names = ("name", "group", "size_bytes", "in_dtypes", "stack", "source", "destination", "kind")
-    keys = np.stack([ops.column(name)[rows].astype(np.int64) for name in names], axis=1)
     if not len(rows):
         return [], np.empty(0, dtype=np.int64)
-    _, first, index = np.unique(_mixed(keys), return_index=True, return_inverse=True)
+    columns = [ops.column(name)[rows] for name in names]
+    _, first, index = np.unique(ids(*columns), return_index=True, return_inverse=True)
     # In the order of their first bar, which does not depend on the order in which files were read.
     order = np.argsort(first)
     place = np.empty(len(order), dtype=np.int64)
     place[order] = np.arange(len(order))
-    first, index = first[order], place[index.reshape(-1)]
     lines: dict[int, tuple[str, str]] = {}
     labels = group_labels(job)
     calls: list[list[Any]] = []
-    for row in rows[first].tolist():
+    for row in rows[first[order]].tolist():
         stack = int(ops.column("stack")[row])
         if stack not in lines:
             frames = tables.stack(stack)
-            frame = own_frame(frames) or (frames[0] if frames else None)
+            frame = user_frame(frames) or (frames[0] if frames else None)
             lines[stack] = ("", "") if frame is None else (code_line(frame), shown(frame.name, SHORT))
         count = int(ops.column("size_bytes")[row])
         kind = int(ops.column("kind")[row])
@@ -160,7 +172,7 @@ def _calls(job: Job, rows: Ints) -> tuple[list[list[Any]], Ints]:
                 int(kind in (Kind.SEND, Kind.RECV)),
             ]
         )
-    return calls, index
+    return calls, place[index.reshape(-1)]
 
 
 def _kind(call: list[Any]) -> str:
@@ -176,14 +188,6 @@ def _names(calls: list[list[Any]], call: Ints) -> list[str]:
     return sorted(counts, key=lambda name: (-counts[name], name))
 
 
-def _mixed(keys: Ints) -> Ints:
-    """One number a row; rows that are equal have the same."""
-    ids = np.zeros(len(keys), dtype=np.int64)
-    for column in keys.T:
-        ids = paired(ids, ranked(column))
-    return ids
-
-
 def group_labels(job: Job) -> list[str]:
     """What each group is called: its description, with its name where several share one."""
     seen: dict[str, int] = {}
@@ -195,14 +199,15 @@ def group_labels(job: Job) -> list[str]:
     ]
 
 
-def _bits(job: Job, spans: Spans, rows: Ints, moments: Moments) -> Ints:
-    unfinished = spans.unfinished[rows]
-    rank = job.ops.column("rank")[rows].astype(np.int64)
+def _bits(times: OpTimes, rows: Ints, moments: Moments) -> Ints:
+    ops = times.job.ops
+    unfinished = times.unfinished[rows]
+    rank = ops.column("rank")[rows].astype(np.int64)
     bits = np.where(unfinished, UNFINISHED, 0) | np.where(np.isin(rows, moments.hung), HUNG, 0)
-    bits |= np.where(unfinished & (job.ops.column("state")[rows] == 2), STARTED, 0)
+    bits |= np.where(unfinished & (ops.column("state")[rows] == State.STARTED), STARTED, 0)
     waiting = np.flatnonzero(unfinished)
     if len(waiting):
-        order = waiting[np.lexsort((spans.begin_ns[rows[waiting]], rank[waiting]))]
+        order = waiting[np.lexsort((times.begin_ns[rows[waiting]], rank[waiting]))]
         later = np.zeros(len(order), dtype=bool)
         later[1:] = np.diff(rank[order]) == 0
         behind = order[later]
@@ -238,13 +243,14 @@ def _said(job: Job, rows: int, room: int | None) -> str:
     return "; ".join(parts)
 
 
-def _clocks(job: Job, spans: Spans) -> str:
+def _clocks(times: OpTimes) -> str:
+    job = times.job
     if len(set(job.nodes.values())) < 2 and len(job.nodes) == len(job.ranks):
         return "one node, one clock"
-    if not spans.clocks.compared:
+    if not times.clocks.compared:
         return "clocks of different nodes could not be compared, and are as recorded"
-    moved = {name: ns for name, ns in spans.clocks.ahead_ns.items() if ns}
-    seen = plural(spans.clocks.compared, "collective")
+    moved = {name: ns for name, ns in times.clocks.ahead_ns.items() if ns}
+    seen = plural(times.clocks.compared, "collective")
     if not moved:
         return f"the nodes' clocks agree as far as {seen} can tell (100 ms)"
     most = max(abs(ns) for ns in moved.values()) / 1e6

@@ -10,15 +10,22 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from hangscope.diagnosis.align.alignment import Alignment
+from hangscope.diagnosis.align.p2p_matching import other_side
 from hangscope.diagnosis.verdict import CauseKind, Diagnosis
-from hangscope.model import Job, State
-from hangscope.report.page.page_text import SHORT, runs, shown
+from hangscope.model import Kind, Operation, State
+from hangscope.report.page.page_text import SHORT, rank_runs, shown
 from hangscope.report.page.timeline import group_labels
+from hangscope.report.verdict_text import kind_text
 from hangscope.text import plural, spans
 
 _BOXES = 6
 """In one column; more become one box."""
-_WIDE, _HIGH, _GAP_X, _GAP_Y, _TOP = 168, 62, 46, 14, 8
+_WIDE = 168
+_HIGH = 62
+_GAP_X = 46
+_GAP_Y = 14
+_TOP = 8
 
 
 _GAP_LINK = 44
@@ -49,12 +56,12 @@ class Wait:
     operation: str
 
 
-def waits(diagnosis: Diagnosis, job: Job) -> dict[str, Any] | None:
+def waits(diagnosis: Diagnosis, alignment: Alignment) -> dict[str, Any] | None:
     """Boxes and arrows with their places; None where nobody waits."""
     if not diagnosis.victims and diagnosis.link is None:
         return None
     roots = {culprit.rank for culprit in diagnosis.culprits}
-    circle = _own_waits(diagnosis, job)
+    circle = _own_waits(diagnosis, alignment)
     boxes = _roots(diagnosis, circle) + _victims(diagnosis, roots)
     columns: dict[int, list[Box]] = {}
     for box in boxes:
@@ -94,7 +101,7 @@ def _roots(diagnosis: Diagnosis, circle: Mapping[int, Wait]) -> list[Box]:
     for node, ranks in homes.items():
         own = {(wait.operation, wait.group) for wait in (circle[r] for r in ranks if r in circle)}
         operation, group = own.pop() if len(own) == 1 else ("", "")
-        says = "GPU" if diagnosis.kind == CauseKind.GPU else diagnosis.kind
+        says = kind_text(diagnosis.kind)
         boxes.append(Box(ranks, 0, "culprit", says, group or node, operation))
     return boxes
 
@@ -173,7 +180,7 @@ def _box(box: Box) -> dict[str, Any]:
         "title": _title(box.ranks),
         "says": shown(f"in {box.operation}" if box.operation else box.says, 22),
         "under": shown(f"{box.group} · {plural(box.sets, 'set')}" if box.sets > 1 else box.group, 23),
-        "ranks": runs(box.ranks),
+        "ranks": rank_runs(box.ranks),
         "all": shown(spans(box.ranks, limit=12)),
     }
 
@@ -181,7 +188,8 @@ def _box(box: Box) -> dict[str, Any]:
 def _arrows(boxes: list[Box], diagnosis: Diagnosis, circle: Mapping[int, Wait]) -> list[dict[str, Any]]:
     arrows = []
     if diagnosis.link is not None and len(boxes) > 1:
-        first, second = boxes[0], boxes[1]
+        first = boxes[0]
+        second = boxes[1]
         arrows.append(_down(first, second, "no bytes arrive", "broken"))
     owner: Mapping[int, Box] = {rank: box for box in reversed(boxes) for rank in box.ranks}
     for box in boxes:
@@ -204,29 +212,40 @@ def _closing(boxes: list[Box], circle: Mapping[int, Wait]) -> list[dict[str, Any
     return list(found.values())
 
 
-def _own_waits(diagnosis: Diagnosis, job: Job) -> dict[int, Wait]:
+def _own_waits(diagnosis: Diagnosis, alignment: Alignment) -> dict[int, Wait]:
     """In a deadlock those at fault wait too: for the members that have not come to what they are in."""
     found: dict[int, Wait] = {}
     if diagnosis.kind != CauseKind.DEADLOCK:
         return found
-    ops = job.ops
-    group, seq, ranks, state = (ops.column(name) for name in ("group", "seq", "rank", "state"))
+    ops = alignment.job.ops
+    labels = group_labels(alignment.job)
     for culprit in diagnosis.culprits[:_BOXES]:
         mine = ops.rows(rank=culprit.rank)
-        mine = mine[(state[mine] == State.STARTED) | (state[mine] == State.SCHEDULED)]
-        if not len(mine):
-            continue
-        row = int(mine[0])
-        come = set(ranks[(group == group[row]) & (seq == seq[row])].tolist())
-        away = set(job.groups[int(group[row])].members or ()) - come
-        if away:
-            found[culprit.rank] = Wait(away, group_labels(job)[int(group[row])], ops[row].title)
+        state = ops.column("state")[mine]
+        mine = mine[(state == State.STARTED) | (state == State.SCHEDULED)]
+        if len(mine):
+            call = ops[int(mine[0])]
+            awaited = _not_come(alignment, call)
+            if awaited:
+                found[culprit.rank] = Wait(awaited, labels[call.group.index], call.title)
     return found
 
 
+def _not_come(alignment: Alignment, call: Operation) -> set[int]:
+    """Who has not joined a call: its peer, or the members that recorded nothing at its position."""
+    if alignment.point_to_point[call.row]:
+        peer = call.destination if call.kind is Kind.SEND else call.source
+        there = peer is None or other_side(alignment, call.row, call.rank, peer).row is not None
+        return set() if peer is None or there else {peer}
+    come = alignment.index.rows_at([call.group.index], call.seq)
+    return set(call.group.members or ()) - set(alignment.job.ops.column("rank")[come].tolist())
+
+
 def _across(source: Box, target: Box, group: str, operation: str) -> dict[str, Any]:
-    x1, y1 = source.x, source.y + _HIGH // 2
-    x2, y2 = target.x + _WIDE + 9, target.y + _HIGH // 2
+    x1 = source.x
+    y1 = source.y + _HIGH // 2
+    x2 = target.x + _WIDE + 9
+    y2 = target.y + _HIGH // 2
     bend = (x1 - x2) // 2
     return {
         "path": f"M{x1} {y1} C{x1 - bend} {y1} {x2 + bend} {y2} {x2} {y2}",
@@ -241,8 +260,10 @@ def _across(source: Box, target: Box, group: str, operation: str) -> dict[str, A
 
 def _back(source: Box, target: Box, group: str, operation: str) -> dict[str, Any]:
     """What the culprit itself waits for, in a deadlock: an arrow the other way, below the first one."""
-    x1, y1 = source.x + _WIDE, source.y + _HIGH - 8
-    x2, y2 = target.x - 9, target.y + _HIGH - 8
+    x1 = source.x + _WIDE
+    y1 = source.y + _HIGH - 8
+    x2 = target.x - 9
+    y2 = target.y + _HIGH - 8
     if target.level == source.level:
         return _down(source, target, operation, "waiting")
     bend = max((x2 - x1) // 2, 20)

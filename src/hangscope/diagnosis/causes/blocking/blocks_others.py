@@ -12,10 +12,10 @@ from hangscope.diagnosis.causes.shared.blocker_words import SEVERAL_DID, what_it
 from hangscope.diagnosis.causes.shared.blockers import Blocker, Shown, find_blockers, not_started
 from hangscope.diagnosis.causes.shared.sentences import called_in, called_in_by, place_of, with_place
 from hangscope.diagnosis.evidence.answer import Says
-from hangscope.diagnosis.evidence.cited import entry, kernel_lines, printed, who_waits
-from hangscope.diagnosis.evidence.code_lines import at, line, shown, spot
+from hangscope.diagnosis.evidence.code_lines import at, function_line, line, shown
 from hangscope.diagnosis.evidence.liveness import How
 from hangscope.diagnosis.evidence.training_thread import in_collective, inside_child, thread_name
+from hangscope.diagnosis.findings import entry, kernel_lines, printed, who_waits
 from hangscope.diagnosis.hardware import xids
 from hangscope.diagnosis.phrases import ranks_text
 from hangscope.diagnosis.verdict import CauseKind, Finding
@@ -190,7 +190,7 @@ def _did_and_where(case: Case, alike: Sequence[Blocker], wait: Wait) -> str:
         return did + _behind_which_call(case, alike[0], wait)
     life = alike[0].life
     in_cuda = life is not None and life.how is How.IN_CUDA
-    return f"{did}, in {spot(where.frame)}" if in_cuda else with_place(case, ranks, did)
+    return f"{did}, in {function_line(where.frame)}" if in_cuda else with_place(case, ranks, did)
 
 
 def _behind_which_call(case: Case, blocker: Blocker, wait: Wait) -> str:

@@ -10,7 +10,7 @@ from hangscope.diagnosis.case import Case
 from hangscope.diagnosis.cause import Cause, Words
 from hangscope.diagnosis.causes.shared.advice import COLLECT, SWITCH_ON
 from hangscope.diagnosis.causes.shared.sentences import who_did_what
-from hangscope.diagnosis.evidence.cited import cited
+from hangscope.diagnosis.findings import cited
 from hangscope.diagnosis.phrases import ranks_text
 from hangscope.diagnosis.verdict import CauseKind
 from hangscope.model import State

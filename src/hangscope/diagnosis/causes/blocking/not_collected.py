@@ -8,7 +8,7 @@ from hangscope.diagnosis.case import Case
 from hangscope.diagnosis.cause import Cause, Words
 from hangscope.diagnosis.causes.shared.advice import SWITCH_ON
 from hangscope.diagnosis.causes.shared.blockers import find_blockers
-from hangscope.diagnosis.evidence.cited import who_waits
+from hangscope.diagnosis.findings import who_waits
 from hangscope.diagnosis.phrases import ranks_text
 from hangscope.diagnosis.verdict import CauseKind
 from hangscope.text import sentence, verb

@@ -9,7 +9,7 @@ from hangscope.diagnosis.align.call_order import Outlier, Sort, outliers
 from hangscope.diagnosis.case import Case
 from hangscope.diagnosis.cause import Cause, Words
 from hangscope.diagnosis.causes.shared.cycle_sides import Side, Sides, accused_inside, cycle_words
-from hangscope.diagnosis.evidence.cited import outlier_finding
+from hangscope.diagnosis.findings import outlier_finding
 from hangscope.diagnosis.verdict import CauseKind
 from hangscope.diagnosis.waits.wait_graph import Because
 

@@ -7,7 +7,7 @@ from hangscope.diagnosis.align.agreement import members_not_recorded
 from hangscope.diagnosis.case import Case
 from hangscope.diagnosis.cause import Cause, Words
 from hangscope.diagnosis.causes.shared.cycle_sides import Side, Sides, accused_inside, cycle_words
-from hangscope.diagnosis.evidence.cited import outlier_finding, who_waits
+from hangscope.diagnosis.findings import outlier_finding, who_waits
 from hangscope.diagnosis.phrases import ranks_text
 from hangscope.diagnosis.verdict import CauseKind, Finding
 from hangscope.diagnosis.waits.wait_graph import Wait

@@ -10,8 +10,8 @@ from hangscope.diagnosis.case import Case
 from hangscope.diagnosis.cause import Asked, Cause, Words
 from hangscope.diagnosis.causes.shared.disagreements import disagreements
 from hangscope.diagnosis.causes.shared.sentences import called_in
-from hangscope.diagnosis.evidence.cited import entry, printed, quoted
 from hangscope.diagnosis.evidence.code_lines import at, line, own_frames, shown
+from hangscope.diagnosis.findings import entry, printed, quoted
 from hangscope.diagnosis.phrases import ranks_text, shape_text, size_text
 from hangscope.diagnosis.verdict import CauseKind, Finding
 from hangscope.diagnosis.waits.wait_graph import Wait

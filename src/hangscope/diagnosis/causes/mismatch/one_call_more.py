@@ -7,7 +7,7 @@ from hangscope.diagnosis.accusation import MEDIUM, Accusation, Accused, Grounds,
 from hangscope.diagnosis.case import Case
 from hangscope.diagnosis.cause import Cause, Words
 from hangscope.diagnosis.causes.shared.sentences import who_did_what
-from hangscope.diagnosis.evidence.cited import cited, who_waits
+from hangscope.diagnosis.findings import cited, who_waits
 from hangscope.diagnosis.phrases import ranks_text
 from hangscope.diagnosis.verdict import CauseKind
 from hangscope.text import verb

@@ -16,8 +16,8 @@ from hangscope.diagnosis.align.lanes import Lane
 from hangscope.diagnosis.case import Case
 from hangscope.diagnosis.cause import Asked, Cause, Words
 from hangscope.diagnosis.causes.shared.sentences import called_in, who_did_what
-from hangscope.diagnosis.evidence.cited import entry
 from hangscope.diagnosis.evidence.code_lines import two_lines
+from hangscope.diagnosis.findings import entry
 from hangscope.diagnosis.phrases import ranks_text
 from hangscope.diagnosis.verdict import CauseKind, Finding
 from hangscope.diagnosis.waits.wait_graph import Wait

@@ -12,8 +12,8 @@ from hangscope.diagnosis.align.divergence import Divergence
 from hangscope.diagnosis.case import Case
 from hangscope.diagnosis.cause import Asked, Cause, Words
 from hangscope.diagnosis.causes.shared.disagreements import disagreements
-from hangscope.diagnosis.evidence.cited import entry, who_waits
 from hangscope.diagnosis.evidence.code_lines import at
+from hangscope.diagnosis.findings import entry, who_waits
 from hangscope.diagnosis.phrases import ranks_text
 from hangscope.diagnosis.verdict import CauseKind
 from hangscope.model import Operation

@@ -8,8 +8,8 @@ from hangscope.diagnosis.align.call_order import Outlier, Sort
 from hangscope.diagnosis.case import Case, size_and_types
 from hangscope.diagnosis.cause import Cause, Words
 from hangscope.diagnosis.causes.shared.sentences import called_in, who_did_what
-from hangscope.diagnosis.evidence.cited import outlier_finding
 from hangscope.diagnosis.evidence.code_lines import at
+from hangscope.diagnosis.findings import outlier_finding
 from hangscope.diagnosis.phrases import ranks_text
 from hangscope.diagnosis.verdict import CauseKind, OperationInFlight
 from hangscope.model import Kind, Operation

@@ -11,7 +11,7 @@ from hangscope.diagnosis.align.agreement import is_symmetric
 from hangscope.diagnosis.case import Case
 from hangscope.diagnosis.cause import Cause, Words
 from hangscope.diagnosis.causes.shared.sentences import who_did_what
-from hangscope.diagnosis.evidence.cited import who_waits
+from hangscope.diagnosis.findings import who_waits
 from hangscope.diagnosis.phrases import ranks_text
 from hangscope.diagnosis.verdict import CauseKind, Finding
 from hangscope.text import verb

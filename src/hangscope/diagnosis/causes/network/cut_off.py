@@ -8,7 +8,7 @@ from hangscope.diagnosis.case import Case
 from hangscope.diagnosis.cause import Cause, Words
 from hangscope.diagnosis.causes.shared.everybody_joined import CutOff, find_joined, is_cut_off_seen, naming_warnings
 from hangscope.diagnosis.causes.shared.port_steps import link_steps, ports_step
-from hangscope.diagnosis.evidence.cited import quoted
+from hangscope.diagnosis.findings import quoted
 from hangscope.diagnosis.hardware import port_commands
 from hangscope.diagnosis.hardware.port_paths import Bearing
 from hangscope.diagnosis.phrases import ranks_text

@@ -13,7 +13,7 @@ from hangscope.diagnosis.causes.shared.everybody_joined import (
     find_sign,
 )
 from hangscope.diagnosis.causes.shared.port_steps import ports_step
-from hangscope.diagnosis.evidence.cited import quoted
+from hangscope.diagnosis.findings import quoted
 from hangscope.diagnosis.hardware import port_commands
 from hangscope.diagnosis.hardware.nccl_rings import Way
 from hangscope.diagnosis.hardware.stuck_link import network_events

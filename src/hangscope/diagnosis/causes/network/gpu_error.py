@@ -6,7 +6,7 @@ from hangscope.diagnosis.accusation import HIGH, Accusation, Accused, Grounds, L
 from hangscope.diagnosis.case import Case
 from hangscope.diagnosis.cause import Cause, Words
 from hangscope.diagnosis.causes.shared.everybody_joined import GpuErrors, find_joined, find_sign
-from hangscope.diagnosis.evidence.cited import kernel_lines
+from hangscope.diagnosis.findings import kernel_lines
 from hangscope.diagnosis.phrases import ranks_text
 from hangscope.diagnosis.verdict import CauseKind
 

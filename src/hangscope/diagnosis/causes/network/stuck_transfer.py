@@ -7,6 +7,7 @@ from hangscope.diagnosis.case import Case
 from hangscope.diagnosis.cause import Cause, Words
 from hangscope.diagnosis.causes.shared.black_boxes import boxes_of, oldest_wait_of
 from hangscope.diagnosis.causes.shared.port_steps import link_steps, ports_step
+from hangscope.diagnosis.evidence.answer import Says
 from hangscope.diagnosis.hardware.nccl_rings import Way
 from hangscope.diagnosis.verdict import CauseKind, Finding
 from hangscope.diagnosis.waits.proxy_waits import StuckLink
@@ -34,7 +35,7 @@ def propose(case: Case) -> Iterator[Accusation[StuckLink]]:
         [Accused(rank, CauseKind.NETWORK) for rank in ends],
         oldest_wait_of(case, ends),
         way=path.way if path is not None else Way(*ends),
-        doubts=() if found.alive else [Doubt.SHOWN_BY_OTHERS],
+        doubts=() if found.both_ran is Says.YES else [Doubt.SHOWN_BY_OTHERS],
         explains=case.waits.all,
     )
 

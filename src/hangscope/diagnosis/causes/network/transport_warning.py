@@ -7,7 +7,7 @@ from hangscope.diagnosis.case import Case
 from hangscope.diagnosis.cause import Cause, Words
 from hangscope.diagnosis.causes.shared.everybody_joined import TransportWarning, all_inside, find_joined, find_sign
 from hangscope.diagnosis.causes.shared.port_steps import link_steps, ports_step
-from hangscope.diagnosis.evidence.cited import quoted
+from hangscope.diagnosis.findings import quoted
 from hangscope.diagnosis.verdict import CauseKind
 from hangscope.model import TransportEvent
 from hangscope.text import short

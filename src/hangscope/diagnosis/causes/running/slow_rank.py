@@ -13,8 +13,8 @@ from hangscope.diagnosis.accusation import HIGH, MEDIUM, Accusation, Accused, Do
 from hangscope.diagnosis.case import Case
 from hangscope.diagnosis.cause import Asked, Cause, Words
 from hangscope.diagnosis.causes.shared.sentences import who_did_what
-from hangscope.diagnosis.evidence.cited import entry
 from hangscope.diagnosis.evidence.code_lines import at
+from hangscope.diagnosis.findings import entry
 from hangscope.diagnosis.phrases import ranks_text
 from hangscope.diagnosis.slowness.late_launches import LateLaunches
 from hangscope.diagnosis.slowness.own_time import Bound, OwnTime, waits_for
@@ -247,7 +247,7 @@ def _longer(item: OwnTime) -> str:
 
 
 def _work_finding(case: Case, item: OwnTime) -> Finding:
-    met = case.job.ops[item.felt_row]
+    met = case.job.ops[item.waited_row]
     text = f"for the same calls rank {item.rank} took {item.late_ms:.0f} ms longer than its peers, {item.late} times"
     where = f"{met.name}{at(met.frames)}"
     return entry(case, f"{text} in {item.span_ms / 1e3:.1f} s; others waited for that in {where}", met)

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from hangscope.diagnosis.case import Case
 from hangscope.diagnosis.causes.shared.blockers import Blocker, Shown, not_started
-from hangscope.diagnosis.evidence.code_lines import spot, user_frame
+from hangscope.diagnosis.evidence.code_lines import function_line, user_frame
 from hangscope.diagnosis.evidence.liveness import How, Life
 from hangscope.diagnosis.evidence.process_ends import ending
 from hangscope.diagnosis.verdict import CauseKind
@@ -62,7 +62,7 @@ def _what_its_gpu_did(case: Case, blocker: Blocker) -> str:
 def _how_it_ended(life: Life, many: bool) -> str:
     if life.how is How.RAISED and life.error is not None:
         frame = user_frame(life.error.frames[::-1])
-        where = f" in {spot(frame)}" if frame else ""
+        where = f" in {function_line(frame)}" if frame else ""
         return f"ended{where} with {life.error.type}: {first_line(life.error.message)}"
     if life.how is How.STATUS and life.process is not None:
         return ending(life.process).replace("was ", "were ", 1) if many else ending(life.process)

@@ -10,7 +10,7 @@ from hangscope.diagnosis.cause import Words
 from hangscope.diagnosis.causes.shared.advice import COLLECT, SWITCH_ON
 from hangscope.diagnosis.causes.shared.port_steps import link_steps
 from hangscope.diagnosis.evidence.answer import Says
-from hangscope.diagnosis.evidence.cited import quoted
+from hangscope.diagnosis.findings import quoted
 from hangscope.diagnosis.phrases import ranks_text
 from hangscope.diagnosis.verdict import CauseKind
 from hangscope.model import Failure

@@ -9,7 +9,7 @@ from typing import Any
 from hangscope.diagnosis.accusation import Accusation
 from hangscope.diagnosis.case import Case
 from hangscope.diagnosis.cause import Words
-from hangscope.diagnosis.evidence.code_lines import spot, user_frame
+from hangscope.diagnosis.evidence.code_lines import function_line, user_frame
 from hangscope.diagnosis.phrases import ranks_text
 from hangscope.diagnosis.verdict import CauseKind, Finding
 from hangscope.diagnosis.waits.wait_graph import Wait
@@ -58,7 +58,7 @@ def place_of(case: Case, rank: int, many: bool = False) -> str:
         does = "run" if many else "runs"
     else:
         does = "are in" if many else "is in"
-    return f"{does} {spot(where.frame)}"
+    return f"{does} {function_line(where.frame)}"
 
 
 def with_place(case: Case, ranks: Collection[int], what: str) -> str:
@@ -77,9 +77,9 @@ def called_in(case: Case, call: Operation) -> str:
     """`` in average (train.py:88)``, for the end of a phrase; empty where nothing tells from where a call was made."""
     frame = user_frame(case.frames_of(call))
     if frame is not None:
-        return f" in {spot(frame)}"
+        return f" in {function_line(frame)}"
     learnt = user_frame(case.sites.frames(call))
-    return f" in {spot(learnt, ', as in the steps before')}" if learnt is not None else ""
+    return f" in {function_line(learnt, ', as in the steps before')}" if learnt is not None else ""
 
 
 def called_in_by(case: Case, wait: Wait, rank: int) -> str:

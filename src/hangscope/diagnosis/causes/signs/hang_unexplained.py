@@ -6,7 +6,7 @@ from hangscope.diagnosis.accusation import LOW, Accusation, Grounds, Layer
 from hangscope.diagnosis.case import Case
 from hangscope.diagnosis.cause import Cause, Words
 from hangscope.diagnosis.causes.shared.advice import BY_CALL, COLLECT, SWITCH_ON, recorder_was_off
-from hangscope.diagnosis.evidence.cited import who_waits
+from hangscope.diagnosis.findings import who_waits
 from hangscope.diagnosis.phrases import ranks_text
 from hangscope.diagnosis.verdict import CauseKind, Finding
 from hangscope.diagnosis.waits.wait_graph import Wait

@@ -8,7 +8,7 @@ from hangscope.diagnosis.case import Case
 from hangscope.diagnosis.cause import Asked, Cause, Words
 from hangscope.diagnosis.causes.shared.advice import SWITCH_ON
 from hangscope.diagnosis.causes.shared.sentences import who_did_what
-from hangscope.diagnosis.evidence.process_ends import odd_in_ras
+from hangscope.diagnosis.evidence.ras_ranks import odd_in_ras
 from hangscope.diagnosis.verdict import CauseKind, Finding
 from hangscope.model import Source
 

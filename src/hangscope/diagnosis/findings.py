@@ -26,7 +26,8 @@ def entry(case: Case, text: str, *operations: Operation, frames: bool = False) -
 
 def outlier_finding(case: Case, outlier: Outlier) -> Finding:
     """What a rank called, and what the others did after the same calls before it."""
-    call, usual = case.job.ops[outlier.row], case.job.ops[outlier.usual_row]
+    call = case.job.ops[outlier.row]
+    usual = case.job.ops[outlier.usual_row]
     due = case.job.ops[outlier.own_row].group
     who = "other ranks" if usual.rank != call.rank else "earlier rounds of its own"
     went_on = f"{call.title} of {case.names.group(call.group.index)}{at(call.frames)}"
@@ -48,7 +49,8 @@ def who_waits(case: Case, wait: Wait, accused: Collection[int] = ()) -> Finding:
     source = case.source(unit.rank, operation) or ((unit.report.source,) if unit.report else ())
     frames, learnt = (case.frames_of(operation), case.sites.frames(operation)) if operation else ((), ())
     if at(learnt) and not frames:
-        text, frames = f"{text}, called{at(learnt)} (as in the steps before)", learnt
+        text = f"{text}, called{at(learnt)} (as in the steps before)"
+        frames = learnt
     return Finding(text, source, shown(frames))
 
 

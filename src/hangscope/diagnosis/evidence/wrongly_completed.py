@@ -36,7 +36,8 @@ def corrected(job: Job, index: Index) -> Job:
 
 def _timed_out(job: Job, index: Index) -> list[int]:
     """What a rank's watchdog reported as timed out and its dump as completed, unless a peer went past it."""
-    ops, found = job.ops, set()
+    ops = job.ops
+    found = set()
     called = grouped((g.name, g.index) for g in job.groups if g.is_called(g.name))
     for report in job.facts.watchdog:
         if report.kind != "timeout" or report.seq is None or report.rank not in job.dumps:
@@ -67,7 +68,8 @@ def _gave_up(job: Job, index: Index) -> list[int]:
 def _raised(index: Index, rank: int, frames: tuple[Frame, ...]) -> int | None:
     """The entry whose work raised; None where the dump shows something unfinished anyway, or does not have it."""
     ops = index.ops
-    rows, stack = ops.rows(rank=rank)[::-1].tolist(), ops.column("stack")
+    rows = ops.rows(rank=rank)[::-1].tolist()
+    stack = ops.column("stack")
     if not rows or (ops.column("state")[rows] != State.COMPLETED).any() or frames[0].name in _UNRECORDED:
         return None
     same = next((row for row in rows if _same_call(ops.tables.stack(int(stack[row])), frames)), None)

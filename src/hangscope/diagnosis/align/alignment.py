@@ -1,4 +1,8 @@
-"""The recordings of all ranks, laid side by side: what rules look up of one operation, one rank or one group."""
+"""The recordings of all ranks side by side: the same operation on every member of its group.
+
+Collectives are matched by group and collective sequence number, never by record id, pg id or file order. Several
+entries of one rank with the same number are one coalesced call. Sends and receives are matched in `p2p_matching.py`.
+"""
 
 from __future__ import annotations
 
@@ -7,13 +11,16 @@ from functools import cached_property
 
 import numpy as np
 
-from hangscope.diagnosis.align.column_tools import Bools, Ints, grouped
-from hangscope.diagnosis.align.lanes import Lane
+from hangscope.diagnosis.align.agreement import is_symmetric, signatures
+from hangscope.diagnosis.align.batches import open_batches, point_to_point, torn_batches
+from hangscope.diagnosis.align.column_tools import Bools, Ints, grouped, ids, rows_of
+from hangscope.diagnosis.align.lanes import Lane, lanes_of
 from hangscope.diagnosis.align.op_index import Index
 from hangscope.diagnosis.align.p2p_calls import Transfers
 from hangscope.model import UNKNOWN, Job, State
 
 _NEAR = 4
+"""So many collectives from the end are tried one by one before all are compared."""
 
 
 @dataclass(frozen=True)
@@ -24,11 +31,15 @@ class Alignment:
     that was begun and never closed, so that nothing of it was launched. `signature`: an id of what every member must
     agree on. `call`: an id of name, sizes, types and stack, for recognising the same line of code elsewhere.
     `symmetric`: nobody finishes the operation before everybody has joined it.
+
+    `collectives` are the rows that have a position in their group, by group, number and rank; of a coalesced call all
+    of its entries.
     """
 
     job: Job
     index: Index
     lanes: dict[int, Lane]
+    collectives: Ints
     point_to_point: Bools
     unlaunched: Bools
     signature: Ints
@@ -41,7 +52,8 @@ class Alignment:
         index = None if lane is None else lane.index_of(seq)
         if lane is None or index is None:
             return None
-        rows, span = lane.rows_at(index), self.job.ops.span(rank)
+        rows = lane.rows_at(index)
+        span = self.job.ops.span(rank)
         place = int(np.searchsorted(rows, span.start))  # rows are in the order of ranks
         return int(rows[place]) if place < len(rows) and rows[place] < span.stop else None
 
@@ -75,14 +87,22 @@ class Alignment:
     def transfers(self) -> Transfers:
         return Transfers(self.job.ops)
 
+    @cached_property
+    def lanes_of(self) -> dict[int, list[Lane]]:
+        """Rank → the lanes of its groups, in their order."""
+        return grouped((rank, lane) for lane in self.lanes.values() for rank in lane.group.members or ())
+
+    # ---- what two ranks both completed -------------------------------------------------------------------------------
+
     def last_by_both(self, a: int, b: int, group: int, before: int) -> tuple[int, int] | None:
         """The last collective of a group that two ranks completed, `a` with a row before that one: the row of each."""
-        of_a, of_b = self._completed_by(a, group), self._completed_by(b, group)
-        seq, most = self.job.ops.column("seq"), len(of_b)
+        of_a = self._completed_by(a, group)
+        of_b = self._completed_by(b, group)
+        seq = self.job.ops.column("seq")
         seq_b = seq[of_b]
         for row in of_a[: -_NEAR - 1 : -1].tolist():  # mostly it is the last of all, or near it
-            place = int(np.searchsorted(seq_b, seq[row])) if row < before else most
-            if place < most and seq_b[place] == seq[row]:
+            place = int(np.searchsorted(seq_b, seq[row])) if row < before else len(of_b)
+            if place < len(of_b) and seq_b[place] == seq[row]:
                 return row, int(of_b[place])
         of_a = of_a[of_a < before]
         places = np.searchsorted(seq_b, seq[of_a])
@@ -102,7 +122,56 @@ class Alignment:
     def _completed(self) -> dict[tuple[int, int], Ints]:
         return {}
 
-    @cached_property
-    def lanes_of(self) -> dict[int, list[Lane]]:
-        """Rank → the lanes of its groups, in their order."""
-        return grouped((rank, lane) for lane in self.lanes.values() for rank in lane.group.members or ())
+
+def align(job: Job, index: Index) -> Alignment:
+    """Sort the collectives of every group by sequence number and give each a signature of what must agree."""
+    ops = job.ops
+    signature = signatures(ops)
+    call = ids(signature, ops.column("stack"))
+    peers = point_to_point(ops, index)
+    unlaunched = open_batches(ops, call, index)
+    left_out = peers | unlaunched
+    left_out[torn_batches(job, index)] = True
+    # A sequence number below 0 could not be known (torch 2.2 and 2.3 count point-to-point on the same scale).
+    rows = index.by_group[~left_out[index.by_group]] if left_out.any() else index.by_group
+    return Alignment(
+        job=job,
+        index=index,
+        lanes=lanes_of(ops, job.groups, rows, signature),
+        collectives=rows,
+        point_to_point=peers,
+        unlaunched=unlaunched,
+        signature=signature,
+        call=call,
+        symmetric=index.named(is_symmetric),
+    )
+
+
+# ---- the last one that went well -------------------------------------------------------------------------------------
+
+
+def completed_on_all(alignment: Alignment, group: int) -> tuple[int, Ints] | None:
+    """The last sequence number of a group that every member is known to have finished, with its rows."""
+    lane = alignment.lanes.get(group)
+    if lane is None:
+        return None
+    job = alignment.job
+    ranks = job.ops.column("rank")
+    recorded = set(lane.group.members or ranks[lane.rows].tolist()) & job.dumps.keys()
+    for index in range(len(lane.seqs) - 1, -1, -1):
+        rows = lane.rows_at(index)
+        # Where members disagree, they finished different operations.
+        disagree = len(np.unique(lane.signatures_at(index))) > 1
+        if disagree or not np.all(job.ops.column("state")[rows] == State.COMPLETED):
+            continue
+        seq = int(lane.seqs[index])
+        # A member whose ring no longer holds this one had long passed it.
+        if all(_is_past(alignment, rank, group, seq) for rank in recorded - set(ranks[rows].tolist())):
+            return seq, rows
+    return None
+
+
+def _is_past(alignment: Alignment, rank: int, group: int, seq: int) -> bool:
+    rows = rows_of(alignment.job.ops, rank, group=group)
+    seqs = alignment.job.ops.column("seq")[rows[~alignment.point_to_point[rows]]]
+    return bool(len(seqs)) and alignment.job.wrapped(rank) and int(seqs.min()) > seq
