@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from hangscope.errors import DamagedError
+from hangscope.incident.blackbox_layout import MAX_BYTES
 from hangscope.incident.layout import MANIFEST
 from hangscope.model import BlackBox, CallSite, Gap, Source
 from hangscope.reader import archives, find_files, parallel
@@ -407,7 +408,7 @@ def _read_empty(item: Found, node: str | None, evidence: Evidence) -> None:
 def _read_box(item: Found, evidence: Evidence) -> None:
     """A black box; of a process that may still run, hence twice where it is a file of its own."""
     try:
-        if item.size > blackbox_file.MAX_BYTES:
+        if item.size > MAX_BYTES:
             raise DamagedError(f"it has {item.size >> 20} MiB, more than any black box")
         data = item.read()
         later = item.read() if item.path is not None else None

@@ -13,15 +13,13 @@ from typing import Any
 import numpy as np
 
 from hangscope.errors import DamagedError
+from hangscope.incident.blackbox_layout import MAGIC, MAX_BYTES, VERSION
 from hangscope.model import BlackBox, BlackBoxComm, BlackBoxOp, Gap, Process, ProxyLink, ProxyOp, ProxyStep, Source
 from hangscope.reader.join.who_is_who import Identity
 from hangscope.reader.logs.lines import RANK_LIMIT
 from hangscope.reader.sources.rosters import NETWORK, Statement
 from hangscope.reader.values import host_name
 
-MAGIC = b"\xffHSNCCLB"
-VERSION = 1
-MAX_BYTES = 80 << 20
 _TEXT = "S16"
 _SERIAL = (1 << 40) - 1
 
