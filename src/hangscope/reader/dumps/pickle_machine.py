@@ -57,10 +57,10 @@ NO_OPCODE = "byte 0x{:02x} is no pickle opcode"
 LARGE_MEMO = "more than {} memo entries"
 NEVER_STORED = "refers to a value that was never stored"
 EMPTY_STACK = "takes from an empty stack"
-DRAINED: Any = object()
+HANDED_OVER: Any = object()
 """Lies where an entry was before it was handed over."""
 
-Drain = Callable[[int, Any], None]
+OnEntry = Callable[[int, Any], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,19 +104,19 @@ def refusal(code: int, file: str, at: int) -> DamagedError:
     )
 
 
-def loads(data: bytes, *, file: str, limits: Limits = DEFAULT, drain: Drain | None = None) -> Loaded:
+def loads(data: bytes, *, file: str, limits: Limits = DEFAULT, on_entry: OnEntry | None = None) -> Loaded:
     """The plain value in `data`: dicts with str or int keys, lists, tuples, strings, numbers, booleans, None.
 
-    With `drain`, each entry of the dump is handed over with its index as soon as it is whole, and `DRAINED` stays in
-    its place: a ring of two million entries never lies in memory as two million dicts. Entries written in an unusual
-    way may stay in the list; the caller has to look through it.
+    With `on_entry`, each entry of the dump is handed over with its index as soon as it is whole, and `HANDED_OVER`
+    stays in its place: a ring of two million entries never lies in memory as two million dicts. Entries written in an
+    unusual way may stay in the list; the caller has to look through it.
     """
     check(data, file, limits)
     collecting = gc.isenabled()
     # A hundred thousand new containers make the collector walk them all again and again, and plain data needs it not.
     gc.disable()
     try:
-        return _Machine(data, file, limits, drain).run()
+        return _Machine(data, file, limits, on_entry).run()
     finally:
         if collecting:
             gc.enable()
@@ -133,14 +133,14 @@ class _Machine:
     __slots__ = (
         "argument_at",
         "data",
-        "drain",
-        "drained_memo",
-        "drained_spent",
         "file",
+        "handed_over_memo",
+        "handed_over_spent",
         "limits",
         "marks",
         "memo",
         "most_spent",
+        "on_entry",
         "reason",
         "size",
         "spent",
@@ -148,12 +148,12 @@ class _Machine:
         "stopped",
     )
 
-    def __init__(self, data: bytes, file: str, limits: Limits, drain: Drain | None) -> None:
+    def __init__(self, data: bytes, file: str, limits: Limits, on_entry: OnEntry | None) -> None:
         self.data = data
         self.size = len(data)
         self.file = file
         self.limits = limits
-        self.drain = drain
+        self.on_entry = on_entry
         self.stack: list[Any] = []
         self.marks: list[list[Any]] = []
         """The stacks below the open marks, outermost first."""
@@ -161,8 +161,8 @@ class _Machine:
         self.spent = 0
         """Bytes that the values take, estimated."""
         self.most_spent = min(limits.memory_bytes, _FREE + limits.growth * self.size)
-        self.drained_spent = 0
-        self.drained_memo = 0
+        self.handed_over_spent = 0
+        self.handed_over_memo = 0
         """What was spent, and the length of the memo, when the last entry was handed over."""
         self.stopped = False
         self.reason = ""
@@ -333,17 +333,17 @@ class _Machine:
             raise _BrokenError(BAD_KEYS)
         target.update(zip(keys, items[1::2], strict=True))
         self.spent += _VALUE * len(items)
-        if self.drain is not None and 1 <= len(self.marks) <= 2 and _is_entry(self.marks):
-            self._hand_over(self.drain, target)
+        if self.on_entry is not None and 1 <= len(self.marks) <= 2 and _is_entry(self.marks):
+            self._hand_over(self.on_entry, target)
         return at
 
-    def _hand_over(self, drain: Drain, entry: dict[Any, Any]) -> None:
-        drain(len(self.marks[-1][-1]) + len(self.stack) - 1, entry)
-        self.stack[-1] = DRAINED
-        if len(self.memo) == self.drained_memo:  # nothing of it can be referred to any more
-            self.spent = self.drained_spent
-        self.drained_memo = len(self.memo)
-        self.drained_spent = self.spent
+    def _hand_over(self, on_entry: OnEntry, entry: dict[Any, Any]) -> None:
+        on_entry(len(self.marks[-1][-1]) + len(self.stack) - 1, entry)
+        self.stack[-1] = HANDED_OVER
+        if len(self.memo) == self.handed_over_memo:  # nothing of it can be referred to any more
+            self.spent = self.handed_over_spent
+        self.handed_over_memo = len(self.memo)
+        self.handed_over_spent = self.spent
 
     def empty_tuple(self, at: int) -> int:
         self.stack.append(())
