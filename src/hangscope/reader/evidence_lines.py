@@ -14,7 +14,7 @@ from hangscope.reader.dumps import dump_file
 from hangscope.reader.find_files import HEAD, looks_like_text
 from hangscope.reader.logs import error_lines, framework_logs, kernel_log, launcher_logs, torch_logs
 from hangscope.reader.logs.line_prefixes import split_line
-from hangscope.reader.logs.lines import Line
+from hangscope.reader.logs.log_lines import Line
 from hangscope.reader.sources import port_counters, ras_answers, rosters, sysfs
 from hangscope.safeio import bounded_json
 

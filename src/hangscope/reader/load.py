@@ -30,10 +30,11 @@ from hangscope.reader.join.assign_errors import claimed
 from hangscope.reader.join.earlier_attempts import newest_failures, newest_processes, newest_reports
 from hangscope.reader.join.merge_processes import merge_processes
 from hangscope.reader.join.who_is_who import Identity, host_in_path, identify, merge_nccl
-from hangscope.reader.logs import nccl_logs
 from hangscope.reader.logs.log_file import TextFile
+from hangscope.reader.logs.nccl_logs import NcclProcess
 from hangscope.reader.read_files import Engine, Evidence, Progress, gather
 from hangscope.reader.sources import blackbox_file, port_counters
+from hangscope.reader.times import LogTimes
 from hangscope.reader.values import short_name
 from hangscope.safeio.evidence_names import Known
 
@@ -164,7 +165,7 @@ def _named_hosts(evidence: Evidence) -> set[str]:
 def _facts(
     evidence: Evidence,
     who: Identity,
-    processes: Mapping[tuple[str, int], nccl_logs.Process],
+    processes: Mapping[tuple[str, int], NcclProcess],
     reports: list[RasReport],
     statements: list[Process],
     merged: Mapping[int, Process],
@@ -172,7 +173,7 @@ def _facts(
     start_ns: int | None,
 ) -> tuple[Facts, list[Gap]]:
     texts = evidence.texts
-    times = resolve_ranks.Times(_full_dates(evidence, processes, assembled))
+    times = LogTimes(_full_dates(evidence, processes, assembled))
     gaps: list[Gap] = []
     watchdog: list[WatchdogReport] = []
     errors: list[PythonError] = []
@@ -285,7 +286,7 @@ def _ranks_of(text: TextFile) -> set[int]:
 
 
 def _full_dates(
-    evidence: Evidence, processes: Mapping[tuple[str, int], nccl_logs.Process], assembled: Assembled
+    evidence: Evidence, processes: Mapping[tuple[str, int], NcclProcess], assembled: Assembled
 ) -> Iterator[int]:
     """Moments of this job with their year, for log lines that have none."""
     if len(assembled.ops):

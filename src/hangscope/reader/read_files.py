@@ -16,9 +16,9 @@ from hangscope.model import BlackBox, CallSite, Gap, Source
 from hangscope.reader import archives, find_files, parallel
 from hangscope.reader.dumps import dump_file, pickle_machine, ring_history
 from hangscope.reader.find_files import Found
-from hangscope.reader.join.dump_owner import rank_from_name
 from hangscope.reader.logs.log_file import TextFile
 from hangscope.reader.parallel import Work, dump_of
+from hangscope.reader.ranks_in_paths import rank_of_dump
 from hangscope.reader.sources import blackbox_file, call_sites, port_counters, ras_answers, rosters, sysfs
 from hangscope.reader.sources.rosters import Manifest, NodeFile, Statement
 from hangscope.safeio import bounded_json
@@ -389,7 +389,7 @@ def _read_text(item: Found, node: str | None, head: bytes, evidence: Evidence) -
 
 def _refuse(item: Found, node: str | None, why: str, evidence: Evidence) -> None:
     """A dump, or what calls itself one, that cannot be read: its rank is known where the name says it."""
-    rank = rank_from_name(item.file)
+    rank = rank_of_dump(item.file)
     evidence.refusals += 1
     if rank is not None:
         evidence.refused.add(rank)
@@ -480,7 +480,7 @@ def _read_json(item: Found, node: str | None, evidence: Evidence) -> bool:
         elif port_counters.is_snapshot(value):
             evidence.snapshots.append(port_counters.read(value, item.file, node, item.parts))
         elif rosters.is_error_file(value):
-            evidence.errors.append((rosters.read_error_file(value, item.file), item.file, node, item.parts))
+            evidence.errors.append((rosters.read_error_file(value), item.file, node, item.parts))
         elif rosters.is_roster(value):
             evidence.statements.extend(rosters.read_roster(value, item.file))
         return True

@@ -16,9 +16,8 @@ from hangscope.errors import DamagedError
 from hangscope.incident.blackbox_layout import MAGIC, MAX_BYTES, VERSION
 from hangscope.model import BlackBox, BlackBoxComm, BlackBoxOp, Gap, Process, ProxyLink, ProxyOp, ProxyStep, Source
 from hangscope.reader.join.who_is_who import Identity
-from hangscope.reader.logs.lines import RANK_LIMIT
 from hangscope.reader.sources.rosters import NETWORK, Statement
-from hangscope.reader.values import host_name
+from hangscope.reader.values import RANK_LIMIT, host_name
 
 _TEXT = "S16"
 _SERIAL = (1 << 40) - 1

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from hangscope.model import CounterChange, Gap, NetworkPort, Source
-from hangscope.reader.logs.lines import parse_time
+from hangscope.reader.times import parse_time
 from hangscope.reader.values import gid, pci_id, text, whole
 
 MAX_PORTS = 1024

@@ -6,14 +6,14 @@ files turns them into ranks.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from hangscope.model import UNKNOWN, Failure, Gap, Process, Source
-from hangscope.reader.logs.lines import Line, parse_time
+from hangscope.reader.logs.log_lines import Line
 from hangscope.reader.logs.tracebacks import Traceback, Tracebacks
+from hangscope.reader.times import parse_time
 from hangscope.reader.values import host_name, number, pci_id, rank_number, text, whole
 
 MOST_ROWS = 131_072
@@ -220,15 +220,11 @@ class ErrorFile:
     """One torchrun error file. It does not say whose it is: the directory it lies in is named by the local rank."""
 
     traceback: Traceback
-    local_rank: int | None
     exit_status: int | None
     at_ns: int | None
 
 
-_LOCAL_RANK_DIR = re.compile(r"(?:^|/)attempt_\d+/(\d+)/[^/]+$")
-
-
-def read_error_file(value: Mapping[str, Any], file: str) -> ErrorFile:
+def read_error_file(value: Mapping[str, Any]) -> ErrorFile:
     message = value["message"]
     extra = message.get("extraInfo")
     extra = extra if isinstance(extra, Mapping) else {}
@@ -243,10 +239,8 @@ def read_error_file(value: Mapping[str, Any], file: str) -> ErrorFile:
         traceback = Traceback(None, "", 1, None)
         traceback.type, _, traceback.message = str(message.get("message", "")).partition(": ")
     seconds = number(extra.get("timestamp"))
-    where = _LOCAL_RANK_DIR.search(file)
     return ErrorFile(
         traceback,
-        int(where[1]) if where else None,
         whole(message.get("errorCode")),
         int(seconds * 1e9) if seconds else None,
     )
