@@ -85,6 +85,10 @@ def number(value: Any) -> float | None:
     return None
 
 
+def flag(value: Any) -> bool | None:
+    return value if isinstance(value, bool) else None
+
+
 def text(value: Any) -> str | None:
     if isinstance(value, str):
         return value or None

@@ -26,7 +26,8 @@ from hangscope.reader.logs.torch_logs import LoggedReport
 from hangscope.reader.logs.torch_words import gloo_timeout
 from hangscope.reader.logs.tracebacks import Traceback
 from hangscope.reader.ranks_in_paths import rank_of_log, worker_of
-from hangscope.reader.sources.rosters import NETWORK, ErrorFile, Statement
+from hangscope.reader.sources.error_files import ErrorFile
+from hangscope.reader.statements import Statement, Trust
 from hangscope.reader.times import LogTimes
 from hangscope.reader.values import short_name
 
@@ -50,7 +51,7 @@ def network_statements(who: Identity, processes: Mapping[tuple[str, int], NcclPr
         if rank is None or source is None:
             continue
         gpu = next((comm.gpu for comm in process.comms if comm.gpu), None)
-        found.append(Statement(NETWORK, Process(rank=rank, node=host, pid=pid, gpu=gpu, source=source)))
+        found.append(Statement(Trust.NETWORK, Process(rank=rank, node=host, pid=pid, gpu=gpu, source=source)))
     return found
 
 

@@ -13,9 +13,8 @@ from dataclasses import dataclass, field, replace
 
 from hangscope.model import Gap, Group, Process, RasReport, Source
 from hangscope.reader.logs.log_file import TextFile
-from hangscope.reader.logs.log_lines import line_of
 from hangscope.reader.logs.nccl_logs import NcclProcess
-from hangscope.reader.sources.rosters import NETWORK, Statement
+from hangscope.reader.statements import Statement, Trust, by_trust
 from hangscope.reader.values import host_name, is_loopback, short_name
 
 _ADDRESS = re.compile(r"^(?:\d{1,3}(?:\.\d{1,3}){3}|[0-9a-fA-F:]*:[0-9a-fA-F:]*)$")
@@ -144,12 +143,6 @@ def _own_rank(who: Identity, text: TextFile) -> int | None:
     return text.writers.own_rank(hint)
 
 
-def by_trust(said: Statement) -> tuple[int, bool, str, int]:
-    """Best first. Of equals, who saw the process alive comes first: how it ended after that says nothing about it."""
-    source = said.process.source or Source("")
-    return (said.trust, said.process.alive_at_end is not True, source.file, line_of(source))
-
-
 _WORKER = re.compile(r"^attempt_\d+/(\d{1,6})$")
 
 
@@ -237,7 +230,7 @@ def _ras_statements(reports: Sequence[RasReport], world_size: int | None) -> lis
         for row in report.ranks:
             if row.pid is not None:
                 process = Process(rank=row.rank, node=host_name(row.host), pid=row.pid, source=report.source)
-                found.setdefault((row.host, row.pid), {}).setdefault(row.rank, Statement(NETWORK + 1, process))
+                found.setdefault((row.host, row.pid), {}).setdefault(row.rank, Statement(Trust.RAS, process))
     if any(len(ranks) > 1 for ranks in found.values()):
         return []
     return [said for ranks in found.values() for said in ranks.values()]

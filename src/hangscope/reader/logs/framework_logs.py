@@ -13,7 +13,7 @@ from functools import cached_property
 from hangscope.model import UNKNOWN, Process, Source
 from hangscope.reader.logs.failure_line import SIGNAL_NAMES, FailureLine, kind_of_end, make_failure, plain_status
 from hangscope.reader.logs.log_lines import Line
-from hangscope.reader.sources.rosters import LAUNCHER, Statement
+from hangscope.reader.statements import Statement, Trust
 from hangscope.reader.values import host_name
 
 _DEEPSPEED = re.compile(r"exits with return code = (?P<exit>-?\d+)")
@@ -168,7 +168,7 @@ class FrameworkLog:
     def _ended(self, line: Line, process: Process, tasks: tuple[int, ...] = (), detail: str | None = None) -> None:
         status = process.exit_status or 0
         process = replace(process, alive_at_end=False, source=Source(self.file, f"line {line.number}"))
-        self.statements.append(Statement(LAUNCHER, process, tasks[0] if tasks else None))
+        self.statements.append(Statement(Trust.LAUNCHER, process, tasks[0] if tasks else None))
         rank = None if process.rank == UNKNOWN else process.rank
         self._add(
             line,
@@ -225,7 +225,7 @@ class FrameworkLog:
         node = host_name(match["node"])
         source = Source(self.file, f"line {line.number}")
         self.statements.append(
-            Statement(LAUNCHER, Process(UNKNOWN, node=node, pid=pid, alive_at_end=False, source=source))
+            Statement(Trust.LAUNCHER, Process(UNKNOWN, node=node, pid=pid, alive_at_end=False, source=source))
         )
         self._add(line, "exception", node=node, pid=pid, detail="a Ray worker ended without a word")
 

@@ -13,7 +13,7 @@ from hangscope.model import UNKNOWN, Process, Source
 from hangscope.reader.logs.failure_line import ENDS, FailureLine, kind_of_end, make_failure, plain_status
 from hangscope.reader.logs.line_writers import Writers
 from hangscope.reader.logs.log_lines import Line
-from hangscope.reader.sources.rosters import LAUNCHER, Statement
+from hangscope.reader.statements import Statement, Trust
 from hangscope.reader.times import parse_time
 from hangscope.reader.values import host_name
 
@@ -122,7 +122,7 @@ class LauncherLog:
         return Source(self.file, f"line {line.number}")
 
     def _add_statement(self, line: Line, process: Process, task: int | None = None) -> None:
-        self.statements.append(Statement(LAUNCHER, replace(process, source=self._source(line)), task))
+        self.statements.append(Statement(Trust.LAUNCHER, replace(process, source=self._source(line)), task))
 
     def _add_failure(self, line: Line, kind: str, tasks: tuple[int, ...] = (), **values: object) -> None:
         """A failure of somebody else than the line's writer."""
