@@ -232,3 +232,25 @@ def test_reading_and_diagnosing_never_load_torch() -> None:
     loaded = loaded_by(f"import hangscope\nhangscope.diagnose(hangscope.load({str(case)!r}))")
     assert "numpy" in loaded
     assert not loaded & (HEAVY - {"numpy"})
+
+
+def bytes_literals(path: Path) -> Iterator[bytes]:
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Constant) and isinstance(node.value, bytes):
+            yield node.value
+
+
+def test_each_formats_magic_is_in_one_file() -> None:
+    """The first bytes by which a format is told stand in one module, and whoever asks for the format imports it."""
+    homes = [PACKAGE / "safeio" / "file_magic.py", PACKAGE / "incident" / "blackbox_layout.py"]
+    magics = {literal for home in homes for literal in bytes_literals(home) if len(literal) > 1}
+    assert {b"\xffHSNCCLB", b"\x1f\x8b", b"ustar", b"PK\x03\x04"} <= magics
+    elsewhere = {
+        f"{ids(path)}: {magic!r}"
+        for path in modules()
+        if path not in homes
+        for literal in bytes_literals(path)
+        for magic in magics
+        if literal.startswith(magic)
+    }
+    assert not elsewhere

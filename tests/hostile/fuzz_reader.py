@@ -144,6 +144,7 @@ def _read(data: bytes, number: int) -> str:
     from hangscope.model import Gap
     from hangscope.reader import archives
     from hangscope.reader.dumps import dump_file
+    from hangscope.reader.join.assemble import assemble
 
     gaps: list[Gap] = []
     if archives.recognise(data[:512]):
@@ -161,7 +162,7 @@ def _read(data: bytes, number: int) -> str:
             outcome = "refused"
         if len(raws) > 50:
             break
-    job = dump_file.assemble(raws)
+    job = assemble(raws)
     step = max(1, len(job.ops) // 200)
     for row in range(0, len(job.ops), step):
         assert job.ops[row].title

@@ -20,9 +20,9 @@ from hangscope.cli.main import VERBS
 from hangscope.errors import DamagedError
 from hangscope.reader.dumps import dump_file
 from hangscope.reader.load import load
-from hangscope.reader.logs import lines
+from hangscope.reader.logs import log_lines
 from hangscope.reader.logs.log_file import TextFile
-from hangscope.reader.logs.unwrap import mended
+from hangscope.reader.logs.unwrap import unwrapped
 from hangscope.safeio import bounded_json
 from hostile import fuzz_reader, hostile_files, hostile_second
 from kits import crowds
@@ -173,7 +173,7 @@ def test_what_json_takes_is_seen_before() -> None:
 )
 def test_no_line_is_looked_at_from_each_of_its_letters(line: str) -> None:
     """Sixty lines as long as any that is read, made for searches that begin anew at each letter, take a second."""
-    data = (line.encode()[: lines.LINE_LIMIT - 8] + b"\n") * 60
+    data = (line.encode()[: log_lines.LINE_LIMIT - 8] + b"\n") * 60
     before = time.process_time()
     TextFile("dmesg.txt").read(io.BytesIO(data), len(data))
     assert time.process_time() - before < 1.5
@@ -192,7 +192,7 @@ def test_a_file_of_line_ends_takes_no_time(data: bytes, tmp_path: Path) -> None:
 def test_a_failure_that_repeats_is_read_often_enough(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of an error that is printed without end the first lines are read, what comes between them is found, how many were
     not read is said, and every rank's last line stays a sign of its life."""
-    monkeypatch.setattr(lines.Shapes, "MOST_ALIKE", 1_000)
+    monkeypatch.setattr(log_lines.LineShapes, "MOST_ALIKE", 1_000)
     spam = [f"[rank{n % 4}]: [E1115 02:30:11.{n:09d} x.cpp:1] RuntimeError: bad value {n}" for n in range(60_000)]
     spam[30_000] = "[rank5]: RuntimeError: the one that matters"
     spam[40_000:] = [line.replace("[rank3]", "[rank1]") for line in spam[40_000:]]
@@ -201,7 +201,7 @@ def test_a_failure_that_repeats_is_read_often_enough(tmp_path: Path, monkeypatch
     assert any("the one that matters" in failure.text for failure in job.facts.failures)
     (gap,) = [gap for gap in job.gaps if "lines of" in gap.what]
     assert int(gap.what.split()[0]) > 50_000 and "train.log" in gap.what
-    at = {rank: lines.line_of(source) for rank, source in job.facts.signs_of_life.items()}
+    at = {rank: log_lines.line_of(source) for rank, source in job.facts.signs_of_life.items()}
     assert at[3] == 40_000 and min(at[0], at[1], at[2]) > 59_900
 
 
@@ -240,5 +240,5 @@ def test_hostile_evidence_by_a_second_hand() -> None:
 def test_no_number_of_a_log_is_beyond_all_bounds(number: str) -> None:
     """A number that no machine holds is not believed, also in a line with letters of several bytes."""
     data = f"[rank0]: RuntimeError {'é' * 400} rank {number} at 1794705885954691109\n".encode()
-    ((_, text, _),) = mended(lines.raw_lines(io.BytesIO(data)))
+    ((_, text, _),) = unwrapped(log_lines.raw_lines(io.BytesIO(data)))
     assert text.endswith(" rank -1 at 1794705885954691109")

@@ -8,6 +8,7 @@ from typing import Any
 
 from hangscope.model import Facts, Job, Operation
 from hangscope.reader.dumps import dump_file
+from hangscope.reader.join.assemble import Assembled, assemble
 
 T0 = 1_790_000_000_000_000_000
 FRAMES = [{"name": "step", "filename": "/workspace/train.py", "line": 40}]
@@ -83,11 +84,11 @@ def as_json(value: Any) -> bytes:
     return json.dumps(made, sort_keys=True).encode()
 
 
-def job(*raws: dump_file.RawDump, **options: Any) -> dump_file.Assembled:
-    return dump_file.assemble(raws, **options)
+def job(*raws: dump_file.RawDump, **options: Any) -> Assembled:
+    return assemble(raws, **options)
 
 
-def operations(assembled: dump_file.Assembled, rank: int) -> list[Operation]:
+def operations(assembled: Assembled, rank: int) -> list[Operation]:
     return [assembled.ops[row] for row in assembled.ops.rows(rank=rank)]
 
 
@@ -103,7 +104,7 @@ def call(record: int, name: str, p2p_seq: int, seq: int = 5) -> dict[str, Any]:
     return made
 
 
-def as_job(assembled: dump_file.Assembled, **more: Any) -> Job:
+def as_job(assembled: Assembled, **more: Any) -> Job:
     """The dumps as a job with no other evidence; `more` adds some."""
     fields: dict[str, Any] = {
         name: getattr(assembled, name) for name in ("ops", "groups", "ranks", "dumps", "status", "first_kept", "gaps")

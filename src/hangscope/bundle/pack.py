@@ -46,6 +46,7 @@ from hangscope.incident.layout import (
 from hangscope.incident.manifest import Manifest, Missing
 from hangscope.incident.stale_files import Stale, stale_dumps
 from hangscope.safeio.evidence_names import LOOK, Known, bounded, is_evidence, untaken
+from hangscope.safeio.file_magic import is_gzip
 from hangscope.safeio.safe_files import head_of, new_file, open_file
 from hangscope.safeio.tar_stream import is_header
 
@@ -355,7 +356,7 @@ def _holds_files(source: IO[bytes]) -> bool:
     """Whether a file is a tar, compressed or not."""
     head = source.read(512)
     source.seek(0)
-    if head[:2] == b"\x1f\x8b":
+    if is_gzip(head):
         try:
             with gzip.GzipFile(fileobj=source, mode="rb") as stream:
                 head = stream.read(512)

@@ -14,6 +14,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from types import TracebackType
 from typing import IO
 
+from hangscope.safeio.file_magic import DEFLATE, GZIP
+
 _BLOCK = 1 << 20
 _WINDOW = 32 << 10
 LEVEL = 5
@@ -35,7 +37,7 @@ class GzipWriter:
         self._size = 0
         self.written = 0
         # No name and no time: the same evidence gives the same bytes.
-        self._emit(b"\x1f\x8b\x08\0\0\0\0\0\0\xff")
+        self._emit(GZIP + DEFLATE + b"\0\0\0\0\0\0\xff")
 
     def write(self, data: bytes) -> int:
         self._buffer += data

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import IO
 
 from hangscope.incident.stale_files import dump_rank
+from hangscope.safeio.file_magic import is_gzip
 
 HEAD_BYTES, TAIL_BYTES = 64 << 10, 192 << 10
 """What is kept of a log that is shortened: how it began, and more of how it ended."""
@@ -165,7 +166,7 @@ def shorten(source: IO[bytes], out: IO[bytes]) -> bool:
     if size <= HEAD_BYTES + TAIL_BYTES:
         return False
     head = source.read(HEAD_BYTES)
-    if head[:2] == b"\x1f\x8b":
+    if is_gzip(head):
         return False
     head = head[: head.rfind(b"\n") + 1] or head
     source.seek(-TAIL_BYTES, 2)

@@ -22,6 +22,7 @@ from hangscope.errors import DamagedError, InputError, NotFoundError
 from hangscope.incident import manifest as manifests
 from hangscope.incident.layout import MANIFEST
 from hangscope.incident.manifest import Manifest
+from hangscope.safeio.file_magic import is_gzip
 from hangscope.safeio.member_names import Names, unsafe
 from hangscope.safeio.tar_stream import Content, Limits, Member, Readable, TarReader
 
@@ -200,7 +201,7 @@ def _opened(bundle: Path, limits: Limits, progress: Progress | None) -> Iterator
     except OSError as error:
         raise InputError(f"{file}: cannot be read ({error.strerror})") from None
     with packed:
-        compressed = packed.read(2) == b"\x1f\x8b"
+        compressed = is_gzip(packed.read(2))
         packed.seek(0)
         if not compressed:
             yield _Limited(packed, packed, limits, file, progress)

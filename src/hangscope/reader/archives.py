@@ -14,6 +14,7 @@ from typing import BinaryIO, Protocol
 
 from hangscope.errors import DamagedError
 from hangscope.model import Gap, Source
+from hangscope.safeio.file_magic import DEFLATE, GZIP
 from hangscope.safeio.tar_stream import NO_END_MARK, Content, TarReader, Truncated, is_header
 from hangscope.safeio.tar_stream import Limits as TarLimits
 
@@ -21,7 +22,7 @@ MIB = 1 << 20
 _BLOCK = 512
 _PIECE = 1 << 16
 _STREAM = 1 << 14  # what starting another compressed stream costs, though it may unpack to nothing
-_GZIP = b"\x1f\x8b\x08"
+_GZIP = GZIP + DEFLATE
 _LONGEST_NAME = 4096
 
 
@@ -173,7 +174,7 @@ class _Gunzip:
     def _next(self) -> None:
         """Several gzip streams one after the other are one file; anything else after the end is padding."""
         rest = self._machine.unused_data or self._stream.read(_PIECE)
-        if rest.startswith(_GZIP[:2]):
+        if rest.startswith(GZIP):
             self._opened.spend(_STREAM)
             self._machine = zlib.decompressobj(wbits=31)
             self._waiting = rest

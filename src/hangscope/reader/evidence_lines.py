@@ -14,8 +14,8 @@ from hangscope.reader.dumps import dump_file
 from hangscope.reader.find_files import HEAD, looks_like_text
 from hangscope.reader.logs import error_lines, framework_logs, kernel_log, launcher_logs, torch_logs
 from hangscope.reader.logs.line_prefixes import split_line
-from hangscope.reader.logs.lines import Line
-from hangscope.reader.sources import port_counters, ras_answers, rosters, sysfs
+from hangscope.reader.logs.log_lines import Line
+from hangscope.reader.sources import error_files, port_counters, ras_answers, rosters, sysfs
 from hangscope.safeio import bounded_json
 
 JSON_LIMIT = 64 << 20
@@ -150,7 +150,7 @@ def _known_json(source: IO[bytes]) -> bool | None:
     if isinstance(value, Mapping) and (
         str(value.get("schema", "")).startswith("hangscope.")
         or port_counters.is_snapshot(value)
-        or rosters.is_error_file(value)
+        or error_files.is_error_file(value)
     ):
         return True
     return rosters.is_roster(value)

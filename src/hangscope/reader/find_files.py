@@ -15,6 +15,7 @@ from hangscope.errors import NotFoundError
 from hangscope.incident.layout import MOST_LEVELS, counted
 from hangscope.model import Gap, Source
 from hangscope.safeio.evidence_names import LOOK, Known, bounded, untaken
+from hangscope.safeio.file_magic import PACKED, UTF16
 from hangscope.safeio.safe_files import Links, head_of, kind_of, open_file
 
 MAX_FILES = 200_000
@@ -285,18 +286,12 @@ _CONTROL = bytes(byte for byte in range(32) if byte not in (9, 10, 12, 13, 27))
 
 def is_utf16(head: bytes) -> bool:
     """Whether a file is text as Windows' shell writes it: with a mark in front and two bytes a character."""
-    return head[:2] in {b"\xff\xfe", b"\xfe\xff"}
-
-
-_PACKED = (
-    (b"\xfd7zXZ\x00", "xz"), (b"\x28\xb5\x2f\xfd", "zstd"), (b"BZh", "bzip2"), (b"PK\x03\x04", "zip"),
-    (b"7z\xbc\xaf\x27\x1c", "7z"), (b"\x04\x22\x4d\x18", "lz4"), (b"Rar!\x1a\x07", "rar"), (b"\x1f\x9d", "compress"),
-)  # fmt: skip
+    return head.startswith(UTF16)
 
 
 def packed_with(head: bytes) -> str:
     """What a file is packed with that nobody here opens; nothing where it is not."""
-    return next((name for magic, name in _PACKED if head.startswith(magic)), "")
+    return next((name for magic, name in PACKED if head.startswith(magic)), "")
 
 
 def looks_like_text(head: bytes) -> bool:

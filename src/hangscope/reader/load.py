@@ -24,16 +24,17 @@ from hangscope.model import (
     Source,
     WatchdogReport,
 )
-from hangscope.reader.dumps import dump_file
 from hangscope.reader.join import log_scopes, resolve_failures, resolve_nccl, resolve_ranks
+from hangscope.reader.join.assemble import Assembled, assemble
 from hangscope.reader.join.assign_errors import claimed
 from hangscope.reader.join.earlier_attempts import newest_failures, newest_processes, newest_reports
 from hangscope.reader.join.merge_processes import merge_processes
 from hangscope.reader.join.who_is_who import Identity, host_in_path, identify, merge_nccl
-from hangscope.reader.logs import nccl_logs
 from hangscope.reader.logs.log_file import TextFile
+from hangscope.reader.logs.nccl_logs import NcclProcess
 from hangscope.reader.read_files import Engine, Evidence, Progress, gather
 from hangscope.reader.sources import blackbox_file, port_counters
+from hangscope.reader.times import LogTimes
 from hangscope.reader.values import short_name
 from hangscope.safeio.evidence_names import Known
 
@@ -84,7 +85,7 @@ def _job(evidence: Evidence, inputs: tuple[str, ...]) -> Job:
     manifest = max(evidence.manifests, key=lambda m: (m.captured_at_ns or 0, m.source.file), default=None)
     world_size = manifest.world_size if manifest else None
     expected = {said.rank for said in statements if said.rank is not None} | set(range(world_size or 0))
-    assembled = dump_file.assemble(evidence.dumps, expected_ranks=sorted(expected) or None, consume=True)
+    assembled = assemble(evidence.dumps, expected_ranks=sorted(expected) or None, consume=True)
     listed = [(said.process.node, said.process.pid) for said in statements if said.process.pid is not None]
     processes, start_ns, old = newest_processes(merge_nccl(evidence.texts), listed)
     evidence.gaps.extend(old)
@@ -164,15 +165,15 @@ def _named_hosts(evidence: Evidence) -> set[str]:
 def _facts(
     evidence: Evidence,
     who: Identity,
-    processes: Mapping[tuple[str, int], nccl_logs.Process],
+    processes: Mapping[tuple[str, int], NcclProcess],
     reports: list[RasReport],
     statements: list[Process],
     merged: Mapping[int, Process],
-    assembled: dump_file.Assembled,
+    assembled: Assembled,
     start_ns: int | None,
 ) -> tuple[Facts, list[Gap]]:
     texts = evidence.texts
-    times = resolve_ranks.Times(_full_dates(evidence, processes, assembled))
+    times = LogTimes(_full_dates(evidence, processes, assembled))
     gaps: list[Gap] = []
     watchdog: list[WatchdogReport] = []
     errors: list[PythonError] = []
@@ -272,7 +273,7 @@ def _ranks_in_files(watchdog: Sequence[WatchdogReport]) -> dict[str, set[int]]:
     return found
 
 
-def _recorder_off(texts: Sequence[TextFile], assembled: dump_file.Assembled) -> tuple[Source, ...]:
+def _recorder_off(texts: Sequence[TextFile], assembled: Assembled) -> tuple[Source, ...]:
     """Lines that say the recorder is off. PyTorch prints the same words where looking up a stack took too long, so they
     count only where nothing shows that the recorder did record."""
     if len(assembled.ops) or any(reading.report.frames for text in texts for reading in text.torch.reports):
@@ -285,7 +286,7 @@ def _ranks_of(text: TextFile) -> set[int]:
 
 
 def _full_dates(
-    evidence: Evidence, processes: Mapping[tuple[str, int], nccl_logs.Process], assembled: dump_file.Assembled
+    evidence: Evidence, processes: Mapping[tuple[str, int], NcclProcess], assembled: Assembled
 ) -> Iterator[int]:
     """Moments of this job with their year, for log lines that have none."""
     if len(assembled.ops):
@@ -299,7 +300,7 @@ def _full_dates(
     yield from (n.captured_at_ns for n in evidence.nodes if n.captured_at_ns is not None)
 
 
-def _versions(evidence: Evidence, assembled: dump_file.Assembled) -> dict[str, str]:
+def _versions(evidence: Evidence, assembled: Assembled) -> dict[str, str]:
     """The best source wins: a manifest, then the dumps, then NCCL's log and RAS, then a guess from line numbers."""
     found: dict[str, str] = {}
     for said in [*(node.versions for node in evidence.nodes), *(m.versions for m in evidence.manifests)]:
@@ -324,7 +325,7 @@ def _versions(evidence: Evidence, assembled: dump_file.Assembled) -> dict[str, s
 
 def missing_dumps(
     ranks: Sequence[int],
-    assembled: dump_file.Assembled,
+    assembled: Assembled,
     processes: Mapping[int, Process],
     made: Facts,
     nodes: Mapping[int, str],

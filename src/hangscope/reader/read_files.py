@@ -10,16 +10,27 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from hangscope.errors import DamagedError
+from hangscope.incident.blackbox_layout import MAX_BYTES
 from hangscope.incident.layout import MANIFEST
 from hangscope.model import BlackBox, CallSite, Gap, Source
 from hangscope.reader import archives, find_files, parallel
 from hangscope.reader.dumps import dump_file, pickle_machine, ring_history
 from hangscope.reader.find_files import Found
-from hangscope.reader.join.dump_owner import rank_from_name
 from hangscope.reader.logs.log_file import TextFile
 from hangscope.reader.parallel import Work, dump_of
-from hangscope.reader.sources import blackbox_file, call_sites, port_counters, ras_answers, rosters, sysfs
-from hangscope.reader.sources.rosters import Manifest, NodeFile, Statement
+from hangscope.reader.ranks_in_paths import rank_of_dump
+from hangscope.reader.sources import (
+    blackbox_file,
+    call_sites,
+    error_files,
+    incident_files,
+    port_counters,
+    ras_answers,
+    rosters,
+    sysfs,
+)
+from hangscope.reader.sources.incident_files import Manifest, NodeFile
+from hangscope.reader.statements import Statement
 from hangscope.safeio import bounded_json
 from hangscope.safeio.evidence_names import Known
 from hangscope.safeio.limits import DEFAULT as LIMITS
@@ -42,7 +53,7 @@ class Evidence:
     nodes: list[NodeFile] = field(default_factory=list)
     manifests: list[Manifest] = field(default_factory=list)
     answers: list[ras_answers.Answer] = field(default_factory=list)
-    errors: list[tuple[rosters.ErrorFile, str, str | None, tuple[str, ...]]] = field(default_factory=list)
+    errors: list[tuple[error_files.ErrorFile, str, str | None, tuple[str, ...]]] = field(default_factory=list)
     """(torchrun's error file, its name, its node, its path)."""
     snapshots: list[port_counters.Snapshot] = field(default_factory=list)
     trees: dict[tuple[str, ...], sysfs.Tree] = field(default_factory=dict)
@@ -249,7 +260,7 @@ def _newest_incident(found: list[Found], evidence: Evidence) -> list[Found]:
     for item in found:
         value = _own_json(item, "incident")
         if value is not None:
-            manifests.append((item.parts[:-1], rosters.read_manifest(value, item.file)))
+            manifests.append((item.parts[:-1], incident_files.read_manifest(value, item.file)))
     if not manifests:
         return found
     newest = max(manifests, key=lambda m: (m[1].captured_at_ns or 0, m[1].attempt or "", m[0]))[1]
@@ -388,7 +399,7 @@ def _read_text(item: Found, node: str | None, head: bytes, evidence: Evidence) -
 
 def _refuse(item: Found, node: str | None, why: str, evidence: Evidence) -> None:
     """A dump, or what calls itself one, that cannot be read: its rank is known where the name says it."""
-    rank = rank_from_name(item.file)
+    rank = rank_of_dump(item.file)
     evidence.refusals += 1
     if rank is not None:
         evidence.refused.add(rank)
@@ -407,7 +418,7 @@ def _read_empty(item: Found, node: str | None, evidence: Evidence) -> None:
 def _read_box(item: Found, evidence: Evidence) -> None:
     """A black box; of a process that may still run, hence twice where it is a file of its own."""
     try:
-        if item.size > blackbox_file.MAX_BYTES:
+        if item.size > MAX_BYTES:
             raise DamagedError(f"it has {item.size >> 20} MiB, more than any black box")
         data = item.read()
         later = item.read() if item.path is not None else None
@@ -473,13 +484,13 @@ def _read_json(item: Found, node: str | None, evidence: Evidence) -> bool:
         if "culprits" in value or schema.startswith(("hangscope.diagnosis/", "hangscope.incident/")):
             return True  # a truth or an earlier verdict is no evidence; manifests were read before
         if schema.startswith("hangscope.node/"):
-            evidence.nodes.append(rosters.read_node(value, item.file))
+            evidence.nodes.append(incident_files.read_node(value, item.file))
         elif schema.startswith("hangscope.sites/"):
             evidence.sites.extend(call_sites.read(value, item.file))
         elif port_counters.is_snapshot(value):
             evidence.snapshots.append(port_counters.read(value, item.file, node, item.parts))
-        elif rosters.is_error_file(value):
-            evidence.errors.append((rosters.read_error_file(value, item.file), item.file, node, item.parts))
+        elif error_files.is_error_file(value):
+            evidence.errors.append((error_files.read_error_file(value), item.file, node, item.parts))
         elif rosters.is_roster(value):
             evidence.statements.extend(rosters.read_roster(value, item.file))
         return True

@@ -7,7 +7,10 @@ import re
 from ipaddress import AddressValueError, IPv6Address
 from typing import Any
 
-from hangscope.reader.logs.lines import RANK_LIMIT, parse_time
+from hangscope.reader.times import parse_time
+
+RANK_LIMIT = 1 << 20
+"""Ranks and sizes from here on are not believed."""
 
 _PCI = re.compile(
     r"^(?:(?P<domain>[0-9a-fA-F]{4,8}):)?(?P<bus>[0-9a-fA-F]{2}):(?P<device>[0-9a-fA-F]{2})(?:\.(?P<fn>[0-7]))?$"
@@ -29,12 +32,22 @@ def gid(value: str | bytes | None) -> str | None:
         address = IPv6Address(value) if value else None
     except AddressValueError:
         return None
-    return f"::ffff:{address.ipv4_mapped}" if address and address.ipv4_mapped else str(address) if address else None
+    if address is None:
+        return None
+    return f"::ffff:{address.ipv4_mapped}" if address.ipv4_mapped else str(address)
+
+
+_LOOPBACKS = frozenset(("localhost", "localhost.localdomain", "ip6-localhost", "::1", "::", "0.0.0.0"))
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a host calls itself something that every host calls itself: it names no one."""
+    return host in _LOOPBACKS or host.startswith("127.")
 
 
 def host_name(value: str | None) -> str | None:
     """A host name worth showing: never a loopback's, never empty."""
-    if not value or value in {"localhost", "localhost.localdomain", "<N/A>"} or value.startswith("127."):
+    if not value or value == "<N/A>" or is_loopback(value):
         return None
     return value
 
@@ -70,6 +83,10 @@ def number(value: Any) -> float | None:
         found = float(value) if not isinstance(value, int) or abs(value) < 1 << 63 else math.inf
         return found if math.isfinite(found) else None
     return None
+
+
+def flag(value: Any) -> bool | None:
+    return value if isinstance(value, bool) else None
 
 
 def text(value: Any) -> str | None:

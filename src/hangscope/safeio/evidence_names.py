@@ -9,6 +9,8 @@ from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import TypeVar
 
+from hangscope.safeio.file_magic import TAR, TAR_AT, UTF16, is_gzip
+
 T = TypeVar("T")
 
 MOST_UNTOLD = 2_000
@@ -62,7 +64,6 @@ _ANY = re.compile(b"|".join(re.escape(word) for word in WORDS))
 _SHORT = 128
 _KEYS = re.compile(rb'entries|pg_config|pg_status|_seq_id|comm_lib|nccl|hangscope|"rank|"node|"host')
 """What stands near the beginning of dumps, rosters and our own files."""
-_PACKED = b"\x1f\x8b"
 _COUNTED = re.compile(rb"\s*\d{1,20}\s*")
 LOOK = 64 << 10
 """So much of a file is looked at to see whether it holds evidence; one that is larger is taken in any case."""
@@ -73,16 +74,16 @@ def holds_evidence(data: bytes, *, told: bool, name: str = "") -> bool:
     that it does, and a file whose name says nothing must begin like a dump, JSON, a packed file or our own."""
     if len(data) >= LOOK:
         return told or data.lstrip()[:1] in (b"\x80", b"{", b"[", b"\x1f", b"\xff", b"#")
-    if data[:2] == _PACKED:
+    if is_gzip(data):
         try:
             data = zlib.decompressobj(31).decompress(data, LOOK)
         except zlib.error:
             return False
-        if len(data) >= LOOK or data[257:262] == b"ustar" or data[:2] == _PACKED:
+        if len(data) >= LOOK or data.startswith(TAR, TAR_AT) or is_gzip(data):
             return True
-    if data[:2] in (b"\xff\xfe", b"\xfe\xff"):
+    if data.startswith(UTF16):
         data = data.replace(b"\0", b"")
-    if data[:1] == b"\xff" or data[257:262] == b"ustar":
+    if data[:1] == b"\xff" or data.startswith(TAR, TAR_AT):
         return True
     if data.lstrip()[:1] in (b"\x80", b"{", b"[", b"#") and _KEYS.search(data):
         return True

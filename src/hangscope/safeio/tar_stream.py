@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from hangscope.errors import DamagedError
+from hangscope.safeio.file_magic import TAR, TAR_AT
 
 _BLOCK = 512
 _MAX_EXTENSION = 64 << 10
@@ -126,7 +127,7 @@ class TarReader:
                 continue
             plain = _decode(block[:100].split(b"\0", 1)[0])
             prefix = block[345:500].split(b"\0", 1)[0]
-            if block[257:263] == b"ustar\0" and prefix:  # GNU tar keeps other things in that place
+            if block.startswith(TAR + b"\0", TAR_AT) and prefix:  # GNU tar keeps other things in that place
                 plain = f"{_decode(prefix)}/{plain}"
             kind = _KINDS.get(flag, f"entry of type {flag!r}")
             told = plain if name is None else name

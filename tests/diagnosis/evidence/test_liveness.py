@@ -11,7 +11,7 @@ from hangscope.diagnosis.align.op_index import Index
 from hangscope.diagnosis.evidence.liveness import Is, Liveness
 from hangscope.diagnosis.evidence.wrongly_completed import corrected
 from hangscope.model import Facts, Frame, Process, PythonError, Source, State, ThreadStack, WatchdogReport
-from hangscope.reader.dumps.dump_file import Assembled
+from hangscope.reader.join.assemble import Assembled
 from kits.small_dumps import as_job, entry, job, read, top
 from kits.small_jobs import Builder, Op
 

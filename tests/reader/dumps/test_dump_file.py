@@ -19,7 +19,7 @@ from hangscope.errors import DamagedError
 from hangscope.model import Frame, Kind, Operation, State
 from hangscope.reader import archives
 from hangscope.reader.dumps import dump_file
-from hangscope.reader.join.assemble import NOTHING_KEPT
+from hangscope.reader.join.assemble import NOTHING_KEPT, Assembled, assemble
 from kits.small_dumps import T0, as_json, call, entry, group, job, of, operations, packed, read, top
 
 CASES = Path(__file__).parents[2] / "cases"
@@ -41,7 +41,7 @@ def read_file(path: Path) -> dump_file.RawDump:
 def test_every_field_of_the_recorded_dumps_is_kept(case: str) -> None:
     """Every field of every entry of every recorded dump is what a plain unpickler finds."""
     paths = case_dumps(case)
-    assembled = dump_file.assemble([read_file(path) for path in paths])
+    assembled = assemble([read_file(path) for path in paths])
     assert bool(assembled.gaps) == (case == "log_only")  # its recorder was off: dumps without entries
     assert len(assembled.dumps) == len(paths)
     for path in paths:
@@ -97,7 +97,7 @@ def check_entry(operation: Operation, raw: dict[str, Any], plain: dict[str, Any]
         assert operation.size_bytes == total
 
 
-def check_status(assembled: dump_file.Assembled, rank: int, plain: dict[str, Any]) -> None:
+def check_status(assembled: Assembled, rank: int, plain: dict[str, Any]) -> None:
     numbers = {raw["pg_id"]: raw["process_group"][0] for raw in plain["entries"]}
     found = {
         assembled.groups[index].name: status for (owner, index), status in assembled.status.items() if owner == rank
@@ -112,8 +112,8 @@ def check_status(assembled: dump_file.Assembled, rank: int, plain: dict[str, Any
 
 def test_pickle_and_json_of_the_healthy_case_agree() -> None:
     """Both forms of one recording give the same operations, but for frames and what went on between the two writes."""
-    left = dump_file.assemble([read_file(path) for path in case_dumps("healthy")])
-    right = dump_file.assemble([read_file(path) for path in case_dumps("healthy", ".json")])
+    left = assemble([read_file(path) for path in case_dumps("healthy")])
+    right = assemble([read_file(path) for path in case_dumps("healthy", ".json")])
     assert len(left.ops) == len(right.ops) == 400
     assert left.groups == right.groups
     later = {"frames", "retired", "started_ns", "completed_ns", "duration_ms", "row"}
@@ -130,7 +130,7 @@ def test_pickle_and_json_of_the_healthy_case_agree() -> None:
 def test_both_forms_side_by_side_are_one_recording() -> None:
     """A pickle and its JSON form in one folder are not a conflict; the one with stacks is used."""
     both = [*case_dumps("healthy"), *case_dumps("healthy", ".json")]
-    assembled = dump_file.assemble([read_file(path) for path in both])
+    assembled = assemble([read_file(path) for path in both])
     assert len(assembled.ops) == 400
     assert not assembled.gaps
     assert len(assembled.duplicates) == 4
@@ -255,7 +255,7 @@ def test_dumps_pickled_again_by_python_read_alike(protocol: int) -> None:
     assert rows_of(job(read(packed(value, protocol), 0))) == rows_of(job(read(value, 0)))
 
 
-def rows_of(assembled: dump_file.Assembled) -> list[Operation]:
+def rows_of(assembled: Assembled) -> list[Operation]:
     return list(assembled.ops)
 
 
@@ -470,7 +470,7 @@ def test_the_job_does_not_depend_on_the_order_of_files(raws: list[dump_file.RawD
     """Operations, groups, tables, gaps and everything else come out the same, whatever order the files are read in."""
     shuffled = list(raws)
     shuffler.shuffle(shuffled)
-    one, other = dump_file.assemble(raws), dump_file.assemble(shuffled)
+    one, other = assemble(raws), assemble(shuffled)
     assert one.groups == other.groups
     assert one.gaps == other.gaps
     assert one.dumps == other.dumps
@@ -486,10 +486,10 @@ def test_the_job_does_not_depend_on_the_order_of_files(raws: list[dump_file.RawD
 def test_recorded_cases_do_not_depend_on_the_order_of_files(case: str) -> None:
     """Recorded jobs come out the same forwards, backwards and shuffled."""
     raws = [read_file(path) for path in case_dumps(case)]
-    expected = list(dump_file.assemble(raws).ops)
+    expected = list(assemble(raws).ops)
     for seed in range(5):
         random.Random(seed).shuffle(raws)
-        assert list(dump_file.assemble(raws).ops) == expected
+        assert list(assemble(raws).ops) == expected
 
 
 def test_a_large_ring_does_not_lie_in_memory() -> None:

@@ -12,6 +12,7 @@ import pytest
 
 from hangscope.model import Frame, Kind, Operation, State
 from hangscope.reader.dumps import dump_file
+from hangscope.reader.join.assemble import Assembled, assemble
 from hangscope.simulate import Simulated, Spec, simulate
 from hangscope.simulate.files.dump_contents import recorded_name, recorded_sizes
 from hangscope.simulate.files.dump_files import file_name
@@ -35,7 +36,7 @@ def job_of(name: str, torch: str, form: str = "pickle", **more: Any) -> Simulate
     return simulate(replace(JOBS[name], torch=torch, form=form, clock_skew_ms=7, **more))
 
 
-def read(job: Simulated) -> dump_file.Assembled:
+def read(job: Simulated) -> Assembled:
     raws = []
     for rank in job.dump_ranks:
         data = job.dump(rank)
@@ -44,7 +45,7 @@ def read(job: Simulated) -> dump_file.Assembled:
         raws.append(dump_file.read(data, file=f"{job.spec.node(rank)}/{file_name(job.spec, rank)}"))
         assert raws[-1].complete
         assert not raws[-1].problems
-    return dump_file.assemble(raws)
+    return assemble(raws)
 
 
 def expected(job: Simulated, rank: int) -> list[dict[str, Any]]:

@@ -238,14 +238,14 @@ def test_text_is_no_pickle() -> None:
 
 @pytest.mark.parametrize("protocol", range(2, 6))
 def test_entries_are_handed_over_in_order_and_not_kept(protocol: int) -> None:
-    """With a drain, entries leave the machine one by one with their index, in every protocol and in both layouts."""
+    """Entries leave the machine one by one with their index, in every protocol and in both layouts."""
     entries = [entry(number, number + 1) for number in range(2500)]
     for value in (top(entries), entries):
         taken: list[tuple[int, Any]] = []
         loaded = pickle_machine.loads(
-            packed(value, protocol), file="x", drain=lambda *item, taken=taken: taken.append(item)
+            packed(value, protocol), file="x", on_entry=lambda *item, taken=taken: taken.append(item)
         )
         kept = loaded.value["entries"] if isinstance(loaded.value, dict) else loaded.value
-        rest = [(index, item) for index, item in enumerate(kept) if item is not pickle_machine.DRAINED]
+        rest = [(index, item) for index, item in enumerate(kept) if item is not pickle_machine.HANDED_OVER]
         assert sorted(taken + rest, key=lambda pair: pair[0]) == list(enumerate(entries))
         assert len(taken) >= 2499

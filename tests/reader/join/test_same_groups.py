@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
-from hangscope.reader.join.dump_owner import rank_from_name
 from kits.small_dumps import T0, as_json, call, entry, group, job, of, operations, packed, read, top
 
 # ---- groups ----------------------------------------------------------------------------------------------------------
@@ -80,29 +77,6 @@ def test_status_that_fits_nothing_is_dropped() -> None:
 
 
 # ---- whose dump it is ------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("name", "rank"),
-    [
-        ("nccl_trace_rank_3", 3),
-        ("/tmp/x/comm_lib_trace_rank_1023", 1023),
-        ("nccl_trace_rank_container-node02_5", 5),
-        ("gpu-a017_12.json", 12),
-        ("trace_rank_3.json.gz", 3),
-        ("rank3_dump.pickle", 3),
-        ("RANK=4.pkl", 4),
-        ("rank5_node3", 5),
-        ("node_rank_2_trace_7", 7),
-        ("bundle.tar.gz!nodes/a/dumps/last_rank_11.json", 11),
-        ("rank_7/dump.pickle", 7),
-        ("dump.pickle", None),
-        ("dump_20260101123000", None),
-    ],
-)
-def test_ranks_in_file_names(name: str, rank: int | None) -> None:
-    """A number after the word rank, or at the very end, whatever stands before it."""
-    assert rank_from_name(name) == rank
 
 
 def test_a_manifest_comes_before_the_name() -> None:

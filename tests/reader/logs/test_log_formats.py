@@ -13,7 +13,7 @@ import pytest
 import hangscope
 from hangscope.errors import NotFoundError
 from hangscope.model import FAILURE_KINDS, Failure, Job
-from hangscope.reader.logs import line_prefixes, lines, unwrap
+from hangscope.reader.logs import line_prefixes, log_lines, unwrap
 from hangscope.reader.logs.log_file import TextFile
 from hangscope.reader.values import short_name
 
@@ -189,15 +189,15 @@ MESSAGE = (
 )
 
 
-def mended(text: str) -> list[tuple[int, str]]:
-    return [(number, row) for number, row, _ in unwrap.mended(lines.raw_lines(io.BytesIO(text.encode())))]
+def unwrapped(text: str) -> list[tuple[int, str]]:
+    return [(number, row) for number, row, _ in unwrap.unwrapped(log_lines.raw_lines(io.BytesIO(text.encode())))]
 
 
 @pytest.mark.parametrize("width", range(60, 150, 7))
 def test_a_message_cut_at_any_width_is_one_again(width: int) -> None:
     """Cut by a terminal, in the middle of words, the message reads as it was."""
     cut = "\n".join(MESSAGE[start : start + width] for start in range(0, len(MESSAGE), width))
-    assert mended(cut + "\n")[0] == (1, MESSAGE)
+    assert unwrapped(cut + "\n")[0] == (1, MESSAGE)
 
 
 @pytest.mark.parametrize("width", range(60, 150, 7))
@@ -207,7 +207,7 @@ def test_a_message_wrapped_at_words_is_one_again(width: int) -> None:
     for word in MESSAGE.split(" "):
         rows = [*rows[:-1], f"{rows[-1]} {word}".strip()] if len(rows[-1]) + len(word) < width else [*rows, word]
     wrapped = "\n   ".join(rows)
-    found = mended(wrapped + "\n")
+    found = unwrapped(wrapped + "\n")
     assert MESSAGE in [row for _, row in found] or _watchdog_of(wrapped) == _watchdog_of(MESSAGE)
 
 
@@ -221,12 +221,12 @@ def _watchdog_of(text: str) -> list[tuple[Any, ...]]:
 def test_lines_that_nothing_finishes_stay_as_they_are() -> None:
     """A message that looks unfinished is given back untouched where no line below ends it."""
     text = "[rank0]:[E ProcessGroupNCCL.cpp:1] something new\nloss 1\nloss 2\n"
-    assert mended(text) == list(enumerate(text.splitlines(), 1))
+    assert unwrapped(text) == list(enumerate(text.splitlines(), 1))
 
 
 def test_quotes_fences_and_entities_come_off() -> None:
     """A reply by e-mail, a code fence and a page's source read like the log."""
-    assert mended("> ```\n> [rank0]: a &lt;b&gt;\n```\n")[1] == (2, "[rank0]: a <b>")
+    assert unwrapped("> ```\n> [rank0]: a &lt;b&gt;\n```\n")[1] == (2, "[rank0]: a <b>")
 
 
 # ---- one line each ---------------------------------------------------------------------------------------------------

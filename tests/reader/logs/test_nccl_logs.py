@@ -8,13 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from hangscope.reader.join import resolve_nccl, resolve_ranks
+from hangscope.reader.join import resolve_nccl
 from hangscope.reader.join.who_is_who import identify, merge_nccl
 from hangscope.reader.load import load
 from hangscope.reader.logs.log_file import TextFile
 from hangscope.reader.logs.nccl_devices import split_devices
-from hangscope.reader.logs.nccl_logs import Process, bus_id, comm_id
+from hangscope.reader.logs.nccl_logs import NcclProcess, bus_id, comm_id
 from hangscope.reader.logs.nccl_warnings import address_host, read_warning
+from hangscope.reader.times import LogTimes
 
 CASES = Path(__file__).parents[2] / "cases"
 
@@ -25,7 +26,7 @@ def read(text: str, file: str = "nccl.log") -> TextFile:
     return found
 
 
-def process(text: str) -> Process:
+def process(text: str) -> NcclProcess:
     (found,) = read(text).nccl.processes.values()
     return found
 
@@ -462,7 +463,7 @@ def test_peer_of_a_warning_is_found_by_address_and_neighbours() -> None:
     processes = merge_nccl(texts)
     who = identify(texts, processes, [], [], [], None, [], {})
     comms = resolve_nccl.communicators(who, processes)
-    (event,) = resolve_nccl.transport_events(who, processes, texts, comms, resolve_ranks.Times([]))
+    (event,) = resolve_nccl.transport_events(who, processes, texts, comms, LogTimes([]))
     assert (event.rank, event.node, event.hca, event.peer_node, event.peer_rank) == (
         1,
         "gpu-a010",

@@ -12,8 +12,8 @@ from hangscope.model import GLOO_SIZE, PythonError, TransportEvent, WatchdogRepo
 from hangscope.reader.join import resolve_nccl, resolve_ranks
 from hangscope.reader.join.who_is_who import Identity
 from hangscope.reader.logs.line_prefixes import split_prefix
-from hangscope.reader.logs.lines import Clock, resolve_time
 from hangscope.reader.logs.log_file import TextFile
+from hangscope.reader.times import Clock, LogTimes, resolve_time
 
 CASES = Path(__file__).parents[2] / "cases"
 NOV_2026 = 1_794_705_795_000_000_000  # 2026-11-15T01:23:15Z
@@ -30,13 +30,11 @@ def read(text: str, file: str = "out.log", rank: int | None = None) -> TextFile:
 def reports(
     text: str, file: str = "out.log", rank: int | None = None, world: int | None = None
 ) -> list[WatchdogReport]:
-    return resolve_ranks.watchdog_reports(
-        read(text, file, rank), resolve_ranks.Times([NOV_2026]), Identity(world_size=world)
-    )[0]
+    return resolve_ranks.watchdog_reports(read(text, file, rank), LogTimes([NOV_2026]), Identity(world_size=world))[0]
 
 
 def errors(text: str, file: str = "out.log", rank: int | None = None) -> list[PythonError]:
-    return resolve_ranks.python_errors(read(text, file, rank), resolve_ranks.Times([NOV_2026]), Identity())
+    return resolve_ranks.python_errors(read(text, file, rank), LogTimes([NOV_2026]), Identity())
 
 
 WORK = "WorkNCCL(SeqNum=16, OpType=ALLREDUCE, NumelIn=65536, NumelOut=65536, Timeout(ms)=600000)"
@@ -166,7 +164,7 @@ def test_group_without_description_and_without_any_rank_is_dropped() -> None:
         "[E1115 01:25:10.3 ProcessGroupNCCL.cpp:2303] [PG ID 2 PG GUID 9 Rank 5]  failure detected by watchdog at work "
         "sequence id: 7 PG status: last enqueued work: 7, last completed work: 6"
     )
-    found, lost = resolve_ranks.watchdog_reports(read(line), resolve_ranks.Times([]), Identity())
+    found, lost = resolve_ranks.watchdog_reports(read(line), LogTimes([]), Identity())
     assert (found, len(lost)) == ([], 1)
 
 
@@ -539,7 +537,7 @@ def test_gloo_closed_connection_names_the_peer() -> None:
         "RuntimeError: [../gloo/transport/tcp/pair.cc:534] Connection closed by peer [10.0.0.3]:2345\n",
         "rank_0.log",
     )
-    found: list[TransportEvent] = resolve_nccl.transport_events(Identity(), {}, [log], [], resolve_ranks.Times([]))
+    found: list[TransportEvent] = resolve_nccl.transport_events(Identity(), {}, [log], [], LogTimes([]))
     assert [(e.kind, e.rank, e.peer_address) for e in found] == [("connection_closed", 0, "[10.0.0.3]:2345")]
 
 

@@ -18,6 +18,7 @@ from hangscope.bundle.aliases import Aliases
 from hangscope.bundle.redact.redact_file import Redactor
 from hangscope.diagnosis.waits import proxy_waits
 from hangscope.errors import DamagedError
+from hangscope.incident import blackbox_layout
 from hangscope.model import Source
 from hangscope.reader.sources import blackbox_file
 from hangscope.recorder.capture.blackbox_copies import copy_of, save
@@ -75,6 +76,26 @@ def test_the_layout_is_what_the_page_says() -> None:
     assert (transfer.peer, transfer.sends, transfer.ordinal, transfer.in_progress) == (4, True, 4, True)
     assert [(s.step, s.state, s.bytes, s.changed_ns) for s in transfer.live] == [(2, "SendWait", 4096, 10**18 + 700)]
     assert box.last_event_ns == 10**18 + 700
+
+
+def test_the_shared_layout_is_the_readers() -> None:
+    """What the recorder writes into a copy and redaction exchanges in it lies where the reader finds it."""
+    header = blackbox_file._HEADER.fields
+    assert header is not None
+    places = {name: header[name][1] for name in ("version", "host", "tables", "copied")}
+    assert places == {
+        "version": blackbox_layout.VERSION_AT,
+        "host": blackbox_layout.HOST_AT,
+        "tables": blackbox_layout.TABLES_AT,
+        "copied": blackbox_layout.COPIED_AT,
+    }
+    assert header["host"][0].itemsize == blackbox_layout.HOST_BYTES
+    assert len(blackbox_file._TABLES) == blackbox_layout.TABLES
+    comm = blackbox_file._COMM
+    assert comm.itemsize == blackbox_layout.COMM_BYTES
+    assert comm.fields is not None
+    assert comm.fields["name"][1] == blackbox_layout.COMM_NAME_AT
+    assert comm.fields["name"][0].itemsize == blackbox_layout.COMM_NAME_BYTES
 
 
 def test_a_torn_slot_is_passed_over_and_counted() -> None:

@@ -14,6 +14,7 @@ from typing import IO
 from hangscope.bundle.aliases import is_host
 from hangscope.bundle.redact import secret_patterns as known
 from hangscope.bundle.redact.handlers import back_over
+from hangscope.safeio.file_magic import is_gzip
 from hangscope.safeio.safe_files import open_file
 
 _CHUNK = 4 << 20
@@ -216,7 +217,7 @@ def hosts_of_manifest(raw: bytes) -> set[str]:
 def pieces(path: Path) -> Iterator[bytes]:
     """A file in pieces that overlap a little, so that nothing is lost at their ends; a compressed one unpacked."""
     with open_file(path) as raw:
-        packed = raw.read(2) == b"\x1f\x8b"
+        packed = is_gzip(raw.read(2))
         raw.seek(0)
         stream: IO[bytes] = gzip.GzipFile(fileobj=raw, mode="rb") if packed else raw  # type: ignore[assignment]
         tail = b""

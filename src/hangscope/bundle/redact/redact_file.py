@@ -23,6 +23,8 @@ from hangscope.bundle.redact import secret_patterns as known
 from hangscope.bundle.redact.handlers import Edit
 from hangscope.bundle.redact.secret_names import secret_name
 from hangscope.bundle.redact.secrets import Secrets
+from hangscope.incident import blackbox_layout
+from hangscope.safeio import file_magic
 from hangscope.safeio.tar_stream import is_header
 
 _CHUNK = 1 << 20
@@ -34,11 +36,7 @@ _MAX_UNPACKED = 16 << 30
 RATIO, RATIO_FROM = 150, 64 << 20
 """Logs pack some fifty times. What unpacks to more than this is a file of zeros, or a trap."""
 _CACHED = 200_000
-_PACKED = ((b"PK\x03\x04", "zip"), (b"\xfd7zXZ\0", "xz"), (b"\x28\xb5\x2f\xfd", "zstd"), (b"BZh", "bzip2"))
-_BLACK_BOX = b"\xffHSNCCLB"
-_MAX_BLACK_BOX = 80 << 20
-_COMM_BYTES = 768
-_WIDE = (b"\xff\xfe", b"\xfe\xff")
+_PACKED = ((file_magic.ZIP, "zip"), (file_magic.XZ, "xz"), (file_magic.ZSTD, "zstd"), (file_magic.BZIP2, "bzip2"))
 _BINARY = re.compile(rb"[\x01-\x06\x0e-\x1a\x1c-\x1f]")
 
 
@@ -119,9 +117,9 @@ class Redactor:
         """Write `source`, redacted, to `out`. Raises LeftOut where that cannot be done safely."""
         head = source.read(_HEAD)
         source.seek(0)
-        if head.startswith(b"\x1f\x8b"):
+        if file_magic.is_gzip(head):
             self._gzip(source, out, name)
-        elif head.startswith(_BLACK_BOX):
+        elif head.startswith(blackbox_layout.MAGIC):
             self._black_box(source, out)
         elif rewrite_pickle.is_pickle(head):
             self._pickle(source, out)
@@ -129,7 +127,7 @@ class Redactor:
             raise LeftOut("an archive inside another")
         elif packed := next((name for magic, name in _PACKED if head.startswith(magic)), None):
             raise LeftOut(f"packed with {packed}, which hangscope cannot look into")
-        elif head.startswith(_WIDE):
+        elif head.startswith(file_magic.UTF16):
             raise LeftOut("text in UTF-16, which hangscope cannot redact")
         elif len(_BINARY.findall(head)) * 100 > len(head):
             if self._keep is not None:
@@ -176,13 +174,14 @@ class Redactor:
 
         Each text stays within its field; nothing else of the file can hold a name (docs/blackbox.md).
         """
-        data = bytearray(source.read(_MAX_BLACK_BOX + 1))
-        if not 1024 <= len(data) <= _MAX_BLACK_BOX:
+        data = bytearray(source.read(blackbox_layout.MAX_BYTES + 1))
+        if not blackbox_layout.LEAST_BYTES <= len(data) <= blackbox_layout.MAX_BYTES:
             raise LeftOut("a black box of a size that none has")
-        offset, size, slots, _ = struct.unpack_from("<4I", data, 128)
-        fields = [(64, 64)]
-        if size == _COMM_BYTES and offset + size * slots <= len(data):
-            fields += [(offset + size * slot + 72, 56) for slot in range(slots)]
+        offset, size, slots, _ = struct.unpack_from("<4I", data, blackbox_layout.TABLES_AT)
+        fields = [(blackbox_layout.HOST_AT, blackbox_layout.HOST_BYTES)]
+        if size == blackbox_layout.COMM_BYTES and offset + size * slots <= len(data):
+            first = offset + blackbox_layout.COMM_NAME_AT
+            fields += [(first + size * slot, blackbox_layout.COMM_NAME_BYTES) for slot in range(slots)]
         for at, room in fields:
             name = bytes(data[at : at + room]).partition(b"\0")[0]
             if name:

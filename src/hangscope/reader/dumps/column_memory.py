@@ -1,6 +1,6 @@
-"""Memory for the columns of dumps that wait to be joined, in large pieces that go back to the system as a whole.
+"""Memory for the columns of dumps that wait to be joined, in large blocks that go back to the system as a whole.
 
-What malloc is given back in small pieces it keeps, so a large job would be there twice while it is joined. A slab goes
+What malloc is given back in small pieces it keeps, so a large job would be there twice while it is joined. A block goes
 when the last column in it does, which is soon: dumps are joined in about the order in which they were read.
 """
 
@@ -13,23 +13,24 @@ import numpy as np
 
 from hangscope.reader.dumps.raw_dump import Columns
 
-SLAB = 16 << 20
+_BLOCK_BYTES = 16 << 20
 _SMALL = 32 << 10
-"""Columns of fewer bytes stay where they are: a few dumps need no slab."""
+"""Columns of fewer bytes stay where they are: a few dumps need no block."""
+_ALIGNMENT = 64
 
 
-class _Slabs(threading.local):
-    """Each thread fills a slab of its own."""
+class _Block(threading.local):
+    """The block that is being filled. Each thread fills one of its own."""
 
     memory: mmap.mmap | None = None
     used: int = 0
 
 
-_slabs = _Slabs()
+_block = _Block()
 
 
-def moved(columns: Columns, kinds: dict[str, np.dtype]) -> Columns:
-    """These columns with these types, in a slab where they are large enough."""
+def move_into_block(columns: Columns, kinds: dict[str, np.dtype]) -> Columns:
+    """These columns with these types, in a block where they are large enough."""
     count = len(columns["seq"])
     size = sum(kind.itemsize for kind in kinds.values()) * count
     if size < _SMALL:
@@ -45,12 +46,14 @@ def moved(columns: Columns, kinds: dict[str, np.dtype]) -> Columns:
 
 
 def _reserve(size: int) -> tuple[mmap.mmap, int]:
-    """Where so many bytes are free."""
-    at = -(-_slabs.used // 64) * 64
-    if _slabs.memory is None or at + size > len(_slabs.memory):
-        memory = mmap.mmap(-1, max(SLAB, size), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    """A block, and where in it so many bytes are free."""
+    at = -(-_block.used // _ALIGNMENT) * _ALIGNMENT
+    memory = _block.memory
+    if memory is None or at + size > len(memory):
+        memory = mmap.mmap(-1, max(_BLOCK_BYTES, size), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         if hasattr(mmap, "MADV_HUGEPAGE"):
             memory.madvise(mmap.MADV_HUGEPAGE)  # a page fault for every 4 KiB costs more than the copy
-        _slabs.memory, at = memory, 0
-    _slabs.used = at + size
-    return _slabs.memory, at
+        _block.memory = memory
+        at = 0
+    _block.used = at + size
+    return memory, at

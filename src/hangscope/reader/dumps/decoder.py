@@ -23,6 +23,6 @@ def in_use() -> bool:
     return built() and os.environ.get(VARIABLE) != "python"
 
 
-def decode(data: bytes, limits: tuple[int, ...], drained: object) -> tuple[object, ...] | None:
+def decode(data: bytes, limits: tuple[int, ...], handed_over: object) -> tuple[object, ...] | None:
     """What the C decoder found; None where the Python reader has to read these bytes."""
-    return _decoder.decode(data, limits, drained) if in_use() else None
+    return _decoder.decode(data, limits, handed_over) if in_use() else None

@@ -33,8 +33,8 @@ _MAX_LINE = (1 << 31) - 1
 
 
 @dataclass(frozen=True, slots=True)
-class Taken:
-    """All entries of one dump in columns, whoever read them: `Entries` below, or the C decoder (`native`)."""
+class EntryColumns:
+    """All entries of one dump in columns, whoever read them: `Entries` below, or the C decoder."""
 
     columns: Columns
     names: tuple[Name, ...]
@@ -54,7 +54,7 @@ class Taken:
 
 
 class Entries:
-    """Collects the entries of one dump. Give each to `add` with its index, then ask for what was `taken()`."""
+    """Collects the entries of one dump. Give each to `add` with its index, then ask for them `in_columns()`."""
 
     def __init__(self, limits: Limits, size: int, file: str) -> None:
         self._file = file
@@ -108,12 +108,12 @@ class Entries:
         if len(self._pending) >= CHUNK:
             self._flush()
 
-    def taken(self) -> Taken:
+    def in_columns(self) -> EntryColumns:
         """All entries that were whole enough, in the order they were added."""
         self._flush()
         if not self._chunks:
             self._chunks.append(self._chunk([], []))
-        return Taken(
+        return EntryColumns(
             columns={name: np.concatenate([chunk[name] for chunk in self._chunks]) for name in self._chunks[0]},
             names=tuple(self.names),
             threads=tuple(self.threads),
@@ -132,8 +132,10 @@ class Entries:
     # ---- one chunk ---------------------------------------------------------------------------------------------------
 
     def _flush(self) -> None:
-        indices, entries = self._indices, self._pending
-        self._indices, self._pending = [], []
+        indices = self._indices
+        entries = self._pending
+        self._indices = []
+        self._pending = []
         # Ids say "the same entry" only while the entry lives, which is until the end of its chunk.
         self._seen = set()
         if entries:
@@ -286,16 +288,23 @@ class Entries:
             kinds = {int}
         if kinds != {int} or not _fits(values):
             for row, value in enumerate(values):
-                if value is _MISSING or (zero_is_none and not value):
+                if value is _MISSING:
                     values[row] = UNKNOWN
-                    if value is _MISSING and expected and not zero_is_none:
+                    if expected and not zero_is_none:
                         self._report(indices[row], f"no `{key}`")
-                elif type(value) is str and value.isdecimal() and len(value) < 19:
-                    values[row] = int(value)
-                elif type(value) is not int or not -1 <= value <= _MAX_INT:
+                elif zero_is_none and not value:
                     values[row] = UNKNOWN
-                    self._report(indices[row], _complaint(value, key, "a whole number"))
+                else:
+                    values[row] = self._int(indices[row], key, value)
         return values
+
+    def _int(self, index: int, key: str, value: Any) -> int:
+        if type(value) is str and value.isdecimal() and len(value) < 19:
+            return int(value)
+        if type(value) is int and -1 <= value <= _MAX_INT:
+            return value
+        self._report(index, _complaint(value, key, "a whole number"))
+        return UNKNOWN
 
     def _created(self, indices: list[int], entries: list[dict[Any, Any]]) -> list[int]:
         if any("time_created_ns" in entry for entry in entries) or "time_created_ns" in self._expected:
@@ -372,7 +381,9 @@ class Entries:
 
     def _size_column(self, *columns: list[int]) -> list[int]:
         """Bytes of the inputs; of the outputs where there is no input, as for a receive."""
-        shapes, dtypes, known = list(self._shapes), list(self._dtypes), self._sizes
+        shapes = list(self._shapes)
+        dtypes = list(self._dtypes)
+        known = self._sizes
         sizes = []
         for shape, dtype, out_shape, out_dtype in zip(*columns, strict=True):
             key = (shape, dtype) if shape or dtype else (out_shape, out_dtype)
@@ -383,7 +394,7 @@ class Entries:
         return sizes
 
     def _stack_column(self, indices: list[int], entries: list[dict[Any, Any]]) -> list[int]:
-        """Frames are shared dicts in a real dump, so within a chunk a stack is told by the identities of its frames."""
+        """Frames are shared dicts in a real dump, so within a chunk a stack is known by its frames' identities."""
         values = [entry.get("frames", _MISSING) for entry in entries]
         known: dict[tuple[int, ...], int] = {}
         frames: dict[int, Frame] = {}
@@ -412,7 +423,8 @@ class Entries:
         known = self._threads
         column = []
         for entry in entries:
-            name, number = entry.get("thread_name"), entry.get("thread_id")
+            name = entry.get("thread_name")
+            number = entry.get("thread_id")
             if type(name) is not str:
                 name = ""
             if type(number) is not str and type(number) is not int:
@@ -483,7 +495,9 @@ def _frame(item: Any, known: dict[int, Frame]) -> Frame | None:
     if found is None:
         if type(item) is not dict:
             return None
-        name, filename, line = item.get("name", ""), item.get("filename", ""), item.get("line", 0)
+        name = item.get("name", "")
+        filename = item.get("filename", "")
+        line = item.get("line", 0)
         if type(name) is not str or type(filename) is not str or type(line) is not int:
             return None
         found = known[id(item)] = Frame(name, filename, line if 0 <= line <= _MAX_LINE else 0)

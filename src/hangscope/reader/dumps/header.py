@@ -3,17 +3,45 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from typing import Any
 
-from hangscope.reader.dumps.raw_dump import Membership, Problem
+from hangscope.reader.dumps.raw_dump import Counters, Membership, Problem
 from hangscope.safeio.limits import MOST_GROUPS
-
-Counters = tuple["int | None", "int | None", "int | None"]
 
 _RANKS = re.compile(r"\s*(\[?)\s*(\d{1,9}(?:\s*,\s*\d{1,9})*)?\s*(\]?)\s*")
 _NUMBER = re.compile(r"-?\d{1,18}")
 _MOST_RANKS = 1_000_000
+_HIGHEST_RANK = 999_999_999
 _LONGEST = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """What stands beside the entries of a dump."""
+
+    version: str
+    library_version: str
+    own_rank: int | None
+    memberships: tuple[Membership, ...]
+    status: dict[int, Counters]
+    problems: tuple[Problem, ...]
+
+
+def read_header(top: dict[Any, Any], partial: frozenset[int]) -> Header:
+    """The header in a dump's table; what the file broke off in (`partial`) is left out."""
+    problems: list[Problem] = []
+    if type(top.get("entries", [])) is not list:
+        problems.append(Problem("entries", "is no list"))
+    own = top.get("rank")
+    return Header(
+        version=text_of(top.get("version")),
+        library_version=text_of(top.get("comm_lib_version", top.get("nccl_version"))),
+        own_rank=own if type(own) is int and 0 <= own <= _HIGHEST_RANK else None,
+        memberships=memberships(top.get("pg_config"), problems, partial),
+        status=statuses(top.get("pg_status"), problems, partial),
+        problems=tuple(problems),
+    )
 
 
 def text_of(value: Any) -> str:
@@ -37,35 +65,51 @@ def memberships(config: Any, problems: list[Problem], partial: frozenset[int] = 
     found: list[Membership] = []
     listed = 0
     for key, line in list(config.items())[:MOST_GROUPS]:
-        listed += found[-1].size or 0 if found else 0
         if id(line) in partial:
             continue
         if listed > _MOST_RANKS:
             problems.append(Problem("pg_config", f"lists more than {_MOST_RANKS} members; the rest was left out"))
             break
-        place = f"pg_config[{_short(key)}]"
+        membership = None
         if type(line) is dict:
-            ranks, known = line.get("ranks"), _ranks(line.get("ranks"))
-            name = line.get("name", key)
-            name = name if type(name) is str else str(key)
-            desc = line.get("desc")
-            desc = desc if type(desc) is str else ""
-            if known is None:
-                problems.append(Problem(place, "`ranks` is no list of ranks" if "ranks" in line else "no `ranks`"))
-            if not name and not desc:
-                continue
-            # torchcomms before its 2026 releases writes 0,1,2 without brackets, counted within the group: a size only.
-            counted = type(ranks) is str and known is not None and "[" not in ranks
-            members = known if known and not counted else None
-            found.append(Membership(name, desc, members, size=len(known) if known else None))
+            membership = _named_group(key, line, problems)
         elif type(line) in (list, tuple) and _number(key) is not None:
-            known = _ranks(line)
-            if known is None:
-                problems.append(Problem(place, "is no list of ranks"))
-            found.append(Membership(None, "", known or None, pg_id=_number(key), size=len(known) if known else None))
+            membership = _numbered_group(key, line, problems)
         else:
-            problems.append(Problem(place, "says nothing about a group"))
+            problems.append(_problem_in_config(key, "says nothing about a group"))
+        if membership is not None:
+            found.append(membership)
+            listed += membership.size or 0
     return tuple(found)
+
+
+def _named_group(key: Any, line: dict[Any, Any], problems: list[Problem]) -> Membership | None:
+    """A line of torch 2.4 and later; None where it says nothing."""
+    ranks = line.get("ranks")
+    known = _ranks(ranks)
+    if known is None:
+        problems.append(_problem_in_config(key, "`ranks` is no list of ranks" if "ranks" in line else "no `ranks`"))
+    name = line.get("name", key)
+    name = name if type(name) is str else str(key)
+    desc = line.get("desc")
+    desc = desc if type(desc) is str else ""
+    if not name and not desc:
+        return None
+    # torchcomms before its 2026 releases writes 0,1,2 without brackets, counted within the group: a size only.
+    counted = type(ranks) is str and "[" not in ranks
+    return Membership(name, desc, known if known and not counted else None, size=len(known) if known else None)
+
+
+def _numbered_group(key: Any, line: Any, problems: list[Problem]) -> Membership:
+    """A line of torch 2.3."""
+    known = _ranks(line)
+    if known is None:
+        problems.append(_problem_in_config(key, "is no list of ranks"))
+    return Membership(None, "", known or None, pg_id=_number(key), size=len(known) if known else None)
+
+
+def _problem_in_config(key: Any, text: str) -> Problem:
+    return Problem(f"pg_config[{_short(key)}]", text)
 
 
 def statuses(status: Any, problems: list[Problem], partial: frozenset[int] = frozenset()) -> dict[int, Counters]:
@@ -97,7 +141,7 @@ def _ranks(value: Any) -> tuple[int, ...] | None:
         return _parse(value)
     if type(value) not in (list, tuple) or len(value) > _MOST_RANKS:
         return None
-    if not {int}.issuperset(map(type, value)) or not all(0 <= rank < 1_000_000_000 for rank in value):
+    if not {int}.issuperset(map(type, value)) or not all(0 <= rank <= _HIGHEST_RANK for rank in value):
         return None
     return _keep(tuple(value), tuple(value)) if len(set(value)) == len(value) else None
 

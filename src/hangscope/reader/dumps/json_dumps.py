@@ -16,12 +16,13 @@ from hangscope.errors import DamagedError
 from hangscope.reader.dumps.pickle_machine import Loaded
 from hangscope.safeio.limits import DEFAULT, MIB, Limits
 
-Drain = Callable[[int, Any], None]
+OnEntry = Callable[[int, Any], None]
 
 _WINDOW = 12 * MIB
 _KEPT = frozenset(("version", "pg_config", "pg_status", "comm_lib_version", "nccl_version", "rank"))
-_MANY, _LEAST_ENTRY = 100_000, 24
-"""More entries than that have that many bytes each at least; real ones have hundreds."""
+_MANY = 100_000
+_LEAST_ENTRY = 24
+"""More than so many entries have so many bytes each at least; real ones have hundreds."""
 _SPACE = re.compile(r"[ \t\r\n]*")
 _DIGITS = bytes.maketrans(b"123456789", b"000000000")
 _LONG_NUMBER = b"0" * 1000
@@ -32,8 +33,8 @@ class _Broken(Exception):
     """The text stops making sense here."""
 
 
-def loads(data: bytes, *, file: str, limits: Limits = DEFAULT, drain: Drain | None = None) -> Loaded:
-    """The top object, with each of its entries handed to `drain` as soon as it was read, and left out of the value.
+def loads(data: bytes, *, file: str, limits: Limits = DEFAULT, on_entry: OnEntry | None = None) -> Loaded:
+    """The top object, with each of its entries handed to `on_entry` as soon as it was read, and left out of the value.
 
     A bare list is taken as a list of entries. Keys that no dump has are skipped.
     """
@@ -43,10 +44,10 @@ def loads(data: bytes, *, file: str, limits: Limits = DEFAULT, drain: Drain | No
     value: dict[str, Any] = {}
     try:
         if text.peek() == "[":
-            _entries(text, drain)
+            _entries(text, on_entry)
             return Loaded([])
         else:
-            _object(text, value, drain)
+            _object(text, value, on_entry)
     except (_Broken, ValueError) as error:
         return Loaded(value, complete=False, broke_at=text.offset(), reason=str(error))
     except RecursionError:
@@ -54,7 +55,7 @@ def loads(data: bytes, *, file: str, limits: Limits = DEFAULT, drain: Drain | No
     return Loaded(value)
 
 
-def _object(text: _Text, value: dict[str, Any], drain: Drain | None) -> None:
+def _object(text: _Text, value: dict[str, Any], on_entry: OnEntry | None) -> None:
     text.take("{")
     if text.peek() == "}":
         return
@@ -62,7 +63,7 @@ def _object(text: _Text, value: dict[str, Any], drain: Drain | None) -> None:
         key = text.value()
         text.take(":")
         if key == "entries" and text.peek() == "[":
-            _entries(text, drain)
+            _entries(text, on_entry)
         else:
             found = text.value()
             if type(key) is str and key in _KEPT:
@@ -72,7 +73,7 @@ def _object(text: _Text, value: dict[str, Any], drain: Drain | None) -> None:
         text.take(",")
 
 
-def _entries(text: _Text, drain: Drain | None) -> None:
+def _entries(text: _Text, on_entry: OnEntry | None) -> None:
     text.take("[")
     index = 0
     while text.peek() != "]":
@@ -82,8 +83,8 @@ def _entries(text: _Text, drain: Drain | None) -> None:
         entry = text.value()
         if index > _MANY and text.offset_about() < index * _LEAST_ENTRY:
             raise _Broken(f"{index} entries of a few bytes each: no recorder writes such")
-        if drain is not None:
-            drain(index, entry)
+        if on_entry is not None:
+            on_entry(index, entry)
         index += 1
     text.take("]")
 
@@ -101,7 +102,8 @@ class _Text:
         raw = self._data[start : start + _WINDOW]
         if _LONG_NUMBER in raw.translate(_DIGITS):
             raw = raw[: raw.translate(_DIGITS).index(_LONG_NUMBER)]
-        self._base, self._index = start, 0
+        self._base = start
+        self._index = 0
         self._last = start + _WINDOW >= len(self._data)
         self._text = raw.decode("utf-8", "surrogateescape")
 

@@ -1,7 +1,7 @@
 """Pickled dumps through the C decoder (native/dump_decoder.c), where it was built: the same answer, many times faster.
 
 The C code reads files in which every entry is as it should be, whole or cut off, and hands all others back: then the
-Python reader (`pickles`, `entries`) reads them from their start and says what is wrong with them.
+Python reader (`pickle_machine`, `entries`) reads them from their start and says what is wrong with them.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import numpy as np
 
 from hangscope.model import COLUMNS, Frame
 from hangscope.reader.dumps import decoder, pickle_machine
-from hangscope.reader.dumps.entries import Taken
+from hangscope.reader.dumps.entries import EntryColumns
 from hangscope.reader.dumps.profiling_names import parse, size_bytes
 from hangscope.reader.dumps.raw_dump import Columns, LocalGroup
 from hangscope.safeio.limits import MOST_GROUPS, Limits
@@ -36,8 +36,10 @@ _ENDS = (
     pickle_machine.EMPTY_STACK,
 )
 """What `enum hs_status` says, in the words of the Python reader."""
+_COMPLETE = 0
+_FOREIGN_OPCODE = 10
+_LARGE_MEMO = 12
 _parse = lru_cache(maxsize=4096)(parse)
-_COMPLETE, _REFUSED, _LARGE_MEMO = 0, 10, 12
 
 
 UNREAD: Final = object()
@@ -57,16 +59,18 @@ def decoded(data: bytes, *, file: str, limits: Limits) -> Any:
         limits.visits,
         MOST_GROUPS,
     )
-    return decoder.decode(data, bounds, pickle_machine.DRAINED)
+    return decoder.decode(data, bounds, pickle_machine.HANDED_OVER)
 
 
-def loads(data: bytes, *, file: str, limits: Limits, found: Any = UNREAD) -> tuple[pickle_machine.Loaded, Taken] | None:
+def loads(
+    data: bytes, *, file: str, limits: Limits, found: Any = UNREAD
+) -> tuple[pickle_machine.Loaded, EntryColumns] | None:
     """The machine's last state and all entries; None where the Python reader has to read this file."""
     found = decoded(data, file=file, limits=limits) if found is UNREAD else found
     if found is None:
         return None
     status, at, detail, levels, count, columns, tables, flags = found
-    if status == _REFUSED:
+    if status == _FOREIGN_OPCODE:
         raise pickle_machine.refusal(detail, file, at)
     if status == _COMPLETE:
         loaded = pickle_machine.Loaded(levels[0][0])
@@ -74,24 +78,25 @@ def loads(data: bytes, *, file: str, limits: Limits, found: Any = UNREAD) -> tup
         number = limits.memo if status == _LARGE_MEMO else detail
         reason = _ENDS[status].format(number, left=len(data) - at)
         loaded = pickle_machine.salvage(levels[:-1], levels[-1], at, reason)
-    if not _all_taken(loaded):
+    if not _all_handed_over(loaded):
         return None
-    return loaded, _taken(count, columns, tables, *map(bool, flags))
+    return loaded, _entry_columns(count, columns, tables, *map(bool, flags))
 
 
-def _all_taken(loaded: pickle_machine.Loaded) -> bool:
+def _all_handed_over(loaded: pickle_machine.Loaded) -> bool:
     """Whether no whole entry is left in the list: one that is written in an unusual way goes with its neighbours."""
     value = loaded.value
     rest = value.get("entries") if type(value) is dict else value
-    if type(rest) is not list or rest.count(pickle_machine.DRAINED) == len(rest):
+    if type(rest) is not list or rest.count(pickle_machine.HANDED_OVER) == len(rest):
         return True
-    return all(entry is pickle_machine.DRAINED or id(entry) in loaded.partial for entry in rest)
+    return all(entry is pickle_machine.HANDED_OVER or id(entry) in loaded.partial for entry in rest)
 
 
-def _taken(
+def _entry_columns(
     count: int, raw: dict[str, bytearray], tables: dict[str, Any], has_stacks: bool, old_sequence: bool, numbered: bool
-) -> Taken:
-    shapes, dtypes = tuple(tables["shapes"]), tuple(tables["dtypes"])
+) -> EntryColumns:
+    shapes = tuple(tables["shapes"])
+    dtypes = tuple(tables["dtypes"])
     sizes = np.array([size_bytes(shapes[shape], dtypes[dtype]) for shape, dtype in tables["sizes"]], dtype="i8")
     columns: Columns = {}
     for name, data in raw.items():
@@ -99,7 +104,7 @@ def _taken(
         columns[name] = np.frombuffer(data, dtype=kind, count=count)
     columns["size_bytes"] = sizes[columns["size_bytes"]] if count else np.empty(0, "i8")
     frames = tables["frames"]
-    return Taken(
+    return EntryColumns(
         columns=columns,
         names=tuple(_parse(name) if len(name) <= _USUAL_TEXT else parse(name) for name in tables["names"]),
         threads=("", *(f"{name} {number}".strip() for name, number in tables["threads"])),

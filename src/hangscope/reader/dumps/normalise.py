@@ -28,8 +28,13 @@ COUNT_OP_IDS = frozenset(("gloo", "nccl2"))
 """Backends whose `pg_status` counts op ids: point-to-point calls too, recorded or not (Gloo 2.13, nccl2 2.15)."""
 
 # As plain numbers: looking up a member of an enum costs more than comparing a short column with it.
-_COLLECTIVE, _SEND, _RECV, _BATCH = int(Kind.COLLECTIVE), int(Kind.SEND), int(Kind.RECV), int(Kind.BATCH)
-_SCHEDULED, STARTED, COMPLETED = int(State.SCHEDULED), int(State.STARTED), int(State.COMPLETED)
+_COLLECTIVE = int(Kind.COLLECTIVE)
+_SEND = int(Kind.SEND)
+_RECV = int(Kind.RECV)
+_BATCH = int(Kind.BATCH)
+_SCHEDULED = int(State.SCHEDULED)
+STARTED = int(State.STARTED)
+COMPLETED = int(State.COMPLETED)
 _P2P = (_SEND, _RECV)
 _MOST = 1 << 62
 _FEW_NAMES = 500
@@ -37,8 +42,8 @@ _FEW_NAMES = 500
 _FEW_ENTRIES = 4000
 
 
-def kinds(columns: Columns, names: Sequence[Name]) -> None:
-    """Adds `kind`, `own` and `peer` from the names; a closing entry is told by its name and by having no tensors."""
+def add_kinds(columns: Columns, names: Sequence[Name]) -> None:
+    """Adds `kind`, `own` and `peer` from the names; a closing entry is known by its name and by having no tensors."""
     name = columns["name"]
     closes, always, parsed = _by_name(tuple(names)) if len(names) <= _FEW_NAMES else _by_name.__wrapped__(tuple(names))
     for column, values in parsed.items():
@@ -59,7 +64,7 @@ def _by_name(names: tuple[Name, ...]) -> tuple[Bools, Bools, Columns]:
     return closes, always, {c: np.array([getattr(entry, c) for entry in names], dtype=w) for c, w in widths.items()}
 
 
-def batches(columns: Columns, *, old_sequence: bool) -> None:
+def add_batches(columns: Columns, *, old_sequence: bool) -> None:
     """Numbers the coalesced batches, and gives each inner entry the state of the entry that closes its batch.
 
     An inner entry is recorded as scheduled for ever, even when its batch is done. A batch without its closing entry is
@@ -81,7 +86,8 @@ def _batched(old_sequence: bool, *given: bytes) -> Columns:
     columns: Columns = {
         name: np.frombuffer(data, dtype=dtype) for (name, dtype), data in zip(_BATCHED_BY.items(), given, strict=True)
     }
-    kind, state = columns["kind"], columns["state"].copy()
+    kind = columns["kind"]
+    state = columns["state"].copy()
     run = _old_runs(columns) if old_sequence else _runs(columns)
     launches = (kind == _COLLECTIVE) | (kind == _BATCH)
     count = int(run.max(initial=UNKNOWN)) + 1
@@ -172,12 +178,12 @@ def _old_runs(columns: Columns) -> Ints:
     return run
 
 
-def retired_is_done(columns: Columns) -> None:
+def complete_the_retired(columns: Columns) -> None:
     """For sources that never set a state: retired entries are completed, the others are under way."""
     columns["state"][columns["retired"] == 1] = COMPLETED
 
 
-def no_states(columns: Columns) -> bool:
+def shows_no_progress(columns: Columns) -> bool:
     """Whether no entry shows any progress in its state or times, although some are retired."""
     return bool(
         len(columns["state"])
@@ -197,7 +203,8 @@ def split_counters(columns: Columns, *, whole: bool) -> bool:
     some did.
     """
     group, kind, batch, launches = (columns[name] for name in ("group", "kind", "batch", "launches"))
-    seq, p2p_seq = columns["seq"], columns["p2p_seq"]
+    seq = columns["seq"]
+    p2p_seq = columns["p2p_seq"]
     p2p_seq[:] = 0
     lost = False
     for g in np.unique(group[np.isin(kind, _P2P)]).tolist():
@@ -216,7 +223,8 @@ def split_counters(columns: Columns, *, whole: bool) -> bool:
             elif kind[row] in _P2P and (batch[row] == UNKNOWN or batch[row] != last_batch):
                 calls += 1
                 last_batch = int(batch[row])
-            seq[row], p2p_seq[row] = collectives, calls
+            seq[row] = collectives
+            p2p_seq[row] = calls
     return lost
 
 
@@ -225,7 +233,8 @@ def count_per_group(columns: Columns, *, whole: bool) -> bool:
 
     Where the ring lost entries of several groups, the numbers cannot be known and become -1; returns whether they did.
     """
-    group, launches = columns["group"], columns["launches"]
+    group = columns["group"]
+    launches = columns["launches"]
     groups = np.unique(group)
     if not whole and len(groups) > 1:
         columns["seq"][:] = UNKNOWN

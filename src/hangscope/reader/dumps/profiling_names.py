@@ -34,7 +34,8 @@ def parse(text: str) -> Name:
         return Name("", text[:_LONGEST], Kind.COLLECTIVE)
     library, colon, operation = text.partition(":")
     if not colon:
-        library, operation = "", text
+        library = ""
+        operation = text
     operation = operation.strip(": ")
     found = _PEERS.fullmatch(operation)
     if found:

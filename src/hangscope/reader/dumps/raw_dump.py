@@ -11,6 +11,8 @@ from hangscope.model import Frame, Shapes
 from hangscope.reader.dumps.profiling_names import Name
 
 Columns = dict[str, npt.NDArray[Any]]
+Counters = tuple["int | None", "int | None", "int | None"]
+"""A group's last enqueued, started and completed collective."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +67,7 @@ class RawDump:
     stacks: tuple[tuple[Frame, ...], ...]
     groups: tuple[LocalGroup, ...]
     memberships: tuple[Membership, ...]
-    status: dict[int, tuple[int | None, int | None, int | None]]
+    status: dict[int, Counters]
     records: int
     """Entries that were read; of a huge ring not all are kept."""
     first_record: int

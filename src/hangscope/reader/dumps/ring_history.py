@@ -27,7 +27,7 @@ def share(ranks: int) -> int:
     return max(LEAST_OF_A_RANK, min(MOST_OF_A_RANK, MOST_OF_A_JOB // max(ranks, 1)))
 
 
-def kept(columns: Columns, most: int) -> Ints | None:
+def rows_to_keep(columns: Columns, most: int) -> Ints | None:
     """The rows to keep of a ring with more than `most` entries; None where that is all of them."""
     total = len(columns["seq"])
     start = total - most

@@ -6,7 +6,6 @@ the process, which is not the global rank where a job starts with Gloo and makes
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
 from dataclasses import dataclass
 
@@ -14,30 +13,7 @@ import numpy as np
 
 from hangscope.model import UNKNOWN, Kind
 from hangscope.reader.dumps.raw_dump import Membership, RawDump
-
-_OTHER_RANKS = "".join(rf"(?<!{word}[_.-])" for word in ("node", "local", "group", "host", "role"))
-_SAID = re.compile(rf"(?<![a-z]){_OTHER_RANKS}rank[_.=-]?(\d{{1,7}})(?!\d)", re.IGNORECASE)
-_ENDING = re.compile(r"\.[a-z][a-z0-9]{0,9}$", re.IGNORECASE)
-_LAST = re.compile(r"(?<!\d)(\d{1,7})$")
-
-
-def rank_from_name(name: str) -> int | None:
-    """The rank that a file's name gives: ``nccl_trace_rank_3``, ``gpu-a017_3.json``, ``rank3_dump.pickle.gz``.
-
-    A number after the word rank counts first, then one at the very end, whatever stands before it. Where the name has
-    neither, its folder may say ``rank_3``.
-    """
-    *folders, base = re.split(r"[/\\!]", name.rstrip("/"))
-    said = _SAID.findall(base)
-    if said:
-        return int(said[-1])
-    for _ in range(3):
-        base = _ENDING.sub("", base)
-    last = _LAST.search(base)
-    if last:
-        return int(last[1])
-    said = _SAID.findall(folders[-1]) if folders else []
-    return int(said[-1]) if said else None
+from hangscope.reader.ranks_in_paths import rank_of_dump
 
 
 def lines_of(raw: RawDump) -> list[Membership | None]:
@@ -84,7 +60,7 @@ def claim(raw: RawDump, sets: Sets) -> Claim:
     if raw.hint_rank is not None:
         return Claim(raw.hint_rank)
     content = rank_from_content(raw, sets)
-    named = rank_from_name(raw.file)
+    named = rank_of_dump(raw.file)
     if named is None:
         return Claim(content)
     tables = _own_tables(raw)

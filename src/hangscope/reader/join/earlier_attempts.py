@@ -10,8 +10,8 @@ from collections.abc import Iterable, Mapping
 from itertools import pairwise
 
 from hangscope.model import Failure, Gap, PythonError, Source, WatchdogReport
-from hangscope.reader.logs import nccl_logs
-from hangscope.reader.logs.lines import line_of
+from hangscope.reader.logs.log_lines import line_of
+from hangscope.reader.logs.nccl_logs import NcclProcess
 from hangscope.reader.values import short_name
 
 APART_NS = 60 * 10**9
@@ -19,11 +19,11 @@ APART_NS = 60 * 10**9
 SILENCE_NS = 3600 * 10**9
 """Once a collective has failed the job ends within minutes; an hour between failures of one rank is another attempt."""
 
-Processes = dict[tuple[str, int], nccl_logs.Process]
+Processes = dict[tuple[str, int], NcclProcess]
 
 
 def newest_processes(
-    processes: Mapping[tuple[str, int], nccl_logs.Process], listed: Iterable[tuple[str | None, int]]
+    processes: Mapping[tuple[str, int], NcclProcess], listed: Iterable[tuple[str | None, int]]
 ) -> tuple[Processes, int | None, list[Gap]]:
     """(processes of the newest attempt, when its all-rank communicator began, what was left out).
 
@@ -67,7 +67,7 @@ def newest_reports(
 ) -> tuple[list[WatchdogReport], list[PythonError], list[Gap]]:
     """Reports and errors without those of earlier attempts in the same logs.
 
-    Times of log lines may be in another zone than NCCL's, so a report counts as old only where the same rank reports
+    LogTimes of log lines may be in another zone than NCCL's, so a report counts as old only where the same rank reports
     again later: behind the beginning of the newest attempt, or after a long silence. An exception above an old report
     of its rank in the same file is as old.
     """

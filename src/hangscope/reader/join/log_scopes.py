@@ -6,10 +6,11 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 
 from hangscope.model import Dump, LogScope, Source, ThreadStack, WatchdogReport
-from hangscope.reader.join.resolve_ranks import Times
-from hangscope.reader.logs.lines import Clock, line_of, parse_time
 from hangscope.reader.logs.log_file import TextFile
+from hangscope.reader.logs.log_lines import line_of
 from hangscope.reader.logs.torch_words import clock_of
+from hangscope.reader.ranks_in_paths import worker_of
+from hangscope.reader.times import Clock, LogTimes, parse_time
 
 _BEGINS = re.compile(
     r"Setting OMP_NUM_THREADS|Starting elastic_operator|\*{30,}|Initializing (?:distributed|TorchBackend)"
@@ -21,14 +22,14 @@ _ENDS = re.compile(
     r"|srun: error: .{0,80}: tasks? |mpirun (?:noticed|detected)|exits with return code|CANCELLED AT"
     r"|destroy_process_group\(\) was not called|Job step aborted|Force Terminated|exitcode\s*: |return code ="
 )
-_WORKER = re.compile(r"(?:^|/)attempt_\d+/\d{1,6}/std(?:out|err)[^/]*$")
+_OUTPUT = re.compile(r"std(?:out|err)")
 _ZONED = re.compile(r"\d\d:\d\d(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)\b")
 LAST = 12
 """Lines at the end among which one must show that it is the end."""
 
 
 def log_scopes(
-    texts: Sequence[TextFile], times: Times, ranks: Mapping[str, set[int]], *, incident: bool
+    texts: Sequence[TextFile], times: LogTimes, ranks: Mapping[str, set[int]], *, incident: bool
 ) -> list[LogScope]:
     """One scope a file. `ranks` maps a file to the ranks that something else puts into it (reports without a tag).
 
@@ -39,7 +40,9 @@ def log_scopes(
     several = len({text.rank for text in named}) > 1
     scopes = []
     for text in texts:
-        own = (incident and text.node is not None) or _WORKER.search("/".join(text.parts)) is not None
+        own = (incident and text.node is not None) or (
+            worker_of(text.parts) is not None and _OUTPUT.match(text.parts[-1]) is not None
+        )
         whole = text.lines > 0 and (own or (several and text in named))
         first = next((at for row in text.head if (at := times.ns(_moment(row))) is not None), None)
         last = next((at for row in reversed(text.tail) if (at := times.ns(_moment(row))) is not None), None)

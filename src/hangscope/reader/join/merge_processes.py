@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import fields, replace
 
 from hangscope.model import Gap, Process
-from hangscope.reader.join.who_is_who import Identity, by_trust
-from hangscope.reader.sources.rosters import LAUNCHER, NETWORK
+from hangscope.reader.join.who_is_who import Identity
+from hangscope.reader.statements import Trust, by_trust
 from hangscope.reader.values import short_name
 
 _MERGED = tuple(f.name for f in fields(Process) if f.name not in {"rank", "source", "node"})
@@ -32,7 +32,7 @@ def merge_processes(who: Identity) -> tuple[dict[int, Process], list[Process], l
                 mine, theirs = getattr(best, name), getattr(other, name)
                 if mine is None and theirs is not None and not _moot(best, name):
                     best = replace(best, **{name: theirs})
-                elif name in _COMPARED and None not in (mine, theirs) and mine != theirs and trust < NETWORK:
+                elif name in _COMPARED and None not in (mine, theirs) and mine != theirs and trust < Trust.NETWORK:
                     gaps.append(
                         Gap(
                             f"{name.replace('_', ' ')} of rank {rank}",
@@ -41,7 +41,7 @@ def merge_processes(who: Identity) -> tuple[dict[int, Process], list[Process], l
                             source=other.source,
                         )
                     )
-        stopped = [process for trust, process in of_rank if trust == LAUNCHER and process.alive_at_end]
+        stopped = [process for trust, process in of_rank if trust == Trust.LAUNCHER and process.alive_at_end]
         if any(process.pid in (None, best.pid) for process in stopped):  # another pid is another attempt's
             # it lived until its launcher stopped it, by SIGTERM or in the end by SIGKILL: that says nothing about it
             best = replace(best, alive_at_end=True, exit_status=None, ended_at_s=None)

@@ -6,25 +6,26 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from hangscope.model import Failure, KernelMessage, PythonError, TransportEvent, WatchdogReport
-from hangscope.reader.join.resolve_ranks import Times, node_of
+from hangscope.reader.join.resolve_ranks import node_of
 from hangscope.reader.join.who_is_who import Identity
-from hangscope.reader.logs.failure_line import Told
-from hangscope.reader.logs.lines import line_of
+from hangscope.reader.logs.failure_line import FailureLine
 from hangscope.reader.logs.log_file import TextFile
-from hangscope.reader.logs.nccl_warnings import Warned, address_host, failure_of
-from hangscope.reader.logs.torch_logs import Reading
+from hangscope.reader.logs.log_lines import line_of
+from hangscope.reader.logs.nccl_warnings import NcclWarning, address_host, failure_of
+from hangscope.reader.logs.torch_logs import LoggedReport
+from hangscope.reader.times import LogTimes
 from hangscope.reader.values import short_name
 
 MOST = 20_000
 """Failures of one job that are kept."""
 
 
-def in_logs(text: TextFile, who: Identity, times: Times, *, torchrun: bool) -> list[Failure]:
+def in_logs(text: TextFile, who: Identity, times: LogTimes, *, torchrun: bool) -> list[Failure]:
     """What one file's lines say. `torchrun`: a launcher's tasks are nodes, and no ranks."""
-    return [_resolved(told, text, who, times, torchrun) for told in text.told]
+    return [_resolved(said, text, who, times, torchrun) for said in text.failure_lines]
 
 
-def _resolved(told: Told, text: TextFile, who: Identity, times: Times, torchrun: bool) -> Failure:
+def _resolved(told: FailureLine, text: TextFile, who: Identity, times: LogTimes, torchrun: bool) -> Failure:
     failure = told.failure
     rank, ranks = failure.rank, failure.ranks
     detail = failure.detail
@@ -39,10 +40,10 @@ def _resolved(told: Told, text: TextFile, who: Identity, times: Times, torchrun:
         rank = who.rank_of(failure.node or text.node, failure.pid)
     if rank is None and failure.local_rank is not None:
         rank = who.by_local_rank.get((short_name(failure.node or text.node or ""), failure.local_rank))
-    if rank is None and told.own:
+    if rank is None and told.of_writer:
         rank = _writer(told, text, who)
     node = failure.node
-    if node is None and (told.own or rank is not None):
+    if node is None and (told.of_writer or rank is not None):
         node = node_of(who, rank, text) or text.writers.node_of(told.line.stream)
     elif node is not None:
         node = who.hosts.get(short_name(who.addresses.get(node, node)), node)
@@ -50,7 +51,7 @@ def _resolved(told: Told, text: TextFile, who: Identity, times: Times, torchrun:
     return replace(failure, rank=rank, ranks=ranks, node=node, detail=detail, at_ns=at_ns)
 
 
-def _writer(told: Told, text: TextFile, who: Identity) -> int | None:
+def _writer(told: FailureLine, text: TextFile, who: Identity) -> int | None:
     line = told.line
     rank = text.writers.rank_of(line.tag, line.stream, text.rank)
     if rank is None and line.pid is not None:
@@ -58,7 +59,7 @@ def _writer(told: Told, text: TextFile, who: Identity) -> int | None:
     return told.hint if rank is None else rank
 
 
-def of_reports(lost: Iterable[Reading], text: TextFile, times: Times) -> list[Failure]:
+def of_reports(lost: Iterable[LoggedReport], text: TextFile, times: LogTimes) -> list[Failure]:
     """Watchdog reports whose rank counts within a group: they still tell which operation somebody waited in."""
     found: list[Failure] = []
     for reading in lost:
@@ -88,7 +89,7 @@ def of_transport(events: Iterable[TransportEvent]) -> list[Failure]:
     """NCCL's warnings that tell of a failure."""
     found: list[Failure] = []
     for event in events:
-        warned = Warned(event.kind, event.peer_address, status=event.status, fatal=event.fatal)
+        warned = NcclWarning(event.kind, event.peer_address, status=event.status, fatal=event.fatal)
         kind, effect = failure_of(warned, event.text)
         if kind is None:
             continue

@@ -6,17 +6,18 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from hangscope.model import Communicator, Edge, Gap, NetworkPort, RasReport, Source, TransportEvent
-from hangscope.reader.join.resolve_ranks import Times, node_of, peer_is_gone, raised_by
+from hangscope.reader.join.resolve_ranks import node_of, peer_is_gone, raised_by
 from hangscope.reader.join.who_is_who import Identity
-from hangscope.reader.logs import nccl_logs
-from hangscope.reader.logs.lines import line_of
 from hangscope.reader.logs.log_file import TextFile
+from hangscope.reader.logs.log_lines import line_of
+from hangscope.reader.logs.nccl_logs import Channel, NcclProcess
 from hangscope.reader.logs.nccl_warnings import address_host, read_warning
 from hangscope.reader.sources import ras_answers
+from hangscope.reader.times import LogTimes
 from hangscope.reader.values import short_name
 
 
-def communicators(who: Identity, processes: Mapping[tuple[str, int], nccl_logs.Process]) -> list[Communicator]:
+def communicators(who: Identity, processes: Mapping[tuple[str, int], NcclProcess]) -> list[Communicator]:
     """Every process's part of every communicator, with its edges in ranks of the job."""
     found: list[Communicator] = []
     of_rank = {who.rank_of(*key): process for key, process in sorted(processes.items())}
@@ -48,10 +49,10 @@ def communicators(who: Identity, processes: Mapping[tuple[str, int], nccl_logs.P
 
 
 def _edge(
-    channel: nccl_logs.Channel,
+    channel: Channel,
     members: Mapping[int, int],
-    process: nccl_logs.Process,
-    of_rank: Mapping[int | None, nccl_logs.Process],
+    process: NcclProcess,
+    of_rank: Mapping[int | None, NcclProcess],
 ) -> Edge:
     """With PXN the device is one of the process whose proxy sends, which may list its devices in another order."""
     proxy = members.get(channel.proxy) if channel.proxy is not None else None
@@ -69,7 +70,7 @@ def _edge(
 
 
 def network_ports(
-    who: Identity, processes: Mapping[tuple[str, int], nccl_logs.Process], known: Iterable[NetworkPort]
+    who: Identity, processes: Mapping[tuple[str, int], NcclProcess], known: Iterable[NetworkPort]
 ) -> list[NetworkPort]:
     """The ports that samples of their counters speak of, with what NCCL's logs add, and those that NCCL alone names."""
     found = {(port.node, port.device, port.port): port for port in known}
@@ -90,10 +91,10 @@ def network_ports(
 
 def transport_events(
     who: Identity,
-    processes: Mapping[tuple[str, int], nccl_logs.Process],
+    processes: Mapping[tuple[str, int], NcclProcess],
     texts: Iterable[TextFile],
     known: Sequence[Communicator],
-    times: Times,
+    times: LogTimes,
 ) -> list[TransportEvent]:
     """NCCL's warnings, and those that only PyTorch's log quotes."""
     found: list[TransportEvent] = []

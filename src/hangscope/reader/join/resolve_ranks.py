@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
@@ -19,41 +18,31 @@ from hangscope.model import (
     WatchdogReport,
 )
 from hangscope.reader.join.who_is_who import Identity
-from hangscope.reader.logs import nccl_logs
-from hangscope.reader.logs.lines import Clock, line_of, resolve_time
-from hangscope.reader.logs.log_file import TextFile, rank_in_path
+from hangscope.reader.logs.log_file import TextFile
+from hangscope.reader.logs.log_lines import line_of
+from hangscope.reader.logs.nccl_logs import NcclProcess
 from hangscope.reader.logs.nccl_warnings import read_warning
-from hangscope.reader.logs.torch_logs import Reading
+from hangscope.reader.logs.torch_logs import LoggedReport
 from hangscope.reader.logs.torch_words import gloo_timeout
 from hangscope.reader.logs.tracebacks import Traceback
-from hangscope.reader.sources.rosters import NETWORK, ErrorFile, Statement
+from hangscope.reader.ranks_in_paths import rank_of_log, worker_of
+from hangscope.reader.sources.error_files import ErrorFile
+from hangscope.reader.statements import Statement, Trust
+from hangscope.reader.times import LogTimes
 from hangscope.reader.values import short_name
 
 _SETTING_UP = re.compile(r"\[(\d{1,6})\] is setting up NCCL communicator")
-_YEAR_2100 = 4_102_444_800_000_000_000
-
-
-class Times:
-    """Turns the times of log lines into ns since the epoch. Years come from whatever else has a full date."""
-
-    def __init__(self, references: Iterable[int]) -> None:
-        # a date outside these years is no date, and would carry all others with it
-        self._reference = max((ns for ns in references if 0 < ns < _YEAR_2100), default=None)
-        self._now = time.time_ns()
-
-    def ns(self, at: Clock | int | None) -> int | None:
-        return resolve_time(at, self._reference, self._now)
 
 
 def launcher_statements(text: TextFile) -> list[Statement]:
     """What launchers say in one file, on the node in whose directory it lies."""
     return [
         said if said.process.node else replace(said, process=replace(said.process, node=text.node))
-        for said in (*text.launcher.statements, *text.notices.statements)
+        for said in (*text.launcher.statements, *text.framework.statements)
     ]
 
 
-def network_statements(who: Identity, processes: Mapping[tuple[str, int], nccl_logs.Process]) -> list[Statement]:
+def network_statements(who: Identity, processes: Mapping[tuple[str, int], NcclProcess]) -> list[Statement]:
     """Node, pid and GPU of ranks as NCCL's log has them."""
     found: list[Statement] = []
     for (host, pid), process in sorted(processes.items()):
@@ -62,14 +51,14 @@ def network_statements(who: Identity, processes: Mapping[tuple[str, int], nccl_l
         if rank is None or source is None:
             continue
         gpu = next((comm.gpu for comm in process.comms if comm.gpu), None)
-        found.append(Statement(NETWORK, Process(rank=rank, node=host, pid=pid, gpu=gpu, source=source)))
+        found.append(Statement(Trust.NETWORK, Process(rank=rank, node=host, pid=pid, gpu=gpu, source=source)))
     return found
 
 
 # ---- PyTorch's log ---------------------------------------------------------------------------------------------------
 
 
-def report_rank(reading: Reading, text: TextFile, who: Identity) -> int | None:
+def report_rank(reading: LoggedReport, text: TextFile, who: Identity) -> int | None:
     """The rank whose report it is; None where the lines tell only its number within a group."""
     rank = text.writers.rank_of(reading.tag, reading.stream, text.rank)
     if rank is None:
@@ -77,10 +66,10 @@ def report_rank(reading: Reading, text: TextFile, who: Identity) -> int | None:
     return None if rank is None or (who.world_size is not None and rank >= who.world_size) else rank
 
 
-def watchdog_reports(text: TextFile, times: Times, who: Identity) -> tuple[list[WatchdogReport], list[Reading]]:
+def watchdog_reports(text: TextFile, times: LogTimes, who: Identity) -> tuple[list[WatchdogReport], list[LoggedReport]]:
     """(the reports of one file, those that could not be given to a rank)."""
     found: list[WatchdogReport] = []
-    lost: list[Reading] = []
+    lost: list[LoggedReport] = []
     for reading in text.torch.reports:
         rank = report_rank(reading, text, who)
         if rank is None:
@@ -94,7 +83,7 @@ def watchdog_reports(text: TextFile, times: Times, who: Identity) -> tuple[list[
     return found, lost
 
 
-def _gloo_report(traceback: Traceback, rank: int | None, text: TextFile, times: Times) -> WatchdogReport | None:
+def _gloo_report(traceback: Traceback, rank: int | None, text: TextFile, times: LogTimes) -> WatchdogReport | None:
     """Gloo has no watchdog: the collective that timed out, or whose peer went away, raises in the caller."""
     limit = gloo_timeout(traceback.message)
     closed = peer_is_gone(traceback)
@@ -142,7 +131,7 @@ def _called_operation(inner: Sequence[Frame]) -> str | None:
     return None
 
 
-def python_errors(text: TextFile, times: Times, who: Identity) -> list[PythonError]:
+def python_errors(text: TextFile, times: LogTimes, who: Identity) -> list[PythonError]:
     """Exceptions of one file, with those that were logged without a traceback."""
     found: list[PythonError] = []
     for traceback in text.torch.tracebacks:
@@ -223,11 +212,12 @@ def node_of(who: Identity, rank: int | None, text: TextFile) -> str | None:
 
 def error_file(found: ErrorFile, file: str, node: str | None, parts: tuple[str, ...], who: Identity) -> PythonError:
     """torchrun's error file; its rank is in its name, that of the log beside it, or follows from its local rank."""
-    rank = rank_in_path(parts)
+    rank = rank_of_log(parts)
     if rank is None:
         rank = who.by_directory.get(parts[:-1])
-    if rank is None and found.local_rank is not None:
-        rank = who.by_local_rank.get((short_name(node or ""), found.local_rank))
+    local_rank = worker_of(parts)
+    if rank is None and local_rank is not None:
+        rank = who.by_local_rank.get((short_name(node or ""), local_rank))
     node = who.nodes.get(rank, node) if rank is not None else node
     return _python_error(found.traceback, rank, node, file, found.at_ns, "message")
 

@@ -12,12 +12,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from hangscope.model import Gap, Group, Process, RasReport, Source
-from hangscope.reader.logs import nccl_logs
-from hangscope.reader.logs.lines import line_of
 from hangscope.reader.logs.log_file import TextFile
-from hangscope.reader.logs.nccl_warnings import is_loopback
-from hangscope.reader.sources.rosters import NETWORK, Statement
-from hangscope.reader.values import host_name, short_name
+from hangscope.reader.logs.nccl_logs import NcclProcess
+from hangscope.reader.statements import Statement, Trust, by_trust
+from hangscope.reader.values import host_name, is_loopback, short_name
 
 _ADDRESS = re.compile(r"^(?:\d{1,3}(?:\.\d{1,3}){3}|[0-9a-fA-F:]*:[0-9a-fA-F:]*)$")
 
@@ -26,9 +24,9 @@ def is_address(name: str) -> bool:
     return _ADDRESS.match(name) is not None
 
 
-def merge_nccl(texts: Iterable[TextFile]) -> dict[tuple[str, int], nccl_logs.Process]:
+def merge_nccl(texts: Iterable[TextFile]) -> dict[tuple[str, int], NcclProcess]:
     """One entry a process, over all files that hold lines of it."""
-    merged: dict[tuple[str, int], nccl_logs.Process] = {}
+    merged: dict[tuple[str, int], NcclProcess] = {}
     for text in texts:
         for key, process in sorted(text.nccl.processes.items()):
             known = merged.get(key)
@@ -82,7 +80,7 @@ class Identity:
 
 def identify(
     texts: Sequence[TextFile],
-    processes: Mapping[tuple[str, int], nccl_logs.Process],
+    processes: Mapping[tuple[str, int], NcclProcess],
     statements: Sequence[Statement],
     groups: Sequence[Group],
     dump_ranks: Iterable[int],
@@ -145,12 +143,6 @@ def _own_rank(who: Identity, text: TextFile) -> int | None:
     return text.writers.own_rank(hint)
 
 
-def by_trust(said: Statement) -> tuple[int, bool, str, int]:
-    """Best first. Of equals, who saw the process alive comes first: how it ended after that says nothing about it."""
-    source = said.process.source or Source("")
-    return (said.trust, said.process.alive_at_end is not True, source.file, line_of(source))
-
-
 _WORKER = re.compile(r"^attempt_\d+/(\d{1,6})$")
 
 
@@ -176,7 +168,7 @@ def _share_directories(who: Identity, texts: Sequence[TextFile]) -> None:
                 who.ranks.add(text.rank)
 
 
-def _world_communicator(processes: Mapping[tuple[str, int], nccl_logs.Process], least: int) -> tuple[str, int] | None:
+def _world_communicator(processes: Mapping[tuple[str, int], NcclProcess], least: int) -> tuple[str, int] | None:
     """The first communicator that can hold every rank, as (id, size); its ranks are the job's ranks.
 
     None where the largest one is smaller than the job, or where two of that size have no process in common: then they
@@ -205,7 +197,7 @@ def _world_communicator(processes: Mapping[tuple[str, int], nccl_logs.Process], 
 
 def own_reports(
     reports: Sequence[RasReport],
-    processes: Mapping[tuple[str, int], nccl_logs.Process],
+    processes: Mapping[tuple[str, int], NcclProcess],
     statements: Sequence[Statement],
     world_size: int,
 ) -> list[RasReport]:
@@ -238,7 +230,7 @@ def _ras_statements(reports: Sequence[RasReport], world_size: int | None) -> lis
         for row in report.ranks:
             if row.pid is not None:
                 process = Process(rank=row.rank, node=host_name(row.host), pid=row.pid, source=report.source)
-                found.setdefault((row.host, row.pid), {}).setdefault(row.rank, Statement(NETWORK + 1, process))
+                found.setdefault((row.host, row.pid), {}).setdefault(row.rank, Statement(Trust.RAS, process))
     if any(len(ranks) > 1 for ranks in found.values()):
         return []
     return [said for ranks in found.values() for said in ranks.values()]
@@ -247,7 +239,7 @@ def _ras_statements(reports: Sequence[RasReport], world_size: int | None) -> lis
 def _join_pids(
     who: Identity,
     texts: Sequence[TextFile],
-    processes: Mapping[tuple[str, int], nccl_logs.Process],
+    processes: Mapping[tuple[str, int], NcclProcess],
     statements: Sequence[Statement],
     world: str | None,
 ) -> None:
@@ -334,7 +326,7 @@ def _resolve(who: Identity, texts: Sequence[TextFile], statements: Sequence[Stat
 
 def _members(
     who: Identity,
-    processes: Mapping[tuple[str, int], nccl_logs.Process],
+    processes: Mapping[tuple[str, int], NcclProcess],
     groups: Sequence[Group],
     world: tuple[str, int] | None,
 ) -> None:
@@ -368,7 +360,7 @@ def _members(
 def _name_nodes(
     who: Identity,
     texts: Sequence[TextFile],
-    processes: Mapping[tuple[str, int], nccl_logs.Process],
+    processes: Mapping[tuple[str, int], NcclProcess],
     dump_paths: Mapping[int, Sequence[tuple[str, ...]]],
 ) -> None:
     """rank → host: a roster or manifest, else NCCL's prefix, else the directory its files lie in, else an address."""

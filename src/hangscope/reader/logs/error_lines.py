@@ -12,11 +12,12 @@ from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
-from hangscope.reader.logs.failure_line import Told, tell
-from hangscope.reader.logs.lines import RANK_LIMIT, Line
+from hangscope.reader.logs.failure_line import FailureLine, make_failure
+from hangscope.reader.logs.log_lines import Line
 from hangscope.reader.logs.nccl_warnings import address_host, failure_of, read_warning
 from hangscope.reader.logs.torch_words import GLOG_HEAD, clock_of, default_rank, op_name
 from hangscope.reader.logs.tracebacks import is_consequence
+from hangscope.reader.values import RANK_LIMIT
 
 MOST = 2000
 """Failures of one file that are kept."""
@@ -179,12 +180,12 @@ def ranks_in(text: str) -> tuple[int, ...]:
     return tuple(sorted({int(part) for part in text.replace(",", " ").split() if part.isdigit()}))[:4096]
 
 
-class FailureLog:
+class ErrorLog:
     """Reads one file's lines of failure."""
 
     def __init__(self, file: str) -> None:
         self.file = file
-        self.failures: list[Told] = []
+        self.failures: list[FailureLine] = []
         self._quoting: dict[str, tuple[int, int, bool]] = {}
         """Prefix → (which failure, its line, whether ``Last error:`` came): NCCL's own words follow below."""
         self._snapshot_seq: dict[str, int] = {}
@@ -197,16 +198,16 @@ class FailureLog:
             (_MISMATCH, self._mismatch),
             (_DDP, self._ddp),
             (_DDP_SIZES, lambda line, m: self._pair(line, m, line.text)),
-            (_AROUND, lambda line, m: self._tell(line, "mismatch", ranks=(int(m["rank"]),))),
+            (_AROUND, lambda line, m: self._add(line, "mismatch", ranks=(int(m["rank"]),))),
             (_BARRIER, self._barrier),
-            (_BARRIER_LATE, lambda line, _: self._tell(line, "missing_ranks", operation="monitored_barrier")),
+            (_BARRIER_LATE, lambda line, _: self._add(line, "missing_ranks", operation="monitored_barrier")),
             (
                 _BARRIER_REACHED,
-                lambda line, m: self._tell(line, "other", rank=int(m["rank"]), peer_rank=0, effect=True),
+                lambda line, m: self._add(line, "other", rank=int(m["rank"]), peer_rank=0, effect=True),
             ),
             (
                 _NEVER,
-                lambda line, m: self._tell(line, "missing_ranks", ranks=ranks_in(m["ranks"]), detail="never joined"),
+                lambda line, m: self._add(line, "missing_ranks", ranks=ranks_in(m["ranks"]), detail="never joined"),
             ),
             (_NOT_JOINED, self._not_joined),
             (_NOT_FINISHED, self._not_finished),
@@ -217,23 +218,26 @@ class FailureLog:
             (_ASCEND, self._ascend),
             (
                 _ASCEND_RANK,
-                lambda line, m: self._tell(line, "other", rank=int(m["rank"]), pid=int(m["pid"]), effect=True),
+                lambda line, m: self._add(line, "other", rank=int(m["rank"]), pid=int(m["pid"]), effect=True),
             ),
-            (_HEARTBEAT, lambda line, _: self._tell(line, "heartbeat_stuck")),
-            (_GPU_LOST, lambda line, m: self._tell(line, "gpu_lost", detail=m["gpu"])),
-            (_OOM, lambda line, _: self._tell(line, "gpu_oom")),
+            (_HEARTBEAT, lambda line, _: self._add(line, "heartbeat_stuck")),
+            (_GPU_LOST, lambda line, m: self._add(line, "gpu_lost", detail=m["gpu"])),
+            (_OOM, lambda line, _: self._add(line, "gpu_oom")),
             (_NCCL, self._nccl),
             (_CUDA, self._cuda),
             (_BARE_WARNING, self._bare_warning),
             (_CONNECT, self._connect),
-            (_RENDEZVOUS, lambda line, _: self._tell(line, "rendezvous_timeout", effect=True)),
-            (_STORE, lambda line, _: self._tell(line, "store_timeout", effect=True)),
-            (_STORE_GONE, lambda line, _: self._tell(line, "socket_error", effect=True, detail="store")),
+            (_RENDEZVOUS, lambda line, _: self._add(line, "rendezvous_timeout", effect=True)),
+            (_STORE, lambda line, _: self._add(line, "store_timeout", effect=True)),
+            (_STORE_GONE, lambda line, _: self._add(line, "socket_error", effect=True, detail="store")),
             (_GLOO, self._gloo),
-            (_ABORTED, lambda line, m: self._tell(line, "other", rank=int(m["rank"]), effect=True)),
-            (_DOWN, lambda line, _: self._tell(line, "other", effect=True)),
+            (_ABORTED, lambda line, m: self._add(line, "other", rank=int(m["rank"]), effect=True)),
+            (_DOWN, lambda line, _: self._add(line, "other", effect=True)),
             (_TERMINATE, self._terminate),
-            (_CPP_STACK, lambda line, m: self._tell(line, "other", effect=True, detail=m[1] or m[2], once=m[0][:12])),
+            (
+                _CPP_STACK,
+                lambda line, m: self._add(line, "other", effect=True, detail=m[1] or m[2], once=m[0][:12]),
+            ),
         )
 
     def feed(self, line: Line, *, in_traceback: bool = False) -> None:
@@ -250,31 +254,34 @@ class FailureLog:
                 return
         if not in_traceback and (match := _EXCEPTION.match(text)) and "Watchdog caught" not in text:
             effect = is_consequence(match["type"], match["message"], [])
-            self._tell(line, "exception", effect=effect, detail=match["type"])
+            self._add(line, "exception", effect=effect, detail=match["type"])
 
     @property
     def waiting(self) -> bool:
         """Whether the reason of an error may follow."""
         return bool(self._quoting)
 
-    def _tell(self, line: Line, kind: str, **values: Any) -> None:
+    def _add(self, line: Line, kind: str, **values: Any) -> None:
         """Keep one failure; what the same writer says again in the same words is one."""
         key = (kind, line.tag, line.stream, values.pop("once", None) or line.text.strip()[-160:])
         if len(self.failures) >= MOST or key in self._seen:
             return
         self._seen.add(key)
         at = clock_of(line.text) or line.at_ns
-        self.failures.append(Told(tell(self.file, line, kind, **values), line, at, hint=default_rank(line.text)))
+        failure = make_failure(self.file, line, kind, **values)
+        self.failures.append(FailureLine(failure, line, at, hint=default_rank(line.text)))
 
     # ---- what several ranks did ----
 
     def _mismatch(self, line: Line, match: re.Match[str]) -> None:
-        mine, other = match["body"] or "", match["other"] or ""
+        mine = match["body"] or ""
+        other = match["other"] or ""
         seq = _SEQUENCE.search(mine)
         names = [op_name(found[1]) for body in (mine, other) if (found := _OP_TYPE.search(body))]
         differ = _DIFFER.search(line.text)
-        rank, peer = int(match["rank"]), int(match["peer"]) if match["peer"] else None
-        self._tell(
+        rank = int(match["rank"])
+        peer = int(match["peer"]) if match["peer"] else None
+        self._add(
             line,
             "mismatch",
             rank=rank,
@@ -289,67 +296,70 @@ class FailureLog:
         self._pair(line, match, f"{match['mine']} parameters vs {match['theirs']}")
 
     def _pair(self, line: Line, match: re.Match[str], detail: str) -> None:
-        rank, peer = int(match["rank"]), int(match["peer"])
+        rank = int(match["rank"])
+        peer = int(match["peer"])
         ranks = tuple(sorted({rank, peer}))
-        self._tell(line, "mismatch", rank=rank, peer_rank=peer, ranks=ranks, detail=detail[:200])
+        self._add(line, "mismatch", rank=rank, peer_rank=peer, ranks=ranks, detail=detail[:200])
 
     def _barrier(self, line: Line, match: re.Match[str]) -> None:
         me = int(match["me"]) if match["me"] else 0  # only rank 0 of the group counts the others
         ranks = ranks_in(match["ranks"])
-        self._tell(line, "missing_ranks", rank=me, ranks=ranks, operation="monitored_barrier")
+        self._add(line, "missing_ranks", rank=me, ranks=ranks, operation="monitored_barrier")
 
     def _not_joined(self, line: Line, match: re.Match[str]) -> None:
-        self._tell(line, "missing_ranks", ranks=ranks_in(match["ranks"]), seq=int(match["seq"]), detail="did not join")
+        self._add(line, "missing_ranks", ranks=ranks_in(match["ranks"]), seq=int(match["seq"]), detail="did not join")
 
     def _not_finished(self, line: Line, match: re.Match[str]) -> None:
         ranks = ranks_in(match["ranks"])
-        self._tell(line, "other", ranks=ranks, seq=int(match["seq"]), detail="joined, did not finish", effect=True)
+        self._add(line, "other", ranks=ranks, seq=int(match["seq"]), detail="joined, did not finish", effect=True)
 
     def _snapshot(self, line: Line, match: re.Match[str]) -> None:
         """One row of the desync report: these ranks were inside that collective, or past it."""
-        operation, seq = op_name(match["op"]), self._snapshot_seq.get(line.stream)
+        operation = op_name(match["op"])
+        seq = self._snapshot_seq.get(line.stream)
         ranks = ranks_in(match["ranks"])
-        self._tell(line, "other", ranks=ranks, operation=operation, seq=seq, detail=match["how"], effect=True)
+        self._add(line, "other", ranks=ranks, operation=operation, seq=seq, detail=match["how"], effect=True)
 
     # ---- the store and the way into the job ----
 
     def _unique_id(self, line: Line, match: re.Match[str]) -> None:
         lost = re.search(r"reset|closed|Broken pipe|refused", match["why"]) is not None
         kind = "socket_error" if lost else "store_timeout"
-        rank, peer = int(match["rank"]), int(match["peer"])
-        self._tell(line, kind, rank=rank, peer_rank=peer, effect=True, detail=match["why"].strip()[:120])
+        rank = int(match["rank"])
+        peer = int(match["peer"])
+        self._add(line, kind, rank=rank, peer_rank=peer, effect=True, detail=match["why"].strip()[:120])
 
     def _joined(self, line: Line, _: re.Match[str]) -> None:
         count = _HOW_MANY.search(line.text)
-        self._tell(line, "init_timeout", effect=True, detail=count[1] if count else None)
+        self._add(line, "init_timeout", effect=True, detail=count[1] if count else None)
 
     def _connect(self, line: Line, match: re.Match[str]) -> None:
         if (head := GLOG_HEAD.search(line.text)) and head["severity"] == "W":
             return  # one address of several, tried again: every healthy job has these
         peer = address_host(match["peer"]) if match["peer"] else None
-        self._tell(line, "store_unreachable", peer_node=peer, effect=True)
+        self._add(line, "store_unreachable", peer_node=peer, effect=True)
 
     def _gloo(self, line: Line, match: re.Match[str]) -> None:
         if match["ms"]:
             detail = f"Gloo {match['op']} waited {match['ms']} ms"
-            self._tell(line, "wait_timeout", effect=True, operation=match["op"], detail=detail)
+            self._add(line, "wait_timeout", effect=True, operation=match["op"], detail=detail)
         else:
             peer = address_host(read_warning(line.text).peer_address)
-            self._tell(line, "socket_error", peer_node=peer, effect="connectFullMesh" not in line.text)
+            self._add(line, "socket_error", peer_node=peer, effect="connectFullMesh" not in line.text)
 
     def _ascend(self, line: Line, match: re.Match[str]) -> None:
         peer = int(match["peer"]) if match["peer"] and int(match["peer"]) < RANK_LIMIT else None
         kind = "socket_error" if match["code"] == "6" else "other"
         operation = op_name(match["tag"].upper()) if match["tag"] else None
         detail = "waited for a peer's notification" if kind == "other" else "waited for a peer's socket"
-        self._tell(line, kind, peer_rank=peer, operation=operation, effect=True, detail=detail)
+        self._add(line, kind, peer_rank=peer, operation=operation, effect=True, detail=detail)
 
     # ---- the GPU and NCCL ----
 
     def _cuda(self, line: Line, match: re.Match[str]) -> None:
         what = (match["what"] or match["name"] or match["failure"] or match["npu"] or "").strip()
         kind = "ecc" if "ECC" in what else "gpu_oom" if "out of memory" in what.lower() else "cuda_error"
-        self._tell(line, kind, detail=what[:160] or None)
+        self._add(line, kind, detail=what[:160] or None)
 
     def _nccl(self, line: Line, match: re.Match[str]) -> None:
         what = (match["what"] or match["code"] or match["test"] or "").strip()
@@ -358,7 +368,7 @@ class FailureLog:
         near = last is not None and last.line.stream == line.stream and line.number - last.line.number <= 2
         # the line below a NCCL error explains the same one
         if not (match["code"] and near and last is not None and last.failure.kind == kind):
-            self._tell(line, kind, effect=kind == "nccl_remote_error")
+            self._add(line, kind, effect=kind == "nccl_remote_error")
         self._quoting[line.stream] = (len(self.failures) - 1, line.number, False)
 
     def _quoted(self, line: Line) -> bool:
@@ -375,10 +385,10 @@ class FailureLog:
             return False
         del self._quoting[line.stream]
         warned = read_warning(text)
-        told = self.failures[index]
+        known = self.failures[index]
         peer = address_host(warned.peer_address)
-        failure = replace(told.failure, detail=text[:200], peer_node=peer, code=warned.status)
-        self.failures[index] = told._replace(failure=failure)
+        failure = replace(known.failure, detail=text[:200], peer_node=peer, code=warned.status)
+        self.failures[index] = known._replace(failure=failure)
         return True
 
     def _bare_warning(self, line: Line, match: re.Match[str]) -> None:
@@ -387,8 +397,8 @@ class FailureLog:
         kind, effect = failure_of(warned, text)
         if kind is not None:
             peer = address_host(warned.peer_address)
-            self._tell(line, kind, peer_node=peer, code=warned.status, effect=effect, detail=warned.status_name)
+            self._add(line, kind, peer_node=peer, code=warned.status, effect=effect, detail=warned.status_name)
 
     def _terminate(self, line: Line, match: re.Match[str]) -> None:
         effect = match["type"].endswith(("DistBackendError", "IoException", "DistNetworkError"))
-        self._tell(line, "exception", effect=effect, detail=match["type"])
+        self._add(line, "exception", effect=effect, detail=match["type"])

@@ -1,23 +1,24 @@
-"""A failure as one line tells it, while nobody knows yet which rank wrote that line."""
+"""A failure as one line says it, while nobody knows yet which rank wrote that line."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
 from hangscope.model import Failure, Source
-from hangscope.reader.logs.lines import Clock, Line
+from hangscope.reader.logs.log_lines import Line
+from hangscope.reader.times import Clock
 
 TEXT_LIMIT = 400
 """Characters of a line that are kept as its text."""
 
 
-class Told(NamedTuple):
+class FailureLine(NamedTuple):
     """One failure. Its rank is set only where the line itself says it; otherwise its writer is looked up later."""
 
     failure: Failure
     line: Line
     at: Clock | int | None = None
-    own: bool = True
+    of_writer: bool = True
     """Whether the line speaks of its writer where it names nobody. A launcher speaks of others."""
     tasks: tuple[int, ...] = ()
     """A launcher's task numbers: ranks where one task is one rank."""
@@ -25,7 +26,7 @@ class Told(NamedTuple):
     """The rank that the line names in the default group, or in one that it does not name: a last resort."""
 
 
-def tell(file: str, line: Line, kind: str, **values: object) -> Failure:
+def make_failure(file: str, line: Line, kind: str, **values: object) -> Failure:
     """A failure in the words of one line."""
     text = str(values.pop("text", "") or line.text).strip()[:TEXT_LIMIT]
     rank = values.pop("rank", None)

@@ -1,4 +1,4 @@
-"""Death notices: DeepSpeed, Lightning, torch.multiprocessing, Horovod, Ray, vLLM, Kubernetes.
+"""What DeepSpeed, Lightning, torch.multiprocessing, Horovod, Ray, vLLM and Kubernetes log of processes that ended.
 
 One line each, mostly without a traceback and without a rank: they know a process by its pid, its node, its index.
 """
@@ -11,14 +11,14 @@ from dataclasses import replace
 from functools import cached_property
 
 from hangscope.model import UNKNOWN, Process, Source
-from hangscope.reader.logs.failure_line import SIGNAL_NAMES, Told, kind_of_end, plain_status, tell
-from hangscope.reader.logs.lines import Line
-from hangscope.reader.sources.rosters import LAUNCHER, Statement
+from hangscope.reader.logs.failure_line import SIGNAL_NAMES, FailureLine, kind_of_end, make_failure, plain_status
+from hangscope.reader.logs.log_lines import Line
+from hangscope.reader.statements import Statement, Trust
 from hangscope.reader.values import host_name
 
 _DEEPSPEED = re.compile(r"exits with return code = (?P<exit>-?\d+)")
 _KILLING = re.compile(r"sigkill_handler\] Killing subprocess (?P<pid>\d+)")
-_TOLD_TO_STOP = re.compile(r"[Rr]eceived (?:SIGTERM|SIGINT|signal 15)\b")
+_ASKED_TO_STOP = re.compile(r"[Rr]eceived (?:SIGTERM|SIGINT|signal 15)\b")
 _BATCH_LIMIT = re.compile(r"\bTERM_(?P<lsf>MEMLIMIT|RUNLIMIT|OWNER|ADMIN)\b|PBS: job killed: (?P<pbs>\w+)")
 _LOCAL_RANK = re.compile(r"--local[-_]rank[= ]'?,? ?'?(?P<local>\d+)")
 _LIGHTNING = re.compile(r"Child process with PID (?P<pid>\d+) terminated with code (?P<exit>-?\d+)")
@@ -94,13 +94,13 @@ _ANY = re.compile(
 )
 
 
-class NoticeLog:
-    """Reads one file's death notices."""
+class FrameworkLog:
+    """Reads what frameworks say in one file about processes that ended."""
 
     def __init__(self, file: str) -> None:
         self.file = file
         self.statements: list[Statement] = []
-        self.failures: list[Told] = []
+        self.failures: list[FailureLine] = []
         self._actor: dict[str, tuple[Line, dict[str, str]]] = {}
 
     @cached_property
@@ -108,31 +108,34 @@ class NoticeLog:
         """Made where a line asks for them: of a hundred thousand logs most hold none."""
         return (
             (_DEEPSPEED, self._deepspeed),
-            (_KILLING, lambda line, m: self._tell(line, "launcher_kill", pid=int(m["pid"]), effect=True)),
-            (_TOLD_TO_STOP, lambda line, _: self._tell(line, "launcher_kill", own=True, effect=True)),
+            (_KILLING, lambda line, m: self._add(line, "launcher_kill", pid=int(m["pid"]), effect=True)),
+            (_ASKED_TO_STOP, lambda line, _: self._add(line, "launcher_kill", of_writer=True, effect=True)),
             (_BATCH_LIMIT, self._batch_limit),
             (_LIGHTNING, self._lightning),
             (_SPAWN, self._index),
             (_HOROVOD, self._index),
             (_SUBPROCESS, self._subprocess),
             (_LOADER, self._loader),
-            (_SHM, lambda line, _: self._tell(line, "signal", own=True, code=-7, detail="DataLoader worker")),
+            (
+                _SHM,
+                lambda line, _: self._add(line, "signal", of_writer=True, code=-7, detail="DataLoader worker"),
+            ),
             (_RAYLET, self._raylet),
             (_RAY_OOM, self._ray_oom),
-            (_RAY_NODE, lambda line, m: self._tell(line, "node_lost", node=m["node"] or m["node2"])),
+            (_RAY_NODE, lambda line, m: self._add(line, "node_lost", node=m["node"] or m["node2"])),
             (_VLLM, self._vllm),
-            (_ENGINE, lambda line, _: self._tell(line, "exception")),
+            (_ENGINE, lambda line, _: self._add(line, "exception")),
             (_POD_EXIT, self._pod),
             (_POD_ROW, self._pod_row),
-            (_POD_EVICTED, lambda line, m: self._tell(line, "node_lost", node=m["pod"], detail=m["what"])),
-            (_NODE_LOST, lambda line, m: self._tell(line, "node_lost", node=m["node"])),
+            (_POD_EVICTED, lambda line, m: self._add(line, "node_lost", node=m["pod"], detail=m["what"])),
+            (_NODE_LOST, lambda line, m: self._add(line, "node_lost", node=m["node"])),
             (_SIGNAL_BLOCK, self._signal_block),
             (_SEGFAULT, self._segfault),
-            (_POD_OOM, lambda line, _: self._tell(line, "host_oom", code=-9, detail="OOMKilled")),
+            (_POD_OOM, lambda line, _: self._add(line, "host_oom", code=-9, detail="OOMKilled")),
         )
 
     def feed(self, line: Line) -> bool:
-        """Take one line. True where it was a notice."""
+        """Take one line. True where it says that a process ended."""
         text = line.text
         if line.stream in self._actor:
             self._actor_row(line)
@@ -149,22 +152,25 @@ class NoticeLog:
 
     @property
     def waiting(self) -> bool:
-        """Whether a notice of several lines is open."""
+        """Whether a message of several lines is open."""
         return bool(self._actor)
 
     def finish(self) -> None:
         for stream in list(self._actor):
             self._end_actor(stream)
 
-    def _tell(self, line: Line, kind: str, *, own: bool = False, tasks: tuple[int, ...] = (), **values: object) -> None:
-        self.failures.append(Told(tell(self.file, line, kind, **values), line, line.at_ns, own=own, tasks=tasks))
+    def _add(
+        self, line: Line, kind: str, *, of_writer: bool = False, tasks: tuple[int, ...] = (), **values: object
+    ) -> None:
+        failure = make_failure(self.file, line, kind, **values)
+        self.failures.append(FailureLine(failure, line, line.at_ns, of_writer=of_writer, tasks=tasks))
 
     def _ended(self, line: Line, process: Process, tasks: tuple[int, ...] = (), detail: str | None = None) -> None:
         status = process.exit_status or 0
         process = replace(process, alive_at_end=False, source=Source(self.file, f"line {line.number}"))
-        self.statements.append(Statement(LAUNCHER, process, tasks[0] if tasks else None))
+        self.statements.append(Statement(Trust.LAUNCHER, process, tasks[0] if tasks else None))
         rank = None if process.rank == UNKNOWN else process.rank
-        self._tell(
+        self._add(
             line,
             kind_of_end(status),
             tasks=tasks,
@@ -187,7 +193,7 @@ class NoticeLog:
     def _batch_limit(self, line: Line, match: re.Match[str]) -> None:
         """LSF and PBS end a job that asked for too little."""
         memory = match["lsf"] == "MEMLIMIT" or (match["pbs"] or "").lower() in {"mem", "vmem", "memory"}
-        self._tell(line, "host_oom" if memory else "launcher_kill", code=-9 if memory else None, effect=not memory)
+        self._add(line, "host_oom" if memory else "launcher_kill", code=-9 if memory else None, effect=not memory)
 
     def _lightning(self, line: Line, match: re.Match[str]) -> None:
         rank = UNKNOWN if line.tag is None else line.tag
@@ -195,8 +201,8 @@ class NoticeLog:
 
     def _index(self, line: Line, match: re.Match[str]) -> None:
         """torch.multiprocessing counts the processes that it started, Horovod the ranks."""
-        index, found = int(match["index"]), match.groupdict()
-        name = found.get("signal")
+        index = int(match["index"])
+        name = match.groupdict().get("signal")
         status = -SIGNAL_NAMES.get(name, 9) if name else plain_status(int(match["exit"]))
         if not status:
             return
@@ -207,24 +213,25 @@ class NoticeLog:
 
     def _subprocess(self, line: Line, match: re.Match[str]) -> None:
         status = -int(match["signal"]) if match["signal"] else plain_status(int(match["exit"]))
-        self._tell(line, kind_of_end(status), code=status, effect=status in {-15, 1}, detail="launcher")
+        self._add(line, kind_of_end(status), code=status, effect=status in {-15, 1}, detail="launcher")
 
     def _loader(self, line: Line, match: re.Match[str]) -> None:
         how = (match["how"] or "").strip()
         code = {"Killed": -9, "Bus error": -7, "Segmentation fault": -11, "Aborted": -6, "Terminated": -15}.get(how)
-        self._tell(line, "signal", own=True, code=code, detail=f"DataLoader worker {match['pid']}")
+        self._add(line, "signal", of_writer=True, code=code, detail=f"DataLoader worker {match['pid']}")
 
     def _raylet(self, line: Line, match: re.Match[str]) -> None:
-        pid, node = int(match["pid"]), host_name(match["node"])
+        pid = int(match["pid"])
+        node = host_name(match["node"])
         source = Source(self.file, f"line {line.number}")
         self.statements.append(
-            Statement(LAUNCHER, Process(UNKNOWN, node=node, pid=pid, alive_at_end=False, source=source))
+            Statement(Trust.LAUNCHER, Process(UNKNOWN, node=node, pid=pid, alive_at_end=False, source=source))
         )
-        self._tell(line, "exception", node=node, pid=pid, detail="a Ray worker ended without a word")
+        self._add(line, "exception", node=node, pid=pid, detail="a Ray worker ended without a word")
 
     def _ray_oom(self, line: Line, _: re.Match[str]) -> None:
         node = _RAY_IP.search(line.text)
-        self._tell(line, "host_oom", node=node["node"] if node else None, detail="Ray")
+        self._add(line, "host_oom", node=node["node"] if node else None, detail="Ray")
 
     def _actor_row(self, line: Line) -> None:
         row = _ACTOR_ROW.match(line.text)
@@ -236,21 +243,21 @@ class NoticeLog:
     def _end_actor(self, stream: str) -> None:
         line, rows = self._actor.pop(stream)
         pid = int(rows["pid"]) if rows.get("pid", "").isdigit() else None
-        self._tell(line, "exception", node=rows.get("ip"), pid=pid, detail=rows.get("name"))
+        self._add(line, "exception", node=rows.get("ip"), pid=pid, detail=rows.get("name"))
 
     def _vllm(self, line: Line, match: re.Match[str]) -> None:
-        self._tell(line, "exception", tasks=(int(match["index"]),), detail="a vLLM worker")
+        self._add(line, "exception", tasks=(int(match["index"]),), detail="a vLLM worker")
 
     def _pod(self, line: Line, match: re.Match[str]) -> None:
         status = plain_status(int(match["exit"]))
         if status:
-            self._tell(line, kind_of_end(status), node=match["pod"], code=status)
+            self._add(line, kind_of_end(status), node=match["pod"], code=status)
 
     def _pod_row(self, line: Line, match: re.Match[str]) -> None:
         status = match["status"]
         kind = {"OOMKilled": "host_oom", "Evicted": "node_lost", "NodeLost": "node_lost", "Unknown": "node_lost"}
         code = -9 if status == "OOMKilled" else None
-        self._tell(line, kind.get(status, "exit"), node=match["pod"], code=code, detail=status)
+        self._add(line, kind.get(status, "exit"), node=match["pod"], code=code, detail=status)
 
     def _signal_block(self, line: Line, match: re.Match[str]) -> None:
         process = Process(UNKNOWN, node=match["node"], pid=int(match["pid"]), exit_status=-int(match["signal"]))
@@ -258,4 +265,4 @@ class NoticeLog:
 
     def _segfault(self, line: Line, match: re.Match[str]) -> None:
         number = SIGNAL_NAMES.get(f"SIG{match['name']}", 11) if match["name"] else 11
-        self._tell(line, "signal", own=True, code=-number, effect=number == 15)
+        self._add(line, "signal", of_writer=True, code=-number, effect=number == 15)

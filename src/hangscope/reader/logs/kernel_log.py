@@ -14,6 +14,7 @@ _OOM = re.compile(
 _XID = re.compile(r"NVRM: Xid \((?:PCI:)?(?P<pci>[0-9a-fA-F:.]+)\): (?P<code>\d+)(?:, (?:pid=)?'?(?P<pid>\d+)?)?")
 _SXID = re.compile(r"SXid \((?:PCI:)?(?P<pci>[0-9a-fA-F:.]+)\): (?P<code>\d+)")
 _FELL_OFF = re.compile(r"NVRM: GPU (?P<pci>[0-9a-fA-F:]+\.\d).{0,60}fallen off the bus")
+_FELL_OFF_CODE = 79
 _NAMED_GPU = re.compile(r"NVRM: The NVIDIA GPU (?P<pci>[0-9a-fA-F:]+\.\d)\s*$")
 _NIC = re.compile(
     r"(?P<driver>mlx5_core|mlx4_core|bnxt_en|ice|i40e|irdma|efa|cxgb4|hns3) (?P<pci>[0-9a-fA-F]{4}:[0-9a-fA-F:]+\.\d)"
@@ -109,34 +110,17 @@ class KernelLog:
         if match := _OOM.search(text):
             pid = match["pid"] or match["pid2"] or match["pid3"]
             return KernelMessage("oom", text, source, host, pid=int(pid), at=at)
-        if match := _XID.search(text):
-            return KernelMessage(
-                "xid",
-                text,
-                source,
-                host,
-                pid=int(match["pid"]) if match["pid"] else None,
-                pci=pci_id(match["pci"]),
-                code=int(match["code"]),
-                at=at,
-            )
-        if match := _SXID.search(text):
-            return KernelMessage("xid", text, source, host, pci=pci_id(match["pci"]), code=int(match["code"]), at=at)
-        if match := _FELL_OFF.search(text):
-            return KernelMessage("xid", text, source, host, pci=pci_id(match["pci"]), code=79, at=at)
         if match := _NAMED_GPU.search(text):
             self._gpu = pci_id(match["pci"])  # the sentence goes on in the next lines
             return None
-        if "NVRM" in text and "fallen off the bus" in text:
-            return KernelMessage("xid", text, source, host, pci=self._gpu, code=79, at=at)
+        if found := self._xid(text):
+            code, pci, pid = found
+            return KernelMessage("xid", text, source, host, pid=pid, pci=pci, code=code, at=at)
         if match := _NIC.search(text):
-            if _LINK_WORDS.search(match["what"]):
-                return KernelMessage(
-                    "link", text, source, host, pci=pci_id(match["pci"]), device=match["device"], at=at
-                )
-            if _NIC_WORDS.search(match["what"]):
-                return KernelMessage("nic", text, source, host, pci=pci_id(match["pci"]), device=match["device"], at=at)
-            return None
+            kind = _kind_of_nic_message(match["what"])
+            if kind is None:
+                return None
+            return KernelMessage(kind, text, source, host, pci=pci_id(match["pci"]), device=match["device"], at=at)
         if match := _LINK.search(text):
             return KernelMessage("link", text, source, host, device=match["device"], at=at)
         if (match := _HUNG.search(text)) or (match := _SEGFAULT.search(text)):
@@ -144,6 +128,24 @@ class KernelLog:
         if _BUS_ERROR.search(text):
             return KernelMessage("other", text, source, host, at=at)
         return None
+
+    def _xid(self, text: str) -> tuple[int, str | None, int | None] | None:
+        """(the Xid's number, the GPU's or the switch's PCI address, the process) of what NVIDIA's driver reports."""
+        if match := _XID.search(text):
+            return int(match["code"]), pci_id(match["pci"]), int(match["pid"]) if match["pid"] else None
+        if match := _SXID.search(text):
+            return int(match["code"]), pci_id(match["pci"]), None
+        if match := _FELL_OFF.search(text):
+            return _FELL_OFF_CODE, pci_id(match["pci"]), None
+        if "NVRM" in text and "fallen off the bus" in text:
+            return _FELL_OFF_CODE, self._gpu, None
+        return None
+
+
+def _kind_of_nic_message(what: str) -> str | None:
+    if _LINK_WORDS.search(what):
+        return "link"
+    return "nic" if _NIC_WORDS.search(what) else None
 
 
 def _stamp(raw: str) -> tuple[str | None, str | None, str, bool]:

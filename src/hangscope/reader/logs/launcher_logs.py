@@ -10,10 +10,11 @@ import re
 from dataclasses import replace
 
 from hangscope.model import UNKNOWN, Process, Source
-from hangscope.reader.logs.failure_line import ENDS, Told, kind_of_end, plain_status, tell
+from hangscope.reader.logs.failure_line import ENDS, FailureLine, kind_of_end, make_failure, plain_status
 from hangscope.reader.logs.line_writers import Writers
-from hangscope.reader.logs.lines import Line, parse_time
-from hangscope.reader.sources.rosters import LAUNCHER, Statement
+from hangscope.reader.logs.log_lines import Line
+from hangscope.reader.statements import Statement, Trust
+from hangscope.reader.times import parse_time
 from hangscope.reader.values import host_name
 
 _FAILED = re.compile(r"failed \(exitcode: (?P<exit>-?\d+)\) local_rank: (?P<local>\d+) \(pid: (?P<pid>\d+)\)")
@@ -87,13 +88,13 @@ class LauncherLog:
         self.file = file
         self.writers = writers
         self.statements: list[Statement] = []
-        self.failures: list[Told] = []
+        self.failures: list[FailureLine] = []
         self.elastic = False
         """Whether a torchrun spoke here: then Slurm's tasks are nodes and not ranks."""
         self.traceback_ranks: dict[int, int] = {}
         """Line of a traceback in torchrun's summary → the rank whose it is."""
         self.stopping: int | None = None
-        """The line from which on the launcher ends everybody: whom it kills then did nothing wrong."""
+        """The line from which on the launcher ends everybody: a process that it kills then did nothing wrong."""
         self._blocks: dict[str, dict[str, str]] = {}
         self._mpi: dict[str, Process] = {}
 
@@ -114,23 +115,25 @@ class LauncherLog:
             self._ended(line, process)
         elif match := _ALONE.match(row.strip()):
             code = ENDS[match["how"]]
-            self.failures.append(Told(tell(self.file, line, "signal", code=code, effect=code == -15), line, line.at_ns))
+            failure = make_failure(self.file, line, "signal", code=code, effect=code == -15)
+            self.failures.append(FailureLine(failure, line, line.at_ns))
 
     def _source(self, line: Line) -> Source:
         return Source(self.file, f"line {line.number}")
 
-    def _say(self, line: Line, process: Process, task: int | None = None) -> None:
-        self.statements.append(Statement(LAUNCHER, replace(process, source=self._source(line)), task))
+    def _add_statement(self, line: Line, process: Process, task: int | None = None) -> None:
+        self.statements.append(Statement(Trust.LAUNCHER, replace(process, source=self._source(line)), task))
 
-    def _tell(self, line: Line, kind: str, tasks: tuple[int, ...] = (), **values: object) -> None:
+    def _add_failure(self, line: Line, kind: str, tasks: tuple[int, ...] = (), **values: object) -> None:
         """A failure of somebody else than the line's writer."""
-        self.failures.append(Told(tell(self.file, line, kind, **values), line, line.at_ns, own=False, tasks=tasks))
+        failure = make_failure(self.file, line, kind, **values)
+        self.failures.append(FailureLine(failure, line, line.at_ns, of_writer=False, tasks=tasks))
 
     def _ended(self, line: Line, process: Process) -> None:
         """A process that a launcher saw end, with its exit status or minus its signal."""
-        self._say(line, process)
+        self._add_statement(line, process)
         status = process.exit_status or 0
-        self._tell(
+        self._add_failure(
             line,
             kind_of_end(status),
             rank=None if process.rank == UNKNOWN else process.rank,
@@ -161,16 +164,16 @@ class LauncherLog:
             self.elastic = self.writers.launcher = True
             pid = int(match[1] or match[3])
             # alive until the launcher stopped it: how it ended then says nothing about it
-            self._say(line, Process(UNKNOWN, pid=pid, alive_at_end=True))
-            self._tell(line, "launcher_kill", pid=pid, effect=True)
+            self._add_statement(line, Process(UNKNOWN, pid=pid, alive_at_end=True))
+            self._add_failure(line, "launcher_kill", pid=pid, effect=True)
         elif match := _STUCK.search(line.text):
-            self._say(line, Process(UNKNOWN, pid=int(match[1] or match[2]), alive_at_end=True, state="D"))
+            self._add_statement(line, Process(UNKNOWN, pid=int(match[1] or match[2]), alive_at_end=True, state="D"))
         elif _DEATH.search(line.text):
             self.elastic = self.writers.launcher = True
-            self._tell(line, "launcher_kill", effect=True)
+            self._add_failure(line, "launcher_kill", effect=True)
         elif "ChildFailedError" in line.text:
             self.elastic = self.writers.launcher = True
-            self._tell(line, "exit", effect=True, detail="torchrun ends because a process of its failed")
+            self._add_failure(line, "exit", effect=True, detail="torchrun ends because a process of its failed")
         elif match := _ONE_ROW.search(line.text):
             self._row(line, match["rank"], match["local"], match["exit"], match["pid"], match["host"], None)
 
@@ -187,7 +190,8 @@ class LauncherLog:
             self.traceback_ranks[line.number] = int(rank["rank"])
         if match["key"] != "exitcode" or "rank" not in block:
             return
-        rank, ended = _BLOCK_RANK.match(block["rank"]), _BLOCK_EXIT.match(block["exitcode"])
+        rank = _BLOCK_RANK.match(block["rank"])
+        ended = _BLOCK_EXIT.match(block["exitcode"])
         if rank is not None and ended is not None:
             at = parse_time(block.get("time", ""))
             self._row(line, rank["rank"], rank["local"], ended["exit"], ended["pid"], block.get("host"), at)
@@ -215,14 +219,14 @@ class LauncherLog:
         row = line.text
         if match := _NODE_FAILURE.search(row):
             node = host_name(match["node"]) if match["node"] else None
-            self._tell(line, "node_lost", node=node)
+            self._add_failure(line, "node_lost", node=node)
         elif _CANCELLED.search(row):
             self.stopping = self.stopping or line.number
-            self._tell(line, "launcher_kill", effect=True)
+            self._add_failure(line, "launcher_kill", effect=True)
         elif match := _SRUN.search(row):
             self._tasks(match, line)
         elif _SLURM_OOM.search(row):
-            self._tell(line, "host_oom", code=-9)
+            self._add_failure(line, "host_oom", code=-9)
 
     def _tasks(self, match: re.Match[str], line: Line) -> None:
         how = match["how"].strip()
@@ -236,9 +240,9 @@ class LauncherLog:
         tasks = tuple(expand_range(match["tasks"]))
         for task in tasks:
             ended = None if stopped else status
-            self._say(line, Process(UNKNOWN, node=node, exit_status=ended, alive_at_end=stopped), task)
+            self._add_statement(line, Process(UNKNOWN, node=node, exit_status=ended, alive_at_end=stopped), task)
         kind = "launcher_kill" if stopped else "host_oom" if how.startswith("Out Of") else kind_of_end(status)
-        self._tell(line, kind, tasks, node=node, code=status, effect=stopped or status == -15)
+        self._add_failure(line, kind, tasks, node=node, code=status, effect=stopped or status == -15)
 
     def _mpirun(self, line: Line) -> None:
         row = line.text
@@ -252,7 +256,7 @@ class LauncherLog:
             )
             self._ended(line, process)
         elif match := _MPI_ABORT.search(row):
-            self._tell(line, "exit", rank=int(match["rank"]))
+            self._add_failure(line, "exit", rank=int(match["rank"]))
         elif match := _MPI_NAME.search(row):
             self._mpi[line.stream] = Process(int(match["rank"]), alive_at_end=False)
         elif match := _HYDRA.match(row):

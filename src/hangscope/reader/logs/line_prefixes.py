@@ -11,7 +11,8 @@ import json
 import re
 from collections.abc import Iterator
 
-from hangscope.reader.logs.lines import ISO, Line
+from hangscope.reader.logs.log_lines import Line
+from hangscope.reader.times import ISO
 
 MOST_PREFIXES = 6
 """Prefixes that one line may have, one behind the other."""
@@ -39,7 +40,7 @@ _GLUED = re.compile(r"(?<=\S)(?=\[rank\d{1,6}\]:\s?(?:\[[EWIF][\d ]|Traceback|\w
 _TAG_INSIDE = re.compile(r"(?<![A-Za-z_])\[?rank(\d{1,6})\]:\s?")
 
 
-class _Front:
+class _Prefixes:
     """What the prefixes of one line say, while they are taken off. The class has the values of a line without any."""
 
     stream = ""
@@ -70,7 +71,8 @@ class _Front:
             # mpirun's -prepend-rank; in front of a tag it is a viewer's line number, which names no one
             if _TAG.match(text, match.end()):
                 return match.end()
-            self.task, self.bare = int(match[1]), True
+            self.task = int(match[1])
+            self.bare = True
         elif match := _BRACKET_TIME.match(text):
             self.stamp = self.stamp or match[0]
             if match["ranks"]:
@@ -94,7 +96,8 @@ class _Front:
     def _ray(self, text: str) -> int:
         match = _RAY.match(text)
         if match is not None:
-            self.pid, self.host = int(match[2]), match[3] or self.host
+            self.pid = int(match[2])
+            self.host = match[3] or self.host
             self.task = int(match[1]) if match[1] else self.task
         return self._named(match)
 
@@ -104,7 +107,8 @@ class _Front:
             return match.end()
         match = _SRUN.match(text)
         if match is not None:
-            self.task, self.bare = int(match[1]), True
+            self.task = int(match[1])
+            self.bare = True
         return self._named(match)
 
     def _word(self, text: str) -> int:
@@ -123,25 +127,30 @@ class _Front:
 
 def split_prefix(number: int, raw: str) -> Line:
     """Take off everything that a launcher, a container runtime or PyTorch put in front of one line."""
-    text = _ANSI.sub("", raw) if "\x1b" in raw else raw
-    if ("[0m" in text or "[3" in text) and _COLOUR.search(text):
-        text = _COLOUR.sub("", text)
+    text = _without_colours(raw)
     if text.startswith('{"log":'):
         text = _docker(text)
     if text[:5] == "[rank" and (match := _TAG.match(text)):  # most lines of a job that tags them
         return Line(number, text[match.end() :], int(match[1]))
-    front = _Front()
+    found = _Prefixes()
     for _ in range(MOST_PREFIXES):
-        length = front.take(text) if text else 0
+        length = found.take(text) if text else 0
         text = text[length:]
-        if not length or front.tag is not None:
+        if not length or found.tag is not None:
             break
-    if front.tag is None and "rank" in text and "]:" in text and (match := _TAG_INSIDE.search(text)):
+    if found.tag is None and "rank" in text and "]:" in text and (match := _TAG_INSIDE.search(text)):
         # a progress bar, a pod's name or a print without its newline shares the line
-        front.tag = int(match[1])
+        found.tag = int(match[1])
         text = text[match.end() :]
-    place = (front.tag, front.stream, front.task, front.local_rank, front.pid)
-    return Line(number, text, *place, front.stamp, front.bare, front.host)
+    writer = (found.tag, found.stream, found.task, found.local_rank, found.pid)
+    return Line(number, text, *writer, found.stamp, found.bare, found.host)
+
+
+def _without_colours(raw: str) -> str:
+    text = _ANSI.sub("", raw) if "\x1b" in raw else raw
+    if ("[0m" in text or "[3" in text) and _COLOUR.search(text):
+        return _COLOUR.sub("", text)
+    return text
 
 
 def split_line(number: int, raw: str) -> Iterator[Line]:

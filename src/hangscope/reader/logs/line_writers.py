@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from hangscope.reader.logs.lines import Line
+from hangscope.reader.logs.log_lines import Line
 
 MOST_WRITERS = 100_000
 """Prefixes of one file that are remembered."""
@@ -56,7 +56,7 @@ class Writers:
         self.launcher = False
         """Whether a torchrun wrote into this file: then it is a node's log, and task numbers are nodes."""
 
-    def see(self, line: Line) -> None:
+    def add(self, line: Line) -> None:
         if line.tag is not None:
             self.tags[line.tag] = line.number
             self._by_stream.setdefault(line.stream, set()).add(line.tag)
@@ -139,7 +139,7 @@ class Writers:
         return self._nodes.get(stream) if self._hosted * 5 >= self._lines * 4 else None
 
     def last_lines(self) -> dict[int, int]:
-        """Rank → the last line of its own, for the ranks whose lines can be told apart."""
+        """Rank → the last line of its own, for the ranks whose lines can be distinguished."""
         found = dict(self.tags)
         if self._labelled and self._tasks_are_ranks():
             for stream, task in self._tasks.items():

@@ -10,17 +10,18 @@ from collections import deque
 from typing import BinaryIO
 
 from hangscope.model import Gap, Source
-from hangscope.reader.logs.error_lines import FailureLog
-from hangscope.reader.logs.failure_line import Told
-from hangscope.reader.logs.framework_logs import NoticeLog
+from hangscope.reader.logs.error_lines import ErrorLog
+from hangscope.reader.logs.failure_line import FailureLine
+from hangscope.reader.logs.framework_logs import FrameworkLog
 from hangscope.reader.logs.kernel_log import KernelLog
 from hangscope.reader.logs.launcher_logs import LauncherLog
 from hangscope.reader.logs.line_prefixes import split_line
 from hangscope.reader.logs.line_writers import Writers
-from hangscope.reader.logs.lines import Line, Shapes, raw_lines
+from hangscope.reader.logs.log_lines import Line, LineShapes, raw_lines
 from hangscope.reader.logs.nccl_logs import NcclLog
 from hangscope.reader.logs.torch_logs import TorchLog
-from hangscope.reader.logs.unwrap import FAILING, mended
+from hangscope.reader.logs.unwrap import FAILING, PLAIN, unwrapped
+from hangscope.reader.ranks_in_paths import rank_of_log
 from hangscope.reader.sources.stack_dumps import StackText
 from hangscope.safeio.evidence_names import WORDS
 
@@ -30,22 +31,17 @@ TAIL_BYTES = 192 << 20
 
 HEAD_LINES = 400
 TAIL_LINES = 60
-"""Lines at both ends of a file that are kept to tell what it shows of the job."""
+"""Lines at both ends of a file that are kept to make_failure what it shows of the job."""
 
 _WORDS = (*WORDS, b"[rank")
 """A stretch of a long log without any of these is passed over."""
 
 
 _KERNEL_NAME = re.compile(r"^kernel/|(?:^|/)(?:dmesg|kern(?:el)?)\b[^/]*$", re.IGNORECASE)
-_OTHER_RANKS = "".join(rf"(?<!{word}[_.-])" for word in ("node", "local", "group", "host", "role"))
-_RANK_IN_NAME = re.compile(rf"(?:^|[^A-Za-z]){_OTHER_RANKS}rank[_.-]?(\d{{1,6}})(?!\d)", re.IGNORECASE)
-_NO_KERNEL, _NO_NOTICES, _NO_FAILURES, _NO_STACKS = KernelLog(""), NoticeLog(""), FailureLog(""), StackText()
-
-
-def rank_in_path(parts: tuple[str, ...]) -> int | None:
-    """The rank that a file's name gives, ``rank_3.log``, or else its directory's, ``rank_3/``."""
-    hint = _RANK_IN_NAME.search(parts[-1]) or _RANK_IN_NAME.search("".join(parts[-2:-1]))
-    return int(hint[1]) if hint else None
+_NO_KERNEL = KernelLog("")
+_NO_FRAMEWORK = FrameworkLog("")
+_NO_ERRORS = ErrorLog("")
+_NO_STACKS = StackText()
 
 
 class TextFile:
@@ -56,14 +52,14 @@ class TextFile:
         self.parts = parts or tuple(file.split("/"))
         self.node = node
         """The host whose directory it lies in."""
-        self.name_rank = rank_in_path(self.parts)
+        self.name_rank = rank_of_log(self.parts)
         self.writers = Writers()
         self.torch = TorchLog(file, self.writers)
         self.nccl = NcclLog(file, self.writers)
         self.launcher = LauncherLog(file, self.writers)
         self.kernel = KernelLog(file, sure=_KERNEL_NAME.search("/".join(self.parts[-2:])) is not None)
-        self.notices = NoticeLog(file)
-        self.failures = FailureLog(file)
+        self.framework = FrameworkLog(file)
+        self.errors = ErrorLog(file)
         self.stacks = StackText()
         self.tail: tuple[str, ...] = ()
         """The last lines as they stand in the file, for whoever asks whether it shows the end."""
@@ -89,28 +85,29 @@ class TextFile:
             )
         number = 0
         tail: deque[str] = deque(maxlen=TAIL_LINES)
-        shapes = Shapes()
-        for number, raw, use in mended(raw_lines(stream, skip=skip, words=_WORDS, shapes=shapes), shapes):
+        shapes = LineShapes()
+        for number, raw, use in unwrapped(raw_lines(stream, skip=skip, words=_WORDS, shapes=shapes), shapes):
             tail.append(raw)
             if number <= HEAD_LINES:
                 self.head.append(raw)
             self.kernel.feed(number, raw)
-            if use or self._waiting:
+            if use != PLAIN or self._waiting:
                 for line in split_line(number, raw):
-                    self._take(line, use == FAILING)
+                    self._feed(line, use == FAILING)
             else:
                 for line in split_line(number, raw):
-                    self.writers.see(line)
-        self.lines, self.tail = number, tuple(tail)
+                    self.writers.add(line)
+        self.lines = number
+        self.tail = tuple(tail)
         if shapes.passed:
             what = f"{shapes.passed} lines of {self.file}"
-            why = f"not read: each is like {Shapes.MOST_ALIKE} before it but for its numbers"
+            why = f"not read: each is like {LineShapes.MOST_ALIKE} before it but for its numbers"
             self.gaps.append(Gap(what, why, source=Source(self.file)))
         stream.seek(max(size - 1, 0))
         self.whole_last_line = stream.read(1) in {b"\n", b""}
         self.torch.finish()
         self.nccl.finish()
-        self.notices.finish()
+        self.framework.finish()
         self.stacks.finish()
         self._let_go()
 
@@ -118,31 +115,31 @@ class TextFile:
         """Readers that found nothing go: a hundred thousand logs of a large job say little each."""
         if not (self.kernel.messages or self.kernel.hosts):
             self.kernel = _NO_KERNEL
-        if not (self.notices.failures or self.notices.statements):
-            self.notices = _NO_NOTICES
-        if not self.failures.failures:
-            self.failures = _NO_FAILURES
+        if not (self.framework.failures or self.framework.statements):
+            self.framework = _NO_FRAMEWORK
+        if not self.errors.failures:
+            self.errors = _NO_ERRORS
         if not (self.stacks.captures or self.stacks.dedicated):
             self.stacks = _NO_STACKS
 
-    def _take(self, line: Line, failing: bool) -> None:
-        self.writers.see(line)
+    def _feed(self, line: Line, failing: bool) -> None:
+        self.writers.add(line)
         if self.stacks.feed(line.number, line.text, line.tag, line.stream):
             self._waiting = True
             return
         self.nccl.feed(line)
         in_traceback = self.torch.feed(line, failing=failing)
         self.launcher.feed(line, failing=failing)
-        noticed = (failing or self.notices.waiting) and self.notices.feed(line)
-        if (failing or self.failures.waiting) and not noticed:
-            self.failures.feed(line, in_traceback=in_traceback)
-        readers = (self.torch, self.stacks, self.notices, self.failures)
+        known = (failing or self.framework.waiting) and self.framework.feed(line)
+        if (failing or self.errors.waiting) and not known:
+            self.errors.feed(line, in_traceback=in_traceback)
+        readers = (self.torch, self.stacks, self.framework, self.errors)
         self._waiting = any(reader.waiting for reader in readers)
 
     @property
-    def told(self) -> list[Told]:
+    def failure_lines(self) -> list[FailureLine]:
         """Every line of failure, of all readers."""
-        return [*self.launcher.failures, *self.notices.failures, *self.failures.failures]
+        return [*self.launcher.failures, *self.framework.failures, *self.errors.failures]
 
     @property
     def useful(self) -> bool:
@@ -151,7 +148,7 @@ class TextFile:
             self.torch
             or self.nccl.processes
             or self.launcher.statements
-            or self.told
+            or self.failure_lines
             or self.kernel.messages
             or self.stacks.captures
             or self.writers.tags

@@ -12,10 +12,11 @@ from dataclasses import dataclass, field
 
 from hangscope.model import Source
 from hangscope.reader.logs.line_writers import Writers
-from hangscope.reader.logs.lines import Line, parse_time
+from hangscope.reader.logs.log_lines import Line
 from hangscope.reader.logs.nccl_devices import Devices
 from hangscope.reader.logs.nccl_hash import split_hash
-from hangscope.reader.logs.nccl_warnings import is_loopback
+from hangscope.reader.times import parse_time
+from hangscope.reader.values import is_loopback
 
 RECENT = 256
 """Communicators of a process, newest first, that a line without a communicator's name may belong to."""
@@ -92,7 +93,7 @@ class Channel:
 
 
 @dataclass
-class Warn:
+class WarnLine:
     """One NCCL WARN of one process."""
 
     text: str
@@ -101,7 +102,7 @@ class Warn:
 
 
 @dataclass
-class Process:
+class NcclProcess:
     """Everything one process said: its communicators in the order of creation, its network devices, its warnings."""
 
     host: str
@@ -109,7 +110,7 @@ class Process:
     comms: list[Comm] = field(default_factory=list)
     devices: Devices = field(default_factory=Devices)
     addresses: set[str] = field(default_factory=set)
-    warnings: list[Warn] = field(default_factory=list)
+    warnings: list[WarnLine] = field(default_factory=list)
     first_source: Source | None = None
     tags: set[int] = field(default_factory=set)
     """Ranks that PyTorch's tags or the file put beside this process's lines."""
@@ -128,7 +129,7 @@ class NcclLog:
     def __init__(self, file: str, writers: Writers) -> None:
         self.file = file
         self.writers = writers
-        self.processes: dict[tuple[str, int], Process] = {}
+        self.processes: dict[tuple[str, int], NcclProcess] = {}
         self.nccl_version: str | None = None
         self.cuda_version: str | None = None
         self.starts_with_nccl: bool | None = None
@@ -147,7 +148,7 @@ class NcclLog:
         process = self.processes.get(key)
         source = Source(self.file, f"line {line.number}")
         if process is None:
-            process = self.processes[key] = Process(*key, first_source=source, stream=line.stream)
+            process = self.processes[key] = NcclProcess(*key, first_source=source, stream=line.stream)
             self.writers.nccl_pids.add(key)
         if line.tag is not None:
             process.tags.add(line.tag)
@@ -155,11 +156,11 @@ class NcclLog:
         at_ns = line.at_ns if at_ns is None else at_ns
         message = match["text"]
         if match["level"] == "WARN":
-            process.warnings.append(Warn(message.strip(), source, at_ns))
+            process.warnings.append(WarnLine(message.strip(), source, at_ns))
             return
         self._info(process, message, match["tid"], source, at_ns)
 
-    def _info(self, process: Process, message: str, thread: str, source: Source, at_ns: int | None) -> None:
+    def _info(self, process: NcclProcess, message: str, thread: str, source: Source, at_ns: int | None) -> None:
         if message.startswith("Channel"):
             if match := _CHANNEL.match(_RCCL_TAIL.sub("", message)):
                 self._channel(process, match, thread, source)
@@ -181,8 +182,9 @@ class NcclLog:
 
     # ---- communicators ----
 
-    def _init(self, process: Process, match: re.Match[str], thread: str, source: Source, at_ns: int | None) -> None:
-        pointer, rest = match["ptr"].lower(), match["rest"]
+    def _init(self, process: NcclProcess, match: re.Match[str], thread: str, source: Source, at_ns: int | None) -> None:
+        pointer = match["ptr"].lower()
+        rest = match["rest"]
         done = match["phase"] == "COMPLETE"
         open_comm = next((c for c in reversed(process.comms) if c.pointer == pointer and not c.completed), None)
         if done and open_comm is not None:
@@ -204,7 +206,7 @@ class NcclLog:
             comm.comm_id = _made_up_id(process, comm)
         process.comms.append(comm)
 
-    def _building(self, process: Process, thread: str, me: int) -> Comm | None:
+    def _building(self, process: NcclProcess, thread: str, me: int) -> Comm | None:
         """The communicator that this thread of the process is setting up; else the newest in which it has that rank."""
         fitting = [comm for comm in process.comms[-RECENT:] if comm.rank == me]
         return next(
@@ -212,15 +214,17 @@ class NcclLog:
             next((c for c in reversed(fitting) if not c.completed), fitting[-1] if fitting else None),
         )
 
-    def _trees(self, process: Process, message: str, thread: str) -> None:
+    def _trees(self, process: NcclProcess, message: str, thread: str) -> None:
         for match in _TREES.finditer(message):
             comm = self._building(process, thread, int(match["me"]))
             if comm is not None:
                 down = tuple(rank for part in match["down"].split("/") if (rank := int(part)) >= 0)
                 comm.trees[int(match["channel"])] = (int(match["up"]), down)
 
-    def _channel(self, process: Process, match: re.Match[str], thread: str, source: Source) -> None:
-        channel, sender, receiver = int(match["channel"]), int(match["from"]), int(match["to"])
+    def _channel(self, process: NcclProcess, match: re.Match[str], thread: str, source: Source) -> None:
+        channel = int(match["channel"])
+        sender = int(match["from"])
+        receiver = int(match["to"])
         via = match["via"]
         net = _NET.match(via)
         side = match["side"] or "send"
@@ -245,7 +249,7 @@ class NcclLog:
         )
 
     def _owner(
-        self, process: Process, channel: int, sender: int, receiver: int, side: str, thread: str, remote_proxy: bool
+        self, process: NcclProcess, channel: int, sender: int, receiver: int, side: str, thread: str, remote_proxy: bool
     ) -> Comm | None:
         """Which communicator a Channel line belongs to. Since NCCL 2.22 it may come long after Init COMPLETE.
 
@@ -277,7 +281,7 @@ class NcclLog:
 
     # ---- devices, addresses, versions ----
 
-    def _address(self, process: Process, address: str) -> None:
+    def _address(self, process: NcclProcess, address: str) -> None:
         host = address.strip("[]").split("%")[0]
         if not is_loopback(host):
             process.addresses.add(host)
@@ -309,7 +313,7 @@ def bus_id(packed: str) -> str:
     return f"{value >> 20:04x}:{(value >> 12) & 0xFF:02x}:{(value >> 4) & 0xFF:02x}.{value & 0xF:x}"
 
 
-def _made_up_id(process: Process, comm: Comm) -> str:
+def _made_up_id(process: NcclProcess, comm: Comm) -> str:
     """The identity of a communicator whose line has none (NCCL ≥2.23 leaves it out for splits).
 
     All members of one split share parent, colour and the parent's count of splits, and NCCL's own hash follows from

@@ -6,10 +6,13 @@ Only the text after ``NCCL WARN`` is read here, so that the same text quoted by 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from typing import NamedTuple
 
+from hangscope.reader.values import is_loopback
 
-class Warned(NamedTuple):
+
+class NcclWarning(NamedTuple):
     """A warning, taken apart. `kind` is one of `TransportEvent`'s."""
 
     kind: str
@@ -96,52 +99,73 @@ _FATAL_EVENTS = re.compile(
 )
 
 
-def read_warning(text: str) -> Warned:
+def read_warning(text: str) -> NcclWarning:
     """The meaning of one warning; kind "other" where it does not speak of a peer, the transport or the GPU."""
-    if match := _COMPLETION.search(text):
-        status = int(match["status"])
-        hca = _HCA.search(text)
-        name = match["name"] or WC_STATUS.get(status)
-        return Warned(
-            "completion_error",
-            match["peer"],
-            hca=hca["hca"] if hca else None,
-            status=status,
-            status_name=name,
-            fatal=True,
-        )
-    if _CQE.search(text):
-        return Warned("completion_error", fatal=True)
-    if match := _ASYNC.search(text):
+    for pattern, read in _WORDINGS:
+        if match := pattern.search(text):
+            return read(match, text)
+    return NcclWarning("other")
+
+
+def _completion(match: re.Match[str], text: str) -> NcclWarning:
+    status = int(match["status"])
+    hca = _HCA.search(text)
+    return NcclWarning(
+        "completion_error",
+        match["peer"],
+        hca=hca["hca"] if hca else None,
+        status=status,
+        status_name=match["name"] or WC_STATUS.get(status),
+        fatal=True,
+    )
+
+
+def _async_event(match: re.Match[str], _: str) -> NcclWarning:
+    said = match["how"] or match["kind"]
+    if said:
         fatal = match["how"].strip() == "fatal" or (match["kind"] or "").strip() == "fatal"
-        if not match["how"] and not match["kind"]:
-            fatal = _FATAL_EVENTS.search(match["text"]) is not None
-        port = int(match["port"]) if match["port"] else None
-        return Warned("async_event", hca=match["hca"], port=port, status_name=match["text"].strip(), fatal=fatal)
-    if match := _TRUNCATED.search(text):
-        return Warned("size_desync", match["peer"], fatal=True)
-    if _TRUNCATED_IB.search(text):
-        return Warned("size_desync", fatal=True)
-    if match := _CLOSED.search(text) or _RESET.search(text):
-        return Warned("connection_closed", match["peer"], fatal=True)
-    if match := _QP.search(text):
-        port = int(match["port"]) if match["port"] else None
-        number = int(match["name"]) if match["name"] else None
-        return Warned(
-            "connect_failed", hca=match["hca"], port=port, status=number, status_name=match["text"].strip(" :") or None
-        )
-    if _CONNECT.search(text):
-        peer = _CONNECT_PEER.search(text)
-        return Warned("connect_failed", peer["peer"] if peer else None)
-    if match := _SOCKET.search(text):
-        return Warned("connection_error", match["peer"] or match["other"])
-    if _CUDA.search(text):
-        return Warned("cuda_error", fatal=True)
-    if _MISMATCH.search(text):
-        return Warned("init_mismatch")
-    if _FATAL_COMM.search(text) or _FAILED_DEVICE.search(text):
-        return Warned("async_event", fatal=True)
-    return Warned("other")
+    else:  # before 2.23 only the event itself tells
+        fatal = _FATAL_EVENTS.search(match["text"]) is not None
+    port = int(match["port"]) if match["port"] else None
+    return NcclWarning("async_event", hca=match["hca"], port=port, status_name=match["text"].strip(), fatal=fatal)
+
+
+def _queue_pair(match: re.Match[str], _: str) -> NcclWarning:
+    return NcclWarning(
+        "connect_failed",
+        hca=match["hca"],
+        port=int(match["port"]) if match["port"] else None,
+        status=int(match["name"]) if match["name"] else None,
+        status_name=match["text"].strip(" :") or None,
+    )
+
+
+def _connect_failed(_: re.Match[str], text: str) -> NcclWarning:
+    peer = _CONNECT_PEER.search(text)
+    return NcclWarning("connect_failed", peer["peer"] if peer else None)
+
+
+def _connection_closed(match: re.Match[str], _: str) -> NcclWarning:
+    return NcclWarning("connection_closed", match["peer"], fatal=True)
+
+
+_WORDINGS: tuple[tuple[re.Pattern[str], Callable[[re.Match[str], str], NcclWarning]], ...] = (
+    (_COMPLETION, _completion),
+    (_CQE, lambda _match, _text: NcclWarning("completion_error", fatal=True)),
+    (_ASYNC, _async_event),
+    (_TRUNCATED, lambda match, _text: NcclWarning("size_desync", match["peer"], fatal=True)),
+    (_TRUNCATED_IB, lambda _match, _text: NcclWarning("size_desync", fatal=True)),
+    (_CLOSED, _connection_closed),
+    (_RESET, _connection_closed),
+    (_QP, _queue_pair),
+    (_CONNECT, _connect_failed),
+    (_SOCKET, lambda match, _text: NcclWarning("connection_error", match["peer"] or match["other"])),
+    (_CUDA, lambda _match, _text: NcclWarning("cuda_error", fatal=True)),
+    (_MISMATCH, lambda _match, _text: NcclWarning("init_mismatch")),
+    (_FATAL_COMM, lambda _match, _text: NcclWarning("async_event", fatal=True)),
+    (_FAILED_DEVICE, lambda _match, _text: NcclWarning("async_event", fatal=True)),
+)
+"""Each wording with what it means; the first that is there counts."""
 
 
 _PROXY = re.compile(r"Failed to execute operation \w+ from rank \d+, retcode (?P<code>\d+)|Socket recv failed while")
@@ -158,19 +182,19 @@ FAILURE_KINDS = {
 """A warning's kind → the kind of failure that it is."""
 
 
-def failure_of(warned: Warned, text: str) -> tuple[str | None, bool]:
+def failure_of(warning: NcclWarning, text: str) -> tuple[str | None, bool]:
     """(the kind of failure that a warning tells of, None for none; whether it only says that a peer went away)."""
-    if warned.kind == "async_event":
-        return ("ib_error" if warned.fatal else None), False
-    if warned.kind == "cuda_error":
+    if warning.kind == "async_event":
+        return ("ib_error" if warning.fatal else None), False
+    if warning.kind == "cuda_error":
         return ("gpu_oom" if "out of memory" in text else "cuda_error"), False
-    if warned.kind == "other":
+    if warning.kind == "other":
         if _RESOURCE.search(text):
             return "node_resource", False
         return ("nccl_internal_error" if _PROXY.search(text) else None), True
     # status 5, a flushed work request, follows from an earlier error of the same connection
-    effect = warned.kind == "connection_closed" or "Connection reset" in text or "Broken pipe" in text
-    return FAILURE_KINDS.get(warned.kind), effect or warned.status == 5
+    effect = warning.kind == "connection_closed" or "Connection reset" in text or "Broken pipe" in text
+    return FAILURE_KINDS.get(warning.kind), effect or warning.status == 5
 
 
 _NAME = re.compile(r"^\[?(?P<host>.+?)\]?(?:<\d+>|:\d+)?$")
@@ -183,7 +207,3 @@ def address_host(address: str | None) -> str | None:
     match = _NAME.match(address)
     host = match["host"].strip("[]") if match else address
     return None if is_loopback(host) else host
-
-
-def is_loopback(host: str) -> bool:
-    return host in {"localhost", "::1", "0.0.0.0", "::", "ip6-localhost"} or host.startswith("127.")

@@ -16,7 +16,7 @@ from typing import Any
 
 from hangscope.model import UNKNOWN, Frame, Source, WatchdogReport
 from hangscope.reader.logs.line_writers import Writers
-from hangscope.reader.logs.lines import Clock, Line
+from hangscope.reader.logs.log_lines import Line
 from hangscope.reader.logs.torch_words import (
     FINGERPRINTS,
     GLOG_HEAD,
@@ -28,6 +28,7 @@ from hangscope.reader.logs.torch_words import (
     op_name,
 )
 from hangscope.reader.logs.tracebacks import Traceback, Tracebacks
+from hangscope.reader.times import Clock
 
 RECENT = 500
 """Reports of a file, newest first, that a further line may belong to."""
@@ -91,8 +92,8 @@ _ANY = re.compile("|".join(map(re.escape, WORDS)))
 
 
 @dataclass
-class Reading:
-    """A watchdog report while its lines come in. Its rank is UNKNOWN until the whole input is known."""
+class LoggedReport:
+    """A watchdog report, out of the lines about it. Its rank is UNKNOWN until the whole input is known."""
 
     report: WatchdogReport
     tag: int | None
@@ -144,7 +145,7 @@ class TorchLog:
     def __init__(self, file: str, writers: Writers) -> None:
         self.file = file
         self.writers = writers
-        self.reports: list[Reading] = []
+        self.reports: list[LoggedReport] = []
         self.tracebacks: list[Traceback] = []
         self.clean_exits: list[Note] = []
         self.recorder_off: list[Note] = []
@@ -159,7 +160,7 @@ class TorchLog:
         self._tracebacks = Tracebacks()
         self._stacks: dict[str, tuple[int | None, list[Frame]]] = {}
         """Prefix → (tag of the line that announced a stack, its frames so far)."""
-        self._errors: dict[str, Reading] = {}
+        self._errors: dict[str, LoggedReport] = {}
         self._error_lines: dict[str, int] = {}
 
     def source(self, number: int) -> Source:
@@ -192,10 +193,10 @@ class TorchLog:
         elif _AT_WORK.search(text) and _COUNTERS.search(text):
             self._detected(line, text, at)
         elif match := _SIGNAL.search(text):
-            reading = self._new(line, "status", text, at)
-            _count(reading, text)
+            logged = self._new(line, "status", text, at)
+            _count(logged, text)
             who = match["who"].split()
-            reading.put(signalled_by=int(who[1]) if who[0] == "rank" else None)
+            logged.put(signalled_by=int(who[1]) if who[0] == "rank" else None)
         elif "Stack trace of the failed collective not found" in text:
             self.recorder_off.append(Note(line.tag, line.stream, line.number, at=at))
             self._give_stack(line, [])
@@ -232,14 +233,14 @@ class TorchLog:
 
     # ---- one report from several lines ----
 
-    def _new(self, line: Line, kind: str, text: str, at: Clock | int | None) -> Reading:
+    def _new(self, line: Line, kind: str, text: str, at: Clock | int | None) -> LoggedReport:
         report = WatchdogReport(UNKNOWN, kind, self.source(line.number))
-        reading = Reading(report, line.tag, line.stream, line.number, at)
-        reading.put_group(text)
-        self.reports.append(reading)
-        return reading
+        logged = LoggedReport(report, line.tag, line.stream, line.number, at)
+        logged.put_group(text)
+        self.reports.append(logged)
+        return logged
 
-    def _same_writer(self, line: Line, text: str) -> list[Reading]:
+    def _same_writer(self, line: Line, text: str) -> list[LoggedReport]:
         number = _LINE_RANK.search(text)
         mine = int(number[1]) if number else None
         return [
@@ -259,19 +260,20 @@ class TorchLog:
         """An operation that failed. An echo quotes it once more: the thread's or the process's last words."""
         work = _WORK.search(text) or _CUT_WORK.search(text)
         fields = dict(_FIELD.findall(work["body"])) if work else {}
-        seq, operation = _int(fields.get("SeqNum")), op_name(fields.get("OpType"))
+        seq = _int(fields.get("SeqNum"))
+        operation = op_name(fields.get("OpType"))
         ran = _RAN.search(text)
-        for reading in self._same_writer(line, text):
-            known = reading.report
+        for logged in self._same_writer(line, text):
+            known = logged.report
             if known.seq != seq or known.kind not in {kind, "status"}:
                 continue
             if echo and known.operation == operation:
                 return
-            if known.operation is None and known.kind == "status" and reading.wants_stack:
+            if known.operation is None and known.kind == "status" and logged.wants_stack:
                 break
         else:
-            reading = self._new(line, kind, text, at)
-        reading.put(
+            logged = self._new(line, kind, text, at)
+        logged.put(
             kind=kind,
             seq=seq,
             operation=operation,
@@ -281,25 +283,25 @@ class TorchLog:
             timeout_ms=_int(fields.get("Timeout(ms)")),
         )
         if kind == "async_error":
-            reading.put(error=text.split(_ASYNC, 1)[1].strip())
-            self._open_error(line.stream, reading)
+            logged.put(error=text.split(_ASYNC, 1)[1].strip())
+            self._open_error(line.stream, logged)
 
     def _detected(self, line: Line, text: str, at: Clock | int | None) -> None:
         match = _AT_WORK.search(text)
         seq = int(match["seq"]) if match else None
         group = PG_HEAD.search(text)
         name = group["name"] if group else None
-        for reading in reversed(self._same_writer(line, text)):
-            known = reading.report
+        for logged in reversed(self._same_writer(line, text)):
+            known = logged.report
             fits = known.seq == seq and known.kind in {"timeout", "async_error"} and known.last_enqueued is None
             if fits and known.group_name in {None, name}:
                 break
         else:
-            reading = self._new(line, "status", text, at)
-            reading.put(seq=seq)
-        reading.put_group(text)
-        reading.wants_stack = True
-        _count(reading, text)
+            logged = self._new(line, "status", text, at)
+            logged.put(seq=seq)
+        logged.put_group(text)
+        logged.wants_stack = True
+        _count(logged, text)
 
     def _thread_ended(self, line: Line, text: str, why: str, at: Clock | int | None) -> None:
         """The watchdog's last words: new only where nothing was said before (≤2.4 has no line for an async error)."""
@@ -309,12 +311,12 @@ class TorchLog:
             kind = "async_error"
         else:
             return
-        said = [reading.report for reading in self._same_writer(line, text) if reading.report.kind == kind]
+        said = [logged.report for logged in self._same_writer(line, text) if logged.report.kind == kind]
         if any(kind == "cuda_error" or report.error for report in said):
             return
-        reading = self._new(line, kind, text, at)
-        reading.put(error=why.strip())
-        self._open_error(line.stream, reading)
+        logged = self._new(line, kind, text, at)
+        logged.put(error=why.strip())
+        self._open_error(line.stream, logged)
 
     def _nccl2(self, line: Line, match: re.Match[str], at: Clock | int | None) -> None:
         if at is None and (head := GLOG_HEAD.search(line.text)):
@@ -323,9 +325,9 @@ class TorchLog:
         if abort is None:
             return
         kind = "timeout" if abort["kind"] == "timeout" else "async_error"
-        reading = self._new(line, kind, "", at)
-        reading.hint = int(match["rank"])
-        reading.put(group_rank=reading.hint, group_name=match["name"] or None, error=abort["why"].strip())
+        logged = self._new(line, kind, "", at)
+        logged.hint = int(match["rank"])
+        logged.put(group_rank=logged.hint, group_name=match["name"] or None, error=abort["why"].strip())
 
     # ---- blocks of several lines ----
 
@@ -346,21 +348,21 @@ class TorchLog:
 
         The list is the one that further frames are put into.
         """
-        waiting = [reading for reading in self._same_writer(line, "") if reading.wants_stack]
+        waiting = [logged for logged in self._same_writer(line, "") if logged.wants_stack]
         if waiting:
             called = frames[0].name if frames else ""
-            fitting = (reading for reading in waiting if called and called_as(reading.report.operation, called))
+            fitting = (logged for logged in waiting if called and called_as(logged.report.operation, called))
             owner = next(fitting, waiting[0])
             owner.wants_stack = False
             owner.stack = frames
 
-    def _open_error(self, stream: str, reading: Reading) -> None:
-        self._errors[stream] = reading
+    def _open_error(self, stream: str, logged: LoggedReport) -> None:
+        self._errors[stream] = logged
         self._error_lines[stream] = 0
 
     def _error_line(self, line: Line) -> bool:
         """NCCL's explanation under an async error, up to the C++ stack."""
-        reading = self._errors[line.stream]
+        logged = self._errors[line.stream]
         text = line.text.strip()
         self._error_lines[line.stream] += 1
         if (
@@ -371,11 +373,11 @@ class TorchLog:
         ):
             del self._errors[line.stream]
             return False
-        if reading.last_error == "":
-            reading.last_error = text
+        if logged.last_error == "":
+            logged.last_error = text
         elif text == "Last error:":
-            reading.last_error = ""
-        reading.put(error=f"{reading.report.error}\n{text}")
+            logged.last_error = ""
+        logged.put(error=f"{logged.report.error}\n{text}")
         return True
 
     def _fingerprint(self, number: int, text: str) -> None:
@@ -398,9 +400,9 @@ class TorchLog:
 
     def finish(self) -> None:
         self.tracebacks = self._tracebacks.finish()
-        for reading in self.reports:
-            reading.put(frames=tuple(reading.stack))
-            if reading.report.error and (match := _NCCL_VERSION.search(reading.report.error)):
+        for logged in self.reports:
+            logged.put(frames=tuple(logged.stack))
+            if logged.report.error and (match := _NCCL_VERSION.search(logged.report.error)):
                 self.nccl_version = match[1]
 
     def __bool__(self) -> bool:
@@ -416,9 +418,9 @@ class TorchLog:
         )
 
 
-def _count(reading: Reading, text: str) -> None:
+def _count(logged: LoggedReport, text: str) -> None:
     if match := _COUNTERS.search(text):
-        reading.put(last_enqueued=int(match["enqueued"]), last_completed=int(match["completed"]))
+        logged.put(last_enqueued=int(match["enqueued"]), last_completed=int(match["completed"]))
 
 
 def _int(text: str | None) -> int | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from hangscope.reader.logs.lines import Clock
+from hangscope.reader.times import Clock
 
 OP_NAMES = {
     "ALLREDUCE": "all_reduce",

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from hangscope.model import Frame
-from hangscope.reader.logs.lines import Line
+from hangscope.reader.logs.log_lines import Line
 
 MESSAGE_LINES = 12
 """Lines of one exception's message that are kept."""
@@ -87,7 +87,7 @@ class Traceback:
 
 
 def is_consequence(kind: str, message: str, frames: list[Frame]) -> bool:
-    """Whether an exception only says that its rank waited for others, or was told to stop."""
+    """Whether an exception only says that its rank waited for others, or was asked to stop."""
     short = kind.rsplit(".", 1)[-1]
     if short in {"KeyboardInterrupt", "SystemExit"} | _LAUNCHER_ERRORS:
         return True
@@ -107,13 +107,17 @@ def of_launcher(frames: Sequence[Frame]) -> bool:
     return outer is not None and _LAUNCHER_FILES.search(outer.filename) is not None
 
 
+_Writer = tuple["int | None", str]
+"""A line's tag and prefix: the lines of one traceback have the same."""
+
+
 class Tracebacks:
     """Puts tracebacks together from lines of one file, per writer."""
 
     def __init__(self) -> None:
         self.found: list[Traceback] = []
-        self._open: dict[tuple[int | None, str], _Reading] = {}
-        self._fresh: tuple[tuple[int | None, str], int] | None = None
+        self._open: dict[_Writer, _OpenTraceback] = {}
+        self._fresh: tuple[_Writer, int] | None = None
         """The traceback that began last, and on which line."""
         self._announced: tuple[str, int, int] | None = None
         """Whose traceback the driver gives next: prefix, line and rank."""
@@ -121,37 +125,45 @@ class Tracebacks:
     def feed(self, line: Line) -> bool:
         """Take one line. True where it belongs to a traceback, so that nobody else reads its message."""
         key = (line.tag, line.stream)
-        reading = self._open.get(key)
-        if reading is None and self._fresh is not None and key == (None, ""):
-            # a logger's prefix stands in front of the first line alone
-            if line.number - self._fresh[1] <= 1 and self._fresh[0] in self._open:
-                reading = self._open[key] = self._open.pop(self._fresh[0])
-            self._fresh = None
+        current = self._open.get(key) or self._begun_with_prefix(key, line.number)
         if "Traceback (" in line.text and _START.search(line.text):
-            earlier = None
-            if reading is not None:
-                earlier = self._end(key)
-            chained = earlier if reading is not None and reading.chained else None
-            if chained is not None and chained in self.found:
-                self.found.remove(chained)
-            new = Traceback(self._rank(line), line.stream, line.number, line.at_ns, cause=chained)
-            new.indent = len(line.text) - len(line.text.lstrip(" |+"))
-            self._open[key] = _Reading(new)
-            self._fresh = (key, line.number)
+            self._begin(key, line, current)
             return True
         if line.text.startswith("[Rank ") and (match := _SNIPPET.match(line.text)):
             self._announced = (line.stream, line.number, int(match[1]))
-        if reading is None:
+        if current is None:
             return False
         if not line.text.strip():
-            reading.blank = True
+            current.blank = True
             return False
-        if reading.take(line):
+        if current.take(line):
             return True
-        if reading.traceback.type or reading.foreign >= FOREIGN_LINES:
+        if current.traceback.type or current.foreign >= FOREIGN_LINES:
             self._end(key)
-        reading.foreign += 1
+        current.foreign += 1
         return False
+
+    def _begun_with_prefix(self, key: _Writer, number: int) -> _OpenTraceback | None:
+        """The traceback that began on the line before, where a logger's prefix stood in front of that line alone."""
+        if self._fresh is None or key != (None, ""):
+            return None
+        begun, begun_at = self._fresh
+        self._fresh = None
+        if number - begun_at > 1 or begun not in self._open:
+            return None
+        self._open[key] = self._open.pop(begun)
+        return self._open[key]
+
+    def _begin(self, key: _Writer, line: Line, before: _OpenTraceback | None) -> None:
+        """A traceback begins; the one before it of the same writer is its cause where the lines between say so."""
+        earlier = self._end(key) if before is not None else None
+        cause = earlier if before is not None and before.chained else None
+        if cause is not None and cause in self.found:
+            self.found.remove(cause)
+        new = Traceback(self._rank(line), line.stream, line.number, line.at_ns, cause=cause)
+        new.indent = len(line.text) - len(line.text.lstrip(" |+"))
+        self._open[key] = _OpenTraceback(new)
+        self._fresh = (key, line.number)
 
     def _rank(self, line: Line) -> int | None:
         """Whose traceback begins here: the line's own rank, or the one that the line before announced."""
@@ -169,9 +181,8 @@ class Tracebacks:
             self._end(key)
         return sorted(self.found, key=lambda traceback: traceback.number)
 
-    def _end(self, key: tuple[int | None, str]) -> Traceback | None:
-        reading = self._open.pop(key)
-        found = reading.traceback
+    def _end(self, key: _Writer) -> Traceback | None:
+        found = self._open.pop(key).traceback
         if found.type and found.type.rsplit(".", 1)[-1] not in _LAUNCHER_ERRORS:
             self.found.append(found)
             return found
@@ -182,7 +193,7 @@ class Tracebacks:
         return None
 
 
-class _Reading:
+class _OpenTraceback:
     """One traceback while its lines come in."""
 
     __slots__ = ("blank", "chained", "foreign", "message_lines", "traceback")

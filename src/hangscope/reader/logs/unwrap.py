@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Iterator
 from itertools import product
 
-from hangscope.reader.logs.lines import Shapes
+from hangscope.reader.logs.log_lines import LineShapes, RawLine
 from hangscope.reader.logs.torch_words import GLOG_HEAD
 
 MOST_JOINED = 6
@@ -56,7 +56,7 @@ _OPEN: tuple[tuple[str, re.Pattern[str]], ...] = (
 """How a message begins → what it has when it is whole. c10's own messages are known by their head."""
 
 
-_PARTS = (
+_FAILURE_PARTS = (
     "rror",
     "ailed",
     "illed",
@@ -118,65 +118,103 @@ _PARTS = (
 """Every line of failure holds one of these."""
 
 
-_SPEAKS = ("CCL ", "raceback", "hread", "rocess", " : ", "#", "error_file", "Last error")
+_INFORMATIVE_PARTS = ("CCL ", "raceback", "hread", "rocess", " : ", "#", "error_file", "Last error")
 """A line that tells of no failure may still say something: NCCL's setup, a stack, a row of a summary."""
-PLAIN, SPEAKS, FAILING = range(3)
+PLAIN, INFORMATIVE, FAILING = range(3)
 """What a line can be, by the parts that it holds."""
 
+Unwrapped = tuple[int, str, int]
+"""(number, text, what it can be) of a line, or of several that are one message."""
 
-def mended(lines: Iterable[tuple[int, str, bytes]], known: Shapes | None = None) -> Iterator[tuple[int, str, int]]:
-    """(number, text, what it can be) of every line, or of several that are one message.
+
+def unwrapped(lines: Iterable[RawLine], shapes: LineShapes | None = None) -> Iterator[Unwrapped]:
+    """Every line made readable, with those that are one message joined.
 
     Lines that differ in their digits alone, the third value of each line given, are looked at once.
     """
-    held: list[tuple[int, str, int]] = []
-    known = known or Shapes()
-    shapes = known.uses
-    whole: set[bytes] = set()
-    """Shapes of lines that looked unfinished, and that nothing below finished."""
-    opened = b""
-    end: re.Pattern[str] | None = None
+    shapes = shapes or LineShapes()
+    uses = shapes.uses
+    message = _OpenMessage()
     for number, raw, shape in lines:
-        raw = raw.removeprefix("\ufeff")
-        if raw[:1] in _MARKS or "&" in raw:
-            raw = _clean(raw)
-        if len(raw) - len(shape) >= 19 or not raw.isascii():  # a letter of several bytes hides digits from the count
-            # no number that anyone logs on purpose: -1 as an unsigned one, or an attack
-            raw = _LONG_NUMBER.sub("-1", raw)
-        use = shapes.get(shape)
+        text = _readable(raw, shape)
+        use = uses.get(shape)
         if use is None:
-            if len(shapes) >= MOST_SHAPES:
-                shapes.clear()
-            use = shapes[shape] = _use(raw)
-            if use != PLAIN:
-                (known.speaking if use == SPEAKS else known.failing).add(hash(shape))
-        if end is not None:
-            if not _STARTS_ANEW.match(raw) and len(held) < MOST_JOINED:
-                held.append((number, raw, use))
-                joined = _join([text for _, text, _ in held], end)
+            use = _use_of_new(shape, text, shapes)
+        if message.end is not None:
+            if message.may_go_on(text):
+                message.lines.append((number, text, use))
+                joined = _join([part for _, part, _ in message.lines], message.end)
                 if joined is not None:
-                    yield held[0][0], joined, FAILING
-                    held, end = [], None
+                    yield message.lines[0][0], joined, FAILING
+                    message.close()
                 continue
-            yield from held
-            if len(whole) < MOST_SHAPES:
-                whole.add(opened)
-            held, end = [], None
-        if use == FAILING and shape not in whole and (end := _open(raw)) is not None:
-            held.append((number, raw, use))
-            opened = shape
+            yield from message.lines
+            message.give_up()
+        if use == FAILING and message.opens(text, shape):
+            message.lines.append((number, text, use))
         else:
-            yield number, raw, use
-    yield from held
+            yield number, text, use
+    yield from message.lines
 
 
-def _use(text: str) -> int:
-    if any(map(text.__contains__, _PARTS)):
-        return FAILING
-    return SPEAKS if any(map(text.__contains__, _SPEAKS)) else PLAIN
+class _OpenMessage:
+    """A message whose end is not there yet, with the lines that it may have been broken into."""
+
+    def __init__(self) -> None:
+        self.lines: list[Unwrapped] = []
+        self.end: re.Pattern[str] | None = None
+        """What the whole message has; None where no message is open."""
+        self._shape = b""
+        self._whole: set[bytes] = set()
+        """Shapes of lines that looked unfinished, and that nothing below finished."""
+
+    def opens(self, text: str, shape: bytes) -> bool:
+        """Whether a line begins a message that goes on below."""
+        if shape not in self._whole:
+            self.end = _missing_end(text)
+            self._shape = shape
+        return self.end is not None
+
+    def may_go_on(self, text: str) -> bool:
+        return not _STARTS_ANEW.match(text) and len(self.lines) < MOST_JOINED
+
+    def close(self) -> None:
+        self.lines = []
+        self.end = None
+
+    def give_up(self) -> None:
+        """Nothing below brought its end: the line was whole as it stood, and so are those like it."""
+        if len(self._whole) < MOST_SHAPES:
+            self._whole.add(self._shape)
+        self.close()
 
 
-def _clean(raw: str) -> str:
+def _readable(raw: str, shape: bytes) -> str:
+    text = raw.removeprefix("\ufeff")
+    if text[:1] in _MARKS or "&" in text:
+        text = _without_marks(text)
+    if len(text) - len(shape) >= 19 or not text.isascii():  # a letter of several bytes hides digits from the count
+        # no number that anyone logs on purpose: -1 as an unsigned one, or an attack
+        text = _LONG_NUMBER.sub("-1", text)
+    return text
+
+
+def _use_of_new(shape: bytes, text: str, shapes: LineShapes) -> int:
+    """What lines of a shape can be that was not seen before; remembered for the next."""
+    if len(shapes.uses) >= MOST_SHAPES:
+        shapes.uses.clear()
+    use = PLAIN
+    if any(map(text.__contains__, _FAILURE_PARTS)):
+        use = FAILING
+        shapes.failing.add(hash(shape))
+    elif any(map(text.__contains__, _INFORMATIVE_PARTS)):
+        use = INFORMATIVE
+        shapes.informative.add(hash(shape))
+    shapes.uses[shape] = use
+    return use
+
+
+def _without_marks(raw: str) -> str:
     if raw[:1] == " " and raw[:4].lstrip()[:1] not in _MARKS and "&" not in raw:
         return raw
     if raw.lstrip()[:1] in {">", "&"}:
@@ -188,7 +226,7 @@ def _clean(raw: str) -> str:
     return raw
 
 
-def _open(raw: str) -> re.Pattern[str] | None:
+def _missing_end(raw: str) -> re.Pattern[str] | None:
     """What would end the message that this line begins, where the line does not have it itself."""
     if len(raw) < 20 or len(raw) > 2000:
         return None

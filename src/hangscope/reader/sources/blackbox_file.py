@@ -13,15 +13,12 @@ from typing import Any
 import numpy as np
 
 from hangscope.errors import DamagedError
+from hangscope.incident.blackbox_layout import MAGIC, MAX_BYTES, VERSION
 from hangscope.model import BlackBox, BlackBoxComm, BlackBoxOp, Gap, Process, ProxyLink, ProxyOp, ProxyStep, Source
 from hangscope.reader.join.who_is_who import Identity
-from hangscope.reader.logs.lines import RANK_LIMIT
-from hangscope.reader.sources.rosters import NETWORK, Statement
-from hangscope.reader.values import host_name
+from hangscope.reader.statements import Statement, Trust
+from hangscope.reader.values import RANK_LIMIT, host_name
 
-MAGIC = b"\xffHSNCCLB"
-VERSION = 1
-MAX_BYTES = 80 << 20
 _TEXT = "S16"
 _SERIAL = (1 << 40) - 1
 
@@ -112,28 +109,24 @@ def read(
     the file of a running process. Raises `DamagedError` where not even the header is whole.
     """
     header = _header(data, source)
-    tables, torn, cut = _tables(data, header, later)
+    (comms, ops, links, transfers, events), torn, cut = _tables(data, header, later)
     clock = _Clock(header)
-    comms = tuple(_comm(row, clock) for row in tables[0] if row["state"])
-    ops = tuple(_op(row, clock) for row in tables[1] if row["serial"] and row["func"])
-    transfers = tuple(_transfer(row, clock) for row in tables[3] if row["state"])
-    links = tuple(_link(row, clock) for row in tables[2] if row["state"])
-    last = int(tables[4]["at"].max()) if len(tables[4]) else 0
-    copied = int(header["copied"]) or read_ns
+    rank = int(header["rank"])
+    last_event = int(events["at"].max()) if len(events) else 0
     box = BlackBox(
         source,
         host_name(_text(header["host"])) or "",
         int(header["pid"]),
-        rank if 0 <= (rank := int(header["rank"])) < RANK_LIMIT else None,
+        rank if 0 <= rank < RANK_LIMIT else None,
         _version(int(header["nccl"])),
         int(header["start_wall"]),
-        clock.wall(last) if last else None,
+        clock.wall(last_event) if last_event else None,
         int(header["alive_wall"]) or None,
-        copied,
-        tuple(sorted(comms, key=lambda c: (c.created_ns, c.serial))),
-        tuple(sorted(ops, key=lambda o: (o.started_ns, o.serial))),
-        tuple(sorted(transfers, key=lambda t: (t.started_ns, t.serial))),
-        links,
+        int(header["copied"]) or read_ns,
+        _comms(comms, clock),
+        _ops(ops, clock),
+        _transfers(transfers, clock),
+        tuple(_link(row, clock) for row in links if row["state"]),
         dropped=int(header["dropped"][:4].sum()) + int(header["contended"]),
         torn=torn,
     )
@@ -177,9 +170,11 @@ class _Clock:
     """From the process's CLOCK_MONOTONIC to the wall, by the last heartbeat or else by the start."""
 
     def __init__(self, header: Any) -> None:
-        wall, mono = int(header["alive_wall"]), int(header["alive"])
+        wall = int(header["alive_wall"])
+        mono = int(header["alive"])
         if not wall or not mono:
-            wall, mono = int(header["start_wall"]), int(header["start"])
+            wall = int(header["start_wall"])
+            mono = int(header["start"])
         self._offset = wall - mono
 
     def wall(self, ns: Any) -> int:
@@ -195,6 +190,12 @@ def _version(number: int) -> str:
         return ""
     major, rest = (number // 10000, number % 10000) if number >= 10000 else (number // 1000, number % 1000)
     return f"{major}.{rest // 100}.{rest % 100}"
+
+
+def _comms(rows: Any, clock: _Clock) -> tuple[BlackBoxComm, ...]:
+    """The communicators in the order in which they were made."""
+    found = (_comm(row, clock) for row in rows if row["state"])
+    return tuple(sorted(found, key=lambda comm: (comm.created_ns, comm.serial)))
 
 
 def _comm(row: Any, clock: _Clock) -> BlackBoxComm:
@@ -213,6 +214,12 @@ def _comm(row: Any, clock: _Clock) -> BlackBoxComm:
         int(row["ops"].sum()),
         last,
     )
+
+
+def _ops(rows: Any, clock: _Clock) -> tuple[BlackBoxOp, ...]:
+    """The operations in the order in which they were started."""
+    found = (_op(row, clock) for row in rows if row["serial"] and row["func"])
+    return tuple(sorted(found, key=lambda op: (op.started_ns, op.serial)))
 
 
 def _op(row: Any, clock: _Clock) -> BlackBoxOp:
@@ -249,6 +256,12 @@ def _link(row: Any, clock: _Clock) -> ProxyLink:
         int(row["steps_done"]),
         clock.wall(row["changed"]),
     )
+
+
+def _transfers(rows: Any, clock: _Clock) -> tuple[ProxyOp, ...]:
+    """The transfers in the order in which they were started."""
+    found = (_transfer(row, clock) for row in rows if row["state"])
+    return tuple(sorted(found, key=lambda transfer: (transfer.started_ns, transfer.serial)))
 
 
 def _transfer(row: Any, clock: _Clock) -> ProxyOp:
@@ -291,7 +304,7 @@ def _state(number: int) -> str:
 def statements(boxes: list[BlackBox]) -> list[Statement]:
     """Rank, node and pid as the boxes have them."""
     return [
-        Statement(NETWORK, Process(rank=box.rank, node=box.host, pid=box.pid, source=box.source))
+        Statement(Trust.NETWORK, Process(rank=box.rank, node=box.host, pid=box.pid, source=box.source))
         for box in boxes
         if box.rank is not None and box.host
     ]

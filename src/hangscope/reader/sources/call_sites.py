@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hangscope.model import CallSite, Frame, Source
@@ -20,21 +20,41 @@ _Call = tuple[str, str, str]
 
 def read(value: Mapping[str, Any], file: str) -> list[CallSite]:
     """The rows that say what they should. A place from which calls of several lines come names none of them."""
-    rank, rows, stacks = rank_number(value.get("rank")), value.get("sites"), value.get("stacks")
+    rank = rank_number(value.get("rank"))
+    rows = value.get("sites")
+    stacks = value.get("stacks")
     if value.get("schema") != SCHEMA or rank is None or not isinstance(rows, list) or not isinstance(stacks, list):
         return []
     table = [_frames(stack) for stack in stacks[:_MOST_SITES]]
     found: list[CallSite] = []
     for index, row in enumerate(rows[:_MOST_SITES]):
-        if not isinstance(row, Mapping) or row.get("lines") != 1:
-            continue
-        call, before, number = _call(row.get("call")), row.get("before"), rank_number(row.get("stack"))
-        frames = table[number] if number is not None and number < len(table) else ()
-        calls = [_call(each) for each in before[-_BEFORE:]] if isinstance(before, list) else [None]
-        if call is not None and frames and None not in calls:
-            known = tuple(each for each in calls if each is not None)
-            found.append(CallSite(rank, call, known, frames, Source(file, f"sites[{index}]")))
+        if isinstance(row, Mapping) and row.get("lines") == 1:
+            site = _site(rank, row, table, Source(file, f"sites[{index}]"))
+            if site is not None:
+                found.append(site)
     return found
+
+
+def _site(rank: int, row: Mapping[str, Any], stacks: Sequence[tuple[Frame, ...]], source: Source) -> CallSite | None:
+    call = _call(row.get("call"))
+    before = _calls(row.get("before"))
+    number = rank_number(row.get("stack"))
+    if call is None or before is None or number is None or number >= len(stacks) or not stacks[number]:
+        return None
+    return CallSite(rank, call, before, stacks[number], source)
+
+
+def _calls(value: Any) -> tuple[_Call, ...] | None:
+    """The last calls of a list; None where one of them is none."""
+    if not isinstance(value, list):
+        return None
+    found = []
+    for each in value[-_BEFORE:]:
+        call = _call(each)
+        if call is None:
+            return None
+        found.append(call)
+    return tuple(found)
 
 
 def _call(value: Any) -> _Call | None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from hangscope.model import CounterChange, Gap, NetworkPort, Source
-from hangscope.reader.logs.lines import parse_time
+from hangscope.reader.times import parse_time
 from hangscope.reader.values import gid, pci_id, text, whole
 
 MAX_PORTS = 1024
@@ -50,7 +50,8 @@ def read(value: Mapping[str, Any], file: str, node: str | None, parts: tuple[str
         for key, number in value["counters"].items()
         if isinstance(number, int) and not isinstance(number, bool) and 0 <= number < 1 << 64 and len(key) <= MAX_NAME
     }
-    at, listed = value.get("at"), value.get("ports")
+    at = value.get("at")
+    listed = value.get("ports")
     ports = tuple(row for row in listed[:MAX_PORTS] if isinstance(row, Mapping)) if isinstance(listed, list) else ()
     return Snapshot(node, parse_time(at) if isinstance(at, str) else None, counters, Source(file), ports, parts)
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from hangscope.model import Gap, RasRank, RasReport, Source
@@ -153,115 +153,174 @@ _ASYNC_NAMES = {
 }
 
 
+@dataclass
+class _TextRank:
+    """One rank of a communicator, as far as the report for people speaks of it."""
+
+    host: str | None = None
+    pid: int | None = None
+    counts: dict[str, int] = field(default_factory=dict)
+    async_error: int | None = None
+    aborting: bool = False
+    missing: bool = False
+    dead: bool = False
+
+
 class _TextComm:
+    """One communicator of the report for people."""
+
     def __init__(self, ident: str, size: int, source: Source) -> None:
         self.ident = ident
         self.size = size
         self.source = source
-        self.ranks: dict[int, dict[str, Any]] = {}
+        self.ranks: dict[int, _TextRank] = {}
 
-    def rank(self, match: re.Match[str]) -> dict[str, Any]:
-        row = self.ranks.setdefault(int(match["rank"]), {"counts": {}})
-        row.setdefault("host", match["host"])
-        row.setdefault("pid", int(match["pid"]))
+    def rank(self, match: re.Match[str]) -> _TextRank:
+        row = self.ranks.setdefault(int(match["rank"]), _TextRank())
+        row.host = row.host or match["host"]
+        row.pid = int(match["pid"]) if row.pid is None else row.pid
         return row
+
+    def count_the_unlisted(self, operation: str, unlisted: Sequence[tuple[int, int]]) -> None:
+        """ "3 ranks have launched up to operation 7" names none of them: they are all those that are not listed."""
+        if not operation or len(unlisted) != 1:
+            return
+        how_many, count = unlisted[0]
+        rest = [rank for rank in range(self.size) if rank not in self.ranks or operation not in self.ranks[rank].counts]
+        if len(rest) == how_many:
+            for rank in rest:
+                self.ranks.setdefault(rank, _TextRank()).counts[operation] = count
+
+
+_Process = tuple[int, str]
+"""A pid and its host."""
+
+
+class _TextReport:
+    """Reads the report for people, row by row. It lists only ranks that stand out; all others are not in it."""
+
+    def __init__(self, file: str) -> None:
+        self._file = file
+        self._sizes: dict[int, int] = {}
+        """Communicators by their number in the table: how many ranks they have."""
+        self._comms: dict[str, _TextComm] = {}
+        self._unresponsive: set[_Process] = set()
+        self._dead: set[_Process] = set()
+        # the section that is being read
+        self._comm: _TextComm | None = None
+        self._kind = ""
+        self._operation = ""
+        self._last_said: int | str | None = None
+        """What was said last: an operation's count, a status or an error. It holds for the ranks listed below it."""
+        self._unlisted: list[tuple[int, int]] = []
+        """(how many ranks, their count) of summaries whose ranks are not listed below them."""
+        self._all_listed = True
+
+    def feed(self, number: int, row: str) -> None:
+        if match := _TABLE_ROW.match(row):
+            self._sizes[int(match["group"])] = int(match["size"])
+        elif match := _SECTION.match(row):
+            self._open_section(match, Source(self._file, f"line {number}"))
+        elif match := _PLAIN_SECTION.match(row):
+            self._close_counts()
+            self._comm = None
+            self._kind = match["kind"]
+        elif self._comm is not None:
+            self._row_of_section(self._comm, row)
+        elif match := _PROCESS.search(row):
+            processes = self._dead if self._kind == "DEAD" else self._unresponsive
+            processes.add((int(match["pid"]), match["host"]))
+
+    def _open_section(self, match: re.Match[str], source: Source) -> None:
+        self._close_counts()
+        ident = comm_id(match["hash"])
+        fresh = _TextComm(ident, self._sizes.get(int(match["group"]), 0), source)
+        self._comm = self._comms.setdefault(ident, fresh)
+        self._kind = match["kind"]
+        self._operation = ""
+        self._last_said = None
+        self._unlisted = []
+
+    def _close_counts(self) -> None:
+        if self._comm is not None and self._kind == "MISMATCH":
+            self._comm.count_the_unlisted(self._operation, self._unlisted)
+
+    def _row_of_section(self, comm: _TextComm, row: str) -> None:
+        if match := _DIFFERENT.search(row):
+            self._close_counts()
+            self._operation = match["what"]
+            self._last_said = None
+            self._unlisted = []
+            self._all_listed = True
+        elif match := _RANK.match(row):
+            self._row_of_rank(comm.rank(match), match["says"])
+        elif (match := _UP_TO.search(row)) and match["n"]:
+            self._last_said = int(match["count"])
+            self._unlisted.append((int(match["n"]), self._last_said))
+            self._all_listed = False
+        elif match := _STATUS.search(row):
+            self._last_said = match["status"]
+        elif " reported " in row:
+            self._last_said = row.split(" reported ", 1)[1].strip()
+
+    def _row_of_rank(self, rank: _TextRank, says: str) -> None:
+        if up_to := _UP_TO.search(says):
+            self._last_said = int(up_to["count"])
+        elif status := _STATUS.search(says):
+            self._last_said = status["status"]
+        elif " reported " in says:
+            self._last_said = says.split(" reported ", 1)[1].strip()
+        elif not self._all_listed and self._unlisted:
+            self._unlisted.pop()  # the rows that follow a summary are the ranks it counts
+            self._all_listed = True
+        self._apply(rank)
+
+    def _apply(self, rank: _TextRank) -> None:
+        """What the section and the last summary say holds for this rank."""
+        said = self._last_said
+        if self._kind == "INCOMPLETE":
+            rank.missing = True
+        elif self._kind == "DEAD":
+            rank.missing = True
+            rank.dead = True
+        elif self._kind == "MISMATCH" and isinstance(said, int) and self._operation:
+            rank.counts[self._operation] = said
+        elif self._kind == "MISMATCH" and said == "ABORT":
+            rank.aborting = True
+        elif self._kind == "ERROR" and isinstance(said, str):
+            rank.async_error = _ASYNC_NAMES.get(said)
+
+    def reports(self) -> tuple[RasReport, ...]:
+        """All communicators, once all rows were fed."""
+        self._close_counts()
+        largest = max(self._sizes.values(), default=0)
+        return tuple(
+            RasReport(comm.ident, comm.size, self._ranks(comm), comm.source, None, largest)
+            for comm in self._comms.values()
+        )
+
+    def _ranks(self, comm: _TextComm) -> tuple[RasRank, ...]:
+        return tuple(self._rank(number, row) for number, row in sorted(comm.ranks.items()))
+
+    def _rank(self, number: int, row: _TextRank) -> RasRank:
+        process = (row.pid, row.host)
+        dead = row.dead or process in self._dead
+        return RasRank(
+            rank=number,
+            host=row.host,
+            pid=row.pid,
+            counts=row.counts,
+            async_error=row.async_error,
+            aborting=row.aborting,
+            missing=row.missing or dead,
+            unresponsive=process in self._unresponsive or dead,
+            dead=dead,
+        )
 
 
 def _read_text(body: str, file: str) -> Answer:
-    """The report for people. It lists only ranks that stand out; all others are not in it."""
-    sizes: dict[int, int] = {}
-    comms: dict[str, _TextComm] = {}
-    silent: set[tuple[int, str]] = set()
-    dead: set[tuple[int, str]] = set()
-    spelled_out = True
-    comm: _TextComm | None = None
-    kind = what = ""
-    said: int | str | None = None
-    unlisted: list[tuple[int, int]] = []
-    version = _VERSION.search(body)
-
-    def close() -> None:
-        # "3 ranks have launched up to operation 7" names none of them: they are all those that are not listed
-        if comm is not None and kind == "MISMATCH" and what and len(unlisted) == 1:
-            rest = [r for r in range(comm.size) if what not in comm.ranks.get(r, {"counts": {}})["counts"]]
-            if len(rest) == unlisted[0][0]:
-                for r in rest:
-                    comm.ranks.setdefault(r, {"counts": {}})["counts"][what] = unlisted[0][1]
-
+    report = _TextReport(file)
     for number, row in enumerate(body.splitlines(), 1):
-        if match := _TABLE_ROW.match(row):
-            sizes[int(match["group"])] = int(match["size"])
-        elif match := _SECTION.match(row):
-            close()
-            ident, kind, what, said, unlisted = comm_id(match["hash"]), match["kind"], "", None, []
-            fresh = _TextComm(ident, sizes.get(int(match["group"]), 0), Source(file, f"line {number}"))
-            comm = comms.setdefault(ident, fresh)
-        elif match := _PLAIN_SECTION.match(row):
-            close()
-            comm, kind = None, match["kind"]
-        elif (match := _PROCESS.search(row)) and comm is None:
-            (dead if kind == "DEAD" else silent).add((int(match["pid"]), match["host"]))
-        elif comm is None:
-            continue
-        elif match := _DIFFERENT.search(row):
-            close()
-            what, said, unlisted, spelled_out = match["what"], None, [], True
-        elif match := _RANK.match(row):
-            found = comm.rank(match)
-            says = match["says"]
-            if up_to := _UP_TO.search(says):
-                said = int(up_to["count"])
-            elif status := _STATUS.search(says):
-                said = status["status"]
-            elif " reported " in says:
-                said = says.split(" reported ", 1)[1].strip()
-            elif not spelled_out and unlisted:
-                unlisted.pop()  # the rows that follow a summary are the ranks it counts
-                spelled_out = True
-            _apply(found, kind, what, said)
-        elif (match := _UP_TO.search(row)) and match["n"]:
-            said = int(match["count"])
-            unlisted.append((int(match["n"]), said))
-            spelled_out = False
-        elif match := _STATUS.search(row):
-            said = match["status"]
-        elif " reported " in row:
-            said = row.split(" reported ", 1)[1].strip()
-    close()
-    largest = max(sizes.values(), default=0)
-    reports = tuple(
-        RasReport(c.ident, c.size, tuple(_text_rank(r, row, silent, dead) for r, row in rows), c.source, None, largest)
-        for c in comms.values()
-        for rows in [sorted(c.ranks.items())]
-    )
-    return Answer(reports, version[1] if version else None, None, is_json=False)
-
-
-def _apply(row: dict[str, Any], kind: str, what: str, said: int | str | None) -> None:
-    if kind == "INCOMPLETE":
-        row["missing"] = True
-    elif kind == "DEAD":
-        row["missing"] = row["dead"] = True
-    elif kind == "MISMATCH" and isinstance(said, int) and what:
-        row["counts"][what] = said
-    elif kind == "MISMATCH" and said == "ABORT":
-        row["aborting"] = True
-    elif kind == "ERROR" and isinstance(said, str):
-        row["async_error"] = _ASYNC_NAMES.get(said)
-
-
-def _text_rank(rank: int, row: dict[str, Any], silent: set[tuple[int, str]], dead: set[tuple[int, str]]) -> RasRank:
-    process = (row.get("pid"), row.get("host"))
-    is_dead = bool(row.get("dead")) or process in dead
-    missing = bool(row.get("missing")) or is_dead
-    return RasRank(
-        rank=rank,
-        host=row.get("host"),
-        pid=row.get("pid"),
-        counts=row["counts"],
-        async_error=row.get("async_error"),
-        aborting=bool(row.get("aborting")),
-        missing=missing,
-        unresponsive=process in silent or is_dead,
-        dead=is_dead,
-    )
+        report.feed(number, row)
+    version = _VERSION.search(body)
+    return Answer(report.reports(), version[1] if version else None, None, is_json=False)

@@ -1,78 +1,23 @@
-"""Who ran where and how it ended: rosters, hangscope's own manifests, torchrun's error files.
-
-A launcher often knows a process only by pid or local rank. Such statements are kept as they are; whoever knows all the
-files turns them into ranks.
-"""
+"""Rosters: lists of ranks with their hosts, pids and exit statuses, as launchers and agents write them in JSON."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from hangscope.model import UNKNOWN, Failure, Gap, Process, Source
-from hangscope.reader.logs.lines import Line, parse_time
-from hangscope.reader.logs.tracebacks import Traceback, Tracebacks
-from hangscope.reader.values import host_name, number, pci_id, rank_number, text, whole
+from hangscope.model import Process, Source
+from hangscope.reader.statements import Statement, Trust
+from hangscope.reader.values import flag, host_name, number, pci_id, rank_number, text, whole
 
 MOST_ROWS = 131_072
 """Ranks of one roster; more are not looked at."""
 
-ROSTER, NODE, LAUNCHER, LOG, NETWORK = range(5)
-"""How much a source is trusted, best first: where two disagree, the first wins and the other becomes a gap."""
-
-_OF_THE_START = ("never_seen", "elsewhere")
-_MOST_UNSEEN = 100_000
-
-
-@dataclass(frozen=True, slots=True)
-class Statement:
-    """What one source says about one process. At least one of rank, pid, local rank and task is known."""
-
-    trust: int
-    process: Process
-    """Its rank is UNKNOWN where the source knows the process by something else."""
-    task: int | None = None
-    """A launcher's task number: the rank where one task is one rank."""
-
-    @property
-    def rank(self) -> int | None:
-        return None if self.process.rank == UNKNOWN else self.process.rank
-
-
-@dataclass(frozen=True, slots=True)
-class Manifest:
-    """What an incident.json says about the whole."""
-
-    source: Source
-    job: str | None
-    attempt: str | None
-    reason: str | None
-    captured_at_ns: int | None
-    world_size: int | None
-    versions: Mapping[str, str]
-    gaps: tuple[Gap, ...]
-    recovered_s: float | None = None
-    """For how long the job stood still before it went on by itself."""
-    failures: tuple[Failure, ...] = ()
-    """What the agents say of ranks that nobody has seen."""
-
-
-@dataclass(frozen=True, slots=True)
-class NodeFile:
-    """What a node.json says about one node."""
-
-    source: Source
-    node: str | None
-    job: str | None
-    attempt: str | None
-    captured_at_ns: int | None
-    statements: tuple[Statement, ...]
-    versions: Mapping[str, str]
-    gaps: tuple[Gap, ...]
-    oom_kills: tuple[tuple[int | None, int], ...] = ()
-    """(pid, out-of-memory kills that the process's control group counted)."""
+_EXIT_KEYS = ("exit_status", "exit", "exit_code", "returncode")
+_HOST_KEYS = ("host", "hostname", "node")
+_OF_A_PROCESS = {*_HOST_KEYS, "pid", *_EXIT_KEYS}
+_OF_AN_OPERATION = {"pg_id", "frames"}
+_ENDED_STATES = ("gone", "Z", "X")
+_LONGEST_CALL = 200
 
 
 def is_roster(value: Any) -> bool:
@@ -80,51 +25,50 @@ def is_roster(value: Any) -> bool:
     rows = value.get("ranks") if isinstance(value, Mapping) else value
     if not isinstance(rows, Sequence) or isinstance(rows, str) or not rows:
         return False
-    keys = {"host", "hostname", "node", "pid", "exit", "exit_status", "exit_code", "returncode"}
-    return all(
-        isinstance(row, Mapping) and "rank" in row and keys & row.keys() and "pg_id" not in row and "frames" not in row
-        for row in rows
-    )
+    return all(isinstance(row, Mapping) and _is_of_process(row) for row in rows)
+
+
+def _is_of_process(row: Mapping[str, Any]) -> bool:
+    return "rank" in row and not _OF_A_PROCESS.isdisjoint(row) and _OF_AN_OPERATION.isdisjoint(row)
 
 
 def read_roster(value: Any, file: str) -> list[Statement]:
     """One statement a row. A row that says ``"exit": null`` was still there when the roster was written."""
     rows = (value["ranks"] if isinstance(value, Mapping) else value)[:MOST_ROWS]
-    return [
-        said for index, row in enumerate(rows) if (said := _row(row, ROSTER, Source(file, f"[{index}]"))) is not None
-    ]
+    found = []
+    for index, row in enumerate(rows):
+        said = read_row(row, Trust.ROSTER, Source(file, f"[{index}]"))
+        if said is not None:
+            found.append(said)
+    return found
 
 
-def _row(row: Mapping[str, Any], trust: int, source: Source, node: str | None = None) -> Statement | None:
+def read_row(row: Mapping[str, Any], trust: Trust, source: Source, node: str | None = None) -> Statement | None:
+    """What a row of a roster or of a node's file says; None where it names no rank."""
     rank = rank_number(row.get("rank"))
     if rank is None:
         return None
-    exit_key = next((key for key in ("exit_status", "exit", "exit_code", "returncode") if key in row), None)
-    exit_status = whole(row.get(exit_key)) if exit_key else None
-    state = text(row.get("state"))
-    alive: bool | None = None
-    if state is not None:
-        alive = state not in {"gone", "Z", "X"}
-    elif exit_key is not None:
-        alive = row.get(exit_key) is None
+    exit_status, alive = _ending(row)
+    host = next((name for key in _HOST_KEYS if (name := text(row.get(key)))), node)
+    waits_in = row.get("waits_in")
     process = Process(
         rank=rank,
         source=source,
-        node=host_name(text(row.get("host")) or text(row.get("hostname")) or text(row.get("node")) or node),
+        node=host_name(host),
         local_rank=whole(row.get("local_rank")),
         pid=whole(row.get("pid")),
         gpu=pci_id(text(row.get("gpu"))) or text(row.get("gpu")),
         exit_status=exit_status,
         ended_at_s=number(row.get("ended_at")),
-        alive_at_end=False if exit_status is not None else alive,
-        state=state,
+        alive_at_end=alive,
+        state=text(row.get("state")),
         wait_channel=text(row.get("wait_channel")),
-        python_answers=row["python_answers"] if isinstance(row.get("python_answers"), bool) else None,
+        python_answers=flag(row.get("python_answers")),
         syscall=text(row.get("syscall")),
         syscall_file=text(row.get("syscall_file")),
-        waits_in=row["waits_in"][:200] if isinstance(row.get("waits_in"), str) else None,
+        waits_in=waits_in[:_LONGEST_CALL] if isinstance(waits_in, str) else None,
         stood_s=number(row.get("stood_s")),
-        moved=row["moved"] if isinstance(row.get("moved"), bool) else None,
+        moved=flag(row.get("moved")),
         unanswered=row["server_answers"] is False if "server_answers" in row else None,
         gpu_busy_percent=number(row.get("gpu_busy_percent")),
         gpu_power_w=number(row.get("gpu_power_w")),
@@ -132,127 +76,13 @@ def _row(row: Mapping[str, Any], trust: int, source: Source, node: str | None = 
     return Statement(trust, process)
 
 
-def read_manifest(value: Mapping[str, Any], file: str) -> Manifest:
-    """An incident.json: what was captured, and which nodes are missing from it."""
-    source = Source(file)
-    expected, present = value.get("nodes_expected"), value.get("nodes_present")
-    gaps: list[Gap] = []
-    if isinstance(expected, list) and isinstance(present, list):
-        gaps = [
-            Gap(f"nothing from node {node}", "it is not part of this incident", node=str(node), source=source)
-            for node in expected
-            if node not in present
-        ]
-    return Manifest(
-        source,
-        text(value.get("job")),
-        text(value.get("attempt")),
-        text(value.get("reason")),
-        parse_time(text(value.get("captured_at")) or ""),
-        rank_number(value.get("world_size")),
-        _versions(value.get("versions")),
-        tuple(gaps),
-        _recovered(value.get("recovered")),
-        tuple(failure for kind in _OF_THE_START for failure in _not_there(kind, value.get(kind), source)),
-    )
-
-
-def _not_there(kind: str, value: object, source: Source) -> Iterator[Failure]:
-    """Ranks of which no agent saw a process, or that look for the others elsewhere, while all wait in their start."""
-    listed = value.get("ranks") if isinstance(value, Mapping) else None
-    rows = listed[:_MOST_UNSEEN] if isinstance(listed, list) else []
-    ranks = sorted({rank for row in rows if (rank := rank_number(row)) is not None})
-    if ranks and isinstance(value, Mapping):
-        said = text(value.get("text")) or "it did not come to where the others meet"
-        by = host_name(text(value.get("by")))
-        yield Failure(kind, said[:1000], source, None, by, ranks=tuple(ranks))
-
-
-def _recovered(value: object) -> float | None:
-    """A time that nobody could have waited is no time."""
-    seconds = number(value.get("after_s")) if isinstance(value, Mapping) else None
-    return seconds if seconds is not None and 0 < seconds < 1e9 else None
-
-
-def read_node(value: Mapping[str, Any], file: str) -> NodeFile:
-    """A node.json: the node's ranks, their processes, and what could not be captured there."""
-    node = host_name(text(value.get("node")))
-    statements: list[Statement] = []
-    oom: list[tuple[int | None, int]] = []
-    rows = value.get("ranks")
-    for index, row in enumerate(rows[:MOST_ROWS] if isinstance(rows, list) else []):
-        if not isinstance(row, Mapping):
-            continue
-        said = _row(row, NODE, Source(file, f"ranks[{index}]"), node)
-        if said is not None:
-            statements.append(said)
-        kills = whole(row.get("oom_kills"))
-        if kills:
-            oom.append((whole(row.get("pid")), kills))
-    gaps = value.get("gaps")
-    return NodeFile(
-        Source(file),
-        node,
-        text(value.get("job")),
-        text(value.get("attempt")),
-        parse_time(text(value.get("captured_at")) or ""),
-        tuple(statements),
-        _versions(value.get("versions")),
-        tuple(
-            Gap(str(gap.get("what", "")), str(gap.get("why", "")), whole(gap.get("rank")), node, Source(file))
-            for gap in (gaps[:MOST_ROWS] if isinstance(gaps, list) else [])
-            if isinstance(gap, Mapping)
-        ),
-        tuple(oom),
-    )
-
-
-def is_error_file(value: Any) -> bool:
-    """What torchrun's @record leaves in TORCHELASTIC_ERROR_FILE."""
-    if not isinstance(value, Mapping) or "message" not in value:
-        return False
-    message = value["message"]
-    return isinstance(message, Mapping) and "message" in message and "extraInfo" in message
-
-
-@dataclass(frozen=True, slots=True)
-class ErrorFile:
-    """One torchrun error file. It does not say whose it is: the directory it lies in is named by the local rank."""
-
-    traceback: Traceback
-    local_rank: int | None
-    exit_status: int | None
-    at_ns: int | None
-
-
-_LOCAL_RANK_DIR = re.compile(r"(?:^|/)attempt_\d+/(\d+)/[^/]+$")
-
-
-def read_error_file(value: Mapping[str, Any], file: str) -> ErrorFile:
-    message = value["message"]
-    extra = message.get("extraInfo")
-    extra = extra if isinstance(extra, Mapping) else {}
-    stack = text(extra.get("py_callstack")) or ""
-    reader = Tracebacks()
-    for index, row in enumerate(stack.split("\n"), 1):
-        reader.feed(Line(index, row))
-    found = reader.finish()
-    if found:
-        traceback = found[-1]
-    else:
-        traceback = Traceback(None, "", 1, None)
-        traceback.type, _, traceback.message = str(message.get("message", "")).partition(": ")
-    seconds = number(extra.get("timestamp"))
-    where = _LOCAL_RANK_DIR.search(file)
-    return ErrorFile(
-        traceback,
-        int(where[1]) if where else None,
-        whole(message.get("errorCode")),
-        int(seconds * 1e9) if seconds else None,
-    )
-
-
-def _versions(value: Any) -> dict[str, str]:
-    if not isinstance(value, Mapping):
-        return {}
-    return {str(key): item for key, item in value.items() if isinstance(item, str) and item}
+def _ending(row: Mapping[str, Any]) -> tuple[int | None, bool | None]:
+    """(how the process ended, whether it was there to the end), each None where the row does not say."""
+    exit_key = next((key for key in _EXIT_KEYS if key in row), None)
+    exit_status = whole(row[exit_key]) if exit_key is not None else None
+    if exit_status is not None:
+        return exit_status, False
+    state = text(row.get("state"))
+    if state is not None:
+        return None, state not in _ENDED_STATES
+    return None, row[exit_key] is None if exit_key is not None else None

@@ -60,6 +60,10 @@ class Capture:
     stream: str = ""
 
 
+_Writer = tuple["int | None", str]
+"""A line's tag and prefix: the lines of one stack have the same."""
+
+
 class StackText:
     """Reads stacks out of a file's lines, be it a file of stacks alone or a rank's log with a stack in it."""
 
@@ -67,9 +71,9 @@ class StackText:
         self.captures: list[Capture] = []
         self.dedicated = False
         """Whether the file says itself that it is a capture of stacks."""
-        self._open: dict[tuple[int | None, str], Thread | None] = {}
-        self._capture: dict[tuple[int | None, str], Capture] = {}
-        self._style: dict[tuple[int | None, str], str] = {}
+        self._open: dict[_Writer, Thread | None] = {}
+        self._capture: dict[_Writer, Capture] = {}
+        self._style: dict[_Writer, str] = {}
 
     def feed(self, number: int, text: str, tag: int | None = None, stream: str = "") -> bool:
         """Take one line; True where it belongs to a stack."""
@@ -80,27 +84,34 @@ class StackText:
         if "hread" in text and self._thread(number, text, key):
             return True
         if text.startswith("Process ") and (match := _SPY_PROCESS.match(text)):
-            capture = self._capture.get(key)
-            if capture is None or capture.threads:
-                capture = self._new(number, key)
-            capture.pid = int(match["pid"]) if capture.pid is None else capture.pid
-            capture.by = capture.by or "py-spy"
+            self._process(number, int(match["pid"]), key)
             return True
         thread = self._open.get(key)
         if thread is None:
             return False
-        frame = _FAULT_FRAME.match(text) if self._style.get(key) == "fault" else _SPY_FRAME.match(text)
-        if frame is not None:
-            thread.add(Frame(frame["name"], frame["file"], int(frame["line"] or 0)))
+        if self._frame(thread, text, key):
             return True
-        if text.startswith("    ") or text.strip() == "...":
-            return True  # py-spy's locals, faulthandler's cut
         self._open[key] = None
         if text.strip():
             self._capture.pop(key, None)
         return False
 
-    def _header(self, number: int, text: str, key: tuple[int | None, str]) -> None:
+    def _frame(self, thread: Thread, text: str, key: _Writer) -> bool:
+        """Take a line of an open stack; False where it is none."""
+        frame = _FAULT_FRAME.match(text) if self._style.get(key) == "fault" else _SPY_FRAME.match(text)
+        if frame is not None:
+            thread.add(Frame(frame["name"], frame["file"], int(frame["line"] or 0)))
+            return True
+        return text.startswith("    ") or text.strip() == "..."  # py-spy's locals, faulthandler's cut
+
+    def _process(self, number: int, pid: int, key: _Writer) -> None:
+        capture = self._capture.get(key)
+        if capture is None or capture.threads:
+            capture = self._new(number, key)
+        capture.pid = pid if capture.pid is None else capture.pid
+        capture.by = capture.by or "py-spy"
+
+    def _header(self, number: int, text: str, key: _Writer) -> None:
         match = _HEADER.match(text)
         fields = dict(_FIELD.findall(match["fields"])) if match else {}
         self.dedicated = True
@@ -111,7 +122,7 @@ class StackText:
         capture.by = fields.get("by")
         capture.parent = _number(fields.get("parent"))
 
-    def _thread(self, number: int, text: str, key: tuple[int | None, str]) -> bool:
+    def _thread(self, number: int, text: str, key: _Writer) -> bool:
         if match := _FAULT_THREAD.match(text):
             capture = self._capture.get(key) or self._new(number, key)
             thread = Thread(match["name"] or match["id"], number, current=match["current"].startswith("C"))
@@ -129,7 +140,7 @@ class StackText:
         self._open[key] = thread
         return True
 
-    def _new(self, number: int, key: tuple[int | None, str]) -> Capture:
+    def _new(self, number: int, key: _Writer) -> Capture:
         capture = Capture(number, tag=key[0], stream=key[1])
         self.captures.append(capture)
         self._capture[key] = capture

@@ -15,6 +15,8 @@ from hangscope.reader.sources.port_counters import Snapshot
 MAX_BYTES = 4096
 MAX_VALUES = 20_000
 """Of one tree: more are not kept."""
+_LONGEST_COUNTER = 20
+"""Digits of 64 bits."""
 _ABOVE = ("class", "sys")
 _LAYERS = {"InfiniBand": "IB", "Ethernet": "RoCE"}
 _IPV4 = "0000:0000:0000:0000:0000:ffff:"
@@ -52,25 +54,34 @@ def add(tree: Tree, below: tuple[str, ...], raw: bytes) -> bool:
     """Put one file's content where a sample of the recorder would have it; False where it is no such content."""
     text = raw[:MAX_BYTES].decode("utf-8", "replace").strip()
     if below[0] == "net" or below[-2].endswith("counters"):
-        port = below[3] if below[0] == "infiniband" else ""
-        if not text.isdecimal() or len(text) > 20:
-            return below[0] == "infiniband"
-        if len(tree.values) < MAX_VALUES and below[1] != "lo":
-            tree.values[f"{below[1]}/{port}/{below[-1]}"] = int(text)
-        return True
-    if len(tree.ports) >= MAX_VALUES:
-        return True
-    row = tree.ports.setdefault((below[1], below[3]), {"name": below[1], "port": below[3]})
-    if below[4] == "gids" and text.strip("0:"):
+        return _add_counter(tree, below, text)
+    if len(tree.ports) < MAX_VALUES:
+        _add_to_port(tree, below, text)
+    return True
+
+
+def _add_counter(tree: Tree, below: tuple[str, ...], text: str) -> bool:
+    device = below[1]
+    port = below[3] if below[0] == "infiniband" else ""
+    if not text.isdecimal() or len(text) > _LONGEST_COUNTER:
+        return below[0] == "infiniband"
+    if len(tree.values) < MAX_VALUES and device != "lo":
+        tree.values[f"{device}/{port}/{below[-1]}"] = int(text)
+    return True
+
+
+def _add_to_port(tree: Tree, below: tuple[str, ...], text: str) -> None:
+    _, device, _, port, what, *_ = below
+    row = tree.ports.setdefault((device, port), {"name": device, "port": port})
+    if what == "gids" and text.strip("0:"):
         if not row.get("gid") or text.startswith(_IPV4):
             row["gid"] = text
-    elif below[4] == "state":
+    elif what == "state":
         row["state"] = text.partition(": ")[2]
-    elif below[4] == "link_layer":
+    elif what == "link_layer":
         row["layer"] = _LAYERS.get(text)
-    elif below[4] == "lid" and len(text) <= 6:
+    elif what == "lid" and len(text) <= 6:
         row["lid"] = _number(text)
-    return True
 
 
 def _number(text: str) -> int | None:

@@ -12,17 +12,14 @@ import time
 from collections.abc import Collection
 from pathlib import Path
 
+from hangscope.incident import blackbox_layout as layout
 from hangscope.recorder.process.target_rights import Rights
 from hangscope.recorder.rundir.node_dir import NodeDir
 
-MAGIC = b"\xffHSNCCLB"
-LAYOUT = 1
 SUFFIX = ".ncclbb"
-MAX_BYTES = 80 << 20
 MOST_BYTES = 2 << 30
 MOST_SLOTS = 2_000_000
 """Of one table: a real one has thousands."""
-_TABLES_AT, _TABLES, _COPIED_AT = 128, 5, 208
 
 
 def save(
@@ -72,15 +69,17 @@ def _pid_of(path: Path) -> str:
 def copy_of(path: Path, rights: Rights | None = None) -> bytes | None:
     """A copy that a reader can trust slot by slot; None where the file is no black box."""
     rights = rights or Rights()
-    first = bytearray(rights.read(path, MAX_BYTES))
+    first = bytearray(rights.read(path, layout.MAX_BYTES))
     now_ns = time.time_ns()
-    second = rights.read(path, MAX_BYTES)
-    if len(first) < 1024 or not first.startswith(MAGIC) or struct.unpack_from("<I", first, 8)[0] != LAYOUT:
+    second = rights.read(path, layout.MAX_BYTES)
+    if len(first) < layout.LEAST_BYTES or not first.startswith(layout.MAGIC):
         return None
-    for table in range(_TABLES):
-        offset, size, slots, _ = struct.unpack_from("<4I", first, _TABLES_AT + 16 * table)
-        _mark_torn(first, second, offset, size, slots, events=table == _TABLES - 1)
-    struct.pack_into("<Q", first, _COPIED_AT, now_ns)
+    if struct.unpack_from("<I", first, layout.VERSION_AT)[0] != layout.VERSION:
+        return None
+    for table in range(layout.TABLES):
+        offset, size, slots, _ = struct.unpack_from("<4I", first, layout.TABLES_AT + 16 * table)
+        _mark_torn(first, second, offset, size, slots, events=table == layout.TABLES - 1)
+    struct.pack_into("<Q", first, layout.COPIED_AT, now_ns)
     return bytes(first)
 
 

@@ -1,0 +1,135 @@
+"""hangscope's own files in an incident: incident.json, about the whole, and each node's node.json."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from hangscope.model import Failure, Gap, Source
+from hangscope.reader.sources.rosters import MOST_ROWS, read_row
+from hangscope.reader.statements import Statement, Trust
+from hangscope.reader.times import parse_time
+from hangscope.reader.values import host_name, number, rank_number, text, whole
+
+_STARTUP_FAILURES = ("never_seen", "elsewhere")
+_MOST_UNSEEN = 100_000
+_LONGEST_SENTENCE = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """What an incident.json says about the whole."""
+
+    source: Source
+    job: str | None
+    attempt: str | None
+    reason: str | None
+    captured_at_ns: int | None
+    world_size: int | None
+    versions: Mapping[str, str]
+    gaps: tuple[Gap, ...]
+    recovered_s: float | None = None
+    """For how long the job stood still before it went on by itself."""
+    failures: tuple[Failure, ...] = ()
+    """What the agents say of ranks that nobody has seen."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeFile:
+    """What a node.json says about one node."""
+
+    source: Source
+    node: str | None
+    job: str | None
+    attempt: str | None
+    captured_at_ns: int | None
+    statements: tuple[Statement, ...]
+    versions: Mapping[str, str]
+    gaps: tuple[Gap, ...]
+    oom_kills: tuple[tuple[int | None, int], ...] = ()
+    """(pid, out-of-memory kills that the process's control group counted)."""
+
+
+def read_manifest(value: Mapping[str, Any], file: str) -> Manifest:
+    """An incident.json: what was captured, and which nodes are missing from it."""
+    source = Source(file)
+    expected = value.get("nodes_expected")
+    present = value.get("nodes_present")
+    gaps: list[Gap] = []
+    if isinstance(expected, list) and isinstance(present, list):
+        gaps = [
+            Gap(f"nothing from node {node}", "it is not part of this incident", node=str(node), source=source)
+            for node in expected
+            if node not in present
+        ]
+    return Manifest(
+        source,
+        text(value.get("job")),
+        text(value.get("attempt")),
+        text(value.get("reason")),
+        parse_time(text(value.get("captured_at")) or ""),
+        rank_number(value.get("world_size")),
+        _versions(value.get("versions")),
+        tuple(gaps),
+        _recovered(value.get("recovered")),
+        tuple(failure for kind in _STARTUP_FAILURES for failure in _startup_failure(kind, value.get(kind), source)),
+    )
+
+
+def _startup_failure(kind: str, value: object, source: Source) -> Iterator[Failure]:
+    """Ranks of which no agent saw a process, or that look for the others elsewhere, while all wait in their start."""
+    if not isinstance(value, Mapping) or not isinstance(value.get("ranks"), list):
+        return
+    ranks = {rank for row in value["ranks"][:_MOST_UNSEEN] if (rank := rank_number(row)) is not None}
+    if ranks:
+        said = text(value.get("text")) or "it did not come to where the others meet"
+        by = host_name(text(value.get("by")))
+        yield Failure(kind, said[:_LONGEST_SENTENCE], source, None, by, ranks=tuple(sorted(ranks)))
+
+
+def _recovered(value: object) -> float | None:
+    """A time that nobody could have waited is no time."""
+    seconds = number(value.get("after_s")) if isinstance(value, Mapping) else None
+    return seconds if seconds is not None and 0 < seconds < 1e9 else None
+
+
+def read_node(value: Mapping[str, Any], file: str) -> NodeFile:
+    """A node.json: the node's ranks, their processes, and what could not be captured there."""
+    node = host_name(text(value.get("node")))
+    statements: list[Statement] = []
+    oom: list[tuple[int | None, int]] = []
+    for index, row in _objects(value.get("ranks")):
+        said = read_row(row, Trust.NODE, Source(file, f"ranks[{index}]"), node)
+        if said is not None:
+            statements.append(said)
+        kills = whole(row.get("oom_kills"))
+        if kills:
+            oom.append((whole(row.get("pid")), kills))
+    return NodeFile(
+        Source(file),
+        node,
+        text(value.get("job")),
+        text(value.get("attempt")),
+        parse_time(text(value.get("captured_at")) or ""),
+        tuple(statements),
+        _versions(value.get("versions")),
+        tuple(
+            Gap(str(gap.get("what", "")), str(gap.get("why", "")), whole(gap.get("rank")), node, Source(file))
+            for _, gap in _objects(value.get("gaps"))
+        ),
+        tuple(oom),
+    )
+
+
+def _objects(value: object) -> Iterator[tuple[int, Mapping[str, Any]]]:
+    """The objects in a list that anybody may have written, with their places in it."""
+    for index, row in enumerate(value[:MOST_ROWS] if isinstance(value, list) else ()):
+        if isinstance(row, Mapping):
+            yield index, row
+
+
+def _versions(value: Any) -> dict[str, str]:
+    if not isinstance(value, Mapping):
+        return {}
+    return {str(key): item for key, item in value.items() if isinstance(item, str) and item}
