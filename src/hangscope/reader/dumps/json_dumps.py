@@ -14,7 +14,7 @@ from typing import Any
 
 from hangscope.errors import DamagedError
 from hangscope.reader.dumps.pickle_machine import Loaded
-from hangscope.safeio.limits import DEFAULT, MIB, Limits
+from hangscope.safeio.limits import DEFAULT, JSON_DIGITS, MIB, Limits
 
 Drain = Callable[[int, Any], None]
 
@@ -24,8 +24,7 @@ _MANY, _LEAST_ENTRY = 100_000, 24
 """More entries than that have that many bytes each at least; real ones have hundreds."""
 _SPACE = re.compile(r"[ \t\r\n]*")
 _DIGITS = bytes.maketrans(b"123456789", b"000000000")
-_LONG_NUMBER = b"0" * 1000
-"""Python before 3.10.7 turns a number of a million digits into an int without complaint, and takes minutes for it."""
+_LONG_NUMBER = b"0" * JSON_DIGITS
 
 
 class _Broken(Exception):
