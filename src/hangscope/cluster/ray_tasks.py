@@ -17,11 +17,11 @@ from hangscope.cluster.packed_columns import pack_dump
 from hangscope.errors import HangscopeError
 from hangscope.model import Gap
 from hangscope.reader import archives, find_files
-from hangscope.reader.dumps import dump_file, pickle_machine
+from hangscope.reader.dumps import dump_file
 from hangscope.reader.find_files import Found
 from hangscope.reader.raw_evidence import Evidence
 from hangscope.reader.read_files import read_items
-from hangscope.reader.recognise_file import OWN_MARK
+from hangscope.reader.recognise_file import is_about_others
 from hangscope.reader.sources import sysfs
 from hangscope.safeio import limits
 from hangscope.safeio.evidence_names import is_read
@@ -121,7 +121,7 @@ def look_at(items: Sequence[Far]) -> list[Far]:
 def _is_read_where_all_is_joined(item: Far, head: bytes) -> bool:
     if archives.recognise(head[: limits.START_BYTES]):
         return bool(item.where) and item.size <= limits.SHIPPED_ARCHIVE_BYTES
-    if OWN_MARK in head and not pickle_machine.is_pickle(head):
+    if is_about_others(head):
         return item.size <= limits.JSON_BYTES
     return item.size <= limits.HEAD_BYTES and sysfs.place_of(item.parts) is not None  # of a tree of tiny files
 

@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, TypeGuard
 
 from hangscope.errors import NotFoundError
 from hangscope.model import Gap, Source
@@ -17,13 +17,6 @@ from hangscope.safeio.evidence_names import Known, bounded, untaken
 from hangscope.safeio.file_magic import PACKED, UTF16
 from hangscope.safeio.safe_files import head_of, kind_of, open_file
 from hangscope.safeio.walk import CLOSED, counted, evidence_tree
-
-
-class Handles:
-    """How many more files may stay open between the look at their first bytes and the reading."""
-
-    def __init__(self, left: int = limits.OPEN_FILES) -> None:
-        self.left = left
 
 
 @dataclass
@@ -42,9 +35,8 @@ class Found:
     """Its bytes, while they are at hand."""
     start: bytes | None = None
     """Its first bytes, which several questions are about."""
-    own: Mapping[str, Any] | None = None
-    """Its JSON, where it is one of hangscope's own files and was parsed."""
-    handles: Handles | None = field(default=None, repr=False, compare=False)
+    about_others: Mapping[str, Any] | None = None
+    """Its JSON, where it is a manifest or a node's file and was parsed."""
     _stream: BinaryIO | None = field(default=None, init=False, repr=False, compare=False)
 
     @property
@@ -60,17 +52,20 @@ class Found:
         """The whole file, to be read and closed."""
         if self.data is not None or self.path is None:
             return io.BytesIO(self.data or b"")
-        stream = self._taken_stream()
-        if stream is None:
+        if self._ended_in(self.start):
+            return io.BytesIO(self.start)
+        if self._stream is None:
             return open_file(self.path)
+        stream = self._stream
+        self._stream = None
         stream.seek(0)
         return stream
 
     def head(self, size: int) -> bytes:
-        """Its first bytes. A file that may stay open does so until it is read."""
+        """Its first bytes. The file stays open until it is read, closed, or has to `wait`."""
         if self.data is not None:
             return self.data[:size]
-        if self.start is not None and (size <= limits.START_BYTES or len(self.start) < limits.START_BYTES):
+        if self.start is not None and (size <= limits.START_BYTES or self._ended_in(self.start)):
             return self.start[:size]
         stream = self.open()
         try:
@@ -79,38 +74,38 @@ class Found:
             stream.close()
             raise
         self.start = head[: limits.START_BYTES]
-        self._keep(stream)
+        if self._ended_in(head):
+            stream.close()
+        else:
+            self._stream = stream
         return head[:size]
+
+    @staticmethod
+    def _ended_in(start: bytes | None) -> TypeGuard[bytes]:
+        """Whether a file's first bytes are all that it has."""
+        return start is not None and len(start) < limits.START_BYTES
 
     def read(self) -> bytes:
         with self.open() as stream:
             return stream.read()
 
+    def wait(self) -> None:
+        """Stay open until it is read later, unless too many do."""
+        if self._stream is not None and self._stream.fileno() >= limits.OPEN_FILES:
+            self._stream.close()
+            self._stream = None
+
     def close(self) -> None:
         """Let go of what was kept for a reading."""
-        stream = self._taken_stream()
-        if stream is not None:
-            stream.close()
+        if self._stream is not None:
+            self._stream.close()
+            self._stream = None
         if self.path is not None:
             self.data = None
 
-    def _keep(self, stream: BinaryIO) -> None:
-        if self.path is None or self.handles is None or not self.handles.left:
-            stream.close()
-        else:
-            self.handles.left -= 1
-            self._stream = stream
-
-    def _taken_stream(self) -> BinaryIO | None:
-        stream = self._stream
-        if stream is not None and self.handles is not None:
-            self._stream = None
-            self.handles.left += 1
-        return stream
-
     def __getstate__(self) -> dict[str, Any]:
         """For another process, which opens the file itself."""
-        return {**self.__dict__, "_stream": None, "handles": None}
+        return {**self.__dict__, "_stream": None}
 
 
 def find(paths: Sequence[str | Path], gaps: list[Gap], known: Known | None = None) -> list[Found]:
@@ -139,13 +134,12 @@ def find(paths: Sequence[str | Path], gaps: list[Gap], known: Known | None = Non
     kept, left = bounded(listed, lambda one: one[0], lambda one: head_of(one[0], limits.HEAD_BYTES), known=known)
     if left:
         gaps.append(Gap(*untaken(left, len(listed)), source=Source(str(paths[0]))))
-    handles = Handles()
-    found = [one for name, root in kept if (one := _found(name, root, skipped, handles)) is not None]
+    found = [one for name, root in kept if (one := _found(name, root, skipped)) is not None]
     gaps.extend(_skipped(name, why) for name, why in counted(skipped))
     return found
 
 
-def _found(name: str, root: Path, skipped: list[tuple[str, str]], handles: Handles) -> Found | None:
+def _found(name: str, root: Path, skipped: list[tuple[str, str]]) -> Found | None:
     at = Path(name)
     try:
         size = at.stat().st_size
@@ -157,7 +151,7 @@ def _found(name: str, root: Path, skipped: list[tuple[str, str]], handles: Handl
         return None
     above = len(root.parts) - bool(root.name)  # what a file's own parts begin behind
     parts = at.parts[above:] if at != root else root.absolute().parts[-4:]
-    return Found(name, _named(parts, root), size, at, handles=handles)
+    return Found(name, _named(parts, root), size, at)
 
 
 def _exists(path: Path) -> bool:

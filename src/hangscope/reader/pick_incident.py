@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from hangscope.model import Gap, Source
 from hangscope.reader.find_files import Found
-from hangscope.reader.recognise_file import own_json, schema_of
+from hangscope.reader.recognise_file import INCIDENT, NODE, schema_of
 from hangscope.reader.sources import rosters
 from hangscope.reader.sources.rosters import Manifest
 
@@ -38,10 +38,10 @@ def _manifests(found: Sequence[Found]) -> list[tuple[Parts, Manifest]]:
     """The manifests, each with the directory that it describes."""
     manifests = []
     for item in found:
-        value = own_json(item)
-        if value is not None and schema_of(value).startswith("hangscope.incident/"):
+        value = item.about_others
+        if value is not None and schema_of(value).startswith(INCIDENT):
             manifests.append((item.parts[:-1], rosters.read_manifest(value, item.file)))
-            item.own = {"schema": schema_of(value)}  # the rest, which may be large, is not needed again
+            item.about_others = {"schema": schema_of(value)}  # the rest, which may be large, is not needed again
     return manifests
 
 
@@ -66,8 +66,8 @@ def host_directories(found: Sequence[Found], *, incident: bool) -> dict[Parts, s
             for index, part in enumerate(item.parts[:-2]):
                 if part == "nodes":
                     hosts.setdefault(item.parts[: index + 2], item.parts[index + 1])
-        value = own_json(item)
-        if value is not None and schema_of(value).startswith("hangscope.node/") and isinstance(value.get("node"), str):
+        value = item.about_others
+        if value is not None and schema_of(value).startswith(NODE) and isinstance(value.get("node"), str):
             hosts[item.parts[:-1]] = value["node"]
     return hosts
 

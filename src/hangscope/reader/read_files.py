@@ -9,9 +9,9 @@ from typing import Protocol
 
 from hangscope.model import Gap
 from hangscope.reader import find_files, parallel
-from hangscope.reader.archive_members import Member, open_archives
 from hangscope.reader.dumps import ring_history
 from hangscope.reader.find_files import Found
+from hangscope.reader.first_look import Member, look_at_files
 from hangscope.reader.parallel import Work, dump_of
 from hangscope.reader.pick_incident import host_directories, host_of, newest_incident
 from hangscope.reader.raw_evidence import Evidence
@@ -42,7 +42,7 @@ def gather(
     evidence = Evidence()
     listed = find_files.find(paths, evidence.gaps, known) if engine is None else engine.find(paths, evidence.gaps)
     meter = Meter(progress if engine is None else None, listed)
-    found = _chosen(open_archives(listed, evidence.gaps, meter), evidence, meter)
+    found = _chosen(look_at_files(listed, evidence.gaps, meter), evidence, meter)
     hosts = host_directories(found, incident=bool(evidence.manifests))
     evidence.hosts.update(hosts.values())
     far = [item for item in found if engine is not None and item.is_whole]

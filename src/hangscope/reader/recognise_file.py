@@ -33,6 +33,9 @@ def read_file(item: Found, evidence: Evidence) -> None:
 
 
 def _read_content(item: Found, evidence: Evidence) -> None:
+    if item.about_others is not None:
+        _read_json(item.about_others, item, evidence)
+        return
     if not item.size:
         _read_empty(item, evidence)
         return
@@ -111,23 +114,21 @@ def _is_json(item: Found, head: bytes, evidence: Evidence) -> bool:
     """JSON that is dealt with. False: it is none, and may still be a log that begins with a brace."""
     if head.lstrip()[:1] not in (b"{", b"[") or item.size > limits.JSON_BYTES:
         return False
-    ours = OWN_MARK in head  # one of ours that is broken is evidence that is missing
+    ours = b'"hangscope.' in head  # one of ours that is broken is evidence that is missing
     if not ours and not bounded_json.may_be_json(head):
         return False
-    value: Any = item.own
-    if value is None:
-        raw = item.read()
-        try:
-            value = bounded_json.loads(raw)
-        except bounded_json.TooMuch as error:
-            evidence.gaps.append(Gap(f"file {item.file}", f"JSON that is not read: {error}", source=Source(item.file)))
-            return True
-        except ValueError as error:
-            if ours:
-                why = f"not read: broken JSON ({error})"
-                evidence.gaps.append(Gap(f"file {item.file}", why, source=Source(item.file)))
-            item.data = raw  # whoever reads it as a text need not open it again
-            return ours
+    raw = item.read()
+    try:
+        value = bounded_json.loads(raw)
+    except bounded_json.TooMuch as error:
+        evidence.gaps.append(Gap(f"file {item.file}", f"JSON that is not read: {error}", source=Source(item.file)))
+        return True
+    except ValueError as error:
+        if ours:
+            why = f"not read: broken JSON ({error})"
+            evidence.gaps.append(Gap(f"file {item.file}", why, source=Source(item.file)))
+        item.data = raw  # whoever reads it as a text need not open it again
+        return ours
     return _read_json(value, item, evidence)
 
 
@@ -210,6 +211,7 @@ def _read_dump(item: Found, form: str, evidence: Evidence) -> None:
     if item.size > limits.DEFAULT.input_bytes:
         _refuse(item, f"it has {item.size >> 20} MiB, more than any real dump", evidence)
     elif item.is_whole:
+        item.wait()
         evidence.waiting.append((item, form))
     else:
         add_dump(item, dump_of(Work(item, form)), evidence)
@@ -236,23 +238,29 @@ def _refuse(item: Found, why: str, evidence: Evidence) -> None:
 
 # ---- JSON ------------------------------------------------------------------------------------------------------------
 
-OWN_MARK = b'"hangscope.'
-"""Stands near the beginning of each of hangscope's own files, in its schema."""
+INCIDENT = "hangscope.incident/"
+NODE = "hangscope.node/"
 
 
-def own_json(item: Found) -> Mapping[str, Any] | None:
-    """The file's JSON where it is one of hangscope's own, parsed once: such a file says what others are about."""
-    if item.size > limits.JSON_BYTES or item.own is not None:
-        return item.own
+def is_about_others(head: bytes) -> bool:
+    """Whether a file that begins so may be an incident's manifest or a node's file: they say which of the other files
+    count, and to which host they belong."""
+    return head.lstrip()[:1] == b"{" and any(f'"{schema}'.encode() in head for schema in (INCIDENT, NODE))
+
+
+def parse_about_others(item: Found) -> bool:
+    """Parse such a file, once: False where it is none, or broken, which whoever reads it will say."""
+    if item.size > limits.JSON_BYTES or item.head(limits.START_BYTES).lstrip()[:1] != b"{":
+        return False
+    if not is_about_others(item.head(limits.HEAD_BYTES)):
+        return False
     try:
-        if item.head(limits.START_BYTES).lstrip()[:1] != b"{" or OWN_MARK not in item.head(limits.HEAD_BYTES):
-            return None
         value = bounded_json.loads(item.read())
-    except (ValueError, OSError):  # whoever reads it will say so
-        return None
-    if isinstance(value, Mapping) and schema_of(value).startswith("hangscope."):
-        item.own = value
-    return item.own
+    except ValueError:
+        return False
+    if isinstance(value, Mapping) and schema_of(value).startswith((INCIDENT, NODE)):
+        item.about_others = value
+    return item.about_others is not None
 
 
 def schema_of(value: Mapping[str, Any]) -> str:
@@ -266,9 +274,9 @@ def _read_json(value: Any, item: Found, evidence: Evidence) -> bool:
             evidence.statements.extend(rosters.read_roster(value, item.file))
         return value is not None
     schema = schema_of(value)
-    if "culprits" in value or schema.startswith(("hangscope.diagnosis/", "hangscope.incident/")):
+    if "culprits" in value or schema.startswith(("hangscope.diagnosis/", INCIDENT)):
         return True  # a truth or an earlier verdict is no evidence; manifests were read before
-    if schema.startswith("hangscope.node/"):
+    if schema.startswith(NODE):
         evidence.nodes.append(rosters.read_node(value, item.file))
     elif schema.startswith("hangscope.sites/"):
         evidence.sites.extend(call_sites.read(value, item.file))

@@ -19,9 +19,9 @@ START_BYTES = 512
 """The first bytes of a file, which are kept of each: a pickle, gzip and a tar are known by them."""
 HEAD_BYTES = 64 * KIB
 """So much of a file is looked at to tell what it is, and whether it holds evidence."""
-OPEN_FILES = 256
-"""Files that stay open between the look at their first bytes and the reading. A process has 1,024 handles in most
-places; with more files than this, the rest is opened twice."""
+OPEN_FILES = 192
+"""A file stays open between the look at its first bytes and the reading while its handle's number is below this: a
+process has 1,024 handles in most places and 256 in some. What comes after so many is opened a second time."""
 LINKS = 40
 """Links in a row that are followed: as many as Linux does. Somebody may tie a loop while we look."""
 

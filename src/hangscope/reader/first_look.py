@@ -1,4 +1,5 @@
-"""Archives replaced by what they hold. Each is decompressed once.
+"""The first look at all files: archives are replaced by what they hold, and manifests are parsed. Each archive is
+decompressed once.
 
 Which attempt and which incident is the newest is known only when all names are. Until then members wait in memory; of
 those that do not fit, the oldest are read at once, in vain where they turn out to be of an older attempt.
@@ -19,7 +20,7 @@ from hangscope.reader import archives
 from hangscope.reader.find_files import Found
 from hangscope.reader.raw_evidence import Evidence
 from hangscope.reader.reading_progress import Meter
-from hangscope.reader.recognise_file import OWN_MARK, read_file
+from hangscope.reader.recognise_file import INCIDENT, parse_about_others, read_file
 from hangscope.reader.sources import sysfs
 from hangscope.safeio import bounded_json, limits
 from hangscope.safeio.evidence_names import is_read
@@ -59,21 +60,24 @@ class _Held:
             oldest.read_now()
 
 
-def open_archives(listed: list[Found], gaps: list[Gap], meter: Meter) -> list[Found]:
+def look_at_files(listed: list[Found], gaps: list[Gap], meter: Meter) -> list[Found]:
     """The files, with archives replaced by their members."""
     held = _Held()
     found: list[Found] = []
     for item in listed:
         try:
-            kind = archives.recognise(item.head(limits.START_BYTES))
+            is_archive = archives.recognise(item.head(limits.START_BYTES))
+            if not is_archive:
+                parse_about_others(item)
         except OSError as error:  # gone since it was listed, or behind a file system that is
             gaps.append(Gap(f"file {item.file}", f"cannot be read: {error}", source=Source(item.file)))
             meter.leave_out(item)
             continue
-        if kind:
+        if is_archive:
             found.extend(_members(item, gaps, held, meter))
             meter.finish(item)
         else:
+            item.wait()
             found.append(item)
     return found
 
@@ -83,11 +87,11 @@ def _members(archive: Found, gaps: list[Gap], held: _Held, meter: Meter) -> Iter
     manifests: list[tuple[str, bytes]] = []
     for name, data in _opened(archive, gaps, meter):
         sums[name] = hashlib.sha256(data).hexdigest()
-        if name.rpartition("/")[2] == MANIFEST and b'"hangscope.incident/' in data[: limits.HEAD_BYTES]:
+        if name.rpartition("/")[2] == MANIFEST and f'"{INCIDENT}'.encode() in data[: limits.HEAD_BYTES]:
             manifests.append((name, data))
         member = _member(archive, name, data)
         if is_read(member.name):
-            if not _is_about_others(member):
+            if not _is_read_last(member):
                 held.add(member)
             yield member
     for name, data in manifests:
@@ -100,10 +104,10 @@ def _member(archive: Found, name: str, data: bytes) -> Member:
     return Member(f"{archive.file}!{name}" if name else archive.file, parts, len(data), data=data)
 
 
-def _is_about_others(member: Member) -> bool:
+def _is_read_last(member: Member) -> bool:
     """Manifests and nodes' files say which of the others count, and the files of a copied /sys tree are one sample:
     they are read when all are there."""
-    if OWN_MARK in member.head(limits.HEAD_BYTES):
+    if parse_about_others(member):
         return True
     return member.size <= sysfs.MAX_BYTES and sysfs.place_of(member.parts) is not None
 
