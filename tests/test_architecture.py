@@ -254,3 +254,16 @@ def test_each_formats_magic_is_in_one_file() -> None:
         if literal.startswith(magic)
     }
     assert not elsewhere
+
+
+def test_the_reader_needs_only_names_and_layouts_of_an_incident() -> None:
+    """How files are opened, walked and unpacked is in safeio; of an incident the reader knows what its files hold."""
+    allowed = {f"hangscope.incident.{name}" for name in ("layout", "manifest", "blackbox_layout")}
+    needed = {
+        name
+        for path in modules()
+        if room(path) == "reader"
+        for name, _ in imports(path)
+        if name.startswith("hangscope.incident.") and not name.startswith(tuple(f"{each}." for each in allowed))
+    }
+    assert needed <= allowed

@@ -18,7 +18,7 @@ from hangscope.diagnosis import diagnose
 from hangscope.model import Job
 from hangscope.reader import load
 from hangscope.reader.dumps import dump_file
-from hangscope.reader.read_files import Evidence
+from hangscope.reader.raw_evidence import Evidence
 from hangscope.simulate import Spec, simulate
 
 FEW, MANY = 64, 256

@@ -30,10 +30,10 @@ from hangscope.bundle.pack import write_bundle
 from hangscope.cli.main import INTERNAL_ERROR, main
 from hangscope.errors import HangscopeError
 from hangscope.incident.collect import collect, remote_script
-from hangscope.incident.collect.gather import Limits
+from hangscope.incident.collect.gather import CollectOptions
 from hangscope.incident.collect.remote_node import Node
-from hangscope.incident.layout import survey
 from hangscope.recorder.capture import snapshot_job
+from hangscope.safeio.walk import survey
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # also run as a script
 
@@ -497,7 +497,11 @@ def _node(rng: random.Random, root: Path, out: Path) -> tuple[str, str]:
     (root.parent / "answer").write_bytes(answer.encode("utf-8", "surrogateescape") + data[:1_000_000])
     begun = time.process_time()
     try:
-        collect(out / "c", [Node("n", ("cat", str(root.parent / "answer")))], limits=Limits(deadline_s=5, retries=0))
+        collect(
+            out / "c",
+            [Node("n", ("cat", str(root.parent / "answer")))],
+            options=CollectOptions(deadline_s=5, retries=0),
+        )
     except HangscopeError:
         pass
     except Exception as error:

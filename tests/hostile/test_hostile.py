@@ -107,7 +107,7 @@ def test_hostile_inputs_over_every_verb() -> None:
 
 def test_a_tree_of_many_files_is_bounded(tmp_path: Path) -> None:
     """Twenty thousand files are listed within seconds."""
-    from hangscope.incident.layout import survey
+    from hangscope.safeio.walk import survey
 
     for folder in range(100):
         (tmp_path / f"d{folder}").mkdir()

@@ -14,6 +14,7 @@ import pytest
 from hangscope.errors import DamagedError
 from hangscope.model import Gap
 from hangscope.reader import archives
+from hangscope.safeio.limits import ARCHIVE
 
 FORMATS = {"gnu": tarfile.GNU_FORMAT, "pax": tarfile.PAX_FORMAT, "ustar": tarfile.USTAR_FORMAT}
 FILES = {
@@ -172,7 +173,7 @@ def test_bombs_are_stopped_early(name: str) -> None:
     except DamagedError as error:
         gaps.append(Gap(str(error)))
     assert time.process_time() - started < 2
-    assert largest <= archives.DEFAULT.member_bytes
+    assert largest <= ARCHIVE.memory_bytes
     assert gaps
 
 

@@ -12,7 +12,7 @@ from hangscope.bundle.pack import write_bundle
 from hangscope.incident.collect import collect
 from hangscope.incident.collect.directories import Directory
 from hangscope.reader.load import load
-from hangscope.safeio import evidence_names
+from hangscope.safeio import evidence_names, limits
 from hangscope.safeio.evidence_names import bounded
 from kits import crowds
 
@@ -32,7 +32,7 @@ def _crowd(root: Path) -> Path:
 def test_a_crowd_of_files_does_not_hide_a_dump(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a folder with more files than are worth a look, dumps of any name are read, packed and collected, and the
     number that was left is said."""
-    monkeypatch.setattr(evidence_names, "MOST_UNTOLD", MOST)  # the same with fewer files than the real bound takes
+    monkeypatch.setattr(limits, "TAKEN_UNSEEN", MOST)  # the same with fewer files than the real bound takes
     crowd = _crowd(tmp_path / "crowd")
     dumps = {path.name for path in crowd.glob("zz*")}
     what = f"{MORE} of {MOST + MORE + len(dumps)} files"
@@ -49,17 +49,17 @@ def test_a_crowd_of_files_does_not_hide_a_dump(tmp_path: Path, monkeypatch: pyte
 
 def test_logs_that_say_something_are_all_taken() -> None:
     """Of a job of any size, a log with a word of evidence in it is never left; one without any is, in a crowd."""
-    logs = [f"/x/rank_{number}.log" for number in range(3 * evidence_names.MOST_UNTOLD)]
+    logs = [f"/x/rank_{number}.log" for number in range(3 * limits.TAKEN_UNSEEN)]
     assert bounded(logs, str, lambda _: b"RuntimeError: x\n") == (logs, {})
     kept, left = bounded(logs, str, lambda name: b"Signal 9\n is killed" if name == logs[-1] else b"step 3\n")
-    assert kept == [*logs[: evidence_names.MOST_UNTOLD], logs[-1]]
-    assert left == {"rank_#.log": 2 * evidence_names.MOST_UNTOLD - 1}
+    assert kept == [*logs[: limits.TAKEN_UNSEEN], logs[-1]]
+    assert left == {"rank_#.log": 2 * limits.TAKEN_UNSEEN - 1}
 
 
 def test_a_tree_is_looked_into_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What reading saw of a hundred thousand files is not looked for again when they are packed: neither the files that
     hold nothing, nor those that do."""
-    monkeypatch.setattr(evidence_names, "MOST_UNTOLD", MOST)
+    monkeypatch.setattr(limits, "TAKEN_UNSEEN", MOST)
     crowd = _crowd(tmp_path / "crowd")
     known: evidence_names.Known = {}
     load(crowd, known=known)
@@ -83,14 +83,14 @@ def test_a_tree_is_looked_into_once(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         (gzip.compress(b"nothing\n", mtime=0), False),
         (gzip.compress(b"nothing\n", mtime=0)[:12] + b"broken", False),
         ("RuntimeError: x".encode("utf-16"), True),
-        (b"x" * evidence_names.LOOK, True),
+        (b"x" * limits.HEAD_BYTES, True),
         (b"", False),
     ],
 )
 def test_what_a_file_holds_is_seen(data: bytes, held: bool) -> None:
     """Dumps, our own files, packed logs, logs of Windows' shell and whatever is large are told from files that say
     nothing, by what is in them."""
-    assert evidence_names.holds_evidence(data, told=True) is held
+    assert evidence_names.holds_evidence(data, telling=True) is held
 
 
 @pytest.mark.parametrize("shape", sorted(crowds.SHAPES))

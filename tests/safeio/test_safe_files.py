@@ -28,7 +28,7 @@ import hangscope.report.terminal
 from hangscope.bundle.pack import write_bundle
 from hangscope.bundle.unpack import extract
 from hangscope.cli.main import main
-from hangscope.incident.layout import survey, write_atomic
+from hangscope.incident.layout import write_atomic
 from hangscope.recorder.capture import snapshot_job
 from hangscope.recorder.live.find_ranks import Registry
 from hangscope.recorder.process import target_rights
@@ -44,6 +44,7 @@ from hangscope.safeio.safe_files import (
     read_file,
     write_below,
 )
+from hangscope.safeio.walk import survey
 
 CASE = Path(__file__).parents[1] / "cases" / "skipped"
 NOBODY = 65534
@@ -316,7 +317,7 @@ def test_a_folder_that_cannot_be_read_is_a_gap(tmp_path: Path) -> None:
     def bundled() -> str:
         return repr(survey(tmp_path / "in").skipped)
 
-    assert "'node-b', 'a directory that cannot be read: Permission denied'" in as_nobody(bundled)
+    assert "'node-b', 'the directory cannot be read: Permission denied'" in as_nobody(bundled)
 
 
 @root_only

@@ -37,18 +37,18 @@ from hangscope.incident.layout import (
     VERDICT_JSON,
     VERDICT_PAGE,
     VERDICT_TEXT,
-    Survey,
     as_bytes,
     as_json,
     safe_name,
-    survey,
 )
 from hangscope.incident.manifest import Manifest, Missing
 from hangscope.incident.stale_files import Stale, stale_dumps
-from hangscope.safeio.evidence_names import LOOK, Known, bounded, is_evidence, untaken
+from hangscope.safeio import limits
+from hangscope.safeio.evidence_names import Known, bounded, is_evidence, untaken
 from hangscope.safeio.file_magic import is_gzip
 from hangscope.safeio.safe_files import head_of, new_file, open_file
 from hangscope.safeio.tar_stream import is_header
+from hangscope.safeio.walk import Survey, survey
 
 Progress = Callable[[int, int, str], None]
 """`progress(done, total, what)`, in bytes of evidence."""
@@ -386,7 +386,7 @@ def _files(
         and (not plain or is_evidence(name))
     ]
     kept, untold = bounded(
-        found, lambda one: one[0], lambda one: head_of(one[1], LOOK), path=lambda one: one[1], known=known
+        found, lambda one: one[0], lambda one: head_of(one[1], limits.HEAD_BYTES), path=lambda one: one[1], known=known
     )
     return {name: Path(path) for name, path in kept}, untold
 

@@ -5,13 +5,11 @@ Nothing outside the new directory is written, no link or device is made, and not
 
 from __future__ import annotations
 
-import gzip
 import hashlib
 import json
 import os
 import shutil
 import tempfile
-import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -22,9 +20,11 @@ from hangscope.errors import DamagedError, InputError, NotFoundError
 from hangscope.incident import manifest as manifests
 from hangscope.incident.layout import MANIFEST
 from hangscope.incident.manifest import Manifest
-from hangscope.safeio.file_magic import is_gzip
+from hangscope.safeio.gzip_stream import unpacked
+from hangscope.safeio.limits import ARCHIVE, MANIFEST_BYTES, ArchiveLimits
 from hangscope.safeio.member_names import Names, unsafe
-from hangscope.safeio.tar_stream import Content, Limits, Member, Readable, TarReader
+from hangscope.safeio.safe_files import open_file
+from hangscope.safeio.tar_stream import Content, Member, Readable, TarReader
 
 Progress = Callable[[int, int, str], None]
 """`progress(done, total, what)`: bytes of the whole, and a word for what is being done."""
@@ -42,19 +42,19 @@ class Opened:
     bytes: int
 
 
-def verify(bundle: Path, *, limits: Limits | None = None, progress: Progress | None = None) -> Opened:
+def verify(bundle: Path, *, limits: ArchiveLimits = ARCHIVE, progress: Progress | None = None) -> Opened:
     """Read the whole bundle and check every name, kind, size and checksum. Raises DamagedError; writes nothing."""
-    return _pass(bundle, limits or Limits(), progress, None)
+    return _pass(bundle, limits, progress, None)
 
 
-def extract(bundle: Path, target: Path, *, limits: Limits | None = None, progress: Progress | None = None) -> Opened:
+def extract(bundle: Path, target: Path, *, limits: ArchiveLimits = ARCHIVE, progress: Progress | None = None) -> Opened:
     """Verify the bundle while extracting it to `target`, which must not exist yet. On any doubt nothing is left."""
     if target.exists() or target.is_symlink():
         raise InputError(f"{target}: exists already", hint="name a directory that does not exist yet")
     target.parent.mkdir(parents=True, exist_ok=True)
     temporary = Path(tempfile.mkdtemp(prefix=f".{target.name}.", suffix=".part", dir=target.parent))
     try:
-        opened = _pass(bundle, limits or Limits(), progress, temporary)
+        opened = _pass(bundle, limits, progress, temporary)
         os.rename(temporary / opened.name, target)
         return opened
     finally:
@@ -62,12 +62,12 @@ def extract(bundle: Path, target: Path, *, limits: Limits | None = None, progres
 
 
 def members(
-    bundle: Path, *, limits: Limits | None = None, progress: Progress | None = None
+    bundle: Path, *, limits: ArchiveLimits = ARCHIVE, progress: Progress | None = None
 ) -> Iterator[tuple[Member, Content]]:
     """The plain files of a bundle, each name checked against every trick, in the order of the archive."""
     names = Names()
     file = str(bundle)
-    with _opened(bundle, limits or Limits(), progress) as stream:
+    with _opened(bundle, limits, progress) as stream:
         for member, content in TarReader(stream, file=file, limits=limits):
             if member.kind not in ("file", "directory"):
                 raise _refused(file, member.name, f"a {member.kind}")
@@ -83,7 +83,7 @@ def members(
                 raise DamagedError("something follows after the end of the archive", file=file, hint=_TRUST)
 
 
-def _pass(bundle: Path, limits: Limits, progress: Progress | None, target: Path | None) -> Opened:
+def _pass(bundle: Path, limits: ArchiveLimits, progress: Progress | None, target: Path | None) -> Opened:
     file = str(bundle)
     top: str | None = None
     sums: dict[str, tuple[int, str]] = {}
@@ -95,7 +95,7 @@ def _pass(bundle: Path, limits: Limits, progress: Progress | None, target: Path 
         if not inside or folder != top:
             raise _refused(file, member.name, "not inside the bundle's one folder")
         if inside == MANIFEST:
-            if member.size > manifests.MAX_MANIFEST_BYTES:
+            if member.size > MANIFEST_BYTES:
                 raise _refused(file, member.name, "too large for a manifest")
             raw = _all(content)
             if target is not None:
@@ -156,55 +156,34 @@ def _shown(name: str) -> str:
     return text.encode("utf-8", "backslashreplace").decode()
 
 
-class _Limited:
-    """A stream of unpacked bytes that stops at the limits for a whole archive, however small its packed form."""
+class _Watched:
+    """A stream of unpacked bytes that says how far the packed file was read."""
 
-    def __init__(
-        self, stream: Readable, packed: BinaryIO, limits: Limits, file: str, progress: Progress | None
-    ) -> None:
-        self._stream, self._packed, self._limits, self._file = stream, packed, limits, file
+    def __init__(self, stream: Readable, packed: BinaryIO, progress: Progress | None, name: str) -> None:
+        self._stream = stream
+        self._packed = packed
         self._size = os.fstat(packed.fileno()).st_size
         self._progress = progress
-        self._out = 0
-        self._told = 0
+        self._name = name
+        self._unsaid = 0
 
     def read(self, size: int, /) -> bytes:
-        try:
-            data = self._stream.read(size)
-        except (gzip.BadGzipFile, zlib.error) as error:
-            raise DamagedError(f"broken compression ({error})", file=self._file) from None
-        except EOFError:
-            hint = "the transfer broke off: copy it again"
-            raise DamagedError("ends in the middle", file=self._file, hint=hint) from None
-        self._out += len(data)
-        limits = self._limits
-        # Headers and padding come on top of what the members hold.
-        if self._out > limits.total_bytes + 2048 * limits.members:
-            raise DamagedError(f"unpacks to more than {limits.total_bytes} bytes", file=self._file, hint=_TRUST)
-        if self._out - self._told > 1 << 20:
-            self._told = self._out
-            at = self._packed.tell()
-            if self._out > limits.ratio_from and self._out > limits.ratio * at:
-                raise DamagedError(f"unpacks to more than {limits.ratio} times its size", file=self._file, hint=_TRUST)
-            if self._progress is not None:
-                self._progress(at, self._size, os.path.basename(self._file))
+        data = self._stream.read(size)
+        self._unsaid += len(data)
+        if self._progress is not None and self._unsaid > 1 << 20:
+            self._unsaid = 0
+            self._progress(self._packed.tell(), self._size, self._name)
         return data
 
 
 @contextmanager
-def _opened(bundle: Path, limits: Limits, progress: Progress | None) -> Iterator[_Limited]:
+def _opened(bundle: Path, limits: ArchiveLimits, progress: Progress | None) -> Iterator[_Watched]:
     file = str(bundle)
     try:
-        packed = bundle.open("rb")
+        packed = open_file(bundle)
     except FileNotFoundError:
         raise NotFoundError(f"{file}: no such file") from None
     except OSError as error:
         raise InputError(f"{file}: cannot be read ({error.strerror})") from None
     with packed:
-        compressed = is_gzip(packed.read(2))
-        packed.seek(0)
-        if not compressed:
-            yield _Limited(packed, packed, limits, file, progress)
-            return
-        with gzip.GzipFile(fileobj=packed, mode="rb") as stream:
-            yield _Limited(stream, packed, limits, file, progress)
+        yield _Watched(unpacked(packed, file=file, limits=limits, hint=_TRUST), packed, progress, bundle.name)

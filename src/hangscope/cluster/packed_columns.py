@@ -36,7 +36,8 @@ def pack(column: Any) -> Any:
     """A column in fewer bytes; itself where that is not possible."""
     if column.dtype.kind != "i" or len(column) < 2:
         return column
-    values, unknown = column.astype(np.int64), None
+    values = column.astype(np.int64)
+    unknown = None
     if int(values.max()) >= _TIMES and int(values.min()) == UNKNOWN:
         gaps = values == UNKNOWN
         values = np.where(gaps, np.maximum.accumulate(values), values)
@@ -65,7 +66,8 @@ def unpack(packed: Any) -> Any:
 
 def _narrow(values: Any) -> tuple[int, Any] | None:
     """The smallest value, and all as what they are above it, in the narrowest type; None where 64 bits are needed."""
-    low, high = int(values.min()), int(values.max())
+    low = int(values.min())
+    high = int(values.max())
     if low == high:
         return low, None
     for limit, kind in _WIDTHS:

@@ -17,7 +17,8 @@ from hangscope.errors import NotFoundError, SettingsError
 from hangscope.model import Gap
 from hangscope.reader.dumps import ring_history
 from hangscope.reader.find_files import Found
-from hangscope.reader.read_files import Evidence, Progress
+from hangscope.reader.raw_evidence import Evidence
+from hangscope.reader.reading_progress import Progress
 
 _BATCH_BYTES = 64 << 20
 """Of one task: large enough that starting it costs nothing beside it, small enough that every core gets some."""
@@ -80,21 +81,18 @@ class RayEngine:
         looks = self._in_order([(self._look, batch[0].where, (batch,)) for batch in batches])
         return sorted((item for batch in looks for item in batch), key=lambda item: item.file)
 
-    def read(
-        self, items: Sequence[tuple[Found, str | None]], known: int, full: bool, progress: Progress | None
-    ) -> Iterator[Evidence]:
+    def read(self, items: Sequence[Found], known: int, full: bool, progress: Progress | None) -> Iterator[Evidence]:
         """What each file says, in their order. `known`: how many dumps there are beside these."""
-        work = [
-            (item.where, item.size, (n, item, node)) for n, (item, node) in enumerate(items) if isinstance(item, Far)
-        ]
+        work = [(item.where, item.size, (n, item)) for n, item in enumerate(items) if isinstance(item, Far)]
         keep = None if full else ring_history.share(known + sum(bool(one[2][1].form) for one in work))
-        total, done = sum(size for _, size, _ in work), 0
+        total = sum(size for _, size, _ in work)
+        done = 0
         batches = list(_batches(work))
         found: dict[int, Evidence] = {}
         results = self._in_order([(self._read, batch[0][1].where, (batch, keep)) for batch in batches])
         for batch, result in zip(batches, results, strict=True):
             found.update(result)
-            done += sum(item.size for _, item, _ in batch)
+            done += sum(item.size for _, item in batch)
             if progress is not None:
                 progress(done, total, batch[-1][1].file)
         for _, evidence in sorted(found.items()):

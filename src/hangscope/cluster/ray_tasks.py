@@ -17,15 +17,15 @@ from hangscope.cluster.packed_columns import pack_dump
 from hangscope.errors import HangscopeError
 from hangscope.model import Gap
 from hangscope.reader import archives, find_files
-from hangscope.reader.dumps import dump_file, pickle_machine
+from hangscope.reader.dumps import dump_file
 from hangscope.reader.find_files import Found
-from hangscope.reader.read_files import JSON_LIMIT, Evidence, read_items
+from hangscope.reader.raw_evidence import Evidence
+from hangscope.reader.read_files import read_items
+from hangscope.reader.recognise_file import is_about_others
 from hangscope.reader.sources import sysfs
+from hangscope.safeio import limits
+from hangscope.safeio.evidence_names import is_read
 from hangscope.safeio.safe_files import open_file
-
-_START = 512
-_MOST_OF_ARCHIVE = 256 << 20
-"""An archive that lies on one node is opened where all is joined: up to this size it travels."""
 
 
 @dataclass
@@ -97,7 +97,7 @@ def _in_store(url: str) -> list[Found]:
     found = []
     for path, facts in sorted(entries.items()):
         parts = tuple(part for part in path[len(above) :].split("/") if part)
-        if find_files.wanted(parts[-1]) and facts.get("type", "file") == "file":
+        if is_read(parts[-1]) and facts.get("type", "file") == "file":
             found.append(Found(store.unstrip_protocol(path), parts, int(facts.get("size") or 0)))
     if not found:
         raise HangscopeError(f"{url}: nothing is there", hint="check the URL, and whether its store can be listed")
@@ -108,23 +108,31 @@ def look_at(items: Sequence[Far]) -> list[Far]:
     """The same with their first bytes; of small files that are about others, or parts of one sample, with all."""
     for item in items:
         try:
-            head = item.head(find_files.HEAD)
-            item.start, item.form = head[:_START], dump_file.recognise(head)
-            own = b'"hangscope.' in head and not pickle_machine.is_pickle(head) and item.size <= JSON_LIMIT
-            part = item.size <= find_files.HEAD and sysfs.place_of(item.parts) is not None  # of a tree of tiny files
-            if own or part or (item.where and archives.recognise(item.start) and item.size <= _MOST_OF_ARCHIVE):
+            head = item.head(limits.HEAD_BYTES)
+            item.start = head[: limits.START_BYTES]
+            item.form = dump_file.recognise(head)
+            if _is_read_where_all_is_joined(item, head):
                 item.data = item.read()
         except OSError:
             item.start = b""  # reading it will say why
     return list(items)
 
 
-def read(items: Sequence[tuple[int, Far, str | None]], keep: int | None) -> list[tuple[int, Evidence]]:
+def _is_read_where_all_is_joined(item: Far, head: bytes) -> bool:
+    if archives.recognise(head[: limits.START_BYTES]):
+        return bool(item.where) and item.size <= limits.SHIPPED_ARCHIVE_BYTES
+    if is_about_others(head):
+        return item.size <= limits.JSON_BYTES
+    return item.size <= limits.HEAD_BYTES and sysfs.place_of(item.parts) is not None  # of a tree of tiny files
+
+
+def read(items: Sequence[tuple[int, Far]], keep: int | None) -> list[tuple[int, Evidence]]:
     """What each file says, with its number. Of a dump: columns, of a log: what was recognised in it."""
     found = []
-    for number, item, node in items:
-        evidence, item.start = Evidence(), None
-        read_items([(item, node)], keep, evidence)
+    for number, item in items:
+        item.start = None  # the whole file is at hand here
+        evidence = Evidence()
+        read_items([item], keep, evidence)
         for dump in evidence.dumps:
             pack_dump(dump)
         found.append((number, evidence))

@@ -6,28 +6,30 @@ Reading is tolerant (a manifest may come from a stranger or from a newer hangsco
 from __future__ import annotations
 
 import json
+import os
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from hangscope.__about__ import __version__
 from hangscope.errors import DamagedError, NotFoundError
-from hangscope.incident.layout import INCIDENT_SCHEMA, MANIFEST, NODE_FILE, counted, file_entry, walk_files, write_json
+from hangscope.incident.layout import INCIDENT_SCHEMA, MANIFEST, NODE_FILE, file_entry, write_json
 from hangscope.incident.stale_files import Stale, stale_dumps
-from hangscope.safeio import bounded_json
+from hangscope.safeio import bounded_json, limits
 from hangscope.safeio.safe_files import Refused, read_file
+from hangscope.safeio.walk import counted, survey
 
-MAX_MANIFEST_BYTES = 256 << 20
-"""100,000 ranks with ten files each make about 200 MB of manifest; more is not a manifest."""
+T = TypeVar("T")
+
+Identity = tuple[str | None, str | None]
+"""A job and one of its attempts."""
 
 LARGE = 1 << 30
-"""More than an agent writes into one file."""
-MOST_GAPS = 20_000
-MOST_EXTRA = 1 << 20
+"""More than an agent writes into one file: nobody who waits for a verdict waits for its checksum."""
 
 _KNOWN = ("job", "attempt", "reason", "detail", "captured_at", "nodes_expected", "nodes_present", "world_size")
 
@@ -63,7 +65,7 @@ class Manifest:
     extra: Mapping[str, Any] = field(default_factory=dict)
 
     @property
-    def identity(self) -> tuple[str | None, str | None]:
+    def identity(self) -> Identity:
         """Which attempt of which job. Evidence of two identities is never mixed."""
         return self.job, self.attempt
 
@@ -87,7 +89,7 @@ def now() -> str:
 
 def parse(raw: bytes, *, file: str = MANIFEST) -> Manifest:
     """The manifest in `raw`. Fields of an unexpected type count as not said; only what is no manifest at all raises."""
-    if len(raw) > MAX_MANIFEST_BYTES:
+    if len(raw) > limits.MANIFEST_BYTES:
         raise DamagedError(f"{len(raw)} bytes are too many for a manifest", file=file)
     try:
         value = bounded_json.loads(raw)
@@ -100,6 +102,13 @@ def parse(raw: bytes, *, file: str = MANIFEST) -> Manifest:
     schema = value.get("schema")
     if not isinstance(schema, str) or not schema.startswith("hangscope.incident/"):
         raise DamagedError(f"not a manifest: schema is {schema!r}", file=file)
+    manifest = from_json(value)
+    return replace(manifest, extra=_bounded_extra(manifest.extra)) if len(raw) > limits.MANIFEST_EXTRA else manifest
+
+
+def from_json(value: Mapping[str, Any]) -> Manifest:
+    """The manifest in JSON that was parsed already, and that anybody may have written: a field of an unexpected type
+    counts as not said."""
     used = {"schema", "versions", "files", "gaps", "stale", *_KNOWN}
     return Manifest(
         job=_text(value.get("job")),
@@ -112,17 +121,15 @@ def parse(raw: bytes, *, file: str = MANIFEST) -> Manifest:
         world_size=_number(value.get("world_size")),
         versions={k: v for k, v in _mapping(value.get("versions")).items() if isinstance(v, str)},
         files={k: v for k, v in _mapping(value.get("files")).items() if isinstance(v, dict)},
-        gaps=tuple(islice(_gaps(value.get("gaps")), MOST_GAPS)),
-        stale=tuple(islice(_stale(value.get("stale")), MOST_GAPS)),
-        extra=_extra({key: member for key, member in value.items() if key not in used}, len(raw)),
+        gaps=tuple(islice(_gaps(value.get("gaps")), limits.MANIFEST_GAPS)),
+        stale=tuple(islice(_stale(value.get("stale")), limits.MANIFEST_GAPS)),
+        extra={key: member for key, member in value.items() if key not in used},
     )
 
 
-def _extra(said: dict[str, Any], size: int) -> dict[str, Any]:
+def _bounded_extra(extra: Mapping[str, Any]) -> dict[str, Any]:
     """What we do not know is handed on; not in any amount, because it is written, redacted and read again."""
-    if size <= MOST_EXTRA:
-        return said
-    return {key: member for key, member in said.items() if len(json.dumps(member)) <= MOST_EXTRA // 8}
+    return {key: member for key, member in extra.items() if len(json.dumps(member)) <= limits.MANIFEST_EXTRA // 8}
 
 
 def read(root: Path) -> Manifest | None:
@@ -131,7 +138,7 @@ def read(root: Path) -> Manifest | None:
     if not path.is_file():
         return None
     try:
-        return parse(read_file(path, MAX_MANIFEST_BYTES), file=str(path))
+        return parse(read_file(path, limits.MANIFEST_BYTES), file=str(path))
     except Refused as refused:
         raise DamagedError(str(refused.strerror), file=str(path)) from None
 
@@ -150,36 +157,63 @@ def build(root: Path, given: Manifest | None = None, *, seconds: float | None = 
     if not root.is_dir():
         raise NotFoundError(f"{root}: no such directory")
     given = given or Manifest()
-    files: dict[str, Mapping[str, Any]] = {}
-    ages: dict[str, float] = {}
-    unread: list[Missing] = []
+    checked = _check_files(root, seconds)
+    present = _nodes_present(checked.files)
+    nodes = [_node_file(root / name) for name in checked.files if name.endswith(f"/{NODE_FILE}")]
+    return replace(
+        given,
+        job=given.job or _agreed(node.get("job") for node in nodes),
+        attempt=given.attempt or _agreed(node.get("attempt") for node in nodes),
+        captured_at=given.captured_at or now(),
+        nodes_present=present or given.nodes_present,
+        versions={**_versions(nodes), **given.versions, "hangscope": __version__},
+        files=checked.files,
+        gaps=(*given.gaps, *checked.unread),
+        stale=tuple(stale_dumps(checked.modified)),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Checked:
+    """Files with their checksums and times of change, and those that could not be read."""
+
+    files: dict[str, Mapping[str, Any]]
+    modified: dict[str, float]
+    unread: tuple[Missing, ...]
+
+
+def _check_files(root: Path, seconds: float | None) -> _Checked:
+    """Size, checksum and time of change of every file but the manifest itself, as far as `seconds` reach."""
     until = None if seconds is None else time.monotonic() + seconds
-    for name, path in walk_files(root):
+    files: dict[str, Mapping[str, Any]] = {}
+    modified: dict[str, float] = {}
+    unread: list[tuple[str, str]] = []
+    for name, path in survey(root).files:
         if name == MANIFEST:
             continue
         try:
-            if until is not None and (time.monotonic() > until or path.lstat().st_size > LARGE):
-                unread.append(Missing(name, "not listed: too large, or too much to read in time"))
+            if until is not None and _takes_too_long(path, until):
+                unread.append((name, "not listed: too large, or too much to read in time"))
                 continue
             files[name] = file_entry(path)
-            ages[name] = path.stat().st_mtime
+            modified[name] = os.stat(path).st_mtime
         except OSError as error:
-            unread.append(Missing(name, f"cannot be read: {error.strerror}"))
-    unread = [Missing(what, why) for what, why in counted((each.what, each.why) for each in unread)]
-    present = sorted({name.split("/")[1] for name in files if name.startswith("nodes/") and name.count("/") > 1})
-    nodes = [_node(root / name) for name in files if name.endswith(f"/{NODE_FILE}")]
-    versions = {key: text for node in nodes for key, text in _mapping(node.get("versions")).items() if text}
-    return replace(
-        given,
-        job=given.job or _one(node.get("job") for node in nodes),
-        attempt=given.attempt or _one(node.get("attempt") for node in nodes),
-        captured_at=given.captured_at or now(),
-        nodes_present=tuple(present) if present else given.nodes_present,
-        versions={**versions, **given.versions, "hangscope": __version__},
-        files=files,
-        gaps=(*given.gaps, *unread),
-        stale=tuple(stale_dumps(ages)),
-    )
+            unread.append((name, f"cannot be read: {error.strerror}"))
+    return _Checked(files, modified, tuple(Missing(what, why) for what, why in counted(unread)))
+
+
+def _takes_too_long(path: str, until: float) -> bool:
+    return time.monotonic() > until or os.lstat(path).st_size > LARGE
+
+
+def _nodes_present(names: Iterable[str]) -> tuple[str, ...]:
+    """The nodes that have a folder with a file in it below nodes/."""
+    below = (name.split("/") for name in names if name.startswith("nodes/"))
+    return tuple(sorted({parts[1] for parts in below if len(parts) > 2}))
+
+
+def _versions(nodes: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    return {key: text for node in nodes for key, text in _mapping(node.get("versions")).items() if text}
 
 
 def verify(root: Path) -> list[str]:
@@ -187,7 +221,7 @@ def verify(root: Path) -> list[str]:
     manifest = read(root)
     if manifest is None:
         raise NotFoundError(f"{root}: no {MANIFEST} here", hint="only an incident can be verified")
-    there = {name: path for name, path in walk_files(root) if name != MANIFEST}
+    there = {name: path for name, path in survey(root).files if name != MANIFEST}
     problems = [f"{name}: listed, but not there" for name in manifest.files if name not in there]
     for name, path in there.items():
         entry = manifest.files.get(name)
@@ -207,28 +241,45 @@ def merge(parts: Sequence[Manifest]) -> Manifest:
     if not parts:
         return Manifest()
     ordered = sorted(parts, key=lambda part: part.captured_at or "~")
-    known = {part.identity for part in ordered if part.identity != (None, None)}
-    if len(known) > 1:
-        raise ValueError(f"parts of different attempts cannot be merged: {sorted(map(str, known))}")
+    job, attempt = _one_identity(ordered)
     first = next((part for part in ordered if part.reason != "collected"), ordered[0])
-    present = {node for part in ordered for node in part.nodes_present or ()}
-    expected = {node for part in ordered for node in part.nodes_expected or ()}
-    job, attempt = next(iter(known), (None, None))
     return Manifest(
         job=job,
         attempt=attempt,
         reason=first.reason,
         detail=first.detail,
         captured_at=first.captured_at,
-        nodes_expected=tuple(sorted(expected)) or None,
-        nodes_present=tuple(sorted(present)) or None,
+        nodes_expected=_all_nodes(part.nodes_expected for part in ordered),
+        nodes_present=_all_nodes(part.nodes_present for part in ordered),
         world_size=max((part.world_size for part in ordered if part.world_size), default=None),
-        versions={key: text for part in ordered for key, text in part.versions.items()},
-        files={name: entry for part in ordered for name, entry in part.files.items()},
-        gaps=tuple(dict.fromkeys(gap for part in ordered for gap in part.gaps)),
-        stale=tuple(dict.fromkeys(item for part in ordered for item in part.stale)),
-        extra={key: value for part in ordered for key, value in part.extra.items()},
+        versions=_one_table(part.versions for part in ordered),
+        files=_one_table(part.files for part in ordered),
+        gaps=_each_once(part.gaps for part in ordered),
+        stale=_each_once(part.stale for part in ordered),
+        extra=_one_table(part.extra for part in ordered),
     )
+
+
+def _one_identity(parts: Iterable[Manifest]) -> Identity:
+    """The job and attempt that all parts are of which say so."""
+    known = {part.identity for part in parts if part.identity != (None, None)}
+    if len(known) > 1:
+        raise ValueError(f"parts of different attempts cannot be merged: {sorted(map(str, known))}")
+    return next(iter(known), (None, None))
+
+
+def _all_nodes(lists: Iterable[Sequence[str] | None]) -> tuple[str, ...] | None:
+    found = {node for nodes in lists for node in nodes or ()}
+    return tuple(sorted(found)) or None
+
+
+def _one_table(tables: Iterable[Mapping[str, T]]) -> dict[str, T]:
+    """One table of all; what a later one says counts."""
+    return {key: value for table in tables for key, value in table.items()}
+
+
+def _each_once(lists: Iterable[Iterable[T]]) -> tuple[T, ...]:
+    return tuple(dict.fromkeys(chain.from_iterable(lists)))
 
 
 def newest(parts: Iterable[tuple[str, Manifest]]) -> tuple[list[str], list[tuple[str, Manifest]]]:
@@ -237,23 +288,26 @@ def newest(parts: Iterable[tuple[str, Manifest]]) -> tuple[list[str], list[tuple
     Attempts are compared as the numbers that launchers give; where they are no numbers, by the time of capture.
     """
     named = list(parts)
-    groups: dict[tuple[str | None, str | None], list[tuple[str, Manifest]]] = {}
+    groups: dict[Identity, list[tuple[str, Manifest]]] = {}
     for name, part in named:
         groups.setdefault(part.identity, []).append((name, part))
     if not groups:
         return [], []
 
-    def age(identity: tuple[str | None, str | None]) -> tuple[str, int]:
-        latest = max((part.captured_at or "" for _, part in groups[identity]), default="")
-        attempt = identity[1] or ""
-        return latest, int(attempt) if attempt.isascii() and attempt.isdigit() and len(attempt) < 20 else -1
+    def captured_at(identity: Identity) -> str:
+        return max(part.captured_at or "" for _, part in groups[identity])
 
-    jobs = {identity[0] for identity in groups}
-    if len(jobs) == 1:
-        best = max(groups, key=lambda identity: (age(identity)[1], age(identity)[0]))
+    one_job = len({job for job, _ in groups}) == 1
+    if one_job:
+        best = max(groups, key=lambda identity: (_attempt_number(identity), captured_at(identity)))
     else:
-        best = max(groups, key=age)
+        best = max(groups, key=lambda identity: (captured_at(identity), _attempt_number(identity)))
     return [name for name, _ in groups[best]], [item for item in named if item[1].identity != best]
+
+
+def _attempt_number(identity: Identity) -> int:
+    attempt = identity[1] or ""
+    return int(attempt) if attempt.isascii() and attempt.isdigit() and len(attempt) < 20 else -1
 
 
 # ---- tolerant reading ------------------------------------------------------------------------------------------------
@@ -287,14 +341,14 @@ def _stale(value: object) -> Iterable[Stale]:
             yield Stale(_text(item.get("file")) or "", _text(item.get("why")) or "")
 
 
-def _node(path: Path) -> Mapping[str, Any]:
+def _node_file(path: Path) -> Mapping[str, Any]:
     try:
-        return _mapping(bounded_json.loads(read_file(path, MAX_MANIFEST_BYTES)))
+        return _mapping(bounded_json.loads(read_file(path, limits.MANIFEST_BYTES)))
     except (OSError, ValueError):
         return {}
 
 
-def _one(values: Iterable[object]) -> str | None:
+def _agreed(values: Iterable[object]) -> str | None:
     """The value that all agree on; None where they do not."""
     distinct = {text for value in values if (text := _text(value)) is not None}
     return distinct.pop() if len(distinct) == 1 else None

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 STALE_AFTER_S = 2 * 3600.0
@@ -26,7 +26,7 @@ _TORCH_DUMP = re.compile(r"(?:^|/)(?P<stem>[^/]*(?:trace|dump)[^/]*?)(?P<rank>\d
 
 @dataclass(frozen=True, slots=True)
 class Stale:
-    """A file that belongs to an earlier run, and how that was told."""
+    """A file that belongs to an earlier run, and how that is known."""
 
     file: str
     why: str
@@ -44,27 +44,37 @@ def stale_dumps(modified: Mapping[str, float], *, spread_s: float = STALE_AFTER_
     Two dumps of one rank under different names are one picture when written together (two backends, a poll and a
     dump), hence only a second one under the same name in another folder of the same node counts.
     """
-    dumps = {name: told for name in modified if (told := dump_rank(name)) is not None}
-    if not dumps:
-        return []
+    dumps = {name: known for name in modified if (known := dump_rank(name)) is not None}
     soon = time.time() + FUTURE_S
-    latest = max((modified[name] for name in dumps if modified[name] <= soon), default=0.0)
-    by_key: dict[tuple[str, str, int], list[str]] = {}
-    for name, (stem, rank) in dumps.items():
-        node = name.split("/")[1] if name.startswith("nodes/") and name.count("/") > 1 else ""
-        by_key.setdefault((node, stem, rank), []).append(name)
-    found: list[Stale] = []
+    dated = {name: modified[name] for name in dumps if modified[name] <= soon}
+    latest = max(dated.values(), default=0.0)
+    found = []
     for name in sorted(dumps):
         behind = latest - modified[name]
         if behind > spread_s:
             found.append(Stale(name, f"{behind / 3600:.1f} h older than the newest dump"))
     old = {item.file for item in found}
-    for (node, _, rank), names in sorted(by_key.items()):
-        if not node:
-            continue
-        dated = [name for name in names if modified[name] <= soon]  # a date to come says nothing about the others
-        fresh = max(dated, key=lambda name: (modified[name], name), default="")
-        for name in sorted(dated):
-            if name != fresh and name not in old and modified[name] < modified[fresh]:
-                found.append(Stale(name, f"older than {fresh}, also a dump of rank {rank}"))
+    found.extend(item for item in _superseded(dumps, dated) if item.file not in old)
     return found
+
+
+def _superseded(dumps: Mapping[str, tuple[str, int]], dated: Mapping[str, float]) -> Iterator[Stale]:
+    """Of dumps of one rank under one name in several folders of its node, all but the newest. Those with a date to come
+    are not in `dated`: it says nothing about the others."""
+    by_rank: dict[tuple[str, str, int], list[str]] = {}
+    for name in dated:
+        stem, rank = dumps[name]
+        if node := _node_of(name):
+            by_rank.setdefault((node, stem, rank), []).append(name)
+    for (_, _, rank), names in sorted(by_rank.items()):
+        newest = max(names, key=lambda name: (dated[name], name))
+        for name in sorted(names):
+            if dated[name] < dated[newest]:
+                yield Stale(name, f"older than {newest}, also a dump of rank {rank}")
+
+
+def _node_of(name: str) -> str:
+    """The node in whose folder of an incident a file lies; empty where it lies in none."""
+    top, _, below = name.partition("/")
+    node, slash, _ = below.partition("/")
+    return node if top == "nodes" and slash else ""

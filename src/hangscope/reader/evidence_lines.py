@@ -11,14 +11,13 @@ from collections.abc import Collection, Mapping
 from typing import IO
 
 from hangscope.reader.dumps import dump_file
-from hangscope.reader.find_files import HEAD, looks_like_text
+from hangscope.reader.find_files import looks_like_text
 from hangscope.reader.logs import error_lines, framework_logs, kernel_log, launcher_logs, torch_logs
 from hangscope.reader.logs.line_prefixes import split_line
 from hangscope.reader.logs.log_lines import Line
 from hangscope.reader.sources import error_files, port_counters, ras_answers, rosters, sysfs
-from hangscope.safeio import bounded_json
+from hangscope.safeio import bounded_json, limits
 
-JSON_LIMIT = 64 << 20
 LINE_BYTES = 8192
 """How much of a line is looked at, and kept."""
 
@@ -104,13 +103,13 @@ class Lines:
 def keep_evidence(source: IO[bytes], out: IO[bytes], cited: Collection[int] = (), name: str = "") -> bool:
     """Write what is evidence of a file that is no dump; False, and nothing, where no reader knows the file. Its
     name says what a file of a copied /sys tree is."""
-    head = source.read(HEAD)
+    head = source.read(limits.HEAD_BYTES)
     source.seek(0)
     if sysfs.place_of(tuple(name.split("/"))) is not None and len(head) <= sysfs.MAX_BYTES:
         return _copy(source, out)
     if ras_answers.recognise(head) or dump_file.recognise(head):
         return _copy(source, out)
-    if head.lstrip()[:1] in (b"{", b"["):
+    if head.lstrip()[:1] in (b"{", b"[") and bounded_json.may_be_json(head):
         known = _known_json(source)
         source.seek(0)
         if known is not None:
@@ -138,8 +137,8 @@ def _copy(source: IO[bytes], out: IO[bytes]) -> bool:
 
 def _known_json(source: IO[bytes]) -> bool | None:
     """Whether a reader knows this JSON; None where it is none."""
-    raw = source.read(JSON_LIMIT + 1)
-    if len(raw) > JSON_LIMIT:
+    raw = source.read(limits.JSON_BYTES + 1)
+    if len(raw) > limits.JSON_BYTES:
         return False
     try:
         value = bounded_json.loads(raw)

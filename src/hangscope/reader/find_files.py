@@ -5,59 +5,25 @@ from __future__ import annotations
 import io
 import os
 import re
-import stat
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO, TypeGuard
 
 from hangscope.errors import NotFoundError
-from hangscope.incident.layout import MOST_LEVELS, counted
 from hangscope.model import Gap, Source
-from hangscope.safeio.evidence_names import LOOK, Known, bounded, untaken
+from hangscope.safeio import limits
+from hangscope.safeio.evidence_names import Known, bounded, untaken
 from hangscope.safeio.file_magic import PACKED, UTF16
-from hangscope.safeio.safe_files import Links, head_of, kind_of, open_file
-
-MAX_FILES = 200_000
-HEAD = 64 * 1024
-START = 512
-_SKIP_DIRS = {".git", "__pycache__", "node_modules", ".venv", "lost+found"}
-_SKIP_SUFFIXES = (
-    ".part",
-    ".tmp",
-    ".swp",
-    # sources, documents and hangscope's own reports quote log lines without being evidence
-    ".py",
-    ".pyc",
-    ".md",
-    ".rst",
-    ".html",
-    ".htm",
-    ".perfetto-trace",
-    ".pftrace",
-    ".ipynb",
-    ".c",
-    ".cc",
-    ".cpp",
-    ".h",
-    ".hpp",
-    ".cu",
-    ".so",
-    ".pt",
-    ".pth",
-    ".safetensors",
-    ".bin",
-    ".npy",
-    ".npz",
-)
-_OWN_OUTPUT = {"verdict.json", "verdict.txt", "truth.json"}
+from hangscope.safeio.safe_files import head_of, kind_of, open_file
+from hangscope.safeio.walk import CLOSED, counted, evidence_tree
 
 
 @dataclass
 class Found:
     """One file: where it is, as the user would write it, and how to open it.
 
-    A member of an archive has its bytes in `data` while they are at hand.
+    A file is opened once, if there are not too many: it stays open from the first look at it until it is read.
     """
 
     file: str
@@ -66,35 +32,80 @@ class Found:
     size: int
     path: Path | None = None
     data: bytes | None = None
-    archive: Found | None = None
-    ordinal: int = 0
+    """Its bytes, while they are at hand."""
     start: bytes | None = None
     """Its first bytes, which several questions are about."""
-    own: bool | None = None
-    """Whether its beginning names one of hangscope's own schemas, once somebody looked."""
+    about_others: Mapping[str, Any] | None = None
+    """Its JSON, where it is a manifest or a node's file and was parsed."""
+    _stream: BinaryIO | None = field(default=None, init=False, repr=False, compare=False)
 
     @property
     def name(self) -> str:
         return self.parts[-1]
 
+    @property
+    def is_whole(self) -> bool:
+        """Whether it is a file of its own that nobody has read yet."""
+        return self.data is None
+
     def open(self) -> BinaryIO:
-        if self.path is not None:
+        """The whole file, to be read and closed."""
+        if self.data is not None or self.path is None:
+            return io.BytesIO(self.data or b"")
+        if self._ended_in(self.start):
+            return io.BytesIO(self.start)
+        if self._stream is None:
             return open_file(self.path)
-        return io.BytesIO(self.data or b"")
+        stream = self._stream
+        self._stream = None
+        stream.seek(0)
+        return stream
 
     def head(self, size: int) -> bytes:
-        if self.path is not None and self.start is None:
-            with self.open() as stream:
-                self.start = stream.read(START)
-        # One that ends within its first bytes need not be opened again.
-        if self.start is not None and (size <= START or len(self.start) < START):
+        """Its first bytes. The file stays open until it is read, closed, or has to `wait`."""
+        if self.data is not None:
+            return self.data[:size]
+        if self.start is not None and (size <= limits.START_BYTES or self._ended_in(self.start)):
             return self.start[:size]
-        with self.open() as stream:
-            return stream.read(size)
+        stream = self.open()
+        try:
+            head = stream.read(max(size, limits.START_BYTES))
+        except BaseException:
+            stream.close()
+            raise
+        self.start = head[: limits.START_BYTES]
+        if self._ended_in(head):
+            stream.close()
+        else:
+            self._stream = stream
+        return head[:size]
+
+    @staticmethod
+    def _ended_in(start: bytes | None) -> TypeGuard[bytes]:
+        """Whether a file's first bytes are all that it has."""
+        return start is not None and len(start) < limits.START_BYTES
 
     def read(self) -> bytes:
         with self.open() as stream:
             return stream.read()
+
+    def wait(self) -> None:
+        """Stay open until it is read later, unless too many do."""
+        if self._stream is not None and self._stream.fileno() >= limits.OPEN_FILES:
+            self._stream.close()
+            self._stream = None
+
+    def close(self) -> None:
+        """Let go of what was kept for a reading."""
+        if self._stream is not None:
+            self._stream.close()
+            self._stream = None
+        if self.path is not None:
+            self.data = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """For another process, which opens the file itself."""
+        return {**self.__dict__, "_stream": None}
 
 
 def find(paths: Sequence[str | Path], gaps: list[Gap], known: Known | None = None) -> list[Found]:
@@ -111,17 +122,16 @@ def find(paths: Sequence[str | Path], gaps: list[Gap], known: Known | None = Non
             raise NotFoundError(
                 f"{path}: no such file or directory", hint="check the path; on a cluster, whether it is mounted here"
             )
-        for item, real in _files(path, skipped):
-            if real in seen:
-                continue
-            seen.add(real)
-            if len(listed) >= MAX_FILES:
-                why = f"there are more than {MAX_FILES}; the rest was not looked at"
-                gaps.append(Gap("files", why, source=Source(str(path))))
-                break
-            listed.append((item, path))
+        files, whole = _files(path, limits.TREE_FILES - len(listed), skipped)
+        for name, real in files:
+            if real not in seen:
+                seen.add(real)
+                listed.append((name, path))
+        if not whole:
+            why = f"there are more than {limits.TREE_FILES}; the rest was not looked at"
+            gaps.append(Gap("files", why, source=Source(str(path))))
     listed.sort(key=lambda one: one[0])
-    kept, left = bounded(listed, lambda one: one[0], lambda one: head_of(one[0], LOOK), known=known)
+    kept, left = bounded(listed, lambda one: one[0], lambda one: head_of(one[0], limits.HEAD_BYTES), known=known)
     if left:
         gaps.append(Gap(*untaken(left, len(listed)), source=Source(str(paths[0]))))
     found = [one for name, root in kept if (one := _found(name, root, skipped)) is not None]
@@ -158,80 +168,21 @@ def _named(parts: tuple[str, ...], root: Path) -> tuple[str, ...]:
     return parts
 
 
-def _files(path: Path, skipped: list[tuple[str, str]]) -> Iterator[tuple[str, str]]:
-    """The files to read below a path, each with its name without links. What is there and cannot be, or must not be,
-    read is added to `skipped`. Names and not paths: there may be a hundred thousand."""
+def _files(path: Path, most: int, skipped: list[tuple[str, str]]) -> tuple[list[tuple[str, str]], bool]:
+    """The files to read below a path, each with its name without links, and whether those are all. What is there and
+    cannot be, or must not be, read is added to `skipped`."""
     if path.is_file():
-        yield str(path), os.path.realpath(path)
-        return
+        return [(str(path), os.path.realpath(path))], True
     if not path.is_dir():
         skipped.append((str(path), f"{kind_of(os.stat(path).st_mode)}, not a file"))
-        return
-    root = os.path.realpath(path) + os.sep
-    links = Links()
-    waiting = [(os.fspath(path), str(path / "x")[:-1], root)]
-    while waiting:
-        folder, front, real = waiting.pop()
-        try:
-            with os.scandir(folder) as listing:
-                entries = list(listing)
-        except OSError as error:
-            skipped.append((folder, f"{_CLOSED}: {error.strerror or error}"))
-            continue
-        for entry in entries:
-            name = entry.name
-            if entry.is_dir(follow_symlinks=False):
-                if name.startswith(".") or name in _SKIP_DIRS:
-                    continue
-                if real.count(os.sep) - root.count(os.sep) >= MOST_LEVELS:
-                    skipped.append((front + name, f"{_CLOSED}: more than {MOST_LEVELS} levels down"))
-                else:
-                    waiting.append((front + name, f"{front}{name}{os.sep}", f"{real}{name}{os.sep}"))
-            elif not wanted(name):
-                continue
-            elif entry.is_file(follow_symlinks=False):
-                yield front + name, real + name
-            else:
-                why, target = _why_not(front + name, root, links)
-                if target:
-                    yield front + name, target
-                elif why:
-                    skipped.append((front + name, why))
-
-
-_CLOSED = "the directory cannot be read"
+        return [], True
+    tree = evidence_tree(path, most=most)
+    skipped.extend(tree.skipped)
+    return tree.files, tree.whole
 
 
 def _skipped(item: str, why: str) -> Gap:
-    return Gap(f"everything in {item}" if why.startswith(_CLOSED) else f"file {item}", why, source=Source(item))
-
-
-def _why_not(item: str, root: str, links: Links) -> tuple[str, str]:
-    """Why a directory's entry that is neither file nor directory is not read, empty where there is nothing to miss;
-    or the file of the same tree that it is a link to."""
-    try:
-        found = os.lstat(item)
-        target: str | None = ""
-        if stat.S_ISLNK(found.st_mode):
-            target = links.target(item)
-            if target is None:
-                return "a link that leads nowhere", ""
-            if not f"{target}{os.sep}".startswith(root):
-                return "a link that leads outside, not followed", ""
-            found = os.lstat(target)
-    except OSError as error:
-        return f"cannot be read: {error.strerror or error}", ""
-    if stat.S_ISREG(found.st_mode):
-        return "", target or item
-    # The recorder's own dump pipes lie beside the dumps while the job runs: they are no evidence. A link to a
-    # directory of the same tree leads to what is met anyway.
-    nothing = stat.S_ISDIR(found.st_mode) or (stat.S_ISFIFO(found.st_mode) and item.endswith(".pipe"))
-    return "" if nothing else f"{kind_of(found.st_mode)}, not a file", ""
-
-
-def wanted(name: str) -> bool:
-    """False for hidden and half-written files, for documents and code, and for what hangscope itself wrote."""
-    return not (name.startswith(".") or name.lower().endswith(_SKIP_SUFFIXES) or name in _OWN_OUTPUT)
+    return Gap(f"everything in {item}" if why.startswith(CLOSED) else f"file {item}", why, source=Source(item))
 
 
 _ATTEMPT = re.compile(r"^attempt[_-]?(\d+)$")

@@ -32,7 +32,9 @@ from hangscope.reader.join.merge_processes import merge_processes
 from hangscope.reader.join.who_is_who import Identity, host_in_path, identify, merge_nccl
 from hangscope.reader.logs.log_file import TextFile
 from hangscope.reader.logs.nccl_logs import NcclProcess
-from hangscope.reader.read_files import Engine, Evidence, Progress, gather
+from hangscope.reader.raw_evidence import Evidence
+from hangscope.reader.read_files import Engine, gather
+from hangscope.reader.reading_progress import Progress
 from hangscope.reader.sources import blackbox_file, port_counters
 from hangscope.reader.times import LogTimes
 from hangscope.reader.values import short_name

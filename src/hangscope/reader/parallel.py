@@ -29,10 +29,9 @@ _AHEAD_BYTES = 512 << 20
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """A dump to read: its file, the node that it is known to be of, its form, and how many entries are kept."""
+    """A dump to read: its file, its form, and how many entries are kept."""
 
     item: Found
-    node: str | None
     form: str
     keep: int | None = None
 
@@ -53,7 +52,7 @@ def dump_of(work: Work, ahead: Callable[[], Decoded] | None = None) -> dump_file
     role = "poll" if item.name.startswith("last_rank_") else "dump"
     try:
         data, found = ahead() if ahead is not None else (item.read(), native_decoder.UNREAD)
-        return dump_file.read(data, file=item.file, node=work.node, role=role, keep=work.keep, found=found)
+        return dump_file.read(data, file=item.file, role=role, keep=work.keep, found=found)
     except DamagedError as error:
         return error.reason
     except OSError as error:

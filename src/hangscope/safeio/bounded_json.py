@@ -1,6 +1,5 @@
-"""JSON that others wrote: how much memory it will take is estimated before it is parsed.
-
-Three bytes, ``[],``, become sixty-four in memory: a file of sixty megabytes would take gigabytes.
+"""JSON that others wrote: whether it may be JSON at all is seen from its beginning, and how much memory it takes is
+estimated before it is parsed.
 """
 
 from __future__ import annotations
@@ -8,10 +7,11 @@ from __future__ import annotations
 import json
 from typing import Any
 
-MOST_MEMORY = 160 << 20
+from hangscope.safeio.limits import JSON_DIGITS, JSON_MEMORY
+
 _HEAVIEST = 202
 """Of one byte: an opening brace."""
-_MOST_DIGITS = b"0" * 1000
+_MOST_DIGITS = b"0" * JSON_DIGITS
 _DIGITS = bytes.maketrans(b"123456789", b"000000000")
 
 
@@ -26,7 +26,29 @@ def weight(raw: bytes) -> int:
     return 2 * len(raw) + 72 * raw.count(b"[") + 200 * raw.count(b"{") + 32 * raw.count(b",") + 50 * texts
 
 
-def loads(raw: bytes | str, *, most: int = MOST_MEMORY) -> Any:
+_LOOK = 16 << 10
+_CUT = 16
+"""A word of JSON, an escape or a number's sign that is cut off is shorter."""
+_DECODER = json.JSONDecoder()
+_BLANK = " \t\r\n"
+
+
+def may_be_json(head: bytes) -> bool:
+    """Whether a file that begins so may be one JSON value; False is certain. A log that begins with a brace or bracket
+    (``[2026-01-15 02:30:11] …``, ``[rank0]: …``, one JSON object a line) is known by its first lines."""
+    if b"\0" in head[:4]:
+        return True  # UTF-16 or UTF-32, which JSON may be
+    text = head[:_LOOK].decode("utf-8", "replace").lstrip(_BLANK)
+    try:
+        _, end = _DECODER.raw_decode(text)
+    except json.JSONDecodeError as error:
+        return error.pos > len(text) - _CUT or error.msg.startswith("Unterminated string")
+    except (RecursionError, ValueError):
+        return True  # nested too deep, or a number that is too long: who parses the whole will say so
+    return not text[end:].strip(_BLANK)
+
+
+def loads(raw: bytes | str, *, most: int = JSON_MEMORY) -> Any:
     """The value. Raises ValueError where it is no JSON, nests too deep, or would take more than `most` bytes."""
     data = raw.encode("utf-8", "surrogatepass") if isinstance(raw, str) else raw
     if len(data) * _HEAVIEST > most and weight(data) > most:

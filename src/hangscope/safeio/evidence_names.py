@@ -1,4 +1,7 @@
-"""Telling evidence from what merely lies beside it, in a folder that is no incident."""
+"""Telling evidence from what merely lies beside it: by a file's name, and in a large tree by its first bytes.
+
+The one list of what is skipped is here; readers, collectors and bundles all ask it.
+"""
 
 from __future__ import annotations
 
@@ -9,20 +12,36 @@ from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import TypeVar
 
+from hangscope.safeio import limits
 from hangscope.safeio.file_magic import TAR, TAR_AT, UTF16, is_gzip
 
 T = TypeVar("T")
 
-MOST_UNTOLD = 2_000
-"""So many files are taken whatever they hold; of a folder with more, those that hold evidence."""
-
-_NO_FOLDERS = frozenset((".git", "__pycache__", "node_modules", ".venv", "venv", "lost+found", "wandb"))
+_NO_FOLDERS = frozenset(("__pycache__", "node_modules", "venv", "lost+found"))
 _NO_ENDINGS = (
-    ".py", ".pyc", ".ipynb", ".c", ".cc", ".cpp", ".h", ".hpp", ".cu", ".so", ".o", ".a",  # programs
-    ".pt", ".pth", ".ckpt", ".safetensors", ".bin", ".gguf", ".onnx", ".npy", ".npz", ".parquet",  # models, data
-    ".arrow", ".distcp", ".idx", ".tfrecord", ".whl", ".deb", ".png", ".jpg", ".gif", ".mp4", ".pdf", ".swp", ".part",
-    ".tmp", ".html", ".htm", ".perfetto-trace", ".pftrace",
+    ".py", ".pyc", ".ipynb", ".c", ".cc", ".cpp", ".h", ".hpp", ".cu", ".so", ".a", ".whl", ".deb",  # programs
+    ".pt", ".pth", ".ckpt", ".safetensors", ".bin", ".gguf", ".onnx", ".distcp",  # models
+    ".npy", ".npz", ".parquet", ".arrow", ".idx", ".tfrecord", ".wandb",  # data
+    ".png", ".jpg", ".gif", ".mp4", ".pdf", ".html", ".htm", ".perfetto-trace", ".pftrace",  # pictures, our own pages
+    ".part", ".tmp", ".swp",  # half-written
 )  # fmt: skip
+"""What never is evidence, and may be large or private: nobody reads, collects or bundles it. Not `.o`, which some batch
+systems give a job's output."""
+_DOCUMENTS = (".md", ".rst")
+"""They quote log lines without being evidence: they are bundled, and not read."""
+_NOT_READ = (*_NO_ENDINGS, *_DOCUMENTS)
+_OWN_OUTPUT = frozenset(("verdict.json", "verdict.txt", "truth.json"))
+
+
+def is_walked(folder: str) -> bool:
+    """Whether evidence may lie in a directory of this name: never in a hidden one."""
+    return not folder.startswith(".") and folder not in _NO_FOLDERS
+
+
+def is_read(name: str) -> bool:
+    """Whether a file of this name is read as evidence. Not if it is hidden, half-written, a document, code, or what
+    hangscope itself wrote."""
+    return not (name.startswith(".") or name.lower().endswith(_NOT_READ) or name in _OWN_OUTPUT)
 
 
 def is_evidence(path: str) -> bool:
@@ -34,10 +53,8 @@ def is_evidence(path: str) -> bool:
 
 @lru_cache(maxsize=1 << 12)
 def _may_hold(folder: str) -> bool:
-    """The same of all folders above a file: asked once for its neighbours."""
-    return not any(
-        part in _NO_FOLDERS or (part.startswith(".") and part not in (".cache", "..")) for part in folder.split("/")
-    )
+    """The same of all folders above a file: asked once for its neighbours. PyTorch leaves dumps below ``.cache``."""
+    return all(is_walked(part) for part in folder.split("/") if part not in (".cache", ".."))
 
 
 _TELLS = re.compile(
@@ -58,37 +75,42 @@ WORDS = tuple(
     )
 )
 """A stretch of a log without any of these holds no evidence: parts that the readers' own words have in common, as few
-and as short as they can be without standing in every line of a training log."""
+and as short as they can be without being in every line of a training log."""
 
 _ANY = re.compile(b"|".join(re.escape(word) for word in WORDS))
 _SHORT = 128
 _KEYS = re.compile(rb'entries|pg_config|pg_status|_seq_id|comm_lib|nccl|hangscope|"rank|"node|"host')
 """What stands near the beginning of dumps, rosters and our own files."""
 _COUNTED = re.compile(rb"\s*\d{1,20}\s*")
-LOOK = 64 << 10
-"""So much of a file is looked at to see whether it holds evidence; one that is larger is taken in any case."""
+_FIRST_OF_EVIDENCE = (b"\x80", b"{", b"[", b"\x1f", b"\xff", b"#")
+"""How dumps, JSON, packed files, black boxes and our own stacks begin."""
 
 
-def holds_evidence(data: bytes, *, told: bool, name: str = "") -> bool:
-    """Whether a file that begins so, or is so as a whole, holds anything that a reader may know. `told`: its name says
-    that it does, and a file whose name says nothing must begin like a dump, JSON, a packed file or our own."""
-    if len(data) >= LOOK:
-        return told or data.lstrip()[:1] in (b"\x80", b"{", b"[", b"\x1f", b"\xff", b"#")
+def holds_evidence(data: bytes, *, telling: bool, name: str = "") -> bool:
+    """Whether a file that begins so, or is so as a whole, holds anything that a reader may know. `telling`: its name
+    says that it does, and a file whose name says nothing must begin like a dump, JSON, a packed file or our own. A file
+    that is larger than what was looked at is taken on its first byte's word."""
+    if len(data) >= limits.HEAD_BYTES:
+        return telling or data.lstrip()[:1] in _FIRST_OF_EVIDENCE
     if is_gzip(data):
         try:
-            data = zlib.decompressobj(31).decompress(data, LOOK)
+            data = zlib.decompressobj(31).decompress(data, limits.HEAD_BYTES)
         except zlib.error:
             return False
-        if len(data) >= LOOK or data.startswith(TAR, TAR_AT) or is_gzip(data):
+        if len(data) >= limits.HEAD_BYTES or is_gzip(data):
             return True
     if data.startswith(UTF16):
         data = data.replace(b"\0", b"")
+    return _is_known_format(data) or (telling and _says_something(data, name))
+
+
+def _is_known_format(data: bytes) -> bool:
     if data[:1] == b"\xff" or data.startswith(TAR, TAR_AT):
         return True
-    if data.lstrip()[:1] in (b"\x80", b"{", b"[", b"#") and _KEYS.search(data):
-        return True
-    if not told:
-        return False
+    return data.lstrip()[:1] in (b"\x80", b"{", b"[", b"#") and _KEYS.search(data) is not None
+
+
+def _says_something(data: bytes, name: str) -> bool:
     if "count" in name and _COUNTED.fullmatch(data) is not None:
         return True
     # One look for all words is faster in a short text, one for each in a long one.
@@ -109,7 +131,7 @@ def bounded(
     known: Known | None = None,
 ) -> tuple[list[T], Counter[str]]:
     """Which of a tree's files are taken, and how many are not, by what they are called: a data set or a cache of a
-    hundred thousand files beside the evidence is not worth anybody's minutes. `look` gives up to `LOOK` bytes of one.
+    hundred thousand files beside the evidence is not worth anybody's minutes. `look` gives the first bytes of one.
 
     Up to so many are taken as they are, those first whose names say that they are evidence; of the rest those that
     hold some. So a log that says nothing goes where there are tens of thousands of them, and one that says something
@@ -118,18 +140,18 @@ def bounded(
     seen: Known = {} if known is None else known
     where = path or name
     left: Counter[str] = Counter()
-    if len(files) <= MOST_UNTOLD:
+    if len(files) <= limits.TAKEN_UNSEEN:
         return list(files), left
     names = [name(one) for one in files]
     telling = [_TELLS.search("/".join(each.rsplit("/", 2)[-2:]).lower()) is not None for each in names]
-    room = {True: MOST_UNTOLD, False: max(0, MOST_UNTOLD - sum(telling))}
+    room = {True: limits.TAKEN_UNSEEN, False: max(0, limits.TAKEN_UNSEEN - sum(telling))}
     kept: list[T] = []
-    for one, called, told in zip(files, names, telling, strict=True):
-        room[told] -= 1
-        if room[told] < 0:
-            key = (where(one), told)
+    for one, called, tells in zip(files, names, telling, strict=True):
+        room[tells] -= 1
+        if room[tells] < 0:
+            key = (where(one), tells)
             if key not in seen:
-                seen[key] = holds_evidence(look(one), told=told, name=called)
+                seen[key] = holds_evidence(look(one), telling=tells, name=called)
             if not seen[key]:
                 left[_DIGITS.sub("#", called.rpartition("/")[2])[:40]] += 1
                 continue
@@ -146,5 +168,6 @@ def untaken(left: Counter[str], whole: int) -> tuple[str, str]:
     common = [f"{count} like {kind}" for kind, count in left.most_common(_SHOWN)]
     rest = sum(left.values()) - sum(count for _, count in left.most_common(_SHOWN))
     kinds = ", ".join([*common, *([f"{rest} of other names"] if rest else [])])
-    why = f"not taken: nothing in them says that they are evidence, and there are more than {MOST_UNTOLD} ({kinds})"
+    most = limits.TAKEN_UNSEEN
+    why = f"not taken: nothing in them says that they are evidence, and there are more than {most} ({kinds})"
     return f"{sum(left.values())} of {whole} files", why

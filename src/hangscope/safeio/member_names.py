@@ -7,9 +7,8 @@ import secrets
 import unicodedata
 from collections.abc import Iterator
 
-_MAX_NAME = 1024
-_MAX_COMPONENT = 255
-_MAX_DEPTH = 64
+from hangscope.safeio.limits import MEMBER_NAME, MEMBER_NAME_PART, MEMBER_NAME_PARTS
+
 _STEPS = 200
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
 _UNFIT = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\\:]")
@@ -22,7 +21,7 @@ def unsafe(name: str) -> str | None:
     """
     if not name:
         return "an empty name"
-    if len(name) > _MAX_NAME:
+    if len(name) > MEMBER_NAME:
         return "a name that is too long"
     if name.startswith("/") or re.match(r"[A-Za-z]:", name):
         return "an absolute path"
@@ -34,12 +33,15 @@ def unsafe(name: str) -> str | None:
         name.encode("utf-8")
     except UnicodeEncodeError:
         return "a name that is no UTF-8"
-    parts = name.rstrip("/").split("/")
+    return _unsafe_parts(name.rstrip("/").split("/"))
+
+
+def _unsafe_parts(parts: list[str]) -> str | None:
     if ".." in parts:
         return "a path that leaves the target"
     if any(part in ("", ".") for part in parts):
         return "an empty part in the path"
-    if len(parts) > _MAX_DEPTH or any(len(part.encode()) > _MAX_COMPONENT for part in parts):
+    if len(parts) > MEMBER_NAME_PARTS or any(len(part.encode()) > MEMBER_NAME_PART for part in parts):
         return "a path that is too deep or too long"
     if any(part.endswith((" ", ".")) or ":" in part for part in parts):
         return "a name that some systems read as another"
@@ -78,7 +80,7 @@ class Names:
         if front is None:
             front = "".join(f"{_key(part)}/" for part in above)
         for number in self.numbers(f"{front}{_key(folder)}/"):
-            chosen = folder if number == 1 else f"{_cut(folder, _MAX_COMPONENT - 20)}-{number}"
+            chosen = folder if number == 1 else f"{_cut(folder, MEMBER_NAME_PART - 20)}-{number}"
             key = f"{front}{_key(chosen)}"
             spelled = f"{over}/{chosen}" if over else chosen
             if key not in self._files and self._folders.get(key, spelled) == spelled:
@@ -96,9 +98,8 @@ class Names:
 
     def add(self, name: str, *, folder: bool = False) -> str | None:
         """None where the name is new; otherwise the reason. Case and Unicode form do not make a name different."""
-        above, _, last = name.rstrip("/").rpartition("/")
-        if folder:
-            above, last = name.rstrip("/"), ""
+        plain = name.rstrip("/")
+        above, _, last = (plain, "", "") if folder else plain.rpartition("/")
         front = self._entered.get(above)
         if front is None:
             reason = self._enter(above.split("/"))
@@ -117,9 +118,11 @@ class Names:
 
     def _enter(self, parts: list[str]) -> str | None:
         """Meet a directory for the first time; the reason where it cannot be one."""
-        key = spelled = ""
+        key = ""
+        spelled = ""
         for part in parts:
-            key, spelled = f"{key}{_key(part)}", f"{spelled}/{part}" if spelled else part
+            key = f"{key}{_key(part)}"
+            spelled = f"{spelled}/{part}" if spelled else part
             if key in self._files:
                 return "a file used as a directory"
             if self._folders.setdefault(key, spelled) != spelled:
@@ -137,13 +140,13 @@ def fitting(name: str, names: Names) -> str:
     parts = []
     for part in name.encode("utf-8", "surrogateescape").decode("utf-8", "replace").split("/"):
         fit = _UNFIT.sub("-", part).rstrip(" .") or "-"
-        parts.append(fit.encode()[:_MAX_COMPONENT].decode("utf-8", "ignore"))
-    wanted = "/".join(parts[-_MAX_DEPTH + 2 :])[-_MAX_NAME + 128 :].lstrip("/")
+        parts.append(fit.encode()[:MEMBER_NAME_PART].decode("utf-8", "ignore"))
+    wanted = "/".join(parts[-MEMBER_NAME_PARTS + 2 :])[-MEMBER_NAME + 128 :].lstrip("/")
     *folders, last = wanted.split("/")
     above = "".join(f"{folder}/" for folder in names.way(folders))
     for number in names.numbers(f"{above}{_key(last)}"):
         # The number goes in front of the name, and behind no digit: what ends a dump's name is its rank.
-        room = _MAX_COMPONENT - len(str(number)) - 1
+        room = MEMBER_NAME_PART - len(str(number)) - 1
         chosen = above + (last if number == 1 else f"{number}-{_cut(last, room)}")
         if names.add(chosen) is None:
             return chosen

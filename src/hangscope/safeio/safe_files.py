@@ -19,6 +19,8 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import IO, BinaryIO, TypeVar
 
+from hangscope.safeio import limits
+
 T = TypeVar("T")
 
 _NOFOLLOW = getattr(os, "O_NOFOLLOW", 0)
@@ -118,7 +120,7 @@ def _bounded(stream: BinaryIO, path: str | Path, limit: int, *, tail: bool) -> b
     return data
 
 
-def entries(root: Path, most: int = 100_000) -> list[str]:
+def entries(root: Path, most: int = limits.DIRECTORY_NAMES) -> list[str]:
     """The names in a directory, sorted; of a huge one the first that it lists."""
     found: list[str] = []
     with os.scandir(root) as listing:
@@ -127,10 +129,6 @@ def entries(root: Path, most: int = 100_000) -> list[str]:
             if len(found) >= most:
                 break
     return sorted(found)
-
-
-_MOST_LINKS = 40
-"""As many as Linux follows; somebody may tie a loop while we look."""
 
 
 class Links:
@@ -161,7 +159,7 @@ class Links:
         if not stat.S_ISLNK(os.lstat(found).st_mode):
             return found
         if found not in self._known:
-            self._known[found] = self._follow(found, steps + 1) if steps < _MOST_LINKS else None
+            self._known[found] = self._follow(found, steps + 1) if steps < limits.LINKS else None
         return self._known[found]
 
 
@@ -218,12 +216,14 @@ class Patience:
             thread.join(self.seconds)
             return
         until = time.monotonic() + self.seconds
-        moved, before = time.monotonic(), _moves(thread)
+        moved = time.monotonic()
+        before = _moves(thread)
         while thread.is_alive() and time.monotonic() < until:
             thread.join(0.2)
             now = _moves(thread)
             if now is None or now != before:
-                moved, before = time.monotonic(), now
+                moved = time.monotonic()
+                before = now
             elif time.monotonic() - moved > self._silent:
                 return
 

@@ -15,32 +15,27 @@ from typing import Protocol
 
 from hangscope.errors import DamagedError
 from hangscope.safeio.file_magic import TAR, TAR_AT
+from hangscope.safeio.limits import ARCHIVE, TAR_HEADER_BYTES, ArchiveLimits
 
-_BLOCK = 512
-_MAX_EXTENSION = 64 << 10
-_ZEROS = bytes(_BLOCK)
+BLOCK = 512
+_ZEROS = bytes(BLOCK)
+_PIECE = 1 << 20
+_HEADERS_IN_A_ROW = 8
+"""Global, long name, long link and one pax header, with room."""
 
 _KINDS = {
     b"0": "file", b"\0": "file", b"7": "file", b"5": "directory", b"1": "hard link", b"2": "symbolic link",
     b"3": "character device", b"4": "block device", b"6": "pipe", b"S": "sparse file", b"M": "part of a multi-volume",
 }  # fmt: skip
+_WITHOUT_CONTENT = (b"1", b"2", b"3", b"4", b"5", b"6")
+"""Links, devices and directories, whatever size their header claims."""
+_PAX = (b"x", b"X")
+_LONG_NAME = b"L"
+_EXTENSIONS = (*_PAX, b"g", _LONG_NAME, b"K")
 
 
 class Readable(Protocol):
     def read(self, size: int, /) -> bytes: ...
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """What an archive may at most hold. The defaults fit a job of some 30,000 ranks."""
-
-    members: int = 250_000
-    member_bytes: int = 16 << 30
-    total_bytes: int = 64 << 30
-    ratio: int = 200
-    """Unpacked bytes per packed byte, once there are `ratio_from` unpacked ones. Evidence packs some ten times, log
-    spam some fifty times; a file of zeros hundreds of times."""
-    ratio_from: int = 128 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,10 +55,10 @@ class Content:
         self._take = take
         self.left = size
 
-    def read(self, size: int = 1 << 20) -> bytes:
+    def read(self, size: int = _PIECE) -> bytes:
         if self.left == 0:
             return b""
-        data = self._take(min(size, self.left, 1 << 20))
+        data = self._take(min(size, self.left, _PIECE))
         self.left -= len(data)
         return data
 
@@ -75,71 +70,71 @@ class Truncated(DamagedError):
     """The archive ends in the middle. What came before is whole."""
 
 
+@dataclass
+class _Extended:
+    """What extension headers say about the member behind them; None where they do not."""
+
+    name: str | None = None
+    size: int | None = None
+
+
 class TarReader:
     """Iterates over (member, content); content that the caller leaves unread is skipped."""
 
-    def __init__(self, stream: Readable, *, file: str = "", limits: Limits | None = None) -> None:
+    def __init__(self, stream: Readable, *, file: str = "", limits: ArchiveLimits = ARCHIVE) -> None:
         self._stream = stream
         self._file = file
-        self._limits = limits or Limits()
+        self._limits = limits
         self.position = 0
 
     def __iter__(self) -> Iterator[tuple[Member, Content]]:
         limits = self._limits
-        count = total = 0
-        while (header := self._header()) is not None:
-            member, size = header
+        count = 0
+        total = 0
+        while (member := self._next_member()) is not None:
             count += 1
-            total += size
+            total += member.size
             if count > limits.members:
                 raise self._bad(f"more than {limits.members} entries")
-            if size > limits.member_bytes:
-                raise self._bad(f"{member.name!r} claims {size} bytes, more than the {limits.member_bytes} allowed")
+            if member.size > limits.member_bytes:
+                claim = f"{member.name!r} claims {member.size} bytes"
+                raise self._bad(f"{claim}, more than the {limits.member_bytes} allowed")
             if total > limits.total_bytes:
                 raise self._bad(f"more than {limits.total_bytes} bytes unpacked")
-            content = Content(self._some, size)
+            content = Content(self._some, member.size)
             yield member, content
             while content.left:
-                content.read(1 << 20)
-            self._exactly(-size % _BLOCK)
+                content.read()
+            self._exactly(-member.size % BLOCK)
 
-    def _header(self) -> tuple[Member, int] | None:
-        """The next member's header, with what extension headers in front of it say; None at the end."""
-        name: str | None = None
-        size: int | None = None
-        for _ in range(8):  # at most: global, long name, long link and one pax header, with room
-            block = self._block()
+    def _next_member(self) -> Member | None:
+        """The next member, with what extension headers in front of it say; None at the end."""
+        extended = _Extended()
+        for _ in range(_HEADERS_IN_A_ROW):
+            block = self._header()
             if block is None:
                 return None
             flag = block[156:157]
-            own = _number(block[124:136])
-            if own is None:
+            size = _number(block[124:136])
+            if size is None:
                 raise self._bad("a header without a valid size")
-            if flag in (b"x", b"X", b"g", b"L", b"K"):
-                if own > _MAX_EXTENSION:
-                    raise self._bad(f"an extension header of {own} bytes")
-                data = self._exactly(own)
-                self._exactly(-own % _BLOCK)
-                if flag in (b"x", b"X"):
-                    name, size = self._extended(data, name, size)
-                elif flag == b"L":
-                    name = _decode(data.split(b"\0", 1)[0])
-                continue
-            plain = _decode(block[:100].split(b"\0", 1)[0])
-            prefix = block[345:500].split(b"\0", 1)[0]
-            if block.startswith(TAR + b"\0", TAR_AT) and prefix:  # GNU tar keeps other things in that place
-                plain = f"{_decode(prefix)}/{plain}"
-            kind = _KINDS.get(flag, f"entry of type {flag!r}")
-            told = plain if name is None else name
-            if kind == "file" and told.endswith("/"):
-                kind = "directory"
-            length = own if size is None else size
-            if flag in (b"1", b"2", b"3", b"4", b"5", b"6"):
-                length = 0  # whatever the header claims: links, devices and directories have no content
-            return Member(told, kind, length, float(_number(block[136:148]) or 0)), length
+            if flag not in _EXTENSIONS:
+                return _member(block, flag, size, extended)
+            self._extend(extended, flag, size)
         raise self._bad("too many extension headers in a row")
 
-    def _extended(self, data: bytes, name: str | None, size: int | None) -> tuple[str | None, int | None]:
+    def _extend(self, extended: _Extended, flag: bytes, size: int) -> None:
+        """Read an extension header; global ones and those of links say nothing that is wanted."""
+        if size > TAR_HEADER_BYTES:
+            raise self._bad(f"an extension header of {size} bytes")
+        data = self._exactly(size)
+        self._exactly(-size % BLOCK)
+        if flag in _PAX:
+            self._read_pax(extended, data)
+        elif flag == _LONG_NAME:
+            extended.name = _text(data)
+
+    def _read_pax(self, extended: _Extended, data: bytes) -> None:
         position = 0
         while position < len(data):
             space = data.find(b" ", position, position + 20)
@@ -148,26 +143,26 @@ class TarReader:
                 raise self._bad("a broken extension header")
             key, _, value = data[space + 1 : position + length - 1].partition(b"=")
             if key == b"path":
-                name = _decode(value)
+                extended.name = _decode(value)
             elif key == b"size":
                 if not value.isdigit() or len(value) > 20:
                     raise self._bad("a broken size in an extension header")
-                size = int(value)
+                extended.size = int(value)
             elif key.startswith(b"GNU.sparse"):
                 raise self._bad("a sparse file")
             position += length
-        return name, size
 
-    def _block(self) -> bytes | None:
-        block = self._upto(_BLOCK)
+    def _header(self) -> bytes | None:
+        """The next header, as its checksum proves; None at the end mark."""
+        block = self._upto(BLOCK)
         if not block:
             raise Truncated(NO_END_MARK, file=self._file, offset=self.position)
-        if len(block) < _BLOCK:
+        if len(block) < BLOCK:
             raise Truncated("ends inside a header", file=self._file, offset=self.position)
         if block == _ZEROS:
             return None
         if not is_header(block):
-            raise DamagedError("a tar header whose checksum is wrong", file=self._file, offset=self.position - _BLOCK)
+            raise DamagedError("a tar header whose checksum is wrong", file=self._file, offset=self.position - BLOCK)
         return block
 
     def _upto(self, size: int) -> bytes:
@@ -198,14 +193,37 @@ class TarReader:
         return DamagedError(reason, file=self._file, offset=self.position)
 
 
+def _member(block: bytes, flag: bytes, size: int, extended: _Extended) -> Member:
+    """What a header describes, with what the extension headers in front of it said."""
+    name = extended.name if extended.name is not None else _own_name(block)
+    kind = _KINDS.get(flag, f"entry of type {flag!r}")
+    if kind == "file" and name.endswith("/"):
+        kind = "directory"
+    length = size if extended.size is None else extended.size
+    if flag in _WITHOUT_CONTENT:
+        length = 0
+    return Member(name, kind, length, float(_number(block[136:148]) or 0))
+
+
+def _own_name(block: bytes) -> str:
+    name = _text(block[:100])
+    prefix = _text(block[345:500])
+    # GNU tar keeps other things in the prefix's place, and writes another mark.
+    return f"{prefix}/{name}" if prefix and block.startswith(TAR + b"\0", TAR_AT) else name
+
+
 def is_header(block: bytes) -> bool:
     """Whether 512 bytes are the header of a member: their sum is in them."""
-    told = _number(block[148:156])
-    if len(block) < _BLOCK or not told:
+    written = _number(block[148:156])
+    if len(block) < BLOCK or not written:
         return False
-    body = block[:148] + b" " * 8 + block[156:_BLOCK]
+    body = block[:148] + b" " * 8 + block[156:BLOCK]
     # Some old tars summed signed bytes; both sums are accepted everywhere.
-    return told == sum(body) or told == sum(byte - 256 if byte > 127 else byte for byte in body)
+    return written == sum(body) or written == sum(byte - 256 if byte > 127 else byte for byte in body)
+
+
+def _text(field: bytes) -> str:
+    return _decode(field.split(b"\0", 1)[0])
 
 
 def _decode(raw: bytes) -> str:

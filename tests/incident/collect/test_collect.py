@@ -21,14 +21,14 @@ from hangscope.errors import CollectError, InputError, NotFoundError, SettingsEr
 from hangscope.incident import manifest
 from hangscope.incident.collect import collect, job_nodes, remote_script
 from hangscope.incident.collect.directories import Directory
-from hangscope.incident.collect.gather import Limits
+from hangscope.incident.collect.gather import CollectOptions
 from hangscope.incident.collect.object_stores import Store
 from hangscope.incident.collect.remote_node import Node
 from hangscope.incident.layout import write_json
 from kits import sshd
 
 CASES = Path(__file__).parents[2] / "cases"
-QUICK = Limits(deadline_s=20, retries=0)
+QUICK = CollectOptions(deadline_s=20, retries=0)
 NOW = int(time.time())
 
 
@@ -76,7 +76,7 @@ def test_everything_comes_despite_one_down_one_slow_one_that_drops(cluster: sshd
     cluster["gpu-c"].drops_after(100_000)
     out = tmp_path / "out"
     begun = time.monotonic()
-    found = collect(out, _nodes(cluster, patterns=("~/logs/*.log",)), limits=Limits(deadline_s=4, retries=0))
+    found = collect(out, _nodes(cluster, patterns=("~/logs/*.log",)), options=CollectOptions(deadline_s=4, retries=0))
     assert time.monotonic() - begun < 20
     assert not found.complete
     by_name = {result.name: result for result in found.nodes}
@@ -96,7 +96,7 @@ def test_everything_comes_despite_one_down_one_slow_one_that_drops(cluster: sshd
     cluster["gpu-b"].well_again()
     cluster["gpu-c"].well_again()
     cluster.start("gpu-d")
-    again = collect(out, _nodes(cluster, patterns=("~/logs/*.log",)), limits=QUICK)
+    again = collect(out, _nodes(cluster, patterns=("~/logs/*.log",)), options=QUICK)
     assert again.complete
     assert again.manifest.gaps == ()
     by_name = {result.name: result for result in again.nodes}
@@ -110,7 +110,7 @@ def test_everything_comes_despite_one_down_one_slow_one_that_drops(cluster: sshd
         dump = out / f"nodes/{node.name}/dumps/{where}/_cache/torch/comm_lib_trace_rank_{rank * 3}"
         assert dump.read_bytes() == bytes([rank]) + big
         assert _files(node.home)  # nothing is deleted at the source
-    third = collect(out, _nodes(cluster, patterns=("~/logs/*.log",)), limits=QUICK)
+    third = collect(out, _nodes(cluster, patterns=("~/logs/*.log",)), options=QUICK)
     assert sum(result.fetched for result in third.nodes) == 0
 
 
@@ -121,7 +121,9 @@ def test_a_transfer_that_breaks_is_tried_again_for_the_rest(cluster: sshd.Cluste
         _put(node.home / f".cache/torch/comm_lib_trace_rank_{rank}", os.urandom(60_000))
     cluster.start("gpu-a")
     node.drops_after(100_000)
-    found = collect(tmp_path / "out", _nodes(cluster, "gpu-a"), limits=Limits(deadline_s=20, retries=4, pause_s=0.1))
+    found = collect(
+        tmp_path / "out", _nodes(cluster, "gpu-a"), options=CollectOptions(deadline_s=20, retries=4, pause_s=0.1)
+    )
     assert found.complete
     assert found.nodes[0].fetched == 4
 
@@ -134,7 +136,7 @@ def test_a_recorded_case_is_diagnosed_after_collecting(cluster: sshd.Cluster, tm
             _put(cluster[name].home / (".cache/torch" if dump else "job 7/logs") / path.name, path.read_bytes())
         cluster.start(name)
     nodes = _nodes(cluster, "gpu-a", "gpu-b", patterns=("~/job 7/logs/*",))
-    collect(tmp_path / "out", nodes, limits=QUICK)
+    collect(tmp_path / "out", nodes, options=QUICK)
     verdict = hangscope.diagnose(hangscope.load(tmp_path / "out"))
     assert verdict.hang
     assert [culprit.rank for culprit in verdict.culprits] == [3]
@@ -146,13 +148,13 @@ def test_what_an_earlier_run_left_is_not_fetched(cluster: sshd.Cluster, tmp_path
     _put(cluster["gpu-b"].home / ".cache/torch/comm_lib_trace_rank_1", "old", age_s=3 * 86400)
     for name in ("gpu-a", "gpu-b"):
         cluster.start(name)
-    found = collect(tmp_path / "out", _nodes(cluster, "gpu-a", "gpu-b"), limits=QUICK)
+    found = collect(tmp_path / "out", _nodes(cluster, "gpu-a", "gpu-b"), options=QUICK)
     assert sum("comm_lib" in name for name in found.manifest.files) == 1
     (gap, nothing) = sorted(found.manifest.gaps, key=lambda gap: gap.what)
     assert "72.0 h older than the newest dump" in gap.why
     assert nothing.why == "nothing was found there"
     nodes = _nodes(cluster, "gpu-a", "gpu-b", patterns=("~/.cache/torch/*_rank_*",))
-    assert len(collect(tmp_path / "out2", nodes, limits=QUICK).manifest.files) == 2
+    assert len(collect(tmp_path / "out2", nodes, options=QUICK).manifest.files) == 2
 
 
 def test_a_node_has_its_own_tmp(cluster: sshd.Cluster, tmp_path: Path) -> None:
@@ -162,14 +164,14 @@ def test_a_node_has_its_own_tmp(cluster: sshd.Cluster, tmp_path: Path) -> None:
     for rank, name in enumerate(("gpu-a", "gpu-b")):
         _put(cluster[name].tmp / f"nccl_trace_rank_{rank}", f"dump {rank}")
         cluster.start(name)
-    collect(tmp_path / "out", _nodes(cluster, "gpu-a", "gpu-b"), limits=QUICK)
+    collect(tmp_path / "out", _nodes(cluster, "gpu-a", "gpu-b"), options=QUICK)
     assert (tmp_path / "out/nodes/gpu-b/dumps/tmp/nccl_trace_rank_1").read_text() == "dump 1"
 
 
 def test_nothing_at_all_is_an_error(cluster: sshd.Cluster, tmp_path: Path) -> None:
     """Where no node answers, or none has anything, the error says why for each and leaves no incident behind."""
     with pytest.raises(CollectError, match=r"gpu-a: .*refused"):
-        collect(tmp_path / "out", _nodes(cluster, "gpu-a", "gpu-b"), limits=QUICK)
+        collect(tmp_path / "out", _nodes(cluster, "gpu-a", "gpu-b"), options=QUICK)
     assert not (tmp_path / "out").exists()
 
 
@@ -193,7 +195,7 @@ def test_parts_of_nodes_become_one_incident(cluster: sshd.Cluster, tmp_path: Pat
         _part(home / "1", name, attempt="1")
         _put(cluster[name].home / ".cache/torch/comm_lib_trace_rank_7", "from before")
         cluster.start(name)
-    found = collect(tmp_path / "out", _nodes(cluster, "gpu-a", "gpu-b"), limits=QUICK)
+    found = collect(tmp_path / "out", _nodes(cluster, "gpu-a", "gpu-b"), options=QUICK)
     assert (found.manifest.job, found.manifest.attempt, found.manifest.reason) == ("48121", "1", "stall")
     assert found.manifest.captured_at == "2026-11-15T02:30:11Z"
     assert found.manifest.nodes_present == ("gpu-a", "gpu-b")
@@ -204,12 +206,12 @@ def test_parts_of_nodes_become_one_incident(cluster: sshd.Cluster, tmp_path: Pat
     assert (tmp_path / "out/nodes/gpu-b/dumps/nccl_trace_rank_1").read_text() == "dump of gpu-b 1"
     assert len(found.others) == 1 if cluster.private else 2
     assert "attempt 0" in found.others[0]
-    older = collect(tmp_path / "older", _nodes(cluster, "gpu-a", "gpu-b"), limits=QUICK, attempt="0")
+    older = collect(tmp_path / "older", _nodes(cluster, "gpu-a", "gpu-b"), options=QUICK, attempt="0")
     assert older.manifest.attempt == "0"
     with pytest.raises(InputError, match="holds attempt 1 of job 48121"):
-        collect(tmp_path / "out", _nodes(cluster, "gpu-a", "gpu-b"), limits=QUICK, attempt="0")
+        collect(tmp_path / "out", _nodes(cluster, "gpu-a", "gpu-b"), options=QUICK, attempt="0")
     with pytest.raises(CollectError, match="no incident of job 9"):
-        collect(tmp_path / "none", _nodes(cluster, "gpu-a"), limits=QUICK, job="9")
+        collect(tmp_path / "none", _nodes(cluster, "gpu-a"), options=QUICK, job="9")
 
 
 def test_a_shared_directory_is_fetched_once(tmp_path: Path) -> None:
@@ -219,10 +221,10 @@ def test_a_shared_directory_is_fetched_once(tmp_path: Path) -> None:
     _part(home / "hangscope/7/0", "gpu-b", job="7")
     _part(home / "hangscope/7/0.hang-2", "gpu-a", job="7", at="2026-11-15T09:00:00Z")
     nodes = [Node(name, ("env", f"HOME={home}", "sh", "-s")) for name in ("gpu-a", "gpu-b")]
-    found = collect(tmp_path / "out", nodes, limits=QUICK)
+    found = collect(tmp_path / "out", nodes, options=QUICK)
     assert _files(tmp_path / "out/nodes") == {"gpu-a/node.json", "gpu-a/dumps/nccl_trace_rank_0"}
     shutil.rmtree(home / "hangscope/7/0.hang-2")
-    found = collect(tmp_path / "out2", nodes, limits=QUICK)
+    found = collect(tmp_path / "out2", nodes, options=QUICK)
     assert sum(result.fetched for result in found.nodes) == 5
     assert found.manifest.nodes_present == ("gpu-a", "gpu-b")
 
@@ -237,9 +239,9 @@ def test_a_job_that_nothing_named_is_one_job(tmp_path: Path) -> None:
         old = "20261101-000000-5"
         _part(tmp_path / f"{name}/hangscope/{old}/0", name, job=old, at="2026-11-01T00:00:00Z")
     nodes = [Node(name, ("env", f"HOME={tmp_path / name}", "sh", "-s")) for name in ("gpu-a", "gpu-b")]
-    found = collect(tmp_path / "out", nodes[1:], limits=QUICK)
+    found = collect(tmp_path / "out", nodes[1:], options=QUICK)
     assert found.manifest.nodes_present == ("gpu-b",)
-    found = collect(tmp_path / "out", nodes, limits=QUICK)
+    found = collect(tmp_path / "out", nodes, options=QUICK)
     assert found.manifest.nodes_present == ("gpu-a", "gpu-b")
     assert found.manifest.captured_at == "2026-11-15T02:30:11Z"
     assert len(found.others) == 2
@@ -256,13 +258,13 @@ def test_directories_of_people_who_never_used_run(tmp_path: Path) -> None:
     _put(tmp_path / "mnt/gpu-worker-6/.git/config", "private")
     roster = CASES / "cpu_stall/roster.json"
     sources = [Directory(tmp_path / "mnt" / name) for name in ("gpu-worker-6", "gpu-worker-7")] + [Directory(roster)]
-    found = collect(tmp_path / "out", sources, limits=QUICK)
+    found = collect(tmp_path / "out", sources, options=QUICK)
     assert found.manifest.reason == "collected"
     assert not [name for name in found.manifest.files if "safetensors" in name or ".git" in name]
     verdict = hangscope.diagnose(hangscope.load(tmp_path / "out"))
     assert [(culprit.rank, culprit.node) for culprit in verdict.culprits] == [(2, "gpu-worker-7")]
     assert verdict.kind == "absent"
-    again = collect(tmp_path / "out", sources, limits=QUICK)
+    again = collect(tmp_path / "out", sources, options=QUICK)
     assert sum(result.fetched for result in again.nodes) == 0
 
 
@@ -270,7 +272,7 @@ def test_parts_in_directories_are_merged(tmp_path: Path) -> None:
     """Parts that somebody copied from the nodes by hand, under any name, become one incident."""
     _part(tmp_path / "one", "gpu-a")
     _part(tmp_path / "two", "gpu-b", at="2026-11-15T02:31:00Z")
-    found = collect(tmp_path / "out", [Directory(tmp_path / "one"), Directory(tmp_path / "two")], limits=QUICK)
+    found = collect(tmp_path / "out", [Directory(tmp_path / "one"), Directory(tmp_path / "two")], options=QUICK)
     assert found.manifest.nodes_present == ("gpu-a", "gpu-b")
     assert (found.manifest.captured_at, found.manifest.detail) == ("2026-11-15T02:30:11Z", "rank 1")
     assert manifest.verify(tmp_path / "out") == []
@@ -281,10 +283,10 @@ def test_a_changed_file_is_fetched_again(tmp_path: Path) -> None:
     _put(tmp_path / "in/rank_0.log", "one\n", age_s=100)
     _put(tmp_path / "in/rank_1.log", "one\n", age_s=100)
     _put(tmp_path / "in/rank_2.log", "one\n", age_s=100)
-    collect(tmp_path / "out", [Directory(tmp_path / "in")], limits=QUICK)
+    collect(tmp_path / "out", [Directory(tmp_path / "in")], options=QUICK)
     _put(tmp_path / "in/rank_0.log", "one\ntwo\n")
     (tmp_path / "out/files/in/rank_1.log").write_text("on")
-    found = collect(tmp_path / "out", [Directory(tmp_path / "in")], limits=QUICK)
+    found = collect(tmp_path / "out", [Directory(tmp_path / "in")], options=QUICK)
     assert (found.nodes[0].fetched, found.nodes[0].kept) == (2, 1)
     assert (tmp_path / "out/files/in/rank_0.log").read_text() == "one\ntwo\n"
     assert (tmp_path / "out/files/in/rank_1.log").read_text() == "one\n"
@@ -294,7 +296,7 @@ def test_two_folders_of_one_name_stay_apart(tmp_path: Path) -> None:
     """Folders with the same last name do not overwrite each other."""
     _put(tmp_path / "a/dumps/nccl_trace_rank_0", "a")
     _put(tmp_path / "b/dumps/nccl_trace_rank_0", "b")
-    collect(tmp_path / "out", [Directory(tmp_path / "a/dumps"), Directory(tmp_path / "b/dumps")], limits=QUICK)
+    collect(tmp_path / "out", [Directory(tmp_path / "a/dumps"), Directory(tmp_path / "b/dumps")], options=QUICK)
     assert (tmp_path / "out/files/dumps/nccl_trace_rank_0").read_text() == "a"
     assert (tmp_path / "out/files/dumps-2/nccl_trace_rank_0").read_text() == "b"
 
@@ -304,7 +306,7 @@ def test_a_directory_of_other_things_is_not_written_into(tmp_path: Path) -> None
     _put(tmp_path / "in/rank_0.log", "x")
     _put(tmp_path / "out/thesis.txt", "mine")
     with pytest.raises(InputError, match="not empty, and not an incident"):
-        collect(tmp_path / "out", [Directory(tmp_path / "in")], limits=QUICK)
+        collect(tmp_path / "out", [Directory(tmp_path / "in")], options=QUICK)
     assert _files(tmp_path / "out") == {"thesis.txt"}
 
 
@@ -322,7 +324,7 @@ def test_progress_reaches_its_total(tmp_path: Path) -> None:
     collect(
         tmp_path / "out",
         [Directory(tmp_path / "in")],
-        limits=QUICK,
+        options=QUICK,
         progress=lambda done, total, _: seen.append((done, total)),
     )
     assert seen[-1] == (500_000, 500_000)
@@ -347,7 +349,7 @@ def test_sh_and_tar_are_enough(bare: tuple[str, ...], tmp_path: Path) -> None:
     _put(tmp_path / "home/.cache/torch/nccl_trace_rank_0", b"\x00dump")
     _put(tmp_path / "home/a b/it's.log", "hello")
     nodes = [Node("bare", bare, ("~/a b/*.log",))]
-    collect(tmp_path / "out", nodes, limits=QUICK)
+    collect(tmp_path / "out", nodes, options=QUICK)
     root = tmp_path / "out/nodes/bare"
     home = str(tmp_path / "home").lstrip("/")
     assert (root / "dumps" / home / "_cache/torch/nccl_trace_rank_0").read_bytes() == b"\x00dump"
@@ -381,9 +383,9 @@ def test_checksums_stand_in_for_times(tmp_path: Path, bare: tuple[str, ...]) -> 
     _put(tmp_path / "home/logs/a.log", "one")
     _put(tmp_path / "home/logs/b.log", "one")
     nodes = [Node("bare", bare, ("~/logs",))]
-    assert collect(tmp_path / "out", nodes, limits=QUICK).nodes[0].fetched == 2
+    assert collect(tmp_path / "out", nodes, options=QUICK).nodes[0].fetched == 2
     _put(tmp_path / "home/logs/b.log", "two")
-    found = collect(tmp_path / "out", nodes, limits=QUICK)
+    found = collect(tmp_path / "out", nodes, options=QUICK)
     assert (found.nodes[0].fetched, found.nodes[0].kept) == (1, 1)
 
 
@@ -393,7 +395,7 @@ def test_variables_of_the_node_say_where_dumps_are(tmp_path: Path) -> None:
     _put(tmp_path / "n/nccl.gpu-a.77.log", "log")
     environ = (f"TORCH_FR_DUMP_TEMP_FILE={tmp_path}/d/fr_host_", f"NCCL_DEBUG_FILE={tmp_path}/n/nccl.%h.%p.log")
     nodes = [Node("x", ("env", f"HOME={tmp_path}/none", *environ, "sh", "-s"))]
-    found = collect(tmp_path / "out", nodes, limits=QUICK)
+    found = collect(tmp_path / "out", nodes, options=QUICK)
     assert sum(name.endswith(("fr_host_3", "nccl.gpu-a.77.log")) for name in found.manifest.files) == 2
 
 
@@ -416,7 +418,7 @@ def test_noise_of_a_login_shell_does_no_harm(tmp_path: Path) -> None:
     _put(tmp_path / "home/logs/a.log", "hello")
     _put(tmp_path / "noisy", 'echo "Welcome!"; echo; printf "\\001\\002"; echo oops >&2; exec sh -s')
     node = Node("x", ("env", f"HOME={tmp_path}/home", "sh", str(tmp_path / "noisy")), ("~/logs",))
-    found = collect(tmp_path / "out", [node], limits=QUICK)
+    found = collect(tmp_path / "out", [node], options=QUICK)
     assert found.complete
 
 
@@ -438,7 +440,7 @@ def test_a_node_cannot_write_outside(tmp_path: Path) -> None:
         "out.close()\n",
     )
     before = set(tmp_path.rglob("*"))
-    collect(tmp_path / "out", [Node("x", (sys.executable, str(evil)))], limits=QUICK)
+    collect(tmp_path / "out", [Node("x", (sys.executable, str(evil)))], options=QUICK)
     new = {path for path in tmp_path.rglob("*") if path.is_file()} - before
     assert {str(path.relative_to(tmp_path)) for path in new} <= {
         "out/incident.json", "out/nodes/x/logs/logs/a.log", "out/nodes/x/logs/logs/_/_/_/up.log",
@@ -507,7 +509,7 @@ def test_slurm_nodes_are_reached_by_srun(tmp_path: Path, monkeypatch: pytest.Mon
     for rank, name in enumerate(("gpu-a1", "gpu-a2")):
         _put(tmp_path / name / f".cache/torch/comm_lib_trace_rank_{rank}", f"dump {rank}")
     monkeypatch.setenv("PATH", f"{tools}:{os.environ['PATH']}")
-    found = collect(tmp_path / "out", job_nodes.slurm("48121"), limits=QUICK)
+    found = collect(tmp_path / "out", job_nodes.slurm("48121"), options=QUICK)
     assert found.complete
     assert found.manifest.nodes_present == ("gpu-a1", "gpu-a2")
     calls = (tools / "calls").read_text().splitlines()
@@ -539,7 +541,7 @@ def test_kubernetes_pods_are_reached_by_exec(tmp_path: Path, monkeypatch: pytest
         _put(tmp_path / f"job-{rank}/.cache/torch/comm_lib_trace_rank_{rank}", f"dump {rank}")
     monkeypatch.setenv("PATH", f"{tools}:{os.environ['PATH']}")
     nodes, gone = job_nodes.kubernetes("app=train", namespace="ml", container="pytorch")
-    found = collect(tmp_path / "out", nodes, gone=gone, limits=QUICK)
+    found = collect(tmp_path / "out", nodes, gone=gone, options=QUICK)
     assert found.manifest.nodes_present == ("job-0", "job-1")
     assert found.manifest.nodes_expected == ("job-0", "job-1", "job-2")
     assert [(gap.node, "Failed" in gap.why) for gap in found.manifest.gaps] == [("job-2", True)]
@@ -566,16 +568,16 @@ def test_a_store_is_read_through_fsspec(tmp_path: Path) -> None:
             store.pipe(f"/bucket/hangs/{path.relative_to(CASES / 'cpu_stall')}", path.read_bytes())
     try:
         source = Store("memory://bucket/hangs")
-        found = collect(tmp_path / "out", [source], limits=QUICK)
+        found = collect(tmp_path / "out", [source], options=QUICK)
         assert found.complete
         assert [c.rank for c in hangscope.diagnose(hangscope.load(tmp_path / "out")).culprits] == [2]
-        assert collect(tmp_path / "out", [source], limits=QUICK).nodes[0].fetched == 0
+        assert collect(tmp_path / "out", [source], options=QUICK).nodes[0].fetched == 0
     finally:
         store.rm("/bucket", recursive=True)
-    found = collect(tmp_path / "out2", [Store(f"file://{CASES}/cpu_stall")], limits=QUICK)
+    found = collect(tmp_path / "out2", [Store(f"file://{CASES}/cpu_stall")], options=QUICK)
     assert [c.rank for c in hangscope.diagnose(hangscope.load(tmp_path / "out2")).culprits] == [2]
     with pytest.raises(CollectError, match="nothing is there"):
-        collect(tmp_path / "out3", [Store("memory://nowhere")], limits=QUICK)
+        collect(tmp_path / "out3", [Store("memory://nowhere")], options=QUICK)
 
 
 def test_without_fsspec_the_cure_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -650,7 +652,7 @@ def test_one_nodes_nonsense_is_contained(listing: str, tmp_path: Path) -> None:
     _put(tmp_path / "good/nccl_trace_rank_1", b"dump")
     bad = _answering(tmp_path, "bad", listing.encode("utf-8", "surrogateescape").decode("utf-8", "replace"))
     begun = time.monotonic()
-    found = collect(tmp_path / "out", [Directory(tmp_path / "good"), bad], limits=QUICK)
+    found = collect(tmp_path / "out", [Directory(tmp_path / "good"), bad], options=QUICK)
     assert time.monotonic() - begun < 15
     assert not found.complete or found.manifest.gaps
     assert (tmp_path / "out/files/good/nccl_trace_rank_1").read_bytes() == b"dump"
@@ -665,7 +667,7 @@ def test_a_dump_from_the_future_ages_nobody(tmp_path: Path) -> None:
         _put(home / "nccl_trace_rank_3", b"dump", age_s=-ahead)
         script = f'HOME={home}; export HOME; sed "s#/tmp/#{home}/#g" | sh -s'
         nodes.append(Node(name, ("sh", "-c", script)))
-    found = collect(tmp_path / "out", nodes, limits=QUICK)
+    found = collect(tmp_path / "out", nodes, options=QUICK)
     assert sorted(path.parts[-3] for path in (tmp_path / "out/nodes").rglob("nccl_trace_rank_3"))
     assert len(list((tmp_path / "out/nodes").rglob("nccl_trace_rank_3"))) == 2
     assert any("dated in the future" in gap.why for gap in found.manifest.gaps)
@@ -700,7 +702,7 @@ def test_no_link_is_followed_on_a_node(tmp_path: Path) -> None:
     (tmp_path / "home/run/away").symlink_to(tmp_path)
     os.mkfifo(tmp_path / "home/run/rank_2.log")
     node = Node("n", ("sh", "-s"), (f"{tmp_path}/home/run", f"{tmp_path}/home/run/nccl*"), defaults=False)
-    found = collect(tmp_path / "out", [node], limits=QUICK)
+    found = collect(tmp_path / "out", [node], options=QUICK)
     assert b"secret" not in b"".join(path.read_bytes() for path in (tmp_path / "out").rglob("*") if path.is_file())
     said = {gap.what.rpartition("/")[2]: gap.why for gap in found.manifest.gaps}
     assert said["nccl_trace_rank_1"] == said["away"] == "a link, not followed"

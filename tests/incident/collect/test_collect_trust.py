@@ -19,10 +19,10 @@ from hangscope.cli.main import main
 from hangscope.errors import CollectError, SettingsError
 from hangscope.incident.collect import collect, job_nodes
 from hangscope.incident.collect.directories import Directory
-from hangscope.incident.collect.gather import Limits
+from hangscope.incident.collect.gather import CollectOptions
 from hangscope.incident.collect.remote_node import Node
 
-QUICK = Limits(deadline_s=20, retries=0)
+QUICK = CollectOptions(deadline_s=20, retries=0)
 SERVER = """
 import io, json, sys, tarfile, time
 script = sys.stdin.read()
@@ -82,7 +82,7 @@ def test_one_node_does_not_choose_the_incident(at: str, tmp_path: Path) -> None:
     """A node that dates its own incident into the future does not make everybody else's the older one, and is named."""
     nodes = [serving(tmp_path, name, part(name, "48121")) for name in ("a", "b")]
     nodes.append(serving(tmp_path, "evil", part("evil", "evil", captured_at=at)))
-    found = collect(tmp_path / "out", nodes, limits=QUICK)
+    found = collect(tmp_path / "out", nodes, options=QUICK)
     assert found.manifest.job == "48121"
     assert (tmp_path / "out/nodes/a/dumps/nccl_trace_rank_0").read_text() == "dump of a"
     assert any(gap.node == "evil" and "captur" in gap.why for gap in found.manifest.gaps)
@@ -92,14 +92,14 @@ def test_one_node_does_not_choose_the_incident(at: str, tmp_path: Path) -> None:
 def test_an_attempt_that_is_no_number_breaks_nothing(attempt: str, tmp_path: Path) -> None:
     """Attempts are compared as numbers only where they are some."""
     nodes = [serving(tmp_path, "a", part("a", "j")), serving(tmp_path, "b", part("b", "j", attempt=attempt))]
-    assert collect(tmp_path / "out", nodes, limits=QUICK).manifest.attempt == "0"
+    assert collect(tmp_path / "out", nodes, options=QUICK).manifest.attempt == "0"
 
 
 @pytest.mark.parametrize("mtime", (10**18, 2**62, -5, 0))
 def test_a_time_that_cannot_be_costs_nothing(mtime: int, tmp_path: Path) -> None:
     """A file whose time no disk can hold is taken, without that time; the others are as they were."""
     nodes = [serving(tmp_path, "a", part("a", "j")), serving(tmp_path, "b", part("b", "j"), mtime)]
-    found = collect(tmp_path / "out", nodes, limits=QUICK)
+    found = collect(tmp_path / "out", nodes, options=QUICK)
     assert found.complete
     for name in ("a", "b"):
         assert (tmp_path / f"out/nodes/{name}/dumps/nccl_trace_rank_0").read_text() == f"dump of {name}"
@@ -110,7 +110,7 @@ def test_a_node_speaks_for_its_own_part(tmp_path: Path) -> None:
     forged = {**part("b", "j"), **{name: text.replace("dump of a", "forged") for name, text in part("a", "j").items()}}
     for order in (0, 1):
         nodes = [serving(tmp_path, "a", part("a", "j")), serving(tmp_path, "b", forged, int(time.time()))]
-        collect(tmp_path / f"out{order}", nodes[::-1] if order else nodes, limits=QUICK)
+        collect(tmp_path / f"out{order}", nodes[::-1] if order else nodes, options=QUICK)
         assert (tmp_path / f"out{order}/nodes/a/dumps/nccl_trace_rank_0").read_text() == "dump of a"
         assert (tmp_path / f"out{order}/nodes/b/dumps/nccl_trace_rank_0").read_text() == "dump of b"
 
@@ -153,7 +153,7 @@ def test_a_flood_is_cut_off(kind: str, tmp_path: Path) -> None:
     sources = [Directory(tmp_path / "good"), saying(tmp_path, "evil", FLOODS[kind])]
     before, used = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.process_time()
     begun = time.monotonic()
-    found = collect(tmp_path / "out", sources, limits=Limits(deadline_s=4, retries=0))
+    found = collect(tmp_path / "out", sources, options=CollectOptions(deadline_s=4, retries=0))
     assert time.monotonic() - begun < 30
     assert time.process_time() - used < 6
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 500 << 10
@@ -264,7 +264,7 @@ def test_two_at_once_do_not_spoil_each_other(tmp_path: Path) -> None:
         go.wait(20)
 
     first = threading.Thread(
-        target=lambda: collect(tmp_path / "out", [Directory(tmp_path / "in")], limits=QUICK, progress=wait)
+        target=lambda: collect(tmp_path / "out", [Directory(tmp_path / "in")], options=QUICK, progress=wait)
     )
     first.start()
     assert begun.wait(10)

@@ -77,7 +77,7 @@ def command(
     Exit status: 0 everything came, 1 something is missing, 2 nothing could be had.
     """
     from hangscope.incident.collect import collect, job_nodes
-    from hangscope.incident.collect.gather import Limits
+    from hangscope.incident.collect.gather import CollectOptions
 
     sources: list[Source] = [_place(place) for place in places]
     gone: list[Missing] = []
@@ -92,9 +92,9 @@ def command(
         sources += pods
     if not sources:
         raise SettingsError("nothing to collect from", hint="--from, --hosts, --hostfile, --slurm or --kubernetes")
-    limits = Limits(deadline_s=deadline, retries=retries, parallel=parallel, stale_after_s=stale_after)
+    options = CollectOptions(deadline_s=deadline, retries=retries, parallel=parallel, stale_after_s=stale_after)
     with bar("collecting") as update:
-        found = collect(output, sources, limits=limits, job=job, attempt=attempt, gone=gone, progress=update)
+        found = collect(output, sources, options=options, job=job, attempt=attempt, gone=gone, progress=update)
     _report(found)
     write(f"{output}\n")
     return 0 if found.complete and not gone else INCOMPLETE

@@ -8,9 +8,10 @@ from pathlib import Path
 
 from hangscope.errors import NotFoundError
 from hangscope.incident.collect.fetch_sources import Deadline, Entry, Listing, Sink, Unreachable
-from hangscope.incident.layout import survey
-from hangscope.safeio.evidence_names import LOOK, bounded, untaken
+from hangscope.safeio import limits
+from hangscope.safeio.evidence_names import bounded, untaken
 from hangscope.safeio.safe_files import head_of, open_file
+from hangscope.safeio.walk import survey
 
 
 class Directory:
@@ -30,8 +31,9 @@ class Directory:
         files = [(self._path.name, str(self._path))]
         if self._path.is_dir():
             seen = survey(self._path)
-            files, notes = list(seen.files), list(seen.skipped)
-        found, left = bounded(files, lambda one: one[0], lambda one: head_of(one[1], LOOK))
+            files = list(seen.files)
+            notes = list(seen.skipped)
+        found, left = bounded(files, lambda one: one[0], lambda one: head_of(one[1], limits.HEAD_BYTES))
         if left:
             notes.append(untaken(left, len(files)))
         for name, path in found:

@@ -18,7 +18,7 @@ from hangscope.incident.collect.fetch_sources import Entry, Listing, Source
 from hangscope.incident.layout import MANIFEST, NODE_FILE, safe_name
 from hangscope.incident.manifest import Manifest, Missing
 from hangscope.incident.stale_files import FUTURE_S, dump_rank
-from hangscope.safeio import bounded_json
+from hangscope.safeio import bounded_json, limits
 from hangscope.safeio.evidence_names import is_evidence
 from hangscope.safeio.member_names import Names, fitting
 
@@ -140,25 +140,17 @@ def make(
     *,
     stale_after_s: float,
 ) -> Plan:
-    """What to fetch from whom."""
-    latest = _latest_dump(listings)
-    planner = _Planner(sources, latest, stale_after_s)
+    """What to fetch, and from which source."""
+    planner = _Planner(sources, _latest_dump(listings), stale_after_s)
     for index, entry in _from_the_future(listings):
         why = "dated in the future: that says nothing about the others' age"
-        planner.plan.gaps.append(Missing(entry.path, why, _node(sources[index])))
-    for root in [root for root in (*chosen, *others) if root.problem][:1000]:
-        planner.plan.gaps.append(Missing(f"{root.path}{MANIFEST}", root.problem, _node(sources[root.source])))
+        planner.add_gap(index, entry.path, why)
+    for root in [root for root in (*chosen, *others) if root.problem][: limits.TREE_SKIPPED]:
+        planner.add_gap(root.source, f"{root.path}{MANIFEST}", root.problem)
     for index, listing in sorted(listings.items()):
         own = {root.path for root in chosen if root.source == index}
         left = {root.path for root in others if root.source == index}
-        for entry in sorted(listing.entries, key=lambda entry: entry.path):
-            above = _above(entry.path)
-            inside = next((path for path in above if path in own), None)
-            if inside is not None:
-                planner.add_part(index, entry, entry.path[len(inside) :])
-            elif not any(path in left for path in above):
-                planner.add_plain(index, entry, has_incident=bool(own))
-        planner.plan.gaps += [Missing(what, why, _node(sources[index])) for what, why in listing.notes]
+        planner.add_listing(index, listing, own, left)
     planner.plan.parts = [root.manifest for root in chosen]
     planner.plan.others = sorted({_name(sources, root) for root in others})
     return planner.plan
@@ -176,11 +168,27 @@ class _Planner:
     def __init__(self, sources: Sequence[Source], latest_dump: int, stale_after_s: float) -> None:
         self._sources = sources
         self._labels = _labels(sources)
-        self._latest, self._stale_after_s = latest_dump, stale_after_s
+        self._latest = latest_dump
+        self._stale_after_s = stale_after_s
         self._names = Names()
         self._names.add(MANIFEST)
         self._parts: dict[str, int] = {}
         self.plan = Plan()
+
+    def add_gap(self, index: int, what: str, why: str) -> None:
+        self.plan.gaps.append(Missing(what, why, _node(self._sources[index])))
+
+    def add_listing(self, index: int, listing: Listing, own: set[str], left: set[str]) -> None:
+        """All files of a source. `own` are the directories of the chosen incident there, `left` those of others."""
+        for entry in sorted(listing.entries, key=lambda entry: entry.path):
+            above = _above(entry.path)
+            inside = next((path for path in above if path in own), None)
+            if inside is not None:
+                self.add_part(index, entry, entry.path[len(inside) :])
+            elif left.isdisjoint(above):
+                self.add_plain(index, entry, has_incident=bool(own))
+        for what, why in listing.notes:
+            self.add_gap(index, what, why)
 
     def add_part(self, index: int, entry: Entry, inside: str) -> None:
         """A file of an incident. Nodes that share a directory list the same file: it is fetched once, the newest."""
@@ -202,7 +210,6 @@ class _Planner:
 
     def add_plain(self, index: int, entry: Entry, *, has_incident: bool) -> None:
         """A file outside any incident: of a node by what it is, of a directory where it lay."""
-        source, label = self._sources[index], self._labels[index]
         if not is_evidence(entry.path):
             return
         if entry.found == "default":
@@ -212,11 +219,13 @@ class _Planner:
             behind = self._latest - entry.mtime if entry.mtime is not None else 0
             if behind > self._stale_after_s:
                 why = f"left where it is: {behind / 3600:.1f} h older than the newest dump, so from an earlier run"
-                self.plan.gaps.append(Missing(entry.path, why, _node(source)))
+                self.add_gap(index, entry.path, why)
                 return
         # Readers pass hidden folders over, and dumps lie in ~/.cache.
         inside = "/".join(re.sub(r"^\.+", "_", part) for part in entry.path.lstrip("/").split("/"))
-        target = f"nodes/{label}/{_category(entry.path)}/{inside}" if source.is_node else f"files/{label}/{inside}"
+        label = self._labels[index]
+        is_node = self._sources[index].is_node
+        target = f"nodes/{label}/{_category(entry.path)}/{inside}" if is_node else f"files/{label}/{inside}"
         self.plan.wanted.append(Wanted(index, entry, fitting(target, self._names)))
 
 
@@ -245,7 +254,7 @@ def _from_the_future(listings: Mapping[int, Listing]) -> list[tuple[int, Entry]]
         for index, listing in sorted(listings.items())
         for entry in listing.entries
         if entry.mtime is not None and entry.mtime > soon and dump_rank(entry.path) is not None
-    ][:1000]
+    ][: limits.TREE_SKIPPED]
 
 
 def _labels(sources: Sequence[Source]) -> list[str]:

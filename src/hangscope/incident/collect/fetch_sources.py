@@ -9,10 +9,6 @@ from typing import Protocol
 
 from hangscope.safeio.tar_stream import Readable
 
-MOST_BYTES = 1 << 44
-LATEST = 1 << 33
-"""A size, and a time in seconds (the year 2242), beyond which nothing that a source says is believed."""
-
 
 @dataclass(frozen=True, slots=True)
 class Entry:

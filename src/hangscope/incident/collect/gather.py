@@ -23,22 +23,22 @@ from hangscope.errors import CollectError, DamagedError, InputError
 from hangscope.incident import manifest as manifests
 from hangscope.incident.collect import fetch_plan as planning
 from hangscope.incident.collect.fetch_plan import Plan, Wanted
-from hangscope.incident.collect.fetch_sources import LATEST, Deadline, Entry, Listing, Source, Unreachable
+from hangscope.incident.collect.fetch_sources import Deadline, Entry, Listing, Source, Unreachable
 from hangscope.incident.layout import MANIFEST
 from hangscope.incident.manifest import Manifest, Missing
 from hangscope.incident.stale_files import STALE_AFTER_S
+from hangscope.safeio import limits
 from hangscope.safeio.safe_files import Shelf
 from hangscope.safeio.tar_stream import Readable
+from hangscope.safeio.walk import survey
 
 Progress = Callable[[int, int, str], None]
 """`progress(done, total, what)`, in bytes."""
 T = TypeVar("T")
 
 _CHUNK = 1 << 20
-_DESCRIBING = 64 << 20
-"""For all manifests of one source: what is larger takes more memory than is given to read one."""
 _UNFINISHED = "collecting_since"
-_LEFT = re.compile(r"\..*\.[0-9a-f]{16}\.part", re.DOTALL)
+_OURS_HALF_WRITTEN = re.compile(r"\..*\.[0-9a-f]{16}\.part", re.DOTALL)
 _LOCAL = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 """Errors that are ours, and not one node's."""
 _CHECKSUMS = "checksums"
@@ -46,7 +46,7 @@ _CHECKSUMS = "checksums"
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class CollectOptions:
     """How long, how often and how many at once."""
 
     deadline_s: float = 120.0
@@ -54,7 +54,7 @@ class Limits:
     retries: int = 2
     pause_s: float = 1.0
     """Before a second try; longer before each further one."""
-    node_bytes: int = 64 << 30
+    node_bytes: int = limits.NODE_BYTES
     """What one source may send in all."""
     parallel: int = 16
     stale_after_s: float = STALE_AFTER_S
@@ -92,7 +92,7 @@ def collect(
     out: Path,
     sources: Sequence[Source],
     *,
-    limits: Limits | None = None,
+    options: CollectOptions | None = None,
     job: str | None = None,
     attempt: str | None = None,
     gone: Sequence[Missing] = (),
@@ -106,7 +106,15 @@ def collect(
     if not sources:
         raise CollectError("nothing to collect from", hint="name directories, hosts, a job, or a selector")
     with _alone(out):
-        return _collect(out, sources, limits or Limits(), job, attempt, gone, progress)
+        before = _before(out)
+        work = _Work(out, sources, options or CollectOptions(), progress, before)
+        plan, merged = work.run(job, attempt, before)
+        if not work.has_any and not (before and before.files):
+            _forget(out)
+            reasons = "; ".join(f"{result.name}: {result.problem or 'nothing there'}" for result in work.results[:5])
+            raise CollectError(f"nothing could be had ({reasons})", hint="`--path GLOB` names other places to look in")
+        manifest = _build_manifest(out, before, merged, plan, work, gone)
+        return Collected(out, manifest, tuple(work.results), tuple(plan.others))
 
 
 @contextmanager
@@ -129,43 +137,6 @@ def _alone(out: Path) -> Iterator[None]:
         os.close(handle)
 
 
-def _collect(
-    out: Path,
-    sources: Sequence[Source],
-    limits: Limits,
-    job: str | None,
-    attempt: str | None,
-    gone: Sequence[Missing],
-    progress: Progress | None,
-) -> Collected:
-    before = _before(out)
-    results = [NodeResult(source.name) for source in sources]
-    work = _Work(out, sources, results, limits, progress, before)
-    with ThreadPoolExecutor(max(1, min(limits.parallel, len(sources))), thread_name_prefix="collect") as pool:
-        try:
-            listings = work.list_all(pool)
-            roots = [root for found in work.each(pool, listings, work.roots) for root in found]
-            chosen, others = planning.choose(roots, job=job, attempt=attempt)
-            if (job or attempt) and not chosen and roots:
-                raise CollectError(f"no incident of job {job or 'any'}, attempt {attempt or 'any'}, is there")
-            plan = planning.make(sources, listings, chosen, others, stale_after_s=limits.stale_after_s)
-            merged = manifests.merge([*plan.parts])
-            _refuse_another(out, before, merged)
-            work.fetch_all(pool, plan)
-        except BaseException as error:
-            for source in sources:
-                source.stop()
-            if isinstance(error, OSError):
-                raise CollectError(f"{out}: cannot be written ({error.strerror or error})") from None
-            raise
-    if not any(result.fetched or result.kept for result in results) and not (before and before.files):
-        _forget(out)
-        reasons = "; ".join(f"{result.name}: {result.problem or 'nothing there'}" for result in results[:5])
-        raise CollectError(f"nothing could be had ({reasons})", hint="`--path GLOB` names other places to look in")
-    manifest = _manifest(out, before, merged, plan, sources, results, gone)
-    return Collected(out, manifest, tuple(results), tuple(plan.others))
-
-
 def _before(out: Path) -> Manifest | None:
     """What an earlier run left in `out`, which makes a directory its own before it fetches anything: interrupted at any
     moment, it can be run again."""
@@ -182,11 +153,10 @@ def _before(out: Path) -> Manifest | None:
         except OSError as error:
             raise CollectError(f"{out}: cannot be written ({error.strerror or error})") from None
         return None
-    for folder, _, names in os.walk(out):
-        for name in names:
-            if _LEFT.fullmatch(name):  # of a run that was ended in the middle of a file
-                with suppress(OSError):
-                    os.unlink(os.path.join(folder, name))
+    for path in survey(out).half_written:
+        if _OURS_HALF_WRITTEN.fullmatch(os.path.basename(path)):  # of a run that was ended in the middle of a file
+            with suppress(OSError):
+                os.unlink(path)
     return before
 
 
@@ -199,23 +169,55 @@ def _forget(out: Path) -> None:
 
 
 class _Work:
-    """What the threads share."""
+    """What the threads share: the sources, and what came of each."""
 
     def __init__(
         self,
         out: Path,
         sources: Sequence[Source],
-        results: list[NodeResult],
-        limits: Limits,
+        options: CollectOptions,
         progress: Progress | None,
         before: Manifest | None,
     ) -> None:
         known = before.extra.get(_CHECKSUMS) if before else None
         self._checksums: Mapping[str, object] = known if isinstance(known, dict) else {}
-        self._out, self._sources, self._results, self._limits = out, sources, results, limits
+        self._out = out
+        self._options = options
         self._progress = progress
         self._lock = threading.Lock()
-        self._done = self._total = 0
+        self._done = 0
+        self._total = 0
+        self.sources = sources
+        self.results = [NodeResult(source.name) for source in sources]
+
+    @property
+    def has_any(self) -> bool:
+        return any(result.fetched or result.kept for result in self.results)
+
+    def run(self, job: str | None, attempt: str | None, before: Manifest | None) -> tuple[Plan, Manifest]:
+        """List all sources, choose, fetch: what was planned, and what the chosen incident's parts say together."""
+        at_once = max(1, min(self._options.parallel, len(self.sources)))
+        with ThreadPoolExecutor(at_once, thread_name_prefix="collect") as pool:
+            try:
+                plan = self._plan(pool, job, attempt)
+                merged = manifests.merge(plan.parts)
+                _refuse_another(self._out, before, merged)
+                self.fetch_all(pool, plan)
+            except BaseException as error:
+                for source in self.sources:
+                    source.stop()
+                if isinstance(error, OSError):
+                    raise CollectError(f"{self._out}: cannot be written ({error.strerror or error})") from None
+                raise
+        return plan, merged
+
+    def _plan(self, pool: ThreadPoolExecutor, job: str | None, attempt: str | None) -> Plan:
+        listings = self.list_all(pool)
+        roots = [root for found in self.each(pool, listings, self.roots) for root in found]
+        chosen, others = planning.choose(roots, job=job, attempt=attempt)
+        if (job or attempt) and not chosen and roots:
+            raise CollectError(f"no incident of job {job or 'any'}, attempt {attempt or 'any'}, is there")
+        return planning.make(self.sources, listings, chosen, others, stale_after_s=self._options.stale_after_s)
 
     def each(
         self, pool: ThreadPoolExecutor, listings: Mapping[int, Listing], act: Callable[[int, Listing], T]
@@ -226,32 +228,32 @@ class _Work:
     # ---- listing -----------------------------------------------------------------------------------------------------
 
     def list_all(self, pool: ThreadPoolExecutor) -> dict[int, Listing]:
-        waiting = {index: pool.submit(self._list, index) for index in range(len(self._sources))}
+        waiting = {index: pool.submit(self._list, index) for index in range(len(self.sources))}
         found = {}
         for index, future in waiting.items():
             listing = future.result()
-            self._tell(0, f"asked {self._sources[index].name}")
+            self._tell(0, f"asked {self.sources[index].name}")
             if listing is not None:
                 found[index] = listing
         return found
 
     def _list(self, index: int) -> Listing | None:
         def once() -> Listing:
-            return self._sources[index].listing(Deadline(self._limits.deadline_s))
+            return self.sources[index].listing(Deadline(self._options.deadline_s))
 
         try:
             return self._again(once)
         except Unreachable as error:
-            self._results[index].problem = str(error)
+            self.results[index].problem = str(error)
             return None
         except (OSError, ValueError, OverflowError) as error:
-            self._results[index].problem = f"its list makes no sense ({error})"
+            self.results[index].problem = f"its list makes no sense ({error})"
             return None
 
     def roots(self, index: int, listing: Listing) -> list[planning.Root]:
         """The incidents at one source, by the files that describe them."""
         contents: dict[str, bytes] = {}
-        room = _DESCRIBING
+        room = limits.DESCRIPTIONS_BYTES
 
         def sink(entry: Entry, content: Readable, _: int | None) -> None:
             nonlocal room
@@ -259,7 +261,7 @@ class _Work:
             while len(raw) <= room and (data := content.read(_CHUNK)):
                 raw += data
             if len(raw) > room:
-                raise Unreachable(f"what describes its incidents is more than {_DESCRIBING} bytes")
+                raise Unreachable(f"what describes its incidents is more than {limits.DESCRIPTIONS_BYTES} bytes")
             room -= len(raw)
             contents[entry.path] = bytes(raw)
 
@@ -267,20 +269,20 @@ class _Work:
         if wanted:
             try:
                 left = [entry for entry in wanted if entry.path not in contents]
-                self._again(lambda: self._sources[index].fetch(left, sink, Deadline(self._limits.deadline_s)))
+                self._again(lambda: self.sources[index].fetch(left, sink, Deadline(self._options.deadline_s)))
             except Unreachable as error:
-                self._results[index].problem = str(error)
-        return planning.roots_of(index, self._sources[index], listing, contents)
+                self.results[index].problem = str(error)
+        return planning.roots_of(index, self.sources[index], listing, contents)
 
     def _again(self, act: Callable[[], T]) -> T:
         """Try some times: a node under load answers the second time, one that is gone does not."""
-        for tries in range(self._limits.retries + 1):
+        for tries in range(self._options.retries + 1):
             try:
                 return act()
             except Unreachable:
-                if tries == self._limits.retries:
+                if tries == self._options.retries:
                     raise
-                time.sleep(self._limits.pause_s * (tries + 1))
+                time.sleep(self._options.pause_s * (tries + 1))
         raise AssertionError("not reached")
 
     # ---- fetching ----------------------------------------------------------------------------------------------------
@@ -289,7 +291,7 @@ class _Work:
         by_source: dict[int, list[Wanted]] = {}
         for wanted in plan.wanted:
             if self._is_here(wanted):
-                self._results[wanted.source].kept += 1
+                self.results[wanted.source].kept += 1
             else:
                 by_source.setdefault(wanted.source, []).append(wanted)
         self._done = 0
@@ -315,37 +317,39 @@ class _Work:
             self._fetch_into(shelf, index, wanted)
 
     def _fetch_into(self, shelf: Shelf, index: int, wanted: Sequence[Wanted]) -> None:
-        result, source = self._results[index], self._sources[index]
+        result = self.results[index]
+        source = self.sources[index]
         left = {item.entry.path: item for item in wanted}
 
         def sink(entry: Entry, content: Readable, mtime: int | None) -> None:
             item = left.get(entry.path)
             if item is None:
                 return
-            room = self._limits.node_bytes - result.bytes
+            room = self._options.node_bytes - result.bytes
             size = self._store(shelf, item, content, mtime if mtime is not None else entry.mtime, source.name, room)
             del left[entry.path]
             result.fetched += 1
             result.bytes += size
 
         def once() -> None:
-            source.fetch([item.entry for item in left.values()], sink, Deadline(self._limits.deadline_s))
+            source.fetch([item.entry for item in left.values()], sink, Deadline(self._options.deadline_s))
             if left:
                 raise Unreachable("it was listed but not sent: removed meanwhile, or not readable")
 
         try:
             self._again(once)
             result.problem = None
+            return
         except Unreachable as error:
             result.problem = str(error)
-            result.missing = sorted(left)
         except OSError as error:
             if error.errno in _LOCAL:
                 raise
-            result.problem, result.missing = f"cannot be kept: {error.strerror or error}", sorted(left)
+            result.problem = f"cannot be kept: {error.strerror or error}"
         except (ValueError, OverflowError) as error:
             # One node's nonsense costs that node's part, never the others'.
-            result.problem, result.missing = f"what it sends makes no sense ({error})", sorted(left)
+            result.problem = f"what it sends makes no sense ({error})"
+        result.missing = sorted(left)
 
     def _store(self, shelf: Shelf, item: Wanted, content: Readable, mtime: int | None, name: str, room: int) -> int:
         size = 0
@@ -355,10 +359,10 @@ class _Work:
                     out.write(data)
                     size += len(data)
                     if size > room:
-                        raise Unreachable(f"it sends more than {self._limits.node_bytes} bytes")
+                        raise Unreachable(f"it sends more than {self._options.node_bytes} bytes")
                     self._tell(len(data), f"{name}: {item.target}")
                 out.flush()
-                if mtime is not None and 0 < mtime <= LATEST:
+                if mtime is not None and 0 < mtime <= limits.LISTED_TIME:
                     os.utime(out.fileno(), (mtime, mtime))
         except BaseException:
             self._tell(-size, name)
@@ -395,45 +399,49 @@ def _refuse_another(out: Path, before: Manifest | None, merged: Manifest) -> Non
         )
 
 
-def _manifest(
-    out: Path,
-    before: Manifest | None,
-    merged: Manifest,
-    plan: Plan,
-    sources: Sequence[Source],
-    results: Sequence[NodeResult],
-    gone: Sequence[Missing],
+def _build_manifest(
+    out: Path, before: Manifest | None, merged: Manifest, plan: Plan, work: _Work, gone: Sequence[Missing]
 ) -> Manifest:
-    asked = {source.name for source in sources if source.is_node} | {gap.node for gap in gone if gap.node}
-    gaps = [*merged.gaps, *plan.gaps, *gone]
-    for source, result in zip(sources, results, strict=True):
-        node = source.name if source.is_node else None
-        if result.missing:
-            shown = ", ".join(result.missing[:3]) + (
-                f" and {len(result.missing) - 3} more" if len(result.missing) > 3 else ""
-            )
-            gaps.append(Missing(f"{len(result.missing)} files of {result.name}: {shown}", result.problem or "", node))
-        elif result.problem:
-            gaps.append(Missing(f"evidence of {result.name}", result.problem, node))
-        elif not result.fetched and not result.kept:
-            gaps.append(Missing(f"evidence of {result.name}", "nothing was found there", node))
-    old = [gap for gap in before.gaps if gap.node is not None and gap.node not in asked] if before else []
-    expected = {*asked, *(merged.nodes_expected or ()), *((before.nodes_expected or ()) if before else ())}
-    first = merged if merged.identity != (None, None) or before is None else before
-    untimed = [item for item in plan.wanted if item.entry.mtime is None and item.entry.checksum]
-    checksums = {item.target: item.entry.checksum for item in untimed}
+    """Describe what is there now: by the chosen incident's own words, or those of the run before."""
+    asked = {source.name for source in work.sources if source.is_node} | {gap.node for gap in gone if gap.node}
+    gaps = [*merged.gaps, *plan.gaps, *gone, *_missing(work)]
+    expected = {*asked, *(merged.nodes_expected or ())}
+    described = merged
+    if before is not None:
+        gaps = [*(gap for gap in before.gaps if gap.node is not None and gap.node not in asked), *gaps]
+        expected.update(before.nodes_expected or ())
+        described = before if merged.identity == (None, None) else merged
     given = replace(
-        first,
-        reason=first.reason,
-        captured_at=first.captured_at,
+        described,
         nodes_expected=tuple(sorted(expected)) or None,
-        gaps=tuple(dict.fromkeys([*old, *gaps])),
-        extra={
-            **{key: value for key, value in first.extra.items() if key != _UNFINISHED},
-            **({_CHECKSUMS: checksums} if checksums else {}),
-        },
+        gaps=tuple(dict.fromkeys(gaps)),
+        extra=_extra(described, plan),
     )
     built = manifests.build(out, given)
-    built = replace(built, captured_at=first.captured_at)  # a time of collecting would be taken for one of the hang
+    # A time of collecting would be taken for one of the hang.
+    built = replace(built, captured_at=described.captured_at)
     manifests.write(out, built)
     return built
+
+
+def _missing(work: _Work) -> Iterator[Missing]:
+    """What each source did not give."""
+    for source, result in zip(work.sources, work.results, strict=True):
+        node = source.name if source.is_node else None
+        if result.missing:
+            more = f" and {len(result.missing) - 3} more" if len(result.missing) > 3 else ""
+            what = f"{len(result.missing)} files of {result.name}: {', '.join(result.missing[:3])}{more}"
+            yield Missing(what, result.problem or "", node)
+        elif result.problem:
+            yield Missing(f"evidence of {result.name}", result.problem, node)
+        elif not result.fetched and not result.kept:
+            yield Missing(f"evidence of {result.name}", "nothing was found there", node)
+
+
+def _extra(described: Manifest, plan: Plan) -> dict[str, object]:
+    """What the manifest says besides: also the checksums of files whose source knows no times, for the next run."""
+    extra: dict[str, object] = {key: value for key, value in described.extra.items() if key != _UNFINISHED}
+    untimed = [item for item in plan.wanted if item.entry.mtime is None and item.entry.checksum]
+    if untimed:
+        extra[_CHECKSUMS] = {item.target: item.entry.checksum for item in untimed}
+    return extra

@@ -12,27 +12,28 @@ from typing import Any
 from hangscope.errors import CollectError, SettingsError
 from hangscope.incident.collect.remote_node import Node
 from hangscope.incident.manifest import Missing
+from hangscope.safeio import limits
 from hangscope.safeio.safe_files import read_file
 
 _ASK_S = 60.0
 _RANGE = re.compile(r"^(?P<front>[^\[\]]*)\[(?P<list>[\d,\s-]+)\](?P<back>.*)$")
 _HOST = re.compile(r"[A-Za-z0-9_.@%:\[\]-]{1,300}")
 _POD = re.compile(r"[a-z0-9][a-z0-9.-]{0,252}")
-_MOST_HOSTS = 100_000
-_MOST_HOSTFILE = 16 << 20
 
 
 def hosts_of(text: str) -> list[str]:
     """The hosts in `a,b`, or in Slurm's way to write many: `gpu-a[017-020,31],login`."""
     found: list[str] = []
     for word in _words(text):
-        found.extend(_expanded(word, _MOST_HOSTS - len(found)))
+        found.extend(_expanded(word, limits.HOSTS - len(found)))
     return list(dict.fromkeys(found))
 
 
 def _words(text: str) -> list[str]:
     """What commas and blanks part, but for those inside brackets."""
-    found, word, depth = [], "", 0
+    found = []
+    word = ""
+    depth = 0
     for piece in re.split(r"([,\s\[\]])", text):
         depth = max(0, depth + (piece == "[") - (piece == "]"))
         if depth == 0 and (piece == "," or piece.isspace()):
@@ -46,7 +47,7 @@ def _words(text: str) -> list[str]:
 def hosts_in(file: Path) -> list[str]:
     """The hosts in a hostfile: the first word of each line (`gpu-a017 slots=8`, `gpu-a017:8`), comments left out."""
     try:
-        lines = read_file(file, _MOST_HOSTFILE).decode("utf-8", "replace").splitlines()
+        lines = read_file(file, limits.HOSTFILE_BYTES).decode("utf-8", "replace").splitlines()
     except OSError as error:
         raise SettingsError(f"{file}: cannot be read ({error.strerror})") from None
     found: list[str] = []
@@ -142,14 +143,15 @@ def _expanded(word: str, room: int) -> list[str]:
     found: list[str] = [] if match else [word] if word else []
     for part in match["list"].split(",") if match else ():
         first, _, last = (piece.strip() for piece in part.strip().partition("-"))
-        low, high = _count(first), _count(last or first)
-        if match is None or low is None or high is None or high - low > _MOST_HOSTS:
+        low = _count(first)
+        high = _count(last or first)
+        if match is None or low is None or high is None or high - low > limits.HOSTS:
             raise SettingsError(f"{word[:80]!r}: cannot be read as a list of hosts")
         for number in range(low, high + 1):
             one = f"{match['front']}{str(number).zfill(len(first))}{match['back']}"
             found.extend(_expanded(one, room - len(found)))
     if len(found) > room:
-        raise SettingsError(f"more than {_MOST_HOSTS} hosts")
+        raise SettingsError(f"more than {limits.HOSTS} hosts")
     return found
 
 

@@ -13,15 +13,14 @@ from typing import IO
 
 from hangscope.errors import DamagedError
 from hangscope.incident.collect import remote_script
-from hangscope.incident.collect.fetch_sources import LATEST, MOST_BYTES, Deadline, Entry, Listing, Sink, Unreachable
-from hangscope.incident.layout import counted
+from hangscope.incident.collect.fetch_sources import Deadline, Entry, Listing, Sink, Unreachable
+from hangscope.safeio import limits
 from hangscope.safeio.tar_stream import TarReader
+from hangscope.safeio.walk import counted
 
-_MOST_NOISE = 256 << 10
-_MOST_LISTING = 32 << 20
-_MOST_NAME = 4096
 _TAGS = {"G": "given", "D": "default", "I": "incident"}
-_BATCH_FILES, _BATCH_BYTES = 500, 64 << 10
+_BATCH_FILES = 500
+_BATCH_BYTES = 64 << 10
 """How much is asked for in one command line: every shell takes that much."""
 
 
@@ -45,7 +44,7 @@ class Node:
 
     def listing(self, deadline: Deadline) -> Listing:
         with self._run(remote_script.list_script(self.patterns, defaults=self.defaults), deadline) as answer:
-            raw = answer.read(_MOST_LISTING)
+            raw = answer.read(limits.NODE_LISTING_BYTES)
         lines = raw.decode("utf-8", "surrogateescape").split("\n")
         if remote_script.END not in lines:
             raise Unreachable("the list of its files broke off")
@@ -60,13 +59,13 @@ class Node:
                         # Only what was asked for is taken: what else a node sends is skipped, whatever its name.
                         entry = by_name.get(member.name)
                         if entry is not None and member.kind == "file":
-                            sink(entry, content, int(member.mtime) if 0 < member.mtime <= LATEST else None)
+                            sink(entry, content, int(member.mtime) if 0 < member.mtime <= limits.LISTED_TIME else None)
                 except DamagedError as error:
                     raise Unreachable(f"the transfer broke off: {error.reason}") from None
 
     @contextmanager
     def _run(self, script: str, deadline: Deadline) -> Iterator[IO[bytes]]:
-        """Run a script there; gives its output from the mark on. What the node says before that is its own noise."""
+        """Run a script there; gives its output from the mark on. What the node says before that is its own greeting."""
         deadline.check()
         if self._stopped:
             raise Unreachable("interrupted")
@@ -89,7 +88,7 @@ class Node:
             timer.start()
             try:
                 _say(process.stdin, script)
-                if not _skip_noise(process.stdout):
+                if not _skip_greeting(process.stdout):
                     _reap(process)
                     raise Unreachable(_why(process, complaints, late, deadline))
                 try:
@@ -111,27 +110,42 @@ def _listed(lines: Sequence[str]) -> Listing:
     """The files in a node's list. What it says is its own word: no more is taken than our own script would say."""
     entries: dict[str, Entry] = {}
     notes: list[tuple[str, str]] = []
-    left = 0
+    more = False
     for line in lines:
         tag, *fields = line.split(" ", 4)
-        if tag in _TAGS and len(fields) == 4:
-            size, mtime, checksum, path = fields
-            if len(entries) >= remote_script.MOST_FILES and path not in entries:
-                left += 1
-            elif size != "-" and _number(size, MOST_BYTES) is None:
-                notes.append((path[:_MOST_NAME], f"it claims {size[:30]} bytes, which cannot be"))
-            elif len(path) > _MOST_NAME or not path.startswith("/") or "\0" in path:
-                notes.append((path[:_MOST_NAME], "no path that can be asked for"))
-            else:
-                known = None if checksum == "-" else checksum[:100]
-                entry = Entry(path, _number(size, MOST_BYTES), _number(mtime, LATEST), known, _TAGS[tag])
-                entries.setdefault(path, entry)
-        elif tag == "S":
-            what, _, why = line[2 : 2 * _MOST_NAME].partition(": ")
-            notes.append((what[:_MOST_NAME], why[:200] or "not asked for"))
-    if left or len(entries) >= remote_script.MOST_FILES:
-        notes.append(("more files", f"only the first {remote_script.MOST_FILES} were looked at"))
+        if tag == "S":
+            notes.append(_skipped(line))
+        if tag not in _TAGS or len(fields) != 4:
+            continue
+        size, mtime, checksum, path = fields
+        if len(entries) >= limits.NODE_FILES and path not in entries:
+            more = True
+        elif problem := _problem(size, path):
+            notes.append((path[: limits.SHOWN_NAME], problem))
+        else:
+            known = None if checksum == "-" else checksum[:100]
+            entry = Entry(
+                path, _number(size, limits.LISTED_BYTES), _number(mtime, limits.LISTED_TIME), known, _TAGS[tag]
+            )
+            entries.setdefault(path, entry)
+    if more or len(entries) >= limits.NODE_FILES:
+        notes.append(("more files", f"only the first {limits.NODE_FILES} were looked at"))
     return Listing(tuple(entries.values()), tuple(counted(notes)))
+
+
+def _skipped(line: str) -> tuple[str, str]:
+    """What the node says it saw and did not list: (what, why)."""
+    what, _, why = line[2 : 2 * limits.SHOWN_NAME].partition(": ")
+    return what[: limits.SHOWN_NAME], why[:200] or "not asked for"
+
+
+def _problem(size: str, path: str) -> str:
+    """Why a line of the list is not believed; empty where it is."""
+    if size != "-" and _number(size, limits.LISTED_BYTES) is None:
+        return f"it claims {size[:30]} bytes, which cannot be"
+    if len(path) > limits.SHOWN_NAME or not path.startswith("/") or "\0" in path:
+        return "no path that can be asked for"
+    return ""
 
 
 def _say(stream: IO[bytes], script: str) -> None:
@@ -142,8 +156,8 @@ def _say(stream: IO[bytes], script: str) -> None:
         pass  # it ended already; its own words say why
 
 
-def _skip_noise(stream: IO[bytes]) -> bool:
-    left = _MOST_NOISE
+def _skip_greeting(stream: IO[bytes]) -> bool:
+    left = limits.NODE_GREETING_BYTES
     while left > 0 and (line := stream.readline(left)):
         if line.rstrip(b"\r\n") == remote_script.BEGIN.encode():
             return True
@@ -173,7 +187,7 @@ def _why(process: subprocess.Popen[bytes], complaints: IO[bytes], late: threadin
     if late.is_set():
         return f"no answer within {deadline.seconds:g} s"
     complaints.seek(0, os.SEEK_END)
-    complaints.seek(max(0, complaints.tell() - 2000))
+    complaints.seek(max(0, complaints.tell() - limits.NODE_STDERR_BYTES))
     lines = complaints.read().decode("utf-8", "replace").strip().splitlines()
     words = "; ".join(line.strip() for line in lines[-2:])
     status = process.returncode
@@ -186,7 +200,8 @@ def _batches(wanted: Sequence[Entry]) -> Iterator[list[Entry]]:
     for entry in wanted:
         if batch and (len(batch) >= _BATCH_FILES or size + len(entry.path) > _BATCH_BYTES):
             yield batch
-            batch, size = [], 0
+            batch = []
+            size = 0
         batch.append(entry)
         size += len(entry.path) + 3
     if batch:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 
+from hangscope.safeio import limits
+
 BEGIN = "HANGSCOPE-BEGIN"
 END = "HANGSCOPE-END"
-MOST_FILES = 20_000
-"""A pattern that matches more than this on one node is a mistake, such as a whole disk."""
 
 DEFAULT_PATTERNS = (
     "/tmp/nccl_trace_rank_*",  # torch 2.2 to 2.6
@@ -74,7 +74,7 @@ visit() {
     if [ -f "$found" ]; then emit "$found"; elif [ -d "$found" ]; then walk "$found"; fi
   done
 }
-""".replace("MOST", str(MOST_FILES))
+""".replace("MOST", str(limits.NODE_FILES))
 
 _NCCL_DEBUG_FILE = r"""
 n=${NCCL_DEBUG_FILE:-}

@@ -14,7 +14,7 @@ from typing import Any
 
 from hangscope.errors import DamagedError
 from hangscope.reader.dumps.pickle_machine import Loaded
-from hangscope.safeio.limits import DEFAULT, MIB, Limits
+from hangscope.safeio.limits import DEFAULT, JSON_DIGITS, MIB, Limits
 
 OnEntry = Callable[[int, Any], None]
 
@@ -25,8 +25,7 @@ _LEAST_ENTRY = 24
 """More than so many entries have so many bytes each at least; real ones have hundreds."""
 _SPACE = re.compile(r"[ \t\r\n]*")
 _DIGITS = bytes.maketrans(b"123456789", b"000000000")
-_LONG_NUMBER = b"0" * 1000
-"""Python before 3.10.7 turns a number of a million digits into an int without complaint, and takes minutes for it."""
+_LONG_NUMBER = b"0" * JSON_DIGITS
 
 
 class _Broken(Exception):

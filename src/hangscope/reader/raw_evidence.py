@@ -1,0 +1,75 @@
+"""Everything that was recognised in the files, before anyone is identified."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+from hangscope.model import BlackBox, CallSite, Gap
+from hangscope.reader.dumps.raw_dump import RawDump
+from hangscope.reader.find_files import Found
+from hangscope.reader.logs.log_file import TextFile
+from hangscope.reader.sources import error_files, port_counters, ras_answers, sysfs
+from hangscope.reader.sources.incident_files import Manifest, NodeFile
+from hangscope.reader.statements import Statement
+
+
+@dataclass
+class Evidence:
+    """What the files say, each fact with its file."""
+
+    dumps: list[RawDump] = field(default_factory=list)
+    texts: list[TextFile] = field(default_factory=list)
+    statements: list[Statement] = field(default_factory=list)
+    nodes: list[NodeFile] = field(default_factory=list)
+    manifests: list[Manifest] = field(default_factory=list)
+    answers: list[ras_answers.Answer] = field(default_factory=list)
+    errors: list[tuple[error_files.ErrorFile, str, str | None, tuple[str, ...]]] = field(default_factory=list)
+    """(torchrun's error file, its name, its node, its path)."""
+    snapshots: list[port_counters.Snapshot] = field(default_factory=list)
+    trees: dict[tuple[str, ...], sysfs.Tree] = field(default_factory=dict)
+    """Copies of /sys, by where they lie; each becomes a snapshot."""
+    boxes: list[BlackBox] = field(default_factory=list)
+    sites: list[CallSite] = field(default_factory=list)
+    gaps: list[Gap] = field(default_factory=list)
+    paths: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    """Shown name of a dump → its path, for the directories it lies in."""
+    hosts: set[str] = field(default_factory=set)
+    """Hosts that own directories here."""
+    refused: set[int] = field(default_factory=set)
+    """Ranks whose dump is there and could not be read at all."""
+    refusals: dict[Gap, tuple[str, ...]] = field(default_factory=dict)
+    """Gap of a dump that could not be read → the dump's path."""
+    looked_at: list[str] = field(default_factory=list)
+    """Files in which nothing was recognised."""
+    waiting: list[tuple[Found, str]] = field(default_factory=list)
+    """Dumps on disk, with their form, that are read last: many of them at a time."""
+
+    @property
+    def useful(self) -> bool:
+        return bool(
+            self.dumps
+            or any(text.useful for text in self.texts)
+            or self.statements
+            or self.nodes
+            or self.answers
+            or self.errors
+            or self.snapshots
+            or self.boxes
+            or self.refusals
+        )
+
+    def said(self) -> dict[str, Any]:
+        """The fields that hold something: hundreds of thousands of files say nothing, and must not take memory."""
+        named = ((each.name, getattr(self, each.name)) for each in fields(self))
+        return {name: value for name, value in named if value}
+
+    def add(self, said: Mapping[str, Any]) -> None:
+        """Put what was read elsewhere to the rest."""
+        for name, value in said.items():
+            mine = getattr(self, name)
+            if isinstance(mine, list):
+                mine.extend(value)
+            else:
+                mine.update(value)
