@@ -7,6 +7,7 @@ files turns them into ranks.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -18,6 +19,8 @@ from hangscope.reader.values import host_name, number, pci_id, rank_number, text
 
 MOST_ROWS = 131_072
 """Ranks of one roster; more are not looked at."""
+MOST_ROWS_OF_A_RANK = 256
+"""Rows about one rank in one file: each attempt may have one. A hundred thousand of them would be joined one by one."""
 
 ROSTER, NODE, LAUNCHER, LOG, NETWORK = range(5)
 """How much a source is trusted, best first: where two disagree, the first wins and the other becomes a gap."""
@@ -89,10 +92,20 @@ def is_roster(value: Any) -> bool:
 
 def read_roster(value: Any, file: str) -> list[Statement]:
     """One statement a row. A row that says ``"exit": null`` was still there when the roster was written."""
-    rows = (value["ranks"] if isinstance(value, Mapping) else value)[:MOST_ROWS]
-    return [
-        said for index, row in enumerate(rows) if (said := _row(row, ROSTER, Source(file, f"[{index}]"))) is not None
-    ]
+    rows = value["ranks"] if isinstance(value, Mapping) else value
+    said = (_row(row, ROSTER, Source(file, f"[{index}]")) for index, row in _rows(rows))
+    return [statement for statement in said if statement is not None]
+
+
+def _rows(rows: Sequence[Any]) -> Iterator[tuple[int, Mapping[str, Any]]]:
+    """The rows that are believed, with their places in the list."""
+    of_rank: Counter[int | None] = Counter()
+    for index, row in enumerate(rows[:MOST_ROWS]):
+        if isinstance(row, Mapping):
+            rank = rank_number(row.get("rank"))
+            of_rank[rank] += 1
+            if of_rank[rank] <= MOST_ROWS_OF_A_RANK:
+                yield index, row
 
 
 def _row(row: Mapping[str, Any], trust: int, source: Source, node: str | None = None) -> Statement | None:
@@ -180,9 +193,7 @@ def read_node(value: Mapping[str, Any], file: str) -> NodeFile:
     statements: list[Statement] = []
     oom: list[tuple[int | None, int]] = []
     rows = value.get("ranks")
-    for index, row in enumerate(rows[:MOST_ROWS] if isinstance(rows, list) else []):
-        if not isinstance(row, Mapping):
-            continue
+    for index, row in _rows(rows if isinstance(rows, list) else []):
         said = _row(row, NODE, Source(file, f"ranks[{index}]"), node)
         if said is not None:
             statements.append(said)
