@@ -26,6 +26,8 @@ ROSTER, NODE, LAUNCHER, LOG, NETWORK = range(5)
 """How much a source is trusted, best first: where two disagree, the first wins and the other becomes a gap."""
 
 _OF_THE_START = ("never_seen", "elsewhere")
+_COLLECTED = "collected"
+"""The reason in a manifest of what people put together, such as a bundle of a folder: nobody captured it at once."""
 _MOST_UNSEEN = 100_000
 
 
@@ -160,7 +162,7 @@ def read_manifest(value: Mapping[str, Any], file: str) -> Manifest:
         source,
         text(value.get("job")),
         text(value.get("attempt")),
-        text(value.get("reason")),
+        text(value.get("reason")) if value.get("reason") != _COLLECTED else None,
         parse_time(text(value.get("captured_at")) or ""),
         rank_number(value.get("world_size")),
         _versions(value.get("versions")),
