@@ -14,6 +14,7 @@ import subprocess
 import sys
 import tarfile
 import zlib
+from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 
@@ -21,13 +22,12 @@ import pytest
 
 import bench_bundle
 import hangscope
-from hangscope.bundle.pack import write_bundle
+from hangscope.bundle.pack import Clean, Reports, write_bundle
 from hangscope.bundle.parallel_gzip import GzipWriter
 from hangscope.bundle.shrink import Involved, item
 from hangscope.bundle.unpack import extract, verify
 from hangscope.cli.main import main
 from hangscope.errors import InputError, NotFoundError
-from hangscope.incident.manifest import Manifest
 
 HERE = Path(__file__).parents[1]
 
@@ -64,6 +64,11 @@ def _incident(root: Path, *, ranks: int = 4, log: int = 400_000) -> Path:
     return root
 
 
+def _reports(verdict: str) -> Callable[[Clean], Reports]:
+    """Reports that say so, and whose ticket lists the files."""
+    return lambda clean: Reports(clean(verdict), clean(verdict), lambda: clean(verdict), "\n".join)
+
+
 CULPRIT = Involved(ranks=frozenset({1}), nodes=frozenset({"a"}), pids=frozenset({1001}))
 
 
@@ -75,23 +80,18 @@ def _names(path: Path) -> list[str]:
 def test_a_bundle_holds_evidence_verdict_ticket_and_manifest(tmp_path: Path) -> None:
     """Everything of the incident is in one folder, with verdict.json, ticket.md and checksums, and it verifies."""
     source = _incident(tmp_path / "inc", log=1000)
-    seen: list[Manifest] = []
-
-    def ticket(manifest: Manifest) -> str:
-        seen.append(manifest)
-        return "# ticket\n" + "\n".join(manifest.files)
-
-    bundle = write_bundle(source, tmp_path / "job-7.tar.gz", verdict_json='{"hang": true}\n', ticket=ticket)
+    bundle = write_bundle(source, tmp_path / "job-7.tar.gz", reports=_reports('{"hang": true}\n'))
     opened = verify(bundle.path)
     assert opened.name == "job-7"
     assert bundle.size == bundle.path.stat().st_size
     assert opened.manifest.reason == "collected"
     evidence = {str(path.relative_to(source)) for path in source.rglob("*") if path.is_file()}
-    assert set(opened.manifest.files) == evidence | {"verdict.json", "ticket.md", "redaction.json"}
-    assert set(seen[0].files) == evidence | {"verdict.json"}
+    reports = {"verdict.json", "verdict.txt", "verdict.html", "ticket.md"}
+    assert set(opened.manifest.files) == evidence | reports | {"redaction.json"}
     extract(bundle.path, tmp_path / "out")
     assert (tmp_path / "out/verdict.json").read_text() == '{"hang": true}\n'
-    assert "nodes/a/logs/rank_0.log" in (tmp_path / "out/ticket.md").read_text()
+    listed = (tmp_path / "out/ticket.md").read_text().splitlines()
+    assert set(listed) == evidence | reports - {"ticket.md"}
     assert _names(bundle.path)[-1] == "job-7/incident.json"
 
 
@@ -117,7 +117,7 @@ def test_an_incident_keeps_its_manifest(tmp_path: Path) -> None:
              "gaps": [{"what": "node c", "why": "down"}], "files": {"gone": {"size": 1}}}  # fmt: skip
     (source / "incident.json").write_text(json.dumps(given))
     (source / "verdict.json").write_text('{"old": true}')
-    manifest = verify(write_bundle(source, tmp_path / "x.tar.gz", verdict_json='{"new": true}').path).manifest
+    manifest = verify(write_bundle(source, tmp_path / "x.tar.gz", reports=_reports('{"new": true}')).path).manifest
     assert (manifest.job, manifest.attempt, manifest.reason, manifest.world_size) == ("48121", "2", "stall", 6)
     assert manifest.nodes_expected == ("a", "b", "c")
     assert manifest.extra["cluster"] == "north"
@@ -185,11 +185,11 @@ def test_a_failure_leaves_the_old_bundle_and_no_rest(tmp_path: Path) -> None:
     target.parent.mkdir()
     target.write_bytes(b"the old one")
 
-    def ticket(manifest: Manifest) -> str:
+    def reports(clean: Clean) -> Reports:
         raise RuntimeError("broken")
 
     with pytest.raises(RuntimeError, match="broken"):
-        write_bundle(source, target, ticket=ticket)
+        write_bundle(source, target, reports=reports)
     assert [path.name for path in target.parent.iterdir()] == ["x.tar.gz"]
     assert target.read_bytes() == b"the old one"
 
@@ -360,7 +360,7 @@ def test_bundling_keeps_up_with_tar(tmp_path: Path) -> None:
 _MEASURE = """
 import sys
 from pathlib import Path
-from hangscope.bundle.pack import write_bundle
+from hangscope.bundle.pack import Clean, Reports, write_bundle
 write_bundle(Path(sys.argv[1]), Path(sys.argv[2]), pseudonymise=True)
 print(next(int(line.split()[1]) for line in open('/proc/self/status') if line.startswith('VmHWM')))
 """
@@ -419,7 +419,12 @@ def test_the_command_makes_a_bundle_with_verdict_and_ticket(
     assert main(["bundle", ".", "-o", "../x.tar.gz"]) == 0
     said = capsys.readouterr()
     assert said.out == "../x.tar.gz\n"
+    assert "lines of 2 logs are no evidence and stay here; --all-lines brings them" in said.err
+    assert "replaced" not in said.err
+    assert main(["bundle", ".", "-o", "../all.tar.gz", "--all-lines"]) == 0
+    said = capsys.readouterr()
     assert "replaced: 1 huggingface-token" in said.err
+    assert "stay here" not in said.err
     extract(tmp_path / "x.tar.gz", tmp_path / "out")
     verdict = json.loads((tmp_path / "out/verdict.json").read_text())
     assert [culprit["rank"] for culprit in verdict["culprits"]] == [3]
@@ -481,7 +486,7 @@ def test_the_command_verifies_unpacks_and_redacts_again(tmp_path: Path, capsys: 
     assert main(["bundle", str(tmp_path / "in"), "-o", str(target), "--no-redact"]) == 0
     assert main(["bundle", str(target), "--verify"]) == 0
     assert "every name and checksum is right" in capsys.readouterr().err
-    assert main(["bundle", str(target), "-o", str(tmp_path / "y.tar.gz")]) == 0
+    assert main(["bundle", str(target), "-o", str(tmp_path / "y.tar.gz"), "--all-lines"]) == 0
     assert main(["bundle", str(tmp_path / "y.tar.gz"), "--unpack", str(tmp_path / "out")]) == 0
     assert (tmp_path / "out/rank_0.log").read_text() == "password=[redacted:password]\n"
     target.write_bytes(target.read_bytes()[:-30])
@@ -492,7 +497,9 @@ def test_the_command_verifies_unpacks_and_redacts_again(tmp_path: Path, capsys: 
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (["--no-redact", "--pseudonymise"], "contradict"),
+        (["--no-redact", "--pseudonymise"], "--no-redact and --pseudonymise contradict"),
+        (["--no-redact", "--only-evidence"], "--no-redact and --only-evidence contradict"),
+        (["--all-lines", "--only-evidence"], "--all-lines and --only-evidence contradict"),
         (["--max-size", "many"], "no size such as"),
         (["--max-size", "10"], "more than the 10 allowed"),
     ],

@@ -467,7 +467,7 @@ def test_a_registration_speaks_for_its_writers_processes_alone(other: Path) -> N
     for name, pid in (("1.json", os.getpid()), ("2.json", 99_999_999)):
         (other / name).write_text(json.dumps({"pid": pid, "rank": 0, "socket": str(other / "root.sock")}))
         os.chown(other / name, NOBODY, NOBODY)
-    (found,) = Registry(other).workers()
+    (found,) = Registry(other).processes()
     listening.close()
     assert found.pid == 99_999_999
     assert found.socket is None
@@ -494,7 +494,7 @@ def test_a_neighbours_nonsense_costs_its_part_alone(
         (tmp_path / "nodes" / name / "status.json").write_bytes(content)
     (tmp_path / "stall.json").write_bytes(raw)
     (tmp_path / "run.json").write_bytes(raw)
-    agents = run_directory.neighbours(tmp_path, tmp_path / "nodes/ours")
+    agents = run_directory.peers(tmp_path, tmp_path / "nodes/ours")
     assert [agent.ranks for agent in agents if agent.node == "ours"] == [(3,)]
     assert run_directory.leader(agents) is not None
     run_directory.marked(tmp_path)

@@ -1,52 +1,69 @@
-"""Which lines of a file are evidence: those that a reader knows, and nothing else.
+"""Which lines of a file are evidence: those that a reader knows; and what of the few around them may be seen.
 
-For a bundle that carries only evidence: not what may leave it is listed, but what may stay. A line that goes leaves an
-empty one behind, so that line numbers stay true. The values of variables that stacks print beside their frames go.
+This is what a bundle carries unless somebody asks for more: not what may leave it is listed, but what may stay. A line
+that goes leaves ``…`` behind, with its time and its writer's number, so that line numbers, the order of events and the
+last sign of each rank stay true. The values of variables that stacks print beside their frames go.
 """
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Collection, Mapping
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import IO
 
 from hangscope.reader.dumps import dump_file
 from hangscope.reader.find_files import looks_like_text
+from hangscope.reader.log_context import LEFT_OUT, emptied, shown
 from hangscope.reader.logs import error_lines, framework_logs, kernel_log, launcher_logs, torch_logs
 from hangscope.reader.logs.line_prefixes import split_line
 from hangscope.reader.logs.log_lines import Line
+from hangscope.reader.logs.unwrap import unwrapped
+from hangscope.reader.ranks_in_paths import rank_of_log
 from hangscope.reader.sources import error_files, port_counters, ras_answers, rosters, sysfs
+from hangscope.reader.sources.stack_dumps import StackText
 from hangscope.safeio import bounded_json, limits
 
 LINE_BYTES = 8192
 """How much of a line is looked at, and kept."""
+BEFORE = 5
+AFTER = 2
+"""Lines around evidence that are shown as far as their words are known: more of what came before, because a cause comes
+first. The last lines of a log are shown so, too: where a rank hangs without a word, they are all that it says."""
 
-_WORDS = tuple(
-    word.encode()
-    for word in sorted(
-        {
-            *torch_logs.WORDS,
-            *kernel_log.WORDS,
-            *launcher_logs.WORDS,
-            *error_lines.WORDS,
-            *framework_logs.WORDS,
-            *("CCL version", "NCCL INFO", "NCCL WARN", "Traceback (most recent", "(most recent call first)"),
-            *("# hangscope stacks", "Error Snippet]:"),
-        }
+_WORDS = re.compile(
+    b"|".join(
+        re.escape(word.encode())
+        for word in sorted(
+            {
+                *torch_logs.WORDS,
+                *kernel_log.WORDS,
+                *launcher_logs.WORDS,
+                *error_lines.WORDS,
+                *framework_logs.WORDS,
+                *("CCL version", "NCCL INFO", "NCCL WARN", "Traceback (most recent", "(most recent call first)"),
+                *("# hangscope stacks", "Error Snippet]:", "[hangscope: ", "Last error:"),
+            }
+        )
     )
 )
 """What only lines of evidence say."""
-_FRAME = re.compile(
+_ROW = re.compile(
     r'  File "[^"]*", line \d+|    \S.* \([^()]*(?::\d+|\.so[\d.]*)\)\s*$|#\d+ |frame #\d+|  \.\.\.$|'
-    r"# hangscope stacks |"
-    r"(?:Current t|T)hread \S+ .*(?:most recent call first|\([\w+]+\))|Process \d+: "
+    r"# hangscope stacks |(?:Current t|T)hread \S+ .*(?:most recent call first|\([\w+]+\))|Process \d+: |"
+    r"\s*(?:time|host|rank|exitcode|error_file|traceback)\s*:\s|\[\d+\]:$|-{8,}$|={8,}$|nccl\w+Error: "
 )
-_CODE = re.compile(r"    \S")
-_FAILURE = re.compile(
-    r"\s*(?:time|host|rank|exitcode|error_file|traceback)\s*:\s|\[\d+\]:$|Root Cause|Other Failures|-{8,}$|={8,}$"
+"""Rows that are known by their form: of stacks, of torchrun's table of failures, of what PyTorch quotes of NCCL."""
+_ACTOR_ROW = re.compile(r"\s+(?:pid|ip|name): \S+\s*$")
+_EXCEPTION = re.compile(
+    r"(?:[A-Za-z_]\w*\.)*\w*(?:Error|Exception|Interrupt|Exit|Iteration|Warning|Timeout|Group|OutOfMemory\w*)\b"
 )
-"""Lines of torchrun's table of failures."""
-_EXCEPTION = re.compile(r"[A-Za-z_][\w.]*(?:Error|Exception|Interrupt|Exit|Warning|Timeout|OutOfMemory\w*)\b")
+_GPU_REPORT = b"==============NVSMI LOG"
+_GPU_ROW = re.compile(rb"=+NVSMI LOG=+| *[A-Z][\w ./()+-]{1,60}(?: : [^\r\n]{0,100})?")
+"""Rows of nvidia-smi's report: a name, and a value in its column."""
+
+_Writer = tuple[int | None, str]
 
 
 class Lines:
@@ -54,85 +71,196 @@ class Lines:
 
     def __init__(self, cited: Collection[int] = ()) -> None:
         self._cited = frozenset(cited)
-        self._inside: dict[tuple[int | None, str], str] = {}
-        self._tags: set[int] = set()
+        self._stacks = StackText()
+        self._inside: dict[_Writer, str] = {}
+        """What a writer is in the middle of: a traceback, the description of an actor, NCCL's last error."""
 
-    def keep(self, number: int, raw: bytes) -> bytes:
-        """What is kept of a line: all of it, its writer's tag, or nothing."""
-        raw = raw[:LINE_BYTES]
-        if number in self._cited or any(word in raw for word in _WORDS):
-            for line in split_line(number, raw.decode("utf-8", "replace")):
-                self._open(line)
-            return raw
-        kept = b""
-        for line in split_line(number, raw.decode("utf-8", "replace")):
-            if self._goes_on(line):
-                kept = raw
-            elif not kept and line.tag is not None and line.tag not in self._tags:
-                kept = b"[rank%d]: " % line.tag  # that this rank wrote here is evidence too
-            if line.tag is not None:
-                self._tags.add(line.tag)
-        return kept
+    def is_evidence(self, first: int, last: int, text: str) -> bool:
+        """Whether a message that takes the lines from `first` to `last` is evidence."""
+        joined = last > first  # the reader put together what somebody had broken into lines
+        known = joined or _WORDS.search(text.encode()) is not None or first in self._cited
+        found = known
+        for line in split_line(first, text):
+            found = self._takes(line, known=known) or found
+        return found
 
-    def _open(self, line: Line) -> None:
-        key = (line.tag, line.stream)
-        if "Traceback (most recent" in line.text:
-            self._inside[key] = "traceback"
-        elif "Root Cause" in line.text or "FAILED" in line.text or "Failures:" in line.text:
-            self._inside[key] = "table"
-        elif self._inside.get(key) == "traceback" and line.text[:1] not in (" ", ""):
-            del self._inside[key]
-
-    def _goes_on(self, line: Line) -> bool:
-        """Whether a line belongs to a stack, to the traceback that its writer is in, or to a table of failures."""
-        key = (line.tag, line.stream)
-        text = line.text
-        if _FRAME.match(text):
+    def _takes(self, line: Line, *, known: bool) -> bool:
+        writer = (line.tag, line.stream)
+        if self._stacks.feed(line.number, line.text, *writer):
+            self._inside.pop(writer, None)
+            return _ROW.match(line.text) is not None
+        if known:
+            self._open(writer, line.text)
             return True
-        inside = self._inside.get(key)
-        if inside == "table":
-            return _FAILURE.match(text) is not None
-        if inside != "traceback":
-            return False
-        if not text.strip() or text.startswith(("  File", "    ", "  [Previous", "  |", "  +")):
-            return _CODE.match(text) is not None or text.startswith("  ")
-        del self._inside[key]
+        inside = self._inside.get(writer)
+        if inside is not None and self._goes_on_with(line.text, inside, writer):
+            return True
+        return _ROW.match(line.text) is not None
+
+    def _open(self, writer: _Writer, text: str) -> None:
+        if "Traceback (most recent" in text:
+            self._inside[writer] = "traceback"
+        elif "ActorDiedError" in text or "ActorError" in text:
+            self._inside[writer] = "actor"
+        elif text.strip() == "Last error:":
+            self._inside[writer] = "quote"
+        elif self._inside.get(writer) == "traceback" and text[:1] not in (" ", ""):
+            del self._inside[writer]
+
+    def _goes_on_with(self, text: str, inside: str, writer: _Writer) -> bool:
+        """Whether a line belongs to what its writer is in the middle of."""
+        if inside == "actor":
+            return _ACTOR_ROW.match(text) is not None
+        if inside == "quote":  # of NCCL's own words, one line
+            del self._inside[writer]
+            return True
+        if not text.strip() or text[:1] in (" ", "|", "+"):
+            return bool(text.strip())  # source, carets, notes
+        del self._inside[writer]
         return _EXCEPTION.match(text) is not None
 
 
-def keep_evidence(source: IO[bytes], out: IO[bytes], cited: Collection[int] = (), name: str = "") -> bool:
-    """Write what is evidence of a file that is no dump; False, and nothing, where no reader knows the file. Its
-    name says what a file of a copied /sys tree is."""
+def keep_evidence(source: IO[bytes], out: IO[bytes], cited: Collection[int] = (), name: str = "") -> int | None:
+    """Write what is evidence of a file that is no pickled dump, and say how many of its lines are left out; None where
+    no reader knows the file. Its name says what a file of a copied /sys tree is, and whose log it is."""
     head = source.read(limits.HEAD_BYTES)
     source.seek(0)
-    if sysfs.place_of(tuple(name.split("/"))) is not None and len(head) <= sysfs.MAX_BYTES:
-        return _copy(source, out)
-    if ras_answers.recognise(head) or dump_file.recognise(head):
+    parts = tuple(name.split("/"))
+    if not head or (sysfs.place_of(parts) is not None and len(head) <= sysfs.MAX_BYTES) or ras_answers.recognise(head):
         return _copy(source, out)
     if head.lstrip()[:1] in (b"{", b"[") and bounded_json.may_be_json(head):
-        known = _known_json(source)
+        known = True if dump_file.recognise(head) else _known_json(source)
         source.seek(0)
         if known is not None:
-            return _copy(source, out) if known else False
+            return _keep_json(source, out) if known else None
     if not looks_like_text(head):
-        return False
-    lines = Lines(cited)
-    number = 0
-    some = False
-    while raw := source.readline(1 << 20):
-        number += 1
-        kept = lines.keep(number, raw.rstrip(b"\r\n"))
-        some = some or bool(kept)
-        while raw and not raw.endswith(b"\n"):  # the rest of an endless line
-            raw = source.readline(1 << 20)
-        out.write(kept + b"\n")
-    return some
+        return None
+    if head.lstrip().startswith(_GPU_REPORT):
+        return _keep_report(source, out)
+    kept = _Log(out, Lines(cited))
+    kept.read(source)
+    return kept.left if kept.evidence or rank_of_log(parts) is not None else None
 
 
-def _copy(source: IO[bytes], out: IO[bytes]) -> bool:
+class _Log:
+    """One log while its lines are written: evidence as it is, what is around it as far as it may be shown."""
+
+    def __init__(self, out: IO[bytes], lines: Lines) -> None:
+        self._out = out
+        self._lines = lines
+        self._before: deque[bytes] = deque()
+        self._after = 0
+        self.evidence = False
+        self.left = 0
+        """Lines of which nothing is shown."""
+
+    def read(self, source: IO[bytes]) -> None:
+        for first, rows, text in _messages(source):
+            if self._lines.is_evidence(first, first + len(rows) - 1, text):
+                self._write(shown, self._before)
+                self._before.clear()
+                self._out.writelines(row + b"\n" for row in rows)
+                self._after = AFTER
+                self.evidence = True
+            else:
+                self._add(rows[0])
+        self._write(shown, self._before)
+
+    def _add(self, row: bytes) -> None:
+        if self._after:
+            self._after -= 1
+            self._write(shown, [row])
+            return
+        self._before.append(row)
+        if len(self._before) > BEFORE:
+            self._write(emptied, [self._before.popleft()])
+
+    def _write(self, how: Callable[[bytes], bytes], rows: Iterable[bytes]) -> None:
+        for row in rows:
+            kept = how(row)
+            self.left += kept == emptied(row) != b""
+            self._out.write(kept + b"\n")
+
+
+def _messages(source: IO[bytes]) -> Iterator[tuple[int, list[bytes], str]]:
+    """(number of its first line, its lines, its text) of every message, as the readers of logs put them together."""
+    waiting: deque[bytes] = deque()
+
+    def given() -> Iterator[tuple[int, str, bytes]]:
+        for number, row in enumerate(_rows(source), 1):
+            waiting.append(row)
+            yield number, row.decode("utf-8", "replace").rstrip("\r"), row.translate(None, b"0123456789")
+
+    begun: tuple[int, str] | None = None
+    for number, text, _ in unwrapped(given()):
+        if begun is not None:
+            yield begun[0], [waiting.popleft() for _ in range(number - begun[0])], begun[1]
+        begun = (number, text)
+    if begun is not None:
+        yield begun[0], list(waiting), begun[1]
+
+
+def _rows(source: IO[bytes]) -> Iterator[bytes]:
+    while row := source.readline(1 << 20):
+        yield row.rstrip(b"\r\n")[:LINE_BYTES]
+        while row and not row.endswith(b"\n"):  # the rest of an endless line
+            row = source.readline(1 << 20)
+
+
+def _keep_report(source: IO[bytes], out: IO[bytes]) -> int:
+    left = 0
+    for row in _rows(source):
+        known = not row.strip() or _GPU_ROW.fullmatch(row) is not None
+        out.write(row + b"\n" if known else LEFT_OUT + b"\n")
+        left += not known
+    return left
+
+
+_STRING = re.compile(rb'"(?:[^"\\]|\\.)*"')
+
+
+def _keep_json(source: IO[bytes], out: IO[bytes]) -> int:
+    """JSON that a reader knows, in which a text of several lines is a log of its own."""
+    raw = source.read(limits.JSON_BYTES + 1)
+    left = 0
+
+    def kept(match: re.Match[bytes]) -> bytes:
+        nonlocal left
+        if b"\\n" not in match.group():
+            return match.group()
+        text, gone = lines_of_evidence(json.loads(match.group()))
+        left += gone
+        return json.dumps(text).encode() if gone else match.group()
+
+    out.write(_STRING.sub(kept, raw) if b"\\n" in raw else raw)
+    _copy(source, out)  # the rest of an endless dump
+    return left
+
+
+def lines_of_evidence(text: str) -> tuple[str, int]:
+    """A text without its lines that are no evidence, and how many those are. The first says what the text is about, and
+    stays."""
+    rows = text.split("\n")
+    lines = Lines()
+    kept: list[str] = []
+    left = 0
+    for number, row in enumerate(rows, 1):
+        if lines.is_evidence(number, number, row) or number == 1 or not row.strip():
+            kept.append(row)
+            continue
+        left += 1
+        if kept[-1] != _GONE:
+            kept.append(_GONE)
+    return "\n".join(kept), left
+
+
+_GONE = LEFT_OUT.decode()
+
+
+def _copy(source: IO[bytes], out: IO[bytes]) -> int:
     while chunk := source.read(1 << 20):
         out.write(chunk)
-    return True
+    return 0
 
 
 def _known_json(source: IO[bytes]) -> bool | None:
@@ -146,10 +274,13 @@ def _known_json(source: IO[bytes]) -> bool | None:
         return False
     except ValueError:
         return None
-    if isinstance(value, Mapping) and (
-        str(value.get("schema", "")).startswith("hangscope.")
-        or port_counters.is_snapshot(value)
-        or error_files.is_error_file(value)
-    ):
+    if rosters.is_roster(value):
         return True
-    return rosters.is_roster(value)
+    if not isinstance(value, Mapping):
+        return False
+    ours = str(value.get("schema", "")).startswith("hangscope.") or value.keys() in _OUR_KEYS
+    return ours or port_counters.is_snapshot(value) or error_files.is_error_file(value)
+
+
+_OUR_KEYS = ({"node", "pid"}, {"by", "at", "reason", "detail"})
+"""Of agent.json and stall.json, which say who wrote here and why everybody captured."""

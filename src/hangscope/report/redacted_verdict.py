@@ -1,7 +1,8 @@
-"""A verdict and its job with every name and sentence rewritten: what a page for strangers is drawn from.
+"""A verdict and its job with every name and sentence rewritten: what reports for strangers are made of.
 
-A finished page cannot be redacted like a log: a word replaced in its script or its numbers would break it. So what is
-drawn is rewritten first. Which dumps count is found out before that, while the logs that tell it are still there.
+A finished report cannot be redacted like a log: a word replaced in a page's script or its numbers would break it, and a
+secret that was broken over two lines of a text is not found any more. So what is shown is rewritten first. Which dumps
+count is found out before that, while the logs that tell it are still there.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ _OWN = frozenset(("kind", "confidence", "outcome", "state_by_rank"))
 
 
 def redacted(diagnosis: Diagnosis, job: Job, clean: Clean) -> tuple[Diagnosis, Job]:
-    """Both with `clean` applied to every string that the page can show. `clean` is asked once for each."""
+    """Both with `clean` applied to every string that a report can show. `clean` is asked once for each."""
     once = cache(clean)
     job = vet_dumps(job).job
     groups = tuple(_rewritten(group, once) for group in job.groups)
@@ -33,10 +34,16 @@ def redacted(diagnosis: Diagnosis, job: Job, clean: Clean) -> tuple[Diagnosis, J
         ops=_operations(job.ops, groups, once),
         groups=groups,
         nodes={rank: once(node) for rank, node in job.nodes.items()},
-        facts=Facts(stacks=_rewritten(job.facts.stacks, once), errors=_rewritten(job.facts.errors, once)),
+        facts=Facts(
+            stacks=_rewritten(job.facts.stacks, once),
+            errors=_rewritten(job.facts.errors, once),
+            transport=_rewritten(job.facts.transport, once),
+            communicators=job.facts.communicators,  # of which the names of network cards are shown
+        ),
         gaps=(),
         inputs=_rewritten(job.inputs, once),
-        job_id=None if job.job_id is None else once(job.job_id),
+        job_id=_rewritten(job.job_id, once),
+        attempt=_rewritten(job.attempt, once),
     )
     verdict: Diagnosis = _rewritten(diagnosis, once)
     return verdict, other

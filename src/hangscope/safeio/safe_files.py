@@ -3,7 +3,8 @@
 Whoever can write beside us can put a link, a pipe or a device where a file should be, or let a file system hang. So a
 path below a directory is walked name by name without following any link, only regular files are read, and of those no
 more than asked for; who owns a directory is looked at before something is written into it; and a read that does not
-come back is left behind on a thread of its own. Standard library only: it runs in training images.
+come back is left behind on a thread of its own. Standard library only, and nothing of hangscope: it runs in training
+images, and the relay loads it by its place.
 """
 
 from __future__ import annotations
@@ -18,8 +19,6 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import IO, BinaryIO, TypeVar
-
-from hangscope.safeio import limits
 
 T = TypeVar("T")
 
@@ -118,49 +117,6 @@ def _bounded(stream: BinaryIO, path: str | Path, limit: int, *, tail: bool) -> b
     if len(data) > limit:
         raise Refused(f"more than {limit} bytes", path)
     return data
-
-
-def entries(root: Path, most: int = limits.DIRECTORY_NAMES) -> list[str]:
-    """The names in a directory, sorted; of a huge one the first that it lists."""
-    found: list[str] = []
-    with os.scandir(root) as listing:
-        for entry in listing:
-            found.append(entry.name)
-            if len(found) >= most:
-                break
-    return sorted(found)
-
-
-class Links:
-    """Where links lead. The directories on the way are looked at once: a tree may hold a hundred thousand links."""
-
-    def __init__(self) -> None:
-        self._folders: dict[str, str] = {}
-        self._known: dict[str, str | None] = {}
-
-    def target(self, link: str) -> str | None:
-        """The real path of what a link leads to; None where that is nothing, or the link itself."""
-        try:
-            os.stat(link)  # the kernel follows faster than we do, and knows a loop when it meets one
-        except OSError as error:
-            if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):
-                return None
-            raise
-        return self._follow(link, 0)
-
-    def _follow(self, link: str, steps: int) -> str | None:
-        folder, last = os.path.split(os.path.join(os.path.dirname(link), os.readlink(link)))
-        if last in ("", ".", ".."):
-            found = os.path.realpath(link)
-            return found if not os.path.islink(found) else None
-        if folder not in self._folders:
-            self._folders[folder] = os.path.realpath(folder)
-        found = os.path.join(self._folders[folder], last)
-        if not stat.S_ISLNK(os.lstat(found).st_mode):
-            return found
-        if found not in self._known:
-            self._known[found] = self._follow(found, steps + 1) if steps < limits.LINKS else None
-        return self._known[found]
 
 
 # ---- with a deadline -------------------------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ alone. Standard library only: it also runs in training images.
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import stat
@@ -17,11 +18,22 @@ from pathlib import Path
 
 from hangscope.safeio import limits
 from hangscope.safeio.evidence_names import is_read, is_walked
-from hangscope.safeio.safe_files import Links, kind_of
+from hangscope.safeio.safe_files import kind_of
 
 CLOSED = "the directory cannot be read"
 """How the reason begins why everything below a directory is missing."""
 _HALF_WRITTEN = re.compile(r"\..*\.part", re.DOTALL)
+
+
+def entries(root: Path, most: int = limits.DIRECTORY_NAMES) -> list[str]:
+    """The names in a directory, sorted; of a huge one the first that it lists."""
+    found: list[str] = []
+    with os.scandir(root) as listing:
+        for entry in listing:
+            found.append(entry.name)
+            if len(found) >= most:
+                break
+    return sorted(found)
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,3 +196,35 @@ def counted(skipped: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
         if count > limits.TREE_SKIPPED
     ]
     return [*named, *more]
+
+
+class Links:
+    """Where links lead. The directories on the way are looked at once: a tree may hold a hundred thousand links."""
+
+    def __init__(self) -> None:
+        self._folders: dict[str, str] = {}
+        self._known: dict[str, str | None] = {}
+
+    def target(self, link: str) -> str | None:
+        """The real path of what a link leads to; None where that is nothing, or the link itself."""
+        try:
+            os.stat(link)  # the kernel follows faster than we do, and knows a loop when it meets one
+        except OSError as error:
+            if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):
+                return None
+            raise
+        return self._follow(link, 0)
+
+    def _follow(self, link: str, steps: int) -> str | None:
+        folder, last = os.path.split(os.path.join(os.path.dirname(link), os.readlink(link)))
+        if last in ("", ".", ".."):
+            found = os.path.realpath(link)
+            return found if not os.path.islink(found) else None
+        if folder not in self._folders:
+            self._folders[folder] = os.path.realpath(folder)
+        found = os.path.join(self._folders[folder], last)
+        if not stat.S_ISLNK(os.lstat(found).st_mode):
+            return found
+        if found not in self._known:
+            self._known[found] = self._follow(found, steps + 1) if steps < limits.LINKS else None
+        return self._known[found]

@@ -22,10 +22,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hangscope.bundle.aliases import Aliases
-from hangscope.bundle.pack import write_bundle
+from hangscope.bundle.pack import Reports, write_bundle
 from hangscope.bundle.redact import rewrite_pickle
 from hangscope.bundle.redact.learn_names import hosts_in, users_in
-from hangscope.bundle.redact.redact_file import LeftOut, Redactor
+from hangscope.bundle.redact.redact_file import CannotRedact, Redactor
 from hangscope.bundle.redact.secret_names import secret_name
 from hangscope.bundle.unpack import extract
 from hangscope.errors import DamagedError
@@ -542,7 +542,7 @@ def test_binary_files_keep_their_length() -> None:
     assert len(out.getvalue()) == len(raw)
     assert secret not in out.getvalue()
     assert out.getvalue()[: 256 * 40] == raw[: 256 * 40]
-    with pytest.raises(LeftOut, match="binary file that names hosts"):
+    with pytest.raises(CannotRedact, match="binary file that names hosts"):
         Redactor(aliases=Aliases(["gpu-a017"])).file(io.BytesIO(raw + b"gpu-a017\0"), io.BytesIO())
 
 
@@ -678,8 +678,7 @@ def test_pseudonymised_bundle_names_no_host_anywhere(tmp_path: Path) -> None:
         source,
         tmp_path / "x.tar.gz",
         pseudonymise=True,
-        verdict_text="culprit on gpu-a018",
-        verdict_json='{"n": "gpu-a018"}',
+        reports=lambda clean: Reports(*[clean("culprit on gpu-a018")] * 2, lambda: "", lambda files: ""),
     )
     extract(bundle.path, tmp_path / "out")
     found = _everything(tmp_path / "out")

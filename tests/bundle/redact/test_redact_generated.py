@@ -200,30 +200,6 @@ def _judge(folder: Path, scratch: Path) -> None:
     assert not [one for one in findings("\n".join(texts)) if "Hex High" not in one[0]]
 
 
-def test_only_evidence_drops_what_no_reader_knows(tmp_path: Path) -> None:
-    """Lines without evidence leave an empty line behind, known ones stay with their numbers, unknown files go."""
-    (tmp_path / "in").mkdir()
-    log = [
-        "started by somebody with a private thought",
-        "[rank3]: loss 0.5 at our customer's project",
-        "gpu-a017:81233:81301 [6] NCCL INFO Channel 00/0 : 3[3] -> 12[4] [send] via NET/IB/0/GDRDMA",
-        "Traceback (most recent call last):",
-        '  File "/w/train.py", line 3, in step',
-        "    loss.backward()",
-        "RuntimeError: boom",
-        "and something private again",
-    ]
-    (tmp_path / "in/rank_3.log").write_text("\n".join(log) + "\n")
-    (tmp_path / "in/notes.txt").write_text("nothing of interest\n")
-    (tmp_path / "in/config.json").write_text('{"private": 1}')
-    keep = KEEPERS["only evidence"]
-    bundle = write_bundle(tmp_path / "in", tmp_path / "x.tar.gz", keep=keep)
-    extract(bundle.path, tmp_path / "out")
-    kept = (tmp_path / "out/rank_3.log").read_text().split("\n")
-    assert kept == ["", "[rank3]: ", *log[2:7], "", ""]
-    assert sorted(gap.what for gap in bundle.left_out) == ["config.json", "notes.txt"]
-
-
 # ---- how fast, how large ---------------------------------------------------------------------------------------------
 
 

@@ -24,7 +24,7 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from hangscope.bundle.redact.random_words import is_random
-from hangscope.bundle.redact.redact_file import LeftOut, Redactor
+from hangscope.bundle.redact.redact_file import CannotRedact, Redactor
 
 AL = string.ascii_letters + string.digits
 LOW = string.ascii_lowercase + string.digits
@@ -1004,7 +1004,7 @@ def redacted(redactor: Redactor, text: str) -> str:
     out = io.BytesIO()
     try:
         redactor.file(io.BytesIO(text.encode()), out, "rank_0.log")
-    except LeftOut:
+    except CannotRedact:
         return ""
     return out.getvalue().decode("utf-8", "replace")
 

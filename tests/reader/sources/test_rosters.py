@@ -436,3 +436,11 @@ def test_loopback_is_nobodys_name() -> None:
     ]
     assert short_name("GPU-a017.cluster.local") == "gpu-a017"
     assert short_name("10.0.0.7") == "10.0.0.7"
+
+
+def test_a_rank_that_a_file_repeats_without_end_is_believed_a_few_times() -> None:
+    """Of a hundred thousand rows about one rank some are taken, and other ranks' rows behind them all."""
+    rows = [{"rank": 1, "pid": 7}] * 100_000 + [{"rank": 2, "pid": 8}]
+    said = rosters.read_roster(rows, "roster.json")
+    assert len(said) == rosters.MOST_ROWS_OF_A_RANK + 1
+    assert said[-1].process.rank == 2

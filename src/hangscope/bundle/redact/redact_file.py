@@ -14,8 +14,8 @@ import struct
 import tempfile
 import zlib
 from collections import Counter
-from collections.abc import Callable, Iterable
-from typing import IO, BinaryIO
+from collections.abc import Callable, Iterable, Mapping
+from typing import IO, Any, BinaryIO
 
 from hangscope.bundle.aliases import Aliases
 from hangscope.bundle.redact import rewrite_pickle
@@ -24,6 +24,7 @@ from hangscope.bundle.redact.handlers import Edit
 from hangscope.bundle.redact.secret_names import secret_name
 from hangscope.bundle.redact.secrets import Secrets
 from hangscope.incident import blackbox_layout
+from hangscope.incident.layout import as_bytes
 from hangscope.safeio import file_magic
 from hangscope.safeio.tar_stream import is_header
 
@@ -36,16 +37,18 @@ _MAX_UNPACKED = 16 << 30
 RATIO, RATIO_FROM = 150, 64 << 20
 """Logs pack some fifty times. What unpacks to more than this is a file of zeros, or a trap."""
 _CACHED = 200_000
+_GONE = "…".encode()
+_SECRET = "[redacted:secret]"
 _PACKED = ((file_magic.ZIP, "zip"), (file_magic.XZ, "xz"), (file_magic.ZSTD, "zstd"), (file_magic.BZIP2, "bzip2"))
 _BINARY = re.compile(rb"[\x01-\x06\x0e-\x1a\x1c-\x1f]")
 
 
-class LeftOut(Exception):
-    """The file cannot be made safe; says why."""
+class CannotRedact(Exception):
+    """The file cannot be made safe, or nothing of it may stay; says why."""
 
 
-Keep = Callable[[str, IO[bytes], IO[bytes]], bool]
-"""Writes what of a file may stay, by its name; False where nothing may."""
+Keep = Callable[[str, IO[bytes], IO[bytes]], "int | None"]
+"""Writes what of a file may stay, by its name, and says how many lines may not; None where nothing may."""
 
 
 class Redactor:
@@ -55,6 +58,8 @@ class Redactor:
         self.secrets = Secrets(users)
         self._keep = keep
         self.aliases = aliases
+        self.lines_left_out: Counter[str] = Counter()
+        """Name of a log → how many of its lines may not stay."""
         self._strings: dict[bytes, tuple[bytes, Counter[str]] | None] = {}
         self._again: Counter[str] = Counter()
         self._keys: dict[bytes, bool] = {}
@@ -74,7 +79,7 @@ class Redactor:
             found = self._strings[data]
         except KeyError:
             before = self.counts
-            cleaned = self.secrets.clean(data)
+            cleaned = self.secrets.clean(self._first_line(data))
             if self.aliases:
                 cleaned = self.aliases.clean(cleaned, whole=True)
             if len(self._strings) > _CACHED:
@@ -86,6 +91,32 @@ class Redactor:
             return data
         self._again.update(found[1])
         return found[0]
+
+    def _first_line(self, data: bytes) -> bytes:
+        """Names and sentences have one line; what is below it in a dump or a manifest is no evidence."""
+        if self._keep is None or b"\n" not in data:
+            return data
+        return data.partition(b"\n")[0] + _GONE
+
+    def first_lines(self, value: Any) -> Any:
+        """The same for every string of a JSON value."""
+        if isinstance(value, str):
+            return self._first_line(as_bytes(value)).decode("utf-8", "surrogateescape")
+        if isinstance(value, (list, tuple)):
+            return [self.first_lines(item) for item in value]
+        if isinstance(value, Mapping):
+            return {self.first_lines(str(key)): self.first_lines(item) for key, item in value.items()}
+        return value
+
+    def strings(self, value: Any) -> Any:
+        """A JSON value with each of its strings redacted by itself, and those whole whose key says so."""
+        if isinstance(value, str):
+            return self.text(as_bytes(value)).decode("utf-8", "replace")
+        if isinstance(value, (list, tuple)):
+            return [self.strings(item) for item in value]
+        if isinstance(value, Mapping):
+            return {key: _SECRET if self.secret_key(str(key).encode()) else self.strings(value[key]) for key in value}
+        return value
 
     def touches(self, data: bytes) -> bool:
         """Whether `string` might replace something in it. Gives no alias, and counts nothing."""
@@ -114,7 +145,7 @@ class Redactor:
         return raw.decode("utf-8", "surrogateescape")[1:]
 
     def file(self, source: IO[bytes], out: IO[bytes], name: str = "") -> None:
-        """Write `source`, redacted, to `out`. Raises LeftOut where that cannot be done safely."""
+        """Write `source`, redacted, to `out`. Raises CannotRedact where that cannot be done safely."""
         head = source.read(_HEAD)
         source.seek(0)
         if file_magic.is_gzip(head):
@@ -124,19 +155,22 @@ class Redactor:
         elif rewrite_pickle.is_pickle(head):
             self._pickle(source, out)
         elif is_header(head[:512]):
-            raise LeftOut("an archive inside another")
+            raise CannotRedact("an archive inside another")
         elif packed := next((name for magic, name in _PACKED if head.startswith(magic)), None):
-            raise LeftOut(f"packed with {packed}, which hangscope cannot look into")
+            raise CannotRedact(f"packed with {packed}, which hangscope cannot look into")
         elif head.startswith(file_magic.UTF16):
-            raise LeftOut("text in UTF-16, which hangscope cannot redact")
+            raise CannotRedact("text in UTF-16, which hangscope cannot redact")
         elif len(_BINARY.findall(head)) * 100 > len(head):
             if self._keep is not None:
-                raise LeftOut("no evidence that hangscope knows")
+                raise CannotRedact("no evidence that hangscope knows")
             self._binary(source, out)
         elif self._keep is not None:
             with tempfile.SpooledTemporaryFile(_IN_MEMORY) as kept:
-                if not self._keep(name, source, kept):
-                    raise LeftOut("no evidence that hangscope knows")
+                left = self._keep(name, source, kept)
+                if left is None:
+                    raise CannotRedact("no evidence that hangscope knows")
+                if left:
+                    self.lines_left_out[name] = left
                 kept.seek(0)
                 self._text(kept, out)
         else:
@@ -167,7 +201,7 @@ class Redactor:
             with mmap.mmap(source.fileno(), 0, access=mmap.ACCESS_READ) as data:
                 out.writelines(rewrite_pickle.rewrite(data, self))
         except rewrite_pickle.Unwalkable as error:
-            raise LeftOut(f"not a pickle of plain values ({error}): it cannot be redacted safely") from None
+            raise CannotRedact(f"not a pickle of plain values ({error}): it cannot be redacted safely") from None
 
     def _black_box(self, source: IO[bytes], out: IO[bytes]) -> None:
         """Numbers at fixed places, and two kinds of text: the host's name, and the communicators' names.
@@ -176,7 +210,7 @@ class Redactor:
         """
         data = bytearray(source.read(blackbox_layout.MAX_BYTES + 1))
         if not blackbox_layout.LEAST_BYTES <= len(data) <= blackbox_layout.MAX_BYTES:
-            raise LeftOut("a black box of a size that none has")
+            raise CannotRedact("a black box of a size that none has")
         offset, size, slots, _ = struct.unpack_from("<4I", data, blackbox_layout.TABLES_AT)
         fields = [(blackbox_layout.HOST_AT, blackbox_layout.HOST_BYTES)]
         if size == blackbox_layout.COMM_BYTES and offset + size * slots <= len(data):
@@ -195,7 +229,7 @@ class Redactor:
             chunk = source.read(4 * _CHUNK)
             data = carry + chunk
             if self.aliases and self.aliases.clean(data) is not data:
-                raise LeftOut("a binary file that names hosts, addresses or paths, which cannot be exchanged in it")
+                raise CannotRedact("a binary file that names hosts, addresses or paths, which have no room for others")
             masked = self.secrets.mask(data)
             keep = overlap if chunk and len(data) > overlap else 0
             out.write(masked[: len(masked) - keep])
@@ -208,7 +242,7 @@ class Redactor:
             try:
                 _unpack(source, inner)
             except (gzip.BadGzipFile, zlib.error, EOFError) as error:
-                raise LeftOut(f"broken compression ({error})") from None
+                raise CannotRedact(f"broken compression ({error})") from None
             inner.seek(0)
             self.file(inner, redacted, name)
             redacted.seek(0)
@@ -225,9 +259,9 @@ def _unpack(source: IO[bytes], target: BinaryIO | IO[bytes]) -> None:
         while chunk := packed.read(_CHUNK):
             total += len(chunk)
             if total > _MAX_UNPACKED:
-                raise LeftOut("a compressed file that unpacks to more than 16 GiB")
+                raise CannotRedact("a compressed file that unpacks to more than 16 GiB")
             if total > RATIO_FROM and total > RATIO * size:
-                raise LeftOut(f"a compressed file that unpacks to more than {RATIO} times its size")
+                raise CannotRedact(f"a compressed file that unpacks to more than {RATIO} times its size")
             target.write(chunk)
     target.flush()
 

@@ -369,7 +369,7 @@ SHARED_HOME = re.compile(
 )
 """Homes on shared file systems. `/tmp/torchinductor_alice` is where torch.compile keeps alice's kernels."""
 CLUSTER = re.compile(
-    rb"/(?:scratch|fsx(?:-[a-z0-9]{1,20})?|checkpoints?|workspace|work|lustre|gpfs|projects?)"
+    rb"/(?:scratch|fsx(?:-[a-z0-9]{1,20})?|checkpoints?|work|lustre|gpfs|projects?)"
     rb"(?:/(?:scratch|fsx|users?|homes?|work|fs\d{1,3})){0,2}/(?P<s>[a-z][a-z0-9._-]{1,31})(?=[/\s:\"',;)\]]|\Z)"
 )
 """Directories below which users keep their own, and others theirs: a name is replaced here and looked for nowhere."""
@@ -377,9 +377,7 @@ SHARED_ROOTS = tuple(
     b"""/u/ /afs/ torchinductor_ /tmp/ray_ /lustre/ /gpfs/ /nfs/ /ceph/ /beegfs/ /weka/ /vast/ /efs/ /mnt/ /data/ /net/
     /export/ /storage/""".split()
 )
-CLUSTER_ROOTS = tuple(
-    b"/scratch/ /fsx /checkpoint/ /checkpoints/ /workspace/ /work/ /project/ /projects/ /lustre/ /gpfs/".split()
-)
+CLUSTER_ROOTS = tuple(b"/scratch/ /fsx /checkpoint/ /checkpoints/ /work/ /project/ /projects/ /lustre/ /gpfs/".split())
 LISTED = re.compile(
     rb"[bcdlps-][rwxsStT-]{9}[.+@]?\s+\d+\s+(?P<s>[A-Za-z_][\w.-]{0,31})\s+(?P<g>[A-Za-z_][\w.-]{0,31})\s+\d"
 )
@@ -420,7 +418,7 @@ FOLDERS = frozenset(
     software containers images sqsh slurm nccl torch triton inductor cuda archive backup old new staging prod dev main
     hangscope incident incidents nodes node hangs dist distributed benchmark benchmarks bench tools scripts config
     configs step steps epoch iter iters global rank version seed layer shard shards part app apps
-    app-root input inputs corpus corpora laion pile refinedweb mount""".split()
+    app-root input inputs pipeline parallel trainer corpus corpora laion pile refinedweb mount""".split()
 )
 """Directories that are nobody's own."""
 

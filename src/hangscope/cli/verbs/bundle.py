@@ -8,7 +8,7 @@ import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -18,7 +18,7 @@ from hangscope.cli.size_options import size
 from hangscope.errors import InputError, NotFoundError, SettingsError
 
 if TYPE_CHECKING:
-    from hangscope.bundle.pack import Bundle, Options
+    from hangscope.bundle.pack import Bundle, Options, Reports
     from hangscope.bundle.redact.redact_file import Keep
     from hangscope.bundle.shrink import Involved
     from hangscope.diagnosis.verdict import Diagnosis
@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 @click.option("-o", "--output", metavar="FILE", type=click.Path(path_type=Path), help="The bundle.  [default: by PATH]")
 @click.option("--no-redact", is_flag=True, help="Keep secrets and user names as they are.")
 @click.option("--pseudonymise", is_flag=True, help="Give hosts, addresses and paths aliases; their map stays here.")
-@click.option("--only-evidence", is_flag=True, help="Keep dumps and the lines that a reader knows, and no other.")
-@click.option("--all-lines", is_flag=True, help="With --pseudonymise: keep every line, redacted.")
+@click.option("--all-lines", is_flag=True, help="Keep also the lines of logs that are no evidence, redacted.")
+@click.option("--only-evidence", is_flag=True, help="The default: of logs only what is evidence.")
 @click.option("--map", "map_file", metavar="FILE", type=click.Path(path_type=Path), help="Where aliases are kept.")
 @click.option("--max-size", callback=size, metavar="SIZE", help="Leave the least useful evidence out: 50MB, 1GiB.")
 @click.option("--no-verdict", is_flag=True, help="Do not diagnose: no verdict, no page and no ticket in the bundle.")
@@ -43,8 +43,8 @@ def command(
     output: Path | None,
     no_redact: bool,
     pseudonymise: bool,
-    only_evidence: bool,
     all_lines: bool,
+    only_evidence: bool,
     map_file: Path | None,
     max_size: int | None,
     no_verdict: bool,
@@ -53,22 +53,21 @@ def command(
 ) -> int:
     """Make one file of an incident, or of any folder of dumps and logs, with the verdict and a ticket in it.
 
-    Secrets, user names and home directories are redacted, also inside dumps. The name of the bundle goes to stdout,
-    what was replaced and left out to stderr.
+    Of logs it carries the lines that are evidence; secrets, user names and home directories in them are redacted, also
+    inside dumps. The name of the bundle goes to stdout, what was replaced and left out to stderr.
     """
     if only_verify or unpack is not None:
         return _open(path, unpack)
-    if no_redact and pseudonymise:
-        raise SettingsError("--no-redact and --pseudonymise contradict each other", hint="choose one")
-    if no_redact and only_evidence:
-        raise SettingsError("--no-redact and --only-evidence contradict each other", hint="choose one")
-    if all_lines and (only_evidence or not pseudonymise):
-        raise SettingsError("--all-lines is for --pseudonymise alone", hint="leave it out")
+    for option, given in (("--pseudonymise", pseudonymise), ("--only-evidence", only_evidence)):
+        if no_redact and given:
+            raise SettingsError(f"--no-redact and {option} contradict each other", hint="choose one")
+    if all_lines and only_evidence:
+        raise SettingsError("--all-lines and --only-evidence contradict each other", hint="choose one")
     from hangscope.bundle.pack import Options
 
-    path = Path(os.path.abspath(path))  # so that it can be told from what is inside, also where it was "."
+    path = Path(os.path.abspath(path))  # so that it can be parted from what is inside, also where it was "."
     options = Options(redact=not no_redact, pseudonymise=pseudonymise, map_file=map_file, max_bytes=max_size)
-    if only_evidence or (pseudonymise and not all_lines):
+    if not (all_lines or no_redact):
         options = replace(options, keep=_keep(()))
     target = output or Path(f"{path.name.removesuffix('.gz').removesuffix('.tar')}.bundle.tar.gz")
     if _is_bundle(path):
@@ -86,9 +85,9 @@ def _make(path: Path, target: Path, options: Options, *, verdict: bool) -> int:
     known: Known = {}
     if verdict:
         options = _with_verdict(path, options, known)
-    with bar(f"bundling {path.name}") as told:
+    with bar(f"bundling {path.name}") as shown:
         try:
-            made = write_bundle(path, target, options, progress=told, known=known)
+            made = write_bundle(path, target, options, progress=shown, known=known)
         except OSError as error:
             blamed = error.filename if isinstance(error.filename, str) else str(target)
             what = str(target) if ".part" in blamed or error.errno in (errno.ENOSPC, errno.EDQUOT) else blamed
@@ -102,11 +101,6 @@ def _with_verdict(path: Path, options: Options, known: Known) -> Options:
     """Verdict, page and ticket, where the evidence allows them; a bundle is worth making without them too."""
     from hangscope.diagnosis import diagnose
     from hangscope.reader.load import load
-    from hangscope.report.export import to_dict
-    from hangscope.report.page.render_page import render_page
-    from hangscope.report.redacted_verdict import redacted
-    from hangscope.report.terminal import render_text
-    from hangscope.report.ticket import render_ticket
 
     try:
         with progress(f"diagnosing {path}"):
@@ -117,22 +111,43 @@ def _with_verdict(path: Path, options: Options, known: Known) -> Options:
             raise
         note(f"no verdict in the bundle: {error}")
         return options
-    import json
-
     prefix = _prefix(path)
-
-    def page(clean: Callable[[str], str]) -> str:
-        return render_page(*redacted(found, job, lambda said: clean(_inside(said, prefix))))
-
+    only_evidence = options.keep is not None
     return replace(
         options,
-        verdict_json=json.dumps(_inside(to_dict(found), prefix), indent=1) + "\n",
-        verdict_text=render_text(found).replace(prefix, ""),
-        page=page,
-        ticket=lambda manifest: render_ticket(found, job, files=manifest.files),
+        reports=lambda clean: _reports(found, job, lambda said: clean(_sayable(said, prefix, only_evidence))),
         involved=involved(found, job, path),
-        keep=_keep(_cited(found, prefix)) if options.keep is not None else None,
+        keep=_keep(_cited(found, prefix)) if only_evidence else None,
     )
+
+
+def _reports(found: Diagnosis, job: Job, clean: Callable[[str], str]) -> Reports:
+    """What is said about the evidence, in words of which every name and sentence went through `clean`."""
+    import json
+
+    from hangscope.bundle.pack import Reports
+    from hangscope.report.export import to_dict
+    from hangscope.report.page.render_page import render_page
+    from hangscope.report.redacted_verdict import redacted
+    from hangscope.report.terminal import render_text
+    from hangscope.report.ticket import render_ticket
+
+    verdict, shown = redacted(found, job, clean)
+    return Reports(
+        json=json.dumps(to_dict(verdict), indent=1) + "\n",
+        text=render_text(verdict),
+        page=lambda: render_page(verdict, shown),
+        ticket=lambda files: render_ticket(verdict, shown, files=files),
+    )
+
+
+def _sayable(said: str, prefix: str, only_evidence: bool) -> str:
+    """A name or a sentence of the verdict with files as the bundle names them, not as they were reached here. Of a text
+    of several lines, such as an exception's message, what is evidence."""
+    from hangscope.reader.evidence_lines import lines_of_evidence
+
+    said = "." if f"{said}/" == prefix else said.replace(prefix, "")
+    return lines_of_evidence(said)[0] if only_evidence and "\n" in said else said
 
 
 def _cited(found: Diagnosis, prefix: str) -> Iterator[tuple[str, int]]:
@@ -182,17 +197,6 @@ def _prefix(path: Path) -> str:
     return f"{str(path if path.is_dir() else path.parent).rstrip('/')}/"
 
 
-def _inside(value: Any, prefix: str) -> Any:
-    """The verdict with files as the bundle names them, not as they were reached here."""
-    if isinstance(value, dict):
-        return {key: _inside(item, prefix) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_inside(item, prefix) for item in value]
-    if isinstance(value, str):
-        return "." if f"{value}/" == prefix else value.replace(prefix, "")
-    return value
-
-
 _MOST_NOTES = 50
 """Lines of one kind on a terminal; a hostile tree may have a hundred thousand things to name."""
 
@@ -205,6 +209,10 @@ def _report(made: Bundle) -> None:
     note(f"{plural(len(made.manifest.files), 'file')}, {human(made.size)}")
     if made.replaced:
         note("replaced: " + ", ".join(f"{count} {kind}" for kind, count in made.replaced.items()))
+    if made.lines_left_out:
+        lines = sum(made.lines_left_out.values())
+        logs = plural(len(made.lines_left_out), "log")
+        note(f"{lines:,} lines of {logs} are no evidence and stay here; --all-lines brings them")
     for what, count in made.dropped.items():
         note(f"left out to keep the bundle small: {what} ({plural(count, 'file')})")
     for gap in made.left_out[:_MOST_NOTES]:
@@ -220,9 +228,9 @@ def _open(bundle: Path, target: Path | None) -> int:
     from hangscope.text import plural
     from hangscope.text import size as human
 
-    with bar(f"checking {bundle.name}") as told:
+    with bar(f"checking {bundle.name}") as shown:
         try:
-            opened = verify(bundle, progress=told) if target is None else extract(bundle, target, progress=told)
+            opened = verify(bundle, progress=shown) if target is None else extract(bundle, target, progress=shown)
         except OSError as error:
             raise SettingsError(f"{target or bundle}: {error.strerror or error}") from None
     note(f"{bundle}: {plural(opened.files, 'file')}, {human(opened.bytes)}; every name and checksum is right")

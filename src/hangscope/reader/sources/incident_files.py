@@ -7,12 +7,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from hangscope.model import Failure, Gap, Source
-from hangscope.reader.sources.rosters import MOST_ROWS, read_row
+from hangscope.reader.sources.rosters import MOST_ROWS, read_row, rows_of
 from hangscope.reader.statements import Statement, Trust
 from hangscope.reader.times import parse_time
 from hangscope.reader.values import host_name, number, rank_number, text, whole
 
 _STARTUP_FAILURES = ("never_seen", "elsewhere")
+_COLLECTED = "collected"
+"""The reason in a manifest of what people put together, such as a bundle of a folder: nobody captured it at once."""
 _MOST_UNSEEN = 100_000
 _LONGEST_SENTENCE = 1000
 
@@ -67,7 +69,7 @@ def read_manifest(value: Mapping[str, Any], file: str) -> Manifest:
         source,
         text(value.get("job")),
         text(value.get("attempt")),
-        text(value.get("reason")),
+        text(value.get("reason")) if value.get("reason") != _COLLECTED else None,
         parse_time(text(value.get("captured_at")) or ""),
         rank_number(value.get("world_size")),
         _versions(value.get("versions")),
@@ -99,7 +101,7 @@ def read_node(value: Mapping[str, Any], file: str) -> NodeFile:
     node = host_name(text(value.get("node")))
     statements: list[Statement] = []
     oom: list[tuple[int | None, int]] = []
-    for index, row in _objects(value.get("ranks")):
+    for index, row in rows_of(value.get("ranks")):
         said = read_row(row, Trust.NODE, Source(file, f"ranks[{index}]"), node)
         if said is not None:
             statements.append(said)

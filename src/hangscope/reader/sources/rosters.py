@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from hangscope.model import Process, Source
@@ -11,6 +12,8 @@ from hangscope.reader.values import flag, host_name, number, pci_id, rank_number
 
 MOST_ROWS = 131_072
 """Ranks of one roster; more are not looked at."""
+MOST_ROWS_OF_A_RANK = 256
+"""Rows about one rank in one file: each attempt may have one. A hundred thousand of them would be joined one by one."""
 
 _EXIT_KEYS = ("exit_status", "exit", "exit_code", "returncode")
 _HOST_KEYS = ("host", "hostname", "node")
@@ -34,13 +37,23 @@ def _is_of_process(row: Mapping[str, Any]) -> bool:
 
 def read_roster(value: Any, file: str) -> list[Statement]:
     """One statement a row. A row that says ``"exit": null`` was still there when the roster was written."""
-    rows = (value["ranks"] if isinstance(value, Mapping) else value)[:MOST_ROWS]
     found = []
-    for index, row in enumerate(rows):
+    for index, row in rows_of(value["ranks"] if isinstance(value, Mapping) else value):
         said = read_row(row, Trust.ROSTER, Source(file, f"[{index}]"))
         if said is not None:
             found.append(said)
     return found
+
+
+def rows_of(rows: object) -> Iterator[tuple[int, Mapping[str, Any]]]:
+    """The rows of a list that anybody may have written that are believed, with their places in it."""
+    of_rank: Counter[int | None] = Counter()
+    for index, row in enumerate(rows[:MOST_ROWS] if isinstance(rows, list) else ()):
+        if isinstance(row, Mapping):
+            rank = rank_number(row.get("rank"))
+            of_rank[rank] += 1
+            if of_rank[rank] <= MOST_ROWS_OF_A_RANK:
+                yield index, row
 
 
 def read_row(row: Mapping[str, Any], trust: Trust, source: Source, node: str | None = None) -> Statement | None:

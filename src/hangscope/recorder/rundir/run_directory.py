@@ -18,7 +18,8 @@ from hangscope.errors import SettingsError
 from hangscope.incident.layout import NODE_FILE, as_bytes, as_json, safe_name
 from hangscope.recorder.rundir import peer_files as peer_files
 from hangscope.recorder.rundir.job_identity import JobIdentity
-from hangscope.safeio.safe_files import Patience, Refused, entries, folder_below, write_below
+from hangscope.safeio.safe_files import Patience, Refused, folder_below, write_below
+from hangscope.safeio.walk import entries
 
 RUN = "run.json"
 STALL = "stall.json"

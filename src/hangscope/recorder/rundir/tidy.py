@@ -8,7 +8,7 @@ from pathlib import Path
 
 from hangscope.incident.layout import MANIFEST
 from hangscope.recorder.rundir import peer_files, run_directory
-from hangscope.safeio.safe_files import entries
+from hangscope.safeio.walk import entries
 
 
 def remove(root: Path) -> bool:
