@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 import urllib.request
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -182,10 +183,10 @@ def test_waiting_for_many_neighbours_has_one_end(tmp_path: Path, monkeypatch: py
     assert time.monotonic() - begun < 4
 
 
-def _incidents(root: Path) -> Incidents:
+def _incidents(root: Path, say: Callable[[str], object] = lambda _: None) -> Incidents:
     return Incidents(
         root=root, folder=root / "nodes/n0", node=Node("n0", "j", "0", 0.0), ended=threading.Event(),
-        publish=lambda: None, say=lambda _: None, diagnose=None,
+        publish=lambda: None, say=say, diagnose=None,
     )  # fmt: skip
 
 
@@ -205,9 +206,13 @@ def test_a_terabyte_beside_us_does_not_delay_the_manifest(tmp_path: Path) -> Non
 def test_a_manifest_that_somebody_broke_costs_no_verdict(tmp_path: Path) -> None:
     """Between writing a manifest and naming the verdict in it, somebody may break it: the verdict is given."""
     (tmp_path / "incident.json").write_text("{broken")
-    incidents = _incidents(tmp_path)
-    incidents._list(tmp_path, "verdict.json")
+    said: list[str] = []
+    incidents = _incidents(tmp_path, said.append)
+    verdict = diagnose_process.Verdict("HANG   rank 1 never came", {"outcome": "hang", "kind": "absent"})
+    incidents._give_verdict(tmp_path, tmp_path, lambda _: verdict)
+    assert said == [f"the verdict on {tmp_path}:\nHANG   rank 1 never came"]
     incidents._refresh_manifest(tmp_path)
+    assert (tmp_path / "incident.json").read_text() == "{broken", "what cannot be read is not written over"
 
 
 def test_no_link_among_our_logs_is_copied(tmp_path: Path) -> None:
