@@ -216,7 +216,9 @@ def test_the_code_speaks_as_the_field_does(path: Path) -> None:
 @pytest.mark.parametrize("suite", sorted(SUITES))
 def test_a_verdict_speaks_as_the_field_does(suite: str) -> None:
     """Verdicts on recorded jobs have no word of our own, no unset value, no wrong plural and no empty list."""
-    for truth in sorted(SUITES[suite].glob("*/truth.json")):
+    truths = sorted(SUITES[suite].glob("*/truth.json"))
+    assert truths
+    for truth in truths:
         verdict = hangscope.diagnose(hangscope.load([truth.parent]))
         assert not slips(verdict), truth.parent.name
         words = [text for text in sentences(verdict) if OWN_WORD.search(text)]
