@@ -5,7 +5,7 @@
 * functions of more than 60 lines;
 * packed assignments (`a, b = x, y`), which save a line and cost the reader one;
 * words of our own where the field has one;
-* folders with more than 20 modules, names of modules that are there twice, file formats known in several modules.
+* folders with more than 20 modules, and names of modules that are there twice.
 
 `test_architecture.py` asserts all of it, but for what house_exceptions.ini lists. Those lists may only shrink: delete a
 line, or let `python tests/house.py --write-exceptions` write them anew from what there is, with the reasons they have.
@@ -41,20 +41,6 @@ OWN_WORDS = (
 OWN_WORD = re.compile(rf"(?<![a-z])(?:{'|'.join(OWN_WORDS)})(?:s|d|ed|ing)?(?![a-z])", re.I)
 OWN_NAME = re.compile(r"(?<![a-z])stands?(?![a-z])", re.I)
 """In names alone: what does not move waits, is blocked or is at a line."""
-
-MAGIC = {
-    "black box": b"\xffHSNCCLB",
-    "gzip": b"\x1f\x8b",
-    "tar": b"ustar",
-    "xz": b"\xfd7zXZ",
-    "zstd": b"\x28\xb5\x2f\xfd",
-    "bzip2": b"BZh",
-    "zip": b"PK\x03\x04",
-    "7z": b"7z\xbc\xaf",
-    "lz4": b"\x04\x22\x4d\x18",
-    "rar": b"Rar!",
-}
-"""How files of other formats begin, or show what they are: each is one module's business."""
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 _ONE = ast.If | ast.For | ast.AsyncFor | ast.While | ast.ExceptHandler | ast.match_case | ast.IfExp
@@ -166,18 +152,6 @@ def twice() -> dict[str, list[str]]:
     return {name: paths for name, paths in found.items() if len(paths) > 1}
 
 
-def several_homes() -> dict[str, list[str]]:
-    """File formats whose magic bytes more than one module has."""
-    found: dict[str, list[str]] = defaultdict(list)
-    for path in modules():
-        tree = ast.parse(path.read_text(encoding="utf-8"))
-        texts = {node.value for node in ast.walk(tree) if isinstance(node, ast.Constant)}
-        for name, magic in MAGIC.items():
-            if any(isinstance(text, bytes) and text.startswith(magic) for text in texts):
-                found[name].append(str(path.relative_to(PACKAGE)))
-    return {name: paths for name, paths in found.items() if len(paths) > 1}
-
-
 def undescribed() -> set[str]:
     """Folders whose `__init__` does not say what lives there."""
     starts = [path for path in modules() if path.stem == "__init__"]
@@ -238,7 +212,6 @@ def write_exceptions() -> None:
         "words": dict.fromkeys(sorted(words_of(found)), "there"),
         "crowded": dict(sorted(crowded().items())),
         "twice": {name: " and ".join(paths) for name, paths in sorted(twice().items())},
-        "magic": {name: " and ".join(paths) for name, paths in sorted(several_homes().items())},
     }
     head = EXCEPTIONS.read_text(encoding="utf-8").partition("\n[")[0]
     sections = ("".join(f"{name} = {why}\n" for name, why in lines.items()) for lines in values.values())
@@ -262,7 +235,6 @@ def main() -> None:
     print(f"{'all':16}{sum(lines_of.values()):>8}" + "".join(f"{counts[kind]:>10}" for kind in kinds))
     print("more than 20 modules:", crowded() or "none")
     print("names there twice:", twice() or "none")
-    print("formats known in several modules:", several_homes() or "none")
     for finding in sorted(found, key=lambda finding: (finding.kind, -finding.size, finding.where)):
         if any(finding.where.startswith(prefix) for prefix in wanted):
             print(f"{finding.kind:9} {finding.size:4} {finding.where}")

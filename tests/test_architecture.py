@@ -251,11 +251,6 @@ def test_a_modules_name_is_its_own() -> None:
     assert set(house.twice()) == set(LET_THROUGH["twice"])
 
 
-def test_a_file_format_is_one_modules_business() -> None:
-    """The bytes by which a format is recognised are in one module."""
-    assert set(house.several_homes()) == set(LET_THROUGH["magic"])
-
-
 def test_every_folder_says_what_lives_there() -> None:
     """Each folder's `__init__` has a docstring."""
     assert not house.undescribed()

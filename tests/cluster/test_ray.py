@@ -19,7 +19,7 @@ from hangscope.report.export import to_dict
 from hangscope.simulate import random_spec, simulate
 from kits.lost_evidence import CASES, all_cases
 
-pytestmark = pytest.mark.ray
+pytestmark = [pytest.mark.ray, pytest.mark.xdist_group("ray")]  # one cluster for all
 
 SIMULATED = int(os.environ.get("HANGSCOPE_RAY_JOBS", "20"))
 LARGEST = 64
