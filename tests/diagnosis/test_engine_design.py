@@ -8,9 +8,8 @@ from pathlib import Path
 
 import pytest
 
-import hangscope
-from kits.knowable import SUITES
-from kits.spoken_words import OWN_WORD, sentences, slips
+from kits.recorded import SUITES, verdict_of
+from kits.verdict_words import OWN_WORD, sentences, slips
 
 PACKAGE = Path(__file__).parents[2] / "src" / "hangscope"
 DIAGNOSIS = PACKAGE / "diagnosis"
@@ -219,7 +218,7 @@ def test_a_verdict_speaks_as_the_field_does(suite: str) -> None:
     truths = sorted(SUITES[suite].glob("*/truth.json"))
     assert truths
     for truth in truths:
-        verdict = hangscope.diagnose(hangscope.load([truth.parent]))
+        verdict = verdict_of(truth.parent)
         assert not slips(verdict), truth.parent.name
         words = [text for text in sentences(verdict) if OWN_WORD.search(text)]
         assert not words, truth.parent.name

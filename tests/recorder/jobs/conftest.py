@@ -23,7 +23,7 @@ MARK = "HANGSCOPE_TEST"
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
-    """With `--dist=loadgroup`, tests that look at the same jobs stay in the process that started them, others spread."""
+    """With `--dist=loadgroup`, tests that share jobs stay in the process that started them, others spread."""
     assert isinstance(item, pytest.Function)
     for name, (*_, fixture) in item._fixtureinfo.name2fixturedefs.items():
         if fixture.scope == "module" and fixture.baseid == item.nodeid.partition("::")[0]:
