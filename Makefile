@@ -1,6 +1,7 @@
 # make demo         a job that hangs, from launch to verdict
 # make test         everything that CI runs: lint, types, tests
 # make lint         lint and types alone
+# make frozen       all verdicts that a change of the house must not change, byte by byte
 # make scoreboard   accuracy on simulated and recorded jobs, beside torchfrtrace
 # make sweep        every recorded dump cut, gone and of an older attempt, with and without logs
 # make bench        time and memory of a diagnosis, beside torchfrtrace and a bare unpickler
@@ -21,8 +22,13 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 READY := $(VENV)/ready
 READY_TORCH := $(VENV)/ready-torch
+PYTEST := $(BIN)/python -m pytest
+JOBS := tests/recorder/jobs tests/cluster/test_ray.py
 
-.PHONY: demo test lint scoreboard sweep wheel fuzz bench test-deps clean
+# The tests start thousands of Pythons: each may keep what it compiled, whatever the image says.
+unexport PYTHONDONTWRITEBYTECODE
+
+.PHONY: demo test test-rest test-jobs lint frozen scoreboard sweep wheel fuzz bench test-deps clean
 .DELETE_ON_ERROR:
 
 demo: $(READY_TORCH)
@@ -34,20 +40,27 @@ demo: $(READY_TORCH)
 		$(BIN)/hangscope diagnose tests/cases/mesh_absent || test $$? -eq 1; \
 	fi
 
+# Real jobs wait most of the time, so all else runs beside them and yields to them. Both go on where one fails.
 test: lint $(READY_TORCH) test-deps
-	@# One more than there are cores: some of these tests wait.
-	$(BIN)/python -m pytest --durations=10 --numprocesses=$$(( $$(nproc) + 1 )) --dist=worksteal \
-		--ignore=tests/recorder/jobs --ignore=tests/cluster/test_ray.py
-	@# Real jobs wait most of the time: two files of them at once.
-	$(BIN)/python -m pytest --durations=10 --numprocesses=2 --dist=loadfile tests/recorder/jobs tests/cluster/test_ray.py \
-		--ignore=tests/recorder/jobs/test_live_faults.py --ignore=tests/recorder/jobs/test_live_jobs.py
-	$(BIN)/python -m pytest --durations=5 --numprocesses=2 --dist=load \
-		tests/recorder/jobs/test_live_faults.py tests/recorder/jobs/test_live_jobs.py
+	@$(MAKE) --no-print-directory --jobs=2 --keep-going test-jobs test-rest
+
+test-rest: $(READY_TORCH)
+	nice -n 5 $(PYTEST) --durations=10 --numprocesses=$$(nproc) --dist=worksteal $(JOBS:%=--ignore=%)
+
+# The output comes at the end, in one piece.
+test-jobs: $(READY_TORCH)
+	@mkdir -p build
+	@echo "real jobs run beside the other tests; what they say comes at the end, and is in build/jobs.log meanwhile"
+	@$(PYTEST) --durations=10 --numprocesses=$$(nproc) --dist=loadgroup $(JOBS) >build/jobs.log 2>&1; \
+		status=$$?; cat build/jobs.log; exit $$status
 
 lint: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+frozen: $(READY)
+	$(BIN)/python tests/frozen.py
 
 scoreboard: $(READY_TORCH)
 	$(BIN)/python tests/scoreboard.py

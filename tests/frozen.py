@@ -1,20 +1,20 @@
 """The verdicts that a change of the house must not change: all recorded evidence, simulated jobs, the sweep's sample.
 
-    python tests/frozen.py --write           store the verdicts of this checkout
     python tests/frozen.py                   compare with what is stored, byte by byte
     python tests/frozen.py --only excerpts   one suite of: cases, links, live, excerpts, wild, simulated, sweep
-    python tests/frozen.py --old DIR         also show what differs from the verdicts that --keep DIR wrote before
     python tests/frozen.py --keep DIR        write every verdict as a file of its own
+    python tests/frozen.py --old DIR         also show what differs from the verdicts that --keep DIR wrote before
+    python tests/frozen.py --write           store the verdicts of this checkout
 
 Only a mended bug changes a verdict, and the commit that changes it names the bug. What is stored is a checksum of the
-JSON and of the text, and the verdict in short; the whole of it is made again by an older checkout with `--keep`.
+JSON and of the text, and the verdict in short; the whole of it is made again by an older checkout with `--keep`. The
+tests compare all but a part of the simulated jobs (tests/diagnosis/corpus).
 """
 
 from __future__ import annotations
 
 import argparse
 import difflib
-import hashlib
 import json
 import lzma
 import multiprocessing
@@ -23,11 +23,16 @@ import shutil
 import sys
 import tarfile
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
+
+import hangscope
+from kits.answers import NAME, Answer, Words, answer
+from kits.recorded import recorded
+from sweep import Change, Workspace, answers, by_workspace, changes, sample
 
 HERE = Path(__file__).parent
 STORED = HERE / "frozen_verdicts.json.xz"
@@ -35,83 +40,54 @@ SIMULATED = range(140_000, 140_300)
 MOST_OPERATIONS = 40_000
 LEAST_ENTRIES = 30
 FOLDERS = 1500
+"""Of the sweep."""
 LOST = ("dumps", "stacks", "logs", "node.json")
-WHEN = 1_790_000_000
-"""The time of every file: a checkout or an unpacked archive gives them the time of the day."""
+SHM = Path("/dev/shm")
 
-Work = tuple[str, str, str]
-"""(suite, name, whatever the suite needs to make it)."""
+Work = tuple[str, str]
+"""(suite, name)."""
 
 
 # ---- what there is ---------------------------------------------------------------------------------------------------
 
 
-def _cases() -> Iterator[Work]:
+def _cases() -> Iterator[str]:
     for suite in ("cases", "cases_gloo", "incidents"):
         for truth in sorted((HERE / suite).glob("*/truth.json")):
-            yield "cases", f"{suite}/{truth.parent.name}", ""
+            yield f"{suite}/{truth.parent.name}"
 
 
-def _names(archive: Path) -> list[str]:
-    with tarfile.open(archive) as listing:
+def _in_archive(name: str) -> list[str]:
+    with tarfile.open(HERE / name) as listing:
         return sorted(name.split("/")[0] for name in listing.getnames() if name.endswith("truth.json"))
 
 
-def _links() -> Iterator[Work]:
-    for name in _names(HERE / "recorded_links.tar.xz"):
-        yield "links", name, ""
+def _live() -> Iterator[str]:
+    for name in _in_archive("recorded_live.tar.xz"):
+        yield name
+        yield from (f"{name}/without-{lost}" for lost in LOST)
 
 
-def _live() -> Iterator[Work]:
-    for name in _names(HERE / "recorded_live.tar.xz"):
-        for lost in ("", *LOST):
-            yield "live", f"{name}{'/without-' if lost else ''}{lost}", lost
-
-
-def _excerpts() -> Iterator[Work]:
-    for path in sorted((HERE / "excerpts").glob("*.txt")):
-        yield "excerpts", path.stem, ""
-
-
-def _wild() -> Iterator[Work]:
-    for name in _wild_folders():
-        yield "wild", name, ""
-
-
-@cache
-def _wild_folders() -> dict[str, Any]:
-    from kits import (
-        wild_dumps,  # noqa: F401  (each brings its folders)
-        wild_logs,  # noqa: F401
-        wild_mixed,  # noqa: F401
-        wild_records,  # noqa: F401
-    )
+def _wild() -> Iterable[str]:
     from kits.wild import folders
 
-    return {folder.name: folder for folder in folders()}
+    return folders()
 
 
-def _simulated() -> Iterator[Work]:
-    for seed in SIMULATED:
-        yield "simulated", str(seed), ""
+def sweeps() -> dict[str, Change]:
+    """The sample of the sweep, by name."""
+    chosen = sample([change for case in recorded() for change in changes(case)], FOLDERS)
+    return {change.name: change for change in chosen}
 
 
-def _sweep() -> Iterator[Work]:
-    from kits.knowable import recorded
-    from sweep import changes, sample
-
-    for change in sample([change for case in recorded() for change in changes(case)], FOLDERS):
-        yield "sweep", change.name, ""
-
-
-SUITES: dict[str, Callable[[], Iterator[Work]]] = {
+SUITES: dict[str, Callable[[], Iterable[str]]] = {
     "cases": _cases,
-    "links": _links,
+    "links": lambda: _in_archive("recorded_links.tar.xz"),
     "live": _live,
-    "excerpts": _excerpts,
+    "excerpts": lambda: sorted(path.stem for path in (HERE / "excerpts").glob("*.txt")),
     "wild": _wild,
-    "simulated": _simulated,
-    "sweep": _sweep,
+    "simulated": lambda: map(str, SIMULATED),
+    "sweep": sweeps,
 }
 
 
@@ -119,53 +95,52 @@ SUITES: dict[str, Callable[[], Iterator[Work]]] = {
 
 
 @cache
-def _members(archive: Path) -> dict[str, bytes]:
-    with tarfile.open(archive) as whole:
+def _members(archive: str) -> dict[str, bytes]:
+    with tarfile.open(HERE / archive) as whole:
         streams = {member.name: whole.extractfile(member) for member in whole if member.isfile()}
         return {name: stream.read() for name, stream in streams.items() if stream is not None}
 
 
-def _extract(archive: Path, name: str, target: Path) -> None:
-    for member, data in _members(archive).items():
-        if member.startswith(f"{name}/"):
-            path = target / Path(member).relative_to(name)
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(data)
+def injected(archive: str, name: str) -> dict[str, Any]:
+    """The truth of a recording that lies in an archive."""
+    found: dict[str, Any] = json.loads(_members(archive)[f"{name}/truth.json"])
+    return found
 
 
-def _make(work: Work, target: Path) -> None:
-    """The evidence, in a folder of its own."""
-    suite, name, detail = work
-    if suite == "cases":
-        shutil.copytree(HERE / name, target)
-    elif suite == "links":
-        _extract(HERE / "recorded_links.tar.xz", name, target)
-    elif suite == "live":
-        _extract(HERE / "recorded_live.tar.xz", name.split("/")[0], target)
-        for path in target.glob(f"nodes/*/{detail}") if detail else ():
-            shutil.rmtree(path) if path.is_dir() else path.unlink()
-    elif suite == "excerpts":
-        target.mkdir()
-        shutil.copyfile(HERE / "excerpts" / f"{name}.txt", target / "job.log")
-    elif suite == "wild":
-        for file, data in _wild_folders()[name].files.items():
-            (target / file).parent.mkdir(parents=True, exist_ok=True)
-            (target / file).write_bytes(data)
-    elif suite == "simulated":
-        _simulate(int(name), target)
-    elif suite == "sweep":
-        _damage(name, target)
-    for path in target.rglob("truth.json"):
-        path.unlink()
-    for path in (target, *target.rglob("*")):
-        os.utime(path, (WHEN, WHEN))
+def files_of(archive: str, name: str) -> dict[str, bytes]:
+    """The files of one recording in an archive, its name in front."""
+    return {member: data for member, data in _members(archive).items() if member.startswith(f"{name}/")}
 
 
-def _simulate(seed: int, target: Path) -> None:
+def _extract(archive: str, name: str, target: Path) -> None:
+    for member, data in files_of(archive, name).items():
+        _put(target / Path(member).relative_to(name), data)
+
+
+def _put(path: Path, data: bytes) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(data)
+
+
+def _make_live(name: str, target: Path) -> None:
+    incident, _, lost = name.partition("/without-")
+    _extract("recorded_live.tar.xz", incident, target)
+    for path in target.glob(f"nodes/*/{lost}") if lost else ():
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+
+def _make_wild(name: str, target: Path) -> None:
+    from kits.wild import folders
+
+    for file, data in folders()[name].files.items():
+        _put(target / file, data)
+
+
+def _make_simulated(name: str, target: Path) -> None:
     from hangscope.errors import SettingsError
     from hangscope.simulate import random_spec, simulate
 
-    spec = random_spec(seed)
+    spec = random_spec(int(name))
     if spec.backend != "torchcomms":
         spec = replace(spec, entries=min(spec.entries, max(LEAST_ENTRIES, MOST_OPERATIONS // spec.ranks)))
     try:
@@ -174,80 +149,99 @@ def _simulate(seed: int, target: Path) -> None:
         target.mkdir(exist_ok=True)
 
 
-def _damage(name: str, target: Path) -> None:
-    from kits.knowable import SUITES as RECORDED
-    from kits.knowable import read_case
-    from sweep import applied, changes, workspace
-
-    suite, case_name = name.split("/")[:2]
-    case = read_case(suite, RECORDED[suite] / case_name)
-    change = next(change for change in changes(case) if change.name == name)
-    with workspace(case, change.logs, target.parent) as folder, applied(case, change, folder):
-        shutil.copytree(folder, target)
+MAKERS: dict[str, Callable[[str, Path], object]] = {
+    "cases": lambda name, target: shutil.copytree(HERE / name, target),
+    "links": lambda name, target: _extract("recorded_links.tar.xz", name, target),
+    "live": _make_live,
+    "excerpts": lambda name, target: _put(target / "job.log", (HERE / "excerpts" / f"{name}.txt").read_bytes()),
+    "wild": _make_wild,
+    "simulated": _make_simulated,
+}
 
 
-def verdict(work: Work) -> tuple[Work, str, str]:
-    """(which, the verdict as JSON, the verdict as text)."""
-    import hangscope
-    from hangscope.errors import HangscopeError
-    from hangscope.report.export import to_json
-    from hangscope.report.terminal import render_text
+def made(suite: str, name: str, scratch: Path) -> tuple[Path, dict[str, object]]:
+    """(the evidence in a folder of its own, the truth that lay beside it, if any)."""
+    target = scratch / NAME
+    MAKERS[suite](name, target)
+    truth: dict[str, object] = {}
+    for path in target.rglob("truth.json"):
+        truth = json.loads(path.read_text(encoding="utf-8"))
+        path.unlink()
+    return target, truth
 
-    before = Path.cwd()
-    with tempfile.TemporaryDirectory(dir="/dev/shm" if Path("/dev/shm").is_dir() else None) as scratch:
-        _make(work, Path(scratch) / "job")
-        os.chdir(scratch)
-        try:
-            found = hangscope.diagnose(hangscope.load(["job"]))
-            return work, to_json(found), render_text(found, width=100, verbose=True)
-        except HangscopeError as error:
-            return work, json.dumps({"error": str(error), "hint": error.hint}, indent=1), ""
-        finally:
-            os.chdir(before)
+
+@cache
+def verdict(suite: str, name: str) -> Answer:
+    """What hangscope says, once a process. Folders of the sweep are not made one by one, but by `sweep.answers`."""
+    with tempfile.TemporaryDirectory(dir=SHM if SHM.is_dir() else None) as scratch:
+        return answer(made(suite, name, Path(scratch))[0])
+
+
+def diagnosis(suite: str, name: str) -> hangscope.Diagnosis:
+    """The same of evidence that is not refused."""
+    found = verdict(suite, name).verdict
+    assert isinstance(found, hangscope.Diagnosis)
+    return found
 
 
 # ---- comparing -------------------------------------------------------------------------------------------------------
 
 
-def short(said: str) -> str:
-    """The verdict in one line."""
-    value = json.loads(said)
-    if "error" in value:
-        return f"refused: {value['error']}"
-    accused = ",".join(str(culprit["rank"]) for culprit in value["culprits"])
-    return f"{value['outcome']} {value['kind']} [{accused}] {value['confidence']}: {value['headline']}"
-
-
-def checksum(said: str, text: str) -> str:
-    return hashlib.blake2b(f"{said}\0{text}".encode(), digest_size=12).hexdigest()
-
-
-def works(only: list[str] | None = None) -> list[Work]:
-    return [work for suite, listed in SUITES.items() if not only or suite in only for work in listed()]
-
-
-def run(wanted: list[Work], jobs: int) -> Iterator[tuple[Work, str, str]]:
-    if jobs < 2:
-        yield from map(verdict, wanted)
-        return
-    with multiprocessing.get_context("fork").Pool(jobs, maxtasksperchild=400) as pool:
-        yield from pool.imap(verdict, wanted, chunksize=8)
-
-
+@cache
 def stored() -> dict[str, list[str]]:
+    """suite/name → (checksum, the verdict in short)."""
     found: dict[str, list[str]] = json.loads(lzma.decompress(STORED.read_bytes()))
     return found
+
+
+def names(suite: str) -> list[str]:
+    """What is stored of a suite: the same as it has, and quicker than making it."""
+    return [key.partition("/")[2] for key in stored() if key.startswith(f"{suite}/")]
+
+
+def changed(suite: str, name: str, now: Words) -> str:
+    """What is to be said about a verdict that is not as it is stored; nothing where it is."""
+    before = stored().get(f"{suite}/{name}", ["", "not stored"])
+    if before[0] == now.checksum:
+        return ""
+    same = " (in short the same)" if before[1] == now.short else ""
+    return f"{suite}/{name}{same}\n  - {before[1]}\n  + {now.short}"
+
+
+def _one(work: Work) -> list[tuple[Work, Words]]:
+    return [(work, verdict(*work).words)]
+
+
+def _swept(work: Workspace) -> list[tuple[Work, Words]]:
+    made_of_it = []
+    for change, found in answers(*work):
+        if isinstance(found, Exception):
+            raise found
+        made_of_it.append((("sweep", change.name), found.words))
+    return made_of_it
+
+
+def run(only: list[str] | None, jobs: int) -> Iterator[tuple[Work, Words]]:
+    """Every verdict of the suites that are asked for, on several processes."""
+    wanted = [suite for suite in SUITES if suite in (only or SUITES)]
+    singles = [(suite, name) for suite in wanted if suite != "sweep" for name in SUITES[suite]()]
+    with multiprocessing.get_context("fork").Pool(jobs, maxtasksperchild=400) as pool:
+        for found in pool.imap(_one, singles, chunksize=8):
+            yield from found
+        if "sweep" in wanted:
+            for found in pool.imap(_swept, by_workspace(sweeps().values())):
+                yield from found
 
 
 def _file(directory: Path, key: str) -> Path:
     return directory / (key.replace("/", "__") + ".json")
 
 
-def _difference(key: str, said: str, text: str, old: Path | None) -> str:
+def _difference(key: str, now: Words, old: Path | None) -> str:
     if old is None or not _file(old, key).exists():
         return ""
     before = _file(old, key).read_text(encoding="utf-8").splitlines()
-    lines = list(difflib.unified_diff(before, f"{said}\n{text}".splitlines(), lineterm="", n=1))
+    lines = list(difflib.unified_diff(before, f"{now.json}\n{now.text}".splitlines(), lineterm="", n=1))
     return "\n".join(lines[2:40]) + "\n"
 
 
@@ -259,26 +253,30 @@ def main() -> int:
     parser.add_argument("--old", type=Path, metavar="DIR", help="show the difference to what --keep wrote there")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="how many processes")
     options = parser.parse_args()
-    before = stored() if STORED.exists() else {}
-    now: dict[str, list[str]] = {}
-    changed = 0
     if options.keep:
         options.keep.mkdir(parents=True, exist_ok=True)
-    for (suite, name, _), said, text in run(works(options.only), options.jobs):
+    now: dict[str, list[str]] = {}
+    differing = 0
+    for (suite, name), found in run(options.only, options.jobs):
         key = f"{suite}/{name}"
-        now[key] = [checksum(said, text), short(said)]
+        now[key] = [found.checksum, found.short]
         if options.keep:
-            _file(options.keep, key).write_text(f"{said}\n{text}", encoding="utf-8")
-        if not options.write and before.get(key, [""])[0] != now[key][0]:
-            changed += 1
-            print(f"{key}\n  - {before.get(key, ['', 'not stored'])[1]}\n  + {now[key][1]}", flush=True)
-            print(_difference(key, said, text, options.old), end="", flush=True)
+            _file(options.keep, key).write_text(f"{found.json}\n{found.text}", encoding="utf-8")
+        if not options.write and (difference := changed(suite, name, found)):
+            differing += 1
+            print(f"{difference}\n{_difference(key, found, options.old)}", end="", flush=True)
     if options.write:
-        kept = {key: value for key, value in before.items() if options.only and key.split("/")[0] not in options.only}
-        text = json.dumps(dict(sorted({**kept, **now}.items())), indent=0)
-        STORED.write_bytes(lzma.compress(text.encode()))
-    print(f"{len(now)} verdicts, {changed} changed", file=sys.stderr)
-    return 1 if changed else 0
+        store(now, options.only)
+    print(f"{len(now)} verdicts, {differing} changed", file=sys.stderr)
+    return 1 if differing else 0
+
+
+def store(now: dict[str, list[str]], only: list[str] | None) -> None:
+    """Write what there is now, and keep the suites that were not asked for."""
+    before = stored() if STORED.exists() and only else {}
+    kept = {key: value for key, value in before.items() if key.split("/")[0] not in (only or SUITES)}
+    text = json.dumps(dict(sorted({**kept, **now}.items())), indent=0)
+    STORED.write_bytes(lzma.compress(text.encode()))
 
 
 if __name__ == "__main__":

@@ -22,13 +22,14 @@ import shutil
 import signal
 import sys
 import tempfile
-import time
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
+
+import hangscope
 
 CASES = Path(__file__).parent / "cases"
 LEAST_ENTRIES = 60
@@ -45,23 +46,29 @@ class Score:
     exact: bool
     innocent_high: bool
     confidence: str
-    seconds: float
     peer: bool | None = None
     detail: str = ""
 
 
 def judge(name: str, truth: dict[str, Any], directory: Path, peer: Peer | None) -> Score:
     """Diagnose one directory and compare with its truth."""
-    import hangscope
+    score = graded(name, truth, hangscope.diagnose(hangscope.load([directory])))
+    if peer is None:
+        return score
+    return replace(score, peer=peer.names(directory) in [set(ranks) for ranks in honest(truth)])
 
-    started = time.perf_counter()
-    verdict = hangscope.diagnose(hangscope.load([directory]))
-    seconds = time.perf_counter() - started
+
+def honest(truth: dict[str, Any]) -> list[list[int]]:
+    """The sets of ranks that are a right answer."""
+    return [truth["culprits"], *truth.get("accept", [])]
+
+
+def graded(name: str, truth: dict[str, Any], verdict: hangscope.Diagnosis) -> Score:
+    """Compare a verdict with the truth."""
     got = [c.rank for c in verdict.culprits]
-    honest = [truth["culprits"], *truth.get("accept", [])]
-    exact_ranks = sorted(got) in [sorted(h) for h in honest]
+    exact_ranks = sorted(got) in [sorted(ranks) for ranks in honest(truth)]
     kinds = [truth["kind"], *truth.get("accept_kinds", [])]
-    allowed = {r for h in honest for r in h}
+    allowed = {rank for ranks in honest(truth) for rank in ranks}
     return Score(
         name=name,
         truth_kind=truth["kind"],
@@ -70,8 +77,6 @@ def judge(name: str, truth: dict[str, Any], directory: Path, peer: Peer | None) 
         exact=exact_ranks and verdict.kind in kinds and verdict.hang == truth["hang"],
         innocent_high=verdict.confidence == "high" and bool(set(got) - allowed),
         confidence=verdict.confidence,
-        seconds=seconds,
-        peer=None if peer is None else peer.names(directory) in [set(h) for h in honest],
         detail=f"truth {truth['culprits']} accept {truth.get('accept')} got {got}: {verdict.headline}",
     )
 

@@ -26,8 +26,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from kits.knowable import DUMP, LEVELS, RANK_LOG, Expected, Recorded, expected, read_case, recorded
+import hangscope
+from hangscope.errors import HangscopeError, NotFoundError
+from kits.answers import NAME, Answer, answer
+from kits.knowable import LEVELS, Expected, expected
 from kits.older_dumps import OLDER, without_stamps
+from kits.recorded import DUMP, RANK_LOG, Recorded, read_case, recorded
+from kits.verdict_words import slips
 
 CUTS = {f"cut-{share:02d}": share / 100 for share in (0, 3, 12, 25, 38, 50, 62, 75, 88, 96)} | {"cut-end": 1.0}
 """Where a file breaks off, as a share of its bytes, hence inside a record; the last lacks one byte."""
@@ -74,6 +79,8 @@ class Score:
     detail: str
     slips: tuple[str, ...] = ()
     """Sentences that must not reach a reader, whoever is accused in them."""
+    checksum: str = ""
+    """Of all that was said."""
 
 
 def changes(case: Recorded) -> Iterator[Change]:
@@ -109,7 +116,7 @@ def kept(path: Path, logs: str) -> bool:
 @contextlib.contextmanager
 def workspace(case: Recorded, logs: str, scratch: Path) -> Iterator[Path]:
     """A copy of the case with the files of this level, to change and restore one dump after the other in."""
-    folder = Path(tempfile.mkdtemp(dir=scratch)) / case.name
+    folder = Path(tempfile.mkdtemp(dir=scratch)) / NAME
     for path in case.folder.rglob("*"):
         if path.is_file() and kept(path, logs):
             target = folder / path.relative_to(case.folder)
@@ -138,82 +145,88 @@ def applied(case: Recorded, change: Change, folder: Path) -> Iterator[None]:
         target.write_bytes(data)
 
 
-def judge(case: Recorded, change: Change, folder: Path) -> Score:
-    """Diagnose the folder as it is now, and compare with what one can know."""
-    import hangscope
-    from hangscope.errors import NotFoundError
-    from kits.spoken_words import slips
-
+def judge(case: Recorded, change: Change, said: Answer | Exception) -> Score:
+    """Compare what was said of a folder with what one can know."""
     touched = frozenset(change.ranks) if change.only < 0 else frozenset[int]()
     may = expected(case, change.logs, touched, change.mode)
-    try:
-        verdict = hangscope.diagnose(hangscope.load([folder]))
-    except NotFoundError as error:
+    score = Score(change.name, change.family, change.logs, may.sure, "wrong", False, False, "", "")
+    if isinstance(said, Exception):  # a traceback of any kind is a failure of its own, and the sweep goes on
+        return replace(score, innocent_high=True, denied_high=True, detail=f"CRASH {said!r}")
+    verdict = said.verdict
+    score = replace(score, checksum=said.words.checksum)
+    if isinstance(verdict, NotFoundError):
         lost = len(case.dumps) == len(change.ranks) and change.logs != "all"
-        grade = "honest" if lost else "wrong"
-        return Score(change.name, change.family, change.logs, may.sure, grade, False, False, "", f"refused: {error}")
-    except Exception as error:  # a traceback of any kind is a failure of its own, and the sweep goes on
-        return Score(change.name, change.family, change.logs, may.sure, "wrong", True, True, "", f"CRASH {error!r}")
+        return replace(score, grade="honest" if lost else "wrong", detail=f"refused: {verdict}")
+    if isinstance(verdict, HangscopeError):
+        return replace(score, innocent_high=True, denied_high=True, detail=f"CRASH {verdict!r}")
     grade, innocent = graded(case, may, verdict)
-    outcome = getattr(verdict, "outcome", None) or ("hang" if verdict.hang else "ok")
-    denied = bool(case.truth["hang"]) and outcome in ("ok", "slow", "pause")
+    denied = bool(case.truth["hang"]) and verdict.outcome in ("ok", "slow", "pause")
     high = verdict.confidence == "high"
-    return Score(
-        change.name,
-        change.family,
-        change.logs,
-        may.sure,
-        "wrong" if denied else grade,
-        high and bool(innocent),
-        high and denied,
-        verdict.confidence,
-        f"truth {case.truth['kind']} {case.guilty}; said {outcome} {verdict.kind} "
+    return replace(
+        score,
+        grade="wrong" if denied else grade,
+        innocent_high=high and bool(innocent),
+        denied_high=high and denied,
+        confidence=verdict.confidence,
+        detail=f"truth {case.truth['kind']} {case.guilty}; said {verdict.outcome} {verdict.kind} "
         f"{[c.rank for c in verdict.culprits]} ({verdict.confidence}): {verdict.headline} | {may.why}",
-        tuple(slips(verdict)),
+        slips=tuple(slips(verdict)),
     )
 
 
-def graded(case: Recorded, may: Expected, verdict: object) -> tuple[str, set[int]]:
+def graded(case: Recorded, may: Expected, verdict: hangscope.Diagnosis) -> tuple[str, set[int]]:
     """("exact", "honest" or "wrong", the innocent ranks among the accused)."""
-    from hangscope import Diagnosis
-
-    assert isinstance(verdict, Diagnosis)
     accused = frozenset(culprit.rank for culprit in verdict.culprits)
-    outcome = getattr(verdict, "outcome", None) or ("hang" if verdict.hang else "ok")
     innocent = set(accused) - {rank for ranks in case.honest for rank in ranks}
-    alarm = not case.truth["hang"] and outcome in ("hang", "crash")
+    alarm = not case.truth["hang"] and verdict.outcome in ("hang", "crash")
     if accused in may.culprits and verdict.kind in may.kinds and not alarm:
         return "exact", innocent
     excess = accused - {rank for ranks in may.culprits for rank in ranks}
     return ("wrong" if excess or innocent or alarm else "honest"), innocent
 
 
+Workspace = tuple[str, str, tuple[Change, ...]]
+"""(case, which logs are left, the changes to make there)."""
 _CASES: dict[str, Recorded] = {}
 
 
-def _job(work: tuple[str, str, tuple[Change, ...], str]) -> list[Score]:
-    """All folders of one case at one level of evidence."""
-    case, logs, wanted, scratch = _CASES[work[0]], work[1], work[2], Path(work[3])
-    scores = []
-    with workspace(case, logs, scratch) as folder:
+def by_workspace(wanted: Iterable[Change]) -> list[Workspace]:
+    """The changes that can be made one after the other in one copy of a case."""
+    found: dict[tuple[str, str], list[Change]] = defaultdict(list)
+    for change in wanted:
+        found[change.case, change.logs].append(change)
+    return [(case, logs, tuple(some)) for (case, logs), some in found.items()]
+
+
+def answers(name: str, logs: str, wanted: Iterable[Change]) -> Iterator[tuple[Change, Answer | Exception]]:
+    """What is said of each folder of one case at one level of evidence."""
+    case = _CASES.get(name) or next(case for case in recorded() if case.id == name)
+    shared = Path("/dev/shm")
+    with (
+        tempfile.TemporaryDirectory(dir=shared if shared.is_dir() else None) as scratch,
+        workspace(case, logs, Path(scratch)) as folder,
+    ):
         for change in wanted:
             with applied(case, change, folder):
-                scores.append(judge(case, change, folder))
-    return scores
+                try:
+                    yield change, answer(folder)
+                except Exception as error:
+                    yield change, error
+
+
+def _judged(work: Workspace) -> list[Score]:
+    case = _CASES[work[0]]
+    return [judge(case, change, said) for change, said in answers(*work)]
 
 
 def run(wanted: Iterable[Change], cases: Sequence[Recorded], jobs: int = 1) -> list[Score]:
     """Make and judge folders, one process a core."""
     _CASES.update({case.id: case for case in cases})
-    by_folder: dict[tuple[str, str], list[Change]] = defaultdict(list)
-    for change in wanted:
-        by_folder[change.case, change.logs].append(change)
-    with tempfile.TemporaryDirectory(dir="/dev/shm" if Path("/dev/shm").is_dir() else None) as scratch:
-        work = [(case, logs, tuple(some), scratch) for (case, logs), some in by_folder.items()]
-        if jobs < 2:
-            return [score for item in work for score in _job(item)]
-        with multiprocessing.get_context("fork").Pool(jobs) as pool:
-            return [score for scores in pool.imap(_job, work) for score in scores]
+    work = by_workspace(wanted)
+    if jobs < 2:
+        return [score for item in work for score in _judged(item)]
+    with multiprocessing.get_context("fork").Pool(jobs) as pool:
+        return [score for scores in pool.imap(_judged, work) for score in scores]
 
 
 def simulated(first: int, count: int, scratch: Path) -> list[Recorded]:
@@ -289,7 +302,7 @@ def keep(name: str, target: Path, cases: Sequence[Recorded]) -> int:
             if change.name == name:
                 with workspace(case, change.logs, Path(tempfile.gettempdir())) as folder, applied(case, change, folder):
                     shutil.copytree(folder, target)
-                    score = judge(case, change, folder)
+                    score = judge(case, change, answer(folder))
                 print(f"{target}: {score.grade}{'' if score.sure else ', not knowable'}\n{score.detail}")
                 return 0
     print(f"error: no folder is called {name}", file=sys.stderr)

@@ -17,9 +17,9 @@ from hangscope.errors import HangscopeError
 from hangscope.reader.load import load
 from hangscope.report.export import to_dict
 from hangscope.simulate import random_spec, simulate
-from kits.lost_evidence import CASES, all_cases
+from kits.recorded import CASES, all_cases
 
-pytestmark = pytest.mark.ray
+pytestmark = [pytest.mark.ray, pytest.mark.xdist_group("ray")]  # one cluster for all
 
 SIMULATED = int(os.environ.get("HANGSCOPE_RAY_JOBS", "20"))
 LARGEST = 64

@@ -8,10 +8,9 @@ from pathlib import Path
 
 import pytest
 
-import hangscope
 from house import MOST_BRANCHES, MOST_LINES, branches, functions, lines
-from kits.knowable import SUITES
-from kits.spoken_words import OWN_WORD, sentences, slips
+from kits.recorded import SUITES, verdict_of
+from kits.verdict_words import OWN_WORD, sentences, slips
 
 PACKAGE = Path(__file__).parents[2] / "src" / "hangscope"
 DIAGNOSIS = PACKAGE / "diagnosis"
@@ -210,8 +209,10 @@ def test_the_code_speaks_as_the_field_does(path: Path) -> None:
 @pytest.mark.parametrize("suite", sorted(SUITES))
 def test_a_verdict_speaks_as_the_field_does(suite: str) -> None:
     """Verdicts on recorded jobs have no word of our own, no unset value, no wrong plural and no empty list."""
-    for truth in sorted(SUITES[suite].glob("*/truth.json")):
-        verdict = hangscope.diagnose(hangscope.load([truth.parent]))
+    truths = sorted(SUITES[suite].glob("*/truth.json"))
+    assert truths
+    for truth in truths:
+        verdict = verdict_of(truth.parent)
         assert not slips(verdict), truth.parent.name
         words = [text for text in sentences(verdict) if OWN_WORD.search(text)]
         assert not words, truth.parent.name

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
-import hangscope
 from hangscope.diagnosis import Diagnosis, diagnose
 from hangscope.diagnosis.evidence.code_lines import user_frame
 from hangscope.model import Facts, Frame, Process, Source, ThreadStack
@@ -16,7 +14,7 @@ from hangscope.report.terminal import render_text
 from hangscope.report.ticket import render_ticket
 from hangscope.report.verdict_text import brief
 from hangscope.text import first_line, is_own_code
-from kits.lost_evidence import CASES
+from kits.recorded import CASES, verdict_of
 from kits.small_jobs import Op, job, recv, send
 
 D = "default_pg"
@@ -25,7 +23,7 @@ TORCH = "/usr/local/lib/python3.12/dist-packages/torch"
 
 
 def recorded(case: str) -> Diagnosis:
-    return hangscope.diagnose(hangscope.load([Path(CASES) / case]))
+    return verdict_of(CASES / case)
 
 
 def shown(verdict: Diagnosis) -> str:

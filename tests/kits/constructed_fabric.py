@@ -19,7 +19,7 @@ from hangscope.recorder.capture import sys_counters
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # also run as a script
 
-from kits.scenes import Call, Job
+from kits.job_files import Call, Job
 
 WORLD, STEPS = 8, 120
 NODES = ("gpu-worker-6", "gpu-worker-7", "gpu-worker-8", "gpu-worker-9")

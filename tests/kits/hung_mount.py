@@ -12,10 +12,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 _PROGRAM = """
-import os, struct, sys, time
+import sys
 sys.path.insert(0, sys.argv[2])
-import hungfs
-hungfs.serve(sys.argv[1])
+from kits import hung_mount
+hung_mount.serve(sys.argv[1])
 """
 
 

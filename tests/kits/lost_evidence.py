@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import pickle
 import random
 import re
 import shutil
@@ -11,46 +9,40 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-CASES = Path(__file__).parents[1] / "cases"
+from kits.older_dumps import repacked, unpacked
+from kits.recorded import CASES, truth_of
 
-
-def truth_of(case: str) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads((CASES / case / "truth.json").read_text())
-    return found
-
-
-def all_cases() -> list[str]:
-    return sorted(p.parent.name for p in CASES.glob("*/truth.json"))
+Truth = dict[str, Any]
 
 
 def _dumps(folder: Path) -> dict[int, Path]:
     return {int(m[1]): p for p in folder.rglob("*") if (m := re.fullmatch(r"nccl_trace_rank_(\d+)", p.name))}
 
 
-def untouched(folder: Path, truth: dict[str, Any]) -> None:
+def untouched(folder: Path, truth: Truth) -> None:
     """Everything is there."""
 
 
-def culprit_dumps_removed(folder: Path, truth: dict[str, Any]) -> None:
+def culprit_dumps_removed(folder: Path, truth: Truth) -> None:
     """The dumps of the culprits are missing."""
     for rank in truth["culprits"]:
         for path in folder.rglob(f"nccl_trace_rank_{rank}*"):
             path.unlink()
 
 
-def no_roster_no_ras(folder: Path, truth: dict[str, Any]) -> None:
+def no_roster_no_ras(folder: Path, truth: Truth) -> None:
     """Neither the launcher's record nor RAS answers."""
     for name in ("roster.json", "ras.json", "ras.txt"):
         (folder / name).unlink(missing_ok=True)
 
 
-def no_nccl_logs(folder: Path, truth: dict[str, Any]) -> None:
+def no_nccl_logs(folder: Path, truth: Truth) -> None:
     """NCCL's logs are missing."""
     for path in folder.rglob("nccl.*.log"):
         path.unlink()
 
 
-def logs_only(folder: Path, truth: dict[str, Any]) -> None:
+def logs_only(folder: Path, truth: Truth) -> None:
     """Nothing but the ranks' own output."""
     no_roster_no_ras(folder, truth)
     no_nccl_logs(folder, truth)
@@ -60,7 +52,7 @@ def logs_only(folder: Path, truth: dict[str, Any]) -> None:
         shutil.rmtree(path)
 
 
-def dumps_only(folder: Path, truth: dict[str, Any]) -> None:
+def dumps_only(folder: Path, truth: Truth) -> None:
     """Nothing but the dumps."""
     no_roster_no_ras(folder, truth)
     for path in list(folder.rglob("*.log")):
@@ -69,7 +61,7 @@ def dumps_only(folder: Path, truth: dict[str, Any]) -> None:
         shutil.rmtree(path)
 
 
-def renamed_and_shuffled(folder: Path, truth: dict[str, Any]) -> None:
+def renamed_and_shuffled(folder: Path, truth: Truth) -> None:
     """Files lie in one folder under other names, in another order."""
     shuffle = random.Random(7)
     flat = folder / "all"
@@ -82,14 +74,14 @@ def renamed_and_shuffled(folder: Path, truth: dict[str, Any]) -> None:
         path.rename(flat / name)
 
 
-def innocent_removed(folder: Path, truth: dict[str, Any]) -> None:
+def innocent_removed(folder: Path, truth: Truth) -> None:
     """The dump of one rank that did nothing wrong is missing."""
     rank = _innocent(folder, truth)
     if rank is not None:
         _dumps(folder)[rank].unlink()
 
 
-def innocent_truncated(folder: Path, truth: dict[str, Any]) -> None:
+def innocent_truncated(folder: Path, truth: Truth) -> None:
     """The dump of one rank that did nothing wrong breaks off after 40 %."""
     rank = _innocent(folder, truth)
     if rank is not None:
@@ -97,16 +89,16 @@ def innocent_truncated(folder: Path, truth: dict[str, Any]) -> None:
         path.write_bytes(path.read_bytes()[: int(path.stat().st_size * 0.4)])
 
 
-def _innocent(folder: Path, truth: dict[str, Any]) -> int | None:
+def _innocent(folder: Path, truth: Truth) -> int | None:
     accused = {*truth["culprits"], *(r for other in truth["accept"] for r in other)}
     there = sorted(set(_dumps(folder)) - accused)
     return there[0] if there else None
 
 
-def timing_off(folder: Path, truth: dict[str, Any]) -> None:
+def timing_off(folder: Path, truth: Truth) -> None:
     """The recorder ran without timing: "started" is never seen."""
     for path in _dumps(folder).values():
-        dump = pickle.loads(path.read_bytes())
+        dump, as_json = unpacked(path.read_bytes())
         for entry in dump["entries"]:
             if entry["state"] == "started":
                 entry["state"] = "scheduled"
@@ -114,12 +106,12 @@ def timing_off(folder: Path, truth: dict[str, Any]) -> None:
             entry.pop("duration_ms", None)
         for status in dump["pg_status"].values():
             status["last_started_collective"] = -1
-        path.write_bytes(pickle.dumps(dump, protocol=2))
+        path.write_bytes(repacked(dump, as_json))
     for path in folder.rglob("nccl_trace_rank_*.json"):
         path.unlink()
 
 
-PERTURBATIONS: tuple[Callable[[Path, dict[str, Any]], None], ...] = (
+PERTURBATIONS: tuple[Callable[[Path, Truth], None], ...] = (
     untouched,
     culprit_dumps_removed,
     no_roster_no_ras,
@@ -133,10 +125,10 @@ PERTURBATIONS: tuple[Callable[[Path, dict[str, Any]], None], ...] = (
 )
 
 
-def perturbed(case: str, perturbation: Callable[[Path, dict[str, Any]], None], target: Path) -> Path:
+def perturbed(case: str, perturbation: Callable[[Path, Truth], None], target: Path, suite: Path = CASES) -> Path:
     """A copy of a case with some evidence taken away; its truth.json is not in it."""
     folder = target / case
-    shutil.copytree(CASES / case, folder)
+    shutil.copytree(suite / case, folder)
     (folder / "truth.json").unlink()
-    perturbation(folder, truth_of(case))
+    perturbation(folder, truth_of(case, suite))
     return folder

@@ -197,11 +197,14 @@ def test_a_terabyte_beside_us_does_not_delay_the_manifest(tmp_path: Path) -> Non
 
 
 def test_a_manifest_that_somebody_broke_costs_no_verdict(tmp_path: Path) -> None:
-    """Between writing a manifest and naming the verdict in it, somebody may break it: the verdict is given."""
-    (tmp_path / "incident.json").write_text("{broken")
+    """Between writing a manifest and naming the verdict in it, somebody may break it: the verdict is given, and
+    what cannot be read is not written over."""
+    broken = tmp_path / "incident.json"
+    broken.write_text("{broken")
     incident_manifest.add_files(tmp_path, "verdict.json")
     incident_manifest.refresh(tmp_path)
     incident_manifest.note_recovery(tmp_path, 3.0)
+    assert broken.read_text() == "{broken"
 
 
 def test_no_link_among_our_logs_is_copied(tmp_path: Path) -> None:

@@ -6,19 +6,18 @@ dumps. So these hold the diagnosis to telling who gave up from who was waited fo
 
 from __future__ import annotations
 
-import json
-import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 import hangscope
+from frozen import diagnosis
 from hangscope.errors import NotFoundError
-from kits.lost_evidence import PERTURBATIONS
+from kits.lost_evidence import PERTURBATIONS, Truth, perturbed, untouched
+from kits.recorded import SUITES, all_cases, truth_of
 
-CASES = Path(__file__).parents[2] / "cases_gloo"
+GLOO = SUITES["gloo"]
 
 EXPECTED: dict[str, tuple[str, list[int], str]] = {
     # What a rank without a dump did is only inferred: low, unless its end or its freeze was seen.
@@ -36,46 +35,37 @@ EXPECTED: dict[str, tuple[str, list[int], str]] = {
 _RANKING = ("low", "medium", "high")
 
 
-def _truth(case: str) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads((CASES / case / "truth.json").read_text())
-    return found
-
-
 def _accused(verdict: hangscope.Diagnosis) -> list[int]:
     return [culprit.rank for culprit in verdict.culprits]
 
 
 def test_every_case_is_expected_to_come_out_as_injected() -> None:
     """The table above says of every case what was injected, and nothing else."""
-    assert sorted(EXPECTED) == sorted(path.parent.name for path in CASES.glob("*/truth.json"))
+    assert sorted(EXPECTED) == all_cases(GLOO)
     for case, (kind, culprits, _) in EXPECTED.items():
-        assert (kind, culprits) == (_truth(case)["kind"], _truth(case)["culprits"])
+        assert (kind, culprits) == (truth_of(case, GLOO)["kind"], truth_of(case, GLOO)["culprits"])
 
 
 @pytest.mark.parametrize("case", sorted(EXPECTED))
 def test_gloo_case_comes_out_right(case: str) -> None:
     """Kind and culprits are what was injected, as sure as the evidence allows or more."""
     kind, culprits, confidence = EXPECTED[case]
-    verdict = hangscope.diagnose(hangscope.load([CASES / case]))
+    verdict = diagnosis("cases", f"cases_gloo/{case}")
     assert (verdict.hang, verdict.kind, _accused(verdict)) == (True, kind, culprits), verdict.headline
     assert _RANKING.index(verdict.confidence) >= _RANKING.index(confidence)
     for culprit in verdict.culprits:
-        assert culprit.node == _truth(case)["nodes"][str(culprit.rank)]
+        assert culprit.node == truth_of(case, GLOO)["nodes"][str(culprit.rank)]
 
 
-@pytest.mark.parametrize("perturbation", PERTURBATIONS, ids=lambda p: p.__name__)
+@pytest.mark.parametrize("perturbation", [p for p in PERTURBATIONS if p is not untouched], ids=lambda p: p.__name__)
 @pytest.mark.parametrize("case", sorted(EXPECTED))
 def test_less_evidence_accuses_no_innocent_surely(
-    case: str, perturbation: Callable[[Path, dict[str, Any]], None], tmp_path: Path
+    case: str, perturbation: Callable[[Path, Truth], None], tmp_path: Path
 ) -> None:
     """Whatever is taken away, nobody who did nothing wrong is accused with high confidence."""
-    truth = _truth(case)
-    folder = tmp_path / case
-    shutil.copytree(CASES / case, folder)
-    (folder / "truth.json").unlink()
-    perturbation(folder, truth)
+    truth = truth_of(case, GLOO)
     try:
-        verdict = hangscope.diagnose(hangscope.load([folder]))
+        verdict = hangscope.diagnose(hangscope.load([perturbed(case, perturbation, tmp_path, GLOO)]))
     except NotFoundError:
         assert perturbation.__name__ == "logs_only"
         return
@@ -85,18 +75,18 @@ def test_less_evidence_accuses_no_innocent_surely(
 @pytest.mark.parametrize("case", sorted(EXPECTED))
 def test_nobody_is_accused_for_giving_up_first(case: str) -> None:
     """A rank that ended with status 1 because a collective timed out is a victim, however early it ended."""
-    verdict = hangscope.diagnose(hangscope.load([CASES / case]))
+    verdict = diagnosis("cases", f"cases_gloo/{case}")
     assert "exited with status 1" not in verdict.headline
 
 
 def test_rank_that_answers_with_its_stack_is_not_frozen() -> None:
     """Rank 0 wrote no dump and never ended, but its process gave its stack twice."""
-    verdict = hangscope.diagnose(hangscope.load([CASES / "odd_broadcast"]))
+    verdict = diagnosis("cases", "cases_gloo/odd_broadcast")
     assert verdict.kind == "absent"
     assert "answered with its stack" in "\n".join(finding.text for finding in verdict.why)
 
 
 def test_size_that_gloo_complains_of_is_shown() -> None:
     """Gloo's last words have both sizes."""
-    verdict = hangscope.diagnose(hangscope.load([CASES / "dtype_first"]))
+    verdict = diagnosis("cases", "cases_gloo/dtype_first")
     assert any("sent 32768 bytes where 16384 were expected" in finding.text for finding in verdict.why)

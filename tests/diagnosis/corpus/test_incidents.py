@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import hangscope
+from frozen import diagnosis
 from hangscope.incident import manifest
 from hangscope.report.terminal import matters, render_text
 
@@ -24,7 +25,7 @@ def incident(request: pytest.FixtureRequest) -> Path:
 def test_the_verdict_is_what_was_injected(incident: Path) -> None:
     """Kind and culprit, with the culprit's node, from the whole incident, including what was logged after the hang."""
     truth = json.loads((incident / "truth.json").read_text())
-    found = hangscope.diagnose(hangscope.load(incident))
+    found = diagnosis("cases", f"incidents/{incident.name}")
     assert (found.kind, [culprit.rank for culprit in found.culprits]) == (truth["kind"], truth["culprits"])
     assert [culprit.node for culprit in found.culprits] == [f"gpu-worker-{6 + rank // 2}" for rank in truth["culprits"]]
 
@@ -42,7 +43,7 @@ def test_the_manifest_lists_what_is_there(incident: Path) -> None:
 def test_an_incident_after_which_the_job_went_on_is_a_pause(tmp_path: Path) -> None:
     """The same evidence, of a job that did not hang for good: who held it up stays, and the first word is another."""
     shutil.copytree(Path(__file__).parents[2] / "incidents" / "sleep", tmp_path / "i")
-    before = hangscope.diagnose(hangscope.load(tmp_path / "i"))
+    before = diagnosis("cases", "incidents/sleep")
     listed = manifest.read(tmp_path / "i")
     assert listed is not None
     extra = {**listed.extra, "recovered": {"at": manifest.now(), "after_s": 95.5}}
@@ -67,7 +68,7 @@ def test_nonsense_about_a_recovery_is_no_recovery(tmp_path: Path, said: object) 
 
 def test_what_run_recorded_is_not_answered_with_the_advice_to_use_run(incident: Path) -> None:
     """Whoever has an incident of `run` has used it; and the gaps of a sure verdict that change nothing wait for -v."""
-    found = hangscope.diagnose(hangscope.load(incident))
+    found = diagnosis("cases", f"incidents/{incident.name}")
     assert not [step for step in found.next_steps if "hangscope run" in step]
     accused = {culprit.rank for culprit in found.culprits}
     if found.confidence == "high" and accused:

@@ -6,37 +6,26 @@ NCCL 2.28.9, several ranks on one GPU over loopback sockets): the boxes as captu
 
 from __future__ import annotations
 
-import json
-import tarfile
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-import hangscope
+from frozen import diagnosis, files_of, injected, names
 from hangscope.diagnosis.evidence.answer import Says
 from hangscope.diagnosis.waits.proxy_waits import NotKnown, StuckLink, in_short, root
 from hangscope.model import BlackBox, Source
 from hangscope.reader.sources import blackbox_file
 
-ARCHIVE = Path(__file__).parents[2] / "recorded_links.tar.xz"
+ARCHIVE = "recorded_links.tar.xz"
 WORDS = {"absent": "absent", "gpu": "gpu", "frozen": "silent", "dead": "silent"}
 
 
 @cache
-def recorded() -> dict[str, tuple[dict[str, Any], tuple[BlackBox, ...]]]:
-    truths: dict[str, dict[str, Any]] = {}
-    boxes: dict[str, list[BlackBox]] = {}
-    with tarfile.open(ARCHIVE) as archive:
-        for member in archive:
-            stream = archive.extractfile(member)
-            case = member.name.split("/")[0]
-            if stream is not None and member.name.endswith("truth.json"):
-                truths[case] = json.loads(stream.read())
-            elif stream is not None:
-                boxes.setdefault(case, []).append(blackbox_file.read(stream.read(), Source(member.name))[0])
-    return {case: (truths[case], tuple(boxes[case])) for case in sorted(truths)}
+def recorded(case: str) -> tuple[dict[str, Any], tuple[BlackBox, ...]]:
+    """(what was injected, the boxes)."""
+    boxes = {name: data for name, data in files_of(ARCHIVE, case).items() if not name.endswith("truth.json")}
+    return injected(ARCHIVE, case), tuple(blackbox_file.read(data, Source(name))[0] for name, data in boxes.items())
 
 
 def expected(truth: dict[str, Any]) -> str:
@@ -45,10 +34,10 @@ def expected(truth: dict[str, Any]) -> str:
     return f"{WORDS[truth['kind']]} {truth['culprits'][0]}"
 
 
-@pytest.mark.parametrize("case", recorded())
+@pytest.mark.parametrize("case", names("links"))
 def test_the_root_is_what_was_injected(case: str) -> None:
     """From the boxes alone, the link or the rank that was made to fail is named."""
-    truth, boxes = recorded()[case]
+    truth, boxes = recorded(case)
     assert len(boxes) == truth["world_size"]
     found = root(boxes)
     assert in_short(found) == expected(truth)
@@ -56,31 +45,26 @@ def test_the_root_is_what_was_injected(case: str) -> None:
         assert found.both_ran is Says.YES
 
 
-@pytest.mark.parametrize("case", recorded())
+@pytest.mark.parametrize("case", names("links"))
 def test_a_missing_box_accuses_nobody_else(case: str) -> None:
     """Without the box of any one rank the answer is the same, or that it is not known."""
-    truth, boxes = recorded()[case]
+    truth, boxes = recorded(case)
     for gone in boxes:
         found = root([box for box in boxes if box is not gone])
         assert isinstance(found, NotKnown) or in_short(found) == expected(truth), gone.rank
 
 
-@pytest.mark.parametrize("case", recorded())
+@pytest.mark.parametrize("case", names("links"))
 def test_the_order_of_the_files_does_not_matter(case: str) -> None:
     """The boxes may be read in any order."""
-    _, boxes = recorded()[case]
+    _, boxes = recorded(case)
     assert root(boxes) == root(boxes[::-1])
 
 
-@pytest.mark.parametrize("case", recorded())
-def test_a_folder_of_boxes_alone_names_the_link(case: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("case", names("links"))
+def test_a_folder_of_boxes_alone_names_the_link(case: str) -> None:
     """Through reader and diagnosis, with no dump and no log: the link, or the rank and its kind."""
-    with tarfile.open(ARCHIVE) as archive:
-        for member in archive:
-            stream = archive.extractfile(member)
-            if stream is not None and member.name.startswith(f"{case}/") and not member.name.endswith("truth.json"):
-                (tmp_path / member.name.replace("/", "_")).write_bytes(stream.read())
-    truth, verdict = recorded()[case][0], hangscope.diagnose(hangscope.load([tmp_path]))
+    truth, verdict = injected(ARCHIVE, case), diagnosis("links", case)
     if truth.get("link"):
         assert verdict.link is not None
         assert [verdict.link.sender.rank, verdict.link.receiver.rank] == truth["link"]

@@ -13,42 +13,32 @@ from typing import Any
 import pytest
 
 import hangscope
+from frozen import made, names, verdict
 from hangscope.cli.main import main
 from hangscope.errors import HangscopeError
 from hangscope.simulate import Spec, simulate
-from kits import (
-    wild_dumps,  # noqa: F401  (each brings its folders)
-    wild_logs,  # noqa: F401
-    wild_mixed,  # noqa: F401
-    wild_records,  # noqa: F401
-)
-from kits.spoken_words import sentences, slips
-from kits.wild import Folder, folders
+from kits.older_dumps import older
+from kits.verdict_words import sentences, slips
+from kits.wild import folders
 
 RANKING = ("low", "medium", "high")
-FOLDERS = folders()
 
 
-def _written(folder: Folder, target: Path) -> Path:
-    for name, data in folder.files.items():
-        path = target / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(data)
-    return target
+def test_there_are_many_of_them() -> None:
+    """No folder was lost on the way."""
+    assert len(folders()) > 150
 
 
-def test_every_folder_has_a_name_of_its_own() -> None:
-    """A failure names the folder that it was found on."""
-    assert len({folder.name for folder in FOLDERS}) == len(FOLDERS) > 150
-
-
-@pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
-def test_the_verdict_is_what_an_expert_would_say(folder: Folder, tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", names("wild"))
+def test_the_verdict_is_what_an_expert_would_say(name: str) -> None:
     """Who, what and how sure are within what the evidence allows, in words that it bears out."""
-    try:
-        verdict = hangscope.diagnose(hangscope.load([_written(folder, tmp_path)]))
-    except HangscopeError as error:
-        assert error.exit_status in folder.exits, error
+    _is_right(name, verdict("wild", name).verdict)
+
+
+def _is_right(name: str, verdict: hangscope.Diagnosis | HangscopeError) -> None:
+    folder = folders()[name]
+    if isinstance(verdict, HangscopeError):
+        assert verdict.exit_status in folder.exits, verdict
         return
     accused = tuple(culprit.rank for culprit in verdict.culprits)
     line = f"{verdict.kind} {list(accused)} ({verdict.confidence}): {verdict.headline}"
@@ -70,14 +60,14 @@ def test_the_verdict_is_what_an_expert_would_say(folder: Folder, tmp_path: Path)
         assert verdict.operation.group == folder.operation
     assert not slips(verdict)
     assert verdict.exit_status in folder.exits, line
-    assert getattr(verdict, "outcome", None) in folder.outcomes, line
+    assert verdict.outcome in folder.outcomes, line
 
 
 @pytest.mark.parametrize("name", ["excerpt-all_reduce-out.log", "old-dump-beside-absent-63s-300-done", "running-4"])
 def test_the_json_says_how_it_came_out(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The command's JSON has the outcome and what else is possible, and its exit status is the verdict's."""
-    folder = next(folder for folder in FOLDERS if folder.name == name)
-    status = main(["diagnose", "--json", str(_written(folder, tmp_path))])
+    folder = folders()[name]
+    status = main(["diagnose", "--json", str(made("wild", name, tmp_path)[0])])
     said = json.loads(capsys.readouterr().out)
     assert said["outcome"] in folder.outcomes
     assert isinstance(said["also_possible"], list)
@@ -119,8 +109,6 @@ def test_old_dumps_of_a_node_do_not_outvote_the_rest(seed: int, tmp_path: Path) 
     now = simulate(Spec(ranks=8, fault="absent", culprits=(5,), entries=60, evidence=False, seed=seed))
     then = simulate(Spec(ranks=8, fault="absent", culprits=(2,), entries=60, evidence=False, seed=seed + 50))
     now.write(tmp_path)
-    from kits.older_dumps import older
-
     for rank in (0, 1):
         data = then.dump(rank)
         assert data is not None

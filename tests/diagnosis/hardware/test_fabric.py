@@ -19,7 +19,7 @@ from hangscope.model import CounterChange, KernelMessage, Process, Source
 from hangscope.recorder.capture import sys_counters
 from kits.constructed_fabric import FAULTY, NODES, RECEIVER, SENDER, Fabric, Moves
 from kits.small_jobs import Builder, Op
-from kits.spoken_words import OWN_WORD, sentences, slips
+from kits.verdict_words import OWN_WORD, sentences, slips
 
 THERE, HERE_TOO, AWAY = ("gpu-worker-7", "mlx5_1"), ("gpu-worker-6", "mlx5_1"), ("gpu-worker-9", "mlx5_0")
 ALIKE: Moves = {

@@ -125,7 +125,10 @@ def test_year_comes_from_other_evidence_or_is_not_in_the_future() -> None:
     assert just_after - (resolve_time(new_years_eve, just_after, 0) or 0) == 11 * 10**9
     march = 1_773_100_800_000_000_000  # 2026-03-10
     assert (resolve_time(new_years_eve, None, march) or 0) < march
-    assert resolve_time(Clock(2, 29, 0), None, march) is None or True
+    leap_day = Clock(2, 29, 0)
+    assert resolve_time(leap_day, None, march) is None, "no year near 2026 has that day"
+    two_years_on = march + 731 * 86_400 * 10**9  # 2028-03-10
+    assert resolve_time(leap_day, None, two_years_on) == two_years_on - 10 * 86_400 * 10**9
     assert resolve_time(None, 1, 1) is None
 
 

@@ -140,9 +140,11 @@ def test_hostile_files_are_harmless(changes: list[tuple[int, int]], cut: int) ->
         data[at] = value
     try:
         box, _ = blackbox_file.read(bytes(data[: max(cut, 8)]), HERE)
-    except DamagedError:
+    except DamagedError as error:
+        assert str(error)
         return
-    proxy_waits.root([box, blackbox_file.read(bytes(made(rank=4, pid=78, host=b"gpu-a018")), HERE)[0]])
+    other, _ = blackbox_file.read(bytes(made(rank=4, pid=78, host=b"gpu-a018")), HERE)
+    assert isinstance(proxy_waits.root([box, other]), proxy_waits.Root)
 
 
 def test_random_bytes_are_harmless() -> None:
@@ -152,7 +154,7 @@ def test_random_bytes_are_harmless() -> None:
         data = made()
         data[1024:] = rng.randbytes(SIZE - 1024)
         box, _ = blackbox_file.read(bytes(data), HERE)
-        proxy_waits.root([box])
+        assert isinstance(proxy_waits.root([box]), proxy_waits.Root)
 
 
 # ---- whose it is -----------------------------------------------------------------------------------------------------

@@ -22,6 +22,15 @@ SOURCE = Path(__file__).parents[3] / "src"
 MARK = "HANGSCOPE_TEST"
 
 
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """With `--dist=loadgroup`, tests that share jobs stay in the process that started them, others spread."""
+    assert isinstance(item, pytest.Function)
+    for name, (*_, fixture) in item._fixtureinfo.name2fixturedefs.items():
+        if fixture.scope == "module" and fixture.baseid == item.nodeid.partition("::")[0]:
+            item.add_marker(pytest.mark.xdist_group(f"{fixture.baseid}::{name}"))
+            break
+
+
 def hear_signals() -> None:
     """In a child, before exec: the signals that `nohup` and a script's `&` have ignored count again."""
     for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP):

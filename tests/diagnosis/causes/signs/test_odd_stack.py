@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import hangscope
-from kits.lost_evidence import CASES, truth_of
+from kits.recorded import CASES, truth_of
 
 
 def stacks_of(case: str, folder: Path) -> hangscope.Diagnosis:

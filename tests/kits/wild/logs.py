@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from kits.scenes import (
+from kits.job_files import (
     Job,
     caught,
     counted,
@@ -21,7 +21,7 @@ from kits.scenes import (
     timed_out,
     together,
 )
-from kits.wild import GONE, NOT_FINE, Folder, fine, hang, scene, unclear
+from kits.wild.folder import GONE, NOT_FINE, Folder, fine, hang, scene, unclear
 
 # ---- witnesses that heard of few -------------------------------------------------------------------------------------
 

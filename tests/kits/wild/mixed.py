@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from kits.scenes import (
+from kits.job_files import (
     Call,
     Files,
     Job,
@@ -19,7 +19,7 @@ from kits.scenes import (
     together,
     trained,
 )
-from kits.wild import FINE, GONE, HOUR, NOT_FINE, Folder, fine, hang, scene, unclear
+from kits.wild.folder import FINE, GONE, HOUR, NOT_FINE, Folder, fine, hang, scene, unclear
 
 EIGHT = frozenset(range(8))
 ABSENT = frozenset({"absent"})

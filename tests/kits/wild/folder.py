@@ -1,4 +1,4 @@
-"""A folder that misleads, with the truth that an expert would state; how the folders in wild_*.py are written down.
+"""How a folder that misleads is written down, with the truth that an expert would state.
 
 The truth is reasoned from how a folder was made, never taken from what hangscope answers.
 """
@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from types import ModuleType
 
-from kits.scenes import Files
+from kits.job_files import Files
 
 HOUR = 3600.0
 ANY = frozenset({"absent", "dead", "frozen", "gpu", "mismatch", "deadlock", "network", "slow", "unknown", "none"})
@@ -42,17 +43,16 @@ class Folder:
 
 
 Scene = Callable[[], Iterable[Folder]]
-SCENES: list[Scene] = []
 
 
 def scene(made: Scene) -> Scene:
-    SCENES.append(made)
+    """Marks a function that makes folders."""
+    made.scene = True  # type: ignore[attr-defined]
     return made
 
 
-def folders() -> list[Folder]:
-    """All folders of the scenes that were imported so far."""
-    return [folder for made in SCENES for folder in made()]
+def scenes(module: ModuleType) -> list[Scene]:
+    return [made for made in vars(module).values() if getattr(made, "scene", False)]
 
 
 def hang(name: str, files: Files, *culprits: tuple[int, ...], **more: object) -> Folder:

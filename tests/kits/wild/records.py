@@ -6,7 +6,7 @@ import pickle
 from collections.abc import Iterator
 from dataclasses import replace
 
-from kits.scenes import (
+from kits.job_files import (
     Call,
     Files,
     Job,
@@ -19,7 +19,7 @@ from kits.scenes import (
     watchdog_stuck,
 )
 from kits.small_dumps import as_json, entry, group, packed, top
-from kits.wild import NOT_FINE, Folder, fine, hang, scene, unclear
+from kits.wild.folder import NOT_FINE, Folder, fine, hang, scene, unclear
 
 # ---- dumps that say little, or the wrong thing -----------------------------------------------------------------------
 

@@ -6,9 +6,9 @@ import pickle
 from collections.abc import Iterator
 from dataclasses import replace
 
-from kits.scenes import Job, later, preparing, rank_logs, signalled, timed_out, trained
+from kits.job_files import Job, later, preparing, rank_logs, signalled, timed_out, trained
 from kits.small_dumps import packed
-from kits.wild import GONE, HOUR, NOT_FINE, Folder, fine, hang, scene, unclear
+from kits.wild.folder import GONE, HOUR, NOT_FINE, Folder, fine, hang, scene, unclear
 
 # ---- dumps of another attempt, cut dumps, missing dumps --------------------------------------------------------------
 

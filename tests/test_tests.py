@@ -1,0 +1,136 @@
+"""The tests are tested: each can fail. What a test promises in its docstring, something in it must check."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).parent
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+FAILS = {"pytest.raises", "pytest.fail", "pytest.warns"}
+LISTINGS = {"glob", "rglob", "iterdir", "listdir", "scandir"}
+"""What comes back empty once a folder has moved, and then a loop over it checks nothing."""
+
+WITHOUT_ASSERTION: dict[str, str] = {}
+"""Test → why it needs none."""
+
+
+def files() -> list[Path]:
+    return sorted(HERE.rglob("test_*.py"))
+
+
+def ids(path: Path) -> str:
+    return str(path.relative_to(HERE))
+
+
+def tree(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+def functions(module: ast.Module) -> list[Function]:
+    return [node for node in ast.walk(module) if isinstance(node, Function)]
+
+
+def calls(node: ast.AST) -> set[str]:
+    return {ast.unparse(call.func) for call in ast.walk(node) if isinstance(call, ast.Call)}
+
+
+def fails(node: ast.AST) -> bool:
+    """Whether something in it can fail a test."""
+    asserted = any(isinstance(part, ast.Assert) for part in ast.walk(node))
+    return asserted or any(name in FAILS or name.startswith("np.testing.assert_") for name in calls(node))
+
+
+def checking(module: ast.Module) -> set[str]:
+    """The functions of a module that can fail a test: by themselves, or by one that they call."""
+    made = {function.name: function for function in functions(module)}
+    found = {name for name, function in made.items() if fails(function)}
+    while more := {name for name, function in made.items() if calls(function) & found} - found:
+        found |= more
+    return found
+
+
+def cannot_fail(condition: ast.expr) -> bool:
+    """Whether an assertion of this holds whatever happens: a constant, a tuple, `… or True`."""
+    if isinstance(condition, ast.Constant | ast.JoinedStr):
+        return True
+    if isinstance(condition, ast.Tuple):
+        return bool(condition.elts)
+    if isinstance(condition, ast.BoolOp) and isinstance(condition.op, ast.Or):
+        return any(isinstance(part, ast.Constant) and bool(part.value) for part in condition.values)
+    return False
+
+
+def only_in_loops(function: ast.AST) -> Iterator[ast.For]:
+    """Loops over a listing that hold all the assertions of a function, and hence none where the listing is empty."""
+    loops = [
+        node
+        for node in ast.walk(function)
+        if isinstance(node, ast.For) and {name.split(".")[-1] for name in calls(node.iter)} & LISTINGS
+    ]
+    inside = {node for loop in loops for node in ast.walk(loop)}
+    asserted = [node for node in ast.walk(function) if isinstance(node, ast.Assert)]
+    if asserted and all(node in inside for node in asserted) and not calls(function) & FAILS:
+        yield from loops[:1]
+
+
+@pytest.mark.parametrize("path", files(), ids=ids)
+def test_every_test_checks_something(path: Path) -> None:
+    """A test asserts, expects an exception, or calls a function beside it that does."""
+    module = tree(path)
+    tests = {function.name for function in functions(module) if function.name.startswith("test_")}
+    idle = {f"{ids(path)}::{name}" for name in tests - checking(module)}
+    assert not idle - set(WITHOUT_ASSERTION)
+
+
+@pytest.mark.parametrize("path", files(), ids=ids)
+def test_no_assertion_holds_whatever_happens(path: Path) -> None:
+    """Nothing like `assert x or True` and `assert (x, "message")`."""
+    found = [node for node in ast.walk(tree(path)) if isinstance(node, ast.Assert) and cannot_fail(node.test)]
+    assert not [f"line {node.lineno}: {ast.unparse(node)}" for node in found]
+
+
+@pytest.mark.parametrize("path", files(), ids=ids)
+def test_no_empty_folder_makes_a_test_pass(path: Path) -> None:
+    """Where all assertions are in a loop over what a listing finds, the listing is asserted to find something."""
+    loops = [
+        (function.name, loop)
+        for function in functions(tree(path))
+        if function.name.startswith("test_")
+        for loop in only_in_loops(function)
+    ]
+    assert not [f"line {loop.lineno}: {name} loops over {ast.unparse(loop.iter)}" for name, loop in loops]
+
+
+@pytest.mark.parametrize("path", files(), ids=ids)
+def test_what_is_expected_to_fail_fails(path: Path) -> None:
+    """An expected failure is strict: where it does not fail, the mark has to go."""
+    marks = [node for node in ast.walk(tree(path)) if isinstance(node, ast.Call) and "xfail" in ast.unparse(node.func)]
+    for mark in marks:
+        assert "strict=True" in ast.unparse(mark), f"line {mark.lineno}"
+
+
+def test_the_exceptions_are_needed() -> None:
+    """Every test that is excepted is there and asserts nothing."""
+    idle = {
+        f"{ids(path)}::{function.name}"
+        for path in files()
+        for function in functions(tree(path))
+        if function.name not in checking(tree(path))
+    }
+    assert set(WITHOUT_ASSERTION) <= idle
+
+
+def test_the_checks_find_what_they_look_for() -> None:
+    """Each check fails on a test that breaks its promise."""
+    module = ast.parse("def test_a():\n    f()\ndef test_b():\n    g()\ndef g():\n    assert 1 == 2\n")
+    assert checking(module) == {"test_b", "g"}
+    conditions = ("True", "(x, 'm')", "x is None or True", "'text'", "f'{x}'")
+    assert all(cannot_fail(ast.parse(text, mode="eval").body) for text in conditions)
+    assert not any(cannot_fail(ast.parse(text, mode="eval").body) for text in ("x or y", "x is None", "x and True"))
+    looped = "def test_a():\n    for path in root.glob('*'):\n        assert path\n"
+    assert len(list(only_in_loops(ast.parse(looped)))) == 1
+    assert not list(only_in_loops(ast.parse(looped + "    assert root\n")))
