@@ -16,7 +16,9 @@ ROOMS = ("process", "setup", "rundir", "live", "capture", "doctor", "agent", "la
 def test_a_room_imports_those_below_it_alone(room: str) -> None:
     """What looks at processes knows no ranks, what looks at ranks saves nothing, and nobody knows who launches."""
     below = ROOMS[: ROOMS.index(room) + 1]
-    for path in (RECORDER / room).rglob("*.py"):
+    paths = sorted((RECORDER / room).rglob("*.py"))
+    assert paths
+    for path in paths:
         for match in re.finditer(r"from hangscope\.recorder(?:\.(\w+))?\S* import (\w+)", path.read_text()):
             assert (match[1] or match[2]) in below, f"{path.relative_to(RECORDER)}: {match[0]}"
 

@@ -13,7 +13,7 @@ from hangscope.diagnosis.align.column_tools import grouped
 from hangscope.diagnosis.evidence.answer import Says
 from hangscope.model import Job, Source
 
-# A communicator of two may be a single send's or receive's; `causes/wrong_peer.py` looks at those.
+# A communicator of two may be a single send's or receive's; `causes/mismatch/wrong_peer.py` looks at those.
 _PAIR = 2
 
 
