@@ -118,11 +118,12 @@ class _Walk:
                     self._meet_file(entry, folder)
 
     def _entries(self, folder: str) -> list[os.DirEntry[str]]:
+        name = folder.rstrip("/")
         try:
-            with os.scandir(self.path(folder)) as listing:
+            with os.scandir(self.path(name)) as listing:
                 return sorted(listing, key=lambda entry: entry.name)
         except OSError as error:
-            self.skipped.append((folder.rstrip("/"), f"{CLOSED}: {error.strerror or error}"))
+            self.skipped.append((name, f"{CLOSED}: {error.strerror or error}"))
             return []
 
     def _meet_folder(self, entry: os.DirEntry[str], folder: str) -> None:
