@@ -27,6 +27,9 @@ from hangscope.diagnosis.waits.proxy_waits import NotKnown, Root, StuckGpu, Stuc
 from hangscope.diagnosis.waits.wait_graph import IN_FLIGHT_S, Wait, Waits
 from hangscope.model import Frame, Ints, Job, Kind, Operation, Source, State, WatchdogReport
 
+_MOST_ORDERED = 64
+"""Operations that wait for one rank and are compared with each other, those that were launched first."""
+
 T = TypeVar("T")
 
 
@@ -164,16 +167,19 @@ class Case:
         Its own habit says which: what it used to do after its last call. Otherwise the order in which another rank ran
         the same two; otherwise the one that a peer launched first.
         """
+        waits = sorted(waits, key=self._by_launch)[:_MOST_ORDERED]
         # Who waits in one and is missing in the other comes to that one later, and so would this rank.
         waits = [w for w in waits if not any(o is not w and _are_in(o.waiters, w.blockers) for o in waits)] or waits
         usual = self._usual_next_group(rank)
         fitting = [w for w in waits if w.group == usual] or waits
-        order = sorted(fitting, key=lambda w: (self.waits.launched_at_ns(w) or 1 << 62, -len(w.inside), w.seq or 0))
-        first = order[0]
-        for other in order[1:8]:
+        first = fitting[0]
+        for other in fitting[1:8]:
             if self._runs_before(other, first):
                 first = other
         return first
+
+    def _by_launch(self, wait: Wait) -> tuple[int, int, int]:
+        return self.waits.launched_at_ns(wait) or 1 << 62, -len(wait.inside), wait.seq or 0
 
     def _usual_next_group(self, rank: int) -> int | None:
         """The group that a rank used to turn to after the call that it made last; None where its past does not say."""

@@ -210,6 +210,9 @@ def _gaps(case: Case, chosen: Accusation[Any]) -> tuple[Gap, ...]:
         if mine.stale:
             why = "its record has operations as unfinished that its peers prove finished: its watchdog stopped noticing"
             gaps.append(Gap(f"what rank {rank} had finished", why, rank=rank))
+    for group, count in case.waits.crowded.items():
+        why = f"they are in {count:,} operations at once: each was compared with the ranks furthest behind alone"
+        gaps.append(Gap(f"whom all ranks of {case.names.group(group)} wait for", why))
     if chosen.hang:
         gaps += _silent_ranks(case)
     return tuple(gaps)

@@ -4,6 +4,7 @@ A rank waits in an operation; the operation waits for the ranks that have not jo
 that wait for no one, block the job. Ranks that wait for each other with no way out are a wait cycle: a deadlock.
 """
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
@@ -20,6 +21,11 @@ from hangscope.model import State
 IN_FLIGHT_S = 2.0
 # Calls that nobody leaves before every rank of the job has come.
 MADE_BY_ALL = frozenset(("new_group", "new_subgroups", "new_subgroups_by_enumeration", "init_device_mesh"))
+# Comparisons of one group's operations with its members. Ranks of a real job are in a few operations at once; a log of
+# thousands of lines may name as many.
+_MOST_COMPARISONS = 400_000
+_ALWAYS_COMPARED = 16
+_FURTHEST_BEHIND = 8
 
 
 class Because(Enum):
@@ -77,11 +83,24 @@ class Waits:
         for unit in units:
             if unit.point_to_point:
                 self._add(self._peer_wait(unit))
-        for (group, seq), inside in grouped(((u.group, u.seq), u) for u in units if not u.point_to_point).items():
+        collectives = grouped(((u.group, u.seq), u) for u in units if not u.point_to_point)
+        self.crowded = self._find_crowded(collectives)
+        """Groups whose ranks are in too many operations to compare each with all members: how many."""
+        self._furthest_behind = {group: _furthest_behind(collectives, group) for group in self.crowded}
+        for (group, seq), inside in collectives.items():
             name = next((u.name for u in inside if u.name != "collective"), "collective")
             wait = Wait(group, seq, name, point_to_point=False, inside=inside)
             self._fill(wait)
             self._add(wait)
+
+    def _find_crowded(self, collectives: Mapping[tuple[int, int | None], Sequence[Unit]]) -> dict[int, int]:
+        operations = Counter(group for group, _ in collectives)
+        crowded: dict[int, int] = {}
+        for group, count in operations.items():
+            members = len(self.progress.groups[group].members or ()) + len(self.progress.groups[group].open)
+            if count > _ALWAYS_COMPARED and count * members > _MOST_COMPARISONS:
+                crowded[group] = count
+        return crowded
 
     def _add(self, wait: Wait) -> None:
         self.all.append(wait)
@@ -100,8 +119,7 @@ class Waits:
     def _add_not_joined(self, wait: Wait, seq: int) -> None:
         at_ns = self.launched_at_ns(wait)
         inside = {unit.rank for unit in wait.inside}
-        group = self.progress.groups[wait.group]
-        for rank in (*(group.members or ()), *group.open):
+        for rank in self._compared(wait.group):
             if rank in inside:
                 continue
             place = self.progress.place(rank, wait.group, seq, at_ns)
@@ -109,6 +127,13 @@ class Waits:
                 wait.finished.add(rank)
             elif place in _WHY:
                 wait.blockers[rank] = _WHY[place]
+
+    def _compared(self, group: int) -> Sequence[int]:
+        """The members that an operation is compared with: all, and in a crowded group those furthest behind."""
+        if group in self._furthest_behind:
+            return self._furthest_behind[group]
+        known = self.progress.groups[group]
+        return (*(known.members or ()), *known.open)
 
     def _add_not_started(self, wait: Wait) -> None:
         """Only whole records of this hang say whose kernel started, and most of them whose should have."""
@@ -235,6 +260,13 @@ class Waits:
                 paths[rank] = (rank,) if following is None else (rank, *paths[following])
             self._paths[known] = {rank: path for rank, path in paths.items() if rank not in known}
         return self._paths[known]
+
+
+def _furthest_behind(collectives: Mapping[tuple[int, int | None], Sequence[Unit]], group: int) -> list[int]:
+    """The ranks in the first operations of a group, as far as numbers say which those are."""
+    numbered = sorted((seq, index) for index, (of, seq) in enumerate(collectives) if of == group and seq is not None)
+    inside = list(collectives.values())
+    return [unit.rank for _, index in numbered[:_FURTHEST_BEHIND] for unit in inside[index]][:_FURTHEST_BEHIND]
 
 
 def _held_up(wait: Wait) -> list[int]:
