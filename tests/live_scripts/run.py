@@ -145,7 +145,7 @@ def _shapes() -> list[Row]:
         Row(
             "one node of two, torchrun",
             (*TORCHRUN[:-2], "--nnodes=2", *_meet(), SHAPES, "start"),
-            says="torchrun was told of 2 nodes",
+            says="torchrun expects 2 nodes",
         ),
         Row(
             "another address, shell loop",

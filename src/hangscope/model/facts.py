@@ -98,7 +98,7 @@ class PythonError:
     at_ns: int | None = None
     node: str | None = None
     consequence: bool = False
-    """True where the exception only says that the rank waited for others or was told to stop."""
+    """True where the exception only says that the rank waited for others or was asked to stop."""
     cause: PythonError | None = None
     """The exception before this one in a chain ("During handling of…", "… was the direct cause of…")."""
 
@@ -149,7 +149,7 @@ class Edge:
 class Communicator:
     """One rank's part of one NCCL communicator, from its log.
 
-    `rank_in_comm` and `size` are the communicator's own; `rank` is global where it could be told. `rings` maps channel
+    `rank_in_comm` and `size` are the communicator's own; `rank` is global where it is known. `rings` maps channel
     to (previous, next) and `trees` maps channel to (parent, children), in ranks of the communicator.
     """
 

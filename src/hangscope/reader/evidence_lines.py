@@ -93,7 +93,7 @@ class Lines:
             self._open(writer, line.text)
             return True
         inside = self._inside.get(writer)
-        if inside is not None and self._goes_on_with(line.text, inside, writer):
+        if inside is not None and self._continues(line.text, inside, writer):
             return True
         return _ROW.match(line.text) is not None
 
@@ -107,7 +107,7 @@ class Lines:
         elif self._inside.get(writer) == "traceback" and text[:1] not in (" ", ""):
             del self._inside[writer]
 
-    def _goes_on_with(self, text: str, inside: str, writer: _Writer) -> bool:
+    def _continues(self, text: str, inside: str, writer: _Writer) -> bool:
         """Whether a line belongs to what its writer is in the middle of."""
         if inside == "actor":
             return _ACTOR_ROW.match(text) is not None

@@ -1,18 +1,19 @@
 """`load`: any mix of directories, files and archives becomes one `Job`.
 
-Files are told apart by content. What is known about a rank from several places is merged; what contradicts itself, is
+Content says what a file is. What is known about a rank from several places is merged; what contradicts itself, is
 damaged, is too large or belongs to another attempt becomes a gap. The result does not depend on the order of files.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence, Set
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TypeVar
 
 from hangscope.errors import NotFoundError
 from hangscope.model import (
+    Dump,
     Facts,
     Failure,
     Gap,
@@ -26,16 +27,19 @@ from hangscope.model import (
 )
 from hangscope.reader.join import log_scopes, resolve_failures, resolve_nccl, resolve_ranks
 from hangscope.reader.join.assemble import Assembled, assemble
-from hangscope.reader.join.assign_errors import claimed
+from hangscope.reader.join.assign_errors import assign_ranks
 from hangscope.reader.join.earlier_attempts import newest_failures, newest_processes, newest_reports
 from hangscope.reader.join.merge_processes import merge_processes
-from hangscope.reader.join.who_is_who import Identity, host_in_path, identify, merge_nccl
+from hangscope.reader.join.nccl_processes import merge_nccl
+from hangscope.reader.join.who_is_who import Identity, host_in_path, identify
 from hangscope.reader.logs.log_file import TextFile
 from hangscope.reader.logs.nccl_logs import NcclProcess
 from hangscope.reader.raw_evidence import Evidence
 from hangscope.reader.read_files import Engine, gather
 from hangscope.reader.reading_progress import Progress
 from hangscope.reader.sources import blackbox_file, port_counters
+from hangscope.reader.sources.incident_files import Manifest
+from hangscope.reader.statements import Statement
 from hangscope.reader.times import LogTimes
 from hangscope.reader.values import short_name
 from hangscope.safeio.evidence_names import Known
@@ -53,8 +57,8 @@ def load(
 ) -> Job:
     """Read everything under the paths that hangscope knows, and say what it means for one job.
 
-    Of huge rings only what the rules need is kept, unless it is asked for in `full`. `progress` is told of the bytes
-    read so far, of all there are, and the file that was read.
+    Of huge rings only what the rules need is kept, unless it is asked for in `full`. `progress` gets the bytes read so
+    far, of all there are, and the file that was read.
 
     `engine` reads the files elsewhere, as `hangscope.cluster` does on Ray; without one they are read here. `known`
     is for whoever packs the same files afterwards (`write_bundle`).
@@ -86,50 +90,28 @@ def _job(evidence: Evidence, inputs: tuple[str, ...]) -> Job:
     statements = [*evidence.statements, *(said for node in evidence.nodes for said in node.statements)]
     manifest = max(evidence.manifests, key=lambda m: (m.captured_at_ns or 0, m.source.file), default=None)
     world_size = manifest.world_size if manifest else None
-    expected = {said.rank for said in statements if said.rank is not None} | set(range(world_size or 0))
-    assembled = assemble(evidence.dumps, expected_ranks=sorted(expected) or None, consume=True)
-    listed = [(said.process.node, said.process.pid) for said in statements if said.process.pid is not None]
+    assembled = assemble(evidence.dumps, expected_ranks=_expected_ranks(statements, world_size), consume=True)
+    listed = ((said.process.node, said.process.pid) for said in statements)
     processes, start_ns, old = newest_processes(merge_nccl(evidence.texts), listed)
     evidence.gaps.extend(old)
-    statements.extend(blackbox_file.statements(evidence.boxes))
-    for text in evidence.texts:
-        statements.extend(resolve_ranks.launcher_statements(text))
-    who = identify(
-        evidence.texts,
-        processes,
-        statements,
-        assembled.groups,
-        assembled.ranks,
-        world_size,
-        _named_hosts(evidence),
-        {rank: [evidence.paths[dump.file] for dump in of_rank] for rank, of_rank in assembled.dumps.items()},
-        [report for answer in evidence.answers for report in answer.reports],
-    )
+    who = _identify(evidence, statements, processes, assembled, world_size)
     reports, foreign = resolve_nccl.ras_reports(evidence.answers, who)
     evidence.gaps.extend(foreign)
     who.statements.extend(resolve_ranks.network_statements(who, processes))
     merged, said_of_ranks, conflicts = merge_processes(who)
-    made = _facts(evidence, who, processes, reports, said_of_ranks, merged, assembled, start_ns)
-    gaps = [*evidence.gaps, *assembled.gaps, *who.gaps, *conflicts, *_gaps_in_files(evidence), *made[1]]
-    sampled = {stack.rank for stack in made[0].stacks if stack.rank is not None}
-    named = resolve_failures.ranks_named(made[0].failures, who.nodes)
-    named.update(report.rank for report in made[0].watchdog)
-    named.update(error.rank for error in made[0].errors if error.rank is not None)
-    named.update(rank for scope in made[0].logs for rank in scope.ranks)
-    ranks = tuple(sorted(who.ranks | sampled | named | evidence.refused | set(assembled.ranks)))
-    gaps.extend(missing_dumps(ranks, assembled, merged, made[0], who.nodes, evidence.refused))
+    facts, unresolved = _facts(evidence, who, processes, reports, said_of_ranks, merged, assembled, start_ns)
+    gaps = [*evidence.gaps, *assembled.gaps, *who.gaps, *conflicts, *_gaps_in_files(evidence), *unresolved]
+    ranks = tuple(sorted(who.ranks | _ranks_named(facts, who) | evidence.refused | set(assembled.ranks)))
+    gaps.extend(missing_dumps(ranks, assembled, merged, facts, who.nodes, evidence.refused))
     return Job(
         ops=assembled.ops,
         groups=tuple(assembled.groups),
         ranks=ranks,
-        dumps={
-            rank: tuple(replace(dump, node=dump.node or who.nodes.get(rank)) for dump in of_rank)
-            for rank, of_rank in assembled.dumps.items()
-        },
+        dumps=_dumps_with_nodes(assembled, who),
         status=assembled.status,
         nodes=dict(sorted(who.nodes.items())),
         processes=merged,
-        facts=made[0],
+        facts=facts,
         gaps=_once(gaps),
         inputs=inputs,
         job_id=_first([m.job for m in evidence.manifests], [n.job for n in evidence.nodes]),
@@ -137,11 +119,57 @@ def _job(evidence: Evidence, inputs: tuple[str, ...]) -> Job:
         reason=manifest.reason if manifest else None,
         recovered_s=manifest.recovered_s if manifest else None,
         first_kept=assembled.first_kept,
-        captured_at_ns=_first(
-            [manifest.captured_at_ns] if manifest else [],
-            [max((n.captured_at_ns or 0 for n in evidence.nodes), default=0) or None],
-        ),
+        captured_at_ns=_captured_at_ns(evidence, manifest),
     )
+
+
+def _expected_ranks(statements: Sequence[Statement], world_size: int | None) -> list[int] | None:
+    expected = {said.rank for said in statements if said.rank is not None}
+    return sorted(expected.union(range(world_size or 0))) or None
+
+
+def _identify(
+    evidence: Evidence,
+    statements: Sequence[Statement],
+    processes: Mapping[tuple[str, int], NcclProcess],
+    assembled: Assembled,
+    world_size: int | None,
+) -> Identity:
+    launched = (said for text in evidence.texts for said in resolve_ranks.launcher_statements(text))
+    return identify(
+        evidence.texts,
+        processes,
+        [*statements, *blackbox_file.statements(evidence.boxes), *launched],
+        assembled.groups,
+        assembled.ranks,
+        world_size,
+        _named_hosts(evidence),
+        {rank: [evidence.paths[dump.file] for dump in of_rank] for rank, of_rank in assembled.dumps.items()},
+        [report for answer in evidence.answers for report in answer.reports],
+    )
+
+
+def _ranks_named(facts: Facts, who: Identity) -> set[int]:
+    """Every rank that failures, reports, exceptions, stacks or logs name as a member of the job."""
+    named = resolve_failures.ranks_named(facts.failures, who.nodes)
+    named.update(report.rank for report in facts.watchdog)
+    named.update(error.rank for error in facts.errors if error.rank is not None)
+    named.update(stack.rank for stack in facts.stacks if stack.rank is not None)
+    named.update(rank for scope in facts.logs for rank in scope.ranks)
+    return named
+
+
+def _dumps_with_nodes(assembled: Assembled, who: Identity) -> dict[int, tuple[Dump, ...]]:
+    return {
+        rank: tuple(replace(dump, node=dump.node or who.nodes.get(rank)) for dump in of_rank)
+        for rank, of_rank in assembled.dumps.items()
+    }
+
+
+def _captured_at_ns(evidence: Evidence, manifest: Manifest | None) -> int | None:
+    if manifest is not None and manifest.captured_at_ns is not None:
+        return manifest.captured_at_ns
+    return max((node.captured_at_ns or 0 for node in evidence.nodes), default=0) or None
 
 
 def _gaps_in_files(evidence: Evidence) -> Iterator[Gap]:
@@ -164,6 +192,16 @@ def _named_hosts(evidence: Evidence) -> set[str]:
     return hosts | evidence.hosts
 
 
+@dataclass
+class _Reported:
+    """What ranks and launchers say went wrong, and what of it cannot be used."""
+
+    watchdog: list[WatchdogReport] = field(default_factory=list)
+    errors: list[PythonError] = field(default_factory=list)
+    failures: list[Failure] = field(default_factory=list)
+    gaps: list[Gap] = field(default_factory=list)
+
+
 def _facts(
     evidence: Evidence,
     who: Identity,
@@ -176,46 +214,26 @@ def _facts(
 ) -> tuple[Facts, list[Gap]]:
     texts = evidence.texts
     times = LogTimes(_full_dates(evidence, processes, assembled))
-    gaps: list[Gap] = []
-    watchdog: list[WatchdogReport] = []
-    errors: list[PythonError] = []
-    failures: list[Failure] = []
-    torchrun = any(text.launcher.elastic for text in texts)
-    for text in texts:
-        found, lost = resolve_ranks.watchdog_reports(text, times, who)
-        watchdog.extend(found)
-        errors.extend(resolve_ranks.python_errors(text, times, who))
-        failures.extend(resolve_failures.in_logs(text, who, times, torchrun=torchrun))
-        failures.extend(resolve_failures.of_reports(lost, text, times))
-        if lost:
-            gaps.append(
-                Gap(f"ranks of {len(lost)} watchdog lines", "the lines name no global rank", source=Source(text.file))
-            )
-    errors.extend(resolve_ranks.error_file(*found, who) for found in evidence.errors)
-    watchdog, errors, old = newest_reports(watchdog, errors, start_ns)
-    nameless = {error.source for error in errors if error.rank is None}
-    errors = claimed(errors, merged)
-    # Without a word of those that were lost, it stays the failure that it is.
-    recorded = any(dump.role != "poll" for of_rank in assembled.dumps.values() for dump in of_rank)
-    watchdog.extend(resolve_ranks.lost_peers(error for error in errors if error.source in nameless and recorded))
-    failures = newest_failures(failures, old)
-    gaps.extend(old)
+    reported = _of_newest_attempt(_reported(evidence, who, times), start_ns)
+    _give_errors_ranks(reported, merged, assembled)
     comms = resolve_nccl.communicators(who, processes)
     boxes, older = blackbox_file.of_ranks(evidence.boxes, who)
-    gaps.extend(older)
     snapshots = [_placed(snapshot, who) for snapshot in evidence.snapshots]
     sampled, alone = port_counters.first_and_last(snapshots)
-    gaps.extend(alone)
     events = resolve_nccl.transport_events(who, processes, texts, comms, times)
     kernel = [message for text in texts for message in resolve_ranks.kernel_messages(text, who)]
     kernel.extend(_counted_kills(evidence))
-    failures.extend(resolve_failures.of_transport(events))
-    failures.extend(resolve_failures.of_kernel(kernel, who))
-    failures.extend(failure for manifest in evidence.manifests for failure in manifest.failures)
+    failures = [
+        *reported.failures,
+        *resolve_failures.of_transport(events),
+        *resolve_failures.of_kernel(kernel, who),
+        *(failure for manifest in evidence.manifests for failure in manifest.failures),
+    ]
+    errors = reported.errors
     stacks = [stack for text in texts for stack in resolve_ranks.thread_stacks(text, who)]
     stacks.extend([*resolve_ranks.interrupted(errors, stacks)])
-    watchdog = resolve_ranks.distinct(watchdog)
-    return Facts(
+    watchdog = resolve_ranks.distinct(reported.watchdog)
+    facts = Facts(
         processes=tuple(statements),
         watchdog=tuple(watchdog),
         errors=tuple(resolve_ranks.without_echoes(errors)),
@@ -235,7 +253,40 @@ def _facts(
         logs=tuple(log_scopes.log_scopes(texts, times, _ranks_in_files(watchdog), incident=bool(evidence.manifests))),
         signs_of_life=log_scopes.signs_of_life(texts, watchdog, stacks, assembled.dumps),
         blackboxes=boxes,
-    ), gaps
+    )
+    return facts, [*reported.gaps, *older, *alone]
+
+
+def _reported(evidence: Evidence, who: Identity, times: LogTimes) -> _Reported:
+    """What all logs and error files say, in ranks of the job."""
+    reported = _Reported()
+    torchrun = any(text.launcher.elastic for text in evidence.texts)
+    for text in evidence.texts:
+        found, lost = resolve_ranks.watchdog_reports(text, times, who)
+        reported.watchdog.extend(found)
+        reported.errors.extend(resolve_ranks.python_errors(text, times, who))
+        reported.failures.extend(resolve_failures.in_logs(text, who, times, torchrun=torchrun))
+        reported.failures.extend(resolve_failures.of_reports(lost, text, times))
+        if lost:
+            what = f"ranks of {len(lost)} watchdog lines"
+            reported.gaps.append(Gap(what, "the lines name no global rank", source=Source(text.file)))
+    reported.errors.extend(resolve_ranks.error_file(*found, who) for found in evidence.errors)
+    return reported
+
+
+def _of_newest_attempt(reported: _Reported, start_ns: int | None) -> _Reported:
+    watchdog, errors, old = newest_reports(reported.watchdog, reported.errors, start_ns)
+    return _Reported(watchdog, errors, newest_failures(reported.failures, old), [*reported.gaps, *old])
+
+
+def _give_errors_ranks(reported: _Reported, processes: Mapping[int, Process], assembled: Assembled) -> None:
+    """Finds the ranks of exceptions that name none; those of them that lost a peer become reports."""
+    nameless = {error.source for error in reported.errors if error.rank is None}
+    reported.errors = assign_ranks(reported.errors, processes)
+    if any(dump.role != "poll" for of_rank in assembled.dumps.values() for dump in of_rank):
+        found = (error for error in reported.errors if error.source in nameless)
+        reported.watchdog.extend(resolve_ranks.lost_peers(found))
+    # Else, without a word of those that were lost, it stays the failure that it is.
 
 
 def _placed(snapshot: port_counters.Snapshot, who: Identity) -> port_counters.Snapshot:
@@ -308,14 +359,8 @@ def _versions(evidence: Evidence, assembled: Assembled) -> dict[str, str]:
     for said in [*(node.versions for node in evidence.nodes), *(m.versions for m in evidence.manifests)]:
         for key, value in said.items():
             found.setdefault(key, value)
-    libraries = sorted(
-        {d.library_version for of_rank in assembled.dumps.values() for d in of_rank if d.library_version}
-    )
-    logs = [text.nccl.nccl_version for text in evidence.texts] + [answer.nccl_version for answer in evidence.answers]
-    quoted = [text.torch.nccl_version for text in evidence.texts]
-    for version in (*libraries, *logs, *quoted):
-        if version:
-            found.setdefault("nccl", version)
+    for version in filter(None, _nccl_versions(evidence, assembled)):
+        found.setdefault("nccl", version)
     for text in evidence.texts:
         if text.nccl.cuda_version:
             found.setdefault("cuda", text.nccl.cuda_version)
@@ -323,6 +368,15 @@ def _versions(evidence: Evidence, assembled: Assembled) -> dict[str, str]:
     if len(guesses) == 1:
         found.setdefault("torch", f"{guesses.pop()} (by log fingerprint)")
     return found
+
+
+def _nccl_versions(evidence: Evidence, assembled: Assembled) -> Iterator[str | None]:
+    """The best source first: the dumps, NCCL's own log, RAS, what PyTorch's log quotes."""
+    dumps = (dump for of_rank in assembled.dumps.values() for dump in of_rank)
+    yield from sorted({dump.library_version for dump in dumps if dump.library_version})
+    yield from (text.nccl.nccl_version for text in evidence.texts)
+    yield from (answer.nccl_version for answer in evidence.answers)
+    yield from (text.torch.nccl_version for text in evidence.texts)
 
 
 def missing_dumps(

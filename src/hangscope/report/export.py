@@ -11,7 +11,17 @@ from collections.abc import Iterable, Iterator, Sequence
 from importlib import resources
 from typing import Any
 
-from hangscope.diagnosis.verdict import SCHEMA, Completeness, Diagnosis, Finding, Link, LinkEnd, OperationInFlight
+from hangscope.diagnosis.verdict import (
+    SCHEMA,
+    Completeness,
+    Culprit,
+    Diagnosis,
+    Finding,
+    LastCompleted,
+    Link,
+    LinkEnd,
+    OperationInFlight,
+)
 from hangscope.model import Frame, Gap, Source
 from hangscope.report.safe_text import whole
 from hangscope.report.verdict_text import iso
@@ -25,28 +35,10 @@ def to_dict(diagnosis: Diagnosis) -> dict[str, Any]:
         "hang": bool(d.hang),
         "outcome": str(d.outcome),
         "kind": str(d.kind),
-        "culprits": [
-            {
-                "rank": int(c.rank),
-                "node": _text(c.node),
-                "local_rank": _int(c.local_rank),
-                "gpu": _text(c.gpu),
-                "pid": _int(c.pid),
-                "why": whole(c.why),
-            }
-            for c in sorted(d.culprits, key=lambda c: c.rank)
-        ],
+        "culprits": [_culprit(c) for c in sorted(d.culprits, key=lambda c: c.rank)],
         "victims": list(_victims(d)),
         "operation": None if d.operation is None else _operation(d.operation),
-        "last_completed": None
-        if d.last_completed is None
-        else {
-            "group": whole(d.last_completed.group),
-            "seq": _int(d.last_completed.seq),
-            "name": whole(d.last_completed.name),
-            "frames": _frames(d.last_completed.frames),
-            "at": iso(d.last_completed.at_ns),
-        },
+        "last_completed": None if d.last_completed is None else _last_completed(d.last_completed),
         "link": None if d.link is None else _link(d.link),
         "first_reported": None
         if d.first_reported is None
@@ -85,6 +77,27 @@ def to_dict(diagnosis: Diagnosis) -> dict[str, Any]:
         "completeness": None if d.completeness is None else _completeness(d.completeness),
         "versions": {whole(name): whole(value) for name, value in sorted(d.versions.items())},
         "inputs": [whole(path) for path in d.inputs],
+    }
+
+
+def _culprit(culprit: Culprit) -> dict[str, Any]:
+    return {
+        "rank": int(culprit.rank),
+        "node": _text(culprit.node),
+        "local_rank": _int(culprit.local_rank),
+        "gpu": _text(culprit.gpu),
+        "pid": _int(culprit.pid),
+        "why": whole(culprit.why),
+    }
+
+
+def _last_completed(operation: LastCompleted) -> dict[str, Any]:
+    return {
+        "group": whole(operation.group),
+        "seq": _int(operation.seq),
+        "name": whole(operation.name),
+        "frames": _frames(operation.frames),
+        "at": iso(operation.at_ns),
     }
 
 

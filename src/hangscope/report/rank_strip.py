@@ -85,31 +85,31 @@ def strip(diagnosis: Diagnosis, width: int, *, verbose: bool = False) -> list[Li
 def assign(diagnosis: Diagnosis) -> Letters:
     """The letter of every rank that anything mentions."""
     d = diagnosis
-    culprits = {c.rank for c in d.culprits}
-    named = {v.rank for v in d.victims}
     at_root = {v.rank for v in direct(d)}
     states = d.operation.state_by_rank if d.operation is not None else {}
     missing = set(d.completeness.missing_dumps) if d.completeness is not None else set()
-    everyone = culprits | named | set(states) | missing | set(d.nodes)
+    # What says most comes last, and wins.
+    letters = dict.fromkeys(_everyone(d, missing.union(states)), ".")
+    letters.update(dict.fromkeys(missing, "?"))
+    letters.update((v.rank, "W" if v.rank in at_root else "w") for v in d.victims)
+    if d.culprits:
+        letters.update((c.rank, "X") for c in d.culprits)
+    else:
+        letters.update((rank, _STATES.get(state, "?")) for rank, state in states.items())
+        if d.link is not None:
+            ends = {d.link.sender.rank: ">", d.link.receiver.rank: "<"}
+            letters.update((rank, end) for rank, end in ends.items() if rank in letters)
+    used = set(letters.values())
+    meaning = {letter: says for letter, says in _meanings(d, at_root).items() if letter in used}
+    return Letters(dict(sorted(letters.items())), meaning)
+
+
+def _everyone(d: Diagnosis, mentioned: set[int]) -> set[int]:
+    """Every rank of the job, as far as the verdict says who that is."""
+    everyone = mentioned.union(d.nodes, (c.rank for c in d.culprits), (v.rank for v in d.victims))
     if d.completeness is not None and all(rank < d.completeness.ranks for rank in everyone):
         everyone |= set(range(d.completeness.ranks))  # ranks count from 0: those that nothing mentions are the others
-
-    ends = {} if d.link is None else {d.link.sender.rank: ">", d.link.receiver.rank: "<"}
-    by_rank: dict[int, str] = {}
-    for rank in sorted(everyone):
-        if rank in culprits:
-            letter = "X"
-        elif not culprits and rank in ends:
-            letter = ends[rank]
-        elif not culprits and rank in states:
-            letter = _STATES.get(states[rank], "?")
-        elif rank in named:
-            letter = "W" if rank in at_root else "w"
-        else:
-            letter = "?" if rank in missing else "."
-        by_rank[rank] = letter
-    used = set(by_rank.values())
-    return Letters(by_rank, {letter: says for letter, says in _meanings(d, at_root).items() if letter in used})
+    return everyone
 
 
 def _meanings(diagnosis: Diagnosis, at_root: set[int]) -> dict[str, str]:
@@ -195,16 +195,20 @@ def _draw(rows: Sequence[_Row], width: int, *, spaced: bool) -> list[Line]:
         head = f"{pad(label, label_width)}  " if label_width else ""
         head += f"{pad(span, span_width)}  "
         if row.folded > 1:
-            look = f"all {row.look[0]}" if row.uniform else f"each {row.look}"
-            if cells(look) > room:
-                look = f"each {_run_lengths(row.look)}"
-            lines.append((Piece(head, "faint"), Piece(shorten(look, room), _ROLES.get(row.look[0], ""))))
+            lines.append((Piece(head, "faint"), _folded_look(row, room)))
             continue
         gap = " " if spaced and 2 * len(row.look) - 1 <= room else ""
         step = room if not gap else len(row.look)
         for at in range(0, len(row.look), step):
             lines.append((Piece(head if at == 0 else " " * lead, "faint"), *_coloured(row.look[at : at + step], gap)))
     return lines
+
+
+def _folded_look(row: _Row, room: int) -> Piece:
+    look = f"all {row.look[0]}" if row.uniform else f"each {row.look}"
+    if cells(look) > room:
+        look = f"each {_run_lengths(row.look)}"
+    return Piece(shorten(look, room), _ROLES.get(row.look[0], ""))
 
 
 def _coloured(look: str, gap: str) -> list[Piece]:

@@ -67,15 +67,10 @@ def _title(d: Diagnosis, job: Job | None) -> str:
 
 
 def _facts(d: Diagnosis, job: Job | None) -> list[tuple[str, str]]:
-    first = d.first_reported
-    rows = [("Verdict", f"{text(d.kind)}, confidence {text(d.confidence)}")]
-    if first is not None:
-        at = iso(first.at_ns, local=first.local_time) or "at a time that is not known"
-        said = [f"rank {first.rank}", f"node {_or(first.node)}", at]
-        said += [text(first.operation)] if first.operation else []
-        rows.append(("Timeout first reported", ", ".join(said)))
-    else:
-        rows.append(("Timeout first reported", "no rank reported one" if d.hang else "none"))
+    rows = [
+        ("Verdict", f"{text(d.kind)}, confidence {text(d.confidence)}"),
+        ("Timeout first reported", _first_reported(d)),
+    ]
     rows += [(_numbered("Culprit", index, d.culprits), _culprit(c, d, job)) for index, c in _shown(d.culprits)]
     if not d.culprits:
         rows.append(("Culprit", "nobody can be accused from this evidence" if d.hang else "none"))
@@ -93,6 +88,16 @@ def _facts(d: Diagnosis, job: Job | None) -> list[tuple[str, str]]:
     rows += [(_SPELLED[name], text(d.versions.get(name) or _UNKNOWN)) for name in _VERSIONS[:4]]
     rows += [(_SPELLED[name], text(d.versions[name])) for name in _VERSIONS[4:] if d.versions.get(name)]
     return rows
+
+
+def _first_reported(d: Diagnosis) -> str:
+    first = d.first_reported
+    if first is None:
+        return "no rank reported one" if d.hang else "none"
+    at = iso(first.at_ns, local=first.local_time) or "at a time that is not known"
+    said = [f"rank {first.rank}", f"node {_or(first.node)}", at]
+    said += [text(first.operation)] if first.operation else []
+    return ", ".join(said)
 
 
 def _shown(culprits: Sequence[Culprit]) -> Iterable[tuple[int, Culprit]]:

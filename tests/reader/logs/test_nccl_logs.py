@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from hangscope.reader.join import resolve_nccl
-from hangscope.reader.join.who_is_who import identify, merge_nccl
+from hangscope.reader.join.nccl_processes import merge_nccl
+from hangscope.reader.join.who_is_who import identify
 from hangscope.reader.load import load
 from hangscope.reader.logs.log_file import TextFile
 from hangscope.reader.logs.nccl_devices import split_devices

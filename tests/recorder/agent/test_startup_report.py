@@ -21,8 +21,8 @@ from hangscope.recorder.process import linux_process
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (("--nnodes=2",), "torchrun was told of 2 nodes"),
-        (("--nnodes", "1:4"), "torchrun was told of 1:4 nodes"),
+        (("--nnodes=2",), "torchrun expects 2 nodes"),
+        (("--nnodes", "1:4"), "torchrun expects 1:4 nodes"),
         (("--nnodes=1",), "nothing is watched"),
     ],
 )

@@ -177,19 +177,23 @@ def involved(found: Diagnosis, job: Job, path: Path) -> Involved:
     if found.link is not None:
         ranks |= {found.link.sender.rank, found.link.receiver.rank}
         nodes |= {found.link.sender.node, found.link.receiver.node}
-    files = [source.file for finding in found.why for source in finding.sources]
-    files += [dump.file for rank in ranks for dump in job.dumps.get(rank, ())]
-    files += [file for rank, file in job.facts.log_ranks if rank in ranks]
-    files += [comm.source.file for comm in job.facts.communicators if comm.rank in ranks and comm.source]
-    files += [stack.source.file for stack in job.facts.stacks if stack.rank in ranks]
+    cited = {source.file for finding in found.why for source in finding.sources}
     pids = {job.processes[rank].pid for rank in ranks if rank in job.processes}
     prefix = _prefix(path)
     return Involved(
         ranks=frozenset(ranks),
         nodes=frozenset(node for node in nodes if node),
         pids=frozenset(pid for pid in pids if pid is not None),
-        files=frozenset(file.removeprefix(prefix) for file in files),
+        files=frozenset(file.removeprefix(prefix) for file in cited.union(_files_of(job, ranks))),
     )
+
+
+def _files_of(job: Job, ranks: set[int]) -> Iterator[str]:
+    """Dumps, logs and stacks of these ranks."""
+    yield from (dump.file for rank in ranks for dump in job.dumps.get(rank, ()))
+    yield from (file for rank, file in job.facts.log_ranks if rank in ranks)
+    yield from (comm.source.file for comm in job.facts.communicators if comm.rank in ranks and comm.source)
+    yield from (stack.source.file for stack in job.facts.stacks if stack.rank in ranks)
 
 
 def _prefix(path: Path) -> str:

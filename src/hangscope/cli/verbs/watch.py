@@ -26,7 +26,7 @@ from hangscope.recorder.rundir.live_view import view
 )
 @click.option("--all", "everything", is_flag=True, help="Every rank, not only those worth a look.")
 def command(directory: Path, once: bool, sort: str, shown: str, everything: bool) -> int:
-    """Show live who waits for whom.
+    """Show live which ranks wait for which others.
 
     DIR is the directory that `hangscope run` keeps. First the ranks that others wait for, then groups, nodes and ranks;
     what is alike is folded, so that a thousand ranks fit a terminal. Ends with the job; q ends it earlier.

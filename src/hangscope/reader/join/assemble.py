@@ -155,13 +155,13 @@ def _problems(rank: int, raw: RawDump) -> list[Gap]:
 
 def _notes(used: Sequence[Owned]) -> list[Gap]:
     """What formats cannot say, once for all dumps that have it."""
-    told: dict[str, list[int]] = {}
+    ranks_by_note: dict[str, list[int]] = {}
     for rank, raw in used:
         for note in raw.notes:
-            told.setdefault(note, []).append(rank)
+            ranks_by_note.setdefault(note, []).append(rank)
     return [
         Gap(f"sequence numbers of rank {ranks[0]}" + (f" and {len(ranks) - 1} others" if len(ranks) > 1 else ""), note)
-        for note, ranks in told.items()
+        for note, ranks in ranks_by_note.items()
     ]
 
 

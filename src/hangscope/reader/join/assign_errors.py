@@ -6,7 +6,7 @@ nobody caught ends its process with status 1, one of C++ with SIGABRT, and who e
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from hangscope.model import FATAL_ERROR, GLOO_SIZE, Process, PythonError
@@ -19,27 +19,36 @@ _OF_SPAWN = ".ProcessRaisedException"
 _MOST = 64
 
 
-def claimed(errors: Sequence[PythonError], processes: Mapping[int, Process]) -> list[PythonError]:
+def assign_ranks(errors: Sequence[PythonError], processes: Mapping[int, Process]) -> list[PythonError]:
     """Each with its rank, where only one exception and those that ended so are left to be matched."""
-    nameless = [e for e in errors if e.rank is None and e.type != FATAL_ERROR]
-    loose = [e for e in nameless if not of_launcher(e.frames) and not e.type.endswith(_OF_SPAWN)]
+    nameless = [error for error in errors if _is_some_ranks(error)]
     taken = {e.rank for e in errors if e.rank is not None and not e.consequence}
-    given: dict[int, list[PythonError]] = {}
-    for statuses, mine in (
-        (_ABORTED, [e for e in loose if e.type == GLOO_SIZE]),
-        (_RAISED, [e for e in loose if e.type != GLOO_SIZE]),
-    ):
-        for error, copies in _only(mine):
-            ranks = [r for r in _ended(processes.values(), statuses, error) if r not in taken]
-            if 0 < len(ranks) <= min(len(copies), _MOST):
-                given[id(error)] = [replace(copy, rank=rank) for rank, copy in zip(ranks, copies, strict=False)]
-    return [made for error in errors for made in given.get(id(error), (error,))]
+    free = [process for process in processes.values() if process.rank not in taken]
+    matched = {
+        **_matched([e for e in nameless if e.type == GLOO_SIZE], free, _ABORTED),
+        **_matched([e for e in nameless if e.type != GLOO_SIZE], free, _RAISED),
+    }
+    return [made for error in errors for made in matched.get(id(error), (error,))]
 
 
-def _only(errors: Sequence[PythonError]) -> Iterator[tuple[PythonError, list[PythonError]]]:
-    """The exception of which all that was printed are copies, and the copies; nothing where there are several."""
-    if len({(e.node, e.type, e.message.split("\n", 1)[0]) for e in errors}) == 1:
-        yield errors[0], list(errors)
+def _is_some_ranks(error: PythonError) -> bool:
+    """Whether a rank raised it, and it does not say which."""
+    if error.rank is not None or error.type == FATAL_ERROR:
+        return False
+    return not of_launcher(error.frames) and not error.type.endswith(_OF_SPAWN)
+
+
+def _matched(
+    copies: Sequence[PythonError], processes: Iterable[Process], statuses: frozenset[int]
+) -> dict[int, list[PythonError]]:
+    """The first copy of an exception, by its id → one copy for each rank that it ended; nothing where the copies are
+    of several exceptions, or fewer than those ranks."""
+    if len({(e.node, e.type, e.message.split("\n", 1)[0]) for e in copies}) != 1:
+        return {}
+    ranks = _ended(processes, statuses, copies[0])
+    if not 0 < len(ranks) <= min(len(copies), _MOST):
+        return {}
+    return {id(copies[0]): [replace(copy, rank=rank) for rank, copy in zip(ranks, copies, strict=False)]}
 
 
 def _ended(processes: Iterable[Process], statuses: frozenset[int], error: PythonError) -> list[int]:

@@ -86,7 +86,8 @@ def rank_from_content(raw: RawDump, sets: Sets) -> int | None:
     groups share."""
     if raw.own_rank is not None:
         return raw.own_rank
-    columns, kind = raw.columns, raw.columns["kind"]
+    columns = raw.columns
+    kind = columns["kind"]
     own: set[int] = set()
     calls = np.flatnonzero(((kind == Kind.SEND) | (kind == Kind.RECV)) & (columns["own"] != UNKNOWN))
     lines = lines_of(raw) if len(calls) else []

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from itertools import pairwise
 
 from hangscope.model import Failure, Gap, PythonError, Source, WatchdogReport
+from hangscope.reader.join.nccl_processes import largest_communicators
 from hangscope.reader.logs.log_lines import line_of
 from hangscope.reader.logs.nccl_logs import NcclProcess
 from hangscope.reader.values import short_name
@@ -23,43 +24,46 @@ Processes = dict[tuple[str, int], NcclProcess]
 
 
 def newest_processes(
-    processes: Mapping[tuple[str, int], NcclProcess], listed: Iterable[tuple[str | None, int]]
+    processes: Mapping[tuple[str, int], NcclProcess], listed: Iterable[tuple[str | None, int | None]]
 ) -> tuple[Processes, int | None, list[Gap]]:
     """(processes of the newest attempt, when its all-rank communicator began, what was left out).
 
     `listed` are processes (node, pid) that a roster knows: they belong to the attempt that it was written for.
     """
-    size = max((comm.size for p in processes.values() for comm in p.comms), default=0)
-    holders: dict[str, set[tuple[str, int]]] = {}
-    begun: dict[str, list[int]] = {}
-    for key, process in processes.items():
-        for comm in process.comms:
-            if comm.size == size and comm.comm_id:
-                holders.setdefault(comm.comm_id, set()).add(key)
-                if comm.started_at_ns is not None:
-                    begun.setdefault(comm.comm_id, []).append(comm.started_at_ns)
-    if not begun or set(begun) != set(holders):
+    size, holders = largest_communicators(processes)
+    begun = _beginnings(processes, size)
+    if not begun or begun.keys() != holders.keys():
         return dict(processes), None, []
     known = {(short_name(node), pid) for node, pid in listed if node is not None}
 
     def rank_of_attempt(ident: str) -> tuple[int, int]:
-        return (sum((short_name(host), pid) in known for host, pid in holders[ident]), min(begun[ident]))
+        return (sum((short_name(host), pid) in known for host, pid in holders[ident]), begun[ident])
 
     newest = max(holders, key=rank_of_attempt)
-    start = min(begun[newest])
-    old: set[tuple[str, int]] = set()
-    for ident, keys in holders.items():
-        if not keys & holders[newest] and abs(min(begun[ident]) - start) > APART_NS:
-            old |= keys
     related = [ident for ident, keys in holders.items() if keys & holders[newest]]
-    start = min(min(begun[ident]) for ident in related)
+    old: set[tuple[str, int]] = set()
+    for ident in holders.keys() - related:
+        if abs(begun[ident] - begun[newest]) > APART_NS:
+            old |= holders[ident]
     kept = {key: process for key, process in processes.items() if key not in old}
-    gaps = []
-    if old:
-        sources = sorted(s.file for key in old if (s := processes[key].first_source) is not None)
-        why = f"their communicator is another than that of the newest attempt: {len(old)} were left out"
-        gaps.append(Gap("NCCL logs of an older attempt", why, source=Source(sources[0]) if sources else None))
-    return kept, start, gaps
+    gaps = [_processes_left_out([processes[key] for key in old])] if old else []
+    return kept, min(begun[ident] for ident in related), gaps
+
+
+def _beginnings(processes: Mapping[tuple[str, int], NcclProcess], size: int) -> dict[str, int]:
+    """Communicators of that size → when the first of their processes began them."""
+    begun: dict[str, int] = {}
+    for process in processes.values():
+        for comm in process.comms:
+            if comm.size == size and comm.comm_id and comm.started_at_ns is not None:
+                begun[comm.comm_id] = min(comm.started_at_ns, begun.get(comm.comm_id, comm.started_at_ns))
+    return begun
+
+
+def _processes_left_out(old: list[NcclProcess]) -> Gap:
+    files = sorted(process.first_source.file for process in old if process.first_source is not None)
+    why = f"their communicator is another than that of the newest attempt: {len(old)} were left out"
+    return Gap("NCCL logs of an older attempt", why, source=Source(files[0]) if files else None)
 
 
 def newest_reports(
@@ -67,16 +71,12 @@ def newest_reports(
 ) -> tuple[list[WatchdogReport], list[PythonError], list[Gap]]:
     """Reports and errors without those of earlier attempts in the same logs.
 
-    LogTimes of log lines may be in another zone than NCCL's, so a report counts as old only where the same rank reports
+    Times of log lines may be in another zone than NCCL's, so a report counts as old only where the same rank reports
     again later: behind the beginning of the newest attempt, or after a long silence. An exception above an old report
     of its rank in the same file is as old.
     """
-    failures: dict[int, list[int]] = {}
-    for report in reports:
-        if report.at_ns is not None and report.kind in {"timeout", "async_error", "cuda_error", "watchdog_stuck"}:
-            failures.setdefault(report.rank, []).append(report.at_ns)
-    cut = {rank: _cut(sorted(times), start_ns) for rank, times in failures.items()}
-    old = [r for r in reports if r.at_ns is not None and r.at_ns < cut.get(r.rank, 0)]
+    begins = _beginning_of_newest(reports, start_ns)
+    old = [r for r in reports if r.at_ns is not None and r.at_ns < begins.get(r.rank, 0)]
     if not old:
         return reports, errors, []
     above: dict[tuple[str, int], int] = {}
@@ -84,19 +84,23 @@ def newest_reports(
         key = (report.source.file, report.rank)
         above[key] = max(above.get(key, 0), line_of(report.source))
     kept_errors = [e for e in errors if e.rank is None or line_of(e.source) > above.get((e.source.file, e.rank), -1)]
-    gaps = [
-        Gap(
-            f"an older attempt of rank {rank} in its log",
-            "what it says before that line was left out",
-            rank,
-            None,
-            where,
-        )
-        for (file, rank), number in sorted(above.items())
-        for where in [Source(file, f"line {number}")]
-    ]
+    gaps = [_lines_left_out(file, rank, number) for (file, rank), number in sorted(above.items())]
     gone = {id(report) for report in old}
     return [r for r in reports if id(r) not in gone], kept_errors, gaps
+
+
+def _lines_left_out(file: str, rank: int, number: int) -> Gap:
+    what = f"an older attempt of rank {rank} in its log"
+    return Gap(what, "what it says before that line was left out", rank, None, Source(file, f"line {number}"))
+
+
+def _beginning_of_newest(reports: Iterable[WatchdogReport], start_ns: int | None) -> dict[int, int]:
+    """Rank → the moment before which its reports are of an older attempt."""
+    failures: dict[int, list[int]] = {}
+    for report in reports:
+        if report.at_ns is not None and report.kind in {"timeout", "async_error", "cuda_error", "watchdog_stuck"}:
+            failures.setdefault(report.rank, []).append(report.at_ns)
+    return {rank: _cut(sorted(times), start_ns) for rank, times in failures.items()}
 
 
 def newest_failures(failures: list[Failure], old: Iterable[Gap]) -> list[Failure]:

@@ -13,7 +13,8 @@ from hangscope.reader.dumps.raw_dump import Columns, RawDump
 from hangscope.reader.join.pick_dumps import Owned
 from hangscope.reader.join.same_groups import Joined
 
-_SEND, _RECV = int(Kind.SEND), int(Kind.RECV)
+_SEND = int(Kind.SEND)
+_RECV = int(Kind.RECV)
 
 
 def join_columns(used: Sequence[Owned], joined: Joined, gaps: list[Gap], *, consume: bool) -> tuple[Columns, Tables]:
@@ -42,7 +43,8 @@ def join_columns(used: Sequence[Owned], joined: Joined, gaps: list[Gap], *, cons
             ("stack", _stack_ids(tables, raw.stacks, stack_ids)),
         ):
             _translate(ids, own[name], part[name])
-        shapes, dtypes = _ids(tables.add_shapes, raw.shapes), _ids(tables.add_dtypes, raw.dtypes)
+        shapes = _ids(tables.add_shapes, raw.shapes)
+        dtypes = _ids(tables.add_dtypes, raw.dtypes)
         for side in ("in", "out"):
             _translate(shapes, own[f"{side}_shapes"], part[f"{side}_shapes"])
             _translate(dtypes, own[f"{side}_dtypes"], part[f"{side}_dtypes"])
@@ -83,7 +85,7 @@ def _ids(add: Any, values: Iterable[Any]) -> Any:
 
 
 def _stack_ids(tables: Tables, stacks: Sequence[tuple[Frame, ...]], known: dict[int, int]) -> Any:
-    """As `_ids`. The ranks of a job share their stacks, so most are told by being the same object."""
+    """As `_ids`. The ranks of a job share their stacks, so most are known by being the same object."""
     ids = np.empty(len(stacks), dtype="i4")
     for number, stack in enumerate(stacks):
         found = known.get(id(stack))
@@ -108,18 +110,19 @@ def _peers(
     part: Columns,
 ) -> None:
     """Global source and destination of every send and receive; whoever recorded it is one of the two."""
-    kind, group, peer = raw.columns["kind"], raw.columns["group"], raw.columns["peer"]
-    source, destination = part["source"], part["destination"]
+    kind = raw.columns["kind"]
+    source = part["source"]
+    destination = part["destination"]
     source[:] = UNKNOWN
     destination[:] = UNKNOWN
     calls = np.flatnonzero((kind == _SEND) | (kind == _RECV))
     if not len(calls):
         return
-    groups = group[calls]
+    groups = raw.columns["group"][calls]
     for slot in np.flatnonzero(np.bincount(groups)).tolist():
         rows = calls[groups == slot]
         order = orders[slot]
-        numbers = peer[rows]
+        numbers = raw.columns["peer"][rows]
         others = np.full(len(rows), UNKNOWN, dtype="i4")
         inside = (numbers >= 0) & (numbers < len(order or ()))
         if order is not None:

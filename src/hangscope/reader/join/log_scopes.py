@@ -36,30 +36,39 @@ def log_scopes(
     A file is whole if hangscope or torchrun wrote it for a single rank, or if it is one of several that are named by
     rank: nobody cuts excerpts like that. Its end is seen only if it does not break off within a line.
     """
-    named = [text for text in texts if text.name_rank is not None and text.rank == text.name_rank and text.lines]
-    several = len({text.rank for text in named}) > 1
+    named = {text for text in texts if text.name_rank is not None and text.rank == text.name_rank and text.lines}
+    if len({text.rank for text in named}) <= 1:
+        named = set()
     scopes = []
     for text in texts:
-        own = (incident and text.node is not None) or (
-            worker_of(text.parts) is not None and _OUTPUT.match(text.parts[-1]) is not None
-        )
-        whole = text.lines > 0 and (own or (several and text in named))
-        first = next((at for row in text.head if (at := times.ns(_moment(row))) is not None), None)
-        last = next((at for row in reversed(text.tail) if (at := times.ns(_moment(row))) is not None), None)
-        ended = any(_ENDS.search(row.strip()) for row in list(text.tail)[-LAST:])
-        scopes.append(
-            LogScope(
-                text.file,
-                tuple(sorted(writers_of(text) | ranks.get(text.file, set()))),
-                first,
-                last,
-                from_start=whole or any(_BEGINS.search(row) for row in text.head),
-                to_end=(whole and text.whole_last_line) or ended,
-                lines=text.lines,
-                local_time=_local_time(text),
-            )
-        )
+        whole = text.lines > 0 and (_written_for_one_rank(text, incident) or text in named)
+        scopes.append(_scope(text, times, writers_of(text) | ranks.get(text.file, set()), whole))
     return scopes
+
+
+def _written_for_one_rank(text: TextFile, incident: bool) -> bool:
+    """Whether hangscope or torchrun wrote a file, for a single rank."""
+    if incident and text.node is not None:
+        return True
+    return worker_of(text.parts) is not None and _OUTPUT.match(text.parts[-1]) is not None
+
+
+def _scope(text: TextFile, times: LogTimes, ranks: set[int], whole: bool) -> LogScope:
+    ended = any(_ENDS.search(row.strip()) for row in list(text.tail)[-LAST:])
+    return LogScope(
+        text.file,
+        tuple(sorted(ranks)),
+        _first_time(text.head, times),
+        _first_time(reversed(text.tail), times),
+        from_start=whole or any(_BEGINS.search(row) for row in text.head),
+        to_end=(whole and text.whole_last_line) or ended,
+        lines=text.lines,
+        local_time=_local_time(text),
+    )
+
+
+def _first_time(rows: Iterable[str], times: LogTimes) -> int | None:
+    return next((at for row in rows if (at := times.ns(_moment(row))) is not None), None)
 
 
 def _local_time(text: TextFile) -> bool:
@@ -95,17 +104,22 @@ def signs_of_life(
             found[stack.rank] = stack.source
     lines: dict[int, Source] = {}
     for text in sorted(texts, key=lambda text: text.file):
-        own = text.writers.last_lines()
-        if text.rank is not None and text.lines:
-            own[text.rank] = max(own.get(text.rank, 0), text.lines)
-        for note in text.torch.alive:
-            writer = text.writers.rank_of(note.tag, note.stream, text.rank)
-            writer = note.hint if writer is None else writer
-            if writer is not None:
-                own[writer] = max(own.get(writer, 0), note.number)
-        lines.update({rank: Source(text.file, f"line {number}") for rank, number in own.items()})
+        lines.update({rank: Source(text.file, f"line {number}") for rank, number in _last_lines(text).items()})
     for report in sorted(reports, key=lambda r: line_of(r.source)):
         known = lines.get(report.rank)
         if known is None or (known.file == report.source.file and line_of(known) < line_of(report.source)):
             lines[report.rank] = report.source
     return dict(sorted((found | lines).items()))
+
+
+def _last_lines(text: TextFile) -> dict[int, int]:
+    """Rank → its last line in a file."""
+    own = text.writers.last_lines()
+    if text.rank is not None and text.lines:
+        own[text.rank] = max(own.get(text.rank, 0), text.lines)
+    for note in text.torch.alive:
+        writer = text.writers.rank_of(note.tag, note.stream, text.rank)
+        writer = note.hint if writer is None else writer
+        if writer is not None:
+            own[writer] = max(own.get(writer, 0), note.number)
+    return own

@@ -20,33 +20,12 @@ Owned = tuple[int, RawDump]
 """A dump and the rank it is read as."""
 
 
-def choose(raws: Sequence[RawDump], gaps: list[Gap]) -> tuple[list[tuple[int, RawDump]], list[tuple[str, str]]]:
+def choose(raws: Sequence[RawDump], gaps: list[Gap]) -> tuple[list[Owned], list[tuple[str, str]]]:
     """The dumps to use, by rank and backend. What is not used leaves a gap, unless it says the same as what is."""
-    owned: list[tuple[int, RawDump]] = []
-    sets = Sets()
-    for raw in raws:
-        claimed = claim(raw, sets)
-        if claimed.conflict:
-            gaps.append(Gap(claimed.conflict, "", claimed.rank, raw.node, Source(raw.file)))
-        elif claimed.rank is None:
-            why = "neither a manifest, nor the file's name, nor its content tells whose it is"
-            gaps.append(Gap("rank of a dump", why, None, raw.node, Source(raw.file)))
-        if claimed.rank is not None:
-            owned.append((claimed.rank, raw))
-    by_rank: dict[int, list[RawDump]] = defaultdict(list)
-    for rank, raw in owned:
-        by_rank[rank].append(raw)
-    used: list[tuple[int, RawDump]] = []
+    used: list[Owned] = []
     duplicates: list[tuple[str, str]] = []
-    for rank, candidates in sorted(by_rank.items()):
-        if any(len(raw) for raw in candidates):
-            candidates = [raw for raw in candidates if len(raw) or raw.role == "poll"]
-        halves: dict[str, list[RawDump]] = defaultdict(list)
-        for raw in candidates:
-            halves[raw.backend].append(raw)
-        if "" in halves and len(halves) > 1 and not any(map(len, halves[""])):
-            del halves[""]
-        for _, half in sorted(halves.items()):
+    for rank, candidates in sorted(_by_rank(raws, gaps).items()):
+        for _, half in sorted(_by_backend(candidates).items()):
             best = _best(half) if len(half) > 1 else half[0]
             used.append((rank, best))
             for other in half:
@@ -59,6 +38,33 @@ def choose(raws: Sequence[RawDump], gaps: list[Gap]) -> tuple[list[tuple[int, Ra
                     what = f"conflict: another dump of rank {rank}"
                     gaps.append(Gap(what, why, rank, other.node, Source(other.file)))
     return used, duplicates
+
+
+def _by_rank(raws: Sequence[RawDump], gaps: list[Gap]) -> dict[int, list[RawDump]]:
+    by_rank: dict[int, list[RawDump]] = defaultdict(list)
+    sets = Sets()
+    for raw in raws:
+        owner = claim(raw, sets)
+        if owner.conflict:
+            gaps.append(Gap(owner.conflict, "", owner.rank, raw.node, Source(raw.file)))
+        elif owner.rank is None:
+            why = "neither a manifest, nor the file's name, nor its content tells whose it is"
+            gaps.append(Gap("rank of a dump", why, None, raw.node, Source(raw.file)))
+        if owner.rank is not None:
+            by_rank[owner.rank].append(raw)
+    return by_rank
+
+
+def _by_backend(candidates: Sequence[RawDump]) -> dict[str, list[RawDump]]:
+    """A rank's dumps by backend, without empty ones where others have entries."""
+    if any(len(raw) for raw in candidates):
+        candidates = [raw for raw in candidates if len(raw) or raw.role == "poll"]
+    halves: dict[str, list[RawDump]] = defaultdict(list)
+    for raw in candidates:
+        halves[raw.backend].append(raw)
+    if "" in halves and len(halves) > 1 and not any(map(len, halves[""])):
+        del halves[""]
+    return halves
 
 
 def _best(half: Sequence[RawDump]) -> RawDump:

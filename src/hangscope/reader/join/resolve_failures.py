@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from hangscope.model import Failure, KernelMessage, PythonError, TransportEvent, WatchdogReport
 from hangscope.reader.join.resolve_ranks import node_of
@@ -25,38 +25,51 @@ def in_logs(text: TextFile, who: Identity, times: LogTimes, *, torchrun: bool) -
     return [_resolved(said, text, who, times, torchrun) for said in text.failure_lines]
 
 
-def _resolved(told: FailureLine, text: TextFile, who: Identity, times: LogTimes, torchrun: bool) -> Failure:
-    failure = told.failure
-    rank, ranks = failure.rank, failure.ranks
-    detail = failure.detail
-    if rank is None and told.tasks:
-        if torchrun:
-            detail = detail or f"task {told.tasks[0]}" + (f" and {len(told.tasks) - 1} more" if told.tasks[1:] else "")
-        elif len(told.tasks) == 1:
-            rank = told.tasks[0]
-        else:
-            ranks = told.tasks
-    if rank is None:
-        rank = who.rank_of(failure.node or text.node, failure.pid)
+def _resolved(said: FailureLine, text: TextFile, who: Identity, times: LogTimes, torchrun: bool) -> Failure:
+    failure = said.failure
+    if failure.rank is None and said.tasks:
+        failure = _with_tasks(failure, said.tasks, torchrun)
+    rank = failure.rank if failure.rank is not None else _rank_of(said, text, who)
+    at_ns = failure.at_ns if failure.at_ns is not None else times.ns(said.at)
+    return replace(failure, rank=rank, node=_node(said, rank, text, who), at_ns=at_ns)
+
+
+def _with_tasks(failure: Failure, tasks: tuple[int, ...], torchrun: bool) -> Failure:
+    if torchrun:
+        others = f" and {len(tasks) - 1} more" if len(tasks) > 1 else ""
+        return replace(failure, detail=failure.detail or f"task {tasks[0]}{others}")
+    if len(tasks) == 1:
+        return replace(failure, rank=tasks[0])
+    return replace(failure, ranks=tasks)
+
+
+def _rank_of(said: FailureLine, text: TextFile, who: Identity) -> int | None:
+    """By its process, by its local rank on its node, or by who wrote the line."""
+    failure = said.failure
+    host = failure.node or text.node
+    rank = who.rank_of(host, failure.pid)
     if rank is None and failure.local_rank is not None:
-        rank = who.by_local_rank.get((short_name(failure.node or text.node or ""), failure.local_rank))
-    if rank is None and told.of_writer:
-        rank = _writer(told, text, who)
-    node = failure.node
-    if node is None and (told.of_writer or rank is not None):
-        node = node_of(who, rank, text) or text.writers.node_of(told.line.stream)
-    elif node is not None:
-        node = who.hosts.get(short_name(who.addresses.get(node, node)), node)
-    at_ns = failure.at_ns if failure.at_ns is not None else times.ns(told.at)
-    return replace(failure, rank=rank, ranks=ranks, node=node, detail=detail, at_ns=at_ns)
+        rank = who.by_local_rank.get((short_name(host or ""), failure.local_rank))
+    if rank is None and said.of_writer:
+        rank = _writer(said, text, who)
+    return rank
 
 
-def _writer(told: FailureLine, text: TextFile, who: Identity) -> int | None:
-    line = told.line
+def _writer(said: FailureLine, text: TextFile, who: Identity) -> int | None:
+    line = said.line
     rank = text.writers.rank_of(line.tag, line.stream, text.rank)
     if rank is None and line.pid is not None:
         rank = who.rank_of(line.host or text.node, line.pid)
-    return told.hint if rank is None else rank
+    return said.hint if rank is None else rank
+
+
+def _node(said: FailureLine, rank: int | None, text: TextFile, who: Identity) -> str | None:
+    node = said.failure.node
+    if node is not None:
+        return who.hosts.get(short_name(who.addresses.get(node, node)), node)
+    if said.of_writer or rank is not None:
+        return node_of(who, rank, text) or text.writers.node_of(said.line.stream)
+    return None
 
 
 def of_reports(lost: Iterable[LoggedReport], text: TextFile, times: LogTimes) -> list[Failure]:
@@ -65,7 +78,7 @@ def of_reports(lost: Iterable[LoggedReport], text: TextFile, times: LogTimes) ->
     for reading in lost:
         report = reading.report
         if report.kind == "desync":
-            continue  # told line by line
+            continue  # its lines are failures themselves
         inside = f"rank {report.group_rank} of that group" if report.group_rank is not None else None
         found.append(
             Failure(
@@ -123,7 +136,8 @@ def of_kernel(messages: Iterable[KernelMessage], who: Identity) -> list[Failure]
         if message.kind == "link" and "own" not in message.text.lower().replace("unknown", ""):
             continue
         if message.kind == "other" and ("segfault" in message.text or "general protection" in message.text):
-            kind, code = "signal", -11
+            kind = "signal"
+            code = -11
         found.append(
             Failure(
                 kind,
@@ -145,35 +159,61 @@ _LOST_PEERS = frozenset(("exception", "socket_error", "nccl_remote_error"))
 def distinct(
     failures: Sequence[Failure], watchdog: Iterable[WatchdogReport], errors: Sequence[PythonError]
 ) -> list[Failure]:
-    """Each failure once, oldest line first, without the exceptions that a traceback tells better.
-
-    SIGABRT is how PyTorch's watchdog ends a process: of a rank that reported a timeout it is that report's effect, as
-    SIGKILL is of a process that its launcher had asked to stop. So is the status of a rank whose own exceptions all say
-    that it waited for others or lost them.
-    """
-    reported = {report.rank for report in watchdog if report.kind in {"timeout", "async_error"}}
-    reported.update(f.rank for f in failures if f.effect and f.rank is not None and f.kind in _LOST_PEERS)
-    stopped = {(f.source.file, f.pid) for f in failures if f.kind == "launcher_kill" and f.pid is not None}
+    """Each failure once, oldest line first, without the exceptions that a traceback tells better."""
+    effects = _effects(failures, watchdog, errors)
     raised = {(e.source.file, e.type.rsplit(".", 1)[-1]) for error in errors for e in _chain(error)}
-    gave_up = {e.rank for e in errors if e.consequence and e.rank is not None}
-    gave_up -= {e.rank for e in errors if not e.consequence and e.rank is not None}
     kept: dict[tuple[object, ...], Failure] = {}
     for failure in sorted(failures, key=lambda f: (f.source.file, line_of(f.source), f.kind)):
         named = (failure.source.file, (failure.detail or "").rsplit(".", 1)[-1])
         if failure.kind == "exception" and named in raised:
             continue
-        aborted = failure.code == -6 and reported and (failure.rank is None or failure.rank in reported)
-        followed = failure.kind == "exit" and failure.rank in gave_up
-        if aborted or followed or (failure.code in {-9, -15} and (failure.source.file, failure.pid) in stopped):
+        if effects.include(failure):
             failure = replace(failure, effect=True)
-        who: tuple[object, ...] = (failure.rank, failure.node, failure.local_rank, failure.ranks, failure.text)
-        if failure.pid is not None and failure.kind in {"signal", "exit"}:
-            who = ()  # torchrun says it in a line and again in its summary, which knows more
-        key = (failure.kind, failure.code, failure.pid, *who)
+        key = _identity(failure)
         known = kept.get(key)
         if known is None or (known.rank is None and failure.rank is not None):
             kept[key] = failure
     return list(kept.values())[:MOST]
+
+
+def _identity(failure: Failure) -> tuple[object, ...]:
+    """What two lines about one failure have in common."""
+    end = (failure.kind, failure.code, failure.pid)
+    if failure.pid is not None and failure.kind in {"signal", "exit"}:
+        return end  # torchrun says it in a line and again in its summary, which knows more
+    return (*end, failure.rank, failure.node, failure.local_rank, failure.ranks, failure.text)
+
+
+@dataclass(frozen=True, slots=True)
+class _Effects:
+    """Which ends of processes follow from something that was reported before.
+
+    SIGABRT is how PyTorch's watchdog ends a process: of a rank that reported a timeout it is that report's effect, as
+    SIGKILL is of a process that its launcher had asked to stop. So is the status of a rank whose own exceptions all say
+    that it waited for others or lost them.
+    """
+
+    reported: set[int]
+    stopped: set[tuple[str, int]]
+    """(file, pid) of processes that their launcher stopped."""
+    gave_up: set[int]
+
+    def include(self, failure: Failure) -> bool:
+        if failure.code == -6 and self.reported and (failure.rank is None or failure.rank in self.reported):
+            return True
+        if failure.kind == "exit" and failure.rank in self.gave_up:
+            return True
+        return failure.code in {-9, -15} and (failure.source.file, failure.pid) in self.stopped
+
+
+def _effects(
+    failures: Sequence[Failure], watchdog: Iterable[WatchdogReport], errors: Sequence[PythonError]
+) -> _Effects:
+    reported = {report.rank for report in watchdog if report.kind in {"timeout", "async_error"}}
+    reported.update(f.rank for f in failures if f.effect and f.rank is not None and f.kind in _LOST_PEERS)
+    stopped = {(f.source.file, f.pid) for f in failures if f.kind == "launcher_kill" and f.pid is not None}
+    waited = {e.rank for e in errors if e.consequence and e.rank is not None}
+    return _Effects(reported, stopped, waited - {e.rank for e in errors if not e.consequence})
 
 
 def _chain(error: PythonError) -> Iterable[PythonError]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 from hangscope.model import Communicator, Edge, Gap, NetworkPort, RasReport, Source, TransportEvent
 from hangscope.reader.join.resolve_ranks import node_of, peer_is_gone, raised_by
@@ -13,7 +14,7 @@ from hangscope.reader.logs.log_lines import line_of
 from hangscope.reader.logs.nccl_logs import Channel, NcclProcess
 from hangscope.reader.logs.nccl_warnings import address_host, read_warning
 from hangscope.reader.sources import ras_answers
-from hangscope.reader.times import LogTimes
+from hangscope.reader.times import Clock, LogTimes
 from hangscope.reader.values import short_name
 
 
@@ -98,28 +99,45 @@ def transport_events(
 ) -> list[TransportEvent]:
     """NCCL's warnings, and those that only PyTorch's log quotes."""
     found: list[TransportEvent] = []
-    quoted: set[tuple[int | None, str]] = set()
     for (host, pid), process in sorted(processes.items()):
         rank = who.rank_of(host, pid)
         node = who.nodes.get(rank, host) if rank is not None else host
         for warning in {(w.text, w.at_ns): w for w in reversed(process.warnings)}.values():
-            quoted.add((rank, warning.text))
             found.append(_event(warning.text, warning.source, rank, node, pid, warning.at_ns))
+    known_quotes = {(event.rank, event.text) for event in found}
     for text in texts:
-        for reading in text.torch.reports:
+        for quote in _quotes(text):
+            if (quote.rank, quote.text) not in known_quotes:
+                known_quotes.add((quote.rank, quote.text))
+                source = text.torch.source(quote.number)
+                at_ns = times.ns(quote.at)
+                found.append(_event(quote.text, source, quote.rank, node_of(who, quote.rank, text), None, at_ns))
+    ends = _network_ends(known)
+    return [_with_peer(event, who, ends) for event in found]
+
+
+class _Quote(NamedTuple):
+    """What a line of PyTorch's log says in NCCL's or Gloo's words."""
+
+    text: str
+    rank: int | None
+    number: int
+    at: Clock | int | None
+
+
+def _quotes(text: TextFile) -> Iterator[_Quote]:
+    for reading in text.torch.reports:
+        if reading.last_error:
             rank = text.writers.rank_of(reading.tag, reading.stream, text.rank)
-            said = reading.last_error
-            if said and (rank, said) not in quoted:
-                quoted.add((rank, said))
-                source = text.torch.source(reading.number)
-                found.append(_event(said, source, rank, node_of(who, rank, text), None, times.ns(reading.at)))
-        for traceback in text.torch.tracebacks:
+            yield _Quote(reading.last_error, rank, reading.number, reading.at)
+    for traceback in text.torch.tracebacks:
+        if peer_is_gone(traceback):
             message = traceback.message.split("\n", 1)[0]
-            rank = raised_by(traceback, text)
-            if peer_is_gone(traceback) and (rank, message) not in quoted:
-                quoted.add((rank, message))
-                source = text.torch.source(traceback.number)
-                found.append(_event(message, source, rank, node_of(who, rank, text), None, times.ns(traceback.at_ns)))
+            yield _Quote(message, raised_by(traceback, text), traceback.number, traceback.at_ns)
+
+
+def _network_ends(known: Iterable[Communicator]) -> dict[int, set[int]]:
+    """Rank → ranks at both ends of the edges over the network that it logged."""
     ends: dict[int, set[int]] = {}
     for comm in known:
         if comm.rank is not None:
@@ -127,7 +145,7 @@ def transport_events(
             ends.setdefault(comm.rank, set()).update(
                 end for edge in over_network for end in (edge.sender, edge.receiver) if end is not None
             )
-    return [_with_peer(event, who, ends) for event in found]
+    return ends
 
 
 def _event(
@@ -185,15 +203,19 @@ def ras_reports(answers: Sequence[ras_answers.Answer], who: Identity) -> tuple[l
                 continue
             if not answer.is_json and report.comm_id in in_json:
                 continue
-            members = who.members.get(report.comm_id, {})
-            alike = report.size == who.world_size
-            rows = []
-            for row in report.ranks:
-                rank = members.get(row.rank)
-                if rank is None:
-                    rank = who.rank_of(row.host, row.pid)
-                if rank is None and alike and not members:
-                    rank = row.rank
-                rows.append(replace(row, global_rank=rank))
-            found.append(replace(report, ranks=tuple(rows)))
+            found.append(_in_ranks_of_job(report, who))
     return sorted(found, key=lambda r: (r.at or "", r.source.file, line_of(r.source))), foreign
+
+
+def _in_ranks_of_job(report: RasReport, who: Identity) -> RasReport:
+    members = who.members.get(report.comm_id, {})
+    of_all_ranks = report.size == who.world_size
+    rows = []
+    for row in report.ranks:
+        rank = members.get(row.rank)
+        if rank is None:
+            rank = who.rank_of(row.host, row.pid)
+        if rank is None and of_all_ranks and not members:
+            rank = row.rank
+        rows.append(replace(row, global_rank=rank))
+    return replace(report, ranks=tuple(rows))

@@ -106,7 +106,8 @@ def lost_peers(errors: Iterable[PythonError]) -> Iterator[WatchdogReport]:
     """The same of exceptions whose rank was found out later."""
     for error in errors:
         if error.rank is not None and _peer_is_gone(error.message):
-            inner, text = error.frames[::-1], error.message.split("\n", 1)[0]
+            inner = error.frames[::-1]
+            text = error.message.split("\n", 1)[0]
             operation = _called_operation(inner)
             yield WatchdogReport(
                 error.rank, "async_error", error.source, error.at_ns, operation=operation, error=text, frames=inner

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import TypeVar
 
 import numpy as np
 
@@ -19,6 +20,7 @@ from hangscope.reader.dumps.raw_dump import LocalGroup, Membership, RawDump
 from hangscope.reader.join.dump_owner import Sets, lines_of
 
 Members = tuple[int, ...]
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,13 +93,10 @@ def join(dumps: Sequence[tuple[int, RawDump]], world: Members) -> Joined:
     mentions = [mention for index, (rank, raw) in enumerate(dumps) for mention in _mentions(index, rank, raw)]
     keys, found = _keys(mentions)
     _count_own_numbers(dumps, mentions, keys, found)
-    gaps = [*_settle_pools(mentions, keys, found, world), *_disagreements(found)]
-    _add_silent(mentions, keys, found, world)
-    same = _without_backend(found)
-    order = sorted((key for key in found if key not in same), key=lambda key: _sort_key(key, found[key]))
-    position = {key: index for index, key in enumerate(order)}
-    position.update((key, position[target]) for key, target in same.items())
-    groups = tuple(_group(index, key, found[key]) for index, key in enumerate(order))
+    defaults = {key for mention, key in zip(mentions, keys, strict=True) if mention.is_default}
+    gaps = [*_infer_members(found, defaults, world), *_disagreements(found)]
+    _add_ranks_without_dump(found, defaults, set(world) - {mention.rank for mention in mentions})
+    groups, position = _in_order(found)
 
     local: list[dict[int, int]] = [{} for _ in dumps]
     orders: list[dict[int, Members | None]] = [{} for _ in dumps]
@@ -110,11 +109,24 @@ def join(dumps: Sequence[tuple[int, RawDump]], world: Members) -> Joined:
             orders[mention.dump][mention.slot] = _order(mention, groups[index], world)
     return Joined(
         groups=groups,
-        local=tuple(tuple(slots[slot] for slot in range(len(slots))) for slots in local),
-        orders=tuple(tuple(slots[slot] for slot in range(len(slots))) for slots in orders),
+        local=tuple(map(_by_slot, local)),
+        orders=tuple(map(_by_slot, orders)),
         by_pg_id=tuple(_by_pg_id(raw, mentioned) for (_, raw), mentioned in zip(dumps, named, strict=True)),
         gaps=tuple(gaps),
     )
+
+
+def _by_slot(values: Mapping[int, T]) -> tuple[T, ...]:
+    return tuple(values[slot] for slot in range(len(values)))
+
+
+def _in_order(found: Mapping[_Key, _Found]) -> tuple[tuple[Group, ...], dict[_Key, int]]:
+    """(the groups in the order in which they are shown, the place of each among them)."""
+    same = _without_backend(found)
+    order = sorted((key for key in found if key not in same), key=lambda key: _sort_key(key, found[key]))
+    position = {key: index for index, key in enumerate(order)}
+    position.update((key, position[target]) for key, target in same.items())
+    return tuple(_group(index, key, found[key]) for index, key in enumerate(order)), position
 
 
 def _mentions(index: int, rank: int, raw: RawDump) -> list[_Mention]:
@@ -147,7 +159,7 @@ def _serials(groups: Sequence[LocalGroup]) -> list[int]:
 
 
 def _number_unnamed(mentions: list[_Mention]) -> list[_Mention]:
-    """torch 2.3 has no names: groups of the same members are told apart by the order in which they were made, which is
+    """torch 2.3 has no names: groups of the same members are numbered in the order in which they were made, which is
     the same on all of them."""
     made: dict[frozenset[int], int] = defaultdict(int)
     serials: dict[int, int] = {}
@@ -163,38 +175,52 @@ def _keys(mentions: Sequence[_Mention]) -> tuple[list[_Key], dict[_Key, _Found]]
     """Gives every mention its group: first those with a table, because the others may lean on them."""
     found: dict[_Key, _Found] = {}
     sets = Sets()
-    keys: list[_Key | None] = [None] * len(mentions)
-    by_name: dict[str, list[_Key]] = defaultdict(list)
-    for index, mention in enumerate(mentions):
-        members = mention.line.members if mention.line is not None else None
-        if members:
-            key = keys[index] = _Key(mention.backend, mention.name, sets.of(members), mention.serial)
-            if key not in found and mention.name is not None:
-                by_name[mention.name].append(key)
-            _note(found, key, mention, members)
+    by_table = [_key_by_table(mention, sets, found) for mention in mentions]
+    lenders = _lenders(found, {m.name or "" for m, key in zip(mentions, by_table, strict=True) if key is None})
+    keys: list[_Key] = []
+    for mention, key in zip(mentions, by_table, strict=True):
+        keys.append(_key_without_table(mention, lenders, found) if key is None else key)
+    return keys, found
+
+
+def _key_by_table(mention: _Mention, sets: Sets, found: dict[_Key, _Found]) -> _Key | None:
+    members = mention.line.members if mention.line is not None else None
+    if not members:
+        return None
+    key = _Key(mention.backend, mention.name, sets.of(members), mention.serial)
+    _note(found, key, mention, members)
+    return key
+
+
+def _lenders(found: Mapping[_Key, _Found], names: set[str]) -> dict[tuple[str, int], list[_Key]]:
+    """(name, rank) → groups of that name whose table lists the rank."""
     lenders: dict[tuple[str, int], list[_Key]] = defaultdict(list)
-    for name in {mention.name or "" for index, mention in enumerate(mentions) if keys[index] is None}:
-        for key in by_name.get(name, ()):
+    for key in found:
+        if key.name is not None and key.name in names:
             for rank in key.members or ():
-                lenders[name, rank].append(key)
-    for index, mention in enumerate(mentions):
-        if keys[index] is None:
-            lender = _lender(mention, lenders.get((mention.name or "", mention.rank), ()), found)
-            if lender is not None:
-                key = _Key(mention.backend, mention.name, lender.members, mention.serial)
-                _note(found, key, mention, found[lender].members)
-            else:
-                pool = f"number {mention.pg_id}" if mention.name is None else mention.desc
-                key = _Key(mention.backend, mention.name, None, mention.serial, pool)
-                _note(found, key, mention, None)
-            keys[index] = key
-    return [key for key in keys if key is not None], found
+                lenders[key.name, rank].append(key)
+    return lenders
+
+
+def _key_without_table(
+    mention: _Mention, lenders: Mapping[tuple[str, int], Sequence[_Key]], found: dict[_Key, _Found]
+) -> _Key:
+    lender = _lender(mention, lenders.get((mention.name or "", mention.rank), ()), found)
+    if lender is not None:
+        key = _Key(mention.backend, mention.name, lender.members, mention.serial)
+        _note(found, key, mention, found[lender].members)
+    else:
+        pool = f"number {mention.pg_id}" if mention.name is None else mention.desc
+        key = _Key(mention.backend, mention.name, None, mention.serial, pool)
+        _note(found, key, mention, None)
+    return key
 
 
 def _note(found: dict[_Key, _Found], key: _Key, mention: _Mention, members: Members | None) -> None:
     entry = found.setdefault(key, _Found())
     if members and entry.members is None:
-        entry.members, entry.first_rank = members, min(members)
+        entry.members = members
+        entry.first_rank = min(members)
     elif members and mention.rank == entry.first_rank:
         entry.members = members
     if not entry.ranks:
@@ -209,16 +235,13 @@ def _note(found: dict[_Key, _Found], key: _Key, mention: _Mention, members: Memb
 def _lender(mention: _Mention, candidates: Sequence[_Key], found: Mapping[_Key, _Found]) -> _Key | None:
     """Of other ranks' (or backends') groups of the same name whose table lists this rank, the one that fits."""
     size = mention.line.size if mention.line is not None else None
-    fitting = [
-        key for key in candidates if key.serial == mention.serial and (size is None or size == len(key.members or ()))
-    ]
-    for narrower in (
-        [key for key in fitting if key.backend == mention.backend],
-        [key for key in fitting if found[key].desc == mention.desc],
-    ):
+    fitting = [key for key in candidates if key.serial == mention.serial and size in (None, len(key.members or ()))]
+    same_backend = [key for key in fitting if key.backend == mention.backend]
+    same_desc = [key for key in fitting if found[key].desc == mention.desc]
+    for narrower in (same_backend, same_desc, fitting):
         if len({key.members for key in narrower}) == 1:
             return narrower[0]
-    return fitting[0] if len({key.members for key in fitting}) == 1 else None
+    return None
 
 
 def _count_own_numbers(
@@ -234,83 +257,91 @@ def _count_own_numbers(
                     found[key].several = True
 
 
-def _settle_pools(
-    mentions: Sequence[_Mention], keys: Sequence[_Key], found: dict[_Key, _Found], world: Members
-) -> list[Gap]:
+def _infer_members(found: Mapping[_Key, _Found], defaults: set[_Key], world: Members) -> list[Gap]:
     """Members of groups without a table: the whole job for the default group, otherwise the ranks that recorded it."""
-    defaults = {key for mention, key in zip(mentions, keys, strict=True) if mention.is_default}
     gaps = []
     inferred: dict[str, list[str]] = defaultdict(list)
     for key, entry in found.items():
         if key.members is not None:
             continue
         label = entry.desc if entry.desc not in ("", "undefined") else f"group {entry.name}"
-        if entry.sizes:
-            # A table that only counts: certain where the count fits, otherwise not known.
-            if entry.sizes == {len(world)}:
-                entry.members, entry.members_seen = world, True
-            elif entry.sizes == {len(entry.ranks)}:
-                entry.members, entry.members_seen = tuple(sorted(entry.ranks)), True
-            else:
-                sizes = " or ".join(map(str, sorted(entry.sizes)))
-                why = f"its table says only that there are {sizes}; {len(entry.ranks)} recorded it"
-                gaps.append(Gap(f"members of {label}", why))
-        elif entry.several:
-            gaps.append(
-                Gap(f"members of {label}", "several groups have this number, and nothing else tells them apart")
-            )
-        elif key in defaults:
-            entry.members, entry.members_seen = world, True
+        doubt = _doubt(entry, world)
+        if doubt:
+            gaps.append(Gap(f"members of {label}", doubt))
+            continue
+        entry.members_seen = True
+        if entry.sizes == {len(world)} or (key in defaults and not entry.sizes):
+            entry.members = world
         else:
-            entry.members, entry.members_seen = tuple(sorted(entry.ranks)), True
-            inferred["unnamed" if key.name is None else key.backend].append(label)
-    for kind, labels in sorted(inferred.items()):
-        some = ", ".join(sorted(set(labels))[:5]) + (" …" if len(set(labels)) > 5 else "")
-        if kind == "unnamed":
-            why = (
-                "this version (torch 2.2) neither names groups nor lists members; groups of one number are taken as "
-                "one, which is wrong where ranks made different groups"
-            )
-        else:
-            why = f"{kind or 'the'} dumps do not list members; taken to be the ranks that recorded the group"
-        gaps.append(Gap(f"members of {some}", why))
-    return gaps
+            entry.members = tuple(sorted(entry.ranks))
+            if not entry.sizes:
+                inferred["unnamed" if key.name is None else key.backend].append(label)
+    return [*gaps, *(_inferred_gap(kind, labels) for kind, labels in sorted(inferred.items()))]
 
 
-def _add_silent(mentions: Sequence[_Mention], keys: Sequence[_Key], found: dict[_Key, _Found], world: Members) -> None:
+def _doubt(entry: _Found, world: Members) -> str:
+    """Why the members of a group without a table cannot be known; nothing where they can."""
+    if entry.sizes:
+        # A table that only counts: certain where the count fits, otherwise not known.
+        if entry.sizes in ({len(world)}, {len(entry.ranks)}):
+            return ""
+        sizes = " or ".join(map(str, sorted(entry.sizes)))
+        return f"its table says only that there are {sizes}; {len(entry.ranks)} recorded it"
+    return "several groups have this number, and nothing else tells them apart" if entry.several else ""
+
+
+def _inferred_gap(kind: str, labels: Sequence[str]) -> Gap:
+    distinct = sorted(set(labels))
+    some = ", ".join(distinct[:5]) + (" …" if len(distinct) > 5 else "")
+    if kind == "unnamed":
+        why = (
+            "this version (torch 2.2) neither names groups nor lists members; groups of one number are taken as "
+            "one, which is wrong where ranks made different groups"
+        )
+    else:
+        why = f"{kind or 'the'} dumps do not list members; taken to be the ranks that recorded the group"
+    return Gap(f"members of {some}", why)
+
+
+def _add_ranks_without_dump(found: Mapping[_Key, _Found], defaults: set[_Key], silent: set[int]) -> None:
     """A rank without a dump recorded nothing, and yet belongs to groups: without it nobody would be missing there.
 
     The groups of one description are cut from one mesh, so that one that lacks members is a copy of a whole one, moved
     by a few ranks. Where that does not tell, every silent rank that no such group has may belong to it.
     """
-    silent = set(world) - {mention.rank for mention in mentions}
-    defaults = {key for mention, key in zip(mentions, keys, strict=True) if mention.is_default}
+    if not silent:
+        return
     families: dict[tuple[str, str, int], list[_Found]] = defaultdict(list)
     for key, entry in found.items():
-        if (
-            key.members is None
-            and key.name is not None
-            and key not in defaults
-            and entry.members_seen
-            and entry.members
-        ):
+        without_table = key.members is None and key.name is not None and key not in defaults
+        if without_table and entry.members_seen and entry.members:
             families[key.backend, entry.desc, key.serial].append(entry)
-    for siblings in families.values() if silent else ():
-        size = max(len(entry.members or ()) for entry in siblings)
-        shapes = {_shape(entry.members or ()) for entry in siblings if len(entry.members or ()) == size}
-        if len(shapes) == 1 and len(siblings) > 1:
-            shape = shapes.pop()
-            for entry in siblings:
-                here = set(entry.members or ())
-                if len(here) == size:
-                    continue
-                copies = [{min(here) - back + step for step in shape} for back in shape]
-                fitting = [copy for copy in copies if here <= copy <= here | silent]
-                if len(fitting) == 1:
-                    entry.members = tuple(sorted(fitting[0]))
+    for siblings in families.values():
+        _complete_copies(siblings, silent)
         open_ranks = silent - {rank for entry in siblings for rank in entry.members or ()}
         for entry in siblings:
             entry.open = tuple(sorted(open_ranks))
+
+
+def _complete_copies(siblings: Sequence[_Found], silent: set[int]) -> None:
+    """Adds silent ranks to the groups that lack members, where all whole ones have one shape."""
+    size = max(len(entry.members or ()) for entry in siblings)
+    shapes = {_shape(entry.members or ()) for entry in siblings if len(entry.members or ()) == size}
+    if len(shapes) > 1 or len(siblings) == 1:
+        return
+    shape = shapes.pop()
+    for entry in siblings:
+        members = entry.members or ()
+        if len(members) < size:
+            entry.members = _completed(members, shape, silent)
+
+
+def _completed(members: Members, shape: Members, silent: set[int]) -> Members:
+    """The only place of a shape at which it covers the members and otherwise silent ranks; else the members alone."""
+    here = set(members)
+    copies = [{min(here) - back + step for step in shape} for back in shape]
+    fitting = [copy for copy in copies if here <= copy <= here | silent]
+    return tuple(sorted(fitting[0])) if len(fitting) == 1 else members
 
 
 def _shape(members: Members) -> Members:
@@ -386,10 +417,16 @@ def _by_pg_id(raw: RawDump, mentioned: Sequence[tuple[_Mention, int]]) -> dict[i
     if len(open_numbers) == len(rest) == 1:
         known[open_numbers[0]] = rest[0][1]
     elif open_numbers and len(open_numbers) == len(rest):
-        names = [(m.name or "", index) for m, index in mentioned]
-        if all(name.isdecimal() for name, _ in names) and len({name for name, _ in names}) == len(names):
-            made = [index for _, index in sorted(names, key=lambda pair: int(pair[0]))]
-            guess = dict(zip(sorted({*known, *open_numbers}), made, strict=False))
-            if all(guess.get(number) == index for number, index in known.items()):
-                known = guess
+        known = _numbered_as_named(known, open_numbers, mentioned)
     return known
+
+
+def _numbered_as_named(
+    known: dict[int, int], open_numbers: Sequence[int], mentioned: Sequence[tuple[_Mention, int]]
+) -> dict[int, int]:
+    names = [(m.name or "", index) for m, index in mentioned]
+    if len({name for name, _ in names}) < len(names) or not all(name.isdecimal() for name, _ in names):
+        return known
+    made = [index for _, index in sorted(names, key=lambda pair: int(pair[0]))]
+    guess = dict(zip(sorted({*known, *open_numbers}), made, strict=False))
+    return guess if all(guess.get(number) == index for number, index in known.items()) else known

@@ -7,13 +7,12 @@ depends on the order of files.
 from __future__ import annotations
 
 import re
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 
 from hangscope.model import Gap, Group, Process, RasReport, Source
+from hangscope.reader.join.nccl_processes import Processes, WorldCommunicator, world_communicator
 from hangscope.reader.logs.log_file import TextFile
-from hangscope.reader.logs.nccl_logs import NcclProcess
 from hangscope.reader.statements import Statement, Trust, by_trust
 from hangscope.reader.values import host_name, is_loopback, short_name
 
@@ -22,24 +21,6 @@ _ADDRESS = re.compile(r"^(?:\d{1,3}(?:\.\d{1,3}){3}|[0-9a-fA-F:]*:[0-9a-fA-F:]*)
 
 def is_address(name: str) -> bool:
     return _ADDRESS.match(name) is not None
-
-
-def merge_nccl(texts: Iterable[TextFile]) -> dict[tuple[str, int], NcclProcess]:
-    """One entry a process, over all files that hold lines of it."""
-    merged: dict[tuple[str, int], NcclProcess] = {}
-    for text in texts:
-        for key, process in sorted(text.nccl.processes.items()):
-            known = merged.get(key)
-            if known is None:
-                merged[key] = process
-                continue
-            if not known.comms or not process.comms or process.comms[0].pointer != known.comms[0].pointer:
-                known.comms.extend(process.comms)
-            known.devices.update(process.devices)
-            known.addresses |= process.addresses
-            known.warnings.extend(process.warnings)
-            known.tags |= process.tags
-    return merged
 
 
 @dataclass
@@ -80,7 +61,7 @@ class Identity:
 
 def identify(
     texts: Sequence[TextFile],
-    processes: Mapping[tuple[str, int], NcclProcess],
+    processes: Processes,
     statements: Sequence[Statement],
     groups: Sequence[Group],
     dump_ranks: Iterable[int],
@@ -92,6 +73,36 @@ def identify(
     """Join all sources. `world_size` is what a manifest says; `named_hosts` are hosts that manifests or paths name;
     `dump_paths` says where the dumps of a rank lie."""
     who = Identity()
+    _learn_hosts(who, statements, processes, named_hosts)
+    certain = _certain_ranks(texts, statements, groups, dump_ranks)
+    least = max([*(rank + 1 for rank in certain), world_size or 0])
+    world = world_communicator(processes, least)
+    in_world = range(world.size if world is not None else 0)
+    reports = who.reports = own_reports(reports, processes, statements, max(least, len(in_world)))
+    who.world_size = max([least, len(in_world), *(report.size for report in reports)]) or None
+    statements = [*statements, *_ras_statements(reports, who.world_size)]
+    who.ranks = certain.union(range(world_size or 0), in_world)
+    who.ranks.update(said.rank for said in statements if said.rank is not None)
+
+    _join_processes(who, texts, processes, statements, world)
+    _join_pids(who, texts, statements)
+    _resolve(who, texts, statements)
+    _members(who, processes, groups, world)
+    for text in texts:
+        text.rank = _own_rank(who, text)
+        if text.rank is not None and text.is_rank_log:
+            who.ranks.add(text.rank)
+        if text.node is None:
+            text.node = host_in_path(who, text.parts)
+    _share_directories(who, texts)
+    _name_nodes(who, texts, processes, dump_paths)
+    return who
+
+
+def _learn_hosts(
+    who: Identity, statements: Sequence[Statement], processes: Processes, named_hosts: Iterable[str]
+) -> None:
+    """How hosts are spelled, and whose addresses NCCL names."""
     for node in (said.process.node for said in sorted(statements, key=by_trust)):
         if node is not None and not is_address(node):
             who.hosts.setdefault(short_name(node), node)
@@ -102,31 +113,17 @@ def identify(
         for address in process.addresses:
             who.addresses.setdefault(address, process.host)
 
-    tags = {tag for text in texts for tag in text.writers.tags}
-    certain = set(dump_ranks) | tags | {said.rank for said in statements if said.rank is not None}
+
+def _certain_ranks(
+    texts: Sequence[TextFile], statements: Sequence[Statement], groups: Sequence[Group], dump_ranks: Iterable[int]
+) -> set[int]:
+    certain = {said.rank for said in statements if said.rank is not None}
+    certain.update(dump_ranks)
+    for text in texts:
+        certain.update(text.writers.tags)
     for group in groups:
         certain.update(group.members or ())
-    least = max([*(rank + 1 for rank in certain), world_size or 0], default=0)
-    world_comm = _world_communicator(processes, least)
-    reports = who.reports = own_reports(reports, processes, statements, max(least, world_comm[1] if world_comm else 0))
-    largest = max((report.size for report in reports), default=0)
-    who.world_size = max(least, world_comm[1] if world_comm else 0, largest) or None
-    who.ranks = certain | set(range(world_size or 0)) | set(range(world_comm[1] if world_comm else 0))
-    statements = [*statements, *_ras_statements(reports, who.world_size)]
-    who.ranks.update(said.rank for said in statements if said.rank is not None)
-
-    _join_pids(who, texts, processes, statements, world_comm[0] if world_comm else None)
-    _resolve(who, texts, statements)
-    _members(who, processes, groups, world_comm)
-    for text in texts:
-        text.rank = _own_rank(who, text)
-        if text.rank is not None and text.is_rank_log:
-            who.ranks.add(text.rank)
-        if text.node is None:
-            text.node = host_in_path(who, text.parts)
-    _share_directories(who, texts)
-    _name_nodes(who, texts, processes, dump_paths)
-    return who
+    return certain
 
 
 def host_in_path(who: Identity, parts: tuple[str, ...]) -> str | None:
@@ -168,36 +165,9 @@ def _share_directories(who: Identity, texts: Sequence[TextFile]) -> None:
                 who.ranks.add(text.rank)
 
 
-def _world_communicator(processes: Mapping[tuple[str, int], NcclProcess], least: int) -> tuple[str, int] | None:
-    """The first communicator that can hold every rank, as (id, size); its ranks are the job's ranks.
-
-    None where the largest one is smaller than the job, or where two of that size have no process in common: then they
-    are parts of a job whose all-rank group never made a communicator.
-    """
-    size = max((comm.size for p in processes.values() for comm in p.comms), default=0)
-    if size == 0 or size < least:
-        return None
-    holders: dict[str, set[tuple[str, int]]] = {}
-    first: Counter[str] = Counter()
-    for key, process in processes.items():
-        whole_job = [comm for comm in process.comms if comm.size == size and comm.comm_id]
-        for comm in whole_job:
-            holders.setdefault(comm.comm_id or "", set()).add(key)
-        if whole_job:
-            first[whole_job[0].comm_id or ""] += 1
-    everyone = set().union(*holders.values())
-    if len(everyone) > size:
-        return None
-    most = max(len(keys) for keys in holders.values())
-    if most < len(everyone) and any(not (a & b) for a in holders.values() for b in holders.values()):
-        return None
-    best = max(holders, key=lambda ident: (len(holders[ident]), first[ident], ident))
-    return best, size
-
-
 def own_reports(
     reports: Sequence[RasReport],
-    processes: Mapping[tuple[str, int], NcclProcess],
+    processes: Processes,
     statements: Sequence[Statement],
     world_size: int,
 ) -> list[RasReport]:
@@ -212,13 +182,16 @@ def own_reports(
         answers.setdefault((report.source.file, report.at), []).append(report)
     kept: list[RasReport] = []
     for answer in answers.values():
-        knows = any(report.comm_id in idents for report in answer)
-        knows |= any(row.pid in pids for report in answer for row in report.ranks)
         size = max(report.size for report in answer)
         nobody_known = not idents and not pids and size <= world_size
-        if knows or nobody_known or world_size in {0, size}:
+        if nobody_known or world_size in {0, size} or _mentions(answer, idents, pids):
             kept.extend(answer)
     return kept
+
+
+def _mentions(answer: Sequence[RasReport], idents: Set[str | None], pids: Set[int]) -> bool:
+    """Whether an answer of RAS names one of these communicators or processes."""
+    return any(report.comm_id in idents or any(row.pid in pids for row in report.ranks) for report in answer)
 
 
 def _ras_statements(reports: Sequence[RasReport], world_size: int | None) -> list[Statement]:
@@ -236,29 +209,33 @@ def _ras_statements(reports: Sequence[RasReport], world_size: int | None) -> lis
     return [said for ranks in found.values() for said in ranks.values()]
 
 
-def _join_pids(
+def _join_processes(
     who: Identity,
     texts: Sequence[TextFile],
-    processes: Mapping[tuple[str, int], NcclProcess],
+    processes: Processes,
     statements: Sequence[Statement],
-    world: str | None,
+    world: WorldCommunicator | None,
 ) -> None:
+    """The rank of each process: what statements say, else NCCL's log, else the name of the one file it wrote into."""
     for said in sorted(statements, key=by_trust):
         process_said = said.process
         if said.rank is not None and process_said.pid is not None and process_said.node is not None:
             _claim(who, (short_name(process_said.node), process_said.pid), said.rank, process_said.source)
     for (host, pid), process in sorted(processes.items()):
         key = (short_name(host), pid)
-        for comm in process.comms:
-            if comm.comm_id == world:
-                _claim(who, key, comm.rank, comm.source)
-                break
+        in_world = next((comm for comm in process.comms if world is not None and comm.comm_id == world.ident), None)
+        if in_world is not None:
+            _claim(who, key, in_world.rank, in_world.source)
         if len(process.tags) == 1 and process.first_source is not None:
             _claim(who, key, next(iter(process.tags)), process.first_source)
     for text in texts:
         if len(text.nccl.processes) == 1 and text.name_rank is not None:
             ((host, pid),) = text.nccl.processes
             who.by_process.setdefault((short_name(host), pid), text.name_rank)
+
+
+def _join_pids(who: Identity, texts: Sequence[TextFile], statements: Sequence[Statement]) -> None:
+    """pids that one rank alone has, for sources that name no host."""
     pids: dict[int, set[int]] = {}
     for (_, pid), rank in who.by_process.items():
         pids.setdefault(pid, set()).add(rank)
@@ -294,73 +271,76 @@ def _resolve(who: Identity, texts: Sequence[TextFile], statements: Sequence[Stat
             local.setdefault((short_name(said.process.node or ""), said.process.local_rank), set()).add(said.rank)
     who.by_local_rank = {key: next(iter(ranks)) for key, ranks in local.items() if len(ranks) == 1}
     torchrun = any(text.launcher.elastic for text in texts)
-    unknown: list[Statement] = []
     for said in sorted(statements, key=by_trust):
-        rank, process = said.rank, said.process
-        if rank is None and said.task is not None and not torchrun:
-            rank = said.task if who.world_size is None or said.task < who.world_size else None
-        if rank is None:
-            rank = who.rank_of(process.node, process.pid)
-        if rank is None and process.local_rank is not None:
-            rank = who.by_local_rank.get((short_name(process.node or ""), process.local_rank))
-        if rank is None:
-            unknown.append(said)
-        else:
-            who.statements.append(replace(said, process=replace(process, rank=rank)))
+        rank = said.rank if said.rank is not None else _rank_of(who, said, torchrun)
+        if rank is not None:
+            who.statements.append(replace(said, process=replace(said.process, rank=rank)))
             who.ranks.add(rank)
-    for said in unknown:
-        process = said.process
-        if process.exit_status is not None:
-            what = f"pid {process.pid}" if process.pid is not None else f"task {said.task}"
-            if process.pid is None and said.task is None:
-                what = f"local rank {process.local_rank}" if process.local_rank is not None else "a process"
-            who.gaps.append(
-                Gap(
-                    f"rank of {what}",
-                    f"a launcher says that it ended with {process.exit_status}, and nothing says which rank it was",
-                    node=process.node,
-                    source=process.source,
-                )
-            )
+        elif said.process.exit_status is not None:
+            who.gaps.append(_end_of_unknown(said))
 
 
-def _members(
-    who: Identity,
-    processes: Mapping[tuple[str, int], NcclProcess],
-    groups: Sequence[Group],
-    world: tuple[str, int] | None,
-) -> None:
+def _rank_of(who: Identity, said: Statement, torchrun: bool) -> int | None:
+    """The rank of a statement that names none; below torchrun a launcher's tasks are nodes."""
+    process = said.process
+    if said.task is not None and not torchrun and (who.world_size is None or said.task < who.world_size):
+        return said.task
+    rank = who.rank_of(process.node, process.pid)
+    if rank is None and process.local_rank is not None:
+        rank = who.by_local_rank.get((short_name(process.node or ""), process.local_rank))
+    return rank
+
+
+def _end_of_unknown(said: Statement) -> Gap:
+    process = said.process
+    if process.pid is not None:
+        what = f"pid {process.pid}"
+    elif said.task is not None:
+        what = f"task {said.task}"
+    else:
+        what = f"local rank {process.local_rank}" if process.local_rank is not None else "a process"
+    why = f"a launcher says that it ended with {process.exit_status}, and nothing says which rank it was"
+    return Gap(f"rank of {what}", why, node=process.node, source=process.source)
+
+
+def _members(who: Identity, processes: Processes, groups: Sequence[Group], world: WorldCommunicator | None) -> None:
     """Which rank of the job each member of each communicator is: by its process, else by a process group that fits."""
+    for ident, size in _members_by_process(who, processes).items():
+        known = who.members[ident]
+        holds_all = world is not None and size == world.size == who.world_size
+        if holds_all and all(inner == outer for inner, outer in known.items()):
+            who.members[ident] = {rank: rank for rank in range(size)}
+        elif known and len(known) != size:
+            fitting = {group.members for group in groups if _fits(group, known, size)}
+            if len(fitting) == 1:
+                who.members[ident] = dict(enumerate(fitting.pop() or ()))
+
+
+def _members_by_process(who: Identity, processes: Processes) -> dict[str, int]:
+    """Fills in the members whose processes are known; returns the size of every communicator."""
     sizes: dict[str, int] = {}
     for (host, pid), process in sorted(processes.items()):
         rank = who.rank_of(host, pid)
         for comm in process.comms:
             ident = comm.comm_id or ""
             sizes[ident] = comm.size
+            known = who.members.setdefault(ident, {})
             if rank is not None:
-                who.members.setdefault(ident, {})[comm.rank] = rank
-    for ident, size in sizes.items():
-        known = who.members.setdefault(ident, {})
-        if world is not None and size == world[1] == who.world_size and all(a == b for a, b in known.items()):
-            who.members[ident] = {rank: rank for rank in range(size)}
-            continue
-        if len(known) == size or not known:
-            continue
-        fitting = {
-            group.members
-            for group in groups
-            if group.members is not None
-            and len(group.members) == size
-            and all(group.members[inner] == outer for inner, outer in known.items() if inner < size)
-        }
-        if len(fitting) == 1:
-            who.members[ident] = dict(enumerate(fitting.pop()))
+                known[comm.rank] = rank
+    return sizes
+
+
+def _fits(group: Group, known: Mapping[int, int], size: int) -> bool:
+    """Whether a group can be the communicator of that size with these members."""
+    if group.members is None or len(group.members) != size:
+        return False
+    return all(group.members[inner] == outer for inner, outer in known.items() if inner < size)
 
 
 def _name_nodes(
     who: Identity,
     texts: Sequence[TextFile],
-    processes: Mapping[tuple[str, int], NcclProcess],
+    processes: Processes,
     dump_paths: Mapping[int, Sequence[tuple[str, ...]]],
 ) -> None:
     """rank → host: a roster or manifest, else NCCL's prefix, else the directory its files lie in, else an address."""

@@ -66,7 +66,7 @@ def _nobody(command: int | None) -> str:
     nodes = _nodes_announced(command) if command is not None else None
     if nodes is not None:
         return (
-            f"no rank has started: torchrun was told of {nodes} nodes, and starts none before all of them have"
+            f"no rank has started: torchrun expects {nodes} nodes, and starts none before all of them have"
             " come to its rendezvous. See whether each runs it, with the same --nnodes and master or"
             " --rdzv-endpoint"
         )
@@ -112,8 +112,8 @@ def _sentence(ranks: Sequence[WatchedRank], asked: Sequence[WatchedRank], expect
         parts.append(f"until then they are watched from outside, by {seen}")
     if len(ranks) < total:
         parts.append(
-            f"{total - len(ranks)} more {'were' if total - len(ranks) > 1 else 'was'} announced and cannot be told"
-            " apart from other processes, or did not start below the command"
+            f"{total - len(ranks)} more {'were' if total - len(ranks) > 1 else 'was'} announced and cannot be"
+            " distinguished from other processes, or did not start below the command"
         )
     return ". ".join(parts)
 

@@ -33,7 +33,7 @@ from hangscope.recorder.rundir.node_dir import NodeDir
 from hangscope.recorder.rundir.peer_files import NodeStatus
 
 AGENTS_S = 45.0
-_NOBODY = "ranks are told by RANK in their environment, or by torch.distributed once they have joined"
+_NOBODY = "ranks are recognised by RANK in their environment, or by torch.distributed once they have joined"
 
 
 def of_run(root: Path, say: Callable[[str], None], theirs: Rights | None = None) -> Path:
@@ -123,7 +123,7 @@ def of_process(pid: int, directory: Path | None, say: Callable[[str], None]) -> 
     if not ranks:
         raise NotFoundError(
             f"{pid}: no rank of a distributed job is this process or runs below it",
-            hint="give the pid of a rank or of its launcher; ranks are told by RANK in their environment",
+            hint="give the pid of a rank or of its launcher; ranks are recognised by RANK in their environment",
         )
     strange = next((rank.rights for rank in ranks if rank.rights.foreign), theirs)
     root, identity = claim_directory(directory, identity, strange)

@@ -222,7 +222,7 @@ def _blackbox_findings(setting: Setting, torch: TorchInstall | None) -> Iterator
     if not setting.uses("nccl", "nccl2"):
         return
     what = "no black box would be kept"
-    why = "which link stands still inside a collective could not be told"
+    why = "which link stands still inside a collective would not be known"
     nccl = release_of(torch.nccl) if torch is not None else None
     taken = blackbox_library.others_plugin(setting.environ)
     library = blackbox_library.library()

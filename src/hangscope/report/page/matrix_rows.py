@@ -16,51 +16,57 @@ from hangscope.text import plural, spans
 _FEW = 64
 """Up to so many ranks have a row each."""
 _ROWS = 120
+_AT_FAULT = "X><-"
+"""Letters of the rank strip that accuse."""
 
 
 def fold(job: Job, ranks: Ints, cells: Cells, letters: Letters) -> list[dict[str, Any]]:
     """One row a rank where there are few; otherwise ranks that look alike together. Those at fault come first."""
-    role = [letters.by_rank.get(int(rank), "?") for rank in ranks]
-    looks = [text_of(row) for row in cells] if len(ranks) <= _FEW else _looks(cells)
-    homes = [job.nodes.get(int(rank), "") for rank in ranks]
-    keys: dict[tuple[object, ...], list[int]] = {}
+    few = len(ranks) <= _FEW
+    roles = [letters.by_rank.get(int(rank), "?") for rank in ranks]
+    looks = [text_of(row) for row in cells] if few else _looks(cells)
+    alike: dict[tuple[object, ...], list[int]] = {}
     for place, rank in enumerate(ranks.tolist()):
-        alone = len(ranks) <= _FEW or role[place] in "X><-"
-        keys.setdefault((rank,) if alone else (role[place], looks[place]), []).append(place)
+        alone = few or roles[place] in _AT_FAULT
+        alike.setdefault((rank,) if alone else (roles[place], looks[place]), []).append(place)
 
     def weight(places: list[int]) -> tuple[bool, bool, int]:
         """Those at fault first; in a large job those that nothing is said about last."""
-        return role[places[0]] not in "X><-", len(ranks) > _FEW and role[places[0]] == ".", places[0]
+        role = roles[places[0]]
+        return role not in _AT_FAULT, not few and role == ".", places[0]
 
-    sets = sorted(keys.values(), key=weight)
-    rows = []
-    for places in sets[:_ROWS]:
-        nodes = list(dict.fromkeys(homes[place] for place in places if homes[place]))
-        mine = [int(ranks[place]) for place in places]
-        rows.append(
-            {
-                "ranks": rank_runs(mine),
-                "label": spans(mine, limit=2),
-                "count": len(places),
-                "node": shown(nodes[0], SHORT) if len(nodes) == 1 else (plural(len(nodes), "node") if nodes else ""),
-                "role": role[places[0]],
-                "cells": looks[places[0]],
-            }
-        )
-    rest = sets[_ROWS:]
-    if rest:
-        left = [int(ranks[place]) for places in rest for place in places]
-        rows.append(
-            {
-                "ranks": rank_runs(left),
-                "label": f"{plural(len(left), 'more rank')}, of {plural(len(rest), 'other look')}",
-                "count": len(left),
-                "node": "",
-                "role": ".",
-                "cells": "",
-            }
-        )
+    sets = sorted(alike.values(), key=weight)
+    rows = [_row(job, ranks[places].tolist(), roles[places[0]], looks[places[0]]) for places in sets[:_ROWS]]
+    if len(sets) > _ROWS:
+        rows.append(_rest([ranks[places].tolist() for places in sets[_ROWS:]]))
     return rows
+
+
+def _row(job: Job, ranks: list[int], role: str, look: str) -> dict[str, Any]:
+    nodes = {job.nodes[rank] for rank in ranks if job.nodes.get(rank)}
+    node = plural(len(nodes), "node") if nodes else ""
+    if len(nodes) == 1:
+        node = shown(nodes.pop(), SHORT)
+    return {
+        "ranks": rank_runs(ranks),
+        "label": spans(ranks, limit=2),
+        "count": len(ranks),
+        "node": node,
+        "role": role,
+        "cells": look,
+    }
+
+
+def _rest(sets: list[list[int]]) -> dict[str, Any]:
+    ranks = [rank for alike in sets for rank in alike]
+    return {
+        "ranks": rank_runs(ranks),
+        "label": f"{plural(len(ranks), 'more rank')}, of {plural(len(sets), 'other look')}",
+        "count": len(ranks),
+        "node": "",
+        "role": ".",
+        "cells": "",
+    }
 
 
 def _looks(cells: Cells) -> list[str]:

@@ -44,8 +44,7 @@ def stacks(diagnosis: Diagnosis, alignment: Alignment, moments: Moments) -> dict
     """The two columns, outermost frame first; None where no stack of anybody is known, or nothing is wrong."""
     if not diagnosis.hang and not diagnosis.culprits:
         return None
-    pair = _two_calls(diagnosis, alignment, moments) or _where_they_are(diagnosis, alignment.job)
-    culprit, other = pair
+    culprit, other = _two_calls(diagnosis, alignment, moments) or _where_they_are(diagnosis, alignment.job)
     if culprit.stack is None and (other.stack is None or not diagnosis.hang):
         return None
     shared = 0
@@ -56,14 +55,18 @@ def stacks(diagnosis: Diagnosis, alignment: Alignment, moments: Moments) -> dict
             return None
         shared = _shared(culprit.stack.frames, other.stack.frames)
         said = _comparison(shared, same=same)
-    both = bool(said)
+    sides = _drawn_sides(diagnosis, culprit, other, shared, both=bool(said))
+    return {"said": said, "sides": sides}
+
+
+def _drawn_sides(diagnosis: Diagnosis, culprit: Side, other: Side, shared: int, *, both: bool) -> list[dict[str, Any]]:
     if culprit.rank is None and diagnosis.culprits:
         culprit = Side(diagnosis.culprits[0].rank, Stack((), "no stack was taken"))
-    sides = [
+    sides = (
         _drawn("culprit", culprit, shared, both=both),
         _drawn("a rank that waits" if diagnosis.culprits else "a rank", other, shared, both=both),
-    ]
-    return {"said": said, "sides": [side for side in sides if side is not None]}
+    )
+    return [side for side in sides if side is not None]
 
 
 def _comparison(shared: int, *, same: bool) -> str:

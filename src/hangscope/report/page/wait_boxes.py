@@ -12,7 +12,7 @@ from typing import Any
 
 from hangscope.diagnosis.align.alignment import Alignment
 from hangscope.diagnosis.align.p2p_matching import other_side
-from hangscope.diagnosis.verdict import CauseKind, Diagnosis
+from hangscope.diagnosis.verdict import CauseKind, Diagnosis, Link
 from hangscope.model import Kind, Operation, State
 from hangscope.report.page.page_text import SHORT, rank_runs, shown
 from hangscope.report.page.timeline import group_labels
@@ -84,14 +84,8 @@ def waits(diagnosis: Diagnosis, alignment: Alignment) -> dict[str, Any] | None:
 
 
 def _roots(diagnosis: Diagnosis, circle: Mapping[int, Wait]) -> list[Box]:
-    link = diagnosis.link
-    if link is not None:
-        ends = []
-        for end, says in ((link.sender, "sends"), (link.receiver, "receives")):
-            over = f"{says} over {end.nic}" if end.nic else says
-            ends.append(Box({end.rank}, 0, "link", over, end.node or ""))
-        others = {c.rank for c in diagnosis.culprits} - {link.sender.rank, link.receiver.rank}
-        return ends + ([Box(others, 0, "culprit", diagnosis.kind)] if others else [])
+    if diagnosis.link is not None:
+        return _ends(diagnosis.link, diagnosis)
     homes: dict[str, set[int]] = {}
     for culprit in diagnosis.culprits:
         homes.setdefault(culprit.node or "", set()).add(culprit.rank)
@@ -103,6 +97,18 @@ def _roots(diagnosis: Diagnosis, circle: Mapping[int, Wait]) -> list[Box]:
         operation, group = own.pop() if len(own) == 1 else ("", "")
         says = kind_text(diagnosis.kind)
         boxes.append(Box(ranks, 0, "culprit", says, group or node, operation))
+    return boxes
+
+
+def _ends(link: Link, diagnosis: Diagnosis) -> list[Box]:
+    """Both ends of a link, and whoever else is at fault."""
+    boxes = []
+    for end, says in ((link.sender, "sends"), (link.receiver, "receives")):
+        over = f"{says} over {end.nic}" if end.nic else says
+        boxes.append(Box({end.rank}, 0, "link", over, end.node or ""))
+    others = {c.rank for c in diagnosis.culprits} - {link.sender.rank, link.receiver.rank}
+    if others:
+        boxes.append(Box(others, 0, "culprit", diagnosis.kind))
     return boxes
 
 

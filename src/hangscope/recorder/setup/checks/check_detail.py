@@ -33,7 +33,7 @@ def timing_off(setting: Setting) -> Iterator[SettingProblem]:
     if blackbox_library.tells_started(setting.environ, setting.release, one_node=setting.one_node):
         return
     name = setting.set(*names)
-    what = "operations show as scheduled until they complete: running on the GPU cannot be told from waiting for it"
+    what = "operations show as scheduled until they complete: running on the GPU looks like waiting for it"
     yield SettingProblem(
         name or names[0],
         None if name is None else setting.environ[name],
