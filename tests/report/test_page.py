@@ -25,7 +25,7 @@ from hangscope.report.page.page_text import rank_runs, shown
 from hangscope.report.page.render_page import render_page
 from hangscope.report.perfetto import render_perfetto
 from hangscope.report.text_layout import shorten
-from hostile import hostile_files
+from hostile.inputs import files as hostile_files
 from kits import perfetto_reader, sample_verdicts
 from kits.big_jobs import big_job, its_verdict
 from kits.page_data import data_of
