@@ -50,7 +50,7 @@ def main() -> int:
 
 def _seed(corpus: Path) -> None:
     sys.path.insert(0, str(HERE))
-    from hostile import hostile_files
+    from hostile.inputs import files as hostile_files
 
     for number, data in enumerate(hostile_files.originals()):
         (corpus / f"original-{number}").write_bytes(data[:65536])

@@ -8,11 +8,11 @@ from __future__ import annotations
 import argparse
 import gzip
 import os
-import shutil
 import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import hangscope
@@ -21,6 +21,14 @@ SECONDS = 5.0
 MEGABYTES = 500
 FILES = 100_000
 SHAPES: dict[str, Callable[[str, int], None]] = {}
+
+
+@contextmanager
+def made(shape: str, count: int) -> Iterator[str]:
+    """A tree of that shape, in memory where there is a place for it."""
+    with tempfile.TemporaryDirectory(prefix="crowd-", dir="/dev/shm" if os.path.isdir("/dev/shm") else None) as base:
+        SHAPES[shape](f"{base}/in", count)
+        yield f"{base}/in"
 
 
 def _put(path: str, data: bytes) -> None:
@@ -178,19 +186,15 @@ def main() -> int:
     asked = parser.parse_args()
     over = 0
     for shape in asked.shapes:
-        base = tempfile.mkdtemp(prefix="crowd-", dir="/dev/shm" if os.path.isdir("/dev/shm") else None)
-        SHAPES[shape](f"{base}/in", asked.files)
-        for verb in asked.verbs:
-            out = tempfile.mkdtemp(dir=base)
-            spent, megabytes, said = ask([word.format(f"{base}/in", out=out) for word in VERBS[verb]])
-            bad = spent > SECONDS or megabytes > MEGABYTES or "Traceback" in said
-            over += bad
-            last = said.splitlines()[-1][:60] if said else ""
-            print(
-                f"{shape:20} {verb:14} {spent:6.2f} s {megabytes:5.0f} MB{' <<<' if bad else ''}  {last!r}", flush=True
-            )
-            shutil.rmtree(out)
-        shutil.rmtree(base)
+        with made(shape, asked.files) as tree:
+            for verb in asked.verbs:
+                with tempfile.TemporaryDirectory(dir=Path(tree).parent) as out:
+                    spent, megabytes, said = ask([word.format(tree, out=out) for word in VERBS[verb]])
+                bad = spent > SECONDS or megabytes > MEGABYTES or "Traceback" in said
+                over += bad
+                last = said.splitlines()[-1][:60] if said else ""
+                mark = " <<<" if bad else ""
+                print(f"{shape:20} {verb:14} {spent:6.2f} s {megabytes:5.0f} MB{mark}  {last!r}", flush=True)
     print(f"{over} over {SECONDS:g} s or {MEGABYTES} MB")
     return 1 if over else 0
 

@@ -25,6 +25,7 @@ import time
 import uuid
 from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 SOURCE = Path(__file__).parents[2] / "src"
@@ -107,6 +108,16 @@ class Training:
                 break
             time.sleep(0.05)
         self.process.wait()
+
+
+def without_hangscope(folder: Path, steps: int) -> tuple[str, ...]:
+    """What a run gives that nobody watches."""
+    plain = Training(folder, steps, watched=False)
+    plain.wait()
+    plain.clear()
+    found = plain.result()
+    assert found[0] == "0", f"the job itself does not run: {found}"
+    return found
 
 
 # ---- what is done to it ----------------------------------------------------------------------------------------------
@@ -197,31 +208,29 @@ def frozen(training: Training, place: Path) -> None:
     subprocess.run(["fsfreeze", "-f", place], check=True, timeout=60)
 
 
-def on_file_systems(scratch: Path, expected: tuple[str, ...], steps: int) -> list[str]:
-    """One run each on a directory that fills up, becomes read-only, and freezes, in the middle of it."""
-    problems = []
-    for name, harm in (("full", full), ("read-only", read_only), ("frozen", frozen)):
-        place, image = scratch / f"disk-{name}", scratch / f"image-{name}"
-        words: tuple[str | Path, ...] = ("-t", "tmpfs", "-o", "size=4m", "tmpfs")
-        if name == "frozen":
-            subprocess.run(["truncate", "-s", "16m", image], check=True)
-            subprocess.run(["mkfs.ext4", "-q", image], check=True, timeout=60)
-            words = ("-o", "loop", image)
-        with mounted(place, *words):
-            training = Training(scratch / name, steps, "--dir", str(place / "i"), "--stall-after", "3")
-            try:
-                while training.steps() < 5 and not training.done():
-                    time.sleep(0.05)
-                harm(training, place)
-                training.wait()
-            finally:
-                if name == "frozen":
-                    subprocess.run(["fsfreeze", "-u", place], timeout=60)
-                training.clear()
-        if training.result() != expected:
-            problems.append(f"{name}: {training.result()} instead of {expected}")
-        print(f"{name}: {'harmed' if training.result() != expected else 'well'}", flush=True)
-    return problems
+HARMS = {"full": full, "read-only": read_only, "frozen": frozen}
+
+
+def on_file_system(scratch: Path, name: str, steps: int) -> tuple[str, ...]:
+    """The result of a run on a directory that fills up, becomes read-only or freezes in the middle of it."""
+    place, image = scratch / f"disk-{name}", scratch / f"image-{name}"
+    words: tuple[str | Path, ...] = ("-t", "tmpfs", "-o", "size=4m", "tmpfs")
+    if name == "frozen":
+        subprocess.run(["truncate", "-s", "16m", image], check=True)
+        subprocess.run(["mkfs.ext4", "-q", image], check=True, timeout=60)
+        words = ("-o", "loop", image)
+    with mounted(place, *words):
+        training = Training(scratch / name, steps, "--dir", str(place / "i"), "--stall-after", "3")
+        try:
+            while training.steps() < 5 and not training.done():
+                time.sleep(0.05)
+            HARMS[name](training, place)
+            training.wait()
+        finally:
+            if name == "frozen":
+                subprocess.run(["fsfreeze", "-u", place], timeout=60)
+            training.clear()
+    return training.result()
 
 
 # ---- the whole -------------------------------------------------------------------------------------------------------
@@ -240,29 +249,29 @@ def main(words: list[str] | None = None) -> int:
     chance = random.Random(seed)
     counts: Counter[str] = Counter()
     scratch = Path(tempfile.mkdtemp(prefix="kills."))
-    plain = Training(scratch / "plain", given.steps, watched=False)
-    plain.wait()
-    plain.clear()
-    expected = plain.result()
-    assert expected[0] == "0", f"the job itself does not run: {expected}"
     problems: list[str] = []
     left, number = given.kills, 0
-    while left > 0:
-        number += 1
-        folder = scratch / f"run-{number}"
-        training = Training(folder, given.steps, "--dir", str(folder / "incident"), "--stall-after", "5")
-        done = torment(training, chance, min(left, given.per_run), counts)
-        training.wait()
-        training.clear()
-        left -= done
-        well = training.result() == expected
-        print(f"run {number}: {done} kills, {'well' if well else 'HARMED'}; {max(0, left)} left", flush=True)
-        if not well:
-            problems.append(f"run {number}: {training.result()} instead of {expected}; see {folder}")
-        else:
-            shutil.rmtree(folder)
-    if given.files:
-        problems += on_file_systems(scratch, expected, given.steps)
+    with ThreadPoolExecutor() as beside:  # the runs mostly wait for their steps
+        plain = beside.submit(without_hangscope, scratch / "plain", given.steps)
+        harmed = {name: beside.submit(on_file_system, scratch, name, given.steps) for name in HARMS if given.files}
+        while left > 0:
+            number += 1
+            folder = scratch / f"run-{number}"
+            training = Training(folder, given.steps, "--dir", str(folder / "incident"), "--stall-after", "5")
+            done = torment(training, chance, min(left, given.per_run), counts)
+            training.wait()
+            training.clear()
+            left -= done
+            well = training.result() == plain.result()
+            print(f"run {number}: {done} kills, {'well' if well else 'HARMED'}; {max(0, left)} left", flush=True)
+            if not well:
+                problems.append(f"run {number}: {training.result()} instead of {plain.result()}; see {folder}")
+            else:
+                shutil.rmtree(folder)
+        for name, run in harmed.items():
+            well = run.result() == plain.result()
+            print(f"{name}: {'well' if well else 'harmed'}", flush=True)
+            problems += [] if well else [f"{name}: {run.result()} instead of {plain.result()}"]
     print(f"{sum(counts.values())} kills ({dict(counts)}) over {number} runs: {len(problems)} harmed")
     print("\n".join(problems))
     if not problems:

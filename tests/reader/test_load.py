@@ -19,6 +19,7 @@ from hangscope.errors import NotFoundError
 from hangscope.model import Job
 from hangscope.reader.load import load
 from hangscope.reader.logs import log_file
+from kits.recorded import job_of
 
 CASES = Path(__file__).parents[1] / "cases"
 ALL = sorted(path.parent.name for path in CASES.glob("*/truth.json"))
@@ -63,7 +64,7 @@ def shape(job: Job, root: Path | None = None) -> str:
 @pytest.mark.parametrize("case", ALL)
 def test_recorded_case_gives_all_ranks_and_nodes(case: str) -> None:
     """Every recorded case has all its ranks, on the nodes where they ran."""
-    job = load([CASES / case])
+    job = job_of(CASES / case)
     said = truth(case)
     assert job.ranks == tuple(range(said["world_size"]))
     assert {str(rank): node for rank, node in job.nodes.items()} == said["nodes"]
@@ -121,7 +122,7 @@ def test_line_about_a_disabled_recorder_counts_only_without_a_recording(tmp_path
 @pytest.mark.parametrize("case", DUMPED)
 def test_missing_dump_is_a_gap_with_its_reason(case: str) -> None:
     """A rank without a dump is named once, with what is known about it."""
-    job = load([CASES / case])
+    job = job_of(CASES / case)
     gaps = [gap for gap in job.gaps if gap.what.startswith("no dump of rank")]
     assert sorted(gap.rank for gap in gaps if gap.rank is not None) == sorted(set(job.ranks) - set(job.dumps))
     reasons = {

@@ -9,7 +9,6 @@ import shutil
 import time
 import zlib
 from dataclasses import dataclass, fields, replace
-from functools import cache
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -25,10 +24,11 @@ from hangscope.report.page.page_text import rank_runs, shown
 from hangscope.report.page.render_page import render_page
 from hangscope.report.perfetto import render_perfetto
 from hangscope.report.text_layout import shorten
-from hostile import hostile_files
+from hostile.inputs import files as hostile_files
 from kits import perfetto_reader, sample_verdicts
 from kits.big_jobs import big_job, its_verdict
 from kits.page_data import data_of
+from kits.recorded import job_of, verdict_of
 from kits.small_dumps import entry, group, packed, top
 
 CASES = Path(__file__).parents[1] / "cases"
@@ -36,10 +36,8 @@ NAMES = sorted(path.parent.name for path in CASES.glob("*/truth.json"))
 MILLISECOND = 1_000_000
 
 
-@cache
 def judged(name: str) -> tuple[Diagnosis, Job]:
-    job = hangscope.load(CASES / name)
-    return hangscope.diagnose(job), job
+    return verdict_of(CASES / name), job_of(CASES / name)
 
 
 def unpacked(text: str) -> list[int]:

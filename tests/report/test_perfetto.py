@@ -11,7 +11,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import hangscope
 from hangscope.diagnosis.verdict import Diagnosis
 from hangscope.model import Facts, Job, Kind, Operations, State
 from hangscope.report.op_times import op_times
@@ -20,6 +19,7 @@ from hangscope.report.perfetto import Trace, render_perfetto
 from hangscope.report.protobuf import number, varint
 from kits import perfetto_reader, sample_verdicts
 from kits.big_jobs import big_job, its_verdict
+from kits.recorded import job_of, verdict_of
 
 CASES = Path(__file__).parents[1] / "cases"
 NAMES = sorted(path.parent.name for path in CASES.glob("*/truth.json"))
@@ -28,8 +28,7 @@ VERDICT = "hangscope: the verdict"
 
 @cache
 def traced(name: str) -> tuple[Diagnosis, Job, Trace]:
-    job = hangscope.load(CASES / name)
-    verdict = hangscope.diagnose(job)
+    verdict, job = verdict_of(CASES / name), job_of(CASES / name)
     return verdict, job, render_perfetto(verdict, job)
 
 

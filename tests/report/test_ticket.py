@@ -12,6 +12,7 @@ from hangscope.diagnosis.verdict import Culprit, Finding, RuledOut
 from hangscope.model import Gap, Source
 from hangscope.report.ticket import render_ticket, text
 from kits import sample_verdicts
+from kits.recorded import job_of, verdict_of
 
 CASES = Path(__file__).parents[1] / "cases"
 
@@ -23,8 +24,8 @@ def _rows(ticket: str) -> dict[str, str]:
 
 
 def _ticket(case: str) -> str:
-    job = hangscope.load(CASES / case)
-    return render_ticket(hangscope.diagnose(job), job, files={"nodes/a/x.log": {"size": 12, "sha256": "ab" * 32}})
+    files = {"nodes/a/x.log": {"size": 12, "sha256": "ab" * 32}}
+    return render_ticket(verdict_of(CASES / case), job_of(CASES / case), files=files)
 
 
 def test_a_ticket_answers_what_support_asks() -> None:
@@ -58,9 +59,8 @@ def test_a_link_is_named_with_both_ends() -> None:
 @pytest.mark.parametrize("case", sorted(path.name for path in CASES.iterdir() if path.is_dir()))
 def test_every_case_has_a_ticket(case: str) -> None:
     """Whatever the verdict, the ticket has its summary, its facts and no path of the machine that made it."""
-    job = hangscope.load(CASES / case)
-    verdict = hangscope.diagnose(job)
-    ticket = render_ticket(verdict, job)
+    verdict = verdict_of(CASES / case)
+    ticket = render_ticket(verdict, job_of(CASES / case))
     rows = _rows(ticket)
     assert verdict.summary.split()[0] in ticket
     assert {"Verdict", "Timeout first reported", "Operation in flight", "Last good operation", "NCCL"} <= set(rows)

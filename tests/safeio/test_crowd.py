@@ -97,7 +97,7 @@ def test_what_a_file_holds_is_seen(data: bytes, held: bool) -> None:
 def test_a_hundred_thousand_files_cost_seconds(shape: str, tmp_path: Path) -> None:
     """No tree of a tenth of that size takes `bundle`, which reads it, packs it and says what it skipped, more than a
     part of what the whole may take; ``python tests/kits/crowds.py`` measures the whole."""
-    crowds.SHAPES[shape](str(tmp_path / "in"), 10_000)
-    spent, megabytes, said = crowds.ask(["bundle", str(tmp_path / "in"), "-o", str(tmp_path / "b.tar.gz")])
+    with crowds.made(shape, 10_000) as tree:
+        spent, megabytes, said = crowds.ask(["bundle", tree, "-o", str(tmp_path / "b.tar.gz")])
     assert "Traceback" not in said
     assert spent < crowds.SECONDS and megabytes < crowds.MEGABYTES

@@ -16,8 +16,7 @@ import hangscope
 from hangscope.diagnosis.causes import CAUSE_OF, CAUSES
 from hangscope.errors import HangscopeError
 from hangscope.model import Job
-from kits import wild_dumps, wild_logs, wild_mixed, wild_records  # noqa: F401  (each brings its folders)
-from kits.knowable import SUITES
+from kits.recorded import SUITES
 from kits.wild import folders
 
 PACKAGE = Path(hangscope.__file__).parent
@@ -102,7 +101,7 @@ def excerpts(_: Path) -> Iterator[Path]:
 
 
 def wild(scratch: Path) -> Iterator[Path]:
-    for folder in folders():
+    for folder in folders().values():
         for name, data in folder.files.items():
             (scratch / folder.name / name).parent.mkdir(parents=True, exist_ok=True)
             (scratch / folder.name / name).write_bytes(data)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from hangscope.reader.dumps import pickle_machine
-from hostile import hostile_files
+from hostile.inputs import files as hostile_files
 
 pytestmark = pytest.mark.native
 

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from hangscope.errors import DamagedError
 from hangscope.reader.dumps import decoder, dump_file, native_decoder, pickle_machine
 from hangscope.safeio.limits import DEFAULT, Limits
-from hostile import hostile_files
+from hostile.inputs import files as hostile_files
 from kits.small_dumps import FRAMES, T0, call, entry, group, packed, top
 
 pytestmark = [

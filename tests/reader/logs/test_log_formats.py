@@ -67,14 +67,16 @@ def test_node_peer_and_operation_are_in_the_facts(path: Path) -> None:
         assert (want["operation"]["name"], want["operation"]["seq"]) in named
 
 
+FILLER = b"".join(b"step=%d loss=%.4f lr=1e-4\n" % (step, 2 + step % 7) for step in range(16_000))
+
+
 @pytest.mark.parametrize("path", EXCERPTS, ids=NAMES)
 def test_an_excerpt_buried_in_a_long_log_reads_the_same(path: Path, tmp_path: Path) -> None:
     """Passing over stretches of loss values loses no line of failure."""
     if "- Running" in path.read_text(encoding="utf-8"):
         pytest.skip("a table of pods is no part of a log")
-    filler = b"".join(b"step=%d loss=%.4f lr=1e-4\n" % (step, 2 + step % 7) for step in range(16_000))
     buried = tmp_path / "long.txt"
-    buried.write_bytes(filler + path.read_bytes() + filler)
+    buried.write_bytes(FILLER + path.read_bytes() + FILLER)
     assert _said(hangscope.load(buried)) == _said(hangscope.load(path)) or "labelled" in _why_not(path)
 
 

@@ -19,6 +19,7 @@ from hangscope.reader.load import load
 from hangscope.reader.logs.launcher_logs import expand_range
 from hangscope.reader.sources import rosters
 from hangscope.reader.values import host_name, pci_id, short_name
+from kits import recorded
 
 CASES = Path(__file__).parents[2] / "cases"
 
@@ -38,7 +39,7 @@ def job_of(tmp_path: Path, files: dict[str, str | object]) -> Job:
 def test_recorded_rosters_give_every_ranks_process(case: str) -> None:
     """Host, local rank, pid, exit status and time of every rank come out as the roster has them."""
     rows = {row["rank"]: row for row in json.loads((CASES / case / "roster.json").read_text())}
-    job = load([CASES / case])
+    job = recorded.job_of(CASES / case)
     assert job.ranks == tuple(sorted(rows))
     for rank, row in rows.items():
         process = job.processes[rank]

@@ -20,7 +20,7 @@ from typing import Any
 
 from kits.small_dumps import as_json, call, entry, group, top
 
-CASES = Path(__file__).parents[1] / "cases"
+CASES = Path(__file__).parents[2] / "cases"
 
 
 @lru_cache(maxsize=1)
@@ -423,8 +423,13 @@ KINDS: tuple[tuple[int, Callable[[random.Random], bytes]], ...] = (
 )
 
 
-def make(seed: int, number: int) -> tuple[str, bytes]:
-    """The hostile file of that number, and what kind it is."""
+KIND_NAMES = tuple(kind.__name__ for _, kind in KINDS)
+
+
+def make(seed: int | str, number: int, only: str | None = None) -> tuple[str, bytes]:
+    """The hostile file of that number, and what kind it is: any, or the one that is asked for."""
     rng = random.Random(f"{seed}/{number}")
     (kind,) = rng.choices([kind for _, kind in KINDS], weights=[weight for weight, _ in KINDS])
+    if only is not None:
+        kind = next(kind for _, kind in KINDS if kind.__name__ == only)
     return kind.__name__, kind(rng)
