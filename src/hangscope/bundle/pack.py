@@ -362,8 +362,9 @@ class _Pass:
         """Redacted as a text, because a name says what its value is; where that breaks it, string by string."""
         if self._redactor is None:
             return value
+        value = self._redactor.first_lines(value)
         try:
-            return json.loads(self._redactor.text(as_bytes(as_json(self._redactor.first_lines(value)))))
+            return json.loads(self._redactor.text(as_bytes(as_json(value))))
         except ValueError:
             return self._redactor.strings(value)
 

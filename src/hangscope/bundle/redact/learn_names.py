@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import IO
 
 from hangscope.bundle.aliases import is_host
-from hangscope.bundle.redact import secret_patterns as known
-from hangscope.bundle.redact.handlers import back_over
+from hangscope.bundle.redact import user_names
+from hangscope.bundle.redact.edits import back_over
 from hangscope.safeio.file_magic import is_gzip
 from hangscope.safeio.safe_files import open_file
 
@@ -102,25 +102,25 @@ def home_owners(data: bytes) -> set[bytes]:
     """The user names that `data` gives away in a home directory."""
     found: set[bytes] = set()
     for at in _hits(_HOMES, data):
-        if match := known.HOME.match(data, at):
+        if match := user_names.HOME.match(data, at):
             found.add(match["s"])
     for at in _hits(_SHARED, data):
-        match = known.SHARED_HOME.match(data, at)
-        if match and match["s"].lower() not in known.FOLDERS:
+        match = user_names.SHARED_HOME.match(data, at)
+        if match and match["s"].lower() not in user_names.FOLDERS:
             found.add(match["s"])
-    return found - known.GENERIC_USERS
+    return found - user_names.GENERIC
 
 
 def users_in(data: bytes) -> set[bytes]:
     """The user names that `data` gives away in a home directory or an assignment."""
     found = home_owners(data)
     for at in _hits(_ACCOUNTS, data):
-        if match := known.USER.match(data, back_over(data, at, known.USER_FRONT, 40)):
+        if match := user_names.VARIABLE.match(data, back_over(data, at, user_names.VARIABLE_FRONT, 40)):
             found.add(match["s"])
     for at in _hits(_NUMBERS, data):
-        if match := known.NUMBERED_USER.match(data, at):
+        if match := user_names.NUMBERED.match(data, at):
             found.add(match["s"])
-    return found - known.GENERIC_USERS
+    return found - user_names.GENERIC
 
 
 def hosts_in(data: bytes) -> set[str]:

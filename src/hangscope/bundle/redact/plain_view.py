@@ -11,7 +11,7 @@ from bisect import bisect_right
 from collections.abc import Iterator
 from heapq import merge
 
-from hangscope.bundle.redact.skip_prefixes import prefixes
+from hangscope.bundle.redact.log_prefixes import prefixes
 
 _ESCAPE = re.compile(
     rb"(?P<colour>(?:\x1b|\\{1,4}(?:x1b|u001b|033|e)|\^\[)(?:\[[0-?]{0,24}[ -/]{0,4}[@-~]|\][^\x07\n]{0,80}\x07))"

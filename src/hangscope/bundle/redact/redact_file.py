@@ -19,10 +19,10 @@ from typing import IO, Any, BinaryIO
 
 from hangscope.bundle.aliases import Aliases
 from hangscope.bundle.redact import rewrite_pickle
-from hangscope.bundle.redact import secret_patterns as known
-from hangscope.bundle.redact.handlers import Edit
-from hangscope.bundle.redact.secret_names import secret_name
-from hangscope.bundle.redact.secrets import Secrets
+from hangscope.bundle.redact import secret_forms as forms
+from hangscope.bundle.redact.assignments import secret_name
+from hangscope.bundle.redact.edits import Edit
+from hangscope.bundle.redact.find_secrets import Secrets
 from hangscope.incident import blackbox_layout
 from hangscope.incident.layout import as_bytes
 from hangscope.safeio import file_magic
@@ -223,7 +223,7 @@ class Redactor:
         out.write(data)
 
     def _binary(self, source: IO[bytes], out: IO[bytes]) -> None:
-        overlap = known.PRIVATE_KEY_BYTES
+        overlap = forms.PRIVATE_KEY_BYTES
         carry = b""
         while True:
             chunk = source.read(4 * _CHUNK)
