@@ -37,7 +37,8 @@ class View:
     def __init__(self, data: bytes, *, lines: bool = False) -> None:
         """With `lines`, what stands in front of every line of a log is taken away, too."""
         self.size = len(data)
-        plain, original = [0], [0]
+        plain = [0]
+        original = [0]
         parts: list[bytes] = []
         done = length = 0
         decoded: dict[bytes, bytes] = {}
@@ -60,7 +61,8 @@ class View:
             length += len(new)
             done = end
         parts.append(data[done:])
-        self._plain, self._original = plain, original
+        self._plain = plain
+        self._original = original
         self.text = b"".join(parts) if done else data
 
     @property
