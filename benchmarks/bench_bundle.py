@@ -86,16 +86,24 @@ VARIABLES = ("PATH=/usr/local/bin:/usr/bin", "NCCL_DEBUG=INFO", "WORLD_SIZE=64",
 
 def log_kinds(size: int) -> Iterator[tuple[str, bytes]]:
     """Logs of many kinds, from what jobs write to nothing but secrets."""
-    from kits.secrets.secretkit_third import ALNUM, HEX, KINDS, NAMED
+    from kits.secrets import kinds as secret_kinds
+    from kits.secrets.notations import NAMED, written
 
     r = random.Random(5)
+    dice = secret_kinds.Dice(5)
+    ALNUM = secret_kinds.LETTERS["a"]
+    HEX = secret_kinds.LETTERS["x"]
 
     def some(letters: str, count: int) -> str:
         return "".join(r.choices(letters, k=count))
 
     def secret(known: bool) -> tuple[str, str]:
-        names, make, _ = KINDS[r.choice([kind for kind, (_, _, says) in KINDS.items() if says or not known])]
-        return r.choice(names), make(r)
+        made = made_secret(known)
+        return made.name, made.value
+
+    def made_secret(known: bool) -> secret_kinds.Secret:
+        kinds = [kind for kind in secret_kinds.KINDS if kind.known_by_form or not known]
+        return secret_kinds.secret(r.choice(kinds), dice)
 
     dump = [*VARIABLES, *("=".join(secret(known=False)) for _ in range(5))]
     kinds: dict[str, Callable[[int], str]] = {
@@ -151,7 +159,7 @@ def log_kinds(size: int) -> Iterator[tuple[str, bytes]]:
         "passwords": lambda _: f"password={some(ALNUM, 16)}",
         "values of many names": lambda _: "=".join(secret(known=False)),
         "tokens alone": lambda _: secret(known=True)[1],
-        "every notation": lambda _: NAMED[r.choice(list(NAMED))](*secret(known=False)),
+        "every notation": lambda _: written(r.choice(NAMED), made_secret(known=False)).text,
     }
     for kind, line in kinds.items():
         lines: list[str] = []

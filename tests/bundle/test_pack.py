@@ -22,7 +22,7 @@ import pytest
 
 import bench_bundle
 import hangscope
-from hangscope.bundle.pack import Clean, Reports, write_bundle
+from hangscope.bundle.pack import Cleaner, Reports, write_bundle
 from hangscope.bundle.parallel_gzip import GzipWriter
 from hangscope.bundle.shrink import Involved, item
 from hangscope.bundle.unpack import extract, verify
@@ -64,7 +64,7 @@ def _incident(root: Path, *, ranks: int = 4, log: int = 400_000) -> Path:
     return root
 
 
-def _reports(verdict: str) -> Callable[[Clean], Reports]:
+def _reports(verdict: str) -> Callable[[Cleaner], Reports]:
     """Reports that say so, and whose ticket lists the files."""
     return lambda clean: Reports(clean(verdict), clean(verdict), lambda: clean(verdict), "\n".join)
 
@@ -185,7 +185,7 @@ def test_a_failure_leaves_the_old_bundle_and_no_rest(tmp_path: Path) -> None:
     target.parent.mkdir()
     target.write_bytes(b"the old one")
 
-    def reports(clean: Clean) -> Reports:
+    def reports(clean: Cleaner) -> Reports:
         raise RuntimeError("broken")
 
     with pytest.raises(RuntimeError, match="broken"):
@@ -360,7 +360,7 @@ def test_bundling_keeps_up_with_tar(tmp_path: Path) -> None:
 _MEASURE = """
 import sys
 from pathlib import Path
-from hangscope.bundle.pack import Clean, Reports, write_bundle
+from hangscope.bundle.pack import Cleaner, Reports, write_bundle
 write_bundle(Path(sys.argv[1]), Path(sys.argv[2]), pseudonymise=True)
 print(next(int(line.split()[1]) for line in open('/proc/self/status') if line.startswith('VmHWM')))
 """
@@ -512,3 +512,29 @@ def test_the_command_explains_what_cannot_work(
     assert main(["bundle", case, "-o", str(tmp_path / "x.tar.gz"), *options]) == 2
     assert words in capsys.readouterr().err
     assert not (tmp_path / "x.tar.gz").exists()
+
+
+def test_only_evidence_keeps_a_copied_sys_tree(tmp_path: Path) -> None:
+    """A port's counters that somebody copied as files are evidence by their path, and stay; a note beside them goes."""
+    port = tmp_path / "in/gpu-a017/sys/class/infiniband/mlx5_0/ports/1"
+    (port / "counters").mkdir(parents=True)
+    (port / "counters/link_downed").write_text("3\n")
+    (port / "counters/notes").mkdir()
+    (port / "counters/notes/private.txt").write_text("our customer's name\n")
+    (tmp_path / "in/rank_0.log").write_text("gpu-a017:1:1 [0] NCCL INFO x\n")
+    out = tmp_path / "x.tar.gz"
+    assert main(["bundle", str(tmp_path / "in"), "-o", str(out), "--only-evidence", "--no-verdict"]) == 0
+    extract(out, tmp_path / "out")
+    kept = [path.name for path in (tmp_path / "out").rglob("*") if path.is_file()]
+    assert "link_downed" in kept
+    assert "private.txt" not in kept
+
+
+def test_a_gzip_of_zeros_is_given_up(tmp_path: Path) -> None:
+    """A compressed log that unpacks to far more than its size is left out of a bundle, and named."""
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in/rank_0.log.gz").write_bytes(gzip.compress(bytes(70 << 20), 1))
+    (tmp_path / "in/rank_1.log").write_text("NCCL INFO x\n")
+    made = write_bundle(tmp_path / "in", tmp_path / "x.tar.gz")
+    assert [gap.what for gap in made.left_out] == ["rank_0.log.gz"]
+    assert "150 times" in made.left_out[0].why

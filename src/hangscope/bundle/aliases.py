@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from hangscope.bundle.redact.handlers import back_over
+from hangscope.bundle.redact.edits import back_over
 from hangscope.errors import DamagedError
 from hangscope.incident.layout import write_json
 
@@ -48,21 +48,57 @@ _SYSTEM = re.compile(
 _ALIASED = re.compile(rb"/path-\d{3,}/|/\Z")
 _HOST_LETTERS = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789.-"
 _HOST = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,251}[A-Za-z0-9])?")
-_NO_HOST = frozenset(
-    word.decode()
-    for word in b"""localhost localdomain ip6-localhost none null true false unknown node nodes host hostname rank
-    master worker gpu cpu nccl all any default main head leader logs dumps stacks ras kernel counters blackbox tmp data
-    train""".split()
-)
-"""Words that are no host's name, or would be found everywhere."""
+_NO_HOST = frozenset(["localhost", "localdomain", "ip6-localhost", "none", "null", "true", "false", "unknown"])
+"""Words that are in places of host names and name no host."""
 _PREFIXES = ("node-", "host-", "machine-", "alias-")
 """What host aliases begin with: the first that no true host begins with."""
 _RANGE = re.compile(rb"\[(?P<list>\d{1,9}(?:-\d{1,9})?(?:,\d{1,9}(?:-\d{1,9})?)*)\]")
 """Slurm's way to name many hosts: `gpu-a[017-020,031]`."""
 
 
+_FOLDERS = frozenset(b"nodes logs dumps stacks ras kernel counters blackbox gpu".split())
+"""What incidents call their own folders."""
+_HOST_LISTS = re.compile(
+    rb"[\"'](?:nodes|hosts|nodes_expected|nodes_present|nodes_missing)[\"']\s{0,3}:\s{0,3}\[(?P<list>[^\]]{1,4000000})\]"
+)
+"""Arrays of host names in JSON."""
+_NAMED_PLACES = tuple(
+    (re.compile(front + rb"\Z"), re.compile(behind))
+    for front, behind in (
+        (rb"", rb":\d{1,8}:\d{1,8}(?:[ \]]|\Z)"),  # NCCL's prefix
+        (rb"", rb"<\d{1,5}>"),  # NCCL's peers
+        (rb"(?:\A|[/\s\"'=(])nodes/", rb"[/\s\"',:)]|\Z"),
+        (rb"nccl[._-]", rb"\.\d"),
+        (rb"://", rb"[:/\s\"',)]|\Z"),
+        (rb"\w@", rb"[:\s\"']|\Z"),
+        (rb"\[", rb"\]:\d{2,5}(?!\d)"),  # c10d's sockets
+        (rb"\(", rb", \d{2,5}\)"),
+        (rb"(?:HOST|HOSTNAME|hostname|NODENAME|NODE_NAME|NODELIST|POD_NAME|TOPOLOGY_ADDR)=[\"']?", rb"(?![\w(])"),
+        (rb"(?i:NODELIST=[\"']?[\w.,\[\]-]{0,60},)", rb"(?![\w(])"),
+        (rb"(?i:master[_-]addr(?:ess)?|rdzv[_-]endpoint)[= ][\"']?", rb"(?![\w(])"),
+        (
+            rb"[\"'](?i:host|host_?name|node|node_?name|peer_node|by|HOST|MASTER_ADDR|SLURMD_NODENAME|\w*NODELIST)"
+            rb"\\{0,3}[\"']\s{0,3}:\s{0,3}\\{0,3}[\"']",
+            rb"\\{0,3}[\"']",
+        ),
+        (rb"\bhost\s{1,10}:\s", rb"(?![\w(])"),  # torchrun's report of a failure
+        (rb"[ T]\d\d:\d\d:\d\d\S{0,16} ", rb" (?:kernel|[\w.-]{1,40}(?:\[\d+\])?): "),  # a system's log
+        (rb"\b[Rr]anks? \d[\d, and-]{0,60}(?: \([^()]{0,60}\))? on ", rb"(?!\w)"),  # hangscope's own sentences
+        (rb"\b(?:process|pid \d{1,8}|port [^,;.]{1,40}|first by rank \d{1,8}) (?:on|of) ", rb"(?!\w)"),
+        (rb"\b(?:the clock|kernel) of ", rb"(?!\w)"),
+        (rb"\bdrain ", rb"(?!\w)"),
+        (rb"\bnode ", rb"[,;:.)]|\Z"),
+    )
+)
+"""What is in front of and behind a host's name where nothing but one can be."""
+_REACH = 128
+
+
 class Aliases:
-    """Gives and remembers aliases. `hosts` are the names to look for; others of the same form are found with them."""
+    """Gives and remembers aliases. `hosts` are the names to look for; others of the same form are found with them.
+
+    A host whose name is a word (`vm`, `next`) is replaced only where host names are: everywhere else it is the word.
+    """
 
     def __init__(self, hosts: Iterable[str] = (), *, known: dict[str, dict[str, str]] | None = None) -> None:
         known = known or {}
@@ -82,11 +118,8 @@ class Aliases:
             self._learn(name)
         self._lower = {name.lower(): name for name in self.hosts}
         self._regex = self._compile()
-        stems = {re.split(r"\d", name, maxsplit=1)[0].lower() for name in self.hosts}
-        exact = {name.lower() for name in self.hosts if len(re.split(r"\d", name, maxsplit=1)[0]) < 3}
-        self._stems = [
-            re.compile(re.escape(stem).encode()) for stem in sorted({x for x in stems if len(x) > 2} | exact)
-        ]
+        self._words = self._compile_words()
+        self._stems = [re.compile(re.escape(stem).encode()) for stem in _stems(self.hosts)]
 
     @classmethod
     def load(cls, file: Path, hosts: Iterable[str] = ()) -> Aliases:
@@ -113,6 +146,8 @@ class Aliases:
         if self._regex is not None:
             data = _exchanged(data, self._ranges(data))
             data = _exchanged(data, self._host_edits(data))
+        if self._words is not None:
+            data = _exchanged(data, sorted(self._word_edits(data)))
         data = _exchanged(data, self._ipv4_edits(data))
         data = _exchanged(data, self._ipv6_edits(data))
         data = _exchanged(data, self._gid_edits(data))
@@ -131,19 +166,31 @@ class Aliases:
         """Whether `clean` might replace something. Gives no alias."""
         if data.startswith(b"/") or next(self._hosts_in(data), None) is not None:
             return True
+        if next(self._words_in(data), None) is not None:
+            return True
         return any(
             pattern.search(data) for pattern in (_IPV4_TAIL, _IPV6_MARK, _GID, _MAC, _OTHER_MAC, _WINDOWS_PATH, _PATH)
         )
+
+    def host(self, name: bytes) -> bytes:
+        """Something that is a host's name as a whole, or holds one."""
+        known = self._lower.get(name.decode("utf-8", "replace").lower())
+        if known is None:
+            return self.clean(name)
+        self.counts["host"] += 1
+        return self.hosts[known].encode()
 
     def rename(self, path: bytes) -> bytes:
         """A path inside an incident: its parts are names of hosts, or have them inside; its folders stay."""
         parts = path.split(b"/")
         for index, part in enumerate(parts):
+            below_nodes = index > 0 and parts[index - 1] == b"nodes"
             known = self._lower.get(part.decode("utf-8", "replace").lower())
-            if known is not None:
+            if known is not None and (below_nodes or part not in _FOLDERS):
                 parts[index] = self.hosts[known].encode()
             elif self._regex is not None:
                 parts[index] = self._regex.sub(self._host, part)
+            parts[index] = _exchanged(parts[index], sorted(self._word_edits(parts[index])))
             parts[index] = _exchanged(parts[index], self._ipv4_edits(parts[index]))
         return b"/".join(parts)
 
@@ -163,17 +210,44 @@ class Aliases:
 
     def _compile(self) -> re.Pattern[bytes] | None:
         """One expression for all hosts: their names with numbers for numbers, and the domains behind them."""
-        if not self.hosts:
+        names = sorted((name for name in self.hosts if not is_word(name)), key=lambda name: (-len(name), name))
+        if not names:
             return None
-        names = sorted(self.hosts, key=lambda name: (-len(name), name))
         numbered = "|".join(dict.fromkeys(_form(name) for name in names if re.search(r"\d", name)))
         plain = "|".join(re.escape(name) for name in names if not re.search(r"\d", name))
-        # A name without a number may be a word: it must stand alone.
+        # A name without a number may be a part of a word: it must be one by itself.
         both = [rf"(?<![A-Za-z0-9])(?:{numbered})(?![A-Za-z0-9])" if numbered else ""]
         both.append(rf"(?<![\w./-])(?:{plain})(?![\w/-]|\.\w)|(?<=://)(?:{plain})(?![\w-])" if plain else "")
         domains = "|".join(re.escape(domain) for domain in sorted(self._domains, key=lambda d: (-len(d), d)))
         behind = rf"(?:\.(?:{domains})(?![\w-]))?" if domains else ""
         return re.compile(f"(?P<host>{'|'.join(part for part in both if part)}){behind}".encode(), re.IGNORECASE)
+
+    def _compile_words(self) -> re.Pattern[bytes] | None:
+        """The hosts whose names are words."""
+        names = sorted((name for name in self.hosts if is_word(name)), key=lambda name: (-len(name), name))
+        if not names:
+            return None
+        domains = "|".join(re.escape(domain) for domain in sorted(self._domains, key=lambda d: (-len(d), d)))
+        behind = rf"(?P<domain>\.(?:{domains})(?![\w-]))?" if domains else "(?P<domain>)"
+        return re.compile(rf"(?<![\w-])(?P<host>{'|'.join(names)}){behind}(?![\w-])".encode())
+
+    def _words_in(self, data: bytes) -> Iterator[re.Match[bytes]]:
+        """Where a host is named whose name is a word."""
+        if self._words is None:
+            return
+        for match in self._words.finditer(data):
+            front = data[max(0, match.start() - _REACH) : match.start()]
+            if match["domain"] or any(
+                place.search(front) and follows.match(data, match.end()) for place, follows in _NAMED_PLACES
+            ):
+                yield match
+        for names in _HOST_LISTS.finditer(data):
+            yield from self._words.finditer(data, *names.span("list"))
+
+    def _word_edits(self, data: bytes) -> Iterator[tuple[int, int, bytes]]:
+        for match in self._words_in(data):
+            self.counts["host"] += 1
+            yield match.start(), match.end(), self.hosts[match["host"].decode()].encode()
 
     def _hosts_in(self, data: bytes) -> Iterator[re.Match[bytes]]:
         """Where hosts are named: found by how their names begin, which few names do in a cluster."""
@@ -363,6 +437,14 @@ def _exchanged(data: bytes, edits: Iterable[tuple[int, int, bytes]]) -> bytes:
     return b"".join([*parts, data[position:]]) if parts else data
 
 
+def _stems(hosts: Iterable[str]) -> list[str]:
+    """How hosts' names begin, but for those that are words: up to the first digit, or all of a name that has no more
+    than two letters in front of it."""
+    names = [name.lower() for name in hosts if not is_word(name)]
+    stems = {name: re.split(r"\d", name, maxsplit=1)[0] for name in names}
+    return sorted({stem if len(stem) > 2 else name for name, stem in stems.items()})
+
+
 def _form(name: str) -> str:
     """A pattern for a host and its neighbours: `gpu-a017` also stands for gpu-a018. `a1` stands for itself alone,
     because A100 is a GPU."""
@@ -371,14 +453,15 @@ def _form(name: str) -> str:
 
 
 def is_host(name: str) -> bool:
-    """Whether a word can be taken for the name of a host everywhere it stands."""
-    return (
-        _HOST.fullmatch(name) is not None
-        and len(name) > 1
-        and name.lower() not in _NO_HOST
-        and not name.isdigit()
-        and not re.fullmatch(r"\d+(?:\.\d+)*", name)
-    )
+    """Whether what is in the place of a host's name can be one."""
+    if _HOST.fullmatch(name) is None or name.lower() in _NO_HOST:
+        return False
+    return re.fullmatch(r"[\d.]+", name) is None
+
+
+def is_word(name: str) -> bool:
+    """Whether a host's name is made of letters alone: a word of logs and programs, too."""
+    return name.isalpha()
 
 
 def _natural(name: str) -> list[tuple[int, str]]:

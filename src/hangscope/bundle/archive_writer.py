@@ -30,7 +30,7 @@ class ArchiveWriter:
         self.files: dict[str, Mapping[str, Any]] = {}
 
     def add(
-        self, name: str, source: IO[bytes], size: int, mtime: float, told: Callable[[int], None] | None = None
+        self, name: str, source: IO[bytes], size: int, mtime: float, progress: Callable[[int], None] | None = None
     ) -> str:
         """Add `size` bytes of `source`. Returns the name it got, which differs where the wanted one cannot be used."""
         name = fitting(name, self._names)
@@ -43,8 +43,8 @@ class ArchiveWriter:
             left -= len(chunk)
             digest.update(chunk)
             self._packer.write(chunk)
-            if told is not None:
-                told(len(chunk))
+            if progress is not None:
+                progress(len(chunk))
         self._packer.write(bytes(-size % _BLOCK))
         self.files[name] = {"size": size, "sha256": digest.hexdigest()}
         return name
@@ -59,5 +59,7 @@ class ArchiveWriter:
 
     def _header(self, name: str, size: int, mtime: float) -> None:
         info = tarfile.TarInfo(f"{self._top}/{name}")
-        info.size, info.mtime, info.mode = size, int(mtime), 0o644
+        info.size = size
+        info.mtime = int(mtime)
+        info.mode = 0o644
         self._packer.write(info.tobuf(tarfile.PAX_FORMAT, "utf-8", "surrogateescape"))

@@ -31,6 +31,7 @@ from hangscope.bundle.unpack import members
 from hangscope.errors import DamagedError, InputError
 from hangscope.incident import manifest as manifests
 from hangscope.incident.layout import (
+    NODE_FILE,
     REDACTION,
     TICKET,
     VERDICT_JSON,
@@ -47,7 +48,6 @@ from hangscope.safeio.safe_files import head_of, new_file, open_file
 
 Progress = Callable[[int, int, str], None]
 """`progress(done, total, what)`, in bytes of evidence."""
-Clean = Callable[[str], str]
 Files = Mapping[str, Mapping[str, Any]]
 """Name in the bundle → size and checksum."""
 REDACTION_SCHEMA = "hangscope.redaction/1"
@@ -79,6 +79,7 @@ _PASSES = 12
 _PAGE_SHARE = 8
 """Of a bundle of limited size the page may take this part."""
 _LEFT_OUT = "left out of the bundle: "
+_REPORTS = (VERDICT_JSON, VERDICT_TEXT, VERDICT_PAGE, TICKET)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +94,23 @@ class Reports:
     """Given the files that are in the bundle."""
 
 
+class Cleaner:
+    """Redacts what a report is made of: called with a name or a sentence, `host` with a host's name."""
+
+    def __init__(self, redactor: Redactor | None) -> None:
+        self._redactor = redactor
+
+    def __call__(self, text: str) -> str:
+        return self._through(self._redactor.text, text) if self._redactor is not None else text
+
+    def host(self, name: str) -> str:
+        return self._through(self._redactor.host, name) if self._redactor is not None else name
+
+    @staticmethod
+    def _through(clean: Callable[[bytes], bytes], text: str) -> str:
+        return clean(as_bytes(text)).decode("utf-8", "surrogateescape")
+
+
 @dataclass(frozen=True, slots=True)
 class Options:
     """How to make a bundle. What is said about the evidence is given, because judging is not this layer's part."""
@@ -105,7 +123,7 @@ class Options:
     """Where aliases are kept; beside the bundle where not said. Never inside it."""
     max_bytes: int | None = None
     involved: Involved = field(default_factory=Involved)
-    reports: Callable[[Clean], Reports] | None = None
+    reports: Callable[[Cleaner], Reports] | None = None
     """Given what redacts a name or a sentence."""
     name: str | None = None
     """The bundle's one folder; from the target's name where not said."""
@@ -245,10 +263,14 @@ class _Pass:
             self._redactor.aliases.save(self._options.map_file)
 
     def _is_made_anew(self, name: str) -> bool:
-        """Whether a file of an earlier report is replaced; a page that is done cannot be redacted, and goes."""
-        if self._options.reports is not None and name in (VERDICT_JSON, VERDICT_TEXT, TICKET, VERDICT_PAGE):
+        """Whether a file of an earlier report is replaced. A page that is done cannot be redacted, and goes; with
+        aliases the others go too: a host's name in a sentence cannot be found any more."""
+        if self._options.reports is not None and name in _REPORTS:
             return True
-        return name == VERDICT_PAGE and self._redactor is not None
+        if self._redactor is None:
+            return False
+        file = name.rpartition("/")[2]
+        return file == VERDICT_PAGE or (file in _REPORTS and self._redactor.aliases is not None)
 
     def _add(
         self, archive: ArchiveWriter, name: str, source: IO[bytes], mtime: float, progress: Callable[[str, int], None]
@@ -291,7 +313,7 @@ class _Pass:
         """What is said about the evidence, what redaction did, and the manifest."""
         now = time.time()
         if self._options.reports is not None:
-            reports = self._options.reports(self._clean_name)
+            reports = self._options.reports(Cleaner(self._redactor))
             archive.add_bytes(VERDICT_JSON, as_bytes(reports.json), now)
             archive.add_bytes(VERDICT_TEXT, as_bytes(reports.text), now)
             self._add_page(archive, reports.page(), now)
@@ -362,15 +384,11 @@ class _Pass:
         """Redacted as a text, because a name says what its value is; where that breaks it, string by string."""
         if self._redactor is None:
             return value
+        value = self._redactor.first_lines(value)
         try:
-            return json.loads(self._redactor.text(as_bytes(as_json(self._redactor.first_lines(value)))))
+            return json.loads(self._redactor.text(as_bytes(as_json(value))))
         except ValueError:
             return self._redactor.strings(value)
-
-    def _clean_name(self, text: str) -> str:
-        if self._redactor is None:
-            return text
-        return self._redactor.text(as_bytes(text)).decode("utf-8", "surrogateescape")
 
 
 def _redactor(names: _Names, options: Options) -> Redactor | None:
@@ -398,10 +416,20 @@ def _learn(evidence: EvidenceFiles, pickled: set[str], options: Options, progres
                     continue
                 names.users.update(learn_names.users_in(piece))
                 if options.pseudonymise:
-                    names.hosts.update(learn_names.hosts_in(piece))
+                    names.hosts.update(_hosts_of(name, piece))
         except OSError:
             continue  # the pass that packs will say so
     return names
+
+
+def _hosts_of(name: str, piece: bytes) -> set[str]:
+    """The host names that a piece of a file gives away; those of a report are in the evidence, its words are not."""
+    file = name.rpartition("/")[2]
+    if file in _REPORTS or file.endswith((".html", ".htm", ".js", ".py", ".md")):
+        return set()
+    if file == NODE_FILE:
+        return learn_names.hosts_of_node(piece)
+    return learn_names.hosts_in(piece)
 
 
 def _counting(items: list[Item], progress: Progress | None) -> Callable[[str, int], None]:

@@ -14,7 +14,8 @@ from typing import IO
 from hangscope.incident.stale_files import dump_rank
 from hangscope.safeio.file_magic import is_gzip
 
-HEAD_BYTES, TAIL_BYTES = 64 << 10, 192 << 10
+HEAD_BYTES = 64 << 10
+TAIL_BYTES = 192 << 10
 """What is kept of a log that is shortened: how it began, and more of how it ended."""
 
 
@@ -63,27 +64,29 @@ def item(name: str, size: int, head: bytes = b"") -> Item:
     node = _NODE.search(name)
     rank = _RANK.search(name)
     nccl = _NCCL_LOG.search(name)
-    folder = next((part for part in name.split("/")[:-1] if part in _FOLDERS), None)
     dump = dump_rank(name)
-    sample = 1
-    kind = "other"
-    if name.endswith("node.json"):
-        kind = "node"
-    elif folder is not None:
-        kind = _FOLDERS[folder]
-        numbered = _SAMPLE.search(name)
-        sample = int(numbered[1]) if numbered else 1
-    elif head[:1] == b"\x80" or dump is not None:
-        kind = "dump"
-    elif stack := _STACK.search(name):
-        kind = "stack"
-        sample = int(stack[1] or 1)
-    elif nccl is not None or b"NCCL INFO" in head:
-        kind = "NCCL log"
-    elif rank is not None or name.endswith((".log", ".out", ".err", ".txt")):
-        kind = "log"
+    kind, sample = _kind(name, head)
     number = int(rank[1]) if rank else (dump[1] if dump is not None else None)
     return Item(name, size, kind, number, node[1] if node else None, int(nccl["pid"]) if nccl else None, sample)
+
+
+def _kind(name: str, head: bytes) -> tuple[str, int]:
+    """What a file is, and of which sample."""
+    if name.endswith("node.json"):
+        return "node", 1
+    folder = next((part for part in name.split("/")[:-1] if part in _FOLDERS), None)
+    if folder is not None:
+        numbered = _SAMPLE.search(name)
+        return _FOLDERS[folder], int(numbered[1]) if numbered else 1
+    if head[:1] == b"\x80" or dump_rank(name) is not None:
+        return "dump", 1
+    if stack := _STACK.search(name):
+        return "stack", int(stack[1] or 1)
+    if _NCCL_LOG.search(name) or b"NCCL INFO" in head:
+        return "NCCL log", 1
+    if _RANK.search(name) or name.endswith((".log", ".out", ".err", ".txt")):
+        return "log", 1
+    return "other", 1
 
 
 def involves(one: Item, involved: Involved) -> bool:
@@ -124,16 +127,17 @@ def shrink(
 
     `packed` is about how much each file takes in the bundle.
     """
-    shorten, drop = dict(plan.shorten), dict(plan.drop)
+    shorten = dict(plan.shorten)
+    drop = dict(plan.drop)
     saved = 0.0
     for what, kind, sample, action in _STEPS:
-        found = [one for one in items if one.kind == kind and one.sample >= sample and one.name not in drop]
-        found = [one for one in found if not involves(one, involved)]
-        if action == "shorten":
-            found = [one for one in found if one.name not in shorten and one.size > HEAD_BYTES + TAIL_BYTES]
+        left = [one for one in items if one.kind == kind and one.name not in drop]
+        found = _not_involved(left, sample, involved)
         found.sort(key=lambda one: (-packed.get(one.name, 0.0), one.name))
+        if action == "shorten":
+            found = _long_ones(found, shorten)
         if kind == "dump":
-            found = _but_some(found, [one for one in items if one.kind == "dump" and one.name not in drop])
+            found = _but_some(found, left)
         for one in found:
             if saved >= excess:
                 break
@@ -150,6 +154,15 @@ def shrink(
         if saved >= excess:
             break
     return Plan(shorten, drop) if saved > 0 else None
+
+
+def _not_involved(left: list[Item], sample: int, involved: Involved) -> list[Item]:
+    return [one for one in left if one.sample >= sample and not involves(one, involved)]
+
+
+def _long_ones(found: list[Item], shorten: Mapping[str, str]) -> list[Item]:
+    """Those that are worth shortening, and are not shortened yet."""
+    return [one for one in found if one.name not in shorten and one.size > HEAD_BYTES + TAIL_BYTES]
 
 
 def _but_some(found: list[Item], all_dumps: list[Item]) -> list[Item]:

@@ -5,6 +5,7 @@ Nothing outside the new directory is written, no link or device is made, and not
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -102,16 +103,7 @@ def _pass(bundle: Path, limits: ArchiveLimits, progress: Progress | None, target
                 with _new(target / member.name) as out:
                     out.write(raw)
             continue
-        digest = hashlib.sha256()
-        if target is None:
-            while data := content.read():
-                digest.update(data)
-        else:
-            with _new(target / member.name) as out:
-                while data := content.read():
-                    digest.update(data)
-                    out.write(data)
-        sums[inside] = (member.size, digest.hexdigest())
+        sums[inside] = (member.size, _checksum(content, target / member.name if target is not None else None))
     if top is None or raw is None:
         raise DamagedError(f"not a bundle: no {MANIFEST} in it", file=file, hint="diagnose reads other archives too")
     manifest = manifests.parse(raw, file=f"{bundle}: {top}/{MANIFEST}")
@@ -120,6 +112,17 @@ def _pass(bundle: Path, limits: ArchiveLimits, progress: Progress | None, target
         more = f"; and {len(problems) - 3} more" if len(problems) > 3 else ""
         raise DamagedError("; ".join(problems[:3]) + more, file=file, hint=_TRUST)
     return Opened(top, manifest, len(sums), sum(size for size, _ in sums.values()))
+
+
+def _checksum(content: Content, copy: Path | None) -> str:
+    """Of what is in a member, which is written to `copy` where there is one."""
+    digest = hashlib.sha256()
+    with _new(copy) if copy is not None else contextlib.nullcontext() as out:
+        while data := content.read():
+            digest.update(data)
+            if out is not None:
+                out.write(data)
+    return digest.hexdigest()
 
 
 def _differences(manifest: Manifest, sums: dict[str, tuple[int, str]]) -> Iterator[str]:

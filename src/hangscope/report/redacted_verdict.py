@@ -22,44 +22,60 @@ Clean = Callable[[str], str]
 
 _OWN = frozenset(("kind", "confidence", "outcome", "state_by_rank"))
 """Fields that hold words of hangscope's own."""
+_HOSTS = frozenset(("node", "nodes", "host", "peer_node"))
+"""Fields that hold names of hosts: such a name may be a word, and is known by its place alone."""
 
 
-def redacted(diagnosis: Diagnosis, job: Job, clean: Clean) -> tuple[Diagnosis, Job]:
-    """Both with `clean` applied to every string that a report can show. `clean` is asked once for each."""
-    once = cache(clean)
+class _Rewriter:
+    """Rewrites the strings of values, each once: names of hosts in one way, all else in another."""
+
+    def __init__(self, clean: Clean, clean_host: Clean) -> None:
+        self.text = cache(clean)
+        self.host = cache(clean_host)
+
+    def value(self, value: Any, clean: Clean | None = None) -> Any:
+        """With every string in it rewritten."""
+        clean = clean or self.text
+        if isinstance(value, str):
+            return clean(value)
+        if isinstance(value, tuple):
+            return tuple(self.value(item, clean) for item in value)
+        if isinstance(value, Mapping):
+            return {self.value(key, clean): self.value(item, clean) for key, item in value.items()}
+        if is_dataclass(value) and not isinstance(value, type):
+            return replace(value, **self._fields(value))
+        return value
+
+    def _fields(self, value: Any) -> dict[str, Any]:
+        named = [field.name for field in fields(value) if field.name not in _OWN]
+        return {name: self.value(getattr(value, name), self.host if name in _HOSTS else self.text) for name in named}
+
+
+def redacted(diagnosis: Diagnosis, job: Job, clean: Clean, clean_host: Clean | None = None) -> tuple[Diagnosis, Job]:
+    """Both with `clean` applied to every string that a report can show, and `clean_host` to the names of hosts. Each is
+    asked once for the same string."""
+    rewriter = _Rewriter(clean, clean_host or clean)
+    once = rewriter.text
     job = vet_dumps(job).job
-    groups = tuple(_rewritten(group, once) for group in job.groups)
+    groups = tuple(rewriter.value(group) for group in job.groups)
     other = replace(
         job,
         ops=_operations(job.ops, groups, once),
         groups=groups,
-        nodes={rank: once(node) for rank, node in job.nodes.items()},
+        nodes={rank: rewriter.host(node) for rank, node in job.nodes.items()},
         facts=Facts(
-            stacks=_rewritten(job.facts.stacks, once),
-            errors=_rewritten(job.facts.errors, once),
-            transport=_rewritten(job.facts.transport, once),
+            stacks=rewriter.value(job.facts.stacks),
+            errors=rewriter.value(job.facts.errors),
+            transport=rewriter.value(job.facts.transport),
             communicators=job.facts.communicators,  # of which the names of network cards are shown
         ),
         gaps=(),
-        inputs=_rewritten(job.inputs, once),
-        job_id=_rewritten(job.job_id, once),
-        attempt=_rewritten(job.attempt, once),
+        inputs=rewriter.value(job.inputs),
+        job_id=rewriter.value(job.job_id),
+        attempt=rewriter.value(job.attempt),
     )
-    verdict: Diagnosis = _rewritten(diagnosis, once)
+    verdict: Diagnosis = rewriter.value(diagnosis)
     return verdict, other
-
-
-def _rewritten(value: Any, clean: Clean) -> Any:
-    if isinstance(value, str):
-        return clean(value)
-    if isinstance(value, tuple):
-        return tuple(_rewritten(item, clean) for item in value)
-    if isinstance(value, Mapping):
-        return {_rewritten(key, clean): _rewritten(item, clean) for key, item in value.items()}
-    if is_dataclass(value) and not isinstance(value, type):
-        named = [field.name for field in fields(value) if field.name not in _OWN]
-        return replace(value, **{name: _rewritten(getattr(value, name), clean) for name in named})
-    return value
 
 
 def _operations(ops: Operations, groups: tuple[Group, ...], clean: Clean) -> Operations:

@@ -24,9 +24,9 @@ from hypothesis import strategies as st
 from hangscope.bundle.aliases import Aliases
 from hangscope.bundle.pack import Reports, write_bundle
 from hangscope.bundle.redact import rewrite_pickle
+from hangscope.bundle.redact.assignments import secret_name
 from hangscope.bundle.redact.learn_names import hosts_in, users_in
 from hangscope.bundle.redact.redact_file import CannotRedact, Redactor
-from hangscope.bundle.redact.secret_names import secret_name
 from hangscope.bundle.unpack import extract
 from hangscope.errors import DamagedError
 

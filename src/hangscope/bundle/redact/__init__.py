@@ -1,7 +1,7 @@
 """Taking secrets, user names and, on request, host names, addresses and paths out of evidence.
 
-`patterns` and `names` say what a secret looks like, `structure` and `random_words` what is one by its place or letters,
-`view` undoes encodings, `handlers` look at one place, `secrets` replaces in text, `skim` passes over lines that were
-clean before, `learn` finds users and hosts, `aliases` gives hosts, addresses and paths stable names, `pickles` rewrites
-strings inside dumps, `files` does all of it to one file of any kind.
+`redact_file` does it to one file of any kind, with `rewrite_pickle` for dumps. `find_secrets` finds what to replace in
+text, in views that `plain_view` and `log_prefixes` give of it; `scan` says where to look, `needle_handlers` look there:
+for a form (`secret_forms`), a name (`assignments`), a structure (`structure`), randomness (`random_words`) or a user
+(`user_names`). `learn_names` finds users and hosts beforehand.
 """

@@ -11,15 +11,16 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import IO
 
-from hangscope.bundle.aliases import is_host
-from hangscope.bundle.redact import secret_patterns as known
-from hangscope.bundle.redact.handlers import back_over
+from hangscope.bundle.aliases import is_host, is_word
+from hangscope.bundle.redact import user_names
+from hangscope.bundle.redact.edits import back_over
 from hangscope.safeio.file_magic import is_gzip
 from hangscope.safeio.safe_files import open_file
 
 _CHUNK = 4 << 20
 _OVERLAP = 512
-_RATIO, _RATIO_FROM = 150, 64 << 20
+_RATIO = 150
+_RATIO_FROM = 64 << 20
 
 _HOMES = tuple(re.compile(word) for word in (rb"/home/", rb"/homes/", rb"/Users/", rb"/users/"))
 _ACCOUNTS = tuple(re.compile(word) for word in (rb"USER", rb"LOGNAME"))
@@ -28,36 +29,30 @@ _NUMBERS = tuple(re.compile(word) for word in (rb"uid=", rb"gid="))
 """One expression a word, because a search for one fixed word is many times faster than one for several."""
 
 _NCCL = re.compile(rb" NCCL (?:INFO|WARN|CALL|TRACE)")
-_NCCL_FRONT = re.compile(rb"(?P<h>[A-Za-z0-9][\w.-]{1,252}):\d{1,8}:\d{1,8}(?= |\Z)")
+_NCCL_FRONT = re.compile(rb"(?P<h>[A-Za-z0-9][\w.-]{0,252}):\d{1,8}:\d{1,8}(?= |\Z)")
 _NAME = rb"[A-Za-z][A-Za-z0-9-]{1,62}(?:\.[A-Za-z0-9-]{1,63}){0,8}"
-_HOSTS = tuple(
+_VARIABLES = tuple(
+    re.compile(word + rb"=[\"']?(?P<h>[A-Za-z][\w.-]{0,252})")
+    for word in b"HOSTNAME hostname HOST NODENAME NODE_NAME MASTER_ADDR POD_NAME TOPOLOGY_ADDR".split()
+)
+_FIELDS = tuple(
+    re.compile(word + rb"_?(?:name)?[\"']\s{0,3}:\s{0,3}[\"'](?P<h>[\w.-]{1,253})[\"']")
+    for word in (rb"host", rb"node")
+)
+_PLACES = tuple(
     re.compile(pattern)
     for pattern in (
-        rb"host_?(?:name)?[\"']\s{0,3}:\s{0,3}[\"'](?P<h>[\w.-]{2,253})[\"']",
-        rb"node_?(?:name)?[\"']\s{0,3}:\s{0,3}[\"'](?P<h>[\w.-]{2,253})[\"']",
         rb"host\s{1,10}:\s(?P<h>[\w.-]{2,253})",  # torchrun's report of a failure
-        *(
-            word + rb"=[\"']?(?P<h>[A-Za-z][\w.-]{1,252})"
-            for word in (
-                b"HOSTNAME",
-                b"hostname",
-                b"HOST",
-                b"NODENAME",
-                b"NODE_NAME",
-                b"MASTER_ADDR",
-                b"POD_NAME",
-                b"TOPOLOGY_ADDR",
-            )
-        ),
         rb"\[(?P<h>" + _NAME + rb")\]:\d{2,5}(?!\d)",  # c10d's sockets
         rb"\((?P<h>" + _NAME + rb"), \d{2,5}\)",
-        rb"master[_-]addr(?:ess)?[= ][\"']?(?P<h>" + _NAME + rb")(?=[\s\"',;:)]|\Z)",  # what launchers are told
+        rb"master[_-]addr(?:ess)?[= ][\"']?(?P<h>" + _NAME + rb")(?=[\s\"',;:)]|\Z)",  # options of launchers
         rb"rdzv[_-]endpoint[= ][\"']?(?P<h>" + _NAME + rb")(?=[\s\"',;:)]|\Z)",
         rb"(?P<h>ip-\d{1,3}-\d{1,3}-\d{1,3}-\d{1,3})(?![\w-])",  # how AWS calls its hosts
         rb"ssh (?:-\S+ (?:[\w=./]+ )?){0,6}(?:[\w.-]{1,32}@)?(?P<h>" + _NAME + rb"\d)(?= |\Z|\n)",
         rb"Connection to (?P<h>" + _NAME + rb") closed",
     )
 )
+"""Places in lines of logs where host names are. What is a word there may be one of a sentence, and is not learnt."""
 _INNER_DOMAINS = tuple(b".internal .local .lan .corp .intranet .localdomain .private .cluster".split())
 """Domains that no public host is in: what stands in front of one is a host, wherever it is."""
 _INNER_HOST = re.compile(rb"(?<![\w.@/-])[A-Za-z0-9](?:[A-Za-z0-9-]{0,62}\.){1,6}[a-z]{3,12}\Z")
@@ -102,58 +97,99 @@ def home_owners(data: bytes) -> set[bytes]:
     """The user names that `data` gives away in a home directory."""
     found: set[bytes] = set()
     for at in _hits(_HOMES, data):
-        if match := known.HOME.match(data, at):
+        if match := user_names.HOME.match(data, at):
             found.add(match["s"])
     for at in _hits(_SHARED, data):
-        match = known.SHARED_HOME.match(data, at)
-        if match and match["s"].lower() not in known.FOLDERS:
+        match = user_names.SHARED_HOME.match(data, at)
+        if match and match["s"].lower() not in user_names.FOLDERS:
             found.add(match["s"])
-    return found - known.GENERIC_USERS
+    return found - user_names.GENERIC
 
 
 def users_in(data: bytes) -> set[bytes]:
     """The user names that `data` gives away in a home directory or an assignment."""
     found = home_owners(data)
     for at in _hits(_ACCOUNTS, data):
-        if match := known.USER.match(data, back_over(data, at, known.USER_FRONT, 40)):
+        if match := user_names.VARIABLE.match(data, back_over(data, at, user_names.VARIABLE_FRONT, 40)):
             found.add(match["s"])
     for at in _hits(_NUMBERS, data):
-        if match := known.NUMBERED_USER.match(data, at):
+        if match := user_names.NUMBERED.match(data, at):
             found.add(match["s"])
-    return found - known.GENERIC_USERS
+    return found - user_names.GENERIC
 
 
 def hosts_in(data: bytes) -> set[str]:
-    """The host names that stand in places where only host names stand."""
+    """The host names in a log: in prefixes and variables any, in other places those that are no word."""
+    found = _in_prefixes(data) | _in_lists(data)
+    for pattern in _VARIABLES:
+        found.update(match["h"] for match in pattern.finditer(data))
+    other = _in_addresses(data) | _in_ranges(data) | _by_domain(data) | _in_system_logs(data) | _of_peers(data)
+    for pattern in (*_FIELDS, *_PLACES):
+        other.update(match["h"] for match in pattern.finditer(data))
+    if b"pod" in data:
+        other.update(match["h"] for match in _POD.finditer(data))
+    sure = _hosts(name.decode("ascii", "replace").rstrip(".") for name in found)
+    others = _hosts(name.decode("ascii", "replace").rstrip(".") for name in other)
+    return sure | {name for name in others if not is_word(name.partition(".")[0])}
+
+
+def hosts_of_node(data: bytes) -> set[str]:
+    """The host names in a node's own description, whose fields say which they are."""
+    named = {match["h"].decode("ascii", "replace") for pattern in _FIELDS for match in pattern.finditer(data)}
+    return _hosts(named) | hosts_in(data)
+
+
+def _in_prefixes(data: bytes) -> set[bytes]:
+    """In front of NCCL's lines."""
     found: set[bytes] = set()
     for hit in _NCCL.finditer(data):
         line = data[max(data.rfind(b"\n", 0, hit.start()) + 1, hit.start() - 512) : hit.start()]
         if match := _NCCL_FRONT.search(line):
             found.add(match["h"])
-    for pattern in _HOSTS:
-        found.update(match["h"] for match in pattern.finditer(data))
-    if b"://" in data:
-        found.update(match["h"] for match in _ADDRESS.finditer(data) if not _PUBLIC.search(match["h"].lower()))
-    if b"[" in data:
-        for match in _BRACKETS.finditer(data):
-            if match["stem"].rstrip(b"-").lower() not in _NO_STEM:
-                found.update(match["stem"] + number for number in _numbers(match["list"]))
-                found.update(name for name in match["more"].split(b",") if name)
-    if b"pod" in data:
-        found.update(match["h"] for match in _POD.finditer(data))
-    found |= _by_domain(data)
+    return found
+
+
+def _in_lists(data: bytes) -> set[bytes]:
+    """In Slurm's variables."""
+    found: set[bytes] = set()
+    for at in _hits(_LISTS, data):
+        if match := _LIST.match(data, at):
+            for stem, numbers, single in _LISTED.findall(match["list"]):
+                found.update([single] if single else (stem + number for number in _numbers(numbers)))
+    return found
+
+
+def _in_addresses(data: bytes) -> set[bytes]:
+    """In addresses of stores, rendezvous and the web, but for those that everybody knows."""
+    if b"://" not in data:
+        return set()
+    return {match["h"] for match in _ADDRESS.finditer(data) if not _PUBLIC.search(match["h"].lower())}
+
+
+def _in_ranges(data: bytes) -> set[bytes]:
+    found: set[bytes] = set()
+    for match in _BRACKETS.finditer(data) if b"[" in data else ():
+        if match["stem"].rstrip(b"-").lower() not in _NO_STEM:
+            found.update(match["stem"] + number for number in _numbers(match["list"]))
+            found.update(name for name in match["more"].split(b",") if name)
+    return found
+
+
+def _in_system_logs(data: bytes) -> set[bytes]:
+    found: set[bytes] = set()
     for at in _hits((_KERNEL_SAYS,), data):
         if match := _KERNEL.search(data[max(0, at - 300) : at]):
             found.add(match["h"])
+    return found
+
+
+def _of_peers(data: bytes) -> set[bytes]:
+    """In front of a port, as NCCL writes one."""
+    found: set[bytes] = set()
     for port in _PORT.finditer(data):
         if match := _PEER.search(data[max(0, port.start() - 256) : port.start()]):
             found.add(match.group())
-    for word in _LISTS:
-        for hit in word.finditer(data):
-            if match := _LIST.match(data, hit.start()):
-                for stem, numbers, single in _LISTED.findall(match["list"]):
-                    found.update([single] if single else (stem + number for number in _numbers(numbers)))
-    return _hosts(name.decode("ascii", "replace").rstrip(".") for name in found)
+    return found
 
 
 def _by_domain(data: bytes) -> set[bytes]:
@@ -222,7 +258,8 @@ def pieces(path: Path) -> Iterator[bytes]:
         stream: IO[bytes] = gzip.GzipFile(fileobj=raw, mode="rb") if packed else raw  # type: ignore[assignment]
         tail = b""
         try:
-            total, size = 0, os.fstat(raw.fileno()).st_size
+            total = 0
+            size = os.fstat(raw.fileno()).st_size
             while chunk := stream.read(_CHUNK):
                 total += len(chunk)
                 if packed and total > _RATIO_FROM and total > _RATIO * size:

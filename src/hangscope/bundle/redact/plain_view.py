@@ -11,7 +11,7 @@ from bisect import bisect_right
 from collections.abc import Iterator
 from heapq import merge
 
-from hangscope.bundle.redact.skip_prefixes import prefixes
+from hangscope.bundle.redact.log_prefixes import prefixes
 
 _ESCAPE = re.compile(
     rb"(?P<colour>(?:\x1b|\\{1,4}(?:x1b|u001b|033|e)|\^\[)(?:\[[0-?]{0,24}[ -/]{0,4}[@-~]|\][^\x07\n]{0,80}\x07))"
@@ -37,7 +37,8 @@ class View:
     def __init__(self, data: bytes, *, lines: bool = False) -> None:
         """With `lines`, what stands in front of every line of a log is taken away, too."""
         self.size = len(data)
-        plain, original = [0], [0]
+        plain = [0]
+        original = [0]
         parts: list[bytes] = []
         done = length = 0
         decoded: dict[bytes, bytes] = {}
@@ -60,7 +61,8 @@ class View:
             length += len(new)
             done = end
         parts.append(data[done:])
-        self._plain, self._original = plain, original
+        self._plain = plain
+        self._original = original
         self.text = b"".join(parts) if done else data
 
     @property

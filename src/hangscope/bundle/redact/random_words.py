@@ -1,4 +1,4 @@
-"""Words that nobody wrote: long random strings, told from hashes, ids, symbols and names by what those are.
+"""Words that nobody wrote: long random strings, known apart from hashes, ids, symbols and names by what those are.
 
 Of letters in a name or a symbol most neighbours are pairs that languages use; of letters in a key hardly a third. A
 hash is hexadecimal, an id has its dashes, a symbol has its mangling, a path has its words: these stay.
@@ -31,7 +31,8 @@ _BASE64 = re.compile(rb"[A-Za-z0-9+/]+={0,2}")
 _KINDS = bytes(
     0 if 48 <= byte <= 57 else 1 if 65 <= byte <= 90 else 2 if 97 <= byte <= 122 else 3 for byte in range(256)
 )
-_SURELY, _SURE_TURNS = 32, 0.55
+_SURELY = 32
+_SURE_TURNS = 0.55
 _UUID = re.compile(rb"[0-9A-Fa-f]{8}-(?:[0-9A-Fa-f]{4}-){3}[0-9A-Fa-f]{12}")
 _LETTERS = re.compile(rb"[A-Za-z]+")
 _WORDS = re.compile(rb"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|\d+")
@@ -122,7 +123,7 @@ def pieces(word: bytes) -> list[tuple[int, int]]:
     for match in _PIECE.finditer(word):
         piece = match.group()
         if is_random(piece):
-            # A path with a key in it: the key alone, where that can be told.
+            # A path with a key in it: the key alone, where that can be seen.
             inner: list[tuple[int, int]] = []
             if piece.count(b"/") * 24 > len(piece) + 48 or re.match(rb"/?[a-z]+/[a-z]", piece):
                 parts = [m.span() for m in re.finditer(rb"[^/]+", piece) if m.end() - m.start() >= 20]

@@ -19,10 +19,10 @@ from typing import IO, Any, BinaryIO
 
 from hangscope.bundle.aliases import Aliases
 from hangscope.bundle.redact import rewrite_pickle
-from hangscope.bundle.redact import secret_patterns as known
-from hangscope.bundle.redact.handlers import Edit
-from hangscope.bundle.redact.secret_names import secret_name
-from hangscope.bundle.redact.secrets import Secrets
+from hangscope.bundle.redact import secret_forms as forms
+from hangscope.bundle.redact.assignments import secret_name
+from hangscope.bundle.redact.edits import Edit
+from hangscope.bundle.redact.find_secrets import Secrets
 from hangscope.incident import blackbox_layout
 from hangscope.incident.layout import as_bytes
 from hangscope.safeio import file_magic
@@ -30,11 +30,13 @@ from hangscope.safeio.tar_stream import is_header
 
 _CHUNK = 1 << 20
 _IN_MEMORY = 8 << 20
-_BEFORE, _AHEAD = 32 << 10, 80 << 10
+_BEFORE = 32 << 10
+_AHEAD = 80 << 10
 """How much around a line is at hand when it is judged: more than any structure that is followed, or a private key."""
 _HEAD = 64 << 10
 _MAX_UNPACKED = 16 << 30
-RATIO, RATIO_FROM = 150, 64 << 20
+RATIO = 150
+RATIO_FROM = 64 << 20
 """Logs pack some fifty times. What unpacks to more than this is a file of zeros, or a trap."""
 _CACHED = 200_000
 _GONE = "…".encode()
@@ -72,6 +74,11 @@ class Redactor:
     def text(self, data: bytes) -> bytes:
         data = self.secrets.clean(data)
         return self.aliases.clean(data) if self.aliases else data
+
+    def host(self, name: bytes) -> bytes:
+        """A host's name by itself."""
+        name = self.secrets.clean(name)
+        return self.aliases.host(name) if self.aliases else name
 
     def string(self, data: bytes) -> bytes:
         """One string of a dump; dumps of all ranks hold much the same ones."""
@@ -190,7 +197,8 @@ class Redactor:
             out.write(self.aliases.clean(piece) if self.aliases else piece)
             if last:
                 return
-            before, ahead = window[max(0, cut - _BEFORE) : cut], window[cut:]
+            before = window[max(0, cut - _BEFORE) : cut]
+            ahead = window[cut:]
 
     def _pickle(self, source: IO[bytes], out: IO[bytes]) -> None:
         try:
@@ -219,11 +227,12 @@ class Redactor:
         for at, room in fields:
             name = bytes(data[at : at + room]).partition(b"\0")[0]
             if name:
-                data[at : at + room] = self.string(name)[: room - 1].ljust(room, b"\0")
+                named = self.host(name) if at == blackbox_layout.HOST_AT else self.string(name)
+                data[at : at + room] = named[: room - 1].ljust(room, b"\0")
         out.write(data)
 
     def _binary(self, source: IO[bytes], out: IO[bytes]) -> None:
-        overlap = known.PRIVATE_KEY_BYTES
+        overlap = forms.PRIVATE_KEY_BYTES
         carry = b""
         while True:
             chunk = source.read(4 * _CHUNK)

@@ -37,7 +37,10 @@ _PLAIN = dict.fromkeys(b"}]()Nsueat\x85\x86\x87\x88\x89\x94", 0)
 _PLAIN |= dict.fromkeys(b"Khq\x80", 1) | {ord("M"): 2, ord("G"): 8} | dict.fromkeys(b"Jjr", 4)
 """Opcode → bytes of its argument, for everything that is not a string, a long number, a frame or the end."""
 
-_STOP, _FRAME, _LONG1, _LONG4 = ord("."), 0x95, 0x8A, 0x8B
+_STOP = ord(".")
+_FRAME = 0x95
+_LONG1 = 0x8A
+_LONG4 = 0x8B
 _STRINGS = {ord("X"): 4, 0x8C: 1, 0x8D: 8}
 """BINUNICODE, SHORT_BINUNICODE, BINUNICODE8 → bytes of the length."""
 _PUT = {ord("q"), ord("r")}
@@ -93,7 +96,7 @@ def _in_place(data: Raw, strings: Strings) -> list[tuple[int, int, bytes]] | Non
         size = int.from_bytes(match[1], "little")
         after = start + size
         if after >= end:
-            if size < _LONGEST and end - start < _LONGEST and _doubtful(data[start:end], strings):
+            if size < _LONGEST and _is_doubtful_rest(data, start, strings):
                 return None  # the dump was cut inside this string
             continue
         if data[after] not in _PUT:
@@ -112,14 +115,23 @@ def _in_place(data: Raw, strings: Strings) -> list[tuple[int, int, bytes]] | Non
             if found and start < found[-1][0] + found[-1][1]:
                 return None
             found.append((start, size, new))
+    return None if _has_newer_strings(data, strings) else found
+
+
+def _has_newer_strings(data: Raw, strings: Strings) -> bool:
+    """Whether there may be strings as later protocols write them, with something to replace. Protocol 2 has none; a
+    file that mixes them must still not leak."""
     for pattern, width in ((_MAYBE_SHORT, 1), (_MAYBE_LONG, 8)):
-        # Protocol 2 has neither; a file that mixes them must still not leak.
         for match in pattern.finditer(data):
             start = match.start() + 1 + width
             after = start + int.from_bytes(match[1], "little")
-            if after < end and data[after] in _REMEMBER and _doubtful(data[start:after], strings):
-                return None
-    return found
+            if after < len(data) and data[after] in _REMEMBER and _doubtful(data[start:after], strings):
+                return True
+    return False
+
+
+def _is_doubtful_rest(data: Raw, start: int, strings: Strings) -> bool:
+    return len(data) - start < _LONGEST and _doubtful(data[start : len(data)], strings)
 
 
 def _doubtful(text: bytes, strings: Strings) -> bool:

@@ -60,7 +60,9 @@ class Words:
         return list(self._searched(data.lower()))
 
     def _searched(self, lower: bytes) -> Iterator[int]:
-        words, longer, search = self._words, self._longer, self._search
+        words = self._words
+        longer = self._longer
+        search = self._search
         hit = search(lower)
         while hit is not None:
             at = hit.start()
@@ -76,7 +78,8 @@ class Words:
             classes[byte] = number
             classes[bytes([byte]).upper()[0]] = number
         width = len(letters) + 1
-        nodes, ends = array("H", bytes(2 * width)), array("H", bytes(2))
+        nodes = array("H", bytes(2 * width))
+        ends = array("H", bytes(2))
         for number, word in enumerate(self._words, 1):
             node = 0
             for byte in word:

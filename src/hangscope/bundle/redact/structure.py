@@ -8,8 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from hangscope.bundle.redact import secret_names
-from hangscope.bundle.redact.skip_prefixes import PREFIX, prefix_end
+from hangscope.bundle.redact.log_prefixes import PREFIX, prefix_end
 
 NEAR = 16 << 10
 """How far a structure is followed. Objects in logs are smaller, and no file makes following them slow."""
@@ -36,6 +35,7 @@ _ONE_BARE = re.compile(rb"(?P<s>(?!redacted)(?=[^\s\]]*[A-Za-z])[^\s\"'\[\]{}(),
 _ANY_STRING = re.compile(rb"[\"']|\d{4}")
 _CLOSING = {b"{": b"}", b"[": b"]", b"(": b")"}
 _BRACKET = re.compile(rb"[{}\[\]()]")
+_BLANKS = re.compile(rb"[ \t]{0,39}")
 _DEEPEST = 64
 _UNCLOSED = 2 << 10
 
@@ -60,24 +60,25 @@ def below(data: bytes, start: int, end: int, followed: int = 0) -> Iterator[Span
     if match["mark"][:1] in (b'"', b"'"):
         yield from _long_string(data, match.end(), match["mark"])
         return
-    line = data.rfind(b"\n", 0, start) + 1
-    front = data[line:start]
-    if front.endswith((b'"', b"'")) and data[end : end + 1] == b":" and front.strip(b" \t-\"'"):
-        front = b""  # a string begins with it, in which lines were escaped
-    inside = re.split(rb"[\"']", front)[-1]
-    behind = PREFIX.match(inside) if inside is not front else None
-    if behind is not None:
-        front = inside[behind.end() :]  # a string begins with a log's prefix
-    indent = len(front) - len(front.lstrip())
+    front, in_string = _front(data, start, end)
     if front.strip(b" \t-\"'{[(,"):
-        yield from _word_below(data, line, start, match)
-        return  # something else stands in front of the name: no key of YAML
+        return  # words are in front of the name: no key of YAML
+    indent = len(front) - len(front.lstrip())
     if front.strip(b" \t-\"'"):
-        indent = min(indent, 0)  # a dictionary as Python prints a long one: the value stands in a line of its own
+        indent = 0  # a dictionary as Python prints a long one: the value has a line of its own
     if front.lstrip().startswith(b"-"):
         indent += 1
-    text = match["mark"][:1] in (b"|", b">")
-    yield from _block(data, match.end(), indent, text=text, inside=behind is not None)
+    yield from _block(data, match.end(), indent, text=match["mark"][:1] in (b"|", b">"), in_string=in_string)
+
+
+def _front(data: bytes, start: int, end: int) -> tuple[bytes, bool]:
+    """What is in front of a name in its line, and whether that line is inside of a string, behind a log's prefix."""
+    front = data[data.rfind(b"\n", 0, start) + 1 : start]
+    if front.endswith((b'"', b"'")) and data[end : end + 1] == b":" and front.strip(b" \t-\"'"):
+        return b"", False  # a string begins with it, in which lines were escaped
+    quote = max(front.rfind(b'"'), front.rfind(b"'"))
+    prefix = PREFIX.match(front[quote + 1 :]) if quote >= 0 else None
+    return (front, False) if prefix is None else (front[quote + 1 + prefix.end() :], True)
 
 
 def _long_string(data: bytes, at: int, mark: bytes) -> Iterator[Span]:
@@ -86,44 +87,50 @@ def _long_string(data: bytes, at: int, mark: bytes) -> Iterator[Span]:
     while at < last:
         end = data.find(b"\n", at, last)
         end = last if end < 0 else end
-        start = continued(data, at)
+        start = behind_prefix(data, at)
         if start < end and not _is_redacted(data[start:end]):
             yield start, end
         at = end + 1
 
 
-_SENTENCE = re.compile(rb"(?:[^\n]*[:\]>)|-][ ])?(?:[A-Za-z][\w-]{0,23}[ ]){1,4}")
-_ALONE = re.compile(rb"(?P<s>(?=\S{0,199}\d)(?![\w.-]{1,64}[:=][^=])[^\s\"'\[]{8,200})[ \t]*\r?(?:\n|\Z)")
+def behind_prefix(data: bytes, line: int) -> int:
+    """Where the text of the line at `line` begins: behind its prefix, and blanks."""
+    return _BLANKS.match(data, prefix_end(data, line)).end()  # type: ignore[union-attr]  # matches also nothing
 
 
-def _word_below(data: bytes, line: int, start: int, match: re.Match[bytes]) -> Iterator[Span]:
-    """One word with a digit in it, alone in the line below a sentence that ends with a secret's name and a colon."""
-    if match["mark"] or b":" not in match.group() or not _SENTENCE.fullmatch(data, line, start):
-        return
-    word = _ALONE.match(data, continued(data, match.end()))
-    if word is not None:
-        yield word.span("s")
-
-
-def _block(data: bytes, at: int, indent: int, *, text: bool, inside: bool) -> Iterator[Span]:
-    """Values of the lines that are indented deeper than `indent`; `inside` a string up to its end."""
+def _deeper(data: bytes, at: int, indent: int, *, lists: bool) -> Iterator[Span]:
+    """The texts of the lines that are indented deeper than `indent`; with `lists` also items that are just as deep."""
     last = min(len(data), at + NEAR)
     while at < last and (line := _LINE.match(data, at)) is not None and line.end() > at:
         if line["text"]:
-            dash = line["text"].startswith(b"- ") and len(line["indent"]) == indent
-            if len(line["indent"]) <= indent and not dash:
+            item = lists and line["text"].startswith(b"- ") and len(line["indent"]) == indent
+            if len(line["indent"]) <= indent and not item:
                 return
-            words, quote, _ = line["text"].partition(b'"') if inside else (line["text"], b"", b"")
-            value = None if text else _YAML_VALUE.match(words)
-            begin = line.start("text") + (value.start("s") if value else 0)
-            stop = line.start("text") + (value.end("s") if value else len(words.rstrip()))
-            key_only = value is not None and value["s"].endswith(b":") and not text
-            if stop > begin and not key_only and not _is_redacted(data[begin:stop]):
-                quoted = data[begin : begin + 1] in (b'"', b"'") and data[stop - 1 : stop] == data[begin : begin + 1]
-                yield (begin + 1, stop - 1) if quoted and stop - begin > 2 else (begin, stop)
-            if quote:
-                return
+            yield line.span("text")
         at = line.end()
+
+
+def _block(data: bytes, at: int, indent: int, *, text: bool, in_string: bool) -> Iterator[Span]:
+    """Values of the lines of a block, or the lines themselves where it is a text; in a string up to its end."""
+    for start, end in _deeper(data, at, indent, lists=True):
+        words, quote, _ = data[start:end].partition(b'"') if in_string else (data[start:end], b"", b"")
+        begin, stop = (0, len(words.rstrip())) if text else _yaml_value(words)
+        if stop > begin and not _is_redacted(words[begin:stop]):
+            yield start + begin, start + stop
+        if quote:
+            return
+
+
+def _yaml_value(words: bytes) -> Span:
+    """Where the value of a line is; nowhere in one with a key alone."""
+    value = _YAML_VALUE.match(words)
+    if value is None:
+        return 0, len(words.rstrip())
+    begin, stop = value.span("s")
+    if words[begin:stop].endswith(b":"):
+        return 0, 0
+    quoted = stop - begin > 2 and words[begin] in b"\"'" and words[begin] == words[stop - 1]
+    return (begin + 1, stop - 1) if quoted else (begin, stop)
 
 
 def _inside(data: bytes, at: int, mark: bytes, followed: int = 0) -> Iterator[Span]:
@@ -150,7 +157,8 @@ def looked_through(data: bytes, end: int) -> int:
 def _balanced(data: bytes, at: int, mark: bytes) -> int:
     """Where it is closed. One that is not, or holds more than anybody writes, is followed less far: there may be one at
     every word."""
-    closing, depth = _CLOSING[mark], 1
+    closing = _CLOSING[mark]
+    depth = 1
     if data.find(closing, at, at + NEAR) >= 0:
         for match in _BRACKET.finditer(data, at, at + NEAR):
             depth += 1 if match.group() == mark else -1 if match.group() == closing else 0
@@ -188,9 +196,7 @@ SECRET_OBJECT = re.compile(rb"kind[\"']?[ \t]*:[ \t]*[\"']?(?:Sealed)?Secret(?:L
 
 
 def kubernetes(data: bytes, at: int) -> Iterator[Span]:
-    """The values of a Secret: of `data` and `stringData`, above or below its `kind`."""
-    if SECRET_OBJECT.match(data, at) is None:
-        return
+    """The values of a Secret, whose `kind` is at this place: of `data` and `stringData`, above or below it."""
     low = max(0, at - NEAR)
     for boundary in _KIND.finditer(data, low, at):
         if boundary.end() < at:
@@ -200,30 +206,20 @@ def kubernetes(data: bytes, at: int) -> Iterator[Span]:
     for match in _DATA.finditer(data, low, high):
         if match["open"]:
             yield from _inside(data, match.end(), b"{")
-        else:
-            for line in _deeper(data, match.end(), len(match["front"])):
-                value = _YAML_KEY.match(data[line[0] : line[1]])
-                if value and value["s"][:1] not in (b"|", b">") and not _is_redacted(value["s"]):
-                    yield line[0] + value.start("s"), line[0] + value.end("s")
-                elif value is None:
-                    yield line
-
-
-def _deeper(data: bytes, at: int, indent: int) -> Iterator[Span]:
-    last = min(len(data), at + NEAR)
-    while at < last and (line := _LINE.match(data, at)) is not None and line.end() > at:
-        if line["text"]:
-            if len(line["indent"]) <= indent:
-                return
-            yield line.start("text"), line.end("text")
-        at = line.end()
+            continue
+        for start, end in _deeper(data, match.end(), len(match["front"]), lists=False):
+            value = _YAML_KEY.match(data[start:end])
+            if value is None:
+                yield start, end
+            elif value["s"][:1] not in (b"|", b">") and not _is_redacted(value["s"]):
+                yield start + value.start("s"), start + value.end("s")
 
 
 _KEY_BODY = re.compile(rb"[^\n]{0,160}?(?P<s>[A-Za-z0-9+/]{40,76}={0,2})[ \t\r]*\n")
 _KEY_LAST = re.compile(rb"[^\n]{0,160}?(?<![^\s:|])(?P<s>(?=[A-Za-z/]*[\d+=])[A-Za-z0-9+/]{2,76}={0,2})[ \t\r]*\n")
 
 
-def headless(data: bytes, at: int) -> Iterator[Span]:
+def headless_key(data: bytes, at: int) -> Iterator[Span]:
     """The lines of a private key above its end mark, where its first line is missing."""
     line = data.rfind(b"\n", 0, at) + 1
     first = max(0, at - NEAR)
@@ -234,98 +230,8 @@ def headless(data: bytes, at: int) -> Iterator[Span]:
         if match is None:
             return
         yield match.span("s")
-        line, shape = above, _KEY_BODY
-
-
-_GOES_ON = re.compile(rb"[ \t]*\r?\n")
-_BLANKS = re.compile(rb"[ \t]{0,39}")
-_REST = re.compile(rb"[A-Za-z0-9+/_.-]{2,160}(?:=[A-Za-z0-9]{1,8}|={1,2})?")
-_BEHIND = re.compile(rb"[ \t]*(?:[\r\n\"'\\]|\Z)")
-_APART = re.compile(rb"[\s\"',;)\]}]")
-WIDE = 72
-"""Terminals and log viewers break lines that are wider: what follows a secret there may go on with other words."""
-_MIXED = re.compile(
-    rb"(?=[^a-z]*[a-z])(?=[^A-Z]*[A-Z])(?=\D*\d).{4}|(?=\D*\d)[0-9a-f-]{16}|(?:[^a-z]*[a-z]+(?![a-z])){3}"
-)
-_SOME_SIGN = re.compile(rb"[0-9+/=]|[a-z][A-Z]")
-
-
-def tail(data: bytes, start: int, end: int) -> Iterator[Span]:
-    """What goes on in the lines below a random string that reached the end of its line: the rest of a wrapped one."""
-    line = data.rfind(b"\n", 0, start) + 1
-    front = data[line:start]
-    for _ in range(400):
-        following = _GOES_ON.match(data, end, end + 80)
-        if following is None:
-            return
-        below = following.end()
-        wide = end - line >= WIDE and (rest := _REST.match(data, below)) is not None and _MIXED.match(rest.group())
-        if wide and rest is not None and _APART.match(data, rest.end()):
-            begin = below
-        else:
-            same = bool(front) and data.startswith(front, below)
-            begin = below + len(front) if same else continued(data, below)
-            rest = _REST.match(data, begin)
-            if rest is None or len(rest.group()) > end - start + 12 or not _BEHIND.match(data, rest.end()):
-                return
-            if not _SOME_SIGN.search(rest.group()):
-                return
-        yield begin, rest.end()
-        line, start, end = below, begin, rest.end()
-
-
-def continued(data: bytes, below: int) -> int:
-    """Where the text of the line at `below` begins: behind its prefix, and blanks."""
-    return _BLANKS.match(data, prefix_end(data, below)).end()  # type: ignore[union-attr]  # matches also nothing
-
-
-def wrapped(data: bytes, end: int) -> Iterator[Span]:
-    """Lines below a bare value at the end of its line that can only be the rest of it: one word with a digit in it."""
-    if _ANOTHER_NAME.match(data, end):
-        return
-    line = data.rfind(b"\n", 0, end) + 1
-    width = end - prefix_end(data, line)
-    for _ in range(40):
-        gap = _BREAK.match(data, end, end + 3)
-        if gap is None:
-            return
-        begin = continued(data, gap.end())
-        match = secret_names.CONTINUES.match(data, begin, begin + 200)
-        if match is None or match.end("s") - match.start("s") > width:
-            return  # where a line was broken no later one is wider
-        if begin > gap.end() and data[gap.end()] not in b" \t" and not _PIECE.match(match["s"]):
-            return
-        yield match.span("s")
-        end = match.end("s")
-
-
-_ANOTHER_NAME = re.compile(rb"\r?\n[A-Za-z_][\w.]*=[^=\s]")
-_BORDER = re.compile(rb"[ \t]*(?:\xe2\x94\x82|\|)?[ \t]*")
-_INNER = re.compile(rb"(?P<s>[A-Za-z0-9+/_~.-]{1,200}={0,2})(?:(?P<end>[\"'])|[ \t]*(?:\xe2\x94\x82|\|)?[ \t]*\r?\n)")
-
-
-def unclosed(data: bytes, end: int) -> Iterator[Span]:
-    """The lines below a string that lost its closing quote at the end of its line, as in a box of a traceback, up to
-    that quote."""
-    found: list[Span] = []
-    below = data.find(b"\n", end) + 1
-    for _ in range(40):
-        begin = _BORDER.match(data, continued(data, below)).end() if below else 0  # type: ignore[union-attr]
-        match = _INNER.match(data, begin) if begin else None
-        if match is None:
-            return
-        found.append(match.span("s"))
-        if match["end"]:
-            yield from found
-            return
-        below = match.end()
-
-
-_BREAK = re.compile(rb"\\?\r?\n")
-_PIECE = re.compile(
-    rb"(?=[^a-z]*[a-z])(?=[^A-Z]*[A-Z])(?=\D*\d)|(?=\D*\d)[0-9a-f-]{6,}={0,2}\Z|(?:[A-Z]*\d+){3}|(?:[^a-z]*[a-z]+(?![a-z])){3}"
-)
-"""Behind a prefix, where any line of the log may follow: no word of a sentence, and no name with a number."""
+        line = above
+        shape = _KEY_BODY
 
 
 def _is_redacted(text: bytes) -> bool:

@@ -115,14 +115,17 @@ def _with_verdict(path: Path, options: Options, known: Known) -> Options:
     only_evidence = options.keep is not None
     return replace(
         options,
-        reports=lambda clean: _reports(found, job, lambda said: clean(_sayable(said, prefix, only_evidence))),
+        reports=lambda clean: _reports(
+            found, job, lambda said: clean(_sayable(said, prefix, only_evidence)), clean.host
+        ),
         involved=involved(found, job, path),
         keep=_keep(_cited(found, prefix)) if only_evidence else None,
     )
 
 
-def _reports(found: Diagnosis, job: Job, clean: Callable[[str], str]) -> Reports:
-    """What is said about the evidence, in words of which every name and sentence went through `clean`."""
+def _reports(found: Diagnosis, job: Job, clean: Callable[[str], str], clean_host: Callable[[str], str]) -> Reports:
+    """What is said about the evidence, in words of which every name and sentence went through `clean`, and every name
+    of a host through `clean_host`."""
     import json
 
     from hangscope.bundle.pack import Reports
@@ -132,7 +135,7 @@ def _reports(found: Diagnosis, job: Job, clean: Callable[[str], str]) -> Reports
     from hangscope.report.terminal import render_text
     from hangscope.report.ticket import render_ticket
 
-    verdict, shown = redacted(found, job, clean)
+    verdict, shown = redacted(found, job, clean, clean_host)
     return Reports(
         json=json.dumps(to_dict(verdict), indent=1) + "\n",
         text=render_text(verdict),

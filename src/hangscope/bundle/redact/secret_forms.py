@@ -5,7 +5,7 @@ for at once, and a pattern is tried only where one of its own was found: most of
 The group `s` is what is replaced.
 
 A pattern must be sure: evidence is full of hashes, ids and names that look random. What is secret only by its place (a
-W&B key is forty hexadecimal digits, and so is a commit) is recognised by the name in front of it: see `names`.
+W&B key is forty hexadecimal digits, and so is a commit) is recognised by the name in front of it: see `assignments`.
 """
 
 from __future__ import annotations
@@ -305,7 +305,7 @@ SURROUNDED = (
         ":5432: :5433: :6432: :3306: :1433: :*:",
         rb"(?<=[\w.*-])(?::\d{2,5}|:\*):[\w*.-]{1,63}:(?=[A-Za-z_*])[\w.*-]{1,63}:(?P<s>"
         + _NEW
-        + rb"(?!//)[^\s:]{3,200})(?=\s|\Z|[\"'])",
+        + rb"(?!//)[^\s:]{3,200})(?=:?(?:\s|\Z)|[\"'])",
     ),
     _p("password", "--user", rb"--user[= ][\"']?[\w.@-]+:(?P<s>" + _NEW + _MADE_UP + rb"[^\s\"']{6,})"),
     _p(
@@ -360,75 +360,3 @@ EMAIL = re.compile(
     rb"(?P<s>[A-Za-z0-9][\w.+%-]{0,63}@(?:[A-Za-z0-9](?:[A-Za-z0-9-]{0,62})\.)+[A-Za-z]{2,24})(?![\w@-])"
 )
 EMAIL_FRONT = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_.+%-"
-
-_NAME = rb"(?P<s>[^/\s:\"'<>|,;()\[\]{}\\$*?&=\0]{1,64})"
-HOME = re.compile(rb"/(?:home|homes|Users|users)\d{0,3}/(?:[A-Za-z]/(?:[A-Za-z]{2}/)?)?" + _NAME)
-SHARED_HOME = re.compile(
-    rb"(?:/(?:u|afs/[\w.-]+/(?:user|usr|u|home|work)(?:/\w(?:/\w\w)?)?|(?:lustre|gpfs|nfs|ceph|beegfs|weka|vast|efs|mnt|data|"
-    rb"net|export|storage)(?:/[\w.-]+){0,3}/(?:home|homes|users?))/|(?<=[/ \"'=])torchinductor_|/tmp/ray_)" + _NAME
-)
-"""Homes on shared file systems. `/tmp/torchinductor_alice` is where torch.compile keeps alice's kernels."""
-CLUSTER = re.compile(
-    rb"/(?:scratch|fsx(?:-[a-z0-9]{1,20})?|checkpoints?|work|lustre|gpfs|projects?)"
-    rb"(?:/(?:scratch|fsx|users?|homes?|work|fs\d{1,3})){0,2}/(?P<s>[a-z][a-z0-9._-]{1,31})(?=[/\s:\"',;)\]]|\Z)"
-)
-"""Directories below which users keep their own, and others theirs: a name is replaced here and looked for nowhere."""
-SHARED_ROOTS = tuple(
-    b"""/u/ /afs/ torchinductor_ /tmp/ray_ /lustre/ /gpfs/ /nfs/ /ceph/ /beegfs/ /weka/ /vast/ /efs/ /mnt/ /data/ /net/
-    /export/ /storage/""".split()
-)
-CLUSTER_ROOTS = tuple(b"/scratch/ /fsx /checkpoint/ /checkpoints/ /work/ /project/ /projects/ /lustre/ /gpfs/".split())
-LISTED = re.compile(
-    rb"[bcdlps-][rwxsStT-]{9}[.+@]?\s+\d+\s+(?P<s>[A-Za-z_][\w.-]{0,31})\s+(?P<g>[A-Za-z_][\w.-]{0,31})\s+\d"
-)
-"""`ls -l`."""
-REMOTE = re.compile(
-    rb"(?:ssh|scp|sftp|rsync|mosh)\s[^\n@|;&]{0,200}?(?<![\w.@/-])(?P<s>[A-Za-z_][\w.-]{0,31})@(?=[A-Za-z0-9])"
-)
-PROMPT = re.compile(
-    rb"(?<![\w./:@-])(?P<s>[a-z_][a-z0-9_.-]{1,31})@[A-Za-z][\w.-]{0,63}(?=:[~/]|\s[~/]|(?:\s[\w.~/-]{1,80})?\]\$|[#$]\s)"
-)
-WINDOWS_HOME = re.compile(rb":(?:\\{1,4}|/)Users(?:\\{1,4}|/)(?P<s>[^/\s:\"'<>|,;\\\0]{1,64})", re.IGNORECASE)
-_ACCOUNT = rb"(?:\\{0,3}[\"'])?(?P<s>[A-Za-z_][A-Za-z0-9_.-]{0,31})(?![\w$(/@:-])"
-USER = re.compile(
-    rb"(?<![A-Za-z0-9.$-])[A-Z0-9_]{0,40}(?:USER|LOGNAME|USERNAME|USER_NAME)(?:\\{0,3}[\"'])?(?:=|\s?:\s|\s=\s)"
-    + _ACCOUNT
-)
-"""A variable of the environment. The name in it is a user's, wherever else it stands."""
-USER_FIELD = re.compile(rb"(?<![A-Za-z0-9.$_-])(?:user|username|user_name|logname)(?:=|\\{0,3}[\"']\s?:\s?)" + _ACCOUNT)
-"""A field of a record: a user, or a role in a conversation. Replaced here, and not looked for elsewhere."""
-USER_FRONT = b"ABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_"
-NUMBERED_USER = re.compile(rb"[ug]id=\d+\((?P<s>[A-Za-z_][\w.-]{0,31})\)")
-NAMED_USER = re.compile(rb"(?:[uU]ser|[gG]roup)[iI]d=(?P<s>[A-Za-z_][\w.-]{0,31})\(\d+\)")
-OWNER = re.compile(rb"(?<![\w.-])owner[\"']?\s?[:=]\s{0,2}[\"']?(?P<s>[a-z_][a-z0-9_.-]{1,31})(?![\w@:/({-])")
-
-GENERIC_USERS = frozenset(
-    b"""root user users ubuntu debian centos rocky ec2-user admin administrator nobody daemon www-data jovyan runner
-    docker app service slurm opc azureuser vagrant default guest public shared all none null true false name id str
-    linuxbrew work workspace data host main system node git anonymous svc hadoop spark hdfs nfs postgres mysql
-    _apt bin sys sync games man lp mail news uucp proxy backup list irc staff wheel tty disk sudo adm users""".split()
-)
-"""Accounts that name nobody. A home of one of them stays as it is."""
-
-FOLDERS = frozenset(
-    b"""data dataset datasets model models ckpt ckpts checkpoint checkpoints log logs run runs job jobs exp exps
-    experiment experiments project projects src code repo repos env envs conda venv cache tmp temp shared share public
-    common output outputs out results result weights tokenizer tokenizers hf huggingface wandb tensorboard traces dumps
-    scratch home users user group groups team teams lib libs bin etc opt train training eval test tests llama imagenet
-    software containers images sqsh slurm nccl torch triton inductor cuda archive backup old new staging prod dev main
-    hangscope incident incidents nodes node hangs dist distributed benchmark benchmarks bench tools scripts config
-    configs step steps epoch iter iters global rank version seed layer shard shards part app apps
-    app-root input inputs pipeline parallel trainer corpus corpora laion pile refinedweb mount""".split()
-)
-"""Directories that are nobody's own."""
-
-WORDS = frozenset(
-    b"""ada adam all amber any auto batch bench best big cache chip clip cluster code compute core cuda dash data
-    deep demo dev dist drop edge epoch eval exp file fire flash fold free fsdp git grace grad group hopper host
-    info init jax job key lab lamb large last learn lib lion load local log loss main mark master max mean merge
-    meta min mini mixed model mon nano nccl net new none norm nova null opt para pass path perf pile pip plan
-    pod pool pro process proxy pt python rand rank ray ref research root run sage sam save scale sched server
-    shard sky small spark speed start state step stop storage sum sun super task team temp test text time tmp
-    tool top torch train trainer tuna tune user val var vim wait warm warn web will work worker world zero""".split()
-)
-"""Names of people that are also words of logs and programs: replacing these everywhere would spoil the evidence."""
