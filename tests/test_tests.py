@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -134,3 +136,20 @@ def test_the_checks_find_what_they_look_for() -> None:
     looped = "def test_a():\n    for path in root.glob('*'):\n        assert path\n"
     assert len(list(only_in_loops(ast.parse(looped)))) == 1
     assert not list(only_in_loops(ast.parse(looped + "    assert root\n")))
+
+
+def test_tests_that_share_a_job_stay_in_one_process(tmp_path: Path) -> None:
+    """The installed pytest and xdist keep a group together; pytest 9.2 does not, and every worker starts the jobs."""
+    (tmp_path / "test_group.py").write_text(
+        "import os, pathlib, pytest\n"
+        'pytestmark = pytest.mark.xdist_group("jobs")\n'
+        '@pytest.mark.parametrize("number", range(6))\n'
+        "def test_one(number: int) -> None:\n"
+        '    name = os.environ["PYTEST_XDIST_WORKER"]\n'
+        '    pathlib.Path(__file__).with_name(f"ran-{number}").write_text(name)\n'
+    )
+    words = [sys.executable, "-m", "pytest", "-q", "-n", "3", "--dist=loadgroup", "-p", "no:cacheprovider"]
+    subprocess.run([*words, str(tmp_path)], cwd=tmp_path, check=True, capture_output=True, timeout=120)
+    ran = [path.read_text() for path in tmp_path.glob("ran-*")]
+    assert len(ran) == 6
+    assert len(set(ran)) == 1
