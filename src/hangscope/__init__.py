@@ -2,8 +2,7 @@
 
     import hangscope
 
-    job = hangscope.load("hangs/job-48121")
-    print(hangscope.diagnose(job).summary)
+    print(hangscope.diagnose("hangs/job-48121"))
 
 Everything public is in `__all__`. The names are loaded when they are first used: this package is also imported inside
 training jobs, where it must cost nothing and need nothing but the standard library.
@@ -26,10 +25,9 @@ from hangscope.errors import (
 
 if TYPE_CHECKING:
     from hangscope.announce_pause import expect_pause
-    from hangscope.diagnosis import diagnose
-    from hangscope.diagnosis.verdict import Diagnosis
     from hangscope.model import Job
     from hangscope.reader.load import load
+    from hangscope.report.diagnosed import Diagnosis, diagnose
 
 __all__ = [
     "CollectError",
@@ -48,9 +46,9 @@ __all__ = [
 ]
 
 _HOMES = {
-    "Diagnosis": "hangscope.diagnosis.verdict",
+    "Diagnosis": "hangscope.report.diagnosed",
     "Job": "hangscope.model",
-    "diagnose": "hangscope.diagnosis",
+    "diagnose": "hangscope.report.diagnosed",
     "expect_pause": "hangscope.announce_pause",
     "load": "hangscope.reader.load",
 }

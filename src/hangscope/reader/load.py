@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TypeVar
 
-from hangscope.errors import NotFoundError
+from hangscope.errors import InputError, NotFoundError
 from hangscope.model import (
     Dump,
     Facts,
@@ -65,7 +65,9 @@ def load(
 
     Raises `NotFoundError` where a path does not exist or nothing usable lies under any of them.
     """
-    given = [paths] if isinstance(paths, (str, Path)) else list(paths)
+    given = [paths] if isinstance(paths, (str, Path)) else paths
+    if not isinstance(given, (list, tuple)) or not all(isinstance(path, (str, Path)) for path in given):
+        raise InputError(f"load() was given {type(paths).__name__}", hint="give it a path, or a list of paths")
     evidence = gather(given, full=full, progress=progress, engine=engine, known=known)
     if not evidence.useful:
         raise NotFoundError(
