@@ -14,6 +14,7 @@ from hangscope.recorder.agent.conclusions import Conclusions
 from hangscope.recorder.agent.job_events import JobEvents
 from hangscope.recorder.agent.node_status import StatusWriter
 from hangscope.recorder.agent.on_hang import OnHang
+from hangscope.recorder.agent.rank_activity import RankActivity
 from hangscope.recorder.agent.recovery import Recovery
 from hangscope.recorder.capture.node_facts import NodeFacts
 from hangscope.recorder.live.find_ranks import RankProcess
@@ -51,7 +52,13 @@ class AgentParts:
         self.polling = Polling(self.root / "sockets", self.stall_after)
         self.recovery = Recovery(self.polling)
         self.status = StatusWriter(
-            self.folders, self.node, os.getpid(), polling=self.polling, events=self.events, log=self.log
+            self.folders,
+            self.node,
+            os.getpid(),
+            polling=self.polling,
+            activity=RankActivity(),
+            events=self.events,
+            log=self.log,
         )
         self.conclusions = Conclusions(
             self.folders,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gzip
-import os
+import random
 from pathlib import Path
 
 import pytest
@@ -12,7 +12,7 @@ from hangscope.errors import DamagedError
 from hangscope.safeio import limits
 from hangscope.safeio.gzip_stream import Budget, gunzip, unpacked
 
-DATA = os.urandom(300_000).hex().encode()
+DATA = random.Random(1).randbytes(300_000).hex().encode()
 
 
 def _file(tmp_path: Path, data: bytes) -> Path:
@@ -34,7 +34,11 @@ PACKED = gzip.compress(DATA)
 WRONG_SUM = PACKED[:-8] + bytes(4) + PACKED[-4:]
 
 
-@pytest.mark.parametrize("raw", [PACKED, gzip.compress(DATA[:1000]) + gzip.compress(DATA[1000:]), PACKED + bytes(700)])
+@pytest.mark.parametrize(
+    "raw",
+    [PACKED, gzip.compress(DATA[:1000]) + gzip.compress(DATA[1000:]), PACKED + bytes(700)],
+    ids=["one", "two", "zeros"],
+)
 def test_a_whole_file_comes_out(tmp_path: Path, raw: bytes) -> None:
     """One stream, several one after the other, and zeros behind them, as tapes have."""
     assert _read(_file(tmp_path, raw)) == DATA
@@ -54,6 +58,7 @@ def test_what_is_not_packed_is_given_as_it_is(tmp_path: Path) -> None:
         (PACKED + b"hidden", "something follows"),
         (b"\x1f\x8b" + DATA, "broken compression"),
     ],
+    ids=["cut", "cut early", "checksum", "more behind", "no stream"],
 )
 def test_a_file_that_has_to_be_whole_is_refused_when_it_is_not(tmp_path: Path, raw: bytes, words: str) -> None:
     """Cut off, with a wrong checksum, or with something behind its end."""
@@ -61,7 +66,9 @@ def test_a_file_that_has_to_be_whole_is_refused_when_it_is_not(tmp_path: Path, r
         _read(_file(tmp_path, raw))
 
 
-@pytest.mark.parametrize(("raw", "reason"), [(PACKED[:200_000], ""), (WRONG_SUM, "incorrect data check")])
+@pytest.mark.parametrize(
+    ("raw", "reason"), [(PACKED[:200_000], ""), (WRONG_SUM, "incorrect data check")], ids=["cut", "checksum"]
+)
 def test_what_came_before_the_damage_is_given(tmp_path: Path, raw: bytes, reason: str) -> None:
     """A log whose transfer broke off still says what came over; the reason is said once."""
     said: list[str] = []

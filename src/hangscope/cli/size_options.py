@@ -21,9 +21,31 @@ def size(ctx: click.Context, param: click.Parameter, value: str | None) -> int |
     return int(float(match[1]) * (_BINARY[match[2]] if match[3] else _DECIMAL[match[2]]))
 
 
+class Duration(click.ParamType):  # type: ignore[type-arg]  # generic since click 8.2 alone
+    """A time in seconds, also as `90s`, `5m`, `2h`; from a settings file a number too."""
+
+    name = "time"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        if isinstance(value, (int, float)) and not isinstance(value, bool):
+            return float(value)
+        found = _seconds(str(value))
+        if found is None:
+            self.fail(f"{value!r} is no time such as 90, 30s or 5m", param, ctx)
+        return found
+
+
+DURATION = Duration()
+
+
+def _seconds(text: str) -> float | None:
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([smhd]?)", text.strip().lower())
+    return float(match[1]) * _SECONDS[match[2]] if match is not None else None
+
+
 def seconds(ctx: click.Context, param: click.Parameter, value: str) -> float:
     """Seconds: `90`, `30s`, `10m`, `2h`."""
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([smhd]?)", value.strip().lower())
-    if match is None:
+    found = _seconds(value)
+    if found is None:
         raise click.BadParameter(f"{value!r} is no time such as 30s or 2h", ctx, param)
-    return float(match[1]) * _SECONDS[match[2]]
+    return found

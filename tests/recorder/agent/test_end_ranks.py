@@ -7,11 +7,15 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
+
+import pytest
 
 from hangscope.recorder.agent.end_ranks import RankEnder, end_ranks
 from hangscope.recorder.agent.on_hang import OnHang
-from hangscope.recorder.agent.recovery import Recovery
+from hangscope.recorder.agent.rank_activity import RankActivity
+from hangscope.recorder.agent.recovery import RecoveredStalls, Recovery
 from hangscope.recorder.live.find_ranks import RankProcess
 from hangscope.recorder.live.polling import Polling
 from hangscope.recorder.live.watched_rank import WatchedRank
@@ -44,7 +48,7 @@ def test_a_job_that_moves_again_is_not_ended(tmp_path: Path) -> None:
     polling = Polling(tmp_path)
     polling.ranks.by_number[0] = rank
     recovery = Recovery(polling)
-    ender = RankEnder(OnHang(kill=True, grace_s=0.1), polling, recovery, print)
+    ender = RankEnder(OnHang(kill=True, grace_s=0.1), polling, recovery, RecoveredStalls(), RankActivity(), print)
     try:
         recovery.begin(tmp_path)
         assert ender.still_stuck()
@@ -58,3 +62,120 @@ def test_a_job_that_moves_again_is_not_ended(tmp_path: Path) -> None:
         process.kill()
         process.wait()
         polling.close()
+
+
+class StuckJob:
+    """One rank of this node that is stuck, a hang that was captured, and the verdict on it."""
+
+    def __init__(self, tmp_path: Path, rank: WatchedRank, on_hang: OnHang, **verdict: object) -> None:
+        self.said: list[str] = []
+        self.ended: list[int] = []
+        self.hang = tmp_path
+        self.value = {"outcome": "hang", "kind": "absent", "confidence": "high", "culprits": [{"rank": 0}], **verdict}
+        self.polling = Polling(tmp_path)
+        self.polling.ranks.by_number[0] = rank
+        self.recovery = Recovery(self.polling)
+        self.recovered = RecoveredStalls()
+        self.activity = RankActivity()
+        self.elsewhere: set[int] = set()
+        self.recovery.begin(tmp_path)
+        self.ender = RankEnder(
+            on_hang,
+            self.polling,
+            self.recovery,
+            self.recovered,
+            self.activity,
+            self.said.append,
+            lambda: self.elsewhere,
+        )
+
+    def is_safe(self, incident: Path) -> bool:
+        return incident == self.hang
+
+    def verdict(self, incident: Path) -> dict[str, object]:
+        return self.value if incident == self.hang else {}
+
+    def turn_after(self, seconds: float) -> bool:
+        """Whether the ranks are ended at a turn when the job has stood still for so long."""
+        self.recovery.stalled_s = lambda: seconds  # type: ignore[method-assign]
+        self.ender.end = lambda ranks: None  # type: ignore[method-assign]
+        self.ender.turn(self)  # type: ignore[arg-type]
+        return bool(self.ender.pids)
+
+
+@pytest.fixture
+def sleeping() -> Iterator[WatchedRank]:
+    rank, process = rank_of("import time; print('up', flush=True); time.sleep(60)")
+    yield rank
+    process.kill()
+    process.wait()
+
+
+@pytest.mark.parametrize(
+    ("verdict", "pause", "at_s"),
+    [
+        ({}, 0.0, 300.0),
+        ({"confidence": "medium"}, 0.0, 300.0),
+        ({"confidence": "low"}, 0.0, 600.0),
+        ({"kind": "unknown", "culprits": [], "confidence": "low"}, 0.0, 600.0),
+        ({}, 900.0, 900.0),
+        ({"kind": "dead"}, 0.0, 0.0),
+        ({"kind": "dead", "confidence": "low"}, 0.0, 600.0),
+        ({}, 0.0, 300.0),
+        ({"confidence": None}, 0.0, 600.0),
+    ],
+)
+def test_a_job_is_ended_no_sooner_than_is_safe(
+    tmp_path: Path, sleeping: WatchedRank, verdict: dict[str, object], pause: float, at_s: float
+) -> None:
+    """By default after five minutes, later than its slowest pause so far, and twice as late where nobody is sure; a
+    rank that has ended does not come back. When that will be is said once, before."""
+    job = StuckJob(tmp_path, sleeping, OnHang(kill=True), **verdict)
+    if pause:
+        job.recovered.add([("default_pg", "all_reduce")], pause)
+    if at_s:
+        assert not job.turn_after(at_s - 20)
+        assert not job.turn_after(at_s - 10)
+        assert job.said == ["--on-hang kill: will end the job in 20s unless it goes on"]
+    assert job.turn_after(at_s + 0.1)
+
+
+@pytest.mark.parametrize("kind", ["pause", "slow", "ok"])
+def test_what_is_no_hang_is_never_ended(tmp_path: Path, sleeping: WatchedRank, kind: str) -> None:
+    """A pause, a slow job and a healthy one are let be, however long they last."""
+    job = StuckJob(tmp_path, sleeping, OnHang(kill=True), outcome=kind)
+    assert not job.turn_after(1e6)
+
+
+@pytest.mark.parametrize("where", ["here", "elsewhere"])
+def test_a_rank_that_works_is_waited_for(tmp_path: Path, where: str) -> None:
+    """Here or on another node; unless the user says otherwise, or the verdict is on what work says nothing about."""
+    rank, process = rank_of("print('up', flush=True)\nwhile True: pass")
+    try:
+        job = StuckJob(tmp_path, rank, OnHang(kill=True))
+        if where == "here":
+            until = time.monotonic() + 20
+            while not job.activity.works(rank, time.monotonic()) and time.monotonic() < until:
+                job.activity.look([rank], time.monotonic())
+                time.sleep(0.2)
+        else:
+            job.elsewhere = {0}
+        assert not job.turn_after(1e6)
+        assert job.said == ["--on-hang kill: rank 0 works: the job is not ended while that is so"]
+        other = StuckJob(tmp_path, rank, OnHang(kill=True), kind="gpu")
+        other.activity, other.elsewhere = job.activity, job.elsewhere
+        assert other.turn_after(1e6)
+        told = StuckJob(tmp_path, rank, OnHang(kill=True, kill_working=True))
+        told.elsewhere = {0}
+        assert told.turn_after(1e6)
+    finally:
+        process.kill()
+        process.wait()
+
+
+def test_a_rank_that_waits_does_not_work(tmp_path: Path, sleeping: WatchedRank) -> None:
+    """Sleeping costs nothing, and so does being asked for its state."""
+    activity = RankActivity()
+    for ago in (9, 6, 3, 0):
+        activity.look([sleeping], time.monotonic() - ago)
+    assert not activity.works(sleeping, time.monotonic())

@@ -3,6 +3,9 @@
 import argparse
 import datetime
 import os
+import subprocess
+import sys
+import tempfile
 import time
 
 import torch
@@ -22,6 +25,24 @@ def wait_for_evaluation(step):
     store.wait([f"evaluated/{step}"])
 
 
+def work(how, seconds):
+    """Saves in large pieces, computes in a process of its own, or reads."""
+    code = f"import time; end = time.time() + {seconds}\nwhile time.time() < end: pass"
+    if how == "computes":
+        subprocess.run([sys.executable, "-c", code], check=True)
+        return
+    end = time.time() + seconds
+    with tempfile.TemporaryFile() as file:
+        while time.time() < end:
+            file.seek(0)
+            if how == "reads":
+                with open(sys.executable, "rb") as program:
+                    program.read(1 << 20)
+            else:
+                file.write(b"x" * (1 << 20))
+            time.sleep(0.3)
+
+
 def hang():
     time.sleep(1000)
 
@@ -33,6 +54,8 @@ if __name__ == "__main__":
     parser.add_argument("--announce-at", type=int, nargs="*", default=[])
     parser.add_argument("--seconds", type=float, default=6.0)
     parser.add_argument("--hang-at", type=int, default=-1)
+    parser.add_argument("--work-at", type=int, default=-1)
+    parser.add_argument("--work", default="writes")
     parser.add_argument("--store", default="")
     parser.add_argument("--by-key", action="store_true", help="the others wait for a key, not in an operation")
     given = parser.parse_args()
@@ -46,6 +69,8 @@ if __name__ == "__main__":
     for step in range(given.steps):
         if dist.get_rank() == 0 and step in given.pause_at:
             evaluate(given.seconds)
+        if dist.get_rank() == 0 and step == given.work_at:
+            work(given.work, given.seconds)
         if given.by_key and step in given.pause_at:
             wait_for_evaluation(step)
         if dist.get_rank() == 0 and step in given.announce_at:

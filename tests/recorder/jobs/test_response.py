@@ -31,6 +31,7 @@ def test_a_hung_job_is_ended_and_told_about_and_the_launcher_restarts_it(start: 
     out = tmp_path / "received"
     command = f'cat > {out}; echo "$HANGSCOPE_OUTCOME $HANGSCOPE_CULPRITS $HANGSCOPE_VERDICT" >> {out}.env; exit 7'
     options = ("--stall-after", "6", "--on-hang", "kill", "--on-hang", command, "--grace", "5", "--node", "n")
+    options += ("--kill-after", "8s")
     options += ("--metrics", str(tmp_path / "hangscope.prom"))
     job = (*TORCHRUN, "--max-restarts=1", PAUSING, "--hang-at", "20", "--steps", "60", "--store", tmp_path / "store")
     started = start.run(tmp_path / "i", *job, options=options)
@@ -48,6 +49,18 @@ def test_a_hung_job_is_ended_and_told_about_and_the_launcher_restarts_it(start: 
     own = [line for line in started.err.splitlines() if "rank 1" in line and "rank_1" not in line]
     assert own
     assert all(line.startswith("hangscope: ") for line in own if "never launched" in line)
+
+
+@pytest.mark.parametrize("how", ["writes", "computes", "reads"])
+def test_a_rank_that_works_while_the_others_wait_is_not_ended(start: Starter, tmp_path: Path, how: str) -> None:
+    """A save, an evaluation or a slow loader of any length is no hang: the job is let go on, to its own end."""
+    words = ("--work-at", "20", "--work", how, "--seconds", "14", "--steps", "40")
+    options = ("--stall-after", "2", "--on-hang", "kill", "--kill-after", "4", "--grace", "1")
+    started = start.run(tmp_path / "i", *TORCHRUN, PAUSING, *words, options=options)
+    assert started.wait(90) == 0
+    assert started.out == result(40)
+    assert "--on-hang kill: rank 0 works: the job is not ended while that is so" in started.err
+    assert "SIGTERM" not in started.err
 
 
 def counted(file: Path) -> str:
@@ -147,7 +160,7 @@ def test_a_disk_that_fills_up_during_the_capture_costs_no_verdict(
 ) -> None:
     """What does not fit goes to the node's own disk, with what was saved before it."""
     job = (*TORCHRUN, PAUSING, "--hang-at", "30", "--steps", "40")
-    options = ("--stall-after", "2", "--on-hang", "kill", "--grace", "1", "--job", "j")
+    options = ("--stall-after", "2", "--on-hang", "kill", "--kill-after", "0", "--grace", "1", "--job", "j")
     started = start.run(small_disk / "i", *job, options=options, TMPDIR=str(tmp_path))
     started.until((small_disk / "i" / "run.json").exists, 30, "run")
     fill(small_disk / "filler", 40_000)

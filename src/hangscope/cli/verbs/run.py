@@ -10,8 +10,9 @@ from typing import Any
 import click
 
 from hangscope.cli import config_file
+from hangscope.cli.size_options import DURATION
 from hangscope.recorder.agent.node_agent import MAX_INCIDENTS, AgentOptions
-from hangscope.recorder.agent.on_hang import GRACE_S, OnHang
+from hangscope.recorder.agent.on_hang import GRACE_S, KILL_AFTER_S, OnHang
 from hangscope.recorder.launch.run_job import RunOptions, run
 from hangscope.report.safe_text import safe
 
@@ -63,8 +64,8 @@ def _env(name: str) -> dict[str, Any]:
 @click.option("--node", help="This node's name.  [default: the host name]")
 @click.option(
     "--stall-after",
-    type=float,
-    metavar="SECONDS",
+    type=DURATION,
+    metavar="TIME",
     help="An operation unfinished for longer is a stall.  [default: 30, or 5 × the slowest so far if longer]",
     **_env("STALL_AFTER"),
 )
@@ -76,9 +77,24 @@ def _env(name: str) -> dict[str, Any]:
     "gets the verdict as JSON on stdin. May be given more than once.  [default: report]  [env var: HANGSCOPE_ON_HANG]",
 )
 @click.option(
+    "--kill-after",
+    type=DURATION,
+    metavar="TIME",
+    help="For --on-hang kill: so long the job must have stood still, and longer than its slowest pause so far; twice "
+    f"as long where the verdict is not sure.  [default: {KILL_AFTER_S / 60:g}m]",
+    **_env("KILL_AFTER"),
+)
+@click.option(
+    "--kill-working",
+    is_flag=True,
+    help="For --on-hang kill: also while the rank that the others wait for is seen to work (a save, an evaluation; "
+    "hangscope.expect_pause() in the code announces those).",
+    **_env("KILL_WORKING"),
+)
+@click.option(
     "--grace",
-    type=float,
-    metavar="SECONDS",
+    type=DURATION,
+    metavar="TIME",
     help=f"For --on-hang kill: from SIGTERM to SIGKILL.  [default: {GRACE_S:g}]",
     **_env("GRACE"),
 )
@@ -121,6 +137,8 @@ def command(
     node: str | None,
     stall_after: float | None,
     on_hang: tuple[str, ...],
+    kill_after: float | None,
+    kill_working: bool,
     grace: float | None,
     max_incidents: int,
     entries: int | None,
@@ -152,7 +170,12 @@ def command(
         keep=keep,
         metrics_file=metrics_file,
         metrics_port=metrics_port,
-        agent=AgentOptions(stall_after, OnHang.of(_given(on_hang), grace), max_incidents, diagnose=not no_diagnose),
+        agent=AgentOptions(
+            stall_after,
+            OnHang.of(_given(on_hang), grace, kill_after, kill_working=kill_working),
+            max_incidents,
+            diagnose=not no_diagnose,
+        ),
     )
     return run(words, options, environ=os.environ, say=say)
 

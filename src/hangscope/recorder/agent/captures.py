@@ -11,8 +11,9 @@ import contextlib
 import shutil
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from hangscope.incident.layout import VERDICT_JSON
 from hangscope.recorder.agent import incident_manifest
@@ -125,11 +126,10 @@ class Captures:
             return True
         return not self._conclusions.diagnoses or time.monotonic() > done + VERDICT_S
 
-    def outcome(self, incident: Path) -> str:
-        """The verdict's first word, as this node or the one that diagnosed has it; empty where there is none."""
+    def verdict(self, incident: Path) -> Mapping[str, Any]:
+        """The verdict's JSON, as this node or the one that diagnosed has it; empty where there is none."""
         verdict = self._log.verdicts.get(incident)
-        value = verdict.value if verdict is not None else peer_files.verdict(self.home(incident), VERDICT_JSON)
-        return str(value.get("outcome") or "")
+        return verdict.value if verdict is not None else peer_files.verdict(self.home(incident), VERDICT_JSON)
 
     # ---- capturing ---------------------------------------------------------------------------------------------------
 

@@ -1,6 +1,10 @@
 """`--on-hang kill`: this node's ranks are ended once the evidence is safe, if they are still stuck by our own eyes.
 
-They get SIGTERM, and SIGKILL after a grace period. Only ranks are ended, never the launcher: it decides what comes
+That a job stands still does not say that it hangs: a rank may save, evaluate or compile. So it is ended only after a
+time of its own (`--kill-after`), later than its slowest pause so far, twice as late where the verdict is not sure, and
+not while the rank that the others wait for is seen to work. When that will be is said before.
+
+Ranks get SIGTERM, and SIGKILL after a grace period. Only ranks are ended, never the launcher: it decides what comes
 next, a restart or the end.
 """
 
@@ -10,28 +14,51 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from pathlib import Path
+from typing import Any
 
 from hangscope.recorder.agent.captures import Captures
 from hangscope.recorder.agent.conclusions import QUIET
 from hangscope.recorder.agent.on_hang import OnHang
-from hangscope.recorder.agent.recovery import Recovery
+from hangscope.recorder.agent.rank_activity import RankActivity
+from hangscope.recorder.agent.recovery import RecoveredStalls, Recovery
 from hangscope.recorder.live.polling import Polling
 from hangscope.recorder.live.watched_rank import WatchedRank
 from hangscope.recorder.process import linux_process
+from hangscope.text import duration
 
 AFTER_KILL_S = 5.0
+TIMES_UNSURE = 2.0
+"""So many times later a job is ended whose verdict is not sure."""
 _MOST_NAMED = 16
+_MAY_WORK = ("absent", "frozen", "slow", "unknown")
 
 
 class RankEnder:
-    def __init__(self, on_hang: OnHang, polling: Polling, recovery: Recovery, say: Callable[[str], None]) -> None:
+    """`works_elsewhere` says which ranks of other nodes are seen to work there."""
+
+    def __init__(
+        self,
+        on_hang: OnHang,
+        polling: Polling,
+        recovery: Recovery,
+        recovered: RecoveredStalls,
+        activity: RankActivity,
+        say: Callable[[str], None],
+        works_elsewhere: Callable[[], Collection[int]] = frozenset,
+    ) -> None:
         self.pids: set[int] = set()
         """Processes that we ended, or are about to: their end is no news."""
         self._on_hang = on_hang
         self._polling = polling
         self._recovery = recovery
+        self._recovered = recovered
+        self._activity = activity
         self._say = say
+        self._works_elsewhere = works_elsewhere
+        self._announced: tuple[Path, str] | None = None
+        """The incident, and what was said last about when it will be ended."""
 
     def turn(self, captures: Captures) -> None:
         """End the ranks, if it is time for that. Nobody else's word is needed for it, and nobody else's word is enough:
@@ -39,17 +66,53 @@ class RankEnder:
         hang = captures.hang
         if not self._on_hang.kill or self.pids or not captures.is_safe(hang):
             return
-        if captures.outcome(hang) in QUIET or not self.still_stuck():
+        verdict = captures.verdict(hang)
+        if verdict.get("outcome") in QUIET or not self.still_stuck():
+            return
+        left_s = self._after_s(verdict) - self._recovery.stalled_s()
+        working = self._working(verdict)
+        if working:
+            works = "works" if len(working) == 1 else "work"
+            self._announce(hang, "works", f"{_named(working)} {works}: the job is not ended while that is so")
+            return
+        if left_s > 0:
+            self._announce(hang, "later", f"will end the job in {duration(left_s)} unless it goes on")
             return
         ranks = self._polling.living
         self.pids = {rank.process.pid for rank in ranks}
         threading.Thread(target=self.end, args=(ranks,), name="end", daemon=True).start()
 
+    def _after_s(self, verdict: Mapping[str, Any]) -> float:
+        """How long a job must have stood still before it is ended. A rank that has ended does not come back."""
+        if verdict.get("kind") == "dead" and verdict.get("confidence") != "low":
+            return 0.0
+        times = 1.0 if verdict.get("confidence") in ("high", "medium") else TIMES_UNSURE
+        return max(times * self._on_hang.kill_after_s, self._recovered.longest_s if self._on_hang.kill_after_s else 0.0)
+
+    def _working(self, verdict: Mapping[str, Any]) -> list[int]:
+        """The ranks that the others wait for, of those that are seen to work. Of a stuck GPU or link, or calls that do
+        not fit, work is no sign of life."""
+        if self._on_hang.kill_working or verdict.get("kind") not in _MAY_WORK:
+            return []
+        now = time.monotonic()
+        here = {rank.number for rank in self._polling.living if self._activity.works(rank, now)}
+        waiting = {rank.number for rank in self._polling.living if rank.progress.oldest() is not None}
+        accused = {culprit.get("rank") for culprit in verdict.get("culprits") or () if isinstance(culprit, dict)}
+        seen = here.union(self._works_elsewhere())
+        return sorted(seen & accused if accused else here - waiting)
+
+    def _announce(self, hang: Path, what: str, text: str) -> None:
+        """Once, until something else is to be said."""
+        if self._announced != (hang, what):
+            self._announced = (hang, what)
+            self._say(f"--on-hang kill: {text}")
+
     def end(self, ranks: Sequence[WatchedRank]) -> None:
         """End these ranks, unless the job has begun to move again: the last look decides."""
-        named = ", ".join(str(rank.number) for rank in ranks[:_MOST_NAMED]) + (" …" if len(ranks) > _MOST_NAMED else "")
         grace = self._on_hang.grace_s
-        self._say(f"--on-hang kill: ranks {named} get SIGTERM, and SIGKILL after {grace:g} s")
+        named = _named([rank.number for rank in ranks])
+        get = "gets" if len(ranks) == 1 else "get"
+        self._say(f"--on-hang kill: {named} {get} SIGTERM, and SIGKILL after {grace:g} s")
         if not self.still_stuck():
             return
         left = end_ranks(ranks, grace)
@@ -67,6 +130,11 @@ class RankEnder:
             if self._recovery.is_stuck(rank):
                 return True
         return False
+
+
+def _named(ranks: Sequence[int]) -> str:
+    named = ", ".join(map(str, ranks[:_MOST_NAMED])) + (" …" if len(ranks) > _MOST_NAMED else "")
+    return f"rank {named}" if len(ranks) == 1 else f"ranks {named}"
 
 
 def end_ranks(ranks: Sequence[WatchedRank], grace_s: float) -> list[int]:

@@ -24,6 +24,7 @@ from hangscope.recorder.agent.lingering_ranks import LingeringRanks
 from hangscope.recorder.agent.metrics import Metrics
 from hangscope.recorder.agent.node_status import StatusWriter
 from hangscope.recorder.agent.on_hang import OnHang
+from hangscope.recorder.agent.rank_activity import RankActivity
 from hangscope.recorder.agent.recovery import MAY_RECOVER, RecoveredStalls, Recovery
 from hangscope.recorder.agent.stall_watch import StallWatch
 from hangscope.recorder.agent.startup_report import StartupReport
@@ -82,7 +83,10 @@ class Agent:
         log = CaptureLog()
         recovery = Recovery(polling)
         recovered = RecoveredStalls()
-        status = StatusWriter(folders, node, command, polling=polling, events=events, log=log, metrics=metrics)
+        activity = RankActivity()
+        status = StatusWriter(
+            folders, node, command, polling=polling, activity=activity, events=events, log=log, metrics=metrics
+        )
         conclusions = Conclusions(
             folders, events.ended, log, recovery, status, on_hang=options.on_hang, diagnose=options.diagnose, say=say
         )
@@ -93,9 +97,12 @@ class Agent:
         self._recovery = recovery
         self._recovered = recovered
         self._status = status
+        self._activity = activity
         self._captures = Captures(folders, node, events.ended, log, conclusions, say=say, spare=spare)
         self._watcher = Watcher(polling, events, stalls, dumps)
-        self._ender = RankEnder(options.on_hang, polling, recovery, say)
+        self._ender = RankEnder(
+            options.on_hang, polling, recovery, recovered, self._activity, say, self._works_elsewhere
+        )
         self._startup = StartupReport(environ_rank=os.environ.get("RANK", "").isdigit())
         self._lingering = LingeringRanks()
         self._samples: TwoSamples | None = None
@@ -178,10 +185,17 @@ class Agent:
         if not self._captures.working:
             self._capture_if_needed()
         if not self._events.ended.is_set():
+            if self._recovery.stalled:
+                self._activity.look(self._polling.living, now)
             self._ender.turn(self._captures)
         if now >= self._next_status:
             self._status.write()
             self._next_status = now + STATUS_S + len(self._polling) / 50
+
+    def _works_elsewhere(self) -> set[int]:
+        """Ranks of other nodes that their agents see working."""
+        nodes = run_directory.statuses(self._folders.root, self._folders.own)
+        return {row.rank for _, status in nodes for row in status.live if row.works}
 
     def _begin_attempt(self) -> None:
         """The launcher has started the ranks anew: nothing of those before is theirs."""

@@ -15,6 +15,7 @@ from hangscope.recorder.agent.capture_log import CaptureLog
 from hangscope.recorder.agent.job_events import JobEvents
 from hangscope.recorder.agent.metrics import Metrics, Numbers
 from hangscope.recorder.agent.never_seen import nodes_announced
+from hangscope.recorder.agent.rank_activity import RankActivity
 from hangscope.recorder.capture.node_facts import NodeFacts
 from hangscope.recorder.live.polling import Polling
 from hangscope.recorder.live.watched_rank import WatchedRank
@@ -39,6 +40,7 @@ class StatusWriter:
         command: int,
         *,
         polling: Polling,
+        activity: RankActivity,
         events: JobEvents,
         log: CaptureLog,
         metrics: Metrics | None = None,
@@ -47,6 +49,7 @@ class StatusWriter:
         self._node = node
         self._command = command
         self._polling = polling
+        self._activity = activity
         self._events = events
         self._log = log
         self._metrics = metrics
@@ -85,7 +88,7 @@ class StatusWriter:
             "ended": self._events.exit_status,
             "pause_ago_s": None if pause is None else round(pause.ago_s, 1),
             "captures": [asdict(note) for note in self._log.captures],
-            "live": rows(self._polling, self._rates),
+            "live": rows(self._polling, self._rates, self._activity),
         }
 
 
@@ -107,9 +110,10 @@ class Rates:
         return (total - before) / (now - begun) if now - begun > 0.5 and total >= before else None
 
 
-def rows(ranks: Iterable[WatchedRank], rates: Rates) -> list[dict[str, Any]]:
+def rows(ranks: Iterable[WatchedRank], rates: Rates, activity: RankActivity) -> list[dict[str, Any]]:
     now_ns = time.time_ns()
-    return [_row(rank, now_ns, rates) for rank in ranks]
+    now = time.monotonic()
+    return [{**_row(rank, now_ns, rates), "works": activity.works(rank, now)} for rank in ranks]
 
 
 def _row(rank: WatchedRank, now_ns: int, rates: Rates) -> dict[str, Any]:

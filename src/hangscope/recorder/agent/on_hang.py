@@ -20,20 +20,34 @@ from typing import Any
 from hangscope.errors import SettingsError
 
 GRACE_S = 10.0
+KILL_AFTER_S = 300.0
 COMMAND_S = 60.0
 _WORD = re.compile(r"[\w./+-]+")
 
 
 @dataclass(frozen=True, slots=True)
 class OnHang:
-    """`--on-hang`: report always happens; `kill` ends the ranks, `commands` get the verdict."""
+    """`--on-hang`: report always happens; `kill` ends the ranks, `commands` get the verdict.
+
+    `kill_after_s`: so long a job must have stood still before it is ended. `kill_working`: it is ended also while the
+    rank that the others wait for is seen to work.
+    """
 
     kill: bool = False
     commands: tuple[str, ...] = ()
     grace_s: float = GRACE_S
+    kill_after_s: float = KILL_AFTER_S
+    kill_working: bool = False
 
     @classmethod
-    def of(cls, words: Sequence[str], grace_s: float | None = None) -> OnHang:
+    def of(
+        cls,
+        words: Sequence[str],
+        grace_s: float | None = None,
+        kill_after_s: float | None = None,
+        *,
+        kill_working: bool = False,
+    ) -> OnHang:
         """From the user's own words. A single word that is no program is a slip, found now and not at the hang."""
         commands = tuple(word for word in words if word not in ("report", "kill"))
         for command in commands:
@@ -47,7 +61,10 @@ class OnHang:
         grace = GRACE_S if grace_s is None else grace_s
         if not 0 <= grace < 86400:
             raise SettingsError("--grace must be a number of seconds, 0 or more")
-        return cls("kill" in words, commands, grace)
+        kill_after = KILL_AFTER_S if kill_after_s is None else kill_after_s
+        if not 0 <= kill_after < 86400 * 30:
+            raise SettingsError("--kill-after must be a time, 0 or more")
+        return cls("kill" in words, commands, grace, kill_after, kill_working)
 
 
 def run_command(command: str, incident: Path, verdict: Path | None, value: Mapping[str, Any]) -> str:

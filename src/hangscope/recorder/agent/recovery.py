@@ -80,6 +80,11 @@ class RecoveredStalls:
         """For what is held up at these places."""
         return max((usual_s, *(TIMES_BEFORE * self._longest[site] for site in sites if site in self._longest)))
 
+    @property
+    def longest_s(self) -> float:
+        """The slowest pause of the job so far."""
+        return max(self._longest.values(), default=0.0)
+
     def line(self, sites: Iterable[StallSite], what: str, age_s: float, usual_s: float) -> str | None:
         """What to say of something past the usual threshold at a place that recovered before.
 
@@ -148,6 +153,10 @@ class Recovery:
     def after(self, incident: Path) -> float | None:
         """As `update` found last, where that stall is the one of `incident`."""
         return self._after if incident == self._incident else None
+
+    def stalled_s(self) -> float:
+        """For how long the captured stall has lasted; 0 where there is none."""
+        return self._stall.seconds() if self.stalled else 0.0
 
     def is_stuck(self, rank: WatchedRank) -> bool:
         """Whether a rank has not got anywhere since its stall was captured."""

@@ -52,6 +52,8 @@ class RankRow:
     """Operations launched a second, lately."""
     meets_at: str = ""
     """Where it looks for the others, while it is in its start."""
+    works: bool = False
+    """Whether its agent saw it use the CPU, or read and write, during a stall."""
     groups: tuple[GroupCounter, ...] = ()
 
 
@@ -196,6 +198,7 @@ def _row(item: object) -> RankRow | None:
         seq=_between(waiting.get("seq"), 0, 1 << 62),
         rate=finite(item.get("rate")),
         meets_at=text(item.get("meets_at")),
+        works=item.get("works") is True,
         groups=tuple(each for each in groups if each is not None),
     )
 
