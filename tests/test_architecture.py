@@ -51,7 +51,7 @@ BELOW: dict[str, set[str]] = {
         "__about__",
     },
     "__main__": {"cli"},
-    "__init__": {"diagnosis", "reader", "model", "announce_pause", "errors", "__about__"},
+    "__init__": {"report", "reader", "model", "announce_pause", "errors", "__about__"},
 }
 """What each room may import, besides itself. The two chains of the design: what judges, and what runs in the job."""
 

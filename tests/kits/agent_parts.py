@@ -14,11 +14,11 @@ from hangscope.recorder.agent.conclusions import Conclusions
 from hangscope.recorder.agent.job_events import JobEvents
 from hangscope.recorder.agent.node_status import StatusWriter
 from hangscope.recorder.agent.on_hang import OnHang
-from hangscope.recorder.agent.rank_activity import RankActivity
 from hangscope.recorder.agent.recovery import Recovery
 from hangscope.recorder.capture.node_facts import NodeFacts
 from hangscope.recorder.live.find_ranks import RankProcess
 from hangscope.recorder.live.polling import Polling
+from hangscope.recorder.live.rank_activity import RankActivity
 from hangscope.recorder.live.unfinished_ops import Unfinished
 from hangscope.recorder.live.watched_rank import WatchedRank
 from hangscope.recorder.process.linux_process import ProcessHandle

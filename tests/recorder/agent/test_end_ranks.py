@@ -14,10 +14,10 @@ import pytest
 
 from hangscope.recorder.agent.end_ranks import RankEnder, end_ranks
 from hangscope.recorder.agent.on_hang import OnHang
-from hangscope.recorder.agent.rank_activity import RankActivity
 from hangscope.recorder.agent.recovery import RecoveredStalls, Recovery
 from hangscope.recorder.live.find_ranks import RankProcess
 from hangscope.recorder.live.polling import Polling
+from hangscope.recorder.live.rank_activity import RankActivity
 from hangscope.recorder.live.watched_rank import WatchedRank
 
 

@@ -21,9 +21,9 @@ from typing import Any
 from hangscope.recorder.agent.captures import Captures
 from hangscope.recorder.agent.conclusions import QUIET
 from hangscope.recorder.agent.on_hang import OnHang
-from hangscope.recorder.agent.rank_activity import RankActivity
 from hangscope.recorder.agent.recovery import RecoveredStalls, Recovery
 from hangscope.recorder.live.polling import Polling
+from hangscope.recorder.live.rank_activity import RankActivity
 from hangscope.recorder.live.watched_rank import WatchedRank
 from hangscope.recorder.process import linux_process
 from hangscope.text import duration

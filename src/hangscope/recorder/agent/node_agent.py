@@ -24,7 +24,6 @@ from hangscope.recorder.agent.lingering_ranks import LingeringRanks
 from hangscope.recorder.agent.metrics import Metrics
 from hangscope.recorder.agent.node_status import StatusWriter
 from hangscope.recorder.agent.on_hang import OnHang
-from hangscope.recorder.agent.rank_activity import RankActivity
 from hangscope.recorder.agent.recovery import MAY_RECOVER, RecoveredStalls, Recovery
 from hangscope.recorder.agent.stall_watch import StallWatch
 from hangscope.recorder.agent.startup_report import StartupReport
@@ -32,6 +31,7 @@ from hangscope.recorder.agent.watcher import Trouble, Watcher
 from hangscope.recorder.capture import sys_counters
 from hangscope.recorder.capture.node_facts import NodeFacts
 from hangscope.recorder.live.polling import POLL_S, Polling
+from hangscope.recorder.live.rank_activity import RankActivity
 from hangscope.recorder.live.two_samples import TwoSamples
 from hangscope.recorder.rundir import run_directory
 from hangscope.recorder.rundir.run_directory import RunFolders

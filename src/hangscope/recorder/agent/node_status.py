@@ -15,9 +15,9 @@ from hangscope.recorder.agent.capture_log import CaptureLog
 from hangscope.recorder.agent.job_events import JobEvents
 from hangscope.recorder.agent.metrics import Metrics, Numbers
 from hangscope.recorder.agent.never_seen import nodes_announced
-from hangscope.recorder.agent.rank_activity import RankActivity
 from hangscope.recorder.capture.node_facts import NodeFacts
 from hangscope.recorder.live.polling import Polling
+from hangscope.recorder.live.rank_activity import RankActivity
 from hangscope.recorder.live.watched_rank import WatchedRank
 from hangscope.recorder.process import linux_process
 from hangscope.recorder.rundir import run_directory
