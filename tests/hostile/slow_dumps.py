@@ -1,5 +1,7 @@
 """Dumps that are meant to be slow: groups, members, peers, states, frames and positions that differ wherever they can."""
 
+# ruff: noqa: E501 - one family stands in one line, as what it writes does
+
 from __future__ import annotations
 
 import pickle

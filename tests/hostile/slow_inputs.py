@@ -26,7 +26,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from hangscope.cli.main import main
-from hostile import slow_logs, slow_sources, slow_dumps  # noqa: F401 - they register their families
+from hostile import slow_dumps, slow_logs, slow_sources  # noqa: F401 - they register their families
 from hostile.slow_families import FAMILIES
 
 CPU_S = 5.0

@@ -1,5 +1,7 @@
 """Logs that are meant to be slow: everything that a line can name is different in each, or the same in all."""
 
+# ruff: noqa: E501 - one family stands in one line, as what it writes does
+
 from __future__ import annotations
 
 import random

@@ -1,5 +1,7 @@
 """Stacks, RAS answers, rosters, incidents, counters, black boxes, archives and trees that are meant to be slow."""
 
+# ruff: noqa: E501 - one family stands in one line, as what it writes does
+
 from __future__ import annotations
 
 import gzip
