@@ -87,11 +87,9 @@ def _read_here(found: list[Found], evidence: Evidence, meter: Meter) -> None:
             if len(evidence.waiting) == before:
                 meter.finish(item)
     for member in members:
-        if member.said is not None:
-            evidence.add(member.said)
-        else:
-            read_file(member, evidence)
-            member.data = None
+        if member.said is None:
+            member.read_now()
+        evidence.add(member.said or {})
 
 
 def _read_waiting(evidence: Evidence, full: bool, meter: Meter) -> None:
