@@ -5,6 +5,7 @@
 # make scoreboard   accuracy on simulated and recorded jobs, beside torchfrtrace
 # make sweep        every recorded dump cut, gone and of an older attempt, with and without logs
 # make bench        time and memory of a diagnosis, beside torchfrtrace and a bare unpickler
+# make slow-inputs  inputs of 2 MB meant to take minutes or gigabytes, with every verb: what is over 5 s or 500 MB
 # make wheel        sdist and wheel in dist/, the wheel tried in an environment of its own
 # make fuzz         the C decoder under libFuzzer and the sanitizers for SECONDS=600; needs clang
 # make clean        forget the virtual environment and all caches
@@ -28,7 +29,7 @@ JOBS := tests/recorder/jobs tests/cluster/test_ray.py
 # The tests start thousands of Pythons: each may keep what it compiled, whatever the image says.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test test-rest test-jobs lint frozen scoreboard sweep wheel fuzz bench test-deps clean
+.PHONY: demo test test-rest test-jobs lint frozen scoreboard sweep slow-inputs wheel fuzz bench test-deps clean
 .DELETE_ON_ERROR:
 
 demo: $(READY_TORCH)
@@ -67,6 +68,9 @@ scoreboard: $(READY_TORCH)
 
 sweep: $(READY)
 	$(BIN)/python tests/sweep.py
+
+slow-inputs: $(READY)
+	$(BIN)/python tests/hostile/slow_inputs.py
 
 # The wheel is built from the sdist, so a file that is missing there is missed here.
 wheel: $(READY)

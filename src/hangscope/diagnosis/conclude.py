@@ -151,15 +151,18 @@ def _culprit(case: Case, rank: int, why: str) -> Culprit:
 
 def _victims(case: Case, chosen: Accusation[Any]) -> Iterator[Victim]:
     """Who waits, in what and for which ranks."""
-    goals = set() if chosen.all_sides else set(chosen.ranks)
+    accused = frozenset(chosen.ranks)
+    goals = set() if chosen.all_sides else set(accused)
+    goals_in_order = tuple(sorted(goals))
     ways = case.waits.reaches(goals) if goals else {}
+    held_by_goals = {id(wait) for wait in case.waits.all if not goals.isdisjoint(wait.blockers)}
     for rank, waits in sorted(case.waits.of.items()):
-        if rank in chosen.ranks or not waits:
+        if rank in accused or not waits:
             continue
         # Of all that it is inside of, the operation that the verdict is about, else one that a culprit holds up.
-        held_up = [wait for wait in waits if goals & wait.blockers.keys()]
+        held_up = [wait for wait in waits if id(wait) in held_by_goals]
         own = next((wait for wait in waits if wait is chosen.wait), (held_up or waits)[0])
-        waits_for = case.waits.awaited(rank) or tuple(sorted(goals - {rank}))
+        waits_for = case.waits.awaited(rank) or goals_in_order
         yield Victim(rank, waits_for, case.names.group(own.group), case.names.wait(own), ways.get(rank, ()))
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 from collections import deque
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from hangscope.errors import DamagedError
@@ -24,6 +24,7 @@ from hangscope.reader.recognise_file import INCIDENT, parse_about_others, read_f
 from hangscope.reader.sources import sysfs
 from hangscope.safeio import bounded_json, limits
 from hangscope.safeio.evidence_names import is_read
+from hangscope.safeio.limits import ArchiveLimits
 
 
 @dataclass
@@ -45,11 +46,20 @@ class Member(Found):
 
 
 class _Held:
-    """Members whose bytes wait in memory, bounded all together."""
+    """Members of all archives: how many there may be, and those whose bytes wait in memory, bounded all together."""
 
     def __init__(self) -> None:
         self._members: deque[Member] = deque()
         self._bytes = 0
+        self._may_come = limits.ARCHIVE_FREE_MEMBERS
+
+    def open_archive(self, size: int) -> ArchiveLimits:
+        """What an archive of so many bytes may hold, after those before it."""
+        self._may_come += size // limits.ARCHIVE_MEMBER_BYTES
+        return replace(limits.ARCHIVE, members=min(limits.ARCHIVE.members, self._may_come))
+
+    def count(self) -> None:
+        self._may_come = max(0, self._may_come - 1)
 
     def add(self, member: Member) -> None:
         self._members.append(member)
@@ -85,7 +95,8 @@ def look_at_files(listed: list[Found], gaps: list[Gap], meter: Meter) -> list[Fo
 def _members(archive: Found, gaps: list[Gap], held: _Held, meter: Meter) -> Iterator[Member]:
     sums: dict[str, str] = {}
     manifests: list[tuple[str, bytes]] = []
-    for name, data in _opened(archive, gaps, meter):
+    for name, data in _opened(archive, gaps, held.open_archive(archive.size), meter):
+        held.count()
         sums[name] = hashlib.sha256(data).hexdigest()
         if name.rpartition("/")[2] == MANIFEST and f'"{INCIDENT}'.encode() in data[: limits.HEAD_BYTES]:
             manifests.append((name, data))
@@ -112,10 +123,10 @@ def _is_read_last(member: Member) -> bool:
     return member.size <= sysfs.MAX_BYTES and sysfs.place_of(member.parts) is not None
 
 
-def _opened(archive: Found, gaps: list[Gap], meter: Meter) -> Iterator[tuple[str, bytes]]:
+def _opened(archive: Found, gaps: list[Gap], may_hold: ArchiveLimits, meter: Meter) -> Iterator[tuple[str, bytes]]:
     try:
         with archive.open() as stream:
-            for name, data in archives.members(stream, file=archive.file, gaps=gaps):
+            for name, data in archives.members(stream, file=archive.file, gaps=gaps, limits=may_hold):
                 meter.show(archive, stream.tell())
                 yield name, data
     except DamagedError as error:

@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from hangscope.model import BlackBox, CallSite, Gap
+from hangscope.model import BlackBox, CallSite, Gap, Source
 from hangscope.reader.dumps.raw_dump import RawDump
 from hangscope.reader.find_files import Found
+from hangscope.reader.logs.launcher_logs import MOST_STATEMENTS
 from hangscope.reader.logs.log_file import TextFile
 from hangscope.reader.sources import error_files, port_counters, ras_answers, sysfs
 from hangscope.reader.sources.incident_files import Manifest, NodeFile
@@ -45,6 +46,8 @@ class Evidence:
     """Files in which nothing was recognised."""
     waiting: list[tuple[Found, str]] = field(default_factory=list)
     """Dumps on disk, with their form, that are read last: many of them at a time."""
+    _listed: int = 0
+    """Processes that launchers' lines list, in all texts."""
 
     @property
     def useful(self) -> bool:
@@ -60,16 +63,33 @@ class Evidence:
             or self.refusals
         )
 
+    def add_text(self, text: TextFile) -> None:
+        """A text that says something. What launchers list one by one is bounded over all files together."""
+        self.texts.append(text)
+        self._listed += len(text.launcher.statements)
+        over = self._listed - MOST_STATEMENTS
+        if over > 0:
+            del text.launcher.statements[-over:]
+            text.launcher.passed_over += over
+            self._listed = MOST_STATEMENTS
+        if text.launcher.passed_over:
+            what = f"how {text.launcher.passed_over:,} tasks or more ended that {text.file} lists"
+            self.gaps.append(Gap(what, f"not kept: more than {MOST_STATEMENTS:,} are listed", source=Source(text.file)))
+            text.launcher.passed_over = 0
+
     def said(self) -> dict[str, Any]:
         """The fields that hold something: hundreds of thousands of files say nothing, and must not take memory."""
-        named = ((each.name, getattr(self, each.name)) for each in fields(self))
+        named = ((each.name, getattr(self, each.name)) for each in fields(self) if not each.name.startswith("_"))
         return {name: value for name, value in named if value}
 
     def add(self, said: Mapping[str, Any]) -> None:
         """Put what was read elsewhere to the rest."""
         for name, value in said.items():
             mine = getattr(self, name)
-            if isinstance(mine, list):
+            if name == "texts":
+                for text in value:
+                    self.add_text(text)
+            elif isinstance(mine, list):
                 mine.extend(value)
             else:
                 mine.update(value)

@@ -88,7 +88,7 @@ def _is_ras_answer(item: Found, head: bytes, evidence: Evidence) -> bool:
         text = TextFile(item.file, item.parts)
         text.read(io.BytesIO(data), len(data))
         if text.useful:
-            evidence.texts.append(text)
+            evidence.add_text(text)
     return True
 
 
@@ -176,11 +176,11 @@ def _is_text(item: Found, head: bytes, evidence: Evidence) -> bool:
             text.read(stream, item.size)
     evidence.gaps.extend(text.gaps)
     if text.useful:
-        evidence.texts.append(text)
+        evidence.add_text(text)
     elif find_files.named_as_dump(item.name):
         _refuse(item, "it is neither a pickle nor JSON", evidence)
     elif text.is_rank_log:
-        evidence.texts.append(text)
+        evidence.add_text(text)
     else:
         evidence.looked_at.append(f"{item.file} ({text.lines} lines of text)")
     return True
@@ -208,7 +208,9 @@ def _read_empty(item: Found, evidence: Evidence) -> None:
     """A log that says nothing is that of a rank that never spoke; a dump without a byte was never finished."""
     kind = find_files.empty_kind(item.name)
     if kind == "log":
-        evidence.texts.append(TextFile(item.file, item.parts))
+        text = TextFile(item.file, item.parts)
+        text.let_go()
+        evidence.add_text(text)
     elif kind == "dump":
         _refuse(item, "the file is empty", evidence)
 

@@ -74,6 +74,10 @@ class ArchiveLimits:
 
 ARCHIVE = ArchiveLimits()
 
+ARCHIVE_FREE_MEMBERS = 16_384
+ARCHIVE_MEMBER_BYTES = 256
+"""All archives of a command may have so many members, and one more for so many of their own bytes: of real evidence a
+file takes more, packed, and three hundred thousand empty ones, with names that count, take eight bytes each."""
 ARCHIVE_HELD_BYTES = 64 * MIB
 """Members of archives that wait in memory until it is known which incident is the newest; beyond, they are read as they
 come, so that no archive is ever decompressed twice."""

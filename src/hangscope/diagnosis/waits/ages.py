@@ -9,7 +9,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from hangscope.diagnosis.align.alignment import Alignment
-from hangscope.diagnosis.align.column_tools import grouped
 from hangscope.diagnosis.evidence.answer import Says
 from hangscope.diagnosis.waits.progress import Progress, Unit
 from hangscope.diagnosis.waits.wait_graph import IN_FLIGHT_S, Wait, Waits
@@ -58,7 +57,12 @@ def hang_of(alignment: Alignment, waits: Waits, lost: Collection[int]) -> Hang:
 
 def _give_ages(alignment: Alignment, waits: Waits) -> None:
     timed = [r for r in alignment.job.facts.watchdog if r.seq is not None]
-    reported = grouped(((r.rank, r.seq), r.elapsed_ms / 1e3) for r in timed if r.elapsed_ms is not None)
+    reported: dict[tuple[int, int | None], float] = {}
+    """The longest that a rank's watchdog reported for a number: thousands of groups may have the same one."""
+    for report in timed:
+        if report.elapsed_ms is not None:
+            key = (report.rank, report.seq)
+            reported[key] = max(report.elapsed_ms / 1e3, reported.get(key, 0.0))
     for wait in waits.all:
         ages = [age for unit in wait.inside for age in _ages_s(alignment, unit, reported)]
         wait.age_s = max(ages, default=None)
@@ -104,10 +108,10 @@ def _unfinished_for(stuck_s: float) -> Hang | None:
 # ---- ages ------------------------------------------------------------------------------------------------------------
 
 
-def _ages_s(alignment: Alignment, unit: Unit, reported: dict[tuple[int, int | None], list[float]]) -> Iterator[float]:
+def _ages_s(alignment: Alignment, unit: Unit, reported: dict[tuple[int, int | None], float]) -> Iterator[float]:
     """How long a rank had been waiting, as its watchdog and its dump say."""
-    if not unit.point_to_point and unit.seq is not None:
-        yield from reported.get((unit.rank, unit.seq), ())
+    if not unit.point_to_point and (unit.rank, unit.seq) in reported:
+        yield reported[unit.rank, unit.seq]
     created = alignment.job.ops.column("created_ns")[unit.row] if unit.row is not None else UNKNOWN
     dumped = alignment.dumped_ns.get(unit.rank, UNKNOWN)
     if created >= 0 and dumped > 0:

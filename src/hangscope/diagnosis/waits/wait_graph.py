@@ -240,8 +240,10 @@ class Waits:
         A group is made by all ranks together: where all others wait for the one that makes it, it alone does.
         """
         calls = {unit.name for unit in self.progress.of[rank].inside if not unit.rows and unit.seq is None}
+        if not calls:
+            return False
         alone = calls <= MADE_BY_ALL and len(self.of) > 2 and len(self.reaches({rank})) + 1 == len(self.of)
-        return bool(calls) and not alone
+        return not alone
 
     def cycles(self) -> list[list[int]]:
         """Sets of ranks that wait for each other and, outside the set, for no one."""

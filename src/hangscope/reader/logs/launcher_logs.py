@@ -17,6 +17,12 @@ from hangscope.reader.statements import Statement, Trust
 from hangscope.reader.times import parse_time
 from hangscope.reader.values import host_name
 
+MOST_STATEMENTS = 32_768
+"""Tasks that are said to have ended, over all files: a line of forty bytes may speak of thousands."""
+MOST_TASKS = 1024
+"""Of one line, which speaks of one node."""
+_MOST_DIGITS = 18
+
 _FAILED = re.compile(r"failed \(exitcode: (?P<exit>-?\d+)\) local_rank: (?P<local>\d+) \(pid: (?P<pid>\d+)\)")
 _BLOCK_ROW = re.compile(r"^\s{0,4}(?P<key>time|host|rank|exitcode|error_file|traceback)\s*: (?P<value>.*)$")
 _BLOCK_RANK = re.compile(r"(?P<rank>\d{1,6}) \(local_rank: (?P<local>\d+)\)")
@@ -95,6 +101,8 @@ class LauncherLog:
         """Line of a traceback in torchrun's summary → the rank whose it is."""
         self.stopping: int | None = None
         """The line from which on the launcher ends everybody: a process that it kills then did nothing wrong."""
+        self.passed_over = 0
+        """Tasks that Slurm said to have ended, beyond those that are kept: at least so many."""
         self._blocks: dict[str, dict[str, str]] = {}
         self._mpi: dict[str, Process] = {}
 
@@ -237,12 +245,18 @@ class LauncherLog:
             return
         stopped = self.stopping is not None and status in {-9, -15}
         node = host_name(match["node"])
-        tasks = tuple(expand_range(match["tasks"]))
-        for task in tasks:
-            ended = None if stopped else status
-            self._add_statement(line, Process(UNKNOWN, node=node, exit_status=ended, alive_at_end=stopped), task)
+        tasks = self._kept_tasks(match["tasks"])
+        ended = None if stopped else status
+        process = Process(UNKNOWN, source=self._source(line), node=node, exit_status=ended, alive_at_end=stopped)
+        self.statements.extend(Statement(Trust.LAUNCHER, process, task) for task in tasks)
         kind = "launcher_kill" if stopped else "host_oom" if how.startswith("Out Of") else kind_of_end(status)
         self._add_failure(line, kind, tasks, node=node, code=status, effect=stopped or status == -15)
+
+    def _kept_tasks(self, spec: str) -> tuple[int, ...]:
+        if len(self.statements) >= MOST_STATEMENTS:
+            self.passed_over += 1
+            return ()
+        return tuple(expand_range(spec, MOST_TASKS))
 
     def _mpirun(self, line: Line) -> None:
         row = line.text
@@ -276,11 +290,13 @@ class LauncherLog:
 
 
 def expand_range(spec: str, limit: int = 100_000) -> list[int]:
-    """``0-2,7`` as numbers, also in brackets."""
+    """``0-2,7`` as numbers, also in brackets; the first ones of a list that nobody could have."""
     found: list[int] = []
     for part in spec.strip("[]").split(","):
         first, dash, last = part.partition("-")
-        if not first.isdigit() or (dash and not last.isdigit()):
+        if not first.isdigit() or (dash and not last.isdigit()) or max(len(first), len(last)) > _MOST_DIGITS:
             continue
         found.extend(range(int(first), min(int(last or first), int(first) + limit) + 1))
+        if len(found) > limit:
+            return found[: limit + 1]
     return found

@@ -20,6 +20,7 @@ from hangscope.reader.logs.line_writers import Writers
 from hangscope.reader.logs.log_lines import Line, LineShapes, raw_lines
 from hangscope.reader.logs.nccl_logs import NcclLog
 from hangscope.reader.logs.torch_logs import TorchLog
+from hangscope.reader.logs.tracebacks import MOST_CHAINED
 from hangscope.reader.logs.unwrap import FAILING, PLAIN, unwrapped
 from hangscope.reader.ranks_in_paths import rank_of_log
 from hangscope.reader.sources.stack_dumps import StackText
@@ -109,10 +110,14 @@ class TextFile:
         self.nccl.finish()
         self.framework.finish()
         self.stacks.finish()
-        self._let_go()
+        if self.torch.chained_too_long:
+            what = f"{self.torch.chained_too_long:,} exceptions of {self.file}"
+            why = f"not kept: they stand in chains of more than {MOST_CHAINED}"
+            self.gaps.append(Gap(what, why, source=Source(self.file)))
+        self.let_go()
 
-    def _let_go(self) -> None:
-        """Readers that found nothing go: a hundred thousand logs of a large job say little each."""
+    def let_go(self) -> None:
+        """Readers that found nothing, or never will, go: a hundred thousand logs of a large job say little each."""
         if not (self.kernel.messages or self.kernel.hosts):
             self.kernel = _NO_KERNEL
         if not (self.framework.failures or self.framework.statements):

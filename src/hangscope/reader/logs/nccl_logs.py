@@ -8,6 +8,7 @@ Wordings from NCCL 2.18 to 2.30, also where the lines sit inside a rank's own ou
 from __future__ import annotations
 
 import re
+from collections import Counter
 from dataclasses import dataclass, field
 
 from hangscope.model import Source
@@ -108,6 +109,12 @@ class NcclProcess:
     host: str
     pid: int
     comms: list[Comm] = field(default_factory=list)
+    newest: dict[str, Comm] = field(default_factory=dict)
+    """Pointer → the last communicator that had it."""
+    started: dict[str, list[Comm]] = field(default_factory=dict)
+    """Pointer → communicators that had it and were not seen to be complete."""
+    splits: Counter[str | None] = field(default_factory=Counter)
+    """Parent → how many communicators were split off it."""
     devices: Devices = field(default_factory=Devices)
     addresses: set[str] = field(default_factory=set)
     warnings: list[WarnLine] = field(default_factory=list)
@@ -186,9 +193,8 @@ class NcclLog:
         pointer = match["ptr"].lower()
         rest = match["rest"]
         done = match["phase"] == "COMPLETE"
-        open_comm = next((c for c in reversed(process.comms) if c.pointer == pointer and not c.completed), None)
-        if done and open_comm is not None:
-            open_comm.completed = True
+        if done and process.started.get(pointer):
+            process.started[pointer].pop().completed = True
             return
         ident = _COMM_ID.search(rest)
         comm = Comm(pointer, int(match["rank"]), int(match["size"]), source, thread=thread, started_at_ns=at_ns)
@@ -200,11 +206,15 @@ class NcclLog:
             comm.color = int(parent["color"])
             count = _COUNT.search(rest)
             comm.count = int(count[1]) if count else None
-            above = next((c for c in reversed(process.comms) if c.pointer == parent["ptr"].lower()), None)
+            above = process.newest.get(parent["ptr"].lower())
             comm.parent = above.comm_id if above is not None and above.comm_id else f"pointer {parent['ptr'].lower()}"
         if comm.comm_id is None:
             comm.comm_id = _made_up_id(process, comm)
         process.comms.append(comm)
+        process.newest[pointer] = comm
+        process.splits[comm.parent] += 1
+        if not done:
+            process.started.setdefault(pointer, []).append(comm)
 
     def _building(self, process: NcclProcess, thread: str, me: int) -> Comm | None:
         """The communicator that this thread of the process is setting up; else the newest in which it has that rank."""
@@ -326,5 +336,5 @@ def _made_up_id(process: NcclProcess, comm: Comm) -> str:
         return f"0x{split_hash(int(comm.parent, 16), comm.count, comm.color):x}"
     count = comm.count
     if count is None:
-        count = sum(1 for other in process.comms if other.parent == comm.parent)
+        count = process.splits[comm.parent]
     return f"{comm.parent}/{count}/{comm.color}"

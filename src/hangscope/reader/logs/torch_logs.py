@@ -147,6 +147,8 @@ class TorchLog:
         self.writers = writers
         self.reports: list[LoggedReport] = []
         self.tracebacks: list[Traceback] = []
+        self.chained_too_long = 0
+        """Exceptions in the middle of chains that are too long to be kept whole."""
         self.clean_exits: list[Note] = []
         self.recorder_off: list[Note] = []
         self.out_of_memory: list[Note] = []
@@ -400,6 +402,7 @@ class TorchLog:
 
     def finish(self) -> None:
         self.tracebacks = self._tracebacks.finish()
+        self.chained_too_long = self._tracebacks.passed_over
         for logged in self.reports:
             logged.put(frames=tuple(logged.stack))
             if logged.report.error and (match := _NCCL_VERSION.search(logged.report.error)):

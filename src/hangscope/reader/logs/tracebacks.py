@@ -17,6 +17,8 @@ MESSAGE_LINES = 12
 """Lines of one exception's message that are kept."""
 FOREIGN_LINES = 20
 """Lines of other writers that may stand inside a traceback before it is given up."""
+MOST_CHAINED = 50
+"""Exceptions of one chain that are kept: the first ones, and the last."""
 
 _START = re.compile(r"(?:^|[\s:])Traceback \(most recent call last\):\s*$")
 _FRAME = re.compile(r'^[\s|+]*File "(?P<file>.*?)", line (?P<line>\d+)(?:, in (?P<name>.*))?\s*$')
@@ -72,6 +74,8 @@ class Traceback:
     message: str = ""
     frames: list[Frame] = field(default_factory=list)
     cause: Traceback | None = None
+    chained: int = 0
+    """How many came before it in its chain."""
     indent: int = 0
 
     @property
@@ -116,6 +120,8 @@ class Tracebacks:
 
     def __init__(self) -> None:
         self.found: list[Traceback] = []
+        self.passed_over = 0
+        """Exceptions in the middle of chains that are too long to be kept whole."""
         self._open: dict[_Writer, _OpenTraceback] = {}
         self._fresh: tuple[_Writer, int] | None = None
         """The traceback that began last, and on which line."""
@@ -158,9 +164,13 @@ class Tracebacks:
         """A traceback begins; the one before it of the same writer is its cause where the lines between say so."""
         earlier = self._end(key) if before is not None else None
         cause = earlier if before is not None and before.chained else None
-        if cause is not None and cause in self.found:
-            self.found.remove(cause)
-        new = Traceback(self._rank(line), line.stream, line.number, line.at_ns, cause=cause)
+        if cause is not None:
+            self.found.pop()  # it was the last to end
+            if cause.chained >= MOST_CHAINED:
+                self.passed_over += 1
+                cause = cause.cause
+        chained = cause.chained + 1 if cause is not None else 0
+        new = Traceback(self._rank(line), line.stream, line.number, line.at_ns, cause=cause, chained=chained)
         new.indent = len(line.text) - len(line.text.lstrip(" |+"))
         self._open[key] = _OpenTraceback(new)
         self._fresh = (key, line.number)

@@ -15,7 +15,8 @@ from hangscope.reader.values import host_name, number, rank_number, text, whole
 _STARTUP_FAILURES = ("never_seen", "elsewhere")
 _COLLECTED = "collected"
 """The reason in a manifest of what people put together, such as a bundle of a folder: nobody captured it at once."""
-_MOST_UNSEEN = 100_000
+_MOST_UNSEEN = 32_768
+"""Ranks of which nobody saw a process; of more it is said how many."""
 _LONGEST_SENTENCE = 1000
 
 
@@ -60,18 +61,24 @@ def read_manifest(value: Mapping[str, Any], file: str) -> Manifest:
     present = value.get("nodes_present")
     gaps: list[Gap] = []
     if isinstance(expected, list) and isinstance(present, list):
+        here = set(map(str, present))
         gaps = [
             Gap(f"nothing from node {node}", "it is not part of this incident", node=str(node), source=source)
             for node in expected
-            if node not in present
+            if str(node) not in here
         ]
+    gaps.extend(gap for kind in _STARTUP_FAILURES for gap in _unread_ranks(kind, value.get(kind), source))
+    world_size = rank_number(value.get("world_size"))
+    if world_size is not None and world_size > MOST_ROWS:
+        gaps.append(Gap(f"a world size of {world_size:,}", f"more than {MOST_ROWS:,} is not believed", source=source))
+        world_size = None
     return Manifest(
         source,
         text(value.get("job")),
         text(value.get("attempt")),
         text(value.get("reason")) if value.get("reason") != _COLLECTED else None,
         parse_time(text(value.get("captured_at")) or ""),
-        rank_number(value.get("world_size")),
+        world_size,
         _versions(value.get("versions")),
         tuple(gaps),
         _recovered(value.get("recovered")),
@@ -88,6 +95,13 @@ def _startup_failure(kind: str, value: object, source: Source) -> Iterator[Failu
         said = text(value.get("text")) or "it did not come to where the others meet"
         by = host_name(text(value.get("by")))
         yield Failure(kind, said[:_LONGEST_SENTENCE], source, None, by, ranks=tuple(sorted(ranks)))
+
+
+def _unread_ranks(kind: str, value: object, source: Source) -> Iterator[Gap]:
+    rows = value.get("ranks") if isinstance(value, Mapping) else None
+    if isinstance(rows, list) and len(rows) > _MOST_UNSEEN:
+        what = f"{len(rows) - _MOST_UNSEEN:,} ranks that {kind.replace('_', ' ')} lists"
+        yield Gap(what, f"not read: it lists more than {_MOST_UNSEEN:,}", source=source)
 
 
 def _recovered(value: object) -> float | None:

@@ -57,6 +57,8 @@ def read(value: Mapping[str, Any], file: str, node: str | None, parts: tuple[str
 
 
 Pairs = dict[str, tuple[Snapshot, Snapshot]]
+_Place = tuple[str, "int | None"]
+"""A device, and its port where it has several."""
 
 
 def first_and_last(snapshots: Iterable[Snapshot]) -> tuple[Pairs, list[Gap]]:
@@ -93,11 +95,11 @@ def changes(pairs: Pairs) -> list[CounterChange]:
 def ports(pairs: Pairs, snapshots: Iterable[Snapshot]) -> list[NetworkPort]:
     """Every port that a sample speaks of, as the last sample of its node has it."""
     found: dict[tuple[str, str, int | None], NetworkPort] = {}
-    of_last = {node: _places(last) for node, (_, last) in pairs.items()}
+    sampled_twice = {node: _places(first) & _places(last) for node, (first, last) in pairs.items()}
     for snapshot in sorted(snapshots, key=lambda s: s.order):
         if snapshot.node is None:
             continue
-        sampled = _places(pairs[snapshot.node][0]) & last if (last := of_last.get(snapshot.node)) else set()
+        sampled = sampled_twice.get(snapshot.node, set())
         for row in snapshot.ports:
             device = text(row.get("name"))
             if device is not None and len(device) <= MAX_NAME:
@@ -107,19 +109,21 @@ def ports(pairs: Pairs, snapshots: Iterable[Snapshot]) -> list[NetworkPort]:
         for place in _places(snapshot):
             known = found.get((snapshot.node, *place), NetworkPort(snapshot.node, *place))
             found[known.node, known.device, known.port] = replace(known, sampled=place in sampled)
-    return [replace(port, state="gone") if _is_gone(port, pairs.get(port.node)) else port for port in found.values()]
+    at_last = {node: _places(last) | _listed(last) for node, (_, last) in pairs.items() if last.values}
+    return [replace(port, state="gone") if _is_gone(port, at_last.get(port.node)) else port for port in found.values()]
 
 
-def _is_gone(port: NetworkPort, taken: tuple[Snapshot, Snapshot] | None) -> bool:
+def _is_gone(port: NetworkPort, at_last: set[_Place] | None) -> bool:
     """An adapter's port that the last sample of its node has no more; interfaces come and go with containers."""
-    if taken is None or port.port is None or not taken[1].values:
-        return False
-    listed = {(text(row.get("name")), whole(row.get("port"))) for row in taken[1].ports}
-    return (port.device, port.port) not in _places(taken[1]) | listed
+    return at_last is not None and port.port is not None and (port.device, port.port) not in at_last
 
 
-def _places(snapshot: Snapshot) -> set[tuple[str, int | None]]:
+def _places(snapshot: Snapshot) -> set[_Place]:
     return {_parts(key)[:2] for key in snapshot.values}
+
+
+def _listed(snapshot: Snapshot) -> set[_Place]:
+    return {(device, whole(row.get("port"))) for row in snapshot.ports if (device := text(row.get("name"))) is not None}
 
 
 def _port(node: str, place: tuple[str, int | None], row: Mapping[str, Any], sampled: bool) -> NetworkPort:

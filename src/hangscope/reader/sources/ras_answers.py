@@ -12,6 +12,9 @@ from hangscope.reader.logs.nccl_logs import comm_id
 from hangscope.reader.values import rank_number, whole
 from hangscope.safeio import bounded_json
 
+MOST_UNLISTED = 200_000
+"""Ranks of one answer that get a count without being listed, over all communicators and operations."""
+
 _PROTOCOL = re.compile(rb"^\s*(?:SERVER PROTOCOL \d+\s*\n|OK\s*\n)+")
 # Every repetition has an end: a file of nothing but line ends would be looked at from each of them to its end.
 _TEXT_HEAD = re.compile(
@@ -166,6 +169,23 @@ class _TextRank:
     dead: bool = False
 
 
+class _Unlisted:
+    """Ranks that are counted without being listed: one line may speak of a million, and a file has thousands of
+    lines."""
+
+    def __init__(self) -> None:
+        self._left = MOST_UNLISTED
+        self.not_counted = 0
+
+    def takes(self, how_many: int) -> bool:
+        fits = how_many <= self._left
+        if fits:
+            self._left -= how_many
+        else:
+            self.not_counted += how_many
+        return fits
+
+
 class _TextComm:
     """One communicator of the report for people."""
 
@@ -181,15 +201,18 @@ class _TextComm:
         row.pid = int(match["pid"]) if row.pid is None else row.pid
         return row
 
-    def count_the_unlisted(self, operation: str, unlisted: Sequence[tuple[int, int]]) -> None:
+    def count_the_unlisted(self, operation: str, unlisted: Sequence[tuple[int, int]], budget: _Unlisted) -> None:
         """ "3 ranks have launched up to operation 7" names none of them: they are all those that are not listed."""
         if not operation or len(unlisted) != 1:
             return
         how_many, count = unlisted[0]
-        rest = [rank for rank in range(self.size) if rank not in self.ranks or operation not in self.ranks[rank].counts]
-        if len(rest) == how_many:
-            for rank in rest:
-                self.ranks.setdefault(rank, _TextRank()).counts[operation] = count
+        listed = sum(rank < self.size and operation in row.counts for rank, row in self.ranks.items())
+        if self.size - listed != how_many:
+            return
+        if not budget.takes(how_many):
+            return
+        for rank in range(self.size):
+            self.ranks.setdefault(rank, _TextRank()).counts.setdefault(operation, count)
 
 
 _Process = tuple[int, str]
@@ -215,6 +238,7 @@ class _TextReport:
         self._unlisted: list[tuple[int, int]] = []
         """(how many ranks, their count) of summaries whose ranks are not listed below them."""
         self._all_listed = True
+        self._budget = _Unlisted()
 
     def feed(self, number: int, row: str) -> None:
         if match := _TABLE_ROW.match(row):
@@ -243,7 +267,7 @@ class _TextReport:
 
     def _close_counts(self) -> None:
         if self._comm is not None and self._kind == "MISMATCH":
-            self._comm.count_the_unlisted(self._operation, self._unlisted)
+            self._comm.count_the_unlisted(self._operation, self._unlisted, self._budget)
 
     def _row_of_section(self, comm: _TextComm, row: str) -> None:
         if match := _DIFFERENT.search(row):
@@ -299,6 +323,14 @@ class _TextReport:
             for comm in self._comms.values()
         )
 
+    def gaps(self) -> tuple[Gap, ...]:
+        """What was not counted, once all rows were fed."""
+        count = self._budget.not_counted
+        if not count:
+            return ()
+        why = f"it counts {count:,} ranks more without listing them than are kept of one answer"
+        return (Gap("operation counts in an NCCL RAS answer", why, source=Source(self._file)),)
+
     def _ranks(self, comm: _TextComm) -> tuple[RasRank, ...]:
         return tuple(self._rank(number, row) for number, row in sorted(comm.ranks.items()))
 
@@ -323,4 +355,5 @@ def _read_text(body: str, file: str) -> Answer:
     for number, row in enumerate(body.splitlines(), 1):
         report.feed(number, row)
     version = _VERSION.search(body)
-    return Answer(report.reports(), version[1] if version else None, None, is_json=False)
+    reports = report.reports()
+    return Answer(reports, version[1] if version else None, None, report.gaps(), is_json=False)

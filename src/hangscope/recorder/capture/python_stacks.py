@@ -17,15 +17,15 @@ from hangscope.incident import manifest
 from hangscope.recorder.live.find_ranks import RankProcess, is_python
 from hangscope.recorder.live.worker_server import ask
 from hangscope.recorder.process import linux_process, target_rights
-from hangscope.recorder.process.programs import PY_SPY_S, py_spy
+from hangscope.recorder.process.programs import PY_SPY_S, py_spy, run_bounded
 from hangscope.recorder.rundir.node_dir import NodeDir
 
 ANSWER_S = 2.0
 NATIVE_S = 4.0
 CHILDREN_S = 3.0
 MOST_CHILDREN = 32
-MOST_BYTES = 16 << 20
-"""A thousand threads with a hundred frames each."""
+MOST_BYTES = 8 << 20
+"""A thousand threads with a hundred frames each. Several ranks are asked at a time, and each may have more."""
 SIGNAL_S = 1.5
 MOST_SIGNALLED = 1 << 20
 
@@ -68,8 +68,11 @@ def keep(node_dir: NodeDir, process: RankProcess, number: int, text: str, by: st
     if node_dir.has(name):
         return
     node_dir.filled(f"stacks of rank {process.rank}", process.rank)
+    if len(text) >= MOST_BYTES:
+        why = f"they are longer than {MOST_BYTES >> 20} MiB, and the rest was not kept"
+        node_dir.gap(f"all stacks of rank {process.rank}", why, process.rank)
     head = f"# hangscope stacks rank={process.rank} pid={process.pid} sample={number} by={by} at={manifest.now()}\n"
-    node_dir.write(name, head + text, rank=process.rank)
+    node_dir.write(name, head + text[:MOST_BYTES], rank=process.rank)
 
 
 def children(node_dir: NodeDir, process: RankProcess, number: int, ranks: Collection[int]) -> None:
@@ -78,10 +81,11 @@ def children(node_dir: NodeDir, process: RankProcess, number: int, ranks: Collec
     From outside, or by the handler that a forked process has from its parent. `ranks` are the pids of the ranks.
     """
     found: list[str] = []
+    room = MOST_BYTES
     until = time.monotonic() + CHILDREN_S
     below = [pid for pid, _ in linux_process.descendants(process.pid) if pid not in ranks and is_python(pid)]
     for pid in below[:MOST_CHILDREN]:
-        if time.monotonic() > until:
+        if time.monotonic() > until or room <= 0:
             break
         by = "py-spy"
         text, _ = _py_spy(pid)
@@ -90,7 +94,11 @@ def children(node_dir: NodeDir, process: RankProcess, number: int, ranks: Collec
             text, _ = _by_signal(replace(process, pid=pid))
         if text is not None:
             head = f"# hangscope stacks rank={process.rank} pid={pid} parent={process.pid} sample={number} by={by}"
-            found.append(f"{head} at={manifest.now()}\n{text}")
+            found.append(f"{head} at={manifest.now()}\n{text[:room]}")
+            room -= len(text)
+    if room <= 0:
+        why = f"they are longer than {MOST_BYTES >> 20} MiB, and the rest was not kept"
+        node_dir.gap(f"all stacks of the processes that rank {process.rank} started", why, process.rank)
     if found:
         node_dir.write(f"stacks/rank_{process.rank}.{number}.children.txt", "\n".join(found), rank=process.rank)
 
@@ -114,23 +122,17 @@ def _py_spy(pid: int, *, native: bool = False) -> tuple[str | None, str]:
     ways = [["--native"]] if native else []
     why = ""
     for way in [*ways, ["--nonblocking"]]:
+        words = [program, "dump", *way, "--full-filenames", "--pid", str(pid)]
         try:
-            done = subprocess.run(
-                [program, "dump", *way, "--full-filenames", "--pid", str(pid)],
-                capture_output=True,
-                text=True,
-                errors="replace",
-                timeout=NATIVE_S if "--native" in way else PY_SPY_S,
-                start_new_session=True,
-            )
+            done = run_bounded(words, NATIVE_S if "--native" in way else PY_SPY_S, MOST_BYTES)
         except subprocess.TimeoutExpired as late:
             why = f"no answer within {late.timeout:g} s"
             continue
         except OSError as error:
             return None, error.strerror or str(error)
-        if done.returncode == 0 and "Thread" in done.stdout:
-            return done.stdout[:MOST_BYTES], ""
-        why = (done.stderr.strip().splitlines() or ["no stack"])[0]
+        if done.ok and b"Thread" in done.out:
+            return done.out.decode(errors="replace"), ""
+        why = (done.error.strip().splitlines() or ["no stack"])[0]
     return None, why
 
 

@@ -12,11 +12,13 @@ import threading
 import time
 from typing import Any
 
-from hangscope.recorder.process.programs import PY_SPY_S, py_spy
+from hangscope.recorder.process.programs import PY_SPY_S, py_spy, run_bounded
 from hangscope.safeio import bounded_json
 
 DUTY = 0.05
 """The share of one core that the samples of one rank may take."""
+MOST_BYTES = 16 << 20
+"""Of one sample in JSON, which has some 300 bytes a frame; a longer one is not taken."""
 
 
 class PySpySampler:
@@ -67,10 +69,13 @@ class PySpySampler:
             return None
         words = [program, "dump", "--json", "--nonblocking", "--pid", str(pid)]
         try:
-            done = subprocess.run(words, capture_output=True, timeout=PY_SPY_S, start_new_session=True)
-            if done.returncode != 0:
-                self.refused = (done.stderr.decode(errors="replace").strip().splitlines() or ["no stack"])[0]
+            done = run_bounded(words, PY_SPY_S, MOST_BYTES)
+            if done.cut:
+                self.refused = f"its stacks are longer than {MOST_BYTES >> 20} MiB"
                 return None
-            return bounded_json.loads(done.stdout)
+            if not done.ok:
+                self.refused = (done.error.strip().splitlines() or ["no stack"])[0]
+                return None
+            return bounded_json.loads(done.out)
         except (OSError, ValueError, subprocess.TimeoutExpired):
             return None
