@@ -3,13 +3,11 @@
 
 The rules, because this runs inside other people's training: nothing happens until torch.distributed is imported; no
 call of PyTorch is wrapped; any failure is written to the registration file and otherwise ignored; no signal, warning or
-log line of the process changes. Python 3.6 syntax
-(hence no types), standard library only, and no import of hangscope.
+log line of the process changes; no module is imported, from wherever PYTHONPATH leads, before torch.distributed has
+imported it itself. Python 3.6 syntax (hence no types), standard library only, and no import of hangscope.
 """
 
-import json
 import os
-import signal
 import sys
 import time
 
@@ -77,6 +75,7 @@ class _State:
 
 def start():
     """Start the server and register, unless this process only launches others."""
+    _import_what_torch_has()
     directory = os.environ.get("HANGSCOPE_SOCKETS")
     if not directory or not os.path.isdir(directory) or _is_launcher():
         return
@@ -110,6 +109,12 @@ def start():
     atexit.register(_leave)
     if hasattr(os, "register_at_fork"):  # Python 3.7
         os.register_at_fork(after_in_child=_forked)
+
+
+def _import_what_torch_has():
+    global json, signal
+    import json
+    import signal
 
 
 def _attempt(what, function, *arguments):
