@@ -283,11 +283,10 @@ def test_a_ras_server_that_drips_keeps_nobody() -> None:
 
 
 def test_metrics_replace_and_remove_nothing_but_metrics(tmp_path: Path) -> None:
-    """A settings file of somebody else's may name any file of ours: one without metrics in it is left alone."""
+    """A slip may name any file of ours: one without metrics in it is left alone."""
     mine = tmp_path / "authorized_keys"
     mine.write_text("mine\n")
-    (tmp_path / "hangscope.toml").write_text(f'metrics = "{mine}"\n')
-    done = started("--", *PYTHON, "import time; time.sleep(3)", cwd=tmp_path)
+    done = started("--metrics", str(mine), "--", *PYTHON, "import time; time.sleep(3)", cwd=tmp_path)
     assert done.returncode == 0
     assert mine.read_text() == "mine\n"
     assert "no metrics" in done.stderr

@@ -8,6 +8,9 @@ from __future__ import annotations
 import os
 import stat
 from pathlib import Path
+from typing import BinaryIO
+
+from hangscope.safeio.safe_files import Refused, open_file
 
 
 def why_not_ours_alone(found: os.stat_result) -> str:
@@ -40,3 +43,28 @@ def _is_private_group(gid: int, uid: int) -> bool:
     except (KeyError, OSError):
         return False
     return user.pw_gid == gid and group.gr_name == user.pw_name and set(group.gr_mem) <= {user.pw_name}
+
+
+def open_ours_alone(path: Path) -> BinaryIO:
+    """A regular file for reading that nobody but this user, or root, can have written or put there.
+
+    Looked at are the file behind the handle, the directory it is named in and, where a link leads on, the one that it
+    really lies in. Raises Refused where one of them is not ours alone, and what opening raises."""
+    stream = open_file(path)
+    try:
+        reasons = [("", os.fstat(stream.fileno()))]
+        reasons += [(f"its directory {folder} ", os.stat(folder)) for folder in _folders_of(path)]
+        for what, found in reasons:
+            why = why_not_ours_alone(found)
+            if why:
+                raise Refused(f"{what}{why}", path)
+    except BaseException:
+        stream.close()
+        raise
+    return stream
+
+
+def _folders_of(path: Path) -> list[Path]:
+    named = path.absolute().parent
+    real = Path(os.path.realpath(path)).parent
+    return list(dict.fromkeys([named, real]))
