@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 import urllib.request
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import pytest
@@ -29,9 +29,10 @@ from hangscope.recorder.agent.node_agent import AgentOptions
 from hangscope.recorder.capture import ras_question
 from hangscope.recorder.capture.capture_node import NodeCapture
 from hangscope.recorder.capture.node_facts import NodeFacts
-from hangscope.recorder.launch import relay
+from hangscope.recorder.launch import relay, run_places
 from hangscope.recorder.launch.run_job import RunOptions, run
-from hangscope.recorder.rundir import live_view, peer_files, run_directory
+from hangscope.recorder.rundir import live_view, peer_files, run_directory, tidy
+from hangscope.recorder.rundir.job_identity import identify
 from hangscope.recorder.rundir.node_dir import NodeDir
 from hangscope.safeio.safe_files import Patience, Refused
 from kits import hung_mount
@@ -279,6 +280,91 @@ def test_a_ras_server_that_drips_keeps_nobody() -> None:
     assert time.monotonic() - begun < 4
 
 
+# ---- the run's directory ---------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def theirs(tmp_path: Path) -> Path:
+    """A directory that everybody may write into, as a shared working directory is, and beside it one of ours alone."""
+    for place in (tmp_path, *tmp_path.parents):
+        if place.stat().st_uid == os.geteuid() and place not in (Path("/"), Path("/tmp")):
+            os.chmod(place, 0o755)
+    shared = tmp_path / "shared"
+    shared.mkdir()
+    shared.chmod(0o777)
+    (tmp_path / "private").mkdir(mode=0o700)
+    return shared
+
+
+@root_only
+@pytest.mark.parametrize("given", [True, False])
+def test_a_link_of_a_strangers_is_no_directory_for_a_run(
+    theirs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: bool
+) -> None:
+    """--dir, or ./hangscope, that leads into a private directory of ours: the run goes elsewhere, and says so."""
+    monkeypatch.chdir(theirs)
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    link = theirs / "hangscope"
+    link.symlink_to(tmp_path / "private")
+    os.chown(link, NOBODY, NOBODY, follow_symlinks=False)
+    said: list[str] = []
+    identity = identify({}, job="j", attempt="0", node="n")
+    folders, _ = run_places.claim(link if given else None, identity, os.environ, said.append)
+    assert "a link of somebody else's" in said[0]
+    assert not list((tmp_path / "private").iterdir())
+    assert folders.own.is_dir()
+
+
+@root_only
+def test_a_directory_of_a_strangers_is_not_taken_by_default(theirs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What nobody named must at least be nobody else's: another name is taken beside it."""
+    monkeypatch.chdir(theirs)
+    (theirs / "hangscope/j/0").mkdir(parents=True)
+    os.chown(theirs / "hangscope/j/0", NOBODY, NOBODY)
+    folders, _ = run_places.claim(None, identify({}, job="j", attempt="0", node="n"), os.environ, print)
+    assert folders.root == theirs / "hangscope/j/0.2"
+    assert not list((theirs / "hangscope/j/0").iterdir())
+
+
+@pytest.mark.parametrize("which", ["shared", "shared/hangscope", "shared/hangscope/j", "shared/hangscope/j/0"])
+def test_what_a_run_writes_stays_where_it_began(theirs: Path, tmp_path: Path, which: str) -> None:
+    """Any directory above is exchanged for a link during the run: status, captures and logs go on where they were."""
+    private = tmp_path / "private"
+    for inside in ("hangscope/j/0/nodes/n/logs", "j/0/nodes/n/logs", "0/nodes/n/logs", "nodes/n/logs"):
+        (private / inside).mkdir(parents=True)
+    before = sorted(private.rglob("*"))
+    code = "import time; time.sleep(1.5); print('late', flush=True)"
+    root = theirs / "hangscope/j/0"
+    words = [sys.executable, "-m", "hangscope", "run", "--keep", "--dir", str(root), "--node", "n", "--"]
+    with subprocess.Popen([*words, *PYTHON, code], cwd="/", stdout=subprocess.DEVNULL) as job:
+        while not (root / "nodes/n/status.json").exists():
+            time.sleep(0.05)
+        (tmp_path / which).rename(tmp_path / "moved")
+        (tmp_path / which).symlink_to(private)
+        assert job.wait(60) == 0
+    assert sorted(private.rglob("*")) == before
+    moved = Path(str(root).replace(str(tmp_path / which), str(tmp_path / "moved")))
+    assert json.loads((moved / "nodes/n/status.json").read_text())["ended"] is not None
+    assert "late" in (moved / "nodes/n/logs/launcher.log").read_text()
+
+
+def test_what_is_tidied_up_is_what_was_made(theirs: Path, tmp_path: Path) -> None:
+    """A run without trouble takes its directory away; a link that somebody put in its place leads to nothing."""
+    private = tmp_path / "private"
+    (private / "nodes/n").mkdir(parents=True)
+    (private / "nodes/n/agent.json").write_text("{}")
+    with ExitStack() as kept:
+        folders, _ = run_places.claim(
+            theirs / "run", identify({}, job="j", attempt="0", node="n"), os.environ, print, kept
+        )
+        folders.write("status.json", {"node": "n", "live": [], "ended": 0})
+        folders.root.rename(theirs / "moved")
+        folders.root.symlink_to(private)
+        tidy.remove(folders.root)
+    assert (private / "nodes/n/agent.json").exists()
+    assert not (theirs / "moved/nodes/n").exists()
+
+
 # ---- metrics ---------------------------------------------------------------------------------------------------------
 
 
@@ -475,7 +561,7 @@ def test_modules_beside_the_job_are_none_of_ours(tmp_path: Path) -> None:
     (tmp_path / "click.py").write_text("open('stolen', 'w')\n")
     environ = {name: value for name, value in os.environ.items() if name != "PYTHONSAFEPATH"}
     done = subprocess.run(
-        [sys.executable, "-c", diagnose_process._START, "--version"],
+        [*diagnose_process.COMMAND, "--version"],
         cwd=tmp_path,
         env=environ,
         capture_output=True,

@@ -39,6 +39,7 @@ from hangscope.reader.sources import blackbox_file, port_counters
 from hangscope.reader.times import LogTimes
 from hangscope.reader.values import short_name
 from hangscope.safeio.evidence_names import Known
+from hangscope.safeio.held import held_trees
 
 T = TypeVar("T")
 
@@ -62,7 +63,8 @@ def load(
     Raises `NotFoundError` where a path does not exist or nothing usable lies under any of them.
     """
     given = [paths] if isinstance(paths, (str, Path)) else list(paths)
-    evidence = gather(given, full=full, progress=progress, engine=engine, known=known)
+    with held_trees(given if engine is None else ()):
+        evidence = gather(given, full=full, progress=progress, engine=engine, known=known)
     if not evidence.useful:
         raise NotFoundError(
             f"nothing usable in {', '.join(str(path) for path in given) or 'no paths at all'}{_looked_at(evidence)}",

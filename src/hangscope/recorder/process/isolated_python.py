@@ -24,6 +24,12 @@ def hangscope_command(*words: str) -> list[str]:
     return [sys.executable, "-I", "-S", "-c", start, *words]
 
 
+def helper_command(module: str) -> list[str]:
+    """A process of ours that runs `main` of a module."""
+    start = f"import sys; sys.path += {_places()!r}; import importlib; importlib.import_module({module!r}).main()"
+    return [sys.executable, "-I", "-S", "-c", start]
+
+
 def _places() -> list[str]:
     """Where modules are found that are not of the standard library. Relative ones depend on the working directory."""
     here = os.getcwd()
