@@ -115,6 +115,47 @@ def test_a_node_speaks_for_its_own_part(tmp_path: Path) -> None:
         assert (tmp_path / f"out{order}/nodes/b/dumps/nccl_trace_rank_0").read_text() == "dump of b"
 
 
+def test_a_node_speaks_for_no_other(tmp_path: Path) -> None:
+    """A part of another node is left out and named: of one that was asked, of one that gave nothing, of one unknown."""
+    lies = {
+        f"/work/hangscope/48121/0/nodes/{name}/logs/rank_9.log": f"lies about {name}" for name in ("a", "b", "stranger")
+    }
+    nodes = [
+        serving(tmp_path, "a", part("a", "48121")),
+        Node("b", ("false",)),
+        serving(tmp_path, "evil", {**part("evil", "48121"), **lies}, mtime=int(time.time())),
+    ]
+    found = collect(tmp_path / "out", nodes, options=QUICK)
+    text = "".join(path.read_text() for path in (tmp_path / "out/nodes").rglob("*") if path.is_file())
+    assert "lies" not in text
+    assert "dump of evil" in text
+    whats = {gap.what for gap in found.manifest.gaps if gap.node == "evil"}
+    assert {"1 files of nodes/a", "1 files of nodes/b", "1 files of nodes/stranger"} <= whats
+
+
+def test_nodes_that_share_a_directory_bring_the_part_of_one_that_is_gone(tmp_path: Path) -> None:
+    """What two of them list alike is taken, and of nodes with a domain, an address or several agents their own part."""
+    both = {**part("a", "48121"), **part("b", "48121"), **part("gone", "48121"), **part("a-2", "48121")}
+    at = int(time.time()) - 50
+    nodes = [serving(tmp_path, name, both, mtime=at) for name in ("a.cluster.local", "b")]
+    nodes.append(serving(tmp_path, "10.0.0.7", part("worker-7", "48121")))
+    collect(tmp_path / "out", nodes, options=QUICK)
+    for name in ("a", "a-2", "b", "gone", "worker-7"):
+        assert (tmp_path / f"out/nodes/{name}/dumps/nccl_trace_rank_0").read_text() == f"dump of {name}"
+
+
+def test_a_name_is_shortened_below_whose_it_is(tmp_path: Path) -> None:
+    """A path so long that its beginning would be cut off stays with the node that sent it."""
+    long = "/".join(["nodes/a/logs", *["d" * 100] * 14, "nodes", "innocent", "logs", "rank_3.log"])
+    deep = "/".join(["nodes/evil/logs", *["d"] * 80, "nodes", "innocent", "logs", "rank_4.log"])
+    files = {f"/work/hangscope/48121/0/{name}": "lies" for name in (long.replace("/a/", "/evil/", 1), deep)}
+    node = serving(tmp_path, "evil", {**part("evil", "48121"), **files})
+    plain = serving(tmp_path, "other", {f"/tmp/{long}": "RuntimeError: lies", "/tmp/nccl_trace_rank_0": "d"})
+    collect(tmp_path / "out", [node, plain], options=QUICK)
+    assert sorted(os.listdir(tmp_path / "out/nodes")) in (["evil"], ["evil", "other"])
+    assert len([path for path in (tmp_path / "out/nodes/evil").rglob("*.log") if path.is_file()]) == 2
+
+
 @pytest.mark.parametrize("raw", (b"{broken", b"[]", b"{}", b"\xff", b"[" * 100_000, b'{"schema": "other/1"}'))
 def test_a_broken_manifest_is_named(raw: bytes, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """An incident.json that cannot be used costs what it would have said, and is said; the evidence beside it comes."""
