@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import resource
@@ -12,12 +13,15 @@ import threading
 import time
 import urllib.request
 from contextlib import ExitStack, suppress
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from hangscope.cli.main import main
 from hangscope.cli.verbs.run import say
+from hangscope.cli.watch_screen import screen
 from hangscope.cli.watch_terminal import WatchChoice
 from hangscope.cli.watch_text import as_text
 from hangscope.errors import SettingsError
@@ -29,11 +33,12 @@ from hangscope.recorder.agent.node_agent import AgentOptions
 from hangscope.recorder.capture import ras_question
 from hangscope.recorder.capture.capture_node import NodeCapture
 from hangscope.recorder.capture.node_facts import NodeFacts
-from hangscope.recorder.launch import relay, run_places
+from hangscope.recorder.launch import job_environment, relay, run_places
 from hangscope.recorder.launch.run_job import RunOptions, run
 from hangscope.recorder.rundir import live_view, peer_files, run_directory, tidy
 from hangscope.recorder.rundir.job_identity import identify
 from hangscope.recorder.rundir.node_dir import NodeDir
+from hangscope.recorder.setup import blackbox_library, settings
 from hangscope.safeio.safe_files import Patience, Refused
 from kits import hung_mount
 from kits.agent_parts import AgentParts
@@ -426,6 +431,66 @@ def test_a_crowd_at_the_metrics_port_keeps_nobody(monkeypatch: pytest.MonkeyPatc
     assert time.monotonic() - ending < 3
     for each in crowd:
         each.close()
+
+
+def test_connections_that_say_nothing_do_not_starve_the_metrics_port() -> None:
+    """However many are opened, and opened again, whoever asks is answered at once: the oldest of them goes."""
+    metrics = Metrics({"job": "j"}, port="0")
+    assert metrics.address is not None
+    crowd: list[socket.socket] = []
+    begun = time.monotonic()
+    for _ in range(10):
+        crowd += [socket.create_connection(metrics.address, timeout=5) for _ in range(24)]
+        body = urllib.request.urlopen("http://{}:{}/metrics".format(*metrics.address), timeout=5).read()
+        assert body.startswith(b"# HELP")
+    assert time.monotonic() - begun < 5
+    metrics.close()
+    for each in crowd:
+        each.close()
+
+
+@root_only
+def test_a_planted_folder_for_black_boxes_is_said(theirs: Path) -> None:
+    """Somebody else's directory in the place of ours keeps the black box out; `run` says so."""
+    top = theirs / f"hangscope-{os.getuid()}"
+    top.mkdir()
+    os.chown(top, NOBODY, NOBODY)
+    plan = settings.plan(
+        torch_version="2.8", backend="nccl", directory=theirs, job="j", attempt="0", host="n", environ={}
+    )
+    variables = {**plan.variables, blackbox_library.FOLDER: f"{top}/j/n/"}
+    planted = replace(plan, variables=variables, directories=(Path(f"{top}/j/n"),))
+    said: list[str] = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(job_environment, "_plan", lambda *_, **__: planted)
+        identity = identify({}, job="j", attempt="0", node="n")
+        words = ["true"]
+        job_environment.with_recorder(words, identity, theirs / "n", {}, entries=None, fix=False, say=said.append)
+    assert any("belongs to somebody else" in line for line in said)
+
+
+def test_no_name_of_a_folder_or_node_moves_the_cursor(tmp_path: Path) -> None:
+    """A status without a node's name is called by its folder, and that by whoever made it."""
+    folder = tmp_path / "nodes" / "\x1b[2J\u202eevil\x07"
+    folder.mkdir(parents=True)
+    (folder / "status.json").write_text(json.dumps({**WHOLE, "node": ""}))
+    now = live_view.view(tmp_path)
+    shown = as_text(now, WatchChoice(everything=True), 200)
+    assert all(char.isprintable() for char in shown.replace("\n", ""))
+    console = Console(file=io.StringIO(), force_terminal=True, width=200, height=60, color_system=None)
+    console.print(screen(now, WatchChoice(everything=True), console.size))
+    drawn = console.file.getvalue()  # type: ignore[attr-defined]
+    assert "\x1b[2J" not in drawn
+    assert "\u202e" not in drawn
+
+
+def test_the_path_of_a_snapshot_is_printed_without_its_signs(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """HANGSCOPE_DIR of somebody's process is their word, and becomes the incident's path."""
+    monkeypatch.setattr("hangscope.recorder.capture.snapshot_job.of_run", lambda *_: tmp_path / "\x1b[2J\x07")
+    assert main(["snapshot", "--no-diagnose", str(tmp_path)]) == 0
+    assert capsys.readouterr().out.rstrip("\n").isprintable()
 
 
 @needs_fuse

@@ -9,6 +9,7 @@ import resource
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from pathlib import Path
@@ -142,6 +143,30 @@ def test_nodes_that_share_a_directory_bring_the_part_of_one_that_is_gone(tmp_pat
     collect(tmp_path / "out", nodes, options=QUICK)
     for name in ("a", "a-2", "b", "gone", "worker-7"):
         assert (tmp_path / f"out/nodes/{name}/dumps/nccl_trace_rank_0").read_text() == f"dump of {name}"
+
+
+def test_a_flood_of_complaints_fills_no_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a node's command says on stderr is read as it comes, and only its end is kept, for the message."""
+    monkeypatch.setattr(tempfile, "TemporaryFile", lambda *_, **__: pytest.fail("it went to the disk"))
+    flood = "for _ in range(400): sys.stderr.write('x' * 65536 + '\\n')\nsys.stderr.write('the last words\\n')"
+    good = serving(tmp_path, "good", part("good", "48121"))
+    evil = Node("evil", (sys.executable, "-c", f"import sys\n{flood}\nsys.exit(3)"))
+    found = collect(tmp_path / "out", [good, evil], options=QUICK)
+    problem = next(node.problem for node in found.nodes if node.name == "evil")
+    assert problem is not None
+    assert "the last words" in problem
+    assert len(problem) < 2100
+
+
+def test_paths_that_are_too_deep_cost_no_time(tmp_path: Path) -> None:
+    """A node that lists twenty thousand of nineteen hundred levels each: they are left out, and named."""
+    path = "/" + "d/" * 1900
+    lists = f"[out.write(b'G 1 1 - {path}%d.log\\n' % n) for n in range(8000)]; out.write(b'HANGSCOPE-END\\n')"
+    evil = saying(tmp_path, "evil", f"if lists: {lists}")
+    begun = time.process_time()
+    found = collect(tmp_path / "out", [serving(tmp_path, "good", part("good", "48121")), evil], options=QUICK)
+    assert time.process_time() - begun < 5
+    assert any("levels down" in gap.why for gap in found.manifest.gaps)
 
 
 def test_a_name_is_shortened_below_whose_it_is(tmp_path: Path) -> None:

@@ -176,10 +176,10 @@ class Speakers:
         self._nodes = {index: source.name for index, source in enumerate(sources) if source.is_node}
         self._listers: dict[str, set[int]] = {}
         self._alike: Counter[tuple[str, int | None, int | None]] = Counter()
-        roots = {index: [root.path for root in chosen if root.source == index] for index in self._nodes}
+        roots = {index: {root.path for root in chosen if root.source == index} for index in self._nodes}
         for index in self._nodes.keys() & listings.keys():
             for entry in listings[index].entries:
-                inside = next((entry.path[len(root) :] for root in roots[index] if entry.path.startswith(root)), "")
+                inside = next((entry.path[len(way) :] for way in _above(entry.path) if way in roots[index]), "")
                 if node := _node_of(inside):
                     self._listers.setdefault(node, set()).add(index)
                     self._alike[inside, entry.size, entry.mtime] += 1
