@@ -176,26 +176,35 @@ class Speakers:
         self._nodes = {index: source.name for index, source in enumerate(sources) if source.is_node}
         self._listers: dict[str, set[int]] = {}
         self._alike: Counter[tuple[str, int | None, int | None]] = Counter()
-        roots = {index: {root.path for root in chosen if root.source == index} for index in self._nodes}
         for index in self._nodes.keys() & listings.keys():
-            for entry in listings[index].entries:
-                inside = next((entry.path[len(way) :] for way in _above(entry.path) if way in roots[index]), "")
-                if node := _node_of(inside):
-                    self._listers.setdefault(node, set()).add(index)
-                    self._alike[inside, entry.size, entry.mtime] += 1
-        self._named = {
-            node: {index for index in listers if _is_called(self._nodes[index], node)}
-            for node, listers in self._listers.items()
-        }
-        self._with_own_name = {index for some in self._named.values() for index in some}
-        self._asked = {node for node in self._listers for name in self._nodes.values() if _is_called(name, node)}
+            self._note(index, listings[index], {root.path for root in chosen if root.source == index})
+        self._by_name: dict[str, set[int]] = {}
+        for index, name in self._nodes.items():
+            for spelled in (safe_name(name), safe_name(name.partition(".")[0])):
+                self._by_name.setdefault(spelled, set()).add(index)
+        self._with_own_name = {i for node, listers in self._listers.items() for i in listers & self._called(node)}
+
+    def _note(self, index: int, listing: Listing, roots: set[str]) -> None:
+        """Which nodes' parts a source lists."""
+        for entry in listing.entries:
+            inside = next((entry.path[len(way) :] for way in _above(entry.path) if way in roots), "")
+            node = _node_of(inside)
+            if node:
+                self._listers.setdefault(node, set()).add(index)
+                self._alike[inside, entry.size, entry.mtime] += 1
+
+    def _called(self, node: str) -> set[int]:
+        """The sources that have a node's name: with or without its domain, and a number where two agents run there."""
+        spellings = (node, re.sub(r"-\d+$", "", node), node.partition(".")[0])
+        return set().union(*(self._by_name.get(each, ()) for each in spellings))
 
     def may_give(self, index: int, entry: Entry, inside: str) -> bool:
         node = _node_of(inside)
         if not node or index not in self._nodes:
             return True
-        if node in self._asked:
-            return index in self._named[node]
+        called = self._called(node)
+        if called:
+            return index in called
         if self._alike[inside, entry.size, entry.mtime] > 1:
             return True
         return self._listers[node] == {index} and index not in self._with_own_name
@@ -205,12 +214,6 @@ def _node_of(inside: str) -> str:
     """The node whose part a file of an incident is in; empty for what is nobody's."""
     parts = inside.split("/", 2)
     return parts[1] if len(parts) == 3 and parts[0] == "nodes" else ""
-
-
-def _is_called(name: str, node: str) -> bool:
-    """Whether a source's name is a node's: with or without its domain, and with a number where two agents run there."""
-    spelled = {safe_name(name), safe_name(name.partition(".")[0])}
-    return node in spelled or re.sub(r"-\d+$", "", node) in spelled or node.partition(".")[0] in spelled
 
 
 class _Planner:

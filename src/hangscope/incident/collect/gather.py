@@ -30,9 +30,9 @@ from hangscope.incident.manifest import Manifest, Missing
 from hangscope.incident.stale_files import STALE_AFTER_S
 from hangscope.safeio import limits
 from hangscope.safeio.held import held, held_trees, open_at, status_of
-from hangscope.safeio.safe_files import Shelf, make_folder
+from hangscope.safeio.safe_files import Shelf, make_folder, read_file, remove_empty, remove_file
 from hangscope.safeio.tar_stream import Readable
-from hangscope.safeio.walk import survey
+from hangscope.safeio.walk import entries, survey
 
 Progress = Callable[[int, int, str], None]
 """`progress(done, total, what)`, in bytes."""
@@ -151,7 +151,7 @@ def _before(out: Path) -> Manifest | None:
     except DamagedError as error:
         raise InputError(f"{out}: {error.reason}", hint="give a new directory with -o") from None
     if before is None:
-        if out.is_dir() and any(out.iterdir()):
+        if out.is_dir() and entries(out):
             raise InputError(f"{out}: not empty, and not an incident", hint="give a new directory with -o")
         try:
             manifests.write(out, Manifest(extra={_UNFINISHED: manifests.now()}))
@@ -161,16 +161,16 @@ def _before(out: Path) -> Manifest | None:
     for path in survey(out).half_written:
         if _OURS_HALF_WRITTEN.fullmatch(os.path.basename(path)):  # of a run that was ended in the middle of a file
             with suppress(OSError):
-                os.unlink(path)
+                remove_file(Path(path))
     return before
 
 
 def _forget(out: Path) -> None:
     """Nothing came: a directory that was made for it, and holds nothing else, goes again."""
     with suppress(OSError):
-        if sorted(os.listdir(out)) == [MANIFEST] and _UNFINISHED in (out / MANIFEST).read_text():
-            os.unlink(out / MANIFEST)
-            os.rmdir(out)
+        if entries(out) == [MANIFEST] and _UNFINISHED.encode() in read_file(out / MANIFEST, limits.MANIFEST_BYTES):
+            remove_file(out / MANIFEST)
+            remove_empty(out)
 
 
 class _Work:
