@@ -51,16 +51,27 @@ class Node:
 
     def fetch(self, wanted: Sequence[Entry], sink: Sink, deadline: Deadline) -> None:
         for batch in _batches(wanted):
-            by_name = {entry.path.lstrip("/"): entry for entry in batch}
-            with self._run(remote_script.fetch_script([entry.path for entry in batch]), deadline) as answer:
+            folders: dict[str, dict[str, Entry]] = {}
+            for entry in batch:
+                folder, _, name = entry.path.rpartition("/")
+                folders.setdefault(folder, {})[name] = entry
+            script = remote_script.fetch_script([(folder, list(names)) for folder, names in folders.items()])
+            with self._run(script, deadline) as answer:
                 try:
-                    for member, content in TarReader(answer, file=self.name):
-                        # Only what was asked for is taken: what else a node sends is skipped, whatever its name.
-                        entry = by_name.get(member.name)
-                        if entry is not None and member.kind == "file":
-                            sink(entry, content, int(member.mtime) if 0 < member.mtime <= limits.LISTED_TIME else None)
+                    self._take(answer, list(folders.values()), sink)
                 except DamagedError as error:
                     raise Unreachable(f"the transfer broke off: {error.reason}") from None
+
+    def _take(self, answer: IO[bytes], folders: Sequence[dict[str, Entry]], sink: Sink) -> None:
+        """What a node sends of each directory. Only what was asked for is taken, whatever else it sends, and once."""
+        left = list(folders)
+        while (number := _next_tar(answer, len(folders))) is not None:
+            asked = left[number]
+            left[number] = {}
+            for member, content in TarReader(answer, file=self.name):
+                entry = asked.get(member.name.removeprefix("./"))
+                if entry is not None and member.kind == "file":
+                    sink(entry, content, int(member.mtime) if 0 < member.mtime <= limits.LISTED_TIME else None)
 
     @contextmanager
     def _run(self, script: str, deadline: Deadline) -> Iterator[IO[bytes]]:
@@ -183,6 +194,20 @@ def _skip_greeting(stream: IO[bytes]) -> bool:
             return True
         left -= len(line)
     return False
+
+
+def _next_tar(stream: IO[bytes], most: int) -> int | None:
+    """The number on the line in front of the next tar; behind the last one there is what fills its record."""
+    left = limits.NODE_GREETING_BYTES
+    while left > 0 and (line := stream.readline(left)):
+        word, _, number = line.rstrip(b"\r\n").lstrip(b"\0").partition(b" ")
+        if word == remote_script.TAR.encode():
+            found = _number(number.decode("ascii", "replace"), most - 1)
+            if found is None:
+                raise Unreachable("it sends what nobody asked for")
+            return found
+        left -= len(line)
+    return None
 
 
 def _reap(process: subprocess.Popen[bytes]) -> None:
