@@ -9,16 +9,21 @@ import stat
 import tarfile
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import pytest
 
 import hangscope
 from hangscope.bundle.pack import write_bundle
+from hangscope.cli.main import main
 from hangscope.errors import HangscopeError
 from hangscope.incident.collect.directories import Directory
 from hangscope.incident.collect.gather import CollectOptions, collect
+from hangscope.recorder.launch import run_places
+from hangscope.recorder.rundir import run_directory, tidy
+from hangscope.recorder.rundir.job_identity import identify
+from hangscope.recorder.rundir.node_dir import NodeDir
 from hangscope.safeio import beneath, held, safe_files
 from hangscope.safeio.beneath import StrangeLink, by_steps, open_beneath, open_folder, open_named
 
@@ -174,7 +179,18 @@ def diagnosed(tree: Path, out: Path) -> bytes:
     return (out / "said").read_bytes()
 
 
-VERBS: dict[str, Callable[[Path, Path], bytes]] = {"bundle": bundled, "collect": collected, "diagnose": diagnosed}
+def reported(tree: Path, out: Path) -> bytes:
+    outputs = [word for name in ("v.json", "v.txt", "v.html") for word in ("-o", str(out / name))]
+    main(["report", str(tree), *outputs])
+    return b"".join(path.read_bytes() for path in out.iterdir())
+
+
+VERBS: dict[str, Callable[[Path, Path], bytes]] = {
+    "bundle": bundled,
+    "collect": collected,
+    "diagnose": diagnosed,
+    "report": reported,
+}
 SWAPPED = ("top.log", "nodes", "nodes/a", "nodes/a/logs", "nodes/a/logs/rank_0.log")
 
 
@@ -190,7 +206,7 @@ def decoy(tree: Path, name: str) -> Path:
 def at_every_call(act: Callable[[], None]) -> Iterator[Callable[[int], None]]:
     """Run `act` right before the n-th call that opens, lists or looks at something, whichever that is."""
     state = {"left": -1, "busy": False}
-    names = ("open", "scandir", "stat", "lstat", "listdir")
+    names = ["open", "scandir", "stat", "lstat", "listdir", "mkdir", "replace", "link", "unlink", "rmdir", "fchmod"]
     real = {name: getattr(os, name) for name in names}
     real_beneath = beneath.open_beneath
 
@@ -277,6 +293,73 @@ def test_two_hundred_races_show_nothing_from_outside(tree: Path, tmp_path: Path,
     finally:
         done.set()
         beside.join()
+
+
+def everything(folder: Path) -> list[tuple[str, int, bytes]]:
+    """Each file and folder below, with its mode and what it holds."""
+    return sorted(
+        (str(path), path.stat().st_mode, path.read_bytes() if path.is_file() else b"")
+        for path in (folder, *folder.rglob("*"))
+    )
+
+
+def written(root: Path, temporary: Path) -> None:
+    """What `run` and `snapshot` do with a directory, one after the other."""
+    identity = identify({}, job="j", attempt="0", node="n")
+    with ExitStack() as kept:
+        folders, _ = run_places.claim(root, identity, {"TMPDIR": str(temporary)}, lambda _: None, kept)
+        folders.write("status.json", {"node": "n", "live": [], "ended": 0})
+        node_dir = NodeDir(folders.root, folders.own)
+        node_dir.write("dumps/rank_0", b"dump")
+        node_dir.write_json("node.json", {})
+        safe_files.append_below(folders.root, "nodes/n/logs/rank_0.log").close()
+        later = run_directory.incident(folders.root, "hang", 2)
+        run_directory.mark(later, node="n", reason="stall", detail="d")
+        NodeDir(later, later / "nodes/n").write("node.json", "{}")
+        tidy.remove(folders.root)
+    with ExitStack() as kept, suppress(OSError):
+        private, _ = run_directory.claim(root.with_name("snapshot"), identity, kept=kept, private=True)
+        NodeDir(private, private / "nodes/n").write("node.json", "{}")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to be another user beside")
+@pytest.mark.parametrize(
+    "name", ["hangscope", "hangscope/j", "hangscope/j/0", "hangscope/j/0/nodes", "hangscope/j/snapshot"]
+)
+def test_a_swap_before_any_call_writes_nothing_outside(tmp_path: Path, name: str) -> None:
+    """The same while `run` and `snapshot` make, write and tidy up: nothing elsewhere is made, changed or gone."""
+    name = f"hangscope{name}"
+    outside = tmp_path / "outside"
+    for inside in ("j/0/nodes/n/logs", "0/nodes/n", "nodes/n", "n", "snapshot", "0.hang-2"):
+        (outside / inside).mkdir(parents=True)
+        (outside / inside / "agent.json").write_text("{}")
+    before = everything(outside)
+    done = 0
+    number = 0
+    while True:
+        number += 1
+        shared = tmp_path / f"shared-{number}"
+        (shared / name).mkdir(parents=True)
+        shared.chmod(0o777)
+        link = tmp_path / f"link-{number}"
+        link.symlink_to(outside)
+        os.chown(link, 12345, 12345, follow_symlinks=False)
+        swapped: list[bool] = []
+
+        def swap(shared: Path = shared, link: Path = link, swapped: list[bool] = swapped) -> None:
+            swapped.append(True)
+            with suppress(OSError):  # it is not there yet, or no more
+                exchange(shared / name, link)
+
+        with at_every_call(swap) as start, suppress(OSError, HangscopeError):
+            start(number)
+            written(shared / "hangscope/j/0", tmp_path / "tmp")
+        assert everything(outside) == before, f"at call {number}"
+        done += 1
+        if not swapped:
+            break
+        number += 6  # a hundred calls and more: each seventh, from another one on for each name
+    assert done > 5
 
 
 def test_the_way_by_steps_is_as_the_kernels(tree: Path) -> None:

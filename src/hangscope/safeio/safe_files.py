@@ -363,8 +363,43 @@ class Listed(NamedTuple):
 def make_private(folder: Path) -> None:
     """A directory for this user alone, in a place where anybody may write. Refused where somebody was there first."""
     with suppress(FileExistsError):
-        os.mkdir(folder, 0o700)
+        make_one(folder, 0o700)
     close_to_others(folder)
+
+
+def make_one(folder: Path, mode: int = 0o777) -> None:
+    """Make a directory where the one above it is there. Raises FileExistsError where something has its name."""
+    led = way(folder)
+    if led is None:
+        os.mkdir(folder, mode)
+        return
+    handle, name = led
+    above, _, last = name.rpartition("/")
+    place = open_beneath(handle, above or ".", _FOLDER)
+    try:
+        os.mkdir(last, mode, dir_fd=place)
+    finally:
+        os.close(place)
+
+
+def refuse_others(folder: Path) -> None:
+    """Raises Refused for a directory of somebody else's. Where a server calls root nobody, nobody's is tried out."""
+    with folder_below(folder, []) as handle:
+        found = os.fstat(handle)
+        if found.st_uid == SQUASHED and os.geteuid() == 0 and found.st_dev not in _squashing:
+            _try_squashing(handle)
+        if found.st_uid != 0 and not _is_ours(found):
+            raise Refused(f"belongs to somebody else (user {found.st_uid})", folder)
+
+
+def _try_squashing(folder: int) -> None:
+    name = f".{secrets.token_hex(8)}.part"
+    with suppress(OSError):
+        os.mkdir(name, 0o700, dir_fd=folder)
+        made = os.stat(name, dir_fd=folder, follow_symlinks=False)
+        os.rmdir(name, dir_fd=folder)
+        if made.st_uid == SQUASHED:
+            _squashing.add(made.st_dev)
 
 
 def close_to_others(folder: Path) -> None:

@@ -10,7 +10,7 @@ import json
 import os
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,15 @@ from hangscope.incident.layout import NODE_FILE, as_bytes, as_json, safe_name
 from hangscope.recorder.rundir import peer_files as peer_files
 from hangscope.recorder.rundir.job_identity import JobIdentity
 from hangscope.safeio.held import held, status_of
-from hangscope.safeio.safe_files import Patience, Refused, close_to_others, folder_below, make_folder, write_below
+from hangscope.safeio.safe_files import (
+    Patience,
+    Refused,
+    folder_below,
+    make_folder,
+    make_private,
+    refuse_others,
+    write_below,
+)
 from hangscope.safeio.walk import entries
 
 RUN = "run.json"
@@ -63,7 +71,7 @@ def claim(
     """
     stack = kept if kept is not None else ExitStack()
     made_above = sum(not place.exists() for place in directory.parents)
-    _make(directory.parent)
+    _make(directory.parent, wanted=directory)
     stack.enter_context(held(directory.parent, to_read=False, only=directory.name))
     for number in range(1, 1000):
         root = directory if number == 1 else directory.with_name(f"{directory.name}.{number}")
@@ -88,22 +96,19 @@ def claim(
 def _make_own(root: Path, *, private: bool, own: bool) -> None:
     """Make one directory. Raises Refused where it is somebody else's and may not be."""
     if private:
-        with folder_below(root.parent, []) as above, suppress(FileExistsError):
-            os.mkdir(root.name, 0o700, dir_fd=above)
-        close_to_others(root)
+        make_private(root)
         return
     _make(root)
     if own:
-        with folder_below(root.parent, [root.name], own=True):
-            pass
+        refuse_others(root)
 
 
-def _make(root: Path) -> None:
+def _make(root: Path, wanted: Path | None = None) -> None:
     try:
         make_folder(root)
     except OSError as error:
         raise SettingsError(
-            f"{root}: {error.strerror or error}", hint="give a directory that can be written with --dir"
+            f"{wanted or root}: {error.strerror or error}", hint="give a directory that can be written with --dir"
         ) from None
 
 
