@@ -10,6 +10,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from configparser import ConfigParser
 from pathlib import Path
 
 import pytest
@@ -266,6 +267,109 @@ def test_the_counts_count() -> None:
     assert house.packed(ast.parse("a, b = 1, 2\na, b = b, a\na, b = f()\n")) == [1]
     assert [word for _, word in house.own_words("self._fates = 1\n")] == ["fates"]
     assert not house.own_words("outstanding_customer = 'notwithstanding'\n")
+
+
+# ---- who opens files -------------------------------------------------------------------------------------------------
+
+OF_OS = [
+    "open",
+    "mkdir",
+    "makedirs",
+    "chmod",
+    "lchmod",
+    "chown",
+    "rename",
+    "renames",
+    "replace",
+    "unlink",
+    "remove",
+    "rmdir",
+    "removedirs",
+    "link",
+    "symlink",
+    "mkfifo",
+    "mknod",
+    "truncate",
+    "scandir",
+    "listdir",
+    "walk",
+    "utime",
+]
+OF_PATH = [
+    "open",
+    "read_text",
+    "read_bytes",
+    "write_text",
+    "write_bytes",
+    "mkdir",
+    "chmod",
+    "rename",
+    "touch",
+    "unlink",
+    "rmdir",
+    "symlink_to",
+    "hardlink_to",
+    "iterdir",
+    "glob",
+    "rglob",
+]
+HARMLESS = ("which", "get_terminal_size", "disk_usage")
+"""What `shutil` has that opens nothing."""
+OPENINGS = Path(__file__).with_name("file_openings.ini")
+
+
+def touches_files(node: ast.AST) -> bool:
+    """Whether this is a call that opens, lists, makes or changes a file by its path."""
+    if not isinstance(node, ast.Call):
+        return False
+    called = node.func
+    if isinstance(called, ast.Name):
+        return called.id == "open"
+    if not isinstance(called, ast.Attribute):
+        return False
+    if isinstance(called.value, ast.Name) and called.value.id in ("os", "shutil"):
+        return called.attr in OF_OS if called.value.id == "os" else called.attr not in HARMLESS
+    return called.attr in OF_PATH
+
+
+def openings() -> dict[str, int]:
+    """How many such calls each module outside `safeio` has."""
+    found = {
+        ids(path): sum(map(touches_files, ast.walk(ast.parse(path.read_text(encoding="utf-8")))))
+        for path in modules()
+        if room(path) != "safeio"
+    }
+    return {name: count for name, count in found.items() if count}
+
+
+def test_one_room_opens_files() -> None:
+    """Files are opened, listed, made and changed in `safeio`, but for the calls that are listed with their reason."""
+    listed = ConfigParser(delimiters=("=",))
+    listed.optionxform = str  # type: ignore[method-assign,assignment]
+    listed.read(OPENINGS)
+    allowed = {name: int(said.split()[0]) for name, said in listed["openings"].items()}
+    assert all(len(said.split()) > 2 for said in listed["openings"].values()), "each has a reason"
+    found = openings()
+    more = {name: count for name, count in found.items() if count > allowed.get(name, 0)}
+    assert not more, "go through safeio, which follows no link that somebody puts in between"
+    fewer = {name for name, count in allowed.items() if found.get(name, 0) < count}
+    assert not fewer, "there are fewer by now: say so in file_openings.ini"
+
+
+def test_what_touches_files_is_seen() -> None:
+    """Calls of `open`, `os`, `shutil` and `Path` that go to a file by its path are told from others."""
+    seen = (
+        "open(x)",
+        "os.chmod(x, 1)",
+        "shutil.rmtree(x)",
+        "Path(x).write_text(y)",
+        "(a / b).mkdir()",
+        "os.scandir(x)",
+    )
+    for text in seen:
+        assert touches_files(ast.parse(text, mode="eval").body), text
+    for text in ("os.fchmod(h, 1)", "shutil.which(x)", "text.replace(a, b)", "open_file(x)", "os.fstat(h)"):
+        assert not touches_files(ast.parse(text, mode="eval").body), text
 
 
 # ---- what is loaded, and what it costs -------------------------------------------------------------------------------

@@ -227,3 +227,18 @@ def test_the_public_api_is_complete_and_documented() -> None:
     assert set(hangscope.__all__) <= set(dir(hangscope))
     with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
         _ = hangscope.nonsense  # type: ignore[attr-defined]
+
+
+def test_each_promise_names_a_test_that_is_there() -> None:
+    """docs/security.md promises only what a test holds."""
+    page = (ROOT / "docs" / "security.md").read_text()
+    table = page.partition("## What is promised")[2].partition("\n## ")[0]
+    file = ""
+    named = 0
+    for place, name in re.findall(r"`(tests/[\w/]+\.py|…)::(\w+)`", table):
+        file = file if place == "…" else place
+        assert f"\ndef {name}(" in (ROOT / file).read_text(), f"{file}::{name}"
+        named += 1
+    assert named > 30
+    promises = [line for line in table.splitlines() if line.startswith("| ") and "promise | test" not in line]
+    assert all("::test_" in line for line in promises)

@@ -93,11 +93,27 @@ def _write(folder: str, own: _Announced) -> None:
             "since": min(since for _, since, _ in pauses),
             "until": None if open_ended else max(until or now for _, _, until in pauses),
         }
-    path = os.path.join(folder, f"{own.pid}{ENDING}")
     try:
-        temporary = f"{path}.part"
-        with open(temporary, "w") as stream:
-            stream.write(json.dumps(value))
-        os.replace(temporary, path)
+        _replace(folder, f"{own.pid}{ENDING}", json.dumps(value).encode())
     except OSError:
         pass  # a full or vanished directory is no reason to trouble the training
+
+
+def _replace(folder: str, name: str, data: bytes) -> None:
+    """From a handle, and only in a directory of this user alone: whoever made one anew under its name gets nothing."""
+    temporary = f"{name}.part"
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        found = os.fstat(handle)
+        if found.st_uid != os.geteuid() or found.st_mode & 0o022:
+            return
+        try:
+            os.unlink(temporary, dir_fd=handle)
+        except FileNotFoundError:
+            pass
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        with os.fdopen(os.open(temporary, flags, 0o600, dir_fd=handle), "wb") as stream:
+            stream.write(data)
+        os.replace(temporary, name, src_dir_fd=handle, dst_dir_fd=handle)
+    finally:
+        os.close(handle)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import resource
@@ -11,13 +12,16 @@ import sys
 import threading
 import time
 import urllib.request
-from contextlib import suppress
+from contextlib import ExitStack, suppress
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from hangscope.cli.main import main
 from hangscope.cli.verbs.run import say
+from hangscope.cli.watch_screen import screen
 from hangscope.cli.watch_terminal import WatchChoice
 from hangscope.cli.watch_text import as_text
 from hangscope.errors import SettingsError
@@ -29,10 +33,12 @@ from hangscope.recorder.agent.node_agent import AgentOptions
 from hangscope.recorder.capture import ras_question
 from hangscope.recorder.capture.capture_node import NodeCapture
 from hangscope.recorder.capture.node_facts import NodeFacts
-from hangscope.recorder.launch import relay
+from hangscope.recorder.launch import job_environment, relay, run_places
 from hangscope.recorder.launch.run_job import RunOptions, run
-from hangscope.recorder.rundir import live_view, peer_files, run_directory
+from hangscope.recorder.rundir import live_view, peer_files, run_directory, tidy
+from hangscope.recorder.rundir.job_identity import identify
 from hangscope.recorder.rundir.node_dir import NodeDir
+from hangscope.recorder.setup import blackbox_library, settings
 from hangscope.safeio.safe_files import Patience, Refused
 from kits import hung_mount
 from kits.agent_parts import AgentParts
@@ -279,15 +285,99 @@ def test_a_ras_server_that_drips_keeps_nobody() -> None:
     assert time.monotonic() - begun < 4
 
 
+# ---- the run's directory ---------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def theirs(tmp_path: Path) -> Path:
+    """A directory that everybody may write into, as a shared working directory is, and beside it one of ours alone."""
+    for place in (tmp_path, *tmp_path.parents):
+        if place.stat().st_uid == os.geteuid() and place not in (Path("/"), Path("/tmp")):
+            os.chmod(place, 0o755)
+    shared = tmp_path / "shared"
+    shared.mkdir()
+    shared.chmod(0o777)
+    (tmp_path / "private").mkdir(mode=0o700)
+    return shared
+
+
+@root_only
+@pytest.mark.parametrize("given", [True, False])
+def test_a_link_of_a_strangers_is_no_directory_for_a_run(
+    theirs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: bool
+) -> None:
+    """--dir, or ./hangscope, that leads into a private directory of ours: the run goes elsewhere, and says so."""
+    monkeypatch.chdir(theirs)
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    link = theirs / "hangscope"
+    link.symlink_to(tmp_path / "private")
+    os.chown(link, NOBODY, NOBODY, follow_symlinks=False)
+    said: list[str] = []
+    identity = identify({}, job="j", attempt="0", node="n")
+    folders, _ = run_places.claim(link if given else None, identity, os.environ, said.append)
+    assert "a link of somebody else's" in said[0]
+    assert not list((tmp_path / "private").iterdir())
+    assert folders.own.is_dir()
+
+
+@root_only
+def test_a_directory_of_a_strangers_is_not_taken_by_default(theirs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What nobody named must at least be nobody else's: another name is taken beside it."""
+    monkeypatch.chdir(theirs)
+    (theirs / "hangscope/j/0").mkdir(parents=True)
+    os.chown(theirs / "hangscope/j/0", NOBODY, NOBODY)
+    folders, _ = run_places.claim(None, identify({}, job="j", attempt="0", node="n"), os.environ, print)
+    assert folders.root == theirs / "hangscope/j/0.2"
+    assert not list((theirs / "hangscope/j/0").iterdir())
+
+
+@pytest.mark.parametrize("which", ["shared", "shared/hangscope", "shared/hangscope/j", "shared/hangscope/j/0"])
+def test_what_a_run_writes_stays_where_it_began(theirs: Path, tmp_path: Path, which: str) -> None:
+    """Any directory above is exchanged for a link during the run: status, captures and logs go on where they were."""
+    private = tmp_path / "private"
+    for inside in ("hangscope/j/0/nodes/n/logs", "j/0/nodes/n/logs", "0/nodes/n/logs", "nodes/n/logs"):
+        (private / inside).mkdir(parents=True)
+    before = sorted(private.rglob("*"))
+    code = "import time; time.sleep(1.5); print('late', flush=True)"
+    root = theirs / "hangscope/j/0"
+    words = [sys.executable, "-m", "hangscope", "run", "--keep", "--dir", str(root), "--node", "n", "--"]
+    with subprocess.Popen([*words, *PYTHON, code], cwd="/", stdout=subprocess.DEVNULL) as job:
+        while not (root / "nodes/n/status.json").exists():
+            time.sleep(0.05)
+        (tmp_path / which).rename(tmp_path / "moved")
+        (tmp_path / which).symlink_to(private)
+        assert job.wait(60) == 0
+    assert sorted(private.rglob("*")) == before
+    moved = Path(str(root).replace(str(tmp_path / which), str(tmp_path / "moved")))
+    assert json.loads((moved / "nodes/n/status.json").read_text())["ended"] is not None
+    assert "late" in (moved / "nodes/n/logs/launcher.log").read_text()
+
+
+def test_what_is_tidied_up_is_what_was_made(theirs: Path, tmp_path: Path) -> None:
+    """A run without trouble takes its directory away; a link that somebody put in its place leads to nothing."""
+    private = tmp_path / "private"
+    (private / "nodes/n").mkdir(parents=True)
+    (private / "nodes/n/agent.json").write_text("{}")
+    with ExitStack() as kept:
+        folders, _ = run_places.claim(
+            theirs / "run", identify({}, job="j", attempt="0", node="n"), os.environ, print, kept
+        )
+        folders.write("status.json", {"node": "n", "live": [], "ended": 0})
+        folders.root.rename(theirs / "moved")
+        folders.root.symlink_to(private)
+        tidy.remove(folders.root)
+    assert (private / "nodes/n/agent.json").exists()
+    assert not (theirs / "moved/nodes/n").exists()
+
+
 # ---- metrics ---------------------------------------------------------------------------------------------------------
 
 
 def test_metrics_replace_and_remove_nothing_but_metrics(tmp_path: Path) -> None:
-    """A settings file of somebody else's may name any file of ours: one without metrics in it is left alone."""
+    """A slip may name any file of ours: one without metrics in it is left alone."""
     mine = tmp_path / "authorized_keys"
     mine.write_text("mine\n")
-    (tmp_path / "hangscope.toml").write_text(f'metrics = "{mine}"\n')
-    done = started("--", *PYTHON, "import time; time.sleep(3)", cwd=tmp_path)
+    done = started("--metrics", str(mine), "--", *PYTHON, "import time; time.sleep(3)", cwd=tmp_path)
     assert done.returncode == 0
     assert mine.read_text() == "mine\n"
     assert "no metrics" in done.stderr
@@ -341,6 +431,66 @@ def test_a_crowd_at_the_metrics_port_keeps_nobody(monkeypatch: pytest.MonkeyPatc
     assert time.monotonic() - ending < 3
     for each in crowd:
         each.close()
+
+
+def test_connections_that_say_nothing_do_not_starve_the_metrics_port() -> None:
+    """However many are opened, and opened again, whoever asks is answered at once: the oldest of them goes."""
+    metrics = Metrics({"job": "j"}, port="0")
+    assert metrics.address is not None
+    crowd: list[socket.socket] = []
+    begun = time.monotonic()
+    for _ in range(10):
+        crowd += [socket.create_connection(metrics.address, timeout=5) for _ in range(24)]
+        body = urllib.request.urlopen("http://{}:{}/metrics".format(*metrics.address), timeout=5).read()
+        assert body.startswith(b"# HELP")
+    assert time.monotonic() - begun < 5
+    metrics.close()
+    for each in crowd:
+        each.close()
+
+
+@root_only
+def test_a_planted_folder_for_black_boxes_is_said(theirs: Path) -> None:
+    """Somebody else's directory in the place of ours keeps the black box out; `run` says so."""
+    top = theirs / f"hangscope-{os.getuid()}"
+    top.mkdir()
+    os.chown(top, NOBODY, NOBODY)
+    plan = settings.plan(
+        torch_version="2.8", backend="nccl", directory=theirs, job="j", attempt="0", host="n", environ={}
+    )
+    variables = {**plan.variables, blackbox_library.FOLDER: f"{top}/j/n/"}
+    planted = replace(plan, variables=variables, directories=(Path(f"{top}/j/n"),))
+    said: list[str] = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(job_environment, "_plan", lambda *_, **__: planted)
+        identity = identify({}, job="j", attempt="0", node="n")
+        words = ["true"]
+        job_environment.with_recorder(words, identity, theirs / "n", {}, entries=None, fix=False, say=said.append)
+    assert any("belongs to somebody else" in line for line in said)
+
+
+def test_no_name_of_a_folder_or_node_moves_the_cursor(tmp_path: Path) -> None:
+    """A status without a node's name is called by its folder, and that by whoever made it."""
+    folder = tmp_path / "nodes" / "\x1b[2J\u202eevil\x07"
+    folder.mkdir(parents=True)
+    (folder / "status.json").write_text(json.dumps({**WHOLE, "node": ""}))
+    now = live_view.view(tmp_path)
+    shown = as_text(now, WatchChoice(everything=True), 200)
+    assert all(char.isprintable() for char in shown.replace("\n", ""))
+    console = Console(file=io.StringIO(), force_terminal=True, width=200, height=60, color_system=None)
+    console.print(screen(now, WatchChoice(everything=True), console.size))
+    drawn = console.file.getvalue()  # type: ignore[attr-defined]
+    assert "\x1b[2J" not in drawn
+    assert "\u202e" not in drawn
+
+
+def test_the_path_of_a_snapshot_is_printed_without_its_signs(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """HANGSCOPE_DIR of somebody's process is their word, and becomes the incident's path."""
+    monkeypatch.setattr("hangscope.recorder.capture.snapshot_job.of_run", lambda *_: tmp_path / "\x1b[2J\x07")
+    assert main(["snapshot", "--no-diagnose", str(tmp_path)]) == 0
+    assert capsys.readouterr().out.rstrip("\n").isprintable()
 
 
 @needs_fuse
@@ -476,7 +626,7 @@ def test_modules_beside_the_job_are_none_of_ours(tmp_path: Path) -> None:
     (tmp_path / "click.py").write_text("open('stolen', 'w')\n")
     environ = {name: value for name, value in os.environ.items() if name != "PYTHONSAFEPATH"}
     done = subprocess.run(
-        [sys.executable, "-c", diagnose_process._START, "--version"],
+        [*diagnose_process.COMMAND, "--version"],
         cwd=tmp_path,
         env=environ,
         capture_output=True,

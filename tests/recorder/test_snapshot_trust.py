@@ -9,20 +9,23 @@ import shutil
 import socket
 import stat
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from hangscope.cli.main import main
+from hangscope.errors import HangscopeError
 from hangscope.recorder.agent.node_status import Rates, rows
 from hangscope.recorder.capture import snapshot_job, snapshot_target
 from hangscope.recorder.live import find_ranks, watched_rank
 from hangscope.recorder.live.polling import Polling
 from hangscope.recorder.live.worker_server import Asker, Question, Topic, ask
-from hangscope.recorder.process import linux_process, target_rights
+from hangscope.recorder.process import helpers, linux_process, target_rights
 from hangscope.recorder.rundir import run_directory
 from hangscope.recorder.rundir.node_dir import NodeDir
 from hangscope.safeio.safe_files import Refused, write_below
@@ -240,6 +243,166 @@ def test_root_writes_into_anothers_run_as_that_user(
     assert [path.name for path in mark.parent.iterdir()] == ["stall.json"]
     assert incident.is_relative_to(tmp_path / "hangscope")
     assert stat.S_IMODE(incident.stat().st_mode) == 0o700
+
+
+@root_only
+@pytest.mark.parametrize("user", [0, NOBODY])
+def test_a_directory_that_a_stranger_made_first_is_not_used(
+    start: Start, other: Path, monkeypatch: pytest.MonkeyPatch, user: int
+) -> None:
+    """./hangscope/snapshot-JOB of somebody else's, open for all: what is taken goes beside it, to one of ours."""
+    other.chmod(0o777)
+    monkeypatch.chdir(other)
+    planted = other / "hangscope/snapshot-j1"
+    planted.mkdir(parents=True)
+    for place in (planted.parent, planted):
+        os.chown(place, 12345, 12345)
+        place.chmod(0o777)
+    _, _, incident = taken(start(user=user, SLURM_JOB_ID="j1").pid, None)
+    assert incident == other / "hangscope/snapshot-j1.2"
+    assert incident.stat().st_uid == 0
+    assert not list(planted.iterdir())
+    assert user == 0 or stat.S_IMODE(incident.stat().st_mode) == 0o700
+
+
+@root_only
+def test_the_mode_that_is_changed_is_the_directorys_own(
+    start: Start, other: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The directory is exchanged for a link as soon as it is there, and as soon as run.json is in it."""
+    victim = tmp_path / "victim"
+    victim.mkdir(mode=0o755)
+    other.chmod(0o777)
+    real_create = run_directory._create
+    real_make = run_directory._make_own
+
+    def exchanged(root: Path) -> None:
+        root.rename(root.with_name(f"moved-{time.monotonic_ns()}"))
+        root.symlink_to(victim)
+
+    def create(path: Path, value: dict[str, object]) -> bool:
+        made = real_create(path, value)
+        if path.name == run_directory.RUN and not path.parent.is_symlink():
+            exchanged(path.parent)
+        return made
+
+    def make(root: Path, *, private: bool, own: bool) -> None:
+        real_make(root, private=private, own=own)
+        exchanged(root)
+
+    for name, act in (("_create", create), ("_make_own", make)):
+        with monkeypatch.context() as patch:
+            patch.setattr(run_directory, name, act)
+            with suppress(OSError, HangscopeError):
+                taken(start().pid, other / f"out{name}")
+        assert stat.S_IMODE(victim.stat().st_mode) == 0o755
+        assert not list(victim.iterdir())
+
+
+@root_only
+def test_magic_links_in_an_environment_show_nothing(
+    start: Start, other: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """procfs leads whoever looks there to their own files, and root to everybody's: nothing is taken from there."""
+    private = tmp_path / "private"
+    private.mkdir(mode=0o700)
+    (private / "log").write_text("secret-of-root")
+    (private / "log").chmod(0o600)
+    (private / "open.log").write_text("secret-of-root")
+    monkeypatch.chdir(private)
+    (other / "link").symlink_to("/proc/self/cwd/log")
+    own = other / "error.json"
+    own.write_text("their-own-error")
+    for place in (
+        "/proc/self/cwd/log",
+        "/proc/self/cwd/open.log",
+        f"/proc/{os.getpid()}/cwd/open.log",
+        f"/proc/{os.getpid()}/root{private}/open.log",
+        f"/proc/1/root{private}/log",
+        "/proc/thread-self/cwd/open.log",
+        str(other / "link"),
+    ):
+        one = start(TORCHELASTIC_ERROR_FILE=place, NCCL_DEBUG_FILE=place, SLURM_JOB_ID="j")
+        text, _, _ = taken(one.pid, tmp_path / "out")
+        assert "secret-of-root" not in text, place
+        shutil.rmtree(tmp_path / "out")
+    text, _, _ = taken(start(TORCHELASTIC_ERROR_FILE=str(own)).pid, tmp_path / "out")
+    assert "their-own-error" in text
+
+
+@root_only
+def test_a_helper_has_the_targets_rights_and_no_others(start: Start, other: Path, tmp_path: Path) -> None:
+    """Its user, groups and no capability; what it gives is bounded; of links it follows those that the target could."""
+    (other / "log").write_text("x" * 1000)
+    (other / "link").symlink_to(other / "log")
+    theirs = target_rights.of(start().pid)
+    assert theirs.read(other / "link", 10, tail=True) == b"x" * 10
+    with pytest.raises(Refused, match="more than 10 bytes"):
+        theirs.read(other / "log", 10)
+    with pytest.raises(PermissionError):
+        (tmp_path / "key").write_text("k")
+        (tmp_path / "key").chmod(0o600)
+        theirs.read(tmp_path / "key", 10)
+    with pytest.raises(Refused, match="procfs"):
+        theirs.read(Path("/proc/self/status"), 100_000)
+    assert theirs.find(f"{other}/l*") == [other / "link", other / "log"]
+    assert [path for path, _ in theirs.files([other / "log", other / "gone"])] == [other / "log"]
+    helper = next(
+        one for who, some in helpers._idle.items() if who.user == NOBODY for one in some if one.poll() is None
+    )
+    status = Path(f"/proc/{helper.pid}/status").read_text()
+    assert f"Uid:\t{NOBODY}\t{NOBODY}\t{NOBODY}\t{NOBODY}\n" in status
+    assert f"Gid:\t{NOBODY}\t{NOBODY}\t{NOBODY}\t{NOBODY}\n" in status
+    assert "Groups:\t \n" in status
+    assert "CapEff:\t0000000000000000\n" in status
+    assert "CapPrm:\t0000000000000000\n" in status
+
+
+CAPABLE = """
+import ctypes, os, stat, sys
+sys.path[:] = {path!r}
+from pathlib import Path
+import hangscope.recorder.live.two_samples as two_samples
+two_samples.LEAST_S = two_samples.MOST_S = 0.0
+from hangscope.recorder.capture import snapshot_job
+libc = ctypes.CDLL(None, use_errno=True)
+libc.prctl(8, 1, 0, 0, 0)
+os.setgroups([]); os.setresgid(23456, 23456, 23456); os.setresuid(23456, 23456, 23456)
+bits = 1 << 19 | 1 << 2
+assert libc.capset((ctypes.c_uint32 * 2)(0x20080522, 0), (ctypes.c_uint32 * 6)(bits, bits, bits, 0, 0, 0)) == 0
+for number in (19, 2):
+    libc.prctl(47, 2, number, 0, 0)
+os.umask(0o022)
+incident = snapshot_job.of_process(int(sys.argv[1]), Path(sys.argv[2]), print)
+print(incident)
+"""
+
+
+@root_only
+@pytest.mark.parametrize(("user", "named"), [(NOBODY, "shadow"), (23456, "shadow"), (23456, "theirs/error.json")])
+def test_whoever_has_capabilities_is_privileged(
+    start: Start, other: Path, tmp_path: Path, user: int, named: str
+) -> None:
+    """Not root, but able to read everything: what a process names is read without that, and the incident is private."""
+    shadow = tmp_path / "shadow"
+    shadow.write_text("hash-of-root")
+    shadow.chmod(0o600)
+    (other / "error.json").write_text("an error of theirs")
+    out = tmp_path / "place"
+    out.mkdir()
+    out.chmod(0o777)
+    one = start(user=user, TORCHELASTIC_ERROR_FILE=str(tmp_path / named))
+    code = CAPABLE.format(path=sys.path)
+    done = subprocess.run(
+        [sys.executable, "-I", "-c", code, str(one.pid), str(out / "incident")], capture_output=True, text=True, cwd="/"
+    )
+    assert done.returncode == 0, done.stderr
+    incident = Path(done.stdout.splitlines()[-1])
+    text = "\n".join(path.read_text(errors="replace") for path in incident.rglob("*") if path.is_file())
+    assert "hash-of-root" not in text
+    assert incident.stat().st_uid == 23456
+    assert stat.S_IMODE(incident.stat().st_mode) == 0o700
+    assert ("an error of theirs" in text) == (named != "shadow")
 
 
 @root_only

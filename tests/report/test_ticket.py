@@ -121,6 +121,14 @@ def test_evidence_cannot_become_markup() -> None:
             assert len(re.findall(r"(?<!\\)\|", line)) in (3, 4)
 
 
+@pytest.mark.parametrize("said", ["1. # x", "1) # x", "12. - # x", "1. 2. > # x", "# x", "- # x", "+ # x", "> # x"])
+def test_no_item_of_a_list_is_a_heading(said: str) -> None:
+    """What would begin another list, or a quotation, in the item begins nothing, and so no heading in it either."""
+    shown = text(said)
+    assert re.match(r"(?:\d+\\[.)]|\\[#+>-])", shown)
+    assert shown.replace("\\", "") == said
+
+
 def test_long_lists_are_cut() -> None:
     """Thousands of files and gaps do not make a ticket that nobody can paste."""
     verdict = sample_verdicts.small("dead", gaps=tuple(Gap(f"dump of rank {r}", "gone") for r in range(5000)))

@@ -625,3 +625,37 @@ def test_long_names_of_files_in_a_dump_cost_little(tmp_path: Path) -> None:
     begun = time.process_time()
     assert hangscope.diagnose(hangscope.load(tmp_path)).hang
     assert time.process_time() - begun < 5
+
+
+@pytest.mark.parametrize("ended", [1e308, -1e308, 1e18, 10**30, "1e308", -5])
+def test_a_time_that_cannot_be_is_none(tmp_path: Path, ended: object) -> None:
+    """Numbers of a roster that are no times, though they are numbers, cost the field alone."""
+    shutil.copytree(CASE.parent / "alltoall", tmp_path / "case")
+    roster = tmp_path / "case/roster.json"
+    rows = json.loads(roster.read_text())
+    rows[0]["ended_at"] = ended
+    roster.write_text(json.dumps(rows))
+    assert hangscope.diagnose(hangscope.load(tmp_path / "case")).summary
+
+
+@root_only
+def test_a_folder_that_may_be_listed_and_not_entered_costs_its_own_files(tmp_path: Path) -> None:
+    """Of mode 0444: a bundle has the others and a gap for these, and so has what is read."""
+    open_to_all(tmp_path)
+    shutil.copytree(CASE, tmp_path / "case")
+    closed = tmp_path / "case/closed"
+    closed.mkdir()
+    (closed / "rank_7.log").write_text("RuntimeError: x\n")
+    out = tmp_path / "out"
+    out.mkdir()
+    for place in (closed, out):
+        os.chown(place, NOBODY, NOBODY)
+    closed.chmod(0o444)
+
+    def act() -> str:
+        made = write_bundle(tmp_path / "case", out / "b.tar.gz")
+        job = hangscope.load(tmp_path / "case")
+        gaps = [gap.what for gap in job.gaps if "rank_7.log" in gap.what]
+        return f"{[missing.what for missing in made.left_out]} {len(gaps)} {len(job.ops) > 0}"
+
+    assert as_nobody(act) == "['closed/rank_7.log'] 1 True"

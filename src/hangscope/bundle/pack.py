@@ -44,7 +44,8 @@ from hangscope.incident.layout import (
 from hangscope.incident.manifest import Manifest, Missing
 from hangscope.incident.stale_files import Stale, stale_dumps
 from hangscope.safeio.evidence_names import Known
-from hangscope.safeio.safe_files import head_of, new_file, open_file
+from hangscope.safeio.held import held_trees, status_of
+from hangscope.safeio.safe_files import head_of, make_folder, new_file, open_file
 
 Progress = Callable[[int, int, str], None]
 """`progress(done, total, what)`, in bytes of evidence."""
@@ -168,13 +169,18 @@ def write_bundle(
     options = replace(options or Options(), **changes)
     if options.pseudonymise:
         options = replace(options, redact=True, map_file=options.map_file or map_beside(target))
+    with held_trees([source]):
+        return _write(source, target, options, progress, known)
+
+
+def _write(source: Path, target: Path, options: Options, progress: Progress | None, known: Known | None) -> Bundle:
     without = {target} if options.map_file is None else {target, options.map_file}
     evidence = evidence_files(source, without, known)
     heads = {name: head_of(path, 2048) for name, path in evidence.files.items()}
-    items = [item(name, path.stat().st_size, heads[name]) for name, path in evidence.files.items()]
+    items = [item(name, _size(path), heads[name]) for name, path in evidence.files.items()]
     names = _learn(evidence, {name for name, head in heads.items() if is_pickle(head)}, options, progress)
     heads.clear()
-    target.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(target.parent, wary=False)
     # What is not redacted is for its owner's eyes; the rest is as readable as the umask says.
     with new_file(target.parent, target.name, 0o666 if options.redact else 0o600) as (out, temporary):
         top = options.name or safe_name(_stem(target))
@@ -202,6 +208,13 @@ def write_bundle(
         lines_left_out=packed.lines_left_out(),
         map_file=options.map_file,
     )
+
+
+def _size(path: Path) -> int:
+    try:
+        return status_of(path).st_size
+    except OSError:  # exchanged, or gone: the pass that packs will say so
+        return 0
 
 
 def map_beside(target: Path) -> Path:
@@ -245,7 +258,7 @@ class _Pass:
                         names[name] = self._add(archive, name, source, modified[name], progress)
                 except (CannotRedact, DamagedError) as reason:
                     self.left_out.append(Missing(name, f"{_LEFT_OUT}{reason}"))
-                except OSError as error:
+                except OSError as error:  # of this file: whoever cannot be written to is not asked here
                     self.left_out.append(Missing(name, f"cannot be read: {error.strerror}"))
             stale = [Stale(names[old.file], old.why) for old in stale_dumps(modified) if old.file in names]
             self._finish(archive, tuple(stale))

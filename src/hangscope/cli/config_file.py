@@ -1,22 +1,24 @@
 """`hangscope.toml`, or `[tool.hangscope]` in pyproject.toml: what neither option nor environment of `run` says.
 
-Read from the working directory alone, or from where `--config` says. A key that nobody knows and a value of another
-type are errors that name file and key, before the job starts. A command in it runs with the user's rights, so it is
-taken only from a file that nobody else could have written.
+Read from the user's own ~/.config and from the working directory, or from where `--config` says. A key that nobody
+knows and a value of another type are errors that name file and key, before the job starts. A file counts only where
+nobody but the user, or root, can have written it. And one that merely lies in the working directory, where a project
+was cloned or unpacked to, does not say what commands run, nor where evidence and other files go.
 """
 
 from __future__ import annotations
 
 import os
-import stat
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
+from hangscope.cli.output import note
 from hangscope.errors import SettingsError
-from hangscope.safeio.safe_files import open_file
+from hangscope.safeio.owners import open_ours_alone
+from hangscope.safeio.safe_files import Patience, Refused, read_file
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -48,34 +50,94 @@ KEYS: Mapping[str, tuple[type, ...]] = {
 }
 """The options of `run` that a file may hold, by name, with the types that TOML has for them."""
 HARMLESS = ("report", "kill")
+ANSWER_S = 4.0
+_patience = Patience(ANSWER_S)
 
 
-def load(asked: Path | None, directory: Path) -> dict[str, Any]:
-    """The file's settings by parameter name, as click takes them for defaults; empty where there is no file."""
+def load(asked: Path | None, directory: Path, say: Callable[[str], None] = note) -> dict[str, Any]:
+    """The files' settings by parameter name, as click takes them for defaults; empty where there is none.
+
+    The user's own file first, then what lies in `directory`, which may not say everything, then `asked`, in whose place
+    the other two are not looked at. `say` gets what was ignored, and why."""
     if asked is not None:
-        return _read(asked, _table_of(asked))
+        return _by_parameter(_asked_for(asked))
+    found: dict[str, Any] = {}
+    own = own_file()
+    if own is not None:
+        found.update(_looked_at(own, say) or {})
     for name in (OWN, SHARED):
-        path = directory / name
-        if path.exists() or path.is_symlink():
-            found = _read(path, _table_of(path))
-            if found or name == OWN:
-                return found
-    return {}
+        lying_there = _looked_at(directory / name, say)
+        if lying_there is not None and (lying_there or name == OWN):
+            found.update(_without_what_is_the_users(directory / name, lying_there, say))
+            break
+    return _by_parameter(found)
 
 
-def _table_of(path: Path) -> Sequence[str]:
-    return ("tool", "hangscope") if path.name == SHARED else ()
+def own_file() -> Path | None:
+    """Where the user's own settings are: ~/.config/hangscope/hangscope.toml, or below XDG_CONFIG_HOME."""
+    home = os.environ.get("HOME", "")
+    place = os.environ.get("XDG_CONFIG_HOME", "") or (os.path.join(home, ".config") if home else "")
+    return Path(place, "hangscope", OWN) if os.path.isabs(place) else None
 
 
-def _read(path: Path, table: Sequence[str]) -> dict[str, Any]:
+def _asked_for(path: Path) -> dict[str, Any]:
     try:
-        with open_file(path) as stream:
-            status = os.fstat(stream.fileno())
-            raw = stream.read(MOST_BYTES + 1)
+        return _read(path)
+    except Refused as error:
+        hint = "copy what you trust of it into a file of your own, where only you can write"
+        raise SettingsError(f"{path}: {error.strerror}", hint=hint) from None
     except OSError as error:
         raise SettingsError(f"{path}: {error.strerror or error}") from None
+
+
+def _looked_at(path: Path, say: Callable[[str], None]) -> dict[str, Any] | None:
+    """What a file says that nobody asked for; None where there is none, or none that counts. It keeps no job from
+    starting, whoever put it there: a pipe, somebody else's, one that is too large or does not answer is ignored."""
+    try:
+        return _patience.ask(str(path), lambda: _read(path))
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        if path.name == OWN or _is_about_us(path):
+            say(f"{path} is ignored: {error.strerror or error}")
+        return None
+
+
+def _is_about_us(project: Path) -> bool:
+    """Whether a pyproject.toml that does not count names us: somebody may wonder why it does not."""
+    try:
+        return b"tool.hangscope" in read_file(project, MOST_BYTES)
+    except OSError:
+        return False
+
+
+def _without_what_is_the_users(path: Path, found: dict[str, Any], say: Callable[[str], None]) -> dict[str, Any]:
+    """Whatever comes with a directory, a cloned project too, decides neither what runs, nor where something goes."""
+    kept = {name: value for name, value in found.items() if not _is_the_users(name, value)}
+    left = [name for name in found if name not in kept]
+    if left:
+        say(
+            f"{path}: {', '.join(left)} is ignored here: it may be in {own_file() or '~/.config/hangscope/' + OWN},"
+            " in a file that --config names, in the environment or an option"
+        )
+    return kept
+
+
+def _is_the_users(name: str, value: Any) -> bool:
+    if name == "on-hang":
+        return not all(word in HARMLESS for word in value)
+    if name == "metrics-port":
+        return not value.isdigit()  # an address: who can reach it is the user's to say
+    return name in ("dir", "metrics")
+
+
+def _read(path: Path) -> dict[str, Any]:
+    """The settings in one file, checked. Raises OSError where it does not count, SettingsError where it is wrong."""
+    with open_ours_alone(path) as stream:
+        raw = stream.read(MOST_BYTES + 1)
     if len(raw) > MOST_BYTES:
-        raise SettingsError(f"{path}: more than {MOST_BYTES} bytes is no file of settings")
+        raise Refused(f"more than {MOST_BYTES} bytes is no file of settings", path)
+    table = ("tool", "hangscope") if path.name == SHARED else ()
     try:
         value: Any = tomllib.loads(raw.decode())
     except (ValueError, RecursionError) as error:  # TOMLDecodeError and UnicodeDecodeError are both
@@ -87,9 +149,11 @@ def _read(path: Path, table: Sequence[str]) -> dict[str, Any]:
         if not isinstance(value, dict):
             raise SettingsError(f"{path}: {'.'.join(table)} is no table")
     where = f"{path}: [{'.'.join(table)}]" if table else f"{path}:"
-    checked = {name: _checked(where, name, each) for name, each in value.items()}
-    _refuse_commands_of_others(where, checked.get("on-hang", ()), status)
-    return {_parameter(name): each for name, each in checked.items()}
+    return {name: _checked(where, name, each) for name, each in value.items()}
+
+
+def _by_parameter(found: Mapping[str, Any]) -> dict[str, Any]:
+    return {_parameter(name): each for name, each in found.items()}
 
 
 def _parameter(name: str) -> str:
@@ -130,19 +194,3 @@ def _type_of(value: Any) -> str:
     if isinstance(value, list):
         return "a list"
     return next((words for kinds, words in _TYPE_NAMES.items() if type(value) in kinds), "a date or time")
-
-
-def _refuse_commands_of_others(where: str, on_hang: Sequence[str], status: os.stat_result) -> None:
-    """A command from a file that somebody else can write would be theirs, run with our rights."""
-    if all(word in HARMLESS for word in on_hang):
-        return
-    if status.st_uid not in (os.geteuid(), 0):
-        why = f"the file belongs to somebody else (user {status.st_uid})"
-    elif status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-        why = "others may write the file"
-    else:
-        return
-    raise SettingsError(
-        f"{where} on-hang: a command is not taken from here: {why}",
-        hint="`chmod go-w` your own file, or give the command with --on-hang or HANGSCOPE_ON_HANG",
-    )

@@ -78,8 +78,19 @@ def _call_of(thread: int) -> FileCall | None:
     kind = _CALLS.get(platform.machine(), {}).get(int(number)) if number.lstrip("-").isdigit() else None
     if kind is None:
         return None
-    path = _path(kind, int(arguments[int(kind[1])], 16))
+    place = int(kind[1])
+    path = _path(kind, int(arguments[place], 16))
+    if kind == "p1" and path and not path.startswith("/"):
+        path = os.path.join(_directory(int(arguments[0], 16)), path)
     return FileCall(thread, syscall, _switches(thread), path, reads=kind[0] == "r") if path else None
+
+
+def _directory(handle: int) -> str:
+    """The directory that a relative path is looked up from; nothing where that is the working directory."""
+    try:
+        return os.readlink(f"/proc/self/fd/{handle}")
+    except OSError:
+        return ""
 
 
 def _switches(thread: int) -> str:

@@ -8,6 +8,7 @@ from rich.text import Text
 from hangscope.cli.watch_terminal import WatchChoice
 from hangscope.cli.watch_text import WatchTable, headline, tables
 from hangscope.recorder.rundir.live_view import LiveView
+from hangscope.report.safe_text import safe
 
 _WIDE = 100
 _SPARED = ("pid", "last word")
@@ -37,7 +38,7 @@ def _height(table: WatchTable) -> int:
 
 
 def _line(text: str, style: str) -> Text:
-    return Text(text, style=style, no_wrap=True, overflow="ellipsis")
+    return Text(safe(text), style=style, no_wrap=True, overflow="ellipsis")
 
 
 def _drawn(table: WatchTable, most: int, width: int) -> list[Text]:

@@ -8,6 +8,7 @@ from statistics import median
 
 from hangscope.cli.watch_terminal import WatchChoice
 from hangscope.recorder.rundir.live_view import GroupLine, LiveView, RankLine
+from hangscope.report.safe_text import safe
 from hangscope.text import duration, plural, spans
 
 STALE_SHOWN = 8
@@ -287,10 +288,10 @@ def seconds(value: float | None) -> str:
 
 def as_text(now: LiveView, choice: WatchChoice, width: int) -> str:
     """The view as plain columns, no line wider than `width`."""
-    out = [*headline(now), ""]
+    out = [*map(safe, headline(now)), ""]
     for table in tables(now, choice, None if choice.everything else RANKS_SHOWN):
-        widths = [max(map(len, column)) for column in zip(table.head, *table.rows, strict=True)]
-        for row in (table.head, *table.rows):
+        widths = [max(len(safe(cell)) for cell in column) for column in zip(table.head, *table.rows, strict=True)]
+        for row in (table.head, *(tuple(map(safe, row)) for row in table.rows)):
             out.append("  ".join(cell.ljust(size) for cell, size in zip(row, widths, strict=True)).rstrip()[:width])
         out += [f"({table.title}: {table.more})"[:width]] if table.more else []
         out.append("")

@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from hangscope.errors import HangscopeError
@@ -21,17 +21,20 @@ LONGEST_S = 120.0
 
 
 def command(fault: str, incident: Path) -> list[str]:
-    """The command that the demo runs, as a user would type it."""
-    run = ("-m", "hangscope", "run", "--dir", str(incident), "--stall-after", f"{STALL_AFTER_S:g}", "--")
+    """The arguments of `hangscope` that the demo runs, as a user would type them."""
+    run = ("run", "--dir", str(incident), "--stall-after", f"{STALL_AFTER_S:g}", "--")
     torchrun = ("-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={RANKS}")
-    return [sys.executable, *run, sys.executable, *torchrun, str(TRAIN), "--fault", fault]
+    return [*run, sys.executable, *torchrun, str(TRAIN), "--fault", fault]
 
 
-def follow(fault: str, incident: Path, say: Callable[[str], None]) -> Path:
-    """Run the demo to its verdict. Returns the incident; raises where none came."""
+def follow(words: Sequence[str], incident: Path, say: Callable[[str], None]) -> Path:
+    """Run the demo to its verdict: `words` start `command`'s. Returns the incident; raises where none came.
+
+    The job runs in a directory where only root can have left modules, or settings: `python -m` looks there first."""
     environ = {**os.environ, "OMP_NUM_THREADS": "1"}  # torchrun would say a paragraph about it otherwise
     process = subprocess.Popen(
-        command(fault, incident),
+        words,
+        cwd="/",
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,

@@ -11,7 +11,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from hangscope.safeio.safe_files import open_file, write_below
+from hangscope.safeio.safe_files import make_folder, open_file, write_below
 
 INCIDENT_SCHEMA = "hangscope.incident/1"
 NODE_SCHEMA = "hangscope.node/1"
@@ -51,7 +51,7 @@ def write_atomic(path: Path, data: bytes | str, *, mode: int = 0o666) -> None:
 
     Who may read it is what the umask says; `mode` takes more away, for what is the owner's alone.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(path.parent, wary=False)
     raw = as_bytes(data) if isinstance(data, str) else data
     write_below(path.parent, path.name, raw, mode=mode)
 

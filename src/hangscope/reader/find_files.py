@@ -15,6 +15,7 @@ from hangscope.model import Gap, Source
 from hangscope.safeio import limits
 from hangscope.safeio.evidence_names import Known, bounded, untaken
 from hangscope.safeio.file_magic import PACKED, UTF16
+from hangscope.safeio.held import status_of
 from hangscope.safeio.safe_files import head_of, kind_of, open_file
 from hangscope.safeio.walk import CLOSED, counted, evidence_tree
 
@@ -115,6 +116,7 @@ def find(paths: Sequence[str | Path], gaps: list[Gap], known: Known | None = Non
     """
     seen: set[str] = set()
     listed: list[tuple[str, Path]] = []
+    links: dict[str, str] = {}
     skipped: list[tuple[str, str]] = []
     for given in paths:
         path = Path(given)
@@ -122,7 +124,7 @@ def find(paths: Sequence[str | Path], gaps: list[Gap], known: Known | None = Non
             raise NotFoundError(
                 f"{path}: no such file or directory", hint="check the path; on a cluster, whether it is mounted here"
             )
-        files, whole = _files(path, limits.TREE_FILES - len(listed), skipped)
+        files, whole = _files(path, limits.TREE_FILES - len(listed), skipped, links)
         for name, real in files:
             if real not in seen:
                 seen.add(real)
@@ -131,18 +133,23 @@ def find(paths: Sequence[str | Path], gaps: list[Gap], known: Known | None = Non
             why = f"there are more than {limits.TREE_FILES}; the rest was not looked at"
             gaps.append(Gap("files", why, source=Source(str(path))))
     listed.sort(key=lambda one: one[0])
-    kept, left = bounded(listed, lambda one: one[0], lambda one: head_of(one[0], limits.HEAD_BYTES), known=known)
+
+    def look(one: tuple[str, Path]) -> bytes:
+        return head_of(links.get(one[0], one[0]), limits.HEAD_BYTES)
+
+    kept, left = bounded(listed, lambda one: one[0], look, known=known)
     if left:
         gaps.append(Gap(*untaken(left, len(listed)), source=Source(str(paths[0]))))
-    found = [one for name, root in kept if (one := _found(name, root, skipped)) is not None]
+    found = [one for name, root in kept if (one := _found(name, root, skipped, links)) is not None]
     gaps.extend(_skipped(name, why) for name, why in counted(skipped))
     return found
 
 
-def _found(name: str, root: Path, skipped: list[tuple[str, str]]) -> Found | None:
+def _found(name: str, root: Path, skipped: list[tuple[str, str]], links: Mapping[str, str]) -> Found | None:
     at = Path(name)
+    opened = links.get(name, name)
     try:
-        size = at.stat().st_size
+        size = status_of(opened).st_size
     except OSError as error:
         skipped.append((name, f"cannot be read: {error.strerror or error}"))
         return None
@@ -151,7 +158,7 @@ def _found(name: str, root: Path, skipped: list[tuple[str, str]]) -> Found | Non
         return None
     above = len(root.parts) - bool(root.name)  # what a file's own parts begin behind
     parts = at.parts[above:] if at != root else root.absolute().parts[-4:]
-    return Found(name, _named(parts, root), size, at)
+    return Found(name, _named(parts, root), size, Path(opened) if name in links else at)
 
 
 def _exists(path: Path) -> bool:
@@ -168,9 +175,11 @@ def _named(parts: tuple[str, ...], root: Path) -> tuple[str, ...]:
     return parts
 
 
-def _files(path: Path, most: int, skipped: list[tuple[str, str]]) -> tuple[list[tuple[str, str]], bool]:
+def _files(
+    path: Path, most: int, skipped: list[tuple[str, str]], links: dict[str, str]
+) -> tuple[list[tuple[str, str]], bool]:
     """The files to read below a path, each with its name without links, and whether those are all. What is there and
-    cannot be, or must not be, read is added to `skipped`."""
+    cannot be, or must not be, read is added to `skipped`; where links lead, to `links`."""
     if path.is_file():
         return [(str(path), os.path.realpath(path))], True
     if not path.is_dir():
@@ -178,6 +187,7 @@ def _files(path: Path, most: int, skipped: list[tuple[str, str]]) -> tuple[list[
         return [], True
     tree = evidence_tree(path, most=most)
     skipped.extend(tree.skipped)
+    links.update(tree.links)
     return tree.files, tree.whole
 
 

@@ -43,6 +43,7 @@ from hangscope.reader.statements import Statement
 from hangscope.reader.times import LogTimes
 from hangscope.reader.values import short_name
 from hangscope.safeio.evidence_names import Known
+from hangscope.safeio.held import held_trees
 
 T = TypeVar("T")
 
@@ -68,7 +69,8 @@ def load(
     given = [paths] if isinstance(paths, (str, Path)) else paths
     if not isinstance(given, (list, tuple)) or not all(isinstance(path, (str, Path)) for path in given):
         raise InputError(f"load() was given {type(paths).__name__}", hint="give it a path, or a list of paths")
-    evidence = gather(given, full=full, progress=progress, engine=engine, known=known)
+    with held_trees(given if engine is None else ()):
+        evidence = gather(given, full=full, progress=progress, engine=engine, known=known)
     if not evidence.useful:
         raise NotFoundError(
             f"nothing usable in {', '.join(str(path) for path in given) or 'no paths at all'}{_looked_at(evidence)}",

@@ -85,6 +85,15 @@ def number(value: Any) -> float | None:
     return None
 
 
+_LAST_MOMENT = float(1 << 33)
+
+
+def moment(value: Any) -> float | None:
+    """Seconds since 1970 that can be a time: up to the year 2242."""
+    found = number(value)
+    return found if found is not None and 0 <= found < _LAST_MOMENT else None
+
+
 def flag(value: Any) -> bool | None:
     return value if isinstance(value, bool) else None
 

@@ -27,6 +27,8 @@ _SPELLED = {"torch": "PyTorch", "nccl": "NCCL", "driver": "GPU driver", "cuda": 
 _MARKUP = re.compile(r"([\\`*\[\]<>]|~(?=~)|&(?=#|\w+;)|^[#+=-])")
 """What would become a link, an image, HTML, emphasis or a heading. No more: a form that shows plain text shows these
 too."""
+_NUMBERED = re.compile(r"\d{1,9}[.)]")
+"""A first word that begins a list, in which anything else may begin."""
 _ACTS = re.compile(r"\w://|www\.|(?:^|[^\w.])@\w|\w@\w", re.IGNORECASE)
 """A word that becomes a link or calls somebody by itself; only as code it does not."""
 _UNKNOWN = "not known"
@@ -53,6 +55,9 @@ def render_ticket(
 def text(value: object) -> str:
     """Evidence as one line of Markdown that shows what it says and does nothing else."""
     words = safe(str(value)).split()
+    if words and _NUMBERED.fullmatch(words[0]):
+        words[0] = f"{words[0][:-1]}\\{words[0][-1]}"
+        return f"{words[0]} {text(' '.join(words[1:]))}".rstrip()
     if not any(map(_ACTS.search, words)):
         return _MARKUP.sub(r"\\\1", " ".join(words))
     return " ".join(f"`{_code(word)}`" if _ACTS.search(word) else _MARKUP.sub(r"\\\1", word) for word in words)

@@ -131,8 +131,9 @@ class Names:
         return None
 
 
-def fitting(name: str, names: Names) -> str:
-    """A name for a file in a new archive that `unsafe` and `names` accept: as given wherever possible.
+def fitting(name: str, names: Names, keep: int = 0) -> str:
+    """A name for a file in a new archive that `unsafe` and `names` accept: as given wherever possible. Of one that is
+    too long its end is kept, and its first `keep` parts, which say whose it is.
 
     Always in a few steps, whatever names are there already: a directory or a file that clashes by case or form gets a
     number, and where numbers do not help, a number that nobody has.
@@ -141,7 +142,10 @@ def fitting(name: str, names: Names) -> str:
     for part in name.encode("utf-8", "surrogateescape").decode("utf-8", "replace").split("/"):
         fit = _UNFIT.sub("-", part).rstrip(" .") or "-"
         parts.append(fit.encode()[:MEMBER_NAME_PART].decode("utf-8", "ignore"))
-    wanted = "/".join(parts[-MEMBER_NAME_PARTS + 2 :])[-MEMBER_NAME + 128 :].lstrip("/")
+    front = parts[:keep]
+    room = MEMBER_NAME - 128 - len("/".join(front))
+    ending = "/".join(parts[keep:][-MEMBER_NAME_PARTS + 2 + keep :])[-room:].lstrip("/") or "-"
+    wanted = "/".join([*front, ending])
     *folders, last = wanted.split("/")
     above = "".join(f"{folder}/" for folder in names.way(folders))
     for number in names.numbers(f"{above}{_key(last)}"):

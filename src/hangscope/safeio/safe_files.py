@@ -3,8 +3,7 @@
 Whoever can write beside us can put a link, a pipe or a device where a file should be, or let a file system hang. So a
 path below a directory is walked name by name without following any link, only regular files are read, and of those no
 more than asked for; who owns a directory is looked at before something is written into it; and a read that does not
-come back is left behind on a thread of its own. Standard library only, and nothing of hangscope: it runs in training
-images, and the relay loads it by its place.
+come back is left behind on a thread of its own. Standard library only: it runs in training images.
 """
 
 from __future__ import annotations
@@ -18,7 +17,10 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import IO, BinaryIO, TypeVar
+from typing import IO, BinaryIO, NamedTuple, TypeVar
+
+from hangscope.safeio.beneath import StrangeLink, open_beneath, open_folder, open_named
+from hangscope.safeio.held import open_at, status_of, way
 
 T = TypeVar("T")
 
@@ -58,11 +60,16 @@ def kind_of(mode: int) -> str:
 
 def open_file(path: str | Path, *, follow: bool = True, folder: int | None = None) -> BinaryIO:
     """Open a regular file for reading, whatever else may have been put there: never waits for a pipe's other end."""
-    before = os.stat(path, dir_fd=folder, follow_symlinks=follow)
+    before = status_of(path, follow=follow, folder=folder)
     if not stat.S_ISREG(before.st_mode):
         raise Refused(f"{kind_of(before.st_mode)}, not a file", path)
     try:
-        handle = os.open(path, _READ | (0 if follow else _NOFOLLOW), dir_fd=folder)
+        if follow and folder is None and way(path) is None:
+            handle = open_named(path, _READ)
+        else:
+            handle = open_at(path, _READ | (0 if follow else _NOFOLLOW), folder=folder)
+    except StrangeLink as error:
+        raise Refused(str(error.strerror), path) from None
     except OSError as error:
         if error.errno == errno.ELOOP:
             raise Refused("a link, not followed", path) from None
@@ -82,14 +89,14 @@ def open_file(path: str | Path, *, follow: bool = True, folder: int | None = Non
 def read_file(path: str | Path, limit: int, *, follow: bool = True, tail: bool = False) -> bytes:
     """At most `limit` bytes of a regular file; with `tail` the last ones, else a larger file is refused."""
     with open_file(path, follow=follow) as stream:
-        return _bounded(stream, path, limit, tail=tail)
+        return read_bounded(stream, path, limit, tail=tail)
 
 
 def head_of(path: str | Path, size: int) -> bytes:
     """The first bytes of a regular file; none of one that cannot be read. Asked of every file of a tree: no more calls
     than it takes. Opening does not wait for anybody: where a pipe was put since the tree was listed, it is closed."""
     try:
-        handle = os.open(path, _READ)
+        handle = open_at(path, _READ)
     except OSError:
         return b""
     try:
@@ -105,10 +112,11 @@ def read_below(root: Path, name: str, limit: int, *, tail: bool = False, owner: 
     with folder_below(root, _parts(name)[:-1]) as folder, open_file(_parts(name)[-1], follow=False, folder=folder) as s:
         if owner is not None and (wrote := os.fstat(s.fileno()).st_uid) != owner:
             raise Refused(f"belongs to somebody else (user {wrote})", root / name)
-        return _bounded(s, root / name, limit, tail=tail)
+        return read_bounded(s, root / name, limit, tail=tail)
 
 
-def _bounded(stream: BinaryIO, path: str | Path, limit: int, *, tail: bool) -> bytes:
+def read_bounded(stream: BinaryIO, path: str | Path, limit: int, *, tail: bool) -> bytes:
+    """At most `limit` bytes of what is open."""
     size = os.fstat(stream.fileno()).st_size
     if tail:
         stream.seek(max(0, size - limit))
@@ -203,10 +211,10 @@ def folder_below(
     """A handle of a directory below `root`, reached without following a link. `make` makes what is missing.
 
     With `own`, the last one must be ours, or root's: somebody else's would decide what becomes of what we write. With
-    `wary`, a link in the place of `root` itself is followed only where it is ours, or root's; else how to get there is
-    the caller's own word.
+    `wary`, a link on the way to `root` is followed only where it is ours, or root's; else how to get there is the
+    caller's own word. A `root` that is held is not looked for again.
     """
-    handle = _warily(root) if wary else os.open(root, _FOLDER & ~_NOFOLLOW)
+    handle = _open_root(root, wary=wary)
     try:
         made = False
         for number, part in enumerate(parts):
@@ -218,12 +226,12 @@ def folder_below(
                     made = False
             below = root.joinpath(*parts[: number + 1])
             try:
-                following = os.open(part, _FOLDER, dir_fd=handle)
+                following = open_beneath(handle, part, _FOLDER)
             except OSError as error:
                 if error.errno in (errno.ELOOP, errno.ENOTDIR):
                     found = os.stat(part, dir_fd=handle, follow_symlinks=False)
                     raise Refused(f"{kind_of(found.st_mode)} in the place of a directory", below) from None
-                raise
+                raise OSError(error.errno, error.strerror, str(below)) from None
             os.close(handle)
             handle = following
         if own:
@@ -246,28 +254,170 @@ def _is_ours(found: os.stat_result) -> bool:
     return found.st_uid == os.geteuid() or (found.st_uid == SQUASHED and found.st_dev in _squashing)
 
 
-def _warily(root: Path) -> int:
-    try:
-        return os.open(root, _FOLDER)
-    except OSError as error:
-        if error.errno not in (errno.ELOOP, errno.ENOTDIR):
-            raise
-        owner = os.lstat(root).st_uid
-        if owner not in (os.geteuid(), 0):
-            raise Refused(f"a link of somebody else's (user {owner}) in the place of a directory", root) from None
+def _open_root(root: Path, *, wary: bool) -> int:
+    if way(root) is not None:
+        return open_at(root, _FOLDER)
+    if not wary:
         return os.open(root, _FOLDER & ~_NOFOLLOW)
+    try:
+        place = open_folder(root)
+    except StrangeLink as error:
+        raise Refused(str(error.strerror), root) from None
+    try:
+        return os.open(".", _FOLDER, dir_fd=place)
+    finally:
+        os.close(place)
+
+
+def make_folder(folder: Path, *, wary: bool = True) -> None:
+    """Make a directory, and those above it that are missing. A link of somebody else's on the way is not followed."""
+    led = way(folder)
+    try:
+        os.close(_made_below(*led) if led is not None else open_folder(folder, make=True))
+    except StrangeLink as error:
+        if wary:
+            raise Refused(str(error.strerror), folder) from None
+        folder.mkdir(parents=True, exist_ok=True)
+
+
+def _made_below(folder: int, name: str) -> int:
+    """A handle of a directory below one that is open; what is missing is made."""
+    here = os.dup(folder)
+    for part in [part for part in name.split("/") if part not in ("", ".")]:
+        try:
+            with suppress(FileExistsError):
+                os.mkdir(part, dir_fd=here)
+            following = open_beneath(here, part, _FOLDER)
+        finally:
+            os.close(here)
+        here = following
+    return here
+
+
+def remove_tree(folder: Path) -> None:
+    """Delete a directory with all that is in it, as far as that can be. No link is followed, above it nor in it."""
+    with suppress(OSError), folder_below(folder.parent, [], wary=True) as above:
+        _remove_below(above, folder.name)
+
+
+def _remove_below(above: int, name: str) -> None:
+    try:
+        handle = open_beneath(above, name, _FOLDER)
+    except OSError:
+        return
+    try:
+        with os.scandir(handle) as found:
+            entries = [(each.name, each.is_dir(follow_symlinks=False)) for each in found]
+        for entry, is_folder in entries:
+            if is_folder:
+                _remove_below(handle, entry)
+            else:
+                with suppress(OSError):
+                    os.unlink(entry, dir_fd=handle)
+    finally:
+        os.close(handle)
+    with suppress(OSError):
+        os.rmdir(name, dir_fd=above)
+
+
+def remove_file(path: Path) -> None:
+    """Delete a file, or a link itself."""
+    with folder_below(path.parent, [], wary=True) as above:
+        os.unlink(path.name, dir_fd=above)
+
+
+def remove_empty(folder: Path) -> None:
+    """Delete a directory in which nothing is."""
+    with folder_below(folder.parent, [], wary=True) as above:
+        os.rmdir(folder.name, dir_fd=above)
+
+
+def rename_below(root: Path, name: str, other: str) -> None:
+    """Give a file below `root` another name beside its own."""
+    *above, last = _parts(name)
+    with folder_below(root, above, wary=True) as folder:
+        os.replace(last, other, src_dir_fd=folder, dst_dir_fd=folder)
+
+
+def listing(folder: str | Path) -> list[Listed]:
+    """What is in a directory, sorted by name."""
+    handle = open_at(folder, _FOLDER & ~_NOFOLLOW)
+    try:
+        with os.scandir(handle) as found:
+            return sorted(
+                Listed(each.name, each.is_dir(follow_symlinks=False), each.is_file(follow_symlinks=False))
+                for each in found
+            )
+    finally:
+        os.close(handle)
+
+
+class Listed(NamedTuple):
+    """One name in a directory; neither for a link, a pipe, a socket and a device."""
+
+    name: str
+    is_folder: bool
+    is_file: bool
 
 
 def make_private(folder: Path) -> None:
     """A directory for this user alone, in a place where anybody may write. Refused where somebody was there first."""
     with suppress(FileExistsError):
-        os.mkdir(folder, 0o700)
-    found = os.lstat(folder)
-    if not stat.S_ISDIR(found.st_mode):
-        raise Refused(f"{kind_of(found.st_mode)} in the place of a directory", folder)
-    if found.st_uid != os.geteuid():
-        raise Refused(f"belongs to somebody else (user {found.st_uid})", folder)
-    os.chmod(folder, 0o700)
+        make_one(folder, 0o700)
+    close_to_others(folder)
+
+
+def make_one(folder: Path, mode: int = 0o777) -> None:
+    """Make a directory where the one above it is there. Raises FileExistsError where something has its name."""
+    led = way(folder)
+    if led is None:
+        os.mkdir(folder, mode)
+        return
+    handle, name = led
+    above, _, last = name.rpartition("/")
+    place = open_beneath(handle, above or ".", _FOLDER)
+    try:
+        os.mkdir(last, mode, dir_fd=place)
+    finally:
+        os.close(place)
+
+
+def refuse_others(folder: Path) -> None:
+    """Raises Refused for a directory of somebody else's. Where a server calls root nobody, nobody's is tried out."""
+    with folder_below(folder, []) as handle:
+        found = os.fstat(handle)
+        if found.st_uid == SQUASHED and os.geteuid() == 0 and found.st_dev not in _squashing:
+            _try_squashing(handle)
+        if found.st_uid != 0 and not _is_ours(found):
+            raise Refused(f"belongs to somebody else (user {found.st_uid})", folder)
+
+
+def _try_squashing(folder: int) -> None:
+    name = f".{secrets.token_hex(8)}.part"
+    with suppress(OSError):
+        os.mkdir(name, 0o700, dir_fd=folder)
+        made = os.stat(name, dir_fd=folder, follow_symlinks=False)
+        os.rmdir(name, dir_fd=folder)
+        if made.st_uid == SQUASHED:
+            _squashing.add(made.st_dev)
+
+
+def close_to_others(folder: Path) -> None:
+    """Let nobody else into a directory of ours. What is changed is what was looked at, whatever has its name by now."""
+    try:
+        handle = open_at(folder, _FOLDER)
+    except OSError as error:
+        if error.errno not in (errno.ELOOP, errno.ENOTDIR):
+            raise
+        kind = kind_of(status_of(folder, follow=False).st_mode)
+        raise Refused(f"{kind} in the place of a directory", folder) from None
+    try:
+        found = os.fstat(handle)
+        if found.st_uid != os.geteuid():
+            raise Refused(f"belongs to somebody else (user {found.st_uid})", folder)
+        os.fchmod(handle, 0o700)
+    finally:
+        os.close(handle)
 
 
 # ---- writing ---------------------------------------------------------------------------------------------------------

@@ -18,7 +18,8 @@ from pathlib import Path
 
 from hangscope.safeio import limits
 from hangscope.safeio.evidence_names import is_read, is_walked
-from hangscope.safeio.safe_files import kind_of
+from hangscope.safeio.held import held, open_at, status_of
+from hangscope.safeio.safe_files import Listed, kind_of, listing
 
 CLOSED = "the directory cannot be read"
 """How the reason begins why everything below a directory is missing."""
@@ -28,11 +29,15 @@ _HALF_WRITTEN = re.compile(r"\..*\.part", re.DOTALL)
 def entries(root: Path, most: int = limits.DIRECTORY_NAMES) -> list[str]:
     """The names in a directory, sorted; of a huge one the first that it lists."""
     found: list[str] = []
-    with os.scandir(root) as listing:
-        for entry in listing:
-            found.append(entry.name)
-            if len(found) >= most:
-                break
+    handle = open_at(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        with os.scandir(handle) as names:
+            for entry in names:
+                found.append(entry.name)
+                if len(found) >= most:
+                    break
+    finally:
+        os.close(handle)
     return sorted(found)
 
 
@@ -52,9 +57,11 @@ class Survey:
 @dataclass(frozen=True, slots=True)
 class EvidenceTree:
     """The files below a directory that are read as evidence: (path on disk, the same without any link), as listed.
-    `skipped` is by the path on disk; `whole` is False where there were more files than are looked at."""
+    `links` are those of them that are links, with where they lead. `skipped` is by the path on disk; `whole` is False
+    where there were more files than are looked at."""
 
     files: list[tuple[str, str]]
+    links: dict[str, str]
     skipped: list[tuple[str, str]]
     whole: bool
 
@@ -63,7 +70,8 @@ def survey(root: Path, *, most: int = limits.TREE_FILES) -> Survey:
     """Every regular file below `root`, and everything else that somebody may miss. A link that leads inside leads to
     what is met anyway. Half-written files are none."""
     walk = _Walk(root, most)
-    walk.all_files()
+    with held(root):
+        walk.all_files()
     files = tuple(sorted((name, walk.path(name)) for name in walk.files))
     skipped = [(name or ".", why) for name, why in walk.skipped]
     if walk.stopped_in is not None:
@@ -75,9 +83,11 @@ def evidence_tree(root: Path, *, most: int = limits.TREE_FILES) -> EvidenceTree:
     """The files below `root` that are read: without those that never are evidence. A link that leads inside is read
     under its own name, which may say more about the file than the file's own."""
     walk = _Walk(root, most, evidence_only=True)
-    walk.all_files()
+    with held(root):
+        walk.all_files()
     files = [(walk.path(name), walk.targets.get(name) or walk.real(name)) for name in walk.files]
-    return EvidenceTree(files, [(walk.path(name), why) for name, why in walk.skipped], walk.stopped_in is None)
+    links = {walk.path(name): target for name, target in walk.targets.items() if target}
+    return EvidenceTree(files, links, [(walk.path(name), why) for name, why in walk.skipped], walk.stopped_in is None)
 
 
 class _Walk:
@@ -112,21 +122,20 @@ class _Walk:
                 if len(self.files) + len(self.skipped) >= self._most:
                     self.stopped_in = folder
                     return
-                if entry.is_dir(follow_symlinks=False):
+                if entry.is_folder:
                     self._meet_folder(entry, folder)
                 else:
                     self._meet_file(entry, folder)
 
-    def _entries(self, folder: str) -> list[os.DirEntry[str]]:
+    def _entries(self, folder: str) -> list[Listed]:
         name = folder.rstrip("/")
         try:
-            with os.scandir(self.path(name)) as listing:
-                return sorted(listing, key=lambda entry: entry.name)
+            return listing(self.path(name))
         except OSError as error:
             self.skipped.append((name, f"{CLOSED}: {error.strerror or error}"))
             return []
 
-    def _meet_folder(self, entry: os.DirEntry[str], folder: str) -> None:
+    def _meet_folder(self, entry: Listed, folder: str) -> None:
         if self._evidence_only and not is_walked(entry.name):
             return
         if folder.count("/") < limits.TREE_LEVELS:
@@ -134,13 +143,13 @@ class _Walk:
         else:
             self.skipped.append((f"{folder}{entry.name}", f"{CLOSED}: more than {limits.TREE_LEVELS} levels down"))
 
-    def _meet_file(self, entry: os.DirEntry[str], folder: str) -> None:
+    def _meet_file(self, entry: Listed, folder: str) -> None:
         name = f"{folder}{entry.name}"
         if _HALF_WRITTEN.fullmatch(entry.name):
             self.half_written.append(name)
         elif self._evidence_only and not is_read(entry.name):
             pass
-        elif entry.is_file(follow_symlinks=False):
+        elif entry.is_file:
             self.files.append(name)
         else:
             self._meet_other(name)
@@ -149,7 +158,7 @@ class _Walk:
         """What is neither a file nor a directory: a link, a pipe, a socket or a device."""
         path = self.path(name)
         try:
-            found = os.lstat(path)
+            found = status_of(path, follow=False)
             target = ""
             if stat.S_ISLNK(found.st_mode):
                 target, why = self._followed(path)
@@ -157,7 +166,7 @@ class _Walk:
                     self.skipped.append((name, why))
                 if why or not self._evidence_only:
                     return
-                found = os.lstat(target)
+                found = status_of(target, follow=False)
         except OSError as error:
             self.skipped.append((name, f"cannot be read: {error.strerror or error}"))
             return

@@ -9,9 +9,12 @@ import resource
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -24,25 +27,28 @@ from hangscope.incident.collect.remote_node import Node
 
 QUICK = CollectOptions(deadline_s=20, retries=0)
 SERVER = """
-import io, json, sys, tarfile, time
+import io, json, re, sys, tarfile, time
 script = sys.stdin.read()
 files = json.load(open(sys.argv[1]))
 out = sys.stdout.buffer
 out.write(b"HANGSCOPE-BEGIN\\n")
-if "exec tar" not in script:
+groups = re.findall(r"^give (\\d+) '([^']*)'(.*)$", script, re.M)
+if not groups:
     for path, (size, mtime, _) in files.items():
         out.write(f"I {size} {mtime} - {path}\\n".encode())
     out.write(b"HANGSCOPE-END\\n")
     sys.exit()
-asked = script.partition("exec tar -c -f -")[2]
-tar = tarfile.open(fileobj=out, mode="w|")
-for path, (size, mtime, text) in files.items():
-    if f"'{path[1:]}'" in asked:
-        data = text.encode()
-        info = tarfile.TarInfo(path[1:])
-        info.size, info.mtime = len(data), mtime
-        tar.addfile(info, io.BytesIO(data))
-tar.close()
+for number, folder, names in groups:
+    out.write(f"\\nHANGSCOPE-TAR {number}\\n".encode())
+    tar = tarfile.open(fileobj=out, mode="w|")
+    for path, (size, mtime, text) in files.items():
+        above, _, name = path[1:].rpartition("/")
+        if above == folder and f"'./{name}'" in names:
+            data = text.encode()
+            info = tarfile.TarInfo(f"./{name}")
+            info.size, info.mtime = len(data), mtime
+            tar.addfile(info, io.BytesIO(data))
+    tar.close()
 """
 
 
@@ -58,7 +64,7 @@ def serving(folder: Path, name: str, files: dict[str, str], mtime: int | None = 
 def saying(folder: Path, name: str, code: str) -> Node:
     """A node that answers every script by this code, after the mark."""
     (folder / f"{name}.py").write_text(
-        "import sys, time\nscript = sys.stdin.read()\nlists = 'exec tar' not in script\n"
+        "import sys, time\nscript = sys.stdin.read()\nlists = 'give 0 ' not in script\n"
         f"out = sys.stdout.buffer\nout.write(b'HANGSCOPE-BEGIN\\n')\n{code}\n"
     )
     return Node(name, (sys.executable, str(folder / f"{name}.py")))
@@ -113,6 +119,116 @@ def test_a_node_speaks_for_its_own_part(tmp_path: Path) -> None:
         collect(tmp_path / f"out{order}", nodes[::-1] if order else nodes, options=QUICK)
         assert (tmp_path / f"out{order}/nodes/a/dumps/nccl_trace_rank_0").read_text() == "dump of a"
         assert (tmp_path / f"out{order}/nodes/b/dumps/nccl_trace_rank_0").read_text() == "dump of b"
+
+
+def test_a_node_speaks_for_no_other(tmp_path: Path) -> None:
+    """A part of another node is left out and named: of one that was asked, of one that gave nothing, of one unknown."""
+    lies = {
+        f"/work/hangscope/48121/0/nodes/{name}/logs/rank_9.log": f"lies about {name}" for name in ("a", "b", "stranger")
+    }
+    nodes = [
+        serving(tmp_path, "a", part("a", "48121")),
+        Node("b", ("false",)),
+        serving(tmp_path, "evil", {**part("evil", "48121"), **lies}, mtime=int(time.time())),
+    ]
+    found = collect(tmp_path / "out", nodes, options=QUICK)
+    text = "".join(path.read_text() for path in (tmp_path / "out/nodes").rglob("*") if path.is_file())
+    assert "lies" not in text
+    assert "dump of evil" in text
+    whats = {gap.what for gap in found.manifest.gaps if gap.node == "evil"}
+    assert {"1 files of nodes/a", "1 files of nodes/b", "1 files of nodes/stranger"} <= whats
+
+
+def test_nodes_that_share_a_directory_bring_the_part_of_one_that_is_gone(tmp_path: Path) -> None:
+    """What two of them list alike is taken, and of nodes with a domain, an address or several agents their own part."""
+    both = {**part("a", "48121"), **part("b", "48121"), **part("gone", "48121"), **part("a-2", "48121")}
+    at = int(time.time()) - 50
+    nodes = [serving(tmp_path, name, both, mtime=at) for name in ("a.cluster.local", "b")]
+    nodes.append(serving(tmp_path, "10.0.0.7", part("worker-7", "48121")))
+    collect(tmp_path / "out", nodes, options=QUICK)
+    for name in ("a", "a-2", "b", "gone", "worker-7"):
+        assert (tmp_path / f"out/nodes/{name}/dumps/nccl_trace_rank_0").read_text() == f"dump of {name}"
+
+
+HERE = ("/bin/sh", "-s")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to be another user beside")
+@pytest.mark.parametrize("what", ["shared/mal", "shared/mal/logs", "shared/mal/logs/rank_0.log"])
+def test_a_swap_between_listing_and_sending_shows_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    """On a node, too: a folder or file that was listed is a link by the time it is asked for."""
+    for place in ("shared/mal/logs", "root/logs"):
+        (tmp_path / place).mkdir(parents=True)
+    (tmp_path / "shared/mal/logs/rank_0.log").write_text("RuntimeError: theirs")
+    (tmp_path / "shared/mal/logs/rank_1.log").write_text("RuntimeError: theirs")
+    for place in ("root/logs/rank_0.log", "root/rank_0.log", "root/logs/rank_1.log", "root/rank_1.log"):
+        (tmp_path / place).write_text("RuntimeError: secret-of-root")
+    node = Node("n", HERE, (f"{tmp_path}/shared/mal",), defaults=False)
+    real = Node.fetch
+
+    def swapped(self: Node, *args: Any) -> None:
+        if not (tmp_path / what).is_symlink():
+            (tmp_path / what).rename(tmp_path / "moved")
+            target = "root/logs/rank_0.log" if what.endswith(".log") else f"root/{'logs' if 'logs' in what else ''}"
+            (tmp_path / what).symlink_to(tmp_path / target)
+            os.chown(tmp_path / what, 12345, 12345, follow_symlinks=False)
+        real(self, *args)
+
+    monkeypatch.setattr(Node, "fetch", swapped)
+    with suppress(CollectError):
+        collect(tmp_path / "out", [node], options=QUICK)
+    text = "".join(path.read_text() for path in (tmp_path / "out").rglob("*") if path.is_file())
+    assert "secret-of-root" not in text
+
+
+def test_links_of_ours_on_the_way_are_gone_along(tmp_path: Path) -> None:
+    """A home that is a link, as on many clusters, and names that a shell takes for something else."""
+    odd = tmp_path / "real" / "-a b'c$(x)"
+    odd.mkdir(parents=True)
+    for name in ("-rf.log", "*.log", "x y.log"):
+        (odd / name).write_text(f"RuntimeError: {name}")
+    (tmp_path / "home").symlink_to(tmp_path / "real")
+    found = collect(tmp_path / "out", [Node("n", HERE, (f"{tmp_path}/home",), defaults=False)], options=QUICK)
+    assert found.complete
+    assert found.nodes[0].fetched == 3
+
+
+def test_a_flood_of_complaints_fills_no_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a node's command says on stderr is read as it comes, and only its end is kept, for the message."""
+    monkeypatch.setattr(tempfile, "TemporaryFile", lambda *_, **__: pytest.fail("it went to the disk"))
+    flood = "for _ in range(400): sys.stderr.write('x' * 65536 + '\\n')\nsys.stderr.write('the last words\\n')"
+    good = serving(tmp_path, "good", part("good", "48121"))
+    evil = Node("evil", (sys.executable, "-c", f"import sys\n{flood}\nsys.exit(3)"))
+    found = collect(tmp_path / "out", [good, evil], options=QUICK)
+    problem = next(node.problem for node in found.nodes if node.name == "evil")
+    assert problem is not None
+    assert "the last words" in problem
+    assert len(problem) < 2100
+
+
+def test_paths_that_are_too_deep_cost_no_time(tmp_path: Path) -> None:
+    """A node that lists twenty thousand of nineteen hundred levels each: they are left out, and named."""
+    path = "/" + "d/" * 1900
+    lists = f"[out.write(b'G 1 1 - {path}%d.log\\n' % n) for n in range(8000)]; out.write(b'HANGSCOPE-END\\n')"
+    evil = saying(tmp_path, "evil", f"if lists: {lists}")
+    begun = time.process_time()
+    found = collect(tmp_path / "out", [serving(tmp_path, "good", part("good", "48121")), evil], options=QUICK)
+    assert time.process_time() - begun < 5
+    assert any("levels down" in gap.why for gap in found.manifest.gaps)
+
+
+def test_a_name_is_shortened_below_whose_it_is(tmp_path: Path) -> None:
+    """A path so long that its beginning would be cut off stays with the node that sent it."""
+    long = "/".join(["nodes/a/logs", *["d" * 100] * 14, "nodes", "innocent", "logs", "rank_3.log"])
+    deep = "/".join(["nodes/evil/logs", *["d"] * 80, "nodes", "innocent", "logs", "rank_4.log"])
+    files = {f"/work/hangscope/48121/0/{name}": "lies" for name in (long.replace("/a/", "/evil/", 1), deep)}
+    node = serving(tmp_path, "evil", {**part("evil", "48121"), **files})
+    plain = serving(tmp_path, "other", {f"/tmp/{long}": "RuntimeError: lies", "/tmp/nccl_trace_rank_0": "d"})
+    collect(tmp_path / "out", [node, plain], options=QUICK)
+    assert sorted(os.listdir(tmp_path / "out/nodes")) in (["evil"], ["evil", "other"])
+    assert len([path for path in (tmp_path / "out/nodes/evil").rglob("*.log") if path.is_file()]) == 2
 
 
 @pytest.mark.parametrize("raw", (b"{broken", b"[]", b"{}", b"\xff", b"[" * 100_000, b'{"schema": "other/1"}'))

@@ -71,6 +71,49 @@ def test_a_broken_sitecustomize_is_reported_as_python_reports_it(tmp_path: Path)
     assert "ValueError: mine" in done.stderr
 
 
+IN_A_NEW_DIRECTORY = """
+import json, os, signal, sys
+sys.path.insert(0, {companion!r})
+import _hangscope_companion as companion
+companion.json, companion.signal = json, signal
+State = companion._State
+assert companion._hold({sockets!r})
+State.pid = os.getpid()
+State.registration = {{"pid": State.pid}}
+companion._write_registration()
+assert json.load(open({sockets!r} + "/%d.json" % State.pid)) == {{"pid": State.pid}}
+os.rename({sockets!r}, {sockets!r} + ".gone") if {moved} else __import__("shutil").rmtree({sockets!r})
+os.mkdir({sockets!r})
+os.chmod({sockets!r}, 0o777)
+for ending in (".json", ".json.part", ".stack", ".sock", ".pause", ".pause.part"):
+    os.symlink({victim!r}, {sockets!r} + "/%d" % State.pid + ending)
+for act in (companion._write_registration, lambda: companion._register_stack_signal({sockets!r})):
+    try:
+        act()
+    except Exception as error:
+        print(error)
+print(companion._hold({sockets!r}))
+from hangscope.announce_pause import expect_pause
+os.environ["HANGSCOPE_SOCKETS"] = {sockets!r}
+with expect_pause("x"):
+    pass
+"""
+
+
+@pytest.mark.parametrize("moved", [True, False])
+def test_a_directory_that_somebody_made_anew_gets_nothing(tmp_path: Path, moved: bool) -> None:
+    """The sockets' directory goes while a process lives on, and links lie in another of its name: none is followed."""
+    victim = tmp_path / "victim"
+    victim.write_text("mine")
+    sockets = tmp_path / "sockets"
+    sockets.mkdir(mode=0o700)
+    code = IN_A_NEW_DIRECTORY.format(companion=str(COMPANION), sockets=str(sockets), victim=str(victim), moved=moved)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd="/")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.endswith("False\n")  # open for all: it cannot be ours
+    assert victim.read_text() == "mine"
+
+
 def test_nothing_happens_without_torch_distributed(tmp_path: Path) -> None:
     """A Python that does not import it registers nothing, starts no thread and prints nothing."""
     code = "import json, threading, os; print(threading.active_count(), len(os.listdir('/proc/self/task')))"

@@ -13,6 +13,7 @@ from hangscope.cli.output import note, write
 from hangscope.demo.follow import command as launch_command
 from hangscope.demo.follow import follow
 from hangscope.errors import LaunchError
+from hangscope.recorder.process.isolated_python import hangscope_command
 from hangscope.recorder.setup.torch_version import torch_of
 
 STORY = {
@@ -45,8 +46,9 @@ def command(fault: str, directory: Path | None) -> int:
     if incident.exists() and (not incident.is_dir() or any(incident.iterdir())):
         raise LaunchError(f"{incident}: exists already", hint="give a new directory with --dir")
     note(f"In this demo {STORY[fault]}.")
-    note(f"$ {shlex.join(launch_command(fault, incident))}")
-    follow(fault, incident, note)
+    words = launch_command(fault, incident)
+    note(f"$ {shlex.join(['hangscope', *words])}")
+    follow(hangscope_command(*words), incident, note)
     write((incident / "verdict.txt").read_text())
     note(f"The evidence is in {incident}")
     return 0

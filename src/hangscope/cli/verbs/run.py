@@ -25,7 +25,7 @@ def say(text: str) -> None:
 
 def _configured(ctx: click.Context, _: click.Parameter, value: Path | None) -> Path | None:
     """What the file says becomes the options' default: the environment and the options themselves win over it."""
-    ctx.default_map = config_file.load(value, Path.cwd())
+    ctx.default_map = config_file.load(value, Path.cwd(), say)
     return value
 
 
@@ -47,7 +47,8 @@ def _env(name: str) -> dict[str, Any]:
     is_eager=True,
     expose_value=False,
     callback=_configured,
-    help="Settings in TOML.  [default: ./hangscope.toml, else [tool.hangscope] in ./pyproject.toml]",
+    help="Settings in TOML.  [default: ~/.config/hangscope/hangscope.toml, then ./hangscope.toml, else [tool.hangscope]"
+    " in ./pyproject.toml]",
     **_env("CONFIG"),
 )
 @click.option(

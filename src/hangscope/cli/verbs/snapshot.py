@@ -12,6 +12,7 @@ from hangscope.errors import NotFoundError
 from hangscope.incident.layout import VERDICT_TEXT
 from hangscope.recorder.agent.diagnose_process import diagnose
 from hangscope.recorder.capture import snapshot_job
+from hangscope.report.safe_text import safe
 from hangscope.safeio.safe_files import read_below
 
 _MOST_TEXT = 4 << 20
@@ -32,7 +33,7 @@ def command(target: str, directory: Path | None, no_diagnose: bool) -> int:
     else:
         run = Path(target).absolute()
         incident = snapshot_job.of_run(Path(os.path.realpath(run)) if run.is_symlink() else run, note)
-    write(f"{incident}\n")
+    write(f"{safe(str(incident))}\n")
     if no_diagnose:
         return 0
     try:  # the agents may have given it already

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -10,7 +9,8 @@ from hangscope.errors import NotFoundError
 from hangscope.incident.collect.fetch_sources import Deadline, Entry, Listing, Sink, Unreachable
 from hangscope.safeio import limits
 from hangscope.safeio.evidence_names import bounded, untaken
-from hangscope.safeio.safe_files import head_of, open_file
+from hangscope.safeio.held import status_of
+from hangscope.safeio.safe_files import Refused, head_of, open_file
 from hangscope.safeio.walk import survey
 
 
@@ -22,15 +22,15 @@ class Directory:
     def __init__(self, path: Path) -> None:
         if not path.exists():
             raise NotFoundError(f"{path}: no such file or directory", hint="on a cluster, is it mounted here?")
-        self._path = path
+        self.path = path
         self.name = path.resolve().name or "root"
 
     def listing(self, deadline: Deadline) -> Listing:
         entries: list[Entry] = []
         notes: list[tuple[str, str]] = []
-        files = [(self._path.name, str(self._path))]
-        if self._path.is_dir():
-            seen = survey(self._path)
+        files = [(self.path.name, str(self.path))]
+        if self.path.is_dir():
+            seen = survey(self.path)
             files = list(seen.files)
             notes = list(seen.skipped)
         found, left = bounded(files, lambda one: one[0], lambda one: head_of(one[1], limits.HEAD_BYTES))
@@ -39,7 +39,7 @@ class Directory:
         for name, path in found:
             deadline.check()
             try:
-                state = os.stat(path)
+                state = status_of(path)
             except OSError as error:
                 notes.append((name, f"cannot be read: {error.strerror}"))
                 continue
@@ -50,11 +50,11 @@ class Directory:
         failed: Unreachable | None = None
         for entry in wanted:
             deadline.check()
-            path = self._path if self._path.is_file() else self._path / entry.path
+            path = self.path if self.path.is_file() else self.path / entry.path
             try:
                 with open_file(path, follow=False) as stream:
                     sink(entry, stream, entry.mtime)
-            except (FileNotFoundError, PermissionError):
+            except (FileNotFoundError, PermissionError, Refused):
                 continue  # whoever asked sees that it did not come
             except Unreachable as error:
                 failed = error  # one file that cannot be read does not keep the others

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -141,7 +142,7 @@ def make(
     stale_after_s: float,
 ) -> Plan:
     """What to fetch, and from which source."""
-    planner = _Planner(sources, _latest_dump(listings), stale_after_s)
+    planner = _Planner(sources, _latest_dump(listings), stale_after_s, Speakers(sources, listings, chosen))
     for index, entry in _from_the_future(listings):
         why = "dated in the future: that says nothing about the others' age"
         planner.add_gap(index, entry.path, why)
@@ -151,6 +152,7 @@ def make(
         own = {root.path for root in chosen if root.source == index}
         left = {root.path for root in others if root.source == index}
         planner.add_listing(index, listing, own, left)
+    planner.add_refused()
     planner.plan.parts = [root.manifest for root in chosen]
     planner.plan.others = sorted({_name(sources, root) for root in others})
     return planner.plan
@@ -162,10 +164,64 @@ def _above(path: str) -> list[str]:
     return ["", *(path[:end] for end in ends)]
 
 
+class Speakers:
+    """Who speaks for which node: of `nodes/X/` X itself. One that sends another's part could accuse it.
+
+    Nodes that share a directory list each other's parts. Of a node that is not asked, because it is gone, what two
+    others list alike is taken. A node that is asked under another name than it has (an address) is the one that alone
+    lists a part, and has none by its own name.
+    """
+
+    def __init__(self, sources: Sequence[Source], listings: Mapping[int, Listing], chosen: Sequence[Root]) -> None:
+        self._nodes = {index: source.name for index, source in enumerate(sources) if source.is_node}
+        self._listers: dict[str, set[int]] = {}
+        self._alike: Counter[tuple[str, int | None, int | None]] = Counter()
+        for index in self._nodes.keys() & listings.keys():
+            self._note(index, listings[index], {root.path for root in chosen if root.source == index})
+        self._by_name: dict[str, set[int]] = {}
+        for index, name in self._nodes.items():
+            for spelled in (safe_name(name), safe_name(name.partition(".")[0])):
+                self._by_name.setdefault(spelled, set()).add(index)
+        self._with_own_name = {i for node, listers in self._listers.items() for i in listers & self._called(node)}
+
+    def _note(self, index: int, listing: Listing, roots: set[str]) -> None:
+        """Which nodes' parts a source lists."""
+        for entry in listing.entries:
+            inside = next((entry.path[len(way) :] for way in _above(entry.path) if way in roots), "")
+            node = _node_of(inside)
+            if node:
+                self._listers.setdefault(node, set()).add(index)
+                self._alike[inside, entry.size, entry.mtime] += 1
+
+    def _called(self, node: str) -> set[int]:
+        """The sources that have a node's name: with or without its domain, and a number where two agents run there."""
+        spellings = (node, re.sub(r"-\d+$", "", node), node.partition(".")[0])
+        return set().union(*(self._by_name.get(each, ()) for each in spellings))
+
+    def may_give(self, index: int, entry: Entry, inside: str) -> bool:
+        node = _node_of(inside)
+        if not node or index not in self._nodes:
+            return True
+        called = self._called(node)
+        if called:
+            return index in called
+        if self._alike[inside, entry.size, entry.mtime] > 1:
+            return True
+        return self._listers[node] == {index} and index not in self._with_own_name
+
+
+def _node_of(inside: str) -> str:
+    """The node whose part a file of an incident is in; empty for what is nobody's."""
+    parts = inside.split("/", 2)
+    return parts[1] if len(parts) == 3 and parts[0] == "nodes" else ""
+
+
 class _Planner:
     """Decides file by file; knows which names are taken."""
 
-    def __init__(self, sources: Sequence[Source], latest_dump: int, stale_after_s: float) -> None:
+    def __init__(self, sources: Sequence[Source], latest_dump: int, stale_after_s: float, speakers: Speakers) -> None:
+        self._speakers = speakers
+        self._refused: Counter[tuple[int, str]] = Counter()
         self._sources = sources
         self._labels = _labels(sources)
         self._latest = latest_dump
@@ -194,10 +250,14 @@ class _Planner:
         """A file of an incident. Nodes that share a directory list the same file: it is fetched once, the newest."""
         if inside == MANIFEST:
             return
+        if not self._speakers.may_give(index, entry, inside):
+            self._refused[index, inside.split("/")[1]] += 1
+            return
         known = self._parts.get(inside)
         if known is None:
             self._parts[inside] = len(self.plan.wanted)
-            self.plan.wanted.append(Wanted(index, entry, fitting(inside, self._names)))
+            kept = 2 if inside.startswith("nodes/") else 0
+            self.plan.wanted.append(Wanted(index, entry, fitting(inside, self._names, kept)))
             return
         before = self.plan.wanted[known]
         if self._weight(index, entry, inside) > self._weight(before.source, before.entry, inside):
@@ -225,8 +285,15 @@ class _Planner:
         inside = "/".join(re.sub(r"^\.+", "_", part) for part in entry.path.lstrip("/").split("/"))
         label = self._labels[index]
         is_node = self._sources[index].is_node
-        target = f"nodes/{label}/{_category(entry.path)}/{inside}" if is_node else f"files/{label}/{inside}"
-        self.plan.wanted.append(Wanted(index, entry, fitting(target, self._names)))
+        place = f"nodes/{label}/{_category(entry.path)}" if is_node else f"files/{label}"
+        target = fitting(f"{place}/{inside}", self._names, place.count("/") + 1)
+        self.plan.wanted.append(Wanted(index, entry, target))
+
+    def add_refused(self) -> None:
+        """A gap for each part of a node that another one sends."""
+        for (index, node), count in sorted(self._refused.items()):
+            why = f"sent by {self._sources[index].name}: only that node itself speaks for its part"
+            self.add_gap(index, f"{count} files of nodes/{node}", why)
 
 
 def _category(path: str) -> str:

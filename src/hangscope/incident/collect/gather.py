@@ -14,7 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TypeVar
@@ -22,15 +22,17 @@ from typing import TypeVar
 from hangscope.errors import CollectError, DamagedError, InputError
 from hangscope.incident import manifest as manifests
 from hangscope.incident.collect import fetch_plan as planning
+from hangscope.incident.collect.directories import Directory
 from hangscope.incident.collect.fetch_plan import Plan, Wanted
 from hangscope.incident.collect.fetch_sources import Deadline, Entry, Listing, Source, Unreachable
 from hangscope.incident.layout import MANIFEST
 from hangscope.incident.manifest import Manifest, Missing
 from hangscope.incident.stale_files import STALE_AFTER_S
 from hangscope.safeio import limits
-from hangscope.safeio.safe_files import Shelf
+from hangscope.safeio.held import held, held_trees, open_at, status_of
+from hangscope.safeio.safe_files import Shelf, make_folder, read_file, remove_empty, remove_file
 from hangscope.safeio.tar_stream import Readable
-from hangscope.safeio.walk import survey
+from hangscope.safeio.walk import entries, survey
 
 Progress = Callable[[int, int, str], None]
 """`progress(done, total, what)`, in bytes."""
@@ -105,7 +107,7 @@ def collect(
     """
     if not sources:
         raise CollectError("nothing to collect from", hint="name directories, hosts, a job, or a selector")
-    with _alone(out):
+    with held_trees(source.path for source in sources if isinstance(source, Directory)), _alone(out):
         before = _before(out)
         work = _Work(out, sources, options or CollectOptions(), progress, before)
         plan, merged = work.run(job, attempt, before)
@@ -119,11 +121,14 @@ def collect(
 
 @contextmanager
 def _alone(out: Path) -> Iterator[None]:
-    """One collect at a time in a directory: two would clear away each other's half-written files."""
+    """One collect at a time in a directory: two would clear away each other's half-written files. It is kept open."""
+    kept = ExitStack()
     try:
-        out.mkdir(parents=True, exist_ok=True)
-        handle = os.open(out, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        make_folder(out, wary=False)
+        kept.enter_context(held(out))
+        handle = open_at(out, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except OSError as error:
+        kept.close()
         raise CollectError(f"{out}: cannot be written ({error.strerror or error})") from None
     try:
         try:
@@ -135,6 +140,7 @@ def _alone(out: Path) -> Iterator[None]:
         yield
     finally:
         os.close(handle)
+        kept.close()
 
 
 def _before(out: Path) -> Manifest | None:
@@ -145,10 +151,9 @@ def _before(out: Path) -> Manifest | None:
     except DamagedError as error:
         raise InputError(f"{out}: {error.reason}", hint="give a new directory with -o") from None
     if before is None:
-        if out.is_dir() and any(out.iterdir()):
+        if out.is_dir() and entries(out):
             raise InputError(f"{out}: not empty, and not an incident", hint="give a new directory with -o")
         try:
-            out.mkdir(parents=True, exist_ok=True)
             manifests.write(out, Manifest(extra={_UNFINISHED: manifests.now()}))
         except OSError as error:
             raise CollectError(f"{out}: cannot be written ({error.strerror or error})") from None
@@ -156,16 +161,16 @@ def _before(out: Path) -> Manifest | None:
     for path in survey(out).half_written:
         if _OURS_HALF_WRITTEN.fullmatch(os.path.basename(path)):  # of a run that was ended in the middle of a file
             with suppress(OSError):
-                os.unlink(path)
+                remove_file(Path(path))
     return before
 
 
 def _forget(out: Path) -> None:
     """Nothing came: a directory that was made for it, and holds nothing else, goes again."""
     with suppress(OSError):
-        if sorted(os.listdir(out)) == [MANIFEST] and _UNFINISHED in (out / MANIFEST).read_text():
-            os.unlink(out / MANIFEST)
-            os.rmdir(out)
+        if entries(out) == [MANIFEST] and _UNFINISHED.encode() in read_file(out / MANIFEST, limits.MANIFEST_BYTES):
+            remove_file(out / MANIFEST)
+            remove_empty(out)
 
 
 class _Work:
@@ -303,7 +308,7 @@ class _Work:
         """Whether an earlier run brought this file and it did not change since, as far as the source can say."""
         entry = wanted.entry
         try:
-            state = os.lstat(self._out / wanted.target)
+            state = status_of(self._out / wanted.target, follow=False)
         except OSError:
             return False
         if entry.size is None or state.st_size != entry.size:

@@ -5,10 +5,9 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import tempfile
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import IO
 
 from hangscope.errors import DamagedError
@@ -52,16 +51,27 @@ class Node:
 
     def fetch(self, wanted: Sequence[Entry], sink: Sink, deadline: Deadline) -> None:
         for batch in _batches(wanted):
-            by_name = {entry.path.lstrip("/"): entry for entry in batch}
-            with self._run(remote_script.fetch_script([entry.path for entry in batch]), deadline) as answer:
+            folders: dict[str, dict[str, Entry]] = {}
+            for entry in batch:
+                folder, _, name = entry.path.rpartition("/")
+                folders.setdefault(folder, {})[name] = entry
+            script = remote_script.fetch_script([(folder, list(names)) for folder, names in folders.items()])
+            with self._run(script, deadline) as answer:
                 try:
-                    for member, content in TarReader(answer, file=self.name):
-                        # Only what was asked for is taken: what else a node sends is skipped, whatever its name.
-                        entry = by_name.get(member.name)
-                        if entry is not None and member.kind == "file":
-                            sink(entry, content, int(member.mtime) if 0 < member.mtime <= limits.LISTED_TIME else None)
+                    self._take(answer, list(folders.values()), sink)
                 except DamagedError as error:
                     raise Unreachable(f"the transfer broke off: {error.reason}") from None
+
+    def _take(self, answer: IO[bytes], folders: Sequence[dict[str, Entry]], sink: Sink) -> None:
+        """What a node sends of each directory. Only what was asked for is taken, whatever else it sends, and once."""
+        left = list(folders)
+        while (number := _next_tar(answer, len(folders))) is not None:
+            asked = left[number]
+            left[number] = {}
+            for member, content in TarReader(answer, file=self.name):
+                entry = asked.get(member.name.removeprefix("./"))
+                if entry is not None and member.kind == "file":
+                    sink(entry, content, int(member.mtime) if 0 < member.mtime <= limits.LISTED_TIME else None)
 
     @contextmanager
     def _run(self, script: str, deadline: Deadline) -> Iterator[IO[bytes]]:
@@ -69,41 +79,60 @@ class Node:
         deadline.check()
         if self._stopped:
             raise Unreachable("interrupted")
-        with tempfile.TemporaryFile() as complaints:
+        try:
+            process = subprocess.Popen(
+                self.command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                start_new_session=True,
+            )
+        except OSError as error:
+            raise Unreachable(f"{self.command[0]}: {error.strerror}") from None
+        assert process.stdin is not None
+        assert process.stdout is not None
+        assert process.stderr is not None
+        complaints = _LastWords(process.stderr)
+        self._running.add(process)
+        late = threading.Event()
+        timer = threading.Timer(deadline.left, _end, (process, late))
+        timer.start()
+        try:
+            _say(process.stdin, script)
+            if not _skip_greeting(process.stdout):
+                _reap(process)
+                raise Unreachable(_why(process, complaints, late, deadline))
             try:
-                process = subprocess.Popen(
-                    self.command,
-                    stdin=subprocess.PIPE,
-                    stdout=subprocess.PIPE,
-                    stderr=complaints,
-                    start_new_session=True,
-                )
-            except OSError as error:
-                raise Unreachable(f"{self.command[0]}: {error.strerror}") from None
-            assert process.stdin is not None
-            assert process.stdout is not None
-            self._running.add(process)
-            late = threading.Event()
-            timer = threading.Timer(deadline.left, _end, (process, late))
-            timer.start()
-            try:
-                _say(process.stdin, script)
-                if not _skip_greeting(process.stdout):
-                    _reap(process)
-                    raise Unreachable(_why(process, complaints, late, deadline))
-                try:
-                    yield process.stdout
-                except Unreachable as error:
-                    _reap(process)
-                    raise Unreachable(f"{error} ({_why(process, complaints, late, deadline)})") from None
-                if late.is_set():
-                    raise Unreachable(_why(process, complaints, late, deadline))
-            finally:
-                timer.cancel()
-                _end(process, threading.Event())
-                process.stdout.close()
-                process.wait()
-                self._running.discard(process)
+                yield process.stdout
+            except Unreachable as error:
+                _reap(process)
+                raise Unreachable(f"{error} ({_why(process, complaints, late, deadline)})") from None
+            if late.is_set():
+                raise Unreachable(_why(process, complaints, late, deadline))
+        finally:
+            timer.cancel()
+            _end(process, threading.Event())
+            process.stdout.close()
+            process.wait()
+            self._running.discard(process)
+
+
+class _LastWords:
+    """What a command complains about: read as it comes, whoever floods us with it, and the end of it kept."""
+
+    def __init__(self, stream: IO[bytes]) -> None:
+        self._kept = b""
+        self._thread = threading.Thread(target=self._read, args=(stream,), name="complaints", daemon=True)
+        self._thread.start()
+
+    def _read(self, stream: IO[bytes]) -> None:
+        with stream, suppress(OSError, ValueError):
+            while data := os.read(stream.fileno(), 1 << 16):
+                self._kept = (self._kept + data)[-limits.NODE_STDERR_BYTES :]
+
+    def text(self) -> str:
+        self._thread.join(timeout=2)
+        return self._kept.decode("utf-8", "replace")
 
 
 def _listed(lines: Sequence[str]) -> Listing:
@@ -145,6 +174,8 @@ def _problem(size: str, path: str) -> str:
         return f"it claims {size[:30]} bytes, which cannot be"
     if len(path) > limits.SHOWN_NAME or not path.startswith("/") or "\0" in path:
         return "no path that can be asked for"
+    if path.count("/") > limits.TREE_LEVELS:
+        return f"more than {limits.TREE_LEVELS} levels down"
     return ""
 
 
@@ -165,6 +196,20 @@ def _skip_greeting(stream: IO[bytes]) -> bool:
     return False
 
 
+def _next_tar(stream: IO[bytes], most: int) -> int | None:
+    """The number on the line in front of the next tar; behind the last one there is what fills its record."""
+    left = limits.NODE_GREETING_BYTES
+    while left > 0 and (line := stream.readline(left)):
+        word, _, number = line.rstrip(b"\r\n").lstrip(b"\0").partition(b" ")
+        if word == remote_script.TAR.encode():
+            found = _number(number.decode("ascii", "replace"), most - 1)
+            if found is None:
+                raise Unreachable("it sends what nobody asked for")
+            return found
+        left -= len(line)
+    return None
+
+
 def _reap(process: subprocess.Popen[bytes]) -> None:
     try:
         process.wait(timeout=2)
@@ -183,12 +228,10 @@ def _end(process: subprocess.Popen[bytes], late: threading.Event) -> None:
         pass
 
 
-def _why(process: subprocess.Popen[bytes], complaints: IO[bytes], late: threading.Event, deadline: Deadline) -> str:
+def _why(process: subprocess.Popen[bytes], complaints: _LastWords, late: threading.Event, deadline: Deadline) -> str:
     if late.is_set():
         return f"no answer within {deadline.seconds:g} s"
-    complaints.seek(0, os.SEEK_END)
-    complaints.seek(max(0, complaints.tell() - limits.NODE_STDERR_BYTES))
-    lines = complaints.read().decode("utf-8", "replace").strip().splitlines()
+    lines = complaints.text().strip().splitlines()
     words = "; ".join(line.strip() for line in lines[-2:])
     status = process.returncode
     return words or (f"its command ended with status {status}" if status else "it said nothing")

@@ -9,6 +9,7 @@ from hangscope.safeio import limits
 
 BEGIN = "HANGSCOPE-BEGIN"
 END = "HANGSCOPE-END"
+TAR = "HANGSCOPE-TAR"
 
 DEFAULT_PATTERNS = (
     "/tmp/nccl_trace_rank_*",  # torch 2.2 to 2.6
@@ -96,10 +97,43 @@ def list_script(patterns: Iterable[str], *, defaults: bool = True) -> str:
     return "\n".join(lines) + "\n"
 
 
-def fetch_script(paths: Sequence[str]) -> str:
-    """A script that writes a tar of these files to its output. Relative to /, as old tars want it."""
-    names = " ".join(quote(path.lstrip("/")) for path in paths)
-    return f"cd / || exit 9\necho; echo {BEGIN}\nexec tar -c -f - {names}\n"
+def fetch_script(folders: Sequence[tuple[str, Sequence[str]]]) -> str:
+    """A script that writes a tar of some files of each directory to its output, each behind a line with its number.
+
+    Between the listing and now a directory may have been exchanged for a link. The shell goes into each, which holds
+    it, and asks the kernel where that is: where its name leads along links of this user's and root's alone, or nothing
+    of it is given."""
+    lines = [_GIVE, f"echo; echo {BEGIN}"]
+    for number, (folder, names) in enumerate(folders):
+        given = " ".join(quote(f"./{name}") for name in names)
+        lines.append(f"give {number} {quote(folder.strip('/'))} {given}")
+    return "\n".join(lines) + "\n"
+
+
+_GIVE = rf"""
+LC_ALL=C; export LC_ALL; unset CDPATH; set +e
+me=$(id -u)
+enter() {{
+  cd / && cd -P "./$1" 2>/dev/null || return 1
+  here=$(pwd -P); way=; left=$1
+  while [ -n "$left" ]; do
+    way=$way/${{left%%/*}}
+    case $left in */*) left=${{left#*/}};; *) left=;; esac
+    if [ -L "$way" ]; then
+      owner=$(ls -ldn "$way" 2>/dev/null | {{ read -r _ _ owner _; echo "$owner"; }})
+      case $owner in 0|"$me") ;; *) return 1;; esac
+      way=$(cd -P "$way" 2>/dev/null && pwd -P) || return 1
+      way=${{way%/}}
+    fi
+  done
+  [ "${{here%/}}" = "$way" ]
+}}
+give() {{
+  number=$1; folder=$2; shift 2
+  if enter "$folder"; then echo; echo "{TAR} $number"; tar -c -f - "$@"
+  else echo "$folder: not the directory that was listed" >&2; fi
+}}
+"""
 
 
 def quote(text: str) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 
 from hangscope.model import Process, Source
 from hangscope.reader.statements import Statement, Trust
-from hangscope.reader.values import flag, host_name, number, pci_id, rank_number, text, whole
+from hangscope.reader.values import flag, host_name, moment, number, pci_id, rank_number, text, whole
 
 MOST_ROWS = 131_072
 """Ranks of one roster; more are not looked at."""
@@ -72,7 +72,7 @@ def read_row(row: Mapping[str, Any], trust: Trust, source: Source, node: str | N
         pid=whole(row.get("pid")),
         gpu=pci_id(text(row.get("gpu"))) or text(row.get("gpu")),
         exit_status=exit_status,
-        ended_at_s=number(row.get("ended_at")),
+        ended_at_s=moment(row.get("ended_at")),
         alive_at_end=alive,
         state=text(row.get("state")),
         wait_channel=text(row.get("wait_channel")),

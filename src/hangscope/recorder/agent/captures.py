@@ -8,7 +8,6 @@ rank is noticed meanwhile.
 from __future__ import annotations
 
 import contextlib
-import shutil
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -27,7 +26,7 @@ from hangscope.recorder.live.watched_rank import WatchedRank
 from hangscope.recorder.rundir import peer_files, run_directory
 from hangscope.recorder.rundir.node_dir import NodeDir
 from hangscope.recorder.rundir.run_directory import RunFolders
-from hangscope.safeio.safe_files import read_below
+from hangscope.safeio.safe_files import read_below, remove_empty, remove_tree
 
 VERDICT_S = 45.0
 """How long a node that does not diagnose itself waits for the verdict before it takes the evidence for safe."""
@@ -224,7 +223,7 @@ class Captures:
     def _forget_output(self) -> None:
         """An attempt that went well leaves no incident, so that the copy of its output has no reader."""
         if self._output != self._folders.own:
-            shutil.rmtree(self._output, ignore_errors=True)
+            remove_tree(self._output)
             with contextlib.suppress(OSError):
-                self._output.parent.rmdir()
-                self._output.parent.parent.rmdir()
+                remove_empty(self._output.parent)
+                remove_empty(self._output.parent.parent)

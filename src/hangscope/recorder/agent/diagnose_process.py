@@ -10,7 +10,6 @@ import json
 import os
 import shutil
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Sequence
@@ -20,18 +19,13 @@ from types import TracebackType
 from typing import Any
 
 from hangscope.incident.layout import VERDICT_JSON, VERDICT_PAGE, VERDICT_TEXT, as_bytes
+from hangscope.recorder.process.isolated_python import clean_environment, hangscope_command
 from hangscope.safeio.safe_files import write_below
 
 DEADLINE_S = 180.0
 """For the verdict, and as much again for the page."""
 LOOK_S = 0.05
-_START = (
-    "import sys; sys.path[:] = [place for place in sys.path if place];"
-    " import runpy; runpy.run_module('hangscope', None, '__main__')"
-)
-"""As `python -m hangscope`, but modules in the working directory, the job's own or a stranger's, are none of ours:
-Python 3.10 has no PYTHONSAFEPATH yet."""
-COMMAND: tuple[str, ...] = (sys.executable, "-c", _START)
+COMMAND = tuple(hangscope_command())
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +60,7 @@ class DiagnosisProcess:
                     stdin=subprocess.DEVNULL,
                     stdout=subprocess.DEVNULL,
                     stderr=errors,
-                    env={**os.environ, "PYTHONSAFEPATH": "1"},
+                    env=clean_environment(os.environ),
                     start_new_session=True,  # a Ctrl-C at the terminal is for the job; we end at our own time
                 )
         except OSError:

@@ -23,11 +23,14 @@ class MetricsServer(ThreadingHTTPServer):
     """`text` gives what is answered. Serves from its start until `close`, on a thread of its own."""
 
     daemon_threads = True
+    request_queue_size = 128
 
     def __init__(self, host: str, port: int, text: Callable[[], bytes]) -> None:
         self.text = text
         self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        self._room = threading.BoundedSemaphore(MOST_CLIENTS)
+        self._lock = threading.Lock()
+        self._clients: dict[int, socket.socket] = {}
+        """Those that are being answered, the oldest first."""
         super().__init__((host, port), _Handler)
         threading.Thread(target=self.serve_forever, name="metrics", daemon=True).start()
 
@@ -41,14 +44,26 @@ class MetricsServer(ThreadingHTTPServer):
         self.server_name = str(self.server_address[0])
         self.server_port = self.server_address[1]
 
-    def verify_request(self, request: object, client_address: object) -> bool:  # noqa: ARG002
-        return self._room.acquire(blocking=False)
+    def verify_request(self, request: Any, client_address: object) -> bool:  # noqa: ARG002
+        """Everybody is let in. Who asks is answered at once: where all places are taken, the oldest client has nothing
+        to ask, and goes."""
+        with self._lock:
+            self._clients[id(request)] = request
+            oldest = next(iter(self._clients.values())) if len(self._clients) > MOST_CLIENTS else None
+        if oldest is not None:
+            _hang_up(oldest)
+            self._forget(oldest)
+        return True
+
+    def _forget(self, request: Any) -> None:
+        with self._lock:
+            self._clients.pop(id(request), None)
 
     def process_request(self, request: Any, client_address: Any) -> None:
         try:
             super().process_request(request, client_address)
         except BaseException:
-            self._room.release()
+            self._forget(request)
             raise
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
@@ -60,7 +75,7 @@ class MetricsServer(ThreadingHTTPServer):
             super().process_request_thread(request, client_address)
         finally:
             ending.cancel()
-            self._room.release()
+            self._forget(request)
 
     def handle_error(self, request: object, client_address: object) -> None:
         """A client that went away is no news."""

@@ -64,8 +64,20 @@ def of_run(root: Path, say: Callable[[str], None], theirs: Rights | None = None)
 
 def _capture_of(state: NodeStatus, folder: str, ranks: list[WatchedRank], incident: Path, theirs: Rights) -> Path:
     """Capture the ranks of a node whose agent does not do it. What is another user's goes to a directory of our own."""
+    with contextlib.ExitStack() as kept:
+        return _captured_in(kept, state, folder, ranks, incident, theirs)
+
+
+def _captured_in(
+    kept: contextlib.ExitStack,
+    state: NodeStatus,
+    folder: str,
+    ranks: list[WatchedRank],
+    incident: Path,
+    theirs: Rights,
+) -> Path:
     if theirs.foreign:
-        incident, _ = claim_directory(None, JobIdentity(state.job, state.attempt, state.node), theirs)
+        incident, _ = claim_directory(None, JobIdentity(state.job, state.attempt, state.node), theirs, kept)
     node = NodeFacts(state.node, state.job, state.attempt, _started(state.command_pid))
     return _capture(incident, folder, node, ranks)
 
@@ -126,9 +138,10 @@ def of_process(pid: int, directory: Path | None, say: Callable[[str], None]) -> 
             hint="give the pid of a rank or of its launcher; ranks are recognised by RANK in their environment",
         )
     strange = next((rank.rights for rank in ranks if rank.rights.foreign), theirs)
-    root, identity = claim_directory(directory, identity, strange)
-    node = NodeFacts(identity.node, identity.job, identity.attempt, _started(pid))
-    return _capture(root, safe_name(identity.node), node, ranks)
+    with contextlib.ExitStack() as kept:
+        root, identity = claim_directory(directory, identity, strange, kept)
+        node = NodeFacts(identity.node, identity.job, identity.attempt, _started(pid))
+        return _capture(root, safe_name(identity.node), node, ranks)
 
 
 def _ranks(sockets: Path, pid: int | None) -> list[WatchedRank]:

@@ -17,6 +17,7 @@ from hangscope.recorder.process import linux_process, target_rights
 from hangscope.recorder.process.target_rights import Rights
 from hangscope.recorder.rundir import run_directory
 from hangscope.recorder.rundir.job_identity import JobIdentity
+from hangscope.safeio.held import status_of
 from hangscope.safeio.safe_files import Patience, Refused
 
 LOOK_S = 5.0
@@ -68,18 +69,18 @@ def is_of_its_writer(folder: Path, pid: int | None) -> bool:
         return False
 
 
-def claim_directory(directory: Path | None, identity: JobIdentity, theirs: Rights) -> tuple[Path, JobIdentity]:
+def claim_directory(
+    directory: Path | None, identity: JobIdentity, theirs: Rights, kept: contextlib.ExitStack
+) -> tuple[Path, JobIdentity]:
     """The incident's directory. Another user's stacks and output are for whoever took them; a directory that was there
-    before stays as open as it is, and the incident goes below it."""
+    before stays as open as it is, and the incident goes below it. It stays open in `kept`."""
     name = f"snapshot-{safe_name(identity.job)}"
     place = (directory or Path("hangscope") / name).absolute()
     if not theirs.foreign:
-        return run_directory.claim(place, identity)
-    if place.is_dir() and stat.S_IMODE(place.stat().st_mode) & 0o077:
-        place /= name
-    place.parent.mkdir(parents=True, exist_ok=True)
-    with contextlib.suppress(FileExistsError):
-        os.mkdir(place, 0o700)
-    root, identity = run_directory.claim(place, identity)
-    os.chmod(root, 0o700)
-    return root, identity
+        return run_directory.claim(place, identity, kept=kept, own=directory is None)
+    with contextlib.suppress(OSError):
+        there = status_of(place, follow=directory is not None)
+        named = directory is not None or there.st_uid == os.geteuid()
+        if stat.S_ISDIR(there.st_mode) and there.st_mode & 0o077 and named:
+            place /= name
+    return run_directory.claim(place, identity, kept=kept, private=True)

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from hangscope.recorder.doctor.finding import NOTE, OK, WARNING, DoctorFinding
+from hangscope.recorder.process.isolated_python import clean_environment, isolated
 from hangscope.recorder.process.programs import find_program
 from hangscope.recorder.setup import ras_address
 from hangscope.recorder.setup.setting_problems import Setting
@@ -197,7 +198,8 @@ def clock(node: ExaminedNode) -> Iterator[DoctorFinding]:
 def _try_py_spy(tool: str) -> str:
     """Read the stack of a child of ours with py-spy, as the agent does with ranks: neither is the other's parent."""
     child = subprocess.Popen(
-        [sys.executable, "-S", "-c", "import time\nprint(flush=True)\ntime.sleep(60)"],
+        isolated(sys.executable, ["-S", "-c", "import time\nprint(flush=True)\ntime.sleep(60)"]),
+        env=clean_environment(os.environ),
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
     )

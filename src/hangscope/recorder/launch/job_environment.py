@@ -35,7 +35,8 @@ def with_recorder(
         say(f"the recorder's settings are left as they are: {getattr(error, 'strerror', None) or error}")
         return dict(environ)
     for problem in plan.warnings:
-        if problem.severity in (FATAL, LOSES_DUMPS) and not problem.fixed:
+        is_box = problem.variable == blackbox_library.FOLDER
+        if (problem.severity in (FATAL, LOSES_DUMPS) or is_box) and not problem.fixed:
             say(f"warning: {problem}; {problem.cure}")
     variables = dict(plan.variables)
     if plan.families == {"gloo"}:

@@ -17,7 +17,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import functools
-import importlib.util
+import importlib
 import json
 import os
 import queue
@@ -114,7 +114,7 @@ class RankLogs:
         root = self._directory.parent
         if root.parent.name == "nodes":
             root = root.parents[1]
-        root.mkdir(parents=True, exist_ok=True)
+        _safe_files().make_folder(root)
         opened: IO[bytes] = _safe_files().append_below(root, f"{self._directory.relative_to(root).as_posix()}/{name}")
         return opened
 
@@ -126,21 +126,26 @@ class RankLogs:
             file.write(data)
             if file.tell() > LOG_BYTES:
                 self._files.pop(name).close()
-                (self._directory / name).replace(self._directory / f"{name}.1")
+                _safe_files().rename_below(self._directory, name, f"{name}.1")
         except OSError as error:
             self.problem = f"{name}: {error.strerror or error}"
 
 
 @functools.cache
 def _safe_files() -> Any:
-    """safeio/safe_files.py, by its place: this script runs without anybody's packages."""
-    place = Path(__file__).parents[2] / "safeio" / "safe_files.py"
-    spec = importlib.util.spec_from_file_location("hangscope_safe_files", place)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    """How files are opened. This script runs without anybody's packages: its own are found by its place."""
+    packages = str(Path(__file__).parents[3])
+    if packages not in sys.path:
+        sys.path.append(packages)
+    return importlib.import_module("hangscope.safeio.safe_files")
+
+
+def _adopt(handed_over: list[Any]) -> None:
+    """Go on from the handles of the run's directories that `run` holds: their names may lead elsewhere by now."""
+    _safe_files()
+    held = importlib.import_module("hangscope.safeio.held")
+    for names, handle in handed_over:
+        held.adopt([(name, own) for name, own in names], handle)
 
 
 def _lines(data: bytes) -> list[bytes]:
@@ -157,6 +162,7 @@ class Relay:
         self.line = RelayLock(int(settings["line"]))
         self.over = threading.Event()
         self.streams = [(int(r), int(w)) for r, w in settings["streams"]]
+        _adopt(settings.get("held", []))
         self.log = RankLogs(Path(str(settings["directory"])), str(settings["rest"]))
         self.queue: queue.SimpleQueue[tuple[int, bytes] | None] = queue.SimpleQueue()
         self.waiting = 0
@@ -189,6 +195,7 @@ class Relay:
             if len(alive) < STANDBYS:
                 settings = {**self.settings, "control": None, "standby": True}
                 keep = [end for pair in self.streams for end in pair] + [settings["run"], settings["line"]]
+                keep += [handle for _, handle in settings.get("held", ())]
                 try:
                     started = subprocess.Popen(
                         [sys.executable, "-I", "-S", __file__, json.dumps(settings)],

@@ -58,13 +58,14 @@ def run(words: Sequence[str], options: RunOptions, *, environ: Mapping[str, str]
     _check(words, options, environ)
     ours = run_places.answering(environ, say)
     identity = identify(environ, job=options.job, attempt=options.attempt, node=options.node)
-    folders, identity = run_places.claim(options.directory, identity, ours, say)
-    sockets = rank_sockets.make(ours)
-    try:
-        return _Run(options, identity, folders, sockets, environ, ours, say).run(words)
-    finally:
-        with contextlib.suppress(OSError):  # by now even this place may not answer, and the command has ended
-            Patience(LOOK_S).ask(str(sockets), lambda: rank_sockets.remove(sockets))
+    with contextlib.ExitStack() as kept:
+        folders, identity = run_places.claim(options.directory, identity, ours, say, kept)
+        sockets = rank_sockets.make(ours)
+        try:
+            return _Run(options, identity, folders, sockets, environ, ours, say).run(words)
+        finally:
+            with contextlib.suppress(OSError):  # by now even this place may not answer, and the command has ended
+                Patience(LOOK_S).ask(str(sockets), lambda: rank_sockets.remove(sockets))
 
 
 def _check(words: Sequence[str], options: RunOptions, environ: Mapping[str, str]) -> None:

@@ -9,6 +9,7 @@ import functools
 import os
 import tempfile
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from pathlib import Path
 
 from hangscope.errors import SettingsError
@@ -16,7 +17,8 @@ from hangscope.incident.layout import safe_name
 from hangscope.recorder.rundir import run_directory
 from hangscope.recorder.rundir.job_identity import JobIdentity
 from hangscope.recorder.rundir.run_directory import RunFolders
-from hangscope.safeio.safe_files import Patience, make_private
+from hangscope.safeio.beneath import open_folder
+from hangscope.safeio.safe_files import Patience, folder_below, make_folder, make_private
 
 CLAIM_S = 30.0
 SILENT_CLAIM_S = 8.0
@@ -46,24 +48,36 @@ def answering(environ: Mapping[str, str], say: Callable[[str], None]) -> Mapping
 
 
 def claim(
-    directory: Path | None, identity: JobIdentity, environ: Mapping[str, str], say: Callable[[str], None]
+    directory: Path | None,
+    identity: JobIdentity,
+    environ: Mapping[str, str],
+    say: Callable[[str], None],
+    kept: ExitStack | None = None,
 ) -> tuple[RunFolders, JobIdentity]:
-    """The run's directory, by default below the working directory, and the identity that it has there."""
+    """The run's directory, by default below the working directory, and the identity that it has there. It stays open
+    in `kept`."""
+    stack = kept if kept is not None else ExitStack()
+    own = directory is None  # a place that nobody named must at least be nobody else's
     name = Path(safe_name(identity.job)) / safe_name(identity.attempt)
     wanted = (directory or Path("hangscope") / name).absolute()
     try:
-        return Patience(CLAIM_S, SILENT_CLAIM_S).ask(str(wanted), functools.partial(_claim, wanted, identity))
+        return Patience(CLAIM_S, SILENT_CLAIM_S).ask(
+            str(wanted), functools.partial(_claim, wanted, identity, stack, own=own)
+        )
     except (OSError, SettingsError, ValueError) as error:
         other = private_directory(environ) / name
         why = f"{error.filename}: {error.strerror}" if isinstance(error, OSError) and error.filename else str(error)
         say(f"warning: {why}; what this node saves goes to {other} instead")
-        return _claim(other, identity)
+        return _claim(other, identity, stack)
 
 
-def _claim(directory: Path, identity: JobIdentity) -> tuple[RunFolders, JobIdentity]:
+def _claim(
+    directory: Path, identity: JobIdentity, kept: ExitStack, *, own: bool = False
+) -> tuple[RunFolders, JobIdentity]:
     if directory.is_symlink():
+        os.close(open_folder(directory))  # a link of somebody else's is not followed
         directory = Path(os.path.realpath(directory))  # by the user's own word, and from here on by nobody else's
-    root, identity = run_directory.claim(directory, identity)
+    root, identity = run_directory.claim(directory, identity, kept=kept, own=own)
     return RunFolders(root, run_directory.claim_node(root, identity.node)), identity
 
 
@@ -84,7 +98,9 @@ def make_spare(environ: Mapping[str, str], name: str) -> Path:
     for number in range(1, 1000):
         place = top / (name if number == 1 else f"{name}.{number}")
         try:
-            place.mkdir(parents=True)
+            make_folder(place.parent)
+            with folder_below(place.parent, [], wary=True) as above:
+                os.mkdir(place.name, dir_fd=above)
             return place
         except FileExistsError:
             continue

@@ -25,6 +25,7 @@ from typing import Any
 
 from hangscope.errors import LaunchError
 from hangscope.recorder.process import linux_process
+from hangscope.safeio.held import handed_over
 
 _TO_GROUP = (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP)
 """What a terminal sends to a whole process group."""
@@ -112,6 +113,7 @@ class Command:
 
     def _start_relay(self) -> subprocess.Popen[bytes]:
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        handed = handed_over()
         settings = {
             "control": theirs.fileno(),
             "streams": [[stream.source, stream.target] for stream in self._streams],
@@ -119,9 +121,10 @@ class Command:
             "rest": self._rest,
             "run": self._alive,
             "line": self._line,
+            "held": handed,
         }
         ends = [end for stream in self._streams for end in (stream.source, stream.target)]
-        keep = [theirs.fileno(), self._alive, self._line, *ends]
+        keep = [theirs.fileno(), self._alive, self._line, *ends, *(handle for _, handle in handed)]
         script = str(Path(__file__).with_name("relay.py"))
         relay = subprocess.Popen(
             [sys.executable, "-I", "-S", script, json.dumps(settings)],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from hangscope.recorder.live.watched_rank import WatchedRank
@@ -28,9 +29,10 @@ class SourceLines:
 
 
 def _read(rank: WatchedRank, file: str) -> bytes:
-    inside = "root" if file.startswith("/") else "cwd"
-    place = f"/proc/{rank.process.pid}/{inside}/{file.lstrip('/')}" if rank.rights.inside is None else file
     try:
+        place = file
+        if rank.rights.inside is None and not file.startswith("/"):
+            place = os.path.join(os.readlink(f"/proc/{rank.process.pid}/cwd"), file)
         return rank.rights.read(Path(place), MOST_BYTES)
     except (OSError, ValueError):
         return b""

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from hangscope.incident.layout import as_bytes, as_json
-from hangscope.safeio.safe_files import read_below, read_file, write_below
+from hangscope.safeio.safe_files import make_folder, read_below, read_file, write_below
 
-FULL = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EIO, errno.ESTALE))
+FULL = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EIO, errno.ESTALE, errno.ENOENT))
 """What a directory answers that takes nothing more: full, read-only, gone. A link that somebody put there is no such
 answer: what is refused stays refused."""
 MOST_MOVED = 256 << 20
@@ -50,7 +50,7 @@ class NodeDir:
         incident = self.incident
         directory = self.directory
         try:
-            incident.mkdir(parents=True, exist_ok=True)
+            make_folder(incident)
             write_below(incident, f"{directory.relative_to(incident).as_posix()}/{name}", data, wary=True)
         except OSError as error:
             if error.errno not in FULL or not self._move(incident, error):

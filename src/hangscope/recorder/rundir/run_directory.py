@@ -10,6 +10,7 @@ import json
 import os
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,16 @@ from hangscope.errors import SettingsError
 from hangscope.incident.layout import NODE_FILE, as_bytes, as_json, safe_name
 from hangscope.recorder.rundir import peer_files as peer_files
 from hangscope.recorder.rundir.job_identity import JobIdentity
-from hangscope.safeio.safe_files import Patience, Refused, folder_below, write_below
+from hangscope.safeio.held import held, status_of
+from hangscope.safeio.safe_files import (
+    Patience,
+    Refused,
+    folder_below,
+    make_folder,
+    make_private,
+    refuse_others,
+    write_below,
+)
 from hangscope.safeio.walk import entries
 
 RUN = "run.json"
@@ -50,15 +60,29 @@ class RunFolders:
         write_below(self.root, f"{inside}/{name}", as_bytes(as_json(value)), wary=True)
 
 
-def claim(directory: Path, identity: JobIdentity) -> tuple[Path, JobIdentity]:
+def claim(
+    directory: Path, identity: JobIdentity, *, kept: ExitStack | None = None, private: bool = False, own: bool = False
+) -> tuple[Path, JobIdentity]:
     """The directory of this run, and its identity, which an unnamed job takes from the node that came first.
 
-    A directory that holds an earlier run is left alone: `<directory>.2` is used then, or the next that is free.
+    A directory that holds an earlier run is left alone: `<directory>.2` is used then, or the next that is free; so is,
+    with `own`, one of somebody else's, and with `private` it is made for this user alone. It stays open in `kept`, and
+    so does the one above it, where later incidents go: whatever becomes of their names, they stay the same.
     """
+    stack = kept if kept is not None else ExitStack()
+    made_above = sum(not place.exists() for place in directory.parents)
+    _make(directory.parent, wanted=directory)
+    stack.enter_context(held(directory.parent, to_read=False, only=directory.name))
     for number in range(1, 1000):
         root = directory if number == 1 else directory.with_name(f"{directory.name}.{number}")
-        made = sum(not place.exists() for place in (root, *root.parents))
-        _make(root)
+        made = made_above + (not root.exists())
+        try:
+            _make_own(root, private=private, own=own)
+        except Refused as refused:
+            if refused.late:
+                raise
+            continue
+        stack.enter_context(held(root, to_read=False))
         value = {"schema": "hangscope.run/1", "job": identity.job, "attempt": identity.attempt, "made": made}
         if _create(root / RUN, value):
             return root, identity
@@ -69,12 +93,22 @@ def claim(directory: Path, identity: JobIdentity) -> tuple[Path, JobIdentity]:
     raise SettingsError(f"{directory}: no free name for this run", hint="give another directory with --dir")
 
 
-def _make(root: Path) -> None:
+def _make_own(root: Path, *, private: bool, own: bool) -> None:
+    """Make one directory. Raises Refused where it is somebody else's and may not be."""
+    if private:
+        make_private(root)
+        return
+    _make(root)
+    if own:
+        refuse_others(root)
+
+
+def _make(root: Path, wanted: Path | None = None) -> None:
     try:
-        root.mkdir(parents=True, exist_ok=True)
+        make_folder(root)
     except OSError as error:
         raise SettingsError(
-            f"{root}: {error.strerror or error}", hint="give a directory that can be written with --dir"
+            f"{wanted or root}: {error.strerror or error}", hint="give a directory that can be written with --dir"
         ) from None
 
 
@@ -152,7 +186,7 @@ def incident(root: Path, kind: str, number: int) -> Path:
 
 def mark(incident: Path, *, node: str, reason: str, detail: str) -> bool:
     """Ask every agent to capture into `incident`. False where another agent was first."""
-    incident.mkdir(parents=True, exist_ok=True)
+    make_folder(incident)
     return _create(incident / STALL, {"by": node, "at": time.time(), "reason": reason, "detail": detail})
 
 
@@ -210,14 +244,14 @@ def _peers(root: Path, own: Path) -> Iterator[PeerAgent]:
 
 def _owner(folder: Path) -> int | None:
     try:
-        return _patience.ask(f"{folder}, whose it is", lambda: os.lstat(folder / AGENT).st_uid)
+        return _patience.ask(f"{folder}, whose it is", lambda: status_of(folder / AGENT, follow=False).st_uid)
     except OSError:
         return None
 
 
 def _modified(path: Path) -> float | None:
     try:
-        return _patience.ask(str(path), lambda: os.lstat(path).st_mtime)
+        return _patience.ask(str(path), lambda: status_of(path, follow=False).st_mtime)
     except OSError:
         return None
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import shutil
 from pathlib import Path
 
 from hangscope.incident.layout import MANIFEST
 from hangscope.recorder.rundir import peer_files, run_directory
+from hangscope.safeio.safe_files import remove_empty, remove_file, remove_tree
 from hangscope.safeio.walk import entries
 
 
@@ -29,10 +29,10 @@ def remove(root: Path) -> bool:
     run = peer_files.run_file(root, run_directory.RUN)
     made = run.made if run is not None else 0
     for name in claimed:
-        shutil.rmtree(root / "nodes" / name, ignore_errors=True)
+        remove_tree(root / "nodes" / name)
     with contextlib.suppress(OSError):
-        (root / run_directory.RUN).unlink()
-        (root / "nodes").rmdir()
+        remove_file(root / run_directory.RUN)
+        remove_empty(root / "nodes")
         for place in (root, *root.parents)[:made]:  # one that holds anything else stays, and those above it
-            place.rmdir()
+            remove_empty(place)
     return True

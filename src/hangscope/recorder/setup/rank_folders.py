@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import stat
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +12,8 @@ from hangscope.incident.layout import safe_name
 from hangscope.recorder.setup import blackbox_library
 from hangscope.recorder.setup.setting_problems import folder_for
 from hangscope.recorder.setup.variables import BY_NAME
+from hangscope.safeio import safe_files
+from hangscope.safeio.safe_files import Refused, make_folder
 
 _PATH_MAX = 4096
 _ROOM = 96  # what PyTorch and NCCL add: a rank, ".pipe", a host name, a process id
@@ -84,7 +85,7 @@ def needed_folders(variables: Mapping[str, str], where: Places) -> tuple[Path, .
 def make(folder: Path) -> str:
     """Make a folder; the reason where that does not work."""
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        make_folder(folder, wary=False)
     except OSError as error:
         return f"the folder {folder} cannot be made: {error.strerror}"
     return "" if os.access(folder, os.W_OK | os.X_OK) else f"the folder {folder} is not writable"
@@ -97,15 +98,14 @@ def make_private(folder: Path) -> str:
     """
     top = private_top(folder)
     try:
-        top.mkdir(mode=0o700, parents=True, exist_ok=True)
-        state = os.lstat(top)
-        if not stat.S_ISDIR(state.st_mode) or state.st_uid != os.getuid():
-            return f"{top} belongs to somebody else"
-        os.chmod(top, 0o700)
-        folder.mkdir(parents=True, exist_ok=True)
+        make_folder(top.parent, wary=False)
+        safe_files.make_private(top)
+        make_folder(folder)
         trial = folder / f".trial-{os.getpid()}"
         os.mkfifo(trial)
         trial.unlink()
+    except Refused:
+        return f"{top} belongs to somebody else"
     except OSError as error:
         return f"no pipe can be made in {folder}: {error.strerror}"
     return ""

@@ -16,11 +16,15 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from hangscope.recorder.process.isolated_python import clean_environment, isolated
+from hangscope.safeio.owners import is_ours_alone
+
 _ASSIGNMENT = re.compile(r"^(__version__|cuda|hip|xpu)\b[^=\n]*=\s*(?:['\"]([^'\"\n]*)['\"]|None)", re.MULTILINE)
 _PYTHON_NAME = re.compile(r"^(?:python|pypy)(\d+(?:\.\d+)?)?t?$")
 _PIP_EXEC = re.compile(r"'''exec'\s+(?:\"([^\"]+)\"|(\S+))")
 _VERSION = re.compile(r"^\s*v?(\d+)\.(\d+)")
 _ASK_SECONDS = 20.0
+_PRINT_PATH = "import json, site, sys; print(json.dumps([site.getusersitepackages(), *sys.path]))"
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,15 +193,23 @@ def _interpreter_of_script(script: Path, environ: Mapping[str, str]) -> Path | N
 
 
 def _ask_for_path(python: Path, environ: Mapping[str, str]) -> list[str]:
-    code = "import json, sys; print(json.dumps(sys.path))"
+    """Where this interpreter looks for modules, by its own word. A shim may read files of the working directory, too
+    (pyenv's, asdf's): it is started there only where nobody else can have put them."""
+    here = Path.cwd()
     try:
         answer = subprocess.run(
-            [str(python), "-c", code], env=dict(environ), capture_output=True, timeout=_ASK_SECONDS, check=True
+            isolated(python, ["-c", _PRINT_PATH]),
+            cwd=here if is_ours_alone(here) else "/",
+            env=clean_environment(environ),
+            capture_output=True,
+            timeout=_ASK_SECONDS,
+            check=True,
         )
-        paths = json.loads(answer.stdout.decode("utf-8", "replace").strip().splitlines()[-1])
+        said = json.loads(answer.stdout.decode("utf-8", "replace").strip().splitlines()[-1])
     except (OSError, subprocess.SubprocessError, ValueError, IndexError):
         return []
-    return [entry for entry in paths if isinstance(entry, str) and entry]
+    own = [*_split(environ.get("PYTHONPATH", "")), *(said if isinstance(said, list) else ())]
+    return [entry for entry in own if isinstance(entry, str) and entry]
 
 
 def _which(program: str, environ: Mapping[str, str]) -> Path | None:

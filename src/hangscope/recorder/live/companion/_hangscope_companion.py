@@ -3,13 +3,11 @@
 
 The rules, because this runs inside other people's training: nothing happens until torch.distributed is imported; no
 call of PyTorch is wrapped; any failure is written to the registration file and otherwise ignored; no signal, warning or
-log line of the process changes. Python 3.6 syntax
-(hence no types), standard library only, and no import of hangscope.
+log line of the process changes; no module is imported, from wherever PYTHONPATH leads, before torch.distributed has
+imported it itself. Python 3.6 syntax (hence no types), standard library only, and no import of hangscope.
 """
 
-import json
 import os
-import signal
 import sys
 import time
 
@@ -69,7 +67,9 @@ class _State:
 
     pid = None
     registration = None
-    path = None
+    directory = None
+    folder = None
+    identity = None
     socket = None
     server = None
     stack_file = None
@@ -77,12 +77,12 @@ class _State:
 
 def start():
     """Start the server and register, unless this process only launches others."""
+    _import_what_torch_has()
     directory = os.environ.get("HANGSCOPE_SOCKETS")
-    if not directory or not os.path.isdir(directory) or _is_launcher():
+    if not directory or _is_launcher() or not _hold(directory):
         return
     pid = os.getpid()
     _State.pid = pid
-    _State.path = os.path.join(directory, f"{pid}.json")
     _State.registration = {
         "pid": pid,
         "rank": _number("RANK"),
@@ -110,6 +110,42 @@ def start():
     atexit.register(_leave)
     if hasattr(os, "register_at_fork"):  # Python 3.7
         os.register_at_fork(after_in_child=_forked)
+
+
+def _hold(directory):
+    """Open the directory, if it is ours alone. It may be gone one day, and another's have its name."""
+    try:
+        folder = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError:
+        return False
+    found = os.fstat(folder)
+    if found.st_uid != os.geteuid() or found.st_mode & 0o022:
+        os.close(folder)
+        return False
+    _State.directory = directory
+    _State.folder = folder
+    _State.identity = (found.st_dev, found.st_ino)
+    return True
+
+
+def _folder():
+    """The handle, while it is one: the script may have closed what it does not know, and opened something else."""
+    found = os.fstat(_State.folder)
+    if (found.st_dev, found.st_ino) != _State.identity or not found.st_nlink:
+        raise RuntimeError("the directory for sockets is gone")
+    return _State.folder
+
+
+def _is_there():
+    """Whether its name still leads to it."""
+    found = os.lstat(_State.directory)
+    return (found.st_dev, found.st_ino) == _State.identity
+
+
+def _import_what_torch_has():
+    global json, signal
+    import json
+    import signal
 
 
 def _attempt(what, function, *arguments):
@@ -148,9 +184,14 @@ def _start_server(directory):
     make = getattr(module, "_WorkerServer", None)
     if make is None:
         raise RuntimeError("this torch has no worker server (it came with 2.4)")
-    path = os.path.join(directory, f"{os.getpid()}.sock")
-    if os.path.exists(path):
-        os.unlink(path)  # the same process before an exec
+    name = f"{os.getpid()}.sock"
+    path = os.path.join(directory, name)
+    try:
+        os.unlink(name, dir_fd=_folder())  # of the same process before an exec
+    except FileNotFoundError:
+        pass
+    if not _is_there():
+        raise RuntimeError("another directory has the name of that for sockets")
     pipe_handler = signal.getsignal(signal.SIGPIPE)
     # The server's threads inherit this mask. Without it a signal of the process could land on one of them, and where
     # the script sets SIGPIPE back to its default, a client that goes away early would kill the rank (seen with 2.13).
@@ -233,8 +274,10 @@ def _register_stack_signal(directory):
             break
     else:
         raise RuntimeError("no free real-time signal")
-    path = os.path.join(directory, f"{os.getpid()}.stack")
-    _State.stack_file = open(path, "ab", 0)  # noqa: SIM115 -- open for as long as the process lives
+    name = f"{os.getpid()}.stack"
+    path = os.path.join(directory, name)
+    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+    _State.stack_file = os.fdopen(os.open(name, flags, 0o600, dir_fd=_folder()), "ab", 0)  # while the process lives
     faulthandler.register(number, file=_State.stack_file, all_threads=True, chain=False)
     _State.registration["stack_signal"] = int(number)
     _State.registration["stack_file"] = path
@@ -401,11 +444,8 @@ def _become_rank():
             return
         time.sleep(pause)
         pause = min(pause * 1.3, 5.0)
-    directory = os.path.dirname(_State.path)
-    if not os.path.isdir(directory):
-        return
+    directory = _State.directory
     _State.pid = os.getpid()
-    _State.path = os.path.join(directory, f"{_State.pid}.json")
     names = {"rank": "RANK", "local_rank": "LOCAL_RANK", "world_size": "WORLD_SIZE"}
     own = {key: _number(name) for key, name in names.items()}  # its parent had no RANK: this one is its own
     cleared = {"pid": _State.pid, "socket": None, "stack_signal": None, "stack_file": None, "stack_fd": None}
@@ -432,10 +472,19 @@ def _init_frame():
 
 
 def _write_registration():
-    temporary = _State.path + ".part"
-    with open(temporary, "w") as stream:
+    folder = _folder()
+    name = f"{_State.pid}.json"
+    temporary = f"{name}.part"
+    try:
+        os.unlink(temporary, dir_fd=folder)
+    except FileNotFoundError:
+        pass
+    handle = os.open(
+        temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=folder
+    )
+    with os.fdopen(handle, "w") as stream:
         json.dump(_State.registration, stream)
-    os.rename(temporary, _State.path)
+    os.rename(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
 
 
 def _leave():
@@ -447,7 +496,7 @@ def _leave():
     if _State.pid != os.getpid() or not _State.socket:
         return  # a forked child: the socket is its parent's
     try:
-        os.unlink(_State.socket)
+        os.unlink(os.path.basename(_State.socket), dir_fd=_folder())
         deadline = time.monotonic() + LEAVE_S
         while _is_answering(_State.socket) and time.monotonic() < deadline:
             time.sleep(0.005)

@@ -6,12 +6,14 @@ It works on any Python 3, needs no package, and leaves `sys.path` as it would be
 
 import os
 import sys
-from importlib.machinery import PathFinder
+
+# Not imported: that would be looked for along PYTHONPATH, and run, also where the script never asks for it.
+_finder = sys.modules["_frozen_importlib_external"].PathFinder
 
 
 def _load(name, paths):
     """Find module `name` along `paths` and run it as if it had been imported from there."""
-    spec = PathFinder.find_spec(name, paths)
+    spec = _finder.find_spec(name, paths)
     if spec is None or spec.loader is None:
         return None
     module = type(sys)(name)
