@@ -304,22 +304,20 @@ def test_magic_links_in_an_environment_show_nothing(
     start: Start, other: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """procfs leads whoever looks there to their own files, and root to everybody's: nothing is taken from there."""
-    private = tmp_path / "private"
-    private.mkdir(mode=0o700)
+    private = tmp_path / "private" / "inner"  # whoever comes to it past the directory above may read it
+    private.mkdir(parents=True)
+    private.parent.chmod(0o700)
     (private / "log").write_text("secret-of-root")
-    (private / "log").chmod(0o600)
-    (private / "open.log").write_text("secret-of-root")
     monkeypatch.chdir(private)
     (other / "link").symlink_to("/proc/self/cwd/log")
     own = other / "error.json"
     own.write_text("their-own-error")
     for place in (
         "/proc/self/cwd/log",
-        "/proc/self/cwd/open.log",
-        f"/proc/{os.getpid()}/cwd/open.log",
-        f"/proc/{os.getpid()}/root{private}/open.log",
+        f"/proc/{os.getpid()}/cwd/log",
+        f"/proc/{os.getpid()}/root{private}/log",
         f"/proc/1/root{private}/log",
-        "/proc/thread-self/cwd/open.log",
+        "/proc/thread-self/cwd/log",
         str(other / "link"),
     ):
         one = start(TORCHELASTIC_ERROR_FILE=place, NCCL_DEBUG_FILE=place, SLURM_JOB_ID="j")
