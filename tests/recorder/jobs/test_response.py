@@ -54,8 +54,8 @@ def test_a_hung_job_is_ended_and_told_about_and_the_launcher_restarts_it(start: 
 @pytest.mark.parametrize("how", ["writes", "computes", "reads"])
 def test_a_rank_that_works_while_the_others_wait_is_not_ended(start: Starter, tmp_path: Path, how: str) -> None:
     """A save, an evaluation or a slow loader of any length is no hang: the job is let go on, to its own end."""
-    words = ("--work-at", "20", "--work", how, "--seconds", "14", "--steps", "40")
-    options = ("--stall-after", "2", "--on-hang", "kill", "--kill-after", "4", "--grace", "1")
+    words = ("--work-at", "20", "--work", how, "--seconds", "20", "--steps", "40")
+    options = ("--stall-after", "4", "--on-hang", "kill", "--kill-after", "9", "--grace", "1")
     started = start.run(tmp_path / "i", *TORCHRUN, PAUSING, *words, options=options)
     assert started.wait(90) == 0
     assert started.out == result(40)
