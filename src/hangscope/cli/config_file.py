@@ -42,6 +42,8 @@ KEYS: Mapping[str, tuple[type, ...]] = {
     "fix": FLAG,
     "no-diagnose": FLAG,
     "on-hang": TEXT,  # or a list of them
+    "kill-after": NUMBER,
+    "kill-working": FLAG,
     "grace": NUMBER,
     "max-incidents": WHOLE,
     "keep": FLAG,
