@@ -240,7 +240,7 @@ def test_options_win_over_the_environment_and_that_over_the_file(
     assert "--grace must be" in capsys.readouterr().err
     monkeypatch.setenv("HANGSCOPE_GRACE", "x")
     assert main(["run", "--", "true"]) == 2  # the environment's
-    assert "'x' is not a valid float" in capsys.readouterr().err
+    assert "'x' is no time such as" in capsys.readouterr().err
     assert main(["run", "--grace", "1", "--", "no-such-program"]) == 127  # the option's, which is well
     wrote(own, 'on-hang = "no-such-program-a"')
     assert main(["run", "--grace", "1", "--", "true"]) == 2
