@@ -12,6 +12,7 @@ from hangscope.diagnosis.findings import cited
 from hangscope.diagnosis.hardware import stuck_link
 from hangscope.diagnosis.last_completed import last_completed
 from hangscope.diagnosis.phrases import ranks_text
+from hangscope.diagnosis.quotes import log_facts, with_quotes
 from hangscope.diagnosis.ruled_out import ruled_out
 from hangscope.diagnosis.say import next_steps, say
 from hangscope.diagnosis.verdict import (
@@ -44,6 +45,7 @@ def conclude(case: Case, choice: Choice) -> Diagnosis:
     job = case.job
     chosen = choice.accusation
     words = say(case, chosen)
+    why = (*words.why, *stuck_link.shown(case, chosen))
     first = _first_reported(case)
     return Diagnosis(
         hang=chosen.hang and job.recovered_s is None,
@@ -59,7 +61,7 @@ def conclude(case: Case, choice: Choice) -> Diagnosis:
         confidence_rule=choice.rule,
         summary=words.summary,
         also_possible=tuple(AlsoPossible(other.kind, other.ranks, say(case, other).headline) for other in choice.also),
-        why=(*words.why, *stuck_link.shown(case, chosen)),
+        why=with_quotes(why, job.facts),
         ruled_out=ruled_out(case, chosen),
         next_steps=next_steps(case, chosen, words),
         evidence=(*_remarks(case, chosen, first), *_sources(case)),
@@ -71,6 +73,7 @@ def conclude(case: Case, choice: Choice) -> Diagnosis:
         completeness=_completeness(case),
         versions=dict(job.facts.versions),
         inputs=job.inputs,
+        facts=log_facts(why, job.facts),
     )
 
 

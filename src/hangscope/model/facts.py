@@ -418,3 +418,5 @@ class Facts:
     """Rank → the last line or file that is its own, whatever it says."""
     blackboxes: tuple[BlackBox, ...] = ()
     """One per process that wrote one, the newest of each rank."""
+    quotes: Mapping[Source, str] = field(default_factory=dict)
+    """The log lines that facts were read from, as they are there, cut to a length that people read."""

@@ -6,7 +6,7 @@ damaged, is too large or belongs to another attempt becomes a gap. The result do
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TypeVar
@@ -233,6 +233,8 @@ def _facts(
     stacks = [stack for text in texts for stack in resolve_ranks.thread_stacks(text, who)]
     stacks.extend([*resolve_ranks.interrupted(errors, stacks)])
     watchdog = resolve_ranks.distinct(reported.watchdog)
+    failures = resolve_failures.distinct(failures, watchdog, errors)
+    cited = [one.source for facts in (watchdog, failures, events, kernel, statements) for one in facts]
     facts = Facts(
         processes=tuple(statements),
         watchdog=tuple(watchdog),
@@ -249,12 +251,24 @@ def _facts(
         clean_exits=tuple(_clean_exits(texts)),
         versions=_versions(evidence, assembled),
         log_ranks=tuple(sorted({(rank, text.file) for text in texts if text.is_rank_log for rank in _ranks_of(text)})),
-        failures=tuple(resolve_failures.distinct(failures, watchdog, errors)),
+        failures=tuple(failures),
         logs=tuple(log_scopes.log_scopes(texts, times, _ranks_in_files(watchdog), incident=bool(evidence.manifests))),
         signs_of_life=log_scopes.signs_of_life(texts, watchdog, stacks, assembled.dumps),
         blackboxes=boxes,
+        quotes=_quotes(texts, cited),
     )
     return facts, [*reported.gaps, *older, *alone]
+
+
+def _quotes(texts: Iterable[TextFile], cited: Iterable[Source | None]) -> dict[Source, str]:
+    """The lines that facts were read from."""
+    by_name = {text.file: text.quotes for text in texts}
+    found: dict[Source, str] = {}
+    for source in filter(None, cited):
+        quote = by_name[source.file].line(source.line) if source.file in by_name else None
+        if quote is not None:
+            found[source] = quote
+    return found
 
 
 def _reported(evidence: Evidence, who: Identity, times: LogTimes) -> _Reported:

@@ -20,6 +20,7 @@ from hangscope.diagnosis.verdict import (
     LastCompleted,
     Link,
     LinkEnd,
+    LogFact,
     OperationInFlight,
 )
 from hangscope.model import Frame, Gap, Source
@@ -77,6 +78,7 @@ def to_dict(diagnosis: Diagnosis) -> dict[str, Any]:
         "completeness": None if d.completeness is None else _completeness(d.completeness),
         "versions": {whole(name): whole(value) for name, value in sorted(d.versions.items())},
         "inputs": [whole(path) for path in d.inputs],
+        "facts": [_log_fact(fact) for fact in d.facts],
     }
 
 
@@ -88,6 +90,19 @@ def _culprit(culprit: Culprit) -> dict[str, Any]:
         "gpu": _text(culprit.gpu),
         "pid": _int(culprit.pid),
         "why": whole(culprit.why),
+    }
+
+
+def _log_fact(fact: LogFact) -> dict[str, Any]:
+    return {
+        "quote": whole(fact.quote),
+        "source": whole(str(fact.source)),
+        "kind": _text(fact.kind),
+        "rank": _int(fact.rank),
+        "node": _text(fact.node),
+        "peer_rank": _int(fact.peer_rank),
+        "peer": _text(fact.peer),
+        "code": _int(fact.code),
     }
 
 

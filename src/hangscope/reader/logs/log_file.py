@@ -19,6 +19,7 @@ from hangscope.reader.logs.line_prefixes import split_line
 from hangscope.reader.logs.line_writers import Writers
 from hangscope.reader.logs.log_lines import Line, LineShapes, raw_lines
 from hangscope.reader.logs.nccl_logs import NcclLog
+from hangscope.reader.logs.quoted_lines import QuotedLines
 from hangscope.reader.logs.torch_logs import TorchLog
 from hangscope.reader.logs.unwrap import FAILING, PLAIN, unwrapped
 from hangscope.reader.ranks_in_paths import rank_of_log
@@ -64,6 +65,8 @@ class TextFile:
         self.tail: tuple[str, ...] = ()
         """The last lines as they stand in the file, for whoever asks whether it shows the end."""
         self.head: list[str] = []
+        self.quotes = QuotedLines()
+        """Lines that may be evidence, for whoever shows them."""
         self.lines = 0
         self.whole_last_line = True
         self.gaps: list[Gap] = []
@@ -90,7 +93,8 @@ class TextFile:
             tail.append(raw)
             if number <= HEAD_LINES:
                 self.head.append(raw)
-            self.kernel.feed(number, raw)
+            if self.kernel.feed(number, raw) or use != PLAIN or self._waiting:
+                self.quotes.add(number, raw)
             if use != PLAIN or self._waiting:
                 for line in split_line(number, raw):
                     self._feed(line, use == FAILING)
