@@ -366,6 +366,28 @@ class Failure:
 
 
 @dataclass(frozen=True, slots=True)
+class LogProgress:
+    """That one log shows its job moving, up to `source`: steps, epochs, a server's throughput, or an end as planned.
+
+    `first` and `last` are the counters that it shows at its ends. `lines` are the numbers of the lines that show it.
+    """
+
+    source: Source
+    finished: bool
+    lines: tuple[int, ...]
+    first: float | None = None
+    last: float | None = None
+
+    def outlives(self, source: Source) -> bool:
+        """Whether the job moved on after a line of the same log: twice at least, because what fails on one rank leaves
+        the others their step; or came to its end."""
+        line = source.line
+        if source.file != self.source.file or line is None:
+            return False
+        return sum(number > line for number in self.lines) > (0 if self.finished else 1)
+
+
+@dataclass(frozen=True, slots=True)
 class LogScope:
     """What one log file can testify: who wrote into it, from when to when, and whether it shows beginning and end.
 
@@ -418,5 +440,7 @@ class Facts:
     """Rank → the last line or file that is its own, whatever it says."""
     blackboxes: tuple[BlackBox, ...] = ()
     """One per process that wrote one, the newest of each rank."""
+    progress: tuple[LogProgress, ...] = ()
+    """The logs that show their job moving."""
     quotes: Mapping[Source, str] = field(default_factory=dict)
     """The log lines that facts were read from, as they are there, cut to a length that people read."""

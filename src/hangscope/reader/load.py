@@ -234,7 +234,8 @@ def _facts(
     stacks.extend([*resolve_ranks.interrupted(errors, stacks)])
     watchdog = resolve_ranks.distinct(reported.watchdog)
     failures = resolve_failures.distinct(failures, watchdog, errors)
-    cited = [one.source for facts in (watchdog, failures, events, kernel, statements) for one in facts]
+    progress = log_scopes.log_progress(texts)
+    cited = [one.source for facts in (watchdog, failures, events, kernel, statements, progress) for one in facts]
     facts = Facts(
         processes=tuple(statements),
         watchdog=tuple(watchdog),
@@ -255,6 +256,7 @@ def _facts(
         logs=tuple(log_scopes.log_scopes(texts, times, _ranks_in_files(watchdog), incident=bool(evidence.manifests))),
         signs_of_life=log_scopes.signs_of_life(texts, watchdog, stacks, assembled.dumps),
         blackboxes=boxes,
+        progress=tuple(progress),
         quotes=_quotes(texts, cited),
     )
     return facts, [*reported.gaps, *older, *alone]

@@ -19,6 +19,7 @@ from hangscope.reader.logs.line_prefixes import split_line
 from hangscope.reader.logs.line_writers import Writers
 from hangscope.reader.logs.log_lines import Line, LineShapes, raw_lines
 from hangscope.reader.logs.nccl_logs import NcclLog
+from hangscope.reader.logs.progress_lines import ProgressLine, moves, progress_lines
 from hangscope.reader.logs.quoted_lines import QuotedLines
 from hangscope.reader.logs.torch_logs import TorchLog
 from hangscope.reader.logs.unwrap import FAILING, PLAIN, unwrapped
@@ -67,6 +68,8 @@ class TextFile:
         self.head: list[str] = []
         self.quotes = QuotedLines()
         """Lines that may be evidence, for whoever shows them."""
+        self.progress: list[ProgressLine] = []
+        """Lines at both ends by which a trainer or server shows that it goes on."""
         self.lines = 0
         self.whole_last_line = True
         self.gaps: list[Gap] = []
@@ -87,12 +90,13 @@ class TextFile:
                 )
             )
         number = 0
-        tail: deque[str] = deque(maxlen=TAIL_LINES)
+        tail: deque[tuple[int, str]] = deque(maxlen=TAIL_LINES)
+        head: list[tuple[int, str]] = []
         shapes = LineShapes()
         for number, raw, use in unwrapped(raw_lines(stream, skip=skip, words=_WORDS, shapes=shapes), shapes):
-            tail.append(raw)
+            tail.append((number, raw))
             if number <= HEAD_LINES:
-                self.head.append(raw)
+                head.append((number, raw))
             if self.kernel.feed(number, raw) or use != PLAIN or self._waiting:
                 self.quotes.add(number, raw)
             if use != PLAIN or self._waiting:
@@ -102,7 +106,11 @@ class TextFile:
                 for line in split_line(number, raw):
                     self.writers.add(line)
         self.lines = number
-        self.tail = tuple(tail)
+        self.head = [raw for _, raw in head]
+        self.tail = tuple(raw for _, raw in tail)
+        self.progress = progress_lines([*head, *((number, raw) for number, raw in tail if number > HEAD_LINES)])
+        for shown in self.progress:
+            self.quotes.add(shown.number, shown.text)
         if shapes.passed:
             what = f"{shapes.passed} lines of {self.file}"
             why = f"not read: each is like {LineShapes.MOST_ALIKE} before it but for its numbers"
@@ -156,6 +164,7 @@ class TextFile:
             or self.kernel.messages
             or self.stacks.captures
             or self.writers.tags
+            or moves(self.progress)
         )
 
     @property

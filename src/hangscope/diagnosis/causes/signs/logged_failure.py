@@ -11,6 +11,7 @@ from hangscope.diagnosis.accusation import LOW, MEDIUM, Accusation, Accused, Dou
 from hangscope.diagnosis.case import Case
 from hangscope.diagnosis.cause import Asked, Cause
 from hangscope.diagnosis.causes.shared.failure_lines import MISSING_RANKS, FailureLines, failure_words
+from hangscope.diagnosis.causes.shared.outlived import lasting_errors, lasting_failures
 from hangscope.diagnosis.evidence.answer import Says
 from hangscope.diagnosis.verdict import CauseKind
 from hangscope.model import Failure
@@ -80,7 +81,7 @@ def _accusation(case: Case, lines: list[Failure], first: Failure) -> Accusation[
 
 
 def _lines(case: Case) -> list[Failure]:
-    reported = [*case.job.facts.failures, *_raised(case)]
+    reported = [*lasting_failures(case.job.facts), *_raised(case)]
     causes = [failure for failure in reported if not failure.effect]
     return causes if causes or case.hang.says is Says.YES else reported
 
@@ -91,7 +92,7 @@ def _raised(case: Case) -> list[Failure]:
         Failure(
             "exception", ": ".join((e.type, first_line(e.message))).rstrip(": "), e.source, None, e.node, at_ns=e.at_ns
         )
-        for e in case.job.facts.errors
+        for e in lasting_errors(case.job.facts)
         if e.rank is None and not e.consequence
     ]
 
