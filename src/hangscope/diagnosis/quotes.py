@@ -12,6 +12,8 @@ from hangscope.diagnosis.verdict import Finding, LogFact
 from hangscope.model import Facts, Failure, KernelMessage, Source, TransportEvent, WatchdogReport
 
 _MOST_SHOWN = 3
+_MOST_OF_ONE = 6
+"""Lines of one finding: a block with its rows."""
 _MOST_FACTS = 50
 _NUMBER = re.compile(r"[0-9a-f]*\d[0-9a-f]*", re.IGNORECASE)
 
@@ -23,12 +25,13 @@ def with_quotes(findings: Sequence[Finding], facts: Facts) -> tuple[Finding, ...
     quoted: list[Finding] = []
     shapes: set[str] = set()
     for finding in findings:
-        quote = next((facts.quotes[source] for source in finding.sources if source in facts.quotes), None)
-        if quote is None or len(shapes) >= _MOST_SHOWN or _is_said(quote, finding) or _shape(quote) in shapes:
+        lines = [facts.quotes[source] for source in finding.sources if source in facts.quotes]
+        new = [line for line in dict.fromkeys(lines) if not _is_said(line, finding) and _shape(line) not in shapes]
+        if not new or len(shapes) >= _MOST_SHOWN:
             quoted.append(finding)
             continue
-        shapes.add(_shape(quote))
-        quoted.append(replace(finding, detail=(*finding.detail, quote)))
+        shapes.update(_shape(line) for line in new[:_MOST_OF_ONE])
+        quoted.append(replace(finding, detail=(*finding.detail, *new[:_MOST_OF_ONE])))
     return tuple(quoted)
 
 

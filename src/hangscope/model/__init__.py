@@ -19,6 +19,7 @@ from hangscope.model.black_box import (
     ProxyStep,
 )
 from hangscope.model.facts import (
+    CUT_OFF,
     FAILURE_KINDS,
     FATAL_ERROR,
     GLOO_SIZE,
@@ -59,6 +60,7 @@ from hangscope.model.operations import (
 
 __all__ = [
     "COLUMNS",
+    "CUT_OFF",
     "FAILURE_KINDS",
     "FATAL_ERROR",
     "GLOO_SIZE",

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from hangscope.model import (
+    CUT_OFF,
     FATAL_ERROR,
     GLOO_SIZE,
     Frame,
@@ -241,6 +242,17 @@ def without_echoes(errors: Iterable[PythonError]) -> list[PythonError]:
             with_rank.add(short)
         kept.append(error)
     return kept
+
+
+def without_cut_off(
+    errors: Sequence[PythonError], processes: Mapping[int, Process], *, tells_more: bool
+) -> list[PythonError]:
+    """The exceptions but for those of which the paste has only the beginning, the weakest evidence there is: they count
+    where nothing else tells of a failure, or where their rank is known to have ended."""
+    if not tells_more and all(error.type == CUT_OFF for error in errors):
+        return list(errors)
+    ended = {rank for rank, process in processes.items() if process.exit_status is not None}
+    return [error for error in errors if error.type != CUT_OFF or error.rank in ended]
 
 
 def distinct(reports: Iterable[WatchdogReport]) -> list[WatchdogReport]:

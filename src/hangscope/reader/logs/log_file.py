@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import re
 from collections import deque
+from collections.abc import Iterator
 from typing import BinaryIO
 
 from hangscope.model import Gap, Source
 from hangscope.reader.logs.error_lines import ErrorLog
-from hangscope.reader.logs.failure_line import FailureLine
+from hangscope.reader.logs.failure_line import FailureLine, make_failure
 from hangscope.reader.logs.framework_logs import FrameworkLog
 from hangscope.reader.logs.kernel_log import KernelLog
 from hangscope.reader.logs.launcher_logs import LauncherLog
@@ -19,11 +20,12 @@ from hangscope.reader.logs.line_prefixes import split_line
 from hangscope.reader.logs.line_writers import Writers
 from hangscope.reader.logs.log_lines import Line, LineShapes, raw_lines
 from hangscope.reader.logs.nccl_logs import NcclLog
-from hangscope.reader.logs.progress_lines import ProgressLine, moves, progress_lines
+from hangscope.reader.logs.progress_lines import ProgressLine, moves, progress_lines, stalled
 from hangscope.reader.logs.quoted_lines import QuotedLines
 from hangscope.reader.logs.torch_logs import TorchLog
 from hangscope.reader.logs.unwrap import FAILING, PLAIN, unwrapped
 from hangscope.reader.ranks_in_paths import rank_of_log
+from hangscope.reader.sources.fabric_counters import FabricCounters
 from hangscope.reader.sources.stack_dumps import StackText
 from hangscope.safeio.evidence_names import WORDS
 
@@ -41,6 +43,7 @@ _WORDS = (*WORDS, b"[rank")
 
 _KERNEL_NAME = re.compile(r"^kernel/|(?:^|/)(?:dmesg|kern(?:el)?)\b[^/]*$", re.IGNORECASE)
 _NO_KERNEL = KernelLog("")
+_NO_PORTS = FabricCounters("")
 _NO_FRAMEWORK = FrameworkLog("")
 _NO_ERRORS = ErrorLog("")
 _NO_STACKS = StackText()
@@ -60,6 +63,7 @@ class TextFile:
         self.nccl = NcclLog(file, self.writers)
         self.launcher = LauncherLog(file, self.writers)
         self.kernel = KernelLog(file, sure=_KERNEL_NAME.search("/".join(self.parts[-2:])) is not None)
+        self.fabric = FabricCounters(file)
         self.framework = FrameworkLog(file)
         self.errors = ErrorLog(file)
         self.stacks = StackText()
@@ -97,14 +101,7 @@ class TextFile:
             tail.append((number, raw))
             if number <= HEAD_LINES:
                 head.append((number, raw))
-            if self.kernel.feed(number, raw) or use != PLAIN or self._waiting:
-                self.quotes.add(number, raw)
-            if use != PLAIN or self._waiting:
-                for line in split_line(number, raw):
-                    self._feed(line, use == FAILING)
-            else:
-                for line in split_line(number, raw):
-                    self.writers.add(line)
+            self._take(number, raw, use)
         self.lines = number
         self.head = [raw for _, raw in head]
         self.tail = tuple(raw for _, raw in tail)
@@ -120,13 +117,28 @@ class TextFile:
         self.torch.finish()
         self.nccl.finish()
         self.framework.finish()
+        self.errors.finish()
         self.stacks.finish()
         self._let_go()
+
+    def _take(self, number: int, raw: str, use: int) -> None:
+        """Give one line to everybody who may know it."""
+        known = self.kernel.feed(number, raw) or self.fabric.feed(number, raw)
+        plain = use == PLAIN and not self._waiting
+        if known or not plain:
+            self.quotes.add(number, raw)
+        for line in split_line(number, raw):
+            if plain:
+                self.writers.add(line)
+            else:
+                self._feed(line, use == FAILING)
 
     def _let_go(self) -> None:
         """Readers that found nothing go: a hundred thousand logs of a large job say little each."""
         if not (self.kernel.messages or self.kernel.hosts):
             self.kernel = _NO_KERNEL
+        if not self.fabric.failures:
+            self.fabric = _NO_PORTS
         if not (self.framework.failures or self.framework.statements):
             self.framework = _NO_FRAMEWORK
         if not self.errors.failures:
@@ -151,7 +163,15 @@ class TextFile:
     @property
     def failure_lines(self) -> list[FailureLine]:
         """Every line of failure, of all readers."""
-        return [*self.launcher.failures, *self.framework.failures, *self.errors.failures]
+        return [*self.launcher.failures, *self.framework.failures, *self.errors.failures, *self._stalled()]
+
+    def _stalled(self) -> Iterator[FailureLine]:
+        """That a server has requests and generates nothing, where its last lines say so."""
+        shown = stalled(self.progress)
+        if shown is not None:
+            line = Line(shown.number, shown.text)
+            detail = "requests run, and it generates nothing"
+            yield FailureLine(make_failure(self.file, line, "engine_stuck", effect=True, detail=detail), line)
 
     @property
     def useful(self) -> bool:
@@ -162,6 +182,7 @@ class TextFile:
             or self.launcher.statements
             or self.failure_lines
             or self.kernel.messages
+            or self.fabric.failures
             or self.stacks.captures
             or self.writers.tags
             or moves(self.progress)

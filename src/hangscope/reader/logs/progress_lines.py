@@ -31,6 +31,7 @@ _RATE = re.compile(
 _PROMPT_RATE = re.compile(r"(?:Avg prompt throughput:|input throughput \(token/s\):) {0,3}" + _NUMBER, re.IGNORECASE)
 _REQUESTS = re.compile(r"(?:Running: {0,3}|#running-req: {0,3})(\d{1,9})", re.IGNORECASE)
 _ANSWERED = re.compile(r'"(?:POST|GET) /\S{0,200} HTTP/[\d.]+" 200\b')
+_READY = re.compile(r"Application startup complete|The server is fired up and ready to roll|Uvicorn running on http")
 _FINISHED = re.compile(
     r"\btraining (?:is )?(?:finished|complete[d]?|done|ended)\b|\bfinished training\b|\bdone training\b"
     r"|train_runtime|\*{3,} train metrics \*{3,}|`?Trainer\.fit`? stopped: `?max_(?:epochs|steps)=\d+`? reached"
@@ -39,12 +40,16 @@ _FINISHED = re.compile(
 )
 
 
+_LEAST_STALLED = 2
+
+
 class Shows(Enum):
     """What a line shows."""
 
     STEP = "a step"
     SERVING = "a server at work"
     IDLE = "a server with nothing to do"
+    READY = "a server that came up"
     STALLED = "a server with requests and no output"
     FINISHED = "an end as planned"
 
@@ -77,6 +82,8 @@ def _read(number: int, text: str) -> ProgressLine | None:
         return ProgressLine(number, Shows.STEP, text, float(bar[2]))
     if _RATE.search(text) or _PROMPT_RATE.search(text):
         return ProgressLine(number, _of_server(text), text)
+    if _READY.search(text):
+        return ProgressLine(number, Shows.READY, text)
     if _ANSWERED.search(text):
         return ProgressLine(number, Shows.SERVING, text)
     counter = _COUNTER.search(text)
@@ -104,4 +111,12 @@ def moves(lines: Sequence[ProgressLine]) -> bool:
     counters = [line.counter for line in lines if line.counter is not None]
     if counters:
         return counters[-1] > min(counters)
-    return sum(line.shows in (Shows.SERVING, Shows.IDLE) for line in lines) > 1
+    came_up = any(line.shows is Shows.READY for line in lines)
+    return came_up or sum(line.shows in (Shows.SERVING, Shows.IDLE) for line in lines) > 1
+
+
+def stalled(lines: Sequence[ProgressLine]) -> ProgressLine | None:
+    """The last line, where at least the last two say that a server has requests and generates nothing."""
+    if len(lines) < _LEAST_STALLED or any(line.shows is not Shows.STALLED for line in lines[-_LEAST_STALLED:]):
+        return None
+    return lines[-1]

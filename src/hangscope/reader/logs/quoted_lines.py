@@ -8,7 +8,9 @@ from __future__ import annotations
 
 KEPT_AT_EACH_END = 2_000
 LONGEST = 600
-_CUT = " …"
+_CUT = " … "
+_KEPT_OF_ITS_END = 200
+"""Characters: what differs, or the error's code, often stands last."""
 
 
 class QuotedLines:
@@ -19,8 +21,7 @@ class QuotedLines:
         self._last: dict[int, str] = {}
 
     def add(self, number: int, text: str) -> None:
-        kept = text.strip()
-        kept = kept if len(kept) <= LONGEST else kept[:LONGEST] + _CUT
+        kept = _shortened(text.strip())
         if len(self._first) < KEPT_AT_EACH_END:
             self._first[number] = kept
             return
@@ -33,3 +34,9 @@ class QuotedLines:
         if number is None:
             return None
         return self._first.get(number) or self._last.get(number)
+
+
+def _shortened(text: str) -> str:
+    if len(text) <= LONGEST:
+        return text
+    return text[: LONGEST - _KEPT_OF_ITS_END] + _CUT + text[-_KEPT_OF_ITS_END:]

@@ -114,6 +114,14 @@ _FAILURE_PARTS = (
     "] started ",
     "] finished ",
     " ranks:",
+    "store_based_barrier",
+    "store-based barrier",
+    "LinkDowned",
+    "broadcast block",
+    "engine proc",
+    "Hang detected",
+    "Preempt",
+    "dump signal",
 )
 """Every line of failure holds one of these."""
 

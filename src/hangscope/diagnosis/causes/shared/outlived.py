@@ -5,6 +5,7 @@ from hangscope.model import Facts, Failure, PythonError
 _WARNINGS = frozenset(
     (
         "other",
+        "engine_waits",
         "wait_timeout",
         "socket_error",
         "heartbeat_stuck",
@@ -15,10 +16,13 @@ _WARNINGS = frozenset(
         "node_resource",
         "store_timeout",
         "init_timeout",
-        "launcher_kill",
     )
 )
 """What may be a warning. A process that ended did end, whatever others print later."""
+
+
+_ENDS = frozenset(("launcher_kill", "launcher_signal"))
+"""A launcher that ends its workers ends them all, also where a progress bar is drawn once more."""
 
 
 def lasting_failures(facts: Facts) -> list[Failure]:
@@ -27,7 +31,7 @@ def lasting_failures(facts: Facts) -> list[Failure]:
 
 
 def _is_outlived(facts: Facts, failure: Failure) -> bool:
-    may_be = failure.effect or failure.kind in _WARNINGS
+    may_be = (failure.effect and failure.kind not in _ENDS) or failure.kind in _WARNINGS
     return may_be and any(progress.outlives(failure.source) for progress in facts.progress)
 
 
