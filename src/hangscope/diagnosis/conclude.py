@@ -30,7 +30,7 @@ from hangscope.diagnosis.verdict import (
 from hangscope.diagnosis.waits.progress import Scope
 from hangscope.diagnosis.waits.wait_graph import Wait
 from hangscope.diagnosis.weigh import Choice
-from hangscope.model import Communicator, Gap, ThreadStack, WatchdogReport
+from hangscope.model import Communicator, Facts, Gap, ThreadStack, WatchdogReport
 from hangscope.text import duration, numbered
 
 _NOT_ITS_LAST = {
@@ -231,6 +231,15 @@ def _silent_ranks(case: Case) -> list[Gap]:
     return [Gap(f"what rank {rank} was doing", why, rank=rank) for rank in silent[:_SILENT_LISTED]]
 
 
+def _logged_ranks(facts: Facts) -> set[int]:
+    """Ranks of which a log of theirs, or a line of theirs in any log, was read."""
+    ranks: set[int | None] = {rank for rank, _ in facts.log_ranks}
+    ranks.update(report.rank for report in facts.watchdog)
+    ranks.update(failure.rank for failure in facts.failures)
+    ranks.update(error.rank for error in facts.errors)
+    return {rank for rank in ranks if rank is not None}
+
+
 def _completeness(case: Case) -> Completeness:
     job = case.job
     nccl = {part.rank for part in job.facts.communicators if part.rank is not None}
@@ -238,7 +247,7 @@ def _completeness(case: Case) -> Completeness:
         ranks=len(job.ranks),
         dumps=len(case.dumped),
         stacks=len({stack.rank for stack in job.facts.stacks if stack.rank is not None}),
-        logs=len({rank for rank, _ in job.facts.log_ranks}),
+        logs=len(_logged_ranks(job.facts)),
         nccl_logs=len(nccl),
         missing_dumps=tuple(rank for rank in job.ranks if rank not in case.dumped),
         missing_nccl_logs=tuple(rank for rank in job.ranks if rank not in nccl) if nccl else (),

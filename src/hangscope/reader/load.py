@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TypeVar
 
-from hangscope.errors import NotFoundError
+from hangscope.errors import DamagedError, NotFoundError
 from hangscope.model import (
     Dump,
     Facts,
@@ -63,10 +63,13 @@ def load(
     `engine` reads the files elsewhere, as `hangscope.cluster` does on Ray; without one they are read here. `known`
     is for whoever packs the same files afterwards (`write_bundle`).
 
-    Raises `NotFoundError` where a path does not exist or nothing usable lies under any of them.
+    Raises `NotFoundError` where a path does not exist or nothing usable lies under any of them, `DamagedError` where all
+    that was found had to be refused.
     """
     given = [paths] if isinstance(paths, (str, Path)) else list(paths)
     evidence = gather(given, full=full, progress=progress, engine=engine, known=known)
+    if not evidence.useful and evidence.refusals:
+        raise DamagedError(f"no file in {', '.join(map(str, given))} could be used: {_reasons(evidence)}")
     if not evidence.useful:
         raise NotFoundError(
             f"nothing usable in {', '.join(str(path) for path in given) or 'no paths at all'}{_looked_at(evidence)}",
@@ -75,6 +78,16 @@ def load(
             "(.py, .md, .html) are read only where they are named themselves",
         )
     return _job(evidence, tuple(str(path) for path in given))
+
+
+_REASONS = 4
+
+
+def _reasons(evidence: Evidence) -> str:
+    """Why files were refused, in a few words each."""
+    reasons = [f"{gap.source or gap.what}: {gap.why}" for gap in evidence.refusals]
+    more = f"; and {len(reasons) - _REASONS} more" if len(reasons) > _REASONS else ""
+    return "; ".join(sorted(reasons)[:_REASONS]) + more
 
 
 def _looked_at(evidence: Evidence) -> str:

@@ -57,7 +57,6 @@ class Evidence:
             or self.errors
             or self.snapshots
             or self.boxes
-            or self.refusals
         )
 
     def said(self) -> dict[str, Any]:
