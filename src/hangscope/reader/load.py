@@ -63,8 +63,8 @@ def load(
     `engine` reads the files elsewhere, as `hangscope.cluster` does on Ray; without one they are read here. `known`
     is for whoever packs the same files afterwards (`write_bundle`).
 
-    Raises `NotFoundError` where a path does not exist or nothing usable lies under any of them, `DamagedError` where all
-    that was found had to be refused.
+    Raises `NotFoundError` where a path does not exist or nothing usable lies under any of them, `DamagedError` where
+    all that was found had to be refused.
     """
     given = [paths] if isinstance(paths, (str, Path)) else list(paths)
     evidence = gather(given, full=full, progress=progress, engine=engine, known=known)

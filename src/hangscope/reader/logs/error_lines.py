@@ -79,6 +79,7 @@ _WAITED_FOR_STORE = re.compile(
     r"waitForInput: socket SocketImpl\(.{0,200}?remote=\[?(?P<peer>[\w.:-]+?)\]?:(?P<port>\d{1,5})\) "
     r"timed out after (?P<ms>\d{1,12}) ?ms"
 )
+_STORE_LOST = re.compile(r"\[c10d\] \w+ failed on SocketImpl\(.{0,200}?remote=\[?(?P<peer>[\w.:-]+?)\]?:\d{1,5}\): \S")
 _STORE_GONE = re.compile(r"TCPStore server has shut down|failed to recv, got 0 bytes|Failed to check the .should dump")
 _MISMATCH = re.compile(
     r"mismatch between collectives on ranks\. Rank (?P<rank>\d{1,6}) is running (?:inconsistent )?collective: "
@@ -168,6 +169,7 @@ WORDS = (
     "client socket has",
     "Rendezvous",
     "wait timeout after",
+    "failed on SocketImpl",
     "shared memory broadcast block",
     "engine proc",
     "stages ready",
@@ -279,6 +281,7 @@ class ErrorLog:
             (_CONNECT, self._connect),
             (_RENDEZVOUS, lambda line, _: self._add(line, "rendezvous_timeout", effect=True)),
             (_STORE, lambda line, _: self._add(line, "store_timeout", effect=True)),
+            (_STORE_LOST, lambda line, m: self._add(line, "socket_error", peer_node=m["peer"], effect=True)),
             (_STORE_GONE, lambda line, _: self._add(line, "socket_error", effect=True, detail="store")),
             (_GLOO, self._gloo),
             (_ABORTED, lambda line, m: self._add(line, "other", rank=int(m["rank"]), effect=True)),
@@ -341,6 +344,7 @@ class ErrorLog:
             return
         self._seen.add(key)
         at = clock_of(line.text) or line.at_ns
+        values.setdefault("pid", line.pid)
         failure = make_failure(self.file, line, kind, **values)
         self.failures.append(FailureLine(failure, line, at, hint=default_rank(line.text)))
 

@@ -45,7 +45,9 @@ _ACTOR_NODE = re.compile(r"because (?:its|the) node has died|[Nn]ode has crashed
 _OWNER_IP = re.compile(r"Owner Ip address: (?P<node>[\w.:-]+)")
 _ENDED_ON_PURPOSE = re.compile(r"because (?:it was killed by `?ray\.kill|all references|it (?:exited|was) intended)")
 _RAY_OOM = re.compile(r"killed due to (?:memory pressure|the node running low on memory)")
-_RAY_IP = re.compile(r"(?:\bip[=:] ?|address: )(?P<node>\d+\.\d+\.\d+\.\d+)")
+_RAY_IP = re.compile(r"(?:\b(?:ip|IP)[=:] ?|address: )(?P<node>\d+\.\d+\.\d+\.\d+)")
+_RAY_MEMORY = re.compile(r"Memory on the node \(IP: (?P<node>[\w.:-]+)")
+_RAY_PID = re.compile(r"\bpid=(?P<pid>\d+)")
 _RAY_NODE = re.compile(
     r"node with node id: \S+ and address: (?P<node>[\w.:-]+) .{0,40}has been marked dead"
     r"|The node (?:at|with IP) (?P<node2>[\w.:-]+) .{0,40}(?:died|was (?:lost|terminated))"
@@ -93,6 +95,7 @@ WORDS = (
     "ActorDiedError",
     "ActorError",
     "killed due to",
+    "Memory on the node",
     "marked dead",
     "died unexpectedly",
     "EngineDeadError",
@@ -157,6 +160,7 @@ class FrameworkLog:
             ),
             (_RAYLET, self._raylet),
             (_RAY_OOM, self._ray_oom),
+            (_RAY_MEMORY, self._ray_memory),
             (_RAY_NODE, lambda line, m: self._add(line, "node_lost", node=m["node"] or m["node2"])),
             (_VLLM, self._vllm),
             (_ENGINE, lambda line, _: self._add(line, "exception")),
@@ -270,6 +274,17 @@ class FrameworkLog:
         node = _RAY_IP.search(line.text)
         self._add(line, "host_oom", node=node["node"] if node else None, detail="Ray")
 
+    def _ray_memory(self, line: Line, match: re.Match[str]) -> None:
+        """Which node was full, below the line that says that a task was killed for it."""
+        found = _RAY_PID.search(line.text)
+        pid = int(found["pid"]) if found else None
+        said = self.failures[-1] if self.failures else None
+        if said is not None and said.failure.kind == "host_oom" and line.number - said.line.number <= 2:
+            beside = (Source(self.file, f"line {line.number}"),)
+            self.failures[-1] = said._replace(failure=replace(said.failure, beside=beside, node=match["node"], pid=pid))
+        else:
+            self._add(line, "host_oom", detail="Ray", node=match["node"], pid=pid)
+
     def _actor_row(self, line: Line) -> None:
         actor = self._actor[line.stream]
         row = _ACTOR_ROW.match(line.text)
@@ -321,7 +336,7 @@ class FrameworkLog:
             beside = (Source(self.file, f"line {line.number}"),)
             self.failures[-1] = said._replace(failure=replace(said.failure, beside=beside))
         elif status:
-            self._add(line, kind_of_end(status), code=status, effect=status == -15)
+            self._add(line, kind_of_end(status), code=status, effect=status == -15, detail="a container")
 
     def _pod_row(self, line: Line, match: re.Match[str]) -> None:
         status = match["status"]

@@ -70,7 +70,8 @@ _SOCKET = re.compile(
     r"[Ss]ocketProgress\w*: Call to \w+ (?:from|to) (?P<peer>\S+) failed"
     r"|Call to (?:recv|send|read|write)\w* (?:(?:from|to) (?P<other>\S+) )?"
     r".{0,200}?failed : "
-    r"(?:Connection (?:reset|refused|timed out)|Broken pipe|No route to host|Network is unreachable)"
+    r"(?:Connection (?:reset|refused|timed out)|Broken pipe|No route to host|Network is unreachable"
+    r"|Software caused connection abort)"
 )
 _CONNECT = re.compile(
     r"(?:socketStartConnect|socketPollConnect|socketConnect\w*|[Cc]onnect to|[Ss]ocketFinalizeConnect)\b"

@@ -8,19 +8,19 @@ has nothing to do. Only the two ends of a log are looked at: they show whether i
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from enum import Enum
 
 _NUMBER = r"(\d{1,12}(?:\.\d{1,18})?)"
 _COUNTER = re.compile(
-    r"(?:\b(?:global_?step|train_?step|iteration|iter|steps?|batch|epochs?|idx)\b['\"\]]?\s{0,3}[:=#\[ ]?\s{0,9}|\bit=)"
-    rf"{_NUMBER}",
+    r"(?:\b(?P<name>global_?step|train_?step|iteration|iter|steps?|batch|epochs?|idx)\b['\"\]]?\s{0,3}[:=#\[ ]?\s{0,9}"
+    rf"|\bit=){_NUMBER}",
     re.IGNORECASE,
 )
 _VALUE = re.compile(
     r"loss|\blr\b|learning[_ ]rate|grad[_ ]?norm|\btps\b|\bmfu\b|it/s|s/it|tokens?/s|samples?[/_]|throughput"
-    r"|elapsed|step_time|timing_s|ms/|accuracy|\bacc\b|perplexity|\bppl\b|reward",
+    r"|elapsed|batch[_ ]?size|step_time|timing_s|ms/|accuracy|\bacc\b|perplexity|\bppl\b|reward",
     re.IGNORECASE,
 )
 _BAR = re.compile(r"(\d{1,3})%\|[^|]{0,200}\| {0,3}(\d{1,12})/(\d{1,12}) \[")
@@ -56,12 +56,13 @@ class Shows(Enum):
 
 @dataclass(frozen=True, slots=True)
 class ProgressLine:
-    """One such line. `counter` is how far it says it is."""
+    """One such line. `counter` is how far it says it is; `counters` all that it counts, by name."""
 
     number: int
     shows: Shows
     text: str
     counter: float | None = None
+    counters: Mapping[str, float] = field(default_factory=dict)
 
 
 def progress_lines(rows: Iterable[tuple[int, str]]) -> list[ProgressLine]:
@@ -72,7 +73,20 @@ def progress_lines(rows: Iterable[tuple[int, str]]) -> list[ProgressLine]:
         line = _read(number, raw.rstrip("\r").rpartition("\r")[2])
         if line is not None:
             found.append(line)
-    return found
+    return _with_what_rises(found)
+
+
+def _with_what_rises(lines: list[ProgressLine]) -> list[ProgressLine]:
+    """The lines, those that count several things (an epoch, a step of it, how many there are) by the one that rises."""
+    values: dict[str, list[float]] = {}
+    for line in lines:
+        for name, value in line.counters.items():
+            values.setdefault(name, []).append(value)
+    rising = [name for name, seen in values.items() if seen[-1] > min(seen)]
+    if not rising:
+        return lines
+    most = max(rising, key=lambda name: values[name][-1] - min(values[name]))
+    return [replace(line, counter=line.counters.get(most)) if line.counters else line for line in lines]
 
 
 def _read(number: int, text: str) -> ProgressLine | None:
@@ -86,9 +100,9 @@ def _read(number: int, text: str) -> ProgressLine | None:
         return ProgressLine(number, Shows.READY, text)
     if _ANSWERED.search(text):
         return ProgressLine(number, Shows.SERVING, text)
-    counter = _COUNTER.search(text)
-    if counter is not None and _VALUE.search(text):
-        return ProgressLine(number, Shows.STEP, text, float(counter[1]))
+    counters = {(match["name"] or "it").lower(): float(match[2]) for match in _COUNTER.finditer(text)}
+    if counters and _VALUE.search(text):
+        return ProgressLine(number, Shows.STEP, text, next(iter(counters.values())), counters)
     return None
 
 

@@ -37,8 +37,11 @@ class StoreBarrier:
 
     @property
     def missing(self) -> tuple[int, ...]:
-        """Who did not come: known where every rank that came said so, and their numbers fit the size."""
-        if len(self.added) != self.came or not self.added or max(self.added) >= self.size:
+        """Who did not come: known where every rank that came said so, and their numbers fit the size.
+
+        Where most did not come, whoever came is as likely the odd one.
+        """
+        if len(self.added) != self.came or self.came * 2 < self.size or max(self.added) >= self.size:
             return ()
         return tuple(sorted(set(range(self.size)) - self.added))
 

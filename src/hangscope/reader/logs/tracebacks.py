@@ -41,7 +41,7 @@ _LAUNCHER_FILES = re.compile(
     r"|/(?:torch/distributed/(?:run|launch|launcher/.*|elastic/.*)|accelerate/commands/.*|deepspeed/launcher/.*)\.py$"
 )
 _LAUNCHER_ERRORS = {"ChildFailedError", "SignalException", "ProcessRaisedException", "WorkerGroupError"}
-_LOCAL_FAULT = re.compile(r"unhandled cuda error|Cuda failure|Duplicate GPU|CUDA error|out of memory", re.IGNORECASE)
+_LOCAL_FAULT = re.compile(r"unhandled cuda error|Cuda failure|CUDA error|out of memory", re.IGNORECASE)
 _PEER_FAULT = re.compile(
     r"NCCL (?:error|communicator was aborted)|Watchdog caught|Timed out waiting \d+ ?ms|collective operation timeout"
     r"|Connection closed by peer|Connection reset by peer|Broken pipe|ncclRemoteError|ncclSystemError"

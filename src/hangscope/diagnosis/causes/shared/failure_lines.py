@@ -28,7 +28,7 @@ _WHAT = {
     "cuda_error": "hit a CUDA error",
     "xid": "reports a GPU error{code}",
     "ecc": "reports a GPU memory error (ECC)",
-    "gpu_lost": "lost a GPU, which its driver does not reach",
+    "gpu_lost": "lost a GPU{gpu}, which its driver does not reach",
     "gpu_oom": "ran out of GPU memory",
     "host_oom": "ran out of host memory and got killed",
     "signal": "ended by {code}",
@@ -194,10 +194,11 @@ def _who_and_what(case: Case, accusation: Accusation[FailureLines]) -> tuple[str
         return _taken_twice(accusation.facts.lines, failure.kind)
     joined = f" ({failure.detail} did)" if failure.detail else ""
     store = f" at {failure.detail}" if failure.detail and failure.peer_node else ""
+    gpu = f" ({failure.detail})" if failure.detail else ""
     detail = failure.detail or short(failure.text, 120)
     sender = _SENDERS.get(failure.code or 0, "")
     kind = "launcher_signal" if was_signalled(failure) else failure.kind
-    what = _WHAT[kind].format(code=_code(failure), joined=joined, store=store, detail=detail, sender=sender)
+    what = _WHAT[kind].format(code=_code(failure), joined=joined, store=store, detail=detail, sender=sender, gpu=gpu)
     return case.names.ranks(ranks) if ranks else _whose(case, failure), what
 
 
@@ -260,14 +261,18 @@ def _device(failure: Failure) -> str | None:
     node = f" on {failure.node}" if failure.node is not None else ""
     if was_signalled(failure):
         return "the launcher"
-    if failure.kind in ("xid", "gpu_lost") and failure.detail and failure.rank is None:
+    if failure.kind == "xid" and failure.detail and failure.rank is None:
         return f"GPU {failure.detail}{node}"
+    if failure.kind == "gpu_lost" and failure.rank is None:
+        return failure.node or "a node"
     if failure.kind == "actor_died" and failure.detail:
         return f"the Ray actor {failure.detail} (pid {failure.pid}){node}"
     if failure.kind == "port_errors":
         return "the fabric"
     if failure.kind in ENGINE and failure.rank is None:
         return "the engine"
+    if failure.detail == "a container" and failure.rank is None:
+        return failure.detail
     if failure.kind == "evicted":
         return f"the pod {failure.node}" if failure.node else "a pod"
     return None

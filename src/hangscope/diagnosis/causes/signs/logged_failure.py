@@ -68,6 +68,8 @@ _WAITED = ("heartbeat_stuck", *MISSING_RANKS, "wait_timeout", "store_timeout", "
 # That a launcher stopped ranks, an engine still waits or a port counted errors does not say what became of the job: it
 # may have been ended because it hung. A terminal that was closed is a reason of its own.
 _TELLS_NOTHING_OF_THE_JOB = ("launcher_kill", "launcher_signal", "engine_waits", "port_errors")
+# How a process ends; as an effect it explains nothing.
+_ENDS = ("signal", "exit", "exception", "cuda_error")
 # Failures this close to the first one may be its first sign elsewhere, or the other way round.
 _TOGETHER_NS = 2_000_000_000
 
@@ -109,12 +111,13 @@ def _lines(case: Case) -> list[Failure]:
 
 def _raised(case: Case) -> list[Failure]:
     """Exceptions whose rank no line tells; those of a known rank are `end_seen.py`'s."""
+    errors = [e for e in lasting_errors(case.job.facts) if e.rank is None and not e.consequence]
+    texts = [": ".join((e.type, first_line(e.message))).rstrip(": ") for e in errors]
+    lines = "\n".join(failure.text for failure in case.job.facts.failures)
     return [
-        Failure(
-            "exception", ": ".join((e.type, first_line(e.message))).rstrip(": "), e.source, None, e.node, at_ns=e.at_ns
-        )
-        for e in lasting_errors(case.job.facts)
-        if e.rank is None and not e.consequence
+        Failure("exception", text, e.source, None, e.node, at_ns=e.at_ns)
+        for e, text in zip(errors, texts, strict=True)
+        if text not in lines
     ]
 
 
@@ -126,11 +129,12 @@ def _earliest(lines: list[Failure]) -> list[Failure]:
     return [line for line in lines if line.at_ns is not None and line.at_ns <= min(times) + _TOGETHER_NS]
 
 
-def _sort_key(line: Failure) -> tuple[bool, bool, bool, bool, int]:
-    """A signal to the launcher first, then a line that says what it means, then one that names the operation,
-    then the earliest."""
+def _sort_key(line: Failure) -> tuple[bool, bool, bool, bool, bool, int]:
+    """A signal to the launcher first, an end that only followed last, then a line that says what it means, then one
+    that names the operation, then the earliest."""
     return (
         not was_signalled(line),
+        line.effect and line.kind in _ENDS,
         line.kind not in _KIND_OF,
         line.operation is None,
         line.at_ns is None,
