@@ -240,20 +240,19 @@ def _facts(
         *reported.failures,
         *resolve_failures.of_transport(events),
         *resolve_failures.of_kernel(kernel, who),
-        *(failure for text in texts for failure in text.fabric.failures),
+        *resolve_failures.of_fabric(texts),
         *(failure for manifest in evidence.manifests for failure in manifest.failures),
     ]
     errors = reported.errors
     if not assembled.dumps:
-        tells_more = bool(reported.watchdog or failures)
-        errors = resolve_ranks.without_cut_off(errors, merged, tells_more=tells_more)
+        errors = resolve_ranks.without_cut_off(errors, merged, [*reported.watchdog, *failures])
     stacks = [stack for text in texts for stack in resolve_ranks.thread_stacks(text, who)]
     stacks.extend([*resolve_ranks.interrupted(errors, stacks)])
     watchdog = resolve_ranks.distinct(reported.watchdog)
     failures = resolve_failures.distinct(failures, watchdog, errors)
     progress = log_scopes.log_progress(texts)
     cited = [one.source for facts in (watchdog, failures, events, kernel, statements, progress) for one in facts]
-    cited += [source for failure in failures for source in failure.beside]
+    cited += _lines_beside(failures)
     facts = Facts(
         processes=tuple(statements),
         watchdog=tuple(watchdog),
@@ -278,6 +277,10 @@ def _facts(
         quotes=_quotes(texts, cited),
     )
     return facts, [*reported.gaps, *older, *alone]
+
+
+def _lines_beside(failures: Iterable[Failure]) -> list[Source]:
+    return [source for failure in failures for source in failure.beside]
 
 
 def _quotes(texts: Iterable[TextFile], cited: Iterable[Source | None]) -> dict[Source, str]:

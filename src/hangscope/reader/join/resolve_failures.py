@@ -127,6 +127,11 @@ def of_transport(events: Iterable[TransportEvent]) -> list[Failure]:
     return found
 
 
+def of_fabric(texts: Iterable[TextFile]) -> list[Failure]:
+    """What ports of the fabric have counted."""
+    return [failure for text in texts for failure in text.fabric.failures]
+
+
 _KERNEL_KINDS = {"oom": ("host_oom", -9), "xid": ("xid", None)}
 
 

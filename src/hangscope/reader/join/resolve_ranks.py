@@ -245,11 +245,11 @@ def without_echoes(errors: Iterable[PythonError]) -> list[PythonError]:
 
 
 def without_cut_off(
-    errors: Sequence[PythonError], processes: Mapping[int, Process], *, tells_more: bool
+    errors: Sequence[PythonError], processes: Mapping[int, Process], others: Sequence[object]
 ) -> list[PythonError]:
     """The exceptions but for those of which the paste has only the beginning, the weakest evidence there is: they count
-    where nothing else tells of a failure, or where their rank is known to have ended."""
-    if not tells_more and all(error.type == CUT_OFF for error in errors):
+    where nothing else tells of a failure (`others`), or where their rank is known to have ended."""
+    if not others and all(error.type == CUT_OFF for error in errors):
         return list(errors)
     ended = {rank for rank, process in processes.items() if process.exit_status is not None}
     return [error for error in errors if error.type != CUT_OFF or error.rank in ended]

@@ -257,30 +257,32 @@ def _code(failure: Failure) -> str:
 
 
 def _device(failure: Failure) -> str | None:
-    """What a line is about that is no process: a launcher, a GPU, a port, a pod."""
-    node = f" on {failure.node}" if failure.node is not None else ""
+    """What a line is about that is no process: a launcher, a GPU, an actor, a pod."""
     if was_signalled(failure):
         return "the launcher"
-    if failure.kind == "xid" and failure.detail and failure.rank is None:
-        return f"GPU {failure.detail}{node}"
-    if failure.kind == "gpu_lost" and failure.rank is None:
-        return failure.node or "a node"
-    if failure.kind == "actor_died" and failure.detail:
-        return f"the Ray actor {failure.detail} (pid {failure.pid}){node}"
-    if failure.kind == "port_errors":
-        return "the fabric"
-    if failure.kind in ENGINE and failure.rank is None:
-        return "the engine"
-    if failure.detail == "a container" and failure.rank is None:
-        return failure.detail
+    if failure.kind == "actor_died":
+        return f"the Ray actor {failure.detail} (pid {failure.pid}){_on_node(failure)}"
     if failure.kind == "evicted":
         return f"the pod {failure.node}" if failure.node else "a pod"
-    return None
+    if failure.rank is not None:
+        return None
+    if failure.kind == "gpu_lost":
+        return failure.node or "a node"
+    if failure.kind == "xid" and failure.detail:
+        return f"GPU {failure.detail}{_on_node(failure)}"
+    return failure.detail if failure.detail == "a container" else _NOT_A_PROCESS.get(failure.kind)
+
+
+_NOT_A_PROCESS = {"port_errors": "the fabric", **dict.fromkeys(ENGINE, "the engine")}
+
+
+def _on_node(failure: Failure) -> str:
+    return f" on {failure.node}" if failure.node is not None else ""
 
 
 def _whose(case: Case, failure: Failure) -> str:
     """Whose line it is, as far as it says."""
-    node = f" on {failure.node}" if failure.node is not None else ""
+    node = _on_node(failure)
     pid = f", pid {failure.pid}" if failure.pid is not None else ""
     if (device := _device(failure)) is not None:
         return device
