@@ -215,7 +215,7 @@ def _gaps(case: Case, chosen: Accusation[Any]) -> tuple[Gap, ...]:
             gaps.append(Gap(f"what rank {rank} had finished", why, rank=rank))
     for group, count in case.waits.crowded.items():
         why = f"they are in {count:,} operations at once: each was compared with the ranks furthest behind alone"
-        gaps.append(Gap(f"whom all ranks of {case.names.group(group)} wait for", why))
+        gaps.append(Gap(f"which ranks those of {case.names.group(group)} wait for", why))
     if chosen.hang:
         gaps += _silent_ranks(case)
     return tuple(gaps)

@@ -352,8 +352,8 @@ without a traceback, "node_resource" memory, queues or interfaces that a node di
 never got together ("clients joined 1/3"), "mismatch" and "missing_ranks" what PyTorch itself reported (fingerprint,
 desync report, monitored barrier), "never_seen" and "elsewhere" what all nodes' agents say of ranks that never came.
 "same_gpu" and "same_rank" are what two processes took that one can have (`ranks`: who, in NCCL's own numbering),
-"launcher_signal" a launcher that was told to end (`code`: minus the signal), "not_started" a program that a launcher
-did not find, "evicted" a pod that its node no longer wanted, "actor_died" an actor of Ray's, "engine_waits" and
+"launcher_signal" a launcher that got a signal (`code`: minus its number), "not_started" a program that a launcher did
+not find, "evicted" a pod that its node no longer wanted, "actor_died" an actor of Ray's, "engine_waits" and
 "engine_stuck" what an inference engine says of itself, "port_errors" what ports of the fabric have counted."""
 
 

@@ -234,8 +234,7 @@ def _facts(
     snapshots = [_placed(snapshot, who) for snapshot in evidence.snapshots]
     sampled, alone = port_counters.first_and_last(snapshots)
     events = resolve_nccl.transport_events(who, processes, texts, comms, times)
-    kernel = [message for text in texts for message in resolve_ranks.kernel_messages(text, who)]
-    kernel.extend(_counted_kills(evidence))
+    kernel = [*resolve_ranks.kernel_messages(texts, who), *_counted_kills(evidence)]
     failures = [
         *reported.failures,
         *resolve_failures.of_transport(events),
@@ -252,7 +251,6 @@ def _facts(
     failures = resolve_failures.distinct(failures, watchdog, errors)
     progress = log_scopes.log_progress(texts)
     cited = [one.source for facts in (watchdog, failures, events, kernel, statements, progress) for one in facts]
-    cited += _lines_beside(failures)
     facts = Facts(
         processes=tuple(statements),
         watchdog=tuple(watchdog),
@@ -274,7 +272,7 @@ def _facts(
         signs_of_life=log_scopes.signs_of_life(texts, watchdog, stacks, assembled.dumps),
         blackboxes=boxes,
         progress=tuple(progress),
-        quotes=_quotes(texts, cited),
+        quotes=_quotes(texts, [*cited, *_lines_beside(failures)]),
     )
     return facts, [*reported.gaps, *older, *alone]
 

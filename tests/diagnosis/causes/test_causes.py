@@ -16,7 +16,6 @@ import hangscope
 from hangscope.diagnosis.causes import CAUSE_OF, CAUSES
 from hangscope.errors import HangscopeError
 from hangscope.model import Job
-from kits import wild_dumps, wild_logs, wild_mixed, wild_records  # noqa: F401  (each brings its folders)
 from kits.knowable import SUITES
 from kits.wild import folders
 

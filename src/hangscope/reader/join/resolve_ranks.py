@@ -306,11 +306,12 @@ def thread_stacks(text: TextFile, who: Identity) -> list[ThreadStack]:
     return found
 
 
-def kernel_messages(text: TextFile, who: Identity) -> list[KernelMessage]:
+def kernel_messages(texts: Iterable[TextFile], who: Identity) -> list[KernelMessage]:
     found: list[KernelMessage] = []
-    for message in text.kernel.messages:
-        node = message.node or text.node
-        if node is not None:
-            node = who.hosts.get(short_name(node), node)
-        found.append(replace(message, node=node))
+    for text in texts:
+        for message in text.kernel.messages:
+            node = message.node or text.node
+            if node is not None:
+                node = who.hosts.get(short_name(node), node)
+            found.append(replace(message, node=node))
     return found

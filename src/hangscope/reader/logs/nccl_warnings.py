@@ -230,4 +230,5 @@ def address_host(address: str | None) -> str | None:
         return None
     match = _NAME.match(address)
     host = match["host"].strip("[]") if match else address
+    host = host.partition("%")[0]  # the interface of a link-local address is the writer's own
     return None if is_loopback(host) else host

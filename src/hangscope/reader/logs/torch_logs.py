@@ -220,7 +220,8 @@ class TorchLog:
         if "destroy_process_group() was not called before program exit" in text:
             self.clean_exits.append(Note(line.tag, line.stream, line.number, at=at))
         elif "dump signal from another rank" in text:
-            self._new(line, "status", text, at)
+            if not self._same_writer(line, text):
+                self._new(line, "status", text, at)
         elif "preparing to dump" in text:
             self.alive.append(Note(line.tag, line.stream, line.number, at=at, hint=default_rank(text)))
             if not self._same_writer(line, text):  # else a report of its own shows that it lived
