@@ -14,6 +14,7 @@ STANDARD_INPUT = "-"
 MOST_BYTES = 1 << 30
 """Of standard input that are read."""
 _NAME = "standard-input.log"
+_PREFIX = "hangscope-standard-input-"
 _CHUNK = 1 << 20
 
 
@@ -23,10 +24,18 @@ def with_standard_input(paths: Sequence[str]) -> Iterator[tuple[str, ...]]:
     if STANDARD_INPUT not in paths:
         yield tuple(paths)
         return
-    with tempfile.TemporaryDirectory(prefix="hangscope-") as folder:
+    with tempfile.TemporaryDirectory(prefix=_PREFIX) as folder:
         file = Path(folder) / _NAME
         _copy_to(file)
         yield tuple(folder if path == STANDARD_INPUT else path for path in dict.fromkeys(paths))
+
+
+def as_given(text: str, paths: Sequence[str]) -> str:
+    """A text without the folder in which standard input was kept: it is gone."""
+    for path in paths:
+        if Path(path).name.startswith(_PREFIX):
+            text = text.replace(f"{path}/", "")
+    return text
 
 
 def _copy_to(file: Path) -> None:

@@ -8,7 +8,7 @@ import click
 
 from hangscope.cli.loading_notes import note_how_it_was_read
 from hangscope.cli.output import progress, width, write, write_lines
-from hangscope.cli.pasted import with_standard_input
+from hangscope.cli.pasted import as_given, with_standard_input
 from hangscope.cli.progress_bar import bar
 
 
@@ -50,14 +50,14 @@ def command(
         with progress("connecting to Ray"):
             readers = RayEngine(ray_address)
     with with_standard_input(paths) as given, bar(f"reading {', '.join(paths)}") as update:
-        job = replace(load(given, full=full, progress=update, engine=readers), inputs=paths)
+        job = load(given, full=full, progress=update, engine=readers)
     note_how_it_was_read(job)
     with progress("diagnosing"):
         verdict = diagnose(job)
     if as_json:
         from hangscope.report.export import to_json
 
-        write(to_json(verdict))
+        write(as_given(to_json(replace(verdict, inputs=paths)), given))
     else:
         from hangscope.report.terminal import render
 
