@@ -48,7 +48,9 @@ def copy(case: str, to: Path, keep: str = "**/*", drop: str | None = None) -> Pa
 
 def shape(job: Job, root: Path | None = None) -> str:
     """Everything a job says, with file names made comparable."""
-    facts = {name: value for name, value in asdict(job.facts).items() if name != "log_ranks"}
+    quotes = sorted(f"{source}: {quote}" for source, quote in job.facts.quotes.items())
+    plain = replace(job.facts, log_ranks=(), quotes={})
+    facts = {**asdict(plain), "quotes": quotes}
     rows = [str(op) for op in job.ops]
     told = json.dumps(
         [job.ranks, job.groups, sorted(job.dumps), job.nodes, facts, [asdict(g) for g in job.gaps], rows],

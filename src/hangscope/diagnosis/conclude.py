@@ -12,6 +12,7 @@ from hangscope.diagnosis.findings import cited
 from hangscope.diagnosis.hardware import stuck_link
 from hangscope.diagnosis.last_completed import last_completed
 from hangscope.diagnosis.phrases import ranks_text
+from hangscope.diagnosis.quotes import log_facts, with_quotes
 from hangscope.diagnosis.ruled_out import ruled_out
 from hangscope.diagnosis.say import next_steps, say
 from hangscope.diagnosis.verdict import (
@@ -29,7 +30,7 @@ from hangscope.diagnosis.verdict import (
 from hangscope.diagnosis.waits.progress import Scope
 from hangscope.diagnosis.waits.wait_graph import Wait
 from hangscope.diagnosis.weigh import Choice
-from hangscope.model import Communicator, Gap, ThreadStack, WatchdogReport
+from hangscope.model import Communicator, Facts, Gap, ThreadStack, WatchdogReport
 from hangscope.text import duration, numbered
 
 _NOT_ITS_LAST = {
@@ -44,6 +45,7 @@ def conclude(case: Case, choice: Choice) -> Diagnosis:
     job = case.job
     chosen = choice.accusation
     words = say(case, chosen)
+    why = (*words.why, *stuck_link.shown(case, chosen))
     first = _first_reported(case)
     return Diagnosis(
         hang=chosen.hang and job.recovered_s is None,
@@ -59,7 +61,7 @@ def conclude(case: Case, choice: Choice) -> Diagnosis:
         confidence_rule=choice.rule,
         summary=words.summary,
         also_possible=tuple(AlsoPossible(other.kind, other.ranks, say(case, other).headline) for other in choice.also),
-        why=(*words.why, *stuck_link.shown(case, chosen)),
+        why=with_quotes(why, job.facts),
         ruled_out=ruled_out(case, chosen),
         next_steps=next_steps(case, chosen, words),
         evidence=(*_remarks(case, chosen, first), *_sources(case)),
@@ -71,6 +73,7 @@ def conclude(case: Case, choice: Choice) -> Diagnosis:
         completeness=_completeness(case),
         versions=dict(job.facts.versions),
         inputs=job.inputs,
+        facts=log_facts(why, job.facts),
     )
 
 
@@ -231,6 +234,15 @@ def _silent_ranks(case: Case) -> list[Gap]:
     return [Gap(f"what rank {rank} was doing", why, rank=rank) for rank in silent[:_SILENT_LISTED]]
 
 
+def _logged_ranks(facts: Facts) -> set[int]:
+    """Ranks of which a log of theirs, or a line of theirs in any log, was read."""
+    ranks: set[int | None] = {rank for rank, _ in facts.log_ranks}
+    ranks.update(report.rank for report in facts.watchdog)
+    ranks.update(failure.rank for failure in facts.failures)
+    ranks.update(error.rank for error in facts.errors)
+    return {rank for rank in ranks if rank is not None}
+
+
 def _completeness(case: Case) -> Completeness:
     job = case.job
     nccl = {part.rank for part in job.facts.communicators if part.rank is not None}
@@ -238,7 +250,7 @@ def _completeness(case: Case) -> Completeness:
         ranks=len(job.ranks),
         dumps=len(case.dumped),
         stacks=len({stack.rank for stack in job.facts.stacks if stack.rank is not None}),
-        logs=len({rank for rank, _ in job.facts.log_ranks}),
+        logs=len(_logged_ranks(job.facts)),
         nccl_logs=len(nccl),
         missing_dumps=tuple(rank for rank in job.ranks if rank not in case.dumped),
         missing_nccl_logs=tuple(rank for rank in job.ranks if rank not in nccl) if nccl else (),

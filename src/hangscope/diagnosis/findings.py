@@ -10,7 +10,7 @@ from hangscope.diagnosis.hardware import xids
 from hangscope.diagnosis.phrases import ranks_text
 from hangscope.diagnosis.verdict import Finding
 from hangscope.diagnosis.waits.wait_graph import Wait
-from hangscope.model import Failure, KernelMessage, Operation, PythonError, Source, TransportEvent
+from hangscope.model import Failure, KernelMessage, Operation, PythonError, Source, TransportEvent, WatchdogReport
 from hangscope.text import short, verb
 
 
@@ -46,12 +46,19 @@ def who_waits(case: Case, wait: Wait, accused: Collection[int] = ()) -> Finding:
     unit = next((u for u in wait.inside if u.rank in waiters), wait.inside[0])
     operation = case.progress.operation(unit)
     text = f"{ranks_text(waiters)} {verb(waiters, 'is', 'are')} inside {case.names.wait_in_group(wait)}"
-    source = case.source(unit.rank, operation) or ((unit.report.source,) if unit.report else ())
+    source = case.source(unit.rank, operation) or _reports_of(case, unit.rank, unit.report)
     frames, learnt = (case.frames_of(operation), case.sites.frames(operation)) if operation else ((), ())
     if at(learnt) and not frames:
         text = f"{text}, called{at(learnt)} (as in the steps before)"
         frames = learnt
     return Finding(text, source, shown(frames))
+
+
+def _reports_of(case: Case, rank: int, report: WatchdogReport | None) -> tuple[Source, ...]:
+    """The watchdog's line that says where a rank is: its own report, else the one with its counters."""
+    counted = (one for one in case.job.facts.watchdog if one.rank == rank and one.last_enqueued is not None)
+    found = report or next(counted, None)
+    return () if found is None else (found.source,)
 
 
 def printed(error: PythonError) -> Finding:
@@ -61,8 +68,16 @@ def printed(error: PythonError) -> Finding:
 def quoted(line: TransportEvent | Failure) -> Finding:
     """A line of NCCL's log, or of a failure, with who wrote it."""
     named = f", naming {ranks_text(line.ranks)}" if isinstance(line, Failure) and line.ranks else ""
-    by = f"NCCL on {speaker(line)}" if isinstance(line, TransportEvent) else f"{speaker(line)}{named}"
-    return Finding(f"{by}: {short(line.text, 200)}", (line.source,))
+    by = f"NCCL on {speaker(line)}" if isinstance(line, TransportEvent) else f"{_writer(line)}{named}"
+    beside = line.beside if isinstance(line, Failure) else ()
+    return Finding(f"{by}: {short(line.text, 200)}", (line.source, *beside))
+
+
+def _writer(line: Failure) -> str:
+    """Whose line of failure it is; a line that names nobody is the log's."""
+    if line.kind.startswith("launcher_"):
+        return "the launcher"
+    return speaker(line) if line.rank is not None or line.node is not None else "the log"
 
 
 def kernel_lines(messages: list[KernelMessage]) -> list[Finding]:

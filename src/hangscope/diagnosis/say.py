@@ -7,7 +7,7 @@ from hangscope.diagnosis.accusation import Accusation
 from hangscope.diagnosis.case import Case
 from hangscope.diagnosis.cause import Words
 from hangscope.diagnosis.causes import CAUSE_OF
-from hangscope.diagnosis.causes.shared.advice import SWITCH_ON, recorder_was_off
+from hangscope.diagnosis.causes.shared.advice import SWITCH_ON, recorder_was_off, recording_would_tell
 from hangscope.diagnosis.evidence.code_lines import function_line
 from hangscope.diagnosis.phrases import ranks_text
 from hangscope.diagnosis.verdict import CauseKind
@@ -47,4 +47,5 @@ def next_steps(case: Case, accusation: Accusation[Any], words: Words) -> tuple[s
     """What to do next, each step once; where nothing is known, recording comes first."""
     recorder = [SWITCH_ON] if recorder_was_off(case) else []
     steps = [*recorder, *words.steps] if accusation.kind is CauseKind.UNKNOWN else [*words.steps, *recorder]
-    return tuple(step for step in dict.fromkeys(steps) if step is not SWITCH_ON or not case.job.under_run)
+    useful = not case.job.under_run and recording_would_tell(case, hang=accusation.hang)
+    return tuple(step for step in dict.fromkeys(steps) if step is not SWITCH_ON or useful)

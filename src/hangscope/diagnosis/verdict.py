@@ -55,6 +55,21 @@ class Finding:
 
 
 @dataclass(frozen=True, slots=True)
+class LogFact:
+    """A log line that the verdict rests on, as it is there, with what it names."""
+
+    quote: str
+    source: Source
+    kind: str | None = None
+    rank: int | None = None
+    node: str | None = None
+    peer_rank: int | None = None
+    peer: str | None = None
+    """The peer's host or address."""
+    code: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Culprit:
     """A rank that others wait for, while it waits for no one."""
 
@@ -205,6 +220,7 @@ class Diagnosis:
     completeness: Completeness | None = None
     versions: Mapping[str, str] = field(default_factory=dict)
     inputs: tuple[str, ...] = ()
+    facts: tuple[LogFact, ...] = ()
 
     @property
     def exit_status(self) -> int:

@@ -19,6 +19,7 @@ from hangscope.model.black_box import (
     ProxyStep,
 )
 from hangscope.model.facts import (
+    CUT_OFF,
     FAILURE_KINDS,
     FATAL_ERROR,
     GLOO_SIZE,
@@ -29,6 +30,7 @@ from hangscope.model.facts import (
     Facts,
     Failure,
     KernelMessage,
+    LogProgress,
     LogScope,
     NetworkPort,
     Process,
@@ -58,6 +60,7 @@ from hangscope.model.operations import (
 
 __all__ = [
     "COLUMNS",
+    "CUT_OFF",
     "FAILURE_KINDS",
     "FATAL_ERROR",
     "GLOO_SIZE",
@@ -80,6 +83,7 @@ __all__ = [
     "Job",
     "KernelMessage",
     "Kind",
+    "LogProgress",
     "LogScope",
     "NetworkPort",
     "Operation",

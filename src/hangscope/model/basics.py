@@ -23,6 +23,12 @@ class Source:
     def __str__(self) -> str:
         return f"{self.file} {self.place}".strip()
 
+    @property
+    def line(self) -> int | None:
+        """The number of the line, where the place is one."""
+        word, _, number = self.place.partition(" ")
+        return int(number) if word == "line" and number.isdigit() else None
+
 
 @dataclass(frozen=True, slots=True)
 class Gap:

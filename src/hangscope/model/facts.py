@@ -74,12 +74,19 @@ class WatchdogReport:
     error: str | None = None
     frames: tuple[Frame, ...] = ()
     signalled_by: int | None = None
+    own_timeout: bool = False
+    """Whether a line of kind "status" says that a collective of this rank's own timed out; a Python that ended without
+    destroy_process_group() may say so too (torch 2.10 and later)."""
     group_rank: int | None = None
     """``Rank`` as the line has it: within the group that it names, which is the global rank in the default group."""
 
 
 GLOO_SIZE = "gloo::EnforceNotMet"
 """The type under which Gloo ends a process that got more bytes than its call asked for."""
+
+
+CUT_OFF = "cut off"
+"""The type of an exception whose traceback ends before its name: the process, or the paste, ended inside of it."""
 
 
 FATAL_ERROR = "Fatal Python error"
@@ -324,17 +331,30 @@ FAILURE_KINDS = (
     "init_timeout",
     "heartbeat_stuck",
     "mismatch",
+    "same_gpu",
+    "same_rank",
     "missing_ranks",
     "never_seen",
     "elsewhere",
     "launcher_kill",
+    "launcher_signal",
+    "not_started",
+    "evicted",
+    "engine_waits",
+    "engine_stuck",
+    "actor_died",
+    "port_errors",
     "node_lost",
     "other",
 )
 """Everything that `Failure.kind` may be. "exit" is a non-zero status in a launcher's words, "exception" a death notice
 without a traceback, "node_resource" memory, queues or interfaces that a node did not give, "init_timeout" a job that
 never got together ("clients joined 1/3"), "mismatch" and "missing_ranks" what PyTorch itself reported (fingerprint,
-desync report, monitored barrier), "never_seen" and "elsewhere" what all nodes' agents say of ranks that never came."""
+desync report, monitored barrier), "never_seen" and "elsewhere" what all nodes' agents say of ranks that never came.
+"same_gpu" and "same_rank" are what two processes took that one can have (`ranks`: who, in NCCL's own numbering),
+"launcher_signal" a launcher that got a signal (`code`: minus its number), "not_started" a program that a launcher did
+not find, "evicted" a pod that its node no longer wanted, "actor_died" an actor of Ray's, "engine_waits" and
+"engine_stuck" what an inference engine says of itself, "port_errors" what ports of the fabric have counted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -363,6 +383,30 @@ class Failure:
     ranks: tuple[int, ...] = ()
     effect: bool = False
     detail: str | None = None
+    beside: tuple[Source, ...] = ()
+    """Lines next to it that explain it: the rows of a block, the reason in the line below."""
+
+
+@dataclass(frozen=True, slots=True)
+class LogProgress:
+    """That one log shows its job moving, up to `source`: steps, epochs, a server's throughput, or an end as planned.
+
+    `first` and `last` are the counters that it shows at its ends. `lines` are the numbers of the lines that show it.
+    """
+
+    source: Source
+    finished: bool
+    lines: tuple[int, ...]
+    first: float | None = None
+    last: float | None = None
+
+    def outlives(self, source: Source) -> bool:
+        """Whether the job moved on after a line of the same log: twice at least, because what fails on one rank leaves
+        the others their step; or came to its end."""
+        line = source.line
+        if source.file != self.source.file or line is None:
+            return False
+        return sum(number > line for number in self.lines) > (0 if self.finished else 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -383,6 +427,11 @@ class LogScope:
     lines: int
     local_time: bool = False
     """Whether its times name no zone: they are some node's own, good for order within the file and not for a clock."""
+
+    @property
+    def whole(self) -> bool:
+        """Whether its silence says something."""
+        return self.from_start and self.to_end
 
 
 @dataclass(frozen=True, slots=True)
@@ -418,3 +467,11 @@ class Facts:
     """Rank → the last line or file that is its own, whatever it says."""
     blackboxes: tuple[BlackBox, ...] = ()
     """One per process that wrote one, the newest of each rank."""
+    progress: tuple[LogProgress, ...] = ()
+    """The logs that show their job moving."""
+    quotes: Mapping[Source, str] = field(default_factory=dict)
+    """The log lines that facts were read from, as they are there, cut to a length that people read."""
+
+    @property
+    def is_a_log_whole(self) -> bool:
+        return any(log.whole for log in self.logs)

@@ -6,12 +6,12 @@ damaged, is too large or belongs to another attempt becomes a gap. The result do
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TypeVar
 
-from hangscope.errors import InputError, NotFoundError
+from hangscope.errors import DamagedError, InputError, NotFoundError
 from hangscope.model import (
     Dump,
     Facts,
@@ -64,13 +64,16 @@ def load(
     `engine` reads the files elsewhere, as `hangscope.cluster` does on Ray; without one they are read here. `known`
     is for whoever packs the same files afterwards (`write_bundle`).
 
-    Raises `NotFoundError` where a path does not exist or nothing usable lies under any of them.
+    Raises `NotFoundError` where a path does not exist or nothing usable lies under any of them, `DamagedError` where
+    all that was found had to be refused.
     """
     given = [paths] if isinstance(paths, (str, Path)) else paths
     if not isinstance(given, (list, tuple)) or not all(isinstance(path, (str, Path)) for path in given):
         raise InputError(f"load() was given {type(paths).__name__}", hint="give it a path, or a list of paths")
     with held_trees(given if engine is None else ()):
         evidence = gather(given, full=full, progress=progress, engine=engine, known=known)
+    if not evidence.useful and evidence.refusals:
+        raise DamagedError(f"no file in {', '.join(map(str, given))} could be used: {_reasons(evidence)}")
     if not evidence.useful:
         raise NotFoundError(
             f"nothing usable in {', '.join(str(path) for path in given) or 'no paths at all'}{_looked_at(evidence)}",
@@ -79,6 +82,16 @@ def load(
             "(.py, .md, .html) are read only where they are named themselves",
         )
     return _job(evidence, tuple(str(path) for path in given))
+
+
+_REASONS = 4
+
+
+def _reasons(evidence: Evidence) -> str:
+    """Why files were refused, in a few words each."""
+    reasons = [f"{gap.source or gap.what}: {gap.why}" for gap in evidence.refusals]
+    more = f"; and {len(reasons) - _REASONS} more" if len(reasons) > _REASONS else ""
+    return "; ".join(sorted(reasons)[:_REASONS]) + more
 
 
 def _looked_at(evidence: Evidence) -> str:
@@ -225,18 +238,23 @@ def _facts(
     snapshots = [_placed(snapshot, who) for snapshot in evidence.snapshots]
     sampled, alone = port_counters.first_and_last(snapshots)
     events = resolve_nccl.transport_events(who, processes, texts, comms, times)
-    kernel = [message for text in texts for message in resolve_ranks.kernel_messages(text, who)]
-    kernel.extend(_counted_kills(evidence))
+    kernel = [*resolve_ranks.kernel_messages(texts, who), *_counted_kills(evidence)]
     failures = [
         *reported.failures,
         *resolve_failures.of_transport(events),
         *resolve_failures.of_kernel(kernel, who),
+        *resolve_failures.of_fabric(texts),
         *(failure for manifest in evidence.manifests for failure in manifest.failures),
     ]
     errors = reported.errors
+    if not assembled.dumps:
+        errors = resolve_ranks.without_cut_off(errors, merged, [*reported.watchdog, *failures])
     stacks = [stack for text in texts for stack in resolve_ranks.thread_stacks(text, who)]
     stacks.extend([*resolve_ranks.interrupted(errors, stacks)])
     watchdog = resolve_ranks.distinct(reported.watchdog)
+    failures = resolve_failures.distinct(failures, watchdog, errors)
+    progress = log_scopes.log_progress(texts)
+    cited = [one.source for facts in (watchdog, failures, events, kernel, statements, progress) for one in facts]
     facts = Facts(
         processes=tuple(statements),
         watchdog=tuple(watchdog),
@@ -253,12 +271,29 @@ def _facts(
         clean_exits=tuple(_clean_exits(texts)),
         versions=_versions(evidence, assembled),
         log_ranks=tuple(sorted({(rank, text.file) for text in texts if text.is_rank_log for rank in _ranks_of(text)})),
-        failures=tuple(resolve_failures.distinct(failures, watchdog, errors)),
+        failures=tuple(failures),
         logs=tuple(log_scopes.log_scopes(texts, times, _ranks_in_files(watchdog), incident=bool(evidence.manifests))),
         signs_of_life=log_scopes.signs_of_life(texts, watchdog, stacks, assembled.dumps),
         blackboxes=boxes,
+        progress=tuple(progress),
+        quotes=_quotes(texts, [*cited, *_lines_beside(failures)]),
     )
     return facts, [*reported.gaps, *older, *alone]
+
+
+def _lines_beside(failures: Iterable[Failure]) -> list[Source]:
+    return [source for failure in failures for source in failure.beside]
+
+
+def _quotes(texts: Iterable[TextFile], cited: Iterable[Source | None]) -> dict[Source, str]:
+    """The lines that facts were read from."""
+    by_name = {text.file: text.quotes for text in texts}
+    found: dict[Source, str] = {}
+    for source in filter(None, cited):
+        quote = by_name[source.file].line(source.line) if source.file in by_name else None
+        if quote is not None:
+            found[source] = quote
+    return found
 
 
 def _reported(evidence: Evidence, who: Identity, times: LogTimes) -> _Reported:

@@ -60,7 +60,6 @@ class Evidence:
             or self.errors
             or self.snapshots
             or self.boxes
-            or self.refusals
         )
 
     def add_text(self, text: TextFile) -> None:

@@ -17,9 +17,11 @@ from hangscope.diagnosis.verdict import (
     Culprit,
     Diagnosis,
     Finding,
+    FirstReported,
     LastCompleted,
     Link,
     LinkEnd,
+    LogFact,
     OperationInFlight,
 )
 from hangscope.model import Frame, Gap, Source
@@ -40,15 +42,7 @@ def to_dict(diagnosis: Diagnosis) -> dict[str, Any]:
         "operation": None if d.operation is None else _operation(d.operation),
         "last_completed": None if d.last_completed is None else _last_completed(d.last_completed),
         "link": None if d.link is None else _link(d.link),
-        "first_reported": None
-        if d.first_reported is None
-        else {
-            "rank": int(d.first_reported.rank),
-            "node": _text(d.first_reported.node),
-            "at": iso(d.first_reported.at_ns),
-            "local_time": d.first_reported.local_time,
-            "operation": _text(d.first_reported.operation),
-        },
+        "first_reported": _first_reported(d.first_reported),
         "confidence": d.confidence,
         "confidence_rule": _text(d.confidence_rule),
         "summary": whole(d.summary),
@@ -77,6 +71,19 @@ def to_dict(diagnosis: Diagnosis) -> dict[str, Any]:
         "completeness": None if d.completeness is None else _completeness(d.completeness),
         "versions": {whole(name): whole(value) for name, value in sorted(d.versions.items())},
         "inputs": [whole(path) for path in d.inputs],
+        "facts": [_log_fact(fact) for fact in d.facts],
+    }
+
+
+def _first_reported(first: FirstReported | None) -> dict[str, Any] | None:
+    if first is None:
+        return None
+    return {
+        "rank": int(first.rank),
+        "node": _text(first.node),
+        "at": iso(first.at_ns),
+        "local_time": first.local_time,
+        "operation": _text(first.operation),
     }
 
 
@@ -88,6 +95,19 @@ def _culprit(culprit: Culprit) -> dict[str, Any]:
         "gpu": _text(culprit.gpu),
         "pid": _int(culprit.pid),
         "why": whole(culprit.why),
+    }
+
+
+def _log_fact(fact: LogFact) -> dict[str, Any]:
+    return {
+        "quote": whole(fact.quote),
+        "source": whole(str(fact.source)),
+        "kind": _text(fact.kind),
+        "rank": _int(fact.rank),
+        "node": _text(fact.node),
+        "peer_rank": _int(fact.peer_rank),
+        "peer": _text(fact.peer),
+        "code": _int(fact.code),
     }
 
 

@@ -366,7 +366,7 @@ def _next(d: Diagnosis, width: int) -> list[Line]:
 
 
 def _evidence(d: Diagnosis, width: int, verbose: bool) -> list[Line]:
-    if d.completeness is None:
+    if d.completeness is None or not d.completeness.ranks:
         return []
     # NCCL's logs could say more only of a job that runs NCCL, and of what lies below the calls.
     nccl = "nccl" in d.versions and d.kind in (CauseKind.NETWORK, CauseKind.GPU, CauseKind.UNKNOWN)

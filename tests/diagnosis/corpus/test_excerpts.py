@@ -61,7 +61,26 @@ def mistakes(path: Path) -> list[str]:
         where = found.next_steps[0].lower() if fact == "recorder" and found.next_steps else said
         if fact.lower() not in where:
             wrong.append(f"does not mention {fact}")
+    return wrong + _not_as_shown(found, want, said)
+
+
+def _not_as_shown(found: Diagnosis, want: dict[str, Any], said: str) -> list[str]:
+    """Decisive lines that are not shown, and what the headline or the advice should not say."""
+    shown = flat("\n".join([said, *(fact.quote for fact in found.facts)]))
+    wrong = []
+    for entry in want.get("decisive", []):
+        if not any(flat(one) in shown for one in (entry if isinstance(entry, list) else [entry])):
+            wrong.append(f"does not quote {entry}")
+    headline = flat(found.headline)
+    wrong += [f"the headline says {phrase}" for phrase in want.get("forbid", []) if flat(phrase) in headline]
+    advice = flat("\n".join(found.next_steps))
+    wrong += [f"advises {phrase}" for phrase in want.get("forbid_advice", []) if flat(phrase) in advice]
     return wrong
+
+
+def flat(text: str) -> str:
+    """Without capitals and runs of white space, which differ where a line was wrapped."""
+    return " ".join(text.split()).lower()
 
 
 def _names(found: Diagnosis, operation: dict[str, Any], said: str) -> bool:
@@ -78,7 +97,19 @@ def test_there_are_sixty_of_them() -> None:
     assert all(path.with_suffix(".json").exists() for path in EXCERPTS)
 
 
-@pytest.mark.parametrize("path", EXCERPTS, ids=lambda path: path.stem)
+FAILURES = [path for path in EXCERPTS if not one_of("ok", truth(path)["outcome"])]
+HEALTHY = [path for path in EXCERPTS if truth(path)["outcome"] == "ok"]
+
+
+@pytest.mark.parametrize("path", HEALTHY, ids=lambda path: path.stem)
+def test_a_healthy_run_is_called_ok(path: Path) -> None:
+    """Where the text shows the job moving or its end as planned, the verdict says so, and what shows it."""
+    found = verdict(path)
+    assert (found.outcome, found.exit_status) == ("ok", 0)
+    assert found.why and found.facts
+
+
+@pytest.mark.parametrize("path", FAILURES, ids=lambda path: path.stem)
 def test_no_failure_is_called_ok(path: Path) -> None:
     """A text that shows a failure is never answered with "no hang found"."""
     found = verdict(path)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import hangscope
-from hangscope.errors import NotFoundError
+from hangscope.errors import DamagedError, NotFoundError
 from hangscope.model import FAILURE_KINDS, Failure, Job
 from hangscope.reader.logs import line_prefixes, log_lines, unwrap
 from hangscope.reader.logs.log_file import TextFile
@@ -42,11 +42,14 @@ def truth(path: Path) -> dict[str, Any]:
 
 @pytest.mark.parametrize("path", EXCERPTS, ids=NAMES)
 def test_what_shows_a_failure_is_never_refused(path: Path) -> None:
-    """Every excerpt is read, shows a failure, and shows exactly the ranks that it names."""
+    """Every excerpt is read, shows a failure or that all is well, and shows the ranks that it names and no other."""
     job = hangscope.load(path)
     facts = job.facts
-    assert facts.failures or facts.watchdog or facts.errors
-    assert list(job.ranks) == truth(path)["ranks_seen"]
+    want = truth(path)
+    assert facts.failures or facts.watchdog or facts.errors or (want["outcome"] == "ok" and facts.progress)
+    # a thread's expert also counts ranks that follow from what is said: a local rank, a ring
+    assert set(job.ranks) <= set(want["ranks_seen"])
+    assert "source" in want or list(job.ranks) == want["ranks_seen"]
     assert {failure.kind for failure in facts.failures} <= set(FAILURE_KINDS)
 
 
@@ -61,7 +64,7 @@ def test_node_peer_and_operation_are_in_the_facts(path: Path) -> None:
     if want["peer"]:
         peers = {short_name(f.peer_node) for f in facts.failures if f.peer_node}
         peers |= {f"rank {f.peer_rank}" for f in facts.failures if f.peer_rank is not None}
-        assert want["peer"] in peers
+        assert short_name(want["peer"]) in peers
     if want["operation"]:
         named = {(item.operation, item.seq) for item in (*facts.watchdog, *facts.failures)}
         assert (want["operation"]["name"], want["operation"]["seq"]) in named
@@ -262,7 +265,7 @@ def test_quotes_fences_and_entities_come_off() -> None:
             {"node": "10.0.0.9"},
         ),
         ("    Reason:       OOMKilled", "host_oom", {"code": -9}),
-        ("The node was low on resource: memory. Container pytorch was using 300Gi", "node_lost", {"detail": "memory"}),
+        ("The node was low on resource: memory. Container pytorch was using 300Gi", "evicted", {"node": None}),
         ("!!!!!!! Segfault encountered !!!!!!!", "signal", {"code": -11}),
         ("NCCL failure common.cu:958 'internal error - please report this issue'", "nccl_internal_error", {}),
         (
@@ -525,9 +528,13 @@ def test_refused_dumps_are_gaps_of_their_ranks_and_no_logs(tmp_path: Path) -> No
     )
     for rank, data in enumerate(hostile):
         (tmp_path / f"nccl_trace_rank_{rank}").write_bytes(data)
+    with pytest.raises(DamagedError, match="could be used"):
+        hangscope.load(tmp_path)  # nothing else is there
+    (tmp_path / "job.log").write_text(f"[rank6]:{MESSAGE}\n")
     job = hangscope.load(tmp_path)
-    assert [gap.rank for gap in job.gaps] == list(range(6))
-    assert job.facts.logs == () and job.facts.log_ranks == () and job.facts.signs_of_life == {}
+    assert [gap.rank for gap in job.gaps if gap.rank is not None][:6] == list(range(6))
+    assert [Path(log.file).name for log in job.facts.logs] == ["job.log"]
+    assert [rank for rank, _ in job.facts.log_ranks] == [6] and set(job.facts.signs_of_life) == {6}
 
 
 def test_a_pickle_of_something_else_is_no_dump(tmp_path: Path) -> None:

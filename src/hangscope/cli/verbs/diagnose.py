@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import click
 
 from hangscope.cli.loading_notes import note_how_it_was_read
 from hangscope.cli.output import progress, width, write, write_lines
+from hangscope.cli.pasted import as_given, with_standard_input
 from hangscope.cli.progress_bar import bar
 
 
@@ -30,9 +33,9 @@ def command(
 ) -> int:
     """Name the rank, node, operation, code line and link that hung a job.
 
-    PATH is anything: an incident, a bundle, a folder tree of dumps and logs, single files. Files are recognised by
-    what is in them, and nothing is written beside them. With --engine ray it may also be NODE:/path, of a node of the
-    cluster, or a URL of an object store.
+    PATH is anything: an incident, a bundle, a folder tree of dumps and logs, single files; `-` is a log pasted into
+    standard input. Files are recognised by what is in them, and nothing is written beside them. With --engine ray it
+    may also be NODE:/path, of a node of the cluster, or a URL of an object store.
 
     Exit status: 0 no hang, 1 a hang with a named cause, 2 unusable input, 3 a hang whose cause the evidence does not
     name.
@@ -46,15 +49,15 @@ def command(
 
         with progress("connecting to Ray"):
             readers = RayEngine(ray_address)
-    with bar(f"reading {', '.join(paths)}") as update:
-        job = load(paths, full=full, progress=update, engine=readers)
+    with with_standard_input(paths) as given, bar(f"reading {', '.join(paths)}") as update:
+        job = load(given, full=full, progress=update, engine=readers)
     note_how_it_was_read(job)
     with progress("diagnosing"):
         verdict = diagnose(job)
     if as_json:
         from hangscope.report.export import to_json
 
-        write(to_json(verdict))
+        write(as_given(to_json(replace(verdict, inputs=paths)), given))
     else:
         from hangscope.report.terminal import render
 

@@ -207,9 +207,9 @@ class Liveness:
 
     @cached_property
     def _whole_logs(self) -> set[int]:
-        """Ranks whose log goes on to the end: its silence says something. An excerpt's does not."""
+        """Ranks whose log is whole: its silence says something. An excerpt's does not."""
         facts = self.job.facts
-        whole = {rank for scope in facts.logs if scope.to_end for rank in scope.ranks}
+        whole = {rank for scope in facts.logs if scope.whole for rank in scope.ranks}
         return whole if facts.logs else {rank for rank, _ in facts.log_ranks}
 
     def _alive(self, rank: int) -> Life:

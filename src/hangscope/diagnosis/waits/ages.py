@@ -88,7 +88,10 @@ def _came_to_an_end(job: Job) -> Hang | None:
     ends |= {rank: p.exit_status for rank, p in job.processes.items() if p.exit_status is not None}
     if all(ends.get(rank) == 0 for rank in (*job.ranks, *signals)):
         return Hang(Says.NO, f"all {len(job.ranks)} ranks came to a clean end")
-    return Hang(Says.YES, f"rank {signals[0]} signalled a timeout to the others") if signals else None
+    if signals:
+        return Hang(Says.YES, f"rank {signals[0]} signalled a timeout to the others")
+    own = {r.rank for r in job.facts.watchdog if r.own_timeout}
+    return Hang(Says.YES, f"{len(own)} rank(s) say that a collective of their own timed out") if own else None
 
 
 def _moved(job: Job) -> Hang | None:

@@ -1,10 +1,12 @@
 """The groups of a job by what logs call them, with those that only logs know."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from hangscope.model import Group, Job, WatchdogReport
 
 _DEFAULT = "default_pg"
+_NOT_NAMED = "a group that no line names"
 
 
 class LogGroups:
@@ -19,10 +21,18 @@ class LogGroups:
         for group in job.groups:
             self._append(group)
         self._of_report = {id(r): self.find(r.rank, r.group_name, r.group_desc) for r in job.facts.watchdog}
+        self._name_the_unnamed()
 
     def of_report(self, report: WatchdogReport) -> int:
         """The group that a log line speaks of."""
         return self._of_report[id(report)]
+
+    def _name_the_unnamed(self) -> None:
+        """A group of which no line says that it is the default one is not called so."""
+        named = {self._of_report[id(r)] for r in self._job.facts.watchdog if r.group_name is not None}
+        for index in range(len(self._job.groups), len(self.all)):
+            if index not in named:
+                self.all[index] = replace(self.all[index], desc=_NOT_NAMED)
 
     def add(self, name: str, desc: str, members: tuple[int, ...] | None) -> int:
         """A group that no dump knows."""

@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 
-from hangscope.model import Dump, LogScope, Source, ThreadStack, WatchdogReport
+from hangscope.model import Dump, LogProgress, LogScope, Source, ThreadStack, WatchdogReport
 from hangscope.reader.logs.log_file import TextFile
 from hangscope.reader.logs.log_lines import line_of
+from hangscope.reader.logs.progress_lines import Shows, moves
 from hangscope.reader.logs.torch_words import clock_of
 from hangscope.reader.ranks_in_paths import worker_of
 from hangscope.reader.times import Clock, LogTimes, parse_time
@@ -64,6 +65,24 @@ def _scope(text: TextFile, times: LogTimes, ranks: set[int], whole: bool) -> Log
         to_end=(whole and text.whole_last_line) or ended,
         lines=text.lines,
         local_time=_local_time(text),
+    )
+
+
+def log_progress(texts: Iterable[TextFile]) -> list[LogProgress]:
+    """The logs that show their job moving."""
+    return [_progress_of(text) for text in texts if moves(text.progress)]
+
+
+def _progress_of(text: TextFile) -> LogProgress:
+    ended = [line for line in text.progress if line.shows is Shows.FINISHED]
+    shown = (ended or text.progress)[-1]
+    counters = [line.counter for line in text.progress if line.counter is not None]
+    return LogProgress(
+        Source(text.file, f"line {shown.number}"),
+        finished=bool(ended),
+        lines=tuple(line.number for line in text.progress),
+        first=counters[0] if counters else None,
+        last=counters[-1] if counters else None,
     )
 
 

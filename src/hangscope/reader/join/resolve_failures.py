@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 
-from hangscope.model import Failure, KernelMessage, PythonError, TransportEvent, WatchdogReport
+from hangscope.model import Failure, KernelMessage, PythonError, Source, TransportEvent, WatchdogReport
 from hangscope.reader.join.resolve_ranks import node_of
 from hangscope.reader.join.who_is_who import Identity
 from hangscope.reader.logs.failure_line import FailureLine
 from hangscope.reader.logs.log_file import TextFile
 from hangscope.reader.logs.log_lines import line_of
-from hangscope.reader.logs.nccl_warnings import NcclWarning, address_host, failure_of
+from hangscope.reader.logs.nccl_warnings import NcclWarning, address_host, failure_of, taken_twice
 from hangscope.reader.logs.torch_logs import LoggedReport
 from hangscope.reader.times import LogTimes
 from hangscope.reader.values import short_name
@@ -106,6 +106,7 @@ def of_transport(events: Iterable[TransportEvent]) -> list[Failure]:
         kind, effect = failure_of(warned, event.text)
         if kind is None:
             continue
+        taken = taken_twice(event.text)
         found.append(
             Failure(
                 kind,
@@ -114,15 +115,21 @@ def of_transport(events: Iterable[TransportEvent]) -> list[Failure]:
                 event.rank,
                 event.node,
                 pid=event.pid,
+                ranks=taken.ranks if taken is not None else (),
                 peer_rank=event.peer_rank,
                 peer_node=event.peer_node or address_host(event.peer_address),
                 at_ns=event.at_ns,
                 code=event.status,
                 effect=effect,
-                detail=event.status_name or event.hca,
+                detail=taken.what if taken is not None else event.status_name or event.hca,
             )
         )
     return found
+
+
+def of_fabric(texts: Iterable[TextFile]) -> list[Failure]:
+    """What ports of the fabric have counted."""
+    return [failure for text in texts for failure in text.fabric.failures]
 
 
 _KERNEL_KINDS = {"oom": ("host_oom", -9), "xid": ("xid", None)}
@@ -153,6 +160,7 @@ def of_kernel(messages: Iterable[KernelMessage], who: Identity) -> list[Failure]
     return found
 
 
+_STUCK = frozenset(("engine_stuck", "heartbeat_stuck"))
 _LOST_PEERS = frozenset(("exception", "socket_error", "nccl_remote_error"))
 
 
@@ -190,10 +198,15 @@ class _Effects:
 
     SIGABRT is how PyTorch's watchdog ends a process: of a rank that reported a timeout it is that report's effect, as
     SIGKILL is of a process that its launcher had asked to stop. So is the status of a rank whose own exceptions all say
-    that it waited for others or lost them.
+    that it waited for others or lost them. What a file says behind the timeouts in it came after them: an abort, or an
+    end that names no process.
     """
 
     reported: set[int]
+    timeouts: Mapping[str, int]
+    """File → the first line of it that reports a timeout, of a collective or of an engine."""
+    signalled: Mapping[str, int]
+    """File → the line in which a launcher says that it got a signal, by which it ends its workers."""
     stopped: set[tuple[str, int]]
     """(file, pid) of processes that their launcher stopped."""
     gave_up: set[int]
@@ -201,19 +214,60 @@ class _Effects:
     def include(self, failure: Failure) -> bool:
         if failure.code == -6 and self.reported and (failure.rank is None or failure.rank in self.reported):
             return True
+        if self._follows(failure):
+            return True
         if failure.kind == "exit" and failure.rank in self.gave_up:
             return True
         return failure.code in {-9, -15} and (failure.source.file, failure.pid) in self.stopped
+
+    def _follows(self, failure: Failure) -> bool:
+        signalled = self.signalled.get(failure.source.file)
+        if signalled is not None and line_of(failure.source) > signalled and failure.kind in {"signal", "exit"}:
+            return True
+        first = self.timeouts.get(failure.source.file)
+        if first is None or line_of(failure.source) < first:
+            return False
+        if failure.kind == "cuda_error" and "launch failure" in failure.text:
+            return True  # how kernels end that gave up waiting, as DeepEP's
+        if failure.kind not in {"signal", "exit"}:
+            return False
+        nameless = failure.rank is None and failure.pid is None and failure.local_rank is None
+        return failure.code == -6 or (failure.code in {-9, -15} and nameless)
 
 
 def _effects(
     failures: Sequence[Failure], watchdog: Iterable[WatchdogReport], errors: Sequence[PythonError]
 ) -> _Effects:
-    reported = {report.rank for report in watchdog if report.kind in {"timeout", "async_error"}}
+    timed_out = [report for report in watchdog if report.kind in {"timeout", "async_error"} or report.own_timeout]
+    reported = {report.rank for report in timed_out}
     reported.update(f.rank for f in failures if f.effect and f.rank is not None and f.kind in _LOST_PEERS)
     stopped = {(f.source.file, f.pid) for f in failures if f.kind == "launcher_kill" and f.pid is not None}
+    return _Effects(
+        reported,
+        _first_lines([*(report.source for report in timed_out), *_sources(failures, _STUCK)]),
+        _first_lines(_sources(failures, {"launcher_signal"})),
+        stopped,
+        _gave_up(errors),
+    )
+
+
+def _sources(failures: Iterable[Failure], kinds: Set[str]) -> list[Source]:
+    return [failure.source for failure in failures if failure.kind in kinds]
+
+
+def _first_lines(sources: Iterable[Source]) -> dict[str, int]:
+    """File → the first of some lines of it."""
+    first: dict[str, int] = {}
+    for source in sources:
+        line = line_of(source)
+        first[source.file] = min(line, first.get(source.file, line))
+    return first
+
+
+def _gave_up(errors: Sequence[PythonError]) -> set[int]:
+    """Ranks whose exceptions all say that they waited for others or lost them."""
     waited = {e.rank for e in errors if e.consequence and e.rank is not None}
-    return _Effects(reported, stopped, waited - {e.rank for e in errors if not e.consequence})
+    return waited - {e.rank for e in errors if not e.consequence}
 
 
 def _chain(error: PythonError) -> Iterable[PythonError]:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from hangscope.model import (
+    CUT_OFF,
     FATAL_ERROR,
     GLOO_SIZE,
     Frame,
@@ -243,6 +244,17 @@ def without_echoes(errors: Iterable[PythonError]) -> list[PythonError]:
     return kept
 
 
+def without_cut_off(
+    errors: Sequence[PythonError], processes: Mapping[int, Process], others: Sequence[object]
+) -> list[PythonError]:
+    """The exceptions but for those of which the paste has only the beginning, the weakest evidence there is: they count
+    where nothing else tells of a failure (`others`), or where their rank is known to have ended."""
+    if not others and all(error.type == CUT_OFF for error in errors):
+        return list(errors)
+    ended = {rank for rank, process in processes.items() if process.exit_status is not None}
+    return [error for error in errors if error.type != CUT_OFF or error.rank in ended]
+
+
 def distinct(reports: Iterable[WatchdogReport]) -> list[WatchdogReport]:
     """Each report once: the same lines often lie in a rank's own log and in its node's."""
     kept: dict[tuple[object, ...], WatchdogReport] = {}
@@ -294,11 +306,12 @@ def thread_stacks(text: TextFile, who: Identity) -> list[ThreadStack]:
     return found
 
 
-def kernel_messages(text: TextFile, who: Identity) -> list[KernelMessage]:
+def kernel_messages(texts: Iterable[TextFile], who: Identity) -> list[KernelMessage]:
     found: list[KernelMessage] = []
-    for message in text.kernel.messages:
-        node = message.node or text.node
-        if node is not None:
-            node = who.hosts.get(short_name(node), node)
-        found.append(replace(message, node=node))
+    for text in texts:
+        for message in text.kernel.messages:
+            node = message.node or text.node
+            if node is not None:
+                node = who.hosts.get(short_name(node), node)
+            found.append(replace(message, node=node))
     return found

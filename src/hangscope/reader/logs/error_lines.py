@@ -12,12 +12,14 @@ from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
+from hangscope.model import Source
+from hangscope.reader.logs import store_barrier
 from hangscope.reader.logs.failure_line import FailureLine, make_failure
 from hangscope.reader.logs.log_lines import Line
-from hangscope.reader.logs.nccl_warnings import address_host, failure_of, read_warning
+from hangscope.reader.logs.nccl_warnings import address_host, failure_of, read_warning, taken_twice
 from hangscope.reader.logs.torch_words import GLOG_HEAD, clock_of, default_rank, op_name
 from hangscope.reader.logs.tracebacks import is_consequence
-from hangscope.reader.values import RANK_LIMIT
+from hangscope.reader.values import RANK_LIMIT, pci_id
 
 MOST = 2000
 """Failures of one file that are kept."""
@@ -29,6 +31,11 @@ _CUDA = re.compile(
 _GPU_LOST = re.compile(
     r"Unable to determine the device handle for (?:GPU ?|gpu )(?P<gpu>[\w:.]*\w)|GPU is lost\b|No devices were found"
     r"|Failed to initialize NVML|NVML: (?:GPU is lost|Unknown Error|Driver/library version mismatch)"
+)
+# health checks of clouds and of NVIDIA's tools, in a pod's log
+_XID = re.compile(
+    r"GPU:? (?P<pci>[0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}(?:\.\d)?):? .{0,40}?\bX[Ii][Dd]\b(?: [Ee]rror)?"
+    r"(?:[ :=#]{1,3}(?P<code>\d{1,4}))?"
 )
 _OOM = re.compile(r"(?:CUDA|HIP|NPU|XPU) out of memory\.|CUDA error: out of memory|torch\.(?:cuda\.)?OutOfMemoryError")
 _NCCL = re.compile(
@@ -68,6 +75,11 @@ _STORE = re.compile(
     r"wait timeout after \d+ ?ms|Timeout waiting for key|: Socket Timeout|recvValueWithTimeout failed"
     r"|store->get\(.{0,40}\) got error|DistStoreError"
 )
+_WAITED_FOR_STORE = re.compile(
+    r"waitForInput: socket SocketImpl\(.{0,200}?remote=\[?(?P<peer>[\w.:-]+?)\]?:(?P<port>\d{1,5})\) "
+    r"timed out after (?P<ms>\d{1,12}) ?ms"
+)
+_STORE_LOST = re.compile(r"\[c10d\] \w+ failed on SocketImpl\(.{0,200}?remote=\[?(?P<peer>[\w.:-]+?)\]?:\d{1,5}\): \S")
 _STORE_GONE = re.compile(r"TCPStore server has shut down|failed to recv, got 0 bytes|Failed to check the .should dump")
 _MISMATCH = re.compile(
     r"mismatch between collectives on ranks\. Rank (?P<rank>\d{1,6}) is running (?:inconsistent )?collective: "
@@ -106,6 +118,19 @@ _ASCEND_RANK = re.compile(r"\(PID:(?P<pid>\d+), Device:-?\d+, RankID:(?P<rank>\d
 _HEARTBEAT = re.compile(
     r"Heartbeat monitor timed out|watchdog got stuck for \d+ seconds|detected no heartbeat of its watchdog"
 )
+# vLLM, SGLang, TensorRT-LLM: an engine that waits for its workers, or gives them up
+_ENGINE_WAITS = re.compile(
+    r"(?P<what>No available shared memory broadcast block found in \d+ ?s\w*"
+    r"|Waiting for \d+ (?:local|remote|core)[\w, ]*engine proc\(?s?\)? to start"
+    r"|Initialization timeout: \d+/\d+ stages ready)"
+)
+_ENGINE_STUCK = re.compile(
+    r"(?P<what>[Ss]cheduler watchdog timeout.{0,80}|Watchdog timeout \(self\.watchdog_timeout.{0,40}"
+    r"|RPC call to \w+ timed out|Hang detected on rank \d{1,6}.{0,40}|Sync batch data transfer timeout.{0,60})"
+)
+_DEEPEP = re.compile(
+    r"DeepEP .{0,80}?timeout(?:.{0,200}?src RDMA(?: lane)?: ?(?P<rdma>\d+))?(?:.{0,60}?src nvl: ?(?P<nvl>\d+))?"
+)
 _ABORTED = re.compile(r"NCCL communicator was aborted on rank (?P<rank>\d{1,6})")
 _DOWN = re.compile(r"taking the entire process down|NCCL communicator was aborted|operations have failed or timed out")
 _GLOO = re.compile(
@@ -114,6 +139,10 @@ _GLOO = re.compile(
 )
 _CPP_STACK = re.compile(r"Exception raised from (checkTimeout) at|frame #\d+: c10d::(ProcessGroup\w+)::")
 _TERMINATE = re.compile(r"terminate called after throwing an instance of '(?P<type>[\w:]+)'")
+_ENDED_BY_WATCHDOG = re.compile(
+    r"[Ww]atchdog caught|collective operation timeout|watchdog thread terminated|heartbeat"
+    r"|NCCL communicator was aborted|NCCL error: (?:remote process|unhandled system)"
+)
 _EXCEPTION = re.compile(r"^(?:ERROR:? +)?(?P<type>(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception)): (?P<message>\S.*)")
 
 WORDS = (
@@ -140,6 +169,21 @@ WORDS = (
     "client socket has",
     "Rendezvous",
     "wait timeout after",
+    "failed on SocketImpl",
+    "shared memory broadcast block",
+    "engine proc",
+    "stages ready",
+    "atchdog timeout",
+    "RPC call to",
+    "Hang detected",
+    "transfer timeout",
+    "DeepEP",
+    "waitForInput",
+    *store_barrier.PARTS,
+    " Xid",
+    " XID",
+    "Duplicate GPU",
+    "already checked in",
     "Timeout waiting for",
     "Socket Timeout",
     "store->get",
@@ -190,6 +234,9 @@ class ErrorLog:
         """Prefix → (which failure, its line, whether ``Last error:`` came): NCCL's own words follow below."""
         self._snapshot_seq: dict[str, int] = {}
         self._seen: set[tuple[str, int | None, str, str]] = set()
+        self._terminated: dict[str, int] = {}
+        """Prefix → which failure says that C++ ended the process: its reason follows."""
+        self._barriers = store_barrier.StoreBarriers()
 
     @cached_property
     def _rules(self) -> tuple[tuple[re.Pattern[str], Callable[[Line, re.Match[str]], None]], ...]:
@@ -220,15 +267,21 @@ class ErrorLog:
                 _ASCEND_RANK,
                 lambda line, m: self._add(line, "other", rank=int(m["rank"]), pid=int(m["pid"]), effect=True),
             ),
+            (_ENGINE_WAITS, lambda line, m: self._add(line, "engine_waits", effect=True, detail=m["what"])),
+            (_ENGINE_STUCK, lambda line, m: self._add(line, "engine_stuck", effect=True, detail=m["what"].strip())),
+            (_DEEPEP, self._deepep),
             (_HEARTBEAT, lambda line, _: self._add(line, "heartbeat_stuck")),
+            (_XID, self._xid),
             (_GPU_LOST, lambda line, m: self._add(line, "gpu_lost", detail=m["gpu"])),
             (_OOM, lambda line, _: self._add(line, "gpu_oom")),
             (_NCCL, self._nccl),
             (_CUDA, self._cuda),
             (_BARE_WARNING, self._bare_warning),
+            (_WAITED_FOR_STORE, self._waited_for_store),
             (_CONNECT, self._connect),
             (_RENDEZVOUS, lambda line, _: self._add(line, "rendezvous_timeout", effect=True)),
             (_STORE, lambda line, _: self._add(line, "store_timeout", effect=True)),
+            (_STORE_LOST, lambda line, m: self._add(line, "socket_error", peer_node=m["peer"], effect=True)),
             (_STORE_GONE, lambda line, _: self._add(line, "socket_error", effect=True, detail="store")),
             (_GLOO, self._gloo),
             (_ABORTED, lambda line, m: self._add(line, "other", rank=int(m["rank"]), effect=True)),
@@ -244,22 +297,45 @@ class ErrorLog:
         text = line.text
         if self._quoting and line.stream in self._quoting and self._quoted(line):
             return
+        if self._terminated and line.stream in self._terminated and "what():" in text:
+            self._last_words(line)
         if _ANY.search(text) is None:
             return
         if "NCCL " in text and _NCCL_PREFIX.search(text) and "error in" not in text:
             return  # NCCL's own lines name their process, and are read where that is known
+        if not self._by_rule(line) and not in_traceback:
+            self._exception(line)
+
+    def _by_rule(self, line: Line) -> bool:
+        """Give a line to the first that knows its wording."""
+        if "based" in line.text and self._barriers.feed(line):
+            return True
         for pattern, use in self._rules:
-            if match := pattern.search(text):
+            if match := pattern.search(line.text):
                 use(line, match)
-                return
-        if not in_traceback and (match := _EXCEPTION.match(text)) and "Watchdog caught" not in text:
+                return True
+        return False
+
+    def _exception(self, line: Line) -> None:
+        match = _EXCEPTION.match(line.text)
+        if match is not None and "Watchdog caught" not in line.text:
             effect = is_consequence(match["type"], match["message"], [])
             self._add(line, "exception", effect=effect, detail=match["type"])
+
+    def finish(self) -> None:
+        """The barriers that nobody completed."""
+        for barrier in self._barriers.not_completed:
+            assert barrier.line is not None
+            came = f"{barrier.came} of {barrier.size}"
+            if barrier.missing:
+                self._add(barrier.line, "missing_ranks", rank=barrier.waiter, ranks=barrier.missing, detail=came)
+            else:
+                self._add(barrier.line, "init_timeout", rank=barrier.waiter, effect=True, detail=came)
 
     @property
     def waiting(self) -> bool:
         """Whether the reason of an error may follow."""
-        return bool(self._quoting)
+        return bool(self._quoting or self._terminated)
 
     def _add(self, line: Line, kind: str, **values: Any) -> None:
         """Keep one failure; what the same writer says again in the same words is one."""
@@ -268,6 +344,7 @@ class ErrorLog:
             return
         self._seen.add(key)
         at = clock_of(line.text) or line.at_ns
+        values.setdefault("pid", line.pid)
         failure = make_failure(self.file, line, kind, **values)
         self.failures.append(FailureLine(failure, line, at, hint=default_rank(line.text)))
 
@@ -333,6 +410,11 @@ class ErrorLog:
         count = _HOW_MANY.search(line.text)
         self._add(line, "init_timeout", effect=True, detail=count[1] if count else None)
 
+    def _waited_for_store(self, line: Line, match: re.Match[str]) -> None:
+        peer = address_host(match["peer"])
+        detail = f"{match['peer']}:{match['port']} for {int(match['ms']) / 1000:g} s"
+        self._add(line, "store_timeout", peer_node=peer, effect=True, detail=detail, once=f"waitForInput {detail}")
+
     def _connect(self, line: Line, match: re.Match[str]) -> None:
         if (head := GLOG_HEAD.search(line.text)) and head["severity"] == "W":
             return  # one address of several, tried again: every healthy job has these
@@ -347,6 +429,12 @@ class ErrorLog:
             peer = address_host(read_warning(line.text).peer_address)
             self._add(line, "socket_error", peer_node=peer, effect="connectFullMesh" not in line.text)
 
+    def _deepep(self, line: Line, match: re.Match[str]) -> None:
+        """Its kernels give up waiting for a peer, which they know by its node and its place there."""
+        peer = ", ".join(f"{name} {match[key]}" for name, key in (("RDMA", "rdma"), ("nvl", "nvl")) if match[key])
+        what = f"DeepEP waits for {peer}" if peer else "DeepEP waits for a peer"
+        self._add(line, "engine_stuck", effect=True, detail=what, once=what)
+
     def _ascend(self, line: Line, match: re.Match[str]) -> None:
         peer = int(match["peer"]) if match["peer"] and int(match["peer"]) < RANK_LIMIT else None
         kind = "socket_error" if match["code"] == "6" else "other"
@@ -360,6 +448,10 @@ class ErrorLog:
         what = (match["what"] or match["name"] or match["failure"] or match["npu"] or "").strip()
         kind = "ecc" if "ECC" in what else "gpu_oom" if "out of memory" in what.lower() else "cuda_error"
         self._add(line, kind, detail=what[:160] or None)
+
+    def _xid(self, line: Line, match: re.Match[str]) -> None:
+        if "NVRM" not in line.text:  # else it is the driver's own line, and read as such
+            self._add(line, "xid", code=int(match["code"]) if match["code"] else None, detail=pci_id(match["pci"]))
 
     def _nccl(self, line: Line, match: re.Match[str]) -> None:
         what = (match["what"] or match["code"] or match["test"] or "").strip()
@@ -387,7 +479,11 @@ class ErrorLog:
         warned = read_warning(text)
         known = self.failures[index]
         peer = address_host(warned.peer_address)
-        failure = replace(known.failure, detail=text[:200], peer_node=peer, code=warned.status)
+        below = Source(self.file, f"line {line.number}")
+        failure = replace(known.failure, detail=text[:200], peer_node=peer, code=warned.status, beside=(below,))
+        taken = taken_twice(text)
+        if taken is not None:
+            failure = replace(failure, kind=taken.kind, ranks=taken.ranks, detail=taken.what)
         self.failures[index] = known._replace(failure=failure)
         return True
 
@@ -397,8 +493,23 @@ class ErrorLog:
         kind, effect = failure_of(warned, text)
         if kind is not None:
             peer = address_host(warned.peer_address)
+            taken = taken_twice(text)
+            if taken is not None:
+                self._add(line, kind, ranks=taken.ranks, detail=taken.what)
+                return
             self._add(line, kind, peer_node=peer, code=warned.status, effect=effect, detail=warned.status_name)
 
     def _terminate(self, line: Line, match: re.Match[str]) -> None:
         effect = match["type"].endswith(("DistBackendError", "IoException", "DistNetworkError"))
+        before = len(self.failures)
         self._add(line, "exception", effect=effect, detail=match["type"])
+        if len(self.failures) > before:
+            self._terminated[line.stream] = before
+
+    def _last_words(self, line: Line) -> None:
+        """What C++ says below `terminate`: the watchdog's own text means that it only ended a rank that waited."""
+        index = self._terminated.pop(line.stream)
+        known = self.failures[index]
+        beside = (Source(self.file, f"line {line.number}"),)
+        effect = known.failure.effect or _ENDED_BY_WATCHDOG.search(line.text) is not None
+        self.failures[index] = known._replace(failure=replace(known.failure, effect=effect, beside=beside))

@@ -65,6 +65,10 @@ ENDS = {
 """How a shell and Slurm say that a signal ended a process."""
 
 
+ORDERED_ENDS = frozenset((-15, -1, -2))
+"""How a process ends that somebody asked to: SIGTERM, a terminal that was closed, Ctrl-C."""
+
+
 def plain_status(status: int) -> int:
     """An exit status in one spelling: a shell's 137 is a SIGKILL."""
     return 128 - status if 128 < status <= 128 + 64 else status

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from hangscope.model import UNKNOWN, Process, Source
@@ -39,10 +39,15 @@ _RAYLET = re.compile(
     r"A worker died or was killed.{0,600}?Worker IP address: (?P<node>\S+).{0,80}?Worker PID: (?P<pid>\d+)"
 )
 _ACTOR = re.compile(r"(?:ActorDiedError|RayActorError|ActorUnavailableError)\)?: .{0,80}(?:actor|Actor)")
-_ACTOR_ROW = re.compile(r"^\s+(?P<key>pid|ip|name): (?P<value>\S+)\s*$")
-_ACTOR_END = re.compile(r"^The actor (?:is dead|died) because|^\s*$|^Traceback")
+_ACTOR_ROW = re.compile(r"^\s+(?P<key>class_name|actor_id|pid|ip|name|namespace|repr|label): (?P<value>\S.*?)\s*$")
+_ACTOR_END = re.compile(r"^\s*The actor (?:is dead|died) because|^\s*$|^Traceback")
+_ACTOR_NODE = re.compile(r"because (?:its|the) node has died|[Nn]ode has crashed|node was (?:terminated|lost)")
+_OWNER_IP = re.compile(r"Owner Ip address: (?P<node>[\w.:-]+)")
+_ENDED_ON_PURPOSE = re.compile(r"because (?:it was killed by `?ray\.kill|all references|it (?:exited|was) intended)")
 _RAY_OOM = re.compile(r"killed due to (?:memory pressure|the node running low on memory)")
-_RAY_IP = re.compile(r"(?:\bip[=:] ?|address: )(?P<node>\d+\.\d+\.\d+\.\d+)")
+_RAY_IP = re.compile(r"(?:\b(?:ip|IP)[=:] ?|address: )(?P<node>\d+\.\d+\.\d+\.\d+)")
+_RAY_MEMORY = re.compile(r"Memory on the node \(IP: (?P<node>[\w.:-]+)")
+_RAY_PID = re.compile(r"\bpid=(?P<pid>\d+)")
 _RAY_NODE = re.compile(
     r"node with node id: \S+ and address: (?P<node>[\w.:-]+) .{0,40}has been marked dead"
     r"|The node (?:at|with IP) (?P<node2>[\w.:-]+) .{0,40}(?:died|was (?:lost|terminated))"
@@ -54,7 +59,20 @@ _POD_ROW = re.compile(
     r"^(?P<pod>[a-z0-9][\w.-]*)\s+\d+/\d+\s+(?P<status>OOMKilled|Evicted|Error|CrashLoopBackOff|NodeLost|Unknown)\b"
 )
 _POD_OOM = re.compile(r"(?:[Rr]eason\"?[:=]\s*\"?OOMKilled|OOMKilled)")
-_POD_EVICTED = re.compile(r"The node was low on resource: (?P<what>[\w-]+)|\bpod (?P<pod>\S+) (?:was )?evicted")
+_POD_EVICTED = re.compile(
+    r"The node was low on resource: (?P<what>[\w-]+)|\bpod (?P<pod>\S+) (?:was )?evicted"
+    r"|ephemeral local storage usage exceeds|exceed(?:ed|s) its local ephemeral storage limit"
+    r"|Usage of EmptyDir volume .{0,80}exceeds the limit|^\s*Reason:\s+(?:Evicted|Preempt\w+)\b"
+)
+_EVENT = re.compile(
+    r"(?:^|\s)(?:Warning|Normal)\s+(?P<reason>Evicted|Preempt(?:ed|ing|ion\w*)|TaintManagerEviction|NodeNotReady|NodeLost"
+    r"|NodeUnreachable|NodeShutdown|Shutdown|SystemOOM|OOMKilling)\s+(?P<rest>\S.*)"
+)
+_EVENT_OBJECT = re.compile(r"\b(?:pod|node)/(?P<name>[\w.-]+)")
+_EVENT_KINDS = {"SystemOOM": "host_oom", "OOMKilling": "host_oom"} | dict.fromkeys(
+    ("NodeNotReady", "NodeLost", "NodeUnreachable", "NodeShutdown", "Shutdown"), "node_lost"
+)
+_CONTAINER_EXIT = re.compile(r"^\s*Exit Code:\s+(?P<exit>\d{1,3})\s*$")
 _NODE_LOST = re.compile(
     r"[Nn]ode (?P<node>[\w.-]+) (?:status is now: NodeNotReady|is not ready|became unreachable|not responding)"
 )
@@ -77,6 +95,7 @@ WORDS = (
     "ActorDiedError",
     "ActorError",
     "killed due to",
+    "Memory on the node",
     "marked dead",
     "died unexpectedly",
     "EngineDeadError",
@@ -85,6 +104,15 @@ WORDS = (
     "OOMKilled",
     "victed",
     "low on resource",
+    "Preempt",
+    "NodeLost",
+    "NodeShutdown",
+    "TaintManager",
+    "OOMKilling",
+    "SystemOOM",
+    "ephemeral",
+    "EmptyDir",
+    "Exit Code: ",
     "NodeNotReady",
     "Signal: ",
     "Segfault encountered",
@@ -94,6 +122,16 @@ _ANY = re.compile(
 )
 
 
+@dataclass
+class _Actor:
+    """An actor of Ray's that died, while the block about it is read."""
+
+    line: Line
+    rows: dict[str, str] = field(default_factory=dict)
+    beside: list[Source] = field(default_factory=list)
+    reason: str = ""
+
+
 class FrameworkLog:
     """Reads what frameworks say in one file about processes that ended."""
 
@@ -101,7 +139,7 @@ class FrameworkLog:
         self.file = file
         self.statements: list[Statement] = []
         self.failures: list[FailureLine] = []
-        self._actor: dict[str, tuple[Line, dict[str, str]]] = {}
+        self._actor: dict[str, _Actor] = {}
 
     @cached_property
     def _rules(self) -> tuple[tuple[re.Pattern[str], Callable[[Line, re.Match[str]], None]], ...]:
@@ -122,12 +160,15 @@ class FrameworkLog:
             ),
             (_RAYLET, self._raylet),
             (_RAY_OOM, self._ray_oom),
+            (_RAY_MEMORY, self._ray_memory),
             (_RAY_NODE, lambda line, m: self._add(line, "node_lost", node=m["node"] or m["node2"])),
             (_VLLM, self._vllm),
             (_ENGINE, lambda line, _: self._add(line, "exception")),
             (_POD_EXIT, self._pod),
             (_POD_ROW, self._pod_row),
-            (_POD_EVICTED, lambda line, m: self._add(line, "node_lost", node=m["pod"], detail=m["what"])),
+            (_EVENT, self._event),
+            (_POD_EVICTED, lambda line, m: self._add(line, "evicted", node=m["pod"], detail=line.text.strip())),
+            (_CONTAINER_EXIT, self._container_exit),
             (_NODE_LOST, lambda line, m: self._add(line, "node_lost", node=m["node"])),
             (_SIGNAL_BLOCK, self._signal_block),
             (_SEGFAULT, self._segfault),
@@ -142,7 +183,7 @@ class FrameworkLog:
         if _ANY.search(text) is None:
             return False
         if _ACTOR.search(text):
-            self._actor[line.stream] = (line, {})
+            self._actor[line.stream] = _Actor(line)
             return True
         for pattern, use in self._rules:
             if match := pattern.search(text):
@@ -233,17 +274,43 @@ class FrameworkLog:
         node = _RAY_IP.search(line.text)
         self._add(line, "host_oom", node=node["node"] if node else None, detail="Ray")
 
+    def _ray_memory(self, line: Line, match: re.Match[str]) -> None:
+        """Which node was full, below the line that says that a task was killed for it."""
+        found = _RAY_PID.search(line.text)
+        pid = int(found["pid"]) if found else None
+        said = self.failures[-1] if self.failures else None
+        if said is not None and said.failure.kind == "host_oom" and line.number - said.line.number <= 2:
+            beside = (Source(self.file, f"line {line.number}"),)
+            self.failures[-1] = said._replace(failure=replace(said.failure, beside=beside, node=match["node"], pid=pid))
+        else:
+            self._add(line, "host_oom", detail="Ray", node=match["node"], pid=pid)
+
     def _actor_row(self, line: Line) -> None:
+        actor = self._actor[line.stream]
         row = _ACTOR_ROW.match(line.text)
         if row is not None:
-            self._actor[line.stream][1][row["key"]] = row["value"]
+            actor.rows[row["key"]] = row["value"]
+            if row["key"] in {"class_name", "name"}:
+                actor.beside.append(Source(self.file, f"line {line.number}"))
         elif _ACTOR_END.match(line.text):
+            if "actor" in line.text:
+                actor.reason = line.text
+                actor.beside.append(Source(self.file, f"line {line.number}"))
             self._end_actor(line.stream)
 
     def _end_actor(self, stream: str) -> None:
-        line, rows = self._actor.pop(stream)
+        actor = self._actor.pop(stream)
+        rows = actor.rows
         pid = int(rows["pid"]) if rows.get("pid", "").isdigit() else None
-        self._add(line, "exception", node=rows.get("ip"), pid=pid, detail=rows.get("name"))
+        name = rows.get("name") or rows.get("class_name")
+        beside = tuple(actor.beside)
+        effect = _ENDED_ON_PURPOSE.search(actor.reason) is not None
+        if _ACTOR_NODE.search(actor.reason):
+            owner = _OWNER_IP.search(actor.reason)
+            self._add(actor.line, "node_lost", node=owner["node"] if owner else rows.get("ip"), beside=beside)
+            return
+        kind = "exception" if name is None else "actor_died"
+        self._add(actor.line, kind, node=rows.get("ip"), pid=pid, detail=name, beside=beside, effect=effect)
 
     def _vllm(self, line: Line, match: re.Match[str]) -> None:
         self._add(line, "exception", tasks=(int(match["index"]),), detail="a vLLM worker")
@@ -253,9 +320,27 @@ class FrameworkLog:
         if status:
             self._add(line, kind_of_end(status), node=match["pod"], code=status)
 
+    def _event(self, line: Line, match: re.Match[str]) -> None:
+        """A row of ``kubectl describe`` or ``kubectl get events``."""
+        named = _EVENT_OBJECT.search(match["rest"])
+        kind = _EVENT_KINDS.get(match["reason"], "evicted")
+        code = -9 if kind == "host_oom" else None
+        message = re.split(r"\s{2,}|\t", match["rest"])[-1].strip()
+        self._add(line, kind, node=named["name"] if named else None, code=code, detail=message)
+
+    def _container_exit(self, line: Line, match: re.Match[str]) -> None:
+        """How a container ended, as ``kubectl describe`` has it, below the reason for that."""
+        status = plain_status(int(match["exit"]))
+        said = self.failures[-1] if self.failures else None
+        if said is not None and said.failure.kind == "host_oom" and line.number - said.line.number <= 2:
+            beside = (Source(self.file, f"line {line.number}"),)
+            self.failures[-1] = said._replace(failure=replace(said.failure, beside=beside))
+        elif status:
+            self._add(line, kind_of_end(status), code=status, effect=status == -15, detail="a container")
+
     def _pod_row(self, line: Line, match: re.Match[str]) -> None:
         status = match["status"]
-        kind = {"OOMKilled": "host_oom", "Evicted": "node_lost", "NodeLost": "node_lost", "Unknown": "node_lost"}
+        kind = {"OOMKilled": "host_oom", "Evicted": "evicted", "NodeLost": "node_lost", "Unknown": "node_lost"}
         code = -9 if status == "OOMKilled" else None
         self._add(line, kind.get(status, "exit"), node=match["pod"], code=code, detail=status)
 

@@ -91,20 +91,21 @@ class KernelLog:
         self.hosts: set[str] = set()
         self._gpu: str | None = None
 
-    def feed(self, number: int, raw: str) -> None:
+    def feed(self, number: int, raw: str) -> bool:
         first = raw[:1]
         # most lines of a training log cannot be the kernel's, which have a stamp or name the kernel or NVIDIA's driver
         may_be = self._sure or first in _STAMPS or " kernel: " in raw or "NVRM" in raw
         if not may_be or raw[:5] == "[rank" or _ANY.search(raw) is None:
-            return
+            return False
         at, host, text, stamped = _stamp(raw)
         if not (stamped or self._sure) and "NVRM" not in text:
-            return
+            return False
         if host:
             self.hosts.add(host)
         message = self._message(text, Source(self.file, f"line {number}"), at, host)
         if message is not None:
             self.messages.append(message)
+        return message is not None
 
     def _message(self, text: str, source: Source, at: str | None, host: str | None) -> KernelMessage | None:
         if match := _OOM.search(text):

@@ -10,7 +10,15 @@ import re
 from dataclasses import replace
 
 from hangscope.model import UNKNOWN, Process, Source
-from hangscope.reader.logs.failure_line import ENDS, FailureLine, kind_of_end, make_failure, plain_status
+from hangscope.reader.logs.failure_line import (
+    ENDS,
+    ORDERED_ENDS,
+    SIGNAL_NAMES,
+    FailureLine,
+    kind_of_end,
+    make_failure,
+    plain_status,
+)
 from hangscope.reader.logs.line_writers import Writers
 from hangscope.reader.logs.log_lines import Line
 from hangscope.reader.statements import Statement, Trust
@@ -33,7 +41,10 @@ _ONE_ROW = re.compile(
     r"\(local[_ ]rank: (?P<local>\d+)\)\s{0,20}exitcode\s{0,20}: (?P<exit>-?\d+)\s{0,20}\(pid: (?P<pid>\d+)\)"
 )
 _CLOSING = re.compile(r"(?:Sending process (\d+) closing signal (\w+)|Closing process (\d+) via signal (\w+))")
-_DEATH = re.compile(r"Received (?:\d+|Signals\.\w+) death signal, shutting down workers")
+_DEATH = re.compile(
+    r"Received (?:Signals\.)?(?P<signal>\w+) death signal, shutting down workers"
+    r"|SignalException: Process \d+ got signal: (?:Signals\.)?(?P<got>\w+)"
+)
 _STUCK = re.compile(r"Unable to shutdown process (\d+) via|Process (\d+) did not exit after")
 _SRUN = re.compile(r"(?:srun|slurmstepd): error: (?P<node>[\w.-]+): tasks? (?P<tasks>[\d,\-\[\]]+): (?P<how>.*)")
 _SLURM_OOM = re.compile(r"Detected \d+ oom[-_]kill event")
@@ -41,6 +52,9 @@ _NODE_FAILURE = re.compile(
     r"srun: error: Node failure on (?P<node>[\w.,\[\]-]+)|CANCELLED AT .{0,40}DUE TO NODE FAILURE"
 )
 _CANCELLED = re.compile(r"CANCELLED AT|Terminating StepId|Force Terminated|Job step aborted")
+_NOT_STARTED = re.compile(
+    r"execve\(\): (?P<program>.{1,300}?): (?P<why>No such file or directory|Permission denied|Exec format error)"
+)
 _EXIT_CODE = re.compile(r"exit code (\d+)", re.IGNORECASE)
 _MPI = re.compile(
     r"process rank (?P<rank>\d{1,6}) with PID (?P<pid>\d+) on node (?P<node>[\w.-]+) exited on signal (?P<signal>\d+)"
@@ -57,12 +71,19 @@ _ALONE = re.compile(
     r"(?: +\(core dumped\))?[.!]?$"
 )
 
+_LAUNCHERS = re.compile(r"(?:^|/)(?:torchrun|accelerate|deepspeed|mpirun|ray|python3? -m torch)\b")
+_NO_PROGRAM = {2, 13, 126, 127}
+"""How a task ends whose program cannot be started."""
+_NEAR = 8
+"""Lines between two that are about one thing."""
+
 WORDS = (
     "exitcode",
     "local_rank:",
     "closing signal",
     "via signal",
     "death signal",
+    "got signal: ",
     "ChildFailedError",
     "Unable to shutdown process",
     "did not exit after",
@@ -84,6 +105,7 @@ WORDS = (
     "oom_kill",
 )
 """Every line that speaks of a process that ended holds one of these."""
+_ELASTIC_PARTS = ("process", "exitcode", "death signal", "ChildFailed", "got signal")
 _ANY = re.compile("|".join(map(re.escape, WORDS)) + "|oom-kill event|xit code")
 
 
@@ -103,6 +125,10 @@ class LauncherLog:
         """The line from which on the launcher ends everybody: a process that it kills then did nothing wrong."""
         self.passed_over = 0
         """Tasks that Slurm said to have ended, beyond those that are kept: at least so many."""
+        self._a_task_failed = False
+        """Whether a task of srun's ended, and nobody had stopped it."""
+        self._not_started = (0, "")
+        """The line that says which program was not found."""
         self._blocks: dict[str, dict[str, str]] = {}
         self._mpi: dict[str, Process] = {}
 
@@ -113,7 +139,7 @@ class LauncherLog:
             self._block(line)
         if not failing or _ANY.search(row) is None:
             return
-        if "process" in row or "exitcode" in row or "death signal" in row or "ChildFailed" in row:
+        if any(part in row for part in _ELASTIC_PARTS):
             self._elastic(line)
         if "error: " in row or "CANCELLED" in row or "ermina" in row or "step aborted" in row:
             self._slurm(line)
@@ -150,7 +176,7 @@ class LauncherLog:
             pid=process.pid,
             code=status,
             at_ns=int(process.ended_at_s * 1e9) if process.ended_at_s is not None else None,
-            effect=status == -15,
+            effect=status in ORDERED_ENDS,
         )
 
     # ---- torchrun ----
@@ -173,12 +199,15 @@ class LauncherLog:
             pid = int(match[1] or match[3])
             # alive until the launcher stopped it: how it ended then says nothing about it
             self._add_statement(line, Process(UNKNOWN, pid=pid, alive_at_end=True))
-            self._add_failure(line, "launcher_kill", pid=pid, effect=True)
+            number = SIGNAL_NAMES.get(match[2] or match[4])
+            self._add_failure(line, "launcher_kill", pid=pid, code=None if number is None else -number, effect=True)
         elif match := _STUCK.search(line.text):
             self._add_statement(line, Process(UNKNOWN, pid=int(match[1] or match[2]), alive_at_end=True, state="D"))
-        elif _DEATH.search(line.text):
+        elif match := _DEATH.search(line.text):
             self.elastic = self.writers.launcher = True
-            self._add_failure(line, "launcher_kill", effect=True)
+            said = match["signal"] or match["got"]
+            number = int(said) if said.isdigit() else SIGNAL_NAMES.get(said)
+            self._add_failure(line, "launcher_signal", code=None if number is None else -number, effect=True)
         elif "ChildFailedError" in line.text:
             self.elastic = self.writers.launcher = True
             self._add_failure(line, "exit", effect=True, detail="torchrun ends because a process of its failed")
@@ -228,6 +257,9 @@ class LauncherLog:
         if match := _NODE_FAILURE.search(row):
             node = host_name(match["node"]) if match["node"] else None
             self._add_failure(line, "node_lost", node=node)
+        elif match := _NOT_STARTED.search(row):
+            self._add_failure(line, "not_started", detail=f"{match['program']}: {match['why']}")
+            self._not_started = (line.number, match["program"])
         elif _CANCELLED.search(row):
             self.stopping = self.stopping or line.number
             self._add_failure(line, "launcher_kill", effect=True)
@@ -243,7 +275,11 @@ class LauncherLog:
             status = plain_status(int(code[1]))
         if not status:
             return
-        stopped = self.stopping is not None and status in {-9, -15}
+        if self._explains_not_started(line, match, status):
+            return
+        # srun ends the other tasks once one has failed, and does not always say so
+        stopped = status in {-9, -15} and (self.stopping is not None or self._a_task_failed)
+        self._a_task_failed = self._a_task_failed or not stopped
         node = host_name(match["node"])
         tasks = self._kept_tasks(match["tasks"])
         ended = None if stopped else status
@@ -257,6 +293,21 @@ class LauncherLog:
             self.passed_over += 1
             return ()
         return tuple(expand_range(spec, MOST_TASKS))
+
+    def _explains_not_started(self, line: Line, match: re.Match[str], status: int) -> bool:
+        """Whether a task's end only says which one a program before it could not be started for."""
+        number, program = self._not_started
+        if not 0 < line.number - number <= _NEAR or status not in _NO_PROGRAM:
+            return False
+        said = self.failures[-1]
+        if said.failure.kind != "not_started":
+            return False
+        # who starts a launcher has one task a node
+        tasks = () if _LAUNCHERS.search(program) else tuple(expand_range(match["tasks"]))
+        failure = replace(said.failure, node=host_name(match["node"]), beside=(self._source(line),))
+        self.failures[-1] = said._replace(failure=failure, tasks=tasks)
+        self._a_task_failed = True
+        return True
 
     def _mpirun(self, line: Line) -> None:
         row = line.text

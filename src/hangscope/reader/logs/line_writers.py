@@ -92,7 +92,9 @@ class Writers:
     @property
     def shared(self) -> bool:
         """Whether more than one process wrote here, so that an untagged line belongs to nobody in particular."""
-        several = len(self._named) > 1 and self._labelled
+        # one writer behind a prefix of its own, and a tag that stands behind none
+        besides = bool(self._named) and bool(self._by_stream.get(""))
+        several = (len(self._named) > 1 or besides) and self._labelled
         return len(self.tags) > 1 or several or len(self.nccl_pids) > 1 or self.launcher
 
     @property

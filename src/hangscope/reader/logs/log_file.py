@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import re
 from collections import deque
+from collections.abc import Iterator
 from typing import BinaryIO
 
 from hangscope.model import Gap, Source
 from hangscope.reader.logs.error_lines import ErrorLog
-from hangscope.reader.logs.failure_line import FailureLine
+from hangscope.reader.logs.failure_line import FailureLine, make_failure
 from hangscope.reader.logs.framework_logs import FrameworkLog
 from hangscope.reader.logs.kernel_log import KernelLog
 from hangscope.reader.logs.launcher_logs import LauncherLog
@@ -19,10 +20,13 @@ from hangscope.reader.logs.line_prefixes import split_line
 from hangscope.reader.logs.line_writers import Writers
 from hangscope.reader.logs.log_lines import Line, LineShapes, raw_lines
 from hangscope.reader.logs.nccl_logs import NcclLog
+from hangscope.reader.logs.progress_lines import ProgressLine, moves, progress_lines, stalled
+from hangscope.reader.logs.quoted_lines import QuotedLines
 from hangscope.reader.logs.torch_logs import TorchLog
 from hangscope.reader.logs.tracebacks import MOST_CHAINED
 from hangscope.reader.logs.unwrap import FAILING, PLAIN, unwrapped
 from hangscope.reader.ranks_in_paths import rank_of_log
+from hangscope.reader.sources.fabric_counters import FabricCounters
 from hangscope.reader.sources.stack_dumps import StackText
 from hangscope.safeio.evidence_names import WORDS
 
@@ -40,6 +44,7 @@ _WORDS = (*WORDS, b"[rank")
 
 _KERNEL_NAME = re.compile(r"^kernel/|(?:^|/)(?:dmesg|kern(?:el)?)\b[^/]*$", re.IGNORECASE)
 _NO_KERNEL = KernelLog("")
+_NO_PORTS = FabricCounters("")
 _NO_FRAMEWORK = FrameworkLog("")
 _NO_ERRORS = ErrorLog("")
 _NO_STACKS = StackText()
@@ -59,12 +64,17 @@ class TextFile:
         self.nccl = NcclLog(file, self.writers)
         self.launcher = LauncherLog(file, self.writers)
         self.kernel = KernelLog(file, sure=_KERNEL_NAME.search("/".join(self.parts[-2:])) is not None)
+        self.fabric = FabricCounters(file)
         self.framework = FrameworkLog(file)
         self.errors = ErrorLog(file)
         self.stacks = StackText()
         self.tail: tuple[str, ...] = ()
         """The last lines as they stand in the file, for whoever asks whether it shows the end."""
         self.head: list[str] = []
+        self.quotes = QuotedLines()
+        """Lines that may be evidence, for whoever shows them."""
+        self.progress: list[ProgressLine] = []
+        """Lines at both ends by which a trainer or server shows that it goes on."""
         self.lines = 0
         self.whole_last_line = True
         self.gaps: list[Gap] = []
@@ -85,21 +95,20 @@ class TextFile:
                 )
             )
         number = 0
-        tail: deque[str] = deque(maxlen=TAIL_LINES)
+        tail: deque[tuple[int, str]] = deque(maxlen=TAIL_LINES)
+        head: list[tuple[int, str]] = []
         shapes = LineShapes()
         for number, raw, use in unwrapped(raw_lines(stream, skip=skip, words=_WORDS, shapes=shapes), shapes):
-            tail.append(raw)
+            tail.append((number, raw))
             if number <= HEAD_LINES:
-                self.head.append(raw)
-            self.kernel.feed(number, raw)
-            if use != PLAIN or self._waiting:
-                for line in split_line(number, raw):
-                    self._feed(line, use == FAILING)
-            else:
-                for line in split_line(number, raw):
-                    self.writers.add(line)
+                head.append((number, raw))
+            self._take(number, raw, use)
         self.lines = number
-        self.tail = tuple(tail)
+        self.head = [raw for _, raw in head]
+        self.tail = tuple(raw for _, raw in tail)
+        self.progress = progress_lines([*head, *((number, raw) for number, raw in tail if number > HEAD_LINES)])
+        for shown in self.progress:
+            self.quotes.add(shown.number, shown.text)
         if shapes.passed:
             what = f"{shapes.passed} lines of {self.file}"
             why = f"not read: each is like {LineShapes.MOST_ALIKE} before it but for its numbers"
@@ -109,6 +118,7 @@ class TextFile:
         self.torch.finish()
         self.nccl.finish()
         self.framework.finish()
+        self.errors.finish()
         self.stacks.finish()
         if self.torch.chained_too_long:
             what = f"{self.torch.chained_too_long:,} exceptions of {self.file}"
@@ -116,10 +126,24 @@ class TextFile:
             self.gaps.append(Gap(what, why, source=Source(self.file)))
         self.let_go()
 
+    def _take(self, number: int, raw: str, use: int) -> None:
+        """Give one line to everybody who may know it."""
+        known = self.kernel.feed(number, raw) or self.fabric.feed(number, raw)
+        plain = use == PLAIN and not self._waiting
+        if known or not plain:
+            self.quotes.add(number, raw)
+        for line in split_line(number, raw):
+            if plain:
+                self.writers.add(line)
+            else:
+                self._feed(line, use == FAILING)
+
     def let_go(self) -> None:
         """Readers that found nothing, or never will, go: a hundred thousand logs of a large job say little each."""
         if not (self.kernel.messages or self.kernel.hosts):
             self.kernel = _NO_KERNEL
+        if not self.fabric.failures:
+            self.fabric = _NO_PORTS
         if not (self.framework.failures or self.framework.statements):
             self.framework = _NO_FRAMEWORK
         if not self.errors.failures:
@@ -144,7 +168,15 @@ class TextFile:
     @property
     def failure_lines(self) -> list[FailureLine]:
         """Every line of failure, of all readers."""
-        return [*self.launcher.failures, *self.framework.failures, *self.errors.failures]
+        return [*self.launcher.failures, *self.framework.failures, *self.errors.failures, *self._stalled()]
+
+    def _stalled(self) -> Iterator[FailureLine]:
+        """That a server has requests and generates nothing, where its last lines say so."""
+        shown = stalled(self.progress)
+        if shown is not None:
+            line = Line(shown.number, shown.text)
+            detail = "requests run, and it generates nothing"
+            yield FailureLine(make_failure(self.file, line, "engine_stuck", effect=True, detail=detail), line)
 
     @property
     def useful(self) -> bool:
@@ -155,8 +187,10 @@ class TextFile:
             or self.launcher.statements
             or self.failure_lines
             or self.kernel.messages
+            or self.fabric.failures
             or self.stacks.captures
             or self.writers.tags
+            or moves(self.progress)
         )
 
     @property

@@ -70,7 +70,8 @@ _SOCKET = re.compile(
     r"[Ss]ocketProgress\w*: Call to \w+ (?:from|to) (?P<peer>\S+) failed"
     r"|Call to (?:recv|send|read|write)\w* (?:(?:from|to) (?P<other>\S+) )?"
     r".{0,200}?failed : "
-    r"(?:Connection (?:reset|refused|timed out)|Broken pipe|No route to host|Network is unreachable)"
+    r"(?:Connection (?:reset|refused|timed out)|Broken pipe|No route to host|Network is unreachable"
+    r"|Software caused connection abort)"
 )
 _CONNECT = re.compile(
     r"(?:socketStartConnect|socketPollConnect|socketConnect\w*|[Cc]onnect to|[Ss]ocketFinalizeConnect)\b"
@@ -168,6 +169,27 @@ _WORDINGS: tuple[tuple[re.Pattern[str], Callable[[re.Match[str], str], NcclWarni
 """Each wording with what it means; the first that is there counts."""
 
 
+_SAME_GPU = re.compile(r"Duplicate GPU detected ?: ?rank (\d{1,6}) and rank (\d{1,6}) both on CUDA device (\w{1,16})")
+_SAME_RANK = re.compile(r"rank (\d{1,6}) of \d{1,6} ranks has already checked in")
+
+
+class TakenTwice(NamedTuple):
+    """What two processes took that only one can have: one GPU, or one rank's number."""
+
+    kind: str
+    ranks: tuple[int, ...]
+    what: str
+
+
+def taken_twice(text: str) -> TakenTwice | None:
+    """What a warning says was taken twice; ranks are those of NCCL's communicator."""
+    if match := _SAME_GPU.search(text):
+        return TakenTwice("same_gpu", tuple(sorted({int(match[1]), int(match[2])})), match[3])
+    if match := _SAME_RANK.search(text):
+        return TakenTwice("same_rank", (int(match[1]),), match[1])
+    return None
+
+
 _PROXY = re.compile(r"Failed to execute operation \w+ from rank \d+, retcode (?P<code>\d+)|Socket recv failed while")
 
 FAILURE_KINDS = {
@@ -188,6 +210,8 @@ def failure_of(warning: NcclWarning, text: str) -> tuple[str | None, bool]:
         return ("ib_error" if warning.fatal else None), False
     if warning.kind == "cuda_error":
         return ("gpu_oom" if "out of memory" in text else "cuda_error"), False
+    if warning.kind == "init_mismatch" and (taken := taken_twice(text)) is not None:
+        return taken.kind, False
     if warning.kind == "other":
         if _RESOURCE.search(text):
             return "node_resource", False
@@ -206,4 +230,5 @@ def address_host(address: str | None) -> str | None:
         return None
     match = _NAME.match(address)
     host = match["host"].strip("[]") if match else address
+    host = host.partition("%")[0]  # the interface of a link-local address is the writer's own
     return None if is_loopback(host) else host

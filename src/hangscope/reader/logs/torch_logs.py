@@ -198,7 +198,7 @@ class TorchLog:
             logged = self._new(line, "status", text, at)
             _count(logged, text)
             who = match["who"].split()
-            logged.put(signalled_by=int(who[1]) if who[0] == "rank" else None)
+            logged.put(signalled_by=int(who[1]) if who[0] == "rank" else None, own_timeout=who[0] == "this")
         elif "Stack trace of the failed collective not found" in text:
             self.recorder_off.append(Note(line.tag, line.stream, line.number, at=at))
             self._give_stack(line, [])
@@ -221,6 +221,9 @@ class TorchLog:
         """What a line says about its writer alone."""
         if "destroy_process_group() was not called before program exit" in text:
             self.clean_exits.append(Note(line.tag, line.stream, line.number, at=at))
+        elif "dump signal from another rank" in text:
+            if not self._same_writer(line, text):
+                self._new(line, "status", text, at)
         elif "preparing to dump" in text:
             self.alive.append(Note(line.tag, line.stream, line.number, at=at, hint=default_rank(text)))
             if not self._same_writer(line, text):  # else a report of its own shows that it lived

@@ -10,7 +10,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from hangscope.model import Frame
+from hangscope.model import CUT_OFF, Frame
 from hangscope.reader.logs.log_lines import Line
 
 MESSAGE_LINES = 12
@@ -39,18 +39,24 @@ _MESSAGE_ENDS = re.compile(
 )
 
 _LAUNCHER_FILES = re.compile(
-    r"/runpy\.py$|/bin/(?:torchrun|accelerate|deepspeed|ray|srun|composer|lightning)$"
+    r"/runpy\.py$|^<frozen runpy>$|/bin/(?:torchrun|accelerate|deepspeed|ray|srun|composer|lightning)$"
     r"|/(?:torch/distributed/(?:run|launch|launcher/.*|elastic/.*)|accelerate/commands/.*|deepspeed/launcher/.*)\.py$"
 )
 _LAUNCHER_ERRORS = {"ChildFailedError", "SignalException", "ProcessRaisedException", "WorkerGroupError"}
-_LOCAL_FAULT = re.compile(r"unhandled cuda error|Cuda failure|Duplicate GPU|CUDA error|out of memory", re.IGNORECASE)
+_LOCAL_FAULT = re.compile(r"unhandled cuda error|Cuda failure|CUDA error|out of memory", re.IGNORECASE)
 _PEER_FAULT = re.compile(
     r"NCCL (?:error|communicator was aborted)|Watchdog caught|Timed out waiting \d+ ?ms|collective operation timeout"
     r"|Connection closed by peer|Connection reset by peer|Broken pipe|ncclRemoteError|ncclSystemError"
     r"|remote process exited|gloo/transport|wait timeout after|Socket Timeout|failed to recv, got 0 bytes"
     r"|NCCL operation timed out|recvValueWithTimeout|The client socket has (?:timed out|failed)"
-    r"|Stop_waiting response is expected|rendezvous|got signal: \d+",
+    r"|Stop_waiting response is expected|rendezvous|got signal: \d+|store based barrier|waitForInput",
     re.IGNORECASE,
+)
+# An engine's or a pool's own process repeats that one of its workers failed, and says where to look.
+_POINTS_ELSEWHERE = re.compile(
+    r"[Ss]ee (?:the )?(?:root cause|error messages?|stack trace|logs?) (?:above|for (?:the )?root cause)"
+    r"|see the error messages? above|[Ee]ngine core initialization failed|WorkerProc initialization failed"
+    r"|Executor failed\b|EngineCore encountered|scheduler died during initialization"
 )
 _DISTRIBUTED_TYPES = {"DistBackendError", "DistNetworkError", "DistStoreError", "DistError", "DistQueueEmptyError"}
 _NETWORK_TYPES = {
@@ -93,7 +99,9 @@ class Traceback:
 def is_consequence(kind: str, message: str, frames: list[Frame]) -> bool:
     """Whether an exception only says that its rank waited for others, or was asked to stop."""
     short = kind.rsplit(".", 1)[-1]
-    if short in {"KeyboardInterrupt", "SystemExit"} | _LAUNCHER_ERRORS:
+    if short in {"KeyboardInterrupt", "SystemExit", "EngineDeadError"} | _LAUNCHER_ERRORS:
+        return True
+    if _POINTS_ELSEWHERE.search(message):
         return True
     if short in _DISTRIBUTED_TYPES:
         return _LOCAL_FAULT.search(message) is None
@@ -197,7 +205,7 @@ class Tracebacks:
             self.found.append(found)
             return found
         if not found.type and not all(_LAUNCHER_FILES.search(frame.filename) for frame in found.frames):
-            found.type = "cut off"  # the process, or the log, ended inside the traceback
+            found.type = CUT_OFF
             self.found.append(found)
             return found
         return None

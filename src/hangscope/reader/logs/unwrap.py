@@ -51,6 +51,8 @@ _OPEN: tuple[tuple[str, re.Pattern[str]], ...] = (
     ("is setting up NCCL", re.compile(r"got error: \S")),
     ("noticed that process rank", re.compile(r"exited on signal \d+")),
     ("To our best knowledge", re.compile(r"lagging ranks that|desync are")),
+    ("killed due to the node running", re.compile(r"low on memory")),
+    ("killed due to memory pressure", re.compile(r"\bIP: [\w.:-]+\w")),
     ("failed to pass", re.compile(r"monitoredBarrier in \d+")),
 )
 """How a message begins → what it has when it is whole. c10's own messages are known by their head."""
@@ -114,6 +116,15 @@ _FAILURE_PARTS = (
     "] started ",
     "] finished ",
     " ranks:",
+    "store_based_barrier",
+    "store-based barrier",
+    "LinkDowned",
+    "broadcast block",
+    "Memory on the node",
+    "engine proc",
+    "Hang detected",
+    "Preempt",
+    "dump signal",
 )
 """Every line of failure holds one of these."""
 

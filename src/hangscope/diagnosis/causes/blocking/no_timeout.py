@@ -35,7 +35,7 @@ def propose(case: Case) -> Iterator[Accusation[TimedOut]]:
     """The few ranks that answered a signal of the others' timeout, with none of their own: probably they are waited
     for."""
     reports = case.job.facts.watchdog
-    timed_out = {r.rank for r in reports if r.kind in ("timeout", "async_error") or r.seq is not None}
+    timed_out = {r.rank for r in reports if r.kind in ("timeout", "async_error") or r.own_timeout or r.seq is not None}
     answered = {r.rank for r in reports} - timed_out
     rest = set(case.job.ranks) - timed_out
     unfinished = np.any(case.job.ops.column("state") != State.COMPLETED)

@@ -4,12 +4,14 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from hangscope.diagnosis.accusation import MEDIUM, Accusation, Accused, Grounds, Layer
+from hangscope.diagnosis.accusation import LOW, MEDIUM, Accusation, Accused, Doubt, Grounds, Layer, doubts_where
 from hangscope.diagnosis.case import Case
 from hangscope.diagnosis.cause import Cause, Words
 from hangscope.diagnosis.causes.shared.sentences import who_did_what
+from hangscope.diagnosis.phrases import ranks_text
 from hangscope.diagnosis.verdict import CauseKind, Finding, OperationInFlight
 from hangscope.model import Source
+from hangscope.text import sentence, verb
 
 REPORTED_CALLS_DIFFER = Grounds(
     "reported_calls_differ",
@@ -21,7 +23,16 @@ REPORTED_CALLS_DIFFER = Grounds(
     },
 )
 
+REPORTED_SIDES_DIFFER = Grounds(
+    "reported_sides_differ",
+    Layer.OTHER_CALLS,
+    LOW,
+    "the watchdog's lines name different operations at one number, and no majority",
+)
+
 _MAY_DIFFER = ("gather", "scatter", "all_gather", "reduce_scatter", "send", "recv", "coalesced")
+_NOT_COMPARED = ("send", "recv", "coalesced")
+"""Calls that are not the same on every rank of their group, or hide others behind one number."""
 _LEAST_REPORTS = 3
 _SHOWN = 4
 
@@ -43,16 +54,24 @@ _Reports = dict[int, tuple[ReportedCall, Source]]
 
 @dataclass(frozen=True, slots=True)
 class Reported:
-    """What the ranks report at one position, and the call that most of them do."""
+    """What the ranks report at one position, and the call that most of them do; None where no majority does one."""
 
     seq: int
     by_rank: Mapping[int, tuple[ReportedCall, Source]]
-    reference: ReportedCall
+    reference: ReportedCall | None
 
 
 def propose(case: Case) -> Iterator[Accusation[Reported]]:
     """Ranks whose watchdog reports another operation or size than the others' for the same position."""
     for (group, seq), reports in sorted(_positions(case).items()):
+        names = {rank: (ReportedCall(call.name, None, None), source) for rank, (call, source) in reports.items()}
+        if len(set(_calls(names))) > 1:
+            reference = _most_called(names)
+            if reference is None:
+                yield _two_sides(case, group, Reported(seq, names, None))
+            else:
+                yield _accusation(case, group, Reported(seq, names, reference))
+            return
         reference = _majority(reports)
         if reference is not None:
             yield _accusation(case, group, Reported(seq, reports, reference))
@@ -63,47 +82,79 @@ def _positions(case: Case) -> dict[tuple[int, int], _Reports]:
     """(group, sequence number) → rank → what it says it runs there; only where at least one rank has no dump."""
     found: dict[tuple[int, int], _Reports] = {}
     for report in case.job.facts.watchdog:
-        if report.seq is None or report.operation is None or report.numel_in is None:
+        if report.seq is None or report.operation is None or report.operation in _NOT_COMPARED:
             continue
         call = ReportedCall(report.operation, report.numel_in, report.numel_out)
         position = (case.progress.group_of(report), report.seq)
         found.setdefault(position, {}).setdefault(report.rank, (call, report.source))
     own = {rank for rank, mine in case.progress.of.items() if mine.source == "dump" and mine.own_record}
-    return {
-        position: reports
-        for position, reports in found.items()
-        if len(reports) >= _LEAST_REPORTS and not own.issuperset(reports)
-    }
+    return {position: reports for position, reports in found.items() if not own.issuperset(reports)}
+
+
+def _calls(reports: _Reports) -> list[ReportedCall]:
+    return [call for call, _ in reports.values()]
+
+
+def _most_called(reports: _Reports) -> ReportedCall | None:
+    """The call of a majority of at least two; None where there is none."""
+    reference, count = Counter(_calls(reports)).most_common(1)[0]
+    return reference if count > 1 and count * 2 > len(reports) else None
 
 
 def _majority(reports: _Reports) -> ReportedCall | None:
-    """The call of a majority, where others report another one and should not."""
-    votes = Counter(call for call, _ in reports.values()).most_common()
+    """The call of a majority, where others report another size and should not."""
+    if len(reports) < _LEAST_REPORTS or any(call.elements_in is None for call in _calls(reports)):
+        return None
+    votes = Counter(_calls(reports)).most_common()
     reference, count = votes[0]
     uneven = reference.name.startswith("all_to_all") and len(votes) > 2
     may_differ = uneven or reference.name in _MAY_DIFFER
     return reference if len(votes) > 1 and count * 2 > len(reports) and not may_differ else None
 
 
-def _accusation(case: Case, group: int, reported: Reported) -> Accusation[Reported]:
-    odd = {rank: call for rank, (call, _) in sorted(reported.by_rank.items()) if call != reported.reference}
+def _two_sides(case: Case, group: int, reported: Reported) -> Accusation[Reported]:
+    """Different operations, and nobody can say which of them is wrong."""
+    return Accusation(
+        REPORTED_SIDES_DIFFER,
+        CauseKind.MISMATCH,
+        reported,
+        operation=_operation(case, group, reported, reported.by_rank[min(reported.by_rank)][0].name),
+        explains=[wait for wait in case.waits.all if wait.group == group],
+    )
+
+
+def _operation(case: Case, group: int, reported: Reported, name: str) -> OperationInFlight:
     members = case.groups[group].members or tuple(sorted(reported.by_rank))
     states = {rank: "scheduled" if rank in reported.by_rank else "unknown" for rank in members}
-    label = case.names.group(group)
+    return OperationInFlight(case.names.group(group), members, reported.seq, name, None, (), states)
+
+
+def _accusation(case: Case, group: int, reported: Reported) -> Accusation[Reported]:
+    assert reported.reference is not None
+    odd = {rank: call for rank, (call, _) in sorted(reported.by_rank.items()) if call != reported.reference}
     return Accusation(
         REPORTED_CALLS_DIFFER,
         CauseKind.MISMATCH,
         reported,
         [Accused(rank, CauseKind.MISMATCH, str(call)) for rank, call in odd.items()],
-        operation=OperationInFlight(label, members, reported.seq, reported.reference.name, None, (), states),
+        operation=_operation(case, group, reported, reported.reference.name),
+        doubts=doubts_where({Doubt.FROM_LOGS: not _is_group_named(case, reported)}),
         explains=[wait for wait in case.waits.all if wait.group == group],
     )
+
+
+def _is_group_named(case: Case, reported: Reported) -> bool:
+    """Whether the lines say that they are about one group: else different groups may hide behind one number."""
+    sources = {source for _, source in reported.by_rank.values()}
+    return all(report.group_name is not None for report in case.job.facts.watchdog if report.source in sources)
 
 
 def words(case: Case, accusation: Accusation[Reported]) -> Words:
     reported = accusation.facts
     operation = accusation.operation
     assert operation is not None
+    if reported.reference is None:
+        return _words_of_sides(accusation, operation)
     each = {
         a.rank: f"ran {a.operation} where the rest ran {reported.reference} (#{reported.seq})"
         for a in accusation.accused
@@ -120,6 +171,20 @@ def words(case: Case, accusation: Accusation[Reported]) -> Words:
     )
 
 
+def _words_of_sides(accusation: Accusation[Reported], operation: OperationInFlight) -> Words:
+    seq = accusation.facts.seq
+    sides: dict[str, list[int]] = {}
+    for rank, (call, _) in sorted(accusation.facts.by_rank.items()):
+        sides.setdefault(call.name, []).append(rank)
+    text = ", ".join(f"{ranks_text(ranks)} {verb(ranks, 'runs', 'run')} {name}" for name, ranks in sides.items())
+    return Words(
+        headline=f"{text} at #{seq}",
+        summary=f"{sentence(text)} at #{seq} of {operation.group}: they took different ways through the code.",
+        why=_findings(accusation),
+        steps=[f"code: see how the ranks come to different calls before #{seq} (a condition, a loop's length, a save)"],
+    )
+
+
 def _findings(accusation: Accusation[Reported]) -> list[Finding]:
     """What each rank reports, those that are accused first."""
     reported = accusation.facts
@@ -131,4 +196,4 @@ def _findings(accusation: Accusation[Reported]) -> list[Finding]:
     ]
 
 
-CAUSE = Cause(propose, words, (REPORTED_CALLS_DIFFER,))
+CAUSE = Cause(propose, words, (REPORTED_CALLS_DIFFER, REPORTED_SIDES_DIFFER))

@@ -29,3 +29,9 @@ BY_CALL = {
 def recorder_was_off(case: Case) -> bool:
     """Whether a log says that the recorder was off: then that is the one thing to change."""
     return bool(case.job.facts.recorder_off) and not case.job.dumps
+
+
+def recording_would_tell(case: Case, *, hang: bool) -> bool:
+    """Whether a recording of collectives would say more: about ranks that wait for each other, and not about a process
+    that ended by itself, a GPU that failed, or a job that runs."""
+    return hang or any(report.kind == "timeout" for report in case.job.facts.watchdog)

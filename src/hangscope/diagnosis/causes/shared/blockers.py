@@ -108,7 +108,7 @@ def _members_not_recorded(case: Case, found: Iterable[Blocker]) -> bool:
 
 def _is_excerpt(case: Case) -> bool:
     """Who is not in an excerpt was merely not pasted."""
-    return not (case.job.dumps or case.job.processes or any(log.to_end for log in case.job.facts.logs))
+    return not (case.job.dumps or case.job.under_run or case.job.facts.is_a_log_whole)
 
 
 # ---- which are causes ------------------------------------------------------------------------------------------------

@@ -19,12 +19,16 @@ from hangscope.text import numbered, sentence, short
 _SHOWN = 4
 MISSING_RANKS = ("missing_ranks", "never_seen", "elsewhere")
 """Failures that name ranks which did not come."""
+ENGINE = ("engine_waits", "engine_stuck")
+"""What an inference engine says of itself."""
+TAKEN_TWICE = ("same_gpu", "same_rank")
+"""Failures that name what two processes took, and only one can have."""
 
 _WHAT = {
     "cuda_error": "hit a CUDA error",
     "xid": "reports a GPU error{code}",
     "ecc": "reports a GPU memory error (ECC)",
-    "gpu_lost": "lost a GPU, which its driver does not reach",
+    "gpu_lost": "lost a GPU{gpu}, which its driver does not reach",
     "gpu_oom": "ran out of GPU memory",
     "host_oom": "ran out of host memory and got killed",
     "signal": "ended by {code}",
@@ -37,7 +41,7 @@ _WHAT = {
     "ib_error": "got an InfiniBand completion error{code}",
     "socket_error": "lost a network connection",
     "wait_timeout": "waited in vain for its peers",
-    "store_timeout": "waited in vain for a key of the store",
+    "store_timeout": "waited in vain for a key of the store{store}",
     "store_unreachable": "could not connect to the store",
     "rendezvous_timeout": "waited in vain in the rendezvous",
     "init_timeout": "waited in vain for the other ranks to join{joined}",
@@ -47,6 +51,13 @@ _WHAT = {
     "never_seen": "was never seen, and the others wait for it",
     "elsewhere": "looks elsewhere for the others, who wait for it",
     "launcher_kill": "got stopped by the launcher",
+    "launcher_signal": "got {code} and ended its workers{sender}",
+    "not_started": "could not start its program ({detail})",
+    "evicted": "got evicted by its node: {detail}",
+    "port_errors": "has counted errors: {detail}",
+    "engine_waits": "waits for its workers ({detail})",
+    "engine_stuck": "got no step done ({detail})",
+    "actor_died": "died",
     "node_lost": "ended with its node",
     "other": "reports a failure",
 }
@@ -75,9 +86,23 @@ _STEP = {
     "never_seen": (
         "see why it was not started, or ended at once; or lower world_size (WORLD_SIZE, --ntasks) to what is started"
     ),
+    "not_started": "install it there, or load the environment (module, conda, venv) in what each node runs",
+    "evicted": "kubectl describe pod; raise the request or limit that it went beyond, or write to a volume",
+    "engine_waits": "see whether a worker still loads, compiles or tunes; if not, py-spy dump --pid of each worker",
+    "engine_stuck": "py-spy dump --pid of each worker, while it stands: who is outside of all collectives holds it up",
+    "actor_died": "read worker-*-PID.err and .out of it in Ray's session folder, and dmesg on its node",
+    "same_gpu": (
+        "give each rank a GPU of its own: CUDA_VISIBLE_DEVICES and torch.cuda.set_device(local_rank), or as many tasks "
+        "a node as it has GPUs"
+    ),
+    "same_rank": "give each process a rank of its own: see RANK, NODE_RANK (--node-rank), and what an old start left",
+    "port_errors": "reseat or change the cable or transceiver of the port; ibqueryerrors after perfquery -R shows news",
     "node_lost": "the scheduler's log and the node's health checks",
 }
 """What to do next, by the failure."""
+_NOT_RECORDED = (*ENGINE, "store_timeout", "store_unreachable", "rendezvous_timeout", "init_timeout", "not_started")
+"""Failures before the first collective, or around those of an engine, which no recorder sees: a recording has nothing
+to add."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +143,26 @@ def naming_ranks(
 # ---- words -----------------------------------------------------------------------------------------------------------
 
 
+_SENDERS = {
+    -1: ": its terminal or ssh session was closed",
+    -2: ": somebody pressed Ctrl-C",
+    -15: ": a scheduler or a person ended the job",
+}
+"""Who sends the signal that a launcher got."""
+_LAST_STEPS = {
+    -1: "start it where no terminal is needed: tmux, setsid or a scheduler; nohup does not help, as torchrun listens "
+    "to SIGHUP itself",
+    -2: "see who or what sent it",
+    -15: "ask the scheduler why it ended the job: its time limit, preemption, scancel, the pod's events",
+}
+
+
+def was_signalled(failure: Failure) -> bool:
+    """Whether a launcher says that it got a signal itself, or passes one on that it only gets from outside."""
+    passed_on = failure.kind == "launcher_kill" and failure.code in (-1, -2)
+    return failure.kind == "launcher_signal" or passed_on
+
+
 def failure_words(case: Case, accusation: Accusation[FailureLines]) -> Words:
     failure = accusation.facts.first
     ranks = accusation.ranks
@@ -126,9 +171,9 @@ def failure_words(case: Case, accusation: Accusation[FailureLines]) -> Words:
         accusation.accused[0].operation if accusation.accused else numbered(failure.operation or "", failure.seq)
     )
     did = f"{what} in {operation}" if operation else what
-    if failure.effect and accusation.kind is CauseKind.UNKNOWN:
+    if failure.effect and accusation.kind is CauseKind.UNKNOWN and not was_signalled(failure):
         did += ": an effect, the cause is not in this evidence"
-    text = f"{did}{_around(failure) if not ranks else ''}{_peer(failure)}"
+    text = f"{did}{_around(failure) if not ranks else ''}{_peer(failure, did)}"
     own = {rank: short(line.text, 120) for rank, line in accusation.facts.own.items()}
     return Words(
         headline=f"{ranks_text(ranks) if ranks else who} {text}",
@@ -145,14 +190,40 @@ def _who_and_what(case: Case, accusation: Accusation[FailureLines]) -> tuple[str
     ranks = accusation.ranks
     if failure.kind == "mismatch" and not ranks:
         return ranks_text(failure.ranks) if len(failure.ranks) > 1 else "the ranks", "called different things"
+    if failure.kind in TAKEN_TWICE:
+        return _taken_twice(accusation.facts.lines, failure.kind)
     joined = f" ({failure.detail} did)" if failure.detail else ""
-    what = _WHAT[failure.kind].format(code=_code(failure), joined=joined)
+    store = f" at {failure.detail}" if failure.detail and failure.peer_node else ""
+    gpu = f" ({failure.detail})" if failure.detail else ""
+    detail = failure.detail or short(failure.text, 120)
+    sender = _SENDERS.get(failure.code or 0, "")
+    kind = "launcher_signal" if was_signalled(failure) else failure.kind
+    what = _WHAT[kind].format(code=_code(failure), joined=joined, store=store, detail=detail, sender=sender, gpu=gpu)
     return case.names.ranks(ranks) if ranks else _whose(case, failure), what
 
 
+def _taken_twice(lines: Sequence[Failure], kind: str) -> tuple[str, str]:
+    """(which ranks, what they took twice); each set of ranks on one GPU together."""
+    if kind == "same_rank":
+        ranks = sorted({rank for line in lines if line.kind == kind for rank in line.ranks})
+        return "several processes", f"came as {ranks_text(ranks)}, and only one can be"
+    together: dict[tuple[str | None, str | None], set[int]] = {}
+    for line in lines:
+        if line.kind == kind:
+            together.setdefault((line.node, line.detail), set()).update(line.ranks)
+    who = " and ".join("/".join(map(str, sorted(ranks))) for ranks in list(together.values())[:_SHOWN])
+    node = next((f" of {node}" for node, _ in together if node), "")
+    return f"ranks {who}", f"share a GPU{node} that only one of them can use"
+
+
 def _steps(case: Case, accusation: Accusation[FailureLines], who: str) -> list[str]:
-    step = _STEP.get(accusation.facts.first.kind)
+    failure = accusation.facts.first
+    if was_signalled(failure):
+        return [_LAST_STEPS.get(failure.code or 0, _LAST_STEPS[-15])]
+    step = _STEP.get(failure.kind)
     steps = link_steps(case, accusation.way) or ([f"{who}: {step}"] if step else [])
+    if failure.kind in _NOT_RECORDED and steps:
+        return steps
     if not case.job.dumps and not case.job.under_run:
         return [SWITCH_ON, *steps] if accusation.kind is CauseKind.UNKNOWN else [*steps, SWITCH_ON]
     return steps or [COLLECT]
@@ -163,20 +234,20 @@ def _around(failure: Failure) -> str:
     return f" (around rank {failure.ranks[0]})" if one else ""
 
 
-def _peer(failure: Failure) -> str:
+def _peer(failure: Failure, said: str) -> str:
     peer = failure.peer_node
     if failure.peer_rank is not None and failure.peer_rank not in failure.ranks:
         peer = f"rank {failure.peer_rank}"
-    return f" (peer {peer})" if peer is not None else ""
+    return f" (peer {peer})" if peer is not None and peer not in said else ""
 
 
 def _code(failure: Failure) -> str:
     """An exit status with the signal behind it; other numbers as they are."""
     code = failure.code
-    if failure.kind not in ("signal", "exit"):
+    if failure.kind not in ("signal", "exit", "launcher_signal", "launcher_kill"):
         return "" if code is None else f" {code}"
     if code is None:
-        return "a signal" if failure.kind == "signal" else "a failure"
+        return "a failure" if failure.kind == "exit" else "a signal"
     number = -code if code < 0 else code - 128
     known = number in signal.valid_signals() and (code < 0 or code > 128)
     name = signal.Signals(number).name if known else ""
@@ -185,10 +256,36 @@ def _code(failure: Failure) -> str:
     return f"exit status {code} ({name})" if name else f"exit status {code}"
 
 
+def _device(failure: Failure) -> str | None:
+    """What a line is about that is no process: a launcher, a GPU, an actor, a pod."""
+    if was_signalled(failure):
+        return "the launcher"
+    if failure.kind == "actor_died":
+        return f"the Ray actor {failure.detail} (pid {failure.pid}){_on_node(failure)}"
+    if failure.kind == "evicted":
+        return f"the pod {failure.node}" if failure.node else "a pod"
+    if failure.rank is not None:
+        return None
+    if failure.kind == "gpu_lost":
+        return failure.node or "a node"
+    if failure.kind == "xid" and failure.detail:
+        return f"GPU {failure.detail}{_on_node(failure)}"
+    return failure.detail if failure.detail == "a container" else _NOT_A_PROCESS.get(failure.kind)
+
+
+_NOT_A_PROCESS = {"port_errors": "the fabric", **dict.fromkeys(ENGINE, "the engine")}
+
+
+def _on_node(failure: Failure) -> str:
+    return f" on {failure.node}" if failure.node is not None else ""
+
+
 def _whose(case: Case, failure: Failure) -> str:
     """Whose line it is, as far as it says."""
-    node = f" on {failure.node}" if failure.node is not None else ""
+    node = _on_node(failure)
     pid = f", pid {failure.pid}" if failure.pid is not None else ""
+    if (device := _device(failure)) is not None:
+        return device
     if failure.rank is not None:
         return case.names.ranks([failure.rank]) + ("" if failure.rank in case.job.nodes else node) + pid
     if failure.local_rank is not None:

@@ -10,7 +10,7 @@ from hangscope.diagnosis.findings import who_waits
 from hangscope.diagnosis.phrases import ranks_text
 from hangscope.diagnosis.verdict import CauseKind, Finding
 from hangscope.diagnosis.waits.wait_graph import Wait
-from hangscope.model import WatchdogReport
+from hangscope.model import UNKNOWN, WatchdogReport
 from hangscope.text import duration, numbered, sentence, verb
 
 HANG_UNEXPLAINED = Grounds("hang_unexplained", Layer.NO_CAUSE, LOW, "a hang that the evidence does not explain")
@@ -47,13 +47,23 @@ def _what(case: Case, wait: Wait | None) -> str:
     if wait is not None:
         return case.names.wait(wait)
     reports = _timeouts(case)
-    return (reports[0].operation if reports else None) or "a collective"
+    operation = reports[0].operation if reports else None
+    if operation is None and _is_elsewhere(case):
+        return "a collective of another group than the default one, which ran none"
+    return operation or "a collective"
+
+
+def _is_elsewhere(case: Case) -> bool:
+    """Whether whoever reports a timeout does so with the counters of a group that never ran anything."""
+    reports = [report for report in case.job.facts.watchdog if report.own_timeout]
+    return bool(reports) and all(report.last_enqueued == UNKNOWN == report.last_completed for report in reports)
 
 
 def _waiters(case: Case, wait: Wait | None) -> list[int]:
     """Who waits in it, or else reported it. Calls that no recorder has are one wait a rank."""
     if wait is None:
-        return sorted(_reported(case))
+        own = {report.rank for report in case.job.facts.watchdog if report.own_timeout}
+        return sorted(own or _reported(case))
     not_recorded = wait.seq is None
     alike = [w for w in case.waits.all if w is wait or (not_recorded and w.name == wait.name)]
     return sorted({rank for w in alike for rank in w.waiters})
@@ -88,6 +98,8 @@ def _timeout(report: WatchdogReport) -> Finding:
 
 def _signals(case: Case) -> Iterator[Finding]:
     for report in case.job.facts.watchdog:
+        if report.own_timeout:
+            yield Finding(f"rank {report.rank} says that a collective of its own timed out", (report.source,))
         if report.signalled_by is not None:
             text = f"rank {report.rank} heard from rank {report.signalled_by} that a collective timed out"
             yield Finding(text, (report.source,))

@@ -5,12 +5,20 @@ about the network, which has two ends. Of the others the earliest is the cause; 
 kind are named together.
 """
 
+import signal
 from collections.abc import Iterator, Mapping, Sequence
 
 from hangscope.diagnosis.accusation import LOW, MEDIUM, Accusation, Accused, Doubt, Grounds, Layer, doubts_where
 from hangscope.diagnosis.case import Case
 from hangscope.diagnosis.cause import Asked, Cause
-from hangscope.diagnosis.causes.shared.failure_lines import MISSING_RANKS, FailureLines, failure_words
+from hangscope.diagnosis.causes.shared.failure_lines import (
+    MISSING_RANKS,
+    TAKEN_TWICE,
+    FailureLines,
+    failure_words,
+    was_signalled,
+)
+from hangscope.diagnosis.causes.shared.outlived import lasting_errors, lasting_failures
 from hangscope.diagnosis.evidence.answer import Says
 from hangscope.diagnosis.verdict import CauseKind
 from hangscope.model import Failure
@@ -38,14 +46,30 @@ FAILURE_OF_NOBODY = Grounds(
 # What a failure means; all others only say that something is wrong.
 _MEANS = {
     CauseKind.GPU: ("cuda_error", "xid", "ecc", "gpu_lost"),
-    CauseKind.DEAD: ("gpu_oom", "host_oom", "signal", "exit", "exception", "node_lost", "node_resource"),
-    CauseKind.NETWORK: ("nccl_system_error", "ib_error", "socket_error"),
-    CauseKind.MISMATCH: ("mismatch",),
+    CauseKind.DEAD: (
+        "gpu_oom",
+        "host_oom",
+        "signal",
+        "exit",
+        "exception",
+        "actor_died",
+        "not_started",
+        "evicted",
+        "node_lost",
+        "node_resource",
+    ),
+    CauseKind.NETWORK: ("nccl_system_error", "ib_error", "socket_error", "port_errors"),
+    CauseKind.MISMATCH: ("mismatch", *TAKEN_TWICE),
     CauseKind.ABSENT: MISSING_RANKS,
 }
 _KIND_OF = {failure: kind for kind, failures in _MEANS.items() for failure in failures}
 # Lines that tell of a wait without an end; "other" only where it is an effect.
-_WAITED = ("heartbeat_stuck", *MISSING_RANKS, "wait_timeout", "other")
+_WAITED = ("heartbeat_stuck", *MISSING_RANKS, "wait_timeout", "store_timeout", "init_timeout", "engine_stuck", "other")
+# That a launcher stopped ranks, an engine still waits or a port counted errors does not say what became of the job: it
+# may have been ended because it hung. A terminal that was closed is a reason of its own.
+_TELLS_NOTHING_OF_THE_JOB = ("launcher_kill", "launcher_signal", "engine_waits", "port_errors")
+# How a process ends; as an effect it explains nothing.
+_ENDS = ("signal", "exit", "exception", "cuda_error")
 # Failures this close to the first one may be its first sign elsewhere, or the other way round.
 _TOGETHER_NS = 2_000_000_000
 
@@ -75,24 +99,25 @@ def _accusation(case: Case, lines: list[Failure], first: Failure) -> Accusation[
         doubts=doubts_where({Doubt.NO_RANK: not ranks, Doubt.SEVERAL_FAILED: len(ranks) > 1 and both_ends is None}),
         explains=case.waits.all,
         hang=case.hang.says is Says.YES or waited,
-        conclusive=first.kind != "launcher_kill",
+        conclusive=first.kind not in _TELLS_NOTHING_OF_THE_JOB or first.code == -signal.SIGHUP,
     )
 
 
 def _lines(case: Case) -> list[Failure]:
-    reported = [*case.job.facts.failures, *_raised(case)]
+    reported = [*lasting_failures(case.job.facts), *_raised(case)]
     causes = [failure for failure in reported if not failure.effect]
     return causes if causes or case.hang.says is Says.YES else reported
 
 
 def _raised(case: Case) -> list[Failure]:
     """Exceptions whose rank no line tells; those of a known rank are `end_seen.py`'s."""
+    errors = [e for e in lasting_errors(case.job.facts) if e.rank is None and not e.consequence]
+    texts = [": ".join((e.type, first_line(e.message))).rstrip(": ") for e in errors]
+    lines = "\n".join(failure.text for failure in case.job.facts.failures)
     return [
-        Failure(
-            "exception", ": ".join((e.type, first_line(e.message))).rstrip(": "), e.source, None, e.node, at_ns=e.at_ns
-        )
-        for e in case.job.facts.errors
-        if e.rank is None and not e.consequence
+        Failure("exception", text, e.source, None, e.node, at_ns=e.at_ns)
+        for e, text in zip(errors, texts, strict=True)
+        if text not in lines
     ]
 
 
@@ -104,9 +129,17 @@ def _earliest(lines: list[Failure]) -> list[Failure]:
     return [line for line in lines if line.at_ns is not None and line.at_ns <= min(times) + _TOGETHER_NS]
 
 
-def _sort_key(line: Failure) -> tuple[bool, bool, bool, int]:
-    """A line that says what it means first, then one that names the operation, then the earliest."""
-    return line.kind not in _KIND_OF, line.operation is None, line.at_ns is None, line.at_ns or 0
+def _sort_key(line: Failure) -> tuple[bool, bool, bool, bool, bool, int]:
+    """A signal to the launcher first, an end that only followed last, then a line that says what it means, then one
+    that names the operation, then the earliest."""
+    return (
+        not was_signalled(line),
+        line.effect and line.kind in _ENDS,
+        line.kind not in _KIND_OF,
+        line.operation is None,
+        line.at_ns is None,
+        line.at_ns or 0,
+    )
 
 
 def _both_ends(first: Failure, kind: CauseKind) -> tuple[int, int] | None:
@@ -120,7 +153,7 @@ def _own_lines(lines: Sequence[Failure], kind: CauseKind) -> dict[int, Failure]:
     """Each rank's first line of that kind."""
     own: dict[int, Failure] = {}
     for line in lines:
-        if line.rank is not None and _KIND_OF.get(line.kind) is kind:
+        if line.rank is not None and _KIND_OF.get(line.kind) is kind and line.kind not in TAKEN_TWICE:
             own.setdefault(line.rank, line)
     return own
 
