@@ -19,6 +19,7 @@ from hangscope.model.black_box import (
     ProxyStep,
 )
 from hangscope.model.facts import (
+    CONTAINER,
     CUT_OFF,
     FAILURE_KINDS,
     FATAL_ERROR,
@@ -60,6 +61,7 @@ from hangscope.model.operations import (
 
 __all__ = [
     "COLUMNS",
+    "CONTAINER",
     "CUT_OFF",
     "FAILURE_KINDS",
     "FATAL_ERROR",

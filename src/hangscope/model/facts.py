@@ -85,6 +85,10 @@ GLOO_SIZE = "gloo::EnforceNotMet"
 """The type under which Gloo ends a process that got more bytes than its call asked for."""
 
 
+CONTAINER = "a container"
+"""What a failure is about whose line only says how a container ended."""
+
+
 CUT_OFF = "cut off"
 """The type of an exception whose traceback ends before its name: the process, or the paste, ended inside of it."""
 

@@ -111,7 +111,7 @@ def _about(d: Diagnosis, verbose: bool) -> list[str]:
         lines.append(f"link {_end(d.link.sender)} → {_end(d.link.receiver)}{channel}")
     if d.hang or d.outcome == Outcome.CRASH:
         lines += _waiting(d)
-    if not d.hang and d.kind == CauseKind.NONE and d.completeness is not None:
+    if not d.hang and d.kind == CauseKind.NONE and d.completeness is not None and d.completeness.ranks:
         lines.append(_population(d))
     return lines
 

@@ -281,7 +281,10 @@ class ErrorLog:
             (_CONNECT, self._connect),
             (_RENDEZVOUS, lambda line, _: self._add(line, "rendezvous_timeout", effect=True)),
             (_STORE, lambda line, _: self._add(line, "store_timeout", effect=True)),
-            (_STORE_LOST, lambda line, m: self._add(line, "socket_error", peer_node=m["peer"], effect=True)),
+            (
+                _STORE_LOST,
+                lambda line, m: self._add(line, "socket_error", peer_node=address_host(m["peer"]), effect=True),
+            ),
             (_STORE_GONE, lambda line, _: self._add(line, "socket_error", effect=True, detail="store")),
             (_GLOO, self._gloo),
             (_ABORTED, lambda line, m: self._add(line, "other", rank=int(m["rank"]), effect=True)),

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-from hangscope.model import UNKNOWN, Process, Source
+from hangscope.model import CONTAINER, UNKNOWN, Process, Source
 from hangscope.reader.logs.failure_line import SIGNAL_NAMES, FailureLine, kind_of_end, make_failure, plain_status
 from hangscope.reader.logs.log_lines import Line
 from hangscope.reader.statements import Statement, Trust
@@ -336,7 +336,7 @@ class FrameworkLog:
             beside = (Source(self.file, f"line {line.number}"),)
             self.failures[-1] = said._replace(failure=replace(said.failure, beside=beside))
         elif status:
-            self._add(line, kind_of_end(status), code=status, effect=status == -15, detail="a container")
+            self._add(line, kind_of_end(status), code=status, effect=status == -15, detail=CONTAINER)
 
     def _pod_row(self, line: Line, match: re.Match[str]) -> None:
         status = match["status"]

@@ -13,7 +13,7 @@ from hangscope.diagnosis.evidence.answer import Says
 from hangscope.diagnosis.findings import quoted
 from hangscope.diagnosis.phrases import ranks_text
 from hangscope.diagnosis.verdict import CauseKind
-from hangscope.model import Failure
+from hangscope.model import CONTAINER, Failure
 from hangscope.text import numbered, sentence, short
 
 _SHOWN = 4
@@ -270,7 +270,7 @@ def _device(failure: Failure) -> str | None:
         return failure.node or "a node"
     if failure.kind == "xid" and failure.detail:
         return f"GPU {failure.detail}{_on_node(failure)}"
-    return failure.detail if failure.detail == "a container" else _NOT_A_PROCESS.get(failure.kind)
+    return failure.detail if failure.detail == CONTAINER else _NOT_A_PROCESS.get(failure.kind)
 
 
 _NOT_A_PROCESS = {"port_errors": "the fabric", **dict.fromkeys(ENGINE, "the engine")}
