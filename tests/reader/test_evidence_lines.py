@@ -40,13 +40,14 @@ def test_lines_that_are_no_evidence_stay_behind() -> None:
 
 
 def test_around_evidence_the_words_of_training_loops_are_shown() -> None:
-    """Five lines before evidence, two behind it and the last five of a log show steps, numbers and no other word."""
+    """Five lines before evidence, two behind it, the first of a log that shows a step, and its last five show steps,
+    numbers and no other word."""
     private = "step {} loss 2.{} saved to /fsx/alice for acme"
     log = [private.format(n, n) for n in range(20)]
     log.insert(10, NCCL)
     lines, left = kept("\n".join(log))
     seen = [number for number, line in enumerate(lines) if line.startswith("step")]
-    assert seen == [*range(10 - BEFORE, 10), *range(11, 11 + AFTER), *range(len(log) - BEFORE, len(log))]
+    assert seen == [0, *range(10 - BEFORE, 10), *range(11, 11 + AFTER), *range(len(log) - BEFORE, len(log))]
     assert lines[9] == "step 9 loss 2.9 saved to … for …"
     assert left == 20 - len(seen)
 

@@ -18,7 +18,9 @@ from hangscope.reader.find_files import looks_like_text
 from hangscope.reader.log_context import LEFT_OUT, emptied, shown
 from hangscope.reader.logs import error_lines, framework_logs, kernel_log, launcher_logs, torch_logs
 from hangscope.reader.logs.line_prefixes import split_line
+from hangscope.reader.logs.log_file import HEAD_LINES
 from hangscope.reader.logs.log_lines import Line
+from hangscope.reader.logs.progress_lines import progress_lines
 from hangscope.reader.logs.unwrap import unwrapped
 from hangscope.reader.ranks_in_paths import rank_of_log
 from hangscope.reader.sources import error_files, port_counters, ras_answers, rosters, sysfs
@@ -150,6 +152,8 @@ class _Log:
         self._lines = lines
         self._before: deque[bytes] = deque()
         self._after = 0
+        self._looked_at = 0
+        self._moved = False
         self.evidence = False
         self.left = 0
         """Lines of which nothing is shown."""
@@ -167,6 +171,9 @@ class _Log:
         self._write(shown, self._before)
 
     def _add(self, row: bytes) -> None:
+        if self._is_first_progress(row):
+            self._write(shown, [row])
+            return
         if self._after:
             self._after -= 1
             self._write(shown, [row])
@@ -175,11 +182,24 @@ class _Log:
         if len(self._before) > BEFORE:
             self._write(emptied, [self._before.popleft()])
 
+    def _is_first_progress(self, row: bytes) -> bool:
+        """Whether a row is the first by which the job shows that it moves: with the last ones, it says that it did."""
+        self._looked_at += 1
+        if self._moved or self._looked_at > HEAD_LINES or not _shows_progress(row):
+            return False
+        self._moved = True
+        self.evidence = True
+        return True
+
     def _write(self, how: Callable[[bytes], bytes], rows: Iterable[bytes]) -> None:
         for row in rows:
             kept = how(row)
             self.left += kept == emptied(row) != b""
             self._out.write(kept + b"\n")
+
+
+def _shows_progress(row: bytes) -> bool:
+    return bool(progress_lines([(1, row.decode("utf-8", "replace"))]))
 
 
 def _messages(source: IO[bytes]) -> Iterator[tuple[int, list[bytes], str]]:

@@ -45,6 +45,8 @@ _WORDS = frozenset(
     dataset datasets dataloader loader worker workers prefetch shuffle shuffling buffer queue fetch fetching download
     downloading downloaded cache caching cached skip skipping skipped retry retrying attempt attempts timeout timeouts
     warning warn info debug error errors critical fatal failed failure fail exception nan inf overflow underflow
+    prompt prompts generation generated gen running req reqs request requests kv prefix hit decode prefill engine
+    consumed timing runtime metrics bounds values out ok timed actor critic kl pg entropy seqlen reward rewards
     e k b g t
     """.split()
 )

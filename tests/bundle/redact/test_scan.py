@@ -160,7 +160,7 @@ def _escaped(noise: random.Random) -> tuple[bytes, list[str]]:
 
 
 def _at_the_end(noise: random.Random) -> tuple[bytes, list[str]]:
-    secrets = [f"{_word(noise, 20)}/{_word(noise, 9)}+{_word(noise, 9)}" for _ in range(LINES)]
+    secrets = [f"{_word(noise, 20)}/{_word(noise, 9)}+{_word(noise, 8)}7" for _ in range(LINES)]  # else perhaps a name
     return "".join(f"DEBUG sts {one}\n" for one in secrets).encode(), secrets
 
 

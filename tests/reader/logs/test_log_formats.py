@@ -530,7 +530,7 @@ def test_refused_dumps_are_gaps_of_their_ranks_and_no_logs(tmp_path: Path) -> No
         (tmp_path / f"nccl_trace_rank_{rank}").write_bytes(data)
     with pytest.raises(DamagedError, match="could be used"):
         hangscope.load(tmp_path)  # nothing else is there
-    (tmp_path / "job.log").write_text(f"[rank6]:{MESSAGE}\n")
+    (tmp_path / "job.log").write_text(MESSAGE.replace("Rank 0", "Rank 6").replace("rank0", "rank6") + "\n")
     job = hangscope.load(tmp_path)
     assert [gap.rank for gap in job.gaps if gap.rank is not None][:6] == list(range(6))
     assert [Path(log.file).name for log in job.facts.logs] == ["job.log"]
