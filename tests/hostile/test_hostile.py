@@ -156,6 +156,7 @@ def test_a_tree_of_many_files_is_bounded(tmp_path: Path) -> None:
         ("nccl_trace_rank_0.json", '{"pg_config": {}, "entries": [' + "{}," * (6 << 20) + "{}]}"),
         ("ras.json", '{"nccl_version": "2.28.9", "communicators": [' + '{"hash": "1"},' * (1 << 20) + "{}]}"),
     ],
+    ids=["x", "incident", "node", "dump", "ras"],
 )
 @pytest.mark.parametrize("verb", ["diagnose", "bundle"])
 def test_json_that_grows_in_memory_is_not_parsed(verb: str, name: str, text: str, tmp_path: Path) -> None:

@@ -6,6 +6,8 @@ longer even so.
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -30,11 +32,13 @@ SAMPLE = {
 
 
 @pytest.mark.parametrize("name", SAMPLE)
-def test_a_slow_input_is_diagnosed_within_the_limits(tmp_path: Path, name: str) -> None:
+def test_a_slow_input_is_diagnosed_within_the_limits(name: str) -> None:
     """Less than 5 s of CPU and 500 MB, and a verdict in the end."""
-    slow_inputs.write(name, tmp_path, SAMPLE[name])
-    measured = slow_inputs.measure(name, "diagnose", tmp_path)
-    assert not measured.over, str(measured)
+    # by a small process: what the kernel calls a process's memory begins with that of the one that started it
+    words = [sys.executable, slow_inputs.__file__, "--all", "--verb", "diagnose", "--size", str(SAMPLE[name]), name]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert f"{name} " in done.stdout
 
 
 def test_there_are_families_for_everything_that_is_read() -> None:

@@ -24,6 +24,7 @@ from hangscope.recorder.agent.node_status import Rates, rows
 from hangscope.recorder.capture import snapshot_job, snapshot_target
 from hangscope.recorder.live import find_ranks, watched_rank
 from hangscope.recorder.live.polling import Polling
+from hangscope.recorder.live.rank_activity import RankActivity
 from hangscope.recorder.live.worker_server import Asker, Question, Topic, ask
 from hangscope.recorder.process import helpers, linux_process, target_rights
 from hangscope.recorder.rundir import run_directory
@@ -603,7 +604,7 @@ def _one_turn(folder: Path) -> None:
     polling.note_ends()
     found = list(polling)
     assert [rank for rank in found if rank.process.pid == os.getpid()]
-    json.dumps(rows(found, Rates()))
+    json.dumps(rows(found, Rates(), RankActivity()))
     for rank in found:
         assert 0 <= rank.number < find_ranks.MOST
         rank.row(None)

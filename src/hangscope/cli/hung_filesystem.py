@@ -15,6 +15,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import cache
 
 from hangscope.cli.output import complain, note
 
@@ -115,9 +116,9 @@ def _path(kind: str, argument: int) -> str:
 def watch_for_hung_calls() -> Iterator[None]:
     """While the block runs, a call on a file that does not come back is noted, can be interrupted, and is given up."""
     done = threading.Event()
-    signals, python_writes = os.pipe()
-    for end in (signals, python_writes):
-        os.set_blocking(end, False)
+    signals, python_writes = _signal_pipe()
+    with suppress(BlockingIOError):
+        os.read(signals, 4096)  # what came before is over
     before = _write_signals_to(python_writes)
     threading.Thread(target=_watch, args=(done, signals), name=_WATCHER, daemon=True).start()
     try:
@@ -125,6 +126,15 @@ def watch_for_hung_calls() -> Iterator[None]:
     finally:
         done.set()
         _write_signals_to(before)  # the pipe stays: a handler of the kernel may be about to write into it
+
+
+@cache
+def _signal_pipe() -> tuple[int, int]:
+    """One for the whole process: it stays open after the block, because a handler may be about to write into it."""
+    ends = os.pipe()
+    for end in ends:
+        os.set_blocking(end, False)
+    return ends
 
 
 def _write_signals_to(fd: int) -> int:
