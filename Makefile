@@ -49,9 +49,9 @@ test: lint $(READY_TORCH) test-deps
 test-rest: $(READY_TORCH)
 	$(PYTEST) --durations=10 --numprocesses=$$(nproc) --dist=worksteal $(JOBS:%=--ignore=%) --ignore=$(RAY)
 
-# Real jobs wait most of the time: one more at a time than there are cores.
+# Tests that share jobs stay in one process, which starts them once.
 test-jobs: $(READY_TORCH)
-	$(PYTEST) --durations=10 --numprocesses=$$(($$(nproc) + 1)) --dist=loadgroup $(JOBS)
+	$(PYTEST) --durations=10 --numprocesses=$$(nproc) --dist=loadgroup $(JOBS)
 
 # A cluster of its own; one of the jobs starts another, and two that start at the same time do not come up.
 test-ray: $(READY_TORCH)
