@@ -3,8 +3,12 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import pytest
 
+import hangscope
 from kits.pasted_logs import short, timeout, verdict_on
 
 STEPS = "".join(
@@ -43,3 +47,27 @@ def test_a_job_that_moves_is_well(text: str) -> None:
 def test_a_failure_is_not_hidden_by_progress(text: str) -> None:
     """What ended a process, or the job, is told."""
     assert short(verdict_on(text))[0] in ("hang", "crash")
+
+
+def rank_logs(folder: Path, steps: dict[int, int]) -> Path:
+    """One log a rank, which counts to so many steps."""
+    for rank, last in steps.items():
+        lines = (f"step {step} loss 2.{step} lr 0.1\n" for step in range(1, last + 1))
+        (folder / f"rank_{rank}.log").write_text("".join(lines))
+    return folder
+
+
+def test_a_log_that_ends_far_before_the_others_is_no_sign_of_health(tmp_path: Path) -> None:
+    """Three ranks count to 500 and one to 200: nobody can tell, and OK is not said. A few steps less are."""
+    assert short(hangscope.diagnose(rank_logs(tmp_path, {0: 500, 1: 500, 2: 200, 3: 500})))[0] == "unknown"
+    assert short(hangscope.diagnose(rank_logs(tmp_path, {0: 500, 1: 500, 2: 495, 3: 500})))[0] == "ok"
+
+
+@pytest.mark.parametrize("reason", ["stall", "watchdog", "snapshot"])
+def test_what_was_saved_of_a_hang_is_not_called_well_for_its_logs(tmp_path: Path, reason: str) -> None:
+    """An incident that lost its dumps still says why it was saved: steps in its logs were made before."""
+    logs = tmp_path / "nodes/n0/logs"
+    logs.mkdir(parents=True)
+    rank_logs(logs, dict.fromkeys(range(4), 40))
+    (tmp_path / "incident.json").write_text(json.dumps({"schema": "hangscope.incident/1", "reason": reason}))
+    assert short(hangscope.diagnose(tmp_path))[0] != "ok"

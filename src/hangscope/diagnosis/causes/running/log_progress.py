@@ -10,17 +10,26 @@ from hangscope.diagnosis.verdict import CauseKind, Finding
 from hangscope.model import LogProgress
 from hangscope.text import sentence
 
+_ABOUT_AS_FAR = 0.9
+"""Of the counters with which several logs end: what is written late may be missing of one of them."""
+
 LOG_PROGRESS = Grounds(
     "log_progress", Layer.NO_HANG, MEDIUM, "its log shows the job moving, and tells of no failure that stopped it"
 )
 
 
 def propose(case: Case) -> Iterator[Accusation[LogProgress]]:
-    """That all is well, where the logs that show progress show it to their ends."""
+    """That all is well, where logs show progress to their ends, all about as far, and nobody saved them for a hang."""
     facts = case.job.facts
-    wrong = facts.watchdog or lasting_failures(facts) or lasting_errors(facts)
-    if facts.progress and not wrong and not case.job.dumps:
+    wrong = facts.watchdog or lasting_failures(facts) or lasting_errors(facts) or case.job.reason is not None
+    if facts.progress and not wrong and not case.job.dumps and not _falls_behind(facts.progress):
         yield Accusation(LOG_PROGRESS, CauseKind.NONE, _clearest(facts.progress), hang=False)
+
+
+def _falls_behind(progress: tuple[LogProgress, ...]) -> bool:
+    """Whether one log ends far before another: its rank may be the one that the others wait for."""
+    lasts = [one.last for one in progress if one.last is not None]
+    return bool(lasts) and min(lasts) < _ABOUT_AS_FAR * max(lasts)
 
 
 def _clearest(progress: tuple[LogProgress, ...]) -> LogProgress:
