@@ -25,7 +25,6 @@ READY := $(VENV)/ready
 READY_TORCH := $(VENV)/ready-torch
 PYTEST := $(BIN)/python -m pytest
 JOBS := tests/recorder/jobs
-RAY := tests/cluster/test_ray.py
 
 # The tests start thousands of Pythons: each may keep what it compiled, whatever the image says.
 unexport PYTHONDONTWRITEBYTECODE
@@ -47,15 +46,15 @@ test: lint $(READY_TORCH) test-deps
 	@$(MAKE) --no-print-directory --keep-going test-rest test-jobs test-ray
 
 test-rest: $(READY_TORCH)
-	$(PYTEST) --durations=10 --numprocesses=$$(nproc) --dist=worksteal $(JOBS:%=--ignore=%) --ignore=$(RAY)
+	$(PYTEST) --durations=10 --numprocesses=$$(nproc) --dist=worksteal --ignore=$(JOBS) -m 'not ray'
 
 # Tests that share jobs stay in one process, which starts them once.
 test-jobs: $(READY_TORCH)
-	$(PYTEST) --durations=10 --numprocesses=$$(nproc) --dist=loadgroup $(JOBS)
+	$(PYTEST) --durations=10 --numprocesses=$$(nproc) --dist=loadgroup -m 'not ray' $(JOBS)
 
-# A cluster of its own; one of the jobs starts another, and two that start at the same time do not come up.
+# One after the other, with nothing beside them: two Ray clusters that start at the same time do not come up.
 test-ray: $(READY_TORCH)
-	$(PYTEST) $(RAY)
+	$(PYTEST) -m ray
 
 lint: $(READY)
 	$(BIN)/ruff check .

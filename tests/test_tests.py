@@ -115,6 +115,12 @@ def test_what_is_expected_to_fail_fails(path: Path) -> None:
         assert "strict=True" in ast.unparse(mark), f"line {mark.lineno}"
 
 
+def test_no_two_files_of_tests_have_one_name() -> None:
+    """In folders that are no packages pytest reads the first of them and stops at the second."""
+    names = [path.name for path in files() if not path.with_name("__init__.py").exists()]
+    assert sorted(names) == sorted(set(names))
+
+
 def test_the_exceptions_are_needed() -> None:
     """Every test that is excepted is there and asserts nothing."""
     needed = set()

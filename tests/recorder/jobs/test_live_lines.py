@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import sys
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from .conftest import Started, Starter, free_port
+from .conftest import Started, Starter
 
 pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
@@ -29,14 +27,11 @@ def jobs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, tuple[S
     folder = tmp_path_factory.mktemp("lines")
     start = Starter(folder / "started")
     commands = {fault: (*TORCHRUN, SCRIPT, fault, folder / f"{fault}.pipe", str(at)) for fault, at in FAULTS.items()}
-    with tempfile.TemporaryDirectory(prefix="r") as short:  # Ray's sockets lie below it, and their paths are bounded
-        if importlib.util.find_spec("ray") is not None:
-            commands["ray"] = (sys.executable, SCRIPT.with_name("rayjob.py"), short, free_port())
-        yield {
-            name: (start.run(folder / name, *command, options=("--stall-after", "3")), folder / name)
-            for name, command in commands.items()
-        }
-        start.end()
+    yield {
+        name: (start.run(folder / name, *command, options=("--stall-after", "3")), folder / name)
+        for name, command in commands.items()
+    }
+    start.end()
 
 
 def verdict(jobs: dict[str, tuple[Started, Path]], fault: str) -> dict[str, Any]:
@@ -91,12 +86,3 @@ def test_calls_are_learnt_while_all_is_well(jobs: dict[str, Any]) -> None:
     learnt = json.loads(file.read_text())
     assert learnt["schema"] == "hangscope.sites/1"
     assert any(["average", str(SCRIPT), line_of("dist.all_reduce(")] in stack for stack in learnt["stacks"])
-
-
-@pytest.mark.ray
-def test_the_training_thread_of_a_ray_actor_has_a_line(jobs: dict[str, Any]) -> None:
-    """Ray's own loop has the main thread; the line is the user's, in the thread beside it."""
-    pytest.importorskip("ray")
-    found = verdict(jobs, "ray")
-    assert [culprit["rank"] for culprit in found["culprits"]] == [1]
-    assert found["headline"].startswith("rank 1 is in stuck_in_loader (rayjob.py:")
