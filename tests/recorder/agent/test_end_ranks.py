@@ -152,21 +152,23 @@ def test_a_rank_that_works_is_waited_for(tmp_path: Path, where: str) -> None:
     """Here or on another node; unless the user says otherwise, or the verdict is on what work says nothing about."""
     rank, process = rank_of("print('up', flush=True)\nwhile True: pass")
     try:
-        job = StuckJob(tmp_path, rank, OnHang(kill=True))
+        accused = 0 if where == "here" else 5
+        culprits = [{"rank": accused}]
+        job = StuckJob(tmp_path, rank, OnHang(kill=True), culprits=culprits)
         if where == "here":
             until = time.monotonic() + 20
             while not job.activity.works(rank, time.monotonic()) and time.monotonic() < until:
                 job.activity.look([rank], time.monotonic())
                 time.sleep(0.2)
         else:
-            job.elsewhere = {0}
+            job.elsewhere = {accused}
         assert not job.turn_after(1e6)
-        assert job.said == ["--on-hang kill: rank 0 works: the job is not ended while that is so"]
-        other = StuckJob(tmp_path, rank, OnHang(kill=True), kind="gpu")
+        assert job.said == [f"--on-hang kill: rank {accused} works: the job is not ended while that is so"]
+        other = StuckJob(tmp_path, rank, OnHang(kill=True), kind="gpu", culprits=culprits)
         other.activity, other.elsewhere = job.activity, job.elsewhere
         assert other.turn_after(1e6)
-        told = StuckJob(tmp_path, rank, OnHang(kill=True, kill_working=True))
-        told.elsewhere = {0}
+        told = StuckJob(tmp_path, rank, OnHang(kill=True, kill_working=True), culprits=culprits)
+        told.elsewhere = {accused}
         assert told.turn_after(1e6)
     finally:
         process.kill()

@@ -26,7 +26,7 @@ from hangscope.recorder.live.polling import Polling
 from hangscope.recorder.live.rank_activity import RankActivity
 from hangscope.recorder.live.watched_rank import WatchedRank
 from hangscope.recorder.process import linux_process
-from hangscope.text import duration
+from hangscope.text import duration, rank_list
 
 AFTER_KILL_S = 5.0
 TIMES_UNSURE = 2.0
@@ -72,8 +72,8 @@ class RankEnder:
         left_s = self._after_s(verdict) - self._recovery.stalled_s()
         working = self._working(verdict)
         if working:
-            works = "works" if len(working) == 1 else "work"
-            self._announce(hang, "works", f"{_named(working)} {works}: the job is not ended while that is so")
+            works = f"{rank_list(working, _MOST_NAMED)} {'works' if len(working) == 1 else 'work'}"
+            self._announce(hang, "works", f"{works}: the job is not ended while that is so")
             return
         if left_s > 0:
             self._announce(hang, "later", f"will end the job in {duration(left_s)} unless it goes on")
@@ -87,7 +87,9 @@ class RankEnder:
         if verdict.get("kind") == "dead" and verdict.get("confidence") != "low":
             return 0.0
         times = 1.0 if verdict.get("confidence") in ("high", "medium") else TIMES_UNSURE
-        return max(times * self._on_hang.kill_after_s, self._recovered.longest_s if self._on_hang.kill_after_s else 0.0)
+        if self._on_hang.kill_after_s == 0:
+            return 0.0  # who asks for no wait at all has no pauses to spare
+        return max(times * self._on_hang.kill_after_s, self._recovered.longest_s)
 
     def _working(self, verdict: Mapping[str, Any]) -> list[int]:
         """The ranks that the others wait for, of those that are seen to work. Of a stuck GPU or link, or calls that do
@@ -95,11 +97,14 @@ class RankEnder:
         if self._on_hang.kill_working or verdict.get("kind") not in _MAY_WORK:
             return []
         now = time.monotonic()
-        here = {rank.number for rank in self._polling.living if self._activity.works(rank, now)}
-        waiting = {rank.number for rank in self._polling.living if rank.progress.oldest() is not None}
+        living = self._polling.living
+        working = {rank.number for rank in living if self._activity.works(rank, now)}
         accused = {culprit.get("rank") for culprit in verdict.get("culprits") or () if isinstance(culprit, dict)}
-        seen = here.union(self._works_elsewhere())
-        return sorted(seen & accused if accused else here - waiting)
+        if not accused:
+            return sorted(working - {rank.number for rank in living if rank.progress.oldest() is not None})
+        if accused - {rank.number for rank in living}:
+            working |= set(self._works_elsewhere())
+        return sorted(working & accused)
 
     def _announce(self, hang: Path, what: str, text: str) -> None:
         """Once, until something else is to be said."""
@@ -110,14 +115,15 @@ class RankEnder:
     def end(self, ranks: Sequence[WatchedRank]) -> None:
         """End these ranks, unless the job has begun to move again: the last look decides."""
         grace = self._on_hang.grace_s
-        named = _named([rank.number for rank in ranks])
+        named = rank_list([rank.number for rank in ranks], _MOST_NAMED)
         get = "gets" if len(ranks) == 1 else "get"
         self._say(f"--on-hang kill: {named} {get} SIGTERM, and SIGKILL after {grace:g} s")
         if not self.still_stuck():
             return
         left = end_ranks(ranks, grace)
         if left:
-            self._say(f"warning: ranks {', '.join(map(str, left))} live on after SIGKILL: uninterruptible, or not ours")
+            left_ranks = rank_list(left, _MOST_NAMED)
+            self._say(f"warning: {left_ranks} still alive after SIGKILL: uninterruptible, or not ours")
 
     def still_stuck(self) -> bool:
         """Whether ranks of this node are stuck now: as they were when it was captured, or in something too old."""
@@ -130,11 +136,6 @@ class RankEnder:
             if self._recovery.is_stuck(rank):
                 return True
         return False
-
-
-def _named(ranks: Sequence[int]) -> str:
-    named = ", ".join(map(str, ranks[:_MOST_NAMED])) + (" …" if len(ranks) > _MOST_NAMED else "")
-    return f"rank {named}" if len(ranks) == 1 else f"ranks {named}"
 
 
 def end_ranks(ranks: Sequence[WatchedRank], grace_s: float) -> list[int]:
