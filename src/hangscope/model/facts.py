@@ -342,6 +342,8 @@ FAILURE_KINDS = (
     "elsewhere",
     "launcher_kill",
     "launcher_signal",
+    "cancelled",
+    "left_running",
     "not_started",
     "evicted",
     "engine_waits",
@@ -349,6 +351,8 @@ FAILURE_KINDS = (
     "actor_died",
     "port_errors",
     "node_lost",
+    "node_failed",
+    "port_taken",
     "other",
 )
 """Everything that `Failure.kind` may be. "exit" is a non-zero status in a launcher's words, "exception" a death notice
@@ -356,9 +360,11 @@ without a traceback, "node_resource" memory, queues or interfaces that a node di
 never got together ("clients joined 1/3"), "mismatch" and "missing_ranks" what PyTorch itself reported (fingerprint,
 desync report, monitored barrier), "never_seen" and "elsewhere" what all nodes' agents say of ranks that never came.
 "same_gpu" and "same_rank" are what two processes took that one can have (`ranks`: who, in NCCL's own numbering),
-"launcher_signal" a launcher that got a signal (`code`: minus its number), "not_started" a program that a launcher did
-not find, "evicted" a pod that its node no longer wanted, "actor_died" an actor of Ray's, "engine_waits" and
-"engine_stuck" what an inference engine says of itself, "port_errors" what ports of the fabric have counted."""
+"launcher_signal" a launcher that got a signal (`code`: minus its number), "cancelled" a job that the scheduler ended
+(`detail`: why), "left_running" a task that was still there when the others had given up, "not_started" a program that a
+launcher did not find, "port_taken" a port that another process listens on, "evicted" a pod that its node no longer
+wanted, "actor_died" an actor of Ray's, "engine_waits" and "engine_stuck" what an inference engine says of itself,
+"port_errors" what ports of the fabric have counted, "node_failed" a whole node, by the scheduler's word."""
 
 
 @dataclass(frozen=True, slots=True)

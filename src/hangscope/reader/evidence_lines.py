@@ -16,7 +16,8 @@ from typing import IO
 from hangscope.reader.dumps import dump_file
 from hangscope.reader.find_files import looks_like_text
 from hangscope.reader.log_context import LEFT_OUT, emptied, shown
-from hangscope.reader.logs import error_lines, framework_logs, kernel_log, launcher_logs, torch_logs
+from hangscope.reader.logs import error_lines, framework_logs, kernel_log, torch_logs
+from hangscope.reader.logs.launchers import launcher_logs
 from hangscope.reader.logs.line_prefixes import split_line
 from hangscope.reader.logs.log_file import HEAD_LINES
 from hangscope.reader.logs.log_lines import Line

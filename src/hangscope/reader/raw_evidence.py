@@ -9,7 +9,7 @@ from typing import Any
 from hangscope.model import BlackBox, CallSite, Gap, Source
 from hangscope.reader.dumps.raw_dump import RawDump
 from hangscope.reader.find_files import Found
-from hangscope.reader.logs.launcher_logs import MOST_STATEMENTS
+from hangscope.reader.logs.launchers.slurm_log import MOST_STATEMENTS
 from hangscope.reader.logs.log_file import TextFile
 from hangscope.reader.sources import error_files, port_counters, ras_answers, sysfs
 from hangscope.reader.sources.incident_files import Manifest, NodeFile
@@ -69,12 +69,12 @@ class Evidence:
         over = self._listed - MOST_STATEMENTS
         if over > 0:
             del text.launcher.statements[-over:]
-            text.launcher.passed_over += over
+            text.launcher.slurm.passed_over += over
             self._listed = MOST_STATEMENTS
-        if text.launcher.passed_over:
-            what = f"how {text.launcher.passed_over:,} tasks or more ended that {text.file} lists"
+        if text.launcher.slurm.passed_over:
+            what = f"how {text.launcher.slurm.passed_over:,} tasks or more ended that {text.file} lists"
             self.gaps.append(Gap(what, f"not kept: more than {MOST_STATEMENTS:,} are listed", source=Source(text.file)))
-            text.launcher.passed_over = 0
+            text.launcher.slurm.passed_over = 0
 
     def said(self) -> dict[str, Any]:
         """The fields that hold something: hundreds of thousands of files say nothing, and must not take memory."""

@@ -16,7 +16,7 @@ import pytest
 
 from hangscope.model import Job
 from hangscope.reader.load import load
-from hangscope.reader.logs.launcher_logs import expand_range
+from hangscope.reader.logs.launchers.slurm_log import expand_range
 from hangscope.reader.sources import rosters
 from hangscope.reader.values import host_name, pci_id, short_name
 from kits import recorded

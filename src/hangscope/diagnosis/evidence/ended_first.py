@@ -95,6 +95,8 @@ class OwnEnds:
         """Whether somebody else ended it, or it only gave up waiting for somebody else."""
         if (status < 0 or status >= 128) and self._ends.most(status):
             return True  # one hand ended them all
+        if process.ended_at_s is None and rank not in self.errors and self._ends.most(status):
+            return True  # most gave up in the same way, and nothing says who did so first
         if status > 0 and rank in self._gave_up:
             return True  # its only exception says that it waited for somebody else, or lost somebody
         # If it was there when the hang was noticed, whoever killed it came later.

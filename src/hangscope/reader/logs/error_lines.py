@@ -70,6 +70,10 @@ _CONNECT = re.compile(
     r"client socket has (?:timed out after \d+\w*|failed) (?:while trying )?to connect to (?:any network address of )?"
     r"(?:\[?\(?(?P<peer>[\w.:-]+?)\]?(?:, |:)\d+\)?)?"
 )
+_PORT_TAKEN = re.compile(
+    r"server socket has failed to (?:listen|bind)(?=.{0,200}(?:EADDRINUSE|[Aa]ddress already in use))"
+    r"(?:.{0,80}?(?:port: |\]:|:)(?P<port>\d{2,5})\b)?"
+)
 _RENDEZVOUS = re.compile(r"Rendezvous(?:Timeout|Connection|Closed)Error|connect\(\) timed out\. Original timeout was")
 _STORE = re.compile(
     r"wait timeout after \d+ ?ms|Timeout waiting for key|: Socket Timeout|recvValueWithTimeout failed"
@@ -211,6 +215,7 @@ WORDS = (
     "failed or timed out",
     "gloo",
     "connectFullMesh",
+    "server socket",
     "terminate called",
     "raised from checkTimeout",
     "c10d::ProcessGroup",
@@ -278,6 +283,7 @@ class ErrorLog:
             (_CUDA, self._cuda),
             (_BARE_WARNING, self._bare_warning),
             (_WAITED_FOR_STORE, self._waited_for_store),
+            (_PORT_TAKEN, self._port_taken),
             (_CONNECT, self._connect),
             (_RENDEZVOUS, lambda line, _: self._add(line, "rendezvous_timeout", effect=True)),
             (_STORE, lambda line, _: self._add(line, "store_timeout", effect=True)),
@@ -423,6 +429,12 @@ class ErrorLog:
             return  # one address of several, tried again: every healthy job has these
         peer = address_host(match["peer"]) if match["peer"] else None
         self._add(line, "store_unreachable", peer_node=peer, effect=True)
+
+    def _port_taken(self, line: Line, match: re.Match[str]) -> None:
+        if (head := GLOG_HEAD.search(line.text)) and head["severity"] == "W":
+            return  # one address of several: the error follows if all fail
+        detail = f"port {match['port']}" if match["port"] else "its port"
+        self._add(line, "port_taken", detail=detail, once=detail)
 
     def _gloo(self, line: Line, match: re.Match[str]) -> None:
         if match["ms"]:

@@ -15,7 +15,7 @@ from hangscope.reader.logs.error_lines import ErrorLog
 from hangscope.reader.logs.failure_line import FailureLine, make_failure
 from hangscope.reader.logs.framework_logs import FrameworkLog
 from hangscope.reader.logs.kernel_log import KernelLog
-from hangscope.reader.logs.launcher_logs import LauncherLog
+from hangscope.reader.logs.launchers.launcher_logs import LauncherLog
 from hangscope.reader.logs.line_prefixes import split_line
 from hangscope.reader.logs.line_writers import Writers
 from hangscope.reader.logs.log_lines import Line, LineShapes, raw_lines
@@ -23,7 +23,7 @@ from hangscope.reader.logs.nccl_logs import NcclLog
 from hangscope.reader.logs.progress_lines import ProgressLine, moves, progress_lines, stalled
 from hangscope.reader.logs.quoted_lines import QuotedLines
 from hangscope.reader.logs.torch_logs import TorchLog
-from hangscope.reader.logs.tracebacks import MOST_CHAINED
+from hangscope.reader.logs.tracebacks import MOST_CHAINED, of_torchrun
 from hangscope.reader.logs.unwrap import FAILING, PLAIN, unwrapped
 from hangscope.reader.ranks_in_paths import rank_of_log
 from hangscope.reader.sources.fabric_counters import FabricCounters
@@ -116,6 +116,8 @@ class TextFile:
         stream.seek(max(size - 1, 0))
         self.whole_last_line = stream.read(1) in {b"\n", b""}
         self.torch.finish()
+        if any(of_torchrun(traceback.frames) for traceback in self.torch.tracebacks):
+            self.launcher.elastic = self.writers.launcher = True
         self.nccl.finish()
         self.framework.finish()
         self.errors.finish()

@@ -42,6 +42,7 @@ _LAUNCHER_FILES = re.compile(
     r"/runpy\.py$|^<frozen runpy>$|/bin/(?:torchrun|accelerate|deepspeed|ray|srun|composer|lightning)$"
     r"|/(?:torch/distributed/(?:run|launch|launcher/.*|elastic/.*)|accelerate/commands/.*|deepspeed/launcher/.*)\.py$"
 )
+_TORCHRUN_FILES = re.compile(r"/bin/torchrun$|/torch/distributed/(?:run|launch|launcher/.*|elastic/.*)\.py$")
 _LAUNCHER_ERRORS = {"ChildFailedError", "SignalException", "ProcessRaisedException", "WorkerGroupError"}
 _LOCAL_FAULT = re.compile(r"unhandled cuda error|Cuda failure|CUDA error|out of memory", re.IGNORECASE)
 _PEER_FAULT = re.compile(
@@ -115,8 +116,16 @@ def is_consequence(kind: str, message: str, frames: list[Frame]) -> bool:
 
 def of_launcher(frames: Sequence[Frame]) -> bool:
     """Whether a launcher printed a traceback, and not a rank that it started: the outermost frame tells."""
-    outer = next((frame for frame in frames if "runpy" not in frame.filename), None)
-    return outer is not None and _LAUNCHER_FILES.search(outer.filename) is not None
+    return _LAUNCHER_FILES.search(_outermost_file(frames)) is not None
+
+
+def of_torchrun(frames: Sequence[Frame]) -> bool:
+    """Whether torchrun itself printed a traceback: then a scheduler's tasks are nodes."""
+    return _TORCHRUN_FILES.search(_outermost_file(frames)) is not None
+
+
+def _outermost_file(frames: Sequence[Frame]) -> str:
+    return next((frame.filename for frame in frames if "runpy" not in frame.filename), "")
 
 
 _Writer = tuple["int | None", str]

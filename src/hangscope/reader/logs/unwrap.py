@@ -59,6 +59,7 @@ _OPEN: tuple[tuple[str, re.Pattern[str]], ...] = (
 
 
 _FAILURE_PARTS = (
+    "srun: ",
     "rror",
     "ailed",
     "illed",

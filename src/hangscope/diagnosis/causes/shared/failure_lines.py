@@ -19,6 +19,8 @@ from hangscope.text import numbered, sentence, short
 _SHOWN = 4
 MISSING_RANKS = ("missing_ranks", "never_seen", "elsewhere")
 """Failures that name ranks which did not come."""
+LEFT_RUNNING = "left_running"
+"""A task that was still there when the others had given up."""
 ENGINE = ("engine_waits", "engine_stuck")
 """What an inference engine says of itself."""
 TAKEN_TWICE = ("same_gpu", "same_rank")
@@ -52,6 +54,8 @@ _WHAT = {
     "elsewhere": "looks elsewhere for the others, who wait for it",
     "launcher_kill": "got stopped by the launcher",
     "launcher_signal": "got {code} and ended its workers{sender}",
+    "cancelled": "ended the job: {detail}",
+    LEFT_RUNNING: "was still running when the others had exited",
     "not_started": "could not start its program ({detail})",
     "evicted": "got evicted by its node: {detail}",
     "port_errors": "has counted errors: {detail}",
@@ -59,6 +63,8 @@ _WHAT = {
     "engine_stuck": "got no step done ({detail})",
     "actor_died": "died",
     "node_lost": "ended with its node",
+    "node_failed": "failed, and the job with it",
+    "port_taken": "could not listen on {detail}: another process has it",
     "other": "reports a failure",
 }
 _STEP = {
@@ -98,9 +104,23 @@ _STEP = {
     "same_rank": "give each process a rank of its own: see RANK, NODE_RANK (--node-rank), and what an old start left",
     "port_errors": "reseat or change the cable or transceiver of the port; ibqueryerrors after perfquery -R shows news",
     "node_lost": "the scheduler's log and the node's health checks",
+    "node_failed": "the scheduler's log and the node's health checks; leave it out of the next start (--exclude)",
+    "port_taken": (
+        "give each job a port of its own (--rdzv-endpoint HOST:PORT, MASTER_PORT), by its job id where nodes are "
+        "shared; or end what an old start left"
+    ),
+    LEFT_RUNNING: "see what it was doing: its stack (py-spy dump --pid), its own log",
 }
 """What to do next, by the failure."""
-_NOT_RECORDED = (*ENGINE, "store_timeout", "store_unreachable", "rendezvous_timeout", "init_timeout", "not_started")
+_NOT_RECORDED = (
+    *ENGINE,
+    "store_timeout",
+    "store_unreachable",
+    "rendezvous_timeout",
+    "init_timeout",
+    "not_started",
+    "port_taken",
+)
 """Failures before the first collective, or around those of an engine, which no recorder sees: a recording has nothing
 to add."""
 
@@ -155,12 +175,26 @@ _LAST_STEPS = {
     -2: "see who or what sent it",
     -15: "ask the scheduler why it ended the job: its time limit, preemption, scancel, the pod's events",
 }
+_CANCELLED = {
+    "": "scancel, or a rule of the scheduler",
+    "time limit": "its time limit was reached",
+    "preemption": "it was preempted",
+}
+"""Why Slurm cancels a job, by its own word."""
+_AFTER_TIME_LIMIT = (
+    "see whether the job still made progress: if so, raise --time or checkpoint on #SBATCH --signal=B:USR1@120; "
+    "if not, it hung"
+)
 
 
 def was_signalled(failure: Failure) -> bool:
-    """Whether a launcher says that it got a signal itself, or passes one on that it only gets from outside."""
-    passed_on = failure.kind == "launcher_kill" and failure.code in (-1, -2)
-    return failure.kind == "launcher_signal" or passed_on
+    """Whether somebody outside ended the job: the scheduler, or a signal that the launcher got or passes on."""
+    return failure.kind in ("launcher_signal", "cancelled") or _passes_signal_on(failure)
+
+
+def _passes_signal_on(failure: Failure) -> bool:
+    """Whether a launcher sends what it only gets from outside."""
+    return failure.kind == "launcher_kill" and failure.code in (-1, -2)
 
 
 def failure_words(case: Case, accusation: Accusation[FailureLines]) -> Words:
@@ -192,14 +226,22 @@ def _who_and_what(case: Case, accusation: Accusation[FailureLines]) -> tuple[str
         return ranks_text(failure.ranks) if len(failure.ranks) > 1 else "the ranks", "called different things"
     if failure.kind in TAKEN_TWICE:
         return _taken_twice(accusation.facts.lines, failure.kind)
+    return case.names.ranks(ranks) if ranks else _whose(case, failure), _what(failure)
+
+
+def _what(failure: Failure) -> str:
     joined = f" ({failure.detail} did)" if failure.detail else ""
     store = f" at {failure.detail}" if failure.detail and failure.peer_node else ""
     gpu = f" ({failure.detail})" if failure.detail else ""
-    detail = failure.detail or short(failure.text, 120)
+    detail = _why_cancelled(failure) if failure.kind == "cancelled" else failure.detail or short(failure.text, 120)
     sender = _SENDERS.get(failure.code or 0, "")
-    kind = "launcher_signal" if was_signalled(failure) else failure.kind
-    what = _WHAT[kind].format(code=_code(failure), joined=joined, store=store, detail=detail, sender=sender, gpu=gpu)
-    return case.names.ranks(ranks) if ranks else _whose(case, failure), what
+    kind = "launcher_signal" if _passes_signal_on(failure) else failure.kind
+    return _WHAT[kind].format(code=_code(failure), joined=joined, store=store, detail=detail, sender=sender, gpu=gpu)
+
+
+def _why_cancelled(failure: Failure) -> str:
+    reason = failure.detail or ""
+    return _CANCELLED.get(reason, reason)
 
 
 def _taken_twice(lines: Sequence[Failure], kind: str) -> tuple[str, str]:
@@ -218,6 +260,8 @@ def _taken_twice(lines: Sequence[Failure], kind: str) -> tuple[str, str]:
 
 def _steps(case: Case, accusation: Accusation[FailureLines], who: str) -> list[str]:
     failure = accusation.facts.first
+    if failure.kind == "cancelled" and failure.detail == "time limit":
+        return [_AFTER_TIME_LIMIT]
     if was_signalled(failure):
         return [_LAST_STEPS.get(failure.code or 0, _LAST_STEPS[-15])]
     step = _STEP.get(failure.kind)
@@ -257,7 +301,9 @@ def _code(failure: Failure) -> str:
 
 
 def _device(failure: Failure) -> str | None:
-    """What a line is about that is no process: a launcher, a GPU, an actor, a pod."""
+    """What a line is about that is no process: a scheduler, a launcher, a GPU, an actor, a pod."""
+    if failure.kind == "cancelled":
+        return "Slurm"
     if was_signalled(failure):
         return "the launcher"
     if failure.kind == "actor_died":
@@ -266,6 +312,8 @@ def _device(failure: Failure) -> str | None:
         return f"the pod {failure.node}" if failure.node else "a pod"
     if failure.rank is not None:
         return None
+    if failure.kind == "node_failed":
+        return f"node {failure.node}" if failure.node else "a node"
     if failure.kind == "gpu_lost":
         return failure.node or "a node"
     if failure.kind == "xid" and failure.detail:
@@ -273,7 +321,7 @@ def _device(failure: Failure) -> str | None:
     return failure.detail if failure.detail == CONTAINER else _NOT_A_PROCESS.get(failure.kind)
 
 
-_NOT_A_PROCESS = {"port_errors": "the fabric", **dict.fromkeys(ENGINE, "the engine")}
+_NOT_A_PROCESS = {"port_errors": "the fabric", "port_taken": "a process", **dict.fromkeys(ENGINE, "the engine")}
 
 
 def _on_node(failure: Failure) -> str:

@@ -12,6 +12,7 @@ from hangscope.diagnosis.accusation import LOW, MEDIUM, Accusation, Accused, Dou
 from hangscope.diagnosis.case import Case
 from hangscope.diagnosis.cause import Asked, Cause
 from hangscope.diagnosis.causes.shared.failure_lines import (
+    LEFT_RUNNING,
     MISSING_RANKS,
     TAKEN_TWICE,
     FailureLines,
@@ -56,18 +57,29 @@ _MEANS = {
         "not_started",
         "evicted",
         "node_lost",
+        "node_failed",
         "node_resource",
+        "port_taken",
     ),
     CauseKind.NETWORK: ("nccl_system_error", "ib_error", "socket_error", "port_errors"),
     CauseKind.MISMATCH: ("mismatch", *TAKEN_TWICE),
-    CauseKind.ABSENT: MISSING_RANKS,
+    CauseKind.ABSENT: (*MISSING_RANKS, LEFT_RUNNING),
 }
 _KIND_OF = {failure: kind for kind, failures in _MEANS.items() for failure in failures}
 # Lines that tell of a wait without an end; "other" only where it is an effect.
-_WAITED = ("heartbeat_stuck", *MISSING_RANKS, "wait_timeout", "store_timeout", "init_timeout", "engine_stuck", "other")
+_WAITED = (
+    "heartbeat_stuck",
+    *MISSING_RANKS,
+    LEFT_RUNNING,
+    "wait_timeout",
+    "store_timeout",
+    "init_timeout",
+    "engine_stuck",
+    "other",
+)
 # That a launcher stopped ranks, an engine still waits or a port counted errors does not say what became of the job: it
 # may have been ended because it hung. A terminal that was closed is a reason of its own.
-_TELLS_NOTHING_OF_THE_JOB = ("launcher_kill", "launcher_signal", "engine_waits", "port_errors")
+_TELLS_NOTHING_OF_THE_JOB = ("launcher_kill", "launcher_signal", "cancelled", "engine_waits", "port_errors")
 # How a process ends; as an effect it explains nothing.
 _ENDS = ("signal", "exit", "exception", "cuda_error")
 # Failures this close to the first one may be its first sign elsewhere, or the other way round.
@@ -87,26 +99,61 @@ def _accusation(case: Case, lines: list[Failure], first: Failure) -> Accusation[
     both_ends = _both_ends(first, kind)
     ranks = sorted(set(both_ends)) if both_ends is not None else _accused(case, own, kind)
     operation = numbered(first.operation or "", first.seq)
-    waited = kind is CauseKind.UNKNOWN and _says_that_it_waited(lines, first)
+    waited = first.kind == LEFT_RUNNING or (kind is CauseKind.UNKNOWN and _says_that_it_waited(lines, first))
     return Accusation(
         FAILURE_LINE if ranks else FAILURE_OF_NOBODY,
         kind,
-        FailureLines(
-            (first, *(line for line in lines if line is not first)), {rank: own.get(rank, first) for rank in ranks}
-        ),
+        _with_first(lines, first, {rank: own.get(rank, first) for rank in ranks}),
         [Accused(rank, kind, operation) for rank in ranks],
         way=case.ports.over(None, *both_ends) if both_ends is not None else None,
-        doubts=doubts_where({Doubt.NO_RANK: not ranks, Doubt.SEVERAL_FAILED: len(ranks) > 1 and both_ends is None}),
+        doubts=doubts_where(
+            {
+                Doubt.NO_RANK: not ranks,
+                Doubt.SEVERAL_FAILED: len(ranks) > 1 and both_ends is None,
+                Doubt.OTHERS_SAY_NOT_WHY: first.kind == LEFT_RUNNING and not _others_waited(case),
+            }
+        ),
         explains=case.waits.all,
         hang=case.hang.says is Says.YES or waited,
         conclusive=first.kind not in _TELLS_NOTHING_OF_THE_JOB or first.code == -signal.SIGHUP,
     )
 
 
+def _with_first(lines: Sequence[Failure], first: Failure, own: Mapping[int, Failure]) -> FailureLines:
+    return FailureLines((first, *(line for line in lines if line is not first)), own)
+
+
 def _lines(case: Case) -> list[Failure]:
     reported = [*lasting_failures(case.job.facts), *_raised(case)]
     causes = [failure for failure in reported if not failure.effect]
-    return causes if causes or case.hang.says is Says.YES else reported
+    if _only_gave_up(case, causes):
+        causes = []
+        reported = [failure for failure in reported if failure.effect]
+    return _one_story(causes) if causes or case.hang.says is Says.YES else reported
+
+
+def _only_gave_up(case: Case, causes: Sequence[Failure]) -> bool:
+    """Whether all that failed is that several exited, where they say that they had waited: nobody was first."""
+    exited = [failure for failure in causes if failure.kind == "exit"]
+    return len(exited) > 1 and len(exited) == len(causes) and _others_waited(case)
+
+
+def _others_waited(case: Case) -> bool:
+    """Whether ranks say that they gave up waiting for somebody, or lost somebody."""
+    facts = case.job.facts
+    gave_up = any(error.consequence for error in facts.errors)
+    return gave_up or any(failure.effect and failure.kind in _WAITED for failure in facts.failures)
+
+
+def _one_story(causes: list[Failure]) -> list[Failure]:
+    """A node that failed explains all else. A task that was left running is what the others gave up on, unless one of
+    them says why it ended."""
+    nodes = [failure for failure in causes if failure.kind == "node_failed"]
+    if nodes:
+        return nodes
+    running = [failure for failure in causes if failure.kind == LEFT_RUNNING]
+    explained = any(failure.kind not in (LEFT_RUNNING, "exit") for failure in causes)
+    return running if running and not explained else [failure for failure in causes if failure.kind != LEFT_RUNNING]
 
 
 def _raised(case: Case) -> list[Failure]:
@@ -129,10 +176,11 @@ def _earliest(lines: list[Failure]) -> list[Failure]:
     return [line for line in lines if line.at_ns is not None and line.at_ns <= min(times) + _TOGETHER_NS]
 
 
-def _sort_key(line: Failure) -> tuple[bool, bool, bool, bool, bool, int]:
-    """A signal to the launcher first, an end that only followed last, then a line that says what it means, then one
-    that names the operation, then the earliest."""
+def _sort_key(line: Failure) -> tuple[bool, bool, bool, bool, bool, bool, int]:
+    """What the scheduler did first, then a signal to the launcher; an end that only followed last, then a line that
+    says what it means, then one that names the operation, then the earliest."""
     return (
+        line.kind != "cancelled",
         not was_signalled(line),
         line.effect and line.kind in _ENDS,
         line.kind not in _KIND_OF,
@@ -153,8 +201,12 @@ def _own_lines(lines: Sequence[Failure], kind: CauseKind) -> dict[int, Failure]:
     """Each rank's first line of that kind."""
     own: dict[int, Failure] = {}
     for line in lines:
-        if line.rank is not None and _KIND_OF.get(line.kind) is kind and line.kind not in TAKEN_TWICE:
-            own.setdefault(line.rank, line)
+        if _KIND_OF.get(line.kind) is not kind or line.kind in TAKEN_TWICE:
+            continue
+        named = line.ranks if line.kind in _ENDS and line.rank is None else (line.rank,)
+        for rank in named:
+            if rank is not None:
+                own.setdefault(rank, line)
     return own
 
 

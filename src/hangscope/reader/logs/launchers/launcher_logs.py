@@ -19,17 +19,12 @@ from hangscope.reader.logs.failure_line import (
     make_failure,
     plain_status,
 )
+from hangscope.reader.logs.launchers.slurm_log import SlurmLog
 from hangscope.reader.logs.line_writers import Writers
 from hangscope.reader.logs.log_lines import Line
 from hangscope.reader.statements import Statement, Trust
 from hangscope.reader.times import parse_time
 from hangscope.reader.values import host_name
-
-MOST_STATEMENTS = 32_768
-"""Tasks that are said to have ended, over all files: a line of forty bytes may speak of thousands."""
-MOST_TASKS = 1024
-"""Of one line, which speaks of one node."""
-_MOST_DIGITS = 18
 
 _FAILED = re.compile(r"failed \(exitcode: (?P<exit>-?\d+)\) local_rank: (?P<local>\d+) \(pid: (?P<pid>\d+)\)")
 _BLOCK_ROW = re.compile(r"^\s{0,4}(?P<key>time|host|rank|exitcode|error_file|traceback)\s*: (?P<value>.*)$")
@@ -46,15 +41,6 @@ _DEATH = re.compile(
     r"|SignalException: Process \d+ got signal: (?:Signals\.)?(?P<got>\w+)"
 )
 _STUCK = re.compile(r"Unable to shutdown process (\d+) via|Process (\d+) did not exit after")
-_SRUN = re.compile(r"(?:srun|slurmstepd): error: (?P<node>[\w.-]+): tasks? (?P<tasks>[\d,\-\[\]]+): (?P<how>.*)")
-_SLURM_OOM = re.compile(r"Detected \d+ oom[-_]kill event")
-_NODE_FAILURE = re.compile(
-    r"srun: error: Node failure on (?P<node>[\w.,\[\]-]+)|CANCELLED AT .{0,40}DUE TO NODE FAILURE"
-)
-_CANCELLED = re.compile(r"CANCELLED AT|Terminating StepId|Force Terminated|Job step aborted")
-_NOT_STARTED = re.compile(
-    r"execve\(\): (?P<program>.{1,300}?): (?P<why>No such file or directory|Permission denied|Exec format error)"
-)
 _EXIT_CODE = re.compile(r"exit code (\d+)", re.IGNORECASE)
 _MPI = re.compile(
     r"process rank (?P<rank>\d{1,6}) with PID (?P<pid>\d+) on node (?P<node>[\w.-]+) exited on signal (?P<signal>\d+)"
@@ -70,12 +56,6 @@ _ALONE = re.compile(
     r"^(?:\S{0,60}: line \d+: +)?(?P<how>Killed|Segmentation fault|Aborted|Bus error|Terminated)"
     r"(?: +\(core dumped\))?[.!]?$"
 )
-
-_LAUNCHERS = re.compile(r"(?:^|/)(?:torchrun|accelerate|deepspeed|mpirun|ray|python3? -m torch)\b")
-_NO_PROGRAM = {2, 13, 126, 127}
-"""How a task ends whose program cannot be started."""
-_NEAR = 8
-"""Lines between two that are about one thing."""
 
 WORDS = (
     "exitcode",
@@ -102,6 +82,7 @@ WORDS = (
     "CANCELLED AT",
     "Terminating StepId",
     "Job step aborted",
+    "srun: ",
     "oom_kill",
 )
 """Every line that speaks of a process that ended holds one of these."""
@@ -121,14 +102,7 @@ class LauncherLog:
         """Whether a torchrun spoke here: then Slurm's tasks are nodes and not ranks."""
         self.traceback_ranks: dict[int, int] = {}
         """Line of a traceback in torchrun's summary → the rank whose it is."""
-        self.stopping: int | None = None
-        """The line from which on the launcher ends everybody: a process that it kills then did nothing wrong."""
-        self.passed_over = 0
-        """Tasks that Slurm said to have ended, beyond those that are kept: at least so many."""
-        self._a_task_failed = False
-        """Whether a task of srun's ended, and nobody had stopped it."""
-        self._not_started = (0, "")
-        """The line that says which program was not found."""
+        self.slurm = SlurmLog(file, self.statements, self.failures)
         self._blocks: dict[str, dict[str, str]] = {}
         self._mpi: dict[str, Process] = {}
 
@@ -141,8 +115,8 @@ class LauncherLog:
             return
         if any(part in row for part in _ELASTIC_PARTS):
             self._elastic(line)
-        if "error: " in row or "CANCELLED" in row or "ermina" in row or "step aborted" in row:
-            self._slurm(line)
+        if "error: " in row or "CANCELLED" in row or "ermina" in row or "step aborted" in row or "srun: " in row:
+            self.slurm.feed(line)
         self._mpirun(line)
         if match := _SHELL.search(row):
             process = Process(UNKNOWN, pid=int(match["pid"]), exit_status=ENDS[match["how"]], alive_at_end=False)
@@ -250,64 +224,7 @@ class LauncherLog:
             ),
         )
 
-    # ---- Slurm, mpirun ----
-
-    def _slurm(self, line: Line) -> None:
-        row = line.text
-        if match := _NODE_FAILURE.search(row):
-            node = host_name(match["node"]) if match["node"] else None
-            self._add_failure(line, "node_lost", node=node)
-        elif match := _NOT_STARTED.search(row):
-            self._add_failure(line, "not_started", detail=f"{match['program']}: {match['why']}")
-            self._not_started = (line.number, match["program"])
-        elif _CANCELLED.search(row):
-            self.stopping = self.stopping or line.number
-            self._add_failure(line, "launcher_kill", effect=True)
-        elif match := _SRUN.search(row):
-            self._tasks(match, line)
-        elif _SLURM_OOM.search(row):
-            self._add_failure(line, "host_oom", code=-9)
-
-    def _tasks(self, match: re.Match[str], line: Line) -> None:
-        how = match["how"].strip()
-        status = next((code for word, code in ENDS.items() if how.startswith(word)), None)
-        if status is None and (code := _EXIT_CODE.search(how)):
-            status = plain_status(int(code[1]))
-        if not status:
-            return
-        if self._explains_not_started(line, match, status):
-            return
-        # srun ends the other tasks once one has failed, and does not always say so
-        stopped = status in {-9, -15} and (self.stopping is not None or self._a_task_failed)
-        self._a_task_failed = self._a_task_failed or not stopped
-        node = host_name(match["node"])
-        tasks = self._kept_tasks(match["tasks"])
-        ended = None if stopped else status
-        process = Process(UNKNOWN, source=self._source(line), node=node, exit_status=ended, alive_at_end=stopped)
-        self.statements.extend(Statement(Trust.LAUNCHER, process, task) for task in tasks)
-        kind = "launcher_kill" if stopped else "host_oom" if how.startswith("Out Of") else kind_of_end(status)
-        self._add_failure(line, kind, tasks, node=node, code=status, effect=stopped or status == -15)
-
-    def _kept_tasks(self, spec: str) -> tuple[int, ...]:
-        if len(self.statements) >= MOST_STATEMENTS:
-            self.passed_over += 1
-            return ()
-        return tuple(expand_range(spec, MOST_TASKS))
-
-    def _explains_not_started(self, line: Line, match: re.Match[str], status: int) -> bool:
-        """Whether a task's end only says which one a program before it could not be started for."""
-        number, program = self._not_started
-        if not 0 < line.number - number <= _NEAR or status not in _NO_PROGRAM:
-            return False
-        said = self.failures[-1]
-        if said.failure.kind != "not_started":
-            return False
-        # who starts a launcher has one task a node
-        tasks = () if _LAUNCHERS.search(program) else tuple(expand_range(match["tasks"]))
-        failure = replace(said.failure, node=host_name(match["node"]), beside=(self._source(line),))
-        self.failures[-1] = said._replace(failure=failure, tasks=tasks)
-        self._a_task_failed = True
-        return True
+    # ---- mpirun ----
 
     def _mpirun(self, line: Line) -> None:
         row = line.text
@@ -338,16 +255,3 @@ class LauncherLog:
                 line,
                 Process(known.rank, node=known.node, pid=known.pid, exit_status=status, alive_at_end=False),
             )
-
-
-def expand_range(spec: str, limit: int = 100_000) -> list[int]:
-    """``0-2,7`` as numbers, also in brackets; the first ones of a list that nobody could have."""
-    found: list[int] = []
-    for part in spec.strip("[]").split(","):
-        first, dash, last = part.partition("-")
-        if not first.isdigit() or (dash and not last.isdigit()) or max(len(first), len(last)) > _MOST_DIGITS:
-            continue
-        found.extend(range(int(first), min(int(last or first), int(first) + limit) + 1))
-        if len(found) > limit:
-            return found[: limit + 1]
-    return found

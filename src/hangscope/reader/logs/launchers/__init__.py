@@ -1,0 +1,1 @@
+"""What launchers and schedulers say about processes that ended."""
