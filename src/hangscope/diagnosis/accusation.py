@@ -88,6 +88,7 @@ class Doubt(Enum):
     SEVERAL_FAILED = LOW, "several ranks report a failure, and which came first is not known"
     OTHER_SIDE_NOT_SEEN = LOW, "whether it or its peer passed the wrong one is not recorded"
     NO_RANK = LOW, "the line names no rank"
+    WAS_NOT_SURE = LOW, "that verdict was not sure"
     OTHERS_SAY_NOT_WHY = LOW, "why the others exited is not in this evidence"
     IN_FLIGHT = MEDIUM, "operations were in flight, and a hang that has just begun looks the same"
     RAISED_READS_DONE = MEDIUM, "in Gloo's dumps an operation that raised reads as completed"

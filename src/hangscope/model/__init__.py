@@ -19,6 +19,7 @@ from hangscope.model.black_box import (
     ProxyStep,
 )
 from hangscope.model.facts import (
+    AFTER_HANG,
     CONTAINER,
     CUT_OFF,
     FAILURE_KINDS,
@@ -34,6 +35,7 @@ from hangscope.model.facts import (
     LogProgress,
     LogScope,
     NetworkPort,
+    PrintedVerdict,
     Process,
     PythonError,
     RasRank,
@@ -60,6 +62,7 @@ from hangscope.model.operations import (
 )
 
 __all__ = [
+    "AFTER_HANG",
     "COLUMNS",
     "CONTAINER",
     "CUT_OFF",
@@ -90,6 +93,7 @@ __all__ = [
     "NetworkPort",
     "Operation",
     "Operations",
+    "PrintedVerdict",
     "Process",
     "ProxyLink",
     "ProxyOp",

@@ -367,6 +367,10 @@ wanted, "actor_died" an actor of Ray's, "engine_waits" and "engine_stuck" what a
 "port_errors" what ports of the fabric have counted, "node_failed" a whole node, by the scheduler's word."""
 
 
+AFTER_HANG = "hang"
+"""Why a job was cancelled that `hangscope run --on-hang kill` ended."""
+
+
 @dataclass(frozen=True, slots=True)
 class Failure:
     """One line of any log that says that something failed, as far as its text goes: nothing here is concluded.
@@ -417,6 +421,19 @@ class LogProgress:
         if source.file != self.source.file or line is None:
             return False
         return sum(number > line for number in self.lines) > (0 if self.finished else 1)
+
+
+@dataclass(frozen=True, slots=True)
+class PrintedVerdict:
+    """A verdict of ours that a log repeats. `outcome` is its first word, `kind` what its legend calls the culprit."""
+
+    outcome: str
+    headline: str
+    ranks: tuple[int, ...]
+    confidence: str
+    source: Source
+    incident: str
+    kind: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -479,6 +496,8 @@ class Facts:
     """One per process that wrote one, the newest of each rank."""
     progress: tuple[LogProgress, ...] = ()
     """The logs that show their job moving."""
+    printed_verdicts: tuple[PrintedVerdict, ...] = ()
+    """The last that each log shows."""
     quotes: Mapping[Source, str] = field(default_factory=dict)
     """The log lines that facts were read from, as they are there, cut to a length that people read."""
 

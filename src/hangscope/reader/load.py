@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from pathlib import Path
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 from hangscope.errors import DamagedError, InputError, NotFoundError
 from hangscope.model import (
@@ -23,6 +24,7 @@ from hangscope.model import (
     PythonError,
     RasReport,
     Source,
+    ThreadStack,
     WatchdogReport,
 )
 from hangscope.reader.join import log_scopes, resolve_failures, resolve_nccl, resolve_ranks
@@ -46,6 +48,13 @@ from hangscope.safeio.evidence_names import Known
 from hangscope.safeio.held import held_trees
 
 T = TypeVar("T")
+
+
+class _OfALine(Protocol):
+    """A fact that was read from one line."""
+
+    @property
+    def source(self) -> Source | None: ...
 
 
 def load(
@@ -249,12 +258,11 @@ def _facts(
     errors = reported.errors
     if not assembled.dumps:
         errors = resolve_ranks.without_cut_off(errors, merged, [*reported.watchdog, *failures])
-    stacks = [stack for text in texts for stack in resolve_ranks.thread_stacks(text, who)]
-    stacks.extend([*resolve_ranks.interrupted(errors, stacks)])
+    stacks = _stacks(texts, who, errors)
     watchdog = resolve_ranks.distinct(reported.watchdog)
     failures = resolve_failures.distinct(failures, watchdog, errors)
     progress = log_scopes.log_progress(texts)
-    cited = [one.source for facts in (watchdog, failures, events, kernel, statements, progress) for one in facts]
+    printed = [verdict for text in texts for verdict in text.printed.found]
     facts = Facts(
         processes=tuple(statements),
         watchdog=tuple(watchdog),
@@ -276,13 +284,25 @@ def _facts(
         signs_of_life=log_scopes.signs_of_life(texts, watchdog, stacks, assembled.dumps),
         blackboxes=boxes,
         progress=tuple(progress),
-        quotes=_quotes(texts, [*cited, *_lines_beside(failures)]),
+        printed_verdicts=tuple(printed),
+        quotes=_quotes(texts, _sources(watchdog, failures, events, kernel, statements, progress, printed)),
     )
     return facts, [*reported.gaps, *older, *alone]
 
 
-def _lines_beside(failures: Iterable[Failure]) -> list[Source]:
-    return [source for failure in failures for source in failure.beside]
+def _stacks(texts: Iterable[TextFile], who: Identity, errors: Sequence[PythonError]) -> list[ThreadStack]:
+    stacks = [stack for text in texts for stack in resolve_ranks.thread_stacks(text, who)]
+    return [*stacks, *resolve_ranks.interrupted(errors, stacks)]
+
+
+def _sources(*facts_of_lines: Iterable[_OfALine]) -> list[Source | None]:
+    """Every line that something was read from, and those beside it that explain it."""
+    found: list[Source | None] = []
+    for fact in chain.from_iterable(facts_of_lines):
+        found.append(fact.source)
+        if isinstance(fact, Failure):
+            found.extend(fact.beside)
+    return found
 
 
 def _quotes(texts: Iterable[TextFile], cited: Iterable[Source | None]) -> dict[Source, str]:

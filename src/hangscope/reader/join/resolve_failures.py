@@ -245,7 +245,7 @@ def _effects(
     return _Effects(
         reported,
         _first_lines([*(report.source for report in timed_out), *_sources(failures, _STUCK)]),
-        _first_lines(_sources(failures, {"launcher_signal"})),
+        _first_lines(_sources(failures, {"launcher_signal", "cancelled"})),
         stopped,
         _gave_up(errors),
     )

@@ -16,6 +16,7 @@ from hangscope.reader.logs.failure_line import FailureLine, make_failure
 from hangscope.reader.logs.framework_logs import FrameworkLog
 from hangscope.reader.logs.kernel_log import KernelLog
 from hangscope.reader.logs.launchers.launcher_logs import LauncherLog
+from hangscope.reader.logs.launchers.own_lines import OURS, PrintedVerdicts
 from hangscope.reader.logs.line_prefixes import split_line
 from hangscope.reader.logs.line_writers import Writers
 from hangscope.reader.logs.log_lines import Line, LineShapes, raw_lines
@@ -46,6 +47,7 @@ _KERNEL_NAME = re.compile(r"^kernel/|(?:^|/)(?:dmesg|kern(?:el)?)\b[^/]*$", re.I
 _NO_KERNEL = KernelLog("")
 _NO_PORTS = FabricCounters("")
 _NO_FRAMEWORK = FrameworkLog("")
+_NOT_PRINTED = PrintedVerdicts("")
 _NO_ERRORS = ErrorLog("")
 _NO_STACKS = StackText()
 
@@ -66,6 +68,7 @@ class TextFile:
         self.kernel = KernelLog(file, sure=_KERNEL_NAME.search("/".join(self.parts[-2:])) is not None)
         self.fabric = FabricCounters(file)
         self.framework = FrameworkLog(file)
+        self.printed = PrintedVerdicts(file)
         self.errors = ErrorLog(file)
         self.stacks = StackText()
         self.tail: tuple[str, ...] = ()
@@ -150,11 +153,18 @@ class TextFile:
             self.framework = _NO_FRAMEWORK
         if not self.errors.failures:
             self.errors = _NO_ERRORS
+        if not (self.printed.found or self.printed.ended_at):
+            self.printed = _NOT_PRINTED
         if not (self.stacks.captures or self.stacks.dedicated):
             self.stacks = _NO_STACKS
 
     def _feed(self, line: Line, failing: bool) -> None:
         self.writers.add(line)
+        if line.text.startswith(OURS):
+            self.printed.feed(line)
+            if self.printed.ended_at == line.number:
+                self.launcher.slurm.stop_after_hang(line)
+            return
         if self.stacks.feed(line.number, line.text, line.tag, line.stream):
             self._waiting = True
             return
@@ -193,6 +203,7 @@ class TextFile:
             or self.stacks.captures
             or self.writers.tags
             or moves(self.progress)
+            or self.printed.found
         )
 
     @property

@@ -130,8 +130,8 @@ _FAILURE_PARTS = (
 """Every line of failure holds one of these."""
 
 
-_INFORMATIVE_PARTS = ("CCL ", "raceback", "hread", "rocess", " : ", "#", "error_file", "Last error")
-"""A line that tells of no failure may still say something: NCCL's setup, a stack, a row of a summary."""
+_INFORMATIVE_PARTS = ("hangscope:", "CCL ", "raceback", "hread", "rocess", " : ", "#", "error_file", "Last error")
+"""A line that tells of no failure may still say something: a verdict of ours, NCCL's setup, a stack, a summary."""
 PLAIN, INFORMATIVE, FAILING = range(3)
 """What a line can be, by the parts that it holds."""
 

@@ -13,7 +13,7 @@ from hangscope.diagnosis.evidence.answer import Says
 from hangscope.diagnosis.findings import quoted
 from hangscope.diagnosis.phrases import ranks_text
 from hangscope.diagnosis.verdict import CauseKind
-from hangscope.model import CONTAINER, Failure
+from hangscope.model import AFTER_HANG, CONTAINER, Failure
 from hangscope.text import numbered, sentence, short
 
 _SHOWN = 4
@@ -177,6 +177,7 @@ _LAST_STEPS = {
 }
 _CANCELLED = {
     "": "scancel, or a rule of the scheduler",
+    AFTER_HANG: "it hung (--on-hang kill)",
     "time limit": "its time limit was reached",
     "preemption": "it was preempted",
 }
@@ -262,6 +263,8 @@ def _steps(case: Case, accusation: Accusation[FailureLines], who: str) -> list[s
     failure = accusation.facts.first
     if failure.kind == "cancelled" and failure.detail == "time limit":
         return [_AFTER_TIME_LIMIT]
+    if failure.detail == AFTER_HANG:
+        return ["diagnose what was saved then: the log names the incident's directory"]
     if was_signalled(failure):
         return [_LAST_STEPS.get(failure.code or 0, _LAST_STEPS[-15])]
     step = _STEP.get(failure.kind)
@@ -303,7 +306,7 @@ def _code(failure: Failure) -> str:
 def _device(failure: Failure) -> str | None:
     """What a line is about that is no process: a scheduler, a launcher, a GPU, an actor, a pod."""
     if failure.kind == "cancelled":
-        return "Slurm"
+        return "hangscope" if failure.detail == AFTER_HANG else "Slurm"
     if was_signalled(failure):
         return "the launcher"
     if failure.kind == "actor_died":

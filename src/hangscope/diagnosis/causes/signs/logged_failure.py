@@ -22,7 +22,7 @@ from hangscope.diagnosis.causes.shared.failure_lines import (
 from hangscope.diagnosis.causes.shared.outlived import lasting_errors, lasting_failures
 from hangscope.diagnosis.evidence.answer import Says
 from hangscope.diagnosis.verdict import CauseKind
-from hangscope.model import Failure
+from hangscope.model import AFTER_HANG, Failure
 from hangscope.text import first_line, numbered
 
 FAILURE_LINE = Grounds(
@@ -99,7 +99,6 @@ def _accusation(case: Case, lines: list[Failure], first: Failure) -> Accusation[
     both_ends = _both_ends(first, kind)
     ranks = sorted(set(both_ends)) if both_ends is not None else _accused(case, own, kind)
     operation = numbered(first.operation or "", first.seq)
-    waited = first.kind == LEFT_RUNNING or (kind is CauseKind.UNKNOWN and _says_that_it_waited(lines, first))
     return Accusation(
         FAILURE_LINE if ranks else FAILURE_OF_NOBODY,
         kind,
@@ -114,9 +113,20 @@ def _accusation(case: Case, lines: list[Failure], first: Failure) -> Accusation[
             }
         ),
         explains=case.waits.all,
-        hang=case.hang.says is Says.YES or waited,
-        conclusive=first.kind not in _TELLS_NOTHING_OF_THE_JOB or first.code == -signal.SIGHUP,
+        hang=case.hang.says is Says.YES or _shows_a_hang(lines, first, kind),
+        conclusive=_is_conclusive(first),
     )
+
+
+def _shows_a_hang(lines: Sequence[Failure], first: Failure, kind: CauseKind) -> bool:
+    if first.kind == LEFT_RUNNING or first.detail == AFTER_HANG:
+        return True
+    return kind is CauseKind.UNKNOWN and _says_that_it_waited(lines, first)
+
+
+def _is_conclusive(first: Failure) -> bool:
+    """Whether the line says what became of the job."""
+    return first.kind not in _TELLS_NOTHING_OF_THE_JOB or first.code == -signal.SIGHUP or first.detail == AFTER_HANG
 
 
 def _with_first(lines: Sequence[Failure], first: Failure, own: Mapping[int, Failure]) -> FailureLines:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
-from hangscope.model import UNKNOWN, Process, Source
+from hangscope.model import AFTER_HANG, UNKNOWN, Process, Source
 from hangscope.reader.logs.failure_line import ENDS, FailureLine, kind_of_end, make_failure, plain_status
 from hangscope.reader.logs.log_lines import Line
 from hangscope.reader.statements import Statement, Trust
@@ -99,6 +99,11 @@ class SlurmLog:
             self._cancelled = True
             self._add(line, "cancelled", detail=(cancelled["why"] or "").lower(), effect=True)
         self._stopping = True
+
+    def stop_after_hang(self, line: Line) -> None:
+        """We ended the job ourselves (`--on-hang kill`): whatever ends from here on did nothing wrong."""
+        self._stopping = True
+        self._add(line, "cancelled", detail=AFTER_HANG, effect=True)
 
     def _take_exits_back(self) -> None:
         """Whoever ended before Slurm noticed that a node had failed had lost its peers there."""

@@ -1,0 +1,56 @@
+"""Any cause, as we named it when it happened: `hangscope run` printed its verdict into a log, and only that is left.
+
+It was made with evidence that is not here any more. What the log shows besides are ends, of ranks that `--on-hang kill`
+or the scheduler ended because of the hang.
+"""
+
+from collections.abc import Iterator
+
+from hangscope.diagnosis.accusation import MEDIUM, Accusation, Accused, Doubt, Grounds, Layer, doubts_where
+from hangscope.diagnosis.case import Case
+from hangscope.diagnosis.cause import Asked, Cause, Words
+from hangscope.diagnosis.verdict import CauseKind, Finding
+from hangscope.model import PrintedVerdict
+from hangscope.text import sentence
+
+PRINTED_VERDICT = Grounds(
+    "printed_verdict",
+    Layer.OTHER_CALLS,
+    MEDIUM,
+    "hangscope's own verdict, which this log repeats; the evidence for it is not here",
+)
+_KINDS = {str(kind): kind for kind in CauseKind}
+_OUTCOMES = ("HANG", "CRASH")
+
+
+def propose(case: Case) -> Iterator[Accusation[PrintedVerdict]]:
+    """What the logs repeat, where they agree and no recording is here."""
+    printed = [verdict for verdict in case.job.facts.printed_verdicts if verdict.outcome in _OUTCOMES]
+    if not printed or case.job.dumps or len({verdict.headline for verdict in printed}) > 1:
+        return
+    verdict = printed[0]
+    kind = _KINDS.get(verdict.kind, CauseKind.UNKNOWN)
+    ranks = verdict.ranks if kind not in (CauseKind.UNKNOWN, CauseKind.NONE) else ()
+    yield Accusation(
+        PRINTED_VERDICT,
+        kind,
+        verdict,
+        [Accused(rank, kind) for rank in ranks],
+        doubts=doubts_where({Doubt.WAS_NOT_SURE: verdict.confidence not in ("high", "medium")}),
+        explains=case.waits.all,
+        hang=verdict.outcome == "HANG",
+    )
+
+
+def words(_case: Case, accusation: Accusation[PrintedVerdict]) -> Words:
+    verdict = accusation.facts
+    return Words(
+        headline=verdict.headline,
+        summary=f"{sentence(verdict.headline)}, by the verdict that hangscope printed into this log.",
+        why=[Finding(f"hangscope printed: {verdict.outcome} {verdict.headline}", (verdict.source,))],
+        each=dict.fromkeys(accusation.ranks, verdict.headline),
+        steps=[f"diagnose what was saved then: {verdict.incident}"],
+    )
+
+
+CAUSE = Cause(propose, words, (PRINTED_VERDICT,), Asked.ALWAYS)

@@ -1,0 +1,82 @@
+"""Our own words in a job's log: the verdict that `hangscope run` printed when it happened, and that it ended the job.
+
+A log outlives the incident that it tells of. What was diagnosed then, with all evidence at hand, is better than what
+the log alone shows: there are the ends of ranks that `--on-hang kill` ended.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+from hangscope.model import PrintedVerdict, Source
+from hangscope.reader.logs.log_lines import Line
+
+OURS = "hangscope:"
+_BEGINS = re.compile(r"hangscope: the verdict on (?P<incident>.{1,4096}):$")
+_HEAD = re.compile(
+    r"hangscope: (?P<outcome>HANG|CRASH|WRONG|SLOW|PAUSE|OK|\?) {1,6}(?P<text>\S.*?)"
+    r"(?: {2,}confidence: (?P<sure>\w+))?$"
+)
+_MORE = re.compile(r"hangscope:  {5,8}(?P<text>\S.*)$")
+_BELOW = re.compile(r"(?:node|local rank|rank \d+: node|pid|GPU)\b")
+_LEGEND = re.compile(r"hangscope:  {5,}X (?P<kind>[a-z]+)\b")
+_RANKS = re.compile(r"ranks? (?P<ranks>\d{1,6}(?:[-, ]+\d{1,6}){0,64})\b")
+_ENDED = re.compile(r"hangscope: --on-hang kill: .{1,400} gets? SIGTERM")
+_WENT_ON = "hangscope: PAUSE, not a hang"
+_MOST_RANKS = 64
+_MOST_TEXT = 300
+
+
+class PrintedVerdicts:
+    """Reads the lines of one file that are ours."""
+
+    def __init__(self, file: str) -> None:
+        self.file = file
+        self.found: list[PrintedVerdict] = []
+        self.ended_at: int | None = None
+        """The line from which on we ended the job."""
+        self._incident = ""
+        self._in_headline = False
+
+    def feed(self, line: Line) -> None:
+        text = line.text.rstrip()
+        if match := _BEGINS.match(text):
+            self._incident = match["incident"][:_MOST_TEXT]
+        elif (match := _HEAD.match(text)) and self._incident:
+            self._begin(line, match)
+        elif self._in_headline and (match := _MORE.match(text)) and not _BELOW.match(match["text"]):
+            self._go_on(match["text"])
+        else:
+            self._in_headline = False
+            if self.found and (match := _LEGEND.match(text)):
+                self.found[-1] = replace(self.found[-1], kind=match["kind"])
+            elif text.startswith(_WENT_ON):
+                self.found.clear()
+            elif _ENDED.match(text):
+                self.ended_at = self.ended_at or line.number
+
+    def _begin(self, line: Line, match: re.Match[str]) -> None:
+        source = Source(self.file, f"line {line.number}")
+        headline = match["text"][:_MOST_TEXT]
+        verdict = PrintedVerdict(
+            match["outcome"], headline, _ranks(headline), match["sure"] or "", source, self._incident
+        )
+        self.found[:] = [verdict]  # the last one is what counts
+        self._incident = ""
+        self._in_headline = True
+
+    def _go_on(self, text: str) -> None:
+        whole = f"{self.found[-1].headline} {text}"[:_MOST_TEXT]
+        self.found[-1] = replace(self.found[-1], headline=whole)
+
+
+def _ranks(headline: str) -> tuple[int, ...]:
+    """The ranks with which a headline begins; none where it begins otherwise."""
+    match = _RANKS.match(headline)
+    found: list[int] = []
+    for part in match["ranks"].split(",") if match is not None else ():
+        first, _, last = part.strip().partition("-")
+        if first.isdigit() and (not last or last.isdigit()):
+            found.extend(range(int(first), min(int(last or first), int(first) + _MOST_RANKS) + 1))
+    return tuple(found[:_MOST_RANKS])

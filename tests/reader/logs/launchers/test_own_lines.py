@@ -1,0 +1,64 @@
+"""A job's log in which `hangscope run` printed its verdict: that verdict counts, not the ends that followed."""
+
+from __future__ import annotations
+
+import pytest
+
+from kits.pasted_logs import short, verdict_on
+
+VERDICT = """\
+hangscope: watching 4 of 4 ranks
+hangscope: the verdict on /shared/hangs/17/0:
+hangscope: HANG   rank 2 is in stuck_in_loader (train.py:22), and never    confidence: {}
+hangscope:        launched all_reduce #41
+hangscope:        node n2, local rank 0, pid 436
+hangscope:        3 ranks have waited 31s
+hangscope:
+hangscope: Ranks      n1  0-1  W W
+hangscope:            X absent   W waiting in all_reduce #41
+"""
+KILL = "hangscope: --on-hang kill: ranks 0-3 get SIGTERM, and SIGKILL after 10 s\n"
+ENDS = [
+    "srun: error: n1: tasks 0-1: Exited with exit code 1\nsrun: error: n2: task 3: Exited with exit code 1\n",
+    "E1115 10:20:32.500000 3012 torch/distributed/elastic/multiprocessing/api.py:874] failed (exitcode: -15) "
+    "local_rank: 0 (pid: 3041) of binary: /usr/bin/python3\nsrun: error: n1: task 0: Exited with exit code 1\n",
+    "slurmstepd: error: *** JOB 17 ON n1 CANCELLED AT 2026-11-15T10:20:30 ***\nsrun: error: n1: task 0: Killed\n",
+]
+
+
+@pytest.mark.parametrize("ends", ENDS)
+@pytest.mark.parametrize("kill", [KILL, ""])
+@pytest.mark.parametrize("prefix", ["", "0: "])
+def test_the_verdict_that_was_printed_goes_before_the_ends_after_it(prefix: str, kill: str, ends: str) -> None:
+    """Who ended because of the hang is innocent; the headline is the one that was printed, whole."""
+    text = "".join(f"{prefix}{line}\n" for line in (VERDICT.format("high") + kill).splitlines())
+    verdict = verdict_on(text + ends)
+    assert short(verdict) == ("hang", "absent", [2])
+    assert verdict.headline == "rank 2 is in stuck_in_loader (train.py:22), and never launched all_reduce #41"
+    assert str(verdict.confidence) == "medium"
+    assert "/shared/hangs/17/0" in verdict.next_steps[0]
+
+
+def test_a_verdict_that_was_not_sure_is_not_sure() -> None:
+    """It is as sure as it was then, and never more than what a log can carry."""
+    assert str(verdict_on(VERDICT.format("low")).confidence) == "low"
+
+
+def test_a_job_that_went_on_is_not_accused_of_its_pause() -> None:
+    """What was printed before is taken back by the line that says so."""
+    went_on = "hangscope: PAUSE, not a hang: the job went on after 41 s; what was saved is in /shared/hangs/17/0\n"
+    assert short(verdict_on(VERDICT.format("high") + went_on + "step 40 loss 2.1\nstep 50 loss 2.0\n"))[2] == []
+
+
+def test_a_kill_without_its_verdict_accuses_nobody() -> None:
+    """Another node printed it: the ends here are still no failures of their own."""
+    verdict = verdict_on(KILL + ENDS[0])
+    assert short(verdict) == ("hang", "unknown", [])
+    assert verdict.headline == "hangscope ended the job: it hung (--on-hang kill)"
+
+
+def test_the_last_verdict_counts_and_only_behind_its_announcement() -> None:
+    """A later hang has its own; a line that merely looks like a verdict is none."""
+    other = VERDICT.format("high").replace("rank 2", "rank 3")
+    assert verdict_on(VERDICT.format("high") + other).headline.startswith("rank 3")
+    assert short(verdict_on("hangscope: HANG   rank 2 is gone    confidence: high\n" + ENDS[0]))[2] == []
