@@ -419,7 +419,7 @@ def test_the_command_makes_a_bundle_with_verdict_and_ticket(
     assert main(["bundle", ".", "-o", "../x.tar.gz"]) == 0
     said = capsys.readouterr()
     assert said.out == "../x.tar.gz\n"
-    assert "lines of 2 logs are no evidence and stay here; --all-lines brings them" in said.err
+    assert "lines of 2 logs are not evidence and stay here; --all-lines includes them" in said.err
     assert "replaced" not in said.err
     assert main(["bundle", ".", "-o", "../all.tar.gz", "--all-lines"]) == 0
     said = capsys.readouterr()
@@ -485,7 +485,7 @@ def test_the_command_verifies_unpacks_and_redacts_again(tmp_path: Path, capsys: 
     (tmp_path / "in/rank_0.log").write_text("password=Zx81\n")
     assert main(["bundle", str(tmp_path / "in"), "-o", str(target), "--no-redact"]) == 0
     assert main(["bundle", str(target), "--verify"]) == 0
-    assert "every name and checksum is right" in capsys.readouterr().err
+    assert "all names and checksums match" in capsys.readouterr().err
     assert main(["bundle", str(target), "-o", str(tmp_path / "y.tar.gz"), "--all-lines"]) == 0
     assert main(["bundle", str(tmp_path / "y.tar.gz"), "--unpack", str(tmp_path / "out")]) == 0
     assert (tmp_path / "out/rank_0.log").read_text() == "password=[redacted:password]\n"

@@ -165,7 +165,7 @@ def test_settings_of_another_user_are_none_of_ours(tmp_path: Path) -> None:
     os.chown(path, 12345, 12345)
     found, said = ignored(tmp_path)
     assert found == {}
-    assert "belongs to somebody else (user 12345)" in said[0]
+    assert "belongs to another user (user 12345)" in said[0]
     for folder in path.parents:  # pytest keeps its folders to itself
         if folder.stat().st_uid == os.geteuid() and folder != Path("/"):
             folder.chmod(folder.stat().st_mode | 0o011)

@@ -192,11 +192,11 @@ def test_without_timing_gpu_and_network_look_alike() -> None:
 
 
 def test_everybody_started_and_nobody_finished_is_network_with_nobody_accused() -> None:
-    """Inside one collective with all GPUs started: the edge is not determined."""
+    """Inside one collective with all GPUs started: the link is not determined."""
     ranks = {r: [Op(D), Op(D, state="started")] for r in range(4)}
     verdict = diagnose(job({D: [0, 1, 2, 3]}, ranks))
     assert (verdict.kind, accused(verdict), verdict.link) == ("network", [], None)
-    assert "edge not determined" in verdict.summary
+    assert "link not determined" in verdict.summary
 
 
 def test_completion_error_names_the_link() -> None:

@@ -54,7 +54,7 @@ def absent() -> Diagnosis:
         link=None,
         first_reported=FirstReported(9, "gpu-a017", AT + 1_800_000_000_000, "all_to_all #45265"),
         confidence="high",
-        confidence_rule="its own dump ends before #45265, and its stack is outside any collective",
+        confidence_rule="its own dump ends before #45265, and its stack is not in a collective",
         summary="The job hangs because rank 14 on gpu-a017 never launched all_to_all #45265; it is waiting for data.",
         why=(
             Finding(
@@ -62,7 +62,7 @@ def absent() -> Diagnosis:
                 tuple(Source(f"hangs/job-48121/dumps/nccl_trace_rank_{r}", "entries[1999]") for r in group),
             ),
             Finding(
-                "rank 14's main thread is outside any collective:",
+                "rank 14's main thread is not in a collective:",
                 (Source("hangs/job-48121/stacks/rank_14.1.txt", "line 12"),),
                 ("loader.py:212  __next__          blocked in queue.get", "train.py:418   train_step"),
             ),

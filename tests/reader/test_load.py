@@ -130,7 +130,7 @@ def test_missing_dump_is_a_gap_with_its_reason(case: str) -> None:
     reasons = {
         "sigkill": "its process was ended by signal 9",
         "exception": "it ended with ValueError",
-        "sigstop": "its process was still there and wrote none",
+        "sigstop": "its process was still running and wrote none",
     }
     assert all(gap.why and gap.node == job.nodes[gap.rank or 0] for gap in gaps)
     assert case not in reasons or [gap.why for gap in gaps] == [reasons[case]]

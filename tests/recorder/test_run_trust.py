@@ -466,7 +466,7 @@ def test_a_planted_folder_for_black_boxes_is_said(theirs: Path) -> None:
         identity = identify({}, job="j", attempt="0", node="n")
         words = ["true"]
         job_environment.with_recorder(words, identity, theirs / "n", {}, entries=None, fix=False, say=said.append)
-    assert any("belongs to somebody else" in line for line in said)
+    assert any("belongs to another user" in line for line in said)
 
 
 def test_no_name_of_a_folder_or_node_moves_the_cursor(tmp_path: Path) -> None:

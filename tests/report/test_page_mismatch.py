@@ -208,7 +208,7 @@ def test_a_call_from_a_line_of_its_own_is_marked() -> None:
     after = Op("dp", "all_reduce", line=70)
     found = hung([call, after], [replace(call, line=31), replace(after, state="started")])
     verdict = hangscope.diagnose(found)
-    assert "perhaps with another root" in verdict.headline
+    assert "possibly with a different root" in verdict.headline
     assert accused(verdict) == marked(verdict, found) == {ODD}
 
 

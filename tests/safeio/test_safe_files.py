@@ -188,7 +188,7 @@ def test_another_users_folder_is_not_ours(other: Path) -> None:
     (other / "nodes/gpu-1").mkdir(parents=True)
     os.chown(other / "nodes/gpu-1", NOBODY, NOBODY)
     (other / "nodes/gpu-1-2").symlink_to("/tmp")
-    with pytest.raises(Refused, match="belongs to somebody else"), folder_below(other, ["nodes", "gpu-1"], own=True):
+    with pytest.raises(Refused, match="belongs to another user"), folder_below(other, ["nodes", "gpu-1"], own=True):
         pass
     assert run_directory.claim_node(other, "gpu-1").name == "gpu-1-3"
 

@@ -346,7 +346,7 @@ class _Pass:
         if limit is None or len(zlib.compress(page, 1)) < limit // _PAGE_SHARE:
             archive.add_bytes(VERDICT_PAGE, page, now)
         else:
-            self.left_out.append(Missing(VERDICT_PAGE, f"{_LEFT_OUT}evidence goes first in a small one"))
+            self.left_out.append(Missing(VERDICT_PAGE, f"{_LEFT_OUT}evidence comes first in a small one"))
 
     def _described(self, stale: tuple[Stale, ...]) -> Manifest:
         """The manifest but for the files' checksums."""
@@ -378,7 +378,9 @@ class _Pass:
         if not left:
             return ()
         logs = "1 log" if len(left) == 1 else f"{len(left):,} logs"
-        return (Missing(f"{sum(left.values()):,} lines of {logs}", f"{_LEFT_OUT}no evidence; --all-lines brings them"),)
+        return (
+            Missing(f"{sum(left.values()):,} lines of {logs}", f"{_LEFT_OUT}not evidence; --all-lines includes them"),
+        )
 
     def _summary(self, gaps: list[Any]) -> dict[str, Any]:
         assert self._redactor is not None

@@ -111,7 +111,7 @@ _STEPS: tuple[tuple[str, str, int, str], ...] = (
     ("second RAS answers", "ras", 2, "drop"),
     (f"the middle of logs {_REST}", "log", 1, "shorten"),
     (f"black boxes {_REST}", "black box", 1, "drop"),
-    (f"files that are not known {_REST}", "other", 1, "drop"),
+    (f"unrecognised files {_REST}", "other", 1, "drop"),
     (f"stacks {_REST}", "stack", 1, "drop"),
     (f"logs {_REST}", "log", 1, "drop"),
     ("RAS answers", "ras", 1, "drop"),

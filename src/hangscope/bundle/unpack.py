@@ -51,7 +51,7 @@ def verify(bundle: Path, *, limits: ArchiveLimits = ARCHIVE, progress: Progress 
 def extract(bundle: Path, target: Path, *, limits: ArchiveLimits = ARCHIVE, progress: Progress | None = None) -> Opened:
     """Verify the bundle while extracting it to `target`, which must not exist yet. On any doubt nothing is left."""
     if target.exists() or target.is_symlink():
-        raise InputError(f"{target}: exists already", hint="name a directory that does not exist yet")
+        raise InputError(f"{target}: already exists", hint="name a directory that does not exist yet")
     target.parent.mkdir(parents=True, exist_ok=True)
     temporary = Path(tempfile.mkdtemp(prefix=f".{target.name}.", suffix=".part", dir=target.parent))
     try:

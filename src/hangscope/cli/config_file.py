@@ -86,7 +86,7 @@ def _asked_for(path: Path) -> dict[str, Any]:
     try:
         return _read(path)
     except Refused as error:
-        hint = "copy what you trust of it into a file of your own, where only you can write"
+        hint = "copy what you trust into a file that only you can write"
         raise SettingsError(f"{path}: {error.strerror}", hint=hint) from None
     except OSError as error:
         raise SettingsError(f"{path}: {error.strerror or error}") from None
@@ -120,7 +120,7 @@ def _without_what_is_the_users(path: Path, found: dict[str, Any], say: Callable[
     if left:
         say(
             f"{path}: {', '.join(left)} is ignored here: it may be in {own_file() or '~/.config/hangscope/' + OWN},"
-            " in a file that --config names, in the environment or an option"
+            " in a file given with --config, in the environment or an option"
         )
     return kept
 
@@ -138,7 +138,7 @@ def _read(path: Path) -> dict[str, Any]:
     with open_ours_alone(path) as stream:
         raw = stream.read(MOST_BYTES + 1)
     if len(raw) > MOST_BYTES:
-        raise Refused(f"more than {MOST_BYTES} bytes is no file of settings", path)
+        raise Refused(f"more than {MOST_BYTES} bytes is not a settings file", path)
     table = ("tool", "hangscope") if path.name == SHARED else ()
     try:
         value: Any = tomllib.loads(raw.decode())
@@ -149,7 +149,7 @@ def _read(path: Path) -> dict[str, Any]:
     for name in table:
         value = value.get(name, {})
         if not isinstance(value, dict):
-            raise SettingsError(f"{path}: {'.'.join(table)} is no table")
+            raise SettingsError(f"{path}: {'.'.join(table)} is not a table")
     where = f"{path}: [{'.'.join(table)}]" if table else f"{path}:"
     return {name: _checked(where, name, each) for name, each in value.items()}
 
@@ -167,7 +167,7 @@ def _checked(where: str, name: str, value: Any) -> Any:
     if kinds is None:
         close = get_close_matches(name.replace("_", "-"), KEYS, n=1)
         hint = f"did you mean {close[0]}?" if close else f"it may have: {', '.join(KEYS)}"
-        raise SettingsError(f"{where} there is no setting {name!r}", hint=hint)
+        raise SettingsError(f"{where} unknown setting {name!r}", hint=hint)
     listed = value if name == "on-hang" and isinstance(value, list) else [value]
     for each in listed:
         if not isinstance(each, kinds) or (isinstance(each, bool) and bool not in kinds):

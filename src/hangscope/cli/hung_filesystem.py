@@ -158,7 +158,7 @@ def _watch(done: threading.Event, signals: int) -> None:
             if waited > (GIVE_UP_READING_S if call.reads else GIVE_UP_S):
                 complain(
                     f"{call.path}: its file system does not answer ({waited:.0f} s)",
-                    "is its server up, and mounted here? `df` on the path shows the same silence",
+                    "is its server up? `df` on the path would hang too",
                 )
                 os._exit(STATUS)
             if waited > NOTE_S and call not in noted:

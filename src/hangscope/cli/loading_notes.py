@@ -19,6 +19,8 @@ def note_how_it_was_read(job: Job) -> None:
 
     read = sum(dump.records for dumps in job.dumps.values() for dump in dumps)
     if read > len(job.ops):
-        note(f"note: {read - len(job.ops):,} completed operations of huge rings were not kept; --full keeps them")
+        note(
+            f"note: {read - len(job.ops):,} completed operations of huge ring buffers were not kept; --full keeps them"
+        )
     if read > _MANY and not decoder.in_use():
-        note("note: read without the C decoder, which is some twenty times faster: see `hangscope doctor`")
+        note("note: read without the C decoder, which is about twenty times faster: see `hangscope doctor`")

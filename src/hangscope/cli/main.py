@@ -31,16 +31,16 @@ from hangscope.cli.output import ReaderGone, complain, finish
 from hangscope.errors import HangscopeError
 
 VERBS = {
-    "run": "Start a training command with the recorder on; capture and diagnose when it hangs.",
-    "env": "Print the recorder's settings for people who set them themselves.",
-    "doctor": "Say what would happen here if a collective hung now, and the cure.",
+    "run": "Run a training command with the flight recorder on; capture and diagnose when it hangs.",
+    "env": "Print the flight recorder settings, to set them yourself.",
+    "doctor": "Check what would happen here if a collective hung now, and how to fix it.",
     "snapshot": "Capture a running job now.",
-    "watch": "Show live which ranks wait, and for which.",
-    "collect": "Bring every node's part into one incident.",
+    "watch": "Show live which ranks are waiting, and for whom.",
+    "collect": "Gather every node's evidence into one incident.",
     "diagnose": "Name the rank, node, operation, code line and link that hung a job.",
     "report": "Write the diagnosis to files: a web page, a Perfetto trace, JSON, text or a ticket.",
-    "bundle": "Make the one file that a support ticket needs.",
-    "show": "List the operations themselves, filtered by rank, group, state.",
+    "bundle": "Pack an incident into one file for a support ticket.",
+    "show": "List the recorded operations, filtered by rank, group or state.",
     "simulate": "Write dumps of a synthetic job of any size, layout, fault and format.",
     "demo": "Start a real small job that hangs, and follow it from launch to verdict.",
 }
@@ -65,7 +65,7 @@ class Verbs(click.Group):
         if cmd_name not in verbs:
             close = get_close_matches(cmd_name, verbs, n=1)
             meant = f"; did you mean {close[0]}?" if close else ""
-            raise click.UsageError(f"there is no verb {cmd_name!r}{meant}", ctx)
+            raise click.UsageError(f"unknown command {cmd_name!r}{meant}", ctx)
         command = import_module(f"hangscope.cli.verbs.{cmd_name}").command
         assert isinstance(command, click.Command)
         return command
@@ -79,7 +79,7 @@ class Verbs(click.Group):
     cls=Verbs,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     invoke_without_command=True,
-    subcommand_metavar="VERB [ARGS]...",
+    subcommand_metavar="COMMAND [ARGS]...",
 )
 @click.version_option(__version__, prog_name="hangscope", message="%(prog)s %(version)s")
 @click.pass_context
@@ -121,7 +121,7 @@ def _main(argv: Sequence[str] | None) -> int:
         return 2
     except Exception:
         traceback.print_exc()
-        complain("this is a mistake in hangscope, not in your input", "please report it with the lines above")
+        complain("this is a bug in hangscope, not a problem with your input", "please report it, with the lines above")
         return INTERNAL_ERROR
 
 
@@ -162,5 +162,5 @@ def _terminate(number: int, frame: FrameType | None) -> None:  # noqa: ARG001  #
 
 def _usage_hint(error: click.ClickException) -> str | None:
     if isinstance(error, click.UsageError) and error.ctx is not None:
-        return f"`{error.ctx.command_path} --help` lists what it takes"
+        return f"`{error.ctx.command_path} --help` lists its options"
     return None

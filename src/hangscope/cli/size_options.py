@@ -17,7 +17,7 @@ def size(ctx: click.Context, param: click.Parameter, value: str | None) -> int |
         return None
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(i?)b?", value.strip().lower())
     if match is None or (match[3] and not match[2]):
-        raise click.BadParameter(f"{value!r} is no size such as 50MB", ctx, param)
+        raise click.BadParameter(f"{value!r} is not a size such as 50MB", ctx, param)
     return int(float(match[1]) * (_BINARY[match[2]] if match[3] else _DECIMAL[match[2]]))
 
 
@@ -31,7 +31,7 @@ class Duration(click.ParamType):  # type: ignore[type-arg]  # generic since clic
             return float(value)
         found = _seconds(str(value))
         if found is None:
-            self.fail(f"{value!r} is no time such as 90, 30s or 5m", param, ctx)
+            self.fail(f"{value!r} is not a time such as 90, 30s or 5m", param, ctx)
         return found
 
 
@@ -47,5 +47,5 @@ def seconds(ctx: click.Context, param: click.Parameter, value: str) -> float:
     """Seconds: `90`, `30s`, `10m`, `2h`."""
     found = _seconds(value)
     if found is None:
-        raise click.BadParameter(f"{value!r} is no time such as 30s or 2h", ctx, param)
+        raise click.BadParameter(f"{value!r} is not a time such as 30s or 2h", ctx, param)
     return found

@@ -11,11 +11,11 @@ from hangscope.recorder.rundir.live_view import LiveView
 from hangscope.report.safe_text import safe
 
 _WIDE = 100
-_SPARED = ("pid", "last word")
+_SPARED = ("pid", "last seen")
 """Columns that a narrow terminal does without."""
-_SHRINK = ("ranks", "waits in", "wait in", "waits for", "wait for", "not there yet", "in", "group", "node")
+_SHRINK = ("ranks", "waits in", "wait in", "waits for", "wait for", "not reached by", "in", "group", "node")
 """Columns that are cut before any other is."""
-_RIGHT = ("rank", "for", "ops/s", "last word", "waiting", "gone", "longest wait", "still for", "count")
+_RIGHT = ("rank", "for", "ops/s", "last seen", "waiting", "gone", "longest wait", "stalled for", "count")
 _LEAST = 8
 
 

@@ -76,7 +76,7 @@ class WatchChoice:
     def line(self) -> str:
         """The choice in words, for the last line of the screen."""
         if self.typing:
-            return f"search: {self.text}_   (Enter keeps it, Esc forgets it)"
+            return f"search: {self.text}_   (Enter to apply, Esc to cancel)"
         parts = [f"by {self.sort}{' reversed' if self.reverse else ''}", f"showing {self.filter}"]
         parts += [f"with {self.text!r}"] if self.text else []
         return f"{KEYS}   [{', '.join(parts)}]"
@@ -102,7 +102,7 @@ def follow(directory: Path, choice: WatchChoice) -> int:
                 except NotFoundError:
                     if now is None:
                         raise
-                    last = "the run has ended without trouble and left nothing behind\n"
+                    last = "the run ended without problems and left nothing behind\n"
                     break
                 due = time.monotonic() + EVERY_S
                 if now.ended:

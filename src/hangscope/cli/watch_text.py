@@ -41,7 +41,7 @@ def headline(now: LiveView) -> list[str]:
         lines.append("the job has ended")
     if now.stale_nodes:
         more = f" and {len(now.stale_nodes) - STALE_SHOWN} more" if len(now.stale_nodes) > STALE_SHOWN else ""
-        lines.append(f"no word from {', '.join(now.stale_nodes[:STALE_SHOWN])}{more}")
+        lines.append(f"no update from {', '.join(now.stale_nodes[:STALE_SHOWN])}{more}")
     lines += [f"captured: {each.detail or each.reason} -> {each.incident}" for each in now.captures[-3:]]
     return lines
 
@@ -95,7 +95,11 @@ def _groups(now: LiveView) -> WatchTable:
     late = frozenset(i for i, row in enumerate(shown) if row[4] != "-")
     left = f"{len(rows) - len(shown)} more" if len(rows) > len(shown) else ""
     return WatchTable(
-        "groups", ("group", "ranks", "newest", "done by all", "not there yet", "still for"), tuple(shown), late, left
+        "groups",
+        ("group", "ranks", "newest", "completed by all", "not reached by", "stalled for"),
+        tuple(shown),
+        late,
+        left,
     )
 
 
@@ -184,7 +188,7 @@ def _ranks(now: LiveView, choice: WatchChoice, most: int | None) -> WatchTable:
     late = frozenset(i for i, line in enumerate(shown) if line.gone or line.rank in blamed)
     left = len(kept) - len(shown)
     more = _left_out(f"{left} more" if left else "", hidden)
-    head = ("rank", "node", "pid", "state", "ops/s", "waits in", "for", "waits for", "last word")
+    head = ("rank", "node", "pid", "state", "ops/s", "waits in", "for", "waits for", "last seen")
     return WatchTable("ranks", head, tuple(_rank(line) for line in shown), late, more)
 
 
@@ -212,7 +216,7 @@ def _folded(kept: Sequence[RankLine], blamed: set[int], hidden: int, most: int |
     rows = tuple(_folded_row(lines) for lines in alike.values())
     late = frozenset(i for i, lines in enumerate(alike.values()) if lines[0].gone or lines[0].rank in blamed)
     left = f"{len(rows) - most} more rows" if most is not None and len(rows) > most else ""
-    head = ("ranks", "count", "state", "ops/s", "wait in", "for", "wait for", "last word")
+    head = ("ranks", "count", "state", "ops/s", "wait in", "for", "wait for", "last seen")
     return WatchTable("ranks", head, rows[:most], late, _left_out(left, hidden))
 
 
@@ -233,7 +237,7 @@ def _folded_row(lines: Sequence[RankLine]) -> Row:
 def _left_out(left: str, hidden: int) -> str:
     parts = [left] if left else []
     if hidden:
-        parts.append(f"{hidden} not shown by the filter")
+        parts.append(f"{hidden} hidden by the filter")
     return " · ".join(parts)
 
 

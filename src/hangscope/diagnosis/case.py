@@ -125,10 +125,10 @@ class Case:
         every = all(r in self.job.dumps for r in self.job.ranks)
         if members_not_recorded(group):
             whole = every and len(wait.inside) == len(self.job.ranks)
-            return yes() if whole else not_known("the evidence does not say who belongs to the group")
+            return yes() if whole else not_known("the evidence does not list the group's members")
         incomplete = group.open or not every
         if group.members is None or (group.members_seen and incomplete):
-            return not_known("only some logs speak of it, and who belongs to the group is not recorded")
+            return not_known("only some logs mention it, and the group's members are not recorded")
         return yes()
 
     # ---- evidence ----------------------------------------------------------------------------------------------------

@@ -35,7 +35,7 @@ from hangscope.text import duration, numbered
 
 _NOT_ITS_LAST = {
     Scope.EARLIER: "its dump was taken before its peers'",
-    Scope.DISPUTED: "the times in its dump do not fit the other ranks': another attempt, or a clock that is off",
+    Scope.DISPUTED: "the timestamps in its dump do not match the other ranks': another attempt, or a wrong clock",
 }
 _SILENT_LISTED = 64
 _LATE_LISTED = 8
@@ -84,7 +84,7 @@ def _link(case: Case, chosen: Accusation[Any], words: Words) -> Link | None:
 def _remarks(case: Case, chosen: Accusation[Any], first: FirstReported | None) -> Iterator[Finding]:
     """What could mislead a reader: who noticed first, and clocks that are off."""
     if first is not None and chosen.accused and first.rank not in chosen.ranks:
-        text = f"the timeout was first reported by rank {first.rank}, a victim: it noticed first, it did not cause it"
+        text = f"the timeout was first reported by rank {first.rank}, a victim: it noticed first but did not cause it"
         yield Finding(text)
     for node, off in sorted(case.vetted.clocks_off_s.items()):
         yield Finding(f"the clock of {node} is {duration(abs(off))} {'behind' if off < 0 else 'ahead of'} the others'")
@@ -214,10 +214,10 @@ def _gaps(case: Case, chosen: Accusation[Any]) -> tuple[Gap, ...]:
         if mine.scope in _NOT_ITS_LAST:
             gaps.append(Gap(f"what rank {rank} did last", _NOT_ITS_LAST[mine.scope], rank=rank))
         if mine.stale:
-            why = "its record has operations as unfinished that its peers prove finished: its watchdog stopped noticing"
+            why = "its dump lists operations as unfinished that its peers finished: its watchdog stopped updating it"
             gaps.append(Gap(f"what rank {rank} had finished", why, rank=rank))
     for group, count in case.waits.crowded.items():
-        why = f"they are in {count:,} operations at once: each was compared with the ranks furthest behind alone"
+        why = f"they are in {count:,} operations at once: each was compared only with the ranks furthest behind"
         gaps.append(Gap(f"which ranks of {case.names.group(group)} wait for which", why))
     if chosen.hang:
         gaps += _silent_ranks(case)

@@ -32,7 +32,7 @@ def outlier_finding(case: Case, outlier: Outlier) -> Finding:
     who = "other ranks" if usual.rank != call.rank else "earlier rounds of its own"
     went_on = f"{call.title} of {case.names.group(call.group.index)}{at(call.frames)}"
     expected = f"{usual.name} of {case.names.group(due.index)}{at(usual.frames)}"
-    text = f"after the same calls before it, rank {outlier.rank} went on with {went_on}; usual there, by "
+    text = f"after the same calls before it, rank {outlier.rank} continued with {went_on}; usual there, in "
     return entry(case, f"{text}{outlier.votes} {who}, is {expected}", call, usual)
 
 
@@ -49,7 +49,7 @@ def who_waits(case: Case, wait: Wait, accused: Collection[int] = ()) -> Finding:
     source = case.source(unit.rank, operation) or _reports_of(case, unit.rank, unit.report)
     frames, learnt = (case.frames_of(operation), case.sites.frames(operation)) if operation else ((), ())
     if at(learnt) and not frames:
-        text = f"{text}, called{at(learnt)} (as in the steps before)"
+        text = f"{text}, called{at(learnt)} (as in earlier steps)"
         frames = learnt
     return Finding(text, source, shown(frames))
 

@@ -33,7 +33,7 @@ def _by_recordings(case: Case, hang: bool) -> Iterator[RuledOut]:
         agree = f"operations, sizes and types agree on all {len(case.dumped)} ranks"
         yield RuledOut(CauseKind.MISMATCH, agree)
     if hang and not case.cycle:
-        yield RuledOut(CauseKind.DEADLOCK, "no cycle of waits over the groups")
+        yield RuledOut(CauseKind.DEADLOCK, "no wait cycle across the groups")
 
 
 def _by_processes(case: Case) -> Iterator[RuledOut]:

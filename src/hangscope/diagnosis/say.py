@@ -14,8 +14,8 @@ from hangscope.diagnosis.verdict import CauseKind
 from hangscope.text import duration, sentence
 
 _ANNOUNCE = (
-    "where it is on purpose (evaluation, a checkpoint), announce it in the code with `hangscope.expect_pause()`, or "
-    "give a longer --stall-after"
+    "if this is intentional (evaluation, a checkpoint), announce it in the code with `hangscope.expect_pause()`, or "
+    "raise --stall-after"
 )
 
 
@@ -28,12 +28,12 @@ def say(case: Case, accusation: Accusation[Any]) -> Words:
 def _pause(case: Case, accusation: Accusation[Any], words: Words, for_s: float) -> Words:
     """The same stall of a job that went on by itself: who held it up, where and for how long."""
     ranks = accusation.ranks if accusation.hang else ()
-    held = f"{ranks_text(ranks)} held the job up" if ranks else "the job stood still"
+    held = f"{ranks_text(ranks)} held the job up" if ranks else "the job stalled"
     inside = f" in {case.names.wait(accusation.wait)}" if accusation.wait is not None else ""
     where = case.stacks.where(ranks[0]) if len(ranks) == 1 else None
     if where is not None:
         inside = f" in {function_line(where.frame)}"
-    text = f"{held} for {duration(for_s)}{inside}, then it went on"
+    text = f"{held} for {duration(for_s)}{inside}, then it resumed"
     return replace(
         words,
         headline=text,

@@ -450,8 +450,8 @@ def missing_dumps(
     missing = [rank for rank in ranks if rank not in assembled.dumps]
     raised = {e.rank: e for e in reversed(made.errors) if not e.consequence}
     if not assembled.dumps and not refused:
-        why = "the log says that the flight recorder is off" if made.recorder_off else ""
-        return [Gap("flight recorder dumps", why or "there is none of any rank")]
+        why = "the log says the flight recorder is off" if made.recorder_off else ""
+        return [Gap("flight recorder dumps", why or "none from any rank")]
     said = {gap.rank for gap in assembled.gaps if gap.rank is not None} | refused
     return [
         Gap(f"no dump of rank {rank}", _why_missing(processes.get(rank), raised.get(rank)), rank, nodes.get(rank))
@@ -462,13 +462,13 @@ def missing_dumps(
 
 def _why_missing(process: Process | None, error: PythonError | None) -> str:
     if process is not None and process.exit_status is not None and process.exit_status < 0:
-        return f"its process was ended by signal {-process.exit_status}"
+        return f"its process was killed by signal {-process.exit_status}"
     if error is not None:
         return f"it ended with {error.type}"
     if process is not None and process.exit_status is not None:
         return f"its process ended with status {process.exit_status}"
     if process is not None and process.alive_at_end:
-        return "its process was still there and wrote none"
+        return "its process was still running and wrote none"
     return ""
 
 

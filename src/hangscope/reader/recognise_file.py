@@ -146,7 +146,7 @@ def _is_other_pickle(item: Found, head: bytes, evidence: Evidence) -> bool:
     if not pickle_machine.is_pickle(head) and not (named and pickle_machine.is_text_pickle(head)):
         return False
     if named:
-        _refuse(item, "a pickle that is no flight recorder dump: it is not opened", evidence)
+        _refuse(item, "a pickle that is not a flight recorder dump: not opened", evidence)
     else:
         evidence.looked_at.append(f"{item.file} (a pickle of something else)")
     return True
@@ -201,7 +201,7 @@ def _read_unknown(item: Found, evidence: Evidence) -> None:
     if find_files.named_as_dump(item.name):
         _refuse(item, "it is neither a pickle nor JSON", evidence)
     else:
-        evidence.looked_at.append(f"{item.file} (no text)")
+        evidence.looked_at.append(f"{item.file} (not text)")
 
 
 def _read_empty(item: Found, evidence: Evidence) -> None:

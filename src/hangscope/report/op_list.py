@@ -120,7 +120,7 @@ def _state_mask(column: Ints, state: str) -> Any:
     try:
         return column == State[state.upper()]
     except KeyError:
-        raise SettingsError(f"there is no state {state!r}", hint=f"states are {', '.join(STATES)}") from None
+        raise SettingsError(f"unknown state {state!r}", hint=f"states are {', '.join(STATES)}") from None
 
 
 def _last(rows: Ints, ranks: Ints, count: int) -> Ints:

@@ -165,7 +165,7 @@ class _Tracks:
         for i, (node, ranks) in enumerate(self.nodes):
             track = self.VERDICT + 1 + i
             pid = i + 1
-            name = shown(node, LINE) if node else "node not known"
+            name = shown(node, LINE) if node else "unknown node"
             process = message(3, number(1, pid), text(6, name))
             yield _packet(message(_DESCRIPTOR, number(1, track), process))
             for rank in ranks:
@@ -317,7 +317,7 @@ def _verdict(d: Diagnosis, times: OpTimes, base: int, tracks: _Tracks, left_out:
         "next": "; ".join(d.next_steps),
     }
     if left_out:
-        said["left out"] = f"{left_out:,} older operations: of every rank the last are drawn"
+        said["left out"] = f"{left_out:,} older operations: only the last ones of every rank are drawn"
     arguments = b"".join(message(_ANNOTATION, text(10, k), text(6, shown(v, LONG))) for k, v in said.items() if v)
     name = text(_NAME, shown(f"{word}: {d.headline or d.summary}", LINE))
 

@@ -25,7 +25,7 @@ _CHUNK = 32
 """Letters in a row where no node bounds it."""
 
 _STATES = {"not launched": "-", "scheduled": "s", "started": "S", "completed": "C", "unknown": "?"}
-_OTHERS = {CauseKind.SLOW: "on time", CauseKind.MISMATCH: "as the majority"}
+_OTHERS = {CauseKind.SLOW: "on time", CauseKind.MISMATCH: "like the majority"}
 _KIND_WORDS = {
     CauseKind.GPU: "GPU stuck",
     CauseKind.NETWORK: "cut off",
@@ -123,7 +123,7 @@ def _meanings(diagnosis: Diagnosis, at_root: set[int]) -> dict[str, str]:
         "-": f"not launched {operation}",
         "W": _waits(d, at_root),
         "w": "waiting behind them",
-        "?": "not known",
+        "?": "unknown",
         "s": f"scheduled {operation}",
         "S": f"started {operation}",
         "C": f"completed {operation}",

@@ -117,7 +117,7 @@ def _about(d: Diagnosis, verbose: bool) -> list[str]:
 
 
 def _where(culprit: Culprit) -> str:
-    parts = [f"node {culprit.node}" if culprit.node else "node not known"]
+    parts = [f"node {culprit.node}" if culprit.node else "unknown node"]
     if culprit.local_rank is not None:
         parts.append(f"local rank {culprit.local_rank}")
     if culprit.gpu:
@@ -133,7 +133,7 @@ def _several(culprits: Sequence[Culprit], verbose: bool) -> list[str]:
     homes: dict[str | None, list[int]] = {}
     for culprit in culprits:
         homes.setdefault(culprit.node, []).append(culprit.rank)
-    lines = [f"{rank_list(ranks)} on {node or 'a node not known'}" for node, ranks in homes.items()]
+    lines = [f"{rank_list(ranks)} on {node or 'an unknown node'}" for node, ranks in homes.items()]
     more = len(lines) - _CULPRITS_SHOWN
     return lines if more <= 0 else [*lines[:_CULPRITS_SHOWN], f"and on {plural(more, 'more node')} (-v names them)"]
 
@@ -320,18 +320,18 @@ def _also_possible(d: Diagnosis, width: int) -> list[Line]:
     lines: list[Line] = []
     for i, other in enumerate(d.also_possible):
         who = f", {rank_list(other.culprits)}" if other.culprits else ""
-        lines += _labelled("Or else" if i == 0 else "", f"{kind_text(other.kind)}{who}: {other.why}", width)
+        lines += _labelled("Or" if i == 0 else "", f"{kind_text(other.kind)}{who}: {other.why}", width)
     return lines
 
 
 def _last_good(d: Diagnosis, width: int, verbose: bool) -> list[Line]:
     last = d.last_completed
     if last is None:
-        return _labelled("Last good", "not known", width) if d.hang else []
+        return _labelled("Last good", "unknown", width) if d.hang else []
     at = (iso if verbose else clock)(last.at_ns)
     pair = "->" in last.name or "<-" in last.name
     where = f"of {last.group}" if pair else f"on every rank of {last.group}"
-    where = f"of {last.group}, as the logs say that are here" if only_logs(d) else where
+    where = f"of {last.group}, according to the available logs" if only_logs(d) else where
     text = f"{title(last.name, last.seq)} {where}{f', {at}' if at else ''}"
     if (frame := user_frame(last.frames)) is not None:
         text += f", from {place(frame)}"
@@ -348,10 +348,10 @@ def _reported(d: Diagnosis, width: int, verbose: bool) -> list[Line]:
     text += f" at {at}" if at else ""
     text += f" ({first.operation})" if first.operation else ""
     if first.rank in {c.rank for c in d.culprits}:
-        text += "; who reports first is seldom the culprit, here it is"
+        text += "; the first reporter is rarely the culprit, but here it is"
     else:
-        text += "; who reports first is seldom the culprit"
-        text += ", and is not here" if d.culprits else ""
+        text += "; the first reporter is rarely the culprit"
+        text += ", including here" if d.culprits else ""
     return _labelled("Reported", text, width)
 
 

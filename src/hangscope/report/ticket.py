@@ -31,7 +31,7 @@ _NUMBERED = re.compile(r"\d{1,9}[.)]")
 """A first word that begins a list, in which anything else may begin."""
 _ACTS = re.compile(r"\w://|www\.|(?:^|[^\w.])@\w|\w@\w", re.IGNORECASE)
 """A word that becomes a link or calls somebody by itself; only as code it does not."""
-_UNKNOWN = "not known"
+_UNKNOWN = "unknown"
 
 
 def render_ticket(
@@ -45,7 +45,7 @@ def render_ticket(
         _section("Relevant NCCL lines", _nccl(d, job)),
         _section("Why", _why(d)),
         _section("Ruled out", [f"- {text(out.kind)}{f': {text(out.why)}' if out.why else ''}" for out in d.ruled_out]),
-        _section("What to look at next", [f"- {text(step)}" for step in d.next_steps]),
+        _section("Next steps", [f"- {text(step)}" for step in d.next_steps]),
         _section("Missing evidence", _gaps(d)),
         _section("Attached files", _files(files)) if files is not None else [],
     ]
@@ -78,7 +78,7 @@ def _facts(d: Diagnosis, job: Job | None) -> list[tuple[str, str]]:
     ]
     rows += [(_numbered("Culprit", index, d.culprits), _culprit(c, d, job)) for index, c in _shown(d.culprits)]
     if not d.culprits:
-        rows.append(("Culprit", "nobody can be accused from this evidence" if d.hang else "none"))
+        rows.append(("Culprit", "this evidence does not point to any rank" if d.hang else "none"))
     if d.link is not None:
         rows.append(("Link", f"from {_end(d.link.sender)} to {_end(d.link.receiver)}{_channel(d.link.channel)}"))
     rows.append(("Operation in flight", _operation(d)))
@@ -99,7 +99,7 @@ def _first_reported(d: Diagnosis) -> str:
     first = d.first_reported
     if first is None:
         return "no rank reported one" if d.hang else "none"
-    at = iso(first.at_ns, local=first.local_time) or "at a time that is not known"
+    at = iso(first.at_ns, local=first.local_time) or "at an unknown time"
     said = [f"rank {first.rank}", f"node {_or(first.node)}", at]
     said += [text(first.operation)] if first.operation else []
     return ", ".join(said)
@@ -168,7 +168,7 @@ def _operation(d: Diagnosis) -> str:
 def _last(d: Diagnosis) -> str:
     last = d.last_completed
     if last is None:
-        return _UNKNOWN if d.hang else "does not matter: nothing hangs"
+        return _UNKNOWN if d.hang else "not applicable: nothing hangs"
     number = f" #{last.seq}" if last.seq is not None else ""
     said = [f"{text(last.name)}{number} on {text(last.group)}", *([iso(last.at_ns) or ""] if last.at_ns else [])]
     return "; ".join([*said, *_line(last.frames)])
@@ -194,7 +194,7 @@ def _nccl(d: Diagnosis, job: Job | None) -> list[str]:
     events = sorted(job.facts.transport, key=weight)
     if not events:
         logs = d.completeness.nccl_logs if d.completeness else 0
-        return [f"None: NCCL's logs of {plural(logs, 'rank')} hold no warning." if logs else "There is no log of NCCL."]
+        return [f"None: NCCL's logs of {plural(logs, 'rank')} contain no warning." if logs else "There is no NCCL log."]
     lines = ["```text"]
     for event in events[:_LINES_SHOWN]:
         who = ", ".join([f"rank {_plain(event.rank)}", f"node {_plain(event.node)}", iso(event.at_ns) or "no time"])

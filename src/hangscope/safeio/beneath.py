@@ -111,7 +111,7 @@ class StrangeLink(OSError):
     """A link of somebody else's on the way, which is not followed."""
 
     def __init__(self, owner: int, path: str) -> None:
-        super().__init__(errno.EPERM, f"a link of somebody else's (user {owner}) on the way", path)
+        super().__init__(errno.EPERM, f"another user's link (user {owner}) on the way", path)
 
 
 def open_folder(path: str | os.PathLike[str], *, make: bool = False, to_read: bool = False) -> int:

@@ -16,7 +16,7 @@ from hangscope.safeio.safe_files import Refused, open_file
 def why_not_ours_alone(found: os.stat_result) -> str:
     """Why somebody else than this user, or root, can have written this; empty where nobody can."""
     if found.st_uid not in (os.geteuid(), 0):
-        return f"belongs to somebody else (user {found.st_uid})"
+        return f"belongs to another user (user {found.st_uid})"
     if found.st_mode & stat.S_IWOTH:
         return "others may write it"
     if found.st_mode & stat.S_IWGRP and not _is_private_group(found.st_gid, found.st_uid):

@@ -111,7 +111,7 @@ def read_below(root: Path, name: str, limit: int, *, tail: bool = False, owner: 
     """A file below `root`, with no link followed on the way to it; with `owner`, one that this user wrote."""
     with folder_below(root, _parts(name)[:-1]) as folder, open_file(_parts(name)[-1], follow=False, folder=folder) as s:
         if owner is not None and (wrote := os.fstat(s.fileno()).st_uid) != owner:
-            raise Refused(f"belongs to somebody else (user {wrote})", root / name)
+            raise Refused(f"belongs to another user (user {wrote})", root / name)
         return read_bounded(s, root / name, limit, tail=tail)
 
 
@@ -239,7 +239,7 @@ def folder_below(
             if made and found.st_uid == SQUASHED:
                 _squashing.add(found.st_dev)
             if found.st_uid != 0 and not _is_ours(found):
-                raise Refused(f"belongs to somebody else (user {found.st_uid})", root.joinpath(*parts))
+                raise Refused(f"belongs to another user (user {found.st_uid})", root.joinpath(*parts))
         yield handle
     finally:
         os.close(handle)
@@ -389,7 +389,7 @@ def refuse_others(folder: Path) -> None:
         if found.st_uid == SQUASHED and os.geteuid() == 0 and found.st_dev not in _squashing:
             _try_squashing(handle)
         if found.st_uid != 0 and not _is_ours(found):
-            raise Refused(f"belongs to somebody else (user {found.st_uid})", folder)
+            raise Refused(f"belongs to another user (user {found.st_uid})", folder)
 
 
 def _try_squashing(folder: int) -> None:
@@ -414,7 +414,7 @@ def close_to_others(folder: Path) -> None:
     try:
         found = os.fstat(handle)
         if found.st_uid != os.geteuid():
-            raise Refused(f"belongs to somebody else (user {found.st_uid})", folder)
+            raise Refused(f"belongs to another user (user {found.st_uid})", folder)
         os.fchmod(handle, 0o700)
     finally:
         os.close(handle)

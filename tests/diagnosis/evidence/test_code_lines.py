@@ -304,7 +304,7 @@ def learnt(*sites: CallSite, calls: int = 3) -> str:
 
 def test_a_learnt_line_says_that_it_is_of_earlier_steps() -> None:
     """Where the dump has no frames, the line of the same call in the steps before is named as such."""
-    assert learnt(site(54)).endswith("called at /workspace/train.py:54 (as in the steps before)")
+    assert learnt(site(54)).endswith("called at /workspace/train.py:54 (as in earlier steps)")
 
 
 def test_the_place_in_the_step_decides_between_lines() -> None:

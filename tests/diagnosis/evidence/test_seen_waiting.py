@@ -106,7 +106,7 @@ def test_who_still_looks_for_the_store_holds_up_those_who_have_it(tmp_path: Path
     past, early = ({"waits_in": call, "stood_s": 30.0} for call in ("init_process_group", "rendezvous"))
     found = verdict(tmp_path / "a", rank(0, **past), rank(1, **past), rank(2, **early))
     assert accused(found) == ("absent", [2])
-    assert "rank 2 still looks for the store that all others have found" in found.headline
+    assert "rank 2 has not reached the store that all others have found" in found.headline
     assert "MASTER_PORT" in found.next_steps[0]
     found = verdict(tmp_path / "b", *(rank(number, **past) for number in range(3)))
     assert found.culprits == ()
@@ -120,12 +120,15 @@ def test_who_was_never_seen_or_looks_elsewhere_is_named(tmp_path: Path) -> None:
     missing = {"ranks": [2], "text": "no process of rank 2 was seen", "by": "n"}
     found = verdict(tmp_path / "a", rank(0, **starts), rank(1, **starts), world_size=3, never_seen=missing)
     assert (found.outcome, *accused(found), found.confidence) == ("hang", "absent", [2], "medium")
-    assert found.headline == "rank 2 was never seen, and the others wait for it in init_process_group"
+    assert found.headline == "rank 2 was never seen; the others are waiting for it in init_process_group"
     assert "world_size" in found.next_steps[0]
     three = [rank(number, **starts) for number in range(3)]
     found = verdict(tmp_path / "b", *three, elsewhere={**missing, "text": "rank 2 looks at h:2, they meet at h:1"})
     assert (*accused(found), found.confidence) == ("absent", [2], "medium")
-    assert found.headline == "rank 2 looks elsewhere for the others, who wait for it in init_process_group"
+    assert (
+        found.headline
+        == "rank 2 looks for the others at a different address; they are waiting for it in init_process_group"
+    )
 
 
 @pytest.mark.parametrize("said", [None, [2], {"ranks": "2"}, {"ranks": [-1, "x", True]}, {"ranks": []}, {"text": "?"}])

@@ -714,4 +714,4 @@ def test_a_hostfile_in_no_encoding_is_an_error_in_words(tmp_path: Path, capsys: 
     """Bytes that are no text name no host, and the message says so."""
     (tmp_path / "hosts").write_bytes(b"\xff\xfe\x00gpu\n")
     assert main(["collect", "--hostfile", str(tmp_path / "hosts"), "-o", str(tmp_path / "out")]) == 2
-    assert "is no host name" in capsys.readouterr().err
+    assert "is not a host name" in capsys.readouterr().err

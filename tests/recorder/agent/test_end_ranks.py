@@ -136,7 +136,7 @@ def test_a_job_is_ended_no_sooner_than_is_safe(
     if at_s:
         assert not job.turn_after(at_s - 20)
         assert not job.turn_after(at_s - 10)
-        assert job.said == ["--on-hang kill: will end the job in 20s unless it goes on"]
+        assert job.said == ["--on-hang kill: will end the job in 20s unless it resumes"]
     assert job.turn_after(at_s + 0.1)
 
 

@@ -123,7 +123,7 @@ def test_an_error_of_ours_is_said_once_and_the_watch_goes_on(tmp_path: Path, mon
     monkeypatch.setattr(turns.agent, "_turn", fail)
     turns.agent._run()
     assert len(failures) == 3
-    assert turns.lines == ["the agent has a problem and goes on: ValueError: no room"]
+    assert turns.lines == ["the agent hit a problem and continues: ValueError: no room"]
 
 
 def test_something_that_happens_wakes_the_loop() -> None:

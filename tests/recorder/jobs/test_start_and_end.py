@@ -61,7 +61,7 @@ def test_a_rank_that_never_came_is_named(jobs: dict[str, tuple[Path, Started]]) 
     """Three ranks were announced, and rank 1 was started twice: rank 2 is missing, and both facts are said."""
     kind, ranks, headline = verdict(jobs["twice"])
     assert (kind, ranks) == ("absent", [2])
-    assert headline == "rank 2 was never seen, and the others wait for it in init_process_group"
+    assert headline == "rank 2 was never seen; the others are waiting for it in init_process_group"
     text = " ".join((jobs["twice"][0] / "verdict.txt").read_text().split())
     assert re.search(r"whose world size is 3; RANK=1 is set in 2 processes, also in pid \d+", text)
 
@@ -78,7 +78,7 @@ def test_a_rank_that_takes_long_to_end_has_ended(jobs: dict[str, tuple[Path, Sta
     """Its end lasts longer than the threshold: it is waited for, and what is told is that it left."""
     kind, ranks, headline = verdict(jobs["ends slowly"])
     assert (kind, ranks) == ("dead", [1])
-    assert headline == "rank 1 exited by itself with status 0 while the others went on"
+    assert headline == "rank 1 exited by itself with status 0 while the others continued"
 
 
 def test_a_rank_that_outlives_a_finished_job_costs_a_line_and_no_incident(

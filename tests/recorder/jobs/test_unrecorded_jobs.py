@@ -213,7 +213,7 @@ def test_a_run_without_a_rank_is_an_error(running: dict[str, Any]) -> None:
     """There is nothing to snapshot, and that is said."""
     done = hangscope("snapshot", running["empty"].incident)
     assert done.returncode == 2
-    assert "its agents see no rank" in done.stderr
+    assert "its agents see no ranks" in done.stderr
 
 
 def test_compute_and_a_slow_start_are_no_stall(running: dict[str, Any]) -> None:

@@ -29,12 +29,16 @@ if TYPE_CHECKING:
 @click.command(epilog="Example: hangscope bundle hangscope/48121/0 -o ticket-4711.tar.gz --max-size 50MB")
 @click.argument("path", metavar="PATH", type=click.Path(path_type=Path))
 @click.option("-o", "--output", metavar="FILE", type=click.Path(path_type=Path), help="The bundle.  [default: by PATH]")
-@click.option("--no-redact", is_flag=True, help="Keep secrets and user names as they are.")
-@click.option("--pseudonymise", is_flag=True, help="Give hosts, addresses and paths aliases; their map stays here.")
-@click.option("--all-lines", is_flag=True, help="Keep also the lines of logs that are no evidence, redacted.")
-@click.option("--only-evidence", is_flag=True, help="The default: of logs only what is evidence.")
+@click.option("--no-redact", is_flag=True, help="Do not redact secrets and user names.")
+@click.option(
+    "--pseudonymise",
+    is_flag=True,
+    help="Replace hosts, addresses and paths with aliases; the map stays on this machine.",
+)
+@click.option("--all-lines", is_flag=True, help="Also keep log lines that are not evidence, redacted.")
+@click.option("--only-evidence", is_flag=True, help="Keep only log lines that are evidence (the default).")
 @click.option("--map", "map_file", metavar="FILE", type=click.Path(path_type=Path), help="Where aliases are kept.")
-@click.option("--max-size", callback=size, metavar="SIZE", help="Leave the least useful evidence out: 50MB, 1GiB.")
+@click.option("--max-size", callback=size, metavar="SIZE", help="Drop the least useful evidence to fit: 50MB, 1GiB.")
 @click.option("--no-verdict", is_flag=True, help="Do not diagnose: no verdict, no page and no ticket in the bundle.")
 @click.option("--verify", "only_verify", is_flag=True, help="PATH is a bundle: check every name and checksum in it.")
 @click.option("--unpack", metavar="DIR", type=click.Path(path_type=Path), help="PATH is a bundle: unpack it safely.")
@@ -219,7 +223,7 @@ def _report(made: Bundle) -> None:
     if made.lines_left_out:
         lines = sum(made.lines_left_out.values())
         logs = plural(len(made.lines_left_out), "log")
-        note(f"{lines:,} lines of {logs} are no evidence and stay here; --all-lines brings them")
+        note(f"{lines:,} lines of {logs} are not evidence and stay here; --all-lines includes them")
     for what, count in made.dropped.items():
         note(f"left out to keep the bundle small: {what} ({plural(count, 'file')})")
     for gap in made.left_out[:_MOST_NOTES]:
@@ -227,7 +231,7 @@ def _report(made: Bundle) -> None:
     if len(made.left_out) > _MOST_NOTES:
         note(f"… and {len(made.left_out) - _MOST_NOTES} more, all named in the bundle's incident.json")
     if made.map_file is not None:
-        note(f"the aliases are in {made.map_file}: keep it to yourself")
+        note(f"the aliases are in {made.map_file}: keep it private")
 
 
 def _open(bundle: Path, target: Path | None) -> int:
@@ -240,7 +244,7 @@ def _open(bundle: Path, target: Path | None) -> int:
             opened = verify(bundle, progress=shown) if target is None else extract(bundle, target, progress=shown)
         except OSError as error:
             raise SettingsError(f"{target or bundle}: {error.strerror or error}") from None
-    note(f"{bundle}: {plural(opened.files, 'file')}, {human(opened.bytes)}; every name and checksum is right")
+    note(f"{bundle}: {plural(opened.files, 'file')}, {human(opened.bytes)}; all names and checksums match")
     if target is not None:
         write(f"{target}\n")
     return 0

@@ -36,19 +36,25 @@ INCOMPLETE = 1
 @click.option("--namespace", metavar="NAME", help="Kubernetes: the namespace.  [default: that of kubectl]")
 @click.option("--container", metavar="NAME", help="Kubernetes: the container in each pod.  [default: its first]")
 @click.option("--path", "patterns", multiple=True, metavar="GLOB", help="Also these files or folders on each node.")
-@click.option("--no-defaults", is_flag=True, help="Only --path: not where PyTorch and hangscope leave evidence.")
+@click.option(
+    "--no-defaults", is_flag=True, help="Only --path, not the places where PyTorch and hangscope leave evidence."
+)
 @click.option("--job", help="Of several incidents, this job's.  [default: the newest]")
 @click.option("--attempt", help="Of several attempts, this one.  [default: the newest]")
-@click.option("--deadline", callback=seconds, default="120s", show_default=True, metavar="TIME", help="For one node.")
-@click.option("--retries", type=click.IntRange(min=0), default=2, show_default=True, help="More tries for one node.")
-@click.option("--parallel", type=click.IntRange(min=1), default=16, show_default=True, help="Nodes at once.")
+@click.option(
+    "--deadline", callback=seconds, default="120s", show_default=True, metavar="TIME", help="Time limit per node."
+)
+@click.option("--retries", type=click.IntRange(min=0), default=2, show_default=True, help="Retries per node.")
+@click.option(
+    "--parallel", type=click.IntRange(min=1), default=16, show_default=True, help="Nodes to fetch from in parallel."
+)
 @click.option(
     "--stale-after",
     callback=seconds,
     default="2h",
     show_default=True,
     metavar="TIME",
-    help="A dump this much older than the newest is from an earlier run, and is left where it is.",
+    help="A dump this much older than the newest is from an earlier run and is not fetched.",
 )
 def command(
     output: Path,
@@ -69,12 +75,12 @@ def command(
     parallel: int,
     stale_after: float,
 ) -> int:
-    """Bring every node's evidence into one incident. Run again, it fetches only what is missing.
+    """Gather every node's evidence into one incident. Running it again fetches only what is missing.
 
-    Nodes need sh and tar, nothing else, and nothing is deleted there. What could not be had is listed with the reason,
-    here and in the incident.
+    Nodes need sh and tar, nothing else, and nothing is deleted there. What could not be fetched is listed with the
+    reason, here and in the incident.
 
-    Exit status: 0 everything came, 1 something is missing, 2 nothing could be had.
+    Exit status: 0 everything was fetched, 1 something is missing, 2 nothing could be fetched.
     """
     from hangscope.incident.collect import collect, job_nodes
     from hangscope.incident.collect.gather import CollectOptions
@@ -121,6 +127,6 @@ def _report(found: Collected) -> None:
     for gap in gaps[:_GAPS_SHOWN]:
         note(f"missing: {gap.what}: {gap.why}")
     if len(gaps) > _GAPS_SHOWN:
-        note(f"and {len(gaps) - _GAPS_SHOWN} more gaps, all in {found.path / 'incident.json'}")
+        note(f"and {len(gaps) - _GAPS_SHOWN} more missing, all in {found.path / 'incident.json'}")
     for other in found.others[:_GAPS_SHOWN]:
         note(f"left where it is: another incident, {other}")

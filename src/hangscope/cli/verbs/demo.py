@@ -30,7 +30,7 @@ STORY = {
     "--dir",
     "directory",
     type=click.Path(path_type=Path),
-    help="Where to keep the incident.  [default: a new one below /tmp]",
+    help="Where to keep the incident.  [default: a new one under /tmp]",
 )
 def command(fault: str, directory: Path | None) -> int:
     """Start a real small job that hangs, and follow it from launch to verdict.
@@ -44,7 +44,7 @@ def command(fault: str, directory: Path | None) -> int:
         )
     incident = (directory or Path(tempfile.mkdtemp(prefix="hangscope-demo-")) / "incident").absolute()
     if incident.exists() and (not incident.is_dir() or any(incident.iterdir())):
-        raise LaunchError(f"{incident}: exists already", hint="give a new directory with --dir")
+        raise LaunchError(f"{incident}: already exists", hint="give a new directory with --dir")
     note(f"In this demo {STORY[fault]}.")
     words = launch_command(fault, incident)
     note(f"$ {shlex.join(['hangscope', *words])}")

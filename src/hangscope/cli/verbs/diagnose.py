@@ -16,12 +16,23 @@ from hangscope.cli.progress_bar import bar
 @click.argument("paths", metavar="PATH...", nargs=-1, required=True, type=click.Path())
 @click.option("--json", "as_json", is_flag=True, help="Print the verdict as JSON (schema hangscope.diagnosis/1).")
 @click.option("-v", "--verbose", is_flag=True, help="Add the chain of waits, whole stacks, every source and gap.")
-@click.option("--full", is_flag=True, help="Keep all of huge rings, which takes memory; else their end and what waits.")
 @click.option(
-    "--engine", type=click.Choice(("local", "ray")), default="local", help="Who reads: this machine, or a Ray cluster."
+    "--full",
+    is_flag=True,
+    help="Keep all entries of huge ring buffers, which takes memory.  [default: their end and what is unfinished]",
 )
-@click.option("--ray-address", metavar="ADDRESS", help="The Ray cluster; else RAY_ADDRESS, else one that runs here.")
-@click.option("--width", "asked_width", type=click.IntRange(min=40), help="Columns to use; else COLUMNS, else 80.")
+@click.option(
+    "--engine",
+    type=click.Choice(("local", "ray")),
+    default="local",
+    help="Where to read: on this machine, or on a Ray cluster.",
+)
+@click.option(
+    "--ray-address", metavar="ADDRESS", help="The Ray cluster.  [default: RAY_ADDRESS, else one running here]"
+)
+@click.option(
+    "--width", "asked_width", type=click.IntRange(min=40), help="Columns to use.  [default: COLUMNS, else 80]"
+)
 def command(
     paths: tuple[str, ...],
     as_json: bool,

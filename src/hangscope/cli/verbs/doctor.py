@@ -25,12 +25,10 @@ from hangscope.report.safe_text import safe
 @click.option(
     "--world-size", type=click.IntRange(1, 10_000_000), help="Ranks in the job.  [default: from the environment]"
 )
-@click.option(
-    "--torch", "torch_version", metavar="VERSION", help="As if this PyTorch were here.  [default: found here]"
-)
+@click.option("--torch", "torch_version", metavar="VERSION", help="Assume this PyTorch version.  [default: found here]")
 @click.option("--python", metavar="PROGRAM", help="Look for PyTorch where this interpreter does.  [default: python]")
 @click.option("--backend", help="nccl, nccl2, nccl-legacy, gloo, …  [default: what this PyTorch may use]")
-@click.option("--dir", "directory", type=click.Path(path_type=Path), help="Also look at the directory for incidents.")
+@click.option("--dir", "directory", type=click.Path(path_type=Path), help="Also check the directory for incidents.")
 def command(
     as_json: bool,
     world_size: int | None,
@@ -39,7 +37,7 @@ def command(
     backend: str | None,
     directory: Path | None,
 ) -> int:
-    """Say what would happen here if a collective hung now, and the cure.
+    """Check what would happen here if a collective hung now, and how to fix it.
 
     Run it where the job runs: same node, same container, same variables. Nothing is changed. Exit status: 0 if there is
     nothing worse than a note, 1 if there is a warning or a problem, 2 for options that cannot be used.
@@ -70,27 +68,27 @@ def decoder_finding() -> DoctorFinding:
         return DoctorFinding("decoder", OK, "dumps are read here by the C decoder")
     if decoder.built():
         what = f"dumps are read here by Python: {decoder.VARIABLE}=python"
-        return DoctorFinding("decoder", NOTE, what, "some twenty times slower", f"unset {decoder.VARIABLE}")
+        return DoctorFinding("decoder", NOTE, what, "about twenty times slower", f"unset {decoder.VARIABLE}")
     return DoctorFinding(
         "decoder",
         NOTE,
         "dumps are read here by Python: the C decoder was not built",
-        "some twenty times slower; it matters for a diagnosis of hundreds of ranks, and for nothing else",
-        "install a wheel, or a C compiler and Python's headers, then hangscope again",
+        "about twenty times slower; it matters for a diagnosis of hundreds of ranks, and nothing else",
+        "install a wheel, or a C compiler and Python's headers, then reinstall hangscope",
     )
 
 
 def scanner_finding() -> DoctorFinding:
     """Which scanner a bundle here would look through logs with."""
     if scan.in_use():
-        return DoctorFinding("scanner", OK, "logs are looked through for secrets here by the C scanner")
+        return DoctorFinding("scanner", OK, "logs are scanned for secrets here by the C scanner")
     why = "bundles of large logs take several times as long; they are the same to the byte"
     if scan.built():
-        what = f"logs are looked through for secrets here by Python: {scan.VARIABLE}=python"
+        what = f"logs are scanned for secrets here by Python: {scan.VARIABLE}=python"
         return DoctorFinding("scanner", NOTE, what, why, f"unset {scan.VARIABLE}")
-    what = "logs are looked through for secrets here by Python: the C scanner was not built"
+    what = "logs are scanned for secrets here by Python: the C scanner was not built"
     return DoctorFinding(
-        "scanner", NOTE, what, why, "install a wheel, or a C compiler and Python's headers, then hangscope again"
+        "scanner", NOTE, what, why, "install a wheel, or a C compiler and Python's headers, then reinstall hangscope"
     )
 
 
@@ -102,7 +100,7 @@ def text(found: Examination, columns: int) -> str:
         if finding.why:
             lines += _wrapped(" " * 9, finding.why, columns)
         if finding.cure:
-            lines += _wrapped(" " * 9 + "cure: ", finding.cure, columns)
+            lines += _wrapped(" " * 9 + "fix: ", finding.cure, columns)
     return "\n".join(lines) + "\n"
 
 

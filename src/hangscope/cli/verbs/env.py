@@ -32,7 +32,7 @@ from hangscope.recorder.setup.variables import DEFAULT_ENTRIES
     help="Where dumps and logs go.  [default: ./hangscope; /hangscope in a container]",
 )
 @click.option("--job", help="The job's name.  [default: from the scheduler]")
-@click.option("--attempt", help="Which start of the job this is.  [default: from the scheduler, else 0]")
+@click.option("--attempt", help="Which attempt of the job this is.  [default: from the scheduler, else 0]")
 @click.option("--node", help="The node's name.  [default: filled in where the ranks run]")
 @click.option(
     "--entries",
@@ -46,9 +46,9 @@ from hangscope.recorder.setup.variables import DEFAULT_ENTRIES
     type=click.Choice(NCCL_LOG_LEVELS, case_sensitive=False),
     default="INFO",
     show_default=True,
-    help="How much NCCL logs, to a file of each process; WARN does not tell which NIC a channel uses.",
+    help="How much NCCL logs, to a file of each process; WARN does not show which NIC a channel uses.",
 )
-@click.option("--fix", is_flag=True, help="Also overrule settings of yours that would lose the evidence.")
+@click.option("--fix", is_flag=True, help="Also override your settings where they would lose evidence.")
 def command(
     kind: str,
     torch_version: str | None,
@@ -61,7 +61,7 @@ def command(
     nccl_debug: str,
     fix: bool,
 ) -> int:
-    """Print the recorder's settings for people who set them themselves.
+    """Print the flight recorder settings, to set them yourself.
 
     stdout carries the settings alone, so that a shell can read them: eval "$(hangscope env)". Settings of yours stay as
     they are, unless --fix is given; what they would lose is said on stderr. `hangscope run` does all this by itself.
@@ -72,7 +72,7 @@ def command(
         note(f"torch {torch_version}, in {found.path}" if found else "no torch found here: every known name is set")
     identity = identify(os.environ, job=job, attempt=attempt, node=node)
     if identity.made and kind in ("docker", "kubernetes"):
-        note("no job name known: give --job, so that two jobs do not write over each other")
+        note("no job name known: give --job, so that two jobs do not overwrite each other")
     request = Request(
         torch_version=torch_version,
         backend=backend,
@@ -100,7 +100,7 @@ def command(
 def _timing(made: SettingsPlan) -> str:
     """Whether operations get start events, which cost some 23 µs each, and why."""
     if TIMING not in made.variables:
-        return f"{TIMING} is left off: the black box tells an operation that runs from one that waits"
+        return f"{TIMING} is left off: the black box distinguishes a running operation from a waiting one"
     box = blackbox_library.is_set(made.variables)
     return f"{TIMING}=1: {'the black box sees no transfers within a node' if box else 'there is no black box'}"
 
@@ -115,4 +115,4 @@ def warn(problem: SettingProblem) -> None:
     label = "fixed" if problem.fixed else "note" if problem.severity == "note" else "warning"
     note(f"{label}: {problem}")
     if not problem.fixed:
-        note(f"  cure: {problem.cure}")
+        note(f"  fix: {problem.cure}")

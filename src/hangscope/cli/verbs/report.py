@@ -38,13 +38,13 @@ FORMATS = {
     metavar="FILE",
     multiple=True,
     type=click.Path(),
-    help="Where to; ends in .html, .perfetto-trace, .json, .txt or .md. May be given several times.",
+    help="Output file; ends in .html, .perfetto-trace, .json, .txt or .md. May be given several times.",
 )
-@click.option("--format", "form", type=click.Choice(list(FORMATS)), help="The form, whatever the ending.")
-@click.option("--force", is_flag=True, help="Overwrite files that are there.")
+@click.option("--format", "form", type=click.Choice(list(FORMATS)), help="The format, whatever the ending.")
+@click.option("--force", is_flag=True, help="Overwrite existing files.")
 @click.option("--open", "open_page", is_flag=True, help="Open the page in the browser.")
 @click.option("-v", "--verbose", is_flag=True, help="In .txt: the chain of waits, whole stacks, every source and gap.")
-@click.option("--full", is_flag=True, help="Keep all of huge rings, as in `diagnose`.")
+@click.option("--full", is_flag=True, help="Keep all entries of huge ring buffers, as in `diagnose`.")
 @click.option("--width", type=click.IntRange(min=40), default=PLAIN_WIDTH, show_default=True, help="In .txt: columns.")
 def command(
     paths: tuple[str, ...],
@@ -96,18 +96,18 @@ def _targets(outputs: tuple[str, ...], form: str | None, *, force: bool, open_pa
         target = Path(output)
         kind = form or _form(target)
         if target in (known for known, _ in targets):
-            raise SettingsError(f"{output} is given twice", hint="two forms of one job need two files")
+            raise SettingsError(f"{output} is given twice", hint="two formats of one job need two files")
         if target.is_dir():
             raise SettingsError(f"{output} is a directory", hint=f"name the file: {target / 'hang.html'}")
         if target.exists() and not force:
-            raise SettingsError(f"{output} is there already", hint="--force overwrites it")
+            raise SettingsError(f"{output} already exists", hint="--force overwrites it")
         targets.append((target, kind))
     if open_page and not any(kind == "html" for _, kind in targets):
         import tempfile
 
         targets.append((Path(tempfile.mkdtemp(prefix="hangscope-")) / "hang.html", "html"))
     if not targets:
-        raise SettingsError("nothing to write", hint="-o hang.html writes the page, --open shows it at once")
+        raise SettingsError("nothing to write", hint="-o hang.html writes the page, --open opens it")
     return targets
 
 
@@ -135,7 +135,7 @@ def _open(page: Path) -> None:
     import webbrowser
 
     if not webbrowser.open(page.resolve().as_uri()):
-        note(f"no browser could be started: open {page} yourself")
+        note(f"no browser could be opened: open {page} yourself")
 
 
 # ---- what ------------------------------------------------------------------------------------------------------------

@@ -57,38 +57,38 @@ def _env(name: str) -> dict[str, Any]:
     type=Path,  # click.Path would look at it, and a file system that hangs would keep the training from starting
     metavar="PATH",
     callback=_directory,
-    help="The incident's directory; shared by all nodes where that is possible.  [default: ./hangscope/JOB/ATTEMPT]",
+    help="The incident's directory; shared by all nodes if possible.  [default: ./hangscope/JOB/ATTEMPT]",
     **_env("DIR"),
 )
 @click.option("--job", help="The job's name.  [default: from Slurm, torchelastic or Kubernetes]")
-@click.option("--attempt", help="Which start of the job this is.  [default: from the scheduler, else 0]")
+@click.option("--attempt", help="Which attempt of the job this is.  [default: from the scheduler, else 0]")
 @click.option("--node", help="This node's name.  [default: the host name]")
 @click.option(
     "--stall-after",
     type=DURATION,
     metavar="TIME",
-    help="An operation unfinished for longer is a stall.  [default: 30, or 5 × the slowest so far if longer]",
+    help="An operation unfinished for longer counts as a stall.  [default: 30, or 5 × the slowest so far if longer]",
     **_env("STALL_AFTER"),
 )
 @click.option(
     "--on-hang",
     multiple=True,
     metavar="report|kill|CMD",
-    help="What to do once the evidence is safe: kill ends the ranks, so that the launcher can restart; a shell command "
+    help="What to do once the evidence is saved: kill ends the ranks, so the launcher can restart; a shell command "
     "gets the verdict as JSON on stdin. May be given more than once.  [default: report]  [env var: HANGSCOPE_ON_HANG]",
 )
 @click.option(
     "--kill-after",
     type=DURATION,
     metavar="TIME",
-    help="For --on-hang kill: so long the job must have stood still, and longer than its slowest pause so far; twice "
-    f"as long where the verdict is not sure.  [default: {KILL_AFTER_S / 60:g}m]",
+    help="For --on-hang kill: how long the job must have been stalled, and longer than its slowest pause; twice "
+    f"as long where the verdict is uncertain.  [default: {KILL_AFTER_S / 60:g}m]",
     **_env("KILL_AFTER"),
 )
 @click.option(
     "--kill-working",
     is_flag=True,
-    help="For --on-hang kill: also while the rank that the others wait for is seen to work (a save, an evaluation; "
+    help="For --on-hang kill: even while the rank that the others wait for is seen working (a save, an evaluation; "
     "hangscope.expect_pause() in the code announces those).",
     **_env("KILL_WORKING"),
 )
@@ -104,7 +104,7 @@ def _env(name: str) -> dict[str, Any]:
     type=click.IntRange(min=1),
     default=MAX_INCIDENTS,
     show_default=True,
-    help="So many hangs of one run are saved.",
+    help="Maximum hangs saved per run.",
     **_env("MAX_INCIDENTS"),
 )
 @click.option(
@@ -113,9 +113,9 @@ def _env(name: str) -> dict[str, Any]:
     help="Size of the flight recorder, in operations.  [default: 2000]",
     **_env("ENTRIES"),
 )
-@click.option("--fix", is_flag=True, help="Also mend settings of yours that would lose the evidence.", **_env("FIX"))
+@click.option("--fix", is_flag=True, help="Also fix your settings where they would lose evidence.", **_env("FIX"))
 @click.option("--no-diagnose", is_flag=True, help="Save the evidence only.", **_env("NO_DIAGNOSE"))
-@click.option("--keep", is_flag=True, help="Keep the directory of a run without trouble too.", **_env("KEEP"))
+@click.option("--keep", is_flag=True, help="Keep the directory even of a run without problems.", **_env("KEEP"))
 @click.option(
     "--metrics",
     "metrics_file",
@@ -127,7 +127,7 @@ def _env(name: str) -> dict[str, Any]:
 @click.option(
     "--metrics-port",
     metavar="[ADDRESS:]PORT",
-    help="Answer Prometheus on this port of this machine.",
+    help="Serve Prometheus metrics on this port.",
     **_env("METRICS_PORT"),
 )
 @click.argument("words", metavar="-- COMMAND...", nargs=-1, type=click.UNPROCESSED)
@@ -150,7 +150,7 @@ def command(
     metrics_port: str | None,
     words: tuple[str, ...],
 ) -> int:
-    """Start a training command with the recorder on; capture and diagnose when it hangs.
+    """Run a training command with the flight recorder on; capture and diagnose when it hangs.
 
     Put it in front of the launch command, once a node: hangscope run -- torchrun --nproc-per-node 8 train.py.
     Nothing in the training code changes, output and exit status are the command's own, and should hangscope itself be

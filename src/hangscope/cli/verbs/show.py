@@ -14,11 +14,15 @@ from hangscope.report.op_list import STATES, json_lines, select, table
 @click.argument("paths", metavar="PATH...", nargs=-1, required=True, type=click.Path())
 @click.option("--rank", "ranks", metavar="RANKS", help="Only these ranks: 3, 0-7 or 0-7,12.")
 @click.option("--group", metavar="GROUP", help="Only this group, by its name or description.")
-@click.option("--state", type=click.Choice(STATES), help="Only those in this state; unfinished: all but completed.")
+@click.option(
+    "--state", type=click.Choice(STATES), help="Only operations in this state; unfinished: all but completed."
+)
 @click.option("--name", metavar="NAME", help="Only operations of this name, such as all_reduce.")
 @click.option("--last", metavar="N", type=click.IntRange(min=1), help="Only the last N of each rank.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object a line instead of a table.")
-@click.option("--width", "asked_width", type=click.IntRange(min=40), help="Columns to use; else COLUMNS, else 80.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object per line instead of a table.")
+@click.option(
+    "--width", "asked_width", type=click.IntRange(min=40), help="Columns to use.  [default: COLUMNS, else 80]"
+)
 def command(
     paths: tuple[str, ...],
     ranks: str | None,
@@ -29,7 +33,7 @@ def command(
     as_json: bool,
     asked_width: int | None,
 ) -> int:
-    """List the operations themselves, filtered by rank, group, state.
+    """List the recorded operations, filtered by rank, group or state.
 
     Conditions add up: an operation is shown if it meets all of them. They are applied before --last. A table that goes
     to a file or a pipe is not cut to a width unless --width says one.
@@ -41,7 +45,7 @@ def command(
         job = load(paths, full=True, progress=update)
         rows = select(job, ranks=wanted, group=group, state=state, name=name, last=last)
     if not len(rows):
-        note("no operation matches" if len(job.ops) else "no operation was recorded: there is no dump among the input")
+        note("no operation matches" if len(job.ops) else "no operation was recorded: the input has no dump")
         return 0
     for line in json_lines(job, rows) if as_json else table(job, rows, table_width(asked_width)):
         write(f"{line}\n")
@@ -54,10 +58,10 @@ def parse_ranks(text: str) -> set[int]:
     for part in text.split(","):
         first, dash, last = part.strip().partition("-")
         if not first.isdecimal() or (dash and not last.isdecimal()) or len(first) > 7 or len(last) > 7:
-            raise SettingsError(f"--rank {text!r} names no ranks", hint="write 3, 0-7 or 0-7,12")
+            raise SettingsError(f"--rank {text!r} is not a list of ranks", hint="write 3, 0-7 or 0-7,12")
         low = int(first)
         high = int(last or first)
         if high < low:
-            raise SettingsError(f"--rank {text!r}: {low}-{high} runs backwards", hint=f"write {high}-{low}")
+            raise SettingsError(f"--rank {text!r}: {low}-{high} is backwards", hint=f"write {high}-{low}")
         chosen.update(range(low, high + 1))
     return chosen

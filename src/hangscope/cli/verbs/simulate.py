@@ -19,25 +19,31 @@ _DIMENSIONS = ("dp", "tp", "pp", "ep")
 )
 @click.option("-o", "--output", required=True, metavar="DIR", type=click.Path(file_okay=False), help="Where to write.")
 @click.option("--ranks", default=8, show_default=True, metavar="N", help="Ranks in the job.")
-@click.option("--layout", default="", metavar="dp=…,tp=…,pp=…,ep=…", help="How the job is split; what is left is dp.")
+@click.option("--layout", default="", metavar="dp=…,tp=…,pp=…,ep=…", help="Parallelism layout; the rest is dp.")
 @click.option("--fault", type=click.Choice(list(FAULTS)), default="absent", show_default=True, help="What goes wrong.")
-@click.option("--variant", default="", metavar="NAME", help="Which kind of it, such as skipped or size for mismatch.")
-@click.option("--culprit", "culprits", default="", metavar="RANKS", help="Who: 5 or 5,9; else the seed chooses.")
+@click.option(
+    "--variant", default="", metavar="NAME", help="Variant of the fault, such as skipped or size for mismatch."
+)
+@click.option(
+    "--culprit", "culprits", default="", metavar="RANKS", help="Ranks at fault: 5 or 5,9.  [default: the seed chooses]"
+)
 @click.option("--entries", default=500, show_default=True, metavar="N", help="Size of every rank's ring.")
-@click.option("--steps", default=0, metavar="N", help="Step in which it happens; else when the rings are full.")
-@click.option("--torch", type=click.Choice(TORCH), default="2.11", show_default=True, help="Whose dump format.")
+@click.option("--steps", default=0, metavar="N", help="Step in which it happens.  [default: when the rings are full]")
+@click.option(
+    "--torch", type=click.Choice(TORCH), default="2.11", show_default=True, help="Dump format of which release."
+)
 @click.option(
     "--backend", type=click.Choice(BACKENDS), default="nccl", show_default=True, help="Communication library."
 )
 @click.option("--form", type=click.Choice(FORMS), default="pickle", show_default=True, help="How dumps are encoded.")
 @click.option("--gzip", is_flag=True, help="Compress the dumps.")
-@click.option("--no-timing", is_flag=True, help="As without TORCH_NCCL_ENABLE_TIMING: no start is ever seen.")
+@click.option("--no-timing", is_flag=True, help="As without TORCH_NCCL_ENABLE_TIMING: no start times.")
 @click.option("--no-stacks", is_flag=True, help="Dumps without Python stacks.")
 @click.option("--no-evidence", is_flag=True, help="Dumps alone: no logs and no roster.")
-@click.option("--clock-skew-ms", default=0.0, metavar="MS", help="The nodes' clocks differ by up to this, either way.")
+@click.option("--clock-skew-ms", default=0.0, metavar="MS", help="Maximum clock difference of the nodes, either way.")
 @click.option("--gpus-per-node", default=8, show_default=True, metavar="N", help="Ranks on one node.")
 @click.option("--timeout", "timeout_s", default=600.0, show_default=True, metavar="S", help="The collectives' timeout.")
-@click.option("--seed", default=0, show_default=True, metavar="N", help="Everything that is not given follows from it.")
+@click.option("--seed", default=0, show_default=True, metavar="N", help="Seed for everything that is not given.")
 def command(
     output: str,
     layout: str,
@@ -56,7 +62,7 @@ def command(
 
     target = Path(output)
     if target.exists() and any(target.iterdir()):
-        raise SettingsError(f"{output} is not empty", hint="give a new directory: an old job's files would be mixed in")
+        raise SettingsError(f"{output} is not empty", hint="give a new directory, so that no old files get mixed in")
     choices.update(_parse_layout(layout))
     spec = Spec(
         culprits=_parse_ranks(culprits),
@@ -79,7 +85,7 @@ def _parse_layout(text: str) -> dict[str, int]:
         name, _, value = part.strip().partition("=")
         if name not in _DIMENSIONS or not value.isdecimal() or len(value) > 7:
             raise SettingsError(
-                f"--layout {text!r}: {part!r} is no dimension", hint="write it like dp=2,tp=4,pp=2,ep=2"
+                f"--layout {text!r}: {part!r} is not a dimension", hint="write it like dp=2,tp=4,pp=2,ep=2"
             )
         sizes[name] = int(value)
     return sizes
@@ -88,5 +94,5 @@ def _parse_layout(text: str) -> dict[str, int]:
 def _parse_ranks(text: str) -> tuple[int, ...]:
     parts = [part.strip() for part in text.split(",") if part.strip()]
     if not all(part.isdecimal() and len(part) < 8 for part in parts):
-        raise SettingsError(f"--culprit {text!r} names no rank", hint="write 5, or 5,9 for two")
+        raise SettingsError(f"--culprit {text!r} is not a rank", hint="write 5, or 5,9 for two")
     return tuple(int(part) for part in parts)

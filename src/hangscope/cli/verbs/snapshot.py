@@ -20,7 +20,7 @@ _MOST_TEXT = 4 << 20
 
 @click.command()
 @click.argument("target", metavar="[PID|DIR]", default=".")
-@click.option("--dir", "directory", type=click.Path(path_type=Path), help="Where to keep it, for a job without `run`.")
+@click.option("--dir", "directory", type=click.Path(path_type=Path), help="Where to save it, for a job without `run`.")
 @click.option("--no-diagnose", is_flag=True, help="Save the evidence only.")
 def command(target: str, directory: Path | None, no_diagnose: bool) -> int:
     """Capture a running job now.

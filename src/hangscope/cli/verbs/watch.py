@@ -15,21 +15,21 @@ from hangscope.recorder.rundir.live_view import view
 
 @click.command()
 @click.argument("directory", metavar="DIR", type=click.Path(path_type=Path))
-@click.option("--once", is_flag=True, help="Print the view once, as text.  [default where stdout is no terminal]")
+@click.option("--once", is_flag=True, help="Print the view once, as text.  [default where stdout is not a terminal]")
 @click.option("--sort", type=click.Choice(SORTS), default="wait", show_default=True, help="What comes first.")
 @click.option(
     "--filter",
     "shown",
     default="all",
     metavar="FILTER",
-    help=f"{', '.join(FILTERS)}, or a text that the rank, node, group or operation has.  [default: all]",
+    help=f"{', '.join(FILTERS)}, or text in the rank, node, group or operation.  [default: all]",
 )
-@click.option("--all", "everything", is_flag=True, help="Every rank, not only those worth a look.")
+@click.option("--all", "everything", is_flag=True, help="All ranks, not only the notable ones.")
 def command(directory: Path, once: bool, sort: str, shown: str, everything: bool) -> int:
     """Show live which ranks wait for which others.
 
     DIR is the directory that `hangscope run` keeps. First the ranks that others wait for, then groups, nodes and ranks;
-    what is alike is folded, so that a thousand ranks fit a terminal. Ends with the job; q ends it earlier.
+    identical rows are folded, so that a thousand ranks fit a terminal. Ends with the job; q quits earlier.
 
     \b
     Keys: s sort   r reverse   f filter   / search   a all ranks   j k scroll   q quit

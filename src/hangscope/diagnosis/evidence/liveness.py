@@ -182,7 +182,7 @@ class Liveness:
         if call:
             return Life(Is.ALIVE, How.IN_CUDA, True, tuple(found), process=process, call=call)
         if call is None and len(self._holding) > 1:
-            found.append(Finding(f"{len(self._holding)} ranks hold theirs, as those do that wait for their GPU"))
+            found.append(Finding(f"{len(self._holding)} ranks hold theirs, as ranks waiting for their GPU do"))
             return Life(Is.ALIVE, How.GIL_HELD, True, tuple(found), process=process)
         how = How.HOLDS_GIL if call is not None else How.GIL_HELD
         return Life(Is.FROZEN, how, True, tuple(found), process=process)
@@ -216,7 +216,7 @@ class Liveness:
         if not self._no_reaction(rank):
             return Life(Is.ALIVE, How.ANSWERED)
         if rank in self._answered:
-            text = f"rank {rank}'s process answered with its stack"
+            text = f"rank {rank}'s process responded with its stack"
             return Life(Is.ALIVE, How.ANSWERED, True, (Finding(text, (self._answered[rank],)),))
         return Life(Is.ALIVE if self._process(rank).alive_at_end else Is.NOT_KNOWN, How.NOTHING_SAID, False)
 
@@ -236,7 +236,7 @@ def _silent_python(job: Job) -> dict[int, Finding]:
             found.setdefault(report.rank, Finding(text, (report.source,)))
     for rank, process in job.processes.items():
         if process.python_answers is False and process.state not in GONE:
-            text = f"rank {rank}'s process lives, but no Python thread answers: something holds the GIL"
+            text = f"rank {rank}'s process is alive, but no Python thread responds: something holds the GIL"
             found[rank] = Finding(text, sources(process))
     return found
 

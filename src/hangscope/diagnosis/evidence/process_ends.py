@@ -71,7 +71,7 @@ def ending(process: Process) -> str:
     if status is None:
         return "is gone"
     if status < 0:
-        return f"was ended by {signal_name(-status)}"
+        return f"was killed by {signal_name(-status)}"
     if status == 0:
-        return "exited by itself with status 0 while the others went on"
+        return "exited by itself with status 0 while the others continued"
     return f"exited with status {status}"

@@ -48,7 +48,7 @@ def odd_in_ras(job: Job) -> tuple[dict[int, str], Source] | None:
     """
     lost, _ = lost_to_ras(job, set())
     if lost:
-        return dict.fromkeys(sorted(lost), "gave no answer to NCCL's RAS"), lost[min(lost)]
+        return dict.fromkeys(sorted(lost), "did not answer NCCL's RAS"), lost[min(lost)]
     largest = max((max(report.size, report.largest) for report in job.facts.ras), default=0)
     last = {report.comm_id: report for report in job.facts.ras if report.size == largest}
     found = [(odd, report.source) for report in last.values() if (odd := _odd_counts(report))]

@@ -1,7 +1,7 @@
 """What a network counter means, and from when on people who run such networks take it seriously.
 
 Meanings: the kernel's documentation of sysfs-class-infiniband and of mlx5's hardware counters. Limits: NVIDIA's
-NVSentinel (nic-health-monitor), which looks once a second. Ours are means since the job's start, so that a rate below a
+NVSentinel (nic-health-monitor), which looks once a second. Ours are means since the job started, so that a rate below a
 limit says little, and one above it much.
 """
 
@@ -41,41 +41,41 @@ FAULT = True
 OTHER = False
 COUNTERS = {
     # The link itself, gravest first: this is the order in which they are shown.
-    "link_downed": Counter(FAULT, "the link went down and had to come up anew", ANY),
+    "link_downed": Counter(FAULT, "the link went down and had to come back up", ANY),
     "carrier_down_count": Counter(FAULT, "the interface lost its carrier"),
     "req_transport_retries_exceeded": Counter(FAULT, "a connection was given up, unacknowledged after all retries"),
-    "local_link_integrity_errors": Counter(FAULT, "errors on the link beyond what it may have", ANY),
+    "local_link_integrity_errors": Counter(FAULT, "more errors on the link than it may have", ANY),
     "excessive_buffer_overrun_errors": Counter(FAULT, "the port's buffer overran", ANY),
-    "link_error_recovery": Counter(FAULT, "the link was trained anew", Limit(5, 60.0), 5),
+    "link_error_recovery": Counter(FAULT, "the link was retrained", Limit(5, 60.0), 5),
     "symbol_error": Counter(FAULT, "errors on a physical lane", Limit(120, 3600.0), 120),
-    "port_rcv_errors": Counter(FAULT, "packets arrived damaged", Limit(10, 1.0), 10),
+    "port_rcv_errors": Counter(FAULT, "packets arrived corrupted", Limit(10, 1.0), 10),
     # A connection that is given up has been tried seven times (NCCL_IB_RETRY_CNT).
-    "local_ack_timeout_err": Counter(FAULT, "no acknowledgement in time, sent again", Limit(1, 1.0), 6),
-    "rx_icrc_encapsulated": Counter(FAULT, "RoCE packets arrived damaged", few=10),
+    "local_ack_timeout_err": Counter(FAULT, "no acknowledgement in time, retransmitted", Limit(1, 1.0), 6),
+    "rx_icrc_encapsulated": Counter(FAULT, "RoCE packets arrived corrupted", few=10),
     "carrier_changes": Counter(FAULT, "the interface's carrier came or went", Limit(2), 2),
-    "rx_crc_errors": Counter(FAULT, "frames arrived damaged", few=10),
+    "rx_crc_errors": Counter(FAULT, "frames arrived corrupted", few=10),
     "tx_carrier_errors": Counter(FAULT, "frames were lost with the carrier", few=10),
-    "rx_errors": Counter(FAULT, "frames arrived damaged", few=10),
+    "rx_errors": Counter(FAULT, "frames arrived corrupted", few=10),
     "tx_errors": Counter(FAULT, "frames could not be sent", few=10),
-    "roce_adp_retrans": Counter(FAULT, "RoCE sent again", few=100),
-    "roce_adp_retrans_to": Counter(FAULT, "RoCE sent again after a timeout", few=10),
+    "roce_adp_retrans": Counter(FAULT, "RoCE retransmitted", few=100),
+    "roce_adp_retrans_to": Counter(FAULT, "RoCE retransmitted after a timeout", few=10),
     # Loss that may have happened anywhere between the ends, or be none.
-    "port_rcv_remote_physical_errors": Counter(OTHER, "packets arrived that were damaged further up", None),
-    "packet_seq_err": Counter(OTHER, "the peer missed packets, or got them in another order"),
-    "implied_nak_seq_err": Counter(OTHER, "the peer missed packets, or got them in another order"),
-    "out_of_sequence": Counter(OTHER, "packets were missed, or came in another order, as adaptive routing does"),
+    "port_rcv_remote_physical_errors": Counter(OTHER, "packets arrived that were corrupted upstream", None),
+    "packet_seq_err": Counter(OTHER, "the peer missed packets, or got them out of order"),
+    "implied_nak_seq_err": Counter(OTHER, "the peer missed packets, or got them out of order"),
+    "out_of_sequence": Counter(OTHER, "packets were missed, or came out of order, as with adaptive routing"),
     "req_cqe_error": Counter(OTHER, "requests ended with an error"),
-    "resp_cqe_error": Counter(OTHER, "answers ended with an error"),
+    "resp_cqe_error": Counter(OTHER, "responses ended with an error"),
     "rnr_nak_retry_err": Counter(OTHER, "the peer had no buffer ready", ANY),
     "req_rnr_retries_exceeded": Counter(OTHER, "a connection was given up: the peer never had a buffer ready"),
     "out_of_buffer": Counter(OTHER, "packets came while no buffer was ready"),
     # Load: it delays and does not stop.
     "port_xmit_discards": Counter(OTHER, "dropped at the port: congestion, or the port was down", Limit(100, 1.0)),
     "port_xmit_wait": Counter(OTHER, "had data and no credit: congestion"),
-    "roce_slow_restart": Counter(OTHER, "RoCE began slowly anew: congestion", Limit(10, 1.0)),
+    "roce_slow_restart": Counter(OTHER, "RoCE restarted slowly: congestion", Limit(10, 1.0)),
     "np_ecn_marked_roce_packets": Counter(OTHER, "packets marked on the way: congestion"),
     "np_cnp_sent": Counter(OTHER, "congestion was reported to the sender"),
-    "rp_cnp_handled": Counter(OTHER, "slowed down as the receiver asked: congestion"),
+    "rp_cnp_handled": Counter(OTHER, "slowed down at the receiver's request: congestion"),
 }
 _GRAVITY = {name: place for place, name in enumerate(COUNTERS)}
 
@@ -95,7 +95,7 @@ def gravity(change: CounterChange) -> int:
 
 
 def over_limit(change: CounterChange) -> bool:
-    """Whether the mean since the job's start is already above the published limit."""
+    """Whether the mean since the job started is already above the published limit."""
     limit = COUNTERS[change.counter].limit if change.counter in COUNTERS else None
     if limit is None:
         return False
@@ -105,7 +105,7 @@ def over_limit(change: CounterChange) -> bool:
 
 
 def counter_text(change: CounterChange, *, meaning: bool = True) -> str:
-    """``link_downed +2 (the link went down and had to come up anew; alarm at any, exceeded)``."""
+    """``link_downed +2 (the link went down and had to come back up; alarm at any, exceeded)``."""
     text = f"{change.counter} {'at least ' if change.reset else ''}+{change.rise}"
     known = COUNTERS.get(change.counter)
     if not meaning or known is None:
@@ -118,4 +118,4 @@ def counter_text(change: CounterChange, *, meaning: bool = True) -> str:
 
 def span(changes: list[CounterChange]) -> str:
     seconds = next((c.seconds for c in changes if c.seconds and c.seconds > 0), None)
-    return f"since the job's start, {duration(seconds)}" if seconds else "since the job's start"
+    return f"since the job started, {duration(seconds)}" if seconds else "since the job started"

@@ -11,7 +11,7 @@ LOGS = (
     "next time collect NCCL's log with NCCL_DEBUG=INFO and NCCL_DEBUG_SUBSYS=INIT,NET,GRAPH (rings, channels, NICs), "
     "and the network counters from before and after"
 )
-SWAP = "if the ports look well, swap one of the two nodes: the error follows the bad one"
+SWAP = "if the ports look fine, swap one of the two nodes: the error follows the bad one"
 
 
 def look_at(nodes: Iterable[str]) -> str:

@@ -243,7 +243,7 @@ class Ports:
             moved = self.faults(port)
             what = ", ".join(counter_text(change) for change in moved[:_SHOWN]) or f"it was {port.state} at the stall"
             unknown = any(end.node == port.node and not end.ports for end in ends)
-            where = ", of which no log says whether this link uses it" if unknown else ", which this link does not use"
+            where = ", and no log says whether this link uses it" if unknown else ", which this link does not use"
             name = f"port {port} of {port.node}{_address(port)}{where if path else ''}"
             found.append(Finding(f"{name}, {span(moved)}: {what}", _sources(moved)))
         return found
@@ -258,11 +258,11 @@ class Ports:
                 yield Finding(f"{name} was {port.state} at the stall")
             if moved and any(map(is_fault, moved)):
                 what = ", ".join(counter_text(change) for change in moved[:_SHOWN])
-                alike = "" if port in self.suspects else "; that is little, or no more than elsewhere"
+                alike = "" if port in self.suspects else "; that is low, or no higher than elsewhere"
                 yield Finding(f"{name}, {span(moved)}: {what}{alike}", _sources(moved))
             elif port.sampled and not _is_down(port):
                 load = "".join(f"; {counter_text(change)}" for change in moved if gravity(change) < _KNOWN)
-                yield Finding(f"{name}: no counter of errors rose since the job's start{load}", _sources(moved))
+                yield Finding(f"{name}: no error counter rose since the job started{load}", _sources(moved))
             elif port.port is not None and not port.sampled:
                 yield Finding(f"{name}: its counters were not read both at the start and at the stall")
             yield from (Finding(f"kernel of {m.node}: {m.text[:160]}", (m.source,)) for m in self._kernel(port)[:2])

@@ -9,7 +9,7 @@ EFFECTS = frozenset({43, 45, 63, 92, 121, 137})
 
 _RESET = "reset the GPU"
 _RESTART = "restart the job"
-_NVLINK = "look at the NVLinks: nvidia-smi nvlink -e, fabric manager"
+_NVLINK = "check the NVLinks: nvidia-smi nvlink -e, fabric manager"
 _XIDS = {
     13: ("a kernel's fault (graphics engine exception)", _RESTART),
     31: ("a kernel's access to memory that is not its own (MMU fault)", _RESTART),
@@ -21,12 +21,12 @@ _XIDS = {
     79: ("the GPU has fallen off the bus", "restart the node; the slot or the GPU may be broken"),
     94: ("an ECC error, contained to one process", _RESTART),
     95: ("an ECC error, not contained", _RESET),
-    109: ("a timeout in switching contexts", _RESET),
+    109: ("a context switch timeout", _RESET),
     119: ("the GPU's system processor does not answer", _RESET),
     120: ("the GPU's system processor failed", _RESET),
     136: ("a link could not be trained", _RESET),
     140: ("an ECC error that was not recovered", _RESET),
-    154: ("the action needed to recover has changed, as the line says", "do what the line says"),
+    154: ("the recovery action changed: see the log line", "follow the log line"),
     158: ("a fatal timeout", _RESET),
     **dict.fromkeys(range(144, 151), ("an NVLink error", _NVLINK)),
 }

@@ -26,7 +26,7 @@ _LONG_S = 60.0
 class Hang:
     """Whether the job hangs, and what says so.
 
-    `age_known` is False where operations are unfinished and nothing says for how long: it may have been a moment.
+    `age_known` is False where operations are unfinished and for how long is unknown: it may have been a moment.
     """
 
     says: Says
@@ -87,7 +87,7 @@ def _came_to_an_end(job: Job) -> Hang | None:
     ends = dict.fromkeys((rank for rank, _ in job.facts.clean_exits if not job.facts.errors), 0)
     ends |= {rank: p.exit_status for rank, p in job.processes.items() if p.exit_status is not None}
     if all(ends.get(rank) == 0 for rank in (*job.ranks, *signals)):
-        return Hang(Says.NO, f"all {len(job.ranks)} ranks came to a clean end")
+        return Hang(Says.NO, f"all {len(job.ranks)} ranks exited cleanly")
     if signals:
         return Hang(Says.YES, f"rank {signals[0]} signalled a timeout to the others")
     own = {r.rank for r in job.facts.watchdog if r.own_timeout}
@@ -96,7 +96,7 @@ def _came_to_an_end(job: Job) -> Hang | None:
 
 def _moved(job: Job) -> Hang | None:
     moved = sum(process.moved is True for process in job.processes.values())
-    return Hang(Says.NO, f"{moved} ranks got on between two looks") if moved * 2 > len(job.ranks) else None
+    return Hang(Says.NO, f"{moved} ranks made progress between two samples") if moved * 2 > len(job.ranks) else None
 
 
 def _captured_in_trouble(job: Job, waits: Waits) -> Hang | None:

@@ -37,7 +37,7 @@ def the_one_link(links: list[StuckLink]) -> Root:
     explained = all({link.sender, link.receiver} & ends for link in links)
     kept = at_the_network if at_the_network and explained else links
     if len({(link.sender, link.receiver) for link in kept}) > 1:
-        return NotKnown("several links stand still", tuple(kept))
+        return NotKnown("several links are stalled", tuple(kept))
     first = min(kept, key=lambda link: (link.since_ns, link.channels))
     return replace(first, channels=tuple(sorted({channel for link in kept for channel in link.channels})))
 

@@ -42,7 +42,7 @@ def root(boxes: Sequence[BlackBox]) -> Root:
     stopped = {one.rank for one in silent}
     links = [link for link in stuck_links(job) if not stopped & {link.sender, link.receiver}]
     if links and silent:
-        return NotKnown("a link stands still, and a process has stopped elsewhere", (*links, *silent))
+        return NotKnown("a link is stalled, and a process has stopped elsewhere", (*links, *silent))
     if links:
         return the_one_link(links)
     if silent:
@@ -114,7 +114,7 @@ class _Waits:
                 wanted.setdefault(transfer.peer, []).append(transfer)
         found = [self._accuse(rank, wanted[rank]) for rank in sorted(wanted) if not self._of[rank]]
         if not found:
-            return NotKnown("nobody is waited for who waits for nobody: the waits go in a circle")
+            return NotKnown("every rank that is waited for is waiting itself: the waits form a cycle")
         if len(found) > 1:
             return NotKnown("several ranks are waited for", tuple(c for one in found for c in _candidates(one)))
         return found[0]

@@ -376,11 +376,9 @@ def _timely(manifest: Manifest) -> tuple[Manifest, str]:
         return manifest, ""
     try:
         at = datetime.fromisoformat(manifest.captured_at.replace("Z", "+00:00")).timestamp()
-        problem = (
-            "" if at <= time.time() + FUTURE_S else "captured in the future, by its own word: that is not believed"
-        )
+        problem = "" if at <= time.time() + FUTURE_S else "captured in the future, by its own account: not trusted"
     except (ValueError, OverflowError, OSError):
-        problem = "its time of capture is no time"
+        problem = "its capture time is not a time"
     return (replace(manifest, captured_at=None), problem) if problem else (manifest, "")
 
 

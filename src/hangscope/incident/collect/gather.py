@@ -114,7 +114,9 @@ def collect(
         if not work.has_any and not (before and before.files):
             _forget(out)
             reasons = "; ".join(f"{result.name}: {result.problem or 'nothing there'}" for result in work.results[:5])
-            raise CollectError(f"nothing could be had ({reasons})", hint="`--path GLOB` names other places to look in")
+            raise CollectError(
+                f"nothing could be fetched ({reasons})", hint="`--path GLOB` names other places to look in"
+            )
         manifest = _build_manifest(out, before, merged, plan, work, gone)
         return Collected(out, manifest, tuple(work.results), tuple(plan.others))
 
@@ -134,7 +136,7 @@ def _alone(out: Path) -> Iterator[None]:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise InputError(f"{out}: another collect is at work in it", hint="wait for its end") from None
+            raise InputError(f"{out}: another collect is writing to it", hint="wait for it to finish") from None
         except OSError:
             pass  # a file system without locks
         yield
@@ -252,7 +254,7 @@ class _Work:
             self.results[index].problem = str(error)
             return None
         except (OSError, ValueError, OverflowError) as error:
-            self.results[index].problem = f"its list makes no sense ({error})"
+            self.results[index].problem = f"its file list is malformed ({error})"
             return None
 
     def roots(self, index: int, listing: Listing) -> list[planning.Root]:
@@ -353,7 +355,7 @@ class _Work:
             result.problem = f"cannot be kept: {error.strerror or error}"
         except (ValueError, OverflowError) as error:
             # One node's nonsense costs that node's part, never the others'.
-            result.problem = f"what it sends makes no sense ({error})"
+            result.problem = f"what it sends is malformed ({error})"
         result.missing = sorted(left)
 
     def _store(self, shelf: Shelf, item: Wanted, content: Readable, mtime: int | None, name: str, room: int) -> int:

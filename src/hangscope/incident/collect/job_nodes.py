@@ -55,7 +55,7 @@ def hosts_in(file: Path) -> list[str]:
         words = line.split("#")[0].split()
         for host in hosts_of(re.sub(r":\d+$", "", words[0])) if words else ():
             if not _is_host(host):
-                raise SettingsError(f"{file}, line {number}: {host[:80]!r} is no host name")
+                raise SettingsError(f"{file}, line {number}: {host[:80]!r} is not a host name")
             found.append(host)
     return found
 
@@ -72,7 +72,7 @@ def ssh(
     nodes = []
     for host in hosts:
         if not _is_host(host):
-            raise SettingsError(f"{host[:80]!r} is no host name")
+            raise SettingsError(f"{host[:80]!r} is not a host name")
         options = ("-T", "-o", "BatchMode=yes", "-o", "ConnectTimeout=15", "-o", "Compression=yes")
         name = host.rpartition("@")[2]
         nodes.append(Node(name, (*command, *options, host, "sh -s"), tuple(patterns), defaults))
@@ -84,17 +84,17 @@ def slurm(
 ) -> list[Node]:
     """The nodes of a Slurm job that still runs, each reached by a step beside the job's own."""
     if not re.fullmatch(r"\d+(?:[_+]\d+)?", job):
-        raise SettingsError(f"{job!r} is no Slurm job id")
+        raise SettingsError(f"{job!r} is not a Slurm job id")
     listed = _ask(("squeue", "--noheader", "--jobs", job, "--format", "%N")).split()
     if not listed or listed == ["(null)"]:
         raise CollectError(
-            f"Slurm job {job} does not run, so that srun cannot reach its nodes",
+            f"Slurm job {job} is not running, so srun cannot reach its nodes",
             hint=f'over ssh: hangscope collect --hosts "$(sacct -nXP -j {job} -o NodeList)"',
         )
     names = _ask(("scontrol", "show", "hostnames", ",".join(listed))).split()
     for name in names:
         if not _is_host(name):
-            raise CollectError(f"scontrol answered {name[:80]!r}, which is no host name")
+            raise CollectError(f"scontrol answered {name[:80]!r}, which is not a host name")
     options = (f"--jobid={job}", "--overlap", "--nodes=1", "--ntasks=1", "--quiet")
     return [
         Node(name, (*srun, *options, f"--nodelist={name}", "sh", "-s"), tuple(patterns), defaults) for name in names
@@ -117,12 +117,12 @@ def kubernetes(
         pods: list[dict[str, Any]] = json.loads(answer)["items"]
         found = [(str(pod["metadata"]["name"]), str(pod.get("status", {}).get("phase"))) for pod in pods]
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise CollectError(f"kubectl answered what is no list of pods ({error})") from None
+        raise CollectError(f"kubectl's answer is not a list of pods ({error})") from None
     if not found:
         raise CollectError(f"no pod matches {selector!r}", hint="is it the right namespace?  --namespace NAME")
     odd = [name for name, _ in found if not _POD.fullmatch(name)]
     if odd:
-        raise CollectError(f"kubectl answered {odd[0][:80]!r}, which is no pod's name")
+        raise CollectError(f"kubectl answered {odd[0][:80]!r}, which is not a pod's name")
     into = ("--container", container) if container else ()
     nodes = [
         Node(name, (*kubectl, "exec", "--stdin", *where, name, *into, "--", "sh", "-s"), tuple(patterns), defaults)

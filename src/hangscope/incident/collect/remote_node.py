@@ -204,7 +204,7 @@ def _next_tar(stream: IO[bytes], most: int) -> int | None:
         if word == remote_script.TAR.encode():
             found = _number(number.decode("ascii", "replace"), most - 1)
             if found is None:
-                raise Unreachable("it sends what nobody asked for")
+                raise Unreachable("it sends what was not asked for")
             return found
         left -= len(line)
     return None

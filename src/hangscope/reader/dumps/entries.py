@@ -376,7 +376,7 @@ class Entries:
             raise DamagedError(
                 "lists that are shared so often that they cannot be real",
                 file=self._file,
-                hint="no recorder writes such a file: get a fresh copy from the node",
+                hint="the flight recorder does not write such a file: get a fresh copy from the node",
             )
 
     def _size_column(self, *columns: list[int]) -> list[int]:

@@ -100,7 +100,7 @@ def refusal(code: int, file: str, at: int) -> DamagedError:
         f"pickle opcode {op.FOREIGN[code]} is none that a flight recorder dump uses, refused",
         file=file,
         offset=at - 1,
-        hint="nothing in the file was run; it is no dump, or was tampered with: open it nowhere else",
+        hint="nothing in the file was executed; it is not a dump, or was tampered with: do not open it elsewhere",
     )
 
 

@@ -140,7 +140,7 @@ def _problems(rank: int, raw: RawDump) -> list[Gap]:
     if not raw.complete:
         gaps.append(
             Gap(
-                f"rank {rank}: the dump breaks off, {len(raw)} entries before that were kept",
+                f"rank {rank}: the dump is truncated; the {len(raw)} entries before that were kept",
                 raw.reason or "",
                 rank,
                 raw.node,

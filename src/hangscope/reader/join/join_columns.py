@@ -57,7 +57,7 @@ def join_columns(used: Sequence[Owned], joined: Joined, gaps: list[Gap], *, cons
             raw.columns.clear()
     for group in sorted(unknown_peers):
         label = joined.groups[group].label
-        gaps.append(Gap(f"peers of point-to-point calls in {label}", "no file says which ranks its numbers stand for"))
+        gaps.append(Gap(f"peers of point-to-point calls in {label}", "no file says which ranks its numbers refer to"))
     if len({rank for rank, _ in used}) < len(used):
         _put_in_order(whole, sizes)
     return whole, tables

@@ -48,7 +48,7 @@ def _by_rank(raws: Sequence[RawDump], gaps: list[Gap]) -> dict[int, list[RawDump
         if owner.conflict:
             gaps.append(Gap(owner.conflict, "", owner.rank, raw.node, Source(raw.file)))
         elif owner.rank is None:
-            why = "neither a manifest, nor the file's name, nor its content tells whose it is"
+            why = "neither a manifest, nor the file's name, nor its content says which rank it is from"
             gaps.append(Gap("rank of a dump", why, None, raw.node, Source(raw.file)))
         if owner.rank is not None:
             by_rank[owner.rank].append(raw)

@@ -299,7 +299,7 @@ def _end_of_unknown(said: Statement) -> Gap:
         what = f"task {said.task}"
     else:
         what = f"local rank {process.local_rank}" if process.local_rank is not None else "a process"
-    why = f"a launcher says that it ended with {process.exit_status}, and nothing says which rank it was"
+    why = f"a launcher reports that it exited with {process.exit_status}, but not which rank it was"
     return Gap(f"rank of {what}", why, node=process.node, source=process.source)
 
 

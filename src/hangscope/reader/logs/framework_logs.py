@@ -268,7 +268,7 @@ class FrameworkLog:
         self.statements.append(
             Statement(Trust.LAUNCHER, Process(UNKNOWN, node=node, pid=pid, alive_at_end=False, source=source))
         )
-        self._add(line, "exception", node=node, pid=pid, detail="a Ray worker ended without a word")
+        self._add(line, "exception", node=node, pid=pid, detail="a Ray worker exited without a message")
 
     def _ray_oom(self, line: Line, _: re.Match[str]) -> None:
         node = _RAY_IP.search(line.text)

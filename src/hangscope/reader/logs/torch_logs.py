@@ -233,7 +233,7 @@ class TorchLog:
         elif match := _FATAL_PYTHON.match(text):
             self.fatal_errors.append(Note(line.tag, line.stream, line.number, match["why"], at))
         elif (match := _GLOO_SIZE.search(text)) and not in_traceback:
-            why = f"a peer sent {match['got']} bytes where {match['expected']} were expected"
+            why = f"expected {match['expected']} B, a peer sent {match['got']} B"
             self.wrong_sizes.append(Note(line.tag, line.stream, line.number, why, at))
 
     # ---- one report from several lines ----

@@ -70,7 +70,7 @@ def read_manifest(value: Mapping[str, Any], file: str) -> Manifest:
     gaps.extend(gap for kind in _STARTUP_FAILURES for gap in _unread_ranks(kind, value.get(kind), source))
     world_size = rank_number(value.get("world_size"))
     if world_size is not None and world_size > MOST_ROWS:
-        gaps.append(Gap(f"a world size of {world_size:,}", f"more than {MOST_ROWS:,} is not believed", source=source))
+        gaps.append(Gap(f"a world size of {world_size:,}", f"more than {MOST_ROWS:,} is implausible", source=source))
         world_size = None
     return Manifest(
         source,
@@ -92,7 +92,7 @@ def _startup_failure(kind: str, value: object, source: Source) -> Iterator[Failu
         return
     ranks = {rank for row in value["ranks"][:_MOST_UNSEEN] if (rank := rank_number(row)) is not None}
     if ranks:
-        said = text(value.get("text")) or "it did not come to where the others meet"
+        said = text(value.get("text")) or "it did not join the others' rendezvous"
         by = host_name(text(value.get("by")))
         yield Failure(kind, said[:_LONGEST_SENTENCE], source, None, by, ranks=tuple(sorted(ranks)))
 

@@ -74,7 +74,7 @@ def first_and_last(snapshots: Iterable[Snapshot]) -> tuple[Pairs, list[Gap]]:
         if len(taken) > 1:
             pairs[node] = (taken[0], taken[-1])
         elif taken[0].values:
-            why = "there is one sample alone; values since boot say nothing about this job"
+            why = "there is only one sample; values since boot say nothing about this job"
             gaps.append(Gap(f"change of the network counters of {node}", why, node=node, source=taken[0].source))
     return pairs, gaps
 

@@ -158,7 +158,7 @@ class Captures:
         try:
             first = run_directory.mark(incident, node=self._node.name, reason=trouble.reason, detail=trouble.detail)
         except OSError as error:
-            self._say(f"{incident}: {error.strerror or error}; the other nodes cannot be notified")
+            self._say(f"{incident}: {error.strerror or error}; the other nodes could not be notified")
             return trouble
         asked = None if first else run_directory.marked(incident)
         if asked is None:

@@ -129,14 +129,14 @@ class Conclusions:
             is_new = before is None or before.key != verdict.key
             if went_on_after is not None:
                 what = verdict.value.get("headline") or verdict.value.get("summary")
-                self._say(f"PAUSE, not a hang: {what}; what was saved is in {home}")
+                self._say(f"PAUSE, not a hang: {what}; the evidence is in {home}")
             elif is_new:
                 self._say(f"the verdict on {home}:\n{verdict.text.rstrip()}")
                 self._run_commands(home, verdict)
             page = process.page()
         incident_manifest.add_files(home, VERDICT_PAGE)
         if page is not None and is_new and went_on_after is None:
-            self._say(f"the same to look at: {page}")
+            self._say(f"HTML report: {page}")
 
     def _run_commands(self, home: Path, verdict: Verdict | None) -> None:
         """The user's commands, one after the other, unless there is nothing to do about it.
@@ -163,7 +163,7 @@ class Conclusions:
         if incident in self._log.pauses:
             return None
         self._note_pause(incident, home, seconds)
-        self._say(f"the job goes on after {seconds:.0f} s: PAUSE, not a hang; what was saved is in {home}")
+        self._say(f"the job resumed after {seconds:.0f} s: PAUSE, not a hang; the evidence is in {home}")
         if not self.diagnoses or incident not in self._log.verdicts:
             return None
         correcting = threading.Thread(target=self._correct, args=(incident, home), name="correct", daemon=True)
@@ -183,7 +183,7 @@ class Conclusions:
                     process.page()
                     incident_manifest.add_files(home, VERDICT_JSON, VERDICT_TEXT, VERDICT_PAGE)
         except Exception as error:
-            self._say(f"the verdict on {home} was not corrected: {type(error).__name__}: {error}")
+            self._say(f"the verdict on {home} could not be updated: {type(error).__name__}: {error}")
 
 
 def _manifest(capture: NodeCapture, agents: Sequence[PeerAgent]) -> Manifest:

@@ -120,7 +120,7 @@ class DiagnosisProcess:
             said = self._errors.read_text(errors="replace").strip()
         except OSError:
             said = ""
-        return said or "the diagnosis said nothing"
+        return said or "the diagnosis printed nothing"
 
 
 def diagnose(incident: Path, *, keep: bool = True) -> Verdict:

@@ -72,11 +72,11 @@ class RankEnder:
         left_s = self._after_s(verdict) - self._recovery.stalled_s()
         working = self._working(verdict)
         if working:
-            works = f"{rank_list(working, _MOST_NAMED)} {'works' if len(working) == 1 else 'work'}"
-            self._announce(hang, "works", f"{works}: the job is not ended while that is so")
+            works = f"{rank_list(working, _MOST_NAMED)} {'is' if len(working) == 1 else 'are'} still working"
+            self._announce(hang, "works", f"{works}: the job will not be ended in the meantime")
             return
         if left_s > 0:
-            self._announce(hang, "later", f"will end the job in {duration(left_s)} unless it goes on")
+            self._announce(hang, "later", f"will end the job in {duration(left_s)} unless it resumes")
             return
         ranks = self._polling.living
         self.pids = {rank.process.pid for rank in ranks}

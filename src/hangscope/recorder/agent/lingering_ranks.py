@@ -49,11 +49,11 @@ class LingeringRanks:
 
 def _sentence(rank: WatchedRank, ended: Sequence[WatchedRank], seconds: float) -> str:
     at = rank.position.at
-    where = f": it stands in {at.name} ({at})" if at is not None else ""
+    where = f": it is in {at.name} ({at})" if at is not None else ""
     others = "the others" if len(ended) > 1 else f"rank {ended[0].number}"
     return (
-        f"rank {rank.number} (pid {rank.process.pid}) has not ended, {seconds:.0f} s after {others} did with status 0,"
-        f" and does nothing{where}"
+        f"rank {rank.number} (pid {rank.process.pid}) still runs {seconds:.0f} s after {others} exited with status 0,"
+        f" and is idle{where}"
     )
 
 

@@ -84,7 +84,7 @@ def odd_addresses(agents: Iterable[PeerAgent]) -> Mapping[str, Any]:
     if not odd or 2 * count <= len(keys):
         return {}
     other = places[next(rank for rank, key in keys.items() if key == usual)]
-    return {"ranks": odd, "text": f"rank {odd[0]} looks for the others at {places[odd[0]]}, they meet at {other}"}
+    return {"ranks": odd, "text": f"rank {odd[0]} looks for the others at {places[odd[0]]}, but they are at {other}"}
 
 
 def still_starting(agents: Iterable[PeerAgent]) -> str:

@@ -160,7 +160,7 @@ class Agent:
             except Exception as error:
                 # A full disk or a mistake of ours must not end the watch. Said once: it may come every second.
                 if not self._complained:
-                    self._say(f"the agent has a problem and goes on: {type(error).__name__}: {error}")
+                    self._say(f"the agent hit a problem and continues: {type(error).__name__}: {error}")
                 self._complained = True
                 time.sleep(POLL_S)
 
@@ -287,6 +287,6 @@ class Agent:
         if kept < self._max_incidents:
             return False
         if not self._refused:
-            self._say(f"trouble again, but --max-incidents ({kept}) are kept already: no more are saved")
+            self._say(f"another incident, but --max-incidents ({kept}) are already saved: no more are saved")
         self._refused = True
         return True

@@ -87,7 +87,7 @@ def run_command(command: str, incident: Path, verdict: Path | None, value: Mappi
             except subprocess.TimeoutExpired:
                 os.killpg(started.pid, signal.SIGKILL)
                 started.wait()
-                return f"no end within {COMMAND_S:g} s"
+                return f"not finished within {COMMAND_S:g} s"
             if status == 0:
                 return ""
             said.seek(max(0, said.seek(0, os.SEEK_END) - 2000))

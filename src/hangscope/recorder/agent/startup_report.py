@@ -66,12 +66,12 @@ def _nobody(command: int | None) -> str:
     nodes = _nodes_announced(command) if command is not None else None
     if nodes is not None:
         return (
-            f"no rank has started: torchrun expects {nodes} nodes, and starts none before all of them have"
-            " come to its rendezvous. See whether each runs it, with the same --nnodes and master or"
+            f"no rank has started: torchrun expects {nodes} nodes, and starts none until all of them have"
+            " joined its rendezvous. Check that each runs it, with the same --nnodes and master or"
             " --rdzv-endpoint"
         )
     return (
-        "no rank is seen below the command: nothing is watched. Put `hangscope run` where the ranks start,"
+        "no rank was found under the command, so nothing is watched. Put `hangscope run` where the ranks start,"
         " inside the container or on the node"
     )
 
@@ -108,12 +108,12 @@ def _sentence(ranks: Sequence[WatchedRank], asked: Sequence[WatchedRank], expect
         more = f" and {len(some) - _MOST_NAMED} more" if len(some) > _MOST_NAMED else ""
         parts.append(f"not rank{'s' if len(some) > 1 else ''} {named}{more}: {why}; {cure}")
     if causes:
-        seen = f"the kernel alone, for py-spy may not look ({refused})" if refused else "py-spy and the kernel"
+        seen = f"the kernel alone, because py-spy is not permitted ({refused})" if refused else "py-spy and the kernel"
         parts.append(f"until then they are watched from outside, by {seen}")
     if len(ranks) < total:
         parts.append(
             f"{total - len(ranks)} more {'were' if total - len(ranks) > 1 else 'was'} announced and cannot be"
-            " distinguished from other processes, or did not start below the command"
+            " distinguished from other processes, or did not start under the command"
         )
     return ". ".join(parts)
 
@@ -129,7 +129,7 @@ def why_not(rank: WatchedRank) -> tuple[str, str]:
         return f"Python was started with {flag} and ignores PYTHONPATH", f"leave {flag} out"
     environ = linux_process.environment(process.pid)
     if "HANGSCOPE_SOCKETS" not in environ:
-        return "its environment was made anew", "pass HANGSCOPE_SOCKETS, HANGSCOPE_DIR and PYTHONPATH on to it"
+        return "its environment was reset", "pass HANGSCOPE_SOCKETS, HANGSCOPE_DIR and PYTHONPATH on to it"
     if not is_hooked(environ):
-        return "a wrapper has set PYTHONPATH itself", "add to it instead: PYTHONPATH=…:$PYTHONPATH"
-    return "it has not imported torch.distributed so far", "nothing is to be done if it still starts"
+        return "a wrapper sets PYTHONPATH itself", "add to it instead: PYTHONPATH=…:$PYTHONPATH"
+    return "it has not imported torch.distributed so far", "nothing to do if it is still starting"

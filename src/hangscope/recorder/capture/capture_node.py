@@ -91,7 +91,7 @@ class NodeCapture:
         self.write_node(environ)
         second = [pool.start(f"rank {rank.number}", self._second_sample, rank, number + 1) for rank in alive]
         second.append(pool.start("RAS", self._ras, 2, environ))
-        late = f"no end within {DEADLINE_S:g} s"
+        late = f"not finished within {DEADLINE_S:g} s"
         pool.wait([*first, *rest, *second], begun + DEADLINE_S, self.node_dir, late=late)
         self.write_node(environ)
 

@@ -49,7 +49,7 @@ def of_run(root: Path, say: Callable[[str], None], theirs: Rights | None = None)
     if alive:
         if _taken_by_agents(incident, alive, theirs):
             if not any(peer_files.has_ranks(incident, f"nodes/{folder.name}/node.json") for folder in alive):
-                raise NotFoundError(f"{root}: its agents see no rank", hint=_NOBODY)
+                raise NotFoundError(f"{root}: its agents see no ranks", hint=_NOBODY)
             return incident
         say("the agents did not answer in time; capturing what this node shows")
     for folder, state in states:
@@ -58,7 +58,7 @@ def of_run(root: Path, say: Callable[[str], None], theirs: Rights | None = None)
             if ranks:
                 return _capture_of(state, folder.name, ranks, incident, theirs)
     raise NotFoundError(
-        f"{root}: no rank of this run answers on this node", hint="run it where the ranks run, or give a rank's pid"
+        f"{root}: no rank of this run responds on this node", hint="run it where the ranks run, or give a rank's pid"
     )
 
 
@@ -88,7 +88,7 @@ def _statuses(root: Path) -> list[tuple[Path, NodeStatus]]:
     states = run_directory.statuses(root)
     if not states:
         raise NotFoundError(
-            f"{root}: no run of hangscope", hint="give the directory that `hangscope run` uses, or a pid"
+            f"{root}: not a directory of `hangscope run`", hint="give the directory that `hangscope run` uses, or a pid"
         )
     return states
 
@@ -122,7 +122,7 @@ def of_process(pid: int, directory: Path | None, say: Callable[[str], None]) -> 
     theirs = target_rights.of(pid)
     run = environ.get("HANGSCOPE_DIR")
     if run and directory is None and theirs.inside is not None:
-        say(f"process {pid} lives in a container: its own run's directory is not used")
+        say(f"process {pid} lives in a container: its run's directory is not used")
     elif run and directory is None and is_folder(Path(run), say):
         if may_follow(Path(run), pid):
             return of_run(Path(run), say, theirs)
@@ -134,7 +134,7 @@ def of_process(pid: int, directory: Path | None, say: Callable[[str], None]) -> 
     ranks = _ranks(sockets, pid)
     if not ranks:
         raise NotFoundError(
-            f"{pid}: no rank of a distributed job is this process or runs below it",
+            f"{pid}: neither this process nor its children are a rank of a distributed job",
             hint="give the pid of a rank or of its launcher; ranks are recognised by RANK in their environment",
         )
     strange = next((rank.rights for rank in ranks if rank.rights.foreign), theirs)

@@ -222,7 +222,7 @@ def _blackbox_findings(setting: Setting, torch: TorchInstall | None) -> Iterator
     if not setting.uses("nccl", "nccl2"):
         return
     what = "no black box would be kept"
-    why = "which link stands still inside a collective would not be known"
+    why = "which link is stalled inside a collective would not be known"
     nccl = release_of(torch.nccl) if torch is not None else None
     taken = blackbox_library.others_plugin(setting.environ)
     library = blackbox_library.library()
@@ -237,7 +237,7 @@ def _blackbox_findings(setting: Setting, torch: TorchInstall | None) -> Iterator
         yield DoctorFinding("blackbox", NOTE, what, f"NCCL {torch.nccl if torch else ''} is older than 2.26; {why}", "")
     elif library is None:
         said = "its library was not built when hangscope was installed: there was no C compiler"
-        yield DoctorFinding("blackbox", NOTE, what, f"{said}; {why}", "install gcc or clang, then hangscope again")
+        yield DoctorFinding("blackbox", NOTE, what, f"{said}; {why}", "install gcc or clang, then reinstall hangscope")
     else:
         set_ = setting.environ.get(blackbox_library.PLUGIN) == str(library)
         how = "it is set" if set_ else "hangscope run and hangscope env set it"
@@ -314,7 +314,7 @@ def _summary(setting: Setting) -> str:
         return begin + "operations would be recorded, but no dump would be written."
     who = "every rank that is still able to"
     if setting.uses("nccl2") and not setting.uses("nccl"):
-        who = "each rank that notices it, but not the one that never came,"
+        who = "each rank that notices it, but not the one that never joined,"
     return f"{begin}{who} would write its record to {setting.prefix}<rank>."
 
 

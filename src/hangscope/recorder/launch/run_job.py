@@ -70,7 +70,7 @@ def run(words: Sequence[str], options: RunOptions, *, environ: Mapping[str, str]
 
 def _check(words: Sequence[str], options: RunOptions, environ: Mapping[str, str]) -> None:
     if not words:
-        raise LaunchError("there is no command to run", hint="write it after `--`: hangscope run -- torchrun …")
+        raise LaunchError("no command to run", hint="put it after `--`: hangscope run -- torchrun …")
     if shutil.which(words[0], path=environ.get("PATH")) is None:
         raise LaunchError(f"{words[0]}: command not found", hint="write the command as in the shell, after `--`")
     stall_after = options.agent.stall_after

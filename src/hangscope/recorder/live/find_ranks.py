@@ -93,7 +93,7 @@ def _own_socket(process: RankProcess, writer: int) -> RankProcess:
     except OSError:
         return process
     if found is not None and (not stat.S_ISSOCK(found.st_mode) or found.st_uid != writer):
-        return replace(process, socket=None, errors=(*process.errors, "its socket belongs to somebody else"))
+        return replace(process, socket=None, errors=(*process.errors, "its socket belongs to another user"))
     return process
 
 

@@ -82,7 +82,9 @@ def view(root: Path) -> LiveView:
     """The run in `root` as its agents last described it."""
     states = run_directory.statuses(root)
     if not states:
-        raise NotFoundError(f"{root}: no run of hangscope", hint="give the directory that `hangscope run` uses")
+        raise NotFoundError(
+            f"{root}: not a directory of `hangscope run`", hint="give the directory that `hangscope run` uses"
+        )
     now = time.time()
     stale = tuple(state.node for folder, state in states if not state.ended and _is_stale(folder, now))
     return assemble([state for _, state in states], stale, now)

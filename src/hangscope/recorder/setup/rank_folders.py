@@ -105,7 +105,7 @@ def make_private(folder: Path) -> str:
         os.mkfifo(trial)
         trial.unlink()
     except Refused:
-        return f"{top} belongs to somebody else"
+        return f"{top} belongs to another user"
     except OSError as error:
         return f"no pipe can be made in {folder}: {error.strerror}"
     return ""

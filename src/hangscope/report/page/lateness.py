@@ -40,7 +40,7 @@ def lateness(diagnosis: Diagnosis, times: OpTimes) -> dict[str, Any] | None:
                 "node": shown(times.job.nodes.get(rank, ""), SHORT),
                 "culprit": rank in accused,
                 "own": None if own is None else round(own * _WIDE),
-                "own_text": "not known" if own is None else f"{own:.0%}",
+                "own_text": "unknown" if own is None else f"{own:.0%}",
                 "late": _late(late.get(rank)),
             }
         )

@@ -2,8 +2,8 @@
 {
   const CELLS = { C: "c", S: "s", s: "h", "-": "n", "?": "q", D: "c d", T: "s d", t: "h d" };
   const SAYS = {
-    C: "completed", S: "started, not ended", s: "scheduled, not started", "-": "not launched", "?": "not known",
-    D: "completed, as another call than most", T: "started, as another call than most", t: "scheduled, as another call than most",
+    C: "completed", S: "started, not finished", s: "scheduled, not started", "-": "not launched", "?": "unknown",
+    D: "completed, a different call than most", T: "started, a different call than most", t: "scheduled, a different call than most",
   };
   const ROLES = { X: "x", ">": "x", "<": "x", "-": "x", W: "w", S: "w", w: "b", s: "b", "?": "q" };
   const { blocks, rows } = DATA.matrix;

@@ -159,7 +159,7 @@ class _Drawing:
             "name": shown(operation.name, SHORT),
             "frontier": True,
         }
-        note = "no dump holds it: as logs and the other ranks tell"
+        note = "not in any dump: from the logs and the other ranks"
         return [({"label": shown(operation.group, SHORT), "hung": True, "columns": [column], "note": note}, cells)]
 
 

@@ -31,7 +31,7 @@ class Cell(IntEnum):
 
 
 OTHER_CALL = 8
-"""Added to a cell whose rank made another call than most of its group at that position."""
+"""Added to a cell whose rank made a different call than most of its group at that position."""
 LAUNCHED = (Cell.DONE, Cell.STARTED, Cell.SCHEDULED)
 STATES = {
     "not launched": Cell.NOT_LAUNCHED,
@@ -52,10 +52,10 @@ _LETTERS = " CSs-?"
 _OTHER_LETTERS = {Cell.DONE: "D", Cell.STARTED: "T", Cell.SCHEDULED: "t"}
 _SAYS = {
     "C": "completed",
-    "S": "started, not ended",
+    "S": "started, not finished",
     "s": "scheduled, not started",
     "-": "not launched",
-    "?": "not known",
+    "?": "unknown",
 }
 
 
@@ -75,7 +75,7 @@ def legend(looks: Sequence[str]) -> list[tuple[str, str]]:
     used = set("".join(looks))
     found = [(letter, text) for letter, text in _SAYS.items() if letter in used]
     if used & set(_OTHER_LETTERS.values()):
-        found.append(("D", "another call than most of its group"))
+        found.append(("D", "a different call than most of its group"))
     return found
 
 

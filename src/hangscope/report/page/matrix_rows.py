@@ -61,7 +61,7 @@ def _rest(sets: list[list[int]]) -> dict[str, Any]:
     ranks = [rank for alike in sets for rank in alike]
     return {
         "ranks": rank_runs(ranks),
-        "label": f"{plural(len(ranks), 'more rank')}, of {plural(len(sets), 'other look')}",
+        "label": f"{plural(len(ranks), 'more rank')}, with {plural(len(sets), 'other pattern')}",
         "count": len(ranks),
         "node": "",
         "role": ".",

@@ -126,9 +126,9 @@ def _zero(diagnosis: Diagnosis, times: OpTimes, hung: Ints, end: int | None) -> 
         name = shown(title(diagnosis.operation.name, diagnosis.operation.seq), SHORT)
         return int(times.begin_ns[begun].min()), f"first launch of {name}"
     if times.unfinished.any():
-        return int(times.begin_ns[times.unfinished].min()), "oldest operation that has not ended"
+        return int(times.begin_ns[times.unfinished].min()), "oldest unfinished operation"
     if diagnosis.waiting_s is not None and end is not None:
-        return end - int(diagnosis.waiting_s * 1e9), "begin of the wait"
+        return end - int(diagnosis.waiting_s * 1e9), "start of the wait"
     return end, "end of the recording"
 
 
@@ -159,7 +159,7 @@ def _last_sign(diagnosis: Diagnosis, times: OpTimes, hung: Ints, zero: int | Non
     waiting = rows[times.unfinished[rows]]
     if len(waiting):  # it is inside another operation than the rest
         return int(times.begin_ns[waiting[0]]), f"rank {rank} calls {shown(ops[int(waiting[0])].title, SHORT)}"
-    return at, f"last sign of rank {rank}"
+    return at, f"last sign of life of rank {rank}"
 
 
 def _sign(times: OpTimes, rank: int, zero: int) -> int | None:

@@ -67,7 +67,7 @@ function announce() {
   byId("f-group").value = picked.group;
   const said = Object.entries(picked).filter(([, value]) => value).map(([name, value]) => `${name} ${value}`);
   const bad = picked.rank && !parseRanks(picked.rank);
-  byId("picked").textContent = bad ? `"${picked.rank}" is no rank: write 6, 0-7 or 0-7, 12` : said.length ? `showing ${said.join(", ")}` : "";
+  byId("picked").textContent = bad ? `"${picked.rank}" is not a rank: write 6, 0-7 or 0-7, 12` : said.length ? `showing ${said.join(", ")}` : "";
   for (const listener of listeners) listener();
 }
 
@@ -123,7 +123,7 @@ byId("copy").addEventListener("click", async (event) => {
     await navigator.clipboard.writeText(button.dataset.text);
     button.textContent = "copied";
   } catch {
-    button.textContent = "not allowed here";
+    button.textContent = "not allowed";
   }
   setTimeout(() => { button.textContent = "copy"; }, 1500);
 });

@@ -104,7 +104,7 @@ def _facts(d: Diagnosis, job: Job) -> Iterator[tuple[str, str]]:
 def _who(culprits: Sequence[Culprit]) -> Iterator[tuple[str, str]]:
     if len(culprits) <= _CULPRITS:
         for culprit in culprits:
-            parts = [f"rank {culprit.rank}", f"node {_short(culprit.node)}" if culprit.node else "node not known"]
+            parts = [f"rank {culprit.rank}", f"node {_short(culprit.node)}" if culprit.node else "unknown node"]
             if culprit.gpu:
                 parts.append(f"GPU {culprit.gpu.removeprefix('0000:')}")
             if culprit.local_rank is not None:
@@ -217,7 +217,7 @@ def _completeness(d: Diagnosis) -> Iterator[dict[str, Any]]:
 def _last_good(d: Diagnosis) -> str:
     last = d.last_completed
     if last is None:
-        return "not known" if d.hang else ""
+        return "unknown" if d.hang else ""
     at = clock(last.at_ns)
     frame = user_frame(last.frames)
     text = f"{title(last.name, last.seq)} of {last.group}{f', {at}' if at else ''}"
@@ -234,5 +234,5 @@ def _reported(d: Diagnosis) -> str:
     text += f" ({first.operation})" if first.operation else ""
     if d.culprits:
         here = first.rank in {c.rank for c in d.culprits}
-        text += "; who reports first is seldom the culprit" + (", here it is" if here else ", and is not here")
+        text += "; the first reporter is rarely the culprit" + (", here it is" if here else ", including here")
     return shown(text, 400)

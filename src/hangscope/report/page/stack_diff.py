@@ -73,7 +73,7 @@ def _comparison(shared: int, *, same: bool) -> str:
     if same:
         return "Both are at the same place in the code."
     if shared:
-        return "Grey frames are the same on both; the marked one is where they part."
+        return "Frames in grey are the same on both; the marked one is where they diverge."
     return "No frame in common."
 
 

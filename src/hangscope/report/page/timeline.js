@@ -91,7 +91,7 @@
     box.dataset.to = Math.round(view[1]);
     box.dataset.rows = rows.length;
     drawAxis(wide);
-    if (!rows.length) { pen.fillStyle = style.faint; pen.fillText("no rank passes the filter", gutter(), TOP + 10); }
+    if (!rows.length) { pen.fillStyle = style.faint; pen.fillText("no rank matches the filter", gutter(), TOP + 10); }
   }
 
   function drawRow(row, y, wide, marked) {
@@ -149,7 +149,7 @@
 
   function drawMarks(wide, high) {
     const marks = [[0, "", style.text, [2, 3]]];
-    if (data.deviation !== null) marks.push([data.deviation, `first deviation: ${data.deviation_text}`, style.culprit, [6, 3]]);
+    if (data.deviation !== null) marks.push([data.deviation, `first divergence: ${data.deviation_text}`, style.culprit, [6, 3]]);
     for (const [t, text, colour, dash] of marks) {
       const at = x(t);
       if (at < gutter() - 1 || at > wide) continue;
@@ -236,7 +236,7 @@
     return [
       pair ? name : `${name} #${seq[i]}`,
       `${group}${size ? ` · ${size}` : ""}${type ? ` · ${type}` : ""}`,
-      open ? `${bits[i] & STARTED ? "started" : "scheduled"}, not ended; waits ${duration(length[i])}` : `took ${duration(length[i])}`,
+      open ? `${bits[i] & STARTED ? "started" : "scheduled"}, not finished; waiting for ${duration(length[i])}` : `took ${duration(length[i])}`,
       `${seconds(begin[i])} · ${Number.isNaN(at.getTime()) ? "" : at.toISOString().replace("T", " ")}`,
       line ? `${line}${caller ? ` in ${caller}` : ""}` : "code line not recorded",
       `rank ${rank}${node ? ` on ${node}` : ""}`,
@@ -334,12 +334,12 @@
   const legend = byId("lines-legend");
   const entry = (kind, text) => { const item = element("li"); item.append(element("i", `op op-${kind}`), text); legend.append(item); };
   names.slice(0, 8).forEach((name, i) => entry(i, i === 7 && names.length > 8 ? `${name} and ${names.length - 8} more` : name));
-  if (bits.some((b) => b & UNFINISHED)) entry("w", "not ended");
+  if (bits.some((b) => b & UNFINISHED)) entry("w", "not finished");
   const busy = (row) => { for (let i = offsets[row]; i < offsets[row + 1]; i++) if (bits[i] & UNFINISHED) return true; return false; };
   const atFault = data.hang ? data.rows.map((_, i) => i).filter(fault) : [];
-  if (atFault.some(busy)) entry("f", "at fault: not ended");
+  if (atFault.some(busy)) entry("f", "at fault: not finished");
   if (atFault.some((row) => !busy(row) && !data.rows[row][3])) entry("x", "at fault: no operation in flight");
-  if (data.rows.some((row) => row[3])) entry("q", "no dump: not known");
+  if (data.rows.some((row) => row[3])) entry("q", "no dump: unknown");
 
   readStyle();
   onPick(applyFilter);

@@ -235,11 +235,9 @@ def _view(begin: Ints, counts: list[int], end: int, least: int, *, hang: bool) -
 def _said(job: Job, rows: int, room: int | None) -> str:
     parts = []
     if rows < len(job.ranks):
-        parts.append(
-            f"{rows:,} of {len(job.ranks):,} ranks have a row: those that the verdict names, and one of every node"
-        )
+        parts.append(f"{rows:,} of {len(job.ranks):,} ranks have a row: those that the verdict names, and one per node")
     if room is not None:
-        parts.append(f"of every rank the last {room:,} operations")
+        parts.append(f"the last {room:,} operations of every rank")
     return "; ".join(parts)
 
 
@@ -248,7 +246,7 @@ def _clocks(times: OpTimes) -> str:
     if len(set(job.nodes.values())) < 2 and len(job.nodes) == len(job.ranks):
         return "one node, one clock"
     if not times.clocks.compared:
-        return "clocks of different nodes could not be compared, and are as recorded"
+        return "clocks of different nodes could not be compared and are shown as recorded"
     moved = {name: ns for name, ns in times.clocks.ahead_ns.items() if ns}
     seen = plural(times.clocks.compared, "collective")
     if not moved:

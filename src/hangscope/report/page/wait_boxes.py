@@ -196,7 +196,7 @@ def _arrows(boxes: list[Box], diagnosis: Diagnosis, circle: Mapping[int, Wait]) 
     if diagnosis.link is not None and len(boxes) > 1:
         first = boxes[0]
         second = boxes[1]
-        arrows.append(_down(first, second, "no bytes arrive", "broken"))
+        arrows.append(_down(first, second, "no data arrives", "broken"))
     owner: Mapping[int, Box] = {rank: box for box in reversed(boxes) for rank in box.ranks}
     for box in boxes:
         targets = list({id(owner[r]): owner[r] for r in sorted(box.waits_for) if r in owner}.values())

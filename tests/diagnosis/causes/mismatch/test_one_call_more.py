@@ -1,4 +1,4 @@
-"""The cause of docs/adding-a-rule.md: most ranks came to a clean end, and a few wait in one more collective."""
+"""The cause of docs/adding-a-rule.md: most ranks exited cleanly, and a few wait in one more collective."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ BLOCKS_OTHERS = Grounds(
     "blocks_others",
     Layer.MISSED_RANKS,
     HIGH,
-    "its own evidence shows where it is, and its peers wait for it",
+    "its own evidence shows where it is, and its peers are waiting for it",
     needs_members=True,
     before={
         "call_order": "test_edges.py::test_who_waits_for_no_one_goes_before_a_call_in_a_cycle",
@@ -37,7 +37,7 @@ BLOCKS_UNSEEN = Grounds(
     "blocks_unseen",
     Layer.SIGNS,
     LOW,
-    "only its evidence is missing: no sign of life, while all others wait",
+    "it is the only one without evidence: no sign of life while all others wait",
     before={
         "everybody_launched": "test_edges.py::test_a_rank_that_is_not_seen_goes_before_what_nobody_can_tell_apart",
         "no_timeout": "test_edges.py::test_a_rank_that_an_operation_waits_for_goes_before_one_without_a_timeout",
@@ -226,15 +226,18 @@ def _steps(case: Case, blocker: Blocker) -> list[str]:
         return [_dead_step(case, blocker, who)]
     where = case.stacks.where(blocker.rank)
     if where is not None and blocker.life is not None and blocker.life.how is How.HOLDS_GIL:
-        return [f"code: rank {blocker.rank} is at {line(where.frame)} ({where.frame.name}), where it keeps the GIL"]
+        return [f"code: rank {blocker.rank} is at {line(where.frame)} ({where.frame.name}), where it holds the GIL"]
     if blocker.kind is CauseKind.FROZEN:
         process = case.job.processes.get(blocker.rank)
         proc = f"/proc/{process.pid}" if process is not None and process.pid is not None else "/proc/PID"
-        return [f"node: look at the process of {who}: cat {proc}/status {proc}/wchan {proc}/stack"]
+        return [f"node: inspect the process of {who}: cat {proc}/status {proc}/wchan {proc}/stack"]
     code = f"code: look at the kernels that rank {blocker.rank} launched before {blocker.operation}"
     if not blocker.operation:
         code = f"code: run rank {blocker.rank} with CUDA_LAUNCH_BLOCKING=1 to see which call fails"
-    return [f"node: check the GPU of {who}: nvidia-smi -q, dmesg | grep -i xid; drain the node if it repeats", code]
+    return [
+        f"node: check the GPU of {who}: nvidia-smi -q, dmesg | grep -i xid; drain the node if it happens again",
+        code,
+    ]
 
 
 def _absent_step(case: Case, blocker: Blocker, who: str) -> str:
@@ -242,15 +245,15 @@ def _absent_step(case: Case, blocker: Blocker, who: str) -> str:
     if where is not None:
         child = f"'s worker process {where.stack.pid}" if where.stack.child else ""
         at_line = f"{line(where.frame)} ({where.frame.name})"
-        return f"code: rank {blocker.rank}{child} is at {at_line}; see why it stays there"
+        return f"code: rank {blocker.rank}{child} is at {at_line}; find out why it is stuck there"
     stack = case.stacks.main(blocker.rank)
     frame = next(iter(stack.frames), None) if stack is not None else None
     if frame is not None:
-        return f"code: rank {blocker.rank} is at {line(frame)} ({frame.name}); see why it stays there"
+        return f"code: rank {blocker.rank} is at {line(frame)} ({frame.name}); find out why it is stuck there"
     last = case.last_operation(blocker.rank)
     after = at(last.frames, "after") if last else ""
     does = f"does{after} instead of {blocker.operation or 'its next call'}"
-    why = f"code: see what {who} {does} (data loading, checkpoint, compilation, a branch)"
+    why = f"code: find out what {who} {does} (data loading, checkpoint, compilation, a branch)"
     return why if case.job.under_run else f"{why}; {UNDER_RUN} to get its stack next time"
 
 
@@ -262,10 +265,12 @@ def _dead_step(case: Case, blocker: Blocker, who: str) -> str:
     if life.error is not None and life.error.frames:
         return f"code: {life.error.type} at {line(life.error.frames[-1])} on {who}"
     if life.clean:
-        return f"code: see why {who} came to its end before the others: fewer batches, an early return, sys.exit()"
+        return f"code: find out why {who} finished before the others: fewer batches, an early return, sys.exit()"
     if life.how is How.OUT_OF_MEMORY:
-        return f"node: {who} ran out of host memory: dmesg | grep -i oom; lower its memory or its loaders' workers"
-    return f"node: find out what ended {who}: dmesg | grep -i -E 'oom|xid|segfault', the scheduler's log"
+        return (
+            f"node: {who} ran out of host memory: dmesg | grep -i oom; reduce its memory use or its data loader workers"
+        )
+    return f"node: find out what terminated {who}: dmesg | grep -i -E 'oom|xid|segfault', the scheduler's log"
 
 
 # ---- the findings that carry it --------------------------------------------------------------------------------------
@@ -281,7 +286,7 @@ def _findings(case: Case, accusation: Accusation[Blocking]) -> list[Finding]:
         findings += _where_it_should_be(case, facts.blockers[0].rank, wait)
     findings += [_unexplained_finding(case, accusation, w) for w in facts.unexplained[:_UNEXPLAINED_SHOWN]]
     if facts.unknown:
-        findings.append(Finding(f"other ranks wait for {ranks_text(facts.unknown)}, of which nothing is known"))
+        findings.append(Finding(f"other ranks wait for {ranks_text(facts.unknown)}, which left no evidence"))
     return findings
 
 
@@ -359,13 +364,13 @@ def _stack_findings(case: Case, rank: int) -> list[Finding]:
     stack = case.stacks.main(rank)
     if stack is None:
         return []
-    where = "stands here" if in_collective(stack) else "is outside any collective"
+    where = "is here" if in_collective(stack) else "is not in a collective"
     text = f"rank {rank}'s {thread_name(stack)} {where}"
     found = [Finding(text, (stack.source,), shown(stack.frames, _FRAMES_SHOWN))]
     awaited = case.stacks.where(rank)
     if awaited is not None and awaited.stack.child:
         child = awaited.stack
-        text = f"rank {rank} waits for a process that it started, pid {child.pid}, which stands here"
+        text = f"rank {rank} is waiting for its child process, pid {child.pid}, which is here"
         found.append(Finding(text, (child.source,), shown(inside_child(child), _FRAMES_SHOWN)))
     return found
 

@@ -19,7 +19,7 @@ END_SEEN = Grounds(
     "end_seen",
     Layer.MISSED_RANKS,
     MEDIUM,
-    "it was seen; no recording shows who waited for it",
+    "its exit was seen; no dump shows who was waiting for it",
     before={
         "link_stuck": "test_edges.py::test_an_end_goes_before_a_link_that_does_not_move",
         "last_waited_for": "test_edges.py::test_an_end_goes_before_what_transfers_say_of_the_same_rank",
@@ -73,13 +73,13 @@ def words(case: Case, accusation: Accusation[Ended]) -> Words:
     findings = [finding for _, life in lives for finding in life.findings]
     errors = [(rank, life.error) for rank, life in lives if life.error is not None]
     raised = [f"code: {e.type} at {line(e.frames[-1])} on rank {rank}" for rank, e in errors if e.frames]
-    look = "find out what ended" if accusation.kind is CauseKind.DEAD else "look at the processes of"
+    look = "find out what terminated" if accusation.kind is CauseKind.DEAD else "look at the processes of"
     return who_did_what(
         case,
         accusation,
         what_they_did(case, blockers),
-        ", and the job could not go on.",
-        why=findings or [Finding("its end was seen")],
+        ", and the job could not continue.",
+        why=findings or [Finding("its exit was seen")],
         steps=raised or [f"node: {look} {ranks_text(accusation.ranks)}: dmesg, /proc, the scheduler's log"],
         each={blocker.rank: what_it_did(case, blocker) for blocker in blockers},
     )

@@ -25,7 +25,7 @@ IDLE = Grounds(
     "idle",
     Layer.MISSED_RANKS,
     MEDIUM,
-    "everybody who is kept waiting is inside something; who belongs to which group is not recorded",
+    "every waiting rank is inside an operation; group membership is not recorded",
 )
 
 # At most one rank in so many: more would rather mean that their dumps were taken at another time.
@@ -120,14 +120,14 @@ def words(case: Case, accusation: Accusation[None]) -> Words:
         each = what
         step = f"node: check the GPU of {names}: nvidia-smi -q, dmesg | grep -i xid"
     elif case.progress.of[ranks[0]].inside:
-        what = "still looks for the store that all others have found"
+        what = "has not reached the store that all others have found"
         each = _FINISHED
         step = BY_CALL[_RENDEZVOUS]
     else:
-        what = f"{verb(ranks, 'is', 'are')} inside nothing, while all others wait in something"
+        what = f"{verb(ranks, 'is', 'are')}n't in a collective; all others are"
         each = _FINISHED
         after = at(last.frames, "after") if last is not None else ""
-        step = f"code: see what {names} {verb(ranks, 'does', 'do')}{after} (data loading, checkpoint, a branch)"
+        step = f"code: find out what {names} {verb(ranks, 'does', 'do')}{after} (data loading, checkpoint, a branch)"
     others = len(case.job.ranks) - len(ranks)
     wait_too = f"{plural(others, 'rank')} {'waits' if others == 1 else 'wait'}"
     return who_did_what(
@@ -141,7 +141,7 @@ def words(case: Case, accusation: Accusation[None]) -> Words:
     )
 
 
-_FINISHED = "has finished everything it launched, while all others wait in something"
+_FINISHED = "has finished everything it launched; all others are waiting in an operation"
 
 
 def _findings(case: Case, accusation: Accusation[None]) -> list[Finding]:
@@ -150,13 +150,15 @@ def _findings(case: Case, accusation: Accusation[None]) -> list[Finding]:
     last = case.last_operation(ranks[0])
     did = "launched an operation whose kernel never started"
     if absent:
-        did = f"{verb(ranks, 'has', 'have')} finished every operation launched there"
+        did = f"{verb(ranks, 'has', 'have')} finished every operation launched"
     text = f"{ranks_text(ranks)} {did}; the last is {accusation.accused[0].operation}"
     findings = [Finding(text, case.source(ranks[0], last), shown(last.frames) if last is not None else ())]
     for rank, stack in case.stacks.of_all(ranks if absent else ()).items():
-        findings.append(Finding(f"rank {rank} stands here", (stack.source,), shown(stack.frames, _FRAMES_SHOWN)))
+        findings.append(Finding(f"rank {rank} is here", (stack.source,), shown(stack.frames, _FRAMES_SHOWN)))
     others = len(case.job.ranks) - len(ranks)
-    findings.append(Finding(f"inside unfinished operations: the other {plural(others, 'rank')}"))
+    findings.append(
+        Finding(f"the other {plural(others, 'rank')} {'is' if others == 1 else 'are'} inside unfinished operations")
+    )
     return findings
 
 

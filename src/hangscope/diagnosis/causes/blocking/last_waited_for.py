@@ -16,7 +16,7 @@ LAST_WAITED_FOR = Grounds(
     "last_waited_for",
     Layer.MISSED_RANKS,
     MEDIUM,
-    "by the black boxes, all transfers wait for this rank in the end",
+    "according to the black boxes, all transfers ultimately wait for this rank",
     before={
         "reported_missing": "test_edges.py::test_what_transfers_wait_for_goes_before_a_report",
     },
@@ -40,7 +40,7 @@ def words(case: Case, accusation: Accusation[_Found]) -> Words:
     found = accusation.facts
     did = _did(found)
     waiting = f"; {ranks_text(found.waiting)} wait for it" if found.waiting else ""
-    shows = f"rank {found.rank} {did}, by its black box{waiting}"
+    shows = f"rank {found.rank} {did}, according to its black box{waiting}"
     look = "its stack"
     if isinstance(found, StuckGpu):
         look = "nvidia-smi -q, dmesg | grep -i xid"
@@ -50,7 +50,7 @@ def words(case: Case, accusation: Accusation[_Found]) -> Words:
         case,
         accusation,
         did,
-        ": all transfers wait for it.",
+        ": all transfers are waiting for it.",
         why=[Finding(shows, boxes_of(case, [found.rank]))],
         steps=[f"look at rank {found.rank}: {look}"],
     )
@@ -58,10 +58,10 @@ def words(case: Case, accusation: Accusation[_Found]) -> Words:
 
 def _did(found: _Found) -> str:
     if isinstance(found, SilentRank):
-        return "was not scheduled any more: it ended or is stopped"
+        return "was no longer scheduled: it exited or is stopped"
     title = numbered(found.operation.func, found.operation.seq)
     if isinstance(found, StuckGpu):
-        return f"has data and room for {title}, and its GPU does not go on"
+        return f"has data and buffer space for {title}, but its GPU makes no progress"
     return f"never launched {title}"
 
 

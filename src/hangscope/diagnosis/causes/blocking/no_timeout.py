@@ -55,15 +55,15 @@ def words(case: Case, accusation: Accusation[TimedOut]) -> Words:
     ranks = accusation.ranks
     timed_out = f"{ranks_text(accusation.facts.ranks)} reported a timeout of their own"
     source = next(report.source for report in case.job.facts.watchdog if report.rank in ranks)
-    their_own = f"nothing of {verb(ranks, 'its', 'their')} own to wait for"
+    their_own = f"nothing of {verb(ranks, 'its', 'their')} own pending"
     return who_did_what(
         case,
         accusation,
-        "reported no timeout, all others did",
-        f"; {verb(ranks, 'it', 'they')} answered their signal, with {their_own}.",
-        why=[cited(f"{timed_out}; {ranks_text(ranks)} only answered the signal", source)],
+        "reported no timeout; all others did",
+        f"; {verb(ranks, 'it', 'they')} responded to their signal, with {their_own}.",
+        why=[cited(f"{timed_out}; {ranks_text(ranks)} only responded to the signal", source)],
         steps=[SWITCH_ON, COLLECT],
-        each="was alive and waited in nothing, while all others timed out",
+        each="was alive and not waiting in anything while all others timed out",
     )
 
 

@@ -17,7 +17,7 @@ NOT_COLLECTED = Grounds(
     "not_collected",
     Layer.LAST_RESORT,
     LOW,
-    "the evidence of too many ranks is missing to name one of them",
+    "evidence is missing from too many ranks to name one of them",
     before={
         "odd_in_ras": "test_edges.py::test_what_was_not_collected_goes_before_an_odd_count_in_ras",
     },
@@ -46,10 +46,10 @@ def words(case: Case, accusation: Accusation[Missing]) -> Words:
     wait = accusation.its_wait
     missing = ranks_text(accusation.facts.ranks)
     waits_in = f"{ranks_text(wait.waiters)} {verb(wait.waiters, 'waits', 'wait')} in"
-    holds_up = f"one of {missing} holds it up, without any evidence"
-    collect = f"collect the dumps and logs of {missing}; `hangscope collect` brings nodes together"
+    holds_up = f"one of {missing} is holding it up, without leaving evidence"
+    collect = f"collect the dumps and logs of {missing}; `hangscope collect` gathers them from all nodes"
     return Words(
-        headline=f"{waits_in} {case.names.wait(wait)}; of {missing} there is no evidence",
+        headline=f"{waits_in} {case.names.wait(wait)}; there is no evidence from {missing}",
         summary=f"{sentence(waits_in)} {case.names.wait_in_group(wait)}; {holds_up}.",
         why=[who_waits(case, wait)],
         steps=[collect] if case.job.dumps else [SWITCH_ON, collect],

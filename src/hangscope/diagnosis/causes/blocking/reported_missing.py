@@ -12,7 +12,7 @@ REPORTED_MISSING = Grounds(
     "reported_missing",
     Layer.MISSED_RANKS,
     MEDIUM,
-    "PyTorch itself, or every node's agent, names the ranks that did not come",
+    "PyTorch itself, or every node's agent, names the ranks that never joined",
     before={
         "idle": "test_edges.py::test_a_report_by_name_goes_before_who_is_seen_in_nothing",
     },

@@ -17,7 +17,7 @@ ORDER_UNUSUAL = Grounds(
     "order_unusual",
     Layer.SIGNS,
     MEDIUM,
-    "after the same calls, most others went on with another; ranks not seen may hide a cycle",
+    "after the same calls, most others made a different one; ranks without evidence may hide a cycle",
 )
 
 _SHOWN = 3

@@ -22,7 +22,7 @@ CALLS_DIFFER = Grounds(
     "calls_differ",
     Layer.OTHER_CALLS,
     HIGH,
-    "a majority of the group's own recordings disagrees with the rank",
+    "most of the group's dumps disagree with the rank",
     needs_members=True,
     before={
         "splits_differ": "test_edges.py::test_another_call_goes_before_other_splits",
@@ -45,7 +45,7 @@ CALLS_DIFFER_SILENTLY = Grounds(
     "calls_differ_silently",
     Layer.NO_HANG,
     HIGH,
-    "a majority of the group's own recordings disagrees with the rank, and nothing hung",
+    "most of the group's dumps disagree with the rank, and nothing hung",
     before={
         "other_line_silently": "test_edges.py::test_another_size_goes_before_another_line",
     },
@@ -152,7 +152,7 @@ def _what(case: Case, d: Divergence, odd: Operation, reference: Operation) -> tu
         text = f"ran {odd.name}{here} where {others} ran {reference.name}{theirs} (#{d.seq})"
         return text, f"{text} in"
     if d.shape is Shape.OTHER_SPLITS:
-        text = f"passed other split sizes to {reference.name} #{d.seq}"
+        text = f"passed different split sizes to {reference.name} #{d.seq}"
         return f"{text}{here}", f"{text} in"
     mine, theirs = _passed(d, odd, reference)
     text = f"passed {mine} to {reference.name} #{d.seq}"
@@ -160,11 +160,11 @@ def _what(case: Case, d: Divergence, odd: Operation, reference: Operation) -> tu
 
 
 def _count(d: Divergence, first: str) -> str:
-    """``left out all_reduce #9``, ``made 2 calls too many, from broadcast #24 on``."""
+    """``skipped all_reduce #9``, ``made 2 extra calls, starting with broadcast #24``."""
     count = len(d.calls)
     if d.shape is Shape.SKIPPED:
-        return f"left out {first}" if count == 1 else f"left out {count} calls, from {first} on"
-    return f"made one call too many: {first}" if count == 1 else f"made {count} calls too many, from {first} on"
+        return f"skipped {first}" if count == 1 else f"skipped {count} calls, starting with {first}"
+    return f"made one extra call: {first}" if count == 1 else f"made {count} extra calls, starting with {first}"
 
 
 def _passed(d: Divergence, odd: Operation, reference: Operation) -> tuple[str, str]:
@@ -178,9 +178,9 @@ def _passed(d: Divergence, odd: Operation, reference: Operation) -> tuple[str, s
 def _steps(case: Case, accusation: Accusation[Divergence]) -> Iterator[str]:
     yield _step(case, accusation.facts)
     if any(case.liveness.error(rank) is not None for rank in accusation.ranks):
-        yield "an exception caught on one rank must not skip a collective: re-raise it, or vote on it first"
+        yield "an exception caught on one rank must not skip a collective: re-raise it, or have the ranks agree first"
     if not accusation.hang:
-        yield "do not trust results of this run from that step on"
+        yield "do not trust this run's results from that step on"
 
 
 def _step(case: Case, d: Divergence) -> str:
@@ -193,12 +193,12 @@ def _step(case: Case, d: Divergence) -> str:
     if d.shape is Shape.SKIPPED:
         return f"code: find the branch that keeps {names} from the call{theirs}{mine}"
     if d.shape is Shape.ADDED:
-        return f"code: find the extra call of {names}{own}"
+        return f"code: find the extra call made by {names}{own}"
     if d.shape is Shape.OTHER_SPLITS:
         return f"code: print the input and output split sizes on every rank before the call{theirs}"
     if d.shape is Shape.OTHER_OPERATION and not d.tied:
         here = f"{verb(d.odd, 'calls', 'call')} {odd.name}{_reached(odd)}"
-        return f"code: find why {names} {here}, and the rest {reference.name}{theirs}"
+        return f"code: find out why {names} {here}, and the rest {reference.name}{theirs}"
     return f"code: compare what the ranks pass to the call{theirs}{mine}"
 
 
@@ -231,7 +231,7 @@ def _where_paths_part(case: Case, d: Divergence, odd: Operation, reference: Oper
     theirs = at(reference.frames)
     if not (d.parted_at and own and theirs and own != theirs):
         return []
-    text = f"the code paths part here: {ranks_text(d.odd)} went on{own}, the rest{theirs}"
+    text = f"the code paths diverge here: {ranks_text(d.odd)} continued{own}, the rest{theirs}"
     return [entry(case, text, odd, reference, frames=d.shape is Shape.SKIPPED)]
 
 
@@ -256,14 +256,14 @@ def _difference(case: Case, d: Divergence, odd: Operation, reference: Operation)
         who = ranks_text([odd.rank] if d.tied else d.odd)
         text = f"{who} ran {odd.name} {shape_text(odd)}, {others} {reference.name} {shape_text(reference)}"
     elif d.shape is Shape.OTHER_SPLITS:
-        sends = f"{reference.name} sends another number of elements than it receives"
-        text = f"over all members, {sends}; rank {odd.rank} sends {shape_text(odd)}"
+        sends = f"{reference.name} sends a different number of elements than it receives"
+        text = f"across all members, {sends}; rank {odd.rank} sends {shape_text(odd)}"
     return f"at #{d.seq} of {case.names.group(d.group)}, {text}"
 
 
 def _shifted(case: Case, d: Divergence, odd: Operation) -> str:
     calls = [_call(case.job.ops[row]) for row in d.calls]
-    added = "added" if d.shape is Shape.ADDED else "left out"
+    added = "added" if d.shape is Shape.ADDED else "skipped"
     named = f"{calls[0]} was {added}"
     if len(calls) > 1:
         more = ", …" if len(calls) > _CALLS_LISTED else ""
@@ -272,9 +272,9 @@ def _shifted(case: Case, d: Divergence, odd: Operation) -> str:
         call = case.job.ops[d.calls[0]]
         after = f"{plural(len(calls), 'call')} after {call.name} {shape_text(call)}"
         rounds = plural(d.support, "earlier round")
-        return f"{ranks_text(d.odd)} went on with {_call(odd)}, which usually comes {after} ({rounds}): {named}"
+        return f"{ranks_text(d.odd)} continued with {_call(odd)}, which usually comes {after} ({rounds}): {named}"
     agree = f"{plural(d.support, 'later operation')} {'agrees' if d.support == 1 else 'agree'}"
-    return f"moved by {len(calls)}, the sequence of {ranks_text(d.odd)} fits the others' again ({agree}): {named}"
+    return f"shifted by {len(calls)}, the sequence of {ranks_text(d.odd)} matches the others again ({agree}): {named}"
 
 
 def _call(operation: Operation) -> str:

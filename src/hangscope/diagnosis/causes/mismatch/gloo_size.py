@@ -17,7 +17,7 @@ ENDED_OVER_A_SIZE = Grounds(
     "ended_over_a_size",
     Layer.OTHER_CALLS,
     MEDIUM,
-    "Gloo ended the rank over a size, and all others recorded the same call",
+    "Gloo aborted the rank over a size mismatch; all others recorded the same call",
 )
 
 
@@ -60,13 +60,13 @@ def words(case: Case, accusation: Accusation[EndedOverASize]) -> Words:
     ranks = accusation.ranks
     errors = accusation.facts.errors
     where = f" in {case.names.wait(accusation.wait)}" if accusation.wait is not None else ""
-    what = verb(ranks, "expected another size than it was sent", "passed different sizes")
+    what = verb(ranks, "expected a different size than a peer sent", "passed different sizes")
     compare = f"code: compare the sizes and types that {ranks_text(ranks)} and the others pass"
     return who_did_what(
         case,
         accusation,
         f"{what}{where}",
-        f": {errors[0].message}. Gloo ends a process over that, and its peers lose their connection.",
+        f": {errors[0].message}. Gloo aborts the process on that, and its peers lose their connection.",
         why=[Finding(f"rank {error.rank}: {error.message}", (error.source,)) for error in errors],
         steps=[f"{compare}{where or ' to the call'}"],
     )

@@ -12,12 +12,12 @@ from hangscope.diagnosis.phrases import ranks_text
 from hangscope.diagnosis.verdict import CauseKind
 from hangscope.text import verb
 
-ONE_CALL_MORE = Grounds("one_call_more", Layer.OTHER_CALLS, MEDIUM, "most ranks came to a clean end without this call")
+ONE_CALL_MORE = Grounds("one_call_more", Layer.OTHER_CALLS, MEDIUM, "most ranks exited cleanly without this call")
 
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """The ranks that came to their end and exited with status 0."""
+    """The ranks that finished and exited with status 0."""
 
     ranks: frozenset[int]
 
@@ -37,15 +37,17 @@ def words(case: Case, accusation: Accusation[Finished]) -> Words:
     wait = accusation.its_wait
     title = case.names.wait(wait)
     finished = ranks_text(accusation.facts.ranks)
-    ended = f"{finished} came to their end and exited with status 0"
+    ended = f"{finished} finished and exited with status 0"
     only = f"only {ranks_text(accusation.ranks)} {verb(accusation.ranks, 'makes', 'make')}"
     return who_did_what(
         case,
         accusation,
-        f"called {title}, and most ranks ended without it",
-        f": {finished} exited with status 0 before.",
+        f"called {title}; most ranks exited without it",
+        f": {finished} had exited with status 0.",
         why=[who_waits(case, wait), cited(ended, case.job.processes[min(wait.blockers)].source)],
-        steps=[f"code: see why {only} the call {title}: one batch more than the others, or a call behind a condition"],
+        steps=[
+            f"code: find out why {only} the call {title}: one more batch than the others, or a call behind a condition"
+        ],
     )
 
 

@@ -77,18 +77,20 @@ def words(case: Case, accusation: Accusation[OpenPairs]) -> Words:
     victims = set(pairs) - set(ranks)
     findings = [_finding(rank, part) for rank, part in pairs.items()]
     if victims:
-        only = f"{ranks_text(victims)} can only be waiting for {ranks_text(ranks)}: everybody else went on"
+        only = f"{ranks_text(victims)} can only be waiting for {ranks_text(ranks)}: everyone else moved on"
         findings.append(Finding(only))
-    each = dict.fromkeys(ranks, "connects to a peer that connects to another rank")
+    each = dict.fromkeys(ranks, "connects to a peer that connects to a different rank")
     if accusation.facts.peers_went_on:
-        each = {rank: f"connects to a peer {_side_of_peer(pairs[rank])} it, and all of those went on" for rank in ranks}
+        each = {
+            rank: f"connects to a peer {_side_of_peer(pairs[rank])} it, and all of those moved on" for rank in ranks
+        }
     others = ranks_text(victims) if victims else "the others"
     check = f"code: check the peer that {ranks_text(ranks)} {verb(ranks, 'passes', 'pass')} to send or recv"
     return who_did_what(
         case,
         accusation,
-        f"{verb(ranks, 'connects', 'connect')} to a point-to-point peer that is elsewhere",
-        f", while {others} wait: sender and receiver do not name each other.",
+        f"{verb(ranks, 'connects', 'connect')} to a point-to-point peer that does not connect back",
+        f", while {others} wait: the send and recv do not match.",
         why=findings,
         steps=[check, COLLECT],
         each=each,
@@ -97,7 +99,7 @@ def words(case: Case, accusation: Accusation[OpenPairs]) -> Words:
 
 def _finding(rank: int, part: Communicator) -> Finding:
     peer = f"it is its rank {part.rank_in_comm}, so its peer is {_side_of_peer(part)} rank {rank}"
-    return cited(f"rank {rank} is making a communicator of two ranks that nobody completes ({peer})", part.source)
+    return cited(f"rank {rank} is creating a two-rank communicator that never completes ({peer})", part.source)
 
 
 CAUSE = Cause(propose, words, (OPEN_CONNECTION,))

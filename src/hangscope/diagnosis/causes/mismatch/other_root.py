@@ -27,7 +27,7 @@ OTHER_LINE = Grounds(
     "other_line",
     Layer.OTHER_CALLS,
     MEDIUM,
-    "a rooted operation called from its own line where members fall apart; no root is recorded",
+    "a rooted operation called from its own line where members diverge; roots are not recorded",
 )
 OTHER_LINE_SILENTLY = Grounds(
     "other_line_silently",
@@ -52,7 +52,7 @@ _FAR_BACK = 4
 
 def propose(case: Case) -> Iterator[Accusation[Divergence]]:
     """One rank that reached a rooted operation from a line of its own, shortly before members fell apart; or that did
-    so once, from a line that nobody else ever used, and nothing hung."""
+    so once, from a line that no other rank used, and nothing hung."""
     if not case.hung:
         silent = next(_silent(case), None)
         if silent is not None:
@@ -80,7 +80,7 @@ def _accusation(case: Case, d: Divergence, grounds: Grounds, wait: Wait | None) 
 
 
 def _silent(case: Case) -> Iterator[Divergence]:
-    """Rooted calls that one rank made, once, from a line that nobody else ever used."""
+    """Rooted calls that one rank made, once, from a line that no other rank used."""
     call = case.alignment.call
     for lane in case.alignment.lanes.values():
         for index in _called_from_several_lines(case, lane):
@@ -175,11 +175,11 @@ def words(case: Case, accusation: Accusation[Divergence]) -> Words:
     called = entry(case, f"{odd.name} #{d.seq} was called from two lines: {lines}", odd, reference)
     compare = f"code: compare the source rank that the two calls of {odd.name} pass ({lines})"
     if not accusation.hang:
-        what = f"called {odd.name} #{d.seq} once from a line that nobody else ever used"
+        what = f"called {odd.name} #{d.seq} once from a line that no other rank used"
         return who_did_what(
             case,
             accusation,
-            f"{what}, perhaps with another root",
+            f"{what}, possibly with a different root",
             "; nothing hangs, but then the result is wrong.",
             why=[called],
             steps=[compare],
@@ -193,7 +193,7 @@ def words(case: Case, accusation: Accusation[Divergence]) -> Words:
     return who_did_what(
         case,
         accusation,
-        f"{what}; perhaps with another root",
+        f"{what}; possibly with a different root",
         f"; {stuck.text}.",
         why=[called, stuck],
         steps=[compare, "if they agree, suspect the network: collect NCCL's log and the port counters"],
@@ -203,9 +203,9 @@ def words(case: Case, accusation: Accusation[Divergence]) -> Words:
 
 
 def _stuck(case: Case, wait: Wait) -> Finding:
-    after = "does not finish"
+    after = "never completes"
     if wait.finished:
-        after = f"is finished on some ranks and stuck on {ranks_text(wait.waiters)}"
+        after = f"never completes on {ranks_text(wait.waiters)}"
     return Finding(f"{case.names.wait(wait)} {after}", case.source(wait.waiters[0]))
 
 

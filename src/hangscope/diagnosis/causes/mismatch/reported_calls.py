@@ -159,7 +159,7 @@ def words(case: Case, accusation: Accusation[Reported]) -> Words:
         a.rank: f"ran {a.operation} where the rest ran {reported.reference} (#{reported.seq})"
         for a in accusation.accused
     }
-    step = f"code: compare what the ranks pass to {operation.name} #{reported.seq}; with dumps the line would be known"
+    step = f"code: compare what the ranks pass to {operation.name} #{reported.seq}; dumps would show the line"
     return who_did_what(
         case,
         accusation,
@@ -179,9 +179,9 @@ def _words_of_sides(accusation: Accusation[Reported], operation: OperationInFlig
     text = ", ".join(f"{ranks_text(ranks)} {verb(ranks, 'runs', 'run')} {name}" for name, ranks in sides.items())
     return Words(
         headline=f"{text} at #{seq}",
-        summary=f"{sentence(text)} at #{seq} of {operation.group}: they took different ways through the code.",
+        summary=f"{sentence(text)} at #{seq} of {operation.group}: they took different code paths.",
         why=_findings(accusation),
-        steps=[f"code: see how the ranks come to different calls before #{seq} (a condition, a loop's length, a save)"],
+        steps=[f"code: find where the ranks diverge before #{seq} (a condition, a loop's length, a checkpoint)"],
     )
 
 

@@ -9,7 +9,7 @@ from hangscope.diagnosis.causes.shared.failure_lines import FailureLines, failur
 from hangscope.diagnosis.verdict import CauseKind
 
 REPORTED_MISMATCH = Grounds(
-    "reported_mismatch", Layer.OTHER_CALLS, MEDIUM, "PyTorch itself reports that the ranks called different things"
+    "reported_mismatch", Layer.OTHER_CALLS, MEDIUM, "PyTorch itself reports that the ranks made different calls"
 )
 
 

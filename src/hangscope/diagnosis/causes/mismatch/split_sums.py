@@ -72,8 +72,8 @@ def words(case: Case, accusation: Accusation[Sums]) -> Words:
     call = f"the call{at(operation.frames)}"
     return Words(
         headline=f"{what}; whose split sizes are wrong is not recorded",
-        summary=f"Split sizes disagree: {what} in {operation.group}{stuck}. A recording holds the sums alone, so "
-        "nobody can be named.",
+        summary=f"Split sizes disagree: {what} in {operation.group}{stuck}. Dumps hold only the sums, so "
+        "no rank can be named.",
         why=[counted, *(who_waits(case, wait) for wait in accusation.explains)],
         steps=[f"code: print the split sizes of every rank before {call}, and compare them pair by pair"],
     )

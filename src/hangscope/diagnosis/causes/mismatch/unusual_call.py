@@ -19,7 +19,7 @@ CALL_ORDER = Grounds(
     "call_order",
     Layer.MISSED_RANKS,
     HIGH,
-    "after the same calls, most others went on with another one",
+    "after the same calls, most others made a different one",
     before={
         "wait_cycle": "test_edges.py::test_the_call_that_started_a_cycle_goes_before_the_cycle",
     },
@@ -90,13 +90,13 @@ def _what_and_step(case: Case, accusation: Accusation[UnusualCalls], usual: Oper
     here = called_in(case, call)
     names = ranks_text(accusation.ranks)
     if call.kind in (Kind.SEND, Kind.RECV) and (call.kind, call.frames) == (usual.kind, usual.frames):
-        what = f"called {call.title}{here}, which names another peer than is usual there"
+        what = f"called {call.title}{here}, which names a different peer than usual"
         return what, f"code: check the peer in the call{here}"
     if first.sort is Sort.SKIPPED:
-        what = f"left out {usual.name}{called_in(case, usual)} and went on with {call.title}{here}"
+        what = f"skipped {usual.name}{called_in(case, usual)} and continued with {call.title}{here}"
         return what, f"code: find the branch that keeps {names} from the call{at(usual.frames)}"
     what = f"called {call.title}{here}, which does not belong there"
-    return what, f"code: find why only {names} {verb(accusation.ranks, 'makes', 'make')} the call{here}"
+    return what, f"code: find out why only {names} {verb(accusation.ranks, 'makes', 'make')} the call{here}"
 
 
 CAUSE = Cause(propose, words, (CALL_ORDER,))

@@ -24,7 +24,7 @@ PEER_UNUSUAL = Grounds(
     "peer_unusual",
     Layer.OTHER_CALLS,
     HIGH,
-    "a point-to-point call names another peer than is usual there, and it does not answer",
+    "a point-to-point call names a different peer than usual, and that peer never answers",
 )
 
 
@@ -88,8 +88,8 @@ def words(case: Case, accusation: Accusation[UnusualPeer]) -> Words:
     return who_did_what(
         case,
         accusation,
-        f"called {title}, which rank {peer} does not answer, while {who} {verb(waiting, 'waits', 'wait')} for it",
-        ": sender and receiver do not name each other, and the job hangs.",
+        f"called {title}, which rank {peer} never answers, while {who} {verb(waiting, 'waits', 'wait')} for it",
+        ": the send and recv do not match, and the job hangs.",
         why=[outlier_finding(case, outlier), unanswered, who_waits(case, waiting[0])],
         steps=[f"code: check the peer that rank {outlier.rank} passes to {title}"],
     )

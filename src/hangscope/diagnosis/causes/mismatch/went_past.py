@@ -20,7 +20,7 @@ WENT_PAST = Grounds(
     "went_past",
     Layer.OTHER_CALLS,
     MEDIUM,
-    "a minority is past a collective that needs everybody; what it ran instead is not recorded",
+    "a minority got past a collective that needs every rank; what it ran instead is not recorded",
     before={
         "other_line": "test_edges.py::test_having_gone_past_goes_before_another_line",
     },
@@ -64,7 +64,7 @@ def words(case: Case, accusation: Accusation[WentPast]) -> Words:
     return who_did_what(
         case,
         accusation,
-        f"went past {title}, which nobody can finish alone",
+        f"got past {title}, which no rank can complete alone",
         f": {inside}, they did not run the same operations.",
         why=[who_waits(case, wait), Finding(past)],
         steps=[f"{compare}; collect {verb(accusation.ranks, 'its dump', 'their dumps')}"],

@@ -109,7 +109,7 @@ def words(case: Case, accusation: Accusation[WrongPeers]) -> Words:
         case,
         accusation,
         f"{each[first.rank]} in {case.names.wait(calls[first.rank].offer)}",
-        ": sender and receiver do not name each other, and the job hangs.",
+        ": the send and recv do not match, and the job hangs.",
         why=[_finding(case, rank, call) for rank, call in calls.items()],
         steps=[f"code: check the peer that rank {first.rank} passes to {first.operation}"],
         each=each,

@@ -65,9 +65,9 @@ def words(case: Case, accusation: Accusation[None]) -> Words:
     each = f"is stuck in {title}, which its peers have finished"
     if way is not None:
         ends = f"from rank {way.sender} to rank {way.receiver}"
-        each = f"receives {title} from rank {way.sender}, and does not get it"
+        each = f"receives {title} from rank {way.sender}, but it never arrives"
     return Words(
-        headline=f"{title} does not arrive at {ranks_text(accusation.ranks)}",
+        headline=f"{title} never arrives at {ranks_text(accusation.ranks)}",
         summary=f"Bytes of {title} do not get through {ends}: {finished} it, {stuck} {are} stuck inside it.",
         why=_findings(case, accusation),
         each=dict.fromkeys(accusation.ranks, each),

@@ -24,7 +24,7 @@ EVERYBODY_INSIDE = Grounds(
     "everybody_inside",
     Layer.SIGNS,
     MEDIUM,
-    "every member's kernel started, and nobody finished the operation",
+    "every member's kernel started, and no member finished the operation",
     before={
         "order_unusual": "test_edges.py::test_everybody_inside_goes_before_an_order_that_is_only_unusual",
         "blocks_unseen": "test_edges.py::test_everybody_inside_goes_before_a_rank_that_is_not_seen",
@@ -61,11 +61,11 @@ def words(case: Case, accusation: Accusation[None]) -> Words:
     wait = accusation.its_wait
     way = accusation.way
     how = "started" if all_started(wait) else "launched"
-    edge = f"between rank {way.sender} and rank {way.receiver}" if way is not None else "edge not determined"
-    inside = f"Network or hardware inside {case.names.wait_in_group(wait)}, {edge}"
+    edge = f"between rank {way.sender} and rank {way.receiver}" if way is not None else "link not determined"
+    inside = f"Network or hardware problem inside {case.names.wait_in_group(wait)}, {edge}"
     warnings = network_events(case.job)[:_WARNINGS_SHOWN]
     return Words(
-        headline=f"network or hardware inside {case.names.wait(wait)}, {edge}",
+        headline=f"network or hardware problem inside {case.names.wait(wait)}, {edge}",
         summary=f"{inside}: all {len(wait.inside)} members {how} it and none finished.",
         why=[all_inside(case, wait), *(quoted(event) for event in warnings)],
         steps=[ports_step(case, wait.waiters), port_commands.LOGS],

@@ -11,7 +11,7 @@ from hangscope.diagnosis.phrases import ranks_text
 from hangscope.diagnosis.verdict import CauseKind
 
 GPU_ERROR = Grounds(
-    "gpu_error", Layer.STUCK_BYTES, HIGH, "everybody is inside, and the kernel reports an error of one member's GPU"
+    "gpu_error", Layer.STUCK_BYTES, HIGH, "everyone is inside, and the kernel reports an error of one member's GPU"
 )
 
 

@@ -1,4 +1,4 @@
-"""unknown: everybody is inside, and the recording does not say whose GPU got there.
+"""unknown: everyone is inside, and the recording does not say whose GPU got there.
 
 Without timing, a kernel that never started looks like a network that does not deliver.
 """
@@ -29,7 +29,7 @@ EVERYBODY_LAUNCHED = Grounds(
     "everybody_launched",
     Layer.SIGNS,
     LOW,
-    "without timing, a kernel that never started looks like a network that does not deliver",
+    "without timing, a kernel that never started looks like a network failure",
 )
 
 
@@ -60,25 +60,25 @@ def _not_timed(case: Case, joined: Joined) -> Wait | None:
 
 
 def words(case: Case, accusation: Accusation[NotTimed]) -> Words:
-    launched = f"All that take part launched {case.names.wait_in_group(accusation.its_wait)} and do not finish it"
-    inside = f"everybody is inside {case.names.wait(accusation.its_wait)}"
+    launched = f"All members launched {case.names.wait_in_group(accusation.its_wait)}, and it never completes"
+    inside = f"all members are inside {case.names.wait(accusation.its_wait)}"
     finding = _finding(case, accusation)
     if case.stacks.on_gpu:
         return Words(
-            headline=f"{inside}; a GPU or the network, not determined",
-            summary=f"{launched}; whether a kernel never started or bytes do not arrive is not recorded (timing was "
+            headline=f"{inside}; GPU or network, not determined",
+            summary=f"{launched}; whether a kernel never started or data never arrives is not recorded (timing was "
             "off).",
             why=[finding],
             steps=[
-                "set TORCH_NCCL_ENABLE_TIMING=1, so that the recorder tells started from scheduled",
+                "set TORCH_NCCL_ENABLE_TIMING=1, so that dumps distinguish started from scheduled",
                 port_commands.LOGS,
             ],
         )
     return Words(
-        headline=f"{inside}; another root or peer or the network, not determined",
-        summary=f"{launched}; the root of a call is not recorded, and one rank may have passed another.",
+        headline=f"{inside}; a different root or peer, or the network; not determined",
+        summary=f"{launched}; the root of a call is not recorded, and one rank may have passed a different one.",
         why=[finding],
-        steps=["code: print src or dst of this call on every rank, they must agree; then look at the network"],
+        steps=["code: print src or dst of this call on every rank: they must agree; then check the network"],
     )
 
 
@@ -90,7 +90,7 @@ def _finding(case: Case, accusation: Accusation[NotTimed]) -> Finding:
         return all_inside(
             case, wait, f"; they have one connection, {case.ports.between(*wait.waiters)}" if pair else ""
         )
-    text = f"both sides of {title} launched it, and it does not finish"
+    text = f"both sides of {title} launched it, and it never completes"
     if accusation.facts.joined.cut_off is not None:
         text = f"{ranks_text(wait.finished)} finished {title}, {ranks_text(wait.waiters)} did not"
     return Finding(text, case.source(wait.waiters[0]))

@@ -1,4 +1,4 @@
-"""network: everybody is inside one operation, and counters of errors rose on the ports of one connection alone."""
+"""network: everybody is inside one operation, and error counters rose only on the ports of one connection."""
 
 from collections.abc import Iterator
 
@@ -14,7 +14,7 @@ PORT_ERRORS = Grounds(
     "port_errors",
     Layer.STUCK_BYTES,
     MEDIUM,
-    "everybody is inside, and counters of errors rose on the ports of one connection alone",
+    "everyone is inside, and error counters rose only on the ports of one connection",
 )
 
 
@@ -43,8 +43,8 @@ def words(case: Case, accusation: Accusation[Trouble]) -> Words:
     title = case.names.wait(wait)
     inside = f"all {len(wait.inside)} members are inside {case.names.wait_in_group(wait)} and none finished"
     return Words(
-        headline=f"errors on {trouble.where}, while everybody is inside {title}",
-        summary=f"Network: {inside}; counters of errors rose on {trouble.where} and hardly anywhere else.",
+        headline=f"errors on {trouble.where}, while all members are inside {title}",
+        summary=f"Network: {inside}; error counters rose on {trouble.where} and hardly anywhere else.",
         why=[all_inside(case, wait)],
         each=dict.fromkeys(accusation.ranks, f"what it sends and receives in {title} goes over {trouble.where}"),
         steps=port_commands.steps(trouble.path, trouble.ports),

@@ -15,7 +15,7 @@ from hangscope.diagnosis.verdict import CauseKind, Finding
 from hangscope.model import Operation
 
 STUCK_PAIR = Grounds(
-    "stuck_pair", Layer.STUCK_BYTES, MEDIUM, "a point-to-point call that both ends launched does not finish"
+    "stuck_pair", Layer.STUCK_BYTES, MEDIUM, "a point-to-point call that both ends launched never completes"
 )
 
 
@@ -55,12 +55,12 @@ def words(case: Case, accusation: Accusation[StuckPair]) -> Words:
     way = accusation.way
     call = accusation.facts.call
     title = case.names.wait(wait)
-    text = f"bytes in {title} do not arrive"
+    text = f"data in {title} never arrives"
     each = {}
     if way is not None and call is not None:
-        text = f"bytes from rank {way.sender} to rank {way.receiver} do not arrive"
-        each[way.sender] = f"sends {call.title}, which does not arrive"
-        each[way.receiver] = "receives it, and does not get it"
+        text = f"data from rank {way.sender} never reaches rank {way.receiver}"
+        each[way.sender] = f"sends {call.title}, which never arrives"
+        each[way.receiver] = "receives it, but it never arrives"
     waiting = ranks_text({rank for pair in accusation.explains for rank in pair.waiters})
     found = f"{waiting} wait in point-to-point calls whose other side has joined"
     return Words(
@@ -69,7 +69,7 @@ def words(case: Case, accusation: Accusation[StuckPair]) -> Words:
         why=[Finding(found, case.source(wait.waiters[0]))],
         each=each,
         steps=link_steps(case, way) or [port_commands.LOGS],
-        link=f"{call.title}: both sides launched it and it does not finish" if call is not None else "",
+        link=f"{call.title}: both sides launched it and it never completes" if call is not None else "",
     )
 
 

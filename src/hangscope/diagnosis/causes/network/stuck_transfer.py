@@ -17,7 +17,7 @@ LINK_STUCK = Grounds(
     "link_stuck",
     Layer.MISSED_RANKS,
     HIGH,
-    "the black boxes of both ends show data that the sender has and the receiver waits for",
+    "the black boxes of both ends show data that the sender has and the receiver is waiting for",
 )
 
 
@@ -46,12 +46,12 @@ def words(case: Case, accusation: Accusation[StuckLink]) -> Words:
     title = numbered(found.operation.func, found.operation.seq)
     where = f"channel {', '.join(map(str, found.channels))}, step {found.step} of {found.steps}"
     shows = f"rank {found.sender} has data for rank {found.receiver} in {title} ({where}), and nothing moves"
-    text = f"bytes from rank {found.sender} to rank {found.receiver} do not arrive"
+    text = f"data from rank {found.sender} never reaches rank {found.receiver}"
     return Words(
         headline=text,
         summary=f"{sentence(text)}: {shows}.",
         why=[Finding(shows, boxes_of(case, accusation.ranks))],
-        each={found.sender: f"sends {title}, which does not arrive", found.receiver: "waits for it"},
+        each={found.sender: f"sends {title}, which never arrives", found.receiver: "waits for it"},
         steps=link_steps(case, way) or [ports_step(case, accusation.ranks)],
         link=f"black boxes: {shows}",
     )

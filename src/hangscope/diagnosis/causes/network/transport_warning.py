@@ -16,7 +16,7 @@ TRANSPORT_WARNING = Grounds(
     "transport_warning",
     Layer.STUCK_BYTES,
     HIGH,
-    "everybody is inside, and NCCL's own warning names the failing connection",
+    "everyone is inside, and NCCL's own warning names the failing connection",
 )
 
 

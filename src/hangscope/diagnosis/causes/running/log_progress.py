@@ -13,9 +13,7 @@ from hangscope.text import sentence
 _ABOUT_AS_FAR = 0.9
 """Of the counters with which several logs end: what is written late may be missing of one of them."""
 
-LOG_PROGRESS = Grounds(
-    "log_progress", Layer.NO_HANG, MEDIUM, "its log shows the job moving, and tells of no failure that stopped it"
-)
+LOG_PROGRESS = Grounds("log_progress", Layer.NO_HANG, MEDIUM, "its log shows progress, and no failure that stopped it")
 
 
 def propose(case: Case) -> Iterator[Accusation[LogProgress]]:
@@ -49,10 +47,10 @@ def words(case: Case, accusation: Accusation[LogProgress]) -> Words:
 
 def _what(progress: LogProgress) -> str:
     if progress.finished:
-        return "the log shows that the job came to its end as planned"
+        return "the log shows that the job finished normally"
     if progress.first is None or progress.last is None:
-        return "the log shows a server that answers, or has nothing to do"
-    return f"the log shows the job moving, from {progress.first:g} to {progress.last:g} by its own count"
+        return "the log shows a server that is responding or idle"
+    return f"the log shows the job making progress, from {progress.first:g} to {progress.last:g} by its own count"
 
 
 CAUSE = Cause(propose, words, (LOG_PROGRESS,), Asked.OF_A_JOB_THAT_RUNS)

@@ -17,7 +17,7 @@ NOTHING_TO_TELL = Grounds(
     "nothing_to_tell",
     Layer.NO_CAUSE,
     LOW,
-    "progress was not seen on every rank, so it is not known whether all is well",
+    "progress was not seen on every rank, so whether the job is healthy is unknown",
 )
 
 _SHOWN = 3
@@ -57,7 +57,7 @@ def _what(case: Case) -> str:
     dumped = case.job.dumps
     unseen = sorted(set(case.job.ranks) - set(dumped))
     if unseen and dumped:
-        return f"cannot tell: nothing hangs on {ranks_text(dumped)}, and nothing is known of {ranks_text(unseen)}"
+        return f"cannot tell: nothing hangs on {ranks_text(dumped)}, and there is no evidence from {ranks_text(unseen)}"
     if len(case.job.ops):
         return "cannot tell: no operation hangs, and progress was not seen on every rank"
     return "cannot tell: no recording and no line that says what the ranks were doing"
@@ -68,9 +68,9 @@ def _without_dumps(case: Case) -> str | None:
     facts = case.job.facts
     if case.stacks.of_all(case.job.ranks) and not facts.log_ranks:
         stacks = plural(len({stack.rank for stack in facts.stacks if stack.rank is not None}), "rank")
-        return f"only stacks of {stacks} were found; nobody stands apart"
+        return f"only stacks of {stacks} were found; no rank stands out"
     if facts.ras:
-        return "cannot tell: what NCCL's RAS answers names nobody, and nothing was recorded"
+        return "cannot tell: NCCL's RAS points to no rank, and nothing was recorded"
     unusable = [gap for gap in case.job.gaps if gap.source]
     if unusable and not facts.log_ranks:
         return f"cannot tell: {plural(len(unusable), 'file')} could not be used, and nothing else was found"
@@ -97,7 +97,7 @@ def _where_threads_are(case: Case) -> list[Finding]:
         return []
     places = Counter(place(stack.frames) for stack in stacks.values()).most_common(_SHOWN)
     where = "; ".join(f"{plural(count, 'rank')} at {name}" for name, count in places if name)
-    return [Finding(f"main threads stand here: {where}", (next(iter(stacks.values())).source,))]
+    return [Finding(f"main threads are at: {where}", (next(iter(stacks.values())).source,))]
 
 
 CAUSE = Cause(propose, words, (NOTHING_TO_TELL,), Asked.OF_A_JOB_THAT_RUNS)

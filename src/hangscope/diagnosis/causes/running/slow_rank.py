@@ -25,7 +25,7 @@ SLOW_WORK = Grounds(
     "slow_work",
     Layer.NO_HANG,
     HIGH,
-    "between the same two collectives a rank works longer than its peers, again and again",
+    "between the same two collectives a rank repeatedly takes longer than its peers",
     before={
         "progress_seen": "test_edges.py::test_slow_work_goes_before_all_being_well",
     },
@@ -34,7 +34,7 @@ SLOW_LAUNCHES = Grounds(
     "slow_launches",
     Layer.NO_HANG,
     MEDIUM,
-    "a rank launches last again and again, and never waits itself",
+    "a rank repeatedly launches last and never waits itself",
     before={
         "progress_seen": "test_edges.py::test_late_launches_go_before_all_being_well",
     },
@@ -43,7 +43,7 @@ SLOW_STAGE = Grounds(
     "slow_stage",
     Layer.NO_HANG,
     MEDIUM,
-    "a stage of a pipeline hardly waits, while all others wait nearly always",
+    "one pipeline stage hardly ever waits while all others almost always do",
     before={
         "progress_seen": "test_edges.py::test_a_slow_stage_goes_before_all_being_well",
     },
@@ -210,9 +210,7 @@ def words(case: Case, accusation: Accusation[_Slow]) -> Words:
     else:
         share = f"{slow.others_wait:.0%}"
         each = {slow.rank: f"waits {slow.waits:.0%} of the time, all others {share} or more"}
-        why = [
-            Finding(f"rank {slow.rank} {each[slow.rank]}, in their transfers and collectives", case.source(slow.rank))
-        ]
+        why = [Finding(f"rank {slow.rank} {each[slow.rank]}, in transfers and collectives", case.source(slow.rank))]
     return _slow_words(case, accusation, share, each, why)
 
 

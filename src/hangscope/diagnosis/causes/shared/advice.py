@@ -7,13 +7,13 @@ SWITCH_ON = (
     "TORCH_NCCL_TRACE_BUFFER_SIZE=2000 and TORCH_FR_BUFFER_SIZE=2000 (entries, not bytes) and "
     "TORCH_NCCL_DUMP_ON_TIMEOUT=1; `hangscope env` prints the full set"
 )
-COLLECT = "collect the dumps and logs of all ranks: `hangscope collect` brings the nodes together"
+COLLECT = "collect the dumps and logs of all ranks: `hangscope collect` gathers them from all nodes"
 UNDER_RUN = "run under `hangscope run`"
-_KEY = "code: see which rank sets the key that the others wait for, and what it does instead"
+_KEY = "code: find the rank that should set the key that the others are waiting for, and what it is doing instead"
 _PEERS = (
-    "code: compare sends and receives on every rank: their order, peers, tags and number; somebody has to send first"
+    "code: compare sends and receives on every rank: their order, peers, tags and number; one side has to send first"
 )
-_STORE = "see whether all ranks pass the same MASTER_ADDR, MASTER_PORT and world_size, and reach each other"
+_STORE = "check that all ranks pass the same MASTER_ADDR, MASTER_PORT and world_size and can reach each other"
 BY_CALL = {
     "rendezvous": _STORE,
     "init_process_group": (

@@ -12,20 +12,20 @@ from hangscope.text import first_line
 
 # How a life that did not go on is said of one rank, and of several.
 _LIFE = {
-    How.OUT_OF_MEMORY: ("was killed by the kernel: out of memory", "were killed by the kernel: out of memory"),
+    How.OUT_OF_MEMORY: ("was killed by the kernel (out of memory)", "were killed by the kernel (out of memory)"),
     How.STOPPED: ("is stopped (state T)", "are stopped (state T)"),
     How.SLEEPS: ("is in uninterruptible sleep", "are in uninterruptible sleep"),
     How.HOLDS_GIL: ("holds the GIL", "hold their GIL"),
-    How.GIL_HELD: ("holds the GIL, and nothing in it answers", "hold their GIL, and nothing in them answers"),
-    How.ANSWERS_NOTHING: ("exists, but answers nothing", "exist, but answer nothing"),
+    How.GIL_HELD: ("holds the GIL and does not respond", "hold their GIL and do not respond"),
+    How.ANSWERS_NOTHING: ("is alive but does not respond", "are alive but do not respond"),
     How.LOST_BY_PEERS: ("left no dump, and its peers lost their connection to it before anyone timed out",) * 2,
-    How.REACTED_TO_NOTHING: ("reacted to nothing, and no peer lost its connection to it",) * 2,
+    How.REACTED_TO_NOTHING: ("did not react to anything, and no peer lost its connection to it",) * 2,
 }
 SEVERAL_DID = {
     CauseKind.DEAD: "ended",
-    CauseKind.FROZEN: "answer nothing",
-    CauseKind.ABSENT: "never launched what their peers wait in",
-    CauseKind.GPU: "launched what their peers wait in, but its kernels never started",
+    CauseKind.FROZEN: "do not respond",
+    CauseKind.ABSENT: "never launched what their peers are waiting in",
+    CauseKind.GPU: "launched what their peers are waiting in, but its kernels never started",
 }
 """What several ranks of one kind did, where no one sentence about one of them holds for all; the kinds in the order in
 which they are said."""
@@ -55,7 +55,7 @@ def _what_its_gpu_did(case: Case, blocker: Blocker) -> str:
         return "hit a CUDA error"
     if blocker.life is not None and blocker.life.call:
         before = f" before {case.names.own_side(not_started(case, rank), rank)}" if blocker.operation else ""
-        return f"its GPU does not finish a kernel{before}; its CPU waits in {blocker.life.call}"
+        return f"its GPU never finishes a kernel{before}; its CPU waits in {blocker.life.call}"
     return f"launched {blocker.operation}, but its kernel never started"
 
 

@@ -1,4 +1,4 @@
-"""Ranks that make their calls in another order than the rest, by what each is inside of, and how that is said."""
+"""Ranks that make their calls in a different order than the rest, by what each is inside of, and how that is said."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ class Side:
 
 @dataclass(frozen=True, slots=True)
 class Sides:
-    """A wait cycle: the ranks by what they are inside of. `tied`: no side is in the minority."""
+    """A wait cycle: the ranks by what they are inside of. `tied`: neither side is in the minority."""
 
     sides: tuple[Side, ...]
     tied: bool
@@ -57,13 +57,13 @@ def cycle_words(case: Case, accusation: Accusation[Any], cycle: Sides, why: Sequ
 
 def _headline(ranks: tuple[int, ...], cycle: Sides, over: str, called: Mapping[int, str]) -> tuple[str, str]:
     """The headline, and who is wrong. `called`: from where each rank called what it is inside of."""
-    each_other = f"ranks wait for each other {over}"
+    each_other = f"ranks are waiting for each other {over}"
     if cycle.tied:
-        wrong = "no side is in the minority"
+        wrong = "neither side is in the minority"
         lines = [f"{ranks_text(s.ranks)}{called[s.ranks[0]]}" for s in cycle.sides if called[s.ranks[0]]]
         listed = f": {', '.join(lines[:_LISTED])}" if lines else ""
         return f"{each_other}{listed}; {wrong}", wrong
-    order = f"{verb(ranks, 'makes its', 'make their')} calls in another order than the rest"
+    order = f"{verb(ranks, 'makes its', 'make their')} calls in a different order than the rest"
     return (
         f"{ranks_text(ranks)}{called.get(ranks[0], '')} {order}; {each_other}",
         f"{ranks_text(ranks)} {order}",

@@ -30,41 +30,41 @@ _WHAT = {
     "cuda_error": "hit a CUDA error",
     "xid": "reports a GPU error{code}",
     "ecc": "reports a GPU memory error (ECC)",
-    "gpu_lost": "lost a GPU{gpu}, which its driver does not reach",
+    "gpu_lost": "lost a GPU{gpu}: its driver cannot reach it",
     "gpu_oom": "ran out of GPU memory",
-    "host_oom": "ran out of host memory and got killed",
+    "host_oom": "ran out of host memory and was killed",
     "signal": "ended by {code}",
     "exit": "ended with {code}",
     "exception": "ended with an exception",
     "nccl_system_error": "got a system or network error from NCCL",
-    "nccl_remote_error": "lost a peer: that one's process exited, or the network failed",
+    "nccl_remote_error": "lost a peer: its process exited, or the network failed",
     "nccl_internal_error": "got an internal error from NCCL",
-    "node_resource": "did not get shared memory, a queue or an interface from its node",
+    "node_resource": "could not get shared memory, a queue or an interface from its node",
     "ib_error": "got an InfiniBand completion error{code}",
     "socket_error": "lost a network connection",
-    "wait_timeout": "waited in vain for its peers",
-    "store_timeout": "waited in vain for a key of the store{store}",
+    "wait_timeout": "timed out waiting for its peers",
+    "store_timeout": "timed out waiting for a store key{store}",
     "store_unreachable": "could not connect to the store",
-    "rendezvous_timeout": "waited in vain in the rendezvous",
-    "init_timeout": "waited in vain for the other ranks to join{joined}",
-    "heartbeat_stuck": "reports a watchdog that got stuck in a CUDA or NCCL call, or without the GIL",
-    "mismatch": "called something else than the others",
-    "missing_ranks": "did not come",
-    "never_seen": "was never seen, and the others wait for it",
-    "elsewhere": "looks elsewhere for the others, who wait for it",
-    "launcher_kill": "got stopped by the launcher",
-    "launcher_signal": "got {code} and ended its workers{sender}",
+    "rendezvous_timeout": "timed out in the rendezvous",
+    "init_timeout": "timed out waiting for the other ranks to join{joined}",
+    "heartbeat_stuck": "reports a watchdog stuck in a CUDA or NCCL call, or waiting for the GIL",
+    "mismatch": "made a different call than the others",
+    "missing_ranks": "never joined",
+    "never_seen": "was never seen; the others are waiting for it",
+    "elsewhere": "looks for the others at a different address; they are waiting for it",
+    "launcher_kill": "was stopped by the launcher",
+    "launcher_signal": "received {code} and stopped its workers{sender}",
     "cancelled": "ended the job: {detail}",
     LEFT_RUNNING: "was still running when the others had exited",
     "not_started": "could not start its program ({detail})",
-    "evicted": "got evicted by its node: {detail}",
+    "evicted": "was evicted by its node: {detail}",
     "port_errors": "has counted errors: {detail}",
     "engine_waits": "waits for its workers ({detail})",
-    "engine_stuck": "got no step done ({detail})",
+    "engine_stuck": "completed no step ({detail})",
     "actor_died": "died",
-    "node_lost": "ended with its node",
+    "node_lost": "went down with its node",
     "node_failed": "failed, and the job with it",
-    "port_taken": "could not listen on {detail}: another process has it",
+    "port_taken": "could not listen on {detail}: another process is using it",
     "other": "reports a failure",
 }
 _STEP = {
@@ -72,44 +72,44 @@ _STEP = {
     "xid": "drain the node, then nvidia-smi -q, dmesg | grep -i xid and a GPU reset",
     "ecc": "drain the node, then nvidia-smi -q -d ECC,ROW_REMAPPER and a GPU reset",
     "gpu_lost": "drain the node, then nvidia-smi, dmesg | grep -i -E 'xid|nvrm' and a restart of the node",
-    "gpu_oom": "lower the batch or the sequence on this rank; see whether its data is larger than the others'",
-    "host_oom": "dmesg | grep -i oom on the node; lower its memory or its loaders' workers",
+    "gpu_oom": "reduce the batch or sequence length on this rank; check whether its data is larger than the others'",
+    "host_oom": "dmesg | grep -i oom on the node; reduce its memory use or its data loader workers",
     "signal": "dmesg | grep -i -E 'oom|xid|segfault' on the node, the scheduler's log",
-    "exit": "read its own log, up to its first error",
-    "exception": "read its own log, up to its first error",
-    "nccl_system_error": "NCCL_DEBUG=INFO names the interface; check that it is up and that peers reach it",
-    "nccl_remote_error": "look for the rank that ended first: its log, its exit status, dmesg on its node",
+    "exit": "read its log up to the first error",
+    "exception": "read its log up to the first error",
+    "nccl_system_error": "NCCL_DEBUG=INFO names the interface; check that it is up and that peers can reach it",
+    "nccl_remote_error": "find the rank that exited first: its log, its exit status, dmesg on its node",
     "node_resource": "df -h /dev/shm and ulimit -l, -n there; in containers --shm-size or --ipc=host",
     "ib_error": "ibstat, rdma statistic and the switch port's counters on both ends",
-    "socket_error": "look for the peer that went away, then at the network between the two nodes",
-    "store_unreachable": "see whether the process behind MASTER_ADDR runs, and whether this node reaches MASTER_PORT",
-    "store_timeout": "see which rank never set the key: one that is late, or ended, before this point",
-    "rendezvous_timeout": "see which node did not start, and whether all reach MASTER_ADDR and MASTER_PORT",
-    "init_timeout": "see which rank or node did not start, and whether all reach MASTER_ADDR and MASTER_PORT",
+    "socket_error": "find the peer that went away, then check the network between the two nodes",
+    "store_unreachable": "check that the process at MASTER_ADDR is running and that this node can reach MASTER_PORT",
+    "store_timeout": "find the rank that never set the key: it is late, or exited, before this point",
+    "rendezvous_timeout": "check which node did not start, and whether all can reach MASTER_ADDR and MASTER_PORT",
+    "init_timeout": "check which rank or node did not start, and whether all can reach MASTER_ADDR and MASTER_PORT",
     "mismatch": "compare the calls of the named ranks with the others'",
-    "missing_ranks": "see what the named ranks do instead",
+    "missing_ranks": "find out what the named ranks are doing instead",
     "elsewhere": "give all ranks the same MASTER_ADDR and MASTER_PORT, or init_method",
     "never_seen": (
-        "see why it was not started, or ended at once; or lower world_size (WORLD_SIZE, --ntasks) to what is started"
+        "find out why it did not start or exited at once; or lower world_size (WORLD_SIZE, --ntasks) to what is started"
     ),
     "not_started": "install it there, or load the environment (module, conda, venv) in what each node runs",
-    "evicted": "kubectl describe pod; raise the request or limit that it went beyond, or write to a volume",
-    "engine_waits": "see whether a worker still loads, compiles or tunes; if not, py-spy dump --pid of each worker",
-    "engine_stuck": "py-spy dump --pid of each worker, while it stands: who is outside of all collectives holds it up",
+    "evicted": "kubectl describe pod; raise the request or limit that it exceeded, or write to a volume",
+    "engine_waits": "is a worker still loading, compiling or tuning? If not, py-spy dump --pid of each worker",
+    "engine_stuck": "py-spy dump --pid of each worker while it is stuck: the one not in a collective is holding it up",
     "actor_died": "read worker-*-PID.err and .out of it in Ray's session folder, and dmesg on its node",
     "same_gpu": (
         "give each rank a GPU of its own: CUDA_VISIBLE_DEVICES and torch.cuda.set_device(local_rank), or as many tasks "
-        "a node as it has GPUs"
+        "per node as it has GPUs"
     ),
-    "same_rank": "give each process a rank of its own: see RANK, NODE_RANK (--node-rank), and what an old start left",
-    "port_errors": "reseat or change the cable or transceiver of the port; ibqueryerrors after perfquery -R shows news",
+    "same_rank": "give each process a rank of its own: see RANK, NODE_RANK (--node-rank), and old processes",
+    "port_errors": "reseat or swap the port's cable or transceiver; ibqueryerrors after perfquery -R shows new errors",
     "node_lost": "the scheduler's log and the node's health checks",
-    "node_failed": "the scheduler's log and the node's health checks; leave it out of the next start (--exclude)",
+    "node_failed": "the scheduler's log and the node's health checks; exclude it from the next start (--exclude)",
     "port_taken": (
         "give each job a port of its own (--rdzv-endpoint HOST:PORT, MASTER_PORT), by its job id where nodes are "
-        "shared; or end what an old start left"
+        "shared; or kill processes left over from an earlier run"
     ),
-    LEFT_RUNNING: "see what it was doing: its stack (py-spy dump --pid), its own log",
+    LEFT_RUNNING: "find out what it was doing: its stack (py-spy dump --pid), its own log",
 }
 """What to do next, by the failure."""
 _NOT_RECORDED = (
@@ -170,9 +170,9 @@ _SENDERS = {
 }
 """Who sends the signal that a launcher got."""
 _LAST_STEPS = {
-    -1: "start it where no terminal is needed: tmux, setsid or a scheduler; nohup does not help, as torchrun listens "
+    -1: "start it where no terminal is needed: tmux, setsid or a scheduler; nohup does not help: torchrun handles "
     "to SIGHUP itself",
-    -2: "see who or what sent it",
+    -2: "find out who or what sent it",
     -15: "ask the scheduler why it ended the job: its time limit, preemption, scancel, the pod's events",
 }
 _CANCELLED = {
@@ -183,7 +183,7 @@ _CANCELLED = {
 }
 """Why Slurm cancels a job, by its own word."""
 _AFTER_TIME_LIMIT = (
-    "see whether the job still made progress: if so, raise --time or checkpoint on #SBATCH --signal=B:USR1@120; "
+    "check whether the job still made progress: if so, raise --time or checkpoint on #SBATCH --signal=B:USR1@120; "
     "if not, it hung"
 )
 
@@ -207,7 +207,7 @@ def failure_words(case: Case, accusation: Accusation[FailureLines]) -> Words:
     )
     did = f"{what} in {operation}" if operation else what
     if failure.effect and accusation.kind is CauseKind.UNKNOWN and not was_signalled(failure):
-        did += ": an effect, the cause is not in this evidence"
+        did += ": a symptom; cause unknown"
     text = f"{did}{_around(failure) if not ranks else ''}{_peer(failure, did)}"
     own = {rank: short(line.text, 120) for rank, line in accusation.facts.own.items()}
     return Words(
@@ -224,7 +224,7 @@ def _who_and_what(case: Case, accusation: Accusation[FailureLines]) -> tuple[str
     failure = accusation.facts.first
     ranks = accusation.ranks
     if failure.kind == "mismatch" and not ranks:
-        return ranks_text(failure.ranks) if len(failure.ranks) > 1 else "the ranks", "called different things"
+        return ranks_text(failure.ranks) if len(failure.ranks) > 1 else "the ranks", "made different calls"
     if failure.kind in TAKEN_TWICE:
         return _taken_twice(accusation.facts.lines, failure.kind)
     return case.names.ranks(ranks) if ranks else _whose(case, failure), _what(failure)
@@ -249,7 +249,7 @@ def _taken_twice(lines: Sequence[Failure], kind: str) -> tuple[str, str]:
     """(which ranks, what they took twice); each set of ranks on one GPU together."""
     if kind == "same_rank":
         ranks = sorted({rank for line in lines if line.kind == kind for rank in line.ranks})
-        return "several processes", f"came as {ranks_text(ranks)}, and only one can be"
+        return "several processes", f"registered as {ranks_text(ranks)}, and only one can"
     together: dict[tuple[str | None, str | None], set[int]] = {}
     for line in lines:
         if line.kind == kind:
@@ -264,7 +264,7 @@ def _steps(case: Case, accusation: Accusation[FailureLines], who: str) -> list[s
     if failure.kind == "cancelled" and failure.detail == "time limit":
         return [_AFTER_TIME_LIMIT]
     if failure.detail == AFTER_HANG:
-        return ["diagnose what was saved then: the log names the incident's directory"]
+        return ["diagnose what was saved at the time: the log names the incident's directory"]
     if was_signalled(failure):
         return [_LAST_STEPS.get(failure.code or 0, _LAST_STEPS[-15])]
     step = _STEP.get(failure.kind)

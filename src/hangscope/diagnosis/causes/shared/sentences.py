@@ -79,7 +79,7 @@ def called_in(case: Case, call: Operation) -> str:
     if frame is not None:
         return f" in {function_line(frame)}"
     learnt = user_frame(case.sites.frames(call))
-    return f" in {function_line(learnt, ', as in the steps before')}" if learnt is not None else ""
+    return f" in {function_line(learnt, ', as in earlier steps')}" if learnt is not None else ""
 
 
 def called_in_by(case: Case, wait: Wait, rank: int) -> str:

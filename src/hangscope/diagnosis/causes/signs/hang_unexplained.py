@@ -31,9 +31,9 @@ def words(case: Case, accusation: Accusation[None]) -> Words:
     who = f"{case.names.ranks(waiters)} {verb(waiters, 'waits', 'wait')} in" if waiters else "the job hangs in"
     age = f" for {duration(wait.age_s)}" if wait is not None and wait.age_s is not None else ""
     unseen = _unseen(case)
-    rest = "the cause is not determined" if case.hang.age_known else "nothing says for how long"
+    rest = "the cause is not determined" if case.hang.age_known else "for how long is unknown"
     if unseen or not (case.job.dumps or waiters):
-        rest = f"nothing is known of {ranks_text(unseen) if unseen else 'the other ranks'}"
+        rest = f"there is no evidence from {ranks_text(unseen) if unseen else 'the other ranks'}"
     step = BY_CALL.get(what, COLLECT if case.job.dumps or unseen else SWITCH_ON)
     return Words(
         headline=f"{who} {what}{age}; {rest}",
@@ -49,7 +49,7 @@ def _what(case: Case, wait: Wait | None) -> str:
     reports = _timeouts(case)
     operation = reports[0].operation if reports else None
     if operation is None and _is_elsewhere(case):
-        return "a collective of another group than the default one, which ran none"
+        return "a collective of a group other than the default one, which ran none"
     return operation or "a collective"
 
 

@@ -16,7 +16,7 @@ ODD_IN_RAS = Grounds(
     "odd_in_ras",
     Layer.LAST_RESORT,
     LOW,
-    "by one look of NCCL's RAS alone, in which a job that runs can look the same",
+    "from a single NCCL RAS answer, in which a healthy job can look the same",
     before={
         "odd_stack": "test_edges.py::test_an_odd_count_in_ras_goes_before_an_odd_stack",
     },
@@ -54,9 +54,9 @@ def words(case: Case, accusation: Accusation[OddInRas]) -> Words:
         case,
         accusation,
         odd.by_rank[ranks[0]],
-        ": probably the others wait for it, if the job stands still. Nothing else was recorded.",
+        ": the others are probably waiting for it, if the job is stuck. Nothing else was recorded.",
         why=[Finding(f"rank {rank} {odd.by_rank[rank]}", (odd.source,)) for rank in ranks[:_SHOWN]],
-        steps=["ask RAS again: what stays as it is in two answers hangs", SWITCH_ON],
+        steps=["query RAS again: what does not change between two answers is stuck", SWITCH_ON],
     )
 
 

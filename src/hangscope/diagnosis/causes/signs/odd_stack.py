@@ -15,7 +15,9 @@ from hangscope.diagnosis.verdict import CauseKind, Finding
 from hangscope.model import ThreadStack
 from hangscope.text import plural, verb
 
-ODD_STACK = Grounds("odd_stack", Layer.LAST_RESORT, LOW, "from stacks alone, a few ranks stand elsewhere than the rest")
+ODD_STACK = Grounds(
+    "odd_stack", Layer.LAST_RESORT, LOW, "from stacks alone: a few ranks are in a different place than the rest"
+)
 
 _LEAST_STACKS = 3
 # At most one rank in so many may be elsewhere: more than that are roles, not culprits.
@@ -65,20 +67,20 @@ def words(case: Case, accusation: Accusation[OddStacks]) -> Words:
     others = plural(len(stacks) - len(ranks), "rank")
     here = place(stacks[ranks[0]].frames) or "an unknown place"
     there = f"the other {others} at {place(stacks[usual].frames)}"
-    texts = {rank: f"rank {rank} stands here" for rank in ranks[:_SHOWN]}
-    texts[usual] = f"{others} like rank {usual} stand here"
-    awaited = f"probably they wait for {verb(ranks, 'it', 'them')}"
+    texts = {rank: f"rank {rank} is here" for rank in ranks[:_SHOWN]}
+    texts[usual] = f"{others} like rank {usual} are here"
+    awaited = f"they are probably waiting for {verb(ranks, 'it', 'them')}"
     return who_did_what(
         case,
         accusation,
-        f"{verb(ranks, 'stands', 'stand')} at {here}, {there}",
+        f"{verb(ranks, 'is', 'are')} at {here}, {there}",
         f": {awaited}. Only stacks were found, and they show no waits.",
         why=[
             Finding(text, (stacks[rank].source,), shown(stacks[rank].frames, _FRAMES_SHOWN))
             for rank, text in texts.items()
         ],
-        steps=[f"code: see what {ranks_text(ranks)} {verb(ranks, 'does', 'do')} at {here}", SWITCH_ON],
-        each="stands elsewhere than the other ranks",
+        steps=[f"code: find out what {ranks_text(ranks)} {verb(ranks, 'does', 'do')} at {here}", SWITCH_ON],
+        each="is in a different place than the other ranks",
         place=False,
     )
 

@@ -46,10 +46,10 @@ def words(_case: Case, accusation: Accusation[PrintedVerdict]) -> Words:
     verdict = accusation.facts
     return Words(
         headline=verdict.headline,
-        summary=f"{sentence(verdict.headline)}, by the verdict that hangscope printed into this log.",
+        summary=f"{sentence(verdict.headline)}, according to the verdict that hangscope printed into this log.",
         why=[Finding(f"hangscope printed: {verdict.outcome} {verdict.headline}", (verdict.source,))],
         each=dict.fromkeys(accusation.ranks, verdict.headline),
-        steps=[f"diagnose what was saved then: {verdict.incident}"],
+        steps=[f"diagnose what was saved at the time: {verdict.incident}"],
     )
 
 

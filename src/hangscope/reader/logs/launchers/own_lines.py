@@ -23,7 +23,7 @@ _BELOW = re.compile(r"(?:node|local rank|rank \d+: node|pid|GPU)\b")
 _LEGEND = re.compile(r"hangscope:  {5,}X (?P<kind>[a-z]+)\b")
 _RANKS = re.compile(r"ranks? (?P<ranks>\d{1,6}(?:[-, ]+\d{1,6}){0,64})\b")
 _ENDED = re.compile(r"hangscope: --on-hang kill: .{1,400} gets? SIGTERM")
-_WENT_ON = "hangscope: PAUSE, not a hang"
+_WENT_ON = re.compile(r"hangscope: (?:the job (?:resumed|goes on) after \d+ s: )?PAUSE, not a hang")
 _MOST_RANKS = 64
 _MOST_TEXT = 300
 
@@ -51,7 +51,7 @@ class PrintedVerdicts:
             self._in_headline = False
             if self.found and (match := _LEGEND.match(text)):
                 self.found[-1] = replace(self.found[-1], kind=match["kind"])
-            elif text.startswith(_WENT_ON):
+            elif _WENT_ON.match(text):
                 self.found.clear()
             elif _ENDED.match(text):
                 self.ended_at = self.ended_at or line.number

@@ -68,7 +68,7 @@ def no_signal(setting: Setting) -> Iterator[SettingProblem]:
             "backend",
             "nccl2",
             NOTE,
-            "each rank dumps only what it notices itself: the rank that never came leaves nothing",
+            "each rank dumps only what it notices itself: the rank that never joined leaves nothing",
             "launch with hangscope run, which asks every rank, or set TORCH_DIST_USE_NCCL2 to 0",
         )
 

@@ -51,7 +51,7 @@ def slow_stacks(setting: Setting) -> Iterator[SettingProblem]:
         name = setting.set(*names) or names[0]
         mode = setting.environ.get("TORCH_SYMBOLIZE_MODE", "")
         if mode not in ("fast", "dladdr"):
-            what = "C++ frames are looked up while the dump is due, which can take longer than the dump may"
+            what = "C++ frames are looked up while the dump is being written, which can take longer than the dump may"
             yield SettingProblem(
                 name,
                 setting.environ[name],

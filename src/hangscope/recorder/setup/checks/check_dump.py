@@ -68,10 +68,10 @@ def error_handling(setting: Setting) -> Iterator[SettingProblem]:
         return
     name = setting.set(*names) or names[0]
     what = {
-        0: "nobody acts on a timeout: the job hangs on and nothing is torn down",
+        0: "nothing acts on a timeout: the job keeps hanging and nothing is torn down",
         1: "the watchdog aborts communicators while the dump is written, which can lose it",
         2: "the watchdog aborts communicators while the dump is written, which can lose it",
-    }.get(mode, "is none of the known modes 0 to 3")
+    }.get(mode, "is not one of the known modes 0 to 3")
     yield SettingProblem(
         name,
         setting.environ[name],

@@ -77,7 +77,7 @@ def ras_shared(setting: Setting) -> Iterator[SettingProblem]:
     if port != str(DEFAULT_PORT):
         return
     taken = setting.look_at_files and not is_free(DEFAULT_PORT)
-    what = f"all jobs on a node share port {DEFAULT_PORT}: a question may be answered by another job"
+    what = f"all jobs on a node share port {DEFAULT_PORT}: a query may be answered by another job"
     if taken:
         what = f"port {DEFAULT_PORT} is taken on this node: this job's RAS is shared with another's, or has no port"
     ours = setting.ras_address or "localhost:<a free port>"

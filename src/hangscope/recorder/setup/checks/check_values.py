@@ -23,7 +23,7 @@ def invalid_values(setting: Setting) -> Iterator[SettingProblem]:
             continue
         cure = _sound_value(variable.name, setting)
         if variable.read_at_dump:
-            what = "is parsed only when a dump is due, and throws there: the process dies instead of dumping"
+            what = "is parsed only when a dump is written, and throws there: the process dies instead of dumping"
         elif variable.name in RING_NAMES or variable.name.endswith("CPP_STACK"):
             # Seen with torch 2.13 and Gloo: init_process_group never returns. With NCCL it raises.
             what = "cannot be read: init_process_group raises, or with Gloo never returns"
@@ -46,7 +46,7 @@ def half_read_numbers(setting: Setting) -> Iterator[SettingProblem]:
                 variable.name,
                 value,
                 severity,
-                f"is read as {number}; the rest is dropped without a word",
+                f"is read as {number}; the rest is silently dropped",
                 f"write the number in digits: {cure}",
                 {variable.name: cure},
             )
@@ -60,7 +60,7 @@ def old_names(setting: Setting) -> Iterator[SettingProblem]:
         if value is None or newer is None or not setting.uses(*variable.families):
             continue
         if newer in setting.environ and setting.environ[newer] != value:
-            what = f"does not count, because {newer}={setting.environ[newer]} is set as well"
+            what = f"is ignored, because {newer}={setting.environ[newer]} is set as well"
             yield SettingProblem(variable.name, value, NOTE, what, f"unset {variable.name}")
         else:
             yield SettingProblem(
