@@ -352,6 +352,7 @@ FAILURE_KINDS = (
     "port_errors",
     "node_lost",
     "node_failed",
+    "node_silent",
     "port_taken",
     "other",
 )
@@ -364,7 +365,8 @@ desync report, monitored barrier), "never_seen" and "elsewhere" what all nodes' 
 (`detail`: why), "left_running" a task that was still there when the others had given up, "not_started" a program that a
 launcher did not find, "port_taken" a port that another process listens on, "evicted" a pod that its node no longer
 wanted, "actor_died" an actor of Ray's, "engine_waits" and "engine_stuck" what an inference engine says of itself,
-"port_errors" what ports of the fabric have counted, "node_failed" a whole node, by the scheduler's word."""
+"port_errors" what ports of the fabric have counted, "node_failed" a whole node, by the scheduler's word, and
+"node_silent" one whose agent stopped writing, by the other nodes' agents."""
 
 
 AFTER_HANG = "hang"

@@ -47,7 +47,7 @@ class Job:
     @property
     def under_run(self) -> bool:
         """Whether the job's own agent took the evidence: `hangscope run` need not be recommended then."""
-        return self.reason in ("stall", "rank-exit", "watchdog", "dump-file")
+        return self.reason in ("stall", "rank-exit", "watchdog", "dump-file", "status")
 
     def wrapped(self, rank: int) -> bool:
         """Whether that rank's ring lost older entries: what is missing before the oldest kept one says nothing."""

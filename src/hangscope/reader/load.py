@@ -142,7 +142,7 @@ def _job(evidence: Evidence, inputs: tuple[str, ...]) -> Job:
         inputs=inputs,
         job_id=_first([m.job for m in evidence.manifests], [n.job for n in evidence.nodes]),
         attempt=_first([m.attempt for m in evidence.manifests], [n.attempt for n in evidence.nodes]),
-        reason=manifest.reason if manifest else None,
+        reason=manifest.reason if manifest else evidence.reason_without_manifest,
         recovered_s=manifest.recovered_s if manifest else None,
         first_kept=assembled.first_kept,
         captured_at_ns=_captured_at_ns(evidence, manifest),

@@ -11,7 +11,7 @@ from hangscope.reader.dumps.raw_dump import RawDump
 from hangscope.reader.find_files import Found
 from hangscope.reader.logs.launchers.slurm_log import MOST_STATEMENTS
 from hangscope.reader.logs.log_file import TextFile
-from hangscope.reader.sources import error_files, port_counters, ras_answers, sysfs
+from hangscope.reader.sources import error_files, live_status, port_counters, ras_answers, sysfs
 from hangscope.reader.sources.incident_files import Manifest, NodeFile
 from hangscope.reader.statements import Statement
 
@@ -33,6 +33,7 @@ class Evidence:
     """Copies of /sys, by where they lie; each becomes a snapshot."""
     boxes: list[BlackBox] = field(default_factory=list)
     sites: list[CallSite] = field(default_factory=list)
+    statuses: list[live_status.LiveStatus] = field(default_factory=list)
     gaps: list[Gap] = field(default_factory=list)
     paths: dict[str, tuple[str, ...]] = field(default_factory=dict)
     """Shown name of a dump → its path, for the directories it lies in."""
@@ -60,7 +61,13 @@ class Evidence:
             or self.errors
             or self.snapshots
             or self.boxes
+            or live_status.stood_still(self.statuses)
         )
+
+    @property
+    def reason_without_manifest(self) -> str | None:
+        """Why it was written: nothing was captured, but the agents' status shows a job that stood still."""
+        return "status" if live_status.stood_still(self.statuses) else None
 
     def add_text(self, text: TextFile) -> None:
         """A text that says something. What launchers list one by one is bounded over all files together."""
@@ -75,6 +82,17 @@ class Evidence:
             what = f"how {text.launcher.slurm.passed_over:,} tasks or more ended that {text.file} lists"
             self.gaps.append(Gap(what, f"not kept: more than {MOST_STATEMENTS:,} are listed", source=Source(text.file)))
             text.launcher.slurm.passed_over = 0
+
+    def use_last_status(self) -> None:
+        """What agents saw last of ranks that nobody captured: who they are, and how far, where the job stood still."""
+        known = {said.process.rank for node in self.nodes for said in node.statements}
+        stood = not self.manifests and not self.dumps and live_status.stood_still(self.statuses)
+        for status in live_status.newest(self.statuses):
+            left = status.without(known)
+            self.statements.extend(live_status.statements(left, waits=stood))
+            if stood:
+                self.dumps.extend(live_status.dumps(left))
+                self.paths[status.file] = tuple(status.file.split("/"))
 
     def said(self) -> dict[str, Any]:
         """The fields that hold something: hundreds of thousands of files say nothing, and must not take memory."""

@@ -51,6 +51,7 @@ def gather(
         for part in engine.read(far, len(evidence.dumps), full, progress):
             evidence.add(part.said())
     _read_waiting(evidence, full, meter)
+    evidence.use_last_status()
     _place(evidence, hosts)
     return evidence
 

@@ -21,6 +21,7 @@ from hangscope.reader.sources import (
     call_sites,
     error_files,
     incident_files,
+    live_status,
     port_counters,
     ras_answers,
     rosters,
@@ -289,6 +290,8 @@ def _read_json(value: Any, item: Found, evidence: Evidence) -> bool:
         return True  # a truth or an earlier verdict is no evidence; manifests were read before
     if schema.startswith(NODE):
         evidence.nodes.append(incident_files.read_node(value, item.file))
+    elif schema.startswith(live_status.SCHEMA):
+        evidence.statuses.append(live_status.read(value, item.file))
     elif schema.startswith("hangscope.sites/"):
         evidence.sites.extend(call_sites.read(value, item.file))
     elif port_counters.is_snapshot(value):

@@ -117,6 +117,14 @@ def _env(name: str) -> dict[str, Any]:
 @click.option("--no-diagnose", is_flag=True, help="Save the evidence only.", **_env("NO_DIAGNOSE"))
 @click.option("--keep", is_flag=True, help="Keep the directory even of a run without problems.", **_env("KEEP"))
 @click.option(
+    "--term-grace",
+    type=DURATION,
+    metavar="TIME",
+    help="How long the scheduler waits from SIGTERM to SIGKILL: half of it may pass before SIGTERM is handed on to a "
+    "job that stands still, to save why; 0 hands it on at once.  [default: Slurm's KillWait, else 30]",
+    **_env("TERM_GRACE"),
+)
+@click.option(
     "--metrics",
     "metrics_file",
     type=Path,
@@ -146,6 +154,7 @@ def command(
     fix: bool,
     no_diagnose: bool,
     keep: bool,
+    term_grace: float | None,
     metrics_file: Path | None,
     metrics_port: str | None,
     words: tuple[str, ...],
@@ -169,6 +178,7 @@ def command(
         entries=entries,
         fix=fix,
         keep=keep,
+        term_grace=term_grace,
         metrics_file=metrics_file,
         metrics_port=metrics_port,
         agent=AgentOptions(

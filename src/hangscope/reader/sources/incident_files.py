@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 from hangscope.model import Failure, Gap, Source
@@ -17,6 +18,7 @@ _COLLECTED = "collected"
 """The reason in a manifest of what people put together, such as a bundle of a folder: nobody captured it at once."""
 _MOST_UNSEEN = 32_768
 """Ranks of which nobody saw a process; of more it is said how many."""
+_MOST_SILENT = 1024
 _LONGEST_SENTENCE = 1000
 
 
@@ -35,7 +37,7 @@ class Manifest:
     recovered_s: float | None = None
     """For how long the job stood still before it went on by itself."""
     failures: tuple[Failure, ...] = ()
-    """What the agents say of ranks that nobody has seen."""
+    """What the agents say of ranks that nobody has seen, and of nodes that went silent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +84,10 @@ def read_manifest(value: Mapping[str, Any], file: str) -> Manifest:
         _versions(value.get("versions")),
         tuple(gaps),
         _recovered(value.get("recovered")),
-        tuple(failure for kind in _STARTUP_FAILURES for failure in _startup_failure(kind, value.get(kind), source)),
+        (
+            *(failure for kind in _STARTUP_FAILURES for failure in _startup_failure(kind, value.get(kind), source)),
+            *_silent_nodes(value.get("silent_nodes"), source),
+        ),
     )
 
 
@@ -95,6 +100,22 @@ def _startup_failure(kind: str, value: object, source: Source) -> Iterator[Failu
         said = text(value.get("text")) or "it did not join the others' rendezvous"
         by = host_name(text(value.get("by")))
         yield Failure(kind, said[:_LONGEST_SENTENCE], source, None, by, ranks=tuple(sorted(ranks)))
+
+
+def _silent_nodes(value: object, source: Source) -> Iterator[Failure]:
+    """Nodes whose agent stopped writing in the middle of the job: one failure a rank that ran there."""
+    nodes = value.get("nodes") if isinstance(value, Mapping) else None
+    for _, row in islice(_objects(nodes), _MOST_SILENT):
+        node = host_name(text(row.get("node")))
+        seconds = number(row.get("silent_s"))
+        ranks = row.get("ranks")
+        if node is None or seconds is None or not isinstance(ranks, list):
+            continue
+        said = f"the agent on {node} has written nothing for {seconds:.0f} s, while those of other nodes did"
+        for each in ranks[:_MOST_UNSEEN]:
+            rank = rank_number(each)
+            if rank is not None:
+                yield Failure("node_silent", said, source, rank, node)
 
 
 def _unread_ranks(kind: str, value: object, source: Source) -> Iterator[Gap]:

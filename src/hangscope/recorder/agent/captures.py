@@ -41,7 +41,8 @@ SHARED_STORE = (
 
 
 class Captures:
-    """`ended` is set once the command has ended. `spare` makes a directory for what the run's own takes no more."""
+    """`ended` is set once the command has ended, `asked_at` says when it was asked to. `spare` makes a directory for
+    what the run's own takes no more."""
 
     def __init__(
         self,
@@ -50,6 +51,7 @@ class Captures:
         ended: threading.Event,
         log: CaptureLog,
         conclusions: Conclusions,
+        asked_at: Callable[[], float | None] = lambda: None,
         *,
         say: Callable[[str], None],
         spare: Callable[[], Path] | None = None,
@@ -59,6 +61,7 @@ class Captures:
         self._ended = ended
         self._log = log
         self._conclusions = conclusions
+        self._asked_at = asked_at
         self._say = say
         self._spare = spare
         self._output = folders.own
@@ -66,6 +69,8 @@ class Captures:
         self._hang = 1
         self._snapshot = 1
         self._taken: dict[Path, NodeCapture] = {}
+        self._saved: set[Path] = set()
+        """Incidents of which this node's part is all there; their verdict may be under way."""
         self._done: dict[Path, float] = {}
         """When (monotonic) the work on an incident was done."""
         self._concluding: Path | None = None
@@ -106,6 +111,10 @@ class Captures:
     def working(self) -> bool:
         return self._working is not None and self._working.is_alive()
 
+    def is_saved(self, incident: Path) -> bool:
+        """Whether this node's part of an incident is all there."""
+        return incident in self._saved
+
     def reason(self, incident: Path) -> str | None:
         """Why an incident was captured, None where it was not."""
         capture = self._taken.get(incident)
@@ -140,7 +149,7 @@ class Captures:
             node_dir = before.node_dir
         else:
             node_dir = NodeDir(incident, incident / "nodes" / self._folders.own.name, self._spare)
-        capture = NodeCapture(node_dir, self._node, tuple(ranks), reason, detail, self._ended)
+        capture = NodeCapture(node_dir, self._node, tuple(ranks), reason, detail, self._ended, self._asked_at)
         if before is not None:
             capture.continue_from(before)
         self._taken[incident] = capture
@@ -172,6 +181,7 @@ class Captures:
             if capture.reason == "rank-exit":
                 self._ended.wait(LAST_OUTPUT_S)
             capture.complete()
+            self._saved.add(incident)
             if incident == self.snapshot:
                 self._snapshot += 1
             if not self._ended.is_set():  # otherwise `finish` concludes, with all that is known then
@@ -200,13 +210,13 @@ class Captures:
 
     # ---- the end -----------------------------------------------------------------------------------------------------
 
-    def finish(self, ranks: Sequence[WatchedRank], failure: str | None) -> None:
-        """The command has ended. `failure` says how, where that is worth an incident of its own."""
+    def finish(self, ranks: Sequence[WatchedRank], trouble: Trouble | None) -> None:
+        """The command has ended. `trouble` says how, where that is worth an incident of its own."""
         for thread in (self._working, self._correcting):
             if thread is not None:
                 thread.join(timeout=AT_END_S)
-        if self.hang not in self._taken and failure is not None:
-            self.capture(self.hang, Trouble("rank-exit", failure), ranks)
+        if self.hang not in self._taken and trouble is not None:
+            self.capture(self.hang, trouble, ranks)
             assert self._working is not None
             self._working.join(timeout=AT_END_S)
         if self.hang not in self._taken:

@@ -24,6 +24,7 @@ from hangscope.recorder.agent.recovery import MAY_RECOVER, Recovery
 from hangscope.recorder.capture.capture_node import NodeCapture
 from hangscope.recorder.rundir import run_directory
 from hangscope.recorder.rundir.run_directory import PeerAgent, RunFolders
+from hangscope.recorder.rundir.silent_nodes import silent_nodes
 
 NODES_S = 12.0
 """For the other nodes to save their parts."""
@@ -73,8 +74,10 @@ class Conclusions:
         leader = run_directory.leader(agents)
         if leader is not None and leader != self._folders.own:
             return
+        self._status.write()
+        silent = silent_nodes(self._folders, incident)
         try:
-            incident_manifest.write(home, _manifest(capture, agents))
+            incident_manifest.write(home, _manifest(capture, agents, silent))
         except OSError as error:
             self._say(f"{home}: {error.strerror or error}; the incident has no manifest")
         if not run_directory.sees_all(agents):
@@ -186,7 +189,7 @@ class Conclusions:
             self._say(f"the verdict on {home} could not be updated: {type(error).__name__}: {error}")
 
 
-def _manifest(capture: NodeCapture, agents: Sequence[PeerAgent]) -> Manifest:
+def _manifest(capture: NodeCapture, agents: Sequence[PeerAgent], silent: Mapping[str, Any]) -> Manifest:
     """What there is to say of the incident as a whole, without the list of its files."""
     sees_all = run_directory.sees_all(agents)
     world_size = _world_size(agents)
@@ -200,7 +203,7 @@ def _manifest(capture: NodeCapture, agents: Sequence[PeerAgent]) -> Manifest:
         captured_at=capture.captured_at,
         nodes_expected=tuple(sorted({agent.node for agent in agents if agent.ranks})) if sees_all else None,
         world_size=world_size,
-        extra=_start_notes(capture.node.name, never_seen=missing, elsewhere=odd_addresses(agents)),
+        extra=_notes(capture.node.name, never_seen=missing, elsewhere=odd_addresses(agents), silent_nodes=silent),
     )
 
 
@@ -208,6 +211,6 @@ def _world_size(agents: Sequence[PeerAgent]) -> int | None:
     return max((agent.world_size for agent in agents if agent.world_size), default=None)
 
 
-def _start_notes(by: str, **found: Mapping[str, Any]) -> dict[str, Any]:
-    """What this node has to say of ranks that did not come together, for the manifest."""
+def _notes(by: str, **found: Mapping[str, Any]) -> dict[str, Any]:
+    """What this node has to say of ranks that did not come together, and of nodes that are lost, for the manifest."""
     return {name: {**said, "by": by} for name, said in found.items() if said}

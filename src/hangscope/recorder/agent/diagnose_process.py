@@ -26,6 +26,8 @@ DEADLINE_S = 180.0
 """For the verdict, and as much again for the page."""
 LOOK_S = 0.05
 COMMAND = tuple(hangscope_command())
+UNDISTURBED = ("/bin/sh", "-c", 'trap "" TERM INT USR1 USR2 ALRM; exec "$@"', "sh")
+"""What a scheduler sends to all processes of a job is for the job: a diagnosis under way has its own deadline."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +58,7 @@ class DiagnosisProcess:
         try:
             with self._errors.open("wb") as errors:
                 self._process = subprocess.Popen(
-                    [*COMMAND, "report", str(incident), *outputs],
+                    [*UNDISTURBED, *COMMAND, "report", str(incident), *outputs],
                     stdin=subprocess.DEVNULL,
                     stdout=subprocess.DEVNULL,
                     stderr=errors,

@@ -10,6 +10,7 @@ import os
 import select
 import signal
 import threading
+import time
 from collections.abc import Iterable
 
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
@@ -20,6 +21,12 @@ class JobEvents:
         self.alarms: list[str] = []
         self.asked_to_end = False
         """A signal that ends processes was handed on: ranks that end now were asked to."""
+        self.asked_at: float | None = None
+        """When the first such signal came."""
+        self.save_wanted = threading.Event()
+        """The command is about to be ended: what its ranks do now is to be saved before, where they stand still."""
+        self.saved = threading.Event()
+        """That was done, or there was nothing to save."""
         self.exit_status: int | None = None
         self.ended = threading.Event()
         """The command has ended, and all of its output is there."""
@@ -35,6 +42,13 @@ class JobEvents:
         """A signal is being handed on to the command."""
         if number in _ENDING:
             self.asked_to_end = True
+            self.asked_at = self.asked_at or time.time()
+
+    def save_first(self, seconds: float) -> None:
+        """Have the agent save what a job that stands still is doing, and wait for that, at most so long."""
+        self.save_wanted.set()
+        self._wake()
+        self.saved.wait(seconds)
 
     def end(self, status: int) -> None:
         self.exit_status = status

@@ -98,7 +98,10 @@ class Agent:
         self._recovered = recovered
         self._status = status
         self._activity = activity
-        self._captures = Captures(folders, node, events.ended, log, conclusions, say=say, spare=spare)
+        self._stalls = stalls
+        self._captures = Captures(
+            folders, node, events.ended, log, conclusions, lambda: events.asked_at, say=say, spare=spare
+        )
         self._watcher = Watcher(polling, events, stalls, dumps)
         self._ender = RankEnder(
             options.on_hang, polling, recovery, recovered, self._activity, say, self._works_elsewhere
@@ -124,7 +127,7 @@ class Agent:
         self._thread.join(timeout=10)
         try:
             self._polling.note_ends()
-            self._captures.finish(list(self._polling), self._failure(status))
+            self._captures.finish(list(self._polling), self._last_trouble(status))
         except Exception as error:
             self._say(f"the last part of the capture failed: {type(error).__name__}: {error}")
         self._status.write()
@@ -136,13 +139,20 @@ class Agent:
         """Whether anything was saved that somebody may want."""
         return bool(self._log.captures)
 
-    def _failure(self, status: int) -> str | None:
-        """How the job failed by itself, None where it did not."""
-        if status == 0 or self._events.asked_to_end or not len(self._polling):
+    def _last_trouble(self, status: int) -> Trouble | None:
+        """How the job failed by itself, or that it stood still when it was ended; None where it did neither."""
+        if status == 0 or not len(self._polling):
             return None
         if self._captures.reason(self._captures.hang) is None and self._too_many():
             return None
-        return self._watcher.bad_end(self._ender.pids) or f"the command ended with status {status}"
+        if self._events.asked_to_end:
+            return self._standstill() if self._events.save_wanted.is_set() else None
+        failure = self._watcher.bad_end(self._ender.pids) or f"the command ended with status {status}"
+        return Trouble("rank-exit", failure)
+
+    def _standstill(self) -> Trouble | None:
+        waits = self._stalls.standstill()
+        return None if waits is None else Trouble("stall", f"{waits} when SIGTERM came")
 
     def _take_inventory(self) -> None:
         """Once, beside the start of the job: it must not wait for nvidia-smi. The counters first: they move."""
@@ -182,6 +192,8 @@ class Agent:
                 self._begin_attempt()
         self._report(now)
         self._note_recovery()
+        if self._events.save_wanted.is_set() and not self._events.saved.is_set():
+            self._save_before_end()
         if not self._captures.working:
             self._capture_if_needed()
         if not self._events.ended.is_set():
@@ -250,6 +262,18 @@ class Agent:
         )
         if trouble is not None and self._is_worth_a_capture(trouble, captured_as):
             self._capture_hang(trouble)
+
+    def _save_before_end(self) -> None:
+        """SIGTERM waits until what a job that stands still is doing has been saved; no longer than its grace allows."""
+        hang = self._captures.hang
+        if self._captures.reason(hang) is None and not self._captures.working:
+            trouble = None if self._too_many() else self._standstill()
+            if trouble is None:
+                self._events.saved.set()
+            else:
+                self._capture_hang(trouble)
+        elif self._captures.is_saved(hang):
+            self._events.saved.set()
 
     def _asked_for(self, incident: Path) -> Trouble | None:
         """What another node's agent, or `hangscope snapshot`, asks us to capture, if we have not."""

@@ -10,7 +10,11 @@ from hangscope.recorder.agent import announced_pauses
 from hangscope.recorder.agent.announced_pauses import Pause
 from hangscope.recorder.agent.recovery import RecoveredStalls, StallSite, sites_of
 from hangscope.recorder.live.polling import Polling
+from hangscope.recorder.rundir import run_directory
 from hangscope.recorder.rundir.run_directory import RunFolders
+
+STATUS_AGE_S = 3.0
+"""So old another node's status may be."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +38,42 @@ class StallWatch:
     def stall(self, known: Collection[int]) -> str | None:
         """What stalls now, in words. Ranks in `known` are in a stall that was captured already."""
         return self._late_operation(known) or self._late_init(known) or self._late_unrecorded_wait(known)
+
+    def standstill(self) -> str | None:
+        """What stands still now, in words, though not for long enough to be a stall: the job is about to be ended.
+
+        Also where only other nodes have launched anything, and by ranks that were ended a moment ago. Not in a pause
+        that was announced.
+        """
+        pause = self._newest_pause()
+        if pause is not None and pause.ago_s == 0:
+            return None
+        least_s = self._polling.standstill_threshold()
+        now = time.monotonic()
+        found = [
+            (now - counter.since, rank.number, number, counter.enqueued)
+            for rank in self._polling
+            for (_, number), counter in rank.progress.counters.items()
+            if counter.enqueued > counter.completed
+        ]
+        seconds, rank, _, seq = max(found, default=(0.0, 0, "", 0))
+        if seconds >= least_s:
+            return f"rank {rank}: operation #{seq} unfinished for {seconds:.1f} s"
+        stuck = self._polling.unrecorded_waits.stuck(self._polling, (), least_s, now)
+        if stuck:
+            return f"{stuck[0]} for {stuck[0].seconds:.1f} s"
+        return self._standstill_elsewhere(least_s)
+
+    def _standstill_elsewhere(self, least_s: float) -> str | None:
+        for folder, status in run_directory.statuses(self._folders.root, self._folders.own):
+            if folder == self._folders.own or status.ended:
+                continue
+            for row in status.live:
+                still = [group for group in row.groups if group.enqueued > group.completed]
+                seconds = max((group.still_s for group in still), default=0.0)
+                if seconds + STATUS_AGE_S >= least_s:
+                    return f"rank {row.rank} on {status.node}: an operation unfinished for {seconds:.1f} s"
+        return None
 
     def _late_operation(self, known: Collection[int]) -> str | None:
         """The oldest unfinished operation of all ranks, if it is older than the threshold."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import platform
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -36,6 +36,8 @@ FIRST_S = 5.0
 DEADLINE_S = 14.0
 ENDS_WITH_IT_S = 5.0
 """A rank that ends so soon after its hang was captured ended of it."""
+AS_ASKED_S = 0.5
+"""Some schedulers signal all processes at once: a rank may end before the signal has come here."""
 _PREFIXES = ("TORCH_", "NCCL_", "GLOO_", "PYTORCH_", "CUDA_", "TORCHELASTIC_", "MASTER_", "HANGSCOPE_")
 
 
@@ -49,6 +51,8 @@ class NodeCapture:
     reason: str
     detail: str
     ended: threading.Event
+    asked_at: Callable[[], float | None] = lambda: None
+    """When the job was asked to end, by a signal that was handed on: ranks that end from then on did not die of it."""
     captured_at: str = field(default_factory=manifest.now)
     _begun_at: float = field(default_factory=time.time)
     _settings: dict[str, str] = field(default_factory=dict)
@@ -221,6 +225,11 @@ class NodeCapture:
         """
         row = {**rank.row(gpu_used), **self._usage.get(gpu_used or "", {})}
         before = self._rows.get(rank.number)
+        if self._ended_as_asked(row):
+            end = {"exit_status": row["exit_status"], "ended_at": row["ended_at"]}
+            unknown = {"state": None, "exit_status": None, "ended_at": None}  # what it did then, nobody saw
+            before = self._rows.setdefault(rank.number, {**row, **unknown})
+            return {**before, "later": end}
         if before is None or (row["ended_at"] is None and not self._complete):
             self._rows[rank.number] = row
             return row
@@ -230,6 +239,10 @@ class NodeCapture:
         if row["ended_at"] > self._begun_at + ENDS_WITH_IT_S:
             return {**before, "later": end}
         return {**before, **end, **process_facts.GONE, "oom_kills": row["oom_kills"]}
+
+    def _ended_as_asked(self, row: dict[str, Any]) -> bool:
+        asked = self.asked_at()
+        return asked is not None and row["ended_at"] is not None and row["ended_at"] > asked - AS_ASKED_S
 
     def _gpu_of(self, rank: WatchedRank, using: dict[int, str]) -> str | None:
         return using.get(rank.process.pid) or nvidia_smi.by_order(

@@ -9,6 +9,9 @@ A relay has two standbys, the same script, which hold the reading ends and wait 
 relay is killed, `run` starts another; where `run` is gone too, the kernel gives the lock to a standby, which goes on
 and starts the missing one. So whoever is killed, and whoever next, the job has a pipe that somebody reads.
 
+Some schedulers signal every process below the one that they started (Slurm's proctrack/linuxproc). The relay is one of
+them, ignores the signal and tells `run` that it came: then the job has it too, and must not get it twice.
+
 Run as a script, with hangscope's own interpreter: `relay.py SETTINGS`, where SETTINGS is a JSON object.
 """
 
@@ -47,6 +50,10 @@ STANDBYS = 2
 SLOTS = 4
 PATIENCE_S = 1.0
 """So long a standby that has got the lock leaves it to the relay that a living `run` is about to start."""
+
+IGNORED = (signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGPIPE, signal.SIGTTOU)
+REPORTED = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGALRM)
+"""What schedulers send, and `run` hands on."""
 
 _RANK = re.compile(rb"\[rank(\d{1,7})\]:")
 ALARMS = (
@@ -171,6 +178,8 @@ class Relay:
         self.alarms = 0
 
     def run(self) -> None:
+        for number in REPORTED:
+            signal.signal(number, lambda came, _: self.report("signal", str(came)))
         pumps = [threading.Thread(target=self.pump, args=(index,)) for index in range(len(self.streams))]
         # A file system that hangs keeps this thread for ever, and must not keep the output open with it.
         writer = threading.Thread(target=self.write_copies, daemon=True)
@@ -360,7 +369,7 @@ def _unread(source: int) -> int:
 
 
 def main(argument: str) -> None:
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGPIPE, signal.SIGTTOU):
+    for number in (*IGNORED, *REPORTED):
         signal.signal(number, signal.SIG_IGN)
     settings = json.loads(argument)
     line = RelayLock(int(settings["line"]))

@@ -20,6 +20,7 @@ from hangscope.recorder.capture.node_facts import NodeFacts
 from hangscope.recorder.launch import job_environment, rank_sockets, run_places
 from hangscope.recorder.launch.finish_run import finish
 from hangscope.recorder.launch.start_command import Command
+from hangscope.recorder.launch.term_grace import grace_s
 from hangscope.recorder.live.companion_hook import with_companion
 from hangscope.recorder.process import linux_process
 from hangscope.recorder.rundir import tidy
@@ -45,6 +46,7 @@ class RunOptions:
     entries: int | None = None
     fix: bool = False
     keep: bool = False
+    term_grace: float | None = None
     metrics_file: Path | None = None
     metrics_port: str | None = None
     agent: AgentOptions = field(default_factory=AgentOptions)
@@ -107,7 +109,7 @@ class _Run:
         events = JobEvents()
         command = self._start_command(words, prepared, events)
         agent = self._start_agent(command, node, events, metrics)
-        command.handle_signals(events.signalled)
+        command.handle_signals(events.signalled, lambda: events.save_first(self._time_to_save()))
         status = command.wait()
         self._finish(agent, command, status)
         with contextlib.suppress(OSError):
@@ -116,6 +118,10 @@ class _Run:
             with contextlib.suppress(OSError):
                 Patience(TIDY_S).ask(f"tidy {self.folders.root}", lambda: tidy.remove(self.folders.root))
         return status
+
+    def _time_to_save(self) -> float:
+        """From SIGTERM on: half of what the scheduler gives, so that the command has the other half to end."""
+        return grace_s(self.environ, self.options.term_grace) / 2
 
     def _start_command(self, words: Sequence[str], prepared: Mapping[str, str], events: JobEvents) -> Command:
         rank = linux_process.whole_number(self.environ.get("RANK", ""))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import pty
 import shutil
@@ -17,6 +18,7 @@ import subprocess
 import sys
 import termios
 import threading
+import time
 import tty
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -32,6 +34,10 @@ _TO_GROUP = (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP)
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 _TO_COMMAND = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGALRM)
 """What schedulers send to the one process that they started, and launchers hand on to their ranks themselves."""
+SENT_TO_ALL_S = 0.3
+KNOWN_TO_ALL_S = 2.0
+"""So long after a signal the relay may say that it got the same one: then the command has it from the sender. Longer
+where the sender is known to signal all."""
 
 
 class _Stream:
@@ -79,6 +85,8 @@ class Command:
         self._drained = threading.Event()
         self._over = threading.Event()
         self._ignored: set[int] = set()
+        self._reached_all: dict[int, float] = {}
+        """Signal → when (monotonic) the relay was sent it too."""
         self.problem = ""
         both = _same_terminal(1, 2)
         self._streams = [_Stream(1)] if both else [_Stream(1), _Stream(2)]
@@ -147,6 +155,9 @@ class Command:
                 if kind == "alarm":
                     self._on_alarm(text)
                     continue
+                if kind == "signal":
+                    self._reached_all[int(text)] = time.monotonic()
+                    continue
                 self.problem = text or self.problem
                 self._drained.set()
                 if kind == "end":
@@ -178,19 +189,25 @@ class Command:
 
     # ---- signals and status ------------------------------------------------------------------------------------------
 
-    def handle_signals(self, passed_on: Callable[[int], None]) -> None:
-        """Hand signals on from now on; `passed_on` is called with each. Must be called in the main thread."""
+    def handle_signals(self, passed_on: Callable[[int], None], before_end: Callable[[], None] = lambda: None) -> None:
+        """Hand signals on from now on; `passed_on` is called with each. Must be called in the main thread.
+
+        `before_end` may take its time before a SIGTERM goes on to the command, once: who sends it again is in a hurry.
+        """
+        held: set[int] = set()
 
         def hand_on(number: int, _: FrameType | None) -> None:
             if not linux_process.ignores(self.pid, number):
                 passed_on(number)
-            try:
-                if number in _TO_GROUP:
+            if number in _TO_GROUP:
+                with contextlib.suppress(ProcessLookupError):
                     os.killpg(self.pid, number)
-                else:
-                    os.kill(self.pid, number)
-            except ProcessLookupError:
-                pass
+                return
+            first = number == signal.SIGTERM and number not in held
+            held.add(number)
+            wait = before_end if first else lambda: None
+            came = time.monotonic()
+            threading.Thread(target=self._hand_on_later, args=(number, came, wait), daemon=True).start()
 
         def resize(_: int, __: FrameType | None) -> None:
             for stream in self._streams:
@@ -203,6 +220,20 @@ class Command:
                 self._ignored.add(number)
             signal.signal(number, hand_on)
         signal.signal(signal.SIGWINCH, resize)
+
+    def _hand_on_later(self, number: int, came: float, wait: Callable[[], None]) -> None:
+        """To the command alone, unless whoever sent it has sent it to every process below us."""
+        wait()
+        until = came + (KNOWN_TO_ALL_S if self._reached_all else SENT_TO_ALL_S)
+        while not self._reached_all_since(number, came) and time.monotonic() < until:
+            time.sleep(0.01)
+        if self._reached_all_since(number, came) or self._process.returncode is not None:
+            return
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self.pid, number)
+
+    def _reached_all_since(self, number: int, came: float) -> bool:
+        return self._reached_all.get(number, -math.inf) >= came - SENT_TO_ALL_S
 
     def end_on_signals(self) -> threading.Event:
         """The command has ended: from now on a signal that would end it is for us. The event says that one came."""

@@ -28,6 +28,8 @@ FAILURE_PAUSE_S = 5.0
 """Several ranks may fail one after the other: so long nobody is asked again for it."""
 QUICK_S = 0.15
 RING_S = 2.0
+STANDSTILL_S = 5.0
+TIMES_SLOWEST_STANDSTILL = 2.0
 MOST_STACK = 4 << 20
 
 
@@ -65,6 +67,11 @@ class Polling:
         if self._stall_after is not None:
             return self._stall_after
         return max(STALL_S, TIMES_SLOWEST * slowest(rank.progress for rank in self))
+
+    def standstill_threshold(self) -> float:
+        """How long a job that is about to be ended must have waited to be worth a capture: longer than is normal."""
+        usual = slowest(rank.progress for rank in self)
+        return min(self.threshold(), max(STANDSTILL_S, TIMES_SLOWEST_STANDSTILL * usual))
 
     def init_threshold(self) -> float:
         """Ranks start at different times, on large jobs minutes apart: to wait for them is normal for longer."""

@@ -217,6 +217,8 @@ class PeerAgent:
     """Each rank in its start, and where it looks for the others."""
     fresh: bool
     ended: bool
+    behind_s: float = 0.0
+    """How much older its status is than our own."""
 
 
 def peers(root: Path, own: Path) -> list[PeerAgent]:
@@ -239,6 +241,7 @@ def _peers(root: Path, own: Path) -> Iterator[PeerAgent]:
             meets_at=tuple((row.rank, row.meets_at) for row in state.live if row.meets_at),
             fresh=changed is not None and newest - changed < FRESH_S,
             ended=state.ended,
+            behind_s=newest - changed if changed is not None else 0.0,
         )
 
 

@@ -64,6 +64,7 @@ _WHAT = {
     "actor_died": "died",
     "node_lost": "went down with its node",
     "node_failed": "failed, and the job with it",
+    "node_silent": "ran on a node that has gone silent",
     "port_taken": "could not listen on {detail}: another process is using it",
     "other": "reports a failure",
 }
@@ -105,6 +106,9 @@ _STEP = {
     "port_errors": "reseat or swap the port's cable or transceiver; ibqueryerrors after perfquery -R shows new errors",
     "node_lost": "the scheduler's log and the node's health checks",
     "node_failed": "the scheduler's log and the node's health checks; exclude it from the next start (--exclude)",
+    "node_silent": (
+        "check whether the node is up (ping, the scheduler's log); exclude it from the next start (--exclude)"
+    ),
     "port_taken": (
         "give each job a port of its own (--rdzv-endpoint HOST:PORT, MASTER_PORT), by its job id where nodes are "
         "shared; or kill processes left over from an earlier run"
@@ -211,7 +215,7 @@ def failure_words(case: Case, accusation: Accusation[FailureLines]) -> Words:
     text = f"{did}{_around(failure) if not ranks else ''}{_peer(failure, did)}"
     own = {rank: short(line.text, 120) for rank, line in accusation.facts.own.items()}
     return Words(
-        headline=f"{ranks_text(ranks) if ranks else who} {text}",
+        headline=f"{ranks_text(ranks) if ranks and failure.kind != 'node_silent' else who} {text}",
         summary=f"{sentence(who)} {text}: {short(failure.text, 240)}",
         why=[quoted(line) for line in accusation.facts.lines[:_SHOWN]],
         each={rank: own.get(rank) or did for rank in ranks},
@@ -227,7 +231,19 @@ def _who_and_what(case: Case, accusation: Accusation[FailureLines]) -> tuple[str
         return ranks_text(failure.ranks) if len(failure.ranks) > 1 else "the ranks", "made different calls"
     if failure.kind in TAKEN_TWICE:
         return _taken_twice(accusation.facts.lines, failure.kind)
+    if failure.kind == "node_silent":
+        return _silent(accusation.facts.lines)
     return case.names.ranks(ranks) if ranks else _whose(case, failure), _what(failure)
+
+
+def _silent(lines: Sequence[Failure]) -> tuple[str, str]:
+    """(which nodes, what became of them)."""
+    silent = [line for line in lines if line.kind == "node_silent"]
+    nodes = sorted({line.node for line in silent if line.node is not None})
+    ranks = ranks_text(sorted({line.rank for line in silent if line.rank is not None}))
+    if len(nodes) == 1:
+        return f"node {nodes[0]}", f"has gone silent, and {ranks} with it"
+    return f"nodes {', '.join(nodes[:_SHOWN])}", f"have gone silent, and {ranks} with them"
 
 
 def _what(failure: Failure) -> str:

@@ -58,6 +58,7 @@ _MEANS = {
         "evicted",
         "node_lost",
         "node_failed",
+        "node_silent",
         "node_resource",
         "port_taken",
     ),
@@ -108,7 +109,7 @@ def _accusation(case: Case, lines: list[Failure], first: Failure) -> Accusation[
         doubts=doubts_where(
             {
                 Doubt.NO_RANK: not ranks,
-                Doubt.SEVERAL_FAILED: len(ranks) > 1 and both_ends is None,
+                Doubt.SEVERAL_FAILED: len(ranks) > 1 and both_ends is None and not _of_one_node(own, ranks),
                 Doubt.OTHERS_SAY_NOT_WHY: first.kind == LEFT_RUNNING and not _others_waited(case),
             }
         ),
@@ -116,6 +117,12 @@ def _accusation(case: Case, lines: list[Failure], first: Failure) -> Accusation[
         hang=case.hang.says is Says.YES or _shows_a_hang(lines, first, kind),
         conclusive=_is_conclusive(first),
     )
+
+
+def _of_one_node(own: Mapping[int, Failure], ranks: Sequence[int]) -> bool:
+    """Whether all of them were lost with one node: that is one failure."""
+    lost = {own[rank].node for rank in ranks if rank in own and own[rank].kind == "node_silent"}
+    return len(lost) == 1 and all(rank in own for rank in ranks)
 
 
 def _shows_a_hang(lines: Sequence[Failure], first: Failure, kind: CauseKind) -> bool:
@@ -158,7 +165,7 @@ def _others_waited(case: Case) -> bool:
 def _one_story(causes: list[Failure]) -> list[Failure]:
     """A node that failed explains all else. A task that was left running is what the others gave up on, unless one of
     them says why it ended."""
-    nodes = [failure for failure in causes if failure.kind == "node_failed"]
+    nodes = [failure for failure in causes if failure.kind in ("node_failed", "node_silent")]
     if nodes:
         return nodes
     running = [failure for failure in causes if failure.kind == LEFT_RUNNING]

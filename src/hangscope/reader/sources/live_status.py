@@ -1,0 +1,135 @@
+"""nodes/<node>/status.json of a run: what its agent saw of each rank last, some second before it ended.
+
+Where nothing was captured (the job was cancelled, or its node died, before the stall was noticed) these counters are
+all that is left. They take the form of a live poll's last answer, with no operations in it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from hangscope.model import Process, Source
+from hangscope.reader.dumps import dump_file
+from hangscope.reader.statements import Statement, Trust
+from hangscope.reader.values import host_name, number, rank_number, text, whole
+
+SCHEMA = "hangscope.status/"
+STILL_S = 5.0
+"""A counter that stood still for less may be in the middle of a step."""
+_MOST_ROWS = 4_096
+_MOST_GROUPS = 512
+
+
+@dataclass(frozen=True, slots=True)
+class LiveStatus:
+    """One node's last status, as far as it says what it should."""
+
+    file: str
+    node: str | None
+    world_size: int | None
+    rows: tuple[Mapping[str, Any], ...]
+    at_s: float = 0.0
+
+    def without(self, ranks: Collection[int]) -> LiveStatus:
+        """The same without ranks of which more is known."""
+        return replace(self, rows=tuple(row for row in self.rows if row["rank"] not in ranks))
+
+
+def read(value: Mapping[str, Any], file: str) -> LiveStatus:
+    live = value.get("live")
+    rows = live[:_MOST_ROWS] if isinstance(live, list) else []
+    return LiveStatus(
+        file,
+        host_name(text(value.get("node"))),
+        whole(value.get("world_size")),
+        tuple(row for row in rows if isinstance(row, Mapping) and rank_number(row.get("rank")) is not None),
+        number(value.get("at")) or 0.0,
+    )
+
+
+def newest(statuses: Sequence[LiveStatus]) -> list[LiveStatus]:
+    """Each rank in the status that was written last: a copy may lie beside, or an earlier attempt."""
+    left: list[LiveStatus] = []
+    seen: set[int] = set()
+    for status in sorted(statuses, key=lambda each: (-each.at_s, each.file)):
+        left.append(status.without(seen))
+        seen.update(row["rank"] for row in status.rows)
+    return left
+
+
+def stood_still(statuses: Sequence[LiveStatus]) -> bool:
+    """Whether a rank had launched what it did not complete, and nothing of its group moved for seconds."""
+    return any(_waits(row) is not None for status in statuses for row in status.rows)
+
+
+def dumps(status: LiveStatus) -> Iterator[dump_file.RawDump]:
+    """Each rank's counters in the form of a poll's last answer. Those that moved a moment before say nothing: what came
+    after nobody saw."""
+    for row in status.rows:
+        groups = [(name, group) for name, group in _groups(row) if (number(group.get("still_s")) or 0.0) >= STILL_S]
+        if not groups:
+            continue
+        config = {name: _config(group, name, status.world_size) for name, group in groups}
+        counters = {
+            name: {
+                "last_enqueued_collective": str(whole(group.get("enqueued"))),
+                "last_started_collective": str(whole(group.get("completed"))),
+                "last_completed_collective": str(whole(group.get("completed"))),
+            }
+            for name, group in groups
+        }
+        answer = {"version": "2.10", "entries": [], "pg_config": config, "pg_status": counters, "rank": row["rank"]}
+        yield dump_file.read(
+            json.dumps(answer).encode(), file=status.file, hint_rank=row["rank"], node=status.node, role="poll"
+        )
+
+
+def statements(status: LiveStatus, *, waits: bool) -> Iterator[Statement]:
+    """Who the ranks are, and with `waits` how long each had stood still in what it waits in."""
+    for index, row in enumerate(status.rows):
+        waits_s = _waits(row) if waits else None
+        yield Statement(
+            Trust.NODE,
+            Process(
+                row["rank"],
+                node=status.node,
+                pid=whole(row.get("pid")),
+                local_rank=rank_number(row.get("local_rank")),
+                waits_in="a collective" if waits_s is not None else None,
+                stood_s=waits_s,
+                unanswered=row.get("server_answers") is False,
+                source=Source(status.file, f"live[{index}]"),
+            ),
+        )
+
+
+def _groups(row: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    listed = row.get("groups")
+    for group in listed[:_MOST_GROUPS] if isinstance(listed, list) else ():
+        counted = isinstance(group, Mapping) and None not in (
+            whole(group.get("enqueued")),
+            whole(group.get("completed")),
+        )
+        if counted:
+            yield text(group.get("name")) or text(group.get("group")) or "", group
+
+
+def _config(group: Mapping[str, Any], name: str, world_size: int | None) -> dict[str, str]:
+    """Its members are known where it is as large as the job."""
+    size = whole(group.get("size"))
+    everybody = json.dumps(list(range(size))) if size is not None and size == world_size and size <= _MOST_ROWS else ""
+    return {"name": name, "desc": text(group.get("group")) or "", "ranks": everybody}
+
+
+def _waits(row: Mapping[str, Any]) -> float | None:
+    """For how long a rank had stood still in something; None where it had not."""
+    still = [
+        number(group.get("still_s")) or 0.0
+        for _, group in _groups(row)
+        if (whole(group["enqueued"]) or 0) > (whole(group["completed"]) or 0)
+    ]
+    longest = max(still, default=0.0)
+    return longest if longest >= STILL_S else None

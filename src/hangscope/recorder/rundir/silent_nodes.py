@@ -1,0 +1,64 @@
+"""Nodes whose agent has gone silent in the middle of the job: the machine, its network or its file system is lost.
+
+An agent that somebody killed long before the hang is silent as well, and its ranks went on without it. So a node is
+named only where its last counters are about as far as the others' are now.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from hangscope.recorder.rundir import run_directory
+from hangscope.recorder.rundir.peer_files import NodeStatus
+from hangscope.recorder.rundir.run_directory import PeerAgent, RunFolders
+
+SILENT_S = 8.0
+"""A status is written every two seconds, on large nodes every few."""
+BETWEEN_S = 6.0
+"""So far a job may have gone on between a node's last status and its end."""
+
+
+def silent_nodes(folders: RunFolders, incident: Path) -> Mapping[str, Any]:
+    """What there is to say of them for the manifest; empty where every node answers. Our own status must be fresh."""
+    peers = run_directory.peers(folders.root, folders.own)
+    silent = {peer.folder: peer for peer in peers if _is_silent(peer, incident)}
+    if not silent:
+        return {}
+    found = run_directory.statuses(folders.root, folders.own)
+    others = [status for folder, status in found if folder not in silent]
+    rows = [
+        {"node": status.node, "ranks": list(silent[folder].ranks), "silent_s": round(silent[folder].behind_s, 1)}
+        for folder, status in found
+        if folder in silent and went_as_far(status, others)
+    ]
+    return {"nodes": rows} if rows else {}
+
+
+def _is_silent(peer: PeerAgent, incident: Path) -> bool:
+    if peer.ended or not peer.ranks or peer.behind_s < SILENT_S:
+        return False
+    return not run_directory.captured(incident, peer)
+
+
+def went_as_far(silent: NodeStatus, others: Sequence[NodeStatus]) -> bool:
+    """Whether a node's ranks, by their last counters, may have ended where the others are now."""
+    now = _newest(others)
+    if not now:
+        return not others or not _newest([silent])
+    rates = [row.rate for row in silent.live if row.rate is not None]
+    could = 2 + BETWEEN_S * max(rates, default=0.0)
+    last = _newest([silent])
+    return any(key in now and now[key] - last[key] <= could for key in last)
+
+
+def _newest(states: Iterable[NodeStatus]) -> dict[tuple[str, str], int]:
+    """The newest operation that any rank has launched, by group."""
+    newest: dict[tuple[str, str], int] = {}
+    for status in states:
+        for row in status.live:
+            for group in row.groups:
+                key = (group.recorder, group.name)
+                newest[key] = max(newest.get(key, 0), group.enqueued)
+    return newest
