@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 from jsonschema import Draft202012Validator
 
-from hangscope.diagnosis.verdict import CauseKind, Culprit, Lateness, Outcome, Victim
+from hangscope.diagnosis.verdict import CauseKind, Culprit, Lateness, Outcome, Place, SeenIn, Victim
+from hangscope.model import Frame
 from hangscope.report.export import schema, to_dict, to_json
 from kits import sample_verdicts
 
@@ -115,6 +116,36 @@ def test_who_waits_for_whom_is_no_square() -> None:
     assert all(v["waits_for"] == list(ahead) for v in few)
 
 
+def test_the_culprits_place_is_data() -> None:
+    """File, line, function, the line's text and the frames are fields of their own, as the schema says."""
+    place = Place(
+        "/job/train.py",
+        31,
+        "save",
+        SeenIn.CHILD,
+        "torch.save(state, path)",
+        (Frame("save", "/job/train.py", 31),),
+        ((30, "def save():"), (31, "    torch.save(state, path)")),
+        pid=900,
+    )
+    culprit = replace(sample_verdicts.absent().culprits[0], where=place)
+    value = json.loads(to_json(replace(sample_verdicts.absent(), culprits=(culprit,))))
+    assert [error.message for error in VALIDATOR.iter_errors(value)] == []
+    assert value["culprits"][0]["where"] == {
+        "file": "/job/train.py",
+        "line": 31,
+        "function": "save",
+        "code": "torch.save(state, path)",
+        "frames": [{"name": "save", "filename": "/job/train.py", "line": 31}],
+        "around": [{"line": 30, "text": "def save():"}, {"line": 31, "text": "    torch.save(state, path)"}],
+        "seen_in": "child",
+        "pid": 900,
+        "moves": False,
+    }
+    assert list(value["culprits"][0]["where"]) == schema()["$defs"]["place"]["required"]
+    assert schema()["$defs"]["place"]["properties"]["seen_in"]["enum"] == list(SeenIn)
+
+
 def test_values_are_those_of_the_contract() -> None:
     """Names, units and forms are those that the design promises."""
     value = to_dict(sample_verdicts.absent())
@@ -126,6 +157,7 @@ def test_values_are_those_of_the_contract() -> None:
             "gpu": "0000:9d:00.0",
             "pid": 81233,
             "why": "never launched what 7 ranks wait in",
+            "where": None,
         }
     ]
     assert value["victims"][0] == {

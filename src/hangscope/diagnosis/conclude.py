@@ -7,6 +7,7 @@ from hangscope.diagnosis.accusation import Accusation
 from hangscope.diagnosis.align.clocks import clock_skew_ms
 from hangscope.diagnosis.case import Case
 from hangscope.diagnosis.cause import Words
+from hangscope.diagnosis.culprit_place import culprit_places
 from hangscope.diagnosis.evidence.answer import Says
 from hangscope.diagnosis.findings import cited
 from hangscope.diagnosis.hardware import stuck_link
@@ -25,6 +26,7 @@ from hangscope.diagnosis.verdict import (
     FirstReported,
     Link,
     Outcome,
+    Place,
     Victim,
 )
 from hangscope.diagnosis.waits.progress import Scope
@@ -51,7 +53,7 @@ def conclude(case: Case, choice: Choice) -> Diagnosis:
         hang=chosen.hang and job.recovered_s is None,
         outcome=_outcome(case, chosen),
         kind=chosen.kind,
-        culprits=tuple(_culprit(case, rank, words.each.get(rank, "")) for rank in chosen.ranks),
+        culprits=_culprits(case, chosen, words),
         victims=tuple(_victims(case, chosen)) if chosen.hang else (),
         operation=chosen.operation or (case.operation_of(chosen.wait) if chosen.wait is not None else None),
         last_completed=last_completed(case, chosen),
@@ -144,12 +146,17 @@ def _begun_ns(case: Case, wait: Wait) -> list[int]:
 # ---- who -------------------------------------------------------------------------------------------------------------
 
 
-def _culprit(case: Case, rank: int, why: str) -> Culprit:
+def _culprits(case: Case, chosen: Accusation[Any], words: Words) -> tuple[Culprit, ...]:
+    places = culprit_places(case, chosen)
+    return tuple(_culprit(case, rank, words.each.get(rank, ""), places.get(rank)) for rank in chosen.ranks)
+
+
+def _culprit(case: Case, rank: int, why: str, where: Place | None) -> Culprit:
     node = case.job.nodes.get(rank)
     process = case.job.processes.get(rank)
     if process is None:
-        return Culprit(rank, node, None, None, None, why)
-    return Culprit(rank, node, process.local_rank, process.gpu, process.pid, why)
+        return Culprit(rank, node, None, None, None, why, where)
+    return Culprit(rank, node, process.local_rank, process.gpu, process.pid, why, where)
 
 
 def _victims(case: Case, chosen: Accusation[Any]) -> Iterator[Victim]:

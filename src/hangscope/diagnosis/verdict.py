@@ -69,6 +69,43 @@ class LogFact:
     code: int | None = None
 
 
+class SeenIn(_Word):
+    """What showed a line of code."""
+
+    STACK = "stack"
+    """The rank's training thread is there."""
+    CHILD = "child"
+    """A process that the rank started, and waits for, is there."""
+    TRACEBACK = "traceback"
+    """The rank raised there."""
+    CALL = "call"
+    """The rank called the operation there that it is in, or that differs from its group's."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A line of the user's own code. `code` is its text and `around` that of the lines near it, where they were saved.
+
+    `frames` are innermost first, and begin inside the line where a library was called from it.
+    """
+
+    file: str
+    line: int
+    function: str
+    seen_in: SeenIn
+    code: str | None = None
+    frames: tuple[Frame, ...] = ()
+    around: tuple[tuple[int, str], ...] = ()
+    # The process that is there, where it is one that the rank started.
+    pid: int | None = None
+    # Whether a second look found it at another line of the same function.
+    moves: bool = False
+
+    @property
+    def frame(self) -> Frame:
+        return Frame(self.function, self.file, self.line)
+
+
 @dataclass(frozen=True, slots=True)
 class Culprit:
     """A rank that others wait for, while it waits for no one."""
@@ -79,6 +116,7 @@ class Culprit:
     gpu: str | None
     pid: int | None
     why: str
+    where: Place | None = None
 
 
 @dataclass(frozen=True, slots=True)

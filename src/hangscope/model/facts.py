@@ -112,6 +112,8 @@ class PythonError:
     """True where the exception only says that the rank waited for others or was asked to stop."""
     cause: PythonError | None = None
     """The exception before this one in a chain ("During handling of…", "… was the direct cause of…")."""
+    code: tuple[str, ...] = ()
+    """The line of source that was printed under each frame, empty where none was."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,6 +247,16 @@ class CallSite:
     call: tuple[str, str, str]
     before: tuple[tuple[str, str, str], ...]
     frames: tuple[Frame, ...]
+    source: Source
+
+
+@dataclass(frozen=True, slots=True)
+class CodeLines:
+    """Lines of a source file as these ranks had it when their stacks were taken, by their numbers."""
+
+    ranks: tuple[int, ...]
+    file: str
+    lines: Mapping[int, str]
     source: Source
 
 
@@ -476,6 +488,7 @@ class Facts:
     stacks: tuple[ThreadStack, ...] = ()
     sites: tuple[CallSite, ...] = ()
     """What was learnt of the calls in the steps before."""
+    code: tuple[CodeLines, ...] = ()
     kernel: tuple[KernelMessage, ...] = ()
     counters: tuple[CounterChange, ...] = ()
     ports: tuple[NetworkPort, ...] = ()

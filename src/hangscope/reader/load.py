@@ -252,8 +252,7 @@ def _facts(
         *reported.failures,
         *resolve_failures.of_transport(events),
         *resolve_failures.of_kernel(kernel, who),
-        *resolve_failures.of_fabric(texts),
-        *(failure for manifest in evidence.manifests for failure in manifest.failures),
+        *_failures_in_files(evidence),
     ]
     errors = reported.errors
     if not assembled.dumps:
@@ -272,6 +271,7 @@ def _facts(
         ras=tuple(reports),
         stacks=tuple(stacks),
         sites=tuple(evidence.sites),
+        code=tuple(evidence.code),
         kernel=tuple(kernel),
         counters=tuple(port_counters.changes(sampled)),
         ports=tuple(resolve_nccl.network_ports(who, processes, port_counters.ports(sampled, snapshots))),
@@ -288,6 +288,13 @@ def _facts(
         quotes=_quotes(texts, _sources(watchdog, failures, events, kernel, statements, progress, printed)),
     )
     return facts, [*reported.gaps, *older, *alone]
+
+
+def _failures_in_files(evidence: Evidence) -> Iterator[Failure]:
+    """What counters of the fabric and manifests say failed."""
+    yield from resolve_failures.of_fabric(evidence.texts)
+    for manifest in evidence.manifests:
+        yield from manifest.failures
 
 
 def _stacks(texts: Iterable[TextFile], who: Identity, errors: Sequence[PythonError]) -> list[ThreadStack]:

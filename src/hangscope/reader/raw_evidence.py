@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from hangscope.model import BlackBox, CallSite, Gap, Source
+from hangscope.model import BlackBox, CallSite, CodeLines, Gap, Source
 from hangscope.reader.dumps.raw_dump import RawDump
 from hangscope.reader.find_files import Found
 from hangscope.reader.logs.launchers.slurm_log import MOST_STATEMENTS
@@ -34,6 +34,7 @@ class Evidence:
     boxes: list[BlackBox] = field(default_factory=list)
     sites: list[CallSite] = field(default_factory=list)
     statuses: list[live_status.LiveStatus] = field(default_factory=list)
+    code: list[CodeLines] = field(default_factory=list)
     gaps: list[Gap] = field(default_factory=list)
     paths: dict[str, tuple[str, ...]] = field(default_factory=dict)
     """Shown name of a dump → its path, for the directories it lies in."""

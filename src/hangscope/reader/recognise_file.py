@@ -19,6 +19,7 @@ from hangscope.reader.raw_evidence import Evidence
 from hangscope.reader.sources import (
     blackbox_file,
     call_sites,
+    code_lines_file,
     error_files,
     incident_files,
     live_status,
@@ -294,6 +295,8 @@ def _read_json(value: Any, item: Found, evidence: Evidence) -> bool:
         evidence.statuses.append(live_status.read(value, item.file))
     elif schema.startswith("hangscope.sites/"):
         evidence.sites.extend(call_sites.read(value, item.file))
+    elif schema.startswith("hangscope.source/"):
+        evidence.code.extend(code_lines_file.read(value, item.file))
     elif port_counters.is_snapshot(value):
         evidence.snapshots.append(port_counters.read(value, item.file, None, item.parts))
     elif error_files.is_error_file(value):

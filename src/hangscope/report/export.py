@@ -23,6 +23,7 @@ from hangscope.diagnosis.verdict import (
     LinkEnd,
     LogFact,
     OperationInFlight,
+    Place,
 )
 from hangscope.model import Frame, Gap, Source
 from hangscope.report.safe_text import whole
@@ -95,6 +96,21 @@ def _culprit(culprit: Culprit) -> dict[str, Any]:
         "gpu": _text(culprit.gpu),
         "pid": _int(culprit.pid),
         "why": whole(culprit.why),
+        "where": None if culprit.where is None else _place(culprit.where),
+    }
+
+
+def _place(place: Place) -> dict[str, Any]:
+    return {
+        "file": whole(place.file),
+        "line": int(place.line),
+        "function": _text(place.function),
+        "code": _text(place.code),
+        "frames": _frames(place.frames),
+        "around": [{"line": int(number), "text": whole(text)} for number, text in place.around],
+        "seen_in": str(place.seen_in),
+        "pid": _int(place.pid),
+        "moves": bool(place.moves),
     }
 
 

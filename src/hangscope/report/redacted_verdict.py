@@ -20,7 +20,7 @@ from hangscope.model import Facts, Frame, Group, Job, Operations, Tables
 
 Clean = Callable[[str], str]
 
-_OWN = frozenset(("kind", "confidence", "outcome", "state_by_rank"))
+_OWN = frozenset(("kind", "confidence", "outcome", "state_by_rank", "seen_in"))
 """Fields that hold words of hangscope's own."""
 _HOSTS = frozenset(("node", "nodes", "host", "peer_node"))
 """Fields that hold names of hosts: such a name may be a word, and is known by its place alone."""

@@ -13,16 +13,19 @@ from hangscope.report.text_layout import Line, Piece, cells, pad, paragraph, pla
 from hangscope.report.verdict_text import (
     brief,
     clock,
+    culprit_lines,
     direct,
     iso,
     kind_text,
     members,
     only_logs,
     place,
+    place_text,
+    short_place,
     source_text,
     title,
 )
-from hangscope.text import duration, plural, ranges, rank_list, size
+from hangscope.text import duration, plural, ranges, rank_list, short, size
 
 _HEAD = 7
 _LABEL = 11
@@ -34,6 +37,8 @@ _DETAIL_SHOWN = 6
 _GAPS_SHOWN = 5
 _LATE_SHOWN = 8
 _SETS_SHOWN = 8
+_PLACES_SHOWN = 2
+_CODE_SHOWN = 100
 
 
 def render_text(diagnosis: Diagnosis, *, width: int = 80, verbose: bool = False) -> str:
@@ -50,6 +55,7 @@ def render(diagnosis: Diagnosis, *, width: int = 80, verbose: bool = False) -> l
         _slowest(d, width, verbose),
         _ranks(d, width, verbose),
         _waits(d, width) if verbose else [],
+        _code(d, width) if verbose else [],
         _operation(d, width) if verbose else [],
         [
             *_also_possible(d, width),
@@ -101,7 +107,8 @@ def _under(text: str, width: int, role: str = "") -> list[Line]:
 
 def _about(d: Diagnosis, verbose: bool) -> list[str]:
     """Who, where, since when, from which line: one sentence a line."""
-    lines = [_where(d.culprits[0])] if len(d.culprits) == 1 else _several(d.culprits, verbose)
+    lines = _places(d)
+    lines += [_where(d.culprits[0])] if len(d.culprits) == 1 else _several(d.culprits, verbose)
     if (o := d.operation) is not None:
         frame = user_frame(o.frames)
         called = f", called at {place(frame)}" if frame is not None else ""
@@ -125,6 +132,16 @@ def _where(culprit: Culprit) -> str:
     if culprit.pid is not None:
         parts.append(f"pid {culprit.pid}")
     return ", ".join(parts)
+
+
+def _places(d: Diagnosis) -> list[str]:
+    """The culprits' lines of code with their text; not what the headline says already."""
+    lines = []
+    for where, ranks in culprit_lines(d)[:_PLACES_SHOWN]:
+        if where.code or short_place(where.frame) not in d.headline:
+            who = f"{rank_list(ranks, limit=8)} at " if len(d.culprits) > 1 else "at "
+            lines.append(f"{who}{place_text(where)}{f': {short(where.code, _CODE_SHOWN)}' if where.code else ''}")
+    return lines
 
 
 def _several(culprits: Sequence[Culprit], verbose: bool) -> list[str]:
@@ -279,6 +296,19 @@ def _wait(victims: Sequence[Victim], waits_for: Iterable[int], operation: str | 
     text += f" of {group}" if group else ""
     longest = max(victims, key=lambda v: len(v.chain)).chain
     return f"{text}; chain {' → '.join(map(str, longest))}" if len(longest) > 2 else text
+
+
+def _code(d: Diagnosis, width: int) -> list[Line]:
+    """Where the culprits are in full: the source around the line, and the whole stack."""
+    lines: list[Line] = []
+    for where, ranks in culprit_lines(d)[:_PLACES_SHOWN]:
+        lines += _labelled("" if lines else "Code", f"{rank_list(ranks, limit=8)} at {place_text(where)}", width)
+        for number, text in where.around:
+            mark = ">" if number == where.line else " "
+            lines += _verbatim(f"{mark} {number:>4}  {text}", _LABEL + 2, width)
+        for frame in where.frames:
+            lines += _verbatim(str(frame), _LABEL + 2, width, "faint")
+    return lines
 
 
 def _operation(d: Diagnosis, width: int) -> list[Line]:

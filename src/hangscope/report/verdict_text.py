@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime, timezone
 
-from hangscope.diagnosis.verdict import CauseKind, Diagnosis, Victim
+from hangscope.diagnosis.verdict import CauseKind, Diagnosis, Place, SeenIn, Victim
 from hangscope.model import Frame, Source
 
 
@@ -95,7 +95,37 @@ def brief(diagnosis: Diagnosis) -> Diagnosis:
     )
 
 
-def place(frame: Frame) -> str:
-    """``train.py:88 in train_step``: the file's own name is what people look for."""
+def short_place(frame: Frame) -> str:
+    """``train.py:88``: the file's own name is what people look for."""
     file = frame.filename.replace("\\", "/").rsplit("/", 1)[-1]
-    return f"{file}:{frame.line} in {frame.name}" if frame.name else f"{file}:{frame.line}"
+    return f"{file}:{frame.line}"
+
+
+def place(frame: Frame) -> str:
+    """``train.py:88 in train_step``."""
+    return f"{short_place(frame)} in {frame.name}" if frame.name else short_place(frame)
+
+
+_NOTES = {SeenIn.CHILD: "worker process", SeenIn.TRACEBACK: "raised here", SeenIn.CALL: "its call"}
+
+
+def place_note(where: Place) -> str:
+    """What shows a culprit's place, in brackets; empty where its own stack does."""
+    note = _NOTES.get(where.seen_in, "")
+    return f" ({note}{f' {where.pid}' if where.pid is not None else ''})" if note else ""
+
+
+def place_text(where: Place) -> str:
+    """``train.py:31 in save``, and what showed it where that is not the rank's own stack."""
+    return place(where.frame) + place_note(where)
+
+
+def culprit_lines(d: Diagnosis) -> list[tuple[Place, list[int]]]:
+    """The lines of code at which culprits are, each with its ranks, the line of most of them first."""
+    found: dict[tuple[str, int, str, str], tuple[Place, list[int]]] = {}
+    for culprit in d.culprits:
+        where = culprit.where
+        if where is not None:
+            key = (where.file, where.line, where.function, where.seen_in)
+            found.setdefault(key, (where, []))[1].append(culprit.rank)
+    return sorted(found.values(), key=lambda each: -len(each[1]))

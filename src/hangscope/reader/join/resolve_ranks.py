@@ -205,6 +205,7 @@ def _python_error(
         node=node,
         consequence=traceback.consequence,
         cause=cause,
+        code=tuple(traceback.code),
     )
 
 

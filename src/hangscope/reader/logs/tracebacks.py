@@ -20,6 +20,8 @@ FOREIGN_LINES = 20
 MOST_CHAINED = 50
 """Exceptions of one chain that are kept: the first ones, and the last."""
 
+LONGEST_CODE = 400
+
 _START = re.compile(r"(?:^|[\s:])Traceback \(most recent call last\):\s*$")
 _FRAME = re.compile(r'^[\s|+]*File "(?P<file>.*?)", line (?P<line>\d+)(?:, in (?P<name>.*))?\s*$')
 # Python prints every exception but its own with the module's name, and its own end in one of a few words.
@@ -80,6 +82,8 @@ class Traceback:
     type: str = ""
     message: str = ""
     frames: list[Frame] = field(default_factory=list)
+    code: list[str] = field(default_factory=list)
+    """The line of source under each frame, empty where none is printed."""
     cause: Traceback | None = None
     chained: int = 0
     """How many came before it in its chain."""
@@ -252,12 +256,20 @@ class _OpenTraceback:
     def _frame_or_error(self, text: str) -> bool:
         if match := _FRAME.match(text):
             self.traceback.frames.append(Frame(match["name"] or "", match["file"], int(match["line"])))
+            self.traceback.code.append("")
             return True
         body = text[self.traceback.indent :] if text[: self.traceback.indent].strip(" |+") == "" else text
         if body[:1] in {" ", "\t", "|", "+"}:
+            self._source_line(body.strip(" \t|+"))
             return True  # source, carets, notes
         if match := _ERROR.match(body):
             self.traceback.type = match["type"]
             self.traceback.message = (match["message"] or "").strip()
             return True
         return False
+
+    def _source_line(self, text: str) -> None:
+        """Keep what is printed right under a frame; below it are only carets, or the rest of a long call."""
+        code = self.traceback.code
+        if code and not code[-1]:
+            code[-1] = text[:LONGEST_CODE]

@@ -24,6 +24,7 @@ from hangscope.recorder.capture import (
     sys_counters,
 )
 from hangscope.recorder.capture.node_facts import NodeFacts
+from hangscope.recorder.capture.source_code import SourceCode
 from hangscope.recorder.capture.source_pool import SourcePool
 from hangscope.recorder.live.watched_rank import WatchedRank
 from hangscope.recorder.process import linux_process, process_facts
@@ -60,6 +61,7 @@ class NodeCapture:
     """Those of the rank whose settings these are: what they name is opened with them."""
     _rows: dict[int, dict[str, Any]] = field(default_factory=dict)
     _usage: dict[str, dict[str, float | None]] = field(default_factory=dict)
+    _code: SourceCode = field(default_factory=SourceCode)
     _complete: bool = False
 
     def continue_from(self, before: NodeCapture) -> None:
@@ -72,6 +74,7 @@ class NodeCapture:
         self._rights = before._rights
         self._rows = before._rows
         self._usage = before._usage
+        self._code = before._code
 
     def take(self) -> None:
         """Everything, in at most DEADLINE_S. A source that does not come back in time is a gap."""
@@ -101,9 +104,11 @@ class NodeCapture:
 
     def _first_sample(self, rank: WatchedRank, number: int) -> None:
         capture_rank.first_sample(self.node_dir, rank, number, self.ranks)
+        self._code.take(self.node_dir, rank, number)
 
     def _second_sample(self, rank: WatchedRank, number: int) -> None:
         capture_rank.second_sample(self.node_dir, rank, number, self.ranks, self.ended)
+        self._code.take(self.node_dir, rank, number)
 
     def _save_last_answers(self) -> None:
         for rank in self.ranks:
@@ -187,6 +192,7 @@ class NodeCapture:
 
     def write_node(self, environ: dict[str, str] | None = None) -> None:
         self._save_last_answers()
+        self._code.write(self.node_dir)
         using = nvidia_smi.users() if self.node.gpus and not self.ended.is_set() else {}
         torch = next((rank.process.torch for rank in self.ranks if rank.process.torch), None)
         python = next((rank.process.python for rank in self.ranks if rank.process.python), None)

@@ -28,11 +28,15 @@ class SourceLines:
         return lines[number - 1].decode(errors="replace")[:1000] if 0 < number <= len(lines) else ""
 
 
+def path_for(rank: WatchedRank, file: str) -> str:
+    """A file by the name that is on a rank's stack, as a path that its rights open. Raises OSError where it is gone."""
+    if rank.rights.inside is None and not file.startswith("/"):
+        return os.path.join(os.readlink(f"/proc/{rank.process.pid}/cwd"), file)
+    return file
+
+
 def _read(rank: WatchedRank, file: str) -> bytes:
     try:
-        place = file
-        if rank.rights.inside is None and not file.startswith("/"):
-            place = os.path.join(os.readlink(f"/proc/{rank.process.pid}/cwd"), file)
-        return rank.rights.read(Path(place), MOST_BYTES)
+        return rank.rights.read(Path(path_for(rank, file)), MOST_BYTES)
     except (OSError, ValueError):
         return b""

@@ -6,16 +6,26 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from hangscope.diagnosis.evidence.code_lines import user_frame
-from hangscope.diagnosis.evidence.training_thread import Stacks
 from hangscope.diagnosis.verdict import CauseKind, Culprit, Diagnosis, Finding, LinkEnd, Outcome
 from hangscope.model import Gap, Job
 from hangscope.report.page.page_text import LONG, SHORT, code_line, shown
-from hangscope.report.verdict_text import clock, direct, iso, kind_text, members, source_text, title
+from hangscope.report.verdict_text import (
+    clock,
+    culprit_lines,
+    direct,
+    iso,
+    kind_text,
+    members,
+    place_note,
+    source_text,
+    title,
+)
 from hangscope.text import duration, plural, ranges, rank_list, size
 
 _CULPRITS = 4
 _SOURCES = 12
 _GAPS = 60
+_PLACES = 2
 _WORDS = {
     Outcome.HANG: ("HANG", "bad"),
     Outcome.CRASH: ("CRASH", "bad"),
@@ -41,7 +51,7 @@ def answer(diagnosis: Diagnosis, job: Job) -> dict[str, Any]:
         "dots": _DOTS.get(d.confidence, 0),
         "rule": shown(d.confidence_rule),
         "raise": _would_raise(d),
-        "facts": [(name, shown(value, 300)) for name, value in _facts(d, job)],
+        "facts": [(name, shown(value, 300)) for name, value in _facts(d)],
         "next": [shown(step, 400) for step in d.next_steps],
         "culprits": [culprit.rank for culprit in d.culprits],
         "why": [_finding(finding, d.inputs) for finding in d.why],
@@ -75,7 +85,7 @@ def _short(name: str) -> str:
 # ---- who, where, since when ------------------------------------------------------------------------------------------
 
 
-def _facts(d: Diagnosis, job: Job) -> Iterator[tuple[str, str]]:
+def _facts(d: Diagnosis) -> Iterator[tuple[str, str]]:
     yield from _who(d.culprits)
     operation = d.operation
     if operation is not None:
@@ -91,9 +101,7 @@ def _facts(d: Diagnosis, job: Job) -> Iterator[tuple[str, str]]:
         frame = user_frame(operation.frames)
         if frame is not None:
             yield "called at", f"{code_line(frame)} in {_short(frame.name)}"
-    where = _culprit_line(d, job)
-    if where:
-        yield "culprit is at", where
+    yield from _culprit_places(d)
     if d.link is not None:
         channel = "" if d.link.channel is None else f" · channel {d.link.channel}"
         yield "link", f"{_end(d.link.sender)} → {_end(d.link.receiver)}{channel}"
@@ -122,19 +130,16 @@ def _who(culprits: Sequence[Culprit]) -> Iterator[tuple[str, str]]:
         yield "culprits", f"and on {plural(len(homes) - _CULPRITS, 'more node')}"
 
 
-def _culprit_line(d: Diagnosis, job: Job) -> str:
-    """The culprit's own line, from the newest stack of the thread that trains."""
-    accused = {culprit.rank for culprit in d.culprits}
-    stacks = Stacks(job)
-    places = {rank: where for rank in sorted(accused) if (where := stacks.where(rank)) is not None}
-    if not places:
-        raised = [e for e in job.facts.errors if e.rank in accused and e.frames and not e.consequence]
-        last = user_frame(tuple(reversed(raised[0].frames))) if raised else None
-        return "" if last is None else f"{code_line(last)} in {_short(last.name)} (raised {_short(raised[0].type)})"
-    rank, where = next(iter(places.items()))
-    which = f" (rank {rank})" if len(accused) > 1 else ""
-    which += f" (worker process {where.stack.pid})" if where.stack.child else ""
-    return f"{code_line(where.frame)} in {_short(where.frame.name)}{which}"
+def _culprit_places(d: Diagnosis) -> Iterator[tuple[str, str]]:
+    """The culprits' own lines, with their text where it was saved."""
+    for where, ranks in culprit_lines(d)[:_PLACES]:
+        who = f" ({rank_list(ranks, 6)})" if len(d.culprits) > 1 else ""
+        code = f": {_code(where.code)}" if where.code else ""
+        yield "culprit is at", f"{code_line(where.frame)} in {_short(where.function)}{place_note(where)}{who}{code}"
+
+
+def _code(text: str) -> str:
+    return shown(text, 160)
 
 
 def _end(end: LinkEnd) -> str:

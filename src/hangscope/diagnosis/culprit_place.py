@@ -1,0 +1,105 @@
+"""The line of code at which each culprit is, as data: file, line, function, the line's text and the frames around it.
+
+What the culprit did decides which evidence counts: the traceback of one that raised, the call of one that called
+something else, else the stack of its training thread, else the call that it is in.
+"""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+from hangscope.diagnosis.accusation import Accusation, Accused
+from hangscope.diagnosis.align.divergence import Divergence
+from hangscope.diagnosis.case import Case
+from hangscope.diagnosis.evidence.code_lines import user_frame
+from hangscope.diagnosis.evidence.liveness import How
+from hangscope.diagnosis.evidence.saved_code import SavedCode
+from hangscope.diagnosis.evidence.training_thread import inside_child
+from hangscope.diagnosis.verdict import CauseKind, Place, SeenIn
+from hangscope.model import Frame, Operation
+
+_MOST_FRAMES = 64
+_MOST_WITH_FRAMES = 128
+"""Culprits that get their whole stack: a thousand of them would be a verdict of many megabytes."""
+
+
+def culprit_places(case: Case, chosen: Accusation[Any]) -> dict[int, Place]:
+    """Rank → where it is, for those of the accused that something shows."""
+    saved = SavedCode(case.job)
+    found: dict[int, Place] = {}
+    for accused in sorted(chosen.accused, key=lambda each: each.rank):
+        place = next(_places(case, chosen, accused), None)
+        if place is None or accused.rank in found:
+            continue
+        around = saved.around(accused.rank, place.frame)
+        code = place.code or saved.line(accused.rank, place.frame)
+        frames = place.frames[:_MOST_FRAMES] if len(found) < _MOST_WITH_FRAMES else ()
+        found[accused.rank] = replace(place, code=code, around=around, frames=frames)
+    return found
+
+
+def _places(case: Case, chosen: Accusation[Any], accused: Accused) -> Iterator[Place]:
+    """The best first."""
+    rank = accused.rank
+    yield from _raised(case, rank)
+    if accused.kind is CauseKind.DEAD:
+        return  # a stack from before its end does not show where it ended
+    if accused.kind is CauseKind.MISMATCH:
+        yield from _called(case, _differing_calls(case, chosen, rank))
+    yield from _on_stack(case, rank)
+    yield from _called(case, _calls_it_is_in(case, rank))
+
+
+def _raised(case: Case, rank: int) -> Iterator[Place]:
+    life = case.liveness.of(rank)
+    if life.how is not How.RAISED or life.error is None:
+        return
+    frames = life.error.frames[::-1]
+    frame = user_frame(frames)
+    if frame is not None:
+        code = dict(zip(frames, life.error.code[::-1], strict=False)).get(frame)
+        yield _place(frame, SeenIn.TRACEBACK, frames, code=code or None)
+
+
+def _on_stack(case: Case, rank: int) -> Iterator[Place]:
+    where = case.stacks.where(rank)
+    if where is None:
+        return
+    if where.stack.child:
+        yield _place(where.frame, SeenIn.CHILD, inside_child(where.stack), pid=where.stack.pid)
+    else:
+        yield _place(where.frame, SeenIn.STACK, where.stack.frames, moves=where.moves)
+
+
+def _called(case: Case, calls: Iterator[Operation]) -> Iterator[Place]:
+    for call in calls:
+        frames = case.frames_of(call)
+        frame = user_frame(frames)
+        if frame is not None:
+            yield _place(frame, SeenIn.CALL, frames)
+
+
+def _differing_calls(case: Case, chosen: Accusation[Any], rank: int) -> Iterator[Operation]:
+    if isinstance(chosen.facts, Divergence):
+        call = case.job.ops[chosen.facts.odd_row]
+        if call.rank == rank:
+            yield call
+
+
+def _calls_it_is_in(case: Case, rank: int) -> Iterator[Operation]:
+    for wait in case.waits.of.get(rank, ()):
+        for unit in wait.inside:
+            if unit.rank == rank and (call := case.progress.operation(unit)) is not None:
+                yield call
+
+
+def _place(
+    frame: Frame,
+    seen_in: SeenIn,
+    frames: tuple[Frame, ...],
+    *,
+    code: str | None = None,
+    pid: int | None = None,
+    moves: bool = False,
+) -> Place:
+    return Place(frame.filename, frame.line, frame.name, seen_in, code, frames, pid=pid, moves=moves)

@@ -1,0 +1,47 @@
+"""source/lines.json of a node in an incident: the lines of source around those at which its ranks were."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from hangscope.model import CodeLines, Source
+from hangscope.reader.values import rank_number
+
+SCHEMA = "hangscope.source/1"
+_MOST_FILES = 1_000
+_MOST_LINES = 20_000
+_MOST_RANKS = 4_096
+_LONGEST_NAME = 4_096
+_LONGEST_LINE = 400
+
+
+def read(value: Mapping[str, Any], file: str) -> list[CodeLines]:
+    """The files that say what they should; lines that are none are left out."""
+    rows = value.get("files")
+    if value.get("schema") != SCHEMA or not isinstance(rows, list):
+        return []
+    found: list[CodeLines] = []
+    room = _MOST_LINES
+    for index, row in enumerate(rows[:_MOST_FILES]):
+        lines = _lines(row.get("lines"), room) if isinstance(row, Mapping) else {}
+        if lines and isinstance(row.get("file"), str):
+            room -= len(lines)
+            found.append(CodeLines(_ranks(row), row["file"][:_LONGEST_NAME], lines, Source(file, f"files[{index}]")))
+    return found
+
+
+def _ranks(row: Mapping[str, Any]) -> tuple[int, ...]:
+    said = row.get("ranks")
+    ranks = (rank_number(each) for each in said[:_MOST_RANKS]) if isinstance(said, list) else ()
+    return tuple(rank for rank in ranks if rank is not None)
+
+
+def _lines(value: Any, room: int) -> dict[int, str]:
+    found: dict[int, str] = {}
+    for number, text in value.items() if isinstance(value, Mapping) else ():
+        if len(found) >= room:
+            break
+        if isinstance(number, str) and number.isdecimal() and len(number) < 9 and isinstance(text, str):
+            found[int(number)] = text[:_LONGEST_LINE]
+    return found
