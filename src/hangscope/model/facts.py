@@ -383,6 +383,9 @@ wanted, "actor_died" an actor of Ray's, "engine_waits" and "engine_stuck" what a
 
 AFTER_HANG = "hang"
 """Why a job was cancelled that `hangscope run --on-hang kill` ended."""
+TIME_LIMIT = "time limit"
+PREEMPTION = "preemption"
+"""Why a scheduler cancelled a job."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -444,7 +447,8 @@ class PrintedVerdict:
     outcome: str
     headline: str
     ranks: tuple[int, ...]
-    confidence: str
+    doubtful: bool
+    """Whether its confidence was low."""
     source: Source
     incident: str
     kind: str = ""

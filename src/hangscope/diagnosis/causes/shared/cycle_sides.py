@@ -57,7 +57,7 @@ def cycle_words(case: Case, accusation: Accusation[Any], cycle: Sides, why: Sequ
 
 def _headline(ranks: tuple[int, ...], cycle: Sides, over: str, called: Mapping[int, str]) -> tuple[str, str]:
     """The headline, and who is wrong. `called`: from where each rank called what it is inside of."""
-    each_other = f"ranks are waiting for each other {over}"
+    each_other = f"ranks wait for each other {over}"
     if cycle.tied:
         wrong = "neither side is in the minority"
         lines = [f"{ranks_text(s.ranks)}{called[s.ranks[0]]}" for s in cycle.sides if called[s.ranks[0]]]

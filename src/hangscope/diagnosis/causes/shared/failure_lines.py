@@ -13,7 +13,7 @@ from hangscope.diagnosis.evidence.answer import Says
 from hangscope.diagnosis.findings import quoted
 from hangscope.diagnosis.phrases import ranks_text
 from hangscope.diagnosis.verdict import CauseKind
-from hangscope.model import AFTER_HANG, CONTAINER, Failure
+from hangscope.model import AFTER_HANG, CONTAINER, PREEMPTION, TIME_LIMIT, Failure
 from hangscope.text import numbered, sentence, short
 
 _SHOWN = 4
@@ -182,8 +182,8 @@ _LAST_STEPS = {
 _CANCELLED = {
     "": "scancel, or a rule of the scheduler",
     AFTER_HANG: "it hung (--on-hang kill)",
-    "time limit": "its time limit was reached",
-    "preemption": "it was preempted",
+    TIME_LIMIT: "its time limit was reached",
+    PREEMPTION: "it was preempted",
 }
 """Why Slurm cancels a job, by its own word."""
 _AFTER_TIME_LIMIT = (
@@ -277,7 +277,7 @@ def _taken_twice(lines: Sequence[Failure], kind: str) -> tuple[str, str]:
 
 def _steps(case: Case, accusation: Accusation[FailureLines], who: str) -> list[str]:
     failure = accusation.facts.first
-    if failure.kind == "cancelled" and failure.detail == "time limit":
+    if failure.kind == "cancelled" and failure.detail == TIME_LIMIT:
         return [_AFTER_TIME_LIMIT]
     if failure.detail == AFTER_HANG:
         return ["diagnose what was saved at the time: the log names the incident's directory"]

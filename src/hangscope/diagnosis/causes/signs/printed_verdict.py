@@ -36,7 +36,7 @@ def propose(case: Case) -> Iterator[Accusation[PrintedVerdict]]:
         kind,
         verdict,
         [Accused(rank, kind) for rank in ranks],
-        doubts=doubts_where({Doubt.WAS_NOT_SURE: verdict.confidence not in ("high", "medium")}),
+        doubts=doubts_where({Doubt.WAS_NOT_SURE: verdict.doubtful}),
         explains=case.waits.all,
         hang=verdict.outcome == "HANG",
     )

@@ -60,7 +60,12 @@ class PrintedVerdicts:
         source = Source(self.file, f"line {line.number}")
         headline = match["text"][:_MOST_TEXT]
         verdict = PrintedVerdict(
-            match["outcome"], headline, _ranks(headline), match["sure"] or "", source, self._incident
+            match["outcome"],
+            headline,
+            _ranks(headline),
+            match["sure"] not in ("high", "medium"),
+            source,
+            self._incident,
         )
         self.found[:] = [verdict]  # the last one is what counts
         self._incident = ""
