@@ -500,7 +500,7 @@ def test_the_command_verifies_unpacks_and_redacts_again(tmp_path: Path, capsys: 
         (["--no-redact", "--pseudonymise"], "--no-redact and --pseudonymise contradict"),
         (["--no-redact", "--only-evidence"], "--no-redact and --only-evidence contradict"),
         (["--all-lines", "--only-evidence"], "--all-lines and --only-evidence contradict"),
-        (["--max-size", "many"], "no size such as"),
+        (["--max-size", "many"], "not a size such as"),
         (["--max-size", "10"], "more than the 10 allowed"),
     ],
 )

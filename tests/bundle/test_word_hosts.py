@@ -127,7 +127,7 @@ def test_a_word_is_no_host_because_a_sentence_or_a_page_has_it() -> None:
     "text",
     [
         b'{"at": 1, "next": {"node": "linear"}, "a": "at"}',
-        b"## What to look at next",
+        b"## Next steps",
         b'<a at="next">node</a> a.next(at)',
         b"for node in gpu: next(a) at 3",
     ],

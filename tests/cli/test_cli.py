@@ -169,7 +169,7 @@ def test_hangscopes_own_mistake_is_not_taken_for_a_verdict(tmp_path: Path) -> No
     done = hangscope("show", env=with_verbs(tmp_path, {"show": bad}), cwd=tmp_path)
     assert done.returncode == INTERNAL_ERROR
     assert "RuntimeError: oops" in done.stderr
-    assert "error: this is a mistake in hangscope" in done.stderr
+    assert "error: this is a bug in hangscope" in done.stderr
 
 
 def test_main_can_be_called(capsys: pytest.CaptureFixture[str]) -> None:
@@ -335,7 +335,7 @@ def test_report_overwrites_only_when_told_to(tmp_path: Path) -> None:
     target.write_text("mine")
     done = hangscope("report", CASES / "skipped", "-o", tmp_path / "new.json", "-o", target)
     assert done.returncode == 2
-    assert "is there already" in done.stderr
+    assert "already exists" in done.stderr
     assert "--force" in done.stderr
     assert [path.name for path in tmp_path.iterdir()] == ["hang.html"]
     assert target.read_text() == "mine"

@@ -61,15 +61,15 @@ def test_a_project_without_our_table_is_left_alone(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "said", "hint"),
     [
-        ("stall_after = 3", "there is no setting 'stall_after'", "did you mean stall-after?"),
-        ("colour = 1", "there is no setting 'colour'", "it may have: dir, job"),
+        ("stall_after = 3", "unknown setting 'stall_after'", "did you mean stall-after?"),
+        ("colour = 1", "unknown setting 'colour'", "it may have: dir, job"),
         ('stall-after = "3"', "stall-after must be a number, not a string", None),
         ("stall-after = true", "stall-after must be a number, not true or false", None),
         ("keep = 1", "keep must be true or false, not a number", None),
         ("max-incidents = 1.5", "max-incidents must be a whole number, not a number", None),
         ("on-hang = ['kill', 3]", "on-hang must be a string or a list of strings, not a number", None),
         ("job = 1979-05-27", "job must be a string, not a date or time", None),
-        ("[run]\nkeep = true", "there is no setting 'run'", "it may have"),
+        ("[run]\nkeep = true", "unknown setting 'run'", "it may have"),
         ("keep = ", "Invalid value", "TOML"),
     ],
 )
@@ -224,8 +224,8 @@ def test_a_pipe_or_a_huge_file_is_ignored_and_no_wait(tmp_path: Path) -> None:
     path = wrote(tmp_path, "#" * (config_file.MOST_BYTES + 1))
     found, said = ignored(tmp_path)
     assert found == {}
-    assert "no file of settings" in said[0]
-    with pytest.raises(SettingsError, match="no file of settings"):
+    assert "not a settings file" in said[0]
+    with pytest.raises(SettingsError, match="not a settings file"):
         config_file.load(path, tmp_path)
 
 
@@ -240,7 +240,7 @@ def test_options_win_over_the_environment_and_that_over_the_file(
     assert "--grace must be" in capsys.readouterr().err
     monkeypatch.setenv("HANGSCOPE_GRACE", "x")
     assert main(["run", "--", "true"]) == 2  # the environment's
-    assert "'x' is no time such as" in capsys.readouterr().err
+    assert "'x' is not a time such as" in capsys.readouterr().err
     assert main(["run", "--grace", "1", "--", "no-such-program"]) == 127  # the option's, which is well
     wrote(own, 'on-hang = "no-such-program-a"')
     assert main(["run", "--grace", "1", "--", "true"]) == 2

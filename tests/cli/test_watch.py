@@ -72,7 +72,7 @@ def test_scripts_choose_what_they_see(big: Path, capsys: pytest.CaptureFixture[s
     """By state, by text and unfolded, in the order asked for."""
     gone = once(capsys, big, "--filter", "gone")
     assert listed(gone) == [500]
-    assert "(ranks: 1023 not shown by the filter)" in gone
+    assert "(ranks: 1023 hidden by the filter)" in gone
     assert listed(once(capsys, big, "--filter", "gpu-009", "--sort", "rank")) == list(range(72, 80))
     assert listed(once(capsys, big, "--filter", "gpu-009")) == [77, 72, 73, 74, 75, 76, 78, 79]
     assert sorted(listed(once(capsys, big, "--all"))) == list(range(1024))
@@ -157,7 +157,7 @@ def test_a_terminal_is_drawn_on_and_left_as_it_was(big: Path, terminal: tuple[in
     try:
         assert b"waited for by" in until(master, b"q quit")
         os.write(master, b"/gpu-062\r")
-        assert b"1016 not shown by the filter" in until(master, b"with 'gpu-062'")
+        assert b"1016 hidden by the filter" in until(master, b"with 'gpu-062'")
         os.write(master, b"q")
         until(master, b"\x1b[?1049l")
         assert process.wait(10) == 0

@@ -154,7 +154,7 @@ def test_skipped_call_is_named_with_its_line() -> None:
     odd[2] = Op(D, line=17, state="started")
     verdict = diagnose(job({D: [0, 1, 2, 3]}, {0: rest, 1: rest, 2: odd, 3: rest}))
     assert (verdict.kind, accused(verdict)) == ("mismatch", [2])
-    assert "left out" in verdict.headline
+    assert "skipped" in verdict.headline
     assert verdict.operation is not None
     assert verdict.operation.frames[1].line == 95
 

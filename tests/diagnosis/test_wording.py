@@ -56,7 +56,7 @@ def test_a_call_left_out_of_equal_ones_is_still_found() -> None:
     """Equal calls after a left-out one agree unmoved as well, but not all of them: the shift explains one more."""
     calls = [Op(D, "broadcast", line=5), *[Op(D, line=6)] * 4]
     verdict = diagnose(job({D: [0, 1, 2]}, {0: calls, 1: calls, 2: calls[1:]}))
-    assert verdict.headline == "rank 2 left out broadcast #1 in step (train.py:5)"
+    assert verdict.headline == "rank 2 skipped broadcast #1 in step (train.py:5)"
 
 
 def ddp(rounds: int, *, backward: bool = True) -> list[Op]:
@@ -72,10 +72,10 @@ def test_going_on_with_the_next_round_is_leaving_out() -> None:
     peers = [*ddp(3, backward=False), *stuck]
     odd = [*ddp(3, backward=False), *ddp(0, backward=False), *stuck]
     verdict = diagnose(job({D: [0, 1, 2, 3]}, {0: peers, 1: odd, 2: peers, 3: peers}))
-    assert verdict.headline == "rank 1 left out 2 calls, from all_reduce #15 in step (train.py:11) on"
+    assert verdict.headline == "rank 1 skipped 2 calls, starting with all_reduce #15 in step (train.py:11)"
     assert verdict.operation is not None
     assert (verdict.operation.name, verdict.operation.seq) == ("all_reduce", 15)
-    assert recorded("ddp_skip").headline == "rank 7 left out 2 calls, from all_reduce #24 on"
+    assert recorded("ddp_skip").headline == "rank 7 skipped 2 calls, starting with all_reduce #24"
 
 
 def test_calls_too_many_are_counted() -> None:
@@ -84,7 +84,7 @@ def test_calls_too_many_are_counted() -> None:
     extra = [Op(D, "reduce", line=7), Op(D, "reduce", line=8)]
     odd = [*usual, *extra, *usual]
     verdict = diagnose(job({D: [0, 1, 2]}, {0: [*usual, *usual], 1: [*usual, *usual], 2: odd}))
-    assert verdict.headline == "rank 2 made 2 calls too many, from reduce #5 in step (train.py:7) on"
+    assert verdict.headline == "rank 2 made 2 extra calls, starting with reduce #5 in step (train.py:7)"
     assert "train.py:7" in verdict.next_steps[0]
 
 
@@ -117,8 +117,8 @@ def test_several_kinds_of_culprits_are_each_named() -> None:
     """One rank that was killed and one that sleeps are not said to have ended both, by no part of the report."""
     verdict = recorded("kill_and_sleep")
     here = "is in kill_and_sleep (pretrain.py:356), and"
-    assert verdict.headline == f"rank 4 was ended by SIGKILL; rank 7 {here} never launched all_reduce #8"
-    assert "gpu-worker-108 was ended by SIGKILL" in verdict.summary
+    assert verdict.headline == f"rank 4 was killed by SIGKILL; rank 7 {here} never launched all_reduce #8"
+    assert "gpu-worker-108 was killed by SIGKILL" in verdict.summary
     assert f"gpu-worker-109 {here} never launched all_reduce #8" in verdict.summary
     assert {"policy", "reward"} <= set(shown(verdict).split())
     assert assign(verdict).meaning["X"] == "at fault"

@@ -52,7 +52,7 @@ def test_there_are_families_for_everything_that_is_read() -> None:
         ("tracebacks_chained", "chains of more than 50"),
         ("srun_huge_lists", "more than 32,768 are listed"),
         ("ras_text_operations", "ranks more without listing them"),
-        ("incident_of_many_nodes", "more than 131,072 is not believed"),
+        ("incident_of_many_nodes", "more than 131,072 is implausible"),
         ("archives_of_empty_members", "entries"),
     ],
 )

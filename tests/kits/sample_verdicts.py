@@ -202,7 +202,7 @@ def network() -> Diagnosis:
         victims=tuple(Victim(r, (), "default_pg", "all_reduce #16", (r,)) for r in range(4)),
         operation=all_reduce(dict.fromkeys(range(4), "started")),
         headline="all ranks are inside all_reduce #16; the link from rank 2 to rank 3 stands still",
-        summary="The job hangs in the network: bytes from rank 2 to rank 3 do not arrive.",
+        summary="The job hangs in the network: data from rank 2 never reaches rank 3.",
         waiting_s=14.0,
     )
 

@@ -128,7 +128,7 @@ def test_missing_dump_is_a_gap_with_its_reason(case: str) -> None:
     gaps = [gap for gap in job.gaps if gap.what.startswith("no dump of rank")]
     assert sorted(gap.rank for gap in gaps if gap.rank is not None) == sorted(set(job.ranks) - set(job.dumps))
     reasons = {
-        "sigkill": "its process was ended by signal 9",
+        "sigkill": "its process was killed by signal 9",
         "exception": "it ended with ValueError",
         "sigstop": "its process was still running and wrote none",
     }

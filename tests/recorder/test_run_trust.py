@@ -315,7 +315,7 @@ def test_a_link_of_a_strangers_is_no_directory_for_a_run(
     said: list[str] = []
     identity = identify({}, job="j", attempt="0", node="n")
     folders, _ = run_places.claim(link if given else None, identity, os.environ, said.append)
-    assert "a link of somebody else's" in said[0]
+    assert "another user's link" in said[0]
     assert not list((tmp_path / "private").iterdir())
     assert folders.own.is_dir()
 

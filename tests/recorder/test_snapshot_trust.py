@@ -426,7 +426,7 @@ def test_a_directory_that_was_there_keeps_its_mode(start: Start, tmp_path: Path)
 
 @root_only
 def test_a_strangers_link_in_the_place_of_a_directory_is_refused(tmp_path: Path, other: Path) -> None:
-    """Where an incident's directory should be, a link of somebody else's is not followed, and one of ours is."""
+    """Where an incident's directory should be, another user's link is not followed, and one of ours is."""
     victim = tmp_path / "victim"
     victim.mkdir()
     for name, owner in (("theirs", NOBODY), ("ours", 0)):

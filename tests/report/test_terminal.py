@@ -85,7 +85,7 @@ def test_who_reported_first_is_not_taken_for_the_culprit() -> None:
     """The rank that reported first is named, with the warning that it is seldom the culprit."""
     text = " ".join(render_text(sample_verdicts.absent()).split())
     assert "first by rank 9 on gpu-a017" in text
-    assert "seldom the culprit, and is not here" in text
+    assert "rarely the culprit, including here" in text
 
 
 def test_one_ranks_log_is_not_taken_for_the_job(tmp_path: Path) -> None:

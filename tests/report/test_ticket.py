@@ -41,10 +41,10 @@ def test_a_ticket_answers_what_support_asks() -> None:
     assert "called at train.py:17 in train_step" in rows["Operation in flight"]
     assert rows["Last good operation"].startswith("_all_gather_base #15")
     assert rows["PyTorch"].startswith("2.11")
-    assert (rows["NCCL"], rows["CUDA"], rows["GPU driver"]) == ("2.28.9", "13.0", "not known")
+    assert (rows["NCCL"], rows["CUDA"], rows["GPU driver"]) == ("2.28.9", "13.0", "unknown")
     assert "NCCL WARN socketProgress: Connection closed by remote peer" in ticket
     assert "nccl.gpu-worker-7.748.log line 80" in ticket
-    for heading in ("Why", "Ruled out", "What to look at next", "Missing evidence", "Attached files"):
+    for heading in ("Why", "Ruled out", "Next steps", "Missing evidence", "Attached files"):
         assert f"\n## {heading}\n" in ticket
     assert f"| nodes/a/x.log | 12 | {'ab' * 32} |" in ticket
 
@@ -75,12 +75,12 @@ def test_a_verdict_alone_is_enough(make: object) -> None:
     ticket = render_ticket(verdict)
     assert "Attached files" not in ticket
     assert "Relevant NCCL lines" not in ticket
-    assert "NIC not known" in ticket
+    assert "NIC unknown" in ticket
 
 
 def test_nobody_to_accuse_is_said() -> None:
     """A hang without a culprit, and a job without a hang, say so in words."""
-    assert _rows(render_ticket(sample_verdicts.small("unknown")))["Culprit"].startswith("nobody can be accused")
+    assert _rows(render_ticket(sample_verdicts.small("unknown")))["Culprit"].startswith("this evidence does not point")
     healthy = _rows(render_ticket(sample_verdicts.small("none", hang=False)))
     assert (healthy["Culprit"], healthy["Operation in flight"]) == ("none", "none")
 
@@ -112,7 +112,7 @@ def test_evidence_cannot_become_markup() -> None:
     assert headings[1:] == [
         "## Why",
         "## Ruled out",
-        "## What to look at next",
+        "## Next steps",
         "## Missing evidence",
         "## Attached files",
     ]

@@ -83,7 +83,7 @@ def test_call_left_out_across_groups_is_named_with_its_line() -> None:
     calls = one_step(1)
     verdict = diagnose(pipelined(last | {1: [calls[0], calls[3], stuck(calls[4])]}))
     assert (verdict.kind, accused(verdict)) == ("mismatch", [1])
-    assert "left out all_gather in step (train.py:30)" in verdict.headline
+    assert "skipped all_gather in step (train.py:30)" in verdict.headline
     assert verdict.operation is not None
     assert verdict.operation.name == "all_gather"
 

@@ -139,7 +139,7 @@ def test_the_call_left_out_goes_before_having_gone_past() -> None:
     odd = [*step * 2, step[0], step[2], *step, step[0]]
     found = diagnose(job({D: range(5)}, ranks | {4: odd}, incomplete=[4]))
     assert chosen(found) == ("calls_differ", [4])
-    assert "left out all_reduce #8" in found.headline
+    assert "skipped all_reduce #8" in found.headline
 
 
 def test_the_call_too_many_goes_before_a_call_more_at_the_end() -> None:

@@ -226,4 +226,4 @@ def test_second_cause_of_which_nothing_is_left_makes_the_first_less_sure(tmp_pat
     """Rank 7 stalls and rank 4 was killed, in two groups; with dumps alone nothing shows rank 4."""
     verdict = hangscope.diagnose(hangscope.load([perturbed("kill_and_sleep", dumps_only, tmp_path)]))
     assert (_accused(verdict), verdict.confidence) == ([7], "medium")
-    assert any("rank 4, of which nothing is known" in finding.text for finding in verdict.why)
+    assert any("rank 4, which left no evidence" in finding.text for finding in verdict.why)

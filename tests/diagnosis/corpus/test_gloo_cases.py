@@ -83,10 +83,10 @@ def test_rank_that_answers_with_its_stack_is_not_frozen() -> None:
     """Rank 0 wrote no dump and never ended, but its process gave its stack twice."""
     verdict = diagnosis("cases", "cases_gloo/odd_broadcast")
     assert verdict.kind == "absent"
-    assert "answered with its stack" in "\n".join(finding.text for finding in verdict.why)
+    assert "responded with its stack" in "\n".join(finding.text for finding in verdict.why)
 
 
 def test_size_that_gloo_complains_of_is_shown() -> None:
     """Gloo's last words have both sizes."""
     verdict = diagnosis("cases", "cases_gloo/dtype_first")
-    assert any("sent 32768 bytes where 16384 were expected" in finding.text for finding in verdict.why)
+    assert any("expected 16384 B, a peer sent 32768 B" in finding.text for finding in verdict.why)

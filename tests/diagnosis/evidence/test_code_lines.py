@@ -223,7 +223,7 @@ def test_a_launch_into_a_full_queue_is_the_gpus_fault() -> None:
     stacks = [thread(ADAM, STEP, rank=rank, native=(DRIVER, LAUNCH), holds_gil=True) for rank in range(3)]
     found = absent(*stacks, processes=held(0, 1, 2))
     assert (found.kind, [c.rank for c in found.culprits]) == ("gpu", [2])
-    said = "rank 2's GPU does not finish a kernel; its CPU waits in cudaLaunchKernel, in step (train.py:40)"
+    said = "rank 2's GPU never finishes a kernel; its CPU waits in cudaLaunchKernel, in step (train.py:40)"
     assert found.headline == said
 
 
@@ -233,9 +233,7 @@ def test_a_kernel_that_never_ends_before_a_recorded_launch() -> None:
     stacks = [thread(ADAM, STEP, rank=rank, native=(LAUNCH,), holds_gil=True) for rank in range(3)]
     found = diagnose(job({D: range(3)}, ops, facts=Facts(stacks=tuple(stacks)), processes=held(0, 1, 2)))
     assert (found.kind, [c.rank for c in found.culprits]) == ("gpu", [2])
-    assert found.headline.startswith(
-        "rank 2's GPU does not finish a kernel before all_reduce #2; its CPU waits in cuda"
-    )
+    assert found.headline.startswith("rank 2's GPU never finishes a kernel before all_reduce #2; its CPU waits in cuda")
 
 
 def test_python_code_that_holds_the_gil_is_frozen() -> None:

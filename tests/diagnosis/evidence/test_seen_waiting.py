@@ -280,4 +280,4 @@ def test_ctrl_c_shows_where_each_rank_stood(tmp_path: Path) -> None:
     )
     found = verdict(tmp_path, *(ended(number, -2) for number in place), reason="rank-exit", log=log)
     assert accused(found) == ("absent", [1])
-    assert found.headline == "rank 1 stands at /job/train.py:8, the other 3 ranks at /job/train.py:40"
+    assert found.headline == "rank 1 is at /job/train.py:8, the other 3 ranks at /job/train.py:40"

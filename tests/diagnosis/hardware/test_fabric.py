@@ -51,7 +51,7 @@ def test_the_link_both_ports_and_the_counters_are_named(tmp_path: Path) -> None:
     assert (link.receiver.rank, link.receiver.node, link.receiver.nic) == (RECEIVER, "gpu-worker-7", "mlx5_1:1")
     assert "mlx5_1:1 of gpu-worker-7 (LID 111): link_downed +2, symbol_error +1841" in link.evidence
     why = said_why(found)
-    assert "port mlx5_1:1 of gpu-worker-6 (LID 101): no counter of errors rose" in why
+    assert "port mlx5_1:1 of gpu-worker-6 (LID 101): no error counter rose" in why
     assert "link_downed +2 (the link went down" in why and "alarm at more than 120 an hour, exceeded" in why
     steps = "\n".join(found.next_steps)
     assert steps.index("receiving port mlx5_1:1 on gpu-worker-7: mlxlink -d mlx5_1 -p 1") < steps.index("sending port")
@@ -91,8 +91,8 @@ def test_the_link_is_named_for_sure(fabric: Fabric, tmp_path: Path) -> None:
         pytest.param(
             Fabric(moved={("gpu-worker-7", "mlx5_0"): dict(FAULTY)}), "which this link does not use", id="another-port"
         ),
-        pytest.param(Fabric(moved=ALIKE), "no more than elsewhere", id="load-everywhere"),
-        pytest.param(Fabric(moved={}), "no counter of errors rose", id="nothing-moved"),
+        pytest.param(Fabric(moved=ALIKE), "no higher than elsewhere", id="load-everywhere"),
+        pytest.param(Fabric(moved={}), "no error counter rose", id="nothing-moved"),
         pytest.param(Fabric(moved={THERE: {"symbol_error": 3}}), "that is little", id="a-few-bit-errors"),
         pytest.param(Fabric(start=False), "not read both at the start and at the stall", id="no-start"),
         pytest.param(Fabric(sampled=("gpu-worker-6",)), "not read both at the start and at the stall", id="one-end"),
@@ -138,8 +138,8 @@ def test_a_virtual_nic_is_all_its_ports(boxes: bool, tmp_path: Path) -> None:
     assert found.link is not None and found.confidence == "high"
     assert found.link.receiver.nic == "mlx5_0:1+mlx5_1:1"
     why = said_why(found)
-    assert "port mlx5_0:1 of gpu-worker-7 (LID 110): no counter of errors rose" in why
-    assert "port mlx5_1:1 of gpu-worker-7 (LID 111), since the job's start, 31m 00s: link_downed +2" in why
+    assert "port mlx5_0:1 of gpu-worker-7 (LID 110): no error counter rose" in why
+    assert "port mlx5_1:1 of gpu-worker-7 (LID 111), since the job started, 31m 00s: link_downed +2" in why
 
 
 @pytest.mark.parametrize("boxes", [False, True])

@@ -523,7 +523,7 @@ def test_slurm_nodes_are_reached_by_srun(tmp_path: Path, monkeypatch: pytest.Mon
     _stand_in(tools, "squeue", "echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1")
     with pytest.raises(CollectError, match="Invalid job id"):
         job_nodes.slurm("7")
-    with pytest.raises(SettingsError, match="no Slurm job id"):
+    with pytest.raises(SettingsError, match="not a Slurm job id"):
         job_nodes.slurm("7; rm")
 
 
@@ -553,7 +553,7 @@ def test_kubernetes_pods_are_reached_by_exec(tmp_path: Path, monkeypatch: pytest
     with pytest.raises(CollectError, match="no pod matches"):
         job_nodes.kubernetes("app=none")
     _put(tools / "pods.json", "error")
-    with pytest.raises(CollectError, match="no list of pods"):
+    with pytest.raises(CollectError, match="not a list of pods"):
         job_nodes.kubernetes("app=none")
 
 

@@ -389,7 +389,7 @@ def test_two_at_once_do_not_spoil_each_other(tmp_path: Path) -> None:
     go.set()
     first.join(20)
     assert second.returncode == 2
-    assert "another collect is at work" in second.stderr
+    assert "another collect is writing to it" in second.stderr
     _same(tmp_path / "out", made, "in")
 
 

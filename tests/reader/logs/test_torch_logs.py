@@ -568,4 +568,4 @@ def test_size_that_gloo_ends_a_process_over_is_read() -> None:
     )
     (found,) = errors(text, rank=4)
     assert (found.rank, found.type, found.consequence) == (4, GLOO_SIZE, False)
-    assert found.message == "a peer sent 32768 bytes where 16384 were expected"
+    assert found.message == "expected 16384 B, a peer sent 32768 B"

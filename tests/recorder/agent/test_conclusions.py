@@ -63,7 +63,7 @@ def test_a_hang_is_diagnosed_once(tmp_path: Path, diagnoses: Path) -> None:
     assert counted(diagnoses) == [FILES]
     assert outcome(hang) == ["HANG"] * 3
     assert set(FILES) <= set(json.loads((hang / "incident.json").read_text())["files"])
-    assert parts.lines[1:] == [f"the verdict on {hang}:\nHANG", f"the same to look at: {hang / 'verdict.html'}"]
+    assert parts.lines[1:] == [f"the verdict on {hang}:\nHANG", f"HTML report: {hang / 'verdict.html'}"]
     parts.events.end(1)
     parts.captures.finish((), "the command ended with status 1")
     assert counted(diagnoses) == [FILES]
@@ -99,7 +99,7 @@ def test_a_stall_that_recovered_before_its_verdict_is_diagnosed_once(tmp_path: P
     parts.wait()
     assert counted(diagnoses) == [FILES]
     assert outcome(hang) == ["PAUSE"] * 3
-    assert parts.lines[1:] == [f"PAUSE, not a hang: h; what was saved is in {hang}"]
+    assert parts.lines[1:] == [f"PAUSE, not a hang: h; the evidence is in {hang}"]
 
 
 def test_a_diagnosis_under_way_at_the_end_is_not_begun_anew(

@@ -163,7 +163,9 @@ def test_a_rank_that_works_is_waited_for(tmp_path: Path, where: str) -> None:
         else:
             job.elsewhere = {accused}
         assert not job.turn_after(1e6)
-        assert job.said == [f"--on-hang kill: rank {accused} works: the job is not ended while that is so"]
+        assert job.said == [
+            f"--on-hang kill: rank {accused} is still working: the job will not be ended in the meantime"
+        ]
         other = StuckJob(tmp_path, rank, OnHang(kill=True), kind="gpu", culprits=culprits)
         other.activity, other.elsewhere = job.activity, job.elsewhere
         assert other.turn_after(1e6)

@@ -28,7 +28,7 @@ def test_a_rank_that_stays_behind_is_said_once() -> None:
         time.sleep(0.1)
         said = lingering.line(ranks, 0.01)
         assert said is not None
-        assert said.startswith(f"rank 1 (pid {stays.pid}) has not ended, 0 s after rank 0 did with status 0, and does")
+        assert said.startswith(f"rank 1 (pid {stays.pid}) still runs 0 s after rank 0 exited with status 0, and is")
         assert lingering.line(ranks, 0.01) is None
         ranks[0].exit_status, again = 1, LingeringRanks()
         assert [again.line(ranks, 0.01) for _ in range(3)] == [None] * 3

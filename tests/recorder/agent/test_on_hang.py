@@ -46,7 +46,10 @@ def test_a_command_that_fails_or_hangs_is_said_and_left_behind(monkeypatch: pyte
     )
     monkeypatch.setattr(on_hang, "COMMAND_S", 0.5)
     begun = time.monotonic()
-    assert on_hang.run_command(f"(sleep 30; touch {tmp_path}/late) & wait", tmp_path, None, {}) == "no end within 0.5 s"
+    assert (
+        on_hang.run_command(f"(sleep 30; touch {tmp_path}/late) & wait", tmp_path, None, {})
+        == "not finished within 0.5 s"
+    )
     assert time.monotonic() - begun < 5
     sleeping = subprocess.run(["pgrep", "-f", f"touch {tmp_path}/late"], capture_output=True, text=True)
     assert sleeping.stdout == ""

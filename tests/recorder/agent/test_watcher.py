@@ -125,7 +125,7 @@ def test_a_place_that_recovered_before_costs_a_line_first(tmp_path: Path) -> Non
     watch.recovered.add([("default_pg", "all_reduce")], 25.0)
     assert [watch.trouble(), watch.trouble()] == [None, None]
     [line] = watch.parts.lines
-    assert whole_seconds(line).startswith("rank 0: all_reduce #7 unfinished for 40 s; here the job went on by itself")
+    assert whole_seconds(line).startswith("rank 0: all_reduce #7 unfinished for 40 s; the job resumed by itself here")
     stalled.progress = rank(0, operation_age_s=51.0).progress
     assert watch.trouble() == Trouble("stall", "rank 0: all_reduce #7 unfinished for 51 s")
 

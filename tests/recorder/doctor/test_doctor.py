@@ -379,6 +379,6 @@ def test_the_text_is_readable_without_colour() -> None:
     assert "\x1b" not in done.stdout
     assert all(len(line) <= 80 for line in lines)
     assert any(line.startswith("problem  TORCH_NCCL_BLOCKING_WAIT=1") for line in lines)
-    assert any(line.startswith("         cure: ") for line in lines)
+    assert any(line.startswith("         fix: ") for line in lines)
     body = lines[lines.index("") + 1 :]
     assert {line.split()[0] for line in body if not line.startswith(" ")} <= {"problem", "warning", "note", "ok"}

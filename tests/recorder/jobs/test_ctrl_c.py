@@ -48,7 +48,7 @@ def test_ctrl_c_in_a_terminal_leaves_a_verdict(tmp_path: Path) -> None:
         seen = read(terminal, "", "fault at", 60)
         time.sleep(3)
         os.write(terminal, b"\x03")
-        seen = read(terminal, seen, "the same to look at", 60)
+        seen = read(terminal, seen, "HTML report:", 60)
         _, status = os.waitpid(pid, 0)
     except BaseException:
         os.kill(pid, signal.SIGKILL)

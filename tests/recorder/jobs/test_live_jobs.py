@@ -87,7 +87,7 @@ def test_mp_spawn_in_an_interpreter_without_hangscope(start: Starter, tmp_path: 
     assert started.wait(90) == 0
     assert started.out.count("step") == 260
     assert len(re.findall("saving what every rank is doing", started.err)) == 1
-    assert re.search(f"PAUSE, not a hang.*; what was saved is in {incident}", started.err)
+    assert re.search(f"PAUSE, not a hang.*; the evidence is in {incident}", started.err)
     verdict = json.loads((incident / "verdict.json").read_text())
     assert [each["rank"] for each in verdict["culprits"]] == [1]
     assert (verdict["outcome"], verdict["hang"]) == ("pause", False)

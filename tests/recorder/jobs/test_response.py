@@ -59,7 +59,7 @@ def test_a_rank_that_works_while_the_others_wait_is_not_ended(start: Starter, tm
     started = start.run(tmp_path / "i", *TORCHRUN, PAUSING, *words, options=options)
     assert started.wait(90) == 0
     assert started.out == result(40)
-    assert "--on-hang kill: rank 0 works: the job is not ended while that is so" in started.err
+    assert "--on-hang kill: rank 0 is still working: the job will not be ended in the meantime" in started.err
     assert "SIGTERM" not in started.err
 
 
@@ -103,7 +103,7 @@ def test_a_pause_is_called_one_and_not_reported_in_full_again(pausing: dict[str,
     own = own_lines(started)
     assert sum("PAUSE, not a hang" in line for line in own) == 1
     assert sum("saving what every rank is doing" in line for line in own) == 1
-    assert sum("here the job went on by itself before" in line for line in own) == 1
+    assert sum("the job resumed by itself here before" in line for line in own) == 1
     assert not incident.with_name("operation.hang-2").exists()
 
 
@@ -114,9 +114,9 @@ def test_a_pause_that_no_recorder_counts_is_reported_in_full_once(pausing: dict[
     assert started.out == result(130)
     own = own_lines(started)
     [saved] = [line for line in own if "saving what every rank is doing" in line]
-    assert "rank 1 stands in store.wait (pausing.py:" in saved
-    [again] = [line for line in own if "here the job went on by itself before" in line]
-    assert "rank 1 stands in store.wait (pausing.py:" in again
+    assert "rank 1 waits in store.wait (pausing.py:" in saved
+    [again] = [line for line in own if "the job resumed by itself here before" in line]
+    assert "rank 1 waits in store.wait (pausing.py:" in again
     assert sum("PAUSE, not a hang" in line for line in own) == 1
     assert not incident.with_name("key.hang-2").exists()
 
@@ -129,7 +129,7 @@ def test_no_more_incidents_are_saved_than_asked_for(start: Starter, tmp_path: Pa
     assert started.wait(120) == 9
     assert (tmp_path / "i" / "incident.json").exists()
     assert not (tmp_path / "i.hang-2").exists()
-    assert started.err.count("hangscope: trouble again, but --max-incidents (1) are kept already") == 1
+    assert started.err.count("hangscope: another incident, but --max-incidents (1) are already saved") == 1
 
 
 @pytest.fixture

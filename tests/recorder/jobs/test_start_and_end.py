@@ -87,7 +87,7 @@ def test_a_rank_that_outlives_a_finished_job_costs_a_line_and_no_incident(
     """It may upload something: where it stands is said, nothing is captured, and the status is the job's own."""
     incident, started = jobs["stays"]
     assert started.wait(120) == 0
-    assert re.search(r"rank 1 \(pid \d+\) has not ended, \d+ s after rank 0 did with status 0", started.err)
+    assert re.search(r"rank 1 \(pid \d+\) still runs \d+ s after rank 0 exited with status 0", started.err)
     assert "upload (lingers.py:" in started.err
     assert not incident.exists()
 

@@ -92,7 +92,7 @@ def test_ranks_without_a_companion_are_said_and_watched_all_the_same(silent: dic
     job = silent["wrapper"]
     job.verdict()
     assert re.search(
-        r"hangscope: watching 0 of 3 ranks\. not ranks 0 \(pid \d+\), 1 \(pid \d+\), 2 \(pid \d+\): a wrapper has set"
+        r"hangscope: watching 0 of 3 ranks\. not ranks 0 \(pid \d+\), 1 \(pid \d+\), 2 \(pid \d+\): a wrapper sets"
         r" PYTHONPATH itself; add to it instead: PYTHONPATH=…:\$PYTHONPATH",
         job.started.err,
     )
@@ -140,7 +140,7 @@ def test_a_monitored_barrier_names_its_rank(ended: dict[str, Job]) -> None:
 def test_a_rank_that_raises_is_not_outrun_by_the_launchers_kill(ended: dict[str, Job]) -> None:
     """The exit that the agent saw is the cause, and nobody who was killed for it is accused."""
     assert named(ended["raises"].verdict()) == ("dead", [2])
-    assert "answers nothing" not in (ended["raises"].incident / "verdict.txt").read_text()
+    assert "does not respond" not in (ended["raises"].incident / "verdict.txt").read_text()
 
 
 def test_a_wrong_shape_accuses_nobody_who_called_as_most_did(ended: dict[str, Job]) -> None:

@@ -362,7 +362,7 @@ def test_stdout_is_settings_and_nothing_else(form: str, tmp_path: Path) -> None:
     assert "warning" not in done.stdout
     inherited = form in ("shell", "slurm", "torchrun")
     assert ("warning: TORCH_DIST_USE_NCCL2=1" in done.stderr) == inherited
-    assert ("cure: set TORCH_DIST_USE_NCCL2 to 0" in done.stderr) == inherited
+    assert ("fix: set TORCH_DIST_USE_NCCL2 to 0" in done.stderr) == inherited
 
 
 def test_fix_is_said(tmp_path: Path) -> None:

@@ -63,7 +63,7 @@ def render(numbers: Numbers, labels: Mapping[str, str]) -> str:
     family("oldest_operation_seconds", "gauge", "Age of the oldest unfinished operation.", [({}, n.oldest_s)])
     family("stall_threshold_seconds", "gauge", "An operation older than this is a stall.", [({}, n.threshold_s)])
     family("stalls_total", "counter", "Stalls that were captured.", [({}, n.incidents.get("stall", 0))])
-    family("pauses_total", "counter", "Stalls after which the job went on by itself.", [({}, n.pauses)])
+    family("pauses_total", "counter", "Stalls after which the job resumed by itself.", [({}, n.pauses)])
     family(
         "incidents_total",
         "counter",

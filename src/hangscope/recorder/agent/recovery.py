@@ -96,8 +96,8 @@ class RecoveredStalls:
             return None
         self._said_at = now
         return (
-            f"{what} for {age_s:.1f} s; here the job went on by itself before, after"
-            f" {max(self._longest[site] for site in known):.1f} s, so it is saved in full only after"
+            f"{what} for {age_s:.1f} s; the job resumed by itself here before, after"
+            f" {max(self._longest[site] for site in known):.1f} s, so evidence is saved in full only after"
             f" {self.threshold(known, usual_s):.1f} s"
         )
 

@@ -44,9 +44,16 @@ def test_a_verdict_that_was_not_sure_is_not_sure() -> None:
     assert str(verdict_on(VERDICT.format("low")).confidence) == "low"
 
 
-def test_a_job_that_went_on_is_not_accused_of_its_pause() -> None:
+@pytest.mark.parametrize(
+    "resumed",
+    [
+        "PAUSE, not a hang: the job went on after 41 s; what was saved is in /shared/hangs/17/0",
+        "the job resumed after 41 s: PAUSE, not a hang; the evidence is in /shared/hangs/17/0",
+    ],
+)
+def test_a_job_that_went_on_is_not_accused_of_its_pause(resumed: str) -> None:
     """What was printed before is taken back by the line that says so."""
-    went_on = "hangscope: PAUSE, not a hang: the job went on after 41 s; what was saved is in /shared/hangs/17/0\n"
+    went_on = f"hangscope: {resumed}\n"
     assert short(verdict_on(VERDICT.format("high") + went_on + "step 40 loss 2.1\nstep 50 loss 2.0\n"))[2] == []
 
 
