@@ -103,6 +103,7 @@ def save_last_answers(node_dir: NodeDir, rank: WatchedRank) -> None:
     output_files.save_error_file(node_dir, rank.number, rank.error_file, rank.rights)
     _save_call_sites(node_dir, rank)
     lost = rank.ended or rank.server_answers is False
+    python_stacks.keep_crash(node_dir, rank.process, rank.exit_status, rank.rights)
     if lost and rank.last_stack:
         python_stacks.keep(node_dir, rank.process, 1, rank.last_stack, "worker-server")
     if not any(node_dir.has(f"dumps/{name}_rank_{rank.number}.{ending}") for name, ending in _DUMPS):
