@@ -28,8 +28,8 @@ from typing import Any
 HERE = Path(__file__).parent
 SOURCE = HERE.parents[1] / "src"
 PYTHON = sys.executable
-SCRIPTS = ("stuck", "frameworks", "daily", "shapes", "nccl")
-STUCK, FRAMEWORKS, DAILY, SHAPES, NCCL = (str(HERE / f"{name}.py") for name in SCRIPTS)
+SCRIPTS = ("stuck", "frameworks", "daily", "shapes", "everyday", "nccl")
+STUCK, FRAMEWORKS, DAILY, SHAPES, EVERYDAY, NCCL = (str(HERE / f"{name}.py") for name in SCRIPTS)
 TORCHRUN = (PYTHON, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=3")
 THRESHOLD_S = 6.0
 LONGEST_S = 150.0
@@ -51,6 +51,10 @@ class Row:
     """It needs the machine for itself."""
     line: str = ""
     """The function of the culprit that the first two lines of the verdict have to name."""
+    outcome: str = ""
+    """The first word of the verdict, where it has to be that one."""
+    also: str = ""
+    """What else the verdict has to say, somewhere."""
     says: str = ""
     """There is no verdict to be had, or none is due: what a line on stderr must say."""
 
@@ -116,7 +120,37 @@ def _rows(folder: Path) -> list[Row]:
         Row("jitter, torchrun, healthy", (*TORCHRUN, STUCK, "jitter", "--seconds", "20")),
         Row("no collective for long, healthy", (*TORCHRUN, STUCK, "quiet", "--seconds", "30")),
     ]
-    return [*hung, *healthy, *stuck, *killed, *ways, *_daily(), *_shapes()]
+    return [*hung, *healthy, *stuck, *killed, *ways, *_daily(), *_shapes(), *_everyday()]
+
+
+def _everyday() -> list[Row]:
+    """Bugs of a person's first hour: the line in the first two lines of the verdict, and the right first word."""
+
+    def row(name: str, kind: str, line: str, outcome: str = "hang", **more: Any) -> Row:
+        words = (*TORCHRUN, EVERYDAY, name)
+        return Row(f"{name}, torchrun", words, kind, more.pop("ranks", (1,)), line=line, outcome=outcome, **more)
+
+    return [
+        row("logs_on_one", "mismatch", "log_loss", "crash"),
+        row("odd_last_batch", "mismatch", "odd_last_batch", "crash"),
+        row("raises", "dead", "tokenize", "crash"),
+        row("exits", "dead", "", "crash"),
+        row("eval_on_one", "mismatch", "evaluate"),
+        row("no_barrier", "mismatch", "no_barrier"),
+        row("uneven_batches", "mismatch", "uneven_batches"),
+        row("loader_blocks", "absent", "read_remote"),
+        row("thread_dies", "absent", "thread_dies", also="KeyError: 'forty'"),
+        row("caught_in_main", "absent", "wait_for_person", also="could not convert string"),
+        row("error_skipped", "mismatch", "error_skipped", also="could not convert string"),
+        row("oom_skipped", "mismatch", "oom_skipped", also="out of memory"),
+        row("wrong_src", "unknown", "wrong_src", ranks=()),
+        row("eval_for_long", "absent", "evaluate_all", "wait"),
+        row("never_converges", "absent", "search_scale", "wait"),
+        row("long_save", "absent", "save", "pause", to_end=True),
+        row("last_save", "absent", "save", "pause", to_end=True),
+        row("long_sleep", "absent", "wait_for_quota", "pause", to_end=True),
+        Row("healthy, torchrun, everyday, healthy", (*TORCHRUN, EVERYDAY, "healthy")),
+    ]
 
 
 def _shapes() -> list[Row]:
@@ -255,7 +289,7 @@ def run(row: Row, folder: Path) -> tuple[bool, str]:
         if row.to_end:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(LONGEST_S)
-        if process.poll() is None and (row.ranks or row.says):
+        if process.poll() is None and (row.kind != "none" or row.says):
             time.sleep(1.0)
             process.send_signal(signal.SIGTERM)
         try:
@@ -273,7 +307,7 @@ def _judge(row: Row, incident: Path, text: str, status: int) -> tuple[bool, str]
         found = re.search(row.says, text)
         right = found is not None and not (incident / "verdict.txt").exists()
         return right, f"| {row.name} | a line, no verdict | {said} | {found[0] if found else 'nothing'} | - |"
-    if not row.ranks:
+    if not row.ranks and row.kind == "none":
         right = status == 0 and "saving what every rank" not in text
         return right, f"| {row.name} | healthy | {said} | {'nothing' if right else 'an incident'} | - |"
     try:
@@ -285,6 +319,7 @@ def _judge(row: Row, incident: Path, text: str, status: int) -> tuple[bool, str]
     fault = re.findall(r"fault at ([\d.]+)", text)
     after = f"{noticed - float(fault[-1]):.1f} s" if fault else "-"
     right = verdict["kind"] in row.kind.split("|") and ranks == row.ranks
+    right &= row.outcome in ("", verdict["outcome"]) and row.also in (incident / "verdict.txt").read_text()
     if row.to_end:
         right &= verdict["outcome"] == "pause" and status == 0
     first = "\n".join((incident / "verdict.txt").read_text().splitlines()[:2])

@@ -72,6 +72,7 @@ class Doubt(Enum):
     MAY_RUN = LOW, "for how long is unknown, and a healthy job looks the same"
     SECOND_CAUSE = MEDIUM, "a rank without evidence may be a second cause"
     UNEXPLAINED = MEDIUM, "other ranks hang for a separate reason"
+    AT_WORK = MEDIUM, "it is working, and may resume on its own"
     GIL_HELD = MEDIUM, "it holds the GIL, as a rank waiting for its GPU would: where it holds it is not recorded"
     FROM_LOGS = LOW, "from sequence numbers in logs"
     SHOWN_BY_OTHERS = MEDIUM, "inferred from what the other ranks and the logs show"

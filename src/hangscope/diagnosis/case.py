@@ -15,7 +15,7 @@ from hangscope.diagnosis.align.divergence import Divergence, Shape, divergences
 from hangscope.diagnosis.evidence.answer import Answer, Says, no, not_known, yes
 from hangscope.diagnosis.evidence.learnt_sites import CallSites
 from hangscope.diagnosis.evidence.liveness import Is, Liveness
-from hangscope.diagnosis.evidence.training_thread import Stacks, in_collective
+from hangscope.diagnosis.evidence.training_thread import Stacks, in_backward, in_collective
 from hangscope.diagnosis.evidence.vet_dumps import VettedDumps
 from hangscope.diagnosis.hardware.port_paths import Ports
 from hangscope.diagnosis.labels import Names
@@ -157,7 +157,9 @@ class Case:
         last = self.last_operation(call.rank)
         stack = self.stacks.main(call.rank)
         inside = call.state is not State.COMPLETED and last is not None and last.row == call.row
-        return stack.frames if inside and stack is not None and in_collective(stack) else ()
+        # DDP calls from autograd's threads, below Python: the line is that of the backward, where it waits in one.
+        calls_from = stack is not None and (in_collective(stack) or in_backward(stack))
+        return stack.frames if inside and stack is not None and calls_from else ()
 
     # ---- order -------------------------------------------------------------------------------------------------------
 

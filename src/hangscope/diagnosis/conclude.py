@@ -5,6 +5,7 @@ from typing import Any
 
 from hangscope.diagnosis.accusation import Accusation
 from hangscope.diagnosis.align.clocks import clock_skew_ms
+from hangscope.diagnosis.at_work import is_at_work
 from hangscope.diagnosis.case import Case
 from hangscope.diagnosis.cause import Words
 from hangscope.diagnosis.culprit_place import culprit_places
@@ -30,7 +31,7 @@ from hangscope.diagnosis.verdict import (
     Victim,
 )
 from hangscope.diagnosis.waits.progress import Scope
-from hangscope.diagnosis.waits.wait_graph import Wait
+from hangscope.diagnosis.waits.wait_graph import IN_FLIGHT_S, Wait
 from hangscope.diagnosis.weigh import Choice
 from hangscope.model import Communicator, Facts, Gap, ThreadStack, WatchdogReport
 from hangscope.text import duration, numbered
@@ -86,7 +87,8 @@ def _link(case: Case, chosen: Accusation[Any], words: Words) -> Link | None:
 def _remarks(case: Case, chosen: Accusation[Any], first: FirstReported | None) -> Iterator[Finding]:
     """What could mislead a reader: who noticed first, and clocks that are off."""
     if first is not None and chosen.accused and first.rank not in chosen.ranks:
-        text = f"the timeout was first reported by rank {first.rank}, a victim: it noticed first but did not cause it"
+        what = "timeout" if first.timeout else "failure"
+        text = f"the {what} was first reported by rank {first.rank}, a victim: it noticed first but did not cause it"
         yield Finding(text)
     for node, off in sorted(case.vetted.clocks_off_s.items()):
         yield Finding(f"the clock of {node} is {duration(abs(off))} {'behind' if off < 0 else 'ahead of'} the others'")
@@ -105,9 +107,9 @@ def _outcome(case: Case, chosen: Accusation[Any]) -> Outcome:
         return Outcome.OK
     if not chosen.conclusive or not (chosen.accused or case.hang.age_known):
         return Outcome.UNKNOWN
-    if not chosen.hang or (chosen.kind is CauseKind.DEAD and _is_only_an_end(case)):
+    if not chosen.hang or (chosen.kind is CauseKind.DEAD and _is_only_an_end(case)) or _ended_at_once(case):
         return Outcome.CRASH
-    return Outcome.HANG
+    return Outcome.WAIT if is_at_work(case, chosen) else Outcome.HANG
 
 
 def _is_only_an_end(case: Case) -> bool:
@@ -117,6 +119,18 @@ def _is_only_an_end(case: Case) -> bool:
     """
     in_flight = all(wait.in_flight for wait in case.waits.all)
     return case.job.reason == "rank-exit" or (in_flight and case.hang.says is not Says.YES)
+
+
+def _ended_at_once(case: Case) -> bool:
+    """Whether the first trouble under `run` was that a rank ended, when nobody had waited for more than a moment.
+
+    Gloo ends a rank at once over a size that does not fit.
+    """
+    timed_out = any(report.kind == "timeout" for report in case.job.facts.watchdog)
+    if case.job.reason != "rank-exit" or timed_out:
+        return False
+    ages = list(_ages(case))
+    return max(ages) < IN_FLIGHT_S if ages else not case.waits.all
 
 
 def _waiting_s(case: Case, chosen: Accusation[Any]) -> float | None:
@@ -183,7 +197,8 @@ def _first_reported(case: Case) -> FirstReported | None:
         if line.kind in ("timeout", "async_error"):
             local = any(log.local_time for log in case.job.facts.logs if log.file == line.source.file)
             operation = numbered(line.operation or "", line.seq) or None
-            return FirstReported(line.rank, nodes.get(line.rank), line.at_ns, operation, local)
+            timeout = line.kind == "timeout"
+            return FirstReported(line.rank, nodes.get(line.rank), line.at_ns, operation, local, timeout)
     # The others' logs name the rank that signalled it, even where its own log is missing.
     for line in lines:
         if line.signalled_by is not None:

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from hangscope.diagnosis.accusation import Accusation
+from hangscope.diagnosis.align.agreement import ROOTED
 from hangscope.diagnosis.case import Case
 from hangscope.diagnosis.evidence.answer import Says
 from hangscope.diagnosis.hardware.stuck_link import NETWORK_EVENTS
@@ -16,7 +17,7 @@ _HELD_UP_BY_A_RANK = (CauseKind.ABSENT, CauseKind.DEAD, CauseKind.FROZEN, CauseK
 
 def ruled_out(case: Case, chosen: Accusation[Any]) -> tuple[RuledOut, ...]:
     """The other kinds, where the evidence excludes them."""
-    found = list(_by_recordings(case, chosen.hang))
+    found = list(_by_recordings(case, chosen))
     if chosen.hang:
         found += [*_by_processes(case), *_by_nccl_logs(case)]
     if chosen.wait is not None:
@@ -24,15 +25,17 @@ def ruled_out(case: Case, chosen: Accusation[Any]) -> tuple[RuledOut, ...]:
     return tuple(one for one in found if one.kind is not chosen.kind)
 
 
-def _by_recordings(case: Case, hang: bool) -> Iterator[RuledOut]:
+def _by_recordings(case: Case, chosen: Accusation[Any]) -> Iterator[RuledOut]:
     ranks = case.job.ranks
     # Every rank's own recording is there, whole and of this hang, and there is more than one.
     if len(ranks) < 2 or not all(case.progress.of[rank].own_record for rank in ranks):
         return
-    if len(case.dumped) >= len(ranks) and not case.divergences:
+    # Who the root of a call is no recorder says: where nobody knows what is stuck, it may be that.
+    root_unknown = chosen.kind is CauseKind.UNKNOWN and chosen.wait is not None and chosen.wait.name in ROOTED
+    if len(case.dumped) >= len(ranks) and not case.divergences and not root_unknown:
         agree = f"operations, sizes and types agree on all {len(case.dumped)} ranks"
         yield RuledOut(CauseKind.MISMATCH, agree)
-    if hang and not case.cycle:
+    if chosen.hang and not case.cycle:
         yield RuledOut(CauseKind.DEADLOCK, "no wait cycle across the groups")
 
 

@@ -1,28 +1,28 @@
-"""An accusation in words: those of its cause, or of a pause where the job went on by itself; and what to do next."""
+"""An accusation in words: those of its cause, of a rank that is at work, or of a pause where the job went on by itself;
+and what to do next."""
 
 from dataclasses import replace
 from typing import Any
 
 from hangscope.diagnosis.accusation import Accusation
+from hangscope.diagnosis.at_work import ANNOUNCE, is_at_work, with_work
 from hangscope.diagnosis.case import Case
 from hangscope.diagnosis.cause import Words
 from hangscope.diagnosis.causes import CAUSE_OF
 from hangscope.diagnosis.causes.shared.advice import SWITCH_ON, recorder_was_off, recording_would_tell
 from hangscope.diagnosis.evidence.code_lines import function_line
 from hangscope.diagnosis.phrases import ranks_text
+from hangscope.diagnosis.printed_errors import with_printed
 from hangscope.diagnosis.verdict import CauseKind
 from hangscope.text import duration, sentence
-
-_ANNOUNCE = (
-    "if this is intentional (evaluation, a checkpoint), announce it in the code with `hangscope.expect_pause()`, or "
-    "raise --stall-after"
-)
 
 
 def say(case: Case, accusation: Accusation[Any]) -> Words:
     """The words for one accusation."""
-    words = CAUSE_OF[accusation.grounds].words(case, accusation)
-    return words if case.job.recovered_s is None else _pause(case, accusation, words, case.job.recovered_s)
+    words = with_printed(case, accusation, CAUSE_OF[accusation.grounds].words(case, accusation))
+    if case.job.recovered_s is not None:
+        return _pause(case, accusation, words, case.job.recovered_s)
+    return with_work(case, accusation, words) if is_at_work(case, accusation) else words
 
 
 def _pause(case: Case, accusation: Accusation[Any], words: Words, for_s: float) -> Words:
@@ -39,7 +39,7 @@ def _pause(case: Case, accusation: Accusation[Any], words: Words, for_s: float) 
         headline=text,
         summary=f"{sentence(text)}.",
         each=dict.fromkeys(accusation.ranks, f"held the others up for {duration(for_s)}"),
-        steps=[_ANNOUNCE],
+        steps=[ANNOUNCE],
     )
 
 

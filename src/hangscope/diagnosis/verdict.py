@@ -39,6 +39,7 @@ class Outcome(_Word):
 
     HANG = "hang"
     CRASH = "crash"
+    WAIT = "wait"
     PAUSE = "pause"
     SLOW = "slow"
     OK = "ok"
@@ -175,7 +176,7 @@ class Link:
 
 @dataclass(frozen=True, slots=True)
 class FirstReported:
-    """Where the timeout was first reported. Seldom the culprit."""
+    """Where the timeout, or a lost peer, was first reported. Seldom the culprit."""
 
     rank: int
     node: str | None
@@ -183,6 +184,8 @@ class FirstReported:
     operation: str | None
     # Whether the time is by a log's own clock, which names no zone.
     local_time: bool = False
+    # Whether it was a timeout; else an operation failed, as where a peer is gone.
+    timeout: bool = True
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,6 +22,7 @@ from itertools import groupby
 from typing import Any, NamedTuple
 
 from hangscope.diagnosis.accusation import HIGH, LOW, MEDIUM, Accusation, Doubt, Grounds, Layer, Level
+from hangscope.diagnosis.at_work import is_at_work
 from hangscope.diagnosis.case import Case
 from hangscope.diagnosis.precedence import Precedence
 from hangscope.diagnosis.verdict import CauseKind
@@ -148,7 +149,9 @@ def _longest_hung(case: Case) -> list[Wait]:
 
 def _with_disputes(case: Case, accusation: Accusation[Any]) -> Accusation[Any]:
     """Who is accused by a record that is cut, of another time, or as well another rank's, is not surely so; nor is one
-    on a node whose clock is off, if it is the clock."""
+    on a node whose clock is off, if it is the clock; nor is it a hang while the accused work."""
+    if is_at_work(case, accusation):
+        accusation = replace(accusation, doubts=[*accusation.doubts, Doubt.AT_WORK])
     by_record = [a.rank for a in accusation.accused if a.kind not in (CauseKind.DEAD, CauseKind.FROZEN)]
     if any(_is_disputed(case, rank) for rank in by_record if rank in case.progress.of):
         return replace(accusation, doubts=[*accusation.doubts, Doubt.DISPUTED])

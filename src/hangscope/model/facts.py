@@ -22,7 +22,8 @@ class Process:
     `waits_in` is the call of torch.distributed, a store or a work in which it stood still for `stood_s` seconds, over
     several looks; empty where it stood outside all of them. `unanswered` is whether questions to it stayed without
     an answer: False where it answered, or where no companion runs in it to be asked. `moved` is whether it got anywhere
-    between two looks.
+    between two looks. `works` is whether it was at work while the others waited, by its share of a core or the bytes
+    that it reads and writes.
     """
 
     rank: int
@@ -42,6 +43,9 @@ class Process:
     stood_s: float | None = None
     unanswered: bool | None = None
     moved: bool | None = None
+    works: bool | None = None
+    cpu_share: float | None = None
+    io_bytes_per_s: float | None = None
     gpu_busy_percent: float | None = None
     gpu_power_w: float | None = None
     source: Source | None = None

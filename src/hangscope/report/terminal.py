@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from hangscope.diagnosis.evidence.code_lines import user_frame
 from hangscope.diagnosis.verdict import CauseKind, Completeness, Culprit, Diagnosis, Finding, LinkEnd, Outcome, Victim
+from hangscope.diagnosis.waits.wait_graph import IN_FLIGHT_S
 from hangscope.model import Gap, Source
 from hangscope.report.rank_strip import strip
 from hangscope.report.safe_text import safe
@@ -156,7 +157,8 @@ def _several(culprits: Sequence[Culprit], verbose: bool) -> list[str]:
 
 
 def _waiting(d: Diagnosis) -> list[str]:
-    if not d.victims:
+    only_ended = d.outcome == Outcome.CRASH and d.waiting_s is not None and d.waiting_s < IN_FLIGHT_S
+    if not d.victims or only_ended:
         return []
     waiting = len(direct(d))
     behind = len(d.victims) - waiting

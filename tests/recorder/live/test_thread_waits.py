@@ -48,6 +48,7 @@ def test_a_backward_is_a_wait_only_where_nothing_counts_operations() -> None:
         (IN_PIPELINE, "", {}, "step"),
         (IN_USER_CODE, "    for w in work: w.wait()", {}, "w.wait"),
         (IN_USER_CODE, "key = store.get('x')", STORE_GET, "store.get"),
+        (IN_USER_CODE, "pg.recv([into], 0, 0)", {}, "pg.recv"),
     ],
 )
 def test_waits_of_torch_distributed_are_known(given: Any, line: str, counters: Any, call: str) -> None:
@@ -73,6 +74,8 @@ def test_coming_together_is_told_from_waiting_later() -> None:
     [
         (IN_USER_CODE, "batch = loader.get()"),
         (IN_USER_CODE, "time.sleep(600)"),
+        (IN_USER_CODE, "data = client.recv(4096)"),
+        (IN_USER_CODE, "pid, status = os.wait()"),
         (IN_FORWARD, "return self.linear(x)"),
         (thread(("/env/lib/python3.12/site-packages/datasets/x.py", 1, "download"), ("/job/t.py", 3, "m")), ""),
         (thread((f"{TORCH}/distributed/run.py", 1, "main"), ("/job/t.py", 3, "m")), ""),

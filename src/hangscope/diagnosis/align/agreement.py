@@ -23,6 +23,8 @@ _AGREED_SIDES: dict[str, tuple[str, ...]] = {
 }
 _BOTH_SIDES = ("in", "out")
 _SYMMETRIC = re.compile(r"all_?reduce|all_?gather|reduce_scatter|barrier", re.IGNORECASE)
+ROOTED = ("broadcast", "_broadcast_oop", "reduce", "_reduce_oop", "gather", "scatter")
+"""Calls with a root, which no recorder says (torch 2.2-2.15)."""
 PEER_CALLS = frozenset(("send", "recv", "coalesced"))
 """Calls between peers, which have no position in their group: their numbers count on a scale of their own.
 

@@ -6,6 +6,7 @@ from hangscope.model import Frame, Operation
 from hangscope.text import is_own_code
 
 Frames = tuple[Frame, ...]
+_COMPREHENSIONS = ("<listcomp>", "<dictcomp>", "<setcomp>", "<genexpr>")
 
 
 def own_frames(frames: Frames) -> list[Frame]:
@@ -13,8 +14,13 @@ def own_frames(frames: Frames) -> list[Frame]:
 
 
 def user_frame(frames: Frames) -> Frame | None:
-    """The innermost frame of the user's own code; None where PyTorch made the call by itself."""
-    return next(iter(own_frames(frames)), None)
+    """The innermost frame of the user's own code; None where PyTorch made the call by itself.
+
+    The function around a comprehension says more than `<listcomp>` (before Python 3.12) or `<genexpr>`.
+    """
+    own = own_frames(frames)
+    named = [frame for frame in own if frame.name not in _COMPREHENSIONS]
+    return next(iter(named or own), None)
 
 
 def line(frame: Frame) -> str:
@@ -41,6 +47,12 @@ def at(frames: Frames, word: str = "at") -> str:
 def shown(frames: Frames, limit: int = 3) -> tuple[str, ...]:
     """The user's frames as lines to show, or the innermost ones where there is none."""
     return tuple(f"{line(f)}  {f.name}" for f in (own_frames(frames) or list(frames))[:limit])
+
+
+def own_end(frames: Frames) -> tuple[str, ...]:
+    """The last lines of a traceback that are the user's, or of any where none is."""
+    own = own_frames(frames)
+    return tuple(f"{line(f)}  {f.name}" for f in own[-3:]) or ended_in(frames)
 
 
 def ended_in(frames: Frames) -> tuple[str, ...]:

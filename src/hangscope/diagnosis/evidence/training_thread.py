@@ -170,7 +170,7 @@ def _training(threads: Sequence[ThreadStack], *, silent: bool) -> ThreadStack:
     others = [thread for thread in threads if thread is not main and own_frames(thread.frames)]
     if silent and (holder := _gil_holder([main, *others])) is not None:
         return holder
-    if _in_backward(main):
+    if in_backward(main):
         return next((thread for thread in others if not _python_made(thread)), main)
     if not own_frames(main.frames):
         return _at_work(others) or main
@@ -210,7 +210,7 @@ def _idle(stack: ThreadStack) -> bool:
     return inner is not None and _WAITS_FOR_THREAD.search(_path(inner)) is not None
 
 
-def _in_backward(stack: ThreadStack) -> bool:
+def in_backward(stack: ThreadStack) -> bool:
     """Whether a thread waits in autograd: hooks and the user's own backwards then run on autograd's thread."""
     return any(frame.name == "_engine_run_backward" for frame in _library_frames(stack))
 

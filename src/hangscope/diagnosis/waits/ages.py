@@ -119,8 +119,15 @@ def _ages_s(alignment: Alignment, unit: Unit, reported: dict[tuple[int, int | No
     dumped = alignment.dumped_ns.get(unit.rank, UNKNOWN)
     if created >= 0 and dumped > 0:
         yield (dumped - int(created)) / 1e9
+    elif created > 0 and (seen_ns := _captured_ns(alignment.job)) > int(created):
+        yield (seen_ns - int(created)) / 1e9
     elif (process := alignment.job.processes.get(unit.rank)) is not None and process.waits_in and process.stood_s:
         yield process.stood_s
+
+
+def _captured_ns(job: Job) -> int:
+    """When a stall was captured: Gloo's dumps do not say when they were written (torch 2.8-2.15)."""
+    return job.captured_at_ns or UNKNOWN if job.under_run and job.reason == "stall" else UNKNOWN
 
 
 def _is_stuck(alignment: Alignment, waits: Waits, wait: Wait, age_s: float) -> bool:

@@ -184,8 +184,9 @@ def _crash_frames(text: TextFile, number: int) -> tuple[Frame, ...]:
     """The crashed thread's frames that faulthandler printed under the error, outermost first."""
     for capture in text.stacks.captures:
         if number < capture.number <= number + 4:
-            thread = next((t for t in capture.threads if t.current), capture.threads[0])
-            return tuple(reversed(thread.frames))
+            # C++ may abort on a thread of its own, which Python does not list: then the main thread says where it was.
+            first = sorted(capture.threads, key=lambda thread: (not thread.current, not thread.main))[0]
+            return tuple(reversed(first.frames))
     return ()
 
 

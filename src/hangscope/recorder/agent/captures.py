@@ -215,6 +215,7 @@ class Captures:
         for thread in (self._working, self._correcting):
             if thread is not None:
                 thread.join(timeout=AT_END_S)
+        self._correct_at_end()
         if self.hang not in self._taken and trouble is not None:
             self.capture(self.hang, trouble, ranks)
             assert self._working is not None
@@ -229,6 +230,15 @@ class Captures:
                 incident_manifest.refresh(capture.node_dir.incident)  # the output has grown since
             else:
                 self._conclusions.conclude(incident, capture)
+
+    def _correct_at_end(self) -> None:
+        """A stall that ended by itself shortly before the job did is a pause as well."""
+        lasted = self._conclusions.went_on_after(self.hang, self.reason(self.hang))
+        if lasted is None or self.hang not in self._log.verdicts:
+            return  # what has no verdict yet gets the right one
+        self.note_recovery(self.hang, lasted)
+        if self._correcting is not None:
+            self._correcting.join(timeout=AT_END_S)
 
     def _forget_output(self) -> None:
         """An attempt that went well leaves no incident, so that the copy of its output has no reader."""

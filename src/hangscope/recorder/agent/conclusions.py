@@ -25,6 +25,7 @@ from hangscope.recorder.capture.capture_node import NodeCapture
 from hangscope.recorder.rundir import run_directory
 from hangscope.recorder.rundir.run_directory import PeerAgent, RunFolders
 from hangscope.recorder.rundir.silent_nodes import silent_nodes
+from hangscope.text import duration
 
 NODES_S = 12.0
 """For the other nodes to save their parts."""
@@ -35,7 +36,8 @@ QUIET = ("pause", "slow", "ok")
 
 
 class Conclusions:
-    """`ended` is set once the command has ended; with `diagnose` false the evidence is only saved."""
+    """`ended` is set once the command has ended; with `diagnose` false the evidence is only saved. `interrupted` says
+    whether Ctrl-C ended a job that was getting on: there is no verdict to give then."""
 
     def __init__(
         self,
@@ -50,6 +52,7 @@ class Conclusions:
         say: Callable[[str], None],
     ) -> None:
         self.diagnoses = diagnose
+        self.interrupted: Callable[[], bool] = lambda: False
         self._folders = folders
         self._ended = ended
         self._log = log
@@ -80,6 +83,8 @@ class Conclusions:
             incident_manifest.write(home, _manifest(capture, agents, silent))
         except OSError as error:
             self._say(f"{home}: {error.strerror or error}; the incident has no manifest")
+        if capture.reason == "rank-exit" and self.interrupted():
+            return
         if not run_directory.sees_all(agents):
             self._report_part(incident, home, agents)
         elif self.diagnoses:
@@ -117,7 +122,7 @@ class Conclusions:
 
     def _give_verdict(self, incident: Path, capture: NodeCapture) -> None:
         home = capture.node_dir.incident
-        went_on_after = self._recovery.after(incident) if capture.reason in MAY_RECOVER else None
+        went_on_after = self.went_on_after(incident, capture.reason)
         if went_on_after is not None:
             self._note_pause(incident, home, went_on_after)
         with DiagnosisProcess(home) as process:
@@ -158,6 +163,10 @@ class Conclusions:
 
     # ---- a job that goes on ------------------------------------------------------------------------------------------
 
+    def went_on_after(self, incident: Path, reason: str | None) -> float | None:
+        """After how long the stall of an incident ended by itself; None where it did not, or was no stall."""
+        return self._recovery.after(incident) if reason in MAY_RECOVER else None
+
     def note_recovery(self, incident: Path, home: Path, seconds: float) -> threading.Thread | None:
         """The stall of `incident` ended by itself: it was a pause, and what was written about it says so from now on.
 
@@ -166,7 +175,7 @@ class Conclusions:
         if incident in self._log.pauses:
             return None
         self._note_pause(incident, home, seconds)
-        self._say(f"the job resumed after {seconds:.0f} s: PAUSE, not a hang; the evidence is in {home}")
+        self._say(f"the job resumed after {duration(seconds)}: PAUSE, not a hang; the evidence is in {home}")
         if not self.diagnoses or incident not in self._log.verdicts:
             return None
         correcting = threading.Thread(target=self._correct, args=(incident, home), name="correct", daemon=True)

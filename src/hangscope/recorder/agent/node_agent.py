@@ -30,6 +30,7 @@ from hangscope.recorder.agent.startup_report import StartupReport
 from hangscope.recorder.agent.watcher import Trouble, Watcher
 from hangscope.recorder.capture import sys_counters
 from hangscope.recorder.capture.node_facts import NodeFacts
+from hangscope.recorder.live.job_pace import JobPace
 from hangscope.recorder.live.polling import POLL_S, Polling
 from hangscope.recorder.live.rank_activity import RankActivity
 from hangscope.recorder.live.two_samples import TwoSamples
@@ -90,6 +91,7 @@ class Agent:
         conclusions = Conclusions(
             folders, events.ended, log, recovery, status, on_hang=options.on_hang, diagnose=options.diagnose, say=say
         )
+        conclusions.interrupted = lambda: self.interrupted
         stalls = StallWatch(polling, folders, recovered, say)
         dumps = DumpWatch(folders.own, node.started_at)
         self._polling = polling
@@ -102,7 +104,8 @@ class Agent:
         self._captures = Captures(
             folders, node, events.ended, log, conclusions, lambda: events.asked_at, say=say, spare=spare
         )
-        self._watcher = Watcher(polling, events, stalls, dumps)
+        self._pace = JobPace()
+        self._watcher = Watcher(polling, events, stalls, dumps, self._pace)
         self._ender = RankEnder(
             options.on_hang, polling, recovery, recovered, self._activity, say, self._works_elsewhere
         )
@@ -127,7 +130,14 @@ class Agent:
         self._thread.join(timeout=10)
         try:
             self._polling.note_ends()
+            if status == 0:
+                self._recovery.note_clean_end()
+            self._pace.look(self._polling, self._polling.interval, time.monotonic())
             self._captures.finish(list(self._polling), self._last_trouble(status))
+            if self.interrupted and not self.captured:
+                self._say(
+                    f"interrupted while the job was moving: no verdict; its output is in {self._folders.own}/logs"
+                )
         except Exception as error:
             self._say(f"the last part of the capture failed: {type(error).__name__}: {error}")
         self._status.write()
@@ -139,9 +149,16 @@ class Agent:
         """Whether anything was saved that somebody may want."""
         return bool(self._log.captures)
 
+    @property
+    def interrupted(self) -> bool:
+        """Whether Ctrl-C ended a job that was moving."""
+        return self._watcher.interrupted()
+
     def _last_trouble(self, status: int) -> Trouble | None:
         """How the job failed by itself, or that it stood still when it was ended; None where it did neither."""
         if status == 0 or not len(self._polling):
+            return None
+        if self.interrupted:
             return None
         if self._captures.reason(self._captures.hang) is None and self._too_many():
             return None
@@ -190,6 +207,7 @@ class Agent:
             self._polled_at = now
             if self._polling.ranks.take_restart():
                 self._begin_attempt()
+        self._pace.look(self._polling, self._polling.interval, now)
         self._report(now)
         self._note_recovery()
         if self._events.save_wanted.is_set() and not self._events.saved.is_set():
@@ -213,6 +231,7 @@ class Agent:
         """The launcher has started the ranks anew: nothing of those before is theirs."""
         self._node.begin_attempt(self._polling.ranks.earlier)
         self._watcher.forget_attempt()
+        self._pace.restart()
         self._recovery.forget()
         self._ender.pids.clear()
         self._startup.restart()

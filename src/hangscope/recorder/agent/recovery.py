@@ -122,6 +122,10 @@ class Recovery:
         self._polling = polling
         self._incident: Path | None = None
         self._stall = CapturedStall()
+        self._waiting: set[int] = set()
+        """Those of them that were inside an operation: what they wait for is what holds the job up."""
+        self._left_after: float | None = None
+        """How long the stall had lasted when the first of those was seen to get anywhere."""
         self._moving: tuple[float, float] | None = None
         """Since when (monotonic) every rank has been seen to move, and how long the stall had lasted then."""
         self._after: float | None = None
@@ -132,6 +136,8 @@ class Recovery:
         self._polling.known_stalled = set(self.stalled)
         self._incident = incident
         self._stall = CapturedStall.of(self._polling)
+        self._waiting = {rank.number for rank in self._polling.living if rank.progress.oldest() is not None}
+        self._left_after = None
         self._moving = None
         self._after = None
 
@@ -147,8 +153,21 @@ class Recovery:
     def update(self) -> float | None:
         """After how many seconds the captured stall ended by itself; None while it lasts, or where there is none."""
         if self.stalled and self._after is None:
+            if self._left_after is None and any(map(self._has_moved, self._waiting)):
+                self._left_after = self._stall.seconds()
             self._after = self._seconds_once_moving()
         return self._after
+
+    def note_clean_end(self) -> None:
+        """The job has ended. Where every rank of the captured stall ended well, that stall had ended by itself, too."""
+        ranks = [self._polling.ranks.by_number.get(number) for number in self.stalled]
+        ended_at = [rank.ended_at for rank in ranks if rank is not None and rank.exit_status == 0]
+        first = min((at for at in ended_at if at is not None), default=None)
+        if self._after is not None or first is None or len(ended_at) < len(self.stalled):
+            return
+        begun_ns = self._stall.since_ns
+        to_first_end = self._stall.seconds() if begun_ns is None else max(0.0, first - begun_ns / 1e9)
+        self._after = self._left_after if self._left_after is not None else to_first_end
 
     def after(self, incident: Path) -> float | None:
         """As `update` found last, where that stall is the one of `incident`."""
@@ -167,9 +186,15 @@ class Recovery:
             self._moving = None
             return None
         if self._moving is None:
-            self._moving = (time.monotonic(), self._stall.seconds())
+            lasted = self._stall.seconds() if self._left_after is None else self._left_after
+            self._moving = (time.monotonic(), lasted)
         since, seconds = self._moving
         return seconds if time.monotonic() - since >= MOVES_S else None
+
+    def _has_moved(self, number: int) -> bool:
+        """Whether a rank has got somewhere, or ended, since its stall was captured."""
+        rank = self._polling.ranks.by_number.get(number)
+        return rank is not None and (rank.ended or trace(rank) != self.stalled[number])
 
     def _all_moved(self) -> bool:
         """Whether every rank that was stalled has got somewhere since."""

@@ -10,8 +10,11 @@ from typing import NamedTuple
 from hangscope.recorder.agent.dump_watch import DumpWatch
 from hangscope.recorder.agent.job_events import JobEvents
 from hangscope.recorder.agent.stall_watch import StallWatch
+from hangscope.recorder.live.job_pace import JobPace
 from hangscope.recorder.live.polling import Polling
 from hangscope.recorder.live.watched_rank import WatchedRank
+
+_INTERRUPTED = (-signal.SIGINT, 128 + signal.SIGINT)
 
 
 class Trouble(NamedTuple):
@@ -22,11 +25,14 @@ class Trouble(NamedTuple):
 
 
 class Watcher:
-    def __init__(self, polling: Polling, events: JobEvents, stalls: StallWatch, dumps: DumpWatch) -> None:
+    def __init__(
+        self, polling: Polling, events: JobEvents, stalls: StallWatch, dumps: DumpWatch, pace: JobPace
+    ) -> None:
         self._polling = polling
         self._events = events
         self._stalls = stalls
         self._dumps = dumps
+        self._pace = pace
 
     def trouble(
         self, *, captured: bool, known_stalled: Collection[int], ended_by_us: Collection[int]
@@ -36,7 +42,8 @@ class Watcher:
         `captured`: the hang of now was captured already; ranks in `known_stalled` are in it. Processes in `ended_by_us`
         end because we ended them.
         """
-        bad_end = None if captured or self._events.asked_to_end else self.bad_end(ended_by_us)
+        excused = captured or self._events.asked_to_end or self.interrupted()
+        bad_end = None if excused else self.bad_end(ended_by_us)
         if bad_end is not None:
             return Trouble("rank-exit", bad_end)
         now = time.monotonic()
@@ -55,6 +62,11 @@ class Watcher:
         """The ranks were started anew: what those before left is no trouble of theirs."""
         self._events.take_alarm()
         self._dumps.fresh(self._polling)
+
+    def interrupted(self) -> bool:
+        """Whether Ctrl-C ended a job that moved until then: nothing hangs, and whoever pressed it knows why."""
+        by_hand = any(rank.ended and rank.exit_status in _INTERRUPTED for rank in self._polling)
+        return by_hand and self._pace.stood_still is False
 
     def bad_end(self, ended_by_us: Collection[int]) -> str | None:
         """The rank that ended badly first, in words."""

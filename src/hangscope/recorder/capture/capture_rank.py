@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -13,6 +14,7 @@ from hangscope.recorder.live.recorder_questions import MOST_MEMORY
 from hangscope.recorder.live.watched_rank import WatchedRank
 from hangscope.recorder.live.worker_server import ask
 from hangscope.recorder.process import linux_process
+from hangscope.recorder.process.process_activity import ActivitySample
 from hangscope.recorder.rundir.node_dir import NodeDir
 from hangscope.safeio import bounded_json
 
@@ -35,9 +37,12 @@ def first_sample(node_dir: NodeDir, rank: WatchedRank, number: int, ranks: Seque
 def second_sample(
     node_dir: NodeDir, rank: WatchedRank, number: int, ranks: Sequence[WatchedRank], ended: threading.Event
 ) -> None:
-    """The stacks again, some seconds later, and those of the processes that the rank started."""
+    """The stacks again, some seconds later, and those of the processes that the rank started; and whether it worked in
+    between, while nothing was asked of it."""
+    before = ActivitySample.of(rank.process.pid, time.monotonic())
     if ended.wait(BETWEEN_SAMPLES_S) or rank.handle.ended():
         return
+    rank.activity = ActivitySample.of(rank.process.pid, time.monotonic()).since(before)
     if rank.python_answers is False:
         rank.server_answers = ask(rank.process.socket or "", "ping", PING_S).ok
         # The first question to its Python is still open.
@@ -103,6 +108,7 @@ def save_last_answers(node_dir: NodeDir, rank: WatchedRank) -> None:
     output_files.save_error_file(node_dir, rank.number, rank.error_file, rank.rights)
     _save_call_sites(node_dir, rank)
     lost = rank.ended or rank.server_answers is False
+    python_stacks.keep_crash(node_dir, rank.process, rank.exit_status, rank.rights)
     if lost and rank.last_stack:
         python_stacks.keep(node_dir, rank.process, 1, rank.last_stack, "worker-server")
     if not any(node_dir.has(f"dumps/{name}_rank_{rank.number}.{ending}") for name, ending in _DUMPS):
@@ -128,4 +134,6 @@ def _save_last_rings(node_dir: NodeDir, rank: WatchedRank, *, lost: bool) -> Non
     if last_answer is not None:
         node_dir.write(f"dumps/last_rank_{rank.number}.json", last_answer, rank=rank.number)
     elif rank.ended:
-        node_dir.gap(f"recorder of rank {rank.number}", "it ended before it was ever asked", rank.number)
+        moved = rank.last_poll_at is not None
+        why = "it was moving when it was last asked, and ended after that" if moved else "it ended before it was asked"
+        node_dir.gap(f"recorder of rank {rank.number}", why, rank.number)

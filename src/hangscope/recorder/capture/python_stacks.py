@@ -7,6 +7,7 @@ questions while this one stays open means that something holds the GIL.
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import time
 from collections.abc import Collection
@@ -18,6 +19,7 @@ from hangscope.recorder.live.find_ranks import RankProcess, is_python
 from hangscope.recorder.live.worker_server import ask
 from hangscope.recorder.process import linux_process, target_rights
 from hangscope.recorder.process.programs import PY_SPY_S, py_spy, run_bounded
+from hangscope.recorder.process.target_rights import Rights
 from hangscope.recorder.rundir.node_dir import NodeDir
 
 ANSWER_S = 2.0
@@ -28,6 +30,14 @@ MOST_BYTES = 8 << 20
 """A thousand threads with a hundred frames each. Several ranks are asked at a time, and each may have more."""
 SIGNAL_S = 1.5
 MOST_SIGNALLED = 1 << 20
+_FATAL: dict[int, str] = {
+    signal.SIGABRT: "Aborted",
+    signal.SIGBUS: "Bus error",
+    signal.SIGFPE: "Floating",
+    signal.SIGILL: "Illegal instruction",
+    signal.SIGSEGV: "Segmentation fault",
+}
+"""How faulthandler begins to say where a process was that ended so."""
 
 
 def sample(node_dir: NodeDir, process: RankProcess, number: int, *, native: bool = False) -> bool | None:
@@ -73,6 +83,26 @@ def keep(node_dir: NodeDir, process: RankProcess, number: int, text: str, by: st
         node_dir.gap(f"all stacks of rank {process.rank}", why, process.rank)
     head = f"# hangscope stacks rank={process.rank} pid={process.pid} sample={number} by={by} at={manifest.now()}\n"
     node_dir.write(name, head + text[:MOST_BYTES], rank=process.rank)
+
+
+def keep_crash(node_dir: NodeDir, process: RankProcess, status: int | None, rights: Rights) -> None:
+    """Save what a rank that a fatal signal ended wrote about where it was: no stack of it can be asked for any more.
+
+    The processes that it forked write there as well, so its own words are the last that fit how it ended.
+    """
+    words = _FATAL.get(-(status or 0))
+    name = f"stacks/rank_{process.rank}.crash.txt"
+    if words is None or process.stack_file is None or node_dir.has(name):
+        return
+    try:
+        written = rights.read(Path(process.stack_file), MOST_SIGNALLED, tail=True).decode(errors="replace")
+    except OSError:
+        return
+    _, found, after = written.rpartition(f"Fatal Python error: {words}")
+    if found:
+        head = f"# hangscope stacks rank={process.rank} pid={process.pid} sample=0 by=crash at={manifest.now()}\n"
+        node_dir.write(name, f"{head}{found}{after}", rank=process.rank)
+        node_dir.filled(f"stacks of rank {process.rank}", process.rank)
 
 
 def children(node_dir: NodeDir, process: RankProcess, number: int, ranks: Collection[int]) -> None:

@@ -18,9 +18,21 @@ def with_companion(environ: Mapping[str, str], *, sockets: Path) -> dict[str, st
     path = environ.get("PYTHONPATH")
     return {
         **environ,
+        **_crash_stacks(environ),
         "PYTHONPATH": f"{COMPANION}{os.pathsep}{path}" if path else str(COMPANION),
         "HANGSCOPE_SOCKETS": str(sockets),
     }
+
+
+def _crash_stacks(environ: Mapping[str, str]) -> dict[str, str]:
+    """A Python that a fatal signal ends shows where it was, unless the user has decided about that.
+
+    HANGSCOPE_CRASH_STACKS tells the companion that this is ours: it sends the stacks of a rank to a file of its own, so
+    that the job's output stays as it is.
+    """
+    if "PYTHONFAULTHANDLER" in environ:
+        return {}
+    return {"PYTHONFAULTHANDLER": "1", "HANGSCOPE_CRASH_STACKS": "1"}
 
 
 def is_hooked(environ: Mapping[str, str]) -> bool:

@@ -22,8 +22,11 @@ _WRAPPERS = frozenset(("wrapper", "_call_impl", "_wrapped_call_impl", "inner", "
 _WAITS_FOR_THREADS = re.compile(r"(?:^|/)(?:threading|queue|selectors|asyncio/\w+|concurrent/futures/\w+)\.py$|/ray/")
 _ENGINE = "_engine_run_backward"
 BACKWARD = "backward"
-# Calls into C that wait for a peer, as they stand in the line that makes them.
-_WAITS = re.compile(r"([\w\]\).]*\.)?\b(wait|wait_tensor|barrier|monitored_barrier|recv|send)\s*\(")
+# Calls into C that wait for a peer, as they stand in the line that makes them. A socket has `recv` and `send` as well;
+# those of a process group take a list of tensors. `os.wait()` waits for a child.
+_WAITS = re.compile(
+    r"([\w\]\).]*\.)?\b((?<!\bos\.)wait|wait_tensor|barrier|monitored_barrier|(?:recv|send)(?=\s*\(\s*\[))\s*\("
+)
 _COMPILED = re.compile(r"\b_c10d_functional\.(\w+)")
 _STORE = re.compile(r"pytorch\.wait_counter\.(?:TCPStore|FileStore|HashStore)__(\w+)$")
 # Calls of torch.distributed itself. Below them NCCL may wait with work: it polls its sockets while it connects.

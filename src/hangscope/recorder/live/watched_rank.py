@@ -15,6 +15,7 @@ from hangscope.recorder.live.rank_position import RankPosition
 from hangscope.recorder.live.unfinished_ops import RankProgress, rows
 from hangscope.recorder.process import linux_process, process_facts, target_rights
 from hangscope.recorder.process.linux_process import ProcessHandle
+from hangscope.recorder.process.process_activity import Activity
 from hangscope.recorder.process.target_rights import Rights
 
 MOST_GROUPS = 4096
@@ -22,6 +23,8 @@ _TEXTS = ("name", "desc", "backend")
 RECORDERS = ("nccl", "gloo", "nccl2")
 ENDING_S = 20.0
 """So long a rank may take to end before that itself counts as a hang."""
+STILL_S = 1.5
+"""A rank whose counters have not moved for so long, over more than one poll, is still where it was then."""
 
 
 @dataclass(slots=True)
@@ -43,6 +46,8 @@ class WatchedRank:
     last_poll_at: float | None = None
     moved: bool | None = None
     """Whether it got anywhere between the two looks of a snapshot."""
+    activity: Activity | None = None
+    """What it used between the two samples of the last capture, while nothing was asked of it."""
     init_since: float | None = None
     """Since when (monotonic) it has been seen inside init_process_group."""
     position: RankPosition = field(default_factory=RankPosition)
@@ -186,6 +191,7 @@ class WatchedRank:
             "last_poll_at": self.last_poll_at,
             **self._wait_fields(),
             "moved": self.moved,
+            **_activity(self.activity),
             "oom_kills": self.oom_kills(),
         }
 
@@ -270,7 +276,12 @@ class WatchedRank:
         return table
 
     def last_answer(self) -> str | None:
-        """What the last polls said, in the form of a dump that lists the unfinished operations only."""
+        """What the last polls said, in the form of a dump that lists the unfinished operations only.
+
+        None of a rank that was moving: by the time it ended it was somewhere else.
+        """
+        if not self._stood_still_at_last_poll:
+            return None
         if self.last_active is not None and (self.last_active.get("pg_status") or self.last_active.get("entries")):
             value = dict(self.last_active)
         elif self.last_status:
@@ -287,6 +298,17 @@ class WatchedRank:
         value["rank"] = self.number
         value["polled_at"] = self.last_poll_at
         return json.dumps(value)
+
+    @property
+    def _stood_still_at_last_poll(self) -> bool:
+        ago_s = time.time() - self.last_poll_at if self.last_poll_at is not None else 0.0
+        return time.monotonic() - self.still_since - ago_s >= STILL_S
+
+
+def _activity(seen: Activity | None) -> dict[str, Any]:
+    if seen is None:
+        return {"works": None, "cpu_share": None, "io_bytes_per_s": None}
+    return {"works": seen.works, "cpu_share": round(seen.cpu_share, 3), "io_bytes_per_s": round(seen.bytes_per_s)}
 
 
 def _group(said: dict[str, Any]) -> dict[str, Any]:

@@ -29,6 +29,7 @@ _PLACES = 2
 _WORDS = {
     Outcome.HANG: ("HANG", "bad"),
     Outcome.CRASH: ("CRASH", "bad"),
+    Outcome.WAIT: ("WAIT", "warn"),
     Outcome.PAUSE: ("PAUSE", "warn"),
     Outcome.SLOW: ("SLOW", "warn"),
     Outcome.OK: ("OK", "good"),

@@ -264,7 +264,7 @@ def _dead_step(case: Case, blocker: Blocker, who: str) -> str:
         return look if case.job.under_run else f"{look}; {UNDER_RUN} next time"
     if life.error is not None and life.error.frames:
         return f"code: {life.error.type} at {line(life.error.frames[-1])} on {who}"
-    if life.clean:
+    if life.clean or blocker.left_cleanly:
         return f"code: find out why {who} finished before the others: fewer batches, an early return, sys.exit()"
     if life.how is How.OUT_OF_MEMORY:
         return (
@@ -317,7 +317,9 @@ def _findings_of(case: Case, blocker: Blocker, wait: Wait) -> list[Finding]:
     if blocker.shown is Shown.NOT_SHOWN:
         return [*_stack_findings(case, rank), *life]
     error = case.liveness.error(rank)
-    raised = [printed(error)] if error is not None else []
+    # A stall was captured before anybody pressed Ctrl-C: that it raised there is no news of the hang.
+    ordered = case.job.reason == "stall" and error is not None and error.type in ("KeyboardInterrupt", "SystemExit")
+    raised = [printed(error)] if error is not None and not ordered else []
     return [*_last_operation(case, rank, wait), *_stack_findings(case, rank), *raised, *life]
 
 

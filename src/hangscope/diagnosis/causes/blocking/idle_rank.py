@@ -125,7 +125,7 @@ def words(case: Case, accusation: Accusation[None]) -> Words:
         step = BY_CALL[_RENDEZVOUS]
     else:
         what = f"{verb(ranks, 'is', 'are')}n't in a collective; all others are"
-        each = _FINISHED
+        each = _FINISHED if last is not None else "isn't in a collective; all others are"
         after = at(last.frames, "after") if last is not None else ""
         step = f"code: find out what {names} {verb(ranks, 'does', 'do')}{after} (data loading, checkpoint, a branch)"
     others = len(case.job.ranks) - len(ranks)
@@ -152,6 +152,8 @@ def _findings(case: Case, accusation: Accusation[None]) -> list[Finding]:
     if absent:
         did = f"{verb(ranks, 'has', 'have')} finished every operation launched"
     text = f"{ranks_text(ranks)} {did}; the last is {accusation.accused[0].operation}"
+    if last is None:
+        text = f"of {ranks_text(ranks)} no operation is recorded"
     findings = [Finding(text, case.source(ranks[0], last), shown(last.frames) if last is not None else ())]
     for rank, stack in case.stacks.of_all(ranks if absent else ()).items():
         findings.append(Finding(f"rank {rank} is here", (stack.source,), shown(stack.frames, _FRAMES_SHOWN)))

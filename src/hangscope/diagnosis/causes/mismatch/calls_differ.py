@@ -222,7 +222,7 @@ def _findings(case: Case, d: Divergence) -> list[Finding]:
     findings += _where_paths_part(case, d, odd, reference)
     findings += [printed(error) for rank in d.odd if (error := case.liveness.error(rank)) is not None][:1]
     for wait in _waits_there(case, d)[:2]:
-        findings += _each_side(case, d, odd, wait)
+        findings += _each_side(case, wait)
     return findings
 
 
@@ -235,16 +235,16 @@ def _where_paths_part(case: Case, d: Divergence, odd: Operation, reference: Oper
     return [entry(case, text, odd, reference, frames=d.shape is Shape.SKIPPED)]
 
 
-def _each_side(case: Case, d: Divergence, odd: Operation, wait: Wait) -> Iterator[Finding]:
-    """What each side waits in. Ranks that disagree at one position are inside operations of their own there."""
-    title = case.names.wait(wait)
-    differs = wait.seq == d.seq and title != odd.title
-    apart = [rank for rank in wait.waiters if differs and rank in d.odd]
-    together = [rank for rank in wait.waiters if rank not in apart]
-    for ranks, inside in ((together, title), (apart, odd.title)):
-        if ranks:
-            text = f"{ranks_text(ranks)} now {verb(ranks, 'waits', 'wait')} in {inside}"
-            yield Finding(text, case.source(ranks[0]))
+def _each_side(case: Case, wait: Wait) -> Iterator[Finding]:
+    """What each side waits in, by its own record: ranks that disagree at one position are in different operations
+    there."""
+    inside: dict[str, list[int]] = {}
+    for unit in wait.inside:
+        own = case.progress.operation(unit)
+        inside.setdefault(own.title if own is not None else case.names.wait(wait), []).append(unit.rank)
+    for title, ranks in sorted(inside.items(), key=lambda item: -len(item[1])):
+        text = f"{ranks_text(ranks)} now {verb(ranks, 'waits', 'wait')} in {title}"
+        yield Finding(text, case.source(ranks[0]))
 
 
 def _difference(case: Case, d: Divergence, odd: Operation, reference: Operation) -> str:

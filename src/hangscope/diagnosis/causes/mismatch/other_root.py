@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from hangscope.diagnosis.accusation import MEDIUM, Accusation, Accused, Doubt, Grounds, Layer
-from hangscope.diagnosis.align.agreement import members_not_recorded
+from hangscope.diagnosis.align.agreement import ROOTED, members_not_recorded
 from hangscope.diagnosis.align.divergence import Divergence, Shape, came_from_elsewhere_before
 from hangscope.diagnosis.align.lanes import Lane
 from hangscope.diagnosis.case import Case
@@ -40,7 +40,6 @@ OTHER_LINE_SILENTLY = Grounds(
     },
 )
 
-_ROOTED = ("broadcast", "_broadcast_oop", "reduce", "_reduce_oop", "gather", "scatter")
 # How many positions before the stuck operation are looked at: what a wrong root leaves behind fits into buffers.
 _LOOK_BACK = 16
 # So far back, another root shows only where the rank used the others' line before.
@@ -102,7 +101,7 @@ def _called_from_several_lines(case: Case, lane: Lane) -> list[int]:
     if members_not_recorded(lane.group) or not np.all(stacks):
         return []
     starts = lane.starts[:-1]
-    rooted = [i for i, name in enumerate(ops.tables.names) if name in _ROOTED]
+    rooted = [i for i, name in enumerate(ops.tables.names) if name in ROOTED]
     differs = np.minimum.reduceat(stacks, starts) != np.maximum.reduceat(stacks, starts)
     found: list[int] = np.flatnonzero(differs & np.isin(ops.column("name")[lane.rows[starts]], rooted)).tolist()
     return found
@@ -122,7 +121,7 @@ def _odd_caller(case: Case, wait: Wait) -> Divergence | None:
 
 
 def _is_rooted(case: Case, lane: Lane, index: int) -> bool:
-    return case.job.ops[int(lane.rows_at(index)[0])].name in _ROOTED
+    return case.job.ops[int(lane.rows_at(index)[0])].name in ROOTED
 
 
 def _may_be_another_root(case: Case, wait: Wait, lane: Lane, index: int, last: int, apart: tuple[int, int]) -> bool:

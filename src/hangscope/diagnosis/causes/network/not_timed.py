@@ -19,11 +19,13 @@ from hangscope.diagnosis.causes.shared.everybody_joined import (
     is_cut_off_seen,
     surest_pair,
 )
+from hangscope.diagnosis.evidence.code_lines import function_line, user_frame
 from hangscope.diagnosis.hardware import port_commands
 from hangscope.diagnosis.hardware.stuck_link import network_events
 from hangscope.diagnosis.phrases import ranks_text
 from hangscope.diagnosis.verdict import CauseKind, Finding
 from hangscope.diagnosis.waits.wait_graph import Wait
+from hangscope.text import sentence, verb
 
 EVERYBODY_LAUNCHED = Grounds(
     "everybody_launched",
@@ -60,8 +62,7 @@ def _not_timed(case: Case, joined: Joined) -> Wait | None:
 
 
 def words(case: Case, accusation: Accusation[NotTimed]) -> Words:
-    launched = f"All members launched {case.names.wait_in_group(accusation.its_wait)}, and it never completes"
-    inside = f"all members are inside {case.names.wait(accusation.its_wait)}"
+    launched, inside = _who_is_inside(case, accusation)
     finding = _finding(case, accusation)
     if case.stacks.on_gpu:
         return Words(
@@ -80,6 +81,22 @@ def words(case: Case, accusation: Accusation[NotTimed]) -> Words:
         why=[finding],
         steps=["code: print src or dst of this call on every rank: they must agree; then check the network"],
     )
+
+
+def _who_is_inside(case: Case, accusation: Accusation[NotTimed]) -> tuple[str, str]:
+    """For the summary, and for the headline."""
+    wait = accusation.its_wait
+    if accusation.facts.joined.cut_off is not None:
+        stuck = f"{ranks_text(wait.waiters)} {verb(wait.waiters, 'does', 'do')} not finish"
+        frame = user_frame(case.operation_of(wait).frames)
+        called = f" in {function_line(frame)}" if frame is not None else ""
+        by_others = f"which {ranks_text(wait.finished)} finished"
+        return (
+            f"{sentence(stuck)} {case.names.wait_in_group(wait)}, {by_others}",
+            f"{stuck} {case.names.wait(wait)}{called}, {by_others}",
+        )
+    launched = f"All members launched {case.names.wait_in_group(wait)}, and it never completes"
+    return launched, f"all members are inside {case.names.wait(wait)}"
 
 
 def _finding(case: Case, accusation: Accusation[NotTimed]) -> Finding:

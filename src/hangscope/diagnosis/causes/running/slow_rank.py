@@ -4,7 +4,7 @@ Seen by its own time between collectives, where the recorder timed them; else by
 stages have no peers to be compared with, by who never waits.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,12 +13,14 @@ from hangscope.diagnosis.accusation import HIGH, MEDIUM, Accusation, Accused, Do
 from hangscope.diagnosis.case import Case
 from hangscope.diagnosis.cause import Asked, Cause, Words
 from hangscope.diagnosis.causes.shared.sentences import who_did_what
-from hangscope.diagnosis.evidence.code_lines import at
+from hangscope.diagnosis.evidence.code_lines import at, function_line, line
+from hangscope.diagnosis.evidence.training_thread import in_backward, in_collective
 from hangscope.diagnosis.findings import entry
 from hangscope.diagnosis.phrases import ranks_text
 from hangscope.diagnosis.slowness.late_launches import LateLaunches
 from hangscope.diagnosis.slowness.own_time import Bound, OwnTime, waits_for
 from hangscope.diagnosis.verdict import CauseKind, Finding
+from hangscope.model import Frame
 from hangscope.text import verb
 
 SLOW_WORK = Grounds(
@@ -74,6 +76,7 @@ _HARDLY = 0.15
 # A pipeline's slow stage waits hardly ever, and every other one nearly always.
 _NEARLY_ALWAYS = 0.85
 _SHOWN = 5
+_MOST_COMPARED = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,20 +221,34 @@ def _slow_words(
     case: Case, accusation: Accusation[_Slow], share: str, each: Mapping[int, str], why: list[Finding]
 ) -> Words:
     ranks = accusation.ranks
+    frames = {rank: frame for rank in ranks[:_SHOWN] if (frame := _own_line(case, rank, ranks)) is not None}
+    there = f", in {function_line(next(iter(frames.values())))}" if len(frames) == 1 else ""
+    spent = [f"code: rank {rank} was at {line(frame)} ({frame.name}) in every sample" for rank, frame in frames.items()]
     profile = f"profile what {ranks_text(ranks)} {verb(ranks, 'does', 'do')} between collectives"
     nodes = dict.fromkeys(case.job.nodes[rank] for rank in ranks[:2] if rank in case.job.nodes)
     return who_did_what(
         case,
         accusation,
-        f"{verb(ranks, 'keeps', 'keep')} the others waiting: {share} of the time",
+        f"{verb(ranks, 'keeps', 'keep')} the others waiting: {share} of the time{there}",
         "; nothing hangs.",
         why=why,
         steps=[
+            *spent,
             f"{profile} (data loading, garbage collection, a throttled GPU or CPU)",
             *(f"node: compare {n} with the others: clocks, temperature, nvidia-smi -q -d PERFORMANCE" for n in nodes),
         ],
         each=each,
     )
+
+
+def _own_line(case: Case, rank: int, slow: Sequence[int]) -> Frame | None:
+    """The user's line at which every sample found a slow rank, outside any collective, and none of the others."""
+    where = case.stacks.where(rank)
+    if where is None or (not where.stack.child and in_collective(where.stack)) or in_backward(where.stack):
+        return None
+    others = (case.stacks.where(other) for other in case.job.ranks[:_MOST_COMPARED] if other not in slow)
+    here = (where.frame.filename, where.frame.name)
+    return None if any(o is not None and (o.frame.filename, o.frame.name) == here for o in others) else where.frame
 
 
 def _share_of_work(slow: SlowWork) -> str:

@@ -52,7 +52,10 @@ def place_of(case: Case, rank: int, many: bool = False) -> str:
     where = case.stacks.where(rank)
     if where is None:
         return ""
-    if where.stack.child:
+    process = case.job.processes.get(rank)
+    if case.job.reason == "rank-exit" and process is not None and process.exit_status is not None:
+        does = "were in" if many else "was in"
+    elif where.stack.child:
         does = "wait for their worker processes in" if many else "waits for its worker process in"
     elif where.moves:
         does = "run" if many else "runs"

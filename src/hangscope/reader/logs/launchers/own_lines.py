@@ -15,7 +15,7 @@ from hangscope.reader.logs.log_lines import Line
 OURS = "hangscope:"
 _BEGINS = re.compile(r"hangscope: the verdict on (?P<incident>.{1,4096}):$")
 _HEAD = re.compile(
-    r"hangscope: (?P<outcome>HANG|CRASH|WRONG|SLOW|PAUSE|OK|\?) {1,6}(?P<text>\S.*?)"
+    r"hangscope: (?P<outcome>HANG|CRASH|WAIT|WRONG|SLOW|PAUSE|OK|\?) {1,6}(?P<text>\S.*?)"
     r"(?: {2,}confidence: (?P<sure>\w+))?$"
 )
 _MORE = re.compile(r"hangscope:  {5,8}(?P<text>\S.*)$")

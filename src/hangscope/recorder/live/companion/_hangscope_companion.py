@@ -18,6 +18,19 @@ LEAVE_S = 10.0
 def arm():
     """Wait for the import of torch.distributed. Costs one string comparison for each module that is imported."""
     sys.meta_path.insert(0, _Finder())
+    _take_back_crash_stacks()
+
+
+def _take_back_crash_stacks():
+    """PYTHONFAULTHANDLER, where `run` has set it, prints in no process that has a companion: a rank's stacks go to a
+    file, and whoever is no rank prints what it would without hangscope. What the script itself enables stays."""
+    if not os.environ.get("HANGSCOPE_CRASH_STACKS") or "faulthandler" not in sys.builtin_module_names:
+        return
+    asked_for = "faulthandler" in getattr(sys, "_xoptions", {}) or getattr(sys.flags, "dev_mode", False)
+    if not asked_for:
+        import faulthandler  # built in: found nowhere along PYTHONPATH
+
+        faulthandler.disable()
 
 
 class _Finder:
@@ -73,6 +86,7 @@ class _State:
     socket = None
     server = None
     stack_file = None
+    keeps_crashes = False
 
 
 def start():
@@ -279,6 +293,10 @@ def _register_stack_signal(directory):
     flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
     _State.stack_file = os.fdopen(os.open(name, flags, 0o600, dir_fd=_folder()), "ab", 0)  # while the process lives
     faulthandler.register(number, file=_State.stack_file, all_threads=True, chain=False)
+    # A forked rank has its parent's handler, and with it its parent's file.
+    if os.environ.get("HANGSCOPE_CRASH_STACKS") and (_State.keeps_crashes or not faulthandler.is_enabled()):
+        faulthandler.enable(_State.stack_file)
+        _State.keeps_crashes = True
     _State.registration["stack_signal"] = int(number)
     _State.registration["stack_file"] = path
     _State.registration["stack_fd"] = _State.stack_file.fileno()
