@@ -21,7 +21,10 @@ WIDEST = 120
 """A terminal of any width is answered within these: longer lines are hard to read. `--width` may ask for more."""
 UNCUT = 10_000
 
-_PLAIN = str.maketrans({"·": "|", "→": "->", "…": "...", "–": "-", "—": "-", "“": '"', "”": '"', "’": "'", "×": "x"})
+_PLAIN = str.maketrans(
+    {"·": "|", "→": "->", "…": "...", "–": "-", "—": "-", "“": '"', "”": '"', "’": "'", "×": "x"}
+    | {"├": "|", "└": "`", "─": "-", "│": "|", "◀": "<"}
+)
 
 
 def complain(message: str, hint: str | None = None) -> None:

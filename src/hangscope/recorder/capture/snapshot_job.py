@@ -36,6 +36,11 @@ AGENTS_S = 45.0
 _NOBODY = "ranks are recognised by RANK in their environment, or by torch.distributed once they have joined"
 
 
+def is_live(root: Path) -> bool:
+    """Whether this is the directory of a run whose agents are there."""
+    return any(not state.ended and _fresh(folder) for folder, state in run_directory.statuses(root))
+
+
 def of_run(root: Path, say: Callable[[str], None], theirs: Rights | None = None) -> Path:
     """Capture the run whose directory is `root`. Returns the incident.
 

@@ -17,6 +17,7 @@ from hangscope.__about__ import __version__
 from hangscope.diagnosis.verdict import Diagnosis
 from hangscope.model import Job
 from hangscope.report.op_times import OpTimes, op_times
+from hangscope.report.page.all_stacks import all_stacks
 from hangscope.report.page.lateness import lateness
 from hangscope.report.page.matrix import matrix
 from hangscope.report.page.matrix_cells import legend
@@ -64,6 +65,7 @@ def render_page(diagnosis: Diagnosis, job: Job, times: OpTimes | None = None) ->
         has_times=bool(times.known.any()),
         waits=waits(d, times.alignment),
         stacks=stacks(d, times.alignment, when),
+        tree=all_stacks(d, job),
         lateness=lateness(d, times),
         data=_data(
             {
