@@ -91,6 +91,10 @@ class Doubt(Enum):
     NO_RANK = LOW, "the log line names no rank"
     WAS_NOT_SURE = LOW, "that verdict was uncertain"
     OTHERS_SAY_NOT_WHY = LOW, "why the others exited is not in this evidence"
+    STACK_NOT_SEEN = LOW, "no stack shows whether it is waiting itself"
+    IN_UNRECORDED_CALL = LOW, "it is inside communication that the recorder does not see, and may wait there itself"
+    WAITS_FOR_ITS_GPU = MEDIUM, "it waits for its GPU, and what runs there is not recorded"
+    UNRECORDED_POSSIBLE = MEDIUM, "the job also communicates past the recorder, and no stack shows where it is"
     IN_FLIGHT = MEDIUM, "operations were in flight, and a hang that just started looks the same"
     RAISED_READS_DONE = MEDIUM, "Gloo's dumps mark an operation that raised as completed"
 

@@ -16,12 +16,14 @@ from hangscope.diagnosis.evidence.answer import Answer, Says, no, not_known, yes
 from hangscope.diagnosis.evidence.learnt_sites import CallSites
 from hangscope.diagnosis.evidence.liveness import Is, Liveness
 from hangscope.diagnosis.evidence.training_thread import Stacks, in_backward, in_collective
+from hangscope.diagnosis.evidence.unrecorded_calls import UnrecordedCall, not_in_any_group, unrecorded_call
 from hangscope.diagnosis.evidence.vet_dumps import VettedDumps
 from hangscope.diagnosis.hardware.port_paths import Ports
 from hangscope.diagnosis.labels import Names
 from hangscope.diagnosis.slowness.stragglers import Stragglers, stragglers
 from hangscope.diagnosis.verdict import OperationInFlight
 from hangscope.diagnosis.waits.ages import hang_of
+from hangscope.diagnosis.waits.launch_counts import BehindInLaunches, behind_in_launches
 from hangscope.diagnosis.waits.progress import Progress
 from hangscope.diagnosis.waits.proxy_waits import NotKnown, Root, StuckGpu, StuckLink, root
 from hangscope.diagnosis.waits.wait_graph import IN_FLIGHT_S, Wait, Waits
@@ -62,7 +64,8 @@ class Case:
     @cached_property
     def hung(self) -> bool:
         """Whether something hangs or a rank brought the job down, so that its cause is looked for; else it may run."""
-        return self.hang.says is Says.YES or not isinstance(self.transfers, NotKnown) or self.ended
+        seen_in_boxes = not isinstance(self.transfers, NotKnown) or self.behind_in_launches is not None
+        return self.hang.says is Says.YES or seen_in_boxes or self.ended
 
     @cached_property
     def stragglers(self) -> Stragglers:
@@ -87,6 +90,23 @@ class Case:
         at_ns = max((b.read_ns or b.alive_ns or b.last_event_ns or 0 for b in boxes), default=0)
         young = isinstance(found, StuckLink | StuckGpu) and at_ns - found.since_ns < IN_FLIGHT_S * 1e9
         return NotKnown("in flight for a moment") if young else found
+
+    @cached_property
+    def behind_in_launches(self) -> BehindInLaunches | None:
+        """Who has launched less than the other members of an NCCL communicator, by the black boxes."""
+        return behind_in_launches(self.job.facts.blackboxes)
+
+    @cached_property
+    def unrecorded_calls(self) -> dict[int, UnrecordedCall]:
+        """By rank, the communication past the recorder, or the wait for its GPU, that its stack shows it in."""
+        stacks = self.stacks.of_all(self.job.ranks)
+        return {rank: call for rank, stack in stacks.items() if (call := unrecorded_call(stack)) is not None}
+
+    @cached_property
+    def communicates_unrecorded(self) -> bool:
+        """Whether anything shows that this job also communicates past the recorder."""
+        seen = any(not call.waits_for_gpu for call in self.unrecorded_calls.values())
+        return seen or not_in_any_group(self.job.facts.blackboxes, self.job.groups)
 
     @cached_property
     def ports(self) -> Ports:

@@ -10,6 +10,7 @@ from hangscope.diagnosis.case import Case
 from hangscope.diagnosis.cause import Words
 from hangscope.diagnosis.culprit_place import culprit_places
 from hangscope.diagnosis.evidence.answer import Says
+from hangscope.diagnosis.evidence.code_lines import shown
 from hangscope.diagnosis.findings import cited
 from hangscope.diagnosis.hardware import stuck_link
 from hangscope.diagnosis.last_completed import last_completed
@@ -48,7 +49,7 @@ def conclude(case: Case, choice: Choice) -> Diagnosis:
     job = case.job
     chosen = choice.accusation
     words = say(case, chosen)
-    why = (*words.why, *stuck_link.shown(case, chosen))
+    why = (*words.why, *_unrecorded(case, chosen), *stuck_link.shown(case, chosen))
     first = _first_reported(case)
     return Diagnosis(
         hang=chosen.hang and job.recovered_s is None,
@@ -78,6 +79,17 @@ def conclude(case: Case, choice: Choice) -> Diagnosis:
         inputs=job.inputs,
         facts=log_facts(why, job.facts),
     )
+
+
+def _unrecorded(case: Case, chosen: Accusation[Any]) -> Iterator[Finding]:
+    """Accused ranks that may wait themselves, where no recorder looks."""
+    for accused in chosen.accused:
+        call = case.unrecorded_calls.get(accused.rank) if accused.kind is CauseKind.ABSENT else None
+        stack = case.stacks.main(accused.rank)
+        if call is not None and stack is not None:
+            doubt = "what runs there is not recorded" if call.waits_for_gpu else "it may wait there for another rank"
+            text = f"rank {accused.rank} is inside {call.what}, which the flight recorder does not see: {doubt}"
+            yield Finding(text, (stack.source,), shown((call.frame,)))
 
 
 def _link(case: Case, chosen: Accusation[Any], words: Words) -> Link | None:

@@ -87,7 +87,7 @@ def weigh(case: Case, accusations: Iterable[Accusation[Any]], precedence: Preced
 
 
 def _weighed(case: Case, accusation: Accusation[Any], oldest: list[Wait]) -> _Weighed:
-    doubted = _with_disputes(case, accusation)
+    doubted = _with_unrecorded_calls(case, _with_disputes(case, accusation))
     level = min([doubted.grounds.level, *(doubt.level for doubt in doubted.doubts)])
     return _Weighed(doubted, level, _explains(case, doubted, oldest))
 
@@ -156,6 +156,22 @@ def _with_disputes(case: Case, accusation: Accusation[Any]) -> Accusation[Any]:
     if any(_is_disputed(case, rank) for rank in by_record if rank in case.progress.of):
         return replace(accusation, doubts=[*accusation.doubts, Doubt.DISPUTED])
     return accusation
+
+
+def _with_unrecorded_calls(case: Case, accusation: Accusation[Any]) -> Accusation[Any]:
+    """Who is accused of staying away may wait where no recorder looks: by its stack, or nobody can tell."""
+    absent = [a.rank for a in accusation.accused if a.kind is CauseKind.ABSENT]
+    doubts = {doubt for rank in absent if (doubt := _unrecorded_doubt(case, rank)) is not None}
+    return replace(accusation, doubts=[*accusation.doubts, *doubts]) if doubts else accusation
+
+
+def _unrecorded_doubt(case: Case, rank: int) -> Doubt | None:
+    call = case.unrecorded_calls.get(rank)
+    if call is not None:
+        return Doubt.WAITS_FOR_ITS_GPU if call.waits_for_gpu else Doubt.IN_UNRECORDED_CALL
+    if case.stacks.main(rank) is None and case.communicates_unrecorded:
+        return Doubt.UNRECORDED_POSSIBLE
+    return None
 
 
 def _is_disputed(case: Case, rank: int) -> bool:

@@ -80,7 +80,7 @@ class Agent:
         self._say = say
         self._move_logs = move_logs
         self._max_incidents = options.max_incidents
-        polling = Polling(sockets, options.stall_after)
+        polling = Polling(sockets, options.stall_after, node.boxes)
         log = CaptureLog()
         recovery = Recovery(polling)
         recovered = RecoveredStalls()

@@ -98,10 +98,16 @@ def _sentence(ranks: Sequence[WatchedRank], asked: Sequence[WatchedRank], expect
     total = max(expected or 0, len(ranks))
     world = max((rank.process.world_size or 0 for rank in ranks), default=0)
     here = f" here, {world} in the job" if world > total else ""
-    parts = [f"watching {len(asked)} of {total} ranks{here}"]
+    by_box = [rank for rank in ranks if rank.process.by_box]
+    parts = [f"watching {len(asked) + len(by_box)} of {total} ranks{here}"]
+    if by_box:
+        parts.append(
+            f"{len(by_box)} of them {'call' if len(by_box) > 1 else 'calls'} NCCL without torch.distributed, and"
+            f" {'are' if len(by_box) > 1 else 'is'} watched by what NCCL does"
+        )
     causes: dict[tuple[str, str], list[WatchedRank]] = {}
     for rank in ranks:
-        if rank.process.socket is None:
+        if rank.process.socket is None and not rank.process.by_box:
             causes.setdefault(why_not(rank), []).append(rank)
     for (why, cure), some in causes.items():
         named = ", ".join(f"{rank.number} (pid {rank.process.pid})" for rank in some[:_MOST_NAMED])

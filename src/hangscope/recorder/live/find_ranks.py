@@ -38,6 +38,8 @@ class RankProcess:
     stack_fd: int | None = None
     errors: tuple[str, ...] = ()
     registered: bool = False
+    by_box: bool = False
+    """Known by its black box alone: it calls NCCL, and nothing of torch.distributed runs in it."""
 
     @property
     def asks_python(self) -> bool:

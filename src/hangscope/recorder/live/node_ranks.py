@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from hangscope.recorder.live import companion_hook, find_ranks
+from hangscope.recorder.live.boxes import box_identity
+from hangscope.recorder.live.boxes.box_watch import BoxWatch
 from hangscope.recorder.live.find_ranks import RankProcess, Registry
 from hangscope.recorder.live.watched_rank import WatchedRank
 from hangscope.recorder.live.worker_server import Asker, Question, Topic
@@ -19,6 +21,8 @@ SCAN_S = 10.0
 """Between two looks through the processes below the command; a fifth of it while some are missing."""
 COMPANION_S = 20.0
 """A process with RANK in its environment that has not registered after this long has no companion."""
+BOX_S = 5.0
+"""So long a process with a black box may take to say itself which rank it is, and to make its largest communicator."""
 COMES_TOGETHER_S = 60.0
 FIRST_PAUSE_S = 1.0
 LONGEST_PAUSE_S = 30.0
@@ -98,6 +102,20 @@ class NodeRanks:
         if linux_process.age_s(stat) > COMPANION_S or companion_hook.cannot_come(process.pid):
             self.add(process)
 
+    def take_boxes(self, boxes: BoxWatch, now: float) -> None:
+        """Processes that call NCCL and that nothing of torch.distributed makes known: engines, MPI, plain C."""
+        known = {rank.process.pid: number for number, rank in self.by_number.items() if not rank.ended}
+        waited = {
+            pid: box
+            for pid, box in boxes.boxes.items()
+            if pid in known or (boxes.seen_for_s(pid, now) >= BOX_S and pid not in self._foreign)
+        }
+        if len(waited) <= len(known.keys() & waited.keys()):
+            return
+        others = {number for pid, number in known.items() if pid not in waited}
+        for process in box_identity.identify(waited, {pid: known[pid] for pid in known if pid in waited}, others):
+            self.add(process)
+
     def identify(self, pid: int, answer: dict[str, Any]) -> None:
         """A registered process has answered which rank it is."""
         for process in self._registry.processes():
@@ -117,6 +135,7 @@ class NodeRanks:
     def add(self, process: RankProcess) -> None:
         """A process that is a rank: new, of the next attempt, or with a companion that came late."""
         assert process.rank is not None
+        self._forget_other_numbers(process)
         before = self.by_number.get(process.rank)
         if before is not None and (before.ended or _is_later(process, before.process)):
             self._begin_attempt(process.restart)
@@ -128,6 +147,13 @@ class NodeRanks:
         if not self.by_number:
             self._first_at = time.monotonic()
         self.by_number[process.rank] = WatchedRank.of(process)
+
+    def _forget_other_numbers(self, process: RankProcess) -> None:
+        """A process that was known by NCCL's number may say later that it is another rank of the job."""
+        for number, rank in list(self.by_number.items()):
+            if rank.process.pid == process.pid and number != process.rank:
+                del self.by_number[number]
+                rank.handle.close()
 
     def _begin_attempt(self, restart: int | None) -> None:
         """The launcher starts the ranks anew. Those of before belong to what was captured, if anything was.

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from hangscope.recorder.live import learn_sites
+from hangscope.recorder.live.boxes.box_watch import BoxWatch
 from hangscope.recorder.live.node_ranks import NodeRanks
 from hangscope.recorder.live.recorder_questions import MOST_MEMORY, json_question, recorders
 from hangscope.recorder.live.unfinished_ops import slowest
@@ -34,11 +35,15 @@ MOST_STACK = 4 << 20
 
 
 class Polling:
-    """`stall_after` is the user's threshold; None means the larger of 30 s and five times the slowest so far."""
+    """`stall_after` is the user's threshold; None means the larger of 30 s and five times the slowest so far.
 
-    def __init__(self, sockets: Path, stall_after: float | None = None) -> None:
+    `boxes` is where the ranks' black boxes lie.
+    """
+
+    def __init__(self, sockets: Path, stall_after: float | None = None, boxes: Path | None = None) -> None:
         self.sockets = sockets
         self.ranks = NodeRanks(sockets)
+        self.boxes = BoxWatch(boxes)
         self.unrecorded_waits = UnrecordedWaits()
         self.known_stalled: set[int] = set()
         """Ranks whose stall is captured: nothing needs to be confirmed about them."""
@@ -90,6 +95,7 @@ class Polling:
 
     def turn(self, command: int | None) -> None:
         """Look who is there, and ask everybody."""
+        self._look_at_boxes(time.monotonic())
         begun = time.thread_time()
         now = time.monotonic()
         self.ranks.look(now, command, self._asker)
@@ -102,6 +108,18 @@ class Polling:
         self._take(self._asker.wait(ANSWER_S))
         cost = (time.thread_time() - begun) / max(1, len(self))
         self._cost += 0.2 * (cost - self._cost)
+
+    def _look_at_boxes(self, now: float) -> None:
+        """Read what NCCL does in every process: files in memory, so that it costs the ranks nothing."""
+        threshold = self.threshold()
+        if not self.boxes.look(now, threshold):
+            return
+        self.ranks.take_boxes(self.boxes, now)
+        unfinished = self.boxes.unfinished(threshold)
+        for rank in self.living:
+            box = self.boxes.boxes.get(rank.process.pid)
+            if box is not None:
+                rank.progress.take_box(unfinished[rank.process.pid], box.signature(), time.time_ns())
 
     # ---- the end of a rank -------------------------------------------------------------------------------------------
 

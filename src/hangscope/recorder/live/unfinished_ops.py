@@ -12,6 +12,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+BOX = "box"
+"""The source of what a black box shows: NCCL's own, whoever called it."""
+
 
 @dataclass(frozen=True, slots=True)
 class Unfinished:
@@ -50,6 +53,8 @@ class RankProgress:
     counters: dict[tuple[str, str], _Counter] = field(default_factory=dict)
     unfinished: dict[str, list[Unfinished]] = field(default_factory=dict)
     slowest_s: float = 0.0
+    box: tuple[object, ...] = ()
+    """Changes whenever the process's black box shows it get anywhere."""
     _cleared: set[tuple[str, int]] = field(default_factory=set)
 
     # ---- cheap answers -----------------------------------------------------------------------------------------------
@@ -74,6 +79,14 @@ class RankProgress:
         self.take_counters("nccl", _mapping(dump.get("pg_status")), now, now_ns)
         waiting = [each for each in unfinished("nccl", dump) if ("nccl", each.record) not in self._cleared]
         self._replace("nccl", waiting, now_ns)
+
+    def take_box(self, waiting: list[Unfinished], signature: tuple[object, ...], now_ns: int) -> None:
+        """What the process's black box shows. Where NCCL's recorder has the wait itself, that one is kept alone."""
+        self.box = signature
+        recorded = any(self.unfinished.get(source) for source in ("nccl", "nccl2"))
+        self._replace(BOX, [] if recorded else waiting, now_ns)
+        if not self.unfinished[BOX]:
+            del self.unfinished[BOX]
 
     # ---- full answers ------------------------------------------------------------------------------------------------
 
@@ -114,7 +127,7 @@ class RankProgress:
             urgent = each.enqueued > each.completed and still_s > threshold_s
             (now_sources if urgent else some_time).add(source)
         for source, waiting in self.unfinished.items():
-            if any(each.age_s(now_ns) > threshold_s for each in waiting):
+            if source != BOX and any(each.age_s(now_ns) > threshold_s for each in waiting):
                 now_sources.add(source)
         return now_sources, some_time - now_sources
 
@@ -127,7 +140,15 @@ class RankProgress:
         """Changes whenever the rank gets anywhere."""
         return (
             tuple(sorted((key, each.enqueued, each.completed) for key, each in self.counters.items())),
-            tuple(sorted((source, each.record) for source, waiting in self.unfinished.items() for each in waiting)),
+            tuple(
+                sorted(
+                    (source, each.record)
+                    for source, waiting in self.unfinished.items()
+                    for each in waiting
+                    if source != BOX
+                )
+            ),
+            self.box,
         )
 
 
