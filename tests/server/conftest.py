@@ -31,6 +31,15 @@ def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 
 @pytest.fixture
+def sqlite_database(tmp_path: Path) -> Iterator[Database]:
+    """For what does not depend on the database."""
+    opened = Database(f"sqlite:///{tmp_path / 'hangscope.db'}")
+    upgrade(opened)
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
 def database(database_url: str) -> Iterator[Database]:
     opened = Database(database_url)
     upgrade(opened)
