@@ -28,7 +28,7 @@ BELOW: dict[str, set[str]] = {
     "safeio": {"errors"},
     "incident": {"safeio", "errors", "__about__"},
     "bundle": {"incident", "safeio", "errors", "__about__"},
-    "recorder": {"incident", "safeio", "text", "errors", "__about__"},
+    "recorder": {"push", "incident", "safeio", "text", "errors", "__about__"},
     "push": {"incident", "safeio", "text", "errors", "__about__"},
     "demo": {"errors"},
     "reader": {"incident", "safeio", "model", "errors"},
