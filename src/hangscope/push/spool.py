@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import secrets
+import socket
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -17,7 +18,7 @@ from fcntl import LOCK_EX, LOCK_NB, flock
 from pathlib import Path
 from typing import Any
 
-from hangscope.incident.layout import as_bytes
+from hangscope.incident.layout import as_bytes, safe_name
 from hangscope.safeio import bounded_json
 from hangscope.safeio.durable_file import durable_file
 from hangscope.safeio.safe_files import append_below, listing, make_private, open_file, read_file, remove_file
@@ -41,6 +42,12 @@ class Entry:
     value: dict[str, Any]
     bundle: Path | None
     size: int
+
+
+def default_spool(environ: Mapping[str, str]) -> Path:
+    """Below the user's own state, one folder a machine: homes are often shared by many."""
+    home = environ.get("XDG_STATE_HOME") or os.path.expanduser("~/.local/state")
+    return Path(home) / "hangscope" / "spool" / safe_name(socket.gethostname())
 
 
 class Spool:

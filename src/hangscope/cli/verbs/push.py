@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import socket
 import tempfile
 from collections.abc import Mapping
 from datetime import datetime
@@ -15,7 +14,6 @@ import click
 
 from hangscope.cli.output import note, write
 from hangscope.errors import InputError, NotFoundError, SettingsError
-from hangscope.incident.layout import safe_name
 
 if TYPE_CHECKING:
     from hangscope.incident.manifest import Manifest
@@ -23,12 +21,6 @@ if TYPE_CHECKING:
 
 _LATER_HANG = re.compile(r"\.((?:hang|snapshot)-\d+)$")
 NOT_SENT = 1
-
-
-def default_spool(environ: Mapping[str, str]) -> Path:
-    """Below the user's own state, one folder a machine: homes are often shared by many."""
-    home = environ.get("XDG_STATE_HOME") or os.path.expanduser("~/.local/state")
-    return Path(home) / "hangscope" / "spool" / safe_name(socket.gethostname())
 
 
 def token(token_file: Path | None, environ: Mapping[str, str]) -> str:
@@ -80,7 +72,7 @@ def command(
         raise SettingsError("no server", hint="--server URL, or HANGSCOPE_SERVER")
     from hangscope.push.send_spooled import send_all
     from hangscope.push.server_client import ServerClient
-    from hangscope.push.spool import INCIDENT, Spool
+    from hangscope.push.spool import INCIDENT, Spool, default_spool
 
     client = ServerClient(server, token(token_file, os.environ))
     kept = Spool(spool or default_spool(os.environ))
