@@ -28,14 +28,30 @@ BELOW: dict[str, set[str]] = {
     "safeio": {"errors"},
     "incident": {"safeio", "errors", "__about__"},
     "bundle": {"incident", "safeio", "errors", "__about__"},
-    "recorder": {"incident", "safeio", "text", "errors", "__about__"},
+    "recorder": {"push", "incident", "safeio", "text", "errors", "__about__"},
+    "push": {"incident", "safeio", "text", "errors", "__about__"},
     "demo": {"errors"},
     "reader": {"incident", "safeio", "model", "errors"},
     "cluster": {"reader", "incident", "safeio", "model", "errors", "__about__"},
     "simulate": {"reader", "model", "errors", "__about__"},
     "diagnosis": {"reader", "model", "text", "errors"},
     "report": {"diagnosis", "reader", "incident", "model", "text", "errors", "__about__"},
+    "server": {
+        "report",
+        "diagnosis",
+        "recorder",  # how a Python of ours is started
+        "reader",
+        "bundle",
+        "incident",
+        "safeio",
+        "model",
+        "text",
+        "errors",
+        "__about__",
+    },
     "cli": {
+        "server",
+        "push",
         "report",
         "diagnosis",
         "simulate",
@@ -64,11 +80,13 @@ THIRD_PARTY = {
     "diagnosis": {"numpy"},
     "report": {"numpy", "jinja2"},
     "cli": {"numpy", "click", "rich", "tomllib", "tomli"},  # Python 3.10 has no tomllib
+    "server": {"alembic", "fastapi", "jinja2", "sqlalchemy", "starlette", "uvicorn"},  # the extra `serve`
     "demo": {"torch"},  # the training script that the demo starts as a process of its own
 }
 """What each room may import from outside the standard library; the rooms that are not here: nothing."""
 
 OPTIONAL = {
+    "server": {"fsspec"},  # blobs in an object store, an extra; imported where it is used
     "incident": {"fsspec"},  # object stores, an extra; imported where it is used
     "cluster": {"ray", "fsspec"},  # many machines and object stores, extras; imported where they are used
     "recorder": {"torch"},  # the companion runs inside the job, where torch is already loaded

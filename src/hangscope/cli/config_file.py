@@ -49,6 +49,8 @@ KEYS: Mapping[str, tuple[type, ...]] = {
     "keep": FLAG,
     "metrics": TEXT,
     "metrics-port": (int, str),
+    "server": TEXT,
+    "token-file": TEXT,
 }
 """The options of `run` that a file may hold, by name, with the types that TOML has for them."""
 HARMLESS = ("report", "kill")
@@ -130,7 +132,7 @@ def _is_the_users(name: str, value: Any) -> bool:
         return not all(word in HARMLESS for word in value)
     if name == "metrics-port":
         return not value.isdigit()  # an address: who can reach it is the user's to say
-    return name in ("dir", "metrics")
+    return name in ("dir", "metrics", "server", "token-file")
 
 
 def _read(path: Path) -> dict[str, Any]:

@@ -41,6 +41,8 @@ VERBS = {
     "report": "Write the diagnosis to files: a web page, a Perfetto trace, JSON, text or a ticket.",
     "bundle": "Pack an incident into one file for a support ticket.",
     "stacks": "Show all ranks' stacks merged into one tree, the odd ones marked.",
+    "serve": "Keep the incidents of all jobs in one place, with pages, an API and suspects.",
+    "push": "Send incidents to a `hangscope serve`.",
     "show": "List the recorded operations, filtered by rank, group or state.",
     "simulate": "Write dumps of a synthetic job of any size, layout, fault and format.",
     "demo": "Start a real small job that hangs, and follow it from launch to verdict.",

@@ -11,8 +11,11 @@ import click
 
 from hangscope.cli import config_file
 from hangscope.cli.size_options import DURATION
+from hangscope.push.server_client import ServerClient
+from hangscope.push.spool import default_spool
 from hangscope.recorder.agent.node_agent import MAX_INCIDENTS, AgentOptions
 from hangscope.recorder.agent.on_hang import GRACE_S, KILL_AFTER_S, OnHang
+from hangscope.recorder.launch.push_to_server import ServerOptions
 from hangscope.recorder.launch.run_job import RunOptions, run
 from hangscope.report.safe_text import safe
 
@@ -138,6 +141,20 @@ def _env(name: str) -> dict[str, Any]:
     help="Serve Prometheus metrics on this port.",
     **_env("METRICS_PORT"),
 )
+@click.option(
+    "--server",
+    metavar="URL",
+    help="Send the job's roster, its end and every incident, redacted, to a `hangscope serve`. A server that does not "
+    "answer delays nothing: it waits on disk and goes out later.",
+    **_env("SERVER"),
+)
+@click.option(
+    "--token-file",
+    type=Path,
+    metavar="FILE",
+    help="For --server: holds the token, which may also be in HANGSCOPE_TOKEN.",
+    **_env("TOKEN_FILE"),
+)
 @click.argument("words", metavar="-- COMMAND...", nargs=-1, type=click.UNPROCESSED)
 def command(
     directory: Path | None,
@@ -157,6 +174,8 @@ def command(
     term_grace: float | None,
     metrics_file: Path | None,
     metrics_port: str | None,
+    server: str | None,
+    token_file: Path | None,
     words: tuple[str, ...],
 ) -> int:
     """Run a training command with the flight recorder on; capture and diagnose when it hangs.
@@ -181,6 +200,7 @@ def command(
         term_grace=term_grace,
         metrics_file=metrics_file,
         metrics_port=metrics_port,
+        server=_server(server, token_file),
         agent=AgentOptions(
             stall_after,
             OnHang.of(_given(on_hang), grace, kill_after, kill_working=kill_working),
@@ -189,6 +209,14 @@ def command(
         ),
     )
     return run(words, options, environ=os.environ, say=say)
+
+
+def _server(url: str | None, token_file: Path | None) -> ServerOptions | None:
+    if not url:
+        return None
+    ServerClient(url, "")  # a slip in the address is found now, not at the hang
+    spool = os.environ.get("HANGSCOPE_SPOOL")
+    return ServerOptions(url, Path(spool) if spool else default_spool(os.environ), token_file)
 
 
 def _given(on_hang: tuple[str, ...]) -> tuple[str, ...]:

@@ -50,6 +50,7 @@ class Conclusions:
         on_hang: OnHang,
         diagnose: bool,
         say: Callable[[str], None],
+        concluded: Callable[[Path], None] = lambda _: None,
     ) -> None:
         self.diagnoses = diagnose
         self.interrupted: Callable[[], bool] = lambda: False
@@ -60,6 +61,8 @@ class Conclusions:
         self._status = status
         self._on_hang = on_hang
         self._say = say
+        self._concluded = concluded
+        """Called with an incident once all that is to be written about it is there."""
         self._parts: set[Path] = set()
         """Incidents of which it was said that only this node's part is here."""
         self._commanded: set[Path] = set()
@@ -91,6 +94,7 @@ class Conclusions:
             self._give_verdict(incident, capture)
         else:
             self._run_commands(home, None)
+        self._concluded(home)
 
     def _await_others(self, incident: Path) -> list[PeerAgent]:
         until = time.monotonic() + NODES_S
@@ -194,6 +198,7 @@ class Conclusions:
                     self._log.verdicts[incident] = verdict
                     process.page()
                     incident_manifest.add_files(home, VERDICT_JSON, VERDICT_TEXT, VERDICT_PAGE)
+            self._concluded(home)
         except Exception as error:
             self._say(f"the verdict on {home} could not be updated: {type(error).__name__}: {error}")
 

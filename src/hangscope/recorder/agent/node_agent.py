@@ -72,6 +72,7 @@ class Agent:
         move_logs: Callable[[Path], None],
         spare: Callable[[], Path] | None = None,
         metrics: Metrics | None = None,
+        concluded: Callable[[Path], None] = lambda _: None,
     ) -> None:
         self._folders = folders
         self._node = node
@@ -89,7 +90,15 @@ class Agent:
             folders, node, command, polling=polling, activity=activity, events=events, log=log, metrics=metrics
         )
         conclusions = Conclusions(
-            folders, events.ended, log, recovery, status, on_hang=options.on_hang, diagnose=options.diagnose, say=say
+            folders,
+            events.ended,
+            log,
+            recovery,
+            status,
+            on_hang=options.on_hang,
+            diagnose=options.diagnose,
+            say=say,
+            concluded=concluded,
         )
         conclusions.interrupted = lambda: self.interrupted
         stalls = StallWatch(polling, folders, recovered, say)
@@ -153,6 +162,13 @@ class Agent:
     def interrupted(self) -> bool:
         """Whether Ctrl-C ended a job that was moving."""
         return self._watcher.interrupted()
+
+    @property
+    def ranks(self) -> tuple[list[int], int | None]:
+        """The ranks that were seen on this node, and how many the job has, where one of them says so."""
+        seen = list(self._polling)
+        known = {rank.process.rank for rank in seen if rank.process.rank is not None}
+        return sorted(known), seen[0].process.world_size if seen else None
 
     def _last_trouble(self, status: int) -> Trouble | None:
         """How the job failed by itself, or that it stood still when it was ended; None where it did neither."""

@@ -39,6 +39,8 @@ ENDS_WITH_IT_S = 5.0
 """A rank that ends so soon after its hang was captured ended of it."""
 AS_ASKED_S = 0.5
 """Some schedulers signal all processes at once: a rank may end before the signal has come here."""
+SECRET = ("HANGSCOPE_TOKEN",)
+"""Opens the server that incidents go to: kept nowhere."""
 _PREFIXES = ("TORCH_", "NCCL_", "GLOO_", "PYTORCH_", "CUDA_", "TORCHELASTIC_", "MASTER_", "HANGSCOPE_")
 
 
@@ -121,7 +123,8 @@ class NodeCapture:
             environ = linux_process.environment(rank.process.pid)
             if environ:
                 self._rights = rank.rights
-                return {name: value for name, value in sorted(environ.items()) if name.startswith(_PREFIXES)}
+                names = sorted(name for name in environ if name.startswith(_PREFIXES) and name not in SECRET)
+                return {name: environ[name] for name in names}
         return {}
 
     def _counters(self) -> None:

@@ -16,9 +16,11 @@ from hangscope.errors import LaunchError, SettingsError
 from hangscope.recorder.agent.job_events import JobEvents
 from hangscope.recorder.agent.metrics import Metrics
 from hangscope.recorder.agent.node_agent import Agent, AgentOptions
+from hangscope.recorder.capture.capture_node import SECRET
 from hangscope.recorder.capture.node_facts import NodeFacts
 from hangscope.recorder.launch import job_environment, rank_sockets, run_places
 from hangscope.recorder.launch.finish_run import finish
+from hangscope.recorder.launch.push_to_server import ServerOptions, ServerPush
 from hangscope.recorder.launch.start_command import Command
 from hangscope.recorder.launch.term_grace import grace_s
 from hangscope.recorder.live.companion_hook import with_companion
@@ -49,6 +51,7 @@ class RunOptions:
     term_grace: float | None = None
     metrics_file: Path | None = None
     metrics_port: str | None = None
+    server: ServerOptions | None = None
     agent: AgentOptions = field(default_factory=AgentOptions)
 
 
@@ -108,10 +111,15 @@ class _Run:
         metrics = _metrics(self.options, self.identity, self.say)
         events = JobEvents()
         command = self._start_command(words, prepared, events)
-        agent = self._start_agent(command, node, events, metrics)
+        server = self._server(node)
+        agent = self._start_agent(command, node, events, metrics, server)
         command.handle_signals(events.signalled, lambda: events.save_first(self._time_to_save()))
+        if server is not None:
+            server.start(lambda: agent.ranks)
         status = command.wait()
         self._finish(agent, command, status)
+        if server is not None:
+            server.finish(status)
         with contextlib.suppress(OSError):
             Patience(LOOK_S).ask("pipes", lambda: job_environment.remove_pipes(prepared, self.environ))
         if status == 0 and not self.options.keep and not agent.captured and command.over():
@@ -125,10 +133,11 @@ class _Run:
 
     def _start_command(self, words: Sequence[str], prepared: Mapping[str, str], events: JobEvents) -> Command:
         rank = linux_process.whole_number(self.environ.get("RANK", ""))
+        given = {name: value for name, value in prepared.items() if name not in SECRET}
         return Command(
             words,
             environ={
-                **with_companion(prepared, sockets=self.sockets),
+                **with_companion(given, sockets=self.sockets),
                 "HANGSCOPE_DIR": str(self.folders.root),
                 **run_places.temporary_directories(self.environ),
             },
@@ -137,7 +146,17 @@ class _Run:
             on_alarm=events.alarm,
         )
 
-    def _start_agent(self, command: Command, node: NodeFacts, events: JobEvents, metrics: Metrics | None) -> Agent:
+    def _server(self, node: NodeFacts) -> ServerPush | None:
+        return None if self.options.server is None else ServerPush(self.options.server, node, self.environ, self.say)
+
+    def _start_agent(
+        self,
+        command: Command,
+        node: NodeFacts,
+        events: JobEvents,
+        metrics: Metrics | None,
+        server: ServerPush | None,
+    ) -> Agent:
         agent = Agent(
             self.options.agent,
             folders=self.folders,
@@ -149,6 +168,7 @@ class _Run:
             move_logs=command.move_logs,
             spare=functools.partial(run_places.make_spare, self.ours, self.folders.root.name),
             metrics=metrics,
+            concluded=_nothing if server is None else server.incident,
         )
         agent.start()
         return agent
@@ -162,6 +182,10 @@ class _Run:
         drained.join(timeout=LATE_DRAIN_S)
         if command.problem:
             self.say(f"the copy of the output is not complete: {command.problem}")
+
+
+def _nothing(_: Path) -> None:
+    """Nobody is to know of an incident but who looks at the directory."""
 
 
 def _metrics(options: RunOptions, identity: JobIdentity, say: Callable[[str], None]) -> Metrics | None:

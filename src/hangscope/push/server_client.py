@@ -1,0 +1,127 @@
+"""The questions that an agent asks a server, over HTTP, each with a deadline."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import ssl
+from collections.abc import Mapping, Sequence
+from typing import Any
+from urllib.parse import urlsplit
+
+from hangscope.__about__ import __version__
+from hangscope.errors import HangscopeError, SettingsError
+
+TIMEOUT_S = 15.0
+CHUNK_BYTES = 8 << 20
+"""Of a bundle, each chunk but the last: what a server takes at once."""
+_ANSWER_BYTES = 4 << 20
+
+
+class Unreachable(HangscopeError):
+    """The server does not answer, or cannot take anything now: later again."""
+
+
+class Unwelcome(HangscopeError):
+    """The server does not take this token: nothing will go through until it is changed."""
+
+
+class Refused(HangscopeError):
+    """The server refuses what was sent, now and later."""
+
+
+class ServerClient:
+    """Talks to one server. The connection is kept between questions."""
+
+    def __init__(self, url: str, token: str, *, timeout_s: float = TIMEOUT_S) -> None:
+        parts = urlsplit(url)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise SettingsError(f"{url!r} is no server's address", hint="--server https://hangscope.example.org")
+        if any(character <= " " for character in token) or not token.isascii():
+            raise SettingsError("the token holds blanks or line breaks", hint="it is one word that begins with hs_")
+        self.url = url.rstrip("/")
+        self._path = parts.path.rstrip("/")
+        self._token = token
+        try:
+            port = parts.port
+        except ValueError:
+            raise SettingsError(f"{url!r}: no such port") from None
+        if parts.scheme == "https":
+            context = ssl.create_default_context()
+            self._connection: http.client.HTTPConnection = http.client.HTTPSConnection(
+                parts.hostname, port, timeout=timeout_s, context=context
+            )
+        else:
+            self._connection = http.client.HTTPConnection(parts.hostname, port, timeout=timeout_s)
+
+    def close(self) -> None:
+        self._connection.close()
+
+    def lacking(self, sha256s: Sequence[str]) -> list[str]:
+        """Those of these blobs that the server does not have."""
+        answer = self._json("POST", "/api/v1/lacking", {"sha256": list(sha256s)})
+        found = answer.get("lacking")
+        return [each for each in found if each in sha256s] if isinstance(found, list) else list(sha256s)
+
+    def put(self, sha256: str, data: bytes) -> None:
+        self._ask("PUT", f"/api/v1/blobs/{sha256}", data, "application/octet-stream")
+
+    def incident(self, value: Mapping[str, Any]) -> int:
+        """Have an incident accepted; its number on the server."""
+        number = self._json("POST", "/api/v1/incidents", value).get("incident")
+        if not isinstance(number, int):
+            raise Unreachable(f"{self.url} gave no number to the incident: is it a hangscope server?")
+        return number
+
+    def roster(self, value: Mapping[str, Any]) -> None:
+        self._json("POST", "/api/v1/jobs", value)
+
+    def end(self, value: Mapping[str, Any]) -> None:
+        self._json("POST", "/api/v1/jobs/end", value)
+
+    def _json(self, method: str, path: str, value: Mapping[str, Any]) -> dict[str, Any]:
+        raw = self._ask(method, path, json.dumps(value).encode(), "application/json")
+        try:
+            answer = json.loads(raw)
+        except (ValueError, RecursionError):
+            raise Unreachable(f"{self.url} answers, but not as a hangscope server") from None
+        return answer if isinstance(answer, dict) else {}
+
+    def _ask(self, method: str, path: str, body: bytes, kind: str) -> bytes:
+        headers = {
+            "Authorization": f"Bearer {self._token}",
+            "Content-Type": kind,
+            "User-Agent": f"hangscope/{__version__}",
+        }
+        for attempt in (1, 2):  # a connection that was kept may have been closed by the other side meanwhile
+            is_new = self._connection.sock is None
+            try:
+                self._connection.request(method, self._path + path, body, headers)
+                response = self._connection.getresponse()
+                raw = response.read(_ANSWER_BYTES)
+                break
+            except (OSError, http.client.HTTPException) as error:
+                self._connection.close()
+                if attempt == 2 or is_new:
+                    raise Unreachable(f"{self.url} does not answer: {error}") from None
+        if response.will_close or response.length:
+            self._connection.close()
+        return self._checked(response.status, raw)
+
+    def _checked(self, status: int, raw: bytes) -> bytes:
+        if 200 <= status < 300:
+            return raw
+        said = _said(raw)
+        if status in (401, 403):
+            raise Unwelcome(f"{self.url} does not take the token: {said}", hint="HANGSCOPE_TOKEN or --token-file")
+        if status in (400, 413, 422):
+            raise Refused(f"{self.url} refuses it: {said}")
+        raise Unreachable(f"{self.url} cannot take it now (status {status}): {said}")
+
+
+def _said(raw: bytes) -> str:
+    try:
+        value = json.loads(raw)
+        return str(value["error"])[:300] if isinstance(value, dict) and "error" in value else "no reason given"
+    except (ValueError, RecursionError):
+        return "no reason given"

@@ -1,0 +1,51 @@
+"""The function of the user's own code that a verdict points at."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from pathlib import PurePosixPath
+
+from hangscope.diagnosis.evidence.training_thread import Stacks
+from hangscope.diagnosis.verdict import Diagnosis
+from hangscope.model import Frame, Job
+from hangscope.text import is_own_code
+
+
+def culprit_frame(verdict: Diagnosis, job: Job) -> Frame | None:
+    """Where in the user's code the culprit is: by its stack, its exception, or where the others called what it did not.
+
+    Of several culprits the function that most of them are in.
+    """
+    stacks = Stacks(job)
+    found = [frame for c in verdict.culprits if (frame := _of_rank(job, stacks, c.rank)) is not None]
+    if not found and verdict.operation is not None:
+        found = list(_innermost(verdict.operation.frames))
+    if not found:
+        return None
+    counts = Counter((frame.name, frame.filename) for frame in found)
+    return min(found, key=lambda frame: (-counts[frame.name, frame.filename], frame.name, frame.filename))
+
+
+def module_name(filename: str) -> str:
+    """A file's own name without its path: where the code lies differs from image to image."""
+    return PurePosixPath(filename.replace("\\", "/")).stem
+
+
+def _of_rank(job: Job, stacks: Stacks, rank: int) -> Frame | None:
+    where = stacks.where(rank)
+    if where is not None:
+        return where.frame
+    for error in job.facts.errors:
+        if error.rank == rank and not error.consequence:
+            for frame in _innermost(reversed(error.frames)):
+                return frame
+    return None
+
+
+def _innermost(frames: Iterable[Frame]) -> Iterator[Frame]:
+    """The innermost line of the user's own code, of frames that begin with the innermost."""
+    for frame in frames:
+        if is_own_code(frame.filename):
+            yield frame
+            return

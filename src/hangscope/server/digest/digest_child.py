@@ -1,0 +1,163 @@
+"""The process that diagnoses what strangers pushed: started with `-I`, with limits on memory, CPU and files.
+
+Its instructions come on stdin, what it makes goes into a folder of its own: the verdict, the page, and what the server
+keeps of them in columns. It has no access to the database, and ends with the server that started it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import resource
+import signal
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hangscope.bundle.unpack import members
+from hangscope.diagnosis import diagnose
+from hangscope.diagnosis.verdict import Diagnosis
+from hangscope.errors import HangscopeError
+from hangscope.model import Job
+from hangscope.reader.load import load
+from hangscope.report.export import to_dict, to_json
+from hangscope.report.page.render_page import render_page
+from hangscope.safeio import bounded_json
+from hangscope.safeio.safe_files import write_below
+from hangscope.server.digest.culprit_code import culprit_frame, module_name
+from hangscope.server.digest.fingerprint import fingerprint
+from hangscope.server.intake import plain_values as plain
+from hangscope.server.intake.job_rosters import GPU, LINK, NIC, NODE, RANK, Entity, gpu_name, of_node
+
+VERDICT = "verdict.json"
+PAGE = "verdict.html"
+KEPT = "digest.json"
+PROBLEM = "problem.txt"
+GROUPED = ("hang", "crash", "slow")
+"""Outcomes that somebody has to do something about; a pause or a healthy job is of no group."""
+_PR_SET_PDEATHSIG = 1
+_NODE_BYTES = 4 << 20
+_MOST_NODES = 2000
+_MOST_ACCUSED = 64
+
+
+@dataclass(frozen=True, slots=True)
+class ChildLimits:
+    """What one diagnosis may cost."""
+
+    memory_bytes: int = 6 << 30
+    cpu_s: int = 600
+    file_bytes: int = 1 << 30
+    deadline_s: float = 900.0
+
+
+def main() -> None:
+    order = json.loads(sys.stdin.read())
+    out = Path(order["out"])
+    _bound(ChildLimits(**order["limits"]))
+    try:
+        _digest([Path(path) for path in order["paths"]], out)
+    except HangscopeError as error:
+        write_below(out, PROBLEM, str(error).encode("utf-8", "backslashreplace"))
+    except MemoryError:
+        write_below(out, PROBLEM, b"the diagnosis needs more memory than it may have")
+
+
+def _bound(limits: ChildLimits) -> None:
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    resource.setrlimit(resource.RLIMIT_AS, (limits.memory_bytes, limits.memory_bytes))
+    resource.setrlimit(resource.RLIMIT_CPU, (limits.cpu_s, limits.cpu_s + 5))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limits.file_bytes, limits.file_bytes))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+
+
+def _digest(paths: Sequence[Path], out: Path) -> None:
+    job = load(paths)
+    verdict = diagnose(job)
+    nodes = dict(_node_files(paths))
+    write_below(out, VERDICT, to_json(verdict).encode())
+    write_below(out, KEPT, json.dumps(kept(verdict, job, nodes)).encode())
+    write_below(out, PAGE, render_page(verdict, job).encode("utf-8", "backslashreplace"))
+
+
+def kept(verdict: Diagnosis, job: Job, nodes: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """What the server keeps in columns. `nodes` are the node.json files of the incident, by node."""
+    frame = culprit_frame(verdict, job)
+    found = fingerprint(
+        str(verdict.kind),
+        verdict.operation.name if verdict.operation else "",
+        verdict.operation.group if verdict.operation else "",
+        frame.name if frame else "",
+        module_name(frame.filename) if frame else "",
+    )
+    said = to_dict(verdict)
+    exposed: dict[Entity, Any] = {Entity(NODE, plain.clean(node, 200)): () for node in job.nodes.values()}
+    for name, node in nodes.items():
+        exposed.update(of_node(name, node))
+    return {
+        "grouped": said["outcome"] in GROUPED,
+        "fingerprint": {"value": found.value, "explanation": dict(found.explanation)},
+        "outcome": said["outcome"],
+        "kind": said["kind"],
+        "confidence": said["confidence"],
+        "headline": plain.clean(said["headline"] or "", 500),
+        "summary": plain.clean(said["summary"] or "", 2000),
+        "accused": [[*entity, role] for entity, role in accused(verdict, nodes)][:_MOST_ACCUSED],
+        "exposed": [[*entity, list(ranks)] for entity, ranks in exposed.items() if entity.name],
+        "world_size": job.world_size,
+    }
+
+
+def accused(verdict: Diagnosis, nodes: Mapping[str, Mapping[str, Any]]) -> Iterator[tuple[Entity, str]]:
+    """Nodes, GPUs, ranks and links that the verdict names, each with its role in it."""
+    for culprit in verdict.culprits:
+        yield Entity(RANK, str(culprit.rank)), "culprit"
+        if culprit.node:
+            node = plain.clean(culprit.node, 200)
+            yield Entity(NODE, node), "culprit"
+            if culprit.gpu:
+                yield Entity(GPU, _gpu(node, culprit.gpu, nodes)), "culprit"
+    link = verdict.link
+    if link is None:
+        return
+    ends = [plain.clean(end.node or "", 200) for end in (link.sender, link.receiver)]
+    if all(ends):
+        yield Entity(LINK, f"{ends[0]} -> {ends[1]}"), "link"
+    for end, node in zip((link.sender, link.receiver), ends, strict=True):
+        if node:
+            yield Entity(NODE, node), "link"
+            if end.nic:
+                yield Entity(NIC, f"{node}/{plain.clean(end.nic, 100)}"), "link"
+
+
+def _gpu(node: str, slot: str, nodes: Mapping[str, Mapping[str, Any]]) -> str:
+    for gpu in plain.items(nodes.get(node, {}), "gpus", 64):
+        if isinstance(gpu, dict) and gpu.get("pci") == slot:
+            return gpu_name(node, gpu)
+    return f"{node}/{plain.clean(slot, 40)}"
+
+
+def _node_files(paths: Sequence[Path]) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Every node.json of the bundles, as far as they can be read."""
+    left = _MOST_NODES
+    for path in paths:
+        try:
+            for member, content in members(path):
+                if not member.name.endswith("/node.json") or member.size > _NODE_BYTES or left <= 0:
+                    continue
+                left -= 1
+                value = _json(b"".join(iter(content.read, b"")))
+                if name := plain.text(value, "node"):
+                    yield name, value
+        except (HangscopeError, OSError):
+            continue  # no bundle, or a broken one: what `load` made of it counts
+
+
+def _json(raw: bytes) -> Mapping[str, Any]:
+    try:
+        value = bounded_json.loads(raw)
+    except ValueError:
+        return {}
+    return value if isinstance(value, dict) else {}

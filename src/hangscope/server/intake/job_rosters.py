@@ -1,0 +1,172 @@
+"""Rosters: which ranks of a job ran on which nodes, GPUs and ports, with which image and code; and how the job ended.
+
+Every job's are kept, of healthy ones too: that a node was in four of five hangs means nothing if it ran in all jobs.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+from sqlalchemy import Connection, select, update
+
+from hangscope.errors import InputError
+from hangscope.server.intake import plain_values as plain
+from hangscope.server.store.database import Database, insert_new, row_id
+from hangscope.server.store.tables import ENTITIES, EXPOSURES, JOBS
+
+MOST_NODES = 20_000
+MOST_DEVICES = 64
+"""GPUs, and ports, of one node."""
+MOST_RANKS = 1024
+"""Of one node."""
+MOST_VERSIONS = 40
+NODE = "node"
+GPU = "gpu"
+NIC = "nic"
+LEAF = "leaf"
+IMAGE = "image"
+COMMIT = "commit"
+VERSION = "version"
+RANK = "rank"
+LINK = "link"
+MOUNT = "mount"
+
+
+class JobName(NamedTuple):
+    """Which attempt of which job of which cluster."""
+
+    cluster: str
+    job: str
+    attempt: str
+
+    @classmethod
+    def of(cls, value: Mapping[str, Any]) -> JobName:
+        return cls(plain.text(value, "cluster"), plain.needed(value, "job"), plain.text(value, "attempt", 40) or "0")
+
+
+class Entity(NamedTuple):
+    """Something that may be at fault: a node, a GPU, a port, an image, a commit."""
+
+    kind: str
+    name: str
+
+
+def job_row(connection: Connection, project_id: int, name: JobName, started_at: float) -> int:
+    """The id of the job's row, made where this is the first that is known of it."""
+    key = {"project_id": project_id, "cluster": name.cluster, "name": name.job, "attempt": name.attempt}
+    return row_id(connection, JOBS, key, {"started_at": started_at, "details": "{}"})[0]
+
+
+def entity_rows(connection: Connection, project_id: int, entities: Iterable[Entity], at: float) -> dict[Entity, int]:
+    """The ids of these, made where they are new and seen now."""
+    found: dict[Entity, int] = {}
+    for entity in dict.fromkeys(entities):
+        key = {"project_id": project_id, "kind": entity.kind, "name": entity.name}
+        found[entity], made = row_id(connection, ENTITIES, key, {"first_seen_at": at, "last_seen_at": at})
+        if not made:
+            same = ENTITIES.c.id == found[entity]
+            connection.execute(update(ENTITIES).where(same, ENTITIES.c.last_seen_at < at).values(last_seen_at=at))
+    return found
+
+
+def expose(connection: Connection, project_id: int, job_id: int, on: Mapping[Entity, Iterable[int]], at: float) -> None:
+    """The job ran on, or with, these. `on` gives the ranks that did, where that is known."""
+    rows = entity_rows(connection, project_id, on, at)
+    for entity, ranks in on.items():
+        said = " ".join(map(str, sorted(set(ranks))))
+        insert_new(connection, EXPOSURES, {"job_id": job_id, "entity_id": rows[entity], "ranks": said})
+
+
+def add_roster(database: Database, project_id: int, value: object, now: float | None = None) -> int:
+    """Take one or several nodes' roster of a job; returns the job's id. Sent twice it says the same."""
+    now = time.time() if now is None else now
+    if not isinstance(value, dict):
+        raise InputError("a roster is a JSON object")
+    name = JobName.of(value)
+    started_at = plain.moment(value, "started_at", now)
+    on = _exposed(value)
+    details = {key: plain.text(value, key, 300) for key in (IMAGE, COMMIT)}
+    with database.write() as connection:
+        job_id = job_row(connection, project_id, name, started_at)
+        before = connection.execute(select(JOBS).where(JOBS.c.id == job_id)).one()
+        known = json.loads(before.details)
+        connection.execute(
+            update(JOBS)
+            .where(JOBS.c.id == job_id)
+            .values(
+                started_at=min(started_at, before.started_at),
+                world_size=plain.whole(value, "world_size") or before.world_size,
+                details=json.dumps({**known, **{key: said for key, said in details.items() if said}}),
+            )
+        )
+        expose(connection, project_id, job_id, on, started_at)
+    return job_id
+
+
+def end_job(database: Database, project_id: int, value: object, now: float | None = None) -> int:
+    """The job's command ended on a node. The first bad status counts: the others follow from it."""
+    now = time.time() if now is None else now
+    if not isinstance(value, dict):
+        raise InputError("the end of a job is a JSON object")
+    name = JobName.of(value)
+    ended_at = plain.moment(value, "ended_at", now)
+    status = plain.whole(value, "exit_status", 1 << 16)
+    with database.write() as connection:
+        job_id = job_row(connection, project_id, name, ended_at)
+        before = connection.execute(select(JOBS).where(JOBS.c.id == job_id)).one()
+        connection.execute(
+            update(JOBS)
+            .where(JOBS.c.id == job_id)
+            .values(ended_at=max(ended_at, before.ended_at or 0), exit_status=before.exit_status or status)
+        )
+    return job_id
+
+
+def _exposed(value: Mapping[str, Any]) -> dict[Entity, tuple[int, ...]]:
+    found: dict[Entity, tuple[int, ...]] = {}
+    for node in plain.items(value, "nodes", MOST_NODES):
+        if isinstance(node, dict) and (name := plain.text(node, "node")):
+            found.update(of_node(name, node))
+    for kind in (IMAGE, COMMIT):
+        if said := plain.text(value, kind, 300):
+            found[Entity(kind, said)] = ()
+    versions = list(plain.table(value, "versions").items())[:MOST_VERSIONS]
+    for name, version in versions:
+        if isinstance(name, str) and isinstance(version, str) and version:
+            found[Entity(VERSION, f"{plain.clean(name, 40)} {plain.clean(version, 100)}")] = ()
+    return found
+
+
+def of_node(name: str, node: Mapping[str, Any]) -> Iterator[tuple[Entity, tuple[int, ...]]]:
+    """A node with its GPUs, ports and leaf switch, as a roster or a node.json lists them."""
+    ranks = tuple(plain.items(node, "ranks", MOST_RANKS))
+    numbers = tuple(rank for rank in (_rank(each) for each in ranks) if rank is not None)
+    yield Entity(NODE, name), numbers
+    for gpu in plain.items(node, "gpus", MOST_DEVICES):
+        if isinstance(gpu, dict) and (which := gpu_name(name, gpu)):
+            yield Entity(GPU, which), ()
+    for nic in plain.items(node, "nics", MOST_DEVICES):
+        said = plain.text(nic, "name", 100) if isinstance(nic, dict) else plain.clean(str(nic), 100)
+        if said:
+            yield Entity(NIC, f"{name}/{said}"), ()
+    if leaf := plain.text(node, "leaf"):
+        yield Entity(LEAF, leaf), ()
+    for mount in plain.items(node, "mounts", MOST_DEVICES):
+        if isinstance(mount, str) and plain.clean(mount, 200):
+            yield Entity(MOUNT, plain.clean(mount, 200)), ()
+
+
+def gpu_name(node: str, gpu: Mapping[str, Any]) -> str:
+    """A GPU is known by its UUID, wherever it is plugged in; else by its slot in its node."""
+    if uuid := plain.text(gpu, "uuid", 80):
+        return uuid
+    slot = plain.text(gpu, "pci", 40)
+    return f"{node}/{slot}" if slot else ""
+
+
+def _rank(value: object) -> int | None:
+    found = value.get("rank") if isinstance(value, dict) else value
+    return found if isinstance(found, int) and not isinstance(found, bool) and 0 <= found < 1 << 24 else None

@@ -1,0 +1,236 @@
+"""The tables as this version knows them. `migrations/` makes them; a test holds that both are the same.
+
+Times are seconds since 1970, in UTC. JSON is kept as text: both databases treat it alike, and nobody asks into it.
+"""
+
+from __future__ import annotations
+
+from sqlalchemy import (
+    BigInteger,
+    Column,
+    Double,
+    ForeignKey,
+    Index,
+    Integer,
+    MetaData,
+    String,
+    Table,
+    Text,
+    UniqueConstraint,
+)
+
+METADATA = MetaData(
+    naming_convention={
+        "pk": "pk_%(table_name)s",
+        "fk": "fk_%(table_name)s_%(column_0_name)s",
+        "uq": "uq_%(table_name)s_%(column_0_name)s",
+        "ix": "ix_%(table_name)s_%(column_0_N_name)s",
+    }
+)
+
+
+def _id() -> Column[int]:
+    return Column("id", Integer, primary_key=True)
+
+
+def _of(table: str, *, name: str = "", optional: bool = False, primary_key: bool = False) -> Column[int]:
+    """A reference to a row of `table`, which takes this row with it when it goes."""
+    key = ForeignKey(f"{table}.id", ondelete="CASCADE")
+    return Column(
+        name or f"{table.removesuffix('s')}_id", Integer, key, nullable=optional, primary_key=primary_key or False
+    )
+
+
+PROJECTS = Table(
+    "projects",
+    METADATA,
+    _id(),
+    Column("name", String(100), nullable=False, unique=True),
+    Column("retention_days", Integer),
+    Column("created_at", Double, nullable=False),
+)
+TOKENS = Table(
+    "tokens",
+    METADATA,
+    _id(),
+    _of("projects"),
+    Column("name", String(100), nullable=False),
+    Column("digest", String(64), nullable=False, unique=True),
+    Column("scopes", String(40), nullable=False),
+    Column("created_at", Double, nullable=False),
+    Column("expires_at", Double),
+    Column("revoked_at", Double),
+)
+BLOBS = Table(
+    "blobs",
+    METADATA,
+    _of("projects", primary_key=True),
+    Column("sha256", String(64), primary_key=True),
+    Column("size", BigInteger, nullable=False),
+    Column("received_at", Double, nullable=False),
+)
+JOBS = Table(
+    "jobs",
+    METADATA,
+    _id(),
+    _of("projects"),
+    Column("cluster", String(200), nullable=False),
+    Column("name", String(200), nullable=False),
+    Column("attempt", String(40), nullable=False),
+    Column("world_size", Integer),
+    Column("started_at", Double, nullable=False),
+    Column("ended_at", Double),
+    Column("exit_status", Integer),
+    Column("details", Text, nullable=False),
+    UniqueConstraint("project_id", "cluster", "name", "attempt"),
+    Index(None, "project_id", "started_at"),
+)
+ENTITIES = Table(
+    "entities",
+    METADATA,
+    _id(),
+    _of("projects"),
+    Column("kind", String(20), nullable=False),
+    Column("name", String(300), nullable=False),
+    Column("first_seen_at", Double, nullable=False),
+    Column("last_seen_at", Double, nullable=False),
+    UniqueConstraint("project_id", "kind", "name"),
+)
+EXPOSURES = Table(
+    "exposures",
+    METADATA,
+    _of("jobs", primary_key=True),
+    _of("entities", name="entity_id", primary_key=True),
+    Column("ranks", Text, nullable=False),
+    Index(None, "entity_id"),
+)
+ISSUES = Table(
+    "issues",
+    METADATA,
+    _id(),
+    _of("projects"),
+    Column("title", String(300), nullable=False),
+    Column("state", String(20), nullable=False),
+    Column("first_seen_at", Double, nullable=False),
+    Column("last_seen_at", Double, nullable=False),
+    Column("resolved_at", Double),
+    Column("resolved_commits", Text, nullable=False),
+    Column("muted_until", Double),
+    _of("issues", name="merged_into", optional=True),
+    Index(None, "project_id", "last_seen_at"),
+)
+FINGERPRINTS = Table(
+    "fingerprints",
+    METADATA,
+    _id(),
+    _of("projects"),
+    _of("issues"),
+    Column("value", String(40), nullable=False),
+    Column("explanation", Text, nullable=False),
+    UniqueConstraint("project_id", "value"),
+    Index(None, "issue_id"),
+)
+INCIDENTS = Table(
+    "incidents",
+    METADATA,
+    _id(),
+    _of("projects"),
+    _of("jobs", optional=True),
+    _of("fingerprints", optional=True),
+    Column("identity", String(600), nullable=False),
+    Column("state", String(20), nullable=False),
+    Column("received_at", Double, nullable=False),
+    Column("happened_at", Double, nullable=False),
+    Column("digested_at", Double),
+    Column("outcome", String(20)),
+    Column("kind", String(20)),
+    Column("confidence", String(10)),
+    Column("headline", Text),
+    Column("summary", Text),
+    Column("problem", Text),
+    Column("verdict_sha256", String(64)),
+    Column("page_sha256", String(64)),
+    Column("words", Text, nullable=False),
+    UniqueConstraint("project_id", "identity"),
+    Index(None, "project_id", "happened_at"),
+    Index(None, "fingerprint_id", "happened_at"),
+)
+PARTS = Table(
+    "parts",
+    METADATA,
+    _id(),
+    _of("projects"),
+    _of("incidents"),
+    Column("sha256", String(64), nullable=False),
+    Column("size", BigInteger, nullable=False),
+    Column("chunks", Text, nullable=False),
+    Column("source", String(200), nullable=False),
+    Column("received_at", Double, nullable=False),
+    UniqueConstraint("project_id", "sha256"),
+    Index(None, "incident_id"),
+)
+ACCUSED = Table(
+    "accused",
+    METADATA,
+    _of("incidents", primary_key=True),
+    _of("entities", name="entity_id", primary_key=True),
+    Column("role", String(20), nullable=False),
+    Index(None, "entity_id"),
+)
+ISSUE_EVENTS = Table(
+    "issue_events",
+    METADATA,
+    _id(),
+    _of("issues"),
+    Column("at", Double, nullable=False),
+    Column("what", String(20), nullable=False),
+    Column("who", String(100), nullable=False),
+    Column("detail", Text, nullable=False),
+)
+WORK = Table(
+    "work",
+    METADATA,
+    _id(),
+    Column("kind", String(20), nullable=False),
+    Column("subject", Integer, nullable=False),
+    Column("revision", Integer, nullable=False),
+    Column("attempts", Integer, nullable=False),
+    Column("not_before", Double, nullable=False),
+    Column("leased_until", Double),
+    Column("leased_by", String(40)),
+    UniqueConstraint("kind", "subject"),
+    Index(None, "not_before"),
+)
+AUDIT = Table(
+    "audit",
+    METADATA,
+    _id(),
+    _of("projects"),
+    Column("at", Double, nullable=False),
+    Column("who", String(100), nullable=False),
+    Column("what", String(40), nullable=False),
+    Column("subject", String(200), nullable=False),
+    Index(None, "project_id", "at"),
+)
+WEBHOOKS = Table(
+    "webhooks",
+    METADATA,
+    _id(),
+    _of("projects"),
+    Column("url", Text, nullable=False),
+    Column("shape", String(20), nullable=False),
+    Column("secret", String(100), nullable=False),
+    Column("created_at", Double, nullable=False),
+)
+DELIVERIES = Table(
+    "deliveries",
+    METADATA,
+    _id(),
+    _of("webhooks"),
+    _of("incidents"),
+    Column("event", String(20), nullable=False),
+    Column("created_at", Double, nullable=False),
+    Column("delivered_at", Double),
+    Column("problem", Text),
+    UniqueConstraint("webhook_id", "incident_id", "event"),
+)

@@ -1,0 +1,156 @@
+"""Pushes for tests of the server: bundles of recorded incidents, and what an agent says with them."""
+
+from __future__ import annotations
+
+import hashlib
+import http.client
+import json
+import socket
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from tempfile import mkdtemp
+from typing import Any
+
+import uvicorn
+
+from hangscope.bundle.pack import write_bundle
+from hangscope.server.intake.accept_push import Accepted, accept, note_blob, parse
+from hangscope.server.serve_process import Opened, ServeOptions, Workers, open_stores, working
+from hangscope.server.store import access_tokens
+from hangscope.server.store.access_tokens import Access, project
+from hangscope.server.store.blob_store import BlobStore
+from hangscope.server.store.database import Database
+from hangscope.server.web.app import Settings, make_app
+
+INCIDENTS = Path(__file__).parents[1] / "incidents"
+CASES = Path(__file__).parents[1] / "cases"
+
+
+def sha(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+@cache
+def bundle(name: str) -> bytes:
+    """The bundle of a recorded incident, or of a recorded case where there is no such incident."""
+    source = INCIDENTS / name if (INCIDENTS / name).is_dir() else CASES / name
+    target = Path(mkdtemp(prefix="hangscope-test-")) / f"{name}.tar.gz"
+    write_bundle(source, target)
+    data = target.read_bytes()
+    target.unlink()
+    target.parent.rmdir()
+    return data
+
+
+def push_value(data: bytes, *, job: str = "48537", **more: Any) -> dict[str, Any]:
+    """What an agent says of a bundle that is one chunk."""
+    said = {"sha256": sha(data), "size": len(data), "chunks": [sha(data)]}
+    return {"cluster": "west", "job": job, "attempt": "0", "bundle": said, "captured_at": time.time(), **more}
+
+
+def access(database: Database, name: str = "llm") -> Access:
+    with database.write() as connection:
+        return Access(1, "test", project(connection, name), name, frozenset(("push", "read", "admin")))
+
+
+def push(database: Database, blobs: BlobStore, who: Access, data: bytes, **more: Any) -> Accepted:
+    """As an agent does it: the blob, then the incident."""
+    blobs.put(who.project_id, sha(data), [data], 1 << 30)
+    note_blob(database, who.project_id, sha(data), len(data))
+    accepted = accept(database, who, parse(push_value(data, **more), time.time()))
+    assert isinstance(accepted, Accepted)
+    return accepted
+
+
+# ---- a server that answers on a real socket --------------------------------------------------------------------------
+
+
+@dataclass
+class Answer:
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+    @property
+    def text(self) -> str:
+        return self.body.decode()
+
+
+@dataclass
+class RunningServer:
+    """A server on loopback, with tokens of its projects by (project, scope)."""
+
+    opened: Opened
+    port: int
+    workers: Workers
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    def token(self, *scopes: str, project: str = "llm") -> str:
+        with self.opened.database.write() as connection:
+            project_id = access_tokens.project(connection, project)
+            return access_tokens.make(connection, project_id, f"test {' '.join(scopes)}", scopes)
+
+    def ask(self, method: str, path: str, token: str | None = None, value: Any = None, **headers: str) -> Answer:
+        """One request over a new connection; `value` is JSON, or bytes as they are."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)
+        body = value if isinstance(value, bytes) or value is None else json.dumps(value).encode()
+        sent = {name.replace("_", "-"): said for name, said in headers.items()}
+        if token is not None:
+            sent["Authorization"] = f"Bearer {token}"
+        connection.request(method, path, body, sent)
+        answer = connection.getresponse()
+        found = Answer(answer.status, {name.lower(): said for name, said in answer.getheaders()}, answer.read())
+        connection.close()
+        return found
+
+    def push(self, token: str, data: bytes, **more: Any) -> int:
+        """As an agent does it; the incident's number."""
+        assert self.ask("PUT", f"/api/v1/blobs/{sha(data)}", token, data).status == 201
+        accepted = self.ask("POST", "/api/v1/incidents", token, push_value(data, **more))
+        assert accepted.status == 202, accepted.text
+        return int(accepted.json["incident"])
+
+    def digested(self, token: str, incident: int, within_s: float = 60.0) -> Any:
+        """The incident once it is diagnosed."""
+        until = time.monotonic() + within_s
+        while True:
+            found = self.ask("GET", f"/api/v1/incidents/{incident}", token).json
+            if found["state"] != "accepted":
+                return found
+            assert time.monotonic() < until, "not digested in time"
+            time.sleep(0.1)
+
+
+@contextmanager
+def running_server(folder: Path, database: str | None = None, *, digesters: int = 1) -> Iterator[RunningServer]:
+    """A server in this process, on a real socket, with threads that digest."""
+    options = ServeOptions(data=folder, database=database, port=0, digesters=digesters)
+    opened = open_stores(options)
+    listening = socket.create_server(("127.0.0.1", 0))
+    port = listening.getsockname()[1]
+    with working(options, opened, f"http://127.0.0.1:{port}", lambda said: None) as workers:
+        app = make_app(Settings(opened.database, opened.blobs, f"http://127.0.0.1:{port}", workers.wake))
+        server = uvicorn.Server(uvicorn.Config(app, log_level="error", server_header=False, access_log=False))
+        thread = threading.Thread(target=server.run, args=([listening],), daemon=True)
+        thread.start()
+        until = time.monotonic() + 20
+        while not server.started and time.monotonic() < until:
+            time.sleep(0.02)
+        try:
+            yield RunningServer(opened, port, workers)
+        finally:
+            server.should_exit = True
+            thread.join(10)
+    opened.database.close()
