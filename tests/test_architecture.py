@@ -35,7 +35,11 @@ BELOW: dict[str, set[str]] = {
     "simulate": {"reader", "model", "errors", "__about__"},
     "diagnosis": {"reader", "model", "text", "errors"},
     "report": {"diagnosis", "reader", "incident", "model", "text", "errors", "__about__"},
+    "assistant": {
+        *("report", "diagnosis", "recorder", "reader", "incident", "safeio", "model", "text", "errors", "__about__"),
+    },
     "cli": {
+        "assistant",
         "report",
         "diagnosis",
         "simulate",
@@ -70,6 +74,7 @@ THIRD_PARTY = {
 
 OPTIONAL = {
     "incident": {"fsspec"},  # object stores, an extra; imported where it is used
+    "assistant": {"mcp", "anyio"},  # the extra `mcp`, and the loop that its SDK runs in
     "cluster": {"ray", "fsspec"},  # many machines and object stores, extras; imported where they are used
     "recorder": {"torch"},  # the companion runs inside the job, where torch is already loaded
 }

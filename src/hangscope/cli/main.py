@@ -41,6 +41,7 @@ VERBS = {
     "report": "Write the diagnosis to files: a web page, a Perfetto trace, JSON, text or a ticket.",
     "bundle": "Make the one file that a support ticket needs.",
     "show": "List the operations themselves, filtered by rank, group, state.",
+    "mcp": "Answer an assistant's questions about hangs, read-only.",
     "simulate": "Write dumps of a synthetic job of any size, layout, fault and format.",
     "demo": "Start a real small job that hangs, and follow it from launch to verdict.",
 }
