@@ -117,7 +117,7 @@ def test_links_lead_somewhere(page: Path) -> None:
         assert (page.parent / target).exists(), f"{page.name} links to {target}"
 
 
-TOPS = ("src", "tests", "benchmarks", "native", "docs")
+TOPS = ("src", "tests", "benchmarks", "native", "docs", "release", "skills")
 FILES = [
     path.relative_to(ROOT)
     for top in TOPS
