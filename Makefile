@@ -6,7 +6,8 @@
 # make sweep        every recorded dump cut, gone and of an older attempt, with and without logs
 # make bench        time and memory of a diagnosis, beside torchfrtrace and a bare unpickler
 # make slow-inputs  inputs of 2 MB meant to take minutes or gigabytes, with every verb: what is over 5 s or 500 MB
-# make wheel        sdist and wheel in dist/, the wheel tried in an environment of its own
+# make wheel        sdist and wheels for x86_64, aarch64 and all else in dist/, audited and tried; says what is missing
+# make corpus       the recorded jobs with their truths as an archive in dist/, and the table of docs/benchmark.md
 # make fuzz         the C decoder under libFuzzer and the sanitizers for SECONDS=600; needs clang
 # make clean        forget the virtual environment and all caches
 #
@@ -29,7 +30,7 @@ JOBS := tests/recorder/jobs
 # The tests start thousands of Pythons: each may keep what it compiled, whatever the image says.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test test-rest test-jobs test-ray lint frozen scoreboard sweep slow-inputs wheel fuzz bench test-deps clean
+.PHONY: demo test test-rest test-jobs test-ray lint frozen scoreboard sweep slow-inputs wheel corpus fuzz bench test-deps clean
 .DELETE_ON_ERROR:
 
 demo: $(READY_TORCH)
@@ -73,14 +74,13 @@ sweep: $(READY)
 slow-inputs: $(READY)
 	$(BIN)/python tests/hostile/slow_inputs.py
 
-# The wheel is built from the sdist, so a file that is missing there is missed here.
+# The wheels are built from the sdist, so a file that is missing there is missed here. WHEEL=--strict: nothing is left out.
 wheel: $(READY)
-	rm -rf dist build/wheel
-	$(BIN)/python -m build --outdir dist .
-	$(PYTHON) -m venv build/wheel
-	build/wheel/bin/python -m pip --disable-pip-version-check install -qq dist/*.whl
-	cd build && wheel/bin/python -c 'from hangscope.reader.dumps import decoder; print("C decoder:", decoder.in_use())'
-	cd build && { wheel/bin/hangscope diagnose ../tests/cases/mesh_absent || test $$? -eq 1; }
+	$(PIP) install -qq --editable '.[release]'
+	$(BIN)/python release/wheels.py $(WHEEL)
+
+corpus: $(READY_TORCH)
+	$(BIN)/python benchmarks/corpus/pack_corpus.py --table
 
 SECONDS ?= 600
 fuzz: $(READY)

@@ -49,7 +49,11 @@ BELOW: dict[str, set[str]] = {
         "errors",
         "__about__",
     },
+    "assistant": {
+        *("report", "diagnosis", "recorder", "reader", "incident", "safeio", "model", "text", "errors", "__about__"),
+    },
     "cli": {
+        "assistant",
         "server",
         "push",
         "report",
@@ -88,6 +92,7 @@ THIRD_PARTY = {
 OPTIONAL = {
     "server": {"fsspec"},  # blobs in an object store, an extra; imported where it is used
     "incident": {"fsspec"},  # object stores, an extra; imported where it is used
+    "assistant": {"mcp", "anyio"},  # the extra `mcp`, and the loop that its SDK runs in
     "cluster": {"ray", "fsspec"},  # many machines and object stores, extras; imported where they are used
     "recorder": {"torch"},  # the companion runs inside the job, where torch is already loaded
 }

@@ -22,7 +22,8 @@ from hangscope.cli.main import VERBS
 
 ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
-PAGES = [README, ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+SKILL = ROOT / "skills" / "hangscope" / "SKILL.md"
+PAGES = [README, ROOT / "CONTRIBUTING.md", SKILL, *sorted((ROOT / "docs").glob("*.md"))]
 PRESENT = [verb for verb in VERBS if find_spec(f"hangscope.cli.verbs.{verb}") is not None]
 CONSOLE = re.compile(r"```console\n\$ (?P<command>[^\n]*)\n(?P<output>.*?)```", re.DOTALL)
 
@@ -116,7 +117,7 @@ def test_links_lead_somewhere(page: Path) -> None:
         assert (page.parent / target).exists(), f"{page.name} links to {target}"
 
 
-TOPS = ("src", "tests", "benchmarks", "native", "docs")
+TOPS = ("src", "tests", "benchmarks", "native", "docs", "release", "skills")
 FILES = [
     path.relative_to(ROOT)
     for top in TOPS

@@ -58,7 +58,7 @@ def test_the_wheel_holds_the_c_parts(wheel: zipfile.ZipFile) -> None:
 
 
 def test_without_a_compiler_the_package_still_installs(tmp_path: Path) -> None:
-    """A machine without C compiler gets everything but the plugin, the decoder and the scanner."""
+    """A machine without C compiler gets everything but the plugin, the decoder and the scanner, in a wheel that says so."""
     base = tmp_path / "tree"
     base.mkdir()
     for name in ("pyproject.toml", "setup.py", "README.md", "LICENSE"):
@@ -71,6 +71,7 @@ def test_without_a_compiler_the_package_still_installs(tmp_path: Path) -> None:
     done = subprocess.run(command, cwd=base, capture_output=True, text=True, timeout=300, env=env)
     assert done.returncode == 0, done.stderr
     (built,) = (base / "out").glob("*.whl")
+    assert built.name.endswith("-py3-none-any.whl")
     names = zipfile.ZipFile(built).namelist()
     assert "hangscope/recorder/setup/settings.py" in names
     assert not [name for name in names if name.endswith(".so")]

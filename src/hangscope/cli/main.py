@@ -44,6 +44,7 @@ VERBS = {
     "serve": "Keep the incidents of all jobs in one place, with pages, an API and suspects.",
     "push": "Send incidents to a `hangscope serve`.",
     "show": "List the recorded operations, filtered by rank, group or state.",
+    "mcp": "Answer an assistant's questions about hangs, read-only.",
     "simulate": "Write dumps of a synthetic job of any size, layout, fault and format.",
     "demo": "Start a real small job that hangs, and follow it from launch to verdict.",
 }
