@@ -21,7 +21,15 @@ from typing import Any
 from hangscope.incident.layout import as_bytes, safe_name
 from hangscope.safeio import bounded_json
 from hangscope.safeio.durable_file import durable_file
-from hangscope.safeio.safe_files import append_below, listing, make_private, open_file, read_file, remove_file
+from hangscope.safeio.safe_files import (
+    append_below,
+    listing,
+    make_folder,
+    make_private,
+    open_file,
+    read_file,
+    remove_file,
+)
 
 MOST_BYTES = 4 << 30
 MOST_ENTRIES = 2000
@@ -56,6 +64,7 @@ class Spool:
     def __init__(self, folder: Path, *, most_bytes: int = MOST_BYTES) -> None:
         self.folder = folder
         self._most_bytes = most_bytes
+        make_folder(folder.parent)
         make_private(folder)
 
     def add(self, kind: str, value: Mapping[str, Any], bundle: Path | None = None) -> None:
