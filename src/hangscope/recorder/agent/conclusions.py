@@ -68,6 +68,10 @@ class Conclusions:
         self._commanded: set[Path] = set()
         """Incidents that the user's commands have run for."""
 
+    def is_only_a_part(self, incident: Path) -> bool:
+        """Whether other nodes of the job keep theirs elsewhere: then nobody here gives a verdict."""
+        return incident in self._parts
+
     def conclude(self, incident: Path, capture: NodeCapture) -> None:
         """Once every node has captured, or has had its time: the manifest, and the verdict where it is ours to give."""
         self._status.write()

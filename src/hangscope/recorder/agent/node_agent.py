@@ -22,6 +22,7 @@ from hangscope.recorder.agent.end_ranks import RankEnder
 from hangscope.recorder.agent.job_events import JobEvents
 from hangscope.recorder.agent.lingering_ranks import LingeringRanks
 from hangscope.recorder.agent.metrics import Metrics
+from hangscope.recorder.agent.never_seen import one_rank_a_run
 from hangscope.recorder.agent.node_status import StatusWriter
 from hangscope.recorder.agent.on_hang import OnHang
 from hangscope.recorder.agent.recovery import MAY_RECOVER, RecoveredStalls, Recovery
@@ -118,7 +119,8 @@ class Agent:
         self._ender = RankEnder(
             options.on_hang, polling, recovery, recovered, self._activity, say, self._works_elsewhere
         )
-        self._startup = StartupReport(environ_rank=os.environ.get("RANK", "").isdigit())
+        number = os.environ.get("RANK") or os.environ.get("SLURM_PROCID") or "0"
+        self._startup = StartupReport(environ_rank=one_rank_a_run(os.environ), first=number == "0")
         self._lingering = LingeringRanks()
         self._samples: TwoSamples | None = None
         self._refused = False

@@ -18,9 +18,11 @@ _MOST_NAMED = 8
 class StartupReport:
     """Says once, after each start of the ranks, who is watched; once more when those that were not have come."""
 
-    def __init__(self, environ_rank: bool) -> None:
-        """`environ_rank`: the command is one rank itself, whatever the size of the job."""
+    def __init__(self, environ_rank: bool, *, first: bool = True) -> None:
+        """`environ_rank`: the command is one rank itself, whatever the size of the job. Where all is well, only the
+        `first` of them says so."""
         self._alone = environ_rank
+        self._speaks = first
         self._first: float | None = None
         self._begun: float | None = None
         self._said = False
@@ -52,6 +54,8 @@ class StartupReport:
             return None
         self._said = True
         self._asked = len(asked)
+        if not self._speaks and len(asked) == len(ranks) == expected:
+            return None
         return _sentence(ranks, asked, expected, refused)
 
     def _expected(self, ranks: Iterable[WatchedRank]) -> int | None:

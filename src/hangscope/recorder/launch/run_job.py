@@ -15,6 +15,7 @@ from pathlib import Path
 from hangscope.errors import LaunchError, SettingsError
 from hangscope.recorder.agent.job_events import JobEvents
 from hangscope.recorder.agent.metrics import Metrics
+from hangscope.recorder.agent.never_seen import one_rank_a_run
 from hangscope.recorder.agent.node_agent import Agent, AgentOptions
 from hangscope.recorder.capture.capture_node import SECRET
 from hangscope.recorder.capture.node_facts import NodeFacts
@@ -132,7 +133,8 @@ class _Run:
         return grace_s(self.environ, self.options.term_grace) / 2
 
     def _start_command(self, words: Sequence[str], prepared: Mapping[str, str], events: JobEvents) -> Command:
-        rank = linux_process.whole_number(self.environ.get("RANK", ""))
+        own = "RANK" if "RANK" in self.environ else "SLURM_PROCID" if one_rank_a_run(self.environ) else ""
+        rank = linux_process.whole_number(self.environ.get(own, ""))
         given = {name: value for name, value in prepared.items() if name not in SECRET}
         return Command(
             words,
