@@ -6,6 +6,7 @@ where PyTorch's watchdog brought a second capture, and where the job went on by 
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -122,7 +123,7 @@ class Conclusions:
         self._say(
             f"this node's part is in {home}; the directory does not hold every node of the job"
             f" ({len(here)} of {_world_size(agents)} ranks are here{still_starting(agents)}),"
-            " so bring the parts together with `hangscope collect` and diagnose them then"
+            f" so bring the parts together with `{_collect_command(home, os.environ)}` and diagnose them then"
         )
         self._run_commands(home, None)
 
@@ -223,6 +224,12 @@ def _manifest(capture: NodeCapture, agents: Sequence[PeerAgent], silent: Mapping
         world_size=world_size,
         extra=_notes(capture.node.name, never_seen=missing, elsewhere=odd_addresses(agents), silent_nodes=silent),
     )
+
+
+def _collect_command(home: Path, environ: Mapping[str, str]) -> str:
+    """The whole command, where Slurm says which job it is: srun reaches its nodes while it runs."""
+    job = environ.get("SLURM_JOB_ID", "")
+    return f"hangscope collect --slurm {job} --path {home} -o DIR" if job.isdigit() else "hangscope collect"
 
 
 def _world_size(agents: Sequence[PeerAgent]) -> int | None:

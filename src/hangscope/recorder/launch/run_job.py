@@ -126,7 +126,15 @@ class _Run:
         if status == 0 and not self.options.keep and not agent.captured and command.over():
             with contextlib.suppress(OSError):
                 Patience(TIDY_S).ask(f"tidy {self.folders.root}", lambda: tidy.remove(self.folders.root))
-        return status
+        return self._exit_status(agent, status)
+
+    def _exit_status(self, agent: Agent, status: int) -> int:
+        """The command's own, except where a hang was its end and the scheduler is to know that."""
+        wanted = self.options.agent.on_hang.exit_status
+        if status == 0 or wanted is None or not agent.hung:
+            return status
+        self.say(f"the command ended with status {status} because of the hang: exit status {wanted}")
+        return wanted
 
     def _time_to_save(self) -> float:
         """From SIGTERM on: half of what the scheduler gives, so that the command has the other half to end."""
