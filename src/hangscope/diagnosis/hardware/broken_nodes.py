@@ -29,26 +29,29 @@ class BrokenNode:
 
 
 def broken_nodes(job: Job, verdict: Diagnosis) -> list[BrokenNode]:
-    """Each node to avoid, with the reason; none where the verdict is unsure, or about something else than a node."""
-    if verdict.confidence == "low" or verdict.kind not in _KINDS:
+    """Each node to avoid, with the reason; none where the verdict is about something else than a node, or unsure. The
+    scheduler's word for a node that failed is enough, also where nothing says which ranks ran there."""
+    if verdict.kind not in _KINDS:
         return []
     accused = {culprit.node for culprit in verdict.culprits if culprit.node}
     found: dict[str, BrokenNode] = {}
-    for node, why in _signs(job):
-        if (node in accused or not verdict.culprits) and _NAME.fullmatch(node):
+    for node, kind, why in _signs(job):
+        sure = verdict.confidence != "low" or kind == "node_failed"
+        if sure and (node in accused or not verdict.culprits) and _NAME.fullmatch(node):
             found.setdefault(node, BrokenNode(node, why))
     return [found[node] for node in sorted(found)]
 
 
-def _signs(job: Job) -> Iterator[tuple[str, str]]:
+def _signs(job: Job) -> Iterator[tuple[str, str, str]]:
+    """(node, kind of failure, its words)."""
     for failure in job.facts.failures:
         if failure.node is None or failure.effect:
             continue
         if failure.kind in _FAILED or (failure.kind == "xid" and _is_hardware(failure.code)):
-            yield failure.node, failure.text
+            yield failure.node, failure.kind, failure.text
     for message in job.facts.kernel:
         if message.kind == "xid" and message.node is not None and _is_hardware(message.code):
-            yield message.node, f"Xid {message.code}"
+            yield message.node, "xid", f"Xid {message.code}"
 
 
 def _is_hardware(code: int | None) -> bool:
