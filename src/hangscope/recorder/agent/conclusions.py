@@ -25,7 +25,7 @@ from hangscope.recorder.agent.recovery import MAY_RECOVER, Recovery
 from hangscope.recorder.capture.capture_node import NodeCapture
 from hangscope.recorder.rundir import run_directory
 from hangscope.recorder.rundir.run_directory import PeerAgent, RunFolders
-from hangscope.recorder.rundir.silent_nodes import silent_nodes
+from hangscope.recorder.rundir.silent_nodes import SILENT_S, silent_nodes
 from hangscope.text import duration
 
 NODES_S = 12.0
@@ -105,14 +105,20 @@ class Conclusions:
         until = time.monotonic() + NODES_S
         last_output_until = time.monotonic() + LAST_OUTPUT_S
         while True:
+            self._status.write()  # others' silence is measured against it
             agents = run_directory.peers(self._folders.root, self._folders.own)
-            others = [agent for agent in agents if agent.fresh and agent.ranks and agent.folder != self._folders.own]
+            others = [agent for agent in agents if self._may_come(agent)]
             captured = all(time.monotonic() < until and run_directory.captured(incident, agent) for agent in others)
             ending = self._ended.is_set() and time.monotonic() <= last_output_until
             output_is_there = not ending or all(agent.ended for agent in others)
             if (captured and output_is_there) or time.monotonic() > until:
                 return agents
-            time.sleep(0.2)
+            time.sleep(0.5)
+
+    def _may_come(self, agent: PeerAgent) -> bool:
+        """Whether another node's part is to be waited for: it has ranks, and its agent writes or has ended."""
+        writes = agent.fresh and (agent.ended or agent.behind_s < SILENT_S)
+        return writes and bool(agent.ranks) and agent.folder != self._folders.own
 
     def _report_part(self, incident: Path, home: Path, agents: Sequence[PeerAgent]) -> None:
         """Nodes of the job are not in this directory: nobody here can give a verdict. Said once."""
