@@ -43,6 +43,7 @@ VERBS = {
     "stacks": "Show all ranks' stacks merged into one tree, the odd ones marked.",
     "serve": "Keep the incidents of all jobs in one place, with pages, an API and suspects.",
     "push": "Send incidents to a `hangscope serve`.",
+    "exclude": "Print the nodes to avoid in the next start, where the cause is the node.",
     "show": "List the recorded operations, filtered by rank, group or state.",
     "mcp": "Answer an assistant's questions about hangs, read-only.",
     "simulate": "Write dumps of a synthetic job of any size, layout, fault and format.",

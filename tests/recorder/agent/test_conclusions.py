@@ -65,7 +65,7 @@ def test_a_hang_is_diagnosed_once(tmp_path: Path, diagnoses: Path) -> None:
     assert set(FILES) <= set(json.loads((hang / "incident.json").read_text())["files"])
     assert parts.lines[1:] == [f"the verdict on {hang}:\nHANG", f"HTML report: {hang / 'verdict.html'}"]
     parts.events.end(1)
-    parts.captures.finish((), "the command ended with status 1")
+    parts.captures.finish((), Trouble("rank-exit", "the command ended with status 1"))
     assert counted(diagnoses) == [FILES]
 
 

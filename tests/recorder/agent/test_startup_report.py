@@ -57,3 +57,12 @@ def test_a_companion_that_comes_late_is_taken_all_the_same(tmp_path: Path) -> No
         assert report.line(list(polling), "", 1.0) == "watching 1 of 1 ranks"
         assert report.line(list(polling), "", 2.0) is None
     polling.close()
+
+
+@pytest.mark.parametrize(("first", "said"), [(True, "watching 1 of 1 ranks here, 8 in the job"), (False, None)])
+def test_of_one_task_a_rank_only_the_first_says_that_all_is_well(first: bool, said: str | None, tmp_path: Path) -> None:
+    """Slurm started as many tasks as the job has ranks: each sees one, and eight lines would say the same."""
+    polling, report = Polling(tmp_path), StartupReport(environ_rank=False, tasks=8, first=first)
+    polling.ranks.add(RankProcess(os.getpid(), 3, world_size=8, socket=str(tmp_path / "s"), registered=True))
+    assert report.line(list(polling), "", 0.0) == said
+    polling.close()

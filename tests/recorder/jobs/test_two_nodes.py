@@ -50,8 +50,7 @@ def test_a_hung_job_is_ended_on_both_nodes_once_the_evidence_is_safe(
 ) -> None:
     """Each agent ends its own rank, and only once, unless it is gone with its peer; the command is told once."""
     incident, runs = jobs["hung"]
-    assert runs[1].wait(90) == 128 + 15
-    assert runs[0].wait(60) in (1, 128 + 15)  # Gloo raises where the other node's rank was ended first
+    assert [started.wait(90) for started in runs] == [75, 75]  # also where Gloo raised before we ended its rank
     for number, started in enumerate(runs):
         said = re.findall(r"--on-hang kill: rank (.*) gets SIGTERM", started.err)
         assert said == [str(number)] or (said == [] and number == 0)

@@ -62,7 +62,8 @@ def train(arguments, rank=None, world_size=None, store=None):
     dist.init_process_group(arguments.backend, timeout=datetime.timedelta(seconds=arguments.timeout), **extra)
     tensor = torch.ones(1 << 22 if device == "cuda" else 1024, device=device)
     for step in range(arguments.steps):
-        wrong = step == arguments.at and dist.get_rank() == arguments.rank
+        due = os.path.exists(arguments.when) if arguments.when else step == arguments.at
+        wrong = due and dist.get_rank() == arguments.rank
         if wrong:
             say(f"fault at {time.time():.3f}")
             go_wrong(arguments.fault)
@@ -87,6 +88,7 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser()
     parser.add_argument("--fault", default="none")
     parser.add_argument("--rank", type=int, default=1)
+    parser.add_argument("--when", default="", help="a file: go wrong once it is there, in place of --at")
     parser.add_argument("--at", type=int, default=40)
     parser.add_argument("--steps", type=int, default=60)
     parser.add_argument("--pause", type=float, default=0.1)

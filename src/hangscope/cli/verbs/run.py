@@ -14,7 +14,7 @@ from hangscope.cli.size_options import DURATION
 from hangscope.push.server_client import ServerClient
 from hangscope.push.spool import default_spool
 from hangscope.recorder.agent.node_agent import MAX_INCIDENTS, AgentOptions
-from hangscope.recorder.agent.on_hang import GRACE_S, KILL_AFTER_S, OnHang
+from hangscope.recorder.agent.on_hang import EXIT_STATUS, GRACE_S, KILL_AFTER_S, OnHang
 from hangscope.recorder.launch.push_to_server import ServerOptions
 from hangscope.recorder.launch.run_job import RunOptions, run
 from hangscope.report.safe_text import safe
@@ -103,6 +103,14 @@ def _env(name: str) -> dict[str, Any]:
     **_env("GRACE"),
 )
 @click.option(
+    "--exit-on-hang",
+    type=click.IntRange(1, 125),
+    metavar="CODE",
+    help="Exit status where a hang was the end of the job, for schedulers to act on. "
+    f" [default: {EXIT_STATUS} with --on-hang kill, else the command's own]",
+    **_env("EXIT_ON_HANG"),
+)
+@click.option(
     "--max-incidents",
     type=click.IntRange(min=1),
     default=MAX_INCIDENTS,
@@ -166,6 +174,7 @@ def command(
     kill_after: float | None,
     kill_working: bool,
     grace: float | None,
+    exit_on_hang: int | None,
     max_incidents: int,
     entries: int | None,
     fix: bool,
@@ -203,7 +212,7 @@ def command(
         server=_server(server, token_file),
         agent=AgentOptions(
             stall_after,
-            OnHang.of(_given(on_hang), grace, kill_after, kill_working=kill_working),
+            OnHang.of(_given(on_hang), grace, kill_after, kill_working=kill_working, exit_status=exit_on_hang),
             max_incidents,
             diagnose=not no_diagnose,
         ),

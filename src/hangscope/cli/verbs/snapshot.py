@@ -11,30 +11,46 @@ from hangscope.cli.output import note, write
 from hangscope.errors import NotFoundError
 from hangscope.incident.layout import VERDICT_TEXT
 from hangscope.recorder.agent.diagnose_process import diagnose
-from hangscope.recorder.capture import snapshot_job
+from hangscope.recorder.capture import snapshot_job, snapshot_slurm
 from hangscope.report.safe_text import safe
 from hangscope.safeio.safe_files import read_below
 
 _MOST_TEXT = 4 << 20
 
 
-@click.command()
+@click.command(epilog="Example: hangscope snapshot --slurm 48121 --dir /shared/hangs/48121")
 @click.argument("target", metavar="[PID|DIR]", default=".")
 @click.option("--dir", "directory", type=click.Path(path_type=Path), help="Where to save it, for a job without `run`.")
+@click.option("--slurm", metavar="JOBID", help="Over srun: all nodes of a running job at once, also without `run`.")
+@click.option("--container", metavar="NAME", help="Slurm with pyxis: enter the job's container of this name.")
+@click.option("--slurm-node", metavar="JOBID", hidden=True)
 @click.option("--no-diagnose", is_flag=True, help="Save the evidence only.")
-def command(target: str, directory: Path | None, no_diagnose: bool) -> int:
+def command(
+    target: str,
+    directory: Path | None,
+    slurm: str | None,
+    container: str | None,
+    slurm_node: str | None,
+    no_diagnose: bool,
+) -> int:
     """Capture a running job now.
 
     DIR is the directory that `hangscope run` keeps: all its nodes capture at once. PID is a rank or its launcher, also
-    of a job that was started without hangscope: stacks then come from py-spy. Prints the directory of the incident.
+    of a job that was started without hangscope: stacks then come from py-spy. With --slurm every node of the job is
+    captured at once, and its ranks are found by the job's number. Prints the directory of the incident.
     """
-    if target.isascii() and target.isdigit():
+    if slurm_node is not None and directory is not None:  # one node's part of --slurm
+        write(f"{snapshot_slurm.of_node(slurm_node, directory)}\n")
+        return 0
+    if slurm is not None:
+        incident = snapshot_slurm.of_job(slurm, directory, note, container)
+    elif target.isascii() and target.isdigit():
         incident = snapshot_job.of_process(int(target), directory, note)
     else:
         run = Path(target).absolute()
         incident = snapshot_job.of_run(Path(os.path.realpath(run)) if run.is_symlink() else run, note)
     write(f"{safe(str(incident))}\n")
-    if no_diagnose:
+    if no_diagnose or not snapshot_job.SnapshotStep.of(os.environ).leads:
         return 0
     try:  # the agents may have given it already
         text = read_below(incident, VERDICT_TEXT, _MOST_TEXT).decode(errors="replace")

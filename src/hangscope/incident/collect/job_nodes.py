@@ -101,6 +101,12 @@ def slurm(
     ]
 
 
+def slurm_number(job: str) -> str:
+    """The plain number by which srun knows a job that may be one of an array or of a heterogeneous job."""
+    listed = _ask(("squeue", "--noheader", "--jobs", job, "--format", "%A")).split()
+    return listed[0] if listed and listed[0].isdigit() else job
+
+
 def kubernetes(
     selector: str,
     *,

@@ -132,7 +132,8 @@ class Captures:
             return False
         if incident in self._log.verdicts or (self.home(incident) / VERDICT_JSON).exists():
             return True
-        return not self._conclusions.diagnoses or time.monotonic() > done + VERDICT_S
+        nobody_will = not self._conclusions.diagnoses or self._conclusions.is_only_a_part(incident)
+        return nobody_will or time.monotonic() > done + VERDICT_S
 
     def verdict(self, incident: Path) -> Mapping[str, Any]:
         """The verdict's JSON, as this node or the one that diagnosed has it; empty where there is none."""

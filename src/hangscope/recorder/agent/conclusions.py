@@ -6,6 +6,7 @@ where PyTorch's watchdog brought a second capture, and where the job went on by 
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -24,7 +25,7 @@ from hangscope.recorder.agent.recovery import MAY_RECOVER, Recovery
 from hangscope.recorder.capture.capture_node import NodeCapture
 from hangscope.recorder.rundir import run_directory
 from hangscope.recorder.rundir.run_directory import PeerAgent, RunFolders
-from hangscope.recorder.rundir.silent_nodes import silent_nodes
+from hangscope.recorder.rundir.silent_nodes import SILENT_S, silent_nodes
 from hangscope.text import duration
 
 NODES_S = 12.0
@@ -68,6 +69,10 @@ class Conclusions:
         self._commanded: set[Path] = set()
         """Incidents that the user's commands have run for."""
 
+    def is_only_a_part(self, incident: Path) -> bool:
+        """Whether other nodes of the job keep theirs elsewhere: then nobody here gives a verdict."""
+        return incident in self._parts
+
     def conclude(self, incident: Path, capture: NodeCapture) -> None:
         """Once every node has captured, or has had its time: the manifest, and the verdict where it is ours to give."""
         self._status.write()
@@ -100,14 +105,20 @@ class Conclusions:
         until = time.monotonic() + NODES_S
         last_output_until = time.monotonic() + LAST_OUTPUT_S
         while True:
+            self._status.write()  # others' silence is measured against it
             agents = run_directory.peers(self._folders.root, self._folders.own)
-            others = [agent for agent in agents if agent.fresh and agent.ranks and agent.folder != self._folders.own]
+            others = [agent for agent in agents if self._may_come(agent)]
             captured = all(time.monotonic() < until and run_directory.captured(incident, agent) for agent in others)
             ending = self._ended.is_set() and time.monotonic() <= last_output_until
             output_is_there = not ending or all(agent.ended for agent in others)
             if (captured and output_is_there) or time.monotonic() > until:
                 return agents
-            time.sleep(0.2)
+            time.sleep(0.5)
+
+    def _may_come(self, agent: PeerAgent) -> bool:
+        """Whether another node's part is to be waited for: it has ranks, and its agent writes or has ended."""
+        writes = agent.fresh and (agent.ended or agent.behind_s < SILENT_S)
+        return writes and bool(agent.ranks) and agent.folder != self._folders.own
 
     def _report_part(self, incident: Path, home: Path, agents: Sequence[PeerAgent]) -> None:
         """Nodes of the job are not in this directory: nobody here can give a verdict. Said once."""
@@ -118,7 +129,7 @@ class Conclusions:
         self._say(
             f"this node's part is in {home}; the directory does not hold every node of the job"
             f" ({len(here)} of {_world_size(agents)} ranks are here{still_starting(agents)}),"
-            " so bring the parts together with `hangscope collect` and diagnose them then"
+            f" so bring the parts together with `{_collect_command(home, os.environ)}` and diagnose them then"
         )
         self._run_commands(home, None)
 
@@ -219,6 +230,12 @@ def _manifest(capture: NodeCapture, agents: Sequence[PeerAgent], silent: Mapping
         world_size=world_size,
         extra=_notes(capture.node.name, never_seen=missing, elsewhere=odd_addresses(agents), silent_nodes=silent),
     )
+
+
+def _collect_command(home: Path, environ: Mapping[str, str]) -> str:
+    """The whole command, where Slurm says which job it is: srun reaches its nodes while it runs."""
+    job = environ.get("SLURM_JOB_ID", "")
+    return f"hangscope collect --slurm {job} --path {home} -o DIR" if job.isdigit() else "hangscope collect"
 
 
 def _world_size(agents: Sequence[PeerAgent]) -> int | None:

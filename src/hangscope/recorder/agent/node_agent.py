@@ -16,12 +16,13 @@ from pathlib import Path
 
 from hangscope.recorder.agent.capture_log import CaptureLog
 from hangscope.recorder.agent.captures import Captures
-from hangscope.recorder.agent.conclusions import Conclusions
+from hangscope.recorder.agent.conclusions import QUIET, Conclusions
 from hangscope.recorder.agent.dump_watch import DumpWatch
 from hangscope.recorder.agent.end_ranks import RankEnder
 from hangscope.recorder.agent.job_events import JobEvents
 from hangscope.recorder.agent.lingering_ranks import LingeringRanks
 from hangscope.recorder.agent.metrics import Metrics
+from hangscope.recorder.agent.never_seen import one_rank_a_run
 from hangscope.recorder.agent.node_status import StatusWriter
 from hangscope.recorder.agent.on_hang import OnHang
 from hangscope.recorder.agent.recovery import MAY_RECOVER, RecoveredStalls, Recovery
@@ -34,6 +35,7 @@ from hangscope.recorder.live.job_pace import JobPace
 from hangscope.recorder.live.polling import POLL_S, Polling
 from hangscope.recorder.live.rank_activity import RankActivity
 from hangscope.recorder.live.two_samples import TwoSamples
+from hangscope.recorder.process import linux_process
 from hangscope.recorder.rundir import run_directory
 from hangscope.recorder.rundir.run_directory import RunFolders
 
@@ -118,7 +120,11 @@ class Agent:
         self._ender = RankEnder(
             options.on_hang, polling, recovery, recovered, self._activity, say, self._works_elsewhere
         )
-        self._startup = StartupReport(environ_rank=os.environ.get("RANK", "").isdigit())
+        self._startup = StartupReport(
+            environ_rank=one_rank_a_run(os.environ),
+            tasks=linux_process.whole_number(os.environ.get("SLURM_STEP_NUM_TASKS", "")),
+            first=(os.environ.get("RANK") or os.environ.get("SLURM_PROCID") or "0") == "0",
+        )
         self._lingering = LingeringRanks()
         self._samples: TwoSamples | None = None
         self._refused = False
@@ -169,6 +175,14 @@ class Agent:
         seen = list(self._polling)
         known = {rank.process.rank for rank in seen if rank.process.rank is not None}
         return sorted(known), seen[0].process.world_size if seen else None
+
+    @property
+    def hung(self) -> bool:
+        """Whether a hang was the job's end: captured, not over, and nobody outside had ended the job before."""
+        hang = self._captures.hang
+        if self._events.asked_to_end or self._captures.reason(hang) not in MAY_RECOVER:
+            return False
+        return self._captures.verdict(hang).get("outcome") not in QUIET
 
     def _last_trouble(self, status: int) -> Trouble | None:
         """How the job failed by itself, or that it stood still when it was ended; None where it did neither."""

@@ -22,6 +22,9 @@ from hangscope.errors import SettingsError
 GRACE_S = 10.0
 KILL_AFTER_S = 300.0
 COMMAND_S = 60.0
+EXIT_STATUS = 75
+"""Of a job that `kill` ended: EX_TEMPFAIL of sysexits.h, which says that another try may go well. PyTorch, Slurm and
+shells use it for nothing else."""
 _WORD = re.compile(r"[\w./+-]+")
 
 
@@ -38,6 +41,8 @@ class OnHang:
     grace_s: float = GRACE_S
     kill_after_s: float = KILL_AFTER_S
     kill_working: bool = False
+    exit_status: int | None = None
+    """What `run` ends with where a hang was the job's end; None for the command's own status."""
 
     @classmethod
     def of(
@@ -47,6 +52,7 @@ class OnHang:
         kill_after_s: float | None = None,
         *,
         kill_working: bool = False,
+        exit_status: int | None = None,
     ) -> OnHang:
         """From the user's own words. A single word that is no program is a slip, found now and not at the hang."""
         commands = tuple(word for word in words if word not in ("report", "kill"))
@@ -64,7 +70,9 @@ class OnHang:
         kill_after = KILL_AFTER_S if kill_after_s is None else kill_after_s
         if not 0 <= kill_after < 86400 * 30:
             raise SettingsError("--kill-after must be a time, 0 or more")
-        return cls("kill" in words, commands, grace, kill_after, kill_working)
+        kill = "kill" in words
+        own_status = EXIT_STATUS if exit_status is None and kill else exit_status
+        return cls(kill, commands, grace, kill_after, kill_working, own_status)
 
 
 def run_command(command: str, incident: Path, verdict: Path | None, value: Mapping[str, Any]) -> str:

@@ -18,9 +18,12 @@ _MOST_NAMED = 8
 class StartupReport:
     """Says once, after each start of the ranks, who is watched; once more when those that were not have come."""
 
-    def __init__(self, environ_rank: bool) -> None:
-        """`environ_rank`: the command is one rank itself, whatever the size of the job."""
+    def __init__(self, environ_rank: bool, *, tasks: int | None = None, first: bool = True) -> None:
+        """`environ_rank`: the command is one rank itself, whatever the size of the job; so it is where the scheduler
+        started as many `tasks` as the job has ranks. Where all is well, only the `first` of them says so."""
         self._alone = environ_rank
+        self._tasks = tasks
+        self._speaks = first
         self._first: float | None = None
         self._begun: float | None = None
         self._said = False
@@ -52,6 +55,8 @@ class StartupReport:
             return None
         self._said = True
         self._asked = len(asked)
+        if not self._speaks and len(asked) == len(ranks) == expected:
+            return None
         return _sentence(ranks, asked, expected, refused)
 
     def _expected(self, ranks: Iterable[WatchedRank]) -> int | None:
@@ -59,7 +64,10 @@ class StartupReport:
         if self._alone:
             return 1
         local = [size for rank in ranks if (size := rank.process.local_world_size) is not None]
-        return max(local) if local else max((rank.process.world_size or 0 for rank in ranks), default=0) or None
+        if local:
+            return max(local)
+        world = max((rank.process.world_size or 0 for rank in ranks), default=0) or None
+        return 1 if world is not None and world == self._tasks else world
 
 
 def _nobody(command: int | None) -> str:

@@ -6,7 +6,8 @@ import contextlib
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from hangscope.errors import NotFoundError
@@ -22,6 +23,7 @@ from hangscope.recorder.capture.snapshot_target import (
     may_follow,
 )
 from hangscope.recorder.live import find_ranks
+from hangscope.recorder.live.find_ranks import RankProcess
 from hangscope.recorder.live.polling import Polling
 from hangscope.recorder.live.two_samples import TwoSamples
 from hangscope.recorder.live.watched_rank import WatchedRank
@@ -31,6 +33,7 @@ from hangscope.recorder.rundir import peer_files, run_directory
 from hangscope.recorder.rundir.job_identity import JobIdentity, identify
 from hangscope.recorder.rundir.node_dir import NodeDir
 from hangscope.recorder.rundir.peer_files import NodeStatus
+from hangscope.safeio.walk import entries
 
 AGENTS_S = 45.0
 _NOBODY = "ranks are recognised by RANK in their environment, or by torch.distributed once they have joined"
@@ -83,7 +86,7 @@ def _captured_in(
 ) -> Path:
     if theirs.foreign:
         incident, _ = claim_directory(None, JobIdentity(state.job, state.attempt, state.node), theirs, kept)
-    node = NodeFacts(state.node, state.job, state.attempt, _started(state.command_pid))
+    node = NodeFacts(state.node, state.job, state.attempt, started_at(state.command_pid))
     return _capture(incident, folder, node, ranks)
 
 
@@ -144,17 +147,22 @@ def of_process(pid: int, directory: Path | None, say: Callable[[str], None]) -> 
         )
     strange = next((rank.rights for rank in ranks if rank.rights.foreign), theirs)
     with contextlib.ExitStack() as kept:
-        root, identity = claim_directory(directory, identity, strange, kept)
-        node = NodeFacts(identity.node, identity.job, identity.attempt, _started(pid))
-        return _capture(root, safe_name(identity.node), node, ranks)
+        step = SnapshotStep.of(os.environ)
+        root, identity = claim_directory(directory, identity, strange, kept, step.session)
+        node = NodeFacts(identity.node, identity.job, identity.attempt, started_at(pid))
+        return _capture(root, safe_name(identity.node), node, ranks, step)
 
 
 def _ranks(sockets: Path, pid: int | None) -> list[WatchedRank]:
+    return watched(sockets, [] if pid is None else find_ranks.ranks_below(_launcher_of(pid)))
+
+
+def watched(sockets: Path, processes: Iterable[RankProcess]) -> list[WatchedRank]:
+    """These ranks, and those whose companions listen in `sockets`, looked at twice."""
     polling = Polling(sockets)
-    if pid is not None:
-        for process in find_ranks.ranks_below(_launcher_of(pid)):
-            assert process.rank is not None
-            polling.ranks.by_number[process.rank] = WatchedRank.of(process)
+    for process in processes:
+        assert process.rank is not None
+        polling.ranks.by_number[process.rank] = WatchedRank.of(process)
     for _ in range(3):  # who is there, which rank a spawned process is, and what groups there are
         polling.turn(None)
     samples = TwoSamples(polling, time.monotonic())
@@ -176,7 +184,7 @@ def _launcher_of(pid: int) -> int:
     return parent if parent > 1 and len(find_ranks.ranks_below(parent)) > 1 else pid
 
 
-def _started(pid: object) -> float:
+def started_at(pid: object) -> float:
     found = linux_process.stat(pid) if isinstance(pid, int) else None
     return time.time() - (linux_process.age_s(found) if found is not None else 0.0)
 
@@ -188,12 +196,51 @@ def _fresh(folder: Path) -> bool:
         return False
 
 
-def _capture(incident: Path, folder: str, node: NodeFacts, ranks: list[WatchedRank]) -> Path:
+@dataclass(frozen=True, slots=True)
+class SnapshotStep:
+    """Which snapshot this is: one of its own, or one of several that a step of srun takes on all nodes at once.
+
+    `session` tells it from those before, into whose directory it must not write. The first of several diagnoses.
+    """
+
+    session: str
+    nodes: int = 1
+    leads: bool = True
+
+    @classmethod
+    def of(cls, environ: Mapping[str, str]) -> SnapshotStep:
+        job, step = (environ.get(f"SLURM_{name}_ID", "") for name in ("JOB", "STEP"))
+        nodes = linux_process.whole_number(environ.get("SLURM_STEP_NUM_NODES", "")) or 1
+        if not job or not step or nodes < 2:
+            return cls(f"{time.time_ns()}-{os.getpid()}")
+        return cls(f"step {job}.{step}", nodes, environ.get("SLURM_PROCID", "0") == "0")
+
+    def await_others(self, incident: Path) -> None:
+        """Until every node of the step has saved its part, or has had its time."""
+        until = time.monotonic() + AGENTS_S
+        while time.monotonic() < until:
+            done = [name for name in entries(incident / "nodes") if _is_complete(incident, name)]
+            if len(done) >= self.nodes:
+                return
+            time.sleep(0.2)
+
+
+def _is_complete(incident: Path, name: str) -> bool:
+    return peer_files.complete(incident, f"nodes/{name}/node.json")
+
+
+def _capture(
+    incident: Path, folder: str, node: NodeFacts, ranks: list[WatchedRank], step: SnapshotStep | None = None
+) -> Path:
     node.look_up()
     node_dir = NodeDir(incident, incident / "nodes" / folder)
     taken = NodeCapture(node_dir, node, tuple(ranks), "snapshot", "asked for", threading.Event())
     taken.take()
     taken.complete()
+    if step is not None and not step.leads:
+        return incident
+    if step is not None and step.nodes > 1:
+        step.await_others(incident)
     sizes = [rank.process.world_size for rank in ranks if rank.process.world_size]
     given = manifest.Manifest(
         job=node.job,

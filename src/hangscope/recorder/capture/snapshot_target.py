@@ -70,17 +70,18 @@ def is_of_its_writer(folder: Path, pid: int | None) -> bool:
 
 
 def claim_directory(
-    directory: Path | None, identity: JobIdentity, theirs: Rights, kept: contextlib.ExitStack
+    directory: Path | None, identity: JobIdentity, theirs: Rights, kept: contextlib.ExitStack, session: str = ""
 ) -> tuple[Path, JobIdentity]:
     """The incident's directory. Another user's stacks and output are for whoever took them; a directory that was there
-    before stays as open as it is, and the incident goes below it. It stays open in `kept`."""
+    before stays as open as it is, and the incident goes below it. It stays open in `kept`. An earlier snapshot of the
+    job, of another `session`, keeps its directory to itself."""
     name = f"snapshot-{safe_name(identity.job)}"
     place = (directory or Path("hangscope") / name).absolute()
     if not theirs.foreign:
-        return run_directory.claim(place, identity, kept=kept, own=directory is None)
+        return run_directory.claim(place, identity, kept=kept, own=directory is None, session=session)
     with contextlib.suppress(OSError):
         there = status_of(place, follow=directory is not None)
         named = directory is not None or there.st_uid == os.geteuid()
         if stat.S_ISDIR(there.st_mode) and there.st_mode & 0o077 and named:
             place /= name
-    return run_directory.claim(place, identity, kept=kept, private=True)
+    return run_directory.claim(place, identity, kept=kept, private=True, session=session)

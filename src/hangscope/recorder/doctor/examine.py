@@ -319,8 +319,10 @@ def _summary(setting: Setting) -> str:
 
 
 def _world_size(environ: Mapping[str, str]) -> int | None:
-    for name in ("WORLD_SIZE", "SLURM_NTASKS"):
-        ranks = linux_process.whole_number(environ.get(name, ""))
-        if ranks:
-            return ranks
-    return None
+    ranks = linux_process.whole_number(environ.get("WORLD_SIZE", ""))
+    if ranks:
+        return ranks
+    tasks = linux_process.whole_number(environ.get("SLURM_NTASKS", ""))
+    nodes = linux_process.whole_number(environ.get("SLURM_NNODES", ""))
+    # One task a node starts a launcher: how many ranks that will start, Slurm does not know.
+    return tasks if tasks and nodes and tasks > nodes else None

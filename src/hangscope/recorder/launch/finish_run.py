@@ -23,8 +23,16 @@ SILENT_S = 15.0
 """What a capture has left once its file system does not answer: it may be saving elsewhere by now."""
 
 
-def finish(agent: Agent, status: int, root: Path, interrupted: threading.Event, say: Callable[[str], None]) -> None:
-    """Have the agent finish, in bounded time. `interrupted` is set when a signal comes that is to end us."""
+def finish(
+    agent: Agent,
+    status: int,
+    root: Path,
+    interrupted: threading.Event,
+    say: Callable[[str], None],
+    after_signal_s: Callable[[], float] = lambda: AFTER_SIGNAL_S,
+) -> None:
+    """Have the agent finish, in bounded time. `interrupted` is set when a signal comes that is to end us; then there is
+    `after_signal_s` left."""
     work = threading.Thread(target=agent.finish, args=(status,), name="finish", daemon=True)
     work.start()
     until = time.monotonic() + FINISH_S
@@ -41,7 +49,7 @@ def finish(agent: Agent, status: int, root: Path, interrupted: threading.Event, 
         if interrupted.is_set():
             interrupted.clear()
             left_because = "a signal came"
-            until = min(until, time.monotonic() + AFTER_SIGNAL_S)
+            until = min(until, time.monotonic() + after_signal_s())
     if work.is_alive():
         why = left_because or f"not done within {FINISH_S:g} s"
         say(f"the last part of the capture is left behind: {why}")

@@ -6,6 +6,7 @@ import contextlib
 import functools
 import math
 import shutil
+import signal
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -15,11 +16,12 @@ from pathlib import Path
 from hangscope.errors import LaunchError, SettingsError
 from hangscope.recorder.agent.job_events import JobEvents
 from hangscope.recorder.agent.metrics import Metrics
+from hangscope.recorder.agent.never_seen import one_rank_a_run
 from hangscope.recorder.agent.node_agent import Agent, AgentOptions
 from hangscope.recorder.capture.capture_node import SECRET
 from hangscope.recorder.capture.node_facts import NodeFacts
 from hangscope.recorder.launch import job_environment, rank_sockets, run_places
-from hangscope.recorder.launch.finish_run import finish
+from hangscope.recorder.launch.finish_run import AFTER_SIGNAL_S, finish
 from hangscope.recorder.launch.push_to_server import ServerOptions, ServerPush
 from hangscope.recorder.launch.start_command import Command
 from hangscope.recorder.launch.term_grace import grace_s
@@ -125,14 +127,27 @@ class _Run:
         if status == 0 and not self.options.keep and not agent.captured and command.over():
             with contextlib.suppress(OSError):
                 Patience(TIDY_S).ask(f"tidy {self.folders.root}", lambda: tidy.remove(self.folders.root))
-        return status
+        return self._exit_status(agent, status)
+
+    def _exit_status(self, agent: Agent, status: int) -> int:
+        """The command's own, except where a hang was its end and the scheduler is to know that."""
+        wanted = self.options.agent.on_hang.exit_status
+        if status == 0 or wanted is None or not agent.hung:
+            return status
+        self.say(f"the command ended with status {status} because of the hang: exit status {wanted}")
+        return wanted
+
+    def _after_signal(self, command: Command) -> float:
+        """Who presses Ctrl-C does not want to wait; a scheduler's SIGTERM leaves time to say who held the job up."""
+        return self._time_to_save() if command.ended_by == signal.SIGTERM else AFTER_SIGNAL_S
 
     def _time_to_save(self) -> float:
         """From SIGTERM on: half of what the scheduler gives, so that the command has the other half to end."""
         return grace_s(self.environ, self.options.term_grace) / 2
 
     def _start_command(self, words: Sequence[str], prepared: Mapping[str, str], events: JobEvents) -> Command:
-        rank = linux_process.whole_number(self.environ.get("RANK", ""))
+        own = "RANK" if "RANK" in self.environ else "SLURM_PROCID" if one_rank_a_run(self.environ) else ""
+        rank = linux_process.whole_number(self.environ.get(own, ""))
         given = {name: value for name, value in prepared.items() if name not in SECRET}
         return Command(
             words,
@@ -178,7 +193,8 @@ class _Run:
         drained = threading.Thread(target=command.drain, daemon=True)
         drained.start()
         drained.join(timeout=DRAIN_S)
-        finish(agent, status, self.folders.root, command.end_on_signals(), self.say)
+        came = command.end_on_signals()
+        finish(agent, status, self.folders.root, came, self.say, lambda: self._after_signal(command))
         drained.join(timeout=LATE_DRAIN_S)
         if command.problem:
             self.say(f"the copy of the output is not complete: {command.problem}")

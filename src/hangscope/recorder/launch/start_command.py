@@ -88,6 +88,8 @@ class Command:
         self._reached_all: dict[int, float] = {}
         """Signal → when (monotonic) the relay was sent it too."""
         self.problem = ""
+        self.ended_by: int | None = None
+        """The last signal that came after the command's end, and was to end us."""
         both = _same_terminal(1, 2)
         self._streams = [_Stream(1)] if both else [_Stream(1), _Stream(2)]
         # Its other end is ours alone: whoever holds this one sees that we are gone.
@@ -238,11 +240,16 @@ class Command:
     def end_on_signals(self) -> threading.Event:
         """The command has ended: from now on a signal that would end it is for us. The event says that one came."""
         came = threading.Event()
+
+        def note(number: int, _: FrameType | None) -> None:
+            self.ended_by = number
+            came.set()
+
         for number in (*_TO_GROUP, *_TO_COMMAND):
             if number in self._ignored:
                 signal.signal(number, signal.SIG_IGN)
             elif number in _ENDING:
-                signal.signal(number, lambda *_: came.set())
+                signal.signal(number, note)
         return came
 
     def wait(self) -> int:

@@ -165,6 +165,39 @@ def ranks_below(pid: int) -> list[RankProcess]:
     return [best[rank] for rank in sorted(best)]
 
 
+def ranks_of_slurm_job(job: str, but_step: str) -> list[RankProcess]:
+    """This node's ranks of a Slurm job, by their environment, except the step `but_step`, which may be our own.
+
+    A task is a rank by RANK, else by SLURM_PROCID where there are more tasks than nodes.
+    """
+    found = []
+    for pid in linux_process.all_pids():
+        environ = linux_process.environment(pid)
+        if environ.get("SLURM_JOB_ID") != job or environ.get("SLURM_STEP_ID") == but_step or not is_python(pid):
+            continue
+        rank = _variable(environ, "RANK")
+        by_slurm = rank is None and _one_task_a_rank(environ)
+        if by_slurm:
+            rank = _variable(environ, "SLURM_PROCID")
+        if rank is not None:
+            found.append(
+                RankProcess(
+                    pid=pid,
+                    rank=rank,
+                    local_rank=_variable(environ, "SLURM_LOCALID" if by_slurm else "LOCAL_RANK"),
+                    world_size=_variable(environ, "SLURM_STEP_NUM_TASKS" if by_slurm else "WORLD_SIZE"),
+                    local_world_size=_variable(environ, "LOCAL_WORLD_SIZE"),
+                    restart=_variable(environ, "TORCHELASTIC_RESTART_COUNT"),
+                )
+            )
+    return sorted(one_per_rank(found), key=lambda process: process.rank or 0)
+
+
+def _one_task_a_rank(environ: dict[str, str]) -> bool:
+    tasks, nodes = (_variable(environ, f"SLURM_STEP_NUM_{what}") for what in ("TASKS", "NODES"))
+    return tasks is not None and nodes is not None and tasks > nodes
+
+
 def is_python(pid: int) -> bool:
     words = linux_process.command_line(pid)
     return bool(words) and "python" in os.path.basename(words[0])

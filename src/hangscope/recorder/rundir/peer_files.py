@@ -104,6 +104,8 @@ class RunFile:
     attempt: str
     made: int = 0
     """How many directories, this one and those above it, were made for the run."""
+    session: str = ""
+    """Which of several snapshots of one job it is; empty for a run."""
 
 
 def status(root: Path, name: str, owner: int | None = None) -> NodeStatus | None:
@@ -141,7 +143,9 @@ def capture_request(incident: Path, name: str) -> CaptureRequest | None:
 def run_file(root: Path, name: str) -> RunFile | None:
     value = read_object(root, name, SMALL_BYTES)
     made = _between(value.get("made"), 0, MOST_MADE) or 0
-    return RunFile(text(value.get("job")), text(value.get("attempt")), made) if value else None
+    if not value:
+        return None
+    return RunFile(text(value.get("job")), text(value.get("attempt")), made, text(value.get("session")))
 
 
 def complete(incident: Path, name: str) -> bool:

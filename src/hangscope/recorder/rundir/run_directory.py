@@ -61,13 +61,20 @@ class RunFolders:
 
 
 def claim(
-    directory: Path, identity: JobIdentity, *, kept: ExitStack | None = None, private: bool = False, own: bool = False
+    directory: Path,
+    identity: JobIdentity,
+    *,
+    kept: ExitStack | None = None,
+    private: bool = False,
+    own: bool = False,
+    session: str = "",
 ) -> tuple[Path, JobIdentity]:
     """The directory of this run, and its identity, which an unnamed job takes from the node that came first.
 
     A directory that holds an earlier run is left alone: `<directory>.2` is used then, or the next that is free; so is,
     with `own`, one of somebody else's, and with `private` it is made for this user alone. It stays open in `kept`, and
-    so does the one above it, where later incidents go: whatever becomes of their names, they stay the same.
+    so does the one above it, where later incidents go: whatever becomes of their names, they stay the same. One of
+    another `session` is another run's, also of the same job.
     """
     stack = kept if kept is not None else ExitStack()
     made_above = sum(not place.exists() for place in directory.parents)
@@ -84,11 +91,13 @@ def claim(
             continue
         stack.enter_context(held(root, to_read=False))
         value = {"schema": "hangscope.run/1", "job": identity.job, "attempt": identity.attempt, "made": made}
+        if session:
+            value["session"] = session
         if _create(root / RUN, value):
             return root, identity
         other = peer_files.run_file(root, RUN) or peer_files.RunFile("", "")
         same = (other.job, other.attempt) == (identity.job, identity.attempt)
-        if (same or identity.made) and _running(root):
+        if (same or identity.made) and other.session == session and _running(root):
             return root, replace(identity, job=other.job or identity.job, attempt=other.attempt or "0")
     raise SettingsError(f"{directory}: no free name for this run", hint="give another directory with --dir")
 

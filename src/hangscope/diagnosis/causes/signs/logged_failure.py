@@ -167,7 +167,7 @@ def _one_story(causes: list[Failure]) -> list[Failure]:
     them says why it ended."""
     nodes = [failure for failure in causes if failure.kind in ("node_failed", "node_silent")]
     if nodes:
-        return nodes
+        return [failure for failure in nodes if failure.node is not None] or nodes
     running = [failure for failure in causes if failure.kind == LEFT_RUNNING]
     explained = any(failure.kind not in (LEFT_RUNNING, "exit") for failure in causes)
     return running if running and not explained else [failure for failure in causes if failure.kind != LEFT_RUNNING]

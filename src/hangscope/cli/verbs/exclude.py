@@ -1,0 +1,59 @@
+"""`hangscope exclude PATH`: the nodes that the next start should avoid, in the scheduler's own words."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+
+import click
+
+from hangscope.cli.output import note, progress, write
+from hangscope.report.safe_text import safe
+
+_AFFINITY = "kubernetes.io/hostname"
+
+
+@click.command(epilog="Example: sbatch $(hangscope exclude /shared/hangs/48121) train.sh")
+@click.argument("paths", metavar="PATH...", nargs=-1, required=True, type=click.Path())
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(("slurm", "kubernetes", "names")),
+    default="slurm",
+    show_default=True,
+    help="slurm: --exclude=NODES; kubernetes: a node affinity as JSON; names: one node a line.",
+)
+def command(paths: tuple[str, ...], form: str) -> int:
+    """Print the nodes to avoid in the next start, where the cause of the hang or crash is the node itself.
+
+    A node is named where the verdict is about it and something shows that the machine failed: the scheduler's word, an
+    agent that went silent, a GPU that fell off the bus, an Xid of the hardware. A rank that hangs in its own code would
+    hang on any node: then nothing is printed, and stderr says so. Nothing is drained or changed.
+
+    Exit status: 0, also where there is no node to avoid; 2 unusable input.
+    """
+    from hangscope.diagnosis import diagnose
+    from hangscope.diagnosis.hardware.broken_nodes import broken_nodes
+    from hangscope.reader.load import load
+
+    with progress("diagnosing"):
+        job = load(paths)
+        verdict = diagnose(job)
+    found = broken_nodes(job, verdict)
+    for broken in found:
+        note(f"{safe(broken.node)}: {safe(broken.why)}")
+    if not found:
+        note(f"no node to exclude: {safe(verdict.headline or verdict.summary)}")
+        return 0
+    write(_as(form, [broken.node for broken in found]))
+    return 0
+
+
+def _as(form: str, nodes: Sequence[str]) -> str:
+    if form == "names":
+        return "".join(f"{safe(node)}\n" for node in nodes)
+    if form == "slurm":
+        return f"--exclude={safe(','.join(nodes))}\n"
+    expression = {"key": _AFFINITY, "operator": "NotIn", "values": list(nodes)}
+    required = {"nodeSelectorTerms": [{"matchExpressions": [expression]}]}
+    return json.dumps({"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": required}}, indent=1) + "\n"

@@ -1,0 +1,58 @@
+"""Nodes that the next start of a job should avoid: those that the evidence itself shows to be broken.
+
+A rank that hangs in its own code hangs on any node, and so does one whose GPU kernel is wrong. So a node is named only
+where the verdict is about its ranks, and the scheduler, the other nodes or the driver says that the machine failed.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from hangscope.diagnosis.hardware.xids import EFFECTS
+from hangscope.diagnosis.verdict import CauseKind, Diagnosis
+from hangscope.model import Job
+
+OF_THE_PROGRAM = frozenset({13, 31, 94})
+"""Xids that a program's own kernel causes on a healthy GPU."""
+_FAILED = ("node_failed", "node_silent", "node_lost", "gpu_lost", "ecc")
+_NAME = re.compile(r"[A-Za-z0-9][\w.-]*", re.ASCII)
+"""It becomes part of a command line: whatever is in a log, no blank and no comma is."""
+_KINDS = (CauseKind.DEAD, CauseKind.GPU, CauseKind.FROZEN)
+
+
+@dataclass(frozen=True, slots=True)
+class BrokenNode:
+    node: str
+    why: str
+
+
+def broken_nodes(job: Job, verdict: Diagnosis) -> list[BrokenNode]:
+    """Each node to avoid, with the reason; none where the verdict is about something else than a node, or unsure. The
+    scheduler's word for a node that failed is enough, also where nothing says which ranks ran there."""
+    if verdict.kind not in _KINDS:
+        return []
+    accused = {culprit.node for culprit in verdict.culprits if culprit.node}
+    found: dict[str, BrokenNode] = {}
+    for node, kind, why in _signs(job):
+        sure = verdict.confidence != "low" or kind == "node_failed"
+        if sure and (node in accused or not verdict.culprits) and _NAME.fullmatch(node):
+            found.setdefault(node, BrokenNode(node, why))
+    return [found[node] for node in sorted(found)]
+
+
+def _signs(job: Job) -> Iterator[tuple[str, str, str]]:
+    """(node, kind of failure, its words)."""
+    for failure in job.facts.failures:
+        if failure.node is None or failure.effect:
+            continue
+        if failure.kind in _FAILED or (failure.kind == "xid" and _is_hardware(failure.code)):
+            yield failure.node, failure.kind, failure.text
+    for message in job.facts.kernel:
+        if message.kind == "xid" and message.node is not None and _is_hardware(message.code):
+            yield message.node, "xid", f"Xid {message.code}"
+
+
+def _is_hardware(code: int | None) -> bool:
+    return code is not None and code not in EFFECTS and code not in OF_THE_PROGRAM

@@ -1,0 +1,45 @@
+"""`hangscope exclude`: the nodes to avoid in the next start."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from hangscope.cli.main import main
+
+CASES = Path(__file__).parents[1] / "cases"
+NODE_FAILURE = """rank 0 step 12
+srun: error: Node failure on n2
+srun: error: n1: task 0: Exited with exit code 1
+slurmstepd-n1: error: *** STEP 7.0 ON n1 CANCELLED AT 2026-11-17T04:17:21 DUE TO NODE FAILURE, SEE SLURMCTLD LOG ***
+"""
+
+
+def test_a_node_that_failed_is_printed_as_slurm_takes_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """By the scheduler's own word; the node whose task gave up is not."""
+    (tmp_path / "slurm-7.out").write_text(NODE_FAILURE)
+    assert main(["exclude", str(tmp_path)]) == 0
+    assert capsys.readouterr().out == "--exclude=n2\n"
+    assert main(["exclude", "--format", "names", str(tmp_path)]) == 0
+    assert capsys.readouterr().out == "n2\n"
+    assert main(["exclude", "--format", "kubernetes", str(tmp_path)]) == 0
+    required = json.loads(capsys.readouterr().out)["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+    [expression] = required["nodeSelectorTerms"][0]["matchExpressions"]
+    assert (expression["operator"], expression["values"]) == ("NotIn", ["n2"])
+
+
+def test_a_rank_that_hangs_in_its_code_costs_no_node(capsys: pytest.CaptureFixture[str]) -> None:
+    """It would hang on any other: nothing is printed, and stderr says why."""
+    assert main(["exclude", str(CASES / "mesh_absent")]) == 0
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert "no node to exclude: rank 6" in printed.err
+
+
+def test_what_is_no_name_of_a_node_reaches_no_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A log is a stranger's: it must not add options to an sbatch."""
+    (tmp_path / "slurm-7.out").write_text(NODE_FAILURE.replace("n2", "n2,--wrap=x"))
+    assert main(["exclude", str(tmp_path)]) == 0
+    assert "wrap" not in capsys.readouterr().out

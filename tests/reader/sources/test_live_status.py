@@ -1,0 +1,67 @@
+"""What agents saw last, where nothing was captured."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hangscope.diagnosis import Diagnosis, diagnose
+from hangscope.reader.load import load
+
+
+def write(folder: Path, node: str, *rows: tuple[int, int, int, float], at: float = 1000.0, **more: Any) -> None:
+    """A node's status; each row is a rank, what it launched and completed last, and for how long nothing moved."""
+    live = [
+        {
+            "rank": rank,
+            "pid": 100 + rank,
+            "server_answers": True,
+            "groups": [
+                {"group": "dp", "name": "0", "size": 3, "enqueued": launched, "completed": done, "still_s": still}
+            ],
+        }
+        for rank, launched, done, still in rows
+    ]
+    value = {"schema": "hangscope.status/1", "node": node, "world_size": 3, "at": at, "live": live, **more}
+    (folder / "nodes" / node).mkdir(parents=True, exist_ok=True)
+    (folder / "nodes" / node / "status.json").write_text(json.dumps(value))
+
+
+def verdict_of(folder: Path) -> Diagnosis:
+    return diagnose(load([folder]))
+
+
+def test_the_rank_that_never_launched_it_is_named(tmp_path: Path) -> None:
+    """Two ranks wait in an operation that the third has not launched, and nobody moved for seconds."""
+    write(tmp_path, "a", (0, 21, 20, 9.0), (1, 21, 20, 9.0))
+    write(tmp_path, "b", (2, 20, 20, 9.0))
+    verdict = verdict_of(tmp_path)
+    assert (verdict.outcome.value, [(each.rank, each.node) for each in verdict.culprits]) == ("hang", [(2, "b")])
+    assert verdict.confidence != "high"
+    assert not any("hangscope run" in step for step in verdict.next_steps)  # that is where it comes from
+
+
+def test_a_status_that_is_older_than_the_wait_accuses_nobody(tmp_path: Path) -> None:
+    """A rank that moved when its node wrote last may have come as far as the others since."""
+    write(tmp_path, "a", (0, 21, 20, 9.0), (1, 21, 20, 9.0))
+    write(tmp_path, "b", (2, 20, 20, 0.3), at=985.0)
+    verdict = verdict_of(tmp_path)
+    assert verdict.confidence == "low" or not verdict.culprits
+
+
+def test_a_job_that_moved_is_no_hang(tmp_path: Path) -> None:
+    """Counters that changed a moment before the end accuse nobody."""
+    write(tmp_path, "a", (0, 21, 20, 0.5), (1, 21, 20, 0.5), (2, 20, 20, 0.5))
+    verdict = verdict_of(tmp_path)
+    assert (verdict.hang, verdict.culprits) == (False, ())
+
+
+@pytest.mark.parametrize("rows", [None, 7, [None], [{"rank": "x"}], [{"rank": 1, "groups": [{"enqueued": []}]}]])
+def test_a_status_that_anybody_may_have_written_breaks_nothing(rows: object, tmp_path: Path) -> None:
+    """What is of another kind counts as not said."""
+    write(tmp_path, "a", (0, 21, 20, 9.0), (1, 20, 20, 9.0))
+    write(tmp_path, "b", live=rows)
+    verdict_of(tmp_path)
