@@ -77,7 +77,7 @@ def test_work_that_came_to_an_end_is_a_pause(tmp_path: Path) -> None:
 
 
 def test_an_exception_that_was_printed_before_is_shown(tmp_path: Path) -> None:
-    """It did not end its rank, and is often how the hang began; the log does not say whose it is, nor does the verdict."""
+    """It did not end its rank, and is often how the hang began; the log does not say whose it is."""
     found = verdict(tmp_path, seen={"works": False}, log=PRINTED)
     [printed] = [finding for finding in found.why if "KeyError" in finding.text]
     assert "'forty' in a thread" in printed.text

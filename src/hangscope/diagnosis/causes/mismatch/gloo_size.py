@@ -48,7 +48,7 @@ def propose(case: Case) -> Iterator[Accusation[EndedOverASize]]:
 
 
 def _alike(case: Case, wait: Wait) -> set[int]:
-    """The ranks that recorded the same call there. That of one that raised reads as completed, and is none to wait in."""
+    """The ranks that recorded the same call there. One that raised reads as completed, and waits in nothing."""
     inside = {unit.rank for unit in wait.inside}
     lane = case.alignment.lanes.get(wait.group)
     index = None if lane is None or wait.seq is None else lane.index_of(wait.seq)
