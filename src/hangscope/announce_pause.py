@@ -40,7 +40,8 @@ def _own() -> _Announced:
 
 
 class expect_pause:  # used as a function, like contextlib.suppress
-    """While the block runs, no rank's wait counts as a stall, for at most `at_most_s` seconds where that is given.
+    """While the block runs, no rank's wait counts as a stall, for at most `at_most_s` seconds where that is given; nor
+    does `hangscope run --on-hang kill` end the job for it.
 
     Can be nested, and used in several threads at once: the pause lasts until the last block is left. It costs nothing
     where `hangscope run` does not watch, and may be entered again and again.

@@ -1,7 +1,7 @@
 """Bugs of a person's first hour, as they are written: a branch on the rank, a loader, an evaluation, a save, a thread.
 
-`everyday.py FAULT [--rank R]`. Each is a small training loop; the rank at fault says when it goes wrong. Stands in no
-other script of this folder: what a person sees live, sentence by sentence, is read by eye from these.
+`everyday.py FAULT [--rank R]`. Each is a small training loop; the rank at fault says when it goes wrong. What a person
+sees live was read by eye from these, sentence by sentence.
 """
 
 import argparse
@@ -18,8 +18,6 @@ import torch
 import torch.distributed as dist
 from common import FOREVER_S, culprit, join, say_fault
 from torch.nn.parallel import DistributedDataParallel
-
-PAUSE_S = 18.0
 
 
 def setup(given):
@@ -292,7 +290,7 @@ def long_save(given):
         if step == 40:
             if culprit(given):
                 say_fault()
-                save(PAUSE_S)
+                save(given.pause)
             dist.barrier()
 
 
@@ -303,7 +301,7 @@ def last_save(given):
         train_step(model, optimizer)
     if culprit(given):
         say_fault()
-        save(PAUSE_S)
+        save(given.pause)
     dist.barrier()
 
 
@@ -314,12 +312,12 @@ def long_sleep(given):
         train_step(model, optimizer)
     if culprit(given):
         say_fault()
-        wait_for_quota()
+        wait_for_quota(given.pause)
     dist.barrier()
 
 
-def wait_for_quota():
-    time.sleep(PAUSE_S)
+def wait_for_quota(seconds):
+    time.sleep(seconds)
 
 
 def wrong_src(given):
@@ -366,6 +364,7 @@ if __name__ == "__main__":
     parser.add_argument("fault")
     parser.add_argument("--rank", type=int, default=1)
     parser.add_argument("--timeout", type=float, default=1800.0)
-    parser.add_argument("--seconds", type=float, default=20.0)
+    parser.add_argument("--seconds", type=float, default=20.0, help="of a healthy job")
+    parser.add_argument("--pause", type=float, default=18.0, help="seconds of a save or the like")
     parsed = parser.parse_args()
     globals()[parsed.fault](parsed)

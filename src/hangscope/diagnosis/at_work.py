@@ -45,13 +45,14 @@ def with_work(case: Case, accusation: Accusation[Any], words: Words) -> Words:
     """The same wait, in words that leave open whether it hangs."""
     ranks = accusation.ranks
     wait = accusation.wait
-    waiting = [rank for rank in wait.waiters if rank not in ranks] if wait is not None else []
+    waiting = sorted(rank for rank, waits in case.waits.of.items() if waits and rank not in ranks)
     who = ranks_text(waiting) if waiting else "the others"
     waits = verb(waiting, "waits", "wait") if waiting else "wait"
     works = [_at_work(case, rank) for rank in ranks]
     same = works[0] if len(set(works)) == 1 else "at work"
     are = verb(ranks, "is", "are")
-    inside = f" in {case.names.wait_in_group(wait)}" if wait is not None else ""
+    same_wait = wait is not None and set(waiting) == set(wait.waiters).difference(ranks)
+    inside = f" in {case.names.wait_in_group(wait)}" if wait is not None and same_wait else ""
     text = f"{who} {waits} for {ranks_text(ranks)}, which {are} {same}"
     at_length = f"{who} {waits}{inside} for {case.names.ranks(ranks)}, which {are} {same}"
     return replace(

@@ -1,5 +1,6 @@
 """From the chosen accusation to the full verdict: everything that every verdict has, whatever its kind."""
 
+import signal
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -42,6 +43,7 @@ _NOT_ITS_LAST = {
     Scope.DISPUTED: "the timestamps in its dump do not match the other ranks': another attempt, or a wrong clock",
 }
 _SILENT_LISTED = 64
+_INTERRUPTED = (-signal.SIGINT, 128 + signal.SIGINT)
 _LATE_LISTED = 8
 
 
@@ -139,7 +141,8 @@ def _ended_at_once(case: Case) -> bool:
     Gloo ends a rank at once over a size that does not fit.
     """
     timed_out = any(report.kind == "timeout" for report in case.job.facts.watchdog)
-    if case.job.reason != "rank-exit" or timed_out:
+    by_hand = any(process.exit_status in _INTERRUPTED for process in case.job.processes.values())
+    if case.job.reason != "rank-exit" or timed_out or by_hand:
         return False
     ages = list(_ages(case))
     return max(ages) < IN_FLIGHT_S if ages else not case.waits.all

@@ -279,5 +279,5 @@ def test_ctrl_c_shows_where_each_rank_stood(tmp_path: Path) -> None:
         for number, (name, line) in place.items()
     )
     found = verdict(tmp_path, *(ended(number, -2) for number in place), reason="rank-exit", log=log)
-    assert accused(found) == ("absent", [1])
+    assert (accused(found), found.outcome) == (("absent", [1]), "hang")
     assert found.headline == "rank 1 is at /job/train.py:8, the other 3 ranks at /job/train.py:40"

@@ -92,6 +92,9 @@ class StuckJob:
     def is_safe(self, incident: Path) -> bool:
         return incident == self.hang
 
+    def done_for_s(self, incident: Path) -> float:
+        return 60.0 if incident == self.hang else 0.0
+
     def verdict(self, incident: Path) -> dict[str, object]:
         return self.value if incident == self.hang else {}
 
@@ -183,3 +186,17 @@ def test_a_rank_that_waits_does_not_work(tmp_path: Path, sleeping: WatchedRank) 
     for ago in (9, 6, 3, 0):
         activity.look([sleeping], time.monotonic() - ago)
     assert not activity.works(sleeping, time.monotonic())
+
+
+@pytest.mark.parametrize(
+    ("outcome", "works", "stopped"), [("wait", False, True), ("wait", True, False), ("hang", False, False)]
+)
+def test_a_rank_that_works_no_longer_is_looked_at_again(
+    tmp_path: Path, sleeping: WatchedRank, outcome: str, works: bool, stopped: bool
+) -> None:
+    """What was said of it, that it works, is not so any more."""
+    job = StuckJob(tmp_path, sleeping, OnHang(), outcome=outcome)
+    job.activity.works = lambda rank, now: works  # type: ignore[method-assign]
+    assert job.ender.stopped_working(job) is stopped  # type: ignore[arg-type]
+    job.polling.ranks.by_number.clear()
+    assert not job.ender.stopped_working(job)  # type: ignore[arg-type]

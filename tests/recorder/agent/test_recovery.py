@@ -84,3 +84,30 @@ def test_a_stall_whose_rank_ends_or_goes_away_is_never_over(tmp_path: Path, monk
     assert parts.recovery.update() is None
     parts.polling.ranks.by_number.clear()
     assert parts.recovery.update() is None
+
+
+def test_a_stall_after_which_every_rank_ended_well_was_a_pause(tmp_path: Path) -> None:
+    """A save at the end of a job: it goes on, and is over before anybody has seen it move for long."""
+    parts = AgentParts(tmp_path)
+    saves, waits = rank(0), rank(1, operation_age_s=40.0)
+    parts.add(saves, waits)
+    parts.recovery.begin(tmp_path)
+    for each in (saves, waits):
+        each.progress.unfinished.clear()
+        each.ended_at = time.time() + 9.0
+        each.exit_status = 0
+    parts.recovery.note_clean_end()
+    assert parts.recovery.after(tmp_path) == pytest.approx(49.0, abs=1.0)
+
+
+def test_a_stall_after_which_a_rank_failed_was_none(tmp_path: Path) -> None:
+    """Only a job that ends well has gone on."""
+    parts = AgentParts(tmp_path)
+    fails, waits = rank(0), rank(1, operation_age_s=40.0)
+    parts.add(fails, waits)
+    parts.recovery.begin(tmp_path)
+    for each, status in ((fails, 1), (waits, 0)):
+        each.ended_at = time.time()
+        each.exit_status = status
+    parts.recovery.note_clean_end()
+    assert parts.recovery.after(tmp_path) is None

@@ -46,14 +46,20 @@ def line_of(text: str) -> int:
 
 
 @pytest.mark.parametrize(
-    ("fault", "function", "text"),
-    [("regex", "clean_text", "re.match("), ("fifo", "save_checkpoint", "torch.save(")],
+    ("fault", "outcome", "said"),
+    [
+        ("regex", "wait", "which is working in clean_text (lines.py:{re.match(})"),
+        ("fifo", "hang", "rank 1 is in save_checkpoint (lines.py:{torch.save(}), and holds the GIL"),
+    ],
 )
-def test_a_held_gil_has_a_line(jobs: dict[str, Any], fault: str, function: str, text: str) -> None:
-    """Nothing in the process answers, and its training thread is not the main one: its line is read from outside."""
+def test_a_held_gil_has_a_line(jobs: dict[str, Any], fault: str, outcome: str, said: str) -> None:
+    """Nothing in the process answers, and its training thread is not the main one: its line is read from outside. One
+    that computes with the GIL held works; one that waits for a file does not."""
     found = verdict(jobs, fault)
-    assert [culprit["rank"] for culprit in found["culprits"]] == [1]
-    assert f"rank 1 is in {function} (lines.py:{line_of(text)}), and holds the GIL" in found["headline"]
+    assert ([culprit["rank"] for culprit in found["culprits"]], found["kind"]) == ([1], "frozen")
+    text = said.partition("{")[2].partition("}")[0]
+    assert said.replace(f"{{{text}}}", str(line_of(text))) in found["headline"]
+    assert found["outcome"] == outcome
 
 
 def test_a_stuck_worker_process_has_a_line(jobs: dict[str, Any]) -> None:

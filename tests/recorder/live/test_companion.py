@@ -134,6 +134,23 @@ print(type(torch.distributed.__spec__.loader).__name__, torch.distributed.answer
 """
 
 
+@pytest.mark.parametrize(
+    ("given", "first", "shown"),
+    [
+        ({}, "", False),
+        ({"PYTHONFAULTHANDLER": "1"}, "", True),
+        ({}, "import faulthandler; faulthandler.enable(); ", True),
+    ],
+)
+def test_what_a_crash_prints_is_the_users_to_decide(
+    tmp_path: Path, given: dict[str, str], first: str, shown: bool
+) -> None:
+    """PYTHONFAULTHANDLER is set for Pythons without a companion; one that has it prints what it would without us."""
+    done = run_python(f"{first}import os; os.abort()", tmp_path, **given)
+    assert done.returncode == -6
+    assert ("Fatal Python error: Aborted" in done.stderr) is shown
+
+
 def test_a_torch_without_a_worker_server_is_a_gap(tmp_path: Path) -> None:
     """An old torch: the reason is in the registration, the module's loader is its own again, the script runs on."""
     sockets = tmp_path / "s"

@@ -135,6 +135,10 @@ class Captures:
         nobody_will = not self._conclusions.diagnoses or self._conclusions.is_only_a_part(incident)
         return nobody_will or time.monotonic() > done + VERDICT_S
 
+    def done_for_s(self, incident: Path) -> float:
+        """For how long the work on an incident has been done; 0 where it is not."""
+        return time.monotonic() - self._done[incident] if incident in self._done else 0.0
+
     def verdict(self, incident: Path) -> Mapping[str, Any]:
         """The verdict's JSON, as this node or the one that diagnosed has it; empty where there is none."""
         verdict = self._log.verdicts.get(incident)

@@ -42,7 +42,8 @@ class Verdict:
     def key(self) -> tuple[Any, ...]:
         """What makes two verdicts the same to a reader."""
         culprits = self.value.get("culprits") or []
-        return self.value.get("kind"), tuple(culprit.get("rank") for culprit in culprits)
+        what = "wait" if self.value.get("outcome") == "wait" else self.value.get("kind")
+        return what, tuple(culprit.get("rank") for culprit in culprits)
 
 
 class DiagnosisProcess:

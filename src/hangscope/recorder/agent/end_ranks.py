@@ -23,7 +23,7 @@ from hangscope.recorder.agent.conclusions import QUIET
 from hangscope.recorder.agent.on_hang import OnHang
 from hangscope.recorder.agent.recovery import RecoveredStalls, Recovery
 from hangscope.recorder.live.polling import Polling
-from hangscope.recorder.live.rank_activity import RankActivity
+from hangscope.recorder.live.rank_activity import REMEMBERED_S, RankActivity
 from hangscope.recorder.live.watched_rank import WatchedRank
 from hangscope.recorder.process import linux_process
 from hangscope.text import duration, rank_list
@@ -96,6 +96,18 @@ class RankEnder:
         not fit, work is no sign of life."""
         if self._on_hang.kill_working or verdict.get("kind") not in _MAY_WORK:
             return []
+        return self._seen_working(verdict)
+
+    def stopped_working(self, captures: Captures) -> bool:
+        """Whether the rank that the others waited for while it worked works no longer, and the job does not go on."""
+        hang = captures.hang
+        verdict = captures.verdict(hang) if captures.is_safe(hang) else {}
+        waited_long = captures.done_for_s(hang) > REMEMBERED_S
+        return (
+            verdict.get("outcome") == "wait" and waited_long and self.still_stuck() and not self._seen_working(verdict)
+        )
+
+    def _seen_working(self, verdict: Mapping[str, Any]) -> list[int]:
         now = time.monotonic()
         living = self._polling.living
         working = {rank.number for rank in living if self._activity.works(rank, now)}

@@ -311,6 +311,8 @@ class Agent:
         )
         if trouble is not None and self._is_worth_a_capture(trouble, captured_as):
             self._capture_hang(trouble)
+        elif self._log.times(hang) == 1 and self._ender.stopped_working(self._captures):
+            self._capture_hang(Trouble("stall", "the rank that the others wait for works no longer"))
 
     def _save_before_end(self) -> None:
         """SIGTERM waits until what a job that stands still is doing has been saved; no longer than its grace allows."""

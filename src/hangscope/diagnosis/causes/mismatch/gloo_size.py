@@ -36,23 +36,36 @@ def propose(case: Case) -> Iterator[Accusation[EndedOverASize]]:
     waits = [wait for rank in errors for wait in case.waits.waits_on(rank)]
     wait = max(waits, key=lambda w: len(w.inside), default=None)
     # Of two sides nobody can say which one is wrong.
-    other_side = wait.waiters if wait is not None and len(wait.inside) == 1 else ()
+    other_side = wait.waiters if wait is not None and len(_alike(case, wait)) == 1 else ()
     yield Accusation(
         ENDED_OVER_A_SIZE,
         CauseKind.MISMATCH,
         EndedOverASize(tuple(error for _, error in sorted(errors.items()))),
         [Accused(rank, CauseKind.MISMATCH) for rank in sorted({*errors, *other_side})],
         wait,
-        doubts=() if wait is not None and _others_agree(wait, set(errors)) else [Doubt.OTHER_SIDE_NOT_SEEN],
+        doubts=() if wait is not None and _others_agree(case, wait, set(errors)) else [Doubt.OTHER_SIDE_NOT_SEEN],
     )
 
 
-def _others_agree(wait: Wait, ended: set[int]) -> bool:
+def _alike(case: Case, wait: Wait) -> set[int]:
+    """The ranks that recorded the same call there. One that raised reads as completed, and waits in nothing."""
+    inside = {unit.rank for unit in wait.inside}
+    lane = case.alignment.lanes.get(wait.group)
+    index = None if lane is None or wait.seq is None else lane.index_of(wait.seq)
+    if lane is None or index is None:
+        return inside
+    rows = lane.rows_at(index)
+    calls = case.alignment.call[rows]
+    return inside | set(case.job.ops.column("rank")[rows].tolist()) if len(set(calls.tolist())) == 1 else inside
+
+
+def _others_agree(case: Case, wait: Wait, ended: set[int]) -> bool:
     """Whether one rank alone was ended, and all others recorded the same call.
 
     Had one of the others passed another size, their dumps would disagree; how it is split no dump of Gloo says.
     """
-    all_others_inside = len(wait.inside) >= 2 and set(wait.blockers) == ended
+    alike = _alike(case, wait) - ended
+    all_others_inside = len(alike) >= 2 and set(wait.blockers) <= ended | alike
     return len(ended) == 1 and all_others_inside and "all_to_all" not in wait.name
 
 
