@@ -18,16 +18,18 @@ from pathlib import Path
 from typing import Any
 
 from hangscope.errors import SettingsError
+from hangscope.recorder.alerts.alert_targets import WANDB, AlertTarget, alert_target
 
 GRACE_S = 10.0
 KILL_AFTER_S = 300.0
 COMMAND_S = 60.0
+WORDS = ("report", "kill", WANDB)
 _WORD = re.compile(r"[\w./+-]+")
 
 
 @dataclass(frozen=True, slots=True)
 class OnHang:
-    """`--on-hang`: report always happens; `kill` ends the ranks, `commands` get the verdict.
+    """`--on-hang`: report always happens; `kill` ends the ranks, `commands` get the verdict, `alerts` and `wandb` tell.
 
     `kill_after_s`: so long a job must have stood still before it is ended. `kill_working`: it is ended also while the
     rank that the others wait for is seen to work.
@@ -38,6 +40,8 @@ class OnHang:
     grace_s: float = GRACE_S
     kill_after_s: float = KILL_AFTER_S
     kill_working: bool = False
+    alerts: tuple[AlertTarget, ...] = ()
+    wandb: bool = False
 
     @classmethod
     def of(
@@ -49,22 +53,29 @@ class OnHang:
         kill_working: bool = False,
     ) -> OnHang:
         """From the user's own words. A single word that is no program is a slip, found now and not at the hang."""
-        commands = tuple(word for word in words if word not in ("report", "kill"))
+        alerts = {word: target for word in words if (target := alert_target(word, os.environ)) is not None}
+        commands = tuple(word for word in words if word not in (*WORDS, *alerts))
         for command in commands:
-            if not command.strip():
-                raise SettingsError("--on-hang: an empty command", hint="give report, kill or a shell command")
-            if _WORD.fullmatch(command) and shutil.which(command) is None:
-                raise SettingsError(
-                    f"--on-hang {command}: neither report nor kill, and no program of that name",
-                    hint="a command goes through sh, for example --on-hang 'curl … -d @-'",
-                )
+            _check_command(command)
         grace = GRACE_S if grace_s is None else grace_s
         if not 0 <= grace < 86400:
             raise SettingsError("--grace must be a number of seconds, 0 or more")
         kill_after = KILL_AFTER_S if kill_after_s is None else kill_after_s
         if not 0 <= kill_after < 86400 * 30:
             raise SettingsError("--kill-after must be a time, 0 or more")
-        return cls("kill" in words, commands, grace, kill_after, kill_working)
+        return cls(
+            "kill" in words, commands, grace, kill_after, kill_working, tuple(alerts.values()), wandb=WANDB in words
+        )
+
+
+def _check_command(command: str) -> None:
+    if not command.strip():
+        raise SettingsError("--on-hang: an empty command", hint="give report, kill or a shell command")
+    if _WORD.fullmatch(command) and shutil.which(command) is None:
+        raise SettingsError(
+            f"--on-hang {command}: neither report nor kill, and no program of that name",
+            hint="a command goes through sh, for example --on-hang 'curl … -d @-'",
+        )
 
 
 def run_command(command: str, incident: Path, verdict: Path | None, value: Mapping[str, Any]) -> str:
