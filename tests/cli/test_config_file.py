@@ -111,6 +111,15 @@ def test_a_file_in_the_working_directory_sets_no_commands_and_no_places(tmp_path
     assert ignored(tmp_path) == ({"on_hang": ("kill", "report"), "metrics_port": "9400"}, [])
 
 
+@pytest.mark.parametrize("word", ["wandb", "slack:env:HOOK", "webhook:/home/mal/hook"])
+def test_a_file_in_the_working_directory_sends_no_alerts(tmp_path: Path, word: str) -> None:
+    """A cloned project does not decide who hears of a hang."""
+    wrote(tmp_path, f'on-hang = ["kill", "{word}"]')
+    found, (line,) = ignored(tmp_path)
+    assert found == {}
+    assert "on-hang is ignored here" in line
+
+
 def test_the_users_own_file_sets_all_of_it(tmp_path: Path, own: Path) -> None:
     """~/.config is where the user alone speaks; the working directory wins where it may speak; --config says all."""
     wrote(own, EVERYTHING)

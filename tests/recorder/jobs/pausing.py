@@ -2,11 +2,13 @@
 
 import argparse
 import datetime
+import json
 import os
 import subprocess
 import sys
 import tempfile
 import time
+import types
 
 import torch
 import torch.distributed as dist
@@ -43,6 +45,18 @@ def work(how, seconds):
             time.sleep(0.3)
 
 
+def stand_in_for_wandb(file):
+    """As `import wandb; wandb.init()` leaves it, but for where an alert goes."""
+
+    class Run:
+        def alert(self, **given):
+            with open(file, "a") as stream:
+                stream.write(json.dumps(given) + "\n")
+
+    sys.modules["wandb"] = types.ModuleType("wandb")
+    sys.modules["wandb"].run = Run()
+
+
 def hang():
     time.sleep(1000)
 
@@ -58,7 +72,10 @@ if __name__ == "__main__":
     parser.add_argument("--work", default="writes")
     parser.add_argument("--store", default="")
     parser.add_argument("--by-key", action="store_true", help="the others wait for a key, not in an operation")
+    parser.add_argument("--wandb", default="", help="rank 0 has a W&B run, whose alerts go to this file")
     given = parser.parse_args()
+    if given.wandb and os.environ["RANK"] == "0":
+        stand_in_for_wandb(given.wandb)
     # A file for each start: after a restart by torchrun, Gloo (torch 2.13) now and then looks for a peer that is gone.
     restart = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
     where = {"init_method": f"file://{given.store}.{restart}"} if given.store else {}

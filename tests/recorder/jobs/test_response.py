@@ -7,8 +7,11 @@ import os
 import re
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -22,19 +25,54 @@ TRAIN = Path(__file__).with_name("train.py")
 TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
 
 
+class Hook:
+    """A real address for alerts, in a file."""
+
+    def __init__(self, folder: Path) -> None:
+        self.got: list[dict[str, Any]] = []
+        got = self.got
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                got.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+                self.send_response(200)
+                self.end_headers()
+
+            def log_message(self, *_: object) -> None:
+                pass
+
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+        self.file = folder / "hook"
+        self.file.write_text(f"http://127.0.0.1:{self.server.server_port}/\n")
+
+
+@pytest.fixture
+def hook(tmp_path: Path) -> Iterator[Hook]:
+    made = Hook(tmp_path)
+    yield made
+    made.server.shutdown()
+    made.server.server_close()
+
+
 def result(steps: int) -> str:
     return f"result {2 * sum(range(steps))}\n"
 
 
-def test_a_hung_job_is_ended_and_told_about_and_the_launcher_restarts_it(start: Starter, tmp_path: Path) -> None:
-    """The evidence and the command come first; the second start runs to its end, and its status is what `run` gives."""
+def test_a_hung_job_is_ended_and_told_about_and_the_launcher_restarts_it(
+    start: Starter, tmp_path: Path, hook: Hook
+) -> None:
+    """The evidence and the command come first; the second start runs to its end, and its status is what `run` gives.
+
+    A webhook and the W&B run of rank 0 hear of it once, with the line of the culprit."""
     out = tmp_path / "received"
     command = f'cat > {out}; echo "$HANGSCOPE_OUTCOME $HANGSCOPE_CULPRITS $HANGSCOPE_VERDICT" >> {out}.env; exit 7'
     options = ("--stall-after", "6", "--on-hang", "kill", "--on-hang", command, "--grace", "5", "--node", "n")
     options += ("--kill-after", "8s")
     options += ("--metrics", str(tmp_path / "hangscope.prom"))
+    options += ("--on-hang", f"webhook:{hook.file}", "--on-hang", "wandb")
     job = (*TORCHRUN, "--max-restarts=1", PAUSING, "--hang-at", "20", "--steps", "60", "--store", tmp_path / "store")
-    started = start.run(tmp_path / "i", *job, options=options)
+    started = start.run(tmp_path / "i", *job, "--wandb", tmp_path / "wandb", options=options)
     started.until(out.exists, 60, "command")
     metrics = started.until(lambda: counted(tmp_path / "hangscope.prom"), 30, "verdict in the metrics")
     assert started.wait(90) == 0
@@ -43,6 +81,12 @@ def test_a_hung_job_is_ended_and_told_about_and_the_launcher_restarts_it(start: 
     assert (verdict["outcome"], [each["rank"] for each in verdict["culprits"]]) == ("hang", [1])
     assert Path(f"{out}.env").read_text() == f"hang 1 {tmp_path / 'i' / 'verdict.json'}\n"
     assert "ended with status 7" in started.err
+    (alert,) = hook.got
+    assert [(each["rank"], each["where"]["function"]) for each in alert["culprits"]] == [(1, "hang")]
+    (title,) = [json.loads(line)["title"] for line in (tmp_path / "wandb").read_text().splitlines()]
+    assert title.startswith("HANG: rank 1 is in hang (pausing.py:")
+    assert "--on-hang webhook" not in started.err
+    assert "--on-hang wandb" not in started.err
     assert "hangscope: --on-hang kill: ranks 0, 1 get SIGTERM, and SIGKILL after 5 s" in started.err
     assert 'hangscope_stalls_total{job="' in metrics
     assert not (tmp_path / "hangscope.prom").exists()

@@ -76,9 +76,10 @@ def _env(name: str) -> dict[str, Any]:
 @click.option(
     "--on-hang",
     multiple=True,
-    metavar="report|kill|CMD",
-    help="What to do once the evidence is saved: kill ends the ranks, so the launcher can restart; a shell command "
-    "gets the verdict as JSON on stdin. May be given more than once.  [default: report]  [env var: HANGSCOPE_ON_HANG]",
+    metavar="report|kill|slack:FILE|webhook:FILE|wandb|CMD",
+    help="What to do once the evidence is saved: kill ends the ranks, so the launcher can restart; slack and webhook "
+    "post to the address in FILE (or env:NAME); wandb alerts through the job's own W&B run; a shell command gets the "
+    "verdict as JSON on stdin. May be given more than once.  [default: report]  [env var: HANGSCOPE_ON_HANG]",
 )
 @click.option(
     "--kill-after",
@@ -195,7 +196,7 @@ def command(
 
     \b
     End a hung job after saving why, and tell a channel, so that torchrun restarts it:
-      hangscope run --on-hang kill --on-hang 'curl -sS -d @- https://…/hook' -- \\
+      hangscope run --on-hang kill --on-hang slack:~/.config/slack-hook -- \\
         torchrun --max-restarts 3 --nproc-per-node 8 train.py
     """
     options = RunOptions(

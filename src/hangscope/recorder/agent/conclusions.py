@@ -22,6 +22,7 @@ from hangscope.recorder.agent.never_seen import never_seen, odd_addresses, still
 from hangscope.recorder.agent.node_status import StatusWriter
 from hangscope.recorder.agent.on_hang import OnHang
 from hangscope.recorder.agent.recovery import MAY_RECOVER, Recovery
+from hangscope.recorder.alerts.send_alerts import Alerts
 from hangscope.recorder.capture.capture_node import NodeCapture
 from hangscope.recorder.rundir import run_directory
 from hangscope.recorder.rundir.run_directory import PeerAgent, RunFolders
@@ -61,6 +62,7 @@ class Conclusions:
         self._recovery = recovery
         self._status = status
         self._on_hang = on_hang
+        self._alerts = Alerts(on_hang.alerts, wandb=on_hang.wandb, say=say)
         self._say = say
         self._concluded = concluded
         """Called with an incident once all that is to be written about it is there."""
@@ -94,11 +96,11 @@ class Conclusions:
         if capture.reason == "rank-exit" and self.interrupted():
             return
         if not run_directory.sees_all(agents):
-            self._report_part(incident, home, agents)
+            self._report_part(incident, capture, agents)
         elif self.diagnoses:
             self._give_verdict(incident, capture)
         else:
-            self._run_commands(home, None)
+            self._respond(home, capture, None)
         self._concluded(home)
 
     def _await_others(self, incident: Path) -> list[PeerAgent]:
@@ -120,18 +122,19 @@ class Conclusions:
         writes = agent.fresh and (agent.ended or agent.behind_s < SILENT_S)
         return writes and bool(agent.ranks) and agent.folder != self._folders.own
 
-    def _report_part(self, incident: Path, home: Path, agents: Sequence[PeerAgent]) -> None:
+    def _report_part(self, incident: Path, capture: NodeCapture, agents: Sequence[PeerAgent]) -> None:
         """Nodes of the job are not in this directory: nobody here can give a verdict. Said once."""
         if incident in self._parts:
             return
         self._parts.add(incident)
+        home = capture.node_dir.incident
         here = {rank for agent in agents for rank in agent.ranks}
         self._say(
             f"this node's part is in {home}; the directory does not hold every node of the job"
             f" ({len(here)} of {_world_size(agents)} ranks are here{still_starting(agents)}),"
             f" so bring the parts together with `{_collect_command(home, os.environ)}` and diagnose them then"
         )
-        self._run_commands(home, None)
+        self._respond(home, capture, None)
 
     # ---- the verdict -------------------------------------------------------------------------------------------------
 
@@ -144,7 +147,7 @@ class Conclusions:
             verdict = process.verdict()
             if not verdict.value:
                 self._say(f"no verdict on {home}: {verdict.problem}")
-                self._run_commands(home, None)
+                self._respond(home, capture, None)
                 return
             before = self._log.verdicts.get(incident)
             self._log.verdicts[incident] = verdict
@@ -155,14 +158,14 @@ class Conclusions:
                 self._say(f"PAUSE, not a hang: {what}; the evidence is in {home}")
             elif is_new:
                 self._say(f"the verdict on {home}:\n{verdict.text.rstrip()}")
-                self._run_commands(home, verdict)
+                self._respond(home, capture, verdict)
             page = process.page()
         incident_manifest.add_files(home, VERDICT_PAGE)
         if page is not None and is_new and went_on_after is None:
             self._say(f"HTML report: {page}")
 
-    def _run_commands(self, home: Path, verdict: Verdict | None) -> None:
-        """The user's commands, one after the other, unless there is nothing to do about it.
+    def _respond(self, home: Path, capture: NodeCapture, verdict: Verdict | None) -> None:
+        """Alerts, which nobody waits for, and the user's commands, one after the other, unless all is well.
 
         Without a verdict once an incident: it is concluded again at the end of the command.
         """
@@ -171,6 +174,8 @@ class Conclusions:
             return
         self._commanded.add(home)
         file = home / VERDICT_JSON if verdict is not None and (home / VERDICT_JSON).exists() else None
+        about = {"job": capture.node.job, "attempt": capture.node.attempt}
+        self._alerts.send(home, value, about, capture.ranks)
         for command in self._on_hang.commands:
             problem = on_hang.run_command(command, home, file, value)
             if problem:

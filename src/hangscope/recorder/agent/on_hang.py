@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from hangscope.errors import SettingsError
+from hangscope.recorder.alerts.alert_targets import WANDB, AlertTarget, alert_target
 
 GRACE_S = 10.0
 KILL_AFTER_S = 300.0
@@ -25,12 +26,13 @@ COMMAND_S = 60.0
 EXIT_STATUS = 75
 """Of a job that `kill` ended: EX_TEMPFAIL of sysexits.h, which says that another try may go well. PyTorch, Slurm and
 shells use it for nothing else."""
+WORDS = ("report", "kill", WANDB)
 _WORD = re.compile(r"[\w./+-]+")
 
 
 @dataclass(frozen=True, slots=True)
 class OnHang:
-    """`--on-hang`: report always happens; `kill` ends the ranks, `commands` get the verdict.
+    """`--on-hang`: report always happens; `kill` ends the ranks, `commands` get the verdict, `alerts` and `wandb` tell.
 
     `kill_after_s`: so long a job must have stood still before it is ended. `kill_working`: it is ended also while the
     rank that the others wait for is seen to work.
@@ -43,6 +45,8 @@ class OnHang:
     kill_working: bool = False
     exit_status: int | None = None
     """What `run` ends with where a hang was the job's end; None for the command's own status."""
+    alerts: tuple[AlertTarget, ...] = ()
+    wandb: bool = False
 
     @classmethod
     def of(
@@ -55,15 +59,10 @@ class OnHang:
         exit_status: int | None = None,
     ) -> OnHang:
         """From the user's own words. A single word that is no program is a slip, found now and not at the hang."""
-        commands = tuple(word for word in words if word not in ("report", "kill"))
+        alerts = {word: target for word in words if (target := alert_target(word, os.environ)) is not None}
+        commands = tuple(word for word in words if word not in (*WORDS, *alerts))
         for command in commands:
-            if not command.strip():
-                raise SettingsError("--on-hang: an empty command", hint="give report, kill or a shell command")
-            if _WORD.fullmatch(command) and shutil.which(command) is None:
-                raise SettingsError(
-                    f"--on-hang {command}: neither report nor kill, and no program of that name",
-                    hint="a command goes through sh, for example --on-hang 'curl … -d @-'",
-                )
+            _check_command(command)
         grace = GRACE_S if grace_s is None else grace_s
         if not 0 <= grace < 86400:
             raise SettingsError("--grace must be a number of seconds, 0 or more")
@@ -71,8 +70,26 @@ class OnHang:
         if not 0 <= kill_after < 86400 * 30:
             raise SettingsError("--kill-after must be a time, 0 or more")
         kill = "kill" in words
-        own_status = EXIT_STATUS if exit_status is None and kill else exit_status
-        return cls(kill, commands, grace, kill_after, kill_working, own_status)
+        return cls(
+            kill,
+            commands,
+            grace,
+            kill_after,
+            kill_working,
+            exit_status=EXIT_STATUS if exit_status is None and kill else exit_status,
+            alerts=tuple(alerts.values()),
+            wandb=WANDB in words,
+        )
+
+
+def _check_command(command: str) -> None:
+    if not command.strip():
+        raise SettingsError("--on-hang: an empty command", hint="give report, kill or a shell command")
+    if _WORD.fullmatch(command) and shutil.which(command) is None:
+        raise SettingsError(
+            f"--on-hang {command}: neither report nor kill, and no program of that name",
+            hint="a command goes through sh, for example --on-hang 'curl … -d @-'",
+        )
 
 
 def run_command(command: str, incident: Path, verdict: Path | None, value: Mapping[str, Any]) -> str:

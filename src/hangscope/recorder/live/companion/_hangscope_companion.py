@@ -230,6 +230,7 @@ def _start_server(directory):
         register("hangscope_progress", _progress)
         register("hangscope_sites", _sites)
         register("hangscope_stacks", _stacks)
+        register("hangscope_wandb", _wandb)
     names = getattr(module, "_get_handler_names", None)
     _State.registration["handlers"] = sorted(names()) if names is not None else []
 
@@ -393,6 +394,31 @@ def _stacks(_, response):
         number = getattr(known.get(ident), "native_id", None)  # Python 3.8
         threads.append({"os_thread_id": number, "main": ident == main, "frames": frames})
     response.set_content(json.dumps({"threads": threads}), "application/json")
+    response.set_status(200)
+
+
+def _wandb(request, response):
+    """Have W&B tell of a hang (`--on-hang wandb`), where the training itself imported it and has an active run.
+
+    On a thread of its own: it may wait for W&B's service, and this thread answers the agent.
+    """
+    wandb = sys.modules.get("wandb")
+    run = getattr(wandb, "run", None)
+    why = "wandb is not imported" if wandb is None else "it has no active W&B run"
+    if run is not None:
+        import threading
+
+        def alert(title, text):
+            try:
+                run.alert(title=title, text=text, level="ERROR")
+            except Exception:
+                pass
+
+        given = (request.get_param("title"), request.get_param("text"))
+        thread = threading.Thread(target=alert, args=given, name="hangscope")
+        thread.daemon = True
+        thread.start()
+    response.set_content(json.dumps({"sent": run is not None, "why": why}), "application/json")
     response.set_status(200)
 
 
