@@ -41,6 +41,7 @@ VERBS = {
     "report": "Write the diagnosis to files: a web page, a Perfetto trace, JSON, text or a ticket.",
     "bundle": "Pack an incident into one file for a support ticket.",
     "show": "List the recorded operations, filtered by rank, group or state.",
+    "probe": "Say whether an inference server moves, for exec probes.",
     "simulate": "Write dumps of a synthetic job of any size, layout, fault and format.",
     "demo": "Start a real small job that hangs, and follow it from launch to verdict.",
 }
