@@ -6,7 +6,7 @@ import contextlib
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from hangscope.errors import NotFoundError
@@ -22,6 +22,7 @@ from hangscope.recorder.capture.snapshot_target import (
     may_follow,
 )
 from hangscope.recorder.live import find_ranks
+from hangscope.recorder.live.node_ranks import BOX_S
 from hangscope.recorder.live.polling import Polling
 from hangscope.recorder.live.two_samples import TwoSamples
 from hangscope.recorder.live.watched_rank import WatchedRank
@@ -31,6 +32,7 @@ from hangscope.recorder.rundir import peer_files, run_directory
 from hangscope.recorder.rundir.job_identity import JobIdentity, identify
 from hangscope.recorder.rundir.node_dir import NodeDir
 from hangscope.recorder.rundir.peer_files import NodeStatus
+from hangscope.recorder.setup.blackbox_library import FOLDER
 
 AGENTS_S = 45.0
 _NOBODY = "ranks are recognised by RANK in their environment, or by torch.distributed once they have joined"
@@ -131,7 +133,8 @@ def of_process(pid: int, directory: Path | None, say: Callable[[str], None]) -> 
     sockets = Path(environ.get("HANGSCOPE_SOCKETS", "/nonexistent"))
     if theirs.inside is not None or not is_folder(sockets, say) or not may_follow(sockets, pid):
         sockets = Path("/nonexistent")
-    ranks = _ranks(sockets, pid)
+    boxes = _own_boxes(environ, pid) if theirs.inside is None else None
+    ranks = _ranks(sockets, pid, boxes)
     if not ranks:
         raise NotFoundError(
             f"{pid}: neither this process nor its children are a rank of a distributed job",
@@ -144,14 +147,22 @@ def of_process(pid: int, directory: Path | None, say: Callable[[str], None]) -> 
         return _capture(root, safe_name(identity.node), node, ranks)
 
 
-def _ranks(sockets: Path, pid: int | None) -> list[WatchedRank]:
-    polling = Polling(sockets)
+def _own_boxes(environ: Mapping[str, str], pid: int) -> Path | None:
+    """Where a process of that job keeps its black box, as far as that place may be believed."""
+    named = environ.get(FOLDER)
+    return Path(named) if named and may_follow(Path(named), pid) else None
+
+
+def _ranks(sockets: Path, pid: int | None, boxes: Path | None = None) -> list[WatchedRank]:
+    polling = Polling(sockets, boxes=boxes)
     if pid is not None:
         for process in find_ranks.ranks_below(_launcher_of(pid)):
             assert process.rank is not None
             polling.ranks.by_number[process.rank] = WatchedRank.of(process)
     for _ in range(3):  # who is there, which rank a spawned process is, and what groups there are
         polling.turn(None)
+    if boxes is not None and pid is not None:
+        _take_boxes(polling, _launcher_of(pid))
     samples = TwoSamples(polling, time.monotonic())
     while len(polling) and not samples.done(time.monotonic()):
         time.sleep(1.0)
@@ -160,6 +171,13 @@ def _ranks(sockets: Path, pid: int | None) -> list[WatchedRank]:
     found = list(polling)
     polling.close()
     return found
+
+
+def _take_boxes(polling: Polling, launcher: int) -> None:
+    """Processes below the launcher that call NCCL and nothing of torch.distributed: engines, MPI, plain C."""
+    below = {launcher, *(pid for pid, _ in linux_process.descendants(launcher))}
+    polling.boxes.keep(below)
+    polling.ranks.take_boxes(polling.boxes, time.monotonic() + BOX_S)
 
 
 def _launcher_of(pid: int) -> int:
