@@ -46,6 +46,7 @@ VERBS = {
     "exclude": "Print the nodes to avoid in the next start, where the cause is the node.",
     "show": "List the recorded operations, filtered by rank, group or state.",
     "mcp": "Answer an assistant's questions about hangs, read-only.",
+    "probe": "Say whether an inference server moves, for exec probes.",
     "simulate": "Write dumps of a synthetic job of any size, layout, fault and format.",
     "demo": "Start a real small job that hangs, and follow it from launch to verdict.",
 }

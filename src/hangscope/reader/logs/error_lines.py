@@ -13,7 +13,7 @@ from functools import cached_property
 from typing import Any
 
 from hangscope.model import Source
-from hangscope.reader.logs import store_barrier
+from hangscope.reader.logs import deepep_lines, store_barrier
 from hangscope.reader.logs.failure_line import FailureLine, make_failure
 from hangscope.reader.logs.log_lines import Line
 from hangscope.reader.logs.nccl_warnings import address_host, failure_of, read_warning, taken_twice
@@ -446,8 +446,14 @@ class ErrorLog:
 
     def _deepep(self, line: Line, match: re.Match[str]) -> None:
         """Its kernels give up waiting for a peer, which they know by its node and its place there."""
-        peer = ", ".join(f"{name} {match[key]}" for name, key in (("RDMA", "rdma"), ("nvl", "nvl")) if match[key])
-        what = f"DeepEP waits for {peer}" if peer else "DeepEP waits for a peer"
+        wait = deepep_lines.wait_of(line.text)
+        if wait is not None:
+            rank, peer = wait
+            what = f"DeepEP waits for rank {peer}"
+            self._add(line, "engine_stuck", rank=rank, peer_rank=peer, effect=True, detail=what, once=f"{rank} {what}")
+            return
+        peer_words = ", ".join(f"{name} {match[key]}" for name, key in (("RDMA", "rdma"), ("nvl", "nvl")) if match[key])
+        what = f"DeepEP waits for {peer_words}" if peer_words else "DeepEP waits for a peer"
         self._add(line, "engine_stuck", effect=True, detail=what, once=what)
 
     def _ascend(self, line: Line, match: re.Match[str]) -> None:

@@ -106,17 +106,11 @@ def _sentence(ranks: Sequence[WatchedRank], asked: Sequence[WatchedRank], expect
     total = max(expected or 0, len(ranks))
     world = max((rank.process.world_size or 0 for rank in ranks), default=0)
     here = f" here, {world} in the job" if world > total else ""
-    by_box = [rank for rank in ranks if rank.process.by_box]
-    parts = [f"watching {len(asked) + len(by_box)} of {total} ranks{here}"]
+    by_box = sum(rank.process.by_box for rank in ranks)
+    parts = [f"watching {len(asked) + by_box} of {total} ranks{here}"]
     if by_box:
-        parts.append(
-            f"{len(by_box)} of them {'call' if len(by_box) > 1 else 'calls'} NCCL without torch.distributed, and"
-            f" {'are' if len(by_box) > 1 else 'is'} watched by what NCCL does"
-        )
-    causes: dict[tuple[str, str], list[WatchedRank]] = {}
-    for rank in ranks:
-        if rank.process.socket is None and not rank.process.by_box:
-            causes.setdefault(why_not(rank), []).append(rank)
+        parts.append(f"{by_box} without torch.distributed, by what NCCL does in their processes")
+    causes = _causes(ranks)
     for (why, cure), some in causes.items():
         named = ", ".join(f"{rank.number} (pid {rank.process.pid})" for rank in some[:_MOST_NAMED])
         more = f" and {len(some) - _MOST_NAMED} more" if len(some) > _MOST_NAMED else ""
@@ -130,6 +124,15 @@ def _sentence(ranks: Sequence[WatchedRank], asked: Sequence[WatchedRank], expect
             " distinguished from other processes, or did not start under the command"
         )
     return ". ".join(parts)
+
+
+def _causes(ranks: Sequence[WatchedRank]) -> dict[tuple[str, str], list[WatchedRank]]:
+    """The ranks that cannot be asked, by why not and the cure. Of one that uses no torch nothing else is expected."""
+    causes: dict[tuple[str, str], list[WatchedRank]] = {}
+    for rank in ranks:
+        if rank.process.socket is None and not rank.process.by_box:
+            causes.setdefault(why_not(rank), []).append(rank)
+    return causes
 
 
 def why_not(rank: WatchedRank) -> tuple[str, str]:

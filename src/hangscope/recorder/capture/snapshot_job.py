@@ -24,6 +24,7 @@ from hangscope.recorder.capture.snapshot_target import (
 )
 from hangscope.recorder.live import find_ranks
 from hangscope.recorder.live.find_ranks import RankProcess
+from hangscope.recorder.live.node_ranks import BOX_S
 from hangscope.recorder.live.polling import Polling
 from hangscope.recorder.live.two_samples import TwoSamples
 from hangscope.recorder.live.watched_rank import WatchedRank
@@ -33,6 +34,7 @@ from hangscope.recorder.rundir import peer_files, run_directory
 from hangscope.recorder.rundir.job_identity import JobIdentity, identify
 from hangscope.recorder.rundir.node_dir import NodeDir
 from hangscope.recorder.rundir.peer_files import NodeStatus
+from hangscope.recorder.setup.blackbox_library import FOLDER
 from hangscope.safeio.walk import entries
 
 AGENTS_S = 45.0
@@ -139,7 +141,8 @@ def of_process(pid: int, directory: Path | None, say: Callable[[str], None]) -> 
     sockets = Path(environ.get("HANGSCOPE_SOCKETS", "/nonexistent"))
     if theirs.inside is not None or not is_folder(sockets, say) or not may_follow(sockets, pid):
         sockets = Path("/nonexistent")
-    ranks = _ranks(sockets, pid)
+    boxes = _own_boxes(environ, pid) if theirs.inside is None else None
+    ranks = _ranks(sockets, pid, boxes)
     if not ranks:
         raise NotFoundError(
             f"{pid}: neither this process nor its children are a rank of a distributed job",
@@ -153,18 +156,32 @@ def of_process(pid: int, directory: Path | None, say: Callable[[str], None]) -> 
         return _capture(root, safe_name(identity.node), node, ranks, step)
 
 
-def _ranks(sockets: Path, pid: int | None) -> list[WatchedRank]:
-    return watched(sockets, [] if pid is None else find_ranks.ranks_below(_launcher_of(pid)))
+def _own_boxes(environ: Mapping[str, str], pid: int) -> Path | None:
+    """Where a process of that job keeps its black box, as far as that place may be believed."""
+    named = environ.get(FOLDER)
+    return Path(named) if named and may_follow(Path(named), pid) else None
 
 
-def watched(sockets: Path, processes: Iterable[RankProcess]) -> list[WatchedRank]:
-    """These ranks, and those whose companions listen in `sockets`, looked at twice."""
-    polling = Polling(sockets)
+def _ranks(sockets: Path, pid: int | None, boxes: Path | None = None) -> list[WatchedRank]:
+    if pid is None:
+        return watched(sockets, [])
+    launcher = _launcher_of(pid)
+    return watched(sockets, find_ranks.ranks_below(launcher), boxes, launcher)
+
+
+def watched(
+    sockets: Path, processes: Iterable[RankProcess], boxes: Path | None = None, launcher: int | None = None
+) -> list[WatchedRank]:
+    """These ranks, and those whose companions listen in `sockets` or whose black boxes are below `boxes`, looked at
+    twice."""
+    polling = Polling(sockets, boxes=boxes)
     for process in processes:
         assert process.rank is not None
         polling.ranks.by_number[process.rank] = WatchedRank.of(process)
     for _ in range(3):  # who is there, which rank a spawned process is, and what groups there are
         polling.turn(None)
+    if boxes is not None and launcher is not None:
+        _take_boxes(polling, launcher)
     samples = TwoSamples(polling, time.monotonic())
     while len(polling) and not samples.done(time.monotonic()):
         time.sleep(1.0)
@@ -173,6 +190,13 @@ def watched(sockets: Path, processes: Iterable[RankProcess]) -> list[WatchedRank
     found = list(polling)
     polling.close()
     return found
+
+
+def _take_boxes(polling: Polling, launcher: int) -> None:
+    """Processes below the launcher that call NCCL and nothing of torch.distributed: engines, MPI, plain C."""
+    below = {launcher, *(pid for pid, _ in linux_process.descendants(launcher))}
+    polling.boxes.keep(below)
+    polling.ranks.take_boxes(polling.boxes, time.monotonic() + BOX_S)
 
 
 def _launcher_of(pid: int) -> int:

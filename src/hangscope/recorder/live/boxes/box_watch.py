@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 
 from hangscope.incident.blackbox_layout import MAX_BYTES
@@ -62,6 +62,10 @@ class BoxWatch:
     def boxes(self) -> Mapping[int, LiveBox]:
         """By process, those that live."""
         return self._boxes
+
+    def keep(self, pids: Collection[int]) -> None:
+        """Forget all other processes until the next look: they belong to another job."""
+        self._boxes = {pid: box for pid, box in self._boxes.items() if pid in pids}
 
     def seen_for_s(self, pid: int, now: float) -> float:
         return now - self._first_seen.get(pid, now)
