@@ -7,6 +7,7 @@
 # make bench        time and memory of a diagnosis, beside torchfrtrace and a bare unpickler
 # make slow-inputs  inputs of 2 MB meant to take minutes or gigabytes, with every verb: what is over 5 s or 500 MB
 # make wheel        sdist and wheels for x86_64, aarch64 and all else in dist/, audited and tried; says what is missing
+# make docs         the docs as a site in dist/site, and man pages in dist/man
 # make corpus       the recorded jobs with their truths as an archive in dist/, and the table of docs/benchmark.md
 # make fuzz         the C decoder under libFuzzer and the sanitizers for SECONDS=600; needs clang
 # make clean        forget the virtual environment and all caches
@@ -30,7 +31,7 @@ JOBS := tests/recorder/jobs
 # The tests start thousands of Pythons: each may keep what it compiled, whatever the image says.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test test-rest test-jobs test-ray lint frozen scoreboard sweep slow-inputs wheel corpus fuzz bench test-deps clean
+.PHONY: demo test test-rest test-jobs test-ray lint frozen scoreboard sweep slow-inputs wheel docs corpus fuzz bench test-deps clean
 .DELETE_ON_ERROR:
 
 demo: $(READY_TORCH)
@@ -78,6 +79,10 @@ slow-inputs: $(READY)
 wheel: $(READY)
 	$(PIP) install -qq --editable '.[release]'
 	$(BIN)/python release/wheels.py $(WHEEL)
+
+docs: $(READY)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --site-dir dist/site
+	$(BIN)/python release/man_pages.py --out dist/man
 
 corpus: $(READY_TORCH)
 	$(BIN)/python benchmarks/corpus/pack_corpus.py --table

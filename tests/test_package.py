@@ -58,7 +58,7 @@ def test_the_wheel_holds_the_c_parts(wheel: zipfile.ZipFile) -> None:
 
 
 def test_without_a_compiler_the_package_still_installs(tmp_path: Path) -> None:
-    """A machine without C compiler gets everything but the plugin, the decoder and the scanner, in a wheel that says so."""
+    """A machine without C compiler gets all but the plugin, the decoder and the scanner, in a wheel that says so."""
     base = tmp_path / "tree"
     base.mkdir()
     for name in ("pyproject.toml", "setup.py", "README.md", "LICENSE"):

@@ -1,0 +1,163 @@
+"""Hooks of mkdocs: the pages that are made and not written, so that they show what the code does today.
+
+The front page is README; the gallery and the demo are verdicts on recorded jobs; the reference is read from the command
+line and from the published schema. A link to a file of the repository that is no page becomes its name.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+from mkdocs.structure.files import File, Files
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+import hangscope
+from cli_reference import Verb, verbs
+from hangscope.report.export import schema
+from hangscope.report.terminal import render_text
+
+ROOT = Path(__file__).parents[1]
+TESTS = ROOT / "tests"
+GALLERY = (
+    (
+        "A rank never got there",
+        "cases/mesh_absent",
+        "Data loading holds one rank; seven wait.",
+    ),
+    ("A crash", "incidents/kill", "One rank was killed, and `hangscope run` saw it before anybody waited for long."),
+    ("An exception", "cases/ddp_oom", "One rank ran out of memory, and its peers wait for it."),
+    ("A process that is frozen", "cases/sigstop", "It exists and answers nothing."),
+    ("A GPU that does not finish", "cases/gpu_stall", "A kernel that never ends, in front of the collective."),
+    ("A mismatch", "cases/size_mismatch", "One rank calls with another size."),
+    ("A deadlock", "cases/deadlock2", "Two groups, used in another order by some ranks."),
+    ("The network", "cases/link_stall8", "Everybody joined, and the bytes of one connection do not arrive."),
+    ("Slow, not hung", "cases/straggler8", "One rank makes all others wait, step after step."),
+    ("Nothing is wrong", "cases/healthy", "Progress was seen on every rank."),
+)
+_LINK = re.compile(r"(!?)\[([^\]]*)\]\(([^)#:]+)(#[^)]*)?\)")
+
+
+def on_files(files: Files, config: Any) -> Files:
+    """mkdocs calls it with what lies in docs/."""
+    made = {
+        "index.md": at_the_top("README.md"),
+        "gallery.md": gallery(),
+        "demo-page.md": DEMO,
+        "demo/incident.html": hangscope.diagnose(TESTS / "cases" / "mesh_absent").to_html(),
+        "reference-cli.md": cli_page(verbs()),
+        "reference-json.md": json_page(schema()),
+        "changelog.md": at_the_top("CHANGELOG.md"),
+    }
+    for path, text in made.items():
+        files.append(File.generated(config, path, content=text))
+    return files
+
+
+def on_page_markdown(markdown: str, page: Any, files: Files, **_: Any) -> str:
+    """mkdocs calls it with every page's text."""
+    here = os.path.dirname(page.file.src_uri)
+
+    def replaced(match: re.Match[str]) -> str:
+        target = os.path.normpath(os.path.join(here, match[3]))
+        if files.get_file_from_path(target) is not None:
+            return match[0]
+        exists = (ROOT / "docs" / target).exists()
+        return (
+            f"{match[2]} (`{os.path.normpath(os.path.join('docs', target))}` in the repository)" if exists else match[0]
+        )
+
+    return _LINK.sub(replaced, markdown)
+
+
+def on_config(config: Any) -> Any:
+    """mkdocs calls it first: a verb whose page nobody put into the menu is added to it."""
+    (listed,) = (section["Verbs"] for section in config.nav if "Verbs" in section)
+    known = str(config.nav)
+    for verb in verbs():
+        if f"'{verb.name}.md'" not in known:
+            listed.append({verb.name: f"{verb.name}.md"})
+    return config
+
+
+def at_the_top(name: str) -> str:
+    """A file beside docs/, with its links as seen from docs/."""
+    text = (ROOT / name).read_text(encoding="utf-8")
+
+    def moved(match: re.Match[str]) -> str:
+        target = match[3].removeprefix("docs/") if match[3].startswith("docs/") else f"../{match[3]}"
+        target = "changelog.md" if match[3] == "CHANGELOG.md" else target
+        return f"{match[1]}[{match[2]}]({target}{match[4] or ''})"
+
+    return _LINK.sub(moved, text)
+
+
+DEMO = """# A real incident's page
+
+What `hangscope report -o hang.html` writes, and `hangscope run` with every incident: one file, without network. This
+one is of a recorded NCCL job of eight ranks. [Alone in the window](demo/incident.html); [how to read it](page.md).
+
+<iframe src="demo/incident.html" title="The page of an incident" style="width:100%;height:80vh;border:1px solid #8888">
+</iframe>
+"""
+
+
+def gallery() -> str:
+    """One recorded job of each kind, as `hangscope diagnose` says it."""
+    parts = ["# Gallery of verdicts\n\nRecorded NCCL jobs, and what `hangscope diagnose` prints of each.\n"]
+    for title, case, what in GALLERY:
+        text = render_text(hangscope.diagnose(TESTS / case), width=88).replace(f"{TESTS}/", "")
+        parts.append(f"## {title}\n\n{what}\n\n```text\n$ hangscope diagnose tests/{case}\n{text.rstrip()}\n```\n")
+    return "\n".join(parts)
+
+
+def cli_page(found: list[Verb]) -> str:
+    """The reference of all verbs."""
+    parts = ["# The command line\n\nMade from the code. Each verb has a page with examples, linked below.\n"]
+    for verb in found:
+        body = "\n\n".join(f"```text\n{p}\n```" if p.startswith("    ") else _plain(p) for p in verb.paragraphs)
+        rows = "\n".join(f"| `{names.replace('|', chr(92) + '|')}` | {_plain(text)} |" for names, text in verb.options)
+        table = f"| option | |\n|---|---|\n{rows}\n" if rows else ""
+        link = f"[The page of {verb.name}]({verb.name}.md)"
+        parts.append(f"## hangscope {verb.name}\n\n    {verb.usage}\n\n{body}\n\n{link}\n\n{table}")
+    return "\n".join(parts)
+
+
+def _plain(text: str) -> str:
+    """Help text in Markdown: nothing in it is markup but code in backticks."""
+    return re.sub(r"([<>*_\[\]|])(?=[^`]*(?:`[^`]*`[^`]*)*$)", r"\\\1", text.replace("\n", " "))
+
+
+def json_page(published: dict[str, Any]) -> str:
+    """The contract of `--json`, field by field."""
+    parts = [
+        f"# The verdict as JSON\n\n{published.get('description', '')}\n\nMade from the published schema, "
+        "`hangscope/report/diagnosis.schema.json` in the package. Unknown values are null and never left out.\n",
+        "| field | type | |\n|---|---|---|",
+    ]
+    definitions = published.get("$defs", {})
+    for name, field in published["properties"].items():
+        parts.append(f"| `{name}` | {_type(field)} | {_plain(field.get('description', ''))} |")
+    for name, definition in definitions.items():
+        parts.append(f"\n## {name}\n\n{_plain(definition.get('description', ''))}\n\n| field | type | |\n|---|---|---|")
+        for key, field in definition.get("properties", {}).items():
+            parts.append(f"| `{key}` | {_type(field)} | {_plain(field.get('description', ''))} |")
+    return "\n".join(parts) + "\n"
+
+
+def _type(field: dict[str, Any]) -> str:
+    if "enum" in field:
+        return ", ".join(f"`{value}`" for value in field["enum"])
+    if "$ref" in field:
+        return f"[{field['$ref'].rpartition('/')[2]}](#{field['$ref'].rpartition('/')[2].lower()})"
+    for key in ("anyOf", "oneOf"):
+        if key in field:
+            return " or ".join(_type(one) for one in field[key])
+    kinds = field.get("type", "any")
+    kinds = [kinds] if isinstance(kinds, str) else kinds
+    inner = f" of {_type(field['items'])}" if "items" in field else ""
+    return " or ".join(kinds) + inner
