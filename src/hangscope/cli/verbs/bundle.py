@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import click
 
 from hangscope.cli.output import note, progress, write
+from hangscope.cli.pasted import with_pasted
 from hangscope.cli.progress_bar import bar
 from hangscope.cli.size_options import size
 from hangscope.errors import InputError, NotFoundError, SettingsError
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
 @click.option("--only-evidence", is_flag=True, help="Keep only log lines that are evidence (the default).")
 @click.option("--map", "map_file", metavar="FILE", type=click.Path(path_type=Path), help="Where aliases are kept.")
 @click.option("--max-size", callback=size, metavar="SIZE", help="Drop the least useful evidence to fit: 50MB, 1GiB.")
+@click.option("--force", is_flag=True, help="Overwrite a bundle that is there.")
 @click.option("--no-verdict", is_flag=True, help="Do not diagnose: no verdict, no page and no ticket in the bundle.")
 @click.option("--verify", "only_verify", is_flag=True, help="PATH is a bundle: check every name and checksum in it.")
 @click.option("--unpack", metavar="DIR", type=click.Path(path_type=Path), help="PATH is a bundle: unpack it safely.")
@@ -51,6 +53,7 @@ def command(
     only_evidence: bool,
     map_file: Path | None,
     max_size: int | None,
+    force: bool,
     no_verdict: bool,
     only_verify: bool,
     unpack: Path | None,
@@ -69,18 +72,47 @@ def command(
         raise SettingsError("--all-lines and --only-evidence contradict each other", hint="choose one")
     from hangscope.bundle.pack import Options
 
-    path = Path(os.path.abspath(path))  # so that it can be parted from what is inside, also where it was "."
     options = Options(redact=not no_redact, pseudonymise=pseudonymise, map_file=map_file, max_bytes=max_size)
     if not (all_lines or no_redact):
         options = replace(options, keep=_keep(()))
-    target = output or Path(f"{path.name.removesuffix('.gz').removesuffix('.tar')}.bundle.tar.gz")
-    if _is_bundle(path):
-        from hangscope.bundle.unpack import extract
+    with with_pasted((str(path),)) as (given,):
+        # Absolute, so that it can be parted from what is inside, also where it was ".".
+        path = Path(os.path.abspath(given))
+        target = _target(output or Path(f"{_stem(path.name)}.bundle.tar.gz"), force=force)
+        return _make_of(path, target, options, verdict=not no_verdict)
 
-        with tempfile.TemporaryDirectory(prefix="hangscope-") as folder:
-            extract(path, Path(folder) / "incident")
-            return _make(Path(folder) / "incident", target, options, verdict=not no_verdict)
-    return _make(path, target, options, verdict=not no_verdict)
+
+def _make_of(path: Path, target: Path, options: Options, *, verdict: bool) -> int:
+    """Of a bundle, what is in it; of anything else itself."""
+    if not _is_bundle(path):
+        return _make(path, target, options, verdict=verdict)
+    from hangscope.bundle.unpack import extract
+
+    with tempfile.TemporaryDirectory(prefix="hangscope-") as folder:
+        extract(path, Path(folder) / "incident")
+        return _make(Path(folder) / "incident", target, options, verdict=verdict)
+
+
+_PACKED = (".zip", ".tar", ".gz", ".tgz")
+
+
+def _stem(name: str) -> str:
+    """A file's name without what says how it is packed."""
+    while name.endswith(_PACKED):
+        name = name.rpartition(".")[0]
+    return name
+
+
+def _target(target: Path, *, force: bool) -> Path:
+    """Where the bundle goes, checked before anything is read: a large job takes minutes."""
+    if target.is_dir():
+        raise SettingsError(f"{target} is a directory", hint=f"name the file: {target / 'hang.tar.gz'}")
+    if not target.name.endswith((".tar.gz", ".tgz")):
+        hint = f"-o {_stem(str(target)) or 'hang'}.tar.gz"
+        raise SettingsError(f"{target}: a bundle is a .tar.gz, whatever its name", hint=hint)
+    if target.exists() and not force:
+        raise SettingsError(f"{target} is there already", hint="--force overwrites it")
+    return target
 
 
 def _make(path: Path, target: Path, options: Options, *, verdict: bool) -> int:

@@ -8,7 +8,7 @@ import click
 
 from hangscope.cli.loading_notes import note_how_it_was_read
 from hangscope.cli.output import progress, width, write, write_lines
-from hangscope.cli.pasted import as_given, with_standard_input
+from hangscope.cli.pasted import as_given, with_pasted
 from hangscope.cli.progress_bar import bar
 
 
@@ -44,9 +44,9 @@ def command(
 ) -> int:
     """Name the rank, node, operation, code line and link that hung a job.
 
-    PATH is anything: an incident, a bundle, a folder tree of dumps and logs, single files; `-` is a log pasted into
-    standard input. Files are recognised by what is in them, and nothing is written beside them. With --engine ray it
-    may also be NODE:/path, of a node of the cluster, or a URL of an object store.
+    PATH is anything: an incident, a bundle, a folder tree of dumps and logs, single files; `-`, /dev/stdin and <(…)
+    are logs that come through a pipe. Files are recognised by what is in them, and nothing is written beside them.
+    With --engine ray it may also be NODE:/path, of a node of the cluster, or a URL of an object store.
 
     Exit status: 0 no hang, 1 a hang with a named cause, 2 unusable input, 3 a hang whose cause the evidence does not
     name.
@@ -60,7 +60,7 @@ def command(
 
         with progress("connecting to Ray"):
             readers = RayEngine(ray_address)
-    with with_standard_input(paths) as given, bar(f"reading {', '.join(paths)}") as update:
+    with with_pasted(paths) as given, bar(f"reading {', '.join(paths)}") as update:
         job = load(given, full=full, progress=update, engine=readers)
     note_how_it_was_read(job)
     with progress("diagnosing"):
@@ -68,9 +68,9 @@ def command(
     if as_json:
         from hangscope.report.export import to_json
 
-        write(as_given(to_json(replace(verdict, inputs=paths)), given))
+        write(as_given(to_json(replace(verdict, inputs=paths)), given, paths))
     else:
         from hangscope.report.terminal import render
 
-        write_lines(render(verdict, width=width(asked_width), verbose=verbose))
+        write_lines(render(verdict, width=width(asked_width), verbose=verbose, job=job))
     return verdict.exit_status

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -10,6 +11,7 @@ import click
 
 from hangscope.cli.loading_notes import note_how_it_was_read
 from hangscope.cli.output import PLAIN_WIDTH, note, progress
+from hangscope.cli.pasted import as_given, with_pasted
 from hangscope.cli.progress_bar import bar
 from hangscope.errors import SettingsError
 from hangscope.text import size
@@ -68,12 +70,12 @@ def command(
     from hangscope.diagnosis import diagnose
     from hangscope.reader.load import load
 
-    with bar(f"reading {', '.join(paths)}") as update:
-        job = load(paths, full=full, progress=update)
+    with with_pasted(paths) as given, bar(f"reading {', '.join(paths)}") as update:
+        job = load(given, full=full, progress=update)
     note_how_it_was_read(job)
     with progress(f"diagnosing {len(job.ranks):,} ranks, {len(job.ops):,} operations"):
         verdict = diagnose(job)
-    maker = _Maker(verdict, job, verbose=verbose, width=width)
+    maker = _Maker(verdict, job, verbose=verbose, width=width, as_given=lambda text: as_given(text, given, paths))
     for target, kind in targets:
         with progress(f"writing {target}"):
             data = maker.make(kind)
@@ -149,13 +151,15 @@ class _Maker:
     job: Job
     verbose: bool
     width: int
+    as_given: Callable[[str], str]
+    """A text with files named as the user named them."""
     notes: list[str] = field(default_factory=list)
     _times: OpTimes | None = None
 
     def make(self, form: str) -> bytes:
         if form == "perfetto":
             return self._perfetto()
-        return self._text(form).encode("utf-8", "backslashreplace")
+        return self.as_given(self._text(form)).encode("utf-8", "backslashreplace")
 
     def _text(self, form: str) -> str:
         if form == "html":
@@ -172,7 +176,7 @@ class _Maker:
             return render_ticket(self.verdict, self.job)
         from hangscope.report.terminal import render_text
 
-        return render_text(self.verdict, width=self.width, verbose=self.verbose)
+        return render_text(self.verdict, width=self.width, verbose=self.verbose, job=self.job)
 
     def _perfetto(self) -> bytes:
         from hangscope.report.perfetto import render_perfetto

@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from hangscope.cli.output import note, table_width, write
+from hangscope.cli.pasted import with_pasted
 from hangscope.cli.progress_bar import bar
 from hangscope.errors import SettingsError
 from hangscope.report.op_list import STATES, json_lines, select, table
@@ -41,8 +42,8 @@ def command(
     wanted = None if ranks is None else parse_ranks(ranks)
     from hangscope.reader.load import load
 
-    with bar(f"reading {', '.join(paths)}") as update:
-        job = load(paths, full=True, progress=update)
+    with with_pasted(paths) as given, bar(f"reading {', '.join(paths)}") as update:
+        job = load(given, full=True, progress=update)
         rows = select(job, ranks=wanted, group=group, state=state, name=name, last=last)
     if not len(rows):
         note("no operation matches" if len(job.ops) else "no operation was recorded: the input has no dump")
