@@ -27,8 +27,9 @@ import click
 
 from hangscope.__about__ import __version__
 from hangscope.cli.hung_filesystem import watch_for_hung_calls
+from hangscope.cli.list_jobs import list_jobs
 from hangscope.cli.output import ReaderGone, complain, finish
-from hangscope.errors import HangscopeError
+from hangscope.errors import HangscopeError, SeveralJobsError
 
 VERBS = {
     "run": "Run a training command with the flight recorder on; capture and diagnose when it hangs.",
@@ -128,6 +129,9 @@ def _main(argv: Sequence[str] | None) -> int:
         result = cli.main(args=None if argv is None else list(argv), prog_name="hangscope", standalone_mode=False)
         finish()
         return result if isinstance(result, int) else 0
+    except SeveralJobsError as error:
+        list_jobs(error)
+        return error.exit_status
     except HangscopeError as error:
         complain(str(error), error.hint)
         return error.exit_status

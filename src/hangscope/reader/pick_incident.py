@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 
 from hangscope.model import Gap, Source
 from hangscope.reader.find_files import Found
+from hangscope.reader.join.jobs_apart import FoundJob
+from hangscope.reader.pick_job import several_jobs
 from hangscope.reader.recognise_file import INCIDENT, NODE, schema_of
 from hangscope.reader.sources import incident_files
 from hangscope.reader.sources.incident_files import Manifest
@@ -16,12 +18,17 @@ SAME_INCIDENT_NS = 3_600_000_000_000
 Parts = tuple[str, ...]
 
 
-def newest_incident(found: list[Found], gaps: list[Gap]) -> tuple[list[Found], list[Manifest]]:
-    """Where manifests of several incidents lie side by side, the files of the newest alone, with its manifests."""
+def newest_incident(found: list[Found], gaps: list[Gap], job: str | None) -> tuple[list[Found], list[Manifest]]:
+    """Where manifests of several incidents lie side by side, the files of the newest alone, with its manifests.
+
+    Raises SeveralJobsError where they are of several jobs, and `job` names none of them."""
     manifests = _manifests(found)
     if not manifests:
         return found, []
-    newest = max(manifests, key=lambda m: (m[1].captured_at_ns or 0, m[1].attempt or "", m[0]))[1]
+    candidates = _of_job(manifests, job, found)
+    if candidates is None:
+        return found, [manifest for _, manifest in manifests]
+    newest = max(candidates, key=lambda m: (m[1].captured_at_ns or 0, m[1].attempt or "", m[0]))[1]
     ours: list[Parts] = []
     others: list[Parts] = []
     for where, manifest in manifests:
@@ -34,7 +41,50 @@ def newest_incident(found: list[Found], gaps: list[Gap]) -> tuple[list[Found], l
     return kept, [manifest for _, manifest in manifests if _same_incident(manifest, newest)]
 
 
-def _manifests(found: Sequence[Found]) -> list[tuple[Parts, Manifest]]:
+Described = list[tuple[Parts, Manifest]]
+"""Manifests, each with the directory that it describes."""
+
+
+def _of_job(manifests: Described, job: str | None, found: Sequence[Found]) -> Described | None:
+    """The manifests of the one job that there is, or that is meant. None where other evidence lies beside those of
+    several jobs: then all of it has to be read to tell the jobs apart."""
+    by_name: dict[str, Described] = {}
+    for where, manifest in manifests:
+        if manifest.job is not None:
+            by_name.setdefault(manifest.job, []).append((where, manifest))
+    if len(by_name) < 2:
+        return manifests
+    if job in by_name:
+        return by_name[job]
+    tops = [where for where, _ in manifests]
+    if any(_depth(item.parts, tops) < 0 for item in found):
+        return None
+    made = []
+    for name, described in by_name.items():
+        folders = [where for where, _ in described]
+        files = [item.file for item in found if _depth(item.parts, folders) >= max(0, _depth(item.parts, tops))]
+        made.append(_found_job(name, [manifest for _, manifest in described], files))
+    made.sort(key=lambda each: (each.ended_ns or 0, each.name))
+    raise several_jobs(made, job, [found[0].parts[0]])
+
+
+def _found_job(name: str, manifests: Sequence[Manifest], files: Sequence[str]) -> FoundJob:
+    times = [manifest.captured_at_ns for manifest in manifests if manifest.captured_at_ns is not None]
+    newest = max(manifests, key=lambda manifest: manifest.captured_at_ns or 0)
+    return FoundJob(
+        name=name,
+        attempt=newest.attempt or "",
+        files=frozenset(files),
+        ranks=newest.world_size or 0,
+        hosts=(),
+        started_ns=min(times, default=None),
+        ended_ns=max(times, default=None),
+        dumps=0,
+        family=0,
+    )
+
+
+def _manifests(found: Sequence[Found]) -> Described:
     """The manifests, each with the directory that it describes."""
     manifests = []
     for item in found:

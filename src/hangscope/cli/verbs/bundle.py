@@ -16,7 +16,7 @@ from hangscope.cli.output import note, progress, write
 from hangscope.cli.pasted import with_pasted
 from hangscope.cli.progress_bar import bar
 from hangscope.cli.size_options import size
-from hangscope.errors import InputError, NotFoundError, SettingsError
+from hangscope.errors import InputError, NotFoundError, SettingsError, SeveralJobsError
 
 if TYPE_CHECKING:
     from hangscope.bundle.pack import Bundle, Options, Reports
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 @click.option("--only-evidence", is_flag=True, help="Keep only log lines that are evidence (the default).")
 @click.option("--map", "map_file", metavar="FILE", type=click.Path(path_type=Path), help="Where aliases are kept.")
 @click.option("--max-size", callback=size, metavar="SIZE", help="Drop the least useful evidence to fit: 50MB, 1GiB.")
+@click.option("--job", metavar="NAME", help="Of several jobs in one folder, this one.")
 @click.option("--force", is_flag=True, help="Overwrite a bundle that is there.")
 @click.option("--no-verdict", is_flag=True, help="Do not diagnose: no verdict, no page and no ticket in the bundle.")
 @click.option("--verify", "only_verify", is_flag=True, help="PATH is a bundle: check every name and checksum in it.")
@@ -53,6 +54,7 @@ def command(
     only_evidence: bool,
     map_file: Path | None,
     max_size: int | None,
+    job: str | None,
     force: bool,
     no_verdict: bool,
     only_verify: bool,
@@ -75,11 +77,32 @@ def command(
     options = Options(redact=not no_redact, pseudonymise=pseudonymise, map_file=map_file, max_bytes=max_size)
     if not (all_lines or no_redact):
         options = replace(options, keep=_keep(()))
-    with with_pasted((str(path),)) as (given,):
+    with with_pasted((str(path),)) as kept:
         # Absolute, so that it can be parted from what is inside, also where it was ".".
-        path = Path(os.path.abspath(given))
+        path = _of_job(Path(os.path.abspath(kept[0])), job)
         target = _target(output or Path(f"{_stem(path.name)}.bundle.tar.gz"), force=force)
         return _make_of(path, target, options, verdict=not no_verdict)
+
+
+def _of_job(path: Path, job: str | None) -> Path:
+    """Where the evidence of the job lies that is meant: in a folder of its own."""
+    if job is None:
+        return path
+    from hangscope.reader.load import load
+    from hangscope.reader.pick_job import choose
+
+    try:
+        with progress(f"looking for {job}"):
+            load([path])
+    except SeveralJobsError as error:
+        files = choose(error.jobs, job, [path]).files
+        folder = Path(os.path.commonpath([os.path.dirname(file) for file in files]))
+        if folder == path or any(Path(file).is_relative_to(folder) for one in error.jobs for file in one.files - files):
+            raise SettingsError(
+                f"{path}: the files of {job} lie among those of others", hint="copy them into a folder of their own"
+            ) from None
+        return folder
+    return path
 
 
 def _make_of(path: Path, target: Path, options: Options, *, verdict: bool) -> int:

@@ -16,6 +16,7 @@ from hangscope.cli.progress_bar import bar
 @click.argument("paths", metavar="PATH...", nargs=-1, required=True, type=click.Path())
 @click.option("--json", "as_json", is_flag=True, help="Print the verdict as JSON (schema hangscope.diagnosis/1).")
 @click.option("-v", "--verbose", is_flag=True, help="Add the chain of waits, whole stacks, every source and gap.")
+@click.option("--job", metavar="NAME", help="Of several jobs in one folder, this one.")
 @click.option(
     "--full",
     is_flag=True,
@@ -37,6 +38,7 @@ def command(
     paths: tuple[str, ...],
     as_json: bool,
     verbose: bool,
+    job: str | None,
     full: bool,
     engine: str,
     ray_address: str | None,
@@ -61,10 +63,10 @@ def command(
         with progress("connecting to Ray"):
             readers = RayEngine(ray_address)
     with with_pasted(paths) as given, bar(f"reading {', '.join(paths)}") as update:
-        job = load(given, full=full, progress=update, engine=readers)
-    note_how_it_was_read(job)
+        loaded = load(given, full=full, progress=update, engine=readers, job=job)
+    note_how_it_was_read(loaded)
     with progress("diagnosing"):
-        verdict = diagnose(job)
+        verdict = diagnose(loaded)
     if as_json:
         from hangscope.report.export import to_json
 
@@ -72,5 +74,5 @@ def command(
     else:
         from hangscope.report.terminal import render
 
-        write_lines(render(verdict, width=width(asked_width), verbose=verbose, job=job))
+        write_lines(render(verdict, width=width(asked_width), verbose=verbose, job=loaded))
     return verdict.exit_status

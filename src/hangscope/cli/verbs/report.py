@@ -46,6 +46,7 @@ FORMATS = {
 @click.option("--force", is_flag=True, help="Overwrite existing files.")
 @click.option("--open", "open_page", is_flag=True, help="Open the page in the browser.")
 @click.option("-v", "--verbose", is_flag=True, help="In .txt: the chain of waits, whole stacks, every source and gap.")
+@click.option("--job", metavar="NAME", help="Of several jobs in one folder, this one.")
 @click.option("--full", is_flag=True, help="Keep all entries of huge ring buffers, as in `diagnose`.")
 @click.option("--width", type=click.IntRange(min=40), default=PLAIN_WIDTH, show_default=True, help="In .txt: columns.")
 def command(
@@ -55,6 +56,7 @@ def command(
     force: bool,
     open_page: bool,
     verbose: bool,
+    job: str | None,
     full: bool,
     width: int,
 ) -> int:
@@ -71,11 +73,11 @@ def command(
     from hangscope.reader.load import load
 
     with with_pasted(paths) as given, bar(f"reading {', '.join(paths)}") as update:
-        job = load(given, full=full, progress=update)
-    note_how_it_was_read(job)
-    with progress(f"diagnosing {len(job.ranks):,} ranks, {len(job.ops):,} operations"):
-        verdict = diagnose(job)
-    maker = _Maker(verdict, job, verbose=verbose, width=width, as_given=lambda text: as_given(text, given, paths))
+        loaded = load(given, full=full, progress=update, job=job)
+    note_how_it_was_read(loaded)
+    with progress(f"diagnosing {len(loaded.ranks):,} ranks, {len(loaded.ops):,} operations"):
+        verdict = diagnose(loaded)
+    maker = _Maker(verdict, loaded, verbose=verbose, width=width, as_given=lambda text: as_given(text, given, paths))
     for target, kind in targets:
         with progress(f"writing {target}"):
             data = maker.make(kind)
