@@ -40,6 +40,8 @@ VERBS = {
     "collect": "Gather every node's evidence into one incident.",
     "diagnose": "Name the rank, node, operation, code line and link that hung a job.",
     "report": "Write the diagnosis to files: a web page, a Perfetto trace, JSON, text or a ticket.",
+    "ls": "List the incidents here.",
+    "prune": "Delete incidents that are older than a time.",
     "bundle": "Pack an incident into one file for a support ticket.",
     "stacks": "Show all ranks' stacks merged into one tree, the odd ones marked.",
     "serve": "Keep the incidents of all jobs in one place, with pages, an API and suspects.",

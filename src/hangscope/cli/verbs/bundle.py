@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING
 
 import click
 
+from hangscope.cli.given_paths import one_resolved
 from hangscope.cli.output import note, progress, write
-from hangscope.cli.pasted import with_pasted
+from hangscope.cli.pasted import STANDARD_INPUT_NAME, with_pasted
 from hangscope.cli.progress_bar import bar
 from hangscope.cli.size_options import size
 from hangscope.errors import InputError, NotFoundError, SettingsError, SeveralJobsError
@@ -65,6 +66,7 @@ def command(
     Of logs it carries the lines that are evidence; secrets, user names and home directories in them are redacted, also
     inside dumps. The name of the bundle goes to stdout, what was replaced and left out to stderr.
     """
+    path = one_resolved(path)
     if only_verify or unpack is not None:
         return _open(path, unpack)
     for option, given in (("--pseudonymise", pseudonymise), ("--only-evidence", only_evidence)):
@@ -77,10 +79,12 @@ def command(
     options = Options(redact=not no_redact, pseudonymise=pseudonymise, map_file=map_file, max_bytes=max_size)
     if not (all_lines or no_redact):
         options = replace(options, keep=_keep(()))
-    with with_pasted((str(path),)) as kept:
+    asked = path
+    with with_pasted((str(asked),)) as kept:
         # Absolute, so that it can be parted from what is inside, also where it was ".".
-        path = _of_job(Path(os.path.abspath(kept[0])), job)
-        target = _target(output or Path(f"{_stem(path.name)}.bundle.tar.gz"), force=force)
+        path = _newest_of_run(_of_job(Path(os.path.abspath(kept[0])), job))
+        name = path.name if kept[0] == str(asked) else STANDARD_INPUT_NAME
+        target = _target(output or Path(f"{_stem(name)}.bundle.tar.gz"), force=force)
         return _make_of(path, target, options, verdict=not no_verdict)
 
 
@@ -103,6 +107,16 @@ def _of_job(path: Path, job: str | None) -> Path:
             ) from None
         return folder
     return path
+
+
+def _newest_of_run(path: Path) -> Path:
+    """Of a run with several incidents the newest, as it is diagnosed."""
+    from hangscope.incident import inventory
+
+    found = inventory.incidents(path) if inventory.has_later(path) else []
+    if found and found[-1].path != path:
+        note(f"the newest of {len(found)} incidents of this run: {found[-1].path}")
+    return found[-1].path if found else path
 
 
 def _make_of(path: Path, target: Path, options: Options, *, verdict: bool) -> int:
