@@ -93,16 +93,24 @@ def claim(
             continue
         inside = inside or number == 1
         stack.enter_context(held(root, to_read=False))
-        value = {"schema": "hangscope.run/1", "job": identity.job, "attempt": identity.attempt, "made": made}
-        if session:
-            value["session"] = session
-        if _create(root / RUN, value):
-            return root, identity
-        other = peer_files.run_file(root, RUN) or peer_files.RunFile("", "")
-        same = (other.job, other.attempt) == (identity.job, identity.attempt)
-        if (same or identity.made) and other.session == session and _running(root):
-            return root, replace(identity, job=other.job or identity.job, attempt=other.attempt or "0")
+        joined = _joined(root, identity, made, session)
+        if joined is not None:
+            return root, joined
     raise SettingsError(f"{directory}: no free name for this run", hint="give another directory with --dir")
+
+
+def _joined(root: Path, identity: JobIdentity, made: int, session: str) -> JobIdentity | None:
+    """The identity that a run has in a directory that is new, or whose run it is; None where it is another one's."""
+    value = {"schema": "hangscope.run/1", "job": identity.job, "attempt": identity.attempt, "made": made}
+    if session:
+        value["session"] = session
+    if _create(root / RUN, value):
+        return identity
+    other = peer_files.run_file(root, RUN) or peer_files.RunFile("", "")
+    same = (other.job, other.attempt) == (identity.job, identity.attempt)
+    if (same or identity.made) and other.session == session and _running(root):
+        return replace(identity, job=other.job or identity.job, attempt=other.attempt or "0")
+    return None
 
 
 def _next_place(directory: Path, number: int, *, inside: bool) -> Path:
