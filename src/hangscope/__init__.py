@@ -21,6 +21,7 @@ from hangscope.errors import (
     LaunchError,
     NotFoundError,
     SettingsError,
+    SeveralJobsError,
 )
 
 if TYPE_CHECKING:
@@ -39,6 +40,7 @@ __all__ = [
     "LaunchError",
     "NotFoundError",
     "SettingsError",
+    "SeveralJobsError",
     "__version__",
     "diagnose",
     "expect_pause",

@@ -3,6 +3,7 @@
     HangscopeError                  exit status 2
     ├── InputError                  the input cannot be used
     │   ├── NotFoundError           there is no such path, or nothing in it that hangscope knows
+    │   ├── SeveralJobsError        evidence of several jobs, and nobody said which is meant
     │   └── DamagedError            a file is broken, hostile or of an unknown format
     ├── SettingsError               an option or an environment variable has a value that cannot work
     ├── LaunchError                 the command to run could not be started        (exit status 127)
@@ -12,6 +13,8 @@ Each class carries the exit status of the command line, and each instance may ca
 """
 
 from __future__ import annotations
+
+from typing import Any
 
 
 class HangscopeError(Exception):
@@ -30,6 +33,15 @@ class InputError(HangscopeError):
 
 class NotFoundError(InputError):
     """There is no such path, or nothing in it that hangscope knows."""
+
+
+class SeveralJobsError(InputError):
+    """The input holds evidence of several jobs, which are never diagnosed as one. `jobs` are those that were found:
+    each has a `name`, which `load(…, job=name)` and ``--job`` take."""
+
+    def __init__(self, message: str, jobs: tuple[Any, ...], *, hint: str | None = None) -> None:
+        super().__init__(message, hint=hint)
+        self.jobs = jobs
 
 
 class DamagedError(InputError):

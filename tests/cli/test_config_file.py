@@ -63,8 +63,8 @@ def test_a_project_without_our_table_is_left_alone(tmp_path: Path) -> None:
     [
         ("stall_after = 3", "unknown setting 'stall_after'", "did you mean stall-after?"),
         ("colour = 1", "unknown setting 'colour'", "it may have: dir, job"),
-        ('stall-after = "3"', "stall-after must be a number, not a string", None),
-        ("stall-after = true", "stall-after must be a number, not true or false", None),
+        ('stall-after = "3x"', "stall-after = '3x' is not a time", "write 90, '30s' or '5m'"),
+        ("stall-after = true", "stall-after must be a number of seconds, or a string such as '5m', not true or", None),
         ("keep = 1", "keep must be true or false, not a number", None),
         ("max-incidents = 1.5", "max-incidents must be a whole number, not a number", None),
         ("on-hang = ['kill', 3]", "on-hang must be a string or a list of strings, not a number", None),

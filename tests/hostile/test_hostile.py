@@ -244,7 +244,7 @@ def test_a_hundred_megabytes_of_one_error_take_seconds(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("name", "magic"),
-    [("a.tar.xz", b"\xfd7zXZ\0"), ("b.zst", b"\x28\xb5\x2f\xfd"), ("c.bz2", b"BZh9"), ("d.zip", b"PK\x03\x04")],
+    [("a.tar.xz", b"\xfd7zXZ\0"), ("b.zst", b"\x28\xb5\x2f\xfd"), ("c.bz2", b"BZh9"), ("d.7z", b"7z\xbc\xaf\x27\x1c")],
 )
 def test_what_is_packed_otherwise_is_named(name: str, magic: bytes, tmp_path: Path) -> None:
     """Evidence that is packed as nobody here opens it is missing, and that is said, with the cure."""

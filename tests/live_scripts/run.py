@@ -269,7 +269,7 @@ def place_of(row: Row) -> str:
 def run(row: Row, folder: Path) -> tuple[bool, str]:
     """Whether the answer was right, and the line of the table."""
     place = folder / place_of(row)
-    incident = place.with_name(f"{place.name}.hang-2") if row.second else place
+    incident = place / "hang-2" if row.second else place
     for left in folder.glob(f"{place.name}*"):  # of an earlier try: `run` would leave it alone and go elsewhere
         shutil.rmtree(left, ignore_errors=True)
     options = ["--dir", str(place), "--stall-after", str(THRESHOLD_S), "--keep"]

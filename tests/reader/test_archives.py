@@ -181,7 +181,7 @@ def test_other_files_are_no_archives() -> None:
     """Text, zeros and dumps are not taken for archives."""
     for data in (b"", b"hello" * 200, bytes(2000), b"\x80\x02}(" + b"X" * 600):
         assert not archives.recognise(data[:512])
-        with pytest.raises(DamagedError, match="neither gzip nor tar"):
+        with pytest.raises(DamagedError, match="neither gzip, zip nor tar"):
             list(archives.members(data, file="x"))
 
 

@@ -221,7 +221,7 @@ def test_no_link_among_our_logs_is_copied(tmp_path: Path) -> None:
     (logs / "evil.log").symlink_to(tmp_path / "id_rsa")
     os.mkfifo(logs / "pipe.log")
     (logs / "launcher.log").write_text("ours")
-    later = tmp_path / "run.hang-2"
+    later = tmp_path / "run/hang-2"
     node_dir = NodeDir(later, later / "nodes/n0")
     taken = NodeCapture(node_dir, NodeFacts("n0", "j", "0", 0.0), (), "stall", "", threading.Event())
     begun = time.monotonic()

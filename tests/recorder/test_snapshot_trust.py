@@ -211,17 +211,17 @@ def _run_of(folder: Path, **state: object) -> None:
 
 
 @root_only
-def test_a_link_beside_a_run_leads_root_nowhere(
+def test_a_link_in_a_run_leads_root_nowhere(
     other: Path, start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The snapshot of a run goes beside its directory: a link planted there is refused, nothing comes through."""
+    """The snapshot of a run goes into its directory: a link planted there is refused, nothing comes through."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(snapshot_job, "AGENTS_S", 1.0)
     victim = tmp_path / "cron.d"
     victim.mkdir()
     _run_of(other / "run")
-    (other / "run.snapshot-1").symlink_to(victim)
-    os.lchown(other / "run.snapshot-1", NOBODY, NOBODY)
+    (other / "run/snapshot-1").symlink_to(victim)
+    os.lchown(other / "run/snapshot-1", NOBODY, NOBODY)
     one = start(HANGSCOPE_DIR=str(other / "run"))
     with pytest.raises(OSError, match=r"[Ll]ink|Permission"):
         snapshot_job.of_process(one.pid, None, lambda _: None)
@@ -239,7 +239,7 @@ def test_root_writes_into_anothers_run_as_that_user(
     _run_of(other / "run", command_pid=one.pid, sockets=str(other))
     said: list[str] = []
     incident = snapshot_job.of_process(one.pid, None, said.append)
-    mark = other / "run.snapshot-1/stall.json"
+    mark = other / "run/snapshot-1/stall.json"
     assert mark.stat().st_uid == NOBODY
     assert [path.name for path in mark.parent.iterdir()] == ["stall.json"]
     assert incident.is_relative_to(tmp_path / "hangscope")

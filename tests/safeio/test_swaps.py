@@ -330,7 +330,7 @@ def test_a_swap_before_any_call_writes_nothing_outside(tmp_path: Path, name: str
     """The same while `run` and `snapshot` make, write and tidy up: nothing elsewhere is made, changed or gone."""
     name = f"hangscope{name}"
     outside = tmp_path / "outside"
-    for inside in ("j/0/nodes/n/logs", "0/nodes/n", "nodes/n", "n", "snapshot", "0.hang-2"):
+    for inside in ("j/0/nodes/n/logs", "0/nodes/n", "nodes/n", "n", "snapshot", "hang-2", "0/hang-2", "j/0/hang-2"):
         (outside / inside).mkdir(parents=True)
         (outside / inside / "agent.json").write_text("{}")
     before = everything(outside)

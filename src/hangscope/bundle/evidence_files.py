@@ -11,7 +11,7 @@ from typing import IO
 
 from hangscope.errors import DamagedError, NotFoundError
 from hangscope.incident import manifest as manifests
-from hangscope.incident.layout import MANIFEST, REDACTION
+from hangscope.incident.layout import MANIFEST, REDACTION, own_files
 from hangscope.incident.manifest import Manifest, Missing
 from hangscope.safeio import limits
 from hangscope.safeio.evidence_names import Known, bounded, is_evidence, untaken
@@ -69,6 +69,8 @@ def _files(
 
     def wanted(name: str, path: str) -> bool:
         if name in (MANIFEST, REDACTION) or (plain and not is_evidence(name)):
+            return False
+        if not plain and not own_files(name):
             return False
         return not (name.endswith(alike) and Path(path).resolve() in left)
 

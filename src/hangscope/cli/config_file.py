@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from hangscope.cli.output import note
+from hangscope.cli.size_options import seconds
 from hangscope.errors import SettingsError
 from hangscope.safeio.owners import open_ours_alone
 from hangscope.safeio.safe_files import Patience, Refused, read_file
@@ -29,7 +30,7 @@ OWN = "hangscope.toml"
 SHARED = "pyproject.toml"
 MOST_BYTES = 1 << 20
 
-NUMBER = (int, float)
+TIME = (int, float, str)
 WHOLE = (int,)
 TEXT = (str,)
 FLAG = (bool,)
@@ -37,14 +38,14 @@ KEYS: Mapping[str, tuple[type, ...]] = {
     "dir": TEXT,
     "job": TEXT,
     "node": TEXT,
-    "stall-after": NUMBER,
+    "stall-after": TIME,
     "entries": WHOLE,
     "fix": FLAG,
     "no-diagnose": FLAG,
     "on-hang": TEXT,  # or a list of them
-    "kill-after": NUMBER,
+    "kill-after": TIME,
     "kill-working": FLAG,
-    "grace": NUMBER,
+    "grace": TIME,
     "max-incidents": WHOLE,
     "keep": FLAG,
     "metrics": TEXT,
@@ -174,13 +175,15 @@ def _checked(where: str, name: str, value: Any) -> Any:
     for each in listed:
         if not isinstance(each, kinds) or (isinstance(each, bool) and bool not in kinds):
             raise SettingsError(f"{where} {name} must be {_types_of(name)}, not {_type_of(each)}")
+    if kinds == TIME and isinstance(value, str) and seconds(value) is None:
+        raise SettingsError(f"{where} {name} = {value!r} is not a time", hint="write 90, '30s' or '5m'")
     if name == "on-hang":
         return tuple(listed)
     return str(value) if name == "metrics-port" else value
 
 
 _TYPE_NAMES: Mapping[tuple[type, ...], str] = {
-    NUMBER: "a number",
+    TIME: "a number of seconds, or a string such as '5m'",
     TEXT: "a string",
     FLAG: "true or false",
     WHOLE: "a whole number",

@@ -27,8 +27,9 @@ import click
 
 from hangscope.__about__ import __version__
 from hangscope.cli.hung_filesystem import watch_for_hung_calls
+from hangscope.cli.list_jobs import list_jobs
 from hangscope.cli.output import ReaderGone, complain, finish
-from hangscope.errors import HangscopeError
+from hangscope.errors import HangscopeError, SeveralJobsError
 
 VERBS = {
     "run": "Run a training command with the flight recorder on; capture and diagnose when it hangs.",
@@ -39,6 +40,8 @@ VERBS = {
     "collect": "Gather every node's evidence into one incident.",
     "diagnose": "Name the rank, node, operation, code line and link that hung a job.",
     "report": "Write the diagnosis to files: a web page, a Perfetto trace, JSON, text or a ticket.",
+    "ls": "List the incidents here.",
+    "prune": "Delete incidents that are older than a time.",
     "bundle": "Pack an incident into one file for a support ticket.",
     "stacks": "Show all ranks' stacks merged into one tree, the odd ones marked.",
     "serve": "Keep the incidents of all jobs in one place, with pages, an API and suspects.",
@@ -48,6 +51,7 @@ VERBS = {
     "mcp": "Answer an assistant's questions about hangs, read-only.",
     "probe": "Say whether an inference server moves, for exec probes.",
     "simulate": "Write dumps of a synthetic job of any size, layout, fault and format.",
+    "completion": "Print what makes a shell complete verbs and options.",
     "demo": "Start a real small job that hangs, and follow it from launch to verdict.",
 }
 """Every verb with its line in `hangscope --help`, in the order of a hang's life."""
@@ -67,6 +71,8 @@ class Verbs(click.Group):
         return [verb for verb in VERBS if find_spec(f"hangscope.cli.verbs.{verb}") is not None]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name == "help":
+            return help_command
         verbs = self.list_commands(ctx)
         if cmd_name not in verbs:
             close = get_close_matches(cmd_name, verbs, n=1)
@@ -81,11 +87,28 @@ class Verbs(click.Group):
             formatter.write_dl([(verb, VERBS[verb]) for verb in self.list_commands(ctx)])
 
 
+@click.command("help", add_help_option=False)
+@click.argument("verb", required=False)
+@click.pass_context
+def help_command(ctx: click.Context, verb: str | None) -> None:
+    """What a verb does, and what it takes."""
+    above = ctx.parent
+    assert above is not None
+    if verb is None or verb == "help":
+        click.echo(above.get_help())
+        return
+    command = cli.get_command(above, verb)
+    assert command is not None
+    with click.Context(command, info_name=verb, parent=above) as shown:
+        click.echo(command.get_help(shown))
+
+
 @click.group(
     cls=Verbs,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     invoke_without_command=True,
     subcommand_metavar="COMMAND [ARGS]...",
+    epilog="`hangscope help COMMAND` says what a command takes.",
 )
 @click.version_option(__version__, prog_name="hangscope", message="%(prog)s %(version)s")
 @click.pass_context
@@ -108,11 +131,14 @@ def _main(argv: Sequence[str] | None) -> int:
         result = cli.main(args=None if argv is None else list(argv), prog_name="hangscope", standalone_mode=False)
         finish()
         return result if isinstance(result, int) else 0
+    except SeveralJobsError as error:
+        list_jobs(error)
+        return error.exit_status
     except HangscopeError as error:
         complain(str(error), error.hint)
         return error.exit_status
     except click.ClickException as error:
-        complain(error.format_message(), _usage_hint(error))
+        complain(_usage_message(error), _usage_hint(error))
         return error.exit_code
     except (click.Abort, KeyboardInterrupt):
         complain("interrupted")
@@ -164,6 +190,17 @@ def _prepared() -> Iterator[None]:
 
 def _terminate(number: int, frame: FrameType | None) -> None:  # noqa: ARG001  # as signals call it
     raise Terminated(number)
+
+
+def _usage_message(error: click.ClickException) -> str:
+    if isinstance(error, click.NoSuchOption):
+        close = get_close_matches(error.option_name, _options(error.ctx), n=1)
+        return f"no such option {error.option_name}" + (f"; did you mean {close[0]}?" if close else "")
+    return error.format_message()
+
+
+def _options(ctx: click.Context | None) -> list[str]:
+    return [name for param in ctx.command.params for name in param.opts] if ctx is not None else []
 
 
 def _usage_hint(error: click.ClickException) -> str | None:

@@ -24,6 +24,10 @@ VERDICT_PAGE = "verdict.html"
 TICKET = "ticket.md"
 REDACTION = "redaction.json"
 
+_LATER = re.compile(r"(?:hang|snapshot|run)-\d{1,9}")
+_OLD_LATER = re.compile(r"(.+)\.((?:hang|snapshot)-\d{1,9})")
+"""How versions before called a later hang: beside the first, not inside of its directory."""
+
 _UNSAFE = re.compile(r"[^A-Za-z0-9._-]")
 
 
@@ -31,6 +35,30 @@ def safe_name(text: str) -> str:
     """`text` as a file name: anything but letters, digits, dot, dash and underscore becomes a dash, never empty."""
     cleaned = _UNSAFE.sub("-", text).strip(".") or "-"
     return cleaned[:120]
+
+
+def is_later(name: str) -> bool:
+    """Whether a folder of a run's directory is an incident of its own: a later hang, a snapshot, or another run."""
+    return _LATER.fullmatch(name) is not None
+
+
+def own_files(inside: str) -> bool:
+    """Whether a file, by its path inside an incident's directory, is that incident's own, and not of a later one."""
+    folder, slash, _ = inside.partition("/")
+    return not slash or not is_later(folder)
+
+
+Place = tuple[tuple[str, ...], tuple[str, ...]]
+
+
+def place_of(folder: tuple[str, ...]) -> Place:
+    """An incident's folder as (the first run's directory, which later one it is in there): nothing for the first."""
+    end = len(folder)
+    while end and is_later(folder[end - 1]):
+        end -= 1
+    later = folder[end:]
+    old = _OLD_LATER.fullmatch(folder[end - 1]) if end and not later else None
+    return ((*folder[: end - 1], old[1]), (old[2],)) if old else (folder[:end], later)
 
 
 def node_dir(incident: Path, node: str) -> Path:

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 from hangscope.__about__ import __version__
 from hangscope.errors import DamagedError, NotFoundError
-from hangscope.incident.layout import INCIDENT_SCHEMA, MANIFEST, NODE_FILE, file_entry, write_json
+from hangscope.incident.layout import INCIDENT_SCHEMA, MANIFEST, NODE_FILE, file_entry, own_files, write_json
 from hangscope.incident.stale_files import Stale, stale_dumps
 from hangscope.safeio import bounded_json, limits
 from hangscope.safeio.safe_files import Refused, read_file
@@ -189,7 +189,7 @@ def _check_files(root: Path, seconds: float | None) -> _Checked:
     modified: dict[str, float] = {}
     unread: list[tuple[str, str]] = []
     for name, path in survey(root).files:
-        if name == MANIFEST:
+        if name == MANIFEST or not own_files(name):
             continue
         try:
             if until is not None and _takes_too_long(path, until):

@@ -64,6 +64,7 @@ def load(
     progress: Progress | None = None,
     engine: Engine | None = None,
     known: Known | None = None,
+    job: str | None = None,
 ) -> Job:
     """Read everything under the paths that hangscope knows, and say what it means for one job.
 
@@ -71,24 +72,25 @@ def load(
     far, of all there are, and the file that was read.
 
     `engine` reads the files elsewhere, as `hangscope.cluster` does on Ray; without one they are read here. `known`
-    is for whoever packs the same files afterwards (`write_bundle`).
+    is for whoever packs the same files afterwards (`write_bundle`). `job` says which one is meant where evidence of
+    several jobs lies side by side.
 
-    Raises `NotFoundError` where a path does not exist or nothing usable lies under any of them, `DamagedError` where
-    all that was found had to be refused.
+    Raises `SeveralJobsError` where it does, and nobody said which; `NotFoundError` where a path does not exist or
+    nothing usable lies under any of them; `DamagedError` where all that was found had to be refused.
     """
     given = [paths] if isinstance(paths, (str, Path)) else paths
     if not isinstance(given, (list, tuple)) or not all(isinstance(path, (str, Path)) for path in given):
         raise InputError(f"load() was given {type(paths).__name__}", hint="give it a path, or a list of paths")
     with held_trees(given if engine is None else ()):
-        evidence = gather(given, full=full, progress=progress, engine=engine, known=known)
+        evidence = gather(given, full=full, progress=progress, engine=engine, known=known, job=job)
     if not evidence.useful and evidence.refusals:
         raise DamagedError(f"no file in {', '.join(map(str, given))} could be used: {_reasons(evidence)}")
     if not evidence.useful:
         raise NotFoundError(
             f"nothing usable in {', '.join(str(path) for path in given) or 'no paths at all'}{_looked_at(evidence)}",
             hint="looked for flight recorder dumps, training and NCCL logs, launchers' messages, RAS answers, rosters, "
-            "stacks, kernel messages and black boxes, in files and in .tar and .gz archives; sources and documents "
-            "(.py, .md, .html) are read only where they are named themselves",
+            "stacks, kernel messages and black boxes, in files and in .tar, .gz and .zip archives; sources and "
+            "documents (.py, .md, .html) are read only where they are named themselves",
         )
     return _job(evidence, tuple(str(path) for path in given))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
@@ -12,8 +12,10 @@ from hangscope.reader import find_files, parallel
 from hangscope.reader.dumps import ring_history
 from hangscope.reader.find_files import Found
 from hangscope.reader.first_look import Member, look_at_files
+from hangscope.reader.join.jobs_apart import jobs_of
 from hangscope.reader.parallel import Work, dump_of
 from hangscope.reader.pick_incident import host_directories, host_of, newest_incident
+from hangscope.reader.pick_job import choose, left_out
 from hangscope.reader.raw_evidence import Evidence
 from hangscope.reader.reading_progress import Meter, Progress
 from hangscope.reader.recognise_file import add_dump, read_file
@@ -37,23 +39,58 @@ def gather(
     progress: Progress | None = None,
     engine: Engine | None = None,
     known: Known | None = None,
+    job: str | None = None,
 ) -> Evidence:
-    """Read everything that is known, of the newest attempt; in this process, or by an engine."""
+    """Read everything that is known, of the newest attempt of one job; in this process, or by an engine.
+
+    Raises SeveralJobsError where there are several, and `job` does not say which one is meant.
+    """
+    options = _Options(full, progress, engine, known, job)
+    found, evidence = _gather(paths, options, None)
+    jobs = jobs_of(found, evidence)
+    if not jobs:
+        return evidence
+    chosen = choose(jobs, job, paths)
+    _, evidence = _gather(paths, options, chosen.files)
+    evidence.gaps.extend(left_out(chosen, jobs, found))
+    return evidence
+
+
+@dataclass(frozen=True, slots=True)
+class _Options:
+    """How the files are read."""
+
+    full: bool
+    progress: Progress | None
+    engine: Engine | None
+    known: Known | None
+    job: str | None
+
+
+def _gather(
+    paths: Sequence[str | Path], options: _Options, only: frozenset[str] | None
+) -> tuple[list[Found], Evidence]:
+    """The files that count, and what they say; where `only` names some, of those alone."""
     evidence = Evidence()
-    listed = find_files.find(paths, evidence.gaps, known) if engine is None else engine.find(paths, evidence.gaps)
-    meter = Meter(progress if engine is None else None, listed)
-    found = _chosen(look_at_files(listed, evidence.gaps, meter), evidence, meter)
+    engine = options.engine
+    if engine is None:
+        listed = find_files.find(paths, evidence.gaps, options.known)
+    else:
+        listed = engine.find(paths, evidence.gaps)
+    meter = Meter(options.progress if engine is None else None, listed)
+    looked_at = look_at_files(listed, evidence.gaps, meter)
+    found = _chosen(looked_at, evidence, meter, options.job, only)
     hosts = host_directories(found, incident=bool(evidence.manifests))
     evidence.hosts.update(hosts.values())
     far = [item for item in found if engine is not None and item.is_whole]
     _read_here([item for item in found if engine is None or not item.is_whole], evidence, meter)
     if engine is not None:
-        for part in engine.read(far, len(evidence.dumps), full, progress):
+        for part in engine.read(far, len(evidence.dumps), options.full, options.progress):
             evidence.add(part.said())
-    _read_waiting(evidence, full, meter)
+    _read_waiting(evidence, options.full, meter)
     evidence.use_last_status()
     _place(evidence, hosts)
-    return evidence
+    return found, evidence
 
 
 def read_items(items: Sequence[Found], keep: int | None, evidence: Evidence) -> None:
@@ -65,10 +102,13 @@ def read_items(items: Sequence[Found], keep: int | None, evidence: Evidence) -> 
     evidence.waiting.clear()
 
 
-def _chosen(found: list[Found], evidence: Evidence, meter: Meter) -> list[Found]:
+def _chosen(
+    found: list[Found], evidence: Evidence, meter: Meter, job: str | None, only: frozenset[str] | None
+) -> list[Found]:
     """The files of the newest attempt and the newest incident; the others are let go."""
-    chosen = find_files.newest_attempt(found, evidence.gaps)
-    chosen, evidence.manifests = newest_incident(chosen, evidence.gaps)
+    wanted = found if only is None else [item for item in found if item.file in only]
+    chosen = find_files.newest_attempt(wanted, evidence.gaps)
+    chosen, evidence.manifests = newest_incident(chosen, evidence.gaps, job)
     kept = set(map(id, chosen))
     for item in found:
         if id(item) not in kept:

@@ -42,9 +42,10 @@ class Diagnosis(verdict.Diagnosis):
         return render_page(self, self.job)
 
 
-def diagnose(job: Job | str | Path | Sequence[str | Path]) -> Diagnosis:
-    """Say what hung the job, who caused it and how sure that is. A path is loaded first."""
+def diagnose(job: Job | str | Path | Sequence[str | Path], *, job_name: str | None = None) -> Diagnosis:
+    """Say what hung the job, who caused it and how sure that is. A path is loaded first; `job_name` says which job is
+    meant where evidence of several lies there."""
     if not isinstance(job, Job):
-        job = load(job)
+        job = load(job, job=job_name)
     found = find_cause(job)
     return Diagnosis(**{one.name: getattr(found, one.name) for one in fields(verdict.Diagnosis)}, job=job)

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from hangscope.diagnosis.evidence.code_lines import user_frame
 from hangscope.diagnosis.verdict import CauseKind, Completeness, Culprit, Diagnosis, Finding, LinkEnd, Outcome, Victim
 from hangscope.diagnosis.waits.wait_graph import IN_FLIGHT_S
-from hangscope.model import Gap, Source
+from hangscope.model import Gap, Job, Source
 from hangscope.report.rank_strip import strip
 from hangscope.report.safe_text import safe
 from hangscope.report.text_layout import Line, Piece, cells, pad, paragraph, plain, table, wrap
@@ -26,6 +26,7 @@ from hangscope.report.verdict_text import (
     source_text,
     title,
 )
+from hangscope.report.whole_stacks import whole_stacks
 from hangscope.text import duration, plural, ranges, rank_list, short, size
 
 _HEAD = 7
@@ -42,13 +43,14 @@ _PLACES_SHOWN = 2
 _CODE_SHOWN = 100
 
 
-def render_text(diagnosis: Diagnosis, *, width: int = 80, verbose: bool = False) -> str:
+def render_text(diagnosis: Diagnosis, *, width: int = 80, verbose: bool = False, job: Job | None = None) -> str:
     """The report as plain text."""
-    return plain(render(diagnosis, width=width, verbose=verbose))
+    return plain(render(diagnosis, width=width, verbose=verbose, job=job))
 
 
-def render(diagnosis: Diagnosis, *, width: int = 80, verbose: bool = False) -> list[Line]:
-    """The report as lines whose pieces have roles. No line is wider than `width`."""
+def render(diagnosis: Diagnosis, *, width: int = 80, verbose: bool = False, job: Job | None = None) -> list[Line]:
+    """The report as lines whose pieces have roles. No line is wider than `width`. The job itself is what a verbose one
+    takes the stacks from."""
     d = diagnosis if verbose else brief(diagnosis)
     blocks = [
         _head(d, width, verbose),
@@ -58,6 +60,7 @@ def render(diagnosis: Diagnosis, *, width: int = 80, verbose: bool = False) -> l
         _waits(d, width) if verbose else [],
         _code(d, width) if verbose else [],
         _operation(d, width) if verbose else [],
+        whole_stacks(job, d, width) if verbose and job is not None else [],
         [
             *_also_possible(d, width),
             *_ruled_out(d, width),

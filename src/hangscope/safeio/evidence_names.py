@@ -13,7 +13,7 @@ from functools import lru_cache
 from typing import TypeVar
 
 from hangscope.safeio import limits
-from hangscope.safeio.file_magic import TAR, TAR_AT, UTF16, is_gzip
+from hangscope.safeio.file_magic import TAR, TAR_AT, UTF16, ZIP, is_gzip
 
 T = TypeVar("T")
 
@@ -60,7 +60,7 @@ def _may_hold(folder: str) -> bool:
 _TELLS = re.compile(
     r"rank|[nhrm]ccl|trace|dump|flight|log|std|slurm|dmesg|kern|stack|snapshot|node|incident|counters|status|gather|"
     r"worker|train|task|pod|"
-    r"\.(?:out|err|json|pkl|pickle|gz|tgz|tar)\b|(?:^|/)[oe]\d"
+    r"\.(?:out|err|json|pkl|pickle|gz|tgz|tar|zip)\b|(?:^|/)[oe]\d"
 )
 """What the names of evidence hold, in small letters: a pattern that ignores case takes three times as long."""
 
@@ -105,7 +105,7 @@ def holds_evidence(data: bytes, *, telling: bool, name: str = "") -> bool:
 
 
 def _is_known_format(data: bytes) -> bool:
-    if data[:1] == b"\xff" or data.startswith(TAR, TAR_AT):
+    if data[:1] == b"\xff" or data.startswith(TAR, TAR_AT) or data.startswith(ZIP):
         return True
     return data.lstrip()[:1] in (b"\x80", b"{", b"[", b"#") and _KEYS.search(data) is not None
 

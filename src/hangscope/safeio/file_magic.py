@@ -22,7 +22,6 @@ PACKED = (
     (XZ, "xz"),
     (ZSTD, "zstd"),
     (BZIP2, "bzip2"),
-    (ZIP, "zip"),
     (SEVEN_ZIP, "7z"),
     (LZ4, "lz4"),
     (RAR, "rar"),

@@ -1,4 +1,4 @@
-"""gzip files and tar archives of a stranger, opened in memory one member at a time. Nothing is ever written to disk.
+"""gzip files, tars and zips of a stranger, opened in memory one member at a time. Nothing is ever written to disk.
 
 Links, devices and sparse files are refused, names serve for showing only, and what an archive unpacks to is bounded by
 its own size, so that a bomb stops early. An archive inside an archive is opened as well.
@@ -9,13 +9,15 @@ from __future__ import annotations
 import io
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import BinaryIO
 
 from hangscope.errors import DamagedError
-from hangscope.safeio.file_magic import DEFLATE, GZIP
+from hangscope.safeio.file_magic import DEFLATE, GZIP, ZIP
 from hangscope.safeio.gzip_stream import Budget, gunzip
 from hangscope.safeio.limits import ARCHIVE, MIB, SHOWN_NAME, ArchiveLimits
 from hangscope.safeio.tar_stream import BLOCK, NO_END_MARK, Content, Member, TarReader, Truncated, is_header
+from hangscope.safeio.zip_members import FIRST_NAMES, WrongBytes, ZipMember, ZipReader, program_of
 
 _ANY_SIZE = 1 << 62
 
@@ -24,9 +26,11 @@ Refuse = Callable[[str, str], None]
 
 
 def recognise(head: bytes) -> str:
-    """``gzip`` or ``tar`` where the first 512 bytes are the start of one, otherwise nothing."""
+    """``gzip``, ``zip`` or ``tar`` where the first 512 bytes are the start of one, otherwise nothing."""
     if head.startswith(GZIP + DEFLATE):
         return "gzip"
+    if head.startswith(ZIP):
+        return "zip"
     return "tar" if len(head) >= BLOCK and is_header(head[:BLOCK]) and head[:1] != b"\x00" else ""
 
 
@@ -67,8 +71,10 @@ class _Archive:
             yield from self.layer(gunzip(stream, self.budget, self._damaged(name)), name, depth + 1)
         elif kind == "tar":
             yield from self._tar(stream, name, depth)
+        elif kind == "zip":
+            yield from self._zip(stream, name, depth)
         elif depth == 1:
-            raise DamagedError("neither gzip nor tar", file=self.file)
+            raise DamagedError("neither gzip, zip nor tar", file=self.file)
         else:
             whole = stream.read(self.limits.memory_bytes + 1)
             if len(whole) > self.limits.memory_bytes:
@@ -99,21 +105,66 @@ class _Archive:
             if cut.reason != NO_END_MARK:  # some writers leave it out, and nothing is missing then
                 self.refuse(above, f"the archive is cut off at byte {cut.offset}")
 
-    def _member(self, member: Member, content: Content, above: str, depth: int) -> Iterator[tuple[str, bytes]]:
-        own = _clean(member.name[:SHOWN_NAME])
-        name = f"{above}!{own}" if above else own
-        if member.kind not in ("file", "directory"):
-            self.refuse(name, f"a {member.kind}, which is never followed")
-        elif member.kind == "directory":
+    def _zip(self, stream: io.BufferedReader, above: str, depth: int) -> Iterator[tuple[str, bytes]]:
+        """The files of a zip. Its list of them is at its end, so one that is itself compressed is unpacked first."""
+        whole: BinaryIO = stream
+        if not stream.seekable():
+            data = stream.read(self.limits.memory_bytes + 1)
+            if len(data) > self.limits.memory_bytes:
+                self.refuse(above, self._too_large())
+                return
+            whole = io.BytesIO(data)
+        reader = ZipReader(whole, file=self.file, budget=self.budget)
+        program = program_of([member.name for member in islice(reader, FIRST_NAMES)])
+        if program:
+            self.refuse(above, f"{program}, which is no evidence")
             return
-        elif member.size > self.limits.memory_bytes:
+        for member in reader:
+            self.count += 1
+            if self.count > self.limits.members:
+                raise DamagedError(f"more than {self.limits.members} members", file=self.file)
+            yield from self._zip_member(reader, member, above, depth)
+
+    def _zip_member(self, reader: ZipReader, member: ZipMember, above: str, depth: int) -> Iterator[tuple[str, bytes]]:
+        name = self._wanted(member.name, member.kind, member.size, above)
+        if not name:
+            return
+        if member.unreadable:
+            self.refuse(name, member.unreadable)
+            return
+        try:
+            data = reader.content(member, self.limits.memory_bytes)
+        except WrongBytes as error:
+            self.refuse(name, error.reason)
+            return
+        if len(data) > self.limits.memory_bytes:
             self.refuse(name, self._too_large())
-        elif own:
-            data = self._all_of(content, name)
-            if recognise(data[:BLOCK]):
-                yield from self.layer(_peekable(io.BytesIO(data)), name, depth + 1)
-            else:
-                yield name, data
+        else:
+            yield from self._opened(name, data, depth)
+
+    def _member(self, member: Member, content: Content, above: str, depth: int) -> Iterator[tuple[str, bytes]]:
+        name = self._wanted(member.name, member.kind, member.size, above)
+        if name:
+            yield from self._opened(name, self._all_of(content, name), depth)
+
+    def _wanted(self, written: str, kind: str, size: int, above: str) -> str:
+        """The name of a member that is a plain file of a bearable size; of any other none, once it was refused."""
+        own = _clean(written[:SHOWN_NAME])
+        name = f"{above}!{own}" if above else own
+        if kind not in ("file", "directory"):
+            self.refuse(name, f"a {kind}, which is never followed")
+        elif kind == "file" and size > self.limits.memory_bytes:
+            self.refuse(name, self._too_large())
+        elif kind == "file" and own:
+            return name
+        return ""
+
+    def _opened(self, name: str, data: bytes, depth: int) -> Iterator[tuple[str, bytes]]:
+        """A member, or what it holds where it is an archive itself."""
+        if recognise(data[:BLOCK]):
+            yield from self.layer(_peekable(io.BytesIO(data)), name, depth + 1)
+        else:
+            yield name, data
 
     def _all_of(self, content: Content, name: str) -> bytes:
         """The bytes of a member; of one that is cut off those that are there."""

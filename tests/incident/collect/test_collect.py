@@ -214,16 +214,17 @@ def test_parts_of_nodes_become_one_incident(cluster: sshd.Cluster, tmp_path: Pat
         collect(tmp_path / "none", _nodes(cluster, "gpu-a"), options=QUICK, job="9")
 
 
-def test_a_shared_directory_is_fetched_once(tmp_path: Path) -> None:
+@pytest.mark.parametrize("later", ["0/hang-2", "0.hang-2"])  # the latter as versions before called it
+def test_a_shared_directory_is_fetched_once(later: str, tmp_path: Path) -> None:
     """Nodes that see the same files give them once; a later hang of the same attempt is another incident."""
     home = tmp_path / "home"
     _part(home / "hangscope/7/0", "gpu-a", job="7")
     _part(home / "hangscope/7/0", "gpu-b", job="7")
-    _part(home / "hangscope/7/0.hang-2", "gpu-a", job="7", at="2026-11-15T09:00:00Z")
+    _part(home / "hangscope/7" / later, "gpu-a", job="7", at="2026-11-15T09:00:00Z")
     nodes = [Node(name, ("env", f"HOME={home}", "sh", "-s")) for name in ("gpu-a", "gpu-b")]
     found = collect(tmp_path / "out", nodes, options=QUICK)
     assert _files(tmp_path / "out/nodes") == {"gpu-a/node.json", "gpu-a/dumps/nccl_trace_rank_0"}
-    shutil.rmtree(home / "hangscope/7/0.hang-2")
+    shutil.rmtree(home / "hangscope/7" / later)
     found = collect(tmp_path / "out2", nodes, options=QUICK)
     assert sum(result.fetched for result in found.nodes) == 5
     assert found.manifest.nodes_present == ("gpu-a", "gpu-b")

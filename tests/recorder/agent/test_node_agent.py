@@ -63,12 +63,12 @@ def test_what_another_node_or_somebody_asks_for_is_captured(tmp_path: Path, monk
     """With its reason; a snapshot only once every rank was sampled twice."""
     monkeypatch.setattr("hangscope.recorder.live.two_samples.LEAST_S", 0.0)
     turns = Turns(tmp_path / "run")
-    run_directory.mark(tmp_path / "run.snapshot-1", node="snapshot", reason="snapshot", detail="asked for")
+    run_directory.mark(tmp_path / "run/snapshot-1", node="snapshot", reason="snapshot", detail="asked for")
     turns.turn()
     run_directory.mark(tmp_path / "run", node="n1", reason="rank-exit", detail="rank 5 ended with status 1")
     turns.turn()
     turns.turn()
-    assert turns.captured == [("run.snapshot-1", "snapshot"), ("run", "rank-exit")]
+    assert turns.captured == [("snapshot-1", "snapshot"), ("run", "rank-exit")]
 
 
 def test_after_max_incidents_trouble_costs_one_line(tmp_path: Path) -> None:
@@ -103,9 +103,9 @@ def test_the_next_attempt_begins_with_nothing_of_the_one_before(tmp_path: Path) 
     turns.agent._polled_at = 0.0
     turns.turn()
     assert turns.agent._ender.pids == set()
-    assert turns.moved == [tmp_path / "run.hang-2/nodes/n0/logs"]
+    assert turns.moved == [tmp_path / "run/hang-2/nodes/n0/logs"]
     turns.turn()
-    assert turns.captured == [("run", "stall"), ("run.hang-2", "stall")]
+    assert turns.captured == [("run", "stall"), ("hang-2", "stall")]
 
 
 def test_an_error_of_ours_is_said_once_and_the_watch_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

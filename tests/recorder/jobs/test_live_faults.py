@@ -132,7 +132,7 @@ def test_a_restarted_job_keeps_its_hangs_apart(start: Starter, tmp_path: Path) -
     started = start.run(tmp_path / "i", *loop, options=("--stall-after", str(THRESHOLD_S)))
     assert started.wait(90) == 9
     pids = []
-    for incident in (tmp_path / "i", tmp_path / "i.hang-2"):
+    for incident in (tmp_path / "i", tmp_path / "i/hang-2"):
         verdict = json.loads((incident / "verdict.json").read_text())
         assert (verdict["kind"], [each["rank"] for each in verdict["culprits"]]) == ("dead", [1])
         pids.append(rank_row(incident, 1)["pid"])

@@ -63,7 +63,7 @@ def test_two_nodes_that_share_a_directory_make_one_incident(start: Starter, tmp_
     taken = hangscope("snapshot", incident)
     assert taken.returncode == 0, taken.stderr
     snapshot = Path(taken.stdout.strip())
-    assert snapshot == tmp_path / "shared.snapshot-1"
+    assert snapshot == tmp_path / "shared/snapshot-1"
     assert {path.parent.name for path in snapshot.glob("nodes/*/node.json")} == {"node-a", "node-b"}
     assert "rank 1" in taken.stderr
 

@@ -259,7 +259,7 @@ def test_a_directory_that_holds_an_earlier_run_is_left_alone(start: Starter, tmp
     for _ in range(2):
         assert start.run(tmp_path / "i", *python("print(1)"), options=("--node", "n1", "--keep")).wait(20) == 0
     assert (tmp_path / "i" / "nodes" / "n1" / "status.json").exists()
-    assert (tmp_path / "i.2" / "nodes" / "n1" / "status.json").exists()
+    assert (tmp_path / "i/run-2" / "nodes" / "n1" / "status.json").exists()
 
 
 def test_a_job_that_was_started_without_us_can_be_captured(start: Starter, tmp_path: Path) -> None:

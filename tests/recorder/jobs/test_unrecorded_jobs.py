@@ -154,7 +154,7 @@ def test_a_wrong_shape_accuses_nobody_who_called_as_most_did(ended: dict[str, Jo
 def test_a_hang_after_a_restart_is_an_incident_of_its_own(ended: dict[str, Job]) -> None:
     """The first attempt's failure and the second's hang each name their own rank; `watch` shows who runs now."""
     job = ended["restarted"]
-    second = job.incident.with_name("restarted.hang-2")
+    second = job.incident / "hang-2"
     assert named(job.verdict()) == ("dead", [2])
     assert named(job.verdict(second)) == ("absent", [0])
     assert job.noticed_after(second) < THRESHOLD_S + 10

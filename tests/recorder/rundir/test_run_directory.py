@@ -18,7 +18,7 @@ def test_nodes_of_one_job_join_and_others_do_not(tmp_path: Path) -> None:
     again, second = run_directory.claim(tmp_path / "d", JobIdentity("made-2", "0", "b", made=True))
     assert (again, second.job) == (root, "made-1")
     other, _ = run_directory.claim(tmp_path / "d", JobIdentity("real", "0", "b"))
-    assert other == tmp_path / "d.2"
+    assert other == tmp_path / "d/run-2"
     assert first.job == "made-1"
 
 

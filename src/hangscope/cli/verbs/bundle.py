@@ -12,10 +12,12 @@ from typing import TYPE_CHECKING
 
 import click
 
+from hangscope.cli.given_paths import one_resolved
 from hangscope.cli.output import note, progress, write
+from hangscope.cli.pasted import STANDARD_INPUT_NAME, with_pasted
 from hangscope.cli.progress_bar import bar
 from hangscope.cli.size_options import size
-from hangscope.errors import InputError, NotFoundError, SettingsError
+from hangscope.errors import InputError, NotFoundError, SettingsError, SeveralJobsError
 
 if TYPE_CHECKING:
     from hangscope.bundle.pack import Bundle, Options, Reports
@@ -39,6 +41,8 @@ if TYPE_CHECKING:
 @click.option("--only-evidence", is_flag=True, help="Keep only log lines that are evidence (the default).")
 @click.option("--map", "map_file", metavar="FILE", type=click.Path(path_type=Path), help="Where aliases are kept.")
 @click.option("--max-size", callback=size, metavar="SIZE", help="Drop the least useful evidence to fit: 50MB, 1GiB.")
+@click.option("--job", metavar="NAME", help="Of several jobs in one folder, this one.")
+@click.option("--force", is_flag=True, help="Overwrite a bundle that is there.")
 @click.option("--no-verdict", is_flag=True, help="Do not diagnose: no verdict, no page and no ticket in the bundle.")
 @click.option("--verify", "only_verify", is_flag=True, help="PATH is a bundle: check every name and checksum in it.")
 @click.option("--unpack", metavar="DIR", type=click.Path(path_type=Path), help="PATH is a bundle: unpack it safely.")
@@ -51,6 +55,8 @@ def command(
     only_evidence: bool,
     map_file: Path | None,
     max_size: int | None,
+    job: str | None,
+    force: bool,
     no_verdict: bool,
     only_verify: bool,
     unpack: Path | None,
@@ -60,6 +66,7 @@ def command(
     Of logs it carries the lines that are evidence; secrets, user names and home directories in them are redacted, also
     inside dumps. The name of the bundle goes to stdout, what was replaced and left out to stderr.
     """
+    path = one_resolved(path)
     if only_verify or unpack is not None:
         return _open(path, unpack)
     for option, given in (("--pseudonymise", pseudonymise), ("--only-evidence", only_evidence)):
@@ -69,18 +76,80 @@ def command(
         raise SettingsError("--all-lines and --only-evidence contradict each other", hint="choose one")
     from hangscope.bundle.pack import Options
 
-    path = Path(os.path.abspath(path))  # so that it can be parted from what is inside, also where it was "."
     options = Options(redact=not no_redact, pseudonymise=pseudonymise, map_file=map_file, max_bytes=max_size)
     if not (all_lines or no_redact):
         options = replace(options, keep=_keep(()))
-    target = output or Path(f"{path.name.removesuffix('.gz').removesuffix('.tar')}.bundle.tar.gz")
-    if _is_bundle(path):
-        from hangscope.bundle.unpack import extract
+    asked = path
+    with with_pasted((str(asked),)) as kept:
+        # Absolute, so that it can be parted from what is inside, also where it was ".".
+        path = _newest_of_run(_of_job(Path(os.path.abspath(kept[0])), job))
+        name = path.name if kept[0] == str(asked) else STANDARD_INPUT_NAME
+        target = _target(output or Path(f"{_stem(name)}.bundle.tar.gz"), force=force)
+        return _make_of(path, target, options, verdict=not no_verdict)
 
-        with tempfile.TemporaryDirectory(prefix="hangscope-") as folder:
-            extract(path, Path(folder) / "incident")
-            return _make(Path(folder) / "incident", target, options, verdict=not no_verdict)
-    return _make(path, target, options, verdict=not no_verdict)
+
+def _of_job(path: Path, job: str | None) -> Path:
+    """Where the evidence of the job lies that is meant: in a folder of its own."""
+    if job is None:
+        return path
+    from hangscope.reader.load import load
+    from hangscope.reader.pick_job import choose
+
+    try:
+        with progress(f"looking for {job}"):
+            load([path])
+    except SeveralJobsError as error:
+        files = choose(error.jobs, job, [path]).files
+        folder = Path(os.path.commonpath([os.path.dirname(file) for file in files]))
+        if folder == path or any(Path(file).is_relative_to(folder) for one in error.jobs for file in one.files - files):
+            raise SettingsError(
+                f"{path}: the files of {job} lie among those of others", hint="copy them into a folder of their own"
+            ) from None
+        return folder
+    return path
+
+
+def _newest_of_run(path: Path) -> Path:
+    """Of a run with several incidents the newest, as it is diagnosed."""
+    from hangscope.incident import inventory
+
+    found = inventory.incidents(path) if inventory.has_later(path) else []
+    if found and found[-1].path != path:
+        note(f"the newest of {len(found)} incidents of this run: {found[-1].path}")
+    return found[-1].path if found else path
+
+
+def _make_of(path: Path, target: Path, options: Options, *, verdict: bool) -> int:
+    """Of a bundle, what is in it; of anything else itself."""
+    if not _is_bundle(path):
+        return _make(path, target, options, verdict=verdict)
+    from hangscope.bundle.unpack import extract
+
+    with tempfile.TemporaryDirectory(prefix="hangscope-") as folder:
+        extract(path, Path(folder) / "incident")
+        return _make(Path(folder) / "incident", target, options, verdict=verdict)
+
+
+_PACKED = (".zip", ".tar", ".gz", ".tgz")
+
+
+def _stem(name: str) -> str:
+    """A file's name without what says how it is packed."""
+    while name.endswith(_PACKED):
+        name = name.rpartition(".")[0]
+    return name
+
+
+def _target(target: Path, *, force: bool) -> Path:
+    """Where the bundle goes, checked before anything is read: a large job takes minutes."""
+    if target.is_dir():
+        raise SettingsError(f"{target} is a directory", hint=f"name the file: {target / 'hang.tar.gz'}")
+    if not target.name.endswith((".tar.gz", ".tgz")):
+        hint = f"-o {_stem(str(target)) or 'hang'}.tar.gz"
+        raise SettingsError(f"{target}: a bundle is a .tar.gz, whatever its name", hint=hint)
+    if target.exists() and not force:
+        raise SettingsError(f"{target} is there already", hint="--force overwrites it")
+    return target
 
 
 def _make(path: Path, target: Path, options: Options, *, verdict: bool) -> int:

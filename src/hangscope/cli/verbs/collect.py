@@ -10,7 +10,7 @@ import click
 
 from hangscope.cli.output import note, write
 from hangscope.cli.progress_bar import bar
-from hangscope.cli.size_options import seconds
+from hangscope.cli.size_options import DURATION
 from hangscope.errors import SettingsError
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ INCOMPLETE = 1
 @click.option("--job", help="Of several incidents, this job's.  [default: the newest]")
 @click.option("--attempt", help="Of several attempts, this one.  [default: the newest]")
 @click.option(
-    "--deadline", callback=seconds, default="120s", show_default=True, metavar="TIME", help="Time limit per node."
+    "--deadline", type=DURATION, default="120s", show_default=True, metavar="TIME", help="Time limit per node."
 )
 @click.option("--retries", type=click.IntRange(min=0), default=2, show_default=True, help="Retries per node.")
 @click.option(
@@ -50,7 +50,7 @@ INCOMPLETE = 1
 )
 @click.option(
     "--stale-after",
-    callback=seconds,
+    type=DURATION,
     default="2h",
     show_default=True,
     metavar="TIME",

@@ -8,7 +8,7 @@ import click
 
 from hangscope.cli.loading_notes import note_how_it_was_read
 from hangscope.cli.output import progress, width, write, write_lines
-from hangscope.cli.pasted import as_given, with_standard_input
+from hangscope.cli.pasted import as_given, with_pasted
 from hangscope.cli.progress_bar import bar
 
 
@@ -16,6 +16,7 @@ from hangscope.cli.progress_bar import bar
 @click.argument("paths", metavar="PATH...", nargs=-1, required=True, type=click.Path())
 @click.option("--json", "as_json", is_flag=True, help="Print the verdict as JSON (schema hangscope.diagnosis/1).")
 @click.option("-v", "--verbose", is_flag=True, help="Add the chain of waits, whole stacks, every source and gap.")
+@click.option("--job", metavar="NAME", help="Of several jobs in one folder, this one.")
 @click.option(
     "--full",
     is_flag=True,
@@ -37,6 +38,7 @@ def command(
     paths: tuple[str, ...],
     as_json: bool,
     verbose: bool,
+    job: str | None,
     full: bool,
     engine: str,
     ray_address: str | None,
@@ -44,9 +46,9 @@ def command(
 ) -> int:
     """Name the rank, node, operation, code line and link that hung a job.
 
-    PATH is anything: an incident, a bundle, a folder tree of dumps and logs, single files; `-` is a log pasted into
-    standard input. Files are recognised by what is in them, and nothing is written beside them. With --engine ray it
-    may also be NODE:/path, of a node of the cluster, or a URL of an object store.
+    PATH is anything: an incident, a bundle, a folder tree of dumps and logs, single files; `-`, /dev/stdin and <(…)
+    are logs that come through a pipe. Files are recognised by what is in them, and nothing is written beside them.
+    With --engine ray it may also be NODE:/path, of a node of the cluster, or a URL of an object store.
 
     Exit status: 0 no hang, 1 a hang with a named cause, 2 unusable input, 3 a hang whose cause the evidence does not
     name.
@@ -60,17 +62,17 @@ def command(
 
         with progress("connecting to Ray"):
             readers = RayEngine(ray_address)
-    with with_standard_input(paths) as given, bar(f"reading {', '.join(paths)}") as update:
-        job = load(given, full=full, progress=update, engine=readers)
-    note_how_it_was_read(job)
+    with with_pasted(paths) as given, bar(f"reading {', '.join(paths)}") as update:
+        loaded = load(given, full=full, progress=update, engine=readers, job=job)
+    note_how_it_was_read(loaded)
     with progress("diagnosing"):
-        verdict = diagnose(job)
+        verdict = diagnose(loaded)
     if as_json:
         from hangscope.report.export import to_json
 
-        write(as_given(to_json(replace(verdict, inputs=paths)), given))
+        write(as_given(to_json(replace(verdict, inputs=paths)), given, paths))
     else:
         from hangscope.report.terminal import render
 
-        write_lines(render(verdict, width=width(asked_width), verbose=verbose))
+        write_lines(render(verdict, width=width(asked_width), verbose=verbose, job=loaded))
     return verdict.exit_status

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import click
 
+from hangscope.cli.given_paths import resolved
 from hangscope.cli.output import note, progress, write
 from hangscope.report.safe_text import safe
 
@@ -37,7 +38,7 @@ def command(paths: tuple[str, ...], form: str) -> int:
     from hangscope.reader.load import load
 
     with progress("diagnosing"):
-        job = load(paths)
+        job = load(resolved(paths))
         verdict = diagnose(job)
     found = broken_nodes(job, verdict)
     for broken in found:

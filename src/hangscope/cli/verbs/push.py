@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from hangscope.cli.given_paths import one_resolved
 from hangscope.cli.output import note, write
 from hangscope.errors import InputError, NotFoundError, SettingsError
 
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from hangscope.incident.manifest import Manifest
     from hangscope.push.send_spooled import Sent
 
-_LATER_HANG = re.compile(r"\.((?:hang|snapshot)-\d+)$")
+_LATER_HANG = re.compile(r"(?:^|\.)((?:hang|snapshot)-\d+)$")
 NOT_SENT = 1
 
 
@@ -76,7 +77,7 @@ def command(
 
     client = ServerClient(server, token(token_file, os.environ))
     kept = Spool(spool or default_spool(os.environ))
-    for path in paths:
+    for path in map(one_resolved, paths):
         with tempfile.TemporaryDirectory(prefix="hangscope-") as folder:
             made = Path(folder) / "bundle.tar.gz"
             manifest = _bundle(path, made)

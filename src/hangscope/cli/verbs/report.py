@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -10,6 +11,7 @@ import click
 
 from hangscope.cli.loading_notes import note_how_it_was_read
 from hangscope.cli.output import PLAIN_WIDTH, note, progress
+from hangscope.cli.pasted import as_given, with_pasted
 from hangscope.cli.progress_bar import bar
 from hangscope.errors import SettingsError
 from hangscope.text import size
@@ -44,6 +46,7 @@ FORMATS = {
 @click.option("--force", is_flag=True, help="Overwrite existing files.")
 @click.option("--open", "open_page", is_flag=True, help="Open the page in the browser.")
 @click.option("-v", "--verbose", is_flag=True, help="In .txt: the chain of waits, whole stacks, every source and gap.")
+@click.option("--job", metavar="NAME", help="Of several jobs in one folder, this one.")
 @click.option("--full", is_flag=True, help="Keep all entries of huge ring buffers, as in `diagnose`.")
 @click.option("--width", type=click.IntRange(min=40), default=PLAIN_WIDTH, show_default=True, help="In .txt: columns.")
 def command(
@@ -53,6 +56,7 @@ def command(
     force: bool,
     open_page: bool,
     verbose: bool,
+    job: str | None,
     full: bool,
     width: int,
 ) -> int:
@@ -68,12 +72,12 @@ def command(
     from hangscope.diagnosis import diagnose
     from hangscope.reader.load import load
 
-    with bar(f"reading {', '.join(paths)}") as update:
-        job = load(paths, full=full, progress=update)
-    note_how_it_was_read(job)
-    with progress(f"diagnosing {len(job.ranks):,} ranks, {len(job.ops):,} operations"):
-        verdict = diagnose(job)
-    maker = _Maker(verdict, job, verbose=verbose, width=width)
+    with with_pasted(paths) as given, bar(f"reading {', '.join(paths)}") as update:
+        loaded = load(given, full=full, progress=update, job=job)
+    note_how_it_was_read(loaded)
+    with progress(f"diagnosing {len(loaded.ranks):,} ranks, {len(loaded.ops):,} operations"):
+        verdict = diagnose(loaded)
+    maker = _Maker(verdict, loaded, verbose=verbose, width=width, as_given=lambda text: as_given(text, given, paths))
     for target, kind in targets:
         with progress(f"writing {target}"):
             data = maker.make(kind)
@@ -149,13 +153,15 @@ class _Maker:
     job: Job
     verbose: bool
     width: int
+    as_given: Callable[[str], str]
+    """A text with files named as the user named them."""
     notes: list[str] = field(default_factory=list)
     _times: OpTimes | None = None
 
     def make(self, form: str) -> bytes:
         if form == "perfetto":
             return self._perfetto()
-        return self._text(form).encode("utf-8", "backslashreplace")
+        return self.as_given(self._text(form)).encode("utf-8", "backslashreplace")
 
     def _text(self, form: str) -> str:
         if form == "html":
@@ -172,7 +178,7 @@ class _Maker:
             return render_ticket(self.verdict, self.job)
         from hangscope.report.terminal import render_text
 
-        return render_text(self.verdict, width=self.width, verbose=self.verbose)
+        return render_text(self.verdict, width=self.width, verbose=self.verbose, job=self.job)
 
     def _perfetto(self) -> bytes:
         from hangscope.report.perfetto import render_perfetto

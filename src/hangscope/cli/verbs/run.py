@@ -42,7 +42,7 @@ def _env(name: str) -> dict[str, Any]:
     return {"envvar": f"HANGSCOPE_{name}", "show_envvar": True}
 
 
-@click.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
+@click.command(context_settings={"allow_interspersed_args": False})
 @click.option(
     "--config",
     "config_file",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from hangscope.cli.output import note, table_width, write
+from hangscope.cli.pasted import with_pasted
 from hangscope.cli.progress_bar import bar
 from hangscope.errors import SettingsError
 from hangscope.report.op_list import STATES, json_lines, select, table
@@ -19,6 +20,7 @@ from hangscope.report.op_list import STATES, json_lines, select, table
 )
 @click.option("--name", metavar="NAME", help="Only operations of this name, such as all_reduce.")
 @click.option("--last", metavar="N", type=click.IntRange(min=1), help="Only the last N of each rank.")
+@click.option("--job", metavar="NAME", help="Of several jobs in one folder, this one.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per line instead of a table.")
 @click.option(
     "--width", "asked_width", type=click.IntRange(min=40), help="Columns to use.  [default: COLUMNS, else 80]"
@@ -30,6 +32,7 @@ def command(
     state: str | None,
     name: str | None,
     last: int | None,
+    job: str | None,
     as_json: bool,
     asked_width: int | None,
 ) -> int:
@@ -41,13 +44,13 @@ def command(
     wanted = None if ranks is None else parse_ranks(ranks)
     from hangscope.reader.load import load
 
-    with bar(f"reading {', '.join(paths)}") as update:
-        job = load(paths, full=True, progress=update)
-        rows = select(job, ranks=wanted, group=group, state=state, name=name, last=last)
+    with with_pasted(paths) as given, bar(f"reading {', '.join(paths)}") as update:
+        loaded = load(given, full=True, progress=update, job=job)
+        rows = select(loaded, ranks=wanted, group=group, state=state, name=name, last=last)
     if not len(rows):
-        note("no operation matches" if len(job.ops) else "no operation was recorded: the input has no dump")
+        note("no operation matches" if len(loaded.ops) else "no operation was recorded: the input has no dump")
         return 0
-    for line in json_lines(job, rows) if as_json else table(job, rows, table_width(asked_width)):
+    for line in json_lines(loaded, rows) if as_json else table(loaded, rows, table_width(asked_width)):
         write(f"{line}\n")
     return 0
 

@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from hangscope.cli.output import note, progress, write
+from hangscope.cli.size_options import DURATION
 from hangscope.errors import SettingsError
 from hangscope.simulate.spec.job_spec import BACKENDS, FAULTS, FORMS, TORCH
 
@@ -42,7 +43,9 @@ _DIMENSIONS = ("dp", "tp", "pp", "ep")
 @click.option("--no-evidence", is_flag=True, help="Dumps alone: no logs and no roster.")
 @click.option("--clock-skew-ms", default=0.0, metavar="MS", help="Maximum clock difference of the nodes, either way.")
 @click.option("--gpus-per-node", default=8, show_default=True, metavar="N", help="Ranks on one node.")
-@click.option("--timeout", "timeout_s", default=600.0, show_default=True, metavar="S", help="The collectives' timeout.")
+@click.option(
+    "--timeout", "timeout_s", type=DURATION, default="10m", show_default=True, metavar="TIME", help="Of a collective."
+)
 @click.option("--seed", default=0, show_default=True, metavar="N", help="Seed for everything that is not given.")
 def command(
     output: str,

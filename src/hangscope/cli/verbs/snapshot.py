@@ -7,6 +7,7 @@ from pathlib import Path
 
 import click
 
+from hangscope.cli.given_paths import one_resolved
 from hangscope.cli.output import note, write
 from hangscope.errors import NotFoundError
 from hangscope.incident.layout import VERDICT_TEXT
@@ -47,7 +48,7 @@ def command(
     elif target.isascii() and target.isdigit():
         incident = snapshot_job.of_process(int(target), directory, note)
     else:
-        run = Path(target).absolute()
+        run = one_resolved(Path(target)).absolute()
         incident = snapshot_job.of_run(Path(os.path.realpath(run)) if run.is_symlink() else run, note)
     write(f"{safe(str(incident))}\n")
     if no_diagnose or not snapshot_job.SnapshotStep.of(os.environ).leads:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import click
 
+from hangscope.cli.given_paths import one_resolved
 from hangscope.cli.output import note, table_width, write, write_lines
 from hangscope.cli.progress_bar import bar
 from hangscope.errors import NotFoundError
@@ -64,7 +65,7 @@ def command(
 
 def _captured(target: str, directory: Path | None, *, saved: bool) -> Path:
     """What there is to read: the path itself, or a capture that was taken now of what runs."""
-    path = Path(target)
+    path = one_resolved(Path(target))
     if target.isascii() and target.isdigit() and not path.exists():
         from hangscope.recorder.capture import snapshot_job
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import click
 
+from hangscope.cli.given_paths import one_resolved
 from hangscope.cli.output import table_width, write
 from hangscope.cli.watch_terminal import FILTERS, SORTS, WatchChoice, follow
 from hangscope.cli.watch_text import as_text
@@ -36,6 +37,7 @@ def command(directory: Path, once: bool, sort: str, shown: str, everything: bool
     For scripts:
       hangscope watch /shared/hangs/48121 --once --filter waiting
     """
+    directory = one_resolved(directory)
     choice = WatchChoice(sort, shown if shown in FILTERS else "all", "" if shown in FILTERS else shown, everything)
     if once or not sys.stdout.isatty():
         write(as_text(view(directory), choice, table_width()))

@@ -16,7 +16,7 @@ from datetime import datetime
 from hangscope.errors import DamagedError
 from hangscope.incident import manifest as manifests
 from hangscope.incident.collect.fetch_sources import Entry, Listing, Source
-from hangscope.incident.layout import MANIFEST, NODE_FILE, safe_name
+from hangscope.incident.layout import MANIFEST, NODE_FILE, own_files, safe_name
 from hangscope.incident.manifest import Manifest, Missing
 from hangscope.incident.stale_files import FUTURE_S, dump_rank
 from hangscope.safeio import bounded_json, limits
@@ -25,7 +25,7 @@ from hangscope.safeio.member_names import Names, fitting
 
 RUN = "run.json"
 _NODES = re.compile(r"^(?P<root>(?:.*/)?)nodes/[^/]+/(?P<file>.+)$", re.DOTALL)
-_NUMBER = re.compile(r"\.((?:hang|snapshot)-\d+)$")
+_NUMBER = re.compile(r"(?:^|\.)((?:hang|snapshot)-\d+)$")
 _LOG = re.compile(r"\.(?:log|out|err|txt)(?:\.\d+)?(?:\.gz)?$", re.IGNORECASE)
 _MADE_UP = re.compile(r"\d{8}-\d{6}-\d+")
 _TOGETHER_S = 600.0
@@ -187,7 +187,7 @@ class Speakers:
     def _note(self, index: int, listing: Listing, roots: set[str]) -> None:
         """Which nodes' parts a source lists."""
         for entry in listing.entries:
-            inside = next((entry.path[len(way) :] for way in _above(entry.path) if way in roots), "")
+            inside = next((entry.path[len(way) :] for way in reversed(_above(entry.path)) if way in roots), "")
             node = _node_of(inside)
             if node:
                 self._listers.setdefault(node, set()).add(index)
@@ -237,12 +237,11 @@ class _Planner:
     def add_listing(self, index: int, listing: Listing, own: set[str], left: set[str]) -> None:
         """All files of a source. `own` are the directories of the chosen incident there, `left` those of others."""
         for entry in sorted(listing.entries, key=lambda entry: entry.path):
-            above = _above(entry.path)
-            inside = next((path for path in above if path in own), None)
-            if inside is not None:
-                self.add_part(index, entry, entry.path[len(inside) :])
-            elif left.isdisjoint(above):
+            root = next((path for path in reversed(_above(entry.path)) if path in own or path in left), None)
+            if root is None:
                 self.add_plain(index, entry, has_incident=bool(own))
+            elif root in own and own_files(entry.path[len(root) :]):
+                self.add_part(index, entry, entry.path[len(root) :])
         for what, why in listing.notes:
             self.add_gap(index, what, why)
 

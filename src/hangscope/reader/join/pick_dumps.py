@@ -31,7 +31,7 @@ def choose(raws: Sequence[RawDump], gaps: list[Gap]) -> tuple[list[Owned], list[
             for other in half:
                 if other is best or (other.role == "poll" and best.role != "poll"):
                     continue
-                if other.digest == best.digest or _same_recording(other, best):
+                if other.digest == best.digest or same_recording(other, best):
                     duplicates.append((other.file, best.file))
                 else:
                     why = f"{best.file} was used: {_reason(best, other)}"
@@ -79,7 +79,7 @@ def _best(half: Sequence[RawDump]) -> RawDump:
     return max(half, key=merit)
 
 
-def _same_recording(one: RawDump, other: RawDump) -> bool:
+def same_recording(one: RawDump, other: RawDump) -> bool:
     """Whether both are of one process: the same records, written at the same moments. Taken twice, or in two forms."""
     _, left, right = np.intersect1d(one.columns["record_id"], other.columns["record_id"], return_indices=True)
     return len(left) > 0 and bool((one.columns["created_ns"][left] == other.columns["created_ns"][right]).all())

@@ -71,17 +71,19 @@ def claim(
 ) -> tuple[Path, JobIdentity]:
     """The directory of this run, and its identity, which an unnamed job takes from the node that came first.
 
-    A directory that holds an earlier run is left alone: `<directory>.2` is used then, or the next that is free; so is,
-    with `own`, one of somebody else's, and with `private` it is made for this user alone. It stays open in `kept`, and
-    so does the one above it, where later incidents go: whatever becomes of their names, they stay the same. One of
-    another `session` is another run's, also of the same job.
+    A directory that holds an earlier run is left alone: `run-2` in it is used then, or the next that is free, so that
+    whoever mounts or collects the directory has all. With `own`, one of somebody else's is left alone too, and
+    `<directory>.2` beside it used; with `private` it is made for this user alone. It stays open in `kept`, and so does
+    the one above it: whatever becomes of their names, they stay the same. One of another `session` is another run's,
+    also of the same job.
     """
     stack = kept if kept is not None else ExitStack()
     made_above = sum(not place.exists() for place in directory.parents)
     _make(directory.parent, wanted=directory)
     stack.enter_context(held(directory.parent, to_read=False, only=directory.name))
+    inside = False
     for number in range(1, 1000):
-        root = directory if number == 1 else directory.with_name(f"{directory.name}.{number}")
+        root = directory if number == 1 else _next_place(directory, number, inside=inside)
         made = made_above + (not root.exists())
         try:
             _make_own(root, private=private, own=own)
@@ -89,17 +91,31 @@ def claim(
             if refused.late:
                 raise
             continue
+        inside = inside or number == 1
         stack.enter_context(held(root, to_read=False))
-        value = {"schema": "hangscope.run/1", "job": identity.job, "attempt": identity.attempt, "made": made}
-        if session:
-            value["session"] = session
-        if _create(root / RUN, value):
-            return root, identity
-        other = peer_files.run_file(root, RUN) or peer_files.RunFile("", "")
-        same = (other.job, other.attempt) == (identity.job, identity.attempt)
-        if (same or identity.made) and other.session == session and _running(root):
-            return root, replace(identity, job=other.job or identity.job, attempt=other.attempt or "0")
+        joined = _joined(root, identity, made, session)
+        if joined is not None:
+            return root, joined
     raise SettingsError(f"{directory}: no free name for this run", hint="give another directory with --dir")
+
+
+def _joined(root: Path, identity: JobIdentity, made: int, session: str) -> JobIdentity | None:
+    """The identity that a run has in a directory that is new, or whose run it is; None where it is another one's."""
+    value = {"schema": "hangscope.run/1", "job": identity.job, "attempt": identity.attempt, "made": made}
+    if session:
+        value["session"] = session
+    if _create(root / RUN, value):
+        return identity
+    other = peer_files.run_file(root, RUN) or peer_files.RunFile("", "")
+    same = (other.job, other.attempt) == (identity.job, identity.attempt)
+    if (same or identity.made) and other.session == session and _running(root):
+        return replace(identity, job=other.job or identity.job, attempt=other.attempt or "0")
+    return None
+
+
+def _next_place(directory: Path, number: int, *, inside: bool) -> Path:
+    """Where another run goes: into the directory, or beside one that is somebody else's."""
+    return directory / f"run-{number}" if inside else directory.with_name(f"{directory.name}.{number}")
 
 
 def _make_own(root: Path, *, private: bool, own: bool) -> None:
@@ -189,8 +205,9 @@ def statuses(root: Path, own: Path | None = None) -> list[tuple[Path, peer_files
 
 
 def incident(root: Path, kind: str, number: int) -> Path:
-    """Where the n-th hang, or the n-th snapshot, of a run is kept. The first hang is the run's own directory."""
-    return root if (kind, number) == ("hang", 1) else root.with_name(f"{root.name}.{kind}-{number}")
+    """Where the n-th hang, or the n-th snapshot, of a run is kept. The first hang is the run's own directory; the
+    others are folders in it, so that whoever mounts or collects the directory has all."""
+    return root if (kind, number) == ("hang", 1) else root / f"{kind}-{number}"
 
 
 def mark(incident: Path, *, node: str, reason: str, detail: str) -> bool:
