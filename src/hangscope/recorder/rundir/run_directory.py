@@ -91,15 +91,21 @@ def claim(
             continue
         stack.enter_context(held(root, to_read=False))
         value = {"schema": "hangscope.run/1", "job": identity.job, "attempt": identity.attempt, "made": made}
-        if session:
-            value["session"] = session
-        if _create(root / RUN, value):
+        if _create(root / RUN, {**value, "session": session} if session else value):
             return root, identity
-        other = peer_files.run_file(root, RUN) or peer_files.RunFile("", "")
-        same = (other.job, other.attempt) == (identity.job, identity.attempt)
-        if (same or identity.made) and other.session == session and _running(root):
-            return root, replace(identity, job=other.job or identity.job, attempt=other.attempt or "0")
+        joined = _joined(root, identity, session)
+        if joined is not None:
+            return root, joined
     raise SettingsError(f"{directory}: no free name for this run", hint="give another directory with --dir")
+
+
+def _joined(root: Path, identity: JobIdentity, session: str) -> JobIdentity | None:
+    """The identity that we have in a directory which another node of this very run has claimed; None in any other."""
+    other = peer_files.run_file(root, RUN) or peer_files.RunFile("", "")
+    same = identity.made or (other.job, other.attempt) == (identity.job, identity.attempt)
+    if not same or other.session != session or not _running(root):
+        return None
+    return replace(identity, job=other.job or identity.job, attempt=other.attempt or "0")
 
 
 def _make_own(root: Path, *, private: bool, own: bool) -> None:
