@@ -501,7 +501,7 @@ def _stand_in(folder: Path, name: str, body: str) -> None:
 def test_slurm_nodes_are_reached_by_srun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """squeue and scontrol name the nodes, and srun runs a step beside the job on each, with the script on its input."""
     tools = tmp_path / "tools"
-    _stand_in(tools, "squeue", "echo 'gpu-a[1-2]'")
+    _stand_in(tools, "squeue", "echo '48121|N/A|gpu-a[1-2]'")
     _stand_in(tools, "scontrol", 'test "$1 $2 $3" = "show hostnames gpu-a[1-2]" && printf "gpu-a1\\ngpu-a2\\n"')
     _stand_in(
         tools,
@@ -515,10 +515,14 @@ def test_slurm_nodes_are_reached_by_srun(tmp_path: Path, monkeypatch: pytest.Mon
     assert found.complete
     assert found.manifest.nodes_present == ("gpu-a1", "gpu-a2")
     calls = (tools / "calls").read_text().splitlines()
-    assert calls[0] == "squeue --noheader --jobs 48121 --format %N"
+    assert calls[0] == "squeue --noheader --jobs 48121 --format %A|%K|%N"
     assert "srun --jobid=48121 --overlap --nodes=1 --ntasks=1 --quiet --nodelist=gpu-a2 sh -s" in calls
+    _stand_in(tools, "squeue", "printf '48121|3|gpu-a1\\n48125|1|gpu-a2\\n'")
+    with pytest.raises(SettingsError, match="is an array") as array:
+        job_nodes.slurm("48121")
+    assert array.value.hint == "give 48121_1"
     _stand_in(tools, "squeue", "true")
-    with pytest.raises(CollectError, match="does not run") as raised:
+    with pytest.raises(CollectError, match="is not running") as raised:
         job_nodes.slurm("48121")
     assert "--hosts" in str(raised.value.hint)
     _stand_in(tools, "squeue", "echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1")

@@ -321,7 +321,8 @@ def test_names_that_a_scheduler_gives_are_checked(name: str, tmp_path: Path, mon
     tools.mkdir()
     (tools / "answer").write_text(json.dumps({"items": [{"metadata": {"name": name}, "status": {"phase": "Running"}}]}))
     (tools / "names").write_text(f"{name}\n")
-    for tool, what in (("kubectl", "answer"), ("squeue", "names"), ("scontrol", "names")):
+    (tools / "jobs").write_text(f"7|N/A|{name}\n")
+    for tool, what in (("kubectl", "answer"), ("squeue", "jobs"), ("scontrol", "names")):
         (tools / tool).write_text(f"#!/bin/sh\ncat {tools}/{what}\n")
         (tools / tool).chmod(0o755)
     monkeypatch.setenv("PATH", f"{tools}:{os.environ['PATH']}")

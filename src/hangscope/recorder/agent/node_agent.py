@@ -10,7 +10,7 @@ import contextlib
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -120,11 +120,7 @@ class Agent:
         self._ender = RankEnder(
             options.on_hang, polling, recovery, recovered, self._activity, say, self._works_elsewhere
         )
-        self._startup = StartupReport(
-            environ_rank=one_rank_a_run(os.environ),
-            tasks=linux_process.whole_number(os.environ.get("SLURM_STEP_NUM_TASKS", "")),
-            first=(os.environ.get("RANK") or os.environ.get("SLURM_PROCID") or "0") == "0",
-        )
+        self._startup = _startup_report(os.environ)
         self._lingering = LingeringRanks()
         self._samples: TwoSamples | None = None
         self._refused = False
@@ -365,3 +361,11 @@ class Agent:
             self._say(f"another incident, but --max-incidents ({kept}) are already saved: no more are saved")
         self._refused = True
         return True
+
+
+def _startup_report(environ: Mapping[str, str]) -> StartupReport:
+    return StartupReport(
+        environ_rank=one_rank_a_run(environ),
+        tasks=linux_process.whole_number(environ.get("SLURM_STEP_NUM_TASKS", "")),
+        first=(environ.get("RANK") or environ.get("SLURM_PROCID") or "0") == "0",
+    )

@@ -138,10 +138,9 @@ def of_process(pid: int, directory: Path | None, say: Callable[[str], None]) -> 
             return of_run(Path(run), say, theirs)
         say(f"{run} belongs to another user than process {pid}: it is not used")
     identity = identify(environ)
-    sockets = Path(environ.get("HANGSCOPE_SOCKETS", "/nonexistent"))
-    if theirs.inside is not None or not is_folder(sockets, say) or not may_follow(sockets, pid):
-        sockets = Path("/nonexistent")
-    boxes = _own_boxes(environ, pid) if theirs.inside is None else None
+    outside = theirs.inside is None
+    sockets = _own_sockets(environ, pid, say) if outside else Path("/nonexistent")
+    boxes = _own_boxes(environ, pid) if outside else None
     ranks = _ranks(sockets, pid, boxes)
     if not ranks:
         raise NotFoundError(
@@ -154,6 +153,12 @@ def of_process(pid: int, directory: Path | None, say: Callable[[str], None]) -> 
         root, identity = claim_directory(directory, identity, strange, kept, step.session)
         node = NodeFacts(identity.node, identity.job, identity.attempt, started_at(pid))
         return _capture(root, safe_name(identity.node), node, ranks, step)
+
+
+def _own_sockets(environ: Mapping[str, str], pid: int, say: Callable[[str], None]) -> Path:
+    """Where the companions of that job listen, as far as that place may be believed."""
+    named = Path(environ.get("HANGSCOPE_SOCKETS", "/nonexistent"))
+    return named if is_folder(named, say) and may_follow(named, pid) else Path("/nonexistent")
 
 
 def _own_boxes(environ: Mapping[str, str], pid: int) -> Path | None:

@@ -11,6 +11,7 @@ import os
 import subprocess
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +20,7 @@ from typing import Any
 from hangscope.errors import NotFoundError, SettingsError
 from hangscope.incident import manifest
 from hangscope.incident.collect import job_nodes
+from hangscope.incident.collect.job_nodes import SlurmPart
 from hangscope.incident.layout import safe_name
 from hangscope.incident.manifest import Missing
 from hangscope.recorder.capture.capture_node import NodeCapture
@@ -34,6 +36,7 @@ from hangscope.recorder.rundir.node_dir import NodeDir
 
 STEP_S = 120.0
 """For all nodes together: a capture takes fifteen seconds at most."""
+MOST_AT_ONCE = 16
 _MOST_ERRORS = 2000
 _UNSHARED = "it does not see the directory; give --dir on a file system that all nodes share"
 
@@ -50,13 +53,16 @@ class NodePart:
 
 def of_job(job: str, directory: Path | None, say: Callable[[str], None], container: str | None = None) -> Path:
     """Capture a running Slurm job, from anywhere that srun works. Returns the incident with every node's part."""
-    names = [node.name for node in job_nodes.slurm(job)]
-    number = job_nodes.slurm_number(job)
+    jobs = job_nodes.slurm_parts(job)
+    names = [name for each in jobs for name in each.nodes]
     place = (directory or Path("hangscope") / f"snapshot-{safe_name(job)}").absolute()
     with ExitStack() as kept:
         session = f"{os.uname().nodename}-{os.getpid()}-{manifest.now()}"
         root, _ = run_directory.claim(place, JobIdentity(job, "0", ""), kept=kept, session=session)
-        parts, errors = _step(number, root, len(names), container)
+        with ThreadPoolExecutor(MOST_AT_ONCE) as pool:  # components of a heterogeneous job are captured together
+            answers = list(pool.map(lambda each: _step(each, root, container), jobs))
+        parts = [part for said, _ in answers for part in said]
+        errors = [line for _, complaints in answers for line in complaints]
         _note_parts(root, job, names, parts)
     for part in parts:
         if part.problem:
@@ -71,15 +77,16 @@ def of_job(job: str, directory: Path | None, say: Callable[[str], None], contain
     return root
 
 
-def _step(number: str, root: Path, nodes: int, container: str | None) -> tuple[list[NodePart], list[str]]:
+def _step(job: SlurmPart, root: Path, container: str | None) -> tuple[list[NodePart], list[str]]:
     """Run one process a node; what each said, and what srun complained about."""
-    options = [f"--jobid={number}", "--overlap", f"--nodes={nodes}", f"--ntasks={nodes}", "--ntasks-per-node=1"]
+    nodes = len(job.nodes)
+    options = [f"--jobid={job.number}", "--overlap", f"--nodes={nodes}", f"--ntasks={nodes}", "--ntasks-per-node=1"]
     options += ["--quiet", "--kill-on-bad-exit=0", "--export=ALL"]
     words = hangscope_command()
     if container is not None:
         options.append(f"--container-name={container}:exec")
         words = ["hangscope"]  # our own Python is not in there
-    command = ["srun", *options, *words, "snapshot", "--slurm-node", number, "--dir", str(root)]
+    command = ["srun", *options, *words, "snapshot", "--slurm-node", job.number, "--dir", str(root)]
     try:
         done = subprocess.run(
             command, capture_output=True, text=True, errors="replace", timeout=STEP_S, stdin=subprocess.DEVNULL

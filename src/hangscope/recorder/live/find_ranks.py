@@ -173,7 +173,7 @@ def ranks_of_slurm_job(job: str, but_step: str) -> list[RankProcess]:
     found = []
     for pid in linux_process.all_pids():
         environ = linux_process.environment(pid)
-        if environ.get("SLURM_JOB_ID") != job or environ.get("SLURM_STEP_ID") == but_step or not is_python(pid):
+        if not _is_of_slurm_job(environ, job) or environ.get("SLURM_STEP_ID") == but_step or not is_python(pid):
             continue
         rank = _variable(environ, "RANK")
         by_slurm = rank is None and _one_task_a_rank(environ)
@@ -191,6 +191,12 @@ def ranks_of_slurm_job(job: str, but_step: str) -> list[RankProcess]:
                 )
             )
     return sorted(one_per_rank(found), key=lambda process: process.rank or 0)
+
+
+def _is_of_slurm_job(environ: dict[str, str], job: str) -> bool:
+    """Whether a process belongs to a job. In a heterogeneous one all carry the first part's number, and list all."""
+    numbers = (value for name, value in environ.items() if name.startswith("SLURM_JOB_ID"))
+    return job in numbers
 
 
 def _one_task_a_rank(environ: dict[str, str]) -> bool:
