@@ -80,8 +80,7 @@ def evaluate_all(model, batches):
     correct = 0
     for _ in range(batches):
         with torch.no_grad():
-            correct += int(model(torch.randn(64, 16)).argmax(1).eq(0).sum())
-        time.sleep(0.01)
+            correct += int(model(torch.randn(512, 16)).argmax(1).eq(0).sum())
     return correct
 
 
@@ -92,7 +91,7 @@ def eval_for_long(given):
         train_step(model, optimizer)
         if step == 40 and culprit(given):
             say_fault()
-            evaluate_all(model.module, 100_000)
+            evaluate_all(model.module, 100_000_000)
 
 
 def no_barrier(given):

@@ -227,10 +227,13 @@ def _first_reported(case: Case) -> FirstReported | None:
 def _sources(case: Case) -> Iterator[Finding]:
     """What was read, one line a kind of source."""
     job = case.job
-    if job.dumps:
+    if case.dumped:
         versions = sorted({dump.version for dumps in job.dumps.values() for dump in dumps if dump.version})
-        text = f"flight recorder dumps of {ranks_text(job.dumps)}"
-        yield Finding(f"{text}, format {', '.join(versions)}" if versions else text, case.source(min(job.dumps)))
+        text = f"flight recorder dumps of {ranks_text(sorted(case.dumped))}"
+        yield Finding(f"{text}, format {', '.join(versions)}" if versions else text, case.source(min(case.dumped)))
+    polled = sorted(set(job.dumps) - case.dumped)
+    if polled:
+        yield Finding(f"the last answers of {ranks_text(polled)} while they ran", case.source(polled[0]))
     for text, found in (
         (f"watchdog lines of {_ranks(job.facts.watchdog)}", job.facts.watchdog),
         (f"NCCL logs of {_ranks(job.facts.communicators)}", job.facts.communicators),

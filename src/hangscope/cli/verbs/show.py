@@ -39,10 +39,12 @@ def command(
     to a file or a pipe is not cut to a width unless --width says one.
     """
     wanted = None if ranks is None else parse_ranks(ranks)
+    from hangscope.diagnosis.evidence.wrongly_completed import corrected
     from hangscope.reader.load import load
 
     with bar(f"reading {', '.join(paths)}") as update:
-        job = load(paths, full=True, progress=update)
+        # Of an operation that raised the recorder says completed, and the verdict that its rank waits in it.
+        job = corrected(load(paths, full=True, progress=update))
         rows = select(job, ranks=wanted, group=group, state=state, name=name, last=last)
     if not len(rows):
         note("no operation matches" if len(job.ops) else "no operation was recorded: the input has no dump")
