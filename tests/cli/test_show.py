@@ -158,3 +158,11 @@ def test_what_names_no_rank_is_refused(text: str) -> None:
     with pytest.raises(SettingsError) as caught:
         parse_ranks(text)
     assert "0-7" in str(caught.value.hint)
+
+
+def test_what_a_rank_waits_in_is_not_shown_as_completed(capsys: pytest.CaptureFixture[str]) -> None:
+    """Gloo's recorder marks what raised as completed; here it is unfinished, as the verdict says."""
+    gloo = CASES.with_name("cases_gloo") / "frozen2"
+    assert main(["show", str(gloo), "--rank", "0", "--last", "1", "--json"]) == 0
+    last = json.loads(capsys.readouterr().out)
+    assert (last["name"], last["seq"], last["state"]) == ("all_reduce", 9, "scheduled")

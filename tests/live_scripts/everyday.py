@@ -80,8 +80,7 @@ def evaluate_all(model, batches):
     correct = 0
     for _ in range(batches):
         with torch.no_grad():
-            correct += int(model(torch.randn(64, 16)).argmax(1).eq(0).sum())
-        time.sleep(0.01)
+            correct += int(model(torch.randn(512, 16)).argmax(1).eq(0).sum())
     return correct
 
 
@@ -92,7 +91,7 @@ def eval_for_long(given):
         train_step(model, optimizer)
         if step == 40 and culprit(given):
             say_fault()
-            evaluate_all(model.module, 100_000)
+            evaluate_all(model.module, 100_000_000)
 
 
 def no_barrier(given):
@@ -165,7 +164,7 @@ def odd_last_batch(given):
 def slow_loader(given):
     """Nothing hangs: one rank's loading takes twice a step, every step."""
     model, optimizer = setup(given)
-    for _ in range(120):
+    for _ in range(int(given.seconds / 0.25)):
         train_step(model, optimizer, load(given))
 
 
@@ -364,7 +363,7 @@ if __name__ == "__main__":
     parser.add_argument("fault")
     parser.add_argument("--rank", type=int, default=1)
     parser.add_argument("--timeout", type=float, default=1800.0)
-    parser.add_argument("--seconds", type=float, default=20.0, help="of a healthy job")
+    parser.add_argument("--seconds", type=float, default=20.0, help="of a job that does not hang")
     parser.add_argument("--pause", type=float, default=18.0, help="seconds of a save or the like")
     parsed = parser.parse_args()
     globals()[parsed.fault](parsed)

@@ -144,8 +144,15 @@ def _ended_at_once(case: Case) -> bool:
     by_hand = any(process.exit_status in _INTERRUPTED for process in case.job.processes.values())
     if case.job.reason != "rank-exit" or timed_out or by_hand:
         return False
+    waits = [wait for wait in case.waits.all if not _only_lost_a_peer(wait)]
     ages = list(_ages(case))
-    return max(ages) < IN_FLIGHT_S if ages else not case.waits.all
+    return max(ages) < IN_FLIGHT_S if ages else not waits
+
+
+def _only_lost_a_peer(wait: Wait) -> bool:
+    """Whether all that is known of a wait is that it failed when the peer was gone."""
+    reports = [unit.report for unit in wait.inside]
+    return wait.age_s is None and all(report is not None and report.kind == "async_error" for report in reports)
 
 
 def _waiting_s(case: Case, chosen: Accusation[Any]) -> float | None:
@@ -227,10 +234,13 @@ def _first_reported(case: Case) -> FirstReported | None:
 def _sources(case: Case) -> Iterator[Finding]:
     """What was read, one line a kind of source."""
     job = case.job
-    if job.dumps:
+    if case.dumped:
         versions = sorted({dump.version for dumps in job.dumps.values() for dump in dumps if dump.version})
-        text = f"flight recorder dumps of {ranks_text(job.dumps)}"
-        yield Finding(f"{text}, format {', '.join(versions)}" if versions else text, case.source(min(job.dumps)))
+        text = f"flight recorder dumps of {ranks_text(sorted(case.dumped))}"
+        yield Finding(f"{text}, format {', '.join(versions)}" if versions else text, case.source(min(case.dumped)))
+    polled = sorted(set(job.dumps) - case.dumped)
+    if polled:
+        yield Finding(f"the last answers of {ranks_text(polled)} while they ran", case.source(polled[0]))
     for text, found in (
         (f"watchdog lines of {_ranks(job.facts.watchdog)}", job.facts.watchdog),
         (f"NCCL logs of {_ranks(job.facts.communicators)}", job.facts.communicators),

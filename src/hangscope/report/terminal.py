@@ -160,7 +160,7 @@ def _several(culprits: Sequence[Culprit], verbose: bool) -> list[str]:
 
 
 def _waiting(d: Diagnosis) -> list[str]:
-    only_ended = d.outcome == Outcome.CRASH and d.waiting_s is not None and d.waiting_s < IN_FLIGHT_S
+    only_ended = d.outcome == Outcome.CRASH and (d.waiting_s is None or d.waiting_s < IN_FLIGHT_S)
     if not d.victims or only_ended:
         return []
     waiting = len(direct(d))

@@ -74,7 +74,7 @@ def _title(d: Diagnosis, job: Job | None) -> str:
 def _facts(d: Diagnosis, job: Job | None) -> list[tuple[str, str]]:
     rows = [
         ("Verdict", f"{text(d.kind)}, confidence {text(d.confidence)}"),
-        ("Timeout first reported", _first_reported(d)),
+        (_what_was_reported(d), _first_reported(d)),
     ]
     rows += [(_numbered("Culprit", index, d.culprits), _culprit(c, d, job)) for index, c in _shown(d.culprits)]
     if not d.culprits:
@@ -93,6 +93,11 @@ def _facts(d: Diagnosis, job: Job | None) -> list[tuple[str, str]]:
     rows += [(_SPELLED[name], text(d.versions.get(name) or _UNKNOWN)) for name in _VERSIONS[:4]]
     rows += [(_SPELLED[name], text(d.versions[name])) for name in _VERSIONS[4:] if d.versions.get(name)]
     return rows
+
+
+def _what_was_reported(d: Diagnosis) -> str:
+    timeout = d.first_reported is None or d.first_reported.timeout
+    return "Timeout first reported" if timeout else "Failure first reported"
 
 
 def _first_reported(d: Diagnosis) -> str:

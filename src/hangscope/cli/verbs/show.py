@@ -42,10 +42,12 @@ def command(
     to a file or a pipe is not cut to a width unless --width says one.
     """
     wanted = None if ranks is None else parse_ranks(ranks)
+    from hangscope.diagnosis.evidence.wrongly_completed import corrected
     from hangscope.reader.load import load
 
     with with_pasted(paths) as given, bar(f"reading {', '.join(paths)}") as update:
-        loaded = load(given, full=True, progress=update, job=job)
+        # Of an operation that raised the recorder says completed, and the verdict that its rank waits in it.
+        loaded = corrected(load(given, full=True, progress=update, job=job))
         rows = select(loaded, ranks=wanted, group=group, state=state, name=name, last=last)
     if not len(rows):
         note("no operation matches" if len(loaded.ops) else "no operation was recorded: the input has no dump")

@@ -18,8 +18,9 @@ from hangscope.model import UNKNOWN, Frame, Job, Kind, Operations, State
 _UNRECORDED = frozenset(("send", "recv", "isend", "irecv", "batch_isend_irecv", "monitored_barrier"))
 
 
-def corrected(job: Job, index: Index) -> Job:
+def corrected(job: Job, index: Index | None = None) -> Job:
     """The job with such operations unfinished again; the same object where there is none."""
+    index = index or Index(job.ops)
     if job.reason == "stall":
         return job  # captured in a stall, dumps are older than any exception
     timed_out = _timed_out(job, index)
