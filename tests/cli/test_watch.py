@@ -23,8 +23,11 @@ from rich.console import Console, ConsoleDimensions
 
 from hangscope.cli.main import main
 from hangscope.cli.watch_screen import screen
+from hangscope.cli.watch_stragglers import Stragglers
 from hangscope.cli.watch_terminal import WatchChoice
-from hangscope.recorder.rundir.live_view import view
+from hangscope.cli.watch_text import as_text
+from hangscope.recorder.rundir.live_view import GroupLine, LiveView, RankLine, assemble, view
+from hangscope.recorder.rundir.peer_files import GroupCounter, NodeStatus, RankRow
 from kits import status_files
 
 SOURCE = Path(__file__).parents[2] / "src"
@@ -53,7 +56,7 @@ def test_a_thousand_ranks_fit_a_page_and_who_holds_them_comes_first(
     """Through two chains of waits the one rank is named; groups, nodes and ranks that are alike share a line."""
     lines = once(capsys, big)
     assert lines[0].startswith("job big, attempt 0: 1024 ranks, 1022 waiting, 1 gone")
-    assert lines[3] == "77 gpu-009 S 1022 ranks all_reduce #900 45 s"
+    assert lines[3] == "77 gpu-009 S 1022 ranks all_reduce #900 45 s train.py:8 save"
     assert "mesh_dp (nccl) 8 × 128 #900 #899 77 45 s" in lines
     assert "126 other nodes 0-71, 80-495, 504-1023 1008 0 0.0 45 s" in lines
     assert any(re.search(r"^5-69 step 8, .* 127 S 0\.0 all_reduce #900 of mesh_dp 45 s 77", line) for line in lines)
@@ -66,6 +69,98 @@ def test_a_job_that_runs_shows_nobody_waited_for(tmp_path: Path, capsys: pytest.
     lines = once(capsys, tmp_path / "run")
     assert not any("waited for by" in line for line in lines)
     assert "128 nodes 0-1023 0 0 12.0-12.7 -" in lines
+
+
+def note_capture(root: Path, incident: Path) -> None:
+    """As if the first node's agent had captured into that directory."""
+    file = root / "nodes" / "gpu-000" / "status.json"
+    value = json.loads(file.read_text())
+    value["captures"] = [{"incident": str(incident), "reason": "stall", "detail": "rank 5: all_reduce", "at": 1.0}]
+    file.write_text(json.dumps(value))
+
+
+VERDICT = {
+    "outcome": "hang",
+    "headline": "rank 77 is in save (train.py:8)",
+    "confidence": "high",
+    "culprits": [{"rank": 77, "where": {"file": "/job/train.py", "line": 8, "function": "save", "code": "write()"}}],
+}
+NO_VERDICTS = (
+    "[]",
+    "{",
+    '{"headline": 3}',
+    '{"headline": "x", "culprits": [3, {"where": []}, {"where": {"file": {}}}]}',
+)
+
+
+@pytest.mark.parametrize("name", ["run", "run.hang-2", "run/job/0/hang-1"])
+def test_the_verdict_is_shown_once_there_is_one(big: Path, name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Its headline and the culprit's line with its text are above the tables, wherever the run keeps that incident."""
+    incident = big.parent / name
+    incident.mkdir(parents=True, exist_ok=True)
+    note_capture(big, incident)
+    assert not any("HANG" in line for line in once(capsys, big))
+    (incident / "verdict.json").write_text(json.dumps(VERDICT))
+    headline, place = once(capsys, big)[2:4]
+    assert headline == "HANG: rank 77 is in save (train.py:8) (confidence: high)"
+    assert place == "rank 77 at train.py:8 save: write()"
+
+
+def test_no_other_directory_speaks_for_the_run(big: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A status names where evidence went: a verdict elsewhere, or one that is no verdict, is not shown."""
+    elsewhere = tmp_path / "other"
+    elsewhere.mkdir()
+    (elsewhere / "verdict.json").write_text(json.dumps(VERDICT))
+    note_capture(big, elsewhere)
+    assert not any("HANG" in line for line in once(capsys, big))
+    note_capture(big, big)
+    for text in NO_VERDICTS:
+        (big / "verdict.json").write_text(text)
+        assert not any("rank 77 at" in line for line in once(capsys, big))
+
+
+def looked_at(*last: int, ranks: int = 8) -> Stragglers:
+    """What is known after looks at which these ranks were waited for by all others."""
+    found = Stragglers()
+    for look, rank in enumerate(last):
+        lines = tuple(RankLine(each, f"n{each}", each, "R", code="load.py:4 load") for each in range(ranks))
+        group = GroupLine("default_pg", "nccl", look, look, ranks, (rank,), 1.0)
+        found.take(LiveView("j", "0", ranks, lines, (group,), (), (), False, threshold_s=30.0, late=(rank,)))
+    return found
+
+
+def test_the_straggler_of_a_slow_job_is_named() -> None:
+    """A rank that is last far more often than its share is named with its line; taking turns names nobody."""
+    (found,) = looked_at(*[3] * 9, 1, 2, 5).found()
+    assert (found.rank, found.node, found.times, found.looks, found.code) == (3, "n3", 9, 12, "load.py:4 load")
+    assert looked_at(*list(range(8)) * 4).found() == []
+    assert looked_at(*[3] * 5).found() == []
+    assert looked_at(0, 1, 0, 1, 0, 0, 1, 0, 1, 0, 0, ranks=2).found() == []
+
+
+def node_status(*enqueued: int, still_s: float = 3.0, asked_at: float = 99.0) -> NodeStatus:
+    """A node whose ranks have launched so many operations, written at 100."""
+    rows = tuple(
+        RankRow(rank, last_poll_at=asked_at, groups=(GroupCounter("nccl", "default_pg", count, count, still_s),))
+        for rank, count in enumerate(enqueued)
+    )
+    return NodeStatus("n", "j", "0", live=rows, at=100.0)
+
+
+def test_only_a_wait_that_was_seen_makes_a_rank_late() -> None:
+    """Others that stayed in an operation over two looks wait; ranks that move, or were asked at other times, do not."""
+    assert assemble([node_status(8, 7, 8, 8)], (), 100.0).late == (1,)
+    assert assemble([node_status(8, 7, 8, 8, still_s=1.2)], (), 100.0).late == ()
+    assert assemble([node_status(8, 7, 7, 8)], (), 100.0).late == ()
+    assert assemble([node_status(8, 8), node_status(7, 7)], (), 100.0).late == ()
+
+
+def test_a_straggler_has_its_row() -> None:
+    """The view shows it with how often the others waited for it, as far as it was watched."""
+    choice = WatchChoice(stragglers=looked_at(*[3] * 10))
+    now = LiveView("j", "0", 1, (RankLine(0, "n", 7, "R"),), (), (), (), False)
+    rows = [" ".join(line.split()) for line in as_text(now, choice, 100).splitlines()]
+    assert "3 n3 10 of 10 looks load.py:4 load" in rows
 
 
 def test_scripts_choose_what_they_see(big: Path, capsys: pytest.CaptureFixture[str]) -> None:

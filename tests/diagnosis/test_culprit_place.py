@@ -9,7 +9,7 @@ import pytest
 
 from hangscope.diagnosis import diagnose
 from hangscope.diagnosis.verdict import Diagnosis, Place, SeenIn
-from hangscope.model import CodeLines, Facts, Frame, Process, PythonError, Source, ThreadStack
+from hangscope.model import FATAL_ERROR, CodeLines, Facts, Frame, Process, PythonError, Source, ThreadStack
 from hangscope.report.terminal import render_text
 from kits.small_jobs import Op, job
 
@@ -85,6 +85,16 @@ def test_a_rank_that_raised_is_where_it_raised() -> None:
     assert (found.file, found.line, found.code) == ("/job/data.py", 12, "raise bad")
     assert found.seen_in is SeenIn.TRACEBACK
     assert found.frames == frames[::-1]
+
+
+@pytest.mark.parametrize("message", ["Segmentation fault", "Aborted"])
+def test_a_rank_that_a_fatal_signal_ended_is_where_that_came(message: str) -> None:
+    """What faulthandler printed is the place of a crash, also of an abort, which may have come from elsewhere."""
+    frames = (MODULE, SAVE)
+    aborted = message == "Aborted"
+    error = PythonError(2, FATAL_ERROR, message, frames, Source("rank_2.log", "line 3"), consequence=aborted)
+    found = place(absent(Facts(errors=(error,)), processes={2: Process(2, exit_status=-6 if aborted else -11)}))
+    assert (found.line, found.function, found.seen_in) == (8, "save", SeenIn.CRASH)
 
 
 def test_nothing_known_is_null() -> None:

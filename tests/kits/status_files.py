@@ -58,6 +58,7 @@ def _rank(node: int, local: int, nodes: int, held: int | None, gone: int | None,
     return {
         "rank": rank,
         "pid": 40_000 + rank,
+        "code": {"file": "/job/train.py", "line": 8, "function": "save"} if behind else None,
         "local_rank": local,
         "state": "gone" if rank == gone else "S",
         "exit_status": -9 if rank == gone else None,

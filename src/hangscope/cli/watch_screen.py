@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from rich.console import ConsoleDimensions, Group, RenderableType
+from rich.console import ConsoleDimensions, Group, JustifyMethod, RenderableType
+from rich.table import Table
 from rich.text import Text
 
 from hangscope.cli.watch_terminal import WatchChoice
@@ -13,10 +14,9 @@ from hangscope.report.safe_text import safe
 _WIDE = 100
 _SPARED = ("pid", "last seen")
 """Columns that a narrow terminal does without."""
-_SHRINK = ("ranks", "waits in", "wait in", "waits for", "wait for", "not reached by", "in", "group", "node")
+_SHRINK = ("ranks", "waits in", "wait in", "waits for", "wait for", "not reached by", "in", "at", "group", "node")
 """Columns that are cut before any other is."""
 _RIGHT = ("rank", "for", "ops/s", "last seen", "waiting", "gone", "longest wait", "stalled for", "count")
-_LEAST = 8
 
 
 def screen(now: LiveView, choice: WatchChoice, size: ConsoleDimensions) -> RenderableType:
@@ -27,7 +27,7 @@ def screen(now: LiveView, choice: WatchChoice, size: ConsoleDimensions) -> Rende
     room = max(3, size.height - used - 4)
     for table in tables(now, choice, room):
         cut = room if table.title == "ranks" else len(table.rows)
-        parts += [Text(""), *_drawn(table, cut, size.width)]
+        parts += [Text(""), _drawn(table, cut, size.width)]
         if table.more:
             parts.append(_line(f"({table.title}: {table.more})", "dim"))
     return Group(*parts, Text(""), _line(choice.line, "dim"))
@@ -41,23 +41,14 @@ def _line(text: str, style: str) -> Text:
     return Text(safe(text), style=style, no_wrap=True, overflow="ellipsis")
 
 
-def _drawn(table: WatchTable, most: int, width: int) -> list[Text]:
+def _drawn(table: WatchTable, most: int, width: int) -> Table:
+    """By rich, which makes the columns fit: those that may shrink first."""
+    drawn = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
     kept = [i for i, name in enumerate(table.head) if width >= _WIDE or name not in _SPARED]
-    rows = [table.head, *table.rows[:most]]
-    widths = {i: max(len(row[i]) for row in rows) for i in kept}
-    while sum(widths.values()) + 2 * (len(kept) - 1) > width:
-        wide = [i for i in kept if table.head[i] in _SHRINK and widths[i] > _LEAST]
-        if not wide:
-            break
-        widths[max(wide, key=lambda i: widths[i])] -= 1
-    lines = []
-    for number, row in enumerate(rows):
-        style = "dim" if number == 0 else "bold" if number - 1 in table.late else ""
-        cells = [_cell(row[i], widths[i], right=table.head[i] in _RIGHT) for i in kept]
-        lines.append(_line("  ".join(cells).rstrip(), style))
-    return lines
-
-
-def _cell(text: str, width: int, *, right: bool) -> str:
-    shown = text if len(text) <= width else f"{text[: width - 1]}…"
-    return shown.rjust(width) if right else shown.ljust(width)
+    for name in (table.head[i] for i in kept):
+        side: JustifyMethod = "right" if name in _RIGHT else "left"
+        drawn.add_column(Text(name, no_wrap=True), justify=side, no_wrap=name not in _SHRINK, overflow="ellipsis")
+    for number, row in enumerate(table.rows[:most]):
+        # Each cell says itself that it is one line: a column that may shrink would wrap.
+        drawn.add_row(*(_line(row[i], "") for i in kept), style="bold" if number in table.late else "")
+    return drawn

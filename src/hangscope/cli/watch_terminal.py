@@ -10,9 +10,10 @@ import time
 import tty
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
+from hangscope.cli.watch_stragglers import Stragglers
 from hangscope.errors import NotFoundError
 from hangscope.recorder.rundir.live_view import LiveView, view
 
@@ -36,6 +37,8 @@ class WatchChoice:
     reverse: bool = False
     scroll: int = 0
     typing: bool = False
+    stragglers: Stragglers = field(default_factory=Stragglers)
+    """What was seen so far of who comes last."""
 
     def press(self, key: str) -> bool:
         """Act on a key; False where it means the end."""
@@ -105,6 +108,7 @@ def follow(directory: Path, choice: WatchChoice) -> int:
                     last = "the run ended without problems and left nothing behind\n"
                     break
                 due = time.monotonic() + EVERY_S
+                choice.stragglers.take(now)
                 if now.ended:
                     last = as_text(now, choice, console.width)
                     break

@@ -9,10 +9,12 @@ from statistics import median
 from hangscope.cli.watch_terminal import WatchChoice
 from hangscope.recorder.rundir.live_view import GroupLine, LiveView, RankLine
 from hangscope.report.safe_text import safe
+from hangscope.report.text_layout import table
 from hangscope.text import duration, plural, spans
 
 STALE_SHOWN = 8
 WAITED_FOR_SHOWN = 8
+PLACES_SHOWN = 3
 GROUPS_SHOWN = 12
 NODES_SHOWN = 16
 RANKS_SHOWN = 40
@@ -43,6 +45,9 @@ def headline(now: LiveView) -> list[str]:
         more = f" and {len(now.stale_nodes) - STALE_SHOWN} more" if len(now.stale_nodes) > STALE_SHOWN else ""
         lines.append(f"no update from {', '.join(now.stale_nodes[:STALE_SHOWN])}{more}")
     lines += [f"captured: {each.detail or each.reason} -> {each.incident}" for each in now.captures[-3:]]
+    if now.verdict is not None:
+        lines.append(f"{now.verdict.outcome.upper()}: {now.verdict.headline} (confidence: {now.verdict.confidence})")
+        lines += now.verdict.places[:PLACES_SHOWN]
     return lines
 
 
@@ -57,9 +62,8 @@ def _counts(now: LiveView) -> str:
 
 def tables(now: LiveView, choice: WatchChoice, ranks_shown: int | None) -> list[WatchTable]:
     """`ranks_shown` is how many rows of ranks there is room for; None for all of them."""
-    return [
-        table for table in (_waited_for(now), _groups(now), _nodes(now), _ranks(now, choice, ranks_shown)) if table.rows
-    ]
+    made = (_waited_for(now), _stragglers(choice), _groups(now), _nodes(now), _ranks(now, choice, ranks_shown))
+    return [each for each in made if each.rows]
 
 
 def _waited_for(now: LiveView) -> WatchTable:
@@ -71,14 +75,25 @@ def _waited_for(now: LiveView) -> WatchTable:
             plural(each.waiting, "rank"),
             each.operation,
             seconds(each.longest_s),
+            each.code or "-",
         )
         for each in now.waited_for[:WAITED_FOR_SHOWN]
     )
     old = now.threshold_s or 30.0
     late = frozenset(i for i, each in enumerate(now.waited_for[:WAITED_FOR_SHOWN]) if each.longest_s > old)
     left = len(now.waited_for) - len(rows)
-    head = ("rank", "node", "state", "waited for by", "in", "for")
+    head = ("rank", "node", "state", "waited for by", "in", "for", "at")
     return WatchTable("waited for", head, rows, late, f"{left} more" if left > 0 else "")
+
+
+def _stragglers(choice: WatchChoice) -> WatchTable:
+    """The ranks of a job that moves for which the others wait again and again, since the view began."""
+    rows = tuple(
+        (str(each.rank), each.node, f"{each.times} of {each.looks} looks", each.code or "-")
+        for each in choice.stragglers.found()
+    )
+    head = ("straggler", "node", "others waited for it in", "at")
+    return WatchTable("stragglers", head, rows, frozenset(range(len(rows))))
 
 
 def _groups(now: LiveView) -> WatchTable:
@@ -293,10 +308,8 @@ def seconds(value: float | None) -> str:
 def as_text(now: LiveView, choice: WatchChoice, width: int) -> str:
     """The view as plain columns, no line wider than `width`."""
     out = [*map(safe, headline(now)), ""]
-    for table in tables(now, choice, None if choice.everything else RANKS_SHOWN):
-        widths = [max(len(safe(cell)) for cell in column) for column in zip(table.head, *table.rows, strict=True)]
-        for row in (table.head, *(tuple(map(safe, row)) for row in table.rows)):
-            out.append("  ".join(cell.ljust(size) for cell, size in zip(row, widths, strict=True)).rstrip()[:width])
-        out += [f"({table.title}: {table.more})"[:width]] if table.more else []
+    for each in tables(now, choice, None if choice.everything else RANKS_SHOWN):
+        out += table((each.head, *each.rows), width)
+        out += [f"({each.title}: {each.more})"[:width]] if each.more else []
         out.append("")
     return "\n".join(out)

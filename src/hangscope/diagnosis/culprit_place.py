@@ -1,7 +1,7 @@
 """The line of code at which each culprit is, as data: file, line, function, the line's text and the frames around it.
 
-What the culprit did decides which evidence counts: the traceback of one that raised, the call of one that called
-something else, else the stack of its training thread, else the call that it is in.
+What the culprit did decides which evidence counts: the traceback of one that raised or crashed, the call of one that
+called something else, else the stack of its training thread, else the call that it is in.
 """
 
 from collections.abc import Iterator
@@ -16,7 +16,7 @@ from hangscope.diagnosis.evidence.liveness import How
 from hangscope.diagnosis.evidence.saved_code import SavedCode
 from hangscope.diagnosis.evidence.training_thread import inside_child
 from hangscope.diagnosis.verdict import CauseKind, Place, SeenIn
-from hangscope.model import Frame, Operation
+from hangscope.model import FATAL_ERROR, Frame, Operation
 
 _MOST_FRAMES = 64
 _MOST_WITH_FRAMES = 128
@@ -43,10 +43,12 @@ def _places(case: Case, chosen: Accusation[Any], accused: Accused) -> Iterator[P
     rank = accused.rank
     yield from _raised(case, rank)
     if accused.kind is CauseKind.DEAD:
+        yield from _crashed(case, rank)
         return  # a stack from before its end does not show where it ended
     if accused.kind is CauseKind.MISMATCH:
         yield from _called(case, _differing_calls(case, chosen, rank))
     yield from _on_stack(case, rank)
+    yield from _crashed(case, rank)
     yield from _called(case, _calls_it_is_in(case, rank))
 
 
@@ -58,7 +60,17 @@ def _raised(case: Case, rank: int) -> Iterator[Place]:
     frame = user_frame(frames)
     if frame is not None:
         code = dict(zip(frames, life.error.code[::-1], strict=False)).get(frame)
-        yield _place(frame, SeenIn.TRACEBACK, frames, code=code or None)
+        seen_in = SeenIn.CRASH if life.error.type == FATAL_ERROR else SeenIn.TRACEBACK
+        yield _place(frame, seen_in, frames, code=code or None)
+
+
+def _crashed(case: Case, rank: int) -> Iterator[Place]:
+    """Where faulthandler saw it when a fatal signal came."""
+    for error in case.job.facts.errors:
+        frames = error.frames[::-1]
+        frame = user_frame(frames) if error.rank == rank and error.type == FATAL_ERROR else None
+        if frame is not None:
+            yield _place(frame, SeenIn.CRASH, frames)
 
 
 def _on_stack(case: Case, rank: int) -> Iterator[Place]:

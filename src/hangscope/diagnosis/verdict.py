@@ -79,6 +79,8 @@ class SeenIn(_Word):
     """A process that the rank started, and waits for, is there."""
     TRACEBACK = "traceback"
     """The rank raised there."""
+    CRASH = "crash"
+    """A fatal signal ended the rank there."""
     CALL = "call"
     """The rank called the operation there that it is in, or that differs from its group's."""
 

@@ -106,7 +106,12 @@ def place(frame: Frame) -> str:
     return f"{short_place(frame)} in {frame.name}" if frame.name else short_place(frame)
 
 
-_NOTES = {SeenIn.CHILD: "worker process", SeenIn.TRACEBACK: "raised here", SeenIn.CALL: "its call"}
+_NOTES = {
+    SeenIn.CHILD: "worker process",
+    SeenIn.TRACEBACK: "raised here",
+    SeenIn.CRASH: "ended here",
+    SeenIn.CALL: "its call",
+}
 
 
 def place_note(where: Place) -> str:

@@ -130,6 +130,7 @@ def _row(rank: WatchedRank, now_ns: int, rates: Rates) -> dict[str, Any]:
         "last_poll_at": rank.last_poll_at,
         "rate": None if rate is None or rank.ended else round(rate, 2),
         "waiting": _waiting(rank, groups, now_ns),
+        "code": _code(rank),
         "meets_at": rank.meets_at if rank.starts and not rank.ended else "",
         "groups": [
             {
@@ -161,6 +162,14 @@ def _waiting(rank: WatchedRank, groups: _GroupFacts, now_ns: int) -> dict[str, A
         "seq": oldest.seq,
         "for_s": round(oldest.age_s(now_ns), 1),
     }
+
+
+def _code(rank: WatchedRank) -> dict[str, Any] | None:
+    """The user's line at which the rank is; None while it moves, when nobody asks for its stack."""
+    at = rank.position.at
+    if at is None or rank.position.since is None or rank.ended:
+        return None
+    return {"file": at.file, "line": at.line, "function": at.name}
 
 
 def _groups(rank: WatchedRank) -> _GroupFacts:

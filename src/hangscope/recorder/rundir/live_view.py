@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import os
 import time
 from bisect import bisect_left
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from hangscope.errors import NotFoundError
-from hangscope.recorder.rundir import run_directory
-from hangscope.recorder.rundir.peer_files import CaptureNote, GroupCounter, NodeStatus, RankRow
+from hangscope.incident.layout import VERDICT_JSON
+from hangscope.recorder.rundir import peer_files, run_directory
+from hangscope.recorder.rundir.peer_files import CaptureNote, GroupCounter, NodeStatus, RankRow, VerdictNote
 
 MOST_STEPS = 10_000_000
+HELD_S = 0.8
+"""Of the time that others wait for a rank: what is shorter, looks a second apart cannot tell."""
 _Key = tuple[str, str, str]
 """Recorder, description and name: many groups of a mesh share one description."""
 
@@ -32,6 +36,7 @@ class RankLine:
     silent_s: float | None = None
     rate: float | None = None
     for_ranks: tuple[int, ...] = ()
+    code: str = ""
 
     @property
     def gone(self) -> bool:
@@ -62,6 +67,7 @@ class WaitedFor:
     waiting: int
     longest_s: float
     operation: str
+    code: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +82,10 @@ class LiveView:
     ended: bool
     waited_for: tuple[WaitedFor, ...] = ()
     threshold_s: float | None = None
+    verdict: VerdictNote | None = None
+    """That of the newest capture."""
+    late: tuple[int, ...] = ()
+    """Ranks for which others of their node and group were seen to wait."""
 
 
 def view(root: Path) -> LiveView:
@@ -87,7 +97,21 @@ def view(root: Path) -> LiveView:
         )
     now = time.time()
     stale = tuple(state.node for folder, state in states if not state.ended and _is_stale(folder, now))
-    return assemble([state for _, state in states], stale, now)
+    found = assemble([state for _, state in states], stale, now)
+    return replace(found, verdict=_newest_verdict(root, found.captures))
+
+
+def _newest_verdict(root: Path, captures: tuple[CaptureNote, ...]) -> VerdictNote | None:
+    """Of the run's own incidents: a status may name any directory."""
+    place = Path(os.path.abspath(root))
+    for capture in reversed(captures):
+        incident = Path(capture.incident)
+        beside = incident.parent == place.parent and incident.name.startswith(f"{place.name}.")
+        if incident == place or place in incident.parents or beside:
+            found = peer_files.verdict_note(incident, VERDICT_JSON)
+            if found is not None:
+                return found
+    return None
 
 
 def assemble(states: list[NodeStatus], stale: tuple[str, ...], now: float) -> LiveView:
@@ -109,7 +133,33 @@ def assemble(states: list[NodeStatus], stale: tuple[str, ...], now: float) -> Li
         ended=all(state.ended for state in states),
         waited_for=_waited_for(ranks),
         threshold_s=max(thresholds, default=None),
+        late=tuple(sorted({rank for state in states for rank in _late(state)})),
     )
+
+
+def _late(state: NodeStatus) -> set[int]:
+    """The few of a node that have not launched what the others of their group there have been in for some time.
+
+    Within a node alone, whose ranks are asked at one moment: another node's status is of another time. And only where a
+    later look found the others where they were: what moves looks ahead or behind by when it was asked.
+    """
+    found: set[int] = set()
+    for each in _members(state.live).values():
+        newest = max(counter.enqueued for _, counter in each)
+        ahead = {rank: counter for rank, counter in each if counter.enqueued == newest}
+        behind = {rank for rank, _ in each} - ahead.keys()
+        asked_at = {row.rank: row.last_poll_at for row in state.live}
+        held = [_held_s(state.at, asked_at[rank], counter) for rank, counter in ahead.items()]
+        if behind and len(behind) < len(ahead) and min(held) >= HELD_S:
+            found |= behind
+    return found
+
+
+def _held_s(written_at: float | None, asked_at: float | None, counter: GroupCounter) -> float:
+    """How long a counter had not moved when it was last asked for; 0 where that is not known."""
+    if written_at is None or asked_at is None:
+        return 0.0
+    return counter.still_s - max(0.0, written_at - asked_at)
 
 
 def _is_stale(folder: Path, now: float) -> bool:
@@ -143,6 +193,7 @@ def _rank(state: NodeStatus, row: RankRow, absent: _Absent, now: float) -> RankL
         silent_s=now - row.last_poll_at if row.last_poll_at is not None else None,
         rate=row.rate,
         for_ranks=absent.of(row),
+        code=row.code,
     )
 
 
@@ -206,7 +257,9 @@ def _waited_for(ranks: tuple[RankLine, ...]) -> tuple[WaitedFor, ...]:
     for rank, waiting in waiting_for.items():
         longest = max(waiting, key=lambda line: line.waits_s or 0.0)
         line = by_rank[rank]
-        found.append(WaitedFor(rank, line.node, line.state, len(waiting), longest.waits_s or 0.0, longest.waits))
+        found.append(
+            WaitedFor(rank, line.node, line.state, len(waiting), longest.waits_s or 0.0, longest.waits, line.code)
+        )
     return tuple(sorted(found, key=lambda each: (-each.waiting, each.rank)))
 
 

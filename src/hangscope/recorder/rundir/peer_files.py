@@ -55,6 +55,18 @@ class RankRow:
     works: bool = False
     """Whether its agent saw it use the CPU, or read and write, during a stall."""
     groups: tuple[GroupCounter, ...] = ()
+    code: str = ""
+    """``train.py:8 save``: the user's line at which it is, while it does not move."""
+
+
+@dataclass(frozen=True, slots=True)
+class VerdictNote:
+    """What a verdict says in a line or two. `places` are the culprits' lines of code."""
+
+    outcome: str
+    headline: str
+    confidence: str
+    places: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +93,8 @@ class NodeStatus:
     ended: bool = False
     ended_well: bool = False
     threshold_s: float | None = None
+    at: float | None = None
+    """When it was written, by the node's own clock."""
     pause_ago_s: float | None = None
     """How long ago a pause that its ranks announced has ended, 0 while it lasts; None where there was none."""
     live: tuple[RankRow, ...] = ()
@@ -127,6 +141,7 @@ def status(root: Path, name: str, owner: int | None = None) -> NodeStatus | None
         ended=value.get("ended") is not None,
         ended_well=value.get("ended") == 0 and value.get("ended") is not False,
         threshold_s=finite(value.get("threshold_s")),
+        at=finite(value.get("at")),
         pause_ago_s=finite(value.get("pause_ago_s")),
         live=live,
         captures=notes,
@@ -163,6 +178,30 @@ def verdict(incident: Path, name: str) -> dict[str, Any]:
     return read_object(incident, name, STATUS_BYTES)
 
 
+def verdict_note(incident: Path, name: str) -> VerdictNote | None:
+    """The same, for people to look at."""
+    value = verdict(incident, name)
+    headline = text(value.get("headline")) or text(value.get("summary"))
+    if not headline:
+        return None
+    culprits = [each for each in _list(value.get("culprits"))[:MOST_MADE] if isinstance(each, dict)]
+    places = tuple(place for culprit in culprits if (place := _culprit_place(culprit)))
+    return VerdictNote(text(value.get("outcome")), headline, text(value.get("confidence")), places)
+
+
+def _culprit_place(culprit: dict[str, Any]) -> str:
+    where = culprit.get("where")
+    place = code_place(where) if isinstance(where, dict) else ""
+    code = text(where.get("code")) if isinstance(where, dict) else ""
+    return f"rank {text(culprit.get('rank'))} at {place}{f': {code}' if code else ''}" if place else ""
+
+
+def code_place(where: dict[str, Any]) -> str:
+    """``train.py:8 save``; empty where no file is named."""
+    file = text(where.get("file")).replace("\\", "/").rpartition("/")[2]
+    return f"{file}:{text(where.get('line'))} {text(where.get('function'))}".strip() if file else ""
+
+
 def read_object(root: Path, name: str, limit: int, owner: int | None = None) -> dict[str, Any]:
     """A JSON object below `root`; empty where there is none, whatever else lies there."""
     try:
@@ -188,6 +227,7 @@ def _row(item: object) -> RankRow | None:
         return None
     waiting = item.get("waiting")
     waiting = waiting if isinstance(waiting, dict) else {}
+    code = item.get("code")
     groups = [_group(each) for each in _list(item.get("groups"))]
     return RankRow(
         rank=rank,
@@ -204,6 +244,7 @@ def _row(item: object) -> RankRow | None:
         meets_at=text(item.get("meets_at")),
         works=item.get("works") is True,
         groups=tuple(each for each in groups if each is not None),
+        code=code_place(code) if isinstance(code, dict) else "",
     )
 
 
