@@ -23,7 +23,8 @@ from hangscope.cli.main import VERBS
 ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
 SKILL = ROOT / "skills" / "hangscope" / "SKILL.md"
-PAGES = [README, ROOT / "CONTRIBUTING.md", SKILL, *sorted((ROOT / "docs").glob("*.md"))]
+POLICIES = [ROOT / name for name in ("CONTRIBUTING.md", "SECURITY.md", "CODE_OF_CONDUCT.md", "ROADMAP.md")]
+PAGES = [README, *POLICIES, SKILL, *sorted((ROOT / "docs").glob("*.md"))]
 PRESENT = [verb for verb in VERBS if find_spec(f"hangscope.cli.verbs.{verb}") is not None]
 CONSOLE = re.compile(r"```console\n\$ (?P<command>[^\n]*)\n(?P<output>.*?)```", re.DOTALL)
 
