@@ -9,6 +9,7 @@
 # make wheel        sdist and wheels for x86_64, aarch64 and all else in dist/, audited and tried; says what is missing
 # make docs         the docs as a site in dist/site, and man pages in dist/man
 # make release      VERSION=0.2.0: checks, changelog, version, docs, wheels, notes, bill of materials, commit and tag
+# make images       the container images by buildah, each tried; says what is missing
 # make corpus       the recorded jobs with their truths as an archive in dist/, and the table of docs/benchmark.md
 # make fuzz         the C decoder under libFuzzer and the sanitizers for SECONDS=600; needs clang
 # make clean        forget the virtual environment and all caches
@@ -32,7 +33,7 @@ JOBS := tests/recorder/jobs
 # The tests start thousands of Pythons: each may keep what it compiled, whatever the image says.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test test-rest test-jobs test-ray lint frozen scoreboard sweep slow-inputs wheel docs release corpus fuzz bench test-deps clean
+.PHONY: demo test test-rest test-jobs test-ray lint frozen scoreboard sweep slow-inputs wheel docs release images corpus fuzz bench test-deps clean
 .DELETE_ON_ERROR:
 
 demo: $(READY_TORCH)
@@ -88,6 +89,9 @@ docs: $(READY)
 release: $(READY)
 	$(PIP) install -qq --editable '.[docs,release]'
 	$(BIN)/python release/make_release.py $(VERSION)
+
+images: $(READY)
+	$(BIN)/python release/images.py $(IMAGES)
 
 corpus: $(READY_TORCH)
 	$(BIN)/python benchmarks/corpus/pack_corpus.py --table
