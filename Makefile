@@ -8,6 +8,8 @@
 # make slow-inputs  inputs of 2 MB meant to take minutes or gigabytes, with every verb: what is over 5 s or 500 MB
 # make wheel        sdist and wheels for x86_64, aarch64 and all else in dist/, audited and tried; says what is missing
 # make docs         the docs as a site in dist/site, and man pages in dist/man
+# make release      VERSION=0.2.0: checks, changelog, version, docs, wheels, notes, bill of materials, commit and tag
+# make images       the container images by buildah, each tried; says what is missing
 # make corpus       the recorded jobs with their truths as an archive in dist/, and the table of docs/benchmark.md
 # make fuzz         the C decoder under libFuzzer and the sanitizers for SECONDS=600; needs clang
 # make clean        forget the virtual environment and all caches
@@ -31,7 +33,7 @@ JOBS := tests/recorder/jobs
 # The tests start thousands of Pythons: each may keep what it compiled, whatever the image says.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test test-rest test-jobs test-ray lint frozen scoreboard sweep slow-inputs wheel docs corpus fuzz bench test-deps clean
+.PHONY: demo test test-rest test-jobs test-ray lint frozen scoreboard sweep slow-inputs wheel docs release images corpus fuzz bench test-deps clean
 .DELETE_ON_ERROR:
 
 demo: $(READY_TORCH)
@@ -83,6 +85,13 @@ wheel: $(READY)
 docs: $(READY)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --site-dir dist/site
 	$(BIN)/python release/man_pages.py --out dist/man
+
+release: $(READY)
+	$(PIP) install -qq --editable '.[docs,release]'
+	$(BIN)/python release/make_release.py $(VERSION)
+
+images: $(READY)
+	$(BIN)/python release/images.py $(IMAGES)
 
 corpus: $(READY_TORCH)
 	$(BIN)/python benchmarks/corpus/pack_corpus.py --table

@@ -12,8 +12,8 @@ class Missing(Exception):
     """Something that a step needs is not here; the others go on without it."""
 
 
-def say(line: str) -> None:
-    print(line, flush=True)
+def say(line: str, end: str = "\n") -> None:
+    print(line, end=end, flush=True)
 
 
 def run(

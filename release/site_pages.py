@@ -39,7 +39,8 @@ GALLERY = (
     ("Slow, not hung", "cases/straggler8", "One rank makes all others wait, step after step."),
     ("Nothing is wrong", "cases/healthy", "Progress was seen on every rank."),
 )
-_LINK = re.compile(r"(!?)\[([^\]]*)\]\(([^)#:]+)(#[^)]*)?\)")
+_LINK = re.compile(r"(!?)\[((?:`[^`]*`|[^\]`])*)\]\(([^)#:]+)(#[^)]*)?\)")
+"""A link to a file, whose words may be code with brackets in it."""
 
 
 def on_files(files: Files, config: Any) -> Files:

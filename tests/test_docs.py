@@ -23,7 +23,8 @@ from hangscope.cli.main import VERBS
 ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
 SKILL = ROOT / "skills" / "hangscope" / "SKILL.md"
-PAGES = [README, ROOT / "CONTRIBUTING.md", SKILL, *sorted((ROOT / "docs").glob("*.md"))]
+POLICIES = [ROOT / name for name in ("CONTRIBUTING.md", "SECURITY.md", "CODE_OF_CONDUCT.md", "ROADMAP.md")]
+PAGES = [README, *POLICIES, SKILL, *sorted((ROOT / "docs").glob("*.md"))]
 PRESENT = [verb for verb in VERBS if find_spec(f"hangscope.cli.verbs.{verb}") is not None]
 CONSOLE = re.compile(r"```console\n\$ (?P<command>[^\n]*)\n(?P<output>.*?)```", re.DOTALL)
 
@@ -117,7 +118,7 @@ def test_links_lead_somewhere(page: Path) -> None:
         assert (page.parent / target).exists(), f"{page.name} links to {target}"
 
 
-TOPS = ("src", "tests", "benchmarks", "native", "docs", "release", "skills")
+TOPS = ("src", "tests", "benchmarks", "native", "docs", "release", "skills", "containers")
 FILES = [
     path.relative_to(ROOT)
     for top in TOPS
@@ -134,7 +135,15 @@ FILE = re.compile(r"`([a-z_]+\.(?:py|c|h))`")
 MODULE = re.compile(r"(?<![\w./-])hangscope(?:\.[a-z_]\w*)+(?!/\d|\.\w|[\w/-])")
 BLACK_BOX = "hangscope.recorder.setup.libhangscope_blackbox"
 """A library that NCCL loads: there is no module of that name."""
-ELSEWHERE = {"train.py", "hangscope.toml", "hangscope.env", "src/*.egg", BLACK_BOX}
+ELSEWHERE = {
+    "train.py",
+    "hangscope.toml",
+    "hangscope.env",
+    "hangscope.db",
+    "hangscope.example.org",
+    "src/*.egg",
+    BLACK_BOX,
+}
 """What is named in the same way, and is not ours or no module."""
 
 
