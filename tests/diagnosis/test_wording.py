@@ -133,7 +133,7 @@ def test_several_culprits_of_one_kind_share_a_sentence() -> None:
         for rank, status in ((2, -9), (3, -9), (0, None), (1, None))
     }
     verdict = diagnose(job({D: [0, 1, 2, 3]}, ops, processes=ended))
-    assert verdict.headline == "ranks 2, 3 were ended by SIGKILL"
+    assert verdict.headline == "ranks 2, 3 were killed by SIGKILL"
     ended[3] = replace(ended[3], exit_status=1)
     assert diagnose(job({D: [0, 1, 2, 3]}, ops, processes=ended)).headline == "ranks 2, 3 ended"
 

@@ -36,7 +36,7 @@ VERBS = {
     "env": "Print the flight recorder settings, to set them yourself.",
     "doctor": "Check what would happen here if a collective hung now, and how to fix it.",
     "snapshot": "Capture a running job now.",
-    "watch": "Show live which ranks are waiting, and for which.",
+    "watch": "Show live which ranks wait for which others.",
     "collect": "Gather every node's evidence into one incident.",
     "diagnose": "Name the rank, node, operation, code line and link that hung a job.",
     "report": "Write the diagnosis to files: a web page, a Perfetto trace, JSON, text or a ticket.",

@@ -15,6 +15,7 @@ from hangscope.diagnosis.align.divergence import Divergence, Shape, divergences
 from hangscope.diagnosis.evidence.answer import Answer, Says, no, not_known, yes
 from hangscope.diagnosis.evidence.learnt_sites import CallSites
 from hangscope.diagnosis.evidence.liveness import Is, Liveness
+from hangscope.diagnosis.evidence.storage import Storage
 from hangscope.diagnosis.evidence.training_thread import Stacks, in_backward, in_collective
 from hangscope.diagnosis.evidence.unrecorded_calls import UnrecordedCall, not_in_any_group, unrecorded_call
 from hangscope.diagnosis.evidence.vet_dumps import VettedDumps
@@ -51,6 +52,7 @@ class Case:
         self.liveness = Liveness(self.job)
         self.hang = hang_of(self.alignment, self.waits, self.liveness.lost)
         self.stacks = Stacks(self.job)
+        self.storage = Storage(self.job, self.stacks)
         self.sites = CallSites(self.job)
         self._answers: dict[Callable[[Case], Any], Any] = {}
 

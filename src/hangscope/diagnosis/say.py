@@ -10,6 +10,7 @@ from hangscope.diagnosis.case import Case
 from hangscope.diagnosis.cause import Words
 from hangscope.diagnosis.causes import CAUSE_OF
 from hangscope.diagnosis.causes.shared.advice import SWITCH_ON, recorder_was_off, recording_would_tell
+from hangscope.diagnosis.causes.shared.storage_words import storage_findings, storage_step
 from hangscope.diagnosis.evidence.code_lines import function_line
 from hangscope.diagnosis.phrases import ranks_text
 from hangscope.diagnosis.printed_errors import with_printed
@@ -19,10 +20,21 @@ from hangscope.text import duration, sentence
 
 def say(case: Case, accusation: Accusation[Any]) -> Words:
     """The words for one accusation."""
-    words = with_printed(case, accusation, CAUSE_OF[accusation.grounds].words(case, accusation))
+    words = _with_storage(case, accusation, CAUSE_OF[accusation.grounds].words(case, accusation))
+    words = with_printed(case, accusation, words)
     if case.job.recovered_s is not None:
         return _pause(case, accusation, words, case.job.recovered_s)
     return with_work(case, accusation, words) if is_at_work(case, accusation) else words
+
+
+def _with_storage(case: Case, accusation: Accusation[Any], words: Words) -> Words:
+    """Where a rank that others wait for is blocked on a file: what the kernel says about it, and the mount to check."""
+    if accusation.kind not in (CauseKind.ABSENT, CauseKind.FROZEN):
+        return words
+    step = storage_step(case, accusation.ranks)
+    if step is None:
+        return words
+    return replace(words, why=[*words.why, *storage_findings(case, accusation.ranks)], steps=[step, *words.steps])
 
 
 def _pause(case: Case, accusation: Accusation[Any], words: Words, for_s: float) -> Words:

@@ -10,6 +10,27 @@ from hangscope.model.black_box import BlackBox
 
 
 @dataclass(frozen=True, slots=True)
+class FileWait:
+    """A thread of a rank, or of a process that it started (`pid`), in a call on a file when the evidence was taken.
+
+    `call` is "read", "write", "sync", "open", "stat", "list" or "access". `mount`, `type` and `source` are those of the
+    mount that `path` lies in: ``/data``, ``nfs4``, ``server:/export``. `for_s` is for how long it was seen in that one
+    call, None where it was seen once: a file system at work looks the same. `main`: it is the process's first thread.
+    """
+
+    call: str
+    path: str
+    pid: int | None = None
+    main: bool = True
+    mount: str | None = None
+    type: str | None = None
+    source: str | None = None
+    state: str | None = None
+    wait_channel: str | None = None
+    for_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Process:
     """What a launcher, an agent, a log prefix or RAS says about the process of one rank. None = not said.
 
@@ -48,6 +69,7 @@ class Process:
     io_bytes_per_s: float | None = None
     gpu_busy_percent: float | None = None
     gpu_power_w: float | None = None
+    file_waits: tuple[FileWait, ...] | None = None
     source: Source | None = None
 
 

@@ -93,7 +93,7 @@ def test_the_link_is_named_for_sure(fabric: Fabric, tmp_path: Path) -> None:
         ),
         pytest.param(Fabric(moved=ALIKE), "no higher than elsewhere", id="load-everywhere"),
         pytest.param(Fabric(moved={}), "no error counter rose", id="nothing-moved"),
-        pytest.param(Fabric(moved={THERE: {"symbol_error": 3}}), "that is little", id="a-few-bit-errors"),
+        pytest.param(Fabric(moved={THERE: {"symbol_error": 3}}), "that is low", id="a-few-bit-errors"),
         pytest.param(Fabric(start=False), "not read both at the start and at the stall", id="no-start"),
         pytest.param(Fabric(sampled=("gpu-worker-6",)), "not read both at the start and at the stall", id="one-end"),
         pytest.param(Fabric(logs=(0, 1, 2, 4, 5, 6, 7)), "no log says whether this link uses it", id="no-log-of-one"),

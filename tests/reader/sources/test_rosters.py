@@ -445,3 +445,17 @@ def test_a_rank_that_a_file_repeats_without_end_is_believed_a_few_times() -> Non
     said = rosters.read_roster(rows, "roster.json")
     assert len(said) == rosters.MOST_ROWS_OF_A_RANK + 1
     assert said[-1].process.rank == 2
+
+
+def test_file_waits_are_read_as_untrusted_rows() -> None:
+    """What is no call on a file is passed over, numbers that cannot be are not known, and the list is bounded."""
+    row = {"call": "read", "path": "/data/x", "pid": 7, "thread": 7, "type": "nfs4", "source": "f:/e", "for_s": 2.5}
+    odd = [{"call": ["read"], "path": "/x"}, {"call": "read"}, {"call": "bite", "path": "/x"}, "read", None]
+    late = {**row, "for_s": -1, "thread": 8}
+    [said] = rosters.read_roster([{"rank": 0, "pid": 7, "file_waits": [*odd, row, late, *[row] * 99]}], "node.json")
+    waits = said.process.file_waits
+    assert waits is not None and len(waits) <= 16
+    assert (waits[0].path, waits[0].type, waits[0].main, waits[0].for_s) == ("/data/x", "nfs4", True, 2.5)
+    assert (waits[1].main, waits[1].for_s) == (False, None)
+    [unsaid] = rosters.read_roster([{"rank": 0, "pid": 7, "file_waits": "many"}], "node.json")
+    assert unsaid.process.file_waits is None

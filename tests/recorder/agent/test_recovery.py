@@ -30,7 +30,7 @@ def test_a_place_that_recovered_has_a_threshold_of_its_own() -> None:
     said = sites.line([site], "rank 1: all_reduce #9 unfinished", 31, 30)
     assert said is not None
     assert said.startswith("rank 1: all_reduce #9 unfinished for 31.0 s; the job resumed by itself here before, after")
-    assert said.endswith("after 40.0 s, so it is saved in full only after 80.0 s")
+    assert said.endswith("after 40.0 s, so evidence is saved in full only after 80.0 s")
     assert sites.line([site], "rank 2: all_reduce #9 unfinished", 32, 30) is None
     assert sites.line([site], "rank 2: all_reduce #9 unfinished", -1, 30) is not None  # began after the line was said
 

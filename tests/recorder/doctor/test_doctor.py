@@ -99,7 +99,7 @@ def graded(found: Examination, severity: str) -> set[str]:
         ("2.7", "nccl", {"TORCH_NCCL_TRACE_BUFFER_SIZE": "2000"}, "every rank that is still able to"),
         ("2.11", "nccl", {}, "every rank that is still able to"),
         ("2.14", "nccl", {"TORCH_DIST_USE_NCCL2": "1"}, "does not record the backend"),
-        ("2.15", "nccl", {}, "not the one that never came"),
+        ("2.15", "nccl", {}, "not the one that never joined"),
         ("2.15", "nccl", {"TORCH_DIST_USE_NCCL2": "0"}, "every rank that is still able to"),
         ("2.13", "gloo", {}, "in memory only"),
         ("2.5", "gloo", {}, "does not record the backend"),

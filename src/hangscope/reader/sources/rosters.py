@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from hangscope.model import Process, Source
+from hangscope.model import FileWait, Process, Source
 from hangscope.reader.statements import Statement, Trust
 from hangscope.reader.values import flag, host_name, moment, number, pci_id, rank_number, text, whole
 
@@ -21,6 +21,9 @@ _OF_A_PROCESS = {*_HOST_KEYS, "pid", *_EXIT_KEYS}
 _OF_AN_OPERATION = {"pg_id", "frames"}
 _ENDED_STATES = ("gone", "Z", "X")
 _LONGEST_CALL = 200
+_FILE_CALLS = frozenset(("read", "write", "sync", "open", "stat", "list", "access"))
+_MOST_FILE_WAITS = 16
+_LONGEST_PATH = 4096
 
 
 def is_roster(value: Any) -> bool:
@@ -88,8 +91,41 @@ def read_row(row: Mapping[str, Any], trust: Trust, source: Source, node: str | N
         unanswered=row["server_answers"] is False if "server_answers" in row else None,
         gpu_busy_percent=number(row.get("gpu_busy_percent")),
         gpu_power_w=number(row.get("gpu_power_w")),
+        file_waits=_file_waits(row.get("file_waits")),
     )
     return Statement(trust, process)
+
+
+def _file_waits(rows: object) -> tuple[FileWait, ...] | None:
+    """The files that threads are blocked on; None where nobody looked."""
+    if not isinstance(rows, list):
+        return None
+    return tuple(_file_wait(row) for row in rows[:_MOST_FILE_WAITS] if _is_file_wait(row))
+
+
+def _is_file_wait(row: object) -> bool:
+    if not isinstance(row, Mapping):
+        return False
+    call = row.get("call")
+    path = row.get("path")
+    return isinstance(call, str) and call in _FILE_CALLS and isinstance(path, str) and 0 < len(path) <= _LONGEST_PATH
+
+
+def _file_wait(row: Mapping[str, Any]) -> FileWait:
+    for_s = number(row.get("for_s"))
+    pid = whole(row.get("pid"))
+    return FileWait(
+        call=row["call"],
+        path=row["path"],
+        pid=pid,
+        main=pid is not None and whole(row.get("thread")) == pid,
+        mount=text(row.get("mount")),
+        type=text(row.get("type")),
+        source=text(row.get("source")),
+        state=text(row.get("state")),
+        wait_channel=text(row.get("wait_channel")),
+        for_s=for_s if for_s is not None and 0 < for_s < 1e9 else None,
+    )
 
 
 def _ending(row: Mapping[str, Any]) -> tuple[int | None, bool | None]:

@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import islice
 
 from hangscope.recorder.capture import flight_recorder, output_files, python_stacks
 from hangscope.recorder.live.find_ranks import RankProcess
@@ -14,6 +15,7 @@ from hangscope.recorder.live.recorder_questions import MOST_MEMORY
 from hangscope.recorder.live.watched_rank import WatchedRank
 from hangscope.recorder.live.worker_server import ask
 from hangscope.recorder.process import linux_process
+from hangscope.recorder.process.file_waits import MOST_PROCESSES
 from hangscope.recorder.process.process_activity import ActivitySample
 from hangscope.recorder.rundir.node_dir import NodeDir
 from hangscope.safeio import bounded_json
@@ -25,6 +27,7 @@ _DUMPS = (("nccl", "pickle"), ("gloo", "json"), ("nccl2", "json"))
 
 def first_sample(node_dir: NodeDir, rank: WatchedRank, number: int, ranks: Sequence[WatchedRank]) -> None:
     """The recorder without stacks, Python's stacks, the recorder with stacks, and the rank's own output."""
+    _look_at_files(rank, ranks)
     _save_recorders(node_dir, rank)
     _save_stacks(node_dir, rank, number)
     if rank.server_answers:
@@ -43,6 +46,7 @@ def second_sample(
     if ended.wait(BETWEEN_SAMPLES_S) or rank.handle.ended():
         return
     rank.activity = ActivitySample.of(rank.process.pid, time.monotonic()).since(before)
+    _look_at_files(rank, ranks)
     if rank.python_answers is False:
         rank.server_answers = ask(rank.process.socket or "", "ping", PING_S).ok
         # The first question to its Python is still open.
@@ -50,6 +54,13 @@ def second_sample(
     else:
         _save_stacks(node_dir, rank, number)
     python_stacks.children(node_dir, rank.process, number, {each.process.pid for each in ranks})
+
+
+def _look_at_files(rank: WatchedRank, ranks: Sequence[WatchedRank]) -> None:
+    """The files that the rank, or a process that it started, is blocked on: data loaders read in their workers."""
+    others = {each.process.pid for each in ranks if each is not rank}
+    below = [pid for pid, _ in islice(linux_process.descendants(rank.process.pid), MOST_PROCESSES)]
+    rank.file_waits.look([rank.process.pid, *(pid for pid in below if pid not in others)])
 
 
 def _save_recorders(node_dir: NodeDir, rank: WatchedRank) -> None:

@@ -14,6 +14,7 @@ from hangscope.recorder.live.learn_sites import CallSites
 from hangscope.recorder.live.rank_position import RankPosition
 from hangscope.recorder.live.unfinished_ops import RankProgress, rows
 from hangscope.recorder.process import linux_process, process_facts, target_rights
+from hangscope.recorder.process.file_waits import FileWaits
 from hangscope.recorder.process.linux_process import ProcessHandle
 from hangscope.recorder.process.process_activity import Activity
 from hangscope.recorder.process.target_rights import Rights
@@ -78,6 +79,8 @@ class WatchedRank:
     call_sites: CallSites = field(default_factory=CallSites)
     has_symbols: bool = False
     """Whether a dump with stacks costs it no import."""
+    file_waits: FileWaits = field(default_factory=FileWaits)
+    """The files that it is blocked on; looked at when a hang is captured."""
     seen_at: tuple[Any, ...] = ()
     """How far it was when it was last asked for one, or would have been."""
 
@@ -192,6 +195,7 @@ class WatchedRank:
             **self._wait_fields(),
             "moved": self.moved,
             **_activity(self.activity),
+            "file_waits": [] if self.ended else self.file_waits.rows(),
             "oom_kills": self.oom_kills(),
         }
 

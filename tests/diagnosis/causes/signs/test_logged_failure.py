@@ -224,7 +224,7 @@ n3:41881:42399 [0] init.cc:497 NCCL WARN Duplicate GPU detected : rank 5 and ran
     ),
     "one rank twice": (
         "node7:3301:3355 [0] bootstrap.cc:131 NCCL WARN Bootstrap Root : rank 0 of 4 ranks has already checked in\n",
-        "several processes came as rank 0",
+        "several processes registered as rank 0",
         "NODE_RANK",
     ),
 }

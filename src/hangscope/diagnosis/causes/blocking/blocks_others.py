@@ -10,7 +10,7 @@ from hangscope.diagnosis.cause import Cause, Words
 from hangscope.diagnosis.causes.shared.advice import UNDER_RUN
 from hangscope.diagnosis.causes.shared.blocker_words import SEVERAL_DID, what_it_did, what_they_did
 from hangscope.diagnosis.causes.shared.blockers import Blocker, Shown, find_blockers, not_started
-from hangscope.diagnosis.causes.shared.sentences import called_in, called_in_by, place_of, with_place
+from hangscope.diagnosis.causes.shared.sentences import called_in, called_in_by, on_one_mount, place_of, with_place
 from hangscope.diagnosis.evidence.answer import Says
 from hangscope.diagnosis.evidence.code_lines import at, function_line, line, shown
 from hangscope.diagnosis.evidence.liveness import How
@@ -152,11 +152,9 @@ def _may_make_a_communicator(case: Case, absent: Sequence[Blocker], wait: Wait) 
 def words(case: Case, accusation: Accusation[Blocking]) -> Words:
     wait = accusation.its_wait
     blockers = accusation.facts.blockers
-    alike = [part for kind in SEVERAL_DID if (part := [b for b in blockers if b.kind is kind])]
-    did = [_did_and_where(case, part, wait) for part in alike]
-    names = [[b.rank for b in part] for part in alike]
-    headline = "; ".join(_with_name(ranks_text(ranks), text) for ranks, text in zip(names, did, strict=True))
-    at_length = "; ".join(_with_name(case.names.ranks(ranks), text) for ranks, text in zip(names, did, strict=True))
+    did = _what_each_kind_did(case, blockers, wait)
+    headline = "; ".join(_with_name(ranks_text(ranks), text) for ranks, text in did)
+    at_length = "; ".join(_with_name(case.names.ranks(ranks), text) for ranks, text in did)
     return Words(
         headline=headline,
         summary=f"{sentence(at_length)}; {_who_waits_for_them(case, accusation)}.",
@@ -164,6 +162,19 @@ def words(case: Case, accusation: Accusation[Blocking]) -> Words:
         each={blocker.rank: _did_and_is(case, blocker) for blocker in blockers},
         steps=[step for blocker in blockers[:_EACH] for step in _steps(case, blocker)],
     )
+
+
+def _what_each_kind_did(case: Case, blockers: Sequence[Blocker], wait: Wait) -> list[tuple[list[int], str]]:
+    """Ranks of one kind, and what they did.
+
+    Of ranks that are blocked on one mount some sleep uninterruptibly and some do not: that is no difference.
+    """
+    alike = [part for kind in SEVERAL_DID if (part := [b for b in blockers if b.kind is kind])]
+    everyone = [blocker.rank for blocker in blockers]
+    shared = on_one_mount(case, everyone) if len(alike) > 1 else ""
+    if shared:
+        return [(everyone, f"{shared}, and hold up {case.names.wait(wait)}")]
+    return [([blocker.rank for blocker in part], _did_and_where(case, part, wait)) for part in alike]
 
 
 def _with_name(name: str, did: str) -> str:
@@ -186,11 +197,11 @@ def _did_and_where(case: Case, alike: Sequence[Blocker], wait: Wait) -> str:
     if len(ranks) > 1:
         return with_place(case, ranks, did)
     where = case.stacks.where(ranks[0])
-    if where is None:
+    if where is None and case.storage.of(ranks[0]) is None:
         return did + _behind_which_call(case, alike[0], wait)
     life = alike[0].life
     in_cuda = life is not None and life.how is How.IN_CUDA
-    return f"{did}, in {function_line(where.frame)}" if in_cuda else with_place(case, ranks, did)
+    return f"{did}, in {function_line(where.frame)}" if in_cuda and where is not None else with_place(case, ranks, did)
 
 
 def _behind_which_call(case: Case, blocker: Blocker, wait: Wait) -> str:

@@ -8,10 +8,11 @@ from hangscope.diagnosis.case import Case
 from hangscope.diagnosis.cause import Asked, Cause, Words
 from hangscope.diagnosis.causes.shared.advice import COLLECT, SWITCH_ON
 from hangscope.diagnosis.causes.shared.progress_made import makes_progress
+from hangscope.diagnosis.causes.shared.storage_words import mount_text, storage_findings, storage_step
 from hangscope.diagnosis.evidence.code_lines import place
 from hangscope.diagnosis.phrases import ranks_text
 from hangscope.diagnosis.verdict import CauseKind, Finding
-from hangscope.text import plural, sentence, short
+from hangscope.text import plural, sentence, short, verb
 
 NOTHING_TO_TELL = Grounds(
     "nothing_to_tell",
@@ -42,15 +43,21 @@ def _is_anything_wrong(case: Case) -> bool:
 def words(case: Case, accusation: Accusation[None]) -> Words:
     del accusation  # it says nothing that the case does not
     text = _what(case)
+    step = storage_step(case, case.storage.ranks)
     return Words(
         headline=text,
         summary=f"{sentence(text)}.",
-        why=_findings(case),
-        steps=[COLLECT if case.job.dumps else SWITCH_ON],
+        why=[*storage_findings(case, case.storage.ranks), *_findings(case)],
+        steps=[step] if step is not None else [COLLECT if case.job.dumps else SWITCH_ON],
     )
 
 
 def _what(case: Case) -> str:
+    blocked = case.storage.ranks
+    if blocked:
+        wait = case.storage.of(blocked[0])
+        where = f" on {mount_text(wait)}" if wait is not None and case.storage.same_mount(blocked) and wait.type else ""
+        return f"cannot tell: {ranks_text(blocked)} {verb(blocked, 'is', 'are')} blocked on files{where}"
     without_dumps = None if case.job.dumps else _without_dumps(case)
     if without_dumps is not None:
         return without_dumps

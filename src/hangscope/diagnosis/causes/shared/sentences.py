@@ -9,11 +9,13 @@ from typing import Any
 from hangscope.diagnosis.accusation import Accusation
 from hangscope.diagnosis.case import Case
 from hangscope.diagnosis.cause import Words
+from hangscope.diagnosis.causes.shared.storage_words import blocked_on, mount_text
 from hangscope.diagnosis.evidence.code_lines import function_line, user_frame
+from hangscope.diagnosis.evidence.training_thread import Where
 from hangscope.diagnosis.phrases import ranks_text
 from hangscope.diagnosis.verdict import CauseKind, Finding
 from hangscope.diagnosis.waits.wait_graph import Wait
-from hangscope.model import Operation
+from hangscope.model import FileWait, Operation
 from hangscope.text import sentence
 
 _LISTED = 2
@@ -50,6 +52,9 @@ def who_did_what(
 def place_of(case: Case, rank: int, many: bool = False) -> str:
     """``is in save_checkpoint (train.py:8)``; empty where no stack shows a line of the user's."""
     where = case.stacks.where(rank)
+    blocked = case.storage.of(rank)
+    if blocked is not None:
+        return _blocked_place(where, blocked, many)
     if where is None:
         return ""
     process = case.job.processes.get(rank)
@@ -64,8 +69,30 @@ def place_of(case: Case, rank: int, many: bool = False) -> str:
     return f"{does} {function_line(where.frame)}"
 
 
+def _blocked_place(where: Where | None, blocked: FileWait, many: bool) -> str:
+    """``is blocked reading /data/x.bin on nfs4 server:/export mounted at /data in load (train.py:8)``."""
+    does = "are" if many else "is"
+    if where is not None and where.stack.child:
+        does = "wait for their worker processes, which are" if many else "waits for its worker process, which is"
+    at_line = f" in {function_line(where.frame)}" if where is not None else ""
+    return f"{does} {blocked_on(blocked)}{at_line}"
+
+
+def on_one_mount(case: Case, ranks: Collection[int]) -> str:
+    """Several ranks that are blocked on files of one mount; empty where they are not."""
+    if len(ranks) < 2 or not case.storage.same_mount(ranks):
+        return ""
+    wait = case.storage.of(next(iter(ranks)))
+    lines = {function_line(where.frame) if (where := case.stacks.where(rank)) is not None else "" for rank in ranks}
+    line = lines.pop() if len(lines) == 1 else ""
+    return f"are blocked on {mount_text(wait)}{f' in {line}' if line else ''}" if wait is not None else ""
+
+
 def with_place(case: Case, ranks: Collection[int], what: str) -> str:
     """``is in save_checkpoint (train.py:8), and never launched all_reduce #61``: what ranks did, and where they are."""
+    shared = on_one_mount(case, ranks)
+    if shared:
+        return f"{shared}, and {what}"
     places = {rank: place for rank in ranks if (place := place_of(case, rank))}
     if not places:
         return what
