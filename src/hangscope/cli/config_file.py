@@ -40,6 +40,7 @@ KEYS: Mapping[str, tuple[type, ...]] = {
     "stall-after": NUMBER,
     "entries": WHOLE,
     "fix": FLAG,
+    "timing": FLAG,
     "no-diagnose": FLAG,
     "on-hang": TEXT,  # or a list of them
     "kill-after": NUMBER,
