@@ -41,6 +41,7 @@ KEYS: Mapping[str, tuple[type, ...]] = {
     "stall-after": TIME,
     "entries": WHOLE,
     "fix": FLAG,
+    "timing": FLAG,
     "no-diagnose": FLAG,
     "on-hang": TEXT,  # or a list of them
     "kill-after": TIME,

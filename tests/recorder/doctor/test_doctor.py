@@ -164,7 +164,6 @@ def test_the_two_million_story_is_told_once(tmp_path: Path) -> None:
         ({"NCCL_DEBUG": "WARN", "NCCL_DEBUG_FILE": "/tmp/all.log"}, "setting.NCCL_DEBUG_FILE", "warning"),
         ({"TORCH_NCCL_FLIGHT_RECORDER_ENABLED": "1"}, "setting.TORCH_NCCL_FLIGHT_RECORDER_ENABLED", "note"),
         ({}, "setting.NCCL_RAS_ADDR", "note"),
-        ({}, "setting.TORCH_NCCL_ENABLE_TIMING", "note"),
     ],
 )
 def test_each_trap_is_a_finding(environ: dict[str, str], identity: str, severity: str, tmp_path: Path) -> None:

@@ -121,10 +121,10 @@ def test_no_variable_is_set_that_the_release_does_not_read(release: tuple[int, i
 
 @each_release
 def test_a_legacy_nccl_job_dumps_everything_it_can(release: tuple[int, int]) -> None:
-    """With ProcessGroupNCCL, recording, dumping, timing, pipe and path are all on, in every release."""
+    """With ProcessGroupNCCL, recording, dumping, pipe and path are all on, in every release."""
     made = make(release, "nccl-legacy").variables
     expected = {"TORCH_NCCL_TRACE_BUFFER_SIZE": "2000", "TORCH_NCCL_DUMP_ON_TIMEOUT": "1"}
-    expected |= {"TORCH_NCCL_ENABLE_TIMING": "1", "TORCH_NCCL_ENABLE_MONITORING": "1"}
+    expected |= {"TORCH_NCCL_ENABLE_MONITORING": "1"}
     expected |= {"TORCH_NCCL_ASYNC_ERROR_HANDLING": "3"}
     if release >= (2, 8):
         expected["TORCH_FR_BUFFER_SIZE"] = "2000"
@@ -197,7 +197,7 @@ def test_nccl2_in_2_14_records_nothing_and_that_is_said() -> None:
     assert problem.variable == "TORCH_DIST_USE_NCCL2"
     cured = make((2, 14), "nccl", environ, fix=True)
     assert cured.variables["TORCH_DIST_USE_NCCL2"] == "0"
-    assert cured.variables["TORCH_NCCL_ENABLE_TIMING"] == "1"
+    assert cured.variables["TORCH_NCCL_ENABLE_MONITORING"] == "1"
     assert [p.fixed for p in cured.warnings if p.severity == "loses_dumps"] == [True]
 
 
@@ -242,7 +242,8 @@ def test_an_unknown_torch_gets_every_name() -> None:
     """Where nobody knows the torch, every name is set that any release reads; those that nobody reads do nothing."""
     made = make(None, None).variables
     assert {name for pair in GENERATIONS[:3] for name in pair} <= made.keys()
-    assert made.keys() >= LEGACY_ONLY
+    assert made.keys() >= LEGACY_ONLY - {"TORCH_NCCL_ENABLE_TIMING"}
+    assert make(None, None, timing=True).variables.keys() >= LEGACY_ONLY
     # The dump's limit differs between releases; forcing either on the other would hurt.
     assert "TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC" not in made
 
@@ -386,7 +387,6 @@ def test_a_deprecated_name_counts_as_set() -> None:
     """NCCL_ENABLE_TIMING=0 is a user's choice: the newer name, which would win, is not set over it."""
     made = make((2, 11), environ={"NCCL_ENABLE_TIMING": "0"})
     assert "TORCH_NCCL_ENABLE_TIMING" not in made.variables
-    assert "TORCH_NCCL_ENABLE_TIMING" in make((2, 11), environ={"NCCL_ENABLE_TIMING": "0"}, fix=True).variables
 
 
 def test_the_environment_is_not_touched() -> None:
@@ -435,7 +435,6 @@ TRAPS = [
      "TORCH_NCCL_DEBUG_INFO_TEMP_FILE", "loses_dumps"),
     ((2, 8), {"TORCH_NCCL_DEBUG_INFO_PIPE_FILE": "/no/such/folder/rank_"},
      "TORCH_NCCL_DEBUG_INFO_PIPE_FILE", "fatal"),
-    ((2, 11), {"TORCH_NCCL_ENABLE_TIMING": "0"}, "TORCH_NCCL_ENABLE_TIMING", "loses_evidence"),
     ((2, 11), {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_FILE": "/tmp/nccl.log"}, "NCCL_DEBUG_FILE", "loses_evidence"),
     ((2, 11), {"NCCL_DEBUG": "VERSION"}, "NCCL_DEBUG", "loses_evidence"),
     ((2, 11), {"NCCL_RAS_ENABLE": "0"}, "NCCL_RAS_ENABLE", "loses_evidence"),

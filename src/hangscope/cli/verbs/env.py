@@ -49,6 +49,7 @@ from hangscope.recorder.setup.variables import DEFAULT_ENTRIES
     help="How much NCCL logs, to a file of each process; WARN does not show which NIC a channel uses.",
 )
 @click.option("--fix", is_flag=True, help="Also override your settings where they would lose evidence.")
+@click.option("--timing", is_flag=True, help="Also record when each operation starts on the GPU: 23 µs an operation.")
 def command(
     kind: str,
     torch_version: str | None,
@@ -60,6 +61,7 @@ def command(
     entries: int,
     nccl_debug: str,
     fix: bool,
+    timing: bool,
 ) -> int:
     """Print the flight recorder settings, to set them yourself.
 
@@ -83,6 +85,7 @@ def command(
         environ=os.environ,
         entries=entries,
         fix=fix,
+        timing=timing,
         nccl_debug=nccl_debug,
         job_is_known=bool(job),
         plugin=blackbox_library.library(),

@@ -17,7 +17,10 @@ _FAULT_THREAD = re.compile(
     r"^(?P<current>Current t|T)hread (?P<id>0x[0-9a-fA-F]+|\d+)(?: \[(?P<name>[^\]]*)\])? \(most recent call first\):"
 )
 _FAULT_FRAME = re.compile(r'^  File "(?P<file>.*)", line (?P<line>\d+) in (?P<name>.*)$')
-_SPY_PROCESS = re.compile(r"^Process (?P<pid>\d+): ")
+_SPY_PROCESS = re.compile(r"^Process (?P<pid>\d+): (?P<title>.{0,200})")
+# how vLLM and SGLang title their processes: VLLM::Worker_TP3, sglang::scheduler_DP0_TP2_EP2
+_ENGINE = re.compile(r"(?i)\b(?:sglang|vllm)::\w*?_(?P<places>(?:[A-Z]{2}\d{1,5}_?)+)(?!\w)")
+_PLACE = re.compile(r"([A-Z]{2})(\d{1,5})")
 _SPY_THREAD = re.compile(r'^Thread (?P<id>0x[0-9A-Fa-f]+|\d+) \((?P<state>[\w+]+)\)(?:: "(?P<name>.*)")?\s*$')
 _NATIVE = re.compile(r"\.so(\.[\d.]+)?$|\.(c|cc|cpp|cxx|h|hpp|cu|cuh|inc|pyx|rs)$")
 _SPY_FRAME = re.compile(r"^    (?P<name>\S.*?) \((?P<file>[^()]*?)(?::(?P<line>\d+))?\)\s*$")
@@ -84,7 +87,7 @@ class StackText:
         if "hread" in text and self._thread(number, text, key):
             return True
         if text.startswith("Process ") and (match := _SPY_PROCESS.match(text)):
-            self._process(number, int(match["pid"]), key)
+            self._process(number, int(match["pid"]), match["title"], key)
             return True
         thread = self._open.get(key)
         if thread is None:
@@ -104,12 +107,14 @@ class StackText:
             return True
         return text.startswith("    ") or text.strip() == "..."  # py-spy's locals, faulthandler's cut
 
-    def _process(self, number: int, pid: int, key: _Writer) -> None:
+    def _process(self, number: int, pid: int, title: str, key: _Writer) -> None:
         capture = self._capture.get(key)
         if capture is None or capture.threads:
             capture = self._new(number, key)
         capture.pid = pid if capture.pid is None else capture.pid
         capture.by = capture.by or "py-spy"
+        if not self.dedicated and capture.rank is None:
+            capture.rank = engine_rank(title)
 
     def _header(self, number: int, text: str, key: _Writer) -> None:
         match = _HEADER.match(text)
@@ -157,6 +162,14 @@ class StackText:
         for capture in self.captures:
             if capture.threads and not any(thread.main for thread in capture.threads):
                 _mark_main(capture.threads)
+
+
+def engine_rank(title: str) -> int | None:
+    """The rank of an engine's process by its title, where the engine has one replica and one pipeline stage."""
+    found = _ENGINE.search(title)
+    places = dict(_PLACE.findall(found["places"])) if found is not None else {}
+    alone = all(int(places.get(name, "0")) == 0 for name in ("DP", "PP"))
+    return int(places["TP"]) if alone and "TP" in places else None
 
 
 def _mark_main(threads: list[Thread]) -> None:

@@ -18,7 +18,6 @@ from hangscope.recorder.process import linux_process
 from hangscope.recorder.setup import blackbox_library, ring_cost
 from hangscope.recorder.setup.backends import WORKER_SERVER_SINCE, families, records, writes_file
 from hangscope.recorder.setup.checks import check
-from hangscope.recorder.setup.default_settings import TIMING
 from hangscope.recorder.setup.setting_problems import Setting, SettingProblem, folder_of, free_bytes
 from hangscope.recorder.setup.torch_version import TorchInstall, release_of
 from hangscope.recorder.setup.variables import BY_NAME, DUMP_NAMES, FIRST_RECORDER, Release
@@ -241,9 +240,6 @@ def _blackbox_findings(setting: Setting, torch: TorchInstall | None) -> Iterator
     else:
         set_ = setting.environ.get(blackbox_library.PLUGIN) == str(library)
         how = "it is set" if set_ else "hangscope run and hangscope env set it"
-        how += (
-            f", and leave {TIMING} off where the job has several nodes: it tells what runs without 23 µs an operation"
-        )
         yield DoctorFinding("blackbox", OK, f"NCCL's black box is there: {library}", how)
 
 

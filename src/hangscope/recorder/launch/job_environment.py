@@ -26,11 +26,12 @@ def with_recorder(
     *,
     entries: int | None,
     fix: bool,
+    timing: bool,
     say: Callable[[str], None],
 ) -> dict[str, str]:
     """`environ` with the recorder's variables in it, and their directories made below this node's `folder`."""
     try:
-        plan = settings.prepare(_plan(words, identity, folder, environ, entries=entries, fix=fix))
+        plan = settings.prepare(_plan(words, identity, folder, environ, entries=entries, fix=fix, timing=timing))
     except (OSError, SettingsError) as error:
         say(f"the recorder's settings are left as they are: {getattr(error, 'strerror', None) or error}")
         return dict(environ)
@@ -53,6 +54,7 @@ def _plan(
     *,
     entries: int | None,
     fix: bool,
+    timing: bool,
 ) -> SettingsPlan:
     python = interpreter_of(words, environ=environ)
     torch = torch_of(python, environ=environ) if python is not None else None
@@ -69,7 +71,7 @@ def _plan(
         entries=entries or DEFAULT_ENTRIES,
         own_directory=True,
         plugin=blackbox_library.library(release_of(torch.nccl) if torch is not None else None),
-        one_node=blackbox_library.one_node(words, environ),
+        timing=timing,
     )
 
 

@@ -49,6 +49,7 @@ class RunOptions:
     node: str | None = None
     entries: int | None = None
     fix: bool = False
+    timing: bool = False
     keep: bool = False
     term_grace: float | None = None
     metrics_file: Path | None = None
@@ -105,6 +106,7 @@ class _Run:
             self.ours,
             entries=self.options.entries,
             fix=self.options.fix,
+            timing=self.options.timing,
             say=self.say,
         )
         node = NodeFacts(self.identity.node, self.identity.job, self.identity.attempt, time.time())

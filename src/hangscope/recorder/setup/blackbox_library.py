@@ -3,14 +3,14 @@
 NCCL takes one profiler plugin a process. Where somebody else's is set, or lies on the library path under the name that
 NCCL looks for by itself, it stays.
 
-It tells an operation that runs from one that waits, by its transfers over the network, and so stands in for PyTorch's
-start events, which cost 23 µs an operation. Within a node there are no such transfers: there the events stay on.
+It tells an operation that runs from one that waits, by its transfers over the network, without PyTorch's start events,
+which cost 23 µs an operation.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 
 from hangscope.recorder.setup.variables import Release
@@ -32,33 +32,6 @@ def library(nccl: Release | None = None) -> Path | None:
 
 def is_set(environ: Mapping[str, str]) -> bool:
     return Path(environ.get(PLUGIN, "")).name == LIBRARY.name
-
-
-def tells_started(environ: Mapping[str, str], release: Release | None, *, one_node: bool | None) -> bool:
-    """Whether what is set tells a started operation from a waiting one, so that start events are not needed.
-
-    A torch that is not known may bring an NCCL that loads no plugin. A job that is not known to stay on one node has
-    transfers over the network.
-    """
-    return is_set(environ) and release is not None and release >= FIRST_TORCH and not one_node
-
-
-def one_node(words: Sequence[str], environ: Mapping[str, str]) -> bool | None:
-    """Whether the job that `words` start stays on this node; None where neither they nor the environment say."""
-    torchrun = any(Path(word).name in ("torchrun", "torch.distributed.run") for word in words)
-    for at, word in enumerate(words):
-        name, _, value = word.partition("=")
-        if name in ("--nnodes", "--nnode"):
-            given = value or next(iter(words[at + 1 : at + 2]), "")
-            return given.rpartition(":")[2] == "1" if given else None
-        if name == "--standalone":
-            return True
-    for name in ("PET_NNODES", "SLURM_STEP_NUM_NODES", "SLURM_NNODES", "SLURM_JOB_NUM_NODES"):
-        if environ.get(name):
-            return environ[name].rpartition(":")[2] == "1"
-    if environ.get("WORLD_SIZE") and environ.get("LOCAL_WORLD_SIZE"):
-        return environ["WORLD_SIZE"] == environ["LOCAL_WORLD_SIZE"]
-    return True if torchrun else None
 
 
 def others_plugin(environ: Mapping[str, str]) -> str | None:

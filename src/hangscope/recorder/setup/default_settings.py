@@ -36,7 +36,8 @@ class DefaultSettings:
     nccl_debug: str
     plugin: Path | None = None
     """NCCL's profiler plugin that keeps the black box, where it was built."""
-    one_node: bool | None = None
+    timing: bool = False
+    """Whether PyTorch is to record a start event for each operation."""
 
     def variables(self) -> dict[str, str]:
         found: dict[str, str] = {}
@@ -80,19 +81,13 @@ class DefaultSettings:
         found: dict[str, str] = {}
         for name, value in (
             ("TORCH_NCCL_DEBUG_INFO_PIPE_FILE", self.places.pipe_stem),
-            *self._start_events(),
+            *([(TIMING, "1")] if self.timing else []),
             ("TORCH_NCCL_ENABLE_MONITORING", "1"),
             ("TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC", str(beat)),
             ("TORCH_INCLUDE_STACK_TRACE", "1"),
         ):
             found |= self._alone(name, value)
         return found
-
-    def _start_events(self) -> list[tuple[str, str]]:
-        """Without them running and waiting look the same, unless the black box tells."""
-        box = {blackbox_library.PLUGIN: str(self.plugin)} if self._has_blackbox() else {}
-        tells = blackbox_library.tells_started({**self.environ, **box}, self.release, one_node=self.one_node)
-        return [] if tells else [(TIMING, "1")]
 
     def _nccl(self) -> dict[str, str]:
         wanted = {

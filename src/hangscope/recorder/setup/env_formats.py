@@ -14,7 +14,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from hangscope.errors import SettingsError
-from hangscope.recorder.setup import blackbox_library
 from hangscope.recorder.setup.default_settings import PIPE_NAMES
 from hangscope.recorder.setup.rank_folders import private_top
 from hangscope.recorder.setup.ras_address import FIRST_PORT, PORTS
@@ -47,6 +46,7 @@ class Request:
     fix: bool = False
     nccl_debug: str = "INFO"
     job_is_known: bool = True
+    timing: bool = False
     plugin: Path | None = None
     """The black box's library on this machine: no use in a container, nor on another node."""
 
@@ -151,7 +151,7 @@ def _plan(
         nccl_debug=request.nccl_debug,
         look_at_files=files and not container,
         plugin=request.plugin if files and not container else None,
-        one_node=blackbox_library.one_node((), {} if container else request.environ),
+        timing=request.timing,
     )
 
 

@@ -58,7 +58,6 @@ class Setting:
     world_size: int | None = None
     to_be_made: frozenset[Path] = frozenset()  # folders that will be there before the first rank starts
     look_at_files: bool = True
-    one_node: bool | None = None  # whether the job is known to stay on this node
 
     @property
     def torch(self) -> str:

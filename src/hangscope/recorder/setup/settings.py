@@ -15,7 +15,7 @@ from hangscope.recorder.setup import blackbox_library, ring_cost
 from hangscope.recorder.setup.backends import families, records
 from hangscope.recorder.setup.checks import check
 from hangscope.recorder.setup.checks.check_backend import BACKEND_RULES
-from hangscope.recorder.setup.default_settings import PIPE_NAMES, TIMING, DefaultSettings
+from hangscope.recorder.setup.default_settings import PIPE_NAMES, DefaultSettings
 from hangscope.recorder.setup.rank_folders import Places, make, make_private, needed_folders, places
 from hangscope.recorder.setup.setting_problems import LOSES_DUMPS, LOSES_EVIDENCE, Setting, SettingProblem, folder_for
 from hangscope.recorder.setup.torch_version import release_of
@@ -67,14 +67,14 @@ def plan(
     look_at_files: bool = True,
     own_directory: bool = False,
     plugin: Path | None = None,
-    one_node: bool | None = None,
+    timing: bool = False,
 ) -> SettingsPlan:
     """The settings for a job. `environ` is what the ranks would see without hangscope; it is not changed.
 
     An unknown torch or backend gets every name that any of them reads: a variable that nobody reads does nothing.
     `look_at_files` is False where the settings are for another machine than this one. `own_directory` says that the
     directory is this node's and this attempt's alone, so that dumps/ and logs/ in it need no names below them.
-    `plugin` is the black box's library, where there is one; `one_node` whether the job is known to stay on this node.
+    `plugin` is the black box's library, where there is one; `timing` whether start events are wanted.
     """
     _check_options(torch_version, entries, nccl_debug)
     release = release_of(torch_version)
@@ -84,7 +84,7 @@ def plan(
     chosen = {name: value for problem in cured for name, value in problem.sets.items()}
     seen = {**environ, **chosen}
     used = families(backend, release, seen)
-    wanted = DefaultSettings(release, used, seen, where, job, entries, nccl_debug.upper(), plugin, one_node)
+    wanted = DefaultSettings(release, used, seen, where, job, entries, nccl_debug.upper(), plugin, timing)
     variables = {**wanted.variables(), **chosen}
     base = Setting(
         environ=seen,
@@ -98,7 +98,6 @@ def plan(
         world_size=world_size,
         to_be_made=frozenset(where.folders),
         look_at_files=look_at_files,
-        one_node=one_node,
     )
 
     def look(added: Mapping[str, str]) -> list[SettingProblem]:
@@ -133,8 +132,6 @@ def prepare(plan: SettingsPlan) -> SettingsPlan:
             warnings += [_left_out(name, variables.pop(name), reason) for name in names]
     if blackbox_library.FOLDER in plan.variables and blackbox_library.FOLDER not in variables:
         variables.pop(blackbox_library.PLUGIN, None)
-        if "nccl" in plan.families and not {TIMING, TIMING.removeprefix("TORCH_")} & plan.kept.keys():
-            variables[TIMING] = "1"  # the black box was to tell in its place
     gone = {value for name, value in plan.variables.items() if name not in variables}
     return replace(
         plan,

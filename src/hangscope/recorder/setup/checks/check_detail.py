@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from hangscope.recorder.setup import blackbox_library
-from hangscope.recorder.setup.setting_problems import COST, LOSES_EVIDENCE, NOTE, Setting, SettingProblem
+from hangscope.recorder.setup.setting_problems import COST, LOSES_EVIDENCE, Setting, SettingProblem
 
 
 def stacks_left_out(setting: Setting) -> Iterator[SettingProblem]:
@@ -20,28 +19,6 @@ def stacks_left_out(setting: Setting) -> Iterator[SettingProblem]:
     if setting.boolean(name, default=False):
         what = "dumps carry unfinished operations only: the last one that worked is not known"
         yield SettingProblem(name, setting.environ[name], LOSES_EVIDENCE, what, "set it to 0", {name: "0"})
-
-
-def timing_off(setting: Setting) -> Iterator[SettingProblem]:
-    """Without start events an operation that runs on the GPU looks like one that was never started."""
-    names = ("TORCH_NCCL_ENABLE_TIMING", "NCCL_ENABLE_TIMING")
-    also = ("TORCH_NCCL_DESYNC_DEBUG", "NCCL_DESYNC_DEBUG")
-    if not setting.uses("nccl") or setting.boolean(*names, default=False) is not False:
-        return
-    if setting.boolean(*also, default=False):
-        return
-    if blackbox_library.tells_started(setting.environ, setting.release, one_node=setting.one_node):
-        return
-    name = setting.set(*names)
-    what = "operations show as scheduled until they complete: running on the GPU looks like waiting for it"
-    yield SettingProblem(
-        name or names[0],
-        None if name is None else setting.environ[name],
-        NOTE if name is None else LOSES_EVIDENCE,
-        what,
-        "set TORCH_NCCL_ENABLE_TIMING to 1",
-        {names[0]: "1"},
-    )
 
 
 def slow_stacks(setting: Setting) -> Iterator[SettingProblem]:
@@ -62,4 +39,4 @@ def slow_stacks(setting: Setting) -> Iterator[SettingProblem]:
             )
 
 
-DETAIL_RULES = (stacks_left_out, timing_off, slow_stacks)
+DETAIL_RULES = (stacks_left_out, slow_stacks)
