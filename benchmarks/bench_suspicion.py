@@ -142,16 +142,17 @@ def main() -> None:
     ours = scores["hangscope"]
     fair = next((n for n in COUNTS if scores[f"counting {n}"].wrong_per_1000 <= ours.wrong_per_1000), COUNTS[-1])
     print(f"{given.seeds} seeds of 4 weeks, {ours.incidents} incidents, {time.process_time() - began:.0f} s of CPU")
-    for label, rule in (
+    rules = (
         ("hangscope", "hangscope"),
         (f"counting to {fair}", f"counting {fair}"),
         ("twice", "counting 2"),
-    ):
+    )
+    for label, rule in rules:
         score = scores[rule]
         blamed = score.node_blamed_for_code
         print(
-            f"\n{label}: {score.wrong_per_1000:.1f} wrong machines in 1,000 incidents ({score.wrong_code} wrong commits or images); machines blamed for code in "
-            f"{sum(blamed)} of {len(blamed)}"
+            f"\n{label}: {score.wrong_per_1000:.1f} wrong machines in 1,000 incidents, {score.wrong_code} wrong "
+            f"commits or images; machines blamed for code in {sum(blamed)} of {len(blamed)}"
         )
         for fault, needed in score.needed.items():
             print(f"  {fault:8} proposed after {of_list(needed)} of its own hangs")

@@ -7,8 +7,10 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 from bench_suspicion import record
+from hangscope.cli.verbs.node_check import command as node_check
 from hangscope.server.digest.digest_work import Digester
 from hangscope.server.history.decide import decide
 from hangscope.server.history.observations import observations
@@ -158,8 +160,8 @@ def test_the_table_tells_machine_from_code() -> None:
 def test_a_hint_is_no_way_into_a_shell() -> None:
     """A node's name that no node can have is not made into a command; others are quoted."""
     bad = Suspect("node", "n1; rm -rf /", 99.0, 3, 4, 0.1)
-    assert hints(bad) == []
-    good = hints(Suspect("node", "gpu-7", 99.0, 3, 4, 0.1))
+    assert hints(bad, bad.name) == []
+    good = hints(Suspect("node", "gpu-7", 99.0, 3, 4, 0.1), "gpu-7")
     assert good[0] == "scontrol update nodename=gpu-7 state=drain reason='hangscope: node named in 3 of 4 jobs'"
 
 
@@ -231,3 +233,19 @@ def test_suspects_are_on_their_page(tmp_path: Path) -> None:
         decided = server.ask("GET", "/incidents/1", token, Accept="text/html").text
         assert "History says: <b>hardware</b>" in decided
         assert server.ask("GET", "/api/v1/incidents/1/decision", token).json["answer"] == "hardware"
+        for node, status in (("n5", 1), ("n6", 0)):
+            checked = CliRunner().invoke(
+                node_check,
+                ["--server", server.url, "--node", node, "--write", str(tmp_path / node)],
+                env={"HANGSCOPE_TOKEN": token},
+                standalone_mode=False,
+            )
+            assert checked.return_value == status, checked.output
+            assert bool((tmp_path / node).read_text()) == bool(status)
+
+
+def test_a_node_is_not_known_where_nobody_answers() -> None:
+    """Without a server, a token or an answer the status is 2: neither healthy nor a problem."""
+    for words, given in (([], {}), (["--server", "http://127.0.0.1:9"], {"HANGSCOPE_TOKEN": "hs_x"})):
+        checked = CliRunner().invoke(node_check, words, env=given, standalone_mode=False)
+        assert checked.return_value == 2

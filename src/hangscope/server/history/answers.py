@@ -12,10 +12,11 @@ from sqlalchemy import Connection
 
 from hangscope.server.history.decide import Decision, decide, sentence
 from hangscope.server.history.observations import observations
-from hangscope.server.history.scheduler_hints import hints
-from hangscope.server.history.suspicion import JobRecord, Suspicion, suspects
+from hangscope.server.history.scheduler_hints import hints, node_of
+from hangscope.server.history.suspicion import JobRecord, Suspect, Suspicion, suspects
 from hangscope.server.store.database import Database
 
+MOST = 200
 FRESH_S = 30.0
 """A project's past is read anew after so long: it is large, and changes slowly."""
 
@@ -34,13 +35,7 @@ class History:
         proposed = {(each.kind, each.name) for each in found.proposed}
         return {
             "suspects": [
-                {
-                    **each._asdict(),
-                    "proposed": (each.kind, each.name) in proposed,
-                    "says": sentence(each, past),
-                    "hints": hints(each) if (each.kind, each.name) in proposed else [],
-                }
-                for each in found.suspects[:200]
+                _described(each, past, proposed=(each.kind, each.name) in proposed) for each in found.suspects[:MOST]
             ],
             "braked": found.braked,
             "outages": [{"at": at, "jobs": jobs} for at, jobs in found.outages],
@@ -68,6 +63,17 @@ class History:
     @staticmethod
     def _observe(connection: Connection, project_id: int, now: float) -> list[JobRecord]:
         return observations(connection, project_id, now)
+
+
+def _described(suspect: Suspect, past: Sequence[JobRecord], *, proposed: bool) -> dict[str, Any]:
+    node = node_of(suspect, past)
+    return {
+        **suspect._asdict(),
+        "node": node,
+        "proposed": proposed,
+        "says": sentence(suspect, past),
+        "hints": hints(suspect, node) if proposed else [],
+    }
 
 
 def _hung(past: Sequence[JobRecord], name: str) -> JobRecord | None:
