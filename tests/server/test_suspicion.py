@@ -10,8 +10,11 @@ import pytest
 from click.testing import CliRunner
 
 from bench_suspicion import record
+from hangscope.cli.fleet_demo import _demo_job
 from hangscope.cli.verbs.node_check import command as node_check
+from hangscope.server.demo_data import fill
 from hangscope.server.digest.digest_work import Digester
+from hangscope.server.history.answers import History
 from hangscope.server.history.decide import decide
 from hangscope.server.history.observations import observations
 from hangscope.server.history.scheduler_hints import hints
@@ -249,3 +252,11 @@ def test_a_node_is_not_known_where_nobody_answers() -> None:
     for words, given in (([], {}), (["--server", "http://127.0.0.1:9"], {"HANGSCOPE_TOKEN": "hs_x"})):
         checked = CliRunner().invoke(node_check, words, env=given, standalone_mode=False)
         assert checked.return_value == 2
+
+
+def test_a_filled_server_suspects_the_bad_node(sqlite_database: Database) -> None:
+    """What `demo --fleet` fills a server with is history: the node that was bad is proposed, and issues are there."""
+    fleet = simulate_fleet(FleetSpec(nodes=60, jobs_per_day=15, days=21, teams=8, seed=5), time.time() - 21 * DAY_S)
+    fill(sqlite_database, "default", [_demo_job(each, fleet) for each in fleet.jobs])
+    found = History(sqlite_database).suspects(1)["suspects"]
+    assert [(each["kind"], each["name"]) for each in found if each["proposed"]] == [fleet.truth]
