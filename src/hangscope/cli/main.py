@@ -47,6 +47,7 @@ VERBS = {
     "serve": "Keep the incidents of all jobs in one place, with pages, an API and suspects.",
     "push": "Send incidents to a `hangscope serve`.",
     "exclude": "Print the nodes to avoid in the next start, where the cause is the node.",
+    "node-check": "Say by exit status whether a `hangscope serve` suspects this node.",
     "show": "List the recorded operations, filtered by rank, group or state.",
     "mcp": "Answer an assistant's questions about hangs, read-only.",
     "probe": "Say whether an inference server moves, for exec probes.",
@@ -68,7 +69,7 @@ class Verbs(click.Group):
     """The group of all verbs, each imported when it is asked for."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002  # click's signature
-        return [verb for verb in VERBS if find_spec(f"hangscope.cli.verbs.{verb}") is not None]
+        return [verb for verb in VERBS if find_spec(f"hangscope.cli.verbs.{verb.replace('-', '_')}") is not None]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name == "help":
@@ -78,7 +79,7 @@ class Verbs(click.Group):
             close = get_close_matches(cmd_name, verbs, n=1)
             meant = f"; did you mean {close[0]}?" if close else ""
             raise click.UsageError(f"unknown command {cmd_name!r}{meant}", ctx)
-        command = import_module(f"hangscope.cli.verbs.{cmd_name}").command
+        command = import_module(f"hangscope.cli.verbs.{cmd_name.replace('-', '_')}").command
         assert isinstance(command, click.Command)
         return command
 

@@ -79,8 +79,14 @@ class ServerClient:
     def end(self, value: Mapping[str, Any]) -> None:
         self._json("POST", "/api/v1/jobs/end", value)
 
-    def _json(self, method: str, path: str, value: Mapping[str, Any]) -> dict[str, Any]:
-        raw = self._ask(method, path, json.dumps(value).encode(), "application/json")
+    def suspects(self) -> list[dict[str, Any]]:
+        """Whom history suspects, as /api/v1/suspects lists them."""
+        found = self._json("GET", "/api/v1/suspects", None).get("suspects")
+        return [each for each in found if isinstance(each, dict)] if isinstance(found, list) else []
+
+    def _json(self, method: str, path: str, value: Mapping[str, Any] | None) -> dict[str, Any]:
+        body = b"" if value is None else json.dumps(value).encode()
+        raw = self._ask(method, path, body, "application/json")
         try:
             answer = json.loads(raw)
         except (ValueError, RecursionError):

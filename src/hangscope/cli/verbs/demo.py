@@ -32,12 +32,15 @@ STORY = {
     type=click.Path(path_type=Path),
     help="Where to keep the incident.  [default: a new one under /tmp]",
 )
-def command(fault: str, directory: Path | None) -> int:
+@click.option("--fleet", is_flag=True, help="A `hangscope serve` filled with weeks of a simulated cluster instead.")
+def command(fault: str, directory: Path | None, fleet: bool) -> int:
     """Start a real small job that hangs, and follow it from launch to verdict.
 
     Four ranks train on the CPU with Gloo under torchrun, one of them does what --fault says, and hangscope notices.
     Needs torch in the same interpreter. The verdict is printed on stdout, everything before it on stderr.
     """
+    if fleet:
+        return _fleet(directory)
     if torch_of(sys.executable) is None:
         raise LaunchError(
             f"there is no torch in {sys.executable}", hint="install a CPU build of torch beside hangscope for the demo"
@@ -52,3 +55,15 @@ def command(fault: str, directory: Path | None) -> int:
     write((incident / "verdict.txt").read_text())
     note(f"The evidence is in {incident}")
     return 0
+
+
+def _fleet(directory: Path | None) -> int:
+    from hangscope.cli.verbs.serve import check_extra
+
+    check_extra()
+    from hangscope.cli.fleet_demo import serve_simulated_fleet
+
+    folder = directory or Path(tempfile.mkdtemp(prefix="hangscope-fleet-"))
+    if folder.exists() and any(folder.iterdir()):
+        raise LaunchError(f"{folder}: already exists", hint="give a new directory with --dir")
+    return serve_simulated_fleet(folder)

@@ -22,6 +22,12 @@ def _listen(_ctx: click.Context, _param: click.Parameter, value: str) -> tuple[s
     return host.strip("[]") or "127.0.0.1", int(port)
 
 
+def check_extra() -> None:
+    missing = [name for name in NEEDED if find_spec(name) is None]
+    if missing:
+        raise SettingsError(f"a server needs {', '.join(missing)}", hint="pip install 'hangscope[serve]'")
+
+
 def _data() -> Path:
     home = os.environ.get("XDG_DATA_HOME") or os.path.expanduser("~/.local/share")
     return Path(home) / "hangscope" / "server"
@@ -90,9 +96,7 @@ def command(
     Without options it keeps everything in a folder, listens on this machine alone, and prints a first token once.
     Agents send with `hangscope run --server URL`, people with `hangscope push PATH --server URL`.
     """
-    missing = [name for name in NEEDED if find_spec(name) is None]
-    if missing:
-        raise SettingsError(f"`serve` needs {', '.join(missing)}", hint="pip install 'hangscope[serve]'")
+    check_extra()
     from hangscope.server.serve_process import ServeOptions, open_stores, serve
     from hangscope.server.store import access_tokens
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +12,8 @@ import click
 from hangscope.cli.output import note, progress, write
 from hangscope.cli.size_options import DURATION
 from hangscope.errors import SettingsError
+from hangscope.incident.layout import write_atomic, write_json
+from hangscope.simulate.fleet.simulated_fleet import FLEET_FAULTS, FleetSpec, simulate_fleet
 from hangscope.simulate.spec.job_spec import BACKENDS, FAULTS, FORMS, TORCH
 
 _DIMENSIONS = ("dp", "tp", "pp", "ep")
@@ -46,6 +50,11 @@ _DIMENSIONS = ("dp", "tp", "pp", "ep")
 @click.option(
     "--timeout", "timeout_s", type=DURATION, default="10m", show_default=True, metavar="TIME", help="Of a collective."
 )
+@click.option(
+    "--fleet",
+    type=click.Choice(FLEET_FAULTS),
+    help="Instead of one job: four weeks of a cluster, in which this is bad, as fleet.jsonl.",
+)
 @click.option("--seed", default=0, show_default=True, metavar="N", help="Seed for everything that is not given.")
 def command(
     output: str,
@@ -54,6 +63,7 @@ def command(
     no_timing: bool,
     no_stacks: bool,
     no_evidence: bool,
+    fleet: str | None,
     **choices: Any,
 ) -> int:
     """Write dumps of a synthetic job of any size, layout, fault and format, with the truth about it.
@@ -66,6 +76,8 @@ def command(
     target = Path(output)
     if target.exists() and any(target.iterdir()):
         raise SettingsError(f"{output} is not empty", hint="give a new directory, so that no old files get mixed in")
+    if fleet is not None:
+        return _write_fleet(target, fleet, choices["seed"])
     choices.update(_parse_layout(layout))
     spec = Spec(
         culprits=_parse_ranks(culprits),
@@ -79,6 +91,18 @@ def command(
         job.write(target)
     note(f"wrote {len(job.dump_ranks)} dumps of {spec.ranks} ranks to {output}")
     write(f"{job.summary}\n")
+    return 0
+
+
+def _write_fleet(target: Path, fault: str, seed: int) -> int:
+    """A line of JSON for each job, and what was bad."""
+    made = simulate_fleet(FleetSpec(fault=fault, seed=seed))
+    lines = [json.dumps({name: value for name, value in asdict(job).items() if name != "caused"}) for job in made.jobs]
+    write_atomic(target / "fleet.jsonl", "".join(f"{line}\n" for line in lines))
+    write_json(target / "truth.json", {"bad": made.truth, "also_right": sorted(made.also_right)})
+    hung = sum(job.hung_at is not None for job in made.jobs)
+    note(f"wrote {len(made.jobs):,} jobs, of which {hung} hung, to {target / 'fleet.jsonl'}")
+    write(f"{'nothing is bad' if made.truth is None else 'bad: ' + ' '.join(made.truth)}\n")
     return 0
 
 

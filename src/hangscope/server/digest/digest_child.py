@@ -104,10 +104,15 @@ def kept(verdict: Diagnosis, job: Job, nodes: Mapping[str, Mapping[str, Any]]) -
         "confidence": said["confidence"],
         "headline": plain.clean(said["headline"] or "", 500),
         "summary": plain.clean(said["summary"] or "", 2000),
-        "accused": [[*entity, role] for entity, role in accused(verdict, nodes)][:_MOST_ACCUSED],
-        "exposed": [[*entity, list(ranks)] for entity, ranks in exposed.items() if entity.name],
+        "accused": [[entity.kind, entity.name, role] for entity, role in accused(verdict, nodes)][:_MOST_ACCUSED],
+        "exposed": [[*_place(entity), list(ranks)] for entity, ranks in exposed.items() if entity.name],
         "world_size": job.world_size,
     }
+
+
+def _place(entity: Entity) -> list[str]:
+    above = entity.part_of
+    return [entity.kind, entity.name, above.kind if above else "", above.name if above else ""]
 
 
 def accused(verdict: Diagnosis, nodes: Mapping[str, Mapping[str, Any]]) -> Iterator[tuple[Entity, str]]:

@@ -223,7 +223,10 @@ def _blame(connection: Connection, incident: Any, kept: dict[str, Any]) -> None:
         row = {"incident_id": incident.id, "entity_id": rows[Entity(kind, name)], "role": role}
         insert_new(connection, ACCUSED, row)
     if incident.job_id is not None:
-        on = {Entity(kind, name): ranks for kind, name, ranks in kept["exposed"]}
+        on = {
+            Entity(kind, name, Entity(*above) if all(above) else None): ranks
+            for kind, name, *above, ranks in kept["exposed"]
+        }
         expose(connection, incident.project_id, incident.job_id, on, incident.happened_at)
 
 

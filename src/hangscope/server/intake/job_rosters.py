@@ -8,9 +8,10 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from sqlalchemy import Connection, select, update
+from sqlalchemy import Connection, or_, select, update
 
 from hangscope.errors import InputError
 from hangscope.server.intake import plain_values as plain
@@ -47,11 +48,14 @@ class JobName(NamedTuple):
         return cls(plain.text(value, "cluster"), plain.needed(value, "job"), plain.text(value, "attempt", 40) or "0")
 
 
-class Entity(NamedTuple):
-    """Something that may be at fault: a node, a GPU, a port, an image, a commit."""
+@dataclass(frozen=True, slots=True)
+class Entity:
+    """Something that may be at fault: a node, a GPU, a port, an image, a commit. `part_of` is where it is, as far as
+    that is known, and no part of what it is."""
 
     kind: str
     name: str
+    part_of: Entity | None = field(default=None, compare=False)
 
 
 def job_row(connection: Connection, project_id: int, name: JobName, started_at: float) -> int:
@@ -75,9 +79,19 @@ def entity_rows(connection: Connection, project_id: int, entities: Iterable[Enti
 def expose(connection: Connection, project_id: int, job_id: int, on: Mapping[Entity, Iterable[int]], at: float) -> None:
     """The job ran on, or with, these. `on` gives the ranks that did, where that is known."""
     rows = entity_rows(connection, project_id, on, at)
+    _note_places(connection, rows)
     for entity, ranks in on.items():
         said = " ".join(map(str, sorted(set(ranks))))
         insert_new(connection, EXPOSURES, {"job_id": job_id, "entity_id": rows[entity], "ranks": said})
+
+
+def _note_places(connection: Connection, rows: Mapping[Entity, int]) -> None:
+    """Which node a GPU or a port is in, and which leaf a node is below: what was said last counts."""
+    for entity, row in rows.items():
+        above = rows.get(entity.part_of) if entity.part_of is not None else None
+        if above is not None:
+            moved = or_(ENTITIES.c.part_of.is_(None), ENTITIES.c.part_of != above)
+            connection.execute(update(ENTITIES).where(ENTITIES.c.id == row, moved).values(part_of=above))
 
 
 def add_roster(database: Database, project_id: int, value: object, now: float | None = None) -> int:
@@ -144,15 +158,17 @@ def of_node(name: str, node: Mapping[str, Any]) -> Iterator[tuple[Entity, tuple[
     """A node with its GPUs, ports and leaf switch, as a roster or a node.json lists them."""
     ranks = tuple(plain.items(node, "ranks", MOST_RANKS))
     numbers = tuple(rank for rank in (_rank(each) for each in ranks) if rank is not None)
-    yield Entity(NODE, name), numbers
+    leaf = plain.text(node, "leaf")
+    here = Entity(NODE, name, Entity(LEAF, leaf) if leaf else None)
+    yield here, numbers
     for gpu in plain.items(node, "gpus", MOST_DEVICES):
         if isinstance(gpu, dict) and (which := gpu_name(name, gpu)):
-            yield Entity(GPU, which), ()
+            yield Entity(GPU, which, here), ()
     for nic in plain.items(node, "nics", MOST_DEVICES):
         said = plain.text(nic, "name", 100) if isinstance(nic, dict) else plain.clean(str(nic), 100)
         if said:
-            yield Entity(NIC, f"{name}/{said}"), ()
-    if leaf := plain.text(node, "leaf"):
+            yield Entity(NIC, f"{name}/{said}", here), ()
+    if leaf:
         yield Entity(LEAF, leaf), ()
     for mount in plain.items(node, "mounts", MOST_DEVICES):
         if isinstance(mount, str) and plain.clean(mount, 200):

@@ -94,6 +94,7 @@ ENTITIES = Table(
     Column("name", String(300), nullable=False),
     Column("first_seen_at", Double, nullable=False),
     Column("last_seen_at", Double, nullable=False),
+    _of("entities", name="part_of", optional=True),
     UniqueConstraint("project_id", "kind", "name"),
 )
 EXPOSURES = Table(

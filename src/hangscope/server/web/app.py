@@ -16,6 +16,7 @@ from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from hangscope.__about__ import __version__
 from hangscope.errors import HangscopeError
+from hangscope.server.history.answers import History
 from hangscope.server.store.blob_store import BlobError, BlobStore
 from hangscope.server.store.database import Database
 from hangscope.server.web import admin_routes, feeds, pages, push_routes, read_routes
@@ -55,6 +56,7 @@ def make_app(settings: Settings) -> FastAPI:
     )
     for name in ("database", "blobs", "base_url", "wake", "guard", "clock"):
         setattr(app.state, name, getattr(settings, name))
+    app.state.history = History(settings.database)
     for module in (push_routes, admin_routes, read_routes, feeds, pages):
         app.include_router(module.router)
     app.middleware("http")(_with_headers)

@@ -16,6 +16,7 @@ from fastapi.responses import HTMLResponse, JSONResponse, RedirectResponse, Resp
 from starlette.concurrency import run_in_threadpool
 
 from hangscope.__about__ import __version__
+from hangscope.server.history.observations import HANGS
 from hangscope.server.intake import plain_values as plain
 from hangscope.server.store import access_tokens
 from hangscope.server.store.access_tokens import Access
@@ -108,7 +109,10 @@ def incidents(
 def incident(incident_id: int, request: Request, access: Reader) -> Response:
     with request.app.state.database.read() as connection:
         row = read_routes.found(lists.incident(connection, access.project_id, incident_id), "incident")
-    return _page("incident.html", {"incident": row}, access)
+    decision = None
+    if row["job"] and row["outcome"] in HANGS:
+        decision = request.app.state.history.decision(access.project_id, row["cluster"], row["job"])
+    return _page("incident.html", {"incident": row, "decision": decision}, access)
 
 
 @router.get("/incidents/{incident_id}/page")
@@ -160,6 +164,11 @@ def node(name: str, request: Request, access: Reader) -> Response:
     ran = [(job["started_at"], job["ended_at"], f"/jobs/{job['id']}", job["name"]) for job in row["jobs"]]
     marks = [(each["happened_at"], f"/incidents/{each['id']}", each["headline"] or "") for each in row["incidents"]]
     return _page("node.html", {"node": row, "axis": time_axis(ran, marks)}, access)
+
+
+@router.get("/suspects")
+def suspects(request: Request, access: Reader) -> Response:
+    return _page("suspects.html", request.app.state.history.suspects(access.project_id), access)
 
 
 @router.get("/jobs")

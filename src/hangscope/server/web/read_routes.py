@@ -140,6 +140,25 @@ def node(name: str, request: Request, access: Reader) -> dict[str, Any]:
         return found(lists.node(connection, access.project_id, name), "node")
 
 
+@router.get("/suspects")
+def suspects(request: Request, access: Reader) -> dict[str, Any]:
+    """Who was named by verdicts, with odds against chance, counts and, where it is proposed, hints for schedulers."""
+    value: dict[str, Any] = request.app.state.history.suspects(access.project_id)
+    return value
+
+
+@router.get("/incidents/{incident_id}/decision")
+def decision(incident_id: int, request: Request, access: Reader) -> dict[str, Any]:
+    """Machine or code: the table that decides, and the experiment that would."""
+    with request.app.state.database.read() as connection:
+        row = found(lists.incident(connection, access.project_id, incident_id), "incident")
+    made = request.app.state.history.decision(access.project_id, row["cluster"] or "", row["job"] or "")
+    if made is None:
+        raise Refusal(404, "nothing is known of other jobs, or of what this one ran on")
+    experiment = None if made.experiment is None else made.experiment._asdict()
+    return {"answer": made.answer, "rows": [each._asdict() for each in made.rows], "experiment": experiment}
+
+
 def _blob(request: Request, access: Access, incident_id: int, column: str) -> bytes:
     with request.app.state.database.read() as connection:
         row = found(lists.incident(connection, access.project_id, incident_id), "incident")

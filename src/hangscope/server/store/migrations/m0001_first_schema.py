@@ -97,6 +97,8 @@ def _jobs() -> None:
         sa.Column("name", sa.String(300), nullable=False),
         sa.Column("first_seen_at", sa.Double(), nullable=False),
         sa.Column("last_seen_at", sa.Double(), nullable=False),
+        sa.Column("part_of", sa.Integer()),
+        sa.ForeignKeyConstraint(["part_of"], ["entities.id"], name=op.f("fk_entities_part_of"), ondelete="CASCADE"),
         sa.ForeignKeyConstraint(
             ["project_id"], ["projects.id"], name=op.f("fk_entities_project_id"), ondelete="CASCADE"
         ),

@@ -1,0 +1,1 @@
+"""Machine or code? Suspicion of nodes, GPUs, ports, leaf switches and commits from incidents and from healthy jobs."""

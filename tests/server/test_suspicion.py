@@ -1,0 +1,262 @@
+"""Machine or code: what history proposes, and what it must not."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from bench_suspicion import record
+from hangscope.cli.fleet_demo import _demo_job
+from hangscope.cli.verbs.node_check import command as node_check
+from hangscope.server.demo_data import fill
+from hangscope.server.digest.digest_work import Digester
+from hangscope.server.history.answers import History
+from hangscope.server.history.decide import decide
+from hangscope.server.history.observations import observations
+from hangscope.server.history.scheduler_hints import hints
+from hangscope.server.history.suspicion import JobRecord, Suspect, suspects
+from hangscope.server.intake.job_rosters import add_roster
+from hangscope.server.store import work_queue
+from hangscope.server.store.blob_store import BlobFolder
+from hangscope.server.store.database import Database
+from hangscope.simulate.fleet.simulated_fleet import DAY_S, FleetSpec, simulate_fleet
+from kits.fleet import access, bundle, push, running_server
+
+NOW = 100 * DAY_S
+
+
+def job(
+    number: int,
+    nodes: Iterable[str],
+    *,
+    names: str | None = None,
+    code: str = "a",
+    days_ago: float = 1.0,
+    name: str = "",
+    fingerprint: str = "",
+    hung_at: float | None = None,
+) -> JobRecord:
+    at = NOW - days_ago * DAY_S - number
+    took_part = {"node": frozenset(nodes), "commit": frozenset((code,))}
+    hung = hung_at if hung_at is not None else (at + 600 if names is not None else None)
+    accused = frozenset([("node", names)] if names else [])
+    return JobRecord(name or f"j{number}", at, code, took_part, hung, accused, fingerprint)
+
+
+def healthy(count: int, *, nodes: int = 50, size: int = 4, start: int = 1000) -> list[JobRecord]:
+    """Jobs that went well, spread over the cluster."""
+    return [
+        job(start + number, [f"n{(number * size + each) % nodes}" for each in range(size)], code=f"c{number % 5}")
+        for number in range(count)
+    ]
+
+
+def proposed(jobs: list[JobRecord]) -> list[str]:
+    return [each.name for each in suspects(jobs, NOW).proposed]
+
+
+def test_a_node_that_hangs_jobs_of_all_kinds_is_proposed() -> None:
+    """Three of its four jobs, of different programs, while the rest of the cluster is well."""
+    bad = [job(n, ["n7", f"n{n}"], names="n7" if n < 4 else None, code=f"c{n}") for n in range(1, 5)]
+    assert proposed([*bad, *healthy(100)]) == ["n7"]
+
+
+def test_a_node_in_all_jobs_is_no_suspect() -> None:
+    """A node named by four of five hangs, which ran in hundreds of jobs that went well, is like all others."""
+    ran = [job(n, ["n7", f"n{n % 40}"], code=f"c{n % 5}") for n in range(400)]
+    hung = [job(1000 + n, ["n7", f"n{n}"], names="n7", code=f"c{n}") for n in range(4)]
+    assert proposed([*ran, *hung, job(2000, ["n3"], names="n3")]) == []
+
+
+def test_attempts_of_one_job_count_once() -> None:
+    """A job that hangs five times on the same node is one job: nothing is proposed before a second one."""
+    attempts = [job(n, ["n7", "n8"], names="n7", name="same") for n in range(5)]
+    assert "n7" not in proposed([*attempts, *healthy(200)])
+
+
+def test_code_that_hangs_everywhere_accuses_no_node() -> None:
+    """Fourteen of twenty jobs of one commit hang, each naming another node: the commit is proposed and no node."""
+    hung = [
+        job(n, [f"n{n}", f"n{n + 20}"], names=f"n{n}" if n < 14 else None, code="buggy", days_ago=1 + n / 3)
+        for n in range(20)
+    ]
+    assert proposed([*hung, *healthy(200)]) == ["buggy"]
+
+
+def test_an_outage_is_held_against_nobody() -> None:
+    """Ten jobs that hang within a minute, whatever they name, propose nothing, and are shown as an outage."""
+    hung = [job(n, [f"n{n % 2}", f"n{n}"], names=f"n{n % 2}", code=f"c{n}", hung_at=NOW - 500 + n) for n in range(10)]
+    found = suspects([*hung, *healthy(100)], NOW)
+    assert found.proposed == ()
+    assert [jobs for _, jobs in found.outages] == [10]
+
+
+def test_a_tenth_of_the_cluster_is_never_proposed() -> None:
+    """Where so many nodes look bad that it cannot be the nodes, the brake holds all of them back."""
+    bad = [
+        job(node * 10 + n, [f"n{node}", f"m{node * 10 + n}"], names=f"n{node}", code=f"c{node}-{n}", days_ago=node + 1)
+        for node in range(6)
+        for n in range(3)
+    ]
+    few = [job(1000 + n, [f"n{n % 20}"], code="x") for n in range(20)]
+    nodes = {name for each in (*bad, *few) for name in each.took_part["node"]}
+    found = suspects([*bad, *few], NOW)
+    machines = [each for each in found.proposed if each.kind == "node"]
+    assert len(machines) <= len(nodes) / 10
+    assert found.braked or len(machines) < 6
+
+
+def test_what_is_long_ago_counts_less() -> None:
+    """The same hangs half a year ago propose nothing today."""
+    old = [job(n, ["n7", f"n{n}"], names="n7" if n < 4 else None, code=f"c{n}", days_ago=180) for n in range(1, 5)]
+    assert proposed([*old, *healthy(100)]) == []
+
+
+def test_one_incident_proposes_one_node() -> None:
+    """A hang that names two nodes, one of which explains all, is held against that one."""
+    hung = [job(n, ["n7", "n8", f"n{n}"], names="n7", code=f"c{n}") for n in range(4)]
+    both = [
+        JobRecord(each.name, each.at, each.code, each.took_part, each.hung_at, each.accused | {("node", "n8")})
+        for each in hung[:2]
+    ]
+    assert proposed([*hung[2:], *both, *healthy(100)]) == ["n7"]
+
+
+@pytest.mark.parametrize("fault", ["node", "gpu", "leaf", "image", "none", "storage"])
+def test_the_simulated_fleet_is_judged_rightly(fault: str) -> None:
+    """After four weeks the injected entity is first among the suspects, and without one nothing is proposed."""
+    fleet = simulate_fleet(FleetSpec(fault=fault, seed=1))
+    jobs = [record(each, fleet.spec) for each in fleet.jobs]
+    now = max(each.ended_at for each in fleet.jobs)
+    found = suspects(jobs, now, every_name=False)
+    if fleet.truth is None:
+        assert found.proposed == ()
+    else:
+        assert (found.suspects[0].kind, found.suspects[0].name) in fleet.also_right
+        assert all((each.kind, each.name) in fleet.also_right for each in found.proposed)
+    assert bool(found.outages) == (fault == "storage")
+
+
+def test_the_same_spec_gives_the_same_fleet() -> None:
+    """A fleet depends on its spec alone."""
+    assert simulate_fleet(FleetSpec(seed=3, days=3)) == simulate_fleet(FleetSpec(seed=3, days=3))
+    assert simulate_fleet(FleetSpec(seed=3, days=3)) != simulate_fleet(FleetSpec(seed=4, days=3))
+
+
+def test_the_table_tells_machine_from_code() -> None:
+    """Same node in other programs speaks for hardware, same code on other nodes for code, with the counts."""
+    past = [job(n, ["n7", f"n{n}"], names="n7", code=f"c{n}", fingerprint=f"f{n}") for n in range(3)]
+    mine = job(50, ["n7", "n9"], names="n7", code="z", fingerprint="mine")
+    made = decide(mine, [*past, *healthy(20)])
+    assert made.answer == "hardware"
+    assert made.experiment is not None
+    assert "--exclude=n7" in made.experiment.commands[0]
+    elsewhere = [job(n, [f"n{n}"], names=f"n{n}", fingerprint="mine") for n in range(10, 13)]
+    assert decide(mine, [*elsewhere, *healthy(20)]).answer == "code"
+    assert decide(mine, healthy(20)).answer == "not decided"
+
+
+def test_a_hint_is_no_way_into_a_shell() -> None:
+    """A node's name that no node can have is not made into a command; others are quoted."""
+    bad = Suspect("node", "n1; rm -rf /", 99.0, 3, 4, 0.1)
+    assert hints(bad, bad.name) == []
+    good = hints(Suspect("node", "gpu-7", 99.0, 3, 4, 0.1), "gpu-7")
+    assert good[0] == "scontrol update nodename=gpu-7 state=drain reason='hangscope: node named in 3 of 4 jobs'"
+
+
+def test_history_is_read_from_the_database(database: Database, tmp_path: Path) -> None:
+    """Rosters and digested incidents become records: what took part, who was named, with the leaf of the node."""
+    who = access(database)
+    blobs = BlobFolder(tmp_path / "blobs")
+    said = {"node": "gpu-worker-7", "ranks": [2], "leaf": "leaf-3"}
+    add_roster(database, who.project_id, {"cluster": "west", "job": "48537", "nodes": [said], "commit": "c1"})
+    add_roster(database, who.project_id, {"cluster": "west", "job": "well-1", "nodes": [said]})
+    push(database, blobs, who, bundle("sleep"))
+    lease = work_queue.take(database, "test", 60)
+    assert lease is not None
+    Digester(database, blobs).work(lease)
+    with database.read() as connection:
+        hung, well = sorted(observations(connection, who.project_id, time.time()), key=lambda each: each.name)
+    assert {("node", "gpu-worker-7"), ("leaf", "leaf-3")} <= hung.accused
+    assert hung.took_part["commit"] == {"c1"}
+    assert (well.hung_at, well.took_part["leaf"]) == (None, {"leaf-3"})
+
+
+def test_suspects_are_on_their_page(tmp_path: Path) -> None:
+    """A node that three pushed hangs name is proposed by page and API, with its counts and commands."""
+    with running_server(tmp_path, digesters=0) as server:
+        token = server.token("push", "read")
+        who = access(server.opened.database)
+        for number in range(60):
+            nodes = [{"node": f"n{(number + each) % 30}"} for each in range(4)]
+            add_roster(server.opened.database, who.project_id, {"job": f"job-{number}", "nodes": nodes})
+        from sqlalchemy import insert
+
+        from hangscope.server.intake.job_rosters import Entity, JobName, entity_rows, job_row
+        from hangscope.server.store.tables import ACCUSED, INCIDENTS
+
+        with server.opened.database.write() as connection:
+            for number in range(4):
+                value = JobName("", f"job-{100 + number}", "0")
+                row = job_row(connection, who.project_id, value, time.time() - 3600 * number)
+                incident = connection.execute(
+                    insert(INCIDENTS)
+                    .values(
+                        project_id=who.project_id,
+                        job_id=row,
+                        identity=f"i{number}",
+                        state="digested",
+                        received_at=time.time(),
+                        happened_at=time.time() - 3600 * number,
+                        outcome="hang",
+                        kind="gpu",
+                        confidence="high",
+                        headline="x",
+                        words="",
+                    )
+                    .returning(INCIDENTS.c.id)
+                ).scalar_one()
+                entity = Entity("node", "n5")
+                entities = entity_rows(connection, who.project_id, [entity], time.time())
+                connection.execute(
+                    insert(ACCUSED).values(incident_id=incident, entity_id=entities[entity], role="culprit")
+                )
+        for number in range(4):
+            nodes = [{"node": "n5"}, {"node": f"n{10 + number}"}]
+            add_roster(server.opened.database, who.project_id, {"job": f"job-{100 + number}", "nodes": nodes})
+        found = server.ask("GET", "/api/v1/suspects", token).json
+        assert (found["suspects"][0]["name"], found["suspects"][0]["proposed"]) == ("n5", True)
+        page = server.ask("GET", "/suspects", token, Accept="text/html").text
+        assert "scontrol update nodename=n5 state=drain" in page
+        assert "n5 was named in 4 of its" in page
+        decided = server.ask("GET", "/incidents/1", token, Accept="text/html").text
+        assert "History says: <b>hardware</b>" in decided
+        assert server.ask("GET", "/api/v1/incidents/1/decision", token).json["answer"] == "hardware"
+        for node, status in (("n5", 1), ("n6", 0)):
+            checked = CliRunner().invoke(
+                node_check,
+                ["--server", server.url, "--node", node, "--write", str(tmp_path / node)],
+                env={"HANGSCOPE_TOKEN": token},
+                standalone_mode=False,
+            )
+            assert checked.return_value == status, checked.output
+            assert bool((tmp_path / node).read_text()) == bool(status)
+
+
+def test_a_node_is_not_known_where_nobody_answers() -> None:
+    """Without a server, a token or an answer the status is 2: neither healthy nor a problem."""
+    for words, given in (([], {}), (["--server", "http://127.0.0.1:9"], {"HANGSCOPE_TOKEN": "hs_x"})):
+        checked = CliRunner().invoke(node_check, words, env=given, standalone_mode=False)
+        assert checked.return_value == 2
+
+
+def test_a_filled_server_suspects_the_bad_node(sqlite_database: Database) -> None:
+    """What `demo --fleet` fills a server with is history: the node that was bad is proposed, and issues are there."""
+    fleet = simulate_fleet(FleetSpec(nodes=60, jobs_per_day=15, days=21, teams=8, seed=5), time.time() - 21 * DAY_S)
+    fill(sqlite_database, "default", [_demo_job(each, fleet) for each in fleet.jobs])
+    found = History(sqlite_database).suspects(1)["suspects"]
+    assert [(each["kind"], each["name"]) for each in found if each["proposed"]] == [fleet.truth]
