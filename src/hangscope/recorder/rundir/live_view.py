@@ -133,11 +133,15 @@ def assemble(states: list[NodeStatus], stale: tuple[str, ...], now: float) -> Li
         ended=all(state.ended for state in states),
         waited_for=_waited_for(ranks),
         threshold_s=max(thresholds, default=None),
-        late=tuple(sorted({rank for state in states for rank in _late(state)})),
+        late=_late(states),
     )
 
 
-def _late(state: NodeStatus) -> set[int]:
+def _late(states: list[NodeStatus]) -> tuple[int, ...]:
+    return tuple(sorted({rank for state in states for rank in _late_on(state)}))
+
+
+def _late_on(state: NodeStatus) -> set[int]:
     """The few of a node that have not launched what the others of their group there have been in for some time.
 
     Within a node alone, whose ranks are asked at one moment: another node's status is of another time. And only where a
