@@ -88,38 +88,22 @@ class Agent:
         recovery = Recovery(polling)
         recovered = RecoveredStalls()
         activity = RankActivity()
-        status = StatusWriter(
-            folders, node, command, polling=polling, activity=activity, events=events, log=log, metrics=metrics
-        )
-        conclusions = Conclusions(
-            folders,
-            events.ended,
-            log,
-            recovery,
-            status,
-            on_hang=options.on_hang,
-            diagnose=options.diagnose,
-            say=say,
-            concluded=concluded,
-        )
-        conclusions.interrupted = lambda: self.interrupted
-        stalls = StallWatch(polling, folders, recovered, say)
-        dumps = DumpWatch(folders.own, node.started_at)
         self._polling = polling
         self._log = log
         self._recovery = recovery
         self._recovered = recovered
-        self._status = status
         self._activity = activity
-        self._stalls = stalls
+        self._status = StatusWriter(
+            folders, node, command, polling=polling, activity=activity, events=events, log=log, metrics=metrics
+        )
+        conclusions = self._conclusions(options, concluded)
         self._captures = Captures(
             folders, node, events.ended, log, conclusions, lambda: events.asked_at, say=say, spare=spare
         )
+        self._stalls = StallWatch(polling, folders, recovered, say)
         self._pace = JobPace()
-        self._watcher = Watcher(polling, events, stalls, dumps, self._pace)
-        self._ender = RankEnder(
-            options.on_hang, polling, recovery, recovered, self._activity, say, self._works_elsewhere
-        )
+        self._watcher = Watcher(polling, events, self._stalls, DumpWatch(folders.own, node.started_at), self._pace)
+        self._ender = RankEnder(options.on_hang, polling, recovery, recovered, activity, say, self._works_elsewhere)
         self._startup = _startup_report(os.environ)
         self._lingering = LingeringRanks()
         self._samples: TwoSamples | None = None
@@ -128,6 +112,21 @@ class Agent:
         self._polled_at = 0.0
         self._next_status = 0.0
         self._thread = threading.Thread(target=self._run, name="agent", daemon=True)
+
+    def _conclusions(self, options: AgentOptions, concluded: Callable[[Path], None]) -> Conclusions:
+        made = Conclusions(
+            self._folders,
+            self._events.ended,
+            self._log,
+            self._recovery,
+            self._status,
+            on_hang=options.on_hang,
+            diagnose=options.diagnose,
+            say=self._say,
+            concluded=concluded,
+        )
+        made.interrupted = lambda: self.interrupted
+        return made
 
     # ---- what `run` calls --------------------------------------------------------------------------------------------
 
