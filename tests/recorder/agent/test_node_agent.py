@@ -81,7 +81,7 @@ def test_after_max_incidents_trouble_costs_one_line(tmp_path: Path) -> None:
         turns.events.alarm(text)
         turns.turn()
     assert turns.captured == [("run", "watchdog")]
-    assert sum("--max-incidents (1) are kept already" in line for line in turns.lines) == 1
+    assert sum("--max-incidents (1) are already saved" in line for line in turns.lines) == 1
 
 
 def test_what_comes_of_our_own_signals_is_not_captured(tmp_path: Path) -> None:
