@@ -36,7 +36,8 @@ AT_END_S = 20.0
 """For a capture that is under way when the command ends."""
 SHARED_STORE = (
     "torchrun restarted these ranks, and its store still holds the addresses of the previous ones, which is often"
-    " why init_process_group hangs or fails after a restart. TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 gives every start its own store"
+    " why init_process_group hangs or fails after a restart. TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 gives every start its"
+    " own store"
 )
 
 
