@@ -158,6 +158,7 @@ def test_values_are_those_of_the_contract() -> None:
             "pid": 81233,
             "why": "never launched what 7 ranks wait in",
             "where": None,
+            "storage": None,
         }
     ]
     assert value["victims"][0] == {

@@ -105,7 +105,7 @@ def test_mistakes_of_options_are_said(tmp_path: Path) -> None:
     spool = {"HANGSCOPE_SPOOL": str(tmp_path / "spool"), "HANGSCOPE_TOKEN": "hs_x"}
     assert "no server" in hangscope("push", ".").stderr
     assert "no such file" in hangscope("push", "/nowhere", "--server", "http://127.0.0.1:9", **spool).stderr
-    assert "no server's address" in hangscope("push", "--server", "ftp://x", **spool).stderr
+    assert "not a server's address" in hangscope("push", "--server", "ftp://x", **spool).stderr
     done = hangscope("serve", "--database", "postgresql://127.0.0.1:9/x", "--data", tmp_path)
     assert done.returncode == 2
     assert "error: the database cannot be used" in done.stderr

@@ -37,7 +37,7 @@ def confined(path: str, roots: Sequence[str]) -> tuple[str, str]:
 
     What lies outside is refused in the same words whether it is there or not."""
     if not path or "\0" in path or len(path) > LONGEST_PATH:
-        raise SettingsError("that is no path", hint=f"the roots are {', '.join(roots)}")
+        raise SettingsError("that is not a path", hint=f"the roots are {', '.join(roots)}")
     for root in roots:
         real = os.path.realpath(os.path.join(root, path))
         if is_below(real, root) and os.path.lexists(real):

@@ -22,7 +22,7 @@ KINDS = {
         "The line of code that the rank is at, which the verdict names; not the ranks that timed out.",
     ),
     "dead": KindText(
-        "The process ended: a signal, out of memory, an exception, or a clean exit while others went on.",
+        "The process ended: a signal, out of memory, an exception, or a clean exit while others continued.",
         "An exit status, a traceback, a launcher's or the kernel's line, that came before the others gave up.",
         "The traceback or the kernel's out-of-memory line of that rank; the node if several of its ranks ended.",
     ),
@@ -72,7 +72,7 @@ KINDS = {
 OUTCOMES = {
     "hang": "Ranks wait for something that does not come.",
     "crash": "A process ended by itself, and the others lost it; nothing stood still for long.",
-    "pause": "The job stood still for a while and went on by itself.",
+    "pause": "The job stalled for a while and resumed by itself.",
     "slow": "Nothing hangs; one rank holds the others up.",
     "ok": "Progress was seen on every rank.",
     "unknown": "The evidence does not say whether it hangs.",
@@ -89,5 +89,5 @@ def explain(kind: str) -> dict[str, Any]:
     """What a kind means, beside what all outcomes and confidences mean."""
     known = KINDS.get(kind.strip().casefold())
     if known is None:
-        raise SettingsError(f"there is no kind {kind!r}", hint=f"kinds are {', '.join(KINDS)}")
+        raise SettingsError(f"unknown kind {kind!r}", hint=f"kinds are {', '.join(KINDS)}")
     return {"kind": kind.strip().casefold(), **known._asdict(), "outcomes": OUTCOMES, "confidence": CONFIDENCE}

@@ -58,7 +58,7 @@ def with_work(case: Case, accusation: Accusation[Any], words: Words) -> Words:
     return replace(
         words,
         headline=text,
-        summary=f"{sentence(at_length)}. Whether that comes to an end is not known.",
+        summary=f"{sentence(at_length)}. Whether it will finish is unknown.",
         why=[*words.why, *_findings(case, ranks)],
         each={rank: f"is {work}" for rank, work in zip(ranks, works, strict=True)},
         steps=[*_steps(case, ranks), ANNOUNCE],

@@ -192,7 +192,8 @@ def _culprit(case: Case, rank: int, why: str, where: Place | None) -> Culprit:
     process = case.job.processes.get(rank)
     if process is None:
         return Culprit(rank, node, None, None, None, why, where)
-    return Culprit(rank, node, process.local_rank, process.gpu, process.pid, why, where)
+    storage = case.storage.of(rank)
+    return Culprit(rank, node, process.local_rank, process.gpu, process.pid, why, where, storage)
 
 
 def _victims(case: Case, chosen: Accusation[Any]) -> Iterator[Victim]:

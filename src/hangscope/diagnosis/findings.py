@@ -41,7 +41,7 @@ def who_waits(case: Case, wait: Wait, accused: Collection[int] = ()) -> Finding:
     waiters = [r for r in wait.waiters if r not in accused] or list(wait.waiters)
     init = case.progress.comm_inits.get(wait.group)
     if init is not None:
-        text = f"{ranks_text(waiters)} began the init of {case.names.group(wait.group)}, and nobody completed it"
+        text = f"{ranks_text(waiters)} began the init of {case.names.group(wait.group)}, and no rank completed it"
         return cited(text, init.source)
     unit = next((u for u in wait.inside if u.rank in waiters), wait.inside[0])
     operation = case.progress.operation(unit)

@@ -59,4 +59,4 @@ def _text(error: PythonError) -> str:
     on = f" on {error.node}" if error.rank is None and error.node is not None else ""
     thread = " in a thread" if any(frame.name == "_bootstrap_inner" for frame in error.frames) else ""
     which = "" if error.rank is not None else " (the log does not say which rank)"
-    return f"{who}{on} printed {raised(error)}{thread}, and went on{which}"
+    return f"{who}{on} printed {raised(error)}{thread}, and continued{which}"

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
-from hangscope.model import Frame, Gap, Source
+from hangscope.model import FileWait, Frame, Gap, Source
 
 SCHEMA = "hangscope.diagnosis/1"
 
@@ -120,6 +120,8 @@ class Culprit:
     pid: int | None
     why: str
     where: Place | None = None
+    storage: FileWait | None = None
+    """The file that it is blocked on."""
 
 
 @dataclass(frozen=True, slots=True)

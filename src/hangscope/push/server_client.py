@@ -36,7 +36,7 @@ class ServerClient:
     def __init__(self, url: str, token: str, *, timeout_s: float = TIMEOUT_S) -> None:
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise SettingsError(f"{url!r} is no server's address", hint="--server https://hangscope.example.org")
+            raise SettingsError(f"{url!r} is not a server's address", hint="--server https://hangscope.example.org")
         if any(character <= " " for character in token) or not token.isascii():
             raise SettingsError("the token holds blanks or line breaks", hint="it is one word that begins with hs_")
         self.url = url.rstrip("/")

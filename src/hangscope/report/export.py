@@ -25,7 +25,7 @@ from hangscope.diagnosis.verdict import (
     OperationInFlight,
     Place,
 )
-from hangscope.model import Frame, Gap, Source
+from hangscope.model import FileWait, Frame, Gap, Source
 from hangscope.report.safe_text import whole
 from hangscope.report.verdict_text import iso
 
@@ -97,6 +97,21 @@ def _culprit(culprit: Culprit) -> dict[str, Any]:
         "pid": _int(culprit.pid),
         "why": whole(culprit.why),
         "where": None if culprit.where is None else _place(culprit.where),
+        "storage": None if culprit.storage is None else _storage(culprit.storage),
+    }
+
+
+def _storage(wait: FileWait) -> dict[str, Any]:
+    return {
+        "call": whole(wait.call),
+        "path": whole(wait.path),
+        "mount": _text(wait.mount),
+        "type": _text(wait.type),
+        "source": _text(wait.source),
+        "state": _text(wait.state),
+        "wait_channel": _text(wait.wait_channel),
+        "for_s": wait.for_s,
+        "pid": _int(wait.pid),
     }
 
 

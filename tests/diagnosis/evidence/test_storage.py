@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from hangscope.diagnosis import diagnose
 from hangscope.diagnosis.verdict import Diagnosis
 from hangscope.model import Facts, FileWait, Frame, Process, Source, ThreadStack
+from hangscope.report.export import to_json
 from kits.small_jobs import Op, job
 
 D = "default_pg"
@@ -49,6 +51,8 @@ def test_a_rank_blocked_on_a_server_is_named_with_file_mount_and_line() -> None:
     assert f"{blocked} (state S, in rpc_wait_bit_killable, seen for 2.1s)" in said(found)
     assert found.next_steps[0].startswith("storage: check the server of nfs4 filer:/export mounted at /data")
     assert [culprit.rank for culprit in found.culprits] == [2]
+    [culprit] = json.loads(to_json(found))["culprits"]
+    assert (culprit["storage"]["path"], culprit["storage"]["source"]) == ("/data/x.bin", "filer:/export")
 
 
 def test_uninterruptible_sleep_has_its_file() -> None:

@@ -185,7 +185,7 @@ def test_a_channel_that_hangs_delays_nobody_and_is_said_once(tmp_path: Path, mon
 
 def test_an_address_on_the_command_line_is_refused_and_not_repeated() -> None:
     """Everybody can read a command line; the message does not hold what must not be there."""
-    with pytest.raises(SettingsError, match="can be read by everybody") as refused:
+    with pytest.raises(SettingsError, match="can be read by everyone") as refused:
         alert_target(f"slack:https://hooks.example.com/{SECRET}", {})
     assert SECRET not in f"{refused.value}{refused.value.hint}"
 

@@ -35,8 +35,9 @@ LAST_OUTPUT_S = 5.0
 AT_END_S = 20.0
 """For a capture that is under way when the command ends."""
 SHARED_STORE = (
-    "torchrun started these ranks anew, and its store still holds the addresses of those before: a start that sticks or"
-    " fails in init_process_group is often theirs. TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 gives every start its own store"
+    "torchrun restarted these ranks, and its store still holds the addresses of the previous ones, which is often"
+    " why init_process_group hangs or fails after a restart. TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 gives every start its"
+    " own store"
 )
 
 

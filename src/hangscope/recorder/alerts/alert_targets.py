@@ -60,7 +60,7 @@ def alert_target(word: str, environ: Mapping[str, str]) -> AlertTarget | None:
     kind, place = match.groups()
     if "://" in place:
         raise SettingsError(
-            f"--on-hang {kind}: an address on the command line can be read by everybody on this machine", hint=_HOW
+            f"--on-hang {kind}: an address on the command line can be read by everyone on this machine", hint=_HOW
         )
     if not place.strip():
         raise SettingsError(f"--on-hang {kind}: without a file", hint=_HOW)

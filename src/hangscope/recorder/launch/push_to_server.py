@@ -148,7 +148,7 @@ class ServerPush:
         """Said once: a server that is away may be away for the whole run."""
         if not self._complained:
             self._complained = True
-            self.say(f"warning: --server {self.options.url}: {problem}; the training goes on as it was")
+            self.say(f"warning: --server {self.options.url}: {problem}; the training continues")
 
 
 def _leaf(address: str) -> str:

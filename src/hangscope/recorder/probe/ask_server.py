@@ -71,7 +71,7 @@ def _fetch(url: str, seconds: float) -> str:
     """The page, within its time and size. No proxy is asked, no redirection followed."""
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise SettingsError(f"{url} is no address of a server", hint="write it like http://localhost:8000/metrics")
+        raise SettingsError(f"{url} is not a server's address", hint="write it like http://localhost:8000/metrics")
     kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
     until = time.monotonic() + seconds
     connection = kind(parts.hostname, parts.port, timeout=seconds)

@@ -169,7 +169,7 @@ def naming_ranks(
 
 _SENDERS = {
     -1: ": its terminal or ssh session was closed",
-    -2: ": somebody pressed Ctrl-C",
+    -2: ": someone pressed Ctrl-C",
     -15: ": a scheduler or a person ended the job",
 }
 """Who sends the signal that a launcher got."""
