@@ -72,7 +72,7 @@ def missing() -> str:
 class SlurmCluster:
     """`lab` must be a new directory that everybody may enter."""
 
-    def __init__(self, lab: Path, nodes: int = 4, kill_wait_s: int = 12) -> None:
+    def __init__(self, lab: Path, nodes: int = 4, kill_wait_s: int = 30) -> None:
         self.lab = lab
         self.run = lab / "run"
         self.nodes = [f"n{number}" for number in range(1, nodes + 1)]

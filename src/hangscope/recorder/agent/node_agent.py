@@ -175,7 +175,11 @@ class Agent:
     def hung(self) -> bool:
         """Whether a hang was the job's end: captured, not over, and nobody outside had ended the job before."""
         hang = self._captures.hang
-        if self._events.asked_to_end or self._captures.reason(hang) not in MAY_RECOVER:
+        if self._events.asked_to_end:
+            return False
+        if self._ender.pids:
+            return True  # also where a rank moved once more, because its peer was ended before it
+        if self._captures.reason(hang) not in MAY_RECOVER:
             return False
         return self._captures.verdict(hang).get("outcome") not in QUIET
 
