@@ -2,6 +2,7 @@
 
     python tests/live_scripts/run.py [NAME…] [--together N] [--keep DIR]
     python tests/live_scripts/run.py --nccl            needs one GPU and a PyTorch with NCCL
+    python tests/live_scripts/run.py --engines         the same: graphs, pynccl, weight sync, past the flight recorder
 
 Prints one line a job as a table for docs/live.md: what was injected, what was said, and how long after the fault.
 """
@@ -256,6 +257,21 @@ def _nccl(backend: str) -> list[Row]:
     ]
 
 
+def _engines() -> list[Row]:
+    """Communication past the flight recorder, four ranks on one GPU, each hung and healthy."""
+    torchrun = (*TORCHRUN[:-1], "--nproc-per-node=4")
+    engines = str(HERE / "engines.py")
+    found = []
+    for kind, launch, line in (
+        ("graph", torchrun, "fetch_prompts"),
+        ("pynccl", torchrun, "schedule_requests"),
+        ("weights", (PYTHON,), "load_weights"),
+    ):
+        found.append(Row(kind, (*launch, engines, kind, "--hang"), "absent", (2,), line=line))
+        found.append(Row(f"{kind}, healthy", (*launch, engines, kind)))
+    return found
+
+
 def _port() -> str:
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
@@ -334,10 +350,11 @@ def main() -> int:
     parser.add_argument("--together", type=int, default=1)
     parser.add_argument("--keep", type=Path)
     parser.add_argument("--nccl", nargs="?", const="nccl", choices=("nccl", "gloo"), help="the jobs for a GPU")
+    parser.add_argument("--engines", action="store_true", help="jobs for a GPU that communicate past the recorder")
     given = parser.parse_args()
     folder = given.keep or Path(tempfile.mkdtemp(prefix="live-"))
     folder.mkdir(parents=True, exist_ok=True)
-    offered = _nccl(given.nccl) if given.nccl else _rows(folder)
+    offered = _nccl(given.nccl) if given.nccl else _engines() if given.engines else _rows(folder)
     rows = [row for row in offered if not given.names or any(name in row.name for name in given.names)]
     print("| job | injected | stderr says | verdict | noticed after |\n|---|---|---|---|---|", flush=True)
     right = 0

@@ -58,19 +58,20 @@ def words(case: Case, accusation: Accusation[Outside]) -> Words:
     found = accusation.facts
     ranks = accusation.ranks
     others = plural(len(found.inside), "rank")
+    here = place(found.by_rank[ranks[0]].frames) or "an unknown place"
     texts = {rank: f"rank {rank} is here" for rank in ranks}
     like = f"{others} like rank {found.inside[0]}"
     texts[found.inside[0]] = f"{like} {verb(found.inside, 'is', 'are')} inside communication"
     return who_did_what(
         case,
         accusation,
-        f"{verb(ranks, 'is', 'are')} at {place(found.by_rank[ranks[0]].frames)}, outside any communication",
+        f"{verb(ranks, 'is', 'are')} at {here}, outside any communication",
         f": the other {others} {verb(found.inside, 'waits', 'wait')} in some.",
         why=[
             Finding(text, (found.by_rank[rank].source,), shown(found.by_rank[rank].frames, _FRAMES_SHOWN))
             for rank, text in texts.items()
         ],
-        steps=[f"code: see what {ranks_text(ranks)} {verb(ranks, 'does', 'do')} there"],
+        steps=[f"code: see what {ranks_text(ranks)} {verb(ranks, 'does', 'do')} at {here}"],
         place=False,
     )
 
