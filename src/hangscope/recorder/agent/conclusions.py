@@ -52,7 +52,6 @@ class Conclusions:
         on_hang: OnHang,
         diagnose: bool,
         say: Callable[[str], None],
-        concluded: Callable[[Path], None] = lambda _: None,
     ) -> None:
         self.diagnoses = diagnose
         self.interrupted: Callable[[], bool] = lambda: False
@@ -64,7 +63,7 @@ class Conclusions:
         self._on_hang = on_hang
         self._alerts = Alerts(on_hang.alerts, wandb=on_hang.wandb, say=say)
         self._say = say
-        self._concluded = concluded
+        self.concluded: Callable[[Path], None] = lambda _: None
         """Called with an incident once all that is to be written about it is there."""
         self._parts: set[Path] = set()
         """Incidents of which it was said that only this node's part is here."""
@@ -101,7 +100,7 @@ class Conclusions:
             self._give_verdict(incident, capture)
         else:
             self._respond(home, capture, None)
-        self._concluded(home)
+        self.concluded(home)
 
     def _await_others(self, incident: Path) -> list[PeerAgent]:
         until = time.monotonic() + NODES_S
@@ -214,7 +213,7 @@ class Conclusions:
                     self._log.verdicts[incident] = verdict
                     process.page()
                     incident_manifest.add_files(home, VERDICT_JSON, VERDICT_TEXT, VERDICT_PAGE)
-            self._concluded(home)
+            self.concluded(home)
         except Exception as error:
             self._say(f"the verdict on {home} could not be updated: {type(error).__name__}: {error}")
 

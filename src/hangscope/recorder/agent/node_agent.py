@@ -92,16 +92,9 @@ class Agent:
             folders, node, command, polling=polling, activity=activity, events=events, log=log, metrics=metrics
         )
         conclusions = Conclusions(
-            folders,
-            events.ended,
-            log,
-            recovery,
-            status,
-            on_hang=options.on_hang,
-            diagnose=options.diagnose,
-            say=say,
-            concluded=concluded,
+            folders, events.ended, log, recovery, status, on_hang=options.on_hang, diagnose=options.diagnose, say=say
         )
+        conclusions.concluded = concluded
         conclusions.interrupted = lambda: self.interrupted
         stalls = StallWatch(polling, folders, recovered, say)
         dumps = DumpWatch(folders.own, node.started_at)
