@@ -25,7 +25,7 @@ README = ROOT / "README.md"
 SKILL = ROOT / "skills" / "hangscope" / "SKILL.md"
 POLICIES = [ROOT / name for name in ("CONTRIBUTING.md", "SECURITY.md", "CODE_OF_CONDUCT.md", "ROADMAP.md")]
 PAGES = [README, *POLICIES, SKILL, *sorted((ROOT / "docs").glob("*.md"))]
-PRESENT = [verb for verb in VERBS if find_spec(f"hangscope.cli.verbs.{verb}") is not None]
+PRESENT = [verb for verb in VERBS if find_spec(f"hangscope.cli.verbs.{verb.replace('-', '_')}") is not None]
 CONSOLE = re.compile(r"```console\n\$ (?P<command>[^\n]*)\n(?P<output>.*?)```", re.DOTALL)
 
 
@@ -77,7 +77,7 @@ def test_every_verb_has_its_page_and_its_help(verb: str) -> None:
 def test_every_option_is_on_its_page(verb: str) -> None:
     """The page of a verb names every option that the verb has."""
     page = (ROOT / "docs" / f"{verb}.md").read_text(encoding="utf-8")
-    command = import_module(f"hangscope.cli.verbs.{verb}").command
+    command = import_module(f"hangscope.cli.verbs.{verb.replace('-', '_')}").command
     options = [param for param in command.params if isinstance(param, click.Option)]
     assert [param.opts for param in options if not any(name in page for name in param.opts)] == []
 
@@ -105,7 +105,7 @@ def test_every_command_on_a_page_exists(page: Path) -> None:
         if verb not in VERBS:
             continue  # prose that happens to follow the name
         assert verb in PRESENT, f"{page.name} shows {verb}, which is not there"
-        known = long_options(import_module(f"hangscope.cli.verbs.{verb}").command) | {"--help", "--"}
+        known = long_options(import_module(f"hangscope.cli.verbs.{verb.replace('-', '_')}").command) | {"--help", "--"}
         for word in words:
             option = re.match(r"\[?(--[a-z][a-z-]*)", word)
             assert option is None or option[1] in known, f"{page.name}: hangscope {verb} has no {option[1]}"

@@ -14,8 +14,8 @@ from hangscope.cli.fleet_demo import _demo_job
 from hangscope.cli.verbs.node_check import command as node_check
 from hangscope.server.demo_data import fill
 from hangscope.server.digest.digest_work import Digester
-from hangscope.server.history.answers import History
 from hangscope.server.history.decide import decide
+from hangscope.server.history.fleet_history import History
 from hangscope.server.history.observations import observations
 from hangscope.server.history.scheduler_hints import hints
 from hangscope.server.history.suspicion import JobRecord, Suspect, suspects

@@ -80,7 +80,7 @@ class ServerClient:
         self._json("POST", "/api/v1/jobs/end", value)
 
     def suspects(self) -> list[dict[str, Any]]:
-        """Whom history suspects, as /api/v1/suspects lists them."""
+        """The suspects, as /api/v1/suspects lists them."""
         found = self._json("GET", "/api/v1/suspects", None).get("suspects")
         return [each for each in found if isinstance(each, dict)] if isinstance(found, list) else []
 

@@ -21,7 +21,7 @@ TIMEOUT_S = 10.0
 
 
 @click.command(epilog="Example: HANGSCOPE_TOKEN=hs_… hangscope node-check --server https://hangscope.example.org")
-@click.option("--server", metavar="URL", help="Whom to ask.", envvar="HANGSCOPE_SERVER", show_envvar=True)
+@click.option("--server", metavar="URL", help="The server to ask.", envvar="HANGSCOPE_SERVER", show_envvar=True)
 @click.option(
     "--token-file",
     type=click.Path(path_type=Path, dir_okay=False),

@@ -53,9 +53,10 @@ class Conclusions:
         diagnose: bool,
         say: Callable[[str], None],
         concluded: Callable[[Path], None] = lambda _: None,
+        interrupted: Callable[[], bool] = lambda: False,
     ) -> None:
         self.diagnoses = diagnose
-        self.interrupted: Callable[[], bool] = lambda: False
+        self._interrupted = interrupted
         self._folders = folders
         self._ended = ended
         self._log = log
@@ -93,7 +94,7 @@ class Conclusions:
             incident_manifest.write(home, _manifest(capture, agents, silent))
         except OSError as error:
             self._say(f"{home}: {error.strerror or error}; the incident has no manifest")
-        if capture.reason == "rank-exit" and self.interrupted():
+        if capture.reason == "rank-exit" and self._interrupted():
             return
         if not run_directory.sees_all(agents):
             self._report_part(incident, capture, agents)

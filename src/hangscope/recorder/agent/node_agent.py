@@ -114,7 +114,7 @@ class Agent:
         self._thread = threading.Thread(target=self._run, name="agent", daemon=True)
 
     def _conclusions(self, options: AgentOptions, concluded: Callable[[Path], None]) -> Conclusions:
-        made = Conclusions(
+        return Conclusions(
             self._folders,
             self._events.ended,
             self._log,
@@ -124,9 +124,8 @@ class Agent:
             diagnose=options.diagnose,
             say=self._say,
             concluded=concluded,
+            interrupted=lambda: self.interrupted,
         )
-        made.interrupted = lambda: self.interrupted
-        return made
 
     # ---- what `run` calls --------------------------------------------------------------------------------------------
 

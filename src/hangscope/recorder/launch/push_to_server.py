@@ -87,8 +87,8 @@ class ServerPush:
                 seen, world_size = ranks()
             except RuntimeError:  # the list changed while we read it
                 continue
-            settled = bool(seen) and seen == before and bool(self.node.gpus or self.node.nics)
-            if settled or (seen and time.monotonic() > until):
+            is_complete = bool(seen) and seen == before and bool(self.node.gpus or self.node.nics)
+            if is_complete or (seen and time.monotonic() > until):
                 break
         if not seen:
             return

@@ -34,8 +34,8 @@ PRIOR: Mapping[str, float] = {
     "nic": 2e-4,
     "leaf": 1e-3,
     "link": 1e-4,
-    "commit": 2e-2,
-    "image": 5e-3,
+    "commit": 4e-3,
+    "image": 2e-3,
     "mount": 1e-3,
 }
 """How likely each one is bad before anything is known of it. New code is at fault far more often than a machine."""

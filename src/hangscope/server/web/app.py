@@ -16,7 +16,7 @@ from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from hangscope.__about__ import __version__
 from hangscope.errors import HangscopeError
-from hangscope.server.history.answers import History
+from hangscope.server.history.fleet_history import History
 from hangscope.server.store.blob_store import BlobError, BlobStore
 from hangscope.server.store.database import Database
 from hangscope.server.web import admin_routes, feeds, pages, push_routes, read_routes

@@ -208,7 +208,7 @@ class _World:
         return (("node", self.random.choice(below)),)
 
     def _outage(self, jobs: Sequence[FleetJob]) -> list[FleetJob]:
-        """At one moment every job that runs stops within a minute, each naming whom it likes."""
+        """At one moment every job that runs stops within a minute, each naming any of its nodes."""
         at = self.started_at + self.onset
         changed = []
         for job in jobs:
