@@ -7,10 +7,11 @@ import re
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from say import Missing, run, say
+from verdicts import same_verdicts, verdicts
 
 ROOT = Path(__file__).parents[1]
 NATIVE = ROOT / "native"
@@ -26,10 +27,8 @@ PACKAGES = (
 """Of Debian 12."""
 TARGET = "aarch64-linux-gnu.2.17"
 
-Verdict = Callable[[Sequence[str | Path], str], str]
 
-
-def try_emulated(wheel: Path, cases: Sequence[str], verdict: Verdict) -> None:
+def try_emulated(wheel: Path, cases: Sequence[str]) -> None:
     """The same verdicts, the same decoded dumps and the same black boxes as on this machine."""
     qemu = shutil.which(QEMU)
     if qemu is None:
@@ -47,10 +46,7 @@ def try_emulated(wheel: Path, cases: Sequence[str], verdict: Verdict) -> None:
         python = [*emulated, "-E", f"PYTHONPATH={site}", str(SYSROOT / "usr" / "bin" / f"python{PYTHON}")]
         used = run([*python, "-c", "from hangscope.reader.dumps import decoder as d; print(d.in_use())"], cwd=folder)
         assert used.strip() == "True", "the C decoder is not in use on aarch64"
-        for case in cases:
-            same = verdict([*python, "-m", "hangscope"], case) == verdict([sys.executable, "-m", "hangscope"], case)
-            assert same, f"{case}: another verdict on aarch64"
-            say(f"  {case}: the same verdict, byte by byte")
+        same_verdicts(verdicts(python, cases), verdicts([sys.executable], cases))
 
 
 def sysroot() -> Path:

@@ -91,7 +91,7 @@ def test_an_assistant_finds_the_tools_and_gets_a_diagnosis(evidence: Path) -> No
         whole = await answer(client, "diagnose", path=str(CASES / "mesh_absent"), full=True)
         assert whole["schema"] == SCHEMA
         assert set(whole) >= set(schema()["required"])
-        listed = await answer(client, "list_incidents", path=str(evidence))
+        listed = await answer(client, "list_incidents")  # below all roots, of which this one is the second
         (incident,) = listed["incidents"]
         assert incident["stored_verdict"]["headline"] == "rank 1"
         assert incident["job"] == r"job-1\x1b[2J"

@@ -11,6 +11,7 @@ import os
 import resource
 import signal
 import sys
+from contextlib import ExitStack
 from typing import Any
 
 from hangscope.assistant.bounded_answer import bounded
@@ -19,6 +20,8 @@ from hangscope.errors import HangscopeError
 from hangscope.report.safe_text import safe
 from hangscope.safeio.held import held
 
+EVERYWHERE = "."
+"""Instead of a path: below all roots."""
 MOST_MEMORY = 8 << 30
 MOST_WRITTEN = 4096
 """Nothing is written at all; but the semaphores of a pool that reads large dumps are files to the kernel."""
@@ -35,16 +38,23 @@ def main() -> None:
 def answer(question: dict[str, Any]) -> dict[str, Any]:
     """`{"answer": …}`, or `{"error": …, "hint": …}` where the question cannot be answered."""
     arguments = {key: value for key, value in question["arguments"].items() if value is not None}
+    asked = arguments.pop("path")
     try:
-        path, root = confined(arguments.pop("path"), question["roots"])
+        if question["tool"] == "list_incidents" and asked == EVERYWHERE:
+            places = [(root, root) for root in question["roots"]]
+        else:
+            places = [confined(asked, question["roots"])]
         from hangscope.assistant import answers  # only here: what is refused is refused at once
 
-        with held(root):
-            return {"answer": bounded(answers.TOOLS[question["tool"]](path, **arguments))}
+        with ExitStack() as stack:
+            for _, root in places:
+                stack.enter_context(held(root))
+            paths = [path for path, _ in places]
+            return {"answer": bounded(answers.TOOLS[question["tool"]](*paths, **arguments))}
     except HangscopeError as error:
         return {"error": safe(str(error)), "hint": None if error.hint is None else safe(error.hint)}
     except OSError as error:
-        return {"error": safe(f"{error.filename or path}: {error.strerror or error}"), "hint": None}
+        return {"error": safe(f"{error.filename or asked}: {error.strerror or error}"), "hint": None}
     except MemoryError:
         return {"error": f"this evidence needs more than {MOST_MEMORY >> 30} GiB of memory", "hint": None}
 

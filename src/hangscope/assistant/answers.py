@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
@@ -65,13 +65,15 @@ def _own(frames: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 # ---- which incidents there are ---------------------------------------------------------------------------------------
 
 
-def incidents(path: str) -> dict[str, Any]:
-    """The incidents below a directory, newest first, each with the verdict that was stored in it."""
-    found = [_incident(folder) for folder in islice(_incident_folders(path), MOST_INCIDENTS)]
+def incidents(*paths: str) -> dict[str, Any]:
+    """The incidents below directories, newest first, each with the verdict that was stored in it."""
+    folders = chain.from_iterable(map(_incident_folders, paths))
+    found = [_incident(folder) for folder in islice(folders, MOST_INCIDENTS)]
     found.sort(key=lambda one: str(one["captured_at"] or ""), reverse=True)
-    answer: dict[str, Any] = {"below": path, "incidents": found}
+    answer: dict[str, Any] = {"below": [safe(path) for path in paths], "incidents": found}
     if not found:
-        answer["folders"] = [safe(entry.name) for entry in listing(path) if entry.is_folder][:MOST_INCIDENTS]
+        inside = (f"{path}/{entry.name}" for path in paths for entry in listing(path) if entry.is_folder)
+        answer["folders"] = [safe(folder) for folder in islice(inside, MOST_INCIDENTS)]
         answer["hint"] = "there is no incident of hangscope; diagnose reads any folder of dumps and logs by its path"
     return answer
 

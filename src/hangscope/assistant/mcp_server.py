@@ -125,7 +125,8 @@ class Tools:
         return await self._ask("diagnose", path=path, full=full)
 
     async def list_incidents(self, path: str = ".") -> dict[str, Any]:
-        """List the incidents that hangscope captured below a directory, newest first, with the verdict stored then."""
+        """List the incidents that hangscope captured below a directory, or below all roots, newest first, with the
+        verdict stored then."""
         return await self._ask("list_incidents", path=path)
 
     async def show_operations(
