@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from hangscope.cli.built_in import SHELLS
 from hangscope.cli.main import main
 from hangscope.cli.size_options import seconds
-from hangscope.cli.verbs.completion import SHELLS
 
 CASES = Path(__file__).parents[1] / "cases"
 HANGSCOPE = f"{sys.executable} -m hangscope"

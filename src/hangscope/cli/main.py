@@ -26,6 +26,7 @@ from types import FrameType
 import click
 
 from hangscope.__about__ import __version__
+from hangscope.cli.built_in import BUILT_IN
 from hangscope.cli.hung_filesystem import watch_for_hung_calls
 from hangscope.cli.list_jobs import list_jobs
 from hangscope.cli.output import ReaderGone, complain, finish
@@ -52,7 +53,6 @@ VERBS = {
     "mcp": "Answer an assistant's questions about hangs, read-only.",
     "probe": "Say whether an inference server moves, for exec probes.",
     "simulate": "Write dumps of a synthetic job of any size, layout, fault and format.",
-    "completion": "Print what makes a shell complete verbs and options.",
     "demo": "Start a real small job that hangs, and follow it from launch to verdict.",
 }
 """Every verb with its line in `hangscope --help`, in the order of a hang's life."""
@@ -72,8 +72,8 @@ class Verbs(click.Group):
         return [verb for verb in VERBS if find_spec(f"hangscope.cli.verbs.{verb.replace('-', '_')}") is not None]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name == "help":
-            return help_command
+        if cmd_name in BUILT_IN:
+            return BUILT_IN[cmd_name]
         verbs = self.list_commands(ctx)
         if cmd_name not in verbs:
             close = get_close_matches(cmd_name, verbs, n=1)
@@ -88,28 +88,12 @@ class Verbs(click.Group):
             formatter.write_dl([(verb, VERBS[verb]) for verb in self.list_commands(ctx)])
 
 
-@click.command("help", add_help_option=False)
-@click.argument("verb", required=False)
-@click.pass_context
-def help_command(ctx: click.Context, verb: str | None) -> None:
-    """What a verb does, and what it takes."""
-    above = ctx.parent
-    assert above is not None
-    if verb is None or verb == "help":
-        click.echo(above.get_help())
-        return
-    command = cli.get_command(above, verb)
-    assert command is not None
-    with click.Context(command, info_name=verb, parent=above) as shown:
-        click.echo(command.get_help(shown))
-
-
 @click.group(
     cls=Verbs,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     invoke_without_command=True,
     subcommand_metavar="COMMAND [ARGS]...",
-    epilog="`hangscope help COMMAND` says what a command takes.",
+    epilog="`hangscope help COMMAND` says what a command takes; `hangscope completion bash|zsh|fish` completes them.",
 )
 @click.version_option(__version__, prog_name="hangscope", message="%(prog)s %(version)s")
 @click.pass_context
