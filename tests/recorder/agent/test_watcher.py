@@ -14,6 +14,7 @@ from hangscope.recorder.agent.dump_watch import DumpWatch
 from hangscope.recorder.agent.recovery import RecoveredStalls
 from hangscope.recorder.agent.stall_watch import StallWatch
 from hangscope.recorder.agent.watcher import Trouble, Watcher, how_ended
+from hangscope.recorder.live.job_pace import JobPace
 from hangscope.recorder.live.watched_rank import WatchedRank
 from kits.agent_parts import AgentParts, rank
 
@@ -27,7 +28,8 @@ class Watch:
         self.recovered = RecoveredStalls()
         stalls = StallWatch(self.parts.polling, self.parts.folders, self.recovered, self.parts.lines.append)
         dumps = DumpWatch(self.parts.folders.own, self.parts.node.started_at)
-        self.watcher = Watcher(self.parts.polling, self.parts.events, stalls, dumps)
+        self.pace = JobPace()
+        self.watcher = Watcher(self.parts.polling, self.parts.events, stalls, dumps, self.pace)
 
     def trouble(
         self, *, captured: bool = False, known: tuple[int, ...] = (), by_us: tuple[int, ...] = ()
@@ -137,3 +139,12 @@ def test_a_place_that_recovered_before_costs_a_line_first(tmp_path: Path) -> Non
 def test_how_a_rank_ended_is_said_as_people_do(code: int | None, words: str) -> None:
     """By the signal's name, where it has one."""
     assert how_ended(code) == words
+
+
+@pytest.mark.parametrize(("stood_still", "is_trouble"), [(False, False), (True, True), (None, True)])
+def test_ctrl_c_on_a_job_that_moved_is_no_trouble(tmp_path: Path, stood_still: bool | None, is_trouble: bool) -> None:
+    """Whoever pressed it knows why it ended; of one that stood still it may be the only trace of a hang."""
+    watch = Watch(tmp_path, ended(0, 1), ended(1, -2))
+    watch.pace.stood_still = stood_still
+    assert (watch.trouble() is not None) is is_trouble
+    assert watch.watcher.interrupted() is not is_trouble
