@@ -1,6 +1,6 @@
 """Agents push while server processes are killed with SIGKILL at random: what was accepted is there, once and whole.
 
-    python tests/kits/kill_servers.py --agents 50 --kills 1000        # by hand; an hour or so on two cores
+    cd tests && python -m kits.kill_servers --agents 50 --kills 1000        # by hand; an hour or so on two cores
 
 Two servers share one Postgres (with --sqlite one server has a file) and one folder of blobs. An agent sends as `push`
 does, and where the connection breaks it sends the same again, to whichever server answers.
@@ -23,8 +23,6 @@ import time
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from sqlalchemy import func, select
 
