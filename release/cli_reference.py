@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 from dataclasses import dataclass
-from importlib import import_module
 
 import click
 
@@ -27,7 +26,8 @@ def verbs() -> list[Verb]:
     top = click.Context(cli, info_name="hangscope")
     found = []
     for name in cli.list_commands(top):
-        command = import_module(f"hangscope.cli.verbs.{name}").command
+        command = cli.get_command(top, name)
+        assert command is not None
         context = click.Context(command, info_name=name, parent=top)
         records = [param.get_help_record(context) for param in command.get_params(context)]
         text = inspect.cleandoc((command.help or "").partition("\f")[0]).replace("\b\n", "")
