@@ -268,6 +268,11 @@ class Diagnosis:
     facts: tuple[LogFact, ...] = ()
 
     @property
+    def is_likely(self) -> bool:
+        """Whether it is more than a guess."""
+        return self.confidence != "low"
+
+    @property
     def exit_status(self) -> int:
         """0 no hang; 1 a hang or a failure with a named cause; 3 one whose cause the evidence does not name, or where
         nobody can tell whether all is well.

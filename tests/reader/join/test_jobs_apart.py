@@ -167,8 +167,10 @@ def test_one_dump_that_an_earlier_run_left_makes_no_second_job(tmp_path: Path) -
     shutil.copytree(CASES / "sigkill8", tmp_path / "job")
     old = next((CASES / "straggler8").rglob("nccl_trace_rank_0"))
     node = next(path.parent for path in (tmp_path / "job").rglob("nccl_trace_rank_*") if "rank_0" not in path.name)
-    shutil.copy(old, node / "nccl_trace_rank_0") if not (node / "nccl_trace_rank_0").exists() else None
-    hangscope.load(tmp_path)
+    left = node / "old" / "nccl_trace_rank_0"
+    left.parent.mkdir()
+    shutil.copy(old, left)
+    assert len(hangscope.load(tmp_path).groups) == len(hangscope.load(CASES / "sigkill8").groups)
 
 
 # ---- the command line ------------------------------------------------------------------------------------------------

@@ -30,7 +30,8 @@ _MODULES: Sequence[tuple[re.Pattern[str], str]] = tuple(
     (re.compile(pattern), what)
     for pattern, what in (
         (r"(^|/)pynccl\w*\.py$|(^|/)cupy/cuda/nccl|(^|/)cupyx/distributed/", "NCCL called past torch.distributed"),
-        (r"(^|/)(custom|quick|flashinfer)_all_reduce\w*\.py$|(^|/)all_reduce_utils\.py$", "a custom all_reduce"),
+        (r"(^|/)(custom_all_reduce|quick_all_reduce|flashinfer_all_reduce)\w*\.py$", "a custom all_reduce"),
+        (r"(^|/)all_reduce_utils\.py$", "a custom all_reduce"),
         (r"(^|/)deep_?ep/|(^|/)deepep\w*\.py$|(^|/)pplx_kernels/", "DeepEP"),
         (r"nvshmem", "NVSHMEM"),
         (r"(^|/)flashinfer/comm/", "FlashInfer's communication"),

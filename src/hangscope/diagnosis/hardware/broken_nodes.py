@@ -36,8 +36,8 @@ def broken_nodes(job: Job, verdict: Diagnosis) -> list[BrokenNode]:
     accused = {culprit.node for culprit in verdict.culprits if culprit.node}
     found: dict[str, BrokenNode] = {}
     for node, kind, why in _signs(job):
-        sure = verdict.confidence != "low" or kind == "node_failed"
-        if sure and (node in accused or not verdict.culprits) and _NAME.fullmatch(node):
+        believed = verdict.is_likely or kind == "node_failed"
+        if believed and (node in accused or not verdict.culprits) and _NAME.fullmatch(node):
             found.setdefault(node, BrokenNode(node, why))
     return [found[node] for node in sorted(found)]
 

@@ -48,7 +48,7 @@ def storage_findings(case: Case, ranks: Collection[int]) -> list[Finding]:
         state = f"state {wait.state}" if wait.state else ""
         channel = f"in {wait.wait_channel}" if wait.wait_channel else ""
         kernel = ", ".join(part for part in (state, channel) if part)
-        span = f"seen for {duration(wait.for_s)}"
+        span = f"seen for {duration(wait.for_s)}" if wait.for_s is not None else "seen once"
         text = f"{who} is {blocked_on(wait)} ({', '.join(part for part in (kernel, span) if part)})"
         found.append(Finding(text, (process.source,) if process.source is not None else ()))
     together = case.storage.beside(blocked[0]) if blocked else []
