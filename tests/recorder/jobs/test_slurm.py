@@ -119,7 +119,7 @@ def submit_all(cluster: SlurmCluster) -> dict[str, str]:
     return {
         "warned": cluster.submit(warned, "--nodes=1", "--nodelist=n2", "--time=1", "--signal=B:USR1@50"),
         "signals": cluster.submit(counting, "--nodes=1", "--nodelist=n1"),
-        "cancelled": submit("cancelled", TORCHRUN, "", hang, first),
+        "cancelled": submit("cancelled", TORCHRUN, "--stall-after 300", hang, first),
         "killed": submit("killed", TASKS, kill, hang, first, "--ntasks=2"),
         "plain": submit("plain", TASKS, "", f"--fault sleep --when {cluster.shared}/now", "-n2", first, run=False),
         "lost": submit("lost", TASKS, "", "--fault none", "--nodelist=n3,n4", "--ntasks=2", "--no-requeue"),

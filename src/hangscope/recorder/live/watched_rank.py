@@ -305,8 +305,10 @@ class WatchedRank:
 
     @property
     def _stood_still_at_last_poll(self) -> bool:
+        """By its counters: that a whole ring was read in between says more of a wait, and is no move."""
         ago_s = time.time() - self.last_poll_at if self.last_poll_at is not None else 0.0
-        return time.monotonic() - self.still_since - ago_s >= STILL_S
+        moved_at = max((counter.since for counter in self.progress.counters.values()), default=self.still_since)
+        return time.monotonic() - moved_at - ago_s >= STILL_S
 
 
 def _activity(seen: Activity | None) -> dict[str, Any]:
