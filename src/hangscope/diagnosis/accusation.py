@@ -74,6 +74,7 @@ class Doubt(Enum):
     UNEXPLAINED = MEDIUM, "other ranks hang for a separate reason"
     AT_WORK = MEDIUM, "it is working, and may resume on its own"
     GIL_HELD = MEDIUM, "it holds the GIL, as a rank waiting for its GPU would: where it holds it is not recorded"
+    NOT_ENDED_BY_SIGTERM = MEDIUM, "what kept it from exiting on SIGTERM is not recorded"
     FROM_LOGS = LOW, "from sequence numbers in logs"
     SHOWN_BY_OTHERS = MEDIUM, "inferred from what the other ranks and the logs show"
     NOTHING_SHOWN = MEDIUM, "some of the accused left no evidence"

@@ -30,11 +30,17 @@ class FileWait:
     for_s: float | None = None
 
 
+OUTLIVED_SIGTERM = "outlived SIGTERM"
+"""The state of a process that its launcher could not end by SIGTERM: stopped, in a call of the kernel, or with a
+handler of its own that did not come to run. Which of them is not known."""
+
+
 @dataclass(frozen=True, slots=True)
 class Process:
     """What a launcher, an agent, a log prefix or RAS says about the process of one rank. None = not said.
 
-    `exit_status` is the exit code, or minus the signal. `state` is the kernel's letter (R S D T Z) or "gone".
+    `exit_status` is the exit code, or minus the signal. `state` is the kernel's letter (R S D T Z), "gone", or
+    OUTLIVED_SIGTERM.
     `alive_at_end` is True where the source says the process was still there when the evidence was taken.
     `python_answers` is False where the process lives but no Python thread could be made to answer (the GIL is held).
     `syscall` is the call of the kernel that its main thread is in, "running" where it is in none; `syscall_file` what

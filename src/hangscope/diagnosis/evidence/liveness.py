@@ -15,7 +15,7 @@ from hangscope.diagnosis.evidence.process_ends import GONE, ending, raised, sour
 from hangscope.diagnosis.evidence.ras_ranks import lost_to_ras
 from hangscope.diagnosis.evidence.training_thread import Stacks
 from hangscope.diagnosis.verdict import Finding
-from hangscope.model import Job, KernelMessage, Process, PythonError
+from hangscope.model import OUTLIVED_SIGTERM, Job, KernelMessage, Process, PythonError
 from hangscope.text import short
 
 # In the text that NCCL and PyTorch print: the peer's process is gone, as far as this one can tell.
@@ -39,6 +39,7 @@ class How(Enum):
     LOST_BY_PEERS = auto()
     STOPPED = auto()
     SLEEPS = auto()
+    OUTLIVED_SIGTERM = auto()
     HOLDS_GIL = auto()
     GIL_HELD = auto()  # and by what, its own code or a CUDA call that waits for its GPU, is not recorded
     IN_CUDA = auto()
@@ -165,6 +166,9 @@ class Liveness:
             return Life(Is.FROZEN, How.SLEEPS, True, (Finding(text, sources(process)),), process=process)
         if rank in self._holding:
             return self._holds_gil(rank, process)
+        if process.state == OUTLIVED_SIGTERM:
+            text = f"rank {rank}'s process did not exit when its launcher sent SIGTERM"
+            return Life(Is.FROZEN, How.OUTLIVED_SIGTERM, True, (Finding(text, sources(process)),), process=process)
         return self._silent(rank, process) if self._no_reaction(rank) and rank not in self._answered else None
 
     def _holds_gil(self, rank: int, process: Process) -> Life:

@@ -124,6 +124,7 @@ def _unexplained(case: Case, accused: set[int]) -> list[Wait]:
 def _doubts(case: Case, facts: Blocking, wait: Wait) -> list[Doubt]:
     blockers = facts.blockers
     how_shown = {blocker.shown for blocker in blockers}
+    lives = {blocker.life.how for blocker in blockers if blocker.life is not None}
     absent = all(blocker.kind is CauseKind.ABSENT for blocker in blockers)
     return doubts_where(
         {
@@ -135,7 +136,8 @@ def _doubts(case: Case, facts: Blocking, wait: Wait) -> list[Doubt]:
             Doubt.AGE_NOT_KNOWN: absent and not case.hang.age_known,
             Doubt.SECOND_CAUSE: facts.unknown,
             Doubt.UNEXPLAINED: facts.unexplained,
-            Doubt.GIL_HELD: any(b.life is not None and b.life.how is How.GIL_HELD for b in blockers),
+            Doubt.GIL_HELD: How.GIL_HELD in lives,
+            Doubt.NOT_ENDED_BY_SIGTERM: How.OUTLIVED_SIGTERM in lives,
         }
     )
 

@@ -15,6 +15,7 @@ _LIFE = {
     How.OUT_OF_MEMORY: ("was killed by the kernel (out of memory)", "were killed by the kernel (out of memory)"),
     How.STOPPED: ("is stopped (state T)", "are stopped (state T)"),
     How.SLEEPS: ("is in uninterruptible sleep", "are in uninterruptible sleep"),
+    How.OUTLIVED_SIGTERM: ("did not exit when its launcher sent SIGTERM", "did not exit when sent SIGTERM"),
     How.HOLDS_GIL: ("holds the GIL", "hold their GIL"),
     How.GIL_HELD: ("holds the GIL and does not respond", "hold their GIL and do not respond"),
     How.ANSWERS_NOTHING: ("is alive but does not respond", "are alive but do not respond"),

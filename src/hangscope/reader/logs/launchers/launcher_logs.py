@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
-from hangscope.model import UNKNOWN, Process, Source
+from hangscope.model import OUTLIVED_SIGTERM, UNKNOWN, Process, Source
 from hangscope.reader.logs.failure_line import (
     ENDS,
     ORDERED_ENDS,
@@ -176,7 +176,8 @@ class LauncherLog:
             number = SIGNAL_NAMES.get(match[2] or match[4])
             self._add_failure(line, "launcher_kill", pid=pid, code=None if number is None else -number, effect=True)
         elif match := _STUCK.search(line.text):
-            self._add_statement(line, Process(UNKNOWN, pid=int(match[1] or match[2]), alive_at_end=True, state="D"))
+            pid = int(match[1] or match[2])
+            self._add_statement(line, Process(UNKNOWN, pid=pid, alive_at_end=True, state=OUTLIVED_SIGTERM))
         elif match := _DEATH.search(line.text):
             self.elastic = self.writers.launcher = True
             said = match["signal"] or match["got"]
