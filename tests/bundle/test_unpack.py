@@ -300,7 +300,7 @@ def test_a_missing_bundle_and_an_existing_target_are_errors(tmp_path: Path) -> N
     with pytest.raises(NotFoundError, match="no such file"):
         verify(tmp_path / "none.tar.gz")
     (tmp_path / "out").mkdir()
-    with pytest.raises(InputError, match="exists already"):
+    with pytest.raises(InputError, match="already exists"):
         extract(_bundle(tmp_path / "x.tar.gz"), tmp_path / "out")
 
 

@@ -113,7 +113,7 @@ def test_values_are_those_of_the_dump(capsys: pytest.CaptureFixture[str], raw: d
         ({"ranks": [0, 9]}, "no rank 9"),
         ({"group": "nobody"}, "no group 'nobody'"),
         ({"name": "all_reduec"}, "'all_reduec'"),
-        ({"state": "lost"}, "no state 'lost'"),
+        ({"state": "lost"}, "unknown state 'lost'"),
     ],
 )
 def test_a_condition_that_can_never_match_is_an_error(job: Job, condition: dict[str, Any], says: str) -> None:

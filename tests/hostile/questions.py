@@ -19,7 +19,10 @@ from hangscope.incident.collect.remote_node import Node
 from hostile.inputs.registry import Input
 from hostile.inputs.settings import environment, value
 
-VERBS = ("diagnose", "diagnose", "show", "report", "bundle", "bundle", "watch", "collect", "hostfile", "snapshot")
+VERBS = (
+    *("diagnose", "diagnose", "show", "report", "bundle", "bundle", "watch", "collect", "hostfile", "snapshot"),
+    *("stacks", "ls", "exclude", "prune"),
+)
 """What any evidence can be asked."""
 STARTED = ("run", "demo")
 """Questions that start processes: what these take is theirs."""
@@ -66,6 +69,9 @@ def _of_evidence(rng: Random, verb: str, given: Input, folder: Path, out: Path) 
         "unpack": ["bundle", path, "--unpack", f"{out}/unpacked"],
         "watch": ["watch", str(folder), "--once"],
         "snapshot": ["snapshot", str(folder)],
+        "ls": ["ls", str(folder)],
+        "exclude": ["exclude", path],
+        "prune": ["prune", str(folder), "--older-than", "1s", "--dry-run"],
         "collect": ["collect", "--from", path, "-o", f"{out}/c"],
         "hostfile": ["collect", "--hostfile", path, "-o", f"{out}/c"],
     }
@@ -73,6 +79,7 @@ def _of_evidence(rng: Random, verb: str, given: Input, folder: Path, out: Path) 
         return plain[verb]
     options: dict[str, tuple[list[str], ...]] = {
         "diagnose": ([], ["--json"], ["-v"], ["--full", "--width", "40"], ["-v", "--width", "300"]),
+        "stacks": ([], ["--json"], ["--threads", "--all-frames"]),
         "show": ([], ["--json"], ["--last", "3"], ["--state", "unfinished", "--width", "40"], ["--rank", "0-9"]),
         "report": (outputs, [*outputs, "-v"]),
         "bundle": (

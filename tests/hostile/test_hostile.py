@@ -50,6 +50,8 @@ QUICK = (
     "options", "broken_torch", "lying_node",
 )  # fmt: skip
 """Classes that between them are asked every verb, and cost little."""
+ATTACKED_ELSEWHERE = {"serve", "push", "node-check", "mcp", "probe"}
+"""Verbs that talk to somebody: tests/server, tests/assistant and tests/recorder/probe lie to them."""
 
 
 @pytest.mark.parametrize(("names", "each"), [(tuple(CLASSES), 1), (QUICK, 8)], ids=["every class", "every verb"])
@@ -62,7 +64,8 @@ def test_hostile_evidence_costs_nobody_anything(names: tuple[str, ...], each: in
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-2000:]
     assert f"{count} inputs of {len(names)} classes, 0 problems" in done.stdout
     if names == QUICK:
-        assert set(_counts(done.stdout, "asked: ")) == {*VERBS, "node"}  # a node that answers `collect` with nonsense
+        # "node": one that answers `collect` with nonsense
+        assert set(_counts(done.stdout, "asked: ")) == {*VERBS, "node"} - ATTACKED_ELSEWHERE
 
 
 def _counts(said: str, part: str) -> Counter[str]:

@@ -465,7 +465,9 @@ def test_a_planted_folder_for_black_boxes_is_said(theirs: Path) -> None:
         patch.setattr(job_environment, "_plan", lambda *_, **__: planted)
         identity = identify({}, job="j", attempt="0", node="n")
         words = ["true"]
-        job_environment.with_recorder(words, identity, theirs / "n", {}, entries=None, fix=False, say=said.append)
+        job_environment.with_recorder(
+            words, identity, theirs / "n", {}, entries=None, fix=False, timing=False, say=said.append
+        )
     assert any("belongs to another user" in line for line in said)
 
 

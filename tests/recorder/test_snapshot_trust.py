@@ -432,7 +432,7 @@ def test_a_strangers_link_in_the_place_of_a_directory_is_refused(tmp_path: Path,
     for name, owner in (("theirs", NOBODY), ("ours", 0)):
         (other / name).symlink_to(victim)
         os.lchown(other / name, owner, owner)
-    with pytest.raises(Refused, match="link of somebody else"):
+    with pytest.raises(Refused, match="another user's link"):
         run_directory.mark(other / "theirs", node="a", reason="stall", detail="")
     node_dir = NodeDir(other / "theirs", other / "theirs/nodes/a")
     assert not node_dir.write("x", b"")

@@ -164,7 +164,7 @@ def test_hovering_shows_the_operation(show: Any) -> None:
     box = canvas.bounding_box()
     canvas.hover(position={"x": box["width"] - 30, "y": 71})  # the second row, in the wait
     tip = shown.text("#tip")
-    for needed in ("all_reduce #7", "mesh_tp", "64.0 KiB", "not ended", "/workspace/train.py:59", "rank 4"):
+    for needed in ("all_reduce #7", "mesh_tp", "64.0 KiB", "not finished", "/workspace/train.py:59", "rank 4"):
         assert needed in tip
     canvas.hover(position={"x": 300, "y": 71})
     assert "took" in shown.text("#tip")
@@ -191,7 +191,7 @@ def test_filters_narrow_every_view_and_stand_in_the_address(show: Any) -> None:
     shown.page.click("#f-clear")
     assert shown.rows() == 8
     shown.page.fill("#f-rank", "six")
-    assert "is no rank" in shown.text("#picked")
+    assert "is not a rank" in shown.text("#picked")
     again = show(recorded("mesh_absent"), hash="#rank=6")
     assert again.rows() == 1
     assert again.page.input_value("#f-rank") == "6"

@@ -206,7 +206,7 @@ def test_where_a_server_calls_root_nobody_what_we_made_is_ours(tmp_path: Path, m
     (tmp_path / "nodes" / "theirs").mkdir(parents=True)
     os.chown(tmp_path / "nodes" / "theirs", NOBODY, NOBODY)
     with (
-        pytest.raises(Refused, match="somebody else"),
+        pytest.raises(Refused, match="another user"),
         folder_below(tmp_path, ["nodes", "theirs"], make=True, own=True),
     ):
         pass

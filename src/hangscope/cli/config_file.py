@@ -47,6 +47,8 @@ KEYS: Mapping[str, tuple[type, ...]] = {
     "kill-after": TIME,
     "kill-working": FLAG,
     "grace": TIME,
+    "exit-on-hang": WHOLE,
+    "term-grace": TIME,
     "max-incidents": WHOLE,
     "keep": FLAG,
     "metrics": TEXT,

@@ -488,7 +488,7 @@ def test_hosts_are_read_in_every_form(tmp_path: Path) -> None:
     assert node.name == "gpu-2"
     assert node.command[-2:] == ("me@gpu-2", "sh -s")
     for bad in ("-oProxyCommand=x", "a b", "a;b", "$(x)"):
-        with pytest.raises(SettingsError, match="no host name"):
+        with pytest.raises(SettingsError, match="not a host name"):
             job_nodes.ssh([bad])
 
 

@@ -404,7 +404,7 @@ def test_a_dump_cut_at_any_byte_keeps_a_prefix(form: str) -> None:
         assert len(found) >= best
         best = len(found)
         if cut < len(data.rstrip(b".")):
-            assert any("breaks off" in gap.what for gap in assembled.gaps)
+            assert any("truncated" in gap.what for gap in assembled.gaps)
     assert best == 3
 
 
@@ -414,7 +414,7 @@ def test_a_damaged_recorded_dump_says_where_it_broke() -> None:
     data = path.read_bytes()
     assembled = job(dump_file.read(data[: len(data) // 2], file="h/nccl_trace_rank_0"))
     assert 30 < len(assembled.ops) < 60
-    gap = next(gap for gap in assembled.gaps if "breaks off" in gap.what)
+    gap = next(gap for gap in assembled.gaps if "truncated" in gap.what)
     assert str(gap.source) == f"h/nccl_trace_rank_0 byte {len(data) // 2}"
     assert assembled.dumps[0][0].complete is False
     assert assembled.groups[0].members == (0, 1, 2, 3)

@@ -195,7 +195,11 @@ def alone(case: str, form: str) -> Diagnosis:
 @pytest.mark.parametrize("form", ["json", "txt"])
 @pytest.mark.parametrize(
     ("case", "rank", "says"),
-    [("cpu_stall", 2, "AllReduce 6 times, not 7"), ("ddp_skip", 7, "17 times, not 15"), ("sigkill8", 5, "no answer")],
+    [
+        ("cpu_stall", 2, "AllReduce 6 times, not 7"),
+        ("ddp_skip", 7, "17 times, not 15"),
+        ("sigkill8", 5, "did not answer"),
+    ],
 )
 def test_an_answer_alone_names_who_stands_out(case: str, rank: int, says: str, form: str) -> None:
     """A rank that RAS did not reach, or that launched more or less than the rest, is a suspicion and no more."""
