@@ -82,15 +82,12 @@ def test_a_rank_that_raises_is_named_with_its_exception(hang: Any) -> None:
 
 
 def test_a_rank_killed_with_sigkill_is_named(hang: Any) -> None:
-    """Although torchrun, and not we, is its parent, the signal that ended a rank is known, and its last answer kept."""
+    """Although torchrun, and not we, is its parent, the signal that ended a rank is known. What it said while it moved
+    is not taken for where it ended."""
     found = hang("kill")
     assert (found.verdict["kind"], found.culprits) == ("dead", [1])
     assert rank_row(found.incident, 1)["exit_status"] == -9
-    [last] = found.incident.glob("nodes/*/dumps/last_rank_1.json")
-    polled = json.loads(last.read_text())
-    [status] = polled["pg_status"].values()
-    assert int(status["last_completed_collective"]) > 0
-    assert rank_row(found.incident, 1)["ended_at"] - polled["polled_at"] < 3
+    assert not list(found.incident.glob("nodes/*/dumps/last_rank_1.json"))
     assert_in_time(found)
 
 
