@@ -49,16 +49,25 @@ demo: $(READY_TORCH)
 test: lint $(READY_TORCH) test-deps
 	@$(MAKE) --no-print-directory --keep-going test-rest test-jobs test-ray
 
+# Most of them wait for processes now and then: one more than there are cores keeps these busy.
 test-rest: $(READY_TORCH)
-	$(PYTEST) --durations=10 --numprocesses=$$(nproc) --dist=worksteal --ignore=$(JOBS) -m 'not ray'
+	@$(call pytest,--ignore=$(JOBS) -m 'not ray',--numprocesses=$$(($$(nproc) + 1)) --dist=worksteal)
 
 # Tests that share jobs stay in one process, which starts them once.
 test-jobs: $(READY_TORCH)
-	$(PYTEST) --durations=10 --numprocesses=$$(nproc) --dist=loadgroup -m 'not ray' $(JOBS)
+	@$(call pytest,-m 'not ray' $(JOBS),--numprocesses=$$(($$(nproc) + 1)) --dist=loadgroup)
 
 # One after the other, with nothing beside them: two Ray clusters that start at the same time do not come up.
 test-ray: $(READY_TORCH)
-	$(PYTEST) -m ray
+	@$(call pytest,-m ray,)
+
+# $(call pytest,WHICH,HOW): runs tests, and those that failed once more, alone. Real jobs and clocks see what runs beside
+# them; a defect fails both times, and what failed once is there to be read.
+define pytest
+echo "pytest $(1)"; $(PYTEST) --durations=10 $(1) $(2) || { \
+	echo "once more, with nothing beside them: the tests that failed"; \
+	$(PYTEST) $(1) --last-failed --last-failed-no-failures=none --maxfail=10; }
+endef
 
 lint: $(READY)
 	$(BIN)/ruff check .
