@@ -67,7 +67,9 @@ def test_a_job_that_moves_again_is_not_ended(tmp_path: Path) -> None:
 class StuckJob:
     """One rank of this node that is stuck, a hang that was captured, and the verdict on it."""
 
-    def __init__(self, tmp_path: Path, rank: WatchedRank, on_hang: OnHang, **verdict: object) -> None:
+    def __init__(
+        self, tmp_path: Path, rank: WatchedRank, on_hang: OnHang, *, looked_at: bool = True, **verdict: object
+    ) -> None:
         self.said: list[str] = []
         self.ended: list[int] = []
         self.hang = tmp_path
@@ -77,6 +79,8 @@ class StuckJob:
         self.recovery = Recovery(self.polling)
         self.recovered = RecoveredStalls()
         self.activity = RankActivity()
+        for ago in (9, 6, 3, 0) if looked_at else ():
+            self.activity.look([rank], time.monotonic() - ago)
         self.elsewhere: set[int] = set()
         self.recovery.begin(tmp_path)
         self.ender = RankEnder(
@@ -141,6 +145,18 @@ def test_a_job_is_ended_no_sooner_than_is_safe(
         assert not job.turn_after(at_s - 10)
         assert job.said == ["--on-hang kill: will end the job in 20s unless it resumes"]
     assert job.turn_after(at_s + 0.1)
+
+
+def test_a_rank_that_nobody_could_look_at_twice_is_not_ended(tmp_path: Path, sleeping: WatchedRank) -> None:
+    """An agent that got no time on a busy machine does not know that a rank does not work, and waits until it does."""
+    job = StuckJob(tmp_path, sleeping, OnHang(kill=True), looked_at=False)
+    assert not job.turn_after(1e6)
+    begun = time.monotonic()
+    job.activity.look([sleeping], begun - 4)
+    job.activity.look([sleeping], begun)
+    assert not job.turn_after(1e6)
+    job.activity.look([sleeping], begun + 4)
+    assert job.turn_after(1e6)
 
 
 @pytest.mark.parametrize("kind", ["pause", "slow", "ok"])

@@ -33,6 +33,8 @@ TIMES_UNSURE = 2.0
 """So many times later a job is ended whose verdict is not sure."""
 _MOST_NAMED = 16
 _MAY_WORK = ("absent", "frozen", "slow", "unknown")
+_IDLE_S = 6.0
+"""A rank that was seen idle for less may be between two pieces of its work."""
 
 
 class RankEnder:
@@ -78,6 +80,8 @@ class RankEnder:
         if left_s > 0:
             self._announce(hang, "later", f"will end the job in {duration(left_s)} unless it resumes")
             return
+        if not self._seen_idle(verdict):
+            return
         ranks = self._polling.living
         self.pids = {rank.process.pid for rank in ranks}
         threading.Thread(target=self.end, args=(ranks,), name="end", daemon=True).start()
@@ -98,6 +102,18 @@ class RankEnder:
             return []
         return self._seen_working(verdict)
 
+    def _seen_idle(self, verdict: Mapping[str, Any]) -> bool:
+        """Whether those that the others wait for were looked at for long enough to say that they do not work. On a busy
+        machine the agent may have had no time for that."""
+        if self._on_hang.kill_working or self._on_hang.kill_after_s == 0 or verdict.get("kind") not in _MAY_WORK:
+            return True
+        living = self._polling.living
+        accused = _accused(verdict)
+        awaited = [rank for rank in living if rank.number in accused]
+        if not accused:
+            awaited = [rank for rank in living if rank.progress.oldest() is None]
+        return all(self._activity.idle_s(rank) >= _IDLE_S for rank in awaited)
+
     def stopped_working(self, captures: Captures) -> bool:
         """Whether the rank that the others waited for while it worked works no longer, and the job does not go on."""
         hang = captures.hang
@@ -111,7 +127,7 @@ class RankEnder:
         now = time.monotonic()
         living = self._polling.living
         working = {rank.number for rank in living if self._activity.works(rank, now)}
-        accused = {culprit.get("rank") for culprit in verdict.get("culprits") or () if isinstance(culprit, dict)}
+        accused = _accused(verdict)
         if not accused:
             return sorted(working - {rank.number for rank in living if rank.progress.oldest() is not None})
         if accused - {rank.number for rank in living}:
@@ -181,3 +197,7 @@ def _send(rank: WatchedRank, number: signal.Signals) -> None:
             os.kill(handle.pid, number)
     except OSError:
         pass  # it has just ended, or is somebody else's: `end_ranks` says who lives on
+
+
+def _accused(verdict: Mapping[str, Any]) -> set[Any]:
+    return {culprit.get("rank") for culprit in verdict.get("culprits") or () if isinstance(culprit, dict)}

@@ -22,6 +22,7 @@ class RankActivity:
     def __init__(self) -> None:
         self._before: dict[int, ActivitySample] = {}
         self._worked_at: dict[int, float] = {}
+        self._idle_since: dict[int, float] = {}
 
     def look(self, ranks: Iterable[WatchedRank], now: float) -> None:
         """Compare each rank with the last look, where that is long enough ago."""
@@ -32,10 +33,22 @@ class RankActivity:
                 continue
             sample = ActivitySample.of(pid, now)
             self._before[pid] = sample
-            if before is not None and sample.since(before).works:
+            if before is None:
+                continue
+            if sample.since(before).works:
                 self._worked_at[pid] = now
+                self._idle_since.pop(pid, None)
+            else:
+                self._idle_since.setdefault(pid, before.at)
 
     def works(self, rank: WatchedRank, now: float) -> bool:
         """Whether it was seen to work lately."""
         worked_at = self._worked_at.get(rank.process.pid)
         return worked_at is not None and now - worked_at < REMEMBERED_S
+
+    def idle_s(self, rank: WatchedRank) -> float:
+        """For how long it was looked at and never seen to work; 0 where nobody could compare: that it does not work is
+        not known then."""
+        pid = rank.process.pid
+        since = self._idle_since.get(pid)
+        return self._before[pid].at - since if since is not None else 0.0
