@@ -35,23 +35,22 @@ AFTER = 2
 """Lines around evidence that are shown as far as their words are known: more of what came before, because a cause comes
 first. The last lines of a log are shown so, too: where a rank hangs without a word, they are all that it says."""
 
-_WORDS = re.compile(
-    b"|".join(
-        re.escape(word.encode())
-        for word in sorted(
-            {
-                *torch_logs.WORDS,
-                *kernel_log.WORDS,
-                *launcher_logs.WORDS,
-                *error_lines.WORDS,
-                *framework_logs.WORDS,
-                *("CCL version", "NCCL INFO", "NCCL WARN", "Traceback (most recent", "(most recent call first)"),
-                *("# hangscope stacks", "Error Snippet]:", "[hangscope: ", "Last error:"),
-            }
-        )
-    )
+_WORDS = sorted(
+    {
+        *torch_logs.WORDS,
+        *kernel_log.WORDS,
+        *launcher_logs.WORDS,
+        *error_lines.WORDS,
+        *framework_logs.WORDS,
+        *("CCL version", "NCCL INFO", "NCCL WARN", "Traceback (most recent", "(most recent call first)"),
+        *("# hangscope stacks", "Error Snippet]:", "[hangscope: ", "Last error:"),
+    }
 )
 """What only lines of evidence say."""
+_ANY_WORD = re.compile(b"|".join(re.escape(word.encode()) for word in _WORDS))
+_WITH_DIGITS = [word for word in _WORDS if any(letter.isdigit() for letter in word)]
+_NO_DIGITS = {ord(digit): None for digit in "0123456789"}
+_MOST_SHAPES = 4096
 _ROW = re.compile(
     r'  File "[^"]*", line \d+|    \S.* \([^()]*(?::\d+|\.so[\d.]*)\)\s*$|#\d+ |frame #\d+|  \.\.\.$|'
     r"# hangscope stacks |(?:Current t|T)hread \S+ .*(?:most recent call first|\([\w+]+\))|Process \d+: |"
@@ -77,14 +76,27 @@ class Lines:
         self._stacks = StackText()
         self._inside: dict[_Writer, str] = {}
         """What a writer is in the middle of: a traceback, the description of an actor, NCCL's last error."""
+        self._wordless: set[str] = set()
+        """Lines without their digits that say nothing: a log's lines are mostly the same but for their numbers."""
 
     def is_evidence(self, first: int, last: int, text: str) -> bool:
         """Whether a message that takes the lines from `first` to `last` is evidence."""
         joined = last > first  # the reader put together what somebody had broken into lines
-        known = joined or _WORDS.search(text.encode()) is not None or first in self._cited
+        known = joined or first in self._cited or self._has_word(text)
         found = known
         for line in split_line(first, text):
             found = self._takes(line, known=known) or found
+        return found
+
+    def _has_word(self, text: str) -> bool:
+        if any(word in text for word in _WITH_DIGITS):
+            return True
+        shape = text.translate(_NO_DIGITS)
+        if shape in self._wordless:
+            return False
+        found = _ANY_WORD.search(text.encode()) is not None
+        if not found and len(self._wordless) < _MOST_SHAPES:
+            self._wordless.add(shape)
         return found
 
     def _takes(self, line: Line, *, known: bool) -> bool:
@@ -194,8 +206,9 @@ class _Log:
 
     def _write(self, how: Callable[[bytes], bytes], rows: Iterable[bytes]) -> None:
         for row in rows:
-            kept = how(row)
-            self.left += kept == emptied(row) != b""
+            empty = emptied(row)
+            kept = empty if how is emptied else how(row)
+            self.left += kept == empty != b""
             self._out.write(kept + b"\n")
 
 
