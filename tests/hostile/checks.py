@@ -143,7 +143,7 @@ def _page(path: Path) -> list[str]:
 
 def _ticket(path: Path) -> list[str]:
     text = path.read_bytes().decode("utf-8", "surrogateescape")
-    outside_code = re.sub(r"(?ms)^(`{3,})[^`\n]*\n.*?^\1`*$", "", text)
+    outside_code = re.sub(r"(?ms)^ {0,3}(`{3,})[^`\n]*\n.*?^ {0,3}\1`*$", "", text)
     outside_code = re.sub(r"(`+)(?!`).+?(?<!`)\1(?!`)", "", outside_code)
     live = (r"(?<!\\)<(?:script|img|svg)", r"(?<!\\)\]\(http", r"(?<![\\\w])@(?:everyone|root|all)\b")
     return _text(path) + [f"{what} in the ticket" for what in live if re.search(what, outside_code)]
