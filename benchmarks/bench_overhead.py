@@ -7,6 +7,9 @@
                                                          NCCL's black box alone: one copy with the plugin, one without
     python benchmarks/bench_overhead.py --backend nccl --ranks 4 --plugin FILE --timing --step fsdp --rounds 12
                                                          four copies: start events on and off, the plugin on and off
+    python benchmarks/bench_overhead.py --backend nccl --ranks 4 --variable NAME=VALUE --variable …
+                                                         these variables alone: one copy with them, one without; {}
+                                                         in a value stands for a folder of the job
 
 Both jobs live at the same time and take turns of a fraction of a second, so that whatever else the machine does hits
 both alike; then both are started anew, because two copies of one job differ by some per cent for as long as they live
@@ -157,7 +160,7 @@ class Job:
         listener.bind(str(scratch / name))
         listener.listen()
         run = [sys.executable, "-m", "hangscope", "run", "--dir", str(scratch / "incident"), "--"]
-        head = run if watched and not arguments.plugin else []
+        head = run if watched and not arguments.plugin and not arguments.variable else []
         launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={arguments.ranks}"]
         own = [
             __file__,
@@ -176,6 +179,9 @@ class Job:
         if watched and arguments.plugin:
             boxes = str(scratch / f"boxes.{name}")
             environ |= {"NCCL_PROFILER_PLUGIN": arguments.plugin, "HANGSCOPE_BLACKBOX_DIR": boxes}
+        if watched:
+            given = (setting.partition("=") for setting in arguments.variable)
+            environ |= {setting: value.replace("{}", str(scratch)) for setting, _, value in given}
         environ |= more or {}
         self.process = subprocess.Popen([*head, *launch, *own], env=environ, stdout=subprocess.DEVNULL)
         listener.settimeout(120)
@@ -274,6 +280,7 @@ def main() -> int:
     parser.add_argument("--turn", type=float, default=0.1, help="seconds that one turn should take")
     parser.add_argument("--nothing", action="store_true", help="run both without hangscope")
     parser.add_argument("--plugin", default="", help="measure this NCCL profiler plugin and nothing else")
+    parser.add_argument("--variable", action="append", default=[], help="measure this NAME=VALUE and nothing else")
     parser.add_argument("--step", choices=("tiny", "layers", "fsdp"), default="tiny")
     parser.add_argument("--timing", action="store_true", help="with --plugin: four copies, start events on and off too")
     parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)

@@ -266,9 +266,15 @@ def _engines() -> list[Row]:
         ("graph", torchrun, "fetch_prompts"),
         ("pynccl", torchrun, "schedule_requests"),
         ("weights", (PYTHON,), "load_weights"),
+        ("server", (PYTHON,), "prepare_inputs"),
+        ("spin", torchrun, "route_tokens"),
+        ("program", (PYTHON,), ""),
     ):
-        found.append(Row(kind, (*launch, engines, kind, "--hang"), "absent", (2,), line=line))
-        found.append(Row(f"{kind}, healthy", (*launch, engines, kind)))
+        alone = kind == "spin"  # its kernels take the GPU's time from all others
+        found.append(Row(kind, (*launch, engines, kind, "--hang"), "absent", (2,), line=line, alone=alone))
+        found.append(Row(f"{kind}, healthy", (*launch, engines, kind), alone=alone))
+    eight = (*TORCHRUN[:-1], "--nproc-per-node=8")
+    found += [Row(f"starts {number}, healthy", (*eight, engines, "starts")) for number in range(10)]
     return found
 
 
