@@ -197,3 +197,39 @@ def test_the_versions_say_the_same(tmp_path: Path) -> None:
     assert proxy_waits.root([]) == NotKnown(
         "no transfer over the network is under way on any rank that has a black box"
     )
+
+
+def as_replayed(box: BlackBox, *, named: bool) -> BlackBox:
+    """As NCCL reports a graph's replays: the number of the captured call again and again, or no call at all."""
+    comms = [replace(comm, last={func: (3, at_ns) for func, (_, at_ns) in comm.last.items()}) for comm in box.comms]
+    transfers = [replace(op, seq=3, func=op.func if named else "") for op in box.transfers]
+    ops = [replace(op, seq=3) for op in box.ops] if named else []
+    return replace(box, comms=tuple(comms), transfers=tuple(transfers), ops=tuple(ops))
+
+
+@pytest.mark.parametrize("named", [True, False])
+@pytest.mark.parametrize("victim", range(4))
+def test_a_rank_that_did_not_replay_its_graph_is_found_by_counting(victim: int, named: bool, tmp_path: Path) -> None:
+    """Replays have no numbers of their own; so the transfers on each connection are counted, whichever rank it is."""
+    operations = [Operation("ring", [0, 1, 2, 3], steps=2) for _ in range(3)]
+    play = Play(operations, Fault("absent", victim, operation=2), "socket", 1)
+    found = root([as_replayed(box, named=named) for box in boxes_of(play, tmp_path)])
+    assert isinstance(found, AbsentRank), found
+    assert (found.rank, found.replayed, found.operation.seq) == (victim, True, None)
+
+
+def test_a_rank_that_replayed_its_graph_is_not_called_absent(tmp_path: Path) -> None:
+    """Its GPU does not get on, or a link is down; but it came."""
+    operations = [Operation("ring", [0, 1, 2, 3], steps=2) for _ in range(3)]
+    play = Play(operations, Fault("gpu", 2, operation=2), "socket", 1)
+    found = root([as_replayed(box, named=True) for box in boxes_of(play, tmp_path)])
+    assert not isinstance(found, AbsentRank), found
+
+
+def test_all_waits_lead_to_the_rank_that_did_not_come(tmp_path: Path) -> None:
+    """Each rank's own wait names the next one round the ring, so that a verdict can list who waits for whom."""
+    operations = [Operation("ring", [0, 1, 2, 3], steps=2) for _ in range(2)]
+    play = Play(operations, Fault("absent", 2, operation=1), "socket", 1)
+    waits = proxy_waits.waiting_ranks(boxes_of(play, tmp_path))
+    assert 2 not in waits and waits[3].peers == (2,)
+    assert all(wait.operation.func == "AllReduce" for wait in waits.values())

@@ -26,7 +26,8 @@ from hangscope.diagnosis.verdict import OperationInFlight
 from hangscope.diagnosis.waits.ages import hang_of
 from hangscope.diagnosis.waits.launch_counts import BehindInLaunches, behind_in_launches
 from hangscope.diagnosis.waits.progress import Progress
-from hangscope.diagnosis.waits.proxy_waits import NotKnown, Root, StuckGpu, StuckLink, root
+from hangscope.diagnosis.waits.proxy_findings import BoxWait
+from hangscope.diagnosis.waits.proxy_waits import NotKnown, Root, StuckGpu, StuckLink, root, waiting_ranks
 from hangscope.diagnosis.waits.wait_graph import IN_FLIGHT_S, Wait, Waits
 from hangscope.model import Frame, Ints, Job, Kind, Operation, Source, State, WatchdogReport
 
@@ -97,6 +98,15 @@ class Case:
     def behind_in_launches(self) -> BehindInLaunches | None:
         """Who has launched less than the other members of an NCCL communicator, by the black boxes."""
         return behind_in_launches(self.job.facts.blackboxes)
+
+    @cached_property
+    def box_waits(self) -> dict[int, BoxWait]:
+        """By rank, the ranks that NCCL waits for and in what, by the black boxes; those behind in launches hold up the rest."""
+        behind = self.behind_in_launches
+        waits = waiting_ranks(self.job.facts.blackboxes)
+        if behind is not None and isinstance(self.transfers, NotKnown):
+            waits |= {rank: BoxWait(behind.ranks, behind.operation) for rank in behind.waiting if rank not in waits}
+        return waits
 
     @cached_property
     def unrecorded_calls(self) -> dict[int, UnrecordedCall]:

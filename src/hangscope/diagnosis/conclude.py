@@ -211,6 +211,17 @@ def _victims(case: Case, chosen: Accusation[Any]) -> Iterator[Victim]:
         own = next((wait for wait in waits if wait is chosen.wait), (held_up or waits)[0])
         waits_for = case.waits.awaited(rank) or goals_in_order
         yield Victim(rank, waits_for, case.names.group(own.group), case.names.wait(own), ways.get(rank, ()))
+    if not case.waits.all:
+        yield from _victims_in_boxes(case, accused)
+
+
+def _victims_in_boxes(case: Case, accused: frozenset[int]) -> Iterator[Victim]:
+    """Who waits by the black boxes, where no recorder has an operation: a replayed graph, or NCCL called directly."""
+    for rank, wait in case.box_waits.items():
+        if rank not in accused:
+            operation = wait.operation
+            name = numbered(operation.func, operation.seq) or None
+            yield Victim(rank, wait.peers, f"NCCL communicator {operation.comm}", name)
 
 
 def _first_reported(case: Case) -> FirstReported | None:

@@ -17,6 +17,14 @@ class NcclOperation:
     seq: int | None
 
 
+@dataclass(frozen=True, slots=True)
+class BoxWait:
+    """What a rank's oldest transfer that waits belongs to, and the ranks that its transfers wait for."""
+
+    peers: tuple[int, ...]
+    operation: NcclOperation
+
+
 class Undelivered(Enum):
     """How a transfer does not arrive."""
 
@@ -61,6 +69,8 @@ class AbsentRank:
     operation: NcclOperation
     last_seq: int | None
     waiting: tuple[int, ...]
+    replayed: bool = False
+    """It is an operation of a CUDA graph, which has no number of its own."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 
 from hangscope.diagnosis.align.column_tools import grouped
 from hangscope.diagnosis.evidence.answer import Says
 from hangscope.diagnosis.waits.proxy_findings import (
     AbsentRank,
+    BoxWait,
     Candidate,
     NotKnown,
     Root,
@@ -26,7 +28,17 @@ from hangscope.diagnosis.waits.proxy_job import ProxyJob, Transfer
 from hangscope.diagnosis.waits.proxy_links import stuck_links, the_one_link
 from hangscope.model import BlackBox, BlackBoxOp
 
-__all__ = ["AbsentRank", "NotKnown", "Root", "SilentRank", "StuckGpu", "StuckLink", "in_short", "root"]
+__all__ = [
+    "AbsentRank",
+    "NotKnown",
+    "Root",
+    "SilentRank",
+    "StuckGpu",
+    "StuckLink",
+    "in_short",
+    "root",
+    "waiting_ranks",
+]
 
 P2P_BATCH = 7
 """So many point-to-point operations on one channel surely run side by side: NCCL's kernel takes eight at a time."""
@@ -50,12 +62,28 @@ def root(boxes: Sequence[BlackBox]) -> Root:
     return waits.last_waited_for()
 
 
+def waiting_ranks(boxes: Sequence[BlackBox]) -> dict[int, BoxWait]:
+    """By rank, the ranks that its transfers wait for, and in what."""
+    job = ProxyJob(boxes)
+    waits = _Waits(job)
+    found = {}
+    for rank in sorted(job.boxes):
+        mine = [wait for wait in waits.of(rank) if wait.peer is not None]
+        if mine:
+            peers = {wait.peer for wait in mine if wait.peer is not None}
+            found[rank] = BoxWait(tuple(sorted(peers)), min(mine, key=lambda one: one.op.started_ns).operation)
+    return found
+
+
 class _Waits:
     """Which rank waits for which, by the transfers that each has under way."""
 
     def __init__(self, job: ProxyJob) -> None:
         self._job = job
         self._of = {rank: self._waits(rank) for rank in job.boxes}
+
+    def of(self, rank: int) -> list[Transfer]:
+        return self._of[rank]
 
     def _waits(self, rank: int) -> list[Transfer]:
         """The transfers in which the rank waits for its peer."""
@@ -137,10 +165,12 @@ class _Waits:
     def _accuse_absent(self, rank: int, waits: list[Transfer], waiting: tuple[int, ...]) -> Root:
         box = self._job.boxes[rank]
         wait = min(waits, key=lambda one: one.op.started_ns)
-        reached = _reached(box, wait)
+        replayed = _is_replayed(self._job.boxes[wait.rank], wait)
+        reached = _reached(box, wait, replayed=replayed)
         if reached is None or box.dropped or box.torn:
             return NotKnown(f"rank {rank} has no transfer under way, and nothing says whether it came this far")
-        absent = AbsentRank(rank, wait.operation, reached if reached >= 0 else None, waiting)
+        operation = replace(wait.operation, seq=None) if replayed else wait.operation
+        absent = AbsentRank(rank, operation, reached if reached >= 0 else None, waiting, replayed)
         if _unseen(box) or not _is_over(box):
             why = f"rank {rank} has not launched what others wait in; it may wait in an operation without network"
             return NotKnown(why, (absent,))
@@ -169,12 +199,24 @@ def _kernel_is_not_there(mine: list[Transfer]) -> bool:
     return untouched and max(crowd.values()) <= P2P_BATCH
 
 
-def _reached(box: BlackBox, wait: Transfer) -> int | None:
-    """The last operation of that kind that the rank launched, -1 for none; None where it has launched this one."""
+def _is_replayed(box: BlackBox, wait: Transfer) -> bool:
+    """Whether a CUDA graph's replay launched it: each replay repeats the number of the call that was captured, or names
+    no call at all (NCCL 2.28.9, over the network)."""
+    if wait.point_to_point:
+        return False
+    call = (wait.comm.serial, wait.op.func, wait.op.seq)
+    return not wait.op.func or sum((op.comm, op.func, op.seq) == call for op in box.ops) > 1
+
+
+def _reached(box: BlackBox, wait: Transfer, *, replayed: bool) -> int | None:
+    """The last operation of that kind that the rank launched, -1 for none; None where it has launched this one.
+
+    Where calls have no numbers of their own, the transfers between the two ranks are counted.
+    """
     comm = next((comm for comm in box.comms if comm.hash == wait.comm.hash), None)
     if comm is None:
         return None
-    if wait.point_to_point:
+    if wait.point_to_point or replayed:
         way = (comm.serial, wait.comm.rank, wait.op.channel)
         links = [link for link in box.links if (link.comm, link.peer, link.channel) == way]
         begun = max((link.ops for link in links if link.sends != wait.op.sends), default=0)

@@ -10,7 +10,7 @@ from hangscope.diagnosis.causes.shared.sentences import who_did_what
 from hangscope.diagnosis.phrases import ranks_text
 from hangscope.diagnosis.verdict import CauseKind, Finding
 from hangscope.diagnosis.waits.proxy_waits import AbsentRank, SilentRank, StuckGpu
-from hangscope.text import numbered
+from hangscope.text import numbered, verb
 
 LAST_WAITED_FOR = Grounds(
     "last_waited_for",
@@ -39,7 +39,7 @@ def propose(case: Case) -> Iterator[Accusation[_Found]]:
 def words(case: Case, accusation: Accusation[_Found]) -> Words:
     found = accusation.facts
     did = _did(found)
-    waiting = f"; {ranks_text(found.waiting)} wait for it" if found.waiting else ""
+    waiting = f"; {ranks_text(found.waiting)} {verb(found.waiting, 'waits', 'wait')} for it" if found.waiting else ""
     shows = f"rank {found.rank} {did}, according to its black box{waiting}"
     look = "its stack"
     if isinstance(found, StuckGpu):
@@ -62,6 +62,8 @@ def _did(found: _Found) -> str:
     title = numbered(found.operation.func, found.operation.seq)
     if isinstance(found, StuckGpu):
         return f"has data and buffer space for {title}, but its GPU makes no progress"
+    if found.replayed:
+        return f"never replayed the CUDA graph whose {title or 'operation'} the others wait in"
     return f"never launched {title}"
 
 
