@@ -13,11 +13,17 @@ def makes_progress(case: Case) -> Answer:
     job = case.job
     if job.facts.errors or any(not failure.effect for failure in job.facts.failures):
         return no()
+    if job.under_run and job.reason == "stall" and job.recovered_s is None and not _any_moved(case):
+        return not_known("the evidence was captured because the job stood still, and no rank was seen to move since")
     left = set(job.ranks) - {rank for rank, process in job.processes.items() if process.exit_status == 0}
     unseen = {rank for rank in left if not _moved(case, rank)}
     if job.ranks and not unseen:
         return yes()
     return not_known(f"no progress is recorded of {ranks_text(unseen) if unseen else 'any rank'}")
+
+
+def _any_moved(case: Case) -> bool:
+    return any(process.moved or process.exit_status == 0 for process in case.job.processes.values())
 
 
 def _moved(case: Case, rank: int) -> bool:

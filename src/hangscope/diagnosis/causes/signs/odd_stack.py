@@ -42,7 +42,7 @@ def propose(case: Case) -> Iterator[Accusation[OddStacks]]:
         return
     # Ranks of different roles come to the same wait by different lines: then the innermost one is compared alone.
     odd = _odd(stacks, _FRAMES_COMPARED) or _odd(stacks, 1)
-    if odd:
+    if odd and not any(_communicates(case, rank) for rank in odd):
         yield Accusation(
             ODD_STACK,
             CauseKind.ABSENT,
@@ -50,6 +50,12 @@ def propose(case: Case) -> Iterator[Accusation[OddStacks]]:
             [Accused(rank, CauseKind.ABSENT) for rank in odd],
             explains=case.waits.all,
         )
+
+
+def _communicates(case: Case, rank: int) -> bool:
+    """Whether it is inside communication that no recorder sees, where it may wait for the others."""
+    call = case.unrecorded_calls.get(rank)
+    return call is not None and not call.waits_for_gpu
 
 
 def _odd(stacks: Mapping[int, ThreadStack], depth: int) -> list[int]:
