@@ -31,7 +31,8 @@ def first_sample(node_dir: NodeDir, rank: WatchedRank, number: int, ranks: Seque
     _save_recorders(node_dir, rank)
     _save_stacks(node_dir, rank, number)
     if rank.server_answers:
-        flight_recorder.with_stacks(node_dir, rank.process)
+        rank.answering = True
+        rank.answering = not flight_recorder.with_stacks(node_dir, rank.process)
     own = [file for file in rank.output if sum(file in other.output for other in ranks) == 1]
     if own:
         output_files.save_redirected(node_dir, f"rank_{rank.number}", own, dict.fromkeys(own, rank.rights))
@@ -41,11 +42,12 @@ def second_sample(
     node_dir: NodeDir, rank: WatchedRank, number: int, ranks: Sequence[WatchedRank], ended: threading.Event
 ) -> None:
     """The stacks again, some seconds later, and those of the processes that the rank started; and whether it worked in
-    between, while nothing was asked of it."""
-    before = ActivitySample.of(rank.process.pid, time.monotonic())
+    between, beside what we asked of it."""
+    answering = rank.answering
+    before = ActivitySample.of(rank.process.pid, time.monotonic(), answering=answering)
     if ended.wait(BETWEEN_SAMPLES_S) or rank.handle.ended():
         return
-    rank.activity = ActivitySample.of(rank.process.pid, time.monotonic()).since(before)
+    rank.activity = ActivitySample.of(rank.process.pid, time.monotonic(), answering=answering).since(before)
     _look_at_files(rank, ranks)
     if rank.python_answers is False:
         rank.server_answers = ask(rank.process.socket or "", "ping", PING_S).ok

@@ -46,18 +46,24 @@ def quick(node_dir: NodeDir, process: RankProcess) -> list[str]:
     return answered
 
 
-def with_stacks(node_dir: NodeDir, process: RankProcess) -> None:
-    """Replace NCCL's dump by one with stacks, and let nccl2 write its own (2.15), if the rank still can."""
+def with_stacks(node_dir: NodeDir, process: RankProcess) -> bool:
+    """Replace NCCL's dump by one with stacks, and let nccl2 write its own (2.15), if the rank still can.
+
+    Whether it is done: a rank that has not answered in time is still at work on it.
+    """
     if process.socket is None:
-        return
+        return True
+    answered = True
     if "dump_nccl_trace_pickle" in process.handlers and node_dir.has(f"dumps/nccl_rank_{process.rank}.pickle"):
         answer = ask(process.socket, "dump_nccl_trace_pickle", STACKS_S)
         if answer.ok:
             node_dir.write(f"dumps/nccl_rank_{process.rank}.pickle", answer.body, rank=process.rank)
         else:
             node_dir.gap(f"recorded stacks of rank {process.rank}", _why(answer), process.rank)
+        answered = answer.ok
     if "fr_dump_file" in process.handlers and node_dir.has(f"dumps/nccl2_rank_{process.rank}.json"):
-        ask(process.socket, "fr_dump_file?backend=nccl2", STACKS_S)
+        answered &= ask(process.socket, "fr_dump_file?backend=nccl2", STACKS_S).ok
+    return answered
 
 
 def is_empty(body: bytes) -> bool:

@@ -48,7 +48,9 @@ class WatchedRank:
     moved: bool | None = None
     """Whether it got anywhere between the two looks of a snapshot."""
     activity: Activity | None = None
-    """What it used between the two samples of the last capture, while nothing was asked of it."""
+    """What it used between the two samples of the last capture, beside its answers to us."""
+    answering: bool = False
+    """Whether it is still at work on the recorder with stacks that a capture asked for, in a thread for that."""
     init_since: float | None = None
     """Since when (monotonic) it has been seen inside init_process_group."""
     position: RankPosition = field(default_factory=RankPosition)
@@ -208,7 +210,7 @@ class WatchedRank:
         if self.ended or position.since is None or position.samples < 2:
             return {"waits_in": None, "stood_s": None}
         waits_in = "" if position.outside else None
-        if position.wait is not None:
+        if position.wait is not None and not position.wait.on_gpu:
             waits_in = position.wait.call
         return {"waits_in": waits_in, "stood_s": round(time.monotonic() - position.since, 1)}
 

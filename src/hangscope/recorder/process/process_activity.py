@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import contextlib
 from dataclasses import dataclass
+from pathlib import Path
 
-from hangscope.recorder.process import linux_process
+from hangscope.recorder.process import linux_process, thread_activity
 
 BUSY = 0.05
 """More than this share of one core is work: what asks a rank for its state costs it less."""
@@ -22,10 +23,20 @@ class ActivitySample:
     bytes: int
 
     @classmethod
-    def of(cls, pid: int, now: float) -> ActivitySample:
-        pids = [pid, *(child for child, _ in linux_process.descendants(pid))]
-        stats = [linux_process.stat(each) for each in pids]
-        return cls(now, sum(stat.cpu_seconds for stat in stats if stat is not None), sum(map(_bytes, pids)))
+    def of(cls, pid: int, now: float, *, answering: bool = False) -> ActivitySample:
+        """`answering`: it is at work on a question of ours, in a thread for that; so its main thread counts alone."""
+        children = [child for child, _ in linux_process.descendants(pid)]
+        places = [linux_process.PROC / str(each) for each in children]
+        stats = [linux_process.stat(each) for each in children]
+        cpu_s = sum(stat.cpu_seconds for stat in stats if stat is not None)
+        main = thread_activity.sample(pid, None, now) if answering else linux_process.stat(pid)
+        if isinstance(main, thread_activity.Sample):
+            cpu_s += main.cpu_s
+        elif main is not None:
+            cpu_s += main.cpu_seconds
+        own = linux_process.PROC / str(pid)
+        places.append(own / "task" / str(pid) if answering else own)
+        return cls(now, cpu_s, sum(map(_bytes, places)))
 
     def since(self, before: ActivitySample) -> Activity:
         seconds = max(self.at - before.at, 1e-3)
@@ -44,11 +55,11 @@ class Activity:
         return self.cpu_share > BUSY or self.bytes_per_s > BYTES_PER_S
 
 
-def _bytes(pid: int) -> int:
-    """What a process has read and written so far, to files or their cache; 0 where that cannot be seen."""
+def _bytes(place: Path) -> int:
+    """What a process or thread has read and written so far, to files or their cache; 0 where that cannot be seen."""
     total = 0
     with contextlib.suppress(OSError, ValueError):
-        for row in (linux_process.PROC / str(pid) / "io").read_text().splitlines():
+        for row in (place / "io").read_text().splitlines():
             name, _, count = row.partition(":")
             if name in ("rchar", "wchar", "read_bytes", "write_bytes"):
                 total += int(count)
