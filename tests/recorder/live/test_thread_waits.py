@@ -148,3 +148,42 @@ def test_only_inside_a_collective_is_a_busy_thread_a_waiting_one(given: Any, lin
     found = wait_in(given, line=line)
     assert found is not None
     assert found.polls is polls
+
+
+CUDA = f"{TORCH}/cuda/__init__.py"
+STREAMS = f"{TORCH}/cuda/streams.py"
+GRAPHS = f"{TORCH}/cuda/graphs.py"
+
+
+@pytest.mark.parametrize(
+    ("given", "line", "call"),
+    [
+        (thread((CUDA, 9, "synchronize"), ("/job/t.py", 3, "m")), "", "synchronize"),
+        (thread((STREAMS, 9, "synchronize"), ("/job/t.py", 3, "m")), "", "synchronize"),
+        (thread((GRAPHS, 9, "replay"), ("/job/t.py", 3, "m")), "", "replay"),
+        (IN_USER_CODE, "print(loss.item())", "item"),
+        (IN_USER_CODE, "ids = sampled.tolist()", "tolist"),
+    ],
+)
+def test_a_wait_for_the_own_gpu_is_known_where_there_can_be_one(given: Any, line: str, call: str) -> None:
+    """By the file that waits, or the line that reads a value; a build for CPU waits for no GPU."""
+    stacks = parse_stacks({"threads": [given]})
+    found = find_wait(stacks, {}, lambda _: line, cuda=True)
+    assert found is not None
+    assert (found.call, found.on_gpu, found.polls) == (call, True, True)
+    assert find_wait(stacks, {}, lambda _: line) is None
+
+
+@pytest.mark.parametrize(
+    ("given", "line"),
+    [
+        (thread((CUDA, 9, "is_available"), ("/job/t.py", 3, "m")), ""),
+        (thread(("/job/torch_cuda.py", 9, "synchronize"), ("/job/t.py", 3, "m")), ""),
+        (IN_USER_CODE, "batch = next(loader)"),
+        (IN_USER_CODE, "names = table.items()"),
+    ],
+)
+def test_what_is_no_wait_for_a_gpu_is_not_taken_for_one(given: Any, line: str) -> None:
+    """Other calls of the same module, and code of the user's own with such a name."""
+    found = find_wait(parse_stacks({"threads": [given]}), {}, lambda _: line, cuda=True)
+    assert found is None or not found.on_gpu

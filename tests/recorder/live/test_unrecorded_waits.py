@@ -71,6 +71,7 @@ def test_ranks_that_all_connect_may_take_longer() -> None:
             ProcessHandle(os.getpid()),
             position=position,
             quiet_since=0.0,
+            still_since=0.0,
         )
 
     waits, elsewhere = UnrecordedWaits(), busy(1)
@@ -86,7 +87,14 @@ def in_init(number: int, since: float, *, world_size: int, call: str = "init_pro
         os.getpid(), number, world_size=world_size, restart=1, handlers=frozenset(("hangscope_progress",))
     )
     position = RankPosition(since=since, samples=2, wait=wait)
-    return WatchedRank(process, ProcessHandle(os.getpid()), position=position, quiet_since=since, shares_store=True)
+    return WatchedRank(
+        process,
+        ProcessHandle(os.getpid()),
+        position=position,
+        quiet_since=since,
+        still_since=since,
+        shares_store=True,
+    )
 
 
 def test_a_start_in_which_everybody_waits_is_late_after_the_threshold() -> None:
@@ -99,3 +107,64 @@ def test_a_start_in_which_everybody_waits_is_late_after_the_threshold() -> None:
     assert len(waits.stuck(of_three, (), 10.0, now=41.0)) == 2
     elsewhere = [in_init(0, 0.0, world_size=2), in_init(1, 0.0, world_size=2, call="new_group")]
     assert [stuck_rank.wait.call for stuck_rank in waits.stuck(elsewhere, (), 10.0, now=20.0)] == ["new_group"]
+
+
+def waiting(number: int, call: str, *, since: float, still_since: float = 0.0, on_gpu: bool = False) -> WatchedRank:
+    wait = ThreadWait(call, StackFrame("/job/train.py", 3, "main"), None, polls=True, on_gpu=on_gpu)
+    return WatchedRank(
+        RankProcess(os.getpid(), number, world_size=4),
+        ProcessHandle(os.getpid()),
+        position=RankPosition(since=since, samples=3, wait=wait),
+        quiet_since=0.0,
+        still_since=still_since,
+    )
+
+
+def elsewhere(number: int, *, since: float, samples: int = 3, outside: bool = True) -> WatchedRank:
+    rank = waiting(number, "", since=since)
+    rank.position = RankPosition(since=since, samples=samples, outside=outside)
+    return rank
+
+
+def test_the_first_wait_counts_from_when_any_rank_last_got_on() -> None:
+    """Down a pipeline the last stage waits for as long as all others take, one by one; but not for ever."""
+    waits = UnrecordedWaits()
+
+    def start(moved: float) -> list[WatchedRank]:
+        return [waiting(0, "send", since=moved, still_since=moved), *(waiting(n, "recv", since=0.0) for n in (1, 2, 3))]
+
+    assert waits.stuck(start(moved=35.0), (), 10.0, now=40.0) == []
+    assert {one.rank.number for one in waits.stuck(start(moved=25.0), (), 10.0, now=40.0)} == {0, 1, 2, 3}
+    assert {one.rank.number for one in waits.stuck(start(moved=100.0), (), 10.0, now=105.0)} == {1, 2, 3}
+    later = start(moved=35.0)
+    later[3].progress.take_counters(
+        "nccl", {"0": {"last_enqueued_collective": 9, "last_completed_collective": 8}}, 0, 0
+    )
+    assert [one.rank.number for one in waits.stuck(later, (), 10.0, now=40.0)] == [3]
+
+
+def test_a_rank_elsewhere_is_missed_where_all_others_wait_for_their_gpus() -> None:
+    """A replayed graph inside one node leaves nothing but this: all but one in `synchronize`, for the threshold."""
+    waits = UnrecordedWaits()
+    peers = [waiting(n, "synchronize", since=0.0, on_gpu=True) for n in (0, 1, 3)]
+    found = waits.stuck([*peers, elsewhere(2, since=0.0)], (), 10.0, now=11.0)
+    assert [str(one) for one in found] == [f"rank {n} waits in synchronize (train.py:3)" for n in (0, 1, 3)]
+    assert waits.stuck([*peers, elsewhere(2, since=0.0)], (), 10.0, now=9.0) == []
+
+
+@pytest.mark.parametrize(
+    "others",
+    [
+        pytest.param([], id="nobody elsewhere: their GPUs may be at work"),
+        pytest.param([elsewhere(2, since=8.0)], id="it came there only now"),
+        pytest.param([elsewhere(2, since=0.0, samples=1)], id="seen there once"),
+        pytest.param([elsewhere(2, since=0.0, outside=False)], id="in a backward, of which nobody can tell"),
+        pytest.param([elsewhere(n, since=0.0) for n in (2, 4)], id="too many are elsewhere"),
+        pytest.param([waiting(2, "barrier", since=0.0)], id="it waits itself"),
+    ],
+)
+def test_a_wait_for_the_own_gpu_alone_is_no_hang(others: list[WatchedRank]) -> None:
+    """A long kernel keeps a rank in `synchronize`, too: without a rank that is surely elsewhere nothing is said."""
+    peers = [waiting(n, "synchronize", since=0.0, on_gpu=True) for n in (0, 1, 3)]
+    found = UnrecordedWaits().stuck([*peers, *others], (), 10.0, now=11.0)
+    assert not [one for one in found if one.wait.on_gpu]

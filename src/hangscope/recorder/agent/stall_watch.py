@@ -15,6 +15,10 @@ from hangscope.recorder.rundir.run_directory import RunFolders
 
 STATUS_AGE_S = 3.0
 """So old another node's status may be."""
+FIRST_OPERATIONS = 10
+TIMES_FIRST = 4.0
+"""A group's first operations wait for ranks that still compile, load or import: so many thresholds, while one is seen
+at work that is in no operation."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,9 +84,13 @@ class StallWatch:
         usual = self._polling.threshold()
         now_ns = time.time_ns()
         late = []
+        somebody_prepares = self._somebody_prepares()
         for rank in self._polling.living:
             oldest = rank.progress.oldest()
-            if oldest is not None and rank.number not in known and oldest.age_s(now_ns) > usual:
+            if oldest is None or rank.number in known:
+                continue
+            starts = somebody_prepares and oldest.seq <= FIRST_OPERATIONS
+            if oldest.age_s(now_ns) > (TIMES_FIRST * usual if starts else usual):
                 late.append((oldest.age_s(now_ns), rank.number, oldest))
         late.sort(key=lambda found: found[:2], reverse=True)
         waits = [
@@ -95,6 +103,10 @@ class StallWatch:
             return None
         overdue = f"; the pause for {pause.reason} is over its bound" if pause is not None and pause.overdue else ""
         return f"{found.what} for {found.seconds:.1f} s{overdue}"
+
+    def _somebody_prepares(self) -> bool:
+        """Whether a rank is at work that is in no operation: the others may wait for it, and it may come."""
+        return any(rank.position.works and rank.progress.oldest() is None for rank in self._polling.living)
 
     def _late_init(self, known: Collection[int]) -> str | None:
         """A rank that never gets out of init_process_group."""

@@ -31,6 +31,10 @@ _COMPILED = re.compile(r"\b_c10d_functional\.(\w+)")
 _STORE = re.compile(r"pytorch\.wait_counter\.(?:TCPStore|FileStore|HashStore)__(\w+)$")
 # Calls of torch.distributed itself. Below them NCCL may wait with work: it polls its sockets while it connects.
 _CALLS = re.compile(r"torch/distributed/(?:distributed_c10d|_functional_collectives|device_mesh|rendezvous)\.py$")
+# Calls that wait for the rank's own GPU, with all of the CPU. What runs there may wait for a peer, as a replay does.
+_GPU_CALLS = re.compile(r"torch/(?:cuda|accelerator)/(?:__init__|streams|graphs)\.py$")
+_GPU_WAITS = frozenset(("synchronize", "replay", "wait"))
+_GPU_LINES = re.compile(r"\.(item|cpu|tolist|synchronize)\s*\(")
 _PICKLES = frozenset(("_object_to_tensor", "_tensor_to_object"))
 _OPS = "torch/_ops.py"
 _RENDEZVOUS = "torch/distributed/rendezvous.py"
@@ -83,6 +87,7 @@ class ThreadWait:
     """What a rank waits in. `call` is as the user knows it, `in_init` while the job only comes together.
 
     `polls`: it is a collective or its like, in which no work of the rank's own is done, however busy the thread is.
+    `on_gpu`: it waits for its own GPU, which may be at work: by itself that is no sign of anything.
     """
 
     call: str
@@ -90,6 +95,7 @@ class ThreadWait:
     thread: int | None
     in_init: bool = False
     polls: bool = False
+    on_gpu: bool = False
 
     def __str__(self) -> str:
         return f"{self.call} ({self.at})" if self.at is not None else self.call
@@ -124,11 +130,12 @@ def find_wait(
     source_line: Callable[[StackFrame], str],
     *,
     counted: bool = True,
+    cuda: bool = False,
 ) -> ThreadWait | None:
     """What the rank waits in: its main thread, or where that only waits for others, any of them.
 
     DDP waits for its peers inside autograd, below Python. Where the rank's operations are `counted`, they tell; else a
-    backward in which nothing moves is a wait as well.
+    backward in which nothing moves is a wait as well. With `cuda`, a line that reads a value off the GPU waits for it.
     """
     main = next((stack for stack in stacks if stack.main), None)
     if main is None or not main.frames:
@@ -143,7 +150,15 @@ def find_wait(
             return wait
     if not counted and main.in_backward:
         return ThreadWait(BACKWARD, main.own_frame, main.number)
-    return None
+    return _wait_for_gpu(main, source_line) if cuda else None
+
+
+def _wait_for_gpu(main: ThreadStack, source_line: Callable[[StackFrame], str]) -> ThreadWait | None:
+    inner = main.library_frames
+    if inner and inner[0].name in _GPU_WAITS and _GPU_CALLS.search(inner[0].file):
+        return ThreadWait(inner[0].name, main.own_frame, main.number, polls=True, on_gpu=True)
+    reads = _GPU_LINES.search(source_line(main.own_frame)) if main.own_frame is not None and not inner else None
+    return ThreadWait(reads[1], main.own_frame, main.number, polls=True, on_gpu=True) if reads is not None else None
 
 
 def _waits_for_threads(main: ThreadStack) -> bool:

@@ -131,6 +131,11 @@ class RankProgress:
                 now_sources.add(source)
         return now_sources, some_time - now_sources
 
+    @property
+    def ever(self) -> bool:
+        """Whether the rank has ever completed a collective."""
+        return any(counter.completed > 0 for counter in self.counters.values())
+
     def oldest(self) -> Unfinished | None:
         """The unfinished operation that was launched first."""
         every = [each for waiting in self.unfinished.values() for each in waiting]

@@ -28,6 +28,10 @@ TIMES_WORKING = 2.0
 """Others may still be at work on what the rank waits for: so many times the threshold then."""
 TIMES_IN_INIT = 4.0
 """While the job only comes together and somebody has yet to come: ranks start at different times."""
+TIMES_FIRST = 10.0
+"""The first wait of a rank lasts while others come to it one by one, as down a pipeline: at most so many thresholds."""
+FEW = 3
+"""Where all others wait for their GPUs, at most one rank in so many is what they wait for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,8 +125,13 @@ class UnrecordedWaits:
         """One sample of where the threads of a rank are."""
         stacks = parse_stacks(value)
         counted = rank.process.socket is not None
+        cuda = not counted or "dump_nccl_trace_json" in rank.process.handlers  # a build for CPU has no such handler
         wait = find_wait(
-            stacks, rank.wait_counters, lambda frame: self._lines.line(rank, frame.file, frame.line), counted=counted
+            stacks,
+            rank.wait_counters,
+            lambda frame: self._lines.line(rank, frame.file, frame.line),
+            counted=counted,
+            cuda=cuda,
         )
         if wait is not None and self._works_meanwhile(rank, wait, now):
             rank.position.note_move()
@@ -158,13 +167,19 @@ class UnrecordedWaits:
         usual = TIMES_WORKING * threshold if others_work else threshold
         nobody_to_come = _all_in_init(living, now - threshold)
         connects = _all_connect(living)
+        one_is_missed = _all_but_few_wait_for_gpu(living, now - threshold)
         found = []
         for rank in living:
             position = rank.position
             if position.wait is None or position.since is None or position.samples < 2 or rank.number in known:
                 continue
+            if position.wait.on_gpu and not one_is_missed:
+                continue
             slow = connects or (position.wait.in_init and not nobody_to_come)
-            if now - position.since > (TIMES_IN_INIT * threshold if slow else usual):
+            since = position.since
+            if not rank.progress.ever and not position.wait.in_init and since > now - TIMES_FIRST * threshold:
+                since = max(since, *(each.still_since for each in living))  # others may come to it one by one
+            if now - since > (TIMES_IN_INIT * threshold if slow else usual):
                 found.append(StuckRank(rank, position.wait, now - position.since))
         return sorted(found, key=lambda stuck: (-stuck.seconds, stuck.rank.number))
 
@@ -179,7 +194,21 @@ def _all_connect(living: Sequence[WatchedRank]) -> bool:
     if not any(rank.position.spins for rank in living):
         return False
     waits = [rank.position.wait for rank in living]
-    return all(wait is not None and wait.polls for wait in waits)
+    return all(wait is not None and wait.polls and not wait.on_gpu for wait in waits)
+
+
+def _all_but_few_wait_for_gpu(living: Sequence[WatchedRank], before: float) -> bool:
+    """Whether a few ranks have been outside of everything since before then, while all others wait for their GPUs.
+
+    A rank that works is not there: whoever sees it work forgets where it was.
+    """
+    outside = [rank.position for rank in living if rank.position.wait is None or not rank.position.wait.on_gpu]
+    if not outside or len(outside) * FEW > len(living):
+        return False
+    return all(
+        position.outside and position.samples > 1 and position.since is not None and position.since < before
+        for position in outside
+    )
 
 
 def _all_in_init(living: Sequence[WatchedRank], before: float) -> bool:
