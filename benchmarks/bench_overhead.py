@@ -184,8 +184,12 @@ class Job:
             environ |= {setting: value.replace("{}", str(scratch)) for setting, _, value in given}
         environ |= more or {}
         self.process = subprocess.Popen([*head, *launch, *own], env=environ, stdout=subprocess.DEVNULL)
-        listener.settimeout(120)
-        self.control, _ = listener.accept()
+        self._listener = listener
+        self._listener.settimeout(120)
+
+    def join(self) -> None:
+        """Wait until its ranks are there: several jobs start at the same time."""
+        self.control, _ = self._listener.accept()
         self.control.settimeout(120)
 
     def turn(self, steps: int) -> float:
@@ -193,8 +197,11 @@ class Job:
         self.control.send(str(steps).encode())
         return float(json.loads(self.control.recv(64)))
 
-    def end(self) -> None:
+    def stop(self) -> None:
+        """Have it end, and do not wait for that."""
         self.control.close()
+
+    def end(self) -> None:
         self.process.wait(60)
 
 
@@ -207,6 +214,8 @@ def compare(arguments: argparse.Namespace, number: int) -> tuple[float, float, i
         }
         try:
             for job in jobs.values():
+                job.join()
+            for job in jobs.values():
                 job.turn(20)
             steps = max(1, int(arguments.turn / min(job.turn(20) for job in jobs.values())))
             times: dict[bool, list[float]] = {False: [], True: []}
@@ -216,6 +225,8 @@ def compare(arguments: argparse.Namespace, number: int) -> tuple[float, float, i
                 for which in (False, True) if round_number % 2 else (True, False):
                     times[which].append(jobs[which].turn(steps))
         finally:
+            for job in jobs.values():
+                job.stop()
             for job in jobs.values():
                 job.end()
     ratio = statistics.median(with_it / without for without, with_it in zip(times[False], times[True], strict=True))
@@ -239,6 +250,8 @@ def compare_four(arguments: argparse.Namespace, number: int) -> dict[tuple[bool,
                 label = f"{timing:d}{plugin:d}"
                 more = {"TORCH_NCCL_ENABLE_TIMING": f"{timing:d}", "TORCH_FR_BUFFER_SIZE": "2000"}
                 jobs[timing, plugin] = Job(Path(name), arguments, label, watched=plugin, more=more)
+            for job in jobs.values():
+                job.join()
             slowest = max(job.turn(4) for job in jobs.values())
             for timing, plugin in kinds:
                 if plugin and arguments.plugin != "none":
@@ -249,6 +262,8 @@ def compare_four(arguments: argparse.Namespace, number: int) -> dict[tuple[bool,
                 for kind in kinds[turn % 4 :] + kinds[: turn % 4]:
                     times[kind].append(jobs[kind].turn(steps))
         finally:
+            for job in jobs.values():
+                job.stop()
             for job in jobs.values():
                 job.end()
     return times

@@ -101,7 +101,7 @@ class Case:
 
     @cached_property
     def box_waits(self) -> dict[int, BoxWait]:
-        """By rank, the ranks that NCCL waits for and in what, by the black boxes; those behind in launches hold up the rest."""
+        """By rank, the ranks that it waits for in NCCL and in what, by the black boxes."""
         behind = self.behind_in_launches
         waits = waiting_ranks(self.job.facts.blackboxes)
         if behind is not None and isinstance(self.transfers, NotKnown):

@@ -133,14 +133,21 @@ def test_the_first_wait_counts_from_when_any_rank_last_got_on() -> None:
     def start(moved: float) -> list[WatchedRank]:
         return [waiting(0, "send", since=moved, still_since=moved), *(waiting(n, "recv", since=0.0) for n in (1, 2, 3))]
 
-    assert waits.stuck(start(moved=35.0), (), 10.0, now=40.0) == []
-    assert {one.rank.number for one in waits.stuck(start(moved=25.0), (), 10.0, now=40.0)} == {0, 1, 2, 3}
-    assert {one.rank.number for one in waits.stuck(start(moved=100.0), (), 10.0, now=105.0)} == {1, 2, 3}
-    later = start(moved=35.0)
-    later[3].progress.take_counters(
-        "nccl", {"0": {"last_enqueued_collective": 9, "last_completed_collective": 8}}, 0, 0
-    )
-    assert [one.rank.number for one in waits.stuck(later, (), 10.0, now=40.0)] == [3]
+    def late(ranks: list[WatchedRank], now: float) -> set[int]:
+        return {one.rank.number for one in waits.stuck(ranks, (), 10.0, now)}
+
+    assert late(start(moved=35.0), now=40.0) == set()
+    assert late(start(moved=25.0), now=40.0) == {0, 1, 2, 3}
+    assert late(start(moved=100.0), now=105.0) == {1, 2, 3}
+    connects = start(moved=25.0)
+    connects[0].position.spins = True
+    assert late(connects, now=40.0) == set()
+    assert late([*start(moved=25.0)[1:], elsewhere(0, since=0.0)], now=40.0) == {1, 2, 3}
+    over = start(moved=35.0)
+    counters = {"last_enqueued_collective": 9, "last_completed_collective": 8}
+    for rank in over:
+        rank.progress.take_counters("nccl", {"0": counters}, now=0.0, now_ns=0)
+    assert late(over, now=40.0) == {1, 2, 3}
 
 
 def test_a_rank_elsewhere_is_missed_where_all_others_wait_for_their_gpus() -> None:

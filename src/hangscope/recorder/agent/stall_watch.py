@@ -10,15 +10,15 @@ from hangscope.recorder.agent import announced_pauses
 from hangscope.recorder.agent.announced_pauses import Pause
 from hangscope.recorder.agent.recovery import RecoveredStalls, StallSite, sites_of
 from hangscope.recorder.live.polling import Polling
+from hangscope.recorder.live.unrecorded_waits import TIMES_FIRST
 from hangscope.recorder.rundir import run_directory
 from hangscope.recorder.rundir.run_directory import RunFolders
 
 STATUS_AGE_S = 3.0
 """So old another node's status may be."""
 FIRST_OPERATIONS = 10
-TIMES_FIRST = 4.0
-"""A group's first operations wait for ranks that still compile, load or import: so many thresholds, while one is seen
-at work that is in no operation."""
+"""These of a group wait for ranks that still compile, load or import: as long as a start may take, while one is seen at
+work that is in no operation."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,7 +29,7 @@ TIMES_WORKING = 2.0
 TIMES_IN_INIT = 4.0
 """While the job only comes together and somebody has yet to come: ranks start at different times."""
 TIMES_FIRST = 10.0
-"""The first wait of a rank lasts while others come to it one by one, as down a pipeline: at most so many thresholds."""
+"""At the start ranks come one by one, as down a pipeline, and NCCL connects: at most so many thresholds."""
 FEW = 3
 """Where all others wait for their GPUs, at most one rank in so many is what they wait for."""
 
@@ -163,11 +163,14 @@ class UnrecordedWaits:
     ) -> list[StuckRank]:
         """The ranks that have been in such a wait for too long, the longest first."""
         living = [rank for rank in ranks if not rank.ended]
-        others_work = any(rank.position.works or now - rank.quiet_since < BEGINS * threshold for rank in living)
-        usual = TIMES_WORKING * threshold if others_work else threshold
+        busy = any(rank.position.works or now - rank.quiet_since < BEGINS * threshold for rank in living)
+        starts = _still_starts(living, now - threshold)
+        usual = TIMES_WORKING * threshold if busy else threshold
+        if _all_connect(living) or (starts and (busy or any(rank.position.spins for rank in living))):
+            usual = TIMES_IN_INIT * threshold
         nobody_to_come = _all_in_init(living, now - threshold)
-        connects = _all_connect(living)
         one_is_missed = _all_but_few_wait_for_gpu(living, now - threshold)
+        moved_at = max((rank.still_since for rank in living), default=now)
         found = []
         for rank in living:
             position = rank.position
@@ -175,11 +178,10 @@ class UnrecordedWaits:
                 continue
             if position.wait.on_gpu and not one_is_missed:
                 continue
-            slow = connects or (position.wait.in_init and not nobody_to_come)
-            since = position.since
-            if not rank.progress.ever and not position.wait.in_init and since > now - TIMES_FIRST * threshold:
-                since = max(since, *(each.still_since for each in living))  # others may come to it one by one
-            if now - since > (TIMES_IN_INIT * threshold if slow else usual):
+            late = TIMES_IN_INIT * threshold if position.wait.in_init and not nobody_to_come else usual
+            first = starts and not position.wait.in_init and position.since > now - TIMES_FIRST * threshold
+            since = max(position.since, moved_at) if first else position.since
+            if now - since > late:
                 found.append(StuckRank(rank, position.wait, now - position.since))
         return sorted(found, key=lambda stuck: (-stuck.seconds, stuck.rank.number))
 
@@ -195,6 +197,17 @@ def _all_connect(living: Sequence[WatchedRank]) -> bool:
         return False
     waits = [rank.position.wait for rank in living]
     return all(wait is not None and wait.polls and not wait.on_gpu for wait in waits)
+
+
+def _still_starts(living: Sequence[WatchedRank], before: float) -> bool:
+    """Whether the job comes together: a rank has yet to complete its first collective, and nobody idles elsewhere.
+
+    A rank that has been outside of everything since before then, and does nothing there, is what the others wait for.
+    """
+    if all(rank.progress.ever for rank in living):
+        return False
+    outside = [rank.position for rank in living if rank.position.outside and rank.position.samples > 1]
+    return not any(position.since is not None and position.since < before for position in outside)
 
 
 def _all_but_few_wait_for_gpu(living: Sequence[WatchedRank], before: float) -> bool:
