@@ -1,9 +1,10 @@
-"""Pack incidents that tests/live_scripts/run.py --nccl --keep FOLDER left, with their truth, for the tests.
+"""Pack incidents that tests/live_scripts/run.py --nccl or --engines --keep FOLDER left, with their truth, for tests.
 
     python3 tests/record/pack_live.py FOLDER tests/recorded_live.tar.xz OLD=NEW… NAME…
+    python3 tests/record/pack_live.py FOLDER tests/recorded_engines.tar.xz OLD=NEW… NAME…
 
-Names are those of the folders. Verdicts and black boxes (large) are left out; paths of the machine (each with what to
-write instead) and its serial numbers are made neutral.
+Names are those of the folders. Verdicts are left out, and black boxes (large) of jobs whose recorder has all that they
+have; paths of the machine (each with what to write instead) and its serial numbers are made neutral.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent / "live_scripts"), str(HERE.parents[1] / "src")]
 
 from record_neutral import Replacements, leaks, neutral_pickle, neutral_text  # noqa: E402 -- neighbours that are no packages
-from run import _nccl, place_of  # noqa: E402
+from run import _engines, _nccl, place_of  # noqa: E402
 
 _SERIALS = re.compile(rb"(?m)^( +(?:GPU UUID|Serial Number|GPU PDI|Board Part Number) +: ).*$")
 _UUID = re.compile(rb"GPU-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
@@ -31,6 +32,8 @@ def neutral(path: Path, words: Replacements) -> bytes:
     data = path.read_bytes()
     if data[:1] == b"\x80":
         return neutral_pickle(data, words)
+    if path.suffix == ".ncclbb":
+        return data  # numbers and names of NCCL's functions
     data = _SERIALS.sub(rb"\1N/A", neutral_text(data, words))
     return _UUID.sub(b"GPU-00000000-0000-0000-0000-000000000000", _RELEASE.sub(rb'\1"6.8.0"', data))
 
@@ -39,11 +42,13 @@ def main() -> int:
     folder, archive = map(Path, sys.argv[1:3])
     words = [(old, new) for old, found, new in (word.partition("=") for word in sys.argv[3:]) if found]
     names = [word for word in sys.argv[3:] if "=" not in word]
-    truths = {place_of(row): row for row in _nccl("nccl")}
+    engines = {place_of(row): row for row in _engines()}
+    truths = {place_of(row): row for row in _nccl("nccl")} | engines
     with tempfile.TemporaryDirectory() as scratch:
         for name in names:
             kept = Path(scratch, name)
-            shutil.copytree(folder / name, kept, ignore=shutil.ignore_patterns("verdict.*", "*.ncclbb"))
+            left_out = ("verdict.*",) if name in engines else ("verdict.*", "*.ncclbb")
+            shutil.copytree(folder / name, kept, ignore=shutil.ignore_patterns(*left_out))
             for path in (p for p in kept.rglob("*") if p.is_file()):
                 path.write_bytes(neutral(path, words))
             row = truths[name.partition(".")[0]]
