@@ -114,6 +114,8 @@ def _remarks(case: Case, chosen: Accusation[Any], first: FirstReported | None) -
 def _outcome(case: Case, chosen: Accusation[Any]) -> Outcome:
     if chosen.kind is CauseKind.SLOW:
         return Outcome.SLOW
+    if chosen.desync:
+        return Outcome.DESYNC
     if case.job.recovered_s is not None:
         return Outcome.PAUSE
     silent_mismatch = chosen.kind is CauseKind.MISMATCH and not chosen.hang and case.job.dumps
