@@ -11,7 +11,7 @@ from hangscope.diagnosis.accusation import HIGH, Accusation, Accused, Doubt, Gro
 from hangscope.diagnosis.align.lasting_shifts import LastingShift
 from hangscope.diagnosis.case import Case
 from hangscope.diagnosis.cause import Asked, Cause, Words
-from hangscope.diagnosis.evidence.code_lines import at, function_line, shown, user_frame
+from hangscope.diagnosis.evidence.code_lines import at, function_line, shown, user_frame, where_paths_part
 from hangscope.diagnosis.findings import entry
 from hangscope.diagnosis.phrases import ranks_text, shape_text
 from hangscope.diagnosis.verdict import CauseKind, Finding
@@ -96,12 +96,12 @@ def _what(shift: LastingShift, odd: Operation, usual: Operation, others: str) ->
     known, or the same, what each side calls."""
     calls = verb(shift.ranks, "calls", "call")
     call = verb(shift.others, "calls", "call") if shift.tied else "call"
-    mine = user_frame(odd.frames)
-    theirs = user_frame(usual.frames)
-    if mine is None or theirs is None or function_line(mine) == function_line(theirs):
-        here = f" in {function_line(mine)}" if mine is not None else ""
+    lines = where_paths_part(odd.frames, usual.frames)
+    if lines is None:
+        frame = user_frame(odd.frames)
+        here = f" in {function_line(frame)}" if frame is not None else ""
         return f"{calls} {odd.name} {shape_text(odd)}{here} where {others} {call} {usual.name} {shape_text(usual)}"
-    return f"{calls} from {function_line(mine)} what {others} {call} from {function_line(theirs)}"
+    return f"{calls} from {function_line(lines[0])} what {others} {call} from {function_line(lines[1])}"
 
 
 def _findings(case: Case, shift: LastingShift, odd: Operation, usual: Operation, others: str) -> list[Finding]:
@@ -139,10 +139,18 @@ def _left_out(case: Case, shift: LastingShift) -> list[Finding]:
     if not shift.calls:
         return []
     calls = [case.job.ops[row] for row in shift.calls]
-    listed = ", ".join(_call(call) for call in calls[:_SHOWN])
+    listed = ", ".join(f"{call.name} {shape_text(call)}{_called_in(case, shift, call)}" for call in calls[:_SHOWN])
     more = f" and {len(calls) - _SHOWN} more" if len(calls) > _SHOWN else ""
     what = "left out" if shift.shift.by > 0 else "added"
     return [entry(case, f"{what} at #{shift.seq}: {listed}{more}", calls[0])]
+
+
+def _called_in(case: Case, shift: LastingShift, call: Operation) -> str:
+    """`` in backward (train.py:41)``: the line in which it differs from what the other side called instead."""
+    instead = case.job.ops[shift.odd_row if shift.shift.by > 0 else shift.usual_row]
+    lines = where_paths_part(call.frames, instead.frames)
+    frame = lines[0] if lines is not None else user_frame(call.frames)
+    return f" in {function_line(frame)}" if frame is not None else ""
 
 
 def _call(call: Operation) -> str:
@@ -152,11 +160,11 @@ def _call(call: Operation) -> str:
 def _steps(case: Case, shift: LastingShift) -> Iterator[str]:
     names = ranks_text(shift.ranks)
     calls = [case.job.ops[row] for row in shift.calls]
-    line = at(calls[0].frames) if calls else ""
+    line = _called_in(case, shift, calls[0]) if calls else ""
     if shift.tied:
-        yield f"code: find the branch that {names} and {ranks_text(shift.others)} did not take alike{line}"
+        yield f"code: find the branch that {names} and {ranks_text(shift.others)} did not take alike"
     elif shift.shift.by > 0:
-        yield f"code: find the branch that kept {names} from the call{line}: a batch skipped, a NaN, an error caught"
+        yield f"code: find the branch that kept {names} from its call{line}: a batch skipped, a NaN, an error caught"
     else:
         yield f"code: find what {names} called once more than the others{line}: a retry, a branch"
     yield "have all ranks agree before one of them skips: all_reduce a flag, and let all skip or none"
