@@ -329,12 +329,12 @@ def test_a_shift_goes_before_the_sizes_that_differ_by_it() -> None:
     assert chosen(diagnose(left_out(Op(D, line=10)))) == ("calls_shifted", [2])
 
 
-def test_a_mismatch_that_goes_on_goes_before_its_first_time() -> None:
+def test_a_lasting_mismatch_goes_before_its_first_time() -> None:
     """Of a size that differs in every step the first time is the least of it."""
     step = [Op(D, line=10), Op(D, line=20)]
     odd = [Op(D, line=10), Op(D, line=20, elements=99)]
     made = job({D: [0, 1, 2]}, {0: step * 30, 1: step * 30, 2: odd * 30}, processes=alive(0, 1, 2))
-    assert chosen(diagnose(made)) == ("mismatch_goes_on", [2])
+    assert chosen(diagnose(made)) == ("lasting_mismatch", [2])
 
 
 def test_another_size_goes_before_another_line() -> None:

@@ -143,8 +143,8 @@ def _lasts(own: Ints, gain: Ints, explained: Bools) -> bool:
     """Whether it lasted for more than a step, and to the end."""
     calls = own[explained]
     most = int(np.unique(calls, return_counts=True)[1].max(initial=0))
-    told = gain[gain != 0]
-    return (most >= _ROUNDS or len(calls) >= _MANY) and bool(np.all(told[-LEAST:] == 1))
+    differing = gain[gain != 0]
+    return (most >= _ROUNDS or len(calls) >= _MANY) and bool(np.all(differing[-LEAST:] == 1))
 
 
 def _first(differs: Bools, gain: Ints, start: int) -> int:

@@ -17,7 +17,7 @@ from pathlib import Path
 from hangscope.recorder.agent.capture_log import CaptureLog
 from hangscope.recorder.agent.captures import Captures
 from hangscope.recorder.agent.conclusions import QUIET, Conclusions
-from hangscope.recorder.agent.desync_watch import DesyncWatch
+from hangscope.recorder.agent.desync.desync_watch import DesyncWatch
 from hangscope.recorder.agent.dump_watch import DumpWatch
 from hangscope.recorder.agent.end_ranks import RankEnder
 from hangscope.recorder.agent.job_events import JobEvents

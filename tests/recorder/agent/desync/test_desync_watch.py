@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from hangscope import load
-from hangscope.recorder.agent import desync_watch
-from hangscope.recorder.agent.desync_watch import DesyncWatch
+from hangscope.recorder.agent.desync import desync_watch
+from hangscope.recorder.agent.desync.desync_watch import DesyncWatch
 from hangscope.recorder.agent.diagnose_process import Verdict
 from hangscope.recorder.capture.look_files import with_groups
 from hangscope.recorder.capture.node_facts import NodeFacts

@@ -14,13 +14,13 @@ from hangscope.diagnosis.phrases import ranks_text, shape_text
 from hangscope.diagnosis.verdict import CauseKind
 from hangscope.text import plural, sentence
 
-MISMATCH_GOES_ON = Grounds(
-    "mismatch_goes_on",
+LASTING_MISMATCH = Grounds(
+    "lasting_mismatch",
     Layer.NO_HANG,
     HIGH,
     "at the same number the rank has passed something else than most, again and again",
     before={
-        "calls_differ_silently": "test_edges.py::test_a_mismatch_that_goes_on_goes_before_its_first_time",
+        "calls_differ_silently": "test_edges.py::test_a_lasting_mismatch_goes_before_its_first_time",
     },
 )
 
@@ -30,7 +30,7 @@ def propose(case: Case) -> Iterator[Accusation[LastingMismatch]]:
     for found in case.lasting.mismatches()[:1]:
         accused = () if found.tied else found.ranks
         yield Accusation(
-            MISMATCH_GOES_ON,
+            LASTING_MISMATCH,
             CauseKind.MISMATCH,
             found,
             [Accused(rank, CauseKind.MISMATCH) for rank in accused],
@@ -83,4 +83,4 @@ def words(case: Case, accusation: Accusation[LastingMismatch]) -> Words:
     )
 
 
-CAUSE = Cause(propose, words, (MISMATCH_GOES_ON,), Asked.OF_A_JOB_THAT_RUNS)
+CAUSE = Cause(propose, words, (LASTING_MISMATCH,), Asked.OF_A_JOB_THAT_RUNS)
