@@ -10,12 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import islice
 
 import numpy as np
 
 from hangscope.diagnosis.align.agreement import ROOTED, members_not_recorded
 from hangscope.diagnosis.align.alignment import Alignment
-from hangscope.diagnosis.align.column_tools import Bools, Ints, ids
+from hangscope.diagnosis.align.column_tools import Bools, Ints, grouped, ids
 from hangscope.diagnosis.align.lanes import Lane
 from hangscope.diagnosis.align.sequence_shift import LEAST, SequenceShift, find_shift, two_sides, usual
 from hangscope.model import Group
@@ -25,6 +27,9 @@ _MOST_CELLS = 4 << 20
 """Ranks times numbers of one group that are compared, the newest."""
 _MOST_RANKS = 64
 """Ranks of one group that differ and are looked at: where more do, their lines differ by design."""
+_MOST_GROUPS = 1024
+"""Groups that differ anywhere and are looked at."""
+_SIBLINGS = 8
 _NO_LINE = (*ROOTED, "barrier")
 """Calls whose line says nothing: a root has its own branch, which ranks take in turns; a barrier carries no data."""
 
@@ -85,25 +90,28 @@ class LastingDifferences:
         self._silent = np.asarray(sorted(silent), dtype=np.int64)
         self._calls = _calls(alignment)
         self._made: dict[int, _Table | None] = {}
-        self._lanes = [lane for lane in _comparable(alignment) if _differ(lane, self._calls)]
+        lanes = (lane for lane in _comparable(alignment) if _differ(lane, self._calls))
+        self._lanes = list(islice(lanes, _MOST_GROUPS))
+        kinds = ((_kind(lane.group), lane) for lane in alignment.lanes.values() if lane.group.desc)
+        self._kinds = grouped(kinds)
 
+    @cached_property
     def shifts(self) -> list[LastingShift]:
         """One for each group whose members are off, the earliest first; those of which nobody knows who, last."""
         found = (shift for table in self._tables() if (shift := _shift_in(self._alignment, table, self)) is not None)
         return sorted(found, key=lambda shift: (shift.tied, shift.at_ns, shift.group))
 
+    @cached_property
     def mismatches(self) -> list[LastingMismatch]:
         """One for each group in which ranks differ in size, type or operation, in the same order."""
         found = (one for table in self._tables() if (one := _mismatch_in(self._alignment, table)) is not None)
         return sorted(found, key=lambda one: (one.tied, one.at_ns, one.group))
 
     def siblings(self, table: _Table) -> Iterator[_Table]:
-        """The groups of the same description and size: they run the same program."""
-        for lane in self._alignment.lanes.values():
-            if lane is not table.lane and _are_siblings(lane.group, table.lane.group):
-                other = self._table(lane)
-                if other is not None:
-                    yield other
+        """Some groups of the same description and size: they run the same program."""
+        lanes = self._kinds.get(_kind(table.lane.group), ())[: _SIBLINGS + 1]
+        found = (self._table(lane) for lane in lanes if lane is not table.lane)
+        return (other for other in found if other is not None)
 
     def _tables(self) -> Iterator[_Table]:
         tables = (self._table(lane) for lane in self._lanes)
@@ -231,8 +239,8 @@ def _of_siblings(table: _Table, groups: LastingDifferences, by_size: bool) -> In
     return found
 
 
-def _are_siblings(one: Group, other: Group) -> bool:
-    return bool(one.desc) and one.desc == other.desc and len(one.members or ()) == len(other.members or ())
+def _kind(group: Group) -> tuple[str, int]:
+    return group.desc, len(group.members or ())
 
 
 def _by_sides(alignment: Alignment, table: _Table, calls: Ints, by_size: bool) -> LastingShift | None:

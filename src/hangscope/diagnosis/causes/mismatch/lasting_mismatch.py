@@ -27,7 +27,7 @@ LASTING_MISMATCH = Grounds(
 
 def propose(case: Case) -> Iterator[Accusation[LastingMismatch]]:
     """The ranks whose sizes, types or operations differ from most, again and again; of two halves nobody is accused."""
-    for found in case.lasting.mismatches()[:1]:
+    for found in case.lasting.mismatches[:1]:
         accused = () if found.tied else found.ranks
         yield Accusation(
             LASTING_MISMATCH,

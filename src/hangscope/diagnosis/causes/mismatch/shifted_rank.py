@@ -39,7 +39,7 @@ _SHOWN = 3
 
 def propose(case: Case) -> Iterator[Accusation[LastingShift]]:
     """The ranks whose calls are the others', some numbers off, until the end; of two halves nobody is accused."""
-    for shift in case.lasting.shifts()[:1]:
+    for shift in case.lasting.shifts[:1]:
         accused = () if shift.tied else shift.ranks
         yield Accusation(
             CALLS_SHIFTED,

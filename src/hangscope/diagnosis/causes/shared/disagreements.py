@@ -34,20 +34,18 @@ def _as_shifted(case: Case, divergence: Divergence) -> Divergence:
 
     Steps repeat themselves, so that a call too many fits as well; at the end only calls left out are missing.
     """
-    for shift in case.lasting.shifts():
+    for shift in case.lasting.shifts:
+        if not shift.calls or (shift.group, shift.ranks) != (divergence.group, divergence.odd):
+            continue
         short = _short_by(case, divergence.group, shift.ranks)
-        if (
-            (shift.group, shift.ranks) == (divergence.group, divergence.odd)
-            and short is not None
-            and 0 < short <= shift.shift.by
-        ):
+        if short is not None and 0 < short <= shift.shift.by:
             return replace(
                 divergence,
                 shape=Shape.SKIPPED,
                 seq=shift.seq,
                 odd_row=shift.odd_row,
                 reference_row=shift.usual_row,
-                calls=shift.calls or divergence.calls,
+                calls=shift.calls,
                 parted_at=(shift.odd_row, shift.usual_row),
                 support=shift.shift.explained,
                 by_habit=False,
