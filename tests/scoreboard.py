@@ -134,22 +134,27 @@ def recorded(peer: Peer | None) -> Iterator[Score]:
         yield judge(truth_file.parent.name, truth, truth_file.parent, peer)
 
 
-def simulated(first: int, count: int, operations: int, peer: Peer | None, scratch: Path) -> Iterator[Score]:
-    """Jobs drawn from the whole space of sizes, layouts, faults, formats and ring sizes, one process a core."""
-    one = partial(_simulated, operations=operations, peer=peer, scratch=scratch)
+def simulated(
+    first: int, count: int, operations: int, peer: Peer | None, scratch: Path, *, shifted: bool = False
+) -> Iterator[Score]:
+    """Jobs drawn from the whole space of sizes, layouts, faults, formats and ring sizes, one process a core.
+
+    `shifted`: of those that come apart without hanging.
+    """
+    one = partial(_simulated, operations=operations, peer=peer, scratch=scratch, shifted=shifted)
     with multiprocessing.get_context("fork").Pool(os.cpu_count(), maxtasksperchild=20) as pool:
         yield from (score for score in pool.imap(one, range(first, first + count)) if score is not None)
 
 
-def _simulated(seed: int, operations: int, peer: Peer | None, scratch: Path) -> Score | None:
+def _simulated(seed: int, operations: int, peer: Peer | None, scratch: Path, shifted: bool) -> Score | None:
     from hangscope.errors import SettingsError
-    from hangscope.simulate import random_spec, simulate
+    from hangscope.simulate import random_shift_spec, random_spec, simulate
 
-    directory = scratch / str(seed)
-    spec = random_spec(seed)
+    directory = scratch / f"{seed} {shifted}"
+    spec = random_shift_spec(seed) if shifted else random_spec(seed)
     # A large job gets a smaller ring: what it shows fits into the last steps, and a thousand jobs fit into an hour. Not
     # with torchcomms, which counts over all groups: what is left of a ring without its start cannot be told apart.
-    if spec.backend != "torchcomms":
+    if spec.backend != "torchcomms" and not shifted:
         spec = replace(spec, entries=min(spec.entries, max(LEAST_ENTRIES, operations // spec.ranks)))
     try:
         job = simulate(spec)
@@ -157,7 +162,7 @@ def _simulated(seed: int, operations: int, peer: Peer | None, scratch: Path) -> 
         print(f"seed {seed} makes no job: {error}", file=sys.stderr, flush=True)
         return None
     job.write(directory)
-    score = judge(f"seed {seed}", dict(job.truth), directory, peer)
+    score = judge(f"{'shifted ' if shifted else ''}seed {seed}", dict(job.truth), directory, peer)
     shutil.rmtree(directory)
     return score
 
@@ -197,6 +202,7 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=1000, help="how many simulated jobs")
     parser.add_argument("--first", type=int, default=50_000, help="the first seed")
     parser.add_argument("--operations", type=int, default=40_000, help="the most recorded operations of one job")
+    parser.add_argument("--shifts", type=int, default=50, help="how many more that come apart without hanging")
     parser.add_argument("--no-peer", action="store_true", help="do not score torchfrtrace beside it")
     parser.add_argument("--misses", action="store_true", help="list every job that is not exact")
     options = parser.parse_args()
@@ -215,8 +221,13 @@ def main() -> int:
             if len(jobs) % 50 == 0:
                 exact = sum(s.exact for s in jobs) / len(jobs)
                 print(f"{len(jobs)} jobs, {exact:.1%} exact", file=sys.stderr, flush=True)
+        shifts = simulated(options.first, options.shifts, options.operations, None, Path(scratch), shifted=True)
+        apart = list(shifts)
     if jobs:
         show("simulated jobs", jobs)
+    if apart:
+        show("simulated jobs that come apart without hanging", apart)
+    jobs += apart
     if options.misses:
         for score in [*cases, *jobs]:
             if not score.exact or score.innocent_high:

@@ -3,6 +3,7 @@
     python tests/live_scripts/run.py [NAME…] [--together N] [--keep DIR]
     python tests/live_scripts/run.py --nccl            needs one GPU and a PyTorch with NCCL
     python tests/live_scripts/run.py --engines         the same: graphs, pynccl, weight sync, past the flight recorder
+    python tests/live_scripts/run.py --shifts [nccl]   a rank leaves something out and nothing hangs; on Gloo by default
 
 Prints one line a job as a table for docs/live.md: what was injected, what was said, and how long after the fault.
 """
@@ -29,10 +30,11 @@ from typing import Any
 HERE = Path(__file__).parent
 SOURCE = HERE.parents[1] / "src"
 PYTHON = sys.executable
-SCRIPTS = ("stuck", "frameworks", "daily", "shapes", "everyday", "nccl")
-STUCK, FRAMEWORKS, DAILY, SHAPES, EVERYDAY, NCCL = (str(HERE / f"{name}.py") for name in SCRIPTS)
+SCRIPTS = ("stuck", "frameworks", "daily", "shapes", "everyday", "nccl", "shifted")
+STUCK, FRAMEWORKS, DAILY, SHAPES, EVERYDAY, NCCL, SHIFTED = (str(HERE / f"{name}.py") for name in SCRIPTS)
 TORCHRUN = (PYTHON, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=3")
 THRESHOLD_S = 6.0
+LOOK_EVERY_S = 5.0
 LONGEST_S = 150.0
 
 
@@ -46,6 +48,8 @@ class Row:
     ranks: tuple[int, ...] = ()
     second: bool = False
     """The hang is in the second attempt."""
+    looks: bool = False
+    """Nothing hangs: the ranks' recordings are compared every few seconds, and the finding is in desync-1."""
     to_end: bool = False
     """It goes on by itself, and the verdict is corrected then."""
     alone: bool = False
@@ -278,6 +282,28 @@ def _engines() -> list[Row]:
     return found
 
 
+def _shifts(backend: str) -> list[Row]:
+    """One rank leaves an update or a step out, or makes one twice, and the job goes on.
+
+    Gloo ends a rank over a size that does not fit, so that sizes are tried with NCCL alone.
+    """
+    torchrun = (*TORCHRUN[:-1], "--nproc-per-node=4")
+    found = []
+    for kind in ("ddp", "fsdp2", "tp"):
+        for fault in ("nan", "batch", "retry", "none"):
+            truth: dict[str, Any] = {} if fault == "none" else {"kind": "shift", "ranks": (2,), "outcome": "desync"}
+            name = f"{kind}, {'healthy' if fault == 'none' else fault}"
+            seconds = "40" if fault == "none" else "150"
+            words = (*torchrun, SHIFTED, kind, fault, "--backend", backend, "--seconds", seconds)
+            found.append(Row(name, words, looks=True, **truth))
+    plain = (*torchrun, SHIFTED, "ddp", "plain", "--backend", backend, "--seconds", "40")
+    found.append(Row("ddp, a step of like steps left out: silent", plain, looks=True))
+    if backend == "nccl":
+        sizes = (*torchrun, SHIFTED, "ddp", "sizes", "--backend", backend, "--seconds", "150")
+        found.append(Row("ddp, sizes", sizes, "mismatch", (2,), outcome="desync", looks=True))
+    return found
+
+
 def _port() -> str:
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
@@ -291,10 +317,12 @@ def place_of(row: Row) -> str:
 def run(row: Row, folder: Path) -> tuple[bool, str]:
     """Whether the answer was right, and the line of the table."""
     place = folder / place_of(row)
-    incident = place / "hang-2" if row.second else place
+    incident = place / "hang-2" if row.second else place / "desync-1" if row.looks and row.ranks else place
     for left in folder.glob(f"{place.name}*"):  # of an earlier try: `run` would leave it alone and go elsewhere
         shutil.rmtree(left, ignore_errors=True)
     options = ["--dir", str(place), "--stall-after", str(THRESHOLD_S), "--keep"]
+    if row.looks:
+        options += ["--look-every", str(LOOK_EVERY_S)]
     more = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
     environ = {**os.environ, "PYTHONPATH": os.pathsep.join([str(SOURCE), *more]), "OMP_NUM_THREADS": "1"}
     if row.second:  # over torchrun's shared store a second start seldom joins (docs/run.md)
@@ -330,7 +358,7 @@ def _judge(row: Row, incident: Path, text: str, status: int) -> tuple[bool, str]
         right = found is not None and not (incident / "verdict.txt").exists()
         return right, f"| {row.name} | a line, no verdict | {said} | {found[0] if found else 'nothing'} | - |"
     if not row.ranks and row.kind == "none":
-        right = status == 0 and "saving what every rank" not in text
+        right = status == 0 and "saving what every rank" not in text and "have come apart" not in text
         return right, f"| {row.name} | healthy | {said} | {'nothing' if right else 'an incident'} | - |"
     try:
         verdict: dict[str, Any] = json.loads((incident / "verdict.json").read_text())
@@ -350,6 +378,14 @@ def _judge(row: Row, incident: Path, text: str, status: int) -> tuple[bool, str]
     return right, f"| {row.name} | {row.kind} {list(row.ranks)} | {said} | {answer} | {after} |"
 
 
+def _offered(given: argparse.Namespace, folder: Path) -> list[Row]:
+    if given.nccl:
+        return _nccl(given.nccl)
+    if given.shifts:
+        return _shifts(given.shifts)
+    return _engines() if given.engines else _rows(folder)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("names", nargs="*")
@@ -357,10 +393,11 @@ def main() -> int:
     parser.add_argument("--keep", type=Path)
     parser.add_argument("--nccl", nargs="?", const="nccl", choices=("nccl", "gloo"), help="the jobs for a GPU")
     parser.add_argument("--engines", action="store_true", help="jobs for a GPU that communicate past the recorder")
+    parser.add_argument("--shifts", nargs="?", const="gloo", choices=("nccl", "gloo"), help="jobs that come apart")
     given = parser.parse_args()
     folder = given.keep or Path(tempfile.mkdtemp(prefix="live-"))
     folder.mkdir(parents=True, exist_ok=True)
-    offered = _nccl(given.nccl) if given.nccl else _engines() if given.engines else _rows(folder)
+    offered = _offered(given, folder)
     rows = [row for row in offered if not given.names or any(name in row.name for name in given.names)]
     print("| job | injected | stderr says | verdict | noticed after |\n|---|---|---|---|---|", flush=True)
     right = 0

@@ -56,6 +56,12 @@ KINDS = {
         "For the same calls one rank comes last in most of them, by a large part of a step.",
         "The node of that rank: clocks, thermals, its data loader, its neighbours.",
     ),
+    "shift": KindText(
+        "Nothing hangs; a rank left calls out or added some, and its calls have met the wrong ones ever since.",
+        "At the same number of a group it calls from another line or with another size, and its calls are the others'"
+        " when moved by some numbers.",
+        "The branch that only this rank took (a batch skipped, a NaN, an error caught); results since then are wrong.",
+    ),
     "unknown": KindText(
         "It hangs, or may hang, and the evidence does not name the cause.",
         "What is missing is listed under gaps.",
@@ -74,6 +80,7 @@ OUTCOMES = {
     "crash": "A process ended by itself, and the others lost it; nothing stood still for long.",
     "pause": "The job stalled for a while and resumed by itself.",
     "slow": "Nothing hangs; one rank holds the others up.",
+    "desync": "Nothing hangs; ranks lastingly run calls together that do not belong together: results are wrong.",
     "ok": "Progress was seen on every rank.",
     "unknown": "The evidence does not say whether it hangs.",
 }

@@ -84,6 +84,7 @@ class Doubt(Enum):
     ERRORS_ELSEWHERE = MEDIUM, "its ports show no errors, while another port of the job does"
     EARLIER_DISAGREEMENT = MEDIUM, "it may also be a side effect of an earlier mismatch"
     ONE_PEER = MEDIUM, "there is only one peer to compare with"
+    START_NOT_SEEN = MEDIUM, "where it began is no longer recorded, and lines of code alone show it"
     BOUND_ONLY = MEDIUM, "only a bound on its cost is known"
     DISPUTED = MEDIUM, "its dump is truncated, or its timestamps do not match the other ranks'"
     RANKS_NOT_SEEN = MEDIUM, "there is no evidence from other ranks"
@@ -133,6 +134,8 @@ class Accusation(Generic[F]):
     doubts: Collection[Doubt] = ()
     explains: Sequence[Wait] = ()
     hang: bool = True
+    desync: bool = False
+    """Whether ranks lastingly run calls together that do not belong together, while nothing hangs."""
     conclusive: bool = True
     """Whether it says anything about what became of the job: that the launcher stopped it does not."""
     all_sides: bool = False

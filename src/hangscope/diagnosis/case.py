@@ -12,6 +12,7 @@ from hangscope.diagnosis.align.agreement import members_not_recorded
 from hangscope.diagnosis.align.alignment import align
 from hangscope.diagnosis.align.call_order import Outlier, outliers
 from hangscope.diagnosis.align.divergence import Divergence, Shape, divergences
+from hangscope.diagnosis.align.lasting_shifts import LastingDifferences
 from hangscope.diagnosis.evidence.answer import Answer, Says, no, not_known, yes
 from hangscope.diagnosis.evidence.learnt_sites import CallSites
 from hangscope.diagnosis.evidence.liveness import Is, Liveness
@@ -74,6 +75,11 @@ class Case:
     def stragglers(self) -> Stragglers:
         """Who came late to the collectives: a walk over everything recorded, so done once and only where asked for."""
         return stragglers(self.alignment)
+
+    @cached_property
+    def lasting(self) -> LastingDifferences:
+        """What lastingly differs between members of a group. A dump that may be of another time is not compared."""
+        return LastingDifferences(self.alignment, self.vetted.disputed | self.vetted.copied)
 
     @cached_property
     def cycle(self) -> list[int]:
@@ -298,22 +304,24 @@ class Case:
 
     def operation_at(self, d: Divergence) -> OperationInFlight:
         """The position of a disagreement, over all members."""
-        group = self.groups[d.group]
-        lane = self.alignment.lanes[d.group]
+        call = self.job.ops[d.calls[0] if d.shape is Shape.SKIPPED and d.calls else d.reference_row]
+        return self.recorded_operation(d.group, d.seq, call)
+
+    def recorded_operation(self, number: int, seq: int, call: Operation) -> OperationInFlight:
+        """One position of a group over all members, as `call` has it."""
+        group = self.groups[number]
+        lane = self.alignment.lanes[number]
         ops = self.job.ops
-        index = lane.index_of(d.seq)
+        index = lane.index_of(seq)
         rows = lane.rows_at(index).tolist() if index is not None else []
         states = {int(ops.column("rank")[r]): State(int(ops.column("state")[r])).name.lower() for r in rows}
         for rank in set(group.members or ()) - set(states):
             known = self.progress.of.get(rank)
             states[rank] = "not launched" if known and known.own_record else "unknown"
-        call = ops[d.calls[0]] if d.shape is Shape.SKIPPED and d.calls else ops[d.reference_row]
         members = group.members or tuple(sorted(states))
-        label = self.names.group(d.group)
+        label = self.names.group(number)
         in_order = dict(sorted(states.items()))
-        return OperationInFlight(
-            label, members, d.seq, call.name, *size_and_types(call), in_order, self.frames_of(call)
-        )
+        return OperationInFlight(label, members, seq, call.name, *size_and_types(call), in_order, self.frames_of(call))
 
 
 def size_and_types(call: Operation | None) -> tuple[int | None, tuple[str, ...]]:

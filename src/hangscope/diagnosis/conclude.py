@@ -112,8 +112,8 @@ def _remarks(case: Case, chosen: Accusation[Any], first: FirstReported | None) -
 
 
 def _outcome(case: Case, chosen: Accusation[Any]) -> Outcome:
-    if chosen.kind is CauseKind.SLOW:
-        return Outcome.SLOW
+    if chosen.kind is CauseKind.SLOW or chosen.desync:
+        return Outcome.DESYNC if chosen.desync else Outcome.SLOW
     if case.job.recovered_s is not None:
         return Outcome.PAUSE
     silent_mismatch = chosen.kind is CauseKind.MISMATCH and not chosen.hang and case.job.dumps

@@ -10,6 +10,7 @@ from typing import Any
 
 from hangscope.diagnosis.accusation import Accusation, Accused
 from hangscope.diagnosis.align.divergence import Divergence
+from hangscope.diagnosis.align.lasting_shifts import LastingMismatch, LastingShift
 from hangscope.diagnosis.case import Case
 from hangscope.diagnosis.evidence.code_lines import user_frame
 from hangscope.diagnosis.evidence.liveness import How
@@ -45,7 +46,7 @@ def _places(case: Case, chosen: Accusation[Any], accused: Accused) -> Iterator[P
     if accused.kind is CauseKind.DEAD:
         yield from _crashed(case, rank)
         return  # a stack from before its end does not show where it ended
-    if accused.kind is CauseKind.MISMATCH:
+    if accused.kind in (CauseKind.MISMATCH, CauseKind.SHIFT):
         yield from _called(case, _differing_calls(case, chosen, rank))
     yield from _on_stack(case, rank)
     yield from _crashed(case, rank)
@@ -92,7 +93,7 @@ def _called(case: Case, calls: Iterator[Operation]) -> Iterator[Place]:
 
 
 def _differing_calls(case: Case, chosen: Accusation[Any], rank: int) -> Iterator[Operation]:
-    if isinstance(chosen.facts, Divergence):
+    if isinstance(chosen.facts, Divergence | LastingShift | LastingMismatch):
         call = case.job.ops[chosen.facts.odd_row]
         if call.rank == rank:
             yield call

@@ -30,6 +30,7 @@ class CauseKind(_Word):
     DEADLOCK = "deadlock"
     NETWORK = "network"
     SLOW = "slow"
+    SHIFT = "shift"
     UNKNOWN = "unknown"
     NONE = "none"
 
@@ -42,6 +43,8 @@ class Outcome(_Word):
     WAIT = "wait"
     PAUSE = "pause"
     SLOW = "slow"
+    DESYNC = "desync"
+    """Nothing hangs, and ranks lastingly run calls together that do not belong together."""
     OK = "ok"
     UNKNOWN = "unknown"
 
@@ -277,8 +280,8 @@ class Diagnosis:
         """0 no hang; 1 a hang or a failure with a named cause; 3 one whose cause the evidence does not name, or where
         nobody can tell whether all is well.
 
-        A mismatch or a slow rank that did not hang anything is still a finding, but the job went on: 0.
+        A mismatch, a shift or a slow rank that did not hang anything is still a finding, but the job went on: 0.
         """
-        if self.outcome in (Outcome.OK, Outcome.SLOW, Outcome.PAUSE):
+        if self.outcome in (Outcome.OK, Outcome.SLOW, Outcome.DESYNC, Outcome.PAUSE):
             return 0
         return 3 if self.kind in (CauseKind.UNKNOWN, CauseKind.NONE) else 1

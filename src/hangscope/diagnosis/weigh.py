@@ -152,6 +152,8 @@ def _with_disputes(case: Case, accusation: Accusation[Any]) -> Accusation[Any]:
     on a node whose clock is off, if it is the clock; nor is it a hang while the accused work."""
     if is_at_work(case, accusation):
         accusation = replace(accusation, doubts=[*accusation.doubts, Doubt.AT_WORK])
+    if accusation.desync:
+        return accusation  # what a recording lacks says nothing about the calls that it has
     by_record = [a.rank for a in accusation.accused if a.kind not in (CauseKind.DEAD, CauseKind.FROZEN)]
     if any(_is_disputed(case, rank) for rank in by_record if rank in case.progress.of):
         return replace(accusation, doubts=[*accusation.doubts, Doubt.DISPUTED])

@@ -24,7 +24,7 @@ VERDICT_PAGE = "verdict.html"
 TICKET = "ticket.md"
 REDACTION = "redaction.json"
 
-_LATER = re.compile(r"(?:hang|snapshot|run)-\d{1,9}")
+_LATER = re.compile(r"(?:hang|snapshot|desync|look|run)-\d{1,9}")
 _OLD_LATER = re.compile(r"(.+)\.((?:hang|snapshot)-\d{1,9})")
 """How versions before called a later hang: beside the first, not inside of its directory."""
 
@@ -38,7 +38,8 @@ def safe_name(text: str) -> str:
 
 
 def is_later(name: str) -> bool:
-    """Whether a folder of a run's directory is an incident of its own: a later hang, a snapshot, or another run."""
+    """Whether a folder of a run's directory is an incident of its own: a later hang, a snapshot, a desync, or another
+    run. A look is what the agents of several nodes compare while the job runs."""
     return _LATER.fullmatch(name) is not None
 
 

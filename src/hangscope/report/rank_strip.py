@@ -25,11 +25,16 @@ _CHUNK = 32
 """Letters in a row where no node bounds it."""
 
 _STATES = {"not launched": "-", "scheduled": "s", "started": "S", "completed": "C", "unknown": "?"}
-_OTHERS = {CauseKind.SLOW: "on time", CauseKind.MISMATCH: "like the majority"}
+_OTHERS = {
+    CauseKind.SLOW: "on time",
+    CauseKind.MISMATCH: "like the majority",
+    CauseKind.SHIFT: "like the majority",
+}
 _KIND_WORDS = {
     CauseKind.GPU: "GPU stuck",
     CauseKind.NETWORK: "cut off",
     CauseKind.SLOW: "late",
+    CauseKind.SHIFT: "shifted",
     CauseKind.UNKNOWN: "suspected",
 }
 _LAUNCHED = ("never", "launched")

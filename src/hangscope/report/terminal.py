@@ -101,7 +101,8 @@ def _head(d: Diagnosis, width: int, verbose: bool) -> list[Line]:
 def _label(d: Diagnosis) -> tuple[str, str]:
     if d.kind == CauseKind.MISMATCH and d.outcome == Outcome.OK:
         return "WRONG", "alarm"
-    role = {Outcome.HANG: "alarm", Outcome.CRASH: "alarm", Outcome.OK: "good"}.get(d.outcome, "waiting")
+    alarms = dict.fromkeys((Outcome.HANG, Outcome.CRASH, Outcome.DESYNC), "alarm")
+    role = {**alarms, Outcome.OK: "good"}.get(d.outcome, "waiting")
     return "?" if d.outcome == Outcome.UNKNOWN else d.outcome.upper(), role
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from hangscope.errors import SettingsError
 from hangscope.simulate.events.job_run import JobRun
+from hangscope.simulate.faults.fault_plan import FaultPlan
 from hangscope.simulate.faults.plan_fault import plan_fault
 from hangscope.simulate.files.dump_contents import DumpContents, dump_contents
 from hangscope.simulate.files.dump_files import encode, file_name
@@ -21,6 +22,7 @@ from hangscope.simulate.spec.job_spec import Spec
 from hangscope.simulate.truth.judge_fault import judge, rings_hold_the_fault
 from hangscope.simulate.truth.truth_file import truth_of
 
+STEPS_SHIFTED = 20
 ATTEMPTS = 40
 """Places that are tried before a fault is said not to fit the job."""
 
@@ -94,6 +96,13 @@ class Simulated:
             path.write_bytes(data)
 
 
+def _steps_after(plan: FaultPlan) -> int:
+    """Steps that are simulated after the fault's own: what lasts is shown by many."""
+    if plan.kind == "shift":
+        return STEPS_SHIFTED
+    return 2 if plan.hang else 0
+
+
 def simulate(spec: Spec) -> Simulated:
     """Run one job. The same spec gives the same bytes."""
     job = HealthyJob(spec)
@@ -102,7 +111,7 @@ def simulate(spec: Spec) -> Simulated:
         plan = plan_fault(job, rng)
         if plan is None:
             continue
-        run = JobRun(job, plan, steps_after=2 if plan.hang else 0)
+        run = JobRun(job, plan, steps_after=_steps_after(plan))
         if not judge(run):
             continue
         if plan.kind == "mismatch" and not plan.hang:

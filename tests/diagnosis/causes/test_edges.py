@@ -317,6 +317,26 @@ OTHER_SIZE = Op(D, "broadcast", line=77, elements=99)
 OTHER_LINE = Op(D, "broadcast", line=77)
 
 
+def left_out(*kept: Op) -> Job:
+    """Steps of three calls on three ranks that run; rank 2 makes only `kept` of one step, and goes on."""
+    step = [Op(D, line=10), Op(D, line=20), Op(D, line=30, elements=64)]
+    odd = [*step * 30, *kept, *step * 30]
+    return job({D: [0, 1, 2]}, {0: step * 61, 1: step * 61, 2: odd}, processes=alive(0, 1, 2))
+
+
+def test_a_shift_goes_before_the_sizes_that_differ_by_it() -> None:
+    """Who left two calls out passes other sizes than the others ever since: that is what came of it, not the cause."""
+    assert chosen(diagnose(left_out(Op(D, line=10)))) == ("calls_shifted", [2])
+
+
+def test_a_lasting_mismatch_goes_before_its_first_time() -> None:
+    """Of a size that differs in every step the first time is the least of it."""
+    step = [Op(D, line=10), Op(D, line=20)]
+    odd = [Op(D, line=10), Op(D, line=20, elements=99)]
+    made = job({D: [0, 1, 2]}, {0: step * 30, 1: step * 30, 2: odd * 30}, processes=alive(0, 1, 2))
+    assert chosen(diagnose(made)) == ("lasting_mismatch", [2])
+
+
 def test_another_size_goes_before_another_line() -> None:
     """A broadcast of another size is wrong, wherever it was called; another line alone may be another root, or not."""
     assert chosen(diagnose(rounds(even, OTHER_SIZE, incomplete=[0]))) == ("calls_differ_silently", [1])

@@ -345,7 +345,7 @@ def recorded(name: str, line: int, size: int = 16) -> dict[str, Any]:
 def written(*bodies: bytes) -> dict[str, Any]:
     learnt = CallSites()
     for body in bodies:
-        learnt.take("nccl", body, now=0.0)
+        learnt.take("nccl", body)
     found = learnt.file(3)
     return json.loads(json.dumps(found)) if found is not None else {}
 
@@ -399,14 +399,3 @@ def test_a_damaged_file_gives_no_site(damage: dict[str, Any]) -> None:
     whole = written(pickled(recorded("all_reduce", 5)))
     assert call_sites.read(whole, "s")
     assert call_sites.read({**whole, **damage}, "s") == []
-
-
-def test_answers_come_ever_more_seldom() -> None:
-    """The pause between two dumps with stacks grows to a quarter of an hour."""
-    learnt = CallSites()
-    pauses = []
-    for _ in range(8):
-        learnt.take("nccl", b"", now=0.0)
-        pauses.append(learnt.due)
-    assert pauses == sorted(pauses, key=lambda pause: pause or 0.0)
-    assert (pauses[0], pauses[-1]) == (120.0, 900.0)

@@ -74,6 +74,14 @@ def _env(name: str) -> dict[str, Any]:
     **_env("STALL_AFTER"),
 )
 @click.option(
+    "--look-every",
+    type=DURATION,
+    metavar="TIME",
+    help="How often the ranks' recordings are compared while the job runs.  [default: after 10 s, 2 min, then ever "
+    "more seldom, at least every 15 min]",
+    **_env("LOOK_EVERY"),
+)
+@click.option(
     "--on-hang",
     multiple=True,
     metavar="report|kill|slack:FILE|webhook:FILE|wandb|CMD",
@@ -177,6 +185,7 @@ def command(
     attempt: str | None,
     node: str | None,
     stall_after: float | None,
+    look_every: float | None,
     on_hang: tuple[str, ...],
     kill_after: float | None,
     kill_working: bool,
@@ -224,6 +233,7 @@ def command(
             OnHang.of(_given(on_hang), grace, kill_after, kill_working=kill_working, exit_status=exit_on_hang),
             max_incidents,
             diagnose=not no_diagnose,
+            look_every=look_every,
         ),
     )
     return run(words, options, environ=os.environ, say=say)

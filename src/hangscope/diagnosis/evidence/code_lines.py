@@ -23,6 +23,13 @@ def user_frame(frames: Frames) -> Frame | None:
     return next(iter(named or own), None)
 
 
+def where_paths_part(one: Frames, other: Frames) -> tuple[Frame, Frame] | None:
+    """The innermost lines of the user's in which two calls differ, behind a helper that both go through; None where a
+    line is missing, or all are the same."""
+    differing = ((a, b) for a, b in zip(own_frames(one), own_frames(other), strict=False) if a != b)
+    return next(differing, None)
+
+
 def line(frame: Frame) -> str:
     return f"{frame.filename}:{frame.line}"
 

@@ -29,8 +29,8 @@ class CaptureLog:
 
     @property
     def hangs(self) -> int:
-        """How many incidents are kept, without those that somebody asked for."""
-        return len({note.incident for note in self.captures if note.reason != "snapshot"})
+        """How many incidents are kept, without those that somebody asked for, or in which nothing hung."""
+        return len({note.incident for note in self.captures if note.reason not in ("snapshot", "desync")})
 
     def reasons(self) -> Counter[str]:
         """How many captures there were, by what set them off."""

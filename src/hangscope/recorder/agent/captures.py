@@ -22,6 +22,7 @@ from hangscope.recorder.agent.watcher import Trouble
 from hangscope.recorder.capture import output_files
 from hangscope.recorder.capture.capture_node import NodeCapture
 from hangscope.recorder.capture.node_facts import NodeFacts
+from hangscope.recorder.live.looks import Look
 from hangscope.recorder.live.watched_rank import WatchedRank
 from hangscope.recorder.rundir import peer_files, run_directory
 from hangscope.recorder.rundir.node_dir import NodeDir
@@ -69,6 +70,7 @@ class Captures:
         """The node's folder in which the copy of the output grows."""
         self._hang = 1
         self._snapshot = 1
+        self._desync = 1
         self._taken: dict[Path, NodeCapture] = {}
         self._saved: set[Path] = set()
         """Incidents of which this node's part is all there; their verdict may be under way."""
@@ -88,6 +90,11 @@ class Captures:
     @property
     def snapshot(self) -> Path:
         return run_directory.incident(self._folders.root, "snapshot", self._snapshot)
+
+    @property
+    def desync(self) -> Path:
+        """Where the next finding belongs that the ranks have come apart, while nothing hangs."""
+        return run_directory.incident(self._folders.root, "desync", self._desync)
 
     def next_hang(self) -> None:
         """Whatever stalls from now on is another incident."""
@@ -147,21 +154,25 @@ class Captures:
 
     # ---- capturing ---------------------------------------------------------------------------------------------------
 
-    def capture(self, incident: Path, trouble: Trouble, ranks: Sequence[WatchedRank]) -> None:
-        """Capture and conclude, on a thread of its own. The mark makes the other nodes capture too."""
+    def capture(self, incident: Path, trouble: Trouble, ranks: Sequence[WatchedRank], look: Look | None = None) -> None:
+        """Capture and conclude, on a thread of its own. The mark makes the other nodes capture too.
+
+        With a `look`, its rings are saved, and nothing is asked of the ranks.
+        """
         reason, detail = self._mark(incident, trouble)
         before = self._taken.get(incident)
         if before is not None:
             node_dir = before.node_dir
         else:
             node_dir = NodeDir(incident, incident / "nodes" / self._folders.own.name, self._spare)
-        capture = NodeCapture(node_dir, self._node, tuple(ranks), reason, detail, self._ended, self._asked_at)
+        capture = NodeCapture(node_dir, self._node, tuple(ranks), reason, detail, self._ended, self._asked_at, look)
         if before is not None:
             capture.continue_from(before)
         self._taken[incident] = capture
         self._log.add(incident, reason, detail)
-        self._say(f"{detail or reason}; saving what every rank is doing to {incident}")
-        if reason != "snapshot" and any(rank.may_find_old_addresses for rank in ranks):
+        what = "what every rank is doing" if look is None else "the ranks' recordings"
+        self._say(f"{detail or reason}; saving {what} to {incident}")
+        if look is None and reason != "snapshot" and any(rank.may_find_old_addresses for rank in ranks):
             self._say(SHARED_STORE)
         self._working = threading.Thread(target=self._work, args=(incident, capture), name="capture", daemon=True)
         self._working.start()
@@ -182,7 +193,10 @@ class Captures:
 
     def _work(self, incident: Path, capture: NodeCapture) -> None:
         try:
-            capture.take()
+            if capture.look is None:
+                capture.take()
+            else:
+                capture.take_look()
             self._copy_run_files(capture)
             if capture.reason == "rank-exit":
                 self._ended.wait(LAST_OUTPUT_S)
@@ -190,6 +204,8 @@ class Captures:
             self._saved.add(incident)
             if incident == self.snapshot:
                 self._snapshot += 1
+            elif incident == self.desync:
+                self._desync += 1
             if not self._ended.is_set():  # otherwise `finish` concludes, with all that is known then
                 self._concluding = incident
                 self._conclusions.conclude(incident, capture)

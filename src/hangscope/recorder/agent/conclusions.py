@@ -177,7 +177,8 @@ class Conclusions:
         file = home / VERDICT_JSON if verdict is not None and (home / VERDICT_JSON).exists() else None
         about = {"job": capture.node.job, "attempt": capture.node.attempt}
         self._alerts.send(home, value, about, capture.ranks)
-        for command in self._on_hang.commands:
+        # Who says what to do about a hang does not say it of a job that runs.
+        for command in self._on_hang.commands if value.get("outcome") != "desync" else ():
             problem = on_hang.run_command(command, home, file, value)
             if problem:
                 self._say(f"warning: --on-hang {command!r}: {problem}")

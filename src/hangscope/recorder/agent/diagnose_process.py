@@ -6,6 +6,7 @@ a large job takes seconds more, so the verdict is taken as soon as it is there.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -49,7 +50,8 @@ class Verdict:
 class DiagnosisProcess:
     """One diagnosis under way, to be used in a `with`: `verdict` waits for the one, `page` for the other."""
 
-    def __init__(self, incident: Path, *, page: bool = True) -> None:
+    def __init__(self, incident: Path, *, page: bool = True, gently: bool = False) -> None:
+        """`gently`: with the lowest priority, for a job that runs."""
         self._incident = incident
         self._late = False
         self._folder = Path(tempfile.mkdtemp(prefix="hangscope-"))
@@ -69,6 +71,9 @@ class DiagnosisProcess:
         except OSError:
             shutil.rmtree(self._folder, ignore_errors=True)
             raise
+        if gently:
+            with contextlib.suppress(OSError):
+                os.setpriority(os.PRIO_PROCESS, self._process.pid, 19)
 
     def __enter__(self) -> DiagnosisProcess:
         return self

@@ -17,6 +17,7 @@ from pathlib import Path
 from hangscope.recorder.agent.capture_log import CaptureLog
 from hangscope.recorder.agent.captures import Captures
 from hangscope.recorder.agent.conclusions import QUIET, Conclusions
+from hangscope.recorder.agent.desync.desync_watch import DesyncWatch
 from hangscope.recorder.agent.dump_watch import DumpWatch
 from hangscope.recorder.agent.end_ranks import RankEnder
 from hangscope.recorder.agent.job_events import JobEvents
@@ -55,6 +56,8 @@ class AgentOptions:
     on_hang: OnHang = field(default_factory=OnHang)
     max_incidents: int = MAX_INCIDENTS
     diagnose: bool = True
+    look_every: float | None = None
+    """Seconds between two looks at the rings with stacks; None for ever longer pauses."""
 
 
 class Agent:
@@ -83,7 +86,7 @@ class Agent:
         self._say = say
         self._move_logs = move_logs
         self._max_incidents = options.max_incidents
-        polling = Polling(sockets, options.stall_after, node.boxes)
+        polling = Polling(sockets, options.stall_after, node.boxes, options.look_every)
         log = CaptureLog()
         recovery = Recovery(polling)
         recovered = RecoveredStalls()
@@ -104,6 +107,7 @@ class Agent:
         self._pace = JobPace()
         self._watcher = Watcher(polling, events, self._stalls, DumpWatch(folders.own, node.started_at), self._pace)
         self._ender = RankEnder(options.on_hang, polling, recovery, recovered, activity, say, self._works_elsewhere)
+        self._desync = DesyncWatch(polling, folders, node, events.ended) if options.diagnose else None
         self._startup = _startup_report(os.environ)
         self._lingering = LingeringRanks()
         self._samples: TwoSamples | None = None
@@ -149,6 +153,8 @@ class Agent:
                 )
         except Exception as error:
             self._say(f"the last part of the capture failed: {type(error).__name__}: {error}")
+        if self._desync is not None:
+            self._desync.close()
         self._status.write()
         self._status.close()
         self._polling.close()
@@ -237,6 +243,8 @@ class Agent:
                 self._begin_attempt()
         self._pace.look(self._polling, self._polling.interval, now)
         self._report(now)
+        if self._desync is not None:
+            self._desync.turn(now)
         self._note_recovery()
         if self._events.save_wanted.is_set() and not self._events.saved.is_set():
             self._save_before_end()
@@ -261,6 +269,8 @@ class Agent:
         self._watcher.forget_attempt()
         self._pace.restart()
         self._recovery.forget()
+        if self._desync is not None:
+            self._desync.forget()
         self._ender.pids.clear()
         self._startup.restart()
         logs = self._captures.next_attempt()
@@ -311,6 +321,16 @@ class Agent:
             self._capture_hang(trouble)
         elif self._log.times(hang) == 1 and self._ender.stopped_working(self._captures):
             self._capture_hang(Trouble("stall", "the rank that the others wait for works no longer"))
+        elif trouble is None and self._desync is not None:
+            self._keep_desync(self._desync)
+
+    def _keep_desync(self, watch: DesyncWatch) -> None:
+        """The rings of the last look, where two have shown that the ranks have come apart, here or by another node."""
+        incident = self._captures.desync
+        found = watch.take() or self._asked_for(incident)
+        look = self._polling.looks.last
+        if found is not None and look is not None:
+            self._captures.capture(incident, found, list(self._polling), look)
 
     def _save_before_end(self) -> None:
         """SIGTERM waits until what a job that stands still is doing has been saved; no longer than its grace allows."""

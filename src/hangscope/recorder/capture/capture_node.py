@@ -17,6 +17,7 @@ from hangscope.recorder.capture import (
     blackbox_copies,
     capture_rank,
     kernel_messages,
+    look_files,
     nvidia_smi,
     output_files,
     python_stacks,
@@ -26,6 +27,7 @@ from hangscope.recorder.capture import (
 from hangscope.recorder.capture.node_facts import NodeFacts
 from hangscope.recorder.capture.source_code import SourceCode
 from hangscope.recorder.capture.source_pool import SourcePool
+from hangscope.recorder.live.looks import Look
 from hangscope.recorder.live.watched_rank import WatchedRank
 from hangscope.recorder.process import linux_process, process_facts
 from hangscope.recorder.process.target_rights import NOBODY, Rights
@@ -56,6 +58,8 @@ class NodeCapture:
     ended: threading.Event
     asked_at: Callable[[], float | None] = lambda: None
     """When the job was asked to end, by a signal that was handed on: ranks that end from then on did not die of it."""
+    look: Look | None = None
+    """The rings that are saved where nothing is asked of the ranks."""
     captured_at: str = field(default_factory=manifest.now)
     _begun_at: float = field(default_factory=time.time)
     _settings: dict[str, str] = field(default_factory=dict)
@@ -104,6 +108,12 @@ class NodeCapture:
         pool.wait([*first, *rest, *second], begun + DEADLINE_S, self.node_dir, late=late)
         self.write_node(environ)
 
+    def take_look(self) -> None:
+        """The rings that the ranks gave at a look, while they moved, and nothing else."""
+        if self.look is not None:
+            look_files.write_rings(self.node_dir, self.look, self.ranks)
+        self.write_node(self._environ([rank for rank in self.ranks if not rank.ended]))
+
     def _first_sample(self, rank: WatchedRank, number: int) -> None:
         capture_rank.first_sample(self.node_dir, rank, number, self.ranks)
         self._code.take(self.node_dir, rank, number)
@@ -113,6 +123,8 @@ class NodeCapture:
         self._code.take(self.node_dir, rank, number)
 
     def _save_last_answers(self) -> None:
+        if self.look is not None:
+            return
         for rank in self.ranks:
             capture_rank.save_last_answers(self.node_dir, rank)
 
@@ -233,6 +245,8 @@ class NodeCapture:
         A hang that somebody ends hours later with a signal must not look like a rank that died of one.
         """
         row = {**rank.row(gpu_used), **self._usage.get(gpu_used or "", {})}
+        if self.look is not None and rank.number in self.look.rings:
+            row["moved"] = True
         before = self._rows.get(rank.number)
         if self._ended_as_asked(row):
             end = {"exit_status": row["exit_status"], "ended_at": row["ended_at"]}

@@ -84,6 +84,9 @@ def _check(words: Sequence[str], options: RunOptions, environ: Mapping[str, str]
     stall_after = options.agent.stall_after
     if stall_after is not None and not 0 < stall_after < math.inf:
         raise SettingsError("--stall-after must be a number of seconds above 0")
+    look_every = options.agent.look_every
+    if look_every is not None and not 1 <= look_every <= 86400:
+        raise SettingsError("--look-every must be a time from a second to a day")
 
 
 @dataclass(frozen=True, slots=True)

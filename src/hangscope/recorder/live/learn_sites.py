@@ -1,8 +1,8 @@
 """Where a rank calls its operations from, learnt while all is well.
 
 A dump with stacks needs the rank's GIL, and in a hang the GIL is often held: victims fill their GPU's launch queue and
-wait in it. So a rank that moves is asked for one now and then, and what it calls from where is kept: a map from
-(group, operation, sizes, the two calls before it) to lines. The first dump with stacks of a process imports
+wait in it. So a rank that moves is asked for one now and then (`looks.py`), and what it calls from where is kept: a map
+from (group, operation, sizes, the two calls before it) to lines. The first dump with stacks of a process imports
 torch._inductor unless torch._dynamo is there already (some seconds, torch 2.11 to 2.13): no rank is asked before it is.
 """
 
@@ -16,10 +16,6 @@ from typing import Any
 from hangscope.recorder.live.find_ranks import RankProcess
 
 SCHEMA = "hangscope.sites/1"
-FIRST_S = 10.0
-NEXT_S = 120.0
-LONGEST_S = 900.0
-"""A dump costs a rank some 10 ms: the first comes after the start, the later ones ever more seldom."""
 MOST_BYTES = 8 << 20
 MOST_ENTRIES = 20_000
 MOST_SITES = 1_000
@@ -48,13 +44,8 @@ class CallSites:
 
     def __init__(self) -> None:
         self._answers: dict[str, list[bytes]] = {}
-        self._pause = NEXT_S
-        self.due: float | None = None
-        """When (monotonic) to ask next; None before the rank was first seen to move."""
 
-    def take(self, backend: str, body: bytes, now: float) -> None:
-        self.due = now + self._pause
-        self._pause = min(LONGEST_S, 2 * self._pause)
+    def take(self, backend: str, body: bytes) -> None:
         if 0 < len(body) <= MOST_BYTES:
             self._answers[backend] = [*self._answers.get(backend, ())[-1:], body]
 

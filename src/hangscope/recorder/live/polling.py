@@ -9,6 +9,7 @@ from typing import Any
 
 from hangscope.recorder.live import learn_sites
 from hangscope.recorder.live.boxes.box_watch import BoxWatch
+from hangscope.recorder.live.looks import RECENTLY_S, Looks
 from hangscope.recorder.live.node_ranks import NodeRanks
 from hangscope.recorder.live.recorder_questions import MOST_MEMORY, json_question, recorders
 from hangscope.recorder.live.unfinished_ops import slowest
@@ -37,14 +38,21 @@ MOST_STACK = 4 << 20
 class Polling:
     """`stall_after` is the user's threshold; None means the larger of 30 s and five times the slowest so far.
 
-    `boxes` is where the ranks' black boxes lie.
+    `boxes` is where the ranks' black boxes lie. `look_every`: the pause between two looks at the rings with stacks.
     """
 
-    def __init__(self, sockets: Path, stall_after: float | None = None, boxes: Path | None = None) -> None:
+    def __init__(
+        self,
+        sockets: Path,
+        stall_after: float | None = None,
+        boxes: Path | None = None,
+        look_every: float | None = None,
+    ) -> None:
         self.sockets = sockets
         self.ranks = NodeRanks(sockets)
         self.boxes = BoxWatch(boxes)
         self.unrecorded_waits = UnrecordedWaits()
+        self.looks = Looks(look_every)
         self.known_stalled: set[int] = set()
         """Ranks whose stall is captured: nothing needs to be confirmed about them."""
         self._stall_after = stall_after
@@ -101,6 +109,7 @@ class Polling:
         self.ranks.look(now, command, self._asker)
         if self.ranks.restarted:
             self.known_stalled.clear()
+            self.looks = Looks(self.looks.every)
         self._ask_progress(now)
         self._ask_doubtful_rings(now)
         self._ask_call_sites(now)
@@ -203,21 +212,26 @@ class Polling:
         return asked
 
     def _ask_call_sites(self, now: float) -> None:
-        """Now and then ask one rank that moves from where it calls: its answer needs the GIL, so not in a hang."""
+        """Now and then ask all ranks that move from where they call: the answer needs the GIL, so not in a hang.
+
+        Where lines would cost an import, the ring comes without: operations and sizes can be compared all the same.
+        """
         for rank in self:
             before = rank.seen_at
             rank.seen_at = rank.progress.signature()
-            socket = rank.process.socket
-            moves = bool(before) and rank.seen_at != before
-            if rank.ended or socket is None or not moves or not rank.has_symbols:
-                continue
-            if rank.call_sites.due is None:
-                rank.call_sites.due = now + learn_sites.FIRST_S
-            if now >= rank.call_sites.due:
-                rank.call_sites.due = now + learn_sites.NEXT_S
-                for recorder, handler in learn_sites.questions(rank.process):
-                    self._asker.ask(Question(Topic.CALL_SITES, rank.number, recorder), socket, handler)
-                return
+            if before and rank.seen_at != before:
+                rank.moved_at = now
+        recently = now - RECENTLY_S
+        moving = [rank for rank in self.living if rank.moved_at is not None and rank.moved_at >= recently]
+        if not self.looks.is_due(now, any(rank.moved_at == now for rank in moving)):
+            return
+        asked = [
+            (rank.number, recorder)
+            for rank in moving
+            for recorder, handler in (learn_sites.questions if rank.has_symbols else recorders)(rank.process)
+            if self._asker.ask(Question(Topic.CALL_SITES, rank.number, recorder), rank.process.socket or "", handler)
+        ]
+        self.looks.begin(now, min((_launched(rank) for rank in moving), default=0), asked)
 
     # ---- answers -----------------------------------------------------------------------------------------------------
 
@@ -236,7 +250,10 @@ class Polling:
         if answer.status is not None:
             rank.server_answers = True
         if question.topic is Topic.CALL_SITES:
-            rank.call_sites.take(question.recorder, answer.body if answer.ok else b"", time.monotonic())
+            body = answer.body if answer.ok else b""
+            if rank.has_symbols:
+                rank.call_sites.take(question.recorder, body)
+            self.looks.take(rank.number, question.recorder, body)
             return
         if question.topic is Topic.TRACEBACK:
             if answer.ok:
@@ -263,6 +280,10 @@ class Polling:
         elif question.topic is Topic.RING:
             rank.take_full(question.recorder, value)
             self._next_ring[rank.number, question.recorder] = time.monotonic() + seconds / DUTY
+
+
+def _launched(rank: WatchedRank) -> int:
+    return sum(counter.enqueued for counter in rank.progress.counters.values())
 
 
 def json_object(answer: ServerAnswer) -> dict[str, Any] | None:

@@ -84,7 +84,9 @@ class WatchedRank:
     file_waits: FileWaits = field(default_factory=FileWaits)
     """The files that it is blocked on; looked at when a hang is captured."""
     seen_at: tuple[Any, ...] = ()
-    """How far it was when it was last asked for one, or would have been."""
+    """How far it was at the last turn."""
+    moved_at: float | None = None
+    """When (monotonic) it was last seen to get further."""
 
     @classmethod
     def of(cls, process: RankProcess) -> WatchedRank:

@@ -163,6 +163,11 @@ def run_file(root: Path, name: str) -> RunFile | None:
     return RunFile(text(value.get("job")), text(value.get("attempt")), made, text(value.get("session")))
 
 
+def time_in(folder: Path, name: str) -> float | None:
+    """The time by the clock that a file gives as `at`."""
+    return finite(read_object(folder, name, SMALL_BYTES).get("at"))
+
+
 def complete(incident: Path, name: str) -> bool:
     """Whether a node says in its node.json that its part is all there."""
     return read_object(incident, name, STATUS_BYTES).get("complete") is True

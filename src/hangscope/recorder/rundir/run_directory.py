@@ -205,7 +205,7 @@ def statuses(root: Path, own: Path | None = None) -> list[tuple[Path, peer_files
 
 
 def incident(root: Path, kind: str, number: int) -> Path:
-    """Where the n-th hang, or the n-th snapshot, of a run is kept. The first hang is the run's own directory; the
+    """Where the n-th hang, snapshot or desync of a run is kept. The first hang is the run's own directory; the
     others are folders in it, so that whoever mounts or collects the directory has all."""
     return root if (kind, number) == ("hang", 1) else root / f"{kind}-{number}"
 

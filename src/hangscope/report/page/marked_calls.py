@@ -26,7 +26,8 @@ class MarkedCalls:
 
     def __init__(self, diagnosis: Diagnosis, alignment: Alignment, moments: Moments) -> None:
         self._alignment = alignment
-        self._accused = {c.rank for c in diagnosis.culprits} if diagnosis.kind == CauseKind.MISMATCH else set[int]()
+        other_calls = diagnosis.kind in (CauseKind.MISMATCH, CauseKind.SHIFT)
+        self._accused = {c.rank for c in diagnosis.culprits} if other_calls else set[int]()
         self._group = moments.group if moments.position is not None else None
         self._position = moments.position
 

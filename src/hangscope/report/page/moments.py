@@ -136,8 +136,8 @@ def _zero(diagnosis: Diagnosis, times: OpTimes, hung: Ints, end: int | None) -> 
 
 
 def _accused_call(diagnosis: Diagnosis, times: OpTimes, group: int, position: int) -> int | None:
-    """For a mismatch: what an accused rank called at the position of the hung operation, the earliest of several."""
-    if diagnosis.kind != "mismatch":
+    """For a mismatch: what an accused rank called at the position of the operation, the earliest of several."""
+    if diagnosis.kind not in ("mismatch", "shift"):
         return None
     called = [times.alignment.row_of(culprit.rank, group, position) for culprit in diagnosis.culprits]
     known = [row for row in called if row is not None and times.known[row]]

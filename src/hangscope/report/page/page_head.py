@@ -32,6 +32,7 @@ _WORDS = {
     Outcome.WAIT: ("WAIT", "warn"),
     Outcome.PAUSE: ("PAUSE", "warn"),
     Outcome.SLOW: ("SLOW", "warn"),
+    Outcome.DESYNC: ("DESYNC", "bad"),
     Outcome.OK: ("OK", "good"),
     Outcome.UNKNOWN: ("UNKNOWN", "warn"),
 }

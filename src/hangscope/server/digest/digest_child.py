@@ -35,7 +35,7 @@ VERDICT = "verdict.json"
 PAGE = "verdict.html"
 KEPT = "digest.json"
 PROBLEM = "problem.txt"
-GROUPED = ("hang", "crash", "slow")
+GROUPED = ("hang", "crash", "slow", "desync")
 """Outcomes that somebody has to do something about; a pause or a healthy job is of no group."""
 _PR_SET_PDEATHSIG = 1
 _NODE_BYTES = 4 << 20

@@ -41,6 +41,9 @@ class JobRun:
             steps = [job.program(job.stages[rank], kind) for kind in self.step_kinds]
             if rank in plan.programs:
                 steps[self.fault_step] = plan.programs[rank]
+                more = [job.kind_of_step(last + 1 + number) for number in range(plan.steps_more)]
+                steps += [job.program(job.stages[rank], kind) for kind in more]
+                del steps[len(self.step_kinds) + plan.steps_more :]
             self.programs.append(steps)
         self.flat = [[op for ops in steps for op in ops] for steps in self.programs]
         self.offsets = [self._offsets(steps) for steps in self.programs]

@@ -30,3 +30,5 @@ class FaultPlan:
     late_gpu_ns: dict[int, int] = field(default_factory=dict)
     members_disagree: bool = False
     """In the group of that operation, from there on."""
+    steps_more: int = 0
+    """So many steps more than the others the rank makes at the end, so that all end together."""

@@ -9,6 +9,7 @@ from hangscope.simulate.faults.fault_plan import FaultPlan
 from hangscope.simulate.faults.plan_deadlock import plan_deadlock
 from hangscope.simulate.faults.plan_lost_link import plan_lost_link
 from hangscope.simulate.faults.plan_mismatch import plan_mismatch
+from hangscope.simulate.faults.plan_shift import plan_shift
 from hangscope.simulate.faults.plan_stop import plan_absent, plan_dead_or_frozen, plan_gpu, plan_slow
 from hangscope.simulate.program.healthy_job import HealthyJob
 from hangscope.simulate.spec.job_spec import FAULTS
@@ -31,7 +32,7 @@ def _possible_variants(job: HealthyJob) -> list[str]:
         "batch": not _has_batches(job),
         "split": layout.ep == 1,
         "dtype": spec.minor < 4,  # older formats do not record types
-        "root": layout.tp == 1 or not _lines_are_recorded(job),
+        "root": layout.tp == 1 or not spec.records_lines,
         "peer": layout.pp < 3 or spec.backend == "gloo",
         "cycle": layout.tp == 1 or layout.dp == 1 or spec.overlap,
         "p2p": layout.pp == 1 or spec.backend == "gloo",
@@ -52,10 +53,6 @@ def _starts_are_recorded(job: HealthyJob) -> bool:
     return job.spec.sees_starts and job.spec.minor > 2
 
 
-def _lines_are_recorded(job: HealthyJob) -> bool:
-    return job.spec.stacks and job.spec.form != "json" and job.spec.backend != "torchcomms"
-
-
 def _plan_nothing(job: HealthyJob, rng: random.Random, variant: str) -> FaultPlan:  # noqa: ARG001  # as all planners
     return FaultPlan("none", variant, hang=False)
 
@@ -70,4 +67,5 @@ _PLANNERS: dict[str, Planner] = {
     "deadlock": plan_deadlock,
     "network": plan_lost_link,
     "slow": plan_slow,
+    "shift": plan_shift,
 }

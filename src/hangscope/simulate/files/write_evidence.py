@@ -153,7 +153,7 @@ class EvidenceFiles:
         """Steps whose last operation the rank finished."""
         run = self.run
         finished = run.timelines[rank].finished
-        for position in range(len(run.step_kinds) - 1, run.fault_step - run.lead - 1, -1):
+        for position in range(len(run.programs[rank]) - 1, run.fault_step - run.lead - 1, -1):
             last = run.offsets[rank][position + 1] - 1
             if len(finished) > last and finished[last] >= 0:
                 return run.past + position - (run.fault_step - run.lead) + 1

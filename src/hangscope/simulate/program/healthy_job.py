@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
-from hangscope.simulate.program.step_operations import CHECKPOINT, TRAIN, Model, Op
+from hangscope.simulate.program.step_operations import CHECKPOINT, ELSEWHERE, TRAIN, Model, Op
+from hangscope.simulate.program.training_sites import on_line_of
 from hangscope.simulate.program.training_step import training_step
 from hangscope.simulate.spec.job_layout import Groups
 from hangscope.simulate.spec.job_spec import Spec
@@ -52,7 +54,10 @@ class HealthyJob:
     def program(self, stage: int, kind: str) -> tuple[Op, ...]:
         found = self._programs.get((stage, kind))
         if found is None:
-            found = self._programs[stage, kind] = training_step(self.layout, stage, self.model, kind)
+            found = training_step(self.layout, stage, self.model, TRAIN if kind == ELSEWHERE else kind)
+            if kind == ELSEWHERE:
+                found = tuple(replace(op, site=on_line_of(op.site, "other branch")) for op in found)
+            self._programs[stage, kind] = found
         return found
 
     def members(self, rank: int, role: int) -> tuple[int, ...]:
@@ -60,4 +65,6 @@ class HealthyJob:
         return self.groups.all[self.groups.of[rank][role]].members
 
     def kind_of_step(self, number: int) -> str:
+        if self.spec.fault == "shift" and number >= self.steps - 1:
+            return ELSEWHERE if (number - self.steps) % 2 else TRAIN
         return CHECKPOINT if number % self.checkpoint_every == 0 else TRAIN

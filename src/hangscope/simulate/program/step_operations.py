@@ -8,7 +8,8 @@ from hangscope.simulate.program.training_sites import Site
 
 TRAIN = "train"
 CHECKPOINT = "checkpoint"
-"""The two kinds of steps."""
+ELSEWHERE = "elsewhere"
+"""The kinds of steps; the last is one of training, called from another place in the code."""
 
 
 @dataclass(frozen=True, slots=True)

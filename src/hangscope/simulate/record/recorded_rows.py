@@ -60,6 +60,10 @@ class _StepColumns:
     offset_ns: Column
 
 
+_COLUMNS = 8
+"""Of one step: one that was left out has no rows."""
+
+
 @dataclass(slots=True)
 class RecordedRows:
     """What is the same on all ranks that ran the same steps. One row per record, oldest first."""
@@ -174,7 +178,9 @@ class RowTable:
             for number, op in enumerate(ops)
             for position, record in enumerate(self._records_of(op, place))
         ]
-        found = self._steps[id(ops), place] = _StepColumns(*np.array(rows, dtype=np.int64).T.copy())
+        found = self._steps[id(ops), place] = _StepColumns(
+            *np.array(rows, dtype=np.int64).reshape(-1, _COLUMNS).T.copy()
+        )
         return found
 
     # ---- counters ----------------------------------------------------------------------------------------------------

@@ -17,6 +17,7 @@ FAULTS: dict[str, tuple[str, ...]] = {
     "deadlock": ("order", "cycle"),
     "network": ("collective", "broadcast", "p2p"),
     "slow": ("cpu", "gpu"),
+    "shift": ("step", "repeat"),
 }
 """Each kind of fault with its variants; the first one is not special, an empty variant means that the seed chooses."""
 
@@ -140,6 +141,11 @@ class Spec:
     @property
     def sees_starts(self) -> bool:
         return self.timing and not self.hooked
+
+    @property
+    def records_lines(self) -> bool:
+        """Whether a dump says from where a call was made."""
+        return self.stacks and self.form != "json" and self.backend != "torchcomms"
 
     @property
     def always_scheduled(self) -> bool:

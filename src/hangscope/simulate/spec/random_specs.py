@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 from hangscope.simulate.spec.job_spec import TORCH, Spec
 
 _SIZES = (8, 8, 8, 8, 12, 16, 16, 16, 24, 32, 32, 32, 48, 64, 64, 96, 128, 128, 256, 512, 1024)
 """Ranks; small ones more often, because a thousand jobs have to be run in minutes."""
+
+_MOST_SHIFTED = 64
 
 _FAULTS = (
     ("absent", 22),
@@ -70,6 +73,25 @@ def random_spec(seed: int) -> Spec:
         checkpoint_every=rng.choice((0, 0, 5, 50)),
         seed=seed,
         case=f"simulated-{seed}",
+    )
+
+
+def random_shift_spec(seed: int) -> Spec:
+    """One job that comes apart without hanging, of up to 64 ranks: many steps of it are simulated one by one.
+
+    Drawn beside `random_spec`, whose jobs stay what they are.
+    """
+    drawn = (random_spec(100 * seed + number) for number in range(100))
+    spec = next((spec for spec in drawn if spec.ranks <= _MOST_SHIFTED), Spec(seed=seed))
+    return replace(
+        spec,
+        fault="shift",
+        variant="",
+        culprit_count=1,
+        stale_dump=False,
+        self_dump=False,
+        entries=max(spec.entries, 300),
+        case=f"shifted-{seed}",
     )
 
 

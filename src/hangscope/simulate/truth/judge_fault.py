@@ -14,9 +14,8 @@ def judge(run: JobRun) -> bool:
     plan = run.plan
     spec = run.job.spec
     ended = [rank for rank in range(spec.ranks) if run.engine.finished(rank)]
-    if plan.kind in ("none", "slow"):
-        if plan.kind == "slow" and (not spec.sees_starts or spec.minor < 3):
-            # Nothing says how long anybody waited, and clocks and run-ahead hide who came late.
+    if plan.kind in ("none", "slow", "shift"):
+        if not _can_be_seen(run):
             plan.accept.append([])
             plan.accept_kinds = ["none"]
         return len(ended) == spec.ranks
@@ -32,6 +31,16 @@ def judge(run: JobRun) -> bool:
     if plan.kind == "deadlock":
         return _judge_deadlock(run)
     return _judge_mismatch(run)
+
+
+def _can_be_seen(run: JobRun) -> bool:
+    """Whether the recordings of a job that runs can show its fault."""
+    spec = run.job.spec
+    if run.plan.kind == "slow":
+        # Else nothing says how long anybody waited, and clocks and run-ahead hide who came late.
+        return spec.sees_starts and spec.minor >= 3
+    # Sizes and operations of all steps are the same: lines show it, and who belongs to a group has to be known.
+    return run.plan.kind == "none" or (spec.records_lines and spec.minor >= 3)
 
 
 def expected_op(run: JobRun) -> Op:

@@ -81,6 +81,6 @@ def _line(site: Site) -> str:
 def _culprit_line(run: JobRun) -> str | None:
     """The line from which the culprit calls something else, where it calls anything."""
     plan = run.plan
-    if plan.variant == "skipped" or plan.rank not in plan.programs:
+    if plan.kind == "shift" or plan.variant == "skipped" or plan.rank not in plan.programs:
         return None
     return _line(plan.programs[plan.rank][plan.number].site)

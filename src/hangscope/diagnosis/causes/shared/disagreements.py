@@ -1,11 +1,13 @@
 """Which disagreements between the members of a group can be why the job hangs."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from hangscope.diagnosis.accusation import Doubt
 from hangscope.diagnosis.align.divergence import Divergence, Shape
+from hangscope.diagnosis.align.sequence_shift import LEAST
 from hangscope.diagnosis.case import Case
 from hangscope.model import State
 
@@ -20,10 +22,35 @@ def disagreements(case: Case) -> Iterator[tuple[Divergence, bool]]:
     Where the ranks that disagree have not got past it, it has begun to hang, however young the evidence.
     """
     if case.hung:
-        yield from ((divergence, True) for divergence in case.divergences if _explains_the_hang(case, divergence))
+        known = (_as_shifted(case, divergence) for divergence in case.divergences)
+        yield from ((divergence, True) for divergence in known if _explains_the_hang(case, divergence))
         return
     for divergence in case.divergences[:1]:
         yield divergence, _explains_the_hang(case, divergence) if case.waits.all else _ends_there(case, divergence)
+
+
+def _as_shifted(case: Case, divergence: Divergence) -> Divergence:
+    """Calls left out, where the odd ranks have been some numbers ahead ever since, and lack calls at the end.
+
+    Steps repeat themselves, so that a call too many fits as well; at the end only calls left out are missing.
+    """
+    for shift in case.lasting.shifts:
+        if not shift.calls or (shift.group, shift.ranks) != (divergence.group, divergence.odd):
+            continue
+        short = _short_by(case, divergence.group, shift.ranks)
+        if short is not None and 0 < short <= shift.shift.by:
+            return replace(
+                divergence,
+                shape=Shape.SKIPPED,
+                seq=shift.seq,
+                odd_row=shift.odd_row,
+                reference_row=shift.usual_row,
+                calls=shift.calls,
+                parted_at=(shift.odd_row, shift.usual_row),
+                support=shift.shift.explained,
+                by_habit=False,
+            )
+    return divergence
 
 
 def _ends_there(case: Case, divergence: Divergence) -> bool:
@@ -68,7 +95,15 @@ def _ends_short(case: Case, divergence: Divergence) -> bool:
     """
     if divergence.shape is not Shape.SKIPPED or divergence.by_habit:
         return False
-    lane = case.alignment.lanes[divergence.group]
+    short = _short_by(case, divergence.group, divergence.odd)
+    count = len(divergence.calls)
+    # Whoever waits in the first of several missing calls has not launched the others.
+    return short == count or (divergence.support >= LEAST and short is not None and 0 < short < count)
+
+
+def _short_by(case: Case, group: int, ranks: Sequence[int]) -> int | None:
+    """How many numbers of a group ranks end behind the rest."""
+    lane = case.alignment.lanes[group]
     seq = case.job.ops.column("seq")[lane.rows]
-    odd = np.isin(case.job.ops.column("rank")[lane.rows], divergence.odd)
-    return bool(odd.any()) and int(seq[~odd].max(initial=0)) - int(seq[odd].max()) == len(divergence.calls)
+    odd = np.isin(case.job.ops.column("rank")[lane.rows], ranks)
+    return int(seq[~odd].max(initial=0)) - int(seq[odd].max()) if odd.any() else None
