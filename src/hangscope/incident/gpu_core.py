@@ -14,10 +14,9 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from hangscope.safeio.file_magic import ELF, is_cuda_elf
+
 SCHEMA = "hangscope.gpu/1"
-MAGIC = b"\x7fELF"
-MACHINE = 190
-"""EM_CUDA. A compiled kernel (cubin) has it, too: only sections of the debugger tell a core."""
 HEADER_BYTES = 64
 MOST_BYTES = 4 << 30
 """Of one core without the GPU's memory in it; with NCCL loaded, 124 MB were seen."""
@@ -54,7 +53,11 @@ Pread = Callable[[int, int], bytes]
 
 
 class Damaged(ValueError):
-    """What is wrong with a core that cannot be used."""
+    """What is wrong with a core that cannot be used. `foreign`: it is something else."""
+
+    def __init__(self, why: str, *, foreign: bool = False) -> None:
+        super().__init__(why)
+        self.foreign = foreign
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,23 +115,17 @@ class _File:
         return data
 
 
-def is_cuda_elf(head: bytes) -> bool:
-    """Whether a file that begins so may be a GPU core."""
-    if len(head) < HEADER_BYTES or not head.startswith(MAGIC) or head[4:6] != b"\x02\x01":
-        return False
-    return int(struct.unpack_from("<H", head, 18)[0]) == MACHINE
-
-
 def read(pread: Pread, size: int) -> GpuCore:
     """What ran, from a core of `size` bytes. Raises Damaged where that cannot be said: cut, lying, or no core."""
     if size > MOST_BYTES:
         raise Damaged(f"it has {size >> 20:,} MiB, more than a core without the GPU's memory")
     file = _File(pread, size)
     if size < HEADER_BYTES or not is_cuda_elf(file.read(0, HEADER_BYTES, "the header")):
-        raise Damaged("no GPU core: it does not begin like one")
+        raise Damaged("no GPU core: it does not begin like one", foreign=True)
     sections = [section for section in _sections(file, 0, size) if section.name.startswith(_PREFIX)]
     if not any(section.name.startswith(_ALWAYS) for section in sections):
-        raise Damaged("no GPU core: it has no table of devices" if not sections else "its table of devices is missing")
+        why = "its table of devices is missing" if sections else "no GPU core: it has no section of the debugger"
+        raise Damaged(why, foreign=not sections)
     for section in sections:
         if section.kind not in _NO_BYTES and section.offset + section.size > size:
             raise Damaged(f"cut off: {_shown(section.name)} ends behind the file's end")
@@ -156,7 +153,7 @@ def _core(file: _File, sections: list[_Section]) -> GpuCore:
 def _sections(file: _File, start: int, size: int) -> Iterator[_Section]:
     """The sections of an ELF file that begins at `start`; their places are within it."""
     header = file.read(start, HEADER_BYTES, "an ELF header")
-    if not header.startswith(MAGIC) or header[4:6] != b"\x02\x01":
+    if not header.startswith(ELF):
         raise Damaged("not 64-bit ELF")
     (at,) = struct.unpack_from("<Q", header, 0x28)
     entry, count, names_index = struct.unpack_from("<HHH", header, 0x3A)

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from hangscope.incident import gpu_core, manifest
+from hangscope.incident.written_before import GROWING
 from hangscope.recorder.live.watched_rank import WatchedRank
 from hangscope.recorder.process import hold_launcher, linux_process, target_rights
 from hangscope.recorder.rundir.node_dir import NodeDir
@@ -42,8 +43,6 @@ MOST_RANKS = 64
 ROOM_BYTES = 160 << 20
 """So much room for each core, or none is asked for: with NCCL loaded they have 109 to 124 MB."""
 MOST_CORE_BYTES = 2 << 30
-_GROWING = ("logs", "dumps")
-"""Folders of a node's part into which the ranks, or who passes on their output, still write."""
 _MOST_FILES = 4096
 
 
@@ -308,7 +307,7 @@ def _matching(core: Path, timed: bool) -> Iterator[Path]:
 def _sizes(node_dir: NodeDir) -> dict[str, int]:
     """How large the files are into which the job still writes."""
     found: dict[str, int] = {}
-    for folder in _GROWING:
+    for folder in GROWING:
         place = node_dir.directory / folder
         with contextlib.suppress(OSError):
             for each in listing(place)[:_MOST_FILES]:
