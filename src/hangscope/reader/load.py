@@ -89,8 +89,8 @@ def load(
         raise NotFoundError(
             f"nothing usable in {', '.join(str(path) for path in given) or 'no paths at all'}{_looked_at(evidence)}",
             hint="looked for flight recorder dumps, training and NCCL logs, launchers' messages, RAS answers, rosters, "
-            "stacks, kernel messages, black boxes and GPU cores, in files and in .tar, .gz and .zip archives; sources "
-            "and documents (.py, .md, .html) are read only where they are named themselves",
+            "stacks, kernel messages and black boxes, in files and in .tar, .gz and .zip archives; sources and "
+            "documents (.py, .md, .html) are read only where they are named themselves",
         )
     return _job(evidence, tuple(str(path) for path in given))
 

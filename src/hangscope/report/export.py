@@ -25,7 +25,7 @@ from hangscope.diagnosis.verdict import (
     OperationInFlight,
     Place,
 )
-from hangscope.model import FileWait, Frame, Gap, Source
+from hangscope.model import FileWait, Frame, Gap, GpuCore, Source
 from hangscope.report.safe_text import whole
 from hangscope.report.verdict_text import iso
 
@@ -73,6 +73,25 @@ def to_dict(diagnosis: Diagnosis) -> dict[str, Any]:
         "versions": {whole(name): whole(value) for name, value in sorted(d.versions.items())},
         "inputs": [whole(path) for path in d.inputs],
         "facts": [_log_fact(fact) for fact in d.facts],
+        "gpu_cores": [_gpu_core(core) for core in d.gpu_cores],
+    }
+
+
+def _gpu_core(core: GpuCore) -> dict[str, Any]:
+    return {
+        "rank": _int(core.rank),
+        "asked_at": iso(core.asked_ns),
+        "kernels": [
+            {
+                "name": whole(kernel.name),
+                "device": int(kernel.device),
+                "grid": None if kernel.grid is None else list(kernel.grid),
+                "block": None if kernel.block is None else list(kernel.block),
+                "blocks": _int(kernel.blocks),
+            }
+            for kernel in core.kernels
+        ],
+        "source": whole(core.source.file),
     }
 
 
@@ -230,6 +249,7 @@ def _completeness(value: Completeness) -> dict[str, Any]:
         "missing_dumps": _ranks(value.missing_dumps),
         "missing_nccl_logs": _ranks(value.missing_nccl_logs),
         "clock_skew_ms": _float(value.clock_skew_ms),
+        "gpu_cores": int(value.gpu_cores),
     }
 
 

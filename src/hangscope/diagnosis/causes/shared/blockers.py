@@ -169,9 +169,15 @@ def _judged(case: Case, rank: int) -> Blocker | None:
         kind = CauseKind.ABSENT if life.state is Is.ALIVE else CauseKind.DEAD
         return Blocker(rank, kind, shown=Shown.NOT_SHOWN, life=life)
     shown = Shown.SEEN if mine.own_record else Shown.BY_OTHERS
-    if life.call:
+    if life.call or waits_for_own_kernel(case, rank):
         return Blocker(rank, CauseKind.GPU, shown=shown, life=life)
     return Blocker(rank, CauseKind.ABSENT, _never_launched(case, rank), shown, life)
+
+
+def waits_for_own_kernel(case: Case, rank: int) -> bool:
+    """Whether it waits for its GPU, and that runs a kernel which waits for nobody."""
+    call = case.unrecorded_calls.get(rank)
+    return call is not None and call.waits_for_gpu and case.kernels.other(rank) is not None
 
 
 def _ended_or_frozen(rank: int, life: Life, mine: RankProgress) -> Blocker:
