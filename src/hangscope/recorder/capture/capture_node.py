@@ -189,10 +189,11 @@ class NodeCapture:
             theirs = self._rights if named else Rights()
             blackbox_copies.save(self.node_dir, folder, pids, theirs, self.node.earlier)
 
-    def take_gpu_cores(self, launcher: int) -> bool:
-        """Ask the GPUs, of ranks that are ended next; whether any of them answered."""
+    def take_gpu_cores(self, launcher: int | None, *, asked_for: bool = False) -> bool:
+        """Ask the GPUs, of ranks that are ended next; whether any of them answered. Where somebody `asked_for` it, that
+        nobody can be asked is a gap."""
         living = [rank for rank in self.ranks if not rank.handle.ended()]
-        if self._cores is not None or not gpu_cores.can_be_asked(living):
+        if self._cores is not None or not (asked_for or gpu_cores.can_be_asked(living)):
             return False
         self._cores = gpu_cores.take(self.node_dir, living, launcher)
         self.write_node()
