@@ -252,12 +252,8 @@ def _facts(
     sampled, alone = port_counters.first_and_last(snapshots)
     events = resolve_nccl.transport_events(who, processes, texts, comms, times)
     kernel = [*resolve_ranks.kernel_messages(texts, who), *_counted_kills(evidence)]
-    failures = [
-        *reported.failures,
-        *resolve_failures.of_transport(events),
-        *resolve_failures.of_kernel(kernel, who),
-        *_failures_in_files(evidence),
-    ]
+    failures = [*reported.failures, *resolve_failures.of_transport(events)]
+    failures += [*resolve_failures.of_kernel(kernel, who), *_failures_in_files(evidence)]
     errors = reported.errors
     if not assembled.dumps:
         errors = resolve_ranks.without_cut_off(errors, merged, [*reported.watchdog, *failures])

@@ -51,18 +51,9 @@ def command(
     if slurm_node is not None and directory is not None:  # one node's part of --slurm
         write(f"{snapshot_slurm.of_node(slurm_node, directory)}\n")
         return 0
-    if gpu and slurm is not None:
-        raise SettingsError("--gpu asks the GPUs of one node", hint="give a pid or the run's directory, on that node")
     if gpu:
-        note("warning: --gpu ends the CUDA contexts of the ranks that are asked: the job fails afterwards")
-    if slurm is not None:
-        incident = snapshot_slurm.of_job(slurm, directory, note, container)
-    elif target.isascii() and target.isdigit():
-        incident = snapshot_job.of_process(int(target), directory, note, gpus=gpu)
-    else:
-        run = one_resolved(Path(target)).absolute()
-        run = Path(os.path.realpath(run)) if run.is_symlink() else run
-        incident = snapshot_job.of_run(run, note, gpus=gpu)
+        _warn(slurm)
+    incident = _taken(target, directory, slurm, container, gpus=gpu)
     write(f"{safe(str(incident))}\n")
     if no_diagnose or not snapshot_job.SnapshotStep.of(os.environ).leads:
         return 0
@@ -72,6 +63,22 @@ def command(
     for line in (text or _diagnosed(incident)).rstrip().splitlines():
         note(line)
     return 0
+
+
+def _warn(slurm: str | None) -> None:
+    if slurm is not None:
+        raise SettingsError("--gpu asks the GPUs of one node", hint="give a pid or the run's directory, on that node")
+    note("warning: --gpu ends the CUDA contexts of the ranks that are asked: the job fails afterwards")
+
+
+def _taken(target: str, directory: Path | None, slurm: str | None, container: str | None, *, gpus: bool) -> Path:
+    """Take it; the incident."""
+    if slurm is not None:
+        return snapshot_slurm.of_job(slurm, directory, note, container)
+    if target.isascii() and target.isdigit():
+        return snapshot_job.of_process(int(target), directory, note, gpus=gpus)
+    run = one_resolved(Path(target)).absolute()
+    return snapshot_job.of_run(Path(os.path.realpath(run)) if run.is_symlink() else run, note, gpus=gpus)
 
 
 def _given_by_agents(incident: Path) -> str:

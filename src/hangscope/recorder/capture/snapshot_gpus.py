@@ -23,8 +23,12 @@ _NODE_BYTES = 64 << 20
 NOBODY = "no rank of the run is on this node: ask where they run"
 
 
-def of_run(root: Path, incident: Path, say: Callable[[str], None]) -> bool:
-    """Ask the GPUs of the ranks of this run on this node, and add the answers to `incident`; whether any came."""
+def of_run(root: Path, incident: Path, say: Callable[[str], None], *, foreign: bool = False) -> bool:
+    """Ask the GPUs of the ranks of this run on this node, and add the answers to `incident`; whether any came.
+    `foreign`: it is another user's."""
+    if foreign:
+        say("--gpu: the run is another user's: ask as that user")
+        return False
     asked = False
     answered = False
     for folder, state in run_directory.statuses(root):

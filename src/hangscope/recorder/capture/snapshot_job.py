@@ -62,21 +62,24 @@ def of_run(root: Path, say: Callable[[str], None], theirs: Rights | None = None,
         if _taken_by_agents(incident, alive, theirs):
             if not any(peer_files.has_ranks(incident, f"nodes/{folder.name}/node.json") for folder in alive):
                 raise NotFoundError(f"{root}: its agents see no ranks", hint=_NOBODY)
-            if gpus and theirs.foreign:
-                say("--gpu: the run is another user's: ask as that user")
-            elif gpus:
-                snapshot_gpus.of_run(root, incident, say)
+            if gpus:
+                snapshot_gpus.of_run(root, incident, say, foreign=theirs.foreign)
             return incident
         say("the agents did not answer in time; capturing what this node shows")
     for folder, state in states:
-        if state.sockets and Path(state.sockets).is_dir() and is_of_its_writer(folder, state.command_pid):
-            ranks = _ranks(Path(state.sockets), state.command_pid)
-            if ranks:
-                ask = _AskGpus(state.command_pid, say) if gpus else None
-                return _capture_of(state, folder.name, ranks, incident, theirs, ask)
+        ranks = _ranks_of(folder, state)
+        if ranks:
+            ask = _AskGpus(state.command_pid, say) if gpus else None
+            return _capture_of(state, folder.name, ranks, incident, theirs, ask)
     raise NotFoundError(
         f"{root}: no rank of this run responds on this node", hint="run it where the ranks run, or give a rank's pid"
     )
+
+
+def _ranks_of(folder: Path, state: NodeStatus) -> list[WatchedRank]:
+    """The ranks of a node of a run whose agent is gone, where that node is this one."""
+    here = state.sockets and Path(state.sockets).is_dir() and is_of_its_writer(folder, state.command_pid)
+    return _ranks(Path(state.sockets), state.command_pid) if here else []
 
 
 @dataclass(frozen=True, slots=True)

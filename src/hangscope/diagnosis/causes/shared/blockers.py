@@ -168,7 +168,12 @@ def _judged(case: Case, rank: int) -> Blocker | None:
     if _is_nothing_shown(case, rank, life, reasons):
         kind = CauseKind.ABSENT if life.state is Is.ALIVE else CauseKind.DEAD
         return Blocker(rank, kind, shown=Shown.NOT_SHOWN, life=life)
-    shown = Shown.SEEN if mine.own_record else Shown.BY_OTHERS
+    return _not_launched(case, rank, life)
+
+
+def _not_launched(case: Case, rank: int, life: Life) -> Blocker:
+    """It lives, and has not launched what the others wait in: its GPU keeps it from that, or it does something else."""
+    shown = Shown.SEEN if case.progress.of[rank].own_record else Shown.BY_OTHERS
     if life.call or waits_for_own_kernel(case, rank):
         return Blocker(rank, CauseKind.GPU, shown=shown, life=life)
     return Blocker(rank, CauseKind.ABSENT, _never_launched(case, rank), shown, life)
