@@ -5,18 +5,19 @@ from __future__ import annotations
 import gzip
 import zlib
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import IO
 
 from hangscope.errors import DamagedError, NotFoundError
 from hangscope.incident import manifest as manifests
-from hangscope.incident.layout import MANIFEST, REDACTION, own_files
+from hangscope.incident.layout import MANIFEST, NODE_FILE, REDACTION, own_files
 from hangscope.incident.manifest import Manifest, Missing
-from hangscope.safeio import limits
+from hangscope.incident.written_before import counted_bytes, sizes_before
+from hangscope.safeio import bounded_json, limits
 from hangscope.safeio.evidence_names import Known, bounded, is_evidence, untaken
 from hangscope.safeio.file_magic import is_gzip
-from hangscope.safeio.safe_files import head_of
+from hangscope.safeio.safe_files import head_of, read_file
 from hangscope.safeio.tar_stream import is_header
 from hangscope.safeio.walk import Survey, survey
 
@@ -32,6 +33,8 @@ class EvidenceFiles:
     missing: tuple[Missing, ...]
     """What was found here and cannot be bundled: no plain files, or files of which nothing says that they are
     evidence."""
+    counted: Mapping[str, int] = field(default_factory=dict)
+    """Name → how many of its bytes count, where not all do."""
 
 
 def evidence_files(source: Path, without: set[Path], known: Known | None = None) -> EvidenceFiles:
@@ -47,7 +50,30 @@ def evidence_files(source: Path, without: set[Path], known: Known | None = None)
     skipped = tuple(Missing(name, why) for name, why in seen.skipped)
     manifest, broken = _manifest(source)
     gaps = tuple(dict.fromkeys([*manifest.gaps, *broken, *skipped]))
-    return EvidenceFiles(files, replace(manifest, gaps=(*gaps, *others)), (*broken, *skipped, *others))
+    files, counted = _written_before(files)
+    return EvidenceFiles(files, replace(manifest, gaps=(*gaps, *others)), (*broken, *skipped, *others), counted)
+
+
+def _written_before(files: Mapping[str, Path]) -> tuple[dict[str, Path], dict[str, int]]:
+    """The files without those, and what of them counts, that ranks wrote after their GPUs were asked what they run."""
+    sizes: dict[str, dict[str, int]] = {}
+    for name, path in files.items():
+        folder, _, file = name.rpartition("/")
+        if file == NODE_FILE:
+            try:
+                value = bounded_json.loads(read_file(path, limits.JSON_BYTES))
+            except (OSError, ValueError):
+                continue
+            found = sizes_before(value) if isinstance(value, dict) else None
+            if found is not None:
+                sizes[f"{folder}/" if folder else ""] = found
+    counted = {
+        name: most
+        for folder, known in sizes.items()
+        for name in files
+        if name.startswith(folder) and (most := counted_bytes(known, name[len(folder) :])) is not None
+    }
+    return {name: path for name, path in files.items() if counted.get(name) != 0}, counted
 
 
 def _manifest(source: Path) -> tuple[Manifest, tuple[Missing, ...]]:

@@ -45,6 +45,7 @@ from hangscope.incident.manifest import Manifest, Missing
 from hangscope.incident.stale_files import Stale, stale_dumps
 from hangscope.safeio.evidence_names import Known
 from hangscope.safeio.held import held_trees, status_of
+from hangscope.safeio.limited import limited
 from hangscope.safeio.safe_files import head_of, make_folder, new_file, open_file
 
 Progress = Callable[[int, int, str], None]
@@ -250,7 +251,7 @@ class _Pass:
                 if name in self._plan.drop or self._is_made_anew(name):
                     continue
                 try:
-                    with open_file(path) as source:
+                    with self._opened(name, path) as source:
                         if self._redactor is not None and holds_files(source):
                             self._add_archive(archive, name, path, progress)
                             continue
@@ -263,6 +264,10 @@ class _Pass:
             stale = [Stale(names[old.file], old.why) for old in stale_dumps(modified) if old.file in names]
             self._finish(archive, tuple(stale))
         return packer.written
+
+    def _opened(self, name: str, path: Path) -> IO[bytes]:
+        most = self._evidence.counted.get(name)
+        return open_file(path) if most is None else limited(open_file(path), most)
 
     def replaced(self) -> dict[str, int]:
         return dict(sorted(self._redactor.counts.items())) if self._redactor else {}

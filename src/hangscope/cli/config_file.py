@@ -42,6 +42,7 @@ KEYS: Mapping[str, tuple[type, ...]] = {
     "entries": WHOLE,
     "fix": FLAG,
     "timing": FLAG,
+    "gpu-core": FLAG,
     "no-diagnose": FLAG,
     "on-hang": TEXT,  # or a list of them
     "kill-after": TIME,

@@ -97,6 +97,13 @@ class Doubt(Enum):
     IN_UNRECORDED_CALL = LOW, "it is inside communication that the recorder does not see, and may wait there itself"
     WAITS_FOR_ITS_GPU = MEDIUM, "it waits for its GPU, and what runs there is not recorded"
     UNRECORDED_POSSIBLE = MEDIUM, "the job also communicates past the recorder, and no stack shows where it is"
+    IN_NCCL_KERNEL = LOW, "its GPU is inside a kernel of NCCL's: it has launched something, and may wait itself"
+    CORE_CONTRADICTED = LOW, "its recording says that the operation started on its GPU, and the GPU's core does not"
+    KERNEL_MAY_PASS = LOW, "one look at a GPU does not tell a kernel that never ends from one in passing"
+    NOT_SEEN_TO_LAUNCH = MEDIUM, "no recording shows that it launched what the others wait in"
+    EMPTY_AND_WAITS = LOW, "its stack shows it waiting for its GPU, on which nothing runs"
+    GPU_SHARED = LOW, "several ranks use its GPU, and a core may come empty though a kernel waits"
+    CORES_MISSING = MEDIUM, "what the GPUs of other ranks run is not known"
     IN_FLIGHT = MEDIUM, "operations were in flight, and a hang that just started looks the same"
     RAISED_READS_DONE = MEDIUM, "Gloo's dumps mark an operation that raised as completed"
 

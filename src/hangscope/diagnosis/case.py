@@ -16,6 +16,7 @@ from hangscope.diagnosis.align.lasting_shifts import LastingDifferences
 from hangscope.diagnosis.evidence.answer import Answer, Says, no, not_known, yes
 from hangscope.diagnosis.evidence.learnt_sites import CallSites
 from hangscope.diagnosis.evidence.liveness import Is, Liveness
+from hangscope.diagnosis.evidence.running_kernels import RunningKernels
 from hangscope.diagnosis.evidence.storage import Storage
 from hangscope.diagnosis.evidence.training_thread import Stacks, in_backward, in_collective
 from hangscope.diagnosis.evidence.unrecorded_calls import UnrecordedCall, not_in_any_group, unrecorded_call
@@ -69,7 +70,8 @@ class Case:
     def hung(self) -> bool:
         """Whether something hangs or a rank brought the job down, so that its cause is looked for; else it may run."""
         seen_in_boxes = not isinstance(self.transfers, NotKnown) or self.behind_in_launches is not None
-        return self.hang.says is Says.YES or seen_in_boxes or self.ended
+        seen_on_gpus = self.job.reason == "stall" and any(map(self.kernels.in_nccl, self.kernels.of))
+        return self.hang.says is Says.YES or seen_in_boxes or seen_on_gpus or self.ended
 
     @cached_property
     def stragglers(self) -> Stragglers:
@@ -125,6 +127,11 @@ class Case:
         """Whether anything shows that this job also communicates past the recorder."""
         seen = any(not call.waits_for_gpu for call in self.unrecorded_calls.values())
         return seen or not_in_any_group(self.job.facts.blackboxes, self.job.groups)
+
+    @cached_property
+    def kernels(self) -> RunningKernels:
+        """What the ranks' GPUs ran, where they were asked."""
+        return RunningKernels(self.job)
 
     @cached_property
     def ports(self) -> Ports:

@@ -36,7 +36,7 @@ from hangscope.diagnosis.waits.progress import Scope
 from hangscope.diagnosis.waits.wait_graph import IN_FLIGHT_S, Wait
 from hangscope.diagnosis.weigh import Choice
 from hangscope.model import Communicator, Facts, Gap, ThreadStack, WatchdogReport
-from hangscope.text import duration, numbered
+from hangscope.text import duration, numbered, sentence
 
 _NOT_ITS_LAST = {
     Scope.EARLIER: "its dump was taken before its peers'",
@@ -51,7 +51,8 @@ def conclude(case: Case, choice: Choice) -> Diagnosis:
     job = case.job
     chosen = choice.accusation
     words = say(case, chosen)
-    why = (*words.why, *_unrecorded(case, chosen), *stuck_link.shown(case, chosen))
+    gpus = _on_gpus(case, chosen, words)
+    why = (*words.why, *gpus, *_unrecorded(case, chosen), *stuck_link.shown(case, chosen))
     first = _first_reported(case)
     return Diagnosis(
         hang=chosen.hang and job.recovered_s is None,
@@ -65,7 +66,7 @@ def conclude(case: Case, choice: Choice) -> Diagnosis:
         first_reported=first,
         confidence=choice.confidence,
         confidence_rule=choice.rule,
-        summary=words.summary,
+        summary=" ".join([words.summary, *(f"{sentence(finding.text)}." for finding in gpus)]),
         also_possible=tuple(AlsoPossible(other.kind, other.ranks, say(case, other).headline) for other in choice.also),
         why=with_quotes(why, job.facts),
         ruled_out=ruled_out(case, chosen),
@@ -80,7 +81,19 @@ def conclude(case: Case, choice: Choice) -> Diagnosis:
         versions=dict(job.facts.versions),
         inputs=job.inputs,
         facts=log_facts(why, job.facts),
+        gpu_cores=tuple(case.kernels.of[rank] for rank in sorted(case.kernels.of)),
     )
+
+
+def _on_gpus(case: Case, chosen: Accusation[Any], words: Words) -> list[Finding]:
+    """What the GPUs of the accused run, and those of the others, where the cause has not said so."""
+    kernels = case.kernels
+    if not chosen.hang or not kernels.of:
+        return []
+    said = kernels.said_of(chosen.ranks) if chosen.accused else kernels.said_of_all()
+    if not said or said.lower() in words.summary.lower():
+        return []
+    return [Finding(said, kernels.sources([*chosen.ranks, *kernels.of]))]
 
 
 def _unrecorded(case: Case, chosen: Accusation[Any]) -> Iterator[Finding]:
@@ -314,4 +327,5 @@ def _completeness(case: Case) -> Completeness:
         missing_dumps=tuple(rank for rank in job.ranks if rank not in case.dumped),
         missing_nccl_logs=tuple(rank for rank in job.ranks if rank not in nccl) if nccl else (),
         clock_skew_ms=clock_skew_ms(case.alignment) if len(job.ops) else None,
+        gpu_cores=len(case.kernels.of),
     )

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
-from hangscope.model import FileWait, Frame, Gap, Source
+from hangscope.model import FileWait, Frame, Gap, GpuCore, Source
 
 SCHEMA = "hangscope.diagnosis/1"
 
@@ -235,6 +235,7 @@ class Completeness:
     missing_dumps: tuple[int, ...] = ()
     missing_nccl_logs: tuple[int, ...] = ()
     clock_skew_ms: float | None = None
+    gpu_cores: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,6 +270,8 @@ class Diagnosis:
     versions: Mapping[str, str] = field(default_factory=dict)
     inputs: tuple[str, ...] = ()
     facts: tuple[LogFact, ...] = ()
+    gpu_cores: tuple[GpuCore, ...] = ()
+    """What ranks' GPUs ran when they were asked; those of other ranks are not known."""
 
     @property
     def is_likely(self) -> bool:

@@ -87,7 +87,7 @@ def weigh(case: Case, accusations: Iterable[Accusation[Any]], precedence: Preced
 
 
 def _weighed(case: Case, accusation: Accusation[Any], oldest: list[Wait]) -> _Weighed:
-    doubted = _with_unrecorded_calls(case, _with_disputes(case, accusation))
+    doubted = _with_gpu_cores(case, _with_unrecorded_calls(case, _with_disputes(case, accusation)))
     level = min([doubted.grounds.level, *(doubt.level for doubt in doubted.doubts)])
     return _Weighed(doubted, level, _explains(case, doubted, oldest))
 
@@ -165,6 +165,13 @@ def _with_unrecorded_calls(case: Case, accusation: Accusation[Any]) -> Accusatio
     absent = [a.rank for a in accusation.accused if a.kind is CauseKind.ABSENT]
     doubts = {doubt for rank in absent if (doubt := _unrecorded_doubt(case, rank)) is not None}
     return replace(accusation, doubts=[*accusation.doubts, *doubts]) if doubts else accusation
+
+
+def _with_gpu_cores(case: Case, accusation: Accusation[Any]) -> Accusation[Any]:
+    """Who is accused of staying away, or of a GPU that does not get there, may wait itself, inside NCCL's kernel."""
+    kinds = (CauseKind.ABSENT, CauseKind.GPU)
+    inside = [a.rank for a in accusation.accused if a.kind in kinds and case.kernels.in_nccl(a.rank)]
+    return replace(accusation, doubts=[*accusation.doubts, Doubt.IN_NCCL_KERNEL]) if inside else accusation
 
 
 def _unrecorded_doubt(case: Case, rank: int) -> Doubt | None:

@@ -49,6 +49,7 @@ from hangscope.model.facts import (
     TransportEvent,
     WatchdogReport,
 )
+from hangscope.model.gpu_kernels import GpuCore, GpuKernel
 from hangscope.model.job import (
     Job,
 )
@@ -92,6 +93,8 @@ __all__ = [
     "FileWait",
     "Frame",
     "Gap",
+    "GpuCore",
+    "GpuKernel",
     "Group",
     "GroupStatus",
     "Ints",

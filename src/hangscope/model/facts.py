@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from hangscope.model.basics import Frame, Source
 from hangscope.model.black_box import BlackBox
+from hangscope.model.gpu_kernels import GpuCore
 
 
 @dataclass(frozen=True, slots=True)
@@ -545,6 +546,8 @@ class Facts:
     """Rank → the last line or file that is its own, whatever it says."""
     blackboxes: tuple[BlackBox, ...] = ()
     """One per process that wrote one, the newest of each rank."""
+    gpu_cores: tuple[GpuCore, ...] = ()
+    """One a rank at most, in the order of their ranks."""
     progress: tuple[LogProgress, ...] = ()
     """The logs that show their job moving."""
     printed_verdicts: tuple[PrintedVerdict, ...] = ()

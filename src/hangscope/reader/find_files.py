@@ -16,6 +16,7 @@ from hangscope.safeio import limits
 from hangscope.safeio.evidence_names import Known, bounded, untaken
 from hangscope.safeio.file_magic import PACKED, UTF16
 from hangscope.safeio.held import status_of
+from hangscope.safeio.limited import limited
 from hangscope.safeio.safe_files import head_of, kind_of, open_file
 from hangscope.safeio.walk import CLOSED, counted, evidence_tree
 
@@ -38,6 +39,8 @@ class Found:
     """Its first bytes, which several questions are about."""
     about_others: Mapping[str, Any] | None = None
     """Its JSON, where it is a manifest or a node's file and was parsed."""
+    most: int | None = None
+    """So many of its bytes count; None for all."""
     _stream: BinaryIO | None = field(default=None, init=False, repr=False, compare=False)
 
     @property
@@ -56,7 +59,8 @@ class Found:
         if self._ended_in(self.start):
             return io.BytesIO(self.start)
         if self._stream is None:
-            return open_file(self.path)
+            stream = open_file(self.path)
+            return stream if self.most is None else limited(stream, self.most)
         stream = self._stream
         self._stream = None
         stream.seek(0)
@@ -89,6 +93,17 @@ class Found:
     def read(self) -> bytes:
         with self.open() as stream:
             return stream.read()
+
+    def cut(self, size: int) -> None:
+        """From now on it has its first `size` bytes alone."""
+        self.size = min(self.size, size)
+        self.most = self.size
+        self.start = None
+        if self._stream is not None:
+            self._stream.close()
+            self._stream = None
+        if self.data is not None:
+            self.data = self.data[:size]
 
     def wait(self) -> None:
         """Stay open until it is read later, unless too many do."""

@@ -39,7 +39,7 @@ from hangscope.reader.logs.nccl_logs import NcclProcess
 from hangscope.reader.raw_evidence import Evidence
 from hangscope.reader.read_files import Engine, gather
 from hangscope.reader.reading_progress import Progress
-from hangscope.reader.sources import blackbox_file, port_counters
+from hangscope.reader.sources import blackbox_file, gpu_tables, port_counters
 from hangscope.reader.sources.incident_files import Manifest
 from hangscope.reader.statements import Statement
 from hangscope.reader.times import LogTimes
@@ -184,6 +184,7 @@ def _ranks_named(facts: Facts, who: Identity) -> set[int]:
     named.update(error.rank for error in facts.errors if error.rank is not None)
     named.update(stack.rank for stack in facts.stacks if stack.rank is not None)
     named.update(rank for scope in facts.logs for rank in scope.ranks)
+    named.update(core.rank for core in facts.gpu_cores if core.rank is not None)
     return named
 
 
@@ -246,16 +247,13 @@ def _facts(
     _give_errors_ranks(reported, merged, assembled)
     comms = resolve_nccl.communicators(who, processes)
     boxes, older = blackbox_file.of_ranks(evidence.boxes, who)
+    cores, other_cores = gpu_tables.of_ranks(evidence.gpu_cores, who)
     snapshots = [_placed(snapshot, who) for snapshot in evidence.snapshots]
     sampled, alone = port_counters.first_and_last(snapshots)
     events = resolve_nccl.transport_events(who, processes, texts, comms, times)
     kernel = [*resolve_ranks.kernel_messages(texts, who), *_counted_kills(evidence)]
-    failures = [
-        *reported.failures,
-        *resolve_failures.of_transport(events),
-        *resolve_failures.of_kernel(kernel, who),
-        *_failures_in_files(evidence),
-    ]
+    failures = [*reported.failures, *resolve_failures.of_transport(events)]
+    failures += [*resolve_failures.of_kernel(kernel, who), *_failures_in_files(evidence)]
     errors = reported.errors
     if not assembled.dumps:
         errors = resolve_ranks.without_cut_off(errors, merged, [*reported.watchdog, *failures])
@@ -285,11 +283,12 @@ def _facts(
         logs=tuple(log_scopes.log_scopes(texts, times, _ranks_in_files(watchdog), incident=bool(evidence.manifests))),
         signs_of_life=log_scopes.signs_of_life(texts, watchdog, stacks, assembled.dumps),
         blackboxes=boxes,
+        gpu_cores=cores,
         progress=tuple(progress),
         printed_verdicts=tuple(printed),
         quotes=_quotes(texts, _sources(watchdog, failures, events, kernel, statements, progress, printed)),
     )
-    return facts, [*reported.gaps, *older, *alone]
+    return facts, [*reported.gaps, *older, *other_cores, *alone]
 
 
 def _failures_in_files(evidence: Evidence) -> Iterator[Failure]:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from hangscope.model import BlackBox, CallSite, CodeLines, Gap, Source
+from hangscope.model import BlackBox, CallSite, CodeLines, Gap, GpuCore, Source
 from hangscope.reader.dumps.raw_dump import RawDump
 from hangscope.reader.find_files import Found
 from hangscope.reader.logs.launchers.slurm_log import MOST_STATEMENTS
@@ -32,6 +32,8 @@ class Evidence:
     trees: dict[tuple[str, ...], sysfs.Tree] = field(default_factory=dict)
     """Copies of /sys, by where they lie; each becomes a snapshot."""
     boxes: list[BlackBox] = field(default_factory=list)
+    gpu_cores: list[tuple[GpuCore, tuple[str, ...]]] = field(default_factory=list)
+    """(the core, its path)."""
     sites: list[CallSite] = field(default_factory=list)
     statuses: list[live_status.LiveStatus] = field(default_factory=list)
     code: list[CodeLines] = field(default_factory=list)
@@ -62,6 +64,7 @@ class Evidence:
             or self.errors
             or self.snapshots
             or self.boxes
+            or self.gpu_cores
             or live_status.stood_still(self.statuses)
         )
 

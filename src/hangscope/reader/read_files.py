@@ -19,6 +19,7 @@ from hangscope.reader.pick_job import choose, left_out
 from hangscope.reader.raw_evidence import Evidence
 from hangscope.reader.reading_progress import Meter, Progress
 from hangscope.reader.recognise_file import add_dump, read_file
+from hangscope.reader.sources.after_gpu_cores import without_what_came_after
 from hangscope.safeio.evidence_names import Known
 
 
@@ -79,7 +80,7 @@ def _gather(
         listed = engine.find(paths, evidence.gaps)
     meter = Meter(options.progress if engine is None else None, listed)
     looked_at = look_at_files(listed, evidence.gaps, meter)
-    found = _chosen(looked_at, evidence, meter, options.job, only)
+    found = without_what_came_after(_chosen(looked_at, evidence, meter, options.job, only), evidence.gaps)
     hosts = host_directories(found, incident=bool(evidence.manifests))
     evidence.hosts.update(hosts.values())
     far = [item for item in found if engine is not None and item.is_whole]

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from hangscope.errors import DamagedError
-from hangscope.incident import blackbox_layout
+from hangscope.incident import blackbox_layout, gpu_core
 from hangscope.model import Gap, Source
 from hangscope.reader import find_files
 from hangscope.reader.dumps import dump_file, pickle_machine
@@ -21,6 +21,7 @@ from hangscope.reader.sources import (
     call_sites,
     code_lines_file,
     error_files,
+    gpu_tables,
     incident_files,
     live_status,
     port_counters,
@@ -29,6 +30,7 @@ from hangscope.reader.sources import (
     sysfs,
 )
 from hangscope.safeio import bounded_json, limits
+from hangscope.safeio.file_magic import is_cuda_elf
 
 
 def read_file(item: Found, evidence: Evidence) -> None:
@@ -114,6 +116,22 @@ def _is_black_box(item: Found, head: bytes, evidence: Evidence) -> bool:
     return True
 
 
+def _is_gpu_core(item: Found, head: bytes, evidence: Evidence) -> bool:
+    """A core of a GPU as the driver writes it; not a compiled kernel, which begins alike."""
+    if not is_cuda_elf(head):
+        return False
+    try:
+        with item.open() as stream:
+            core, gaps = gpu_tables.read_core(stream, item.size, item.file, item.parts)
+    except gpu_core.Damaged as error:
+        if not error.foreign:
+            evidence.gaps.append(Gap(f"GPU core {item.file}", str(error), source=Source(item.file)))
+        return not error.foreign
+    evidence.gpu_cores.append((core, item.parts))
+    evidence.gaps.extend(gaps)
+    return True
+
+
 def _is_dump(item: Found, head: bytes, evidence: Evidence) -> bool:
     form = dump_file.recognise(head)
     if form:
@@ -191,6 +209,7 @@ def _is_text(item: Found, head: bytes, evidence: Evidence) -> bool:
 _FORMATS: tuple[Callable[[Found, bytes, Evidence], bool], ...] = (
     _is_ras_answer,
     _is_black_box,
+    _is_gpu_core,
     _is_dump,
     _is_json,
     _is_other_pickle,
@@ -295,6 +314,8 @@ def _read_json(value: Any, item: Found, evidence: Evidence) -> bool:
         evidence.statuses.append(live_status.read(value, item.file))
     elif schema.startswith("hangscope.sites/"):
         evidence.sites.extend(call_sites.read(value, item.file))
+    elif schema.startswith(gpu_tables.SCHEMA):
+        _read_gpu_table(value, item, evidence)
     elif schema.startswith("hangscope.source/"):
         evidence.code.extend(code_lines_file.read(value, item.file))
     elif port_counters.is_snapshot(value):
@@ -304,3 +325,13 @@ def _read_json(value: Any, item: Found, evidence: Evidence) -> bool:
     elif rosters.is_roster(value):
         evidence.statements.extend(rosters.read_roster(value, item.file))
     return True
+
+
+def _read_gpu_table(value: Mapping[str, Any], item: Found, evidence: Evidence) -> None:
+    try:
+        core, gaps = gpu_tables.read_table(value, item.file)
+    except ValueError as error:
+        evidence.gaps.append(Gap(f"GPU core {item.file}", str(error), source=Source(item.file)))
+        return
+    evidence.gpu_cores.append((core, item.parts))
+    evidence.gaps.extend(gaps)

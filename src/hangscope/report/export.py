@@ -19,13 +19,14 @@ from hangscope.diagnosis.verdict import (
     Finding,
     FirstReported,
     LastCompleted,
+    Lateness,
     Link,
     LinkEnd,
     LogFact,
     OperationInFlight,
     Place,
 )
-from hangscope.model import FileWait, Frame, Gap, Source
+from hangscope.model import FileWait, Frame, Gap, GpuCore, Source
 from hangscope.report.safe_text import whole
 from hangscope.report.verdict_text import iso
 
@@ -47,10 +48,7 @@ def to_dict(diagnosis: Diagnosis) -> dict[str, Any]:
         "confidence": d.confidence,
         "confidence_rule": _text(d.confidence_rule),
         "summary": whole(d.summary),
-        "also_possible": [
-            {"kind": str(item.kind), "culprits": _ranks(item.culprits), "why": whole(item.why)}
-            for item in d.also_possible
-        ],
+        "also_possible": _also_possible(d),
         "why": _findings(d.why),
         "ruled_out": [{"kind": str(item.kind), "why": whole(item.why)} for item in d.ruled_out],
         "next_steps": [whole(step) for step in d.next_steps],
@@ -58,21 +56,47 @@ def to_dict(diagnosis: Diagnosis) -> dict[str, Any]:
         "gaps": [_gap(gap) for gap in d.gaps],
         "headline": _text(d.headline),
         "waiting_s": _float(d.waiting_s),
-        "lateness": [
-            {
-                "rank": int(item.rank),
-                "late_ms_median": _float(item.late_ms_median),
-                "share_of_step": _float(item.share_of_step),
-                "times_last": int(item.times_last),
-                "operations": int(item.operations),
-            }
-            for item in d.lateness
-        ],
+        "lateness": [_lateness(item) for item in d.lateness],
         "nodes": {str(int(rank)): whole(node) for rank, node in sorted(d.nodes.items())},
         "completeness": None if d.completeness is None else _completeness(d.completeness),
         "versions": {whole(name): whole(value) for name, value in sorted(d.versions.items())},
         "inputs": [whole(path) for path in d.inputs],
         "facts": [_log_fact(fact) for fact in d.facts],
+        "gpu_cores": [_gpu_core(core) for core in d.gpu_cores],
+    }
+
+
+def _also_possible(d: Diagnosis) -> list[dict[str, Any]]:
+    return [
+        {"kind": str(item.kind), "culprits": _ranks(item.culprits), "why": whole(item.why)} for item in d.also_possible
+    ]
+
+
+def _lateness(item: Lateness) -> dict[str, Any]:
+    return {
+        "rank": int(item.rank),
+        "late_ms_median": _float(item.late_ms_median),
+        "share_of_step": _float(item.share_of_step),
+        "times_last": int(item.times_last),
+        "operations": int(item.operations),
+    }
+
+
+def _gpu_core(core: GpuCore) -> dict[str, Any]:
+    return {
+        "rank": _int(core.rank),
+        "asked_at": iso(core.asked_ns),
+        "kernels": [
+            {
+                "name": whole(kernel.name),
+                "device": int(kernel.device),
+                "grid": None if kernel.grid is None else list(kernel.grid),
+                "block": None if kernel.block is None else list(kernel.block),
+                "blocks": _int(kernel.blocks),
+            }
+            for kernel in core.kernels
+        ],
+        "source": whole(core.source.file),
     }
 
 
@@ -230,6 +254,7 @@ def _completeness(value: Completeness) -> dict[str, Any]:
         "missing_dumps": _ranks(value.missing_dumps),
         "missing_nccl_logs": _ranks(value.missing_nccl_logs),
         "clock_skew_ms": _float(value.clock_skew_ms),
+        "gpu_cores": int(value.gpu_cores),
     }
 
 

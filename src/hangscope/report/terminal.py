@@ -419,6 +419,8 @@ def _complete(c: Completeness, nccl: bool) -> Iterable[str]:
     yield count("logs", c.logs)
     if nccl or c.nccl_logs:
         yield count("NCCL logs", c.nccl_logs, c.missing_nccl_logs)
+    if c.gpu_cores:
+        yield count("GPU cores", c.gpu_cores)
     if c.clock_skew_ms is not None:
         yield f"clock skew {c.clock_skew_ms:.1f} ms"
 

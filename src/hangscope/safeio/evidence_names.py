@@ -13,7 +13,7 @@ from functools import lru_cache
 from typing import TypeVar
 
 from hangscope.safeio import limits
-from hangscope.safeio.file_magic import TAR, TAR_AT, UTF16, ZIP, is_gzip
+from hangscope.safeio.file_magic import TAR, TAR_AT, UTF16, ZIP, is_cuda_elf, is_gzip
 
 T = TypeVar("T")
 
@@ -91,7 +91,7 @@ def holds_evidence(data: bytes, *, telling: bool, name: str = "") -> bool:
     says that it does, and a file whose name says nothing must begin like a dump, JSON, a packed file or our own. A file
     that is larger than what was looked at is taken on its first byte's word."""
     if len(data) >= limits.HEAD_BYTES:
-        return telling or data.lstrip()[:1] in _FIRST_OF_EVIDENCE
+        return telling or data.lstrip()[:1] in _FIRST_OF_EVIDENCE or is_cuda_elf(data)
     if is_gzip(data):
         try:
             data = zlib.decompressobj(31).decompress(data, limits.HEAD_BYTES)
@@ -105,7 +105,7 @@ def holds_evidence(data: bytes, *, telling: bool, name: str = "") -> bool:
 
 
 def _is_known_format(data: bytes) -> bool:
-    if data[:1] == b"\xff" or data.startswith(TAR, TAR_AT) or data.startswith(ZIP):
+    if data[:1] == b"\xff" or data.startswith(TAR, TAR_AT) or data.startswith(ZIP) or is_cuda_elf(data):
         return True
     return data.lstrip()[:1] in (b"\x80", b"{", b"[", b"#") and _KEYS.search(data) is not None
 

@@ -33,5 +33,17 @@ UTF16 = (b"\xff\xfe", b"\xfe\xff")
 """Text as Windows' shell writes it: with a mark in front and two bytes a character."""
 
 
+ELF = b"\x7fELF\x02\x01"
+"""64-bit, little-endian."""
+ELF_MACHINE_AT = 18
+CUDA = b"\xbe\x00"
+"""NVIDIA's machine: kernels, and cores of GPUs."""
+
+
+def is_cuda_elf(head: bytes) -> bool:
+    """Whether a file that begins so may be a core of a GPU. A compiled kernel begins so, too: its sections tell."""
+    return head.startswith(ELF) and head.startswith(CUDA, ELF_MACHINE_AT)
+
+
 def is_gzip(head: bytes) -> bool:
     return head.startswith(GZIP)

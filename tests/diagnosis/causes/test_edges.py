@@ -26,6 +26,8 @@ from hangscope.model import (
     Facts,
     Failure,
     Frame,
+    GpuCore,
+    GpuKernel,
     Job,
     LogScope,
     Process,
@@ -398,6 +400,18 @@ def test_what_was_not_collected_goes_before_an_odd_count_in_ras() -> None:
     """Three ranks are waited for and left nothing: that one of them launched less by RAS may be any moment's look."""
     found = diagnose(job({D: range(4)}, {}, facts=Facts(ras=(RAS,), watchdog=(timeout(0),))))
     assert chosen(found) == ("not_collected", [])
+
+
+def test_gpus_that_are_all_in_nccl_go_before_an_odd_stack() -> None:
+    """Every GPU is inside NCCL's kernel: nobody stays away, though rank 2's Python is at another line."""
+    kernel = GpuKernel("ncclDevKernel_AllReduce", "ncclDevKernel_AllReduce")
+    cores = tuple(GpuCore(rank, (kernel,), Source(f"rank_{rank}.json")) for rank in range(4))
+    stacks = tuple(
+        ThreadStack(rank, None, "main", (Frame("run", "/srv/train.py", 8 if rank == 2 else 9),), Source("s"), main=True)
+        for rank in range(4)
+    )
+    made = job({}, {}, world=range(4), facts=Facts(gpu_cores=cores, stacks=stacks))
+    assert chosen(diagnose(replace(made, reason="stall"))) == ("all_in_kernels", [])
 
 
 def test_an_odd_count_in_ras_goes_before_an_odd_stack() -> None:

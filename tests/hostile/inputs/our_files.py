@@ -1,4 +1,4 @@
-"""Files that hangscope itself writes, with anything in them: manifests, nodes, rosters, RAS, stacks, black boxes."""
+"""Files that hangscope itself writes, with anything in them: manifests, nodes, rosters, RAS, stacks, black boxes, GPUs."""
 
 # ruff: noqa: E501  # one hostile thing a line is easier to read than one over six lines
 
@@ -15,6 +15,8 @@ from hostile.inputs import dumps, logs
 from hostile.inputs.evidence import honest, incident, jsons_in
 from hostile.inputs.registry import Input, input_class
 from hostile.inputs.values import ABSURD, STRINGS, absurd, places, spoil, value
+from kits.gpu_cores import ALL_REDUCE, SPIN, Kernel
+from kits.gpu_cores import core as gpu_core
 
 
 @input_class
@@ -218,3 +220,43 @@ def json_that_grows(rng: Random, root: Path) -> Input:
     (root / name).write_text(front + "[" + piece * rng.choice((10, 5_000, 300_000)))
     (root / "rank_0.log").write_bytes(logs.words(rng))
     return Input(root)
+
+
+@input_class
+def gpu_cores(rng: Random, root: Path) -> Input:
+    """Cores of GPUs, and our tables of them: cut, with lying sizes, endless tables, symbols of a megabyte."""
+    incident(rng, root)
+    folder = root / "nodes" / rng.choice(sorted(path.name for path in (root / "nodes").iterdir())) / "gpu"
+    folder.mkdir(exist_ok=True)
+    for rank in range(rng.randint(1, 4)):
+        name = rng.choice(
+            (ALL_REDUCE, SPIN, "_ZN" + "1a" * 500_000 + "E", "_Z1f" + "P" * 3_000 + "i", rng.choice(STRINGS))
+        )
+        data = bytearray(gpu_core([Kernel(name.encode("ascii", "replace").decode(), blocks=rng.choice((0, 1, 4)))]))
+        for _ in range(rng.choice((0, 1, 4, 40))):
+            at = rng.randrange(max(1, len(data) - 8))
+            struct.pack_into("<Q", data, at, rng.choice((0, 1, 1 << 20, 1 << 40, (1 << 64) - 1)))
+        if rng.random() < 0.3:
+            del data[rng.randrange(len(data)) :]
+        (folder / f"rank_{rank}.core").write_bytes(bytes(data))
+        (folder / f"rank_{rank}.json").write_text(json.dumps(_gpu_table(rng, rank)), errors="replace")
+    return Input(root)
+
+
+def _gpu_table(rng: Random, rank: int) -> dict[str, Any]:
+    grid = {
+        "device": rng.choice(ABSURD),
+        "kernel": rng.choice((*STRINGS, ALL_REDUCE, "x" * 1_000_000)),
+        "grid": rng.choice(([1, 1, 1], [1], [-1, 2**70, 0], "x", None)),
+        "block": rng.choice(([128, 1, 1], {}, [[]] * 3)),
+        "blocks": rng.choice(ABSURD),
+    }
+    return {
+        "schema": "hangscope.gpu/1",
+        "rank": rng.choice((rank, rng.choice(ABSURD))),
+        "pid": rng.choice(ABSURD),
+        "node": rng.choice(STRINGS),
+        "asked_at": rng.choice(("2026-11-18T03:22:38.815Z", rng.choice(STRINGS), None)),
+        "grids": rng.choice(([grid] * rng.choice((0, 1, 3, 5_000)), {}, [[], 1, grid], None)),
+        "problems": rng.choice(([], [rng.choice(STRINGS)] * 100, "x")),
+    }

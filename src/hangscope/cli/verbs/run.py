@@ -140,6 +140,13 @@ def _env(name: str) -> dict[str, Any]:
     help="Record when each operation starts on the GPU, too: 23 µs an operation (docs/overhead.md).",
     **_env("TIMING"),
 )
+@click.option(
+    "--gpu-core/--no-gpu-core",
+    default=None,
+    help="Start the job so that its GPUs can be asked which kernels they run: --on-hang kill does so before it ends "
+    "the ranks, and `snapshot --gpu` on request. It ends their CUDA contexts.  [default: no]",
+    **_env("GPU_CORE"),
+)
 @click.option("--no-diagnose", is_flag=True, help="Save the evidence only.", **_env("NO_DIAGNOSE"))
 @click.option("--keep", is_flag=True, help="Keep the directory even of a run without problems.", **_env("KEEP"))
 @click.option(
@@ -195,6 +202,7 @@ def command(
     entries: int | None,
     fix: bool,
     timing: bool,
+    gpu_core: bool | None,
     no_diagnose: bool,
     keep: bool,
     term_grace: float | None,
@@ -223,6 +231,7 @@ def command(
         entries=entries,
         fix=fix,
         timing=timing,
+        gpu_core=gpu_core,
         keep=keep,
         term_grace=term_grace,
         metrics_file=metrics_file,

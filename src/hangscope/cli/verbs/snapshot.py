@@ -9,8 +9,9 @@ import click
 
 from hangscope.cli.given_paths import one_resolved
 from hangscope.cli.output import note, write
-from hangscope.errors import NotFoundError
+from hangscope.errors import NotFoundError, SettingsError
 from hangscope.incident.layout import VERDICT_TEXT
+from hangscope.recorder.agent import incident_manifest
 from hangscope.recorder.agent.diagnose_process import diagnose
 from hangscope.recorder.capture import snapshot_job, snapshot_slurm
 from hangscope.report.safe_text import safe
@@ -25,6 +26,12 @@ _MOST_TEXT = 4 << 20
 @click.option("--slurm", metavar="JOBID", help="Over srun: all nodes of a running job at once, also without `run`.")
 @click.option("--container", metavar="NAME", help="Slurm with pyxis: enter the job's container of this name.")
 @click.option("--slurm-node", metavar="JOBID", hidden=True)
+@click.option(
+    "--gpu",
+    is_flag=True,
+    help="At last ask the GPUs of this node which kernels they run. This ENDS the job's CUDA contexts: it will fail "
+    "afterwards. Needs a job that was started with `run --gpu-core`.",
+)
 @click.option("--no-diagnose", is_flag=True, help="Save the evidence only.")
 def command(
     target: str,
@@ -32,6 +39,7 @@ def command(
     slurm: str | None,
     container: str | None,
     slurm_node: str | None,
+    gpu: bool,
     no_diagnose: bool,
 ) -> int:
     """Capture a running job now.
@@ -43,24 +51,47 @@ def command(
     if slurm_node is not None and directory is not None:  # one node's part of --slurm
         write(f"{snapshot_slurm.of_node(slurm_node, directory)}\n")
         return 0
-    if slurm is not None:
-        incident = snapshot_slurm.of_job(slurm, directory, note, container)
-    elif target.isascii() and target.isdigit():
-        incident = snapshot_job.of_process(int(target), directory, note)
-    else:
-        run = one_resolved(Path(target)).absolute()
-        incident = snapshot_job.of_run(Path(os.path.realpath(run)) if run.is_symlink() else run, note)
+    if gpu:
+        _warn(slurm)
+    incident = _taken(target, directory, slurm, container, gpus=gpu)
     write(f"{safe(str(incident))}\n")
     if no_diagnose or not snapshot_job.SnapshotStep.of(os.environ).leads:
         return 0
-    try:  # the agents may have given it already
-        text = read_below(incident, VERDICT_TEXT, _MOST_TEXT).decode(errors="replace")
-    except OSError:
-        # Into a directory of somebody else's nothing is written: it may lead elsewhere by now.
-        verdict = diagnose(incident, keep=os.stat(incident).st_uid == os.geteuid())
-        if not verdict.value:
-            raise NotFoundError(f"{incident}: no verdict: {verdict.problem}") from None
-        text = verdict.text
-    for line in text.rstrip().splitlines():
+    if gpu:
+        incident_manifest.refresh(incident)
+    text = "" if gpu else _given_by_agents(incident)  # they do not know what the GPUs say
+    for line in (text or _diagnosed(incident)).rstrip().splitlines():
         note(line)
     return 0
+
+
+def _warn(slurm: str | None) -> None:
+    if slurm is not None:
+        raise SettingsError("--gpu asks the GPUs of one node", hint="give a pid or the run's directory, on that node")
+    note("warning: --gpu ends the CUDA contexts of the ranks that are asked: the job fails afterwards")
+
+
+def _taken(target: str, directory: Path | None, slurm: str | None, container: str | None, *, gpus: bool) -> Path:
+    """Take it; the incident."""
+    if slurm is not None:
+        return snapshot_slurm.of_job(slurm, directory, note, container)
+    if target.isascii() and target.isdigit():
+        return snapshot_job.of_process(int(target), directory, note, gpus=gpus)
+    run = one_resolved(Path(target)).absolute()
+    return snapshot_job.of_run(Path(os.path.realpath(run)) if run.is_symlink() else run, note, gpus=gpus)
+
+
+def _given_by_agents(incident: Path) -> str:
+    """The verdict that the agents may have given already; empty where they have not."""
+    try:
+        return read_below(incident, VERDICT_TEXT, _MOST_TEXT).decode(errors="replace")
+    except OSError:
+        return ""
+
+
+def _diagnosed(incident: Path) -> str:
+    # Into a directory of somebody else's nothing is written: it may lead elsewhere by now.
+    verdict = diagnose(incident, keep=os.stat(incident).st_uid == os.geteuid())
+    if not verdict.value:
+        raise NotFoundError(f"{incident}: no verdict: {verdict.problem}")
+    return verdict.text

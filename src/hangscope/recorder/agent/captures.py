@@ -230,6 +230,14 @@ class Captures:
         correcting = self._conclusions.note_recovery(incident, self.home(incident), seconds)
         self._correcting = correcting or self._correcting
 
+    def ask_gpus(self, launcher: int) -> None:
+        """The ranks are about to be ended: what runs on their GPUs is added to the hang's evidence, and its verdict
+        given again."""
+        capture = self._taken.get(self.hang)
+        if capture is not None and capture.take_gpu_cores(launcher):
+            correcting = self._conclusions.reconsider(self.hang, capture)
+            self._correcting = correcting or self._correcting
+
     # ---- the end -----------------------------------------------------------------------------------------------------
 
     def finish(self, ranks: Sequence[WatchedRank], trouble: Trouble | None) -> None:

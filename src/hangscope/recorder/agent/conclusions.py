@@ -33,6 +33,8 @@ NODES_S = 12.0
 """For the other nodes to save their parts."""
 LAST_OUTPUT_S = 5.0
 """When our command has ended, the others' end soon: so long their last output is waited for."""
+GPUS_S = 8.0
+"""For the other nodes to ask their GPUs, too."""
 QUIET = ("pause", "slow", "ok")
 """Outcomes that nothing needs to be done about."""
 
@@ -203,6 +205,28 @@ class Conclusions:
         correcting = threading.Thread(target=self._correct, args=(incident, home), name="correct", daemon=True)
         correcting.start()
         return correcting
+
+    def reconsider(self, incident: Path, capture: NodeCapture) -> threading.Thread | None:
+        """What the GPUs run has come to the evidence: its verdict is given again, on a thread of its own."""
+        if not self.diagnoses or incident not in self._log.verdicts:
+            return None  # another node gives it, or nobody has yet
+        work = threading.Thread(target=self._reconsider, args=(incident, capture), name="reconsider", daemon=True)
+        work.start()
+        return work
+
+    def _reconsider(self, incident: Path, capture: NodeCapture) -> None:
+        home = capture.node_dir.incident
+        until = time.monotonic() + GPUS_S
+        agents = run_directory.peers(self._folders.root, self._folders.own)
+        others = [agent for agent in agents if self._may_come(agent)]
+        while time.monotonic() < until and not all(run_directory.asked_gpus(incident, agent) for agent in others):
+            time.sleep(0.2)
+        before = self._log.verdicts[incident].value.get("headline")
+        incident_manifest.refresh(home)
+        self._correct(incident, home)
+        now = self._log.verdicts[incident].value
+        if now.get("headline") != before:
+            self._say(f"with what the GPUs run: {now.get('headline')}; confidence: {now.get('confidence')}")
 
     def _note_pause(self, incident: Path, home: Path, seconds: float) -> None:
         self._log.pauses.add(incident)

@@ -4,8 +4,9 @@ That a job stands still does not say that it hangs: a rank may save, evaluate or
 time of its own (`--kill-after`), later than its slowest pause so far, twice as late where the verdict is not sure, and
 not while the rank that the others wait for is seen to work. When that will be is said before.
 
-Ranks get SIGTERM, and SIGKILL after a grace period. Only ranks are ended, never the launcher: it decides what comes
-next, a restart or the end.
+Before that their GPUs are asked what they run, where they can be: it takes their CUDA contexts. Then ranks get SIGTERM,
+and SIGKILL after a grace period. Only ranks are ended, never the launcher: it decides what comes next, a restart or the
+end.
 """
 
 from __future__ import annotations
@@ -38,7 +39,8 @@ _IDLE_S = 6.0
 
 
 class RankEnder:
-    """`works_elsewhere` says which ranks of other nodes are seen to work there."""
+    """`works_elsewhere` says which ranks of other nodes are seen to work there. `ask_gpus` takes cores of the GPUs,
+    which ends what runs there: there is no way back."""
 
     def __init__(
         self,
@@ -49,6 +51,7 @@ class RankEnder:
         activity: RankActivity,
         say: Callable[[str], None],
         works_elsewhere: Callable[[], Collection[int]] = frozenset,
+        ask_gpus: Callable[[], None] = lambda: None,
     ) -> None:
         self.pids: set[int] = set()
         """Processes that we ended, or are about to: their end is no news."""
@@ -59,6 +62,7 @@ class RankEnder:
         self._activity = activity
         self._say = say
         self._works_elsewhere = works_elsewhere
+        self._ask_gpus = ask_gpus
         self._announced: tuple[Path, str] | None = None
         """The incident, and what was said last about when it will be ended."""
 
@@ -148,6 +152,10 @@ class RankEnder:
         self._say(f"--on-hang kill: {named} {get} SIGTERM, and SIGKILL after {grace:g} s")
         if not self.still_stuck():
             return
+        try:
+            self._ask_gpus()
+        except Exception as error:
+            self._say(f"the GPU cores are left out: {type(error).__name__}: {error}")
         left = end_ranks(ranks, grace)
         if left:
             left_ranks = rank_list(left, _MOST_NAMED)

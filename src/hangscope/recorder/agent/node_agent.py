@@ -106,7 +106,16 @@ class Agent:
         self._stalls = StallWatch(polling, folders, recovered, say)
         self._pace = JobPace()
         self._watcher = Watcher(polling, events, self._stalls, DumpWatch(folders.own, node.started_at), self._pace)
-        self._ender = RankEnder(options.on_hang, polling, recovery, recovered, activity, say, self._works_elsewhere)
+        self._ender = RankEnder(
+            options.on_hang,
+            polling,
+            recovery,
+            recovered,
+            activity,
+            say,
+            self._works_elsewhere,
+            lambda: self._captures.ask_gpus(command),
+        )
         self._desync = DesyncWatch(polling, folders, node, events.ended) if options.diagnose else None
         self._startup = _startup_report(os.environ)
         self._lingering = LingeringRanks()

@@ -16,6 +16,7 @@ from hangscope.incident.layout import NODE_FILE, NODE_SCHEMA
 from hangscope.recorder.capture import (
     blackbox_copies,
     capture_rank,
+    gpu_cores,
     kernel_messages,
     look_files,
     nvidia_smi,
@@ -69,6 +70,7 @@ class NodeCapture:
     _usage: dict[str, dict[str, float | None]] = field(default_factory=dict)
     _code: SourceCode = field(default_factory=SourceCode)
     _complete: bool = False
+    _cores: gpu_cores.CoresTaken | None = None
 
     def continue_from(self, before: NodeCapture) -> None:
         """This is another capture of the same hang: what the first one saw of a process stays."""
@@ -81,6 +83,7 @@ class NodeCapture:
         self._rows = before._rows
         self._usage = before._usage
         self._code = before._code
+        self._cores = before._cores
 
     def take(self) -> None:
         """Everything, in at most DEADLINE_S. A source that does not come back in time is a gap."""
@@ -198,6 +201,16 @@ class NodeCapture:
             theirs = self._rights if named else Rights()
             blackbox_copies.save(self.node_dir, folder, pids, theirs, self.node.earlier)
 
+    def take_gpu_cores(self, launcher: int | None, *, asked_for: bool = False) -> bool:
+        """Ask the GPUs, of ranks that are ended next; whether any of them answered. Where somebody `asked_for` it, that
+        nobody can be asked is a gap."""
+        living = [rank for rank in self.ranks if not rank.handle.ended()]
+        if self._cores is not None or not (asked_for or gpu_cores.can_be_asked(living)):
+            return False
+        self._cores = gpu_cores.take(self.node_dir, living, launcher)
+        self.write_node()
+        return self._cores is not None and bool(self._cores.ranks)
+
     # ---- node.json ---------------------------------------------------------------------------------------------------
 
     def complete(self) -> None:
@@ -236,6 +249,7 @@ class NodeCapture:
                 "ranks": [self._row(rank, self._gpu_of(rank, using)) for rank in self.ranks],
                 "gaps": self.node_dir.gaps,
                 "complete": self._complete,
+                **({} if self._cores is None else {"gpu_cores": self._cores.to_json()}),
             },
         )
 

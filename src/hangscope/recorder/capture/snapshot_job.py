@@ -13,6 +13,7 @@ from pathlib import Path
 from hangscope.errors import NotFoundError
 from hangscope.incident import manifest
 from hangscope.incident.layout import MANIFEST, safe_name
+from hangscope.recorder.capture import snapshot_gpus
 from hangscope.recorder.capture.capture_node import NodeCapture
 from hangscope.recorder.capture.node_facts import NodeFacts
 from hangscope.recorder.capture.snapshot_target import (
@@ -46,11 +47,12 @@ def is_live(root: Path) -> bool:
     return any(not state.ended and _fresh(folder) for folder, state in run_directory.statuses(root))
 
 
-def of_run(root: Path, say: Callable[[str], None], theirs: Rights | None = None) -> Path:
+def of_run(root: Path, say: Callable[[str], None], theirs: Rights | None = None, *, gpus: bool = False) -> Path:
     """Capture the run whose directory is `root`. Returns the incident.
 
     Its agents do it, on all nodes at once. Where they are gone (killed, say) this node's ranks are asked directly. What
-    is written into another user's directory is written with that user's rights, `theirs`.
+    is written into another user's directory is written with that user's rights, `theirs`. `gpus`: at last the GPUs of
+    this node are asked what they run.
     """
     states = _statuses(root)
     theirs = theirs or target_rights.of_user(os.stat(root).st_uid)
@@ -60,22 +62,45 @@ def of_run(root: Path, say: Callable[[str], None], theirs: Rights | None = None)
         if _taken_by_agents(incident, alive, theirs):
             if not any(peer_files.has_ranks(incident, f"nodes/{folder.name}/node.json") for folder in alive):
                 raise NotFoundError(f"{root}: its agents see no ranks", hint=_NOBODY)
+            if gpus:
+                snapshot_gpus.of_run(root, incident, say, foreign=theirs.foreign)
             return incident
         say("the agents did not answer in time; capturing what this node shows")
     for folder, state in states:
-        if state.sockets and Path(state.sockets).is_dir() and is_of_its_writer(folder, state.command_pid):
-            ranks = _ranks(Path(state.sockets), state.command_pid)
-            if ranks:
-                return _capture_of(state, folder.name, ranks, incident, theirs)
+        ranks = _ranks_of(folder, state)
+        if ranks:
+            ask = _AskGpus(state.command_pid, say) if gpus else None
+            return _capture_of(state, folder.name, ranks, incident, theirs, ask)
     raise NotFoundError(
         f"{root}: no rank of this run responds on this node", hint="run it where the ranks run, or give a rank's pid"
     )
 
 
-def _capture_of(state: NodeStatus, folder: str, ranks: list[WatchedRank], incident: Path, theirs: Rights) -> Path:
+def _ranks_of(folder: Path, state: NodeStatus) -> list[WatchedRank]:
+    """The ranks of a node of a run whose agent is gone, where that node is this one."""
+    here = state.sockets and Path(state.sockets).is_dir() and is_of_its_writer(folder, state.command_pid)
+    return _ranks(Path(state.sockets), state.command_pid) if here else []
+
+
+@dataclass(frozen=True, slots=True)
+class _AskGpus:
+    """That the GPUs are to be asked at last; `launcher` is held meanwhile."""
+
+    launcher: int | None
+    say: Callable[[str], None]
+
+
+def _capture_of(
+    state: NodeStatus,
+    folder: str,
+    ranks: list[WatchedRank],
+    incident: Path,
+    theirs: Rights,
+    ask: _AskGpus | None = None,
+) -> Path:
     """Capture the ranks of a node whose agent does not do it. What is another user's goes to a directory of our own."""
     with contextlib.ExitStack() as kept:
-        return _captured_in(kept, state, folder, ranks, incident, theirs)
+        return _captured_in(kept, state, folder, ranks, incident, theirs, ask)
 
 
 def _captured_in(
@@ -85,11 +110,12 @@ def _captured_in(
     ranks: list[WatchedRank],
     incident: Path,
     theirs: Rights,
+    ask: _AskGpus | None,
 ) -> Path:
     if theirs.foreign:
         incident, _ = claim_directory(None, JobIdentity(state.job, state.attempt, state.node), theirs, kept)
     node = NodeFacts(state.node, state.job, state.attempt, started_at(state.command_pid))
-    return _capture(incident, folder, node, ranks)
+    return _capture(incident, folder, node, ranks, ask=ask)
 
 
 def _statuses(root: Path) -> list[tuple[Path, NodeStatus]]:
@@ -124,8 +150,9 @@ def _taken_by_agents(incident: Path, alive: list[Path], theirs: Rights) -> bool:
     return False
 
 
-def of_process(pid: int, directory: Path | None, say: Callable[[str], None]) -> Path:
-    """Capture the job that `pid` belongs to: its launcher or one of its ranks."""
+def of_process(pid: int, directory: Path | None, say: Callable[[str], None], *, gpus: bool = False) -> Path:
+    """Capture the job that `pid` belongs to: its launcher or one of its ranks. `gpus`: at last its GPUs are asked what
+    they run, which ends its CUDA contexts."""
     if linux_process.stat(pid) is None:
         raise NotFoundError(f"{pid}: no such process on this node")
     environ = environment_of(pid)
@@ -135,7 +162,7 @@ def of_process(pid: int, directory: Path | None, say: Callable[[str], None]) -> 
         say(f"process {pid} lives in a container: its run's directory is not used")
     elif run and directory is None and is_folder(Path(run), say):
         if may_follow(Path(run), pid):
-            return of_run(Path(run), say, theirs)
+            return of_run(Path(run), say, theirs, gpus=gpus)
         say(f"{run} belongs to another user than process {pid}: it is not used")
     identity = identify(environ)
     outside = theirs.inside is None
@@ -152,7 +179,8 @@ def of_process(pid: int, directory: Path | None, say: Callable[[str], None]) -> 
         step = SnapshotStep.of(os.environ)
         root, identity = claim_directory(directory, identity, strange, kept, step.session)
         node = NodeFacts(identity.node, identity.job, identity.attempt, started_at(pid))
-        return _capture(root, safe_name(identity.node), node, ranks, step)
+        ask = _AskGpus(_launcher_of(pid), say) if gpus else None
+        return _capture(root, safe_name(identity.node), node, ranks, step, ask)
 
 
 def _own_sockets(environ: Mapping[str, str], pid: int, say: Callable[[str], None]) -> Path:
@@ -259,12 +287,20 @@ def _is_complete(incident: Path, name: str) -> bool:
 
 
 def _capture(
-    incident: Path, folder: str, node: NodeFacts, ranks: list[WatchedRank], step: SnapshotStep | None = None
+    incident: Path,
+    folder: str,
+    node: NodeFacts,
+    ranks: list[WatchedRank],
+    step: SnapshotStep | None = None,
+    ask: _AskGpus | None = None,
 ) -> Path:
     node.look_up()
     node_dir = NodeDir(incident, incident / "nodes" / folder)
     taken = NodeCapture(node_dir, node, tuple(ranks), "snapshot", "asked for", threading.Event())
     taken.take()
+    if ask is not None:
+        cores = taken.take_gpu_cores(ask.launcher, asked_for=True)
+        snapshot_gpus.report(node_dir, cores, ask.say)
     taken.complete()
     if step is not None and not step.leads:
         return incident

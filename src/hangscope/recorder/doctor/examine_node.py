@@ -13,7 +13,7 @@ from pathlib import Path
 from hangscope.recorder.doctor.finding import NOTE, OK, WARNING, DoctorFinding
 from hangscope.recorder.process.isolated_python import clean_environment, isolated
 from hangscope.recorder.process.programs import find_program
-from hangscope.recorder.setup import ras_address
+from hangscope.recorder.setup import gpu_core_settings, ras_address
 from hangscope.recorder.setup.setting_problems import Setting
 from hangscope.text import size
 
@@ -49,6 +49,7 @@ def node_findings(node: ExaminedNode, setting: Setting) -> Iterator[DoctorFindin
     if setting.uses("nccl", "nccl2"):
         yield from ras_port(setting)
         yield from gpu_tool(node)
+        yield from gpu_core(node, setting)
         yield from shared_memory(node)
     yield from kernel_messages(node)
     yield from clock(node)
@@ -137,6 +138,25 @@ def gpu_tool(node: ExaminedNode) -> Iterator[DoctorFinding]:
             "the GPUs' state at the hang is not saved: clocks, ECC errors, processes",
             "on a GPU node, give the container the driver's utilities (NVIDIA_DRIVER_CAPABILITIES=compute,utility)",
         )
+
+
+def gpu_core(node: ExaminedNode, setting: Setting) -> Iterator[DoctorFinding]:
+    """Whether the GPUs of a job that is started here can be asked which kernels they run."""
+    environ = setting.environ
+    if gpu_core_settings.is_on(environ, gpu_core_settings.ENABLE):
+        why = gpu_core_settings.why_not(environ)
+        if why:
+            cure = f"set it to {','.join(gpu_core_settings.SKIPPED)}, or leave all four to `hangscope run --gpu-core`"
+            yield DoctorFinding("gpu.core", NOTE, "the GPUs cannot be asked which kernels they run", why, cure)
+        else:
+            yield DoctorFinding("gpu.core", OK, "the GPUs can be asked which kernels they run, once a job is ended")
+    elif gpu_core_settings.is_on(environ, gpu_core_settings.ON_EXCEPTION):
+        why = f"{gpu_core_settings.ON_EXCEPTION} is set, and stays: `--gpu-core` sets nothing then"
+        yield DoctorFinding("gpu.core", NOTE, "the GPUs cannot be asked which kernels they run", why)
+    elif node.tool("nvidia-smi"):
+        why = "a replayed CUDA graph inside one node leaves nothing but stacks, a kernel that never ends no name"
+        cure = "hangscope run --gpu-core --on-hang kill"
+        yield DoctorFinding("gpu.core", NOTE, "the GPUs are not asked which kernels they run", why, cure)
 
 
 def shared_memory(node: ExaminedNode) -> Iterator[DoctorFinding]:

@@ -24,17 +24,21 @@ def make(environ: Mapping[str, str]) -> Path:
     for base in (environ.get("XDG_RUNTIME_DIR"), environ.get("TMPDIR"), "/tmp", "/dev/shm", "/var/tmp"):
         if not base or len(os.fsencode(base)) + 1 + len(PREFIX) + 8 + _LONGEST_NAME > _LONGEST_PATH:
             continue
-        with contextlib.suppress(OSError):
-            _clear(Path(base))
         try:
-            made = Path(tempfile.mkdtemp(prefix=PREFIX, dir=base))
+            return make_in(base)
         except OSError as error:
             failure = f"{base}: {error.strerror}"
-            continue
-        with contextlib.suppress(OSError):
-            (made / OWNER).write_text(str(os.getpid()))
-        return made
     raise SettingsError(f"no directory for the ranks' sockets ({failure})", hint="set TMPDIR to a short, writable path")
+
+
+def make_in(base: str) -> Path:
+    """A new directory below `base` that a later run clears away, should this one be killed."""
+    with contextlib.suppress(OSError):
+        _clear(Path(base))
+    made = Path(tempfile.mkdtemp(prefix=PREFIX, dir=base))
+    with contextlib.suppress(OSError):
+        (made / OWNER).write_text(str(os.getpid()))
+    return made
 
 
 def remove(directory: Path) -> None:
@@ -52,7 +56,8 @@ def _clear(base: Path) -> None:
 
 
 def _living(directory: Path) -> bool:
-    pids = [pid for path in directory.glob("*.json") if (pid := linux_process.whole_number(path.stem)) is not None]
+    names = [path.stem for ending in ("json", "pipe") for path in directory.glob(f"*.{ending}")]
+    pids = [pid for name in names if (pid := linux_process.whole_number(name)) is not None]
     with contextlib.suppress(OSError, ValueError):
         owner = int((directory / OWNER).read_text())
         if owner != os.getpid():

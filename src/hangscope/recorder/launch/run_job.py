@@ -20,7 +20,7 @@ from hangscope.recorder.agent.never_seen import one_rank_a_run
 from hangscope.recorder.agent.node_agent import Agent, AgentOptions
 from hangscope.recorder.capture.capture_node import SECRET
 from hangscope.recorder.capture.node_facts import NodeFacts
-from hangscope.recorder.launch import job_environment, rank_sockets, run_places
+from hangscope.recorder.launch import gpu_core_folder, job_environment, rank_sockets, run_places
 from hangscope.recorder.launch.finish_run import AFTER_SIGNAL_S, finish
 from hangscope.recorder.launch.push_to_server import ServerOptions, ServerPush
 from hangscope.recorder.launch.start_command import Command
@@ -30,7 +30,7 @@ from hangscope.recorder.process import linux_process
 from hangscope.recorder.rundir import tidy
 from hangscope.recorder.rundir.job_identity import JobIdentity, identify
 from hangscope.recorder.rundir.run_directory import RunFolders
-from hangscope.recorder.setup import blackbox_library
+from hangscope.recorder.setup import blackbox_library, gpu_core_settings
 from hangscope.safeio.safe_files import Patience, Refused
 
 DRAIN_S = 10.0
@@ -50,6 +50,8 @@ class RunOptions:
     entries: int | None = None
     fix: bool = False
     timing: bool = False
+    gpu_core: bool | None = None
+    """Whether the GPUs can be asked what they run; None for what suits the rest."""
     keep: bool = False
     term_grace: float | None = None
     metrics_file: Path | None = None
@@ -70,7 +72,7 @@ def run(words: Sequence[str], options: RunOptions, *, environ: Mapping[str, str]
         folders, identity = run_places.claim(options.directory, identity, ours, say, kept)
         sockets = rank_sockets.make(ours)
         try:
-            return _Run(options, identity, folders, sockets, environ, ours, say).run(words)
+            return _Run(options, identity, folders, sockets, environ, ours, say, kept).run(words)
         finally:
             with contextlib.suppress(OSError):  # by now even this place may not answer, and the command has ended
                 Patience(LOOK_S).ask(str(sockets), lambda: rank_sockets.remove(sockets))
@@ -100,6 +102,7 @@ class _Run:
     environ: Mapping[str, str]
     ours: Mapping[str, str]
     say: Callable[[str], None]
+    kept: contextlib.ExitStack
 
     def run(self, words: Sequence[str]) -> int:
         prepared = job_environment.with_recorder(
@@ -112,6 +115,8 @@ class _Run:
             timing=self.options.timing,
             say=self.say,
         )
+        if gpu_core_settings.wanted(self.options.gpu_core, kill=self.options.agent.on_hang.kill):
+            prepared |= gpu_core_folder.variables(prepared, self.ours, self.kept, self.say)
         node = NodeFacts(self.identity.node, self.identity.job, self.identity.attempt, time.time())
         if blackbox_library.FOLDER in prepared:
             node.boxes = Path(prepared[blackbox_library.FOLDER])

@@ -173,6 +173,11 @@ def complete(incident: Path, name: str) -> bool:
     return read_object(incident, name, STATUS_BYTES).get("complete") is True
 
 
+def asked_gpus(incident: Path, name: str) -> bool:
+    """Whether a node says in its node.json that it has asked its GPUs what they run."""
+    return isinstance(read_object(incident, name, STATUS_BYTES).get("gpu_cores"), dict)
+
+
 def has_ranks(incident: Path, name: str) -> bool:
     """Whether a node.json lists any rank."""
     return bool(_list(read_object(incident, name, STATUS_BYTES).get("ranks")))

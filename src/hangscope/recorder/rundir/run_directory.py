@@ -293,6 +293,15 @@ def captured(incident: Path, peer: PeerAgent) -> bool:
         return False
 
 
+def asked_gpus(incident: Path, peer: PeerAgent) -> bool:
+    """Whether another node has asked its GPUs what they run."""
+    name = f"nodes/{peer.folder.name}/{NODE_FILE}"
+    try:
+        return _patience.ask(f"{incident}/{name}", lambda: peer_files.asked_gpus(incident, name))
+    except OSError:
+        return False
+
+
 def sees_all(agents: Sequence[PeerAgent]) -> bool:
     """Whether the agents in this directory hold every rank of the job, or are on every node that it has."""
     sizes = [agent.world_size for agent in agents if agent.world_size]

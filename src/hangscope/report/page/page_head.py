@@ -7,7 +7,7 @@ from typing import Any
 
 from hangscope.diagnosis.evidence.code_lines import user_frame
 from hangscope.diagnosis.verdict import CauseKind, Culprit, Diagnosis, Finding, LinkEnd, Outcome
-from hangscope.model import Gap, Job
+from hangscope.model import Gap, GpuKernel, Job
 from hangscope.report.page.page_text import LONG, SHORT, code_line, shown
 from hangscope.report.verdict_text import (
     clock,
@@ -25,6 +25,8 @@ from hangscope.text import duration, plural, ranges, rank_list, size
 _CULPRITS = 4
 _SOURCES = 12
 _GAPS = 60
+_GPU_ROWS = 64
+_KERNELS = 8
 _PLACES = 2
 _WORDS = {
     Outcome.HANG: ("HANG", "bad"),
@@ -63,6 +65,7 @@ def answer(diagnosis: Diagnosis, job: Job) -> dict[str, Any]:
         "gaps": [_gap(gap, d.inputs) for gap in d.gaps[:_GAPS]],
         "more_gaps": max(len(d.gaps) - _GAPS, 0),
         "completeness": list(_completeness(d)),
+        "gpus": list(_gpus(d)),
         "last_good": _last_good(d),
         "reported": _reported(d),
         "versions": [(shown(k, SHORT), shown(v, SHORT)) for k, v in sorted(d.versions.items())][:12],
@@ -216,9 +219,37 @@ def _completeness(d: Diagnosis) -> Iterator[dict[str, Any]]:
         ("stacks", c.stacks, ()),
         ("logs", c.logs, ()),
         ("NCCL logs", c.nccl_logs, c.missing_nccl_logs),
+        *([("GPU cores", c.gpu_cores, ())] if c.gpu_cores else []),
     ):
         none = f"none from {ranges(missing, limit=8)}" if missing and have else ""
         yield {"name": name, "have": have, "all": c.ranks, "none": none}
+
+
+def _gpus(d: Diagnosis) -> Iterator[dict[str, Any]]:
+    """What the GPUs ran, those of the accused first; ranks that ran the same are one row."""
+    accused = {culprit.rank for culprit in d.culprits}
+    rows: dict[tuple[bool, tuple[GpuKernel, ...]], list[int]] = {}
+    for core in d.gpu_cores:
+        if core.rank is not None:
+            rows.setdefault((core.rank not in accused, core.kernels), []).append(core.rank)
+    for (innocent, kernels), ranks in sorted(rows.items(), key=lambda row: (row[0][0], row[1][0]))[:_GPU_ROWS]:
+        yield {
+            "ranks": rank_list(ranks, 8),
+            "accused": not innocent,
+            "kernels": [(shown(kernel.name, 400), _launched(kernel)) for kernel in kernels[:_KERNELS]],
+        }
+
+
+def _launched(kernel: GpuKernel) -> str:
+    """``grid 2×1×1, blocks of 544×1×1, 2 on the GPU``."""
+    parts = []
+    if kernel.grid is not None:
+        parts.append(f"grid {'×'.join(map(str, kernel.grid))}")
+    if kernel.block is not None:
+        parts.append(f"blocks of {'×'.join(map(str, kernel.block))}")
+    if kernel.blocks is not None:
+        parts.append(f"{kernel.blocks} on the GPU")
+    return ", ".join(parts)
 
 
 def _last_good(d: Diagnosis) -> str:

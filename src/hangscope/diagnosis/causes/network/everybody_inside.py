@@ -11,6 +11,7 @@ from hangscope.diagnosis.causes.shared.everybody_joined import (
     doubts_of_everybody,
     find_joined,
     find_sign,
+    is_running,
 )
 from hangscope.diagnosis.causes.shared.port_steps import ports_step
 from hangscope.diagnosis.findings import quoted
@@ -39,7 +40,7 @@ def propose(case: Case) -> Iterator[Accusation[None]]:
     wait = case.once(find_joined).everybody
     if wait is None or case.once(find_sign) is not None:
         return
-    if all_started(wait) or network_events(case.job):
+    if is_running(case, wait) or network_events(case.job):
         yield Accusation(
             EVERYBODY_INSIDE,
             CauseKind.NETWORK,
@@ -60,7 +61,7 @@ def _only_connection(case: Case, wait: Wait) -> Way | None:
 def words(case: Case, accusation: Accusation[None]) -> Words:
     wait = accusation.its_wait
     way = accusation.way
-    how = "started" if all_started(wait) else "launched"
+    how = "started" if is_running(case, wait) else "launched"
     edge = f"between rank {way.sender} and rank {way.receiver}" if way is not None else "link not determined"
     inside = f"Network or hardware problem inside {case.names.wait_in_group(wait)}, {edge}"
     warnings = network_events(case.job)[:_WARNINGS_SHOWN]

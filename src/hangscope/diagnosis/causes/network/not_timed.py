@@ -12,11 +12,11 @@ from hangscope.diagnosis.cause import Cause, Words
 from hangscope.diagnosis.causes.shared.everybody_joined import (
     Joined,
     all_inside,
-    all_started,
     find_joined,
     find_sign,
     is_anything_timed,
     is_cut_off_seen,
+    is_running,
     surest_pair,
 )
 from hangscope.diagnosis.evidence.code_lines import function_line, user_frame
@@ -54,7 +54,7 @@ def _not_timed(case: Case, joined: Joined) -> Wait | None:
     if joined.cut_off is not None:
         return None if is_cut_off_seen(case, joined.cut_off) else joined.cut_off.wait
     if joined.everybody is not None:
-        shown = all_started(joined.everybody) or network_events(case.job) or case.once(find_sign) is not None
+        shown = is_running(case, joined.everybody) or network_events(case.job) or case.once(find_sign) is not None
         return None if shown else joined.everybody
     if joined.pairs and not is_anything_timed(case, joined.pairs):
         return surest_pair(case, joined.pairs)[0]

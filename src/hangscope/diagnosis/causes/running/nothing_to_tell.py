@@ -33,7 +33,7 @@ def propose(case: Case) -> Iterator[Accusation[None]]:
 def _is_anything_recorded(case: Case) -> bool:
     job = case.job
     named = job.dumps or job.facts.processes or job.facts.log_ranks or case.stacks.of_all(job.ranks)
-    return bool(len(job.ops) or named)
+    return bool(len(job.ops) or named or job.facts.gpu_cores)
 
 
 def _is_anything_wrong(case: Case) -> bool:

@@ -57,6 +57,9 @@ def _what_its_gpu_did(case: Case, blocker: Blocker) -> str:
     if blocker.life is not None and blocker.life.call:
         before = f" before {case.names.own_side(not_started(case, rank), rank)}" if blocker.operation else ""
         return f"its GPU never finishes a kernel{before}; its CPU waits in {blocker.life.call}"
+    kernel = case.kernels.other(rank)
+    if not blocker.operation and kernel is not None:
+        return f"its GPU runs {kernel.title} and does not finish it"
     return f"launched {blocker.operation}, but its kernel never started"
 
 

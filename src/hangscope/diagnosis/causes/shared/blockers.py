@@ -168,10 +168,21 @@ def _judged(case: Case, rank: int) -> Blocker | None:
     if _is_nothing_shown(case, rank, life, reasons):
         kind = CauseKind.ABSENT if life.state is Is.ALIVE else CauseKind.DEAD
         return Blocker(rank, kind, shown=Shown.NOT_SHOWN, life=life)
-    shown = Shown.SEEN if mine.own_record else Shown.BY_OTHERS
-    if life.call:
+    return _not_launched(case, rank, life)
+
+
+def _not_launched(case: Case, rank: int, life: Life) -> Blocker:
+    """It lives, and has not launched what the others wait in: its GPU keeps it from that, or it does something else."""
+    shown = Shown.SEEN if case.progress.of[rank].own_record else Shown.BY_OTHERS
+    if life.call or waits_for_own_kernel(case, rank):
         return Blocker(rank, CauseKind.GPU, shown=shown, life=life)
     return Blocker(rank, CauseKind.ABSENT, _never_launched(case, rank), shown, life)
+
+
+def waits_for_own_kernel(case: Case, rank: int) -> bool:
+    """Whether it waits for its GPU, and that runs a kernel which waits for nobody."""
+    call = case.unrecorded_calls.get(rank)
+    return call is not None and call.waits_for_gpu and case.kernels.other(rank) is not None
 
 
 def _ended_or_frozen(rank: int, life: Life, mine: RankProgress) -> Blocker:

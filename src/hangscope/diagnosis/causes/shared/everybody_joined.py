@@ -134,12 +134,17 @@ def all_started(wait: Wait) -> bool:
     return all(unit.state is State.STARTED for unit in wait.inside)
 
 
+def is_running(case: Case, wait: Wait) -> bool:
+    """Whether every member's GPU is inside it, by the recordings or by cores of the GPUs."""
+    return all_started(wait) or case.kernels.in_one_of_nccl(wait.waiters)
+
+
 def doubts_of_everybody(case: Case, wait: Wait) -> list[Doubt]:
-    return doubts_where({Doubt.NOT_TIMED: not all_started(wait), Doubt.MAY_RUN: not case.hang.age_known})
+    return doubts_where({Doubt.NOT_TIMED: not is_running(case, wait), Doubt.MAY_RUN: not case.hang.age_known})
 
 
 def all_inside(case: Case, wait: Wait, more: str = "") -> Finding:
     """``all 8 members of dp launched all_reduce #9, and none finished it``."""
-    how = "started" if all_started(wait) else "launched"
+    how = "started" if is_running(case, wait) else "launched"
     members = f"all {len(wait.inside)} members of {case.names.group(wait.group)}"
     return Finding(f"{members} {how} {case.names.wait(wait)}, and none finished it{more}", case.source(wait.waiters[0]))
