@@ -9,6 +9,7 @@
             workers that reduce by NCCL; nothing has RANK set, each has the title that vLLM gives
   spin      under torchrun: kernels that wait for a flag in another rank's memory, as DeepEP's do; no NCCL for data
   program   starts four processes of nccl_program.c, which knows nothing of Python
+  kernel    under torchrun: plain all_reduce, and a kernel on one GPU that never ends
   starts    under torchrun, healthy only: a pipeline whose connections and first collectives take their time
 """
 
@@ -310,6 +311,21 @@ def spin(given):
     dist.barrier()
 
 
+def kernel(given):
+    import torch.distributed as dist
+
+    torch.cuda.set_device(0)
+    dist.init_process_group("nccl")
+    tensor = torch.ones(4096, device="cuda")
+
+    def run_for_ever():
+        say_fault()
+        torch.cuda._sleep(1 << 62)
+
+    loop(given.hang, RANK == SICK_RANK, run_for_ever, lambda number: dist.all_reduce(tensor))
+    dist.destroy_process_group()
+
+
 # ---- a program in C --------------------------------------------------------------------------------------------------
 
 
@@ -367,7 +383,7 @@ def starts(given):
 
 
 def main():
-    listed = (graph, pynccl, weights, weights_rank, server, spin, program, starts)
+    listed = (graph, pynccl, weights, weights_rank, server, spin, kernel, program, starts)
     kinds = {kind.__name__: kind for kind in listed}
     parser = argparse.ArgumentParser()
     parser.add_argument("kind", choices=kinds)

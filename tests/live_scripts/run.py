@@ -60,6 +60,8 @@ class Row:
     """The first word of the verdict, where it has to be that one."""
     also: str = ""
     """What else the verdict has to say, somewhere."""
+    ended: tuple[str, ...] = ()
+    """More options of `run`, by which hangscope ends the job itself."""
     says: str = ""
     """There is no verdict to be had, or none is due: what a line on stderr must say."""
 
@@ -277,6 +279,11 @@ def _engines() -> list[Row]:
         alone = kind == "spin"  # its kernels take the GPU's time from all others
         found.append(Row(kind, (*launch, engines, kind, "--hang"), "absent", (2,), line=line, alone=alone))
         found.append(Row(f"{kind}, healthy", (*launch, engines, kind), alone=alone))
+    asked = ("--gpu-core", "--on-hang", "kill", "--kill-after", "4")
+    words = (*torchrun, engines, "kernel", "--hang")
+    found.append(Row("kernel, GPU cores", words, "gpu", (2,), also="spin_kernel", ended=asked, alone=True))
+    words = (*torchrun, engines, "graph", "--hang")
+    found.append(Row("graph, GPU cores", words, "absent", (2,), also="ncclDevKernel", ended=asked, alone=True))
     eight = (*TORCHRUN[:-1], "--nproc-per-node=8")
     found += [Row(f"starts {number}, healthy", (*eight, engines, "starts")) for number in range(10)]
     return found
@@ -323,6 +330,7 @@ def run(row: Row, folder: Path) -> tuple[bool, str]:
     options = ["--dir", str(place), "--stall-after", str(THRESHOLD_S), "--keep"]
     if row.looks:
         options += ["--look-every", str(LOOK_EVERY_S)]
+    options += row.ended
     more = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
     environ = {**os.environ, "PYTHONPATH": os.pathsep.join([str(SOURCE), *more]), "OMP_NUM_THREADS": "1"}
     if row.second:  # over torchrun's shared store a second start seldom joins (docs/run.md)
@@ -336,7 +344,7 @@ def run(row: Row, folder: Path) -> tuple[bool, str]:
             if row.says and re.search(row.says, err.read_text(errors="replace")):
                 break
             time.sleep(0.2)
-        if row.to_end:
+        if row.to_end or row.ended:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(LONGEST_S)
         if process.poll() is None and (row.kind != "none" or row.says):
