@@ -43,7 +43,7 @@ def make_in(base: str) -> Path:
 
 def remove(directory: Path) -> None:
     """At the end of the run, unless a process of the job lives on and may want it."""
-    if not _living(directory):
+    if not _has_ranks(directory):
         shutil.rmtree(directory, ignore_errors=True)
 
 
@@ -51,15 +51,22 @@ def _clear(base: Path) -> None:
     for entry in os.scandir(base):
         if entry.name.startswith(PREFIX) and entry.is_dir(follow_symlinks=False) and entry.stat().st_uid == os.getuid():
             directory = Path(entry.path)
-            if (directory / OWNER).exists() and not _living(directory):
+            if (directory / OWNER).exists() and not _has_owner(directory) and not _has_ranks(directory):
                 shutil.rmtree(directory, ignore_errors=True)
 
 
-def _living(directory: Path) -> bool:
-    names = [path.stem for ending in ("json", "pipe") for path in directory.glob(f"*.{ending}")]
-    pids = [pid for name in names if (pid := linux_process.whole_number(name)) is not None]
+def _has_owner(directory: Path) -> bool:
+    """Whether the run that made it is there; that may be this one, which makes several."""
     with contextlib.suppress(OSError, ValueError):
-        owner = int((directory / OWNER).read_text())
-        if owner != os.getpid():
-            pids.append(owner)
-    return any((found := linux_process.stat(pid)) is not None and found.alive for pid in pids)
+        return _lives(int((directory / OWNER).read_text()))
+    return False
+
+
+def _has_ranks(directory: Path) -> bool:
+    names = [path.stem for ending in ("json", "pipe") for path in directory.glob(f"*.{ending}")]
+    return any(_lives(pid) for name in names if (pid := linux_process.whole_number(name)) is not None)
+
+
+def _lives(pid: int) -> bool:
+    found = linux_process.stat(pid)
+    return found is not None and found.alive
