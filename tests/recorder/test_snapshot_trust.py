@@ -455,7 +455,7 @@ def test_a_verdict_that_was_planted_keeps_nobody(
         planted.write_bytes(b"\xff\x1b[2J")
     else:
         planted.symlink_to("/dev/zero" if kind == "device" else secret)
-    monkeypatch.setattr(snapshot_job, "of_run", lambda *_: planted.parent)
+    monkeypatch.setattr(snapshot_job, "of_run", lambda *_, **__: planted.parent)
     begun = time.monotonic()
     assert main(["snapshot", str(tmp_path)]) in (0, 2)
     shown = capsys.readouterr()

@@ -100,6 +100,7 @@ class Doubt(Enum):
     IN_NCCL_KERNEL = LOW, "its GPU is inside a kernel of NCCL's: it has launched something, and may wait itself"
     CORE_CONTRADICTED = LOW, "its recording says that the operation started on its GPU, and the GPU's core does not"
     KERNEL_MAY_PASS = LOW, "one look at a GPU does not tell a kernel that never ends from one in passing"
+    KERNEL_SEEN_ONCE = MEDIUM, "its GPU was looked at once, and the kernel may be one of many"
     NOT_SEEN_TO_LAUNCH = MEDIUM, "no recording shows that it launched what the others wait in"
     EMPTY_AND_WAITS = LOW, "its stack shows it waiting for its GPU, on which nothing runs"
     GPU_SHARED = LOW, "several ranks use its GPU, and a core may come empty though a kernel waits"

@@ -78,7 +78,7 @@ def test_a_rank_that_waits_for_its_own_kernel_is_gpu_and_not_absent() -> None:
     """The recorder shows that rank 2 never launched what the others are in; it waits for a kernel of its own."""
     ops = {**LAUNCHED, 2: [Op("dp")]}
     found = verdict(*with_rank_2(SPIN), ops=ops, stacks=(stack(2, SYNC),))
-    assert accused(found)[:2] == ("gpu", [2])
+    assert accused(found) == ("gpu", [2], "medium")
     assert "runs at::cuda::spin_kernel and does not finish it" in found.headline
 
 

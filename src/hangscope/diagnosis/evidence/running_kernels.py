@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Collection, Iterator
+from functools import cached_property
 
 from hangscope.diagnosis.phrases import ranks_text
 from hangscope.model import GpuCore, GpuKernel, Job, Source
@@ -66,7 +67,7 @@ class RunningKernels:
         late = core.asked_ns is not None and self._first_ns is not None and core.asked_ns - self._first_ns
         return not late or late <= TOGETHER_S * 1e9
 
-    @property
+    @cached_property
     def _failed(self) -> set[int]:
         """Ranks whose CUDA context is known to have failed: what they run says nothing."""
         facts = self._job.facts

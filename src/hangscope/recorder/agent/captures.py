@@ -234,7 +234,10 @@ class Captures:
         """The ranks are about to be ended: what runs on their GPUs is added to the hang's evidence, and its verdict
         given again."""
         capture = self._taken.get(self.hang)
-        if capture is not None and capture.take_gpu_cores(launcher):
+        if capture is None or not capture.can_ask_gpus():
+            return
+        self._say("asking the GPUs which kernels they run, which ends what runs there")
+        if capture.take_gpu_cores(launcher):
             correcting = self._conclusions.reconsider(self.hang, capture)
             self._correcting = correcting or self._correcting
 

@@ -201,12 +201,13 @@ class NodeCapture:
             theirs = self._rights if named else Rights()
             blackbox_copies.save(self.node_dir, folder, pids, theirs, self.node.earlier)
 
-    def take_gpu_cores(self, launcher: int | None, *, asked_for: bool = False) -> bool:
-        """Ask the GPUs, of ranks that are ended next; whether any of them answered. Where somebody `asked_for` it, that
-        nobody can be asked is a gap."""
+    def can_ask_gpus(self) -> bool:
+        """Whether a GPU of this node can be asked what it runs, and none has been."""
+        return self._cores is None and gpu_cores.can_be_asked(self.ranks)
+
+    def take_gpu_cores(self, launcher: int | None) -> bool:
+        """Ask the GPUs, of ranks that are ended next; whether any of them answered. Who cannot be asked is a gap."""
         living = [rank for rank in self.ranks if not rank.handle.ended()]
-        if self._cores is not None or not (asked_for or gpu_cores.can_be_asked(living)):
-            return False
         self._cores = gpu_cores.take(self.node_dir, living, launcher)
         self.write_node()
         return self._cores is not None and bool(self._cores.ranks)

@@ -299,7 +299,7 @@ def _capture(
     taken = NodeCapture(node_dir, node, tuple(ranks), "snapshot", "asked for", threading.Event())
     taken.take()
     if ask is not None:
-        cores = taken.take_gpu_cores(ask.launcher, asked_for=True)
+        cores = taken.take_gpu_cores(ask.launcher)
         snapshot_gpus.report(node_dir, cores, ask.say)
     taken.complete()
     if step is not None and not step.leads:

@@ -9,7 +9,13 @@ from hangscope.diagnosis.case import Case
 from hangscope.diagnosis.cause import Cause, Words
 from hangscope.diagnosis.causes.shared.advice import UNDER_RUN
 from hangscope.diagnosis.causes.shared.blocker_words import SEVERAL_DID, what_it_did, what_they_did
-from hangscope.diagnosis.causes.shared.blockers import Blocker, Shown, find_blockers, not_started
+from hangscope.diagnosis.causes.shared.blockers import (
+    Blocker,
+    Shown,
+    find_blockers,
+    not_started,
+    waits_for_own_kernel,
+)
 from hangscope.diagnosis.causes.shared.sentences import called_in, called_in_by, on_one_mount, place_of, with_place
 from hangscope.diagnosis.evidence.answer import Says
 from hangscope.diagnosis.evidence.code_lines import at, function_line, line, shown
@@ -137,6 +143,7 @@ def _doubts(case: Case, facts: Blocking, wait: Wait) -> list[Doubt]:
             Doubt.SECOND_CAUSE: facts.unknown,
             Doubt.UNEXPLAINED: facts.unexplained,
             Doubt.GIL_HELD: How.GIL_HELD in lives,
+            Doubt.KERNEL_SEEN_ONCE: any(waits_for_own_kernel(case, blocker.rank) for blocker in blockers),
             Doubt.NOT_ENDED_BY_SIGTERM: How.OUTLIVED_SIGTERM in lives,
         }
     )

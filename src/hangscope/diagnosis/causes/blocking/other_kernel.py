@@ -56,7 +56,9 @@ def _doubts(case: Case, ranks: list[int], waiting: tuple[int, ...], wait: Wait |
     launched = wait is not None and all(rank in wait.waiters for rank in ranks)
     looks = [case.unrecorded_calls.get(rank) for rank in ranks]
     on_gpu = all(call is not None and call.waits_for_gpu for call in looks)
-    members = set(wait.waiters) | set(wait.blockers) if wait is not None else set(case.job.ranks)
+    members = set(case.job.ranks)
+    if wait is not None:
+        members = {*wait.waiters, *wait.blockers, *(case.groups[wait.group].members or ())}
     started = wait is not None and any(u.rank in ranks and u.state is State.STARTED for u in wait.inside)
     return doubts_where(
         {
