@@ -125,10 +125,9 @@ def _remarks(case: Case, chosen: Accusation[Any], first: FirstReported | None) -
 
 
 def _outcome(case: Case, chosen: Accusation[Any]) -> Outcome:
-    if chosen.kind is CauseKind.SLOW or chosen.desync:
-        return Outcome.DESYNC if chosen.desync else Outcome.SLOW
-    if case.job.recovered_s is not None:
-        return Outcome.PAUSE
+    known = _known_outcome(case, chosen)
+    if known is not None:
+        return known
     silent_mismatch = chosen.kind is CauseKind.MISMATCH and not chosen.hang and case.job.dumps
     if chosen.kind is CauseKind.NONE or silent_mismatch:
         return Outcome.OK
@@ -137,6 +136,15 @@ def _outcome(case: Case, chosen: Accusation[Any]) -> Outcome:
     if not chosen.hang or (chosen.kind is CauseKind.DEAD and _is_only_an_end(case)) or _ended_at_once(case):
         return Outcome.CRASH
     return Outcome.WAIT if is_at_work(case, chosen) else Outcome.HANG
+
+
+def _known_outcome(case: Case, chosen: Accusation[Any]) -> Outcome | None:
+    """What the accusation itself, or that the job went on, says."""
+    if chosen.kind is CauseKind.SLOW:
+        return Outcome.SLOW
+    if chosen.desync:
+        return Outcome.DESYNC
+    return Outcome.PAUSE if case.job.recovered_s is not None else None
 
 
 def _is_only_an_end(case: Case) -> bool:

@@ -336,10 +336,15 @@ class Agent:
     def _keep_desync(self, watch: DesyncWatch) -> None:
         """The rings of the last look, where two have shown that the ranks have come apart, here or by another node."""
         incident = self._captures.desync
-        found = watch.take() or self._asked_for(incident)
-        look = self._polling.looks.last
-        if found is not None and look is not None:
-            self._captures.capture(incident, found, list(self._polling), look)
+        found = watch.take()
+        if found is not None:
+            trouble, look = found
+            self._captures.capture(incident, trouble, list(self._polling), look)
+            return
+        asked = self._asked_for(incident)
+        last = self._polling.looks.last
+        if asked is not None and last is not None:
+            self._captures.capture(incident, asked, list(self._polling), last)
 
     def _save_before_end(self) -> None:
         """SIGTERM waits until what a job that stands still is doing has been saved; no longer than its grace allows."""

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from hangscope.diagnosis import Diagnosis, diagnose
-from hangscope.model import Operations
+from hangscope.model import Operations, Process
 from kits.small_jobs import SECOND, Op, job, send
 
 D = "default_pg"
@@ -73,6 +73,15 @@ def test_a_ring_that_lost_the_beginning_says_so() -> None:
     found = verdict(late, first=first)
     assert said(found) == ("desync", "shift", [2], "medium")
     assert "or earlier" in found.headline
+
+
+def test_what_is_in_flight_makes_no_hang_of_a_shifted_job_that_moves() -> None:
+    """At the moment of the look the others are in a call that rank 2 has not launched yet: as at any other moment."""
+    ranks = {rank: steps() for rank in ALL} | {2: steps(instead=(FORWARD,))}
+    for rank in (0, 1, 3):
+        ranks[rank][-1] = replace(ranks[rank][-1], state="started")
+    moving = {rank: Process(rank, alive_at_end=True, moved=True) for rank in ALL}
+    assert said(verdict(ranks, processes=moving))[:3] == ("desync", "shift", [2])
 
 
 def test_two_halves_are_shown_and_nobody_is_accused() -> None:

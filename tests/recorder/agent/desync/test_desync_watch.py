@@ -86,8 +86,10 @@ def test_two_looks_that_agree_are_a_finding_and_it_is_said_once(
     assert compare(watch, monkeypatch, 100, verdict()) is None
     found = compare(watch, monkeypatch, 200, verdict())
     assert found is not None
-    assert found.reason == "desync"
-    assert "rank 2 is off" in found.detail
+    trouble, look = found
+    assert trouble.reason == "desync"
+    assert "rank 2 is off" in trouble.detail
+    assert look.launched == 200
     assert compare(watch, monkeypatch, 300, verdict()) is None
     assert watch.take() is None
 

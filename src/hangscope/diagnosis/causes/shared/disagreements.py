@@ -26,7 +26,15 @@ def disagreements(case: Case) -> Iterator[tuple[Divergence, bool]]:
         yield from ((divergence, True) for divergence in known if _explains_the_hang(case, divergence))
         return
     for divergence in case.divergences[:1]:
-        yield divergence, _explains_the_hang(case, divergence) if case.waits.all else _ends_there(case, divergence)
+        explains = _explains_the_hang(case, divergence) if case.waits.all else _ends_there(case, divergence)
+        yield divergence, explains and not _has_lasted(case, divergence)
+
+
+def _has_lasted(case: Case, divergence: Divergence) -> bool:
+    """Whether the group went on with it for many calls: then what is in flight is no hang that has just begun."""
+    off = [(one.group, one.ranks) for one in case.lasting.shifts]
+    off += [(one.group, one.ranks) for one in case.lasting.mismatches]
+    return any(group == divergence.group and set(ranks) <= set(divergence.odd) for group, ranks in off)
 
 
 def _as_shifted(case: Case, divergence: Divergence) -> Divergence:
@@ -34,6 +42,8 @@ def _as_shifted(case: Case, divergence: Divergence) -> Divergence:
 
     Steps repeat themselves, so that a call too many fits as well; at the end only calls left out are missing.
     """
+    if divergence.shape is Shape.SKIPPED:
+        return divergence
     for shift in case.lasting.shifts:
         if not shift.calls or (shift.group, shift.ranks) != (divergence.group, divergence.odd):
             continue

@@ -56,7 +56,7 @@ class DesyncWatch:
         self._suspected_at = 0
         """How many operations had been launched in the look that raised the suspicion."""
         self._said: set[tuple[object, ...]] = set()
-        self._found: Trouble | None = None
+        self._found: tuple[Trouble, Look] | None = None
         self._shares = False
         self._next_ask = 0.0
         self._asked_again = 0.0
@@ -72,8 +72,8 @@ class DesyncWatch:
             self._next_ask = now + ASK_OTHERS_S
             self._heed_request()
 
-    def take(self) -> Trouble | None:
-        """What two looks have shown, once."""
+    def take(self) -> tuple[Trouble, Look] | None:
+        """What two looks have shown, with the later one; once."""
         found = self._found
         self._found = None
         return found
@@ -159,7 +159,7 @@ class DesyncWatch:
                 return
             self._said.add(key)
             headline = str(verdict.value.get("headline") or "")
-            self._found = Trouble(REASON, f"the ranks have come apart: {headline}")
+            self._found = Trouble(REASON, f"the ranks have come apart: {headline}"), look
         else:
             self._suspected = key
             self._suspected_at = look.launched
