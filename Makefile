@@ -10,7 +10,7 @@
 # make docs         the docs as a site in dist/site, and man pages in dist/man
 # make release      VERSION=0.2.0: checks, changelog, version, docs, wheels, notes, bill of materials, commit and tag
 # make images       the container images by buildah, each tried; says what is missing
-# make corpus       the recorded jobs with their truths as an archive in dist/, and the table of docs/benchmark.md
+# make corpus       the recorded jobs with their truths as an archive in dist/, and the tables of docs/benchmark.md and README
 # make fuzz         the C decoder under libFuzzer and the sanitizers for SECONDS=600; needs clang
 # make clean        forget the virtual environment and all caches
 #
@@ -102,7 +102,13 @@ release: $(READY)
 images: $(READY)
 	$(BIN)/python release/images.py $(IMAGES)
 
+# NVRx asks for another mcp than hangscope, and for a newer glibc than many have. What is asked here is plain Python
+# without dependencies: it goes into a folder of its own, whatever machine and Python its wheel is tagged for.
+NVRX := nvidia-resiliency-ext==0.7.0
 corpus: $(READY_TORCH)
+	@test -d build/nvrx || $(PIP) install -qq --no-deps --target build/nvrx --only-binary=:all: \
+		--platform manylinux_2_39_x86_64 --python-version 3.12 $(NVRX) || \
+		echo "note: $(NVRX) is not to be had here: it gets no row"
 	$(BIN)/python benchmarks/corpus/pack_corpus.py --table
 
 SECONDS ?= 600
