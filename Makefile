@@ -8,6 +8,7 @@
 # make slow-inputs  inputs of 2 MB meant to take minutes or gigabytes, with every verb: what is over 5 s or 500 MB
 # make wheel        sdist and wheels for x86_64, aarch64 and all else in dist/, audited and tried; says what is missing
 # make docs         the docs as a site in dist/site, and man pages in dist/man
+# make site         VERSION=0.2.0: that version's docs onto the branch gh-pages, beside the others, with a switcher
 # make release      VERSION=0.2.0: checks, changelog, version, docs, wheels, notes, bill of materials, commit and tag
 # make images       the container images by buildah, each tried; says what is missing
 # make corpus       the recorded jobs with their truths as an archive in dist/, and the tables of docs/benchmark.md and README
@@ -33,7 +34,7 @@ JOBS := tests/recorder/jobs
 # The tests start thousands of Pythons: each may keep what it compiled, whatever the image says.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test test-rest test-jobs test-ray lint frozen scoreboard sweep slow-inputs wheel docs release images corpus fuzz bench test-deps clean
+.PHONY: demo test test-rest test-jobs test-ray lint frozen scoreboard sweep slow-inputs wheel docs site release images corpus fuzz bench test-deps clean
 .DELETE_ON_ERROR:
 
 demo: $(READY_TORCH)
@@ -94,6 +95,10 @@ wheel: $(READY)
 docs: $(READY)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --site-dir dist/site
 	$(BIN)/python release/man_pages.py --out dist/man
+
+# VERSION=dev where it is no release's. Into the branch gh-pages of this clone; the workflow pushes it.
+site: $(READY)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python release/publish_site.py $(or $(VERSION),dev)
 
 release: $(READY)
 	$(PIP) install -qq --editable '.[docs,release]'
