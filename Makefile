@@ -30,11 +30,12 @@ READY := $(VENV)/ready
 READY_TORCH := $(VENV)/ready-torch
 PYTEST := $(BIN)/python -m pytest
 JOBS := tests/recorder/jobs
+RAY = $(filter-out $(JOBS)/%,$(shell grep -rlF 'pytest.mark.ray' tests --include='test_*.py'))
 
 # The tests start thousands of Pythons: each may keep what it compiled, whatever the image says.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test test-rest test-jobs test-ray lint frozen scoreboard sweep slow-inputs wheel docs site release images corpus fuzz bench test-deps clean
+.PHONY: demo test test-rest test-jobs lint frozen scoreboard sweep slow-inputs wheel docs site release images corpus fuzz bench test-deps clean
 .DELETE_ON_ERROR:
 
 demo: $(READY_TORCH)
@@ -46,21 +47,20 @@ demo: $(READY_TORCH)
 		$(BIN)/hangscope diagnose tests/cases/mesh_absent || test $$? -eq 1; \
 	fi
 
-# One after the other: beside each other, tests that measure time see the jobs. All run where one fails.
-test: lint $(READY_TORCH) test-deps
-	@$(MAKE) --no-print-directory --keep-going test-rest test-jobs test-ray
+# What needs nothing of each other goes on at once: lint and types, torch, packages of the system. Then the tests, in two
+# parts, as those that measure time see real jobs beside them. Both run where one fails.
+test: $(READY)
+	@$(MAKE) --no-print-directory --jobs=3 --output-sync=target lint $(READY_TORCH) test-deps
+	@$(MAKE) --no-print-directory --keep-going test-rest test-jobs
 
 # Most of them wait for processes now and then: one more than there are cores keeps these busy.
 test-rest: $(READY_TORCH)
 	@$(call pytest,--ignore=$(JOBS) -m 'not ray',--numprocesses=$$(($$(nproc) + 1)) --dist=worksteal)
 
-# Tests that share jobs stay in one process, which starts them once.
+# Real jobs wait most of the time: more of them at once. Tests that share jobs stay in one process, which starts them
+# once; so do all that start a Ray cluster, wherever they are, and these begin first.
 test-jobs: $(READY_TORCH)
-	@$(call pytest,-m 'not ray' $(JOBS),--numprocesses=$$(($$(nproc) + 1)) --dist=loadgroup)
-
-# One after the other, with nothing beside them: two Ray clusters that start at the same time do not come up.
-test-ray: $(READY_TORCH)
-	@$(call pytest,-m ray,)
+	@$(call pytest,-m 'jobs or ray' $(JOBS) $(RAY),--numprocesses=$$(($$(nproc) + 2)) --dist=loadgroup)
 
 # $(call pytest,WHICH,HOW): runs tests, and those that failed once more, alone. Real jobs and clocks see what runs beside
 # them; a defect fails both times, and what failed once is there to be read.
