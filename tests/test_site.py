@@ -83,10 +83,11 @@ def test_the_site_has_what_is_made_from_the_code(site: Path) -> None:
     assert all(f"hangscope {verb}" in reference for verb in VERBS)
     fields = (site / "reference-json.html").read_text()
     assert all(f"<code>{name}</code>" in fields for name in ("outcome", "culprits", "facts"))
+    assert "<code>HANGSCOPE_DIR</code>" in (site / "reference-environment.html").read_text()
     gallery = re.sub("<[^>]*>", "", (site / "gallery.html").read_text())
     for word in ("absent", "dead", "frozen", "GPU", "mismatch", "deadlock", "link", "SLOW"):
         assert word in gallery
-    assert {"HANG", "CRASH", "SLOW", "OK"} <= set(re.findall(r"^[A-Z]+(?= )", gallery, re.MULTILINE))
+    assert {"HANG", "CRASH", "PAUSE", "SLOW", "OK"} <= set(re.findall(r"^[A-Z]+(?= )", gallery, re.MULTILINE))
     assert "rank 6" in (site / "demo" / "incident.html").read_text()
     assert 'href="run.html"' in (site / "index.html").read_text()
 
@@ -124,7 +125,7 @@ def test_an_open_page_asks_nobody_for_anything(site: Path) -> None:
 @pytest.mark.chromium
 @pytest.mark.skipif(CHROMIUM is None, reason="no Chromium here: `make test-deps` installs it where it can")
 def test_a_reader_switches_between_versions(address: str) -> None:
-    """The bare address leads to the latest release; the switcher lists every version, and leads to it and back."""
+    """The bare address leads to the latest release, in which one can search; the switcher leads to others and back."""
     playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
     with playwright.sync_playwright() as driver:
         browser = driver.chromium.launch(executable_path=CHROMIUM, args=list(FLAGS))
@@ -137,6 +138,9 @@ def test_a_reader_switches_between_versions(address: str) -> None:
         listed.first.wait_for(state="attached")
         assert [text.strip() for text in listed.all_text_contents()] == ["0.2.0", "0.1.0"]
         assert page.locator(".md-version__current").inner_text().startswith("0.2.0")
+        page.locator(".md-search__input").press_sequentially("deadlock")
+        page.locator(".md-search-result__link").first.wait_for()
+        page.keyboard.press("Escape")
         page.locator(".md-version").hover()
         listed.nth(1).click()
         page.wait_for_url(f"{address}0.1/**")
