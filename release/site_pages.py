@@ -184,8 +184,8 @@ def environment_page(found: list[Verb]) -> str:
     options = "\n".join(f"| `{name}` | {', '.join(rows[name])} |" for name in sorted(rows))
     more = "\n".join(f"| `{name}` | {', '.join(explained[name])} |" for name in sorted(explained))
     return (
-        "# Environment variables\n\nMade from the code. What is given on the command line counts before a variable. What "
-        "`run` sets for PyTorch and NCCL is on the page of [the settings](settings.md), and printed by [`env`](env.md)."
+        "# Environment variables\n\nMade from the code. What is given on the command line counts before a variable. "
+        "What `run` sets for PyTorch and NCCL is on the page of [the settings](settings.md); [`env`](env.md) prints it."
         "\n\n## In place of an option\n\n"
         f"| variable | option |\n|---|---|\n{options}\n\n## Others\n\n| variable | said on |\n|---|---|\n{more}\n"
     )
