@@ -22,6 +22,7 @@ import pytest
 
 import hangscope
 from hangscope.cli.main import VERBS, cli, main
+from hangscope.report.export import schema
 
 ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
@@ -264,6 +265,16 @@ def test_make_targets_on_a_page_exist(page: Path) -> None:
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
     for target in re.findall(r"(?:^|`|    )make ([a-z-]+)", page.read_text(encoding="utf-8"), re.MULTILINE):
         assert re.search(rf"^{target}:", makefile, re.MULTILINE), f"{page.name} names make {target}"
+
+
+def test_the_skill_knows_every_outcome_and_confidence() -> None:
+    """What an assistant is told of a verdict's first word and of its confidence is all that the contract has."""
+    skill = SKILL.read_text(encoding="utf-8")
+    contract = schema()
+    (outcomes,) = re.findall(r"^- `outcome` is the first word: ([a-z, ]+)\.", skill, re.MULTILINE)
+    assert outcomes.split(", ") == contract["properties"]["outcome"]["enum"]
+    for level in filter(None, contract["properties"]["confidence"]["enum"]):
+        assert re.search(rf"\b{level}: ", skill), level
 
 
 def test_the_api_example_runs() -> None:
