@@ -8,9 +8,10 @@
 # make slow-inputs  inputs of 2 MB meant to take minutes or gigabytes, with every verb: what is over 5 s or 500 MB
 # make wheel        sdist and wheels for x86_64, aarch64 and all else in dist/, audited and tried; says what is missing
 # make docs         the docs as a site in dist/site, and man pages in dist/man
+# make site         VERSION=0.2.0: that version's docs onto the branch gh-pages, beside the others, with a switcher
 # make release      VERSION=0.2.0: checks, changelog, version, docs, wheels, notes, bill of materials, commit and tag
 # make images       the container images by buildah, each tried; says what is missing
-# make corpus       the recorded jobs with their truths as an archive in dist/, and the table of docs/benchmark.md
+# make corpus       the recorded jobs with their truths as an archive in dist/, and the tables of docs/benchmark.md and README
 # make fuzz         the C decoder under libFuzzer and the sanitizers for SECONDS=600; needs clang
 # make clean        forget the virtual environment and all caches
 #
@@ -29,11 +30,12 @@ READY := $(VENV)/ready
 READY_TORCH := $(VENV)/ready-torch
 PYTEST := $(BIN)/python -m pytest
 JOBS := tests/recorder/jobs
+RAY = $(filter-out $(JOBS)/%,$(shell grep -rlF 'pytest.mark.ray' tests --include='test_*.py'))
 
 # The tests start thousands of Pythons: each may keep what it compiled, whatever the image says.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test test-rest test-jobs test-ray lint frozen scoreboard sweep slow-inputs wheel docs release images corpus fuzz bench test-deps clean
+.PHONY: demo test test-rest test-jobs lint frozen scoreboard sweep slow-inputs wheel docs site release images corpus fuzz bench test-deps clean
 .DELETE_ON_ERROR:
 
 demo: $(READY_TORCH)
@@ -45,21 +47,20 @@ demo: $(READY_TORCH)
 		$(BIN)/hangscope diagnose tests/cases/mesh_absent || test $$? -eq 1; \
 	fi
 
-# One after the other: beside each other, tests that measure time see the jobs. All run where one fails.
-test: lint $(READY_TORCH) test-deps
-	@$(MAKE) --no-print-directory --keep-going test-rest test-jobs test-ray
+# What needs nothing of each other goes on at once: lint and types, torch, packages of the system. Then the tests, in two
+# parts, as those that measure time see real jobs beside them. Both run where one fails.
+test: $(READY)
+	@$(MAKE) --no-print-directory --jobs=3 --output-sync=target lint $(READY_TORCH) test-deps
+	@$(MAKE) --no-print-directory --keep-going test-rest test-jobs
 
 # Most of them wait for processes now and then: one more than there are cores keeps these busy.
 test-rest: $(READY_TORCH)
 	@$(call pytest,--ignore=$(JOBS) -m 'not ray',--numprocesses=$$(($$(nproc) + 1)) --dist=worksteal)
 
-# Tests that share jobs stay in one process, which starts them once.
+# Real jobs wait most of the time: more of them at once. Tests that share jobs stay in one process, which starts them
+# once; so do all that start a Ray cluster, wherever they are, and these begin first.
 test-jobs: $(READY_TORCH)
-	@$(call pytest,-m 'not ray' $(JOBS),--numprocesses=$$(($$(nproc) + 1)) --dist=loadgroup)
-
-# One after the other, with nothing beside them: two Ray clusters that start at the same time do not come up.
-test-ray: $(READY_TORCH)
-	@$(call pytest,-m ray,)
+	@$(call pytest,-m 'jobs or ray' $(JOBS) $(RAY),--numprocesses=$$(($$(nproc) + 2)) --dist=loadgroup)
 
 # $(call pytest,WHICH,HOW): runs tests, and those that failed once more, alone. Real jobs and clocks see what runs beside
 # them; a defect fails both times, and what failed once is there to be read.
@@ -95,6 +96,10 @@ docs: $(READY)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --site-dir dist/site
 	$(BIN)/python release/man_pages.py --out dist/man
 
+# VERSION=dev where it is no release's. Into the branch gh-pages of this clone; the workflow pushes it.
+site: $(READY)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python release/publish_site.py $(or $(VERSION),dev)
+
 release: $(READY)
 	$(PIP) install -qq --editable '.[docs,release]'
 	$(BIN)/python release/make_release.py $(VERSION)
@@ -102,7 +107,13 @@ release: $(READY)
 images: $(READY)
 	$(BIN)/python release/images.py $(IMAGES)
 
+# NVRx asks for another mcp than hangscope, and for a newer glibc than many have. What is asked here is plain Python
+# without dependencies: it goes into a folder of its own, whatever machine and Python its wheel is tagged for.
+NVRX := nvidia-resiliency-ext==0.7.0
 corpus: $(READY_TORCH)
+	@test -d build/nvrx || $(PIP) install -qq --no-deps --target build/nvrx --only-binary=:all: \
+		--platform manylinux_2_39_x86_64 --python-version 3.12 $(NVRX) || \
+		echo "note: $(NVRX) is not to be had here: it gets no row"
 	$(BIN)/python benchmarks/corpus/pack_corpus.py --table
 
 SECONDS ?= 600

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import inspect
+import re
+import textwrap
 from dataclasses import dataclass
 
 import click
@@ -33,5 +35,15 @@ def verbs() -> list[Verb]:
         text = inspect.cleandoc((command.help or "").partition("\f")[0]).replace("\b\n", "")
         usage = f"hangscope {name} {' '.join(command.collect_usage_pieces(context))}"
         options = tuple(record for record in records if record is not None)
-        found.append(Verb(name, VERBS[name], usage, tuple(text.split("\n\n")), options))
+        found.append(Verb(name, VERBS[name], usage, paragraphs(text), options))
     return found
+
+
+def paragraphs(text: str) -> tuple[str, ...]:
+    """The paragraphs of a help text. Lines that are indented are one of their own: an example, by four columns."""
+    apart = re.sub(r"^(\S.*)\n(?=  )", r"\1\n\n", text, flags=re.MULTILINE)
+    found = []
+    for part in apart.split("\n\n"):
+        indented = part.startswith("  ")
+        found.append(textwrap.indent(textwrap.dedent(part), "    ") if indented else part)
+    return tuple(found)

@@ -9,16 +9,15 @@ Nothing is pushed: pushing the tag starts the workflow that publishes.
 from __future__ import annotations
 
 import argparse
-import hashlib
 import json
 import os
 import re
 import sys
-import uuid
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any
 
+from bill_of_materials import bill_of_materials, published_files
+from release_notes import release_notes, section
 from say import run, say
 
 ROOT = Path(__file__).parents[1]
@@ -70,7 +69,10 @@ def check(root: Path, version: str) -> None:
     current = current_version(root)
     if order(version) <= order(current):
         raise SystemExit(f"error: {version} is not after {current}, which this tree is")
-    if not unreleased(root).strip():
+    text = (root / CHANGELOG).read_text(encoding="utf-8")
+    if UNRELEASED not in text:
+        raise SystemExit(f"error: {CHANGELOG} has no {UNRELEASED[3:]}")
+    if not section(text, "Unreleased"):
         raise SystemExit(f"error: {CHANGELOG} says nothing under {UNRELEASED[3:]}")
 
 
@@ -87,25 +89,16 @@ def current_version(root: Path) -> str:
     return match[1]
 
 
-def unreleased(root: Path) -> str:
-    """What the changelog says under [Unreleased]."""
-    text = (root / CHANGELOG).read_text(encoding="utf-8")
-    if UNRELEASED not in text:
-        raise SystemExit(f"error: {CHANGELOG} has no {UNRELEASED[3:]}")
-    return re.split(r"^## ", text.partition(UNRELEASED)[2], maxsplit=1, flags=re.MULTILINE)[0]
-
-
 # ---- changes ---------------------------------------------------------------------------------------------------------
 
 
 def changed_changelog(root: Path, version: str) -> str:
     """Move what is unreleased under the version; returns it, as the notes."""
-    notes = unreleased(root).strip() + "\n"
     path = root / CHANGELOG
     day = datetime.now(timezone.utc).date().isoformat()
     text = path.read_text(encoding="utf-8").replace(UNRELEASED, f"{UNRELEASED}\n\n## [{version}] - {day}", 1)
     path.write_text(text, encoding="utf-8")
-    return f"# hangscope {version}\n\n{notes}"
+    return release_notes(text, version)
 
 
 def set_version(root: Path, version: str) -> None:
@@ -126,51 +119,8 @@ def build(root: Path, version: str, notes: str, without: list[str], wheel_option
         run([sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", "dist/site"], cwd=root)
         run([sys.executable, "release/man_pages.py", "--out", "dist/man"], cwd=root)
     (dist / "notes.md").write_text(notes, encoding="utf-8")
-    bill = bill_of_materials(root, version, [*sorted(dist.glob("*.whl")), *sorted(dist.glob("*.tar.gz"))])
+    bill = bill_of_materials(root, version, published_files(dist))
     (dist / f"hangscope-{version}.cdx.json").write_text(json.dumps(bill, indent=1) + "\n", encoding="utf-8")
-
-
-def bill_of_materials(root: Path, version: str, files: list[Path]) -> dict[str, Any]:
-    """What the package is made of, as CycloneDX 1.6: nothing is bundled, so it lists what pip is asked for."""
-    identity = f"pkg:pypi/hangscope@{version}"
-    text = (root / "pyproject.toml").read_text(encoding="utf-8") if (root / "pyproject.toml").exists() else ""
-    listed = text.partition("\ndependencies = [")[2].partition("\n]")[0]
-    needed = re.findall(r'^\s*"([A-Za-z0-9_.-]+)([^";]*)', listed, re.MULTILINE)
-    when = datetime.fromtimestamp(int(os.environ["SOURCE_DATE_EPOCH"]), timezone.utc)
-    return {
-        "bomFormat": "CycloneDX",
-        "specVersion": "1.6",
-        "serialNumber": f"urn:uuid:{uuid.uuid5(uuid.NAMESPACE_URL, identity)}",
-        "version": 1,
-        "metadata": {
-            "timestamp": when.isoformat(),
-            "component": {
-                "type": "application",
-                "name": "hangscope",
-                "version": version,
-                "bom-ref": identity,
-                "purl": identity,
-                "licenses": [{"license": {"id": "Apache-2.0"}}],
-                "components": [file_of(path) for path in files],
-            },
-        },
-        "components": [
-            {
-                "type": "library",
-                "name": name,
-                "bom-ref": f"pkg:pypi/{name.lower()}",
-                "purl": f"pkg:pypi/{name.lower()}",
-                "properties": [{"name": "version range", "value": asked.strip() or "any"}],
-            }
-            for name, asked in needed
-        ],
-        "dependencies": [{"ref": identity, "dependsOn": [f"pkg:pypi/{name.lower()}" for name, _ in needed]}],
-    }
-
-
-def file_of(path: Path) -> dict[str, Any]:
-    checksum = hashlib.sha256(path.read_bytes()).hexdigest()
-    return {"type": "file", "name": path.name, "hashes": [{"alg": "SHA-256", "content": checksum}]}
 
 
 if __name__ == "__main__":

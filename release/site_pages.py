@@ -9,6 +9,10 @@ from __future__ import annotations
 import os
 import re
 import sys
+import tarfile
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +40,11 @@ GALLERY = (
     ("A mismatch", "cases/size_mismatch", "One rank calls with another size."),
     ("A deadlock", "cases/deadlock2", "Two groups, used in another order by some ranks."),
     ("The network", "cases/link_stall8", "Everybody joined, and the bytes of one connection do not arrive."),
+    (
+        "A pause",
+        "recorded_live.tar.xz/evaluates",
+        "One rank evaluated, the others waited, and the job went on by itself.",
+    ),
     ("Slow, not hung", "cases/straggler8", "One rank makes all others wait, step after step."),
     ("Nothing is wrong", "cases/healthy", "Progress was seen on every rank."),
 )
@@ -52,6 +61,7 @@ def on_files(files: Files, config: Any) -> Files:
         "demo/incident.html": hangscope.diagnose(TESTS / "cases" / "mesh_absent").to_html(),
         "reference-cli.md": cli_page(verbs()),
         "reference-json.md": json_page(schema()),
+        "reference-environment.md": environment_page(verbs()),
         "changelog.md": at_the_top("CHANGELOG.md"),
     }
     for path, text in made.items():
@@ -109,18 +119,32 @@ one is of a recorded NCCL job of eight ranks. [Alone in the window](demo/inciden
 
 def gallery() -> str:
     """One recorded job of each kind, as `hangscope diagnose` says it."""
-    parts = ["# Gallery of verdicts\n\nRecorded NCCL jobs, and what `hangscope diagnose` prints of each.\n"]
+    parts = ["# Gallery of verdicts\n\nRecorded jobs, and what `hangscope diagnose` prints of each.\n"]
     for title, case, what in GALLERY:
-        text = render_text(hangscope.diagnose(TESTS / case), width=88).replace(f"{TESTS}/", "")
-        parts.append(f"## {title}\n\n{what}\n\n```text\n$ hangscope diagnose tests/{case}\n{text.rstrip()}\n```\n")
+        with recorded(case) as folder:
+            text = render_text(hangscope.diagnose(folder), width=80).replace(f"{folder.parent}/", "")
+        shown = f"tests/{case}" if ".tar" not in case else Path(case).name
+        parts.append(f"## {title}\n\n{what}\n\n```text\n$ hangscope diagnose {shown}\n{text.rstrip()}\n```\n")
     return "\n".join(parts)
+
+
+@contextmanager
+def recorded(case: str) -> Iterator[Path]:
+    """A recorded job's folder; one that lies in an archive (``x.tar.xz/name``) is unpacked for as long."""
+    archive, inside = Path(case).parent, Path(case).name
+    if archive.suffix != ".xz":
+        yield TESTS / case
+        return
+    with tempfile.TemporaryDirectory() as scratch, tarfile.open(TESTS / archive) as whole:
+        whole.extractall(scratch, [one for one in whole if one.name.startswith(f"{inside}/")], filter="data")
+        yield Path(scratch, inside)
 
 
 def cli_page(found: list[Verb]) -> str:
     """The reference of all verbs."""
     parts = ["# The command line\n\nMade from the code. Each verb has a page with examples, linked below.\n"]
     for verb in found:
-        body = "\n\n".join(f"```text\n{p}\n```" if p.startswith("    ") else _plain(p) for p in verb.paragraphs)
+        body = "\n\n".join(p if p.startswith("    ") else _plain(p) for p in verb.paragraphs)
         rows = "\n".join(f"| `{names.replace('|', chr(92) + '|')}` | {_plain(text)} |" for names, text in verb.options)
         table = f"| option | |\n|---|---|\n{rows}\n" if rows else ""
         link = f"[The page of {verb.name}]({verb.name}.md)"
@@ -131,6 +155,40 @@ def cli_page(found: list[Verb]) -> str:
 def _plain(text: str) -> str:
     """Help text in Markdown: nothing in it is markup but code in backticks."""
     return re.sub(r"([<>*_\[\]|])(?=[^`]*(?:`[^`]*`[^`]*)*$)", r"\\\1", text.replace("\n", " "))
+
+
+INTERNAL = {
+    "HANGSCOPE_SOCKETS",
+    "HANGSCOPE_CRASH_STACKS",
+    "HANGSCOPE_COMPLETE",
+    "HANGSCOPE_DECODER",
+    "HANGSCOPE_SCANNER",
+}
+"""What `run` tells its own parts in the ranks, what completion in shells is told, and what turns C off for a test."""
+
+
+def environment_page(found: list[Verb]) -> str:
+    """Every variable that the code reads or sets: by the option that it stands for, else by the pages that say more."""
+    rows: dict[str, list[str]] = {}
+    for verb in found:
+        for names, text in verb.options:
+            for variable in re.findall(r"env var: (HANGSCOPE_\w+)", text):
+                rows.setdefault(variable, []).append(f"[`{verb.name} {names.split()[0].rstrip(',')}`]({verb.name}.md)")
+    source = "".join(path.read_text(encoding="utf-8") for path in sorted((ROOT / "src").rglob("*.py")))
+    others = set(re.findall(r"\bHANGSCOPE_[A-Z_]+[A-Z]\b", source)) - set(rows) - INTERNAL
+    pages = {path.name: path.read_text(encoding="utf-8") for path in sorted((ROOT / "docs").glob("*.md"))}
+    explained = {name: [f"[{page[:-3]}]({page})" for page, text in pages.items() if name in text] for name in others}
+    unknown = sorted(name for name, where in explained.items() if not where)
+    if unknown:
+        raise SystemExit(f"error: no page says what {', '.join(unknown)} is for")
+    options = "\n".join(f"| `{name}` | {', '.join(rows[name])} |" for name in sorted(rows))
+    more = "\n".join(f"| `{name}` | {', '.join(explained[name])} |" for name in sorted(explained))
+    return (
+        "# Environment variables\n\nMade from the code. What is given on the command line counts before a variable. "
+        "What `run` sets for PyTorch and NCCL is on the page of [the settings](settings.md); [`env`](env.md) prints it."
+        "\n\n## In place of an option\n\n"
+        f"| variable | option |\n|---|---|\n{options}\n\n## Others\n\n| variable | said on |\n|---|---|\n{more}\n"
+    )
 
 
 def json_page(published: dict[str, Any]) -> str:

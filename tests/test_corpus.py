@@ -7,6 +7,7 @@ import json
 import re
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -110,3 +111,23 @@ def test_the_claim_of_the_docs_is_the_tables() -> None:
     assert claim is not None
     assert exact["hangscope"] == (int(claim[1]), int(claim[2]))
     assert exact["torchfrtrace"] == (int(claim[3]), int(claim[2]))
+
+
+def test_the_readme_shows_the_same_as_the_page() -> None:
+    """README's short table is made of the long one's rows: `make corpus` writes both, from the archive alone."""
+    page, readme = (
+        path.read_text(encoding="utf-8").partition(pack_corpus.BEGIN)[2].partition(pack_corpus.END)[0].lstrip("\n")
+        for path in (ROOT / "docs" / "benchmark.md", ROOT / "README.md")
+    )
+    assert readme == pack_corpus.short_table(page)
+    assert {"hangscope", "torchfrtrace,", "NVRx", "NCCL"} == {line.split()[1] for line in readme.splitlines()[2:]}
+
+
+@pytest.mark.parametrize(
+    ("said", "ranks"),
+    [("args: {}\nhanging ranks: [3, 2]\n", [2, 3]), ("hanging ranks: []\n", []), ("Traceback: no files", None)],
+)
+def test_nvrx_is_taken_at_its_word(said: str, ranks: list[int] | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The ranks of its own answer count; nobody is an answer too, and an error is none."""
+    monkeypatch.syspath_prepend(pack_corpus.HERE)  # in the archive, the adapters lie side by side
+    assert import_module("answer_nvrx").ranks_named(said) == ranks

@@ -12,13 +12,17 @@ import subprocess
 import sys
 from importlib import import_module
 from importlib.util import find_spec
+from itertools import takewhile
 from pathlib import Path
+from shutil import copytree
+from typing import Any
 
 import click
 import pytest
 
 import hangscope
-from hangscope.cli.main import VERBS
+from hangscope.cli.main import VERBS, cli, main
+from hangscope.report.export import schema
 
 ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
@@ -109,6 +113,53 @@ def test_every_command_on_a_page_exists(page: Path) -> None:
         for word in words:
             option = re.match(r"\[?(--[a-z][a-z-]*)", word)
             assert option is None or option[1] in known, f"{page.name}: hangscope {verb} has no {option[1]}"
+
+
+def command_lines(text: str) -> list[list[str]]:
+    """Every whole hangscope command line in the code of a page: no synopsis with options in brackets, no remark."""
+    code = re.findall(r"```(?:sh|console)?\n(.*?)```", text, re.DOTALL) + re.findall(
+        r"(?:^    .*\n)+", text, re.MULTILINE
+    )
+    found = []
+    for line in "\n".join(code).replace("\\\n", " ").splitlines():
+        match = re.match(r"\s*(?:\$ )?hangscope ([a-z-]+ .*)", line)
+        if match and not re.search(r"\[-|\[DIR|…", match[1]):
+            words = shlex.shlex(match[1], posix=True, punctuation_chars="|>&;")
+            words.whitespace_split = True
+            found.append(list(takewhile(lambda word: word[0] not in "|>&;", words)))
+    return found
+
+
+def test_every_command_line_on_a_page_is_taken() -> None:
+    """Options, their values and arguments are such as the verb takes, on every page."""
+    refused = []
+    taken = 0
+    for page in PAGES:
+        for verb, *words in command_lines(page.read_text(encoding="utf-8")):
+            command = cli.get_command(click.Context(cli), verb)
+            assert command is not None, f"{page.name}: hangscope {verb}"
+            try:
+                command.make_context(verb, list(words)).close()
+            except click.exceptions.Exit:
+                pass  # --help
+            except click.ClickException as error:
+                refused.append(f"{page.name}: hangscope {verb} {' '.join(words)}: {error.format_message()}")
+            taken += 1
+    assert refused == []
+    assert taken > 60
+
+
+def test_the_tutorial_is_what_happens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    """What docs/first-hang.md says to do with a hang works as it stands, on an incident of a real job."""
+    copytree(ROOT / "tests" / "incidents" / "sleep", tmp_path / "hangscope")
+    monkeypatch.chdir(tmp_path)
+    asked = command_lines((ROOT / "docs" / "first-hang.md").read_text(encoding="utf-8"))
+    steps = [words for words in asked if "hangscope/" in words and words[0] != "run"]
+    assert [words[0] for words in steps] == ["diagnose", "bundle", "report"]
+    assert [main(words) for words in steps] == [1, 0, 1]
+    assert capsys.readouterr().out.startswith("HANG   rank 2")
+    assert "rank 2" in (tmp_path / "hang.html").read_text()
+    assert main(["diagnose", "job.tar.gz"]) == 1
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
@@ -214,6 +265,16 @@ def test_make_targets_on_a_page_exist(page: Path) -> None:
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
     for target in re.findall(r"(?:^|`|    )make ([a-z-]+)", page.read_text(encoding="utf-8"), re.MULTILINE):
         assert re.search(rf"^{target}:", makefile, re.MULTILINE), f"{page.name} names make {target}"
+
+
+def test_the_skill_knows_every_outcome_and_confidence() -> None:
+    """What an assistant is told of a verdict's first word and of its confidence is all that the contract has."""
+    skill = SKILL.read_text(encoding="utf-8")
+    contract = schema()
+    (outcomes,) = re.findall(r"^- `outcome` is the first word: ([a-z, ]+)\.", skill, re.MULTILINE)
+    assert outcomes.split(", ") == contract["properties"]["outcome"]["enum"]
+    for level in filter(None, contract["properties"]["confidence"]["enum"]):
+        assert re.search(rf"\b{level}: ", skill), level
 
 
 def test_the_api_example_runs() -> None:

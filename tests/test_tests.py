@@ -6,9 +6,8 @@ import ast
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
-
-import pytest
 
 HERE = Path(__file__).parent
 Function = ast.FunctionDef | ast.AsyncFunctionDef
@@ -20,6 +19,7 @@ WITHOUT_ASSERTION: dict[str, str] = {}
 """Test → why it needs none."""
 
 
+@cache
 def files() -> list[Path]:
     return sorted(HERE.rglob("test_*.py"))
 
@@ -28,6 +28,7 @@ def ids(path: Path) -> str:
     return str(path.relative_to(HERE))
 
 
+@cache
 def tree(path: Path) -> ast.Module:
     return ast.parse(path.read_text(encoding="utf-8"))
 
@@ -79,40 +80,44 @@ def only_in_loops(function: ast.AST) -> Iterator[ast.For]:
         yield from loops[:1]
 
 
-@pytest.mark.parametrize("path", files(), ids=ids)
-def test_every_test_checks_something(path: Path) -> None:
+def test_every_test_checks_something() -> None:
     """A test asserts, expects an exception, or calls a function beside it that does."""
-    module = tree(path)
-    tests = {function.name for function in functions(module) if function.name.startswith("test_")}
-    idle = {f"{ids(path)}::{name}" for name in tests - checking(module)}
-    assert not idle - set(WITHOUT_ASSERTION)
+    idle = []
+    for path in files():
+        tests = {function.name for function in functions(tree(path)) if function.name.startswith("test_")}
+        idle += [f"{ids(path)}::{name}" for name in tests - checking(tree(path))]
+    assert not set(idle) - set(WITHOUT_ASSERTION)
 
 
-@pytest.mark.parametrize("path", files(), ids=ids)
-def test_no_assertion_holds_whatever_happens(path: Path) -> None:
+def test_no_assertion_holds_whatever_happens() -> None:
     """Nothing like `assert x or True` and `assert (x, "message")`."""
-    found = [node for node in ast.walk(tree(path)) if isinstance(node, ast.Assert) and cannot_fail(node.test)]
-    assert not [f"line {node.lineno}: {ast.unparse(node)}" for node in found]
+    assert not [
+        f"{ids(path)}, line {node.lineno}: {ast.unparse(node)}"
+        for path in files()
+        for node in ast.walk(tree(path))
+        if isinstance(node, ast.Assert) and cannot_fail(node.test)
+    ]
 
 
-@pytest.mark.parametrize("path", files(), ids=ids)
-def test_no_empty_folder_makes_a_test_pass(path: Path) -> None:
+def test_no_empty_folder_makes_a_test_pass() -> None:
     """Where all assertions are in a loop over what a listing finds, the listing is asserted to find something."""
-    loops = [
-        (function.name, loop)
+    assert not [
+        f"{ids(path)}, line {loop.lineno}: {function.name} loops over {ast.unparse(loop.iter)}"
+        for path in files()
         for function in functions(tree(path))
         if function.name.startswith("test_")
         for loop in only_in_loops(function)
     ]
-    assert not [f"line {loop.lineno}: {name} loops over {ast.unparse(loop.iter)}" for name, loop in loops]
 
 
-@pytest.mark.parametrize("path", files(), ids=ids)
-def test_what_is_expected_to_fail_fails(path: Path) -> None:
+def test_what_is_expected_to_fail_fails() -> None:
     """An expected failure is strict: where it does not fail, the mark has to go."""
-    marks = [node for node in ast.walk(tree(path)) if isinstance(node, ast.Call) and "xfail" in ast.unparse(node.func)]
-    for mark in marks:
-        assert "strict=True" in ast.unparse(mark), f"line {mark.lineno}"
+    assert not [
+        f"{ids(path)}, line {node.lineno}"
+        for path in files()
+        for node in ast.walk(tree(path))
+        if isinstance(node, ast.Call) and "xfail" in ast.unparse(node.func) and "strict=True" not in ast.unparse(node)
+    ]
 
 
 def test_no_two_files_of_tests_have_one_name() -> None:

@@ -1,12 +1,21 @@
-"""NVRx's answers about the corpus: the flight recorder attribution of nvidia-resiliency-ext, where it is installed.
+"""NVRx's answers about the corpus: `python answer_nvrx.py -o FILE`, with nvidia-resiliency-ext 0.5 or later.
 
-PyPI's releases up to 0.4 do not have it: install from the repository. Asked as its command line is, without an LLM; the
-ranks of its "hanging ranks" (or "missing ranks") count as accused.
+Its flight recorder attribution needs no torch, no GPU and no LLM. The wheels are tagged for glibc 2.39, though it is
+plain Python; where pip finds none for this machine:
+
+    pip install --no-deps --target nvrx --only-binary=:all: --platform manylinux_2_39_x86_64 --python-version 3.12 \\
+        nvidia-resiliency-ext==0.7.0
+    PYTHONPATH=nvrx python answer_nvrx.py -o nvrx.json
+
+The ranks in its own answer, "hanging ranks", count as accused. What ends with an error, or has no dumps for it, is no
+answer.
 """
 
 from __future__ import annotations
 
+import importlib.metadata
 import importlib.util
+import json
 import re
 import shutil
 import subprocess
@@ -18,12 +27,23 @@ from answering import Answer, write_answers
 
 MODULE = "nvidia_resiliency_ext.attribution.trace_analyzer.fr_attribution"
 LIMIT_S = 60
-try:
-    there = importlib.util.find_spec(MODULE) is not None
-except ModuleNotFoundError:
-    there = False
-if not there:
-    sys.exit("nvidia-resiliency-ext with its trace_analyzer is not installed here")
+ASK = f"""
+import sys
+from {MODULE} import CollectiveAnalyzer
+asked = {{"fr_path": sys.argv[1], "pattern": "_dump_*"}}
+(said, _) = CollectiveAnalyzer(asked).run_sync(asked)
+print(said["hanging_ranks"])
+"""
+"""What its command line does; that prints the table alone, from which `hanging_ranks` is read."""
+
+
+def version() -> str | None:
+    """The release that is installed, where it has the attribution."""
+    try:
+        there = importlib.util.find_spec(MODULE) is not None
+    except ModuleNotFoundError:
+        return None
+    return importlib.metadata.version("nvidia-resiliency-ext") if there else None
 
 
 def ask(folder: Path) -> Answer:
@@ -32,21 +52,25 @@ def ask(folder: Path) -> Answer:
             match = re.search(r"rank_(\d+)$", file.name)
             if match and file.is_file():
                 shutil.copy(file, Path(scratch) / f"_dump_{match[1]}")
-        command = [sys.executable, "-m", MODULE, "--fr-path", scratch, "-p", "_dump_*", "--emit-stdout"]
+        if not any(Path(scratch).iterdir()):
+            return None
+        command = [sys.executable, "-c", ASK, scratch]
         try:
             done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, check=False)
         except subprocess.TimeoutExpired:
             return None
-    return None if done.returncode else {"culprits": sorted(ranks_named(done.stdout))}
+    ranks = ranks_named(done.stdout)
+    return None if done.returncode or ranks is None else {"culprits": ranks}
 
 
-def ranks_named(text: str) -> set[int]:
-    """The ranks behind ``hanging_ranks`` or ``missing ranks``, however it writes a list."""
-    found: set[int] = set()
-    for listed in re.findall(r"(?:hanging|missing)[_ ]ranks\W*[:=]\W*([\d, ]+)", text, re.IGNORECASE):
-        found.update(int(rank) for rank in re.findall(r"\d+", listed))
-    return found
+def ranks_named(said: str) -> list[int] | None:
+    """The ranks of ``hanging ranks: [2, 3]``; None where it does not say that."""
+    listed = re.search(r"^hanging ranks: (\[[\d, ]*\])$", said, re.MULTILINE)
+    return sorted(json.loads(listed[1])) if listed else None
 
 
 if __name__ == "__main__":
-    sys.exit(write_answers("NVRx", ask))
+    found = version()
+    if found is None:
+        sys.exit("nvidia-resiliency-ext with its trace_analyzer is not installed here")
+    sys.exit(write_answers(f"NVRx {found}", ask))

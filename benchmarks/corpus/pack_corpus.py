@@ -1,7 +1,7 @@
 """`make corpus`: the recorded jobs with their truths as one archive that stands on its own, and the table of the docs.
 
-    python benchmarks/corpus/pack_corpus.py --out dist                  # the archive
-    python benchmarks/corpus/pack_corpus.py --out dist --table     # and docs/benchmark.md's table, from it
+    python benchmarks/corpus/pack_corpus.py --out dist             # the archive
+    python benchmarks/corpus/pack_corpus.py --out dist --table     # and the tables of the docs and README, from it
 
 In the archive the evidence lies in cases/, without any truth or verdict in it, and the truths in truths.json; beside
 them lie the datasheet, the scoring command and one adapter a tool, which need nothing but Python and the tool. Two
@@ -15,6 +15,7 @@ import hashlib
 import io
 import json
 import lzma
+import os
 import re
 import subprocess
 import sys
@@ -40,6 +41,9 @@ LEAKS = re.compile(r"^(truth\.json|verdict\.(json|txt|html)|ticket\.md)$")
 EXTRA = ("score.py", "answer_hangscope.py", "answer_torchfrtrace.py", "answer_nvrx.py", "answer_ras.py", "answering.py")
 BEGIN = "<!-- made by make corpus: begin -->"
 END = "<!-- made by make corpus: end -->"
+TOOLS = ("hangscope", "torchfrtrace", "nvrx", "ras")
+NVRX = ROOT / "build" / "nvrx"
+"""Where `make corpus` puts NVRx: it asks for an older mcp than hangscope does, so not beside it."""
 
 
 @dataclass(frozen=True)
@@ -114,39 +118,64 @@ def archive(files: dict[str, bytes]) -> bytes:
     return lzma.compress(packed.getvalue(), preset=6)
 
 
-def write_table(path: Path, page: Path) -> str:
-    """Ask every tool that is here about the cases of the archive, score it, and put the table into the page."""
+def write_tables(path: Path, page: Path, readme: Path) -> str:
+    """Ask every tool that is here about the cases of the archive, score it, and put the tables into the pages."""
     with tempfile.TemporaryDirectory() as folder:
         with tarfile.open(path) as whole:
             whole.extractall(folder, filter="data")
         top = Path(folder, NAME)
-        answers = []
-        for tool in ("hangscope", "torchfrtrace", "nvrx", "ras"):
-            out = top / f"{tool}.json"
-            print(f"asking {tool}", file=sys.stderr, flush=True)
-            done = subprocess.run([sys.executable, top / f"answer_{tool}.py", "-o", out], cwd=top, check=False)
-            if done.returncode == 0:
-                answers.append(out)
+        answers = [out for tool in TOOLS if (out := asked(tool, top)) is not None]
         command = [sys.executable, top / "score.py", "--markdown", *answers]
         table = subprocess.run(command, cwd=top, check=True, capture_output=True, text=True).stdout
-    text = page.read_text(encoding="utf-8")
-    before, _, rest = text.partition(BEGIN)
+    table = re.sub(r"\| hangscope [^ |]+ \|", "| hangscope |", table)  # its version is that of the page
+    put_between_marks(page, table)
+    put_between_marks(readme, short_table(table))
+    return table
+
+
+def asked(tool: str, top: Path) -> Path | None:
+    """A tool's answers, by its adapter in the archive; None where the tool is not here, which the adapter says."""
+    print(f"asking {tool}", file=sys.stderr, flush=True)
+    out = top / f"{tool}.json"
+    environ = {**os.environ, "PYTHONPATH": str(NVRX)} if tool == "nvrx" else None
+    done = subprocess.run([sys.executable, top / f"answer_{tool}.py", "-o", out], cwd=top, check=False, env=environ)
+    return out if done.returncode == 0 else None
+
+
+def short_table(table: str) -> str:
+    """README's: the suite that all tools read something of, and the columns that all of them are scored on."""
+    rows = [[cell.strip() for cell in line.strip("| \n").split("|")] for line in table.splitlines()]
+    column = {name: at for at, name in enumerate(rows[0])}
+    lines = [
+        "| tool | exactly the injected ranks | accuses an innocent rank | names nobody in a hang |",
+        "|---|---|---|---|",
+    ]
+    for row in rows[2:]:
+        if row[column["suite"]] == "nccl":
+            right, wrong, nobody = (
+                row[column[name]].replace("/", " of ") for name in ("exact", "innocent", "names nobody")
+            )
+            lines.append(f"| {row[column['tool']]} | {right} | {wrong} | {nobody} |")
+    return "\n".join(lines) + "\n"
+
+
+def put_between_marks(page: Path, table: str) -> None:
+    before, _, rest = page.read_text(encoding="utf-8").partition(BEGIN)
     _, _, after = rest.partition(END)
     page.write_text(f"{before}{BEGIN}\n{table}{END}{after}", encoding="utf-8")
-    return table
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=ROOT / "dist", help="where the archive goes")
-    parser.add_argument("--table", action="store_true", help="write the table of docs/benchmark.md from it")
+    parser.add_argument("--table", action="store_true", help="write the tables of docs/benchmark.md and README.md")
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
     path = options.out / f"{NAME}.tar.xz"
     path.write_bytes(archive(contents(list(cases()))))
     print(f"{path}: {path.stat().st_size >> 10} KiB")
     if options.table:
-        print(write_table(path, ROOT / "docs" / "benchmark.md"), end="")
+        print(write_tables(path, ROOT / "docs" / "benchmark.md", ROOT / "README.md"), end="")
     return 0
 
 

@@ -79,3 +79,27 @@ def test_of_several_counters_the_one_that_rises_counts() -> None:
     """An epoch that stays and a number of steps that is a setting do not hide the steps."""
     found = lines("epoch 0 | step 1 | loss 3\nepoch 0 | step 9 | loss 2")
     assert [line.counter for line in found] == [1, 9]
+
+
+ALONE = (
+    "training is complete",
+    "FINISHED TRAINING",
+    "***** train metrics *****",
+    "Out of bounds values : 0 OK",
+    "INFO:     Application startup complete.",
+    "Uvicorn running on http://0.0.0.0:8000",
+    '127.0.0.1:1 - "POST /v1/completions HTTP/1.1" 200 OK',
+    "input throughput (token/s): 3.0",
+    "output throughput (token/s): 3.0",
+    "GLOBAL_STEP: 3 loss 1",
+    "idx: 3, acc 1",
+    "it=3 ppl 1",
+    "batch 3 reward 1",
+    "iter 3 tps 1",
+)
+
+
+@pytest.mark.parametrize("text", ALONE)
+def test_every_wording_is_looked_at(text: str) -> None:
+    """What a line has to hold to be looked at at all excludes no wording that is known."""
+    assert len(lines(text)) == 1

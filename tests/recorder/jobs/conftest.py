@@ -25,6 +25,7 @@ MARK = "HANGSCOPE_TEST"
 def pytest_itemcollected(item: pytest.Item) -> None:
     """With `--dist=loadgroup`, tests that share jobs stay in the process that started them, others spread."""
     assert isinstance(item, pytest.Function)
+    item.add_marker("jobs")
     for name, (*_, fixture) in item._fixtureinfo.name2fixturedefs.items():
         if fixture.scope == "module" and fixture.baseid == item.nodeid.partition("::")[0]:
             item.add_marker(pytest.mark.xdist_group(f"{fixture.baseid}::{name}"))

@@ -40,6 +40,11 @@ _FINISHED = re.compile(
 )
 
 
+_WORDS = (
+    *("train", "out of bounds", "%|", "throughput", "startup", "fired up", "uvicorn", "http/"),
+    *("step", "iter", "batch", "epoch", "idx", "it="),
+)
+"""What a line has to hold, in small letters, for one of the patterns above to match: most lines hold none of them."""
 _LEAST_STALLED = 2
 
 
@@ -90,6 +95,9 @@ def _with_what_rises(lines: list[ProgressLine]) -> list[ProgressLine]:
 
 
 def _read(number: int, text: str) -> ProgressLine | None:
+    small = text.lower()
+    if not any(word in small for word in _WORDS):
+        return None
     if _FINISHED.search(text):
         return ProgressLine(number, Shows.FINISHED, text)
     if bar := _BAR.search(text):

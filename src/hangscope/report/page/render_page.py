@@ -36,8 +36,6 @@ SCRIPTS = ("page.js", "matrix.js", "timeline.js")
 
 def render_page(diagnosis: Diagnosis, job: Job, times: OpTimes | None = None) -> str:
     """The whole page as HTML. What is drawn is the job as the engine judged it, which `times` holds."""
-    from jinja2 import Environment, StrictUndefined
-
     d = brief(diagnosis)
     times = op_times(job) if times is None else times
     job = times.job
@@ -47,9 +45,7 @@ def render_page(diagnosis: Diagnosis, job: Job, times: OpTimes | None = None) ->
     line = timeline(d, times, when, letters)
     style = _file("page.css")
     script = "\n".join(_file(name) for name in SCRIPTS)
-    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    template = environment.from_string(_file("page.html"))
-    return template.render(
+    page: str = _template().render(
         version=__version__,
         style=style,
         script=script,
@@ -76,6 +72,16 @@ def render_page(diagnosis: Diagnosis, job: Job, times: OpTimes | None = None) ->
             }
         ),
     )
+    return page
+
+
+@cache
+def _template() -> Any:
+    """Compiled once: a server draws thousands of pages, and compiling takes longer than drawing a small one."""
+    from jinja2 import Environment, StrictUndefined
+
+    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    return environment.from_string(_file("page.html"))
 
 
 @cache
