@@ -4,7 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
-from hangscope.model import FileWait, Frame, Gap, Source
+from hangscope.engine_roles import Role
+from hangscope.model import EngineProcess, FileWait, Frame, Gap, Source
 
 SCHEMA = "hangscope.diagnosis/1"
 
@@ -122,6 +123,8 @@ class Culprit:
     where: Place | None = None
     storage: FileWait | None = None
     """The file that it is blocked on."""
+    role: Role | None = None
+    """What it is for its engine."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,6 +269,9 @@ class Diagnosis:
     versions: Mapping[str, str] = field(default_factory=dict)
     inputs: tuple[str, ...] = ()
     facts: tuple[LogFact, ...] = ()
+    # Rank → which process of an engine it is; and the processes of the engine that are no ranks.
+    roles: Mapping[int, Role] = field(default_factory=dict)
+    others: tuple[EngineProcess, ...] = ()
 
     @property
     def is_likely(self) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from hangscope.engine_roles import Role
 from hangscope.model.basics import Frame, Source
 from hangscope.model.black_box import BlackBox
 
@@ -76,6 +77,19 @@ class Process:
     gpu_busy_percent: float | None = None
     gpu_power_w: float | None = None
     file_waits: tuple[FileWait, ...] | None = None
+    role: Role | None = None
+    """What it is for its engine."""
+    source: Source | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class EngineProcess:
+    """A process of an engine that is no rank: an API server, an engine core. Nobody waits for it in a collective."""
+
+    pid: int
+    role: Role
+    node: str | None = None
+    state: str | None = None
     source: Source | None = None
 
 
@@ -549,6 +563,8 @@ class Facts:
     """The logs that show their job moving."""
     printed_verdicts: tuple[PrintedVerdict, ...] = ()
     """The last that each log shows."""
+    others: tuple[EngineProcess, ...] = ()
+    """The processes of an engine that are no ranks."""
     quotes: Mapping[Source, str] = field(default_factory=dict)
     """The log lines that facts were read from, as they are there, cut to a length that people read."""
 

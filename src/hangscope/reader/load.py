@@ -246,8 +246,7 @@ def _facts(
     _give_errors_ranks(reported, merged, assembled)
     comms = resolve_nccl.communicators(who, processes)
     boxes, older = blackbox_file.of_ranks(evidence.boxes, who)
-    snapshots = [_placed(snapshot, who) for snapshot in evidence.snapshots]
-    sampled, alone = port_counters.first_and_last(snapshots)
+    sampled, alone = port_counters.first_and_last(snapshots := [_placed(each, who) for each in evidence.snapshots])
     events = resolve_nccl.transport_events(who, processes, texts, comms, times)
     kernel = [*resolve_ranks.kernel_messages(texts, who), *_counted_kills(evidence)]
     failures = [
@@ -256,14 +255,14 @@ def _facts(
         *resolve_failures.of_kernel(kernel, who),
         *_failures_in_files(evidence),
     ]
-    errors = reported.errors
-    if not assembled.dumps:
-        errors = resolve_ranks.without_cut_off(errors, merged, [*reported.watchdog, *failures])
+    other_signs = [*reported.watchdog, *failures]
+    errors = reported.errors if assembled.dumps else resolve_ranks.without_cut_off(reported.errors, merged, other_signs)
     stacks = _stacks(texts, who, errors)
     watchdog = resolve_ranks.distinct(reported.watchdog)
     failures = resolve_failures.distinct(failures, watchdog, errors)
     progress = log_scopes.log_progress(texts)
     printed = [verdict for text in texts for verdict in text.printed.found]
+    quoted = _sources(watchdog, failures, events, kernel, statements, progress, printed)
     facts = Facts(
         processes=tuple(statements),
         watchdog=tuple(watchdog),
@@ -287,7 +286,8 @@ def _facts(
         blackboxes=boxes,
         progress=tuple(progress),
         printed_verdicts=tuple(printed),
-        quotes=_quotes(texts, _sources(watchdog, failures, events, kernel, statements, progress, printed)),
+        others=tuple(other for node in evidence.nodes for other in node.others),
+        quotes=_quotes(texts, quoted),
     )
     return facts, [*reported.gaps, *older, *alone]
 
