@@ -19,7 +19,7 @@ _LONGEST = 200
 _TITLE = re.compile(r"^(?P<engine>[\w.-]{1,40})::(?P<name>[A-Za-z][\w.:()=-]{0,150})")
 _PLACE = re.compile(r"(?:^|_)((?:(?:ATTN|MOE)_)?[A-Z]{2,4})(\d{1,5})(?=_|$)")
 _VLLM_NAMES = re.compile(r"^(?:Worker|VllmWorker|EngineCore|APIServer|ApiServer|DPCoordinator|DP_Coordinator)(?![a-z])")
-_PREFIX = re.compile(r"^\(?(?P<name>[A-Za-z]\w{0,80}?)(?: rank=(?P<rank>\d{1,6}))?(?: pid=(?P<pid>\d{1,9}))?\)?$")
+_PREFIX = re.compile(r"(?:^|\()(?P<name>[A-Za-z]\w{0,80}?)(?: rank=\d{1,6})?(?: pid=\d{1,9})?\)?$")
 _BRACKET = re.compile(r"(?<![\w-])(?P<places>(?:(?:(?:ATTN|MOE)_)?(?:DP|PP|CP|TP|EP)\d{1,5} ?){1,8})\]")
 _WORKS = re.compile(r"^(?:Worker|VllmWorker|scheduler|semi_pd_scheduler|gpu_worker)(?![a-z])")
 _OUTER_FIRST = ("DP", "PP", "PCP", "CP", "TP")
@@ -87,7 +87,7 @@ def of_title(title: str) -> Role | None:
 
 def of_prefix(text: str) -> Role | None:
     """The role by the prefix of a log line: ``Worker_TP1 pid=612`` in brackets, or the numbers in SGLang's."""
-    found = _PREFIX.match(text[:_LONGEST])
+    found = _PREFIX.search(text[-_LONGEST:])
     if found is not None and _VLLM_NAMES.match(found["name"]):
         return _role("vLLM", found["name"])
     bracket = _BRACKET.search(f"{text[-_LONGEST:].rstrip(']')}]")

@@ -406,6 +406,8 @@ FAILURE_KINDS = (
     "evicted",
     "engine_waits",
     "engine_stuck",
+    "kv_transfer",
+    "jit_lock",
     "actor_died",
     "port_errors",
     "node_lost",
@@ -462,6 +464,8 @@ class Failure:
     detail: str | None = None
     beside: tuple[Source, ...] = ()
     """Lines next to it that explain it: the rows of a block, the reason in the line below."""
+    role: Role | None = None
+    """Which process of an engine wrote it, by the prefix of the line."""
 
 
 @dataclass(frozen=True, slots=True)
