@@ -273,7 +273,7 @@ class Agent:
         ranks = list(self._polling)
         started = self._startup.line(ranks, self._polling.unrecorded_waits.refused, now, self._command)
         stays = self._lingering.line(ranks, self._polling.threshold())
-        strangers = self._startup.strangers(self._polling.ranks.strangers)
+        strangers = self._startup.strangers(self._polling.ranks.strangers(now))
         for line in (started, stays, strangers):
             if line is not None:
                 self._say(line)

@@ -23,6 +23,8 @@ COMPANION_S = 20.0
 """A process with RANK in its environment that has not registered after this long has no companion."""
 BOX_S = 5.0
 """So long a process with a black box may take to say itself which rank it is, and to make its largest communicator."""
+STRANGER_S = 20.0
+"""So long a number may be another's before it is said that a process is not watched."""
 STARTED_S = 30.0
 """Processes that share no communicator for so long are programs of their own."""
 COMES_TOGETHER_S = 60.0
@@ -39,8 +41,8 @@ class NodeRanks:
         """The processes of attempts before this one."""
         self.restarted = False
         """Whether the launcher has started ranks anew; `take_restart` clears it."""
-        self.strangers: dict[int, RankProcess] = {}
-        """Processes of another program that counts its ranks from 0 as well: their numbers are taken."""
+        self._strangers: dict[int, tuple[RankProcess, float]] = {}
+        """Processes whose numbers other ranks have, and since when (monotonic)."""
         self._registry = Registry(sockets)
         self._foreign: set[int] = set()
         """Processes that are no rank, or one of an earlier attempt."""
@@ -146,13 +148,23 @@ class NodeRanks:
         """Whether the number that a process says is one of a rank that lives and has nothing to do with it: replicas of
         an engine each count from 0."""
         before = self.by_number.get(process.rank) if process.rank is not None else None
-        if before is None or before.ended or not before.process.registered or before.process.pid == process.pid:
+        if before is None or before.ended or before.process.pid == process.pid:
+            self._strangers.pop(process.pid, None)
             return False
-        if _is_later(process, before.process) or linux_process.are_related(before.process.pid, process.pid):
+        if before.handle.ended():
+            return True  # nobody has noted its end so far; this one is asked again
+        if not before.process.registered or _is_later(process, before.process):
             return False
-        self.strangers[process.pid] = process
-        self._foreign.add(process.pid)
+        if linux_process.are_related(before.process.pid, process.pid):
+            return False
+        # It is asked again: a script that starts its ranks anew has both for a moment.
+        self._strangers.setdefault(process.pid, (process, time.monotonic()))
         return True
+
+    def strangers(self, now: float) -> dict[int, RankProcess]:
+        """Processes of another program that counts its ranks from 0 as well, so that their numbers are taken."""
+        found = {pid: process for pid, (process, since) in self._strangers.items() if now - since >= STRANGER_S}
+        return {pid: process for pid, process in found.items() if linux_process.stat(pid) is not None}
 
     def renumber(self, rank: WatchedRank, answer: dict[str, Any]) -> None:
         """What a rank says itself wins over the RANK that it was started with."""
