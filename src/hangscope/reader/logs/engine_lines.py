@@ -18,7 +18,8 @@ WAITS = re.compile(
 )
 """An engine that waits for its workers: they may be compiling."""
 STUCK = re.compile(
-    r"(?P<what>(?:[Ss]cheduler|\w+Manager) watchdog timeout.{0,80}|Watchdog timeout \(self\.watchdog_timeout.{0,40}"
+    r"(?P<what>(?:[Ss]cheduler|(?<!\w)\w{1,40}Manager) watchdog timeout.{0,80}"
+    r"|Watchdog timeout \(self\.watchdog_timeout.{0,40}"
     r"|RPC call to \w+ timed out|Hang detected (?:on rank \d{1,6}|after \d+ seconds).{0,40})"
 )
 """An engine that gave up waiting."""
@@ -69,6 +70,15 @@ _PEER_NVL = re.compile(r"\b(?P<end>src|dst) (?:nvl|NVL): ?(?P<nvl>\d)\b")
 _LOW_LATENCY = re.compile(
     r"DeepEP timeout for [\w ]{1,40}, rank (?P<rank>\d{1,6})\b.{0,80}?\b(?:src|dst)_rank (?P<peer>\d{1,6})\b"
 )
+
+
+_RANK = re.compile(r"DeepEP timeout for [\w ]{1,40}, rank (?P<rank>\d{1,6})\b")
+
+
+def waiting_rank(text: str) -> int | None:
+    """The rank that gave up waiting, where the line says it and not for whom."""
+    found = _RANK.search(text)
+    return int(found["rank"]) if found is not None and int(found["rank"]) < RANK_LIMIT else None
 
 
 def wait_of(text: str) -> tuple[int, int] | None:

@@ -486,7 +486,8 @@ class ErrorLog:
             return
         peer_words = ", ".join(f"{name} {match[key]}" for name, key in (("RDMA", "rdma"), ("nvl", "nvl")) if match[key])
         what = f"DeepEP waits for {peer_words}" if peer_words else "DeepEP waits for a peer"
-        self._add(line, "engine_stuck", effect=True, detail=what, once=what)
+        alone = engine_lines.waiting_rank(line.text)
+        self._add(line, "engine_stuck", rank=alone, effect=True, detail=what, once=f"{alone} {what}")
 
     def _ascend(self, line: Line, match: re.Match[str]) -> None:
         peer = int(match["peer"]) if match["peer"] and int(match["peer"]) < RANK_LIMIT else None
