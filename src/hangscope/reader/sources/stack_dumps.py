@@ -108,7 +108,8 @@ class StackText:
         if frame is not None:
             thread.add(Frame(frame["name"], frame["file"], int(frame["line"] or 0)))
             return True
-        return text.startswith("    ") or text.strip() == "..."  # py-spy's locals, faulthandler's cut
+        # py-spy's locals, lines of source, faulthandler's cut, what a bundle left out
+        return text.startswith("    ") or text.strip() in ("...", "…")
 
     def _process(self, number: int, pid: int, title: str, key: _Writer) -> None:
         capture = self._capture.get(key)
