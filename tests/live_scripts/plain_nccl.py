@@ -1,6 +1,6 @@
 """Processes that use NCCL and nothing of torch: what NCCL would tell its profiler plugin, told from Python by ctypes.
 
-    python plain_nccl.py MODE [--ranks 4] [--number env|none] [--nvlink] [--seconds 20]
+    python plain_nccl.py MODE [--ranks 4] [--number env|none] [--nvlink] [--seconds 20] [--shared FILE]
 
 The plugin is the one that NCCL would load (NCCL_PROFILER_PLUGIN). Each process is a rank of a communicator that is in
 use and of a second one that is not. An operation ends on a rank once all ranks have launched it, as in NCCL.
@@ -175,6 +175,14 @@ class Rank:
         return 0 < self._get(1, 0) <= seq
 
 
+def one_rank(given: argparse.Namespace) -> int:
+    """A launcher such as mpirun started this process, and the others as well."""
+    with open(given.shared, "r+b") as stream:
+        shared = mmap.mmap(stream.fileno(), 8 * 2 * given.ranks)
+    Rank(given, int(os.environ[given.number]), shared).run()
+    return 0
+
+
 def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("mode", choices=["healthy", "idle", "sleep", "late"])
@@ -182,7 +190,10 @@ def main() -> int:
     parser.add_argument("--number", default="none", help="variable that says which rank a process is; none for none")
     parser.add_argument("--nvlink", action="store_true", help="nothing goes over the network")
     parser.add_argument("--seconds", type=float, default=20.0)
+    parser.add_argument("--shared", help="this process is one rank, which --number names; the others share this file")
     given = parser.parse_args()
+    if given.shared is not None:
+        return one_rank(given)
     shared = mmap.mmap(-1, 8 * 2 * given.ranks)
     children = []
     for rank in range(given.ranks):

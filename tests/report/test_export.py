@@ -159,6 +159,7 @@ def test_values_are_those_of_the_contract() -> None:
             "why": "never launched what 7 ranks wait in",
             "where": None,
             "storage": None,
+            "role": None,
         }
     ]
     assert value["victims"][0] == {

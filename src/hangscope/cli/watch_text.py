@@ -69,7 +69,7 @@ def tables(now: LiveView, choice: WatchChoice, ranks_shown: int | None) -> list[
 def _waited_for(now: LiveView) -> WatchTable:
     rows = tuple(
         (
-            str(each.rank),
+            f"{each.rank} {each.role}".rstrip(),
             each.node,
             _state(each.state, None),
             plural(each.waiting, "rank"),
@@ -209,7 +209,7 @@ def _ranks(now: LiveView, choice: WatchChoice, most: int | None) -> WatchTable:
 
 def _rank(line: RankLine) -> Row:
     return (
-        str(line.rank),
+        f"{line.rank} {line.role}".rstrip(),
         line.node,
         str(line.pid),
         _state(line.state, line.exit_status),

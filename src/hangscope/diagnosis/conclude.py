@@ -17,6 +17,7 @@ from hangscope.diagnosis.hardware import stuck_link
 from hangscope.diagnosis.last_completed import last_completed
 from hangscope.diagnosis.phrases import ranks_text
 from hangscope.diagnosis.quotes import log_facts, with_quotes
+from hangscope.diagnosis.role_words import role_findings, roles_of, with_roles
 from hangscope.diagnosis.ruled_out import ruled_out
 from hangscope.diagnosis.say import next_steps, say
 from hangscope.diagnosis.verdict import (
@@ -50,7 +51,8 @@ _LATE_LISTED = 8
 def conclude(case: Case, choice: Choice) -> Diagnosis:
     job = case.job
     chosen = choice.accusation
-    words = say(case, chosen)
+    roles = roles_of(job)
+    words = with_roles(say(case, chosen), roles, chosen.ranks)
     gpus = _on_gpus(case, chosen, words)
     why = (*words.why, *gpus, *_unrecorded(case, chosen), *stuck_link.shown(case, chosen))
     first = _first_reported(case)
@@ -71,7 +73,7 @@ def conclude(case: Case, choice: Choice) -> Diagnosis:
         why=with_quotes(why, job.facts),
         ruled_out=ruled_out(case, chosen),
         next_steps=next_steps(case, chosen, words),
-        evidence=(*_remarks(case, chosen, first), *_sources(case)),
+        evidence=(*_remarks(case, chosen, first), *role_findings(job), *_sources(case)),
         gaps=job.gaps + case.vetted.gaps + _gaps(case, chosen),
         headline=words.headline,
         waiting_s=_waiting_s(case, chosen),
@@ -82,6 +84,8 @@ def conclude(case: Case, choice: Choice) -> Diagnosis:
         inputs=job.inputs,
         facts=log_facts(why, job.facts),
         gpu_cores=tuple(case.kernels.of[rank] for rank in sorted(case.kernels.of)),
+        roles=roles,
+        others=job.facts.others,
     )
 
 
@@ -214,7 +218,7 @@ def _culprit(case: Case, rank: int, why: str, where: Place | None) -> Culprit:
     if process is None:
         return Culprit(rank, node, None, None, None, why, where)
     storage = case.storage.of(rank)
-    return Culprit(rank, node, process.local_rank, process.gpu, process.pid, why, where, storage)
+    return Culprit(rank, node, process.local_rank, process.gpu, process.pid, why, where, storage, process.role)
 
 
 def _victims(case: Case, chosen: Accusation[Any]) -> Iterator[Victim]:

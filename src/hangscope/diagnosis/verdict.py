@@ -4,7 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
-from hangscope.model import FileWait, Frame, Gap, GpuCore, Source
+from hangscope.engine_roles import Role
+from hangscope.model import EngineProcess, FileWait, Frame, Gap, GpuCore, Source
 
 SCHEMA = "hangscope.diagnosis/1"
 
@@ -125,6 +126,8 @@ class Culprit:
     where: Place | None = None
     storage: FileWait | None = None
     """The file that it is blocked on."""
+    role: Role | None = None
+    """What it is for its engine."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,6 +275,9 @@ class Diagnosis:
     facts: tuple[LogFact, ...] = ()
     gpu_cores: tuple[GpuCore, ...] = ()
     """What ranks' GPUs ran when they were asked; those of other ranks are not known."""
+    # Rank → which process of an engine it is; and the processes of the engine that are no ranks.
+    roles: Mapping[int, Role] = field(default_factory=dict)
+    others: tuple[EngineProcess, ...] = ()
 
     @property
     def is_likely(self) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from hangscope.engine_roles import Role
 from hangscope.model.basics import Frame, Source
 from hangscope.model.black_box import BlackBox
 from hangscope.model.gpu_kernels import GpuCore
@@ -77,6 +78,19 @@ class Process:
     gpu_busy_percent: float | None = None
     gpu_power_w: float | None = None
     file_waits: tuple[FileWait, ...] | None = None
+    role: Role | None = None
+    """What it is for its engine."""
+    source: Source | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class EngineProcess:
+    """A process of an engine that is no rank: an API server, an engine core. Nobody waits for it in a collective."""
+
+    pid: int
+    role: Role
+    node: str | None = None
+    state: str | None = None
     source: Source | None = None
 
 
@@ -393,6 +407,8 @@ FAILURE_KINDS = (
     "evicted",
     "engine_waits",
     "engine_stuck",
+    "kv_transfer",
+    "jit_lock",
     "actor_died",
     "port_errors",
     "node_lost",
@@ -449,6 +465,8 @@ class Failure:
     detail: str | None = None
     beside: tuple[Source, ...] = ()
     """Lines next to it that explain it: the rows of a block, the reason in the line below."""
+    role: Role | None = None
+    """Which process of an engine wrote it, by the prefix of the line."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -552,6 +570,8 @@ class Facts:
     """The logs that show their job moving."""
     printed_verdicts: tuple[PrintedVerdict, ...] = ()
     """The last that each log shows."""
+    others: tuple[EngineProcess, ...] = ()
+    """The processes of an engine that are no ranks."""
     quotes: Mapping[Source, str] = field(default_factory=dict)
     """The log lines that facts were read from, as they are there, cut to a length that people read."""
 

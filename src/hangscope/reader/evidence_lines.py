@@ -54,6 +54,7 @@ _MOST_SHAPES = 4096
 _ROW = re.compile(
     r'  File "[^"]*", line \d+|    \S.* \([^()]*(?::\d+|\.so[\d.]*)\)\s*$|#\d+ |frame #\d+|  \.\.\.$|'
     r"# hangscope stacks |(?:Current t|T)hread \S+ .*(?:most recent call first|\([\w+]+\))|Process \d+: |"
+    r"Thread \d+ stack trace:|"
     r"\s*(?:time|host|rank|exitcode|error_file|traceback)\s*:\s|\[\d+\]:$|-{8,}$|={8,}$|nccl\w+Error: "
 )
 """Rows that are known by their form: of stacks, of torchrun's table of failures, of what PyTorch quotes of NCCL."""

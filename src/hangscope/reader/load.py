@@ -248,20 +248,23 @@ def _facts(
     comms = resolve_nccl.communicators(who, processes)
     boxes, older = blackbox_file.of_ranks(evidence.boxes, who)
     cores, other_cores = gpu_tables.of_ranks(evidence.gpu_cores, who)
-    snapshots = [_placed(snapshot, who) for snapshot in evidence.snapshots]
-    sampled, alone = port_counters.first_and_last(snapshots)
+    sampled, alone = port_counters.first_and_last(snapshots := [_placed(each, who) for each in evidence.snapshots])
     events = resolve_nccl.transport_events(who, processes, texts, comms, times)
     kernel = [*resolve_ranks.kernel_messages(texts, who), *_counted_kills(evidence)]
-    failures = [*reported.failures, *resolve_failures.of_transport(events)]
-    failures += [*resolve_failures.of_kernel(kernel, who), *_failures_in_files(evidence)]
-    errors = reported.errors
-    if not assembled.dumps:
-        errors = resolve_ranks.without_cut_off(errors, merged, [*reported.watchdog, *failures])
+    failures = [
+        *reported.failures,
+        *resolve_failures.of_transport(events),
+        *resolve_failures.of_kernel(kernel, who),
+        *_failures_in_files(evidence),
+    ]
+    other_signs = [*reported.watchdog, *failures]
+    errors = reported.errors if assembled.dumps else resolve_ranks.without_cut_off(reported.errors, merged, other_signs)
     stacks = _stacks(texts, who, errors)
     watchdog = resolve_ranks.distinct(reported.watchdog)
     failures = resolve_failures.distinct(failures, watchdog, errors)
     progress = log_scopes.log_progress(texts)
     printed = [verdict for text in texts for verdict in text.printed.found]
+    quoted = _sources(watchdog, failures, events, kernel, statements, progress, printed)
     facts = Facts(
         processes=tuple(statements),
         watchdog=tuple(watchdog),
@@ -286,7 +289,8 @@ def _facts(
         gpu_cores=cores,
         progress=tuple(progress),
         printed_verdicts=tuple(printed),
-        quotes=_quotes(texts, _sources(watchdog, failures, events, kernel, statements, progress, printed)),
+        others=tuple(other for node in evidence.nodes for other in node.others),
+        quotes=_quotes(texts, quoted),
     )
     return facts, [*reported.gaps, *older, *other_cores, *alone]
 

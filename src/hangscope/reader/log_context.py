@@ -52,11 +52,13 @@ _WORDS = frozenset(
 )
 """What training loops print, besides numbers. None of it is about accounts, and none is a name."""
 _PLAIN = re.compile(
-    rb"[\[({|\"']*(?P<words>[A-Za-z]{1,16}(?:[_./-][A-Za-z]{1,16}){0,5})?(?P<sign>[=:]{0,2})"
+    rb"[\[({|\"'#]*(?P<words>[A-Za-z]{1,16}(?:[_./-][A-Za-z]{1,16}){0,5})?(?P<sign>[=:]{0,2})"
     rb"(?P<number>[-+~]?[0-9][0-9.,:/]{0,14}(?:e[-+]?[0-9]{1,3})?)?(?P<unit>[A-Za-z]{1,8}(?:/[A-Za-z]{1,8})?)?"
     rb"%?[\])}|\"',;:.!]*"
 )
 _PART = re.compile(rb"[A-Za-z]+")
+_RATE = b"(token/s):"
+"""SGLang's unit; the word alone may stand before a secret."""
 
 
 def front(raw: bytes) -> bytes:
@@ -96,6 +98,8 @@ def shown(raw: bytes) -> bytes:
 
 def _is_plain(chunk: bytes, *, behind_a_word: bool) -> bool:
     """Whether a chunk is made of known words and a number; a number alone only where such a chunk is in front."""
+    if chunk == _RATE:
+        return True
     match = _PLAIN.fullmatch(chunk)
     if match is None:
         return False

@@ -26,6 +26,7 @@ from hangscope.diagnosis.verdict import (
     OperationInFlight,
     Place,
 )
+from hangscope.engine_roles import Role
 from hangscope.model import FileWait, Frame, Gap, GpuCore, Source
 from hangscope.report.safe_text import whole
 from hangscope.report.verdict_text import iso
@@ -63,6 +64,7 @@ def to_dict(diagnosis: Diagnosis) -> dict[str, Any]:
         "inputs": [whole(path) for path in d.inputs],
         "facts": [_log_fact(fact) for fact in d.facts],
         "gpu_cores": [_gpu_core(core) for core in d.gpu_cores],
+        "engine": _engine(d),
     }
 
 
@@ -122,7 +124,28 @@ def _culprit(culprit: Culprit) -> dict[str, Any]:
         "why": whole(culprit.why),
         "where": None if culprit.where is None else _place(culprit.where),
         "storage": None if culprit.storage is None else _storage(culprit.storage),
+        "role": None if culprit.role is None else _role(culprit.role),
     }
+
+
+def _role(role: Role) -> dict[str, Any]:
+    return {
+        "engine": whole(role.engine),
+        "name": whole(role.name),
+        "replica": _text(role.replica),
+        "says": whole(role.says),
+    }
+
+
+def _engine(d: Diagnosis) -> dict[str, Any] | None:
+    """Which processes of an engine the ranks are, and which are none; null where there is no engine."""
+    if not d.roles and not d.others:
+        return None
+    others = [
+        {"pid": int(each.pid), "node": _text(each.node), "state": _text(each.state), "role": _role(each.role)}
+        for each in d.others
+    ]
+    return {"roles": {str(int(rank)): _role(role) for rank, role in sorted(d.roles.items())}, "others": others}
 
 
 def _storage(wait: FileWait) -> dict[str, Any]:

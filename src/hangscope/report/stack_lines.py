@@ -16,6 +16,8 @@ MOST_LINES = 400
 MOST_WAYS = 12
 """Branches at one place; of more, the rest is counted."""
 _RANGES = 8
+_OTHERS = 8
+_OTHER_FRAMES = 4
 _FOLDED = 3
 """So many library frames in a row, and more, become one line where the user's own code goes on below them."""
 _INSTALLED = re.compile(r"^.*/(?:site-packages|dist-packages|lib(?:64)?/python3[.\d]*t?)/")
@@ -39,6 +41,7 @@ def stack_lines(tree: StackTree, look: Look) -> list[Line]:
             lines.append(())
         lines += _drawn(branch, "", tree, look)
     lines += _folded(_sorted(tree.branches, look)[MOST_WAYS:], "")
+    lines += _other_lines(tree, look)
     if tree.without:
         lines += [(), (Piece(f"no stack of {rank_list(tree.without, _RANGES)}", "faint"),)]
     if tree.left_out:
@@ -47,6 +50,18 @@ def stack_lines(tree: StackTree, look: Look) -> list[Line]:
         more = len(lines) - look.most
         lines = [*lines[: look.most], (Piece(f"… {more:,} more lines (--json has all of it)", "faint"),)]
     return lines
+
+
+def _other_lines(tree: StackTree, look: Look) -> Iterator[Line]:
+    """The engine's processes that are no ranks, each with its innermost frames."""
+    for other in tree.others[:_OTHERS]:
+        yield ()
+        yield (Piece(f"{other.label} (pid {other.pid}), no rank", "label"),)
+        for frame in other.frames[-_OTHER_FRAMES:]:
+            role = "" if is_own_code(frame.filename) else "faint"
+            yield (Piece(shorten(_frame(frame), max(20, look.width)), role),)
+        if not other.frames:
+            yield (Piece("no stack of it", "faint"),)
 
 
 def _about(tree: StackTree) -> str:
@@ -84,6 +99,8 @@ def _folded(branches: Sequence[Branch], lead: str) -> list[Line]:
 
 def _who(branch: Branch, tree: StackTree, look: Look) -> tuple[Piece, ...]:
     text = rank_list(branch.ranks, _RANGES)
+    if len(branch.ranks) == 1 and (role := tree.roles.get(branch.ranks[0])):
+        text += f" ({role})"
     if tree.all_threads and branch.stacks != len(branch.ranks):
         text += f" ({branch.stacks} threads)"
     elif len(branch.ranks) > 1:

@@ -6,8 +6,8 @@ endless and a process may have any number of threads.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from hangscope.diagnosis.evidence.training_thread import Stacks, inside_child
@@ -46,6 +46,15 @@ class Branch:
 
 
 @dataclass(frozen=True, slots=True)
+class OtherStack:
+    """Where a process of the engine is that is no rank: its main thread, outermost frame first."""
+
+    pid: int
+    label: str
+    frames: tuple[Frame, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class StackTree:
     branches: tuple[Branch, ...]
     ranks: tuple[int, ...]
@@ -54,6 +63,9 @@ class StackTree:
     all_threads: bool = False
     left_out: int = 0
     """Stacks beyond the limit."""
+    roles: Mapping[int, str] = field(default_factory=dict)
+    """Rank → what its engine calls it."""
+    others: tuple[OtherStack, ...] = ()
 
 
 def stack_tree(job: Job, *, all_threads: bool = False) -> StackTree:
@@ -69,7 +81,21 @@ def stack_tree(job: Job, *, all_threads: bool = False) -> StackTree:
         without=tuple(sorted(set(job.ranks) - set(ranks))),
         all_threads=all_threads,
         left_out=len(found) - len(kept),
+        roles={rank: process.role.label for rank, process in job.processes.items() if process.role is not None},
+        others=tuple(_others(job)),
     )
+
+
+def _others(job: Job) -> Iterator[OtherStack]:
+    """The processes of the engine that are no ranks, with the newest stack of each."""
+    newest: dict[int, ThreadStack] = {}
+    for stack in job.facts.stacks:
+        if stack.rank is None and stack.pid is not None and stack.main:
+            before = newest.get(stack.pid)
+            newest[stack.pid] = stack if before is None or stack.sample >= before.sample else before
+    for other in job.facts.others:
+        found = newest.get(other.pid)
+        yield OtherStack(other.pid, other.role.label, _bounded(found.frames) if found is not None else ())
 
 
 def _taken(rank: int, frames: Sequence[Frame], numbers: dict[tuple[str, str, int], int]) -> Taken:
@@ -163,13 +189,22 @@ def to_values(tree: StackTree) -> dict[str, Any]:
         "ranks_without_stack": list(tree.without),
         "stacks_left_out": tree.left_out,
         "tree": _branch_values(tree.branches),
+        "roles": {str(rank): whole(label) for rank, label in sorted(tree.roles.items())},
+        "others": [
+            {"pid": other.pid, "role": whole(other.label), "frames": _frame_values(other.frames)}
+            for other in tree.others
+        ],
     }
+
+
+def _frame_values(frames: Sequence[Frame]) -> list[dict[str, Any]]:
+    return [{"name": whole(f.name), "filename": whole(f.filename), "line": f.line} for f in frames]
 
 
 def _branch_values(branches: Iterable[Branch]) -> list[dict[str, Any]]:
     return [
         {
-            "frames": [{"name": whole(f.name), "filename": whole(f.filename), "line": f.line} for f in branch.frames],
+            "frames": _frame_values(branch.frames),
             "ranks": list(branch.ranks),
             "stacks": branch.stacks,
             "odd": branch.odd,

@@ -129,7 +129,8 @@ def _about(d: Diagnosis, verbose: bool) -> list[str]:
 
 
 def _where(culprit: Culprit) -> str:
-    parts = [f"node {culprit.node}" if culprit.node else "unknown node"]
+    parts = [culprit.role.says] if culprit.role is not None else []
+    parts.append(f"node {culprit.node}" if culprit.node else "unknown node")
     if culprit.local_rank is not None:
         parts.append(f"local rank {culprit.local_rank}")
     if culprit.gpu:

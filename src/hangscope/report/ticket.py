@@ -124,6 +124,7 @@ def _culprit(culprit: Culprit, d: Diagnosis, job: Job | None) -> str:
     nic = _nics(culprit.rank, d, job)
     said = [
         f"rank {culprit.rank}",
+        *([text(culprit.role.says)] if culprit.role is not None else []),
         f"node {_or(culprit.node)}",
         f"local rank {_or(culprit.local_rank)}",
         f"GPU {_or(culprit.gpu)}",

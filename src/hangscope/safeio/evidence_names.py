@@ -71,7 +71,7 @@ WORDS = tuple(
         *("CCL ", "most recent", "Process ", "Thread ", "ProcessGroup", "atchdog ", "out of memory"),
         *(": error: ", "CUDA error", "Python error", "us error", "NVRM", "SXid", "ink ", "_core 0", " 0000:", "AER:"),
         *("blocked for", "egfault", "tion fault", "victed", "CANCEL", "ABORT", "RUNNING AT", "marked dead"),
-        "completion from",
+        *("completion from", "cast block", "engine proc", "ang detected", "baton release", "NIXL_", "ost connection"),
     )
 )
 """A stretch of a log without any of these holds no evidence: parts that the readers' own words have in common, as few

@@ -21,6 +21,9 @@ INSIDE = {
     "FlashInfer": ("trtllm_allreduce_fusion", f"{SITE}/flashinfer/comm/trtllm_ar.py"),
     "symmetric memory": ("barrier", f"{SITE}/torch/distributed/_symmetric_memory/__init__.py"),
     "KV transfer": ("transfer_sync", f"{SITE}/mooncake/engine.py"),
+    "MSCCL++": ("all_reduce", f"{SITE}/sglang/srt/distributed/device_communicators/pymscclpp.py"),
+    "all2all": ("dispatch", f"{SITE}/vllm/distributed/device_communicators/all2all.py"),
+    "sgl-kernel": ("all_reduce", f"{SITE}/sgl_kernel/allreduce.py"),
 }
 GPU = {
     "graph": ("replay", f"{SITE}/torch/cuda/graphs.py"),
@@ -37,8 +40,12 @@ def stack(rank: int, *inner: tuple[str, str], line: int = 50) -> ThreadStack:
 
 def waits_for_rank_2(*stacks: ThreadStack, boxes: tuple[BlackBox, ...] = ()) -> Job:
     """Ranks 0, 1 and 3 wait in an all_reduce that rank 2 has not launched, by all recordings."""
+    return waits_for(2, *stacks, boxes=boxes)
+
+
+def waits_for(awaited: int, *stacks: ThreadStack, boxes: tuple[BlackBox, ...] = (), dumps: range = range(4)) -> Job:
     done = [Op(D) for _ in range(5)]
-    ranks = {rank: [*done, *([Op(D, state="started")] if rank != 2 else [])] for rank in range(4)}
+    ranks = {rank: [*done, *([Op(D, state="started")] if rank != awaited else [])] for rank in dumps}
     return job({D: range(4)}, ranks, facts=Facts(stacks=stacks, blackboxes=boxes))
 
 
@@ -94,3 +101,23 @@ def test_the_names_of_the_users_own_functions_are_nothing() -> None:
     """A `synchronize` or `replay` of the user's own is no wait for a GPU."""
     assert unrecorded_call(None) is None
     assert unrecorded_call(stack(0, ("synchronize", "/workspace/util.py"), ("replay", "/workspace/buffer.py"))) is None
+
+
+@pytest.mark.parametrize("where", [*INSIDE, *GPU])
+@pytest.mark.parametrize("awaited", range(4))
+def test_nobody_inside_such_communication_is_accused_for_sure(where: str, awaited: int) -> None:
+    """Whichever rank it is, whatever else is missing: stacks of the others, boxes, its own dump or another's."""
+    inside = {**INSIDE, **GPU}[where]
+    others = [rank for rank in range(4) if rank != awaited]
+    in_collective = ("all_reduce", f"{SITE}/torch/distributed/distributed_c10d.py")
+    of_others = (
+        [],
+        [stack(rank, inside) for rank in others],
+        [stack(rank, in_collective) for rank in others],
+        [stack(others[0], line=77)],
+    )
+    for theirs in of_others:
+        for boxes in ((), (box(awaited, 4),), tuple(box(rank, 4, 4) for rank in range(4))):
+            for dumps in (range(4), range(3), range(1, 4)):
+                found = diagnose(waits_for(awaited, stack(awaited, inside), *theirs, boxes=boxes, dumps=dumps))
+                assert found.confidence != "high" or not found.culprits

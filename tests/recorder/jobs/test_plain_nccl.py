@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,6 +24,8 @@ from .conftest import Started, Starter
 PYTHON = getattr(sys, "_base_executable", sys.executable)
 """One in which there is no torch."""
 PLAYER = Path(__file__).parents[2] / "live_scripts" / "plain_nccl.py"
+MPIRUN = shutil.which("mpirun")
+MPI = ("mpirun", "--oversubscribe", "-np", "4")
 THRESHOLD_S = 6.0
 OPTIONS = ("--stall-after", str(THRESHOLD_S))
 pytestmark = [
@@ -64,6 +67,13 @@ def jobs(start: Starter, tmp_path_factory: pytest.TempPathFactory) -> Iterator[d
         name: Job(start.run(folder / name, PYTHON, PLAYER, *words, options=OPTIONS), folder / name)
         for name, words in WORDS.items()
     }
+    if MPIRUN is not None:
+        table = folder / "table"
+        table.write_bytes(bytes(8 * 2 * 4))
+        options = ("--number", "OMPI_COMM_WORLD_RANK", "--shared", table, "--nvlink")
+        words = (*MPI, PYTHON, PLAYER, "sleep", *options)
+        root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+        found["mpi"] = Job(start.run(folder / "mpi", *words, options=OPTIONS, **root), folder / "mpi")
     found["c"] = Job(start.run(folder / "c", "sh", c_program(folder), options=OPTIONS), folder / "c")
     yield found
     start.end()
@@ -97,6 +107,15 @@ def test_a_program_in_c_is_watched(jobs: dict[str, Job]) -> None:
     assert [culprit["rank"] for culprit in verdict["culprits"]] == [2]
     assert verdict["confidence"] != "high"
     assert "AllReduce #2" in verdict["summary"]
+
+
+@pytest.mark.skipif(MPIRUN is None, reason="Open MPI's mpirun is not installed")
+def test_ranks_of_mpirun_are_known_by_its_numbers(jobs: dict[str, Job]) -> None:
+    """`hangscope run -- mpirun …`: the launcher's numbers are the ranks, and who sleeps is named with its line."""
+    verdict = jobs["mpi"].verdict()
+    assert [culprit["rank"] for culprit in verdict["culprits"]] == [2]
+    assert "schedule_requests" in verdict["headline"]
+    assert verdict["completeness"]["ranks"] == 4
 
 
 def test_who_is_watched_is_said(jobs: dict[str, Job]) -> None:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -81,4 +83,41 @@ def test_a_process_without_a_companion_is_a_rank_only_once_none_can_come(
     found[:] = [RankProcess(os.getppid(), 0, world_size=1)]
     ranks.look(200.0, os.getpid(), asker)
     assert [rank.process.pid for rank in ranks] == [os.getpid()]
+    asker.close()
+
+
+def test_replicas_that_say_the_same_numbers_are_not_confused(tmp_path: Path, sleeper: Callable[[], int]) -> None:
+    """Each says that it is rank 0 of its own job: the first is watched, the other is known not to be, until it can."""
+    ranks, first, second = NodeRanks(tmp_path), sleeper(), sleeper()
+    for pid in (first, second):
+        register(tmp_path, pid, spawned=True)
+        ranks.identify(pid, {"rank": 0, "world_size": 1})
+    assert [rank.process.pid for rank in ranks] == [first]
+    now = time.monotonic()
+    assert ranks.strangers(now) == {}, "a script that starts its ranks anew has both for a moment"
+    assert set(ranks.strangers(now + 30)) == {second}
+    os.kill(first, signal.SIGKILL)
+    os.waitpid(first, 0)
+    ranks.identify(second, {"rank": 0, "world_size": 1})
+    assert [rank.process.pid for rank in ranks] == [first], "its end was not noted so far"
+    assert ranks.by_number[0].note_end()
+    ranks.identify(second, {"rank": 0, "world_size": 1})
+    assert [rank.process.pid for rank in ranks] == [second]
+    assert ranks.strangers(now + 60) == {}
+
+
+def test_workers_of_an_engine_are_ranks_by_their_titles(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where no companion runs in any of them; with one, each says itself which rank it is."""
+    me = os.getpid()
+    monkeypatch.setattr("hangscope.recorder.process.linux_process.command_line", lambda pid: ["VLLM::Worker_TP3"])
+    monkeypatch.setattr("hangscope.recorder.process.linux_process.descendants", lambda pid: iter(()))
+    monkeypatch.setattr("hangscope.recorder.live.find_ranks.ranks_below", lambda pid: [])
+    monkeypatch.setattr("hangscope.recorder.live.companion_hook.cannot_come", lambda pid: True)
+    ranks, asker = NodeRanks(tmp_path), Asker()
+    ranks.look(1.0, me, asker)
+    assert [(rank.number, rank.said) for rank in ranks] == [(3, "rank 3 (Worker_TP3)")]
+    beside = NodeRanks(tmp_path)
+    register(tmp_path, me, spawned=True)
+    beside.look(1.0, me, asker)
+    assert len(beside) == 0
     asker.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import threading
@@ -48,16 +49,32 @@ class Server:
         self.page = ""
         self.status = 200
         self.delay = 0.0
+        self.headers: dict[str, str] = {}
+        self.trickle = 0.0
+        """Seconds between two bytes of the header."""
+        self.asked: list[str] = []
         played = self
 
         class Handler(BaseHTTPRequestHandler):
             def do_GET(self) -> None:
                 time.sleep(played.delay)
                 body = played.page.encode()
+                played.asked.append(self.path)
+                if played.trickle:
+                    self._trickle()
+                    return
                 self.send_response(played.status)
+                for name, value in played.headers.items():
+                    self.send_header(name, value)
                 self.send_header("Content-Length", str(len(body)))
                 self.end_headers()
                 self.wfile.write(body)
+
+            def _trickle(self) -> None:
+                with contextlib.suppress(OSError):
+                    for byte in b"HTTP/1.1 200 OK\r\nX-Slow: " + b"y" * 200:
+                        self.wfile.write(bytes([byte]))
+                        time.sleep(played.trickle)
 
             def log_message(self, *_: object) -> None:
                 pass
@@ -199,3 +216,69 @@ def test_odd_lines_are_passed_over() -> None:
     text = "vllm:num_requests_running NaN\nvllm:num_requests_running{ 3\n" + "x" * 100_000 + "\n# c\n\x00\n"
     assert replicas(text) == {}
     assert replicas("vllm:num_requests_running 2 1700000000000\n") == {"": Replica(running=2.0)}
+
+
+def test_a_large_page_is_read_to_its_end(server: Server, tmp_path: Path) -> None:
+    """Two megabytes of other metrics in front of the ones that tell, and carriage returns."""
+    other = "".join(f'http_request_seconds_bucket{{le="{n}",path="/v1"}} {n}.0\r\n' for n in range(45_000))
+    assert len(other) > 2 << 20
+    server.page = other + vllm(0, 1).replace("\n", "\r\n")
+    assert ask(server, tmp_path) == (Says.MOVES, "no request runs: idle")
+
+
+def test_a_redirection_is_said_and_not_followed(server: Server, tmp_path: Path) -> None:
+    """Where it points is in the line; and a query of the address is sent."""
+    server.status, server.headers = 307, {"Location": "http://elsewhere:9/metrics"}
+    server.url += "?engine=0"
+    says, why = ask(server, tmp_path)
+    assert says is Says.CANNOT_TELL and "redirects to http://elsewhere:9/metrics" in why
+    assert server.asked == ["/metrics?engine=0"]
+
+
+def test_headers_that_trickle_in_end_with_the_time_for_an_answer(server: Server, tmp_path: Path) -> None:
+    """A byte now and then is no answer: it takes no longer than asked for."""
+    server.trickle = 0.1
+    begun = time.monotonic()
+    says, why = ask(server, tmp_path)
+    assert says is Says.CANNOT_TELL and "no whole answer within 1 s" in why
+    assert time.monotonic() - begun < 6
+
+
+def test_a_certificate_that_nobody_knows_is_refused_in_words(server: Server, tmp_path: Path) -> None:
+    """TLS to a server that speaks none: said, and not judged."""
+    server.url = server.url.replace("http:", "https:")
+    says, why = ask(server, tmp_path)
+    assert says is Says.CANNOT_TELL and "does not answer" in why
+
+
+def test_requests_that_wait_and_are_never_taken_are_stuck() -> None:
+    """None runs and some wait: four times the threshold, because weights may be loading."""
+    page = (
+        vllm(0, 100)
+        .replace("num_requests_waiting{", 'num_requests_waiting{x="1",')
+        .replace("} 0.0\nvllm:gen", "} 12.0\nvllm:gen")
+    )
+    assert "} 12.0" in page
+    assert looks([(60.0 * n, page) for n in range(7)]) == [Says.MOVES] * 7
+    assert looks([(60.0 * n, page) for n in range(8)])[-1] is Says.STUCK
+
+
+def test_a_server_that_was_started_anew_begins_anew() -> None:
+    """Its counters fall to zero: they have moved."""
+    pages = [(0.0, vllm(2, 900)), (60.0, vllm(2, 900)), (90.0, vllm(2, 0, first=0, done=0)), (130.0, vllm(2, 0))]
+    assert looks(pages) == [Says.MOVES] * 4
+
+
+def test_replicas_of_both_kinds_of_labels_are_told_apart() -> None:
+    """vLLM's engine, SGLang's dp_rank with a line for each TP rank, in any order of labels."""
+    page = "".join(
+        f'sglang:num_running_reqs{{tp_rank="{tp}",model_name="a{{b}}",dp_rank="{dp}"}} 1\n'
+        f'sglang:generation_tokens_total{{dp_rank="{dp}",tp_rank="{tp}"}} {dp + 5}\n'
+        for dp in range(2)
+        for tp in range(2)
+    )
+    found = replicas(page)
+    assert {name: (each.running, sum(each.moves_by.values())) for name, each in found.items()} == {
+        "0": (2.0, 10.0),
+        "1": (2.0, 12.0),
+    }

@@ -48,6 +48,7 @@ def command(
     """
     counters = Counters(
         running=running or DEFAULTS.running,
+        waiting=DEFAULTS.waiting,
         progress=progress or DEFAULTS.progress,
         first_tokens=DEFAULTS.first_tokens,
         finished=DEFAULTS.finished,

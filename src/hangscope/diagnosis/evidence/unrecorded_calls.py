@@ -30,6 +30,11 @@ _MODULES: Sequence[tuple[re.Pattern[str], str]] = tuple(
     (re.compile(pattern), what)
     for pattern, what in (
         (r"(^|/)pynccl\w*\.py$|(^|/)cupy/cuda/nccl|(^|/)cupyx/distributed/", "NCCL called past torch.distributed"),
+        (r"(^|/)nccl/(core|bindings)/", "NCCL called past torch.distributed"),
+        (r"(^|/)py_?mscclpp\w*\.py$|(^|/)mscclpp/", "MSCCL++"),
+        (r"(^|/)sgl_kernel/allreduce\.py$|(^|/)aiter/(dist|ops/\w*all_reduce)", "a custom all_reduce"),
+        (r"(^|/)device_communicators/(all2all|mnnvl_compat|cuda_communicator)\w*\.py$", "the engine's communication"),
+        (r"(^|/)(mori|uccl|hybrid_ep|nixl_ep)(/|\w*\.py$)", "an exchange of tokens between experts"),
         (r"(^|/)(custom_all_reduce|quick_all_reduce|flashinfer_all_reduce)\w*\.py$", "a custom all_reduce"),
         (r"(^|/)all_reduce_utils\.py$", "a custom all_reduce"),
         (r"(^|/)deep_?ep/|(^|/)deepep\w*\.py$|(^|/)pplx_kernels/", "DeepEP"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 
@@ -161,6 +162,8 @@ def of_kernel(messages: Iterable[KernelMessage], who: Identity) -> list[Failure]
 
 
 _STUCK = frozenset(("engine_stuck", "heartbeat_stuck"))
+_AFTER_A_HANG = re.compile(r"MPI_ABORT was invoked|ActorDiedError|RayActorError|ActorUnavailableError")
+"""How MPI and Ray say that a process which gave up waiting is gone."""
 _LOST_PEERS = frozenset(("exception", "socket_error", "nccl_remote_error"))
 
 
@@ -229,6 +232,8 @@ class _Effects:
             return False
         if failure.kind == "cuda_error" and "launch failure" in failure.text:
             return True  # how kernels end that gave up waiting, as DeepEP's
+        if failure.kind == "actor_died" or _AFTER_A_HANG.search(failure.text):
+            return True
         if failure.kind not in {"signal", "exit"}:
             return False
         nameless = failure.rank is None and failure.pid is None and failure.local_rank is None

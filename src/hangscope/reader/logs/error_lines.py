@@ -12,8 +12,9 @@ from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
+from hangscope.engine_roles import Role, of_prefix
 from hangscope.model import Source
-from hangscope.reader.logs import deepep_lines, store_barrier
+from hangscope.reader.logs import engine_lines, store_barrier
 from hangscope.reader.logs.failure_line import FailureLine, make_failure
 from hangscope.reader.logs.log_lines import Line
 from hangscope.reader.logs.nccl_warnings import address_host, failure_of, read_warning, taken_twice
@@ -21,6 +22,7 @@ from hangscope.reader.logs.torch_words import GLOG_HEAD, clock_of, default_rank,
 from hangscope.reader.logs.tracebacks import is_consequence
 from hangscope.reader.values import RANK_LIMIT, pci_id
 
+_LONGEST_TRACEBACK = 400
 MOST = 2000
 """Failures of one file that are kept."""
 
@@ -122,16 +124,6 @@ _ASCEND_RANK = re.compile(r"\(PID:(?P<pid>\d+), Device:-?\d+, RankID:(?P<rank>\d
 _HEARTBEAT = re.compile(
     r"Heartbeat monitor timed out|watchdog got stuck for \d+ seconds|detected no heartbeat of its watchdog"
 )
-# vLLM, SGLang, TensorRT-LLM: an engine that waits for its workers, or gives them up
-_ENGINE_WAITS = re.compile(
-    r"(?P<what>No available shared memory broadcast block found in \d+ ?s\w*"
-    r"|Waiting for \d+ (?:local|remote|core)[\w, ]*engine proc\(?s?\)? to start"
-    r"|Initialization timeout: \d+/\d+ stages ready)"
-)
-_ENGINE_STUCK = re.compile(
-    r"(?P<what>[Ss]cheduler watchdog timeout.{0,80}|Watchdog timeout \(self\.watchdog_timeout.{0,40}"
-    r"|RPC call to \w+ timed out|Hang detected on rank \d{1,6}.{0,40}|Sync batch data transfer timeout.{0,60})"
-)
 _DEEPEP = re.compile(
     r"DeepEP .{0,80}?timeout(?:.{0,200}?src RDMA(?: lane)?: ?(?P<rdma>\d+))?(?:.{0,60}?src nvl: ?(?P<nvl>\d+))?"
 )
@@ -181,6 +173,11 @@ WORDS = (
     "RPC call to",
     "Hang detected",
     "transfer timeout",
+    "NIXL",
+    "KVTransferError",
+    "with prefill instance",
+    "baton release",
+    "hit an exception",
     "DeepEP",
     "waitForInput",
     *store_barrier.PARTS,
@@ -242,6 +239,9 @@ class ErrorLog:
         self._terminated: dict[str, int] = {}
         """Prefix → which failure says that C++ ended the process: its reason follows."""
         self._barriers = store_barrier.StoreBarriers()
+        self._speaker: tuple[Role, int] | None = None
+        """Which process of an engine said last that it hit an exception, and in which line: the lines of its traceback
+        stand below without its prefix."""
 
     @cached_property
     def _rules(self) -> tuple[tuple[re.Pattern[str], Callable[[Line, re.Match[str]], None]], ...]:
@@ -272,8 +272,10 @@ class ErrorLog:
                 _ASCEND_RANK,
                 lambda line, m: self._add(line, "other", rank=int(m["rank"]), pid=int(m["pid"]), effect=True),
             ),
-            (_ENGINE_WAITS, lambda line, m: self._add(line, "engine_waits", effect=True, detail=m["what"])),
-            (_ENGINE_STUCK, lambda line, m: self._add(line, "engine_stuck", effect=True, detail=m["what"].strip())),
+            (engine_lines.WAITS, self._engine_waits),
+            (engine_lines.STUCK, self._engine_stuck),
+            (engine_lines.KV_TRANSFER, self._kv_transfer),
+            (engine_lines.JIT_LOCK, self._jit_lock),
             (_DEEPEP, self._deepep),
             (_HEARTBEAT, lambda line, _: self._add(line, "heartbeat_stuck")),
             (_XID, self._xid),
@@ -310,6 +312,8 @@ class ErrorLog:
             self._last_words(line)
         if _ANY.search(text) is None:
             return
+        if "hit an exception" in text and (role := of_prefix(line.stream)) is not None:
+            self._speaker = (role, line.number)
         if "NCCL " in text and _NCCL_PREFIX.search(text) and "error in" not in text:
             return  # NCCL's own lines name their process, and are read where that is known
         if not self._by_rule(line) and not in_traceback:
@@ -354,6 +358,10 @@ class ErrorLog:
         self._seen.add(key)
         at = clock_of(line.text) or line.at_ns
         values.setdefault("pid", line.pid)
+        if self._speaker is not None and of_prefix(line.stream) is None:
+            role, begun = self._speaker
+            values.setdefault("role", role if line.number - begun <= _LONGEST_TRACEBACK else None)
+            self._speaker = None
         failure = make_failure(self.file, line, kind, **values)
         self.failures.append(FailureLine(failure, line, at, hint=default_rank(line.text)))
 
@@ -444,9 +452,33 @@ class ErrorLog:
             peer = address_host(read_warning(line.text).peer_address)
             self._add(line, "socket_error", peer_node=peer, effect="connectFullMesh" not in line.text)
 
+    # ---- engines; what is only quoted in a line, somebody writes about ----
+
+    def _engine_waits(self, line: Line, match: re.Match[str]) -> None:
+        if not engine_lines.is_talk(line.text, match.start()):
+            self._add(line, "engine_waits", effect=True, detail=match["what"])
+
+    def _engine_stuck(self, line: Line, match: re.Match[str]) -> None:
+        if not engine_lines.is_talk(line.text, match.start()):
+            self._add(line, "engine_stuck", effect=True, detail=match["what"].strip())
+
+    def _kv_transfer(self, line: Line, match: re.Match[str]) -> None:
+        if engine_lines.is_talk(line.text, match.start()):
+            return
+        what = match["why"] or match["nixl"] or match["code"] or match[0]
+        peer = address_host(engine_lines.kv_peer(line.text, match))
+        self._add(line, "kv_transfer", effect=True, peer_node=peer, detail=what.strip())
+
+    def _jit_lock(self, line: Line, match: re.Match[str]) -> None:
+        if not engine_lines.is_talk(line.text, match.start()):
+            pid = line.pid if line.pid is not None else engine_lines.baton_pid(line.text)
+            self._add(line, "jit_lock", effect=True, pid=pid, detail=match["file"])
+
     def _deepep(self, line: Line, match: re.Match[str]) -> None:
         """Its kernels give up waiting for a peer, which they know by its node and its place there."""
-        wait = deepep_lines.wait_of(line.text)
+        if engine_lines.is_talk(line.text, match.start()):
+            return
+        wait = engine_lines.wait_of(line.text)
         if wait is not None:
             rank, peer = wait
             what = f"DeepEP waits for rank {peer}"
@@ -454,7 +486,8 @@ class ErrorLog:
             return
         peer_words = ", ".join(f"{name} {match[key]}" for name, key in (("RDMA", "rdma"), ("nvl", "nvl")) if match[key])
         what = f"DeepEP waits for {peer_words}" if peer_words else "DeepEP waits for a peer"
-        self._add(line, "engine_stuck", effect=True, detail=what, once=what)
+        alone = engine_lines.waiting_rank(line.text)
+        self._add(line, "engine_stuck", rank=alone, effect=True, detail=what, once=f"{alone} {what}")
 
     def _ascend(self, line: Line, match: re.Match[str]) -> None:
         peer = int(match["peer"]) if match["peer"] and int(match["peer"]) < RANK_LIMIT else None
@@ -521,7 +554,7 @@ class ErrorLog:
             self._add(line, kind, peer_node=peer, code=warned.status, effect=effect, detail=warned.status_name)
 
     def _terminate(self, line: Line, match: re.Match[str]) -> None:
-        effect = match["type"].endswith(("DistBackendError", "IoException", "DistNetworkError"))
+        effect = match["type"].endswith(("DistBackendError", "IoException", "DistNetworkError", "EPException"))
         before = len(self.failures)
         self._add(line, "exception", effect=effect, detail=match["type"])
         if len(self.failures) > before:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from hangscope.engine_roles import of_prefix
 from hangscope.model import Failure, Source
 from hangscope.reader.logs.log_lines import Line
 from hangscope.reader.times import Clock
@@ -31,6 +32,7 @@ def make_failure(file: str, line: Line, kind: str, **values: object) -> Failure:
     text = str(values.pop("text", "") or line.text).strip()[:TEXT_LIMIT]
     rank = values.pop("rank", None)
     node = values.pop("node", None)
+    values.setdefault("role", of_prefix(line.stream) if line.stream else None)
     # the values are those of the dataclass, which checks nothing either
     return Failure(kind, text, Source(file, f"line {line.number}"), rank, node, **values)  # type: ignore[arg-type]
 

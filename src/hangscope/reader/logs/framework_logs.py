@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from hangscope.model import CONTAINER, UNKNOWN, Process, Source
+from hangscope.reader.logs.engine_lines import is_talk
 from hangscope.reader.logs.failure_line import SIGNAL_NAMES, FailureLine, kind_of_end, make_failure, plain_status
 from hangscope.reader.logs.log_lines import Line
 from hangscope.reader.statements import Statement, Trust
@@ -52,7 +53,7 @@ _RAY_NODE = re.compile(
     r"node with node id: \S+ and address: (?P<node>[\w.:-]+) .{0,40}has been marked dead"
     r"|The node (?:at|with IP) (?P<node2>[\w.:-]+) .{0,40}(?:died|was (?:lost|terminated))"
 )
-_VLLM = re.compile(r"Worker proc \w*?-?(?P<index>\d+) died unexpectedly")
+_VLLM = re.compile(r"(?:Worker proc \w*?-?|RayWorkerProc rank=\[?)(?P<index>\d+)\]? died unexpectedly")
 _ENGINE = re.compile(r"EngineDeadError|EngineCore encountered (?:a fatal error|an issue)")
 _POD_EXIT = re.compile(r"Pod: (?:[\w-]+\.)?(?P<pod>[\w.-]+?) exited with code (?P<exit>\d+)")
 _POD_ROW = re.compile(
@@ -163,7 +164,7 @@ class FrameworkLog:
             (_RAY_MEMORY, self._ray_memory),
             (_RAY_NODE, lambda line, m: self._add(line, "node_lost", node=m["node"] or m["node2"])),
             (_VLLM, self._vllm),
-            (_ENGINE, lambda line, _: self._add(line, "exception")),
+            (_ENGINE, self._engine),
             (_POD_EXIT, self._pod),
             (_POD_ROW, self._pod_row),
             (_EVENT, self._event),
@@ -312,7 +313,14 @@ class FrameworkLog:
         kind = "exception" if name is None else "actor_died"
         self._add(actor.line, kind, node=rows.get("ip"), pid=pid, detail=name, beside=beside, effect=effect)
 
+    def _engine(self, line: Line, match: re.Match[str]) -> None:
+        """That an engine is dead follows from what its workers or their silence did to it."""
+        if not is_talk(line.text, match.start()):
+            self._add(line, "exception", effect=True, detail="the engine")
+
     def _vllm(self, line: Line, match: re.Match[str]) -> None:
+        if is_talk(line.text, match.start()):
+            return
         self._add(line, "exception", tasks=(int(match["index"]),), detail="a vLLM worker")
 
     def _pod(self, line: Line, match: re.Match[str]) -> None:

@@ -33,6 +33,12 @@ _POD = re.compile(r"\[pod/[\w.-]+(?:/[\w.-]+)?\]\s?")
 _COMPOSE = re.compile(r"[\w.-]+\s*\|{1,2}\s")
 # vLLM's logger stands in front of every line of a traceback
 _LOGGER = re.compile(r"(?:ERROR|WARNING|INFO|DEBUG|CRITICAL) \d\d-\d\d \d\d:\d\d:\d\d (?:\[\S+?:\d+\]|\S+?:\d+\]) ?")
+# journald's short form; the kernel's and the schedulers' own lines are read with their host
+_JOURNAL = re.compile(
+    r"(?:[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d )?(?P<host>[\w.-]{1,80}) (?!slurm|kernel|systemd|nvidia|munge)"
+    r"[\w./@:-]{1,80}\[\d{1,9}\]: ?"
+)
+_TRTLLM = re.compile(r"\[\d\d/\d\d/\d{4}-\d\d:\d\d:\d\d\] \[TRT-LLM\](?: \[RANK (?P<rank>\d{1,6})\])? \[[A-Z]\] ")
 _PDSH = re.compile(r"(?!rank|E[A-Z]\d{4}:)([A-Za-z][A-Za-z-]*[\w.-]*\d[\w.-]*): ")
 _TEE = re.compile(r"\[(?!rank)([a-zA-Z_]\w*?)(\d+)\]:\s?")
 _TAG = re.compile(r"\[rank:? ?(\d{1,6})\]:? ?|rank(\d{1,6}): (?=Traceback|  |\[)")
@@ -78,6 +84,9 @@ class _Prefixes:
             if match["ranks"]:
                 self.stream = f"{self.stream} {match['ranks']}".strip()
             return match.end()
+        elif match := _TRTLLM.match(text):
+            self.tag = int(match["rank"]) if match["rank"] else None
+            return match.end()
         elif match := _MPI.match(text) or _HOROVOD.match(text):
             self.task = int(match[1])
         elif match := _TEE.match(text):
@@ -118,6 +127,9 @@ class _Prefixes:
         if text[0] in "EWIDC" and (match := _LOGGER.match(text)):
             return match.end()
         if match := _COMPOSE.match(text):
+            return self._named(match)
+        if "]: " in text[:200] and (match := _JOURNAL.match(text)):
+            self.host = match["host"]
             return self._named(match)
         if ": " in text[:64] and (match := _PDSH.match(text)):
             self.host = match[1]

@@ -60,6 +60,7 @@ _POINTS_ELSEWHERE = re.compile(
     r"[Ss]ee (?:the )?(?:root cause|error messages?|stack trace|logs?) (?:above|for (?:the )?root cause)"
     r"|see the error messages? above|[Ee]ngine core initialization failed|WorkerProc initialization failed"
     r"|Executor failed\b|EngineCore encountered|scheduler died during initialization"
+    r"|RPC call to \w+ timed out|Hang detected on rank"
 )
 _DISTRIBUTED_TYPES = {"DistBackendError", "DistNetworkError", "DistStoreError", "DistError", "DistQueueEmptyError"}
 _NETWORK_TYPES = {

@@ -124,6 +124,9 @@ _FAILURE_PARTS = (
     "Memory on the node",
     "engine proc",
     "Hang detected",
+    "baton release",
+    "ost connection",
+    "NIXL_ERR",
     "Preempt",
     "dump signal",
 )

@@ -17,7 +17,7 @@ from hangscope.incident.blackbox_layout import MAGIC, MAX_BYTES, VERSION
 from hangscope.model import BlackBox, BlackBoxComm, BlackBoxOp, Gap, Process, ProxyLink, ProxyOp, ProxyStep, Source
 from hangscope.reader.join.who_is_who import Identity
 from hangscope.reader.statements import Statement, Trust
-from hangscope.reader.values import RANK_LIMIT, host_name
+from hangscope.reader.values import RANK_LIMIT, host_name, short_name
 
 _TEXT = "S16"
 _SERIAL = (1 << 40) - 1
@@ -315,8 +315,12 @@ def of_ranks(boxes: list[BlackBox], who: Identity) -> tuple[tuple[BlackBox, ...]
     newest: dict[int, BlackBox] = {}
     unknown: list[BlackBox] = []
     gaps: list[Gap] = []
+    stated = {(short_name(p.node or ""), p.pid): p.rank for p in (s.process for s in who.statements if _of_agent(s))}
     for box in sorted(boxes, key=lambda b: (b.started_ns, b.source.file)):
-        rank = box.rank if box.rank is not None else who.rank_of(box.host, box.pid)
+        # Programs that each count from 0 are numbered one after the other by the agent: its word comes first.
+        rank = stated.get((short_name(box.host or ""), box.pid), box.rank)
+        if rank is None:
+            rank = who.rank_of(box.host, box.pid)
         if rank is None:
             unknown.append(box)
             continue
@@ -327,3 +331,7 @@ def of_ranks(boxes: list[BlackBox], who: Identity) -> tuple[tuple[BlackBox, ...]
             )
         newest[rank] = replace(box, rank=rank)
     return (*(newest[rank] for rank in sorted(newest)), *unknown), gaps
+
+
+def _of_agent(said: Statement) -> bool:
+    return said.trust is Trust.NODE and said.process.pid is not None

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
-from hangscope.model import Failure, Gap, Source
+from hangscope.engine_roles import from_value
+from hangscope.model import EngineProcess, Failure, Gap, Source
 from hangscope.reader.sources.rosters import MOST_ROWS, read_row, rows_of
 from hangscope.reader.statements import Statement, Trust
 from hangscope.reader.times import parse_time
@@ -19,6 +20,7 @@ _COLLECTED = "collected"
 _MOST_UNSEEN = 32_768
 """Ranks of which nobody saw a process; of more it is said how many."""
 _MOST_SILENT = 1024
+_MOST_OTHERS = 1024
 _LONGEST_SENTENCE = 1000
 
 
@@ -54,6 +56,8 @@ class NodeFile:
     gaps: tuple[Gap, ...]
     oom_kills: tuple[tuple[int | None, int], ...] = ()
     """(pid, out-of-memory kills that the process's control group counted)."""
+    others: tuple[EngineProcess, ...] = ()
+    """The processes of an engine that are no ranks."""
 
 
 def read_manifest(value: Mapping[str, Any], file: str) -> Manifest:
@@ -156,7 +160,16 @@ def read_node(value: Mapping[str, Any], file: str) -> NodeFile:
             for _, gap in _objects(value.get("gaps"))
         ),
         tuple(oom),
+        tuple(islice(_others(value.get("others"), node, file), _MOST_OTHERS)),
     )
+
+
+def _others(rows: object, node: str | None, file: str) -> Iterator[EngineProcess]:
+    for index, row in _objects(rows):
+        pid = whole(row.get("pid"))
+        role = from_value(row.get("role"))
+        if pid is not None and role is not None:
+            yield EngineProcess(pid, role, node, text(row.get("state")), Source(file, f"others[{index}]"))
 
 
 def _objects(value: object) -> Iterator[tuple[int, Mapping[str, Any]]]:

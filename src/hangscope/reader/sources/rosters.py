@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from hangscope.engine_roles import from_value
 from hangscope.model import FileWait, Process, Source
 from hangscope.reader.statements import Statement, Trust
 from hangscope.reader.values import flag, host_name, moment, number, pci_id, rank_number, text, whole
@@ -92,6 +93,7 @@ def read_row(row: Mapping[str, Any], trust: Trust, source: Source, node: str | N
         gpu_busy_percent=number(row.get("gpu_busy_percent")),
         gpu_power_w=number(row.get("gpu_power_w")),
         file_waits=_file_waits(row.get("file_waits")),
+        role=from_value(row.get("role")),
     )
     return Statement(trust, process)
 

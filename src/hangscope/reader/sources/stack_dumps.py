@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 
+from hangscope.engine_roles import of_title
 from hangscope.model import Frame
 
 _HEADER = re.compile(r"^# hangscope stacks (?P<fields>.*)$")
@@ -17,13 +18,15 @@ _FAULT_THREAD = re.compile(
     r"^(?P<current>Current t|T)hread (?P<id>0x[0-9a-fA-F]+|\d+)(?: \[(?P<name>[^\]]*)\])? \(most recent call first\):"
 )
 _FAULT_FRAME = re.compile(r'^  File "(?P<file>.*)", line (?P<line>\d+) in (?P<name>.*)$')
+# TensorRT-LLM's hang detector, each thread behind its logger's prefix, outermost frame first
+_PRINTED_THREAD = re.compile(r"^Thread (?P<id>\d{1,20}) stack trace:\s*$")
+_PRINTED_FRAME = re.compile(r'^  File "(?P<file>.*)", line (?P<line>\d+), in (?P<name>.*)$')
+_PRINTED_LOOP = re.compile(r"^_(?:executor|event)_loop")
 _SPY_PROCESS = re.compile(r"^Process (?P<pid>\d+): (?P<title>.{0,200})")
-# how vLLM and SGLang title their processes: VLLM::Worker_TP3, sglang::scheduler_DP0_TP2_EP2
-_ENGINE = re.compile(r"(?i)\b(?:sglang|vllm)::\w*?_(?P<places>(?:[A-Z]{2}\d{1,5}_?)+)(?!\w)")
-_PLACE = re.compile(r"([A-Z]{2})(\d{1,5})")
 _SPY_THREAD = re.compile(r'^Thread (?P<id>0x[0-9A-Fa-f]+|\d+) \((?P<state>[\w+]+)\)(?:: "(?P<name>.*)")?\s*$')
 _NATIVE = re.compile(r"\.so(\.[\d.]+)?$|\.(c|cc|cpp|cxx|h|hpp|cu|cuh|inc|pyx|rs)$")
 _SPY_FRAME = re.compile(r"^    (?P<name>\S.*?) \((?P<file>[^()]*?)(?::(?P<line>\d+))?\)\s*$")
+_FRAMES = {"fault": _FAULT_FRAME, "spy": _SPY_FRAME, "printed": _PRINTED_FRAME}
 
 
 @dataclass
@@ -101,11 +104,12 @@ class StackText:
 
     def _frame(self, thread: Thread, text: str, key: _Writer) -> bool:
         """Take a line of an open stack; False where it is none."""
-        frame = _FAULT_FRAME.match(text) if self._style.get(key) == "fault" else _SPY_FRAME.match(text)
+        frame = _FRAMES[self._style.get(key, "spy")].match(text)
         if frame is not None:
             thread.add(Frame(frame["name"], frame["file"], int(frame["line"] or 0)))
             return True
-        return text.startswith("    ") or text.strip() == "..."  # py-spy's locals, faulthandler's cut
+        # py-spy's locals, lines of source, faulthandler's cut, what a bundle left out
+        return text.startswith("    ") or text.strip() in ("...", "…")
 
     def _process(self, number: int, pid: int, title: str, key: _Writer) -> None:
         capture = self._capture.get(key)
@@ -139,10 +143,23 @@ class StackText:
             thread.holds_gil = "gil" in match["state"]
             thread.main = match["name"] == "MainThread" or match["id"] == str(capture.pid)
             self._style[key] = "spy"
+        elif match := _PRINTED_THREAD.match(text):
+            return self._printed_thread(number, match["id"], key)
         else:
             return False
         capture.threads.append(thread)
         self._open[key] = thread
+        return True
+
+    def _printed_thread(self, number: int, name: str, key: _Writer) -> bool:
+        """Its frames stand below without a prefix."""
+        capture = self._capture.get(key) or self._new(number, key)
+        capture.by = "printed"
+        thread = Thread(name, number)
+        capture.threads.append(thread)
+        bare: _Writer = (None, "")
+        self._open = {bare: thread}
+        self._style[bare] = "printed"
         return True
 
     def _new(self, number: int, key: _Writer) -> Capture:
@@ -160,16 +177,25 @@ class StackText:
     def finish(self) -> None:
         self.captures = [capture for capture in self.captures if any(t.frames for t in capture.threads)]
         for capture in self.captures:
+            if capture.by == "printed":
+                _turn_round(capture.threads)
             if capture.threads and not any(thread.main for thread in capture.threads):
                 _mark_main(capture.threads)
 
 
 def engine_rank(title: str) -> int | None:
     """The rank of an engine's process by its title, where the engine has one replica and one pipeline stage."""
-    found = _ENGINE.search(title)
-    places = dict(_PLACE.findall(found["places"])) if found is not None else {}
-    alone = all(int(places.get(name, "0")) == 0 for name in ("DP", "PP"))
-    return int(places["TP"]) if alone and "TP" in places else None
+    role = of_title(title.strip())
+    if role is None or any(role.place(axis) for axis in ("DP", "PP")):
+        return None
+    return role.place("TP")
+
+
+def _turn_round(threads: list[Thread]) -> None:
+    """Innermost frame first; the thread that runs the engine's loop is the one that counts."""
+    for thread in threads:
+        thread.frames.reverse()
+        thread.main = any(_PRINTED_LOOP.match(frame.name) for frame in thread.frames)
 
 
 def _mark_main(threads: list[Thread]) -> None:

@@ -52,7 +52,7 @@ def _sentence(rank: WatchedRank, ended: Sequence[WatchedRank], seconds: float) -
     where = f": it is in {at.name} ({at})" if at is not None else ""
     others = "the others" if len(ended) > 1 else f"rank {ended[0].number}"
     return (
-        f"rank {rank.number} (pid {rank.process.pid}) still runs {seconds:.0f} s after {others} exited with status 0,"
+        f"{rank.said} (pid {rank.process.pid}) still runs {seconds:.0f} s after {others} exited with status 0,"
         f" and is idle{where}"
     )
 

@@ -81,6 +81,7 @@ class Agent:
     ) -> None:
         self._folders = folders
         self._node = node
+        node.command = command
         self._command = command
         self._events = events
         self._say = say
@@ -291,7 +292,8 @@ class Agent:
         ranks = list(self._polling)
         started = self._startup.line(ranks, self._polling.unrecorded_waits.refused, now, self._command)
         stays = self._lingering.line(ranks, self._polling.threshold())
-        for line in (started, stays):
+        strangers = self._startup.strangers(self._polling.ranks.strangers(now))
+        for line in (started, stays, strangers):
             if line is not None:
                 self._say(line)
 

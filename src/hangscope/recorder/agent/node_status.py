@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from hangscope import engine_roles
 from hangscope.recorder.agent import announced_pauses
 from hangscope.recorder.agent.capture_log import CaptureLog
 from hangscope.recorder.agent.job_events import JobEvents
@@ -124,6 +125,7 @@ def _row(rank: WatchedRank, now_ns: int, rates: Rates) -> dict[str, Any]:
         "rank": rank.number,
         "pid": rank.process.pid,
         "local_rank": rank.process.local_rank,
+        "role": engine_roles.to_value(rank.role),
         "state": "gone" if rank.ended or stat is None else stat.state,
         "exit_status": rank.exit_status,
         "server_answers": rank.server_answers,

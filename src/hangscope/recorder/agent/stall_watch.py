@@ -91,11 +91,11 @@ class StallWatch:
                 continue
             starts = somebody_prepares and oldest.seq <= FIRST_OPERATIONS
             if oldest.age_s(now_ns) > (TIMES_FIRST * usual if starts else usual):
-                late.append((oldest.age_s(now_ns), rank.number, oldest))
+                late.append((oldest.age_s(now_ns), rank.number, rank.said, oldest))
         late.sort(key=lambda found: found[:2], reverse=True)
         waits = [
-            LateWait(f"rank {number}: {oldest.label} unfinished", age, frozenset([(oldest.group, oldest.name)]))
-            for age, number, oldest in late
+            LateWait(f"{said}: {oldest.label} unfinished", age, frozenset([(oldest.group, oldest.name)]))
+            for age, _, said, oldest in late
         ]
         pause = self._newest_pause() if late else None
         found = self._first_too_late(waits, pause, usual)
@@ -116,7 +116,7 @@ class StallWatch:
             if since is None or rank.number in known:
                 continue
             if now - since > self._polling.init_threshold():
-                return f"rank {rank.number}: init_process_group unfinished for {now - since:.1f} s"
+                return f"{rank.said}: init_process_group unfinished for {now - since:.1f} s"
         return None
 
     def _late_unrecorded_wait(self, known: Collection[int]) -> str | None:

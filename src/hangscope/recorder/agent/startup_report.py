@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 
 from hangscope.recorder.live.companion_hook import is_hooked, isolating_flag
+from hangscope.recorder.live.find_ranks import RankProcess
 from hangscope.recorder.live.watched_rank import WatchedRank
-from hangscope.recorder.process import linux_process
+from hangscope.recorder.process import linux_process, process_roles
 
 LAST_RANK_S = 20.0
 """Ranks start within seconds of each other; after this long nobody is waited for."""
@@ -28,11 +29,28 @@ class StartupReport:
         self._begun: float | None = None
         self._said = False
         self._asked = 0
+        self._strangers: set[int] = set()
 
     def restart(self) -> None:
         """The ranks were started anew."""
         self._said = False
         self._first = None
+
+    def strangers(self, strangers: Mapping[int, RankProcess]) -> str | None:
+        """Once for each that comes: processes of another program, whose numbers the watched ranks have."""
+        new = sorted(strangers.keys() - self._strangers)
+        if not new:
+            return None
+        self._strangers.update(new)
+        roles = process_roles.roles_of(new)
+        named = ", ".join(
+            f"{roles[pid].label} (pid {pid})" if pid in roles else f"pid {pid}" for pid in new[:_MOST_NAMED]
+        )
+        more = f" and {len(new) - _MOST_NAMED} more" if len(new) > _MOST_NAMED else ""
+        return (
+            f"not watched: {named}{more}. Their program counts its ranks from 0, as the one that is watched does; start"
+            f" each of them under a `hangscope run` of its own. Now: `hangscope snapshot {new[0]}`"
+        )
 
     def line(self, ranks: Sequence[WatchedRank], refused: str, now: float, command: int | None = None) -> str | None:
         """What there is to say now, None while that is not known or was said."""
@@ -110,6 +128,7 @@ def _sentence(ranks: Sequence[WatchedRank], asked: Sequence[WatchedRank], expect
     parts = [f"watching {len(asked) + by_box} of {total} ranks{here}"]
     if by_box:
         parts.append(f"{by_box} without torch.distributed, by what NCCL does in their processes")
+    parts += _roles(ranks)
     causes = _causes(ranks)
     for (why, cure), some in causes.items():
         named = ", ".join(f"{rank.number} (pid {rank.process.pid})" for rank in some[:_MOST_NAMED])
@@ -124,6 +143,16 @@ def _sentence(ranks: Sequence[WatchedRank], asked: Sequence[WatchedRank], expect
             " distinguished from other processes, or did not start under the command"
         )
     return ". ".join(parts)
+
+
+def _roles(ranks: Sequence[WatchedRank]) -> list[str]:
+    """Which processes of an engine they are."""
+    roles = [rank.role for rank in ranks if rank.role is not None]
+    if not roles:
+        return []
+    listed = ", ".join(role.label for role in roles[:_MOST_NAMED])
+    more = f" and {len(roles) - _MOST_NAMED} more" if len(roles) > _MOST_NAMED else ""
+    return [f"{roles[0].engine} calls them {listed}{more}"]
 
 
 def _causes(ranks: Sequence[WatchedRank]) -> dict[tuple[str, str], list[WatchedRank]]:

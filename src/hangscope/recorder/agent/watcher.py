@@ -74,7 +74,7 @@ class Watcher:
         first = min(ended, key=lambda rank: rank.ended_at or 0.0, default=None)
         if first is None:
             return None
-        return f"rank {first.number} (pid {first.process.pid}) {how_ended(first.exit_status)}"
+        return f"{first.said} (pid {first.process.pid}) {how_ended(first.exit_status)}"
 
     def _ended_badly(self, rank: WatchedRank, ended_by_us: Collection[int]) -> bool:
         if not rank.ended or rank.exit_status in (0, None) or rank.process.pid in ended_by_us:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import platform
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from hangscope import engine_roles
 from hangscope.__about__ import __version__
+from hangscope.engine_roles import Role
 from hangscope.incident import manifest
 from hangscope.incident.layout import NODE_FILE, NODE_SCHEMA
 from hangscope.recorder.capture import (
@@ -25,12 +27,13 @@ from hangscope.recorder.capture import (
     ras_question,
     sys_counters,
 )
+from hangscope.recorder.capture.engine_processes import EngineProcesses
 from hangscope.recorder.capture.node_facts import NodeFacts
 from hangscope.recorder.capture.source_code import SourceCode
 from hangscope.recorder.capture.source_pool import SourcePool
 from hangscope.recorder.live.looks import Look
 from hangscope.recorder.live.watched_rank import WatchedRank
-from hangscope.recorder.process import linux_process, process_facts
+from hangscope.recorder.process import linux_process, process_facts, process_roles
 from hangscope.recorder.process.target_rights import NOBODY, Rights
 from hangscope.recorder.rundir.node_dir import NodeDir
 from hangscope.recorder.setup.blackbox_library import FOLDER
@@ -69,8 +72,10 @@ class NodeCapture:
     _rows: dict[int, dict[str, Any]] = field(default_factory=dict)
     _usage: dict[str, dict[str, float | None]] = field(default_factory=dict)
     _code: SourceCode = field(default_factory=SourceCode)
+    _role_of: dict[int, Role] = field(default_factory=dict)
     _complete: bool = False
     _cores: gpu_cores.CoresTaken | None = None
+    _others: EngineProcesses = field(init=False)
 
     def continue_from(self, before: NodeCapture) -> None:
         """This is another capture of the same hang: what the first one saw of a process stays."""
@@ -84,6 +89,11 @@ class NodeCapture:
         self._usage = before._usage
         self._code = before._code
         self._cores = before._cores
+        self._role_of = before._role_of
+        self._others = before._others
+
+    def __post_init__(self) -> None:
+        self._others = EngineProcesses(self.node.command, frozenset(rank.process.pid for rank in self.ranks))
 
     def take(self) -> None:
         """Everything, in at most DEADLINE_S. A source that does not come back in time is a gap."""
@@ -101,6 +111,7 @@ class NodeCapture:
             pool.start("RAS", self._ras, 1, environ),
             pool.start("files", self._files, environ),
             pool.start("black boxes", self._boxes, environ),
+            pool.start("other processes of the engine", self._others.save_stacks, self.node_dir, number),
         ]
         self._save_last_answers()
         pool.wait(first, begun + FIRST_S, self.node_dir)
@@ -227,6 +238,7 @@ class NodeCapture:
         python = next((rank.process.python for rank in self.ranks if rank.process.python), None)
         if environ:
             self._settings = environ
+        roles = self._roles()
         self.node_dir.write_json(
             NODE_FILE,
             {
@@ -247,14 +259,20 @@ class NodeCapture:
                 "gpus": self.node.gpus,
                 "nics": self.node.nics,
                 "settings": self._settings,
-                "ranks": [self._row(rank, self._gpu_of(rank, using)) for rank in self.ranks],
+                "ranks": [self._row(rank, self._gpu_of(rank, using), roles) for rank in self.ranks],
+                "others": self._others.rows(),
                 "gaps": self.node_dir.gaps,
                 "complete": self._complete,
                 **({} if self._cores is None else {"gpu_cores": self._cores.to_json()}),
             },
         )
 
-    def _row(self, rank: WatchedRank, gpu_used: str | None) -> dict[str, Any]:
+    def _roles(self) -> Mapping[int, Role]:
+        """By process, what the ranks are for their engine. Of one that has ended, what it was."""
+        self._role_of.update(process_roles.roles_of(rank.process.pid for rank in self.ranks if not rank.ended))
+        return self._role_of
+
+    def _row(self, rank: WatchedRank, gpu_used: str | None, roles: Mapping[int, Role]) -> dict[str, Any]:
         """The rank as it was when its hang was captured. That it ended much later is a field of its own.
 
         A hang that somebody ends hours later with a signal must not look like a rank that died of one.
@@ -262,6 +280,7 @@ class NodeCapture:
         row = {**rank.row(gpu_used), **self._usage.get(gpu_used or "", {})}
         if self.look is not None and rank.number in self.look.rings:
             row["moved"] = True
+        row["role"] = engine_roles.to_value(roles.get(rank.process.pid))
         before = self._rows.get(rank.number)
         if self._ended_as_asked(row):
             end = {"exit_status": row["exit_status"], "ended_at": row["ended_at"]}

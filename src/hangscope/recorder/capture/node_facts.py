@@ -20,6 +20,8 @@ class NodeFacts:
     gpus: list[dict[str, Any]] = field(default_factory=list)
     driver: str | None = None
     nics: list[dict[str, Any]] = field(default_factory=list)
+    command: int | None = None
+    """What was started here: the processes of an engine that are no ranks are below it."""
     boxes: Path | None = None
     """Where the ranks' black boxes lie."""
     attempt_at: float = 0.0

@@ -59,7 +59,7 @@ def sample(node_dir: NodeDir, process: RankProcess, number: int, *, native: bool
             reasons.append(f"worker server: {answer.error or answer.status}")
     if text is None:
         by = "py-spy"
-        text, why = _py_spy(process.pid, native=native)
+        text, why = from_outside(process.pid, native=native)
         reasons.append(f"py-spy: {why}")
     if text is None:
         by = "faulthandler"
@@ -118,7 +118,7 @@ def children(node_dir: NodeDir, process: RankProcess, number: int, ranks: Collec
         if time.monotonic() > until or room <= 0:
             break
         by = "py-spy"
-        text, _ = _py_spy(pid)
+        text, _ = from_outside(pid)
         if text is None:
             by = "faulthandler"
             text, _ = _by_signal(replace(process, pid=pid))
@@ -143,7 +143,8 @@ def next_number(node_dir: NodeDir) -> int:
     return max(numbers) + 1
 
 
-def _py_spy(pid: int, *, native: bool = False) -> tuple[str | None, str]:
+def from_outside(pid: int, *, native: bool = False) -> tuple[str | None, str]:
+    """The stacks by py-spy, or why there are none."""
     program = py_spy()
     if program is None:
         return None, "not installed"

@@ -29,7 +29,7 @@ from hangscope.recorder.live.node_ranks import BOX_S
 from hangscope.recorder.live.polling import Polling
 from hangscope.recorder.live.two_samples import TwoSamples
 from hangscope.recorder.live.watched_rank import WatchedRank
-from hangscope.recorder.process import linux_process, target_rights
+from hangscope.recorder.process import linux_process, process_roles, target_rights
 from hangscope.recorder.process.target_rights import Rights
 from hangscope.recorder.rundir import peer_files, run_directory
 from hangscope.recorder.rundir.job_identity import JobIdentity, identify
@@ -114,7 +114,7 @@ def _captured_in(
 ) -> Path:
     if theirs.foreign:
         incident, _ = claim_directory(None, JobIdentity(state.job, state.attempt, state.node), theirs, kept)
-    node = NodeFacts(state.node, state.job, state.attempt, started_at(state.command_pid))
+    node = NodeFacts(state.node, state.job, state.attempt, started_at(state.command_pid), command=state.command_pid)
     return _capture(incident, folder, node, ranks, ask=ask)
 
 
@@ -172,14 +172,17 @@ def of_process(pid: int, directory: Path | None, say: Callable[[str], None], *, 
     if not ranks:
         raise NotFoundError(
             f"{pid}: neither this process nor its children are a rank of a distributed job",
-            hint="give the pid of a rank or of its launcher; ranks are recognised by RANK in their environment",
+            hint="give the pid of a rank, of its launcher or of an engine's server; ranks are recognised by RANK in"
+            " their environment, or by the title that vLLM and SGLang give their workers",
         )
     strange = next((rank.rights for rank in ranks if rank.rights.foreign), theirs)
     with contextlib.ExitStack() as kept:
         step = SnapshotStep.of(os.environ)
         root, identity = claim_directory(directory, identity, strange, kept, step.session)
-        node = NodeFacts(identity.node, identity.job, identity.attempt, started_at(pid))
-        ask = _AskGpus(_launcher_of(pid), say) if gpus else None
+        began = started_at(pid)
+        launcher = _launcher_of(pid)
+        node = NodeFacts(identity.node, identity.job, identity.attempt, began, command=launcher)
+        ask = _AskGpus(launcher, say) if gpus else None
         return _capture(root, safe_name(identity.node), node, ranks, step, ask)
 
 
@@ -199,7 +202,8 @@ def _ranks(sockets: Path, pid: int | None, boxes: Path | None = None) -> list[Wa
     if pid is None:
         return watched(sockets, [])
     launcher = _launcher_of(pid)
-    return watched(sockets, find_ranks.ranks_below(launcher), boxes, launcher)
+    processes = find_ranks.ranks_below(launcher) or find_ranks.ranks_by_title(launcher)
+    return watched(sockets, processes, boxes, launcher)
 
 
 def watched(
@@ -233,10 +237,11 @@ def _take_boxes(polling: Polling, launcher: int) -> None:
 
 
 def _launcher_of(pid: int) -> int:
-    """The launcher above a rank: the nearest ancestor without RANK in its environment that has other ranks below."""
+    """The launcher above a rank: the nearest ancestor without RANK in its environment that has other ranks below; the
+    server above a process of an engine."""
     found = linux_process.stat(pid)
     if "RANK" not in linux_process.environment(pid) or found is None:
-        return pid
+        return process_roles.top_of_engine(pid)
     parent = found.parent
     return parent if parent > 1 and len(find_ranks.ranks_below(parent)) > 1 else pid
 

@@ -9,7 +9,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from hangscope.recorder.process import linux_process, target_rights
+from hangscope.engine_roles import numbers
+from hangscope.recorder.process import linux_process, process_roles, target_rights
 from hangscope.safeio import bounded_json
 from hangscope.safeio.safe_files import Refused, open_file
 
@@ -165,6 +166,14 @@ def ranks_below(pid: int) -> list[RankProcess]:
     return [best[rank] for rank in sorted(best)]
 
 
+def ranks_by_title(pid: int) -> list[RankProcess]:
+    """The workers of an engine below `pid`, and itself: ranks by the numbers in their titles, where these tell them
+    apart."""
+    found = numbers(process_roles.workers(process_roles.roles_below(pid)))
+    ranks = [RankProcess(pid=each, rank=number) for each, number in found.items() if number <= MOST]
+    return sorted(ranks, key=lambda process: process.rank or 0)
+
+
 def ranks_of_slurm_job(job: str, but_step: str) -> list[RankProcess]:
     """This node's ranks of a Slurm job, by their environment, except the step `but_step`, which may be our own.
 
@@ -205,8 +214,9 @@ def _one_task_a_rank(environ: dict[str, str]) -> bool:
 
 
 def is_python(pid: int) -> bool:
+    """By its command line; by what it runs, where it has set a title."""
     words = linux_process.command_line(pid)
-    return bool(words) and "python" in os.path.basename(words[0])
+    return bool(words) and "python" in os.path.basename(words[0] if ":" not in words[0] else linux_process.program(pid))
 
 
 def _variable(environ: dict[str, str], name: str) -> int | None:

@@ -13,7 +13,7 @@ from hangscope.recorder.live.boxes.box_watch import BoxWatch
 from hangscope.recorder.live.find_ranks import RankProcess, Registry
 from hangscope.recorder.live.watched_rank import WatchedRank
 from hangscope.recorder.live.worker_server import Asker, Question, Topic
-from hangscope.recorder.process import linux_process
+from hangscope.recorder.process import linux_process, process_roles
 
 LOOK_S = 5.0
 """Between two looks, once all that were announced are there."""
@@ -23,6 +23,10 @@ COMPANION_S = 20.0
 """A process with RANK in its environment that has not registered after this long has no companion."""
 BOX_S = 5.0
 """So long a process with a black box may take to say itself which rank it is, and to make its largest communicator."""
+STRANGER_S = 20.0
+"""So long a number may be another's before it is said that a process is not watched."""
+STARTED_S = 30.0
+"""Processes that share no communicator for so long are programs of their own."""
 COMES_TOGETHER_S = 60.0
 FIRST_PAUSE_S = 1.0
 LONGEST_PAUSE_S = 30.0
@@ -37,6 +41,8 @@ class NodeRanks:
         """The processes of attempts before this one."""
         self.restarted = False
         """Whether the launcher has started ranks anew; `take_restart` clears it."""
+        self._strangers: dict[int, tuple[RankProcess, float]] = {}
+        """Processes whose numbers other ranks have, and since when (monotonic)."""
         self._registry = Registry(sockets)
         self._foreign: set[int] = set()
         """Processes that are no rank, or one of an earlier attempt."""
@@ -68,9 +74,21 @@ class NodeRanks:
                 self._take_registered(process, now, asker)
         if command is not None and now >= self._next_scan:
             self._next_scan = now + (SCAN_S if self._all_there() else SCAN_S / 5)
-            for process in find_ranks.ranks_below(command):
+            for process in find_ranks.ranks_below(command) or self._titled(command):
                 self._take_unregistered(process)
+            self._look_at_titles()
         self._next_look = now + (LOOK_S if self._all_there() else 0.0)
+
+    def _look_at_titles(self) -> None:
+        living = {rank.process.pid: rank for rank in self.by_number.values() if not rank.ended}
+        for pid, role in process_roles.roles_of(living).items():
+            living[pid].role = role
+
+    def _titled(self, command: int) -> list[RankProcess]:
+        """Workers of an engine in which no companion runs, by their titles."""
+        registered = {process.pid for process in self._registry.processes()}
+        found = find_ranks.ranks_by_title(command)
+        return found if registered.isdisjoint(process.pid for process in found) else []
 
     def _is_known(self, process: RankProcess) -> bool:
         """On a slow file system the import of torch takes longer than anybody waits: the companion may come later."""
@@ -113,7 +131,9 @@ class NodeRanks:
         if len(waited) <= len(known.keys() & waited.keys()):
             return
         others = {number for pid, number in known.items() if pid not in waited}
-        for process in box_identity.identify(waited, {pid: known[pid] for pid in known if pid in waited}, others):
+        mine = {pid: known[pid] for pid in known if pid in waited}
+        started = all(boxes.seen_for_s(pid, now) >= STARTED_S for pid in waited if pid not in known)
+        for process in box_identity.identify(waited, mine, others, started=started):
             self.add(process)
 
     def identify(self, pid: int, answer: dict[str, Any]) -> None:
@@ -121,8 +141,30 @@ class NodeRanks:
         for process in self._registry.processes():
             if process.pid == pid:
                 known = find_ranks.with_own_answer(process, answer)
-                if known.rank is not None:
+                if known.rank is not None and not self._is_of_another_program(known):
                     self.add(known)
+
+    def _is_of_another_program(self, process: RankProcess) -> bool:
+        """Whether the number that a process says is one of a rank that lives and has nothing to do with it: replicas of
+        an engine each count from 0."""
+        before = self.by_number.get(process.rank) if process.rank is not None else None
+        if before is None or before.ended or before.process.pid == process.pid:
+            self._strangers.pop(process.pid, None)
+            return False
+        if before.handle.ended():
+            return True  # nobody has noted its end so far; this one is asked again
+        if not before.process.registered or _is_later(process, before.process):
+            return False
+        if linux_process.are_related(before.process.pid, process.pid):
+            return False
+        # It is asked again: a script that starts its ranks anew has both for a moment.
+        self._strangers.setdefault(process.pid, (process, time.monotonic()))
+        return True
+
+    def strangers(self, now: float) -> dict[int, RankProcess]:
+        """Processes of another program that counts its ranks from 0 as well, so that their numbers are taken."""
+        found = {pid: process for pid, (process, since) in self._strangers.items() if now - since >= STRANGER_S}
+        return {pid: process for pid, process in found.items() if linux_process.stat(pid) is not None}
 
     def renumber(self, rank: WatchedRank, answer: dict[str, Any]) -> None:
         """What a rank says itself wins over the RANK that it was started with."""

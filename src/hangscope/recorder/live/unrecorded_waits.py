@@ -43,7 +43,7 @@ class StuckRank:
     seconds: float
 
     def __str__(self) -> str:
-        return f"rank {self.rank.number} waits in {self.wait}"
+        return f"{self.rank.said} waits in {self.wait}"
 
 
 class UnrecordedWaits:

@@ -9,11 +9,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from hangscope.engine_roles import Role
 from hangscope.recorder.live.find_ranks import RankProcess
 from hangscope.recorder.live.learn_sites import CallSites
 from hangscope.recorder.live.rank_position import RankPosition
 from hangscope.recorder.live.unfinished_ops import RankProgress, rows
-from hangscope.recorder.process import linux_process, process_facts, target_rights
+from hangscope.recorder.process import linux_process, process_facts, process_roles, target_rights
 from hangscope.recorder.process.file_waits import FileWaits
 from hangscope.recorder.process.linux_process import ProcessHandle
 from hangscope.recorder.process.process_activity import Activity
@@ -76,6 +77,8 @@ class WatchedRank:
     """Whether torchrun keeps one store for all attempts, as it does from torch 2.5 on."""
     by_ray: bool = False
     """Whether it is an actor of Ray, which ends its actors with status 1 also when all went well."""
+    role: Role | None = None
+    """What it is for its engine, by its title."""
     rights: Rights = field(default_factory=Rights)
     """What it names is opened with its own rights."""
     call_sites: CallSites = field(default_factory=CallSites)
@@ -108,6 +111,7 @@ class WatchedRank:
             output=process_facts.redirected_output(process.pid, theirs),
             shares_store=environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True",
             by_ray=next(iter(linux_process.command_line(process.pid)), "").startswith("ray::"),
+            role=process_roles.roles_of([process.pid]).get(process.pid),
             rights=theirs,
         )
 
@@ -115,6 +119,11 @@ class WatchedRank:
     def number(self) -> int:
         assert self.process.rank is not None
         return self.process.rank
+
+    @property
+    def said(self) -> str:
+        """``rank 2``, ``rank 2 (Worker_TP2)``."""
+        return f"rank {self.number} ({self.role.label})" if self.role is not None else f"rank {self.number}"
 
     @property
     def ended(self) -> bool:

@@ -8,6 +8,7 @@ import http.client
 import json
 import os
 import socket
+import threading
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -75,14 +76,29 @@ def _fetch(url: str, seconds: float) -> str:
     kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
     until = time.monotonic() + seconds
     connection = kind(parts.hostname, parts.port, timeout=seconds)
+    place = (parts.path or "/metrics") + (f"?{parts.query}" if parts.query else "")
+    late = threading.Timer(seconds, _hang_up, (connection,))  # headers that trickle in have no end of their own
+    late.daemon = True
+    late.start()
     try:
-        connection.request("GET", parts.path or "/metrics")
+        connection.request("GET", place, headers={"Accept": "text/plain"})
         answer = connection.getresponse()
         if answer.status != http.client.OK:
-            raise OSError(f"status {answer.status}")
+            to = answer.headers.get("Location", "")
+            raise OSError(f"status {answer.status}" + (f", it redirects to {to[:200]}" if to else ""))
         return _body(answer, connection, until).decode(errors="replace")
+    except (OSError, http.client.HTTPException) as error:
+        if time.monotonic() >= until:
+            raise TimeoutError(f"no whole answer within {seconds:g} s") from error
+        raise
     finally:
+        late.cancel()
         connection.close()
+
+
+def _hang_up(connection: http.client.HTTPConnection) -> None:
+    with contextlib.suppress(OSError, AttributeError):
+        connection.sock.shutdown(socket.SHUT_RDWR)
 
 
 def _body(answer: http.client.HTTPResponse, connection: http.client.HTTPConnection, until: float) -> bytes:

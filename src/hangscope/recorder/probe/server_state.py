@@ -45,26 +45,32 @@ def look(found: Mapping[str, Replica], before: Mapping[str, Any], now: float, th
     state: dict[str, Any] = {}
     stuck = []
     running = 0.0
+    waiting = 0.0
     for name, replica in list(found.items())[:MOST_REPLICAS]:
         since = _still_since(replica, remembered.get(name), now)
         state[name] = {"counters": replica.moves_by, "since": since}
         running += replica.running or 0.0
+        waiting += replica.waiting
         patience = threshold_s * (TIMES_PREFILL if replica.prefills else 1.0)
         if since is not None and now - since >= patience:
             stuck.append(_stuck(name, replica, now - since))
     kept = {"at": now, "replicas": state}
     if stuck:
         return Look(Says.STUCK, "; ".join(stuck), kept)
-    if not running:
+    if not running and not waiting:
         return Look(Says.MOVES, "no request runs: idle", kept)
+    demand = f"{running:.0f} running" + (f", {waiting:.0f} waiting" if not running else "")
+    if not remembered:
+        return Look(Says.MOVES, f"{demand}; the first look, or the one before is older than the threshold", kept)
     still = max((now - each["since"] for each in state.values() if each["since"] is not None), default=0.0)
     moved = f", no new token for {still:.0f} s" if still else ", tokens come"
-    return Look(Says.MOVES, f"{running:.0f} running{moved}", kept)
+    return Look(Says.MOVES, f"{demand}{moved}", kept)
 
 
 def _stuck(name: str, replica: Replica, seconds: float) -> str:
     of = f"replica {name}: " if name else ""
-    return f"{of}{replica.running or 0:.0f} running, and no new token for {seconds:.0f} s"
+    waiting = f", {replica.waiting:.0f} waiting" if not replica.running else ""
+    return f"{of}{replica.running or 0:.0f} running{waiting}, and no new token for {seconds:.0f} s"
 
 
 def _remembered(before: Mapping[str, Any], now: float, threshold_s: float) -> Mapping[str, Any]:
@@ -77,8 +83,8 @@ def _remembered(before: Mapping[str, Any], now: float, threshold_s: float) -> Ma
 
 
 def _still_since(replica: Replica, before: object, now: float) -> float | None:
-    """Since when requests have run and nothing has moved; None where none runs."""
-    if not replica.running:
+    """Since when requests have run, or waited while none runs, and nothing has moved; None where there is none."""
+    if not replica.running and not replica.waiting:
         return None
     if not isinstance(before, dict) or before.get("counters") != replica.moves_by:
         return now

@@ -95,6 +95,14 @@ def command_line(pid: int) -> list[str]:
     return [os.fsdecode(word) for word in raw.rstrip(b"\0").split(b"\0")] if raw else []
 
 
+def program(pid: int) -> str:
+    """The file that `pid` runs; empty where the kernel does not say."""
+    try:
+        return os.readlink(PROC / str(pid) / "exe")
+    except OSError:
+        return ""
+
+
 def _own_words(pid: int, name: str) -> bytes:
     """What the kernel reads out of the process's own memory: a process may tell it that this is gigabytes long."""
     try:
@@ -202,6 +210,22 @@ def depth(pid: int) -> int:
         pid = found.parent
         count += 1
     return count
+
+
+def are_related(one: int, other: int) -> bool:
+    """Whether one of two processes is above the other."""
+    return one in _above(other) or other in _above(one)
+
+
+def _above(pid: int) -> set[int]:
+    found: set[int] = set()
+    while pid > 1 and len(found) < 64:
+        mine = stat(pid)
+        if mine is None:
+            break
+        pid = mine.parent
+        found.add(pid)
+    return found
 
 
 class ProcessHandle:

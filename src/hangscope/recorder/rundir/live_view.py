@@ -37,6 +37,7 @@ class RankLine:
     rate: float | None = None
     for_ranks: tuple[int, ...] = ()
     code: str = ""
+    role: str = ""
 
     @property
     def gone(self) -> bool:
@@ -68,6 +69,7 @@ class WaitedFor:
     longest_s: float
     operation: str
     code: str = ""
+    role: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,6 +200,7 @@ def _rank(state: NodeStatus, row: RankRow, absent: _Absent, now: float) -> RankL
         rate=row.rate,
         for_ranks=absent.of(row),
         code=row.code,
+        role=row.role,
     )
 
 
@@ -261,8 +264,9 @@ def _waited_for(ranks: tuple[RankLine, ...]) -> tuple[WaitedFor, ...]:
     for rank, waiting in waiting_for.items():
         longest = max(waiting, key=lambda line: line.waits_s or 0.0)
         line = by_rank[rank]
+        waited_s = longest.waits_s or 0.0
         found.append(
-            WaitedFor(rank, line.node, line.state, len(waiting), longest.waits_s or 0.0, longest.waits, line.code)
+            WaitedFor(rank, line.node, line.state, len(waiting), waited_s, longest.waits, line.code, line.role)
         )
     return tuple(sorted(found, key=lambda each: (-each.waiting, each.rank)))
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from hangscope import engine_roles
 from hangscope.safeio import bounded_json
 from hangscope.safeio.safe_files import read_below
 
@@ -57,6 +58,8 @@ class RankRow:
     groups: tuple[GroupCounter, ...] = ()
     code: str = ""
     """``train.py:8 save``: the user's line at which it is, while it does not move."""
+    role: str = ""
+    """``Worker_TP3``: what its engine calls it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,6 +258,7 @@ def _row(item: object) -> RankRow | None:
         works=item.get("works") is True,
         groups=tuple(each for each in groups if each is not None),
         code=code_place(code) if isinstance(code, dict) else "",
+        role=role.label if (role := engine_roles.from_value(item.get("role"))) is not None else "",
     )
 
 

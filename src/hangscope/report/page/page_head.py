@@ -117,7 +117,8 @@ def _facts(d: Diagnosis) -> Iterator[tuple[str, str]]:
 def _who(culprits: Sequence[Culprit]) -> Iterator[tuple[str, str]]:
     if len(culprits) <= _CULPRITS:
         for culprit in culprits:
-            parts = [f"rank {culprit.rank}", f"node {_short(culprit.node)}" if culprit.node else "unknown node"]
+            parts = [f"rank {culprit.rank}", *([culprit.role.says] if culprit.role is not None else [])]
+            parts += [f"node {_short(culprit.node)}" if culprit.node else "unknown node"]
             if culprit.gpu:
                 parts.append(f"GPU {culprit.gpu.removeprefix('0000:')}")
             if culprit.local_rank is not None:

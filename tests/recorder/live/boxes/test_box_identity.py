@@ -42,9 +42,37 @@ def test_a_number_that_all_inherited_is_none(environs: dict[int, dict[str, str]]
 
 
 def test_nobody_gets_a_number_that_is_anothers(environs: dict[int, dict[str, str]]) -> None:
-    """Two programs that both count from 0, and a rank that torch.distributed knows: no number is better than a wrong
-    one."""
+    """Processes that may still make a larger communicator, and a rank that torch.distributed knows: no number is better
+    than a wrong one."""
     boxes = {10: box(10, (1, 0, 2)), 11: box(11, (1, 1, 2)), 12: box(12, (2, 0, 2)), 13: box(13, (2, 1, 2))}
     assert identify(boxes, {}, ()) == []
     assert identify({10: boxes[10], 11: boxes[11]}, {}, {0}) == []
     assert [each.rank for each in identify({10: boxes[10], 11: boxes[11]}, {10: 0}, ())] == [1]
+
+
+def test_two_programs_are_numbered_one_after_the_other(environs: dict[int, dict[str, str]]) -> None:
+    """Both count from 0 and share no communicator for long: each has its own block, behind numbers that are taken."""
+    boxes = {10: box(10, (1, 0, 2)), 11: box(11, (1, 1, 2)), 12: box(12, (2, 1, 2)), 13: box(13, (2, 0, 2))}
+    found = identify(boxes, {}, (), started=True)
+    assert {each.pid: each.rank for each in found} == {10: 0, 11: 1, 12: 3, 13: 2}
+    later = identify(boxes, {10: 0, 11: 1}, (), started=True)
+    assert {each.pid: each.rank for each in later} == {12: 3, 13: 2}
+    part_elsewhere = {pid: each for pid, each in boxes.items() if pid != 13}
+    assert identify(part_elsewhere, {}, (), started=True) == []
+
+
+@pytest.mark.parametrize(
+    ("titles", "wanted"),
+    [
+        ([f"VLLM::Worker_DP{at // 2}_TP{at % 2}" for at in range(4)], [0, 1, 2, 3]),
+        ([f"sglang::scheduler_DP{at // 2}_TP{at % 2}" for at in (3, 2, 1, 0)], [3, 2, 1, 0]),
+    ],
+)
+def test_replicas_are_told_apart_by_their_titles(
+    titles: list[str], wanted: list[int], environs: dict[int, dict[str, str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Replicas of an engine each count from 0 in NCCL; what the engine titles them says which is which, at once."""
+    named = dict(zip(range(10, 14), titles, strict=True))
+    monkeypatch.setattr("hangscope.recorder.process.linux_process.command_line", lambda pid: [named[pid]])
+    boxes = {pid: box(pid, (pid // 2, pid % 2, 2)) for pid in range(10, 14)}
+    assert [each.rank for each in identify(boxes, {}, ())] == wanted

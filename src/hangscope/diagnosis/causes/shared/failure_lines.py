@@ -21,7 +21,7 @@ MISSING_RANKS = ("missing_ranks", "never_seen", "elsewhere")
 """Failures that name ranks which did not come."""
 LEFT_RUNNING = "left_running"
 """A task that was still there when the others had given up."""
-ENGINE = ("engine_waits", "engine_stuck")
+ENGINE = ("engine_waits", "engine_stuck", "kv_transfer", "jit_lock")
 """What an inference engine says of itself."""
 TAKEN_TWICE = ("same_gpu", "same_rank")
 """Failures that name what two processes took, and only one can have."""
@@ -61,6 +61,8 @@ _WHAT = {
     "port_errors": "has counted errors: {detail}",
     "engine_waits": "waits for its workers ({detail})",
     "engine_stuck": "completed no step ({detail})",
+    "kv_transfer": "lost or gave up a transfer of the KV cache ({detail})",
+    "jit_lock": "waits for the lock of a JIT cache ({detail})",
     "actor_died": "died",
     "node_lost": "went down with its node",
     "node_failed": "failed, and the job with it",
@@ -97,6 +99,11 @@ _STEP = {
     "evicted": "kubectl describe pod; raise the request or limit that it exceeded, or write to a volume",
     "engine_waits": "is a worker still loading, compiling or tuning? If not, py-spy dump --pid of each worker",
     "engine_stuck": "py-spy dump --pid of each worker while it is stuck: the one not in a collective is holding it up",
+    "kv_transfer": "look at the engine at the other end (its log, a restart) and at the network between the two",
+    "jit_lock": (
+        "find who builds on that node (ninja, nvcc, hipcc, cicc in ps): it holds the lock; if nobody does, the lock is "
+        "left over from a build that was killed: delete the file"
+    ),
     "actor_died": "read worker-*-PID.err and .out of it in Ray's session folder, and dmesg on its node",
     "same_gpu": (
         "give each rank a GPU of its own: CUDA_VISIBLE_DEVICES and torch.cuda.set_device(local_rank), or as many tasks "
@@ -357,6 +364,8 @@ def _whose(case: Case, failure: Failure) -> str:
         return case.names.ranks([failure.rank]) + ("" if failure.rank in case.job.nodes else node) + pid
     if failure.local_rank is not None:
         return f"local rank {failure.local_rank}{node or ' of a node that the line does not name'}{pid}"
+    if failure.role is not None:
+        return f"{failure.role.says}{node}{pid}"
     if failure.pid is not None:
         return f"the process with pid {failure.pid}{node}"
     return f"a process{node}" if node else "a rank that the line does not name"

@@ -6,6 +6,8 @@ _WARNINGS = frozenset(
     (
         "other",
         "engine_waits",
+        "kv_transfer",
+        "jit_lock",
         "wait_timeout",
         "socket_error",
         "heartbeat_stuck",

@@ -3,12 +3,13 @@
 DeepEP's timeouts name both ends. Whoever is waited for and reports no wait of its own is where the waits end.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 
 from hangscope.diagnosis.accusation import MEDIUM, Accusation, Accused, Grounds, Layer
 from hangscope.diagnosis.case import Case
 from hangscope.diagnosis.cause import Asked, Cause, Words
+from hangscope.diagnosis.causes.shared.outlived import lasting_failures
 from hangscope.diagnosis.causes.shared.sentences import who_did_what
 from hangscope.diagnosis.phrases import ranks_text
 from hangscope.diagnosis.verdict import CauseKind, Finding
@@ -24,24 +25,40 @@ _SHOWN = 4
 
 @dataclass(frozen=True, slots=True)
 class LoggedWaits:
-    """The lines by the rank that is waited for, of the ranks where the waits end."""
+    """The lines of the ranks that wait, directly or through others, for those where the waits end; and these ranks."""
 
-    lines: Mapping[int, Sequence[Failure]]
-
-    @property
-    def waiting(self) -> list[int]:
-        return sorted({line.rank for lines in self.lines.values() for line in lines if line.rank is not None})
+    lines: Sequence[Failure]
+    waiting: tuple[int, ...]
 
 
 def propose(case: Case) -> Iterator[Accusation[LoggedWaits]]:
     """The ranks that others say they wait for, and that say nothing of the kind; fewer than those who wait."""
-    lines = [line for line in case.job.facts.failures if _is_wait(line)]
-    waiters = {line.rank for line in lines}
-    ends = sorted({line.peer_rank for line in lines if line.peer_rank is not None and line.peer_rank not in waiters})
-    found = LoggedWaits({rank: [line for line in lines if line.peer_rank == rank] for rank in ends})
-    if ends and len(found.waiting) >= max(_LEAST_WAITING, len(ends) + 1):
+    lines = [line for line in lasting_failures(case.job.facts) if _is_wait(line)]
+    waits_for: dict[int, set[int]] = {}
+    for line in lines:
+        if line.rank is not None and line.peer_rank is not None:
+            waits_for.setdefault(line.rank, set()).add(line.peer_rank)
+    ends = sorted({peer for peers in waits_for.values() for peer in peers} - waits_for.keys())
+    waiting = _behind(ends, waits_for)
+    if ends and len(waiting) >= max(_LEAST_WAITING, len(ends) + 1):
+        direct_first = sorted(lines, key=lambda line: line.peer_rank not in ends)
+        found = LoggedWaits([line for line in direct_first if line.rank in waiting], tuple(sorted(waiting)))
         accused = [Accused(rank, CauseKind.ABSENT) for rank in ends]
         yield Accusation(AWAITED_IN_LOGS, CauseKind.ABSENT, found, accused, explains=case.waits.all)
+
+
+def _behind(ends: Iterable[int], waits_for: Mapping[int, Set[int]]) -> set[int]:
+    """Who waits for these ranks, directly or through others."""
+    waited_by: dict[int, set[int]] = {}
+    for rank, peers in waits_for.items():
+        for peer in peers:
+            waited_by.setdefault(peer, set()).add(rank)
+    found: set[int] = set()
+    new = set(ends)
+    while new:
+        new = {rank for peer in new for rank in waited_by.get(peer, ())} - found
+        found |= new
+    return found
 
 
 def _is_wait(line: Failure) -> bool:
@@ -52,7 +69,7 @@ def words(case: Case, accusation: Accusation[LoggedWaits]) -> Words:
     found = accusation.facts
     ranks = accusation.ranks
     waiting = ranks_text(found.waiting)
-    lines = [line for rank in ranks for line in found.lines[rank]][:_SHOWN]
+    lines = found.lines[:_SHOWN]
     it = verb(ranks, "it", "them")
     return who_did_what(
         case,

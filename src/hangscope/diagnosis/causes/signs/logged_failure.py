@@ -80,7 +80,12 @@ _WAITED = (
 )
 # That a launcher stopped ranks, an engine still waits or a port counted errors does not say what became of the job: it
 # may have been ended because it hung. A terminal that was closed is a reason of its own.
-_TELLS_NOTHING_OF_THE_JOB = ("launcher_kill", "launcher_signal", "cancelled", "engine_waits", "port_errors")
+_TELLS_NOTHING_OF_THE_JOB = (
+    *("launcher_kill", "launcher_signal", "cancelled"),
+    *("engine_waits", "jit_lock", "kv_transfer", "port_errors"),
+)
+# Of what engines say, a lock names what is waited for, and a wait alone says least.
+_TELLS_MORE = {"jit_lock": -1, "engine_waits": 1}
 # How a process ends; as an effect it explains nothing.
 _ENDS = ("signal", "exit", "exception", "cuda_error")
 # Failures this close to the first one may be its first sign elsewhere, or the other way round.
@@ -115,7 +120,7 @@ def _accusation(case: Case, lines: list[Failure], first: Failure) -> Accusation[
         ),
         explains=case.waits.all,
         hang=case.hang.says is Says.YES or _shows_a_hang(lines, first, kind),
-        conclusive=_is_conclusive(first),
+        conclusive=_is_conclusive(first, lines),
     )
 
 
@@ -131,8 +136,10 @@ def _shows_a_hang(lines: Sequence[Failure], first: Failure, kind: CauseKind) -> 
     return kind is CauseKind.UNKNOWN and _says_that_it_waited(lines, first)
 
 
-def _is_conclusive(first: Failure) -> bool:
-    """Whether the line says what became of the job."""
+def _is_conclusive(first: Failure, lines: Sequence[Failure]) -> bool:
+    """Whether the line says what became of the job, or of what an engine waits for where another says that it hung."""
+    if first.kind in ("jit_lock", "kv_transfer") and any(line.kind == "engine_stuck" for line in lines):
+        return True
     return first.kind not in _TELLS_NOTHING_OF_THE_JOB or first.code == -signal.SIGHUP or first.detail == AFTER_HANG
 
 
@@ -190,18 +197,25 @@ def _earliest(lines: list[Failure]) -> list[Failure]:
     times = [line.at_ns for line in lines if line.at_ns is not None]
     if not times or len(times) < len(lines):
         return lines
-    return [line for line in lines if line.at_ns is not None and line.at_ns <= min(times) + _TOGETHER_NS]
+    return [line for line in lines if (line.at_ns or 0) <= min(times) + _TOGETHER_NS or _names_other_end(line)]
 
 
-def _sort_key(line: Failure) -> tuple[bool, bool, bool, bool, bool, bool, int]:
+def _names_other_end(line: Failure) -> bool:
+    """Whether it says with whom a transfer failed, which seldom stands in the first line about it."""
+    return line.kind == "kv_transfer" and line.peer_node is not None
+
+
+def _sort_key(line: Failure) -> tuple[bool, bool, bool, bool, bool, int, bool, bool, int]:
     """What the scheduler did first, then a signal to the launcher; an end that only followed last, then a line that
-    says what it means, then one that names the operation, then the earliest."""
+    says what it means, then one that names the operation, or the other end of a transfer, then the earliest."""
     return (
         line.kind != "cancelled",
         not was_signalled(line),
         line.effect and line.kind in _ENDS,
         line.kind not in _KIND_OF,
         line.operation is None,
+        _TELLS_MORE.get(line.kind, 0),
+        line.kind == "kv_transfer" and line.peer_node is None,
         line.at_ns is None,
         line.at_ns or 0,
     )
