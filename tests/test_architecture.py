@@ -32,7 +32,7 @@ BELOW: dict[str, set[str]] = {
     "push": {"incident", "safeio", "text", "errors", "__about__"},
     "demo": {"errors"},
     "reader": {"incident", "safeio", "model", "errors"},
-    "cluster": {"reader", "incident", "safeio", "model", "errors", "__about__"},
+    "cluster": {"recorder", "reader", "incident", "safeio", "model", "errors", "__about__"},
     "simulate": {"reader", "model", "errors", "__about__"},
     "diagnosis": {"reader", "model", "text", "errors"},
     "report": {"diagnosis", "reader", "incident", "model", "text", "errors", "__about__"},

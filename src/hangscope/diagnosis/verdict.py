@@ -29,6 +29,7 @@ class CauseKind(_Word):
     MISMATCH = "mismatch"
     DEADLOCK = "deadlock"
     NETWORK = "network"
+    RESOURCES = "resources"
     SLOW = "slow"
     UNKNOWN = "unknown"
     NONE = "none"
@@ -122,6 +123,23 @@ class Culprit:
     where: Place | None = None
     storage: FileWait | None = None
     """The file that it is blocked on."""
+
+
+@dataclass(frozen=True, slots=True)
+class ActorCulprit:
+    """An actor, a task or a driver of a Ray cluster that others wait for. `label` is how people know it, `task` what it
+    runs; a rank where it is one of torch.distributed's."""
+
+    label: str
+    class_name: str | None
+    name: str | None
+    actor_id: str | None
+    task: str | None
+    node: str | None
+    pid: int | None
+    rank: int | None
+    why: str
+    where: Place | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,6 +284,8 @@ class Diagnosis:
     versions: Mapping[str, str] = field(default_factory=dict)
     inputs: tuple[str, ...] = ()
     facts: tuple[LogFact, ...] = ()
+    # The actors, tasks or drivers of a Ray cluster that are accused, also where they are no ranks.
+    actors: tuple[ActorCulprit, ...] = ()
 
     @property
     def is_likely(self) -> bool:

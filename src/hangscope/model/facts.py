@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from hangscope.model.basics import Frame, Source
 from hangscope.model.black_box import BlackBox
+from hangscope.model.ray_cluster import RayCluster
 
 
 @dataclass(frozen=True, slots=True)
@@ -549,6 +550,8 @@ class Facts:
     """The logs that show their job moving."""
     printed_verdicts: tuple[PrintedVerdict, ...] = ()
     """The last that each log shows."""
+    ray: RayCluster | None = None
+    """The Ray cluster that the job runs on, where it was captured."""
     quotes: Mapping[Source, str] = field(default_factory=dict)
     """The log lines that facts were read from, as they are there, cut to a length that people read."""
 

@@ -39,7 +39,7 @@ from hangscope.reader.logs.nccl_logs import NcclProcess
 from hangscope.reader.raw_evidence import Evidence
 from hangscope.reader.read_files import Engine, gather
 from hangscope.reader.reading_progress import Progress
-from hangscope.reader.sources import blackbox_file, port_counters
+from hangscope.reader.sources import blackbox_file, port_counters, ray_state
 from hangscope.reader.sources.incident_files import Manifest
 from hangscope.reader.statements import Statement
 from hangscope.reader.times import LogTimes
@@ -289,7 +289,7 @@ def _facts(
         printed_verdicts=tuple(printed),
         quotes=_quotes(texts, _sources(watchdog, failures, events, kernel, statements, progress, printed)),
     )
-    return facts, [*reported.gaps, *older, *alone]
+    return replace(facts, ray=ray_state.together(evidence.ray)), [*reported.gaps, *older, *alone]
 
 
 def _failures_in_files(evidence: Evidence) -> Iterator[Failure]:

@@ -25,6 +25,7 @@ from hangscope.reader.sources import (
     live_status,
     port_counters,
     ras_answers,
+    ray_state,
     rosters,
     sysfs,
 )
@@ -295,6 +296,8 @@ def _read_json(value: Any, item: Found, evidence: Evidence) -> bool:
         evidence.statuses.append(live_status.read(value, item.file))
     elif schema.startswith("hangscope.sites/"):
         evidence.sites.extend(call_sites.read(value, item.file))
+    elif ray_state.is_ray(schema):
+        evidence.ray.append(ray_state.read(value, item.file))
     elif schema.startswith("hangscope.source/"):
         evidence.code.extend(code_lines_file.read(value, item.file))
     elif port_counters.is_snapshot(value):

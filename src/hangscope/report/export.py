@@ -13,12 +13,14 @@ from typing import Any
 
 from hangscope.diagnosis.verdict import (
     SCHEMA,
+    ActorCulprit,
     Completeness,
     Culprit,
     Diagnosis,
     Finding,
     FirstReported,
     LastCompleted,
+    Lateness,
     Link,
     LinkEnd,
     LogFact,
@@ -58,21 +60,23 @@ def to_dict(diagnosis: Diagnosis) -> dict[str, Any]:
         "gaps": [_gap(gap) for gap in d.gaps],
         "headline": _text(d.headline),
         "waiting_s": _float(d.waiting_s),
-        "lateness": [
-            {
-                "rank": int(item.rank),
-                "late_ms_median": _float(item.late_ms_median),
-                "share_of_step": _float(item.share_of_step),
-                "times_last": int(item.times_last),
-                "operations": int(item.operations),
-            }
-            for item in d.lateness
-        ],
+        "lateness": [_lateness(item) for item in d.lateness],
         "nodes": {str(int(rank)): whole(node) for rank, node in sorted(d.nodes.items())},
         "completeness": None if d.completeness is None else _completeness(d.completeness),
         "versions": {whole(name): whole(value) for name, value in sorted(d.versions.items())},
         "inputs": [whole(path) for path in d.inputs],
         "facts": [_log_fact(fact) for fact in d.facts],
+        **({"actors": [_actor(actor) for actor in d.actors]} if d.actors else {}),
+    }
+
+
+def _lateness(item: Lateness) -> dict[str, Any]:
+    return {
+        "rank": int(item.rank),
+        "late_ms_median": _float(item.late_ms_median),
+        "share_of_step": _float(item.share_of_step),
+        "times_last": int(item.times_last),
+        "operations": int(item.operations),
     }
 
 
@@ -98,6 +102,21 @@ def _culprit(culprit: Culprit) -> dict[str, Any]:
         "why": whole(culprit.why),
         "where": None if culprit.where is None else _place(culprit.where),
         "storage": None if culprit.storage is None else _storage(culprit.storage),
+    }
+
+
+def _actor(actor: ActorCulprit) -> dict[str, Any]:
+    return {
+        "label": whole(actor.label),
+        "class": _text(actor.class_name),
+        "name": _text(actor.name),
+        "actor_id": _text(actor.actor_id),
+        "task": _text(actor.task),
+        "node": _text(actor.node),
+        "pid": _int(actor.pid),
+        "rank": _int(actor.rank),
+        "why": whole(actor.why),
+        "where": None if actor.where is None else _place(actor.where),
     }
 
 

@@ -28,7 +28,7 @@ from hangscope.server.web.page_drawing import ago, moment, time_axis
 router = APIRouter(include_in_schema=False)
 FORM_BYTES = 64 << 10
 MONTH_S = 30 * 86400
-_KINDS = ("absent", "dead", "frozen", "gpu", "mismatch", "deadlock", "network", "slow", "unknown")
+_KINDS = ("absent", "dead", "frozen", "gpu", "mismatch", "deadlock", "network", "resources", "slow", "unknown")
 _OUTCOMES = ("hang", "crash", "pause", "slow", "ok", "unknown")
 _STATES = ("accepted", "digested", "failed")
 
