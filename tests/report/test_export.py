@@ -64,7 +64,8 @@ def test_keys_stand_in_the_order_of_the_contract(name: str) -> None:
 
 
 def test_the_schema_requires_every_key_that_is_written() -> None:
-    """Unknown values are null and never left out: whatever is written is required, at every level."""
+    """Unknown values are null and never left out: whatever is written is required, at every level; but for the actors,
+    which only the verdict of a Ray cluster has."""
 
     def check(value: object, rule: dict[str, object]) -> None:
         while "$ref" in rule:
@@ -72,7 +73,8 @@ def test_the_schema_requires_every_key_that_is_written() -> None:
         if "anyOf" in rule:
             rule = rule["anyOf"][0]  # type: ignore[index]
         if isinstance(value, dict) and "properties" in rule:
-            assert list(value) == rule["required"] == list(rule["properties"])  # type: ignore[call-overload]
+            always = [key for key in rule["properties"] if key != "actors"]  # type: ignore[attr-defined]
+            assert list(value) == rule["required"] == always
             for key, item in value.items():
                 check(item, rule["properties"][key])  # type: ignore[index]
         elif isinstance(value, list):

@@ -150,6 +150,7 @@ def _capture(
         "head": node.head,
         "job": "ray-" + ("-".join(sorted(jobs)) or "cluster"),
         "ranks": ranks,
+        "jobs": sorted(jobs),
         "ended": ended,
         "tasks": [
             row["id"] for row in tasks if row["job"] in jobs and row["kind"] != "DRIVER_TASK" and len(row["id"]) == 48

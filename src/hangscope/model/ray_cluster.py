@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from enum import IntEnum
+from enum import Enum, IntEnum
 
 from hangscope.model.basics import Frame, Source
 
@@ -42,6 +42,10 @@ class RayThread:
     active: bool = False
     call: str = ""
     awaited: tuple[str, ...] | None = None
+    event_loop: bool = False
+    """It runs the coroutines of an async actor."""
+    switches: int | None = None
+    """How often it had gone to sleep by then, as the kernel counts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,10 +68,29 @@ class RayProcess:
     code: Mapping[tuple[str, int], str] = field(default_factory=dict)
 
 
+class ActorEnd(Enum):
+    """How an actor died."""
+
+    ON_PURPOSE = "on purpose"
+    """Out of scope, ray.kill, exit_actor, or with its driver."""
+    MEMORY = "memory"
+    """Ray's memory monitor, or the kernel, killed it."""
+    NODE = "node"
+    CONSTRUCTOR = "constructor"
+    ENVIRONMENT = "environment"
+    """Its runtime environment could not be made."""
+    UNSCHEDULABLE = "unschedulable"
+    SILENT = "silent"
+    """Its process went away without a word, as by SIGKILL or a crash."""
+    EXIT = "exit"
+    """It ended by itself with a status."""
+    UNKNOWN = "unknown"
+
+
 @dataclass(frozen=True, slots=True)
 class RayActor:
-    """`state` is Ray's word: ALIVE, PENDING_CREATION, RESTARTING, DEAD, DEPENDENCIES_UNREADY. `death` is Ray's text,
-    `death_kind` and `death_reason` what it is about (actor_died_error, oom; WORKER_DIED, NODE_DIED, OUT_OF_SCOPE)."""
+    """`state` is Ray's word: ALIVE, PENDING_CREATION, RESTARTING, DEAD, DEPENDENCIES_UNREADY. `death` says how it died
+    in Ray's words."""
 
     id: str
     class_name: str
@@ -78,10 +101,8 @@ class RayActor:
     pid: int | None
     restarts: int = 0
     death: str = ""
-    death_kind: str = ""
-    death_reason: str = ""
-    worker_exit: str = ""
-    """How its last process ended, in Ray's words."""
+    ended_by: ActorEnd | None = None
+    exit_code: int | None = None
     resources: Mapping[str, float] = field(default_factory=dict)
     started_at_s: float | None = None
     ended_at_s: float | None = None

@@ -66,8 +66,13 @@ def to_dict(diagnosis: Diagnosis) -> dict[str, Any]:
         "versions": {whole(name): whole(value) for name, value in sorted(d.versions.items())},
         "inputs": [whole(path) for path in d.inputs],
         "facts": [_log_fact(fact) for fact in d.facts],
-        **({"actors": [_actor(actor) for actor in d.actors]} if d.actors else {}),
+        **_of_ray(d),
     }
+
+
+def _of_ray(d: Diagnosis) -> dict[str, Any]:
+    """Only of a Ray cluster: what most verdicts do not have."""
+    return {"actors": [_actor(actor) for actor in d.actors]} if d.actors else {}
 
 
 def _lateness(item: Lateness) -> dict[str, Any]:

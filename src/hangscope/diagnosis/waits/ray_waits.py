@@ -23,6 +23,8 @@ YOUNG_S = 5.0
 _STANDARD_LIBRARY = re.compile(
     r"^<|/lib(64)?/python3\.\d+t?/(?!(site|dist)-packages/)|(^|/)threading\.py$|/ray/_private/"
 )
+_OFTEN = 20
+"""Times that a thread goes to sleep between two looks, some two seconds apart, where it is not in one wait."""
 _CREATION = "f" * 16
 """What the id of the task that creates an actor begins with, before the actor's own."""
 _CONTROLLERS = ("TrainController",)
@@ -198,6 +200,8 @@ class RayWaits:
             return End.WORKS if process.works or _any_moves(process) else End.AWAITS
         if self._moves(place) or (process.works and not thread.call and not process.driver):
             return End.WORKS
+        if place.task is None and self._goes_to_sleep_often(place):
+            return End.WORKS  # a loop of short steps is at the same line at every look
         return End.AWAITS if thread.call else End.BLOCKED
 
     def age_s(self, place: Place) -> float | None:
@@ -211,6 +215,11 @@ class RayWaits:
         frames = [self._thread_in(place, sample) for sample in (place.process.samples if place.process else ())]
         places = {_own_places(thread) for thread in frames if thread is not None}
         return len(places) > 1
+
+    def _goes_to_sleep_often(self, place: Place) -> bool:
+        looks = [self._thread_in(place, sample) for sample in (place.process.samples if place.process else ())]
+        counts = [thread.switches for thread in looks if thread is not None and thread.switches is not None]
+        return len(counts) > 1 and counts[-1] - counts[0] >= _OFTEN
 
     # ---- threads -----------------------------------------------------------------------------------------------------
 
@@ -233,7 +242,7 @@ class RayWaits:
 
     @staticmethod
     def _is_async(threads: Sequence[RayThread]) -> bool:
-        return any(thread.name.startswith("AsyncIO Thread") for thread in threads)
+        return any(thread.event_loop for thread in threads)
 
     def frame(self, place: Place) -> Frame | None:
         """The user's line at which a place is."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -9,6 +10,7 @@ from typing import Any
 
 from hangscope.model import Frame, Source
 from hangscope.model.ray_cluster import (
+    ActorEnd,
     RayActor,
     RayCluster,
     RayNodeState,
@@ -27,6 +29,18 @@ _MOST_THREADS = 512
 _MOST_FRAMES = 256
 _LONG = 1_000
 _LONGEST_DEATH = 4_000
+_ON_PURPOSE = ("OUT_OF_SCOPE", "REF_DELETED", "RAY_KILL", "OWNER_DIED")
+_INTENDED = ("INTENDED_USER_EXIT", "INTENDED_SYSTEM_EXIT", "exit_actor()")
+_OUT_OF_MEMORY = ("memory monitor", "due to the node running low on memory")
+_WENT_AWAY = ("End of file", "Connection reset by peer")
+"""What the raylet says when a worker's connection is gone: it was not told that the worker would end."""
+_EXIT_CODE = re.compile(r"exit code (-?\d{1,9})")
+_BY_KIND = {
+    "oom": ActorEnd.MEMORY,
+    "creation_task_failure": ActorEnd.CONSTRUCTOR,
+    "runtime_env_failed": ActorEnd.ENVIRONMENT,
+    "actor_unschedulable": ActorEnd.UNSCHEDULABLE,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +133,8 @@ def _sample(value: object) -> tuple[RayThread, ...]:
                 row.get("active") is True,
                 call if call in ("ray.get", "ray.wait") else "",
                 tuple(str(each)[:64] for each in awaited[:_MOST]) if isinstance(awaited, list) else None,
+                (text(row.get("name")) or "").startswith("AsyncIO Thread"),
+                whole(row.get("switches")),
             )
         )
     return tuple(threads)
@@ -162,6 +178,22 @@ def _actors(value: Mapping[str, Any], names: Mapping[str, str]) -> Iterator[RayA
     return (_actor(row, names, exits) for _, row in _rows(value.get("actors")))
 
 
+def _end(said: Mapping[str, Any], words: str) -> ActorEnd:
+    """How an actor died, by Ray's reason and the words of its worker's end."""
+    if text(said.get("reason")) in _ON_PURPOSE or any(word in words for word in _INTENDED):
+        return ActorEnd.ON_PURPOSE
+    by_kind = _BY_KIND.get(text(said.get("kind")) or "")
+    if by_kind is not None:
+        return by_kind
+    if any(word in words for word in _OUT_OF_MEMORY):
+        return ActorEnd.MEMORY
+    if text(said.get("reason")) == "NODE_DIED":
+        return ActorEnd.NODE
+    if any(word in words for word in _WENT_AWAY):
+        return ActorEnd.SILENT
+    return ActorEnd.EXIT if _EXIT_CODE.search(words) is not None else ActorEnd.UNKNOWN
+
+
 def _tasks(value: Mapping[str, Any], names: Mapping[str, str]) -> Iterator[RayTask]:
     tasks = value.get("tasks")
     return (_task(row, names) for _, row in _rows(tasks.get("open") if isinstance(tasks, Mapping) else None))
@@ -178,6 +210,7 @@ def _actor(row: Mapping[str, Any], names: Mapping[str, str], exits: Mapping[Any,
     pid = whole(row.get("pid"))
     worker = exits.get((node, pid), {})
     ended = text(worker.get("exit_detail")) or "" if worker.get("alive") is False else ""
+    words = f"{ended}\n{text(said.get('text')) or ''}".strip()
     return RayActor(
         id=(text(row.get("id")) or "")[:64],
         class_name=(text(row.get("class")) or "?")[:200],
@@ -187,10 +220,9 @@ def _actor(row: Mapping[str, Any], names: Mapping[str, str], exits: Mapping[Any,
         node=node,
         pid=pid,
         restarts=whole(row.get("restarts")) or 0,
-        death=(text(said.get("text")) or "")[:_LONGEST_DEATH],
-        death_kind=(text(said.get("kind")) or "")[:64],
-        death_reason=(text(said.get("reason")) or "")[:64],
-        worker_exit=ended[:_LONGEST_DEATH],
+        death=words[:_LONGEST_DEATH],
+        ended_by=_end(said, words) if said else None,
+        exit_code=int(code[1]) if (code := _EXIT_CODE.search(words)) is not None else None,
         resources=_amounts(row.get("resources")),
         started_at_s=number(row.get("started_at")),
         ended_at_s=number(row.get("ended_at")),

@@ -38,7 +38,9 @@ AT_ONCE = 4
 SAMPLES_S = 20.0
 _TAIL = 1 << 20
 _MOST_LOG_BYTES = 48 << 20
-_WORKER_LOG = re.compile(r"(?:worker-[0-9a-f]+-[0-9a-f]+-|python-core-(?:worker|driver)-[0-9a-f]+_)(?P<pid>\d+)\.\w+")
+_WORKER_LOG = re.compile(
+    r"(?:worker-[0-9a-f]+-(?P<job>[0-9a-f]+)-|python-core-(?:worker|driver)-[0-9a-f]+_)(?P<pid>\d+)\.\w+"
+)
 _HEAD_LOGS = ("gcs_server.out", "gcs_server.err", "monitor.log", "monitor.err")
 
 
@@ -181,7 +183,7 @@ def _save_logs(node_dir: NodeDir, asked: dict[str, Any], processes: list[RayProc
     if folder is None:
         node_dir.gap("Ray's session logs", "the raylet's command does not say where they are")
         return
-    pids = {process.pid for process in processes} | set(asked["ended"])
+    pids = {process.pid for process in processes}
     names = [name for name in _names(folder) if _is_wanted(name, pids, asked)]
     paths = [*(folder / name for name in names), *_raylet_logs(asked["raylet"], folder)]
     paths += [folder / "train" / name for name in _names(folder / "train") if asked["head"]]
@@ -206,6 +208,9 @@ def _names(folder: Path) -> list[str]:
 
 def _is_wanted(name: str, pids: set[int], asked: dict[str, Any]) -> bool:
     worker = _WORKER_LOG.fullmatch(name)
+    if worker is not None and worker["job"] is not None:
+        ours = worker["job"] in asked["jobs"]
+        return ours and int(worker["pid"]) in {*pids, *asked["ended"]}
     if worker is not None:
         return int(worker["pid"]) in pids
     return bool(asked["head"]) and (name in _HEAD_LOGS or name.startswith("job-driver-"))

@@ -11,6 +11,7 @@ import subprocess
 from collections.abc import Collection, Mapping
 from typing import Any
 
+from hangscope.recorder.process.linux_process import PROC
 from hangscope.recorder.process.programs import PY_SPY_S, py_spy, run_bounded
 from hangscope.recorder.ray.process_memory import ProcessMemory, ids_held
 from hangscope.safeio import bounded_json
@@ -45,6 +46,7 @@ def threads(pid: int, known: Collection[bytes]) -> list[dict[str, Any]]:
             "name": str(thread.get("thread_name") or ""),
             "active": bool(thread.get("active")),
             "holds_gil": bool(thread.get("owns_gil")),
+            "switches": _switches(pid, thread.get("os_thread_id")),
             "frames": [_frame(frame) for frame in frames[:MOST_FRAMES]],
         }
         call, addresses = _ray_call(frames)
@@ -72,6 +74,18 @@ def _sampled(pid: int) -> list[dict[str, Any]]:
     if not isinstance(value, list):
         raise NoStack("py-spy: an answer of another form")
     return [thread for thread in value if isinstance(thread, dict)]
+
+
+def _switches(pid: int, thread: object) -> int | None:
+    """How often a thread has gone to sleep so far: one that waits for good does so no more."""
+    if not isinstance(thread, int):
+        return None
+    try:
+        lines = (PROC / str(pid) / "task" / str(thread) / "status").read_text(errors="replace").splitlines()
+    except OSError:
+        return None
+    counts = [line.split()[1] for line in lines if line.startswith("voluntary_ctxt_switches:")]
+    return int(counts[0]) if counts and counts[0].isdigit() else None
 
 
 def _frame(frame: Mapping[str, Any]) -> list[Any]:

@@ -6,16 +6,16 @@ torch.distributed are judged by what they wait in among themselves, and only nam
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import takewhile
 
-from hangscope.diagnosis.accusation import HIGH, LOW, MEDIUM, Accusation, Grounds, Layer
+from hangscope.diagnosis.accusation import HIGH, LOW, MEDIUM, Accusation, Accused, Grounds, Layer
 from hangscope.diagnosis.case import Case
 from hangscope.diagnosis.cause import Asked, Cause, Words
 from hangscope.diagnosis.causes.shared import ray_words
 from hangscope.diagnosis.verdict import ActorCulprit, CauseKind, Finding
 from hangscope.diagnosis.waits.ray_waits import End, Place, RayWaits, Step
-from hangscope.model.ray_cluster import RayActor
+from hangscope.model.ray_cluster import ActorEnd, RayActor
 from hangscope.text import is_own_code, plural, sentence
 
 RAY_CYCLE = Grounds("ray_cycle", Layer.MISSED_RANKS, HIGH, "each waits in ray.get for a result that the next must give")
@@ -35,12 +35,10 @@ RAY_RESOURCES = Grounds(
 )
 RAY_AWAITS = Grounds("ray_awaits", Layer.SIGNS, LOW, "where a coroutine waits is on no stack")
 RAY_DRIVER = Grounds("ray_driver", Layer.LAST_RESORT, LOW, "no task is open: only the driver itself can be looked at")
-RAY_WORKS = Grounds("ray_works", Layer.NO_HANG, MEDIUM, "what the driver waits for was seen at work")
+RAY_WORKS = Grounds("ray_works", Layer.SIGNS, MEDIUM, "what the driver waits for was seen at work")
 
 _MOST = 8
 _JUST_DIED_S = 15.0
-_ENDED_ON_PURPOSE = ("OUT_OF_SCOPE", "REF_DELETED", "RAY_KILL", "OWNER_DIED")
-_INTENDED = ("INTENDED_USER_EXIT", "INTENDED_SYSTEM_EXIT", "exit_actor")
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,9 +69,10 @@ def propose(case: Case) -> Iterator[Accusation[RayRoot]]:
         yield Accusation(RAY_CYCLE, CauseKind.DEADLOCK, RayRoot(places=cycle), actors=actors)
         return
     ends = _ends(waits)
-    found = _stopped_or_dead(waits, ends) or _blocked(waits, ends, set(case.job.ranks)) or _pending(waits, ends)
+    ranks = set(case.job.ranks)
+    found = _stopped_or_dead(waits, ends) or _blocked(waits, ends, ranks) or _pending(waits, ends, ranks)
     if found is None and not any(each[3] is End.BLOCKED and not each[2].driver for each in ends):
-        found = _unseen(waits, ends, set(case.job.ranks))
+        found = _unseen(waits, ends, ranks)
     if found is not None:
         yield found
 
@@ -120,18 +119,34 @@ def _stopped_or_dead(waits: RayWaits, ends: Sequence[_Found]) -> Accusation[RayR
 
 
 def _blocked(waits: RayWaits, ends: Sequence[_Found], ranks: set[int]) -> Accusation[RayRoot] | None:
-    """Who is blocked outside of all communication; who is inside of it waits for others. Ranks are judged elsewhere."""
-    outside = [each for each in _actors_blocked(ends) if not _in_collective(waits, each[2])]
+    """Who is blocked outside of all communication; who is inside of it waits for others."""
+    outside = _outside(waits, ends)
     accused = [each for each in outside if not _is_rank(each[2], ranks)]
     if not accused:
-        return None
+        return _blocked_ranks(waits, ends, ranks)
     exact = all(step.exact for each in accused for step in each[1])
     return _accusation(waits, RAY_BLOCKED if exact or len(accused) == 1 else RAY_GUESSED, CauseKind.ABSENT, accused)
 
 
-def _pending(waits: RayWaits, ends: Sequence[_Found]) -> Accusation[RayRoot] | None:
-    """Nobody is blocked by himself: somebody works, or waits for what no node can give."""
-    if any(not _in_collective(waits, each[2]) for each in _actors_blocked(ends)):
+def _blocked_ranks(waits: RayWaits, ends: Sequence[_Found], ranks: set[int]) -> Accusation[RayRoot] | None:
+    """Ranks outside of a collective in which others wait and do not move. How far each got, dumps say better."""
+    inside = [each for each in _actors_blocked(ends) if _in_collective(waits, each[2])]
+    moving = [each for each in _of_kind(ends, End.WORKS) if not _in_collective(waits, each[2])]
+    accused = [each for each in (*_outside(waits, ends), *moving) if _is_rank(each[2], ranks)]
+    if not inside or not accused or any(_in_collective(waits, each[2]) for each in _of_kind(ends, End.WORKS)):
+        return None
+    found = _accusation(waits, RAY_BLOCKED, CauseKind.ABSENT, accused)
+    numbers = [each[2].process.rank for each in accused if each[2].process is not None]
+    return replace(found, accused=[Accused(rank, CauseKind.ABSENT) for rank in numbers if rank is not None])
+
+
+def _outside(waits: RayWaits, ends: Sequence[_Found]) -> list[_Found]:
+    return [each for each in _actors_blocked(ends) if not _in_collective(waits, each[2])]
+
+
+def _pending(waits: RayWaits, ends: Sequence[_Found], ranks: set[int]) -> Accusation[RayRoot] | None:
+    """Nobody is blocked alone: somebody works, or waits for what no node can give."""
+    if any(not _is_rank(each[2], ranks) for each in _outside(waits, ends)):
         return None
     works = _of_kind(ends, End.WORKS)
     if works:
@@ -191,9 +206,7 @@ def _dead_of_it(waits: RayWaits, blocked: Sequence[_Found]) -> list[RayActor]:
 
 def _died(actor: RayActor) -> bool:
     """Whether an actor is dead that nobody ended."""
-    if actor.state != "DEAD" or actor.death_reason in _ENDED_ON_PURPOSE or not actor.death_kind:
-        return False
-    return not any(word in actor.death for word in _INTENDED)
+    return actor.state == "DEAD" and actor.ended_by not in (None, ActorEnd.ON_PURPOSE)
 
 
 def _replaced(waits: RayWaits, dead: RayActor) -> bool:
@@ -235,7 +248,8 @@ def _is_blocked(waits: RayWaits, accusation: Accusation[RayRoot]) -> Words:
     steps = [f"{step} at {frame.filename}:{frame.line}" if frame is not None else step]
     if frozen and first.process is not None:
         steps = [f"node {first.process.node}: who stopped pid {first.process.pid}? `kill -CONT {first.process.pid}`"]
-    return Words(headline, summary, [*_findings(waits, facts)], steps=steps)
+    each = {actor.rank: actor.why for actor in accusation.actors if actor.rank is not None}
+    return Words(headline, summary, [*_findings(waits, facts)], each, steps)
 
 
 def _cycle(waits: RayWaits, accusation: Accusation[RayRoot]) -> Words:

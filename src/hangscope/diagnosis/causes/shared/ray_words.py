@@ -1,6 +1,5 @@
 """Actors, tasks and drivers of a Ray cluster as people say them, and where each is."""
 
-import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from hangscope.diagnosis.evidence.code_lines import function_line, shown, user_frame
@@ -8,15 +7,17 @@ from hangscope.diagnosis.verdict import ActorCulprit, Finding, SeenIn
 from hangscope.diagnosis.verdict import Place as CodePlace
 from hangscope.diagnosis.waits.ray_waits import End, Place, RayWaits, Step
 from hangscope.model import Source
-from hangscope.model.ray_cluster import RayActor, RayCluster
+from hangscope.model.ray_cluster import ActorEnd, RayActor, RayCluster
 from hangscope.text import duration, plural
 
 _FRAMES = 3
 _DEATHS = {
-    "oom": "killed by Ray's memory monitor, since its node ran out of memory",
-    "creation_task_failure": "its constructor raised",
-    "runtime_env_failed": "its runtime environment could not be set up",
-    "actor_unschedulable": "no node can run it",
+    ActorEnd.MEMORY: "killed by Ray's memory monitor, since its node ran out of memory",
+    ActorEnd.CONSTRUCTOR: "its constructor raised",
+    ActorEnd.ENVIRONMENT: "its runtime environment could not be set up",
+    ActorEnd.UNSCHEDULABLE: "no node can run it",
+    ActorEnd.NODE: "its node was lost",
+    ActorEnd.SILENT: "its process ended without a word, as by SIGKILL or a crash",
 }
 
 
@@ -204,29 +205,19 @@ def resource_findings(ray: RayCluster) -> Iterator[Finding]:
 
 def death(actor: RayActor) -> str:
     """Why an actor died, in a few words."""
-    text = f"{actor.death}\n{actor.worker_exit}"
-    if actor.death_kind in _DEATHS:
-        return _DEATHS[actor.death_kind]
-    if "memory monitor" in text.lower() or "due to the node running low on memory" in text:
-        return _DEATHS["oom"]
-    if actor.death_reason == "NODE_DIED" or "node was terminated" in text or "node died" in text.lower():
-        return f"its node {actor.node or ''} was lost".replace("  ", " ")
-    if "End of file" in text or "SIGKILL" in text:
-        return "its process ended without a word, as by SIGKILL or a crash"
-    found = re.search(r"exit code (-?\d+)", text)
-    if found is not None:
-        return f"its process ended with exit code {found[1]}"
-    return "its process ended"
+    if actor.ended_by in _DEATHS:
+        return _DEATHS[actor.ended_by]
+    return f"its process ended with exit code {actor.exit_code}" if actor.exit_code is not None else "its process ended"
 
 
 def death_lines(actor: RayActor) -> tuple[str, ...]:
-    lines = [line.strip() for line in (actor.worker_exit or actor.death).splitlines() if line.strip()]
+    lines = [line.strip() for line in actor.death.splitlines() if line.strip()]
     return tuple(line[:300] for line in lines[:3])
 
 
 def death_steps(actor: RayActor) -> list[str]:
     where = f"node {actor.node}: " if actor.node else ""
-    if "memory" in death(actor):
+    if actor.ended_by is ActorEnd.MEMORY:
         return [f"{where}give its tasks more memory, or run fewer at a time (`num_cpus`, `memory` of the actor)"]
     logs = f"read worker-*-{actor.pid}.err in the session's logs" if actor.pid else "read the session's logs"
     return [f"{where}{logs}, and the kernel's messages for an out-of-memory kill"]
