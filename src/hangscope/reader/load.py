@@ -295,6 +295,7 @@ def _facts(
 def _failures_in_files(evidence: Evidence) -> Iterator[Failure]:
     """What counters of the fabric and manifests say failed."""
     yield from resolve_failures.of_fabric(evidence.texts)
+    yield from resolve_failures.of_hang_detector(evidence.texts)
     for manifest in evidence.manifests:
         yield from manifest.failures
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence, Set
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 
 from hangscope.model import Failure, KernelMessage, PythonError, Source, TransportEvent, WatchdogReport
@@ -284,3 +285,17 @@ def ranks_named(failures: Iterable[Failure], nodes: Mapping[int, str]) -> set[in
         found.update(failure.ranks)
         found.update(rank for rank in (failure.rank, failure.peer_rank) if rank is not None)
     return found
+
+
+_LONGEST_PATH = 4096
+_DETECTOR_STACKS = re.compile(r"(?:^|[/\\!])stack_traces[/\\]rank_\d+\.log$")
+
+
+def of_hang_detector(texts: Iterable[TextFile]) -> Iterator[Failure]:
+    """That Ray Train's hang detector (2.60) saw a hang: it writes hang_detector/stack_traces then, and only then."""
+    for text in texts:
+        if text.stacks.captures and _DETECTOR_STACKS.search(text.file[-_LONGEST_PATH:]):
+            said = "Ray Train's hang detector saw NCCL's counters unchanged, and wrote the stacks of all workers"
+            detail = "by Ray Train's hang detector"
+            yield Failure("engine_stuck", said, Source(text.file), None, None, effect=True, detail=detail)
+            return

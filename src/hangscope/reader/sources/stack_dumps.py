@@ -1,6 +1,7 @@
-"""Python stacks of a live process: faulthandler's format (PyTorch's worker server, a crash) and py-spy's.
+"""Python stacks of a live process: faulthandler's format (PyTorch's worker server, a crash), py-spy's, and a listing of
+`traceback` as Ray Train's hang detector writes it.
 
-Innermost frame first, as both print them.
+Innermost frame first, as the first two print them.
 """
 
 from __future__ import annotations
@@ -17,6 +18,10 @@ _FAULT_THREAD = re.compile(
     r"^(?P<current>Current t|T)hread (?P<id>0x[0-9a-fA-F]+|\d+)(?: \[(?P<name>[^\]]*)\])? \(most recent call first\):"
 )
 _FAULT_FRAME = re.compile(r'^  File "(?P<file>.*)", line (?P<line>\d+) in (?P<name>.*)$')
+# what Ray Train's hang detector writes of a rank where py-spy is missing: Python's own listing, innermost frame last
+_LISTED_BEGIN = "[py-spy unavailable: "
+_LISTED_THREAD = re.compile(r"^# Thread (?P<id>\d{1,20})\s*$")
+_LISTED_FRAME = re.compile(r'^  File "(?P<file>.*)", line (?P<line>\d+), in (?P<name>.*)$')
 _SPY_PROCESS = re.compile(r"^Process (?P<pid>\d+): (?P<title>.{0,200})")
 # how vLLM and SGLang title their processes: VLLM::Worker_TP3, sglang::scheduler_DP0_TP2_EP2
 _ENGINE = re.compile(r"(?i)\b(?:sglang|vllm)::\w*?_(?P<places>(?:[A-Z]{2}\d{1,5}_?)+)(?!\w)")
@@ -24,6 +29,9 @@ _PLACE = re.compile(r"([A-Z]{2})(\d{1,5})")
 _SPY_THREAD = re.compile(r'^Thread (?P<id>0x[0-9A-Fa-f]+|\d+) \((?P<state>[\w+]+)\)(?:: "(?P<name>.*)")?\s*$')
 _NATIVE = re.compile(r"\.so(\.[\d.]+)?$|\.(c|cc|cpp|cxx|h|hpp|cu|cuh|inc|pyx|rs)$")
 _SPY_FRAME = re.compile(r"^    (?P<name>\S.*?) \((?P<file>[^()]*?)(?::(?P<line>\d+))?\)\s*$")
+
+
+_FRAMES = {"fault": _FAULT_FRAME, "spy": _SPY_FRAME, "listed": _LISTED_FRAME}
 
 
 @dataclass
@@ -39,6 +47,7 @@ class Thread:
     holds_gil: bool = False
     native: list[Frame] = field(default_factory=list)
     """Inside the innermost Python frame."""
+    innermost_last: bool = False
 
     def add(self, frame: Frame) -> None:
         if not _NATIVE.search(frame.filename[-80:]):
@@ -77,12 +86,17 @@ class StackText:
         self._open: dict[_Writer, Thread | None] = {}
         self._capture: dict[_Writer, Capture] = {}
         self._style: dict[_Writer, str] = {}
+        self._listed = False
 
     def feed(self, number: int, text: str, tag: int | None = None, stream: str = "") -> bool:
         """Take one line; True where it belongs to a stack."""
         key = (tag, stream)
         if text.startswith("# hangscope stacks "):
             self._header(number, text, key)
+            return True
+        if text.startswith(_LISTED_BEGIN):
+            self._listed = True
+            self._new(number, key)
             return True
         if "hread" in text and self._thread(number, text, key):
             return True
@@ -101,7 +115,7 @@ class StackText:
 
     def _frame(self, thread: Thread, text: str, key: _Writer) -> bool:
         """Take a line of an open stack; False where it is none."""
-        frame = _FAULT_FRAME.match(text) if self._style.get(key) == "fault" else _SPY_FRAME.match(text)
+        frame = _FRAMES[self._style.get(key, "spy")].match(text)
         if frame is not None:
             thread.add(Frame(frame["name"], frame["file"], int(frame["line"] or 0)))
             return True
@@ -139,6 +153,10 @@ class StackText:
             thread.holds_gil = "gil" in match["state"]
             thread.main = match["name"] == "MainThread" or match["id"] == str(capture.pid)
             self._style[key] = "spy"
+        elif self._listed and (match := _LISTED_THREAD.match(text)):
+            capture = self._capture.get(key) or self._new(number, key)
+            thread = Thread(match["id"], number, innermost_last=True)
+            self._style[key] = "listed"
         else:
             return False
         capture.threads.append(thread)
@@ -159,6 +177,9 @@ class StackText:
 
     def finish(self) -> None:
         self.captures = [capture for capture in self.captures if any(t.frames for t in capture.threads)]
+        for thread in (thread for capture in self.captures for thread in capture.threads if thread.innermost_last):
+            thread.frames.reverse()
+            thread.innermost_last = False
         for capture in self.captures:
             if capture.threads and not any(thread.main for thread in capture.threads):
                 _mark_main(capture.threads)
