@@ -297,7 +297,9 @@ def _read_json(value: Any, item: Found, evidence: Evidence) -> bool:
     elif schema.startswith("hangscope.sites/"):
         evidence.sites.extend(call_sites.read(value, item.file))
     elif ray_state.is_ray(schema):
-        evidence.ray.append(ray_state.read(value, item.file))
+        part = ray_state.read(value, item.file)
+        evidence.ray.append(part)
+        evidence.gaps.extend(part.gaps)
     elif schema.startswith("hangscope.source/"):
         evidence.code.extend(code_lines_file.read(value, item.file))
     elif port_counters.is_snapshot(value):

@@ -215,11 +215,17 @@ class _Effects:
     def include(self, failure: Failure) -> bool:
         if failure.code == -6 and self.reported and (failure.rank is None or failure.rank in self.reported):
             return True
-        if self._follows(failure):
+        if self._follows(failure) or (failure.kind == "actor_died" and self._died_of_timeout(failure)):
             return True
         if failure.kind == "exit" and failure.rank in self.gave_up:
             return True
         return failure.code in {-9, -15} and (failure.source.file, failure.pid) in self.stopped
+
+    def _died_of_timeout(self, failure: Failure) -> bool:
+        """Ray says last, and loudest, that an actor died: one whose own watchdog gave up before died of that."""
+        first = self.timeouts.get(failure.source.file)
+        follows = first is not None and line_of(failure.source) > first
+        return follows if failure.rank is None else failure.rank in self.reported
 
     def _follows(self, failure: Failure) -> bool:
         signalled = self.signalled.get(failure.source.file)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any
 
-from hangscope.model import Frame, Source
+from hangscope.model import Frame, Gap, Source
 from hangscope.model.ray_cluster import (
     ActorEnd,
     RayActor,
@@ -48,8 +48,7 @@ class RayPart:
     """What one file says: the cluster's own, or one node's processes."""
 
     cluster: RayCluster
-    node_names: Mapping[str, str]
-    """Ray's id of a node → the name that people know."""
+    gaps: tuple[Gap, ...] = ()
 
 
 def is_ray(schema: str) -> bool:
@@ -87,7 +86,15 @@ def _node(value: Mapping[str, Any], file: str) -> RayPart:
     processes = [
         process for index, row in rows if (process := _process(row, node, Source(file, f"processes[{index}]")))
     ]
-    return RayPart(RayCluster(processes=tuple(processes)), {})
+    return RayPart(RayCluster(processes=tuple(processes)), tuple(_unseen(processes, node, file)))
+
+
+def _unseen(processes: Sequence[RayProcess], node: str, file: str) -> Iterator[Gap]:
+    """That processes were there whose stacks were not to be had, with the first reason."""
+    unseen = [process for process in processes if process.no_stack and not process.samples]
+    if unseen:
+        what = f"stacks of {len(unseen)} of {len(processes)} processes of Ray on {node}"
+        yield Gap(what, unseen[0].no_stack, node=node, source=Source(file))
 
 
 def _process(row: Mapping[str, Any], node: str, source: Source) -> RayProcess | None:
@@ -170,7 +177,7 @@ def _cluster(value: Mapping[str, Any], file: str) -> RayPart:
         ended_during_capture=whole(value.get("ended_during_capture")) or 0,
         source=Source(file),
     )
-    return RayPart(cluster, names)
+    return RayPart(cluster)
 
 
 def _actors(value: Mapping[str, Any], names: Mapping[str, str]) -> Iterator[RayActor]:
