@@ -328,6 +328,134 @@ def healthy_long_call():
     ray.get(Counter.options(name="cruncher").remote().work.remote(600))
 
 
+@ray.remote(num_cpus=0)
+class SlowStart:
+    def __init__(self):
+        self.load_weights()
+
+    def load_weights(self):
+        threading.Event().wait()
+
+    def ping(self):
+        return 1
+
+
+def stuck_constructor():
+    """The call waits for an actor whose constructor never ends."""
+    ready(8)
+    ray.get(SlowStart.options(name="model").remote().ping.remote())
+
+
+@ray.remote(num_cpus=0)
+def read_part(number):
+    if number == 1:
+        threading.Lock().acquire()
+        os.read(os.pipe()[0], 1)
+    return number
+
+
+@ray.remote(num_cpus=0)
+def merge(*parts):
+    return sum(parts)
+
+
+def arguments():
+    """The driver waits for a task whose arguments another task does not give."""
+    parts = [read_part.remote(number) for number in range(3)]
+    ready(8)
+    ray.get(merge.remote(*parts))
+
+
+@ray.remote(num_cpus=0)
+class Proxy:
+    def __init__(self, backend):
+        self.backend = backend
+
+    async def handle(self):
+        return await self.backend.answer.remote()
+
+
+@ray.remote(num_cpus=0)
+class Backend:
+    def answer(self):
+        threading.Event().wait()
+
+
+def awaited():
+    """An async actor awaits a ref of another actor, which does not answer."""
+    proxy = Proxy.remote(Backend.options(name="backend").remote())
+    ready(8)
+    ray.get(proxy.handle.remote())
+
+
+@ray.remote(num_cpus=0)
+class Consumer:
+    def __init__(self, queue):
+        self.queue = queue
+
+    def consume(self):
+        while True:
+            self.queue.get()
+
+
+def empty_queue():
+    """An actor takes from a queue of Ray's that nobody fills any more."""
+    from ray.util.queue import Queue
+
+    queue = Queue()
+    consumer = Consumer.options(name="consumer").remote(queue)
+    queue.put(1)
+    ready(8)
+    ray.get(consumer.consume.remote())
+
+
+@ray.remote(num_cpus=0)
+def outer():
+    return ray.get(inner.remote())
+
+
+@ray.remote(num_cpus=0)
+def inner():
+    threading.Event().wait()
+
+
+def nested_polled():
+    """The driver asks with ray.wait and a timeout, again and again, for a task that waits for a task that is stuck."""
+    waiting = [outer.remote()]
+    ready(8)
+    while waiting:
+        _, waiting = ray.wait(waiting, timeout=1.0)
+
+
+def driver_stuck():
+    """All actors are idle: the driver itself waits for a lock."""
+    counter = Counter.remote()
+    ray.get(counter.work.remote(0.1))
+    ready(5)
+    wait_in_driver()
+
+
+def wait_in_driver():
+    threading.Event().wait()
+
+
+def impossible():
+    """A task asks for a GPU on a cluster without any."""
+    ready(8)
+    ray.get(preprocess.options(num_gpus=1).remote(1))
+
+
+def restarting():
+    """An actor that is killed and restarted blocks again in the same call."""
+    store = Store.options(name="store", max_restarts=-1, max_task_retries=-1).remote()
+    pid = ray.get(store.pid.remote())
+    waiting = store.keep.remote()
+    time.sleep(2)
+    os.kill(pid, signal.SIGKILL)
+    ready(12)
+    ray.get(waiting)
+
+
 if __name__ == "__main__":
     ray.init(address=os.environ["RAY_ADDRESS"])
     globals()[sys.argv[1]]()

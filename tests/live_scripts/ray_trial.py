@@ -33,6 +33,15 @@ EXPECTED = {
     "threaded": ("hang", "absent", "actor Cache 'cache'", "read_source", "threading.Event().wait()"),
     "healthy_plain": ("ok", "none", None, None, None),
     "healthy_long_call": ("ok wait", "none", None, None, None),
+    # written later, and as blindly
+    "stuck_constructor": ("hang", "absent", "actor SlowStart 'model'", "load_weights", "threading.Event().wait()"),
+    "arguments": ("hang", "absent", "task read_part", "read_part", "os.read(os.pipe()[0], 1)"),
+    "awaited": ("hang", "absent", "actor Backend 'backend'", "answer", "threading.Event().wait()"),
+    "empty_queue": ("hang", "absent", "actor Consumer 'consumer'", "consume", "self.queue.get()"),
+    "nested_polled": ("hang", "absent", "task inner", "inner", "threading.Event().wait()"),
+    "driver_stuck": ("hang", "absent", "the driver", "wait_in_driver", "threading.Event().wait()"),
+    "impossible": ("hang", "resources", None, None, None),
+    "restarting": ("hang", "absent", "actor Store 'store'", "keep", "time.sleep(3600)"),
 }
 """Job → (outcomes that are right, kind, who: an actor's label or a rank, its function, a part of its line)."""
 
