@@ -177,17 +177,18 @@ def _enum(message: Any, name: str) -> str:
 
 
 def _tasks() -> dict[str, Any]:
-    """The tasks that have not ended, those that failed last, and how many have finished."""
+    """The tasks that have not ended, those that failed last, and of each job how many have finished."""
     protos = _protos()
     open_tasks: list[dict[str, Any]] = []
     failed: list[dict[str, Any]] = []
-    finished = 0
+    finished: dict[str, int] = {}
     for raw in _accessor().get_task_events():
         event = protos.TaskEvents.FromString(raw)
         times = dict(event.state_updates.state_ts_ns)
         state = max(times, default=0)
         if state == _FINISHED:
-            finished += 1
+            job = event.job_id.hex()
+            finished[job] = finished.get(job, 0) + 1
             continue
         row = _task(event, state, times)
         (failed if state == _FAILED else open_tasks).append(row)
@@ -275,7 +276,8 @@ def _by_state_api(name: str) -> Any:
             ]
             unfinished = [row for row in rows if row["state"] not in (_FINISHED, _FAILED)]
             failed = [row for row in rows if row["state"] == _FAILED][-MOST_FAILED:]
-            return {"open": unfinished, "failed": failed, "finished": sum(row["state"] == _FINISHED for row in rows)}
+            ended = [row["job"] for row in rows if row["state"] == _FINISHED]
+            return {"open": unfinished, "failed": failed, "finished": {job: ended.count(job) for job in set(ended)}}
         if name == "workers":
             return [
                 _worker_row(each) for each in api.list_workers(detail=True, limit=10_000, raise_on_missing_output=False)

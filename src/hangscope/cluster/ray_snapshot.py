@@ -29,7 +29,7 @@ from hangscope.safeio.safe_files import write_below
 from hangscope.safeio.tar_stream import TarReader
 
 CLUSTER_FILE = "ray/cluster.json"
-SCAN_S = 45.0
+SCAN_S = 60.0
 CAPTURE_S = 120.0
 ALL = "all"
 _MOST_RANK = 1 << 22
@@ -57,7 +57,7 @@ def of_cluster(address: str, directory: Path | None, job: str | None, say: Calla
         alive = [node for node in nodes if node.alive]
         scanned = tasks.run(alive, {node.id: _scan(node, jobs) for node in alive}, SCAN_S)
         ranks = _ranks(scanned, jobs, say)
-        asked = {node.id: _capture(node, jobs, ranks.get(node.id, {}), first) for node in alive}
+        asked = {node.id: _capture(node, jobs, ranks.get(node.id), first) for node in alive}
         taken = tasks.run(alive, asked, CAPTURE_S)
         last = roster(ray)
     name = "-".join(sorted(jobs)) or "cluster"
@@ -138,7 +138,7 @@ def _scan(node: RayNode, jobs: Mapping[str, Mapping[str, Any]]) -> dict[str, Any
 
 
 def _capture(
-    node: RayNode, jobs: Mapping[str, Mapping[str, Any]], ranks: dict[str, Any], found: Mapping[str, Any]
+    node: RayNode, jobs: Mapping[str, Mapping[str, Any]], ranks: dict[str, Any] | None, found: Mapping[str, Any]
 ) -> dict[str, Any]:
     tasks = found["tasks"]["open"] if isinstance(found["tasks"], Mapping) else []
     ended = [row["pid"] for row in found["workers"] if row["node"] == node.id and not row["alive"]][-200:]
@@ -161,7 +161,8 @@ def _capture(
 def _ranks(
     scanned: Mapping[str, Any], jobs: Mapping[str, Any], say: Callable[[str], None]
 ) -> dict[str, dict[str, dict[str, int | None]]]:
-    """Node → pid → rank, for the processes of one torch.distributed job; nobody where several run here."""
+    """Node → pid → rank, for the processes of one torch.distributed job; nobody where several run here. A node that did
+    not answer is left out: it looks for itself."""
     groups: dict[tuple[str, ...], dict[tuple[str, str], dict[str, int | None]]] = {}
     for node, answer in scanned.items():
         for row in answer.get("processes", ()):
@@ -172,11 +173,13 @@ def _ranks(
     twice = any(len({each["rank"] for each in group.values()}) < len(group) for group in groups.values())
     if len(groups) > 1 or twice:
         say("several torch.distributed jobs run here: their processes are shown as actors, without ranks")
-        return {}
-    ranks: dict[str, dict[str, dict[str, int | None]]] = {}
+        return {node: {} for node in scanned}
+    ranks: dict[str, dict[str, dict[str, int | None]]] = {
+        node: {} for node, answer in scanned.items() if "processes" in answer
+    }
     for group in groups.values():
         for (node, pid), found in group.items():
-            ranks.setdefault(node, {})[pid] = found
+            ranks[node][pid] = found
     return ranks
 
 
@@ -234,23 +237,22 @@ def cluster_file(
 ) -> dict[str, Any]:
     """The cluster as it was when the capture ended, with the tasks that ended while it lasted."""
     names = {node.id: node.name for node in nodes}
-    before = _open_ids(first)
-    after = _open_ids(last)
     value = {**last, "hangscope": __version__, "first_at": first["at"], "chosen_jobs": sorted(jobs)}
     value["nodes"] = [{**row, "name": names.get(row["id"])} for row in last["nodes"]]
-    value["ended_during_capture"] = max(len(before - after), _finished(last) - _finished(first))
+    ended = len(_open_ids(first, jobs) - _open_ids(last, jobs))
+    value["ended_during_capture"] = max(ended, _finished(last, jobs) - _finished(first, jobs))
     return value
 
 
-def _finished(found: Mapping[str, Any]) -> int:
-    """Finished tasks, without ours."""
+def _finished(found: Mapping[str, Any], jobs: Mapping[str, Any]) -> int:
+    """Finished tasks of these jobs: our own finish while we look."""
     tasks = found["tasks"]
-    return int(tasks["finished"]) if isinstance(tasks, Mapping) else 0
+    return sum(tasks["finished"].get(job, 0) for job in jobs) if isinstance(tasks, Mapping) else 0
 
 
-def _open_ids(found: Mapping[str, Any]) -> set[str]:
+def _open_ids(found: Mapping[str, Any], jobs: Mapping[str, Any]) -> set[str]:
     tasks = found["tasks"]
-    return {row["id"] for row in tasks["open"]} if isinstance(tasks, Mapping) else set()
+    return {row["id"] for row in tasks["open"] if row["job"] in jobs} if isinstance(tasks, Mapping) else set()
 
 
 def _written(

@@ -23,6 +23,7 @@ YOUNG_S = 5.0
 _STANDARD_LIBRARY = re.compile(
     r"^<|/lib(64)?/python3\.\d+t?/(?!(site|dist)-packages/)|(^|/)threading\.py$|/ray/_private/"
 )
+_QUEUE = "_QueueActor."
 _OFTEN = 20
 """Times that a thread goes to sleep between two looks, some two seconds apart, where it is not in one wait."""
 _CREATION = "f" * 16
@@ -152,12 +153,20 @@ class RayWaits:
 
     def _awaited(self, task: RayTask, thread: RayThread) -> Iterator[Step]:
         how = f"waits in {thread.call} for"
+        if self.waits_for_queue(thread):
+            return
         known = [each for each in thread.awaited or () if each in self.ray.tasks and each != task.id]
         if known:
             yield from (Step(each, how, True) for each in known)
             return
         children = self._open_children(task)
         yield from (Step(child.id, how, False) for child in children)
+
+    def waits_for_queue(self, thread: RayThread) -> bool:
+        """Whether it waits for an item of a `ray.util.queue.Queue`, or for room in it: its actor only keeps them, and
+        where its calls wait is on no stack."""
+        names = [self.ray.tasks[each].name for each in thread.awaited or () if each in self.ray.tasks]
+        return bool(names) and all(name.startswith(_QUEUE) for name in names)
 
     def _open_children(self, task: RayTask) -> list[RayTask]:
         """Of a coroutine Ray only says which actor started them: its creation counts as their parent."""
@@ -202,7 +211,7 @@ class RayWaits:
             return End.WORKS
         if place.task is None and self._goes_to_sleep_often(place):
             return End.WORKS  # a loop of short steps is at the same line at every look
-        return End.AWAITS if thread.call else End.BLOCKED
+        return End.AWAITS if thread.call and not self.waits_for_queue(thread) else End.BLOCKED
 
     def age_s(self, place: Place) -> float | None:
         """For how long a task has been in its state."""

@@ -33,7 +33,7 @@ _ON_PURPOSE = ("OUT_OF_SCOPE", "REF_DELETED", "RAY_KILL", "OWNER_DIED")
 _INTENDED = ("INTENDED_USER_EXIT", "INTENDED_SYSTEM_EXIT", "exit_actor()")
 _OUT_OF_MEMORY = ("memory monitor", "due to the node running low on memory")
 _WENT_AWAY = ("End of file", "Connection reset by peer")
-"""What the raylet says when a worker's connection is gone: it was not told that the worker would end."""
+"""What the raylet says when a worker's connection is gone: the worker had not said that it would end."""
 _EXIT_CODE = re.compile(r"exit code (-?\d{1,9})")
 _BY_KIND = {
     "oom": ActorEnd.MEMORY,

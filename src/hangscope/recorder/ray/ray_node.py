@@ -20,7 +20,7 @@ from hangscope.incident.layout import safe_name
 from hangscope.recorder.capture.capture_node import NodeCapture
 from hangscope.recorder.capture.node_facts import NodeFacts
 from hangscope.recorder.capture.snapshot_job import started_at, watched
-from hangscope.recorder.live.find_ranks import RankProcess
+from hangscope.recorder.live.find_ranks import MOST, RankProcess
 from hangscope.recorder.process import linux_process, process_facts
 from hangscope.recorder.process.process_activity import ActivitySample
 from hangscope.recorder.process.target_rights import Rights
@@ -67,7 +67,7 @@ def capture(asked: dict[str, Any]) -> dict[str, Any]:
     root = Path(asked["folder"])
     node_dir = NodeDir(root, root / "nodes" / safe_name(asked["node"]))
     processes = _processes(asked)
-    ranks = [_rank(process, asked["ranks"][str(process.pid)]) for process in processes if _is_rank(process, asked)]
+    ranks = _ranks(processes, asked)
     samples = threading.Thread(target=_save_processes, args=(node_dir, asked, processes), daemon=True)
     samples.start()
     _save_logs(node_dir, asked, processes)
@@ -83,13 +83,26 @@ def capture(asked: dict[str, Any]) -> dict[str, Any]:
     return {"node": asked["node"], "ranks": len(ranks), "processes": len(processes)}
 
 
-def _is_rank(process: RayProcess, asked: dict[str, Any]) -> bool:
-    return str(process.pid) in asked["ranks"]
+def _ranks(processes: list[RayProcess], asked: dict[str, Any]) -> list[RankProcess]:
+    """The ranks among them, as whoever saw all nodes says; else by their own environments, where no two are one."""
+    given = asked["ranks"]
+    if given is not None:
+        return [_rank(each.pid, given[str(each.pid)]) for each in processes if str(each.pid) in given]
+    found = [_rank(each.pid, numbers) for each in processes if (numbers := _numbers(each, asked)) is not None]
+    return found if len({each.rank for each in found}) == len(found) else []
 
 
-def _rank(process: RayProcess, given: dict[str, Any]) -> RankProcess:
+def _numbers(process: RayProcess, asked: dict[str, Any]) -> dict[str, int | None] | None:
+    environ = process.environ
+    names = ("rank", "world_size", "local_rank", "local_world_size")
+    numbers = {name: linux_process.whole_number(environ.get(name.upper(), ""), MOST) for name in names}
+    ours = environ.get("RAY_JOB_ID", "") in (*asked["jobs"], "")
+    return numbers if ours and numbers["rank"] is not None and numbers["world_size"] is not None else None
+
+
+def _rank(pid: int, given: dict[str, Any]) -> RankProcess:
     return RankProcess(
-        pid=process.pid,
+        pid=pid,
         rank=given["rank"],
         local_rank=given["local_rank"],
         world_size=given["world_size"],

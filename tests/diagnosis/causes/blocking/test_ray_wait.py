@@ -232,3 +232,26 @@ def test_a_strange_file_is_no_crash(tmp_path: Path, broken: dict[str, Any]) -> N
         cluster.verdict(tmp_path)
     except HangscopeError as error:
         assert str(error)
+
+
+def test_who_waits_for_a_queue_is_named_and_not_the_queue(tmp_path: Path) -> None:
+    """Ray's own actor only keeps the items: the line to look at is where they are waited for."""
+    cluster = Cluster(["consume"])
+    cluster.actor("consumer", 2)
+    cluster.actor("q", 3, **{"class": "_QueueActor"})
+    cluster.task("consume", "consumer", pid=2)
+    cluster.tasks.append(Cluster._task("get", "_QueueActor.get", "ACTOR_TASK", "q", 8, 3, "consume"))
+    cluster.process(2, "worker", [*GET, ["Learner.consume", "/job/job.py", 20]], ["get"], "ray.get")
+    cluster.process(3, "worker", [["main_loop", WORKER_PY, 9]])
+    found = cluster.verdict(tmp_path)
+    assert (found.outcome, labels(found)) == ("hang", ["actor Learner 'consumer'"])
+
+
+@pytest.mark.parametrize(("ended", "outcome"), [(0, "hang"), (4, "ok")])
+def test_a_driver_that_waits_for_no_task_is_looked_at_itself(tmp_path: Path, ended: int, outcome: str) -> None:
+    """With nothing open only the driver's line is left, at low; unless its tasks ended while it was looked."""
+    cluster = Cluster(None, call="")
+    cluster.more = {"ended_during_capture": ended}
+    found = cluster.verdict(tmp_path)
+    assert (found.outcome, found.confidence == "low") == (outcome, outcome == "hang")
+    assert labels(found) == (["the driver"] if outcome == "hang" else [])

@@ -230,26 +230,26 @@ def words(case: Case, accusation: Accusation[RayRoot]) -> Words:
 def _is_blocked(waits: RayWaits, accusation: Accusation[RayRoot]) -> Words:
     facts = accusation.facts
     first = facts.places[0]
+    alone = len(facts.places) == 1
+    frozen = accusation.kind is CauseKind.FROZEN
     who = _list([ray_words.who(each) for each in facts.places])
-    where = ray_words.is_in(waits, first) if len(facts.places) == 1 else _lines(accusation.actors)
-    named = first.actor is not None and first.actor.name
-    process = "" if named or first.driver or len(facts.places) > 1 else ray_words.on_node(first)
+    state = ray_words.is_in(waits, first) if alone else _lines(accusation.actors)
+    if frozen:
+        state = ray_words.is_stopped(first)
     start = facts.ways[0][0]
     waiter = "" if start.key == first.key else f", and {ray_words.who(start)} waits for {_it(facts.places)}"
     age = waits.age_s(first)
     since = f" for {ray_words.seconds(age)}" if age is not None else ""
-    frozen = accusation.kind is CauseKind.FROZEN
-    state = f"is stopped (state {first.process.state})" if frozen and first.process else where
-    headline = f"{who}{process} {state}{waiter}"
-    there = ray_words.on_node(first) if len(facts.places) == 1 else ""
+    there = ray_words.on_node(first) if alone else ""
+    headline = f"{who}{'' if _is_known_by_name(first) else there} {state}{waiter}"
     summary = f"{sentence(who)}{there} {state}{since}{waiter}."
-    frame = waits.frame(first)
-    step = f"code: find out what {ray_words.who(first)} waits for"
-    steps = [f"{step} at {frame.filename}:{frame.line}" if frame is not None else step]
-    if frozen and first.process is not None:
-        steps = [f"node {first.process.node}: who stopped pid {first.process.pid}? `kill -CONT {first.process.pid}`"]
+    step = ray_words.wake_step(first) if frozen else ray_words.code_step(waits, first)
     each = {actor.rank: actor.why for actor in accusation.actors if actor.rank is not None}
-    return Words(headline, summary, [*_findings(waits, facts)], each, steps)
+    return Words(headline, summary, [*_findings(waits, facts)], each, [step])
+
+
+def _is_known_by_name(place: Place) -> bool:
+    return place.driver or (place.actor is not None and bool(place.actor.name))
 
 
 def _cycle(waits: RayWaits, accusation: Accusation[RayRoot]) -> Words:

@@ -47,6 +47,22 @@ def is_in(waits: RayWaits, place: Place) -> str:
     return "is in no line of the user's code"
 
 
+def is_stopped(place: Place) -> str:
+    return f"is stopped (state {place.process.state})" if place.process is not None else "is stopped"
+
+
+def code_step(waits: RayWaits, place: Place) -> str:
+    frame = waits.frame(place)
+    where = f" at {frame.filename}:{frame.line}" if frame is not None else ""
+    return f"code: find out what {who(place)} waits for{where}"
+
+
+def wake_step(place: Place) -> str:
+    if place.process is None:
+        return "find out who stopped it"
+    return f"node {place.process.node}: who stopped pid {place.process.pid}? `kill -CONT {place.process.pid}`"
+
+
 def seconds(value: float) -> str:
     return duration(value)
 
@@ -140,7 +156,9 @@ def end_finding(waits: RayWaits, place: Place) -> Finding:
         text = f"{who(place)}{on_node(place)} is stopped by a signal (state {process.state}){task}{since}"
     else:
         share = f", using {process.cpu_share:.0%} of a core" if process.cpu_share is not None else ""
-        does = {End.WORKS: "works", End.BLOCKED: "waits for nothing of Ray's and does not move"}.get(end, "is")
+        queue = thread is not None and waits.waits_for_queue(thread)
+        idle = "waits for Ray's queue" if queue else "waits for nothing of Ray's and does not move"
+        does = {End.WORKS: "works", End.BLOCKED: idle}.get(end, "is")
         text = f"{who(place)}{on_node(place)} {does}{task}{since}{share}"
         if process.no_stack and not process.samples:
             text += f"; no stack: {process.no_stack}"
