@@ -34,7 +34,7 @@ BELOW: dict[str, set[str]] = {
     "push": {"incident", "safeio", "text", "errors", "__about__"},
     "demo": {"errors"},
     "reader": {"incident", "safeio", "model", "engine_roles", "errors"},
-    "cluster": {"reader", "incident", "safeio", "model", "errors", "__about__"},
+    "cluster": {"recorder", "reader", "incident", "safeio", "model", "errors", "__about__"},
     "simulate": {"reader", "model", "errors", "__about__"},
     "diagnosis": {"reader", "model", "text", "engine_roles", "errors"},
     "report": {"diagnosis", "reader", "incident", "model", "text", "engine_roles", "errors", "__about__"},

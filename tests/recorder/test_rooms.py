@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 RECORDER = Path(__file__).parents[2] / "src" / "hangscope" / "recorder"
-ROOMS = ("process", "setup", "rundir", "live", "probe", "capture", "doctor", "alerts", "agent", "launch")
+ROOMS = ("process", "setup", "rundir", "live", "probe", "capture", "ray", "doctor", "alerts", "agent", "launch")
 """From the lowest up."""
 
 

@@ -51,6 +51,11 @@ KINDS = {
         "All members are inside the operation; NCCL's warnings, the black box or port counters point to a connection.",
         "The link that the verdict names, its two ports and their counters; else the fabric between the two nodes.",
     ),
+    "resources": KindText(
+        "A task or an actor waits for CPUs, GPUs or memory that no node of its Ray cluster can give.",
+        "Ray lists it as waiting for a node, and nothing that runs works towards an end.",
+        "What the task asks for, and who holds it: `ray status`. No rank and no actor is at fault.",
+    ),
     "slow": KindText(
         "Nothing hangs; one rank makes all others wait again and again.",
         "For the same calls one rank comes last in most of them, by a large part of a step.",

@@ -86,6 +86,7 @@ def conclude(case: Case, choice: Choice) -> Diagnosis:
         gpu_cores=tuple(case.kernels.of[rank] for rank in sorted(case.kernels.of)),
         roles=roles,
         others=job.facts.others,
+        actors=tuple(chosen.actors),
     )
 
 
@@ -135,7 +136,7 @@ def _outcome(case: Case, chosen: Accusation[Any]) -> Outcome:
     silent_mismatch = chosen.kind is CauseKind.MISMATCH and not chosen.hang and case.job.dumps
     if chosen.kind is CauseKind.NONE or silent_mismatch:
         return Outcome.OK
-    if not chosen.conclusive or not (chosen.accused or case.hang.age_known):
+    if not chosen.conclusive or not (chosen.names_somebody or case.hang.age_known):
         return Outcome.UNKNOWN
     if not chosen.hang or (chosen.kind is CauseKind.DEAD and _is_only_an_end(case)) or _ended_at_once(case):
         return Outcome.CRASH

@@ -30,6 +30,7 @@ class CauseKind(_Word):
     MISMATCH = "mismatch"
     DEADLOCK = "deadlock"
     NETWORK = "network"
+    RESOURCES = "resources"
     SLOW = "slow"
     SHIFT = "shift"
     UNKNOWN = "unknown"
@@ -128,6 +129,23 @@ class Culprit:
     """The file that it is blocked on."""
     role: Role | None = None
     """What it is for its engine."""
+
+
+@dataclass(frozen=True, slots=True)
+class ActorCulprit:
+    """An actor, a task or a driver of a Ray cluster that others wait for. `label` is how people know it, `task` what it
+    runs; a rank where it is one of torch.distributed's."""
+
+    label: str
+    class_name: str | None
+    name: str | None
+    actor_id: str | None
+    task: str | None
+    node: str | None
+    pid: int | None
+    rank: int | None
+    why: str
+    where: Place | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -278,6 +296,8 @@ class Diagnosis:
     # Rank → which process of an engine it is; and the processes of the engine that are no ranks.
     roles: Mapping[int, Role] = field(default_factory=dict)
     others: tuple[EngineProcess, ...] = ()
+    # The actors, tasks or drivers of a Ray cluster that are accused, also where they are no ranks.
+    actors: tuple[ActorCulprit, ...] = ()
 
     @property
     def is_likely(self) -> bool:

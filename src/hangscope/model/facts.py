@@ -9,6 +9,7 @@ from hangscope.engine_roles import Role
 from hangscope.model.basics import Frame, Source
 from hangscope.model.black_box import BlackBox
 from hangscope.model.gpu_kernels import GpuCore
+from hangscope.model.ray_cluster import RayCluster
 
 
 @dataclass(frozen=True, slots=True)
@@ -572,6 +573,8 @@ class Facts:
     """The last that each log shows."""
     others: tuple[EngineProcess, ...] = ()
     """The processes of an engine that are no ranks."""
+    ray: RayCluster | None = None
+    """The Ray cluster that the job runs on, where it was captured."""
     quotes: Mapping[Source, str] = field(default_factory=dict)
     """The log lines that facts were read from, as they are there, cut to a length that people read."""
 

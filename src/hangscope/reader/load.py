@@ -39,7 +39,7 @@ from hangscope.reader.logs.nccl_logs import NcclProcess
 from hangscope.reader.raw_evidence import Evidence
 from hangscope.reader.read_files import Engine, gather
 from hangscope.reader.reading_progress import Progress
-from hangscope.reader.sources import blackbox_file, gpu_tables, port_counters
+from hangscope.reader.sources import blackbox_file, gpu_tables, port_counters, ray_state
 from hangscope.reader.sources.incident_files import Manifest
 from hangscope.reader.statements import Statement
 from hangscope.reader.times import LogTimes
@@ -292,12 +292,14 @@ def _facts(
         others=tuple(other for node in evidence.nodes for other in node.others),
         quotes=_quotes(texts, quoted),
     )
-    return facts, [*reported.gaps, *older, *other_cores, *alone]
+    gaps = [*reported.gaps, *older, *other_cores, *alone]
+    return replace(facts, ray=ray_state.together(evidence.ray)), gaps
 
 
 def _failures_in_files(evidence: Evidence) -> Iterator[Failure]:
     """What counters of the fabric and manifests say failed."""
     yield from resolve_failures.of_fabric(evidence.texts)
+    yield from resolve_failures.of_hang_detector(evidence.texts)
     for manifest in evidence.manifests:
         yield from manifest.failures
 

@@ -11,7 +11,7 @@ from hangscope.reader.dumps.raw_dump import RawDump
 from hangscope.reader.find_files import Found
 from hangscope.reader.logs.launchers.slurm_log import MOST_STATEMENTS
 from hangscope.reader.logs.log_file import TextFile
-from hangscope.reader.sources import error_files, live_status, port_counters, ras_answers, sysfs
+from hangscope.reader.sources import error_files, live_status, port_counters, ras_answers, ray_state, sysfs
 from hangscope.reader.sources.incident_files import Manifest, NodeFile
 from hangscope.reader.statements import Statement
 
@@ -37,6 +37,7 @@ class Evidence:
     sites: list[CallSite] = field(default_factory=list)
     statuses: list[live_status.LiveStatus] = field(default_factory=list)
     code: list[CodeLines] = field(default_factory=list)
+    ray: list[ray_state.RayPart] = field(default_factory=list)
     gaps: list[Gap] = field(default_factory=list)
     paths: dict[str, tuple[str, ...]] = field(default_factory=dict)
     """Shown name of a dump → its path, for the directories it lies in."""
@@ -65,6 +66,7 @@ class Evidence:
             or self.snapshots
             or self.boxes
             or self.gpu_cores
+            or self.ray
             or live_status.stood_still(self.statuses)
         )
 

@@ -26,6 +26,7 @@ from hangscope.reader.sources import (
     live_status,
     port_counters,
     ras_answers,
+    ray_state,
     rosters,
     sysfs,
 )
@@ -316,6 +317,10 @@ def _read_json(value: Any, item: Found, evidence: Evidence) -> bool:
         evidence.sites.extend(call_sites.read(value, item.file))
     elif schema.startswith(gpu_tables.SCHEMA):
         _read_gpu_table(value, item, evidence)
+    elif ray_state.is_ray(schema):
+        part = ray_state.read(value, item.file)
+        evidence.ray.append(part)
+        evidence.gaps.extend(part.gaps)
     elif schema.startswith("hangscope.source/"):
         evidence.code.extend(code_lines_file.read(value, item.file))
     elif port_counters.is_snapshot(value):

@@ -13,6 +13,7 @@ from typing import Any
 
 from hangscope.diagnosis.verdict import (
     SCHEMA,
+    ActorCulprit,
     Completeness,
     Culprit,
     Diagnosis,
@@ -65,6 +66,7 @@ def to_dict(diagnosis: Diagnosis) -> dict[str, Any]:
         "facts": [_log_fact(fact) for fact in d.facts],
         "gpu_cores": [_gpu_core(core) for core in d.gpu_cores],
         "engine": _engine(d),
+        "actors": [_actor(actor) for actor in d.actors],
     }
 
 
@@ -146,6 +148,21 @@ def _engine(d: Diagnosis) -> dict[str, Any] | None:
         for each in d.others
     ]
     return {"roles": {str(int(rank)): _role(role) for rank, role in sorted(d.roles.items())}, "others": others}
+
+
+def _actor(actor: ActorCulprit) -> dict[str, Any]:
+    return {
+        "label": whole(actor.label),
+        "class": _text(actor.class_name),
+        "name": _text(actor.name),
+        "actor_id": _text(actor.actor_id),
+        "task": _text(actor.task),
+        "node": _text(actor.node),
+        "pid": _int(actor.pid),
+        "rank": _int(actor.rank),
+        "why": whole(actor.why),
+        "where": None if actor.where is None else _place(actor.where),
+    }
 
 
 def _storage(wait: FileWait) -> dict[str, Any]:

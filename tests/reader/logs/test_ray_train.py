@@ -78,3 +78,42 @@ def test_a_status_after_a_lost_peer_accuses_nobody(tmp_path: Path) -> None:
     job = hangscope.load(tmp_path)
     assert all(failure.effect for failure in job.facts.failures)
     assert not {0, 1} & {culprit.rank for culprit in hangscope.diagnose(job).culprits}
+
+
+def test_an_actor_that_its_watchdog_ended_is_not_accused(tmp_path: Path) -> None:
+    """Ray's ActorDiedError comes last: rank 0 died of its own timeout, and rank 3, which launched less, stayed away."""
+    of = "ProcessGroupNCCL.cpp"
+    groups = "[PG ID 0 PG GUID 0(default_pg) Rank {rank}]"
+    work = "WorkNCCL(SeqNum=151, OpType=ALLREDUCE, NumelIn=4, NumelOut=4, Timeout(ms)=600000)"
+    lines = ["(TrainController pid=12, ip=10.0.0.2) Started training worker group of size 4:"]
+    for rank in range(4):
+        place = f"(ip=10.0.0.{3 + rank // 2}, pid={100 + rank}) world_rank={rank}"
+        lines.append(f"(TrainController pid=12, ip=10.0.0.2) - {place}, local_rank={rank % 2}, node_rank={rank // 2}")
+    for rank in range(4):
+        prefix = (
+            f"(RayTrainWorker pid={100 + rank}, ip=10.0.0.{3 + rank // 2}) [rank{rank}]:[E1117 10:40:00.{rank}00000000"
+        )
+        mine = groups.format(rank=rank)
+        if rank == 3:
+            said = "Observed flight recorder dump signal from another rank via TCPStore."
+            lines.append(
+                f"{prefix} {of}:1893] {mine} {said} Last enqueued NCCL work: 150, last completed NCCL work: 150."
+            )
+            continue
+        lines.append(
+            f"{prefix} {of}:632] [Rank {rank}] Watchdog caught collective operation timeout: {work} ran for 600008"
+            " milliseconds before timing out."
+        )
+        status = "PG status: last enqueued work: 151, last completed work: 150"
+        lines.append(f"{prefix} {of}:2271] {mine}  failure detected by watchdog at work sequence id: 151 {status}")
+    lines += [
+        "ray.exceptions.ActorDiedError: The actor died unexpectedly before finishing this task.",
+        "\tclass_name: RayTrainWorker",
+        "\tactor_id: 02d1bbb06acf5d6e3ab29c6f01000000",
+        "\tpid: 100",
+        "\tip: 10.0.0.3",
+        "The actor is dead because its worker process has died. Worker exit type: SYSTEM_ERROR",
+    ]
+    (tmp_path / "driver.log").write_text("\n".join(lines) + "\n")
+    found = hangscope.diagnose(hangscope.load(tmp_path))
+    assert [culprit.rank for culprit in found.culprits] == [3]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shlex
+import tempfile
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,11 +22,12 @@ if TYPE_CHECKING:
 _NODES_SHOWN = 20
 _GAPS_SHOWN = 10
 INCOMPLETE = 1
+RAY_HERE = "auto"
 
 
 @click.command(
     epilog="Examples: hangscope collect -o hang --hosts gpu-a[017-020] --path '/logs/48121/*'; "
-    "hangscope collect -o hang --from /mnt/gpu-a017 --from s3://bucket/hangs/48121"
+    "hangscope collect -o hang --from /mnt/gpu-a017 --from s3://bucket/hangs/48121; hangscope collect -o hang --ray"
 )
 @click.option("-o", "--output", required=True, metavar="DIR", type=click.Path(path_type=Path), help="The incident.")
 @click.option("--from", "places", multiple=True, metavar="DIR|URL", help="A directory, or a URL that fsspec knows.")
@@ -32,6 +35,13 @@ INCOMPLETE = 1
 @click.option("--hostfile", metavar="FILE", type=click.Path(path_type=Path), help="Over ssh: one host a line.")
 @click.option("--ssh", default="ssh", show_default=True, metavar="COMMAND", help="The ssh command, with options.")
 @click.option("--slurm", metavar="JOBID", help="Over srun: the nodes of a job that still runs.")
+@click.option(
+    "--ray",
+    metavar="[ADDRESS]",
+    is_flag=False,
+    flag_value=RAY_HERE,
+    help="By Ray tasks: the session's logs and dumps of every host.  [default: the cluster of this machine]",
+)
 @click.option("--kubernetes", metavar="SELECTOR", help="Over kubectl exec: the running pods with these labels.")
 @click.option("--namespace", metavar="NAME", help="Kubernetes: the namespace.  [default: that of kubectl]")
 @click.option("--container", metavar="NAME", help="Kubernetes: the container in each pod.  [default: its first]")
@@ -63,6 +73,7 @@ def command(
     hostfile: Path | None,
     ssh: str,
     slurm: str | None,
+    ray: str | None,
     kubernetes: str | None,
     namespace: str | None,
     container: str | None,
@@ -96,14 +107,33 @@ def command(
     if kubernetes:
         pods, gone = job_nodes.kubernetes(kubernetes, namespace=namespace, container=container, **known)  # type: ignore[arg-type]
         sources += pods
-    if not sources:
-        raise SettingsError("nothing to collect from", hint="--from, --hosts, --hostfile, --slurm or --kubernetes")
     options = CollectOptions(deadline_s=deadline, retries=retries, parallel=parallel, stale_after_s=stale_after)
-    with bar("collecting") as update:
+    with ExitStack() as kept:
+        if ray:
+            of_ray, lost = _ray_hosts(ray, kept, **known)  # type: ignore[arg-type]
+            sources += of_ray
+            gone += lost
+        if not sources:
+            hint = "--from, --hosts, --hostfile, --slurm, --ray or --kubernetes"
+            raise SettingsError("nothing to collect from", hint=hint)
+        update = kept.enter_context(bar("collecting"))
         found = collect(output, sources, options=options, job=job, attempt=attempt, gone=gone, progress=update)
     _report(found)
     write(f"{output}\n")
     return 0 if found.complete and not gone else INCOMPLETE
+
+
+def _ray_hosts(
+    address: str, kept: ExitStack, *, patterns: tuple[str, ...], defaults: bool
+) -> tuple[list[Source], list[Missing]]:
+    """The hosts of a cluster, and what Ray knows of itself, as sources; connected as long as `kept` lasts."""
+    from hangscope.cluster import ray_fetch
+    from hangscope.cluster.ray_connection import connected
+    from hangscope.incident.collect.directories import Directory
+
+    folder = Path(kept.enter_context(tempfile.TemporaryDirectory(prefix="hangscope-")))
+    hosts, lost = ray_fetch.hosts(kept.enter_context(connected(address)), folder, patterns=patterns, defaults=defaults)
+    return [*hosts, Directory(folder)], lost
 
 
 def _place(place: str) -> Source:

@@ -18,12 +18,24 @@ from hangscope.report.safe_text import safe
 from hangscope.safeio.safe_files import read_below
 
 _MOST_TEXT = 4 << 20
+RAY_HERE = "auto"
 
 
-@click.command(epilog="Example: hangscope snapshot --slurm 48121 --dir /shared/hangs/48121")
+@click.command(
+    epilog="Examples: hangscope snapshot --slurm 48121 --dir /shared/hangs/48121; "
+    "hangscope snapshot --ray 10.0.0.1:6379 --dir hang"
+)
 @click.argument("target", metavar="[PID|DIR]", default=".")
 @click.option("--dir", "directory", type=click.Path(path_type=Path), help="Where to save it, for a job without `run`.")
 @click.option("--slurm", metavar="JOBID", help="Over srun: all nodes of a running job at once, also without `run`.")
+@click.option(
+    "--ray",
+    metavar="[ADDRESS]",
+    is_flag=False,
+    flag_value=RAY_HERE,
+    help="All nodes of a Ray cluster at once: its actors, tasks and drivers.  [default: the cluster of this machine]",
+)
+@click.option("--job", metavar="ID", help="Ray: of several jobs that run, this one, or all.")
 @click.option("--container", metavar="NAME", help="Slurm with pyxis: enter the job's container of this name.")
 @click.option("--slurm-node", metavar="JOBID", hidden=True)
 @click.option(
@@ -37,6 +49,8 @@ def command(
     target: str,
     directory: Path | None,
     slurm: str | None,
+    ray: str | None,
+    job: str | None,
     container: str | None,
     slurm_node: str | None,
     gpu: bool,
@@ -46,14 +60,20 @@ def command(
 
     DIR is the directory that `hangscope run` keeps: all its nodes capture at once. PID is a rank or its launcher, also
     of a job that was started without hangscope: stacks then come from py-spy. With --slurm every node of the job is
-    captured at once, and its ranks are found by the job's number. Prints the directory of the incident.
+    captured at once, and its ranks are found by the job's number. With --ray every process of the job that runs on the
+    cluster is: the driver leads to the actor that it waits for. Prints the directory of the incident.
     """
     if slurm_node is not None and directory is not None:  # one node's part of --slurm
         write(f"{snapshot_slurm.of_node(slurm_node, directory)}\n")
         return 0
     if gpu:
-        _warn(slurm)
-    incident = _taken(target, directory, slurm, container, gpus=gpu)
+        _warn(slurm or ray)
+    if ray is not None:
+        from hangscope.cluster import ray_snapshot
+
+        incident = ray_snapshot.of_cluster(ray, directory, job, note)
+    else:
+        incident = _taken(target, directory, slurm, container, gpus=gpu)
     write(f"{safe(str(incident))}\n")
     if no_diagnose or not snapshot_job.SnapshotStep.of(os.environ).leads:
         return 0
@@ -65,8 +85,8 @@ def command(
     return 0
 
 
-def _warn(slurm: str | None) -> None:
-    if slurm is not None:
+def _warn(cluster: str | None) -> None:
+    if cluster is not None:
         raise SettingsError("--gpu asks the GPUs of one node", hint="give a pid or the run's directory, on that node")
     note("warning: --gpu ends the CUDA contexts of the ranks that are asked: the job fails afterwards")
 

@@ -45,12 +45,17 @@ def command(
       hangscope stacks 81233 --threads
     """
     from hangscope.reader.load import load
+    from hangscope.report.actor_stacks import actor_stacks
     from hangscope.report.stack_lines import Look, stack_lines
     from hangscope.report.stack_tree import stack_tree, to_values
 
     paths = [_captured(target, directory, saved=saved) for target in targets]
     with bar(f"reading {', '.join(map(str, paths))}") as update:
-        tree = stack_tree(load(paths, progress=update), all_threads=all_threads)
+        job = load(paths, progress=update)
+        tree = stack_tree(job, all_threads=all_threads)
+    if job.facts.ray is not None and not as_json:
+        write("".join(f"{line}\n" for line in actor_stacks(job.facts.ray, all_threads=all_threads)))
+        return 0
     if not tree.ranks:
         raise NotFoundError(
             f"no stack of any rank in {', '.join(map(str, paths))}",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 
 from hangscope.model import Failure, KernelMessage, PythonError, Source, TransportEvent, WatchdogReport
@@ -217,11 +217,17 @@ class _Effects:
     def include(self, failure: Failure) -> bool:
         if failure.code == -6 and self.reported and (failure.rank is None or failure.rank in self.reported):
             return True
-        if self._follows(failure):
+        if self._follows(failure) or (failure.kind == "actor_died" and self._died_of_timeout(failure)):
             return True
         if failure.kind == "exit" and failure.rank in self.gave_up:
             return True
         return failure.code in {-9, -15} and (failure.source.file, failure.pid) in self.stopped
+
+    def _died_of_timeout(self, failure: Failure) -> bool:
+        """Ray says last, and loudest, that an actor died: one whose own watchdog gave up before died of that."""
+        first = self.timeouts.get(failure.source.file)
+        follows = first is not None and line_of(failure.source) > first
+        return follows if failure.rank is None else failure.rank in self.reported
 
     def _follows(self, failure: Failure) -> bool:
         signalled = self.signalled.get(failure.source.file)
@@ -289,3 +295,17 @@ def ranks_named(failures: Iterable[Failure], nodes: Mapping[int, str]) -> set[in
         found.update(failure.ranks)
         found.update(rank for rank in (failure.rank, failure.peer_rank) if rank is not None)
     return found
+
+
+_LONGEST_PATH = 4096
+_DETECTOR_STACKS = re.compile(r"(?:^|[/\\!])stack_traces[/\\]rank_\d+\.log$")
+
+
+def of_hang_detector(texts: Iterable[TextFile]) -> Iterator[Failure]:
+    """That Ray Train's hang detector (2.60) saw a hang: it writes hang_detector/stack_traces then, and only then."""
+    for text in texts:
+        if text.stacks.captures and _DETECTOR_STACKS.search(text.file[-_LONGEST_PATH:]):
+            said = "Ray Train's hang detector saw NCCL's counters unchanged, and wrote the stacks of all workers"
+            detail = "by Ray Train's hang detector"
+            yield Failure("engine_stuck", said, Source(text.file), None, None, effect=True, detail=detail)
+            return

@@ -1,6 +1,7 @@
-"""Python stacks of a live process: faulthandler's format (PyTorch's worker server, a crash) and py-spy's.
+"""Python stacks of a live process: faulthandler's format (PyTorch's worker server, a crash), py-spy's, and a listing of
+`traceback` as Ray Train's hang detector writes it.
 
-Innermost frame first, as both print them.
+Innermost frame first, as the first two print them.
 """
 
 from __future__ import annotations
@@ -18,15 +19,18 @@ _FAULT_THREAD = re.compile(
     r"^(?P<current>Current t|T)hread (?P<id>0x[0-9a-fA-F]+|\d+)(?: \[(?P<name>[^\]]*)\])? \(most recent call first\):"
 )
 _FAULT_FRAME = re.compile(r'^  File "(?P<file>.*)", line (?P<line>\d+) in (?P<name>.*)$')
-# TensorRT-LLM's hang detector, each thread behind its logger's prefix, outermost frame first
+# TensorRT-LLM's hang detector, each thread behind its logger's prefix, as Python lists frames
 _PRINTED_THREAD = re.compile(r"^Thread (?P<id>\d{1,20}) stack trace:\s*$")
-_PRINTED_FRAME = re.compile(r'^  File "(?P<file>.*)", line (?P<line>\d+), in (?P<name>.*)$')
 _PRINTED_LOOP = re.compile(r"^_(?:executor|event)_loop")
+# what Ray Train's hang detector writes of a rank where py-spy is missing, as Python lists frames: the innermost last
+_LISTED_BEGIN = "[py-spy unavailable: "
+_LISTED_THREAD = re.compile(r"^# Thread (?P<id>\d{1,20})\s*$")
+_LISTED_FRAME = re.compile(r'^  File "(?P<file>.*)", line (?P<line>\d+), in (?P<name>.*)$')
 _SPY_PROCESS = re.compile(r"^Process (?P<pid>\d+): (?P<title>.{0,200})")
 _SPY_THREAD = re.compile(r'^Thread (?P<id>0x[0-9A-Fa-f]+|\d+) \((?P<state>[\w+]+)\)(?:: "(?P<name>.*)")?\s*$')
 _NATIVE = re.compile(r"\.so(\.[\d.]+)?$|\.(c|cc|cpp|cxx|h|hpp|cu|cuh|inc|pyx|rs)$")
 _SPY_FRAME = re.compile(r"^    (?P<name>\S.*?) \((?P<file>[^()]*?)(?::(?P<line>\d+))?\)\s*$")
-_FRAMES = {"fault": _FAULT_FRAME, "spy": _SPY_FRAME, "printed": _PRINTED_FRAME}
+_FRAMES = {"fault": _FAULT_FRAME, "spy": _SPY_FRAME, "listed": _LISTED_FRAME}
 
 
 @dataclass
@@ -42,6 +46,7 @@ class Thread:
     holds_gil: bool = False
     native: list[Frame] = field(default_factory=list)
     """Inside the innermost Python frame."""
+    innermost_last: bool = False
 
     def add(self, frame: Frame) -> None:
         if not _NATIVE.search(frame.filename[-80:]):
@@ -80,12 +85,17 @@ class StackText:
         self._open: dict[_Writer, Thread | None] = {}
         self._capture: dict[_Writer, Capture] = {}
         self._style: dict[_Writer, str] = {}
+        self._listed = False
 
     def feed(self, number: int, text: str, tag: int | None = None, stream: str = "") -> bool:
         """Take one line; True where it belongs to a stack."""
         key = (tag, stream)
         if text.startswith("# hangscope stacks "):
             self._header(number, text, key)
+            return True
+        if text.startswith(_LISTED_BEGIN):
+            self._listed = True
+            self._new(number, key)
             return True
         if "hread" in text and self._thread(number, text, key):
             return True
@@ -145,6 +155,10 @@ class StackText:
             self._style[key] = "spy"
         elif match := _PRINTED_THREAD.match(text):
             return self._printed_thread(number, match["id"], key)
+        elif self._listed and (match := _LISTED_THREAD.match(text)):
+            capture = self._capture.get(key) or self._new(number, key)
+            thread = Thread(match["id"], number, innermost_last=True)
+            self._style[key] = "listed"
         else:
             return False
         capture.threads.append(thread)
@@ -155,11 +169,11 @@ class StackText:
         """Its frames stand below without a prefix."""
         capture = self._capture.get(key) or self._new(number, key)
         capture.by = "printed"
-        thread = Thread(name, number)
+        thread = Thread(name, number, innermost_last=True)
         capture.threads.append(thread)
         bare: _Writer = (None, "")
         self._open = {bare: thread}
-        self._style[bare] = "printed"
+        self._style[bare] = "listed"
         return True
 
     def _new(self, number: int, key: _Writer) -> Capture:
@@ -176,9 +190,12 @@ class StackText:
 
     def finish(self) -> None:
         self.captures = [capture for capture in self.captures if any(t.frames for t in capture.threads)]
+        for thread in (thread for capture in self.captures for thread in capture.threads if thread.innermost_last):
+            thread.frames.reverse()
+            thread.innermost_last = False
         for capture in self.captures:
             if capture.by == "printed":
-                _turn_round(capture.threads)
+                _mark_loop(capture.threads)
             if capture.threads and not any(thread.main for thread in capture.threads):
                 _mark_main(capture.threads)
 
@@ -191,10 +208,9 @@ def engine_rank(title: str) -> int | None:
     return role.place("TP")
 
 
-def _turn_round(threads: list[Thread]) -> None:
-    """Innermost frame first; the thread that runs the engine's loop is the one that counts."""
+def _mark_loop(threads: list[Thread]) -> None:
+    """The thread that runs the engine's loop is the one that counts."""
     for thread in threads:
-        thread.frames.reverse()
         thread.main = any(_PRINTED_LOOP.match(frame.name) for frame in thread.frames)
 
 

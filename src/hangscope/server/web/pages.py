@@ -28,7 +28,10 @@ from hangscope.server.web.page_drawing import ago, moment, time_axis
 router = APIRouter(include_in_schema=False)
 FORM_BYTES = 64 << 10
 MONTH_S = 30 * 86400
-_KINDS = ("absent", "dead", "frozen", "gpu", "mismatch", "deadlock", "network", "slow", "shift", "unknown")
+_KINDS = (
+    *("absent", "dead", "frozen", "gpu", "mismatch", "deadlock", "network", "resources", "slow", "shift"),
+    "unknown",
+)
 _OUTCOMES = ("hang", "crash", "pause", "slow", "desync", "ok", "unknown")
 _STATES = ("accepted", "digested", "failed")
 
