@@ -76,7 +76,7 @@ _RANK = re.compile(r"DeepEP timeout for [\w ]{1,40}, rank (?P<rank>\d{1,6})\b")
 
 
 def waiting_rank(text: str) -> int | None:
-    """The rank that gave up waiting, where the line says it and not for whom."""
+    """The rank that gave up waiting, where the line names no peer."""
     found = _RANK.search(text)
     return int(found["rank"]) if found is not None and int(found["rank"]) < RANK_LIMIT else None
 
@@ -105,7 +105,7 @@ def wait_of(text: str) -> tuple[int, int] | None:
 
 
 def _nvlink_peer(rest: str) -> int | None:
-    """Whose data it waits for, before whom it passes it on to."""
+    """The one whose data it waits for; else the one that it passes data on to."""
     ends = {found["end"]: int(found["nvl"]) for found in _PEER_NVL.finditer(rest)}
     return ends.get("src", ends.get("dst"))
 

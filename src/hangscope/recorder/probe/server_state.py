@@ -59,12 +59,15 @@ def look(found: Mapping[str, Replica], before: Mapping[str, Any], now: float, th
         return Look(Says.STUCK, "; ".join(stuck), kept)
     if not running and not waiting:
         return Look(Says.MOVES, "no request runs: idle", kept)
-    demand = f"{running:.0f} running" + (f", {waiting:.0f} waiting" if not running else "")
-    if not remembered:
-        return Look(Says.MOVES, f"{demand}; the first look, or the one before is older than the threshold", kept)
     still = max((now - each["since"] for each in state.values() if each["since"] is not None), default=0.0)
-    moved = f", no new token for {still:.0f} s" if still else ", tokens come"
-    return Look(Says.MOVES, f"{demand}{moved}", kept)
+    return Look(Says.MOVES, _moves(running, waiting, still, first=not remembered), kept)
+
+
+def _moves(running: float, waiting: float, still_s: float, *, first: bool) -> str:
+    requests = f"{running:.0f} running" + (f", {waiting:.0f} waiting" if not running else "")
+    if first:
+        return f"{requests}; the first look, or the one before is older than the threshold"
+    return requests + (f", no new token for {still_s:.0f} s" if still_s else ", tokens come")
 
 
 def _stuck(name: str, replica: Replica, seconds: float) -> str:

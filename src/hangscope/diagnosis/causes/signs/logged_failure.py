@@ -201,7 +201,7 @@ def _earliest(lines: list[Failure]) -> list[Failure]:
 
 
 def _names_other_end(line: Failure) -> bool:
-    """Whether it says with whom a transfer failed, which seldom stands in the first line about it."""
+    """Whether it names the other end of a transfer that failed, which the first line about it seldom does."""
     return line.kind == "kv_transfer" and line.peer_node is not None
 
 
