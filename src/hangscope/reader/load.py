@@ -27,7 +27,7 @@ from hangscope.model import (
     ThreadStack,
     WatchdogReport,
 )
-from hangscope.reader.join import log_scopes, resolve_failures, resolve_nccl, resolve_ranks
+from hangscope.reader.join import log_scopes, pod_failures, resolve_failures, resolve_nccl, resolve_ranks
 from hangscope.reader.join.assemble import Assembled, assemble
 from hangscope.reader.join.assign_errors import assign_ranks
 from hangscope.reader.join.earlier_attempts import newest_failures, newest_processes, newest_reports
@@ -116,7 +116,7 @@ def _looked_at(evidence: Evidence) -> str:
 
 def _job(evidence: Evidence, inputs: tuple[str, ...]) -> Job:
     statements = [*evidence.statements, *(said for node in evidence.nodes for said in node.statements)]
-    manifest = max(evidence.manifests, key=lambda m: (m.captured_at_ns or 0, m.source.file), default=None)
+    manifest = _manifest(evidence)
     world_size = manifest.world_size if manifest else None
     assembled = assemble(evidence.dumps, expected_ranks=_expected_ranks(statements, world_size), consume=True)
     listed = ((said.process.node, said.process.pid) for said in statements)
@@ -127,6 +127,7 @@ def _job(evidence: Evidence, inputs: tuple[str, ...]) -> Job:
     evidence.gaps.extend(foreign)
     who.statements.extend(resolve_ranks.network_statements(who, processes))
     merged, said_of_ranks, conflicts = merge_processes(who)
+    pod_failures.place_missing(evidence.pods, who)
     facts, unresolved = _facts(evidence, who, processes, reports, said_of_ranks, merged, assembled, start_ns)
     gaps = [*evidence.gaps, *assembled.gaps, *who.gaps, *conflicts, *_gaps_in_files(evidence), *unresolved]
     ranks = tuple(sorted(who.ranks | _ranks_named(facts, who) | evidence.refused | set(assembled.ranks)))
@@ -194,6 +195,11 @@ def _dumps_with_nodes(assembled: Assembled, who: Identity) -> dict[int, tuple[Du
     }
 
 
+def _manifest(evidence: Evidence) -> Manifest | None:
+    """Of the whole incident; the newest where there are several."""
+    return max(evidence.manifests, key=lambda m: (m.captured_at_ns or 0, m.source.file), default=None)
+
+
 def _captured_at_ns(evidence: Evidence, manifest: Manifest | None) -> int | None:
     if manifest is not None and manifest.captured_at_ns is not None:
         return manifest.captured_at_ns
@@ -217,6 +223,7 @@ def _first(*sources: Sequence[T | None]) -> T | None:
 def _named_hosts(evidence: Evidence) -> set[str]:
     hosts = {node.node for node in evidence.nodes if node.node}
     hosts.update(host for text in evidence.texts for host in text.kernel.hosts)
+    hosts.update(pod.name for pod in evidence.pods)
     return hosts | evidence.hosts
 
 
@@ -250,8 +257,11 @@ def _facts(
     sampled, alone = port_counters.first_and_last(snapshots)
     events = resolve_nccl.transport_events(who, processes, texts, comms, times)
     kernel = [*resolve_ranks.kernel_messages(texts, who), *_counted_kills(evidence)]
+    captured_at_ns = _captured_at_ns(evidence, _manifest(evidence))
+    of_pods, history = pod_failures.of_pods(evidence.pods, who, _answered(assembled), captured_at_ns)
     failures = [
         *reported.failures,
+        *of_pods,
         *resolve_failures.of_transport(events),
         *resolve_failures.of_kernel(kernel, who),
         *_failures_in_files(evidence),
@@ -287,9 +297,15 @@ def _facts(
         blackboxes=boxes,
         progress=tuple(progress),
         printed_verdicts=tuple(printed),
+        machines=pod_failures.machines(evidence.pods),
         quotes=_quotes(texts, _sources(watchdog, failures, events, kernel, statements, progress, printed)),
     )
-    return facts, [*reported.gaps, *older, *alone]
+    return facts, [*reported.gaps, *older, *alone, *history]
+
+
+def _answered(assembled: Assembled) -> set[int]:
+    """Ranks that left a dump at the time; the last poll of one that is gone is no such."""
+    return {rank for rank, dumps in assembled.dumps.items() if any(dump.role != "poll" for dump in dumps)}
 
 
 def _failures_in_files(evidence: Evidence) -> Iterator[Failure]:

@@ -13,6 +13,7 @@ from hangscope.reader.logs.launchers.slurm_log import MOST_STATEMENTS
 from hangscope.reader.logs.log_file import TextFile
 from hangscope.reader.sources import error_files, live_status, port_counters, ras_answers, sysfs
 from hangscope.reader.sources.incident_files import Manifest, NodeFile
+from hangscope.reader.sources.kubernetes_pods import Pod
 from hangscope.reader.statements import Statement
 
 
@@ -35,6 +36,7 @@ class Evidence:
     sites: list[CallSite] = field(default_factory=list)
     statuses: list[live_status.LiveStatus] = field(default_factory=list)
     code: list[CodeLines] = field(default_factory=list)
+    pods: list[Pod] = field(default_factory=list)
     gaps: list[Gap] = field(default_factory=list)
     paths: dict[str, tuple[str, ...]] = field(default_factory=dict)
     """Shown name of a dump → its path, for the directories it lies in."""
@@ -62,6 +64,7 @@ class Evidence:
             or self.errors
             or self.snapshots
             or self.boxes
+            or any(pod.ends for pod in self.pods)
             or live_status.stood_still(self.statuses)
         )
 

@@ -26,8 +26,8 @@ DEFAULT_PATTERNS = (
 )
 """Where PyTorch leaves dumps when nobody says otherwise, in every version, and where variables say; and black boxes."""
 
-INCIDENT_PATTERNS = ("hangscope/*/*", "~/hangscope/*/*")
-"""Where `hangscope run` keeps incidents, below the directory it was started in."""
+INCIDENT_PATTERNS = ("hangscope/*/*", "~/hangscope/*/*", "/hangscope")
+"""Where `hangscope run` keeps incidents: below the directory it was started in, or in a container's volume."""
 
 _VARIABLE = re.compile(r"\$(?:\{(\w+)\}|(\w+))")
 _GLOB = re.compile(r"[*?]|\[[!^]?[A-Za-z0-9_.,-]+\]")
