@@ -140,7 +140,7 @@ def _job(evidence: Evidence, inputs: tuple[str, ...]) -> Job:
         status=assembled.status,
         nodes=dict(sorted(who.nodes.items())),
         processes=merged,
-        facts=facts,
+        facts=replace(facts, machines=pod_failures.machines(evidence.pods)),
         gaps=_once(gaps),
         inputs=inputs,
         job_id=_first([m.job for m in evidence.manifests], [n.job for n in evidence.nodes]),
@@ -249,7 +249,7 @@ def _facts(
 ) -> tuple[Facts, list[Gap]]:
     texts = evidence.texts
     times = LogTimes(_full_dates(evidence, processes, assembled))
-    reported = _of_newest_attempt(_reported(evidence, who, times), start_ns)
+    reported = _with_pods(_of_newest_attempt(_reported(evidence, who, times), start_ns), evidence, who, assembled)
     _give_errors_ranks(reported, merged, assembled)
     comms = resolve_nccl.communicators(who, processes)
     boxes, older = blackbox_file.of_ranks(evidence.boxes, who)
@@ -257,11 +257,8 @@ def _facts(
     sampled, alone = port_counters.first_and_last(snapshots)
     events = resolve_nccl.transport_events(who, processes, texts, comms, times)
     kernel = [*resolve_ranks.kernel_messages(texts, who), *_counted_kills(evidence)]
-    captured_at_ns = _captured_at_ns(evidence, _manifest(evidence))
-    of_pods, history = pod_failures.of_pods(evidence.pods, who, _answered(assembled), captured_at_ns)
     failures = [
         *reported.failures,
-        *of_pods,
         *resolve_failures.of_transport(events),
         *resolve_failures.of_kernel(kernel, who),
         *_failures_in_files(evidence),
@@ -297,15 +294,17 @@ def _facts(
         blackboxes=boxes,
         progress=tuple(progress),
         printed_verdicts=tuple(printed),
-        machines=pod_failures.machines(evidence.pods),
         quotes=_quotes(texts, _sources(watchdog, failures, events, kernel, statements, progress, printed)),
     )
-    return facts, [*reported.gaps, *older, *alone, *history]
+    return facts, [*reported.gaps, *older, *alone]
 
 
-def _answered(assembled: Assembled) -> set[int]:
-    """Ranks that left a dump at the time; the last poll of one that is gone is no such."""
-    return {rank for rank, dumps in assembled.dumps.items() if any(dump.role != "poll" for dump in dumps)}
+def _with_pods(reported: _Reported, evidence: Evidence, who: Identity, assembled: Assembled) -> _Reported:
+    """And what Kubernetes says of pods. The last poll of a rank that is gone does not show that it was there then."""
+    dumped = {rank for rank, dumps in assembled.dumps.items() if any(dump.role != "poll" for dump in dumps)}
+    at_ns = _captured_at_ns(evidence, _manifest(evidence))
+    failures, history = pod_failures.of_pods(evidence.pods, who, dumped, at_ns)
+    return replace(reported, failures=[*reported.failures, *failures], gaps=[*reported.gaps, *history])
 
 
 def _failures_in_files(evidence: Evidence) -> Iterator[Failure]:

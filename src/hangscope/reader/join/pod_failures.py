@@ -61,18 +61,22 @@ def _of_this_job(pods: Sequence[Pod], who: Identity) -> tuple[list[Pod], list[Ga
     """Those of the job whose ranks are known, else of the only job there is: a list may show a whole namespace."""
     nodes = {short_name(node) for node in who.nodes.values()}
     known = [pod for pod in pods if _is_named(pod, nodes)]
-    jobs = {(pod.namespace, pod.job) for pod in known}
     if known:
-        same = [pod for pod in pods if (pod.namespace, pod.job) in jobs and pod.job is not None]
-        names = {pod.name for pod in (*known, *same)}
-        names.update(pod.name for pod in pods if pod.job is None and _may_be_of(pod, same))
-        return [pod for pod in pods if pod.name in names], []
+        return _with_siblings(known, pods), []
     listed = {(pod.namespace, pod.job) for pod in pods if pod.job is not None}
     if len(listed) > 1 or (nodes and not listed):
         what = f"what {len(pods)} pods' statuses say"
         why = "they are of several jobs, or of none that is known here: list one job's alone (kubectl get pods -l …)"
         return [], [Gap(what, why, source=pods[0].source)]
     return [pod for pod in pods if pod.job is not None or not listed or _may_be_of(pod, pods)], []
+
+
+def _with_siblings(known: Sequence[Pod], pods: Sequence[Pod]) -> list[Pod]:
+    """These pods and the others of their job, events about them included."""
+    jobs = {(pod.namespace, pod.job) for pod in known if pod.job is not None}
+    same = [pod for pod in pods if (pod.namespace, pod.job) in jobs]
+    names = {pod.name for pod in (*known, *same)}
+    return [pod for pod in pods if pod.name in names or (pod.job is None and _may_be_of(pod, same))]
 
 
 def _may_be_of(pod: Pod, pods: Sequence[Pod]) -> bool:
