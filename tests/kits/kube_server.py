@@ -66,6 +66,7 @@ class KubeServer:
             f"--service-account-signing-key-file={key}",
             "--service-cluster-ip-range=10.96.0.0/16",
             "--allow-privileged=true",
+            "--kubelet-preferred-address-types=InternalIP",
             "--disable-admission-plugins=ServiceAccount",
         )
         self._wait(120)

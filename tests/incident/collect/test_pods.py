@@ -70,7 +70,7 @@ def test_running_pods_give_files_and_others_their_logs(cluster: Cluster) -> None
     cluster.put("train-0.log", "rank 0 step 7\n")
     cluster.put("train-1.log", "[rank1]: ValueError: a batch\n")
     found = cluster.collect(namespace="ml")
-    assert _text(found, "nodes/train-1/logs/container-logs/attempt_0/train.log").startswith("[rank1]")
+    assert _text(found, "nodes/train-1/logs/container-logs/train/attempt_0/train.log").startswith("[rank1]")
     assert list(found.path.glob("nodes/train-0/dumps/**/comm_lib_trace_rank_0"))
     kept = json.loads(_text(found, "files/kubernetes/pods.json"))
     assert [each["metadata"]["name"] for each in kept["items"]] == ["train-0", "train-1"]
@@ -87,8 +87,8 @@ def test_the_log_before_a_restart_is_an_earlier_attempt(cluster: Cluster) -> Non
     cluster.put("train-0.log", "now\n")
     cluster.put("train-0.previous.log", "before\n")
     found = cluster.collect()
-    assert _text(found, "nodes/train-0/logs/container-logs/attempt_2/train.log") == "now\n"
-    assert _text(found, "nodes/train-0/logs/container-logs/attempt_1/train.log") == "before\n"
+    assert _text(found, "nodes/train-0/logs/container-logs/train/attempt_2/train.log") == "now\n"
+    assert _text(found, "nodes/train-0/logs/container-logs/train/attempt_1/train.log") == "before\n"
 
 
 def test_a_pod_without_a_shell_still_gives_its_log(cluster: Cluster) -> None:
@@ -97,7 +97,7 @@ def test_a_pod_without_a_shell_still_gives_its_log(cluster: Cluster) -> None:
     cluster.put("train-0.closed", "")
     cluster.put("train-0.log", "rank 0 step 7\n")
     found = cluster.collect()
-    assert _text(found, "nodes/train-0/logs/container-logs/attempt_0/train.log") == "rank 0 step 7\n"
+    assert _text(found, "nodes/train-0/logs/container-logs/train/attempt_0/train.log") == "rank 0 step 7\n"
     assert any("executable file not found" in gap.why for gap in found.manifest.gaps)
 
 

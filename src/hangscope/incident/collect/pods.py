@@ -190,8 +190,7 @@ class Pod(Node):
             super().fetch(files, sink, deadline)
 
     def _log(self, entry: Entry, deadline: Deadline) -> bytes:
-        attempt, _, file = entry.path[len(_LOGS) :].partition("/")
-        container = file.removesuffix(".log")
+        container, attempt, _ = entry.path[len(_LOGS) :].split("/")
         now = next((each.restarts for each in self._containers if each.name == container), 0)
         previous = () if attempt == f"{_ATTEMPT}{now}" else ("--previous",)
         limit = ("--container", container, f"--limit-bytes={_LOG_BYTES}", *previous)
@@ -215,9 +214,9 @@ class Pod(Node):
 def _log_entries(containers: Sequence[Container]) -> Iterator[Entry]:
     """Each container's log, and that of the one before it: as an earlier attempt, which readers leave out."""
     for each in containers:
-        yield Entry(f"{_LOGS}{_ATTEMPT}{each.restarts}/{each.name}.log")
+        yield Entry(f"{_LOGS}{each.name}/{_ATTEMPT}{each.restarts}/{each.name}.log")
         if each.restarts:
-            yield Entry(f"{_LOGS}{_ATTEMPT}{each.restarts - 1}/{each.name}.log")
+            yield Entry(f"{_LOGS}{each.name}/{_ATTEMPT}{each.restarts - 1}/{each.name}.log")
 
 
 class Statuses:
