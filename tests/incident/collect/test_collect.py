@@ -389,6 +389,14 @@ def test_checksums_stand_in_for_times(tmp_path: Path, bare: tuple[str, ...]) -> 
     assert (found.nodes[0].fetched, found.nodes[0].kept) == (1, 1)
 
 
+def test_a_shell_that_starts_at_the_root_names_files_once() -> None:
+    """As in a container: its working directory is /, and a file has one name."""
+    script = remote_script.list_script(("etc/passwd", "/etc/passwd"), defaults=False)
+    done = subprocess.run(["sh", "-s"], input=script, capture_output=True, text=True, cwd="/", check=True)
+    names = {line.rpartition(" ")[2] for line in done.stdout.splitlines() if line.startswith("G ")}
+    assert names == {"/etc/passwd"}
+
+
 def test_variables_of_the_node_say_where_dumps_are(tmp_path: Path) -> None:
     """Dump prefixes and NCCL's log file that the node's environment names are found, patterns and all."""
     _put(tmp_path / "d/fr_host_3", "dump")

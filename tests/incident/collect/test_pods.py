@@ -25,7 +25,7 @@ esac
 for word in "$@"; do case $word in train-*) name=$word;; --previous) before=.previous;; esac; done
 if [ "$1" = logs ]; then cat "{folder}/$name$before.log" && exit; echo "container not found" >&2; exit 1; fi
 [ -e "{folder}/$name.closed" ] && {{ echo 'exec: "sh": executable file not found in $PATH' >&2; exit 126; }}
-HOME="{folder}/$name" exec sh -s
+cd / && HOME="{folder}/$name" exec sh -s
 """
 
 
@@ -124,6 +124,14 @@ def test_a_run_in_the_volume_needs_no_log(cluster: Cluster) -> None:
     found = cluster.collect()
     assert (found.path / "nodes/train-0/logs/rank_0.log").exists()
     assert not any(" logs " in call for call in cluster.calls())
+
+
+def test_a_file_in_the_volume_is_no_run(cluster: Cluster) -> None:
+    """Whatever else lies where runs are kept, the container's log is asked for."""
+    cluster.put("pods.json", listed(pod("train-0", **container(RUNNING))))
+    cluster.put("train-0/hangscope/notes/today.log", "rank 0 step 7\n")
+    cluster.put("train-0.log", "rank 0 step 8\n")
+    assert _text(cluster.collect(), "nodes/train-0/logs/container-logs/train/attempt_0/train.log") == "rank 0 step 8\n"
 
 
 def test_secrets_of_a_pod_stay_where_they_are(cluster: Cluster) -> None:

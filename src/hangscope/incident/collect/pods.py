@@ -15,9 +15,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from hangscope.errors import CollectError
+from hangscope.incident.collect.fetch_plan import RUN
 from hangscope.incident.collect.fetch_sources import Deadline, Entry, Listing, Sink, Source, Unreachable
 from hangscope.incident.collect.job_nodes import ask
 from hangscope.incident.collect.remote_node import Node
+from hangscope.incident.layout import MANIFEST
 from hangscope.incident.manifest import Missing
 from hangscope.incident.pod_labels import JOB_LABELS
 from hangscope.safeio import bounded_json, limits
@@ -177,7 +179,7 @@ class Pod(Node):
                 inside = super().listing(deadline)
             except Unreachable as error:  # no shell in the image, or no right to enter: the logs are there all the same
                 inside = Listing((), ((f"files of {self.name}", str(error)),))
-        has_run = any(entry.found == "incident" for entry in inside.entries)
+        has_run = any(entry.path.rpartition("/")[2] in (MANIFEST, RUN) for entry in inside.entries)
         logs = () if has_run else tuple(_log_entries(self._containers))
         return Listing((*inside.entries, *logs), inside.notes)
 

@@ -70,7 +70,7 @@ walk() {
 }
 visit() {
   for found in "$@"; do
-    case $found in /dev/shm/*) ;; /dev/*) continue;; /*) ;; *) found=$PWD/$found;; esac
+    case $found in /dev/shm/*) ;; /dev/*) continue;; /*) ;; *) found=${PWD%/}/$found;; esac
     if [ -L "$found" ] && [ "$named" != 1 ]; then printf 'S %s\n' "$found: a link, not followed"; continue; fi
     if [ -f "$found" ]; then emit "$found"; elif [ -d "$found" ]; then walk "$found"; fi
   done
