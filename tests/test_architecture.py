@@ -509,9 +509,8 @@ def test_each_formats_magic_is_in_one_file() -> None:
 
 def test_the_reader_needs_only_names_and_layouts_of_an_incident() -> None:
     """How files are opened, walked and unpacked is in safeio; of an incident the reader knows what its files hold."""
-    allowed = {
-        f"hangscope.incident.{name}" for name in ("layout", "manifest", "blackbox_layout", "gpu_core", "written_before")
-    }
+    names = ("layout", "manifest", "blackbox_layout", "gpu_core", "pod_labels", "written_before")
+    allowed = {f"hangscope.incident.{name}" for name in names}
     needed = {
         name
         for path in modules()

@@ -77,7 +77,7 @@ class SlurmCluster:
         self.run = lab / "run"
         self.nodes = [f"n{number}" for number in range(1, nodes + 1)]
         self.shared = lab / "shared"
-        self._machines: dict[str, subprocess.Popen[bytes]] = {}
+        self.machines: dict[str, subprocess.Popen[bytes]] = {}
         self._pids: dict[str, int] = {}
         self._make_files(kill_wait_s)
 
@@ -142,7 +142,7 @@ class SlurmCluster:
                 env={"PATH": PATH, "LANG": "C.UTF-8"},
                 start_new_session=True,
             )
-        self._machines[name] = machine
+        self.machines[name] = machine
         self._pids[name] = pid = _only_child(machine.pid)
         if name == "login":
             _ip(pid, "link set lo up", "link add bridge type bridge", f"addr add {NETWORK}.10/24 dev bridge")
@@ -157,13 +157,13 @@ class SlurmCluster:
 
     def kill(self, name: str) -> None:
         """A machine loses its power: all of its processes at once, and nobody is told."""
-        machine = self._machines.pop(name)
+        machine = self.machines.pop(name)
         with contextlib.suppress(ProcessLookupError):
             os.kill(self._pids.pop(name), signal.SIGKILL)
         machine.wait(timeout=20)
 
     def down(self) -> None:
-        for name in reversed(list(self._machines)):
+        for name in reversed(list(self.machines)):
             self.kill(name)
 
     # ---- commands ----------------------------------------------------------------------------------------------------

@@ -406,6 +406,7 @@ FAILURE_KINDS = (
     "left_running",
     "not_started",
     "evicted",
+    "pod_pending",
     "engine_waits",
     "engine_stuck",
     "kv_transfer",
@@ -426,9 +427,9 @@ desync report, monitored barrier), "never_seen" and "elsewhere" what all nodes' 
 "launcher_signal" a launcher that got a signal (`code`: minus its number), "cancelled" a job that the scheduler ended
 (`detail`: why), "left_running" a task that was still there when the others had given up, "not_started" a program that a
 launcher did not find, "port_taken" a port that another process listens on, "evicted" a pod that its node no longer
-wanted, "actor_died" an actor of Ray's, "engine_waits" and "engine_stuck" what an inference engine says of itself,
-"port_errors" what ports of the fabric have counted, "node_failed" a whole node, by the scheduler's word, and
-"node_silent" one whose agent stopped writing, by the other nodes' agents."""
+wanted, "pod_pending" one that never started, "actor_died" an actor of Ray's, "engine_waits" and "engine_stuck" what an
+inference engine says of itself, "port_errors" what ports of the fabric have counted, "node_failed" a whole node, by the
+scheduler's word, and "node_silent" one whose agent stopped writing, by the other nodes' agents."""
 
 
 AFTER_HANG = "hang"
@@ -575,6 +576,8 @@ class Facts:
     """The processes of an engine that are no ranks."""
     ray: RayCluster | None = None
     """The Ray cluster that the job runs on, where it was captured."""
+    machines: Mapping[str, str] = field(default_factory=dict)
+    """Pod → the machine that it ran on, where Kubernetes says so: a verdict's nodes may be pods."""
     quotes: Mapping[Source, str] = field(default_factory=dict)
     """The log lines that facts were read from, as they are there, cut to a length that people read."""
 

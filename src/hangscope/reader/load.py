@@ -27,7 +27,7 @@ from hangscope.model import (
     ThreadStack,
     WatchdogReport,
 )
-from hangscope.reader.join import log_scopes, resolve_failures, resolve_nccl, resolve_ranks
+from hangscope.reader.join import log_scopes, pod_failures, resolve_failures, resolve_nccl, resolve_ranks
 from hangscope.reader.join.assemble import Assembled, assemble
 from hangscope.reader.join.assign_errors import assign_ranks
 from hangscope.reader.join.earlier_attempts import newest_failures, newest_processes, newest_reports
@@ -116,7 +116,7 @@ def _looked_at(evidence: Evidence) -> str:
 
 def _job(evidence: Evidence, inputs: tuple[str, ...]) -> Job:
     statements = [*evidence.statements, *(said for node in evidence.nodes for said in node.statements)]
-    manifest = max(evidence.manifests, key=lambda m: (m.captured_at_ns or 0, m.source.file), default=None)
+    manifest = _manifest(evidence)
     world_size = manifest.world_size if manifest else None
     assembled = assemble(evidence.dumps, expected_ranks=_expected_ranks(statements, world_size), consume=True)
     listed = ((said.process.node, said.process.pid) for said in statements)
@@ -127,6 +127,7 @@ def _job(evidence: Evidence, inputs: tuple[str, ...]) -> Job:
     evidence.gaps.extend(foreign)
     who.statements.extend(resolve_ranks.network_statements(who, processes))
     merged, said_of_ranks, conflicts = merge_processes(who)
+    pod_failures.place_missing(evidence.pods, who)
     facts, unresolved = _facts(evidence, who, processes, reports, said_of_ranks, merged, assembled, start_ns)
     gaps = [*evidence.gaps, *assembled.gaps, *who.gaps, *conflicts, *_gaps_in_files(evidence), *unresolved]
     ranks = tuple(sorted(who.ranks | _ranks_named(facts, who) | evidence.refused | set(assembled.ranks)))
@@ -139,7 +140,7 @@ def _job(evidence: Evidence, inputs: tuple[str, ...]) -> Job:
         status=assembled.status,
         nodes=dict(sorted(who.nodes.items())),
         processes=merged,
-        facts=facts,
+        facts=replace(facts, machines=pod_failures.machines(evidence.pods)),
         gaps=_once(gaps),
         inputs=inputs,
         job_id=_first([m.job for m in evidence.manifests], [n.job for n in evidence.nodes]),
@@ -195,6 +196,11 @@ def _dumps_with_nodes(assembled: Assembled, who: Identity) -> dict[int, tuple[Du
     }
 
 
+def _manifest(evidence: Evidence) -> Manifest | None:
+    """Of the whole incident; the newest where there are several."""
+    return max(evidence.manifests, key=lambda m: (m.captured_at_ns or 0, m.source.file), default=None)
+
+
 def _captured_at_ns(evidence: Evidence, manifest: Manifest | None) -> int | None:
     if manifest is not None and manifest.captured_at_ns is not None:
         return manifest.captured_at_ns
@@ -218,6 +224,7 @@ def _first(*sources: Sequence[T | None]) -> T | None:
 def _named_hosts(evidence: Evidence) -> set[str]:
     hosts = {node.node for node in evidence.nodes if node.node}
     hosts.update(host for text in evidence.texts for host in text.kernel.hosts)
+    hosts.update(pod.name for pod in evidence.pods)
     return hosts | evidence.hosts
 
 
@@ -243,7 +250,7 @@ def _facts(
 ) -> tuple[Facts, list[Gap]]:
     texts = evidence.texts
     times = LogTimes(_full_dates(evidence, processes, assembled))
-    reported = _of_newest_attempt(_reported(evidence, who, times), start_ns)
+    reported = _with_pods(_of_newest_attempt(_reported(evidence, who, times), start_ns), evidence, who, assembled)
     _give_errors_ranks(reported, merged, assembled)
     comms = resolve_nccl.communicators(who, processes)
     boxes, older = blackbox_file.of_ranks(evidence.boxes, who)
@@ -294,6 +301,14 @@ def _facts(
     )
     gaps = [*reported.gaps, *older, *other_cores, *alone]
     return replace(facts, ray=ray_state.together(evidence.ray)), gaps
+
+
+def _with_pods(reported: _Reported, evidence: Evidence, who: Identity, assembled: Assembled) -> _Reported:
+    """And what Kubernetes says of pods. The last poll of a rank that is gone does not show that it was there then."""
+    dumped = {rank for rank, dumps in assembled.dumps.items() if any(dump.role != "poll" for dump in dumps)}
+    at_ns = _captured_at_ns(evidence, _manifest(evidence))
+    failures, history = pod_failures.of_pods(evidence.pods, who, dumped, at_ns)
+    return replace(reported, failures=[*reported.failures, *failures], gaps=[*reported.gaps, *history])
 
 
 def _failures_in_files(evidence: Evidence) -> Iterator[Failure]:

@@ -13,6 +13,7 @@ from hangscope.reader.logs.launchers.slurm_log import MOST_STATEMENTS
 from hangscope.reader.logs.log_file import TextFile
 from hangscope.reader.sources import error_files, live_status, port_counters, ras_answers, ray_state, sysfs
 from hangscope.reader.sources.incident_files import Manifest, NodeFile
+from hangscope.reader.sources.kubernetes_pods import Pod
 from hangscope.reader.statements import Statement
 
 
@@ -38,6 +39,7 @@ class Evidence:
     statuses: list[live_status.LiveStatus] = field(default_factory=list)
     code: list[CodeLines] = field(default_factory=list)
     ray: list[ray_state.RayPart] = field(default_factory=list)
+    pods: list[Pod] = field(default_factory=list)
     gaps: list[Gap] = field(default_factory=list)
     paths: dict[str, tuple[str, ...]] = field(default_factory=dict)
     """Shown name of a dump → its path, for the directories it lies in."""
@@ -67,6 +69,7 @@ class Evidence:
             or self.boxes
             or self.gpu_cores
             or self.ray
+            or any(pod.ends for pod in self.pods)
             or live_status.stood_still(self.statuses)
         )
 

@@ -23,6 +23,7 @@ from hangscope.reader.sources import (
     error_files,
     gpu_tables,
     incident_files,
+    kubernetes_pods,
     live_status,
     port_counters,
     ras_answers,
@@ -325,6 +326,8 @@ def _read_json(value: Any, item: Found, evidence: Evidence) -> bool:
         evidence.code.extend(code_lines_file.read(value, item.file))
     elif port_counters.is_snapshot(value):
         evidence.snapshots.append(port_counters.read(value, item.file, None, item.parts))
+    elif kubernetes_pods.is_pods(value):
+        _read_pods(value, item, evidence)
     elif error_files.is_error_file(value):
         evidence.errors.append((error_files.read_error_file(value), item.file, None, item.parts))
     elif rosters.is_roster(value):
@@ -340,3 +343,16 @@ def _read_gpu_table(value: Mapping[str, Any], item: Found, evidence: Evidence) -
         return
     evidence.gpu_cores.append((core, item.parts))
     evidence.gaps.extend(gaps)
+
+
+def _read_pods(value: Mapping[str, Any], item: Found, evidence: Evidence) -> None:
+    """Pods' statuses, and the last words of their containers, which are the end of a log."""
+    pods = kubernetes_pods.read(value, item.file)
+    evidence.pods.extend(pods)
+    for pod in pods:
+        for words in pod.last_words:
+            data = words.encode("utf-8", "replace")
+            text = TextFile(f"{item.file} {pod.source.place} {pod.name}".strip(), item.parts)
+            text.read(io.BytesIO(data), len(data))
+            if text.useful:
+                evidence.add_text(text)

@@ -1,8 +1,7 @@
-"""Collecting: real sshd on loopback, stand-ins for srun and kubectl, directories and stores; loss and resumption."""
+"""Collecting: real sshd on loopback, stand-ins for srun, directories and stores; loss and resumption."""
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import signal
@@ -390,6 +389,14 @@ def test_checksums_stand_in_for_times(tmp_path: Path, bare: tuple[str, ...]) -> 
     assert (found.nodes[0].fetched, found.nodes[0].kept) == (1, 1)
 
 
+def test_a_shell_that_starts_at_the_root_names_files_once() -> None:
+    """As in a container: its working directory is /, and a file has one name."""
+    script = remote_script.list_script(("etc/passwd", "/etc/passwd"), defaults=False)
+    done = subprocess.run(["sh", "-s"], input=script, capture_output=True, text=True, cwd="/", check=True)
+    names = {line.rpartition(" ")[2] for line in done.stdout.splitlines() if line.startswith("G ")}
+    assert names == {"/etc/passwd"}
+
+
 def test_variables_of_the_node_say_where_dumps_are(tmp_path: Path) -> None:
     """Dump prefixes and NCCL's log file that the node's environment names are found, patterns and all."""
     _put(tmp_path / "d/fr_host_3", "dump")
@@ -530,36 +537,6 @@ def test_slurm_nodes_are_reached_by_srun(tmp_path: Path, monkeypatch: pytest.Mon
         job_nodes.slurm("7")
     with pytest.raises(SettingsError, match="not a Slurm job id"):
         job_nodes.slurm("7; rm")
-
-
-def test_kubernetes_pods_are_reached_by_exec(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Running pods of the selector are asked by kubectl exec; others are gaps with the phase they are in."""
-    tools = tmp_path / "tools"
-    phases = {"job-0": "Running", "job-1": "Running", "job-2": "Failed"}
-    pods = {"items": [{"metadata": {"name": name}, "status": {"phase": phase}} for name, phase in phases.items()]}
-    _put(tools / "pods.json", json.dumps(pods))
-    _stand_in(
-        tools, "kubectl",
-        f'if [ "$1" = get ]; then cat {tools}/pods.json; exit; fi\n'
-        f'for a in "$@"; do case $a in job-*) n=$a;; esac; done\nHOME={tmp_path}/$n exec sh -s',
-    )  # fmt: skip
-    for rank in (0, 1):
-        _put(tmp_path / f"job-{rank}/.cache/torch/comm_lib_trace_rank_{rank}", f"dump {rank}")
-    monkeypatch.setenv("PATH", f"{tools}:{os.environ['PATH']}")
-    nodes, gone = job_nodes.kubernetes("app=train", namespace="ml", container="pytorch")
-    found = collect(tmp_path / "out", nodes, gone=gone, options=QUICK)
-    assert found.manifest.nodes_present == ("job-0", "job-1")
-    assert found.manifest.nodes_expected == ("job-0", "job-1", "job-2")
-    assert [(gap.node, "Failed" in gap.why) for gap in found.manifest.gaps] == [("job-2", True)]
-    calls = (tools / "calls").read_text().splitlines()
-    assert calls[0] == "kubectl get pods --namespace ml --selector app=train --output json"
-    assert "kubectl exec --stdin --namespace ml job-1 --container pytorch -- sh -s" in calls
-    _put(tools / "pods.json", '{"items": []}')
-    with pytest.raises(CollectError, match="no pod matches"):
-        job_nodes.kubernetes("app=none")
-    _put(tools / "pods.json", "error")
-    with pytest.raises(CollectError, match="not a list of pods"):
-        job_nodes.kubernetes("app=none")
 
 
 # ---- object stores ---------------------------------------------------------------------------------------------------

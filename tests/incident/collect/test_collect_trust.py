@@ -20,7 +20,7 @@ import pytest
 
 from hangscope.cli.main import main
 from hangscope.errors import CollectError, SettingsError
-from hangscope.incident.collect import collect, job_nodes
+from hangscope.incident.collect import collect, job_nodes, pods
 from hangscope.incident.collect.directories import Directory
 from hangscope.incident.collect.gather import CollectOptions
 from hangscope.incident.collect.remote_node import Node
@@ -327,7 +327,7 @@ def test_names_that_a_scheduler_gives_are_checked(name: str, tmp_path: Path, mon
         (tools / tool).chmod(0o755)
     monkeypatch.setenv("PATH", f"{tools}:{os.environ['PATH']}")
     with pytest.raises((CollectError, SettingsError)):
-        job_nodes.kubernetes("app=x")
+        pods.kubernetes("app=x")
     if name and " " not in name:
         with pytest.raises((CollectError, SettingsError)):
             job_nodes.slurm("7")

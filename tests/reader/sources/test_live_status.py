@@ -10,6 +10,7 @@ import pytest
 
 from hangscope.diagnosis import Diagnosis, diagnose
 from hangscope.reader.load import load
+from hangscope.reader.sources import live_status
 
 
 def write(folder: Path, node: str, *rows: tuple[int, int, int, float], at: float = 1000.0, **more: Any) -> None:
@@ -65,3 +66,26 @@ def test_a_status_that_anybody_may_have_written_breaks_nothing(rows: object, tmp
     write(tmp_path, "a", (0, 21, 20, 9.0), (1, 20, 20, 9.0))
     write(tmp_path, "b", live=rows)
     assert [culprit.rank for culprit in verdict_of(tmp_path).culprits] == [1]
+
+
+def _ended(rank: int, enqueued: int, exit_status: int, *, last_poll_at: float) -> dict[str, Any]:
+    group = {"group": "default_pg", "name": "0", "size": 2, "enqueued": enqueued, "completed": 284, "still_s": 7.8}
+    return {
+        "rank": rank,
+        "state": "gone",
+        "exit_status": exit_status,
+        "last_poll_at": last_poll_at,
+        "groups": [group],
+    }
+
+
+@pytest.mark.parametrize(
+    ("exit_status", "last_poll_at", "stood"),
+    [(0, 100.0, False), (-15, 92.2, False), (-15, 99.0, True)],
+    ids=["ended well", "not seen since it moved", "seen standing still"],
+)
+def test_a_job_that_ended_well_did_not_stand_still(exit_status: int, last_poll_at: float, stood: bool) -> None:
+    """On a busy machine the last answer is seconds old, and the counters of the last step look as if they stood."""
+    rows = [_ended(rank, 284 + rank, exit_status, last_poll_at=last_poll_at) for rank in (0, 1)]
+    value = {"schema": "hangscope.status/1", "node": "n1", "at": 100.0, "world_size": 2, "live": rows}
+    assert live_status.stood_still([live_status.read(value, "status.json")]) is stood

@@ -3,6 +3,7 @@
 import argparse
 import hashlib
 import os
+import signal
 import sys
 import time
 from pathlib import Path
@@ -15,7 +16,10 @@ if __name__ == "__main__":
     parser.add_argument("results", type=Path)
     parser.add_argument("--steps", type=int, default=100)
     parser.add_argument("--pause", type=float, default=0.05)
+    parser.add_argument("--heed", action="store_true", help="hear SIGUSR1, and train on")
     given = parser.parse_args()
+    if given.heed:
+        signal.signal(signal.SIGUSR1, lambda *_: None)
     dist.init_process_group("gloo")
     rank = dist.get_rank()
     torch.manual_seed(0)
@@ -35,4 +39,6 @@ if __name__ == "__main__":
     path = given.results / f"rank_{rank}"
     path.with_suffix(".part").write_text(f"{step} {hashlib.sha256(weights).hexdigest()}")
     os.replace(path.with_suffix(".part"), path)
+    if given.heed:
+        signal.signal(signal.SIGUSR1, signal.SIG_IGN)  # Python sets its own handlers back before it is gone
     dist.destroy_process_group()

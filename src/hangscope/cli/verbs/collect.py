@@ -42,9 +42,9 @@ RAY_HERE = "auto"
     flag_value=RAY_HERE,
     help="By Ray tasks: the session's logs and dumps of every host.  [default: the cluster of this machine]",
 )
-@click.option("--kubernetes", metavar="SELECTOR", help="Over kubectl exec: the running pods with these labels.")
+@click.option("--kubernetes", metavar="SELECTOR|NAME", help="Over kubectl: the pods with these labels, or of this job.")
 @click.option("--namespace", metavar="NAME", help="Kubernetes: the namespace.  [default: that of kubectl]")
-@click.option("--container", metavar="NAME", help="Kubernetes: the container in each pod.  [default: its first]")
+@click.option("--container", metavar="NAME", help="Kubernetes: this container.  [default: the first that runs]")
 @click.option("--path", "patterns", multiple=True, metavar="GLOB", help="Also these files or folders on each node.")
 @click.option(
     "--no-defaults", is_flag=True, help="Only --path, not the places where PyTorch and hangscope leave evidence."
@@ -93,7 +93,7 @@ def command(
 
     Exit status: 0 everything was fetched, 1 something is missing, 2 nothing could be fetched.
     """
-    from hangscope.incident.collect import collect, job_nodes
+    from hangscope.incident.collect import collect, job_nodes, pods
     from hangscope.incident.collect.gather import CollectOptions
 
     sources: list[Source] = [_place(place) for place in places]
@@ -105,8 +105,8 @@ def command(
     if slurm:
         sources += job_nodes.slurm(slurm, **known)  # type: ignore[arg-type]
     if kubernetes:
-        pods, gone = job_nodes.kubernetes(kubernetes, namespace=namespace, container=container, **known)  # type: ignore[arg-type]
-        sources += pods
+        found_pods, gone = pods.kubernetes(kubernetes, namespace=namespace, container=container, **known)  # type: ignore[arg-type]
+        sources += found_pods
     options = CollectOptions(deadline_s=deadline, retries=retries, parallel=parallel, stale_after_s=stale_after)
     with ExitStack() as kept:
         if ray:

@@ -33,9 +33,11 @@ def broken_nodes(job: Job, verdict: Diagnosis) -> list[BrokenNode]:
     scheduler's word for a node that failed is enough, also where nothing says which ranks ran there."""
     if verdict.kind not in _KINDS:
         return []
-    accused = {culprit.node for culprit in verdict.culprits if culprit.node}
+    machines = job.facts.machines
+    accused = {machines.get(culprit.node, culprit.node) for culprit in verdict.culprits if culprit.node}
     found: dict[str, BrokenNode] = {}
-    for node, kind, why in _signs(job):
+    for said, kind, why in _signs(job):
+        node = machines.get(said, said)  # a scheduler leaves out machines, and knows nothing of a pod that is gone
         believed = verdict.is_likely or kind == "node_failed"
         if believed and (node in accused or not verdict.culprits) and _NAME.fullmatch(node):
             found.setdefault(node, BrokenNode(node, why))

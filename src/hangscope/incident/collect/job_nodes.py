@@ -1,18 +1,15 @@
-"""The nodes of a job, as ssh, Slurm and Kubernetes know them, each with the command that reaches it."""
+"""The nodes of a job, as ssh and Slurm know them, each with the command that reaches it."""
 
 from __future__ import annotations
 
-import json
 import re
 import subprocess
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from hangscope.errors import CollectError, SettingsError
 from hangscope.incident.collect.remote_node import Node
-from hangscope.incident.manifest import Missing
 from hangscope.safeio import limits
 from hangscope.safeio.safe_files import read_file
 
@@ -21,7 +18,6 @@ _PART = "%A|%K|%N"
 """squeue's words for the number of a job, the index in its array, and its nodes."""
 _RANGE = re.compile(r"^(?P<front>[^\[\]]*)\[(?P<list>[\d,\s-]+)\](?P<back>.*)$")
 _HOST = re.compile(r"[A-Za-z0-9_.@%:\[\]-]{1,300}")
-_POD = re.compile(r"[a-z0-9][a-z0-9.-]{0,252}")
 
 
 def hosts_of(text: str) -> list[str]:
@@ -106,7 +102,7 @@ def slurm_parts(job: str) -> list[SlurmPart]:
     """The parts of a running job, given as 48121, 48121_3 (of an array) or 48121+1 (of a heterogeneous job)."""
     if not re.fullmatch(r"\d+(?:[_+]\d+)?", job):
         raise SettingsError(f"{job!r} is not a Slurm job id")
-    listed = [line.split("|") for line in _ask(("squeue", "--noheader", "--jobs", job, "--format", _PART)).split()]
+    listed = [line.split("|") for line in ask(("squeue", "--noheader", "--jobs", job, "--format", _PART)).split()]
     running = [row for row in listed if len(row) == 3 and row[0].isdigit() and row[2] not in ("", "(null)")]
     if not running:
         raise CollectError(
@@ -121,47 +117,11 @@ def slurm_parts(job: str) -> list[SlurmPart]:
 
 
 def _hosts(nodes: str) -> tuple[str, ...]:
-    names = _ask(("scontrol", "show", "hostnames", nodes)).split()
+    names = ask(("scontrol", "show", "hostnames", nodes)).split()
     for name in names:
         if not _is_host(name):
             raise CollectError(f"scontrol answered {name[:80]!r}, which is not a host name")
     return tuple(names)
-
-
-def kubernetes(
-    selector: str,
-    *,
-    namespace: str | None = None,
-    container: str | None = None,
-    patterns: Sequence[str] = (),
-    defaults: bool = True,
-    kubectl: Sequence[str] = ("kubectl",),
-) -> tuple[list[Node], list[Missing]]:
-    """The running pods of a selector; and those that cannot be asked, with the reason."""
-    where = ("--namespace", namespace) if namespace else ()
-    answer = _ask((*kubectl, "get", "pods", *where, "--selector", selector, "--output", "json"))
-    try:
-        pods: list[dict[str, Any]] = json.loads(answer)["items"]
-        found = [(str(pod["metadata"]["name"]), str(pod.get("status", {}).get("phase"))) for pod in pods]
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise CollectError(f"kubectl's answer is not a list of pods ({error})") from None
-    if not found:
-        raise CollectError(f"no pod matches {selector!r}", hint="is it the right namespace?  --namespace NAME")
-    odd = [name for name, _ in found if not _POD.fullmatch(name)]
-    if odd:
-        raise CollectError(f"kubectl answered {odd[0][:80]!r}, which is not a pod's name")
-    into = ("--container", container) if container else ()
-    nodes = [
-        Node(name, (*kubectl, "exec", "--stdin", *where, name, *into, "--", "sh", "-s"), tuple(patterns), defaults)
-        for name, phase in found
-        if phase == "Running"
-    ]
-    gone = [
-        Missing(f"evidence of {name}", f"its pod is {phase}, and only a running one can be asked", name)
-        for name, phase in found
-        if phase != "Running"
-    ]
-    return nodes, gone
 
 
 def _expanded(word: str, room: int) -> list[str]:
@@ -186,7 +146,7 @@ def _count(text: str) -> int | None:
     return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else None
 
 
-def _ask(command: Sequence[str]) -> str:
+def ask(command: Sequence[str]) -> str:
     """What a command of the scheduler says."""
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=_ASK_S, stdin=subprocess.DEVNULL)

@@ -26,8 +26,8 @@ DEFAULT_PATTERNS = (
 )
 """Where PyTorch leaves dumps when nobody says otherwise, in every version, and where variables say; and black boxes."""
 
-INCIDENT_PATTERNS = ("hangscope/*/*", "~/hangscope/*/*")
-"""Where `hangscope run` keeps incidents, below the directory it was started in."""
+INCIDENT_PATTERNS = ("hangscope/*/*", "~/hangscope/*/*", "/hangscope")
+"""Where `hangscope run` keeps incidents: below the directory it was started in, or in a container's volume."""
 
 _VARIABLE = re.compile(r"\$(?:\{(\w+)\}|(\w+))")
 _GLOB = re.compile(r"[*?]|\[[!^]?[A-Za-z0-9_.,-]+\]")
@@ -70,7 +70,7 @@ walk() {
 }
 visit() {
   for found in "$@"; do
-    case $found in /dev/shm/*) ;; /dev/*) continue;; /*) ;; *) found=$PWD/$found;; esac
+    case $found in /dev/shm/*) ;; /dev/*) continue;; /*) ;; *) found=${PWD%/}/$found;; esac
     if [ -L "$found" ] && [ "$named" != 1 ]; then printf 'S %s\n' "$found: a link, not followed"; continue; fi
     if [ -f "$found" ]; then emit "$found"; elif [ -d "$found" ]; then walk "$found"; fi
   done

@@ -61,8 +61,12 @@ def newest(statuses: Sequence[LiveStatus]) -> list[LiveStatus]:
 
 
 def stood_still(statuses: Sequence[LiveStatus]) -> bool:
-    """Whether a rank had launched what it did not complete, and nothing of its group moved for seconds."""
-    return any(_waits(row) is not None for status in statuses for row in status.rows)
+    """Whether a rank had launched what it did not complete, and nothing of its group moved for seconds. A job of which
+    every rank ended with 0 did not: on a busy machine its last seconds may go unseen."""
+    rows = [(row, status) for status in statuses for row in status.rows]
+    if all(whole(row.get("exit_status")) == 0 for row, _ in rows):
+        return False
+    return any(_waits(row, status.at_s) is not None for row, status in rows)
 
 
 def dumps(status: LiveStatus) -> Iterator[dump_file.RawDump]:
@@ -90,7 +94,7 @@ def dumps(status: LiveStatus) -> Iterator[dump_file.RawDump]:
 def statements(status: LiveStatus, *, waits: bool) -> Iterator[Statement]:
     """Who the ranks are, and with `waits` how long each had stood still in what it waits in."""
     for index, row in enumerate(status.rows):
-        waits_s = _waits(row) if waits else None
+        waits_s = _waits(row, status.at_s) if waits else None
         yield Statement(
             Trust.NODE,
             Process(
@@ -124,12 +128,15 @@ def _config(group: Mapping[str, Any], name: str, world_size: int | None) -> dict
     return {"name": name, "desc": text(group.get("group")) or "", "ranks": everybody}
 
 
-def _waits(row: Mapping[str, Any]) -> float | None:
-    """For how long a rank had stood still in something; None where it had not."""
+def _waits(row: Mapping[str, Any], at_s: float) -> float | None:
+    """For how long a rank had stood still in something; None where it had not. What passed between the last answer of
+    one that is gone and the file nobody saw."""
+    last_s = number(row.get("last_poll_at"))
+    unseen_s = max(0.0, at_s - last_s) if row.get("state") == "gone" and last_s is not None else 0.0
     still = [
         number(group.get("still_s")) or 0.0
         for _, group in _groups(row)
         if (whole(group["enqueued"]) or 0) > (whole(group["completed"]) or 0)
     ]
-    longest = max(still, default=0.0)
+    longest = max(still, default=0.0) - unseen_s
     return longest if longest >= STILL_S else None

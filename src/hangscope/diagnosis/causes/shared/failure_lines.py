@@ -23,6 +23,8 @@ LEFT_RUNNING = "left_running"
 """A task that was still there when the others had given up."""
 ENGINE = ("engine_waits", "engine_stuck", "kv_transfer", "jit_lock")
 """What an inference engine says of itself."""
+OF_A_NODE = ("node_silent", "node_failed", "evicted")
+"""Failures that every rank of a node, or of a pod, shares."""
 TAKEN_TWICE = ("same_gpu", "same_rank")
 """Failures that name what two processes took, and only one can have."""
 
@@ -58,6 +60,7 @@ _WHAT = {
     LEFT_RUNNING: "was still running when the others had exited",
     "not_started": "could not start its program ({detail})",
     "evicted": "was evicted by its node: {detail}",
+    "pod_pending": "never started: {detail}",
     "port_errors": "has counted errors: {detail}",
     "engine_waits": "waits for its workers ({detail})",
     "engine_stuck": "completed no step ({detail})",
@@ -96,6 +99,7 @@ _STEP = {
         "find out why it did not start or exited at once; or lower world_size (WORLD_SIZE, --ntasks) to what is started"
     ),
     "not_started": "install it there, or load the environment (module, conda, venv) in what each node runs",
+    "pod_pending": "kubectl describe pod: too few nodes or GPUs, a quota, an image or a volume that cannot be had",
     "evicted": "kubectl describe pod; raise the request or limit that it exceeded, or write to a volume",
     "engine_waits": "is a worker still loading, compiling or tuning? If not, py-spy dump --pid of each worker",
     "engine_stuck": "py-spy dump --pid of each worker while it is stuck: the one not in a collective is holding it up",
@@ -130,6 +134,7 @@ _NOT_RECORDED = (
     "rendezvous_timeout",
     "init_timeout",
     "not_started",
+    "pod_pending",
     "port_taken",
 )
 """Failures before the first collective, or around those of an engine, which no recorder sees: a recording has nothing
@@ -222,7 +227,7 @@ def failure_words(case: Case, accusation: Accusation[FailureLines]) -> Words:
     text = f"{did}{_around(failure) if not ranks else ''}{_peer(failure, did)}"
     own = {rank: short(line.text, 120) for rank, line in accusation.facts.own.items()}
     return Words(
-        headline=f"{ranks_text(ranks) if ranks and failure.kind != 'node_silent' else who} {text}",
+        headline=f"{ranks_text(ranks) if ranks and failure.kind not in OF_A_NODE else who} {text}",
         summary=f"{sentence(who)} {text}: {short(failure.text, 240)}",
         why=[quoted(line) for line in accusation.facts.lines[:_SHOWN]],
         each={rank: own.get(rank) or did for rank in ranks},
@@ -238,19 +243,26 @@ def _who_and_what(case: Case, accusation: Accusation[FailureLines]) -> tuple[str
         return ranks_text(failure.ranks) if len(failure.ranks) > 1 else "the ranks", "made different calls"
     if failure.kind in TAKEN_TWICE:
         return _taken_twice(accusation.facts.lines, failure.kind)
-    if failure.kind == "node_silent":
-        return _silent(accusation.facts.lines)
+    if failure.kind in _GONE_WITH and (failure.kind == "node_silent" or ranks):
+        return _gone_with(accusation.facts.lines, failure.kind)
+    if failure.kind == "evicted" and ranks:
+        return _whose(case, failure), f"{_what(failure)} ({ranks_text(ranks)} ran in it)"
     return case.names.ranks(ranks) if ranks else _whose(case, failure), _what(failure)
 
 
-def _silent(lines: Sequence[Failure]) -> tuple[str, str]:
+_GONE_WITH = {"node_silent": ("has gone silent", "have gone silent"), "node_failed": ("failed", "failed")}
+"""What became of nodes, of one and of several, that took their ranks along."""
+
+
+def _gone_with(lines: Sequence[Failure], kind: str) -> tuple[str, str]:
     """(which nodes, what became of them)."""
-    silent = [line for line in lines if line.kind == "node_silent"]
-    nodes = sorted({line.node for line in silent if line.node is not None})
-    ranks = ranks_text(sorted({line.rank for line in silent if line.rank is not None}))
+    gone = [line for line in lines if line.kind == kind]
+    nodes = sorted({line.node for line in gone if line.node is not None})
+    ranks = ranks_text(sorted({line.rank for line in gone if line.rank is not None}))
+    one, several = _GONE_WITH[kind]
     if len(nodes) == 1:
-        return f"node {nodes[0]}", f"has gone silent, and {ranks} with it"
-    return f"nodes {', '.join(nodes[:_SHOWN])}", f"have gone silent, and {ranks} with them"
+        return f"node {nodes[0]}", f"{one}, and {ranks} with it"
+    return f"nodes {', '.join(nodes[:_SHOWN])}", f"{several}, and {ranks} with them"
 
 
 def _what(failure: Failure) -> str:
@@ -334,7 +346,7 @@ def _device(failure: Failure) -> str | None:
         return "the launcher"
     if failure.kind == "actor_died":
         return f"the Ray actor {failure.detail} (pid {failure.pid}){_on_node(failure)}"
-    if failure.kind == "evicted":
+    if failure.kind in ("evicted", "pod_pending"):
         return f"the pod {failure.node}" if failure.node else "a pod"
     if failure.rank is not None:
         return None

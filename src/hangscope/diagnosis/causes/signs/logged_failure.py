@@ -14,6 +14,7 @@ from hangscope.diagnosis.cause import Asked, Cause
 from hangscope.diagnosis.causes.shared.failure_lines import (
     LEFT_RUNNING,
     MISSING_RANKS,
+    OF_A_NODE,
     TAKEN_TWICE,
     FailureLines,
     failure_words,
@@ -56,6 +57,7 @@ _MEANS = {
         "actor_died",
         "not_started",
         "evicted",
+        "pod_pending",
         "node_lost",
         "node_failed",
         "node_silent",
@@ -125,8 +127,8 @@ def _accusation(case: Case, lines: list[Failure], first: Failure) -> Accusation[
 
 
 def _of_one_node(own: Mapping[int, Failure], ranks: Sequence[int]) -> bool:
-    """Whether all of them were lost with one node: that is one failure."""
-    lost = {own[rank].node for rank in ranks if rank in own and own[rank].kind == "node_silent"}
+    """Whether all of them were lost with one node, or with one pod: that is one failure."""
+    lost = {own[rank].node for rank in ranks if rank in own and own[rank].kind in OF_A_NODE}
     return len(lost) == 1 and all(rank in own for rank in ranks)
 
 
