@@ -196,7 +196,8 @@ def test_suspects_are_on_their_page(tmp_path: Path) -> None:
             add_roster(server.opened.database, who.project_id, {"job": f"job-{number}", "nodes": nodes})
         from sqlalchemy import insert
 
-        from hangscope.server.intake.job_rosters import Entity, JobName, entity_rows, job_row
+        from hangscope.server.intake.entities import Entity
+        from hangscope.server.intake.job_rosters import JobName, entity_rows, job_row
         from hangscope.server.store.tables import ACCUSED, INCIDENTS
 
         with server.opened.database.write() as connection:
@@ -232,7 +233,7 @@ def test_suspects_are_on_their_page(tmp_path: Path) -> None:
         assert (found["suspects"][0]["name"], found["suspects"][0]["proposed"]) == ("n5", True)
         page = server.ask("GET", "/suspects", token, Accept="text/html").text
         assert "scontrol update nodename=n5 state=drain" in page
-        assert "n5 was named in 4 of its" in page
+        assert "n5 was the culprit in 4 of its" in page
         decided = server.ask("GET", "/incidents/1", token, Accept="text/html").text
         assert "History says: <b>hardware</b>" in decided
         assert server.ask("GET", "/api/v1/incidents/1/decision", token).json["answer"] == "hardware"

@@ -177,6 +177,7 @@ def test_a_scope_allows_what_it_says(server: RunningServer, everything: str, inc
             ("POST", "/api/v1/jobs/end"),
         }
         is_read = method == "GET" and not path.startswith(("/api/v1/tokens", "/api/v1/webhooks", "/api/v1/audit"))
+        is_read = is_read or path == "/api/v1/history"  # a question with a body: it changes nothing
         if not is_push:
             assert server.ask(method, path, push, {}).status == 403, path
         if not is_read:
