@@ -18,7 +18,9 @@ from hangscope.diagnosis.verdict import (
     Diagnosis,
     Finding,
     FirstReported,
+    History,
     LastCompleted,
+    Lateness,
     Link,
     LinkEnd,
     LogFact,
@@ -58,21 +60,71 @@ def to_dict(diagnosis: Diagnosis) -> dict[str, Any]:
         "gaps": [_gap(gap) for gap in d.gaps],
         "headline": _text(d.headline),
         "waiting_s": _float(d.waiting_s),
-        "lateness": [
-            {
-                "rank": int(item.rank),
-                "late_ms_median": _float(item.late_ms_median),
-                "share_of_step": _float(item.share_of_step),
-                "times_last": int(item.times_last),
-                "operations": int(item.operations),
-            }
-            for item in d.lateness
-        ],
+        "lateness": [_lateness(item) for item in d.lateness],
         "nodes": {str(int(rank)): whole(node) for rank, node in sorted(d.nodes.items())},
         "completeness": None if d.completeness is None else _completeness(d.completeness),
         "versions": {whole(name): whole(value) for name, value in sorted(d.versions.items())},
         "inputs": [whole(path) for path in d.inputs],
         "facts": [_log_fact(fact) for fact in d.facts],
+        **_only_with_server(d),
+    }
+
+
+def _lateness(item: Lateness) -> dict[str, Any]:
+    return {
+        "rank": int(item.rank),
+        "late_ms_median": _float(item.late_ms_median),
+        "share_of_step": _float(item.share_of_step),
+        "times_last": int(item.times_last),
+        "operations": int(item.operations),
+    }
+
+
+def _only_with_server(d: Diagnosis) -> dict[str, Any]:
+    """What is there only where a server was asked."""
+    return {"history": None if d.history is None else _history(d.history)} if d.history_asked else {}
+
+
+def _history(history: History) -> dict[str, Any]:
+    seen = history.seen_before
+    return {
+        "server": whole(history.server),
+        "track_records": [
+            {
+                "kind": whole(each.kind),
+                "name": whole(each.name),
+                "named": each.named,
+                "jobs": each.jobs,
+                "cluster_named": each.cluster_named,
+                "cluster_jobs": each.cluster_jobs,
+                "says": whole(each.says),
+            }
+            for each in history.track_records
+        ],
+        "answer": whole(history.answer),
+        "rows": [
+            {
+                "what": whole(row.what),
+                "counted": whole(row.counted),
+                "speaks_for": whole(row.speaks_for),
+                "holds": row.holds,
+            }
+            for row in history.rows
+        ],
+        "experiment": {
+            "commands": [whole(command) for command in history.commands],
+            "outcomes": [whole(outcome) for outcome in history.outcomes],
+        }
+        if history.commands
+        else None,
+        "issue": None
+        if seen is None
+        else {
+            "id": seen.issue,
+            "incidents": seen.incidents,
+            "first_seen_at": None if seen.since_s is None else iso(int(seen.since_s * 1e9)),
+            "url": whole(seen.url),
+        },
     }
 
 
