@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -18,7 +19,7 @@ from sqlalchemy import Connection, func, select, update
 from hangscope.server.history.decide import Rate, rates, track_record
 from hangscope.server.history.observations import REACH_S, observations
 from hangscope.server.history.scheduler_hints import hints, node_of
-from hangscope.server.history.suspicion import JobRecord, Suspect, Suspicion, suspects
+from hangscope.server.history.suspicion import JobRecord, Key, Suspect, Suspicion, suspects
 from hangscope.server.store.database import Database, insert_new
 from hangscope.server.store.tables import EXPOSURES, INCIDENTS, JOBS, PROJECTS, SUMMARIES
 
@@ -29,6 +30,7 @@ FRESH_S = 30.0
 OLDEST_S = 3600.0
 """Even where nothing happens: older jobs count less by then."""
 LEASE_S = 900.0
+_NOBODY: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,12 +123,27 @@ def described(past: Sequence[JobRecord], found: Suspicion) -> dict[str, Any]:
     """All who were named, with odds, counts and what could be done about those that are proposed; everybody's rates."""
     everybody = rates(past)
     proposed = {(each.kind, each.name) for each in found.proposed}
+    shown = found.suspects[:MOST]
+    jobs = _jobs_of({(each.kind, each.name) for each in shown}, past)
     return {
-        "suspects": [_suspect(each, past, everybody, proposed) for each in found.suspects[:MOST]],
+        "suspects": [_suspect(each, jobs[each.kind, each.name], everybody, proposed) for each in shown],
         "braked": found.braked,
         "outages": [{"at": at, "jobs": jobs} for at, jobs in found.outages],
         "rates": {kind: rate._asdict() for kind, rate in everybody.items()},
     }
+
+
+def _jobs_of(keys: set[Key], past: Sequence[JobRecord]) -> Mapping[Key, list[JobRecord]]:
+    """The jobs in which each of these took part or was named: the past of a fleet is not read once for each."""
+    by_kind: dict[str, set[str]] = defaultdict(set)
+    for kind, name in keys:
+        by_kind[kind].add(name)
+    found: dict[Key, list[JobRecord]] = defaultdict(list)
+    for job in past:
+        there = {(kind, name) for kind, names in by_kind.items() for name in names & job.took_part.get(kind, _NOBODY)}
+        for key in there | (job.accused & keys):
+            found[key].append(job)
+    return found
 
 
 def _suspect(
