@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -158,6 +159,49 @@ def test_the_table_tells_machine_from_code() -> None:
     elsewhere = [job(n, [f"n{n}"], names=f"n{n}", fingerprint="mine") for n in range(10, 13)]
     assert decide(mine, [*elsewhere, *healthy(20)]).answer == "code"
     assert decide(mine, healthy(20)).answer == "not decided"
+
+
+def test_a_table_that_speaks_for_both_decides_nothing() -> None:
+    """Same node in other programs and same code on other nodes at once: not decided, unless the node's odds do it."""
+    past = [job(n, ["n7", f"n{n}"], names="n7", code=f"c{n}", fingerprint=f"f{n}", days_ago=n + 2) for n in range(3)]
+    elsewhere = [job(n, [f"n{n}"], names=f"n{n}", fingerprint="mine", days_ago=n) for n in range(10, 13)]
+    mine = job(50, ["n7", "n9"], names="n7", code="z", fingerprint="mine")
+    both = [*past, *elsewhere, *healthy(20)]
+    assert decide(mine, both).answer == "not decided"
+    assert {row.speaks_for for row in decide(mine, both).rows if row.holds} == {"hardware", "code"}
+    assert decide(mine, both, proposed={("node", "n7")}).answer == "hardware"
+
+
+def test_a_leaf_switch_is_not_blamed_for_one_of_its_nodes() -> None:
+    """Hangs below a switch that name one node again and again, or few of its many jobs, do not speak for the network;
+    hangs that name its nodes in turn do."""
+
+    def below(number: int, node: str) -> JobRecord:
+        made = job(number, [node], names=node, code=f"c{number}")
+        return replace(
+            made, took_part={**made.took_part, "leaf": frozenset(["s1"])}, accused=made.accused | {("leaf", "s1")}
+        )
+
+    def answer(past: list[JobRecord]) -> set[str]:
+        return {row.speaks_for for row in decide(below(50, "n1"), past).rows if row.holds}
+
+    assert "network" not in answer([below(n, "n1") for n in range(3)])
+    assert "network" in answer([below(n, f"n{n + 2}") for n in range(4)])
+    well = [replace(job(100 + n, ["n1"]), took_part={"leaf": frozenset(["s1"])}) for n in range(60)]
+    assert "network" not in answer([*(below(n, f"n{n + 2}") for n in range(4)), *well])
+
+
+def test_a_program_of_few_jobs_convicts_nobody() -> None:
+    """Three hangs of a new program on three single nodes, of which nothing else is known, propose nothing."""
+    hung = [job(n, [f"n{n}"], names=f"n{n}", code="new") for n in range(3)]
+    assert proposed([*hung, *healthy(100)]) == []
+
+
+def test_two_that_explain_the_same_hangs_equally_are_not_proposed() -> None:
+    """Where every hang names the same two nodes, nobody can say which of them it is."""
+    hung = [job(n, ["n7", "n8", f"n{n + 20}"], names="n7", code=f"c{n}") for n in range(3)]
+    both = [replace(each, accused=each.accused | {("node", "n8")}) for each in hung]
+    assert proposed([*both, *healthy(100)]) == []
 
 
 def test_a_hint_is_no_way_into_a_shell() -> None:

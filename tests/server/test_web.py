@@ -554,6 +554,29 @@ def test_a_kind_of_another_version_is_grouped_and_shown(tmp_path: Path) -> None:
         assert event == "new"
 
 
+def test_every_page_answers_on_both_databases(database_url: str, tmp_path: Path) -> None:
+    """Every page, list, feed and search is answered by SQLite and by Postgres alike, with what was pushed in it."""
+    with running_server(tmp_path, database_url, digesters=0) as server:
+        token = server.token("push", "read", "admin")
+        roster = {"job": "j", "nodes": [{"node": "n1", "leaf": "s1"}], "commit": "c1"}
+        assert server.ask("POST", "/api/v1/jobs", token, roster).status == 202
+        assert server.push(token, b"rubbish", job="j") == 1
+        asked = [path for method, path in routes(server, token) if method == "GET"]
+        asked += ["/suspects", "/incidents?q=j+x&kind=gpu&outcome=hang&state=accepted&before=5&before_id=3"]
+        asked += [
+            "/api/v1/incidents?node=n1&issue=1",
+            "/nodes?q=n1&before=5",
+            "/nodes/n1",
+            "/jobs?before=9",
+            "/issues?state=all",
+        ]
+        statuses = {path: server.ask("GET", path, token, **HTML).status for path in asked}
+        assert {path: status for path, status in statuses.items() if status not in (200, 404)} == {}
+        assert sum(status == 200 for status in statuses.values()) > 20
+        assert server.ask("POST", "/api/v1/history", token, {"accused": [{"kind": "node", "name": "n1"}]}).status == 200
+        assert "hangscope_incidents" in server.ask("GET", "/metrics", token).text
+
+
 # ---- keeping and losing ----------------------------------------------------------------------------------------------
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import shlex
 from collections import Counter, defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -15,6 +15,9 @@ from hangscope.server.history.suspicion import CODE, OUTAGE_JOBS, OUTAGE_S, JobR
 
 LEAST_SHARE = 5
 """A machine is often named where it was in one of so many of its jobs, and so many times as often as all others."""
+
+NOT_DECIDED = "not decided"
+MACHINES = ("hardware", "network")
 
 
 class Row(NamedTuple):
@@ -41,8 +44,14 @@ class Decision:
     experiment: Experiment | None
 
 
-def decide(job: JobRecord, past: Sequence[JobRecord], rate: Callable[[str], Rate | None] = lambda _: None) -> Decision:
-    """What history says about the hang of one job. `rate` is the cluster's by kind, where it is known."""
+def decide(
+    job: JobRecord,
+    past: Sequence[JobRecord],
+    rate: Callable[[str], Rate | None] = lambda _: None,
+    proposed: Collection[Key] = (),
+) -> Decision:
+    """What history says about the hang of one job. `rate` is the cluster's by kind, where it is known; `proposed` are
+    those whose odds decide where the table speaks for machine and code alike."""
     others = [each for each in past if each.name != job.name]
     rows = (
         *_outage(job, others),
@@ -50,8 +59,16 @@ def decide(job: JobRecord, past: Sequence[JobRecord], rate: Callable[[str], Rate
         *_network(job, others, rate),
         *_code(job, others),
     )
-    answer = next((row.speaks_for for row in rows if row.holds), "not decided")
+    answer = _answer(rows, is_proposed=any(key in proposed for key in job.accused))
     return Decision(rows, answer, experiment(sorted(name for kind, name in job.accused if kind == "node")))
+
+
+def _answer(rows: Sequence[Row], *, is_proposed: bool) -> str:
+    """The first cause whose line holds. Where a machine's and the code's both do, they say nothing by themselves."""
+    causes = [row.speaks_for for row in rows if row.holds]
+    if not causes or ("code" in causes and causes[0] in MACHINES and not is_proposed):
+        return NOT_DECIDED
+    return causes[0]
 
 
 MOST_TRIED = 4

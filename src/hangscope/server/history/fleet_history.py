@@ -62,7 +62,7 @@ class History:
         named = sorted((key for key in mine.accused if key[0] in ASKED), key=lambda key: (ASKED.index(key[0]), key[1]))
         return Answer(
             tuple(track_record(key, past, beside.rate(key[0]), mine.name) for key in named[:MOST_TRACK_RECORDS]),
-            decide(mine, past, beside.rate),
+            decide(mine, past, beside.rate, beside.proposed),
         )
 
 

@@ -44,6 +44,10 @@ class Summary:
         found = self.value.get("rates", {}).get(kind)
         return None if found is None else Rate(found["named"], found["jobs"])
 
+    @property
+    def proposed(self) -> set[Key]:
+        return {(each["kind"], each["name"]) for each in self.value.get("suspects", ()) if each["proposed"]}
+
 
 EMPTY: Mapping[str, Any] = {"suspects": [], "braked": False, "outages": [], "rates": {}}
 

@@ -266,8 +266,11 @@ def node(connection: Connection, project_id: int, name: str) -> Row | None:
 def counts(connection: Connection, project_id: int) -> Sequence[tuple[str, str, int]]:
     """How many incidents there are by state and kind."""
     found = connection.execute(
-        select(INCIDENTS.c.state, func.coalesce(INCIDENTS.c.kind, "unknown"), func.count())
+        select(INCIDENTS.c.state, INCIDENTS.c.kind, func.count())
         .where(INCIDENTS.c.project_id == project_id)
-        .group_by(INCIDENTS.c.state, func.coalesce(INCIDENTS.c.kind, "unknown"))
+        .group_by(INCIDENTS.c.state, INCIDENTS.c.kind)
     )
-    return [(row[0], row[1], row[2]) for row in found]
+    counted: Counter[tuple[str, str]] = Counter()
+    for state, kind, count in found:
+        counted[state, kind or "unknown"] += count
+    return [(state, kind, count) for (state, kind), count in counted.items()]
