@@ -55,7 +55,8 @@ class Filters:
 def _page(asked: Select[Any], at: Column[Any], number: Column[Any], before: Before | None, most: int) -> Select[Any]:
     """The newest of them, or those that follow the row that a page ended with."""
     if before is not None:
-        asked = asked.where(or_(at < before.at, and_(at == before.at, number < before.id)))
+        # The first condition says nothing new, but an index can begin with it.
+        asked = asked.where(at <= before.at, or_(at < before.at, number < before.id))
     return asked.order_by(at.desc(), number.desc()).limit(min(most, MOST))
 
 
