@@ -15,6 +15,7 @@ from hangscope.cli.fleet_demo import _demo_job
 from hangscope.cli.verbs.node_check import command as node_check
 from hangscope.server.demo_data import fill
 from hangscope.server.digest.digest_work import Digester
+from hangscope.server.history import summary
 from hangscope.server.history.decide import decide
 from hangscope.server.history.fleet_history import History
 from hangscope.server.history.observations import observations
@@ -305,3 +306,22 @@ def test_a_filled_server_suspects_the_bad_node(sqlite_database: Database) -> Non
     fill(sqlite_database, "default", [_demo_job(each, fleet) for each in fleet.jobs])
     found = History(sqlite_database).suspects(1)["suspects"]
     assert [(each["kind"], each["name"]) for each in found if each["proposed"]] == [fleet.truth]
+
+
+def test_a_large_projects_summary_is_made_beside_the_server(
+    database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever asks does not wait for it: the page says that there is none yet, and a process of its own makes it."""
+    monkeypatch.setattr(summary, "SMALL", -1)
+    with running_server(tmp_path, database_url, digesters=0) as server:
+        token = server.token("read")
+        who = access(server.opened.database)
+        add_roster(server.opened.database, who.project_id, {"job": "j", "nodes": [{"node": "n1"}]})
+        assert server.ask("GET", "/api/v1/suspects", token).json["made_at"] is None
+        assert "Not made yet" in server.ask("GET", "/suspects", token, Accept="text/html").text
+        server.workers.start(1)
+        until = time.monotonic() + 90
+        while server.ask("GET", "/api/v1/suspects", token).json["made_at"] is None:
+            assert time.monotonic() < until, "no summary"
+            time.sleep(0.2)
+        assert summary.stale(server.opened.database) is None
