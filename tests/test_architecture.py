@@ -86,7 +86,16 @@ THIRD_PARTY = {
     "diagnosis": {"numpy"},
     "report": {"numpy", "jinja2"},
     "cli": {"numpy", "click", "rich", "tomllib", "tomli"},  # Python 3.10 has no tomllib
-    "server": {"alembic", "fastapi", "jinja2", "sqlalchemy", "starlette", "uvicorn"},  # the extra `serve`
+    "server": {
+        "numpy",
+        "alembic",
+        "fastapi",
+        "jinja2",
+        "pydantic",
+        "sqlalchemy",
+        "starlette",
+        "uvicorn",
+    },  # the extra `serve`
     "demo": {"torch"},  # the training script that the demo starts as a process of its own
 }
 """What each room may import from outside the standard library; the rooms that are not here: nothing."""

@@ -26,6 +26,7 @@ from hangscope.server.store.access_tokens import Access, project
 from hangscope.server.store.blob_store import BlobStore
 from hangscope.server.store.database import Database
 from hangscope.server.web.app import Settings, make_app
+from hangscope.server.web.guard import Guard
 
 INCIDENTS = Path(__file__).parents[1] / "incidents"
 CASES = Path(__file__).parents[1] / "cases"
@@ -134,14 +135,23 @@ class RunningServer:
 
 
 @contextmanager
-def running_server(folder: Path, database: str | None = None, *, digesters: int = 1) -> Iterator[RunningServer]:
+def running_server(
+    folder: Path,
+    database: str | None = None,
+    *,
+    digesters: int = 1,
+    guard: Guard | None = None,
+    blobs: BlobStore | None = None,
+) -> Iterator[RunningServer]:
     """A server in this process, on a real socket, with threads that digest."""
     options = ServeOptions(data=folder, database=database, port=0, digesters=digesters)
     opened = open_stores(options)
+    opened.blobs = blobs or opened.blobs
     listening = socket.create_server(("127.0.0.1", 0))
     port = listening.getsockname()[1]
     with working(options, opened, f"http://127.0.0.1:{port}", lambda said: None) as workers:
-        app = make_app(Settings(opened.database, opened.blobs, f"http://127.0.0.1:{port}", workers.wake))
+        settings = Settings(opened.database, opened.blobs, f"http://127.0.0.1:{port}", workers.wake, guard or Guard())
+        app = make_app(settings)
         server = uvicorn.Server(uvicorn.Config(app, log_level="error", server_header=False, access_log=False))
         thread = threading.Thread(target=server.run, args=([listening],), daemon=True)
         thread.start()

@@ -1,6 +1,7 @@
 """Agents push while server processes are killed with SIGKILL at random: what was accepted is there, once and whole.
 
     cd tests && python -m kits.kill_servers --agents 50 --kills 1000        # by hand; an hour or so on two cores
+    cd tests && nice python -m kits.kill_servers --kills 1000 --minutes 60  # what an hour allows, checked all the same
 
 Two servers share one Postgres (with --sqlite one server has a file) and one folder of blobs. An agent sends as `push`
 does, and where the connection breaks it sends the same again, to whichever server answers.
@@ -112,7 +113,25 @@ def push_many(name: str, token: str, killed: Killed, count: int, until: threadin
         number += 1
 
 
-def play(options: ServeOptions, *, servers: int, agents: int, kills: int, pushes: int, seed: int = 0) -> dict[str, int]:
+def kill_at_random(killed: Killed, pushed: Pushed, chance: random.Random, kills: int, until: float) -> int:
+    """Kill `kills` times, or until it is late; how often it was."""
+    for done in range(kills):
+        before = len(pushed.accepted)
+        patience = time.monotonic() + 30
+        while len(pushed.accepted) == before and time.monotonic() < patience:  # a server is up again and answers
+            time.sleep(0.01)
+        time.sleep(chance.random() / 3)
+        if time.monotonic() > until:
+            return done
+        killed.kill_one(chance)
+        if done % 50 == 49:
+            print(f"{done + 1} kills, {len(pushed.accepted)} accepted", file=sys.stderr, flush=True)
+    return kills
+
+
+def play(
+    options: ServeOptions, *, servers: int, agents: int, kills: int, pushes: int, seed: int = 0, minutes: float = 1e9
+) -> dict[str, int]:
     """Kill `kills` times while `agents` push; returns what was counted. Raises where something is lost or twice."""
     opened = open_stores(options)
     with opened.database.write() as connection:
@@ -128,17 +147,10 @@ def play(options: ServeOptions, *, servers: int, agents: int, kills: int, pushes
         ]
         for thread in threads:
             thread.start()
-        chance = random.Random(seed)
-        for _ in range(kills):
-            before = len(pushed.accepted)
-            until = time.monotonic() + 30
-            while len(pushed.accepted) == before and time.monotonic() < until:  # a server is up again and answers
-                time.sleep(0.01)
-            time.sleep(chance.random() / 3)
-            killed.kill_one(chance)
+        done = kill_at_random(killed, pushed, random.Random(seed), kills, time.monotonic() + minutes * 60)
         over.set()
         for thread in threads:
-            thread.join(120)
+            thread.join(300)
             assert not thread.is_alive(), "an agent waits for ever"
     finally:
         killed.end()
@@ -155,13 +167,14 @@ def play(options: ServeOptions, *, servers: int, agents: int, kills: int, pushes
             data = b"".join(opened.blobs.read(part.project_id, chunk))
             assert hashlib.sha256(data).hexdigest() == chunk, "a blob is half"
     opened.database.close()
-    return {"accepted": len(pushed.accepted), "kills": kills, "broken connections": pushed.broken, "there": incidents}
+    return {"accepted": len(pushed.accepted), "kills": done, "broken connections": pushed.broken, "there": incidents}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--agents", type=int, default=50)
     parser.add_argument("--kills", type=int, default=1000)
+    parser.add_argument("--minutes", type=float, default=1e9)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--sqlite", action="store_true")
     given = parser.parse_args()
@@ -176,6 +189,7 @@ def main() -> None:
             kills=given.kills,
             pushes=1,
             seed=given.seed,
+            minutes=given.minutes,
         )
         print(", ".join(f"{count:,} {what}" for what, count in counted.items()), f"in {time.monotonic() - began:.0f} s")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from hangscope.cli.fleet_demo import _demo_job
 from hangscope.cli.verbs.node_check import command as node_check
 from hangscope.server.demo_data import fill
 from hangscope.server.digest.digest_work import Digester
+from hangscope.server.history import summary
 from hangscope.server.history.decide import decide
 from hangscope.server.history.fleet_history import History
 from hangscope.server.history.observations import observations
@@ -160,6 +162,49 @@ def test_the_table_tells_machine_from_code() -> None:
     assert decide(mine, healthy(20)).answer == "not decided"
 
 
+def test_a_table_that_speaks_for_both_decides_nothing() -> None:
+    """Same node in other programs and same code on other nodes at once: not decided, unless the node's odds do it."""
+    past = [job(n, ["n7", f"n{n}"], names="n7", code=f"c{n}", fingerprint=f"f{n}", days_ago=n + 2) for n in range(3)]
+    elsewhere = [job(n, [f"n{n}"], names=f"n{n}", fingerprint="mine", days_ago=n) for n in range(10, 13)]
+    mine = job(50, ["n7", "n9"], names="n7", code="z", fingerprint="mine")
+    both = [*past, *elsewhere, *healthy(20)]
+    assert decide(mine, both).answer == "not decided"
+    assert {row.speaks_for for row in decide(mine, both).rows if row.holds} == {"hardware", "code"}
+    assert decide(mine, both, proposed={("node", "n7")}).answer == "hardware"
+
+
+def test_a_leaf_switch_is_not_blamed_for_one_of_its_nodes() -> None:
+    """Hangs below a switch that name one node again and again, or few of its many jobs, do not speak for the network;
+    hangs that name its nodes in turn do."""
+
+    def below(number: int, node: str) -> JobRecord:
+        made = job(number, [node], names=node, code=f"c{number}")
+        return replace(
+            made, took_part={**made.took_part, "leaf": frozenset(["s1"])}, accused=made.accused | {("leaf", "s1")}
+        )
+
+    def answer(past: list[JobRecord]) -> set[str]:
+        return {row.speaks_for for row in decide(below(50, "n1"), past).rows if row.holds}
+
+    assert "network" not in answer([below(n, "n1") for n in range(3)])
+    assert "network" in answer([below(n, f"n{n + 2}") for n in range(4)])
+    well = [replace(job(100 + n, ["n1"]), took_part={"leaf": frozenset(["s1"])}) for n in range(60)]
+    assert "network" not in answer([*(below(n, f"n{n + 2}") for n in range(4)), *well])
+
+
+def test_a_program_of_few_jobs_convicts_nobody() -> None:
+    """Three hangs of a new program on three single nodes, of which nothing else is known, propose nothing."""
+    hung = [job(n, [f"n{n}"], names=f"n{n}", code="new") for n in range(3)]
+    assert proposed([*hung, *healthy(100)]) == []
+
+
+def test_two_that_explain_the_same_hangs_equally_are_not_proposed() -> None:
+    """Where every hang names the same two nodes, nobody can say which of them it is."""
+    hung = [job(n, ["n7", "n8", f"n{n + 20}"], names="n7", code=f"c{n}") for n in range(3)]
+    both = [replace(each, accused=each.accused | {("node", "n8")}) for each in hung]
+    assert proposed([*both, *healthy(100)]) == []
+
+
 def test_a_hint_is_no_way_into_a_shell() -> None:
     """A node's name that no node can have is not made into a command; others are quoted."""
     bad = Suspect("node", "n1; rm -rf /", 99.0, 3, 4, 0.1)
@@ -196,7 +241,8 @@ def test_suspects_are_on_their_page(tmp_path: Path) -> None:
             add_roster(server.opened.database, who.project_id, {"job": f"job-{number}", "nodes": nodes})
         from sqlalchemy import insert
 
-        from hangscope.server.intake.job_rosters import Entity, JobName, entity_rows, job_row
+        from hangscope.server.intake.entities import Entity
+        from hangscope.server.intake.job_rosters import JobName, entity_rows, job_row
         from hangscope.server.store.tables import ACCUSED, INCIDENTS
 
         with server.opened.database.write() as connection:
@@ -232,7 +278,7 @@ def test_suspects_are_on_their_page(tmp_path: Path) -> None:
         assert (found["suspects"][0]["name"], found["suspects"][0]["proposed"]) == ("n5", True)
         page = server.ask("GET", "/suspects", token, Accept="text/html").text
         assert "scontrol update nodename=n5 state=drain" in page
-        assert "n5 was named in 4 of its" in page
+        assert "n5 was the culprit in 4 of its" in page
         decided = server.ask("GET", "/incidents/1", token, Accept="text/html").text
         assert "History says: <b>hardware</b>" in decided
         assert server.ask("GET", "/api/v1/incidents/1/decision", token).json["answer"] == "hardware"
@@ -260,3 +306,22 @@ def test_a_filled_server_suspects_the_bad_node(sqlite_database: Database) -> Non
     fill(sqlite_database, "default", [_demo_job(each, fleet) for each in fleet.jobs])
     found = History(sqlite_database).suspects(1)["suspects"]
     assert [(each["kind"], each["name"]) for each in found if each["proposed"]] == [fleet.truth]
+
+
+def test_a_large_projects_summary_is_made_beside_the_server(
+    database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever asks does not wait for it: the page says that there is none yet, and a process of its own makes it."""
+    monkeypatch.setattr(summary, "SMALL", -1)
+    with running_server(tmp_path, database_url, digesters=0) as server:
+        token = server.token("read")
+        who = access(server.opened.database)
+        add_roster(server.opened.database, who.project_id, {"job": "j", "nodes": [{"node": "n1"}]})
+        assert server.ask("GET", "/api/v1/suspects", token).json["made_at"] is None
+        assert "Not made yet" in server.ask("GET", "/suspects", token, Accept="text/html").text
+        server.workers.start(1)
+        until = time.monotonic() + 90
+        while server.ask("GET", "/api/v1/suspects", token).json["made_at"] is None:
+            assert time.monotonic() < until, "no summary"
+            time.sleep(0.2)
+        assert summary.stale(server.opened.database) is None

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
@@ -17,10 +19,15 @@ import pytest
 from sqlalchemy import select, update
 
 from hangscope.report.export import schema
+from hangscope.server.digest import issue_groups
+from hangscope.server.digest.fingerprint import fingerprint
+from hangscope.server.digest.named_entities import is_trouble
 from hangscope.server.retention import clear_expired
+from hangscope.server.store.blob_store import BlobFolder
 from hangscope.server.store.tables import AUDIT, BLOBS, INCIDENTS, WORK
-from hangscope.server.web.webhooks import OLDEST_S, is_signed, message, send, signature
-from kits.fleet import RunningServer, bundle, push_value, running_server, sha
+from hangscope.server.web.guard import Guard, Rate
+from hangscope.server.web.webhooks import OLDEST_S, is_inside, is_signed, message, send, signature
+from kits.fleet import RunningServer, access, bundle, push_value, running_server, sha
 
 HTML = {"Accept": "text/html"}
 EVIL = "\"><script>alert(1)</script><img src=x onerror=alert(1)>{{7*7}}' OR 1=1 --"
@@ -177,6 +184,7 @@ def test_a_scope_allows_what_it_says(server: RunningServer, everything: str, inc
             ("POST", "/api/v1/jobs/end"),
         }
         is_read = method == "GET" and not path.startswith(("/api/v1/tokens", "/api/v1/webhooks", "/api/v1/audit"))
+        is_read = is_read or path == "/api/v1/history"  # a question with a body: it changes nothing
         if not is_push:
             assert server.ask(method, path, push, {}).status == 403, path
         if not is_read:
@@ -426,6 +434,147 @@ def test_webhooks_can_be_kept_out_of_our_own_network() -> None:
     """Where the operator says so, loopback and private addresses are not asked."""
     assert "address of this network" in send("http://127.0.0.1:9/x", "s", b"", private=False)
     assert "address of this network" in send("http://[::1]:9/x", "s", b"", private=False)
+
+
+@pytest.mark.parametrize(
+    ("address", "inside"),
+    [
+        ("127.0.0.1", True),
+        ("10.1.2.3", True),
+        ("169.254.169.254", True),
+        ("::1", True),
+        ("::ffff:127.0.0.1", True),
+        ("2002:7f00:1::", True),
+        ("fe80::1%eth0", True),
+        ("224.0.0.1", True),
+        ("0.0.0.0", True),
+        ("8.8.8.8", False),
+        ("2606:4700:4700::1111", False),
+    ],
+)
+def test_addresses_of_our_own_network_are_known_in_every_guise(address: str, inside: bool) -> None:
+    """Loopback, private and link-local addresses, also as IPv6, are inside; public ones are not."""
+    assert is_inside(address) is inside
+
+
+def test_a_name_that_changes_its_address_does_not_lead_inside(monkeypatch: pytest.MonkeyPatch, receiver: Any) -> None:
+    """A name that is public when it is checked and loopback when it is connected to reaches nobody: it is looked up
+    once."""
+    public = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("8.8.8.8", 80))]
+    asked: list[str] = []
+    tried: list[str] = []
+
+    def look_up(host: str, *_: Any, **__: Any) -> Any:
+        asked.append(host)
+        return public
+
+    def connect(place: tuple[str, int], *_: Any, **__: Any) -> Any:
+        tried.append(place[0])
+        raise OSError("not from here")
+
+    monkeypatch.setattr(socket, "getaddrinfo", look_up)
+    monkeypatch.setattr(socket, "create_connection", connect)
+    assert "not from here" in send("http://rebinding.example/x", "s", b"", private=False)
+    assert (asked, tried) == (["rebinding.example"], ["8.8.8.8"])
+
+
+def test_a_token_asks_so_often_and_no_more() -> None:
+    """Past its requests of a minute a token is refused, while another one is not."""
+    rate = Rate(3)
+    assert [rate.allows("a") for _ in range(4)] == [True, True, True, False]
+    assert rate.allows("b")
+
+
+def test_a_token_past_its_limit_gets_429(tmp_path: Path) -> None:
+    """The limit holds for requests over the socket, and says when to come again."""
+    with running_server(tmp_path, digesters=0, guard=Guard(requests_a_minute=5)) as server:
+        token = server.token("read")
+        answers = [server.ask("GET", "/api/v1/jobs", token) for _ in range(7)]
+    assert [answer.status for answer in answers] == [200] * 5 + [429] * 2
+    assert answers[-1].headers["retry-after"]
+
+
+@pytest.mark.parametrize("path", ["/incidents/", "/api/v1/incidents/", "/issues/", "/jobs/", "/api/v1/issues/"])
+def test_a_number_that_no_row_has_is_no_error_of_the_server(server: RunningServer, everything: str, path: str) -> None:
+    """Numbers that are too large for any database, or no numbers, are answered as such."""
+    for number in ("99999999999999999999999", "2147483648", "-1", "1e9", "nan"):
+        assert server.ask("GET", path + number, everything).status in (404, 422), number
+
+
+def test_a_full_disk_accepts_nothing_and_says_so(tmp_path: Path) -> None:
+    """Where the blob cannot be written the answer is 507, nothing is kept, and the same push goes through later."""
+
+    class Full(BlobFolder):
+        full = True
+
+        def put(self, project_id: int, sha256: str, data: Iterable[bytes], most: int) -> int:
+            if self.full:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            return super().put(project_id, sha256, data, most)
+
+    blobs = Full(tmp_path / "blobs")
+    with running_server(tmp_path, digesters=0, blobs=blobs) as server:
+        token = server.token("push", "read")
+        refused = server.ask("PUT", f"/api/v1/blobs/{sha(b'abc')}", token, b"abc")
+        assert refused.status == 507
+        assert "disk is full" in refused.json["error"]
+        assert server.ask("POST", "/api/v1/incidents", token, push_value(b"abc")).status == 409
+        blobs.full = False
+        assert server.push(token, b"abc") == 1
+
+
+def test_a_kind_of_another_version_is_grouped_and_shown(tmp_path: Path) -> None:
+    """A verdict's outcome and kind that this version does not know are trouble: found by their name, with an issue."""
+    with running_server(tmp_path, digesters=0) as server:
+        token = server.token("read")
+        who = access(server.opened.database)
+        now = time.time()
+        found = fingerprint("shift", "all_reduce", "tp", "step")
+        with server.opened.database.write() as connection:
+            number, event = issue_groups.assign(connection, who.project_id, found, now, "")
+            values = {"outcome": "desync", "kind": "shift", "confidence": "high", "headline": "ranks differ"}
+            connection.execute(
+                INCIDENTS.insert().values(
+                    project_id=who.project_id,
+                    fingerprint_id=number,
+                    identity="x",
+                    state="digested",
+                    received_at=now,
+                    happened_at=now,
+                    words="ranks differ",
+                    **values,
+                )
+            )
+        assert is_trouble("desync")
+        assert not is_trouble("ok")
+        page = server.ask("GET", "/incidents?kind=shift", token, **HTML).text
+        assert "desync: shift" in page
+        assert "<option selected>shift</option>" in page
+        assert "shift in step" in server.ask("GET", "/issues", token, **HTML).text
+        assert event == "new"
+
+
+def test_every_page_answers_on_both_databases(database_url: str, tmp_path: Path) -> None:
+    """Every page, list, feed and search is answered by SQLite and by Postgres alike, with what was pushed in it."""
+    with running_server(tmp_path, database_url, digesters=0) as server:
+        token = server.token("push", "read", "admin")
+        roster = {"job": "j", "nodes": [{"node": "n1", "leaf": "s1"}], "commit": "c1"}
+        assert server.ask("POST", "/api/v1/jobs", token, roster).status == 202
+        assert server.push(token, b"rubbish", job="j") == 1
+        asked = [path for method, path in routes(server, token) if method == "GET"]
+        asked += ["/suspects", "/incidents?q=j+x&kind=gpu&outcome=hang&state=accepted&before=5&before_id=3"]
+        asked += [
+            "/api/v1/incidents?node=n1&issue=1",
+            "/nodes?q=n1&before=5",
+            "/nodes/n1",
+            "/jobs?before=9",
+            "/issues?state=all",
+        ]
+        statuses = {path: server.ask("GET", path, token, **HTML).status for path in asked}
+        assert {path: status for path, status in statuses.items() if status not in (200, 404)} == {}
+        assert sum(status == 200 for status in statuses.values()) > 20
+        assert server.ask("POST", "/api/v1/history", token, {"accused": [{"kind": "node", "name": "n1"}]}).status == 200
+        assert "hangscope_incidents" in server.ask("GET", "/metrics", token).text
 
 
 # ---- keeping and losing ----------------------------------------------------------------------------------------------

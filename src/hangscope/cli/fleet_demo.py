@@ -12,6 +12,8 @@ from hangscope.server.store import access_tokens
 from hangscope.simulate.fleet.simulated_fleet import DAY_S, Fleet, FleetJob, FleetSpec, leaf_of, simulate_fleet
 
 DAYS = 21
+_PROGRAMS = ("pretrain", "finetune", "vision", "speech", "ranking", "video", "evaluate", "distill")
+_STEPS = ("next_batch", "save_checkpoint", "compile_step")
 
 
 def serve_simulated_fleet(folder: Path, *, port: int = 0) -> int:
@@ -40,5 +42,14 @@ def _demo_job(job: FleetJob, fleet: Fleet) -> DemoJob:
         image=job.image,
         hung_at=job.hung_at,
         accused=tuple((kind, name) for kind, name in job.accused if kind == "node"),
-        function=job.function,
+        function=_function(job.function),
     )
+
+
+def _function(simulated: str) -> str:
+    """``team3.step_1`` as a function of somebody's program: numbers alone do not tell hangs apart."""
+    team, _, step = simulated.partition(".step_")
+    number = team.removeprefix("team")
+    if not number.isdigit() or not step.isdigit():
+        return simulated
+    return f"{_PROGRAMS[int(number) % len(_PROGRAMS)]}.{_STEPS[int(step) % len(_STEPS)]}"

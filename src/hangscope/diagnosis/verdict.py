@@ -260,6 +260,62 @@ class Completeness:
 
 
 @dataclass(frozen=True, slots=True)
+class TrackRecord:
+    """One thing that the verdict names, beside all others of its kind in the fleet's history."""
+
+    kind: str
+    name: str
+    named: int
+    """Other jobs in which it was the culprit."""
+    jobs: int
+    """Other jobs in which it took part."""
+    cluster_named: int | None
+    cluster_jobs: int | None
+    says: str
+
+
+@dataclass(frozen=True, slots=True)
+class HistoryRow:
+    """One line of the table that decides between machine and code."""
+
+    what: str
+    counted: str
+    speaks_for: str
+    holds: bool
+
+
+@dataclass(frozen=True, slots=True)
+class SeenBefore:
+    """The issue on the server that has the same fingerprint."""
+
+    issue: int
+    incidents: int
+    """Of other jobs."""
+    since_s: float | None
+    url: str
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """What a server's memory of other jobs says about this hang. It changes nothing else in the verdict."""
+
+    server: str
+    track_records: tuple[TrackRecord, ...]
+    answer: str
+    """"hardware", "code", "network", "storage", "outage" or "not decided"."""
+    rows: tuple[HistoryRow, ...]
+    commands: tuple[str, ...] = ()
+    """The experiment that would decide it."""
+    outcomes: tuple[str, ...] = ()
+    """What each outcome of it would mean."""
+    seen_before: SeenBefore | None = None
+
+
+HISTORY_GAP = "what history says"
+"""What is missing where a server was asked and did not answer."""
+
+
+@dataclass(frozen=True, slots=True)
 class Diagnosis:
     """The answer to "what hung this job?"."""
 
@@ -298,6 +354,7 @@ class Diagnosis:
     others: tuple[EngineProcess, ...] = ()
     # The actors, tasks or drivers of a Ray cluster that are accused, also where they are no ranks.
     actors: tuple[ActorCulprit, ...] = ()
+    history: History | None = None
 
     @property
     def is_likely(self) -> bool:

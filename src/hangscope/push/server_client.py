@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 
 from hangscope.__about__ import __version__
 from hangscope.errors import HangscopeError, SettingsError
+from hangscope.safeio import bounded_json
 
 TIMEOUT_S = 15.0
 CHUNK_BYTES = 8 << 20
@@ -84,11 +85,15 @@ class ServerClient:
         found = self._json("GET", "/api/v1/suspects", None).get("suspects")
         return [each for each in found if isinstance(each, dict)] if isinstance(found, list) else []
 
+    def history(self, question: Mapping[str, Any]) -> dict[str, Any]:
+        """What other jobs say about a hang, as /api/v1/history answers."""
+        return self._json("POST", "/api/v1/history", question)
+
     def _json(self, method: str, path: str, value: Mapping[str, Any] | None) -> dict[str, Any]:
         body = b"" if value is None else json.dumps(value).encode()
         raw = self._ask(method, path, body, "application/json")
         try:
-            answer = json.loads(raw)
+            answer = bounded_json.loads(raw)
         except (ValueError, RecursionError):
             raise Unreachable(f"{self.url} answers, but not as a hangscope server") from None
         return answer if isinstance(answer, dict) else {}
@@ -120,6 +125,8 @@ class ServerClient:
         said = _said(raw)
         if status in (401, 403):
             raise Unwelcome(f"{self.url} does not take the token: {said}", hint="HANGSCOPE_TOKEN or --token-file")
+        if status in (404, 405, 501):
+            raise Unreachable(f"{self.url} does not know what was asked: an older server, or none of hangscope")
         if status in (400, 413, 422):
             raise Refused(f"{self.url} refuses it: {said}")
         raise Unreachable(f"{self.url} cannot take it now (status {status}): {said}")

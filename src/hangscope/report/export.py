@@ -19,6 +19,7 @@ from hangscope.diagnosis.verdict import (
     Diagnosis,
     Finding,
     FirstReported,
+    History,
     LastCompleted,
     Lateness,
     Link,
@@ -67,6 +68,7 @@ def to_dict(diagnosis: Diagnosis) -> dict[str, Any]:
         "gpu_cores": [_gpu_core(core) for core in d.gpu_cores],
         "engine": _engine(d),
         "actors": [_actor(actor) for actor in d.actors],
+        "history": None if d.history is None else _history(d.history),
     }
 
 
@@ -101,6 +103,49 @@ def _gpu_core(core: GpuCore) -> dict[str, Any]:
             for kernel in core.kernels
         ],
         "source": whole(core.source.file),
+    }
+
+
+def _history(history: History) -> dict[str, Any]:
+    seen = history.seen_before
+    return {
+        "server": whole(history.server),
+        "track_records": [
+            {
+                "kind": whole(each.kind),
+                "name": whole(each.name),
+                "named": each.named,
+                "jobs": each.jobs,
+                "cluster_named": each.cluster_named,
+                "cluster_jobs": each.cluster_jobs,
+                "says": whole(each.says),
+            }
+            for each in history.track_records
+        ],
+        "answer": whole(history.answer),
+        "rows": [
+            {
+                "what": whole(row.what),
+                "counted": whole(row.counted),
+                "speaks_for": whole(row.speaks_for),
+                "holds": row.holds,
+            }
+            for row in history.rows
+        ],
+        "experiment": {
+            "commands": [whole(command) for command in history.commands],
+            "outcomes": [whole(outcome) for outcome in history.outcomes],
+        }
+        if history.commands
+        else None,
+        "issue": None
+        if seen is None
+        else {
+            "id": seen.issue,
+            "incidents": seen.incidents,
+            "first_seen_at": None if seen.since_s is None else iso(int(seen.since_s * 1e9)),
+            "url": whole(seen.url),
+        },
     }
 
 

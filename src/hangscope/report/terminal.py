@@ -5,9 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from hangscope.diagnosis.evidence.code_lines import user_frame
-from hangscope.diagnosis.verdict import CauseKind, Completeness, Culprit, Diagnosis, Finding, LinkEnd, Outcome, Victim
+from hangscope.diagnosis.verdict import (
+    HISTORY_GAP,
+    CauseKind,
+    Completeness,
+    Culprit,
+    Diagnosis,
+    Finding,
+    LinkEnd,
+    Outcome,
+    Victim,
+)
 from hangscope.diagnosis.waits.wait_graph import IN_FLIGHT_S
 from hangscope.model import Gap, Job, Source
+from hangscope.report.history_lines import history_lines
 from hangscope.report.rank_strip import strip
 from hangscope.report.safe_text import safe
 from hangscope.report.text_layout import Line, Piece, cells, pad, paragraph, plain, table, wrap
@@ -67,6 +78,7 @@ def render(diagnosis: Diagnosis, *, width: int = 80, verbose: bool = False, job:
             *_last_good(d, width, verbose),
             *_reported(d, width, verbose),
             *_next(d, width),
+            *_history(d, width, verbose),
             *_evidence(d, width, verbose),
             *_gaps(d, width, verbose),
         ],
@@ -402,6 +414,18 @@ def _next(d: Diagnosis, width: int) -> list[Line]:
     return lines
 
 
+def _history(d: Diagnosis, width: int, verbose: bool) -> list[Line]:
+    lines: list[Line] = []
+    for text in history_lines(d, verbose):
+        lines += _labelled("" if lines else "History", text, width)
+    if d.history is not None:
+        for command in d.history.commands:
+            lines += _verbatim(command, _LABEL + 2, width)
+        for text in d.history.outcomes if verbose else ():
+            lines += _labelled("", text, width)
+    return lines
+
+
 def _evidence(d: Diagnosis, width: int, verbose: bool) -> list[Line]:
     if d.completeness is None or not d.completeness.ranks:
         return []
@@ -429,7 +453,7 @@ def _complete(c: Completeness, nccl: bool) -> Iterable[str]:
 def _gaps(d: Diagnosis, width: int, verbose: bool) -> list[Line]:
     if not d.gaps:
         return []
-    matter = d.gaps if verbose else matters(d)
+    matter = tuple(gap for gap in (d.gaps if verbose else matters(d)) if gap.what != HISTORY_GAP)
     if not matter:
         return []
     shown = matter if verbose else matter[:_GAPS_SHOWN]

@@ -10,7 +10,8 @@ from sqlalchemy import Connection, insert, update
 
 from hangscope.server.digest import issue_groups
 from hangscope.server.digest.fingerprint import fingerprint
-from hangscope.server.intake.job_rosters import COMMIT, IMAGE, LEAF, NODE, Entity, JobName, entity_rows, expose, job_row
+from hangscope.server.intake.entities import COMMIT, IMAGE, LEAF, NODE, Entity
+from hangscope.server.intake.job_rosters import JobName, entity_rows, expose, job_row
 from hangscope.server.store import access_tokens
 from hangscope.server.store.database import Database
 from hangscope.server.store.tables import ACCUSED, INCIDENTS, JOBS

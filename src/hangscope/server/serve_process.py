@@ -5,9 +5,11 @@ Several such processes on one Postgres share the work; they know each other only
 
 from __future__ import annotations
 
+import json
 import os
 import secrets
 import socket
+import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -20,7 +22,11 @@ from sqlalchemy import update
 from sqlalchemy.exc import DBAPIError
 
 from hangscope.errors import SettingsError
+from hangscope.recorder.process.isolated_python import clean_environment, helper_command
 from hangscope.server.digest.digest_work import Digester
+from hangscope.server.history import summary_child
+from hangscope.server.history.summary import LEASE_S as LEASE_SUMMARY_S
+from hangscope.server.history.summary import stale
 from hangscope.server.retention import clear_expired
 from hangscope.server.store import work_queue
 from hangscope.server.store.blob_store import BlobStore, open_store
@@ -36,6 +42,7 @@ LEASE_S = 30.0
 RENEW_S = 8.0
 LOOK_S = 1.0
 CLEAR_S = 3600.0
+SUMMARY_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +101,8 @@ class Workers:
 
     def start(self, digesters: int) -> None:
         works = [self._work] * digesters + [self._renew, self._clear]
+        if digesters:
+            works.append(self._summarise)
         for number, work in enumerate(works):
             thread = threading.Thread(target=self._forever, args=(work,), name=f"worker-{number}", daemon=True)
             thread.start()
@@ -136,6 +145,28 @@ class Workers:
             mine = (WORK.c.id.in_(held), WORK.c.leased_by == self.name)
             with self.opened.database.write() as connection:
                 connection.execute(update(WORK).where(*mine).values(leased_until=time.time() + LEASE_S))
+
+    def _summarise(self) -> None:
+        """Have the summary of one project made whose past has changed, by a process of its own."""
+        database = self.opened.database
+        due = stale(database)
+        if due is None:
+            self._stop.wait(SUMMARY_S)
+            return
+        project, covers = due
+        url = database.engine.url.render_as_string(hide_password=False)
+        order = json.dumps({"database": url, "project": project, "covers": covers})
+        child = subprocess.run(
+            helper_command(summary_child.__name__),
+            input=order.encode(),
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            env=clean_environment(os.environ),
+            timeout=LEASE_SUMMARY_S,
+        )
+        if child.returncode != 0:
+            lines = child.stderr.decode(errors="replace").strip().splitlines()
+            raise RuntimeError(f"the summary of project {project} was not made: {lines[-1] if lines else 'no reason'}")
 
     def _clear(self) -> None:
         clear_expired(self.opened.database, self.opened.blobs)

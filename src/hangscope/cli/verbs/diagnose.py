@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -10,6 +13,9 @@ from hangscope.cli.loading_notes import note_how_it_was_read
 from hangscope.cli.output import progress, width, write, write_lines
 from hangscope.cli.pasted import as_given, with_pasted
 from hangscope.cli.progress_bar import bar
+
+if TYPE_CHECKING:
+    from hangscope.push.server_client import ServerClient
 
 
 @click.command()
@@ -32,6 +38,16 @@ from hangscope.cli.progress_bar import bar
     "--ray-address", metavar="ADDRESS", help="The Ray cluster.  [default: RAY_ADDRESS, else one running here]"
 )
 @click.option(
+    "--server",
+    metavar="URL",
+    help="Ask a `hangscope serve` what other jobs say about this hang.  [default: nobody is asked]",
+)
+@click.option(
+    "--token-file",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Holds its token, of scope read.  [env var: HANGSCOPE_TOKEN_FILE; or the token itself in HANGSCOPE_TOKEN]",
+)
+@click.option(
     "--width", "asked_width", type=click.IntRange(min=40), help="Columns to use.  [default: COLUMNS, else 80]"
 )
 def command(
@@ -42,6 +58,8 @@ def command(
     full: bool,
     engine: str,
     ray_address: str | None,
+    server: str | None,
+    token_file: Path | None,
     asked_width: int | None,
 ) -> int:
     """Name the rank, node, operation, code line and link that hung a job.
@@ -56,6 +74,7 @@ def command(
     from hangscope.diagnosis import diagnose
     from hangscope.reader.load import load
 
+    client = _client(server, token_file)
     readers = None
     if engine == "ray":
         from hangscope.cluster.ray_engine import RayEngine
@@ -67,6 +86,11 @@ def command(
     note_how_it_was_read(loaded)
     with progress("diagnosing"):
         verdict = diagnose(loaded)
+    if client is not None:
+        from hangscope.cli.ask_history import with_history
+
+        with progress(f"asking {server}"):
+            verdict = with_history(verdict, loaded, client)
     if as_json:
         from hangscope.report.export import to_json
 
@@ -76,3 +100,15 @@ def command(
 
         write_lines(render(verdict, width=width(asked_width), verbose=verbose, job=loaded))
     return verdict.exit_status
+
+
+def _client(server: str | None, token_file: Path | None) -> ServerClient | None:
+    """The server to ask. A wrong address and a missing token are said before anything is read. HANGSCOPE_SERVER is not
+    looked at: a diagnosis talks to nobody unless --server says so."""
+    if server is None:
+        return None
+    from hangscope.cli.ask_history import DEADLINE_S
+    from hangscope.cli.verbs.push import token
+    from hangscope.push.server_client import ServerClient
+
+    return ServerClient(server, token(token_file, os.environ), timeout_s=DEADLINE_S)

@@ -26,17 +26,14 @@ from hangscope.report.export import to_dict, to_json
 from hangscope.report.page.render_page import render_page
 from hangscope.safeio import bounded_json
 from hangscope.safeio.safe_files import write_below
-from hangscope.server.digest.culprit_code import culprit_frame, module_name
-from hangscope.server.digest.fingerprint import fingerprint
+from hangscope.server.digest.named_entities import accused, fingerprint_of, is_trouble
 from hangscope.server.intake import plain_values as plain
-from hangscope.server.intake.job_rosters import GPU, LINK, NIC, NODE, RANK, Entity, gpu_name, of_node
+from hangscope.server.intake.entities import NODE, Entity, of_node
 
 VERDICT = "verdict.json"
 PAGE = "verdict.html"
 KEPT = "digest.json"
 PROBLEM = "problem.txt"
-GROUPED = ("hang", "crash", "slow", "desync")
-"""Outcomes that somebody has to do something about; a pause or a healthy job is of no group."""
 _PR_SET_PDEATHSIG = 1
 _NODE_BYTES = 4 << 20
 _MOST_NODES = 2000
@@ -84,20 +81,13 @@ def _digest(paths: Sequence[Path], out: Path) -> None:
 
 def kept(verdict: Diagnosis, job: Job, nodes: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
     """What the server keeps in columns. `nodes` are the node.json files of the incident, by node."""
-    frame = culprit_frame(verdict, job)
-    found = fingerprint(
-        str(verdict.kind),
-        verdict.operation.name if verdict.operation else "",
-        verdict.operation.group if verdict.operation else "",
-        frame.name if frame else "",
-        module_name(frame.filename) if frame else "",
-    )
+    found = fingerprint_of(verdict, job)
     said = to_dict(verdict)
     exposed: dict[Entity, Any] = {Entity(NODE, plain.clean(node, 200)): () for node in job.nodes.values()}
     for name, node in nodes.items():
         exposed.update(of_node(name, node))
     return {
-        "grouped": said["outcome"] in GROUPED,
+        "grouped": is_trouble(said["outcome"]),
         "fingerprint": {"value": found.value, "explanation": dict(found.explanation)},
         "outcome": said["outcome"],
         "kind": said["kind"],
@@ -113,35 +103,6 @@ def kept(verdict: Diagnosis, job: Job, nodes: Mapping[str, Mapping[str, Any]]) -
 def _place(entity: Entity) -> list[str]:
     above = entity.part_of
     return [entity.kind, entity.name, above.kind if above else "", above.name if above else ""]
-
-
-def accused(verdict: Diagnosis, nodes: Mapping[str, Mapping[str, Any]]) -> Iterator[tuple[Entity, str]]:
-    """Nodes, GPUs, ranks and links that the verdict names, each with its role in it."""
-    for culprit in verdict.culprits:
-        yield Entity(RANK, str(culprit.rank)), "culprit"
-        if culprit.node:
-            node = plain.clean(culprit.node, 200)
-            yield Entity(NODE, node), "culprit"
-            if culprit.gpu:
-                yield Entity(GPU, _gpu(node, culprit.gpu, nodes)), "culprit"
-    link = verdict.link
-    if link is None:
-        return
-    ends = [plain.clean(end.node or "", 200) for end in (link.sender, link.receiver)]
-    if all(ends):
-        yield Entity(LINK, f"{ends[0]} -> {ends[1]}"), "link"
-    for end, node in zip((link.sender, link.receiver), ends, strict=True):
-        if node:
-            yield Entity(NODE, node), "link"
-            if end.nic:
-                yield Entity(NIC, f"{node}/{plain.clean(end.nic, 100)}"), "link"
-
-
-def _gpu(node: str, slot: str, nodes: Mapping[str, Mapping[str, Any]]) -> str:
-    for gpu in plain.items(nodes.get(node, {}), "gpus", 64):
-        if isinstance(gpu, dict) and gpu.get("pci") == slot:
-            return gpu_name(node, gpu)
-    return f"{node}/{plain.clean(slot, 40)}"
 
 
 def _node_files(paths: Sequence[Path]) -> Iterator[tuple[str, Mapping[str, Any]]]:

@@ -22,7 +22,8 @@ from hangscope.safeio.safe_files import Shelf, read_file
 from hangscope.server.digest import digest_child, issue_groups
 from hangscope.server.digest.digest_child import ChildLimits
 from hangscope.server.digest.fingerprint import Fingerprint
-from hangscope.server.intake.job_rosters import Entity, entity_rows, expose
+from hangscope.server.intake.entities import Entity
+from hangscope.server.intake.job_rosters import entity_rows, expose
 from hangscope.server.store import work_queue
 from hangscope.server.store.blob_store import BlobError, BlobStore
 from hangscope.server.store.database import Database, insert_new

@@ -11,7 +11,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from sqlalchemy import Connection, select, update
+from sqlalchemy import Connection, func, or_, select, update
 
 from hangscope.errors import InputError
 from hangscope.server.digest.fingerprint import Fingerprint, title
@@ -24,7 +24,7 @@ MUTED = "muted"
 NEW = "new"
 REOPENED = "reopened"
 AGAIN = "again"
-_MOST_MERGES = 100
+MOST_MERGES = 100
 SERVER = "hangscope"
 
 
@@ -72,7 +72,7 @@ def _after(connection: Connection, issue: Any, happened_at: float, commit: str) 
 
 def final(connection: Connection, issue_id: int) -> int:
     """The issue that this one was merged into, and that one, and so on."""
-    for _ in range(_MOST_MERGES):
+    for _ in range(MOST_MERGES):
         following = connection.execute(select(ISSUES.c.merged_into).where(ISSUES.c.id == issue_id)).scalar()
         if following is None:
             return issue_id
@@ -90,7 +90,7 @@ def issue_row(connection: Connection, project_id: int, issue_id: int) -> Any:
 def fingerprints_of(connection: Connection, issue_id: int) -> list[Any]:
     """The fingerprints of an issue and of all that were merged into it."""
     family = {issue_id}
-    for _ in range(_MOST_MERGES):
+    for _ in range(MOST_MERGES):
         below = set(connection.execute(select(ISSUES.c.id).where(ISSUES.c.merged_into.in_(family))).scalars())
         if below <= family:
             break
@@ -188,3 +188,24 @@ def _fingerprint(connection: Connection, project_id: int, value: str) -> Any:
     return connection.execute(
         select(FINGERPRINTS).where(FINGERPRINTS.c.project_id == project_id, FINGERPRINTS.c.value == value)
     ).first()
+
+
+def seen_before(connection: Connection, project_id: int, value: str, job: str) -> dict[str, Any] | None:
+    """The issue of a fingerprint, with how often jobs of another name had it, and since when; None where it is new."""
+    row = _fingerprint(connection, project_id, value) if value else None
+    if row is None:
+        return None
+    issue = issue_row(connection, project_id, final(connection, row.issue_id))
+    ids = [each.id for each in fingerprints_of(connection, issue.id)]
+    count = select(func.count()).select_from(INCIDENTS).where(INCIDENTS.c.fingerprint_id.in_(ids))
+    if job:
+        own = select(JOBS.c.id).where(JOBS.c.project_id == project_id, JOBS.c.name == job)
+        count = count.where(or_(INCIDENTS.c.job_id.is_(None), INCIDENTS.c.job_id.not_in(own)))
+    return {
+        "id": issue.id,
+        "title": issue.title,
+        "state": issue.state,
+        "incidents": connection.execute(count).scalar_one(),
+        "first_seen_at": issue.first_seen_at,
+        "last_seen_at": issue.last_seen_at,
+    }

@@ -6,13 +6,18 @@ Nothing is done by itself: the commands are printed for whoever may run them.
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from hangscope.server.history.suspicion import OUTAGE_JOBS, OUTAGE_S, JobRecord, Suspect
+from hangscope.server.history.suspicion import CODE, OUTAGE_JOBS, OUTAGE_S, JobRecord, Key
 
-MINUTE_S = 60.0
+LEAST_SHARE = 5
+"""A machine is often named where it was in one of so many of its jobs, and so many times as often as all others."""
+
+NOT_DECIDED = "not decided"
+MACHINES = ("hardware", "network")
 
 
 class Row(NamedTuple):
@@ -39,37 +44,139 @@ class Decision:
     experiment: Experiment | None
 
 
-def decide(job: JobRecord, past: Sequence[JobRecord]) -> Decision:
-    """What history says about the hang of one job."""
+def decide(
+    job: JobRecord,
+    past: Sequence[JobRecord],
+    rate: Callable[[str], Rate | None] = lambda _: None,
+    proposed: Collection[Key] = (),
+) -> Decision:
+    """What history says about the hang of one job. `rate` is the cluster's by kind, where it is known; `proposed` are
+    those whose odds decide where the table speaks for machine and code alike."""
     others = [each for each in past if each.name != job.name]
-    rows = (*_outage(job, others), *_machine(job, others), *_network(job, others), *_code(job, others))
-    answer = next((row.speaks_for for row in rows if row.holds), "not decided")
-    nodes = sorted(name for kind, name in job.accused if kind == "node")
-    return Decision(rows, answer, experiment(nodes[0]) if nodes else None)
+    rows = (
+        *_outage(job, others),
+        *_machine(job, others, rate("node")),
+        *_network(job, others, rate),
+        *_code(job, others),
+    )
+    answer = _answer(rows, is_proposed=any(key in proposed for key in job.accused))
+    return Decision(rows, answer, experiment(sorted(name for kind, name in job.accused if kind == "node")))
 
 
-def experiment(node: str) -> Experiment:
-    """The two runs that tell a bad node from bad code."""
-    name = shlex.quote(node)
+def _answer(rows: Sequence[Row], *, is_proposed: bool) -> str:
+    """The first cause whose line holds. Where a machine's and the code's both do, they say nothing by themselves."""
+    causes = [row.speaks_for for row in rows if row.holds]
+    if not causes or ("code" in causes and causes[0] in MACHINES and not is_proposed):
+        return NOT_DECIDED
+    return causes[0]
+
+
+MOST_TRIED = 4
+"""Nodes of one experiment: with more it would tell nothing about each."""
+
+
+def experiment(nodes: Sequence[str]) -> Experiment | None:
+    """The two runs that tell bad nodes from bad code; None where no node is named, or too many are."""
+    if not 0 < len(nodes) <= MOST_TRIED:
+        return None
+    names = shlex.quote(",".join(nodes))
+    said = " and ".join(nodes)
+    what = "the node" if len(nodes) == 1 else "these nodes and what is between them"
     return Experiment(
-        (f"sbatch --exclude={name} the-same-job.sh", f"sbatch --nodelist={name} a-job-known-to-work.sh"),
+        (f"sbatch --exclude={names} the-same-job.sh", f"sbatch --nodelist={names} a-job-known-to-work.sh"),
         (
-            f"the same job hangs without {node}: look at the code",
-            f"a job known to work hangs on {node}: look at the node",
+            f"the same job hangs without {said}: look at the code",
+            f"a job known to work hangs on {said}: look at {what}",
             "neither hangs: both together, or bad luck; run both again",
         ),
     )
 
 
-def sentence(suspect: Suspect, past: Sequence[JobRecord]) -> str:
-    """What is said of a suspect in one line: its own rate beside everybody's."""
-    hung = {job.name for job in past if any(kind == suspect.kind for kind, _ in job.accused)}
-    took_part = sum(len(job.took_part.get(suspect.kind, ())) for job in past)
-    rate = f"1 in {max(1, took_part // max(1, len(hung))):,}" if hung else "none"
-    return (
-        f"{suspect.name} was named in {suspect.named} of its {suspect.jobs} jobs; "
-        f"for all of the cluster's {suspect.kind}s it is {rate}"
-    )
+class Rate(NamedTuple):
+    """Of all entities of one kind: in how many jobs they took part, each counted, and in how many they were named."""
+
+    named: int
+    jobs: int
+
+    def without(self, named: int, jobs: int) -> Rate:
+        return Rate(max(0, self.named - named), max(0, self.jobs - jobs))
+
+
+@dataclass(frozen=True, slots=True)
+class TrackRecord:
+    """One entity beside all others of its kind, over independent jobs. `cluster` is all others' rate, None where it is
+    not known; `others` says that the job that is asked about is not counted."""
+
+    kind: str
+    name: str
+    named: int
+    jobs: int
+    cluster: Rate | None = None
+    others: bool = False
+
+    @property
+    def says(self) -> str:
+        """In one line: its own rate beside everybody's."""
+        other = " other" if self.others else ""
+        if not self.jobs:
+            return f"{self.name} is in no{other} job that is known here"
+        jobs = f"its {self.jobs:,}{other} job{'' if self.jobs == 1 else 's'}"
+        said = f"{self.name} {_WAS.get(self.kind, 'was named')} in {self.named:,} of {jobs}"
+        return said + self._beside()
+
+    def _beside(self) -> str:
+        if self.cluster is None or not self.cluster.jobs:
+            return ""
+        if not self.cluster.named:
+            return f"; no other {_CALLED.get(self.kind, self.kind)} was, in {self.cluster.jobs:,}"
+        one_in = max(1, round(self.cluster.jobs / self.cluster.named))
+        whose = "the cluster's rate" if self.kind == "node" else f"that of all {_ALL.get(self.kind, self.kind + 's')}"
+        return f"; {whose} is 1 in {one_in:,}"
+
+
+_WAS = {
+    "node": "was the culprit",
+    "gpu": "was the culprit's GPU",
+    "nic": "was an end of the broken link",
+    "link": "was the broken link",
+    "leaf": "had the culprit below it",
+    "commit": "hung",
+    "image": "hung",
+}
+_CALLED = {"gpu": "GPU", "nic": "port", "leaf": "leaf switch"}
+_ALL = {"gpu": "GPUs", "nic": "ports", "leaf": "leaf switches"}
+
+
+def track_record(key: Key, past: Sequence[JobRecord], cluster: Rate | None, without: str = "") -> TrackRecord:
+    """Of an entity, in all jobs of `past` but the one named `without`."""
+    kind, name = key
+    jobs = {job.name for job in past if name in job.took_part.get(kind, ())}
+    named = {job.name for job in past if _is_named(job, kind, name)}
+    mine = {without}
+    beside = None if cluster is None else cluster.without(len(named), len(jobs | named))
+    return TrackRecord(kind, name, len(named - mine), len((jobs | named) - mine), beside, others=bool(without))
+
+
+def _is_named(job: JobRecord, kind: str, name: str) -> bool:
+    if kind in CODE:
+        return job.hung_at is not None and name in job.took_part.get(kind, ())
+    return (kind, name) in job.accused and not (kind == "node" and name in job.ends)
+
+
+def rates(past: Sequence[JobRecord]) -> dict[str, Rate]:
+    """By kind, of all entities together."""
+    jobs: dict[str, set[tuple[str, str]]] = defaultdict(set)
+    named: dict[str, set[tuple[str, str]]] = defaultdict(set)
+    for job in past:
+        for kind, names in job.took_part.items():
+            jobs[kind].update((job.name, name) for name in names)
+            if kind in CODE and job.hung_at is not None:
+                named[kind].update((job.name, name) for name in names)
+        for kind, name in job.accused:
+            jobs[kind].add((job.name, name))
+            if _is_named(job, kind, name):
+                named[kind].add((job.name, name))
+    return {kind: Rate(len(named[kind]), len(pairs)) for kind, pairs in jobs.items()}
 
 
 def _named(job: JobRecord, kind: str) -> set[str]:
@@ -95,28 +202,46 @@ def _mounts(job: JobRecord) -> frozenset[str]:
     return job.took_part.get("mount", frozenset())
 
 
-def _machine(job: JobRecord, others: Sequence[JobRecord]) -> list[Row]:
+def _is_often(named: int, ran: int, cluster: Rate | None) -> bool:
+    """Whether it was named in a fifth of its jobs, and far more often than all of its kind are."""
+    often = bool(named) and named * LEAST_SHARE >= ran
+    usual = 0.0 if cluster is None or not cluster.jobs else cluster.named / cluster.jobs
+    return often and named >= LEAST_SHARE * usual * ran
+
+
+def _machine(job: JobRecord, others: Sequence[JobRecord], cluster: Rate | None) -> list[Row]:
     rows = []
     for node in sorted(_named(job, "node")):
         ran = {each.name for each in others if node in each.took_part.get("node", ())}
         named = {each.name for each in others if node in _named(each, "node")}
         programs = {each.code for each in others if node in _named(each, "node")}
         counted = f"{node} was named in {len(named)} of its {len(ran)} other jobs"
-        holds = bool(named) and len(named) * 5 >= len(ran) and (len(named) > 1 or job.code not in programs)
+        is_other = len(named) > 1 or job.code not in programs
+        holds = is_other and _is_often(len(named), len(ran), cluster)
         rows.append(Row("same node, other jobs", counted, "hardware", holds))
     return rows
 
 
-def _network(job: JobRecord, others: Sequence[JobRecord]) -> list[Row]:
+def _network(job: JobRecord, others: Sequence[JobRecord], rate: Callable[[str], Rate | None]) -> list[Row]:
     rows = []
     for kind, speaks in (("link", "same pair"), ("leaf", "same leaf switch")):
         for name in sorted(_named(job, kind)):
             named = [each for each in others if name in _named(each, kind)]
+            jobs = {each.name for each in named}
+            ran = jobs | {each.name for each in others if name in each.took_part.get(kind, ())}
+            holds = len(jobs) >= 2 and _is_often(len(jobs), len(ran), rate(kind))
+            if kind == "leaf":
+                holds = holds and _are_spread([job, *named])
             nodes = {node for each in (*named, job) for node in _named(each, "node")}
-            holds = len(named) >= 2 and (kind == "link" or len(nodes) > 2)
-            counted = f"{name} in {len({each.name for each in named})} other jobs, with {len(nodes)} nodes named"
+            counted = f"{name} in {len(jobs)} of its {len(ran)} other jobs, with {len(nodes)} nodes named"
             rows.append(Row(speaks, counted, "network", holds))
     return rows
+
+
+def _are_spread(hung: Sequence[JobRecord]) -> bool:
+    """Whether hangs below one switch name its nodes in turn: where one node is in half of them, it is the node."""
+    counts = Counter(node for job in hung for node in _named(job, "node"))
+    return len(counts) > 2 and 2 * max(counts.values()) <= len(hung)
 
 
 def _code(job: JobRecord, others: Sequence[JobRecord]) -> list[Row]:

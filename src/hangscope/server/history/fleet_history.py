@@ -1,80 +1,107 @@
-"""What history answers to the pages and the API: suspects of a project, and the table that decides one incident."""
+"""What history answers to the pages, the API and `diagnose --server`: suspects, and whose fault one hang is."""
 
 from __future__ import annotations
 
-import threading
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from sqlalchemy import Connection
 
-from hangscope.server.history.decide import Decision, decide, sentence
-from hangscope.server.history.observations import observations
-from hangscope.server.history.scheduler_hints import hints, node_of
-from hangscope.server.history.suspicion import JobRecord, Suspect, Suspicion, suspects
+from hangscope.errors import InputError
+from hangscope.server.digest import issue_groups
+from hangscope.server.history.decide import Decision, TrackRecord, decide, track_record
+from hangscope.server.history.observations import cluster_of, one_job, related
+from hangscope.server.history.summary import Summary, summary
+from hangscope.server.history.suspicion import JobRecord
+from hangscope.server.intake import plain_values as plain
 from hangscope.server.store.database import Database
 
-MOST = 200
-FRESH_S = 30.0
-"""A project's past is read anew after so long: it is large, and changes slowly."""
+SCHEMA = "hangscope.history/1"
+ASKED = ("node", "gpu", "nic", "link", "leaf")
+MOST_NAMED = 64
+MOST_TRACK_RECORDS = 8
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What history says of one hang."""
+
+    track_records: tuple[TrackRecord, ...]
+    decision: Decision
+
+
+@dataclass(frozen=True, slots=True)
 class History:
-    """The past of each project, as this process last read it."""
-
     database: Database
-    _lock: threading.Lock = field(default_factory=threading.Lock)
-    _read: dict[int, tuple[float, list[JobRecord], Suspicion]] = field(default_factory=dict)
 
     def suspects(self, project_id: int) -> dict[str, Any]:
-        """All who were named, with odds, counts and what could be done about those that are proposed."""
-        past, found = self._past(project_id)
-        proposed = {(each.kind, each.name) for each in found.proposed}
-        return {
-            "suspects": [
-                _described(each, past, proposed=(each.kind, each.name) in proposed) for each in found.suspects[:MOST]
-            ],
-            "braked": found.braked,
-            "outages": [{"at": at, "jobs": jobs} for at, jobs in found.outages],
-        }
+        found = summary(self.database, project_id)
+        return {**found.value, "made_at": found.made_at}
 
-    def decision(self, project_id: int, cluster: str, job: str) -> Decision | None:
-        """The deciding table of a job's hang; None where its roster or verdict says nothing."""
-        past, _ = self._past(project_id)
-        mine = _hung(past, f"{cluster}/{job}")
-        return None if mine is None else decide(mine, past)
-
-    def _past(self, project_id: int) -> tuple[list[JobRecord], Suspicion]:
-        now = time.time()
-        with self._lock:
-            read = self._read.get(project_id)
-        if read is not None and now - read[0] < FRESH_S:
-            return read[1], read[2]
+    def of_job(self, project_id: int, cluster: str, job: str) -> Answer | None:
+        """Of the hang of a job that was pushed; None where it did not hang."""
+        beside = summary(self.database, project_id)
         with self.database.read() as connection:
-            past = self._observe(connection, project_id, now)
-        found = suspects(past, now)
-        with self._lock:
-            self._read[project_id] = (now, past, found)
-        return past, found
+            mine = one_job(connection, project_id, cluster, job)
+            return None if mine is None else self._answer(connection, project_id, mine, beside)
+
+    def asked(self, project_id: int, value: object) -> dict[str, Any]:
+        """Of a hang that somebody describes: what its verdict names, its fingerprint, job and time."""
+        beside = summary(self.database, project_id)
+        with self.database.read() as connection:
+            mine = _described(connection, project_id, value)
+            made = self._answer(connection, project_id, mine, beside)
+            issue = issue_groups.seen_before(connection, project_id, mine.fingerprint, mine.name.partition("/")[2])
+        return {"schema": SCHEMA, **as_json(made), "issue": issue}
 
     @staticmethod
-    def _observe(connection: Connection, project_id: int, now: float) -> list[JobRecord]:
-        return observations(connection, project_id, now)
+    def _answer(connection: Connection, project_id: int, mine: JobRecord, beside: Summary) -> Answer:
+        past = related(connection, project_id, mine, time.time())
+        named = sorted((key for key in mine.accused if key[0] in ASKED), key=lambda key: (ASKED.index(key[0]), key[1]))
+        return Answer(
+            tuple(track_record(key, past, beside.rate(key[0]), mine.name) for key in named[:MOST_TRACK_RECORDS]),
+            decide(mine, past, beside.rate, beside.proposed),
+        )
 
 
-def _described(suspect: Suspect, past: Sequence[JobRecord], *, proposed: bool) -> dict[str, Any]:
-    node = node_of(suspect, past)
+def as_json(answer: Answer) -> dict[str, Any]:
+    decision = answer.decision
     return {
-        **suspect._asdict(),
-        "node": node,
-        "proposed": proposed,
-        "says": sentence(suspect, past),
-        "hints": hints(suspect, node) if proposed else [],
+        "track_records": [
+            {
+                "kind": each.kind,
+                "name": each.name,
+                "named": each.named,
+                "jobs": each.jobs,
+                "cluster": None if each.cluster is None else each.cluster._asdict(),
+                "says": each.says,
+            }
+            for each in answer.track_records
+        ],
+        "answer": decision.answer,
+        "rows": [each._asdict() for each in decision.rows],
+        "experiment": None if decision.experiment is None else decision.experiment._asdict(),
     }
 
 
-def _hung(past: Sequence[JobRecord], name: str) -> JobRecord | None:
-    return next((job for job in past if job.name == name and job.hung_at is not None), None)
+def _described(connection: Connection, project_id: int, value: object) -> JobRecord:
+    if not isinstance(value, dict):
+        raise InputError("a question is a JSON object")
+    accused = frozenset(
+        (plain.text(each, "kind", 20), plain.text(each, "name", 300))
+        for each in plain.items(value, "accused", MOST_NAMED)
+        if isinstance(each, dict)
+    )
+    job = plain.text(value, "job")
+    cluster = plain.text(value, "cluster") or cluster_of(connection, project_id, job)
+    known = frozenset(key for key in accused if key[0] in ASKED and key[1])
+    hung_at = _moment(value)
+    return JobRecord(
+        f"{cluster}/{job}", hung_at or time.time(), "", {}, hung_at, known, plain.text(value, "fingerprint", 40)
+    )
+
+
+def _moment(value: Mapping[str, Any]) -> float | None:
+    return plain.moment(value, "happened_at", time.time()) if value.get("happened_at") is not None else None

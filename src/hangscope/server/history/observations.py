@@ -1,93 +1,236 @@
-"""The past of a project out of its database: every job with what it ran on, whether it hung, and what was named."""
+"""The past of a project out of its database: jobs with what they ran on, whether they hung, and what was named.
+
+All of it for suspicion; for one incident only what has to do with it, which is little however large the past is.
+"""
 
 from __future__ import annotations
 
 import json
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
 
-from sqlalchemy import Connection, select
+from sqlalchemy import ColumnElement, Connection, or_, select
 
-from hangscope.server.history.suspicion import JobRecord
+from hangscope.server.digest.named_entities import NO_TROUBLE
+from hangscope.server.history.suspicion import DOUBT, OUTAGE_S, JobRecord, Key
+from hangscope.server.intake.entities import LEAF, LINK, MOUNT, NODE, RANK
 from hangscope.server.store.tables import ACCUSED, ENTITIES, EXPOSURES, FINGERPRINTS, INCIDENTS, JOBS
 
 REACH_S = 84 * 86400.0
 """Six half-lives: what is older counts for nothing."""
 KINDS = ("node", "gpu", "nic", "leaf", "commit", "image", "mount")
-HANGS = ("hang", "crash", "slow")
+DOUBTS = {"high": 0.05, "medium": 0.2}
+"""How often a verdict names the wrong one, by how sure it says it is."""
+MOST_JOBS = 3000
+MOST_SAME = 1000
+MOST_TOGETHER = 200
 _NUMBERS = re.compile(r"[\d._-]+")
+_AT_A_TIME = 1000
+
+
+class _Entity(NamedTuple):
+    kind: str
+    name: str
+    leaf: str
+    """Of a node: the switch that it is below."""
+
+
+class _Hang(NamedTuple):
+    at: float
+    fingerprint: str
+    accused: set[Key]
+    culprits: set[str]
+    """Nodes that are more than an end of a link."""
+    doubts: list[float]
 
 
 def observations(connection: Connection, project_id: int, now: float) -> list[JobRecord]:
     """Every job that started within reach."""
-    rows = connection.execute(
-        select(JOBS).where(JOBS.c.project_id == project_id, JOBS.c.started_at > now - REACH_S)
-    ).all()
-    took_part = _took_part(connection, project_id, now)
-    hangs = _hangs(connection, project_id, now)
-    links = {name for _, accused, _ in hangs.values() for kind, name in accused if kind == "link"}
-    found = []
-    for row in rows:
-        parts = {kind: frozenset(names) for kind, names in took_part.get(row.id, {}).items()}
-        nodes = parts.get("node", frozenset())
-        parts["link"] = frozenset(link for link in links if set(link.split(" -> ")) <= nodes)
-        hung_at, accused, fingerprint = hangs.get(row.id, (None, set(), ""))
-        name = f"{row.cluster}/{row.name}"
-        found.append(
-            JobRecord(name, row.started_at, _program(row, parts), parts, hung_at, frozenset(accused), fingerprint)
-        )
+    mine = (JOBS.c.project_id == project_id, JOBS.c.started_at > now - REACH_S)
+    jobs = connection.execute(select(JOBS).where(*mine)).all()
+    entities = _entities(connection, ENTITIES.c.project_id == project_id, ENTITIES.c.kind.in_(KINDS))
+    on: dict[int, list[_Entity]] = defaultdict(list)
+    pairs = select(EXPOSURES.c.job_id, EXPOSURES.c.entity_id).join(JOBS, JOBS.c.id == EXPOSURES.c.job_id).where(*mine)
+    for job, entity in connection.execute(pairs):
+        if entity in entities:
+            on[job].append(entities[entity])
+    recent = (INCIDENTS.c.project_id == project_id, INCIDENTS.c.happened_at > now - REACH_S)
+    return _records(jobs, on, _hangs(connection, *recent))
+
+
+def one_job(connection: Connection, project_id: int, cluster: str, job: str) -> JobRecord | None:
+    """The attempts of a job that hung; None where none did."""
+    same = (JOBS.c.project_id == project_id, JOBS.c.cluster == cluster, JOBS.c.name == job)
+    rows = connection.execute(select(JOBS).where(*same).order_by(JOBS.c.started_at)).all()
+    hangs = _hangs(connection, INCIDENTS.c.job_id.in_([row.id for row in rows]))
+    hung = [row for row in rows if row.id in hangs]
+    if not hung:
+        return None
+    mounts = _exposures(connection, [row.id for row in hung], ENTITIES.c.kind == MOUNT)
+    return _records(hung[:1], mounts, hangs)[0]
+
+
+def cluster_of(connection: Connection, project_id: int, job: str) -> str:
+    """The cluster of a job of which only the name is known."""
+    same = select(JOBS.c.cluster).where(JOBS.c.project_id == project_id, JOBS.c.name == job)
+    return str(connection.execute(same.order_by(JOBS.c.started_at.desc()).limit(1)).scalar() or "")
+
+
+def related(connection: Connection, project_id: int, mine: JobRecord, now: float) -> list[JobRecord]:
+    """The jobs that say something about a hang: with the machines that it names, with the same fingerprint, or hung in
+    the same minutes. Of what they ran on, what the hang names."""
+    wanted = set(mine.accused)
+    for kind, name in mine.accused:
+        if kind == LINK:
+            wanted |= {(NODE, end) for end in name.split(" -> ")}
+    ids = _ids(connection, project_id, wanted)
+    rows = _related_jobs(connection, project_id, mine, ids, now)
+    few = [row.id for row in rows]
+    on = _exposures(connection, few, or_(ENTITIES.c.id.in_(ids), ENTITIES.c.kind == MOUNT))
+    hangs: dict[int, _Hang] = {}
+    for start in range(0, len(few), _AT_A_TIME):
+        hangs |= _hangs(connection, INCIDENTS.c.job_id.in_(few[start : start + _AT_A_TIME]))
+    return _records(rows, on, hangs)
+
+
+def _ids(connection: Connection, project_id: int, keys: Iterable[Key]) -> list[int]:
+    by_kind: dict[str, list[str]] = defaultdict(list)
+    for kind, name in keys:
+        by_kind[kind].append(name)
+    found: list[int] = []
+    for kind, names in by_kind.items():
+        same = (ENTITIES.c.project_id == project_id, ENTITIES.c.kind == kind, ENTITIES.c.name.in_(names))
+        found += connection.execute(select(ENTITIES.c.id).where(*same)).scalars()
     return found
 
 
-def _program(row: object, parts: dict[str, frozenset[str]]) -> str:
+def _related_jobs(
+    connection: Connection, project_id: int, mine: JobRecord, ids: Sequence[int], now: float
+) -> Sequence[Any]:
+    recent = (JOBS.c.project_id == project_id, JOBS.c.started_at > now - REACH_S)
+    with_it = (
+        select(JOBS.c.id)
+        .where(*recent, JOBS.c.id.in_(select(EXPOSURES.c.job_id).where(EXPOSURES.c.entity_id.in_(ids))))
+        .order_by(JOBS.c.started_at.desc())
+        .limit(MOST_JOBS)
+    )
+    numbers = set(connection.execute(with_it).scalars()) if ids else set()
+    hung = select(INCIDENTS.c.job_id).where(INCIDENTS.c.project_id == project_id, INCIDENTS.c.job_id.is_not(None))
+    hung = hung.order_by(INCIDENTS.c.happened_at.desc())
+    if mine.fingerprint:
+        known = select(FINGERPRINTS.c.id).where(
+            FINGERPRINTS.c.project_id == project_id, FINGERPRINTS.c.value == mine.fingerprint
+        )
+        same = hung.where(INCIDENTS.c.fingerprint_id.in_(known)).limit(MOST_SAME)
+        numbers |= set(connection.execute(same).scalars())
+    if mine.hung_at is not None:
+        near = INCIDENTS.c.happened_at.between(mine.hung_at - OUTAGE_S, mine.hung_at + OUTAGE_S)
+        numbers |= set(connection.execute(hung.where(near).limit(MOST_TOGETHER)).scalars())
+    rows: list[Any] = []
+    ordered = sorted(numbers)
+    for start in range(0, len(ordered), _AT_A_TIME):
+        few = JOBS.c.id.in_(ordered[start : start + _AT_A_TIME])
+        rows += connection.execute(select(JOBS).where(*recent, few)).all()
+    return rows
+
+
+def _records(jobs: Sequence[Any], on: dict[int, list[_Entity]], hangs: dict[int, _Hang]) -> list[JobRecord]:
+    links = {name for hang in hangs.values() for kind, name in hang.accused if kind == LINK}
+    return [_record(row, on.get(row.id, ()), hangs.get(row.id), links) for row in jobs]
+
+
+def _record(row: Any, on: Sequence[_Entity], hang: _Hang | None, links: Iterable[str]) -> JobRecord:
+    parts: dict[str, set[str]] = defaultdict(set)
+    for entity in on:
+        parts[entity.kind].add(entity.name)
+    took_part = {kind: frozenset(names) for kind, names in parts.items()}
+    nodes = took_part.get(NODE, frozenset())
+    if links:
+        took_part[LINK] = frozenset(link for link in links if set(link.split(" -> ")) <= nodes)
+    below = Counter(each.leaf for each in on if each.kind == NODE and each.leaf)
+    name = f"{row.cluster}/{row.name}"
+    well = JobRecord(name, row.started_at, _program(row, took_part), took_part, below=below)
+    if hang is None:
+        return well
+    return replace(
+        well,
+        hung_at=hang.at,
+        accused=frozenset(hang.accused),
+        fingerprint=hang.fingerprint,
+        doubt=min(hang.doubts, default=DOUBT),
+        ends=frozenset(name for kind, name in hang.accused if kind == NODE) - hang.culprits,
+    )
+
+
+def _program(row: Any, parts: dict[str, frozenset[str]]) -> str:
     """What jobs of the same program have in common, whatever its commit: their name without numbers, else the image."""
-    details = json.loads(getattr(row, "details", "{}"))
-    stem = _NUMBERS.sub("", str(getattr(row, "name", "")))
+    details = json.loads(row.details)
+    stem = _NUMBERS.sub("", str(row.name))
     return str(details.get("program") or stem or next(iter(sorted(parts.get("image", ()))), ""))
 
 
-def _took_part(connection: Connection, project_id: int, now: float) -> dict[int, dict[str, set[str]]]:
-    found: dict[int, dict[str, set[str]]] = defaultdict(lambda: defaultdict(set))
+def _entities(connection: Connection, *which: ColumnElement[bool]) -> dict[int, _Entity]:
+    above = ENTITIES.alias("above")
     rows = connection.execute(
-        select(EXPOSURES.c.job_id, ENTITIES.c.kind, ENTITIES.c.name)
-        .join(ENTITIES, ENTITIES.c.id == EXPOSURES.c.entity_id)
-        .join(JOBS, JOBS.c.id == EXPOSURES.c.job_id)
-        .where(JOBS.c.project_id == project_id, JOBS.c.started_at > now - REACH_S, ENTITIES.c.kind.in_(KINDS))
+        select(ENTITIES.c.id, ENTITIES.c.kind, ENTITIES.c.name, above.c.kind, above.c.name)
+        .outerjoin(above, above.c.id == ENTITIES.c.part_of)
+        .where(*which)
     )
-    for job, kind, name in rows:
-        found[job][kind].add(name)
+    return {
+        number: _Entity(kind, name, above_name if above_kind == LEAF else "")
+        for number, kind, name, above_kind, above_name in rows
+    }
+
+
+def _exposures(connection: Connection, jobs: Sequence[int], which: ColumnElement[bool]) -> dict[int, list[_Entity]]:
+    """What these jobs ran on, of the entities that `which` selects."""
+    found: dict[int, list[_Entity]] = defaultdict(list)
+    for start in range(0, len(jobs), _AT_A_TIME):
+        few = jobs[start : start + _AT_A_TIME]
+        for job, kind, name in connection.execute(
+            select(EXPOSURES.c.job_id, ENTITIES.c.kind, ENTITIES.c.name)
+            .join(ENTITIES, ENTITIES.c.id == EXPOSURES.c.entity_id)
+            .where(EXPOSURES.c.job_id.in_(few), which)
+        ):
+            found[job].append(_Entity(kind, name, ""))
     return found
 
 
-Hang = tuple[float, set[tuple[str, str]], str]
-
-
-def _hangs(connection: Connection, project_id: int, now: float) -> dict[int, Hang]:
-    """By job: when its first incident was, what its verdicts name with more than low confidence, its fingerprint."""
+def _hangs(connection: Connection, *which: ColumnElement[bool]) -> dict[int, _Hang]:
+    """By job: when its first incident was, its fingerprint, what its verdicts name with more than low confidence."""
     above = ENTITIES.alias("above")
-    found: dict[int, Hang] = {}
-    mine = (
-        INCIDENTS.c.project_id == project_id,
-        INCIDENTS.c.job_id.is_not(None),
-        INCIDENTS.c.outcome.in_(HANGS),
-        INCIDENTS.c.happened_at > now - REACH_S,
-    )
+    found: dict[int, _Hang] = {}
+    mine = (*which, INCIDENTS.c.job_id.is_not(None), INCIDENTS.c.outcome.not_in(NO_TROUBLE))
     for row in connection.execute(
         select(INCIDENTS.c.job_id, INCIDENTS.c.happened_at, FINGERPRINTS.c.value)
         .outerjoin(FINGERPRINTS, FINGERPRINTS.c.id == INCIDENTS.c.fingerprint_id)
         .where(*mine)
         .order_by(INCIDENTS.c.happened_at)
     ):
-        found.setdefault(row.job_id, (row.happened_at, set(), row.value or ""))
-    for job, kind, name, above_kind, above_name in connection.execute(
-        select(INCIDENTS.c.job_id, ENTITIES.c.kind, ENTITIES.c.name, above.c.kind, above.c.name)
+        found.setdefault(row.job_id, _Hang(row.happened_at, row.value or "", set(), set(), []))
+    for each in connection.execute(
+        select(
+            INCIDENTS.c.job_id,
+            INCIDENTS.c.confidence,
+            ACCUSED.c.role,
+            ENTITIES.c.kind,
+            ENTITIES.c.name,
+            above.c.kind.label("above_kind"),
+            above.c.name.label("above_name"),
+        )
         .join(ACCUSED, ACCUSED.c.incident_id == INCIDENTS.c.id)
         .join(ENTITIES, ENTITIES.c.id == ACCUSED.c.entity_id)
         .outerjoin(above, above.c.id == ENTITIES.c.part_of)
-        .where(*mine, ENTITIES.c.kind != "rank", INCIDENTS.c.confidence != "low")
+        .where(*mine, ENTITIES.c.kind != RANK, INCIDENTS.c.confidence != "low")
     ):
-        named = found[job][1]
-        named.add((kind, name))
-        if above_kind == "leaf":
-            named.add((above_kind, above_name))
+        hang = found[each.job_id]
+        hang.accused.add((each.kind, each.name))
+        hang.doubts.append(DOUBTS.get(each.confidence, DOUBT))
+        if each.kind == NODE and each.role != LINK:
+            hang.culprits.add(each.name)
+        if each.above_kind == LEAF:
+            hang.accused.add((LEAF, each.above_name))
     return found

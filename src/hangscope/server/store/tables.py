@@ -96,6 +96,8 @@ ENTITIES = Table(
     Column("last_seen_at", Double, nullable=False),
     _of("entities", name="part_of", optional=True),
     UniqueConstraint("project_id", "kind", "name"),
+    Index(None, "project_id", "kind", "last_seen_at"),
+    Index(None, "part_of"),
 )
 EXPOSURES = Table(
     "exposures",
@@ -119,6 +121,7 @@ ISSUES = Table(
     Column("muted_until", Double),
     _of("issues", name="merged_into", optional=True),
     Index(None, "project_id", "last_seen_at"),
+    Index(None, "merged_into"),
 )
 FINGERPRINTS = Table(
     "fingerprints",
@@ -154,7 +157,12 @@ INCIDENTS = Table(
     Column("words", Text, nullable=False),
     UniqueConstraint("project_id", "identity"),
     Index(None, "project_id", "happened_at"),
+    Index(None, "project_id", "kind", "happened_at"),
+    Index(None, "project_id", "outcome", "happened_at"),
+    Index(None, "project_id", "state", "happened_at"),
+    Index(None, "project_id", "digested_at"),
     Index(None, "fingerprint_id", "happened_at"),
+    Index(None, "job_id"),
 )
 PARTS = Table(
     "parts",
@@ -187,6 +195,16 @@ ISSUE_EVENTS = Table(
     Column("what", String(20), nullable=False),
     Column("who", String(100), nullable=False),
     Column("detail", Text, nullable=False),
+    Index(None, "issue_id"),
+)
+SUMMARIES = Table(
+    "summaries",
+    METADATA,
+    _of("projects", primary_key=True),
+    Column("made_at", Double, nullable=False),
+    Column("covers", String(200), nullable=False),
+    Column("leased_until", Double, nullable=False),
+    Column("value", Text, nullable=False),
 )
 WORK = Table(
     "work",
@@ -234,4 +252,5 @@ DELIVERIES = Table(
     Column("delivered_at", Double),
     Column("problem", Text),
     UniqueConstraint("webhook_id", "incident_id", "event"),
+    Index(None, "incident_id"),
 )

@@ -18,7 +18,7 @@ from hangscope.server.intake import plain_values as plain
 from hangscope.server.store import access_tokens
 from hangscope.server.store.access_tokens import Access
 from hangscope.server.store.tables import AUDIT, PROJECTS, TOKENS, WEBHOOKS
-from hangscope.server.web.guard import Admin, Refusal, json_body
+from hangscope.server.web.guard import Admin, Number, Refusal, json_body
 from hangscope.server.web.webhooks import SHAPES
 
 router = APIRouter(prefix="/api/v1", tags=["admin"])
@@ -53,7 +53,7 @@ def act_on_issue(
 
 
 @router.post("/issues/{issue_id}/{action}")
-async def change_issue(issue_id: int, action: str, request: Request, access: Admin) -> dict[str, Any]:
+async def change_issue(issue_id: Number, action: str, request: Request, access: Admin) -> dict[str, Any]:
     """merge (`into`), split (`fingerprint`), mute (`days`), resolve or reopen an issue."""
     value = await json_body(request) if request.headers.get("content-length", "0") != "0" else {}
     given = value if isinstance(value, dict) else {}
@@ -86,7 +86,7 @@ async def new_token(request: Request, access: Admin) -> dict[str, str]:
 
 
 @router.delete("/tokens/{token_id}")
-async def revoke_token(token_id: int, request: Request, access: Admin) -> dict[str, bool]:
+async def revoke_token(token_id: Number, request: Request, access: Admin) -> dict[str, bool]:
     """From now on the token opens nothing."""
 
     def revoke(connection: Connection) -> dict[str, bool]:
@@ -126,7 +126,7 @@ async def new_webhook(request: Request, access: Admin) -> dict[str, Any]:
 
 
 @router.delete("/webhooks/{webhook_id}")
-async def delete_webhook(webhook_id: int, request: Request, access: Admin) -> dict[str, bool]:
+async def delete_webhook(webhook_id: Number, request: Request, access: Admin) -> dict[str, bool]:
     def delete(connection: Connection) -> dict[str, bool]:
         _audit(connection, access, "delete webhook", str(webhook_id))
         same = (WEBHOOKS.c.id == webhook_id, WEBHOOKS.c.project_id == access.project_id)

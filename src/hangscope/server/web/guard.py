@@ -12,6 +12,7 @@ from typing import Annotated, Any
 from urllib.parse import urlsplit
 
 from fastapi import Depends, Request
+from pydantic import Field
 
 from hangscope.errors import HangscopeError, InputError
 from hangscope.safeio import bounded_json
@@ -92,6 +93,8 @@ def _needs(scope: str) -> Any:
     return Depends(find)
 
 
+Number = Annotated[int, Field(ge=0, lt=1 << 31)]
+"""Of a row: no database has more."""
 Pusher = Annotated[Access, _needs(access_tokens.PUSH)]
 Reader = Annotated[Access, _needs(access_tokens.READ)]
 Admin = Annotated[Access, _needs(access_tokens.ADMIN)]

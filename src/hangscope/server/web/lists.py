@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
-from sqlalchemy import Connection, Select, and_, func, or_, select
+from sqlalchemy import Column, Connection, Select, and_, func, or_, select
 
 from hangscope.server.digest import issue_groups
 from hangscope.server.store.tables import (
@@ -27,6 +28,17 @@ MOST_TERMS = 8
 Row = dict[str, Any]
 
 
+class Before(NamedTuple):
+    """Where a page ended: the time and number of its last row."""
+
+    at: float
+    id: int
+
+    @classmethod
+    def of(cls, at: float | None, number: int | None) -> Before | None:
+        return None if at is None else cls(at, number or 0)
+
+
 @dataclass(frozen=True, slots=True)
 class Filters:
     """Which incidents. Empty: all of them."""
@@ -37,8 +49,15 @@ class Filters:
     state: str = ""
     node: str = ""
     issue: int | None = None
-    before: float | None = None
-    before_id: int | None = None
+    before: Before | None = None
+
+
+def _page(asked: Select[Any], at: Column[Any], number: Column[Any], before: Before | None, most: int) -> Select[Any]:
+    """The newest of them, or those that follow the row that a page ended with."""
+    if before is not None:
+        # The first condition says nothing new, but an index can begin with it.
+        asked = asked.where(at <= before.at, or_(at < before.at, number < before.id))
+    return asked.order_by(at.desc(), number.desc()).limit(min(most, MOST))
 
 
 def _row(row: Any) -> Row:
@@ -81,11 +100,7 @@ def incidents(connection: Connection, project_id: int, filters: Filters, most: i
     if filters.issue is not None:
         ids = [row.id for row in issue_groups.fingerprints_of(connection, filters.issue)]
         asked = asked.where(INCIDENTS.c.fingerprint_id.in_(ids))
-    if filters.before is not None:
-        later = INCIDENTS.c.happened_at < filters.before
-        same_time = and_(INCIDENTS.c.happened_at == filters.before, INCIDENTS.c.id < (filters.before_id or 0))
-        asked = asked.where(or_(later, same_time))
-    asked = asked.order_by(INCIDENTS.c.happened_at.desc(), INCIDENTS.c.id.desc()).limit(min(most, MOST))
+    asked = _page(asked, INCIDENTS.c.happened_at, INCIDENTS.c.id, filters.before, most)
     return [_row(row) for row in connection.execute(asked)]
 
 
@@ -111,13 +126,15 @@ def incident(connection: Connection, project_id: int, incident_id: int) -> Row |
     return row
 
 
-def issues(connection: Connection, project_id: int, state: str = "", most: int = PAGE) -> list[Row]:
+def issues(
+    connection: Connection, project_id: int, state: str = "", before: Before | None = None, most: int = PAGE
+) -> list[Row]:
     """Issues that were not merged into another, the one seen last first."""
     asked = select(ISSUES).where(ISSUES.c.project_id == project_id, ISSUES.c.merged_into.is_(None))
     if state:
         asked = asked.where(ISSUES.c.state == state)
-    found = connection.execute(asked.order_by(ISSUES.c.last_seen_at.desc(), ISSUES.c.id.desc()).limit(min(most, MOST)))
-    return [_with_count(connection, _row(row)) for row in found]
+    found = connection.execute(_page(asked, ISSUES.c.last_seen_at, ISSUES.c.id, before, most)).all()
+    return _with_counts(connection, project_id, [_row(row) for row in found])
 
 
 def issue(connection: Connection, project_id: int, issue_id: int) -> Row | None:
@@ -126,9 +143,8 @@ def issue(connection: Connection, project_id: int, issue_id: int) -> Row | None:
     found = connection.execute(asked.where(ISSUES.c.id == issue_id)).first()
     if found is None:
         return None
-    row = _with_count(
-        connection, _row(connection.execute(asked.where(ISSUES.c.id == issue_groups.final(connection, issue_id))).one())
-    )
+    final = asked.where(ISSUES.c.id == issue_groups.final(connection, issue_id))
+    (row,) = _with_counts(connection, project_id, [_row(connection.execute(final).one())])
     row["fingerprints"] = [
         {"value": each.value, "explanation": json.loads(each.explanation)}
         for each in issue_groups.fingerprints_of(connection, row["id"])
@@ -140,25 +156,44 @@ def issue(connection: Connection, project_id: int, issue_id: int) -> Row | None:
     return row
 
 
-def _with_count(connection: Connection, row: Row) -> Row:
-    ids = [each.id for each in issue_groups.fingerprints_of(connection, row["id"])]
-    count = select(func.count()).select_from(INCIDENTS).where(INCIDENTS.c.fingerprint_id.in_(ids))
-    row.pop("resolved_commits", None)
-    return {**row, "incidents": connection.execute(count).scalar_one()}
-
-
-def jobs(connection: Connection, project_id: int, before: float | None = None, most: int = PAGE) -> list[Row]:
-    asked = select(JOBS).where(JOBS.c.project_id == project_id)
-    if before is not None:
-        asked = asked.where(JOBS.c.started_at < before)
-    found = [_row(row) for row in connection.execute(asked.order_by(JOBS.c.started_at.desc()).limit(min(most, MOST)))]
-    ids = [row["id"] for row in found]
-    counts: Mapping[int, int] = dict(
-        tuple(row)
-        for row in connection.execute(
-            select(INCIDENTS.c.job_id, func.count()).where(INCIDENTS.c.job_id.in_(ids)).group_by(INCIDENTS.c.job_id)
-        )
+def _with_counts(connection: Connection, project_id: int, rows: list[Row]) -> list[Row]:
+    """The issues with how many incidents they have, those of issues that were merged into them too."""
+    merged = select(ISSUES.c.id, ISSUES.c.merged_into).where(
+        ISSUES.c.project_id == project_id, ISSUES.c.merged_into.is_not(None)
     )
+    into = {row.id: row.merged_into for row in connection.execute(merged)}
+    shown = {row["id"] for row in rows}
+    above = {number: number for number in shown} | {number: _top(number, into) for number in into}
+    family = [number for number, top in above.items() if top in shown]
+    counted = connection.execute(
+        select(FINGERPRINTS.c.issue_id, func.count())
+        .join(INCIDENTS, INCIDENTS.c.fingerprint_id == FINGERPRINTS.c.id)
+        .where(FINGERPRINTS.c.issue_id.in_(family))
+        .group_by(FINGERPRINTS.c.issue_id)
+    )
+    counts: Counter[int] = Counter()
+    for number, count in counted:
+        counts[above[number]] += count
+    hidden = ("resolved_commits",)
+    return [
+        {**{name: each for name, each in row.items() if name not in hidden}, "incidents": counts[row["id"]]}
+        for row in rows
+    ]
+
+
+def _top(number: int, into: Mapping[int, int]) -> int:
+    for _ in range(issue_groups.MOST_MERGES):
+        if number not in into:
+            break
+        number = into[number]
+    return number
+
+
+def jobs(connection: Connection, project_id: int, before: Before | None = None, most: int = PAGE) -> list[Row]:
+    asked = select(JOBS).where(JOBS.c.project_id == project_id)
+    found = [_row(row) for row in connection.execute(_page(asked, JOBS.c.started_at, JOBS.c.id, before, most))]
+    ids = [row["id"] for row in found]
+    counts = _counts_of(connection, INCIDENTS.c.job_id, ids)
     return [{**row, **json.loads(row.pop("details")), "incidents": counts.get(row["id"], 0)} for row in found]
 
 
@@ -184,16 +219,26 @@ def job(connection: Connection, project_id: int, job_id: int) -> Row | None:
     }
 
 
-def nodes(connection: Connection, project_id: int, text: str = "", most: int = MOST) -> list[Row]:
+def nodes(
+    connection: Connection, project_id: int, text: str = "", before: Before | None = None, most: int = PAGE
+) -> list[Row]:
     """Nodes, the one seen last first, with how many jobs they were in."""
-    ran = select(func.count()).where(EXPOSURES.c.entity_id == ENTITIES.c.id).scalar_subquery()
-    named = select(func.count()).where(ACCUSED.c.entity_id == ENTITIES.c.id).scalar_subquery()
-    asked = select(ENTITIES.c.name, ENTITIES.c.last_seen_at, ran.label("jobs"), named.label("accused")).where(
-        ENTITIES.c.project_id == project_id, ENTITIES.c.kind == "node"
-    )
+    mine = (ENTITIES.c.project_id == project_id, ENTITIES.c.kind == "node")
+    asked = select(ENTITIES.c.id, ENTITIES.c.name, ENTITIES.c.last_seen_at).where(*mine)
     if text:
         asked = asked.where(ENTITIES.c.name.contains(text[:100], autoescape=True))
-    return [_row(row) for row in connection.execute(asked.order_by(ENTITIES.c.last_seen_at.desc()).limit(most))]
+    found = [
+        _row(row) for row in connection.execute(_page(asked, ENTITIES.c.last_seen_at, ENTITIES.c.id, before, most))
+    ]
+    ids = [row["id"] for row in found]
+    ran = _counts_of(connection, EXPOSURES.c.entity_id, ids)
+    named = _counts_of(connection, ACCUSED.c.entity_id, ids)
+    return [{**row, "jobs": ran.get(row["id"], 0), "accused": named.get(row["id"], 0)} for row in found]
+
+
+def _counts_of(connection: Connection, column: Column[Any], ids: Sequence[int]) -> Mapping[int, int]:
+    counted = connection.execute(select(column, func.count()).where(column.in_(ids)).group_by(column))
+    return {row[0]: row[1] for row in counted}
 
 
 def node(connection: Connection, project_id: int, name: str) -> Row | None:
@@ -222,8 +267,11 @@ def node(connection: Connection, project_id: int, name: str) -> Row | None:
 def counts(connection: Connection, project_id: int) -> Sequence[tuple[str, str, int]]:
     """How many incidents there are by state and kind."""
     found = connection.execute(
-        select(INCIDENTS.c.state, func.coalesce(INCIDENTS.c.kind, "unknown"), func.count())
+        select(INCIDENTS.c.state, INCIDENTS.c.kind, func.count())
         .where(INCIDENTS.c.project_id == project_id)
-        .group_by(INCIDENTS.c.state, func.coalesce(INCIDENTS.c.kind, "unknown"))
+        .group_by(INCIDENTS.c.state, INCIDENTS.c.kind)
     )
-    return [(row[0], row[1], row[2]) for row in found]
+    counted: Counter[tuple[str, str]] = Counter()
+    for state, kind, count in found:
+        counted[state, kind or "unknown"] += count
+    return [(state, kind, count) for (state, kind), count in counted.items()]

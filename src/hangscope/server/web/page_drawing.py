@@ -9,6 +9,8 @@ from typing import Any
 
 WIDTH = 1000
 _LANES = 12
+_EDGE = 6
+"""So that a mark at either end is whole."""
 _DAY = 86400.0
 
 
@@ -45,7 +47,7 @@ def time_axis(
     span = max(max(times) - first, 60.0)
 
     def place(at: float) -> float:
-        return round((at - first) / span * WIDTH, 1)
+        return round(_EDGE + (at - first) / span * (WIDTH - 2 * _EDGE), 1)
 
     bars = [
         {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib import resources
 from typing import Any
@@ -16,24 +16,25 @@ from fastapi.responses import HTMLResponse, JSONResponse, RedirectResponse, Resp
 from starlette.concurrency import run_in_threadpool
 
 from hangscope.__about__ import __version__
-from hangscope.server.history.observations import HANGS
+from hangscope.diagnosis.verdict import CauseKind, Outcome
+from hangscope.server.digest.named_entities import is_trouble
 from hangscope.server.intake import plain_values as plain
 from hangscope.server.store import access_tokens
 from hangscope.server.store.access_tokens import Access
 from hangscope.server.web import lists, read_routes
 from hangscope.server.web.admin_routes import act_on_issue
-from hangscope.server.web.guard import COOKIE, Admin, Reader, Refusal, body, from_our_page
+from hangscope.server.web.guard import COOKIE, Admin, Number, Reader, Refusal, body, from_our_page
+from hangscope.server.web.lists import Before
 from hangscope.server.web.page_drawing import ago, moment, time_axis
 
 router = APIRouter(include_in_schema=False)
 FORM_BYTES = 64 << 10
 MONTH_S = 30 * 86400
-_KINDS = (
-    *("absent", "dead", "frozen", "gpu", "mismatch", "deadlock", "network", "resources", "slow", "shift"),
-    "unknown",
-)
-_OUTCOMES = ("hang", "crash", "pause", "slow", "desync", "ok", "unknown")
-_STATES = ("accepted", "digested", "failed")
+_CHOICES: Mapping[str, tuple[str, ...]] = {
+    "kind": tuple(str(kind) for kind in CauseKind),
+    "outcome": tuple(str(outcome) for outcome in Outcome),
+    "state": ("accepted", "digested", "failed"),
+}
 
 
 def is_browser(request: Request) -> bool:
@@ -94,44 +95,58 @@ def incidents(
     outcome: str = Query("", max_length=20),
     state: str = Query("", max_length=20),
     before: float | None = None,
-    before_id: int | None = None,
+    before_id: Number | None = None,
 ) -> Response:
-    filters = lists.Filters(text=q, kind=kind, outcome=outcome, state=state, before=before, before_id=before_id)
+    filters = lists.Filters(q, kind, outcome, state, before=Before.of(before, before_id))
     with request.app.state.database.read() as connection:
         found = lists.incidents(connection, access.project_id, filters)
     given = {"q": q, "kind": kind, "outcome": outcome, "state": state}
-    more = ""
-    if len(found) == lists.PAGE:
-        last = {"before": repr(found[-1]["happened_at"]), "before_id": found[-1]["id"]}
-        more = urlencode({**{name: value for name, value in given.items() if value}, **last})
-    choices = {"kind": _KINDS, "outcome": _OUTCOMES, "state": _STATES}
+    # What another version calls a kind may be asked for by its name.
+    choices = {name: tuple(dict.fromkeys((*values, given[name] or values[0]))) for name, values in _CHOICES.items()}
+    more = _more(found, "happened_at", given)
     return _page("incidents.html", {"incidents": found, "given": given, "choices": choices, "more": more}, access)
 
 
+def _more(found: Sequence[Mapping[str, Any]], at: str, given: Mapping[str, str]) -> str:
+    """The question for what follows a full page; empty where this was all."""
+    if len(found) < lists.PAGE:
+        return ""
+    last = {"before": repr(found[-1][at]), "before_id": found[-1]["id"]}
+    return urlencode({**{name: value for name, value in given.items() if value}, **last})
+
+
 @router.get("/incidents/{incident_id}")
-def incident(incident_id: int, request: Request, access: Reader) -> Response:
+def incident(incident_id: Number, request: Request, access: Reader) -> Response:
     with request.app.state.database.read() as connection:
         row = read_routes.found(lists.incident(connection, access.project_id, incident_id), "incident")
-    decision = None
-    if row["job"] and row["outcome"] in HANGS:
-        decision = request.app.state.history.decision(access.project_id, row["cluster"], row["job"])
-    return _page("incident.html", {"incident": row, "decision": decision}, access)
+    history = None
+    if row["job"] and is_trouble(row["outcome"]):
+        history = request.app.state.history.of_job(access.project_id, row["cluster"], row["job"])
+    return _page("incident.html", {"incident": row, "history": history}, access)
 
 
 @router.get("/incidents/{incident_id}/page")
-def incident_page(incident_id: int, request: Request, access: Reader) -> Response:
+def incident_page(incident_id: Number, request: Request, access: Reader) -> Response:
     return read_routes.page(incident_id, request, access)
 
 
 @router.get("/issues")
-def issues(request: Request, access: Reader, state: str = Query("open", max_length=20)) -> Response:
+def issues(
+    request: Request,
+    access: Reader,
+    state: str = Query("open", max_length=20),
+    before: float | None = None,
+    before_id: Number | None = None,
+) -> Response:
+    asked = "" if state == "all" else state
     with request.app.state.database.read() as connection:
-        found = lists.issues(connection, access.project_id, "" if state == "all" else state, lists.MOST)
-    return _page("issues.html", {"issues": found, "state": state}, access)
+        found = lists.issues(connection, access.project_id, asked, Before.of(before, before_id))
+    more = _more(found, "last_seen_at", {"state": state})
+    return _page("issues.html", {"issues": found, "state": state, "more": more}, access)
 
 
 @router.get("/issues/{issue_id}")
-def issue(issue_id: int, request: Request, access: Reader) -> Response:
+def issue(issue_id: Number, request: Request, access: Reader) -> Response:
     with request.app.state.database.read() as connection:
         row = read_routes.found(lists.issue(connection, access.project_id, issue_id), "issue")
         seen = lists.incidents(connection, access.project_id, lists.Filters(issue=row["id"]), lists.MOST)
@@ -140,7 +155,7 @@ def issue(issue_id: int, request: Request, access: Reader) -> Response:
 
 
 @router.post("/issues/{issue_id}/{action}")
-async def change_issue(issue_id: int, action: str, request: Request, access: Admin) -> Response:
+async def change_issue(issue_id: Number, action: str, request: Request, access: Admin) -> Response:
     form: dict[str, Any] = dict(await _form(request))
     for name in ("into", "days"):
         form[name] = int(form[name]) if str(form.get(name, "")).isdigit() else None
@@ -154,10 +169,16 @@ async def change_issue(issue_id: int, action: str, request: Request, access: Adm
 
 
 @router.get("/nodes")
-def nodes(request: Request, access: Reader, q: str = Query("", max_length=200)) -> Response:
+def nodes(
+    request: Request,
+    access: Reader,
+    q: str = Query("", max_length=200),
+    before: float | None = None,
+    before_id: Number | None = None,
+) -> Response:
     with request.app.state.database.read() as connection:
-        found = lists.nodes(connection, access.project_id, q)
-    return _page("nodes.html", {"nodes": found, "q": q}, access)
+        found = lists.nodes(connection, access.project_id, q, Before.of(before, before_id))
+    return _page("nodes.html", {"nodes": found, "q": q, "more": _more(found, "last_seen_at", {"q": q})}, access)
 
 
 @router.get("/nodes/{name}")
@@ -175,15 +196,14 @@ def suspects(request: Request, access: Reader) -> Response:
 
 
 @router.get("/jobs")
-def jobs(request: Request, access: Reader, before: float | None = None) -> Response:
+def jobs(request: Request, access: Reader, before: float | None = None, before_id: Number | None = None) -> Response:
     with request.app.state.database.read() as connection:
-        found = lists.jobs(connection, access.project_id, before)
-    more = urlencode({"before": repr(found[-1]["started_at"])}) if len(found) == lists.PAGE else ""
-    return _page("jobs.html", {"jobs": found, "more": more}, access)
+        found = lists.jobs(connection, access.project_id, Before.of(before, before_id))
+    return _page("jobs.html", {"jobs": found, "more": _more(found, "started_at", {})}, access)
 
 
 @router.get("/jobs/{job_id}")
-def job(job_id: int, request: Request, access: Reader) -> Response:
+def job(job_id: Number, request: Request, access: Reader) -> Response:
     with request.app.state.database.read() as connection:
         row = read_routes.found(lists.job(connection, access.project_id, job_id), "job")
     return _page("job.html", {"job": row}, access)

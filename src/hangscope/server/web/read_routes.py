@@ -9,12 +9,15 @@ from typing import Any
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import Response, StreamingResponse
 from sqlalchemy import select
+from starlette.concurrency import run_in_threadpool
 
 from hangscope.server.digest.digest_work import joined
+from hangscope.server.history.fleet_history import as_json
 from hangscope.server.store.access_tokens import Access
 from hangscope.server.store.tables import AUDIT, PARTS
 from hangscope.server.web import lists
-from hangscope.server.web.guard import Reader, Refusal
+from hangscope.server.web.guard import Number, Reader, Refusal, json_body
+from hangscope.server.web.lists import Before
 
 router = APIRouter(prefix="/api/v1", tags=["read"])
 PAGE_POLICY = (
@@ -40,31 +43,31 @@ def incidents(
     outcome: str = Query("", max_length=20),
     state: str = Query("", max_length=20),
     node: str = Query("", max_length=200),
-    issue: int | None = None,
+    issue: Number | None = None,
     before: float | None = None,
-    before_id: int | None = None,
+    before_id: Number | None = None,
     limit: int = Query(lists.PAGE, ge=1, le=lists.MOST),
 ) -> dict[str, Any]:
     """The newest incidents that fit. `before` and `before_id` of the last one give the next ones."""
-    filters = lists.Filters(q, kind, outcome, state, node, issue, before, before_id)
+    filters = lists.Filters(q, kind, outcome, state, node, issue, Before.of(before, before_id))
     with request.app.state.database.read() as connection:
         return {"incidents": lists.incidents(connection, access.project_id, filters, limit)}
 
 
 @router.get("/incidents/{incident_id}")
-def incident(incident_id: int, request: Request, access: Reader) -> dict[str, Any]:
+def incident(incident_id: Number, request: Request, access: Reader) -> dict[str, Any]:
     with request.app.state.database.read() as connection:
         return found(lists.incident(connection, access.project_id, incident_id), "incident")
 
 
 @router.get("/incidents/{incident_id}/verdict")
-def verdict(incident_id: int, request: Request, access: Reader) -> Response:
+def verdict(incident_id: Number, request: Request, access: Reader) -> Response:
     """The verdict, as `hangscope diagnose --json` gives it."""
     return Response(_blob(request, access, incident_id, "verdict_sha256"), media_type="application/json")
 
 
 @router.get("/incidents/{incident_id}/page")
-def page(incident_id: int, request: Request, access: Reader) -> Response:
+def page(incident_id: Number, request: Request, access: Reader) -> Response:
     """The incident's page, as `hangscope report -o FILE.html` writes it."""
     data = _blob(request, access, incident_id, "page_sha256")
     audit(request, access, "page", str(incident_id))
@@ -72,7 +75,7 @@ def page(incident_id: int, request: Request, access: Reader) -> Response:
 
 
 @router.get("/incidents/{incident_id}/bundles")
-def bundles(incident_id: int, request: Request, access: Reader) -> dict[str, Any]:
+def bundles(incident_id: Number, request: Request, access: Reader) -> dict[str, Any]:
     """The bundles that the incident's parts are."""
     return {
         "bundles": [
@@ -82,7 +85,7 @@ def bundles(incident_id: int, request: Request, access: Reader) -> dict[str, Any
 
 
 @router.get("/incidents/{incident_id}/bundles/{part_id}")
-def bundle(incident_id: int, part_id: int, request: Request, access: Reader) -> StreamingResponse:
+def bundle(incident_id: Number, part_id: Number, request: Request, access: Reader) -> StreamingResponse:
     """One bundle. Who opened it is written down."""
     part = next((row for row in _parts(request, access, incident_id) if row.id == part_id), None)
     if part is None:
@@ -99,14 +102,18 @@ def issues(
     request: Request,
     access: Reader,
     state: str = Query("", max_length=20),
+    before: float | None = None,
+    before_id: Number | None = None,
     limit: int = Query(lists.PAGE, ge=1, le=lists.MOST),
 ) -> dict[str, Any]:
+    """`before` (last_seen_at) and `before_id` of the last one give the next ones."""
     with request.app.state.database.read() as connection:
-        return {"issues": lists.issues(connection, access.project_id, state, limit)}
+        found = lists.issues(connection, access.project_id, state, Before.of(before, before_id), limit)
+    return {"issues": found}
 
 
 @router.get("/issues/{issue_id}")
-def issue(issue_id: int, request: Request, access: Reader) -> dict[str, Any]:
+def issue(issue_id: Number, request: Request, access: Reader) -> dict[str, Any]:
     with request.app.state.database.read() as connection:
         return found(lists.issue(connection, access.project_id, issue_id), "issue")
 
@@ -116,22 +123,32 @@ def jobs(
     request: Request,
     access: Reader,
     before: float | None = None,
+    before_id: Number | None = None,
     limit: int = Query(lists.PAGE, ge=1, le=lists.MOST),
 ) -> dict[str, Any]:
+    """`before` (started_at) and `before_id` of the last one give the next ones."""
     with request.app.state.database.read() as connection:
-        return {"jobs": lists.jobs(connection, access.project_id, before, limit)}
+        return {"jobs": lists.jobs(connection, access.project_id, Before.of(before, before_id), limit)}
 
 
 @router.get("/jobs/{job_id}")
-def job(job_id: int, request: Request, access: Reader) -> dict[str, Any]:
+def job(job_id: Number, request: Request, access: Reader) -> dict[str, Any]:
     with request.app.state.database.read() as connection:
         return found(lists.job(connection, access.project_id, job_id), "job")
 
 
 @router.get("/nodes")
-def nodes(request: Request, access: Reader, q: str = Query("", max_length=200)) -> dict[str, Any]:
+def nodes(
+    request: Request,
+    access: Reader,
+    q: str = Query("", max_length=200),
+    before: float | None = None,
+    before_id: Number | None = None,
+    limit: int = Query(lists.MOST, ge=1, le=lists.MOST),
+) -> dict[str, Any]:
+    """`before` (last_seen_at) and `before_id` of the last one give the next ones."""
     with request.app.state.database.read() as connection:
-        return {"nodes": lists.nodes(connection, access.project_id, q)}
+        return {"nodes": lists.nodes(connection, access.project_id, q, Before.of(before, before_id), limit)}
 
 
 @router.get("/nodes/{name}")
@@ -148,15 +165,47 @@ def suspects(request: Request, access: Reader) -> dict[str, Any]:
 
 
 @router.get("/incidents/{incident_id}/decision")
-def decision(incident_id: int, request: Request, access: Reader) -> dict[str, Any]:
+def decision(incident_id: Number, request: Request, access: Reader) -> dict[str, Any]:
     """Machine or code: the table that decides, and the experiment that would."""
     with request.app.state.database.read() as connection:
         row = found(lists.incident(connection, access.project_id, incident_id), "incident")
-    made = request.app.state.history.decision(access.project_id, row["cluster"] or "", row["job"] or "")
+    made = request.app.state.history.of_job(access.project_id, row["cluster"] or "", row["job"] or "")
     if made is None:
-        raise Refusal(404, "nothing is known of other jobs, or of what this one ran on")
-    experiment = None if made.experiment is None else made.experiment._asdict()
-    return {"answer": made.answer, "rows": [each._asdict() for each in made.rows], "experiment": experiment}
+        raise Refusal(404, "nothing is known of this incident's job, or it did not hang")
+    return as_json(made)
+
+
+@router.post(
+    "/history",
+    openapi_extra={
+        "requestBody": {
+            "required": True,
+            "content": {
+                "application/json": {
+                    "schema": {
+                        "type": "object",
+                        "properties": {
+                            **{name: {"type": "string"} for name in ("cluster", "job", "fingerprint")},
+                            "happened_at": {"type": "number"},
+                            "accused": {
+                                "type": "array",
+                                "items": {
+                                    "type": "object",
+                                    "properties": {"kind": {"type": "string"}, "name": {"type": "string"}},
+                                },
+                            },
+                        },
+                    }
+                }
+            },
+        }
+    },
+)
+async def history(request: Request, access: Reader) -> dict[str, Any]:
+    """What history says of a hang that was not pushed: `diagnose --server` asks this."""
+    value = await json_body(request)
+    answer: dict[str, Any] = await run_in_threadpool(request.app.state.history.asked, access.project_id, value)
+    return answer
 
 
 def _blob(request: Request, access: Access, incident_id: int, column: str) -> bytes:

@@ -132,10 +132,11 @@ def send(url: str, secret: str, body: bytes, *, private: bool) -> str:
     host = parts.hostname or ""
     try:
         port = parts.port or (443 if parts.scheme == "https" else 80)
-        if not private and _is_inside(host, port):
-            return f"{host} is an address of this network"
         kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
         connection = kind(host, port, timeout=TIMEOUT_S)
+        if not private:
+            # http.client has no other way in: what is checked is the address that is connected to, not its name before.
+            connection._create_connection = _connect_outside  # type: ignore[attr-defined]
         try:
             headers = {
                 "Content-Type": "application/json",
@@ -152,7 +153,19 @@ def send(url: str, secret: str, body: bytes, *, private: bool) -> str:
         return f"{type(error).__name__}: {error}"
 
 
-def _is_inside(host: str, port: int) -> bool:
-    """Whether a name leads to loopback or a private network."""
-    found = socket.getaddrinfo(host, port, proto=socket.IPPROTO_TCP)
-    return any(not ipaddress.ip_address(each[4][0]).is_global for each in found)
+def _connect_outside(place: tuple[str, int], timeout: float, *_: object) -> socket.socket:
+    """A connection to an address that is neither loopback nor of a private network. The name is looked up once: one
+    that answers differently the next time gains nothing."""
+    host, port = place
+    found = {str(each[4][0]) for each in socket.getaddrinfo(host, port, proto=socket.IPPROTO_TCP)}
+    if not found or any(is_inside(address) for address in found):
+        raise OSError(f"{host} is an address of this network")
+    return socket.create_connection((min(found), port), timeout)
+
+
+def is_inside(address: str) -> bool:
+    """Whether an address is loopback, private, or one of those in the guise of another."""
+    found = ipaddress.ip_address(address.partition("%")[0])
+    if isinstance(found, ipaddress.IPv6Address):
+        found = found.ipv4_mapped or found.sixtofour or (found.teredo[1] if found.teredo else found)
+    return not found.is_global or found.is_multicast

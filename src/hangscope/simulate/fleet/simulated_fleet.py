@@ -125,11 +125,14 @@ class _World:
         self.bad = choices.get(fault)
 
     def _also_right(self) -> list[Named]:
-        """Names that lead to the bad entity, too: the node of a GPU or port, either end of a link, below a leaf."""
+        """Names that lead to the bad entity, too: of what is bad in a node, the node, its GPUs and ports, for each of
+        which that node would be taken out; either end of a link; below a leaf."""
         assert self.bad is not None
         kind, name = self.bad
-        if kind in ("gpu", "nic"):
-            return [("node", self.pair[0])]
+        if kind in ("node", "gpu", "nic"):
+            node = self.pair[0]
+            gpus = [("gpu", gpu_of(node, number)) for number in range(GPUS)]
+            return [("node", node), *gpus, *(("nic", f"{node}/mlx5_{number}") for number in range(GPUS))]
         if kind == "link":
             return [("node", self.pair[0]), ("node", self.pair[1])]
         if kind == "leaf":
