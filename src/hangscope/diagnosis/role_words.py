@@ -11,7 +11,7 @@ from hangscope.diagnosis.verdict import Finding
 from hangscope.engine_roles import Role
 from hangscope.model import Job
 
-_RANK = re.compile(r"\b[Rr]ank (\d{1,7})\b(?! \()")
+_RANK = re.compile(r"\b[Rr]ank\s(\d{1,7})\b(?!\s\()")
 _QUOTED = re.compile(r"“[^”]*”|\"[^\"]*\"|`[^`]*`")
 _LISTED = 8
 

@@ -258,12 +258,8 @@ def _facts(
     sampled, alone = port_counters.first_and_last(snapshots := [_placed(each, who) for each in evidence.snapshots])
     events = resolve_nccl.transport_events(who, processes, texts, comms, times)
     kernel = [*resolve_ranks.kernel_messages(texts, who), *_counted_kills(evidence)]
-    failures = [
-        *reported.failures,
-        *resolve_failures.of_transport(events),
-        *resolve_failures.of_kernel(kernel, who),
-        *_failures_in_files(evidence),
-    ]
+    failures = [*reported.failures, *resolve_failures.of_transport(events)]
+    failures += [*resolve_failures.of_kernel(kernel, who), *_failures_in_files(evidence)]
     other_signs = [*reported.watchdog, *failures]
     errors = reported.errors if assembled.dumps else resolve_ranks.without_cut_off(reported.errors, merged, other_signs)
     stacks = _stacks(texts, who, errors)
@@ -298,9 +294,9 @@ def _facts(
         printed_verdicts=tuple(printed),
         others=tuple(other for node in evidence.nodes for other in node.others),
         quotes=_quotes(texts, quoted),
+        ray=ray_state.together(evidence.ray),
     )
-    gaps = [*reported.gaps, *older, *other_cores, *alone]
-    return replace(facts, ray=ray_state.together(evidence.ray)), gaps
+    return facts, [*reported.gaps, *older, *other_cores, *alone]
 
 
 def _with_pods(reported: _Reported, evidence: Evidence, who: Identity, assembled: Assembled) -> _Reported:

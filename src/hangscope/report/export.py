@@ -65,6 +65,13 @@ def to_dict(diagnosis: Diagnosis) -> dict[str, Any]:
         "versions": {whole(name): whole(value) for name, value in sorted(d.versions.items())},
         "inputs": [whole(path) for path in d.inputs],
         "facts": [_log_fact(fact) for fact in d.facts],
+        **_where_there_is_more(d),
+    }
+
+
+def _where_there_is_more(d: Diagnosis) -> dict[str, Any]:
+    """What only some jobs have: GPUs that were asked, an engine, a Ray cluster, a server with a history."""
+    return {
         "gpu_cores": [_gpu_core(core) for core in d.gpu_cores],
         "engine": _engine(d),
         "actors": [_actor(actor) for actor in d.actors],

@@ -107,16 +107,7 @@ class Agent:
         self._stalls = StallWatch(polling, folders, recovered, say)
         self._pace = JobPace()
         self._watcher = Watcher(polling, events, self._stalls, DumpWatch(folders.own, node.started_at), self._pace)
-        self._ender = RankEnder(
-            options.on_hang,
-            polling,
-            recovery,
-            recovered,
-            activity,
-            say,
-            self._works_elsewhere,
-            lambda: self._captures.ask_gpus(command),
-        )
+        self._ender = self._rank_ender(options)
         self._desync = DesyncWatch(polling, folders, node, events.ended) if options.diagnose else None
         self._startup = _startup_report(os.environ)
         self._lingering = LingeringRanks()
@@ -126,6 +117,18 @@ class Agent:
         self._polled_at = 0.0
         self._next_status = 0.0
         self._thread = threading.Thread(target=self._run, name="agent", daemon=True)
+
+    def _rank_ender(self, options: AgentOptions) -> RankEnder:
+        return RankEnder(
+            options.on_hang,
+            self._polling,
+            self._recovery,
+            self._recovered,
+            self._activity,
+            self._say,
+            self._works_elsewhere,
+            lambda: self._captures.ask_gpus(self._command),
+        )
 
     def _conclusions(self, options: AgentOptions, concluded: Callable[[Path], None]) -> Conclusions:
         return Conclusions(

@@ -163,32 +163,35 @@ class UnrecordedWaits:
     ) -> list[StuckRank]:
         """The ranks that have been in such a wait for too long, the longest first."""
         living = [rank for rank in ranks if not rank.ended]
-        busy = any(rank.position.works or now - rank.quiet_since < BEGINS * threshold for rank in living)
         starts = _still_starts(living, now - threshold)
-        usual = TIMES_WORKING * threshold if busy else threshold
-        if _all_connect(living) or (starts and (busy or any(rank.position.spins for rank in living))):
-            usual = TIMES_IN_INIT * threshold
-        nobody_to_come = _all_in_init(living, now - threshold)
+        usual = _patience(living, threshold, now, starts=starts)
+        in_init = usual if _all_in_init(living, now - threshold) else TIMES_IN_INIT * threshold
         one_is_missed = _all_but_few_wait_for_gpu(living, now - threshold)
-        moved_at = max((rank.still_since for rank in living), default=now)
+        moved_at = max((rank.still_since for rank in living), default=now) if starts else 0.0
         found = []
         for rank in living:
-            position = rank.position
-            if position.wait is None or position.since is None or position.samples < 2 or rank.number in known:
+            wait = rank.position.wait_seen_twice
+            since = rank.position.since
+            if wait is None or since is None or rank.number in known or (wait.on_gpu and not one_is_missed):
                 continue
-            if position.wait.on_gpu and not one_is_missed:
-                continue
-            late = TIMES_IN_INIT * threshold if position.wait.in_init and not nobody_to_come else usual
-            first = starts and not position.wait.in_init and position.since > now - TIMES_FIRST * threshold
-            since = max(position.since, moved_at) if first else position.since
-            if now - since > late:
-                found.append(StuckRank(rank, position.wait, now - position.since))
+            first = not wait.in_init and since > now - TIMES_FIRST * threshold
+            if now - (max(since, moved_at) if first else since) > (in_init if wait.in_init else usual):
+                found.append(StuckRank(rank, wait, now - since))
         return sorted(found, key=lambda stuck: (-stuck.seconds, stuck.rank.number))
 
 
 def _can_be_asked(rank: WatchedRank) -> bool:
     socket = rank.process.socket
     return socket is not None and STACKS in rank.process.handlers and os.path.exists(socket)
+
+
+def _patience(living: Sequence[WatchedRank], threshold: float, now: float, *, starts: bool) -> float:
+    """For how long a wait is usual: longer while others work, longest while the job comes together."""
+    busy = any(rank.position.works or now - rank.quiet_since < BEGINS * threshold for rank in living)
+    spins = any(rank.position.spins for rank in living)
+    if _all_connect(living) or (starts and (busy or spins)):
+        return TIMES_IN_INIT * threshold
+    return TIMES_WORKING * threshold if busy else threshold
 
 
 def _all_connect(living: Sequence[WatchedRank]) -> bool:

@@ -38,17 +38,32 @@ class GpuWaiters:
 
 def propose(case: Case) -> Iterator[Accusation[GpuWaiters]]:
     """Ranks outside of all communication while every other rank of a job that stood still waits for its GPU."""
-    stacks = case.stacks.of_all(case.job.ranks)
-    stood_still = case.job.under_run and case.job.reason == "stall" and case.job.recovered_s is None
-    if not stood_still or case.waits.all or len(stacks) < max(_LEAST_STACKS, len(case.job.ranks)):
+    if not _stood_still(case) or case.waits.all:
         return
-    calls = case.unrecorded_calls
-    waiting = tuple(rank for rank in stacks if rank in calls and calls[rank].waits_for_gpu)
+    stacks = case.stacks.of_all(case.job.ranks)
+    waiting = tuple(rank for rank in stacks if _waits_for_gpu(case, rank))
     outside = [rank for rank in stacks if rank not in waiting]
-    busy = any(rank in calls or in_collective(stacks[rank]) for rank in outside)
-    if outside and not busy and len(outside) * _FEW <= len(stacks):
+    everybody = len(stacks) >= max(_LEAST_STACKS, len(case.job.ranks))
+    few = 0 < len(outside) * _FEW <= len(stacks)
+    if everybody and few and not any(_is_inside(case, rank) for rank in outside):
         accused = [Accused(rank, CauseKind.ABSENT) for rank in outside]
         yield Accusation(OTHERS_WAIT_FOR_GPU, CauseKind.ABSENT, GpuWaiters(stacks, waiting), accused)
+
+
+def _stood_still(case: Case) -> bool:
+    return case.job.under_run and case.job.reason == "stall" and case.job.recovered_s is None
+
+
+def _waits_for_gpu(case: Case, rank: int) -> bool:
+    call = case.unrecorded_calls.get(rank)
+    return call is not None and call.waits_for_gpu
+
+
+def _is_inside(case: Case, rank: int) -> bool:
+    """Whether it communicates itself, by its stack or by the kernel that its GPU is in."""
+    stack = case.stacks.main(rank)
+    in_call = rank in case.unrecorded_calls or (stack is not None and in_collective(stack))
+    return in_call or case.kernels.in_nccl(rank)
 
 
 def words(case: Case, accusation: Accusation[GpuWaiters]) -> Words:
