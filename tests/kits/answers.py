@@ -20,18 +20,6 @@ NAME = "job"
 """What every folder is called."""
 
 
-ADDED = ("engine", "role")
-"""Fields that came after the verdicts were stored."""
-
-
-def _drop_new(value: dict[str, Any]) -> bool:
-    """Take out those that are null; whether there was one."""
-    empty = [name for name in ADDED if name in value and value[name] is None]
-    for name in empty:
-        del value[name]
-    return bool(empty)
-
-
 @dataclass(frozen=True)
 class Words:
     """All that was said: as JSON, and as text."""
@@ -41,16 +29,7 @@ class Words:
 
     @property
     def checksum(self) -> str:
-        return hashlib.blake2b(f"{self._without_new_fields}\0{self.text}".encode(), digest_size=12).hexdigest()
-
-    @property
-    def _without_new_fields(self) -> str:
-        """A field that the contract has gained since, and that says nothing here, changes no verdict."""
-        value = json.loads(self.json)
-        changed = _drop_new(value)
-        for culprit in value.get("culprits", ()):
-            changed |= _drop_new(culprit)
-        return json.dumps(value, indent=1, allow_nan=False) + "\n" if changed else self.json
+        return hashlib.blake2b(f"{self.json}\0{self.text}".encode(), digest_size=12).hexdigest()
 
     @property
     def short(self) -> str:

@@ -30,11 +30,6 @@ class RankPosition:
     _frames: tuple[Any, ...] = ()
     _before: dict[int | None, Sample] = field(default_factory=dict)
 
-    @property
-    def wait_seen_twice(self) -> ThreadWait | None:
-        """What it waits in, where more than one sample showed it there."""
-        return self.wait if self.samples > 1 else None
-
     def note_move(self) -> None:
         """Its counters moved, or the kernel saw it at work: what was seen before is over."""
         if self.samples:

@@ -8,7 +8,7 @@ sampled from outside, once its main thread has been idle for half of the thresho
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -169,20 +169,27 @@ class UnrecordedWaits:
         one_is_missed = _all_but_few_wait_for_gpu(living, now - threshold)
         moved_at = max((rank.still_since for rank in living), default=now) if starts else 0.0
         found = []
-        for rank in living:
-            wait = rank.position.wait_seen_twice
-            since = rank.position.since
-            if wait is None or since is None or rank.number in known or (wait.on_gpu and not one_is_missed):
+        for seen in _waits_seen_twice(living, now):
+            if seen.rank.number in known or (seen.wait.on_gpu and not one_is_missed):
                 continue
-            first = not wait.in_init and since > now - TIMES_FIRST * threshold
-            if now - (max(since, moved_at) if first else since) > (in_init if wait.in_init else usual):
-                found.append(StuckRank(rank, wait, now - since))
+            first = not seen.wait.in_init and seen.seconds < TIMES_FIRST * threshold
+            counts_s = min(seen.seconds, now - moved_at) if first else seen.seconds
+            if counts_s > (in_init if seen.wait.in_init else usual):
+                found.append(seen)
         return sorted(found, key=lambda stuck: (-stuck.seconds, stuck.rank.number))
 
 
 def _can_be_asked(rank: WatchedRank) -> bool:
     socket = rank.process.socket
     return socket is not None and STACKS in rank.process.handlers and os.path.exists(socket)
+
+
+def _waits_seen_twice(living: Sequence[WatchedRank], now: float) -> Iterator[StuckRank]:
+    """Each rank that more than one sample showed in the same wait, and for how long it has been there."""
+    for rank in living:
+        position = rank.position
+        if position.wait is not None and position.since is not None and position.samples > 1:
+            yield StuckRank(rank, position.wait, now - position.since)
 
 
 def _patience(living: Sequence[WatchedRank], threshold: float, now: float, *, starts: bool) -> float:
