@@ -7,7 +7,6 @@ import json
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import hangscope
 from hangscope.errors import HangscopeError
