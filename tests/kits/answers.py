@@ -10,7 +10,7 @@ from pathlib import Path
 
 import hangscope
 from hangscope.errors import HangscopeError
-from hangscope.report.export import to_dict
+from hangscope.report.export import to_json
 from hangscope.report.terminal import render_text
 
 WHEN = 1_790_000_000
@@ -61,14 +61,4 @@ def answer(folder: Path) -> Answer:
         return Answer(error, Words(json.dumps({"error": str(error), "hint": error.hint}, indent=1), ""))
     finally:
         os.chdir(before)
-    return Answer(found, Words(_as_stored(found), render_text(found, width=100, verbose=True)))
-
-
-def _as_stored(found: hangscope.Diagnosis) -> str:
-    """The JSON without fields that came after verdicts were stored last, where they hold nothing."""
-    value = to_dict(found)
-    if not value["gpu_cores"]:
-        del value["gpu_cores"]
-        if value["completeness"] is not None:
-            del value["completeness"]["gpu_cores"]
-    return json.dumps(value, indent=1, allow_nan=False) + "\n"
+    return Answer(found, Words(to_json(found), render_text(found, width=100, verbose=True)))
