@@ -265,6 +265,9 @@ def _facts(
     stacks = _stacks(texts, who, errors)
     watchdog = resolve_ranks.distinct(reported.watchdog)
     failures = resolve_failures.distinct(failures, watchdog, errors)
+    stopped = resolve_failures.Stopped(watchdog, failures)
+    watchdog = stopped.reports(watchdog)
+    failures = stopped.failures(failures)
     progress = log_scopes.log_progress(texts)
     printed = [verdict for text in texts for verdict in text.printed.found]
     quoted = _sources(watchdog, failures, events, kernel, statements, progress, printed)

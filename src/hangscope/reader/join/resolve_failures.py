@@ -187,6 +187,30 @@ def distinct(
     return list(kept.values())[:MOST]
 
 
+class Stopped:
+    """Files in which somebody stopped the whole job and nothing was wrong before: who loses a peer there afterwards lost
+    it to that."""
+
+    def __init__(self, watchdog: Iterable[WatchdogReport], failures: Iterable[Failure]) -> None:
+        stops = [f for f in failures if f.kind == "launcher_kill" and f.rank is None and f.pid is None]
+        lines: dict[str, int] = {}
+        for stop in stops:
+            lines[stop.source.file] = min(lines.get(stop.source.file, line_of(stop.source)), line_of(stop.source))
+        wrong_before = {f.source.file for f in failures if not f.effect}
+        wrong_before |= {r.source.file for r in watchdog if line_of(r.source) < lines.get(r.source.file, 0)}
+        self._lines = {file: line for file, line in lines.items() if file not in wrong_before}
+
+    def __contains__(self, source: Source) -> bool:
+        line = self._lines.get(source.file)
+        return line is not None and line_of(source) > line
+
+    def reports(self, watchdog: Iterable[WatchdogReport]) -> list[WatchdogReport]:
+        return [report for report in watchdog if report.kind != "async_error" or report.source not in self]
+
+    def failures(self, found: Iterable[Failure]) -> list[Failure]:
+        return [failure for failure in found if failure.kind not in _LOST_PEERS or failure.source not in self]
+
+
 def _identity(failure: Failure) -> tuple[object, ...]:
     """What two lines about one failure have in common."""
     end = (failure.kind, failure.code, failure.pid)
