@@ -490,7 +490,7 @@ def test_the_path_of_a_snapshot_is_printed_without_its_signs(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     """HANGSCOPE_DIR of somebody's process is their word, and becomes the incident's path."""
-    monkeypatch.setattr("hangscope.recorder.capture.snapshot_job.of_run", lambda *_: tmp_path / "\x1b[2J\x07")
+    monkeypatch.setattr("hangscope.recorder.capture.snapshot_job.of_run", lambda *_, **__: tmp_path / "\x1b[2J\x07")
     assert main(["snapshot", "--no-diagnose", str(tmp_path)]) == 0
     assert capsys.readouterr().out.rstrip("\n").isprintable()
 

@@ -39,6 +39,7 @@ KEYS: Mapping[str, tuple[type, ...]] = {
     "job": TEXT,
     "node": TEXT,
     "stall-after": TIME,
+    "look-every": TIME,
     "entries": WHOLE,
     "fix": FLAG,
     "timing": FLAG,

@@ -188,8 +188,8 @@ def distinct(
 
 
 class Stopped:
-    """Files in which somebody stopped the whole job and nothing was wrong before: who loses a peer there afterwards lost
-    it to that."""
+    """Files in which somebody stopped the whole job and nothing was wrong before: a peer that is lost there afterwards
+    is lost to that."""
 
     def __init__(self, watchdog: Iterable[WatchdogReport], failures: Iterable[Failure]) -> None:
         stops = [f for f in failures if f.kind == "launcher_kill" and f.rank is None and f.pid is None]
