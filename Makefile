@@ -65,9 +65,7 @@ test-jobs: $(READY_TORCH)
 # $(call pytest,WHICH,HOW): runs tests, and those that failed once more, alone. Real jobs and clocks see what runs beside
 # them; a defect fails both times, and what failed once is there to be read.
 define pytest
-echo "pytest $(1)"; $(PYTEST) --durations=10 $(1) $(2) || { \
-	echo "once more, with nothing beside them: the tests that failed"; \
-	$(PYTEST) $(1) --last-failed --last-failed-no-failures=none --maxfail=10; }
+echo "pytest $(1)"; $(PYTEST) --durations=10 $(1) $(2) || $(BIN)/python tests/run_failed_again.py
 endef
 
 lint: $(READY)

@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
+import run_failed_again
+
 HERE = Path(__file__).parent
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 FAILS = {"pytest.raises", "pytest.fail", "pytest.warns"}
@@ -164,3 +166,9 @@ def test_tests_that_share_a_job_stay_in_one_process(tmp_path: Path) -> None:
     ran = [path.read_text() for path in tmp_path.glob("ran-*")]
     assert len(ran) == 6
     assert len(set(ran)) == 1
+
+
+def test_a_test_that_failed_in_a_group_is_run_again() -> None:
+    """By the name that pytest knows it by, also where a parameter has an @ of its own; else its failure would be lost."""
+    failed = ["a.py::t@ray", "a.py::t@a.py::jobs", "b.py::t[x@y]", "b.py::t[x@y]@ray", "c.py::t", "c.py::t[e]]@d"]
+    assert run_failed_again.names(failed) == ["a.py::t", "b.py::t[x@y]", "c.py::t", "c.py::t[e]]"]

@@ -89,7 +89,7 @@ def test_what_no_node_can_give_accuses_nobody(address: str, tmp_path: Path) -> N
         taken = hangscope("snapshot", "--ray", address, "--dir", tmp_path / "hang")
     assert taken.returncode == 0, taken.stderr
     found = verdict(tmp_path / "hang")
-    assert (found["kind"], found["culprits"], found.get("actors")) == ("resources", [], None)
+    assert (found["kind"], found["culprits"], found["actors"]) == ("resources", [], [])
 
 
 def test_an_unknown_job_is_refused(address: str) -> None:

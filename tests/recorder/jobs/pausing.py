@@ -35,11 +35,11 @@ def work(how, seconds):
         return
     end = time.time() + seconds
     with tempfile.TemporaryFile() as file:
+        file.write(b"x" * (1 << 20))
         while time.time() < end:
             file.seek(0)
             if how == "reads":
-                with open(sys.executable, "rb") as program:
-                    program.read(1 << 20)
+                file.read(1 << 20)
             else:
                 file.write(b"x" * (1 << 20))
             time.sleep(0.3)

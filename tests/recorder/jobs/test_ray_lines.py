@@ -30,4 +30,4 @@ def test_the_training_thread_of_a_ray_actor_has_a_line(start: Starter, tmp_path:
         start.end()
     found = json.loads((incident / "verdict.json").read_text())
     assert [culprit["rank"] for culprit in found["culprits"]] == [1]
-    assert found["headline"].startswith("rank 1 is in stuck_in_loader (rayjob.py:")
+    assert found["headline"].startswith("rank 1 (Trainer) is in stuck_in_loader (rayjob.py:")
