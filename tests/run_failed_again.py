@@ -2,9 +2,9 @@
 
     python tests/run_failed_again.py
 
-`make test` calls it after a run that failed. pytest's own --last-failed does not do for it: behind the name of a test that
-belongs to a group xdist writes the group (`…::test_x@ray`), which is found in no file; so such a test would be left out,
-and its failure with it.
+`make test` calls it after a run that failed. pytest's own --last-failed does not do for it: xdist writes the group of a
+test behind its name (`…::test_x@ray`), by which it is found in no file; so such a test would be left out, and its failure
+with it.
 """
 
 from __future__ import annotations

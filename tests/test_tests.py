@@ -169,6 +169,6 @@ def test_tests_that_share_a_job_stay_in_one_process(tmp_path: Path) -> None:
 
 
 def test_a_test_that_failed_in_a_group_is_run_again() -> None:
-    """By the name that pytest knows it by, also where a parameter has an @ of its own; else its failure would be lost."""
+    """By the name that pytest knows it by, also where a parameter has an @ of its own: else its failure is lost."""
     failed = ["a.py::t@ray", "a.py::t@a.py::jobs", "b.py::t[x@y]", "b.py::t[x@y]@ray", "c.py::t", "c.py::t[e]]@d"]
     assert run_failed_again.names(failed) == ["a.py::t", "b.py::t[x@y]", "c.py::t", "c.py::t[e]]"]
