@@ -3,7 +3,7 @@
     python tests/run_failed_again.py
 
 `make test` calls it after a run that failed. pytest's own --last-failed does not do for it: xdist writes the group of a
-test behind its name (`…::test_x@ray`), by which it is found in no file; so such a test would be left out, and its failure
+test behind its name (`…::test_x@ray`), by which it is found in no file. Such a test would be left out, and its failure
 with it.
 """
 
