@@ -258,19 +258,14 @@ def _facts(
     sampled, alone = port_counters.first_and_last(snapshots := [_placed(each, who) for each in evidence.snapshots])
     events = resolve_nccl.transport_events(who, processes, texts, comms, times)
     kernel = [*resolve_ranks.kernel_messages(texts, who), *_counted_kills(evidence)]
-    failures = [*reported.failures, *resolve_failures.of_transport(events)]
-    failures += [*resolve_failures.of_kernel(kernel, who), *_failures_in_files(evidence)]
-    other_signs = [*reported.watchdog, *failures]
-    errors = reported.errors if assembled.dumps else resolve_ranks.without_cut_off(reported.errors, merged, other_signs)
+    other_failures = [*resolve_failures.of_transport(events), *resolve_failures.of_kernel(kernel, who)]
+    reported = _resolved(reported, [*other_failures, *_failures_in_files(evidence)], merged, assembled)
+    watchdog = reported.watchdog
+    errors = reported.errors
     stacks = _stacks(texts, who, errors)
-    watchdog = resolve_ranks.distinct(reported.watchdog)
-    failures = resolve_failures.distinct(failures, watchdog, errors)
-    stopped = resolve_failures.Stopped(watchdog, failures)
-    watchdog = stopped.reports(watchdog)
-    failures = stopped.failures(failures)
     progress = log_scopes.log_progress(texts)
     printed = [verdict for text in texts for verdict in text.printed.found]
-    quoted = _sources(watchdog, failures, events, kernel, statements, progress, printed)
+    quoted = _sources(watchdog, reported.failures, events, kernel, statements, progress, printed)
     facts = Facts(
         processes=tuple(statements),
         watchdog=tuple(watchdog),
@@ -288,7 +283,7 @@ def _facts(
         clean_exits=tuple(_clean_exits(texts)),
         versions=_versions(evidence, assembled),
         log_ranks=tuple(sorted({(rank, text.file) for text in texts if text.is_rank_log for rank in _ranks_of(text)})),
-        failures=tuple(failures),
+        failures=tuple(reported.failures),
         logs=tuple(log_scopes.log_scopes(texts, times, _ranks_in_files(watchdog), incident=bool(evidence.manifests))),
         signs_of_life=log_scopes.signs_of_life(texts, watchdog, stacks, assembled.dumps),
         blackboxes=boxes,
@@ -300,6 +295,20 @@ def _facts(
         ray=ray_state.together(evidence.ray),
     )
     return facts, [*reported.gaps, *older, *other_cores, *alone]
+
+
+def _resolved(
+    reported: _Reported, failures: Iterable[Failure], merged: Mapping[int, Process], assembled: Assembled
+) -> _Reported:
+    """With these failures; each report once, and without what only follows from the job's end."""
+    every = [*reported.failures, *failures]
+    errors = reported.errors
+    if not assembled.dumps:
+        errors = resolve_ranks.without_cut_off(errors, merged, [*reported.watchdog, *every])
+    watchdog = resolve_ranks.distinct(reported.watchdog)
+    every = resolve_failures.distinct(every, watchdog, errors)
+    stopped = resolve_failures.Stopped(watchdog, every)
+    return replace(reported, watchdog=stopped.reports(watchdog), errors=errors, failures=stopped.failures(every))
 
 
 def _with_pods(reported: _Reported, evidence: Evidence, who: Identity, assembled: Assembled) -> _Reported:
