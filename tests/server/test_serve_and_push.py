@@ -6,6 +6,7 @@ import os
 import re
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -158,3 +159,14 @@ def test_a_browser_clicks_through_the_pages(served: Served) -> None:
         browser.close()
     assert [each for each in errors if "401" not in each] == []
     assert [url for url in asked if not url.startswith((served.url, "data:"))] == []
+
+
+def test_small_answers_are_sent_at_once() -> None:
+    """What is accepted inherits TCP_NODELAY from the listening socket: else the kernel holds it back for 40 ms."""
+    serve_process = pytest.importorskip("hangscope.server.serve_process")
+    with (
+        serve_process._listen("127.0.0.1", 0) as listening,
+        socket.create_connection(listening.getsockname()),
+        listening.accept()[0] as accepted,
+    ):
+        assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) != 0

@@ -209,7 +209,11 @@ def serve(options: ServeOptions, opened: Opened, say: Callable[[str], None]) -> 
 def _listen(host: str, port: int) -> socket.socket:
     try:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        return socket.create_server((host, port), family=family, backlog=512)
+        listener = socket.create_server((host, port), family=family, backlog=512)
+        # What is accepted inherits it. asyncio sets it only where a socket's protocol is named, and here it is not;
+        # without it the kernel holds the end of every small answer back for 40 ms.
+        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return listener
     except OSError as error:
         raise SettingsError(
             f"{host}:{port} cannot be listened on: {error.strerror}", hint="--listen 127.0.0.1:0"
