@@ -29,7 +29,7 @@ ANNOUNCE = (
 def is_at_work(case: Case, accusation: Accusation[Any]) -> bool:
     """Whether every accused rank was seen to work while the others waited, and PyTorch has not given up on it."""
     job = case.job
-    if job.reason != "stall" or job.recovered_s is not None or not accusation.hang or not accusation.accused:
+    if not job.stood_still or not accusation.hang or not accusation.accused:
         return False
     if any(report.kind == "timeout" for report in job.facts.watchdog):
         return False

@@ -45,6 +45,11 @@ class Job:
         return len(self.ranks)
 
     @property
+    def stood_still(self) -> bool:
+        """Whether the evidence was captured because nothing moved, and the job did not go on since."""
+        return self.reason == "stall" and self.recovered_s is None
+
+    @property
     def under_run(self) -> bool:
         """Whether the job's own agent took the evidence: `hangscope run` need not be recommended then."""
         return self.reason in ("stall", "rank-exit", "watchdog", "dump-file", "status")

@@ -56,3 +56,9 @@ def test_without_some_kinds_of_evidence_no_innocent_is_named_for_sure(name: str,
         innocent = {c.rank for c in found.culprits} - guilty
         assert not innocent or found.confidence == "low", (lost, found.headline)
         assert found.outcome != "ok", (lost, found.headline)
+
+
+def test_who_waits_in_a_replay_waits_in_no_numbered_call(tmp_path: Path) -> None:
+    """The number that NCCL repeats is that of the call which was captured, and everybody has completed that one."""
+    found = hangscope.diagnose(hangscope.load(incident("graph", tmp_path)))
+    assert {victim.rank: victim.operation for victim in found.victims} == dict.fromkeys((0, 1, 3), "AllReduce")

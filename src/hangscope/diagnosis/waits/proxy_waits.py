@@ -17,6 +17,7 @@ from hangscope.diagnosis.waits.proxy_findings import (
     AbsentRank,
     BoxWait,
     Candidate,
+    NcclOperation,
     NotKnown,
     Root,
     SilentRank,
@@ -71,7 +72,8 @@ def waiting_ranks(boxes: Sequence[BlackBox]) -> dict[int, BoxWait]:
         mine = [wait for wait in waits.of(rank) if wait.peer is not None]
         if mine:
             peers = {wait.peer for wait in mine if wait.peer is not None}
-            found[rank] = BoxWait(tuple(sorted(peers)), min(mine, key=lambda one: one.op.started_ns).operation)
+            oldest = min(mine, key=lambda one: one.op.started_ns)
+            found[rank] = BoxWait(tuple(sorted(peers)), _operation(job, oldest))
     return found
 
 
@@ -165,12 +167,11 @@ class _Waits:
     def _accuse_absent(self, rank: int, waits: list[Transfer], waiting: tuple[int, ...]) -> Root:
         box = self._job.boxes[rank]
         wait = min(waits, key=lambda one: one.op.started_ns)
-        replayed = _is_replayed(self._job.boxes[wait.rank], wait)
+        replayed = _is_replayed(self._job, wait)
         reached = _reached(box, wait, replayed=replayed)
         if reached is None or box.dropped or box.torn:
             return NotKnown(f"rank {rank} has no transfer under way, and nothing says whether it came this far")
-        operation = replace(wait.operation, seq=None) if replayed else wait.operation
-        absent = AbsentRank(rank, operation, reached if reached >= 0 else None, waiting, replayed)
+        absent = AbsentRank(rank, _operation(self._job, wait), reached if reached >= 0 else None, waiting, replayed)
         if _unseen(box) or not _is_over(box):
             why = f"rank {rank} has not launched what others wait in; it may wait in an operation without network"
             return NotKnown(why, (absent,))
@@ -199,13 +200,19 @@ def _kernel_is_not_there(mine: list[Transfer]) -> bool:
     return untouched and max(crowd.values()) <= P2P_BATCH
 
 
-def _is_replayed(box: BlackBox, wait: Transfer) -> bool:
+def _operation(job: ProxyJob, wait: Transfer) -> NcclOperation:
+    """What it waits in, without a number where that is the captured call's and says nothing of this one."""
+    return replace(wait.operation, seq=None) if _is_replayed(job, wait) else wait.operation
+
+
+def _is_replayed(job: ProxyJob, wait: Transfer) -> bool:
     """Whether a CUDA graph's replay launched it: each replay repeats the number of the call that was captured, or names
     no call at all (NCCL 2.28.9, over the network)."""
     if wait.point_to_point:
         return False
     call = (wait.comm.serial, wait.op.func, wait.op.seq)
-    return not wait.op.func or sum((op.comm, op.func, op.seq) == call for op in box.ops) > 1
+    calls = ((op.comm, op.func, op.seq) for op in job.boxes[wait.rank].ops)
+    return not wait.op.func or sum(each == call for each in calls) > 1
 
 
 def _reached(box: BlackBox, wait: Transfer, *, replayed: bool) -> int | None:

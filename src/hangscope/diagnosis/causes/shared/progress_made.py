@@ -13,7 +13,7 @@ def makes_progress(case: Case) -> Answer:
     job = case.job
     if job.facts.errors or any(not failure.effect for failure in job.facts.failures):
         return no()
-    if job.under_run and job.reason == "stall" and job.recovered_s is None and not _any_moved(case):
+    if job.stood_still and not _any_moved(case):
         return not_known("the evidence was captured because the job stood still, and no rank was seen to move since")
     left = set(job.ranks) - {rank for rank, process in job.processes.items() if process.exit_status == 0}
     unseen = {rank for rank in left if not _moved(case, rank)}

@@ -38,7 +38,7 @@ class GpuWaiters:
 
 def propose(case: Case) -> Iterator[Accusation[GpuWaiters]]:
     """Ranks outside of all communication while every other rank of a job that stood still waits for its GPU."""
-    if not _stood_still(case) or case.waits.all:
+    if not case.job.stood_still or case.waits.all:
         return
     stacks = case.stacks.of_all(case.job.ranks)
     waiting = tuple(rank for rank in stacks if _waits_for_gpu(case, rank))
@@ -48,10 +48,6 @@ def propose(case: Case) -> Iterator[Accusation[GpuWaiters]]:
     if everybody and few and not any(_is_inside(case, rank) for rank in outside):
         accused = [Accused(rank, CauseKind.ABSENT) for rank in outside]
         yield Accusation(OTHERS_WAIT_FOR_GPU, CauseKind.ABSENT, GpuWaiters(stacks, waiting), accused)
-
-
-def _stood_still(case: Case) -> bool:
-    return case.job.under_run and case.job.reason == "stall" and case.job.recovered_s is None
 
 
 def _waits_for_gpu(case: Case, rank: int) -> bool:
