@@ -2,7 +2,8 @@
 
     torchrun --nproc-per-node 4 shifted.py ddp nan [--backend nccl]
 
-A step updates an actor and a critic of the same size, and every fifth step refreshes the actor once more. FAULT:
+A step updates an actor and a critic of the same size (of another under DDP on a GPU, where autograd's thread calls and
+no line is recorded: two alike cannot be told apart there), and every fifth step refreshes the actor once more. FAULT:
 `none`; `nan`: from the critic's update of one step, which has no number, one rank goes on to the next step; `batch`: it
 skips one whole step; `retry`: it makes one update twice; `sizes`: its critic is wider from then on, which NCCL reduces
 without a word and Gloo does not. `plain` leaves a whole step out where all steps are alike, and makes one more at the
@@ -52,16 +53,16 @@ class Job:
         self.device = device
         self.scale = torch.ones((), device=device)
         self.actor = _model(kind, device)
-        self.critic = _model(kind, device)
+        self.critic = _model(kind, device, WIDTH + 32 if (kind, device.type) == ("ddp", "cuda") else WIDTH)
 
     def update(self, model):
         model(torch.ones(4, WIDTH, device=self.device)).float().sum().backward()
         model.zero_grad()
 
 
-def _model(kind, device):
+def _model(kind, device, inner=WIDTH):
     torch.manual_seed(7)
-    model = nn.Sequential(nn.Linear(WIDTH, WIDTH, bias=False), nn.ReLU(), nn.Linear(WIDTH, WIDTH, bias=False))
+    model = nn.Sequential(nn.Linear(WIDTH, inner, bias=False), nn.ReLU(), nn.Linear(inner, WIDTH, bias=False))
     model = model.to(device)
     if kind == "ddp":
         return nn.parallel.DistributedDataParallel(model)

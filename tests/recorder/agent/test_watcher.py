@@ -120,6 +120,25 @@ def test_no_wait_counts_during_an_announced_pause(by: str, tmp_path: Path) -> No
     assert found.detail.endswith("unfinished for 40 s; the pause for evaluation is over its bound")
 
 
+@pytest.mark.parametrize("by", ("own", "peer"))
+def test_a_rank_that_compiles_may_keep_the_others_waiting(by: str, tmp_path: Path) -> None:
+    """On any node, for ten times the threshold; once it no longer does, the usual one holds."""
+    waits, compiles = rank(0, operation_age_s=299.0), rank(1)
+    watch = Watch(tmp_path, waits, compiles)
+    status = tmp_path / "nodes" / "n1" / "status.json"
+    status.parent.mkdir(parents=True)
+    compiles.position.compiles = by == "own"
+    if by == "peer":
+        status.write_text(json.dumps({"node": "n1", "live": [{"rank": 2, "compiles": True}]}))
+    assert watch.trouble() is None
+    waits.progress = rank(0, operation_age_s=301.0).progress
+    assert watch.trouble() == Trouble("stall", "rank 0: all_reduce #7 unfinished for 301 s")
+    waits.progress = rank(0, operation_age_s=40.0).progress
+    compiles.position.compiles = False
+    status.write_text(json.dumps({"node": "n1", "ended": 0, "live": [{"rank": 2, "compiles": True}]}))
+    assert watch.trouble() == Trouble("stall", "rank 0: all_reduce #7 unfinished for 40 s")
+
+
 def test_a_place_that_recovered_before_costs_a_line_first(tmp_path: Path) -> None:
     """Its own threshold is twice the longest that it took; until then it is said once and not captured."""
     stalled = rank(0, operation_age_s=40.0)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from hangscope.recorder.live.rank_position import RankPosition
-from hangscope.recorder.live.thread_waits import ThreadWait, find_wait, parse_stacks
+from hangscope.recorder.live.thread_waits import ThreadWait, find_wait, is_compiling, parse_stacks
 
 TORCH = "/env/lib/python3.12/site-packages/torch"
 C10D = f"{TORCH}/distributed/distributed_c10d.py"
@@ -29,6 +29,29 @@ SCHEDULE = f"{TORCH}/distributed/pipelining/schedules.py"
 IN_PIPELINE = thread((SCHEDULE, 9, "_wait_batch_p2p"), (SCHEDULE, 5, "step"), ("/job/train.py", 3, "<module>"))
 IN_USER_CODE = thread(("/job/train.py", 8, "exchange"), ("/job/train.py", 3, "<module>"))
 IN_FORWARD = thread(("/job/model.py", 8, "forward"), (f"{TORCH}/distributed/fsdp/x.py", 5, "f"), ("/job/t.py", 3, "m"))
+
+
+@pytest.mark.parametrize(
+    ("file", "name", "compiles"),
+    [
+        ("torch/_dynamo/convert_frame.py", "_compile_inner", True),
+        ("torch/_inductor/compile_fx.py", "bw_compiler_base", True),
+        ("torch/_inductor/compile_fx.py", "_compile_fx_inner", True),
+        ("torch/_inductor/runtime/triton_heuristics.py", "benchmark_all_configs", True),
+        ("torch/_inductor/runtime/triton_heuristics.py", "run", False),
+        ("torch/utils/cpp_extension.py", "_run_ninja_build", True),
+        ("triton/compiler/compiler.py", "compile", True),
+        ("triton/runtime/autotuner.py", "_bench", True),
+        ("triton/runtime/jit.py", "run", False),
+        ("torch/_dynamo/eval_frame.py", "compile_wrapper", False),
+        ("torch/_inductor/output_code.py", "__call__", False),
+        ("torch/_functorch/_aot_autograd/runtime_wrappers.py", "runtime_wrapper", False),
+    ],
+)
+def test_who_compiles_is_told_from_who_runs_what_was_compiled(file: str, name: str, compiles: bool) -> None:
+    """The same packages stand in both stacks; a backward is compiled in a thread of autograd's."""
+    frames = ((f"/env/lib/python3.12/site-packages/{file}", 9, name), ("/job/train.py", 3, "<module>"))
+    assert is_compiling(parse_stacks([IN_USER_CODE, thread(*frames, main=False)])) is compiles
 
 
 def test_a_backward_is_a_wait_only_where_nothing_counts_operations() -> None:

@@ -81,6 +81,36 @@ def test_ranks_that_all_connect_may_take_longer() -> None:
     assert [stuck_rank.rank.number for stuck_rank in waits.stuck([busy(0), elsewhere], (), 10.0, now=11.0)] == [0]
 
 
+IN_COMPILER = thread(
+    ("/usr/lib/python3.12/threading.py", 355, "wait"),
+    (f"{TORCH}/_inductor/async_compile.py", 9, "wait"),
+    (f"{TORCH}/_inductor/compile_fx.py", 9, "_compile_fx_inner"),
+    (f"{TORCH}/_dynamo/convert_frame.py", 9, "__call__"),
+    (f"{TORCH}/_dynamo/eval_frame.py", 9, "compile_wrapper"),
+    ("/job/train.py", 3, "<module>"),
+)
+
+
+@pytest.mark.parametrize("works", (True, False))
+def test_a_compiler_counts_while_it_works(works: bool) -> None:
+    """In processes of its own, for the rank's threads wait; one that waits for a lock is no reason to be patient."""
+    worker = "while True: pass" if works else "import time; time.sleep(60)"
+    code = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {worker!r}])"
+    with subprocess.Popen([sys.executable, "-c", code], start_new_session=True) as process:
+        try:
+            rank = WatchedRank(RankProcess(process.pid, 0, world_size=2), ProcessHandle(process.pid))
+            waits = UnrecordedWaits()
+            time.sleep(0.5)
+            for _ in range(3):
+                waits.take(rank, {"threads": [IN_COMPILER]}, time.monotonic())
+                time.sleep(0.5)
+            assert rank.position.compiles is works
+            waits.take(rank, {"threads": [IN_USER_CODE]}, time.monotonic())
+            assert rank.position.compiles is False
+        finally:
+            os.killpg(process.pid, 9)
+
+
 def in_init(number: int, since: float, *, world_size: int, call: str = "init_process_group") -> WatchedRank:
     wait = ThreadWait(call, StackFrame("/job/train.py", 3, "main"), None, in_init=call == "init_process_group")
     process = RankProcess(

@@ -19,6 +19,8 @@ STATUS_AGE_S = 3.0
 FIRST_OPERATIONS = 10
 """These of a group wait for ranks that still compile, load or import: as long as a start may take, while one is seen at
 work that is in no operation."""
+TIMES_COMPILING = 10.0
+"""A rank that compiles keeps the others waiting for as long as that takes, at a start and whenever a shape is new."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +136,9 @@ class StallWatch:
         """
         if pause is not None and pause.ago_s <= usual:
             return None
+        waits = list(waits)
+        if waits and self._somebody_compiles():
+            waits = [wait for wait in waits if wait.seconds > TIMES_COMPILING * usual]
         for wait in waits:
             if wait.seconds > self._recovered.threshold(wait.sites, usual):
                 return wait
@@ -141,6 +146,14 @@ class StallWatch:
             if line is not None:
                 self._say(line)
         return None
+
+    def _somebody_compiles(self) -> bool:
+        """A rank of this node, or by its status one of another."""
+        if any(rank.position.compiles for rank in self._polling.living):
+            return True
+        statuses = run_directory.statuses(self._folders.root, self._folders.own)
+        others = [status for folder, status in statuses if folder != self._folders.own and not status.ended]
+        return any(row.compiles for status in others for row in status.live)
 
     def _newest_pause(self) -> Pause | None:
         """A pause that training code announced on any node: the one that holds or ended last."""

@@ -8,7 +8,7 @@ call that waits, and does nothing there. A rank that is elsewhere is never evide
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 from typing import Any
@@ -35,6 +35,12 @@ _CALLS = re.compile(r"torch/distributed/(?:distributed_c10d|_functional_collecti
 _GPU_CALLS = re.compile(r"torch/(?:cuda|accelerator)/(?:__init__|streams|graphs)\.py$")
 _GPU_WAITS = frozenset(("synchronize", "replay", "wait"))
 _GPU_LINES = re.compile(r"\.(item|cpu|tolist|synchronize)\s*\(")
+# What only stands in a stack while something is compiled or built: the same packages run what they compiled.
+_COMPILES = re.compile(
+    r"torch/_dynamo/convert_frame\.py |torch/_inductor/compile_fx\.py \w*compile|torch/utils/cpp_extension\.py "
+    r"|torch/_inductor/runtime/triton_heuristics\.py (?:precompile|autotune|benchmark)|triton/compiler/\w+\.py compile"
+    r"|triton/runtime/autotuner\.py \w*bench|jax/_src/compiler\.py \w*compile"
+)
 _PICKLES = frozenset(("_object_to_tensor", "_tensor_to_object"))
 _OPS = "torch/_ops.py"
 _RENDEZVOUS = "torch/distributed/rendezvous.py"
@@ -151,6 +157,11 @@ def find_wait(
     if not counted and main.in_backward:
         return ThreadWait(BACKWARD, main.own_frame, main.number)
     return _wait_for_gpu(main, source_line) if cuda else None
+
+
+def is_compiling(stacks: Iterable[ThreadStack]) -> bool:
+    """Whether a thread is inside a compiler: torch.compile, Triton, JAX, or a build of an extension."""
+    return any(_COMPILES.search(f"{frame.file} {frame.name}") for stack in stacks for frame in stack.frames)
 
 
 def _wait_for_gpu(main: ThreadStack, source_line: Callable[[StackFrame], str]) -> ThreadWait | None:

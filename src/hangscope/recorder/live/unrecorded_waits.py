@@ -14,10 +14,18 @@ from typing import Any
 
 from hangscope.recorder.live.pyspy_sampler import PySpySampler
 from hangscope.recorder.live.source_lines import SourceLines
-from hangscope.recorder.live.thread_waits import BACKWARD, ThreadWait, find_wait, parse_stacks
+from hangscope.recorder.live.thread_waits import (
+    BACKWARD,
+    ThreadStack,
+    ThreadWait,
+    find_wait,
+    is_compiling,
+    parse_stacks,
+)
 from hangscope.recorder.live.watched_rank import WatchedRank
 from hangscope.recorder.live.worker_server import Asker, Question, Topic
 from hangscope.recorder.process import linux_process, thread_activity
+from hangscope.recorder.process.process_activity import ActivitySample
 
 STACKS = "hangscope_stacks"
 BEGINS = 0.5
@@ -55,6 +63,8 @@ class UnrecordedWaits:
         self._closely_until = 0.0
         self._cpu_used: dict[int, tuple[float, float]] = {}
         """By process: when (monotonic) it was last asked what it used, and how many seconds of CPU that was."""
+        self._compiled: dict[int, ActivitySample] = {}
+        """By process: what it had used when it was last seen inside a compiler."""
 
     def close(self) -> None:
         self._pyspy.close()
@@ -104,6 +114,7 @@ class UnrecordedWaits:
         if before not in (None, signature):
             rank.still_since = now
             position.works = True
+            position.compiles = False
             return True
         works = position.note_activity(thread_activity.sample(pid, None, now), may_spin=position.wait is not None)
         if position.wait is None or not position.wait.polls:
@@ -124,6 +135,7 @@ class UnrecordedWaits:
     def take(self, rank: WatchedRank, value: Any, now: float) -> None:
         """One sample of where the threads of a rank are."""
         stacks = parse_stacks(value)
+        rank.position.compiles = self._compiles(rank.process.pid, stacks, now)
         counted = rank.process.socket is not None
         cuda = not counted or "dump_nccl_trace_json" in rank.process.handlers  # a build for CPU has no such handler
         wait = find_wait(
@@ -137,6 +149,14 @@ class UnrecordedWaits:
             rank.position.note_move()
         else:
             rank.position.take(stacks, wait, rank.quiet_since, now)
+
+    def _compiles(self, pid: int, stacks: Sequence[ThreadStack], now: float) -> bool:
+        """Whether a compiler is at work, mostly in processes of its own. One that waits for a lock is not."""
+        before = self._compiled.pop(pid, None)
+        if not is_compiling(stacks):
+            return False
+        self._compiled[pid] = ActivitySample.of(pid, now)
+        return before is None or self._compiled[pid].since(before).works
 
     def _works_meanwhile(self, rank: WatchedRank, wait: ThreadWait, now: float) -> bool:
         """Whether the wait is only the main thread's, and another thread of the rank is at work."""
