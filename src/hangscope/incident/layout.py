@@ -18,6 +18,8 @@ NODE_SCHEMA = "hangscope.node/1"
 
 MANIFEST = "incident.json"
 NODE_FILE = "node.json"
+GPUS_ASKED_FILE = "gpu/asked.json"
+"""In a node's folder: its GPUs were asked by hand what they run, beside the agent."""
 VERDICT_JSON = "verdict.json"
 VERDICT_TEXT = "verdict.txt"
 VERDICT_PAGE = "verdict.html"

@@ -76,3 +76,17 @@ def test_a_snapshot_asks_the_gpus_only_when_told_to(start: Starter, tmp_path: Pa
     assert kernels(incident) == {0: [ALL_REDUCE], 1: []}
     assert re.search(r"nothing runs\s+on\s+rank 1's\s+GPU", asked.err, re.IGNORECASE)
     assert started.wait(60) != 0
+
+
+def test_what_fails_because_its_gpu_was_asked_is_no_crash(start: Starter, tmp_path: Path, cores: Path) -> None:
+    """Asked of a job that has not stalled yet: the snapshot is all there is, whole at the end, and a line says why."""
+    started = start.run(tmp_path / "i", *TORCHRUN, JOB, cores, options=("--gpu-core", "--stall-after", "300"))
+    started.until(lambda: "watching 2 of 2 ranks" in started.err, 60, "ranks")
+    incident = Path(finished(start(*HANGSCOPE, "snapshot", "--gpu", tmp_path / "i"), 0).strip())
+    assert started.wait(60) != 0
+    assert "the job failed because `snapshot --gpu` had asked its GPUs" in started.err
+    assert not (tmp_path / "i" / "verdict.txt").exists()
+    [node] = incident.glob("nodes/*/node.json")
+    assert json.loads(node.read_text())["gpu_cores"]["ranks"] == [0, 1]
+    again = json.loads(finished(start(*HANGSCOPE, "diagnose", tmp_path / "i", "--json"), 1))
+    assert (again["outcome"], [each["rank"] for each in again["culprits"]]) == ("hang", [1])

@@ -72,6 +72,8 @@ class Captures:
         self._snapshot = 1
         self._desync = 1
         self._taken: dict[Path, NodeCapture] = {}
+        self._earlier: set[Path] = set()
+        """Incidents of attempts before this one."""
         self._saved: set[Path] = set()
         """Incidents of which this node's part is all there; their verdict may be under way."""
         self._done: dict[Path, float] = {}
@@ -107,6 +109,7 @@ class Captures:
         What an earlier attempt printed would accuse ranks that are innocent this time.
         """
         before = self.hang
+        self._earlier.update(self._taken)
         self.next_hang()
         if self.hang == before:
             return None
@@ -224,6 +227,13 @@ class Captures:
             name = source.relative_to(place).as_posix()
             with contextlib.suppress(OSError):
                 capture.node_dir.write(name, read_below(place, name, output_files.MAX_BYTES, tail=True))
+
+    def gpus_asked(self) -> bool:
+        """Whether `snapshot --gpu` has asked the GPUs of any node: what fails after that is its doing."""
+        snapshots = [path for path in self._taken if self.reason(path) == "snapshot" and path not in self._earlier]
+        agents = run_directory.peers(self._folders.root, self._folders.own) if snapshots else []
+        folders = {self._folders.own, *(agent.folder for agent in agents)}
+        return any(run_directory.asked_gpus_by_hand(path, folder) for path in snapshots for folder in folders)
 
     def note_recovery(self, incident: Path, seconds: float) -> None:
         """The captured stall ended by itself, after so long."""

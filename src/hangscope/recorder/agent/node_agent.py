@@ -209,6 +209,9 @@ class Agent:
             return None
         if self._captures.reason(self._captures.hang) is None and self._too_many():
             return None
+        if self._captures.gpus_asked():
+            self._say("the job failed because `snapshot --gpu` had asked its GPUs what they run")
+            return None
         if self._events.asked_to_end:
             return self._standstill() if self._events.save_wanted.is_set() else None
         failure = self._watcher.bad_end(self._ender.pids) or f"the command ended with status {status}"
@@ -331,6 +334,8 @@ class Agent:
             known_stalled=self._recovery.stalled,
             ended_by_us=self._ender.pids,
         )
+        if trouble is not None and self._captures.gpus_asked():
+            return  # whatever fails now was made to fail
         if trouble is not None and self._is_worth_a_capture(trouble, captured_as):
             self._capture_hang(trouble)
         elif self._log.times(hang) == 1 and self._ender.stopped_working(self._captures):

@@ -14,7 +14,7 @@ from hangscope import engine_roles
 from hangscope.__about__ import __version__
 from hangscope.engine_roles import Role
 from hangscope.incident import manifest
-from hangscope.incident.layout import NODE_FILE, NODE_SCHEMA
+from hangscope.incident.layout import GPUS_ASKED_FILE, NODE_FILE, NODE_SCHEMA
 from hangscope.recorder.capture import (
     blackbox_copies,
     capture_rank,
@@ -35,6 +35,7 @@ from hangscope.recorder.live.looks import Look
 from hangscope.recorder.live.watched_rank import WatchedRank
 from hangscope.recorder.process import linux_process, process_facts, process_roles
 from hangscope.recorder.process.target_rights import NOBODY, Rights
+from hangscope.recorder.rundir import peer_files
 from hangscope.recorder.rundir.node_dir import NodeDir
 from hangscope.recorder.setup.blackbox_library import FOLDER
 
@@ -263,7 +264,7 @@ class NodeCapture:
                 "others": self._others.rows(),
                 "gaps": self.node_dir.gaps,
                 "complete": self._complete,
-                **({} if self._cores is None else {"gpu_cores": self._cores.to_json()}),
+                **self._gpus_asked(),
             },
         )
 
@@ -271,6 +272,14 @@ class NodeCapture:
         """By process, what the ranks are for their engine. Of one that has ended, what it was."""
         self._role_of.update(process_roles.roles_of(rank.process.pid for rank in self.ranks if not rank.ended))
         return self._role_of
+
+    def _gpus_asked(self) -> dict[str, Any]:
+        """When the GPUs were asked what they run, by us or by hand."""
+        if self._cores is not None:
+            return {"gpu_cores": self._cores.to_json()}
+        name = (self.node_dir.directory / GPUS_ASKED_FILE).relative_to(self.node_dir.incident).as_posix()
+        by_hand = peer_files.gpus_asked(self.node_dir.incident, name)
+        return {"gpu_cores": by_hand} if by_hand else {}
 
     def _row(self, rank: WatchedRank, gpu_used: str | None, roles: Mapping[int, Role]) -> dict[str, Any]:
         """The rank as it was when its hang was captured. That it ended much later is a field of its own.

@@ -14,7 +14,7 @@ import os
 import platform
 import re
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -83,12 +83,18 @@ def can_be_asked(ranks: Sequence[WatchedRank]) -> bool:
     return any(not gpu_core_settings.why_not(_environment(rank)) for rank in ranks if not rank.ended)
 
 
-def take(node_dir: NodeDir, ranks: Sequence[WatchedRank], launcher: int | None) -> CoresTaken | None:
+def take(
+    node_dir: NodeDir,
+    ranks: Sequence[WatchedRank],
+    launcher: int | None,
+    note: Callable[[CoresTaken], None] = lambda _: None,
+) -> CoresTaken | None:
     """Ask the GPUs of all these ranks, and keep which kernels they run in gpu/rank_<r>.json; None where none was asked.
 
-    Whoever cannot be asked, or does not answer, is a gap. `launcher` is what was started, at or above the ranks.
+    Whoever cannot be asked, or does not answer, is a gap. `launcher` is what was started, at or above the ranks. `note`
+    is called just before they are asked.
     """
-    work = _Work(node_dir, [rank for rank in ranks if not rank.ended][:MOST_RANKS], launcher)
+    work = _Work(node_dir, [rank for rank in ranks if not rank.ended][:MOST_RANKS], launcher, note)
     try:
         Patience(ALL_S).ask("GPU cores", work.run)
     except Refused as late:
@@ -101,6 +107,7 @@ class _Work:
     node_dir: NodeDir
     ranks: Sequence[WatchedRank]
     launcher: int | None
+    note: Callable[[CoresTaken], None]
     asked_at: str = ""
     read: list[int] = field(default_factory=list)
     files: dict[str, int] = field(default_factory=dict)
@@ -195,6 +202,7 @@ class _Work:
         """A byte to each, as near to each other as can be: who is asked late may have lost its peers."""
         self.files = _sizes(self.node_dir)
         self.asked_at = manifest.now()
+        self.note(CoresTaken(self.asked_at, (), self.files))
         for one in list(listening):
             try:
                 os.write(one.handle, b"1")

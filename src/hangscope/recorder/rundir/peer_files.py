@@ -183,6 +183,11 @@ def asked_gpus(incident: Path, name: str) -> bool:
     return isinstance(read_object(incident, name, STATUS_BYTES).get("gpu_cores"), dict)
 
 
+def gpus_asked(incident: Path, name: str) -> dict[str, Any]:
+    """What whoever asked a node's GPUs by hand noted; empty where nobody did."""
+    return read_object(incident, name, STATUS_BYTES)
+
+
 def has_ranks(incident: Path, name: str) -> bool:
     """Whether a node.json lists any rank."""
     return bool(_list(read_object(incident, name, STATUS_BYTES).get("ranks")))

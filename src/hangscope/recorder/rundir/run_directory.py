@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from hangscope.errors import SettingsError
-from hangscope.incident.layout import NODE_FILE, as_bytes, as_json, safe_name
+from hangscope.incident.layout import GPUS_ASKED_FILE, NODE_FILE, as_bytes, as_json, safe_name
 from hangscope.recorder.rundir import peer_files as peer_files
 from hangscope.recorder.rundir.job_identity import JobIdentity
 from hangscope.safeio.held import held, status_of
@@ -298,6 +298,15 @@ def asked_gpus(incident: Path, peer: PeerAgent) -> bool:
     name = f"nodes/{peer.folder.name}/{NODE_FILE}"
     try:
         return _patience.ask(f"{incident}/{name}", lambda: peer_files.asked_gpus(incident, name))
+    except OSError:
+        return False
+
+
+def asked_gpus_by_hand(incident: Path, folder: Path) -> bool:
+    """Whether somebody has asked the GPUs of a node what they run, beside its agent: that ends the job."""
+    name = f"nodes/{folder.name}/{GPUS_ASKED_FILE}"
+    try:
+        return _patience.ask(f"{incident}/{name}", lambda: bool(peer_files.gpus_asked(incident, name)))
     except OSError:
         return False
 
