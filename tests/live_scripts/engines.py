@@ -375,7 +375,7 @@ def starts(given):
     dist.all_reduce(tensor)
     compiled = torch.compile(lambda x: (x * 2).sin().sum()) if last == RANK else torch.sum
     compiled(tensor)
-    for _ in range(200):
+    for _ in range(100):
         dist.all_reduce(tensor)
         torch.cuda.synchronize()
         time.sleep(0.02)

@@ -127,15 +127,15 @@ def test_a_rank_that_compiles_may_keep_the_others_waiting(by: str, tmp_path: Pat
     watch = Watch(tmp_path, waits, compiles)
     status = tmp_path / "nodes" / "n1" / "status.json"
     status.parent.mkdir(parents=True)
-    compiles.position.compiles = by == "own"
+    compiles.position.prepares = by == "own"
     if by == "peer":
-        status.write_text(json.dumps({"node": "n1", "live": [{"rank": 2, "compiles": True}]}))
+        status.write_text(json.dumps({"node": "n1", "live": [{"rank": 2, "prepares": True}]}))
     assert watch.trouble() is None
     waits.progress = rank(0, operation_age_s=301.0).progress
     assert watch.trouble() == Trouble("stall", "rank 0: all_reduce #7 unfinished for 301 s")
     waits.progress = rank(0, operation_age_s=40.0).progress
-    compiles.position.compiles = False
-    status.write_text(json.dumps({"node": "n1", "ended": 0, "live": [{"rank": 2, "compiles": True}]}))
+    compiles.position.prepares = False
+    status.write_text(json.dumps({"node": "n1", "ended": 0, "live": [{"rank": 2, "prepares": True}]}))
     assert watch.trouble() == Trouble("stall", "rank 0: all_reduce #7 unfinished for 40 s")
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from hangscope.recorder.live.rank_position import RankPosition
-from hangscope.recorder.live.thread_waits import ThreadWait, find_wait, is_compiling, parse_stacks
+from hangscope.recorder.live.thread_waits import ThreadWait, find_wait, is_preparing, parse_stacks
 
 TORCH = "/env/lib/python3.12/site-packages/torch"
 C10D = f"{TORCH}/distributed/distributed_c10d.py"
@@ -51,7 +51,23 @@ IN_FORWARD = thread(("/job/model.py", 8, "forward"), (f"{TORCH}/distributed/fsdp
 def test_who_compiles_is_told_from_who_runs_what_was_compiled(file: str, name: str, compiles: bool) -> None:
     """The same packages stand in both stacks; a backward is compiled in a thread of autograd's."""
     frames = ((f"/env/lib/python3.12/site-packages/{file}", 9, name), ("/job/train.py", 3, "<module>"))
-    assert is_compiling(parse_stacks([IN_USER_CODE, thread(*frames, main=False)])) is compiles
+    assert is_preparing(parse_stacks([IN_USER_CODE, thread(*frames, main=False)])) is compiles
+
+
+IMPORTLIB = "<frozen importlib._bootstrap>"
+FSDP = f"{TORCH}/distributed/fsdp/__init__.py"
+
+
+@pytest.mark.parametrize("module", ((), ((FSDP, 1, "<module>"),)))
+def test_an_import_prepares_and_waits_for_nobody(module: tuple[tuple[str, int, str], ...]) -> None:
+    """Also one of torch.distributed's own modules; a program that a launcher imports as a whole is no import."""
+    load = (IMPORTLIB, 1360, "_find_and_load")
+    given = parse_stacks([thread((IMPORTLIB, 488, "exec"), load, *module, load, ("/job/train.py", 3, "<module>"))])
+    assert is_preparing(given)
+    assert find_wait(given, {}, lambda _: "") is None
+    launched = ("/job/train.py", 3, "<module>"), (IMPORTLIB, 1360, "_find_and_load"), ("/job/launch.py", 9, "main")
+    assert not is_preparing(parse_stacks([thread(*launched)]))
+    assert wait_in(thread((C10D, 9, "new_group"), *launched)) is not None
 
 
 def test_a_backward_is_a_wait_only_where_nothing_counts_operations() -> None:

@@ -104,9 +104,9 @@ def test_a_compiler_counts_while_it_works(works: bool) -> None:
             for _ in range(3):
                 waits.take(rank, {"threads": [IN_COMPILER]}, time.monotonic())
                 time.sleep(0.5)
-            assert rank.position.compiles is works
+            assert rank.position.prepares is works
             waits.take(rank, {"threads": [IN_USER_CODE]}, time.monotonic())
-            assert rank.position.compiles is False
+            assert rank.position.prepares is False
         finally:
             os.killpg(process.pid, 9)
 

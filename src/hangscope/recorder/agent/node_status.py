@@ -133,7 +133,7 @@ def _row(rank: WatchedRank, now_ns: int, rates: Rates) -> dict[str, Any]:
         "rate": None if rate is None or rank.ended else round(rate, 2),
         "waiting": _waiting(rank, groups, now_ns),
         "code": _code(rank),
-        "compiles": rank.position.compiles and not rank.ended,
+        "prepares": rank.position.prepares and not rank.ended,
         "meets_at": rank.meets_at if rank.starts and not rank.ended else "",
         "groups": [
             {

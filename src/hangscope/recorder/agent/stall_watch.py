@@ -19,8 +19,8 @@ STATUS_AGE_S = 3.0
 FIRST_OPERATIONS = 10
 """These of a group wait for ranks that still compile, load or import: as long as a start may take, while one is seen at
 work that is in no operation."""
-TIMES_COMPILING = 10.0
-"""A rank that compiles keeps the others waiting for as long as that takes, at a start and whenever a shape is new."""
+TIMES_PREPARING = 10.0
+"""A rank that compiles or imports keeps the others waiting for as long as that takes, and not at a start alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,12 +86,12 @@ class StallWatch:
         usual = self._polling.threshold()
         now_ns = time.time_ns()
         late = []
-        somebody_prepares = self._somebody_prepares()
+        somebody_works = self._somebody_works()
         for rank in self._polling.living:
             oldest = rank.progress.oldest()
             if oldest is None or rank.number in known:
                 continue
-            starts = somebody_prepares and oldest.seq <= FIRST_OPERATIONS
+            starts = somebody_works and oldest.seq <= FIRST_OPERATIONS
             if oldest.age_s(now_ns) > (TIMES_FIRST * usual if starts else usual):
                 late.append((oldest.age_s(now_ns), rank.number, rank.said, oldest))
         late.sort(key=lambda found: found[:2], reverse=True)
@@ -106,7 +106,7 @@ class StallWatch:
         overdue = f"; the pause for {pause.reason} is over its bound" if pause is not None and pause.overdue else ""
         return f"{found.what} for {found.seconds:.1f} s{overdue}"
 
-    def _somebody_prepares(self) -> bool:
+    def _somebody_works(self) -> bool:
         """Whether a rank is at work that is in no operation: the others may wait for it, and it may come."""
         return any(rank.position.works and rank.progress.oldest() is None for rank in self._polling.living)
 
@@ -137,8 +137,8 @@ class StallWatch:
         if pause is not None and pause.ago_s <= usual:
             return None
         waits = list(waits)
-        if waits and self._somebody_compiles():
-            waits = [wait for wait in waits if wait.seconds > TIMES_COMPILING * usual]
+        if waits and self._somebody_prepares():
+            waits = [wait for wait in waits if wait.seconds > TIMES_PREPARING * usual]
         for wait in waits:
             if wait.seconds > self._recovered.threshold(wait.sites, usual):
                 return wait
@@ -147,13 +147,13 @@ class StallWatch:
                 self._say(line)
         return None
 
-    def _somebody_compiles(self) -> bool:
-        """A rank of this node, or by its status one of another."""
-        if any(rank.position.compiles for rank in self._polling.living):
+    def _somebody_prepares(self) -> bool:
+        """Whether a rank compiles or imports, of this node, or by its status of another."""
+        if any(rank.position.prepares for rank in self._polling.living):
             return True
         statuses = run_directory.statuses(self._folders.root, self._folders.own)
         others = [status for folder, status in statuses if folder != self._folders.own and not status.ended]
-        return any(row.compiles for status in others for row in status.live)
+        return any(row.prepares for status in others for row in status.live)
 
     def _newest_pause(self) -> Pause | None:
         """A pause that training code announced on any node: the one that holds or ended last."""

@@ -27,8 +27,8 @@ class RankPosition:
     """The innermost line of the user's code, of the main thread where that has one."""
     outside: bool = False
     """It waits in nothing of torch.distributed. Inside autograd nobody can tell: DDP waits there, below Python."""
-    compiles: bool = False
-    """It was last seen inside a compiler, and it or what it started was at work."""
+    prepares: bool = False
+    """It was last seen to compile or to import, and it or what it started was at work."""
     _frames: tuple[Any, ...] = ()
     _before: dict[int | None, Sample] = field(default_factory=dict)
 

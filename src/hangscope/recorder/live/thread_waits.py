@@ -61,6 +61,10 @@ class StackFrame:
     def distributed(self) -> bool:
         return "torch/distributed/" in self.file and _LAUNCHERS.search(self.file) is None
 
+    @property
+    def imports(self) -> bool:
+        return self.name == "_find_and_load" and self.file.startswith("<frozen importlib")
+
     def __str__(self) -> str:
         return f"{self.file.rpartition('/')[2]}:{self.line}"
 
@@ -159,9 +163,14 @@ def find_wait(
     return _wait_for_gpu(main, source_line) if cuda else None
 
 
-def is_compiling(stacks: Iterable[ThreadStack]) -> bool:
-    """Whether a thread is inside a compiler: torch.compile, Triton, JAX, or a build of an extension."""
-    return any(_COMPILES.search(f"{frame.file} {frame.name}") for stack in stacks for frame in stack.frames)
+def is_preparing(stacks: Iterable[ThreadStack]) -> bool:
+    """Whether a thread is inside a compiler (torch.compile, Triton, JAX, a build of an extension), or the user's line
+    imports a library."""
+    return any(
+        any(_COMPILES.search(f"{frame.file} {frame.name}") for frame in stack.frames)
+        or any(frame.imports for frame in stack.library_frames)
+        for stack in stacks
+    )
 
 
 def _wait_for_gpu(main: ThreadStack, source_line: Callable[[StackFrame], str]) -> ThreadWait | None:
@@ -190,7 +199,7 @@ def _open_store_calls(counters: Mapping[str, Any]) -> set[str]:
 
 
 def _wait_of(stack: ThreadStack, open_calls: set[str], source_line: Callable[[StackFrame], str]) -> ThreadWait | None:
-    inner = stack.library_frames
+    inner = list(takewhile(lambda frame: not frame.imports, stack.library_frames))
     if any(frame.distributed for frame in inner):
         return _wait_in_distributed(stack, inner)
     at = stack.own_frame

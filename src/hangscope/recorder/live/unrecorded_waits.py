@@ -19,7 +19,7 @@ from hangscope.recorder.live.thread_waits import (
     ThreadStack,
     ThreadWait,
     find_wait,
-    is_compiling,
+    is_preparing,
     parse_stacks,
 )
 from hangscope.recorder.live.watched_rank import WatchedRank
@@ -63,8 +63,8 @@ class UnrecordedWaits:
         self._closely_until = 0.0
         self._cpu_used: dict[int, tuple[float, float]] = {}
         """By process: when (monotonic) it was last asked what it used, and how many seconds of CPU that was."""
-        self._compiled: dict[int, ActivitySample] = {}
-        """By process: what it had used when it was last seen inside a compiler."""
+        self._prepared: dict[int, ActivitySample] = {}
+        """By process: what it had used when it was last seen to compile or to import."""
 
     def close(self) -> None:
         self._pyspy.close()
@@ -114,7 +114,7 @@ class UnrecordedWaits:
         if before not in (None, signature):
             rank.still_since = now
             position.works = True
-            position.compiles = False
+            position.prepares = False
             return True
         works = position.note_activity(thread_activity.sample(pid, None, now), may_spin=position.wait is not None)
         if position.wait is None or not position.wait.polls:
@@ -135,7 +135,7 @@ class UnrecordedWaits:
     def take(self, rank: WatchedRank, value: Any, now: float) -> None:
         """One sample of where the threads of a rank are."""
         stacks = parse_stacks(value)
-        rank.position.compiles = self._compiles(rank.process.pid, stacks, now)
+        rank.position.prepares = self._prepares(rank.process.pid, stacks, now)
         counted = rank.process.socket is not None
         cuda = not counted or "dump_nccl_trace_json" in rank.process.handlers  # a build for CPU has no such handler
         wait = find_wait(
@@ -150,13 +150,13 @@ class UnrecordedWaits:
         else:
             rank.position.take(stacks, wait, rank.quiet_since, now)
 
-    def _compiles(self, pid: int, stacks: Sequence[ThreadStack], now: float) -> bool:
-        """Whether a compiler is at work, mostly in processes of its own. One that waits for a lock is not."""
-        before = self._compiled.pop(pid, None)
-        if not is_compiling(stacks):
+    def _prepares(self, pid: int, stacks: Sequence[ThreadStack], now: float) -> bool:
+        """Whether it compiles, mostly in processes of its own, or imports, and does not only wait for a lock or a disk."""
+        before = self._prepared.pop(pid, None)
+        if not is_preparing(stacks):
             return False
-        self._compiled[pid] = ActivitySample.of(pid, now)
-        return before is None or self._compiled[pid].since(before).works
+        self._prepared[pid] = ActivitySample.of(pid, now)
+        return before is None or self._prepared[pid].since(before).works
 
     def _works_meanwhile(self, rank: WatchedRank, wait: ThreadWait, now: float) -> bool:
         """Whether the wait is only the main thread's, and another thread of the rank is at work."""

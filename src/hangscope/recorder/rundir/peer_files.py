@@ -55,8 +55,8 @@ class RankRow:
     """Where it looks for the others, while it is in its start."""
     works: bool = False
     """Whether its agent saw it use the CPU, or read and write, during a stall."""
-    compiles: bool = False
-    """Whether it was last seen inside a compiler that is at work."""
+    prepares: bool = False
+    """Whether it was last seen to compile or to import, and at work."""
     groups: tuple[GroupCounter, ...] = ()
     code: str = ""
     """``train.py:8 save``: the user's line at which it is, while it does not move."""
@@ -263,7 +263,7 @@ def _row(item: object) -> RankRow | None:
         rate=finite(item.get("rate")),
         meets_at=text(item.get("meets_at")),
         works=item.get("works") is True,
-        compiles=item.get("compiles") is True,
+        prepares=item.get("prepares") is True,
         groups=tuple(each for each in groups if each is not None),
         code=code_place(code) if isinstance(code, dict) else "",
         role=role.label if (role := engine_roles.from_value(item.get("role"))) is not None else "",
