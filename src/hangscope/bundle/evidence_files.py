@@ -11,7 +11,7 @@ from typing import IO
 
 from hangscope.errors import DamagedError, NotFoundError
 from hangscope.incident import manifest as manifests
-from hangscope.incident.layout import MANIFEST, NODE_FILE, REDACTION, own_files
+from hangscope.incident.layout import GPUS_ASKED_FILE, MANIFEST, NODE_FILE, REDACTION, own_files
 from hangscope.incident.manifest import Manifest, Missing
 from hangscope.incident.written_before import counted_bytes, sizes_before
 from hangscope.safeio import bounded_json, limits
@@ -58,15 +58,17 @@ def _written_before(files: Mapping[str, Path]) -> tuple[dict[str, Path], dict[st
     """The files without those, and what of them counts, that ranks wrote after their GPUs were asked what they run."""
     sizes: dict[str, dict[str, int]] = {}
     for name, path in files.items():
-        folder, _, file = name.rpartition("/")
-        if file == NODE_FILE:
+        folder = next(
+            (name[: -len(file)] for file in (NODE_FILE, GPUS_ASKED_FILE) if f"/{name}".endswith(f"/{file}")), None
+        )
+        if folder is not None:
             try:
                 value = bounded_json.loads(read_file(path, limits.JSON_BYTES))
             except (OSError, ValueError):
                 continue
             found = sizes_before(value) if isinstance(value, dict) else None
             if found is not None:
-                sizes[f"{folder}/" if folder else ""] = found
+                sizes[folder] = found
     counted = {
         name: most
         for folder, known in sizes.items()

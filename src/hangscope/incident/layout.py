@@ -15,11 +15,13 @@ from hangscope.safeio.safe_files import make_folder, open_file, write_below
 
 INCIDENT_SCHEMA = "hangscope.incident/1"
 NODE_SCHEMA = "hangscope.node/1"
+GPUS_ASKED_SCHEMA = "hangscope.asked/1"
 
 MANIFEST = "incident.json"
 NODE_FILE = "node.json"
 GPUS_ASKED_FILE = "gpu/asked.json"
-"""In a node's folder: its GPUs were asked by hand what they run, beside the agent."""
+"""In a node's folder: its GPUs were asked what they run, and how large its files were then. Whoever asks writes it, an
+agent or a person beside it, before the answers; node.json says the same once an agent writes that."""
 VERDICT_JSON = "verdict.json"
 VERDICT_TEXT = "verdict.txt"
 VERDICT_PAGE = "verdict.html"

@@ -16,7 +16,8 @@ _MOST_FILES = 20_000
 
 
 def sizes_before(node: Mapping[str, Any]) -> dict[str, int] | None:
-    """By a node.json: file of the node's part → how many of its bytes count; None where its GPUs were not asked."""
+    """By a node.json or gpu/asked.json: file of the node's part → how many of its bytes count; None where its GPUs were
+    not asked."""
     cores = node.get("gpu_cores")
     files = cores.get("files") if isinstance(cores, Mapping) else None
     if not isinstance(files, Mapping) or len(files) > _MOST_FILES:

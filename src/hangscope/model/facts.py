@@ -411,6 +411,7 @@ FAILURE_KINDS = (
     "engine_stuck",
     "kv_transfer",
     "jit_lock",
+    "gpu_core",
     "actor_died",
     "port_errors",
     "node_lost",

@@ -308,7 +308,13 @@ def _resolved(
     watchdog = resolve_ranks.distinct(reported.watchdog)
     every = resolve_failures.distinct(every, watchdog, errors)
     stopped = resolve_failures.Stopped(watchdog, every)
-    return replace(reported, watchdog=stopped.reports(watchdog), errors=errors, failures=stopped.failures(every))
+    asked = resolve_failures.CoresAsked(watchdog, every)
+    return replace(
+        reported,
+        watchdog=asked.reports(stopped.reports(watchdog)),
+        errors=asked.errors(errors),
+        failures=asked.failures(stopped.failures(every)),
+    )
 
 
 def _with_pods(reported: _Reported, evidence: Evidence, who: Identity, assembled: Assembled) -> _Reported:

@@ -274,12 +274,13 @@ def _refuse(item: Found, why: str, evidence: Evidence) -> None:
 
 INCIDENT = "hangscope.incident/"
 NODE = "hangscope.node/"
+ASKED = "hangscope.asked/"
 
 
 def is_about_others(head: bytes) -> bool:
-    """Whether a file that begins so may be an incident's manifest or a node's file: they say which of the other files
-    count, and to which host they belong."""
-    return head.lstrip()[:1] == b"{" and any(f'"{schema}'.encode() in head for schema in (INCIDENT, NODE))
+    """Whether a file that begins so may be an incident's manifest, a node's file or that its GPUs were asked: they say
+    which of the other files count, and to which host they belong."""
+    return head.lstrip()[:1] == b"{" and any(f'"{schema}'.encode() in head for schema in (INCIDENT, NODE, ASKED))
 
 
 def parse_about_others(item: Found) -> bool:
@@ -292,7 +293,7 @@ def parse_about_others(item: Found) -> bool:
         value = bounded_json.loads(item.read())
     except ValueError:
         return False
-    if isinstance(value, Mapping) and schema_of(value).startswith((INCIDENT, NODE)):
+    if isinstance(value, Mapping) and schema_of(value).startswith((INCIDENT, NODE, ASKED)):
         item.about_others = value
     return item.about_others is not None
 
@@ -308,7 +309,7 @@ def _read_json(value: Any, item: Found, evidence: Evidence) -> bool:
             evidence.statements.extend(rosters.read_roster(value, item.file))
         return value is not None
     schema = schema_of(value)
-    if "culprits" in value or schema.startswith(("hangscope.diagnosis/", INCIDENT)):
+    if "culprits" in value or schema.startswith(("hangscope.diagnosis/", INCIDENT, ASKED)):
         return True  # a truth or an earlier verdict is no evidence; manifests were read before
     if schema.startswith(NODE):
         evidence.nodes.append(incident_files.read_node(value, item.file))

@@ -17,6 +17,8 @@ from hangscope.reader.logs.torch_logs import LoggedReport
 from hangscope.reader.times import LogTimes
 from hangscope.reader.values import short_name
 
+LAUNCH_FAILURE = "launch failure"
+"""How a kernel ends that was made to: by what it waited in, or because its GPU was asked for a core."""
 MOST = 20_000
 """Failures of one job that are kept."""
 
@@ -211,6 +213,43 @@ class Stopped:
         return [failure for failure in found if failure.kind not in _LOST_PEERS or failure.source not in self]
 
 
+class CoresAsked:
+    """A job whose GPUs were asked for cores: the error that each process reports then is our doing, or somebody's; so
+    are peers that are lost, and ends of processes after that.
+
+    The driver says the same where a kernel failed by itself and cores were switched on for that: then there is another
+    error of CUDA's.
+    """
+
+    def __init__(self, watchdog: Iterable[WatchdogReport], failures: Iterable[Failure]) -> None:
+        found = list(failures)
+        said = [failure.text for failure in found if failure.kind == "cuda_error"]
+        said += [report.error or "" for report in watchdog if report.kind == "cuda_error"]
+        by_hand = all(LAUNCH_FAILURE in text for text in said)
+        self._lines = _first_lines(_sources(found, {"gpu_core"})) if by_hand else {}
+
+    def _came_after(self, source: Source, *, elsewhere: bool) -> bool:
+        """Behind the driver's line in its file; `elsewhere`: or in a file without one, where there is one at all."""
+        line = self._lines.get(source.file)
+        return bool(self._lines) and elsewhere if line is None else line_of(source) > line
+
+    def reports(self, watchdog: Iterable[WatchdogReport]) -> list[WatchdogReport]:
+        ours = {"cuda_error", "async_error"}
+        return [r for r in watchdog if r.kind not in ours or not self._came_after(r.source, elsewhere=True)]
+
+    def failures(self, found: Iterable[Failure]) -> list[Failure]:
+        ours = {"cuda_error", *_LOST_PEERS}
+        kept = [f for f in found if f.kind not in ours or not self._came_after(f.source, elsewhere=True)]
+        return [f for f in kept if f.kind not in {"signal", "exit"} or not self._came_after(f.source, elsewhere=False)]
+
+    def errors(self, found: Iterable[PythonError]) -> list[PythonError]:
+        return [
+            error
+            for error in found
+            if LAUNCH_FAILURE not in error.message or not self._came_after(error.source, elsewhere=True)
+        ]
+
+
 def _identity(failure: Failure) -> tuple[object, ...]:
     """What two lines about one failure have in common."""
     end = (failure.kind, failure.code, failure.pid)
@@ -260,7 +299,7 @@ class _Effects:
         first = self.timeouts.get(failure.source.file)
         if first is None or line_of(failure.source) < first:
             return False
-        if failure.kind == "cuda_error" and "launch failure" in failure.text:
+        if failure.kind == "cuda_error" and LAUNCH_FAILURE in failure.text:
             return True  # how kernels end that gave up waiting, as DeepEP's
         if failure.kind == "actor_died" or _AFTER_A_HANG.search(failure.text):
             return True

@@ -121,6 +121,8 @@ _ASCEND = re.compile(
     r"(?:.{0,200}?remote rank:? ?\[(?P<peer>\d{1,10})\])?(?:.{0,160}?tag\[(?P<tag>[A-Za-z]+)_)?"
 )
 _ASCEND_RANK = re.compile(r"\(PID:(?P<pid>\d+), Device:-?\d+, RankID:(?P<rank>\d{1,6})\) ERR\d+")
+# The CUDA driver's own line: at an exception on the GPU, or because somebody asked for it, as we do.
+_GPU_CORE = re.compile(r"^\W*Starting GPU coredump generation\b")
 _HEARTBEAT = re.compile(
     r"Heartbeat monitor timed out|watchdog got stuck for \d+ seconds|detected no heartbeat of its watchdog"
 )
@@ -278,6 +280,7 @@ class ErrorLog:
             (engine_lines.JIT_LOCK, self._jit_lock),
             (_DEEPEP, self._deepep),
             (_HEARTBEAT, lambda line, _: self._add(line, "heartbeat_stuck")),
+            (_GPU_CORE, lambda line, _: self._add(line, "gpu_core", effect=True)),
             (_XID, self._xid),
             (_GPU_LOST, lambda line, m: self._add(line, "gpu_lost", detail=m["gpu"])),
             (_OOM, lambda line, _: self._add(line, "gpu_oom")),

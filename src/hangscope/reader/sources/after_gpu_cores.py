@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from hangscope.incident.layout import GPUS_ASKED_FILE
 from hangscope.incident.written_before import GROWING, WHY, counted_bytes, sizes_before
 from hangscope.model import Gap, Source
 from hangscope.reader.find_files import Found
@@ -13,7 +14,8 @@ def without_what_came_after(found: list[Found], gaps: list[Gap]) -> list[Found]:
     for item in found:
         sizes = sizes_before(item.about_others) if item.about_others is not None else None
         if sizes is not None:
-            folders[item.parts[:-1]] = sizes
+            inside = len(GPUS_ASKED_FILE.split("/")) if item.parts[-2:] == tuple(GPUS_ASKED_FILE.split("/")) else 1
+            folders[item.parts[:-inside]] = sizes
     if not folders:
         return found
     kept = []

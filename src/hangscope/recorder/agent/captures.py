@@ -233,7 +233,7 @@ class Captures:
         snapshots = [path for path in self._taken if self.reason(path) == "snapshot" and path not in self._earlier]
         agents = run_directory.peers(self._folders.root, self._folders.own) if snapshots else []
         folders = {self._folders.own, *(agent.folder for agent in agents)}
-        return any(run_directory.asked_gpus_by_hand(path, folder) for path in snapshots for folder in folders)
+        return any(run_directory.asked_gpus(path, folder) for path in snapshots for folder in folders)
 
     def note_recovery(self, incident: Path, seconds: float) -> None:
         """The captured stall ended by itself, after so long."""

@@ -219,7 +219,9 @@ class Conclusions:
         until = time.monotonic() + GPUS_S
         agents = run_directory.peers(self._folders.root, self._folders.own)
         others = [agent for agent in agents if self._may_come(agent)]
-        while time.monotonic() < until and not all(run_directory.asked_gpus(incident, agent) for agent in others):
+        while time.monotonic() < until and not all(
+            run_directory.asked_gpus(incident, agent.folder) for agent in others
+        ):
             time.sleep(0.2)
         before = self._log.verdicts[incident].value.get("headline")
         incident_manifest.refresh(home)

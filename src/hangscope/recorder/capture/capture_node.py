@@ -279,7 +279,7 @@ class NodeCapture:
             return {"gpu_cores": self._cores.to_json()}
         name = (self.node_dir.directory / GPUS_ASKED_FILE).relative_to(self.node_dir.incident).as_posix()
         by_hand = peer_files.gpus_asked(self.node_dir.incident, name)
-        return {"gpu_cores": by_hand} if by_hand else {}
+        return {"gpu_cores": by_hand} if by_hand is not None else {}
 
     def _row(self, rank: WatchedRank, gpu_used: str | None, roles: Mapping[int, Role]) -> dict[str, Any]:
         """The rank as it was when its hang was captured. That it ended much later is a field of its own.

@@ -14,12 +14,13 @@ import os
 import platform
 import re
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from hangscope.incident import gpu_core, manifest
+from hangscope.incident.layout import GPUS_ASKED_FILE, GPUS_ASKED_SCHEMA
 from hangscope.incident.written_before import GROWING
 from hangscope.recorder.live.watched_rank import WatchedRank
 from hangscope.recorder.process import hold_launcher, linux_process, target_rights
@@ -83,18 +84,12 @@ def can_be_asked(ranks: Sequence[WatchedRank]) -> bool:
     return any(not gpu_core_settings.why_not(_environment(rank)) for rank in ranks if not rank.ended)
 
 
-def take(
-    node_dir: NodeDir,
-    ranks: Sequence[WatchedRank],
-    launcher: int | None,
-    note: Callable[[CoresTaken], None] = lambda _: None,
-) -> CoresTaken | None:
+def take(node_dir: NodeDir, ranks: Sequence[WatchedRank], launcher: int | None) -> CoresTaken | None:
     """Ask the GPUs of all these ranks, and keep which kernels they run in gpu/rank_<r>.json; None where none was asked.
 
-    Whoever cannot be asked, or does not answer, is a gap. `launcher` is what was started, at or above the ranks. `note`
-    is called just before they are asked.
+    Whoever cannot be asked, or does not answer, is a gap. `launcher` is what was started, at or above the ranks.
     """
-    work = _Work(node_dir, [rank for rank in ranks if not rank.ended][:MOST_RANKS], launcher, note)
+    work = _Work(node_dir, [rank for rank in ranks if not rank.ended][:MOST_RANKS], launcher)
     try:
         Patience(ALL_S).ask("GPU cores", work.run)
     except Refused as late:
@@ -107,7 +102,6 @@ class _Work:
     node_dir: NodeDir
     ranks: Sequence[WatchedRank]
     launcher: int | None
-    note: Callable[[CoresTaken], None]
     asked_at: str = ""
     read: list[int] = field(default_factory=list)
     files: dict[str, int] = field(default_factory=dict)
@@ -202,13 +196,19 @@ class _Work:
         """A byte to each, as near to each other as can be: who is asked late may have lost its peers."""
         self.files = _sizes(self.node_dir)
         self.asked_at = manifest.now()
-        self.note(CoresTaken(self.asked_at, (), self.files))
+        self._note_asked()
         for one in list(listening):
             try:
                 os.write(one.handle, b"1")
             except OSError as error:
                 self._gap(one.rank, f"{one.pipe}: {error.strerror}")
                 listening.remove(one)
+
+    def _note_asked(self) -> None:
+        """Before the answers come, too: whoever else looks at the job has to know what ends it."""
+        taken = self.taken()
+        if taken is not None:
+            self.node_dir.write_json(GPUS_ASKED_FILE, {"schema": GPUS_ASKED_SCHEMA, "gpu_cores": taken.to_json()})
 
     # ---- what comes --------------------------------------------------------------------------------------------------
 
@@ -220,6 +220,7 @@ class _Work:
             waiting = [one for one in waiting if not self._is_done(one)]
         for one in waiting:
             self._gap(one.rank, self._why_none(one))
+        self._note_asked()
 
     def _why_none(self, one: _Asked) -> str:
         if one.found is not None:

@@ -6,11 +6,10 @@ asks does it, for the ranks of this node, with its own rights.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from pathlib import Path
 
-from hangscope.incident.layout import GPUS_ASKED_FILE, NODE_FILE
+from hangscope.incident.layout import NODE_FILE
 from hangscope.recorder.capture import gpu_cores
 from hangscope.recorder.live.find_ranks import RankProcess
 from hangscope.recorder.live.watched_rank import WatchedRank
@@ -37,7 +36,7 @@ def of_run(root: Path, incident: Path, say: Callable[[str], None], *, foreign: b
         if ranks:
             asked = True
             node_dir = NodeDir(incident, incident / "nodes" / folder.name)
-            taken = gpu_cores.take(node_dir, ranks, state.command_pid, functools.partial(_note, node_dir))
+            taken = gpu_cores.take(node_dir, ranks, state.command_pid)
             came = taken is not None and bool(taken.ranks)
             report(node_dir, came, say)
             _add(node_dir, taken)
@@ -67,15 +66,8 @@ def _ranks_here(root: Path, state: NodeStatus) -> list[WatchedRank]:
     return found
 
 
-def _note(node_dir: NodeDir, taken: gpu_cores.CoresTaken) -> None:
-    """For the agents: what fails from now on is our doing."""
-    node_dir.write_json(GPUS_ASKED_FILE, taken.to_json())
-
-
 def _add(node_dir: NodeDir, taken: gpu_cores.CoresTaken | None) -> None:
     """To the node.json that the agent wrote, and will write again at the end of the job."""
-    if taken is not None:
-        _note(node_dir, taken)
     try:
         value = bounded_json.loads(node_dir.read(NODE_FILE, _NODE_BYTES))
     except (OSError, ValueError):

@@ -151,7 +151,7 @@ class UnrecordedWaits:
             rank.position.take(stacks, wait, rank.quiet_since, now)
 
     def _prepares(self, pid: int, stacks: Sequence[ThreadStack], now: float) -> bool:
-        """Whether it compiles, mostly in processes of its own, or imports, and does not only wait for a lock or a disk."""
+        """Whether it compiles, mostly in processes of its own, or imports: at work, and not waiting for a lock."""
         before = self._prepared.pop(pid, None)
         if not is_preparing(stacks):
             return False

@@ -178,14 +178,10 @@ def complete(incident: Path, name: str) -> bool:
     return read_object(incident, name, STATUS_BYTES).get("complete") is True
 
 
-def asked_gpus(incident: Path, name: str) -> bool:
-    """Whether a node says in its node.json that it has asked its GPUs what they run."""
-    return isinstance(read_object(incident, name, STATUS_BYTES).get("gpu_cores"), dict)
-
-
-def gpus_asked(incident: Path, name: str) -> dict[str, Any]:
-    """What whoever asked a node's GPUs by hand noted; empty where nobody did."""
-    return read_object(incident, name, STATUS_BYTES)
+def gpus_asked(incident: Path, name: str) -> dict[str, Any] | None:
+    """What whoever asked a node's GPUs noted; None where nobody did."""
+    value = read_object(incident, name, STATUS_BYTES).get("gpu_cores")
+    return value if isinstance(value, dict) else None
 
 
 def has_ranks(incident: Path, name: str) -> bool:

@@ -293,20 +293,11 @@ def captured(incident: Path, peer: PeerAgent) -> bool:
         return False
 
 
-def asked_gpus(incident: Path, peer: PeerAgent) -> bool:
-    """Whether another node has asked its GPUs what they run."""
-    name = f"nodes/{peer.folder.name}/{NODE_FILE}"
-    try:
-        return _patience.ask(f"{incident}/{name}", lambda: peer_files.asked_gpus(incident, name))
-    except OSError:
-        return False
-
-
-def asked_gpus_by_hand(incident: Path, folder: Path) -> bool:
-    """Whether somebody has asked the GPUs of a node what they run, beside its agent: that ends the job."""
+def asked_gpus(incident: Path, folder: Path) -> bool:
+    """Whether the GPUs of a node were asked what they run, by its agent or by hand: that ends the job."""
     name = f"nodes/{folder.name}/{GPUS_ASKED_FILE}"
     try:
-        return _patience.ask(f"{incident}/{name}", lambda: bool(peer_files.gpus_asked(incident, name)))
+        return _patience.ask(f"{incident}/{name}", lambda: peer_files.gpus_asked(incident, name) is not None)
     except OSError:
         return False
 

@@ -66,6 +66,7 @@ _WHAT = {
     "engine_stuck": "completed no step ({detail})",
     "kv_transfer": "lost or gave up a transfer of the KV cache ({detail})",
     "jit_lock": "waits for the lock of a JIT cache ({detail})",
+    "gpu_core": "had a core of its GPU written, which ends what runs there",
     "actor_died": "died",
     "node_lost": "went down with its node",
     "node_failed": "failed, and the job with it",

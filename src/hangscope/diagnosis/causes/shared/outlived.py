@@ -8,6 +8,7 @@ _WARNINGS = frozenset(
         "engine_waits",
         "kv_transfer",
         "jit_lock",
+        "gpu_core",
         "wait_timeout",
         "socket_error",
         "heartbeat_stuck",

@@ -84,7 +84,7 @@ _WAITED = (
 # may have been ended because it hung. A terminal that was closed is a reason of its own.
 _TELLS_NOTHING_OF_THE_JOB = (
     *("launcher_kill", "launcher_signal", "cancelled"),
-    *("engine_waits", "jit_lock", "kv_transfer", "port_errors"),
+    *("engine_waits", "jit_lock", "gpu_core", "kv_transfer", "port_errors"),
 )
 # Of what engines say, a lock names what is waited for, and a wait alone says least.
 _TELLS_MORE = {"jit_lock": -1, "engine_waits": 1}
