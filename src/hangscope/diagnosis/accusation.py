@@ -61,6 +61,10 @@ class Doubt(Enum):
         self.why = why
 
     TWO_SIDES = MEDIUM, "the ranks are split evenly, and the evidence cannot say which side is wrong"
+    OTHER_VOTES_MISSING = (
+        LOW,
+        "the ranks are split evenly, and the dumps that could say which side is wrong are lost",
+    )
     FEW_CONFIRM = MEDIUM, "few other calls support it"
     MANY_ACCUSED = MEDIUM, "so many ranks differ that they may be the correct ones"
     VOTES_MISSING = MEDIUM, "missing dumps could change the majority"

@@ -17,6 +17,8 @@ from hangscope.diagnosis.align.lanes import Lane
 from hangscope.model import GLOO_SIZE, Group, Operation, Operations
 
 _AGREED_BEFORE = 16
+_MANY_CALLS = 8
+"""So many calls before show whether a call is ever made twice in a row."""
 # The longest run of skipped or added calls that is looked for.
 _SHIFT_MAX = 8
 
@@ -39,7 +41,8 @@ class Divergence:
     the calls that were left out (on a reference rank) or of the extra ones. `parted_at`: (odd rank's row, reference
     row) where the two code paths part: what each did instead of the other. `support`: how many later positions confirm
     a shift. `by_habit`: a call was left out, because the odd rank went on with what usually comes after it; `support`
-    is then how many earlier rounds say so.
+    is then how many earlier rounds say so. `repeats`: a call seems left out, but the odd rank's call before was the
+    same: it may have made that twice.
     """
 
     group: int
@@ -54,6 +57,7 @@ class Divergence:
     at_ns: int | None = None
     support: int = 0
     by_habit: bool = False
+    repeats: bool = False
 
 
 def divergences(alignment: Alignment) -> list[Divergence]:
@@ -94,7 +98,8 @@ def _at(alignment: Alignment, lane: Lane, index: int) -> Divergence:
     signatures = lane.signatures_at(index)
     reference, tied = _majority(alignment, lane, index)
     agrees = signatures == reference
-    return _shifted(alignment, lane, index, _divergence(alignment, lane, index, rows[~agrees], rows[agrees], tied))
+    found = _shifted(alignment, lane, index, _divergence(alignment, lane, index, rows[~agrees], rows[agrees], tied))
+    return replace(found, repeats=_repeats(alignment, lane, index, found))
 
 
 def other_calls(alignment: Alignment, lane: Lane, index: int) -> Bools:
@@ -212,6 +217,21 @@ def _shifted(alignment: Alignment, lane: Lane, index: int, d: Divergence) -> Div
     # Where the two agree again right after the position, one call differs and none was left out.
     agree_again = len(b) > 1 and a[1:2] == b[1:2]
     return _skipped_by_habit(alignment, lane, index, d, theirs) if with_stacks and not agree_again else d
+
+
+def _repeats(alignment: Alignment, lane: Lane, index: int, d: Divergence) -> bool:
+    """Whether one call seems left out, and the odd rank's call before was the one that it made instead: twice, as it
+    never did in many calls before."""
+    if d.shape is not Shape.SKIPPED or len(d.calls) != 1 or (d.support > 1 and not d.by_habit):
+        return False
+    ranks = alignment.job.ops.column("rank")
+    before = lane.rows[: lane.starts[index]]
+    own = before[ranks[before] == ranks[d.odd_row]]
+    calls = alignment.call[own]
+    here = int(alignment.call[d.odd_row])
+    if len(calls) < _MANY_CALLS or int(calls[-1]) != here:
+        return False
+    return not bool(np.any((calls[1:] == here) & (calls[:-1] == here)))
 
 
 def _skipped_by_habit(alignment: Alignment, lane: Lane, index: int, d: Divergence, theirs: Ints) -> Divergence:

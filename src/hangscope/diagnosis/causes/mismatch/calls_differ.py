@@ -95,6 +95,7 @@ def _doubts(case: Case, d: Divergence) -> list[Doubt]:
             Doubt.OTHER_GROUPS_POSSIBLE: members_not_recorded(case.groups[d.group]),
             Doubt.MANY_ACCUSED: len(d.odd) > 1 and len(d.odd) * 4 > len(members),
             Doubt.VOTES_MISSING: len(members) >= 3 and few_votes,
+            Doubt.OTHER_VOTES_MISSING: d.tied and len(members) >= 3 and len(own_dumps) < len(members),
         }
     )
 
@@ -133,7 +134,7 @@ def words(case: Case, accusation: Accusation[Divergence]) -> Words:
         headline=f"{who} {briefly}",
         summary=f"{sentence(who_and_node)} {at_length} {where}{after}",
         why=_findings(case, d),
-        each=dict.fromkeys(d.odd, briefly),
+        each=dict.fromkeys(d.odd, f"is on one of the two sides that differ at #{d.seq}" if d.tied else briefly),
         steps=_steps(case, accusation),
     )
 
@@ -145,7 +146,9 @@ def _what(case: Case, d: Divergence, odd: Operation, reference: Operation) -> tu
     if d.shape in _SHIFTED:
         call = case.job.ops[d.calls[0]]
         title = f"{call.name} #{d.seq}"
-        return _count(d, f"{title}{called_in(case, call)}"), f"{_count(d, f'{title}{at(call.frames)}')}, in"
+        otherwise = _otherwise(d, odd, others)
+        briefly = _count(d, f"{title}{called_in(case, call)}")
+        return f"{briefly}{otherwise}", f"{_count(d, f'{title}{at(call.frames)}')}{otherwise}, in"
     if d.shape is Shape.OTHER_OPERATION:
         there = called_in(case, reference)
         theirs = there if there != here else ""
@@ -165,6 +168,16 @@ def _count(d: Divergence, first: str) -> str:
     if d.shape is Shape.SKIPPED:
         return f"skipped {first}" if count == 1 else f"skipped {count} calls, starting with {first}"
     return f"made one extra call: {first}" if count == 1 else f"made {count} extra calls, starting with {first}"
+
+
+def _otherwise(d: Divergence, odd: Operation, others: str) -> str:
+    """What explains the same: the other of two sides, or a call that was made twice."""
+    once = len(d.calls) == 1
+    if d.tied and d.shape is Shape.SKIPPED:
+        return f", or {others} made {'it' if once else 'them'} too often"
+    if d.tied:
+        return f", or {others} skipped {'it' if once else 'them'}"
+    return f", or made {odd.name} #{d.seq - 1} twice" if d.repeats else ""
 
 
 def _passed(d: Divergence, odd: Operation, reference: Operation) -> tuple[str, str]:
@@ -263,6 +276,8 @@ def _difference(case: Case, d: Divergence, odd: Operation, reference: Operation)
 
 def _shifted(case: Case, d: Divergence, odd: Operation) -> str:
     calls = [_call(case.job.ops[row]) for row in d.calls]
+    who = f"rank {odd.rank}" if d.tied else ranks_text(d.odd)
+    others = "the other side" if d.tied else "the others"
     added = "added" if d.shape is Shape.ADDED else "skipped"
     named = f"{calls[0]} was {added}"
     if len(calls) > 1:
@@ -272,9 +287,9 @@ def _shifted(case: Case, d: Divergence, odd: Operation) -> str:
         call = case.job.ops[d.calls[0]]
         after = f"{plural(len(calls), 'call')} after {call.name} {shape_text(call)}"
         rounds = plural(d.support, "earlier round")
-        return f"{ranks_text(d.odd)} continued with {_call(odd)}, which usually comes {after} ({rounds}): {named}"
+        return f"{who} continued with {_call(odd)}, which usually comes {after} ({rounds}): {named}"
     agree = f"{plural(d.support, 'later operation')} {'agrees' if d.support == 1 else 'agree'}"
-    return f"shifted by {len(calls)}, the sequence of {ranks_text(d.odd)} matches the others again ({agree}): {named}"
+    return f"shifted by {len(calls)}, the sequence of {who} matches {others} again ({agree}): {named}"
 
 
 def _call(operation: Operation) -> str:

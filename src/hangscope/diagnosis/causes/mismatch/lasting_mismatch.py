@@ -50,6 +50,7 @@ def _doubts(case: Case, found: LastingMismatch) -> list[Doubt]:
             Doubt.TWO_SIDES: found.tied,
             Doubt.MANY_ACCUSED: len(found.ranks) > 1 and len(found.ranks) * 4 > len(members),
             Doubt.VOTES_MISSING: compared < len(members) and compared <= 2 * len(found.ranks),
+            Doubt.OTHER_VOTES_MISSING: found.tied and compared < len(members),
         }
     )
 
