@@ -324,10 +324,15 @@ def place_of(row: Row) -> str:
     return re.sub(r"\W+", "-", row.name)
 
 
+def incident_of(row: Row, place: Path) -> Path:
+    """Where in its run's directory the incident lies that is judged."""
+    return place / "hang-2" if row.second else place / "desync-1" if row.looks and row.ranks else place
+
+
 def run(row: Row, folder: Path) -> tuple[bool, str]:
     """Whether the answer was right, and the line of the table."""
     place = folder / place_of(row)
-    incident = place / "hang-2" if row.second else place / "desync-1" if row.looks and row.ranks else place
+    incident = incident_of(row, place)
     for left in folder.glob(f"{place.name}*"):  # of an earlier try: `run` would leave it alone and go elsewhere
         shutil.rmtree(left, ignore_errors=True)
     options = ["--dir", str(place), "--stall-after", str(THRESHOLD_S), "--keep"]

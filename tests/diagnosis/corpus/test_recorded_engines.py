@@ -3,7 +3,7 @@
 `recorded_engines.tar.xz` holds what tests/live_scripts/run.py --engines left there (torch 2.11.0, NCCL 2.28.9, four
 ranks on one GPU over loopback sockets), packed by tests/record/pack_live.py with black boxes and the truth: a replayed
 CUDA graph, NCCL by ctypes, the weight sync of two programs, a server of three kinds of processes, kernels that wait for
-a flag, a program in C.
+a flag, a program in C; and two with what the GPUs said at last: a kernel that never ends, and a replay.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from frozen import files_of, injected
 from hangscope.report.terminal import render_text
 
 ARCHIVE = "recorded_engines.tar.xz"
-NAMES = ("graph", "pynccl", "weights", "server", "spin", "program")
-SOURCES = ("blackbox", "stacks", "logs", "dumps", "node.json")
+NAMES = ("graph", "pynccl", "weights", "server", "spin", "program", "kernel-GPU-cores", "graph-GPU-cores")
+SOURCES = ("blackbox", "stacks", "logs", "dumps", "node.json", "gpu")
 LOST = [lost for count in (1, 2) for lost in combinations(SOURCES, count)]
 
 
