@@ -141,12 +141,13 @@ $(READY_TORCH): $(READY)
 	@touch $@
 
 # `collect` is tested against a real sshd, the page in a real Chromium, the server on a real Postgres, jobs of
-# many nodes on a real Slurm.
+# many nodes on a real Slurm, programs without torch under a real mpirun.
 test-deps:
 	@$(call apt,/usr/sbin/sshd,openssh-server,tests that need sshd)
 	@$(call apt,/usr/bin/chromium,chromium,tests that open the page in a browser)
 	@$(call apt,$(firstword $(wildcard /usr/lib/postgresql/*/bin/initdb) /usr/lib/postgresql/15/bin/initdb),postgresql,tests that need Postgres)
 	@$(call apt,/usr/sbin/slurmctld,slurmctld slurmd slurm-client munge iproute2,tests that need Slurm)
+	@$(call apt,/usr/bin/mpirun,openmpi-bin,tests that need mpirun)
 
 # $(call apt,FILE,PACKAGE,WHAT): has PACKAGE installed where FILE is not there, or says that WHAT will skip.
 define apt

@@ -25,16 +25,9 @@ import tempfile
 import time
 from pathlib import Path
 
-# Several ranks on one GPU: NCCL must take each for a node of its own (tests/record/README.md).
-os.environ.update(
-    NCCL_HOSTID=f"engines{os.getppid()}-{os.environ.get('RANK', '0')}",
-    NCCL_NET="Socket",
-    NCCL_IB_DISABLE="1",
-    NCCL_SOCKET_IFNAME="lo",
-    NCCL_P2P_DISABLE="1",
-    NCCL_SHM_DISABLE="1",
-    NCCL_MAX_NCHANNELS="2",
-)
+import one_gpu
+
+os.environ.update(one_gpu.settings("engines"))
 
 import torch
 
