@@ -505,6 +505,8 @@ class PrintedVerdict:
     source: Source
     incident: str
     kind: str = ""
+    node: str | None = None
+    """Where its only culprit ran."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -175,6 +175,7 @@ def _identify(
         _named_hosts(evidence),
         {rank: [evidence.paths[dump.file] for dump in of_rank] for rank, of_rank in assembled.dumps.items()},
         [report for answer in evidence.answers for report in answer.reports],
+        [pod.name for pod in evidence.pods],
     )
 
 
@@ -224,7 +225,6 @@ def _first(*sources: Sequence[T | None]) -> T | None:
 def _named_hosts(evidence: Evidence) -> set[str]:
     hosts = {node.node for node in evidence.nodes if node.node}
     hosts.update(host for text in evidence.texts for host in text.kernel.hosts)
-    hosts.update(pod.name for pod in evidence.pods)
     return hosts | evidence.hosts
 
 

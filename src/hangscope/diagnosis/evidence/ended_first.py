@@ -11,7 +11,7 @@ from heapq import nlargest
 
 from hangscope.diagnosis.align.column_tools import grouped
 from hangscope.diagnosis.evidence.process_ends import EFFECTS, GONE, Ends, is_running
-from hangscope.model import FATAL_ERROR, Job, Process
+from hangscope.model import AFTER_HANG, FATAL_ERROR, Job, Process
 
 # Exceptions that say who was stopped, not that a peer was lost.
 _ORDERED = ("KeyboardInterrupt", "SystemExit", FATAL_ERROR)
@@ -35,6 +35,7 @@ class OwnEnds:
         self._gave_up = {error.rank for error in victims if error.type not in _ORDERED}
         self.reports = grouped((report.rank, report) for report in job.facts.watchdog)
         self._ends = Ends(job)
+        self._ended_for_the_hang = any(failure.detail == AFTER_HANG for failure in job.facts.failures)
 
     def reported_timeout(self, rank: int) -> bool:
         return any(report.kind in ("timeout", "async_error") for report in self.reports.get(rank, ()))
@@ -50,7 +51,7 @@ class OwnEnds:
         status = process.exit_status
         if status is None:
             return process.state in GONE and self._ends.gone == 1
-        if self._after_capture(process):
+        if self._after_capture(process) or (self._ended_for_the_hang and status in (*EFFECTS, *_KILLED)):
             return False
         if status in EFFECTS:
             return self._before_all_others(rank, process, status)

@@ -3,6 +3,7 @@
 An end is a cause only where the process ended of its own (`ended_first.py`), or where others wait for it.
 """
 
+import signal
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum, auto
@@ -15,7 +16,7 @@ from hangscope.diagnosis.evidence.process_ends import GONE, ending, raised, sour
 from hangscope.diagnosis.evidence.ras_ranks import lost_to_ras
 from hangscope.diagnosis.evidence.training_thread import Stacks
 from hangscope.diagnosis.verdict import Finding
-from hangscope.model import OUTLIVED_SIGTERM, Job, KernelMessage, Process, PythonError
+from hangscope.model import OUTLIVED_SIGTERM, Job, Process, PythonError
 from hangscope.text import short
 
 # In the text that NCCL and PyTorch print: the peer's process is gone, as far as this one can tell.
@@ -74,6 +75,7 @@ class Liveness:
         self._threads = Stacks(job)
         self._answered = self._threads.answered
         self._oom = {k.pid: k for k in job.facts.kernel if k.kind == "oom" and k.pid is not None}
+        self._over_limit = {f.rank: f for f in reversed(job.facts.failures) if f.kind == "host_oom" and not f.effect}
         self._left = dict(reversed(job.facts.clean_exits))
         self._holding = _silent_python(job)
         self._losses = _connection_losses(job)
@@ -117,12 +119,12 @@ class Liveness:
 
     def _ended(self, rank: int, process: Process) -> Life | None:
         error = self.error(rank)
-        killed = self._oom.get(process.pid) if process.pid is not None else None
+        memory = self._out_of_memory(rank, process)
         itself = self._own_ends.by_itself(rank, process)
-        findings = tuple(self._signs_of_an_end(rank, process, killed, itself=itself))
+        findings = tuple(self._signs_of_an_end(rank, process, memory, itself=itself))
         if not findings:
             return None
-        if killed is not None:
+        if memory is not None:
             return Life(Is.ENDED, How.OUT_OF_MEMORY, True, findings, error, process)
         if error is not None:
             return Life(Is.ENDED, How.RAISED, True, findings, error, process)
@@ -131,12 +133,20 @@ class Liveness:
         clean = status == 0 and not self._own_ends.missed_by_victims(rank, process)
         return Life(Is.ENDED, how, True, findings, error, process, clean)
 
-    def _signs_of_an_end(
-        self, rank: int, process: Process, killed: KernelMessage | None, *, itself: bool
-    ) -> Iterator[Finding]:
+    def _out_of_memory(self, rank: int, process: Process) -> Finding | None:
+        """By the kernel's log, or for one that was killed by whoever watched its memory limit."""
+        killed = self._oom.get(process.pid) if process.pid is not None else None
         if killed is not None:
             text = f"the kernel's out-of-memory killer ended pid {killed.pid}"
-            yield Finding(text, (killed.source,), (killed.text,))
+            return Finding(text, (killed.source,), (killed.text,))
+        said = self._over_limit.get(rank) if process.exit_status == -signal.SIGKILL else None
+        return Finding(f"rank {rank}: {short(said.text)}", (said.source,)) if said is not None else None
+
+    def _signs_of_an_end(
+        self, rank: int, process: Process, memory: Finding | None, *, itself: bool
+    ) -> Iterator[Finding]:
+        if memory is not None:
+            yield memory
         if itself and process.exit_status is not None:
             yield Finding(f"rank {rank} {ending(process)}", sources(process))
         error = self.error(rank)

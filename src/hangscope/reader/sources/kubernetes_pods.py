@@ -211,7 +211,7 @@ def _ended(
     status = plain_status(whole(ended.get("exitCode")) or 0)
     reason = text(ended.get("reason")) or ""
     at_ns = parse_time(text(ended.get("finishedAt")) or "")
-    last_words = _more(text(ended.get("message")))
+    last_words = _more(_last_line(text(ended.get("message"))))
     where = f"pod {name}, container {container}"
     if reason == "OOMKilled":
         limit = text(_part(_part(asked, "resources"), "limits").get("memory"))
@@ -227,6 +227,12 @@ def _ended(
     # SIGTERM is somebody's order; so is what a pod that is being deleted ends with
     effect = stopped or status == -15
     return _failure(kind_of_end(status), said, source, name, at_ns, code=status, effect=effect)
+
+
+def _last_line(message: str | None) -> str | None:
+    """Of a message that is the end of a log, which is read as one besides, the last line says most."""
+    lines = [line.strip() for line in (message or "").splitlines() if re.search(r"\w", line)]
+    return lines[-1] if lines else None
 
 
 def _runs_hangscope(asked: Mapping[str, Any]) -> bool:

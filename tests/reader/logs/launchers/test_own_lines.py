@@ -39,6 +39,33 @@ def test_the_verdict_that_was_printed_goes_before_the_ends_after_it(prefix: str,
     assert "/shared/hangs/17/0" in verdict.next_steps[0]
 
 
+def test_where_the_culprit_ran_is_read_and_is_no_part_of_the_headline() -> None:
+    """The lines below the headline are no part of it: the code, the node, the operation."""
+    below = VERDICT.format("high").replace(
+        "hangscope:        node n2",
+        "hangscope:        at train.py:22 in stuck_in_loader: time.sleep(1000)\nhangscope:        node n2",
+    )
+    verdict = verdict_on(below + KILL + ENDS[0])
+    assert verdict.headline == "rank 2 is in stuck_in_loader (train.py:22), and never launched all_reduce #41"
+    assert [(each.rank, each.node) for each in verdict.culprits] == [(2, "n2")]
+    assert not verdict.also_possible
+
+
+def test_ranks_that_were_lost_with_a_node_are_read() -> None:
+    """The headline begins with the node then; the ranks are at its end."""
+    silent = """\
+hangscope: the verdict on /shared/hangs/17/0:
+hangscope: CRASH  node n2 has gone silent, and rank 2 with it           confidence: medium
+hangscope:        node n2, local rank 0, pid 436
+hangscope:
+hangscope: Ranks      n1  0-1  W W
+hangscope:            X dead   W waiting in all_reduce
+"""
+    verdict = verdict_on(silent)
+    assert short(verdict) == ("crash", "dead", [2])
+    assert [each.node for each in verdict.culprits] == ["n2"]
+
+
 def test_a_verdict_that_was_not_sure_is_not_sure() -> None:
     """It is as sure as it was then, and never more than what a log can carry."""
     assert str(verdict_on(VERDICT.format("low")).confidence) == "low"

@@ -6,12 +6,13 @@ from dataclasses import dataclass
 from hangscope.diagnosis.accusation import MEDIUM, Accusation, Accused, Grounds, Layer
 from hangscope.diagnosis.case import Case
 from hangscope.diagnosis.cause import Cause, Words
+from hangscope.diagnosis.causes.shared.advice import out_of_memory_step
 from hangscope.diagnosis.causes.shared.blocker_words import what_it_did, what_they_did
 from hangscope.diagnosis.causes.shared.blockers import Blocker
 from hangscope.diagnosis.causes.shared.sentences import who_did_what
 from hangscope.diagnosis.evidence.answer import Says
 from hangscope.diagnosis.evidence.code_lines import line
-from hangscope.diagnosis.evidence.liveness import Is, Life
+from hangscope.diagnosis.evidence.liveness import How, Is, Life
 from hangscope.diagnosis.phrases import ranks_text
 from hangscope.diagnosis.verdict import CauseKind, Finding
 
@@ -73,6 +74,8 @@ def words(case: Case, accusation: Accusation[Ended]) -> Words:
     findings = [finding for _, life in lives for finding in life.findings]
     errors = [(rank, life.error) for rank, life in lives if life.error is not None]
     raised = [f"code: {e.type} at {line(e.frames[-1])} on rank {rank}" for rank, e in errors if e.frames]
+    starved = [rank for rank, life in lives if life.how is How.OUT_OF_MEMORY]
+    memory = [out_of_memory_step(ranks_text(starved))] if starved else []
     look = "find out what terminated" if accusation.kind is CauseKind.DEAD else "look at the processes of"
     return who_did_what(
         case,
@@ -80,7 +83,7 @@ def words(case: Case, accusation: Accusation[Ended]) -> Words:
         what_they_did(case, blockers),
         ", and the job could not continue.",
         why=findings or [Finding("its exit was seen")],
-        steps=raised or [f"node: {look} {ranks_text(accusation.ranks)}: dmesg, /proc, the scheduler's log"],
+        steps=raised or memory or [f"node: {look} {ranks_text(accusation.ranks)}: dmesg, /proc, the scheduler's log"],
         each={blocker.rank: what_it_did(case, blocker) for blocker in blockers},
     )
 

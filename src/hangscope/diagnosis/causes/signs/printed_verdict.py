@@ -21,6 +21,8 @@ PRINTED_VERDICT = Grounds(
 )
 _KINDS = {str(kind): kind for kind in CauseKind}
 _OUTCOMES = ("HANG", "CRASH")
+_SAYS_WHY = ("host_oom", "evicted", "node_failed")
+"""What a scheduler knows of the end of a process of which `run` saw only that it was gone."""
 
 
 def propose(case: Case) -> Iterator[Accusation[PrintedVerdict]]:
@@ -30,6 +32,8 @@ def propose(case: Case) -> Iterator[Accusation[PrintedVerdict]]:
         return
     verdict = printed[0]
     kind = _KINDS.get(verdict.kind, CauseKind.UNKNOWN)
+    if kind is CauseKind.DEAD and _is_explained(case, verdict):
+        return
     ranks = verdict.ranks if kind not in (CauseKind.UNKNOWN, CauseKind.NONE) else ()
     yield Accusation(
         PRINTED_VERDICT,
@@ -40,6 +44,12 @@ def propose(case: Case) -> Iterator[Accusation[PrintedVerdict]]:
         explains=case.waits.all,
         hang=verdict.outcome == "HANG",
     )
+
+
+def _is_explained(case: Case, verdict: PrintedVerdict) -> bool:
+    """Whether something here says why those that it calls dead are gone."""
+    known = {failure.rank for failure in case.job.facts.failures if failure.kind in _SAYS_WHY and not failure.effect}
+    return bool(verdict.ranks) and set(verdict.ranks) <= known
 
 
 def words(_case: Case, accusation: Accusation[PrintedVerdict]) -> Words:

@@ -19,9 +19,13 @@ _HEAD = re.compile(
     r"(?: {2,}confidence: (?P<sure>\w+))?$"
 )
 _MORE = re.compile(r"hangscope:  {5,8}(?P<text>\S.*)$")
-_BELOW = re.compile(r"(?:node|local rank|rank \d+: node|pid|GPU)\b")
+_BELOW = re.compile(
+    r"(?:node|local rank|rank \d+: node|pid|GPU)\b|at \S{1,300}:\d+ in |\S.{0,100} of .{1,100} \(\d+ ranks?\b"
+)
+_NODE = re.compile(r"node (?P<node>[^\s,]{1,253})(?:,|$)")
 _LEGEND = re.compile(r"hangscope:  {5,}X (?P<kind>[a-z]+)\b")
 _RANKS = re.compile(r"ranks? (?P<ranks>\d{1,6}(?:[-, ]+\d{1,6}){0,64})\b")
+_WITH_IT = re.compile(rf"nodes? .{{1,200}}, and {_RANKS.pattern} with (?:it|them)$")
 _ENDED = re.compile(r"hangscope: --on-hang kill: .{1,400} gets? SIGTERM")
 _WENT_ON = re.compile(r"hangscope: (?:the job (?:resumed|goes on) after \d+ s: )?PAUSE, not a hang")
 _MOST_RANKS = 64
@@ -38,6 +42,7 @@ class PrintedVerdicts:
         """The line from which on we ended the job."""
         self._incident = ""
         self._in_headline = False
+        self._below_headline = False
 
     def feed(self, line: Line) -> None:
         text = line.text.rstrip()
@@ -49,6 +54,7 @@ class PrintedVerdicts:
             self._go_on(match["text"])
         else:
             self._in_headline = False
+            self._read_node(text)
             if self.found and (match := _LEGEND.match(text)):
                 self.found[-1] = replace(self.found[-1], kind=match["kind"])
             elif _WENT_ON.match(text):
@@ -70,15 +76,24 @@ class PrintedVerdicts:
         self.found[:] = [verdict]  # the last one is what counts
         self._incident = ""
         self._in_headline = True
+        self._below_headline = True
+
+    def _read_node(self, text: str) -> None:
+        """The first of the lines below a headline that names a node."""
+        line = _MORE.match(text) if self._below_headline else None
+        self._below_headline = line is not None
+        if line is not None and (match := _NODE.match(line["text"])):
+            self.found[-1] = replace(self.found[-1], node=match["node"])
+            self._below_headline = False
 
     def _go_on(self, text: str) -> None:
         whole = f"{self.found[-1].headline} {text}"[:_MOST_TEXT]
-        self.found[-1] = replace(self.found[-1], headline=whole)
+        self.found[-1] = replace(self.found[-1], headline=whole, ranks=_ranks(whole))
 
 
 def _ranks(headline: str) -> tuple[int, ...]:
-    """The ranks with which a headline begins; none where it begins otherwise."""
-    match = _RANKS.match(headline)
+    """The ranks with which a headline begins, or that were lost with a node; none where it is another."""
+    match = _RANKS.match(headline) or _WITH_IT.match(headline)
     found: list[int] = []
     for part in match["ranks"].split(",") if match is not None else ():
         first, _, last = part.strip().partition("-")
