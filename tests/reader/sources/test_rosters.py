@@ -123,6 +123,13 @@ def test_node_file_says_who_lives_and_who_answers(tmp_path: Path) -> None:
     assert [(m.kind, m.pid, m.node) for m in job.facts.kernel] == [("oom", 81234, "gpu-a017")]
 
 
+def test_a_count_of_kills_is_of_the_rank_that_was_killed(tmp_path: Path) -> None:
+    """All ranks of a container share a control group: one kill is counted for each, and only one of them is gone."""
+    rows = [{**row, "oom_kills": 1} for row in NODE["ranks"]]
+    job = job_of(tmp_path, {"incident.json": MANIFEST, "nodes/gpu-a017/node.json": {**NODE, "ranks": rows}})
+    assert [message.pid for message in job.facts.kernel] == [81234]
+
+
 def test_roster_beats_node_file_and_the_contradiction_is_told(tmp_path: Path) -> None:
     """Where two sources disagree the better one wins, and a gap names both."""
     roster = [{"rank": 1, "host": "gpu-a017", "pid": 81234, "exit": -6}]

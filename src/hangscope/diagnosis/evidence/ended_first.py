@@ -17,6 +17,7 @@ from hangscope.model import AFTER_HANG, FATAL_ERROR, Job, Process
 _ORDERED = ("KeyboardInterrupt", "SystemExit", FATAL_ERROR)
 # A process that ended this much before all others ended by itself, whatever its status says.
 _FIRST_BY_S = 2.0
+_LOST = ("host_oom", "evicted", "node_failed")
 _KILLED = (-signal.SIGKILL, 128 + signal.SIGKILL)
 
 
@@ -35,6 +36,7 @@ class OwnEnds:
         self._gave_up = {error.rank for error in victims if error.type not in _ORDERED}
         self.reports = grouped((report.rank, report) for report in job.facts.watchdog)
         self._ends = Ends(job)
+        self._lost = [failure for failure in job.facts.failures if failure.kind in _LOST and not failure.effect]
         self._ended_for_the_hang = any(failure.detail == AFTER_HANG for failure in job.facts.failures)
 
     def reported_timeout(self, rank: int) -> bool:
@@ -51,7 +53,7 @@ class OwnEnds:
         status = process.exit_status
         if status is None:
             return process.state in GONE and self._ends.gone == 1
-        if self._after_capture(process) or (self._ended_for_the_hang and status in (*EFFECTS, *_KILLED)):
+        if self._after_capture(process) or self._ended_with_the_job(rank, status):
             return False
         if status in EFFECTS:
             return self._before_all_others(rank, process, status)
@@ -65,6 +67,10 @@ class OwnEnds:
             return False
         later = [r for r in self._last_failed if r != rank and self._ends.failed[r] > process.ended_at_s]
         return any(r in self._victims for r in later) and not any(r in self.errors for r in later)
+
+    def _ended_with_the_job(self, rank: int, status: int) -> bool:
+        """Whether we ended the job because it hung, and nothing says that this one failed besides."""
+        return self._ended_for_the_hang and (status in (*EFFECTS, *_KILLED) or (status > 0 and rank not in self.errors))
 
     def _after_capture(self, process: Process) -> bool:
         """Whether it ended only after the stall had been noticed and captured."""
@@ -100,8 +106,14 @@ class OwnEnds:
             return True  # most gave up in the same way, and nothing says who did so first
         if status > 0 and rank in self._gave_up:
             return True  # its only exception says that it waited for somebody else, or lost somebody
+        if status > 0 and rank not in self.errors and self._another_was_lost(rank, process):
+            return True  # and nothing says what this one had to complain of
         # If it was there when the hang was noticed, whoever killed it came later.
         return status in _KILLED and self._outlived_the_hang(rank, process.ended_at_s)
+
+    def _another_was_lost(self, rank: int, process: Process) -> bool:
+        """Whether the kernel or a scheduler says that it took another, or its node."""
+        return any(failure.rank != rank and failure.node != process.node for failure in self._lost)
 
     def _outlived_the_hang(self, rank: int, at_s: float | None) -> bool:
         """Whether its own watchdog spoke of the hang, before its end where times are known."""

@@ -145,6 +145,9 @@ class _Run:
         if status == 0 or wanted is None or not agent.hung:
             return status
         self.say(f"the command ended with status {status} because of the hang: exit status {wanted}")
+        with contextlib.suppress(OSError):
+            if said := Patience(LOOK_S).ask("verdict", lambda: agent.hang_in_a_line):
+                self.say(said)
         return wanted
 
     def _after_signal(self, command: Command) -> float:

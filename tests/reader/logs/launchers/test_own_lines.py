@@ -51,6 +51,23 @@ def test_where_the_culprit_ran_is_read_and_is_no_part_of_the_headline() -> None:
     assert not verdict.also_possible
 
 
+LAST = (
+    "hangscope: the command ended with status 1 because of the hang: exit status 75\n"
+    "hangscope: the hang (absent): rank 2 is in stuck_in_loader (train.py:22), and never launched all_reduce #41; "
+    "node n2; confidence: high\n"
+)
+
+
+@pytest.mark.parametrize("before", ["", VERDICT.format("high") + KILL], ids=["alone", "after the whole"])
+def test_the_verdict_in_a_line_at_the_end_is_read(before: str) -> None:
+    """Of a pod's log its status keeps 2 KiB; where the whole verdict is there too, it is said once."""
+    verdict = verdict_on(before + ENDS[1] + LAST)
+    assert short(verdict) == ("hang", "absent", [2])
+    assert verdict.headline == "rank 2 is in stuck_in_loader (train.py:22), and never launched all_reduce #41"
+    assert [each.node for each in verdict.culprits] == ["n2"]
+    assert len([step for step in verdict.next_steps if "saved at the time" in step]) == 1
+
+
 def test_ranks_that_were_lost_with_a_node_are_read() -> None:
     """The headline begins with the node then; the ranks are at its end."""
     silent = """\

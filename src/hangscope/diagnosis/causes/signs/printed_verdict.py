@@ -28,10 +28,10 @@ _SAYS_WHY = ("host_oom", "evicted", "node_failed")
 def propose(case: Case) -> Iterator[Accusation[PrintedVerdict]]:
     """What the logs repeat, where they agree and no recording is here."""
     printed = [verdict for verdict in case.job.facts.printed_verdicts if verdict.outcome in _OUTCOMES]
-    if not printed or case.job.dumps or len({verdict.headline for verdict in printed}) > 1:
+    if not printed or case.job.dumps or len({(verdict.ranks, _kind(verdict)) for verdict in printed}) > 1:
         return
-    verdict = printed[0]
-    kind = _KINDS.get(verdict.kind, CauseKind.UNKNOWN)
+    verdict = max(printed, key=lambda each: bool(each.incident))
+    kind = _kind(verdict)
     if kind is CauseKind.DEAD and _is_explained(case, verdict):
         return
     ranks = verdict.ranks if kind not in (CauseKind.UNKNOWN, CauseKind.NONE) else ()
@@ -44,6 +44,10 @@ def propose(case: Case) -> Iterator[Accusation[PrintedVerdict]]:
         explains=case.waits.all,
         hang=verdict.outcome == "HANG",
     )
+
+
+def _kind(verdict: PrintedVerdict) -> CauseKind:
+    return _KINDS.get(verdict.kind, CauseKind.UNKNOWN)
 
 
 def _is_explained(case: Case, verdict: PrintedVerdict) -> bool:
@@ -59,7 +63,7 @@ def words(_case: Case, accusation: Accusation[PrintedVerdict]) -> Words:
         summary=f"{sentence(verdict.headline)}, according to the verdict that hangscope printed into this log.",
         why=[Finding(f"hangscope printed: {verdict.outcome} {verdict.headline}", (verdict.source,))],
         each=dict.fromkeys(accusation.ranks, verdict.headline),
-        steps=[f"diagnose what was saved at the time: {verdict.incident}"],
+        steps=[f"diagnose what was saved at the time: {verdict.incident or 'the log names its directory'}"],
     )
 
 

@@ -25,6 +25,10 @@ _BELOW = re.compile(
 _NODE = re.compile(r"node (?P<node>[^\s,]{1,253})(?:,|$)")
 _LEGEND = re.compile(r"hangscope:  {5,}X (?P<kind>[a-z]+)\b")
 _RANKS = re.compile(r"ranks? (?P<ranks>\d{1,6}(?:[-, ]+\d{1,6}){0,64})\b")
+_LAST_LINE = re.compile(
+    r"hangscope: the hang \((?P<kind>[a-z]{1,20})\): (?P<text>\S.{0,2000}?)"
+    r"(?:; node (?P<node>[^\s;]{1,253}))?; confidence: (?P<sure>\w+)$"
+)
 _WITH_IT = re.compile(rf"nodes? .{{1,200}}, and {_RANKS.pattern} with (?:it|them)$")
 _ENDED = re.compile(r"hangscope: --on-hang kill: .{1,400} gets? SIGTERM")
 _WENT_ON = re.compile(r"hangscope: (?:the job (?:resumed|goes on) after \d+ s: )?PAUSE, not a hang")
@@ -61,6 +65,8 @@ class PrintedVerdicts:
                 self.found.clear()
             elif _ENDED.match(text):
                 self.ended_at = self.ended_at or line.number
+            elif not self.found and (match := _LAST_LINE.match(text)):
+                self._in_a_line(line, match)
 
     def _begin(self, line: Line, match: re.Match[str]) -> None:
         source = Source(self.file, f"line {line.number}")
@@ -77,6 +83,15 @@ class PrintedVerdicts:
         self._incident = ""
         self._in_headline = True
         self._below_headline = True
+
+    def _in_a_line(self, line: Line, match: re.Match[str]) -> None:
+        """The verdict once more, at the end of a log of which nothing else may be left."""
+        headline = match["text"][:_MOST_TEXT]
+        sure = match["sure"] not in ("high", "medium")
+        source = Source(self.file, f"line {line.number}")
+        self.found.append(
+            PrintedVerdict("HANG", headline, _ranks(headline), sure, source, "", match["kind"], match["node"])
+        )
 
     def _read_node(self, text: str) -> None:
         """The first of the lines below a headline that names a node."""
