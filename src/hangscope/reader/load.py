@@ -262,7 +262,7 @@ def _facts(
     reported = _resolved(reported, [*other_failures, *_failures_in_files(evidence)], merged, assembled)
     watchdog = reported.watchdog
     errors = reported.errors
-    stacks = _stacks(texts, who, errors)
+    stacks = [*_stacks(texts, who, errors), *evidence.stacks]
     progress = log_scopes.log_progress(texts)
     printed = [verdict for text in texts for verdict in text.printed.found]
     quoted = _sources(watchdog, reported.failures, events, kernel, statements, progress, printed)
