@@ -140,7 +140,7 @@ def _job(evidence: Evidence, inputs: tuple[str, ...]) -> Job:
         status=assembled.status,
         nodes=dict(sorted(who.nodes.items())),
         processes=merged,
-        facts=replace(facts, machines=pod_failures.machines(evidence.pods)),
+        facts=replace(facts, machines=_machines(evidence)),
         gaps=_once(gaps),
         inputs=inputs,
         job_id=_first([m.job for m in evidence.manifests], [n.job for n in evidence.nodes]),
@@ -150,6 +150,13 @@ def _job(evidence: Evidence, inputs: tuple[str, ...]) -> Job:
         first_kept=assembled.first_kept,
         captured_at_ns=_captured_at_ns(evidence, manifest),
     )
+
+
+def _machines(evidence: Evidence) -> dict[str, str]:
+    """Pod → its machine, by what `run` in it was given, or by the API server; empty where nobody says."""
+    given = {status.node: status.machine for status in evidence.statuses}
+    named = {pod: machine for pod, machine in given.items() if pod is not None and machine is not None}
+    return {**named, **pod_failures.machines(evidence.pods)}
 
 
 def _expected_ranks(statements: Sequence[Statement], world_size: int | None) -> list[int] | None:

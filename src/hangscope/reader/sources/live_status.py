@@ -32,6 +32,8 @@ class LiveStatus:
     world_size: int | None
     rows: tuple[Mapping[str, Any], ...]
     at_s: float = 0.0
+    machine: str | None = None
+    """Of a pod, the machine that it ran on, empty where it did not know that; None where the node is one."""
 
     def without(self, ranks: Collection[int]) -> LiveStatus:
         """The same without ranks of which more is known."""
@@ -47,7 +49,12 @@ def read(value: Mapping[str, Any], file: str) -> LiveStatus:
         whole(value.get("world_size")),
         tuple(row for row in rows if isinstance(row, Mapping) and rank_number(row.get("rank")) is not None),
         number(value.get("at")) or 0.0,
+        _machine(value.get("machine")),
     )
+
+
+def _machine(value: object) -> str | None:
+    return host_name(value) or "" if isinstance(value, str) else None
 
 
 def newest(statuses: Sequence[LiveStatus]) -> list[LiveStatus]:
