@@ -117,7 +117,7 @@ def _looked_at(evidence: Evidence) -> str:
 def _job(evidence: Evidence, inputs: tuple[str, ...]) -> Job:
     statements = [*evidence.statements, *(said for node in evidence.nodes for said in node.statements)]
     manifest = _manifest(evidence)
-    world_size = manifest.world_size if manifest else None
+    world_size = (manifest.world_size if manifest else None) or _announced_size(evidence)
     assembled = assemble(evidence.dumps, expected_ranks=_expected_ranks(statements, world_size), consume=True)
     listed = ((said.process.node, said.process.pid) for said in statements)
     processes, start_ns, old = newest_processes(merge_nccl(evidence.texts), listed)
@@ -150,6 +150,12 @@ def _job(evidence: Evidence, inputs: tuple[str, ...]) -> Job:
         first_kept=assembled.first_kept,
         captured_at_ns=_captured_at_ns(evidence, manifest),
     )
+
+
+def _announced_size(evidence: Evidence) -> int | None:
+    """How many ranks `run` saw coming, where all logs that tell it agree."""
+    said = {text.printed.world_size for text in evidence.texts} - {None}
+    return said.pop() if len(said) == 1 else None
 
 
 def _machines(evidence: Evidence) -> dict[str, str]:

@@ -98,6 +98,37 @@ def test_the_api_server_knows_why_a_rank_is_gone(
     assert verdict.next_steps[-1] == "diagnose what was saved at the time: /hangscope/train"
 
 
+def stopped(name: str, at: str) -> dict[str, Any]:
+    return event(name, "Killing", "Stopping container train", lastTimestamp=f"2026-09-21T{at}Z")
+
+
+def test_a_pod_that_was_drained_is_named_and_nobody_in_it(tmp_path: Path) -> None:
+    """It is gone from the list; what is left is the event of its stop, before the others lost it and failed."""
+    left = [pod(f"train-{rank}", phase="Failed", **container(ended(1))) for rank in (0, 1)]
+    unsure = PRINTED.format("ranks 0, 1 wait in all_reduce; there is no evidence from rank 2")
+    (tmp_path / "train-0.log").write_text(unsure.replace("X dead   ", "").replace("node train-2, ", ""))
+    (tmp_path / "pods.json").write_text(listed(*left, stopped("train-2", "13:29:50")))
+    verdict, ranks, machines = said(tmp_path)
+    assert (verdict.outcome, ranks, machines) == ("crash", [], [])
+    assert "the pod train-2 was ended from outside: deleted, drained or preempted" in verdict.headline
+
+
+@pytest.mark.parametrize(
+    "events",
+    [
+        [stopped("train-2", "13:31:00")],
+        [stopped("train-1", "13:29:50"), stopped("train-2", "13:29:50")],
+        [event("train-2", "Killing", "Container train failed liveness probe", lastTimestamp="2026-09-21T13:29:50Z")],
+    ],
+    ids=["after the end", "most of the job", "for another reason"],
+)
+def test_cleaning_up_is_no_cause(events: list[dict[str, Any]], tmp_path: Path) -> None:
+    """Pods are deleted when a job is over, all of them when somebody deletes it; and probes kill containers, too."""
+    left = [pod(f"train-{rank}", phase="Failed", **container(ended(1))) for rank in (0, 1)]
+    (tmp_path / "pods.json").write_text(listed(*left, *events))
+    assert "ended from outside" not in said(tmp_path)[0].headline
+
+
 def test_a_hang_that_run_saw_is_not_explained_by_what_came_after(tmp_path: Path) -> None:
     """It printed who was stuck where; that the pod was evicted later is no reason for it."""
     (tmp_path / "train-0.log").write_text(

@@ -29,6 +29,7 @@ _NEVER_STARTED = (
     "CreateContainerError",
     "RunContainerError",
 )
+STOPPED = "pod_stopped"
 _EVICTIONS = ("Evicted", "Preempting", "Preempted", "TaintManagerEviction")
 _LOST = ("NodeLost", "NodeNotReady", "NodeUnreachable")
 _GONE_BY = {
@@ -250,14 +251,22 @@ def _event(row: Mapping[str, Any], source: Source) -> Pod | None:
     reason = text(row.get("reason")) or ""
     if about.get("kind") != "Pod" or name is None or not _NAME.fullmatch(name):
         return None
-    kind = "node_failed" if reason in _LOST else "evicted" if reason in _EVICTIONS else None
+    message = text(row.get("message")) or text(row.get("note")) or reason
+    kind = _kind_of_event(reason, message)
     if kind is None:
         return None
-    message = text(row.get("message")) or text(row.get("note")) or reason
     at_ns = parse_time(text(row.get("lastTimestamp")) or text(row.get("eventTime")) or "")
     machine = host_name(text(_part(row, "source").get("host"))) if kind == "evicted" else None
     end = PodEnd(_failure(kind, f"pod {name}: {reason}: {message}", source, name, at_ns, detail=message), whole=True)
     return Pod(name, text(about.get("namespace")) or "", None, machine, (end,), 0, source)
+
+
+def _kind_of_event(reason: str, message: str) -> str | None:
+    if reason in _LOST:
+        return "node_failed"
+    if reason == "Killing" and message.startswith("Stopping container"):
+        return STOPPED  # not for a failed probe, or a container beside it that ended
+    return "evicted" if reason in _EVICTIONS else None
 
 
 # ---- small parts -----------------------------------------------------------------------------------------------------

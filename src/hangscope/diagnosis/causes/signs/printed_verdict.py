@@ -32,7 +32,7 @@ def propose(case: Case) -> Iterator[Accusation[PrintedVerdict]]:
         return
     verdict = max(printed, key=lambda each: bool(each.incident))
     kind = _kind(verdict)
-    if kind is CauseKind.DEAD and _is_explained(case, verdict):
+    if _is_explained(case, verdict, kind):
         return
     ranks = verdict.ranks if kind not in (CauseKind.UNKNOWN, CauseKind.NONE) else ()
     yield Accusation(
@@ -50,10 +50,13 @@ def _kind(verdict: PrintedVerdict) -> CauseKind:
     return _KINDS.get(verdict.kind, CauseKind.UNKNOWN)
 
 
-def _is_explained(case: Case, verdict: PrintedVerdict) -> bool:
-    """Whether something here says why those that it calls dead are gone."""
-    known = {failure.rank for failure in case.job.facts.failures if failure.kind in _SAYS_WHY and not failure.effect}
-    return bool(verdict.ranks) and set(verdict.ranks) <= known
+def _is_explained(case: Case, verdict: PrintedVerdict, kind: CauseKind) -> bool:
+    """Whether a scheduler says why those are gone that it calls dead, or of which it had no word."""
+    failures = [failure for failure in case.job.facts.failures if not failure.effect]
+    if kind is CauseKind.UNKNOWN and verdict.outcome == "CRASH":
+        return any(failure.kind in ("pod_stopped", *_SAYS_WHY) for failure in failures)
+    known = {failure.rank for failure in failures if failure.kind in _SAYS_WHY}
+    return kind is CauseKind.DEAD and bool(verdict.ranks) and set(verdict.ranks) <= known
 
 
 def words(_case: Case, accusation: Accusation[PrintedVerdict]) -> Words:

@@ -13,6 +13,7 @@ from hangscope.model import PrintedVerdict, Source
 from hangscope.reader.logs.log_lines import Line
 
 OURS = "hangscope:"
+_WATCHING = re.compile(r"hangscope: watching \d+ of \d+ ranks here, (?P<world>\d{1,5}) in the job")
 _BEGINS = re.compile(r"hangscope: the verdict on (?P<incident>.{1,4096}):$")
 _HEAD = re.compile(
     r"hangscope: (?P<outcome>HANG|CRASH|WAIT|WRONG|SLOW|PAUSE|OK|\?) {1,6}(?P<text>\S.*?)"
@@ -44,6 +45,8 @@ class PrintedVerdicts:
         self.found: list[PrintedVerdict] = []
         self.ended_at: int | None = None
         """The line from which on we ended the job."""
+        self.world_size: int | None = None
+        """As many ranks the job has, where we said so when they had come."""
         self._incident = ""
         self._in_headline = False
         self._below_headline = False
@@ -61,6 +64,8 @@ class PrintedVerdicts:
             self._read_node(text)
             if self.found and (match := _LEGEND.match(text)):
                 self.found[-1] = replace(self.found[-1], kind=match["kind"])
+            elif match := _WATCHING.match(text):
+                self.world_size = int(match["world"])
             elif _WENT_ON.match(text):
                 self.found.clear()
             elif _ENDED.match(text):
