@@ -170,6 +170,18 @@ def test_another_jobs_incident_on_the_same_disk_is_left(cluster: Cluster) -> Non
     assert collect(cluster.folder / "theirs", sources, options=QUICK, job="other").manifest.job == "other"
 
 
+@pytest.mark.parametrize(
+    ("before", "theirs"),
+    [("train-node-0-1-x7k2p", True), ("train-large-0-1-x7k2p", False), ("training-node-0-1-x7k2p", False)],
+)
+def test_the_incident_of_pods_that_were_replaced_is_this_jobs(before: str, theirs: bool, cluster: Cluster) -> None:
+    """A hang ends all pods, and their controller starts others: names of the same make, with other numbers and ends."""
+    cluster.put("pods.json", listed(pod("train-node-0-0-zz4wl", **container(RUNNING))))
+    cluster.put("train-node-0-0-zz4wl.log", "anew\n")
+    _mount(cluster, ("train-node-0-0-zz4wl",), _incident("train", "13:33:20", before))
+    assert (cluster.collect().manifest.job == "train") is theirs
+
+
 def test_pods_that_share_a_disk_miss_nothing(cluster: Cluster) -> None:
     """Each lists the others' parts, and each gives its own: that is no gap."""
     both = ("train-0", "train-1")

@@ -11,7 +11,7 @@ from heapq import nlargest
 
 from hangscope.diagnosis.align.column_tools import grouped
 from hangscope.diagnosis.evidence.process_ends import EFFECTS, GONE, Ends, is_running
-from hangscope.model import AFTER_HANG, FATAL_ERROR, Job, Process
+from hangscope.model import AFTER_HANG, FATAL_ERROR, Failure, Job, Process
 
 # Exceptions that say who was stopped, not that a peer was lost.
 _ORDERED = ("KeyboardInterrupt", "SystemExit", FATAL_ERROR)
@@ -36,8 +36,6 @@ class OwnEnds:
         self._gave_up = {error.rank for error in victims if error.type not in _ORDERED}
         self.reports = grouped((report.rank, report) for report in job.facts.watchdog)
         self._ends = Ends(job)
-        self._lost = [failure for failure in job.facts.failures if failure.kind in _LOST and not failure.effect]
-        self._ended_for_the_hang = any(failure.detail == AFTER_HANG for failure in job.facts.failures)
 
     def reported_timeout(self, rank: int) -> bool:
         return any(report.kind in ("timeout", "async_error") for report in self.reports.get(rank, ()))
@@ -130,6 +128,15 @@ class OwnEnds:
             return False  # its only exception says that it lost somebody who was gone before it
         # A launcher's last resort is SIGKILL too, but it comes long after the first end.
         return at_s <= first_other + _FIRST_BY_S
+
+    @cached_property
+    def _lost(self) -> list[Failure]:
+        """Processes and nodes of which the kernel or a scheduler says that they were taken."""
+        return [failure for failure in self.job.facts.failures if failure.kind in _LOST and not failure.effect]
+
+    @cached_property
+    def _ended_for_the_hang(self) -> bool:
+        return any(failure.detail == AFTER_HANG for failure in self.job.facts.failures)
 
     @cached_property
     def _causes(self) -> set[int]:

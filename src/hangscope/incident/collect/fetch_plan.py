@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import time
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 
@@ -88,7 +88,7 @@ def roots_of(index: int, source: Source, listing: Listing, contents: Mapping[str
     return found
 
 
-def of_nodes(listing: Listing, names: Collection[str]) -> tuple[Listing, list[str]]:
+def of_nodes(listing: Listing, is_ours: Callable[[str], bool]) -> tuple[Listing, list[str]]:
     """(without the incidents in which none of these nodes has a part, where those lie). Many jobs share a disk."""
     roots = _roots(listing)
     parts: dict[str, set[str]] = {}
@@ -98,7 +98,7 @@ def of_nodes(listing: Listing, names: Collection[str]) -> tuple[Listing, list[st
         placed.append((entry, root))
         if root is not None and (node := _node_of(entry.path[len(root) :])):
             parts.setdefault(root, set()).add(node)
-    others = {root for root, nodes in parts.items() if not any(is_one_of(node, names) for node in nodes)}
+    others = {root for root, nodes in parts.items() if not any(is_ours(node) for node in nodes)}
     kept = tuple(entry for entry, root in placed if root not in others)
     return replace(listing, entries=kept), sorted(others)
 

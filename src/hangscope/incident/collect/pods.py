@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from hangscope.errors import CollectError
-from hangscope.incident.collect.fetch_plan import RUN, of_nodes
+from hangscope.incident.collect.fetch_plan import RUN, is_one_of, of_nodes
 from hangscope.incident.collect.fetch_sources import Deadline, Entry, Listing, Sink, Source, Unreachable
 from hangscope.incident.collect.job_nodes import ask
 from hangscope.incident.collect.remote_node import Node
@@ -34,6 +34,8 @@ _LOGS = "/container-logs/"
 _ATTEMPT = "attempt_"
 _POD = re.compile(r"[a-z0-9][a-z0-9.-]{0,252}")
 _CONTAINER = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")
+_DRAWN = r"[bcdfghjklmnpqrstvwxz2456789]{5}"
+"""The end that Kubernetes draws for a name: neither vowels nor what looks like one."""
 _BARE = re.compile(r"[a-z0-9][a-z0-9.-]*")
 _LOG_BYTES = 64 << 20
 _NO_PREVIOUS = "previous terminated container"
@@ -87,7 +89,7 @@ def kubernetes(
         raise CollectError(f"kubectl answered {odd[0][:80]!r}, which is not a pod's name")
     events, gone = _events(client, rows)
     sources: list[Source] = [Statuses(rows, events)]
-    own = None if any_job or not _is_job(rows) else _node_names(rows)
+    own = None if any_job or not _is_job(rows) else OwnNodes(rows)
     for name, row in zip(names, rows, strict=True):
         found = _containers(row)
         inside = _entered(row, found, container)
@@ -118,11 +120,32 @@ def _is_job(rows: Sequence[Mapping[str, Any]]) -> bool:
     return any(_some(_part(_part(row, "metadata"), "labels"), JOB_LABELS) for row in rows)
 
 
-def _node_names(rows: Sequence[Mapping[str, Any]]) -> frozenset[str]:
-    """What `run` in these pods calls its node: the pod, its host name, or with the host's network the machine."""
-    specs = [_part(row, "spec") for row in rows]
-    said = [spec.get(key) for spec in specs for key in ("hostname", "nodeName")]
-    return frozenset([*(_name(row) for row in rows), *(name for name in said if isinstance(name, str))])
+class OwnNodes:
+    """What `run` in the pods of a job calls its node: the pod, its host name, or with the host's network the machine.
+    Pods that were there before them have names of the same make: a controller replaces what it numbers or draws."""
+
+    def __init__(self, rows: Sequence[Mapping[str, Any]]) -> None:
+        specs = [_part(row, "spec") for row in rows]
+        said = [spec.get(key) for spec in specs for key in ("hostname", "nodeName")]
+        self._names = {*(_name(row) for row in rows), *(name for name in said if isinstance(name, str))}
+        self._makes = {make for row in rows for make in _makes(row)}
+
+    def __contains__(self, node: object) -> bool:
+        name = str(node)
+        return is_one_of(name, self._names) or any(re.fullmatch(make, name.partition(".")[0]) for make in self._makes)
+
+
+def _makes(row: Mapping[str, Any]) -> Iterator[str]:
+    """A pod's name after its job's, with any number for a number and any end for one that was drawn."""
+    name = _name(row)
+    for job in _some(_part(_part(row, "metadata"), "labels"), JOB_LABELS).values():
+        if not isinstance(job, str) or not name.startswith(f"{job}-"):
+            continue
+        words = name[len(job) + 1 :].split("-")
+        numbered = [r"\d+" if word.isdigit() else re.escape(word) for word in words]
+        if re.fullmatch(_DRAWN, words[-1]):
+            numbered[-1] = rf"(?:\d+|{_DRAWN})"
+        yield "-".join((re.escape(job), *numbered))
 
 
 def _name(row: Mapping[str, Any]) -> str:
@@ -183,7 +206,7 @@ class Pod(Node):
         containers: Sequence[Container],
         patterns: Sequence[str],
         defaults: bool,
-        own: frozenset[str] | None = None,
+        own: OwnNodes | None = None,
     ) -> None:
         super().__init__(name, shell, patterns, defaults)
         self._client = client
@@ -205,7 +228,7 @@ class Pod(Node):
         """Without the incidents of other jobs on the same disk; where that leaves none, it is said."""
         if self._own is None:
             return listed
-        ours, others = of_nodes(listed, self._own)
+        ours, others = of_nodes(listed, self._own.__contains__)
         if not others or any(entry.path.rpartition("/")[2] in (MANIFEST, RUN) for entry in ours.entries):
             return ours
         what = f"an incident of this job's pods in {self.name}"

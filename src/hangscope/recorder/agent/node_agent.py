@@ -308,8 +308,8 @@ class Agent:
                 self._say(line)
 
     def _note_recovery(self) -> None:
-        """A stall that went on by itself is over, and the next one is another incident. What moves once the job is asked
-        to end does so because of that: a peer was ended before it, or we asked for its stack."""
+        """A stall that went on by itself is over, and the next one is another incident. What moves once the job is to
+        end does so because of that: a peer was ended before it, or we asked for its stack."""
         if self._events.save_wanted.is_set() or self._events.asked_to_end:
             return
         seconds = self._recovery.update()

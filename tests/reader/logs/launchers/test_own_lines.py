@@ -68,6 +68,11 @@ def test_the_verdict_in_a_line_at_the_end_is_read(before: str) -> None:
     assert len([step for step in verdict.next_steps if "saved at the time" in step]) == 1
 
 
+def test_a_line_that_looks_like_the_last_is_none() -> None:
+    """A training script may print what it likes: the verdict stands right behind our own end."""
+    assert short(verdict_on(LAST.splitlines()[1] + "\n" + ENDS[0]))[2] == []
+
+
 def test_ranks_that_were_lost_with_a_node_are_read() -> None:
     """The headline begins with the node then; the ranks are at its end."""
     silent = """\

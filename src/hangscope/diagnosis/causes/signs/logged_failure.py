@@ -180,11 +180,16 @@ def _one_story(causes: list[Failure]) -> list[Failure]:
     nodes = [failure for failure in causes if failure.kind in ("node_failed", "node_silent")]
     if nodes:
         return [failure for failure in nodes if failure.node is not None] or nodes
-    if any(failure.kind in _TAKEN_AWAY for failure in causes):
-        causes = [failure for failure in causes if failure.kind != "exit"]
+    causes = _without_reactions(causes)
     running = [failure for failure in causes if failure.kind == LEFT_RUNNING]
     explained = any(failure.kind not in (LEFT_RUNNING, "exit") for failure in causes)
     return running if running and not explained else [failure for failure in causes if failure.kind != LEFT_RUNNING]
+
+
+def _without_reactions(causes: list[Failure]) -> list[Failure]:
+    """Without exits, where one was taken away: the others lost it."""
+    taken = any(failure.kind in _TAKEN_AWAY for failure in causes)
+    return [failure for failure in causes if failure.kind != "exit"] if taken else causes
 
 
 def _raised(case: Case) -> list[Failure]:

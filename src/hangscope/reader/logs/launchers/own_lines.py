@@ -26,6 +26,7 @@ _BELOW = re.compile(
 _NODE = re.compile(r"node (?P<node>[^\s,]{1,253})(?:,|$)")
 _LEGEND = re.compile(r"hangscope:  {5,}X (?P<kind>[a-z]+)\b")
 _RANKS = re.compile(r"ranks? (?P<ranks>\d{1,6}(?:[-, ]+\d{1,6}){0,64})\b")
+_EXIT = re.compile(r"hangscope: the command ended with status -?\d+ because of the hang: exit status \d+$")
 _LAST_LINE = re.compile(
     r"hangscope: the hang \((?P<kind>[a-z]{1,20})\): (?P<text>\S.{0,2000}?)"
     r"(?:; node (?P<node>[^\s;]{1,253}))?; confidence: (?P<sure>\w+)$"
@@ -48,6 +49,7 @@ class PrintedVerdicts:
         self.world_size: int | None = None
         """As many ranks the job has, where we said so when they had come."""
         self._incident = ""
+        self._exit_line = -1
         self._in_headline = False
         self._below_headline = False
 
@@ -70,8 +72,10 @@ class PrintedVerdicts:
                 self.found.clear()
             elif _ENDED.match(text):
                 self.ended_at = self.ended_at or line.number
-            elif not self.found and (match := _LAST_LINE.match(text)):
+            elif not self.found and self._exit_line == line.number - 1 and (match := _LAST_LINE.match(text)):
                 self._in_a_line(line, match)
+            elif _EXIT.match(text):
+                self._exit_line = line.number
 
     def _begin(self, line: Line, match: re.Match[str]) -> None:
         source = Source(self.file, f"line {line.number}")
