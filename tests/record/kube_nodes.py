@@ -294,11 +294,13 @@ def deleted(lab: Lab) -> None:
     grace_s = 40
     lab.start(job, pods(job, options=PATIENT, grace_s=grace_s))
     time.sleep(8)
-    begun = time.monotonic()
+    begun = time.time()
     lab.cluster.server.kubectl("delete", "pods", f"--selector=job-name={job}", "--wait=false")
-    lab.cluster.until(lambda: not lab.cluster.pods(job), grace_s + 30, "deleted: the pods stay")
-    took_s = time.monotonic() - begun
-    lab.report.say(took_s < grace_s, f"deleted: the pods are gone within the grace of {grace_s} s", f"{took_s:.0f} s")
+    lab.cluster.until(lambda: not lab.cluster.pods(job), 2 * grace_s + 60, "deleted: the pods stay")
+    last = [json.loads(file.read_text()) for file in lab.cluster.shared.glob(f"{job}/nodes/*/status.json")]
+    took_s = max(status["at"] for status in last) - begun
+    ended = len(last) == RANKS and all(status["ended"] is not None for status in last) and took_s < grace_s
+    lab.report.say(ended, f"deleted: every run comes to its end within the grace of {grace_s} s", f"{took_s:.0f} s")
     lab.judge("deleted: the claim", [lab.cluster.shared / job], ["hang"], "deleted-1", "stuck_in_loader")
 
 
@@ -324,7 +326,10 @@ open("/scratch/file", "wb").write(bytes(40 << 20)) if os.environ["RANK"] == "1" 
 STARVED = """import os, threading, time
 kept = []
 def fill():
-    time.sleep(3)
+    import torch.distributed as dist
+    while not dist.is_initialized():
+        time.sleep(0.1)
+    time.sleep(2)
     while True:
         kept.append(bytearray(os.urandom(1) * (32 << 20)))
         time.sleep(0.05)
@@ -486,6 +491,7 @@ def main() -> int:
                 TRIALS[name](lab)
             except RuntimeError as error:
                 report.say(False, f"{name} could not be tried", str(error)[:2000])
+                cluster.server.kubectl("delete", "pods", "--all", "--force", "--grace-period=0", check=False)
         if given.record:
             _record(keep, given.record)
     finally:

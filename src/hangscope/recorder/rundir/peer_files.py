@@ -76,7 +76,7 @@ class VerdictNote:
     def in_a_line(self) -> str:
         """For the end of a log, which may be all of it that is kept: pods' statuses have 2 KiB."""
         where = f"; node {self.nodes[0]}" if len(self.nodes) == 1 else ""
-        return f"the hang ({self.kind}): {self.headline}{where}; confidence: {self.confidence}"
+        return f"the {self.outcome} ({self.kind}): {self.headline}{where}; confidence: {self.confidence}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -68,6 +68,14 @@ def test_the_verdict_in_a_line_at_the_end_is_read(before: str) -> None:
     assert len([step for step in verdict.next_steps if "saved at the time" in step]) == 1
 
 
+def test_a_crash_in_a_line_is_a_crash() -> None:
+    """The others hung for as long as it took, and --on-hang kill ended them: what began it was that one died."""
+    last = LAST.replace("the hang (absent)", "the crash (dead)").replace(
+        "is in stuck_in_loader", "was killed by SIGKILL"
+    )
+    assert short(verdict_on(ENDS[1] + last)) == ("crash", "dead", [2])
+
+
 def test_a_line_that_looks_like_the_last_is_none() -> None:
     """A training script may print what it likes: the verdict stands right behind our own end."""
     assert short(verdict_on(LAST.splitlines()[1] + "\n" + ENDS[0]))[2] == []

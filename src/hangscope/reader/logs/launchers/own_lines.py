@@ -28,7 +28,7 @@ _LEGEND = re.compile(r"hangscope:  {5,}X (?P<kind>[a-z]+)\b")
 _RANKS = re.compile(r"ranks? (?P<ranks>\d{1,6}(?:[-, ]+\d{1,6}){0,64})\b")
 _EXIT = re.compile(r"hangscope: the command ended with status -?\d+ because of the hang: exit status \d+$")
 _LAST_LINE = re.compile(
-    r"hangscope: the hang \((?P<kind>[a-z]{1,20})\): (?P<text>\S.{0,2000}?)"
+    r"hangscope: the (?P<outcome>hang|crash) \((?P<kind>[a-z]{1,20})\): (?P<text>\S.{0,2000}?)"
     r"(?:; node (?P<node>[^\s;]{1,253}))?; confidence: (?P<sure>\w+)$"
 )
 _WITH_IT = re.compile(rf"nodes? .{{1,200}}, and {_RANKS.pattern} with (?:it|them)$")
@@ -99,7 +99,9 @@ class PrintedVerdicts:
         sure = match["sure"] not in ("high", "medium")
         source = Source(self.file, f"line {line.number}")
         self.found.append(
-            PrintedVerdict("HANG", headline, _ranks(headline), sure, source, "", match["kind"], match["node"])
+            PrintedVerdict(
+                match["outcome"].upper(), headline, _ranks(headline), sure, source, "", match["kind"], match["node"]
+            )
         )
 
     def _read_node(self, text: str) -> None:
