@@ -53,7 +53,7 @@ def test_a_pod_that_went_silent_costs_no_machine(
     silent = {"nodes": [{"node": "n2", "ranks": [1], "silent_s": 20.0}]}
     manifest = {"schema": "hangscope.incident/1", "job": "j", "reason": "rank-exit", "silent_nodes": silent}
     (tmp_path / "incident.json").write_text(json.dumps({**manifest, "world_size": 2}))
-    status = {"schema": "hangscope.status/1", "node": "n2", "world_size": 2, "machine": machine, "at": 1.0}
+    status = {"schema": "hangscope.status/1", "node": "n2", "world_size": 2, "host": machine, "at": 1.0}
     live = [{"rank": 1, "pid": 7, "groups": []}]
     (tmp_path / "nodes" / "n2").mkdir(parents=True)
     (tmp_path / "nodes" / "n2" / "status.json").write_text(json.dumps({**status, "live": live}))

@@ -49,7 +49,7 @@ def read(value: Mapping[str, Any], file: str) -> LiveStatus:
         whole(value.get("world_size")),
         tuple(row for row in rows if isinstance(row, Mapping) and rank_number(row.get("rank")) is not None),
         number(value.get("at")) or 0.0,
-        _machine(value.get("machine")),
+        _machine(value.get("host")),
     )
 
 

@@ -75,7 +75,7 @@ class StatusWriter:
         return {
             "schema": SCHEMA,
             "node": self._node.name,
-            "machine": self._node.machine,
+            "host": self._node.machine,
             "job": self._node.job,
             "attempt": self._node.attempt,
             "at": time.time(),
