@@ -18,6 +18,7 @@ import argparse
 import base64
 import json
 import re
+import signal
 import sys
 import tempfile
 import time
@@ -309,14 +310,16 @@ def drained(lab: Lab) -> None:
     job = "drained"
     lab.start(job, pods(job, "none", grace_s=40))
     machine = lab.cluster.pods(job)["drained-1"]["spec"]["nodeName"]
-    words = ("--force", "--ignore-daemonsets", "--delete-emptydir-data", "--timeout=60s")
-    lab.cluster.server.kubectl("drain", machine, *words)
+    words = ("--force", "--ignore-daemonsets", "--delete-emptydir-data", "--timeout=100s")
+    try:
+        lab.cluster.server.kubectl("drain", machine, *words)
+    finally:
+        lab.cluster.server.kubectl("uncordon", machine)
     lab.until_over(job)
     found = lab.collect(job, "drained")
     lab.judge("drained: logs and statuses", [found], ["crash", "unknown"])
     lab.judge("drained: the claim", [lab.cluster.shared / job], ["crash", "unknown"])
     lab.excluded("drained", found, "")
-    lab.cluster.server.kubectl("uncordon", machine)
     lab.clear(job)
 
 
@@ -477,6 +480,8 @@ def main() -> int:
     if why := kube_cluster.missing():
         print(why, file=sys.stderr)
         return 2
+    for number in (signal.SIGINT, signal.SIGTERM):  # also where a shell's & has set SIGINT to be ignored
+        signal.signal(number, lambda *_: sys.exit(1))
     cluster = KubeCluster(Path(tempfile.mkdtemp(prefix="kube-nodes-", dir="/var/tmp")))
     keep = given.keep or cluster.lab / "collected"
     keep.mkdir(parents=True, exist_ok=True)
