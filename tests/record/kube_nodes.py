@@ -323,21 +323,19 @@ def drained(lab: Lab) -> None:
     lab.clear(job)
 
 
-EVICTED = """import os
-open("/scratch/file", "wb").write(bytes(40 << 20)) if os.environ["RANK"] == "1" else None
-"""
-STARVED = """import os, threading, time
+BESIDE = """import os, threading, time
 kept = []
 def fill():
     import torch.distributed as dist
     while not dist.is_initialized():
         time.sleep(0.1)
     time.sleep(2)
-    while True:
-        kept.append(bytearray(os.urandom(1) * (32 << 20)))
-        time.sleep(0.05)
+    %s
 threading.Thread(target=fill, daemon=True).start() if os.environ["RANK"] == "1" else None
 """
+"""What rank 1 does beside its training, once that has begun."""
+EVICTED = BESIDE % 'open("/scratch/file", "wb").write(bytes(40 << 20))'
+STARVED = BESIDE % "while True: kept.append(bytearray(os.urandom(1) * (32 << 20))), time.sleep(0.05)"
 
 
 def evicted(lab: Lab) -> None:
@@ -348,7 +346,7 @@ def evicted(lab: Lab) -> None:
         pod["spec"]["volumes"].append({"name": "scratch", "emptyDir": {"sizeLimit": "10Mi"}})
         _train(pod)["volumeMounts"].append({"name": "scratch", "mountPath": "/scratch"})
         _before_training(lab, pod, job, EVICTED)
-    lab.start(job, made)
+    lab.start(job, made, steps=1)
     lab.until_over(job)
     found = lab.collect(job, "evicted")
     lab.judge("evicted: logs and statuses", [found], ["crash"], "evicted-1", "was evicted by its node", "10Mi")

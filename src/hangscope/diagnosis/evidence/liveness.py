@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from functools import cached_property
 
+from hangscope.diagnosis.align.column_tools import grouped
 from hangscope.diagnosis.evidence.answer import Answer, no, not_known, yes
 from hangscope.diagnosis.evidence.code_lines import ended_in, shown
 from hangscope.diagnosis.evidence.ended_first import OwnEnds
@@ -16,7 +17,7 @@ from hangscope.diagnosis.evidence.process_ends import GONE, ending, raised, sour
 from hangscope.diagnosis.evidence.ras_ranks import lost_to_ras
 from hangscope.diagnosis.evidence.training_thread import Stacks
 from hangscope.diagnosis.verdict import Finding
-from hangscope.model import OUTLIVED_SIGTERM, Job, Process, PythonError
+from hangscope.model import OUTLIVED_SIGTERM, Job, KernelMessage, Process, PythonError
 from hangscope.text import short
 
 # In the text that NCCL and PyTorch print: the peer's process is gone, as far as this one can tell.
@@ -74,7 +75,8 @@ class Liveness:
         self._own_ends = OwnEnds(job)
         self._threads = Stacks(job)
         self._answered = self._threads.answered
-        self._oom = {k.pid: k for k in job.facts.kernel if k.kind == "oom" and k.pid is not None}
+        killed = (message for message in job.facts.kernel if message.kind == "oom")
+        self._oom = grouped((message.pid, message) for message in killed if message.pid is not None)
         self._over_limit = {f.rank: f for f in reversed(job.facts.failures) if f.kind == "host_oom" and not f.effect}
         self._left = dict(reversed(job.facts.clean_exits))
         self._holding = _silent_python(job)
@@ -135,12 +137,17 @@ class Liveness:
 
     def _out_of_memory(self, rank: int, process: Process) -> Finding | None:
         """By the kernel's log, or for one that was killed by whoever watched its memory limit."""
-        killed = self._oom.get(process.pid) if process.pid is not None else None
+        killed = self._killed(process)
         if killed is not None:
             text = f"the kernel's out-of-memory killer ended pid {killed.pid}"
             return Finding(text, (killed.source,), (killed.text,))
         said = self._over_limit.get(rank) if process.exit_status == -signal.SIGKILL else None
         return Finding(f"rank {rank}: {short(said.text)}", (said.source,)) if said is not None else None
+
+    def _killed(self, process: Process) -> KernelMessage | None:
+        """Containers number their processes alike: the message must be of its node, as far as both say theirs."""
+        said = self._oom.get(process.pid, ()) if process.pid is not None else ()
+        return next((each for each in said if None in (each.node, process.node) or each.node == process.node), None)
 
     def _signs_of_an_end(
         self, rank: int, process: Process, memory: Finding | None, *, itself: bool
