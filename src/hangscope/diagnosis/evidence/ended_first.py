@@ -17,7 +17,7 @@ from hangscope.model import AFTER_HANG, FATAL_ERROR, Failure, Job, Process
 _ORDERED = ("KeyboardInterrupt", "SystemExit", FATAL_ERROR)
 # A process that ended this much before all others ended by itself, whatever its status says.
 _FIRST_BY_S = 2.0
-_LOST = ("host_oom", "evicted", "node_failed")
+_LOST = ("host_oom", "evicted", "node_failed", "pod_stopped")
 _KILLED = (-signal.SIGKILL, 128 + signal.SIGKILL)
 
 
