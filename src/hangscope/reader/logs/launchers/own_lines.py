@@ -64,18 +64,22 @@ class PrintedVerdicts:
         else:
             self._in_headline = False
             self._read_node(text)
-            if self.found and (match := _LEGEND.match(text)):
-                self.found[-1] = replace(self.found[-1], kind=match["kind"])
-            elif match := _WATCHING.match(text):
-                self.world_size = int(match["world"])
-            elif _WENT_ON.match(text):
-                self.found.clear()
-            elif _ENDED.match(text):
-                self.ended_at = self.ended_at or line.number
-            elif not self.found and self._exit_line == line.number - 1 and (match := _LAST_LINE.match(text)):
-                self._in_a_line(line, match)
-            elif _EXIT.match(text):
-                self._exit_line = line.number
+            self._feed_other(line, text)
+
+    def _feed_other(self, line: Line, text: str) -> None:
+        """A line of ours that is neither a headline nor part of one."""
+        if self.found and (match := _LEGEND.match(text)):
+            self.found[-1] = replace(self.found[-1], kind=match["kind"])
+        elif match := _WATCHING.match(text):
+            self.world_size = int(match["world"])
+        elif _WENT_ON.match(text):
+            self.found.clear()
+        elif _ENDED.match(text):
+            self.ended_at = self.ended_at or line.number
+        elif not self.found and self._exit_line == line.number - 1 and (match := _LAST_LINE.match(text)):
+            self._in_a_line(line, match)
+        elif _EXIT.match(text):
+            self._exit_line = line.number
 
     def _begin(self, line: Line, match: re.Match[str]) -> None:
         source = Source(self.file, f"line {line.number}")
