@@ -68,9 +68,9 @@ def test_a_hung_job_is_ended_on_both_nodes_once_the_evidence_is_safe(
 def test_the_last_line_is_the_verdict_on_each_node(jobs: dict[str, tuple[Path, list[Started]]]) -> None:
     """Also on the node that gave none: of a pod's output its status keeps the end."""
     incident, runs = jobs["hung"]
+    assert [started.wait(90) for started in runs] == [75, 75]
     headline = json.loads((incident / "verdict.json").read_text())["headline"]
     for started in runs:
-        assert started.wait(90) == 75
         last = started.err.splitlines()[-1]
         assert last.startswith(f"hangscope: the hang (absent): {headline}; node node-b; confidence: ")
 
