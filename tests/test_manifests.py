@@ -110,3 +110,15 @@ def test_pods_name_their_job_and_themselves() -> None:
     assert (found.job, found.node) == ("llm-7b", "llm-7b-2-x7k2p")
     found = identify({**pod, "JOBSET_NAME": "llm-7b", "JOBSET_RESTART_ATTEMPT": "2"})
     assert (found.job, found.attempt) == ("llm-7b", "2")
+
+
+def test_pods_say_on_which_machine_they_run() -> None:
+    """Where `run` is started in a pod, it is given the machine's name: a scheduler leaves out machines, not pods."""
+    for file in FILES:
+        for holder, _ in runs(file):
+            named = {each["name"]: each for each in holder.get("env", ())}
+            if "HANGSCOPE_NODE" in named:
+                assert named["HANGSCOPE_MACHINE"]["valueFrom"]["fieldRef"]["fieldPath"] == "spec.nodeName"
+    assert identify({"KUBERNETES_SERVICE_HOST": "10.0.0.1", "HANGSCOPE_MACHINE": "gpu-c"}).machine == "gpu-c"
+    assert identify({"KUBERNETES_SERVICE_HOST": "10.0.0.1"}).machine == ""
+    assert identify({}).machine is None

@@ -43,3 +43,19 @@ def test_what_is_no_name_of_a_node_reaches_no_command_line(tmp_path: Path, capsy
     (tmp_path / "slurm-7.out").write_text(NODE_FAILURE.replace("n2", "n2,--wrap=x"))
     assert main(["exclude", str(tmp_path)]) == 0
     assert "wrap" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("machine", "named"), [(None, "n2\n"), ("", ""), ("gpu-c", "")])
+def test_a_pod_that_went_silent_costs_no_machine(
+    machine: str | None, named: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It was deleted or evicted as a rule, and its name is no machine's; a machine that went silent is named."""
+    silent = {"nodes": [{"node": "n2", "ranks": [1], "silent_s": 20.0}]}
+    manifest = {"schema": "hangscope.incident/1", "job": "j", "reason": "rank-exit", "silent_nodes": silent}
+    (tmp_path / "incident.json").write_text(json.dumps({**manifest, "world_size": 2}))
+    status = {"schema": "hangscope.status/1", "node": "n2", "world_size": 2, "host": machine, "at": 1.0}
+    live = [{"rank": 1, "pid": 7, "groups": []}]
+    (tmp_path / "nodes" / "n2").mkdir(parents=True)
+    (tmp_path / "nodes" / "n2" / "status.json").write_text(json.dumps({**status, "live": live}))
+    assert main(["exclude", "--format", "names", str(tmp_path)]) == 0
+    assert capsys.readouterr().out == named

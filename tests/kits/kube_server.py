@@ -10,11 +10,14 @@ import os
 import shutil
 import socket
 import subprocess
+import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 TOKEN = "of-this-trial-alone"
+REPOSITORY = Path(__file__).parents[2]
 
 
 def program(name: str) -> str | None:
@@ -28,24 +31,46 @@ def missing() -> str:
     return f"needs {', '.join(absent)}: see tests/record/kube_trial.py" if absent else ""
 
 
-class KubeServer:
-    """`folder` gets its data, logs and a kubeconfig of somebody who may do everything."""
+class Report:
+    """A line for each thing that was tried, and what came of it."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self) -> None:
+        self.wrong = 0
+        self.tried = 0
+
+    def say(self, right: bool, what: str, more: str = "") -> None:
+        self.tried += 1
+        self.wrong += not right
+        print(f"{'right' if right else 'WRONG'}  {what}{f': {more}' if more else ''}", flush=True)
+
+    def status(self) -> int:
+        """Said at the end; the exit status."""
+        print(f"{self.tried - self.wrong} of {self.tried} right")
+        return 1 if self.wrong else 0
+
+
+class KubeServer:
+    """`folder` gets its data, logs and a kubeconfig of somebody who may do everything. `inside` are the words in front
+    of every command that enter another network namespace, where it listens at `address`."""
+
+    def __init__(self, folder: Path, address: str = "127.0.0.1", inside: Sequence[str] = ()) -> None:
         self.folder = folder
         self.config = folder / "admin.conf"
+        self.address = address
+        self.inside = list(inside)
         self.url = ""
+        self.key = folder / "accounts.key"
         self._started: list[subprocess.Popen[bytes]] = []
 
-    def up(self) -> None:
+    def up(self, *options: str) -> None:
+        """With further options of the API server."""
         etcd, peer, secure = _free_ports(3)
-        self.url = f"https://127.0.0.1:{secure}"
-        key = self.folder / "accounts.key"
-        subprocess.run(["openssl", "genrsa", "-out", str(key), "2048"], check=True, capture_output=True)
+        self.url = f"https://{self.address}:{secure}"
+        subprocess.run(["openssl", "genrsa", "-out", str(self.key), "2048"], check=True, capture_output=True)
         (self.folder / "tokens.csv").write_text(f"{TOKEN},admin,1,system:masters\n")
         self.config.write_text(self.kubeconfig(TOKEN))
         store = f"http://127.0.0.1:{etcd}"
-        self._start(
+        self.start(
             "etcd",
             f"--data-dir={self.folder}/etcd",
             f"--listen-client-urls={store}",
@@ -53,21 +78,21 @@ class KubeServer:
             f"--listen-peer-urls=http://127.0.0.1:{peer}",
             "--unsafe-no-fsync",
         )
-        self._start(
+        self.start(
             "kube-apiserver",
             f"--etcd-servers={store}",
-            "--bind-address=127.0.0.1",
+            f"--bind-address={self.address}",
             f"--secure-port={secure}",
             f"--cert-dir={self.folder}/certificates",
             f"--token-auth-file={self.folder}/tokens.csv",
             "--authorization-mode=RBAC",
             "--service-account-issuer=https://trial.example.org",
-            f"--service-account-key-file={key}",
-            f"--service-account-signing-key-file={key}",
+            f"--service-account-key-file={self.key}",
+            f"--service-account-signing-key-file={self.key}",
             "--service-cluster-ip-range=10.96.0.0/16",
             "--allow-privileged=true",
             "--kubelet-preferred-address-types=InternalIP",
-            "--disable-admission-plugins=ServiceAccount",
+            *(options or ("--disable-admission-plugins=ServiceAccount",)),
         )
         self._wait(120)
 
@@ -94,11 +119,19 @@ class KubeServer:
                 process.wait()
 
     def kubectl(self, *words: str, stdin: str | None = None, check: bool = True) -> subprocess.CompletedProcess[str]:
-        command = [str(program("kubectl")), f"--kubeconfig={self.config}", *words]
+        command = [*self.inside, str(program("kubectl")), f"--kubeconfig={self.config}", *words]
         done = subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=120)
         if check and done.returncode:
             raise RuntimeError(f"{' '.join(words)}: {done.stderr}")
         return done
+
+    def hangscope(self, config: Path, *words: str) -> subprocess.CompletedProcess[str]:
+        """Of this checkout, with kubectl as the user of a kubeconfig."""
+        tools = Path(str(program("kubectl"))).parent
+        environ = {**os.environ, "KUBECONFIG": str(config), "PATH": f"{tools}:{os.environ['PATH']}"}
+        environ["PYTHONPATH"] = str(REPOSITORY / "src")
+        command = [*self.inside, sys.executable, "-m", "hangscope", *words]
+        return subprocess.run(command, capture_output=True, text=True, timeout=300, env=environ)
 
     def put_status(self, kind: str, name: str, status: dict[str, Any], namespace: str = "ml") -> None:
         """Write an object's status as its kubelet or controller would."""
@@ -107,11 +140,11 @@ class KubeServer:
         value["status"] = status
         self.kubectl("replace", "--raw", f"{place}/status", "-f", "-", stdin=json.dumps(value))
 
-    def _start(self, name: str, *options: str) -> None:
+    def start(self, name: str, *options: str) -> None:
+        """A program of the control plane, until the server goes down."""
+        command = [*self.inside, str(program(name)), *options]
         with (self.folder / f"{name}.log").open("wb") as log:
-            self._started.append(
-                subprocess.Popen([str(program(name)), *options], stdout=log, stderr=log, start_new_session=True)
-            )
+            self._started.append(subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True))
 
     def _wait(self, seconds: float) -> None:
         until = time.monotonic() + seconds

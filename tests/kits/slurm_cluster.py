@@ -145,16 +145,17 @@ class SlurmCluster:
                 start_new_session=True,
             )
         self.machines[name] = machine
-        self._pids[name] = pid = _only_child(machine.pid)
+        self._pids[name] = pid = only_child(machine.pid)
         if name == "login":
-            _ip(pid, "link set lo up", "link add bridge type bridge", f"addr add {NETWORK}.10/24 dev bridge")
-            _ip(pid, "link set bridge up")
+            enter_network(pid, "link set lo up", "link add bridge type bridge", f"addr add {NETWORK}.10/24 dev bridge")
+            enter_network(pid, "link set bridge up")
         else:
             address = f"{NETWORK}.{10 + int(name[1:])}/24"
             login = self._pids["login"]
-            _ip(login, f"link add {name} type veth peer name eth0 netns {pid}", f"link set {name} master bridge up")
-            _ip(pid, "link set lo up", f"addr add {address} dev eth0", "link set eth0 up")
-            _ip(pid, f"route add default via {NETWORK}.10")
+            plug = (f"link add {name} type veth peer name eth0 netns {pid}", f"link set {name} master bridge up")
+            enter_network(login, *plug)
+            enter_network(pid, "link set lo up", f"addr add {address} dev eth0", "link set eth0 up")
+            enter_network(pid, f"route add default via {NETWORK}.10")
         network.touch()
 
     def kill(self, name: str) -> None:
@@ -230,7 +231,7 @@ class SlurmCluster:
         return text
 
 
-def _only_child(pid: int) -> int:
+def only_child(pid: int) -> int:
     """The process that unshare has started, once it has namespaces of its own."""
     ours = os.readlink("/proc/self/ns/net")
     for _ in range(500):
@@ -242,7 +243,7 @@ def _only_child(pid: int) -> int:
     raise RuntimeError("the machine did not start")
 
 
-def _ip(pid: int, *commands: str) -> None:
+def enter_network(pid: int, *commands: str) -> None:
     for command in commands:
         subprocess.run(["nsenter", "-t", str(pid), "-n", "ip", *command.split()], check=True, capture_output=True)
 

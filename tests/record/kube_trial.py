@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import shutil
 import subprocess
 import sys
@@ -28,9 +27,8 @@ import yaml
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from kits import kube_server
-from kits.kube_server import TOKEN, KubeServer
+from kits.kube_server import REPOSITORY, TOKEN, KubeServer, Report
 
-REPOSITORY = Path(__file__).parents[2]
 MANIFESTS = REPOSITORY / "docs" / "manifests"
 COLLECTOR = "system:serviceaccount:ml:hangscope-collect"
 NEEDED = (("get", "pods"), ("list", "pods"), ("get", "pods/log"), ("create", "pods/exec"), ("list", "events"))
@@ -47,17 +45,6 @@ NEWER = {
     ("Container", "restartPolicy"): "1.28",
 }
 """Fields that a server of 1.20 does not know, with the version that does: they are checked by a schema instead."""
-
-
-class Report:
-    def __init__(self) -> None:
-        self.wrong = 0
-        self.tried = 0
-
-    def say(self, right: bool, what: str, more: str = "") -> None:
-        self.tried += 1
-        self.wrong += not right
-        print(f"{'right' if right else 'WRONG'}  {what}{f': {more}' if more else ''}", flush=True)
 
 
 # ---- manifests -------------------------------------------------------------------------------------------------------
@@ -112,8 +99,37 @@ def check_manifests(server: KubeServer, report: Report) -> None:
             _dry_run(server, report, f"{file}: {kind}", copy, left)
 
 
+SPOILED: tuple[tuple[str, Callable[[dict[str, Any]], object]], ...] = (
+    ("a misspelled field", lambda pod: pod.update(volume=[])),
+    ("a container without a name", lambda pod: pod["containers"][0].pop("name")),
+    ("a mount of a volume that is not there", lambda pod: pod["volumes"].pop(0)),
+    ("a limit that is no amount", lambda pod: pod["containers"][0]["resources"]["limits"].update(memory="much")),
+    ("a capability as a number", lambda pod: pod["containers"][0]["securityContext"]["capabilities"].update(add=[7])),
+    ("an unknown restartPolicy", lambda pod: pod.update(restartPolicy="Sometimes")),
+    (
+        "an unknown terminationMessagePolicy",
+        lambda pod: pod["containers"][0].update(terminationMessagePolicy="Verdict"),
+    ),
+)
+"""What must be refused: a check that takes everything shows nothing."""
+
+
+def check_refusals(server: KubeServer, report: Report) -> None:
+    for what, spoil in SPOILED:
+        job = next(value for file, value in documents() if file == "job.yaml" and value["kind"] == "Job")
+        copy, _ = without_newer("Job", job)
+        spoil(copy["spec"]["template"]["spec"])
+        done = _ask(server, copy)
+        report.say(done.returncode != 0, f"job.yaml with {what} is refused", done.stderr.strip()[-160:])
+
+
+def _ask(server: KubeServer, value: dict[str, Any]) -> subprocess.CompletedProcess[str]:
+    words = ("create", "--dry-run=server", "--validate", "-f", "-")
+    return server.kubectl(*words, stdin=json.dumps(value), check=False)
+
+
 def _dry_run(server: KubeServer, report: Report, what: str, value: dict[str, Any], left: list[str]) -> None:
-    done = server.kubectl("create", "--dry-run=server", "--validate", "-f", "-", stdin=json.dumps(value), check=False)
+    done = _ask(server, value)
     without = f"without {', '.join(left)}, which 1.20 does not know" if left else ""
     report.say(done.returncode == 0, f"{what} by the API server", done.stderr.strip()[-300:] or without)
 
@@ -248,30 +264,24 @@ def check_states(server: KubeServer, report: Report, keep: Path) -> None:
             server.kubectl("create", "-f", "-", stdin=json.dumps(pod(f"{job}-{index}", machine_of, job)))
         server.put_status("pods", f"{job}-0", RUNNING)
         server.put_status("pods", f"{job}-1", status)
-        _check_state(report, as_collector, keep / job, job, words, machine)
+        _check_state(server, report, as_collector, keep / job, job, words, machine)
 
 
-def _check_state(report: Report, config: Path, out: Path, job: str, words: tuple[str, ...], machine: str) -> None:
-    collected = _hangscope(config, "collect", "-o", str(out), "--kubernetes", job, "--retries", "0")
+def _check_state(
+    server: KubeServer, report: Report, config: Path, out: Path, job: str, words: tuple[str, ...], machine: str
+) -> None:
+    collected = server.hangscope(config, "collect", "-o", str(out), "--kubernetes", job, "--retries", "0")
     report.say(collected.returncode == 1, f"{job}: collect says that something is missing", str(collected.returncode))
-    said = _hangscope(config, "diagnose", str(out))
+    said = server.hangscope(config, "diagnose", str(out))
     text = " ".join((said.stdout + said.stderr).split())
     report.say(all(word in text for word in words), f"{job}: diagnose", text[:160])
-    excluded = _hangscope(config, "exclude", "--format", "names", str(out)).stdout.strip()
+    excluded = server.hangscope(config, "exclude", "--format", "names", str(out)).stdout.strip()
     report.say(excluded == machine, f"{job}: exclude", excluded or "nobody")
     secret = any(b"do-not-keep" in file.read_bytes() for file in out.rglob("*") if file.is_file())
     report.say(not secret, f"{job}: no value of the environment or the command line is kept")
 
 
-def _hangscope(config: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    tools = Path(str(kube_server.program("kubectl"))).parent
-    environ = {**os.environ, "KUBECONFIG": str(config), "PATH": f"{tools}:{os.environ['PATH']}"}
-    environ["PYTHONPATH"] = str(REPOSITORY / "src")
-    command = [sys.executable, "-m", "hangscope", *words]
-    return subprocess.run(command, capture_output=True, text=True, timeout=300, env=environ)
-
-
-CHECKS: tuple[Callable[[KubeServer, Report], None], ...] = (check_manifests, check_rights)
+CHECKS: tuple[Callable[[KubeServer, Report], None], ...] = (check_manifests, check_refusals, check_rights)
 
 
 def main() -> int:
@@ -295,8 +305,7 @@ def main() -> int:
     finally:
         server.down()
         shutil.rmtree(folder, ignore_errors=True)
-    print(f"{report.tried - report.wrong} of {report.tried} right")
-    return 1 if report.wrong else 0
+    return report.status()
 
 
 if __name__ == "__main__":

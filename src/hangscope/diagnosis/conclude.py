@@ -155,10 +155,13 @@ def _known_outcome(case: Case, chosen: Accusation[Any]) -> Outcome | None:
 def _is_only_an_end(case: Case) -> bool:
     """Whether nobody waited for long when a rank ended.
 
-    Under `run` an end is seen at once: whoever waits by then has only lost a peer, and Gloo says so in every log.
+    Under `run` an end is seen at once: whoever waits by then has only lost a peer, and Gloo says so in every log. What
+    `run` called a crash in a log was one.
     """
     in_flight = all(wait.in_flight for wait in case.waits.all)
-    return case.job.reason == "rank-exit" or (in_flight and case.hang.says is not Says.YES)
+    printed = {verdict.outcome for verdict in case.job.facts.printed_verdicts}
+    seen_by_run = case.job.reason == "rank-exit" or printed == {"CRASH"}
+    return seen_by_run or (in_flight and case.hang.says is not Says.YES)
 
 
 def _ended_at_once(case: Case) -> bool:

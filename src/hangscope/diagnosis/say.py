@@ -59,5 +59,8 @@ def next_steps(case: Case, accusation: Accusation[Any], words: Words) -> tuple[s
     """What to do next, each step once; where nothing is known, recording comes first."""
     recorder = [SWITCH_ON] if recorder_was_off(case) else []
     steps = [*recorder, *words.steps] if accusation.kind is CauseKind.UNKNOWN else [*words.steps, *recorder]
-    useful = not case.job.under_run and recording_would_tell(case, hang=accusation.hang)
+    printed = () if case.job.under_run else case.job.facts.printed_verdicts
+    saved = [verdict.incident for verdict in printed if verdict.incident]
+    steps += [f"diagnose what was saved at the time: {incident}" for incident in saved[:1]]
+    useful = not (case.job.under_run or saved) and recording_would_tell(case, hang=accusation.hang)
     return tuple(step for step in dict.fromkeys(steps) if step is not SWITCH_ON or useful)

@@ -407,6 +407,7 @@ FAILURE_KINDS = (
     "not_started",
     "evicted",
     "pod_pending",
+    "pod_stopped",
     "engine_waits",
     "engine_stuck",
     "kv_transfer",
@@ -428,9 +429,10 @@ desync report, monitored barrier), "never_seen" and "elsewhere" what all nodes' 
 "launcher_signal" a launcher that got a signal (`code`: minus its number), "cancelled" a job that the scheduler ended
 (`detail`: why), "left_running" a task that was still there when the others had given up, "not_started" a program that a
 launcher did not find, "port_taken" a port that another process listens on, "evicted" a pod that its node no longer
-wanted, "pod_pending" one that never started, "actor_died" an actor of Ray's, "engine_waits" and "engine_stuck" what an
-inference engine says of itself, "port_errors" what ports of the fabric have counted, "node_failed" a whole node, by the
-scheduler's word, and "node_silent" one whose agent stopped writing, by the other nodes' agents."""
+wanted, "pod_pending" one that never started, "pod_stopped" one that somebody deleted or drained, "actor_died" an actor
+of Ray's, "engine_waits" and "engine_stuck" what an inference engine says of itself, "port_errors" what ports of the
+fabric have counted, "node_failed" a whole node, by the scheduler's word, and "node_silent" one whose agent stopped
+writing, by the other nodes' agents."""
 
 
 AFTER_HANG = "hang"
@@ -506,6 +508,8 @@ class PrintedVerdict:
     source: Source
     incident: str
     kind: str = ""
+    node: str | None = None
+    """Where its only culprit ran."""
 
 
 @dataclass(frozen=True, slots=True)

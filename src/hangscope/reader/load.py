@@ -117,7 +117,7 @@ def _looked_at(evidence: Evidence) -> str:
 def _job(evidence: Evidence, inputs: tuple[str, ...]) -> Job:
     statements = [*evidence.statements, *(said for node in evidence.nodes for said in node.statements)]
     manifest = _manifest(evidence)
-    world_size = manifest.world_size if manifest else None
+    world_size = (manifest.world_size if manifest else None) or _announced_size(evidence)
     assembled = assemble(evidence.dumps, expected_ranks=_expected_ranks(statements, world_size), consume=True)
     listed = ((said.process.node, said.process.pid) for said in statements)
     processes, start_ns, old = newest_processes(merge_nccl(evidence.texts), listed)
@@ -140,7 +140,7 @@ def _job(evidence: Evidence, inputs: tuple[str, ...]) -> Job:
         status=assembled.status,
         nodes=dict(sorted(who.nodes.items())),
         processes=merged,
-        facts=replace(facts, machines=pod_failures.machines(evidence.pods)),
+        facts=replace(facts, machines=_machines(evidence)),
         gaps=_once(gaps),
         inputs=inputs,
         job_id=_first([m.job for m in evidence.manifests], [n.job for n in evidence.nodes]),
@@ -150,6 +150,19 @@ def _job(evidence: Evidence, inputs: tuple[str, ...]) -> Job:
         first_kept=assembled.first_kept,
         captured_at_ns=_captured_at_ns(evidence, manifest),
     )
+
+
+def _announced_size(evidence: Evidence) -> int | None:
+    """How many ranks `run` saw coming, where all logs that tell it agree."""
+    said = {text.printed.world_size for text in evidence.texts} - {None}
+    return said.pop() if len(said) == 1 else None
+
+
+def _machines(evidence: Evidence) -> dict[str, str]:
+    """Pod → its machine, by what `run` in it was given, or by the API server; empty where nobody says."""
+    given = {status.node: status.machine for status in evidence.statuses}
+    named = {pod: machine for pod, machine in given.items() if pod is not None and machine is not None}
+    return {**named, **pod_failures.machines(evidence.pods)}
 
 
 def _expected_ranks(statements: Sequence[Statement], world_size: int | None) -> list[int] | None:
@@ -175,6 +188,7 @@ def _identify(
         _named_hosts(evidence),
         {rank: [evidence.paths[dump.file] for dump in of_rank] for rank, of_rank in assembled.dumps.items()},
         [report for answer in evidence.answers for report in answer.reports],
+        [pod.name for pod in evidence.pods],
     )
 
 
@@ -224,7 +238,6 @@ def _first(*sources: Sequence[T | None]) -> T | None:
 def _named_hosts(evidence: Evidence) -> set[str]:
     hosts = {node.node for node in evidence.nodes if node.node}
     hosts.update(host for text in evidence.texts for host in text.kernel.hosts)
-    hosts.update(pod.name for pod in evidence.pods)
     return hosts | evidence.hosts
 
 
@@ -262,7 +275,7 @@ def _facts(
     reported = _resolved(reported, [*other_failures, *_failures_in_files(evidence)], merged, assembled)
     watchdog = reported.watchdog
     errors = reported.errors
-    stacks = _stacks(texts, who, errors)
+    stacks = [*_stacks(texts, who, errors), *evidence.stacks]
     progress = log_scopes.log_progress(texts)
     printed = [verdict for text in texts for verdict in text.printed.found]
     quoted = _sources(watchdog, reported.failures, events, kernel, statements, progress, printed)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from hangscope.model import BlackBox, CallSite, CodeLines, Gap, GpuCore, Source
+from hangscope.model import BlackBox, CallSite, CodeLines, Gap, GpuCore, Source, ThreadStack
 from hangscope.reader.dumps.raw_dump import RawDump
 from hangscope.reader.find_files import Found
 from hangscope.reader.logs.launchers.slurm_log import MOST_STATEMENTS
@@ -37,6 +37,7 @@ class Evidence:
     """(the core, its path)."""
     sites: list[CallSite] = field(default_factory=list)
     statuses: list[live_status.LiveStatus] = field(default_factory=list)
+    stacks: list[ThreadStack] = field(default_factory=list)
     code: list[CodeLines] = field(default_factory=list)
     ray: list[ray_state.RayPart] = field(default_factory=list)
     pods: list[Pod] = field(default_factory=list)
@@ -93,14 +94,18 @@ class Evidence:
             text.launcher.slurm.passed_over = 0
 
     def use_last_status(self) -> None:
-        """What agents saw last of ranks that nobody captured: who they are, and how far, where the job stood still."""
+        """What agents saw last of ranks that nobody captured: who they are, and how far, where the job stood still, or
+        where they have not moved since others were captured: nodes without a common disk capture when they wait."""
         known = {said.process.rank for node in self.nodes for said in node.statements}
+        captured_ns = max((manifest.captured_at_ns or 0 for manifest in self.manifests), default=0)
         stood = not self.manifests and not self.dumps and live_status.stood_still(self.statuses)
         for status in live_status.newest(self.statuses):
             left = status.without(known)
             self.statements.extend(live_status.statements(left, waits=stood))
-            if stood:
-                self.dumps.extend(live_status.dumps(left))
+            kept = left if stood else live_status.unmoved_since(left, captured_ns / 1e9)
+            if kept.rows:
+                self.dumps.extend(live_status.dumps(kept))
+                self.stacks.extend(live_status.stacks(kept))
                 self.paths[status.file] = tuple(status.file.split("/"))
 
     def said(self) -> dict[str, Any]:

@@ -22,6 +22,8 @@ class Trust(IntEnum):
     NETWORK = 3
     """NCCL's log and its black box."""
     RAS = 4
+    PRINTED = 5
+    """A verdict of ours that a log repeats."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -134,6 +134,88 @@ def test_a_file_in_the_volume_is_no_run(cluster: Cluster) -> None:
     assert _text(cluster.collect(), "nodes/train-0/logs/container-logs/train/attempt_0/train.log") == "rank 0 step 8\n"
 
 
+def _incident(job: str, at: str, *nodes: str) -> dict[str, str]:
+    """Files of an incident below a home, by their paths."""
+    manifest = {"schema": "hangscope.incident/1", "job": job, "attempt": "0", "captured_at": f"2026-09-21T{at}Z"}
+    files = {f"hangscope/{job}/nodes/{node}/logs/rank_0.log": f"of {job} on {node}\n" for node in nodes}
+    return {f"hangscope/{job}/incident.json": json.dumps(manifest), **files}
+
+
+def _mount(cluster: Cluster, pods_: tuple[str, ...], *incidents: dict[str, str]) -> None:
+    """One disk in all of these pods."""
+    for name in pods_:
+        for files in incidents:
+            for path, text in files.items():
+                cluster.put(f"{name}/{path}", text)
+                os.utime(cluster.folder / name / path, (1_790_000_000, 1_790_000_000))
+
+
+def test_another_jobs_incident_on_the_same_disk_is_left(cluster: Cluster) -> None:
+    """The newest on a claim that jobs share may be a neighbour's: these pods' own is taken, or their logs."""
+    both = ("train-0", "train-1")
+    cluster.put("pods.json", listed(*(pod(name, **container(RUNNING)) for name in both)))
+    for name in both:
+        cluster.put(f"{name}.log", f"log of {name}\n")
+    ours = _incident("train", "13:33:20", *both)
+    _mount(cluster, both, _incident("other", "14:00:00", "other-0", "other-1"))
+    found = cluster.collect()
+    assert found.manifest.job is None
+    assert _text(found, "nodes/train-1/logs/container-logs/train/attempt_0/train.log") == "log of train-1\n"
+    assert not list(found.path.glob("nodes/other-*"))
+    assert any("--job NAME takes one of them" in gap.why for gap in found.manifest.gaps)
+    _mount(cluster, both, ours)
+    sources, _ = pods.kubernetes("job-name=train")
+    assert collect(cluster.folder / "ours", sources, options=QUICK).manifest.job == "train"
+    sources, _ = pods.kubernetes("job-name=train", any_job=True)
+    assert collect(cluster.folder / "theirs", sources, options=QUICK, job="other").manifest.job == "other"
+
+
+@pytest.mark.parametrize(
+    ("before", "theirs"),
+    [("train-node-0-1-x7k2p", True), ("train-large-0-1-x7k2p", False), ("training-node-0-1-x7k2p", False)],
+)
+def test_the_incident_of_pods_that_were_replaced_is_this_jobs(before: str, theirs: bool, cluster: Cluster) -> None:
+    """A hang ends all pods, and their controller starts others: names of the same make, with other numbers and ends."""
+    cluster.put("pods.json", listed(pod("train-node-0-0-zz4wl", **container(RUNNING))))
+    cluster.put("train-node-0-0-zz4wl.log", "anew\n")
+    _mount(cluster, ("train-node-0-0-zz4wl",), _incident("train", "13:33:20", before))
+    assert (cluster.collect().manifest.job == "train") is theirs
+
+
+def test_pods_that_share_a_disk_miss_nothing(cluster: Cluster) -> None:
+    """Each lists the others' parts, and each gives its own: that is no gap."""
+    both = ("train-0", "train-1")
+    cluster.put("pods.json", listed(*(pod(name, **container(RUNNING)) for name in both)))
+    _mount(cluster, both, _incident("train", "13:33:20", *both))
+    found = cluster.collect()
+    assert found.manifest.gaps == ()
+    assert _text(found, "nodes/train-1/logs/rank_0.log") == "of train on train-1\n"
+
+
+def test_the_part_of_a_pod_that_is_over_comes_from_the_disk_that_it_shared(cluster: Cluster) -> None:
+    """It cannot be entered; what two others list alike is taken, and what one alone lists is not."""
+    three = ("train-0", "train-1", "train-2")
+    over = pod("train-1", phase="Failed", **container(ended(1)))
+    cluster.put("pods.json", listed(pod("train-0", **container(RUNNING)), over, pod("train-2", **container(RUNNING))))
+    cluster.put("train-1.log", "last words\n")
+    _mount(cluster, ("train-0", "train-2"), _incident("train", "13:33:20", *three))
+    cluster.put("train-0/hangscope/train/nodes/train-1/logs/rank_9.log", "lies\n")
+    found = cluster.collect()
+    assert _text(found, "nodes/train-1/logs/rank_0.log") == "of train on train-1\n"
+    assert not (found.path / "nodes/train-1/logs/rank_9.log").exists()
+
+
+def test_a_pod_that_reads_its_machines_disk_is_no_node_of_the_job(cluster: Cluster) -> None:
+    """A DaemonSet's pods bring the parts of trainers that are gone, and nothing is expected of themselves."""
+    reader = pod("train-files", job="files", **container(RUNNING))
+    reader["metadata"]["labels"] = {"app": "files"}
+    cluster.put("pods.json", listed(reader))
+    _mount(cluster, ("train-files",), _incident("llm", "13:33:20", "llm-0"))
+    found = cluster.collect("app=files")
+    assert "train-files" not in (found.manifest.nodes_expected or ())
+    assert _text(found, "nodes/llm-0/logs/rank_0.log") == "of llm on llm-0\n"
+
+
 def test_secrets_of_a_pod_stay_where_they_are(cluster: Cluster) -> None:
     """Of a pod's description only names, limits and state are kept: no environment, arguments or annotations."""
     value = pod("train-0", phase="Failed", **container(ended(1)))

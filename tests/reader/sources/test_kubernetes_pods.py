@@ -53,6 +53,91 @@ def test_the_rank_of_a_pod_that_is_gone_is_named(
     assert excluded == machines
 
 
+PRINTED = """\
+[rank0]: RuntimeError: [pair.cc:553] Connection closed by peer [10.79.1.4]:10117.
+hangscope: the verdict on /hangscope/train:
+hangscope: CRASH  {}                          confidence: medium
+hangscope:        node train-2, local rank 0, pid 37
+hangscope:
+hangscope: Ranks      train-0  0  W
+hangscope:            X dead   W waiting in all_reduce
+"""
+KILLED_IN = """\
+E1118 06:32:25.283000 13 torch/distributed/elastic/multiprocessing/api.py:1002] failed (exitcode: -9) \
+local_rank: 0 (pid: 37) of binary: /usr/bin/python
+Root Cause (first observed failure):
+[0]:
+  time      : 2026-09-21_13:30:00
+  host      : train-2.train.ml.svc.cluster.local
+  rank      : 2 (local_rank: 0)
+  exitcode  : -9 (pid: 37)
+"""
+
+
+@pytest.mark.parametrize(
+    ("printed", "status", "words"),
+    [
+        ("rank 2 was killed by SIGKILL", container(ended(1, "OOMKilled", message=KILLED_IN)), "out of memory"),
+        ("node train-2 has gone silent, and rank 2 with it", EVICTED, "the pod train-2 was evicted by its node"),
+        ("node train-2 has gone silent, and rank 2 with it", LOST, "node machine-2 failed, and rank 2 with it"),
+    ],
+    ids=["out of memory", "evicted", "node lost"],
+)
+def test_the_api_server_knows_why_a_rank_is_gone(
+    printed: str, status: dict[str, Any], words: str, tmp_path: Path
+) -> None:
+    """`run` in the other pods saw only that it was gone, and printed that; both are of the same rank."""
+    log = tmp_path / "nodes" / "train-0" / "train.log"
+    log.parent.mkdir(parents=True)
+    log.write_text(PRINTED.format(printed))
+    (tmp_path / "pods.json").write_text(listed(*OTHERS, pod("train-2", "machine-2", **{"phase": "Failed", **status})))
+    verdict, ranks, _ = said(tmp_path)
+    assert (verdict.outcome, ranks, verdict.confidence) == ("crash", [2], "medium")
+    assert words in verdict.headline
+    assert [each.node for each in verdict.culprits] == ["train-2"]  # the pod, not its name in the cluster's DNS
+    assert verdict.next_steps[-1] == "diagnose what was saved at the time: /hangscope/train"
+
+
+def stopped(name: str, at: str) -> dict[str, Any]:
+    return event(name, "Killing", "Stopping container train", lastTimestamp=f"2026-09-21T{at}Z")
+
+
+def test_a_pod_that_was_drained_is_named_and_nobody_in_it(tmp_path: Path) -> None:
+    """It is gone from the list; what is left is the event of its stop, before the others lost it and failed."""
+    left = [pod(f"train-{rank}", phase="Failed", **container(ended(1))) for rank in (0, 1)]
+    unsure = PRINTED.format("ranks 0, 1 wait in all_reduce; there is no evidence from rank 2")
+    (tmp_path / "train-0.log").write_text(unsure.replace("X dead   ", "").replace("node train-2, ", ""))
+    (tmp_path / "pods.json").write_text(listed(*left, stopped("train-2", "13:29:50")))
+    verdict, ranks, machines = said(tmp_path)
+    assert (verdict.outcome, ranks, machines) == ("crash", [], [])
+    assert "the pod train-2 was ended from outside: deleted, drained or preempted" in verdict.headline
+
+
+@pytest.mark.parametrize(
+    "events",
+    [
+        [stopped("train-2", "13:31:00")],
+        [stopped("train-1", "13:29:50"), stopped("train-2", "13:29:50")],
+        [event("train-2", "Killing", "Container train failed liveness probe", lastTimestamp="2026-09-21T13:29:50Z")],
+    ],
+    ids=["after the end", "most of the job", "for another reason"],
+)
+def test_cleaning_up_is_no_cause(events: list[dict[str, Any]], tmp_path: Path) -> None:
+    """Pods are deleted when a job is over, all of them when somebody deletes it; and probes kill containers, too."""
+    left = [pod(f"train-{rank}", phase="Failed", **container(ended(1))) for rank in (0, 1)]
+    (tmp_path / "pods.json").write_text(listed(*left, *events))
+    assert "ended from outside" not in said(tmp_path)[0].headline
+
+
+def test_a_hang_that_run_saw_is_not_explained_by_what_came_after(tmp_path: Path) -> None:
+    """It printed who was stuck where; that the pod was evicted later is no reason for it."""
+    (tmp_path / "train-0.log").write_text(
+        PRINTED.format("rank 1 never launched all_reduce").replace("X dead", "X absent")
+    )
+    (tmp_path / "pods.json").write_text(listed(*OTHERS, pod("train-2", "machine-2", **EVICTED)))
+    assert said(tmp_path)[1] == [1]
+
+
 def test_memory_is_said_with_its_limit(tmp_path: Path) -> None:
     """Whoever reads it wants to know how much there was."""
     verdict = alone(tmp_path, pod("train-0", phase="Failed", **container(ended(137, "OOMKilled"))))

@@ -11,15 +11,26 @@ import pytest
 from hangscope.diagnosis import Diagnosis, diagnose
 from hangscope.reader.load import load
 from hangscope.reader.sources import live_status
+from kits.small_dumps import entry, group, packed, top
 
 
-def write(folder: Path, node: str, *rows: tuple[int, int, int, float], at: float = 1000.0, **more: Any) -> None:
+def write(
+    folder: Path,
+    node: str,
+    *rows: tuple[int, int, int, float],
+    at: float = 1000.0,
+    code: dict[str, Any] | None = None,
+    row: dict[str, Any] | None = None,
+    **more: Any,
+) -> None:
     """A node's status; each row is a rank, what it launched and completed last, and for how long nothing moved."""
     live = [
         {
             "rank": rank,
             "pid": 100 + rank,
             "server_answers": True,
+            "code": code,
+            **(row or {}),
             "groups": [
                 {"group": "dp", "name": "0", "size": 3, "enqueued": launched, "completed": done, "still_s": still}
             ],
@@ -89,3 +100,42 @@ def test_a_job_that_ended_well_did_not_stand_still(exit_status: int, last_poll_a
     rows = [_ended(rank, 284 + rank, exit_status, last_poll_at=last_poll_at) for rank in (0, 1)]
     value = {"schema": "hangscope.status/1", "node": "n1", "at": 100.0, "world_size": 2, "live": rows}
     assert live_status.stood_still([live_status.read(value, "status.json")]) is stood
+
+
+AT = {"file": "/work/train.py", "line": 22, "function": "load"}
+
+
+def captured(folder: Path, at: str = "1970-01-01T00:16:30Z") -> None:
+    """Ranks 0 and 1 wait in the second all_reduce, and were captured at second 990."""
+    for rank in (0, 1):
+        waits = {"state": "scheduled", "retired": False, "time_discovered_completed_ns": None}
+        file = folder / "nodes" / "a" / f"nccl_trace_rank_{rank}"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(packed(top([entry(0, 1), entry(1, 2, **waits)], group("0", "dp", 0, 1, 2))))
+    value = {"schema": "hangscope.incident/1", "job": "j", "attempt": "0", "reason": "stall", "captured_at": at}
+    (folder / "incident.json").write_text(json.dumps({**value, "world_size": 3}))
+
+
+def test_a_node_that_captured_nothing_still_says_where_its_rank_is(tmp_path: Path) -> None:
+    """Without a common disk only those that wait notice: the other, which has not moved since, has its status."""
+    captured(tmp_path)
+    write(tmp_path, "b", (2, 1, 1, 15.0), code=AT)
+    verdict = verdict_of(tmp_path)
+    assert (verdict.kind.value, [(each.rank, each.node) for each in verdict.culprits]) == ("absent", [(2, "b")])
+    assert "rank 2 is in load (train.py:22)" in verdict.headline
+
+
+@pytest.mark.parametrize(
+    ("still_s", "at", "more"),
+    [(3.0, 1000.0, {}), (15.0, 980.0, {}), (15.0, 1000.0, {"state": "gone", "exit_status": -9})],
+    ids=["moved since", "older than the capture", "gone"],
+)
+def test_a_status_that_is_not_of_that_moment_says_nothing_of_it(
+    still_s: float, at: float, more: dict[str, Any], tmp_path: Path
+) -> None:
+    """A rank that moved after the others were captured, was last seen before, or is gone, is not shown to be absent."""
+    captured(tmp_path)
+    write(tmp_path, "b", (2, 1, 1, still_s), at=at, code=AT, row=more)
+    verdict = verdict_of(tmp_path)
+    assert verdict.confidence == "low"
+    assert "load" not in verdict.headline

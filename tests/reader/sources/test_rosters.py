@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from hangscope.diagnosis import diagnose
 from hangscope.model import Job
 from hangscope.reader.load import load
 from hangscope.reader.logs.launchers.slurm_log import expand_range
@@ -121,6 +122,26 @@ def test_node_file_says_who_lives_and_who_answers(tmp_path: Path) -> None:
     assert (alive.gpu, alive.node) == ("0000:9d:00.0", "gpu-a017")
     assert (dead.alive_at_end, dead.exit_status, dead.state) == (False, -9, "gone")
     assert [(m.kind, m.pid, m.node) for m in job.facts.kernel] == [("oom", 81234, "gpu-a017")]
+
+
+def test_a_count_of_kills_is_of_the_rank_that_was_killed(tmp_path: Path) -> None:
+    """All ranks of a container share a control group: one kill is counted for each, and only one of them is gone."""
+    rows = [{**row, "oom_kills": 1} for row in NODE["ranks"]]
+    job = job_of(tmp_path, {"incident.json": MANIFEST, "nodes/gpu-a017/node.json": {**NODE, "ranks": rows}})
+    assert [message.pid for message in job.facts.kernel] == [81234]
+
+
+def test_a_pid_is_one_ranks_only_on_its_node(tmp_path: Path) -> None:
+    """Containers number their processes alike: who was killed for memory in one is not who has that pid in another."""
+    ended = {"state": "gone", "ended_at": 1794705819.9, "local_rank": 0, "pid": 48, "server_answers": None}
+    killed = {**ended, "rank": 0, "exit_status": -9, "oom_kills": 1}
+    lost_a_peer = {**ended, "rank": 1, "exit_status": 1, "oom_kills": 0}
+    nodes = {"pod-0": [killed], "pod-1": [lost_a_peer]}
+    parts = {f"nodes/{name}/node.json": {**NODE, "node": name, "ranks": rows} for name, rows in nodes.items()}
+    job = job_of(tmp_path, {"incident.json": {**MANIFEST, "reason": "rank-exit", "world_size": 2}, **parts})
+    verdict = diagnose(job)
+    assert [each.rank for each in verdict.culprits] == [0]
+    assert "out of memory" in verdict.headline
 
 
 def test_roster_beats_node_file_and_the_contradiction_is_told(tmp_path: Path) -> None:

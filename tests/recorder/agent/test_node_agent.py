@@ -71,6 +71,23 @@ def test_what_another_node_or_somebody_asks_for_is_captured(tmp_path: Path, monk
     assert turns.captured == [("snapshot-1", "snapshot"), ("run", "rank-exit")]
 
 
+@pytest.mark.parametrize("asked_to_end", [False, True])
+def test_a_job_that_is_asked_to_end_does_not_recover(
+    asked_to_end: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SIGTERM comes while it hangs: a rank that moves then has lost its peers, and the hang stays one."""
+    turns = Turns(tmp_path / "run")
+    turns.agent._polling.ranks.by_number[0] = rank(0, operation_age_s=40.0)
+    turns.turn()
+    noted: list[float] = []
+    monkeypatch.setattr(turns.agent._recovery, "update", lambda: 41.0)
+    monkeypatch.setattr(turns.agent._captures, "note_recovery", lambda _, seconds: noted.append(seconds))
+    if asked_to_end:
+        turns.events.save_wanted.set()
+    turns.turn()
+    assert noted == ([] if asked_to_end else [41.0])
+
+
 def test_after_max_incidents_trouble_costs_one_line(tmp_path: Path) -> None:
     """The watch goes on, and says once that nothing more is saved."""
     turns = Turns(tmp_path / "run", max_incidents=1)

@@ -65,6 +65,16 @@ def test_a_hung_job_is_ended_on_both_nodes_once_the_evidence_is_safe(
     assert not (incident / "hang-2").exists()
 
 
+def test_the_last_line_is_the_verdict_on_each_node(jobs: dict[str, tuple[Path, list[Started]]]) -> None:
+    """Also on the node that gave none: of a pod's output its status keeps the end."""
+    incident, runs = jobs["hung"]
+    assert [started.wait(90) for started in runs] == [75, 75]
+    headline = json.loads((incident / "verdict.json").read_text())["headline"]
+    for started in runs:
+        last = started.err.splitlines()[-1]
+        assert last.startswith(f"hangscope: the hang (absent): {headline}; node node-b; confidence: ")
+
+
 def test_a_pause_that_one_node_announces_holds_on_the_other(jobs: dict[str, tuple[Path, list[Started]]]) -> None:
     """The rank that waits is on another node than the one that said why: nothing is captured on either."""
     incident, runs = jobs["announced"]

@@ -42,3 +42,13 @@ def test_only_a_node_that_was_with_the_others_is_named(other: dict[str, float], 
     write(tmp_path, "b", 1, **other)  # type: ignore[arg-type]
     found = silent_nodes(RunFolders(tmp_path, own), tmp_path)
     assert [(row["node"], row["ranks"]) for row in found.get("nodes", [])] == ([("b", [1])] if silent else [])
+
+
+@pytest.mark.parametrize(("noticed_s", "silent"), [(9.0, True), (2.0, False), (14.0, False)])
+def test_a_young_job_has_no_pace_yet(noticed_s: float, silent: bool, tmp_path: Path) -> None:
+    """A node that wrote its first status, and no other once the trouble was noticed, is lost; not one that had been
+    silent for longer, nor one that wrote since."""
+    own = write(tmp_path, "a", 0, 1000)
+    write(tmp_path, "b", 1, 3, ago_s=11.0)
+    found = silent_nodes(RunFolders(tmp_path, own), tmp_path, noticed_s)
+    assert bool(found) is silent

@@ -105,7 +105,8 @@ def command(
     if slurm:
         sources += job_nodes.slurm(slurm, **known)  # type: ignore[arg-type]
     if kubernetes:
-        found_pods, gone = pods.kubernetes(kubernetes, namespace=namespace, container=container, **known)  # type: ignore[arg-type]
+        where = {"namespace": namespace, "container": container, "any_job": job is not None}
+        found_pods, gone = pods.kubernetes(kubernetes, **where, **known)  # type: ignore[arg-type]
         sources += found_pods
     options = CollectOptions(deadline_s=deadline, retries=retries, parallel=parallel, stale_after_s=stale_after)
     with ExitStack() as kept:

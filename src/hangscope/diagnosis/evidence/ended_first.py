@@ -11,12 +11,13 @@ from heapq import nlargest
 
 from hangscope.diagnosis.align.column_tools import grouped
 from hangscope.diagnosis.evidence.process_ends import EFFECTS, GONE, Ends, is_running
-from hangscope.model import FATAL_ERROR, Job, Process
+from hangscope.model import AFTER_HANG, FATAL_ERROR, Failure, Job, Process
 
 # Exceptions that say who was stopped, not that a peer was lost.
 _ORDERED = ("KeyboardInterrupt", "SystemExit", FATAL_ERROR)
 # A process that ended this much before all others ended by itself, whatever its status says.
 _FIRST_BY_S = 2.0
+_LOST = ("host_oom", "evicted", "node_failed", "pod_stopped")
 _KILLED = (-signal.SIGKILL, 128 + signal.SIGKILL)
 
 
@@ -50,7 +51,7 @@ class OwnEnds:
         status = process.exit_status
         if status is None:
             return process.state in GONE and self._ends.gone == 1
-        if self._after_capture(process):
+        if self._after_capture(process) or self._ended_with_the_job(rank, status):
             return False
         if status in EFFECTS:
             return self._before_all_others(rank, process, status)
@@ -64,6 +65,10 @@ class OwnEnds:
             return False
         later = [r for r in self._last_failed if r != rank and self._ends.failed[r] > process.ended_at_s]
         return any(r in self._victims for r in later) and not any(r in self.errors for r in later)
+
+    def _ended_with_the_job(self, rank: int, status: int) -> bool:
+        """Whether we ended the job because it hung, and nothing says that this one failed besides."""
+        return self._ended_for_the_hang and (status in (*EFFECTS, *_KILLED) or (status > 0 and rank not in self.errors))
 
     def _after_capture(self, process: Process) -> bool:
         """Whether it ended only after the stall had been noticed and captured."""
@@ -99,8 +104,14 @@ class OwnEnds:
             return True  # most gave up in the same way, and nothing says who did so first
         if status > 0 and rank in self._gave_up:
             return True  # its only exception says that it waited for somebody else, or lost somebody
+        if status > 0 and rank not in self.errors and self._another_was_lost(rank, process):
+            return True  # and nothing says what this one had to complain of
         # If it was there when the hang was noticed, whoever killed it came later.
         return status in _KILLED and self._outlived_the_hang(rank, process.ended_at_s)
+
+    def _another_was_lost(self, rank: int, process: Process) -> bool:
+        """Whether the kernel or a scheduler says that it took another, or its node."""
+        return any(failure.rank != rank and failure.node != process.node for failure in self._lost)
 
     def _outlived_the_hang(self, rank: int, at_s: float | None) -> bool:
         """Whether its own watchdog spoke of the hang, before its end where times are known."""
@@ -117,6 +128,15 @@ class OwnEnds:
             return False  # its only exception says that it lost somebody who was gone before it
         # A launcher's last resort is SIGKILL too, but it comes long after the first end.
         return at_s <= first_other + _FIRST_BY_S
+
+    @cached_property
+    def _lost(self) -> list[Failure]:
+        """Processes and nodes of which the kernel or a scheduler says that they were taken."""
+        return [failure for failure in self.job.facts.failures if failure.kind in _LOST and not failure.effect]
+
+    @cached_property
+    def _ended_for_the_hang(self) -> bool:
+        return any(failure.detail == AFTER_HANG for failure in self.job.facts.failures)
 
     @cached_property
     def _causes(self) -> set[int]:

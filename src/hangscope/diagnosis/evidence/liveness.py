@@ -3,11 +3,13 @@
 An end is a cause only where the process ended of its own (`ended_first.py`), or where others wait for it.
 """
 
+import signal
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum, auto
 from functools import cached_property
 
+from hangscope.diagnosis.align.column_tools import grouped
 from hangscope.diagnosis.evidence.answer import Answer, no, not_known, yes
 from hangscope.diagnosis.evidence.code_lines import ended_in, shown
 from hangscope.diagnosis.evidence.ended_first import OwnEnds
@@ -73,7 +75,9 @@ class Liveness:
         self._own_ends = OwnEnds(job)
         self._threads = Stacks(job)
         self._answered = self._threads.answered
-        self._oom = {k.pid: k for k in job.facts.kernel if k.kind == "oom" and k.pid is not None}
+        killed = (message for message in job.facts.kernel if message.kind == "oom")
+        self._oom = grouped((message.pid, message) for message in killed if message.pid is not None)
+        self._over_limit = {f.rank: f for f in reversed(job.facts.failures) if f.kind == "host_oom" and not f.effect}
         self._left = dict(reversed(job.facts.clean_exits))
         self._holding = _silent_python(job)
         self._losses = _connection_losses(job)
@@ -117,12 +121,12 @@ class Liveness:
 
     def _ended(self, rank: int, process: Process) -> Life | None:
         error = self.error(rank)
-        killed = self._oom.get(process.pid) if process.pid is not None else None
+        memory = self._out_of_memory(rank, process)
         itself = self._own_ends.by_itself(rank, process)
-        findings = tuple(self._signs_of_an_end(rank, process, killed, itself=itself))
+        findings = tuple(self._signs_of_an_end(rank, process, memory, itself=itself))
         if not findings:
             return None
-        if killed is not None:
+        if memory is not None:
             return Life(Is.ENDED, How.OUT_OF_MEMORY, True, findings, error, process)
         if error is not None:
             return Life(Is.ENDED, How.RAISED, True, findings, error, process)
@@ -131,12 +135,25 @@ class Liveness:
         clean = status == 0 and not self._own_ends.missed_by_victims(rank, process)
         return Life(Is.ENDED, how, True, findings, error, process, clean)
 
-    def _signs_of_an_end(
-        self, rank: int, process: Process, killed: KernelMessage | None, *, itself: bool
-    ) -> Iterator[Finding]:
+    def _out_of_memory(self, rank: int, process: Process) -> Finding | None:
+        """By the kernel's log, or for one that was killed by whoever watched its memory limit."""
+        killed = self._killed(process)
         if killed is not None:
             text = f"the kernel's out-of-memory killer ended pid {killed.pid}"
-            yield Finding(text, (killed.source,), (killed.text,))
+            return Finding(text, (killed.source,), (killed.text,))
+        said = self._over_limit.get(rank) if process.exit_status == -signal.SIGKILL else None
+        return Finding(f"rank {rank}: {short(said.text)}", (said.source,)) if said is not None else None
+
+    def _killed(self, process: Process) -> KernelMessage | None:
+        """Containers number their processes alike: the message must be of its node, as far as both say theirs."""
+        said = self._oom.get(process.pid, ()) if process.pid is not None else ()
+        return next((each for each in said if None in (each.node, process.node) or each.node == process.node), None)
+
+    def _signs_of_an_end(
+        self, rank: int, process: Process, memory: Finding | None, *, itself: bool
+    ) -> Iterator[Finding]:
+        if memory is not None:
+            yield memory
         if itself and process.exit_status is not None:
             yield Finding(f"rank {rank} {ending(process)}", sources(process))
         error = self.error(rank)

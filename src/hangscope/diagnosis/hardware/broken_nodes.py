@@ -39,6 +39,8 @@ def broken_nodes(job: Job, verdict: Diagnosis) -> list[BrokenNode]:
     for said, kind, why in _signs(job):
         node = machines.get(said, said)  # a scheduler leaves out machines, and knows nothing of a pod that is gone
         believed = verdict.is_likely or kind == "node_failed"
+        if kind == "node_silent" and said in machines:
+            continue  # a pod that is gone was deleted or evicted, as a rule: its machine is well
         if believed and (node in accused or not verdict.culprits) and _NAME.fullmatch(node):
             found.setdefault(node, BrokenNode(node, why))
     return [found[node] for node in sorted(found)]

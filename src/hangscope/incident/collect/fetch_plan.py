@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 
@@ -86,6 +86,32 @@ def roots_of(index: int, source: Source, listing: Listing, contents: Mapping[str
         when = max(changed.get(f"{path}{name}", 0) for name in (MANIFEST, RUN))
         found.append(Root(index, path, manifest, number[1] if number else "", when, problem))
     return found
+
+
+def of_nodes(listing: Listing, is_ours: Callable[[str], bool]) -> tuple[Listing, list[str]]:
+    """(without the incidents in which none of these nodes has a part, where those lie). Many jobs share a disk."""
+    roots = _roots(listing)
+    parts: dict[str, set[str]] = {}
+    placed = []
+    for entry in listing.entries:
+        root = next((path for path in reversed(_above(entry.path)) if path in roots), None)
+        placed.append((entry, root))
+        if root is not None and (node := _node_of(entry.path[len(root) :])):
+            parts.setdefault(root, set()).add(node)
+    others = {root for root, nodes in parts.items() if not any(is_ours(node) for node in nodes)}
+    kept = tuple(entry for entry, root in placed if root not in others)
+    return replace(listing, entries=kept), sorted(others)
+
+
+def is_one_of(node: str, names: Collection[str]) -> bool:
+    """Whether a folder below nodes/ is of one of these nodes."""
+    asked = {safe_name(spelled) for name in names for spelled in (name, name.partition(".")[0])}
+    return any(each in asked for each in _spellings(node))
+
+
+def _spellings(node: str) -> tuple[str, ...]:
+    """A node's name, without its number where two agents run there, and without its domain."""
+    return node, re.sub(r"-\d+$", "", node), node.partition(".")[0]
 
 
 def choose(
@@ -167,14 +193,16 @@ def _above(path: str) -> list[str]:
 class Speakers:
     """Who speaks for which node: of `nodes/X/` X itself. One that sends another's part could accuse it.
 
-    Nodes that share a directory list each other's parts. Of a node that is not asked, because it is gone, what two
-    others list alike is taken. A node that is asked under another name than it has (an address) is the one that alone
-    lists a part, and has none by its own name.
+    Nodes that share a directory list each other's parts. Of a node that is gone, which was not asked or could not be
+    entered, what two others list alike is taken. A node that is asked under another name than it has (an address) is
+    the one that alone lists a part, and has none by its own name.
     """
 
     def __init__(self, sources: Sequence[Source], listings: Mapping[int, Listing], chosen: Sequence[Root]) -> None:
         self._nodes = {index: source.name for index, source in enumerate(sources) if source.is_node}
+        self._open = {index for index, listing in listings.items() if not listing.closed}
         self._listers: dict[str, set[int]] = {}
+        self._files: dict[str, set[int]] = {}
         self._alike: Counter[tuple[str, int | None, int | None]] = Counter()
         for index in self._nodes.keys() & listings.keys():
             self._note(index, listings[index], {root.path for root in chosen if root.source == index})
@@ -191,23 +219,27 @@ class Speakers:
             node = _node_of(inside)
             if node:
                 self._listers.setdefault(node, set()).add(index)
+                self._files.setdefault(inside, set()).add(index)
                 self._alike[inside, entry.size, entry.mtime] += 1
 
     def _called(self, node: str) -> set[int]:
         """The sources that have a node's name: with or without its domain, and a number where two agents run there."""
-        spellings = (node, re.sub(r"-\d+$", "", node), node.partition(".")[0])
-        return set().union(*(self._by_name.get(each, ()) for each in spellings))
+        return set().union(*(self._by_name.get(each, ()) for each in _spellings(node)))
 
     def may_give(self, index: int, entry: Entry, inside: str) -> bool:
         node = _node_of(inside)
         if not node or index not in self._nodes:
             return True
         called = self._called(node)
-        if called:
+        if called & self._open:
             return index in called
         if self._alike[inside, entry.size, entry.mtime] > 1:
             return True
         return self._listers[node] == {index} and index not in self._with_own_name
+
+    def is_a_copy(self, inside: str) -> bool:
+        """Whether the node itself lists this file of its part: then nothing is lost where another's is left."""
+        return bool(self._called(_node_of(inside)) & self._files.get(inside, set()))
 
 
 def _node_of(inside: str) -> str:
@@ -250,7 +282,7 @@ class _Planner:
         if inside == MANIFEST:
             return
         if not self._speakers.may_give(index, entry, inside):
-            self._refused[index, inside.split("/")[1]] += 1
+            self._refused[index, inside.split("/")[1]] += not self._speakers.is_a_copy(inside)
             return
         known = self._parts.get(inside)
         if known is None:
@@ -289,8 +321,8 @@ class _Planner:
         self.plan.wanted.append(Wanted(index, entry, target))
 
     def add_refused(self) -> None:
-        """A gap for each part of a node that another one sends."""
-        for (index, node), count in sorted(self._refused.items()):
+        """A gap for each part of a node that another one sends, as far as the node itself does not."""
+        for (index, node), count in sorted((+self._refused).items()):
             why = f"sent by {self._sources[index].name}: only that node itself speaks for its part"
             self.add_gap(index, f"{count} files of nodes/{node}", why)
 

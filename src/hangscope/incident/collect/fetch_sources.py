@@ -28,6 +28,8 @@ class Listing:
 
     entries: tuple[Entry, ...]
     notes: tuple[tuple[str, str], ...] = ()
+    closed: bool = False
+    """Whether the source could not be entered: then its silence says nothing of what it has."""
 
 
 Sink = Callable[[Entry, Readable, int | None], None]

@@ -411,6 +411,7 @@ def _build_manifest(
 ) -> Manifest:
     """Describe what is there now: by the chosen incident's own words, or those of the run before."""
     asked = {source.name for source in work.sources if source.is_node} | {gap.node for gap in gone if gap.node}
+    asked -= _only_of_others(work, plan)
     gaps = [*merged.gaps, *plan.gaps, *gone, *_missing(work)]
     expected = {*asked, *(merged.nodes_expected or ())}
     described = merged
@@ -429,6 +430,16 @@ def _build_manifest(
     built = replace(built, captured_at=described.captured_at)
     manifests.write(out, built)
     return built
+
+
+def _only_of_others(work: _Work, plan: Plan) -> set[str]:
+    """Sources that gave parts of nodes, and none of their own name: an address of one, a pod that reads its disk."""
+    gave: dict[str, set[str]] = {}
+    for wanted in plan.wanted:
+        folder, _, rest = wanted.target.partition("/")
+        if folder == "nodes":
+            gave.setdefault(work.sources[wanted.source].name, set()).add(rest.partition("/")[0])
+    return {name for name, nodes in gave.items() if not any(planning.is_one_of(node, [name]) for node in nodes)}
 
 
 def _missing(work: _Work) -> Iterator[Missing]:

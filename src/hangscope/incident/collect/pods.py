@@ -11,11 +11,11 @@ import json
 import re
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from hangscope.errors import CollectError
-from hangscope.incident.collect.fetch_plan import RUN
+from hangscope.incident.collect.fetch_plan import RUN, is_one_of, of_nodes
 from hangscope.incident.collect.fetch_sources import Deadline, Entry, Listing, Sink, Source, Unreachable
 from hangscope.incident.collect.job_nodes import ask
 from hangscope.incident.collect.remote_node import Node
@@ -34,6 +34,8 @@ _LOGS = "/container-logs/"
 _ATTEMPT = "attempt_"
 _POD = re.compile(r"[a-z0-9][a-z0-9.-]{0,252}")
 _CONTAINER = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")
+_DRAWN = r"[bcdfghjklmnpqrstvwxz2456789]{5}"
+"""The end that Kubernetes draws for a name: neither vowels nor what looks like one."""
 _BARE = re.compile(r"[a-z0-9][a-z0-9.-]*")
 _LOG_BYTES = 64 << 20
 _NO_PREVIOUS = "previous terminated container"
@@ -73,9 +75,12 @@ def kubernetes(
     container: str | None = None,
     patterns: Sequence[str] = (),
     defaults: bool = True,
+    any_job: bool = False,
     kubectl: Sequence[str] = ("kubectl",),
 ) -> tuple[list[Source], list[Missing]]:
-    """The pods of a selector or of a job's name, with what the API server says of them; and what cannot be had."""
+    """The pods of a selector or of a job's name, with what the API server says of them; and what cannot be had. Of a
+    disk that jobs share, the incidents of these pods are taken, unless the caller picks a job by its name (`any_job`).
+    """
     client = Kubectl(kubectl, namespace)
     rows = _pods(client, selector)
     names = [_name(row) for row in rows]
@@ -84,6 +89,7 @@ def kubernetes(
         raise CollectError(f"kubectl answered {odd[0][:80]!r}, which is not a pod's name")
     events, gone = _events(client, rows)
     sources: list[Source] = [Statuses(rows, events)]
+    own = None if any_job or not _is_job(rows) else OwnNodes(rows)
     for name, row in zip(names, rows, strict=True):
         found = _containers(row)
         inside = _entered(row, found, container)
@@ -91,7 +97,7 @@ def kubernetes(
             gone.append(Missing(f"files of {name}", f"{_why_closed(row)}, and only a running one can be entered", name))
         shell = () if inside is None else (*client.words("exec", "--stdin"), name, *inside, "--", "sh", "-s")
         logs = [each for each in found if container in (None, each.name)]
-        sources.append(Pod(name, shell, client, logs, patterns, defaults))
+        sources.append(Pod(name, shell, client, logs, patterns, defaults, own))
     return sources, gone
 
 
@@ -107,6 +113,39 @@ def _pods(client: Kubectl, selector: str) -> list[Mapping[str, Any]]:
         f"no pod matches {selector!r}",
         hint="is it the right namespace?  kubectl get pods --show-labels",
     )
+
+
+def _is_job(rows: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether they are the pods of a job; a DaemonSet's are not, which reads what jobs left on its machine."""
+    return any(_some(_part(_part(row, "metadata"), "labels"), JOB_LABELS) for row in rows)
+
+
+class OwnNodes:
+    """What `run` in the pods of a job calls its node: the pod, its host name, or with the host's network the machine.
+    Pods that were there before them have names of the same make: a controller replaces what it numbers or draws."""
+
+    def __init__(self, rows: Sequence[Mapping[str, Any]]) -> None:
+        specs = [_part(row, "spec") for row in rows]
+        said = [spec.get(key) for spec in specs for key in ("hostname", "nodeName")]
+        self._names = {*(_name(row) for row in rows), *(name for name in said if isinstance(name, str))}
+        self._makes = {make for row in rows for make in _makes(row)}
+
+    def __contains__(self, node: object) -> bool:
+        name = str(node)
+        return is_one_of(name, self._names) or any(re.fullmatch(make, name.partition(".")[0]) for make in self._makes)
+
+
+def _makes(row: Mapping[str, Any]) -> Iterator[str]:
+    """A pod's name after its job's, with any number for a number and any end for one that was drawn."""
+    name = _name(row)
+    for job in _some(_part(_part(row, "metadata"), "labels"), JOB_LABELS).values():
+        if not isinstance(job, str) or not name.startswith(f"{job}-"):
+            continue
+        words = name[len(job) + 1 :].split("-")
+        numbered = [r"\d+" if word.isdigit() else re.escape(word) for word in words]
+        if re.fullmatch(_DRAWN, words[-1]):
+            numbered[-1] = rf"(?:\d+|{_DRAWN})"
+        yield "-".join((re.escape(job), *numbered))
 
 
 def _name(row: Mapping[str, Any]) -> str:
@@ -167,21 +206,34 @@ class Pod(Node):
         containers: Sequence[Container],
         patterns: Sequence[str],
         defaults: bool,
+        own: OwnNodes | None = None,
     ) -> None:
         super().__init__(name, shell, patterns, defaults)
         self._client = client
         self._containers = containers
+        self._own = own
 
     def listing(self, deadline: Deadline) -> Listing:
-        inside = Listing(())
+        inside = Listing((), closed=True)
         if self.command:
             try:
-                inside = super().listing(deadline)
+                inside = self._of_this_job(super().listing(deadline))
             except Unreachable as error:  # no shell in the image, or no right to enter: the logs are there all the same
-                inside = Listing((), ((f"files of {self.name}", str(error)),))
+                inside = Listing((), ((f"files of {self.name}", str(error)),), closed=True)
         has_run = any(entry.path.rpartition("/")[2] in (MANIFEST, RUN) for entry in inside.entries)
         logs = () if has_run else tuple(_log_entries(self._containers))
-        return Listing((*inside.entries, *logs), inside.notes)
+        return replace(inside, entries=(*inside.entries, *logs))
+
+    def _of_this_job(self, listed: Listing) -> Listing:
+        """Without the incidents of other jobs on the same disk; where that leaves none, it is said."""
+        if self._own is None:
+            return listed
+        ours, others = of_nodes(listed, self._own.__contains__)
+        if not others or any(entry.path.rpartition("/")[2] in (MANIFEST, RUN) for entry in ours.entries):
+            return ours
+        what = f"an incident of this job's pods in {self.name}"
+        why = f"those there are of other nodes ({', '.join(others[:3])}); --job NAME takes one of them"
+        return replace(ours, notes=(*ours.notes, (what, why)))
 
     def fetch(self, wanted: Sequence[Entry], sink: Sink, deadline: Deadline) -> None:
         logs = [entry for entry in wanted if entry.path.startswith(_LOGS)]

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from hangscope.model import Failure, Gap
 from hangscope.reader.join.who_is_who import Identity
-from hangscope.reader.sources.kubernetes_pods import Pod, PodEnd
+from hangscope.reader.sources.kubernetes_pods import STOPPED, Pod, PodEnd
 from hangscope.reader.values import short_name
 
 HISTORY_NS = 15 * 60 * 1_000_000_000
@@ -42,6 +42,7 @@ def of_pods(
     if not pods:
         return [], []
     ours, gaps = _of_this_job(pods, who)
+    ours = _without_cleaning_up(ours)
     failures: list[Failure] = []
     on = machines(pods)
     well = {pod.name for pod in ours if pod.well}
@@ -83,6 +84,25 @@ def _may_be_of(pod: Pod, pods: Sequence[Pod]) -> bool:
     """Whether an event, which names no job, is about a pod of the list, or one that was in it by its name."""
     others = [other for other in pods if other.job is not None]
     return any(pod.name == other.name or pod.name.startswith(f"{other.job}-") for other in others)
+
+
+def _without_cleaning_up(pods: Sequence[Pod]) -> list[Pod]:
+    """Without stops that came when the job was over, and those of most of its pods: then it was deleted."""
+    stops = {pod.name: end.failure.at_ns for pod in pods for end in pod.ends if end.failure.kind == STOPPED}
+    most = 2 * len(stops) > len({pod.name for pod in pods})
+
+    def is_late(pod: Pod) -> bool:
+        at_ns = stops.get(pod.name)
+        others = [end.failure for other in pods if other.name != pod.name for end in other.ends]
+        ended = [each.at_ns for each in others if each.kind != STOPPED and each.at_ns is not None]
+        return at_ns is None or not ended or at_ns > min(ended)
+
+    return [
+        replace(pod, ends=tuple(end for end in pod.ends if end.failure.kind != STOPPED))
+        if most or is_late(pod)
+        else pod
+        for pod in pods
+    ]
 
 
 def _is_named(pod: Pod, nodes: set[str]) -> bool:

@@ -30,17 +30,23 @@ from hangscope.reader.ranks_in_paths import rank_of_log, worker_of
 from hangscope.reader.sources.error_files import ErrorFile
 from hangscope.reader.statements import Statement, Trust
 from hangscope.reader.times import LogTimes
-from hangscope.reader.values import short_name
+from hangscope.reader.values import host_name, short_name
 
 _SETTING_UP = re.compile(r"\[(\d{1,6})\] is setting up NCCL communicator")
 
 
 def launcher_statements(text: TextFile) -> list[Statement]:
-    """What launchers say in one file, on the node in whose directory it lies."""
-    return [
+    """What launchers say in one file, on the node in whose directory it lies; and where the culprit of a verdict ran
+    that we printed there."""
+    placed = [
         said if said.process.node else replace(said, process=replace(said.process, node=text.node))
         for said in (*text.launcher.statements, *text.framework.statements)
     ]
+    for verdict in text.printed.found:
+        if len(verdict.ranks) == 1 and host_name(verdict.node):
+            process = Process(rank=verdict.ranks[0], node=verdict.node, source=verdict.source)
+            placed.append(Statement(Trust.PRINTED, process))
+    return placed
 
 
 def network_statements(who: Identity, processes: Mapping[tuple[str, int], NcclProcess]) -> list[Statement]:

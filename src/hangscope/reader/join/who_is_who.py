@@ -69,10 +69,12 @@ def identify(
     named_hosts: Iterable[str],
     dump_paths: Mapping[int, Sequence[tuple[str, ...]]],
     reports: Sequence[RasReport] = (),
+    pods: Iterable[str] = (),
 ) -> Identity:
     """Join all sources. `world_size` is what a manifest says; `named_hosts` are hosts that manifests or paths name;
-    `dump_paths` says where the dumps of a rank lie."""
+    `dump_paths` says where the dumps of a rank lie; a host that is one of `pods` is called by the pod's name."""
     who = Identity()
+    who.hosts.update({short_name(pod): pod for pod in pods})
     _learn_hosts(who, statements, processes, named_hosts)
     certain = _certain_ranks(texts, statements, groups, dump_ranks)
     least = max([*(rank + 1 for rank in certain), world_size or 0])

@@ -153,7 +153,7 @@ class TextFile:
             self.framework = _NO_FRAMEWORK
         if not self.errors.failures:
             self.errors = _NO_ERRORS
-        if not (self.printed.found or self.printed.ended_at):
+        if not (self.printed.found or self.printed.ended_at or self.printed.world_size):
             self.printed = _NOT_PRINTED
         if not (self.stacks.captures or self.stacks.dedicated):
             self.stacks = _NO_STACKS

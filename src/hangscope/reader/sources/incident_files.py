@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
@@ -135,6 +136,13 @@ def _recovered(value: object) -> float | None:
     return seconds if seconds is not None and 0 < seconds < 1e9 else None
 
 
+def _was_killed(row: Mapping[str, Any]) -> bool:
+    """Whether that rank may be the one that the kernel killed: all ranks of a container share a control group, and its
+    count."""
+    status = whole(row.get("exit_status"))
+    return row.get("state") == "gone" if status is None else status in (-signal.SIGKILL, 128 + signal.SIGKILL)
+
+
 def read_node(value: Mapping[str, Any], file: str) -> NodeFile:
     """A node.json: the node's ranks, their processes, and what could not be captured there."""
     node = host_name(text(value.get("node")))
@@ -145,7 +153,7 @@ def read_node(value: Mapping[str, Any], file: str) -> NodeFile:
         if said is not None:
             statements.append(said)
         kills = whole(row.get("oom_kills"))
-        if kills:
+        if kills and _was_killed(row):
             oom.append((whole(row.get("pid")), kills))
     return NodeFile(
         Source(file),

@@ -29,6 +29,7 @@ _NEVER_STARTED = (
     "CreateContainerError",
     "RunContainerError",
 )
+STOPPED = "pod_stopped"
 _EVICTIONS = ("Evicted", "Preempting", "Preempted", "TaintManagerEviction")
 _LOST = ("NodeLost", "NodeNotReady", "NodeUnreachable")
 _GONE_BY = {
@@ -211,7 +212,7 @@ def _ended(
     status = plain_status(whole(ended.get("exitCode")) or 0)
     reason = text(ended.get("reason")) or ""
     at_ns = parse_time(text(ended.get("finishedAt")) or "")
-    last_words = _more(text(ended.get("message")))
+    last_words = _more(_last_line(text(ended.get("message"))))
     where = f"pod {name}, container {container}"
     if reason == "OOMKilled":
         limit = text(_part(_part(asked, "resources"), "limits").get("memory"))
@@ -229,6 +230,12 @@ def _ended(
     return _failure(kind_of_end(status), said, source, name, at_ns, code=status, effect=effect)
 
 
+def _last_line(message: str | None) -> str | None:
+    """Of a message that is the end of a log, which is read as one besides, the last line says most."""
+    lines = [line.strip() for line in (message or "").splitlines() if re.search(r"\w", line)]
+    return lines[-1] if lines else None
+
+
 def _runs_hangscope(asked: Mapping[str, Any]) -> bool:
     words = asked.get("command")
     return isinstance(words, list) and any("hangscope" in str(word) for word in words[:4])
@@ -244,14 +251,22 @@ def _event(row: Mapping[str, Any], source: Source) -> Pod | None:
     reason = text(row.get("reason")) or ""
     if about.get("kind") != "Pod" or name is None or not _NAME.fullmatch(name):
         return None
-    kind = "node_failed" if reason in _LOST else "evicted" if reason in _EVICTIONS else None
+    message = text(row.get("message")) or text(row.get("note")) or reason
+    kind = _kind_of_event(reason, message)
     if kind is None:
         return None
-    message = text(row.get("message")) or text(row.get("note")) or reason
     at_ns = parse_time(text(row.get("lastTimestamp")) or text(row.get("eventTime")) or "")
     machine = host_name(text(_part(row, "source").get("host"))) if kind == "evicted" else None
     end = PodEnd(_failure(kind, f"pod {name}: {reason}: {message}", source, name, at_ns, detail=message), whole=True)
     return Pod(name, text(about.get("namespace")) or "", None, machine, (end,), 0, source)
+
+
+def _kind_of_event(reason: str, message: str) -> str | None:
+    if reason in _LOST:
+        return "node_failed"
+    if reason == "Killing" and message.startswith("Stopping container"):
+        return STOPPED  # not for a failed probe, or a container beside it that ended
+    return "evicted" if reason in _EVICTIONS else None
 
 
 # ---- small parts -----------------------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from hangscope.model import Process, Source
+from hangscope.model import Frame, Process, Source, ThreadStack
 from hangscope.reader.dumps import dump_file
 from hangscope.reader.statements import Statement, Trust
 from hangscope.reader.values import host_name, number, rank_number, text, whole
@@ -32,6 +32,8 @@ class LiveStatus:
     world_size: int | None
     rows: tuple[Mapping[str, Any], ...]
     at_s: float = 0.0
+    machine: str | None = None
+    """Of a pod, the machine that it ran on, empty where it did not know that; None where the node is one."""
 
     def without(self, ranks: Collection[int]) -> LiveStatus:
         """The same without ranks of which more is known."""
@@ -47,7 +49,12 @@ def read(value: Mapping[str, Any], file: str) -> LiveStatus:
         whole(value.get("world_size")),
         tuple(row for row in rows if isinstance(row, Mapping) and rank_number(row.get("rank")) is not None),
         number(value.get("at")) or 0.0,
+        _machine(value.get("host")),
     )
+
+
+def _machine(value: object) -> str | None:
+    return host_name(value) or "" if isinstance(value, str) else None
 
 
 def newest(statuses: Sequence[LiveStatus]) -> list[LiveStatus]:
@@ -67,6 +74,20 @@ def stood_still(statuses: Sequence[LiveStatus]) -> bool:
     if all(whole(row.get("exit_status")) == 0 for row, _ in rows):
         return False
     return any(_waits(row, status.at_s) is not None for row, status in rows)
+
+
+def unmoved_since(status: LiveStatus, captured_s: float) -> LiveStatus:
+    """Ranks that are there, and whose counters have not moved since before that time: so they were then."""
+
+    def unmoved(row: Mapping[str, Any]) -> bool:
+        groups = [group for _, group in _groups(row)]
+        there = row.get("state") != "gone" and row.get("exit_status") is None
+        return there and bool(groups) and all(since(group) <= captured_s for group in groups)
+
+    def since(group: Mapping[str, Any]) -> float:
+        return status.at_s - (number(group.get("still_s")) or 0.0)
+
+    return replace(status, rows=tuple(row for row in status.rows if captured_s <= status.at_s and unmoved(row)))
 
 
 def dumps(status: LiveStatus) -> Iterator[dump_file.RawDump]:
@@ -89,6 +110,23 @@ def dumps(status: LiveStatus) -> Iterator[dump_file.RawDump]:
         yield dump_file.read(
             json.dumps(answer).encode(), file=status.file, hint_rank=row["rank"], node=status.node, role="poll"
         )
+
+
+def stacks(status: LiveStatus) -> Iterator[ThreadStack]:
+    """The line at which a rank was that waits in nothing that anybody counts."""
+    for index, row in enumerate(status.rows):
+        at = row.get("code")
+        waits = row.get("waiting") or row.get("meets_at") or any(_unfinished(group) for _, group in _groups(row))
+        if waits or row.get("state") == "gone" or not isinstance(at, Mapping) or text(at.get("file")) is None:
+            continue
+        frame = Frame(text(at.get("function")) or "?", text(at.get("file")) or "", whole(at.get("line")) or 0)
+        source = Source(status.file, f"live[{index}]")
+        pid = whole(row.get("pid"))
+        yield ThreadStack(row["rank"], pid, "MainThread", (frame,), source, main=True, node=status.node)
+
+
+def _unfinished(group: Mapping[str, Any]) -> bool:
+    return (whole(group["enqueued"]) or 0) > (whole(group["completed"]) or 0)
 
 
 def statements(status: LiveStatus, *, waits: bool) -> Iterator[Statement]:
@@ -133,10 +171,6 @@ def _waits(row: Mapping[str, Any], at_s: float) -> float | None:
     one that is gone and the file nobody saw."""
     last_s = number(row.get("last_poll_at"))
     unseen_s = max(0.0, at_s - last_s) if row.get("state") == "gone" and last_s is not None else 0.0
-    still = [
-        number(group.get("still_s")) or 0.0
-        for _, group in _groups(row)
-        if (whole(group["enqueued"]) or 0) > (whole(group["completed"]) or 0)
-    ]
+    still = [number(group.get("still_s")) or 0.0 for _, group in _groups(row) if _unfinished(group)]
     longest = max(still, default=0.0) - unseen_s
     return longest if longest >= STILL_S else None

@@ -91,7 +91,7 @@ class Conclusions:
         if leader is not None and leader != self._folders.own:
             return
         self._status.write()
-        silent = silent_nodes(self._folders, incident)
+        silent = silent_nodes(self._folders, incident, time.monotonic() - capture.begun)
         try:
             incident_manifest.write(home, _manifest(capture, agents, silent))
         except OSError as error:

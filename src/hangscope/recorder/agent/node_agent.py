@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from hangscope.incident.layout import VERDICT_JSON
 from hangscope.recorder.agent.capture_log import CaptureLog
 from hangscope.recorder.agent.captures import Captures
 from hangscope.recorder.agent.conclusions import QUIET, Conclusions
@@ -37,7 +38,7 @@ from hangscope.recorder.live.polling import POLL_S, Polling
 from hangscope.recorder.live.rank_activity import RankActivity
 from hangscope.recorder.live.two_samples import TwoSamples
 from hangscope.recorder.process import linux_process
-from hangscope.recorder.rundir import run_directory
+from hangscope.recorder.rundir import peer_files, run_directory
 from hangscope.recorder.rundir.run_directory import RunFolders
 
 STATUS_S = 2.0
@@ -201,6 +202,12 @@ class Agent:
             return False
         return self._captures.verdict(hang).get("outcome") not in QUIET
 
+    @property
+    def hang_in_a_line(self) -> str:
+        """What the verdict on the last hang says, by whichever node gave it; empty where there is none."""
+        note = peer_files.verdict_note(self._captures.home(self._captures.hang), VERDICT_JSON)
+        return "" if note is None else note.in_a_line()
+
     def _last_trouble(self, status: int) -> Trouble | None:
         """How the job failed by itself, or that it stood still when it was ended; None where it did neither."""
         if status == 0 or not len(self._polling):
@@ -304,7 +311,10 @@ class Agent:
                 self._say(line)
 
     def _note_recovery(self) -> None:
-        """A stall that went on by itself is over, and the next one is another incident."""
+        """A stall that went on by itself is over, and the next one is another incident. What moves once the job is to
+        end does so because of that: a peer was ended before it, or we asked for its stack."""
+        if self._events.save_wanted.is_set() or self._events.asked_to_end:
+            return
         seconds = self._recovery.update()
         if seconds is None or self._captures.working:
             return

@@ -75,6 +75,7 @@ class StatusWriter:
         return {
             "schema": SCHEMA,
             "node": self._node.name,
+            "host": self._node.machine,
             "job": self._node.job,
             "attempt": self._node.attempt,
             "at": time.time(),

@@ -66,6 +66,7 @@ class NodeCapture:
     look: Look | None = None
     """The rings that are saved where nothing is asked of the ranks."""
     captured_at: str = field(default_factory=manifest.now)
+    begun: float = field(default_factory=time.monotonic)
     _begun_at: float = field(default_factory=time.time)
     _settings: dict[str, str] = field(default_factory=dict)
     _rights: Rights = NOBODY
@@ -83,6 +84,7 @@ class NodeCapture:
         self.reason = before.reason
         self.detail = before.detail
         self.captured_at = before.captured_at
+        self.begun = before.begun
         self._begun_at = before._begun_at
         self._settings = before._settings
         self._rights = before._rights

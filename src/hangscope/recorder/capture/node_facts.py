@@ -28,6 +28,8 @@ class NodeFacts:
     """When the launcher began the current attempt: what is older was left by those before."""
     earlier: frozenset[int] = frozenset()
     """The processes of the attempts before."""
+    machine: str | None = None
+    """Of a pod, the machine under it, empty where it is not known; None where the node is a machine."""
 
     def begin_attempt(self, earlier: Iterable[int]) -> None:
         self.attempt_at = time.time()

@@ -118,6 +118,7 @@ class _Run:
         if gpu_core_settings.wanted(self.options.gpu_core, kill=self.options.agent.on_hang.kill):
             prepared |= gpu_core_folder.variables(prepared, self.ours, self.kept, self.say)
         node = NodeFacts(self.identity.node, self.identity.job, self.identity.attempt, time.time())
+        node.machine = self.identity.machine
         if blackbox_library.FOLDER in prepared:
             node.boxes = Path(prepared[blackbox_library.FOLDER])
         metrics = _metrics(self.options, self.identity, self.say)
@@ -145,6 +146,9 @@ class _Run:
         if status == 0 or wanted is None or not agent.hung:
             return status
         self.say(f"the command ended with status {status} because of the hang: exit status {wanted}")
+        with contextlib.suppress(OSError):
+            if said := Patience(LOOK_S).ask("verdict", lambda: agent.hang_in_a_line):
+                self.say(said)
         return wanted
 
     def _after_signal(self, command: Command) -> float:

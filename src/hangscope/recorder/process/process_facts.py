@@ -31,13 +31,25 @@ def memory_events(pid: int) -> Path | None:
         return None
     for line in lines:
         _, controllers, path = line.split(":", 2)
-        root = None
         if controllers == "":
-            root = Path("/sys/fs/cgroup") / path.lstrip("/") / "memory.events"
+            group = control_group(Path("/sys/fs/cgroup"), path, "memory.events")
         elif "memory" in controllers.split(","):
-            root = Path("/sys/fs/cgroup/memory") / path.lstrip("/") / "memory.oom_control"
-        if root is not None and root.exists():
-            return root
+            group = control_group(Path("/sys/fs/cgroup/memory"), path, "memory.oom_control")
+        else:
+            continue
+        if group is not None:
+            return group
+    return None
+
+
+def control_group(mount: Path, path: str, name: str) -> Path | None:
+    """A file of a control group. In a container the process may be called by its path outside, while what is mounted
+    is its own group, or one above: the longest end of the path that is there is meant."""
+    parts = [part for part in path.split("/") if part]
+    for start in range(len(parts) + 1 if ".." not in parts else 0):
+        file = mount.joinpath(*parts[start:], name)
+        if file.exists():
+            return file
     return None
 
 

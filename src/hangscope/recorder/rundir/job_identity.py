@@ -18,6 +18,8 @@ class JobIdentity:
     attempt: str
     node: str
     made: bool = False
+    machine: str | None = None
+    """In a pod the machine that it runs on, empty where it was not given; None outside of Kubernetes."""
 
 
 def identify(
@@ -30,6 +32,7 @@ def identify(
         attempt=attempt or environ.get("HANGSCOPE_ATTEMPT") or _attempt(environ),
         node=node or environ.get("HANGSCOPE_NODE") or _node(environ),
         made=named is None,
+        machine=_machine(environ),
     )
 
 
@@ -75,6 +78,12 @@ def _attempt(environ: Mapping[str, str]) -> str:
 
 def _node(environ: Mapping[str, str]) -> str:
     return environ.get("SLURMD_NODENAME") or environ.get("NODE_NAME") or socket.gethostname()
+
+
+def _machine(environ: Mapping[str, str]) -> str | None:
+    if not environ.get("KUBERNETES_SERVICE_HOST"):
+        return None
+    return environ.get("HANGSCOPE_MACHINE") or environ.get("NODE_NAME") or ""
 
 
 def _made_up() -> str:

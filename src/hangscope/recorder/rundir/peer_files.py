@@ -66,12 +66,19 @@ class RankRow:
 
 @dataclass(frozen=True, slots=True)
 class VerdictNote:
-    """What a verdict says in a line or two. `places` are the culprits' lines of code."""
+    """What a verdict says in a line or two. `places` are the culprits' lines of code, `nodes` where they run."""
 
     outcome: str
     headline: str
     confidence: str
     places: tuple[str, ...] = ()
+    kind: str = ""
+    nodes: tuple[str, ...] = ()
+
+    def in_a_line(self) -> str:
+        """For the end of a log, which may be all of it that is kept: pods' statuses have 2 KiB."""
+        where = f"; node {self.nodes[0]}" if len(self.nodes) == 1 else ""
+        return f"the {self.outcome} ({self.kind}): {self.headline}{where}; confidence: {self.confidence}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,7 +209,9 @@ def verdict_note(incident: Path, name: str) -> VerdictNote | None:
         return None
     culprits = [each for each in _list(value.get("culprits"))[:MOST_MADE] if isinstance(each, dict)]
     places = tuple(place for culprit in culprits if (place := _culprit_place(culprit)))
-    return VerdictNote(text(value.get("outcome")), headline, text(value.get("confidence")), places)
+    nodes = tuple(dict.fromkeys(node for culprit in culprits if (node := text(culprit.get("node")))))
+    outcome = text(value.get("outcome"))
+    return VerdictNote(outcome, headline, text(value.get("confidence")), places, text(value.get("kind")), nodes)
 
 
 def _culprit_place(culprit: dict[str, Any]) -> str:

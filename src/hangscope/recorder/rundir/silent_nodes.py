@@ -1,7 +1,8 @@
 """Nodes whose agent has gone silent in the middle of the job: the machine, its network or its file system is lost.
 
 An agent that somebody killed long before the hang is silent as well, and its ranks went on without it. So a node is
-named only where its last counters are about as far as the others' are now.
+named only where its last counters are about as far as the others' are now, or where it wrote last just before the
+trouble was noticed: of a young job nobody knows the pace yet.
 """
 
 from __future__ import annotations
@@ -20,8 +21,9 @@ BETWEEN_S = 6.0
 """So far a job may have gone on between a node's last status and its end."""
 
 
-def silent_nodes(folders: RunFolders, incident: Path) -> Mapping[str, Any]:
-    """What there is to say of them for the manifest; empty where every node answers. Our own status must be fresh."""
+def silent_nodes(folders: RunFolders, incident: Path, trouble_s: float | None = None) -> Mapping[str, Any]:
+    """What there is to say of them for the manifest; empty where every node answers. Our own status must be fresh.
+    `trouble_s`: how long ago the trouble was noticed here."""
     peers = run_directory.peers(folders.root, folders.own)
     silent = {peer.folder: peer for peer in peers if _is_silent(peer, incident)}
     if not silent:
@@ -31,7 +33,7 @@ def silent_nodes(folders: RunFolders, incident: Path) -> Mapping[str, Any]:
     rows = [
         {"node": status.node, "ranks": list(silent[folder].ranks), "silent_s": round(silent[folder].behind_s, 1)}
         for folder, status in found
-        if folder in silent and went_as_far(status, others)
+        if folder in silent and (went_as_far(status, others) or _fell_silent_then(silent[folder], trouble_s))
     ]
     return {"nodes": rows} if rows else {}
 
@@ -40,6 +42,11 @@ def _is_silent(peer: PeerAgent, incident: Path) -> bool:
     if peer.ended or not peer.ranks or peer.behind_s < SILENT_S:
         return False
     return not run_directory.captured(incident, peer)
+
+
+def _fell_silent_then(peer: PeerAgent, trouble_s: float | None) -> bool:
+    """Whether it wrote its last status just before: its agent was there until the trouble came."""
+    return trouble_s is not None and 0.0 <= peer.behind_s - trouble_s <= BETWEEN_S
 
 
 def went_as_far(silent: NodeStatus, others: Sequence[NodeStatus]) -> bool:

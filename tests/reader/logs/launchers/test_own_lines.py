@@ -39,6 +39,63 @@ def test_the_verdict_that_was_printed_goes_before_the_ends_after_it(prefix: str,
     assert "/shared/hangs/17/0" in verdict.next_steps[0]
 
 
+def test_where_the_culprit_ran_is_read_and_is_no_part_of_the_headline() -> None:
+    """The lines below the headline are no part of it: the code, the node, the operation."""
+    below = VERDICT.format("high").replace(
+        "hangscope:        node n2",
+        "hangscope:        at train.py:22 in stuck_in_loader: time.sleep(1000)\nhangscope:        node n2",
+    )
+    verdict = verdict_on(below + KILL + ENDS[0])
+    assert verdict.headline == "rank 2 is in stuck_in_loader (train.py:22), and never launched all_reduce #41"
+    assert [(each.rank, each.node) for each in verdict.culprits] == [(2, "n2")]
+    assert not verdict.also_possible
+
+
+LAST = (
+    "hangscope: the command ended with status 1 because of the hang: exit status 75\n"
+    "hangscope: the hang (absent): rank 2 is in stuck_in_loader (train.py:22), and never launched all_reduce #41; "
+    "node n2; confidence: high\n"
+)
+
+
+@pytest.mark.parametrize("before", ["", VERDICT.format("high") + KILL], ids=["alone", "after the whole"])
+def test_the_verdict_in_a_line_at_the_end_is_read(before: str) -> None:
+    """Of a pod's log its status keeps 2 KiB; where the whole verdict is there too, it is said once."""
+    verdict = verdict_on(before + ENDS[1] + LAST)
+    assert short(verdict) == ("hang", "absent", [2])
+    assert verdict.headline == "rank 2 is in stuck_in_loader (train.py:22), and never launched all_reduce #41"
+    assert [each.node for each in verdict.culprits] == ["n2"]
+    assert len([step for step in verdict.next_steps if "saved at the time" in step]) == 1
+
+
+def test_a_crash_in_a_line_is_a_crash() -> None:
+    """The others hung for as long as it took, and --on-hang kill ended them: what began it was that one died."""
+    last = LAST.replace("the hang (absent)", "the crash (dead)").replace(
+        "is in stuck_in_loader", "was killed by SIGKILL"
+    )
+    assert short(verdict_on(ENDS[1] + last)) == ("crash", "dead", [2])
+
+
+def test_a_line_that_looks_like_the_last_is_none() -> None:
+    """A training script may print what it likes: the verdict stands right behind our own end."""
+    assert short(verdict_on(LAST.splitlines()[1] + "\n" + ENDS[0]))[2] == []
+
+
+def test_ranks_that_were_lost_with_a_node_are_read() -> None:
+    """The headline begins with the node then; the ranks are at its end."""
+    silent = """\
+hangscope: the verdict on /shared/hangs/17/0:
+hangscope: CRASH  node n2 has gone silent, and rank 2 with it           confidence: medium
+hangscope:        node n2, local rank 0, pid 436
+hangscope:
+hangscope: Ranks      n1  0-1  W W
+hangscope:            X dead   W waiting in all_reduce
+"""
+    verdict = verdict_on(silent)
+    assert short(verdict) == ("crash", "dead", [2])
+    assert [each.node for each in verdict.culprits] == ["n2"]
+
+
 def test_a_verdict_that_was_not_sure_is_not_sure() -> None:
     """It is as sure as it was then, and never more than what a log can carry."""
     assert str(verdict_on(VERDICT.format("low")).confidence) == "low"

@@ -7,7 +7,7 @@ from hangscope.diagnosis.accusation import HIGH, LOW, Accusation, Accused, Doubt
 from hangscope.diagnosis.align.agreement import members_not_recorded
 from hangscope.diagnosis.case import Case
 from hangscope.diagnosis.cause import Cause, Words
-from hangscope.diagnosis.causes.shared.advice import UNDER_RUN
+from hangscope.diagnosis.causes.shared.advice import UNDER_RUN, out_of_memory_step
 from hangscope.diagnosis.causes.shared.blocker_words import SEVERAL_DID, what_it_did, what_they_did
 from hangscope.diagnosis.causes.shared.blockers import (
     Blocker,
@@ -287,9 +287,7 @@ def _dead_step(case: Case, blocker: Blocker, who: str) -> str:
     if life.clean or blocker.left_cleanly:
         return f"code: find out why {who} finished before the others: fewer batches, an early return, sys.exit()"
     if life.how is How.OUT_OF_MEMORY:
-        return (
-            f"node: {who} ran out of host memory: dmesg | grep -i oom; reduce its memory use or its data loader workers"
-        )
+        return out_of_memory_step(who)
     return f"node: find out what terminated {who}: dmesg | grep -i -E 'oom|xid|segfault', the scheduler's log"
 
 

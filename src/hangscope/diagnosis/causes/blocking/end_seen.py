@@ -1,17 +1,18 @@
 """dead, frozen: a rank whose end or freeze was seen, where no recording shows an operation that waits for it."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from hangscope.diagnosis.accusation import MEDIUM, Accusation, Accused, Grounds, Layer
 from hangscope.diagnosis.case import Case
 from hangscope.diagnosis.cause import Cause, Words
+from hangscope.diagnosis.causes.shared.advice import out_of_memory_step
 from hangscope.diagnosis.causes.shared.blocker_words import what_it_did, what_they_did
 from hangscope.diagnosis.causes.shared.blockers import Blocker
 from hangscope.diagnosis.causes.shared.sentences import who_did_what
 from hangscope.diagnosis.evidence.answer import Says
 from hangscope.diagnosis.evidence.code_lines import line
-from hangscope.diagnosis.evidence.liveness import Is, Life
+from hangscope.diagnosis.evidence.liveness import How, Is, Life
 from hangscope.diagnosis.phrases import ranks_text
 from hangscope.diagnosis.verdict import CauseKind, Finding
 
@@ -71,18 +72,25 @@ def words(case: Case, accusation: Accusation[Ended]) -> Words:
     blockers = accusation.facts.blockers
     lives = [(blocker.rank, blocker.life) for blocker in blockers if blocker.life is not None]
     findings = [finding for _, life in lives for finding in life.findings]
-    errors = [(rank, life.error) for rank, life in lives if life.error is not None]
-    raised = [f"code: {e.type} at {line(e.frames[-1])} on rank {rank}" for rank, e in errors if e.frames]
-    look = "find out what terminated" if accusation.kind is CauseKind.DEAD else "look at the processes of"
     return who_did_what(
         case,
         accusation,
         what_they_did(case, blockers),
         ", and the job could not continue.",
         why=findings or [Finding("its exit was seen")],
-        steps=raised or [f"node: {look} {ranks_text(accusation.ranks)}: dmesg, /proc, the scheduler's log"],
+        steps=_steps(accusation, lives),
         each={blocker.rank: what_it_did(case, blocker) for blocker in blockers},
     )
+
+
+def _steps(accusation: Accusation[Ended], lives: Sequence[tuple[int, Life]]) -> list[str]:
+    errors = [(rank, life.error) for rank, life in lives if life.error is not None]
+    raised = [f"code: {e.type} at {line(e.frames[-1])} on rank {rank}" for rank, e in errors if e.frames]
+    starved = [rank for rank, life in lives if life.how is How.OUT_OF_MEMORY]
+    if raised or starved:
+        return raised or [out_of_memory_step(ranks_text(starved))]
+    look = "find out what terminated" if accusation.kind is CauseKind.DEAD else "look at the processes of"
+    return [f"node: {look} {ranks_text(accusation.ranks)}: dmesg, /proc, the scheduler's log"]
 
 
 CAUSE = Cause(propose, words, (END_SEEN,))

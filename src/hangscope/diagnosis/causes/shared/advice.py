@@ -35,3 +35,7 @@ def recording_would_tell(case: Case, *, hang: bool) -> bool:
     """Whether a recording of collectives would say more: about ranks that wait for each other, and not about a process
     that ended by itself, a GPU that failed, or a job that runs."""
     return hang or any(report.kind == "timeout" for report in case.job.facts.watchdog)
+
+
+def out_of_memory_step(who: str) -> str:
+    return f"node: {who} ran out of host memory: dmesg | grep -i oom; reduce its memory use or its data loader workers"

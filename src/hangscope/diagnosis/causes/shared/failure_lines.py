@@ -61,6 +61,7 @@ _WHAT = {
     "not_started": "could not start its program ({detail})",
     "evicted": "was evicted by its node: {detail}",
     "pod_pending": "never started: {detail}",
+    "pod_stopped": "was ended from outside: deleted, drained or preempted",
     "port_errors": "has counted errors: {detail}",
     "engine_waits": "waits for its workers ({detail})",
     "engine_stuck": "completed no step ({detail})",
@@ -101,6 +102,7 @@ _STEP = {
     ),
     "not_started": "install it there, or load the environment (module, conda, venv) in what each node runs",
     "pod_pending": "kubectl describe pod: too few nodes or GPUs, a quota, an image or a volume that cannot be had",
+    "pod_stopped": "kubectl get events, and the nodes' (kubectl describe node): who deleted it, or drained its node?",
     "evicted": "kubectl describe pod; raise the request or limit that it exceeded, or write to a volume",
     "engine_waits": "is a worker still loading, compiling or tuning? If not, py-spy dump --pid of each worker",
     "engine_stuck": "py-spy dump --pid of each worker while it is stuck: the one not in a collective is holding it up",
@@ -136,6 +138,7 @@ _NOT_RECORDED = (
     "init_timeout",
     "not_started",
     "pod_pending",
+    "pod_stopped",
     "port_taken",
 )
 """Failures before the first collective, or around those of an engine, which no recorder sees: a recording has nothing
@@ -347,7 +350,7 @@ def _device(failure: Failure) -> str | None:
         return "the launcher"
     if failure.kind == "actor_died":
         return f"the Ray actor {failure.detail} (pid {failure.pid}){_on_node(failure)}"
-    if failure.kind in ("evicted", "pod_pending"):
+    if failure.kind in ("evicted", "pod_pending", "pod_stopped"):
         return f"the pod {failure.node}" if failure.node else "a pod"
     if failure.rank is not None:
         return None

@@ -58,6 +58,7 @@ _MEANS = {
         "not_started",
         "evicted",
         "pod_pending",
+        "pod_stopped",
         "node_lost",
         "node_failed",
         "node_silent",
@@ -90,6 +91,8 @@ _TELLS_NOTHING_OF_THE_JOB = (
 _TELLS_MORE = {"jit_lock": -1, "engine_waits": 1}
 # How a process ends; as an effect it explains nothing.
 _ENDS = ("signal", "exit", "exception", "cuda_error")
+# Why a process is gone that did nothing wrong itself, or not by its program.
+_TAKEN_AWAY = ("evicted", "host_oom", "pod_stopped")
 # Failures this close to the first one may be its first sign elsewhere, or the other way round.
 _TOGETHER_NS = 2_000_000_000
 
@@ -172,14 +175,21 @@ def _others_waited(case: Case) -> bool:
 
 
 def _one_story(causes: list[Failure]) -> list[Failure]:
-    """A node that failed explains all else. A task that was left running is what the others gave up on, unless one of
-    them says why it ended."""
+    """A node that failed explains all else, and a pod that was evicted or deleted, or a kill for memory, that
+    others exited. A task that was left running is what the others gave up on, unless one of them says why it ended."""
     nodes = [failure for failure in causes if failure.kind in ("node_failed", "node_silent")]
     if nodes:
         return [failure for failure in nodes if failure.node is not None] or nodes
+    causes = _without_reactions(causes)
     running = [failure for failure in causes if failure.kind == LEFT_RUNNING]
     explained = any(failure.kind not in (LEFT_RUNNING, "exit") for failure in causes)
     return running if running and not explained else [failure for failure in causes if failure.kind != LEFT_RUNNING]
+
+
+def _without_reactions(causes: list[Failure]) -> list[Failure]:
+    """Without exits, where one was taken away: the others lost it."""
+    taken = any(failure.kind in _TAKEN_AWAY for failure in causes)
+    return [failure for failure in causes if failure.kind != "exit"] if taken else causes
 
 
 def _raised(case: Case) -> list[Failure]:

@@ -21,15 +21,19 @@ PRINTED_VERDICT = Grounds(
 )
 _KINDS = {str(kind): kind for kind in CauseKind}
 _OUTCOMES = ("HANG", "CRASH")
+_SAYS_WHY = ("host_oom", "evicted", "node_failed")
+"""What a scheduler knows of the end of a process of which `run` saw only that it was gone."""
 
 
 def propose(case: Case) -> Iterator[Accusation[PrintedVerdict]]:
     """What the logs repeat, where they agree and no recording is here."""
     printed = [verdict for verdict in case.job.facts.printed_verdicts if verdict.outcome in _OUTCOMES]
-    if not printed or case.job.dumps or len({verdict.headline for verdict in printed}) > 1:
+    if not printed or case.job.dumps or len({(verdict.ranks, _kind(verdict)) for verdict in printed}) > 1:
         return
-    verdict = printed[0]
-    kind = _KINDS.get(verdict.kind, CauseKind.UNKNOWN)
+    verdict = max(printed, key=lambda each: bool(each.incident))
+    kind = _kind(verdict)
+    if _is_explained(case, verdict, kind):
+        return
     ranks = verdict.ranks if kind not in (CauseKind.UNKNOWN, CauseKind.NONE) else ()
     yield Accusation(
         PRINTED_VERDICT,
@@ -42,6 +46,19 @@ def propose(case: Case) -> Iterator[Accusation[PrintedVerdict]]:
     )
 
 
+def _kind(verdict: PrintedVerdict) -> CauseKind:
+    return _KINDS.get(verdict.kind, CauseKind.UNKNOWN)
+
+
+def _is_explained(case: Case, verdict: PrintedVerdict, kind: CauseKind) -> bool:
+    """Whether a scheduler says why those are gone that it calls dead, or of which it had no word."""
+    failures = [failure for failure in case.job.facts.failures if not failure.effect]
+    if kind is CauseKind.UNKNOWN and verdict.outcome == "CRASH":
+        return any(failure.kind in ("pod_stopped", *_SAYS_WHY) for failure in failures)
+    known = {failure.rank for failure in failures if failure.kind in _SAYS_WHY}
+    return kind is CauseKind.DEAD and bool(verdict.ranks) and set(verdict.ranks) <= known
+
+
 def words(_case: Case, accusation: Accusation[PrintedVerdict]) -> Words:
     verdict = accusation.facts
     return Words(
@@ -49,7 +66,7 @@ def words(_case: Case, accusation: Accusation[PrintedVerdict]) -> Words:
         summary=f"{sentence(verdict.headline)}, according to the verdict that hangscope printed into this log.",
         why=[Finding(f"hangscope printed: {verdict.outcome} {verdict.headline}", (verdict.source,))],
         each=dict.fromkeys(accusation.ranks, verdict.headline),
-        steps=[f"diagnose what was saved at the time: {verdict.incident}"],
+        steps=[f"diagnose what was saved at the time: {verdict.incident or 'the log names its directory'}"],
     )
 
 

@@ -13,15 +13,25 @@ from hangscope.model import PrintedVerdict, Source
 from hangscope.reader.logs.log_lines import Line
 
 OURS = "hangscope:"
+_WATCHING = re.compile(r"hangscope: watching \d+ of \d+ ranks here, (?P<world>\d{1,5}) in the job")
 _BEGINS = re.compile(r"hangscope: the verdict on (?P<incident>.{1,4096}):$")
 _HEAD = re.compile(
     r"hangscope: (?P<outcome>HANG|CRASH|WAIT|WRONG|SLOW|PAUSE|OK|\?) {1,6}(?P<text>\S.*?)"
     r"(?: {2,}confidence: (?P<sure>\w+))?$"
 )
 _MORE = re.compile(r"hangscope:  {5,8}(?P<text>\S.*)$")
-_BELOW = re.compile(r"(?:node|local rank|rank \d+: node|pid|GPU)\b")
+_BELOW = re.compile(
+    r"(?:node|local rank|rank \d+: node|pid|GPU)\b|at \S{1,300}:\d+ in |\S.{0,100} of .{1,100} \(\d+ ranks?\b"
+)
+_NODE = re.compile(r"node (?P<node>[^\s,]{1,253})(?:,|$)")
 _LEGEND = re.compile(r"hangscope:  {5,}X (?P<kind>[a-z]+)\b")
 _RANKS = re.compile(r"ranks? (?P<ranks>\d{1,6}(?:[-, ]+\d{1,6}){0,64})\b")
+_EXIT = re.compile(r"hangscope: the command ended with status -?\d+ because of the hang: exit status \d+$")
+_LAST_LINE = re.compile(
+    r"hangscope: the (?P<outcome>hang|crash) \((?P<kind>[a-z]{1,20})\): (?P<text>\S.{0,2000}?)"
+    r"(?:; node (?P<node>[^\s;]{1,253}))?; confidence: (?P<sure>\w+)$"
+)
+_WITH_IT = re.compile(rf"nodes? .{{1,200}}, and {_RANKS.pattern} with (?:it|them)$")
 _ENDED = re.compile(r"hangscope: --on-hang kill: .{1,400} gets? SIGTERM")
 _WENT_ON = re.compile(r"hangscope: (?:the job (?:resumed|goes on) after \d+ s: )?PAUSE, not a hang")
 _MOST_RANKS = 64
@@ -36,8 +46,12 @@ class PrintedVerdicts:
         self.found: list[PrintedVerdict] = []
         self.ended_at: int | None = None
         """The line from which on we ended the job."""
+        self.world_size: int | None = None
+        """As many ranks the job has, where we said so when they had come."""
         self._incident = ""
+        self._exit_line = -1
         self._in_headline = False
+        self._below_headline = False
 
     def feed(self, line: Line) -> None:
         text = line.text.rstrip()
@@ -49,12 +63,23 @@ class PrintedVerdicts:
             self._go_on(match["text"])
         else:
             self._in_headline = False
-            if self.found and (match := _LEGEND.match(text)):
-                self.found[-1] = replace(self.found[-1], kind=match["kind"])
-            elif _WENT_ON.match(text):
-                self.found.clear()
-            elif _ENDED.match(text):
-                self.ended_at = self.ended_at or line.number
+            self._read_node(text)
+            self._feed_other(line, text)
+
+    def _feed_other(self, line: Line, text: str) -> None:
+        """A line of ours that is neither a headline nor part of one."""
+        if self.found and (match := _LEGEND.match(text)):
+            self.found[-1] = replace(self.found[-1], kind=match["kind"])
+        elif match := _WATCHING.match(text):
+            self.world_size = int(match["world"])
+        elif _WENT_ON.match(text):
+            self.found.clear()
+        elif _ENDED.match(text):
+            self.ended_at = self.ended_at or line.number
+        elif not self.found and self._exit_line == line.number - 1 and (match := _LAST_LINE.match(text)):
+            self._in_a_line(line, match)
+        elif _EXIT.match(text):
+            self._exit_line = line.number
 
     def _begin(self, line: Line, match: re.Match[str]) -> None:
         source = Source(self.file, f"line {line.number}")
@@ -70,15 +95,35 @@ class PrintedVerdicts:
         self.found[:] = [verdict]  # the last one is what counts
         self._incident = ""
         self._in_headline = True
+        self._below_headline = True
+
+    def _in_a_line(self, line: Line, match: re.Match[str]) -> None:
+        """The verdict once more, at the end of a log of which nothing else may be left."""
+        headline = match["text"][:_MOST_TEXT]
+        sure = match["sure"] not in ("high", "medium")
+        source = Source(self.file, f"line {line.number}")
+        self.found.append(
+            PrintedVerdict(
+                match["outcome"].upper(), headline, _ranks(headline), sure, source, "", match["kind"], match["node"]
+            )
+        )
+
+    def _read_node(self, text: str) -> None:
+        """The first of the lines below a headline that names a node."""
+        line = _MORE.match(text) if self._below_headline else None
+        self._below_headline = line is not None
+        if line is not None and (match := _NODE.match(line["text"])):
+            self.found[-1] = replace(self.found[-1], node=match["node"])
+            self._below_headline = False
 
     def _go_on(self, text: str) -> None:
         whole = f"{self.found[-1].headline} {text}"[:_MOST_TEXT]
-        self.found[-1] = replace(self.found[-1], headline=whole)
+        self.found[-1] = replace(self.found[-1], headline=whole, ranks=_ranks(whole))
 
 
 def _ranks(headline: str) -> tuple[int, ...]:
-    """The ranks with which a headline begins; none where it begins otherwise."""
-    match = _RANKS.match(headline)
+    """The ranks with which a headline begins, or that were lost with a node; none where it is another."""
+    match = _RANKS.match(headline) or _WITH_IT.match(headline)
     found: list[int] = []
     for part in match["ranks"].split(",") if match is not None else ():
         first, _, last = part.strip().partition("-")
