@@ -211,6 +211,20 @@ class SlurmCluster:
         found = re.search(r"ExitCode=(\S+)", self.on("login", f"scontrol -o show job {job}").stdout)
         return found[1] if found else ""
 
+    def processes(self, job: str, part: bytes) -> list[tuple[int, str]]:
+        """Pid and node of each process of the job's tasks with this in its command line."""
+        found = []
+        marks = (f"SLURM_JOB_ID={job}\0".encode(), f"HOME={self.lab}".encode())
+        for pid in filter(str.isdigit, os.listdir("/proc")):
+            with contextlib.suppress(OSError):
+                words = Path(f"/proc/{pid}/cmdline").read_bytes()
+                if part in words and not words.startswith(b"srun\0"):
+                    environ = Path(f"/proc/{pid}/environ").read_bytes()
+                    node = re.search(rb"SLURMD_NODENAME=(\w+)", environ)
+                    if all(mark in environ for mark in marks) and node is not None:
+                        found.append((int(pid), node[1].decode()))
+        return found
+
     def wait(self, job: str, seconds: float = 60) -> str:
         """Until the job is over; its state."""
         until = time.monotonic() + seconds

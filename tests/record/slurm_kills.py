@@ -213,15 +213,7 @@ class Lab:
 
     def _kill_one(self, trial: Trial, part: bytes) -> str | None:
         """SIGKILL of one process of the job with this in its command line; the node that it ran on."""
-        found = []
-        marks = (f"SLURM_JOB_ID={trial.job}\0".encode(), f"HOME={self.cluster.lab}".encode())
-        for pid in os.listdir("/proc"):
-            with contextlib.suppress(OSError):
-                if pid.isdigit() and part in Path(f"/proc/{pid}/cmdline").read_bytes():
-                    environ = Path(f"/proc/{pid}/environ").read_bytes()
-                    node = re.search(rb"SLURMD_NODENAME=(\w+)", environ)
-                    if all(mark in environ for mark in marks) and node is not None:
-                        found.append((int(pid), node[1].decode()))
+        found = self.cluster.processes(trial.job, part)
         if not found:
             return None
         pid, node = self.chance.choice(found)

@@ -10,8 +10,11 @@ the logs that Slurm wrote stay there. Needs root, Debian's Slurm and torch; take
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
+import os
 import shutil
+import signal
 import sys
 import tempfile
 import time
@@ -29,6 +32,7 @@ TRAIN = Path(__file__).parents[1] / "recorder" / "jobs" / "train.py"
 STEPS = "--steps 100000 --pause 0.1 --rank 1 --at 20"
 KILL = "--stall-after 6 --on-hang kill --kill-after 0 --grace 3"
 PATIENT = "--stall-after 300"
+HASTY = "--stall-after 6"
 STARTS = {
     "torchrun": "srun --kill-on-bad-exit=0 {run} torchrun --nnodes $SLURM_NNODES --nproc-per-node 1 --rdzv-backend c10d"
     " --rdzv-id $SLURM_JOB_ID --rdzv-endpoint $(scontrol show hostnames | head -1):$((20000 + SLURM_JOB_ID % 10000))"
@@ -51,6 +55,8 @@ class Truth:
     node: str = ""
     or_nobody: tuple[str, ...] = ()
     """Kinds of evidence that cannot know: silence is right for them."""
+    also: frozenset[int] = NOBODY
+    """Ranks that may be named beside or instead: something was done to them, too."""
 
 
 @dataclass(frozen=True)
@@ -67,10 +73,14 @@ class Situation:
     evidence: tuple[str, ...] = ("folder", "log")
 
 
+RUN_GONE = Truth(("crash", "hang", "unknown"), frozenset({1}), or_nobody=("folder", "log"), also=frozenset({0}))
 HANG = Truth(("hang",), frozenset({1}), or_nobody=("log",))
 CRASH = Truth(("crash",), frozenset({1}))
 ENDED = Truth(("unknown", "ok"))
 LOST = Truth(("crash", "hang"), frozenset({1}), "n4")
+TWO_GONE = Truth(("crash", "hang", "unknown"), frozenset({1, 2}), or_nobody=("folder", "log"), also=frozenset({1, 2}))
+HANG_UNSEEN = Truth(("hang",), frozenset({1}), or_nobody=("folder", "log"))
+FIRST_LOST = Truth(("crash", "hang"), frozenset({0}), "n3", or_nobody=("log",))
 SITUATIONS = (
     Situation("killed-torchrun", "torchrun", "sleep", "--on-hang kill", HANG, KILL),
     Situation("killed-tasks", "task a rank", "sleep", "--on-hang kill", HANG, KILL),
@@ -94,7 +104,18 @@ SITUATIONS = (
     Situation("plain-raise", "task a rank", "raise", "by itself", CRASH, None, evidence=("log",)),
     Situation("lost-tasks", "task a rank", "none", "node lost", LOST, nodes="n3,n4", sbatch=("--no-requeue",)),
     Situation("lost-torchrun", "torchrun", "none", "node lost", LOST, nodes="n3,n4", sbatch=("--no-requeue",)),
+    Situation("lost-first", "task a rank", "none", "node lost", FIRST_LOST, HASTY, ("--no-requeue",), "n3,n4"),
     Situation("lost-plain", "torchrun", "none", "node lost", LOST, None, ("--no-requeue",), "n3,n4", evidence=("log",)),
+    Situation("run-killed-tasks", "task a rank", "none", "run killed on n2", RUN_GONE, HASTY),
+    Situation("run-killed-torchrun", "torchrun", "none", "run killed on n2", RUN_GONE, HASTY),
+    Situation("run-killed-hung", "task a rank", "sleep", "run killed on n2", RUN_GONE, HASTY),
+    Situation("run-killed-other", "torchrun", "sleep", "run killed on n1", RUN_GONE, HASTY),
+    Situation("run-killed-twice", "task a rank", "none", "run killed on n2,n3", TWO_GONE, HASTY, nodes="n1,n2,n3"),
+    Situation("task-killed-tasks", "task a rank", "none", "task killed on n2", RUN_GONE, HASTY),
+    Situation("task-killed-torchrun", "torchrun", "none", "task killed on n2", RUN_GONE, HASTY),
+    Situation("task-killed-first", "task a rank", "none", "task killed on n1", RUN_GONE, HASTY, nodes="n1,n2"),
+    Situation("run-stopped", "task a rank", "sleep", "run stopped on n2", HANG_UNSEEN, HASTY),
+    Situation("disk-lost", "task a rank", "sleep", "disk lost on n2", HANG_UNSEEN, HASTY),
 )
 
 
@@ -127,11 +148,16 @@ class Lab:
         run = "" if situation.options is None else f"hangscope run --dir {folder} {situation.options} --"
         words = f"{STEPS} --fault {situation.fault}"
         script = STARTS[situation.start].format(run=run, train=TRAIN, words=words)
-        options = ("--nodes=2", "--ntasks=2", f"--nodelist={situation.nodes}", *situation.sbatch)
+        count = len(situation.nodes.split(","))
+        options = (f"--nodes={count}", f"--ntasks={count}", f"--nodelist={situation.nodes}", *situation.sbatch)
         number = self.cluster.submit(script, *options)
         self.cluster.until(number, "rank 0 step 19\n", WAIT_S)
         ended = Ended(number)
-        _ENDS[situation.end](self, situation, ended)
+        end, _, on = situation.end.partition(" on ")
+        if on:
+            self.strike(end, on.split(","), situation, ended)
+        else:
+            _ENDS[end](self, situation, ended)
         self.cluster.wait(number, WAIT_S)
         return ended
 
@@ -149,7 +175,9 @@ class Lab:
         else:
             path = folder
         done = self.cluster.on("login", f"hangscope diagnose --json {path}", check=False, timeout_s=WAIT_S)
-        return json.loads(done.stdout) if done.stdout else {"outcome": f"status {done.returncode}", "culprits": []}
+        verdict = json.loads(done.stdout) if done.stdout else {"outcome": f"status {done.returncode}", "culprits": []}
+        names = self.cluster.on("login", f"hangscope exclude --format names {path}", check=False, timeout_s=WAIT_S)
+        return {**verdict, "excluded": names.stdout.split()}
 
     # ---- how jobs end ------------------------------------------------------------------------------------------------
 
@@ -166,14 +194,42 @@ class Lab:
         time.sleep(8)
         self.cluster.on("login", f"scancel {ended.number}")
 
-    def lose_node(self, _: Situation, ended: Ended) -> None:
+    def lose_node(self, situation: Situation, ended: Ended) -> None:
+        node = situation.truth.node
         time.sleep(3)
-        self.cluster.kill("n4")
+        self.cluster.kill(node)
         self.cluster.wait(ended.number, WAIT_S)
-        self.cluster.start("n4")
+        self.cluster.start(node)
         until = time.monotonic() + WAIT_S
-        while "idle" not in self.cluster.on("login", "sinfo -h -n n4 -o %T").stdout and time.monotonic() < until:
+        while "idle" not in self.cluster.on("login", f"sinfo -h -n {node} -o %T").stdout and time.monotonic() < until:
             time.sleep(1)
+
+    def strike(self, what: str, nodes: list[str], situation: Situation, ended: Ended) -> None:
+        """Takes the agents of these nodes away, and nothing else; the others have the time to say something of it."""
+        time.sleep(1)
+        if what == "disk lost":
+            for node in nodes:
+                folder = self.cluster.shared / situation.name / "nodes" / node
+                os.chown(folder, 0, 0)
+                folder.chmod(0o555)
+        else:
+            number = signal.SIGSTOP if what == "run stopped" else signal.SIGKILL
+            for pid, node in self._task(ended.number) if what == "task killed" else self._runs(ended.number):
+                if node in nodes:
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(pid, number)
+        time.sleep(35)
+        if what == "run stopped":
+            for pid, _ in self._runs(ended.number):
+                os.kill(pid, signal.SIGCONT)
+        self.cluster.on("login", f"scancel {ended.number}", check=False)
+
+    def _runs(self, number: str) -> list[tuple[int, str]]:
+        return self.cluster.processes(number, b"hangscope\0run\0")
+
+    def _task(self, number: str) -> list[tuple[int, str]]:
+        """All of the tasks' processes, as where Slurm tracks them by cgroup and ends them together."""
+        return self.cluster.processes(number, b"python")
 
 
 _ENDS: dict[str, Callable[[Lab, Situation, Ended], None]] = {
@@ -189,12 +245,15 @@ _ENDS: dict[str, Callable[[Lab, Situation, Ended], None]] = {
 def judge(truth: Truth, evidence: str, verdict: dict[str, Any]) -> str:
     """right, nobody (where somebody could have been named), or wrong."""
     named = {culprit["rank"] for culprit in verdict["culprits"]}
-    innocent = named - truth.ranks
+    innocent = named - truth.ranks - truth.also
+    excluded = set(verdict.get("excluded", ()))
+    if excluded - {truth.node}:
+        return f"wrong: excludes {', '.join(sorted(excluded))}"
     if innocent:
         return "wrong" if verdict.get("confidence") in ("medium", "high") else "weak: names an innocent at low"
     if truth.node and truth.node in str(verdict.get("headline")):
-        return "right"
-    if named == truth.ranks and verdict["outcome"] in truth.outcomes:
+        return "right" if truth.node in excluded else "does not exclude it"
+    if (named == truth.ranks or (named and named <= truth.also)) and verdict["outcome"] in truth.outcomes:
         return "right"
     if not named and evidence in truth.or_nobody:
         return "right"

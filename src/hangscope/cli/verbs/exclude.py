@@ -28,8 +28,8 @@ def command(paths: tuple[str, ...], form: str) -> int:
     """Print the nodes to avoid in the next start, where the cause of the hang or crash is the node itself.
 
     A node is named where the verdict is about it and something shows that the machine failed: the scheduler's word, an
-    agent that went silent, a GPU that fell off the bus, an Xid of the hardware. A rank that hangs in its own code would
-    hang on any node: then nothing is printed, and stderr says so. Nothing is drained or changed.
+    agent that went silent with its machine, a GPU that fell off the bus, a hardware Xid. A rank that hangs in its
+    own code would hang on any node: then nothing is printed, and stderr says so. Nothing is drained or changed.
 
     Exit status: 0, also where there is no node to avoid; 2 unusable input.
     """

@@ -10,6 +10,7 @@ from hangscope.diagnosis.evidence.liveness import Is, Life
 from hangscope.diagnosis.verdict import CauseKind
 from hangscope.diagnosis.waits.progress import RankProgress, Scope
 from hangscope.diagnosis.waits.wait_graph import MADE_BY_ALL, Because, Wait
+from hangscope.model import Failure
 
 # Of so many ranks at most one may be without evidence: more were rather not collected.
 _FEW_MISSING = 4
@@ -60,7 +61,7 @@ def find_blockers(case: Case) -> Blockers:
     not_shown = [b.rank for b in found if b.shown is Shown.NOT_SHOWN]
     unknown = _independent(case, not_shown, {b.rank for b in causes})
     many = len(found) > 1 and len(found) * _FEW_MISSING > len(case.job.ranks)
-    not_collected = bool(found) and not causes and (many or _is_excerpt(case))
+    not_collected = bool(found) and not causes and (many or _is_excerpt(case) or _agents_are_gone(case, found))
     return Blockers(tuple(found), tuple(causes), tuple(unknown), not_collected)
 
 
@@ -109,6 +110,16 @@ def _members_not_recorded(case: Case, found: Iterable[Blocker]) -> bool:
 def _is_excerpt(case: Case) -> bool:
     """Who is not in an excerpt was merely not pasted."""
     return not (case.job.dumps or case.job.under_run or case.job.facts.is_a_log_whole)
+
+
+def _agents_are_gone(case: Case, found: Iterable[Blocker]) -> bool:
+    """Whether their evidence is missing because nobody was left on their nodes to save it."""
+    return {blocker.rank for blocker in found} <= {rank for line in silent_agents(case) for rank in line.ranks}
+
+
+def silent_agents(case: Case) -> list[Failure]:
+    """What the other nodes' agents say of those that stopped reporting."""
+    return [line for line in case.job.facts.failures if line.kind == "agent_silent"]
 
 
 # ---- which are causes ------------------------------------------------------------------------------------------------
