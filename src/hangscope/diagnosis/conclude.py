@@ -158,7 +158,9 @@ def _is_only_an_end(case: Case) -> bool:
     Under `run` an end is seen at once: whoever waits by then has only lost a peer, and Gloo says so in every log.
     """
     in_flight = all(wait.in_flight for wait in case.waits.all)
-    return case.job.reason == "rank-exit" or (in_flight and case.hang.says is not Says.YES)
+    if case.job.reason == "rank-exit" or (in_flight and case.hang.says is not Says.YES):
+        return True
+    return case.job.reason is None and not _timed_out(case) and all(map(_only_lost_a_peer, case.waits.all))
 
 
 def _ended_at_once(case: Case) -> bool:
@@ -166,13 +168,16 @@ def _ended_at_once(case: Case) -> bool:
 
     Gloo ends a rank at once over a size that does not fit.
     """
-    timed_out = any(report.kind == "timeout" for report in case.job.facts.watchdog)
     by_hand = any(process.exit_status in _INTERRUPTED for process in case.job.processes.values())
-    if case.job.reason != "rank-exit" or timed_out or by_hand:
+    if case.job.reason != "rank-exit" or _timed_out(case) or by_hand:
         return False
     waits = [wait for wait in case.waits.all if not _only_lost_a_peer(wait)]
     ages = list(_ages(case))
     return max(ages) < IN_FLIGHT_S if ages else not waits
+
+
+def _timed_out(case: Case) -> bool:
+    return any(report.kind == "timeout" for report in case.job.facts.watchdog)
 
 
 def _only_lost_a_peer(wait: Wait) -> bool:
