@@ -42,6 +42,9 @@ STARTS = {
     "srun --kill-on-bad-exit=0 {run} sh -c 'RANK=$SLURM_PROCID LOCAL_RANK=$SLURM_LOCALID WORLD_SIZE=$SLURM_NTASKS"
     " exec python {train} {words}'",
 }
+STARTS["array"] = STARTS["task a rank"]
+STARTS["heterogeneous"] = STARTS["task a rank"].replace("srun ", "srun --het-group=0,1 ")
+STARTS["--export=NONE"] = "export PATH={bin}:$PATH\n" + STARTS["task a rank"].replace("srun ", "srun --export=ALL ")
 NOBODY: frozenset[int] = frozenset()
 WAIT_S = 240
 
@@ -71,6 +74,8 @@ class Situation:
     sbatch: tuple[str, ...] = ()
     nodes: str = "n1,n2"
     evidence: tuple[str, ...] = ("folder", "log")
+    part: str = ""
+    """What stands behind the job's number where a snapshot is taken: one task of an array, one component."""
 
 
 RUN_GONE = Truth(("crash", "hang", "unknown"), frozenset({1}), or_nobody=("folder", "log"), also=frozenset({0}))
@@ -106,6 +111,18 @@ SITUATIONS = (
     Situation("lost-torchrun", "torchrun", "none", "node lost", LOST, nodes="n3,n4", sbatch=("--no-requeue",)),
     Situation("lost-first", "task a rank", "none", "node lost", FIRST_LOST, HASTY, ("--no-requeue",), "n3,n4"),
     Situation("lost-plain", "torchrun", "none", "node lost", LOST, None, ("--no-requeue",), "n3,n4", evidence=("log",)),
+    Situation(
+        "array", "array", "sleep", "scancel", HANG, HASTY, ("--array=1-2",), evidence=("first", "second"), part="_2"
+    ),
+    Situation(
+        "array-plain", "array", "sleep", "scancel", HANG, None, ("--array=1-2",), evidence=("snapshot",), part="_2"
+    ),
+    Situation("het", "heterogeneous", "sleep", "scancel", HANG, HASTY),
+    Situation("het-plain", "heterogeneous", "sleep", "scancel", HANG, None, evidence=("snapshot",)),
+    Situation("export-none", "--export=NONE", "sleep", "scancel", HANG, HASTY, ("--export=NONE",)),
+    Situation(
+        "export-none-plain", "--export=NONE", "sleep", "scancel", HANG, None, ("--export=NONE",), evidence=("snapshot",)
+    ),
     Situation("run-killed-tasks", "task a rank", "none", "run killed on n2", RUN_GONE, HASTY),
     Situation("run-killed-torchrun", "torchrun", "none", "run killed on n2", RUN_GONE, HASTY),
     Situation("run-killed-hung", "task a rank", "sleep", "run killed on n2", RUN_GONE, HASTY),
@@ -147,9 +164,12 @@ class Lab:
         folder = self.cluster.shared / situation.name
         run = "" if situation.options is None else f"hangscope run --dir {folder} {situation.options} --"
         words = f"{STEPS} --fault {situation.fault}"
-        script = STARTS[situation.start].format(run=run, train=TRAIN, words=words)
-        count = len(situation.nodes.split(","))
-        options = (f"--nodes={count}", f"--ntasks={count}", f"--nodelist={situation.nodes}", *situation.sbatch)
+        script = STARTS[situation.start].format(run=run, train=TRAIN, words=words, bin=Path(sys.prefix) / "bin")
+        nodes = situation.nodes.split(",")
+        options = [f"--nodes={len(nodes)}", f"--ntasks={len(nodes)}", f"--nodelist={situation.nodes}"]
+        if situation.start == "heterogeneous":
+            options = " : ".join(f"--nodes=1 --ntasks=1 --nodelist={node}" for node in nodes).split()
+        options += situation.sbatch
         number = self.cluster.submit(script, *options)
         self.cluster.until(number, "rank 0 step 19\n", WAIT_S)
         ended = Ended(number)
@@ -167,6 +187,8 @@ class Lab:
             path = self.cluster.shared / f"slurm-{ended.number}.out"
         elif evidence == "snapshot":
             path = Path(ended.snapshot)
+        elif evidence == "second":  # the other task of an array, which was given the same --dir
+            path = folder / "run-2"
         elif evidence == "status":
             path = self.cluster.shared / f"{situation.name}-status"
             for file in folder.glob("nodes/*/status.json"):
@@ -174,9 +196,10 @@ class Lab:
                 shutil.copy(file, path / file.parent.name)
         else:
             path = folder
-        done = self.cluster.on("login", f"hangscope diagnose --json {path}", check=False, timeout_s=WAIT_S)
+        job = f"--job {ended.number}_1 " if evidence == "first" else ""  # DIR has both tasks' incidents
+        done = self.cluster.on("login", f"hangscope diagnose --json {job}{path}", check=False, timeout_s=WAIT_S)
         verdict = json.loads(done.stdout) if done.stdout else {"outcome": f"status {done.returncode}", "culprits": []}
-        names = self.cluster.on("login", f"hangscope exclude --format names {path}", check=False, timeout_s=WAIT_S)
+        names = self.cluster.on("login", f"hangscope exclude --format names {job}{path}", check=False, timeout_s=WAIT_S)
         return {**verdict, "excluded": names.stdout.split()}
 
     # ---- how jobs end ------------------------------------------------------------------------------------------------
@@ -184,7 +207,8 @@ class Lab:
     def cancel(self, situation: Situation, ended: Ended) -> None:
         time.sleep(9)
         if situation.options is None:
-            take = f"hangscope snapshot --slurm {ended.number} --dir {self.cluster.shared}/{situation.name}"
+            job = f"{ended.number}{situation.part}"
+            take = f"hangscope snapshot --slurm {job} --dir {self.cluster.shared}/{situation.name}"
             ended.snapshot = self.cluster.on("login", take, timeout_s=WAIT_S).stdout.strip()
         self.cluster.on("login", f"scancel {ended.number}")
 

@@ -24,7 +24,8 @@ _AFFINITY = "kubernetes.io/hostname"
     show_default=True,
     help="slurm: --exclude=NODES; kubernetes: a node affinity as JSON; names: one node a line.",
 )
-def command(paths: tuple[str, ...], form: str) -> int:
+@click.option("--job", metavar="NAME", help="Of several jobs in one folder, this one.")
+def command(paths: tuple[str, ...], form: str, job: str | None) -> int:
     """Print the nodes to avoid in the next start, where the cause of the hang or crash is the node itself.
 
     A node is named where the verdict is about it and something shows that the machine failed: the scheduler's word, an
@@ -38,9 +39,9 @@ def command(paths: tuple[str, ...], form: str) -> int:
     from hangscope.reader.load import load
 
     with progress("diagnosing"):
-        job = load(resolved(paths))
-        verdict = diagnose(job)
-    found = broken_nodes(job, verdict)
+        loaded = load(resolved(paths), job=job)
+        verdict = diagnose(loaded)
+    found = broken_nodes(loaded, verdict)
     for broken in found:
         note(f"{safe(broken.node)}: {safe(broken.why)}")
     if not found:

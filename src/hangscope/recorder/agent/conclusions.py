@@ -266,8 +266,13 @@ def _manifest(capture: NodeCapture, agents: Sequence[PeerAgent], silent: Mapping
 
 
 def _collect_command(home: Path, environ: Mapping[str, str]) -> str:
-    """The whole command, where Slurm says which job it is: srun reaches its nodes while it runs."""
+    """The whole command, where Slurm says which job it is: srun reaches its nodes while it runs. The first task of an
+    array has the array's own number, which stands for all of its tasks."""
     job = environ.get("SLURM_JOB_ID", "")
+    array = environ.get("SLURM_ARRAY_JOB_ID", "")
+    task = environ.get("SLURM_ARRAY_TASK_ID", "")
+    if job.isdigit() and array.isdigit() and task.isdigit():
+        return f"hangscope collect --slurm {array}_{task} --path {home} -o DIR"
     return f"hangscope collect --slurm {job} --path {home} -o DIR" if job.isdigit() else "hangscope collect"
 
 
