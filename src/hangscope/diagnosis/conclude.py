@@ -158,20 +158,20 @@ def _is_only_an_end(case: Case) -> bool:
     Under `run` an end is seen at once: whoever waits by then has only lost a peer, and Gloo says so in every log.
     """
     in_flight = all(wait.in_flight for wait in case.waits.all)
-    if case.job.reason == "rank-exit" or (in_flight and case.hang.says is not Says.YES):
-        return True
-    return case.job.reason is None and not _timed_out(case) and all(map(_only_lost_a_peer, case.waits.all))
+    return case.job.reason == "rank-exit" or (in_flight and case.hang.says is not Says.YES)
 
 
 def _ended_at_once(case: Case) -> bool:
-    """Whether the first trouble under `run` was that a rank ended, when nobody had waited for more than a moment.
+    """Whether the first trouble was that a rank ended, when nobody had waited for more than a moment.
 
-    Gloo ends a rank at once over a size that does not fit.
+    Gloo ends a rank at once over a size that does not fit. Without `run` nothing may be known but lost peers.
     """
     by_hand = any(process.exit_status in _INTERRUPTED for process in case.job.processes.values())
-    if case.job.reason != "rank-exit" or _timed_out(case) or by_hand:
+    if case.job.reason not in (None, "rank-exit") or _timed_out(case) or by_hand:
         return False
     waits = [wait for wait in case.waits.all if not _only_lost_a_peer(wait)]
+    if case.job.reason is None:
+        return bool(case.waits.all) and not waits
     ages = list(_ages(case))
     return max(ages) < IN_FLIGHT_S if ages else not waits
 

@@ -89,3 +89,27 @@ def test_a_job_that_ended_well_did_not_stand_still(exit_status: int, last_poll_a
     rows = [_ended(rank, 284 + rank, exit_status, last_poll_at=last_poll_at) for rank in (0, 1)]
     value = {"schema": "hangscope.status/1", "node": "n1", "at": 100.0, "world_size": 2, "live": rows}
     assert live_status.stood_still([live_status.read(value, "status.json")]) is stood
+
+
+@pytest.mark.parametrize(
+    ("ends", "still_s", "said"),
+    [
+        ((143, 143), 0.4, "received SIGTERM"),
+        ((143, None), 0.4, "received SIGTERM"),
+        ((130, 130), 0.4, "someone pressed Ctrl-C"),
+        ((143, 1), 0.4, ""),
+        ((0, 0), 0.4, ""),
+        ((None, None), 0.4, ""),
+        (([143], True), 0.4, ""),
+        ((143, 143), 9.0, ""),
+    ],
+)
+def test_a_job_that_was_ended_while_it_moved_says_so(
+    ends: tuple[object, object], still_s: float, said: str, tmp_path: Path
+) -> None:
+    """Commands that all ended by a signal from outside were ended by somebody; one that ended otherwise tells more."""
+    write(tmp_path, "a", (0, 21, 20, still_s), (1, 21, 20, still_s), ended=ends[0])
+    write(tmp_path, "b", (2, 20, 20, still_s), ended=ends[1])
+    verdict = verdict_of(tmp_path)
+    assert (said in verdict.headline) if said else "ended the job" not in verdict.headline
+    assert (verdict.outcome.value == "hang") == (still_s > 5)
