@@ -163,6 +163,18 @@ class SlurmCluster:
         with contextlib.suppress(ProcessLookupError):
             os.kill(self._pids.pop(name), signal.SIGKILL)
         machine.wait(timeout=20)
+        if name != "login":
+            with contextlib.suppress(subprocess.CalledProcessError):  # mostly gone with the machine
+                _ip(self._pids["login"], f"link del {name}")
+
+    def cut_off(self, name: str) -> None:
+        """A machine stops dead, and its network with it: unlike with `kill`, no connection is closed."""
+        _ip(self._pids["login"], f"link set {name} down")
+        inside = os.readlink(f"/proc/{self._pids[name]}/ns/pid")
+        for pid in filter(str.isdigit, os.listdir("/proc")):
+            with contextlib.suppress(OSError):
+                if os.readlink(f"/proc/{pid}/ns/pid") == inside:
+                    os.kill(int(pid), signal.SIGSTOP)
 
     def down(self) -> None:
         for name in reversed(list(self.machines)):

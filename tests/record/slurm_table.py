@@ -109,6 +109,8 @@ SITUATIONS = (
     Situation("plain-raise", "task a rank", "raise", "by itself", CRASH, None, evidence=("log",)),
     Situation("lost-tasks", "task a rank", "none", "node lost", LOST, nodes="n3,n4", sbatch=("--no-requeue",)),
     Situation("lost-torchrun", "torchrun", "none", "node lost", LOST, nodes="n3,n4", sbatch=("--no-requeue",)),
+    Situation("cut-tasks", "task a rank", "none", "node cut off", LOST, HASTY, ("--no-requeue",), "n3,n4"),
+    Situation("cut-torchrun", "torchrun", "none", "node cut off", LOST, HASTY, ("--no-requeue",), "n3,n4"),
     Situation("lost-first", "task a rank", "none", "node lost", FIRST_LOST, HASTY, ("--no-requeue",), "n3,n4"),
     Situation("lost-plain", "torchrun", "none", "node lost", LOST, None, ("--no-requeue",), "n3,n4", evidence=("log",)),
     Situation(
@@ -221,8 +223,13 @@ class Lab:
     def lose_node(self, situation: Situation, ended: Ended) -> None:
         node = situation.truth.node
         time.sleep(3)
-        self.cluster.kill(node)
-        self.cluster.wait(ended.number, WAIT_S)
+        if situation.end == "node cut off":
+            self.cluster.cut_off(node)
+            self.cluster.wait(ended.number, WAIT_S)
+            self.cluster.kill(node)
+        else:
+            self.cluster.kill(node)
+            self.cluster.wait(ended.number, WAIT_S)
         self.cluster.start(node)
         until = time.monotonic() + WAIT_S
         while "idle" not in self.cluster.on("login", f"sinfo -h -n {node} -o %T").stdout and time.monotonic() < until:
@@ -260,6 +267,7 @@ _ENDS: dict[str, Callable[[Lab, Situation, Ended], None]] = {
     "scancel": Lab.cancel,
     "scontrol requeue": Lab.requeue,
     "node lost": Lab.lose_node,
+    "node cut off": Lab.lose_node,
     "time limit": lambda *_: None,
     "--on-hang kill": lambda *_: None,
     "by itself": lambda *_: None,
@@ -305,7 +313,7 @@ def main() -> int:
     try:
         lab.cluster.up()
         with ThreadPoolExecutor(given.parallel) as pool:
-            lost = [each for each in chosen if each.end == "node lost"]
+            lost = [each for each in chosen if each.truth.node]
             after = pool.submit(lambda: [lab.run(each) for each in lost])  # one after the other: there is one n4
             list(pool.map(lab.run, [each for each in chosen if each not in lost]))
             after.result()

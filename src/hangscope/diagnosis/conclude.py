@@ -169,7 +169,7 @@ def _ended_at_once(case: Case) -> bool:
     by_hand = any(process.exit_status in _INTERRUPTED for process in case.job.processes.values())
     if case.job.reason not in (None, "rank-exit") or _timed_out(case) or by_hand:
         return False
-    waits = [wait for wait in case.waits.all if not _only_lost_a_peer(wait)]
+    waits = [wait for wait in case.waits.all if not wait.only_failed]
     if case.job.reason is None:
         return bool(case.waits.all) and not waits
     ages = list(_ages(case))
@@ -178,12 +178,6 @@ def _ended_at_once(case: Case) -> bool:
 
 def _timed_out(case: Case) -> bool:
     return any(report.kind == "timeout" for report in case.job.facts.watchdog)
-
-
-def _only_lost_a_peer(wait: Wait) -> bool:
-    """Whether all that is known of a wait is that it failed when the peer was gone."""
-    reports = [unit.report for unit in wait.inside]
-    return wait.age_s is None and all(report is not None and report.kind == "async_error" for report in reports)
 
 
 def _waiting_s(case: Case, chosen: Accusation[Any]) -> float | None:

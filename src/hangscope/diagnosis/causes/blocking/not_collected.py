@@ -7,13 +7,11 @@ from hangscope.diagnosis.accusation import LOW, Accusation, Grounds, Layer
 from hangscope.diagnosis.case import Case
 from hangscope.diagnosis.cause import Cause, Words
 from hangscope.diagnosis.causes.shared.advice import FIND_AGENT, SWITCH_ON
-from hangscope.diagnosis.causes.shared.blockers import find_blockers, silent_agents
+from hangscope.diagnosis.causes.shared.blockers import find_blockers, gone_agents
 from hangscope.diagnosis.findings import who_waits
 from hangscope.diagnosis.phrases import ranks_text
 from hangscope.diagnosis.verdict import CauseKind
 from hangscope.text import sentence, verb
-
-_SHOWN = 4
 
 NOT_COLLECTED = Grounds(
     "not_collected",
@@ -49,7 +47,7 @@ def words(case: Case, accusation: Accusation[Missing]) -> Words:
     missing = ranks_text(accusation.facts.ranks)
     waits_in = f"{ranks_text(wait.waiters)} {verb(wait.waiters, 'waits', 'wait')} in"
     holds_up = f"one of {missing} is holding it up, without leaving evidence"
-    gone = _gone_agents(case, accusation.facts)
+    gone = gone_agents(case, accusation.facts.ranks)
     collect = f"collect the dumps and logs of {missing}; `hangscope collect` gathers them from all nodes"
     return Words(
         headline=f"{waits_in} {case.names.wait(wait)}; there is no evidence from {missing}{gone}",
@@ -57,16 +55,6 @@ def words(case: Case, accusation: Accusation[Missing]) -> Words:
         why=[who_waits(case, wait)],
         steps=[FIND_AGENT] if gone else [collect] if case.job.dumps else [SWITCH_ON, collect],
     )
-
-
-def _gone_agents(case: Case, missing: Missing) -> str:
-    """Why there is none, where that is known, as the end of a sentence."""
-    lines = [line for line in silent_agents(case) if not set(line.ranks).isdisjoint(missing.ranks)]
-    nodes = sorted({line.node for line in lines if line.node is not None})
-    if not nodes:
-        return ""
-    more = f" and {len(nodes) - _SHOWN} more" if len(nodes) > _SHOWN else ""
-    return f": hangscope's agent on {', '.join(nodes[:_SHOWN])}{more} stopped reporting"
 
 
 CAUSE = Cause(propose, words, (NOT_COLLECTED,))

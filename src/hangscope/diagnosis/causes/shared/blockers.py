@@ -14,6 +14,7 @@ from hangscope.model import Failure
 
 # Of so many ranks at most one may be without evidence: more were rather not collected.
 _FEW_MISSING = 4
+_SHOWN = 4
 
 
 class Shown(Enum):
@@ -120,6 +121,16 @@ def _agents_are_gone(case: Case, found: Iterable[Blocker]) -> bool:
 def silent_agents(case: Case) -> list[Failure]:
     """What the other nodes' agents say of those that stopped reporting."""
     return [line for line in case.job.facts.failures if line.kind == "agent_silent"]
+
+
+def gone_agents(case: Case, ranks: Iterable[int]) -> str:
+    """Why there is no evidence from ranks, where their agents stopped reporting, as the end of a sentence."""
+    lines = [line for line in silent_agents(case) if not set(line.ranks).isdisjoint(ranks)]
+    nodes = sorted({line.node for line in lines if line.node is not None})
+    if not nodes:
+        return ""
+    more = f" and {len(nodes) - _SHOWN} more" if len(nodes) > _SHOWN else ""
+    return f": hangscope's agent on {', '.join(nodes[:_SHOWN])}{more} stopped reporting"
 
 
 # ---- which are causes ------------------------------------------------------------------------------------------------
