@@ -1,8 +1,8 @@
 """Whether another node's machine answers on the network: it tells a node that is lost from an agent that was killed.
 
 Both stop writing. A living machine accepts or refuses a connection to a port that nobody listens on; one without power,
-kernel or network does neither, and nor does one behind a firewall. So a machine is lost only where it, or another node
-of the job, answers at that port. Nothing is sent.
+kernel or network does neither, and nor does one behind a firewall. So a machine is lost only where it answered when the
+job began, or where others of the job answer now. Nothing is sent.
 """
 
 from __future__ import annotations
