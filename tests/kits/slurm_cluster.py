@@ -164,6 +164,18 @@ class SlurmCluster:
         with contextlib.suppress(ProcessLookupError):
             os.kill(self._pids.pop(name), signal.SIGKILL)
         machine.wait(timeout=20)
+        if name != "login":
+            with contextlib.suppress(subprocess.CalledProcessError):  # mostly gone with the machine
+                enter_network(self._pids["login"], f"link del {name}")
+
+    def cut_off(self, name: str) -> None:
+        """A machine stops dead, and its network with it: unlike with `kill`, no connection is closed."""
+        enter_network(self._pids["login"], f"link set {name} down")
+        inside = os.readlink(f"/proc/{self._pids[name]}/ns/pid")
+        for pid in filter(str.isdigit, os.listdir("/proc")):
+            with contextlib.suppress(OSError):
+                if os.readlink(f"/proc/{pid}/ns/pid") == inside:
+                    os.kill(int(pid), signal.SIGSTOP)
 
     def down(self) -> None:
         for name in reversed(list(self.machines)):
@@ -211,6 +223,20 @@ class SlurmCluster:
     def exit_status(self, job: str) -> str:
         found = re.search(r"ExitCode=(\S+)", self.on("login", f"scontrol -o show job {job}").stdout)
         return found[1] if found else ""
+
+    def processes(self, job: str, part: bytes) -> list[tuple[int, str]]:
+        """Pid and node of each process of the job's tasks with this in its command line."""
+        found = []
+        marks = (f"SLURM_JOB_ID={job}\0".encode(), f"HOME={self.lab}".encode())
+        for pid in filter(str.isdigit, os.listdir("/proc")):
+            with contextlib.suppress(OSError):
+                words = Path(f"/proc/{pid}/cmdline").read_bytes()
+                if part in words and not words.startswith(b"srun\0"):
+                    environ = Path(f"/proc/{pid}/environ").read_bytes()
+                    node = re.search(rb"SLURMD_NODENAME=(\w+)", environ)
+                    if all(mark in environ for mark in marks) and node is not None:
+                        found.append((int(pid), node[1].decode()))
+        return found
 
     def wait(self, job: str, seconds: float = 60) -> str:
         """Until the job is over; its state."""

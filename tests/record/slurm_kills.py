@@ -1,6 +1,6 @@
 """Random kills on a real Slurm: of hangscope's own processes, by scancel, time limits, requeues and lost nodes.
 
-    python tests/record/slurm_kills.py --jobs 100 [--minutes M] [--together 3] [--seed N] [--keep DIR]
+    python tests/record/slurm_kills.py --jobs 100 [--blows N] [--minutes M] [--together 3] [--seed N] [--keep DIR]
 
 Each job has two nodes and a rank on each, under `hangscope run`. Healthy ones write a hash of their weights at the end;
 the hung ones stop moving on rank 1. While they run, things are done to them at random. What must hold:
@@ -8,7 +8,8 @@ the hung ones stop moving on rank 1. While they run, things are done to them at 
 - a healthy job that lost only hangscope's relays, or got signals that it heeds, ends with 0 and the weights of a job
   without hangscope, and all its output: a relay that is killed may take along what it holds at that instant, a line or
   two; these are counted. So does one that Slurm requeues, in its last attempt;
-- what was captured before a blow is there after it;
+- what was captured before a blow is there after it, byte by byte: a log may have grown, and a file that a later capture
+  wrote anew (they are counted) is whole and no shorter than half of what it was;
 - from folder and log alike, nobody is accused at medium or high but rank 1 of a hung job, and ranks whose node or whose
   `run` was killed; and no node is to be excluded but a killed one.
 
@@ -19,6 +20,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import hashlib
 import json
 import os
 import random
@@ -30,7 +32,7 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -62,6 +64,18 @@ HARMLESS = ("relay", "signal", "snapshot")
 ENDS = ("scancel", "time limit", "requeue", "node", "run")
 
 
+@dataclass(frozen=True)
+class Seen:
+    """What a file held."""
+
+    size: int
+    digest: bytes
+
+    @classmethod
+    def of(cls, data: bytes) -> Seen:
+        return cls(len(data), hashlib.sha256(data).digest())
+
+
 @dataclass
 class Trial:
     """`nodes` are shared with no other job. `fault` is none for a healthy one; `end` is how it is ended, if it is."""
@@ -78,8 +92,8 @@ class Trial:
     """The ranks whose node or `run` was killed."""
     lost_nodes: set[str] = field(default_factory=set)
     done: Counter[str] = field(default_factory=Counter)
-    kept: dict[str, int] = field(default_factory=dict)
-    """The evidence that lay there before something was done, with its size."""
+    kept: dict[Path, Seen] = field(default_factory=dict)
+    """The evidence that lay there before something was done."""
 
     @property
     def name(self) -> str:
@@ -213,15 +227,7 @@ class Lab:
 
     def _kill_one(self, trial: Trial, part: bytes) -> str | None:
         """SIGKILL of one process of the job with this in its command line; the node that it ran on."""
-        found = []
-        marks = (f"SLURM_JOB_ID={trial.job}\0".encode(), f"HOME={self.cluster.lab}".encode())
-        for pid in os.listdir("/proc"):
-            with contextlib.suppress(OSError):
-                if pid.isdigit() and part in Path(f"/proc/{pid}/cmdline").read_bytes():
-                    environ = Path(f"/proc/{pid}/environ").read_bytes()
-                    node = re.search(rb"SLURMD_NODENAME=(\w+)", environ)
-                    if all(mark in environ for mark in marks) and node is not None:
-                        found.append((int(pid), node[1].decode()))
+        found = self.cluster.processes(trial.job, part)
         if not found:
             return None
         pid, node = self.chance.choice(found)
@@ -246,21 +252,29 @@ class Lab:
     def _folder(self, trial: Trial) -> Path:
         return self.cluster.shared / f"{trial.name}.0"
 
-    def _evidence(self, trial: Trial) -> dict[str, int]:
-        found = {}
+    def _evidence(self, trial: Trial) -> Iterator[tuple[Path, bytes]]:
         for kind in ("dumps", "stacks", "logs", "processes"):
             for file in self._folder(trial).glob(f"**/{kind}/*"):
+                compared = any(each.name.startswith("look-") for each in file.parents)  # for a moment, by the agents
                 with contextlib.suppress(OSError):
-                    if file.is_file() and not file.name.startswith("."):
-                        found[str(file)] = file.stat().st_size
-        return found
+                    if file.is_file() and not file.name.startswith(".") and not compared:
+                        yield file, file.read_bytes()
 
     def _note_evidence(self, trial: Trial) -> None:
-        trial.kept.update(self._evidence(trial))
+        trial.kept.update((file, Seen.of(data)) for file, data in self._evidence(trial))
 
     def _lost(self, trial: Trial) -> list[str]:
-        now = self._evidence(trial)
-        return [f"evidence lost: {file}" for file in trial.kept if file not in now]
+        now = dict(self._evidence(trial))
+        wrong = [f"evidence lost: {file}" for file in trial.kept if file not in now]
+        for file, before in trial.kept.items():
+            data = now.get(file)
+            if data is None or Seen.of(data[: before.size]) == before:
+                trial.done["files kept"] += data is not None
+                continue
+            trial.done["files written anew"] += 1
+            if not _is_whole(file, data) or 2 * len(data) < before.size:
+                wrong.append(f"evidence damaged: {file}: {before.size} bytes before, {len(data)} now")
+        return wrong
 
     def _harm(self, trial: Trial, state: str) -> list[str]:
         wrong = []
@@ -334,6 +348,16 @@ class Lab:
         return {"text": done.stdout}
 
 
+def _is_whole(file: Path, data: bytes) -> bool:
+    if file.suffix != ".json":
+        return bool(data)
+    try:
+        json.loads(data)
+    except ValueError:
+        return False
+    return True
+
+
 _ENDS: dict[str, Callable[[Lab, Trial], None]] = {
     "scancel": Lab.cancel,
     "requeue": Lab.requeue,
@@ -345,6 +369,7 @@ _ENDS: dict[str, Callable[[Lab, Trial], None]] = {
 def main(words: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--jobs", type=int, default=50)
+    parser.add_argument("--blows", type=int, default=10**9, help="start no further job after so many")
     parser.add_argument("--minutes", type=float, default=1e9, help="start no further job after so long")
     parser.add_argument("--together", type=int, default=3)
     parser.add_argument("--seed", type=int)
@@ -362,19 +387,21 @@ def main(words: list[str] | None = None) -> int:
     lab = Lab(cluster, chance)
     free = [(f"n{2 * index + 1}", f"n{2 * index + 2}") for index in range(given.together)]
     counts: Counter[str] = Counter()
+    struck: list[int] = []
     problems = 0
     jobs = 0
 
     until = time.monotonic() + 60 * given.minutes
 
     def one(number: int) -> tuple[Trial, list[str]] | None:
-        if time.monotonic() > until:
+        if time.monotonic() > until or sum(struck) >= given.blows:
             return None
         pair = free.pop()
         trial = drawn(number, pair, chance)
         try:
             return trial, lab.run(trial)
         finally:
+            struck.append(sum(trial.done[kind] for kind in (*HARMLESS, *ENDS)))
             free.append(pair)
 
     try:

@@ -10,8 +10,11 @@ the logs that Slurm wrote stay there. Needs root, Debian's Slurm and torch; take
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
+import os
 import shutil
+import signal
 import sys
 import tempfile
 import time
@@ -29,6 +32,7 @@ TRAIN = Path(__file__).parents[1] / "recorder" / "jobs" / "train.py"
 STEPS = "--steps 100000 --pause 0.1 --rank 1 --at 20"
 KILL = "--stall-after 6 --on-hang kill --kill-after 0 --grace 3"
 PATIENT = "--stall-after 300"
+HASTY = "--stall-after 6"
 STARTS = {
     "torchrun": "srun --kill-on-bad-exit=0 {run} torchrun --nnodes $SLURM_NNODES --nproc-per-node 1 --rdzv-backend c10d"
     " --rdzv-id $SLURM_JOB_ID --rdzv-endpoint $(scontrol show hostnames | head -1):$((20000 + SLURM_JOB_ID % 10000))"
@@ -38,6 +42,9 @@ STARTS = {
     "srun --kill-on-bad-exit=0 {run} sh -c 'RANK=$SLURM_PROCID LOCAL_RANK=$SLURM_LOCALID WORLD_SIZE=$SLURM_NTASKS"
     " exec python {train} {words}'",
 }
+STARTS["array"] = STARTS["task a rank"]
+STARTS["heterogeneous"] = STARTS["task a rank"].replace("srun ", "srun --het-group=0,1 ")
+STARTS["--export=NONE"] = "export PATH={bin}:$PATH\n" + STARTS["task a rank"].replace("srun ", "srun --export=ALL ")
 NOBODY: frozenset[int] = frozenset()
 WAIT_S = 240
 
@@ -51,6 +58,8 @@ class Truth:
     node: str = ""
     or_nobody: tuple[str, ...] = ()
     """Kinds of evidence that cannot know: silence is right for them."""
+    also: frozenset[int] = NOBODY
+    """Ranks that may be named beside or instead: something was done to them, too."""
 
 
 @dataclass(frozen=True)
@@ -65,12 +74,18 @@ class Situation:
     sbatch: tuple[str, ...] = ()
     nodes: str = "n1,n2"
     evidence: tuple[str, ...] = ("folder", "log")
+    part: str = ""
+    """What stands behind the job's number where a snapshot is taken: one task of an array, one component."""
 
 
+RUN_GONE = Truth(("crash", "hang", "unknown"), frozenset({1}), or_nobody=("folder", "log"), also=frozenset({0}))
 HANG = Truth(("hang",), frozenset({1}), or_nobody=("log",))
 CRASH = Truth(("crash",), frozenset({1}))
 ENDED = Truth(("unknown", "ok"))
 LOST = Truth(("crash", "hang"), frozenset({1}), "n4")
+TWO_GONE = Truth(("crash", "hang", "unknown"), frozenset({1, 2}), or_nobody=("folder", "log"), also=frozenset({1, 2}))
+HANG_UNSEEN = Truth(("hang",), frozenset({1}), or_nobody=("folder", "log"))
+FIRST_LOST = Truth(("crash", "hang"), frozenset({0}), "n3", or_nobody=("log",))
 SITUATIONS = (
     Situation("killed-torchrun", "torchrun", "sleep", "--on-hang kill", HANG, KILL),
     Situation("killed-tasks", "task a rank", "sleep", "--on-hang kill", HANG, KILL),
@@ -94,7 +109,32 @@ SITUATIONS = (
     Situation("plain-raise", "task a rank", "raise", "by itself", CRASH, None, evidence=("log",)),
     Situation("lost-tasks", "task a rank", "none", "node lost", LOST, nodes="n3,n4", sbatch=("--no-requeue",)),
     Situation("lost-torchrun", "torchrun", "none", "node lost", LOST, nodes="n3,n4", sbatch=("--no-requeue",)),
+    Situation("cut-tasks", "task a rank", "none", "node cut off", LOST, HASTY, ("--no-requeue",), "n3,n4"),
+    Situation("cut-torchrun", "torchrun", "none", "node cut off", LOST, HASTY, ("--no-requeue",), "n3,n4"),
+    Situation("lost-first", "task a rank", "none", "node lost", FIRST_LOST, HASTY, ("--no-requeue",), "n3,n4"),
     Situation("lost-plain", "torchrun", "none", "node lost", LOST, None, ("--no-requeue",), "n3,n4", evidence=("log",)),
+    Situation(
+        "array", "array", "sleep", "scancel", HANG, HASTY, ("--array=1-2",), evidence=("first", "second"), part="_2"
+    ),
+    Situation(
+        "array-plain", "array", "sleep", "scancel", HANG, None, ("--array=1-2",), evidence=("snapshot",), part="_2"
+    ),
+    Situation("het", "heterogeneous", "sleep", "scancel", HANG, HASTY),
+    Situation("het-plain", "heterogeneous", "sleep", "scancel", HANG, None, evidence=("snapshot",)),
+    Situation("export-none", "--export=NONE", "sleep", "scancel", HANG, HASTY, ("--export=NONE",)),
+    Situation(
+        "export-none-plain", "--export=NONE", "sleep", "scancel", HANG, None, ("--export=NONE",), evidence=("snapshot",)
+    ),
+    Situation("run-killed-tasks", "task a rank", "none", "run killed on n2", RUN_GONE, HASTY),
+    Situation("run-killed-torchrun", "torchrun", "none", "run killed on n2", RUN_GONE, HASTY),
+    Situation("run-killed-hung", "task a rank", "sleep", "run killed on n2", RUN_GONE, HASTY),
+    Situation("run-killed-other", "torchrun", "sleep", "run killed on n1", RUN_GONE, HASTY),
+    Situation("run-killed-twice", "task a rank", "none", "run killed on n2,n3", TWO_GONE, HASTY, nodes="n1,n2,n3"),
+    Situation("task-killed-tasks", "task a rank", "none", "task killed on n2", RUN_GONE, HASTY),
+    Situation("task-killed-torchrun", "torchrun", "none", "task killed on n2", RUN_GONE, HASTY),
+    Situation("task-killed-first", "task a rank", "none", "task killed on n1", RUN_GONE, HASTY, nodes="n1,n2"),
+    Situation("run-stopped", "task a rank", "sleep", "run stopped on n2", HANG_UNSEEN, HASTY),
+    Situation("disk-lost", "task a rank", "sleep", "disk lost on n2", HANG_UNSEEN, HASTY),
 )
 
 
@@ -126,12 +166,20 @@ class Lab:
         folder = self.cluster.shared / situation.name
         run = "" if situation.options is None else f"hangscope run --dir {folder} {situation.options} --"
         words = f"{STEPS} --fault {situation.fault}"
-        script = STARTS[situation.start].format(run=run, train=TRAIN, words=words)
-        options = ("--nodes=2", "--ntasks=2", f"--nodelist={situation.nodes}", *situation.sbatch)
+        script = STARTS[situation.start].format(run=run, train=TRAIN, words=words, bin=Path(sys.prefix) / "bin")
+        nodes = situation.nodes.split(",")
+        options = [f"--nodes={len(nodes)}", f"--ntasks={len(nodes)}", f"--nodelist={situation.nodes}"]
+        if situation.start == "heterogeneous":
+            options = " : ".join(f"--nodes=1 --ntasks=1 --nodelist={node}" for node in nodes).split()
+        options += situation.sbatch
         number = self.cluster.submit(script, *options)
         self.cluster.until(number, "rank 0 step 19\n", WAIT_S)
         ended = Ended(number)
-        _ENDS[situation.end](self, situation, ended)
+        end, _, on = situation.end.partition(" on ")
+        if on:
+            self.strike(end, on.split(","), situation, ended)
+        else:
+            _ENDS[end](self, situation, ended)
         self.cluster.wait(number, WAIT_S)
         return ended
 
@@ -141,6 +189,8 @@ class Lab:
             path = self.cluster.shared / f"slurm-{ended.number}.out"
         elif evidence == "snapshot":
             path = Path(ended.snapshot)
+        elif evidence == "second":  # the other task of an array, which was given the same --dir
+            path = folder / "run-2"
         elif evidence == "status":
             path = self.cluster.shared / f"{situation.name}-status"
             for file in folder.glob("nodes/*/status.json"):
@@ -148,15 +198,19 @@ class Lab:
                 shutil.copy(file, path / file.parent.name)
         else:
             path = folder
-        done = self.cluster.on("login", f"hangscope diagnose --json {path}", check=False, timeout_s=WAIT_S)
-        return json.loads(done.stdout) if done.stdout else {"outcome": f"status {done.returncode}", "culprits": []}
+        job = f"--job {ended.number}_1 " if evidence == "first" else ""  # DIR has both tasks' incidents
+        done = self.cluster.on("login", f"hangscope diagnose --json {job}{path}", check=False, timeout_s=WAIT_S)
+        verdict = json.loads(done.stdout) if done.stdout else {"outcome": f"status {done.returncode}", "culprits": []}
+        names = self.cluster.on("login", f"hangscope exclude --format names {job}{path}", check=False, timeout_s=WAIT_S)
+        return {**verdict, "excluded": names.stdout.split()}
 
     # ---- how jobs end ------------------------------------------------------------------------------------------------
 
     def cancel(self, situation: Situation, ended: Ended) -> None:
         time.sleep(9)
         if situation.options is None:
-            take = f"hangscope snapshot --slurm {ended.number} --dir {self.cluster.shared}/{situation.name}"
+            job = f"{ended.number}{situation.part}"
+            take = f"hangscope snapshot --slurm {job} --dir {self.cluster.shared}/{situation.name}"
             ended.snapshot = self.cluster.on("login", take, timeout_s=WAIT_S).stdout.strip()
         self.cluster.on("login", f"scancel {ended.number}")
 
@@ -166,20 +220,54 @@ class Lab:
         time.sleep(8)
         self.cluster.on("login", f"scancel {ended.number}")
 
-    def lose_node(self, _: Situation, ended: Ended) -> None:
+    def lose_node(self, situation: Situation, ended: Ended) -> None:
+        node = situation.truth.node
         time.sleep(3)
-        self.cluster.kill("n4")
-        self.cluster.wait(ended.number, WAIT_S)
-        self.cluster.start("n4")
+        if situation.end == "node cut off":
+            self.cluster.cut_off(node)
+            self.cluster.wait(ended.number, WAIT_S)
+            self.cluster.kill(node)
+        else:
+            self.cluster.kill(node)
+            self.cluster.wait(ended.number, WAIT_S)
+        self.cluster.start(node)
         until = time.monotonic() + WAIT_S
-        while "idle" not in self.cluster.on("login", "sinfo -h -n n4 -o %T").stdout and time.monotonic() < until:
+        while "idle" not in self.cluster.on("login", f"sinfo -h -n {node} -o %T").stdout and time.monotonic() < until:
             time.sleep(1)
+
+    def strike(self, what: str, nodes: list[str], situation: Situation, ended: Ended) -> None:
+        """Takes the agents of these nodes away, and nothing else; the others have the time to say something of it."""
+        time.sleep(1)
+        if what == "disk lost":
+            for node in nodes:
+                folder = self.cluster.shared / situation.name / "nodes" / node
+                os.chown(folder, 0, 0)
+                folder.chmod(0o555)
+        else:
+            number = signal.SIGSTOP if what == "run stopped" else signal.SIGKILL
+            for pid, node in self._task(ended.number) if what == "task killed" else self._runs(ended.number):
+                if node in nodes:
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(pid, number)
+        time.sleep(35)
+        if what == "run stopped":
+            for pid, _ in self._runs(ended.number):
+                os.kill(pid, signal.SIGCONT)
+        self.cluster.on("login", f"scancel {ended.number}", check=False)
+
+    def _runs(self, number: str) -> list[tuple[int, str]]:
+        return self.cluster.processes(number, b"hangscope\0run\0")
+
+    def _task(self, number: str) -> list[tuple[int, str]]:
+        """All of the tasks' processes, as where Slurm tracks them by cgroup and ends them together."""
+        return self.cluster.processes(number, b"python")
 
 
 _ENDS: dict[str, Callable[[Lab, Situation, Ended], None]] = {
     "scancel": Lab.cancel,
     "scontrol requeue": Lab.requeue,
     "node lost": Lab.lose_node,
+    "node cut off": Lab.lose_node,
     "time limit": lambda *_: None,
     "--on-hang kill": lambda *_: None,
     "by itself": lambda *_: None,
@@ -189,12 +277,15 @@ _ENDS: dict[str, Callable[[Lab, Situation, Ended], None]] = {
 def judge(truth: Truth, evidence: str, verdict: dict[str, Any]) -> str:
     """right, nobody (where somebody could have been named), or wrong."""
     named = {culprit["rank"] for culprit in verdict["culprits"]}
-    innocent = named - truth.ranks
+    innocent = named - truth.ranks - truth.also
+    excluded = set(verdict.get("excluded", ()))
+    if excluded - {truth.node}:
+        return f"wrong: excludes {', '.join(sorted(excluded))}"
     if innocent:
         return "wrong" if verdict.get("confidence") in ("medium", "high") else "weak: names an innocent at low"
     if truth.node and truth.node in str(verdict.get("headline")):
-        return "right"
-    if named == truth.ranks and verdict["outcome"] in truth.outcomes:
+        return "right" if truth.node in excluded else "does not exclude it"
+    if (named == truth.ranks or (named and named <= truth.also)) and verdict["outcome"] in truth.outcomes:
         return "right"
     if not named and evidence in truth.or_nobody:
         return "right"
@@ -222,7 +313,7 @@ def main() -> int:
     try:
         lab.cluster.up()
         with ThreadPoolExecutor(given.parallel) as pool:
-            lost = [each for each in chosen if each.end == "node lost"]
+            lost = [each for each in chosen if each.truth.node]
             after = pool.submit(lambda: [lab.run(each) for each in lost])  # one after the other: there is one n4
             list(pool.map(lab.run, [each for each in chosen if each not in lost]))
             after.result()

@@ -97,6 +97,7 @@ class Doubt(Enum):
     NO_RANK = LOW, "the log line names no rank"
     WAS_NOT_SURE = LOW, "that verdict was uncertain"
     OTHERS_SAY_NOT_WHY = LOW, "why the others exited is not in this evidence"
+    AGENT_GONE = LOW, "what the ranks of a node did whose agent stopped reporting is not known"
     STACK_NOT_SEEN = LOW, "no stack shows whether it is waiting itself"
     IN_UNRECORDED_CALL = LOW, "it is inside communication that the recorder does not see, and may wait there itself"
     WAITS_FOR_ITS_GPU = MEDIUM, "it waits for its GPU, and what runs there is not recorded"

@@ -140,6 +140,8 @@ def _outcome(case: Case, chosen: Accusation[Any]) -> Outcome:
         return Outcome.UNKNOWN
     if not chosen.hang or (chosen.kind is CauseKind.DEAD and _is_only_an_end(case)) or _ended_at_once(case):
         return Outcome.CRASH
+    if chosen.kind in (CauseKind.DEAD, CauseKind.UNKNOWN) and _only_lost_peers(case):
+        return Outcome.CRASH
     return Outcome.WAIT if is_at_work(case, chosen) else Outcome.HANG
 
 
@@ -169,19 +171,24 @@ def _ended_at_once(case: Case) -> bool:
 
     Gloo ends a rank at once over a size that does not fit.
     """
-    timed_out = any(report.kind == "timeout" for report in case.job.facts.watchdog)
     by_hand = any(process.exit_status in _INTERRUPTED for process in case.job.processes.values())
-    if case.job.reason != "rank-exit" or timed_out or by_hand:
+    if case.job.reason != "rank-exit" or _timed_out(case) or by_hand:
         return False
-    waits = [wait for wait in case.waits.all if not _only_lost_a_peer(wait)]
+    waits = [wait for wait in case.waits.all if not wait.only_failed]
     ages = list(_ages(case))
     return max(ages) < IN_FLIGHT_S if ages else not waits
 
 
-def _only_lost_a_peer(wait: Wait) -> bool:
-    """Whether all that is known of a wait is that it failed when the peer was gone."""
-    reports = [unit.report for unit in wait.inside]
-    return wait.age_s is None and all(report is not None and report.kind == "async_error" for report in reports)
+def _only_lost_peers(case: Case) -> bool:
+    """Whether nothing was captured and all that is known of who waits is that it lost somebody at once."""
+    if case.job.reason is not None or not case.waits.all or _timed_out(case):
+        return False
+    hung = any(printed.outcome == "HANG" for printed in case.job.facts.printed_verdicts)
+    return not hung and all(wait.only_failed for wait in case.waits.all)
+
+
+def _timed_out(case: Case) -> bool:
+    return any(report.kind == "timeout" for report in case.job.facts.watchdog)
 
 
 def _waiting_s(case: Case, chosen: Accusation[Any]) -> float | None:

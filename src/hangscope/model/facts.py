@@ -418,6 +418,7 @@ FAILURE_KINDS = (
     "node_lost",
     "node_failed",
     "node_silent",
+    "agent_silent",
     "port_taken",
     "other",
 )
@@ -431,8 +432,9 @@ desync report, monitored barrier), "never_seen" and "elsewhere" what all nodes' 
 launcher did not find, "port_taken" a port that another process listens on, "evicted" a pod that its node no longer
 wanted, "pod_pending" one that never started, "pod_stopped" one that somebody deleted or drained, "actor_died" an actor
 of Ray's, "engine_waits" and "engine_stuck" what an inference engine says of itself, "port_errors" what ports of the
-fabric have counted, "node_failed" a whole node, by the scheduler's word, and "node_silent" one whose agent stopped
-writing, by the other nodes' agents."""
+fabric have counted, "node_failed" a whole node, by the scheduler's word, "node_silent" one whose agent stopped writing
+and whose machine does not answer, by the other nodes' agents, and "agent_silent" one whose machine answers, or could
+not be asked: then only the agent is known to be gone."""
 
 
 AFTER_HANG = "hang"

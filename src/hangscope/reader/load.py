@@ -39,7 +39,7 @@ from hangscope.reader.logs.nccl_logs import NcclProcess
 from hangscope.reader.raw_evidence import Evidence
 from hangscope.reader.read_files import Engine, gather
 from hangscope.reader.reading_progress import Progress
-from hangscope.reader.sources import blackbox_file, gpu_tables, port_counters, ray_state
+from hangscope.reader.sources import blackbox_file, gpu_tables, live_status, port_counters, ray_state
 from hangscope.reader.sources.incident_files import Manifest
 from hangscope.reader.statements import Statement
 from hangscope.reader.times import LogTimes
@@ -344,6 +344,8 @@ def _failures_in_files(evidence: Evidence) -> Iterator[Failure]:
     yield from resolve_failures.of_hang_detector(evidence.texts)
     for manifest in evidence.manifests:
         yield from manifest.failures
+    if not evidence.manifests and not evidence.dumps:
+        yield from live_status.ended_by_signal(evidence.statuses)
 
 
 def _stacks(texts: Iterable[TextFile], who: Identity, errors: Sequence[PythonError]) -> list[ThreadStack]:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 import hangscope
+from hangscope.diagnosis.hardware.broken_nodes import broken_nodes
 
 
 def rank(number: int, **seen: Any) -> dict[str, Any]:
@@ -136,6 +137,33 @@ def test_nonsense_about_missing_ranks_names_nobody(tmp_path: Path, said: object)
     """A manifest comes from anybody."""
     starts = {"waits_in": "init_process_group", "stood_s": 30.0}
     assert verdict(tmp_path, rank(0, **starts), rank(1, **starts), never_seen=said).culprits == ()
+
+
+SILENT = {"node": "m", "ranks": [1], "silent_s": 12.0}
+
+
+def test_a_node_that_does_not_answer_is_named_and_excluded(tmp_path: Path) -> None:
+    """Its agent went silent and its machine with it: the node is the cause."""
+    lost = {"nodes": [{**SILENT, "machine": "no answer"}], "by": "n"}
+    found = verdict(tmp_path, rank(0, exit_status=1, state=None), world_size=2, reason="rank-exit", silent_nodes=lost)
+    assert (found.outcome, *accused(found), found.confidence) == ("crash", "dead", [1], "medium")
+    assert found.headline == "node m has gone silent, and rank 1 with it"
+    assert [each.node for each in broken_nodes(hangscope.load([tmp_path]), found)] == ["m"]
+
+
+@pytest.mark.parametrize("machine", ["answers", "not known", None, 7, "NO ANSWER"])
+@pytest.mark.parametrize("waits", [True, False], ids=["the others wait", "the others ended"])
+def test_an_agent_that_went_silent_is_no_lost_node(tmp_path: Path, machine: object, waits: bool) -> None:
+    """`run` was killed or stopped there, or its disk is full: nobody there is accused, nor is the node excluded."""
+    gone = {"nodes": [{**SILENT, "machine": machine}], "by": "n"}
+    seen = rank(0, **WAITS) if waits else rank(0, exit_status=1, state=None)
+    reason = "stall" if waits else "rank-exit"
+    found = verdict(tmp_path, seen, world_size=2, reason=reason, silent_nodes=gone)
+    assert found.confidence == "low"
+    assert [culprit.rank for culprit in found.culprits if culprit.rank == 1] == []
+    assert broken_nodes(hangscope.load([tmp_path]), found) == []
+    said = " ".join(f"{gap.what}: {gap.why}" for gap in found.gaps)
+    assert "what rank 1 was doing: the agent on m has written nothing for 12 s" in said
 
 
 def gloo_dump(launched: int, size: int = 64) -> dict[str, Any]:

@@ -508,7 +508,7 @@ def _stand_in(folder: Path, name: str, body: str) -> None:
 def test_slurm_nodes_are_reached_by_srun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """squeue and scontrol name the nodes, and srun runs a step beside the job on each, with the script on its input."""
     tools = tmp_path / "tools"
-    _stand_in(tools, "squeue", "echo '48121|N/A|gpu-a[1-2]'")
+    _stand_in(tools, "squeue", "echo '48121|N/A|gpu-a[1-2]|48121'")
     _stand_in(tools, "scontrol", 'test "$1 $2 $3" = "show hostnames gpu-a[1-2]" && printf "gpu-a1\\ngpu-a2\\n"')
     _stand_in(
         tools,
@@ -522,9 +522,9 @@ def test_slurm_nodes_are_reached_by_srun(tmp_path: Path, monkeypatch: pytest.Mon
     assert found.complete
     assert found.manifest.nodes_present == ("gpu-a1", "gpu-a2")
     calls = (tools / "calls").read_text().splitlines()
-    assert calls[0] == "squeue --noheader --jobs 48121 --format %A|%K|%N"
+    assert calls[0] == "squeue --noheader --jobs 48121 --format %A|%K|%N|%i"
     assert "srun --jobid=48121 --overlap --nodes=1 --ntasks=1 --quiet --nodelist=gpu-a2 sh -s" in calls
-    _stand_in(tools, "squeue", "printf '48121|3|gpu-a1\\n48125|1|gpu-a2\\n'")
+    _stand_in(tools, "squeue", "printf '48121|3|gpu-a1|48121_3\\n48125|1|gpu-a2|48121_1\\n'")
     with pytest.raises(SettingsError, match="is an array") as array:
         job_nodes.slurm("48121")
     assert array.value.hint == "give 48121_1"
@@ -537,6 +537,40 @@ def test_slurm_nodes_are_reached_by_srun(tmp_path: Path, monkeypatch: pytest.Mon
         job_nodes.slurm("7")
     with pytest.raises(SettingsError, match="not a Slurm job id"):
         job_nodes.slurm("7; rm")
+
+
+def test_components_of_a_heterogeneous_job_are_reached_by_the_first_ones_number(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """srun knows the others by --het-group alone; 48121+1 is one component, and a task of an array is one job."""
+    tools = tmp_path / "tools"
+    _stand_in(tools, "squeue", "printf '48121|N/A|gpu-a1|48121+0\\n48122|N/A|cpu-b7|48121+1\\n'")
+    _stand_in(tools, "scontrol", 'echo "$3"')
+    monkeypatch.setenv("PATH", f"{tools}:{os.environ['PATH']}")
+    commands = [node.command for node in job_nodes.slurm("48121")]
+    assert [command[:4] for command in commands] == [
+        ("srun", "--jobid=48121", f"--het-group={group}", "--overlap") for group in (0, 1)
+    ]
+    assert [(part.nodes, part.group) for part in job_nodes.slurm_parts("48121+1")] == [(("cpu-b7",), 1)]
+    _stand_in(tools, "squeue", "echo '48125|1|gpu-a2|48121_1'")
+    assert job_nodes.slurm_parts("48121_1") == [job_nodes.SlurmPart("48125", ("gpu-a2",))]
+
+
+def test_a_step_of_ours_does_not_inherit_what_the_batch_script_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """srun takes SLURM_NTASKS, SLURM_EXPORT_ENV and the like for options: inside a job it gets none of them."""
+    tools = tmp_path / "tools"
+    _stand_in(tools, "squeue", "echo '48121|N/A|gpu-a1|48121'")
+    _stand_in(tools, "scontrol", "echo gpu-a1")
+    _stand_in(tools, "srun", f"env > {tmp_path}/seen; exec sh -s")
+    _put(tmp_path / "hang/dump", "x")
+    monkeypatch.setenv("PATH", f"{tools}:{os.environ['PATH']}")
+    for name in ("SLURM_NTASKS", "SLURM_EXPORT_ENV", "SLURM_HET_SIZE", "SLURM_CONF", "NCCL_DEBUG"):
+        monkeypatch.setenv(name, "7")
+    collect(tmp_path / "out", job_nodes.slurm("48121", patterns=[f"{tmp_path}/hang/*"], defaults=False), options=QUICK)
+    seen = dict(line.split("=", 1) for line in (tmp_path / "seen").read_text().splitlines() if "=" in line)
+    assert {name for name in seen if name.startswith(("SLURM_", "NCCL_"))} == {"SLURM_CONF", "NCCL_DEBUG"}
 
 
 # ---- object stores ---------------------------------------------------------------------------------------------------

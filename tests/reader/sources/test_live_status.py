@@ -139,3 +139,27 @@ def test_a_status_that_is_not_of_that_moment_says_nothing_of_it(
     verdict = verdict_of(tmp_path)
     assert verdict.confidence == "low"
     assert "load" not in verdict.headline
+
+
+@pytest.mark.parametrize(
+    ("ends", "still_s", "said"),
+    [
+        ((143, 143), 0.4, "received SIGTERM"),
+        ((143, None), 0.4, "received SIGTERM"),
+        ((130, 130), 0.4, "someone pressed Ctrl-C"),
+        ((143, 1), 0.4, ""),
+        ((0, 0), 0.4, ""),
+        ((None, None), 0.4, ""),
+        (([143], True), 0.4, ""),
+        ((143, 143), 9.0, ""),
+    ],
+)
+def test_a_job_that_was_ended_while_it_moved_says_so(
+    ends: tuple[object, object], still_s: float, said: str, tmp_path: Path
+) -> None:
+    """Commands that all ended by a signal from outside were ended by somebody; one that ended otherwise tells more."""
+    write(tmp_path, "a", (0, 21, 20, still_s), (1, 21, 20, still_s), ended=ends[0])
+    write(tmp_path, "b", (2, 20, 20, still_s), ended=ends[1])
+    verdict = verdict_of(tmp_path)
+    assert (said in verdict.headline) if said else "ended the job" not in verdict.headline
+    assert (verdict.outcome.value == "hang") == (still_s > 5)

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from hangscope.recorder.agent import diagnose_process
+from hangscope.recorder.agent.conclusions import _collect_command
 from hangscope.recorder.agent.on_hang import OnHang
 from hangscope.recorder.agent.watcher import Trouble
 from kits.agent_parts import AgentParts, rank
@@ -132,3 +133,19 @@ def test_without_a_verdict_the_users_command_runs_once(
     parts.events.end(0)
     parts.captures.finish((), None)
     assert ran.read_text() == "unknown\n"
+
+
+@pytest.mark.parametrize(
+    ("environ", "job"),
+    [
+        ({"SLURM_JOB_ID": "48121"}, "--slurm 48121 "),
+        ({"SLURM_JOB_ID": "48121", "SLURM_ARRAY_JOB_ID": "48121", "SLURM_ARRAY_TASK_ID": "3"}, "--slurm 48121_3 "),
+        ({"SLURM_JOB_ID": "48122", "SLURM_HET_SIZE": "2"}, "--slurm 48122 "),
+        ({}, ""),
+    ],
+    ids=["a job", "a task of an array", "a heterogeneous job", "no Slurm"],
+)
+def test_the_command_that_brings_the_parts_together_names_the_job(environ: dict[str, str], job: str) -> None:
+    """As srun finds it: an array's own number stands for all of its tasks."""
+    rest = f" {job}--path /local/hangs -o DIR" if job else ""
+    assert _collect_command(Path("/local/hangs"), environ) == f"hangscope collect{rest}"

@@ -14,6 +14,9 @@ from pathlib import Path
 
 import pytest
 
+from hangscope.errors import LaunchError
+from hangscope.recorder.launch import run_job
+
 from .conftest import SOURCE, Started, Starter, hear_signals, node_file, processes_with, rank_row
 
 
@@ -124,6 +127,14 @@ def test_a_command_that_does_not_exist_is_an_error_with_a_hint(start: Starter, t
     started = start.run(tmp_path / "i", "no-such-program")
     assert started.wait(20) == 127
     assert started.err.startswith("error: no-such-program: command not found\nhint: ")
+
+
+def test_a_job_of_slurm_without_an_environment_is_told_how_to_get_one(tmp_path: Path) -> None:
+    """sbatch --export=NONE takes PATH away: the hint names the option that gives it back."""
+    with pytest.raises(LaunchError, match="command not found") as raised:
+        options = run_job.RunOptions(tmp_path)
+        run_job.run(["torchrun-x"], options, environ={"SLURM_EXPORT_ENV": "NONE", "PATH": "/bin"}, say=print)
+    assert "--export=ALL" in str(raised.value.hint)
 
 
 WRITER = """

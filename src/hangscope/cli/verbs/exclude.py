@@ -24,12 +24,13 @@ _AFFINITY = "kubernetes.io/hostname"
     show_default=True,
     help="slurm: --exclude=NODES; kubernetes: a node affinity as JSON; names: one node a line.",
 )
-def command(paths: tuple[str, ...], form: str) -> int:
+@click.option("--job", metavar="NAME", help="Of several jobs in one folder, this one.")
+def command(paths: tuple[str, ...], form: str, job: str | None) -> int:
     """Print the nodes to avoid in the next start, where the cause of the hang or crash is the node itself.
 
     A node is named where the verdict is about it and something shows that the machine failed: the scheduler's word, an
-    agent that went silent, a GPU that fell off the bus, an Xid of the hardware. A rank that hangs in its own code would
-    hang on any node: then nothing is printed, and stderr says so. Nothing is drained or changed.
+    agent that went silent with its machine, a GPU that fell off the bus, a hardware Xid. A rank that hangs in its
+    own code would hang on any node: then nothing is printed, and stderr says so. Nothing is drained or changed.
 
     Exit status: 0, also where there is no node to avoid; 2 unusable input.
     """
@@ -38,9 +39,9 @@ def command(paths: tuple[str, ...], form: str) -> int:
     from hangscope.reader.load import load
 
     with progress("diagnosing"):
-        job = load(resolved(paths))
-        verdict = diagnose(job)
-    found = broken_nodes(job, verdict)
+        loaded = load(resolved(paths), job=job)
+        verdict = diagnose(loaded)
+    found = broken_nodes(loaded, verdict)
     for broken in found:
         note(f"{safe(broken.node)}: {safe(broken.why)}")
     if not found:

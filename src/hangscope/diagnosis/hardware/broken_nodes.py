@@ -35,27 +35,38 @@ def broken_nodes(job: Job, verdict: Diagnosis) -> list[BrokenNode]:
         return []
     machines = job.facts.machines
     accused = {machines.get(culprit.node, culprit.node) for culprit in verdict.culprits if culprit.node}
+    ranks = {culprit.rank for culprit in verdict.culprits}
     found: dict[str, BrokenNode] = {}
-    for said, kind, why in _signs(job):
-        node = machines.get(said, said)  # a scheduler leaves out machines, and knows nothing of a pod that is gone
-        believed = verdict.is_likely or kind == "node_failed"
-        if kind == "node_silent" and said in machines:
+    for sign in _signs(job):
+        node = machines.get(sign.node, sign.node)  # a scheduler leaves out machines, and knows nothing of a pod
+        believed = verdict.is_likely or sign.kind == "node_failed"
+        if sign.kind == "node_silent" and sign.node in machines:
             continue  # a pod that is gone was deleted or evicted, as a rule: its machine is well
-        if believed and (node in accused or not verdict.culprits) and _NAME.fullmatch(node):
-            found.setdefault(node, BrokenNode(node, why))
+        about_it = node in accused or not verdict.culprits or (sign.rank is not None and sign.rank in ranks)
+        if believed and about_it and _NAME.fullmatch(node):
+            found.setdefault(node, BrokenNode(node, sign.why))
     return [found[node] for node in sorted(found)]
 
 
-def _signs(job: Job) -> Iterator[tuple[str, str, str]]:
-    """(node, kind of failure, its words)."""
+@dataclass(frozen=True, slots=True)
+class _Sign:
+    node: str
+    kind: str
+    why: str
+    rank: int | None = None
+    """The rank that ran there, where the sign says so."""
+
+
+def _signs(job: Job) -> Iterator[_Sign]:
     for failure in job.facts.failures:
         if failure.node is None or failure.effect:
             continue
         if failure.kind in _FAILED or (failure.kind == "xid" and _is_hardware(failure.code)):
-            yield failure.node, failure.kind, failure.text
+            rank = failure.rank if failure.kind == "node_silent" else None
+            yield _Sign(failure.node, failure.kind, failure.text, rank)
     for message in job.facts.kernel:
         if message.kind == "xid" and message.node is not None and _is_hardware(message.code):
-            yield message.node, "xid", f"Xid {message.code}"
+            yield _Sign(message.node, "xid", f"Xid {message.code}")
 
 
 def _is_hardware(code: int | None) -> bool:

@@ -68,6 +68,12 @@ class Wait:
     def in_flight(self) -> bool:
         return self.age_s is not None and self.age_s < IN_FLIGHT_S
 
+    @property
+    def only_failed(self) -> bool:
+        """Whether all that is known of it is that it failed, as when a peer is gone: for how long it waited is not."""
+        reports = [unit.report for unit in self.inside]
+        return self.age_s is None and all(report is not None and report.kind == "async_error" for report in reports)
+
 
 class Waits:
     """The wait-for graph: rank → operations it is inside of → ranks those wait for."""

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,8 +15,10 @@ from hangscope.safeio import limits
 from hangscope.safeio.safe_files import read_file
 
 _ASK_S = 60.0
-_PART = "%A|%K|%N"
-"""squeue's words for the number of a job, the index in its array, and its nodes."""
+_PART = "%A|%K|%N|%i"
+"""squeue's words for the number of a job, the index in its array, its nodes, and its name: 48121, 48121_3, 48121+1."""
+_FOR_SRUN = ("SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_TIME_FORMAT")
+"""Of Slurm's variables those that srun needs. All others, as of a batch script, would change what it does."""
 _RANGE = re.compile(r"^(?P<front>[^\[\]]*)\[(?P<list>[\d,\s-]+)\](?P<back>.*)$")
 _HOST = re.compile(r"[A-Za-z0-9_.@%:\[\]-]{1,300}")
 
@@ -80,22 +83,45 @@ def ssh(
 
 @dataclass(frozen=True, slots=True)
 class SlurmPart:
-    """What srun knows by one number: a job, a task of an array, or a component of a heterogeneous job."""
+    """What srun reaches at once: a job, a task of an array, or a component of a heterogeneous job.
+
+    `number` is the job's, or that of its first component, which srun wants with the `group` of this one.
+    """
 
     number: str
     nodes: tuple[str, ...]
+    group: int | None = None
+
+    @property
+    def options(self) -> tuple[str, ...]:
+        """What srun needs to start a step beside the job's own."""
+        component = () if self.group is None else (f"--het-group={self.group}",)
+        return (f"--jobid={self.number}", *component, "--overlap")
 
 
 def slurm(
     job: str, *, patterns: Sequence[str] = (), defaults: bool = True, srun: Sequence[str] = ("srun",)
 ) -> list[Node]:
     """The nodes of a Slurm job that still runs, each reached by a step beside the job's own."""
-    beside = ("--overlap", "--nodes=1", "--ntasks=1", "--quiet")
+    alone = ("--nodes=1", "--ntasks=1", "--quiet")
+    environ = step_environment(os.environ)
     return [
-        Node(name, (*srun, f"--jobid={part.number}", *beside, f"--nodelist={name}", "sh", "-s"), patterns, defaults)
+        Node(
+            name,
+            (*srun, *part.options, *alone, f"--nodelist={name}", "sh", "-s"),
+            patterns,
+            defaults,
+            environ=environ,
+        )
         for part in slurm_parts(job)
         for name in part.nodes
     ]
+
+
+def step_environment(environ: Mapping[str, str]) -> dict[str, str]:
+    """The environment for a step of our own: inside a batch script Slurm's variables are options of srun's, too, and
+    ask for the job's tasks, memory or components."""
+    return {name: value for name, value in environ.items() if not name.startswith("SLURM_") or name in _FOR_SRUN}
 
 
 def slurm_parts(job: str) -> list[SlurmPart]:
@@ -103,17 +129,26 @@ def slurm_parts(job: str) -> list[SlurmPart]:
     if not re.fullmatch(r"\d+(?:[_+]\d+)?", job):
         raise SettingsError(f"{job!r} is not a Slurm job id")
     listed = [line.split("|") for line in ask(("squeue", "--noheader", "--jobs", job, "--format", _PART)).split()]
-    running = [row for row in listed if len(row) == 3 and row[0].isdigit() and row[2] not in ("", "(null)")]
+    running = [row for row in listed if len(row) == 4 and row[0].isdigit() and row[2] not in ("", "(null)")]
+    if "+" in job:  # squeue lists all components
+        running = [row for row in running if row[3] == job]
     if not running:
         raise CollectError(
             f"Slurm job {job} is not running, so srun cannot reach its nodes",
             hint=f'over ssh: hangscope collect --hosts "$(sacct -nXP -j {job} -o NodeList)"',
         )
-    tasks = {task for _, task, _ in running if task.isdigit()}
+    tasks = {task for _, task, _, _ in running if task.isdigit()}
     if len(tasks) > 1:
         first = min(tasks, key=int)
         raise SettingsError(f"Slurm job {job} is an array: its tasks are jobs of their own", hint=f"give {job}_{first}")
-    return [SlurmPart(number, _hosts(nodes)) for number, _, nodes in running]
+    return [_part(number, nodes, name) for number, _, nodes, name in running]
+
+
+def _part(number: str, nodes: str, name: str) -> SlurmPart:
+    leader, _, group = name.partition("+")
+    if leader.isdigit() and group.isdigit():
+        return SlurmPart(leader, _hosts(nodes), int(group))
+    return SlurmPart(number, _hosts(nodes))
 
 
 def _hosts(nodes: str) -> tuple[str, ...]:

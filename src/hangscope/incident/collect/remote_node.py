@@ -6,7 +6,7 @@ import os
 import signal
 import subprocess
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import IO
 
@@ -24,15 +24,23 @@ _BATCH_BYTES = 64 << 10
 
 
 class Node:
-    """`command` runs a shell on the node that reads its commands from standard input."""
+    """`command` runs a shell on the node that reads its commands from standard input, with `environ` or our own."""
 
     is_node = True
 
-    def __init__(self, name: str, command: Sequence[str], patterns: Sequence[str] = (), defaults: bool = True) -> None:
+    def __init__(
+        self,
+        name: str,
+        command: Sequence[str],
+        patterns: Sequence[str] = (),
+        defaults: bool = True,
+        environ: Mapping[str, str] | None = None,
+    ) -> None:
         self.name = name
         self.command = tuple(command)
         self.patterns = tuple(patterns)
         self.defaults = defaults
+        self.environ = environ
         self._running: set[subprocess.Popen[bytes]] = set()
         self._stopped = False
 
@@ -86,6 +94,7 @@ class Node:
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 start_new_session=True,
+                env=self.environ,
             )
         except OSError as error:
             raise Unreachable(f"{self.command[0]}: {error.strerror}") from None

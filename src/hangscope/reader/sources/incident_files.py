@@ -21,8 +21,12 @@ _COLLECTED = "collected"
 _MOST_UNSEEN = 32_768
 """Ranks of which nobody saw a process; of more it is said how many."""
 _MOST_SILENT = 1024
+_ANSWERS = "answers"
+_NO_ANSWER = "no answer"
+"""What the machine of an agent that went silent said when another node asked it."""
 _MOST_OTHERS = 1024
 _LONGEST_SENTENCE = 1000
+_NAMED = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,16 +68,9 @@ class NodeFile:
 def read_manifest(value: Mapping[str, Any], file: str) -> Manifest:
     """An incident.json: what was captured, and which nodes are missing from it."""
     source = Source(file)
-    expected = value.get("nodes_expected")
-    present = value.get("nodes_present")
-    gaps: list[Gap] = []
-    if isinstance(expected, list) and isinstance(present, list):
-        here = set(map(str, present))
-        gaps = [
-            Gap(f"nothing from node {node}", "it is not part of this incident", node=str(node), source=source)
-            for node in expected
-            if str(node) not in here
-        ]
+    gaps = _absent_nodes(value.get("nodes_expected"), value.get("nodes_present"), source)
+    silent = tuple(_silent_nodes(value.get("silent_nodes"), source))
+    gaps.extend(gap for line in silent if line.kind == "agent_silent" for gap in _unsaved(line))
     gaps.extend(gap for kind in _STARTUP_FAILURES for gap in _unread_ranks(kind, value.get(kind), source))
     world_size = rank_number(value.get("world_size"))
     if world_size is not None and world_size > MOST_ROWS:
@@ -91,9 +88,20 @@ def read_manifest(value: Mapping[str, Any], file: str) -> Manifest:
         _recovered(value.get("recovered")),
         (
             *(failure for kind in _STARTUP_FAILURES for failure in _startup_failure(kind, value.get(kind), source)),
-            *_silent_nodes(value.get("silent_nodes"), source),
+            *silent,
         ),
     )
+
+
+def _absent_nodes(expected: object, present: object, source: Source) -> list[Gap]:
+    if not isinstance(expected, list) or not isinstance(present, list):
+        return []
+    here = set(map(str, present))
+    return [
+        Gap(f"nothing from node {node}", "it is not part of this incident", node=str(node), source=source)
+        for node in expected
+        if str(node) not in here
+    ]
 
 
 def _startup_failure(kind: str, value: object, source: Source) -> Iterator[Failure]:
@@ -108,19 +116,34 @@ def _startup_failure(kind: str, value: object, source: Source) -> Iterator[Failu
 
 
 def _silent_nodes(value: object, source: Source) -> Iterator[Failure]:
-    """Nodes whose agent stopped writing in the middle of the job: one failure a rank that ran there."""
+    """Nodes whose agent stopped writing in the middle of the job: a failure of each rank there where the machine does
+    not answer either, one of the agent where it does, or where nobody could ask it."""
     nodes = value.get("nodes") if isinstance(value, Mapping) else None
     for _, row in islice(_objects(nodes), _MOST_SILENT):
         node = host_name(text(row.get("node")))
         seconds = number(row.get("silent_s"))
-        ranks = row.get("ranks")
-        if node is None or seconds is None or not isinstance(ranks, list):
+        listed = row.get("ranks")
+        if node is None or seconds is None or not isinstance(listed, list):
             continue
+        ranks = [rank for each in listed[:_MOST_UNSEEN] if (rank := rank_number(each)) is not None]
         said = f"the agent on {node} has written nothing for {seconds:.0f} s, while those of other nodes did"
-        for each in ranks[:_MOST_UNSEEN]:
-            rank = rank_number(each)
-            if rank is not None:
-                yield Failure("node_silent", said, source, rank, node)
+        machine = text(row.get("machine"))
+        if machine == _NO_ANSWER:
+            said += ", and the machine does not answer"
+            yield from (Failure("node_silent", said, source, rank, node) for rank in ranks)
+        elif ranks:
+            known = "its machine answers" if machine == _ANSWERS else "whether its machine is up is not known"
+            said += f"; {known}"
+            yield Failure("agent_silent", said, source, None, node, ranks=tuple(ranks), effect=True, detail=known)
+
+
+def _unsaved(line: Failure) -> Iterator[Gap]:
+    """What nobody was left to save."""
+    for rank in line.ranks[:_NAMED]:
+        yield Gap(f"what rank {rank} was doing", line.text, rank, line.node, line.source)
+    if len(line.ranks) > _NAMED:
+        what = f"what {len(line.ranks) - _NAMED} more ranks of {line.node} were doing"
+        yield Gap(what, line.text, node=line.node, source=line.source)
 
 
 def _unread_ranks(kind: str, value: object, source: Source) -> Iterator[Gap]:

@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from hangscope.model import Frame, Process, Source, ThreadStack
+from hangscope.model import Failure, Frame, Process, Source, ThreadStack
 from hangscope.reader.dumps import dump_file
 from hangscope.reader.statements import Statement, Trust
 from hangscope.reader.values import host_name, number, rank_number, text, whole
@@ -21,6 +21,9 @@ STILL_S = 5.0
 """A counter that stood still for less may be in the middle of a step."""
 _MOST_ROWS = 4_096
 _MOST_GROUPS = 512
+_NAMED = 8
+_FROM_OUTSIDE = (128 + 1, 128 + 2, 128 + 15)
+"""Terminals, people and schedulers send SIGHUP, SIGINT and SIGTERM."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +37,8 @@ class LiveStatus:
     at_s: float = 0.0
     machine: str | None = None
     """Of a pod, the machine that it ran on, empty where it did not know that; None where the node is one."""
+    ended: int | None = None
+    """The status that the command ended with, 128 + n where signal n ended it; None where it had not."""
 
     def without(self, ranks: Collection[int]) -> LiveStatus:
         """The same without ranks of which more is known."""
@@ -50,6 +55,7 @@ def read(value: Mapping[str, Any], file: str) -> LiveStatus:
         tuple(row for row in rows if isinstance(row, Mapping) and rank_number(row.get("rank")) is not None),
         number(value.get("at")) or 0.0,
         _machine(value.get("host")),
+        whole(value.get("ended")),
     )
 
 
@@ -88,6 +94,17 @@ def unmoved_since(status: LiveStatus, captured_s: float) -> LiveStatus:
         return status.at_s - (number(group.get("still_s")) or 0.0)
 
     return replace(status, rows=tuple(row for row in status.rows if captured_s <= status.at_s and unmoved(row)))
+
+
+def ended_by_signal(statuses: Sequence[LiveStatus]) -> Iterator[Failure]:
+    """That somebody ended the job while it moved: where commands ended, they all ended by a signal from outside."""
+    ends = [status for status in newest(statuses) if status.ended is not None]
+    if not ends or any(status.ended not in _FROM_OUTSIDE for status in ends) or stood_still(statuses):
+        return
+    first = ends[-1]
+    nodes = sorted({status.node for status in ends if status.node is not None})
+    said = f"the command ended with status {first.ended} on {', '.join(nodes[:_NAMED])}" + " …" * (len(nodes) > _NAMED)
+    yield Failure("launcher_signal", said, Source(first.file), None, None, code=128 - (first.ended or 0), effect=True)
 
 
 def dumps(status: LiveStatus) -> Iterator[dump_file.RawDump]:

@@ -25,8 +25,9 @@ from hangscope.recorder.agent.recovery import MAY_RECOVER, Recovery
 from hangscope.recorder.alerts.send_alerts import Alerts
 from hangscope.recorder.capture.capture_node import NodeCapture
 from hangscope.recorder.rundir import run_directory
+from hangscope.recorder.rundir.node_answers import NodeAnswers
 from hangscope.recorder.rundir.run_directory import PeerAgent, RunFolders
-from hangscope.recorder.rundir.silent_nodes import SILENT_S, silent_nodes
+from hangscope.recorder.rundir.silent_nodes import silent_nodes
 from hangscope.text import duration
 
 NODES_S = 12.0
@@ -56,10 +57,12 @@ class Conclusions:
         say: Callable[[str], None],
         concluded: Callable[[Path], None] = lambda _: None,
         interrupted: Callable[[], bool] = lambda: False,
+        answers: NodeAnswers | None = None,
     ) -> None:
         self.diagnoses = diagnose
         self._interrupted = interrupted
         self._folders = folders
+        self._answers = answers if answers is not None else NodeAnswers(folders)
         self._ended = ended
         self._log = log
         self._recovery = recovery
@@ -91,7 +94,7 @@ class Conclusions:
         if leader is not None and leader != self._folders.own:
             return
         self._status.write()
-        silent = silent_nodes(self._folders, incident, time.monotonic() - capture.begun)
+        silent = silent_nodes(self._folders, incident, self._answers, time.monotonic() - capture.begun)
         try:
             incident_manifest.write(home, _manifest(capture, agents, silent))
         except OSError as error:
@@ -122,8 +125,7 @@ class Conclusions:
 
     def _may_come(self, agent: PeerAgent) -> bool:
         """Whether another node's part is to be waited for: it has ranks, and its agent writes or has ended."""
-        writes = agent.fresh and (agent.ended or agent.behind_s < SILENT_S)
-        return writes and bool(agent.ranks) and agent.folder != self._folders.own
+        return agent.fresh and not agent.silent and bool(agent.ranks) and agent.folder != self._folders.own
 
     def _report_part(self, incident: Path, capture: NodeCapture, agents: Sequence[PeerAgent]) -> None:
         """Nodes of the job are not in this directory: nobody here can give a verdict. Said once."""
@@ -266,8 +268,13 @@ def _manifest(capture: NodeCapture, agents: Sequence[PeerAgent], silent: Mapping
 
 
 def _collect_command(home: Path, environ: Mapping[str, str]) -> str:
-    """The whole command, where Slurm says which job it is: srun reaches its nodes while it runs."""
+    """The whole command, where Slurm says which job it is: srun reaches its nodes while it runs. The first task of an
+    array has the array's own number, which stands for all of its tasks."""
     job = environ.get("SLURM_JOB_ID", "")
+    array = environ.get("SLURM_ARRAY_JOB_ID", "")
+    task = environ.get("SLURM_ARRAY_TASK_ID", "")
+    if job.isdigit() and array.isdigit() and task.isdigit():
+        return f"hangscope collect --slurm {array}_{task} --path {home} -o DIR"
     return f"hangscope collect --slurm {job} --path {home} -o DIR" if job.isdigit() else "hangscope collect"
 
 

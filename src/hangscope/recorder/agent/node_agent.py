@@ -39,6 +39,7 @@ from hangscope.recorder.live.rank_activity import RankActivity
 from hangscope.recorder.live.two_samples import TwoSamples
 from hangscope.recorder.process import linux_process
 from hangscope.recorder.rundir import peer_files, run_directory
+from hangscope.recorder.rundir.node_answers import NodeAnswers
 from hangscope.recorder.rundir.run_directory import RunFolders
 
 STATUS_S = 2.0
@@ -101,6 +102,7 @@ class Agent:
         self._status = StatusWriter(
             folders, node, command, polling=polling, activity=activity, events=events, log=log, metrics=metrics
         )
+        self._answers = NodeAnswers(folders)
         conclusions = self._conclusions(options, concluded)
         self._captures = Captures(
             folders, node, events.ended, log, conclusions, lambda: events.asked_at, say=say, spare=spare
@@ -143,6 +145,7 @@ class Agent:
             say=self._say,
             concluded=concluded,
             interrupted=lambda: self.interrupted,
+            answers=self._answers,
         )
 
     # ---- what `run` calls --------------------------------------------------------------------------------------------
@@ -279,6 +282,7 @@ class Agent:
             self._ender.turn(self._captures)
         if now >= self._next_status:
             self._status.write()
+            self._answers.look()
             self._next_status = now + STATUS_S + len(self._polling) / 50
 
     def _works_elsewhere(self) -> set[int]:

@@ -80,7 +80,7 @@ def of_job(job: str, directory: Path | None, say: Callable[[str], None], contain
 def _step(job: SlurmPart, root: Path, container: str | None) -> tuple[list[NodePart], list[str]]:
     """Run one process a node; what each said, and what srun complained about."""
     nodes = len(job.nodes)
-    options = [f"--jobid={job.number}", "--overlap", f"--nodes={nodes}", f"--ntasks={nodes}", "--ntasks-per-node=1"]
+    options = [*job.options, f"--nodes={nodes}", f"--ntasks={nodes}", "--ntasks-per-node=1"]
     options += ["--quiet", "--kill-on-bad-exit=0", "--export=ALL"]
     words = hangscope_command()
     if container is not None:
@@ -89,7 +89,13 @@ def _step(job: SlurmPart, root: Path, container: str | None) -> tuple[list[NodeP
     command = ["srun", *options, *words, "snapshot", "--slurm-node", job.number, "--dir", str(root)]
     try:
         done = subprocess.run(
-            command, capture_output=True, text=True, errors="replace", timeout=STEP_S, stdin=subprocess.DEVNULL
+            command,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=STEP_S,
+            stdin=subprocess.DEVNULL,
+            env=job_nodes.step_environment(os.environ),
         )
     except FileNotFoundError:
         raise SettingsError(

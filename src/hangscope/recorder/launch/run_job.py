@@ -82,7 +82,10 @@ def _check(words: Sequence[str], options: RunOptions, environ: Mapping[str, str]
     if not words:
         raise LaunchError("no command to run", hint="put it after `--`: hangscope run -- torchrun …")
     if shutil.which(words[0], path=environ.get("PATH")) is None:
-        raise LaunchError(f"{words[0]}: command not found", hint="write the command as in the shell, after `--`")
+        hint = "write the command as in the shell, after `--`"
+        if environ.get("SLURM_EXPORT_ENV") == "NONE":
+            hint = "the job was submitted with --export=NONE: give srun --export=ALL, after setting PATH"
+        raise LaunchError(f"{words[0]}: command not found", hint=hint)
     stall_after = options.agent.stall_after
     if stall_after is not None and not 0 < stall_after < math.inf:
         raise SettingsError("--stall-after must be a number of seconds above 0")

@@ -160,6 +160,11 @@ def status(root: Path, name: str, owner: int | None = None) -> NodeStatus | None
     )
 
 
+def agent_node(root: Path, name: str, owner: int | None = None) -> str:
+    """The machine that an agent runs on, by its agent.json; empty where it does not say."""
+    return text(read_object(root, name, SMALL_BYTES, owner).get("node"))
+
+
 def capture_request(incident: Path, name: str) -> CaptureRequest | None:
     value = read_object(incident, name, SMALL_BYTES)
     if not value:

@@ -36,11 +36,16 @@ STALL = "stall.json"
 STATUS = "status.json"
 AGENT = "agent.json"
 MOST_NODES = 20_000
+MOST_BESIDE = 256
+"""Folders that are looked at to find a few neighbours: one machine may have an agent a rank."""
 MOST_ROWS = 1_000_000
 """Ranks and groups of all nodes together: a hundred thousand ranks with ten groups each."""
 FRESH_S = 20.0
 """An agent whose status file is older than this, against our own, no longer counts on."""
 
+SILENT_S = 8.0
+"""One that has not ended and is so far behind is silent. A status is written every two seconds, on large nodes every
+few."""
 
 PATIENCE_S = 4.0
 """How long the shared file system has for one look at all neighbours. Where it hangs, we go on alone."""
@@ -204,6 +209,29 @@ def statuses(root: Path, own: Path | None = None) -> list[tuple[Path, peer_files
         return []
 
 
+def nodes_after(folders: RunFolders, count: int) -> list[str]:
+    """The machines whose agents' folders come next after our own, of our own user's: at most `count`."""
+    owner = _owner(folders.own)
+    ours = peer_files.agent_node(folders.root, f"nodes/{folders.own.name}/{AGENT}", owner)
+
+    def look() -> list[str]:
+        names = entries(folders.root / "nodes", MOST_NODES)
+        place = names.index(folders.own.name) + 1 if folders.own.name in names else 0
+        found: list[str] = []
+        for name in (names[place:] + names[:place])[:MOST_BESIDE]:
+            node = peer_files.agent_node(folders.root, f"nodes/{name}/{AGENT}", owner)
+            if node and node != ours and node not in found:
+                found.append(node)
+            if len(found) == count:
+                break
+        return found
+
+    try:
+        return _patience.ask(f"neighbours in {folders.root}", look)
+    except OSError:
+        return []
+
+
 def incident(root: Path, kind: str, number: int) -> Path:
     """Where the n-th hang, snapshot or desync of a run is kept. The first hang is the run's own directory; the
     others are folders in it, so that whoever mounts or collects the directory has all."""
@@ -245,6 +273,11 @@ class PeerAgent:
     ended: bool
     behind_s: float = 0.0
     """How much older its status is than our own."""
+
+    @property
+    def silent(self) -> bool:
+        """Whether it stopped writing in the middle of the job."""
+        return not self.ended and self.behind_s >= SILENT_S
 
 
 def peers(root: Path, own: Path) -> list[PeerAgent]:
@@ -312,5 +345,5 @@ def sees_all(agents: Sequence[PeerAgent]) -> bool:
 
 def leader(agents: Sequence[PeerAgent]) -> Path | None:
     """The folder of the agent that diagnoses: of those that are alive, the one with the lowest rank."""
-    alive = [agent for agent in agents if agent.fresh and agent.ranks]
+    alive = [agent for agent in agents if agent.fresh and agent.ranks and not agent.silent]
     return min(alive, key=lambda agent: (agent.ranks[0], agent.folder.name)).folder if alive else None

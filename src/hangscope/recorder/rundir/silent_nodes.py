@@ -1,8 +1,9 @@
-"""Nodes whose agent has gone silent in the middle of the job: the machine, its network or its file system is lost.
+"""Nodes whose agent has gone silent in the middle of the job, and whether that is the machine's doing.
 
 An agent that somebody killed long before the hang is silent as well, and its ranks went on without it. So a node is
-named only where its last counters are about as far as the others' are now, or where it wrote last just before the
-trouble was noticed: of a young job nobody knows the pace yet.
+listed only where its last counters are about as far as the others' are now, or where it wrote last just before the
+trouble was noticed: of a young job nobody knows the pace yet. And an agent that was killed a moment ago, or is stopped,
+or whose disk is full, is no lost node: the machine is asked whether it answers.
 """
 
 from __future__ import annotations
@@ -12,17 +13,18 @@ from pathlib import Path
 from typing import Any
 
 from hangscope.recorder.rundir import run_directory
+from hangscope.recorder.rundir.node_answers import NodeAnswers, Reply
 from hangscope.recorder.rundir.peer_files import NodeStatus
 from hangscope.recorder.rundir.run_directory import PeerAgent, RunFolders
 
-SILENT_S = 8.0
-"""A status is written every two seconds, on large nodes every few."""
 BETWEEN_S = 6.0
 """So far a job may have gone on between a node's last status and its end."""
 
 
-def silent_nodes(folders: RunFolders, incident: Path, trouble_s: float | None = None) -> Mapping[str, Any]:
-    """What there is to say of them for the manifest; empty where every node answers. Our own status must be fresh.
+def silent_nodes(
+    folders: RunFolders, incident: Path, answers: NodeAnswers, trouble_s: float | None = None
+) -> Mapping[str, Any]:
+    """What there is to say of them for the manifest; empty where every agent writes. Our own status must be fresh.
     `trouble_s`: how long ago the trouble was noticed here."""
     peers = run_directory.peers(folders.root, folders.own)
     silent = {peer.folder: peer for peer in peers if _is_silent(peer, incident)}
@@ -30,18 +32,31 @@ def silent_nodes(folders: RunFolders, incident: Path, trouble_s: float | None = 
         return {}
     found = run_directory.statuses(folders.root, folders.own)
     others = [status for folder, status in found if folder not in silent]
-    rows = [
-        {"node": status.node, "ranks": list(silent[folder].ranks), "silent_s": round(silent[folder].behind_s, 1)}
+    gone = {
+        folder: status.node
         for folder, status in found
         if folder in silent and (went_as_far(status, others) or _fell_silent_then(silent[folder], trouble_s))
+    }
+    if not gone:
+        return {}
+    own = {peer.node for peer in peers if peer.folder == folders.own}
+    writing = {peer.node for peer in peers if peer.behind_s < run_directory.SILENT_S}
+    asked = sorted(set(gone.values()) - own - writing)
+    replies = answers.of_silent(asked, sorted(writing - own))
+    rows = [
+        {
+            "node": node,
+            "ranks": list(silent[folder].ranks),
+            "silent_s": round(silent[folder].behind_s, 1),
+            "machine": replies.get(node, Reply.ANSWERS).value,  # where another agent of it writes
+        }
+        for folder, node in gone.items()
     ]
-    return {"nodes": rows} if rows else {}
+    return {"nodes": rows}
 
 
 def _is_silent(peer: PeerAgent, incident: Path) -> bool:
-    if peer.ended or not peer.ranks or peer.behind_s < SILENT_S:
-        return False
-    return not run_directory.captured(incident, peer)
+    return peer.silent and bool(peer.ranks) and not run_directory.captured(incident, peer)
 
 
 def _fell_silent_then(peer: PeerAgent, trouble_s: float | None) -> bool:

@@ -1,14 +1,14 @@
 """dead, frozen: a rank whose end or freeze was seen, where no recording shows an operation that waits for it."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from hangscope.diagnosis.accusation import MEDIUM, Accusation, Accused, Grounds, Layer
+from hangscope.diagnosis.accusation import MEDIUM, Accusation, Accused, Doubt, Grounds, Layer
 from hangscope.diagnosis.case import Case
 from hangscope.diagnosis.cause import Cause, Words
 from hangscope.diagnosis.causes.shared.advice import out_of_memory_step
 from hangscope.diagnosis.causes.shared.blocker_words import what_it_did, what_they_did
-from hangscope.diagnosis.causes.shared.blockers import Blocker
+from hangscope.diagnosis.causes.shared.blockers import Blocker, silent_agents
 from hangscope.diagnosis.causes.shared.sentences import who_did_what
 from hangscope.diagnosis.evidence.answer import Says
 from hangscope.diagnosis.evidence.code_lines import line
@@ -49,9 +49,27 @@ def propose(case: Case) -> Iterator[Accusation[Ended]]:
         kind,
         Ended(blockers),
         [Accused(blocker.rank, kind) for blocker in blockers],
+        doubts=[Doubt.AGENT_GONE] if _may_have_followed(case, blockers) else (),
         explains=case.waits.all,
         hang=hangs or bool(case.waits.all),
     )
+
+
+def _may_have_followed(case: Case, ended: Iterable[Blocker]) -> bool:
+    """Whether nobody says why they ended, while nobody knows what became of the ranks of another node."""
+    away = {rank for failure in silent_agents(case) for rank in failure.ranks}
+    return bool(away.difference(each.rank for each in ended)) and any(_says_not_why(each.life) for each in ended)
+
+
+def _says_not_why(life: Life | None) -> bool:
+    """Whether it exited with a status of its own, as ranks also do that lost a peer, and left no other word."""
+    if life is None or life.how is not How.STATUS or life.process is None:
+        return False
+    return life.error is None and (life.process.exit_status or 0) > 0
+
+
+def _lost_with_a_node(case: Case) -> bool:
+    return any(failure.kind in ("node_silent", "node_failed") for failure in case.job.facts.failures)
 
 
 def _ends_and_freezes(case: Case, hangs: bool) -> dict[int, Life]:
@@ -60,8 +78,11 @@ def _ends_and_freezes(case: Case, hangs: bool) -> dict[int, Life]:
     One that exited with status 0 did none, unless the others hang and it left nothing behind.
     """
     found: dict[int, Life] = {}
+    node_lost = _lost_with_a_node(case)
     for rank in sorted(set(case.job.ranks) - case.liveness.finished_cleanly):
         life = case.liveness.of(rank)
+        if node_lost and _says_not_why(life):
+            continue  # the node that was lost explains it
         harmful = not life.clean or (hangs and rank not in case.job.dumps)
         if life.seen and harmful and life.state in (Is.ENDED, Is.FROZEN):
             found[rank] = life

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from hangscope.diagnosis.accusation import LOW, Accusation, Grounds, Layer
 from hangscope.diagnosis.case import Case
 from hangscope.diagnosis.cause import Cause, Words
-from hangscope.diagnosis.causes.shared.advice import SWITCH_ON
-from hangscope.diagnosis.causes.shared.blockers import find_blockers
+from hangscope.diagnosis.causes.shared.advice import FIND_AGENT, SWITCH_ON
+from hangscope.diagnosis.causes.shared.blockers import find_blockers, gone_agents
 from hangscope.diagnosis.findings import who_waits
 from hangscope.diagnosis.phrases import ranks_text
 from hangscope.diagnosis.verdict import CauseKind
@@ -47,12 +47,13 @@ def words(case: Case, accusation: Accusation[Missing]) -> Words:
     missing = ranks_text(accusation.facts.ranks)
     waits_in = f"{ranks_text(wait.waiters)} {verb(wait.waiters, 'waits', 'wait')} in"
     holds_up = f"one of {missing} is holding it up, without leaving evidence"
+    gone = gone_agents(case, accusation.facts.ranks)
     collect = f"collect the dumps and logs of {missing}; `hangscope collect` gathers them from all nodes"
     return Words(
-        headline=f"{waits_in} {case.names.wait(wait)}; there is no evidence from {missing}",
+        headline=f"{waits_in} {case.names.wait(wait)}; there is no evidence from {missing}{gone}",
         summary=f"{sentence(waits_in)} {case.names.wait_in_group(wait)}; {holds_up}.",
         why=[who_waits(case, wait)],
-        steps=[collect] if case.job.dumps else [SWITCH_ON, collect],
+        steps=[FIND_AGENT] if gone else [collect] if case.job.dumps else [SWITCH_ON, collect],
     )
 
 

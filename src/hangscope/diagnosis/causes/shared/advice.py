@@ -8,6 +8,7 @@ SWITCH_ON = (
     "TORCH_NCCL_DUMP_ON_TIMEOUT=1; `hangscope env` prints the full set"
 )
 COLLECT = "collect the dumps and logs of all ranks: `hangscope collect` gathers them from all nodes"
+FIND_AGENT = "find out what became of `hangscope run` there (killed, stopped, no file system) and of its ranks"
 UNDER_RUN = "run under `hangscope run`"
 _KEY = "code: find the rank that should set the key that the others are waiting for, and what it is doing instead"
 _PEERS = (

@@ -10,9 +10,11 @@ from hangscope.diagnosis.evidence.liveness import Is, Life
 from hangscope.diagnosis.verdict import CauseKind
 from hangscope.diagnosis.waits.progress import RankProgress, Scope
 from hangscope.diagnosis.waits.wait_graph import MADE_BY_ALL, Because, Wait
+from hangscope.model import Failure
 
 # Of so many ranks at most one may be without evidence: more were rather not collected.
 _FEW_MISSING = 4
+_SHOWN = 4
 
 
 class Shown(Enum):
@@ -60,7 +62,7 @@ def find_blockers(case: Case) -> Blockers:
     not_shown = [b.rank for b in found if b.shown is Shown.NOT_SHOWN]
     unknown = _independent(case, not_shown, {b.rank for b in causes})
     many = len(found) > 1 and len(found) * _FEW_MISSING > len(case.job.ranks)
-    not_collected = bool(found) and not causes and (many or _is_excerpt(case))
+    not_collected = bool(found) and not causes and (many or _is_excerpt(case) or _agents_are_gone(case, found))
     return Blockers(tuple(found), tuple(causes), tuple(unknown), not_collected)
 
 
@@ -109,6 +111,26 @@ def _members_not_recorded(case: Case, found: Iterable[Blocker]) -> bool:
 def _is_excerpt(case: Case) -> bool:
     """Who is not in an excerpt was merely not pasted."""
     return not (case.job.dumps or case.job.under_run or case.job.facts.is_a_log_whole)
+
+
+def _agents_are_gone(case: Case, found: Iterable[Blocker]) -> bool:
+    """Whether their evidence is missing because nobody was left on their nodes to save it."""
+    return {blocker.rank for blocker in found} <= {rank for line in silent_agents(case) for rank in line.ranks}
+
+
+def silent_agents(case: Case) -> list[Failure]:
+    """What the other nodes' agents say of those that stopped reporting."""
+    return [line for line in case.job.facts.failures if line.kind == "agent_silent"]
+
+
+def gone_agents(case: Case, ranks: Iterable[int]) -> str:
+    """Why there is no evidence from ranks, where their agents stopped reporting, as the end of a sentence."""
+    lines = [line for line in silent_agents(case) if not set(line.ranks).isdisjoint(ranks)]
+    nodes = sorted({line.node for line in lines if line.node is not None})
+    if not nodes:
+        return ""
+    more = f" and {len(nodes) - _SHOWN} more" if len(nodes) > _SHOWN else ""
+    return f": hangscope's agent on {', '.join(nodes[:_SHOWN])}{more} stopped reporting"
 
 
 # ---- which are causes ------------------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from hangscope.diagnosis.accusation import Accusation, Accused, Doubt, Grounds
 from hangscope.diagnosis.case import Case
 from hangscope.diagnosis.cause import Words
-from hangscope.diagnosis.causes.shared.advice import COLLECT, SWITCH_ON
+from hangscope.diagnosis.causes.shared.advice import COLLECT, FIND_AGENT, SWITCH_ON
 from hangscope.diagnosis.causes.shared.port_steps import link_steps
 from hangscope.diagnosis.evidence.answer import Says
 from hangscope.diagnosis.findings import quoted
@@ -72,6 +72,7 @@ _WHAT = {
     "node_lost": "went down with its node",
     "node_failed": "failed, and the job with it",
     "node_silent": "ran on a node that has gone silent",
+    "agent_silent": "stopped reporting ({detail})",
     "port_taken": "could not listen on {detail}: another process is using it",
     "other": "reports a failure",
 }
@@ -123,6 +124,7 @@ _STEP = {
     "node_silent": (
         "check whether the node is up (ping, the scheduler's log); exclude it from the next start (--exclude)"
     ),
+    "agent_silent": FIND_AGENT,
     "port_taken": (
         "give each job a port of its own (--rdzv-endpoint HOST:PORT, MASTER_PORT), by its job id where nodes are "
         "shared; or kill processes left over from an earlier run"
@@ -352,8 +354,13 @@ def _device(failure: Failure) -> str | None:
         return f"the Ray actor {failure.detail} (pid {failure.pid}){_on_node(failure)}"
     if failure.kind in ("evicted", "pod_pending", "pod_stopped"):
         return f"the pod {failure.node}" if failure.node else "a pod"
-    if failure.rank is not None:
-        return None
+    return _machine(failure) if failure.rank is None else None
+
+
+def _machine(failure: Failure) -> str | None:
+    """The same of a line that names no rank."""
+    if failure.kind == "agent_silent":
+        return f"hangscope's agent{_on_node(failure)}"
     if failure.kind == "node_failed":
         return f"node {failure.node}" if failure.node else "a node"
     if failure.kind == "gpu_lost":

@@ -6,6 +6,7 @@ from hangscope.diagnosis.accusation import LOW, Accusation, Grounds, Layer
 from hangscope.diagnosis.case import Case
 from hangscope.diagnosis.cause import Cause, Words
 from hangscope.diagnosis.causes.shared.advice import BY_CALL, COLLECT, SWITCH_ON, recorder_was_off
+from hangscope.diagnosis.causes.shared.blockers import gone_agents
 from hangscope.diagnosis.findings import who_waits
 from hangscope.diagnosis.phrases import ranks_text
 from hangscope.diagnosis.verdict import CauseKind, Finding
@@ -28,12 +29,14 @@ def words(case: Case, accusation: Accusation[None]) -> Words:
     wait = accusation.wait
     what = _what(case, wait)
     waiters = _waiters(case, wait)
-    who = f"{case.names.ranks(waiters)} {verb(waiters, 'waits', 'wait')} in" if waiters else "the job hangs in"
+    does = "failed" if wait is not None and wait.only_failed else verb(waiters, "waits", "wait")
+    who = f"{case.names.ranks(waiters)} {does} in" if waiters else "the job hangs in"
     age = f" for {duration(wait.age_s)}" if wait is not None and wait.age_s is not None else ""
     unseen = _unseen(case)
     rest = "the cause is not determined" if case.hang.age_known else "for how long is unknown"
     if unseen or not (case.job.dumps or waiters):
         rest = f"there is no evidence from {ranks_text(unseen) if unseen else 'the other ranks'}"
+        rest += gone_agents(case, unseen)
     step = BY_CALL.get(what, COLLECT if case.job.dumps or unseen else SWITCH_ON)
     return Words(
         headline=f"{who} {what}{age}; {rest}",

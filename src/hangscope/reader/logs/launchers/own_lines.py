@@ -17,7 +17,7 @@ _WATCHING = re.compile(r"hangscope: watching \d+ of \d+ ranks here, (?P<world>\d
 _BEGINS = re.compile(r"hangscope: the verdict on (?P<incident>.{1,4096}):$")
 _HEAD = re.compile(
     r"hangscope: (?P<outcome>HANG|CRASH|WAIT|WRONG|SLOW|PAUSE|OK|\?) {1,6}(?P<text>\S.*?)"
-    r"(?: {2,}confidence: (?P<sure>\w+))?$"
+    r"(?: {2,}(?P<beside>confidence: (?P<sure>\w+)))?$"
 )
 _MORE = re.compile(r"hangscope:  {5,8}(?P<text>\S.*)$")
 _BELOW = re.compile(
@@ -52,6 +52,9 @@ class PrintedVerdicts:
         self._exit_line = -1
         self._in_headline = False
         self._below_headline = False
+        self._room: int | None = None
+        """How wide a line of the headline may be, where its first one shows that."""
+        self._last = ""
 
     def feed(self, line: Line) -> None:
         text = line.text.rstrip()
@@ -59,7 +62,7 @@ class PrintedVerdicts:
             self._incident = match["incident"][:_MOST_TEXT]
         elif (match := _HEAD.match(text)) and self._incident:
             self._begin(line, match)
-        elif self._in_headline and (match := _MORE.match(text)) and not _BELOW.match(match["text"]):
+        elif self._in_headline and (match := _MORE.match(text)) and self._is_rest(match["text"]):
             self._go_on(match["text"])
         else:
             self._in_headline = False
@@ -96,6 +99,17 @@ class PrintedVerdicts:
         self._incident = ""
         self._in_headline = True
         self._below_headline = True
+        self._last = match["text"]
+        self._room = match.start("beside") - 2 - match.start("text") if match["beside"] else None
+
+    def _is_rest(self, text: str) -> bool:
+        """Whether a line below the headline is more of it: its first word had no room in the line before."""
+        if self._room is not None and (len(text) > self._room or self._has_room_for(text.split(" ", 1)[0])):
+            return False
+        return _BELOW.match(text) is None
+
+    def _has_room_for(self, word: str) -> bool:
+        return self._room is not None and len(self._last) + 1 + len(word) <= self._room
 
     def _in_a_line(self, line: Line, match: re.Match[str]) -> None:
         """The verdict once more, at the end of a log of which nothing else may be left."""
@@ -117,6 +131,7 @@ class PrintedVerdicts:
             self._below_headline = False
 
     def _go_on(self, text: str) -> None:
+        self._last = text
         whole = f"{self.found[-1].headline} {text}"[:_MOST_TEXT]
         self.found[-1] = replace(self.found[-1], headline=whole, ranks=_ranks(whole))
 
