@@ -50,7 +50,7 @@ def test_a_pod_that_went_silent_costs_no_machine(
     machine: str | None, named: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """It was deleted or evicted as a rule, and its name is no machine's; a machine that went silent is named."""
-    silent = {"nodes": [{"node": "n2", "ranks": [1], "silent_s": 20.0}]}
+    silent = {"nodes": [{"node": "n2", "ranks": [1], "silent_s": 20.0, "machine": "no answer"}]}
     manifest = {"schema": "hangscope.incident/1", "job": "j", "reason": "rank-exit", "silent_nodes": silent}
     (tmp_path / "incident.json").write_text(json.dumps({**manifest, "world_size": 2}))
     status = {"schema": "hangscope.status/1", "node": "n2", "world_size": 2, "host": machine, "at": 1.0}

@@ -138,11 +138,16 @@ def _outcome(case: Case, chosen: Accusation[Any]) -> Outcome:
         return Outcome.OK
     if not chosen.conclusive or not (chosen.names_somebody or case.hang.age_known):
         return Outcome.UNKNOWN
-    if not chosen.hang or (chosen.kind is CauseKind.DEAD and _is_only_an_end(case)) or _ended_at_once(case):
-        return Outcome.CRASH
-    if chosen.kind in (CauseKind.DEAD, CauseKind.UNKNOWN) and _only_lost_peers(case):
+    if not chosen.hang or _is_crash(case, chosen.kind):
         return Outcome.CRASH
     return Outcome.WAIT if is_at_work(case, chosen) else Outcome.HANG
+
+
+def _is_crash(case: Case, kind: CauseKind) -> bool:
+    """Whether what others waited for is only that somebody had ended."""
+    if _ended_at_once(case) or (kind is CauseKind.DEAD and _is_only_an_end(case)):
+        return True
+    return kind in (CauseKind.DEAD, CauseKind.UNKNOWN) and _only_lost_peers(case)
 
 
 def _known_outcome(case: Case, chosen: Accusation[Any]) -> Outcome | None:

@@ -58,7 +58,9 @@ def test_a_young_job_has_no_pace_yet(noticed_s: float, silent: bool, tmp_path: P
     silent for longer, nor one that wrote since."""
     own = write(tmp_path, "a", 0, 1000)
     write(tmp_path, "b", 1, 3, ago_s=11.0)
-    found = silent_nodes(RunFolders(tmp_path, own), tmp_path, noticed_s)
+    found = silent_nodes(
+        RunFolders(tmp_path, own), tmp_path, NodeAnswers(RunFolders(tmp_path, own), network({})), noticed_s
+    )
     assert bool(found) is silent
 
 

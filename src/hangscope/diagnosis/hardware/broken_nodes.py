@@ -7,7 +7,7 @@ where the verdict is about its ranks, and the scheduler, the other nodes or the 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from hangscope.diagnosis.hardware.xids import EFFECTS
@@ -39,13 +39,17 @@ def broken_nodes(job: Job, verdict: Diagnosis) -> list[BrokenNode]:
     found: dict[str, BrokenNode] = {}
     for sign in _signs(job):
         node = machines.get(sign.node, sign.node)  # a scheduler leaves out machines, and knows nothing of a pod
-        believed = verdict.is_likely or sign.kind == "node_failed"
-        if sign.kind == "node_silent" and sign.node in machines:
-            continue  # a pod that is gone was deleted or evicted, as a rule: its machine is well
         about_it = node in accused or not verdict.culprits or (sign.rank is not None and sign.rank in ranks)
-        if believed and about_it and _NAME.fullmatch(node):
+        if about_it and _is_believed(sign, verdict, machines) and _NAME.fullmatch(node):
             found.setdefault(node, BrokenNode(node, sign.why))
     return [found[node] for node in sorted(found)]
+
+
+def _is_believed(sign: _Sign, verdict: Diagnosis, machines: Mapping[str, str]) -> bool:
+    """A pod that is silent was deleted or evicted, as a rule: its machine is well."""
+    if sign.kind == "node_silent" and sign.node in machines:
+        return False
+    return verdict.is_likely or sign.kind == "node_failed"
 
 
 @dataclass(frozen=True, slots=True)

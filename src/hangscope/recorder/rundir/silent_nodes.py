@@ -40,9 +40,7 @@ def silent_nodes(
     if not gone:
         return {}
     own = {peer.node for peer in peers if peer.folder == folders.own}
-    writing = {peer.node for peer in peers if peer.behind_s < run_directory.SILENT_S}
-    asked = sorted(set(gone.values()) - own - writing)
-    replies = answers.of_silent(asked, sorted(writing - own))
+    replies = _replies(set(gone.values()) - own, peers, own, answers)
     rows = [
         {
             "node": node,
@@ -53,6 +51,12 @@ def silent_nodes(
         for folder, node in gone.items()
     ]
     return {"nodes": rows}
+
+
+def _replies(gone: set[str], peers: Sequence[PeerAgent], own: set[str], answers: NodeAnswers) -> Mapping[str, Reply]:
+    """Of each machine no agent of which writes, whether it answers; those that write are asked beside them."""
+    writing = {peer.node for peer in peers if peer.behind_s < run_directory.SILENT_S}
+    return answers.of_silent(sorted(gone - writing), sorted(writing - own))
 
 
 def _is_silent(peer: PeerAgent, incident: Path) -> bool:
