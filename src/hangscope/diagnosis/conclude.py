@@ -138,11 +138,16 @@ def _outcome(case: Case, chosen: Accusation[Any]) -> Outcome:
         return Outcome.OK
     if not chosen.conclusive or not (chosen.names_somebody or case.hang.age_known):
         return Outcome.UNKNOWN
-    if not chosen.hang or (chosen.kind is CauseKind.DEAD and _is_only_an_end(case)) or _ended_at_once(case):
-        return Outcome.CRASH
-    if chosen.kind in (CauseKind.DEAD, CauseKind.UNKNOWN) and _only_lost_peers(case):
+    if not chosen.hang or _is_a_crash(case, chosen):
         return Outcome.CRASH
     return Outcome.WAIT if is_at_work(case, chosen) else Outcome.HANG
+
+
+def _is_a_crash(case: Case, chosen: Accusation[Any]) -> bool:
+    """Whether those who wait had only lost somebody who ended."""
+    if (chosen.kind is CauseKind.DEAD and _is_only_an_end(case)) or _ended_at_once(case):
+        return True
+    return chosen.kind in (CauseKind.DEAD, CauseKind.UNKNOWN) and _only_lost_peers(case)
 
 
 def _known_outcome(case: Case, chosen: Accusation[Any]) -> Outcome | None:
