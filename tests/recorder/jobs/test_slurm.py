@@ -147,7 +147,8 @@ def test_a_hung_job_that_is_cancelled_leaves_its_verdict(jobs: Jobs) -> None:
     assert "when SIGTERM came" in jobs.log("cancelled")
     verdict = jobs.diagnose(jobs.incident("cancelled"))
     assert (verdict["outcome"], accused(verdict)) == ("hang", [(1, "n2")])
-    assert verdict["confidence"] != "high"  # no stack shows it: every process was signalled at once
+    # Mostly no stack shows it, for every process was signalled at once; on a busy machine some are still there.
+    assert verdict["confidence"] != "high" or list(jobs.incident("cancelled").glob("nodes/n2/stacks/rank_1*"))
     launchers = jobs.log("cancelled").count("Received 15 death signal")
     assert launchers == 2  # one each: torchrun falls over a second one
 
