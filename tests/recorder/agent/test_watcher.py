@@ -15,6 +15,7 @@ from hangscope.recorder.agent.recovery import RecoveredStalls
 from hangscope.recorder.agent.stall_watch import StallWatch
 from hangscope.recorder.agent.watcher import Trouble, Watcher, how_ended
 from hangscope.recorder.live.job_pace import JobPace
+from hangscope.recorder.live.unfinished_ops import BOX, Unfinished
 from hangscope.recorder.live.watched_rank import WatchedRank
 from kits.agent_parts import AgentParts, rank
 
@@ -53,6 +54,17 @@ def test_an_operation_past_the_threshold_is_a_stall(tmp_path: Path) -> None:
     assert watch.trouble() == Trouble("stall", "rank 2: all_reduce #7 unfinished for 40 s")
     assert watch.trouble(known=(2,)) == Trouble("stall", "rank 1: all_reduce #7 unfinished for 31 s")
     assert watch.trouble(known=(1, 2)) is None
+
+
+def test_processes_that_still_come_are_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Known by their black boxes alone, they are numbered anew with each that comes: an old operation counts then."""
+    waits = rank(0)
+    created_ns = time.time_ns() - 40_000_000_000
+    waits.progress.unfinished[BOX] = [Unfinished(BOX, 7, "0xc0", "a communicator", "AllReduce", 20, created_ns)]
+    watch = Watch(tmp_path, waits)
+    assert watch.trouble() is None
+    monkeypatch.setattr("hangscope.recorder.agent.stall_watch.COMING_S", 0.0)
+    assert watch.trouble() == Trouble("stall", "rank 0: AllReduce #20 unfinished for 40 s")
 
 
 def test_a_rank_that_never_gets_out_of_its_start_is_a_stall(tmp_path: Path) -> None:

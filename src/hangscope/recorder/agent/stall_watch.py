@@ -10,6 +10,7 @@ from hangscope.recorder.agent import announced_pauses
 from hangscope.recorder.agent.announced_pauses import Pause
 from hangscope.recorder.agent.recovery import RecoveredStalls, StallSite, sites_of
 from hangscope.recorder.live.polling import Polling
+from hangscope.recorder.live.unfinished_ops import BOX
 from hangscope.recorder.live.unrecorded_waits import TIMES_FIRST
 from hangscope.recorder.rundir import run_directory
 from hangscope.recorder.rundir.run_directory import RunFolders
@@ -19,6 +20,9 @@ STATUS_AGE_S = 3.0
 FIRST_OPERATIONS = 10
 """These of a group wait for ranks that still compile, load or import: as long as a start may take, while one is seen at
 work that is in no operation."""
+COMING_S = 3.0
+"""Processes that are known by their black boxes alone come one by one, and are numbered anew with each: while they do,
+an old operation of one is no stall yet."""
 TIMES_PREPARING = 10.0
 """A rank that compiles or imports keeps the others waiting for as long as that takes, and not at a start alone."""
 
@@ -40,6 +44,8 @@ class StallWatch:
         self._folders = folders
         self._recovered = recovered
         self._say = say
+        self._seen: frozenset[int] = frozenset()
+        self._came_at = 0.0
 
     def stall(self, known: Collection[int]) -> str | None:
         """What stalls now, in words. Ranks in `known` are in a stall that was captured already."""
@@ -87,9 +93,10 @@ class StallWatch:
         now_ns = time.time_ns()
         late = []
         somebody_works = self._somebody_works()
+        still_come = self._still_come(time.monotonic())
         for rank in self._polling.living:
             oldest = rank.progress.oldest()
-            if oldest is None or rank.number in known:
+            if oldest is None or rank.number in known or (still_come and oldest.source == BOX):
                 continue
             starts = somebody_works and oldest.seq <= FIRST_OPERATIONS
             if oldest.age_s(now_ns) > (TIMES_FIRST * usual if starts else usual):
@@ -105,6 +112,14 @@ class StallWatch:
             return None
         overdue = f"; the pause for {pause.reason} is over its bound" if pause is not None and pause.overdue else ""
         return f"{found.what} for {found.seconds:.1f} s{overdue}"
+
+    def _still_come(self, now: float) -> bool:
+        """Whether a process was seen for the first time a moment ago."""
+        pids = frozenset(rank.process.pid for rank in self._polling)
+        if pids - self._seen:
+            self._came_at = now
+        self._seen = pids
+        return now - self._came_at < COMING_S
 
     def _somebody_works(self) -> bool:
         """Whether a rank is at work that is in no operation: the others may wait for it, and it may come."""
