@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import socket
 import time
+from pathlib import Path
 
 import pytest
 
-from hangscope.recorder.rundir.node_answers import Reply, answers, ask, ask_all
+from hangscope.recorder.rundir.node_answers import NodeAnswers, Reply, answers, ask, ask_all
+from hangscope.recorder.rundir.run_directory import RunFolders
 
 
 def test_a_port_that_is_taken_or_refused_is_an_answer() -> None:
@@ -42,3 +45,27 @@ def test_a_name_service_that_hangs_is_left_behind(monkeypatch: pytest.MonkeyPatc
     begun = time.monotonic()
     found = ask_all(["slow", "fast"], lambda node: (time.sleep(5 if node == "slow" else 0), Reply.ANSWERS)[1])
     assert (found, time.monotonic() - begun < 3) == ({"slow": Reply.UNKNOWN, "fast": Reply.ANSWERS}, True)
+
+
+@pytest.mark.parametrize(
+    ("given", "asked"),
+    [
+        ("10.1.2.3", "10.1.2.3"),
+        ("fd00::7", "fd00::7"),
+        ("127.0.0.1", "pod-1"),
+        ("0.0.0.0", "pod-1"),
+        ("224.0.0.1", "pod-1"),
+        ("evil.example", "pod-1"),
+        (["10.1.2.3"], "pod-1"),
+        (None, "pod-1"),
+    ],
+)
+def test_a_node_is_asked_at_the_address_that_its_agent_gave(given: object, asked: str, tmp_path: Path) -> None:
+    """A pod's name seldom resolves. What is no address of another machine is not connected to."""
+    folder = tmp_path / "nodes" / "pod-1"
+    folder.mkdir(parents=True)
+    (folder / "agent.json").write_text(json.dumps({"node": "pod-1", "pid": 1, "address": given}))
+    found = []
+    replies = NodeAnswers(RunFolders(tmp_path, folder), lambda node: (found.append(node), Reply.ANSWERS)[1])
+    assert replies.of_silent(["pod-1"], []) == {"pod-1": Reply.ANSWERS}
+    assert found == [asked]

@@ -86,7 +86,7 @@ class NodeAnswers:
 
     def __init__(self, folders: RunFolders, ask_one: Callable[[str], Reply] = ask) -> None:
         self._folders = folders
-        self._ask = ask_one
+        self._ask_one = ask_one
         self._answered: set[str] = set()
         self._asked: set[str] = set()
         self._looks = 0
@@ -114,6 +114,10 @@ class NodeAnswers:
             believed = reply is not Reply.NO_ANSWER or (would_answer and ours_works)
             found[node] = reply if believed else Reply.UNKNOWN
         return found
+
+    def _ask(self, node: str) -> Reply:
+        """By the address that its agent gave, else by its name."""
+        return self._ask_one(run_directory.address_of(self._folders, node) or node)
 
     def _ask_neighbours(self) -> None:
         new = [node for node in run_directory.nodes_after(self._folders, NEIGHBOURS) if node not in self._asked]

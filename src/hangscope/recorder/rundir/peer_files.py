@@ -6,6 +6,7 @@ numbers have bounds, and a file that is no such object costs that node's part, n
 
 from __future__ import annotations
 
+import ipaddress
 import math
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -158,6 +159,16 @@ def status(root: Path, name: str, owner: int | None = None) -> NodeStatus | None
         live=live,
         captures=notes,
     )
+
+
+def agent_address(root: Path, name: str, owner: int | None = None) -> str:
+    """The address that an agent gave in its agent.json; empty where it is none that another machine can have."""
+    try:
+        address = ipaddress.ip_address(text(read_object(root, name, SMALL_BYTES, owner).get("address")))
+    except ValueError:
+        return ""
+    usable = not (address.is_loopback or address.is_multicast or address.is_unspecified)
+    return str(address) if usable else ""
 
 
 def agent_node(root: Path, name: str, owner: int | None = None) -> str:

@@ -6,8 +6,10 @@ Times are compared as the file system stamps them, never by the nodes' own clock
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import socket
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
@@ -172,9 +174,28 @@ def claim_node(root: Path, node: str) -> Path:
                 f"{root}: {error.strerror or error}", hint="give a directory that can be written with --dir"
             ) from None
         folder = root / "nodes" / name
-        if _create(folder / AGENT, {"node": node, "pid": os.getpid()}):
+        if _create(folder / AGENT, {"node": node, "pid": os.getpid(), "address": _own_address()}):
             return folder
     raise SettingsError(f"{root}: no folder for {node} ({problem or 'too many agents'})", hint="give another --dir")
+
+
+def _own_address() -> str:
+    """From where this machine would reach a distant one; empty where it has no way there. Nothing is sent."""
+    for family, distant in ((socket.AF_INET, "192.0.2.1"), (socket.AF_INET6, "2001:db8::1")):
+        with contextlib.suppress(OSError), socket.socket(family, socket.SOCK_DGRAM) as probe:
+            probe.connect((distant, 9))
+            return str(probe.getsockname()[0])
+    return ""
+
+
+def address_of(folders: RunFolders, node: str) -> str:
+    """Where a node is reached, by its own agent's word; empty where it gave none. Pods' names seldom resolve."""
+    name = f"nodes/{safe_name(node)}/{AGENT}"
+    owner = _owner(folders.own)
+    try:
+        return _patience.ask(f"the address of {node}", lambda: peer_files.agent_address(folders.root, name, owner))
+    except OSError:
+        return ""
 
 
 def statuses(root: Path, own: Path | None = None) -> list[tuple[Path, peer_files.NodeStatus]]:
