@@ -23,7 +23,7 @@ from typing import Any
 
 from kits import kube_images, kube_server
 from kits.kube_server import KubeServer
-from kits.slurm_cluster import enter_network, only_child
+from kits.slurm_cluster import enter_network, make_bridge, only_child, plug_in
 
 MACHINE = Path(__file__).with_name("kube_machine.sh")
 NAMES = Path(__file__).with_name("kube_names.py")
@@ -132,15 +132,9 @@ class KubeCluster:
         self.machines[name] = machine
         self._pids[name] = pid = only_child(machine.pid)
         if name == "login":
-            enter_network(pid, "link set lo up", "link add bridge type bridge", f"addr add {NETWORK}.10/24 dev bridge")
-            enter_network(pid, "link set bridge up")
+            make_bridge(pid, f"{NETWORK}.10")
         else:
-            login = self._pids["login"]
-            plug = (f"link add {name} type veth peer name eth0 netns {pid}", f"link set {name} master bridge up")
-            enter_network(login, *plug)
-            address = f"{NETWORK}.{10 + index}"
-            enter_network(pid, "link set lo up", f"addr add {address}/24 dev eth0", "link set eth0 up")
-            enter_network(pid, f"route add default via {NETWORK}.10")
+            plug_in(pid, name, f"{NETWORK}.{10 + index}", self._pids["login"], f"{NETWORK}.10")
         for other in range(1, len(self.nodes) + 1):
             if other != index:
                 enter_network(pid, f"route replace {PODS}.{other}.0/24 via {NETWORK}.{10 + other}")

@@ -147,15 +147,9 @@ class SlurmCluster:
         self.machines[name] = machine
         self._pids[name] = pid = only_child(machine.pid)
         if name == "login":
-            enter_network(pid, "link set lo up", "link add bridge type bridge", f"addr add {NETWORK}.10/24 dev bridge")
-            enter_network(pid, "link set bridge up")
+            make_bridge(pid, f"{NETWORK}.10")
         else:
-            address = f"{NETWORK}.{10 + int(name[1:])}/24"
-            login = self._pids["login"]
-            plug = (f"link add {name} type veth peer name eth0 netns {pid}", f"link set {name} master bridge up")
-            enter_network(login, *plug)
-            enter_network(pid, "link set lo up", f"addr add {address} dev eth0", "link set eth0 up")
-            enter_network(pid, f"route add default via {NETWORK}.10")
+            plug_in(pid, name, f"{NETWORK}.{10 + int(name[1:])}", self._pids["login"], f"{NETWORK}.10")
         network.touch()
 
     def kill(self, name: str) -> None:
@@ -272,6 +266,19 @@ def only_child(pid: int) -> int:
 def enter_network(pid: int, *commands: str) -> None:
     for command in commands:
         subprocess.run(["nsenter", "-t", str(pid), "-n", "ip", *command.split()], check=True, capture_output=True)
+
+
+def make_bridge(pid: int, address: str) -> None:
+    """On the machine that all others are plugged into."""
+    enter_network(pid, "link set lo up", "link add bridge type bridge", f"addr add {address}/24 dev bridge")
+    enter_network(pid, "link set bridge up")
+
+
+def plug_in(pid: int, name: str, address: str, login: int, gateway: str) -> None:
+    """Give a machine its address, on the bridge of another."""
+    enter_network(login, f"link add {name} type veth peer name eth0 netns {pid}", f"link set {name} master bridge up")
+    enter_network(pid, "link set lo up", f"addr add {address}/24 dev eth0", "link set eth0 up")
+    enter_network(pid, f"route add default via {gateway}")
 
 
 def _unreachable() -> Iterator[str]:

@@ -11,9 +11,9 @@ from typing import IO
 
 from hangscope.errors import DamagedError, NotFoundError
 from hangscope.incident import manifest as manifests
-from hangscope.incident.layout import GPUS_ASKED_FILE, MANIFEST, NODE_FILE, REDACTION, own_files
+from hangscope.incident.layout import MANIFEST, REDACTION, own_files
 from hangscope.incident.manifest import Manifest, Missing
-from hangscope.incident.written_before import counted_bytes, sizes_before
+from hangscope.incident.written_before import counted_bytes, node_folder, sizes_before
 from hangscope.safeio import bounded_json, limits
 from hangscope.safeio.evidence_names import Known, bounded, is_evidence, untaken
 from hangscope.safeio.file_magic import is_gzip
@@ -58,9 +58,7 @@ def _written_before(files: Mapping[str, Path]) -> tuple[dict[str, Path], dict[st
     """The files without those, and what of them counts, that ranks wrote after their GPUs were asked what they run."""
     sizes: dict[str, dict[str, int]] = {}
     for name, path in files.items():
-        folder = next(
-            (name[: -len(file)] for file in (NODE_FILE, GPUS_ASKED_FILE) if f"/{name}".endswith(f"/{file}")), None
-        )
+        folder = node_folder(name)
         if folder is not None:
             try:
                 value = bounded_json.loads(read_file(path, limits.JSON_BYTES))

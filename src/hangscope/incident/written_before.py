@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from hangscope.incident.layout import GPUS_ASKED_FILE, NODE_FILE
+
 GROWING = ("logs", "dumps")
 """Folders of a node's part into which ranks, or who passes on their output, still write."""
 WHY = "written after the GPUs were asked what they run, which ends what runs there: not read"
@@ -27,6 +29,13 @@ def sizes_before(node: Mapping[str, Any]) -> dict[str, int] | None:
         for name, size in files.items()
         if isinstance(name, str) and isinstance(size, int) and not isinstance(size, bool) and size >= 0
     }
+
+
+def node_folder(name: str) -> str | None:
+    """The folder of the node, with its slash, whose sizes a file of this name has; None for all others."""
+    files = (file for file in (NODE_FILE, GPUS_ASKED_FILE) if f"/{name}".endswith(f"/{file}"))
+    file = next(files, None)
+    return None if file is None else name[: -len(file)]
 
 
 def counted_bytes(sizes: Mapping[str, int], name: str) -> int | None:

@@ -7,6 +7,8 @@ from hangscope.incident.written_before import GROWING, WHY, counted_bytes, sizes
 from hangscope.model import Gap, Source
 from hangscope.reader.find_files import Found
 
+_ASKED = tuple(GPUS_ASKED_FILE.split("/"))
+
 
 def without_what_came_after(found: list[Found], gaps: list[Gap]) -> list[Found]:
     """The files that count, each up to where it was when the GPUs of its node were asked."""
@@ -14,8 +16,7 @@ def without_what_came_after(found: list[Found], gaps: list[Gap]) -> list[Found]:
     for item in found:
         sizes = sizes_before(item.about_others) if item.about_others is not None else None
         if sizes is not None:
-            inside = len(GPUS_ASKED_FILE.split("/")) if item.parts[-2:] == tuple(GPUS_ASKED_FILE.split("/")) else 1
-            folders[item.parts[:-inside]] = sizes
+            folders[item.parts[: -len(_ASKED)] if item.parts[-len(_ASKED) :] == _ASKED else item.parts[:-1]] = sizes
     if not folders:
         return found
     kept = []
