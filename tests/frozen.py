@@ -9,6 +9,8 @@
 Only a mended bug changes a verdict, and the commit that changes it names the bug. What is stored is a checksum of the
 JSON and of the text, and the verdict in short; the whole of it is made again by an older checkout with `--keep`. The
 tests compare all but a part of the simulated jobs (tests/diagnosis/corpus).
+
+In frozen_verdicts.txt a reviewer reads what a change does, one line a verdict; frozen_checksums.txt holds the rest.
 """
 
 from __future__ import annotations
@@ -16,7 +18,6 @@ from __future__ import annotations
 import argparse
 import difflib
 import json
-import lzma
 import multiprocessing
 import os
 import shutil
@@ -35,7 +36,8 @@ from kits.recorded import recorded
 from sweep import Change, Workspace, answers, by_workspace, changes, sample
 
 HERE = Path(__file__).parent
-STORED = HERE / "frozen_verdicts.json.xz"
+STORED = HERE / "frozen_verdicts.txt"
+CHECKSUMS = HERE / "frozen_checksums.txt"
 SIMULATED = range(140_000, 140_300)
 MOST_OPERATIONS = 40_000
 LEAST_ENTRIES = 30
@@ -190,8 +192,13 @@ def diagnosis(suite: str, name: str) -> hangscope.Diagnosis:
 @cache
 def stored() -> dict[str, list[str]]:
     """suite/name → (checksum, the verdict in short)."""
-    found: dict[str, list[str]] = json.loads(lzma.decompress(STORED.read_bytes()))
-    return found
+    checksums = _lines(CHECKSUMS)
+    return {key: [checksums.get(key, ""), short] for key, short in _lines(STORED).items()}
+
+
+def _lines(path: Path) -> dict[str, str]:
+    """`key: value` of each line. A checksum that a merge lost is an empty one, which equals none."""
+    return dict(line.split(": ", 1) for line in path.read_text(encoding="utf-8").splitlines())
 
 
 def names(suite: str) -> list[str]:
@@ -275,8 +282,9 @@ def store(now: dict[str, list[str]], only: list[str] | None) -> None:
     """Write what there is now, and keep the suites that were not asked for."""
     before = stored() if STORED.exists() and only else {}
     kept = {key: value for key, value in before.items() if key.split("/")[0] not in (only or SUITES)}
-    text = json.dumps(dict(sorted({**kept, **now}.items())), indent=0)
-    STORED.write_bytes(lzma.compress(text.encode()))
+    rows = sorted({**kept, **now}.items())
+    STORED.write_text("".join(f"{key}: {short}\n" for key, (_, short) in rows), encoding="utf-8")
+    CHECKSUMS.write_text("".join(f"{key}: {checksum}\n" for key, (checksum, _) in rows), encoding="utf-8")
 
 
 if __name__ == "__main__":
