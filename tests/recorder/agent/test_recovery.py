@@ -111,3 +111,20 @@ def test_a_stall_after_which_a_rank_failed_was_none(tmp_path: Path) -> None:
         each.exit_status = status
     parts.recovery.note_clean_end()
     assert parts.recovery.after(tmp_path) is None
+
+
+def test_what_the_capture_itself_learns_of_a_rank_is_no_recovery(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A capture that another node asked for reads rings that were never read before: nothing has moved by that."""
+    monkeypatch.setattr("hangscope.recorder.agent.recovery.MOVES_S", 0.0)
+    parts = AgentParts(tmp_path)
+    waits = rank(0)
+    status = {"0": {"last_enqueued_collective": 80, "last_completed_collective": 79}}
+    waits.progress.take_counters("gloo", status, time.monotonic(), time.time_ns())
+    parts.add(waits)
+    parts.recovery.begin(tmp_path)
+    created = time.time_ns() - 40 * 10**9
+    waits.take_full("gloo", {"entries": [{"record_id": 79, "pg_id": 0, "time_created_ns": created}]})
+    assert parts.recovery.update() is None
+    assert parts.recovery.is_stuck(waits)

@@ -10,9 +10,9 @@ import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from hangscope.recorder.live.polling import Polling
+from hangscope.recorder.live.unfinished_ops import ProgressSample
 from hangscope.recorder.live.watched_rank import WatchedRank
 
 MAY_RECOVER = ("stall", "watchdog", "dump-file")
@@ -102,15 +102,22 @@ class RecoveredStalls:
         )
 
 
-Trace = tuple[Any, ...]
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """How far a rank was: by its counters, else by where its threads were."""
 
+    progress: ProgressSample
+    moves: int
 
-def trace(rank: WatchedRank) -> Trace:
-    """Changes whenever the rank gets anywhere: by its counters, else by where its threads are."""
-    signature = rank.progress.signature()
-    if any(signature) and rank.progress.oldest() is not None:
-        return signature
-    return (*signature, rank.position.moves)
+    @classmethod
+    def of(cls, rank: WatchedRank) -> Trace:
+        return cls(rank.progress.sample(time.time_ns()), rank.position.moves)
+
+    def left_by(self, rank: WatchedRank) -> bool:
+        """Whether the rank has got anywhere since. What its threads do counts where it is in no operation."""
+        if rank.progress.moved_since(self.progress):
+            return True
+        return rank.progress.oldest() is None and rank.position.moves != self.moves
 
 
 class Recovery:
@@ -132,7 +139,7 @@ class Recovery:
 
     def begin(self, incident: Path) -> None:
         """The hang of now is being captured: every rank that lives is in it."""
-        self.stalled = {rank.number: trace(rank) for rank in self._polling.living}
+        self.stalled = {rank.number: Trace.of(rank) for rank in self._polling.living}
         self._polling.known_stalled = set(self.stalled)
         self._incident = incident
         self._stall = CapturedStall.of(self._polling)
@@ -179,7 +186,8 @@ class Recovery:
 
     def is_stuck(self, rank: WatchedRank) -> bool:
         """Whether a rank has not got anywhere since its stall was captured."""
-        return self.stalled.get(rank.number) == trace(rank)
+        before = self.stalled.get(rank.number)
+        return before is not None and not before.left_by(rank)
 
     def _seconds_once_moving(self) -> float | None:
         if not self._all_moved():
@@ -194,12 +202,12 @@ class Recovery:
     def _has_moved(self, number: int) -> bool:
         """Whether a rank has got somewhere, or ended, since its stall was captured."""
         rank = self._polling.ranks.by_number.get(number)
-        return rank is not None and (rank.ended or trace(rank) != self.stalled[number])
+        return rank is not None and (rank.ended or self.stalled[number].left_by(rank))
 
     def _all_moved(self) -> bool:
         """Whether every rank that was stalled has got somewhere since."""
         for number, before in self.stalled.items():
             rank = self._polling.ranks.by_number.get(number)
-            if rank is None or rank.ended or trace(rank) == before:
+            if rank is None or rank.ended or not before.left_by(rank):
                 return False
         return True

@@ -5,9 +5,10 @@ A single one cannot tell: in a healthy job, too, some rank waits for another at 
 
 from __future__ import annotations
 
-from typing import Any
+import time
 
 from hangscope.recorder.live.polling import Polling
+from hangscope.recorder.live.unfinished_ops import ProgressSample
 from hangscope.recorder.live.watched_rank import WatchedRank
 
 LEAST_S = 3.0
@@ -40,10 +41,13 @@ class TwoSamples:
         before = self._first.get(pid)
         if before is None:
             return True
+        progress, moves = before
+        if rank.progress.moved_since(progress):
+            return True
         if rank.progress.counters or rank.progress.unfinished:
-            return bool(before[0] != rank.progress.signature())
-        return before != _sample(rank) or pid in self._seen_at_work
+            return False
+        return moves != rank.position.moves or pid in self._seen_at_work
 
 
-def _sample(rank: WatchedRank) -> tuple[Any, ...]:
-    return rank.progress.signature(), rank.position.moves
+def _sample(rank: WatchedRank) -> tuple[ProgressSample, int]:
+    return rank.progress.sample(time.time_ns()), rank.position.moves

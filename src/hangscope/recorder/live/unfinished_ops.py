@@ -8,7 +8,7 @@ two operations that finish out of order leave the lower number behind.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -44,6 +44,16 @@ class _Counter:
     completed: int
     since: float
     checked: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ProgressSample:
+    """What was known of a rank's progress at a moment of the wall clock, to compare with what is known later."""
+
+    at_ns: int
+    counters: Mapping[tuple[str, str], tuple[int, int]]
+    unfinished: frozenset[tuple[str, int]]
+    box: tuple[object, ...]
 
 
 @dataclass(slots=True)
@@ -141,18 +151,41 @@ class RankProgress:
         every = [each for waiting in self.unfinished.values() for each in waiting]
         return min(every, key=lambda each: each.created_ns, default=None)
 
+    def sample(self, now_ns: int) -> ProgressSample:
+        return ProgressSample(
+            now_ns,
+            {key: (each.enqueued, each.completed) for key, each in self.counters.items()},
+            frozenset(self._records()),
+            self.box,
+        )
+
+    def moved_since(self, before: ProgressSample) -> bool:
+        """Whether the rank got anywhere since a sample.
+
+        That more is known of it by now is no move: a ring that was read in between shows operations that it had
+        launched long before.
+        """
+        sources = {source for source, _ in before.counters}
+        for key, each in self.counters.items():
+            known = before.counters.get(key)
+            if known != (each.enqueued, each.completed) and (known is not None or key[0] in sources):
+                return True
+        only_looked_so = {each for each in self._cleared if each[0] == "nccl"}
+        if before.unfinished - set(self._records()) - only_looked_so:
+            return True
+        launched = (each for waiting in self.unfinished.values() for each in waiting if each.source != BOX)
+        return any(each.created_ns > before.at_ns for each in launched) or (bool(before.box) and self.box != before.box)
+
+    def _records(self) -> Iterator[tuple[str, int]]:
+        for source, waiting in self.unfinished.items():
+            if source != BOX:
+                yield from ((source, each.record) for each in waiting)
+
     def signature(self) -> tuple[Any, ...]:
-        """Changes whenever the rank gets anywhere."""
+        """Changes whenever the rank gets anywhere, and also where more has become known of it."""
         return (
             tuple(sorted((key, each.enqueued, each.completed) for key, each in self.counters.items())),
-            tuple(
-                sorted(
-                    (source, each.record)
-                    for source, waiting in self.unfinished.items()
-                    for each in waiting
-                    if source != BOX
-                )
-            ),
+            tuple(sorted(self._records())),
             self.box,
         )
 

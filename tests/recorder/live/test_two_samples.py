@@ -1,0 +1,84 @@
+"""Two samples of a job: who moved between them, and who only became better known."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hangscope.recorder.live import two_samples
+from hangscope.recorder.live.polling import Polling
+from hangscope.recorder.live.two_samples import TwoSamples
+from hangscope.recorder.live.watched_rank import WatchedRank
+from kits.agent_parts import rank
+
+Act = Callable[[WatchedRank], None]
+
+
+def counters(enqueued: int, completed: int, group: str = "0") -> dict[str, Any]:
+    return {group: {"last_enqueued_collective": enqueued, "last_completed_collective": completed}}
+
+
+def ring(*records: int, age_s: float = 36.0) -> dict[str, Any]:
+    created = time.time_ns() - int(age_s * 1e9)
+    return {"entries": [{"record_id": each, "pg_id": 0, "time_created_ns": created} for each in records]}
+
+
+def moved(first: Act, between: Act, tmp_path: Path) -> bool | None:
+    """What is noted of a rank, of which `first` is known before the first sample and `between` comes after it."""
+    polling = Polling(tmp_path)
+    watched = rank(0)
+    polling.ranks.by_number[0] = watched
+    first(watched)
+    samples = TwoSamples(polling, 100.0)
+    between(watched)
+    assert samples.done(100.0 + two_samples.MOST_S)
+    polling.close()
+    return watched.moved
+
+
+def count(enqueued: int, completed: int) -> Act:
+    return lambda rank: rank.progress.take_counters("gloo", counters(enqueued, completed), 0.0, time.time_ns())
+
+
+def read_ring(*records: int, age_s: float = 36.0) -> Act:
+    return lambda rank: rank.progress.take_full("gloo", ring(*records, age_s=age_s), time.time_ns())
+
+
+def nothing(_: WatchedRank) -> None:
+    pass
+
+
+@pytest.mark.parametrize(
+    ("first", "between", "expected"),
+    [
+        (count(80, 79), read_ring(79), False),
+        (count(80, 79), nothing, False),
+        (nothing, count(80, 79), False),
+        (count(80, 79), count(81, 80), True),
+        (count(80, 80), lambda rank: rank.progress.take_counters("gloo", counters(1, 0, "1"), 0.0, 0), True),
+        (read_ring(79), read_ring(), True),
+        (read_ring(79), count(80, 80), False),
+        (nothing, read_ring(79, age_s=-1.0), True),
+        (read_ring(79), lambda rank: rank.progress.unfinished.clear(), True),
+    ],
+    ids=[
+        "its ring was read in between",
+        "nothing was asked",
+        "its counters were read in between",
+        "its counters moved",
+        "it began in another group",
+        "its ring shows the operation as finished",
+        "counters that nothing is known to compare with",
+        "it launched an operation after the first sample",
+        "its operation is over",
+    ],
+)
+def test_a_rank_moves_by_what_it_did_and_not_by_what_became_known(
+    first: Act, between: Act, expected: bool, tmp_path: Path
+) -> None:
+    """A ring that is first read between the samples shows operations of long before: that is no move of the rank's."""
+    assert moved(first, between, tmp_path) is expected
