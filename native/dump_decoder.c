@@ -23,6 +23,11 @@
 #define UNKNOWN (-1)
 #define NOTHING UINT32_MAX
 
+/* Of entries that are recognised as a whole: how many kinds of them are remembered, and how long they may be. */
+#define MOST_PATTERNS 512
+#define PATTERN_SLOTS 1024
+#define PATTERN_WORDS 64
+
 enum { MEMOISED = 1, READ = 2, IS_FRAME = 4 };
 
 /* ---- fields ------------------------------------------------------------------------------------------------------ */
@@ -645,6 +650,12 @@ static hs_node *changed(hs_dump *d, hs_value target) {
     return target.length || node->flags & READ ? NULL : node;
 }
 
+static void forget_patterns(hs_dump *d) {
+    memset(d->pattern_slots, 0xFF, sizeof d->pattern_slots);
+    d->pattern_count = 0;
+    d->last_pattern = NOTHING;
+}
+
 static bool put_memo(hs_dump *d, size_t key, hs_value value) {
     if (key >= d->memo_room) {
         if (key > 16 * d->memo_count + 65536)
@@ -654,7 +665,10 @@ static bool put_memo(hs_dump *d, size_t key, hs_value value) {
             return false;
         memset(d->memo + before, 0, (d->memo_room - before) * sizeof *d->memo);
     }
-    d->memo_count += d->memo[key].tag == HS_UNSET;
+    if (d->memo[key].tag == HS_UNSET)
+        d->memo_count++;
+    else
+        forget_patterns(d); /* they hold what the memo held */
     if (value.tag >= HS_LIST) {
         value.length = 1;
         d->nodes[value.as.number].flags |= MEMOISED;
@@ -729,6 +743,309 @@ static int is_entry(const hs_dump *d) {
     return d->strings[d->stack[end - 2].as.number].field == W_ENTRIES;
 }
 
+/* ---- entries that are like an earlier one ------------------------------------------------------------------------ */
+
+/* A job makes the same few calls again and again, and PyTorch writes them in the same bytes but for their numbers: who
+ * compares these bytes needs neither the machine nor the tables. A pattern is learned from an entry that the machine
+ * has read. It is one that changes nothing but the list it lies in: no memo, no text, one SETITEMS; then all that the
+ * entry's row holds follows from equal bytes, as long as no place of the memo is given another value. */
+
+enum { V_RECORD_ID, V_SEQ, V_P2P_SEQ, V_OP_ID, V_CREATED, V_STARTED, V_COMPLETED, V_DURATION, VARIABLES };
+static const uint8_t variable_fields[VARIABLES] = {F_RECORD_ID,  F_SEQ,     F_P2P_SEQ,   F_OP_ID,
+                                                   F_CREATED_NS, F_STARTED, F_COMPLETED, F_DURATION};
+static const uint8_t variable_columns[VARIABLES] = {HS_C_RECORD_ID, HS_C_SEQ,     HS_C_P2P_SEQ,   HS_C_OP_ID,
+                                                    HS_C_CREATED,   HS_C_STARTED, HS_C_COMPLETED, HS_C_DURATION};
+/* Of the columns without those: what follows from the bytes that are equal. */
+static const uint8_t constant_columns[] = {HS_C_GROUP,      HS_C_NAME,       HS_C_IN_SHAPES, HS_C_OUT_SHAPES,
+                                           HS_C_IN_DTYPES,  HS_C_OUT_DTYPES, HS_C_STACK,     HS_C_THREAD};
+enum { CONSTANTS = sizeof constant_columns };
+
+struct hs_pattern {
+    uint64_t bytes[PATTERN_WORDS], mask[PATTERN_WORDS]; /* the mask is 0 where a number may differ */
+    uint32_t size, words, hash;
+    uint32_t next[2]; /* the patterns that came after this one, the latest first */
+    uint32_t present[FIELDS];
+    int64_t visits, timeout;
+    int64_t fixed[V_DURATION]; /* a number that is no part of the bytes: None, or not there */
+    float duration;
+    int32_t constants[CONSTANTS];
+    int8_t state, retired;
+    uint16_t at[VARIABLES];   /* where the number lies */
+    uint8_t width[VARIABLES]; /* its bytes; 0 where it is fixed */
+};
+
+/* How many bytes follow an opcode that changes no memo and makes no text, -1 for any other. */
+static int operand(const uint8_t *data, size_t left) {
+    switch (data[0]) {
+    case 0x5D: case 0x7D: case 0x29: case 0x28: case 0x65: case 0x75: case 0x74: case 0x61: case 0x85: case 0x86:
+    case 0x87: case 0x88: case 0x89: case 0x4E:
+        return 0;
+    case 0x68: case 0x4B:
+        return 1;
+    case 0x4D:
+        return 2;
+    case 0x4A: case 0x6A:
+        return 4;
+    case 0x47:
+        return 8;
+    case 0x8A:
+        return left > 1 && data[1] == 8 ? 9 : -1;
+    default:
+        return -1;
+    }
+}
+
+/* The field that a key names which is fetched from the memo by the bytes at `at`; -1 where they name none. */
+static int key_field(const hs_dump *d, const uint8_t *at) {
+    size_t key = at[0] == 0x68 ? at[1] : at[0] == 0x6A ? u32(at + 1) : SIZE_MAX;
+    if (key >= d->memo_room || d->memo[key].tag != HS_STR)
+        return -1;
+    return d->strings[d->memo[key].as.number].field;
+}
+
+/* Notes where the number of a field lies, if it is one of those that differ from entry to entry. */
+static void note_number(struct hs_pattern *p, int field, const uint8_t *start, size_t at) {
+    int width = start[at] == 0x4B ? 1 : start[at] == 0x4D ? 2 : start[at] == 0x4A ? 4 : 0;
+    if (start[at] == 0x8A || start[at] == 0x47)
+        width = 8;
+    for (int i = 0; i < VARIABLES && width; i++)
+        if (variable_fields[i] == field && (i == V_DURATION) == (start[at] == 0x47)) {
+            p->at[i] = (uint16_t)(at + (start[at] == 0x8A ? 2 : 1));
+            p->width[i] = (uint8_t)width;
+            memset((uint8_t *)p->mask + p->at[i], 0, (size_t)width);
+        }
+}
+
+/* The places of keys and numbers in the `size` bytes of an entry; false where it is one that a pattern cannot hold. */
+static bool take_apart(const hs_dump *d, const uint8_t *start, size_t size, struct hs_pattern *p) {
+    size_t marks[16], depth = 0, values = 0; /* `values` on the stack above the entry's own mark */
+    uint64_t seen = 0;
+    int field = -1;
+    if (size < 4 || start[0] != 0x7D || start[1] != 0x28)
+        return false;
+    for (size_t at = 2; at < size;) {
+        int more = operand(start + at, size - at);
+        uint8_t op = start[at];
+        if (more < 0 || at + 1 + (size_t)more > size || op == 0x7D)
+            return false;
+        if (op == 0x75)
+            return depth == 0 && values % 2 == 0 && at + 1 == size;
+        if (depth == 0 && values % 2 == 0) { /* a key, or more of the value before it */
+            field = key_field(d, start + at);
+            if (field >= 0 && seen >> field & 1)
+                return false;
+            seen |= field < 0 ? 0 : UINT64_C(1) << field;
+        } else if (depth == 0 && field >= 0) {
+            note_number(p, field, start, at);
+        }
+        if (op == 0x28) {
+            if (depth == sizeof marks / sizeof *marks)
+                return false;
+            marks[depth++] = values;
+        } else if (op == 0x65 || op == 0x74) { /* APPENDS takes what is above the mark, TUPLE makes one value of it */
+            if (depth == 0)
+                return false;
+            values = marks[--depth] + (op == 0x74);
+        } else if (op == 0x61) {
+            values -= 1;
+        } else if (op >= 0x85 && op <= 0x87) {
+            values -= (size_t)op - 0x85;
+        } else {
+            values += 1;
+        }
+        if (values > size)
+            return false; /* took more than there was */
+        at += 1 + (size_t)more;
+    }
+    return false;
+}
+
+static uint32_t pattern_hash(const struct hs_pattern *p) {
+    uint64_t hash = p->size;
+    for (uint32_t i = 0; i < p->words; i++)
+        hash = mix(hash, p->bytes[i] & p->mask[i]);
+    return (uint32_t)(hash ^ hash >> 32);
+}
+
+static bool same_pattern(const struct hs_pattern *one, const struct hs_pattern *other) {
+    if (one->hash != other->hash || one->size != other->size)
+        return false;
+    for (uint32_t i = 0; i < one->words; i++)
+        if (one->mask[i] != other->mask[i] || (one->bytes[i] ^ other->bytes[i]) & one->mask[i])
+            return false;
+    return true;
+}
+
+/* Notes that `id` came after the pattern before, where both are one. */
+static void follow(hs_dump *d, uint32_t id) {
+    if (d->last_pattern != NOTHING && id != NOTHING) {
+        uint32_t *next = d->patterns[d->last_pattern].next;
+        if (next[0] != id) {
+            next[1] = next[0];
+            next[0] = id;
+        }
+    }
+    d->last_pattern = id;
+}
+
+static inline int64_t number_at(const uint8_t *at, uint8_t width) {
+    switch (width) {
+    case 1:
+        return at[0];
+    case 2:
+        return at[0] | at[1] << 8;
+    case 4:
+        return signed64(((uint64_t)u32(at) ^ 0x80000000u) - 0x80000000u);
+    default:
+        return signed64(u64(at));
+    }
+}
+
+static inline double real_at(const uint8_t *at) {
+    uint64_t bits = 0;
+    double real;
+    for (size_t i = 0; i < 8; i++)
+        bits = bits << 8 | at[i];
+    memcpy(&real, &bits, sizeof real);
+    return real;
+}
+
+/* Whether the numbers lie where they were found: the machine read the same values from the same bytes. */
+static bool agrees(const struct hs_pattern *p, const hs_value *f) {
+    const uint8_t *start = (const uint8_t *)p->bytes;
+    for (int i = 0; i < VARIABLES; i++) {
+        hs_value value = f[variable_fields[i]];
+        if (p->width[i] == 0)
+            continue;
+        if (i == V_DURATION ? value.tag != HS_FLOAT || value.as.real != real_at(start + p->at[i])
+                            : value.tag != HS_INT || value.as.number != number_at(start + p->at[i], p->width[i]))
+            return false;
+    }
+    return p->width[V_SEQ] && p->width[V_RECORD_ID] && p->width[V_CREATED];
+}
+
+/* The pattern of an entry that the machine has read, of the values that its fields had; where there is none yet, it is
+ * made from the last row. NOTHING where a pattern cannot hold it. */
+static uint32_t learned(hs_dump *d, size_t end, const hs_value *f, int64_t visits) {
+    size_t row = d->rows - 1, size = end - d->entry_at;
+    if (size > PATTERN_WORDS * sizeof(uint64_t) || f[F_OLD_SEQ].tag != HS_UNSET || f[F_CREATED_US].tag != HS_UNSET)
+        return NOTHING;
+    if (d->patterns == NULL && (d->patterns = malloc((MOST_PATTERNS + 1) * sizeof *d->patterns)) == NULL)
+        return NOTHING;
+    struct hs_pattern *p = &d->patterns[d->pattern_count]; /* there is room for one more than is kept */
+    p->size = (uint32_t)size;
+    p->words = (uint32_t)((size + 7) / 8);
+    p->bytes[p->words - 1] = p->mask[p->words - 1] = 0;
+    memcpy(p->bytes, d->data + d->entry_at, size);
+    memset(p->mask, 0xFF, size);
+    memset(p->width, 0, sizeof p->width);
+    if (!take_apart(d, d->data + d->entry_at, size, p) || !agrees(p, f))
+        return NOTHING;
+    p->hash = pattern_hash(p);
+    uint32_t slot = p->hash & (PATTERN_SLOTS - 1);
+    for (; d->pattern_slots[slot] != NOTHING; slot = (slot + 1) & (PATTERN_SLOTS - 1))
+        if (same_pattern(&d->patterns[d->pattern_slots[slot]], p))
+            return d->pattern_slots[slot];
+    if (d->pattern_count == MOST_PATTERNS)
+        return NOTHING;
+    for (int i = 0; i < FIELDS; i++)
+        p->present[i] = f[i].tag != HS_UNSET;
+    for (int i = 0; i < V_DURATION; i++)
+        p->fixed[i] = COLUMN(int64_t, variable_columns[i])[row];
+    for (size_t i = 0; i < CONSTANTS; i++)
+        p->constants[i] = COLUMN(int32_t, constant_columns[i])[row];
+    p->duration = COLUMN(float, HS_C_DURATION)[row];
+    p->timeout = COLUMN(int64_t, HS_C_TIMEOUT)[row];
+    p->state = COLUMN(int8_t, HS_C_STATE)[row];
+    p->retired = COLUMN(int8_t, HS_C_RETIRED)[row];
+    p->visits = visits;
+    p->next[0] = p->next[1] = NOTHING;
+    d->pattern_slots[slot] = d->pattern_count;
+    return d->pattern_count++;
+}
+
+static inline bool has_bytes(const struct hs_pattern *p, const uint8_t *at) {
+    uint64_t differ = 0, word;
+    for (uint32_t i = 0; i < p->words; i++) {
+        memcpy(&word, at + 8 * (size_t)i, 8);
+        differ |= (word ^ p->bytes[i]) & p->mask[i];
+    }
+    return differ == 0;
+}
+
+/* The row of an entry with this pattern; false where a number in it is one that the machine has to look at. */
+static bool add_alike(hs_dump *d, int64_t index, const struct hs_pattern *p, const uint8_t *at) {
+    struct hs_chunk *chunk = d->chunk;
+    size_t row = d->rows;
+    int64_t numbers[VARIABLES];
+    float duration = p->duration;
+    if ((row == d->row_room && !grow_columns(d)) || d->visits < p->visits)
+        return false;
+    for (int i = 0; i < V_DURATION; i++) {
+        numbers[i] = p->width[i] ? number_at(at + p->at[i], p->width[i]) : p->fixed[i];
+        if (numbers[i] < UNKNOWN)
+            return false;
+    }
+    if (p->width[V_DURATION]) {
+        double real = real_at(at + p->at[V_DURATION]);
+        if (fabs(real) > (double)FLT_MAX)
+            return false;
+        duration = (float)real;
+    }
+    for (int i = V_STARTED; i <= V_COMPLETED; i++)
+        if (p->width[i] && numbers[i] == 0)
+            numbers[i] = UNKNOWN;
+    for (int i = 0; i < FIELDS; i++)
+        chunk->present[i] += p->present[i];
+    chunk->unknown_records += numbers[V_RECORD_ID] == UNKNOWN;
+    chunk->known_records += numbers[V_RECORD_ID] != UNKNOWN;
+    chunk->bad_old_seq++;
+    chunk->micros[row - chunk->first] = UNKNOWN;
+    COLUMN(int64_t, HS_C_INDEX)[row] = index;
+    for (int i = 0; i < V_DURATION; i++)
+        COLUMN(int64_t, variable_columns[i])[row] = numbers[i];
+    for (size_t i = 0; i < CONSTANTS; i++)
+        COLUMN(int32_t, constant_columns[i])[row] = p->constants[i];
+    COLUMN(float, HS_C_DURATION)[row] = duration;
+    COLUMN(int64_t, HS_C_TIMEOUT)[row] = p->timeout;
+    COLUMN(int8_t, HS_C_STATE)[row] = p->state;
+    COLUMN(int8_t, HS_C_RETIRED)[row] = p->retired;
+    d->visits -= p->visits;
+    d->rows++;
+    return true;
+}
+
+/* The pattern of the entry at these bytes, or NULL. */
+static struct hs_pattern *pattern_at(hs_dump *d, size_t pos, size_t end) {
+    if (d->last_pattern == NOTHING)
+        return NULL;
+    const uint32_t *next = d->patterns[d->last_pattern].next;
+    for (int i = 0; i < 2 && next[i] != NOTHING; i++) {
+        struct hs_pattern *p = &d->patterns[next[i]];
+        /* An entry in which the machine would look at its memory is left to it. */
+        if (pos + 8 * (size_t)p->words <= d->size && pos + p->size <= end && has_bytes(p, d->data + pos))
+            return p;
+    }
+    return NULL;
+}
+
+/* Entries from `*pos` on that are like earlier ones, right behind one that the machine has read. */
+static bool read_alike(hs_dump *d, size_t *pos, size_t end) {
+    const hs_node *list = &d->nodes[d->stack[d->levels[d->depth] - 1].as.number];
+    struct hs_pattern *p;
+    while ((p = pattern_at(d, *pos, end)) != NULL) {
+        int64_t index = (int64_t)list->count + (int64_t)(d->top - d->levels[d->depth]);
+        if (!add_alike(d, index, p, d->data + *pos))
+            return true;
+        if (d->rows - d->chunk->first == CHUNK && !end_chunk(d))
+            return false;
+        d->stack[d->top++] = (hs_value){.tag = HS_DRAINED};
+        *pos += p->size;
+        follow(d, (uint32_t)(p - d->patterns));
+    }
+    return true;
+}
+
 static void fill_row(const hs_dump *d, hs_value *row, const hs_value *pairs, size_t count) {
     for (size_t i = 0; i < count; i += 2) {
         int32_t field = pairs[i].tag == HS_STR ? d->strings[pairs[i].as.number].field : -1;
@@ -737,8 +1054,8 @@ static void fill_row(const hs_dump *d, hs_value *row, const hs_value *pairs, siz
     }
 }
 
-/* SETITEMS, with the items from `start` on and the dict before them. */
-static int set_items(hs_dump *d, size_t start) {
+/* SETITEMS before `pos`, with the items from `start` on and the dict before them. */
+static int set_items(hs_dump *d, size_t start, size_t *pos, size_t end) {
     size_t count = d->top - start;
     d->top = start;
     if (start == d->levels[d->depth])
@@ -771,8 +1088,11 @@ static int set_items(hs_dump *d, size_t start) {
             return HS_NOT_MINE;
         node->flags |= READ;
     }
+    int64_t visits = d->visits;
     if (!add_row(d, index, row))
         return HS_NOT_MINE;
+    bool plain = d->entry_node == (size_t)target->as.number && *pos > d->entry_at;
+    follow(d, plain ? learned(d, *pos, row, visits - d->visits) : NOTHING);
     if (d->rows - d->chunk->first == CHUNK && !end_chunk(d))
         return HS_NOT_MINE;
     node = &d->nodes[target->as.number];
@@ -786,7 +1106,7 @@ static int set_items(hs_dump *d, size_t start) {
         d->spent = d->drained_spent;
     d->drained_memo = d->memo_count;
     d->drained_spent = d->spent;
-    return CONTINUE;
+    return read_alike(d, pos, end) ? CONTINUE : HS_NOT_MINE;
 }
 
 /* APPENDS, with the items from `start` on and the list before them. */
@@ -859,6 +1179,12 @@ static int append_item(hs_dump *d) {
         return HS_NOT_MINE;
     d->spent += VALUE;
     return CONTINUE;
+}
+
+/* The dict that was made last, by the opcode at `at`, may be an entry. */
+static inline void note_start(hs_dump *d, size_t at) {
+    d->entry_at = at;
+    d->entry_node = d->node_count - 1;
 }
 
 #define PUSH(...) (stack[top++] = (hs_value){__VA_ARGS__})
@@ -1029,6 +1355,8 @@ op_empty_list: /* EMPTY_LIST, EMPTY_DICT */ {
     hs_value made;
     if (!make_node(d, op == 0x5D ? HS_LIST : HS_DICT, &made))
         return HS_NOT_MINE;
+    if (op == 0x7D && (d->depth == 1 || d->depth == 2))
+        note_start(d, pos - 1);
     stack[top++] = made;
     d->spent += 72;
     NEXT;
@@ -1046,7 +1374,7 @@ op_setitems: /* SETITEMS */
     if (d->depth == 0)
         END(TAKES_NOTHING, 0);
     d->depth--;
-    DO(set_items(d, d->levels[d->depth + 1]));
+    DO(set_items(d, d->levels[d->depth + 1], &pos, end));
     NEXT;
 op_tuple: /* TUPLE */ {
     if (d->depth == 0)
@@ -1119,6 +1447,7 @@ enum hs_status hs_decode(hs_dump *d, const uint8_t *data, size_t size, const hs_
     d->size = size;
     d->limits = *limits;
     d->visits = limits->visits + (int64_t)size;
+    forget_patterns(d);
     if (size < 2 || limits->nesting < 0 || limits->nesting > 1 << 20)
         return HS_NOT_MINE;
     d->levels = calloc((size_t)limits->nesting + 1, sizeof *d->levels);
@@ -1148,6 +1477,7 @@ void hs_free(hs_dump *d) {
     free(d->string_slots);
     free(d->scratch);
     free(d->chunk);
+    free(d->patterns);
     for (int i = 0; i < HS_COLUMNS; i++)
         free(d->columns[i]);
     hs_table *tables[] = {&d->names,  &d->threads, &d->groups, &d->shapes,

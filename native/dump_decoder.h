@@ -86,6 +86,9 @@ enum hs_column { HS_C_INDEX, HS_C_RECORD_ID, HS_C_GROUP, HS_C_NAME, HS_C_SEQ, HS
                  HS_C_OUT_SHAPES, HS_C_IN_DTYPES, HS_C_OUT_DTYPES, HS_C_SIZE, HS_C_STACK, HS_C_THREAD, HS_C_TIMEOUT,
                  HS_COLUMNS };
 
+/* An entry as it was found before, but for its numbers: most entries of a dump are, and need no machine. */
+struct hs_pattern;
+
 extern const char *const hs_column_names[HS_COLUMNS];
 extern const uint8_t hs_column_widths[HS_COLUMNS]; /* bytes of one value */
 
@@ -122,6 +125,9 @@ typedef struct hs_dump {
     int64_t *scratch;
     size_t scratch_room;
     struct hs_chunk *chunk;
+    size_t entry_at, entry_node; /* where the dict begins that may be an entry, and which it is */
+    struct hs_pattern *patterns;
+    uint32_t pattern_count, pattern_slots[1024], last_pattern;
     uint32_t expected;
     uint8_t has_stacks, old_sequence, numbered;
 

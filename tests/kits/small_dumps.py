@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+import struct
 from typing import Any
 
 from hangscope.model import Facts, Job, Operation
@@ -61,6 +62,45 @@ def top(entries: list[Any], *config: dict[str, Any], **changes: Any) -> dict[str
 
 def packed(value: Any, protocol: int = 2) -> bytes:
     return pickle.dumps(value, protocol=protocol)
+
+
+class TorchPickler:
+    """Writes plain values as PyTorch's pickler does: texts and frames once, and all else again each time."""
+
+    def __init__(self) -> None:
+        self._memo: dict[str, bytes] = {}
+
+    def pickled(self, value: Any) -> bytes:
+        return b"\x80\x02" + self.value(value) + b"."
+
+    def value(self, value: Any) -> bytes:
+        if isinstance(value, str):
+            return self._once(value, b"X" + struct.pack("<I", len(value.encode())) + value.encode())
+        if isinstance(value, dict):
+            items = b"".join(self.value(key) + self.value(item) for key, item in value.items())
+            return self._once(repr(value), b"}(" + items + b"u") if "line" in value else b"}(" + items + b"u"
+        if isinstance(value, list):
+            return b"](" + b"".join(map(self.value, value)) + b"e"
+        if isinstance(value, tuple):
+            return b"".join(map(self.value, value)) + {1: b"\x85", 2: b"\x86", 3: b"\x87"}[len(value)]
+        if value is None or isinstance(value, bool):
+            return {None: b"N", True: b"\x88", False: b"\x89"}[value]
+        return b"G" + struct.pack(">d", value) if isinstance(value, float) else self._integer(value)
+
+    def _once(self, key: str, data: bytes) -> bytes:
+        if key in self._memo:
+            return self._memo[key]
+        number = struct.pack("<I", len(self._memo))
+        self._memo[key] = b"j" + number if number[1:] != b"\0\0\0" else b"h" + number[:1]
+        return data + (b"r" + number if number[1:] != b"\0\0\0" else b"q" + number[:1])
+
+    @staticmethod
+    def _integer(value: int) -> bytes:
+        if 0 <= value <= 0xFFFF:
+            return b"K" + bytes((value,)) if value <= 0xFF else b"M" + struct.pack("<H", value)
+        return (
+            b"J" + struct.pack("<i", value) if -(1 << 31) <= value < 1 << 31 else b"\x8a\x08" + struct.pack("<q", value)
+        )
 
 
 def read(value: Any, rank: int | None = None, file: str = "", **options: Any) -> dump_file.RawDump:

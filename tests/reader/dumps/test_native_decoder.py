@@ -19,7 +19,7 @@ from hangscope.errors import DamagedError
 from hangscope.reader.dumps import decoder, dump_file, native_decoder, pickle_machine
 from hangscope.safeio.limits import DEFAULT, Limits
 from hostile.inputs import files as hostile_files
-from kits.small_dumps import FRAMES, T0, call, entry, group, packed, top
+from kits.small_dumps import FRAMES, T0, TorchPickler, call, entry, group, packed, top
 
 pytestmark = [
     pytest.mark.native,
@@ -240,6 +240,62 @@ def test_entries_that_change_after_they_were_read_are_seen_as_they_end_up() -> N
     shared = body.replace(b"]", b"](h\x00e", 1)
     for change in (b"h\x00(\x8c\x04line K\x05u0", b"h\x00(\x8c\x04lineK\x05u"):
         compare(head + frame + shared + b"u" + change + b"eu.")
+
+
+def _usual_ring(count: int, rng: random.Random) -> list[dict[str, Any]]:
+    """A training loop of a few calls, as rings are full of: the same but for their numbers."""
+    calls = [
+        {"profiling_name": "nccl:all_reduce", "input_sizes": [[8, 4]], "process_group": ("0", "default_pg")},
+        {"profiling_name": "nccl:_all_gather_base", "input_sizes": [[70_000]], "process_group": ("1", "mesh_tp")},
+        {"profiling_name": "nccl:send 0->1", "frames": FRAMES * 2, "p2p_seq_id": 3, "input_dtypes": ["Long"]},
+        {"profiling_name": "nccl:barrier", "input_sizes": [], "duration_ms": 1.5, "timeout_ms": 1000},
+    ]
+    made = [entry(number, number // 4 + 1, **calls[number % 4]) for number in range(count)]
+    for line in made[-3:]:
+        line.update(state="scheduled", time_discovered_completed_ns=None, retired=False)
+    for line in rng.sample(made, min(count, 5)):
+        line["time_discovered_started_ns"] = rng.choice([None, 0, 1, T0])
+    return made
+
+
+def _torch_form(entries: list[dict[str, Any]]) -> bytes:
+    return TorchPickler().pickled(top(entries, group("0", "default_pg", 0, 1), group("1", "mesh_tp", 0, 1)))
+
+
+@pytest.mark.parametrize("count", [1, 4, 300, 1024, 1500, 3000])
+def test_rings_as_torch_writes_them_are_read_alike(count: int) -> None:
+    """Entries that are like earlier ones but for their numbers come out as the Python reader reads each of them."""
+    data = _torch_form(_usual_ring(count, random.Random(count)))
+    assert is_native(data)
+    compare(data)
+
+
+@given(st.integers(0, 1 << 30), st.sampled_from(["bytes", "numbers", "pieces", "cut", "fields"]))
+@settings(deadline=None, max_examples=150)
+def test_rings_that_break_their_own_habit_are_read_alike(seed: int, how: str) -> None:
+    """Among entries that repeat, any other byte, number, opcode or field has the effect that it has alone."""
+    rng = random.Random(seed)
+    entries = _usual_ring(rng.choice([40, 300, 1100]), rng)
+    if how == "numbers":
+        for _ in range(8):
+            name = rng.choice(
+                ["collective_seq_id", "record_id", "op_id", "p2p_seq_id", "time_created_ns", "duration_ms"]
+            )
+            odd = [-1, -2, 0, 256, 65536, 1 << 31, (1 << 63) - 1, -(1 << 63), 2.5, float("inf"), float("nan"), 1e300]
+            rng.choice(entries)[name] = rng.choice(odd)
+    if how == "fields":
+        for line in rng.sample(entries, 4):
+            line.pop(rng.choice(sorted(line)), None)
+            line[rng.choice(["seq_id", "time_created_us", "unheard_of"])] = rng.choice([1, "text", (1, 2, 3), [], T0])
+    data = bytearray(_torch_form(entries))
+    if how == "bytes":
+        for _ in range(rng.randint(1, 4)):
+            data[rng.randrange(2, len(data))] = rng.randrange(256)
+    if how == "pieces":
+        # between two entries, or anywhere: a value put under a number of the memo that others use, taken, or left open
+        at = rng.choice([data.rfind(b"u}(", 0, rng.randrange(3, len(data))) + 1, rng.randrange(2, len(data))])
+        data[at:at] = rng.choice([b"", b"}(", b"K\x07", b"h\x05"]) + rng.choice(PIECES) + rng.choice(PIECES)
+    compare(bytes(data) if how != "cut" else bytes(data[: rng.randrange(3, len(data))]))
 
 
 def test_several_threads_read_at_once() -> None:
