@@ -420,6 +420,17 @@ FAILURE_KINDS = (
     "node_silent",
     "agent_silent",
     "port_taken",
+    "heartbeat_lost",
+    "restarted",
+    "coordinator_lost",
+    "contact_lost",
+    "gpu_hang",
+    "device_busy",
+    "hang_reported",
+    "memory_held",
+    "node_not_ready",
+    "node_rebooted",
+    "storage_lost",
     "other",
 )
 """Everything that `Failure.kind` may be. "exit" is a non-zero status in a launcher's words, "exception" a death notice
@@ -474,6 +485,12 @@ class Failure:
     """Lines next to it that explain it: the rows of a block, the reason in the line below."""
     role: Role | None = None
     """Which process of an engine wrote it, by the prefix of the line."""
+    device: str | None = None
+    """The GPU, NPU or network device that the line is about, as its driver calls it."""
+    task: str | None = None
+    """The task of a runtime that the line is about, where its number is no rank."""
+    explains: bool = False
+    """Whether the line names a peer, a device or a reason: exceptions of its writer behind it follow from it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,6 +27,7 @@ from hangscope.reader.ranks_in_paths import rank_of_log
 from hangscope.reader.sources import error_files, port_counters, ras_answers, rosters, sysfs
 from hangscope.reader.sources.stack_dumps import StackText
 from hangscope.safeio import bounded_json, limits
+from hangscope.wordings import words
 
 LINE_BYTES = 8192
 """How much of a line is looked at, and kept."""
@@ -42,6 +43,7 @@ _WORDS = sorted(
         *launcher_logs.WORDS,
         *error_lines.WORDS,
         *framework_logs.WORDS,
+        *words(),
         *("CCL version", "NCCL INFO", "NCCL WARN", "Traceback (most recent", "(most recent call first)"),
         *("# hangscope stacks", "Error Snippet]:", "[hangscope: ", "Last error:"),
     }

@@ -14,6 +14,7 @@ from typing import TypeVar
 
 from hangscope.safeio import limits
 from hangscope.safeio.file_magic import TAR, TAR_AT, UTF16, ZIP, is_cuda_elf, is_gzip
+from hangscope.wordings import words_beyond
 
 T = TypeVar("T")
 
@@ -64,16 +65,14 @@ _TELLS = re.compile(
 )
 """What the names of evidence hold, in small letters: a pattern that ignores case takes three times as long."""
 
-WORDS = tuple(
-    word.encode()
-    for word in (
-        *("Error", "xception", "ailed", "illed", "ermina", "exit", "imeout", "imed out", "signal", "died", "bort"),
-        *("CCL ", "most recent", "Process ", "Thread ", "ProcessGroup", "atchdog ", "out of memory"),
-        *(": error: ", "CUDA error", "Python error", "us error", "NVRM", "SXid", "ink ", "_core 0", " 0000:", "AER:"),
-        *("blocked for", "egfault", "tion fault", "victed", "CANCEL", "ABORT", "RUNNING AT", "marked dead"),
-        *("completion from", "cast block", "engine proc", "ang detected", "baton release", "NIXL_", "ost connection"),
-    )
+_PARTS = (
+    *("Error", "xception", "ailed", "illed", "ermina", "exit", "imeout", "imed out", "signal", "died", "bort"),
+    *("CCL ", "most recent", "Process ", "Thread ", "ProcessGroup", "atchdog ", "out of memory"),
+    *(": error: ", "CUDA error", "Python error", "us error", "NVRM", "SXid", "ink ", "_core 0", " 0000:", "AER:"),
+    *("blocked for", "egfault", "tion fault", "victed", "CANCEL", "ABORT", "RUNNING AT", "marked dead"),
+    *("completion from", "cast block", "engine proc", "ang detected", "baton release", "NIXL_", "ost connection"),
 )
+WORDS = tuple(word.encode() for word in (*_PARTS, *words_beyond(_PARTS)))
 """A stretch of a log without any of these holds no evidence: parts that the readers' own words have in common, as few
 and as short as they can be without being in every line of a training log."""
 

@@ -35,13 +35,6 @@ _KV_PEER = re.compile(
 JIT_LOCK = re.compile(r"waiting for baton release at (?P<file>\S{1,300})", re.IGNORECASE)
 """The lock of a cache of compiled extensions: torch's cpp_extension, aiter, FlashInfer."""
 _BATON_PID = re.compile(r"\[pid=(?P<pid>\d{1,9})\b")
-# A message that somebody writes about: in backticks, or in quotes that are no value of JSON or of a dict
-_QUOTED = re.compile(r"`$|[\u201c\u2018\u00ab]$|(?<![:=,{\[(])(?<![:=,{\[(] )[\"']$")
-
-
-def is_talk(text: str, at: int) -> bool:
-    """Whether what begins at a place in a line is quoted there: a chat, a ticket or documentation."""
-    return _QUOTED.search(text[max(0, at - 4) : at]) is not None
 
 
 def kv_peer(text: str, match: re.Match[str]) -> str | None:

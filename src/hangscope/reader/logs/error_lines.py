@@ -18,6 +18,7 @@ from hangscope.reader.logs import engine_lines, store_barrier
 from hangscope.reader.logs.failure_line import FailureLine, make_failure
 from hangscope.reader.logs.log_lines import Line
 from hangscope.reader.logs.nccl_warnings import address_host, failure_of, read_warning, taken_twice
+from hangscope.reader.logs.quoted_words import is_quoted
 from hangscope.reader.logs.torch_words import GLOG_HEAD, clock_of, default_rank, op_name
 from hangscope.reader.logs.tracebacks import is_consequence
 from hangscope.reader.values import RANK_LIMIT, pci_id
@@ -458,28 +459,28 @@ class ErrorLog:
     # ---- engines; what is only quoted in a line, somebody writes about ----
 
     def _engine_waits(self, line: Line, match: re.Match[str]) -> None:
-        if not engine_lines.is_talk(line.text, match.start()):
+        if not is_quoted(line.text, match.start()):
             self._add(line, "engine_waits", effect=True, detail=match["what"])
 
     def _engine_stuck(self, line: Line, match: re.Match[str]) -> None:
-        if not engine_lines.is_talk(line.text, match.start()):
+        if not is_quoted(line.text, match.start()):
             self._add(line, "engine_stuck", effect=True, detail=match["what"].strip())
 
     def _kv_transfer(self, line: Line, match: re.Match[str]) -> None:
-        if engine_lines.is_talk(line.text, match.start()):
+        if is_quoted(line.text, match.start()):
             return
         what = match["why"] or match["nixl"] or match["code"] or match[0]
         peer = address_host(engine_lines.kv_peer(line.text, match))
         self._add(line, "kv_transfer", effect=True, peer_node=peer, detail=what.strip())
 
     def _jit_lock(self, line: Line, match: re.Match[str]) -> None:
-        if not engine_lines.is_talk(line.text, match.start()):
+        if not is_quoted(line.text, match.start()):
             pid = line.pid if line.pid is not None else engine_lines.baton_pid(line.text)
             self._add(line, "jit_lock", effect=True, pid=pid, detail=match["file"])
 
     def _deepep(self, line: Line, match: re.Match[str]) -> None:
         """Its kernels give up waiting for a peer, which they know by its node and its place there."""
-        if engine_lines.is_talk(line.text, match.start()):
+        if is_quoted(line.text, match.start()):
             return
         wait = engine_lines.wait_of(line.text)
         if wait is not None:

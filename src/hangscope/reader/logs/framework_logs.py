@@ -11,9 +11,9 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from hangscope.model import CONTAINER, UNKNOWN, Process, Source
-from hangscope.reader.logs.engine_lines import is_talk
 from hangscope.reader.logs.failure_line import SIGNAL_NAMES, FailureLine, kind_of_end, make_failure, plain_status
 from hangscope.reader.logs.log_lines import Line
+from hangscope.reader.logs.quoted_words import is_quoted
 from hangscope.reader.statements import Statement, Trust
 from hangscope.reader.values import host_name
 
@@ -315,11 +315,11 @@ class FrameworkLog:
 
     def _engine(self, line: Line, match: re.Match[str]) -> None:
         """That an engine is dead follows from what its workers or their silence did to it."""
-        if not is_talk(line.text, match.start()):
+        if not is_quoted(line.text, match.start()):
             self._add(line, "exception", effect=True, detail="the engine")
 
     def _vllm(self, line: Line, match: re.Match[str]) -> None:
-        if is_talk(line.text, match.start()):
+        if is_quoted(line.text, match.start()):
             return
         self._add(line, "exception", tasks=(int(match["index"]),), detail="a vLLM worker")
 

@@ -143,6 +143,11 @@ class KernelLog:
         return None
 
 
+def host_in_front(text: str) -> str | None:
+    """The host that syslog put in front of a kernel's line."""
+    return _stamp(text)[1]
+
+
 def _kind_of_nic_message(what: str) -> str | None:
     if _LINK_WORDS.search(what):
         return "link"

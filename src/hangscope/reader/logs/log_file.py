@@ -26,6 +26,7 @@ from hangscope.reader.logs.quoted_lines import QuotedLines
 from hangscope.reader.logs.torch_logs import TorchLog
 from hangscope.reader.logs.tracebacks import MOST_CHAINED, of_torchrun
 from hangscope.reader.logs.unwrap import FAILING, PLAIN, unwrapped
+from hangscope.reader.logs.worded_lines import WordedLog
 from hangscope.reader.ranks_in_paths import rank_of_log
 from hangscope.reader.sources.fabric_counters import FabricCounters
 from hangscope.reader.sources.stack_dumps import StackText
@@ -49,6 +50,7 @@ _NO_PORTS = FabricCounters("")
 _NO_FRAMEWORK = FrameworkLog("")
 _NOT_PRINTED = PrintedVerdicts("")
 _NO_ERRORS = ErrorLog("")
+_NOT_WORDED = WordedLog("")
 _NO_STACKS = StackText()
 
 
@@ -70,6 +72,7 @@ class TextFile:
         self.framework = FrameworkLog(file)
         self.printed = PrintedVerdicts(file)
         self.errors = ErrorLog(file)
+        self.worded = WordedLog(file)
         self.stacks = StackText()
         self.tail: tuple[str, ...] = ()
         """The last lines as they stand in the file, for whoever asks whether it shows the end."""
@@ -153,6 +156,8 @@ class TextFile:
             self.framework = _NO_FRAMEWORK
         if not self.errors.failures:
             self.errors = _NO_ERRORS
+        if not self.worded.failures:
+            self.worded = _NOT_WORDED
         if not (self.printed.found or self.printed.ended_at or self.printed.world_size):
             self.printed = _NOT_PRINTED
         if not (self.stacks.captures or self.stacks.dedicated):
@@ -171,16 +176,23 @@ class TextFile:
         self.nccl.feed(line)
         in_traceback = self.torch.feed(line, failing=failing)
         self.launcher.feed(line, failing=failing)
-        known = (failing or self.framework.waiting) and self.framework.feed(line)
+        known = (failing or self.worded.waiting) and self.worded.feed(line)
+        known = ((failing or self.framework.waiting) and self.framework.feed(line)) or known
         if (failing or self.errors.waiting) and not known:
             self.errors.feed(line, in_traceback=in_traceback)
-        readers = (self.torch, self.stacks, self.framework, self.errors)
+        readers = (self.torch, self.stacks, self.framework, self.worded, self.errors)
         self._waiting = any(reader.waiting for reader in readers)
 
     @property
     def failure_lines(self) -> list[FailureLine]:
         """Every line of failure, of all readers."""
-        return [*self.launcher.failures, *self.framework.failures, *self.errors.failures, *self._stalled()]
+        return [
+            *self.launcher.failures,
+            *self.framework.failures,
+            *self.worded.failures,
+            *self.errors.failures,
+            *self._stalled(),
+        ]
 
     def _stalled(self) -> Iterator[FailureLine]:
         """That a server has requests and generates nothing, where its last lines say so."""

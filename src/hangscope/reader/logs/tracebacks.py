@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 from hangscope.model import CUT_OFF, Frame
 from hangscope.reader.logs.log_lines import Line
+from hangscope.wordings import find
 
 MESSAGE_LINES = 12
 """Lines of one exception's message that are kept."""
@@ -107,7 +108,7 @@ def is_consequence(kind: str, message: str, frames: list[Frame]) -> bool:
     short = kind.rsplit(".", 1)[-1]
     if short in {"KeyboardInterrupt", "SystemExit", "EngineDeadError"} | _LAUNCHER_ERRORS:
         return True
-    if _POINTS_ELSEWHERE.search(message):
+    if _POINTS_ELSEWHERE.search(message) or _names_another(message):
         return True
     if short in _DISTRIBUTED_TYPES:
         return _LOCAL_FAULT.search(message) is None
@@ -117,6 +118,11 @@ def is_consequence(kind: str, message: str, frames: list[Frame]) -> bool:
     if short == "RuntimeError":
         return _PEER_FAULT.search(message) is not None and _LOCAL_FAULT.search(message) is None
     return False
+
+
+def _names_another(message: str) -> bool:
+    """Whether the message's wording names a peer that did not come, or another reason that is not its writer's."""
+    return any(row.explains and not row.of_writer for row, _ in find(message))
 
 
 def of_launcher(frames: Sequence[Frame]) -> bool:

@@ -12,6 +12,7 @@ from itertools import product
 
 from hangscope.reader.logs.log_lines import LineShapes, RawLine
 from hangscope.reader.logs.torch_words import GLOG_HEAD
+from hangscope.wordings import words_beyond
 
 MOST_JOINED = 6
 """Lines that one message may have been broken into."""
@@ -58,7 +59,7 @@ _OPEN: tuple[tuple[str, re.Pattern[str]], ...] = (
 """How a message begins → what it has when it is whole. c10's own messages are known by their head."""
 
 
-_FAILURE_PARTS = (
+_FAILURE_PARTS: tuple[str, ...] = (
     "srun: ",
     "rror",
     "ailed",
@@ -130,6 +131,7 @@ _FAILURE_PARTS = (
     "Preempt",
     "dump signal",
 )
+_FAILURE_PARTS += words_beyond(_FAILURE_PARTS)
 """Every line of failure holds one of these."""
 
 

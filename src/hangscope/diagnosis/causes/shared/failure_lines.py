@@ -74,6 +74,17 @@ _WHAT = {
     "node_silent": "ran on a node that has gone silent",
     "agent_silent": "stopped reporting ({detail})",
     "port_taken": "could not listen on {detail}: another process is using it",
+    "heartbeat_lost": "stopped sending heartbeats{gpu}",
+    "restarted": "restarted while the job ran",
+    "coordinator_lost": "lost its connection to {detail}",
+    "contact_lost": "can no longer be reached by {detail}",
+    "gpu_hang": "hung a GPU{gpu}",
+    "device_busy": "could not start its communication: an earlier process may still hold the device",
+    "hang_reported": "reports a hang ({detail})",
+    "memory_held": "held memory: {detail}",
+    "node_not_ready": "is not ready{gpu}",
+    "node_rebooted": "rebooted",
+    "storage_lost": "lost {detail}",
     "other": "reports a failure",
 }
 _STEP = {
@@ -130,6 +141,17 @@ _STEP = {
         "shared; or kill processes left over from an earlier run"
     ),
     LEFT_RUNNING: "find out what it was doing: its stack (py-spy dump --pid), its own log",
+    "heartbeat_lost": "its own log and exit status, dmesg on its node, the scheduler's events (preemption, eviction)",
+    "restarted": "its log before the restart, and the scheduler's events: who restarted it alone?",
+    "coordinator_lost": "read the log of process 0, and check that this node can reach it",
+    "contact_lost": "check whether the node is up, dmesg there (out of memory), and the network to it",
+    "gpu_hang": "dmesg and the driver's log on the node; reset the GPU or restart the node before it is used again",
+    "device_busy": "end processes of earlier runs on that device (npu-smi info), wait ten seconds, and start again",
+    "hang_reported": "read the report above and below the line: it lists what each worker was doing",
+    "memory_held": "look at the processes that held the most memory, not only at the one that was killed",
+    "node_not_ready": "kubectl describe node, and the logs of its kubelet and its container runtime",
+    "node_rebooted": "find out why: journalctl -b -1 -e, ipmitool sel list; exclude it from the next start",
+    "storage_lost": "check the file system's server and the network to it; processes that read or write there wait",
 }
 """What to do next, by the failure."""
 _NOT_RECORDED = (
@@ -357,11 +379,15 @@ def _device(failure: Failure) -> str | None:
     return _machine(failure) if failure.rank is None else None
 
 
+_OF_A_MACHINE = ("node_failed", "contact_lost", "node_not_ready", "node_rebooted", "storage_lost")
+"""Failures of a machine, whatever its ranks do."""
+
+
 def _machine(failure: Failure) -> str | None:
     """The same of a line that names no rank."""
     if failure.kind == "agent_silent":
         return f"hangscope's agent{_on_node(failure)}"
-    if failure.kind == "node_failed":
+    if failure.kind in _OF_A_MACHINE:
         return f"node {failure.node}" if failure.node else "a node"
     if failure.kind == "gpu_lost":
         return failure.node or "a node"
@@ -370,7 +396,15 @@ def _machine(failure: Failure) -> str | None:
     return failure.detail if failure.detail == CONTAINER else _NOT_A_PROCESS.get(failure.kind)
 
 
-_NOT_A_PROCESS = {"port_errors": "the fabric", "port_taken": "a process", **dict.fromkeys(ENGINE, "the engine")}
+_NOT_A_PROCESS = {
+    "port_errors": "the fabric",
+    "port_taken": "a process",
+    "storage_lost": "a node",
+    "contact_lost": "a node",
+    "memory_held": "a process",
+    "hang_reported": "the job's runtime",
+    **dict.fromkeys(ENGINE, "the engine"),
+}
 
 
 def _on_node(failure: Failure) -> str:

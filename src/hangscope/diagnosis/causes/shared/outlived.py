@@ -19,6 +19,10 @@ _WARNINGS = frozenset(
         "node_resource",
         "store_timeout",
         "init_timeout",
+        "hang_reported",
+        "storage_lost",
+        "node_not_ready",
+        "memory_held",
     )
 )
 """What may be a warning. A process that ended did end, whatever others print later."""

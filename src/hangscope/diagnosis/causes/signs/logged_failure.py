@@ -47,7 +47,7 @@ FAILURE_OF_NOBODY = Grounds(
 
 # What a failure means; all others only say that something is wrong.
 _MEANS = {
-    CauseKind.GPU: ("cuda_error", "xid", "ecc", "gpu_lost"),
+    CauseKind.GPU: ("cuda_error", "xid", "ecc", "gpu_lost", "gpu_hang"),
     CauseKind.DEAD: (
         "gpu_oom",
         "host_oom",
@@ -64,6 +64,10 @@ _MEANS = {
         "node_silent",
         "node_resource",
         "port_taken",
+        "heartbeat_lost",
+        "restarted",
+        "device_busy",
+        "node_rebooted",
     ),
     CauseKind.NETWORK: ("nccl_system_error", "ib_error", "socket_error", "port_errors"),
     CauseKind.MISMATCH: ("mismatch", *TAKEN_TWICE),
@@ -79,6 +83,7 @@ _WAITED = (
     "store_timeout",
     "init_timeout",
     "engine_stuck",
+    "hang_reported",
     "other",
 )
 # That a launcher stopped ranks, an engine still waits or a port counted errors does not say what became of the job: it
@@ -86,6 +91,7 @@ _WAITED = (
 _TELLS_NOTHING_OF_THE_JOB = (
     *("launcher_kill", "launcher_signal", "cancelled"),
     *("engine_waits", "jit_lock", "gpu_core", "kv_transfer", "port_errors"),
+    *("storage_lost", "node_not_ready", "memory_held"),
 )
 # Of what engines say, a lock names what is waited for, and a wait alone says least.
 _TELLS_MORE = {"jit_lock": -1, "engine_waits": 1}
@@ -217,13 +223,15 @@ def _names_other_end(line: Failure) -> bool:
     return line.kind == "kv_transfer" and line.peer_node is not None
 
 
-def _sort_key(line: Failure) -> tuple[bool, bool, bool, bool, bool, int, bool, bool, int]:
-    """What the scheduler did first, then a signal to the launcher; an end that only followed last, then a line that
-    says what it means, then one that names the operation, or the other end of a transfer, then the earliest."""
+def _sort_key(line: Failure) -> tuple[bool, bool, bool, bool, bool, bool, int, bool, bool, int]:
+    """What the scheduler did first, then a signal to the launcher; an end that only followed last, then what names a
+    reason, then a line that says what it means, then one that names the operation, or the other end of a transfer, then
+    the earliest."""
     return (
         line.kind != "cancelled",
         not was_signalled(line),
         line.effect and line.kind in _ENDS,
+        not line.explains or line.kind == "other",
         line.kind not in _KIND_OF,
         line.operation is None,
         _TELLS_MORE.get(line.kind, 0),
