@@ -66,7 +66,7 @@ class WordedLog:
 
     def feed(self, line: Line) -> bool:
         """Take one line. True where the catalogue knows it."""
-        went_on = bool(self._open) and self._goes_on(line)
+        continued = bool(self._open) and self._continues(line)
         for row, match in find(line.text):
             if is_quoted(line.text, match.start()):
                 continue
@@ -75,7 +75,7 @@ class WordedLog:
             else:
                 self._begin(row, match, line)
             return True
-        return went_on
+        return continued
 
     def _begin(self, row: Wording, match: re.Match[str], line: Line) -> None:
         groups = _captured(match)
@@ -89,7 +89,7 @@ class WordedLog:
         if row.most_below:
             self._open[line.tag, line.stream] = begun
 
-    def _goes_on(self, line: Line) -> bool:
+    def _continues(self, line: Line) -> bool:
         writer = (line.tag, line.stream)
         text = line.text
         begun = self._open.get(writer)
