@@ -1,0 +1,272 @@
+"""Real small programs that wait for each other, and what the kernel's books say of them."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from hangscope.sources.process_waits.capture import take
+from hangscope.sources.process_waits.chains import Chain, ProcessGraph
+from hangscope.sources.process_waits.schema import NodeWaits, Target, Wait
+
+PAUSE_S = 0.3
+pytestmark = pytest.mark.skipif(not Path("/proc/self/syscall").exists(), reason="this kernel does not tell calls")
+
+
+@contextmanager
+def programs(folder: Path, *codes: str) -> Iterator[list[int]]:
+    """These programs, each started when the one before has said that it is ready; killed at the end."""
+    started: list[subprocess.Popen[str]] = []
+    try:
+        for code in codes:
+            text = f"import os, signal, socket, subprocess, sys, time\nF = {str(folder)!r}\n{textwrap.dedent(code)}"
+            one = subprocess.Popen([sys.executable, "-c", text], stdout=subprocess.PIPE, text=True)
+            started.append(one)
+            assert one.stdout is not None
+            assert one.stdout.readline().strip() == "ready", code
+        time.sleep(0.3)
+        yield [one.pid for one in started]
+    finally:
+        for one in started:
+            one.kill()
+            one.wait()
+            if one.stdout is not None:
+                one.stdout.close()
+
+
+def looked(*pids: int) -> NodeWaits:
+    return take(pids, {pids[0]: 0}, time.sleep, PAUSE_S)
+
+
+def chain(*pids: int) -> Chain:
+    found = ProcessGraph({"node": looked(*pids)}).follow(("node", pids[0]))
+    assert found is not None
+    return found
+
+
+def pids_of(found: Chain) -> list[int]:
+    return [step.process.pid for step in found.steps if step.process is not None]
+
+
+READY = "print('ready', flush=True)\n"
+SERVER = f"""
+s = socket.socket(); s.bind(("127.0.0.1", 0)); s.listen(5)
+open(F + "/port", "w").write(str(s.getsockname()[1]))
+{READY}
+c, _ = s.accept()
+"""
+CLIENT = f"""
+c = socket.create_connection(("127.0.0.1", int(open(F + "/port").read())))
+{READY}
+c.recv(1)
+"""
+
+
+def test_a_client_waits_for_the_server_that_is_stopped(tmp_path: Path) -> None:
+    """Over an accepted TCP connection the process at its other end is named by the socket's inode, and is stopped."""
+    with programs(tmp_path, SERVER + "os.kill(os.getpid(), signal.SIGSTOP)", CLIENT) as (server, client):
+        found = chain(client)
+        assert (pids_of(found), found.end, found.sure) == ([client, server], "stopped", True)
+        assert found.steps[0].target is not None and found.steps[0].target.sure == "inode"
+
+
+def test_a_connection_that_was_never_accepted_leads_to_who_listens(tmp_path: Path) -> None:
+    """A server that never accepts is known by its port alone, which is said as a doubt."""
+    server_code = SERVER.replace("c, _ = s.accept()", "time.sleep(600)")
+    with programs(tmp_path, server_code, CLIENT) as (server, client):
+        found = chain(client)
+        assert (pids_of(found), found.sure) == ([client, server], False)
+        assert found.why_not
+
+
+def test_two_programs_that_wait_for_each_other_are_a_circle(tmp_path: Path) -> None:
+    """Two services, each in a call to the other, are a cycle with both edges, and both are named."""
+    both = f"""
+    me, other = sys.argv[1:] if len(sys.argv) > 1 else (ME, OTHER)
+    s = socket.socket(socket.AF_UNIX); s.bind(F + "/" + me); s.listen(5)
+    {READY.strip()}
+    while not os.path.exists(F + "/" + other): time.sleep(0.05)
+    c = socket.socket(socket.AF_UNIX); c.connect(F + "/" + other)
+    d, _ = s.accept()
+    c.recv(1)
+    """
+    one = "ME, OTHER = 'a', 'b'\n" + textwrap.dedent(both)
+    other = "ME, OTHER = 'b', 'a'\n" + textwrap.dedent(both)
+    with programs(tmp_path, one, other) as (first, second):
+        found = chain(first, second)
+        assert (sorted(pids_of(found)), found.end, found.sure) == (sorted([first, second]), "cycle", True)
+
+
+def test_a_chain_goes_through_several_programs(tmp_path: Path) -> None:
+    """Trainer → service → its child, which is stopped: every step is there, and the last is what holds it up."""
+    service = SERVER + "subprocess.run(['sh', '-c', 'kill -STOP $$; true'])"
+    with programs(tmp_path, service, CLIENT) as (server, client):
+        found = chain(client)
+        assert pids_of(found)[:2] == [client, server]
+        assert (len(found.steps), found.end, found.sure) == (3, "stopped", True)
+        kinds = [step.target.kind for step in found.steps if step.target is not None]
+        assert kinds[0] == "tcp" and kinds[1] in ("child", "pipe")
+
+
+def test_a_reader_of_a_pipe_waits_for_who_can_write(tmp_path: Path) -> None:
+    """Of a pipe's holders those count that have the writing end open, and not the reader itself."""
+    code = f"""
+    r, w = os.pipe()
+    if os.fork() == 0:
+        os.close(r); os.kill(os.getpid(), signal.SIGSTOP); os._exit(0)
+    os.close(w)
+    {READY.strip()}
+    os.read(r, 1)
+    """
+    with programs(tmp_path, code) as (reader,):
+        found = chain(reader)
+        assert (found.end, found.steps[0].target.kind, found.sure) == ("stopped", "pipe", True)  # type: ignore[union-attr]
+
+
+def test_a_fifo_that_nobody_opens_for_writing_has_no_other_end(tmp_path: Path) -> None:
+    """Opening a FIFO whose other end nobody opens ends at the FIFO's name."""
+    os.mkfifo(tmp_path / "fifo")
+    with programs(tmp_path, READY + "open(F + '/fifo').read()") as (reader,):
+        found = chain(reader)
+        assert found.end == "dead"
+        assert found.last.target is not None
+        assert (found.last.target.kind, found.last.target.what) == ("fifo", str(tmp_path / "fifo"))
+
+
+@pytest.mark.parametrize("how", ["flock", "lockf"])
+def test_a_lock_leads_to_who_holds_it(tmp_path: Path, how: str) -> None:
+    """A compile cache's lock that a stopped process holds is traced to that process by the kernel's list of locks."""
+    holder = f"import fcntl\nf = open(F + '/lock', 'w'); fcntl.{how}(f, fcntl.LOCK_EX)\n{READY}"
+    waiter = f"import fcntl\nf = open(F + '/lock', 'w')\n{READY}fcntl.{how}(f, fcntl.LOCK_EX)"
+    with programs(tmp_path, holder + "os.kill(os.getpid(), signal.SIGSTOP)", waiter) as (first, second):
+        found = chain(second)
+        assert (pids_of(found), found.end, found.sure) == ([second, first], "stopped", True)
+
+
+def test_a_server_that_waits_for_work_is_idle_and_held_up_by_nobody(tmp_path: Path) -> None:
+    """A client whose server owes it no answer ends at an idle server; the server has no chain."""
+    server = (
+        SERVER + "import select\np = select.epoll(); p.register(s.fileno(), 1); p.register(c.fileno(), 1); p.poll()"
+    )
+    with programs(tmp_path, server, CLIENT) as (first, second):
+        looks = looked(second, first)
+        graph = ProcessGraph({"node": looks})
+        found = graph.follow(("node", second))
+        assert found is not None
+        assert (pids_of(found), found.end) == ([second, first], "idle")
+        assert graph.follow(("node", first)) is None
+
+
+@pytest.mark.parametrize("family", ["AF_UNIX", "AF_INET"])
+def test_both_ends_that_read_are_no_circle(tmp_path: Path, family: str) -> None:
+    """A server that waits for the next request on the same connection is idle, over any kind of socket."""
+    code = f"""
+    one, other = socket.socketpair() if {family == "AF_UNIX"} else (None, None)
+    if one is None:
+        s = socket.socket(); s.bind(("127.0.0.1", 0)); s.listen(1)
+        one = socket.create_connection(s.getsockname()); other, _ = s.accept(); s.close()
+    if os.fork() == 0:
+        one.close(); other.recv(1); os._exit(0)
+    other.close()
+    {READY.strip()}
+    one.recv(1)
+    """
+    with programs(tmp_path, code) as (client,):
+        found = chain(client)
+        assert (len(found.steps), found.end) == (2, "idle")
+
+
+def test_a_process_at_work_is_what_it_is(tmp_path: Path) -> None:
+    """A server that computes is at work: the chain ends there, as something that moves."""
+    with programs(tmp_path, SERVER + "while True: pass", CLIENT) as (server, client):
+        found = ProcessGraph({"node": take([client], {}, time.sleep, 1.0)}).follow(("node", client))
+        assert found is not None
+        assert (pids_of(found), found.end) == ([client, server], "works")
+
+
+def test_an_address_that_no_process_owns_is_outside(tmp_path: Path) -> None:
+    """The other end of a connection to another machine is said as its address, and no process is named."""
+    target = Target("tcp", "10.0.0.9:9000", local="10.0.0.1:41000", peer="10.0.0.9:9000", state="ESTABLISHED")
+    with programs(tmp_path, SERVER + "time.sleep(600)", CLIENT) as (_, client):
+        looks = looked(client)
+    wait = Wait(client, client, "python", "recvfrom", (target,), main=True)
+    alone = NodeWaits(tuple(one for one in looks.processes if one.pid == client), (wait,))
+    found = ProcessGraph({"node": alone}).follow(("node", client))
+    assert found is not None
+    assert (found.end, found.last.target) == ("outside", target)
+
+
+def test_connections_between_nodes_are_joined_by_their_addresses(tmp_path: Path) -> None:
+    """What one node saved of its half of a connection finds the process with the other half on another node."""
+    with programs(tmp_path, SERVER + "os.kill(os.getpid(), signal.SIGSTOP)", CLIENT) as (server, client):
+        both = looked(client)
+    waits = tuple(
+        replace(wait, targets=tuple(replace(target, pids=(), sure="") for target in wait.targets))
+        for wait in both.waits
+    )
+    near = NodeWaits(tuple(one for one in both.processes if one.pid == client), waits)
+    far = NodeWaits(tuple(one for one in both.processes if one.pid == server))
+    found = ProcessGraph({"a": near, "b": far}).follow(("a", client))
+    assert found is not None
+    assert ([step.node for step in found.steps], found.end) == (["a", "b"], "stopped")
+
+
+def test_a_semaphore_of_a_killed_process_is_left_behind(tmp_path: Path) -> None:
+    """A System V semaphore that was last changed by a process that is gone has nobody who could raise it."""
+    code = f"""
+    import ctypes
+    libc = ctypes.CDLL(None)
+    number = libc.semget(0, 1, 0o1600)
+    class Op(ctypes.Structure): _fields_ = [("n", ctypes.c_ushort), ("op", ctypes.c_short), ("flag", ctypes.c_short)]
+    if os.fork() == 0:
+        libc.semop(number, ctypes.byref(Op(0, 1, 0)), 1); libc.semop(number, ctypes.byref(Op(0, -1, 0)), 1); os._exit(0)
+    os.wait()
+    open(F + "/sem", "w").write(str(number))
+    {READY.strip()}
+    libc.semop(number, ctypes.byref(Op(0, -1, 0)), 1)
+    """
+    try:
+        with programs(tmp_path, code) as (waiter,):
+            found = chain(waiter)
+            assert (found.end, found.last.target.kind) == ("dead", "semaphore")  # type: ignore[union-attr]
+    finally:
+        subprocess.run(["ipcrm", "-s", (tmp_path / "sem").read_text()], check=False)
+
+
+def test_a_look_changes_nothing_in_the_processes(tmp_path: Path) -> None:
+    """Descriptors, threads and the call that a process is in are the same before and after it was looked at."""
+
+    def seen(pid: int) -> tuple[list[str], list[str], str]:
+        root = Path(f"/proc/{pid}")
+        return sorted(os.listdir(root / "fd")), sorted(os.listdir(root / "task")), (root / "syscall").read_text()
+
+    with programs(tmp_path, SERVER + "c.recv(1)", CLIENT) as both:
+        before = [seen(pid) for pid in both]
+        looked(both[1])
+        assert [seen(pid) for pid in both] == before
+
+
+def test_names_that_processes_gave_themselves_are_plain_text(tmp_path: Path) -> None:
+    """A title with escapes is saved without what a terminal would obey."""
+    with programs(tmp_path, "open('/proc/self/comm', 'w').write('\\x1b[31mred')\n" + READY + "signal.pause()") as (
+        pid,
+    ):
+        (process,) = (one for one in looked(pid).processes if one.pid == pid)
+        assert process.name == "?[31mred"
+
+
+def test_a_process_that_is_gone_is_no_chain() -> None:
+    """A process that is gone when it is looked at gives nothing, and no exception."""
+    gone = subprocess.Popen(["true"])
+    gone.wait()
+    looks = take([gone.pid], {}, lambda _: None)
+    assert looks.processes == () and ProcessGraph({"node": looks}).follow(("node", gone.pid)) is None
