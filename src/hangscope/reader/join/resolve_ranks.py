@@ -305,7 +305,7 @@ def thread_stacks(text: TextFile, who: Identity) -> list[ThreadStack]:
                     sample=capture.sample,
                     active=thread.active,
                     node=node_of(who, rank, text),
-                    outside=capture.by == "py-spy" or capture.parent is not None,
+                    outside=capture.by in ("py-spy", "memory") or capture.parent is not None,
                     native=tuple(thread.native),
                     holds_gil=thread.holds_gil,
                     child=capture.parent is not None,

@@ -26,11 +26,11 @@ class EngineProcesses:
     def save_stacks(self, node_dir: NodeDir, number: int) -> None:
         """Where each of them is, from outside."""
         for pid, role in list(self._roles.items())[:MOST]:
-            text, why = python_stacks.from_outside(pid)
+            text, by, why = python_stacks.from_outside(pid)
             if text is None:
                 node_dir.gap(f"stacks of {role.label} (pid {pid})", why)
                 continue
-            head = f"# hangscope stacks pid={pid} sample={number} by=py-spy at={manifest.now()}\n"
+            head = f"# hangscope stacks pid={pid} sample={number} by={by} at={manifest.now()}\n"
             node_dir.write(f"stacks/process_{pid}.{number}.txt", head + text[: python_stacks.MOST_BYTES])
 
     def rows(self) -> list[dict[str, Any]]:

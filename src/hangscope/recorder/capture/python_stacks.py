@@ -1,7 +1,8 @@
-"""The Python stacks of one rank: from its worker server, else by py-spy from outside, else by its stack signal.
+"""The Python stacks of one rank: from its worker server, else from outside, else by its stack signal.
 
-The worker server needs the rank's GIL, py-spy the right to trace, the signal a companion. A server that answers other
-questions while this one stays open means that something holds the GIL.
+From outside they come by py-spy, or where that is missing or cannot read this Python, by our own reader of frames. The
+worker server needs the rank's GIL, looking from outside the right to trace, the signal a companion. A server that
+answers other questions while this one stays open means that something holds the GIL.
 """
 
 from __future__ import annotations
@@ -21,11 +22,16 @@ from hangscope.recorder.process import linux_process, target_rights
 from hangscope.recorder.process.programs import PY_SPY_S, py_spy, run_bounded
 from hangscope.recorder.process.target_rights import Rights
 from hangscope.recorder.rundir.node_dir import NodeDir
+from hangscope.safeio.safe_files import Patience
+from hangscope.sources import stacks
+from hangscope.sources.cannot_read import CannotRead
 
 ANSWER_S = 2.0
 NATIVE_S = 4.0
 CHILDREN_S = 3.0
 MOST_CHILDREN = 32
+OWN_S = 3.0
+"""For our own reader, which takes milliseconds: a page of the process may come from a file system that hangs."""
 MOST_BYTES = 8 << 20
 """A thousand threads with a hundred frames each. Several ranks are asked at a time, and each may have more."""
 SIGNAL_S = 1.5
@@ -58,9 +64,8 @@ def sample(node_dir: NodeDir, process: RankProcess, number: int, *, native: bool
             answered = False if answer.late else None
             reasons.append(f"worker server: {answer.error or answer.status}")
     if text is None:
-        by = "py-spy"
-        text, why = from_outside(process.pid, native=native)
-        reasons.append(f"py-spy: {why}")
+        text, by, why = from_outside(process.pid, native=native)
+        reasons.append(why)
     if text is None:
         by = "faulthandler"
         text, why = _by_signal(process)
@@ -117,8 +122,7 @@ def children(node_dir: NodeDir, process: RankProcess, number: int, ranks: Collec
     for pid in below[:MOST_CHILDREN]:
         if time.monotonic() > until or room <= 0:
             break
-        by = "py-spy"
-        text, _ = from_outside(pid)
+        text, by, _ = from_outside(pid)
         if text is None:
             by = "faulthandler"
             text, _ = _by_signal(replace(process, pid=pid))
@@ -143,7 +147,23 @@ def next_number(node_dir: NodeDir) -> int:
     return max(numbers) + 1
 
 
-def from_outside(pid: int, *, native: bool = False) -> tuple[str | None, str]:
+def from_outside(pid: int, *, native: bool = False) -> tuple[str | None, str, str]:
+    """(The stacks, by what they were read, why there are none.)"""
+    text, why = _by_py_spy(pid, native=native)
+    if text is not None:
+        return text, "py-spy", ""
+    try:
+        text = Patience(OWN_S).ask(str(pid), lambda: stacks.python_stacks(pid))
+    except CannotRead as error:
+        own = error.reason if error.cure is None else f"{error.reason}; {error.cure}"
+    except OSError as error:
+        own = error.strerror or str(error)
+    else:
+        return text, "memory", ""
+    return None, "", f"py-spy: {why}; from its memory: {own}"
+
+
+def _by_py_spy(pid: int, *, native: bool) -> tuple[str | None, str]:
     """The stacks by py-spy, or why there are none."""
     program = py_spy()
     if program is None:

@@ -56,14 +56,14 @@ def node_findings(node: ExaminedNode, setting: Setting) -> Iterator[DoctorFindin
 
 
 def py_spy(node: ExaminedNode) -> Iterator[DoctorFinding]:
-    """Stacks of a rank that holds its GIL can be read from outside only, by py-spy, if the kernel lets it."""
+    """Stacks of a rank that holds its GIL can be read from outside only; below Python by py-spy."""
     tool = node.tool("py-spy")
     if tool is None:
         yield DoctorFinding(
             "py-spy",
             NOTE,
             "py-spy is not installed",
-            "the stack of a rank that holds its GIL in C code cannot be read; others are asked directly",
+            "stacks have lines of Python alone: of a rank that is stuck in C code, the call in there is not known",
             "pip install py-spy, or pip install 'hangscope[capture]'",
         )
         return

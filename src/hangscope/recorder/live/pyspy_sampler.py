@@ -1,4 +1,5 @@
-"""Samples of ranks that cannot be asked, from outside: py-spy, one process at a time, on a thread of its own.
+"""Samples of ranks that cannot be asked, from outside, one process at a time, on a thread of its own: by py-spy, or
+where that is not installed by our own reader of frames.
 
 A sample costs some tenths of a second of ours and nothing of the rank's, which is not stopped. So it is taken only of a
 rank that the kernel shows idle, and never more often than its cost allows.
@@ -14,6 +15,9 @@ from typing import Any
 
 from hangscope.recorder.process.programs import PY_SPY_S, py_spy, run_bounded
 from hangscope.safeio import bounded_json
+from hangscope.safeio.safe_files import Patience
+from hangscope.sources import stacks
+from hangscope.sources.cannot_read import CannotRead
 
 DUTY = 0.05
 """The share of one core that the samples of one rank may take."""
@@ -33,7 +37,7 @@ class PySpySampler:
 
     def request(self, rank: int, pid: int) -> None:
         """Ask for a sample, unless one is under way or the last ones were dear."""
-        if rank in self._open or time.monotonic() < self._rest_until.get(pid, 0.0) or py_spy() is None:
+        if rank in self._open or time.monotonic() < self._rest_until.get(pid, 0.0):
             return
         if self._thread is None:
             self._thread = threading.Thread(target=self._work, name="py-spy", daemon=True)
@@ -42,7 +46,7 @@ class PySpySampler:
         self._requested.put((rank, pid))
 
     def finished(self) -> list[tuple[int, int, Any]]:
-        """(rank, pid, py-spy's JSON) of the samples that are done."""
+        """(rank, pid, what py-spy's JSON has) of the samples that are done."""
         found = []
         while True:
             try:
@@ -66,7 +70,7 @@ class PySpySampler:
     def _sample(self, pid: int) -> Any:
         program = py_spy()
         if program is None:
-            return None
+            return self._from_memory(pid)
         words = [program, "dump", "--json", "--nonblocking", "--pid", str(pid)]
         try:
             done = run_bounded(words, PY_SPY_S, MOST_BYTES)
@@ -78,4 +82,11 @@ class PySpySampler:
                 return None
             return bounded_json.loads(done.out)
         except (OSError, ValueError, subprocess.TimeoutExpired):
+            return None
+
+    def _from_memory(self, pid: int) -> Any:
+        try:
+            return Patience(PY_SPY_S).ask(str(pid), lambda: stacks.as_json(pid))
+        except (CannotRead, OSError) as error:
+            self.refused = str(error)
             return None

@@ -15,6 +15,9 @@ from hangscope.recorder.process.linux_process import PROC
 from hangscope.recorder.process.programs import PY_SPY_S, py_spy, run_bounded
 from hangscope.recorder.ray.process_memory import ProcessMemory, ids_held
 from hangscope.safeio import bounded_json
+from hangscope.safeio.safe_files import Patience
+from hangscope.sources import stacks
+from hangscope.sources.cannot_read import CannotRead
 
 MOST_BYTES = 32 << 20
 MOST_THREADS = 512
@@ -60,7 +63,7 @@ def threads(pid: int, known: Collection[bytes]) -> list[dict[str, Any]]:
 def _sampled(pid: int) -> list[dict[str, Any]]:
     program = py_spy()
     if program is None:
-        raise NoStack("py-spy is not there: pip install py-spy into the cluster's Python")
+        return _from_memory(pid)
     words = [program, "dump", "--json", "--locals", "--nonblocking", "--pid", str(pid)]
     try:
         done = run_bounded(words, PY_SPY_S, MOST_BYTES)
@@ -74,6 +77,15 @@ def _sampled(pid: int) -> list[dict[str, Any]]:
     if not isinstance(value, list):
         raise NoStack("py-spy: an answer of another form")
     return [thread for thread in value if isinstance(thread, dict)]
+
+
+def _from_memory(pid: int) -> list[dict[str, Any]]:
+    """By our own reader of frames: without the locals, so that what a call waits for is not known."""
+    try:
+        return Patience(PY_SPY_S).ask(str(pid), lambda: stacks.as_json(pid))
+    except (CannotRead, OSError) as error:
+        cure = "for what a call waits for: pip install py-spy into the cluster's Python"
+        raise NoStack(f"{error}; py-spy is not there ({cure})"[:300]) from None
 
 
 def _switches(pid: int, thread: object) -> int | None:
