@@ -8,7 +8,18 @@ from dataclasses import replace
 import pytest
 
 from hangscope.diagnosis import Diagnosis, diagnose
-from hangscope.model import Facts, Frame, KernelMessage, Process, PythonError, Source, TransportEvent, WatchdogReport
+from hangscope.diagnosis.phrases import shape_texts
+from hangscope.model import (
+    Facts,
+    Frame,
+    KernelMessage,
+    Operation,
+    Process,
+    PythonError,
+    Source,
+    TransportEvent,
+    WatchdogReport,
+)
 from kits.small_jobs import Op, job, recv, send
 
 A, B, D = "A", "B", "default_pg"
@@ -164,6 +175,32 @@ def test_silent_mismatch_is_reported_without_a_hang() -> None:
     rest = [Op(D), Op(D), Op(D)]
     verdict = diagnose(job({D: [0, 1, 2]}, {0: rest, 1: rest, 2: [Op(D), Op(D, elements=99), Op(D)]}))
     assert (verdict.hang, verdict.kind, accused(verdict), verdict.exit_status) == (False, "mismatch", [2], 0)
+    assert verdict.outcome == "wrong"
+
+
+@pytest.mark.parametrize("name", ["all_reduce", "all_gather", "reduce_scatter_tensor_coalesced"])
+def test_what_differs_is_what_is_shown(name: str) -> None:
+    """Where two calls pass the same inputs and differ in their outputs, the sentence shows the outputs."""
+    rest = [Op(D, name, out=64), Op(D)]
+    verdict = diagnose(job({D: [0, 1, 2]}, {0: rest, 1: rest, 2: [Op(D, name, out=128), Op(D)]}))
+    assert (verdict.kind, accused(verdict)) == ("mismatch", [2])
+    assert "[128] Float for its output" in verdict.why[0].text
+    assert "the rest [64] Float for its output" in verdict.why[0].text
+
+
+def test_one_tensor_of_many_is_shown() -> None:
+    """Of a batch whose first tensors agree, the one that does not is named by its place."""
+    sizes = ((4,), (4,), (4,), (4,), (4,))
+    one = replace(operation(), input_shapes=sizes, input_dtypes=("Float",) * 5)
+    other = replace(one, input_shapes=(*sizes[:4], (9,)))
+    assert shape_texts(one, other) == ("[4] Float as tensor 5", "[9] Float as tensor 5")
+    mixed = replace(one, input_shapes=sizes[:2], input_dtypes=("Half", "Float"))
+    turned = replace(mixed, input_dtypes=("Float", "Half"))
+    assert shape_texts(mixed, turned) == ("[4] Half as tensor 1", "[4] Float as tensor 1")
+
+
+def operation() -> Operation:
+    return job({D: [0]}, {0: [Op(D, "all_reduce_coalesced")]}).ops[0]
 
 
 def test_uneven_sizes_of_all_to_all_are_fine_when_they_add_up() -> None:

@@ -8,7 +8,8 @@ import pickle
 import pytest
 
 from hangscope.diagnosis import diagnose
-from hangscope.diagnosis.verdict import CauseKind, Outcome
+from hangscope.diagnosis.verdict import CauseKind
+from hangscope.verdict_words import Outcome
 from kits.small_jobs import Op, job
 
 

@@ -175,7 +175,7 @@ def silent_mismatch() -> Diagnosis:
     return small(
         "mismatch",
         hang=False,
-        outcome="ok",
+        outcome="wrong",
         culprits=(Culprit(2, "gpu-worker-7", 0, None, None, "all_reduce #16 with 1024 elements, the rest had 2048"),),
         operation=all_reduce(dict.fromkeys(range(4), "completed")),
         headline="rank 2's all_reduce #16 has another size; nothing hung, the result is wrong",

@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 from jsonschema import Draft202012Validator
 
-from hangscope.diagnosis.verdict import CauseKind, Culprit, Lateness, Outcome, Place, SeenIn, Victim
+from hangscope.diagnosis.verdict import CauseKind, Culprit, Lateness, Place, SeenIn, Victim
 from hangscope.model import Frame
 from hangscope.report.export import schema, to_dict, to_json
+from hangscope.verdict_words import Outcome
 from kits import sample_verdicts
 
 CONTRACT = [

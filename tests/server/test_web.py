@@ -21,12 +21,12 @@ from sqlalchemy import select, update
 from hangscope.report.export import schema
 from hangscope.server.digest import issue_groups
 from hangscope.server.digest.fingerprint import fingerprint
-from hangscope.server.digest.named_entities import is_trouble
 from hangscope.server.retention import clear_expired
 from hangscope.server.store.blob_store import BlobFolder
 from hangscope.server.store.tables import AUDIT, BLOBS, INCIDENTS, WORK
 from hangscope.server.web.guard import Guard, Rate
 from hangscope.server.web.webhooks import OLDEST_S, is_inside, is_signed, message, send, signature
+from hangscope.verdict_words import is_trouble
 from kits.fleet import RunningServer, access, bundle, push_value, running_server, sha
 
 HTML = {"Accept": "text/html"}

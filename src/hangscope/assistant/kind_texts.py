@@ -86,6 +86,7 @@ OUTCOMES = {
     "pause": "The job stalled for a while and resumed by itself.",
     "slow": "Nothing hangs; one rank holds the others up.",
     "desync": "Nothing hangs; ranks lastingly run calls together that do not belong together: results are wrong.",
+    "wrong": "Nothing hung; at least once ranks ran calls together that do not fit, so results are wrong since then.",
     "ok": "Progress was seen on every rank.",
     "unknown": "The evidence does not say whether it hangs.",
 }

@@ -28,7 +28,7 @@ _LARGEST = 1 << 40
 
 def with_history(verdict: Diagnosis, job: Job, client: ServerClient, deadline_s: float = DEADLINE_S) -> Diagnosis:
     """The verdict with what the server says; with a gap that says why not, where it does not."""
-    from hangscope.server.digest.named_entities import is_trouble
+    from hangscope.verdict_words import is_trouble
 
     if not is_trouble(str(verdict.outcome)):
         return verdict

@@ -11,6 +11,7 @@ from typing import Generic, TypeVar
 from hangscope.diagnosis.hardware.nccl_rings import Way
 from hangscope.diagnosis.verdict import ActorCulprit, CauseKind, OperationInFlight
 from hangscope.diagnosis.waits.wait_graph import Wait
+from hangscope.verdict_words import Outcome
 
 Level = IntEnum("Level", "LOW MEDIUM HIGH")
 LOW, MEDIUM, HIGH = Level
@@ -147,8 +148,8 @@ class Accusation(Generic[F]):
     doubts: Collection[Doubt] = ()
     explains: Sequence[Wait] = ()
     hang: bool = True
-    desync: bool = False
-    """Whether ranks lastingly run calls together that do not belong together, while nothing hangs."""
+    outcome: Outcome | None = None
+    """What became of the job, where the cause itself knows that."""
     conclusive: bool = True
     """Whether it says anything about what became of the job: that the launcher stopped it does not."""
     all_sides: bool = False

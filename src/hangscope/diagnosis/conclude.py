@@ -29,7 +29,6 @@ from hangscope.diagnosis.verdict import (
     Finding,
     FirstReported,
     Link,
-    Outcome,
     Place,
     Victim,
 )
@@ -38,6 +37,7 @@ from hangscope.diagnosis.waits.wait_graph import IN_FLIGHT_S, Wait
 from hangscope.diagnosis.weigh import Choice
 from hangscope.model import Communicator, Facts, Gap, ThreadStack, WatchdogReport
 from hangscope.text import duration, numbered, sentence
+from hangscope.verdict_words import Outcome
 
 _NOT_ITS_LAST = {
     Scope.EARLIER: "its dump was taken before its peers'",
@@ -133,9 +133,10 @@ def _outcome(case: Case, chosen: Accusation[Any]) -> Outcome:
     known = _known_outcome(case, chosen)
     if known is not None:
         return known
-    silent_mismatch = chosen.kind is CauseKind.MISMATCH and not chosen.hang and case.job.dumps
-    if chosen.kind is CauseKind.NONE or silent_mismatch:
+    if chosen.kind is CauseKind.NONE:
         return Outcome.OK
+    if chosen.kind is CauseKind.MISMATCH and not chosen.hang and case.job.dumps:
+        return Outcome.WRONG
     if not chosen.conclusive or not (chosen.names_somebody or case.hang.age_known):
         return Outcome.UNKNOWN
     if not chosen.hang or _is_crash(case, chosen.kind):
@@ -154,8 +155,8 @@ def _known_outcome(case: Case, chosen: Accusation[Any]) -> Outcome | None:
     """What the accusation itself, or that the job went on, says."""
     if chosen.kind is CauseKind.SLOW:
         return Outcome.SLOW
-    if chosen.desync:
-        return Outcome.DESYNC
+    if chosen.outcome is not None:
+        return chosen.outcome
     return Outcome.PAUSE if case.job.recovered_s is not None else None
 
 
@@ -167,7 +168,7 @@ def _is_only_an_end(case: Case) -> bool:
     """
     in_flight = all(wait.in_flight for wait in case.waits.all)
     printed = {verdict.outcome for verdict in case.job.facts.printed_verdicts}
-    seen_by_run = case.job.reason == "rank-exit" or printed == {"CRASH"}
+    seen_by_run = case.job.reason == "rank-exit" or printed == {Outcome.CRASH}
     return seen_by_run or (in_flight and case.hang.says is not Says.YES)
 
 
@@ -188,7 +189,7 @@ def _only_lost_peers(case: Case) -> bool:
     """Whether nothing was captured and all that is known of who waits is that it lost somebody at once."""
     if case.job.reason is not None or not case.waits.all or _timed_out(case):
         return False
-    hung = any(printed.outcome == "HANG" for printed in case.job.facts.printed_verdicts)
+    hung = any(printed.outcome == Outcome.HANG for printed in case.job.facts.printed_verdicts)
     return not hung and all(wait.only_failed for wait in case.waits.all)
 
 

@@ -2,53 +2,13 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from enum import Enum
 
 from hangscope.engine_roles import Role
 from hangscope.model import EngineProcess, FileWait, Frame, Gap, GpuCore, Source
+from hangscope.verdict_words import CauseKind as CauseKind
+from hangscope.verdict_words import Outcome, Word, goes_on
 
 SCHEMA = "hangscope.diagnosis/1"
-
-
-class _Word(str, Enum):
-    """One of a few words, equal to the plain text of it, and shown and written as that (as `StrEnum`, Python 3.11)."""
-
-    def __str__(self) -> str:
-        return str(self.value)
-
-    def __format__(self, spec: str) -> str:
-        return format(self.value, spec)
-
-
-class CauseKind(_Word):
-    """What kind of cause held the job up."""
-
-    ABSENT = "absent"
-    DEAD = "dead"
-    FROZEN = "frozen"
-    GPU = "gpu"
-    MISMATCH = "mismatch"
-    DEADLOCK = "deadlock"
-    NETWORK = "network"
-    RESOURCES = "resources"
-    SLOW = "slow"
-    SHIFT = "shift"
-    UNKNOWN = "unknown"
-    NONE = "none"
-
-
-class Outcome(_Word):
-    """What people see as the first word."""
-
-    HANG = "hang"
-    CRASH = "crash"
-    WAIT = "wait"
-    PAUSE = "pause"
-    SLOW = "slow"
-    DESYNC = "desync"
-    """Nothing hangs, and ranks lastingly run calls together that do not belong together."""
-    OK = "ok"
-    UNKNOWN = "unknown"
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +35,7 @@ class LogFact:
     code: int | None = None
 
 
-class SeenIn(_Word):
+class SeenIn(Word):
     """What showed a line of code."""
 
     STACK = "stack"
@@ -368,6 +328,6 @@ class Diagnosis:
 
         A mismatch, a shift or a slow rank that did not hang anything is still a finding, but the job went on: 0.
         """
-        if self.outcome in (Outcome.OK, Outcome.SLOW, Outcome.DESYNC, Outcome.PAUSE):
+        if goes_on(self.outcome):
             return 0
         return 3 if self.kind in (CauseKind.UNKNOWN, CauseKind.NONE) else 1

@@ -28,6 +28,7 @@ from hangscope.diagnosis.precedence import Precedence
 from hangscope.diagnosis.verdict import CauseKind
 from hangscope.diagnosis.waits.progress import Scope
 from hangscope.diagnosis.waits.wait_graph import Wait
+from hangscope.verdict_words import Outcome
 
 _WORDS = {LOW: "low", MEDIUM: "medium", HIGH: "high"}
 # Operations that hang for this part of the longest time began to hang together with that one.
@@ -152,7 +153,7 @@ def _with_disputes(case: Case, accusation: Accusation[Any]) -> Accusation[Any]:
     on a node whose clock is off, if it is the clock; nor is it a hang while the accused work."""
     if is_at_work(case, accusation):
         accusation = replace(accusation, doubts=[*accusation.doubts, Doubt.AT_WORK])
-    if accusation.desync:
+    if accusation.outcome is Outcome.DESYNC:
         return accusation  # what a recording lacks says nothing about the calls that it has
     by_record = [a.rank for a in accusation.accused if a.kind not in (CauseKind.DEAD, CauseKind.FROZEN)]
     if any(_is_disputed(case, rank) for rank in by_record if rank in case.progress.of):

@@ -517,7 +517,7 @@ class LogProgress:
 
 @dataclass(frozen=True, slots=True)
 class PrintedVerdict:
-    """A verdict of ours that a log repeats. `outcome` is its first word, `kind` what its legend calls the culprit."""
+    """A verdict of ours that a log repeats. `outcome` and `kind` are words of its JSON, `kind` empty where unsaid."""
 
     outcome: str
     headline: str

@@ -16,6 +16,7 @@ from hangscope.report.safe_text import safe
 from hangscope.report.text_layout import Line, Piece, cells, pad, paragraph, shorten
 from hangscope.report.verdict_text import direct, title
 from hangscope.text import plural, ranges, rank_list, spans
+from hangscope.verdict_words import legend_word
 
 FEW = 64
 """Up to so many ranks are drawn one by one."""
@@ -29,13 +30,6 @@ _OTHERS = {
     CauseKind.SLOW: "on time",
     CauseKind.MISMATCH: "like the majority",
     CauseKind.SHIFT: "like the majority",
-}
-_KIND_WORDS = {
-    CauseKind.GPU: "GPU stuck",
-    CauseKind.NETWORK: "cut off",
-    CauseKind.SLOW: "late",
-    CauseKind.SHIFT: "shifted",
-    CauseKind.UNKNOWN: "suspected",
 }
 _LAUNCHED = ("never", "launched")
 """How the reasons begin that accuse a live rank, beside others that ended or answer nothing."""
@@ -122,7 +116,7 @@ def _meanings(diagnosis: Diagnosis, at_root: set[int]) -> dict[str, str]:
     d = diagnosis
     operation = "" if d.operation is None else title(d.operation.name, d.operation.seq)
     return {
-        "X": _kind_word(d.kind) if _alike(d.culprits) else "at fault",
+        "X": legend_word(d.kind) if _alike(d.culprits) else "at fault",
         ">": "sending end of the link",
         "<": "receiving end of the link",
         "-": f"not launched {operation}",
@@ -134,10 +128,6 @@ def _meanings(diagnosis: Diagnosis, at_root: set[int]) -> dict[str, str]:
         "C": f"completed {operation}",
         ".": "not waiting" if d.hang else _OTHERS.get(d.kind, "not waiting"),
     }
-
-
-def _kind_word(kind: CauseKind) -> str:
-    return _KIND_WORDS.get(kind, str(kind))
 
 
 def _alike(culprits: Sequence[Culprit]) -> bool:

@@ -13,7 +13,6 @@ from hangscope.diagnosis.verdict import (
     Diagnosis,
     Finding,
     LinkEnd,
-    Outcome,
     Victim,
 )
 from hangscope.diagnosis.waits.wait_graph import IN_FLIGHT_S
@@ -39,6 +38,7 @@ from hangscope.report.verdict_text import (
 )
 from hangscope.report.whole_stacks import whole_stacks
 from hangscope.text import duration, plural, ranges, rank_list, short, size
+from hangscope.verdict_words import BAD, GOOD, TONES, WARN, Outcome, first_word
 
 _HEAD = 7
 _LABEL = 11
@@ -110,12 +110,11 @@ def _head(d: Diagnosis, width: int, verbose: bool) -> list[Line]:
     return lines
 
 
+_ROLES = {BAD: "alarm", WARN: "waiting", GOOD: "good"}
+
+
 def _label(d: Diagnosis) -> tuple[str, str]:
-    if d.kind == CauseKind.MISMATCH and d.outcome == Outcome.OK:
-        return "WRONG", "alarm"
-    alarms = dict.fromkeys((Outcome.HANG, Outcome.CRASH, Outcome.DESYNC), "alarm")
-    role = {**alarms, Outcome.OK: "good"}.get(d.outcome, "waiting")
-    return "?" if d.outcome == Outcome.UNKNOWN else d.outcome.upper(), role
+    return first_word(d.outcome), _ROLES[TONES[d.outcome]]
 
 
 def _under(text: str, width: int, role: str = "") -> list[Line]:

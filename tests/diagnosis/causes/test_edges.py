@@ -39,6 +39,7 @@ from hangscope.model import (
 )
 from hangscope.reader.sources import blackbox_file
 from kits.lost_evidence import CASES
+from kits.pasted_logs import verdict_on
 from kits.small_jobs import Op, job, recv, send
 
 A = "A"
@@ -451,6 +452,17 @@ def holds(test: str) -> bool:
     except AssertionError:
         return False
     return True
+
+
+def test_wrong_results_go_before_steps_that_go_on() -> None:
+    """`run` printed that ranks run calls together that do not belong together: steps go on then, with wrong results."""
+    printed = (
+        "hangscope: the verdict on /hangs/17/desync-1:\n"
+        "hangscope: DESYNC since #207 rank 2 calls from a (t.py:3) what the others call   confidence: high\n"
+        "hangscope:            X shifted\n"
+    )
+    steps = "".join(f"step {step} loss 2.1\n" for step in range(10, 60, 10))
+    assert chosen(verdict_on(printed + steps)) == ("printed_while_running", [2])
 
 
 def test_each_edge_has_a_test_of_its_own() -> None:

@@ -25,7 +25,8 @@ assert verb == "report"
 with open({count!r}, "a") as stream:
     print(*(file.name for file in files), file=stream)
 paused = "recovered" in json.loads((incident / "incident.json").read_text())
-verdict = {{"outcome": "pause" if paused else "hang", "kind": "absent", "culprits": [{{"rank": 1}}], "headline": "h"}}
+verdict = {{"outcome": "pause" if paused else {outcome!r}, "kind": "absent", "culprits": [{{"rank": 1}}]}}
+verdict["headline"] = "h"
 for file in files:
     file.write_text(json.dumps(verdict) if file.suffix == ".json" else verdict["outcome"].upper())
 sys.exit(1)
@@ -38,7 +39,7 @@ def diagnoses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     count = tmp_path / "diagnoses"
     count.touch()
     script = tmp_path / "stand_in.py"
-    script.write_text(STAND_IN.format(count=str(count)))
+    script.write_text(STAND_IN.format(count=str(count), outcome="hang"))
     monkeypatch.setattr(diagnose_process, "COMMAND", (sys.executable, "-S", str(script)))
     return count
 
@@ -68,6 +69,20 @@ def test_a_hang_is_diagnosed_once(tmp_path: Path, diagnoses: Path) -> None:
     parts.events.end(1)
     parts.captures.finish((), Trouble("rank-exit", "the command ended with status 1"))
     assert counted(diagnoses) == [FILES]
+
+
+@pytest.mark.parametrize("found", ["desync", "wrong"])
+def test_of_wrong_results_alerts_tell_and_no_command_runs(tmp_path: Path, diagnoses: Path, found: str) -> None:
+    """The job goes on: who said what to do about a hang did not say it of that."""
+    (tmp_path / "stand_in.py").write_text(STAND_IN.format(count=str(diagnoses), outcome=found))
+    ran = tmp_path / "ran"
+    parts = AgentParts(tmp_path / "run", on_hang=OnHang(commands=(f"touch {ran}",)))
+    sent: list[str] = []
+    parts.conclusions._alerts.send = lambda home, value, *_: sent.append(value["outcome"])  # type: ignore[method-assign]
+    parts.captures.capture(parts.captures.hang, STALL, ())
+    parts.wait()
+    assert sent == [found]
+    assert not ran.exists()
 
 
 def test_a_stall_that_recovers_is_diagnosed_once_more(tmp_path: Path, diagnoses: Path) -> None:

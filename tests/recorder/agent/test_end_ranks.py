@@ -159,7 +159,7 @@ def test_a_rank_that_nobody_could_look_at_twice_is_not_ended(tmp_path: Path, sle
     assert job.turn_after(1e6)
 
 
-@pytest.mark.parametrize("kind", ["pause", "slow", "ok"])
+@pytest.mark.parametrize("kind", ["pause", "slow", "desync", "wrong", "ok"])
 def test_what_is_no_hang_is_never_ended(tmp_path: Path, sleeping: WatchedRank, kind: str) -> None:
     """A pause, a slow job and a healthy one are let be, however long they last."""
     job = StuckJob(tmp_path, sleeping, OnHang(kill=True), outcome=kind)

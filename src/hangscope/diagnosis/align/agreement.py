@@ -64,13 +64,18 @@ def signatures(ops: Operations) -> Ints:
     return found
 
 
+def agreed_sides(name: str) -> tuple[str, ...]:
+    """What of a call all members must have alike: "in", its inputs, and "out", its outputs."""
+    return _AGREED_SIDES.get(name, _BOTH_SIDES)
+
+
 def _agreed(call: Operation) -> object:
     """What every other member must have alike. Where sizes are free, still the type."""
     sides = {
         "in": (elements(call.input_shapes), call.input_dtypes),
         "out": (elements(call.output_shapes), call.output_dtypes),
     }
-    agreed = tuple(sides[side] for side in _AGREED_SIDES.get(call.name, _BOTH_SIDES))
+    agreed = tuple(sides[side] for side in agreed_sides(call.name))
     return call.name, agreed or (call.input_dtypes or call.output_dtypes)[:1]
 
 

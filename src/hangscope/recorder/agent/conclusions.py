@@ -29,6 +29,7 @@ from hangscope.recorder.rundir.node_answers import NodeAnswers
 from hangscope.recorder.rundir.run_directory import PeerAgent, RunFolders
 from hangscope.recorder.rundir.silent_nodes import silent_nodes
 from hangscope.text import duration
+from hangscope.verdict_words import goes_on, is_sent
 
 NODES_S = 12.0
 """For the other nodes to save their parts."""
@@ -36,8 +37,6 @@ LAST_OUTPUT_S = 5.0
 """When our command has ended, the others' end soon: so long their last output is waited for."""
 GPUS_S = 8.0
 """For the other nodes to ask their GPUs, too."""
-QUIET = ("pause", "slow", "ok")
-"""Outcomes that nothing needs to be done about."""
 
 
 class Conclusions:
@@ -175,14 +174,14 @@ class Conclusions:
         Without a verdict once an incident: it is concluded again at the end of the command.
         """
         value = verdict.value if verdict is not None else {}
-        if value.get("outcome") in QUIET or (verdict is None and home in self._commanded):
+        if not is_sent(value.get("outcome")) or (verdict is None and home in self._commanded):
             return
         self._commanded.add(home)
         file = home / VERDICT_JSON if verdict is not None and (home / VERDICT_JSON).exists() else None
         about = {"job": capture.node.job, "attempt": capture.node.attempt}
         self._alerts.send(home, value, about, capture.ranks)
         # Who says what to do about a hang does not say it of a job that runs.
-        for command in self._on_hang.commands if value.get("outcome") != "desync" else ():
+        for command in self._on_hang.commands if not goes_on(value.get("outcome")) else ():
             problem = on_hang.run_command(command, home, file, value)
             if problem:
                 self._say(f"warning: --on-hang {command!r}: {problem}")

@@ -17,7 +17,7 @@ from pathlib import Path
 from hangscope.incident.layout import VERDICT_JSON
 from hangscope.recorder.agent.capture_log import CaptureLog
 from hangscope.recorder.agent.captures import Captures
-from hangscope.recorder.agent.conclusions import QUIET, Conclusions
+from hangscope.recorder.agent.conclusions import Conclusions
 from hangscope.recorder.agent.desync.desync_watch import DesyncWatch
 from hangscope.recorder.agent.dump_watch import DumpWatch
 from hangscope.recorder.agent.end_ranks import RankEnder
@@ -41,6 +41,7 @@ from hangscope.recorder.process import linux_process
 from hangscope.recorder.rundir import peer_files, run_directory
 from hangscope.recorder.rundir.node_answers import NodeAnswers
 from hangscope.recorder.rundir.run_directory import RunFolders
+from hangscope.verdict_words import goes_on
 
 STATUS_S = 2.0
 WITHOUT_HANDLE_S = 0.3
@@ -203,7 +204,7 @@ class Agent:
             return True  # also where a rank moved once more, because its peer was ended before it
         if self._captures.reason(hang) not in MAY_RECOVER:
             return False
-        return self._captures.verdict(hang).get("outcome") not in QUIET
+        return not goes_on(self._captures.verdict(hang).get("outcome"))
 
     @property
     def hang_in_a_line(self) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from hangscope.diagnosis.evidence.code_lines import user_frame
-from hangscope.diagnosis.verdict import CauseKind, Culprit, Diagnosis, Finding, LinkEnd, Outcome
+from hangscope.diagnosis.verdict import Culprit, Diagnosis, Finding, LinkEnd
 from hangscope.model import Gap, GpuKernel, Job
 from hangscope.report.page.page_text import LONG, SHORT, code_line, shown
 from hangscope.report.verdict_text import (
@@ -21,6 +21,7 @@ from hangscope.report.verdict_text import (
     title,
 )
 from hangscope.text import duration, plural, ranges, rank_list, size
+from hangscope.verdict_words import TONES
 
 _CULPRITS = 4
 _SOURCES = 12
@@ -28,16 +29,6 @@ _GAPS = 60
 _GPU_ROWS = 64
 _KERNELS = 8
 _PLACES = 2
-_WORDS = {
-    Outcome.HANG: ("HANG", "bad"),
-    Outcome.CRASH: ("CRASH", "bad"),
-    Outcome.WAIT: ("WAIT", "warn"),
-    Outcome.PAUSE: ("PAUSE", "warn"),
-    Outcome.SLOW: ("SLOW", "warn"),
-    Outcome.DESYNC: ("DESYNC", "bad"),
-    Outcome.OK: ("OK", "good"),
-    Outcome.UNKNOWN: ("UNKNOWN", "warn"),
-}
 _DOTS = {"high": 3, "medium": 2, "low": 1}
 
 
@@ -77,10 +68,8 @@ def answer(diagnosis: Diagnosis, job: Job) -> dict[str, Any]:
 
 
 def _word(d: Diagnosis) -> tuple[str, str]:
-    """The first word. What is no hang may be wrong all the same: a mismatch that NCCL let pass."""
-    if d.outcome == Outcome.OK and d.kind == CauseKind.MISMATCH:
-        return "WRONG", "bad"
-    return _WORDS.get(d.outcome, _WORDS[Outcome.UNKNOWN])
+    """The first word, and how it is drawn."""
+    return d.outcome.upper(), TONES[d.outcome]
 
 
 def _short(name: str) -> str:

@@ -26,9 +26,10 @@ from hangscope.report.export import to_dict, to_json
 from hangscope.report.page.render_page import render_page
 from hangscope.safeio import bounded_json
 from hangscope.safeio.safe_files import write_below
-from hangscope.server.digest.named_entities import accused, fingerprint_of, is_trouble
+from hangscope.server.digest.named_entities import accused, fingerprint_of
 from hangscope.server.intake import plain_values as plain
 from hangscope.server.intake.entities import NODE, Entity, of_node
+from hangscope.verdict_words import is_trouble
 
 VERDICT = "verdict.json"
 PAGE = "verdict.html"

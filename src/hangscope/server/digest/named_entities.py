@@ -12,13 +12,6 @@ from hangscope.server.digest.fingerprint import Fingerprint, fingerprint
 from hangscope.server.intake import plain_values as plain
 from hangscope.server.intake.entities import GPU, LINK, NIC, NODE, RANK, Entity, gpu_name
 
-NO_TROUBLE = ("ok", "pause", "wait", "unknown")
-"""Outcomes that are of no issue and held against nobody. Whatever a later version calls a trouble is one."""
-
-
-def is_trouble(outcome: str | None) -> bool:
-    return bool(outcome) and outcome not in NO_TROUBLE
-
 
 def fingerprint_of(verdict: Diagnosis, job: Job) -> Fingerprint:
     frame = culprit_frame(verdict, job)

@@ -14,10 +14,10 @@ from typing import Any, NamedTuple
 
 from sqlalchemy import ColumnElement, Connection, or_, select
 
-from hangscope.server.digest.named_entities import NO_TROUBLE
 from hangscope.server.history.suspicion import DOUBT, OUTAGE_S, JobRecord, Key
 from hangscope.server.intake.entities import LEAF, LINK, MOUNT, NODE, RANK
 from hangscope.server.store.tables import ACCUSED, ENTITIES, EXPOSURES, FINGERPRINTS, INCIDENTS, JOBS
+from hangscope.verdict_words import NO_TROUBLE
 
 REACH_S = 84 * 86400.0
 """Six half-lives: what is older counts for nothing."""

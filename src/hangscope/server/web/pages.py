@@ -16,8 +16,7 @@ from fastapi.responses import HTMLResponse, JSONResponse, RedirectResponse, Resp
 from starlette.concurrency import run_in_threadpool
 
 from hangscope.__about__ import __version__
-from hangscope.diagnosis.verdict import CauseKind, Outcome
-from hangscope.server.digest.named_entities import is_trouble
+from hangscope.diagnosis.verdict import CauseKind
 from hangscope.server.intake import plain_values as plain
 from hangscope.server.store import access_tokens
 from hangscope.server.store.access_tokens import Access
@@ -26,6 +25,7 @@ from hangscope.server.web.admin_routes import act_on_issue
 from hangscope.server.web.guard import COOKIE, Admin, Number, Reader, Refusal, body, from_our_page
 from hangscope.server.web.lists import Before
 from hangscope.server.web.page_drawing import ago, moment, time_axis
+from hangscope.verdict_words import Outcome, is_trouble
 
 router = APIRouter(include_in_schema=False)
 FORM_BYTES = 64 << 10

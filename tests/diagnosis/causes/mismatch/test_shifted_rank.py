@@ -187,7 +187,7 @@ def test_a_size_that_differs_in_every_step_is_a_mismatch_that_goes_on() -> None:
     assert said(found) == ("desync", "mismatch", [2], "high")
     assert "60 times since #3" in found.headline
     once = verdict({0: steps(), 1: steps(), 2: steps(instead=odd)})
-    assert said(once)[:3] == ("ok", "mismatch", [2])
+    assert said(once)[:3] == ("wrong", "mismatch", [2])
 
 
 def test_a_type_that_two_halves_pass_differently_accuses_nobody() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from hangscope.verdict_words import KIND_OF_WORD, OUTCOME_OF_WORD, CauseKind, Outcome
 from kits.pasted_logs import short, verdict_on
 
 VERDICT = """\
@@ -126,3 +127,49 @@ def test_the_last_verdict_counts_and_only_behind_its_announcement() -> None:
     other = VERDICT.format("high").replace("rank 2", "rank 3")
     assert verdict_on(VERDICT.format("high") + other).headline.startswith("rank 3")
     assert short(verdict_on("hangscope: HANG   rank 2 is gone    confidence: high\n" + ENDS[0]))[2] == []
+
+
+RUNNING = """\
+hangscope: the verdict on /shared/hangs/17/0/desync-1:
+hangscope: {}   confidence: high
+hangscope:        node n2, local rank 0, pid 436
+hangscope:
+hangscope: Ranks      n1  0-1  . .
+hangscope:            X {}   . like the majority
+"""
+
+
+@pytest.mark.parametrize(
+    ("line", "legend", "expected"),
+    [
+        ("DESYNC since #207 rank 2 calls from a (t.py:3) what the others call", "shifted", ("desync", "shift", [2])),
+        ("DESYNC rank 2 passed [4] Half to all_reduce 9 times since #3", "mismatch", ("desync", "mismatch", [2])),
+        ("WRONG  rank 2 passed 4.0 MiB to all_reduce #16, the rest 1.0 MiB", "mismatch", ("wrong", "mismatch", [2])),
+        ("SLOW   rank 2 keeps the others waiting: 31% of the time", "late", ("slow", "slow", [2])),
+        ("WAIT   ranks 0-1, 3 wait for rank 2, which is at work", "absent", ("wait", "absent", [2])),
+        ("HANG   rank 2 launched all_reduce #9, but its kernel never started", "GPU stuck", ("hang", "gpu", [2])),
+    ],
+    ids=lambda value: value.partition(" ")[0] if isinstance(value, str) else "",
+)
+@pytest.mark.parametrize("after", ["", "step 40 loss 2.1\nstep 50 loss 2.0\nstep 60 loss 1.9\n"], ids=["", "steps"])
+def test_every_first_word_that_run_prints_is_read_again(
+    line: str, legend: str, expected: tuple[str, str, list[int]], after: str
+) -> None:
+    """A log in which nothing but our verdict is left says what that said, with its culprits, and nobody else."""
+    found = verdict_on(RUNNING.format(line, legend) + after)
+    assert short(found) == expected
+    assert str(found.confidence) == "medium"
+    assert line.partition(" ")[0] in found.why[0].text
+
+
+def test_every_outcome_and_kind_has_a_word_of_its_own() -> None:
+    """What is printed for one is never read as another."""
+    assert len(OUTCOME_OF_WORD) == len(Outcome)
+    assert len(KIND_OF_WORD) == len(CauseKind)
+
+
+def test_a_failure_after_a_verdict_on_a_running_job_goes_before_it() -> None:
+    """Results were wrong, and then the job ran out of memory: that ended it."""
+    oom = "[rank1]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.\n"
+    found = verdict_on(RUNNING.format("SLOW   rank 2 keeps the others waiting: 31% of the time", "late") + oom)
+    assert short(found)[2] != [2]

@@ -12,7 +12,7 @@ from hangscope.diagnosis.causes.shared.disagreements import disagreements
 from hangscope.diagnosis.causes.shared.sentences import called_in
 from hangscope.diagnosis.evidence.code_lines import at, line, own_frames, shown
 from hangscope.diagnosis.findings import entry, printed, quoted
-from hangscope.diagnosis.phrases import ranks_text, shape_text, size_text
+from hangscope.diagnosis.phrases import ranks_text, shape_text, shape_texts, size_text
 from hangscope.diagnosis.verdict import CauseKind, Finding
 from hangscope.diagnosis.waits.wait_graph import Wait
 from hangscope.model import Operation, TransportEvent
@@ -183,9 +183,10 @@ def _otherwise(d: Divergence, odd: Operation, others: str) -> str:
 def _passed(d: Divergence, odd: Operation, reference: Operation) -> tuple[str, str]:
     """What each side passed: their sizes where these differ, else shapes and types."""
     sizes = (odd.size_bytes, reference.size_bytes)
-    if d.shape is not Shape.OTHER_TYPE and None not in sizes and sizes[0] != sizes[1]:
-        return size_text(sizes[0]), size_text(sizes[1])
-    return shape_text(odd), shape_text(reference)
+    texts = size_text(sizes[0]), size_text(sizes[1])
+    if d.shape is not Shape.OTHER_TYPE and None not in sizes and texts[0] != texts[1]:
+        return texts
+    return shape_texts(odd, reference)
 
 
 def _steps(case: Case, accusation: Accusation[Divergence]) -> Iterator[str]:
@@ -264,7 +265,8 @@ def _difference(case: Case, d: Divergence, odd: Operation, reference: Operation)
     if d.shape in _SHIFTED:
         return _shifted(case, d, odd)
     others = f"rank {reference.rank}" if d.tied else "the rest"
-    text = f"rank {odd.rank} passed {shape_text(odd)}, {others} {shape_text(reference)}"
+    mine, theirs = shape_texts(odd, reference)
+    text = f"rank {odd.rank} passed {mine}, {others} {theirs}"
     if d.shape is Shape.OTHER_OPERATION:
         who = ranks_text([odd.rank] if d.tied else d.odd)
         text = f"{who} ran {odd.name} {shape_text(odd)}, {others} {reference.name} {shape_text(reference)}"

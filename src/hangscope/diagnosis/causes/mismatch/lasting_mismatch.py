@@ -10,9 +10,10 @@ from hangscope.diagnosis.cause import Asked, Cause, Words
 from hangscope.diagnosis.causes.shared.sentences import called_in
 from hangscope.diagnosis.evidence.code_lines import at
 from hangscope.diagnosis.findings import entry
-from hangscope.diagnosis.phrases import ranks_text, shape_text
+from hangscope.diagnosis.phrases import ranks_text, shape_texts
 from hangscope.diagnosis.verdict import CauseKind
 from hangscope.text import plural, sentence
+from hangscope.verdict_words import Outcome
 
 LASTING_MISMATCH = Grounds(
     "lasting_mismatch",
@@ -38,7 +39,7 @@ def propose(case: Case) -> Iterator[Accusation[LastingMismatch]]:
             group=found.group,
             doubts=_doubts(case, found),
             hang=False,
-            desync=True,
+            outcome=Outcome.DESYNC,
         )
 
 
@@ -66,8 +67,9 @@ def words(case: Case, accusation: Accusation[LastingMismatch]) -> Words:
         mine = f"ran {odd.name}{called_in(case, odd)}"
         theirs = f"ran {usual.name}{called_in(case, usual)}"
     else:
-        mine = f"passed {shape_text(odd)} to {odd.name}{called_in(case, odd)}"
-        theirs = f"passed {shape_text(usual)}"
+        passed, usually = shape_texts(odd, usual)
+        mine = f"passed {passed} to {odd.name}{called_in(case, odd)}"
+        theirs = f"passed {usually}"
     times = plural(found.times, "time")
     what = f"{mine} where {others} {theirs}, {times} since #{found.seq}"
     named = who if found.tied else case.names.ranks(found.ranks)

@@ -13,10 +13,11 @@ from hangscope.diagnosis.case import Case
 from hangscope.diagnosis.cause import Asked, Cause, Words
 from hangscope.diagnosis.evidence.code_lines import at, function_line, shown, user_frame, where_paths_part
 from hangscope.diagnosis.findings import entry
-from hangscope.diagnosis.phrases import ranks_text, shape_text
+from hangscope.diagnosis.phrases import ranks_text, shape_text, shape_texts
 from hangscope.diagnosis.verdict import CauseKind, Finding
 from hangscope.model import Operation
 from hangscope.text import plural, sentence, verb
+from hangscope.verdict_words import Outcome
 
 CALLS_SHIFTED = Grounds(
     "calls_shifted",
@@ -50,7 +51,7 @@ def propose(case: Case) -> Iterator[Accusation[LastingShift]]:
             group=shift.group,
             doubts=_doubts(case, shift),
             hang=False,
-            desync=True,
+            outcome=Outcome.DESYNC,
         )
 
 
@@ -100,7 +101,9 @@ def _what(shift: LastingShift, odd: Operation, usual: Operation, others: str) ->
     if lines is None:
         frame = user_frame(odd.frames)
         here = f" in {function_line(frame)}" if frame is not None else ""
-        return f"{calls} {odd.name} {shape_text(odd)}{here} where {others} {call} {usual.name} {shape_text(usual)}"
+        alike = odd.name == usual.name
+        mine, theirs = shape_texts(odd, usual) if alike else (shape_text(odd), shape_text(usual))
+        return f"{calls} {odd.name} {mine}{here} where {others} {call} {usual.name} {theirs}"
     return f"{calls} from {function_line(lines[0])} what {others} {call} from {function_line(lines[1])}"
 
 

@@ -12,6 +12,7 @@ from hangscope.diagnosis.cause import Asked, Cause, Words
 from hangscope.diagnosis.verdict import CauseKind, Finding
 from hangscope.model import PrintedVerdict
 from hangscope.text import sentence
+from hangscope.verdict_words import Outcome, first_word
 
 PRINTED_VERDICT = Grounds(
     "printed_verdict",
@@ -19,15 +20,24 @@ PRINTED_VERDICT = Grounds(
     MEDIUM,
     "hangscope's own verdict, which this log repeats; the evidence for it is not here",
 )
+PRINTED_WHILE_RUNNING = Grounds(
+    "printed_while_running",
+    Layer.NO_HANG,
+    MEDIUM,
+    "hangscope's own verdict on the running job, which this log repeats; the evidence for it is not here",
+    before={"log_progress": "test_edges.py::test_wrong_results_go_before_steps_that_go_on"},
+)
 _KINDS = {str(kind): kind for kind in CauseKind}
-_OUTCOMES = ("HANG", "CRASH")
+_ENDED = (Outcome.HANG, Outcome.CRASH)
+_RUNNING = (Outcome.DESYNC, Outcome.WRONG, Outcome.SLOW, Outcome.WAIT)
+"""The other words say that all was well, or that nothing could be said: nothing to repeat of a job that has gone on."""
 _SAYS_WHY = ("host_oom", "evicted", "node_failed")
 """What a scheduler knows of the end of a process of which `run` saw only that it was gone."""
 
 
 def propose(case: Case) -> Iterator[Accusation[PrintedVerdict]]:
     """What the logs repeat, where they agree and no recording is here."""
-    printed = [verdict for verdict in case.job.facts.printed_verdicts if verdict.outcome in _OUTCOMES]
+    printed = [verdict for verdict in case.job.facts.printed_verdicts if verdict.outcome in (*_ENDED, *_RUNNING)]
     if not printed or case.job.dumps or len({(verdict.ranks, _kind(verdict)) for verdict in printed}) > 1:
         return
     verdict = max(printed, key=lambda each: bool(each.incident))
@@ -35,14 +45,16 @@ def propose(case: Case) -> Iterator[Accusation[PrintedVerdict]]:
     if _is_explained(case, verdict, kind):
         return
     ranks = verdict.ranks if kind not in (CauseKind.UNKNOWN, CauseKind.NONE) else ()
+    ended = verdict.outcome in _ENDED
     yield Accusation(
-        PRINTED_VERDICT,
+        PRINTED_VERDICT if ended else PRINTED_WHILE_RUNNING,
         kind,
         verdict,
         [Accused(rank, kind) for rank in ranks],
         doubts=doubts_where({Doubt.WAS_NOT_SURE: verdict.doubtful}),
-        explains=case.waits.all,
-        hang=verdict.outcome == "HANG",
+        explains=case.waits.all if ended else (),
+        hang=verdict.outcome == Outcome.HANG,
+        outcome=None if ended else Outcome(verdict.outcome),
     )
 
 
@@ -53,7 +65,7 @@ def _kind(verdict: PrintedVerdict) -> CauseKind:
 def _is_explained(case: Case, verdict: PrintedVerdict, kind: CauseKind) -> bool:
     """Whether a scheduler says why those are gone that it calls dead, or of which it had no word."""
     failures = [failure for failure in case.job.facts.failures if not failure.effect]
-    if kind is CauseKind.UNKNOWN and verdict.outcome == "CRASH":
+    if kind is CauseKind.UNKNOWN and verdict.outcome == Outcome.CRASH:
         return any(failure.kind in ("pod_stopped", *_SAYS_WHY) for failure in failures)
     known = {failure.rank for failure in failures if failure.kind in _SAYS_WHY}
     return kind is CauseKind.DEAD and bool(verdict.ranks) and set(verdict.ranks) <= known
@@ -64,10 +76,12 @@ def words(_case: Case, accusation: Accusation[PrintedVerdict]) -> Words:
     return Words(
         headline=verdict.headline,
         summary=f"{sentence(verdict.headline)}, according to the verdict that hangscope printed into this log.",
-        why=[Finding(f"hangscope printed: {verdict.outcome} {verdict.headline}", (verdict.source,))],
+        why=[
+            Finding(f"hangscope printed: {first_word(Outcome(verdict.outcome))} {verdict.headline}", (verdict.source,))
+        ],
         each=dict.fromkeys(accusation.ranks, verdict.headline),
         steps=[f"diagnose what was saved at the time: {verdict.incident or 'the log names its directory'}"],
     )
 
 
-CAUSE = Cause(propose, words, (PRINTED_VERDICT,), Asked.ALWAYS)
+CAUSE = Cause(propose, words, (PRINTED_VERDICT, PRINTED_WHILE_RUNNING), Asked.ALWAYS)

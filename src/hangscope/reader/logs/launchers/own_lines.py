@@ -11,12 +11,14 @@ from dataclasses import replace
 
 from hangscope.model import PrintedVerdict, Source
 from hangscope.reader.logs.log_lines import Line
+from hangscope.verdict_words import KIND_OF_WORD, OUTCOME_OF_WORD, Outcome
 
 OURS = "hangscope:"
 _WATCHING = re.compile(r"hangscope: watching \d+ of \d+ ranks here, (?P<world>\d{1,5}) in the job")
 _BEGINS = re.compile(r"hangscope: the verdict on (?P<incident>.{1,4096}):$")
+_FIRST_WORDS = "|".join(map(re.escape, OUTCOME_OF_WORD))
 _HEAD = re.compile(
-    r"hangscope: (?P<outcome>HANG|CRASH|WAIT|WRONG|SLOW|PAUSE|OK|\?) {1,6}(?P<text>\S.*?)"
+    rf"hangscope: (?P<outcome>{_FIRST_WORDS}) {{1,6}}(?P<text>\S.*?)"
     r"(?: {2,}(?P<beside>confidence: (?P<sure>\w+)))?$"
 )
 _MORE = re.compile(r"hangscope:  {5,8}(?P<text>\S.*)$")
@@ -24,13 +26,15 @@ _BELOW = re.compile(
     r"(?:node|local rank|rank \d+: node|pid|GPU)\b|at \S{1,300}:\d+ in |\S.{0,100} of .{1,100} \(\d+ ranks?\b"
 )
 _NODE = re.compile(r"node (?P<node>[^\s,]{1,253})(?:,|$)")
-_LEGEND = re.compile(r"hangscope:  {5,}X (?P<kind>[a-z]+)\b")
+_LEGEND = re.compile(rf"hangscope:  {{5,}}X (?P<kind>{'|'.join(map(re.escape, KIND_OF_WORD))})\b")
 _RANKS = re.compile(r"ranks? (?P<ranks>\d{1,6}(?:[-, ]+\d{1,6}){0,64})\b")
 _EXIT = re.compile(r"hangscope: the command ended with status -?\d+ because of the hang: exit status \d+$")
 _LAST_LINE = re.compile(
-    r"hangscope: the (?P<outcome>hang|crash) \((?P<kind>[a-z]{1,20})\): (?P<text>\S.{0,2000}?)"
+    rf"hangscope: the (?P<outcome>{'|'.join(Outcome)}) \((?P<kind>[a-z]{{1,20}})\): (?P<text>\S.{{0,2000}}?)"
     r"(?:; node (?P<node>[^\s;]{1,253}))?; confidence: (?P<sure>\w+)$"
 )
+_SINCE = re.compile(r"since #\d{1,19} (?:or earlier )?")
+_AWAITED = re.compile(rf"(?:{_RANKS.pattern.replace('?P<ranks>', '?:')}|the others) waits? for (?=ranks? \d)")
 _WITH_IT = re.compile(rf"nodes? .{{1,200}}, and {_RANKS.pattern} with (?:it|them)$")
 _ENDED = re.compile(r"hangscope: --on-hang kill: .{1,400} gets? SIGTERM")
 _WENT_ON = re.compile(r"hangscope: (?:the job (?:resumed|goes on) after \d+ s: )?PAUSE, not a hang")
@@ -72,7 +76,7 @@ class PrintedVerdicts:
     def _feed_other(self, line: Line, text: str) -> None:
         """A line of ours that is neither a headline nor part of one."""
         if self.found and (match := _LEGEND.match(text)):
-            self.found[-1] = replace(self.found[-1], kind=match["kind"])
+            self.found[-1] = replace(self.found[-1], kind=str(KIND_OF_WORD[match["kind"]]))
         elif match := _WATCHING.match(text):
             self.world_size = int(match["world"])
         elif _WENT_ON.match(text):
@@ -88,7 +92,7 @@ class PrintedVerdicts:
         source = Source(self.file, f"line {line.number}")
         headline = match["text"][:_MOST_TEXT]
         verdict = PrintedVerdict(
-            match["outcome"],
+            str(OUTCOME_OF_WORD[match["outcome"]]),
             headline,
             _ranks(headline),
             match["sure"] not in ("high", "medium"),
@@ -117,9 +121,7 @@ class PrintedVerdicts:
         sure = match["sure"] not in ("high", "medium")
         source = Source(self.file, f"line {line.number}")
         self.found.append(
-            PrintedVerdict(
-                match["outcome"].upper(), headline, _ranks(headline), sure, source, "", match["kind"], match["node"]
-            )
+            PrintedVerdict(match["outcome"], headline, _ranks(headline), sure, source, "", match["kind"], match["node"])
         )
 
     def _read_node(self, text: str) -> None:
@@ -137,8 +139,10 @@ class PrintedVerdicts:
 
 
 def _ranks(headline: str) -> tuple[int, ...]:
-    """The ranks with which a headline begins, or that were lost with a node; none where it is another."""
-    match = _RANKS.match(headline) or _WITH_IT.match(headline)
+    """The ranks that a headline accuses: those with which it begins, behind its "since #41" or "ranks 0-1 wait for", or
+    that were lost with a node; none where it is another."""
+    lead = _SINCE.match(headline) or _AWAITED.match(headline)
+    match = _RANKS.match(headline, lead.end() if lead else 0) or _WITH_IT.match(headline)
     found: list[int] = []
     for part in match["ranks"].split(",") if match is not None else ():
         first, _, last = part.strip().partition("-")
