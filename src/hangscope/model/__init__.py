@@ -3,6 +3,7 @@
 Ranks are always global ranks. Times are nanoseconds since the epoch on the clock of the rank's own node.
 """
 
+from hangscope.failure_kinds import FailureKind, Trait
 from hangscope.model.basics import (
     UNKNOWN,
     Frame,
@@ -22,7 +23,6 @@ from hangscope.model.facts import (
     AFTER_HANG,
     CONTAINER,
     CUT_OFF,
-    FAILURE_KINDS,
     FATAL_ERROR,
     GLOO_SIZE,
     OUTLIVED_SIGTERM,
@@ -73,7 +73,6 @@ __all__ = [
     "COLUMNS",
     "CONTAINER",
     "CUT_OFF",
-    "FAILURE_KINDS",
     "FATAL_ERROR",
     "GLOO_SIZE",
     "OUTLIVED_SIGTERM",
@@ -92,6 +91,7 @@ __all__ = [
     "EngineProcess",
     "Facts",
     "Failure",
+    "FailureKind",
     "FileWait",
     "Frame",
     "Gap",
@@ -122,6 +122,7 @@ __all__ = [
     "Table",
     "Tables",
     "ThreadStack",
+    "Trait",
     "TransportEvent",
     "WatchdogReport",
 ]

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from hangscope.engine_roles import Role
+from hangscope.failure_kinds import FailureKind
 from hangscope.model.basics import Frame, Source
 from hangscope.model.black_box import BlackBox
 from hangscope.model.gpu_kernels import GpuCore
@@ -372,82 +373,6 @@ class NetworkPort:
         return self.device if self.port is None else f"{self.device}:{self.port}"
 
 
-FAILURE_KINDS = (
-    "cuda_error",
-    "xid",
-    "ecc",
-    "gpu_lost",
-    "gpu_oom",
-    "host_oom",
-    "signal",
-    "exit",
-    "exception",
-    "nccl_system_error",
-    "nccl_remote_error",
-    "nccl_internal_error",
-    "node_resource",
-    "ib_error",
-    "socket_error",
-    "wait_timeout",
-    "store_timeout",
-    "store_unreachable",
-    "rendezvous_timeout",
-    "init_timeout",
-    "heartbeat_stuck",
-    "mismatch",
-    "same_gpu",
-    "same_rank",
-    "missing_ranks",
-    "never_seen",
-    "elsewhere",
-    "launcher_kill",
-    "launcher_signal",
-    "cancelled",
-    "left_running",
-    "not_started",
-    "evicted",
-    "pod_pending",
-    "pod_stopped",
-    "engine_waits",
-    "engine_stuck",
-    "kv_transfer",
-    "jit_lock",
-    "gpu_core",
-    "actor_died",
-    "port_errors",
-    "node_lost",
-    "node_failed",
-    "node_silent",
-    "agent_silent",
-    "port_taken",
-    "heartbeat_lost",
-    "restarted",
-    "coordinator_lost",
-    "contact_lost",
-    "gpu_hang",
-    "device_busy",
-    "hang_reported",
-    "memory_held",
-    "node_not_ready",
-    "node_rebooted",
-    "storage_lost",
-    "other",
-)
-"""Everything that `Failure.kind` may be. "exit" is a non-zero status in a launcher's words, "exception" a death notice
-without a traceback, "node_resource" memory, queues or interfaces that a node did not give, "init_timeout" a job that
-never got together ("clients joined 1/3"), "mismatch" and "missing_ranks" what PyTorch itself reported (fingerprint,
-desync report, monitored barrier), "never_seen" and "elsewhere" what all nodes' agents say of ranks that never came.
-"same_gpu" and "same_rank" are what two processes took that one can have (`ranks`: who, in NCCL's own numbering),
-"launcher_signal" a launcher that got a signal (`code`: minus its number), "cancelled" a job that the scheduler ended
-(`detail`: why), "left_running" a task that was still there when the others had given up, "not_started" a program that a
-launcher did not find, "port_taken" a port that another process listens on, "evicted" a pod that its node no longer
-wanted, "pod_pending" one that never started, "pod_stopped" one that somebody deleted or drained, "actor_died" an actor
-of Ray's, "engine_waits" and "engine_stuck" what an inference engine says of itself, "port_errors" what ports of the
-fabric have counted, "node_failed" a whole node, by the scheduler's word, "node_silent" one whose agent stopped writing
-and whose machine does not answer, by the other nodes' agents, and "agent_silent" one whose machine answers, or could
-not be asked: then only the agent is known to be gone."""
-
-
 AFTER_HANG = "hang"
 """Why a job was cancelled that `hangscope run --on-hang kill` ended."""
 TIME_LIMIT = "time limit"
@@ -464,7 +389,7 @@ class Failure:
     rank waited for others, lost them or was stopped: teardown, a launcher's SIGTERM, the watchdog's abort.
     """
 
-    kind: str
+    kind: FailureKind
     text: str
     source: Source
     rank: int | None

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from hangscope.failure_kinds import FailureKind
 from hangscope.wordings.wording import Wording
 
 _PCI = r"amdgpu (?P<device>[0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.\d): (?:amdgpu: )?"
 
 ROWS: tuple[Wording, ...] = (
     Wording(
-        "gpu_hang",
+        FailureKind.GPU_HANG,
         r"HW Exception by (?P<device>GPU node-\d{1,3})\b.{0,60}?reason ?: ?(?P<what>GPU Hang|[\w ]{1,40})",
         ("HW Exception by",),
         "HW Exception by GPU node-9 (Agent handle: 0x631351bb5a20) reason :GPU Hang",
@@ -20,7 +21,7 @@ ROWS: tuple[Wording, ...] = (
         page="hw-exception-by-gpu-node",
     ),
     Wording(
-        "cuda_error",
+        FailureKind.CUDA_ERROR,
         r"Memory access fault by (?P<device>GPU node-\d{1,3}).{0,120}?Reason: (?P<what>[^.]{1,80})",
         ("Memory access fault by",),
         "Memory access fault by GPU node-2 (Agent handle: 0x55d4) on address 0x7f12a4000000. Reason: Page not present or "
@@ -33,7 +34,7 @@ ROWS: tuple[Wording, ...] = (
         page="memory-access-fault-by-gpu-node",
     ),
     Wording(
-        "cuda_error",
+        FailureKind.CUDA_ERROR,
         r"aborting with error ?: ?(?P<what>HSA_STATUS_ERROR_\w+)",
         ("HSA_STATUS_ERROR_",),
         ":0:rocdevice.cpp :2875: 1234567890 us: [pid:4242 tid:0x7f] Callback: Queue 0x7f0 aborting with error : "
@@ -45,7 +46,7 @@ ROWS: tuple[Wording, ...] = (
         of_writer=True,
     ),
     Wording(
-        "gpu_hang",
+        FailureKind.GPU_HANG,
         _PCI + r"(?P<what>GPU reset begin|GPU reset\(\d+\) failed|GPU reset end with ret = -\d+|ring \S+ timeout"
         r"|\[?drm\S* ?.{0,60}?ring \S+ timeout|.{0,40}?fence wait loop timeout expired)",
         ("GPU reset begin", "GPU reset(", "GPU reset end", " timeout, signaled", "fence wait loop"),
@@ -58,7 +59,7 @@ ROWS: tuple[Wording, ...] = (
         page="amdgpu-ring-timeout",
     ),
     Wording(
-        "gpu_hang",
+        FailureKind.GPU_HANG,
         r"amdgpu_job_timedout.{0,60}?(?P<what>ring \S+ timeout)",
         ("amdgpu_job_timedout",),
         "Apr 12 00:54:42 gpu-b12 kernel: [drm:amdgpu_job_timedout [amdgpu]] *ERROR* ring gfx_0.0.0 timeout, signaled "

@@ -6,6 +6,7 @@ counted in its group. Read from torch_npu 2.14, hiascend's HCCL guide and public
 
 from __future__ import annotations
 
+from hangscope.failure_kinds import FailureKind
 from hangscope.wordings.wording import Wording
 
 _PLACE = r"\[(?P<node>[\w.:-]{1,64}?)/(?P<device>\d{1,3})\]"
@@ -13,7 +14,7 @@ _LOCATION = rf"Cluster Exception Location(?:\[IP/ID\])?: ?{_PLACE}.{{0,200}}?Exc
 
 ROWS: tuple[Wording, ...] = (
     Wording(
-        "heartbeat_lost",
+        FailureKind.HEARTBEAT_LOST,
         _LOCATION + r"(?P<what>Heartbeat Lost Occurred)\]",
         ("Cluster Exception Location",),
         "[ERROR] HCCL(835695,python):2025-10-23-17:27:02.118.501 [task_exception_handler.cc:610][835695][TaskExecStage]"
@@ -27,7 +28,7 @@ ROWS: tuple[Wording, ...] = (
         page="cluster-exception-location",
     ),
     Wording(
-        "ib_error",
+        FailureKind.IB_ERROR,
         _LOCATION + r"(?P<what>Error cqe Occurred)\]",
         ("Cluster Exception Location",),
         "Cluster Exception Location[IP/ID]:[10.31.4.18/2], Arrival Time:[Thu Oct 23 17:25:58 2025], Discoverer:[10.31.4.17/6], "
@@ -38,7 +39,7 @@ ROWS: tuple[Wording, ...] = (
         explains=True,
     ),
     Wording(
-        "hang_reported",
+        FailureKind.HANG_REPORTED,
         _LOCATION + r"(?P<what>Stuck Occurred)\]",
         ("Cluster Exception Location",),
         "Cluster Exception Location[IP/ID]:[10.31.4.18/2], Arrival Time:[Thu Oct 23 17:25:58 2025], Discoverer:[10.31.4.17/6], "
@@ -49,7 +50,7 @@ ROWS: tuple[Wording, ...] = (
         explains=True,
     ),
     Wording(
-        "heartbeat_lost",
+        FailureKind.HEARTBEAT_LOST,
         rf"rank \[[\w.:-]+/\d+\]: rank {_PLACE} status\[LOST\]",
         ("status[LOST]",),
         "[HCCL_TRACE]rank [10.31.4.17/1]: rank [10.31.4.17/5] status[LOST] by rank [10.31.4.17/1]",
@@ -59,7 +60,7 @@ ROWS: tuple[Wording, ...] = (
         explains=True,
     ),
     Wording(
-        "mismatch",
+        FailureKind.MISMATCH,
         r"EI0005.{0,80}?arguments for collective communication are inconsistent.{0,40}?(?:parameter ?\[(?P<what>[^\]]{1,80}))?",
         ("EI0005",),
         "EI0005: 2025-03-01-10:11:12.000.001 The arguments for collective communication are inconsistent between ranks: tag "
@@ -71,7 +72,7 @@ ROWS: tuple[Wording, ...] = (
         page="ei0005",
     ),
     Wording(
-        "device_busy",
+        FailureKind.DEVICE_BUSY,
         r"EJ0001: .{0,60}?Failed to initialize the HCCP process",
         ("EJ0001",),
         "EJ0001: 2024-05-21-11:57:54.167.645 Failed to initialize the HCCP process. Reason: Maybe the last training process "
@@ -83,7 +84,7 @@ ROWS: tuple[Wording, ...] = (
         page="ej0001",
     ),
     Wording(
-        "gpu_lost",
+        FailureKind.GPU_LOST,
         r"[Dd]evice ?\[(?P<device>\d{1,3})\] lost heartbeat|EL0001\)?: (?:.{0,40}?)Device not found or invalid"
         r"|The task scheduler loses the heartbeat",
         ("lost heartbeat", "EL0001", "loses the heartbeat"),
@@ -95,7 +96,7 @@ ROWS: tuple[Wording, ...] = (
         of_writer=True,
     ),
     Wording(
-        "wait_timeout",
+        FailureKind.WAIT_TIMEOUT,
         r"\[LinkEstablish\]wait socket establish timeout, role\[\d+\] rank\[(?P<inside>\d+)\] timeout\[(?P<s>\d+)",
         ("wait socket establish timeout",),
         "[ERROR] HCCL(2717288,python3):2025-07-23-03:49:57.177.194 [hccl_socket_manager.cc:778] [2734049][Wait][LinkEstablish]"
@@ -107,7 +108,7 @@ ROWS: tuple[Wording, ...] = (
         explains=True,
     ),
     Wording(
-        "socket_error",
+        FailureKind.SOCKET_ERROR,
         r"createLink para:rank\[\d+\].{0,60}?localIpAddr\[(?P<node>[\w.:]+)/\d+\], remoteRank\[\d+\].{0,60}?"
         r"remoteIpAddr\[(?P<peer_node>[\w.:]+)/(?P<device>\d+)\]",
         ("createLink para",),
@@ -120,7 +121,7 @@ ROWS: tuple[Wording, ...] = (
         explains=True,
     ),
     Wording(
-        "port_taken",
+        FailureKind.PORT_TAKEN,
         r"\[Listen\] ?.{0,40}?listen on ip\[(?P<node>[\w.:]+)\] and specific port\[(?P<port>\d+)\] fail",
         ("and specific port[",),
         "[ERROR] HCCL(2717288,python3):2025-07-23-03:47:57.070.463 [hccl_socket.cc:100] [2717288][HcclSocket][Listen] socket "
@@ -131,7 +132,7 @@ ROWS: tuple[Wording, ...] = (
         explains=True,
     ),
     Wording(
-        "wait_timeout",
+        FailureKind.WAIT_TIMEOUT,
         r"EI0002: .{0,160}?times? out.{0,200}?remote rank:? ?\[(?P<inside>\w{1,12})\]",
         ("EI0002",),
         "EI0002: [PID: 2969] 2025-10-11-15:09:34.713.335 The wait execution of the Notify register times out. Reason: The "
@@ -145,7 +146,7 @@ ROWS: tuple[Wording, ...] = (
         page="ei0002",
     ),
     Wording(
-        "wait_timeout",
+        FailureKind.WAIT_TIMEOUT,
         r"EI0006\)?: .{0,80}?Getting socket times out",
         ("EI0006",),
         "EI0006: [PID: 1292363] 2025-04-08-18:07:20.444.436 Getting socket times out. Reason: Remote Rank did not send the "
@@ -158,7 +159,7 @@ ROWS: tuple[Wording, ...] = (
         page="ei0006",
     ),
     Wording(
-        "init_timeout",
+        FailureKind.INIT_TIMEOUT,
         r"EI0015\)?: .{0,120}?(?:timed? ?out|times out|not connected)",
         ("EI0015",),
         "EI0015: 2026-02-03-04:05:06.000.001 The ranks did not all connect to the root: topology detection timed out.",

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from hangscope.failure_kinds import FailureKind
 from hangscope.wordings.wording import Wording
 
 ROWS: tuple[Wording, ...] = (
     Wording(
-        "wait_timeout",
+        FailureKind.WAIT_TIMEOUT,
         r"gloo/transport/\S{1,80}\] Read timeout \[?(?P<peer_node>[\w.:]{1,60}?)\]?:\d{1,5}\b",
         ("Read timeout",),
         "UNKNOWN: Gloo ReduceScatter failed: [external/gloo/gloo/transport/tcp/buffer.cc:72] Read timeout [10.0.0.7]:38624",
@@ -17,7 +18,7 @@ ROWS: tuple[Wording, ...] = (
         explains=True,
     ),
     Wording(
-        "socket_error",
+        FailureKind.SOCKET_ERROR,
         r"Gloo \S[\w -]{2,40} failed: .{0,200}?(?:Read|Write) error \[?(?P<peer_node>[\w.:]{1,60}?)\]?:\d{1,5}: \w",
         ("] Read error", "] Write error"),
         "ValueError: UNKNOWN: Gloo AllGather failed: [external/gloo/gloo/transport/tcp/pair.cc:538] Read error "

@@ -5,11 +5,12 @@ Read from horovod/common/stall_inspector.cc and operations.cc of 0.13 to 0.28.
 
 from __future__ import annotations
 
+from hangscope.failure_kinds import FailureKind
 from hangscope.wordings.wording import Wording
 
 ROWS: tuple[Wording, ...] = (
     Wording(
-        "missing_ranks",
+        FailureKind.MISSING_RANKS,
         r"(?P<op>\S{1,200}) \[missing ranks: ?(?P<ranks>\d[\d, ]{0,2000})\]",
         ("[missing ranks:",),
         "[2019-04-13 13:56:31.861765: W horovod/common/operations.cc:588] HorovodBroadcast_dense_1_kernel_0 "
@@ -21,7 +22,7 @@ ROWS: tuple[Wording, ...] = (
         page="horovod-missing-ranks",
     ),
     Wording(
-        "missing_ranks",
+        FailureKind.MISSING_RANKS,
         r"Missing ranks:\s*$",
         ("Missing ranks:",),
         "Missing ranks:\n2: [allreduce.grad.conv1.weight, allreduce.grad.conv1.bias ...]\n",
@@ -33,7 +34,7 @@ ROWS: tuple[Wording, ...] = (
         explains=True,
     ),
     Wording(
-        "other",
+        FailureKind.OTHER,
         r"\[ready ranks: (?P<ranks>\d[\d, ]{0,2000})\]",
         ("[ready ranks:",),
         "allreduce.conv1.weight [ready ranks: 0, 7, 3, 2, 4, 6],",
@@ -44,7 +45,7 @@ ROWS: tuple[Wording, ...] = (
         explains=True,
     ),
     Wording(
-        "hang_reported",
+        FailureKind.HANG_REPORTED,
         r"One or more (?:tensors were submitted to be reduced|rank \(marked by \"!\"\) is stalled)",
         ("One or more tensors", "One or more rank (marked"),
         "W horovod/common/stall_inspector.cc:107] One or more tensors were submitted to be reduced, gathered or broadcasted "
@@ -57,7 +58,7 @@ ROWS: tuple[Wording, ...] = (
         page="horovod-one-or-more-tensors-were-submitted",
     ),
     Wording(
-        "other",
+        FailureKind.OTHER,
         r"Horovod has been shut down\. This was caused by an exception on one of the ranks",
         ("Horovod has been shut down",),
         "horovod.common.exceptions.HorovodInternalError: Horovod has been shut down. This was caused by an exception on one "

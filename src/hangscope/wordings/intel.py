@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from hangscope.failure_kinds import FailureKind
 from hangscope.wordings.wording import Wording
 
 _PCI = r"(?P<device>[0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.\d): \[drm\] (?:\*ERROR\* )?(?:Tile\d+: )?(?:GT\d+: )?"
 
 ROWS: tuple[Wording, ...] = (
     Wording(
-        "gpu_hang",
+        FailureKind.GPU_HANG,
         r"\bxe " + _PCI + r"(?P<what>Timedout job).{0,160}?(?: in (?P<name>[^\[]{1,40})\[(?P<pid>\d+)\])?\s*$",
         ("Timedout job",),
         "[ 2319.120702] xe 0000:03:00.0: [drm] GT0: Timedout job: seqno=4294967169, lrc_seqno=4294967169, guc_id=2, flags=0x0 "
@@ -21,7 +22,7 @@ ROWS: tuple[Wording, ...] = (
         page="xe-timedout-job",
     ),
     Wording(
-        "gpu_hang",
+        FailureKind.GPU_HANG,
         r"\bi915 " + _PCI + r"(?P<what>GPU HANG: ecode \S+?),? in (?P<name>[^\[]{1,40})\[(?P<pid>\d+)\]",
         ("GPU HANG",),
         "[10140.716808] i915 0000:03:00.0: [drm] GPU HANG: ecode 12:10:85defffa, in repro [7742]",
@@ -32,7 +33,7 @@ ROWS: tuple[Wording, ...] = (
         kernel=True,
     ),
     Wording(
-        "gpu_hang",
+        FailureKind.GPU_HANG,
         r"\b(?:xe|i915) "
         + _PCI
         + r"(?P<what>Engine reset|Resetting chip for|.{0,20}reset request timed out|Engine memory CAT error)",
@@ -45,7 +46,7 @@ ROWS: tuple[Wording, ...] = (
         kernel=True,
     ),
     Wording(
-        "gpu_lost",
+        FailureKind.GPU_LOST,
         r"(?P<what>(?:UR|ZE)_RESULT_ERROR_DEVICE_LOST)",
         ("RESULT_ERROR_DEVICE_LOST",),
         "RuntimeError: level_zero backend failed with error: 20 (UR_RESULT_ERROR_DEVICE_LOST)",
@@ -56,7 +57,7 @@ ROWS: tuple[Wording, ...] = (
         page="ur-result-error-device-lost",
     ),
     Wording(
-        "gpu_oom",
+        FailureKind.GPU_OOM,
         r"(?:UR|ZE)_RESULT_ERROR_OUT_OF_(?:DEVICE_MEMORY|RESOURCES)",
         ("RESULT_ERROR_OUT_OF_",),
         "2024:05:29-19:16:18:(202165) |CCL_ERROR| worker.cpp:338 ccl_worker_func: worker 0 caught internal exception: oneCCL: "
@@ -68,7 +69,7 @@ ROWS: tuple[Wording, ...] = (
         of_writer=True,
     ),
     Wording(
-        "init_timeout",
+        FailureKind.INIT_TIMEOUT,
         r"rank: (?P<rank>\d{1,6}) timeout while waiting for: (?P<what>[\w ]{1,40})|KVS get error: timeout limit",
         ("timeout while waiting for:", "KVS get error"),
         "2026:02:01-10:00:00:(812) |CCL_ERROR| [occp] rank: 3 timeout while waiting for: rendezvous",
@@ -79,7 +80,7 @@ ROWS: tuple[Wording, ...] = (
         of_writer=True,
     ),
     Wording(
-        "exception",
+        FailureKind.EXCEPTION,
         r"\((?P<pid>\d+)\) \|CCL_ERROR\| \S+ (?P<what>.{1,200})",
         ("|CCL_ERROR|",),
         "2023:11:28-16:35:45:(35980) |CCL_ERROR| base_thread.cpp:36 start: error while creating worker thread #0 "

@@ -7,6 +7,7 @@ Read from jaxlib 0.4.20, 0.4.35 and 0.10.2, and printed by real jobs of three pr
 
 from __future__ import annotations
 
+from hangscope.failure_kinds import FailureKind
 from hangscope.wordings.wording import Wording
 
 _TASK = r"(?:/job:(?:jax_worker|pjrt_\w+)/(?:replica:\d+/)?task:)"
@@ -14,7 +15,7 @@ _LISTED = rf"^\s*(?:{_TASK}(?P<task>\d{{1,6}})|(?P<task2>\d{{1,6}}))\s*$|# of ta
 
 ROWS: tuple[Wording, ...] = (
     Wording(
-        "missing_ranks",
+        FailureKind.MISSING_RANKS,
         r"Barrier timed out\. (?:Barrier_id|Id): (?P<op>[^\s:]{1,200}?)(?:::\d+)?\. ",
         ("Barrier timed out",),
         "DEADLINE_EXCEEDED: Barrier timed out. Id: after_restore::0. This usually happens because a task triggered the "
@@ -31,7 +32,7 @@ ROWS: tuple[Wording, ...] = (
         page="jax-barrier-timed-out",
     ),
     Wording(
-        "heartbeat_lost",
+        FailureKind.HEARTBEAT_LOST,
         r"tasks are unhealthy \(stopped sending heartbeats\):",
         ("stopped sending heartbeats",),
         "UNAVAILABLE: The following tasks are unhealthy (stopped sending heartbeats):\n1\nThe tasks have crashed. Check "
@@ -45,7 +46,7 @@ ROWS: tuple[Wording, ...] = (
         page="jax-tasks-are-unhealthy",
     ),
     Wording(
-        "heartbeat_lost",
+        FailureKind.HEARTBEAT_LOST,
         rf"Task (?:{_TASK})?(?P<task>\d{{1,6}}) heartbeat timeout",
         ("heartbeat timeout",),
         "E1118 21:36:24.690158 26091 coordination_service.cc:1520] INTERNAL: Barrier failed because: task is set to ERROR: "
@@ -57,7 +58,7 @@ ROWS: tuple[Wording, ...] = (
         names_ranks=True,
     ),
     Wording(
-        "restarted",
+        FailureKind.RESTARTED,
         rf"{_TASK}?(?P<task>\d{{1,6}}) unexpectedly tried to connect with a different incarnation",
         ("different incarnation",),
         "ABORTED: /job:jax_worker/replica:0/task:3 unexpectedly tried to connect with a different incarnation. It has "
@@ -68,7 +69,7 @@ ROWS: tuple[Wording, ...] = (
         names_ranks=True,
     ),
     Wording(
-        "coordinator_lost",
+        FailureKind.COORDINATOR_LOST,
         r"Failed to send RPC to coordination service\. Either the leader|Leader incarnation ID mismatch"
         r"|missing heartbeat response from the coordinator",
         ("RPC to coordination service", "Leader incarnation", "response from the coordinator"),
@@ -82,7 +83,7 @@ ROWS: tuple[Wording, ...] = (
         page="jax-failed-to-send-rpc-to-coordination-service",
     ),
     Wording(
-        "init_timeout",
+        FailureKind.INIT_TIMEOUT,
         r"waited too long for some tasks to show up|RPC: /(?:xla\.coordination|tensorflow)\.CoordinationService/RegisterTask",
         ("waited too long for some tasks", "CoordinationService/RegisterTask"),
         "DEADLINE_EXCEEDED: Failed to connect to distributed JAX controller: waited too long for some tasks to show up. "
@@ -95,7 +96,7 @@ ROWS: tuple[Wording, ...] = (
         page="jax-waited-too-long-for-some-tasks",
     ),
     Wording(
-        "other",
+        FailureKind.OTHER,
         r"Terminating process because (?:the JAX distributed service detected fatal errors|the coordinator detected "
         r"missing heartbeats)|Polled an error from coordination service|Shutdown barrier (?:in coordination service )?has failed"
         r"|Barrier failed (?:because|beacuse) (?:a task|service)|Stopping coordination service as",
@@ -116,7 +117,7 @@ ROWS: tuple[Wording, ...] = (
         page="jax-terminating-process",
     ),
     Wording(
-        "wait_timeout",
+        FailureKind.WAIT_TIMEOUT,
         r"(?P<how>Termination timeout for|This thread has been waiting for) `(?P<op>[^`]{1,400})`"
         r"(?: of (?P<s>\d+) seconds exceeded| for (?P<s2>\d+) seconds and may be stuck)",
         ("Termination timeout for", "may be stuck"),
@@ -130,7 +131,7 @@ ROWS: tuple[Wording, ...] = (
         warns=True,
     ),
     Wording(
-        "",
+        None,
         r"This thread is unstuck waiting for `",
         ("thread is unstuck",),
         "E external/xla/xla/service/rendezvous.cc:43] [id=3] This thread is unstuck waiting for `initialize clique for "
@@ -140,7 +141,7 @@ ROWS: tuple[Wording, ...] = (
         recovers=True,
     ),
     Wording(
-        "cuda_error",
+        FailureKind.CUDA_ERROR,
         r"NCCL operation (?P<call>nccl\w+)\(.{0,200}?failed: (?P<what>unhandled cuda error)",
         ("NCCL operation",),
         "INTERNAL: external/xla/xla/service/gpu/nccl_utils.cc:275: NCCL operation ncclCommInitRank(&comm, nranks, id, rank) "
@@ -151,7 +152,7 @@ ROWS: tuple[Wording, ...] = (
         of_writer=True,
     ),
     Wording(
-        "nccl_system_error",
+        FailureKind.NCCL_SYSTEM_ERROR,
         r"NCCL operation (?P<call>nccl\w+)\(.{0,200}?failed: (?P<what>unhandled system error)",
         ("NCCL operation",),
         "INTERNAL: NCCL operation ncclGroupEnd() failed: unhandled system error (run with NCCL_DEBUG=INFO for details)",
@@ -161,7 +162,7 @@ ROWS: tuple[Wording, ...] = (
         of_writer=True,
     ),
     Wording(
-        "nccl_remote_error",
+        FailureKind.NCCL_REMOTE_ERROR,
         r"NCCL operation (?P<call>nccl\w+)\(.{0,200}?failed: (?P<what>remote process exited)",
         ("NCCL operation",),
         "INTERNAL: NCCL operation ncclCommGetAsyncError(comm, &err) failed: remote process exited or there was a network "
@@ -173,7 +174,7 @@ ROWS: tuple[Wording, ...] = (
         of_writer=True,
     ),
     Wording(
-        "nccl_internal_error",
+        FailureKind.NCCL_INTERNAL_ERROR,
         r"NCCL operation (?P<call>nccl\w+)\(.{0,200}?failed: (?P<what>internal error|invalid usage|invalid argument)",
         ("NCCL operation",),
         "INTERNAL: external/xla/xla/service/gpu/nccl_utils.cc:305: NCCL operation ncclCommInitRank(&comm, nranks, id, rank) "
@@ -184,7 +185,7 @@ ROWS: tuple[Wording, ...] = (
         of_writer=True,
     ),
     Wording(
-        "gpu_oom",
+        FailureKind.GPU_OOM,
         r"RESOURCE_EXHAUSTED: (?:Out of memory|Failed to allocate request|XLA:TPU compile permanent error.{0,60}Ran out of memory)",
         ("RESOURCE_EXHAUSTED",),
         "jaxlib.xla_extension.XlaRuntimeError: RESOURCE_EXHAUSTED: Out of memory while trying to allocate 17179869184 bytes.",

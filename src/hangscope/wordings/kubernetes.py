@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from hangscope.failure_kinds import FailureKind
 from hangscope.wordings.wording import Wording
 
 ROWS: tuple[Wording, ...] = (
     Wording(
-        "node_not_ready",
+        FailureKind.NODE_NOT_READY,
         r"Recording NodeNotReady event message for node(?:=|\s)\"?(?P<node>[\w.-]{1,255})",
         ("Recording NodeNotReady",),
         "Jan 31 15:46:40 gpu-3 kubelet[3072]: I0131 15:46:40.357340    3072 kubelet_node_status.go:446] Recording NodeNotReady "
@@ -16,7 +17,7 @@ ROWS: tuple[Wording, ...] = (
         explains=True,
     ),
     Wording(
-        "node_not_ready",
+        FailureKind.NODE_NOT_READY,
         r"(?P<what>PLEG is not healthy: pleg was last seen active \S+ ago|[Cc]ontainer runtime is down|KubeletNotReady\b.{0,120})",
         ("PLEG is not healthy", "untime is down", "KubeletNotReady"),
         "  Ready            False   Mon, 03 Jun 2019 13:54:18 +0000   Sun, 02 Jun 2019 21:39:37 +0000   KubeletNotReady    PLEG "
@@ -28,7 +29,7 @@ ROWS: tuple[Wording, ...] = (
         page="pleg-is-not-healthy",
     ),
     Wording(
-        "node_rebooted",
+        FailureKind.NODE_REBOOTED,
         r"\bNode (?P<node>[\w.-]{1,255}) has been rebooted, boot id",
         ("has been rebooted",),
         "Warning  Rebooted   5m    kubelet    Node gpu-3 has been rebooted, boot id: 5f3a7e0c",
@@ -38,7 +39,7 @@ ROWS: tuple[Wording, ...] = (
         page="node-has-been-rebooted",
     ),
     Wording(
-        "host_oom",
+        FailureKind.HOST_OOM,
         r"TaskOOM event.{0,40}?(?:container_id|container):?\\?\"?(?P<container>[0-9a-f]{6,64})?",
         ("TaskOOM event",),
         'time="2026-03-01T10:00:00.1Z" level=info msg="TaskOOM event container_id:\\"b2c3d4e5f6a7\\""',
@@ -49,7 +50,7 @@ ROWS: tuple[Wording, ...] = (
         explains=True,
     ),
     Wording(
-        "host_oom",
+        FailureKind.HOST_OOM,
         r"System OOM encountered, victim process: (?P<what>[^,]{1,60}), pid: (?P<pid>\d+)",
         ("System OOM encountered",),
         "Warning  SystemOOM  2m  kubelet  System OOM encountered, victim process: python3, pid: 81233",
@@ -59,7 +60,7 @@ ROWS: tuple[Wording, ...] = (
         explains=True,
     ),
     Wording(
-        "pod_stopped",
+        FailureKind.POD_STOPPED,
         r"node\(s\) had (?:untolerated )?taint|Stopping container (?P<what>[\w.-]{1,80})\s*$|Marking for deletion Pod (?P<node>[\w./-]{1,200})",
         ("Marking for deletion Pod",),
         "Normal  TaintManagerEviction  3m  taint-eviction-controller  Marking for deletion Pod training/llm-worker-3",

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from hangscope.failure_kinds import FailureKind
 from hangscope.wordings.wording import Wording
 
 ROWS: tuple[Wording, ...] = (
     Wording(
-        "contact_lost",
+        FailureKind.CONTACT_LOST,
         r"(?:ORTE|PRTE) has lost communication with a remote daemon",
         ("has lost communication with",),
         "ORTE has lost communication with a remote daemon.\n\n  HNP daemon   : [[11377,0],0] on node launcher-0\n  Remote "
@@ -20,7 +21,7 @@ ROWS: tuple[Wording, ...] = (
         page="orte-has-lost-communication-with-a-remote-daemon",
     ),
     Wording(
-        "exit",
+        FailureKind.EXIT,
         r"process rank (?P<rank>\d{1,6}) with PID (?P<pid>\d+) on node (?P<node>[\w.-]+) (?P<what>exiting\s*$|exiting improperly|calling \"abort\")",
         ("process rank",),
         "prterun has exited due to process rank 2 with PID 1705216 on node nid003032 exiting improperly. There are three "
@@ -31,7 +32,7 @@ ROWS: tuple[Wording, ...] = (
         explains=True,
     ),
     Wording(
-        "exit",
+        FailureKind.EXIT,
         r"application called MPI_Abort\(.{0,60}?, (?P<code>-?\d+)\) - process (?P<rank>\d{1,6})",
         ("application called MPI_Abort",),
         "application called MPI_Abort(MPI_COMM_WORLD, 1) - process 3",
@@ -41,7 +42,7 @@ ROWS: tuple[Wording, ...] = (
         page="application-called-mpi-abort",
     ),
     Wording(
-        "exit",
+        FailureKind.EXIT,
         r"^Abort\((?P<code>\d+)\) on node (?P<rank>\d{1,6}) \(rank \d+ in comm \d+\)",
         ("in comm",),
         "Abort(806449679) on node 3 (rank 3 in comm 0): Fatal error in internal_Allreduce: Other MPI error",
@@ -50,7 +51,7 @@ ROWS: tuple[Wording, ...] = (
         explains=True,
     ),
     Wording(
-        "contact_lost",
+        FailureKind.CONTACT_LOST,
         r"HYDU_sock_\w+ \(.{0,160}?(?:Connection reset|Broken pipe|Connection refused|No route to host)"
         r"|assert \(!closed\) failed|lost connection to proxy(?: on host (?P<node>[\w.-]+))?",
         ("HYDU_sock_", "assert (!closed)", "lost connection to proxy"),
@@ -61,7 +62,7 @@ ROWS: tuple[Wording, ...] = (
         effect=True,
     ),
     Wording(
-        "signal",
+        FailureKind.SIGNAL,
         r"command terminated with exit code (?P<code>\d{1,3})\b",
         ("command terminated with exit code",),
         "command terminated with exit code 137",

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from hangscope.failure_kinds import FailureKind
 from hangscope.wordings.wording import Wording
 
 ROWS: tuple[Wording, ...] = (
     Wording(
-        "init_timeout",
+        FailureKind.INIT_TIMEOUT,
         r"\[(?P<device>-?\d+)\] \S+ CCOM WARN Timeout waiting for (?P<what>incoming connection|RX) \(waited (?P<s>\d+) sec\)",
         ("CCOM WARN Timeout",),
         "2023-Aug-01 16:14:43.0210 332066:332508 [31] bootstrap.cc:89 CCOM WARN Timeout waiting for incoming connection "
@@ -19,7 +20,7 @@ ROWS: tuple[Wording, ...] = (
         page="ccom-warn-timeout-waiting-for-rx",
     ),
     Wording(
-        "socket_error",
+        FailureKind.SOCKET_ERROR,
         r"CCOM WARN (?P<what>(?:Call to connect|NET/OFI|OFI plugin|Connection closed|Connect to).{1,160}(?:fail|refused|error|closed)\w*.{0,60})",
         ("CCOM WARN",),
         "2024-May-21 16:14:20.0020 58091:58701 [0] nccl_net_ofi_init:1415 CCOM WARN NET/OFI aws-ofi-nccl initialization "
@@ -32,7 +33,7 @@ ROWS: tuple[Wording, ...] = (
         of_writer=True,
     ),
     Wording(
-        "wait_timeout",
+        FailureKind.WAIT_TIMEOUT,
         r"missing collectives status on Neuron Device (?P<device>\d+ NC \d+).{0,120}?suspected hang in collectives operation (?P<op>\d+ out of \d+)",
         ("missing collectives status",),
         "ERROR  TDRV:exec_consume_tpb_status_notifications   (FATAL-RT-UNDEFINED-STATE) missing collectives status on Neuron "
@@ -45,7 +46,7 @@ ROWS: tuple[Wording, ...] = (
         page="missing-collectives-status-on-neuron-device",
     ),
     Wording(
-        "gpu_hang",
+        FailureKind.GPU_HANG,
         r"inference timeout \((?P<ms>\d+) ms\) on Neuron Device (?P<device>\d+ NC \d+)",
         ("on Neuron Device",),
         "ERROR  TDRV:exec_consume_infer_status_notifications (FATAL-RT-UNDEFINED-STATE) inference timeout (600000 ms) on "
@@ -58,7 +59,7 @@ ROWS: tuple[Wording, ...] = (
         of_writer=True,
     ),
     Wording(
-        "wait_timeout",
+        FailureKind.WAIT_TIMEOUT,
         r"Failure: (?P<what>NRT_TIMEOUT) in (?P<op>\w+)\(\)",
         ("NRT_TIMEOUT",),
         "2025-Jun-28 22:19:15.506590  8652:8728  ERROR   NRT:nrt_infodump      Failure: NRT_TIMEOUT in nrt_execute()",
@@ -71,7 +72,7 @@ ROWS: tuple[Wording, ...] = (
         page="nrt-timeout",
     ),
     Wording(
-        "cuda_error",
+        FailureKind.CUDA_ERROR,
         r"Failure: (?P<what>NRT_(?!TIMEOUT|SUCCESS)\w+) in (?P<op>\w+)\(\)",
         ("Failure: NRT_",),
         "2025-Jun-28 22:19:15.506590  8652:8728  ERROR   NRT:nrt_infodump      Failure: NRT_EXEC_HW_ERR_COLLECTIVES in "

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from hangscope.failure_kinds import FailureKind
 from hangscope.wordings.wording import Wording
 
 ROWS: tuple[Wording, ...] = (
     Wording(
-        "memory_held",
+        FailureKind.MEMORY_HELD,
         r"Top \d+ memory users:\s*$|^\s*PID\s+MEM\(GB\)\s+COMMAND\s*$",
         ("memory users:", "MEM(GB)"),
         "Top 10 memory users:\nPID\tMEM(GB)\tCOMMAND\n3872\t41.05\tpython preprocess_dataset.py --shards 64\n4331\t2.22\t"

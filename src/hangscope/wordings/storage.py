@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from hangscope.failure_kinds import FailureKind
 from hangscope.wordings.wording import Wording
 
 ROWS: tuple[Wording, ...] = (
     Wording(
-        "storage_lost",
+        FailureKind.STORAGE_LOST,
         r"nfs: server (?P<peer_node>[\w.:-]{1,255}) not responding, (?P<what>still trying|timed out)",
         ("not responding, still", "not responding, timed"),
         "[ 3223.539141] nfs: server nas-1 not responding, still trying",
@@ -19,7 +20,7 @@ ROWS: tuple[Wording, ...] = (
         page="nfs-server-not-responding",
     ),
     Wording(
-        "",
+        None,
         r"nfs: server (?P<peer_node>[\w.:-]{1,255}) OK",
         ("nfs: server",),
         "[ 3224.612015] nfs: server nas-1 OK",
@@ -29,7 +30,7 @@ ROWS: tuple[Wording, ...] = (
         kernel=True,
     ),
     Wording(
-        "storage_lost",
+        FailureKind.STORAGE_LOST,
         r"Lustre(?:Error)?: .{0,120}?Connection to (?P<what>[\w.-]{1,80}) \(at (?P<peer_node>[\w.@:-]{1,80})\) was lost",
         ("Lustre",),
         "Lustre: fs01-MDT0000-mdc-ffff88203810d800: Connection to fs01-MDT0000 (at 172.31.126.88@o2ib) was lost; in progress "
@@ -43,7 +44,7 @@ ROWS: tuple[Wording, ...] = (
         page="lustre-connection-was-lost",
     ),
     Wording(
-        "",
+        None,
         r"Lustre: .{0,120}?Connection restored to (?P<what>[\w.-]{1,80}) \(at (?P<peer_node>[\w.@:-]{1,80})\)",
         ("Connection restored to",),
         "Lustre: fs01-MDT0000-mdc-ffff88203810d800: Connection restored to fs01-MDT0000 (at 172.31.126.88@o2ib)",
@@ -53,7 +54,7 @@ ROWS: tuple[Wording, ...] = (
         kernel=True,
     ),
     Wording(
-        "storage_lost",
+        FailureKind.STORAGE_LOST,
         r"Lustre(?:Error)?: .{0,160}?[Tt]his client was evicted by (?P<what>[\w.-]{1,80})",
         ("client was evicted by",),
         "LustreError: 167-0: fs01-MDT0000-mdc-ffff88203810d800: This client was evicted by fs01-MDT0000; in progress operations "
@@ -65,7 +66,7 @@ ROWS: tuple[Wording, ...] = (
         kernel=True,
     ),
     Wording(
-        "storage_lost",
+        FailureKind.STORAGE_LOST,
         r"(?:LNet(?:Error)?|Lustre(?:Error)?): .{0,120}?(?:Timed out tx for (?P<peer_node>[\w.@-]{1,80})"
         r"|Request sent has (?P<what>timed out|failed)[^\[]{0,60}(?:\[.{0,100}?\])?\s*req@\S+ \S+ o\d+->[\w.-]+?@(?P<peer2>[\w.@-]{1,60}?):)",
         ("Timed out tx for", "Request sent has"),
@@ -78,7 +79,7 @@ ROWS: tuple[Wording, ...] = (
         kernel=True,
     ),
     Wording(
-        "storage_lost",
+        FailureKind.STORAGE_LOST,
         r"libceph: (?P<peer_node>(?:mds|osd|mon)\d+)(?: \S+)? (?P<what>socket closed|connection reset|down|session lost, hunting|socket error)"
         r"|ceph: (?P<mds>mds\d+) (?P<what2>hung|caps stale|closed our session|reconnect denied)",
         ("libceph: ", "ceph: mds"),
@@ -91,7 +92,7 @@ ROWS: tuple[Wording, ...] = (
         kernel=True,
     ),
     Wording(
-        "",
+        None,
         r"libceph: (?P<peer_node>(?:osd|mon)\d+)(?: \S+)? (?:up|session established)|ceph: (?P<mds>mds\d+) (?:came back|reconnect success|recovery completed)",
         ("libceph: ", "ceph: mds"),
         "[3677671.123718] libceph: osd12 up",
@@ -101,7 +102,7 @@ ROWS: tuple[Wording, ...] = (
         kernel=True,
     ),
     Wording(
-        "storage_lost",
+        FailureKind.STORAGE_LOST,
         r"[Bb]ee[Gg][Ff][Ss].{0,120}?(?P<what>(?:Communication (?:timeout|error)|Retrying communication|Unable to connect|Connect failed|"
         r"Receive timed out|Connection (?:failed|interrupted|refused))\b.{0,40}?(?:node|to|on|from)?:? ?(?P<peer_node>[\w.-]+)?)",
         ("eegfs", "eeGFS"),
@@ -115,7 +116,7 @@ ROWS: tuple[Wording, ...] = (
         kernel=True,
     ),
     Wording(
-        "storage_lost",
+        FailureKind.STORAGE_LOST,
         r"mmfs(?:d|\b).{0,80}?(?P<what>Disk lease period expired|Lost membership in cluster|Lease overdue|[Ee]xpell?(?:ed|ing)|"
         r"Close connection to (?P<peer_node>[\w.]+)[^(]{0,60}\([^)]{1,60}\))",
         ("mmfs",),

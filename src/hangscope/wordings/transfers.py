@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from hangscope.failure_kinds import FailureKind
 from hangscope.wordings.wording import Wording
 
 ROWS: tuple[Wording, ...] = (
     Wording(
-        "kv_transfer",
+        FailureKind.KV_TRANSFER,
         r"Process failed for slice \(.{0,300}?local_nic: (?P<device>[\w.-]+), peer_nic: (?P<peer_node>[\w.-]+):\d+@(?P<nic>[\w.-]+).{0,80}?\): (?P<what>.{1,80})",
         ("Process failed for slice",),
         "E0325 09:33:41.551047  8274 worker_pool.cpp:294] Worker: Process failed for slice (opcode: 1, source_addr: 0x7ef7, "
@@ -20,7 +21,7 @@ ROWS: tuple[Wording, ...] = (
         page="mooncake-process-failed-for-slice",
     ),
     Wording(
-        "kv_transfer",
+        FailureKind.KV_TRANSFER,
         r"Failed to complete transfers after (?P<s>\d+) seconds for batch",
         ("Failed to complete transfers",),
         "E1120 11:10:27.133715 203020 transfer_task.cpp:305] Failed to complete transfers after 60 seconds for batch 2586731328",
@@ -31,7 +32,7 @@ ROWS: tuple[Wording, ...] = (
         explains=True,
     ),
     Wording(
-        "kv_transfer",
+        FailureKind.KV_TRANSFER,
         r"remote agent '(?P<peer_node>[\w.:-]{1,80})' was disconnected",
         ("was disconnected",),
         "E0818 10:00:00.000001 91 nixl_agent.cpp:981] postXferReq: remote agent 'decode-1' was disconnected after transfer "

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from hangscope.failure_kinds import FailureKind
 from hangscope.wordings.wording import Wording
 
 _WHO = r"\[?(?P<node>[\w.-]{1,64}):(?P<pid>\d{1,9})(?::[\w]+)?:\d+\]\s+"
 
 ROWS: tuple[Wording, ...] = (
     Wording(
-        "ib_error",
+        FailureKind.IB_ERROR,
         _WHO
         + r"\S+\s+(?P<what>Transport retry count exceeded|[\w ]{1,40}error|Remote \w[\w ]{1,40}) on (?P<device>\w+:\d+)/\w+",
         ("ib_mlx5_log.c",),
@@ -24,7 +25,7 @@ ROWS: tuple[Wording, ...] = (
         page="transport-retry-count-exceeded",
     ),
     Wording(
-        "ib_error",
+        FailureKind.IB_ERROR,
         r"\[(?P<node>[\w.-]{1,64}):(?P<pid>\d{1,9})\s*:\d+\]\s+\S+\s+UCX\s+ERROR Error on QP \S+ wqe\[\d+\]: (?P<what>[\w ]{1,60}) \(synd",
         ("Error on QP",),
         "[1516700569.600192] [clx-010:31714:0]    ib_mlx5_log.c:113  UCX  ERROR Error on QP 0x61f5 wqe[0]: Transport retry "
@@ -35,7 +36,7 @@ ROWS: tuple[Wording, ...] = (
         explains=True,
     ),
     Wording(
-        "socket_error",
+        FailureKind.SOCKET_ERROR,
         r"\[(?P<node>[\w.-]{1,64}):(?P<pid>\d{1,9})\s*(?::\w+){1,2}\]\s+\S+\s+UCX\s+(?:ERROR|Fatal:?) .{0,80}?(?P<what>Endpoint "
         r"timeout|Connection reset by remote peer|Destination is unreachable|Endpoint is not connected)",
         ("UCX",),
@@ -49,7 +50,7 @@ ROWS: tuple[Wording, ...] = (
         page="endpoint-timeout",
     ),
     Wording(
-        "ib_error",
+        FailureKind.IB_ERROR,
         r"libfabric:(?P<pid>\d+):.{0,120}?err: (?P<code>\d+), message: (?P<what>.{1,120}?) My EFA addr.{0,120}?My host id: "
         r"(?P<node>[\w-]+).{0,160}?Peer host id: (?P<peer_node>[\w-]+)",
         ("Peer host id:",),

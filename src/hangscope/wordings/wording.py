@@ -6,6 +6,8 @@ import re
 from dataclasses import dataclass
 from functools import lru_cache
 
+from hangscope.failure_kinds import FailureKind
+
 GROUPS = {
     "rank": "the global rank that the line is about",
     "ranks": "several global ranks, with commas or blanks between them",
@@ -37,7 +39,8 @@ class Wording:
     is where it was read or printed, and in which versions.
     """
 
-    kind: str
+    kind: FailureKind | None
+    """None where the line takes another back (`recovers`)."""
     pattern: str
     words: tuple[str, ...]
     example: str

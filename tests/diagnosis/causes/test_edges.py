@@ -25,6 +25,7 @@ from hangscope.model import (
     BlackBox,
     Facts,
     Failure,
+    FailureKind,
     Frame,
     GpuCore,
     GpuKernel,
@@ -91,7 +92,7 @@ def timeout(rank: int, call: str = "all_reduce", elements: int = 16, seq: int | 
     )
 
 
-def failure(kind: str, rank: int | None = None, **more: Any) -> Failure:
+def failure(kind: FailureKind, rank: int | None = None, **more: Any) -> Failure:
     return Failure(kind, f"a line about {kind}", Source("job.log", "line 7"), rank, None, **more)
 
 
@@ -130,7 +131,7 @@ def test_own_recordings_go_before_lines_about_them() -> None:
 def test_what_each_rank_prints_goes_before_a_report_of_one() -> None:
     """Four ranks print what they run, and one differs; a report is one rank's view of the others."""
     lines = tuple(timeout(rank, elements=99 if rank == 2 else 16) for rank in range(4))
-    report = failure("mismatch", 0, ranks=(3,), seq=2)
+    report = failure(FailureKind.MISMATCH, 0, ranks=(3,), seq=2)
     facts = Facts(watchdog=lines, failures=(report,))
     assert chosen(diagnose(job({D: range(4)}, waiting(D, 0, 1), facts=facts))) == ("reported_calls_differ", [2])
 
@@ -239,7 +240,7 @@ def test_an_end_goes_before_what_transfers_say_of_the_same_rank() -> None:
 
 def test_what_transfers_wait_for_goes_before_a_report() -> None:
     """A report names all that had not come when it gave up; the transfers, the one for which they wait in the end."""
-    report = failure("missing_ranks", 0, ranks=(1, 2))
+    report = failure(FailureKind.MISSING_RANKS, 0, ranks=(1, 2))
     facts = Facts(blackboxes=boxes("ring4_11_absent_all_reduce_2"), failures=(report,))
     assert chosen(diagnose(job({D: range(4)}, {}, facts=facts))) == ("last_waited_for", [2])
 
@@ -247,7 +248,7 @@ def test_what_transfers_wait_for_goes_before_a_report() -> None:
 def test_a_report_by_name_goes_before_who_is_seen_in_nothing() -> None:
     """PyTorch knows who belongs to the barrier; who is outside of everything just now may belong to none."""
     processes = alive(2, waits_in="") | alive(0, 1, 3, waits_in="monitored_barrier", stood_s=30.0)
-    facts = Facts(failures=(failure("missing_ranks", 0, ranks=(3,)),))
+    facts = Facts(failures=(failure(FailureKind.MISSING_RANKS, 0, ranks=(3,)),))
     found = diagnose(job({D: range(4)}, {rank: [Op(D)] for rank in range(4)}, processes=processes, facts=facts))
     assert chosen(found) == ("reported_missing", [3])
 
@@ -257,7 +258,9 @@ def test_a_report_by_name_goes_before_who_is_seen_in_nothing() -> None:
 
 def test_a_failure_goes_before_everybody_being_inside() -> None:
     """Everybody is inside an operation, and one rank says that its GPU failed: that is why nobody leaves it."""
-    found = diagnose(job({D: range(4)}, waiting(D, *range(4)), facts=Facts(failures=(failure("cuda_error", 1),))))
+    found = diagnose(
+        job({D: range(4)}, waiting(D, *range(4)), facts=Facts(failures=(failure(FailureKind.CUDA_ERROR, 1),)))
+    )
     assert chosen(found) == ("failure_line", [1])
 
 
@@ -393,7 +396,7 @@ RAS = RasReport(
 
 def test_a_line_of_failure_goes_before_what_was_not_collected() -> None:
     """One rank's line shows a wait for the others; another line, of nobody, says what failed."""
-    facts = Facts(failures=(failure("other"),), watchdog=(timeout(0),))
+    facts = Facts(failures=(failure(FailureKind.OTHER),), watchdog=(timeout(0),))
     assert chosen(diagnose(job({D: range(4)}, {}, facts=facts))) == ("failure_of_nobody", [])
 
 

@@ -12,7 +12,7 @@ import pytest
 
 import hangscope
 from hangscope.errors import DamagedError, NotFoundError
-from hangscope.model import FAILURE_KINDS, Failure, Job
+from hangscope.model import Failure, FailureKind, Job
 from hangscope.reader.logs import line_prefixes, log_lines, unwrap
 from hangscope.reader.logs.log_file import TextFile
 from hangscope.reader.values import short_name
@@ -50,7 +50,7 @@ def test_what_shows_a_failure_is_never_refused(path: Path) -> None:
     # a thread's expert also counts ranks that follow from what is said: a local rank, a ring
     assert set(job.ranks) <= set(want["ranks_seen"])
     assert "source" in want or list(job.ranks) == want["ranks_seen"]
-    assert {failure.kind for failure in facts.failures} <= set(FAILURE_KINDS)
+    assert {failure.kind for failure in facts.failures} <= set(FailureKind)
 
 
 @pytest.mark.parametrize("path", EXCERPTS, ids=NAMES)

@@ -11,13 +11,13 @@ from heapq import nlargest
 
 from hangscope.diagnosis.align.column_tools import grouped
 from hangscope.diagnosis.evidence.process_ends import EFFECTS, GONE, Ends, is_running
-from hangscope.model import AFTER_HANG, FATAL_ERROR, Failure, Job, Process
+from hangscope.model import AFTER_HANG, FATAL_ERROR, Failure, FailureKind, Job, Process
 
 # Exceptions that say who was stopped, not that a peer was lost.
 _ORDERED = ("KeyboardInterrupt", "SystemExit", FATAL_ERROR)
 # A process that ended this much before all others ended by itself, whatever its status says.
 _FIRST_BY_S = 2.0
-_LOST = ("host_oom", "evicted", "node_failed", "pod_stopped")
+_LOST = (FailureKind.HOST_OOM, FailureKind.EVICTED, FailureKind.NODE_FAILED, FailureKind.POD_STOPPED)
 _KILLED = (-signal.SIGKILL, 128 + signal.SIGKILL)
 
 

@@ -17,7 +17,7 @@ from hangscope.diagnosis.evidence.process_ends import GONE, ending, raised, sour
 from hangscope.diagnosis.evidence.ras_ranks import lost_to_ras
 from hangscope.diagnosis.evidence.training_thread import Stacks
 from hangscope.diagnosis.verdict import Finding
-from hangscope.model import OUTLIVED_SIGTERM, Job, KernelMessage, Process, PythonError
+from hangscope.model import OUTLIVED_SIGTERM, FailureKind, Job, KernelMessage, Process, PythonError
 from hangscope.text import short
 
 # In the text that NCCL and PyTorch print: the peer's process is gone, as far as this one can tell.
@@ -77,7 +77,9 @@ class Liveness:
         self._answered = self._threads.answered
         killed = (message for message in job.facts.kernel if message.kind == "oom")
         self._oom = grouped((message.pid, message) for message in killed if message.pid is not None)
-        self._over_limit = {f.rank: f for f in reversed(job.facts.failures) if f.kind == "host_oom" and not f.effect}
+        self._over_limit = {
+            f.rank: f for f in reversed(job.facts.failures) if f.kind == FailureKind.HOST_OOM and not f.effect
+        }
         self._left = dict(reversed(job.facts.clean_exits))
         self._holding = _silent_python(job)
         self._losses = _connection_losses(job)

@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterator
 from functools import cached_property
 
 from hangscope.diagnosis.phrases import ranks_text
-from hangscope.model import GpuCore, GpuKernel, Job, Source
+from hangscope.model import FailureKind, GpuCore, GpuKernel, Job, Source
 from hangscope.text import verb
 
 _NCCL = re.compile(r"nccl\w*Kernel|ncclSymk|ncclDevFunc", re.IGNORECASE)
@@ -72,7 +72,11 @@ class RunningKernels:
         """Ranks whose CUDA context is known to have failed: what they run says nothing."""
         facts = self._job.facts
         failed = {report.rank for report in facts.watchdog if report.kind == "cuda_error"}
-        lines = [line for line in facts.failures if line.kind in ("cuda_error", "xid", "gpu_lost")]
+        lines = [
+            line
+            for line in facts.failures
+            if line.kind in (FailureKind.CUDA_ERROR, FailureKind.XID, FailureKind.GPU_LOST)
+        ]
         return failed | {line.rank for line in lines if line.rank is not None}
 
     def shares_gpu(self, rank: int) -> bool:

@@ -12,11 +12,10 @@ from dataclasses import dataclass
 
 from hangscope.diagnosis.hardware.xids import EFFECTS
 from hangscope.diagnosis.verdict import CauseKind, Diagnosis
-from hangscope.model import Job
+from hangscope.model import FailureKind, Job, Trait
 
 OF_THE_PROGRAM = frozenset({13, 31, 94})
 """Xids that a program's own kernel causes on a healthy GPU."""
-_FAILED = ("node_failed", "node_silent", "node_lost", "gpu_lost", "ecc")
 _NAME = re.compile(r"[A-Za-z0-9][\w.-]*", re.ASCII)
 """It becomes part of a command line: whatever is in a log, no blank and no comma is."""
 _KINDS = (CauseKind.DEAD, CauseKind.GPU, CauseKind.FROZEN)
@@ -47,9 +46,9 @@ def broken_nodes(job: Job, verdict: Diagnosis) -> list[BrokenNode]:
 
 def _is_believed(sign: _Sign, verdict: Diagnosis, machines: Mapping[str, str]) -> bool:
     """A pod that is silent was deleted or evicted, as a rule: its machine is well."""
-    if sign.kind == "node_silent" and sign.node in machines:
+    if sign.kind == FailureKind.NODE_SILENT and sign.node in machines:
         return False
-    return verdict.is_likely or sign.kind == "node_failed"
+    return verdict.is_likely or sign.kind == FailureKind.NODE_FAILED
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,12 +64,12 @@ def _signs(job: Job) -> Iterator[_Sign]:
     for failure in job.facts.failures:
         if failure.node is None or failure.effect:
             continue
-        if failure.kind in _FAILED or (failure.kind == "xid" and _is_hardware(failure.code)):
-            rank = failure.rank if failure.kind == "node_silent" else None
+        if failure.kind.is_of(Trait.BROKEN_NODE) or (failure.kind == FailureKind.XID and _is_hardware(failure.code)):
+            rank = failure.rank if failure.kind == FailureKind.NODE_SILENT else None
             yield _Sign(failure.node, failure.kind, failure.text, rank)
     for message in job.facts.kernel:
         if message.kind == "xid" and message.node is not None and _is_hardware(message.code):
-            yield _Sign(message.node, "xid", f"Xid {message.code}")
+            yield _Sign(message.node, FailureKind.XID, f"Xid {message.code}")
 
 
 def _is_hardware(code: int | None) -> bool:

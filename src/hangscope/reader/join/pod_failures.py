@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence, Set
 from dataclasses import replace
 
-from hangscope.model import Failure, Gap
+from hangscope.model import Failure, FailureKind, Gap
 from hangscope.reader.join.who_is_who import Identity
 from hangscope.reader.sources.kubernetes_pods import STOPPED, Pod, PodEnd
 from hangscope.reader.values import short_name
 
 HISTORY_NS = 15 * 60 * 1_000_000_000
 """A container that was started anew so long before or after the capture is another story."""
-_OF_ITS_NODE = ("node_failed", "evicted")
+_OF_ITS_NODE = (FailureKind.NODE_FAILED, FailureKind.EVICTED)
 """Ends that every rank of the pod shared."""
 
 
@@ -133,9 +133,9 @@ def _placed(end: PodEnd, ranks: Sequence[int], machine: str | None, *, effect: b
     """One failure a rank where all of the pod is gone. A container that ended says nothing of which rank in it was the
     first; where there is one alone, out of memory can only be its own."""
     failure = replace(end.failure, effect=end.failure.effect or effect)
-    if failure.kind == "node_failed" and machine is not None:
+    if failure.kind == FailureKind.NODE_FAILED and machine is not None:
         failure = replace(failure, node=machine)
-    alone = failure.kind == "host_oom" and len(ranks) == 1
+    alone = failure.kind == FailureKind.HOST_OOM and len(ranks) == 1
     if ranks and (alone or (end.whole and failure.kind in _OF_ITS_NODE)):
         for rank in ranks:
             yield replace(failure, rank=rank)

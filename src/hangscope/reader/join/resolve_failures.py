@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 
-from hangscope.model import Failure, KernelMessage, PythonError, Source, TransportEvent, WatchdogReport
+from hangscope.model import Failure, FailureKind, KernelMessage, PythonError, Source, TransportEvent, WatchdogReport
 from hangscope.reader.join.resolve_ranks import node_of
 from hangscope.reader.join.who_is_who import Identity
 from hangscope.reader.logs.failure_line import FailureLine
@@ -85,7 +85,7 @@ def of_reports(lost: Iterable[LoggedReport], text: TextFile, times: LogTimes) ->
         inside = f"rank {report.group_rank} of that group" if report.group_rank is not None else None
         found.append(
             Failure(
-                "other",
+                FailureKind.OTHER,
                 report.error or f"{report.kind} of {report.operation or 'an operation'}",
                 report.source,
                 None,
@@ -135,18 +135,18 @@ def of_fabric(texts: Iterable[TextFile]) -> list[Failure]:
     return [failure for text in texts for failure in text.fabric.failures]
 
 
-_KERNEL_KINDS = {"oom": ("host_oom", -9), "xid": ("xid", None)}
+_KERNEL_KINDS = {"oom": (FailureKind.HOST_OOM, -9), "xid": (FailureKind.XID, None)}
 
 
 def of_kernel(messages: Iterable[KernelMessage], who: Identity) -> list[Failure]:
     """Kernel messages that tell of a failure; a link that comes up is none."""
     found: list[Failure] = []
     for message in messages:
-        kind, code = _KERNEL_KINDS.get(message.kind, ("other", None))
+        kind, code = _KERNEL_KINDS.get(message.kind, (FailureKind.OTHER, None))
         if message.kind == "link" and "own" not in message.text.lower().replace("unknown", ""):
             continue
         if message.kind == "other" and ("segfault" in message.text or "general protection" in message.text):
-            kind = "signal"
+            kind = FailureKind.SIGNAL
             code = -11
         found.append(
             Failure(
@@ -163,10 +163,10 @@ def of_kernel(messages: Iterable[KernelMessage], who: Identity) -> list[Failure]
     return found
 
 
-_STUCK = frozenset(("engine_stuck", "heartbeat_stuck"))
+_STUCK = frozenset((FailureKind.ENGINE_STUCK, FailureKind.HEARTBEAT_STUCK))
 _AFTER_A_HANG = re.compile(r"MPI_ABORT was invoked|ActorDiedError|RayActorError|ActorUnavailableError")
 """How MPI and Ray say that a process which gave up waiting is gone."""
-_LOST_PEERS = frozenset(("exception", "socket_error", "nccl_remote_error"))
+_LOST_PEERS = frozenset((FailureKind.EXCEPTION, FailureKind.SOCKET_ERROR, FailureKind.NCCL_REMOTE_ERROR))
 
 
 def distinct(
@@ -178,7 +178,7 @@ def distinct(
     kept: dict[tuple[object, ...], Failure] = {}
     for failure in sorted(failures, key=lambda f: (f.source.file, line_of(f.source), f.kind)):
         named = (failure.source.file, (failure.detail or "").rsplit(".", 1)[-1])
-        if failure.kind == "exception" and named in raised:
+        if failure.kind == FailureKind.EXCEPTION and named in raised:
             continue
         if effects.include(failure):
             failure = replace(failure, effect=True)
@@ -194,7 +194,7 @@ class Stopped:
     is lost to that."""
 
     def __init__(self, watchdog: Iterable[WatchdogReport], failures: Iterable[Failure]) -> None:
-        stops = [f for f in failures if f.kind == "launcher_kill" and f.rank is None and f.pid is None]
+        stops = [f for f in failures if f.kind == FailureKind.LAUNCHER_KILL and f.rank is None and f.pid is None]
         lines: dict[str, int] = {}
         for stop in stops:
             lines[stop.source.file] = min(lines.get(stop.source.file, line_of(stop.source)), line_of(stop.source))
@@ -223,10 +223,10 @@ class CoresAsked:
 
     def __init__(self, watchdog: Iterable[WatchdogReport], failures: Iterable[Failure]) -> None:
         found = list(failures)
-        said = [failure.text for failure in found if failure.kind == "cuda_error"]
+        said = [failure.text for failure in found if failure.kind == FailureKind.CUDA_ERROR]
         said += [report.error or "" for report in watchdog if report.kind == "cuda_error"]
         by_hand = all(LAUNCH_FAILURE in text for text in said)
-        self._lines = _first_lines(_sources(found, {"gpu_core"})) if by_hand else {}
+        self._lines = _first_lines(_sources(found, {FailureKind.GPU_CORE})) if by_hand else {}
 
     def _came_after(self, source: Source, *, elsewhere: bool) -> bool:
         """Behind the driver's line in its file; `elsewhere`: or in a file without one, where there is one at all."""
@@ -238,9 +238,13 @@ class CoresAsked:
         return [r for r in watchdog if r.kind not in ours or not self._came_after(r.source, elsewhere=True)]
 
     def failures(self, found: Iterable[Failure]) -> list[Failure]:
-        ours = {"cuda_error", *_LOST_PEERS}
+        ours = {FailureKind.CUDA_ERROR, *_LOST_PEERS}
         kept = [f for f in found if f.kind not in ours or not self._came_after(f.source, elsewhere=True)]
-        return [f for f in kept if f.kind not in {"signal", "exit"} or not self._came_after(f.source, elsewhere=False)]
+        return [
+            f
+            for f in kept
+            if f.kind not in {FailureKind.SIGNAL, FailureKind.EXIT} or not self._came_after(f.source, elsewhere=False)
+        ]
 
     def errors(self, found: Iterable[PythonError]) -> list[PythonError]:
         return [
@@ -253,7 +257,7 @@ class CoresAsked:
 def _identity(failure: Failure) -> tuple[object, ...]:
     """What two lines about one failure have in common."""
     end = (failure.kind, failure.code, failure.pid)
-    if failure.pid is not None and failure.kind in {"signal", "exit"}:
+    if failure.pid is not None and failure.kind in {FailureKind.SIGNAL, FailureKind.EXIT}:
         return end  # torchrun says it in a line and again in its summary, which knows more
     return (*end, failure.rank, failure.node, failure.local_rank, failure.ranks, failure.text)
 
@@ -280,9 +284,9 @@ class _Effects:
     def include(self, failure: Failure) -> bool:
         if failure.code == -6 and self.reported and (failure.rank is None or failure.rank in self.reported):
             return True
-        if self._follows(failure) or (failure.kind == "actor_died" and self._died_of_timeout(failure)):
+        if self._follows(failure) or (failure.kind == FailureKind.ACTOR_DIED and self._died_of_timeout(failure)):
             return True
-        if failure.kind == "exit" and failure.rank in self.gave_up:
+        if failure.kind == FailureKind.EXIT and failure.rank in self.gave_up:
             return True
         return failure.code in {-9, -15} and (failure.source.file, failure.pid) in self.stopped
 
@@ -294,16 +298,20 @@ class _Effects:
 
     def _follows(self, failure: Failure) -> bool:
         signalled = self.signalled.get(failure.source.file)
-        if signalled is not None and line_of(failure.source) > signalled and failure.kind in {"signal", "exit"}:
+        if (
+            signalled is not None
+            and line_of(failure.source) > signalled
+            and failure.kind in {FailureKind.SIGNAL, FailureKind.EXIT}
+        ):
             return True
         first = self.timeouts.get(failure.source.file)
         if first is None or line_of(failure.source) < first:
             return False
-        if failure.kind == "cuda_error" and LAUNCH_FAILURE in failure.text:
+        if failure.kind == FailureKind.CUDA_ERROR and LAUNCH_FAILURE in failure.text:
             return True  # how kernels end that gave up waiting, as DeepEP's
-        if failure.kind == "actor_died" or _AFTER_A_HANG.search(failure.text):
+        if failure.kind == FailureKind.ACTOR_DIED or _AFTER_A_HANG.search(failure.text):
             return True
-        if failure.kind not in {"signal", "exit"}:
+        if failure.kind not in {FailureKind.SIGNAL, FailureKind.EXIT}:
             return False
         nameless = failure.rank is None and failure.pid is None and failure.local_rank is None
         return failure.code == -6 or (failure.code in {-9, -15} and nameless)
@@ -315,11 +323,11 @@ def _effects(
     timed_out = [report for report in watchdog if report.kind in {"timeout", "async_error"} or report.own_timeout]
     reported = {report.rank for report in timed_out}
     reported.update(f.rank for f in failures if f.effect and f.rank is not None and f.kind in _LOST_PEERS)
-    stopped = {(f.source.file, f.pid) for f in failures if f.kind == "launcher_kill" and f.pid is not None}
+    stopped = {(f.source.file, f.pid) for f in failures if f.kind == FailureKind.LAUNCHER_KILL and f.pid is not None}
     return _Effects(
         reported,
         _first_lines([*(report.source for report in timed_out), *_sources(failures, _STUCK)]),
-        _first_lines(_sources(failures, {"launcher_signal", "cancelled"})),
+        _first_lines(_sources(failures, {FailureKind.LAUNCHER_SIGNAL, FailureKind.CANCELLED})),
         stopped,
         _gave_up(errors),
     )
@@ -370,5 +378,5 @@ def of_hang_detector(texts: Iterable[TextFile]) -> Iterator[Failure]:
         if text.stacks.captures and _DETECTOR_STACKS.search(text.file[-_LONGEST_PATH:]):
             said = "Ray Train's hang detector saw NCCL's counters unchanged, and wrote the stacks of all workers"
             detail = "by Ray Train's hang detector"
-            yield Failure("engine_stuck", said, Source(text.file), None, None, effect=True, detail=detail)
+            yield Failure(FailureKind.ENGINE_STUCK, said, Source(text.file), None, None, effect=True, detail=detail)
             return

@@ -13,7 +13,7 @@ from functools import cached_property
 from typing import Any
 
 from hangscope.engine_roles import Role, of_prefix
-from hangscope.model import Source
+from hangscope.model import FailureKind, Source
 from hangscope.reader.logs import engine_lines, store_barrier
 from hangscope.reader.logs.failure_line import FailureLine, make_failure
 from hangscope.reader.logs.log_lines import Line
@@ -47,14 +47,14 @@ _NCCL = re.compile(
     r"|NCCL failure .{0,120}?'(?P<test>[\w ]+)|^(?:.{0,40}\s)?nccl(?P<code>System|Remote|Internal|UnhandledCuda)Error: "
 )
 _NCCL_KINDS = {
-    "unhandled system error": "nccl_system_error",
-    "System": "nccl_system_error",
-    "unhandled cuda error": "cuda_error",
-    "UnhandledCuda": "cuda_error",
-    "remote process exited": "nccl_remote_error",
-    "Remote": "nccl_remote_error",
-    "internal error": "nccl_internal_error",
-    "Internal": "nccl_internal_error",
+    "unhandled system error": FailureKind.NCCL_SYSTEM_ERROR,
+    "System": FailureKind.NCCL_SYSTEM_ERROR,
+    "unhandled cuda error": FailureKind.CUDA_ERROR,
+    "UnhandledCuda": FailureKind.CUDA_ERROR,
+    "remote process exited": FailureKind.NCCL_REMOTE_ERROR,
+    "Remote": FailureKind.NCCL_REMOTE_ERROR,
+    "internal error": FailureKind.NCCL_INTERNAL_ERROR,
+    "Internal": FailureKind.NCCL_INTERNAL_ERROR,
 }
 _BARE_WARNING = re.compile(
     r"NCCL WARN (?P<text>.*)|(?P<cut>NET/IB\w* ?:? ?Got (?:completion from peer|async).*)"
@@ -253,16 +253,18 @@ class ErrorLog:
             (_MISMATCH, self._mismatch),
             (_DDP, self._ddp),
             (_DDP_SIZES, lambda line, m: self._pair(line, m, line.text)),
-            (_AROUND, lambda line, m: self._add(line, "mismatch", ranks=(int(m["rank"]),))),
+            (_AROUND, lambda line, m: self._add(line, FailureKind.MISMATCH, ranks=(int(m["rank"]),))),
             (_BARRIER, self._barrier),
-            (_BARRIER_LATE, lambda line, _: self._add(line, "missing_ranks", operation="monitored_barrier")),
+            (_BARRIER_LATE, lambda line, _: self._add(line, FailureKind.MISSING_RANKS, operation="monitored_barrier")),
             (
                 _BARRIER_REACHED,
-                lambda line, m: self._add(line, "other", rank=int(m["rank"]), peer_rank=0, effect=True),
+                lambda line, m: self._add(line, FailureKind.OTHER, rank=int(m["rank"]), peer_rank=0, effect=True),
             ),
             (
                 _NEVER,
-                lambda line, m: self._add(line, "missing_ranks", ranks=ranks_in(m["ranks"]), detail="never joined"),
+                lambda line, m: self._add(
+                    line, FailureKind.MISSING_RANKS, ranks=ranks_in(m["ranks"]), detail="never joined"
+                ),
             ),
             (_NOT_JOINED, self._not_joined),
             (_NOT_FINISHED, self._not_finished),
@@ -273,38 +275,40 @@ class ErrorLog:
             (_ASCEND, self._ascend),
             (
                 _ASCEND_RANK,
-                lambda line, m: self._add(line, "other", rank=int(m["rank"]), pid=int(m["pid"]), effect=True),
+                lambda line, m: self._add(line, FailureKind.OTHER, rank=int(m["rank"]), pid=int(m["pid"]), effect=True),
             ),
             (engine_lines.WAITS, self._engine_waits),
             (engine_lines.STUCK, self._engine_stuck),
             (engine_lines.KV_TRANSFER, self._kv_transfer),
             (engine_lines.JIT_LOCK, self._jit_lock),
             (_DEEPEP, self._deepep),
-            (_HEARTBEAT, lambda line, _: self._add(line, "heartbeat_stuck")),
-            (_GPU_CORE, lambda line, _: self._add(line, "gpu_core", effect=True)),
+            (_HEARTBEAT, lambda line, _: self._add(line, FailureKind.HEARTBEAT_STUCK)),
+            (_GPU_CORE, lambda line, _: self._add(line, FailureKind.GPU_CORE, effect=True)),
             (_XID, self._xid),
-            (_GPU_LOST, lambda line, m: self._add(line, "gpu_lost", detail=m["gpu"])),
-            (_OOM, lambda line, _: self._add(line, "gpu_oom")),
+            (_GPU_LOST, lambda line, m: self._add(line, FailureKind.GPU_LOST, detail=m["gpu"])),
+            (_OOM, lambda line, _: self._add(line, FailureKind.GPU_OOM)),
             (_NCCL, self._nccl),
             (_CUDA, self._cuda),
             (_BARE_WARNING, self._bare_warning),
             (_WAITED_FOR_STORE, self._waited_for_store),
             (_PORT_TAKEN, self._port_taken),
             (_CONNECT, self._connect),
-            (_RENDEZVOUS, lambda line, _: self._add(line, "rendezvous_timeout", effect=True)),
-            (_STORE, lambda line, _: self._add(line, "store_timeout", effect=True)),
+            (_RENDEZVOUS, lambda line, _: self._add(line, FailureKind.RENDEZVOUS_TIMEOUT, effect=True)),
+            (_STORE, lambda line, _: self._add(line, FailureKind.STORE_TIMEOUT, effect=True)),
             (
                 _STORE_LOST,
-                lambda line, m: self._add(line, "socket_error", peer_node=address_host(m["peer"]), effect=True),
+                lambda line, m: self._add(
+                    line, FailureKind.SOCKET_ERROR, peer_node=address_host(m["peer"]), effect=True
+                ),
             ),
-            (_STORE_GONE, lambda line, _: self._add(line, "socket_error", effect=True, detail="store")),
+            (_STORE_GONE, lambda line, _: self._add(line, FailureKind.SOCKET_ERROR, effect=True, detail="store")),
             (_GLOO, self._gloo),
-            (_ABORTED, lambda line, m: self._add(line, "other", rank=int(m["rank"]), effect=True)),
-            (_DOWN, lambda line, _: self._add(line, "other", effect=True)),
+            (_ABORTED, lambda line, m: self._add(line, FailureKind.OTHER, rank=int(m["rank"]), effect=True)),
+            (_DOWN, lambda line, _: self._add(line, FailureKind.OTHER, effect=True)),
             (_TERMINATE, self._terminate),
             (
                 _CPP_STACK,
-                lambda line, m: self._add(line, "other", effect=True, detail=m[1] or m[2], once=m[0][:12]),
+                lambda line, m: self._add(line, FailureKind.OTHER, effect=True, detail=m[1] or m[2], once=m[0][:12]),
             ),
         )
 
@@ -337,7 +341,7 @@ class ErrorLog:
         match = _EXCEPTION.match(line.text)
         if match is not None and "Watchdog caught" not in line.text:
             effect = is_consequence(match["type"], match["message"], [])
-            self._add(line, "exception", effect=effect, detail=match["type"])
+            self._add(line, FailureKind.EXCEPTION, effect=effect, detail=match["type"])
 
     def finish(self) -> None:
         """The barriers that nobody completed."""
@@ -345,16 +349,18 @@ class ErrorLog:
             assert barrier.line is not None
             came = f"{barrier.came} of {barrier.size}"
             if barrier.missing:
-                self._add(barrier.line, "missing_ranks", rank=barrier.waiter, ranks=barrier.missing, detail=came)
+                self._add(
+                    barrier.line, FailureKind.MISSING_RANKS, rank=barrier.waiter, ranks=barrier.missing, detail=came
+                )
             else:
-                self._add(barrier.line, "init_timeout", rank=barrier.waiter, effect=True, detail=came)
+                self._add(barrier.line, FailureKind.INIT_TIMEOUT, rank=barrier.waiter, effect=True, detail=came)
 
     @property
     def waiting(self) -> bool:
         """Whether the reason of an error may follow."""
         return bool(self._quoting or self._terminated)
 
-    def _add(self, line: Line, kind: str, **values: Any) -> None:
+    def _add(self, line: Line, kind: FailureKind, **values: Any) -> None:
         """Keep one failure; what the same writer says again in the same words is one."""
         key = (kind, line.tag, line.stream, values.pop("once", None) or line.text.strip()[-160:])
         if len(self.failures) >= MOST or key in self._seen:
@@ -381,7 +387,7 @@ class ErrorLog:
         peer = int(match["peer"]) if match["peer"] else None
         self._add(
             line,
-            "mismatch",
+            FailureKind.MISMATCH,
             rank=rank,
             peer_rank=peer,
             ranks=(rank,) if peer is None else tuple(sorted({rank, peer})),
@@ -397,86 +403,96 @@ class ErrorLog:
         rank = int(match["rank"])
         peer = int(match["peer"])
         ranks = tuple(sorted({rank, peer}))
-        self._add(line, "mismatch", rank=rank, peer_rank=peer, ranks=ranks, detail=detail[:200])
+        self._add(line, FailureKind.MISMATCH, rank=rank, peer_rank=peer, ranks=ranks, detail=detail[:200])
 
     def _barrier(self, line: Line, match: re.Match[str]) -> None:
         me = int(match["me"]) if match["me"] else 0  # only rank 0 of the group counts the others
         ranks = ranks_in(match["ranks"])
-        self._add(line, "missing_ranks", rank=me, ranks=ranks, operation="monitored_barrier")
+        self._add(line, FailureKind.MISSING_RANKS, rank=me, ranks=ranks, operation="monitored_barrier")
 
     def _not_joined(self, line: Line, match: re.Match[str]) -> None:
-        self._add(line, "missing_ranks", ranks=ranks_in(match["ranks"]), seq=int(match["seq"]), detail="did not join")
+        self._add(
+            line,
+            FailureKind.MISSING_RANKS,
+            ranks=ranks_in(match["ranks"]),
+            seq=int(match["seq"]),
+            detail="did not join",
+        )
 
     def _not_finished(self, line: Line, match: re.Match[str]) -> None:
         ranks = ranks_in(match["ranks"])
-        self._add(line, "other", ranks=ranks, seq=int(match["seq"]), detail="joined, did not finish", effect=True)
+        self._add(
+            line, FailureKind.OTHER, ranks=ranks, seq=int(match["seq"]), detail="joined, did not finish", effect=True
+        )
 
     def _snapshot(self, line: Line, match: re.Match[str]) -> None:
         """One row of the desync report: these ranks were inside that collective, or past it."""
         operation = op_name(match["op"])
         seq = self._snapshot_seq.get(line.stream)
         ranks = ranks_in(match["ranks"])
-        self._add(line, "other", ranks=ranks, operation=operation, seq=seq, detail=match["how"], effect=True)
+        self._add(line, FailureKind.OTHER, ranks=ranks, operation=operation, seq=seq, detail=match["how"], effect=True)
 
     # ---- the store and the way into the job ----
 
     def _unique_id(self, line: Line, match: re.Match[str]) -> None:
         lost = re.search(r"reset|closed|Broken pipe|refused", match["why"]) is not None
-        kind = "socket_error" if lost else "store_timeout"
+        kind = FailureKind.SOCKET_ERROR if lost else FailureKind.STORE_TIMEOUT
         rank = int(match["rank"])
         peer = int(match["peer"])
         self._add(line, kind, rank=rank, peer_rank=peer, effect=True, detail=match["why"].strip()[:120])
 
     def _joined(self, line: Line, _: re.Match[str]) -> None:
         count = _HOW_MANY.search(line.text)
-        self._add(line, "init_timeout", effect=True, detail=count[1] if count else None)
+        self._add(line, FailureKind.INIT_TIMEOUT, effect=True, detail=count[1] if count else None)
 
     def _waited_for_store(self, line: Line, match: re.Match[str]) -> None:
         peer = address_host(match["peer"])
         detail = f"{match['peer']}:{match['port']} for {int(match['ms']) / 1000:g} s"
-        self._add(line, "store_timeout", peer_node=peer, effect=True, detail=detail, once=f"waitForInput {detail}")
+        self._add(
+            line, FailureKind.STORE_TIMEOUT, peer_node=peer, effect=True, detail=detail, once=f"waitForInput {detail}"
+        )
 
     def _connect(self, line: Line, match: re.Match[str]) -> None:
         if (head := GLOG_HEAD.search(line.text)) and head["severity"] == "W":
             return  # one address of several, tried again: every healthy job has these
         peer = address_host(match["peer"]) if match["peer"] else None
-        self._add(line, "store_unreachable", peer_node=peer, effect=True)
+        self._add(line, FailureKind.STORE_UNREACHABLE, peer_node=peer, effect=True)
 
     def _port_taken(self, line: Line, match: re.Match[str]) -> None:
         if (head := GLOG_HEAD.search(line.text)) and head["severity"] == "W":
             return  # one address of several: the error follows if all fail
         detail = f"port {match['port']}" if match["port"] else "its port"
-        self._add(line, "port_taken", detail=detail, once=detail)
+        self._add(line, FailureKind.PORT_TAKEN, detail=detail, once=detail)
 
     def _gloo(self, line: Line, match: re.Match[str]) -> None:
         if match["ms"]:
             detail = f"Gloo {match['op']} waited {match['ms']} ms"
-            self._add(line, "wait_timeout", effect=True, operation=match["op"], detail=detail)
+            self._add(line, FailureKind.WAIT_TIMEOUT, effect=True, operation=match["op"], detail=detail)
         else:
             peer = address_host(read_warning(line.text).peer_address)
-            self._add(line, "socket_error", peer_node=peer, effect="connectFullMesh" not in line.text)
+            self._add(line, FailureKind.SOCKET_ERROR, peer_node=peer, effect="connectFullMesh" not in line.text)
 
     # ---- engines; what is only quoted in a line, somebody writes about ----
 
     def _engine_waits(self, line: Line, match: re.Match[str]) -> None:
         if not is_quoted(line.text, match.start()):
-            self._add(line, "engine_waits", effect=True, detail=match["what"])
+            self._add(line, FailureKind.ENGINE_WAITS, effect=True, detail=match["what"])
 
     def _engine_stuck(self, line: Line, match: re.Match[str]) -> None:
         if not is_quoted(line.text, match.start()):
-            self._add(line, "engine_stuck", effect=True, detail=match["what"].strip())
+            self._add(line, FailureKind.ENGINE_STUCK, effect=True, detail=match["what"].strip())
 
     def _kv_transfer(self, line: Line, match: re.Match[str]) -> None:
         if is_quoted(line.text, match.start()):
             return
         what = match["why"] or match["nixl"] or match["code"] or match[0]
         peer = address_host(engine_lines.kv_peer(line.text, match))
-        self._add(line, "kv_transfer", effect=True, peer_node=peer, detail=what.strip())
+        self._add(line, FailureKind.KV_TRANSFER, effect=True, peer_node=peer, detail=what.strip())
 
     def _jit_lock(self, line: Line, match: re.Match[str]) -> None:
         if not is_quoted(line.text, match.start()):
             pid = line.pid if line.pid is not None else engine_lines.baton_pid(line.text)
-            self._add(line, "jit_lock", effect=True, pid=pid, detail=match["file"])
+            self._add(line, FailureKind.JIT_LOCK, effect=True, pid=pid, detail=match["file"])
 
     def _deepep(self, line: Line, match: re.Match[str]) -> None:
         """Its kernels give up waiting for a peer, which they know by its node and its place there."""
@@ -486,39 +502,55 @@ class ErrorLog:
         if wait is not None:
             rank, peer = wait
             what = f"DeepEP waits for rank {peer}"
-            self._add(line, "engine_stuck", rank=rank, peer_rank=peer, effect=True, detail=what, once=f"{rank} {what}")
+            self._add(
+                line,
+                FailureKind.ENGINE_STUCK,
+                rank=rank,
+                peer_rank=peer,
+                effect=True,
+                detail=what,
+                once=f"{rank} {what}",
+            )
             return
         peer_words = ", ".join(f"{name} {match[key]}" for name, key in (("RDMA", "rdma"), ("nvl", "nvl")) if match[key])
         what = f"DeepEP waits for {peer_words}" if peer_words else "DeepEP waits for a peer"
         alone = engine_lines.waiting_rank(line.text)
-        self._add(line, "engine_stuck", rank=alone, effect=True, detail=what, once=f"{alone} {what}")
+        self._add(line, FailureKind.ENGINE_STUCK, rank=alone, effect=True, detail=what, once=f"{alone} {what}")
 
     def _ascend(self, line: Line, match: re.Match[str]) -> None:
         peer = int(match["peer"]) if match["peer"] and int(match["peer"]) < RANK_LIMIT else None
-        kind = "socket_error" if match["code"] == "6" else "other"
+        kind = FailureKind.SOCKET_ERROR if match["code"] == "6" else FailureKind.OTHER
         operation = op_name(match["tag"].upper()) if match["tag"] else None
-        detail = "waited for a peer's notification" if kind == "other" else "waited for a peer's socket"
+        detail = "waited for a peer's notification" if kind == FailureKind.OTHER else "waited for a peer's socket"
         self._add(line, kind, peer_rank=peer, operation=operation, effect=True, detail=detail)
 
     # ---- the GPU and NCCL ----
 
     def _cuda(self, line: Line, match: re.Match[str]) -> None:
         what = (match["what"] or match["name"] or match["failure"] or match["npu"] or "").strip()
-        kind = "ecc" if "ECC" in what else "gpu_oom" if "out of memory" in what.lower() else "cuda_error"
+        kind = (
+            FailureKind.ECC
+            if "ECC" in what
+            else FailureKind.GPU_OOM
+            if "out of memory" in what.lower()
+            else FailureKind.CUDA_ERROR
+        )
         self._add(line, kind, detail=what[:160] or None)
 
     def _xid(self, line: Line, match: re.Match[str]) -> None:
         if "NVRM" not in line.text:  # else it is the driver's own line, and read as such
-            self._add(line, "xid", code=int(match["code"]) if match["code"] else None, detail=pci_id(match["pci"]))
+            self._add(
+                line, FailureKind.XID, code=int(match["code"]) if match["code"] else None, detail=pci_id(match["pci"])
+            )
 
     def _nccl(self, line: Line, match: re.Match[str]) -> None:
         what = (match["what"] or match["code"] or match["test"] or "").strip()
-        kind = _NCCL_KINDS.get(what, "other")
+        kind = _NCCL_KINDS.get(what, FailureKind.OTHER)
         last = self.failures[-1] if self.failures else None
         near = last is not None and last.line.stream == line.stream and line.number - last.line.number <= 2
         # the line below a NCCL error explains the same one
         if not (match["code"] and near and last is not None and last.failure.kind == kind):
-            self._add(line, kind, effect=kind == "nccl_remote_error")
+            self._add(line, kind, effect=kind == FailureKind.NCCL_REMOTE_ERROR)
         self._quoting[line.stream] = (len(self.failures) - 1, line.number, False)
 
     def _quoted(self, line: Line) -> bool:
@@ -560,7 +592,7 @@ class ErrorLog:
     def _terminate(self, line: Line, match: re.Match[str]) -> None:
         effect = match["type"].endswith(("DistBackendError", "IoException", "DistNetworkError", "EPException"))
         before = len(self.failures)
-        self._add(line, "exception", effect=effect, detail=match["type"])
+        self._add(line, FailureKind.EXCEPTION, effect=effect, detail=match["type"])
         if len(self.failures) > before:
             self._terminated[line.stream] = before
 

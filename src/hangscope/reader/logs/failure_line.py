@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from hangscope.engine_roles import of_prefix
-from hangscope.model import Failure, Source
+from hangscope.model import Failure, FailureKind, Source
 from hangscope.reader.logs.log_lines import Line
 from hangscope.reader.times import Clock
 
@@ -27,7 +27,7 @@ class FailureLine(NamedTuple):
     """The rank that the line names in the default group, or in one that it does not name: a last resort."""
 
 
-def make_failure(file: str, line: Line, kind: str, **values: object) -> Failure:
+def make_failure(file: str, line: Line, kind: FailureKind, **values: object) -> Failure:
     """A failure in the words of one line."""
     text = str(values.pop("text", "") or line.text).strip()[:TEXT_LIMIT]
     rank = values.pop("rank", None)
@@ -76,5 +76,5 @@ def plain_status(status: int) -> int:
     return 128 - status if 128 < status <= 128 + 64 else status
 
 
-def kind_of_end(status: int) -> str:
-    return "signal" if status < 0 else "exit"
+def kind_of_end(status: int) -> FailureKind:
+    return FailureKind.SIGNAL if status < 0 else FailureKind.EXIT

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-from hangscope.model import CONTAINER, UNKNOWN, Process, Source
+from hangscope.model import CONTAINER, UNKNOWN, FailureKind, Process, Source
 from hangscope.reader.logs.failure_line import SIGNAL_NAMES, FailureLine, kind_of_end, make_failure, plain_status
 from hangscope.reader.logs.log_lines import Line
 from hangscope.reader.logs.quoted_words import is_quoted
@@ -70,8 +70,8 @@ _EVENT = re.compile(
     r"|NodeUnreachable|NodeShutdown|Shutdown|SystemOOM|OOMKilling)\s+(?P<rest>\S.*)"
 )
 _EVENT_OBJECT = re.compile(r"\b(?:pod|node)/(?P<name>[\w.-]+)")
-_EVENT_KINDS = {"SystemOOM": "host_oom", "OOMKilling": "host_oom"} | dict.fromkeys(
-    ("NodeNotReady", "NodeLost", "NodeUnreachable", "NodeShutdown", "Shutdown"), "node_lost"
+_EVENT_KINDS = {"SystemOOM": FailureKind.HOST_OOM, "OOMKilling": FailureKind.HOST_OOM} | dict.fromkeys(
+    ("NodeNotReady", "NodeLost", "NodeUnreachable", "NodeShutdown", "Shutdown"), FailureKind.NODE_LOST
 )
 _CONTAINER_EXIT = re.compile(r"^\s*Exit Code:\s+(?P<exit>\d{1,3})\s*$")
 _NODE_LOST = re.compile(
@@ -147,8 +147,8 @@ class FrameworkLog:
         """Made where a line asks for them: of a hundred thousand logs most hold none."""
         return (
             (_DEEPSPEED, self._deepspeed),
-            (_KILLING, lambda line, m: self._add(line, "launcher_kill", pid=int(m["pid"]), effect=True)),
-            (_ASKED_TO_STOP, lambda line, _: self._add(line, "launcher_kill", of_writer=True, effect=True)),
+            (_KILLING, lambda line, m: self._add(line, FailureKind.LAUNCHER_KILL, pid=int(m["pid"]), effect=True)),
+            (_ASKED_TO_STOP, lambda line, _: self._add(line, FailureKind.LAUNCHER_KILL, of_writer=True, effect=True)),
             (_BATCH_LIMIT, self._batch_limit),
             (_LIGHTNING, self._lightning),
             (_SPAWN, self._index),
@@ -157,23 +157,28 @@ class FrameworkLog:
             (_LOADER, self._loader),
             (
                 _SHM,
-                lambda line, _: self._add(line, "signal", of_writer=True, code=-7, detail="DataLoader worker"),
+                lambda line, _: self._add(
+                    line, FailureKind.SIGNAL, of_writer=True, code=-7, detail="DataLoader worker"
+                ),
             ),
             (_RAYLET, self._raylet),
             (_RAY_OOM, self._ray_oom),
             (_RAY_MEMORY, self._ray_memory),
-            (_RAY_NODE, lambda line, m: self._add(line, "node_lost", node=m["node"] or m["node2"])),
+            (_RAY_NODE, lambda line, m: self._add(line, FailureKind.NODE_LOST, node=m["node"] or m["node2"])),
             (_VLLM, self._vllm),
             (_ENGINE, self._engine),
             (_POD_EXIT, self._pod),
             (_POD_ROW, self._pod_row),
             (_EVENT, self._event),
-            (_POD_EVICTED, lambda line, m: self._add(line, "evicted", node=m["pod"], detail=line.text.strip())),
+            (
+                _POD_EVICTED,
+                lambda line, m: self._add(line, FailureKind.EVICTED, node=m["pod"], detail=line.text.strip()),
+            ),
             (_CONTAINER_EXIT, self._container_exit),
-            (_NODE_LOST, lambda line, m: self._add(line, "node_lost", node=m["node"])),
+            (_NODE_LOST, lambda line, m: self._add(line, FailureKind.NODE_LOST, node=m["node"])),
             (_SIGNAL_BLOCK, self._signal_block),
             (_SEGFAULT, self._segfault),
-            (_POD_OOM, lambda line, _: self._add(line, "host_oom", code=-9, detail="OOMKilled")),
+            (_POD_OOM, lambda line, _: self._add(line, FailureKind.HOST_OOM, code=-9, detail="OOMKilled")),
         )
 
     def feed(self, line: Line) -> bool:
@@ -202,7 +207,7 @@ class FrameworkLog:
             self._end_actor(stream)
 
     def _add(
-        self, line: Line, kind: str, *, of_writer: bool = False, tasks: tuple[int, ...] = (), **values: object
+        self, line: Line, kind: FailureKind, *, of_writer: bool = False, tasks: tuple[int, ...] = (), **values: object
     ) -> None:
         failure = make_failure(self.file, line, kind, **values)
         self.failures.append(FailureLine(failure, line, line.at_ns, of_writer=of_writer, tasks=tasks))
@@ -235,7 +240,12 @@ class FrameworkLog:
     def _batch_limit(self, line: Line, match: re.Match[str]) -> None:
         """LSF and PBS end a job that asked for too little."""
         memory = match["lsf"] == "MEMLIMIT" or (match["pbs"] or "").lower() in {"mem", "vmem", "memory"}
-        self._add(line, "host_oom" if memory else "launcher_kill", code=-9 if memory else None, effect=not memory)
+        self._add(
+            line,
+            FailureKind.HOST_OOM if memory else FailureKind.LAUNCHER_KILL,
+            code=-9 if memory else None,
+            effect=not memory,
+        )
 
     def _lightning(self, line: Line, match: re.Match[str]) -> None:
         rank = UNKNOWN if line.tag is None else line.tag
@@ -260,7 +270,7 @@ class FrameworkLog:
     def _loader(self, line: Line, match: re.Match[str]) -> None:
         how = (match["how"] or "").strip()
         code = {"Killed": -9, "Bus error": -7, "Segmentation fault": -11, "Aborted": -6, "Terminated": -15}.get(how)
-        self._add(line, "signal", of_writer=True, code=code, detail=f"DataLoader worker {match['pid']}")
+        self._add(line, FailureKind.SIGNAL, of_writer=True, code=code, detail=f"DataLoader worker {match['pid']}")
 
     def _raylet(self, line: Line, match: re.Match[str]) -> None:
         pid = int(match["pid"])
@@ -269,22 +279,22 @@ class FrameworkLog:
         self.statements.append(
             Statement(Trust.LAUNCHER, Process(UNKNOWN, node=node, pid=pid, alive_at_end=False, source=source))
         )
-        self._add(line, "exception", node=node, pid=pid, detail="a Ray worker exited without a message")
+        self._add(line, FailureKind.EXCEPTION, node=node, pid=pid, detail="a Ray worker exited without a message")
 
     def _ray_oom(self, line: Line, _: re.Match[str]) -> None:
         node = _RAY_IP.search(line.text)
-        self._add(line, "host_oom", node=node["node"] if node else None, detail="Ray")
+        self._add(line, FailureKind.HOST_OOM, node=node["node"] if node else None, detail="Ray")
 
     def _ray_memory(self, line: Line, match: re.Match[str]) -> None:
         """Which node was full, below the line that says that a task was killed for it."""
         found = _RAY_PID.search(line.text)
         pid = int(found["pid"]) if found else None
         said = self.failures[-1] if self.failures else None
-        if said is not None and said.failure.kind == "host_oom" and line.number - said.line.number <= 2:
+        if said is not None and said.failure.kind == FailureKind.HOST_OOM and line.number - said.line.number <= 2:
             beside = (Source(self.file, f"line {line.number}"),)
             self.failures[-1] = said._replace(failure=replace(said.failure, beside=beside, node=match["node"], pid=pid))
         else:
-            self._add(line, "host_oom", detail="Ray", node=match["node"], pid=pid)
+            self._add(line, FailureKind.HOST_OOM, detail="Ray", node=match["node"], pid=pid)
 
     def _actor_row(self, line: Line) -> None:
         actor = self._actor[line.stream]
@@ -308,20 +318,20 @@ class FrameworkLog:
         effect = _ENDED_ON_PURPOSE.search(actor.reason) is not None
         if _ACTOR_NODE.search(actor.reason):
             owner = _OWNER_IP.search(actor.reason)
-            self._add(actor.line, "node_lost", node=owner["node"] if owner else rows.get("ip"), beside=beside)
+            self._add(actor.line, FailureKind.NODE_LOST, node=owner["node"] if owner else rows.get("ip"), beside=beside)
             return
-        kind = "exception" if name is None else "actor_died"
+        kind = FailureKind.EXCEPTION if name is None else FailureKind.ACTOR_DIED
         self._add(actor.line, kind, node=rows.get("ip"), pid=pid, detail=name, beside=beside, effect=effect)
 
     def _engine(self, line: Line, match: re.Match[str]) -> None:
         """That an engine is dead follows from what its workers or their silence did to it."""
         if not is_quoted(line.text, match.start()):
-            self._add(line, "exception", effect=True, detail="the engine")
+            self._add(line, FailureKind.EXCEPTION, effect=True, detail="the engine")
 
     def _vllm(self, line: Line, match: re.Match[str]) -> None:
         if is_quoted(line.text, match.start()):
             return
-        self._add(line, "exception", tasks=(int(match["index"]),), detail="a vLLM worker")
+        self._add(line, FailureKind.EXCEPTION, tasks=(int(match["index"]),), detail="a vLLM worker")
 
     def _pod(self, line: Line, match: re.Match[str]) -> None:
         status = plain_status(int(match["exit"]))
@@ -331,8 +341,8 @@ class FrameworkLog:
     def _event(self, line: Line, match: re.Match[str]) -> None:
         """A row of ``kubectl describe`` or ``kubectl get events``."""
         named = _EVENT_OBJECT.search(match["rest"])
-        kind = _EVENT_KINDS.get(match["reason"], "evicted")
-        code = -9 if kind == "host_oom" else None
+        kind = _EVENT_KINDS.get(match["reason"], FailureKind.EVICTED)
+        code = -9 if kind == FailureKind.HOST_OOM else None
         message = re.split(r"\s{2,}|\t", match["rest"])[-1].strip()
         self._add(line, kind, node=named["name"] if named else None, code=code, detail=message)
 
@@ -340,7 +350,7 @@ class FrameworkLog:
         """How a container ended, as ``kubectl describe`` has it, below the reason for that."""
         status = plain_status(int(match["exit"]))
         said = self.failures[-1] if self.failures else None
-        if said is not None and said.failure.kind == "host_oom" and line.number - said.line.number <= 2:
+        if said is not None and said.failure.kind == FailureKind.HOST_OOM and line.number - said.line.number <= 2:
             beside = (Source(self.file, f"line {line.number}"),)
             self.failures[-1] = said._replace(failure=replace(said.failure, beside=beside))
         elif status:
@@ -348,9 +358,14 @@ class FrameworkLog:
 
     def _pod_row(self, line: Line, match: re.Match[str]) -> None:
         status = match["status"]
-        kind = {"OOMKilled": "host_oom", "Evicted": "evicted", "NodeLost": "node_lost", "Unknown": "node_lost"}
+        kind = {
+            "OOMKilled": FailureKind.HOST_OOM,
+            "Evicted": FailureKind.EVICTED,
+            "NodeLost": FailureKind.NODE_LOST,
+            "Unknown": FailureKind.NODE_LOST,
+        }
         code = -9 if status == "OOMKilled" else None
-        self._add(line, kind.get(status, "exit"), node=match["pod"], code=code, detail=status)
+        self._add(line, kind.get(status, FailureKind.EXIT), node=match["pod"], code=code, detail=status)
 
     def _signal_block(self, line: Line, match: re.Match[str]) -> None:
         process = Process(UNKNOWN, node=match["node"], pid=int(match["pid"]), exit_status=-int(match["signal"]))
@@ -358,4 +373,4 @@ class FrameworkLog:
 
     def _segfault(self, line: Line, match: re.Match[str]) -> None:
         number = SIGNAL_NAMES.get(f"SIG{match['name']}", 11) if match["name"] else 11
-        self._add(line, "signal", of_writer=True, code=-number, effect=number == 15)
+        self._add(line, FailureKind.SIGNAL, of_writer=True, code=-number, effect=number == 15)

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Iterator
 from typing import BinaryIO
 
-from hangscope.model import Gap, Source
+from hangscope.model import FailureKind, Gap, Source
 from hangscope.reader.logs.error_lines import ErrorLog
 from hangscope.reader.logs.failure_line import FailureLine, make_failure
 from hangscope.reader.logs.framework_logs import FrameworkLog
@@ -200,7 +200,7 @@ class TextFile:
         if shown is not None:
             line = Line(shown.number, shown.text)
             detail = "requests run, and it generates nothing"
-            yield FailureLine(make_failure(self.file, line, "engine_stuck", effect=True, detail=detail), line)
+            yield FailureLine(make_failure(self.file, line, FailureKind.ENGINE_STUCK, effect=True, detail=detail), line)
 
     @property
     def useful(self) -> bool:

@@ -9,6 +9,7 @@ import re
 from collections.abc import Callable
 from typing import NamedTuple
 
+from hangscope.model import FailureKind
 from hangscope.reader.values import is_loopback
 
 
@@ -176,7 +177,7 @@ _SAME_RANK = re.compile(r"rank (\d{1,6}) of \d{1,6} ranks has already checked in
 class TakenTwice(NamedTuple):
     """What two processes took that only one can have: one GPU, or one rank's number."""
 
-    kind: str
+    kind: FailureKind
     ranks: tuple[int, ...]
     what: str
 
@@ -184,38 +185,38 @@ class TakenTwice(NamedTuple):
 def taken_twice(text: str) -> TakenTwice | None:
     """What a warning says was taken twice; ranks are those of NCCL's communicator."""
     if match := _SAME_GPU.search(text):
-        return TakenTwice("same_gpu", tuple(sorted({int(match[1]), int(match[2])})), match[3])
+        return TakenTwice(FailureKind.SAME_GPU, tuple(sorted({int(match[1]), int(match[2])})), match[3])
     if match := _SAME_RANK.search(text):
-        return TakenTwice("same_rank", (int(match[1]),), match[1])
+        return TakenTwice(FailureKind.SAME_RANK, (int(match[1]),), match[1])
     return None
 
 
 _PROXY = re.compile(r"Failed to execute operation \w+ from rank \d+, retcode (?P<code>\d+)|Socket recv failed while")
 
 FAILURE_KINDS = {
-    "completion_error": "ib_error",
-    "connection_closed": "socket_error",
-    "connection_error": "socket_error",
-    "connect_failed": "socket_error",
-    "size_desync": "mismatch",
-    "cuda_error": "cuda_error",
-    "init_mismatch": "mismatch",
+    "completion_error": FailureKind.IB_ERROR,
+    "connection_closed": FailureKind.SOCKET_ERROR,
+    "connection_error": FailureKind.SOCKET_ERROR,
+    "connect_failed": FailureKind.SOCKET_ERROR,
+    "size_desync": FailureKind.MISMATCH,
+    "cuda_error": FailureKind.CUDA_ERROR,
+    "init_mismatch": FailureKind.MISMATCH,
 }
 """A warning's kind → the kind of failure that it is."""
 
 
-def failure_of(warning: NcclWarning, text: str) -> tuple[str | None, bool]:
+def failure_of(warning: NcclWarning, text: str) -> tuple[FailureKind | None, bool]:
     """(the kind of failure that a warning tells of, None for none; whether it only says that a peer went away)."""
     if warning.kind == "async_event":
-        return ("ib_error" if warning.fatal else None), False
+        return (FailureKind.IB_ERROR if warning.fatal else None), False
     if warning.kind == "cuda_error":
-        return ("gpu_oom" if "out of memory" in text else "cuda_error"), False
+        return (FailureKind.GPU_OOM if "out of memory" in text else FailureKind.CUDA_ERROR), False
     if warning.kind == "init_mismatch" and (taken := taken_twice(text)) is not None:
         return taken.kind, False
     if warning.kind == "other":
         if _RESOURCE.search(text):
-            return "node_resource", False
-        return ("nccl_internal_error" if _PROXY.search(text) else None), True
+            return FailureKind.NODE_RESOURCE, False
+        return (FailureKind.NCCL_INTERNAL_ERROR if _PROXY.search(text) else None), True
     # status 5, a flushed work request, follows from an earlier error of the same connection
     effect = warning.kind == "connection_closed" or "Connection reset" in text or "Broken pipe" in text
     return FAILURE_KINDS.get(warning.kind), effect or warning.status == 5

@@ -10,7 +10,7 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 from string import Formatter
 
-from hangscope.model import Source
+from hangscope.model import FailureKind, Source
 from hangscope.reader.logs.failure_line import FailureLine, make_failure
 from hangscope.reader.logs.kernel_log import host_in_front
 from hangscope.reader.logs.log_lines import Line
@@ -57,7 +57,11 @@ class WordedLog:
     @property
     def failures(self) -> list[FailureLine]:
         """What the file says, in the order of its lines; a list that names nobody is none."""
-        return [said for row, said in self._found.values() if row.kind != "memory_held" or said.failure.pid is not None]
+        return [
+            said
+            for row, said in self._found.values()
+            if row.kind != FailureKind.MEMORY_HELD or said.failure.pid is not None
+        ]
 
     @property
     def waiting(self) -> bool:
@@ -129,12 +133,13 @@ class WordedLog:
 
     def _failure(self, begun: _Open) -> FailureLine:
         row, line, groups = begun.row, begun.line, begun.groups
-        kind, effect = row.kind, row.effect
+        kind = row.kind or FailureKind.OTHER
+        effect = row.effect
         ranks = tuple(sorted(begun.ranks))[:_MOST_RANKS]
         rank = int(groups["rank"]) if "rank" in groups else None
-        if kind == "missing_ranks" and not ranks:
-            kind, effect = "wait_timeout", True  # the list is cut off
-        elif kind != "missing_ranks" and rank is None and len(ranks) == 1 and not effect:
+        if kind == FailureKind.MISSING_RANKS and not ranks:
+            kind, effect = FailureKind.WAIT_TIMEOUT, True  # the list is cut off
+        elif kind != FailureKind.MISSING_RANKS and rank is None and len(ranks) == 1 and not effect:
             rank, ranks = ranks[0], ()
         pid = groups.get("pid")
         failure = make_failure(
@@ -188,7 +193,7 @@ def _add_numbers(begun: _Open, groups: dict[str, str]) -> None:
 def _identity(begun: _Open) -> tuple[object, ...]:
     """What two lines about one thing have in common. Of a list of ranks the last one counts: some came meanwhile."""
     row, groups = begun.row, begun.groups
-    if row.kind == "missing_ranks":
+    if row.kind == FailureKind.MISSING_RANKS:
         return (row.kind, row.library, groups.get("op"))
     named = tuple(groups.get(name) for name in ("rank", "ranks", "task", "node", "peer_node", "pid", "device", "what"))
     return (row.kind, row.library, row.pattern, begun.line.tag, begun.line.stream, *named)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 
-from hangscope.model import Failure, Source
+from hangscope.model import Failure, FailureKind, Source
 
 _ERRORS_FOR = re.compile(r'^\s*Errors for (?:0x[0-9a-fA-F]{1,16} )?"(?P<name>[^"]{1,128})"')
 _PORT = re.compile(
@@ -91,7 +91,11 @@ class FabricCounters:
         signal = [port for port in worst if port.severity[0] == worst[0].severity[0]][:_NAMED]
         said = "; ".join(f"{port.name}: {_counted(port)}" for port in signal)
         first, *others = [Source(self.file, f"line {port.number}") for port in worst]
-        return [Failure("port_errors", worst[0].text.strip(), first, None, None, detail=said, beside=tuple(others))]
+        return [
+            Failure(
+                FailureKind.PORT_ERRORS, worst[0].text.strip(), first, None, None, detail=said, beside=tuple(others)
+            )
+        ]
 
 
 def _counted(port: _Port) -> str:

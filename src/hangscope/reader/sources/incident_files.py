@@ -9,13 +9,13 @@ from itertools import islice
 from typing import Any
 
 from hangscope.engine_roles import from_value
-from hangscope.model import EngineProcess, Failure, Gap, Source
+from hangscope.model import EngineProcess, Failure, FailureKind, Gap, Source
 from hangscope.reader.sources.rosters import MOST_ROWS, read_row, rows_of
 from hangscope.reader.statements import Statement, Trust
 from hangscope.reader.times import parse_time
 from hangscope.reader.values import host_name, number, rank_number, text, whole
 
-_STARTUP_FAILURES = ("never_seen", "elsewhere")
+_STARTUP_FAILURES = (FailureKind.NEVER_SEEN, FailureKind.ELSEWHERE)
 _COLLECTED = "collected"
 """The reason in a manifest of what people put together, such as a bundle of a folder: nobody captured it at once."""
 _MOST_UNSEEN = 32_768
@@ -70,7 +70,7 @@ def read_manifest(value: Mapping[str, Any], file: str) -> Manifest:
     source = Source(file)
     gaps = _absent_nodes(value.get("nodes_expected"), value.get("nodes_present"), source)
     silent = tuple(_silent_nodes(value.get("silent_nodes"), source))
-    gaps.extend(gap for line in silent if line.kind == "agent_silent" for gap in _unsaved(line))
+    gaps.extend(gap for line in silent if line.kind == FailureKind.AGENT_SILENT for gap in _unsaved(line))
     gaps.extend(gap for kind in _STARTUP_FAILURES for gap in _unread_ranks(kind, value.get(kind), source))
     world_size = rank_number(value.get("world_size"))
     if world_size is not None and world_size > MOST_ROWS:
@@ -104,7 +104,7 @@ def _absent_nodes(expected: object, present: object, source: Source) -> list[Gap
     ]
 
 
-def _startup_failure(kind: str, value: object, source: Source) -> Iterator[Failure]:
+def _startup_failure(kind: FailureKind, value: object, source: Source) -> Iterator[Failure]:
     """Ranks of which no agent saw a process, or that look for the others elsewhere, while all wait in their start."""
     if not isinstance(value, Mapping) or not isinstance(value.get("ranks"), list):
         return
@@ -130,11 +130,13 @@ def _silent_nodes(value: object, source: Source) -> Iterator[Failure]:
         machine = text(row.get("machine"))
         if machine == _NO_ANSWER:
             said += ", and the machine does not answer"
-            yield from (Failure("node_silent", said, source, rank, node) for rank in ranks)
+            yield from (Failure(FailureKind.NODE_SILENT, said, source, rank, node) for rank in ranks)
         elif ranks:
             known = "its machine answers" if machine == _ANSWERS else "whether its machine is up is not known"
             said += f"; {known}"
-            yield Failure("agent_silent", said, source, None, node, ranks=tuple(ranks), effect=True, detail=known)
+            yield Failure(
+                FailureKind.AGENT_SILENT, said, source, None, node, ranks=tuple(ranks), effect=True, detail=known
+            )
 
 
 def _unsaved(line: Failure) -> Iterator[Gap]:

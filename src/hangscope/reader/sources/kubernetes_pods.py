@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from hangscope.incident.pod_labels import JOB_LABELS
-from hangscope.model import AFTER_HANG, Failure, Source
+from hangscope.model import AFTER_HANG, Failure, FailureKind, Source
 from hangscope.reader.logs.failure_line import TEXT_LIMIT, kind_of_end, plain_status
 from hangscope.reader.times import parse_time
 from hangscope.reader.values import host_name, text, whole
@@ -29,7 +29,7 @@ _NEVER_STARTED = (
     "CreateContainerError",
     "RunContainerError",
 )
-STOPPED = "pod_stopped"
+STOPPED = FailureKind.POD_STOPPED
 _EVICTIONS = ("Evicted", "Preempting", "Preempted", "TaintManagerEviction")
 _LOST = ("NodeLost", "NodeNotReady", "NodeUnreachable")
 _GONE_BY = {
@@ -131,19 +131,19 @@ def _of_pod(name: str, metadata: Mapping[str, Any], status: Mapping[str, Any], s
     at_ns = parse_time(text(metadata.get("deletionTimestamp")) or "")
     if reason in _LOST or status.get("phase") == "Unknown":
         said = f"pod {name}: {reason or 'phase Unknown'}{_more(message)}"
-        yield PodEnd(_failure("node_failed", said, source, name, at_ns), whole=True)
+        yield PodEnd(_failure(FailureKind.NODE_FAILED, said, source, name, at_ns), whole=True)
         return
     disrupted = _condition(status, "DisruptionTarget")
     if reason in _EVICTIONS or disrupted is not None:
         detail = message or _disruption(disrupted)
         said = f"pod {name}: {reason or 'DisruptionTarget'}{_more(detail)}"
-        yield PodEnd(_failure("evicted", said, source, name, at_ns, detail=detail), whole=True)
+        yield PodEnd(_failure(FailureKind.EVICTED, said, source, name, at_ns, detail=detail), whole=True)
         return
     unscheduled = _condition(status, "PodScheduled", "False")
     if unscheduled is not None and status.get("phase") == "Pending":
         detail = text(unscheduled.get("message")) or text(unscheduled.get("reason")) or "not scheduled"
         said = f"pod {name} is Pending: {detail}"
-        yield PodEnd(_failure("pod_pending", said, source, name, None, detail=detail), whole=True)
+        yield PodEnd(_failure(FailureKind.POD_PENDING, said, source, name, None, detail=detail), whole=True)
 
 
 def _disruption(condition: Mapping[str, Any] | None) -> str:
@@ -194,7 +194,7 @@ def _of_containers(
         if reason in _NEVER_STARTED:
             detail = f"{reason}{_more(text(waiting.get('message')))}"
             said = f"pod {name}, container {text(state.get('name'))}: {detail}"
-            yield PodEnd(_failure("pod_pending", said, source, name, None, detail=detail))
+            yield PodEnd(_failure(FailureKind.POD_PENDING, said, source, name, None, detail=detail))
 
 
 def _last_words(containers: Sequence[tuple[Mapping[str, Any], Mapping[str, Any]]]) -> Iterator[str]:
@@ -219,12 +219,12 @@ def _ended(
         over = f", over its memory limit of {limit}" if limit else ""
         said = f"{where}: OOMKilled{over}{last_words}"
         detail = f"OOMKilled, memory limit {limit}" if limit else "OOMKilled"
-        return _failure("host_oom", said, source, name, at_ns, code=-9, detail=detail)
+        return _failure(FailureKind.HOST_OOM, said, source, name, at_ns, code=-9, detail=detail)
     if status == 0:
         return None
     said = f"{where}: ended with exit code {whole(ended.get('exitCode'))}{f' ({reason})' if reason else ''}{last_words}"
     if status == _HANG_STATUS and _runs_hangscope(asked):
-        return _failure("cancelled", said, source, name, at_ns, code=status, detail=AFTER_HANG, effect=True)
+        return _failure(FailureKind.CANCELLED, said, source, name, at_ns, code=status, detail=AFTER_HANG, effect=True)
     # SIGTERM is somebody's order; so is what a pod that is being deleted ends with
     effect = stopped or status == -15
     return _failure(kind_of_end(status), said, source, name, at_ns, code=status, effect=effect)
@@ -256,23 +256,23 @@ def _event(row: Mapping[str, Any], source: Source) -> Pod | None:
     if kind is None:
         return None
     at_ns = parse_time(text(row.get("lastTimestamp")) or text(row.get("eventTime")) or "")
-    machine = host_name(text(_part(row, "source").get("host"))) if kind == "evicted" else None
+    machine = host_name(text(_part(row, "source").get("host"))) if kind == FailureKind.EVICTED else None
     end = PodEnd(_failure(kind, f"pod {name}: {reason}: {message}", source, name, at_ns, detail=message), whole=True)
     return Pod(name, text(about.get("namespace")) or "", None, machine, (end,), 0, source)
 
 
-def _kind_of_event(reason: str, message: str) -> str | None:
+def _kind_of_event(reason: str, message: str) -> FailureKind | None:
     if reason in _LOST:
-        return "node_failed"
+        return FailureKind.NODE_FAILED
     if reason == "Killing" and message.startswith("Stopping container"):
         return STOPPED  # not for a failed probe, or a container beside it that ended
-    return "evicted" if reason in _EVICTIONS else None
+    return FailureKind.EVICTED if reason in _EVICTIONS else None
 
 
 # ---- small parts -----------------------------------------------------------------------------------------------------
 
 
-def _failure(kind: str, said: str, source: Source, pod: str, at_ns: int | None, **values: Any) -> Failure:
+def _failure(kind: FailureKind, said: str, source: Source, pod: str, at_ns: int | None, **values: Any) -> Failure:
     line = " ".join(said.split())[:TEXT_LIMIT]
     detail = values.pop("detail", None)
     return Failure(kind, line, source, None, pod, at_ns=at_ns, detail=detail[:TEXT_LIMIT] if detail else None, **values)

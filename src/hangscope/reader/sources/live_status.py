@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from hangscope.model import Failure, Frame, Process, Source, ThreadStack
+from hangscope.model import Failure, FailureKind, Frame, Process, Source, ThreadStack
 from hangscope.reader.dumps import dump_file
 from hangscope.reader.statements import Statement, Trust
 from hangscope.reader.values import host_name, number, rank_number, text, whole
@@ -104,7 +104,9 @@ def ended_by_signal(statuses: Sequence[LiveStatus]) -> Iterator[Failure]:
     first = ends[-1]
     nodes = sorted({status.node for status in ends if status.node is not None})
     said = f"the command ended with status {first.ended} on {', '.join(nodes[:_NAMED])}" + " …" * (len(nodes) > _NAMED)
-    yield Failure("launcher_signal", said, Source(first.file), None, None, code=128 - (first.ended or 0), effect=True)
+    yield Failure(
+        FailureKind.LAUNCHER_SIGNAL, said, Source(first.file), None, None, code=128 - (first.ended or 0), effect=True
+    )
 
 
 def dumps(status: LiveStatus) -> Iterator[dump_file.RawDump]:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 
 from hangscope.diagnosis import Diagnosis, diagnose
-from hangscope.model import Facts, Failure, Frame, Source, ThreadStack
+from hangscope.model import Facts, Failure, FailureKind, Frame, Source, ThreadStack
 from hangscope.reader.sources.stack_dumps import engine_rank
 from kits.small_jobs import job
 
 PYNCCL = Frame("all_reduce", "/site-packages/vllm/distributed/device_communicators/pynccl.py", 140)
 SYNC = Frame("synchronize", "/site-packages/torch/cuda/__init__.py", 980)
 OWN = Frame("load_adapter", "/srv/adapters.py", 12)
-STUCK = Failure("engine_stuck", "Scheduler watchdog timeout", Source("server.log"), None, None, effect=True)
+STUCK = Failure(FailureKind.ENGINE_STUCK, "Scheduler watchdog timeout", Source("server.log"), None, None, effect=True)
 
 
 def verdict(*frames: Frame, stuck: bool = True) -> Diagnosis:

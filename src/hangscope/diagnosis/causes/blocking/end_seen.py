@@ -15,6 +15,7 @@ from hangscope.diagnosis.evidence.code_lines import line
 from hangscope.diagnosis.evidence.liveness import How, Is, Life
 from hangscope.diagnosis.phrases import ranks_text
 from hangscope.diagnosis.verdict import CauseKind, Finding
+from hangscope.model import FailureKind
 
 END_SEEN = Grounds(
     "end_seen",
@@ -69,7 +70,9 @@ def _says_not_why(life: Life | None) -> bool:
 
 
 def _lost_with_a_node(case: Case) -> bool:
-    return any(failure.kind in ("node_silent", "node_failed") for failure in case.job.facts.failures)
+    return any(
+        failure.kind in (FailureKind.NODE_SILENT, FailureKind.NODE_FAILED) for failure in case.job.facts.failures
+    )
 
 
 def _ends_and_freezes(case: Case, hangs: bool) -> dict[int, Life]:

@@ -5,8 +5,9 @@ from collections.abc import Iterator
 from hangscope.diagnosis.accusation import MEDIUM, Accusation, Grounds, Layer
 from hangscope.diagnosis.case import Case
 from hangscope.diagnosis.cause import Asked, Cause
-from hangscope.diagnosis.causes.shared.failure_lines import MISSING_RANKS, FailureLines, failure_words, naming_ranks
+from hangscope.diagnosis.causes.shared.failure_lines import FailureLines, failure_words, naming_ranks
 from hangscope.diagnosis.verdict import CauseKind
+from hangscope.model import Trait
 
 REPORTED_MISSING = Grounds(
     "reported_missing",
@@ -21,7 +22,7 @@ REPORTED_MISSING = Grounds(
 
 def propose(case: Case) -> Iterator[Accusation[FailureLines]]:
     """Ranks that are named as those that did not come; nobody where lines name different ones."""
-    lines = [failure for failure in case.job.facts.failures if failure.kind in MISSING_RANKS and failure.ranks]
+    lines = [failure for failure in case.job.facts.failures if failure.kind.is_of(Trait.MISSING) and failure.ranks]
     if lines:
         yield naming_ranks(case, REPORTED_MISSING, CauseKind.ABSENT, lines, {line.ranks for line in lines})
 

@@ -1,6 +1,7 @@
 """What to do next, as far as it does not depend on the cause: sentences that the words of verdicts pick from."""
 
 from hangscope.diagnosis.case import Case
+from hangscope.model import FailureKind
 
 SWITCH_ON = (
     "switch the flight recorder on: put `hangscope run --` in front of the launch command, or set "
@@ -8,7 +9,7 @@ SWITCH_ON = (
     "TORCH_NCCL_DUMP_ON_TIMEOUT=1; `hangscope env` prints the full set"
 )
 COLLECT = "collect the dumps and logs of all ranks: `hangscope collect` gathers them from all nodes"
-FIND_AGENT = "find out what became of `hangscope run` there (killed, stopped, no file system) and of its ranks"
+FIND_AGENT = FailureKind.AGENT_SILENT.step
 UNDER_RUN = "run under `hangscope run`"
 _KEY = "code: find the rank that should set the key that the others are waiting for, and what it is doing instead"
 _PEERS = (

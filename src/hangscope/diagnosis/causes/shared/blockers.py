@@ -10,7 +10,7 @@ from hangscope.diagnosis.evidence.liveness import Is, Life
 from hangscope.diagnosis.verdict import CauseKind
 from hangscope.diagnosis.waits.progress import RankProgress, Scope
 from hangscope.diagnosis.waits.wait_graph import MADE_BY_ALL, Because, Wait
-from hangscope.model import Failure
+from hangscope.model import Failure, FailureKind
 
 # Of so many ranks at most one may be without evidence: more were rather not collected.
 _FEW_MISSING = 4
@@ -120,7 +120,7 @@ def _agents_are_gone(case: Case, found: Iterable[Blocker]) -> bool:
 
 def silent_agents(case: Case) -> list[Failure]:
     """What the other nodes' agents say of those that stopped reporting."""
-    return [line for line in case.job.facts.failures if line.kind == "agent_silent"]
+    return [line for line in case.job.facts.failures if line.kind == FailureKind.AGENT_SILENT]
 
 
 def gone_agents(case: Case, ranks: Iterable[int]) -> str:

@@ -1,34 +1,8 @@
 """Failures that a log itself outlives: it shows the job moving on after them, so they stopped nothing."""
 
-from hangscope.model import Facts, Failure, PythonError
+from hangscope.model import Facts, Failure, FailureKind, PythonError, Trait
 
-_WARNINGS = frozenset(
-    (
-        "other",
-        "engine_waits",
-        "kv_transfer",
-        "jit_lock",
-        "gpu_core",
-        "wait_timeout",
-        "socket_error",
-        "heartbeat_stuck",
-        "nccl_system_error",
-        "nccl_internal_error",
-        "ib_error",
-        "xid",
-        "node_resource",
-        "store_timeout",
-        "init_timeout",
-        "hang_reported",
-        "storage_lost",
-        "node_not_ready",
-        "memory_held",
-    )
-)
-"""What may be a warning. A process that ended did end, whatever others print later."""
-
-
-_ENDS = frozenset(("launcher_kill", "launcher_signal"))
+_ENDS = frozenset((FailureKind.LAUNCHER_KILL, FailureKind.LAUNCHER_SIGNAL))
 """A launcher that ends its workers ends them all, also where a progress bar is drawn once more."""
 
 
@@ -38,7 +12,7 @@ def lasting_failures(facts: Facts) -> list[Failure]:
 
 
 def _is_outlived(facts: Facts, failure: Failure) -> bool:
-    may_be = (failure.effect and failure.kind not in _ENDS) or failure.kind in _WARNINGS
+    may_be = (failure.effect and failure.kind not in _ENDS) or failure.kind.is_of(Trait.WARNING)
     return may_be and any(progress.outlives(failure.source) for progress in facts.progress)
 
 

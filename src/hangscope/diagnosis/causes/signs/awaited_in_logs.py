@@ -13,7 +13,7 @@ from hangscope.diagnosis.causes.shared.outlived import lasting_failures
 from hangscope.diagnosis.causes.shared.sentences import who_did_what
 from hangscope.diagnosis.phrases import ranks_text
 from hangscope.diagnosis.verdict import CauseKind, Finding
-from hangscope.model import Failure
+from hangscope.model import Failure, FailureKind
 from hangscope.text import verb
 
 AWAITED_IN_LOGS = Grounds(
@@ -62,7 +62,7 @@ def _behind(ends: Iterable[int], waits_for: Mapping[int, Set[int]]) -> set[int]:
 
 
 def _is_wait(line: Failure) -> bool:
-    return line.kind == "engine_stuck" and line.rank is not None and line.peer_rank is not None
+    return line.kind == FailureKind.ENGINE_STUCK and line.rank is not None and line.peer_rank is not None
 
 
 def words(case: Case, accusation: Accusation[LoggedWaits]) -> Words:

@@ -12,10 +12,6 @@ from hangscope.diagnosis.accusation import LOW, MEDIUM, Accusation, Accused, Dou
 from hangscope.diagnosis.case import Case
 from hangscope.diagnosis.cause import Asked, Cause
 from hangscope.diagnosis.causes.shared.failure_lines import (
-    LEFT_RUNNING,
-    MISSING_RANKS,
-    OF_A_NODE,
-    TAKEN_TWICE,
     FailureLines,
     failure_words,
     was_signalled,
@@ -23,7 +19,7 @@ from hangscope.diagnosis.causes.shared.failure_lines import (
 from hangscope.diagnosis.causes.shared.outlived import lasting_errors, lasting_failures
 from hangscope.diagnosis.evidence.answer import Says
 from hangscope.diagnosis.verdict import CauseKind
-from hangscope.model import AFTER_HANG, Failure
+from hangscope.model import AFTER_HANG, Failure, FailureKind, Trait
 from hangscope.text import first_line, numbered
 
 FAILURE_LINE = Grounds(
@@ -45,60 +41,8 @@ FAILURE_OF_NOBODY = Grounds(
     },
 )
 
-# What a failure means; all others only say that something is wrong.
-_MEANS = {
-    CauseKind.GPU: ("cuda_error", "xid", "ecc", "gpu_lost", "gpu_hang"),
-    CauseKind.DEAD: (
-        "gpu_oom",
-        "host_oom",
-        "signal",
-        "exit",
-        "exception",
-        "actor_died",
-        "not_started",
-        "evicted",
-        "pod_pending",
-        "pod_stopped",
-        "node_lost",
-        "node_failed",
-        "node_silent",
-        "node_resource",
-        "port_taken",
-        "heartbeat_lost",
-        "restarted",
-        "device_busy",
-        "node_rebooted",
-    ),
-    CauseKind.NETWORK: ("nccl_system_error", "ib_error", "socket_error", "port_errors"),
-    CauseKind.MISMATCH: ("mismatch", *TAKEN_TWICE),
-    CauseKind.ABSENT: (*MISSING_RANKS, LEFT_RUNNING),
-}
-_KIND_OF = {failure: kind for kind, failures in _MEANS.items() for failure in failures}
-# Lines that tell of a wait without an end; "other" only where it is an effect.
-_WAITED = (
-    "heartbeat_stuck",
-    *MISSING_RANKS,
-    LEFT_RUNNING,
-    "wait_timeout",
-    "store_timeout",
-    "init_timeout",
-    "engine_stuck",
-    "hang_reported",
-    "other",
-)
-# That a launcher stopped ranks, an engine still waits or a port counted errors does not say what became of the job: it
-# may have been ended because it hung. A terminal that was closed is a reason of its own.
-_TELLS_NOTHING_OF_THE_JOB = (
-    *("launcher_kill", "launcher_signal", "cancelled"),
-    *("engine_waits", "jit_lock", "gpu_core", "kv_transfer", "port_errors"),
-    *("storage_lost", "node_not_ready", "memory_held"),
-)
 # Of what engines say, a lock names what is waited for, and a wait alone says least.
-_TELLS_MORE = {"jit_lock": -1, "engine_waits": 1}
-# How a process ends; as an effect it explains nothing.
-_ENDS = ("signal", "exit", "exception", "cuda_error")
-# Why a process is gone that did nothing wrong itself, or not by its program.
-_TAKEN_AWAY = ("evicted", "host_oom", "pod_stopped")
+_TELLS_MORE = {FailureKind.JIT_LOCK: -1, FailureKind.ENGINE_WAITS: 1}
 # Failures this close to the first one may be its first sign elsewhere, or the other way round.
 _TOGETHER_NS = 2_000_000_000
 
@@ -111,7 +55,7 @@ def propose(case: Case) -> Iterator[Accusation[FailureLines]]:
 
 
 def _accusation(case: Case, lines: list[Failure], first: Failure) -> Accusation[FailureLines]:
-    kind = CauseKind.UNKNOWN if first.effect else _KIND_OF.get(first.kind, CauseKind.UNKNOWN)
+    kind = CauseKind.UNKNOWN if first.effect else first.kind.accuses
     own = _own_lines(lines, kind)
     both_ends = _both_ends(first, kind)
     ranks = sorted(set(both_ends)) if both_ends is not None else _accused(case, own, kind)
@@ -126,7 +70,7 @@ def _accusation(case: Case, lines: list[Failure], first: Failure) -> Accusation[
             {
                 Doubt.NO_RANK: not ranks,
                 Doubt.SEVERAL_FAILED: len(ranks) > 1 and both_ends is None and not _of_one_node(own, ranks),
-                Doubt.OTHERS_SAY_NOT_WHY: first.kind == LEFT_RUNNING and not _others_waited(case),
+                Doubt.OTHERS_SAY_NOT_WHY: first.kind == FailureKind.LEFT_RUNNING and not _others_waited(case),
             }
         ),
         explains=case.waits.all,
@@ -137,21 +81,23 @@ def _accusation(case: Case, lines: list[Failure], first: Failure) -> Accusation[
 
 def _of_one_node(own: Mapping[int, Failure], ranks: Sequence[int]) -> bool:
     """Whether all of them were lost with one node, or with one pod: that is one failure."""
-    lost = {own[rank].node for rank in ranks if rank in own and own[rank].kind in OF_A_NODE}
+    lost = {own[rank].node for rank in ranks if rank in own and own[rank].kind.is_of(Trait.OF_NODE)}
     return len(lost) == 1 and all(rank in own for rank in ranks)
 
 
 def _shows_a_hang(lines: Sequence[Failure], first: Failure, kind: CauseKind) -> bool:
-    if first.kind == LEFT_RUNNING or first.detail == AFTER_HANG:
+    if first.kind == FailureKind.LEFT_RUNNING or first.detail == AFTER_HANG:
         return True
     return kind is CauseKind.UNKNOWN and _says_that_it_waited(lines, first)
 
 
 def _is_conclusive(first: Failure, lines: Sequence[Failure]) -> bool:
     """Whether the line says what became of the job, or of what an engine waits for where another says that it hung."""
-    if first.kind in ("jit_lock", "kv_transfer") and any(line.kind == "engine_stuck" for line in lines):
+    if first.kind in (FailureKind.JIT_LOCK, FailureKind.KV_TRANSFER) and any(
+        line.kind == FailureKind.ENGINE_STUCK for line in lines
+    ):
         return True
-    return first.kind not in _TELLS_NOTHING_OF_THE_JOB or first.code == -signal.SIGHUP or first.detail == AFTER_HANG
+    return not first.kind.is_of(Trait.OPEN_END) or first.code == -signal.SIGHUP or first.detail == AFTER_HANG
 
 
 def _with_first(lines: Sequence[Failure], first: Failure, own: Mapping[int, Failure]) -> FailureLines:
@@ -169,7 +115,7 @@ def _lines(case: Case) -> list[Failure]:
 
 def _only_gave_up(case: Case, causes: Sequence[Failure]) -> bool:
     """Whether all that failed is that several exited, where they say that they had waited: nobody was first."""
-    exited = [failure for failure in causes if failure.kind == "exit"]
+    exited = [failure for failure in causes if failure.kind == FailureKind.EXIT]
     return len(exited) > 1 and len(exited) == len(causes) and _others_waited(case)
 
 
@@ -177,25 +123,29 @@ def _others_waited(case: Case) -> bool:
     """Whether ranks say that they gave up waiting for somebody, or lost somebody."""
     facts = case.job.facts
     gave_up = any(error.consequence for error in facts.errors)
-    return gave_up or any(failure.effect and failure.kind in _WAITED for failure in facts.failures)
+    return gave_up or any(failure.effect and failure.kind.is_of(Trait.WAITED) for failure in facts.failures)
 
 
 def _one_story(causes: list[Failure]) -> list[Failure]:
     """A node that failed explains all else, and a pod that was evicted or deleted, or a kill for memory, that
     others exited. A task that was left running is what the others gave up on, unless one of them says why it ended."""
-    nodes = [failure for failure in causes if failure.kind in ("node_failed", "node_silent")]
+    nodes = [failure for failure in causes if failure.kind in (FailureKind.NODE_FAILED, FailureKind.NODE_SILENT)]
     if nodes:
         return [failure for failure in nodes if failure.node is not None] or nodes
     causes = _without_reactions(causes)
-    running = [failure for failure in causes if failure.kind == LEFT_RUNNING]
-    explained = any(failure.kind not in (LEFT_RUNNING, "exit") for failure in causes)
-    return running if running and not explained else [failure for failure in causes if failure.kind != LEFT_RUNNING]
+    running = [failure for failure in causes if failure.kind == FailureKind.LEFT_RUNNING]
+    explained = any(failure.kind not in (FailureKind.LEFT_RUNNING, FailureKind.EXIT) for failure in causes)
+    return (
+        running
+        if running and not explained
+        else [failure for failure in causes if failure.kind != FailureKind.LEFT_RUNNING]
+    )
 
 
 def _without_reactions(causes: list[Failure]) -> list[Failure]:
     """Without exits, where one was taken away: the others lost it."""
-    taken = any(failure.kind in _TAKEN_AWAY for failure in causes)
-    return [failure for failure in causes if failure.kind != "exit"] if taken else causes
+    taken = any(failure.kind.is_of(Trait.TAKEN_AWAY) for failure in causes)
+    return [failure for failure in causes if failure.kind != FailureKind.EXIT] if taken else causes
 
 
 def _raised(case: Case) -> list[Failure]:
@@ -204,7 +154,7 @@ def _raised(case: Case) -> list[Failure]:
     texts = [": ".join((e.type, first_line(e.message))).rstrip(": ") for e in errors]
     lines = "\n".join(failure.text for failure in case.job.facts.failures)
     return [
-        Failure("exception", text, e.source, None, e.node, at_ns=e.at_ns)
+        Failure(FailureKind.EXCEPTION, text, e.source, None, e.node, at_ns=e.at_ns)
         for e, text in zip(errors, texts, strict=True)
         if text not in lines
     ]
@@ -220,7 +170,7 @@ def _earliest(lines: list[Failure]) -> list[Failure]:
 
 def _names_other_end(line: Failure) -> bool:
     """Whether it names the other end of a transfer that failed, which the first line about it seldom does."""
-    return line.kind == "kv_transfer" and line.peer_node is not None
+    return line.kind == FailureKind.KV_TRANSFER and line.peer_node is not None
 
 
 def _sort_key(line: Failure) -> tuple[bool, bool, bool, bool, bool, bool, int, bool, bool, int]:
@@ -228,14 +178,14 @@ def _sort_key(line: Failure) -> tuple[bool, bool, bool, bool, bool, bool, int, b
     reason, then a line that says what it means, then one that names the operation, or the other end of a transfer, then
     the earliest."""
     return (
-        line.kind != "cancelled",
+        line.kind != FailureKind.CANCELLED,
         not was_signalled(line),
-        line.effect and line.kind in _ENDS,
-        not line.explains or line.kind == "other",
-        line.kind not in _KIND_OF,
+        line.effect and line.kind.is_of(Trait.END),
+        not line.explains or line.kind == FailureKind.OTHER,
+        line.kind.accuses is CauseKind.UNKNOWN,
         line.operation is None,
         _TELLS_MORE.get(line.kind, 0),
-        line.kind == "kv_transfer" and line.peer_node is None,
+        line.kind == FailureKind.KV_TRANSFER and line.peer_node is None,
         line.at_ns is None,
         line.at_ns or 0,
     )
@@ -252,9 +202,9 @@ def _own_lines(lines: Sequence[Failure], kind: CauseKind) -> dict[int, Failure]:
     """Each rank's first line of that kind."""
     own: dict[int, Failure] = {}
     for line in lines:
-        if _KIND_OF.get(line.kind) is not kind or line.kind in TAKEN_TWICE:
+        if line.kind.accuses is not kind or line.kind.is_of(Trait.TAKEN_TWICE):
             continue
-        named = line.ranks if line.kind in _ENDS and line.rank is None else (line.rank,)
+        named = line.ranks if line.kind.is_of(Trait.END) and line.rank is None else (line.rank,)
         for rank in named:
             if rank is not None:
                 own.setdefault(rank, line)
@@ -268,8 +218,8 @@ def _accused(case: Case, own: Mapping[int, Failure], kind: CauseKind) -> list[in
 
 
 def _says_that_it_waited(lines: Sequence[Failure], first: Failure) -> bool:
-    meant = [f for f in lines if f.kind != "other" or (f.effect and (f is first or f.operation))]
-    return any(line.kind in _WAITED for line in meant)
+    meant = [f for f in lines if f.kind != FailureKind.OTHER or (f.effect and (f is first or f.operation))]
+    return any(line.kind.is_of(Trait.WAITED) for line in meant)
 
 
 CAUSE = Cause(propose, failure_words, (FAILURE_LINE, FAILURE_OF_NOBODY), Asked.ALWAYS)

@@ -14,7 +14,7 @@ from hangscope.diagnosis.evidence.code_lines import place, shown
 from hangscope.diagnosis.evidence.training_thread import in_collective
 from hangscope.diagnosis.phrases import ranks_text
 from hangscope.diagnosis.verdict import CauseKind, Finding
-from hangscope.model import ThreadStack
+from hangscope.model import FailureKind, ThreadStack
 from hangscope.text import plural, verb
 
 OUTSIDE_COMMUNICATION = Grounds(
@@ -37,7 +37,7 @@ class Outside:
 
 def propose(case: Case) -> Iterator[Accusation[Outside]]:
     """Ranks outside of all communication while every other rank is in some, of a job that is known to hang."""
-    stuck = case.hung or any(failure.kind == "engine_stuck" for failure in case.job.facts.failures)
+    stuck = case.hung or any(failure.kind == FailureKind.ENGINE_STUCK for failure in case.job.facts.failures)
     stacks = case.stacks.of_all(case.job.ranks)
     if case.job.dumps or not stuck or len(stacks) < max(_LEAST_STACKS, len(case.job.ranks)):
         return

@@ -10,7 +10,7 @@ from hangscope.diagnosis.accusation import MEDIUM, Accusation, Accused, Doubt, G
 from hangscope.diagnosis.case import Case
 from hangscope.diagnosis.cause import Asked, Cause, Words
 from hangscope.diagnosis.verdict import CauseKind, Finding
-from hangscope.model import PrintedVerdict
+from hangscope.model import FailureKind, PrintedVerdict
 from hangscope.text import sentence
 from hangscope.verdict_words import Outcome, first_word
 
@@ -31,7 +31,7 @@ _KINDS = {str(kind): kind for kind in CauseKind}
 _ENDED = (Outcome.HANG, Outcome.CRASH)
 _RUNNING = (Outcome.DESYNC, Outcome.WRONG, Outcome.SLOW, Outcome.WAIT)
 """The other words say that all was well, or that nothing could be said: nothing to repeat of a job that has gone on."""
-_SAYS_WHY = ("host_oom", "evicted", "node_failed")
+_SAYS_WHY = (FailureKind.HOST_OOM, FailureKind.EVICTED, FailureKind.NODE_FAILED)
 """What a scheduler knows of the end of a process of which `run` saw only that it was gone."""
 
 
@@ -66,7 +66,7 @@ def _is_explained(case: Case, verdict: PrintedVerdict, kind: CauseKind) -> bool:
     """Whether a scheduler says why those are gone that it calls dead, or of which it had no word."""
     failures = [failure for failure in case.job.facts.failures if not failure.effect]
     if kind is CauseKind.UNKNOWN and verdict.outcome == Outcome.CRASH:
-        return any(failure.kind in ("pod_stopped", *_SAYS_WHY) for failure in failures)
+        return any(failure.kind in (FailureKind.POD_STOPPED, *_SAYS_WHY) for failure in failures)
     known = {failure.rank for failure in failures if failure.kind in _SAYS_WHY}
     return kind is CauseKind.DEAD and bool(verdict.ranks) and set(verdict.ranks) <= known
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
-from hangscope.model import OUTLIVED_SIGTERM, UNKNOWN, Process, Source
+from hangscope.model import OUTLIVED_SIGTERM, UNKNOWN, FailureKind, Process, Source
 from hangscope.reader.logs.failure_line import (
     ENDS,
     ORDERED_ENDS,
@@ -123,7 +123,7 @@ class LauncherLog:
             self._ended(line, process)
         elif match := _ALONE.match(row.strip()):
             code = ENDS[match["how"]]
-            failure = make_failure(self.file, line, "signal", code=code, effect=code == -15)
+            failure = make_failure(self.file, line, FailureKind.SIGNAL, code=code, effect=code == -15)
             self.failures.append(FailureLine(failure, line, line.at_ns))
 
     def _source(self, line: Line) -> Source:
@@ -132,7 +132,7 @@ class LauncherLog:
     def _add_statement(self, line: Line, process: Process, task: int | None = None) -> None:
         self.statements.append(Statement(Trust.LAUNCHER, replace(process, source=self._source(line)), task))
 
-    def _add_failure(self, line: Line, kind: str, tasks: tuple[int, ...] = (), **values: object) -> None:
+    def _add_failure(self, line: Line, kind: FailureKind, tasks: tuple[int, ...] = (), **values: object) -> None:
         """A failure of somebody else than the line's writer."""
         failure = make_failure(self.file, line, kind, **values)
         self.failures.append(FailureLine(failure, line, line.at_ns, of_writer=False, tasks=tasks))
@@ -174,7 +174,9 @@ class LauncherLog:
             # alive until the launcher stopped it: how it ended then says nothing about it
             self._add_statement(line, Process(UNKNOWN, pid=pid, alive_at_end=True))
             number = SIGNAL_NAMES.get(match[2] or match[4])
-            self._add_failure(line, "launcher_kill", pid=pid, code=None if number is None else -number, effect=True)
+            self._add_failure(
+                line, FailureKind.LAUNCHER_KILL, pid=pid, code=None if number is None else -number, effect=True
+            )
         elif match := _STUCK.search(line.text):
             pid = int(match[1] or match[2])
             self._add_statement(line, Process(UNKNOWN, pid=pid, alive_at_end=True, state=OUTLIVED_SIGTERM))
@@ -182,10 +184,12 @@ class LauncherLog:
             self.elastic = self.writers.launcher = True
             said = match["signal"] or match["got"]
             number = int(said) if said.isdigit() else SIGNAL_NAMES.get(said)
-            self._add_failure(line, "launcher_signal", code=None if number is None else -number, effect=True)
+            self._add_failure(line, FailureKind.LAUNCHER_SIGNAL, code=None if number is None else -number, effect=True)
         elif "ChildFailedError" in line.text:
             self.elastic = self.writers.launcher = True
-            self._add_failure(line, "exit", effect=True, detail="torchrun ends because a process of its failed")
+            self._add_failure(
+                line, FailureKind.EXIT, effect=True, detail="torchrun ends because a process of its failed"
+            )
         elif match := _ONE_ROW.search(line.text):
             self._row(line, match["rank"], match["local"], match["exit"], match["pid"], match["host"], None)
 
@@ -239,7 +243,7 @@ class LauncherLog:
             )
             self._ended(line, process)
         elif match := _MPI_ABORT.search(row):
-            self._add_failure(line, "exit", rank=int(match["rank"]))
+            self._add_failure(line, FailureKind.EXIT, rank=int(match["rank"]))
         elif match := _MPI_NAME.search(row):
             self._mpi[line.stream] = Process(int(match["rank"]), alive_at_end=False)
         elif match := _HYDRA.match(row):

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
-from hangscope.model import AFTER_HANG, UNKNOWN, Process, Source
+from hangscope.model import AFTER_HANG, UNKNOWN, FailureKind, Process, Source
 from hangscope.reader.logs.failure_line import ENDS, FailureLine, kind_of_end, make_failure, plain_status
 from hangscope.reader.logs.log_lines import Line
 from hangscope.reader.statements import Statement, Trust
@@ -68,11 +68,11 @@ class SlurmLog:
         row = line.text
         if match := _NODE_FAILURE.search(row):
             node = host_name(match["node"]) if match["node"] else None
-            self._add(line, "node_failed", node=node)
+            self._add(line, FailureKind.NODE_FAILED, node=node)
             self._stopping = True
             self._take_exits_back()
         elif match := _NOT_STARTED.search(row):
-            self._add(line, "not_started", detail=f"{match['program']}: {match['why']}")
+            self._add(line, FailureKind.NOT_STARTED, detail=f"{match['program']}: {match['why']}")
             self._not_started = (line.number, match["program"])
         elif _STOPPED.search(row):
             self._stop(line)
@@ -81,9 +81,9 @@ class SlurmLog:
         elif match := _RUNNING.search(row):
             self._left_running(line, expand_range(match["tasks"], MOST_TASKS), None)
         elif _OUT_OF_MEMORY.search(row):
-            self._add(line, "host_oom", code=-9)
+            self._add(line, FailureKind.HOST_OOM, code=-9)
 
-    def _add(self, line: Line, kind: str, tasks: tuple[int, ...] = (), **values: object) -> None:
+    def _add(self, line: Line, kind: FailureKind, tasks: tuple[int, ...] = (), **values: object) -> None:
         failure = make_failure(self._file, line, kind, **values)
         self._failures.append(FailureLine(failure, line, line.at_ns, of_writer=False, tasks=tasks))
 
@@ -94,16 +94,16 @@ class SlurmLog:
         """Somebody outside ends the job, or Slurm does because a task has failed."""
         cancelled = _CANCELLED.search(line.text)
         if cancelled is None or self._stopping:
-            self._add(line, "launcher_kill", effect=True)
+            self._add(line, FailureKind.LAUNCHER_KILL, effect=True)
         else:
             self._cancelled = True
-            self._add(line, "cancelled", detail=(cancelled["why"] or "").lower(), effect=True)
+            self._add(line, FailureKind.CANCELLED, detail=(cancelled["why"] or "").lower(), effect=True)
         self._stopping = True
 
     def stop_after_hang(self, line: Line) -> None:
         """We ended the job ourselves (`--on-hang kill`): whatever ends from here on did nothing wrong."""
         self._stopping = True
-        self._add(line, "cancelled", detail=AFTER_HANG, effect=True)
+        self._add(line, FailureKind.CANCELLED, detail=AFTER_HANG, effect=True)
 
     def _take_exits_back(self) -> None:
         """Whoever ended before Slurm noticed that a node had failed had lost its peers there."""
@@ -112,7 +112,9 @@ class SlurmLog:
             self._statements[at] = replace(said, process=replace(said.process, exit_status=None, alive_at_end=True))
         for at in self._failures_of_exits:
             known = self._failures[at]
-            self._failures[at] = known._replace(failure=replace(known.failure, kind="launcher_kill", effect=True))
+            self._failures[at] = known._replace(
+                failure=replace(known.failure, kind=FailureKind.LAUNCHER_KILL, effect=True)
+            )
         self._statements_of_exits.clear()
         self._failures_of_exits.clear()
 
@@ -130,10 +132,16 @@ class SlurmLog:
             return
         ended = None if stopped else status
         process = Process(UNKNOWN, source=self._source(line), node=node, exit_status=ended, alive_at_end=stopped)
-        kind = "launcher_kill" if stopped else "host_oom" if how.startswith("Out Of") else kind_of_end(status)
+        kind = (
+            FailureKind.LAUNCHER_KILL
+            if stopped
+            else FailureKind.HOST_OOM
+            if how.startswith("Out Of")
+            else kind_of_end(status)
+        )
         if not stopped:
             self._exited.update(tasks)
-        if kind == "exit":
+        if kind == FailureKind.EXIT:
             self._failures_of_exits.append(len(self._failures))
             self._statements_of_exits.extend(range(len(self._statements), len(self._statements) + len(tasks)))
         self._statements.extend(Statement(Trust.LAUNCHER, process, task) for task in tasks)
@@ -152,7 +160,7 @@ class SlurmLog:
         process = Process(UNKNOWN, source=self._source(line), node=node, alive_at_end=True)
         for task in tasks[:_MOST_LEFT]:
             self._statements.append(Statement(Trust.LAUNCHER, process, task))
-            self._add(line, "left_running", (task,), node=node)
+            self._add(line, FailureKind.LEFT_RUNNING, (task,), node=node)
 
     def _kept_tasks(self, spec: str) -> list[int]:
         if len(self._statements) >= MOST_STATEMENTS:
@@ -166,7 +174,7 @@ class SlurmLog:
         if not 0 < line.number - number <= _NEAR or status not in _NO_PROGRAM:
             return False
         said = self._failures[-1]
-        if said.failure.kind != "not_started":
+        if said.failure.kind != FailureKind.NOT_STARTED:
             return False
         # who starts a launcher has one task a node
         tasks = () if _LAUNCHERS.search(program) else tuple(expand_range(match["tasks"]))
