@@ -11,7 +11,7 @@ import hangscope
 from hangscope.cli.main import main
 from hangscope.report.page.page_head import answer
 from hangscope.report.terminal import render_text
-from hangscope.verdict_words import GOOD, TONES, Outcome, first_word, goes_on, is_sent, is_trouble
+from hangscope.verdict_words import GOOD, TONES, Outcome, first_word, is_sent, is_trouble, still_runs
 
 CASES = Path(__file__).parent / "cases"
 
@@ -26,7 +26,7 @@ def test_a_mismatch_that_did_not_hang_is_wrong_everywhere(name: str, capsys: pyt
     assert (value["outcome"], value["hang"], value["kind"]) == ("wrong", False, "mismatch")
     assert render_text(verdict).startswith("WRONG ")
     assert answer(verdict, job)["word"] == "WRONG"
-    assert is_sent(value["outcome"]) and is_trouble(value["outcome"]) and goes_on(value["outcome"])
+    assert is_sent(value["outcome"]) and is_trouble(value["outcome"]) and still_runs(value["outcome"])
 
 
 def test_every_outcome_is_drawn_and_printed() -> None:
@@ -38,5 +38,5 @@ def test_every_outcome_is_drawn_and_printed() -> None:
 
 def test_what_a_later_version_says_is_trouble() -> None:
     """A word that is not known is sent, kept, and no reason to say that the job runs."""
-    assert is_sent("melted") and is_trouble("melted") and not goes_on("melted")
-    assert is_sent(None) and not is_trouble(None) and not goes_on(None)
+    assert is_sent("melted") and is_trouble("melted") and not still_runs("melted")
+    assert is_sent(None) and not is_trouble(None) and not still_runs(None)

@@ -1,7 +1,7 @@
 """Every kind of failure that a line can tell of: one row each, with all that follows from the kind.
 
-A kind is added by its row here and by what finds it (a wording, a source): whom it accuses, how it is said and what to
-do next are read from the row by everything else. Whether one line is only an effect of another failure is the line's
+A kind is added by its row here and by what finds it (a wording, a source): its accusation, its sentence and its next
+step are read from the row by everything else. Whether one line is only an effect of another failure is the line's
 (`Failure.effect`), not the kind's.
 """
 

@@ -69,15 +69,15 @@ TONES = {
     Outcome.UNKNOWN: WARN,
 }
 """How the word is drawn."""
-_GOES_ON = (Outcome.PAUSE, Outcome.SLOW, Outcome.DESYNC, Outcome.WRONG, Outcome.OK)
+_STILL_RUNS = (Outcome.PAUSE, Outcome.SLOW, Outcome.DESYNC, Outcome.WRONG, Outcome.OK)
 _NOT_SENT = (Outcome.PAUSE, Outcome.SLOW, Outcome.OK)
 NO_TROUBLE = (Outcome.OK, Outcome.PAUSE, Outcome.WAIT, Outcome.UNKNOWN)
 """Outcomes that are of no issue on a server and held against no node."""
 
 
-def goes_on(outcome: object) -> bool:
+def still_runs(outcome: object) -> bool:
     """Whether the job runs: nothing may be done to it, and a diagnosis of it ends with status 0."""
-    return outcome in _GOES_ON
+    return outcome in _STILL_RUNS
 
 
 def is_sent(outcome: object) -> bool:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from hangscope.engine_roles import Role
 from hangscope.model import EngineProcess, FileWait, Frame, Gap, GpuCore, Source
 from hangscope.verdict_words import CauseKind as CauseKind
-from hangscope.verdict_words import Outcome, Word, goes_on
+from hangscope.verdict_words import Outcome, Word, still_runs
 
 SCHEMA = "hangscope.diagnosis/1"
 
@@ -328,6 +328,6 @@ class Diagnosis:
 
         A mismatch, a shift or a slow rank that did not hang anything is still a finding, but the job went on: 0.
         """
-        if goes_on(self.outcome):
+        if still_runs(self.outcome):
             return 0
         return 3 if self.kind in (CauseKind.UNKNOWN, CauseKind.NONE) else 1

@@ -29,7 +29,7 @@ from hangscope.recorder.rundir.node_answers import NodeAnswers
 from hangscope.recorder.rundir.run_directory import PeerAgent, RunFolders
 from hangscope.recorder.rundir.silent_nodes import silent_nodes
 from hangscope.text import duration
-from hangscope.verdict_words import goes_on, is_sent
+from hangscope.verdict_words import is_sent, still_runs
 
 NODES_S = 12.0
 """For the other nodes to save their parts."""
@@ -181,7 +181,7 @@ class Conclusions:
         about = {"job": capture.node.job, "attempt": capture.node.attempt}
         self._alerts.send(home, value, about, capture.ranks)
         # Who says what to do about a hang does not say it of a job that runs.
-        for command in self._on_hang.commands if not goes_on(value.get("outcome")) else ():
+        for command in self._on_hang.commands if not still_runs(value.get("outcome")) else ():
             problem = on_hang.run_command(command, home, file, value)
             if problem:
                 self._say(f"warning: --on-hang {command!r}: {problem}")

@@ -27,7 +27,7 @@ from hangscope.recorder.live.rank_activity import REMEMBERED_S, RankActivity
 from hangscope.recorder.live.watched_rank import WatchedRank
 from hangscope.recorder.process import linux_process
 from hangscope.text import duration, rank_list
-from hangscope.verdict_words import goes_on
+from hangscope.verdict_words import still_runs
 
 AFTER_KILL_S = 5.0
 TIMES_UNSURE = 2.0
@@ -73,7 +73,7 @@ class RankEnder:
         if not self._on_hang.kill or self.pids or not captures.is_safe(hang):
             return
         verdict = captures.verdict(hang)
-        if goes_on(verdict.get("outcome")) or not self.still_stuck():
+        if still_runs(verdict.get("outcome")) or not self.still_stuck():
             return
         left_s = self._after_s(verdict) - self._recovery.stalled_s()
         working = self._working(verdict)

@@ -41,7 +41,7 @@ from hangscope.recorder.process import linux_process
 from hangscope.recorder.rundir import peer_files, run_directory
 from hangscope.recorder.rundir.node_answers import NodeAnswers
 from hangscope.recorder.rundir.run_directory import RunFolders
-from hangscope.verdict_words import goes_on
+from hangscope.verdict_words import still_runs
 
 STATUS_S = 2.0
 WITHOUT_HANDLE_S = 0.3
@@ -204,7 +204,7 @@ class Agent:
             return True  # also where a rank moved once more, because its peer was ended before it
         if self._captures.reason(hang) not in MAY_RECOVER:
             return False
-        return not goes_on(self._captures.verdict(hang).get("outcome"))
+        return not still_runs(self._captures.verdict(hang).get("outcome"))
 
     @property
     def hang_in_a_line(self) -> str:
