@@ -115,6 +115,7 @@ THIRD_PARTY = {
     "server": {
         "numpy",
         "alembic",
+        "anyio",
         "fastapi",
         "jinja2",
         "pydantic",

@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from tempfile import mkdtemp
@@ -19,13 +19,14 @@ from typing import Any
 import uvicorn
 
 from hangscope.bundle.pack import write_bundle
-from hangscope.server.intake.accept_push import Accepted, accept, note_blob, parse
+from hangscope.server.intake.accept_push import Accepted, accept, keep_blob, parse
 from hangscope.server.serve_process import Opened, ServeOptions, Workers, open_stores, working
 from hangscope.server.store import access_tokens
 from hangscope.server.store.access_tokens import Access, project
 from hangscope.server.store.blob_store import BlobStore
 from hangscope.server.store.database import Database
 from hangscope.server.web.app import Settings, make_app
+from hangscope.server.web.connections import Connections, protocol_for
 from hangscope.server.web.guard import Guard
 
 INCIDENTS = Path(__file__).parents[1] / "incidents"
@@ -61,8 +62,7 @@ def access(database: Database, name: str = "llm") -> Access:
 
 def push(database: Database, blobs: BlobStore, who: Access, data: bytes, **more: Any) -> Accepted:
     """As an agent does it: the blob, then the incident."""
-    blobs.put(who.project_id, sha(data), [data], 1 << 30)
-    note_blob(database, who.project_id, sha(data), len(data))
+    keep_blob(database, blobs, who.project_id, sha(data), [data], 1 << 30)
     accepted = accept(database, who, parse(push_value(data, **more), time.time()))
     assert isinstance(accepted, Accepted)
     return accepted
@@ -116,6 +116,13 @@ class RunningServer:
         connection.close()
         return found
 
+    def session(self, token: str) -> str:
+        """The cookie of a browser that logged in with a token."""
+        form = {"Content-Type": "application/x-www-form-urlencoded", "Sec-Fetch-Site": "same-origin"}
+        done = self.ask("POST", "/login", None, f"token={token}&next=/".encode(), **form)
+        assert done.status == 303, done.text
+        return done.headers["set-cookie"].partition(";")[0]
+
     def push(self, token: str, data: bytes, **more: Any) -> int:
         """As an agent does it; the incident's number."""
         assert self.ask("PUT", f"/api/v1/blobs/{sha(data)}", token, data).status == 201
@@ -142,17 +149,28 @@ def running_server(
     digesters: int = 1,
     guard: Guard | None = None,
     blobs: BlobStore | None = None,
+    connections: Connections | None = None,
+    **more: Any,
 ) -> Iterator[RunningServer]:
     """A server in this process, on a real socket, with threads that digest."""
-    options = ServeOptions(data=folder, database=database, port=0, digesters=digesters)
+    options = ServeOptions(data=folder, database=database, port=0, digesters=digesters, private_webhooks=True, **more)
     opened = open_stores(options)
     opened.blobs = blobs or opened.blobs
     listening = socket.create_server(("127.0.0.1", 0))
     port = listening.getsockname()[1]
     with working(options, opened, f"http://127.0.0.1:{port}", lambda said: None) as workers:
-        settings = Settings(opened.database, opened.blobs, f"http://127.0.0.1:{port}", workers.wake, guard or Guard())
-        app = make_app(settings)
-        server = uvicorn.Server(uvicorn.Config(app, log_level="error", server_header=False, access_log=False))
+        url = options.base_url or f"http://127.0.0.1:{port}"
+        settings = Settings(opened.database, opened.blobs, url, workers.wake, guard or Guard(), proxies=options.proxies)
+        protocol = protocol_for(connections or Connections(options.proxies))
+        config = uvicorn.Config(
+            make_app(replace(settings, budgets=options.budgets)),
+            http=protocol,
+            log_level="critical",
+            server_header=False,
+            access_log=False,
+            proxy_headers=False,
+        )
+        server = uvicorn.Server(config)
         thread = threading.Thread(target=server.run, args=([listening],), daemon=True)
         thread.start()
         until = time.monotonic() + 20

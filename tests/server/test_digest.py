@@ -5,7 +5,9 @@ from __future__ import annotations
 import gzip
 import io
 import json
+import os
 import tarfile
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -14,16 +16,30 @@ import pytest
 from sqlalchemy import func, select
 
 from hangscope.errors import InputError
-from hangscope.server.digest import issue_groups
-from hangscope.server.digest.digest_child import ChildLimits
-from hangscope.server.digest.digest_work import Digester
+from hangscope.server.digest import digest_work, issue_groups
+from hangscope.server.digest.digest_child import ChildLimits, bare_environment
+from hangscope.server.digest.digest_work import Digester, Outcome, clear_left_behind
 from hangscope.server.digest.fingerprint import Fingerprint, fingerprint, group_role
-from hangscope.server.intake.accept_push import Lacking, accept, parse
-from hangscope.server.intake.job_rosters import add_roster, end_job
-from hangscope.server.store import work_queue
-from hangscope.server.store.blob_store import BlobFolder, BlobStore
+from hangscope.server.intake.accept_push import Accepted, Lacking, accept, counting_parts, keep_blob, parse
+from hangscope.server.intake.budgets import Budgets, OverBudget
+from hangscope.server.intake.job_rosters import TooLarge, add_roster, end_job
+from hangscope.server.retention import delete_incident, digest_again
+from hangscope.server.serve_process import confinement
+from hangscope.server.store import access_tokens, work_queue
+from hangscope.server.store.blob_store import BlobError, BlobFolder, BlobStore
 from hangscope.server.store.database import Database
-from hangscope.server.store.tables import ACCUSED, ENTITIES, EXPOSURES, INCIDENTS, ISSUES, JOBS, PARTS, WORK
+from hangscope.server.store.tables import (
+    ACCUSED,
+    AUDIT,
+    BLOBS,
+    ENTITIES,
+    EXPOSURES,
+    INCIDENTS,
+    ISSUES,
+    JOBS,
+    PARTS,
+    WORK,
+)
 from kits.fleet import access, bundle, push, push_value, sha
 
 
@@ -303,3 +319,237 @@ def test_names_that_do_harm_are_made_harmless(database: Database) -> None:
     (job,) = rows(database, JOBS)
     assert job.name == "a b [31m c"
     assert len(next(row for row in rows(database, ENTITIES) if row.kind == "node").name) <= 200
+
+
+# ---- one that cannot be digested takes nobody else's turn ------------------------------------------------------------
+
+
+def test_names_that_no_database_takes_are_kept_clean(database: Database, blobs: BlobStore) -> None:
+    """A half surrogate, a NUL and a byte of Latin-1 in a group's name are no reason to fail: the incident is digested,
+    on both databases, and so is the next one."""
+    who = access(database)
+    for number, name in enumerate(("dp\\ud800", "dp\\u0000x", "r\\udce9seau")):
+        push(database, blobs, who, renamed_group(name), job=f"j{number}")
+    digest_all(database, blobs)
+    assert {row.state for row in rows(database, INCIDENTS)} == {"digested"}
+    assert not rows(database, WORK)
+
+
+def renamed_group(name: str) -> bytes:
+    """A bundle with dumps whose group has this name, as JSON writes it; a hang of two ranks."""
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w:gz") as archive:
+        for rank in (0, 1):
+            entries = [
+                {
+                    "pg_id": 0,
+                    "process_group": ["0", "@"],
+                    "collective_seq_id": seq,
+                    "p2p_seq_id": 0,
+                    "op_id": seq,
+                    "record_id": seq,
+                    "profiling_name": "nccl:all_reduce",
+                    "state": "completed" if seq == 1 else "scheduled",
+                    "input_sizes": [[8]],
+                    "output_sizes": [[8]],
+                    "input_dtypes": ["Float"],
+                    "output_dtypes": ["Float"],
+                    "time_created_ns": 1_700_000_000_000_000_000 + seq,
+                    "frames": [{"name": "step@", "filename": "train.py", "line": 3}],
+                    "is_p2p": False,
+                    "retired": seq == 1,
+                    "timeout_ms": 600000,
+                }
+                for seq in ((1, 2) if rank else (1,))
+            ]
+            dump = {
+                "version": "2.5",
+                "pg_config": {"0": {"name": "0", "desc": "@", "ranks": "[0, 1]"}},
+                "pg_status": {"0": {"last_enqueued_collective": 2, "last_completed_collective": 1}},
+                "entries": entries,
+            }
+            raw = json.dumps(dump).replace("@", name).encode()
+            entry = tarfile.TarInfo(f"dumps/nccl_trace_rank_{rank}.json")
+            entry.size = len(raw)
+            archive.addfile(entry, io.BytesIO(raw))
+    return packed.getvalue()
+
+
+def test_a_digest_that_raises_is_tried_three_times_and_then_failed(
+    sqlite_database: Database, blobs: BlobStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever is raised while a result is kept counts as a try: after three the incident is failed, with the reason,
+    the queue is empty, and it can be digested again or deleted with its blobs."""
+    database = sqlite_database
+    who = access(database)
+    number = push(database, blobs, who, bundle("sleep")).incident
+    digester = Digester(database, blobs)
+
+    def broken(*_: object) -> None:
+        raise UnicodeEncodeError("utf-8", "\ud800", 0, 1, "surrogates not allowed")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("hangscope.server.digest.digest_work._keep", broken)
+        patched.setattr(Digester, "_diagnose", lambda *_: Outcome(problem="x"))
+        for _ in range(3):
+            lease = work_queue.take(database, "test", 60)
+            assert lease is not None
+            digester.work(lease)
+            with database.write() as connection:
+                connection.execute(WORK.update().values(not_before=0.0))
+    (incident,) = rows(database, INCIDENTS)
+    assert (incident.state, rows(database, WORK)) == ("failed", [])
+    assert "surrogates" in incident.problem
+    with database.write() as connection:
+        assert digest_again(connection, who.project_id, number)
+    digest_all(database, blobs)
+    assert rows(database, INCIDENTS)[0].state == "digested"
+    assert delete_incident(database, blobs, who.project_id, number)
+    assert [rows(database, table) for table in (INCIDENTS, PARTS, BLOBS, ISSUES, WORK)] == [[], [], [], [], []]
+    with pytest.raises(BlobError):
+        b"".join(blobs.read(who.project_id, sha(bundle("sleep"))))
+
+
+def test_an_incident_over_which_servers_die_is_given_up(sqlite_database: Database, blobs: BlobStore) -> None:
+    """One that was begun a dozen times and never came to an end is failed, and says why."""
+    who = access(sqlite_database)
+    push(sqlite_database, blobs, who, bundle("sleep"))
+    with sqlite_database.write() as connection:
+        connection.execute(WORK.update().values(attempts=12))
+    digest_all(sqlite_database, blobs)
+    (incident,) = rows(sqlite_database, INCIDENTS)
+    assert (incident.state, "12 times" in incident.problem) == ("failed", True)
+
+
+def test_a_diagnosis_is_confined(sqlite_database: Database, blobs: BlobStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its process knows none of the server's variables, and is confined by all that this kernel has for it."""
+    monkeypatch.setenv("HANGSCOPE_DATABASE", "postgresql://hangscope:secret@db/hangscope")
+    seen: list[Any] = []
+    read = digest_work._read
+
+    def look(out: Path, status: int, said: str) -> Outcome:
+        seen.append(json.loads((out / "confined.json").read_text()))
+        return read(out, status, said)
+
+    monkeypatch.setattr(digest_work, "_read", look)
+    who = access(sqlite_database)
+    push(sqlite_database, blobs, who, bundle("sleep"))
+    digest_all(sqlite_database, blobs)
+    assert rows(sqlite_database, INCIDENTS)[0].state == "digested"
+    assert tuple(seen[0]) == confinement()
+    assert "secret" not in str(bare_environment(os.environ, Path("/x")))
+
+
+def test_a_part_belongs_to_the_token_that_sent_it_first(sqlite_database: Database, blobs: BlobStore) -> None:
+    """Another token's part of the same source is kept and written down, and does not count; nor does it move the time
+    of the incident. The owner's own later part takes the place of its earlier one, and once its token is revoked,
+    another's does."""
+    database = sqlite_database
+    with database.write() as connection:
+        project = access_tokens.project(connection, "llm")
+        owner, other = (
+            access_tokens.check(connection, access_tokens.make(connection, project, name, ["push"]))
+            for name in ("owner", "other")
+        )
+    assert owner is not None
+    assert other is not None
+    first = push(database, blobs, owner, b"one", source="n1").incident
+    push(database, blobs, other, b"forged", source="n1", captured_at=1)
+    push(database, blobs, owner, b"two", source="n1")
+    (incident,) = rows(database, INCIDENTS)
+    assert incident.happened_at > 1e9
+
+    def counting() -> list[str]:
+        with database.read() as connection:
+            return [row.sha256 for row in counting_parts(connection, first)]
+
+    assert counting() == [sha(b"two")]
+    assert [row.what for row in rows(database, AUDIT)] == ["part of another token not counted", "part replaced"]
+    with database.write() as connection:
+        access_tokens.revoke(connection, project, owner.token_id)
+    assert counting() == [sha(b"forged")]
+
+
+def test_few_chunks_are_not_read_as_many(sqlite_database: Database, blobs: BlobStore) -> None:
+    """Bundles that are made of the same few chunks again and again are not unpacked: their digest says so."""
+    who = access(sqlite_database)
+    chunk = b"x" * 1000
+    keep_blob(sqlite_database, blobs, who.project_id, sha(chunk), [chunk], 1 << 20)
+    said = {"sha256": sha(chunk * 100), "size": 100_000, "chunks": [sha(chunk)] * 100}
+    part = parse({"job": "j", "bundle": said}, time.time())
+    assert isinstance(accept(sqlite_database, who, part), Accepted)
+    digest_all(sqlite_database, blobs)
+    assert "repeat each other's chunks" in rows(sqlite_database, INCIDENTS)[0].problem
+
+
+def test_budgets_of_a_project_hold(database: Database, blobs: BlobStore) -> None:
+    """Bytes stored and claimed, rows and places in the queue: past each the answer says which, nothing is kept, and
+    another project is not concerned; what is deleted is given back."""
+    who, other = access(database), access(database, "other")
+    budgets = Budgets(stored_bytes=2500, claimed_bytes=2500, kept_rows=30, waiting=2)
+
+    def send(data: bytes, as_whom: Any = who, **more: Any) -> Any:
+        keep_blob(database, blobs, as_whom.project_id, sha(data), [data], 1 << 20, budgets)
+        return accept(database, as_whom, parse(push_value(data, **more), time.time()), None, budgets)
+
+    first = send(b"a" * 1000, job="a").incident
+    with pytest.raises(OverBudget, match="bytes stored"):
+        send(b"b" * 2000, job="b")
+    assert not blobs.has(who.project_id, sha(b"b" * 2000))
+    send(b"c" * 1000, job="c")
+    with pytest.raises(OverBudget, match="wait for their diagnosis"):
+        send(b"d" * 10, job="d")
+    roster = {"job": "r", "nodes": [{"node": f"n{number}"} for number in range(40)]}
+    with pytest.raises(OverBudget, match="rows"):
+        add_roster(database, who.project_id, roster, None, budgets)
+    assert isinstance(send(b"e" * 1000, other, job="e"), Accepted)
+    assert delete_incident(database, blobs, who.project_id, first)
+    send(b"f" * 1000, job="f")
+
+
+def test_a_large_roster_leaves_others_their_turn(sqlite_database: Database) -> None:
+    """While a roster of many thousand devices is taken, another project's small one is taken in a moment."""
+    who, other = access(sqlite_database), access(sqlite_database, "other")
+    nodes = [{"node": f"n{n}", "gpus": [{"uuid": f"G{n}-{g}"} for g in range(64)]} for n in range(600)]
+    large = threading.Thread(target=add_roster, args=(sqlite_database, who.project_id, {"job": "l", "nodes": nodes}))
+    large.start()
+    time.sleep(0.3)
+    assert large.is_alive()
+    began = time.monotonic()
+    add_roster(sqlite_database, other.project_id, {"job": "s", "nodes": [{"node": "n1"}]})
+    took = time.monotonic() - began
+    assert large.is_alive()
+    large.join()
+    assert took < 2.0
+    too_many = [{"node": f"m{n}", "nics": [f"i{i}" for i in range(64)]} for n in range(1700)]
+    with pytest.raises(TooLarge):
+        add_roster(sqlite_database, who.project_id, {"job": "x", "nodes": too_many})
+
+
+def test_folders_of_killed_digests_are_cleared_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a killed server left in the temporary folder goes when the next one starts; what is in use stays."""
+    monkeypatch.setattr(digest_work.tempfile, "gettempdir", lambda: str(tmp_path))
+    left, used = tmp_path / "hangscope-digest-left", tmp_path / "hangscope-digest-used"
+    for folder in (left, used):
+        (folder / "in").mkdir(parents=True)
+        os.utime(folder, (1e9, 1e9))
+    with digest_work._held(used):
+        assert clear_left_behind() == 1
+    assert [path.name for path in tmp_path.iterdir()] == [used.name]
+
+
+def test_the_same_folder_pushed_twice_is_one_incident_with_a_job(sqlite_database: Database, blobs: BlobStore) -> None:
+    """Evidence of no known job is known by what is in it: bundled again it joins its incident, and has a job of its own
+    that counts for its machines."""
+    who = access(sqlite_database)
+    for data in (b"packed once", b"packed again"):
+        keep_blob(sqlite_database, blobs, who.project_id, sha(data), [data], 1 << 20)
+        value = push_value(data, evidence="e" * 64, source="")
+        accept(sqlite_database, who, parse({**value, "job": ""}, time.time()))
+    assert len(rows(sqlite_database, INCIDENTS)) == 1
+    data = bundle("sleep")
+    keep_blob(sqlite_database, blobs, who.project_id, sha(data), [data], 1 << 24)
+    accept(sqlite_database, who, parse({**push_value(data, evidence="f" * 64), "job": ""}, time.time()))
+    digest_all(sqlite_database, blobs)
+    assert [job.name for job in rows(sqlite_database, JOBS)] == ["evidence-ffffffffffff"]
+    assert rows(sqlite_database, EXPOSURES)

@@ -14,6 +14,7 @@ from sqlalchemy import func, insert, select, text, update
 
 from hangscope.errors import SettingsError
 from hangscope.server.history.summary import summary
+from hangscope.server.intake import budgets as project_budgets
 from hangscope.server.store import access_tokens, work_queue
 from hangscope.server.store.blob_store import BlobError, BlobFolder, BlobStore, open_store
 from hangscope.server.store.database import Database, insert_new, row_id
@@ -139,7 +140,7 @@ def test_a_row_is_made_once(database: Database) -> None:
 
 def add(database: Database, subject: int) -> None:
     with database.write() as connection:
-        work_queue.add(connection, work_queue.DIGEST, subject)
+        work_queue.add(connection, work_queue.DIGEST, subject, 1)
 
 
 def test_each_work_is_taken_by_one(database: Database) -> None:
@@ -314,3 +315,109 @@ def test_a_write_that_broke_off_leaves_no_blob(tmp_path: Path) -> None:
     with pytest.raises(ConnectionResetError):
         blobs.put(1, sha(b"ab"), broken(), 100)  # type: ignore[arg-type]
     assert [path for path in (tmp_path / "blobs").rglob("*") if path.is_file()] == []
+
+
+# ---- fair between projects -------------------------------------------------------------------------------------------
+
+
+def test_a_project_with_much_waiting_does_not_keep_others_waiting(database: Database) -> None:
+    """Of two projects each is taken in turn, however much one has; a spare lane takes none of which something runs."""
+    with database.write() as connection:
+        for subject in range(30):
+            work_queue.add(connection, work_queue.DIGEST, subject, 1)
+        work_queue.add(connection, work_queue.DIGEST, 100, 2)
+    first = work_queue.take(database, "w", 60, work_queue.DIGEST)
+    second = work_queue.take(database, "w", 60, work_queue.DIGEST)
+    assert first is not None
+    assert second is not None
+    assert {first.project_id, second.project_id} == {1, 2}
+    assert work_queue.take(database, "w", 60, work_queue.DIGEST, spare=True) is None
+    assert work_queue.take(database, "w", 60, work_queue.DIGEST) is not None
+
+
+def test_a_project_that_used_the_digesters_comes_after_one_that_did_not(database: Database) -> None:
+    """Time that was spent lately counts against a project; work that came later goes first where less was spent."""
+    with database.write() as connection:
+        for number in (1, 2):
+            assert access_tokens.project(connection, f"p{number}") == number
+            project_budgets.use(connection, number, None)
+        work_queue.spend(connection, 1, 300.0)
+        work_queue.add(connection, work_queue.DIGEST, 1, 1)
+        work_queue.add(connection, work_queue.DIGEST, 2, 2)
+    taken = work_queue.take(database, "w", 60, work_queue.DIGEST)
+    assert taken is not None
+    assert taken.project_id == 2
+
+
+def test_a_clock_that_was_set_back_stops_nothing(sqlite_database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Work that was put back, and leases, from before a clock was set back by a day are taken all the same."""
+    database = sqlite_database
+    for subject in (7, 8, 9):
+        add(database, subject)
+    held = work_queue.take(database, "gone", 30)
+    put_back = work_queue.take(database, "w", 30)
+    assert held is not None
+    assert put_back is not None
+    with database.write() as connection:
+        work_queue.put_back(connection, put_back)
+    before = time.time()
+    monkeypatch.setattr("hangscope.server.store.database.time.time", lambda: before - 86400)
+    taken = [work_queue.take(database, "w", 30) for _ in range(4)]
+    assert sorted(lease.subject for lease in taken if lease is not None) == [7, 8, 9]
+
+
+def test_writers_of_sqlite_take_turns(sqlite_database: Database) -> None:
+    """Whoever writes in a tight loop does not keep another waiting for longer than one of its transactions."""
+    over = threading.Event()
+
+    def write_much() -> None:
+        number = 0
+        while not over.is_set():
+            with sqlite_database.write() as connection:
+                connection.execute(insert(PROJECTS).values(name=f"much{number}", created_at=0.0))
+                time.sleep(0.02)
+            number += 1
+
+    greedy = [threading.Thread(target=write_much) for _ in range(4)]
+    for thread in greedy:
+        thread.start()
+    waits = []
+    for number in range(5):
+        began = time.monotonic()
+        with sqlite_database.write() as connection:
+            connection.execute(insert(PROJECTS).values(name=f"one{number}", created_at=0.0))
+        waits.append(time.monotonic() - began)
+    over.set()
+    for thread in greedy:
+        thread.join()
+    assert max(waits) < 2.0
+
+
+def test_servers_that_start_together_make_one_first_token(database: Database) -> None:
+    """Of several that find no token one makes it; and one that is given is taken only where it is long enough."""
+    made: list[str | None] = []
+    threads = [threading.Thread(target=lambda: made.append(access_tokens.first_token(database))) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len([token for token in made if token is not None]) == 1
+    with pytest.raises(SettingsError, match="random characters"):
+        access_tokens.first_token(database, "hs_short")
+
+
+def test_a_session_is_of_its_host_and_ends_with_its_token(database: Database) -> None:
+    """A session opens on the host that it was opened on, until it is closed or its token revoked; it is no token."""
+    with database.write() as connection:
+        project = access_tokens.project(connection, "llm")
+        found = access_tokens.check(connection, access_tokens.make(connection, project, "me", ["read"]))
+        assert found is not None
+        first, second = (access_tokens.open_session(connection, found, "hangscope:8642") for _ in range(2))
+        assert access_tokens.check_session(connection, first, "hangscope:8642") == found
+        assert access_tokens.check_session(connection, first, "hangscope:8000") is None
+        assert access_tokens.check(connection, first) is None
+        access_tokens.close_session(connection, first)
+        assert access_tokens.check_session(connection, first, "hangscope:8642") is None
+        assert access_tokens.check_session(connection, second, "hangscope:8642") is not None
+        access_tokens.revoke(connection, project, found.token_id)
+        assert access_tokens.check_session(connection, second, "hangscope:8642") is None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -30,6 +30,7 @@ def token(token_file: Path | None, environ: Mapping[str, str]) -> str:
 
     given = token_file or (Path(environ["HANGSCOPE_TOKEN_FILE"]) if environ.get("HANGSCOPE_TOKEN_FILE") else None)
     if given is not None:
+        warn_if_readable(given, note)
         try:
             return read_file(given, 4096).decode("ascii", "replace").strip()
         except OSError as error:
@@ -37,6 +38,16 @@ def token(token_file: Path | None, environ: Mapping[str, str]) -> str:
     if environ.get("HANGSCOPE_TOKEN"):
         return environ["HANGSCOPE_TOKEN"].strip()
     raise SettingsError("no token", hint="HANGSCOPE_TOKEN, or --token-file FILE")
+
+
+def warn_if_readable(file: Path, say: Callable[[str], None]) -> None:
+    """Say where every user of the machine can read a secret. It is used all the same."""
+    try:
+        mode = file.stat().st_mode
+    except OSError:
+        return
+    if mode & 0o004 and not os.environ.get("KUBERNETES_SERVICE_HOST"):
+        say(f"warning: {file} can be read by every user of this machine: chmod 600 {file}")
 
 
 @click.command(epilog="Example: HANGSCOPE_TOKEN=hs_… hangscope push hangscope/48121/0 --server http://127.0.0.1:8642")

@@ -3,23 +3,41 @@
 from __future__ import annotations
 
 import os
+import sys
 from importlib.util import find_spec
+from ipaddress import IPv4Network, IPv6Network, ip_network
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from hangscope.cli.output import note, write
+from hangscope.cli.verbs.push import warn_if_readable
 from hangscope.errors import SettingsError
+from hangscope.safeio.durable_file import durable_file
+
+if TYPE_CHECKING:
+    from hangscope.server.store.database import Database
 
 PORT = 8642
+FIRST_TOKEN = "first-token"
 NEEDED = ("alembic", "fastapi", "psycopg", "sqlalchemy", "uvicorn")
 
 
 def _listen(_ctx: click.Context, _param: click.Parameter, value: str) -> tuple[str, int]:
     host, _, port = value.rpartition(":")
     if not port.isdigit() or int(port) > 65535:
-        raise click.BadParameter("HOST:PORT, for example 0.0.0.0:8642")
-    return host.strip("[]") or "127.0.0.1", int(port)
+        raise click.BadParameter("HOST:PORT, for example 127.0.0.1:8642, or :8642 for all addresses of this machine")
+    return host.strip("[]") if host != "*" else "", int(port)
+
+
+def _networks(
+    _ctx: click.Context, _param: click.Parameter, values: tuple[str, ...]
+) -> tuple[IPv4Network | IPv6Network, ...]:
+    try:
+        return tuple(ip_network(value, strict=False) for value in values)
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from None
 
 
 def check_extra() -> None:
@@ -61,13 +79,41 @@ def _data() -> Path:
     show_envvar=True,
 )
 @click.option(
-    "--listen", metavar="HOST:PORT", default=f"127.0.0.1:{PORT}", show_default=True, callback=_listen, help="Address."
+    "--listen",
+    metavar="HOST:PORT",
+    default=f"127.0.0.1:{PORT}",
+    show_default=True,
+    callback=_listen,
+    help="Address; `:8642` is every address of this machine.",
 )
 @click.option("--url", metavar="URL", help="How people reach it, for links: https://hangscope.example.org.")
 @click.option("--digesters", type=click.IntRange(0, 64), default=1, show_default=True, help="Diagnoses at a time.")
 @click.option("--tls-cert", type=click.Path(path_type=Path, exists=True), help="Serve HTTPS with this certificate.")
 @click.option("--tls-key", type=click.Path(path_type=Path, exists=True), help="Its key.")
-@click.option("--no-private-webhooks", is_flag=True, help="Webhooks may not lead to loopback or a private network.")
+@click.option(
+    "--private-webhooks/--no-private-webhooks",
+    default=False,
+    show_default=True,
+    help="Whether webhooks may lead to loopback or a private network.",
+)
+@click.option(
+    "--proxy",
+    "proxies",
+    metavar="ADDRESS",
+    multiple=True,
+    callback=_networks,
+    help="An address or network of proxies that are believed who asks them (X-Forwarded-For, -Proto).",
+)
+@click.option(
+    "--project-gib", type=click.IntRange(1), default=64, show_default=True, help="What one project may store, in GiB."
+)
+@click.option(
+    "--first-token-file",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Holds the first token of a new server, as a secret that is mounted; without it one is made.",
+    envvar="HANGSCOPE_FIRST_TOKEN_FILE",
+    show_envvar=True,
+)
 @click.option("--new-token", metavar="NAME", help="Make a token, print it and end.")
 @click.option("--project", default="default", show_default=True, help="For --new-token: its project, made if new.")
 @click.option(
@@ -86,18 +132,21 @@ def command(
     digesters: int,
     tls_cert: Path | None,
     tls_key: Path | None,
-    no_private_webhooks: bool,
+    private_webhooks: bool,
+    proxies: tuple[IPv4Network | IPv6Network, ...],
+    project_gib: int,
+    first_token_file: Path | None,
     new_token: str | None,
     project: str,
     scopes: tuple[str, ...],
 ) -> int:
     """Keep the incidents of all jobs in one place: pages in the browser, an API, and which machines are suspect.
 
-    Without options it keeps everything in a folder, listens on this machine alone, and prints a first token once.
+    Without options it keeps everything in a folder, listens on this machine alone, and shows a first token once.
     Agents send with `hangscope run --server URL`, people with `hangscope push PATH --server URL`.
     """
     check_extra()
-    from hangscope.server.serve_process import ServeOptions, open_stores, serve
+    from hangscope.server.serve_process import WAIT_FOR_DATABASE_S, ServeOptions, open_stores, serve
     from hangscope.server.store import access_tokens
 
     options = ServeOptions(
@@ -110,9 +159,13 @@ def command(
         digesters=digesters,
         tls_cert=tls_cert,
         tls_key=tls_key,
-        private_webhooks=not no_private_webhooks,
+        private_webhooks=private_webhooks,
+        proxies=proxies,
+        project_bytes=project_gib << 30,
     )
-    opened = open_stores(options)
+    if tls_key is not None:
+        warn_if_readable(tls_key, note)
+    opened = open_stores(options, wait_s=0.0 if new_token is not None else WAIT_FOR_DATABASE_S)
     if new_token is not None:
         with opened.database.write() as connection:
             token = access_tokens.make(
@@ -120,9 +173,34 @@ def command(
             )
         write(f"{token}\n")
         return 0
-    first = access_tokens.first_token(opened.database)
-    if first is not None:
-        note(f"the first token, shown this once: {first}")
-        note("it may do everything in the project `default`; for agents: hangscope serve --new-token agents")
+    _first_token(opened.database, first_token_file, data)
     serve(options, opened, note)
     return 0
+
+
+def _first_token(database: Database, given: Path | None, data: Path) -> None:
+    """On a server without a token: the one that the operator gives, or a new one, shown on a terminal and else put into
+    a file. What goes to stderr of a service is in journals and the logs of pods, which many may read."""
+    from hangscope.safeio.safe_files import read_file
+    from hangscope.server.store import access_tokens
+
+    if given is not None:
+        warn_if_readable(given, note)
+        try:
+            said = read_file(given, 4096).decode("ascii", "replace").strip()
+        except OSError as error:
+            raise SettingsError(f"{given}: {error.strerror}") from None
+        if access_tokens.first_token(database, said) is not None:
+            note(f"the first token is the one in {given}: it may do everything in the project `default`")
+        return
+    first = access_tokens.first_token(database)
+    if first is None:
+        return
+    if sys.stderr.isatty():
+        note(f"the first token, shown this once: {first}")
+    else:
+        data.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with durable_file(data, FIRST_TOKEN) as out:
+            out.write(f"{first}\n".encode())
+        note(f"the first token is in {data / FIRST_TOKEN}, for this user alone: delete it once you have taken it")
+    note("it may do everything in the project `default`; for agents: hangscope serve --new-token agents")

@@ -1,15 +1,15 @@
 """The process that diagnoses what strangers pushed: started with `-I`, with limits on memory, CPU and files.
 
 Its instructions come on stdin, what it makes goes into a folder of its own: the verdict, the page, and what the server
-keeps of them in columns. It has no access to the database, and ends with the server that started it.
+keeps of them in columns. Its environment is empty, so it knows no password of a database and no key of a cloud, and
+before it reads the evidence it gives up what it does not need (`safeio/confine.py`): new privileges, other programs,
+the network, signals, and all files but Python's own and its folder's. It ends with the server that started it.
 """
 
 from __future__ import annotations
 
-import ctypes
 import json
 import resource
-import signal
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -25,7 +25,9 @@ from hangscope.reader.load import load
 from hangscope.report.export import to_dict, to_json
 from hangscope.report.page.render_page import render_page
 from hangscope.safeio import bounded_json
+from hangscope.safeio.confine import confine, end_with_parent
 from hangscope.safeio.safe_files import write_below
+from hangscope.server.digest.kept_values import MOST_ACCUSED, MOST_EXPOSED
 from hangscope.server.digest.named_entities import accused, fingerprint_of
 from hangscope.server.intake import plain_values as plain
 from hangscope.server.intake.entities import NODE, Entity, of_node
@@ -35,10 +37,9 @@ VERDICT = "verdict.json"
 PAGE = "verdict.html"
 KEPT = "digest.json"
 PROBLEM = "problem.txt"
-_PR_SET_PDEATHSIG = 1
+CONFINED = "confined.json"
 _NODE_BYTES = 4 << 20
 _MOST_NODES = 2000
-_MOST_ACCUSED = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +56,8 @@ def main() -> None:
     order = json.loads(sys.stdin.read())
     out = Path(order["out"])
     _bound(ChildLimits(**order["limits"]))
+    holds = confine([*_python_files(), out.parent / "in"], [out])
+    write_below(out, CONFINED, json.dumps(holds).encode())
     try:
         _digest([Path(path) for path in order["paths"]], out)
     except HangscopeError as error:
@@ -63,8 +66,36 @@ def main() -> None:
         write_below(out, PROBLEM, b"the diagnosis needs more memory than it may have")
 
 
+def bare_environment(environ: Mapping[str, str], folder: Path) -> dict[str, str]:
+    """The environment of a child: of the server's own only where libraries are, and that one thread is enough."""
+    kept = {name: environ[name] for name in ("LD_LIBRARY_PATH", "TZ") if name in environ}
+    # Threads of a library that start before we are confined would stay outside of it.
+    threads = dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+    home = {"HOME": str(folder), "TMPDIR": str(folder), "LANG": "C.UTF-8"}
+    return {**kept, **threads, **home, "PATH": "/usr/local/bin:/usr/bin:/bin"}
+
+
+def _python_files() -> Iterator[Path]:
+    """What Python may still load: its own modules and those of packages, their libraries, and what the kernel shows of
+    this process."""
+    yield from (Path(place) for place in dict.fromkeys(sys.path) if place)
+    yield from (Path(place) for place in dict.fromkeys((sys.prefix, sys.base_prefix)))
+    for place in (
+        "/usr",
+        "/lib",
+        "/lib64",
+        "/etc/ld.so.cache",
+        "/etc/localtime",
+        "/proc/self",
+        "/proc/sys",
+        "/dev/urandom",
+    ):
+        yield Path(place)
+    yield Path("/dev/null")
+
+
 def _bound(limits: ChildLimits) -> None:
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    end_with_parent()
     resource.setrlimit(resource.RLIMIT_AS, (limits.memory_bytes, limits.memory_bytes))
     resource.setrlimit(resource.RLIMIT_CPU, (limits.cpu_s, limits.cpu_s + 5))
     resource.setrlimit(resource.RLIMIT_FSIZE, (limits.file_bytes, limits.file_bytes))
@@ -95,8 +126,8 @@ def kept(verdict: Diagnosis, job: Job, nodes: Mapping[str, Mapping[str, Any]]) -
         "confidence": said["confidence"],
         "headline": plain.clean(said["headline"] or "", 500),
         "summary": plain.clean(said["summary"] or "", 2000),
-        "accused": [[entity.kind, entity.name, role] for entity, role in accused(verdict, nodes)][:_MOST_ACCUSED],
-        "exposed": [[*_place(entity), list(ranks)] for entity, ranks in exposed.items() if entity.name],
+        "accused": [[entity.kind, entity.name, role] for entity, role in accused(verdict, nodes)][:MOST_ACCUSED],
+        "exposed": [[*_place(entity), list(ranks)] for entity, ranks in exposed.items() if entity.name][:MOST_EXPOSED],
         "world_size": job.world_size,
     }
 

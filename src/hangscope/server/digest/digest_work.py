@@ -10,31 +10,47 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from fcntl import LOCK_EX, LOCK_NB, flock
 from pathlib import Path
 from typing import Any
 
 from sqlalchemy import Connection, select, update
+from sqlalchemy.exc import InterfaceError, OperationalError
 
-from hangscope.recorder.process.isolated_python import clean_environment, helper_command
+from hangscope.errors import InputError
+from hangscope.recorder.process.isolated_python import helper_command
 from hangscope.safeio import bounded_json
 from hangscope.safeio.safe_files import Shelf, read_file
 from hangscope.server.digest import digest_child, issue_groups
-from hangscope.server.digest.digest_child import ChildLimits
+from hangscope.server.digest.digest_child import ChildLimits, bare_environment
 from hangscope.server.digest.fingerprint import Fingerprint
+from hangscope.server.digest.kept_values import Kept
+from hangscope.server.intake import plain_values as plain
+from hangscope.server.intake.accept_push import counting_parts, keep_blob
 from hangscope.server.intake.entities import Entity
-from hangscope.server.intake.job_rosters import entity_rows, expose
+from hangscope.server.intake.job_rosters import JobName, entity_rows, expose_in_batches, job_row
+from hangscope.server.retention import delete_blobs
 from hangscope.server.store import work_queue
 from hangscope.server.store.blob_store import BlobError, BlobStore
 from hangscope.server.store.database import Database, insert_new
-from hangscope.server.store.tables import ACCUSED, BLOBS, DELIVERIES, INCIDENTS, JOBS, PARTS, WEBHOOKS
+from hangscope.server.store.tables import ACCUSED, DELIVERIES, INCIDENTS, JOBS, WEBHOOKS
 from hangscope.server.store.work_queue import Lease
 
-ATTEMPTS = 3
-"""So often an incident is tried whose child was killed from outside; then it is kept as not diagnosed."""
+FAILURES = 3
+"""So often an incident is tried whose digest ends with an error; then it is kept as failed."""
+ATTEMPTS = 12
+"""So often one is begun in all, where the server that began it ended before it did: that may be the incident's fault,
+and mostly is not."""
 _VERDICT_BYTES = 64 << 20
 _PAGE_BYTES = 256 << 20
 _KEPT_BYTES = 16 << 20
+_FOLDER = "hangscope-digest-"
+_YOUNG_S = 60.0
+"""A folder that was made just now may not be held yet."""
+_ROOM = 256 << 20
+"""Left free on the disk for what a diagnosis writes, and for others."""
 
 
 class TryLater(Exception):
@@ -46,7 +62,7 @@ class Outcome:
     """What the child left: either a verdict, or the problem."""
 
     problem: str = ""
-    kept: dict[str, Any] | None = None
+    kept: Kept | None = None
     verdict: bytes = b""
     page: bytes = b""
 
@@ -60,33 +76,72 @@ class Digester:
         self._limits = limits or ChildLimits()
 
     def work(self, lease: Lease) -> None:
-        """Digest the incident of `lease`, and give the lease back in the transaction that keeps the result."""
+        """Digest the incident of `lease`, and give the lease back in the transaction that keeps the result. Whatever
+        goes wrong is counted: no incident is tried for ever."""
         with self._database.read() as connection:
             incident = connection.execute(select(INCIDENTS).where(INCIDENTS.c.id == lease.subject)).first()
-            parts = _newest_parts(connection, lease.subject)
+            parts = counting_parts(connection, lease.subject)
         if incident is None or not parts:  # deleted meanwhile
             with self._database.write() as connection:
                 work_queue.finish(connection, lease)
             return
-        try:
-            outcome = self._diagnose(incident.project_id, parts)
-        except (TryLater, BlobError, OSError) as error:
-            self._later(lease, str(error))
+        if lease.attempts > ATTEMPTS:
+            self._later(lease, f"given up: {ATTEMPTS} times the server ended before its diagnosis did", is_last=True)
             return
-        verdict = self._put(incident.project_id, outcome.verdict, _VERDICT_BYTES)
-        page = self._put(incident.project_id, outcome.page, _PAGE_BYTES)
+        began = time.monotonic()
+        try:
+            self._digest(lease, incident, parts)
+        except (OperationalError, InterfaceError):
+            raise  # the database is away, which no incident can help
+        except Exception as error:
+            problem = (
+                str(error) if isinstance(error, TryLater | BlobError | OSError) else f"{type(error).__name__}: {error}"
+            )
+            self._later(lease, problem)
         with self._database.write() as connection:
+            work_queue.spend(connection, incident.project_id, time.monotonic() - began)
+
+    def _digest(self, lease: Lease, incident: Any, parts: Sequence[Any]) -> None:
+        project_id = incident.project_id
+        outcome = Outcome(problem=_REPEATS) if _repeat(parts) else self._diagnose(project_id, parts)
+        verdict = self._put(project_id, outcome.verdict, _VERDICT_BYTES)
+        page = self._put(project_id, outcome.page, _PAGE_BYTES)
+        if outcome.kept is not None:
+            incident = self._expose(incident, outcome.kept)
+        with self._database.write() as connection:
+            if connection.execute(select(INCIDENTS.c.id).where(INCIDENTS.c.id == incident.id)).first() is None:
+                work_queue.finish(connection, lease)  # deleted meanwhile; what was put goes with what nobody refers to
+                return
             _keep(connection, incident, outcome, verdict, page)
             work_queue.finish(connection, lease)
+        before = {incident.verdict_sha256, incident.page_sha256} - {None, verdict, page}
+        if before:
+            with self._database.write() as connection:
+                delete_blobs(connection, self._blobs, project_id, before)
 
-    def _later(self, lease: Lease, problem: str) -> None:
+    def _expose(self, incident: Any, kept: Kept) -> Any:
+        """What the job is seen to have run on, in short transactions. Evidence of no known job gets one of its own:
+        what hung there counts for its machines like any other hang."""
+        job_id = incident.job_id
+        if job_id is None:
+            name = JobName("", f"evidence-{incident.identity.rpartition(' ')[2][:12]}", "0")
+            with self._database.write() as connection:
+                job_id = job_row(connection, incident.project_id, name, incident.happened_at)
+                same = INCIDENTS.c.id == incident.id
+                connection.execute(update(INCIDENTS).where(same).values(job_id=job_id))
+                incident = connection.execute(select(INCIDENTS).where(same)).first() or incident
+        expose_in_batches(self._database, incident.project_id, job_id, kept.entities(), incident.happened_at)
+        return incident
+
+    def _later(self, lease: Lease, problem: str, *, is_last: bool = False) -> None:
+        problem = plain.clean(problem, 2000)
         with self._database.write() as connection:
             same = INCIDENTS.c.id == lease.subject
-            if lease.attempts < ATTEMPTS:
-                connection.execute(update(INCIDENTS).where(same).values(problem=problem[:2000]))
+            if lease.failures + 1 < FAILURES and not is_last:
+                connection.execute(update(INCIDENTS).where(same).values(problem=problem))
                 work_queue.put_back(connection, lease)
                 return
-            values = {"state": "failed", "problem": problem[:2000], "digested_at": time.time()}
+            values = {"state": "failed", "problem": problem, "digested_at": time.time()}
             connection.execute(update(INCIDENTS).where(same).values(**values))
             work_queue.finish(connection, lease)
 
@@ -94,24 +149,22 @@ class Digester:
         if not data:
             return None
         sha256 = hashlib.sha256(data).hexdigest()
-        size = self._blobs.put(project_id, sha256, [data], most)
-        row = {"project_id": project_id, "sha256": sha256, "size": size, "received_at": time.time()}
-        with self._database.write() as connection:
-            insert_new(connection, BLOBS, row)
+        keep_blob(self._database, self._blobs, project_id, sha256, [data], most, None)
         return sha256
 
     def _diagnose(self, project_id: int, parts: Sequence[Any]) -> Outcome:
-        folder = Path(tempfile.mkdtemp(prefix="hangscope-digest-"))
+        _check_disk(sum(part.size for part in parts))
+        folder = Path(tempfile.mkdtemp(prefix=_FOLDER))
         try:
-            with Shelf(folder) as shelf:
+            with _held(folder), Shelf(folder) as shelf:
                 for number, part in enumerate(parts):
                     with shelf.new(f"in/part-{number}.tar.gz") as out:
                         for piece in joined(self._blobs, project_id, part):
                             out.write(piece)
                 with shelf.new("out/started") as out:
                     out.write(b"")
-            paths = [str(folder / "in" / f"part-{number}.tar.gz") for number in range(len(parts))]
-            return self._run(paths, folder / "out")
+                paths = [str(folder / "in" / f"part-{number}.tar.gz") for number in range(len(parts))]
+                return self._run(paths, folder / "out")
         finally:
             shutil.rmtree(folder, ignore_errors=True)
 
@@ -122,7 +175,7 @@ class Digester:
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
-            env=clean_environment(os.environ),
+            env=bare_environment(os.environ, out),
             cwd=out,
             start_new_session=True,
         )
@@ -133,6 +186,53 @@ class Digester:
             child.communicate()
             return Outcome(problem=f"no verdict within {self._limits.deadline_s:g} s")
         return _read(out, child.returncode, said.decode(errors="replace"))
+
+
+_REPEATS = "its parts repeat each other's chunks: unpacked they would be many times what was sent"
+
+
+def _repeat(parts: Sequence[Any]) -> bool:
+    """Whether few chunks make up many bundles: what was sent is little, and what would be read is much."""
+    chunks = [sha256 for part in parts for sha256 in json.loads(part.chunks)]
+    return len(chunks) > 2 * len(set(chunks)) + 8
+
+
+def _check_disk(size: int) -> None:
+    free = shutil.disk_usage(tempfile.gettempdir()).free
+    if size + _ROOM > free:
+        raise TryLater(f"its {size:,} bytes do not fit into {tempfile.gettempdir()}, where {free:,} are free")
+
+
+@contextmanager
+def _held(folder: Path) -> Iterator[None]:
+    """Shows that somebody is at work in the folder, for as long as this process lives: see `clear_left_behind`."""
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        flock(handle, LOCK_EX)
+        yield
+    finally:
+        os.close(handle)
+
+
+def clear_left_behind() -> int:
+    """Take away the folders of digests whose server was killed; returns how many there were."""
+    gone = 0
+    for folder in Path(tempfile.gettempdir()).glob(f"{_FOLDER}*"):
+        try:
+            handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        except OSError:
+            continue
+        try:
+            status = os.fstat(handle)
+            if status.st_uid == os.getuid() and time.time() - status.st_mtime > _YOUNG_S:
+                flock(handle, LOCK_EX | LOCK_NB)
+                shutil.rmtree(folder, ignore_errors=True)
+                gone += 1
+        except OSError:
+            continue
+        finally:
+            os.close(handle)
+    return gone
 
 
 def joined(blobs: BlobStore, project_id: int, part: Any) -> Iterator[bytes]:
@@ -157,9 +257,9 @@ def _read(out: Path, status: int, said: str) -> Outcome:
     if status == -24:  # SIGXCPU
         return Outcome(problem="the diagnosis took more CPU time than it may have")
     try:
-        kept = bounded_json.loads(read_file(out / digest_child.KEPT, _KEPT_BYTES))
+        kept = Kept.of(bounded_json.loads(read_file(out / digest_child.KEPT, _KEPT_BYTES)))
         verdict = read_file(out / digest_child.VERDICT, _VERDICT_BYTES)
-    except (OSError, ValueError):
+    except (OSError, ValueError, InputError):
         last = said.strip().splitlines()[-1:] or ["nothing"]
         return Outcome(problem=f"the diagnosis ended with status {status} and said: {last[0][:500]}")
     try:
@@ -169,22 +269,18 @@ def _read(out: Path, status: int, said: str) -> Outcome:
     return Outcome(kept=kept, verdict=verdict, page=page)
 
 
-def _newest_parts(connection: Connection, incident_id: int) -> list[Any]:
-    """The last part of every source; those that do not say where they come from all count."""
-    rows = connection.execute(select(PARTS).where(PARTS.c.incident_id == incident_id).order_by(PARTS.c.id)).all()
-    by_source = {row.source or f"part {row.id}": row for row in rows}
-    return list(by_source.values())
-
-
 def _keep(connection: Connection, incident: Any, outcome: Outcome, verdict: str | None, page: str | None) -> None:
     """Write down what the child found out: on the incident, its job, the machines and the issue."""
     now = time.time()
     if outcome.kept is None:
-        values: dict[str, Any] = {"state": "failed", "problem": outcome.problem[:2000], "digested_at": now}
+        values: dict[str, Any] = {"state": "failed", "problem": plain.clean(outcome.problem, 2000), "digested_at": now}
         connection.execute(update(INCIDENTS).where(INCIDENTS.c.id == incident.id).values(**values))
         return
     kept = outcome.kept
     fingerprint_id, event = _group(connection, incident, kept)
+    if kept.world_size and incident.job_id is not None:
+        unknown = (JOBS.c.id == incident.job_id, JOBS.c.world_size.is_(None))
+        connection.execute(update(JOBS).where(*unknown).values(world_size=kept.world_size))
     _blame(connection, incident, kept)
     connection.execute(
         update(INCIDENTS)
@@ -197,45 +293,39 @@ def _keep(connection: Connection, incident: Any, outcome: Outcome, verdict: str 
             verdict_sha256=verdict,
             page_sha256=page,
             words=_words(incident, kept),
-            **{name: kept[name] for name in ("outcome", "kind", "confidence", "headline", "summary")},
+            **{name: getattr(kept, name) for name in ("outcome", "kind", "confidence", "headline", "summary")},
         )
     )
     if event in (issue_groups.NEW, issue_groups.REOPENED, issue_groups.AGAIN):
         _tell(connection, incident, event, now)
 
 
-def _group(connection: Connection, incident: Any, kept: dict[str, Any]) -> tuple[int | None, str]:
+def _group(connection: Connection, incident: Any, kept: Kept) -> tuple[int | None, str]:
     """The incident's fingerprint, and what it means for its issue; nothing new where another part says the same."""
-    if not kept["grouped"]:
+    if not kept.grouped:
         return None, ""
     details = connection.execute(select(JOBS.c.details).where(JOBS.c.id == incident.job_id)).scalar() or "{}"
     commit = str(json.loads(details).get("commit") or "")
-    found = Fingerprint(kept["fingerprint"]["value"], kept["fingerprint"]["explanation"])
+    found = Fingerprint(kept.fingerprint, kept.explanation)
     fingerprint_id, event = issue_groups.assign(connection, incident.project_id, found, incident.happened_at, commit)
     return fingerprint_id, "" if fingerprint_id == incident.fingerprint_id else event
 
 
-def _blame(connection: Connection, incident: Any, kept: dict[str, Any]) -> None:
-    """Which machines the verdict names, in place of what it named before; and what the job is seen to have run on."""
-    entities = [Entity(kind, name) for kind, name, _ in kept["accused"]]
+def _blame(connection: Connection, incident: Any, kept: Kept) -> None:
+    """Which machines the verdict names, in place of what it named before."""
+    entities = [Entity(kind, name) for kind, name, _ in kept.accused]
     rows = entity_rows(connection, incident.project_id, entities, incident.happened_at)
     connection.execute(ACCUSED.delete().where(ACCUSED.c.incident_id == incident.id))
-    for kind, name, role in kept["accused"]:
+    for kind, name, role in kept.accused:
         row = {"incident_id": incident.id, "entity_id": rows[Entity(kind, name)], "role": role}
         insert_new(connection, ACCUSED, row)
-    if incident.job_id is not None:
-        on = {
-            Entity(kind, name, Entity(*above) if all(above) else None): ranks
-            for kind, name, *above, ranks in kept["exposed"]
-        }
-        expose(connection, incident.project_id, incident.job_id, on, incident.happened_at)
 
 
-def _words(incident: Any, kept: dict[str, Any]) -> str:
+def _words(incident: Any, kept: Kept) -> str:
     """What a search finds the incident by."""
     words = [*json.loads(incident.identity)[:3]] if incident.identity.startswith("[") else []
-    words += [kept["headline"], kept["fingerprint"]["value"], *kept["fingerprint"]["explanation"].values()]
-    words += [name for _, name, _ in kept["accused"]]
+    words += [kept.headline, kept.fingerprint, *kept.explanation.values()]
+    words += [name for _, name, _ in kept.accused]
     return " ".join(words).lower()[:8000]
 
 
@@ -252,4 +342,4 @@ def _tell(connection: Connection, incident: Any, event: str, now: float) -> None
                     DELIVERIES.c.event == event,
                 )
             ).scalar_one()
-            work_queue.add(connection, work_queue.DELIVER, made)
+            work_queue.add(connection, work_queue.DELIVER, made, incident.project_id)

@@ -28,6 +28,10 @@ MOST_MERGES = 100
 SERVER = "hangscope"
 
 
+class NoSuchThing(InputError):
+    """What is asked for is not in this project."""
+
+
 def assign(
     connection: Connection, project_id: int, found: Fingerprint, happened_at: float, commit: str
 ) -> tuple[int, str]:
@@ -83,7 +87,7 @@ def final(connection: Connection, issue_id: int) -> int:
 def issue_row(connection: Connection, project_id: int, issue_id: int) -> Any:
     row = connection.execute(select(ISSUES).where(ISSUES.c.id == issue_id, ISSUES.c.project_id == project_id)).first()
     if row is None:
-        raise InputError(f"there is no issue {issue_id} in this project")
+        raise NoSuchThing(f"there is no issue {issue_id} in this project")
     return row
 
 
@@ -127,7 +131,7 @@ def split(connection: Connection, project_id: int, fingerprint: str, who: str) -
     """Give a fingerprint an issue of its own again; returns that issue's id."""
     row = _fingerprint(connection, project_id, fingerprint)
     if row is None:
-        raise InputError(f"there is no fingerprint {fingerprint} in this project")
+        raise NoSuchThing(f"there is no fingerprint {fingerprint} in this project")
     seen = connection.execute(
         select(INCIDENTS.c.happened_at).where(INCIDENTS.c.fingerprint_id == row.id).order_by(INCIDENTS.c.happened_at)
     ).scalars()

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sqlalchemy import Connection, func, select, update
+from sqlalchemy.exc import OperationalError
 
 from hangscope.server.history.decide import Rate, rates, track_record
 from hangscope.server.history.observations import REACH_S, observations
@@ -72,11 +73,14 @@ def make(database: Database, project_id: int, covers: str, now: float) -> Summar
     with database.read() as connection:
         past = observations(connection, project_id, now)
     value = described(past, suspects(past, now))
-    with database.write() as connection:
-        row = {"made_at": now, "covers": covers, "leased_until": 0.0, "value": json.dumps(value)}
-        if not insert_new(connection, SUMMARIES, {"project_id": project_id, **row}):
-            same = SUMMARIES.c.project_id == project_id
-            connection.execute(update(SUMMARIES).where(same, SUMMARIES.c.made_at <= now).values(**row))
+    try:
+        with database.write() as connection:
+            row = {"made_at": now, "covers": covers, "leased_until": 0.0, "value": json.dumps(value)}
+            if not insert_new(connection, SUMMARIES, {"project_id": project_id, **row}):
+                same = SUMMARIES.c.project_id == project_id
+                connection.execute(update(SUMMARIES).where(same, SUMMARIES.c.made_at <= now).values(**row))
+    except OperationalError:
+        pass  # the disk is full: what was made is shown all the same
     return Summary(now, value)
 
 

@@ -37,7 +37,7 @@ class Entity:
 def of_node(name: str, node: Mapping[str, Any]) -> Iterator[tuple[Entity, tuple[int, ...]]]:
     """A node with its GPUs, ports and leaf switch, as a roster or a node.json lists them."""
     ranks = tuple(plain.items(node, "ranks", MOST_RANKS))
-    numbers = tuple(rank for rank in (_rank(each) for each in ranks) if rank is not None)
+    numbers = tuple(rank for rank in (rank_number(each) for each in ranks) if rank is not None)
     leaf = plain.text(node, "leaf")
     here = Entity(NODE, name, Entity(LEAF, leaf) if leaf else None)
     yield here, numbers
@@ -63,6 +63,7 @@ def gpu_name(node: str, gpu: Mapping[str, Any]) -> str:
     return f"{node}/{slot}" if slot else ""
 
 
-def _rank(value: object) -> int | None:
+def rank_number(value: object) -> int | None:
+    """A rank, as a number or as an object that names it."""
     found = value.get("rank") if isinstance(value, dict) else value
     return found if isinstance(found, int) and not isinstance(found, bool) and 0 <= found < 1 << 24 else None

@@ -10,16 +10,26 @@ import time
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
-from sqlalchemy import Connection, or_, select, update
+from sqlalchemy import Connection, bindparam, case, or_, select, update
 
 from hangscope.errors import InputError
+from hangscope.server.intake import budgets as project_budgets
 from hangscope.server.intake import plain_values as plain
+from hangscope.server.intake.budgets import DEFAULT, Budgets
 from hangscope.server.intake.entities import COMMIT, IMAGE, VERSION, Entity, of_node
-from hangscope.server.store.database import Database, insert_new, row_id
+from hangscope.server.store.database import Database, row_id, upsert
 from hangscope.server.store.tables import ENTITIES, EXPOSURES, JOBS
 
 MOST_NODES = 20_000
 MOST_VERSIONS = 40
+MOST_ENTITIES = 100_000
+"""Of one roster."""
+BATCH = 1000
+"""Rows that are written in one transaction."""
+
+
+class TooLarge(InputError):
+    """More than one request may hold."""
 
 
 class JobName(NamedTuple):
@@ -37,18 +47,32 @@ class JobName(NamedTuple):
 def job_row(connection: Connection, project_id: int, name: JobName, started_at: float) -> int:
     """The id of the job's row, made where this is the first that is known of it."""
     key = {"project_id": project_id, "cluster": name.cluster, "name": name.job, "attempt": name.attempt}
-    return row_id(connection, JOBS, key, {"started_at": started_at, "details": "{}"})[0]
+    return row_id(connection, JOBS, key, {"started_at": started_at, "details": "{}", "received_at": time.time()})[0]
 
 
-def entity_rows(connection: Connection, project_id: int, entities: Iterable[Entity], at: float) -> dict[Entity, int]:
-    """The ids of these, made where they are new and seen now."""
+def entity_rows(
+    connection: Connection, project_id: int, entities: Iterable[Entity], at: float, budgets: Budgets | None = None
+) -> dict[Entity, int]:
+    """The ids of these, made where they are new and seen now: one statement a batch, and in one order, so that two who
+    do the same do not wait for each other in a ring."""
+    known = {(entity.kind, entity.name): entity for entity in reversed(list(entities))}
+    rows = [
+        {"project_id": project_id, "kind": kind, "name": name, "first_seen_at": at, "last_seen_at": at}
+        for kind, name in sorted(known)
+    ]
     found: dict[Entity, int] = {}
-    for entity in dict.fromkeys(entities):
-        key = {"project_id": project_id, "kind": entity.kind, "name": entity.name}
-        found[entity], made = row_id(connection, ENTITIES, key, {"first_seen_at": at, "last_seen_at": at})
-        if not made:
-            same = ENTITIES.c.id == found[entity]
-            connection.execute(update(ENTITIES).where(same, ENTITIES.c.last_seen_at < at).values(last_seen_at=at))
+    made = upsert(connection, ENTITIES)
+    is_later = made.excluded.last_seen_at > ENTITIES.c.last_seen_at
+    later = case((is_later, made.excluded.last_seen_at), else_=ENTITIES.c.last_seen_at)
+    made = made.on_conflict_do_update(
+        index_elements=["project_id", "kind", "name"], set_={"last_seen_at": later}
+    ).returning(ENTITIES.c.id, ENTITIES.c.kind, ENTITIES.c.name, ENTITIES.c.first_seen_at)
+    new = 0
+    for start in range(0, len(rows), BATCH):
+        for row in connection.execute(made, rows[start : start + BATCH]):
+            found[known[row.kind, row.name]] = row.id
+            new += row.first_seen_at == at
+    project_budgets.use(connection, project_id, budgets, kept_rows=new)
     return found
 
 
@@ -56,21 +80,61 @@ def expose(connection: Connection, project_id: int, job_id: int, on: Mapping[Ent
     """The job ran on, or with, these. `on` gives the ranks that did, where that is known."""
     rows = entity_rows(connection, project_id, on, at)
     _note_places(connection, rows)
-    for entity, ranks in on.items():
-        said = " ".join(map(str, sorted(set(ranks))))
-        insert_new(connection, EXPOSURES, {"job_id": job_id, "entity_id": rows[entity], "ranks": said})
+    _note_exposures(connection, job_id, rows, on)
 
 
-def _note_places(connection: Connection, rows: Mapping[Entity, int]) -> None:
+def expose_in_batches(
+    database: Database,
+    project_id: int,
+    job_id: int,
+    on: Mapping[Entity, Iterable[int]],
+    at: float,
+    budgets: Budgets | None = DEFAULT,
+) -> None:
+    """As `expose`, in short transactions: between two of them others get their turn, however much it is."""
+    entities = list(on)
+    rows: dict[Entity, int] = {}
+    for start in range(0, len(entities), BATCH):
+        few = entities[start : start + BATCH]
+        with database.write() as connection:
+            rows.update(entity_rows(connection, project_id, few, at, budgets))
+    for start in range(0, len(entities), BATCH):
+        few = entities[start : start + BATCH]
+        with database.write() as connection:
+            _note_places(connection, rows, few)
+            new = _note_exposures(connection, job_id, rows, {entity: on[entity] for entity in few})
+            project_budgets.use(connection, project_id, budgets, kept_rows=new)
+
+
+def _note_exposures(
+    connection: Connection, job_id: int, rows: Mapping[Entity, int], on: Mapping[Entity, Iterable[int]]
+) -> int:
+    exposures: list[dict[str, Any]] = [
+        {"job_id": job_id, "entity_id": rows[entity], "ranks": " ".join(map(str, sorted(set(ranks))))}
+        for entity, ranks in on.items()
+    ]
+    if not exposures:
+        return 0
+    exposures.sort(key=lambda row: row["entity_id"])
+    return max(0, connection.execute(upsert(connection, EXPOSURES).on_conflict_do_nothing(), exposures).rowcount)
+
+
+def _note_places(connection: Connection, rows: Mapping[Entity, int], entities: Iterable[Entity] | None = None) -> None:
     """Which node a GPU or a port is in, and which leaf a node is below: what was said last counts."""
-    for entity, row in rows.items():
+    moves = []
+    for entity in rows if entities is None else entities:
         above = rows.get(entity.part_of) if entity.part_of is not None else None
         if above is not None:
-            moved = or_(ENTITIES.c.part_of.is_(None), ENTITIES.c.part_of != above)
-            connection.execute(update(ENTITIES).where(ENTITIES.c.id == row, moved).values(part_of=above))
+            moves.append({"of": rows[entity], "above": above})
+    if moves:
+        moved = or_(ENTITIES.c.part_of.is_(None), ENTITIES.c.part_of != bindparam("above"))
+        change = update(ENTITIES).where(ENTITIES.c.id == bindparam("of"), moved).values(part_of=bindparam("above"))
+        connection.execute(change, sorted(moves, key=lambda move: move["of"]))
 
 
-def add_roster(database: Database, project_id: int, value: object, now: float | None = None) -> int:
+def add_roster(
+    database: Database, project_id: int, value: object, now: float | None = None, budgets: Budgets | None = DEFAULT
+) -> int:
     """Take one or several nodes' roster of a job; returns the job's id. Sent twice it says the same."""
     now = time.time() if now is None else now
     if not isinstance(value, dict):
@@ -78,6 +142,8 @@ def add_roster(database: Database, project_id: int, value: object, now: float | 
     name = JobName.of(value)
     started_at = plain.moment(value, "started_at", now)
     on = _exposed(value)
+    if len(on) > MOST_ENTITIES:
+        raise TooLarge(f"more than {MOST_ENTITIES:,} machines and devices in one roster", hint="send it node by node")
     details = {key: plain.text(value, key, 300) for key in (IMAGE, COMMIT)}
     with database.write() as connection:
         job_id = job_row(connection, project_id, name, started_at)
@@ -92,7 +158,7 @@ def add_roster(database: Database, project_id: int, value: object, now: float | 
                 details=json.dumps({**known, **{key: said for key, said in details.items() if said}}),
             )
         )
-        expose(connection, project_id, job_id, on, started_at)
+    expose_in_batches(database, project_id, job_id, on, started_at, budgets)
     return job_id
 
 

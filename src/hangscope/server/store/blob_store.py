@@ -26,6 +26,7 @@ class BlobError(InputError):
 class BlobStore(Protocol):
     def put(self, project_id: int, sha256: str, data: Iterable[bytes], most: int) -> int: ...
     def read(self, project_id: int, sha256: str) -> Iterator[bytes]: ...
+    def has(self, project_id: int, sha256: str) -> bool: ...
     def delete(self, project_id: int, sha256: str) -> None: ...
 
 
@@ -85,6 +86,13 @@ class BlobFolder:
         except FileNotFoundError:
             raise BlobError(f"blob {sha256[:12]} is not in {self._root}") from None
 
+    def has(self, project_id: int, sha256: str) -> bool:
+        try:
+            open_file(self._root / _key(project_id, sha256), follow=False).close()
+        except FileNotFoundError:
+            return False
+        return True
+
     def delete(self, project_id: int, sha256: str) -> None:
         try:
             remove_file(self._root / _key(project_id, sha256))
@@ -125,6 +133,9 @@ class BlobsByUrl:
         if hashlib.sha256(data).hexdigest() != sha256:
             raise BlobError(f"blob {sha256[:12]} in {self._url} is damaged")
         yield data
+
+    def has(self, project_id: int, sha256: str) -> bool:
+        return bool(self._files.exists(f"{self._root}/{_key(project_id, sha256)}"))
 
     def delete(self, project_id: int, sha256: str) -> None:
         place = f"{self._root}/{_key(project_id, sha256)}"

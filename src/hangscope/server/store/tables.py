@@ -61,6 +61,27 @@ TOKENS = Table(
     Column("expires_at", Double),
     Column("revoked_at", Double),
 )
+SESSIONS = Table(
+    "sessions",
+    METADATA,
+    _id(),
+    _of("tokens"),
+    Column("digest", String(64), nullable=False, unique=True),
+    Column("host", String(300), nullable=False),
+    Column("created_at", Double, nullable=False),
+    Column("expires_at", Double, nullable=False),
+    Index(None, "token_id"),
+)
+USAGE = Table(
+    "usage",
+    METADATA,
+    _of("projects", primary_key=True),
+    Column("stored_bytes", BigInteger, nullable=False),
+    Column("claimed_bytes", BigInteger, nullable=False),
+    Column("kept_rows", BigInteger, nullable=False),
+    Column("digest_s", Double, nullable=False),
+    Column("digest_at", Double, nullable=False),
+)
 BLOBS = Table(
     "blobs",
     METADATA,
@@ -82,6 +103,7 @@ JOBS = Table(
     Column("ended_at", Double),
     Column("exit_status", Integer),
     Column("details", Text, nullable=False),
+    Column("received_at", Double),
     UniqueConstraint("project_id", "cluster", "name", "attempt"),
     Index(None, "project_id", "started_at"),
 )
@@ -155,7 +177,9 @@ INCIDENTS = Table(
     Column("verdict_sha256", String(64)),
     Column("page_sha256", String(64)),
     Column("words", Text, nullable=False),
+    Column("token_id", Integer),
     UniqueConstraint("project_id", "identity"),
+    Index(None, "project_id", "received_at"),
     Index(None, "project_id", "happened_at"),
     Index(None, "project_id", "kind", "happened_at"),
     Index(None, "project_id", "outcome", "happened_at"),
@@ -175,6 +199,7 @@ PARTS = Table(
     Column("chunks", Text, nullable=False),
     Column("source", String(200), nullable=False),
     Column("received_at", Double, nullable=False),
+    Column("token_id", Integer),
     UniqueConstraint("project_id", "sha256"),
     Index(None, "incident_id"),
 )
@@ -217,8 +242,12 @@ WORK = Table(
     Column("not_before", Double, nullable=False),
     Column("leased_until", Double),
     Column("leased_by", String(40)),
+    Column("project_id", Integer),
+    Column("failures", Integer, nullable=False, server_default="0"),
+    Column("put_back_at", Double),
     UniqueConstraint("kind", "subject"),
     Index(None, "not_before"),
+    Index(None, "kind", "project_id", "not_before"),
 )
 AUDIT = Table(
     "audit",

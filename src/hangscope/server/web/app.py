@@ -1,40 +1,43 @@
-"""The application: routes, errors in words, and headers that keep pages from doing anything but showing."""
+"""The application: routes, and errors in words, in one shape."""
 
 from __future__ import annotations
 
-import errno
+import sys
 import time
-from collections.abc import Awaitable, Callable
+import traceback
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import urlsplit
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, Response
-from sqlalchemy import text
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
+from starlette.exceptions import HTTPException
 
 from hangscope.__about__ import __version__
 from hangscope.errors import HangscopeError
+from hangscope.server.digest.issue_groups import NoSuchThing
 from hangscope.server.history.fleet_history import History
+from hangscope.server.intake.budgets import DEFAULT, Budgets, OverBudget
+from hangscope.server.intake.job_rosters import TooLarge
 from hangscope.server.store.blob_store import BlobError, BlobStore
 from hangscope.server.store.database import Database
 from hangscope.server.web import admin_routes, feeds, pages, push_routes, read_routes
+from hangscope.server.web.connections import Networks
+from hangscope.server.web.front import Front
 from hangscope.server.web.guard import Guard, Refusal
+from hangscope.server.web.health import Health, is_full
 
-HEADERS = {
-    "X-Content-Type-Options": "nosniff",
-    "Referrer-Policy": "no-referrer",
-    "Cross-Origin-Opener-Policy": "same-origin",
-    "Cross-Origin-Resource-Policy": "same-origin",
-    "Cache-Control": "no-store",
-}
-POLICY = "default-src 'none'; frame-ancestors 'none'; base-uri 'none'; form-action 'self'"
+_OF_DATABASE = (DBAPIError, PoolTimeout)
+RETRY_S = {429: "10", 503: "5", 507: "60"}
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What the application works with."""
+    """What the application works with. `proxies` are believed what they say of who asks."""
 
     database: Database
     blobs: BlobStore
@@ -43,9 +46,12 @@ class Settings:
     """Called when there is something to digest."""
     guard: Guard = field(default_factory=Guard)
     clock: Callable[[], float] = time.time
+    health: Health | None = None
+    proxies: Networks = ()
+    budgets: Budgets | None = DEFAULT
 
 
-def make_app(settings: Settings) -> FastAPI:
+def make_app(settings: Settings) -> Front:
     app = FastAPI(
         title="hangscope",
         version=__version__,
@@ -54,71 +60,118 @@ def make_app(settings: Settings) -> FastAPI:
         redoc_url=None,
         openapi_url=None,  # served with a token, by pages.py
     )
-    for name in ("database", "blobs", "base_url", "wake", "guard", "clock"):
+    for name in ("database", "blobs", "base_url", "wake", "guard", "clock", "budgets"):
         setattr(app.state, name, getattr(settings, name))
     app.state.history = History(settings.database)
+    app.state.health = settings.health or Health(settings.database)
+    app.state.root = urlsplit(settings.base_url).path.rstrip("/")
     for module in (push_routes, admin_routes, read_routes, feeds, pages):
         app.include_router(module.router)
-    app.middleware("http")(_with_headers)
     app.add_exception_handler(HangscopeError, _said)
-    app.add_exception_handler(DBAPIError, _database_gone)
-    app.add_exception_handler(PoolTimeout, _database_gone)
+    app.add_exception_handler(DBAPIError, _database)
+    app.add_exception_handler(PoolTimeout, _database)
     app.add_exception_handler(OSError, _disk)
     app.add_exception_handler(RequestValidationError, _invalid)
-    app.add_api_route("/healthz", healthz, include_in_schema=False)
-    return app
+    app.add_exception_handler(HTTPException, _routed)
+    app.add_exception_handler(Exception, _unforeseen)
 
+    def refuse(scope: Any, error: Exception) -> Response:
+        scope.setdefault("app", app)
+        handle = _said if isinstance(error, HangscopeError) else _database if isinstance(error, _OF_DATABASE) else _disk
+        return handle(Request(scope), error)
 
-def healthz(request: Request) -> Response:
-    """Whether the database answers; says nothing else, because it needs no token."""
-    with request.app.state.database.read() as connection:
-        connection.execute(text("SELECT 1"))
-    return JSONResponse({"status": "ok"})
-
-
-async def _with_headers(request: Request, following: Callable[[Request], Awaitable[Response]]) -> Response:
-    response = await following(request)
-    for name, value in HEADERS.items():
-        response.headers.setdefault(name, value)
-    response.headers.setdefault("Content-Security-Policy", POLICY)
-    return response
+    return Front(
+        app,
+        database=settings.database,
+        guard=settings.guard,
+        health=app.state.health,
+        root=app.state.root,
+        proxies=settings.proxies,
+        refuse=refuse,
+    )
 
 
 def _said(request: Request, error: Exception) -> Response:
     """An error of ours in words: as a page for a browser, else as JSON."""
     assert isinstance(error, HangscopeError)
-    status = error.status if isinstance(error, Refusal) else 404 if _is_missing(request, error) else 400
-    if pages.is_browser(request):
-        return pages.problem(request, status, str(error))
-    return _answer(status, str(error), error.hint)
+    return _answer(request, _status(request, error), str(error), error.hint)
 
 
-def _is_missing(request: Request, error: HangscopeError) -> bool:
-    return isinstance(error, BlobError) and request.method == "GET"
+def _status(request: Request, error: HangscopeError) -> int:
+    if isinstance(error, Refusal | OverBudget):
+        return error.status
+    if isinstance(error, NoSuchThing) or (isinstance(error, BlobError) and request.method == "GET"):
+        return 404
+    if isinstance(error, TooLarge):
+        return 413
+    return 400
 
 
-def _database_gone(_: Request, error: Exception) -> Response:
-    what = type(getattr(error, "orig", error)).__name__
-    return _answer(503, f"the database does not answer ({what})", "nothing was accepted: send it again", retry=True)
+def _database(request: Request, error: Exception) -> Response:
+    """Away, or full: later again. What it does not take is refused now and later, and sending it again never helps."""
+    original = getattr(error, "orig", error)
+    what = type(original).__name__
+    if is_full(original):
+        return _full(request)
+    if isinstance(error, PoolTimeout):
+        return _answer(request, 503, "the database is busy", "nothing was accepted: send it again")
+    if isinstance(error, OperationalError | InterfaceError):
+        request.app.state.health.note_gone()
+        return _answer(request, 503, f"the database does not answer ({what})", "nothing was accepted: send it again")
+    _log(request, error)
+    return _answer(request, 422, f"the database does not take it ({what})", "sending it again does not help")
 
 
-def _disk(_: Request, error: Exception) -> Response:
+def _disk(request: Request, error: Exception) -> Response:
     assert isinstance(error, OSError)
-    full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-    what = "the server's disk is full" if full else f"the server's store has a problem: {error.strerror or error}"
-    return _answer(507 if full else 503, what, "nothing was accepted: send it again", retry=True)
+    if is_full(error):
+        return _full(request)
+    _log(request, error)
+    what = f"the server's store has a problem: {error.strerror or type(error).__name__}"
+    return _answer(request, 503, what, "nothing was accepted: send it again")
+
+
+def _full(request: Request) -> Response:
+    request.app.state.health.note_full()
+    return _answer(request, 507, "the server's disk is full", "nothing was accepted: send it again")
 
 
 def _invalid(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
-    places = ", ".join(".".join(map(str, each["loc"][1:])) or "the request" for each in error.errors()[:5])
-    if pages.is_browser(request):
-        return pages.problem(request, 422, f"{places}: not a value that can be used")
-    return _answer(422, f"{places}: not a value that can be used", None)
+    said = []
+    for each in error.errors()[:5]:
+        place = ".".join(str(part) for part in each["loc"][1:]) or "the request"
+        said.append(f"{place}: {each['msg'][:200]}")
+    return _answer(request, 422, "; ".join(said)[:2000], None)
 
 
-def _answer(status: int, message: str, hint: str | None, *, retry: bool = False) -> Response:
-    headers = {"Retry-After": "5"} if retry or status == 429 else {}
+def _routed(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    words = {404: "there is nothing at this address", 405: "this address does not take that method"}
+    answer = _answer(request, error.status_code, words.get(error.status_code, str(error.detail)), None)
+    answer.headers.update(error.headers or {})
+    return answer
+
+
+def _unforeseen(request: Request, error: Exception) -> Response:
+    _log(request, error)
+    return _answer(request, 500, "the server made a mistake", "its log says more, under this request's number")
+
+
+def _log(request: Request, error: Exception) -> None:
+    """One entry in the server's log, with the number that the answer has. Nothing of the request's content."""
+    where = "".join(traceback.format_exception(type(error), error, error.__traceback__)[-4:])
+    number = getattr(request.state, "number", "")
+    sys.stderr.write(f"request {number}: {request.method} {request.url.path[:200]!r}: {where[:4000]}\n")
+
+
+def _answer(request: Request, status: int, message: str, hint: str | None) -> Response:
+    headers = {"Retry-After": RETRY_S[status]} if status in RETRY_S else {}
     if status == 401:
         headers["WWW-Authenticate"] = "Bearer"
-    return JSONResponse({"error": message, "hint": hint}, status_code=status, headers=headers)
+    if pages.is_browser(request):
+        answer = pages.problem(request, status, message)
+        answer.headers.update(headers)
+        return answer
+    said = {"error": message, "hint": hint, "request": getattr(request.state, "number", None)}
+    return JSONResponse(said, status_code=status, headers=headers)

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from sqlalchemy import Column, Connection, Select, and_, func, or_, select
+from sqlalchemy import Column, ColumnElement, Connection, Select, and_, func, literal, or_, select
 
 from hangscope.server.digest import issue_groups
 from hangscope.server.store.tables import (
@@ -50,6 +50,11 @@ class Filters:
     node: str = ""
     issue: int | None = None
     before: Before | None = None
+    cluster: str = ""
+    since: float | None = None
+    """Received then or later."""
+    happened_after: float | None = None
+    happened_before: float | None = None
 
 
 def _page(asked: Select[Any], at: Column[Any], number: Column[Any], before: Before | None, most: int) -> Select[Any]:
@@ -89,7 +94,15 @@ def incidents(connection: Connection, project_id: int, filters: Filters, most: i
     """The newest incidents that fit, with their job and fingerprint."""
     asked = _incidents(project_id)
     for term in filters.text.lower().split()[:MOST_TERMS]:
-        asked = asked.where(INCIDENTS.c.words.contains(term[:100], autoescape=True))
+        asked = asked.where(_has(connection, INCIDENTS.c.words, term[:100]))
+    if filters.cluster:
+        asked = asked.where(JOBS.c.cluster == filters.cluster)
+    for column, least, most_at in (
+        (INCIDENTS.c.received_at, filters.since, None),
+        (INCIDENTS.c.happened_at, filters.happened_after, filters.happened_before),
+    ):
+        asked = asked if least is None else asked.where(column >= least)
+        asked = asked if most_at is None else asked.where(column < most_at)
     for name in ("kind", "outcome", "state"):
         if getattr(filters, name):
             asked = asked.where(INCIDENTS.c[name] == getattr(filters, name))
@@ -102,6 +115,25 @@ def incidents(connection: Connection, project_id: int, filters: Filters, most: i
         asked = asked.where(INCIDENTS.c.fingerprint_id.in_(ids))
     asked = _page(asked, INCIDENTS.c.happened_at, INCIDENTS.c.id, filters.before, most)
     return [_row(row) for row in connection.execute(asked)]
+
+
+def _has(connection: Connection, column: Column[Any], term: str) -> ColumnElement[bool]:
+    """Whether a text holds a term. Numbers are whole: ``worker-7`` is not in ``worker-70``, ``481`` not in ``4812``."""
+    ends = (term[0].isdigit() and term[0].isascii(), term[-1].isdigit() and term[-1].isascii())
+    holds = column.contains(term, autoescape=True)
+    if not any(ends):
+        return holds
+    if connection.dialect.name == "sqlite":
+        pattern = "".join(f"[{character}]" if character in "*?[" else character for character in term)
+        whole = f"*{'[^0-9]' if ends[0] else ''}{pattern}{'[^0-9]' if ends[1] else ''}*"
+        return and_(holds, (literal(" ") + column + literal(" ")).op("GLOB")(whole))
+    whole = f"{'(^|[^0-9])' if ends[0] else ''}{_escaped(term)}{'([^0-9]|$)' if ends[1] else ''}"
+    return and_(holds, column.op("~")(whole))
+
+
+def _escaped(term: str) -> str:
+    """For a regular expression of Postgres."""
+    return "".join(f"\\{each}" if not each.isalnum() and each.isascii() and each not in "_-" else each for each in term)
 
 
 def incident(connection: Connection, project_id: int, incident_id: int) -> Row | None:
@@ -226,7 +258,7 @@ def nodes(
     mine = (ENTITIES.c.project_id == project_id, ENTITIES.c.kind == "node")
     asked = select(ENTITIES.c.id, ENTITIES.c.name, ENTITIES.c.last_seen_at).where(*mine)
     if text:
-        asked = asked.where(ENTITIES.c.name.contains(text[:100], autoescape=True))
+        asked = asked.where(_has(connection, ENTITIES.c.name, text[:100]))
     found = [
         _row(row) for row in connection.execute(_page(asked, ENTITIES.c.last_seen_at, ENTITIES.c.id, before, most))
     ]

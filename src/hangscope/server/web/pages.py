@@ -13,6 +13,7 @@ from urllib.parse import parse_qs, urlencode
 from fastapi import APIRouter, Query, Request
 from fastapi.openapi.utils import get_openapi
 from fastapi.responses import HTMLResponse, JSONResponse, RedirectResponse, Response
+from pydantic.json_schema import models_json_schema
 from starlette.concurrency import run_in_threadpool
 
 from hangscope.__about__ import __version__
@@ -20,16 +21,18 @@ from hangscope.diagnosis.verdict import CauseKind
 from hangscope.server.intake import plain_values as plain
 from hangscope.server.store import access_tokens
 from hangscope.server.store.access_tokens import Access
+from hangscope.server.store.audit_log import write_down
 from hangscope.server.web import lists, read_routes
-from hangscope.server.web.admin_routes import act_on_issue
-from hangscope.server.web.guard import COOKIE, Admin, Number, Reader, Refusal, body, from_our_page
+from hangscope.server.web.admin_routes import Action, act_on_issue
+from hangscope.server.web.bodies import MODELS, IssueChange, checked
+from hangscope.server.web.front import COOKIE, HOST_COOKIE, session_of
+from hangscope.server.web.guard import Admin, Number, Reader, Refusal, body, from_our_page
 from hangscope.server.web.lists import Before
 from hangscope.server.web.page_drawing import ago, moment, time_axis
 from hangscope.verdict_words import Outcome, is_trouble
 
 router = APIRouter(include_in_schema=False)
 FORM_BYTES = 64 << 10
-MONTH_S = 30 * 86400
 _CHOICES: Mapping[str, tuple[str, ...]] = {
     "kind": tuple(str(kind) for kind in CauseKind),
     "outcome": tuple(str(outcome) for outcome in Outcome),
@@ -45,44 +48,83 @@ def problem(request: Request, status: int, message: str) -> Response:
     """An error as a page; without a token, the form that takes one."""
     if status == 401:
         target = request.url.path + (f"?{request.url.query}" if request.url.query else "")
-        return _page("login.html", {"next": target}, status=401)
-    return _page("problem.html", {"status": status, "message": message}, status=status)
+        return _page(request, "login.html", {"next": target}, status=401)
+    return _page(request, "problem.html", {"status": status, "message": message}, status=status)
+
+
+def _to(request: Request, path: str) -> RedirectResponse:
+    """On to another page of ours, also below a path that a proxy gave us."""
+    return RedirectResponse(f"{_root(request)}{path}", status_code=303)
+
+
+def _root(request: Request) -> str:
+    root: str = request.app.state.root
+    return root
 
 
 @router.get("/")
-def home() -> Response:
-    return RedirectResponse("/incidents", status_code=303)
+def home(request: Request) -> Response:
+    return _to(request, "/incidents")
 
 
 @router.post("/login")
 async def login(request: Request) -> Response:
-    """Take a token from the form into a cookie that no script reads and no other site can have sent."""
+    """Take a token from the form, and give the browser a session in its place: random, of this host, revocable. Links
+    from elsewhere (a message in Slack) find it; nothing that changes anything is done for a form of another site."""
     if not from_our_page(request):
         raise Refusal(403, "a form of another site")
+    state = request.app.state
     form = await _form(request)
-    token = form.get("token", "").strip()
-
-    def check() -> Access | None:
-        with request.app.state.database.read() as connection:
-            return access_tokens.check(connection, token)
-
+    host = request.headers.get("host", "")
+    address = request.client.host if request.client else ""
     target = form.get("next", "/")
-    if await run_in_threadpool(check) is None:
-        request.app.state.guard.note_failure(request)
-        return _page("login.html", {"next": target, "wrong": True}, status=401)
+    try:
+        access = await state.guard.access(state.database, form.get("token", "").strip() or "-", "", "", address)
+    except Refusal as refusal:
+        if refusal.status != 401:
+            raise
+        return _page(request, "login.html", {"next": target, "wrong": True}, status=401)
+
+    def open_session() -> str:
+        with state.database.write() as connection:
+            write_down(connection, access, "log in", host[:200])
+            return access_tokens.open_session(connection, access, host)
+
+    value = await run_in_threadpool(open_session)
     is_local = target.startswith("/") and not target.startswith(("//", "/\\"))
-    answer = RedirectResponse(target if is_local else "/", status_code=303)
-    secure = request.url.scheme == "https" or request.app.state.base_url.startswith("https:")
-    answer.set_cookie(COOKIE, token, max_age=MONTH_S, httponly=True, samesite="strict", secure=secure, path="/")
+    answer = _to(request, target if is_local else "/")
+    secure = request.url.scheme == "https" or state.base_url.startswith("https:")
+    name = HOST_COOKIE if secure and not state.root else COOKIE
+    answer.set_cookie(
+        name,
+        value,
+        max_age=int(access_tokens.SESSION_S),
+        httponly=True,
+        samesite="lax",
+        secure=secure,
+        path=state.root or "/",
+    )
     return answer
 
 
 @router.post("/logout")
-def logout(request: Request) -> Response:
+async def logout(request: Request) -> Response:
+    """The session opens nothing any more, also for whoever copied it."""
     if not from_our_page(request):
         raise Refusal(403, "a form of another site")
-    answer = RedirectResponse("/incidents", status_code=303)
-    answer.delete_cookie(COOKIE, path="/")
+    state = request.app.state
+    value = session_of(request.headers)
+
+    def close() -> None:
+        with state.database.write() as connection:
+            access_tokens.close_session(connection, value)
+
+    if value:
+        await run_in_threadpool(close)
+        state.guard.forget()
+    answer = _to(request, "/incidents")
+    for name in (COOKIE, HOST_COOKIE):
+        answer.delete_cookie(name, path=state.root or "/", secure=name == HOST_COOKIE)
     return answer
 
 
@@ -94,7 +136,7 @@ def incidents(
     kind: str = Query("", max_length=20),
     outcome: str = Query("", max_length=20),
     state: str = Query("", max_length=20),
-    before: float | None = None,
+    before: read_routes.Moment | None = None,
     before_id: Number | None = None,
 ) -> Response:
     filters = lists.Filters(q, kind, outcome, state, before=Before.of(before, before_id))
@@ -104,7 +146,9 @@ def incidents(
     # What another version calls a kind may be asked for by its name.
     choices = {name: tuple(dict.fromkeys((*values, given[name] or values[0]))) for name, values in _CHOICES.items()}
     more = _more(found, "happened_at", given)
-    return _page("incidents.html", {"incidents": found, "given": given, "choices": choices, "more": more}, access)
+    return _page(
+        request, "incidents.html", {"incidents": found, "given": given, "choices": choices, "more": more}, access
+    )
 
 
 def _more(found: Sequence[Mapping[str, Any]], at: str, given: Mapping[str, str]) -> str:
@@ -122,7 +166,7 @@ def incident(incident_id: Number, request: Request, access: Reader) -> Response:
     history = None
     if row["job"] and is_trouble(row["outcome"]):
         history = request.app.state.history.of_job(access.project_id, row["cluster"], row["job"])
-    return _page("incident.html", {"incident": row, "history": history}, access)
+    return _page(request, "incident.html", {"incident": row, "history": history}, access)
 
 
 @router.get("/incidents/{incident_id}/page")
@@ -135,14 +179,14 @@ def issues(
     request: Request,
     access: Reader,
     state: str = Query("open", max_length=20),
-    before: float | None = None,
+    before: read_routes.Moment | None = None,
     before_id: Number | None = None,
 ) -> Response:
     asked = "" if state == "all" else state
     with request.app.state.database.read() as connection:
         found = lists.issues(connection, access.project_id, asked, Before.of(before, before_id))
     more = _more(found, "last_seen_at", {"state": state})
-    return _page("issues.html", {"issues": found, "state": state, "more": more}, access)
+    return _page(request, "issues.html", {"issues": found, "state": state, "more": more}, access)
 
 
 @router.get("/issues/{issue_id}")
@@ -150,22 +194,26 @@ def issue(issue_id: Number, request: Request, access: Reader) -> Response:
     with request.app.state.database.read() as connection:
         row = read_routes.found(lists.issue(connection, access.project_id, issue_id), "issue")
         seen = lists.incidents(connection, access.project_id, lists.Filters(issue=row["id"]), lists.MOST)
-    axis = time_axis([], [(each["happened_at"], f"/incidents/{each['id']}", each["headline"] or "") for each in seen])
-    return _page("issue.html", {"issue": row, "incidents": seen, "axis": axis}, access)
+    axis = time_axis(
+        [], [(each["happened_at"], f"{_root(request)}/incidents/{each['id']}", each["headline"] or "") for each in seen]
+    )
+    return _page(request, "issue.html", {"issue": row, "incidents": seen, "axis": axis}, access)
 
 
 @router.post("/issues/{issue_id}/{action}")
-async def change_issue(issue_id: Number, action: str, request: Request, access: Admin) -> Response:
+async def change_issue(issue_id: Number, action: Action, request: Request, access: Admin) -> Response:
     form: dict[str, Any] = dict(await _form(request))
     for name in ("into", "days"):
-        form[name] = int(form[name]) if str(form.get(name, "")).isdigit() else None
+        said = str(form.get(name, "")).strip()
+        form[name] = int(said) if said.isascii() and said.isdigit() and len(said) < 12 else said or None
+    change = checked(IssueChange, form)
 
-    def change() -> dict[str, Any]:
+    def work() -> dict[str, Any]:
         with request.app.state.database.write() as connection:
-            return act_on_issue(connection, access, issue_id, action, form)
+            return act_on_issue(connection, access, issue_id, action, change)
 
-    done = await run_in_threadpool(change)
-    return RedirectResponse(f"/issues/{done['issue']}", status_code=303)
+    done = await run_in_threadpool(work)
+    return _to(request, f"/issues/{done['issue']}")
 
 
 @router.get("/nodes")
@@ -173,47 +221,76 @@ def nodes(
     request: Request,
     access: Reader,
     q: str = Query("", max_length=200),
-    before: float | None = None,
+    before: read_routes.Moment | None = None,
     before_id: Number | None = None,
 ) -> Response:
     with request.app.state.database.read() as connection:
         found = lists.nodes(connection, access.project_id, q, Before.of(before, before_id))
-    return _page("nodes.html", {"nodes": found, "q": q, "more": _more(found, "last_seen_at", {"q": q})}, access)
+    return _page(
+        request, "nodes.html", {"nodes": found, "q": q, "more": _more(found, "last_seen_at", {"q": q})}, access
+    )
 
 
 @router.get("/nodes/{name}")
 def node(name: str, request: Request, access: Reader) -> Response:
     with request.app.state.database.read() as connection:
         row = read_routes.found(lists.node(connection, access.project_id, plain.clean(name, 200)), "node")
-    ran = [(job["started_at"], job["ended_at"], f"/jobs/{job['id']}", job["name"]) for job in row["jobs"]]
-    marks = [(each["happened_at"], f"/incidents/{each['id']}", each["headline"] or "") for each in row["incidents"]]
-    return _page("node.html", {"node": row, "axis": time_axis(ran, marks)}, access)
+    ran = [
+        (job["started_at"], job["ended_at"], f"{_root(request)}/jobs/{job['id']}", job["name"]) for job in row["jobs"]
+    ]
+    marks = [
+        (each["happened_at"], f"{_root(request)}/incidents/{each['id']}", each["headline"] or "")
+        for each in row["incidents"]
+    ]
+    return _page(request, "node.html", {"node": row, "axis": time_axis(ran, marks)}, access)
 
 
 @router.get("/suspects")
 def suspects(request: Request, access: Reader) -> Response:
-    return _page("suspects.html", request.app.state.history.suspects(access.project_id), access)
+    return _page(request, "suspects.html", request.app.state.history.suspects(access.project_id), access)
 
 
 @router.get("/jobs")
-def jobs(request: Request, access: Reader, before: float | None = None, before_id: Number | None = None) -> Response:
+def jobs(
+    request: Request, access: Reader, before: read_routes.Moment | None = None, before_id: Number | None = None
+) -> Response:
     with request.app.state.database.read() as connection:
         found = lists.jobs(connection, access.project_id, Before.of(before, before_id))
-    return _page("jobs.html", {"jobs": found, "more": _more(found, "started_at", {})}, access)
+    return _page(request, "jobs.html", {"jobs": found, "more": _more(found, "started_at", {})}, access)
 
 
 @router.get("/jobs/{job_id}")
 def job(job_id: Number, request: Request, access: Reader) -> Response:
     with request.app.state.database.read() as connection:
         row = read_routes.found(lists.job(connection, access.project_id, job_id), "job")
-    return _page("job.html", {"job": row}, access)
+    return _page(request, "job.html", {"job": row}, access)
 
 
 @router.get("/openapi.json")
 def openapi(request: Request, _: Reader) -> Response:
     """The API's description."""
-    app = request.app
-    return JSONResponse(get_openapi(title=app.title, version=app.version, routes=app.routes))
+    return JSONResponse(described_api(request.app))
+
+
+def described_api(app: Any) -> dict[str, Any]:
+    """OpenAPI, with what a route reads by itself, and how a token is given."""
+    found = get_openapi(
+        title=app.title,
+        version=app.version,
+        description=app.description,
+        routes=app.routes,
+        servers=[{"url": app.state.base_url}] if app.state.base_url else None,
+    )
+    components = found.setdefault("components", {})
+    schemas = components.setdefault("schemas", {})
+    _, bodies = models_json_schema([(model, "validation") for model in MODELS], ref_template=_REF)
+    schemas.update(bodies.get("$defs", {}))
+    components["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer", "description": "hs_…"}}
+    found["security"] = [{"token": []}]
+    return found
+
+
+_REF = "#/components/schemas/{model}"
 
 
 async def _form(request: Request) -> dict[str, str]:
@@ -222,9 +299,12 @@ async def _form(request: Request) -> dict[str, str]:
     return {name: values[0] for name, values in found.items()}
 
 
-def _page(template: str, values: Mapping[str, Any], access: Access | None = None, *, status: int = 200) -> HTMLResponse:
+def _page(
+    request: Request, template: str, values: Mapping[str, Any], access: Access | None = None, *, status: int = 200
+) -> HTMLResponse:
     style = _style()
-    text = _templates().get_template(template).render(style=style, version=__version__, access=access, **values)
+    shown = {"style": style, "version": __version__, "access": access, "root": request.app.state.root}
+    text = _templates().get_template(template).render(**shown, **values)
     checksum = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode("ascii")
     policy = (
         f"default-src 'none'; style-src 'sha256-{checksum}'; img-src data:; frame-src 'self'; form-action 'self'; "

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse
@@ -10,49 +10,24 @@ from starlette.concurrency import run_in_threadpool
 
 from hangscope.errors import InputError
 from hangscope.server.intake import accept_push, job_rosters
-from hangscope.server.intake import plain_values as plain
-from hangscope.server.intake.accept_push import CHUNK_BYTES, MOST_ASKED, Accepted, Lacking
+from hangscope.server.intake.accept_push import CHUNK_BYTES, Accepted, Lacking
 from hangscope.server.store.blob_store import is_sha256
-from hangscope.server.web.guard import Pusher, body, json_body
+from hangscope.server.web import answers
+from hangscope.server.web.bodies import JobEnd, LackingAsked, PushedIncident, Roster, described, taken
+from hangscope.server.web.guard import Pusher, body
 
-router = APIRouter(prefix="/api/v1", tags=["push"])
-_SHA = {"type": "string", "pattern": "^[0-9a-f]{64}$"}
-_NODE = {
-    "type": "object",
-    "properties": {
-        "node": {"type": "string"},
-        "ranks": {"type": "array", "items": {"type": "integer"}},
-        "gpus": {"type": "array", "items": {"type": "object"}},
-        "nics": {"type": "array", "items": {"type": "object"}},
-        "leaf": {"type": "string"},
-        "mounts": {"type": "array", "items": {"type": "string"}},
-    },
-}
-_JOB = {name: {"type": "string"} for name in ("cluster", "job", "attempt")}
-_BUNDLE = {
-    "type": "object",
-    "required": ["sha256", "size", "chunks"],
-    "properties": {"sha256": _SHA, "size": {"type": "integer"}, "chunks": {"type": "array", "items": _SHA}},
-}
+router = APIRouter(prefix="/api/v1", tags=["push"], responses=answers.ERRORS)
 
 
-def _takes(required: list[str], **properties: Any) -> dict[str, Any]:
-    """The JSON that a route takes, for OpenAPI: it is parsed by hand, within limits."""
-    schema = {"type": "object", "required": required, "properties": properties}
-    return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}
-
-
-@router.post("/lacking", openapi_extra=_takes(["sha256"], sha256={"type": "array", "items": _SHA}))
-async def lacking(request: Request, access: Pusher) -> dict[str, list[str]]:
+@router.post("/lacking", openapi_extra=described(LackingAsked), response_model=answers.LackingSaid)
+async def lacking(
+    request: Request, access: Pusher, asked: Annotated[LackingAsked, taken(LackingAsked, 1 << 20)]
+) -> dict[str, list[str]]:
     """Which of these blobs does the server not have?"""
-    value = await json_body(request)
-    asked = list(plain.items(value if isinstance(value, dict) else {}, "sha256", MOST_ASKED))
-    if not asked or not all(map(is_sha256, asked)):
-        raise InputError("`sha256` is a list of checksums in hexadecimal")
 
     def look() -> list[str]:
         with request.app.state.database.read() as connection:
-            return accept_push.lacking(connection, access.project_id, asked)
+            return accept_push.lacking(connection, access.project_id, asked.sha256)
 
     return {"lacking": await run_in_threadpool(look)}
 
@@ -60,18 +35,23 @@ async def lacking(request: Request, access: Pusher) -> dict[str, list[str]]:
 @router.put(
     "/blobs/{sha256}",
     status_code=201,
+    response_model=answers.BlobKept,
     openapi_extra={"requestBody": {"required": True, "content": {"application/octet-stream": {}}}},
 )
 async def put_blob(sha256: str, request: Request, access: Pusher) -> dict[str, Any]:
-    """Send one chunk under its checksum. Sent twice it is the same."""
+    """Send one chunk under its checksum, of at most 8 MiB. Sent twice it is the same."""
     if not is_sha256(sha256):
         raise InputError("the name of a blob is its SHA-256 in hexadecimal")
-    data = await body(request, CHUNK_BYTES)
     state = request.app.state
+    said = request.headers.get("content-length", "0")
+    size = min(int(said), CHUNK_BYTES) if said.isdigit() else 0
+    await run_in_threadpool(accept_push.check_room, state.database, access.project_id, size, state.budgets)
+    data = await body(request, CHUNK_BYTES)
 
     def keep() -> None:
-        state.blobs.put(access.project_id, sha256, [data], CHUNK_BYTES)
-        accept_push.note_blob(state.database, access.project_id, sha256, len(data))
+        accept_push.keep_blob(
+            state.database, state.blobs, access.project_id, sha256, [data], CHUNK_BYTES, state.budgets
+        )
 
     await run_in_threadpool(keep)
     return {"sha256": sha256, "size": len(data)}
@@ -80,38 +60,41 @@ async def put_blob(sha256: str, request: Request, access: Pusher) -> dict[str, A
 @router.post(
     "/incidents",
     status_code=202,
-    openapi_extra=_takes(
-        ["bundle"],
-        **_JOB,
-        hang={"type": "string"},
-        source={"type": "string"},
-        captured_at={"type": "number"},
-        bundle=_BUNDLE,
-    ),
+    openapi_extra=described(PushedIncident),
+    response_model=answers.IncidentAccepted,
+    responses={409: {"model": answers.LackingError, "description": "some chunks are not there"}},
 )
-async def push_incident(request: Request, access: Pusher) -> JSONResponse:
+async def push_incident(
+    request: Request, access: Pusher, value: Annotated[PushedIncident, taken(PushedIncident, 1 << 20)]
+) -> JSONResponse:
     """Have a bundle accepted whose chunks are all there. 409 lists the chunks that are not."""
-    part = accept_push.parse(await json_body(request), request.app.state.clock())
-    database = request.app.state.database
-    done = await run_in_threadpool(accept_push.accept, database, access, part)
+    state = request.app.state
+    now = state.clock()
+    part = accept_push.parse(value.model_dump(), now)
+    done = await run_in_threadpool(accept_push.accept, state.database, access, part, now, state.budgets)
     if isinstance(done, Lacking):
-        return JSONResponse({"lacking": list(done.sha256s)}, status_code=409)
+        said = {"error": "some chunks are not there", "hint": "send them first", "request": request.state.number}
+        return JSONResponse({**said, "lacking": list(done.sha256s)}, status_code=409)
     assert isinstance(done, Accepted)
-    request.app.state.wake()
+    state.wake()
     return JSONResponse({"incident": done.incident, "new": done.is_new}, status_code=202)
 
 
-@router.post("/jobs", status_code=202, openapi_extra=_takes(["job"], **_JOB, nodes={"type": "array", "items": _NODE}))
-async def push_roster(request: Request, access: Pusher) -> dict[str, int]:
+@router.post("/jobs", status_code=202, openapi_extra=described(Roster), response_model=answers.JobKept)
+async def push_roster(request: Request, access: Pusher, value: Annotated[Roster, taken(Roster)]) -> dict[str, int]:
     """Which ranks of a job run on which nodes, GPUs and ports, with which image, versions and commit."""
-    value = await json_body(request)
-    job = await run_in_threadpool(job_rosters.add_roster, request.app.state.database, access.project_id, value)
-    return {"job": job}
+    state = request.app.state
+
+    def keep() -> int:
+        return job_rosters.add_roster(state.database, access.project_id, value.model_dump(), None, state.budgets)
+
+    return {"job": await run_in_threadpool(keep)}
 
 
-@router.post("/jobs/end", status_code=202, openapi_extra=_takes(["job"], **_JOB, exit_status={"type": "integer"}))
-async def push_end(request: Request, access: Pusher) -> dict[str, int]:
+@router.post("/jobs/end", status_code=202, openapi_extra=described(JobEnd), response_model=answers.JobKept)
+async def push_end(
+    request: Request, access: Pusher, value: Annotated[JobEnd, taken(JobEnd, 1 << 16)]
+) -> dict[str, int]:
     """The job's command has ended on a node, with this status."""
-    value = await json_body(request)
-    job = await run_in_threadpool(job_rosters.end_job, request.app.state.database, access.project_id, value)
-    return {"job": job}
+    database = request.app.state.database
+    return {"job": await run_in_threadpool(job_rosters.end_job, database, access.project_id, value.model_dump())}

@@ -12,8 +12,10 @@ import http.client
 import ipaddress
 import json
 import socket
+import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import Any
@@ -22,6 +24,8 @@ from urllib.parse import urlsplit
 from sqlalchemy import select, update
 
 from hangscope.__about__ import __version__
+from hangscope.errors import InputError
+from hangscope.server.intake import plain_values as plain
 from hangscope.server.store import work_queue
 from hangscope.server.store.database import Database
 from hangscope.server.store.tables import DELIVERIES, INCIDENTS, WEBHOOKS
@@ -41,7 +45,7 @@ class WebhookSender:
 
     database: Database
     base_url: str
-    private: bool = True
+    private: bool = False
 
     def work(self, lease: Lease) -> None:
         with self.database.read() as connection:
@@ -59,8 +63,11 @@ class WebhookSender:
         if row is None or incident is None:
             problem = ""
         else:
-            body = message(row.shape, row.event, incident, self.base_url)
-            problem = send(row.url, row.secret, body, private=self.private)
+            try:
+                body = message(row.shape, row.event, incident, self.base_url)
+                problem = send(row.url, row.secret, body, private=self.private)
+            except (ValueError, TypeError, KeyError) as error:  # a message that cannot be made is tried no oftener
+                problem = f"{type(error).__name__}: {error}"
         self._note(lease, problem)
 
     def _note(self, lease: Lease, problem: str) -> None:
@@ -69,8 +76,8 @@ class WebhookSender:
             if not problem:
                 connection.execute(update(DELIVERIES).where(same).values(delivered_at=time.time(), problem=None))
             else:
-                connection.execute(update(DELIVERIES).where(same).values(problem=problem[:500]))
-            if problem and lease.attempts < ATTEMPTS:
+                connection.execute(update(DELIVERIES).where(same).values(problem=plain.clean(problem, 500)))
+            if problem and lease.failures + 1 < ATTEMPTS:
                 work_queue.put_back(connection, lease)
             else:
                 work_queue.finish(connection, lease)
@@ -126,46 +133,136 @@ def is_signed(secret: str, header: str, body: bytes, now: float) -> bool:
     return hmac.compare_digest(signature(secret, int(at), body), header)
 
 
-def send(url: str, secret: str, body: bytes, *, private: bool) -> str:
-    """Post it; returns the problem, empty where it was taken. No redirect is followed."""
+# ---- sending ---------------------------------------------------------------------------------------------------------
+
+
+def check_address(url: str) -> str:
+    """The host of a webhook's address. Raises where it is none that can be sent to."""
+    try:
+        parts = urlsplit(url)
+        host, port = parts.hostname or "", parts.port
+        host.encode("idna")
+    except (ValueError, UnicodeError):
+        raise InputError(f"`url`: {url[:100]!r} is no address") from None
+    if parts.scheme not in ("http", "https") or not host or port == 0 or any(each <= " " for each in url):
+        raise InputError("`url` is an http or https address, with a host")
+    if parts.username is not None or parts.password is not None:
+        raise InputError("`url` holds a user or password: a receiver checks the signature instead")
+    return host
+
+
+def send(url: str, secret: str, body: bytes, *, private: bool, deadline_s: float = TIMEOUT_S) -> str:
+    """Post it; returns the problem, empty where it was taken. No redirect is followed. From looking up the name to the
+    end of the answer's head it takes `deadline_s` at most, however a receiver lets its answer drip."""
+    answer: list[str] = []
+    sockets: list[socket.socket] = []
+
+    def work() -> None:
+        try:
+            answer.append(_send(url, secret, body, private, deadline_s, sockets))
+        except (OSError, http.client.HTTPException, ValueError) as error:
+            answer.append(f"{type(error).__name__}: {error}")
+
+    thread = threading.Thread(target=work, name="webhook", daemon=True)
+    thread.start()
+    thread.join(deadline_s)
+    if thread.is_alive():
+        for connection in sockets:  # wakes whoever reads from it
+            with suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)
+        return f"no answer within {deadline_s:g} s"
+    return answer[0] if answer else "not sent"
+
+
+def _send(url: str, secret: str, body: bytes, private: bool, timeout_s: float, sockets: list[socket.socket]) -> str:
     parts = urlsplit(url)
     host = parts.hostname or ""
+    port = parts.port or (443 if parts.scheme == "https" else 80)
+    kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
+    connection = kind(host, port, timeout=timeout_s)
+
+    def connect(place: tuple[str, int], timeout: float, *_: object) -> socket.socket:
+        made = _connect(place, timeout, private=private)
+        sockets.append(made)
+        return made
+
+    # http.client has no other way in: what is checked is the address that is connected to, not its name before.
+    connection._create_connection = connect  # type: ignore[attr-defined]
     try:
-        port = parts.port or (443 if parts.scheme == "https" else 80)
-        kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
-        connection = kind(host, port, timeout=TIMEOUT_S)
-        if not private:
-            # http.client has no other way in: what is checked is the address that is connected to, not its name before.
-            connection._create_connection = _connect_outside  # type: ignore[attr-defined]
-        try:
-            headers = {
-                "Content-Type": "application/json",
-                "User-Agent": f"hangscope/{__version__}",
-                "X-Hangscope-Signature": signature(secret, int(time.time()), body),
-            }
-            path = parts.path or "/"
-            connection.request("POST", f"{path}?{parts.query}" if parts.query else path, body, headers)
-            status = connection.getresponse().status
-            return "" if 200 <= status < 300 else f"answered with status {status}"
-        finally:
-            connection.close()
-    except (OSError, http.client.HTTPException, ValueError) as error:
-        return f"{type(error).__name__}: {error}"
+        headers = {
+            "Content-Type": "application/json",
+            "User-Agent": f"hangscope/{__version__}",
+            "X-Hangscope-Signature": signature(secret, int(time.time()), body),
+        }
+        path = parts.path or "/"
+        connection.request("POST", f"{path}?{parts.query}" if parts.query else path, body, headers)
+        status = connection.getresponse().status
+        return "" if 200 <= status < 300 else f"answered with status {status}"
+    finally:
+        connection.close()
 
 
-def _connect_outside(place: tuple[str, int], timeout: float, *_: object) -> socket.socket:
-    """A connection to an address that is neither loopback nor of a private network. The name is looked up once: one
-    that answers differently the next time gains nothing."""
+def _connect(place: tuple[str, int], timeout: float, *, private: bool) -> socket.socket:
+    """A connection to an address of that name, which is looked up once: one that answers differently the next time
+    gains nothing. Where one of its addresses is of our own network, none of them is asked."""
     host, port = place
-    found = {str(each[4][0]) for each in socket.getaddrinfo(host, port, proto=socket.IPPROTO_TCP)}
-    if not found or any(is_inside(address) for address in found):
-        raise OSError(f"{host} is an address of this network")
-    return socket.create_connection((min(found), port), timeout)
+    found = list(dict.fromkeys(str(each[4][0]) for each in socket.getaddrinfo(host, port, proto=socket.IPPROTO_TCP)))
+    if not private and (not found or any(is_inside(address) for address in found)):
+        raise OSError(f"{host} is an address of this network, and the server was not started with --private-webhooks")
+    problem: OSError = OSError(f"{host} has no address")
+    for address in found:
+        try:
+            return socket.create_connection((address, port), timeout)
+        except OSError as error:
+            problem = error
+    raise problem
+
+
+_INSIDE = tuple(
+    ipaddress.ip_network(each)
+    for each in (
+        "168.63.129.16/32",  # Azure's own services, beside every virtual machine
+        "192.0.0.0/24",  # of protocols, and Oracle's metadata
+        "192.88.99.0/24",  # relays of 6to4
+        "fec0::/10",  # sites, before there were unique local addresses
+        "64:ff9b:1::/48",  # a network's own NAT64
+        "100::/64",  # nowhere
+        "2001::/23",  # of protocols
+        "5f00::/16",  # segments
+    )
+)
+_EMBEDDING = tuple(
+    (ipaddress.IPv6Network(prefix), shift)
+    for prefix, shift in (
+        ("::/96", 0),  # IPv4-compatible
+        ("::ffff:0:0/96", 0),  # IPv4-mapped
+        ("::ffff:0:0:0/96", 0),  # SIIT
+        ("64:ff9b::/96", 0),  # NAT64
+        ("2002::/16", 80),  # 6to4
+    )
+)
+"""Where an IPv6 address holds one of IPv4, and how many bits are behind it."""
+_ISATAP = (0x00005EFE, 0x02005EFE)
 
 
 def is_inside(address: str) -> bool:
-    """Whether an address is loopback, private, or one of those in the guise of another."""
+    """Whether an address is loopback, private, of a cloud's own services, or one of those in the guise of another."""
     found = ipaddress.ip_address(address.partition("%")[0])
-    if isinstance(found, ipaddress.IPv6Address):
-        found = found.ipv4_mapped or found.sixtofour or (found.teredo[1] if found.teredo else found)
-    return not found.is_global or found.is_multicast
+    if not found.is_global or found.is_multicast or found.is_reserved:
+        return True
+    if any(found.version == network.version and found in network for network in _INSIDE):
+        return True
+    return any(is_inside(str(each)) for each in _embedded(found))
+
+
+def _embedded(found: ipaddress.IPv4Address | ipaddress.IPv6Address) -> Iterator[ipaddress.IPv4Address]:
+    if isinstance(found, ipaddress.IPv4Address):
+        return
+    number = int(found)
+    for network, shift in _EMBEDDING:
+        if found in network:
+            yield ipaddress.IPv4Address(number >> shift & 0xFFFFFFFF)
+    if found.teredo is not None:
+        yield from found.teredo
+    if number >> 32 & 0xFFFFFFFF in _ISATAP:
+        yield ipaddress.IPv4Address(number & 0xFFFFFFFF)
