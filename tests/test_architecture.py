@@ -414,6 +414,64 @@ def test_what_touches_files_is_seen() -> None:
         assert not touches_files(ast.parse(text, mode="eval").body), text
 
 
+# ---- who makes numbers and times of text ----------------------------------------------------------------------------
+
+NUMBERS = ("reader/numbers.py", "reader/times.py")
+OF_ARRAYS = (
+    "reader/dumps/dump_file.py",
+    "reader/dumps/normalise.py",
+    "reader/dumps/entries.py",
+    "reader/sources/blackbox_file.py",
+    "reader/join/join_columns.py",
+    "reader/join/pick_dumps.py",
+    "reader/join/folder_units.py",
+)
+"""What turns numpy's numbers into Python's."""
+OF_NUMBERS = {
+    "reader/load.py": 2,  # the newest entry of a column; seconds into nanoseconds
+    "reader/values.py": 1,  # a JSON number that is known to be one
+    "reader/sources/demangle.py": 1,  # at most four digits in base 36
+    "reader/sources/sysfs.py": 1,  # a lid of at most six characters, in the base that it says
+    "reader/sources/fabric_counters.py": 1,  # yes or no as a number
+    "reader/sources/error_files.py": 1,  # seconds into nanoseconds
+    "reader/logs/launchers/launcher_logs.py": 1,  # seconds into nanoseconds
+}
+"""How often other readers do, each with its reason."""
+MAKERS = ("int", "float", "datetime", "timedelta")
+
+
+def makes_numbers(node: ast.AST) -> bool:
+    """Whether this may raise on text that only looks like a number or a time."""
+    if not isinstance(node, ast.Call):
+        return False
+    called = node.func
+    if isinstance(called, ast.Attribute):
+        return called.attr in ("isdigit", "isdecimal", "isnumeric", "fromtimestamp", "fromisoformat", "strptime")
+    literal = bool(node.args) and isinstance(node.args[0], ast.Constant | ast.Attribute)
+    return isinstance(called, ast.Name) and called.id in MAKERS and not literal
+
+
+def test_one_place_makes_numbers_of_text() -> None:
+    """Readers turn text into numbers and times in numbers.py and times.py, which refuse what no number can be."""
+    found = {
+        ids(path): sum(map(makes_numbers, ast.walk(tree_of(path)))) for path in modules() if room(path) == "reader"
+    }
+    more = {
+        name: count
+        for name, count in found.items()
+        if name not in (*NUMBERS, *OF_ARRAYS) and count > OF_NUMBERS.get(name, 0)
+    }
+    assert not more, "use integer, decimal, is_number (reader/numbers.py) or parse_time (reader/times.py)"
+
+
+def test_what_makes_numbers_is_seen() -> None:
+    """Conversions of text are told from others."""
+    for text in ("int(match[1])", "float(x)", "timedelta(hours=h)", "datetime(y, 1, 1)", "text.isdigit()"):
+        assert makes_numbers(ast.parse(text, mode="eval").body), text
+    for text in ("int(Kind.SEND)", 'float("nan")', "integer(x)", "is_number(x)"):
+        assert not makes_numbers(ast.parse(text, mode="eval").body), text
+
+
 # ---- what is loaded, and what it costs -------------------------------------------------------------------------------
 
 

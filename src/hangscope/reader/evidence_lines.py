@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import re
+import string
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import IO
@@ -50,7 +51,7 @@ _WORDS = sorted(
 )
 """What only lines of evidence say."""
 _ANY_WORD = re.compile(b"|".join(re.escape(word.encode()) for word in _WORDS))
-_WITH_DIGITS = [word for word in _WORDS if any(letter.isdigit() for letter in word)]
+_WITH_DIGITS = [word for word in _WORDS if any(letter in string.digits for letter in word)]
 _NO_DIGITS = {ord(digit): None for digit in "0123456789"}
 _MOST_SHAPES = 4096
 _ROW = re.compile(

@@ -12,6 +12,7 @@ from typing import Any, BinaryIO, TypeGuard
 
 from hangscope.errors import NotFoundError
 from hangscope.model import Gap, Source
+from hangscope.reader.numbers import integer
 from hangscope.safeio import limits
 from hangscope.safeio.evidence_names import Known, bounded, untaken
 from hangscope.safeio.file_magic import PACKED, UTF16
@@ -220,13 +221,13 @@ def newest_attempt(found: list[Found], gaps: list[Gap]) -> list[Found]:
         for index, part in enumerate(item.parts[:-1]):
             if match := _ATTEMPT.match(part):
                 above = item.parts[:index]
-                newest[above] = max(newest.get(above, -1), int(match[1]))
+                newest[above] = max(newest.get(above, -1), integer(match[1]))
     kept: list[Found] = []
     older: dict[str, int] = {}
     for item in found:
         for index, part in enumerate(item.parts[:-1]):
             match = _ATTEMPT.match(part)
-            if match and int(match[1]) < newest[item.parts[:index]]:
+            if match and integer(match[1]) < newest[item.parts[:index]]:
                 older["/".join(item.parts[: index + 1])] = older.get("/".join(item.parts[: index + 1]), 0) + 1
                 break
         else:

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from hangscope.errors import DamagedError
+from hangscope.errors import DamagedError, contained
 from hangscope.incident.layout import MANIFEST
 from hangscope.model import Gap, Source
 from hangscope.reader import archives
@@ -83,6 +83,10 @@ def look_at_files(listed: list[Found], gaps: list[Gap], meter: Meter) -> list[Fo
             gaps.append(Gap(f"file {item.file}", f"cannot be read: {error}", source=Source(item.file)))
             meter.leave_out(item)
             continue
+        except Exception as error:
+            gaps.append(Gap(f"file {item.file}", f"not read: {contained(error)}", source=Source(item.file)))
+            meter.leave_out(item)
+            continue
         if is_archive:
             found.extend(_members(item, gaps, held, meter))
             meter.finish(item)
@@ -133,6 +137,10 @@ def _opened(archive: Found, gaps: list[Gap], may_hold: ArchiveLimits, meter: Met
         gaps.append(Gap(f"archive {archive.file}", error.reason, source=Source(archive.file)))
     except OSError as error:
         gaps.append(Gap(f"archive {archive.file}", f"cannot be read: {error}", source=Source(archive.file)))
+    except Exception as error:
+        gaps.append(
+            Gap(f"archive {archive.file}", f"read only in part: {contained(error)}", source=Source(archive.file))
+        )
 
 
 def _differences(archive: Found, name: str, raw: bytes, sums: Mapping[str, str]) -> Iterator[Gap]:

@@ -15,7 +15,7 @@ from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
-from hangscope.errors import DamagedError
+from hangscope.errors import DamagedError, contained
 from hangscope.reader.dumps import decoder, dump_file, native_decoder
 from hangscope.reader.find_files import Found
 
@@ -57,6 +57,8 @@ def dump_of(work: Work, ahead: Callable[[], Decoded] | None = None) -> dump_file
         return error.reason
     except OSError as error:
         return f"cannot be read: {error}"
+    except Exception as error:
+        return f"not read: {contained(error)}"
 
 
 def dumps_of(work: Sequence[Work]) -> Iterator[dump_file.RawDump | str]:

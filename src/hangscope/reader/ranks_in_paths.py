@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from hangscope.reader.numbers import integer
 from hangscope.reader.values import RANK_LIMIT
 
 _OTHER_RANKS = "".join(rf"(?<!{word}[_.-])" for word in ("node", "local", "group", "host", "role"))
@@ -23,20 +24,20 @@ def rank_of_dump(name: str) -> int | None:
     *folders, base = re.split(r"[/\\!]", name.rstrip("/"))
     said = _RANK.findall(base)
     if said:
-        return int(said[-1])
+        return integer(said[-1])
     for _ in range(3):
         base = _ENDING.sub("", base)
     last = _LAST_NUMBER.search(base)
     if last:
-        return int(last[1])
+        return integer(last[1])
     said = _RANK.findall(folders[-1]) if folders else []
-    return int(said[-1]) if said else None
+    return integer(said[-1]) if said else None
 
 
 def rank_of_log(parts: tuple[str, ...]) -> int | None:
     """The rank that a log's name gives, ``rank_3.log``, or else its folder's, ``rank_3/``."""
     found = _RANK.search(parts[-1]) or _RANK.search("".join(parts[-2:-1]))
-    rank = int(found[1]) if found else None
+    rank = integer(found[1]) if found else None
     return rank if rank is not None and rank < RANK_LIMIT else None
 
 
@@ -44,4 +45,4 @@ def worker_of(parts: tuple[str, ...]) -> int | None:
     """The local rank by which torchrun names a worker's folder, ``attempt_0/3/``; None for a file in no such folder."""
     if len(parts) < 3 or not _ATTEMPT.fullmatch(parts[-3]) or not _LOCAL_RANK.fullmatch(parts[-2]):
         return None
-    return int(parts[-2])
+    return integer(parts[-2])

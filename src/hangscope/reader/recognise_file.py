@@ -6,7 +6,7 @@ import io
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from hangscope.errors import DamagedError
+from hangscope.errors import DamagedError, contained
 from hangscope.incident import blackbox_layout, gpu_core
 from hangscope.model import Gap, Source
 from hangscope.reader import find_files
@@ -42,9 +42,22 @@ def read_file(item: Found, evidence: Evidence) -> None:
             _read_content(item, evidence)
     except OSError as error:
         evidence.gaps.append(Gap(f"file {item.file}", f"cannot be read: {error}", source=Source(item.file)))
+    except Exception as error:
+        _contain(item, error, evidence)
     finally:
         if not (evidence.waiting and evidence.waiting[-1][0] is item):
             item.close()
+
+
+def _contain(item: Found, error: Exception, evidence: Evidence) -> None:
+    """A reader that raises costs its own file; what it said before counts."""
+    why = contained(error)
+    if find_files.named_as_dump(item.name):
+        _refuse(item, f"not read: {why}", evidence)
+        return
+    gap = Gap(f"file {item.file}", f"not read, or only in part: {why}", source=Source(item.file))
+    evidence.refusals[gap] = item.parts
+    evidence.gaps.append(gap)
 
 
 def _read_content(item: Found, evidence: Evidence) -> None:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Iterable
-from datetime import datetime, timedelta, timezone
+from datetime import datetime, timezone
 from typing import NamedTuple
 
+LAST_MOMENT = 1 << 33
+"""Seconds since 1970 from here on are no time: the year 2242."""
 _YEAR_2100 = 4_102_444_800_000_000_000
 _DAY_NS = 86_400_000_000_000
 
@@ -17,7 +19,10 @@ ISO = re.compile(
 
 
 def parse_time(text: str) -> int | None:
-    """The first ISO-like time in `text` as ns since the epoch; a time without a zone is taken as UTC."""
+    """The first ISO-like time in `text` as ns since the epoch; a time without a zone is taken as UTC.
+
+    None where there is none, or one that no log was ever written at: before 1970, or behind the year 2242.
+    """
     match = ISO.search(text)
     if match is None:
         return None
@@ -26,10 +31,13 @@ def parse_time(text: str) -> int | None:
         moment = datetime(int(year), int(month), int(day), int(hour), int(minute), int(second), tzinfo=timezone.utc)
     except ValueError:
         return None
+    seconds = int(moment.timestamp())
     if zone and zone != "Z":
         sign = -1 if zone[0] == "-" else 1
-        moment -= sign * timedelta(hours=int(zone[1:3]), minutes=int(zone[-2:]))
-    return int(moment.timestamp()) * 1_000_000_000 + int((fraction or "").ljust(9, "0"))
+        seconds -= sign * (int(zone[1:3]) * 3600 + int(zone[-2:]) * 60)
+    if not 0 <= seconds < LAST_MOMENT:
+        return None
+    return seconds * 1_000_000_000 + int((fraction or "").ljust(9, "0"))
 
 
 class Clock(NamedTuple):

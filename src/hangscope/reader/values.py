@@ -7,7 +7,8 @@ import re
 from ipaddress import AddressValueError, IPv6Address
 from typing import Any
 
-from hangscope.reader.times import parse_time
+from hangscope.reader.numbers import integer
+from hangscope.reader.times import LAST_MOMENT, parse_time
 
 RANK_LIMIT = 1 << 20
 """Ranks and sizes from here on are not believed."""
@@ -61,9 +62,9 @@ def whole(value: Any) -> int | None:
     if isinstance(value, bool):
         return None
     if isinstance(value, int):
-        return value
-    if isinstance(value, str) and re.fullmatch(r"-?\d{1,18}", value.strip()):
-        return int(value)
+        return value if abs(value) < 1 << 63 else None
+    if isinstance(value, str) and re.fullmatch(r"-?[0-9]{1,18}", value.strip()):
+        return integer(value.strip())
     return None
 
 
@@ -76,7 +77,7 @@ def rank_number(value: Any) -> int | None:
 def number(value: Any) -> float | None:
     if isinstance(value, bool):
         return None
-    if isinstance(value, str) and not re.fullmatch(r"-?\d{1,18}(?:\.\d{0,18})?", value.strip()):
+    if isinstance(value, str) and not re.fullmatch(r"-?[0-9]{1,18}(?:\.[0-9]{0,18})?", value.strip()):
         at = parse_time(value)
         return at / 1e9 if at is not None else None
     if isinstance(value, (int, float, str)):
@@ -85,13 +86,10 @@ def number(value: Any) -> float | None:
     return None
 
 
-_LAST_MOMENT = float(1 << 33)
-
-
 def moment(value: Any) -> float | None:
     """Seconds since 1970 that can be a time: up to the year 2242."""
     found = number(value)
-    return found if found is not None and 0 <= found < _LAST_MOMENT else None
+    return found if found is not None and 0 <= found < LAST_MOMENT else None
 
 
 def flag(value: Any) -> bool | None:

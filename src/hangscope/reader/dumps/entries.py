@@ -19,6 +19,7 @@ from hangscope.errors import DamagedError
 from hangscope.model import UNKNOWN, Frame, Shapes, State
 from hangscope.reader.dumps.profiling_names import Name, parse, size_bytes
 from hangscope.reader.dumps.raw_dump import Columns, LocalGroup, Problem
+from hangscope.reader.numbers import integer, is_number
 from hangscope.safeio.limits import MOST_GROUPS, Limits
 
 CHUNK = 1024
@@ -299,8 +300,8 @@ class Entries:
         return values
 
     def _int(self, index: int, key: str, value: Any) -> int:
-        if type(value) is str and value.isdecimal() and len(value) < 19:
-            return int(value)
+        if type(value) is str and is_number(value):
+            return integer(value)
         if type(value) is int and -1 <= value <= _MAX_INT:
             return value
         self._report(index, _complaint(value, key, "a whole number"))

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from hangscope.reader.dumps.raw_dump import Counters, Membership, Problem
+from hangscope.reader.numbers import integer
 from hangscope.safeio.limits import MOST_GROUPS
 
 _RANKS = re.compile(r"\s*(\[?)\s*(\d{1,9}(?:\s*,\s*\d{1,9})*)?\s*(\]?)\s*")
@@ -179,7 +180,7 @@ def _number(value: Any) -> int | None:
     if type(value) is int:
         return value if abs(value) < 1 << 62 else None
     if type(value) is str and _NUMBER.fullmatch(value):
-        return int(value)
+        return integer(value)
     return None
 
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from hangscope.model import UNKNOWN, Kind, Shapes
+from hangscope.reader.numbers import integer
 
 _PEERS = re.compile(r"(\S*?(?:send|recv))\s+(\d{1,9}|\?)\s*(->|<-)\s*(\d{1,9}|\?)", re.IGNORECASE)
 _SEND = re.compile(r"i?send(?!_?recv)", re.IGNORECASE)
@@ -52,7 +53,7 @@ def parse(text: str) -> Name:
 
 
 def _local(text: str) -> int:
-    return UNKNOWN if text == "?" else int(text)
+    return UNKNOWN if text == "?" else integer(text)
 
 
 # The names that c10 gives its scalar types (c10/core/ScalarType.h), with the bytes of one element.
@@ -112,4 +113,4 @@ def size_bytes(shapes: Shapes, dtypes: Sequence[str]) -> int:
 
 def parse_version(text: str) -> tuple[int, ...]:
     """``2.10`` as (2, 10), because as text it would come before ``2.9``."""
-    return tuple(int(part) for part in re.findall(r"\d{1,6}", text)[:4])
+    return tuple(integer(part) for part in re.findall(r"\d{1,6}", text)[:4])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -14,6 +15,7 @@ from hangscope.reader.dumps.raw_dump import RawDump
 from hangscope.reader.join.join_columns import join_columns
 from hangscope.reader.join.pick_dumps import Owned, choose
 from hangscope.reader.join.same_groups import Joined, join
+from hangscope.reader.numbers import MOST_DIGITS, integer
 
 NOTHING_KEPT = 1 << 62
 """In `first_kept`: the ring wrapped and holds no collective of this group at all."""
@@ -167,12 +169,12 @@ def _notes(used: Sequence[Owned]) -> list[Gap]:
 
 def _gap_order(gap: Gap) -> tuple[Any, ...]:
     source = gap.source or Source("")
-    number = "".join(filter(str.isdecimal, source.place))[:18]
+    digits = re.sub(r"[^0-9]", "", source.place)[:MOST_DIGITS]
     return (
         gap.rank is None,
         gap.rank if gap.rank is not None else UNKNOWN,
         source.file,
-        int(number) if number.isascii() and number else UNKNOWN,
+        integer(digits) if digits else UNKNOWN,
         gap.what,
         gap.why,
     )

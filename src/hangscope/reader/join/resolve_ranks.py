@@ -26,13 +26,14 @@ from hangscope.reader.logs.nccl_warnings import read_warning
 from hangscope.reader.logs.torch_logs import LoggedReport
 from hangscope.reader.logs.torch_words import gloo_timeout
 from hangscope.reader.logs.tracebacks import Traceback
+from hangscope.reader.numbers import integer
 from hangscope.reader.ranks_in_paths import rank_of_log, worker_of
 from hangscope.reader.sources.error_files import ErrorFile
 from hangscope.reader.statements import Statement, Trust
 from hangscope.reader.times import LogTimes
 from hangscope.reader.values import host_name, short_name
 
-_SETTING_UP = re.compile(r"\[(\d{1,6})\] is setting up NCCL communicator")
+_SETTING_UP = re.compile(r"\[(\d{1,6})\] is setting up NCCL communicator", re.ASCII)
 
 
 def launcher_statements(text: TextFile) -> list[Statement]:
@@ -182,7 +183,7 @@ def raised_by(traceback: Traceback, text: TextFile) -> int | None:
         return quoted
     rank = text.writers.rank_of(traceback.tag, traceback.stream, text.rank)
     if rank is None and (named := _SETTING_UP.match(traceback.message)):
-        rank = int(named[1])
+        rank = integer(named[1])
     return rank
 
 

@@ -18,6 +18,7 @@ import numpy as np
 from hangscope.model import UNKNOWN, Gap, Group
 from hangscope.reader.dumps.raw_dump import LocalGroup, Membership, RawDump
 from hangscope.reader.join.dump_owner import Sets, lines_of
+from hangscope.reader.numbers import integer, is_number
 
 Members = tuple[int, ...]
 T = TypeVar("T")
@@ -383,7 +384,7 @@ def _without_backend(found: Mapping[_Key, _Found]) -> dict[_Key, _Key]:
 
 
 def _sort_key(key: _Key, entry: _Found) -> tuple[object, ...]:
-    number = int(entry.name) if entry.name.isdecimal() and len(entry.name) < 18 else -1
+    number = integer(entry.name) if is_number(entry.name) else -1
     return (number < 0, number, entry.name, key.serial, entry.desc, entry.members or (), key.backend, key.pool)
 
 
@@ -425,8 +426,8 @@ def _numbered_as_named(
     known: dict[int, int], open_numbers: Sequence[int], mentioned: Sequence[tuple[_Mention, int]]
 ) -> dict[int, int]:
     names = [(m.name or "", index) for m, index in mentioned]
-    if len({name for name, _ in names}) < len(names) or not all(name.isdecimal() for name, _ in names):
+    if len({name for name, _ in names}) < len(names) or not all(is_number(name) for name, _ in names):
         return known
-    made = [index for _, index in sorted(names, key=lambda pair: int(pair[0]))]
+    made = [index for _, index in sorted(names, key=lambda pair: integer(pair[0]))]
     guess = dict(zip(sorted({*known, *open_numbers}), made, strict=False))
     return guess if all(guess.get(number) == index for number, index in known.items()) else known

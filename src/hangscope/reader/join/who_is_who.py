@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from hangscope.model import Gap, Group, Process, RasReport, Source
 from hangscope.reader.join.nccl_processes import Processes, WorldCommunicator, world_communicator
 from hangscope.reader.logs.log_file import TextFile
+from hangscope.reader.numbers import integer
 from hangscope.reader.statements import Statement, Trust, by_trust
 from hangscope.reader.values import host_name, is_loopback, short_name
 
@@ -155,13 +156,13 @@ def _share_directories(who: Identity, texts: Sequence[TextFile]) -> None:
     starts: dict[tuple[str, ...], set[int]] = {}
     for text, worker in zip(texts, where, strict=True):
         if text.rank is not None and worker is not None:
-            starts.setdefault(worker[:-1], set()).add(text.rank - int(worker[-1]))
+            starts.setdefault(worker[:-1], set()).add(text.rank - integer(worker[-1]))
     for text, worker in zip(texts, where, strict=True):
         if worker is None:
             continue
         start = starts.get(worker[:-1], set())
         if len(start) == 1 and min(start) >= 0:
-            who.by_directory[worker] = min(start) + int(worker[-1])
+            who.by_directory[worker] = min(start) + integer(worker[-1])
             if text.rank is None and not text.writers.shared:
                 text.rank = who.by_directory[worker]
                 who.ranks.add(text.rank)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 
+from hangscope.reader.numbers import integer
 from hangscope.reader.values import RANK_LIMIT
 
 WAITS = re.compile(
@@ -49,7 +50,7 @@ def kv_peer(text: str, match: re.Match[str]) -> str | None:
 def baton_pid(text: str) -> int | None:
     """The process that waits, where the line says so itself."""
     found = _BATON_PID.search(text)
-    return int(found["pid"]) if found is not None else None
+    return integer(found["pid"]) if found is not None else None
 
 
 # ---- DeepEP ----------------------------------------------------------------------------------------------------------
@@ -71,24 +72,24 @@ _RANK = re.compile(r"DeepEP timeout for [\w ]{1,40}, rank (?P<rank>\d{1,6})\b")
 def waiting_rank(text: str) -> int | None:
     """The rank that gave up waiting, where the line names no peer."""
     found = _RANK.search(text)
-    return int(found["rank"]) if found is not None and int(found["rank"]) < RANK_LIMIT else None
+    return integer(found["rank"]) if found is not None and integer(found["rank"]) < RANK_LIMIT else None
 
 
 def wait_of(text: str) -> tuple[int, int] | None:
     """(the rank that gave up waiting, the rank that it waited for); None where the line does not say both."""
     direct = _LOW_LATENCY.search(text)
     if direct is not None:
-        return _edge(int(direct["rank"]), int(direct["peer"]))
+        return _edge(integer(direct["rank"]), integer(direct["peer"]))
     matched = _WAITER.search(text)
     if matched is None:
         return None
-    rdma = int(matched["rdma"])
-    nvl = int(matched["nvl"])
+    rdma = integer(matched["rdma"])
+    nvl = integer(matched["nvl"])
     peer_rdma = _PEER_RDMA.search(matched["rest"])
     peer_nvl = _nvlink_peer(matched["rest"])
     if peer_rdma is None and peer_nvl is None:
         return None
-    to_rdma = int(peer_rdma["rdma"]) if peer_rdma is not None else rdma
+    to_rdma = integer(peer_rdma["rdma"]) if peer_rdma is not None else rdma
     to_nvl = peer_nvl if peer_nvl is not None else nvl
     if "(NVL check)" in text:
         to_rdma = rdma  # it waits inside of its node, whatever it passes on over RDMA
@@ -99,7 +100,7 @@ def wait_of(text: str) -> tuple[int, int] | None:
 
 def _nvlink_peer(rest: str) -> int | None:
     """The one whose data it waits for; else the one that it passes data on to."""
-    ends = {found["end"]: int(found["nvl"]) for found in _PEER_NVL.finditer(rest)}
+    ends = {found["end"]: integer(found["nvl"]) for found in _PEER_NVL.finditer(rest)}
     return ends.get("src", ends.get("dst"))
 
 

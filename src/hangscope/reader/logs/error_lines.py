@@ -21,6 +21,7 @@ from hangscope.reader.logs.nccl_warnings import address_host, failure_of, read_w
 from hangscope.reader.logs.quoted_words import is_quoted
 from hangscope.reader.logs.torch_words import GLOG_HEAD, clock_of, default_rank, op_name
 from hangscope.reader.logs.tracebacks import is_consequence
+from hangscope.reader.numbers import integer, is_number
 from hangscope.reader.values import RANK_LIMIT, pci_id
 
 _LONGEST_TRACEBACK = 400
@@ -226,7 +227,7 @@ _ANY = re.compile("|".join(map(re.escape, WORDS)))
 
 
 def ranks_in(text: str) -> tuple[int, ...]:
-    return tuple(sorted({int(part) for part in text.replace(",", " ").split() if part.isdigit()}))[:4096]
+    return tuple(sorted({integer(part) for part in text.replace(",", " ").split() if is_number(part)}))[:4096]
 
 
 class ErrorLog:
@@ -253,12 +254,12 @@ class ErrorLog:
             (_MISMATCH, self._mismatch),
             (_DDP, self._ddp),
             (_DDP_SIZES, lambda line, m: self._pair(line, m, line.text)),
-            (_AROUND, lambda line, m: self._add(line, FailureKind.MISMATCH, ranks=(int(m["rank"]),))),
+            (_AROUND, lambda line, m: self._add(line, FailureKind.MISMATCH, ranks=(integer(m["rank"]),))),
             (_BARRIER, self._barrier),
             (_BARRIER_LATE, lambda line, _: self._add(line, FailureKind.MISSING_RANKS, operation="monitored_barrier")),
             (
                 _BARRIER_REACHED,
-                lambda line, m: self._add(line, FailureKind.OTHER, rank=int(m["rank"]), peer_rank=0, effect=True),
+                lambda line, m: self._add(line, FailureKind.OTHER, rank=integer(m["rank"]), peer_rank=0, effect=True),
             ),
             (
                 _NEVER,
@@ -268,14 +269,16 @@ class ErrorLog:
             ),
             (_NOT_JOINED, self._not_joined),
             (_NOT_FINISHED, self._not_finished),
-            (_SNAPSHOT_SEQ, lambda line, m: self._snapshot_seq.__setitem__(line.stream, int(m["seq"]))),
+            (_SNAPSHOT_SEQ, lambda line, m: self._snapshot_seq.__setitem__(line.stream, integer(m["seq"]))),
             (_SNAPSHOT, self._snapshot),
             (_UNIQUE_ID, self._unique_id),
             (_JOINED, self._joined),
             (_ASCEND, self._ascend),
             (
                 _ASCEND_RANK,
-                lambda line, m: self._add(line, FailureKind.OTHER, rank=int(m["rank"]), pid=int(m["pid"]), effect=True),
+                lambda line, m: self._add(
+                    line, FailureKind.OTHER, rank=integer(m["rank"]), pid=integer(m["pid"]), effect=True
+                ),
             ),
             (engine_lines.WAITS, self._engine_waits),
             (engine_lines.STUCK, self._engine_stuck),
@@ -303,7 +306,7 @@ class ErrorLog:
             ),
             (_STORE_GONE, lambda line, _: self._add(line, FailureKind.SOCKET_ERROR, effect=True, detail="store")),
             (_GLOO, self._gloo),
-            (_ABORTED, lambda line, m: self._add(line, FailureKind.OTHER, rank=int(m["rank"]), effect=True)),
+            (_ABORTED, lambda line, m: self._add(line, FailureKind.OTHER, rank=integer(m["rank"]), effect=True)),
             (_DOWN, lambda line, _: self._add(line, FailureKind.OTHER, effect=True)),
             (_TERMINATE, self._terminate),
             (
@@ -383,8 +386,8 @@ class ErrorLog:
         seq = _SEQUENCE.search(mine)
         names = [op_name(found[1]) for body in (mine, other) if (found := _OP_TYPE.search(body))]
         differ = _DIFFER.search(line.text)
-        rank = int(match["rank"])
-        peer = int(match["peer"]) if match["peer"] else None
+        rank = integer(match["rank"])
+        peer = integer(match["peer"]) if match["peer"] else None
         self._add(
             line,
             FailureKind.MISMATCH,
@@ -392,7 +395,7 @@ class ErrorLog:
             peer_rank=peer,
             ranks=(rank,) if peer is None else tuple(sorted({rank, peer})),
             operation=names[0] if names else None,
-            seq=int(seq[1]) if seq else None,
+            seq=integer(seq[1]) if seq else None,
             detail=differ["what"].strip() if differ else " vs ".join(str(name) for name in names) or None,
         )
 
@@ -400,13 +403,13 @@ class ErrorLog:
         self._pair(line, match, f"{match['mine']} parameters vs {match['theirs']}")
 
     def _pair(self, line: Line, match: re.Match[str], detail: str) -> None:
-        rank = int(match["rank"])
-        peer = int(match["peer"])
+        rank = integer(match["rank"])
+        peer = integer(match["peer"])
         ranks = tuple(sorted({rank, peer}))
         self._add(line, FailureKind.MISMATCH, rank=rank, peer_rank=peer, ranks=ranks, detail=detail[:200])
 
     def _barrier(self, line: Line, match: re.Match[str]) -> None:
-        me = int(match["me"]) if match["me"] else 0  # only rank 0 of the group counts the others
+        me = integer(match["me"]) if match["me"] else 0  # only rank 0 of the group counts the others
         ranks = ranks_in(match["ranks"])
         self._add(line, FailureKind.MISSING_RANKS, rank=me, ranks=ranks, operation="monitored_barrier")
 
@@ -415,14 +418,19 @@ class ErrorLog:
             line,
             FailureKind.MISSING_RANKS,
             ranks=ranks_in(match["ranks"]),
-            seq=int(match["seq"]),
+            seq=integer(match["seq"]),
             detail="did not join",
         )
 
     def _not_finished(self, line: Line, match: re.Match[str]) -> None:
         ranks = ranks_in(match["ranks"])
         self._add(
-            line, FailureKind.OTHER, ranks=ranks, seq=int(match["seq"]), detail="joined, did not finish", effect=True
+            line,
+            FailureKind.OTHER,
+            ranks=ranks,
+            seq=integer(match["seq"]),
+            detail="joined, did not finish",
+            effect=True,
         )
 
     def _snapshot(self, line: Line, match: re.Match[str]) -> None:
@@ -437,8 +445,8 @@ class ErrorLog:
     def _unique_id(self, line: Line, match: re.Match[str]) -> None:
         lost = re.search(r"reset|closed|Broken pipe|refused", match["why"]) is not None
         kind = FailureKind.SOCKET_ERROR if lost else FailureKind.STORE_TIMEOUT
-        rank = int(match["rank"])
-        peer = int(match["peer"])
+        rank = integer(match["rank"])
+        peer = integer(match["peer"])
         self._add(line, kind, rank=rank, peer_rank=peer, effect=True, detail=match["why"].strip()[:120])
 
     def _joined(self, line: Line, _: re.Match[str]) -> None:
@@ -447,7 +455,7 @@ class ErrorLog:
 
     def _waited_for_store(self, line: Line, match: re.Match[str]) -> None:
         peer = address_host(match["peer"])
-        detail = f"{match['peer']}:{match['port']} for {int(match['ms']) / 1000:g} s"
+        detail = f"{match['peer']}:{match['port']} for {integer(match['ms']) / 1000:g} s"
         self._add(
             line, FailureKind.STORE_TIMEOUT, peer_node=peer, effect=True, detail=detail, once=f"waitForInput {detail}"
         )
@@ -518,7 +526,7 @@ class ErrorLog:
         self._add(line, FailureKind.ENGINE_STUCK, rank=alone, effect=True, detail=what, once=f"{alone} {what}")
 
     def _ascend(self, line: Line, match: re.Match[str]) -> None:
-        peer = int(match["peer"]) if match["peer"] and int(match["peer"]) < RANK_LIMIT else None
+        peer = integer(match["peer"]) if match["peer"] and integer(match["peer"]) < RANK_LIMIT else None
         kind = FailureKind.SOCKET_ERROR if match["code"] == "6" else FailureKind.OTHER
         operation = op_name(match["tag"].upper()) if match["tag"] else None
         detail = "waited for a peer's notification" if kind == FailureKind.OTHER else "waited for a peer's socket"
@@ -540,7 +548,10 @@ class ErrorLog:
     def _xid(self, line: Line, match: re.Match[str]) -> None:
         if "NVRM" not in line.text:  # else it is the driver's own line, and read as such
             self._add(
-                line, FailureKind.XID, code=int(match["code"]) if match["code"] else None, detail=pci_id(match["pci"])
+                line,
+                FailureKind.XID,
+                code=integer(match["code"]) if match["code"] else None,
+                detail=pci_id(match["pci"]),
             )
 
     def _nccl(self, line: Line, match: re.Match[str]) -> None:

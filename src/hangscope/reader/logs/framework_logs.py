@@ -14,6 +14,7 @@ from hangscope.model import CONTAINER, UNKNOWN, FailureKind, Process, Source
 from hangscope.reader.logs.failure_line import SIGNAL_NAMES, FailureLine, kind_of_end, make_failure, plain_status
 from hangscope.reader.logs.log_lines import Line
 from hangscope.reader.logs.quoted_words import is_quoted
+from hangscope.reader.numbers import integer, is_number
 from hangscope.reader.statements import Statement, Trust
 from hangscope.reader.values import host_name
 
@@ -147,7 +148,7 @@ class FrameworkLog:
         """Made where a line asks for them: of a hundred thousand logs most hold none."""
         return (
             (_DEEPSPEED, self._deepspeed),
-            (_KILLING, lambda line, m: self._add(line, FailureKind.LAUNCHER_KILL, pid=int(m["pid"]), effect=True)),
+            (_KILLING, lambda line, m: self._add(line, FailureKind.LAUNCHER_KILL, pid=integer(m["pid"]), effect=True)),
             (_ASKED_TO_STOP, lambda line, _: self._add(line, FailureKind.LAUNCHER_KILL, of_writer=True, effect=True)),
             (_BATCH_LIMIT, self._batch_limit),
             (_LIGHTNING, self._lightning),
@@ -231,10 +232,10 @@ class FrameworkLog:
         )
 
     def _deepspeed(self, line: Line, match: re.Match[str]) -> None:
-        status = int(match["exit"])
+        status = integer(match["exit"])
         local = _LOCAL_RANK.search(line.text)
         if status:
-            number = int(local["local"]) if local else None
+            number = integer(local["local"]) if local else None
             self._ended(line, Process(UNKNOWN, local_rank=number, exit_status=status))
 
     def _batch_limit(self, line: Line, match: re.Match[str]) -> None:
@@ -249,13 +250,13 @@ class FrameworkLog:
 
     def _lightning(self, line: Line, match: re.Match[str]) -> None:
         rank = UNKNOWN if line.tag is None else line.tag
-        self._ended(line, Process(rank, pid=int(match["pid"]), exit_status=int(match["exit"])))
+        self._ended(line, Process(rank, pid=integer(match["pid"]), exit_status=integer(match["exit"])))
 
     def _index(self, line: Line, match: re.Match[str]) -> None:
         """torch.multiprocessing counts the processes that it started, Horovod the ranks."""
-        index = int(match["index"])
+        index = integer(match["index"])
         name = match.groupdict().get("signal")
-        status = -SIGNAL_NAMES.get(name, 9) if name else plain_status(int(match["exit"]))
+        status = -SIGNAL_NAMES.get(name, 9) if name else plain_status(integer(match["exit"]))
         if not status:
             return
         if match.re is _HOROVOD:
@@ -264,7 +265,7 @@ class FrameworkLog:
             self._ended(line, Process(UNKNOWN, local_rank=index, exit_status=status))
 
     def _subprocess(self, line: Line, match: re.Match[str]) -> None:
-        status = -int(match["signal"]) if match["signal"] else plain_status(int(match["exit"]))
+        status = -integer(match["signal"]) if match["signal"] else plain_status(integer(match["exit"]))
         self._add(line, kind_of_end(status), code=status, effect=status in {-15, 1}, detail="launcher")
 
     def _loader(self, line: Line, match: re.Match[str]) -> None:
@@ -273,7 +274,7 @@ class FrameworkLog:
         self._add(line, FailureKind.SIGNAL, of_writer=True, code=code, detail=f"DataLoader worker {match['pid']}")
 
     def _raylet(self, line: Line, match: re.Match[str]) -> None:
-        pid = int(match["pid"])
+        pid = integer(match["pid"])
         node = host_name(match["node"])
         source = Source(self.file, f"line {line.number}")
         self.statements.append(
@@ -288,7 +289,7 @@ class FrameworkLog:
     def _ray_memory(self, line: Line, match: re.Match[str]) -> None:
         """Which node was full, below the line that says that a task was killed for it."""
         found = _RAY_PID.search(line.text)
-        pid = int(found["pid"]) if found else None
+        pid = integer(found["pid"]) if found else None
         said = self.failures[-1] if self.failures else None
         if said is not None and said.failure.kind == FailureKind.HOST_OOM and line.number - said.line.number <= 2:
             beside = (Source(self.file, f"line {line.number}"),)
@@ -312,7 +313,7 @@ class FrameworkLog:
     def _end_actor(self, stream: str) -> None:
         actor = self._actor.pop(stream)
         rows = actor.rows
-        pid = int(rows["pid"]) if rows.get("pid", "").isdigit() else None
+        pid = integer(rows["pid"]) if is_number(rows.get("pid")) else None
         name = rows.get("name") or rows.get("class_name")
         beside = tuple(actor.beside)
         effect = _ENDED_ON_PURPOSE.search(actor.reason) is not None
@@ -331,10 +332,10 @@ class FrameworkLog:
     def _vllm(self, line: Line, match: re.Match[str]) -> None:
         if is_quoted(line.text, match.start()):
             return
-        self._add(line, FailureKind.EXCEPTION, tasks=(int(match["index"]),), detail="a vLLM worker")
+        self._add(line, FailureKind.EXCEPTION, tasks=(integer(match["index"]),), detail="a vLLM worker")
 
     def _pod(self, line: Line, match: re.Match[str]) -> None:
-        status = plain_status(int(match["exit"]))
+        status = plain_status(integer(match["exit"]))
         if status:
             self._add(line, kind_of_end(status), node=match["pod"], code=status)
 
@@ -348,7 +349,7 @@ class FrameworkLog:
 
     def _container_exit(self, line: Line, match: re.Match[str]) -> None:
         """How a container ended, as ``kubectl describe`` has it, below the reason for that."""
-        status = plain_status(int(match["exit"]))
+        status = plain_status(integer(match["exit"]))
         said = self.failures[-1] if self.failures else None
         if said is not None and said.failure.kind == FailureKind.HOST_OOM and line.number - said.line.number <= 2:
             beside = (Source(self.file, f"line {line.number}"),)
@@ -368,7 +369,7 @@ class FrameworkLog:
         self._add(line, kind.get(status, FailureKind.EXIT), node=match["pod"], code=code, detail=status)
 
     def _signal_block(self, line: Line, match: re.Match[str]) -> None:
-        process = Process(UNKNOWN, node=match["node"], pid=int(match["pid"]), exit_status=-int(match["signal"]))
+        process = Process(UNKNOWN, node=match["node"], pid=integer(match["pid"]), exit_status=-integer(match["signal"]))
         self._ended(line, process)
 
     def _segfault(self, line: Line, match: re.Match[str]) -> None:

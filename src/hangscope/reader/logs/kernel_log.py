@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from hangscope.model import KernelMessage, Source
+from hangscope.reader.numbers import integer
 from hangscope.reader.values import pci_id
 
 _OOM = re.compile(
@@ -110,7 +111,7 @@ class KernelLog:
     def _message(self, text: str, source: Source, at: str | None, host: str | None) -> KernelMessage | None:
         if match := _OOM.search(text):
             pid = match["pid"] or match["pid2"] or match["pid3"]
-            return KernelMessage("oom", text, source, host, pid=int(pid), at=at)
+            return KernelMessage("oom", text, source, host, pid=integer(pid), at=at)
         if match := _NAMED_GPU.search(text):
             self._gpu = pci_id(match["pci"])  # the sentence goes on in the next lines
             return None
@@ -125,7 +126,7 @@ class KernelLog:
         if match := _LINK.search(text):
             return KernelMessage("link", text, source, host, device=match["device"], at=at)
         if (match := _HUNG.search(text)) or (match := _SEGFAULT.search(text)):
-            return KernelMessage("other", text, source, host, pid=int(match["pid"]), at=at)
+            return KernelMessage("other", text, source, host, pid=integer(match["pid"]), at=at)
         if _BUS_ERROR.search(text):
             return KernelMessage("other", text, source, host, at=at)
         return None
@@ -133,9 +134,9 @@ class KernelLog:
     def _xid(self, text: str) -> tuple[int, str | None, int | None] | None:
         """(the Xid's number, the GPU's or the switch's PCI address, the process) of what NVIDIA's driver reports."""
         if match := _XID.search(text):
-            return int(match["code"]), pci_id(match["pci"]), int(match["pid"]) if match["pid"] else None
+            return integer(match["code"]), pci_id(match["pci"]), integer(match["pid"]) if match["pid"] else None
         if match := _SXID.search(text):
-            return int(match["code"]), pci_id(match["pci"]), None
+            return integer(match["code"]), pci_id(match["pci"]), None
         if match := _FELL_OFF.search(text):
             return _FELL_OFF_CODE, pci_id(match["pci"]), None
         if "NVRM" in text and "fallen off the bus" in text:

@@ -12,6 +12,7 @@ import re
 from collections.abc import Iterator
 
 from hangscope.reader.logs.log_lines import Line
+from hangscope.reader.numbers import integer
 from hangscope.reader.times import ISO
 
 MOST_PREFIXES = 6
@@ -71,13 +72,13 @@ class _Prefixes:
 
     def _bracket(self, text: str) -> int:
         if match := _TAG.match(text):
-            self.tag = int(match[1] or match[2])
+            self.tag = integer(match[1] or match[2])
             return match.end()
         if match := _NUMBER.match(text):
             # mpirun's -prepend-rank; in front of a tag it is a viewer's line number, which names no one
             if _TAG.match(text, match.end()):
                 return match.end()
-            self.task = int(match[1])
+            self.task = integer(match[1])
             self.bare = True
         elif match := _BRACKET_TIME.match(text):
             self.stamp = self.stamp or match[0]
@@ -85,12 +86,12 @@ class _Prefixes:
                 self.stream = f"{self.stream} {match['ranks']}".strip()
             return match.end()
         elif match := _TRTLLM.match(text):
-            self.tag = int(match["rank"]) if match["rank"] else None
+            self.tag = integer(match["rank"]) if match["rank"] else None
             return match.end()
         elif match := _MPI.match(text) or _HOROVOD.match(text):
-            self.task = int(match[1])
+            self.task = integer(match[1])
         elif match := _TEE.match(text):
-            self.local_rank = int(match[2])
+            self.local_rank = integer(match[2])
         else:
             match = _POD.match(text)
         return self._named(match)
@@ -105,9 +106,9 @@ class _Prefixes:
     def _ray(self, text: str) -> int:
         match = _RAY.match(text)
         if match is not None:
-            self.pid = int(match[2])
+            self.pid = integer(match[2])
             self.host = match[3] or self.host
-            self.task = int(match[1]) if match[1] else self.task
+            self.task = integer(match[1]) if match[1] else self.task
         return self._named(match)
 
     def _number(self, text: str) -> int:
@@ -116,13 +117,13 @@ class _Prefixes:
             return match.end()
         match = _SRUN.match(text)
         if match is not None:
-            self.task = int(match[1])
+            self.task = integer(match[1])
             self.bare = True
         return self._named(match)
 
     def _word(self, text: str) -> int:
         if text[0] == "r" and (match := _TAG.match(text)):
-            self.tag = int(match[1] or match[2])
+            self.tag = integer(match[1] or match[2])
             return match.end()
         if text[0] in "EWIDC" and (match := _LOGGER.match(text)):
             return match.end()
@@ -143,7 +144,7 @@ def split_prefix(number: int, raw: str) -> Line:
     if text.startswith('{"log":'):
         text = _docker(text)
     if text[:5] == "[rank" and (match := _TAG.match(text)):  # most lines of a job that tags them
-        return Line(number, text[match.end() :], int(match[1]))
+        return Line(number, text[match.end() :], integer(match[1]))
     found = _Prefixes()
     for _ in range(MOST_PREFIXES):
         length = found.take(text) if text else 0
@@ -152,7 +153,7 @@ def split_prefix(number: int, raw: str) -> Line:
             break
     if found.tag is None and "rank" in text and "]:" in text and (match := _TAG_INSIDE.search(text)):
         # a progress bar, a pod's name or a print without its newline shares the line
-        found.tag = int(match[1])
+        found.tag = integer(match[1])
         text = text[match.end() :]
     writer = (found.tag, found.stream, found.task, found.local_rank, found.pid)
     return Line(number, text, *writer, found.stamp, found.bare, found.host)

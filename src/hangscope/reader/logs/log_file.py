@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Iterator
 from typing import BinaryIO
 
+from hangscope.errors import contained
 from hangscope.model import FailureKind, Gap, Source
 from hangscope.reader.logs.error_lines import ErrorLog
 from hangscope.reader.logs.failure_line import FailureLine, make_failure
@@ -27,6 +28,7 @@ from hangscope.reader.logs.torch_logs import TorchLog
 from hangscope.reader.logs.tracebacks import MOST_CHAINED, of_torchrun
 from hangscope.reader.logs.unwrap import FAILING, PLAIN, unwrapped
 from hangscope.reader.logs.worded_lines import WordedLog
+from hangscope.reader.numbers import Unreadable
 from hangscope.reader.ranks_in_paths import rank_of_log
 from hangscope.reader.sources.fabric_counters import FabricCounters
 from hangscope.reader.sources.stack_dumps import StackText
@@ -84,6 +86,8 @@ class TextFile:
         self.lines = 0
         self.whole_last_line = True
         self.gaps: list[Gap] = []
+        self._unread: dict[str, list[int]] = {}
+        """Why lines were not read → the number of the first of them, and how many they are."""
         self._waiting = False
         """Whether somebody is in the middle of a message of several lines."""
         self.rank: int | None = None
@@ -108,31 +112,59 @@ class TextFile:
             tail.append((number, raw))
             if number <= HEAD_LINES:
                 head.append((number, raw))
-            self._take(number, raw, use)
+            try:
+                self._take(number, raw, use)
+            except Exception as error:
+                self._not_read(number, error)
         self.lines = number
         self.head = [raw for _, raw in head]
         self.tail = tuple(raw for _, raw in tail)
-        self.progress = progress_lines([*head, *((number, raw) for number, raw in tail if number > HEAD_LINES)])
-        for shown in self.progress:
-            self.quotes.add(shown.number, shown.text)
+        self._read_progress([*head, *((number, raw) for number, raw in tail if number > HEAD_LINES)])
         if shapes.passed:
             what = f"{shapes.passed} lines of {self.file}"
             why = f"not read: each is like {LineShapes.MOST_ALIKE} before it but for its numbers"
             self.gaps.append(Gap(what, why, source=Source(self.file)))
         stream.seek(max(size - 1, 0))
         self.whole_last_line = stream.read(1) in {b"\n", b""}
-        self.torch.finish()
-        if any(of_torchrun(traceback.frames) for traceback in self.torch.tracebacks):
-            self.launcher.elastic = self.writers.launcher = True
-        self.nccl.finish()
-        self.framework.finish()
-        self.errors.finish()
-        self.stacks.finish()
+        for finish in (
+            self._finish_torch,
+            *(each.finish for each in (self.nccl, self.framework, self.errors, self.stacks)),
+        ):
+            try:
+                finish()
+            except Exception as error:
+                self._not_read(number, error)
+        self._name_unread()
         if self.torch.chained_too_long:
             what = f"{self.torch.chained_too_long:,} exceptions of {self.file}"
             why = f"not kept: they stand in chains of more than {MOST_CHAINED}"
             self.gaps.append(Gap(what, why, source=Source(self.file)))
         self.let_go()
+
+    def _read_progress(self, lines: list[tuple[int, str]]) -> None:
+        try:
+            self.progress = progress_lines(lines)
+        except Exception as error:
+            self._not_read(lines[0][0], error)
+        for shown in self.progress:
+            self.quotes.add(shown.number, shown.text)
+
+    def _finish_torch(self) -> None:
+        self.torch.finish()
+        if any(of_torchrun(traceback.frames) for traceback in self.torch.tracebacks):
+            self.launcher.elastic = self.writers.launcher = True
+
+    def _not_read(self, number: int, error: Exception) -> None:
+        """A line that has a value which it cannot have, or at which a reader raises, costs itself alone."""
+        why = str(error) if isinstance(error, Unreadable) else contained(error)
+        first_and_count = self._unread.setdefault(why, [number, 0])
+        first_and_count[1] += 1
+
+    def _name_unread(self) -> None:
+        for why, (number, count) in self._unread.items():
+            what = f"line {number} of {self.file}" if count == 1 else f"{count:,} lines of {self.file}"
+            self.gaps.append(Gap(what, f"not read: {why}", source=Source(self.file, f"line {number}")))
+        self._unread.clear()
 
     def _take(self, number: int, raw: str, use: int) -> None:
         """Give one line to everybody who may know it."""

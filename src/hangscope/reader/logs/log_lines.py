@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from typing import BinaryIO, NamedTuple
 
 from hangscope.model import Source
+from hangscope.reader.numbers import MOST_DIGITS, integer
 from hangscope.reader.times import parse_time
 
 LINE_LIMIT = 8192
@@ -192,5 +193,5 @@ def _lines(stretch: bytes, number: int, shapes: Sequence[bytes]) -> Iterator[Raw
 
 def line_of(source: Source) -> int:
     """The number in a place such as ``line 12``, for order."""
-    digits = "".join(char for char in source.place if char.isdigit())[:18]
-    return int(digits or 0)
+    digits = re.sub(r"[^0-9]", "", source.place)[:MOST_DIGITS]
+    return integer(digits or "0")

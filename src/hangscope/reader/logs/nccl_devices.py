@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field, replace
 
+from hangscope.reader.numbers import integer
 from hangscope.reader.values import gid, pci_id
 
 _USING = re.compile(r"^NET/(?P<net>[^:]+?) ?: Using (?P<list>.*)")
@@ -62,14 +63,14 @@ class Devices:
         """Read one line that begins with ``NET/``; the IP addresses that it says are this process's."""
         self._spelt.clear()
         if match := _VIRTUAL.search(message):
-            self.names.setdefault((message[4:].split(":")[0].strip(), int(match["index"])), match["name"])
+            self.names.setdefault((message[4:].split(":")[0].strip(), integer(match["index"])), match["name"])
         elif match := _FOUND.match(message):
             pci = pci_id(match["path"].rpartition("/")[2]) if match["path"] else None
-            device = Device(match["name"], int(match["port"]), match["layer"], pci=pci)
+            device = Device(match["name"], integer(match["port"]), match["layer"], pci=pci)
             self.found[device.name, device.port] = device
         elif match := _QUEUE_PAIR.search(message):
-            known = (int(match["lid"]), None) if match["lid"] else (None, _gid(match["high"], match["low"]))
-            self.ids[int(match["index"]), int(match["port"])] = known
+            known = (integer(match["lid"]), None) if match["lid"] else (None, _gid(match["high"], match["low"]))
+            self.ids[integer(match["index"]), integer(match["port"])] = known
         elif match := _USING.match(message):
             return self._using(match["net"].strip(), match["list"])
         return []
@@ -77,7 +78,7 @@ class Devices:
     def _using(self, net: str, listed: str) -> list[str]:
         addresses = []
         for item in _SOCKET_ITEM.finditer(listed):
-            self.names[net, int(item["index"])] = item["name"]
+            self.names[net, integer(item["index"])] = item["name"]
             addresses.append(item["address"])
         if oob := _OOB.search(listed):
             addresses.append(oob["address"])
@@ -137,10 +138,10 @@ def split_devices(listed: str) -> list[tuple[int, list[Device]]]:
     found: list[tuple[int, list[Device]]] = []
     for match in _DEVICE.finditer(listed):
         if match["fused"] is not None:
-            parts = [Device(m["name"], int(m["port"]), m["layer"]) for m in _FUSED.finditer(match["fused"])]
+            parts = [Device(m["name"], integer(m["port"]), m["layer"]) for m in _FUSED.finditer(match["fused"])]
         else:
-            parts = [Device(match["name"], int(match["port"]) if match["port"] else None, match["layer"])]
-        found.append((int(match["index"]), parts))
+            parts = [Device(match["name"], integer(match["port"]) if match["port"] else None, match["layer"])]
+        found.append((integer(match["index"]), parts))
     return found
 
 

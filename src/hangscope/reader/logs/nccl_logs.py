@@ -16,6 +16,7 @@ from hangscope.reader.logs.line_writers import Writers
 from hangscope.reader.logs.log_lines import Line
 from hangscope.reader.logs.nccl_devices import Devices
 from hangscope.reader.logs.nccl_hash import split_hash
+from hangscope.reader.numbers import hexadecimal, integer
 from hangscope.reader.times import parse_time
 from hangscope.reader.values import is_loopback
 
@@ -151,7 +152,7 @@ class NcclLog:
         if match is None:
             self._version(text)
             return
-        key = (match["host"], int(match["pid"]))
+        key = (match["host"], integer(match["pid"]))
         process = self.processes.get(key)
         source = Source(self.file, f"line {line.number}")
         if process is None:
@@ -172,8 +173,8 @@ class NcclLog:
             if match := _CHANNEL.match(_RCCL_TAIL.sub("", message)):
                 self._channel(process, match, thread, source)
         elif message.startswith("Ring "):
-            if (match := _RING.match(message)) and (comm := self._building(process, thread, int(match["me"]))):
-                comm.rings[int(match["channel"])] = (int(match["prev"]), int(match["next"]))
+            if (match := _RING.match(message)) and (comm := self._building(process, thread, integer(match["me"]))):
+                comm.rings[integer(match["channel"])] = (integer(match["prev"]), integer(match["next"]))
         elif message.startswith("Trees "):
             self._trees(process, message, thread)
         elif "Init " in message and (match := _INIT.search(message)):
@@ -197,15 +198,15 @@ class NcclLog:
             process.started[pointer].pop().completed = True
             return
         ident = _COMM_ID.search(rest)
-        comm = Comm(pointer, int(match["rank"]), int(match["size"]), source, thread=thread, started_at_ns=at_ns)
+        comm = Comm(pointer, integer(match["rank"]), integer(match["size"]), source, thread=thread, started_at_ns=at_ns)
         comm.comm_id = comm_id(ident[1]) if ident else None
         comm.completed = done
         comm.gpu = bus_id(match["bus"]) if match["bus"] else None
-        comm.cuda_device = int(match["dev"])
+        comm.cuda_device = integer(match["dev"])
         if parent := _PARENT.search(rest):
-            comm.color = int(parent["color"])
+            comm.color = integer(parent["color"])
             count = _COUNT.search(rest)
-            comm.count = int(count[1]) if count else None
+            comm.count = integer(count[1]) if count else None
             above = process.newest.get(parent["ptr"].lower())
             comm.parent = above.comm_id if above is not None and above.comm_id else f"pointer {parent['ptr'].lower()}"
         if comm.comm_id is None:
@@ -226,15 +227,15 @@ class NcclLog:
 
     def _trees(self, process: NcclProcess, message: str, thread: str) -> None:
         for match in _TREES.finditer(message):
-            comm = self._building(process, thread, int(match["me"]))
+            comm = self._building(process, thread, integer(match["me"]))
             if comm is not None:
-                down = tuple(rank for part in match["down"].split("/") if (rank := int(part)) >= 0)
-                comm.trees[int(match["channel"])] = (int(match["up"]), down)
+                down = tuple(rank for part in match["down"].split("/") if (rank := integer(part)) >= 0)
+                comm.trees[integer(match["channel"])] = (integer(match["up"]), down)
 
     def _channel(self, process: NcclProcess, match: re.Match[str], thread: str, source: Source) -> None:
-        channel = int(match["channel"])
-        sender = int(match["from"])
-        receiver = int(match["to"])
+        channel = integer(match["channel"])
+        sender = integer(match["from"])
+        receiver = integer(match["to"])
         via = match["via"]
         net = _NET.match(via)
         side = match["side"] or "send"
@@ -252,9 +253,9 @@ class NcclLog:
                 transport,
                 side,
                 net["net"] if net else None,
-                int(net["index"]) if net else None,
+                integer(net["index"]) if net else None,
                 source,
-                int(net["proxy"]) if net and net["proxy"] else None,
+                integer(net["proxy"]) if net and net["proxy"] else None,
             )
         )
 
@@ -314,12 +315,12 @@ class NcclLog:
 def comm_id(text: str) -> str:
     """A communicator's hash in one spelling, so that the log, RAS and the profiler agree."""
     digits = text.lower().removeprefix("0x")
-    return f"0x{int(digits, 16):x}" if digits else "0x0"
+    return f"0x{hexadecimal(digits):x}" if digits else "0x0"
 
 
 def bus_id(packed: str) -> str:
     """NCCL's packed bus id as a PCI address: ``9b000`` is ``0000:9b:00.0``."""
-    value = int(packed, 16)
+    value = hexadecimal(packed)
     return f"{value >> 20:04x}:{(value >> 12) & 0xFF:02x}:{(value >> 4) & 0xFF:02x}.{value & 0xF:x}"
 
 
@@ -333,7 +334,7 @@ def _made_up_id(process: NcclProcess, comm: Comm) -> str:
     if comm.parent is None:
         return f"{process.host}:{process.pid}:{comm.pointer}"
     if comm.count is not None and comm.color is not None and _HASH.match(comm.parent):
-        return f"0x{split_hash(int(comm.parent, 16), comm.count, comm.color):x}"
+        return f"0x{split_hash(hexadecimal(comm.parent), comm.count, comm.color):x}"
     count = comm.count
     if count is None:
         count = process.splits[comm.parent]

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from hangscope.model import FailureKind
+from hangscope.reader.numbers import integer
 from hangscope.reader.values import is_loopback
 
 
@@ -110,7 +111,7 @@ def read_warning(text: str) -> NcclWarning:
 
 
 def _completion(match: re.Match[str], text: str) -> NcclWarning:
-    status = int(match["status"])
+    status = integer(match["status"])
     hca = _HCA.search(text)
     return NcclWarning(
         "completion_error",
@@ -128,7 +129,7 @@ def _async_event(match: re.Match[str], _: str) -> NcclWarning:
         fatal = match["how"].strip() == "fatal" or (match["kind"] or "").strip() == "fatal"
     else:  # before 2.23 only the event itself tells
         fatal = _FATAL_EVENTS.search(match["text"]) is not None
-    port = int(match["port"]) if match["port"] else None
+    port = integer(match["port"]) if match["port"] else None
     return NcclWarning("async_event", hca=match["hca"], port=port, status_name=match["text"].strip(), fatal=fatal)
 
 
@@ -136,8 +137,8 @@ def _queue_pair(match: re.Match[str], _: str) -> NcclWarning:
     return NcclWarning(
         "connect_failed",
         hca=match["hca"],
-        port=int(match["port"]) if match["port"] else None,
-        status=int(match["name"]) if match["name"] else None,
+        port=integer(match["port"]) if match["port"] else None,
+        status=integer(match["name"]) if match["name"] else None,
         status_name=match["text"].strip(" :") or None,
     )
 
@@ -185,9 +186,9 @@ class TakenTwice(NamedTuple):
 def taken_twice(text: str) -> TakenTwice | None:
     """What a warning says was taken twice; ranks are those of NCCL's communicator."""
     if match := _SAME_GPU.search(text):
-        return TakenTwice(FailureKind.SAME_GPU, tuple(sorted({int(match[1]), int(match[2])})), match[3])
+        return TakenTwice(FailureKind.SAME_GPU, tuple(sorted({integer(match[1]), integer(match[2])})), match[3])
     if match := _SAME_RANK.search(text):
-        return TakenTwice(FailureKind.SAME_RANK, (int(match[1]),), match[1])
+        return TakenTwice(FailureKind.SAME_RANK, (integer(match[1]),), match[1])
     return None
 
 

@@ -12,6 +12,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 
+from hangscope.reader.numbers import Unreadable, decimal, integer
+
 _NUMBER = r"(\d{1,12}(?:\.\d{1,18})?)"
 _COUNTER = re.compile(
     r"(?:\b(?P<name>global_?step|train_?step|iteration|iter|steps?|batch|epochs?|idx)\b['\"\]]?\s{0,3}[:=#\[ ]?\s{0,9}"
@@ -75,7 +77,10 @@ def progress_lines(rows: Iterable[tuple[int, str]]) -> list[ProgressLine]:
     found = []
     for number, raw in rows:
         # a progress bar draws over itself: what it showed last counts
-        line = _read(number, raw.rstrip("\r").rpartition("\r")[2])
+        try:
+            line = _read(number, raw.rstrip("\r").rpartition("\r")[2])
+        except Unreadable:
+            continue
         if line is not None:
             found.append(line)
     return _with_what_rises(found)
@@ -101,27 +106,27 @@ def _read(number: int, text: str) -> ProgressLine | None:
     if _FINISHED.search(text):
         return ProgressLine(number, Shows.FINISHED, text)
     if bar := _BAR.search(text):
-        return ProgressLine(number, Shows.STEP, text, float(bar[2]))
+        return ProgressLine(number, Shows.STEP, text, decimal(bar[2]))
     if _RATE.search(text) or _PROMPT_RATE.search(text):
         return ProgressLine(number, _of_server(text), text)
     if _READY.search(text):
         return ProgressLine(number, Shows.READY, text)
     if _ANSWERED.search(text):
         return ProgressLine(number, Shows.SERVING, text)
-    counters = {(match["name"] or "it").lower(): float(match[2]) for match in _COUNTER.finditer(text)}
+    counters = {(match["name"] or "it").lower(): decimal(match[2]) for match in _COUNTER.finditer(text)}
     if counters and _VALUE.search(text):
         return ProgressLine(number, Shows.STEP, text, next(iter(counters.values())), counters)
     return None
 
 
 def _of_server(text: str) -> Shows:
-    rates = [float(match[1]) for match in (_RATE.search(text), _PROMPT_RATE.search(text)) if match]
+    rates = [decimal(match[1]) for match in (_RATE.search(text), _PROMPT_RATE.search(text)) if match]
     if any(rates):
         return Shows.SERVING
     requests = _REQUESTS.search(text)
     if requests is None:
         return Shows.SERVING
-    return Shows.STALLED if int(requests[1]) else Shows.IDLE
+    return Shows.STALLED if integer(requests[1]) else Shows.IDLE
 
 
 def moves(lines: Sequence[ProgressLine]) -> bool:

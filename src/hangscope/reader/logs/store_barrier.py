@@ -10,6 +10,7 @@ import re
 from dataclasses import dataclass, field
 
 from hangscope.reader.logs.log_lines import Line
+from hangscope.reader.numbers import integer
 
 _KEY = r"(?:key:? ?)(?P<key>store_based_barrier_key:[\w./-]{1,80})"
 _ADDED = re.compile(_KEY + r" to store for rank: (?P<rank>\d{1,6})")
@@ -41,7 +42,7 @@ class StoreBarrier:
 
         Where most did not come, whoever came is as likely the odd one.
         """
-        if len(self.added) != self.came or self.came * 2 < self.size or max(self.added) >= self.size:
+        if not self.added or len(self.added) != self.came or self.came * 2 < self.size or max(self.added) >= self.size:
             return ()
         return tuple(sorted(set(range(self.size)) - self.added))
 
@@ -60,7 +61,8 @@ class StoreBarriers:
         if match := _WAITING.search(text):
             self._waits(line, match)
         elif match := _ADDED.search(text):
-            self._of(match["key"]).added.add(int(match["rank"]))
+            rank = integer(match["rank"])
+            self._of(match["key"]).added.add(rank)
         elif match := _COMPLETED.search(text):
             self._of(match["key"]).over = True
         else:
@@ -68,11 +70,12 @@ class StoreBarriers:
         return True
 
     def _waits(self, line: Line, match: re.Match[str]) -> None:
+        waiter, came, size = (integer(match[name]) for name in ("rank", "came", "size"))
         barrier = self._of(match["key"])
         barrier.line = line
-        barrier.waiter = int(match["rank"])
-        barrier.came = int(match["came"])
-        barrier.size = int(match["size"])
+        barrier.waiter = waiter
+        barrier.came = came
+        barrier.size = size
 
     def _of(self, key: str) -> StoreBarrier:
         if key not in self._by_key and len(self._by_key) >= self.MOST:

@@ -28,6 +28,7 @@ from hangscope.reader.logs.torch_words import (
     op_name,
 )
 from hangscope.reader.logs.tracebacks import Traceback, Tracebacks
+from hangscope.reader.numbers import integer, is_number
 from hangscope.reader.times import Clock
 
 RECENT = 500
@@ -117,7 +118,7 @@ class LoggedReport:
             desc = desc if desc and desc != "undefined" else self.report.group_desc
             self.put(group_name=group["name"], group_desc=desc)
         if number := _LINE_RANK.search(text):
-            self.put(group_rank=int(number[1]))
+            self.put(group_rank=integer(number[1]))
         named = self.report.group_name
         if named is not None and not is_default(named, self.report.group_desc):
             self.hint = None  # whatever number was read before counts within that group
@@ -182,7 +183,7 @@ class TorchLog:
         at: Clock | int | None = line.at_ns
         if head is not None:
             at = head_clock(head) or at
-            self._fingerprint(int(head["line"]), text)
+            self._fingerprint(integer(head["line"]), text)
         self._message(line, text[head.end() :] if head else text, at, in_traceback)
         return in_traceback
 
@@ -198,7 +199,7 @@ class TorchLog:
             logged = self._new(line, "status", text, at)
             _count(logged, text)
             who = match["who"].split()
-            logged.put(signalled_by=int(who[1]) if who[0] == "rank" else None, own_timeout=who[0] == "this")
+            logged.put(signalled_by=integer(who[1]) if who[0] == "rank" else None, own_timeout=who[0] == "this")
         elif "Stack trace of the failed collective not found" in text:
             self.recorder_off.append(Note(line.tag, line.stream, line.number, at=at))
             self._give_stack(line, [])
@@ -207,7 +208,7 @@ class TorchLog:
         elif "Could not acquire GIL within" in text:
             self._new(line, "gil", text, at).put(error=text.strip())
         elif match := _STUCK.search(text):
-            self._new(line, "watchdog_stuck", text, at).put(elapsed_ms=int(match[1]) * 1000, error=text.strip())
+            self._new(line, "watchdog_stuck", text, at).put(elapsed_ms=integer(match[1]) * 1000, error=text.strip())
         elif match := _NCCL2.search(text):
             self._nccl2(line, match, at)
         elif match := _THREAD_ENDED.search(text):
@@ -247,7 +248,7 @@ class TorchLog:
 
     def _same_writer(self, line: Line, text: str) -> list[LoggedReport]:
         number = _LINE_RANK.search(text)
-        mine = int(number[1]) if number else None
+        mine = integer(number[1]) if number else None
         return [
             known
             for known in self.reports[-RECENT:]
@@ -282,7 +283,7 @@ class TorchLog:
             kind=kind,
             seq=seq,
             operation=operation,
-            elapsed_ms=int(ran[1]) if ran else None,
+            elapsed_ms=integer(ran[1]) if ran else None,
             numel_in=_int(fields.get("NumelIn")),
             numel_out=_int(fields.get("NumelOut")),
             timeout_ms=_int(fields.get("Timeout(ms)")),
@@ -293,7 +294,7 @@ class TorchLog:
 
     def _detected(self, line: Line, text: str, at: Clock | int | None) -> None:
         match = _AT_WORK.search(text)
-        seq = int(match["seq"]) if match else None
+        seq = integer(match["seq"]) if match else None
         group = PG_HEAD.search(text)
         name = group["name"] if group else None
         for logged in reversed(self._same_writer(line, text)):
@@ -331,7 +332,7 @@ class TorchLog:
             return
         kind = "timeout" if abort["kind"] == "timeout" else "async_error"
         logged = self._new(line, kind, "", at)
-        logged.hint = int(match["rank"])
+        logged.hint = integer(match["rank"])
         logged.put(group_rank=logged.hint, group_name=match["name"] or None, error=abort["why"].strip())
 
     # ---- blocks of several lines ----
@@ -341,9 +342,9 @@ class TorchLog:
         if match is None:
             return False
         tag, frames = self._stacks[line.stream]
-        if int(match["index"]) != len(frames):
+        if integer(match["index"]) != len(frames):
             return False
-        frames.append(Frame(match["name"], match["file"], int(match["line"])))
+        frames.append(Frame(match["name"], match["file"], integer(match["line"])))
         if len(frames) == 1:
             self._give_stack(line._replace(tag=tag), frames)
         return True
@@ -426,8 +427,8 @@ class TorchLog:
 
 def _count(logged: LoggedReport, text: str) -> None:
     if match := _COUNTERS.search(text):
-        logged.put(last_enqueued=int(match["enqueued"]), last_completed=int(match["completed"]))
+        logged.put(last_enqueued=integer(match["enqueued"]), last_completed=integer(match["completed"]))
 
 
 def _int(text: str | None) -> int | None:
-    return int(text) if text is not None and text.isascii() and text.isdigit() else None
+    return integer(text) if is_number(text) else None

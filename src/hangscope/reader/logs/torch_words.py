@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from hangscope.reader.numbers import integer
 from hangscope.reader.times import Clock
 
 OP_NAMES = {
@@ -47,7 +48,7 @@ FINGERPRINTS = {
 }
 """Message → line number → PyTorch version. Vendors' own builds differ, so this is a hint."""
 
-_GLOO_TIMEOUT = re.compile(r"Timed out waiting (\d+) ?ms for (?:(\w+) )?operation")
+_GLOO_TIMEOUT = re.compile(r"Timed out waiting (\d{1,15}) ?ms for (?:(\w+) )?operation", re.ASCII)
 
 
 def op_name(op_type: str | None) -> str | None:
@@ -58,7 +59,7 @@ def op_name(op_type: str | None) -> str | None:
 def gloo_timeout(message: str) -> int | None:
     """The time limit in ms where a message is Gloo's word for a collective that timed out."""
     match = _GLOO_TIMEOUT.search(message)
-    return int(match[1]) if match else None
+    return integer(match[1]) if match else None
 
 
 def called_as(operation: str | None, function: str) -> bool:
@@ -82,14 +83,16 @@ def called_as(operation: str | None, function: str) -> bool:
 GLOG_HEAD = re.compile(
     r"\[?(?P<severity>[EWIF])"
     r"(?:(?P<date>\d{3,4}) (?P<h>\d\d):(?P<m>\d\d):(?P<s>\d\d)\.(?P<fraction>\d{1,9})(?: +\d+)?)? "
-    r"(?P<file>[\w./-]+\.(?:cpp|hpp|h|cc|cu)):(?P<line>\d+)\] ?"
+    r"(?P<file>[\w./-]+\.(?:cpp|hpp|h|cc|cu)):(?P<line>\d+)\] ?",
+    re.ASCII,
 )
 """What c10 puts in front of a message: ``[E1115 02:30:11.204000000 ProcessGroupNCCL.cpp:685] ``."""
 PG_HEAD = re.compile(
-    r"\[PG (?:(?:ID \d+ PG )?GUID )?(?P<name>[^\s(\]]*) ?(?:\((?P<desc>.{0,200}?)\))? ?Rank (?P<rank>\d{1,6})\]"
+    r"\[PG (?:(?:ID \d+ PG )?GUID )?(?P<name>[^\s(\]]*) ?(?:\((?P<desc>.{0,200}?)\))? ?Rank (?P<rank>\d{1,6})\]",
+    re.ASCII,
 )
 """The group of a message, and the rank *within that group*."""
-_BARE_RANK = re.compile(r"\[Rank (\d{1,6})\]")
+_BARE_RANK = re.compile(r"\[Rank (\d{1,6})\]", re.ASCII)
 
 
 def clock_of(text: str) -> Clock | None:
@@ -101,9 +104,9 @@ def clock_of(text: str) -> Clock | None:
 def head_clock(head: re.Match[str]) -> Clock | None:
     if head["date"] is None:
         return None
-    month, day = divmod(int(head["date"]), 100)
-    seconds = int(head["h"]) * 3600 + int(head["m"]) * 60 + int(head["s"])
-    return Clock(month, day, seconds * 1_000_000_000 + int(head["fraction"].ljust(9, "0")))
+    month, day = divmod(integer(head["date"]), 100)
+    seconds = integer(head["h"]) * 3600 + integer(head["m"]) * 60 + integer(head["s"])
+    return Clock(month, day, seconds * 1_000_000_000 + integer(head["fraction"].ljust(9, "0")))
 
 
 def default_rank(text: str) -> int | None:
@@ -113,9 +116,9 @@ def default_rank(text: str) -> int | None:
     names another group.
     """
     if group := PG_HEAD.search(text):
-        return int(group["rank"]) if is_default(group["name"], group["desc"]) else None
+        return integer(group["rank"]) if is_default(group["name"], group["desc"]) else None
     bare = _BARE_RANK.search(text)
-    return int(bare[1]) if bare else None
+    return integer(bare[1]) if bare else None
 
 
 def is_default(name: str | None, desc: str | None) -> bool:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 from hangscope.model import CUT_OFF, Frame
 from hangscope.reader.logs.log_lines import Line
+from hangscope.reader.numbers import integer
 from hangscope.wordings import find
 
 MESSAGE_LINES = 12
@@ -164,7 +165,7 @@ class Tracebacks:
             self._begin(key, line, current)
             return True
         if line.text.startswith("[Rank ") and (match := _SNIPPET.match(line.text)):
-            self._announced = (line.stream, line.number, int(match[1]))
+            self._announced = (line.stream, line.number, integer(match[1]))
         if current is None:
             return False
         if not line.text.strip():
@@ -262,7 +263,7 @@ class _OpenTraceback:
 
     def _frame_or_error(self, text: str) -> bool:
         if match := _FRAME.match(text):
-            self.traceback.frames.append(Frame(match["name"] or "", match["file"], int(match["line"])))
+            self.traceback.frames.append(Frame(match["name"] or "", match["file"], integer(match["line"])))
             self.traceback.code.append("")
             return True
         body = text[self.traceback.indent :] if text[: self.traceback.indent].strip(" |+") == "" else text

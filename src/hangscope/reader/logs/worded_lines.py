@@ -17,6 +17,7 @@ from hangscope.reader.logs.log_lines import Line
 from hangscope.reader.logs.nccl_warnings import address_host
 from hangscope.reader.logs.quoted_words import is_quoted
 from hangscope.reader.logs.torch_words import clock_of, default_rank
+from hangscope.reader.numbers import integer
 from hangscope.reader.values import RANK_LIMIT, pci_id
 from hangscope.wordings import Wording, find
 from hangscope.wordings.wording import compiled
@@ -136,7 +137,7 @@ class WordedLog:
         kind = row.kind or FailureKind.OTHER
         effect = row.effect
         ranks = tuple(sorted(begun.ranks))[:_MOST_RANKS]
-        rank = int(groups["rank"]) if "rank" in groups else None
+        rank = integer(groups["rank"]) if "rank" in groups else None
         if kind == FailureKind.MISSING_RANKS and not ranks:
             kind, effect = FailureKind.WAIT_TIMEOUT, True  # the list is cut off
         elif kind != FailureKind.MISSING_RANKS and rank is None and len(ranks) == 1 and not effect:
@@ -149,11 +150,11 @@ class WordedLog:
             rank=rank,
             ranks=ranks,
             node=groups.get("node") or (host_in_front(line.text) if row.kernel else None),
-            peer_rank=int(groups["peer"]) if "peer" in groups else None,
+            peer_rank=integer(groups["peer"]) if "peer" in groups else None,
             peer_node=_peer_node(groups),
-            local_rank=int(groups["local"]) if "local" in groups else None,
-            pid=int(pid) if pid is not None else (line.pid if row.of_writer else None),
-            code=int(groups["code"]) if "code" in groups else row.code,
+            local_rank=integer(groups["local"]) if "local" in groups else None,
+            pid=integer(pid) if pid is not None else (line.pid if row.of_writer else None),
+            code=integer(groups["code"]) if "code" in groups else row.code,
             operation=_filled(row.operation, groups),
             detail=_filled(row.detail, groups) or (None if row.detail else groups.get("what")),
             device=pci_id(groups["device"]) or groups["device"] if "device" in groups else None,
@@ -186,7 +187,7 @@ def _add_numbers(begun: _Open, groups: dict[str, str]) -> None:
     text = groups.get("ranks", "")
     if begun.row.names_ranks:
         text = f"{text} {groups.get('task', '')}"
-    numbers = (int(number) for number in _NUMBERS.findall(text))
+    numbers = (integer(number) for number in _NUMBERS.findall(text))
     begun.ranks.update(number for number in numbers if number < RANK_LIMIT)
 
 

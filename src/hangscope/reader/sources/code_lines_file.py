@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from hangscope.model import CodeLines, Source
+from hangscope.reader.numbers import integer, is_number
 from hangscope.reader.values import rank_number
 
 SCHEMA = "hangscope.source/1"
@@ -42,6 +43,6 @@ def _lines(value: Any, room: int) -> dict[int, str]:
     for number, text in value.items() if isinstance(value, Mapping) else ():
         if len(found) >= room:
             break
-        if isinstance(number, str) and number.isdecimal() and len(number) < 9 and isinstance(text, str):
-            found[int(number)] = text[:_LONGEST_LINE]
+        if isinstance(number, str) and is_number(number, 8) and isinstance(text, str):
+            found[integer(number)] = text[:_LONGEST_LINE]
     return found

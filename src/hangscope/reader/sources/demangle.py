@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from functools import lru_cache
 
+from hangscope.reader.numbers import integer, is_number
+
 LONGEST_INPUT = 4096
 LONGEST = 2000
 """Of what comes out: a substitution that repeats itself could grow without end."""
@@ -129,11 +131,11 @@ class _Name:
 
     def _digits(self) -> int:
         start = self.at
-        while self.at < len(self.text) and self.text[self.at].isdigit():
+        while self.at < len(self.text) and is_number(self.text[self.at]):
             self.at += 1
         if not 0 < self.at - start < 8:
             raise _Unknown("a number")
-        return int(self.text[start : self.at])
+        return integer(self.text[start : self.at])
 
     def _step(self, text: str = "") -> str:
         """Count a step, and hold what was made to its length."""
@@ -232,14 +234,14 @@ class _Name:
         if here == "L":
             self.at += 1
             here = self._peek()
-        if here.isdigit():
+        if is_number(here):
             found = self._identifier()
         elif here == "U":
             found = self._unnamed()
-        elif here == "C" and self._peek(2)[1:].isdigit():
+        elif here == "C" and is_number(self._peek(2)[1:]):
             self.at += 2
             found = _without_arguments(before).rsplit("::", 1)[-1]
-        elif here == "D" and self._peek(2)[1:].isdigit():
+        elif here == "D" and is_number(self._peek(2)[1:]):
             self.at += 2
             found = "~" + _without_arguments(before).rsplit("::", 1)[-1]
         elif self._take("cv"):
@@ -287,7 +289,7 @@ class _Name:
 
     def _base36(self) -> int:
         start = self.at
-        while self._peek().isdigit() or self._peek().isupper():
+        while is_number(self._peek()) or "A" <= self._peek() <= "Z":
             self.at += 1
         digits = self.text[start : self.at]
         self._need("_")

@@ -10,6 +10,7 @@ import re
 from dataclasses import dataclass, field
 
 from hangscope.model import Failure, FailureKind, Source
+from hangscope.reader.numbers import COUNTER_DIGITS, integer
 
 _ERRORS_FOR = re.compile(r'^\s*Errors for (?:0x[0-9a-fA-F]{1,16} )?"(?P<name>[^"]{1,128})"')
 _PORT = re.compile(
@@ -69,10 +70,12 @@ class FabricCounters:
             self._query = f"port {match['port']} of Lid {match['lid']}"
         elif (match := _PORT.match(text)) and match["port"] != "ALL":
             name = f"port {match['port']} of {self._device}" if self._device else f"port {match['port']}"
-            counters = {found["name"]: int(found["value"]) for found in _COUNTER.finditer(match["counters"])}
+            counters = {
+                found["name"]: integer(found["value"], COUNTER_DIGITS) for found in _COUNTER.finditer(match["counters"])
+            }
             return self._add(name, number, text, counters)
         elif self._query is not None and (match := _ROW.match(text)):
-            return self._add(self._query, number, text, {match["name"]: int(match["value"])})
+            return self._add(self._query, number, text, {match["name"]: integer(match["value"], COUNTER_DIGITS)})
         return False
 
     def _add(self, name: str, number: int, text: str, counters: dict[str, int]) -> bool:

@@ -10,6 +10,7 @@ from typing import Any, BinaryIO
 from hangscope.incident import gpu_core
 from hangscope.model import Gap, GpuCore, GpuKernel, Source
 from hangscope.reader.join.who_is_who import Identity, host_in_path
+from hangscope.reader.numbers import integer
 from hangscope.reader.ranks_in_paths import rank_of_log
 from hangscope.reader.sources.demangle import demangle, title
 from hangscope.reader.times import parse_time
@@ -71,7 +72,7 @@ def read_core(stream: BinaryIO, size: int, file: str, parts: tuple[str, ...]) ->
     found = gpu_core.read(pread, size)
     rank = rank_of_log(parts)
     pid = _PID.search(parts[-1]) if rank is None else None
-    return read_table(gpu_core.table(found, rank=rank, pid=int(pid[1]) if pid else None), file)
+    return read_table(gpu_core.table(found, rank=rank, pid=integer(pid[1]) if pid else None), file)
 
 
 def of_ranks(cores: Sequence[tuple[GpuCore, tuple[str, ...]]], who: Identity) -> tuple[tuple[GpuCore, ...], list[Gap]]:

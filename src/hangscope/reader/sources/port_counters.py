@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from hangscope.model import CounterChange, Gap, NetworkPort, Source
+from hangscope.reader.numbers import integer, is_number
 from hangscope.reader.times import parse_time
 from hangscope.reader.values import gid, pci_id, text, whole
 
@@ -143,4 +144,4 @@ def _port(node: str, place: tuple[str, int | None], row: Mapping[str, Any], samp
 
 def _parts(key: str) -> tuple[str, int | None, str]:
     device, port, counter = key.split("/", 2)
-    return device, int(port) if port.isdecimal() and len(port) < 6 else None, counter
+    return device, integer(port) if is_number(port, 5) else None, counter

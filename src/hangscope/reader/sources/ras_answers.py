@@ -9,6 +9,7 @@ from typing import Any
 
 from hangscope.model import Gap, RasRank, RasReport, Source
 from hangscope.reader.logs.nccl_logs import comm_id
+from hangscope.reader.numbers import integer
 from hangscope.reader.values import rank_number, whole
 from hangscope.safeio import bounded_json
 
@@ -196,9 +197,9 @@ class _TextComm:
         self.ranks: dict[int, _TextRank] = {}
 
     def rank(self, match: re.Match[str]) -> _TextRank:
-        row = self.ranks.setdefault(int(match["rank"]), _TextRank())
+        row = self.ranks.setdefault(integer(match["rank"]), _TextRank())
         row.host = row.host or match["host"]
-        row.pid = int(match["pid"]) if row.pid is None else row.pid
+        row.pid = integer(match["pid"]) if row.pid is None else row.pid
         return row
 
     def count_the_unlisted(self, operation: str, unlisted: Sequence[tuple[int, int]], budget: _Unlisted) -> None:
@@ -242,7 +243,7 @@ class _TextReport:
 
     def feed(self, number: int, row: str) -> None:
         if match := _TABLE_ROW.match(row):
-            self._sizes[int(match["group"])] = int(match["size"])
+            self._sizes[integer(match["group"])] = integer(match["size"])
         elif match := _SECTION.match(row):
             self._open_section(match, Source(self._file, f"line {number}"))
         elif match := _PLAIN_SECTION.match(row):
@@ -253,12 +254,12 @@ class _TextReport:
             self._row_of_section(self._comm, row)
         elif match := _PROCESS.search(row):
             processes = self._dead if self._kind == "DEAD" else self._unresponsive
-            processes.add((int(match["pid"]), match["host"]))
+            processes.add((integer(match["pid"]), match["host"]))
 
     def _open_section(self, match: re.Match[str], source: Source) -> None:
         self._close_counts()
         ident = comm_id(match["hash"])
-        fresh = _TextComm(ident, self._sizes.get(int(match["group"]), 0), source)
+        fresh = _TextComm(ident, self._sizes.get(integer(match["group"]), 0), source)
         self._comm = self._comms.setdefault(ident, fresh)
         self._kind = match["kind"]
         self._operation = ""
@@ -279,8 +280,8 @@ class _TextReport:
         elif match := _RANK.match(row):
             self._row_of_rank(comm.rank(match), match["says"])
         elif (match := _UP_TO.search(row)) and match["n"]:
-            self._last_said = int(match["count"])
-            self._unlisted.append((int(match["n"]), self._last_said))
+            self._last_said = integer(match["count"])
+            self._unlisted.append((integer(match["n"]), self._last_said))
             self._all_listed = False
         elif match := _STATUS.search(row):
             self._last_said = match["status"]
@@ -289,7 +290,7 @@ class _TextReport:
 
     def _row_of_rank(self, rank: _TextRank, says: str) -> None:
         if up_to := _UP_TO.search(says):
-            self._last_said = int(up_to["count"])
+            self._last_said = integer(up_to["count"])
         elif status := _STATUS.search(says):
             self._last_said = status["status"]
         elif " reported " in says:

@@ -19,6 +19,7 @@ from hangscope.model.ray_cluster import (
     RayThread,
     TaskState,
 )
+from hangscope.reader.numbers import integer, is_number
 from hangscope.reader.values import host_name, number, rank_number, text, whole
 
 CLUSTER_SCHEMA = "hangscope.ray/"
@@ -124,7 +125,7 @@ def _process(row: Mapping[str, Any], node: str, source: Source) -> RayProcess | 
 
 def _rank_in(environ: Mapping[str, Any]) -> int | None:
     said = text(environ.get("RANK")) or ""
-    return rank_number(int(said)) if said.isascii() and said.isdigit() and len(said) < 8 else None
+    return rank_number(integer(said)) if is_number(said, 7) else None
 
 
 def _sample(value: object) -> tuple[RayThread, ...]:
@@ -156,8 +157,8 @@ def _frames(value: object) -> Iterator[Frame]:
 def _code(value: object) -> Iterator[tuple[tuple[str, int], str]]:
     for place, line in islice(value.items(), 1000) if isinstance(value, Mapping) else ():
         file, _, number_text = str(place).rpartition(":")
-        if number_text.isascii() and number_text.isdigit() and len(number_text) < 9 and isinstance(line, str):
-            yield (file, int(number_text)), line[:400]
+        if is_number(number_text, 8) and isinstance(line, str):
+            yield (file, integer(number_text)), line[:400]
 
 
 # ---- the cluster -----------------------------------------------------------------------------------------------------
@@ -229,7 +230,7 @@ def _actor(row: Mapping[str, Any], names: Mapping[str, str], exits: Mapping[Any,
         restarts=whole(row.get("restarts")) or 0,
         death=words[:_LONGEST_DEATH],
         ended_by=_end(said, words) if said else None,
-        exit_code=int(code[1]) if (code := _EXIT_CODE.search(words)) is not None else None,
+        exit_code=integer(code[1]) if (code := _EXIT_CODE.search(words)) is not None else None,
         resources=_amounts(row.get("resources")),
         started_at_s=number(row.get("started_at")),
         ended_at_s=number(row.get("ended_at")),

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 from hangscope.engine_roles import of_title
 from hangscope.model import Frame
+from hangscope.reader.numbers import integer, is_number
 
 _HEADER = re.compile(r"^# hangscope stacks (?P<fields>.*)$")
 _FIELD = re.compile(r"(?<!\w)(\w{1,40})=(\S{1,400})")
@@ -100,7 +101,7 @@ class StackText:
         if "hread" in text and self._thread(number, text, key):
             return True
         if text.startswith("Process ") and (match := _SPY_PROCESS.match(text)):
-            self._process(number, int(match["pid"]), match["title"], key)
+            self._process(number, integer(match["pid"]), match["title"], key)
             return True
         thread = self._open.get(key)
         if thread is None:
@@ -116,7 +117,7 @@ class StackText:
         """Take a line of an open stack; False where it is none."""
         frame = _FRAMES[self._style.get(key, "spy")].match(text)
         if frame is not None:
-            thread.add(Frame(frame["name"], frame["file"], int(frame["line"] or 0)))
+            thread.add(Frame(frame["name"], frame["file"], integer(frame["line"] or "0")))
             return True
         # py-spy's locals, lines of source, faulthandler's cut, what a bundle left out
         return text.startswith("    ") or text.strip() in ("...", "…")
@@ -221,4 +222,4 @@ def _mark_main(threads: list[Thread]) -> None:
 
 
 def _number(text: str | None) -> int | None:
-    return int(text) if text is not None and text.isdigit() else None
+    return integer(text) if is_number(text) else None

@@ -10,12 +10,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hangscope.model import Source
+from hangscope.reader.numbers import COUNTER_DIGITS, integer, is_number
 from hangscope.reader.sources.port_counters import Snapshot
 
 MAX_BYTES = 4096
 MAX_VALUES = 20_000
 """Of one tree: more are not kept."""
-_LONGEST_COUNTER = 20
 """Digits of 64 bits."""
 _ABOVE = ("class", "sys")
 _LAYERS = {"InfiniBand": "IB", "Ethernet": "RoCE"}
@@ -63,10 +63,10 @@ def add(tree: Tree, below: tuple[str, ...], raw: bytes) -> bool:
 def _add_counter(tree: Tree, below: tuple[str, ...], text: str) -> bool:
     device = below[1]
     port = below[3] if below[0] == "infiniband" else ""
-    if not text.isdecimal() or len(text) > _LONGEST_COUNTER:
+    if not is_number(text, COUNTER_DIGITS):
         return below[0] == "infiniband"
     if len(tree.values) < MAX_VALUES and device != "lo":
-        tree.values[f"{device}/{port}/{below[-1]}"] = int(text)
+        tree.values[f"{device}/{port}/{below[-1]}"] = integer(text, COUNTER_DIGITS)
     return True
 
 

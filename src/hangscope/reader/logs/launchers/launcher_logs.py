@@ -22,6 +22,7 @@ from hangscope.reader.logs.failure_line import (
 from hangscope.reader.logs.launchers.slurm_log import SlurmLog
 from hangscope.reader.logs.line_writers import Writers
 from hangscope.reader.logs.log_lines import Line
+from hangscope.reader.numbers import integer, is_number
 from hangscope.reader.statements import Statement, Trust
 from hangscope.reader.times import parse_time
 from hangscope.reader.values import host_name
@@ -119,7 +120,7 @@ class LauncherLog:
             self.slurm.feed(line)
         self._mpirun(line)
         if match := _SHELL.search(row):
-            process = Process(UNKNOWN, pid=int(match["pid"]), exit_status=ENDS[match["how"]], alive_at_end=False)
+            process = Process(UNKNOWN, pid=integer(match["pid"]), exit_status=ENDS[match["how"]], alive_at_end=False)
             self._ended(line, process)
         elif match := _ALONE.match(row.strip()):
             code = ENDS[match["how"]]
@@ -162,15 +163,15 @@ class LauncherLog:
                 line,
                 Process(
                     UNKNOWN,
-                    local_rank=int(match["local"]),
-                    pid=int(match["pid"]),
-                    exit_status=int(match["exit"]),
+                    local_rank=integer(match["local"]),
+                    pid=integer(match["pid"]),
+                    exit_status=integer(match["exit"]),
                     alive_at_end=False,
                 ),
             )
         elif match := _CLOSING.search(line.text):
             self.elastic = self.writers.launcher = True
-            pid = int(match[1] or match[3])
+            pid = integer(match[1] or match[3])
             # alive until the launcher stopped it: how it ended then says nothing about it
             self._add_statement(line, Process(UNKNOWN, pid=pid, alive_at_end=True))
             number = SIGNAL_NAMES.get(match[2] or match[4])
@@ -178,12 +179,12 @@ class LauncherLog:
                 line, FailureKind.LAUNCHER_KILL, pid=pid, code=None if number is None else -number, effect=True
             )
         elif match := _STUCK.search(line.text):
-            pid = int(match[1] or match[2])
+            pid = integer(match[1] or match[2])
             self._add_statement(line, Process(UNKNOWN, pid=pid, alive_at_end=True, state=OUTLIVED_SIGTERM))
         elif match := _DEATH.search(line.text):
             self.elastic = self.writers.launcher = True
             said = match["signal"] or match["got"]
-            number = int(said) if said.isdigit() else SIGNAL_NAMES.get(said)
+            number = integer(said) if is_number(said) else SIGNAL_NAMES.get(said)
             self._add_failure(line, FailureKind.LAUNCHER_SIGNAL, code=None if number is None else -number, effect=True)
         elif "ChildFailedError" in line.text:
             self.elastic = self.writers.launcher = True
@@ -203,7 +204,7 @@ class LauncherLog:
             block.clear()
         block[match["key"]] = match["value"].strip()
         if match["key"] == "traceback" and (rank := _BLOCK_RANK.match(block.get("rank", ""))):
-            self.traceback_ranks[line.number] = int(rank["rank"])
+            self.traceback_ranks[line.number] = integer(rank["rank"])
         if match["key"] != "exitcode" or "rank" not in block:
             return
         rank = _BLOCK_RANK.match(block["rank"])
@@ -219,11 +220,11 @@ class LauncherLog:
         self._ended(
             line,
             Process(
-                int(rank),
+                integer(rank),
                 node=host_name(host),
-                local_rank=int(local),
-                pid=int(pid),
-                exit_status=int(status),
+                local_rank=integer(local),
+                pid=integer(pid),
+                exit_status=integer(status),
                 ended_at_s=at_ns / 1e9 if at_ns else None,
                 alive_at_end=False,
             ),
@@ -235,24 +236,24 @@ class LauncherLog:
         row = line.text
         if match := _MPI.search(row):
             process = Process(
-                int(match["rank"]),
+                integer(match["rank"]),
                 node=host_name(match["node"]),
-                pid=int(match["pid"]),
-                exit_status=-int(match["signal"]),
+                pid=integer(match["pid"]),
+                exit_status=-integer(match["signal"]),
                 alive_at_end=False,
             )
             self._ended(line, process)
         elif match := _MPI_ABORT.search(row):
-            self._add_failure(line, FailureKind.EXIT, rank=int(match["rank"]))
+            self._add_failure(line, FailureKind.EXIT, rank=integer(match["rank"]))
         elif match := _MPI_NAME.search(row):
-            self._mpi[line.stream] = Process(int(match["rank"]), alive_at_end=False)
+            self._mpi[line.stream] = Process(integer(match["rank"]), alive_at_end=False)
         elif match := _HYDRA.match(row):
-            rank = int(match["rank"]) if match["rank"] else UNKNOWN
+            rank = integer(match["rank"]) if match["rank"] else UNKNOWN
             node = host_name(match["node"])
-            self._mpi[line.stream] = Process(rank, node=node, pid=int(match["pid"]), alive_at_end=False)
+            self._mpi[line.stream] = Process(rank, node=node, pid=integer(match["pid"]), alive_at_end=False)
         elif line.stream in self._mpi and (ended := _HYDRA_END.match(row) or _EXIT_CODE.search(row)):
             known = self._mpi.pop(line.stream)
-            number = int(ended[1] or ended[2])
+            number = integer(ended[1] or ended[2])
             # MPICH's process manager writes the raw wait status: a small number is a signal, unless it is 1 or 2
             killed = ended.re is _HYDRA_END and (ended["signal"] is not None or number in {6, 7, 9, 11, 15})
             status = -number if killed else plain_status(number)

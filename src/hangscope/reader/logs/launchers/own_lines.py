@@ -11,6 +11,7 @@ from dataclasses import replace
 
 from hangscope.model import PrintedVerdict, Source
 from hangscope.reader.logs.log_lines import Line
+from hangscope.reader.numbers import integer, is_number
 from hangscope.verdict_words import KIND_OF_WORD, OUTCOME_OF_WORD, Outcome
 
 OURS = "hangscope:"
@@ -78,7 +79,7 @@ class PrintedVerdicts:
         if self.found and (match := _LEGEND.match(text)):
             self.found[-1] = replace(self.found[-1], kind=str(KIND_OF_WORD[match["kind"]]))
         elif match := _WATCHING.match(text):
-            self.world_size = int(match["world"])
+            self.world_size = integer(match["world"])
         elif _WENT_ON.match(text):
             self.found.clear()
         elif _ENDED.match(text):
@@ -146,6 +147,6 @@ def _ranks(headline: str) -> tuple[int, ...]:
     found: list[int] = []
     for part in match["ranks"].split(",") if match is not None else ():
         first, _, last = part.strip().partition("-")
-        if first.isdigit() and (not last or last.isdigit()):
-            found.extend(range(int(first), min(int(last or first), int(first) + _MOST_RANKS) + 1))
+        if is_number(first) and (not last or is_number(last)):
+            found.extend(range(integer(first), min(integer(last or first), integer(first) + _MOST_RANKS) + 1))
     return tuple(found[:_MOST_RANKS])

@@ -13,6 +13,7 @@ from dataclasses import replace
 from hangscope.model import AFTER_HANG, UNKNOWN, FailureKind, Process, Source
 from hangscope.reader.logs.failure_line import ENDS, FailureLine, kind_of_end, make_failure, plain_status
 from hangscope.reader.logs.log_lines import Line
+from hangscope.reader.numbers import integer, is_number
 from hangscope.reader.statements import Statement, Trust
 from hangscope.reader.values import host_name
 
@@ -20,7 +21,6 @@ MOST_STATEMENTS = 32_768
 """Tasks that are said to have ended, over all files: a line of forty bytes may speak of thousands."""
 MOST_TASKS = 1024
 """Of one line, which speaks of one node."""
-_MOST_DIGITS = 18
 
 _TASKS = re.compile(r"(?:srun|slurmstepd): error: (?P<node>[\w.-]+): tasks? (?P<tasks>[\d,\-\[\]]+): (?P<how>.*)")
 _RUNNING = re.compile(r"srun: (?:StepId=|step:)\S{1,60} tasks? (?P<tasks>[\d,\-\[\]]+): running")
@@ -61,8 +61,8 @@ class SlurmLog:
         """Tasks that ended while nobody stopped them."""
         self._statements_of_exits: list[int] = []
         self._failures_of_exits: list[int] = []
-        self._not_started = (0, "")
-        """The line that says which program was not found."""
+        self._not_started: tuple[int, str, FailureLine] | None = None
+        """The line that says which program was not found: its number, the program, and what was made of it."""
 
     def feed(self, line: Line) -> None:
         row = line.text
@@ -73,7 +73,7 @@ class SlurmLog:
             self._take_exits_back()
         elif match := _NOT_STARTED.search(row):
             self._add(line, FailureKind.NOT_STARTED, detail=f"{match['program']}: {match['why']}")
-            self._not_started = (line.number, match["program"])
+            self._not_started = (line.number, match["program"], self._failures[-1])
         elif _STOPPED.search(row):
             self._stop(line)
         elif match := _TASKS.search(row):
@@ -170,16 +170,16 @@ class SlurmLog:
 
     def _explains_not_started(self, line: Line, match: re.Match[str], status: int) -> bool:
         """Whether a task's end only says which one a program before it could not be started for."""
-        number, program = self._not_started
-        if not 0 < line.number - number <= _NEAR or status not in _NO_PROGRAM:
+        if self._not_started is None or status not in _NO_PROGRAM:
             return False
-        said = self._failures[-1]
-        if said.failure.kind != FailureKind.NOT_STARTED:
+        number, program, said = self._not_started
+        if line.number - number > _NEAR or self._failures[-1] is not said:
             return False
         # who starts a launcher has one task a node
         tasks = () if _LAUNCHERS.search(program) else tuple(expand_range(match["tasks"]))
         failure = replace(said.failure, node=host_name(match["node"]), beside=(self._source(line),))
-        self._failures[-1] = said._replace(failure=failure, tasks=tasks)
+        self._failures[-1] = explained = said._replace(failure=failure, tasks=tasks)
+        self._not_started = (number, program, explained)
         self._exited.update(tasks or (0,))
         return True
 
@@ -190,7 +190,7 @@ def _status(how: str) -> int | None:
         if how.startswith(word):
             return status
     code = _EXIT_CODE.search(how)
-    return plain_status(int(code[1])) if code is not None else None
+    return plain_status(integer(code[1])) if code is not None else None
 
 
 def expand_range(spec: str, limit: int = 100_000) -> list[int]:
@@ -198,9 +198,9 @@ def expand_range(spec: str, limit: int = 100_000) -> list[int]:
     found: list[int] = []
     for part in spec.strip("[]").split(","):
         first, dash, last = part.partition("-")
-        if not first.isdigit() or (dash and not last.isdigit()) or max(len(first), len(last)) > _MOST_DIGITS:
+        if not is_number(first) or (dash and not is_number(last)):
             continue
-        found.extend(range(int(first), min(int(last or first), int(first) + limit) + 1))
+        found.extend(range(integer(first), min(integer(last or first), integer(first) + limit) + 1))
         if len(found) > limit:
             return found[: limit + 1]
     return found
