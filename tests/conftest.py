@@ -1,8 +1,14 @@
-"""What holds for all tests: which of them may not run beside each other."""
+"""What holds for all tests: which of them may not run beside each other, and that mistakes of ours fail them."""
 
 from __future__ import annotations
 
+import os
+
 import pytest
+
+from hangscope.errors import RAISE
+
+os.environ.setdefault(RAISE, "1")  # a mistake of ours fails the test, in this process and in all that it starts
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:

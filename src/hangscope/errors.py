@@ -10,11 +10,18 @@
     └── CollectError                a node or a store could not be reached
 
 Each class carries the exit status of the command line, and each instance may carry a hint: the cure, in one sentence.
+
+What is raised by mistake costs the part at which it is caught, and never the verdict: `contained` says why.
 """
 
 from __future__ import annotations
 
-from typing import Any
+import os
+from collections.abc import Callable, Iterable
+from types import TracebackType
+from typing import Any, TypeVar
+
+T = TypeVar("T")
 
 
 class HangscopeError(Exception):
@@ -67,3 +74,55 @@ class LaunchError(HangscopeError):
 
 class CollectError(HangscopeError):
     """A node or a store could not be reached."""
+
+
+# ---- what is raised by mistake ---------------------------------------------------------------------------------------
+
+RAISE = "HANGSCOPE_RAISE_BUGS"
+"""Set (as in hangscope's own tests), nothing is contained: a mistake of ours ends the command with its traceback."""
+
+
+def contained(error: Exception) -> str:
+    """Why a part (a line, a file, a cause, a block of a report) is left out at which hangscope itself raised.
+
+    Raises the error again where it was raised on purpose, where memory has run out, and where `RAISE` is set. The
+    error's own words are not repeated: they quote what was read.
+    """
+    if isinstance(error, HangscopeError | MemoryError) or os.environ.get(RAISE):
+        raise error
+    return f"{type(error).__name__} at {_place(error.__traceback__)}, a bug in hangscope: please report it"
+
+
+class LeftOut:
+    """Makes parts one by one: one that raises is left out, with the reason."""
+
+    def __init__(self) -> None:
+        self.reasons: list[tuple[str, str]] = []
+        """(what is left out, why)."""
+
+    def part(self, what: str, otherwise: T, make: Callable[[], T]) -> T:
+        """What `make` makes, or else `otherwise`."""
+        try:
+            return make()
+        except Exception as error:
+            self.reasons.append((what, contained(error)))
+            return otherwise
+
+    def several(self, what: str, make: Callable[[], Iterable[T]]) -> tuple[T, ...]:
+        """All that `make` makes, or else nothing."""
+        return self.part(what, (), lambda: tuple(make()))
+
+    def one(self, what: str, make: Callable[[], T | None]) -> T | None:
+        """What `make` makes, or else None."""
+        return self.part(what, None, make)
+
+
+def _place(trace: TracebackType | None) -> str:
+    """The innermost line of hangscope's own, as ``reader/times.py:31``."""
+    place = "an unknown line"
+    while trace is not None:
+        file = trace.tb_frame.f_code.co_filename.replace("\\", "/")
+        if "/hangscope/" in file:
+            place = f"{file.rpartition('/hangscope/')[2]}:{trace.tb_lineno}"
+        trace = trace.tb_next
+    return place

@@ -112,6 +112,7 @@ class Doubt(Enum):
     GPU_SHARED = LOW, "several ranks use its GPU, and a core may come empty though a kernel waits"
     CORES_MISSING = MEDIUM, "what the GPUs of other ranks run is not known"
     IN_FLIGHT = MEDIUM, "operations were in flight, and a hang that just started looks the same"
+    CAUSE_NOT_JUDGED = LOW, "a cause that may explain it could not be judged"
     RAISED_READS_DONE = MEDIUM, "Gloo's dumps mark an operation that raised as completed"
 
 

@@ -2,6 +2,8 @@
 
 import signal
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from itertools import starmap
 from typing import Any
 
 from hangscope.diagnosis.accusation import Accusation
@@ -29,13 +31,15 @@ from hangscope.diagnosis.verdict import (
     Finding,
     FirstReported,
     Link,
+    OperationInFlight,
     Place,
     Victim,
 )
 from hangscope.diagnosis.waits.progress import Scope
 from hangscope.diagnosis.waits.wait_graph import IN_FLIGHT_S, Wait
 from hangscope.diagnosis.weigh import Choice
-from hangscope.model import Communicator, Facts, Gap, ThreadStack, WatchdogReport
+from hangscope.errors import LeftOut
+from hangscope.model import Communicator, Facts, Gap, Job, ThreadStack, WatchdogReport
 from hangscope.text import duration, numbered, sentence
 from hangscope.verdict_words import Outcome
 
@@ -48,46 +52,104 @@ _INTERRUPTED = (-signal.SIGINT, 128 + signal.SIGINT)
 _LATE_LISTED = 8
 
 
-def conclude(case: Case, choice: Choice) -> Diagnosis:
+def conclude(case: Case, choice: Choice, left_out: LeftOut | None = None) -> Diagnosis:
+    """The verdict. A part of it that raises is left out, and said to be: `left_out` has what was before."""
     job = case.job
     chosen = choice.accusation
+    left_out = left_out or LeftOut()
+    part = left_out.part
     roles = roles_of(job)
-    words = with_roles(say(case, chosen), roles, chosen.ranks)
-    gpus = _on_gpus(case, chosen, words)
-    why = (*words.why, *gpus, *_unrecorded(case, chosen), *stuck_link.shown(case, chosen))
-    first = _first_reported(case)
-    return Diagnosis(
+    words = part("the verdict's words", _bare_words(chosen), lambda: with_roles(say(case, chosen), roles, chosen.ranks))
+    gpus = left_out.several("what GPUs ran", lambda: _on_gpus(case, chosen, words))
+    more_why = left_out.several("findings", lambda: (*_unrecorded(case, chosen), *stuck_link.shown(case, chosen)))
+    why = (*words.why, *gpus, *more_why)
+    unknown = Outcome.HANG if chosen.hang else Outcome.UNKNOWN
+    first = left_out.one("who reported it first", lambda: _first_reported(case))
+    verdict = Diagnosis(
         hang=chosen.hang and job.recovered_s is None,
-        outcome=_outcome(case, chosen),
+        outcome=part("what became of the job", unknown, lambda: _outcome(case, chosen)),
         kind=chosen.kind,
-        culprits=_culprits(case, chosen, words),
-        victims=tuple(_victims(case, chosen)) if chosen.hang else (),
-        operation=chosen.operation or (case.operation_of(chosen.wait) if chosen.wait is not None else None),
-        last_completed=last_completed(case, chosen),
-        link=_link(case, chosen, words),
+        culprits=part("the culprits' places", _bare_culprits(job, chosen), lambda: _culprits(case, chosen, words)),
+        victims=left_out.several("who waits", lambda: tuple(_victims(case, chosen)) if chosen.hang else ()),
+        operation=left_out.one("the operation in flight", lambda: _operation(case, chosen)),
+        last_completed=left_out.one("what completed last", lambda: last_completed(case, chosen)),
+        link=left_out.one("the link", lambda: _link(case, chosen, words)),
         first_reported=first,
         confidence=choice.confidence,
         confidence_rule=choice.rule,
         summary=" ".join([words.summary, *(f"{sentence(finding.text)}." for finding in gpus)]),
-        also_possible=tuple(AlsoPossible(other.kind, other.ranks, say(case, other).headline) for other in choice.also),
-        why=with_quotes(why, job.facts),
-        ruled_out=ruled_out(case, chosen),
-        next_steps=next_steps(case, chosen, words),
-        evidence=(*_remarks(case, chosen, first), *role_findings(job), *_sources(case)),
-        gaps=job.gaps + case.vetted.gaps + _gaps(case, chosen),
+        also_possible=left_out.several("what else is possible", lambda: _also_possible(case, choice)),
+        why=part("quoted lines", tuple(why), lambda: with_quotes(why, job.facts)),
+        ruled_out=left_out.several("what is ruled out", lambda: ruled_out(case, chosen)),
+        next_steps=left_out.several("next steps", lambda: next_steps(case, chosen, words)),
+        evidence=part(
+            "what was read", (), lambda: (*_remarks(case, chosen, first), *role_findings(job), *_sources(case))
+        ),
+        gaps=job.gaps + case.vetted.gaps + left_out.several("gaps", lambda: _gaps(case, chosen)),
         headline=words.headline,
-        waiting_s=_waiting_s(case, chosen),
-        lateness=case.stragglers.ranks[:_LATE_LISTED] if not chosen.hang else (),
+        waiting_s=left_out.one("how long it hung", lambda: _waiting_s(case, chosen)),
+        lateness=left_out.several(
+            "who is late", lambda: case.stragglers.ranks[:_LATE_LISTED] if not chosen.hang else ()
+        ),
         nodes=dict(job.nodes),
-        completeness=_completeness(case),
+        completeness=left_out.one("what there is of all ranks", lambda: _completeness(case)),
         versions=dict(job.facts.versions),
         inputs=job.inputs,
-        facts=log_facts(why, job.facts),
+        facts=left_out.several("lines of logs", lambda: log_facts(why, job.facts)),
         gpu_cores=tuple(case.kernels.of[rank] for rank in sorted(case.kernels.of)),
         roles=roles,
         others=job.facts.others,
         actors=tuple(chosen.actors),
     )
+    return replace(verdict, gaps=(*verdict.gaps, *starmap(Gap, left_out.reasons))) if left_out.reasons else verdict
+
+
+def not_judged(job: Job, *reasons: str) -> Diagnosis:
+    """The verdict where no cause, or nothing at all, could be judged: that, and what was read."""
+    return Diagnosis(
+        hang=False,
+        outcome=Outcome.UNKNOWN,
+        kind=CauseKind.UNKNOWN,
+        culprits=(),
+        victims=(),
+        operation=None,
+        last_completed=None,
+        link=None,
+        first_reported=None,
+        confidence="low",
+        confidence_rule="unknown: the evidence was read and could not be judged",
+        headline="not determined: the evidence could not be judged",
+        summary="The evidence was read and could not be judged, because of a bug in hangscope.",
+        why=(),
+        ruled_out=(),
+        next_steps=("report it, with `hangscope bundle` of this evidence where you may send it",),
+        evidence=(),
+        gaps=(*job.gaps, *(Gap("the judgement", why) for why in reasons)),
+        nodes=dict(job.nodes),
+        inputs=job.inputs,
+    )
+
+
+def _bare_words(chosen: Accusation[Any]) -> Words:
+    """What is said of an accusation whose own words cannot be made."""
+    text = f"{ranks_text(chosen.ranks)} accused: {chosen.kind}" if chosen.ranks else f"{chosen.kind}: no rank accused"
+    return Words(text, f"{sentence(text)}.", ())
+
+
+def _bare_culprits(job: Job, chosen: Accusation[Any]) -> tuple[Culprit, ...]:
+    return tuple(Culprit(rank, job.nodes.get(rank), None, None, None, "") for rank in chosen.ranks)
+
+
+def _what_was_read(case: Case, chosen: Accusation[Any], first: FirstReported | None) -> tuple[Finding, ...]:
+    return (*_remarks(case, chosen, first), *role_findings(case.job), *_sources(case))
+
+
+def _operation(case: Case, chosen: Accusation[Any]) -> OperationInFlight | None:
+    return chosen.operation or (case.operation_of(chosen.wait) if chosen.wait is not None else None)
+
+
+def _also_possible(case: Case, choice: Choice) -> tuple[AlsoPossible, ...]:
+    return tuple(AlsoPossible(other.kind, other.ranks, say(case, other).headline) for other in choice.also)
 
 
 def _on_gpus(case: Case, chosen: Accusation[Any], words: Words) -> list[Finding]:

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
-from hangscope.errors import DamagedError, InputError, NotFoundError
+from hangscope.errors import DamagedError, HangscopeError, InputError, NotFoundError, contained
 from hangscope.model import (
     Dump,
     Facts,
@@ -92,7 +93,67 @@ def load(
             "stacks, kernel messages and black boxes, in files and in .tar, .gz and .zip archives; sources and "
             "documents (.py, .md, .html) are read only where they are named themselves",
         )
-    return _job(evidence, tuple(str(path) for path in given))
+    inputs = tuple(str(path) for path in given)
+    try:
+        return _job(evidence, inputs)
+    except Exception as error:
+        why = contained(error)
+    with held_trees(given if engine is None else ()):  # what was read before is used up
+        return _job_without(gather(given, full=full, engine=engine, job=job), inputs, why)
+
+
+_APART = (
+    *("texts", "pods", "ray", "answers", "boxes", "gpu_cores", "snapshots", "errors", "statuses", "sites", "code"),
+    *("stacks", "statements", "nodes", "dumps"),
+)
+"""Kinds of evidence, in the order in which they are left out where what was read cannot be put together."""
+
+
+def _job_without(evidence: Evidence, inputs: tuple[str, ...], why: str) -> Job:
+    """The job without the file that cannot be put together with the others, or without several of its kind, as a gap.
+
+    Raises DamagedError where it is not one kind of evidence alone.
+    """
+    for kind in filter(partial(getattr, evidence), _APART):
+        every = list(getattr(evidence, kind))
+        if _try_without(evidence, kind, every, inputs) is None:
+            continue
+        suspects = every
+        while len(suspects) > 1:
+            half = len(suspects) // 2
+            halves = (suspects[:half], suspects[half:])
+            alone = next((part for part in halves if _try_without(evidence, kind, part, inputs) is not None), None)
+            if alone is None:
+                break
+            suspects = alone
+        job = _try_without(evidence, kind, suspects, inputs)
+        if job is not None:
+            files = sorted({_file_of(part) for part in suspects})
+            more = f" and {len(files) - 1} more" if len(files) > 1 else ""
+            gap = Gap(f"file {files[0]}{more}", f"left out: {why}", source=Source(files[0]))
+            return replace(job, gaps=(*job.gaps, gap))
+    raise DamagedError(f"what was read cannot be put together: {why}")
+
+
+def _try_without(evidence: Evidence, kind: str, parts: Sequence[Any], inputs: tuple[str, ...]) -> Job | None:
+    without = set(map(id, parts))
+    rest = replace(evidence, gaps=list(evidence.gaps))
+    setattr(rest, kind, [part for part in getattr(evidence, kind) if id(part) not in without])
+    try:
+        return _job(rest, inputs, consume=False)
+    except (MemoryError, HangscopeError):
+        raise
+    except Exception:
+        return None
+
+
+def _file_of(part: Any) -> str:
+    """The file that one part of the evidence was read from."""
+    if isinstance(part, tuple):
+        return "/".join(part[-1])
+    reports = getattr(part, "reports", ())
+    source = getattr(reports[0] if reports else part, "source", None)
+    return str(getattr(part, "file", None) or getattr(source, "file", None) or "of unknown name")
 
 
 _REASONS = 4
@@ -114,11 +175,12 @@ def _looked_at(evidence: Evidence) -> str:
     return f": looked at {', '.join(seen[:4])}{more}"
 
 
-def _job(evidence: Evidence, inputs: tuple[str, ...]) -> Job:
+def _job(evidence: Evidence, inputs: tuple[str, ...], *, consume: bool = True) -> Job:
+    """What all files together say. The dumps' columns are used up, unless they are not to `consume`."""
     statements = [*evidence.statements, *(said for node in evidence.nodes for said in node.statements)]
     manifest = _manifest(evidence)
     world_size = (manifest.world_size if manifest else None) or _announced_size(evidence)
-    assembled = assemble(evidence.dumps, expected_ranks=_expected_ranks(statements, world_size), consume=True)
+    assembled = assemble(evidence.dumps, expected_ranks=_expected_ranks(statements, world_size), consume=consume)
     listed = ((said.process.node, said.process.pid) for said in statements)
     processes, start_ns, old = newest_processes(merge_nccl(evidence.texts), listed)
     evidence.gaps.extend(old)

@@ -16,6 +16,7 @@ from hangscope.diagnosis.verdict import (
     Victim,
 )
 from hangscope.diagnosis.waits.wait_graph import IN_FLIGHT_S
+from hangscope.errors import LeftOut
 from hangscope.model import Gap, Job, Source
 from hangscope.report.history_lines import history_lines
 from hangscope.report.rank_strip import strip
@@ -63,27 +64,30 @@ def render(diagnosis: Diagnosis, *, width: int = 80, verbose: bool = False, job:
     """The report as lines whose pieces have roles. No line is wider than `width`. The job itself is what a verbose one
     takes the stacks from."""
     d = diagnosis if verbose else brief(diagnosis)
+    left_out = LeftOut()
+    last = {
+        "what else is possible": lambda: _also_possible(d, width),
+        "what is ruled out": lambda: _ruled_out(d, width),
+        "what completed last": lambda: _last_good(d, width, verbose),
+        "who reported it": lambda: _reported(d, width, verbose),
+        "next steps": lambda: _next(d, width),
+        "history": lambda: _history(d, width, verbose),
+        "evidence": lambda: _evidence(d, width, verbose),
+        "gaps": lambda: _gaps(d, width, verbose),
+    }
     blocks = [
-        _head(d, width, verbose),
-        _why(d, width, verbose),
-        _slowest(d, width, verbose),
-        _ranks(d, width, verbose),
-        _waits(d, width) if verbose else [],
-        _code(d, width) if verbose else [],
-        _operation(d, width) if verbose else [],
-        whole_stacks(job, d, width) if verbose and job is not None else [],
-        [
-            *_also_possible(d, width),
-            *_ruled_out(d, width),
-            *_last_good(d, width, verbose),
-            *_reported(d, width, verbose),
-            *_next(d, width),
-            *_history(d, width, verbose),
-            *_evidence(d, width, verbose),
-            *_gaps(d, width, verbose),
-        ],
-        _findings("Facts", d.evidence, d.inputs, width, verbose) if verbose else [],
+        left_out.part("head", _bare_head(d, width), lambda: _head(d, width, verbose)),
+        left_out.several("why", lambda: _why(d, width, verbose)),
+        left_out.several("slowest ranks", lambda: _slowest(d, width, verbose)),
+        left_out.several("ranks", lambda: _ranks(d, width, verbose)),
+        left_out.several("waits", lambda: _waits(d, width) if verbose else []),
+        left_out.several("code", lambda: _code(d, width) if verbose else []),
+        left_out.several("operation", lambda: _operation(d, width) if verbose else []),
+        left_out.several("stacks", lambda: whole_stacks(job, d, width) if verbose and job is not None else []),
+        [line for what, make in last.items() for line in left_out.several(what, make)],
+        left_out.several("facts", lambda: _findings("Facts", d.evidence, d.inputs, width, verbose) if verbose else []),
     ]
+    blocks.append([line for what, why in left_out.reasons for line in _labelled("Left out", f"{what}: {why}", width)])
     lines: list[Line] = []
     for block in blocks:
         if block and lines:
@@ -111,6 +115,11 @@ def _head(d: Diagnosis, width: int, verbose: bool) -> list[Line]:
 
 
 _ROLES = {BAD: "alarm", WARN: "waiting", GOOD: "good"}
+
+
+def _bare_head(d: Diagnosis, width: int) -> list[Line]:
+    """The answer, where the head as a whole cannot be made."""
+    return [*paragraph(d.headline or d.summary, width, indent=0, role="label"), *_under(d.confidence, width)]
 
 
 def _label(d: Diagnosis) -> tuple[str, str]:

@@ -12,6 +12,7 @@ from typing import Any
 
 from hangscope.diagnosis.evidence.code_lines import user_frame
 from hangscope.diagnosis.verdict import Culprit, Diagnosis, LinkEnd
+from hangscope.errors import LeftOut
 from hangscope.model import Frame, Job, TransportEvent
 from hangscope.report.safe_text import safe
 from hangscope.report.verdict_text import brief, iso, members, place, source_text
@@ -39,15 +40,17 @@ def render_ticket(
 ) -> str:
     """The ticket. `job` adds what the verdict does not carry (NCCL's lines, NICs); `files` are those attached."""
     d = brief(diagnosis)
+    left_out = LeftOut()
     blocks = [
         [f"# {_title(d, job)}", "", text(d.summary)],
-        _table(_facts(d, job)),
-        _section("Relevant NCCL lines", _nccl(d, job)),
-        _section("Why", _why(d)),
+        left_out.several("facts", lambda: _table(_facts(d, job))),
+        left_out.several("NCCL's lines", lambda: _section("Relevant NCCL lines", _nccl(d, job))),
+        left_out.several("why", lambda: _section("Why", _why(d))),
         _section("Ruled out", [f"- {text(out.kind)}{f': {text(out.why)}' if out.why else ''}" for out in d.ruled_out]),
         _section("Next steps", [f"- {text(step)}" for step in d.next_steps]),
-        _section("Missing evidence", _gaps(d)),
+        left_out.several("missing evidence", lambda: _section("Missing evidence", _gaps(d))),
         _section("Attached files", _files(files)) if files is not None else [],
+        _section("Left out", [f"- {what}: {text(why)}" for what, why in left_out.reasons]),
     ]
     return "\n\n".join("\n".join(block) for block in blocks if block) + "\n"
 

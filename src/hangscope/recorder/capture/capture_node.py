@@ -7,12 +7,14 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from hangscope import engine_roles
 from hangscope.__about__ import __version__
 from hangscope.engine_roles import Role
+from hangscope.errors import contained
 from hangscope.incident import manifest
 from hangscope.incident.layout import GPUS_ASKED_FILE, NODE_FILE, NODE_SCHEMA
 from hangscope.recorder.capture import (
@@ -38,6 +40,8 @@ from hangscope.recorder.process.target_rights import NOBODY, Rights
 from hangscope.recorder.rundir import peer_files
 from hangscope.recorder.rundir.node_dir import NodeDir
 from hangscope.recorder.setup.blackbox_library import FOLDER
+
+T = TypeVar("T")
 
 FIRST_S = 5.0
 """For the first sample of all ranks; the second begins then."""
@@ -143,7 +147,18 @@ class NodeCapture:
         if self.look is not None:
             return
         for rank in self.ranks:
-            capture_rank.save_last_answers(self.node_dir, rank)
+            self._part(f"last answers of rank {rank.number}", None, partial(self._save_last_answer, rank))
+
+    def _save_last_answer(self, rank: WatchedRank) -> None:
+        capture_rank.save_last_answers(self.node_dir, rank)
+
+    def _part(self, what: str, otherwise: T, make: Callable[[], T]) -> T:
+        """A part of the node's file. One that fails is a gap, and the rest is written."""
+        try:
+            return make()
+        except Exception as error:
+            self.node_dir.gap(what, str(error) if isinstance(error, OSError) else contained(error))
+            return otherwise
 
     # ---- the node ----------------------------------------------------------------------------------------------------
 
@@ -235,13 +250,16 @@ class NodeCapture:
 
     def write_node(self, environ: dict[str, str] | None = None) -> None:
         self._save_last_answers()
-        self._code.write(self.node_dir)
-        using = nvidia_smi.users() if self.node.gpus and not self.ended.is_set() else {}
+        self._part("source code", None, lambda: self._code.write(self.node_dir))
+        no_users: dict[int, str] = {}
+        no_rows: list[dict[str, Any]] = []
+        using = self._part("processes on the GPUs", no_users, self._using)
         torch = next((rank.process.torch for rank in self.ranks if rank.process.torch), None)
         python = next((rank.process.python for rank in self.ranks if rank.process.python), None)
         if environ:
             self._settings = environ
-        roles = self._roles()
+        roles = self._part("roles of processes", self._role_of, self._roles)
+        rows = [self._part(f"rank {rank.number}", None, partial(self._row, rank, using, roles)) for rank in self.ranks]
         self.node_dir.write_json(
             NODE_FILE,
             {
@@ -262,15 +280,18 @@ class NodeCapture:
                 "gpus": self.node.gpus,
                 "nics": self.node.nics,
                 "settings": self._settings,
-                "ranks": [self._row(rank, self._gpu_of(rank, using), roles) for rank in self.ranks],
-                "others": self._others.rows(),
+                "ranks": [row for row in rows if row is not None],
+                "others": self._part("other processes of the engine", no_rows, self._others.rows),
                 "gaps": self.node_dir.gaps,
                 "complete": self._complete,
                 **self._gpus_asked(),
             },
         )
 
-    def _roles(self) -> Mapping[int, Role]:
+    def _using(self) -> dict[int, str]:
+        return nvidia_smi.users() if self.node.gpus and not self.ended.is_set() else {}
+
+    def _roles(self) -> dict[int, Role]:
         """By process, what the ranks are for their engine. Of one that has ended, what it was."""
         self._role_of.update(process_roles.roles_of(rank.process.pid for rank in self.ranks if not rank.ended))
         return self._role_of
@@ -283,11 +304,12 @@ class NodeCapture:
         by_hand = peer_files.gpus_asked(self.node_dir.incident, name)
         return {"gpu_cores": by_hand} if by_hand is not None else {}
 
-    def _row(self, rank: WatchedRank, gpu_used: str | None, roles: Mapping[int, Role]) -> dict[str, Any]:
+    def _row(self, rank: WatchedRank, using: dict[int, str], roles: Mapping[int, Role]) -> dict[str, Any]:
         """The rank as it was when its hang was captured. That it ended much later is a field of its own.
 
         A hang that somebody ends hours later with a signal must not look like a rank that died of one.
         """
+        gpu_used = self._gpu_of(rank, using)
         row = {**rank.row(gpu_used), **self._usage.get(gpu_used or "", {})}
         if self.look is not None and rank.number in self.look.rings:
             row["moved"] = True

@@ -10,11 +10,13 @@ import base64
 import hashlib
 import json
 from functools import cache
+from html import escape
 from importlib import resources
 from typing import Any
 
 from hangscope.__about__ import __version__
 from hangscope.diagnosis.verdict import Diagnosis
+from hangscope.errors import LeftOut, contained
 from hangscope.model import Job
 from hangscope.report.op_times import OpTimes, op_times
 from hangscope.report.page.all_stacks import all_stacks
@@ -29,13 +31,33 @@ from hangscope.report.page.stack_diff import stacks
 from hangscope.report.page.timeline import timeline
 from hangscope.report.page.wait_boxes import waits
 from hangscope.report.rank_strip import assign
+from hangscope.report.terminal import render_text
 from hangscope.report.verdict_text import brief, iso
 
 SCRIPTS = ("page.js", "matrix.js", "timeline.js")
 
 
 def render_page(diagnosis: Diagnosis, job: Job, times: OpTimes | None = None) -> str:
-    """The whole page as HTML. What is drawn is the job as the engine judged it, which `times` holds."""
+    """The whole page as HTML. What is drawn is the job as the engine judged it, which `times` holds. A part that cannot
+    be drawn is left out and named; where that is the page's frame, the page has the text of the report."""
+    try:
+        return _render(diagnosis, job, times)
+    except Exception as error:
+        return _text_page(diagnosis, contained(error))
+
+
+def _text_page(diagnosis: Diagnosis, why: str) -> str:
+    """The report as text, with the page's policy: nothing is loaded, and nothing runs."""
+    said = escape(f"This page could not be drawn ({why}). The report as text:\n\n{render_text(diagnosis)}")
+    policy = "default-src 'none'"
+    head = (
+        f'<meta charset="utf-8"><meta http-equiv="Content-Security-Policy" content="{policy}"><title>hangscope</title>'
+    )
+    return f'<!doctype html>\n<html lang="en"><head>{head}</head><body><pre>{said}</pre></body></html>\n'
+
+
+def _render(diagnosis: Diagnosis, job: Job, times: OpTimes | None) -> str:
+    left_out = LeftOut()
     d = brief(diagnosis)
     times = op_times(job) if times is None else times
     job = times.job
@@ -59,10 +81,11 @@ def render_page(diagnosis: Diagnosis, job: Job, times: OpTimes | None = None) ->
         matrix=drawn,
         timeline={name: line[name] for name in ("said", "clocks", "zero_text")},
         has_times=bool(times.known.any()),
-        waits=waits(d, times.alignment),
-        stacks=stacks(d, times.alignment, when),
-        tree=all_stacks(d, job),
-        lateness=lateness(d, times),
+        waits=left_out.one("who waits for whom", lambda: waits(d, times.alignment)),
+        stacks=left_out.one("the stacks of two ranks", lambda: stacks(d, times.alignment, when)),
+        tree=left_out.one("all stacks", lambda: all_stacks(d, job)),
+        lateness=left_out.one("who is late", lambda: lateness(d, times)),
+        left_out=left_out.reasons,
         data=_data(
             {
                 "matrix": drawn,
