@@ -37,7 +37,7 @@ from hangscope.diagnosis.verdict import (
 )
 from hangscope.diagnosis.waits.progress import Scope
 from hangscope.diagnosis.waits.wait_graph import IN_FLIGHT_S, Wait
-from hangscope.diagnosis.weigh import Choice
+from hangscope.diagnosis.weigh import LEAST, Choice
 from hangscope.errors import LeftOut
 from hangscope.model import Communicator, Facts, Gap, Job, ThreadStack, WatchdogReport
 from hangscope.text import duration, numbered, sentence
@@ -116,7 +116,7 @@ def not_judged(job: Job, *reasons: str) -> Diagnosis:
         last_completed=None,
         link=None,
         first_reported=None,
-        confidence="low",
+        confidence=LEAST,
         confidence_rule="unknown: the evidence was read and could not be judged",
         headline="not determined: the evidence could not be judged",
         summary="The evidence was read and could not be judged, because of a bug in hangscope.",

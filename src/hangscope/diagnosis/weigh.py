@@ -31,6 +31,8 @@ from hangscope.diagnosis.waits.wait_graph import Wait
 from hangscope.verdict_words import Outcome
 
 _WORDS = {LOW: "low", MEDIUM: "medium", HIGH: "high"}
+LEAST = _WORDS[LOW]
+"""How sure it is where nothing could be judged."""
 # Operations that hang for this part of the longest time began to hang together with that one.
 _AS_OLD = 0.7
 _ALSO = 2

@@ -14,6 +14,7 @@ from hangscope.reader.join.who_is_who import Identity
 from hangscope.reader.logs.line_prefixes import split_prefix
 from hangscope.reader.logs.log_file import TextFile
 from hangscope.reader.times import Clock, LogTimes, resolve_time
+from kits.pasted_logs import verdict_on
 
 CASES = Path(__file__).parents[2] / "cases"
 NOV_2026 = 1_794_705_795_000_000_000  # 2026-11-15T01:23:15Z
@@ -569,3 +570,34 @@ def test_size_that_gloo_ends_a_process_over_is_read() -> None:
     (found,) = errors(text, rank=4)
     assert (found.rank, found.type, found.consequence) == (4, GLOO_SIZE, False)
     assert found.message == "expected 16384 B, a peer sent 32768 B"
+
+
+CARRIED = """
+[rank2]: Traceback (most recent call last):
+[rank2]:   File "/home/me/train.py", line 22, in main
+[rank2]:     for batch in loader:
+[rank2]:   File "/usr/lib/python3/site-packages/torch/utils/data/dataloader.py", line 708, in __next__
+[rank2]:     data = self._next_data()
+[rank2]:   File "/usr/lib/python3/site-packages/torch/_utils.py", line 733, in reraise
+[rank2]:     raise exception
+[rank2]: ValueError: Caught ValueError in DataLoader worker process 0.
+[rank2]: Original Traceback (most recent call last):
+[rank2]:   File "/usr/lib/python3/site-packages/torch/utils/data/_utils/worker.py", line 349, in _worker_loop
+[rank2]:     data = fetcher.fetch(index)
+[rank2]:   File "/home/me/data.py", line 41, in __getitem__
+[rank2]:     raise ValueError("bad record 17")
+[rank2]: ValueError: bad record 17
+"""
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_the_line_of_a_data_loader_s_worker_is_the_line(whole: bool) -> None:
+    """A worker's exception is raised again in its rank, with its own traceback as the message: the user's line is in
+    there, also where the paste ends before the last line."""
+    verdict = verdict_on(CARRIED if whole else CARRIED.rpartition("[rank2]: ValueError")[0])
+    [culprit] = verdict.culprits
+    assert (culprit.rank, str(verdict.kind), str(verdict.outcome)) == (2, "dead", "crash")
+    assert culprit.where is not None
+    assert (culprit.where.file, culprit.where.line) == ("/home/me/data.py", 41)
+    assert "DataLoader worker process 0" in verdict.headline
+    assert ("bad record 17" in verdict.headline) is whole

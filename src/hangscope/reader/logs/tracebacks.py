@@ -31,6 +31,8 @@ _ERROR = re.compile(
     r"^(?P<type>(?:[A-Za-z_]\w*\.)+[A-Za-z_]\w*|\w*(?:Error|Exception|Interrupt|Exit|Iteration|Warning|ExceptionGroup))"
     r"(?::\s?(?P<message>.*))?$"
 )
+# torch raises the exception of a DataLoader's worker or of a replica's thread again, with its traceback as the message.
+_CAUGHT = re.compile(r"^Caught \S{1,200} in (?P<where>.{1,200}?)\.?$")
 _CHAIN = (
     "During handling of the above exception, another exception occurred:",
     "The above exception was the direct cause of the following exception:",
@@ -91,6 +93,8 @@ class Traceback:
     chained: int = 0
     """How many came before it in its chain."""
     indent: int = 0
+    caught_in: Traceback | None = None
+    """The exception of this process that carried this one, of another process or thread, in its message."""
 
     @property
     def root(self) -> Traceback:
@@ -191,6 +195,9 @@ class Tracebacks:
 
     def _begin(self, key: _Writer, line: Line, before: _OpenTraceback | None) -> None:
         """A traceback begins; the one before it of the same writer is its cause where the lines between say so."""
+        if before is not None and "Original Traceback (" in line.text and _CAUGHT.match(before.traceback.message):
+            self._begin_original(key, line, before.traceback)
+            return
         earlier = self._end(key) if before is not None else None
         cause = earlier if before is not None and before.chained else None
         if cause is not None:
@@ -200,6 +207,13 @@ class Tracebacks:
                 cause = cause.cause
         chained = cause.chained + 1 if cause is not None else 0
         new = Traceback(self._rank(line), line.stream, line.number, line.at_ns, cause=cause, chained=chained)
+        new.indent = len(line.text) - len(line.text.lstrip(" |+"))
+        self._open[key] = _OpenTraceback(new)
+        self._fresh = (key, line.number)
+
+    def _begin_original(self, key: _Writer, line: Line, carrier: Traceback) -> None:
+        """The traceback of a worker's exception begins, in the message of the one that was raised for it."""
+        new = Traceback(carrier.tag, line.stream, line.number, line.at_ns, caught_in=carrier)
         new.indent = len(line.text) - len(line.text.lstrip(" |+"))
         self._open[key] = _OpenTraceback(new)
         self._fresh = (key, line.number)
@@ -222,6 +236,8 @@ class Tracebacks:
 
     def _end(self, key: _Writer) -> Traceback | None:
         found = self._open.pop(key).traceback
+        if found.caught_in is not None:
+            found = _with_carrier(found, found.caught_in)
         if found.type and found.type.rsplit(".", 1)[-1] not in _LAUNCHER_ERRORS:
             self.found.append(found)
             return found
@@ -230,6 +246,17 @@ class Tracebacks:
             self.found.append(found)
             return found
         return None
+
+
+def _with_carrier(original: Traceback, carrier: Traceback) -> Traceback:
+    """One exception with the frames of both: where it was raised again, and inside that where it came from."""
+    caught = _CAUGHT.match(carrier.message)
+    carrier.frames += original.frames
+    carrier.code += original.code
+    if original.type:
+        carrier.type = original.type
+        carrier.message = f"{original.message} (in {caught['where']})" if caught is not None else original.message
+    return carrier
 
 
 class _OpenTraceback:

@@ -81,7 +81,7 @@ def _render(diagnosis: Diagnosis, job: Job, times: OpTimes | None) -> str:
         matrix=drawn,
         timeline={name: line[name] for name in ("said", "clocks", "zero_text")},
         has_times=bool(times.known.any()),
-        waits=left_out.one("who waits for whom", lambda: waits(d, times.alignment)),
+        waits=left_out.one("the graph of waits", lambda: waits(d, times.alignment)),
         stacks=left_out.one("the stacks of two ranks", lambda: stacks(d, times.alignment, when)),
         tree=left_out.one("all stacks", lambda: all_stacks(d, job)),
         lateness=left_out.one("who is late", lambda: lateness(d, times)),
