@@ -17,7 +17,7 @@ import pytest
 from jsonschema import Draft202012Validator
 
 import hangscope as package
-from hangscope.cli.main import INTERNAL_ERROR, VERBS, main
+from hangscope.cli.main import GROUPS, INTERNAL_ERROR, VERBS, main
 from hangscope.report.export import schema
 
 PACKAGE = Path(package.__file__).parent
@@ -74,15 +74,21 @@ def on_a_terminal(*args: str | Path, env: dict[str, str] | None = None, columns:
 # ---- the frame -------------------------------------------------------------------------------------------------------
 
 
-def test_help_lists_the_verbs_in_the_order_of_a_hangs_life() -> None:
-    """`hangscope --help`, -h and no argument at all show every verb that is there, with one line each."""
+def test_help_groups_the_verbs() -> None:
+    """`hangscope --help` and -h show every verb that is there with one line each, by what somebody came for;
+    `hangscope` alone says the three things to do first, each of which is a verb."""
     done = hangscope("--help")
     assert done.returncode == 0
     assert done.stderr == ""
     listed = re.findall(r"^  ([a-z]+)  +[A-Z]", done.stdout, re.MULTILINE)
     assert listed == [verb for verb in VERBS if verb in listed]
     assert {"diagnose", "report", "show"} <= set(listed)
-    assert hangscope("-h").stdout == hangscope().stdout == done.stdout
+    assert hangscope("-h").stdout == done.stdout
+    titles = re.findall(r"^([A-Z][a-z ]+):$", done.stdout, re.MULTILINE)
+    assert titles == ["Options", *GROUPS]
+    first = hangscope()
+    assert (first.returncode, first.stderr) == (0, "")
+    assert re.findall(r"^  hangscope (\S+)", first.stdout, re.MULTILINE) == ["snapshot", "diagnose", "run"]
 
 
 def test_version() -> None:

@@ -32,30 +32,54 @@ from hangscope.cli.list_jobs import list_jobs
 from hangscope.cli.output import ReaderGone, complain, finish
 from hangscope.errors import HangscopeError, SeveralJobsError
 
-VERBS = {
-    "run": "Run a training command with the flight recorder on; capture and diagnose when it hangs.",
-    "env": "Print the flight recorder settings, to set them yourself.",
-    "doctor": "Check what would happen here if a collective hung now, and how to fix it.",
-    "snapshot": "Capture a running job now.",
-    "watch": "Show live which ranks wait for which others.",
-    "collect": "Gather every node's evidence into one incident.",
-    "diagnose": "Name the rank, node, operation, code line and link that hung a job.",
-    "report": "Write the diagnosis to files: a web page, a Perfetto trace, JSON, text or a ticket.",
-    "ls": "List the incidents here.",
-    "prune": "Delete incidents that are older than a time.",
-    "bundle": "Pack an incident into one file for a support ticket.",
-    "stacks": "Show all ranks' stacks merged into one tree, the odd ones marked.",
-    "serve": "Keep the incidents of all jobs in one place, with pages, an API and suspects.",
-    "push": "Send incidents to a `hangscope serve`.",
-    "exclude": "Print the nodes to avoid in the next start, where the cause is the node.",
-    "node-check": "Say by exit status whether a `hangscope serve` suspects this node.",
-    "show": "List the recorded operations, filtered by rank, group or state.",
-    "mcp": "Answer an assistant's questions about hangs, read-only.",
-    "probe": "Say whether an inference server moves, for exec probes.",
-    "simulate": "Write dumps of a synthetic job of any size, layout, fault and format.",
-    "demo": "Start a real small job that hangs, and follow it from launch to verdict.",
+GROUPS = {
+    "When it hangs": {
+        "run": "Run a training command with the flight recorder on; capture and diagnose when it hangs.",
+        "snapshot": "Capture a running job now.",
+        "diagnose": "Name the rank, node, operation, code line and link that hung a job.",
+    },
+    "Look": {
+        "watch": "Show live which ranks wait for which others.",
+        "stacks": "Show all ranks' stacks merged into one tree, the odd ones marked.",
+        "show": "List the recorded operations, filtered by rank, group or state.",
+        "ls": "List the incidents here.",
+    },
+    "Hand over": {
+        "report": "Write the diagnosis to files: a web page, a Perfetto trace, JSON, text or a ticket.",
+        "bundle": "Pack an incident into one file for a support ticket.",
+        "collect": "Gather every node's evidence into one incident.",
+        "prune": "Delete incidents that are older than a time.",
+        "mcp": "Answer an assistant's questions about hangs, read-only.",
+    },
+    "Fleet": {
+        "serve": "Keep the incidents of all jobs in one place, with pages, an API and suspects.",
+        "push": "Send incidents to a `hangscope serve`.",
+        "exclude": "Print the nodes to avoid in the next start, where the cause is the node.",
+        "node-check": "Say by exit status whether a `hangscope serve` suspects this node.",
+        "probe": "Say whether an inference server moves, for exec probes.",
+    },
+    "Set up": {
+        "doctor": "Check what would happen here if a collective hung now, and how to fix it.",
+        "env": "Print the flight recorder settings, to set them yourself.",
+        "demo": "Start a real small job that hangs, and follow it from launch to verdict.",
+        "simulate": "Write dumps of a synthetic job of any size, layout, fault and format.",
+    },
 }
-"""Every verb with its line in `hangscope --help`, in the order of a hang's life."""
+"""Every verb with its line in `hangscope --help`, by what somebody came for."""
+VERBS = {verb: line for group in GROUPS.values() for verb, line in group.items()}
+FIRST = """\
+hangscope names the rank, node, operation, code line and link that hung a distributed training job.
+
+A job hangs now, however it was started (PID: a rank's or its launcher's):
+  hangscope snapshot PID
+You have dumps, logs or an incident of one that hung:
+  hangscope diagnose PATH
+The next one (captured and diagnosed by itself; no change to the code):
+  hangscope run -- torchrun train.py
+
+`hangscope --help` lists all verbs, `hangscope help VERB` says what one takes.
+"""
+"""What `hangscope` alone says: the three things to do first."""
 
 INTERNAL_ERROR = 70
 INTERRUPTED = 130
@@ -84,8 +108,10 @@ class Verbs(click.Group):
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        with formatter.section("Verbs"):
-            formatter.write_dl([(verb, VERBS[verb]) for verb in self.list_commands(ctx)])
+        there = self.list_commands(ctx)
+        for title, group in GROUPS.items():
+            with formatter.section(title):
+                formatter.write_dl([(verb, line) for verb, line in group.items() if verb in there])
 
 
 @click.group(
@@ -100,7 +126,7 @@ class Verbs(click.Group):
 def cli(ctx: click.Context) -> None:
     """Name the rank, node, operation, code line and link that hung a distributed training job."""
     if ctx.invoked_subcommand is None:
-        click.echo(ctx.get_help())
+        click.echo(FIRST, nl=False)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -326,8 +326,11 @@ class Diagnosis:
         """0 no hang; 1 a hang or a failure with a named cause; 3 one whose cause the evidence does not name, or where
         nobody can tell whether all is well.
 
-        A mismatch, a shift or a slow rank that did not hang anything is still a finding, but the job went on: 0.
+        A mismatch, a shift or a slow rank that did not hang anything is still a finding, but the job went on: 0. Where
+        ranks wait for one that works (WAIT), only time tells whether it is a hang: 3.
         """
+        if self.outcome == Outcome.WAIT:
+            return 3
         if still_runs(self.outcome):
             return 0
         return 3 if self.kind in (CauseKind.UNKNOWN, CauseKind.NONE) else 1

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from hangscope.cli.given_paths import one_resolved
+from hangscope.cli.given_paths import newest_of, one_resolved
 from hangscope.cli.output import note, progress, write
 from hangscope.cli.pasted import STANDARD_INPUT_NAME, with_pasted
 from hangscope.cli.progress_bar import bar
@@ -85,7 +85,14 @@ def command(
         path = _newest_of_run(_of_job(Path(os.path.abspath(kept[0])), job))
         name = path.name if kept[0] == str(asked) else STANDARD_INPUT_NAME
         target = _target(output or Path(f"{_stem(name)}.bundle.tar.gz"), force=force)
-        return _make_of(path, target, options, verdict=not no_verdict)
+        try:
+            return _make_of(path, target, options, verdict=not no_verdict)
+        except SeveralJobsError as error:
+            newest = newest_of(error, [path]) if job is None else None
+            if newest is None:
+                raise
+            target = _target(output or Path(f"{_stem(newest.name)}.bundle.tar.gz"), force=force)
+            return _make_of(newest, target, options, verdict=not no_verdict)
 
 
 def _of_job(path: Path, job: str | None) -> Path:

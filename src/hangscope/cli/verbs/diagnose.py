@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from hangscope.cli.given_paths import load_given
 from hangscope.cli.loading_notes import note_how_it_was_read
 from hangscope.cli.output import progress, width, write, write_lines
 from hangscope.cli.pasted import as_given, with_pasted
@@ -72,7 +73,6 @@ def command(
     name.
     """
     from hangscope.diagnosis import diagnose
-    from hangscope.reader.load import load
 
     client = _client(server, token_file)
     readers = None
@@ -82,7 +82,7 @@ def command(
         with progress("connecting to Ray"):
             readers = RayEngine(ray_address)
     with with_pasted(paths) as given, bar(f"reading {', '.join(paths)}") as update:
-        loaded = load(given, full=full, progress=update, engine=readers, job=job)
+        loaded = load_given(given, full=full, progress=update, engine=readers, job=job)
     note_how_it_was_read(loaded)
     with progress("diagnosing"):
         verdict = diagnose(loaded)

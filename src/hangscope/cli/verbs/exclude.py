@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import click
 
-from hangscope.cli.given_paths import resolved
+from hangscope.cli.given_paths import load_given, resolved
 from hangscope.cli.output import note, progress, write
 from hangscope.report.safe_text import safe
 
@@ -36,10 +36,9 @@ def command(paths: tuple[str, ...], form: str, job: str | None) -> int:
     """
     from hangscope.diagnosis import diagnose
     from hangscope.diagnosis.hardware.broken_nodes import broken_nodes
-    from hangscope.reader.load import load
 
     with progress("diagnosing"):
-        loaded = load(resolved(paths), job=job)
+        loaded = load_given(resolved(paths), job=job)
         verdict = diagnose(loaded)
     found = broken_nodes(loaded, verdict)
     for broken in found:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from hangscope.cli.given_paths import load_given
 from hangscope.cli.loading_notes import note_how_it_was_read
 from hangscope.cli.output import PLAIN_WIDTH, note, progress
 from hangscope.cli.pasted import as_given, with_pasted
@@ -70,10 +71,9 @@ def command(
     """
     targets = _targets(outputs, form, force=force, open_page=open_page)
     from hangscope.diagnosis import diagnose
-    from hangscope.reader.load import load
 
     with with_pasted(paths) as given, bar(f"reading {', '.join(paths)}") as update:
-        loaded = load(given, full=full, progress=update, job=job)
+        loaded = load_given(given, full=full, progress=update, job=job)
     note_how_it_was_read(loaded)
     with progress(f"diagnosing {len(loaded.ranks):,} ranks, {len(loaded.ops):,} operations"):
         verdict = diagnose(loaded)

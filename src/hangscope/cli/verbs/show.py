@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from hangscope.cli.given_paths import load_given
 from hangscope.cli.output import note, table_width, write
 from hangscope.cli.pasted import with_pasted
 from hangscope.cli.progress_bar import bar
@@ -43,11 +44,10 @@ def command(
     """
     wanted = None if ranks is None else parse_ranks(ranks)
     from hangscope.diagnosis.evidence.wrongly_completed import corrected
-    from hangscope.reader.load import load
 
     with with_pasted(paths) as given, bar(f"reading {', '.join(paths)}") as update:
         # Of an operation that raised the recorder says completed, and the verdict that its rank waits in it.
-        loaded = corrected(load(given, full=True, progress=update, job=job))
+        loaded = corrected(load_given(given, full=True, progress=update, job=job))
         rows = select(loaded, ranks=wanted, group=group, state=state, name=name, last=last)
     if not len(rows):
         note("no operation matches" if len(loaded.ops) else "no operation was recorded: the input has no dump")

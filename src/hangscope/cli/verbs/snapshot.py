@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from hangscope.cli.given_paths import one_resolved
+from hangscope.cli.given_paths import here, one_resolved, run_of
 from hangscope.cli.output import note, write
 from hangscope.errors import NotFoundError, SettingsError
 from hangscope.incident.layout import VERDICT_TEXT
@@ -58,7 +58,8 @@ def command(
 ) -> int:
     """Capture a running job now.
 
-    DIR is the directory that `hangscope run` keeps: all its nodes capture at once. PID is a rank or its launcher, also
+    DIR is the directory that `hangscope run` keeps, or one above several, of which the newest is taken: all its nodes
+    capture at once. Without it, the newest run here. PID is a rank or its launcher, also
     of a job that was started without hangscope: stacks then come from py-spy. With --slurm every node of the job is
     captured at once, and its ranks are found by the job's number. With --ray every process of the job that runs on the
     cluster is: the driver leads to the actor that it waits for. Prints the directory of the incident.
@@ -97,7 +98,12 @@ def _taken(target: str, directory: Path | None, slurm: str | None, container: st
         return snapshot_slurm.of_job(slurm, directory, note, container)
     if target.isascii() and target.isdigit():
         return snapshot_job.of_process(int(target), directory, note, gpus=gpus)
-    run = one_resolved(Path(target)).absolute()
+    given = one_resolved(Path(target))
+    if target == ".":
+        run = run_of(given)
+        run = run_of(here()).absolute() if run == given else run.absolute()
+    else:
+        run = run_of(given).absolute()
     return snapshot_job.of_run(Path(os.path.realpath(run)) if run.is_symlink() else run, note, gpus=gpus)
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from hangscope.cli.given_paths import one_resolved
+from hangscope.cli.given_paths import load_given, one_resolved
 from hangscope.cli.output import note, table_width, write, write_lines
 from hangscope.cli.progress_bar import bar
 from hangscope.errors import NotFoundError
@@ -44,14 +44,13 @@ def command(
       hangscope stacks hangs/48121/hang-1
       hangscope stacks 81233 --threads
     """
-    from hangscope.reader.load import load
     from hangscope.report.actor_stacks import actor_stacks
     from hangscope.report.stack_lines import Look, stack_lines
     from hangscope.report.stack_tree import stack_tree, to_values
 
     paths = [_captured(target, directory, saved=saved) for target in targets]
     with bar(f"reading {', '.join(map(str, paths))}") as update:
-        job = load(paths, progress=update)
+        job = load_given(paths, progress=update)
         tree = stack_tree(job, all_threads=all_threads)
     if job.facts.ray is not None and not as_json:
         write("".join(f"{line}\n" for line in actor_stacks(job.facts.ray, all_threads=all_threads)))

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from hangscope.cli.given_paths import one_resolved
+from hangscope.cli.given_paths import one_resolved, run_of
 from hangscope.cli.output import table_width, write
 from hangscope.cli.watch_terminal import FILTERS, SORTS, WatchChoice, follow
 from hangscope.cli.watch_text import as_text
@@ -29,15 +29,16 @@ from hangscope.recorder.rundir.live_view import view
 def command(directory: Path, once: bool, sort: str, shown: str, everything: bool) -> int:
     """Show live which ranks wait for which others.
 
-    DIR is the directory that `hangscope run` keeps. First the ranks that others wait for, then groups, nodes and ranks;
-    identical rows are folded, so that a thousand ranks fit a terminal. Ends with the job; q quits earlier.
+    DIR is the directory that `hangscope run` keeps, or one above several: then the newest. First the ranks that others
+    wait for, then groups, nodes and ranks; identical rows are folded, so that a thousand ranks fit a terminal. Ends
+    with the job; q quits earlier.
 
     \b
     Keys: s sort   r reverse   f filter   / search   a all ranks   j k scroll   q quit
     For scripts:
       hangscope watch /shared/hangs/48121 --once --filter waiting
     """
-    directory = one_resolved(directory)
+    directory = run_of(one_resolved(directory))
     choice = WatchChoice(sort, shown if shown in FILTERS else "all", "" if shown in FILTERS else shown, everything)
     if once or not sys.stdout.isatty():
         write(as_text(view(directory), choice, table_width()))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
+from pathlib import Path
 
 from hangscope.recorder.live.companion_hook import is_hooked, isolating_flag
 from hangscope.recorder.live.find_ranks import RankProcess
@@ -96,9 +97,31 @@ def _nobody(command: int | None) -> str:
             " joined its rendezvous. Check that each runs it, with the same --nnodes and master or"
             " --rdzv-endpoint"
         )
+    return _no_rank(command)
+
+
+_STARTERS = {
+    "docker": "inside the container",
+    "podman": "inside the container",
+    "kubectl": "inside the pod",
+    "ssh": "on the other machine",
+    "pdsh": "on the other machines",
+    "srun": "in its tasks (`srun hangscope run -- CMD`)",
+}
+"""Commands that start what they run somewhere else, and where that is."""
+
+
+def _no_rank(command: int | None) -> str:
+    """That nothing is watched, and the cure where the command shows it."""
+    below = [command, *(pid for pid, _ in linux_process.descendants(command))] if command is not None else []
+    names = {Path(words[0]).name for pid in below if (words := linux_process.command_line(pid))}
+    text = "no rank was found under the command, so nothing is watched"
+    starter = next((name for name in _STARTERS if name in names), None)
+    if starter is not None:
+        return f"{text}. Where {starter} starts the ranks, put `hangscope run` {_STARTERS[starter]}"
     return (
-        "no rank was found under the command, so nothing is watched. Put `hangscope run` where the ranks start,"
-        " inside the container or on the node"
+        f"{text}: ranks are recognised by RANK in their environment, by torch.distributed once they have joined, or by"
+        " NCCL's calls. What communicates by other means alone (JAX on CPUs, mpi4py) is not watched"
     )
 
 

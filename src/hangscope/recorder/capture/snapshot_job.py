@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import pwd
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -169,6 +170,11 @@ def of_process(pid: int, directory: Path | None, say: Callable[[str], None], *, 
     sockets = _own_sockets(environ, pid, say) if outside else Path("/nonexistent")
     boxes = _own_boxes(environ, pid) if outside else None
     ranks = _ranks(sockets, pid, boxes)
+    if not ranks and not linux_process.may_be_read(pid):
+        raise NotFoundError(
+            f"{pid}: a process of {_user(pid)}, which this user may not read",
+            hint=f"as that user, or as root: sudo hangscope snapshot {pid}",
+        )
     if not ranks:
         raise NotFoundError(
             f"{pid}: neither this process nor its children are a rank of a distributed job",
@@ -184,6 +190,16 @@ def of_process(pid: int, directory: Path | None, say: Callable[[str], None], *, 
         node = NodeFacts(identity.node, identity.job, identity.attempt, began, command=launcher)
         ask = _AskGpus(launcher, say) if gpus else None
         return _capture(root, safe_name(identity.node), node, ranks, step, ask)
+
+
+def _user(pid: int) -> str:
+    uid = target_rights.owner_of(pid)
+    if uid is None or uid == os.geteuid():
+        return "this user with other rights"
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return f"user {uid}"
 
 
 def _own_sockets(environ: Mapping[str, str], pid: int, say: Callable[[str], None]) -> Path:

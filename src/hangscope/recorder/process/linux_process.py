@@ -90,6 +90,17 @@ def environment(pid: int) -> dict[str, str]:
     return {os.fsdecode(name): os.fsdecode(value) for name, _, value in pairs}
 
 
+def may_be_read(pid: int) -> bool:
+    """Whether this user may read what a process was started with; yes, where the process is gone."""
+    try:
+        with (PROC / str(pid) / "environ").open("rb"):
+            return True
+    except PermissionError:
+        return False
+    except OSError:
+        return True
+
+
 def command_line(pid: int) -> list[str]:
     raw = _own_words(pid, "cmdline")
     return [os.fsdecode(word) for word in raw.rstrip(b"\0").split(b"\0")] if raw else []
