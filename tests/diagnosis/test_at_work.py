@@ -59,7 +59,7 @@ def test_a_rank_that_works_is_waited_for_and_hangs_not(tmp_path: Path) -> None:
     assert (found.outcome, found.hang, found.confidence) == ("wait", True, "medium")
     assert found.headline == "ranks 0, 2 wait for rank 1, which is working in save (train.py:31)"
     assert any("used 83% of a core" in finding.text for finding in found.why)
-    assert found.exit_status == 1
+    assert found.exit_status == 3  # nobody can tell yet whether it is a hang: no script should act on it as on one
 
 
 @pytest.mark.parametrize("seen", [{"works": False, "cpu_share": 0.0}, {"works": None}])

@@ -92,13 +92,8 @@ def environment(pid: int) -> dict[str, str]:
 
 def may_be_read(pid: int) -> bool:
     """Whether this user may read what a process was started with; yes, where the process is gone."""
-    try:
-        with (PROC / str(pid) / "environ").open("rb"):
-            return True
-    except PermissionError:
-        return False
-    except OSError:
-        return True
+    environ = PROC / str(pid) / "environ"
+    return os.access(environ, os.R_OK) or not environ.exists()
 
 
 def command_line(pid: int) -> list[str]:
