@@ -283,6 +283,54 @@ sys.exit(7)
             process.kill()
             process.communicate()
 
+    def test_no_question_reaches_a_rank_that_ends(self, tmp_path: Path) -> None:
+        """Asked without a pause from before its end on, by a name of its socket that does not go, and with an object
+        that outlives the modules: its status is its own, and it prints nothing."""
+        code = """
+import sys, torch.distributed
+class Keeper:
+    def __init__(self):
+        self.modules = list(sys.modules.values())
+    def hook(self, *_):
+        print(sys)
+print('ready', flush=True)
+sys.stdin.readline()
+sys.excepthook = Keeper().hook
+sys.takes_long_to_free = [{number: [number]} for number in range(300_000)]
+sys.exit(7)
+"""
+        base = {n: v for n, v in os.environ.items() if not n.startswith(("HANGSCOPE", "PYTHON", "TORCH"))}
+        process = subprocess.Popen(
+            [sys.executable, "-c", code],
+            env=with_companion({**base, "RANK": "0"}, sockets=tmp_path),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+        def ask_until_it_ends() -> list[bool]:
+            answers = []
+            while process.poll() is None:
+                answers.append(ask(str(tmp_path / "kept"), "hangscope_progress", 1.0).ok)
+                time.sleep(0.001)
+            return answers
+
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "ready\n", process.communicate()
+            os.link(tmp_path / f"{process.pid}.sock", tmp_path / "kept")
+            with ThreadPoolExecutor(3) as pool:
+                asking = [pool.submit(ask_until_it_ends) for _ in range(2)]
+                _, errors = process.communicate("\n", timeout=60)
+                answers = [answer for each in asking for answer in each.result()]
+            assert (process.returncode, errors) == (7, "")
+            assert True in answers
+            assert False in answers
+        finally:
+            process.kill()
+            process.communicate()
+
     def test_the_launcher_itself_is_no_rank(self, tmp_path: Path) -> None:
         """torchrun imports torch.distributed too, and gets no server."""
         base = {n: v for n, v in os.environ.items() if not n.startswith(("HANGSCOPE", "PYTHON", "TORCH"))}

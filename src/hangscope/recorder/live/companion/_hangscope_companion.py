@@ -12,7 +12,11 @@ import sys
 import time
 
 WATCHED = "torch.distributed"
-LEAVE_S = 10.0
+LEAVE_S = 30.0
+"""At exit, for questions that are being answered: PyTorch's first dump with stacks takes longest."""
+OWN_THREADS_S = 5.0
+HURRY_S = 1.0
+"""The same, where a signal handler of the script's has interrupted that."""
 
 
 def arm():
@@ -85,6 +89,9 @@ class _State:
     identity = None
     socket = None
     server = None
+    listeners = ()
+    threads = ()
+    ending = None
     stack_file = None
     keeps_crashes = False
 
@@ -121,7 +128,7 @@ def start():
         _attempt("rank watcher", _watch_for_rank)
     import atexit
 
-    atexit.register(_leave)
+    atexit.register(_at_exit)
     if hasattr(os, "register_at_fork"):  # Python 3.7
         os.register_at_fork(after_in_child=_forked)
 
@@ -157,9 +164,11 @@ def _is_there():
 
 
 def _import_what_torch_has():
-    global json, signal
+    global ctypes, json, signal, socket
+    import ctypes
     import json
     import signal
+    import socket
 
 
 def _attempt(what, function, *arguments):
@@ -223,14 +232,14 @@ def _start_server(directory):
     _keep_for_ever(server)
     _State.socket = path
     _State.registration["socket"] = path
+    _State.listeners = [(number, _inode(number)) for number, listens in _sockets_at(path) if listens]
     register = getattr(module, "_register_handler", None)  # 2.10
     if _State.registration["handlers"]:
         return  # a forked child: its parent's handlers are its own too
     if register is not None:
-        register("hangscope_progress", _progress)
-        register("hangscope_sites", _sites)
-        register("hangscope_stacks", _stacks)
-        register("hangscope_wandb", _wandb)
+        for handler in (_progress, _sites, _stacks, _wandb):
+            _keep_for_ever(handler)
+            register("hangscope" + handler.__name__, handler)
     names = getattr(module, "_get_handler_names", None)
     _State.registration["handlers"] = sorted(names()) if names is not None else []
 
@@ -268,11 +277,13 @@ def _quietly(make, path):
     return server
 
 
-def _keep_for_ever(server):
-    """Its destructor joins a thread, which a forked child does not have: it must run in no process."""
-    import ctypes
+def _keep_for_ever(thing):
+    """The server's destructor joins a thread, which a forked child does not have: it must run in no process.
 
-    ctypes.pythonapi.Py_IncRef(ctypes.py_object(server))
+    PyTorch lets go of a handler after Python's end, where freeing it is fatal ("PyThreadState_Get: the function must be
+    called with the GIL held"): a script that keeps sys.modules takes the module's own hold on it away before.
+    """
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(thing))
 
 
 def _register_stack_signal(directory):
@@ -406,7 +417,6 @@ def _wandb(request, response):
     run = getattr(wandb, "run", None)
     why = "wandb is not imported" if wandb is None else "it has no active W&B run"
     if run is not None:
-        import threading
 
         def alert(title, text):
             try:
@@ -415,9 +425,7 @@ def _wandb(request, response):
                 pass
 
         given = (request.get_param("title"), request.get_param("text"))
-        thread = threading.Thread(target=alert, args=given, name="hangscope")
-        thread.daemon = True
-        thread.start()
+        _start_thread(alert, *given)
     response.set_content(json.dumps({"sent": run is not None, "why": why}), "application/json")
     response.set_status(200)
 
@@ -439,12 +447,10 @@ def _groups(world):
 
 def _watch_for_rank():
     """For torch before 2.10 and no RANK in the environment (mp.spawn): look now and then, with growing pauses."""
-    import threading
 
     def look():
         pause = 0.2
-        while True:
-            time.sleep(pause)
+        while not _State.ending.wait(pause):
             pause = min(pause * 1.5, 5.0)
             distributed = sys.modules.get("torch.distributed.distributed_c10d")
             default = getattr(getattr(distributed, "_world", None), "default_pg", None)
@@ -455,9 +461,19 @@ def _watch_for_rank():
                 _write_registration()
                 return
 
-    thread = threading.Thread(target=look, name="hangscope")
+    _start_thread(look)
+
+
+def _start_thread(target, *arguments):
+    """A thread of ours: `_State.ending` wakes it at exit, and it is joined there."""
+    import threading
+
+    if _State.ending is None:
+        _State.ending = threading.Event()
+    thread = threading.Thread(target=target, args=arguments, name="hangscope")
     thread.daemon = True
     thread.start()
+    _State.threads += (thread,)
 
 
 FORKED_S = 600.0
@@ -466,15 +482,18 @@ FORKED_S = 600.0
 def _forked():
     """In a forked child: where its parent is no rank, it may become one, as under mp's start method "fork".
 
-    The parent's server did not come along. Children of a rank are its helpers, and nothing happens in them.
+    The parent's server did not come along, and its socket is not for the child to keep. Children of a rank are its
+    helpers, and nothing happens in them.
     """
     try:
+        _State.threads = ()
+        _State.ending = None
+        for number, inode in _State.listeners:
+            if _inode(number) == inode:
+                os.close(number)
+        _State.listeners = ()
         if _State.registration is not None and _State.registration["rank"] is None and _default_group() is None:
-            import threading
-
-            thread = threading.Thread(target=_become_rank, name="hangscope")
-            thread.daemon = True
-            thread.start()
+            _start_thread(_become_rank)
     except Exception:
         pass
 
@@ -484,9 +503,8 @@ def _become_rank():
     deadline = time.monotonic() + FORKED_S
     pause = 0.2
     while _default_group() is None and _init_frame() is None:
-        if time.monotonic() > deadline:
+        if time.monotonic() > deadline or _State.ending.wait(pause):
             return
-        time.sleep(pause)
         pause = min(pause * 1.3, 5.0)
     directory = _State.directory
     _State.pid = os.getpid()
@@ -531,29 +549,103 @@ def _write_registration():
     os.rename(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
 
 
-def _leave():
-    """At exit: take the socket away, then wait for the questions that are being answered.
-
-    A thread of the server that needs the GIL while Python is torn down ends the process (seen with torch 2.11, 2.13).
-    The server's own shutdown() is no help: it holds the GIL while it waits for those threads.
-    """
-    if _State.pid != os.getpid() or not _State.socket:
-        return  # a forked child: the socket is its parent's
+def _at_exit():
+    if _State.ending is not None:
+        _State.ending.set()
     try:
-        os.unlink(os.path.basename(_State.socket), dir_fd=_folder())
-        deadline = time.monotonic() + LEAVE_S
-        while _is_answering(_State.socket) and time.monotonic() < deadline:
-            time.sleep(0.005)
+        _leave(LEAVE_S)
     except Exception:
         pass
+    except BaseException:
+        # A signal handler of the script's has raised: what it raised goes on, once no thread of the server can do harm.
+        try:
+            _leave(HURRY_S)
+        except Exception:
+            pass
+        raise
 
 
-def _is_answering(path):
-    """Whether a client is connected to the socket, or waits to be. The kernel lists both ends by the server's path."""
-    connected = "03"
-    with open("/proc/self/net/unix", errors="replace") as table:
-        for line in table:
-            fields = line.split(None, 7)
-            if len(fields) == 8 and fields[7].rstrip("\n") == path and fields[5] == connected:
-                return True
-    return False
+def _leave(seconds):
+    """Let no question reach the server any more, then wait for those that it answers, and for our own threads.
+
+    A thread of the server that needs the GIL while Python is torn down ends the process: up to Python 3.13 such a
+    thread is unwound, and the `catch (...)` around the server's handlers (torch 2.4 to 2.13) does not throw on, as it
+    must then: "FATAL: exception not rethrown". The server's own shutdown() is no help: it holds the GIL while it waits
+    for those threads, and it prints. Its idle threads stay where they wait, below Python.
+    """
+    deadline = time.monotonic() + seconds
+    for thread in _State.threads:
+        thread.join(min(seconds, OWN_THREADS_S))
+    if _State.pid != os.getpid() or not _State.socket:
+        return  # a forked child: the server is its parent's
+    try:
+        _seal(_State.socket, deadline)
+    except Exception:
+        pass  # its directory is gone: no client finds the way
+    try:
+        os.unlink(os.path.basename(_State.socket), dir_fd=_folder())
+    except Exception:
+        pass
+    while any(not listens for _, listens in _sockets_at(_State.socket)) and time.monotonic() < deadline:
+        time.sleep(0.005)
+
+
+def _seal(path, deadline):
+    """Put a socket that no client can reach into the place of the server's own.
+
+    The server's thread is inside accept() for the former one, which goes with that call. So a client of ours ends that
+    call: once it is answered, refused or reset, every connection that the server will ever have is an open descriptor.
+    """
+    listeners = [number for number, listens in _sockets_at(path) if listens]
+    folder = _folder()
+    if not _is_there():
+        return
+    if listeners:
+        name = f"{_State.pid}.left"
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as nameless:
+            nameless.setblocking(True)
+            nameless.bind(os.path.join(_State.directory, name))
+            os.unlink(name, dir_fd=folder)
+            nameless.listen(1)
+            for number in listeners:
+                os.dup2(nameless.fileno(), number, False)
+    while time.monotonic() < deadline:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
+            client.setblocking(False)
+            try:
+                client.connect(path)
+            except BlockingIOError:  # its queue is full
+                time.sleep(0.005)
+                continue
+            client.settimeout(max(0.001, deadline - time.monotonic()))
+            client.shutdown(socket.SHUT_WR)
+            client.recv(1)
+        return
+
+
+def _sockets_at(path):
+    """This process's descriptors of sockets with that address, and whether each listens."""
+    libc = ctypes.CDLL(None)
+    wanted = os.fsencode(path)
+    for number in map(int, os.listdir("/proc/self/fd")):
+        address = ctypes.create_string_buffer(128)
+        size = ctypes.c_uint(len(address))
+        is_socket = libc.getsockname(number, address, ctypes.byref(size)) == 0
+        if is_socket and address.raw[2 : size.value].rstrip(b"\0") == wanted:  # after the family
+            yield number, _listens(libc, number)
+
+
+def _listens(libc, number):
+    value = ctypes.c_int()
+    size = ctypes.c_uint(ctypes.sizeof(value))
+    libc.getsockopt(number, socket.SOL_SOCKET, socket.SO_ACCEPTCONN, ctypes.byref(value), ctypes.byref(size))
+    return bool(value.value)
+
+
+def _inode(number):
+    """What is open under that number."""
+    try:
+        status = os.fstat(number)
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino
