@@ -416,7 +416,7 @@ def test_what_touches_files_is_seen() -> None:
 
 # ---- who makes numbers and times of text ----------------------------------------------------------------------------
 
-NUMBERS = ("reader/numbers.py", "reader/times.py")
+NUMBERS = ("model/numbers.py", "model/times.py")
 OF_ARRAYS = (
     "reader/dumps/dump_file.py",
     "reader/dumps/normalise.py",
@@ -429,7 +429,7 @@ OF_ARRAYS = (
 """What turns numpy's numbers into Python's."""
 OF_NUMBERS = {
     "reader/load.py": 2,  # the newest entry of a column; seconds into nanoseconds
-    "reader/values.py": 1,  # a JSON number that is known to be one
+    "model/values.py": 1,  # a JSON number that is known to be one
     "reader/sources/demangle.py": 1,  # at most four digits in base 36
     "reader/sources/sysfs.py": 1,  # a lid of at most six characters, in the base that it says
     "reader/sources/fabric_counters.py": 1,  # yes or no as a number
@@ -461,7 +461,7 @@ def test_one_place_makes_numbers_of_text() -> None:
         for name, count in found.items()
         if name not in (*NUMBERS, *OF_ARRAYS) and count > OF_NUMBERS.get(name, 0)
     }
-    assert not more, "use integer, decimal, is_number (reader/numbers.py) or parse_time (reader/times.py)"
+    assert not more, "use integer, decimal, is_number (model/numbers.py) or parse_time (model/times.py)"
 
 
 def test_what_makes_numbers_is_seen() -> None:

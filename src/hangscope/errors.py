@@ -118,7 +118,7 @@ class LeftOut:
 
 
 def _place(trace: TracebackType | None) -> str:
-    """The innermost line of hangscope's own, as ``reader/times.py:31``."""
+    """The innermost line of hangscope's own, as ``model/times.py:31``."""
     place = "an unknown line"
     while trace is not None:
         file = trace.tb_frame.f_code.co_filename.replace("\\", "/")

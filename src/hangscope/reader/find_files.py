@@ -12,7 +12,7 @@ from typing import Any, BinaryIO, TypeGuard
 
 from hangscope.errors import NotFoundError
 from hangscope.model import Gap, Source
-from hangscope.reader.numbers import integer
+from hangscope.model.numbers import integer
 from hangscope.safeio import limits
 from hangscope.safeio.evidence_names import Known, bounded, untaken
 from hangscope.safeio.file_magic import PACKED, UTF16

@@ -28,6 +28,8 @@ from hangscope.model import (
     ThreadStack,
     WatchdogReport,
 )
+from hangscope.model.times import LogTimes
+from hangscope.model.values import short_name
 from hangscope.reader.join import log_scopes, pod_failures, resolve_failures, resolve_nccl, resolve_ranks
 from hangscope.reader.join.assemble import Assembled, assemble
 from hangscope.reader.join.assign_errors import assign_ranks
@@ -43,8 +45,6 @@ from hangscope.reader.reading_progress import Progress
 from hangscope.reader.sources import blackbox_file, gpu_tables, live_status, port_counters, ray_state
 from hangscope.reader.sources.incident_files import Manifest
 from hangscope.reader.statements import Statement
-from hangscope.reader.times import LogTimes
-from hangscope.reader.values import short_name
 from hangscope.safeio.evidence_names import Known
 from hangscope.safeio.held import held_trees
 

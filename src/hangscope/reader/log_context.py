@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 
-from hangscope.reader.times import ISO
+from hangscope.model.times import ISO
 
 LEFT_OUT = "…".encode()
 """In the place of what is not shown."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
-from hangscope.reader.numbers import integer
-from hangscope.reader.values import RANK_LIMIT
+from hangscope.model.numbers import integer
+from hangscope.model.values import RANK_LIMIT
 
 _OTHER_RANKS = "".join(rf"(?<!{word}[_.-])" for word in ("node", "local", "group", "host", "role"))
 _RANK = re.compile(rf"(?<![a-z]){_OTHER_RANKS}rank[_.=-]?(\d{{1,7}})(?!\d)", re.IGNORECASE)

@@ -13,9 +13,9 @@ import pytest
 import hangscope
 from hangscope.errors import DamagedError, NotFoundError
 from hangscope.model import Failure, FailureKind, Job
+from hangscope.model.values import short_name
 from hangscope.reader.logs import line_prefixes, log_lines, unwrap
 from hangscope.reader.logs.log_file import TextFile
-from hangscope.reader.values import short_name
 
 EXCERPTS = sorted((Path(__file__).parents[2] / "excerpts").glob("*.txt"))
 NAMES = [path.stem for path in EXCERPTS]

@@ -8,15 +8,16 @@ from pathlib import Path
 
 import pytest
 
+from hangscope.model.times import LogTimes
+from hangscope.model.values import comm_id
 from hangscope.reader.join import resolve_nccl
 from hangscope.reader.join.nccl_processes import merge_nccl
 from hangscope.reader.join.who_is_who import identify
 from hangscope.reader.load import load
 from hangscope.reader.logs.log_file import TextFile
 from hangscope.reader.logs.nccl_devices import split_devices
-from hangscope.reader.logs.nccl_logs import NcclProcess, bus_id, comm_id
+from hangscope.reader.logs.nccl_logs import NcclProcess, bus_id
 from hangscope.reader.logs.nccl_warnings import address_host, read_warning
-from hangscope.reader.times import LogTimes
 
 CASES = Path(__file__).parents[2] / "cases"
 

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from hangscope.model import GLOO_SIZE, PythonError, TransportEvent, WatchdogReport
+from hangscope.model.times import Clock, LogTimes, resolve_time
 from hangscope.reader.join import resolve_nccl, resolve_ranks
 from hangscope.reader.join.who_is_who import Identity
 from hangscope.reader.logs.line_prefixes import split_prefix
 from hangscope.reader.logs.log_file import TextFile
-from hangscope.reader.times import Clock, LogTimes, resolve_time
 from kits.pasted_logs import verdict_on
 
 CASES = Path(__file__).parents[2] / "cases"

@@ -16,10 +16,10 @@ import pytest
 
 from hangscope.diagnosis import diagnose
 from hangscope.model import Job
+from hangscope.model.values import host_name, pci_id, short_name
 from hangscope.reader.load import load
 from hangscope.reader.logs.launchers.slurm_log import expand_range
 from hangscope.reader.sources import rosters
-from hangscope.reader.values import host_name, pci_id, short_name
 from kits import recorded
 
 CASES = Path(__file__).parents[2] / "cases"

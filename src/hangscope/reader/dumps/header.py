@@ -6,8 +6,8 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
+from hangscope.model.numbers import integer
 from hangscope.reader.dumps.raw_dump import Counters, Membership, Problem
-from hangscope.reader.numbers import integer
 from hangscope.safeio.limits import MOST_GROUPS
 
 _RANKS = re.compile(r"\s*(\[?)\s*(\d{1,9}(?:\s*,\s*\d{1,9})*)?\s*(\]?)\s*")

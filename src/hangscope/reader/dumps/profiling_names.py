@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from hangscope.model import UNKNOWN, Kind, Shapes
-from hangscope.reader.numbers import integer
+from hangscope.model.numbers import integer
 
 _PEERS = re.compile(r"(\S*?(?:send|recv))\s+(\d{1,9}|\?)\s*(->|<-)\s*(\d{1,9}|\?)", re.IGNORECASE)
 _SEND = re.compile(r"i?send(?!_?recv)", re.IGNORECASE)

@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 
 from hangscope.model import UNKNOWN, Dump, Gap, Group, GroupStatus, Operations, Source
+from hangscope.model.numbers import MOST_DIGITS, integer
 from hangscope.reader.dumps.normalise import COUNT_OP_IDS
 from hangscope.reader.dumps.raw_dump import RawDump
 from hangscope.reader.join.join_columns import join_columns
 from hangscope.reader.join.pick_dumps import Owned, choose
 from hangscope.reader.join.same_groups import Joined, join
-from hangscope.reader.numbers import MOST_DIGITS, integer
 
 NOTHING_KEPT = 1 << 62
 """In `first_kept`: the ring wrapped and holds no collective of this group at all."""

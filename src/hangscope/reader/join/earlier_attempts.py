@@ -10,10 +10,10 @@ from collections.abc import Iterable, Mapping
 from itertools import pairwise
 
 from hangscope.model import Failure, Gap, PythonError, Source, WatchdogReport
+from hangscope.model.values import short_name
 from hangscope.reader.join.nccl_processes import largest_communicators
 from hangscope.reader.logs.log_lines import line_of
 from hangscope.reader.logs.nccl_logs import NcclProcess
-from hangscope.reader.values import short_name
 
 APART_NS = 60 * 10**9
 """Two all-rank communicators without a common process that start this far apart are two attempts, not two halves."""

@@ -13,13 +13,13 @@ from pathlib import PurePosixPath
 import numpy as np
 
 from hangscope.model import UNKNOWN
+from hangscope.model.values import short_name
 from hangscope.reader.dumps.raw_dump import RawDump
 from hangscope.reader.find_files import Found
 from hangscope.reader.join.dump_owner import Sets, claim
 from hangscope.reader.join.pick_dumps import same_recording
 from hangscope.reader.raw_evidence import Evidence
 from hangscope.reader.sources.incident_files import Manifest, NodeFile
-from hangscope.reader.values import short_name
 
 Parts = tuple[str, ...]
 Report = tuple[str, "int | None", "str | None", "str | None", "int | None"]

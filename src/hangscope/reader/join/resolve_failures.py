@@ -7,6 +7,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 
 from hangscope.model import Failure, FailureKind, KernelMessage, PythonError, Source, TransportEvent, WatchdogReport
+from hangscope.model.times import LogTimes
+from hangscope.model.values import short_name
 from hangscope.reader.join.resolve_ranks import node_of
 from hangscope.reader.join.who_is_who import Identity
 from hangscope.reader.logs.failure_line import FailureLine
@@ -14,8 +16,6 @@ from hangscope.reader.logs.log_file import TextFile
 from hangscope.reader.logs.log_lines import line_of
 from hangscope.reader.logs.nccl_warnings import NcclWarning, address_host, failure_of, taken_twice
 from hangscope.reader.logs.torch_logs import LoggedReport
-from hangscope.reader.times import LogTimes
-from hangscope.reader.values import short_name
 
 LAUNCH_FAILURE = "launch failure"
 """How a kernel ends that was made to: by what it waited in, or because its GPU was asked for a core."""

@@ -18,6 +18,9 @@ from hangscope.model import (
     ThreadStack,
     WatchdogReport,
 )
+from hangscope.model.numbers import integer
+from hangscope.model.times import LogTimes
+from hangscope.model.values import host_name, short_name
 from hangscope.reader.join.who_is_who import Identity
 from hangscope.reader.logs.log_file import TextFile
 from hangscope.reader.logs.log_lines import line_of
@@ -26,12 +29,9 @@ from hangscope.reader.logs.nccl_warnings import read_warning
 from hangscope.reader.logs.torch_logs import LoggedReport
 from hangscope.reader.logs.torch_words import gloo_timeout
 from hangscope.reader.logs.tracebacks import Traceback
-from hangscope.reader.numbers import integer
 from hangscope.reader.ranks_in_paths import rank_of_log, worker_of
 from hangscope.reader.sources.error_files import ErrorFile
 from hangscope.reader.statements import Statement, Trust
-from hangscope.reader.times import LogTimes
-from hangscope.reader.values import host_name, short_name
 
 _SETTING_UP = re.compile(r"\[(\d{1,6})\] is setting up NCCL communicator", re.ASCII)
 

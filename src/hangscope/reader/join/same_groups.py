@@ -16,9 +16,9 @@ from typing import TypeVar
 import numpy as np
 
 from hangscope.model import UNKNOWN, Gap, Group
+from hangscope.model.numbers import integer, is_number
 from hangscope.reader.dumps.raw_dump import LocalGroup, Membership, RawDump
 from hangscope.reader.join.dump_owner import Sets, lines_of
-from hangscope.reader.numbers import integer, is_number
 
 Members = tuple[int, ...]
 T = TypeVar("T")

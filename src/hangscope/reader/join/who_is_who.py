@@ -11,11 +11,11 @@ from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 
 from hangscope.model import Gap, Group, Process, RasReport, Source
+from hangscope.model.numbers import integer
+from hangscope.model.values import host_name, is_loopback, short_name
 from hangscope.reader.join.nccl_processes import Processes, WorldCommunicator, world_communicator
 from hangscope.reader.logs.log_file import TextFile
-from hangscope.reader.numbers import integer
 from hangscope.reader.statements import Statement, Trust, by_trust
-from hangscope.reader.values import host_name, is_loopback, short_name
 
 _ADDRESS = re.compile(r"^(?:\d{1,3}(?:\.\d{1,3}){3}|[0-9a-fA-F:]*:[0-9a-fA-F:]*)$")
 

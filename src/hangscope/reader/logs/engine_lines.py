@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import re
 
-from hangscope.reader.numbers import integer
-from hangscope.reader.values import RANK_LIMIT
+from hangscope.model.numbers import integer
+from hangscope.model.values import RANK_LIMIT
 
 WAITS = re.compile(
     r"(?P<what>No available shared memory broadcast block found in \d+ ?s\w*"

@@ -14,6 +14,8 @@ from typing import Any
 
 from hangscope.engine_roles import Role, of_prefix
 from hangscope.model import FailureKind, Source
+from hangscope.model.numbers import integer, is_number
+from hangscope.model.values import RANK_LIMIT, pci_id
 from hangscope.reader.logs import engine_lines, store_barrier
 from hangscope.reader.logs.failure_line import FailureLine, make_failure
 from hangscope.reader.logs.log_lines import Line
@@ -21,8 +23,6 @@ from hangscope.reader.logs.nccl_warnings import address_host, failure_of, read_w
 from hangscope.reader.logs.quoted_words import is_quoted
 from hangscope.reader.logs.torch_words import GLOG_HEAD, clock_of, default_rank, op_name
 from hangscope.reader.logs.tracebacks import is_consequence
-from hangscope.reader.numbers import integer, is_number
-from hangscope.reader.values import RANK_LIMIT, pci_id
 
 _LONGEST_TRACEBACK = 400
 MOST = 2000

@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 from hangscope.engine_roles import of_prefix
 from hangscope.model import Failure, FailureKind, Source
+from hangscope.model.times import Clock
 from hangscope.reader.logs.log_lines import Line
-from hangscope.reader.times import Clock
 
 TEXT_LIMIT = 400
 """Characters of a line that are kept as its text."""

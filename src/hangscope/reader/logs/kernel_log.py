@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 
 from hangscope.model import KernelMessage, Source
-from hangscope.reader.numbers import integer
-from hangscope.reader.values import pci_id
+from hangscope.model.numbers import integer
+from hangscope.model.values import pci_id
 
 _OOM = re.compile(
     r"(?:Out of memory: |Memory cgroup out of memory: )?Killed process (?P<pid>\d+) \((?P<name>[^)]*)\)"

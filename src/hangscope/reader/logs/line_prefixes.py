@@ -11,9 +11,9 @@ import json
 import re
 from collections.abc import Iterator
 
+from hangscope.model.numbers import integer
+from hangscope.model.times import ISO
 from hangscope.reader.logs.log_lines import Line
-from hangscope.reader.numbers import integer
-from hangscope.reader.times import ISO
 
 MOST_PREFIXES = 6
 """Prefixes that one line may have, one behind the other."""

@@ -12,8 +12,8 @@ from collections.abc import Iterator, Sequence
 from typing import BinaryIO, NamedTuple
 
 from hangscope.model import Source
-from hangscope.reader.numbers import MOST_DIGITS, integer
-from hangscope.reader.times import parse_time
+from hangscope.model.numbers import MOST_DIGITS, integer
+from hangscope.model.times import parse_time
 
 LINE_LIMIT = 8192
 """Characters of one line that are looked at; the rest of the line is skipped."""

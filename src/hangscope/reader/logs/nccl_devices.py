@@ -9,8 +9,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field, replace
 
-from hangscope.reader.numbers import integer
-from hangscope.reader.values import gid, pci_id
+from hangscope.model.numbers import integer
+from hangscope.model.values import gid, pci_id
 
 _USING = re.compile(r"^NET/(?P<net>[^:]+?) ?: Using (?P<list>.*)")
 _DEVICE = re.compile(

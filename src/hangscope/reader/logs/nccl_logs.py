@@ -12,13 +12,13 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 from hangscope.model import Source
+from hangscope.model.numbers import hexadecimal, integer
+from hangscope.model.times import parse_time
+from hangscope.model.values import comm_id, is_loopback
 from hangscope.reader.logs.line_writers import Writers
 from hangscope.reader.logs.log_lines import Line
 from hangscope.reader.logs.nccl_devices import Devices
 from hangscope.reader.logs.nccl_hash import split_hash
-from hangscope.reader.numbers import hexadecimal, integer
-from hangscope.reader.times import parse_time
-from hangscope.reader.values import is_loopback
 
 RECENT = 256
 """Communicators of a process, newest first, that a line without a communicator's name may belong to."""
@@ -310,12 +310,6 @@ class NcclLog:
                 process.tags.add(labelled)
             if not process.tags and len(self.writers.tags) == 1 and not self.writers.shared:
                 process.tags.update(self.writers.tags)
-
-
-def comm_id(text: str) -> str:
-    """A communicator's hash in one spelling, so that the log, RAS and the profiler agree."""
-    digits = text.lower().removeprefix("0x")
-    return f"0x{hexadecimal(digits):x}" if digits else "0x0"
 
 
 def bus_id(packed: str) -> str:

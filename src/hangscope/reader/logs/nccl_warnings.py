@@ -10,8 +10,8 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from hangscope.model import FailureKind
-from hangscope.reader.numbers import integer
-from hangscope.reader.values import is_loopback
+from hangscope.model.numbers import integer
+from hangscope.model.values import is_loopback
 
 
 class NcclWarning(NamedTuple):

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 
-from hangscope.reader.numbers import Unreadable, decimal, integer
+from hangscope.model.numbers import Unreadable, decimal, integer
 
 _NUMBER = r"(\d{1,12}(?:\.\d{1,18})?)"
 _COUNTER = re.compile(

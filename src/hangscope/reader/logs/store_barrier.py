@@ -9,8 +9,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 
+from hangscope.model.numbers import integer
 from hangscope.reader.logs.log_lines import Line
-from hangscope.reader.numbers import integer
 
 _KEY = r"(?:key:? ?)(?P<key>store_based_barrier_key:[\w./-]{1,80})"
 _ADDED = re.compile(_KEY + r" to store for rank: (?P<rank>\d{1,6})")

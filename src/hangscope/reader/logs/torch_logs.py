@@ -15,6 +15,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from hangscope.model import UNKNOWN, Frame, Source, WatchdogReport
+from hangscope.model.numbers import integer, is_number
+from hangscope.model.times import Clock
 from hangscope.reader.logs.line_writers import Writers
 from hangscope.reader.logs.log_lines import Line
 from hangscope.reader.logs.torch_words import (
@@ -28,8 +30,6 @@ from hangscope.reader.logs.torch_words import (
     op_name,
 )
 from hangscope.reader.logs.tracebacks import Traceback, Tracebacks
-from hangscope.reader.numbers import integer, is_number
-from hangscope.reader.times import Clock
 
 RECENT = 500
 """Reports of a file, newest first, that a further line may belong to."""

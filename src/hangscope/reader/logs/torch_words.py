@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
-from hangscope.reader.numbers import integer
-from hangscope.reader.times import Clock
+from hangscope.model.numbers import integer
+from hangscope.model.times import Clock
 
 OP_NAMES = {
     "ALLREDUCE": "all_reduce",

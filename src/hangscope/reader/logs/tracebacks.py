@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from hangscope.model import CUT_OFF, Frame
+from hangscope.model.numbers import integer
 from hangscope.reader.logs.log_lines import Line
-from hangscope.reader.numbers import integer
 from hangscope.wordings import find
 
 MESSAGE_LINES = 12

@@ -11,14 +11,14 @@ from dataclasses import dataclass, field
 from string import Formatter
 
 from hangscope.model import FailureKind, Source
+from hangscope.model.numbers import integer
+from hangscope.model.values import RANK_LIMIT, pci_id
 from hangscope.reader.logs.failure_line import FailureLine, make_failure
 from hangscope.reader.logs.kernel_log import host_in_front
 from hangscope.reader.logs.log_lines import Line
 from hangscope.reader.logs.nccl_warnings import address_host
 from hangscope.reader.logs.quoted_words import is_quoted
 from hangscope.reader.logs.torch_words import clock_of, default_rank
-from hangscope.reader.numbers import integer
-from hangscope.reader.values import RANK_LIMIT, pci_id
 from hangscope.wordings import Wording, find
 from hangscope.wordings.wording import compiled
 

@@ -15,9 +15,9 @@ import numpy as np
 from hangscope.errors import DamagedError
 from hangscope.incident.blackbox_layout import MAGIC, MAX_BYTES, VERSION
 from hangscope.model import BlackBox, BlackBoxComm, BlackBoxOp, Gap, Process, ProxyLink, ProxyOp, ProxyStep, Source
+from hangscope.model.values import RANK_LIMIT, host_name, short_name
 from hangscope.reader.join.who_is_who import Identity
 from hangscope.reader.statements import Statement, Trust
-from hangscope.reader.values import RANK_LIMIT, host_name, short_name
 
 _TEXT = "S16"
 _SERIAL = (1 << 40) - 1

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hangscope.model import CallSite, Frame, Source
+from hangscope.model.values import rank_number, whole
 from hangscope.reader.dumps.profiling_names import parse
-from hangscope.reader.values import rank_number, whole
 
 SCHEMA = "hangscope.sites/1"
 _MOST_SITES = 3_000

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from hangscope.model import CodeLines, Source
-from hangscope.reader.numbers import integer, is_number
-from hangscope.reader.values import rank_number
+from hangscope.model.numbers import integer, is_number
+from hangscope.model.values import rank_number
 
 SCHEMA = "hangscope.source/1"
 _MOST_FILES = 1_000

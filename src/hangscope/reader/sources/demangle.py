@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from hangscope.reader.numbers import integer, is_number
+from hangscope.model.numbers import integer, is_number
 
 LONGEST_INPUT = 4096
 LONGEST = 2000

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from hangscope.model.values import number, text, whole
 from hangscope.reader.logs.log_lines import Line
 from hangscope.reader.logs.tracebacks import Traceback, Tracebacks
-from hangscope.reader.values import number, text, whole
 
 
 @dataclass(frozen=True, slots=True)

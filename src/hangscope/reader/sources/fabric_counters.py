@@ -10,7 +10,7 @@ import re
 from dataclasses import dataclass, field
 
 from hangscope.model import Failure, FailureKind, Source
-from hangscope.reader.numbers import COUNTER_DIGITS, integer
+from hangscope.model.numbers import COUNTER_DIGITS, integer
 
 _ERRORS_FOR = re.compile(r'^\s*Errors for (?:0x[0-9a-fA-F]{1,16} )?"(?P<name>[^"]{1,128})"')
 _PORT = re.compile(

@@ -9,12 +9,12 @@ from typing import Any, BinaryIO
 
 from hangscope.incident import gpu_core
 from hangscope.model import Gap, GpuCore, GpuKernel, Source
+from hangscope.model.numbers import integer
+from hangscope.model.times import parse_time
+from hangscope.model.values import host_name, rank_number, text, whole
 from hangscope.reader.join.who_is_who import Identity, host_in_path
-from hangscope.reader.numbers import integer
 from hangscope.reader.ranks_in_paths import rank_of_log
 from hangscope.reader.sources.demangle import demangle, title
-from hangscope.reader.times import parse_time
-from hangscope.reader.values import host_name, rank_number, text, whole
 
 SCHEMA = "hangscope.gpu/"
 _UNNAMED = "an unnamed kernel"

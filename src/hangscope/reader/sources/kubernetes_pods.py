@@ -13,9 +13,9 @@ from typing import Any
 
 from hangscope.incident.pod_labels import JOB_LABELS
 from hangscope.model import AFTER_HANG, Failure, FailureKind, Source
+from hangscope.model.times import parse_time
+from hangscope.model.values import host_name, text, whole
 from hangscope.reader.logs.failure_line import TEXT_LIMIT, kind_of_end, plain_status
-from hangscope.reader.times import parse_time
-from hangscope.reader.values import host_name, text, whole
 
 MOST_PODS = 16_384
 _MOST_CONTAINERS = 32

@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from hangscope.model import CounterChange, Gap, NetworkPort, Source
-from hangscope.reader.numbers import integer, is_number
-from hangscope.reader.times import parse_time
-from hangscope.reader.values import gid, pci_id, text, whole
+from hangscope.model.numbers import integer, is_number
+from hangscope.model.times import parse_time
+from hangscope.model.values import gid, pci_id, text, whole
 
 MAX_PORTS = 1024
 """Of one node: more are not looked at."""

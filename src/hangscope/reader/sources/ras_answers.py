@@ -8,9 +8,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hangscope.model import Gap, RasRank, RasReport, Source
-from hangscope.reader.logs.nccl_logs import comm_id
-from hangscope.reader.numbers import integer
-from hangscope.reader.values import rank_number, whole
+from hangscope.model.numbers import integer
+from hangscope.model.values import comm_id, rank_number, whole
 from hangscope.safeio import bounded_json
 
 MOST_UNLISTED = 200_000

@@ -9,6 +9,7 @@ from itertools import islice
 from typing import Any
 
 from hangscope.model import Frame, Gap, Source
+from hangscope.model.numbers import integer, is_number
 from hangscope.model.ray_cluster import (
     ActorEnd,
     RayActor,
@@ -19,8 +20,7 @@ from hangscope.model.ray_cluster import (
     RayThread,
     TaskState,
 )
-from hangscope.reader.numbers import integer, is_number
-from hangscope.reader.values import host_name, number, rank_number, text, whole
+from hangscope.model.values import host_name, number, rank_number, text, whole
 
 CLUSTER_SCHEMA = "hangscope.ray/"
 NODE_SCHEMA = "hangscope.ray-node/"

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from hangscope.engine_roles import of_title
 from hangscope.model import Frame
-from hangscope.reader.numbers import integer, is_number
+from hangscope.model.numbers import integer, is_number
 
 _HEADER = re.compile(r"^# hangscope stacks (?P<fields>.*)$")
 _FIELD = re.compile(r"(?<!\w)(\w{1,40})=(\S{1,400})")

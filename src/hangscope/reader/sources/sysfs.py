@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hangscope.model import Source
-from hangscope.reader.numbers import COUNTER_DIGITS, integer, is_number
+from hangscope.model.numbers import COUNTER_DIGITS, integer, is_number
 from hangscope.reader.sources.port_counters import Snapshot
 
 MAX_BYTES = 4096

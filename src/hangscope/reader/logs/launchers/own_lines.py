@@ -10,8 +10,8 @@ import re
 from dataclasses import replace
 
 from hangscope.model import PrintedVerdict, Source
+from hangscope.model.numbers import integer, is_number
 from hangscope.reader.logs.log_lines import Line
-from hangscope.reader.numbers import integer, is_number
 from hangscope.verdict_words import KIND_OF_WORD, OUTCOME_OF_WORD, Outcome
 
 OURS = "hangscope:"

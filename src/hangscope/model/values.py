@@ -7,8 +7,8 @@ import re
 from ipaddress import AddressValueError, IPv6Address
 from typing import Any
 
-from hangscope.reader.numbers import integer
-from hangscope.reader.times import LAST_MOMENT, parse_time
+from hangscope.model.numbers import hexadecimal, integer
+from hangscope.model.times import LAST_MOMENT, parse_time
 
 RANK_LIMIT = 1 << 20
 """Ranks and sizes from here on are not believed."""
@@ -100,3 +100,9 @@ def text(value: Any) -> str | None:
     if isinstance(value, str):
         return value or None
     return str(value) if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+def comm_id(text: str) -> str:
+    """A communicator's hash in one spelling, so that the log, RAS and the profiler agree."""
+    digits = text.lower().removeprefix("0x")
+    return f"0x{hexadecimal(digits):x}" if digits else "0x0"
