@@ -27,16 +27,47 @@ _LIBRARY = re.compile(
     r"|tqdm|tensorboard|tensorboardX|wandb|mlflow|comet_ml|clearml|prometheus_client)/"
     r"|(^|/)_?hangscope_companion\.py$"
 )
+_INSTALLED = re.compile(
+    # pip, conda, Debian, uv; a pex's wheels; after these comes the package's own name
+    r"(?:^|.*/)(?:site-packages|dist-packages|installed_wheels/[^/]{1,200}/[^/]{1,200})/(?P<package>[^/]+)"
+    # a name as py-spy and tools like it shorten it: the package's and what follows
+    r"|^(?P<shortened>accelerate|lightning|lightning_fabric|pytorch_lightning|lightning_utilities|transformers|datasets"
+    r"|deepspeed|peft|trl|diffusers|sentence_transformers|composer|ignite|colossalai|torchvision|torchaudio|torchmetrics"
+    r"|torchtitan|numpy|pandas|PIL|requests|urllib3|botocore|boto3|s3fs|fsspec|huggingface_hub|sklearn|scipy|hydra"
+    r"|vllm|sglang|tensorrt_llm)/"
+)
+_SCRIPT = re.compile(r"(^|/)(bin|Scripts)/[^/.]+(\.exe)?$")
+"""What an installed package puts into the PATH: two generated lines that call it."""
 
 
 @lru_cache(maxsize=1 << 16)
 def is_own_code(filename: str) -> bool:
-    """Whether a line is of the user's own code: neither PyTorch's nor the standard library's.
+    """Whether a line is neither PyTorch's nor the standard library's nor of what hosts a program.
 
-    Installed packages count as the user's: Megatron or transformers is what such a job runs.
+    Installed packages count here: Megatron or transformers is what such a job runs. Whether a line is one that the user
+    can change, `installed_package` says.
     """
+    name = _posix(filename)
+    return bool(name) and _LIBRARY.search(name) is None
+
+
+@lru_cache(maxsize=1 << 16)
+def installed_package(filename: str) -> str:
+    """The top-level name of the installed package that a file is of: ``accelerate``; empty where it is of none, as the
+    user's own, a source tree and what was installed from one in place (`pip install -e`)."""
+    match = _INSTALLED.match(_posix(filename))
+    return (match["package"] or match["shortened"]).removesuffix(".py") if match is not None else ""
+
+
+@lru_cache(maxsize=1 << 12)
+def is_installed_script(filename: str) -> bool:
+    """Whether a file is a command in the PATH, as ``/opt/venv/bin/vllm``."""
+    return _SCRIPT.search(_posix(filename)) is not None
+
+
+def _posix(filename: str) -> str:
     name = filename if len(filename) <= _LONGEST_PATH else filename[-_LONGEST_PATH:]  # a dump can hold any string
-    return bool(name) and _LIBRARY.search(name.replace("\\", "/")) is None
+    return name.replace("\\", "/")
 
 
 def ranges(ranks: Iterable[int], limit: int | None = None) -> str:

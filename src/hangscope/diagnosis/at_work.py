@@ -10,7 +10,7 @@ from typing import Any
 from hangscope.diagnosis.accusation import Accusation
 from hangscope.diagnosis.case import Case
 from hangscope.diagnosis.cause import Words
-from hangscope.diagnosis.evidence.code_lines import function_line, line
+from hangscope.diagnosis.evidence.code_lines import line
 from hangscope.diagnosis.evidence.process_ends import sources
 from hangscope.diagnosis.phrases import ranks_text
 from hangscope.diagnosis.verdict import CauseKind, Finding
@@ -67,7 +67,7 @@ def with_work(case: Case, accusation: Accusation[Any], words: Words) -> Words:
 
 def _at_work(case: Case, rank: int) -> str:
     where = case.stacks.where(rank)
-    return "at work" if where is None else f"working in {function_line(where.frame)}"
+    return "at work" if where is None else f"working in {where.text}"
 
 
 def _steps(case: Case, ranks: Sequence[int]) -> list[str]:

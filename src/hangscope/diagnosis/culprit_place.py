@@ -12,7 +12,7 @@ from hangscope.diagnosis.accusation import Accusation, Accused
 from hangscope.diagnosis.align.divergence import Divergence
 from hangscope.diagnosis.align.lasting_shifts import LastingMismatch, LastingShift
 from hangscope.diagnosis.case import Case
-from hangscope.diagnosis.evidence.code_lines import user_frame
+from hangscope.diagnosis.evidence.code_lines import through, user_frame
 from hangscope.diagnosis.evidence.liveness import How
 from hangscope.diagnosis.evidence.saved_code import SavedCode
 from hangscope.diagnosis.evidence.training_thread import inside_child
@@ -81,7 +81,8 @@ def _on_stack(case: Case, rank: int) -> Iterator[Place]:
     if where.stack.child:
         yield _place(where.frame, SeenIn.CHILD, inside_child(where.stack), pid=where.stack.pid)
     else:
-        yield _place(where.frame, SeenIn.STACK, where.stack.frames, moves=where.moves)
+        found = _place(where.frame, SeenIn.STACK, where.stack.frames, moves=where.moves)
+        yield replace(found, through=where.through)
 
 
 def _called(case: Case, calls: Iterator[Operation]) -> Iterator[Place]:
@@ -115,4 +116,5 @@ def _place(
     pid: int | None = None,
     moves: bool = False,
 ) -> Place:
-    return Place(frame.filename, frame.line, frame.name, seen_in, code, frames, pid=pid, moves=moves)
+    inside = through(frames)
+    return Place(frame.filename, frame.line, frame.name, seen_in, code, frames, pid=pid, moves=moves, through=inside)

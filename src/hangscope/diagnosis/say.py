@@ -11,7 +11,6 @@ from hangscope.diagnosis.cause import Words
 from hangscope.diagnosis.causes import CAUSE_OF
 from hangscope.diagnosis.causes.shared.advice import SWITCH_ON, recorder_was_off, recording_would_tell
 from hangscope.diagnosis.causes.shared.storage_words import storage_findings, storage_step
-from hangscope.diagnosis.evidence.code_lines import function_line
 from hangscope.diagnosis.phrases import ranks_text
 from hangscope.diagnosis.printed_errors import with_printed
 from hangscope.diagnosis.verdict import CauseKind
@@ -44,7 +43,7 @@ def _pause(case: Case, accusation: Accusation[Any], words: Words, for_s: float) 
     inside = f" in {case.names.wait(accusation.wait)}" if accusation.wait is not None else ""
     where = case.stacks.where(ranks[0]) if len(ranks) == 1 else None
     if where is not None:
-        inside = f" in {function_line(where.frame)}"
+        inside = f" in {where.text}"
     text = f"{held} for {duration(for_s)}{inside}, then it resumed"
     return replace(
         words,

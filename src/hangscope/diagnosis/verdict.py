@@ -52,9 +52,10 @@ class SeenIn(Word):
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A line of the user's own code. `code` is its text and `around` that of the lines near it, where they were saved.
+    """A line that the user can change. `code` is its text, `around` that of the lines near it, where they were saved.
 
-    `frames` are innermost first, and begin inside the line where a library was called from it.
+    `frames` are innermost first, and begin inside the line where a library was called from it; `through` is the
+    innermost of them that is of an installed package. Where no line is the user's, it is the line of such a package.
     """
 
     file: str
@@ -68,6 +69,7 @@ class Place:
     pid: int | None = None
     # Whether a second look found it at another line of the same function.
     moves: bool = False
+    through: Frame | None = None
 
     @property
     def frame(self) -> Frame:

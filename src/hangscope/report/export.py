@@ -242,6 +242,9 @@ def _place(place: Place) -> dict[str, Any]:
         "seen_in": str(place.seen_in),
         "pid": _int(place.pid),
         "moves": bool(place.moves),
+        "filename": whole(place.file),
+        "name": _text(place.function),
+        "through": None if place.through is None else _frames([place.through])[0],
     }
 
 

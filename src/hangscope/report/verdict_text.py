@@ -9,6 +9,7 @@ from datetime import datetime, timezone
 
 from hangscope.diagnosis.verdict import CauseKind, Diagnosis, Place, SeenIn, Victim
 from hangscope.model import Frame, Source
+from hangscope.text import installed_package
 
 
 def moment(at_ns: int | None) -> datetime | None:
@@ -102,8 +103,10 @@ def short_place(frame: Frame) -> str:
 
 
 def place(frame: Frame) -> str:
-    """``train.py:88 in train_step``."""
-    return f"{short_place(frame)} in {frame.name}" if frame.name else short_place(frame)
+    """``train.py:88 in train_step``, ``accelerate's operations.py:355 in gather``."""
+    package = installed_package(frame.filename)
+    at = f"{package}'s {short_place(frame)}" if package else short_place(frame)
+    return f"{at} in {frame.name}" if frame.name else at
 
 
 _NOTES = {
@@ -122,7 +125,8 @@ def place_note(where: Place) -> str:
 
 def place_text(where: Place) -> str:
     """``train.py:31 in save``, and what showed it where that is not the rank's own stack."""
-    return place(where.frame) + place_note(where)
+    inside = f", through {place(where.through)}" if where.through is not None else ""
+    return place(where.frame) + place_note(where) + inside
 
 
 def culprit_lines(d: Diagnosis) -> list[tuple[Place, list[int]]]:

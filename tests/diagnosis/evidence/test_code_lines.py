@@ -10,11 +10,13 @@ from typing import Any
 import pytest
 
 from hangscope.diagnosis import diagnose
+from hangscope.diagnosis.evidence.code_lines import through, user_frame, where_paths_part
 from hangscope.diagnosis.verdict import Diagnosis
 from hangscope.model import CallSite, Facts, Frame, Process, Source, ThreadStack
 from hangscope.reader.sources import call_sites
 from hangscope.recorder.live.learn_sites import CallSites
-from hangscope.text import is_own_code
+from hangscope.report.export import to_dict
+from hangscope.text import installed_package, is_own_code
 from kits.small_jobs import Op, job
 
 LIB = "/usr/lib/python3.12"
@@ -399,3 +401,75 @@ def test_a_damaged_file_gives_no_site(damage: dict[str, Any]) -> None:
     whole = written(pickled(recorded("all_reduce", 5)))
     assert call_sites.read(whole, "s")
     assert call_sites.read({**whole, **damage}, "s") == []
+
+
+# ---- whose line it is ------------------------------------------------------------------------------------------------
+
+GATHER = Frame("_gpu_gather_one", f"{SITE}/accelerate/utils/operations.py", 355)
+ACCELERATOR = Frame("gather", f"{SITE}/accelerate/accelerator.py", 2801)
+
+
+def test_the_line_is_the_one_that_the_user_can_change() -> None:
+    """Of a stack that ends in an installed package the line is the user's that called it, and the package's second: in
+    the headline and in the verdict's data."""
+    verdict = absent(thread(WAIT, GATHER, ACCELERATOR, SAVE, MODULE))
+    assert "is in save_checkpoint (train.py:8) through _gpu_gather_one (accelerate's operations.py:355)" in (
+        verdict.headline
+    )
+    where = verdict.culprits[0].where
+    assert where is not None
+    assert (where.file, where.line) == (SAVE.filename, 8)
+    assert where.through == GATHER
+    assert to_dict(verdict)["culprits"][0]["where"]["through"]["line"] == 355
+
+
+@pytest.mark.parametrize(
+    "file",
+    [
+        "/usr/lib/python3/dist-packages/accelerate/accelerator.py",
+        "/opt/conda/envs/llm/lib/python3.10/site-packages/accelerate/accelerator.py",
+        "/home/u/.local/lib/python3.12/site-packages/accelerate/accelerator.py",
+        "C:\\Python\\Lib\\site-packages\\accelerate\\accelerator.py",
+        "/root/.pex/installed_wheels/0/accelerate-1.0-py3-none-any.whl/accelerate/accelerator.py",
+        "accelerate/accelerator.py",
+    ],
+)
+def test_installed_packages_are_known_by_their_path(file: str) -> None:
+    """pip, conda, Debian, a user's own installation, Windows, pex, and the short names of py-spy."""
+    assert installed_package(file) == "accelerate"
+
+
+@pytest.mark.parametrize(
+    "file", ["/workspace/train.py", "/home/u/accelerate/src/accelerate/accelerator.py", "model.py"]
+)
+def test_a_source_tree_is_the_users_own(file: str) -> None:
+    """What lies in a checkout can be changed, whatever it is called."""
+    assert installed_package(file) == ""
+
+
+def test_where_all_is_installed_the_program_is_the_users() -> None:
+    """Of a program that was installed itself, the line is the innermost of its own package and not of what it uses."""
+    mine = Frame("train_step", f"{SITE}/mymodel/loop.py", 77)
+    main = Frame("main", f"{SITE}/mymodel/cli.py", 12)
+    script = Frame("<module>", "/opt/venv/bin/mymodel", 8)
+    assert user_frame((WAIT, GATHER, ACCELERATOR, mine, main, script)) == mine
+    assert through((WAIT, GATHER, ACCELERATOR, mine, main, script)) == GATHER
+
+
+def test_a_command_of_the_users_own_is_a_line() -> None:
+    """A script without an ending, in a bin folder, is the user's where nothing installed was called from it."""
+    script = Frame("<module>", "/home/u/project/bin/train", 31)
+    assert user_frame((WAIT, script)) == script
+
+
+def test_where_no_line_is_the_users_the_packages_is_said_as_its() -> None:
+    """A thread of a framework's own has no line of the user's: its line is given with whose it is."""
+    verdict = absent(thread(WAIT, GATHER, ACCELERATOR))
+    assert "is in _gpu_gather_one (accelerate's operations.py:355)" in verdict.headline
+
+
+def test_calls_that_part_in_the_users_code_are_told_apart_there() -> None:
+    """Two calls are told apart by the user's lines, and by those of a package only where the user's are the same."""
+    other = Frame("validate", "/workspace/train.py", 60)
+    assert where_paths_part((GATHER, SAVE, MODULE), (ACCELERATOR, other, MODULE)) == (SAVE, other)
+    assert where_paths_part((GATHER, SAVE, MODULE), (ACCELERATOR, SAVE, MODULE)) == (GATHER, ACCELERATOR)

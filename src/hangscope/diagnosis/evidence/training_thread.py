@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import takewhile
 
-from hangscope.diagnosis.evidence.code_lines import own_frames
+from hangscope.diagnosis.evidence.code_lines import function_through, own_frames, through, user_frame
 from hangscope.model import FATAL_ERROR, Frame, Job, Source, ThreadStack
 from hangscope.text import is_own_code
 
@@ -44,11 +44,18 @@ _CUDA_NAME = re.compile(r"cu[A-Z]\w+|cuda[A-Z]\w+")
 
 @dataclass(frozen=True, slots=True)
 class Where:
-    """A line of the user's code at which a rank is. `moves`: the next sample found it at another one in there."""
+    """A line at which a rank is that the user can change. `moves`: the next sample found it at another one in there.
+    `through`: where it is inside of an installed package that this line called."""
 
     frame: Frame
     stack: ThreadStack
     moves: bool = False
+    through: Frame | None = None
+
+    @property
+    def text(self) -> str:
+        """``main (train.py:20)``, and through what."""
+        return function_through(self.frame, self.through)
 
 
 class Stacks:
@@ -72,7 +79,8 @@ class Stacks:
             return None
         child = self._awaited(rank, samples[0])
         if child is not None:
-            return Where(own_frames(inside_child(child))[0], child)
+            frames = inside_child(child)
+            return Where(user_frame(frames) or own_frames(frames)[0], child, through=through(frames))
         return _common(samples[0], samples[-1])
 
     def waits_in_cuda(self, rank: int) -> str | None:
@@ -249,19 +257,24 @@ def _path(frame: Frame) -> str:
 
 def _common(newest: ThreadStack, before: ThreadStack) -> Where | None:
     """The innermost function of the user's that both samples are in. py-spy and faulthandler name it differently."""
-    last: Frame | None = None
+    common: list[Frame] = []
     still = True
     for mine, theirs in zip(reversed(newest.frames), reversed(before.frames), strict=False):
         if _function(mine) != _function(theirs):
             break
+        common.append(mine)
         if is_own_code(mine.filename):
-            last = mine
             still = mine.line == theirs.line
         if mine.line != theirs.line:
             break
-    return (
-        Where(last, newest, moves=not still or last is not own_frames(newest.frames)[0]) if last is not None else None
-    )
+    innermost_first = tuple(reversed(common))
+    frame = user_frame(innermost_first)
+    if frame is None:
+        return None
+    # Where the samples part inside of a package, the line that called it is not known to have moved.
+    last = own_frames(innermost_first)[0]
+    moves = not still or last is not own_frames(newest.frames)[0]
+    return Where(frame, newest, moves=moves, through=through(innermost_first))
 
 
 def _function(frame: Frame) -> tuple[str, str]:

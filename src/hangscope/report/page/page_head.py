@@ -131,6 +131,8 @@ def _culprit_places(d: Diagnosis) -> Iterator[tuple[str, str]]:
         who = f" ({rank_list(ranks, 6)})" if len(d.culprits) > 1 else ""
         code = f": {_code(where.code)}" if where.code else ""
         yield "culprit is at", f"{code_line(where.frame)} in {_short(where.function)}{place_note(where)}{who}{code}"
+        if where.through is not None:
+            yield "through", f"{code_line(where.through)} in {_short(where.through.name)}"
 
 
 def _code(text: str) -> str:

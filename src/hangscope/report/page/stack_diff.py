@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from hangscope.diagnosis.align.alignment import Alignment
+from hangscope.diagnosis.evidence.code_lines import user_frame
 from hangscope.diagnosis.evidence.training_thread import Stacks, thread_name
 from hangscope.diagnosis.verdict import Diagnosis
 from hangscope.model import Frame, Job, Operation, State
@@ -182,7 +183,8 @@ def _drawn(who: str, side: Side, shared: int, *, both: bool) -> dict[str, Any] |
     if side.rank is None or side.stack is None:
         return None
     frames = list(reversed(side.stack.frames))
-    inner = max((i for i, frame in enumerate(frames) if is_own_code(frame.filename)), default=None)
+    users = user_frame(side.stack.frames)
+    inner = max((i for i, frame in enumerate(frames) if frame == users), default=None)
     lines = [
         {
             "name": shown(frame.name, SHORT),

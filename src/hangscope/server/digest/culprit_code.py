@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
 from pathlib import PurePosixPath
 
+from hangscope.diagnosis.evidence.code_lines import user_frame
 from hangscope.diagnosis.evidence.training_thread import Stacks
 from hangscope.diagnosis.verdict import Diagnosis
 from hangscope.model import Frame, Job
-from hangscope.text import is_own_code
 
 
 def culprit_frame(verdict: Diagnosis, job: Job) -> Frame | None:
@@ -20,7 +19,8 @@ def culprit_frame(verdict: Diagnosis, job: Job) -> Frame | None:
     stacks = Stacks(job)
     found = [frame for c in verdict.culprits if (frame := _of_rank(job, stacks, c.rank)) is not None]
     if not found and verdict.operation is not None:
-        found = list(_innermost(verdict.operation.frames))
+        called = user_frame(verdict.operation.frames)
+        found = [called] if called is not None else []
     if not found:
         return None
     counts = Counter((frame.name, frame.filename) for frame in found)
@@ -37,15 +37,8 @@ def _of_rank(job: Job, stacks: Stacks, rank: int) -> Frame | None:
     if where is not None:
         return where.frame
     for error in job.facts.errors:
-        if error.rank == rank and not error.consequence:
-            for frame in _innermost(reversed(error.frames)):
-                return frame
+        if error.rank != rank or error.consequence:
+            continue
+        if (frame := user_frame(error.frames[::-1])) is not None:
+            return frame
     return None
-
-
-def _innermost(frames: Iterable[Frame]) -> Iterator[Frame]:
-    """The innermost line of the user's own code, of frames that begin with the innermost."""
-    for frame in frames:
-        if is_own_code(frame.filename):
-            yield frame
-            return

@@ -18,7 +18,7 @@ from hangscope.diagnosis.causes.shared.blockers import (
 )
 from hangscope.diagnosis.causes.shared.sentences import called_in, called_in_by, on_one_mount, place_of, with_place
 from hangscope.diagnosis.evidence.answer import Says
-from hangscope.diagnosis.evidence.code_lines import at, function_line, line, shown
+from hangscope.diagnosis.evidence.code_lines import at, line, shown
 from hangscope.diagnosis.evidence.liveness import How
 from hangscope.diagnosis.evidence.training_thread import in_collective, inside_child, thread_name
 from hangscope.diagnosis.findings import entry, kernel_lines, printed, who_waits
@@ -210,7 +210,7 @@ def _did_and_where(case: Case, alike: Sequence[Blocker], wait: Wait) -> str:
         return did + _behind_which_call(case, alike[0], wait)
     life = alike[0].life
     in_cuda = life is not None and life.how is How.IN_CUDA
-    return f"{did}, in {function_line(where.frame)}" if in_cuda and where is not None else with_place(case, ranks, did)
+    return f"{did}, in {where.text}" if in_cuda and where is not None else with_place(case, ranks, did)
 
 
 def _behind_which_call(case: Case, blocker: Blocker, wait: Wait) -> str:

@@ -10,7 +10,7 @@ from hangscope.diagnosis.accusation import Accusation
 from hangscope.diagnosis.case import Case
 from hangscope.diagnosis.cause import Words
 from hangscope.diagnosis.causes.shared.storage_words import blocked_on, mount_text
-from hangscope.diagnosis.evidence.code_lines import function_line, user_frame
+from hangscope.diagnosis.evidence.code_lines import function_line, function_through, through, user_frame
 from hangscope.diagnosis.evidence.training_thread import Where
 from hangscope.diagnosis.phrases import ranks_text
 from hangscope.diagnosis.verdict import CauseKind, Finding
@@ -66,7 +66,7 @@ def place_of(case: Case, rank: int, many: bool = False) -> str:
         does = "run" if many else "runs"
     else:
         does = "are in" if many else "is in"
-    return f"{does} {function_line(where.frame)}"
+    return f"{does} {where.text}"
 
 
 def _blocked_place(where: Where | None, blocked: FileWait, many: bool) -> str:
@@ -74,7 +74,7 @@ def _blocked_place(where: Where | None, blocked: FileWait, many: bool) -> str:
     does = "are" if many else "is"
     if where is not None and where.stack.child:
         does = "wait for their worker processes, which are" if many else "waits for its worker process, which is"
-    at_line = f" in {function_line(where.frame)}" if where is not None else ""
+    at_line = f" in {where.text}" if where is not None else ""
     return f"{does} {blocked_on(blocked)}{at_line}"
 
 
@@ -83,7 +83,7 @@ def on_one_mount(case: Case, ranks: Collection[int]) -> str:
     if len(ranks) < 2 or not case.storage.same_mount(ranks):
         return ""
     wait = case.storage.of(next(iter(ranks)))
-    lines = {function_line(where.frame) if (where := case.stacks.where(rank)) is not None else "" for rank in ranks}
+    lines = {where.text if (where := case.stacks.where(rank)) is not None else "" for rank in ranks}
     line = lines.pop() if len(lines) == 1 else ""
     return f"are blocked on {mount_text(wait)}{f' in {line}' if line else ''}" if wait is not None else ""
 
@@ -105,9 +105,10 @@ def with_place(case: Case, ranks: Collection[int], what: str) -> str:
 
 def called_in(case: Case, call: Operation) -> str:
     """`` in average (train.py:88)``, for the end of a phrase; empty where nothing tells from where a call was made."""
-    frame = user_frame(case.frames_of(call))
+    frames = case.frames_of(call)
+    frame = user_frame(frames)
     if frame is not None:
-        return f" in {function_line(frame)}"
+        return f" in {function_through(frame, through(frames))}"
     learnt = user_frame(case.sites.frames(call))
     return f" in {function_line(learnt, ', as in earlier steps')}" if learnt is not None else ""
 
